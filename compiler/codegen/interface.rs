@@ -1,0 +1,98 @@
+//! What callers see of a compiled model: names, types, sizes. The header, the Rust module, the metadata and the entry
+//! functions are all written from this one description.
+
+use crate::sym::{Dim, Sym, SymTable};
+use crate::tensor::ElemType;
+
+/// The generated interface of one model (ABI 1).
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// C identifier prefix `<m>`.
+    pub name: String,
+    /// `onnxc 0.1.0`.
+    pub producer: String,
+    /// File name of the model, without folders.
+    pub model_file: String,
+    /// SHA-256 of the model's bytes (external data not included).
+    pub model_sha256: [u8; 32],
+    /// Target triple.
+    pub target: String,
+    /// CPU level or features, e.g. `x86-64-v3`.
+    pub cpu: String,
+    /// Dim params in signature order.
+    pub dim_params: Vec<DimParam>,
+    /// Inputs in graph order.
+    pub inputs: Vec<Tensor>,
+    /// Outputs in graph order.
+    pub outputs: Vec<Tensor>,
+    /// Workspace bytes as an expression of the dim params.
+    pub workspace: Dim,
+    /// Upper bound of the workspace where every dim param is bounded.
+    pub workspace_max: Option<u64>,
+    /// Weights.
+    pub weights: Weights,
+    /// Nodes of the model in order, for tracing: name, operator.
+    pub nodes: Vec<(String, String)>,
+    /// All symbols, for printing.
+    pub syms: SymTable,
+}
+
+/// A dim param: a leading `int64_t` argument.
+#[derive(Clone, Debug)]
+pub struct DimParam {
+    /// Its symbol.
+    pub sym: Sym,
+    /// The name in the model.
+    pub name: String,
+    /// C identifier.
+    pub ident: String,
+    /// Smallest legal value.
+    pub lo: i64,
+    /// Largest legal value, if bounded.
+    pub hi: Option<i64>,
+}
+
+/// An input or output.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// The exact ONNX name.
+    pub name: String,
+    /// C identifier.
+    pub ident: String,
+    /// Element type.
+    pub ty: ElemType,
+    /// Dimensions.
+    pub dims: Vec<Dim>,
+    /// Upper bounds of the dimensions where known.
+    pub max_dims: Vec<Option<i64>>,
+    /// Outputs: the input it may share memory with.
+    pub aliases_input: Option<u32>,
+}
+
+impl Tensor {
+    /// Number of elements if static.
+    pub fn len(&self) -> Option<u64> {
+        self.dims.iter().try_fold(1u64, |n, d| n.checked_mul(u64::try_from(d.as_const()?).ok()?))
+    }
+    /// True if the static number of elements is 0.
+    pub fn is_empty(&self) -> bool {
+        self.len() == Some(0)
+    }
+    /// Upper bound of the number of elements.
+    pub fn max_len(&self) -> Option<u64> {
+        self.max_dims.iter().try_fold(1u64, |n, d| n.checked_mul(u64::try_from((*d)?).ok()?))
+    }
+}
+
+/// The weights blob.
+#[derive(Clone, Debug, Default)]
+pub struct Weights {
+    /// Bytes.
+    pub size: u64,
+    /// Alignment.
+    pub align: u64,
+    /// SHA-256 of the blob.
+    pub sha256: [u8; 32],
+    /// True if the caller passes a pointer to the mapped `<m>.weights` file.
+    pub external: bool,
+}

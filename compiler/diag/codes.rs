@@ -1,0 +1,53 @@
+//! The one table of diagnostic codes: `onnxc explain E0203` and the tests read it.
+
+/// A diagnostic code; its number and help text stand in [`TABLE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Code(pub u16);
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "E{:04}", self.0)
+    }
+}
+
+macro_rules! codes {
+    ($($name:ident = $num:literal, $title:literal, $help:literal;)*) => {
+        $(#[doc = $title] pub const $name: Code = Code($num);)*
+        /// Every code: number, constant's name, title, explanation.
+        pub const TABLE: &[(Code, &str, &str, &str)] = &[$(($name, stringify!($name), $title, $help)),*];
+    };
+}
+
+codes! {
+    NOT_A_MODEL = 1, "the file is not an ONNX model", "The bytes do not decode as one onnx.ModelProto, or lack the fields every model has. Check that the file is complete and that it is a model, not test data or text.";
+    IR_VERSION = 2, "the IR version is missing or not known", "onnxc reads IR versions 1 to 14. Re-export the model or convert it with onnx.version_converter.";
+    OPSET_IMPORT = 3, "an operator set import is missing, repeated or not known", "Every domain a node uses needs exactly one opset_import entry.";
+    GRAPH_INVALID = 4, "the graph breaks a rule of the ONNX IR", "Names must be defined once and before their use, and every required field must be present. `onnx.checker.check_model` finds the same faults.";
+    TENSOR_INVALID = 5, "a stored tensor is broken", "Its data does not fit its type and shape.";
+    EXTERNAL_DATA = 6, "external data can not be used", "External files must lie inside the model's folder and hold the bytes that the model names.";
+    FUNCTION_INVALID = 7, "a model-local function is broken", "Functions must not call themselves, and attribute references need a value.";
+    TYPE_INVALID = 8, "a declared type is broken or contradicts the operators", "The declared type of an input or output must be complete and must agree with what the graph computes.";
+    TEXT_SYNTAX = 9, "the model text does not parse", "The ONNX textual syntax is described in docs/Syntax.md of the ONNX project.";
+    TOO_DEEP = 10, "nesting is too deep", "Messages and graphs nest at most 64 levels deep.";
+    OP_UNSUPPORTED = 101, "operators are not supported", "The README's table lists what is supported. A model-local function of the same name is used instead if the model has one.";
+    OP_ARITY = 102, "wrong number of inputs or outputs", "The operator's specification tells how many it takes.";
+    OP_ATTRIBUTE = 103, "an attribute is missing, unknown or has a wrong value", "The operator's specification at the imported opset lists its attributes.";
+    OP_TYPE = 104, "an operand has a type that the operator does not take", "The operator's specification lists the allowed types.";
+    OP_SHAPE = 105, "the operands' shapes do not fit", "See the rows for the shapes found.";
+    OP_FEATURE = 106, "this use of the operator is not supported yet", "It is valid ONNX; onnxc refuses it rather than compute something else.";
+    DYNAMIC_VALUE = 107, "a value that decides a shape is only known at run time", "Make it an initializer, or bind the dimensions it comes from with --dim.";
+    DIM_OPTION = 201, "a --dim option does not fit the model", "Use --dim N=4 or --dim 'N<=32' with a dimension name that the model has.";
+    DIM_OVERFLOW = 202, "a size does not fit 63 bits", "Bound the dimensions with --dim 'N<=...'.";
+    NAME_CLASH = 203, "two names become the same identifier", "Give one of them another name with --rename 'a/b=x'.";
+    OPTION = 204, "an option does not fit", "See `onnxc --help`.";
+    TARGET = 205, "the target is not supported", "See `onnxc --help` for the list of targets and CPU levels.";
+    WEIGHTS_SIZE = 206, "the weights are too large to embed", "Use --weights file.";
+    VERIFY_FAILED = 301, "outputs differ from the reference", "The rows name the tensor and the largest difference.";
+    RUN_INPUT = 302, "an input does not fit the model", "The rows name the type and shape that the model expects.";
+    RUN_STATUS = 303, "the compiled model returned an error", "See the status in the title.";
+}
+
+/// Looks a code up by its printed form, `E0203`.
+pub fn find(text: &str) -> Option<&'static (Code, &'static str, &'static str, &'static str)> {
+    TABLE.iter().find(|(c, ..)| c.to_string().eq_ignore_ascii_case(text))
+}

@@ -1,0 +1,162 @@
+//! The graph IR: what the passes before lowering work on. Protobuf is behind us, loops are ahead.
+//!
+//! Entities live in tables and are named by numbers. Invariants, checked by [`verify`]:
+//!
+//! 1. `order` holds every live node once, and a node comes after the definitions of its inputs.
+//! 2. Every value has one definition, and `def` says which; a node's outputs point back at it.
+//! 3. Inputs and outputs of a node are within the operator's arity; a missing optional one is `None`.
+//! 4. A subgraph's `captures` pair a value of the enclosing graph with the value that stands for it inside.
+//! 5. After `infer_shapes` every value that a live node defines has a type.
+
+
+
+
+use crate::diag::Origin;
+use crate::ops::{Known, Op, Schema};
+use crate::sym::{Sym, SymTable};
+use crate::tensor::{ConstData, ValueType};
+use cranelift_entity::{PrimaryMap, entity_impl};
+use std::sync::Arc;
+
+/// A value.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Value(u32);
+entity_impl!(Value, "v");
+
+/// A node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Node(u32);
+entity_impl!(Node, "n");
+
+/// A whole model.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The main graph; model-local functions are inlined.
+    pub graph: Graph,
+    /// Symbols of the whole model, subgraphs included (one scope of dim_param names).
+    pub syms: SymTable,
+    /// Dim params that are arguments of the generated function, in order of first use in the inputs.
+    pub dim_params: Vec<Sym>,
+    /// Operator set versions by domain ("" is ai.onnx).
+    pub opsets: Vec<(String, i64)>,
+    /// IR version of the file.
+    pub ir_version: i64,
+    /// The file.
+    pub origin: Origin,
+    /// SHA-256 of the model's bytes.
+    pub sha256: [u8; 32],
+    /// Producer, for reports.
+    pub producer: String,
+    /// External data files that were read, relative to the model's folder.
+    pub external_files: Vec<String>,
+}
+
+/// A graph: the main one, or the body of a control-flow operator.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    /// Its name in the file.
+    pub name: String,
+    /// Values.
+    pub values: PrimaryMap<Value, ValueData>,
+    /// Nodes, live or not.
+    pub nodes: PrimaryMap<Node, NodeData>,
+    /// Live nodes in execution order.
+    pub order: Vec<Node>,
+    /// Inputs, in signature order.
+    pub inputs: Vec<Value>,
+    /// Outputs, in signature order; a value may stand twice.
+    pub outputs: Vec<Value>,
+    /// Names of the outputs in the file (a folded output keeps its name).
+    pub output_names: Vec<String>,
+    /// Subgraphs: (value of the enclosing graph, value in here).
+    pub captures: Vec<(Value, Value)>,
+}
+
+/// What defines a value.
+#[derive(Clone, Debug)]
+pub enum Def {
+    /// Graph input number n.
+    Input(u32),
+    /// Output number k of a node.
+    Node(Node, u32),
+    /// Constant data: an initializer, a Constant node, or folded.
+    Const(Arc<ConstData>),
+    /// Stands for a value of the enclosing graph.
+    Capture,
+}
+
+/// A value.
+#[derive(Clone, Debug)]
+pub struct ValueData {
+    /// Its name in the file (unique in the graph).
+    pub name: String,
+    /// Inferred type; for inputs the declared one.
+    pub ty: Option<ValueType>,
+    /// Type declared in the file for outputs and in value_info: a hint, checked against the inferred one.
+    pub declared: Option<ValueType>,
+    /// Definition.
+    pub def: Def,
+    /// What is known of its contents.
+    pub known: Known,
+}
+
+/// A node.
+#[derive(Clone, Debug)]
+pub struct NodeData {
+    /// Operator with its attributes.
+    pub op: Op,
+    /// Name, version in force, types.
+    pub schema: &'static Schema,
+    /// Inputs; `None` where an optional one is left out.
+    pub inputs: Vec<Option<Value>>,
+    /// Outputs; `None` where an optional one is left out.
+    pub outputs: Vec<Option<Value>>,
+    /// Bodies of control-flow operators, with the attribute's name.
+    pub subgraphs: Vec<(String, Graph)>,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+impl Graph {
+    /// Constant data of a value.
+    pub fn constant(&self, v: Value) -> Option<&Arc<ConstData>> {
+        match &self.values[v].def {
+            Def::Const(c) => Some(c),
+            _ => None,
+        }
+    }
+    /// Adds a constant value.
+    pub fn add_const(&mut self, name: impl Into<String>, data: Arc<ConstData>) -> Value {
+        let ty = ConstData::tensor_type(&data);
+        self.values.push(ValueData {
+            name: name.into(),
+            ty: Some(ValueType::Tensor(ty)),
+            declared: None,
+            known: Known::Const(data.clone()),
+            def: Def::Const(data),
+        })
+    }
+    /// Makes every use of `old` (inputs, outputs, captures of subgraphs) a use of `new`.
+    pub fn replace_uses(&mut self, old: Value, new: Value) {
+        for &n in &self.order {
+            let node = &mut self.nodes[n];
+            node.inputs.iter_mut().flatten().filter(|v| **v == old).for_each(|v| *v = new);
+            for (_, g) in &mut node.subgraphs {
+                g.captures.iter_mut().filter(|(o, _)| *o == old).for_each(|(o, _)| *o = new);
+            }
+        }
+        self.outputs.iter_mut().filter(|v| **v == old).for_each(|v| *v = new);
+    }
+    /// How often each value is used (inputs of live nodes, outputs, captures).
+    pub fn use_counts(&self) -> cranelift_entity::SecondaryMap<Value, u32> {
+        let mut uses = cranelift_entity::SecondaryMap::new();
+        for &n in &self.order {
+            self.nodes[n].inputs.iter().flatten().for_each(|v| uses[*v] += 1);
+            for (_, g) in &self.nodes[n].subgraphs {
+                g.captures.iter().for_each(|(o, _)| uses[*o] += 1);
+            }
+        }
+        self.outputs.iter().for_each(|v| uses[*v] += 1);
+        uses
+    }
+}

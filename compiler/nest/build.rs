@@ -1,0 +1,365 @@
+//! Builder: loop nests through closures, expressions through operators.
+
+use super::*;
+use crate::tensor::TensorType;
+
+impl Module {
+    /// An empty module at stage Built.
+    pub fn new(name: impl Into<String>, syms: SymTable) -> Self {
+        Module {
+            name: name.into(),
+            syms,
+            dim_params: vec![],
+            bufs: PrimaryMap::new(),
+            kernels: PrimaryMap::new(),
+            regs: PrimaryMap::new(),
+            slots: PrimaryMap::new(),
+            workspace: Dim::constant(0),
+            driver: vec![],
+            inputs: vec![],
+            outputs: vec![],
+            stage: Stage::Built,
+        }
+    }
+    /// A new buffer.
+    pub fn buf(&mut self, name: impl Into<String>, ty: ElemType, dims: impl Into<Vec<Dim>>, place: Place) -> Buf {
+        self.bufs.push(BufData { name: name.into(), ty, dims: dims.into(), layout: Layout::RowMajor, place })
+    }
+    /// A scratch buffer.
+    pub fn temp(&mut self, name: impl Into<String>, ty: ElemType, dims: impl Into<Vec<Dim>>) -> Buf {
+        self.buf(name, ty, dims, Place::Temp)
+    }
+    /// The same memory under another shape with as many elements. Views of views point at the first buffer.
+    pub fn view(&mut self, of: Buf, dims: impl Into<Vec<Dim>>) -> Buf {
+        let base = self.storage(of);
+        let (name, ty) = (self.bufs[of].name.clone(), self.bufs[of].ty);
+        self.buf(name, ty, dims, Place::View(base))
+    }
+    /// The buffer that owns the memory.
+    pub fn storage(&self, b: Buf) -> Buf {
+        match self.bufs[b].place {
+            Place::View(of) => self.storage(of),
+            _ => b,
+        }
+    }
+    /// Read-only data.
+    pub fn constant(&mut self, name: impl Into<String>, data: Arc<ConstData>) -> Buf {
+        let dims: Vec<Dim> = data.dims().iter().map(|&d| Dim::constant(d)).collect();
+        self.buf(name, data.elem(), dims, Place::Const(data))
+    }
+    /// Type of a buffer.
+    pub fn tensor_type(&self, b: Buf) -> TensorType {
+        TensorType::new(self.bufs[b].ty, self.bufs[b].dims.clone())
+    }
+    /// A new register of a compute type.
+    pub fn reg(&mut self, ty: ElemType) -> Reg {
+        self.regs.push(RegData { ty })
+    }
+    /// Compute type of an expression.
+    pub fn type_of(&self, e: &Expr) -> ElemType {
+        match e {
+            Expr::Const(s) => s.ty,
+            Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } => self.regs[*r].ty,
+            Expr::Index(_) => ElemType::I64,
+            Expr::Load { buf, .. } => self.bufs[*buf].ty.compute(),
+            Expr::Un(op, a) => match op {
+                UnOp::IsNan | UnOp::IsInf => ElemType::Bool,
+                UnOp::Bits(t) => *t,
+                _ => self.type_of(a),
+            },
+            Expr::Bin(op, a, _) => {
+                if op.is_comparison() {
+                    ElemType::Bool
+                } else {
+                    self.type_of(a)
+                }
+            }
+            Expr::Fma(a, ..) => self.type_of(a),
+            Expr::Select(_, a, _) => self.type_of(a),
+            Expr::Cast(t, _) => *t,
+            Expr::Let { body, .. } | Expr::With { body, .. } => self.type_of(body),
+        }
+    }
+    /// Adds a kernel and its call at the end of the driver.
+    pub fn kernel(&mut self, name: &str, origin: &Origin, write: impl FnOnce(&mut KernelBuilder)) -> Kernel {
+        let mut k = KernelBuilder { m: self, body: vec![] };
+        write(&mut k);
+        let body = k.body;
+        let id = self.kernels.push(KernelData { name: name.to_owned(), origin: origin.clone(), work: Dim::constant(0), body });
+        self.driver.push(Stmt::Call(id));
+        id
+    }
+    /// A kernel that stores one expression for every element of `out`: the perfect nest that fuses best.
+    pub fn map(&mut self, out: Buf, origin: &Origin, value: impl FnOnce(&mut KernelBuilder, &[Dim]) -> Expr) -> Kernel {
+        let dims = self.bufs[out].dims.clone();
+        let name = self.bufs[out].name.clone();
+        self.kernel(&name, origin, |k| {
+            k.nest(LoopKind::Par, &dims, |k, at| {
+                let v = value(k, at);
+                k.store(out, at, v);
+            });
+        })
+    }
+}
+
+/// Writes the body of one kernel.
+pub struct KernelBuilder<'m> {
+    /// The module, for types, symbols and buffers.
+    pub m: &'m mut Module,
+    body: Vec<Stmt>,
+}
+
+impl KernelBuilder<'_> {
+    /// Statements written by `f`, apart.
+    pub fn block(&mut self, f: impl FnOnce(&mut Self)) -> Vec<Stmt> {
+        let outer = std::mem::take(&mut self.body);
+        f(self);
+        std::mem::replace(&mut self.body, outer)
+    }
+    /// Adds a statement.
+    pub fn push(&mut self, s: Stmt) {
+        self.body.push(s);
+    }
+    /// One loop over `lo..hi`; the closure gets the loop variable.
+    pub fn range(&mut self, kind: LoopKind, hint: &str, lo: impl Into<Dim>, hi: impl Into<Dim>, f: impl FnOnce(&mut Self, Dim)) {
+        let (lo, hi) = (lo.into(), hi.into());
+        let var = self.m.syms.loop_var(hint, lo, hi);
+        let body = self.block(|k| f(k, var.into()));
+        self.push(Stmt::For { kind, var, lo, hi, body });
+    }
+    /// Loops over `0..dims[i]`, outermost first. Dimensions of size 1 get no loop and index 0.
+    pub fn nest(&mut self, kind: LoopKind, dims: &[Dim], f: impl FnOnce(&mut Self, &[Dim])) {
+        let mut at = vec![];
+        let mut open = vec![];
+        for d in dims {
+            if d.as_const() == Some(1) {
+                at.push(Dim::constant(0));
+            } else {
+                let var = self.m.syms.loop_var("i", Dim::constant(0), *d);
+                at.push(var.into());
+                open.push((var, *d));
+            }
+        }
+        let mut body = self.block(|k| f(k, &at));
+        for (var, hi) in open.into_iter().rev() {
+            body = vec![Stmt::For { kind, var, lo: Dim::constant(0), hi, body }];
+        }
+        self.body.append(&mut body);
+    }
+    /// A scalar accumulator that starts at `init`; read it with [`Expr::acc`].
+    pub fn acc(&mut self, init: Expr) -> Reg {
+        let ty = self.m.type_of(&init);
+        let reg = self.m.reg(ty);
+        self.push(Stmt::Acc { reg, lanes: 1, shape: vec![], init });
+        reg
+    }
+    /// Writes a scalar accumulator.
+    pub fn set(&mut self, reg: Reg, value: Expr) {
+        self.push(Stmt::Set { reg, at: vec![], value });
+    }
+    /// `reg = reg op value`.
+    pub fn update(&mut self, op: BinOp, reg: Reg, value: Expr) {
+        self.set(reg, Expr::bin(op, Expr::acc(reg), value));
+    }
+    /// Names a value used several times; the result is the register.
+    pub fn let_(&mut self, value: Expr) -> Expr {
+        if matches!(value, Expr::Const(_) | Expr::Reg(_)) {
+            return value;
+        }
+        let ty = self.m.type_of(&value);
+        let reg = self.m.reg(ty);
+        self.push(Stmt::Let { reg, value });
+        Expr::Reg(reg)
+    }
+    /// Like [`KernelBuilder::let_`], but inside the expression that `body` makes, so that it can be fused.
+    pub fn shared(&mut self, value: Expr, body: impl FnOnce(&mut Self, Expr) -> Expr) -> Expr {
+        if matches!(value, Expr::Const(_) | Expr::Reg(_) | Expr::Index(_)) {
+            return body(self, value);
+        }
+        let ty = self.m.type_of(&value);
+        let reg = self.m.reg(ty);
+        let body = body(self, Expr::Reg(reg));
+        Expr::Let { reg, value: Box::new(value), body: Box::new(body) }
+    }
+    /// Uses an integer value as an index: `0 <= value < extent` is checked at run time.
+    pub fn with_index(&mut self, value: Expr, extent: Dim, body: impl FnOnce(&mut Self, Dim) -> Expr) -> Expr {
+        let sym = self.m.syms.loop_var("x", Dim::constant(0), extent);
+        let body = body(self, sym.into());
+        Expr::With { sym, value: Box::new(value), extent, body: Box::new(body) }
+    }
+    /// Writes one element.
+    pub fn store(&mut self, buf: Buf, at: &[Dim], value: Expr) {
+        self.push(Stmt::Store { buf, at: at.to_vec(), value });
+    }
+    /// Reads one element.
+    pub fn load(&self, buf: Buf, at: &[Dim]) -> Expr {
+        Expr::Load { buf, at: at.to_vec() }
+    }
+    /// Reads `buf` under numpy broadcasting against an index of at least its rank.
+    pub fn load_broadcast(&self, buf: Buf, at: &[Dim]) -> Expr {
+        let dims = &self.m.bufs[buf].dims;
+        let skip = at.len() - dims.len();
+        let at = dims.iter().zip(&at[skip..]).map(|(d, i)| self.broadcast_index(*d, *i)).collect();
+        Expr::Load { buf, at }
+    }
+    fn broadcast_index(&self, dim: Dim, i: Dim) -> Dim {
+        match dim.as_const() {
+            Some(1) => Dim::constant(0),
+            Some(_) => i,
+            None if self.m.syms.in_range(i, dim) => i,
+            None => i * crate::sym::broadcast::stride_factor(dim),
+        }
+    }
+    /// `if cond { then }`.
+    pub fn if_(&mut self, cond: Expr, then: impl FnOnce(&mut Self)) {
+        let then = self.block(then);
+        self.push(Stmt::If { cond, then, els: vec![] });
+    }
+}
+
+impl Scalar {
+    /// f32 constant.
+    pub fn f32(v: f32) -> Self {
+        Scalar { ty: ElemType::F32, bits: u64::from(v.to_bits()) }
+    }
+    /// Constant of a compute type from a float: rounded to f32, or truncated to an integer.
+    pub fn from_f64(ty: ElemType, v: f64) -> Self {
+        match ty {
+            ElemType::F32 => Scalar::f32(v as f32),
+            ElemType::F64 => Scalar { ty, bits: v.to_bits() },
+            _ => Scalar::int(ty, v as i64),
+        }
+    }
+    /// Constant of a compute type from an integer, wrapped to its width.
+    pub fn int(ty: ElemType, v: i64) -> Self {
+        match ty {
+            ElemType::F32 | ElemType::F64 => Scalar::from_f64(ty, v as f64),
+            ElemType::Bool => Scalar { ty, bits: u64::from(v != 0) },
+            _ if ty.bits() >= 64 => Scalar { ty, bits: v as u64 },
+            _ => Scalar { ty, bits: (v as u64) & ((1u64 << ty.bits()) - 1) },
+        }
+    }
+    /// The value as f64 (exact for all but large 64-bit integers).
+    pub fn to_f64(self) -> f64 {
+        match self.ty {
+            ElemType::F32 => f64::from(f32::from_bits(self.bits as u32)),
+            ElemType::F64 => f64::from_bits(self.bits),
+            ElemType::U64 => self.bits as f64,
+            _ => self.to_i64() as f64,
+        }
+    }
+    /// The value of an integer or bool, sign-extended; floats are truncated.
+    pub fn to_i64(self) -> i64 {
+        match self.ty {
+            ElemType::F32 | ElemType::F64 => self.to_f64() as i64,
+            t if t.is_signed_int() && t.bits() < 64 => {
+                let s = 64 - t.bits();
+                ((self.bits << s) as i64) >> s
+            }
+            _ => self.bits as i64,
+        }
+    }
+    /// Smallest value of a type: -inf for floats.
+    pub fn lowest(ty: ElemType) -> Self {
+        match ty {
+            t if t.is_float() => Scalar::from_f64(ty, f64::NEG_INFINITY),
+            t if t.is_signed_int() => Scalar::int(ty, i64::MIN >> (64 - t.bits())),
+            _ => Scalar { ty, bits: 0 },
+        }
+    }
+    /// Largest value of a type: inf for floats.
+    pub fn highest(ty: ElemType) -> Self {
+        match ty {
+            t if t.is_float() => Scalar::from_f64(ty, f64::INFINITY),
+            t if t.is_signed_int() => Scalar { ty, bits: (1u64 << (t.bits() - 1)) - 1 },
+            ElemType::Bool => Scalar { ty, bits: 1 },
+            t => Scalar { ty, bits: u64::MAX >> (64 - t.bits()) },
+        }
+    }
+}
+
+impl From<Scalar> for Expr {
+    fn from(s: Scalar) -> Self {
+        Expr::Const(s)
+    }
+}
+
+impl Expr {
+    /// f32 constant.
+    pub fn f32(v: f32) -> Self {
+        Scalar::f32(v).into()
+    }
+    /// A constant of a compute type.
+    pub fn num(ty: ElemType, v: f64) -> Self {
+        Scalar::from_f64(ty, v).into()
+    }
+    /// An integer constant of a compute type.
+    pub fn int(ty: ElemType, v: i64) -> Self {
+        Scalar::int(ty, v).into()
+    }
+    /// A truth value.
+    pub fn bool(v: bool) -> Self {
+        Scalar { ty: ElemType::Bool, bits: u64::from(v) }.into()
+    }
+    /// Value of a scalar accumulator.
+    pub fn acc(reg: Reg) -> Self {
+        Expr::Acc { reg, at: vec![], lane: None }
+    }
+    /// i64 value of an index expression.
+    pub fn index(d: impl Into<Dim>) -> Self {
+        Expr::Index(d.into())
+    }
+    /// Unary operation.
+    pub fn un(op: UnOp, a: Expr) -> Self {
+        Expr::Un(op, Box::new(a))
+    }
+    /// Binary operation.
+    pub fn bin(op: BinOp, a: Expr, b: Expr) -> Self {
+        Expr::Bin(op, Box::new(a), Box::new(b))
+    }
+    /// a * b + c.
+    pub fn fma(a: Expr, b: Expr, c: Expr) -> Self {
+        Expr::Fma(Box::new(a), Box::new(b), Box::new(c))
+    }
+    /// `if c { a } else { b }`, lazy for memory.
+    pub fn select(c: Expr, a: Expr, b: Expr) -> Self {
+        Expr::Select(Box::new(c), Box::new(a), Box::new(b))
+    }
+    /// Conversion; nothing if `from` is the same.
+    pub fn cast(from: ElemType, to: ElemType, a: Expr) -> Self {
+        if from == to { a } else { Expr::Cast(to, Box::new(a)) }
+    }
+    /// Comparison of two index expressions.
+    pub fn cmp_index(op: BinOp, a: impl Into<Dim>, b: impl Into<Dim>) -> Self {
+        Expr::bin(op, Expr::Index(a.into()), Expr::Index(b.into()))
+    }
+    /// Minimum (NaN wins).
+    pub fn min(self, b: Expr) -> Self {
+        Expr::bin(BinOp::Min, self, b)
+    }
+    /// Maximum (NaN wins).
+    pub fn max(self, b: Expr) -> Self {
+        Expr::bin(BinOp::Max, self, b)
+    }
+    /// Logical or bitwise and.
+    pub fn and(self, b: Expr) -> Self {
+        Expr::bin(BinOp::And, self, b)
+    }
+}
+
+macro_rules! expr_ops {
+    ($($tr:ident $f:ident $op:ident),*) => {$(
+        impl std::ops::$tr for Expr {
+            type Output = Expr;
+            fn $f(self, b: Expr) -> Expr { Expr::bin(BinOp::$op, self, b) }
+        }
+    )*};
+}
+expr_ops!(Add add Add, Sub sub Sub, Mul mul Mul, Div div Div);
+
+impl std::ops::Neg for Expr {
+    type Output = Expr;
+    fn neg(self) -> Expr {
+        Expr::un(UnOp::Neg, self)
+    }
+}

@@ -1,0 +1,307 @@
+//! The loop-nest IR: between operators and machine code.
+//!
+//! ```text
+//! module = sym* buf* kernel* driver
+//! buf    = name, ElemType (storage), Dim* (logical shape), layout, place
+//! place  = input n | output n | const c | temp | view of buf | arena slot
+//! kernel = name, origin, stmt*
+//! driver = stmt*                                   -- what `infer` does: checks, sizes, If, While, Call kernel
+//! stmt   = For(kind, var, lo Dim, hi Dim, stmt*)   kind = seq | par | vec(n) | unroll
+//!        | Let(reg, expr)                          -- a value used several times
+//!        | Acc(reg, type, lanes, shape, init) | Set(reg[Dim*], expr)   -- accumulators: mutable, in registers
+//!        | Store(buf[Dim*], expr)
+//!        | If(expr, stmt*, stmt*) | While(expr, stmt*)
+//!        | Define(sym, expr, lo, hi)               -- driver: a run-time size; checked against lo..=hi
+//!        | Check(expr, status)                     -- leave with a status if false
+//!        | Call(kernel)                            -- driver only
+//! expr   = Const | Reg | Acc(reg[Dim*], lane?) | Horizontal(op, reg[Dim*]) | Index(Dim) | Load(buf[Dim*])
+//!        | Un(op, e) | Bin(op, e, e) | Fma(e, e, e) | Select(c, e, e) | Cast(type, e)
+//!        | Let(reg, e, in e) | With(sym, e, extent, in e)
+//! ```
+//!
+//! All bounds, indices, extents and offsets are [`Dim`]s over dim params, loop variables and run-time symbols: one
+//! algebra, one simplifier, one prover. Rules that hold at every stage:
+//!
+//! 1. An expression has the *compute* type ([`ElemType::compute`]) of what it loads; `Load` and `Store` convert
+//!    between storage and compute type. `Bool` values are 0 or 1.
+//! 2. `Select` is lazy for memory: an access in the arm not taken does not happen.
+//! 3. Accesses are in range: provably, or under a `Select`/`If`/`With` that makes them so.
+//! 4. `With(sym, e, extent, body)` binds an integer value as an index: `0 <= e < extent` is checked at run time
+//!    (status `E_INDEX`) and known inside `body`.
+//! 5. Iterations of `par` and `vec` loops are independent, except through accumulators with lanes: inside a `vec(n)`
+//!    loop an accumulator with `lanes = n` means the lane of the iteration, `(var - lo) mod n`. A `vec` loop's trip
+//!    count is a multiple of n (a separate `seq` loop takes the tail). `unroll` loops have constant bounds.
+//! 6. Every symbol and register has one definition, in scope at each use. Accumulator subscripts are constants
+//!    after unrolling.
+//! 7. `Index(d)` is i64. Comparison and logic give `Bool`. Shifts, bit operations and integer arithmetic wrap.
+//!
+//! Stages ([`Stage`]) add rules; `verify` checks them: Built (what operators write: no `vec`, `unroll`, lanes) ->
+//! Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and sizes).
+
+pub mod build;
+
+
+
+
+pub mod visit;
+
+pub use build::KernelBuilder;
+
+use crate::diag::Origin;
+use crate::sym::{Dim, Sym, SymTable};
+use crate::tensor::{ConstData, ElemType};
+use cranelift_entity::{PrimaryMap, entity_impl};
+use std::sync::Arc;
+
+/// A buffer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Buf(u32);
+entity_impl!(Buf, "b");
+
+/// A kernel.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Kernel(u32);
+entity_impl!(Kernel, "k");
+
+/// A register of a kernel (or of the driver): a `Let` value or an accumulator.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reg(u32);
+entity_impl!(Reg, "%");
+
+/// An arena slot.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(u32);
+entity_impl!(Slot, "slot");
+
+/// How far the module is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Stage {
+    Built,
+    Scheduled,
+    Placed,
+}
+
+/// A whole model as loop nests.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// Identifier of the model (`--name`).
+    pub name: String,
+    /// Symbols of all dims, run-time sizes and loop variables.
+    pub syms: SymTable,
+    /// Parameters in the order of the generated signature.
+    pub dim_params: Vec<Sym>,
+    /// Buffers.
+    pub bufs: PrimaryMap<Buf, BufData>,
+    /// Kernels.
+    pub kernels: PrimaryMap<Kernel, KernelData>,
+    /// Register types, numbered over the whole module.
+    pub regs: PrimaryMap<Reg, RegData>,
+    /// Arena slots (stage Placed).
+    pub slots: PrimaryMap<Slot, SlotData>,
+    /// Total workspace in bytes as an expression of the dim params (stage Placed).
+    pub workspace: Dim,
+    /// What `infer` does.
+    pub driver: Vec<Stmt>,
+    /// Inputs in signature order.
+    pub inputs: Vec<Buf>,
+    /// Outputs in signature order.
+    pub outputs: Vec<Buf>,
+    /// How far the module is.
+    pub stage: Stage,
+}
+
+/// Type of a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegData {
+    /// Compute type.
+    pub ty: ElemType,
+}
+
+/// One memory region.
+#[derive(Clone, Debug)]
+pub struct BufData {
+    /// Name of the graph value it holds, or a made-up one.
+    pub name: String,
+    /// Storage type.
+    pub ty: ElemType,
+    /// Logical shape.
+    pub dims: Vec<Dim>,
+    /// Physical order.
+    pub layout: Layout,
+    /// Where it lives.
+    pub place: Place,
+}
+
+/// Physical order of a buffer's dimensions, outermost first: row-major unless a pass chose otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Layout {
+    /// As the logical shape.
+    #[default]
+    RowMajor,
+    /// Logical dimensions in physical order, e.g. `[0, 2, 3, 1]` stores NCHW as NHWC.
+    Permuted(Vec<usize>),
+}
+
+/// Where a buffer lives.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// The caller's input number n.
+    Input(u32),
+    /// The caller's output number n.
+    Output(u32),
+    /// Read-only data.
+    Const(Arc<ConstData>),
+    /// Scratch, not placed yet.
+    Temp,
+    /// The same memory as another, row-major buffer with as many bytes (a reshape).
+    View(Buf),
+    /// Scratch in an arena slot.
+    Arena(Slot),
+}
+
+/// A piece of the workspace; buffers whose lifetimes do not meet share one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotData {
+    /// Byte offset from the workspace's start, a multiple of 64.
+    pub offset: Dim,
+    /// Bytes.
+    pub size: Dim,
+}
+
+/// A function of the object: one operator, or several fused ones.
+#[derive(Clone, Debug)]
+pub struct KernelData {
+    /// Symbol-friendly name made from the node's.
+    pub name: String,
+    /// The node it computes (for fused kernels: the one whose store it is).
+    pub origin: Origin,
+    /// Estimated scalar operations: decides into how many tasks its outermost `par` loop is split (0: one).
+    pub work: Dim,
+    /// What it does.
+    pub body: Vec<Stmt>,
+}
+
+/// How a loop runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LoopKind {
+    /// In order.
+    Seq,
+    /// In any order, on any thread.
+    Par,
+    /// n iterations at a time.
+    Vec(u32),
+    /// Copied for every iteration.
+    Unroll,
+}
+
+/// A statement.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Stmt {
+    /// `for var in lo..hi`.
+    For { kind: LoopKind, var: Sym, lo: Dim, hi: Dim, body: Vec<Stmt> },
+    Let { reg: Reg, value: Expr },
+    /// `shape` is the array of accumulators (empty for one), each with `lanes` lanes, all starting at `init`.
+    Acc { reg: Reg, lanes: u32, shape: Vec<u32>, init: Expr },
+    Set { reg: Reg, at: Vec<Dim>, value: Expr },
+    Store { buf: Buf, at: Vec<Dim>, value: Expr },
+    If { cond: Expr, then: Vec<Stmt>, els: Vec<Stmt> },
+    While { cond: Expr, body: Vec<Stmt> },
+    /// Defines a run-time symbol; leaves with `E_DIM` unless `lo <= value <= hi`.
+    Define { sym: Sym, value: Expr, lo: Dim, hi: Option<Dim> },
+    /// Leaves with `status` if `cond` is false.
+    Check { cond: Expr, status: Status },
+    Call(Kernel),
+}
+
+/// Status codes of the generated interface (`ONNXC_E_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Status {
+    Null = 1,
+    Align = 2,
+    Dim = 3,
+    Capacity = 4,
+    Index = 5,
+    Value = 6,
+    Weights = 7,
+    Cancelled = 8,
+    Abi = 9,
+}
+
+/// A typed constant; `bits` holds the value's bits, zero-extended (integers: two's complement of their width).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub struct Scalar {
+    pub ty: ElemType,
+    pub bits: u64,
+}
+
+/// An expression. Types follow rule 1; both operands of a `Bin` have the same type.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Expr {
+    Const(Scalar),
+    Reg(Reg),
+    /// Value of an accumulator; `lane` picks one lane of it (a scalar), else the current one (rule 5).
+    Acc { reg: Reg, at: Vec<Dim>, lane: Option<Dim> },
+    /// All lanes of an accumulator combined.
+    Horizontal { op: BinOp, reg: Reg, at: Vec<Dim> },
+    Index(Dim),
+    Load { buf: Buf, at: Vec<Dim> },
+    Un(UnOp, Box<Expr>),
+    Bin(BinOp, Box<Expr>, Box<Expr>),
+    /// a * b + c, rounded once where the target has fma (`--math strict`: twice), floats only.
+    Fma(Box<Expr>, Box<Expr>, Box<Expr>),
+    Select(Box<Expr>, Box<Expr>, Box<Expr>),
+    /// Conversion as in ONNX Cast (float to int truncates, saturating; to bool: not zero).
+    Cast(ElemType, Box<Expr>),
+    Let { reg: Reg, value: Box<Expr>, body: Box<Expr> },
+    With { sym: Sym, value: Box<Expr>, extent: Dim, body: Box<Expr> },
+}
+
+/// Operations on one value. The type stays unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum UnOp {
+    Neg, Abs, Sign, Not, BitNot,
+    Floor, Ceil, Trunc,
+    /// Halves to even.
+    Round,
+    Sqrt, Recip,
+    Exp, Log, Erf, Tanh, Sigmoid,
+    Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Asinh, Acosh, Atanh,
+    /// exp(x) - 1 and log(1 + x) without cancellation.
+    Expm1, Log1p,
+    /// Bool results.
+    IsNan, IsInf,
+    /// The same bits as another type of the same width.
+    Bits(ElemType),
+}
+
+/// Operations on two values of one type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum BinOp {
+    Add, Sub, Mul,
+    /// Floats: IEEE; integers: truncating, by zero leaves with `E_VALUE`.
+    Div,
+    /// Remainder with the sign of the dividend (C fmod), and with that of the divisor (Python %).
+    Rem, Mod,
+    /// NaN if either is NaN (ONNX Min and Max).
+    Min, Max,
+    Pow, Atan2,
+    And, Or, Xor,
+    Shl, Shr,
+    /// Bool results.
+    Eq, Ne, Lt, Le, Gt, Ge,
+}
+
+impl BinOp {
+    /// True for the six comparisons.
+    pub fn is_comparison(self) -> bool {
+        matches!(self, BinOp::Eq | BinOp::Ne | BinOp::Lt | BinOp::Le | BinOp::Gt | BinOp::Ge)
+    }
+}

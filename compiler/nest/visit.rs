@@ -1,0 +1,157 @@
+//! Walking and rewriting nests.
+
+use super::{Buf, Expr, Stmt};
+use crate::sym::{Dim, Sym};
+
+impl Expr {
+    /// Direct operands.
+    pub fn children(&self) -> Vec<&Expr> {
+        match self {
+            Expr::Const(_) | Expr::Reg(_) | Expr::Acc { .. } | Expr::Horizontal { .. } | Expr::Index(_) | Expr::Load { .. } => vec![],
+            Expr::Un(_, a) | Expr::Cast(_, a) => vec![a],
+            Expr::Bin(_, a, b) => vec![a, b],
+            Expr::Fma(a, b, c) | Expr::Select(a, b, c) => vec![a, b, c],
+            Expr::Let { value, body, .. } | Expr::With { value, body, .. } => vec![value, body],
+        }
+    }
+    /// Calls `f` for this and every expression in it, outer ones first.
+    pub fn walk<'a>(&'a self, f: &mut dyn FnMut(&'a Expr)) {
+        f(self);
+        for c in self.children() {
+            c.walk(f);
+        }
+    }
+    /// Rebuilds bottom-up: `f` gets every expression after its operands were rebuilt.
+    pub fn rewrite(self, f: &mut dyn FnMut(Expr) -> Expr) -> Expr {
+        let b = |e: Box<Expr>, f: &mut dyn FnMut(Expr) -> Expr| Box::new((*e).rewrite(f));
+        let e = match self {
+            Expr::Un(op, a) => Expr::Un(op, b(a, f)),
+            Expr::Cast(t, a) => Expr::Cast(t, b(a, f)),
+            Expr::Bin(op, x, y) => Expr::Bin(op, b(x, f), b(y, f)),
+            Expr::Fma(x, y, z) => Expr::Fma(b(x, f), b(y, f), b(z, f)),
+            Expr::Select(x, y, z) => Expr::Select(b(x, f), b(y, f), b(z, f)),
+            Expr::Let { reg, value, body } => Expr::Let { reg, value: b(value, f), body: b(body, f) },
+            Expr::With { sym, value, extent, body } => Expr::With { sym, value: b(value, f), extent, body: b(body, f) },
+            e => e,
+        };
+        f(e)
+    }
+    /// Rewrites every dim in it.
+    pub fn map_dims(self, f: &mut dyn FnMut(Dim) -> Dim) -> Expr {
+        self.rewrite(&mut |e| match e {
+            Expr::Index(d) => Expr::Index(f(d)),
+            Expr::Load { buf, at } => Expr::Load { buf, at: at.into_iter().map(&mut *f).collect() },
+            Expr::Acc { reg, at, lane } => Expr::Acc { reg, at: at.into_iter().map(&mut *f).collect(), lane: lane.map(&mut *f) },
+            Expr::Horizontal { op, reg, at } => Expr::Horizontal { op, reg, at: at.into_iter().map(&mut *f).collect() },
+            Expr::With { sym, value, extent, body } => Expr::With { sym, value, extent: f(extent), body },
+            e => e,
+        })
+    }
+    /// Puts dims in place of symbols.
+    pub fn subst(self, f: &dyn Fn(Sym) -> Option<Dim>) -> Expr {
+        self.map_dims(&mut |d| d.subst(&mut |s| f(s)))
+    }
+    /// Number of operations, loads and leaves: how much inlining it costs.
+    pub fn size(&self) -> usize {
+        1 + self.children().into_iter().map(Expr::size).sum::<usize>()
+    }
+}
+
+impl Stmt {
+    /// Statements directly inside.
+    pub fn bodies(&self) -> Vec<&Vec<Stmt>> {
+        match self {
+            Stmt::For { body, .. } | Stmt::While { body, .. } => vec![body],
+            Stmt::If { then, els, .. } => vec![then, els],
+            _ => vec![],
+        }
+    }
+    /// The expression of the statement itself.
+    pub fn expr(&self) -> Option<&Expr> {
+        match self {
+            Stmt::Let { value: e, .. } | Stmt::Acc { init: e, .. } | Stmt::Set { value: e, .. } | Stmt::Store { value: e, .. } => Some(e),
+            Stmt::If { cond: e, .. } | Stmt::While { cond: e, .. } | Stmt::Check { cond: e, .. } | Stmt::Define { value: e, .. } => Some(e),
+            Stmt::For { .. } | Stmt::Call(_) => None,
+        }
+    }
+    /// Calls `f` for this and every statement in it, outer ones first.
+    pub fn walk<'a>(&'a self, f: &mut dyn FnMut(&'a Stmt)) {
+        f(self);
+        for b in self.bodies() {
+            walk(b, f);
+        }
+    }
+    /// Rebuilds every expression in it.
+    pub fn map_exprs(self, f: &mut dyn FnMut(Expr) -> Expr) -> Stmt {
+        let list = |v: Vec<Stmt>, f: &mut dyn FnMut(Expr) -> Expr| v.into_iter().map(|s| s.map_exprs(f)).collect::<Vec<_>>();
+        match self {
+            Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body, f) },
+            Stmt::Let { reg, value } => Stmt::Let { reg, value: f(value) },
+            Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg, lanes, shape, init: f(init) },
+            Stmt::Set { reg, at, value } => Stmt::Set { reg, at, value: f(value) },
+            Stmt::Store { buf, at, value } => Stmt::Store { buf, at, value: f(value) },
+            Stmt::If { cond, then, els } => Stmt::If { cond: f(cond), then: list(then, f), els: list(els, f) },
+            Stmt::While { cond, body } => Stmt::While { cond: f(cond), body: list(body, f) },
+            Stmt::Define { sym, value, lo, hi } => Stmt::Define { sym, value: f(value), lo, hi },
+            Stmt::Check { cond, status } => Stmt::Check { cond: f(cond), status },
+            Stmt::Call(k) => Stmt::Call(k),
+        }
+    }
+    /// Rewrites every dim in it, those of expressions too.
+    pub fn map_dims(self, f: &mut dyn FnMut(Dim) -> Dim) -> Stmt {
+        let list = |v: Vec<Stmt>, f: &mut dyn FnMut(Dim) -> Dim| v.into_iter().map(|s| s.map_dims(f)).collect::<Vec<_>>();
+        let ix = |v: Vec<Dim>, f: &mut dyn FnMut(Dim) -> Dim| v.into_iter().map(f).collect::<Vec<_>>();
+        match self {
+            Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo: f(lo), hi: f(hi), body: list(body, f) },
+            Stmt::Let { reg, value } => Stmt::Let { reg, value: value.map_dims(f) },
+            Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg, lanes, shape, init: init.map_dims(f) },
+            Stmt::Set { reg, at, value } => Stmt::Set { reg, at: ix(at, f), value: value.map_dims(f) },
+            Stmt::Store { buf, at, value } => Stmt::Store { buf, at: ix(at, f), value: value.map_dims(f) },
+            Stmt::If { cond, then, els } => Stmt::If { cond: cond.map_dims(f), then: list(then, f), els: list(els, f) },
+            Stmt::While { cond, body } => Stmt::While { cond: cond.map_dims(f), body: list(body, f) },
+            Stmt::Define { sym, value, lo, hi } => Stmt::Define { sym, value: value.map_dims(f), lo: f(lo), hi: hi.map(&mut *f) },
+            Stmt::Check { cond, status } => Stmt::Check { cond: cond.map_dims(f), status },
+            Stmt::Call(k) => Stmt::Call(k),
+        }
+    }
+}
+
+/// Calls `f` for every statement, outer ones first.
+pub fn walk<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Stmt)) {
+    body.iter().for_each(|s| s.walk(f));
+}
+
+/// Calls `f` for every expression of every statement.
+pub fn walk_exprs<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Expr)) {
+    walk(body, &mut |s| {
+        if let Some(e) = s.expr() {
+            e.walk(f);
+        }
+    });
+}
+
+/// Buffers read, in order of first use.
+pub fn loads(body: &[Stmt]) -> Vec<Buf> {
+    let mut out = vec![];
+    walk_exprs(body, &mut |e| {
+        if let Expr::Load { buf, .. } = e
+            && !out.contains(buf)
+        {
+            out.push(*buf);
+        }
+    });
+    out
+}
+
+/// Buffers written, in order of first use.
+pub fn stores(body: &[Stmt]) -> Vec<Buf> {
+    let mut out = vec![];
+    walk(body, &mut |s| {
+        if let Stmt::Store { buf, .. } = s
+            && !out.contains(buf)
+        {
+            out.push(*buf);
+        }
+    });
+    out
+}

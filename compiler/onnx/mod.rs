@@ -1,0 +1,55 @@
+//! Bytes or file -> graph IR. After this module nobody sees protobuf.
+//!
+//! `decode` recognises what the bytes are, `text` reads the ONNX textual syntax, `functions` inlines model-local
+//! functions, `tensors` and `external` make constants without copying, `import` builds the graph and gathers findings.
+
+pub mod decode;
+pub mod external;
+pub mod functions;
+pub mod import;
+pub mod tensors;
+pub mod text;
+pub mod types;
+
+/// Generated from proto/onnx.proto.
+#[allow(missing_docs, clippy::all)]
+pub mod proto {
+    include!(concat!(env!("OUT_DIR"), "/onnx.rs"));
+}
+
+use crate::diag::Result;
+use crate::graph::Model;
+use crate::sym::text::DimOption;
+use bytes::Bytes;
+use std::path::PathBuf;
+
+/// A model as the user handed it over.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// What to call it in messages.
+    pub name: String,
+    /// Its bytes, mapped or read.
+    pub bytes: Bytes,
+    /// Folder that external data must lie in; none for standard input.
+    pub folder: Option<PathBuf>,
+}
+
+/// What the user says about the model's sizes.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    /// `--dim` arguments in order.
+    pub dims: Vec<(String, DimOption)>,
+}
+
+/// Reads a model: binary, or ONNX textual syntax.
+pub fn read(source: &Source, options: &ImportOptions) -> Result<Model> {
+    let model = decode::decode(source)?;
+    import::import(model, source, options)
+}
+
+/// Opens a model file without reading it.
+pub fn open(path: &std::path::Path) -> Result<Source> {
+    let bytes = external::map_file(path)?;
+    let folder = path.parent().map(|p| if p.as_os_str().is_empty() { PathBuf::from(".") } else { p.to_owned() });
+    Ok(Source { name: path.display().to_string(), bytes, folder })
+}

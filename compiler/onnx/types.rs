@@ -1,0 +1,77 @@
+//! TypeProto -> ValueType.
+
+use super::proto::{TensorShapeProto, TypeProto, tensor_shape_proto::dimension, type_proto};
+use crate::diag::{Error, Failure, Origin, codes};
+use crate::sym::{Dim, SymKind, SymTable};
+use crate::tensor::{ElemType, TensorType, ValueType};
+
+/// Element type by number, or what is wrong with it.
+pub fn elem_type(n: Option<i32>, origin: &Origin) -> Result<ElemType, Failure> {
+    match n {
+        Some(n) if n != 0 => ElemType::from_onnx(n).ok_or_else(|| Error::new(codes::TYPE_INVALID, format!("unknown element type {n}")).at(origin).found_expected(n.to_string(), "a number of TensorProto.DataType that onnxc knows, 1 to 26").into()),
+        _ => Err(Error::new(codes::TYPE_INVALID, "the element type is missing").at(origin).into()),
+    }
+}
+
+/// What to do with dims that have neither value nor name.
+pub enum Unnamed<'a> {
+    /// Makes a symbol named after this.
+    Symbol(&'a str),
+    /// Gives the whole type up: it is a hint only.
+    Hint,
+}
+
+/// The type; `None` for a hint that says too little.
+pub fn value_type(t: &TypeProto, syms: &mut SymTable, unnamed: &Unnamed, origin: &Origin) -> Result<Option<ValueType>, Failure> {
+    let invalid = |title: &str| -> Failure { Error::new(codes::TYPE_INVALID, title).at(origin).into() };
+    let inner = |t: &Option<Box<TypeProto>>, syms: &mut SymTable| match t {
+        Some(t) => value_type(t, syms, &Unnamed::Hint, origin).map(|v| v.map(Box::new)),
+        None => Err(invalid("the type of the elements is missing")),
+    };
+    Ok(match &t.value {
+        None => None,
+        Some(type_proto::Value::TensorType(t)) => {
+            let elem = elem_type(t.elem_type, origin)?;
+            match (&t.shape, unnamed) {
+                (Some(s), _) => shape(s, syms, unnamed).map(|dims| ValueType::Tensor(TensorType::new(elem, dims))),
+                (None, Unnamed::Hint) => None,
+                (None, Unnamed::Symbol(_)) => {
+                    return Err(Error::new(codes::TYPE_INVALID, "the input has no shape").at(origin).found_expected("a tensor type of unknown rank", "a shape, its dims numbers, names or left open").help("export the model with shapes: onnxc needs the rank of every input").into());
+                }
+            }
+        }
+        Some(type_proto::Value::SequenceType(s)) => inner(&s.elem_type, syms)?.map(ValueType::Sequence),
+        Some(type_proto::Value::OptionalType(s)) => inner(&s.elem_type, syms)?.map(ValueType::Optional),
+        Some(type_proto::Value::MapType(m)) => {
+            let key = elem_type(m.key_type, origin)?;
+            inner(&m.value_type, syms)?.map(|v| ValueType::Map(key, v))
+        }
+        Some(type_proto::Value::SparseTensorType(_)) => return Err(invalid("sparse tensors as inputs or outputs are not supported")),
+        Some(type_proto::Value::OpaqueType(_)) => return Err(invalid("opaque types are not supported")),
+    })
+}
+
+fn shape(s: &TensorShapeProto, syms: &mut SymTable, unnamed: &Unnamed) -> Option<Vec<Dim>> {
+    let mut dims = vec![];
+    for (i, d) in s.dim.iter().enumerate() {
+        dims.push(match (&d.value, unnamed) {
+            (Some(dimension::Value::DimValue(v)), _) if *v >= 0 => Dim::constant(*v),
+            (Some(dimension::Value::DimParam(p)), Unnamed::Symbol(_)) if !p.is_empty() => named(p, syms)?,
+            (Some(dimension::Value::DimParam(p)), Unnamed::Hint) if !p.is_empty() => named(p, syms)?,
+            (_, Unnamed::Symbol(name)) => syms.fresh(SymKind::Unnamed, &format!("{name}_dim{i}")).into(),
+            (_, Unnamed::Hint) => return None,
+        });
+    }
+    Some(dims)
+}
+
+/// Exporters write expressions over other names too ("2*N", "past + S"): these are what they say.
+fn named(p: &str, syms: &mut SymTable) -> Option<Dim> {
+    if syms.lookup(p).is_none() && p.contains(['+', '*', '-', '(']) {
+        let table = &*syms;
+        if let Ok(d) = crate::sym::text::parse(p, &mut |n| table.lookup(n)) {
+            return Some(d);
+        }
+    }
+    Some(syms.param(p).into())
+}

@@ -1,0 +1,193 @@
+//! Attributes of one node: typed getters that note what was read, so that a leftover is an error and not ignored.
+
+use super::Schema;
+use crate::diag::{Error, Origin, Result, codes};
+use crate::tensor::{ConstData, ElemType, ValueType};
+use std::sync::Arc;
+
+/// A decoded attribute value. Graph attributes are kept apart, in the node's `subgraphs`.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum AttrValue {
+    Float(f32),
+    Int(i64),
+    String(Vec<u8>),
+    Tensor(Arc<ConstData>),
+    Type(ValueType),
+    Floats(Vec<f32>),
+    Ints(Vec<i64>),
+    Strings(Vec<Vec<u8>>),
+    Tensors(Vec<Arc<ConstData>>),
+}
+
+/// The attributes of one node, and which operator and version they belong to.
+#[derive(Clone, Debug)]
+pub struct Attrs {
+    schema: &'static Schema,
+    n_inputs: usize,
+    n_outputs: usize,
+    origin: Origin,
+    values: Vec<(String, AttrValue)>,
+    read: Vec<String>,
+    subgraphs: Vec<String>,
+}
+
+impl Attrs {
+    /// Attributes of a node; `subgraphs` are the names of graph attributes.
+    pub fn new(schema: &'static Schema, n_inputs: usize, n_outputs: usize, origin: Origin, values: Vec<(String, AttrValue)>, subgraphs: Vec<String>) -> Self {
+        Attrs { schema, n_inputs, n_outputs, origin, values, read: vec![], subgraphs }
+    }
+    /// Operator set domain, "" for ai.onnx.
+    pub fn domain(&self) -> &'static str {
+        self.schema.domain
+    }
+    /// Operator name.
+    pub fn op(&self) -> &'static str {
+        self.schema.name
+    }
+    /// Version of the operator in force.
+    pub fn since(&self) -> i64 {
+        self.schema.since
+    }
+    /// True if the version in force has the attribute.
+    pub fn knows(&self, name: &str) -> bool {
+        self.schema.attributes.iter().any(|(n, ..)| *n == name)
+    }
+    /// Number of inputs given (trailing omitted ones not counted).
+    pub fn n_inputs(&self) -> usize {
+        self.n_inputs
+    }
+    /// Number of outputs given.
+    pub fn n_outputs(&self) -> usize {
+        self.n_outputs
+    }
+    /// The node.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+    /// Names of graph attributes.
+    pub fn subgraphs(&self) -> &[String] {
+        &self.subgraphs
+    }
+    /// The raw value, noted as read.
+    pub fn get(&mut self, name: &str) -> Option<&AttrValue> {
+        if !self.read.iter().any(|r| r == name) {
+            self.read.push(name.to_owned());
+        }
+        self.values.iter().find(|(n, _)| n == name).map(|(_, v)| v)
+    }
+    fn wrong<T>(&self, name: &str, expected: &str) -> Result<T> {
+        let found = self.values.iter().find(|(n, _)| n == name).map(|(_, v)| format!("{v:?}")).unwrap_or_else(|| "no such attribute".into());
+        Error::new(codes::OP_ATTRIBUTE, format!("attribute \"{name}\" of {} does not fit", self.op())).at(&self.origin).found_expected(found, expected).fail()
+    }
+    /// An optional integer.
+    pub fn int_opt(&mut self, name: &str) -> Result<Option<i64>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::Int(i)) => Ok(Some(*i)),
+            Some(_) => self.wrong(name, "an integer"),
+        }
+    }
+    /// An integer with a default.
+    pub fn int(&mut self, name: &str, default: i64) -> Result<i64> {
+        Ok(self.int_opt(name)?.unwrap_or(default))
+    }
+    /// A required integer.
+    pub fn int_required(&mut self, name: &str) -> Result<i64> {
+        match self.int_opt(name)? {
+            Some(i) => Ok(i),
+            None => self.wrong(name, "an integer (the attribute is required)"),
+        }
+    }
+    /// A 0/1 flag with a default.
+    pub fn flag(&mut self, name: &str, default: bool) -> Result<bool> {
+        Ok(self.int(name, i64::from(default))? != 0)
+    }
+    /// An optional float.
+    pub fn float_opt(&mut self, name: &str) -> Result<Option<f32>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::Float(f)) => Ok(Some(*f)),
+            Some(_) => self.wrong(name, "a float"),
+        }
+    }
+    /// A float with a default.
+    pub fn float(&mut self, name: &str, default: f32) -> Result<f32> {
+        Ok(self.float_opt(name)?.unwrap_or(default))
+    }
+    /// Optional integers.
+    pub fn ints_opt(&mut self, name: &str) -> Result<Option<Vec<i64>>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::Ints(v)) => Ok(Some(v.clone())),
+            Some(AttrValue::Floats(v)) if v.is_empty() => Ok(Some(vec![])),
+            Some(_) => self.wrong(name, "a list of integers"),
+        }
+    }
+    /// Optional floats.
+    pub fn floats_opt(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::Floats(v)) => Ok(Some(v.clone())),
+            Some(AttrValue::Ints(v)) if v.is_empty() => Ok(Some(vec![])),
+            Some(_) => self.wrong(name, "a list of floats"),
+        }
+    }
+    /// An optional string (UTF-8).
+    pub fn string_opt(&mut self, name: &str) -> Result<Option<String>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::String(s)) => match String::from_utf8(s.clone()) {
+                Ok(s) => Ok(Some(s)),
+                Err(_) => self.wrong(name, "a string in UTF-8"),
+            },
+            Some(_) => self.wrong(name, "a string"),
+        }
+    }
+    /// A string out of a closed list, with a default.
+    pub fn choice(&mut self, name: &str, default: &str, allowed: &[&str]) -> Result<String> {
+        let s = self.string_opt(name)?.unwrap_or_else(|| default.to_owned());
+        if allowed.contains(&s.as_str()) { Ok(s) } else { self.wrong(name, &format!("one of {}", allowed.join(", "))) }
+    }
+    /// An optional tensor.
+    pub fn tensor_opt(&mut self, name: &str) -> Result<Option<Arc<ConstData>>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::Tensor(t)) => Ok(Some(t.clone())),
+            Some(_) => self.wrong(name, "a tensor"),
+        }
+    }
+    /// An element type by its number.
+    pub fn elem_type_opt(&mut self, name: &str) -> Result<Option<ElemType>> {
+        match self.int_opt(name)? {
+            None => Ok(None),
+            Some(n) => match i32::try_from(n).ok().and_then(ElemType::from_onnx) {
+                Some(t) => Ok(Some(t)),
+                None => self.wrong(name, "the number of an element type"),
+            },
+        }
+    }
+    /// Accepts an attribute that changes nothing here (e.g. `consumed_inputs` of the first versions).
+    pub fn ignore(&mut self, name: &str) {
+        self.get(name);
+    }
+    /// An error about an attribute.
+    pub fn error(&self, title: impl Into<String>) -> Error {
+        Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin)
+    }
+    /// Fails on attributes that this version does not have, on required ones that are missing, and on known ones that
+    /// the operator did not read.
+    pub fn finish(&self) -> Result<()> {
+        let fail = |title: String| Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin).help("the model may have been written for another operator set version").fail();
+        let left: Vec<&str> = self.values.iter().map(|(n, _)| n.as_str()).filter(|n| !self.knows(n)).collect();
+        if !left.is_empty() {
+            return fail(format!("{} version {} has no attribute {}", self.op(), self.since(), left.join(", ")));
+        }
+        let missing: Vec<&str> = self.schema.attributes.iter().filter(|(n, kind, required)| *required && *kind != "graph" && !self.values.iter().any(|(v, _)| v == n)).map(|a| a.0).collect();
+        if !missing.is_empty() {
+            return fail(format!("{} version {} needs the attribute {}", self.op(), self.since(), missing.join(", ")));
+        }
+        let unread: Vec<&str> = self.values.iter().map(|(n, _)| n.as_str()).filter(|n| !self.read.iter().any(|r| r == n)).collect();
+        if unread.is_empty() { Ok(()) } else { fail(format!("the attribute {} of {} is not supported", unread.join(", "), self.op())) }
+    }
+}

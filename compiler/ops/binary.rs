@@ -1,0 +1,221 @@
+//! Elementwise operators of two or more operands under broadcasting.
+//!
+//! | versions | broadcasting |
+//! |---|---|
+//! | Add, Sub, Mul, Div, Pow, And, Or, Xor, Equal, Less, Greater, PRelu before 7 | only with `broadcast = 1`: B's shape is aligned at `axis`, or at the end |
+//! | from 7 | numpy (Broadcasting.md) |
+//! | Max, Min, Sum, Mean before 8 | none: equal shapes |
+//!
+//! Integers: Div truncates, Mod has the divisor's sign (`fmod = 1`: the dividend's), arithmetic wraps.
+
+use super::{Attrs, InferCx, Known, LowerCx, Operator};
+use crate::diag::{Result, codes};
+use crate::nest::{BinOp, Buf, Expr};
+use crate::sym::{Answer, Dim, SymTable};
+use crate::tensor::ElemType;
+
+/// Which function, and how old versions broadcast.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Binary {
+    /// The function.
+    pub fun: Fun,
+    /// Before version 7: `broadcast` and `axis`.
+    pub legacy: Option<(bool, Option<i64>)>,
+}
+
+/// The functions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Fun {
+    Plain(BinOp),
+    Mean,
+    PRelu,
+    /// Integer shift.
+    Shift(BinOp),
+}
+
+const PLAIN: &[(&str, BinOp)] = &[
+    ("Add", BinOp::Add),
+    ("Sub", BinOp::Sub),
+    ("Mul", BinOp::Mul),
+    ("Div", BinOp::Div),
+    ("Pow", BinOp::Pow),
+    ("And", BinOp::And),
+    ("Or", BinOp::Or),
+    ("Xor", BinOp::Xor),
+    ("BitwiseAnd", BinOp::And),
+    ("BitwiseOr", BinOp::Or),
+    ("BitwiseXor", BinOp::Xor),
+    ("Equal", BinOp::Eq),
+    ("Less", BinOp::Lt),
+    ("LessOrEqual", BinOp::Le),
+    ("Greater", BinOp::Gt),
+    ("GreaterOrEqual", BinOp::Ge),
+    ("Max", BinOp::Max),
+    ("Min", BinOp::Min),
+    ("Sum", BinOp::Add),
+];
+
+impl Operator for Binary {
+    const OPS: &'static [&'static str] = &[
+        "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Max", "Min", "Sum", "Mean", "Mod", "PRelu", "BitShift",
+    ];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        a.ignore("consumed_inputs");
+        let legacy = if a.knows("broadcast") { Some((a.flag("broadcast", false)?, a.int_opt("axis")?)) } else { None };
+        let fun = match a.op() {
+            "Mean" => Fun::Mean,
+            "PRelu" => Fun::PRelu,
+            "Mod" => Fun::Plain(if a.flag("fmod", false)? { BinOp::Rem } else { BinOp::Mod }),
+            "BitShift" => Fun::Shift(if a.choice("direction", "", &["LEFT", "RIGHT"])? == "LEFT" { BinOp::Shl } else { BinOp::Shr }),
+            op => match PLAIN.iter().find(|(n, _)| *n == op) {
+                Some((_, f)) => Fun::Plain(*f),
+                None => return a.error("not a binary operator").fail(),
+            },
+        };
+        Ok(Binary { fun, legacy })
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let elem = match self.fun {
+            Fun::Plain(f) if f.is_comparison() => ElemType::Bool,
+            _ => cx.tensor(0)?.elem,
+        };
+        if self.fun == Fun::Plain(BinOp::Mod) && elem.is_float() {
+            return cx.error(codes::OP_TYPE, "Mod of floating-point numbers needs fmod = 1").fail();
+        }
+        let shapes: Vec<Vec<Dim>> = (0..cx.inputs.len()).map(|i| Ok(self.aligned(i, cx)?)).collect::<Result<_>>()?;
+        let refs: Vec<&[Dim]> = shapes.iter().map(|s| s.as_slice()).collect();
+        let shape = cx.broadcast(&refs)?;
+        if self.fun == Fun::PRelu && shape.len() != shapes[0].len() {
+            return cx.error(codes::OP_SHAPE, "the slope must broadcast to the input").fail();
+        }
+        let known = self.known(cx);
+        cx.set_known(0, elem, shape, known);
+        Ok(())
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        let out = cx.output(0);
+        let rank = cx.dims(out).len();
+        let inputs: Vec<Buf> = (0..cx.inputs.len()).map(|i| self.legacy_view(i, rank, cx)).collect();
+        let types: Vec<ElemType> = inputs.iter().map(|b| cx.elem(*b).compute()).collect();
+        let ty = types[0];
+        let fun = self.fun;
+        cx.map(out, |k, at| {
+            let mut v: Vec<Expr> = inputs.iter().map(|b| k.load_broadcast(*b, at)).collect();
+            match fun {
+                Fun::Plain(BinOp::Pow) => pow(v.remove(0), types[0], v.remove(0), types[1]),
+                Fun::Plain(f) => v.into_iter().reduce(|a, b| Expr::bin(f, a, b)).unwrap_or(Expr::num(ty, 0.0)),
+                Fun::Mean => {
+                    let n = v.len() as f64;
+                    let sum = v.into_iter().reduce(|a, b| a + b).unwrap_or(Expr::num(ty, 0.0));
+                    if n == 1.0 { sum } else { sum / Expr::num(ty, n) }
+                }
+                Fun::PRelu => {
+                    let x = v.remove(0);
+                    let slope = v.remove(0);
+                    k.shared(x, |_, x| Expr::select(Expr::bin(BinOp::Lt, x.clone(), Expr::num(ty, 0.0)), x.clone() * slope, x))
+                }
+                // A shift by the width or more gives 0.
+                Fun::Shift(op) => {
+                    let x = v.remove(0);
+                    let n = v.remove(0);
+                    let bits = i64::from(ty.bits());
+                    k.shared(n, |_, n| Expr::select(Expr::bin(BinOp::Lt, n.clone(), Expr::int(ty, bits)), Expr::bin(op, x, n), Expr::int(ty, 0)))
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Both operands may have other types: the power is taken in the base's type, or in f64 for integer bases.
+fn pow(x: Expr, tx: ElemType, y: Expr, ty: ElemType) -> Expr {
+    if let (Expr::Const(c), true) = (&y, tx.is_float()) {
+        match c.to_f64() {
+            2.0 => return Expr::bin(BinOp::Mul, x.clone(), x),
+            1.0 => return x,
+            _ => {}
+        }
+    }
+    match (tx.is_float(), ty.is_float()) {
+        (true, _) => Expr::bin(BinOp::Pow, x, Expr::cast(ty, tx, y)),
+        (false, false) => Expr::bin(BinOp::Pow, x, Expr::cast(ty, tx, y)),
+        (false, true) => Expr::cast(ElemType::F64, tx, Expr::bin(BinOp::Pow, Expr::cast(tx, ElemType::F64, x), Expr::cast(ty, ElemType::F64, y))),
+    }
+}
+
+impl Binary {
+    /// Shape of operand `i` with the trailing ones that `axis` of the old versions implies.
+    fn aligned(&self, i: usize, cx: &InferCx) -> Result<Vec<Dim>> {
+        let mut dims = cx.tensor(i)?.dims.clone();
+        if let (1, Some((on, axis))) = (i, self.legacy) {
+            let a = &cx.tensor(0)?.dims;
+            if !on && a.len() != dims.len() {
+                return cx.error(codes::OP_SHAPE, "the shapes differ and `broadcast` is not set").fail();
+            }
+            if let Some(axis) = axis.filter(|_| on) {
+                let axis = cx.axis(axis, a.len().max(1))?;
+                if axis + dims.len() > a.len() {
+                    return cx.error(codes::OP_SHAPE, format!("the second operand does not fit at axis {axis}")).fail();
+                }
+                dims.resize(a.len() - axis, Dim::constant(1));
+            }
+        }
+        Ok(dims)
+    }
+    fn legacy_view(&self, i: usize, rank: usize, cx: &mut LowerCx) -> Buf {
+        let b = cx.input(i);
+        match self.legacy {
+            Some((true, Some(axis))) if i == 1 => {
+                let axis = if axis < 0 { axis + rank as i64 } else { axis } as usize;
+                let mut dims = cx.dims(b);
+                dims.resize(rank - axis, Dim::constant(1));
+                cx.m.view(b, dims)
+            }
+            _ => b,
+        }
+    }
+    fn known(&self, cx: &InferCx) -> Known {
+        let Fun::Plain(op) = self.fun else { return Known::No };
+        let values: Option<Vec<Vec<Dim>>> = (0..cx.inputs.len()).map(|i| cx.dims_value(i)).collect();
+        let is_int = cx.inputs.iter().flatten().all(|o| o.ty.as_tensor().is_some_and(|t| matches!(t.elem, ElemType::I64 | ElemType::I32 | ElemType::Bool)));
+        let (Some(values), true) = (values, is_int) else { return Known::No };
+        let n = values.iter().map(Vec::len).max().unwrap_or(0);
+        if values.iter().any(|v| v.len() != n && v.len() != 1) || cx.inputs.iter().flatten().any(|o| o.ty.as_tensor().is_some_and(|t| t.rank() > 1)) {
+            return Known::No;
+        }
+        let at = |v: &Vec<Dim>, i: usize| if v.len() == 1 { v[0] } else { v[i] };
+        let fold = |i: usize| {
+            let mut it = values.iter().map(|v| at(v, i));
+            let first = it.next()?;
+            it.try_fold(first, |a, b| fold_dims(cx.syms, op, a, b))
+        };
+        (0..n).map(fold).collect::<Option<Vec<_>>>().map_or(Known::No, Known::Dims)
+    }
+}
+
+/// Integer operation on dims, where the result is certain.
+fn fold_dims(syms: &SymTable, op: BinOp, a: Dim, b: Dim) -> Option<Dim> {
+    let truth = |x: Answer| match x {
+        Answer::Yes => Some(Dim::constant(1)),
+        Answer::No => Some(Dim::constant(0)),
+        Answer::Unknown => None,
+    };
+    match op {
+        BinOp::Add => Some(a + b),
+        BinOp::Sub => Some(a - b),
+        BinOp::Mul => Some(a * b),
+        BinOp::Min => Some(a.min(b)),
+        BinOp::Max => Some(a.max(b)),
+        BinOp::Div if b.as_const() != Some(0) && syms.is_nonneg(a) && syms.is_pos(b) => Some(a.floor_div(b)),
+        BinOp::Mod if syms.is_pos(b) => Some(a.modulo(b)),
+        BinOp::Div => a.as_const().zip(b.as_const()).and_then(|(a, b)| a.checked_div(b)).map(Dim::constant),
+        BinOp::Eq => truth(syms.eq(a, b)),
+        BinOp::Lt => truth(syms.lt(a, b)),
+        BinOp::Le => truth(syms.le(a, b)),
+        BinOp::Gt => truth(syms.lt(b, a)),
+        BinOp::Ge => truth(syms.le(b, a)),
+        BinOp::And => Some(a * b).filter(|_| a.as_const().is_some_and(|v| v < 2) && b.as_const().is_some_and(|v| v < 2)),
+        _ => None,
+    }
+}

@@ -1,0 +1,363 @@
+//! Conv and ConvTranspose, in the form that the contraction schedule recognises.
+//!
+//! Versions 1, 11 and 22 differ in types, and in that 11 made the defaults of strides and dilations explicit.
+//! Padding is a map kernel into a padded copy, so that the inner loops have no conditions; ConvTranspose spreads its
+//! input with zeros (or splits by phase where the stride equals the kernel) and is then a convolution.
+
+use super::matmul::product_sum;
+use super::{Attrs, InferCx, LowerCx, Operator};
+use crate::diag::{Result, codes};
+use crate::nest::{BinOp, Buf, Expr, LoopKind};
+use crate::sym::Dim;
+
+/// Attributes of both operators and of pooling.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Window {
+    /// Sizes, where the attribute gives them.
+    pub kernel: Option<Vec<i64>>,
+    /// One for each spatial axis.
+    pub strides: Option<Vec<i64>>,
+    /// One for each spatial axis.
+    pub dilations: Option<Vec<i64>>,
+    /// Begins, then ends.
+    pub pads: Option<Vec<i64>>,
+    /// How pads are found.
+    pub auto: Auto,
+}
+
+/// `auto_pad`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Auto {
+    NotSet,
+    Valid,
+    SameUpper,
+    SameLower,
+}
+
+/// A convolution.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conv {
+    /// Geometry.
+    pub window: Window,
+    /// Number of groups.
+    pub group: i64,
+    /// ConvTranspose: `output_padding`, `output_shape`.
+    pub transpose: Option<(Option<Vec<i64>>, Option<Vec<i64>>)>,
+}
+
+/// One spatial axis, all known.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// Kernel size.
+    pub kernel: i64,
+    /// Stride.
+    pub stride: i64,
+    /// Dilation.
+    pub dilation: i64,
+    /// Pad before.
+    pub before: Dim,
+    /// Pad after.
+    pub after: Dim,
+}
+
+impl Axis {
+    /// Size that the kernel covers.
+    pub fn extent(&self) -> i64 {
+        self.dilation * (self.kernel - 1) + 1
+    }
+}
+
+impl Window {
+    /// Reads the common attributes.
+    pub fn parse(a: &mut Attrs) -> Result<Window> {
+        let auto = match a.choice("auto_pad", "NOTSET", &["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"])?.as_str() {
+            "VALID" => Auto::Valid,
+            "SAME_UPPER" => Auto::SameUpper,
+            "SAME_LOWER" => Auto::SameLower,
+            _ => Auto::NotSet,
+        };
+        let list = |a: &mut Attrs, name: &str, least: i64| -> Result<Option<Vec<i64>>> {
+            let v = a.ints_opt(name)?;
+            match v.as_ref().is_some_and(|v| v.iter().any(|x| *x < least)) {
+                true => a.error(format!("attribute \"{name}\" has a value below {least}")).fail(),
+                false => Ok(v),
+            }
+        };
+        Ok(Window { kernel: list(a, "kernel_shape", 1)?, strides: list(a, "strides", 1)?, dilations: list(a, "dilations", 1)?, pads: list(a, "pads", i64::from(i32::MIN))?, auto })
+    }
+    /// The axes over `kernel` and an input of `spatial` size; `Err` names the attribute of the wrong length.
+    pub fn axes(&self, kernel: &[i64], spatial: &[Dim]) -> std::result::Result<Vec<Axis>, String> {
+        let n = spatial.len();
+        let check = |v: &Option<Vec<i64>>, want: usize, name: &str| match v {
+            Some(v) if v.len() != want => Err(format!("attribute \"{name}\" has {} values, the input {n} spatial dimensions", v.len())),
+            _ => Ok(()),
+        };
+        check(&self.strides, n, "strides")?;
+        check(&self.dilations, n, "dilations")?;
+        check(&self.pads, 2 * n, "pads")?;
+        if kernel.len() != n {
+            return Err(format!("the kernel has {} dimensions, the input {n} spatial ones", kernel.len()));
+        }
+        let pick = |v: &Option<Vec<i64>>, i: usize| v.as_ref().map_or(1, |v| v[i]);
+        Ok((0..n)
+            .map(|i| {
+                let mut a = Axis { kernel: kernel[i], stride: pick(&self.strides, i), dilation: pick(&self.dilations, i), before: Dim::constant(0), after: Dim::constant(0) };
+                match (self.auto, &self.pads) {
+                    (Auto::NotSet, Some(p)) => (a.before, a.after) = (Dim::constant(p[i]), Dim::constant(p[n + i])),
+                    (Auto::SameUpper | Auto::SameLower, _) => {
+                        let out = spatial[i].ceil_div(a.stride);
+                        let total = ((out - 1) * a.stride + a.extent() - spatial[i]).max(0);
+                        let half = total.floor_div(2);
+                        (a.before, a.after) = if self.auto == Auto::SameUpper { (half, total - half) } else { (total - half, half) };
+                    }
+                    _ => {}
+                }
+                a
+            })
+            .collect())
+    }
+}
+
+impl Operator for Conv {
+    const OPS: &'static [&'static str] = &["Conv", "ConvTranspose"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        let window = Window::parse(a)?;
+        let group = a.int("group", 1)?;
+        if group < 1 {
+            return a.error("attribute \"group\" must be positive").fail();
+        }
+        let transpose = if a.op() == "ConvTranspose" { Some((a.ints_opt("output_padding")?, a.ints_opt("output_shape")?)) } else { None };
+        Ok(Conv { window, group, transpose })
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let (x, w) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        if x.rank() < 3 || w.rank() != x.rank() {
+            return cx.error(codes::OP_SHAPE, "the input must have batch, channel and spatial dimensions, and the weights as many").fail();
+        }
+        let g = self.group;
+        let axes = self.axes(cx, &x.dims[2..], &w.dims[2..])?;
+        let channels = if self.transpose.is_some() {
+            cx.require_eq(w.dims[0], x.dims[1], "the weights do not fit the input's channels")?;
+            w.dims[1] * g
+        } else {
+            cx.require_eq(w.dims[1] * g, x.dims[1], "the weights do not fit the input's channels and the groups")?;
+            cx.require_eq(w.dims[0].modulo(g), Dim::constant(0), "the output channels do not divide into the groups")?;
+            w.dims[0]
+        };
+        if let Some(b) = cx.tensor_opt(2)? {
+            cx.require_eq(b.count(), channels, "the bias does not fit the output channels")?;
+        }
+        let mut dims = vec![x.dims[0], channels];
+        match &self.transpose {
+            None => {
+                for (d, a) in x.dims[2..].iter().zip(&axes) {
+                    let out = (*d + a.before + a.after - a.extent()).floor_div(a.stride) + 1;
+                    dims.push(self.size(cx, out)?);
+                }
+            }
+            Some(_) => {
+                for (d, (a, extra)) in x.dims[2..].iter().zip(axes.iter().zip(self.output_padding(axes.len()))) {
+                    let out = (*d - 1) * a.stride + a.extent() + extra - a.before - a.after;
+                    dims.push(self.size(cx, out)?);
+                }
+            }
+        }
+        cx.set(0, x.elem, dims);
+        Ok(())
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        let (x, w, y) = (cx.input(0), cx.input(1), cx.output(0));
+        let (dx, dw, dy) = (cx.dims(x), cx.dims(w), cx.dims(y));
+        let kernel: Vec<i64> = dw[2..].iter().filter_map(|d| d.as_const()).collect();
+        let Ok(axes) = self.geometry(&kernel, &dx[2..]) else { return cx.bug("the geometry changed") };
+        if self.transpose.is_some() {
+            return self.lower_transpose(cx, &axes);
+        }
+        let src = padded(cx, x, &axes, None);
+        let g = self.group;
+        let per_group = dy[1].floor_div(g);
+        let depth: Vec<Dim> = dw[1..].to_vec();
+        let ty = cx.elem(y).compute();
+        let bias = cx.input_opt(2);
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &dy, |k, o| {
+                let acc = k.acc(Expr::num(ty, 0.0));
+                k.nest(LoopKind::Seq, &depth, |k, r| {
+                    let channel = if g == 1 { r[0] } else { o[1].floor_div(per_group) * dw[1] + r[0] };
+                    let mut at = vec![o[0], channel];
+                    at.extend(axes.iter().enumerate().map(|(i, a)| o[2 + i] * a.stride + r[1 + i] * a.dilation));
+                    let mut wt = vec![o[1]];
+                    wt.extend_from_slice(r);
+                    let (a, b) = (k.load(src, &at), k.load(w, &wt));
+                    k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
+                });
+                let v = Expr::acc(acc);
+                let v = match bias {
+                    Some(b) => v + k.load(b, &[o[1]]),
+                    None => v,
+                };
+                k.store(y, o, v);
+            });
+        });
+        Ok(())
+    }
+}
+
+/// A copy of `x` with pads of `fill` (0 if `None`) around the spatial dims, or `x` itself without pads.
+pub fn padded(cx: &mut LowerCx, x: Buf, axes: &[Axis], fill: Option<Expr>) -> Buf {
+    let zero = Dim::constant(0);
+    if axes.iter().all(|a| a.before == zero && a.after == zero) {
+        return x;
+    }
+    let dims = cx.dims(x);
+    let elem = cx.elem(x);
+    let mut wide = dims[..2].to_vec();
+    wide.extend(dims[2..].iter().zip(axes).map(|(d, a)| *d + a.before + a.after));
+    let out = cx.temp("padded", elem, wide);
+    let fill = fill.unwrap_or(Expr::num(elem.compute(), 0.0));
+    let syms = cx.m.syms.clone();
+    cx.map(out, |k, at| {
+        let mut from = at[..2].to_vec();
+        let mut inside: Option<Expr> = None;
+        for (i, a) in axes.iter().enumerate() {
+            let p = at[2 + i] - a.before;
+            from.push(p);
+            for (need, c) in [(!syms.is_nonneg(-a.before), Expr::cmp_index(BinOp::Ge, p, 0)), (!syms.is_nonneg(-a.after), Expr::cmp_index(BinOp::Lt, p, dims[2 + i]))] {
+                if need {
+                    inside = Some(match inside {
+                        None => c,
+                        Some(o) => o.and(c),
+                    });
+                }
+            }
+        }
+        let v = k.load(x, &from);
+        match inside {
+            Some(c) => Expr::select(c, v, fill),
+            None => v,
+        }
+    });
+    out
+}
+
+impl Conv {
+    fn size(&self, cx: &mut InferCx, d: Dim) -> Result<Dim> {
+        let d = cx.syms.simplify(d);
+        if d.as_const().is_some_and(|d| d < 0) {
+            return cx.error(codes::OP_SHAPE, "the kernel is larger than the padded input").fail();
+        }
+        if !cx.syms.is_nonneg(d) {
+            cx.syms.require_at_most(Dim::constant(0), d);
+        }
+        Ok(d)
+    }
+    fn output_padding(&self, n: usize) -> Vec<i64> {
+        self.transpose.as_ref().and_then(|t| t.0.clone()).filter(|p| p.len() == n).unwrap_or_else(|| vec![0; n])
+    }
+    fn axes(&self, cx: &InferCx, spatial: &[Dim], weights: &[Dim]) -> Result<Vec<Axis>> {
+        let Some(kernel) = weights.iter().map(|d| d.as_const().filter(|k| *k > 0)).collect::<Option<Vec<_>>>() else {
+            return cx.error(codes::DYNAMIC_VALUE, "the kernel's size must be known at compile time").fail();
+        };
+        if self.window.kernel.as_ref().is_some_and(|k| *k != kernel) {
+            return cx.error(codes::OP_ATTRIBUTE, format!("attribute \"kernel_shape\" {:?} contradicts the weights", self.window.kernel)).fail();
+        }
+        self.geometry(&kernel, spatial).map_err(|m| cx.error(codes::OP_ATTRIBUTE, m).into())
+    }
+    /// Axes with pads; for ConvTranspose those that `output_shape` and `auto_pad` imply.
+    fn geometry(&self, kernel: &[i64], spatial: &[Dim]) -> std::result::Result<Vec<Axis>, String> {
+        let Some((_, shape)) = &self.transpose else { return self.window.axes(kernel, spatial) };
+        let plain = Window { auto: Auto::NotSet, ..self.window.clone() };
+        let mut axes = plain.axes(kernel, spatial)?;
+        let extra = self.output_padding(axes.len());
+        let same = matches!(self.window.auto, Auto::SameUpper | Auto::SameLower);
+        for (i, a) in axes.iter_mut().enumerate() {
+            let full = (spatial[i] - 1) * a.stride + a.extent() + extra[i];
+            let want = match shape {
+                // output_shape may or may not name batch and channels.
+                Some(s) => s.get(s.len().wrapping_sub(spatial.len()) + i).map(|v| Dim::constant(*v)),
+                None if same => Some(spatial[i] * a.stride),
+                None => None,
+            };
+            if let Some(want) = want {
+                let total = full - want;
+                let half = total.floor_div(2);
+                (a.before, a.after) = if self.window.auto == Auto::SameUpper { (half, total - half) } else { (total - half, half) };
+            } else if self.window.auto == Auto::Valid {
+                (a.before, a.after) = (Dim::constant(0), Dim::constant(0));
+            }
+        }
+        Ok(axes)
+    }
+    /// y[o] = sum over k of x[(o + before - k * dilation) / stride] where that divides and is inside: the input is
+    /// spread with zeros between and around, then convolved with the mirrored kernel.
+    fn lower_transpose(&self, cx: &mut LowerCx, axes: &[Axis]) -> Result<()> {
+        let (x, w, y) = (cx.input(0), cx.input(1), cx.output(0));
+        let (dx, dw, dy) = (cx.dims(x), cx.dims(w), cx.dims(y));
+        let elem = cx.elem(x);
+        let ty = cx.elem(y).compute();
+        let g = self.group;
+        let (ci, co) = (dx[1].floor_div(g), dw[1]);
+        let phases = axes.iter().all(|a| a.stride == a.kernel && a.dilation == 1 && a.before == Dim::constant(0) && a.after == Dim::constant(0)) && self.output_padding(axes.len()).iter().all(|p| *p == 0);
+        let bias = cx.input_opt(2);
+        let spread = if phases { x } else { spread(cx, x, axes, &dy, elem) };
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &dy, |k, o| {
+                let acc = k.acc(Expr::num(ty, 0.0));
+                let mut depth = vec![ci];
+                if !phases {
+                    depth.extend(dw[2..].iter().copied());
+                }
+                k.nest(LoopKind::Seq, &depth, |k, r| {
+                    let (group, oc) = if g == 1 { (Dim::constant(0), o[1]) } else { (o[1].floor_div(co), o[1].modulo(co)) };
+                    let ic = group * ci + r[0];
+                    let (mut at, mut wt) = (vec![o[0], ic], vec![ic, oc]);
+                    for (i, a) in axes.iter().enumerate() {
+                        if phases {
+                            at.push(o[2 + i].floor_div(a.stride));
+                            wt.push(o[2 + i].modulo(a.stride));
+                        } else {
+                            at.push(o[2 + i] + r[1 + i] * a.dilation);
+                            wt.push(Dim::constant(a.kernel - 1) - r[1 + i]);
+                        }
+                    }
+                    let (a, b) = (k.load(spread, &at), k.load(w, &wt));
+                    k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
+                });
+                let v = Expr::acc(acc);
+                let v = match bias {
+                    Some(b) => v + k.load(b, &[o[1]]),
+                    None => v,
+                };
+                k.store(y, o, v);
+            });
+        });
+        Ok(())
+    }
+}
+
+/// spread[j] = x[(j + before - (extent - 1)) / stride] where that divides and is inside, else 0.
+fn spread(cx: &mut LowerCx, x: Buf, axes: &[Axis], dy: &[Dim], elem: crate::tensor::ElemType) -> Buf {
+    let dims = cx.dims(x);
+    let mut wide = dims[..2].to_vec();
+    wide.extend(axes.iter().zip(&dy[2..]).map(|(a, d)| *d + (a.extent() - 1)));
+    let out = cx.temp("spread", elem, wide);
+    let ty = elem.compute();
+    cx.map(out, |k, at| {
+        let mut from = at[..2].to_vec();
+        let mut inside = Expr::bool(true);
+        for (i, a) in axes.iter().enumerate() {
+            let p = at[2 + i] + a.before - (a.extent() - 1);
+            let q = p.floor_div(a.stride);
+            from.push(q);
+            inside = inside.and(Expr::cmp_index(BinOp::Ge, p, 0)).and(Expr::cmp_index(BinOp::Lt, q, dims[2 + i]));
+            if a.stride > 1 {
+                inside = inside.and(Expr::cmp_index(BinOp::Eq, p.modulo(a.stride), 0));
+            }
+        }
+        let v = k.load(x, &from);
+        Expr::select(inside, v, Expr::num(ty, 0.0))
+    });
+    out
+}
+

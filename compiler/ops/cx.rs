@@ -1,0 +1,268 @@
+//! What an operator may see while it infers types and while it lowers: operands, never the graph.
+
+use crate::diag::{Code, Error, Origin, Result, codes};
+use crate::nest::{self, Buf, Expr, KernelBuilder, Module};
+use crate::sym::{Answer, Dim, Sym, SymKind, SymTable};
+use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
+use std::sync::Arc;
+
+/// What is known of a value's contents at compile time.
+#[derive(Clone, Debug, Default)]
+pub enum Known {
+    /// Nothing.
+    #[default]
+    No,
+    /// All of it.
+    Const(Arc<ConstData>),
+    /// An integer tensor of rank 0 or 1 as expressions over dims: shape arithmetic folds away through these.
+    Dims(Vec<Dim>),
+}
+
+/// An operand as `infer` sees it.
+#[derive(Clone, Debug)]
+pub struct Operand {
+    /// Name of the value, for messages.
+    pub name: String,
+    /// Type.
+    pub ty: ValueType,
+    /// Contents.
+    pub known: Known,
+}
+
+/// Inference of one node.
+pub struct InferCx<'a> {
+    /// Symbols; unproven equalities are recorded here and checked at run time.
+    pub syms: &'a mut SymTable,
+    /// The node.
+    pub origin: &'a Origin,
+    /// Operands; `None` where an optional one is left out.
+    pub inputs: &'a [Option<Operand>],
+    /// Version of the operator in force.
+    pub since: i64,
+    /// Results: type and contents of each output.
+    pub outputs: Vec<Option<(ValueType, Known)>>,
+}
+
+impl<'a> InferCx<'a> {
+    /// An error about this node with the operands' types as rows.
+    pub fn error(&self, code: Code, title: impl Into<String>) -> Error {
+        let mut e = Error::new(code, title).at(self.origin);
+        for (i, o) in self.inputs.iter().enumerate() {
+            if let Some(o) = o {
+                e = e.row(format!("input {i} \"{}\"", o.name), o.ty.display(self.syms));
+            }
+        }
+        e
+    }
+    /// True if input `i` is given.
+    pub fn has(&self, i: usize) -> bool {
+        self.inputs.get(i).is_some_and(|o| o.is_some())
+    }
+    /// Input `i`, which the operator needs.
+    pub fn operand(&self, i: usize) -> Result<&'a Operand> {
+        match self.inputs.get(i).and_then(|o| o.as_ref()) {
+            Some(o) => Ok(o),
+            None => Err(self.error(codes::OP_ARITY, format!("input {i} is missing")).into()),
+        }
+    }
+    /// Type of input `i`, which must be a tensor.
+    pub fn tensor(&self, i: usize) -> Result<&'a TensorType> {
+        match &self.operand(i)?.ty {
+            ValueType::Tensor(t) => Ok(t),
+            _ => Err(self.error(codes::OP_TYPE, format!("input {i} must be a tensor")).into()),
+        }
+    }
+    /// Type of input `i` if given.
+    pub fn tensor_opt(&self, i: usize) -> Result<Option<&'a TensorType>> {
+        if self.has(i) { self.tensor(i).map(Some) } else { Ok(None) }
+    }
+    /// Constant contents of input `i` if known.
+    pub fn constant(&self, i: usize) -> Option<Arc<ConstData>> {
+        match &self.inputs.get(i)?.as_ref()?.known {
+            Known::Const(c) => Some(c.clone()),
+            _ => None,
+        }
+    }
+    /// Contents of integer input `i` (rank 0 or 1) as dims, if known.
+    pub fn dims_value(&self, i: usize) -> Option<Vec<Dim>> {
+        match &self.inputs.get(i)?.as_ref()?.known {
+            Known::Dims(d) => Some(d.clone()),
+            Known::Const(c) if c.dims().len() <= 1 => c.to_i64s().map(|v| v.into_iter().map(Dim::constant).collect()),
+            _ => None,
+        }
+    }
+    /// The same as plain integers.
+    pub fn ints_value(&self, i: usize) -> Option<Vec<i64>> {
+        match &self.inputs.get(i)?.as_ref()?.known {
+            Known::Const(c) => c.to_i64s(),
+            Known::Dims(d) => d.iter().map(|d| d.as_const()).collect(),
+            Known::No => None,
+        }
+    }
+    /// Contents that must be known at compile time (a run-time value there is refused, with the reason).
+    pub fn need_ints(&self, i: usize, what: &str) -> Result<Vec<i64>> {
+        self.ints_value(i).ok_or_else(|| self.run_time_value(i, what))
+    }
+    /// The same as dims.
+    pub fn need_dims(&self, i: usize, what: &str) -> Result<Vec<Dim>> {
+        self.dims_value(i).ok_or_else(|| self.run_time_value(i, what))
+    }
+    fn run_time_value(&self, i: usize, what: &str) -> crate::diag::Failure {
+        self.error(codes::DYNAMIC_VALUE, format!("{what} (input {i}) is only known at run time")).help("make it an initializer, or bind the dimensions it is computed from with --dim").into()
+    }
+    /// `axis` in `-rank..rank`, made non-negative.
+    pub fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
+        let r = rank as i64;
+        if axis < -r || axis >= r {
+            return Err(self.error(codes::OP_ATTRIBUTE, format!("axis {axis} is out of range for rank {rank}")).into());
+        }
+        Ok((if axis < 0 { axis + r } else { axis }) as usize)
+    }
+    /// Fails unless the element type of input `i` is allowed.
+    pub fn require_type(&self, i: usize, allowed: impl Fn(ElemType) -> bool, expected: &str) -> Result<ElemType> {
+        let t = self.tensor(i)?.elem;
+        if allowed(t) {
+            return Ok(t);
+        }
+        Err(self.error(codes::OP_TYPE, format!("input {i} has element type {t}")).found_expected(t.to_string(), expected).into())
+    }
+    /// Demands that two dims are equal: an error if they cannot be, a run-time check if that is unknown.
+    pub fn require_eq(&mut self, a: Dim, b: Dim, what: &str) -> Result<()> {
+        match self.syms.eq(a, b) {
+            Answer::Yes => Ok(()),
+            Answer::No => Err(self.error(codes::OP_SHAPE, what).found_expected(a.display(self.syms).to_string(), b.display(self.syms).to_string()).into()),
+            Answer::Unknown => {
+                self.syms.equate(a, b);
+                Ok(())
+            }
+        }
+    }
+    /// Result of multidirectional broadcasting; conditions left for run time are recorded.
+    pub fn broadcast(&mut self, shapes: &[&[Dim]]) -> Result<Vec<Dim>> {
+        match crate::sym::broadcast::broadcast_shapes(self.syms, shapes) {
+            Ok(b) => {
+                for (x, y) in b.conditions {
+                    self.syms.require_broadcast(x, y);
+                }
+                Ok(b.shape)
+            }
+            Err(m) => Err(self.error(codes::OP_SHAPE, format!("the shapes do not broadcast: {} against {}", m.a.display(self.syms), m.b.display(self.syms))).into()),
+        }
+    }
+    /// A new symbol for a size that only run time can tell.
+    pub fn fresh(&mut self, hint: &str) -> Sym {
+        self.syms.fresh(SymKind::Runtime, hint)
+    }
+    /// Sets output `k` to a tensor.
+    pub fn set(&mut self, k: usize, elem: ElemType, dims: impl Into<Vec<Dim>>) {
+        self.set_known(k, elem, dims, Known::No);
+    }
+    /// Sets output `k` to a tensor with known contents.
+    pub fn set_known(&mut self, k: usize, elem: ElemType, dims: impl Into<Vec<Dim>>, known: Known) {
+        self.set_type(k, ValueType::Tensor(TensorType::new(elem, dims)), known);
+    }
+    /// Sets output `k`.
+    pub fn set_type(&mut self, k: usize, ty: ValueType, known: Known) {
+        if self.outputs.len() <= k {
+            self.outputs.resize(k + 1, None);
+        }
+        self.outputs[k] = Some((ty, known));
+    }
+}
+
+/// Lowering of one node.
+pub struct LowerCx<'a> {
+    /// The module under construction: add kernels, temporaries, constants.
+    pub m: &'a mut Module,
+    /// The node.
+    pub origin: &'a Origin,
+    /// Version of the operator in force.
+    pub since: i64,
+    /// Buffers of the operands.
+    pub inputs: &'a [Option<Buf>],
+    /// Known contents of the operands.
+    pub known: &'a [Known],
+    /// Buffers of the outputs, made from the inferred types; `None` where nobody wants it. An operator may instead
+    /// hand back another buffer with [`LowerCx::alias`].
+    pub outputs: Vec<Option<Buf>>,
+}
+
+impl LowerCx<'_> {
+    /// An error about this node.
+    pub fn error(&self, code: Code, title: impl Into<String>) -> Error {
+        Error::new(code, title).at(self.origin)
+    }
+    /// A bug: lowering met something that inference should have refused.
+    pub fn bug<T>(&self, message: impl Into<String>) -> Result<T> {
+        Err(crate::diag::Failure::bug(format!("lower {}", self.origin.short()), message))
+    }
+    /// Buffer of input `i`, which must be given.
+    pub fn input(&self, i: usize) -> Buf {
+        match self.inputs.get(i).copied().flatten() {
+            Some(b) => b,
+            None => unreachable!("infer has checked that input {i} is given"),
+        }
+    }
+    /// Buffer of input `i` if given.
+    pub fn input_opt(&self, i: usize) -> Option<Buf> {
+        self.inputs.get(i).copied().flatten()
+    }
+    /// Buffer of output `k`, which must be wanted.
+    pub fn output(&self, k: usize) -> Buf {
+        match self.outputs.get(k).copied().flatten() {
+            Some(b) => b,
+            None => unreachable!("output {k} is not wanted"),
+        }
+    }
+    /// Buffer of output `k` if wanted.
+    pub fn output_opt(&self, k: usize) -> Option<Buf> {
+        self.outputs.get(k).copied().flatten()
+    }
+    /// Shape of a buffer.
+    pub fn dims(&self, b: Buf) -> Vec<Dim> {
+        self.m.bufs[b].dims.clone()
+    }
+    /// Storage type of a buffer.
+    pub fn elem(&self, b: Buf) -> ElemType {
+        self.m.bufs[b].ty
+    }
+    /// Constant contents of input `i`.
+    pub fn constant(&self, i: usize) -> Option<Arc<ConstData>> {
+        match self.known.get(i)? {
+            Known::Const(c) => Some(c.clone()),
+            _ => None,
+        }
+    }
+    /// Known integers of input `i` as dims.
+    pub fn dims_value(&self, i: usize) -> Option<Vec<Dim>> {
+        match self.known.get(i)? {
+            Known::Dims(d) => Some(d.clone()),
+            Known::Const(c) => c.to_i64s().map(|v| v.into_iter().map(Dim::constant).collect()),
+            Known::No => None,
+        }
+    }
+    /// Known integers of input `i`.
+    pub fn ints_value(&self, i: usize) -> Option<Vec<i64>> {
+        self.dims_value(i)?.into_iter().map(|d| d.as_const()).collect()
+    }
+    /// Output `k` is the memory of `src` under the output's shape (Reshape, Identity, ...).
+    pub fn alias(&mut self, k: usize, src: Buf) {
+        let out = self.output(k);
+        let dims = self.dims(out);
+        self.outputs[k] = Some(self.m.view(src, dims));
+    }
+    /// A kernel that stores one expression for every element of `out`.
+    pub fn map(&mut self, out: Buf, value: impl FnOnce(&mut KernelBuilder, &[Dim]) -> Expr) -> nest::Kernel {
+        self.m.map(out, self.origin, value)
+    }
+    /// A kernel of any form.
+    pub fn kernel(&mut self, write: impl FnOnce(&mut KernelBuilder)) -> nest::Kernel {
+        let name = self.outputs.iter().flatten().next().map(|b| self.m.bufs[*b].name.clone()).unwrap_or_default();
+        self.m.kernel(&name, self.origin, write)
+    }
+    /// A scratch buffer named after the first output.
+    pub fn temp(&mut self, suffix: &str, ty: ElemType, dims: impl Into<Vec<Dim>>) -> Buf {
+        let name = self.outputs.iter().flatten().next().map(|b| self.m.bufs[*b].name.clone()).unwrap_or_default();
+        self.m.temp(format!("{name}.{suffix}"), ty, dims)
+    }
+}

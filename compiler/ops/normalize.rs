@@ -1,0 +1,266 @@
+//! BatchNormalization, LayerNormalization, InstanceNormalization, GroupNormalization, RMSNormalization, LpNormalization.
+//!
+//! | BatchNormalization | |
+//! |---|---|
+//! | 1, 6 | `is_test` must be set; `spatial`, `consumed_inputs` |
+//! | 7 | `spatial = 0` normalises every activation by itself |
+//! | 9, 14, 15 | `training_mode` (14): refused for now |
+
+use super::{Attrs, InferCx, LowerCx, Operator};
+use crate::diag::{Result, codes};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, UnOp};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+/// The operators.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Normalize {
+    Batch { epsilon: f32, training: bool, spatial: bool },
+    /// Layer normalization, or RMS (no mean, no bias).
+    Layer { axis: i64, epsilon: f32, rms: bool },
+    Instance { epsilon: f32 },
+    Group { groups: i64, epsilon: f32 },
+    Lp { axis: i64, p: i64 },
+}
+
+impl Operator for Normalize {
+    const OPS: &'static [&'static str] = &["BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization", "LpNormalization"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        a.ignore("consumed_inputs");
+        a.ignore("momentum");
+        a.ignore("stash_type");
+        let epsilon = a.float("epsilon", 1e-5)?;
+        Ok(match a.op() {
+            "BatchNormalization" => {
+                let test = a.flag("is_test", false)?;
+                let training = a.flag("training_mode", false)? || a.since() < 7 && !test;
+                Normalize::Batch { epsilon, training, spatial: a.flag("spatial", true)? }
+            }
+            "LayerNormalization" => Normalize::Layer { axis: a.int("axis", -1)?, epsilon, rms: false },
+            "RMSNormalization" => Normalize::Layer { axis: a.int("axis", -1)?, epsilon, rms: true },
+            "InstanceNormalization" => Normalize::Instance { epsilon },
+            "GroupNormalization" => Normalize::Group { groups: a.int_required("num_groups")?, epsilon },
+            _ => Normalize::Lp { axis: a.int("axis", -1)?, p: a.int("p", 2)? },
+        })
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let t = cx.tensor(0)?.clone();
+        match self {
+            Normalize::Batch { training, .. } => {
+                if *training || cx.outputs.len() > 1 {
+                    return cx.error(codes::OP_FEATURE, "BatchNormalization in training mode is not supported yet").help("export the model in evaluation mode").fail();
+                }
+                if t.rank() < 2 && cx.since >= 9 && t.rank() == 0 {
+                    return cx.error(codes::OP_SHAPE, "the input must have a batch dimension").fail();
+                }
+                self.per_channel(cx, &t.dims, 4)?;
+            }
+            Normalize::Instance { .. } => {
+                if t.rank() < 3 {
+                    return cx.error(codes::OP_SHAPE, "the input must have batch, channel and spatial dimensions").fail();
+                }
+                self.per_channel(cx, &t.dims, 2)?;
+            }
+            Normalize::Group { groups, .. } => {
+                if t.rank() < 3 || *groups < 1 {
+                    return cx.error(codes::OP_SHAPE, "GroupNormalization needs rank 3 or more and a positive number of groups").fail();
+                }
+                cx.require_eq(t.dims[1].modulo(*groups), Dim::constant(0), "the channels do not divide into the groups")?;
+                let n = if cx.since < 21 { Dim::constant(*groups) } else { t.dims[1] };
+                for i in 1..3 {
+                    let d = cx.tensor(i)?.count();
+                    cx.require_eq(d, n, "scale and bias do not fit")?;
+                }
+            }
+            Normalize::Layer { axis, .. } => {
+                let axis = cx.axis(*axis, t.rank())?;
+                for i in 1..cx.inputs.len() {
+                    if let Some(s) = cx.tensor_opt(i)? {
+                        let shape = cx.broadcast(&[&t.dims, &s.dims])?;
+                        if shape.len() != t.rank() {
+                            return cx.error(codes::OP_SHAPE, "scale and bias must broadcast to the input").fail();
+                        }
+                    }
+                }
+                let reduced: Vec<Dim> = t.dims.iter().enumerate().map(|(i, d)| if i < axis { *d } else { Dim::constant(1) }).collect();
+                cx.set(1, ElemType::F32, reduced.clone());
+                cx.set(2, ElemType::F32, reduced);
+            }
+            Normalize::Lp { axis, p } => {
+                cx.axis(*axis, t.rank())?;
+                if !matches!(p, 1 | 2) {
+                    return cx.error(codes::OP_ATTRIBUTE, "attribute \"p\" must be 1 or 2").fail();
+                }
+            }
+        }
+        cx.set(0, t.elem, t.dims);
+        Ok(())
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        match self {
+            Normalize::Batch { epsilon, spatial, .. } => lower_batch(cx, *epsilon, *spatial),
+            Normalize::Layer { axis, epsilon, rms } => lower_layer(cx, *axis, *epsilon, *rms),
+            Normalize::Instance { epsilon } => lower_group(cx, None, *epsilon),
+            Normalize::Group { groups, epsilon } => lower_group(cx, Some(*groups), *epsilon),
+            Normalize::Lp { axis, p } => lower_lp(cx, *axis, *p),
+        }
+    }
+}
+
+impl Normalize {
+    fn per_channel(&self, cx: &mut InferCx, dims: &[Dim], operands: usize) -> Result<()> {
+        let channels = match self {
+            Normalize::Batch { spatial: false, .. } => Dim::product(dims[1..].iter().copied()),
+            _ => dims.get(1).copied().unwrap_or(Dim::constant(1)),
+        };
+        for i in 1..=operands {
+            let d = cx.tensor(i)?.count();
+            cx.require_eq(d, channels, &format!("input {i} does not fit the channels"))?;
+        }
+        Ok(())
+    }
+}
+
+/// y = x * (scale / sqrt(var + eps)) + (bias - mean * scale / sqrt(var + eps)): the factors fold when constant.
+fn lower_batch(cx: &mut LowerCx, epsilon: f32, spatial: bool) -> Result<()> {
+    let (x, y) = (cx.input(0), cx.output(0));
+    let p: Vec<Buf> = (1..5).map(|i| cx.input(i)).collect();
+    let ty = cx.elem(x).compute();
+    let dims = cx.dims(p[0]);
+    let pty = cx.elem(p[0]).compute();
+    let factor = cx.temp("scale", pty, dims.clone());
+    let shift = cx.temp("shift", pty, dims);
+    let f = |k: &crate::nest::KernelBuilder, at: &[Dim]| k.load(p[0], at) / Expr::un(UnOp::Sqrt, k.load(p[3], at) + Expr::num(pty, f64::from(epsilon)));
+    cx.map(factor, |k, at| f(k, at));
+    cx.map(shift, |k, at| k.load(p[1], at) - k.load(p[2], at) * f(k, at));
+    let spatial = spatial || cx.dims(x).len() <= 2;
+    let per = if spatial {
+        vec![factor, shift]
+    } else {
+        let inner = cx.dims(x)[1..].to_vec();
+        vec![cx.m.view(factor, inner.clone()), cx.m.view(shift, inner)]
+    };
+    cx.map(y, |k, at| {
+        let c: Vec<Dim> = if !spatial { at[1..].to_vec() } else { vec![at.get(1).copied().unwrap_or_default()] };
+        let load = |k: &crate::nest::KernelBuilder, b: Buf| Expr::cast(pty, ty, k.load(b, &c));
+        Expr::fma(k.load(x, at), load(k, per[0]), load(k, per[1]))
+    });
+    Ok(())
+}
+
+fn lower_layer(cx: &mut LowerCx, axis: i64, epsilon: f32, rms: bool) -> Result<()> {
+    let (x, y, scale) = (cx.input(0), cx.output(0), cx.input(1));
+    let bias = if rms { None } else { cx.input_opt(2) };
+    let (mean_out, inv_out) = (cx.output_opt(1), cx.output_opt(2));
+    let dims = cx.dims(x);
+    let axis = (if axis < 0 { axis + dims.len() as i64 } else { axis }) as usize;
+    let ty = cx.elem(x).compute();
+    let n = Dim::product(dims[axis..].iter().copied());
+    let (outer, row) = (dims[..axis].to_vec(), dims[axis..].to_vec());
+    cx.kernel(|k| {
+        k.nest(LoopKind::Par, &outer, |k, o| {
+            let at = |r: &[Dim]| -> Vec<Dim> { o.iter().chain(r).copied().collect() };
+            let count = Expr::cast(ElemType::I64, ty, Expr::index(n));
+            let mean = (!rms).then(|| {
+                let sum = k.acc(Expr::num(ty, 0.0));
+                k.nest(LoopKind::Seq, &row, |k, r| {
+                    let v = k.load(x, &at(r));
+                    k.update(BinOp::Add, sum, v);
+                });
+                k.let_(Expr::acc(sum) / count.clone())
+            });
+            let square = k.acc(Expr::num(ty, 0.0));
+            let centred = |k: &crate::nest::KernelBuilder, r: &[Dim]| match &mean {
+                Some(m) => k.load(x, &at(r)) - m.clone(),
+                None => k.load(x, &at(r)),
+            };
+            k.nest(LoopKind::Seq, &row, |k, r| {
+                let v = centred(k, r);
+                let v = k.let_(v);
+                k.set(square, Expr::fma(v.clone(), v, Expr::acc(square)));
+            });
+            let inv = k.let_(Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::acc(square) / count + Expr::num(ty, f64::from(epsilon))));
+            k.nest(LoopKind::Seq, &row, |k, r| {
+                let mut v = centred(k, r) * inv.clone() * k.load_broadcast(scale, &at(r));
+                if let Some(b) = bias {
+                    v = v + k.load_broadcast(b, &at(r));
+                }
+                k.store(y, &at(r), v);
+            });
+            let single: Vec<Dim> = at(&vec![Dim::constant(0); row.len()]);
+            if let (Some(b), Some(m)) = (mean_out, mean) {
+                k.store(b, &single, Expr::cast(ty, ElemType::F32, m));
+            }
+            if let Some(b) = inv_out {
+                k.store(b, &single, Expr::cast(ty, ElemType::F32, inv));
+            }
+        });
+    });
+    Ok(())
+}
+
+/// Instance normalization is group normalization with one channel a group.
+fn lower_group(cx: &mut LowerCx, groups: Option<i64>, epsilon: f32) -> Result<()> {
+    let (x, y, scale, bias) = (cx.input(0), cx.output(0), cx.input(1), cx.input(2));
+    let dims = cx.dims(x);
+    let ty = cx.elem(x).compute();
+    let (n, c) = (dims[0], dims[1]);
+    let g = groups.map_or(c, Dim::constant);
+    let per = c.floor_div(g);
+    let row: Vec<Dim> = std::iter::once(per).chain(dims[2..].iter().copied()).collect();
+    let count = Dim::product(row.iter().copied());
+    // GroupNormalization 18 has one scale for each group, later versions one for each channel.
+    let by_group = groups.is_some() && cx.since < 21;
+    cx.kernel(|k| {
+        k.nest(LoopKind::Par, &[n, g], |k, o| {
+            let at = |r: &[Dim]| -> Vec<Dim> { [o[0], o[1] * per + r[0]].iter().chain(&r[1..]).copied().collect() };
+            let count = Expr::cast(ElemType::I64, ty, Expr::index(count));
+            let sum = k.acc(Expr::num(ty, 0.0));
+            k.nest(LoopKind::Seq, &row, |k, r| {
+                let v = k.load(x, &at(r));
+                k.update(BinOp::Add, sum, v);
+            });
+            let mean = k.let_(Expr::acc(sum) / count.clone());
+            let square = k.acc(Expr::num(ty, 0.0));
+            k.nest(LoopKind::Seq, &row, |k, r| {
+                let v = k.load(x, &at(r)) - mean.clone();
+                let v = k.let_(v);
+                k.set(square, Expr::fma(v.clone(), v, Expr::acc(square)));
+            });
+            let inv = k.let_(Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::acc(square) / count + Expr::num(ty, f64::from(epsilon))));
+            k.nest(LoopKind::Seq, &row, |k, r| {
+                let ch = if by_group { o[1] } else { o[1] * per + r[0] };
+                let v = (k.load(x, &at(r)) - mean.clone()) * inv.clone() * k.load(scale, &[ch]) + k.load(bias, &[ch]);
+                k.store(y, &at(r), v);
+            });
+        });
+    });
+    Ok(())
+}
+
+fn lower_lp(cx: &mut LowerCx, axis: i64, p: i64) -> Result<()> {
+    let (x, y) = (cx.input(0), cx.output(0));
+    let dims = cx.dims(x);
+    let axis = (if axis < 0 { axis + dims.len() as i64 } else { axis }) as usize;
+    let ty = cx.elem(x).compute();
+    let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
+    cx.kernel(|k| {
+        k.nest(LoopKind::Par, &outer, |k, o| {
+            let at = |r: Dim| -> Vec<Dim> { o[..axis].iter().chain([&r]).chain(&o[axis..]).copied().collect() };
+            let sum = k.acc(Expr::num(ty, 0.0));
+            k.nest(LoopKind::Seq, &[dims[axis]], |k, r| {
+                let v = k.load(x, &at(r[0]));
+                let v = if p == 1 { Expr::un(UnOp::Abs, v) } else { k.shared(v, |_, v| v.clone() * v) };
+                k.update(BinOp::Add, sum, v);
+            });
+            let norm = k.let_(if p == 1 { Expr::acc(sum) } else { Expr::un(UnOp::Sqrt, Expr::acc(sum)) });
+            let zero = Expr::bin(BinOp::Eq, norm.clone(), Expr::num(ty, 0.0));
+            k.nest(LoopKind::Seq, &[dims[axis]], |k, r| {
+                let v = Expr::select(zero.clone(), Expr::num(ty, 0.0), k.load(x, &at(r[0])) / norm.clone());
+                k.store(y, &at(r[0]), v);
+            });
+        });
+    });
+    Ok(())
+}

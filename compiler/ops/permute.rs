@@ -1,0 +1,124 @@
+//! Pure rearrangements: Transpose, DepthToSpace, SpaceToDepth, Tile.
+//!
+//! Tile 1 repeats one axis by two scalar inputs; 6 and later take a repeat count for every axis.
+
+use super::{Attrs, InferCx, LowerCx, Operator};
+use crate::diag::{Result, codes};
+use crate::sym::Dim;
+
+/// The operators.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Permute {
+    Transpose(Option<Vec<i64>>),
+    DepthToSpace { block: i64, crd: bool },
+    SpaceToDepth(i64),
+    Tile,
+}
+
+impl Operator for Permute {
+    const OPS: &'static [&'static str] = &["Transpose", "DepthToSpace", "SpaceToDepth", "Tile"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        let block = |a: &mut Attrs| -> Result<i64> {
+            let b = a.int_required("blocksize")?;
+            if b < 1 { a.error("attribute \"blocksize\" must be positive").fail() } else { Ok(b) }
+        };
+        Ok(match a.op() {
+            "Transpose" => Permute::Transpose(a.ints_opt("perm")?),
+            "DepthToSpace" => Permute::DepthToSpace { block: block(a)?, crd: a.choice("mode", "DCR", &["DCR", "CRD"])? == "CRD" },
+            "SpaceToDepth" => Permute::SpaceToDepth(block(a)?),
+            _ => Permute::Tile,
+        })
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let t = cx.tensor(0)?.clone();
+        let dims = match self {
+            Permute::Transpose(perm) => {
+                let perm = match perm {
+                    Some(p) => p.iter().map(|a| cx.axis(*a, t.rank())).collect::<Result<Vec<_>>>()?,
+                    None => (0..t.rank()).rev().collect(),
+                };
+                let mut sorted = perm.clone();
+                sorted.sort_unstable();
+                if sorted != (0..t.rank()).collect::<Vec<_>>() {
+                    return cx.error(codes::OP_ATTRIBUTE, "attribute \"perm\" is not a permutation of the axes").fail();
+                }
+                perm.iter().map(|a| t.dims[*a]).collect()
+            }
+            Permute::Tile => {
+                let reps = repeats(cx)?;
+                t.dims.iter().zip(reps).map(|(d, r)| *d * r).collect()
+            }
+            Permute::DepthToSpace { block, .. } | Permute::SpaceToDepth(block) => {
+                let [n, c, h, w] = t.dims[..] else { return cx.error(codes::OP_SHAPE, "the input must have rank 4").fail() };
+                let (b, bb) = (*block, block * block);
+                if matches!(self, Permute::SpaceToDepth(_)) {
+                    cx.require_eq(h.modulo(b), Dim::constant(0), "the height is not a multiple of blocksize")?;
+                    cx.require_eq(w.modulo(b), Dim::constant(0), "the width is not a multiple of blocksize")?;
+                    vec![n, c * bb, h.floor_div(b), w.floor_div(b)]
+                } else {
+                    cx.require_eq(c.modulo(bb), Dim::constant(0), "the number of channels is not a multiple of blocksize squared")?;
+                    vec![n, c.floor_div(bb), h * b, w * b]
+                }
+            }
+        };
+        cx.set(0, t.elem, dims);
+        Ok(())
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        let (x, y) = (cx.input(0), cx.output(0));
+        let dims = cx.dims(x);
+        match self {
+            Permute::Transpose(perm) => {
+                let r = dims.len() as i64;
+                let perm: Vec<usize> = match perm {
+                    Some(p) => p.iter().map(|a| (if *a < 0 { a + r } else { *a }) as usize).collect(),
+                    None => (0..dims.len()).rev().collect(),
+                };
+                cx.map(y, |k, at| {
+                    let mut from = vec![Dim::constant(0); perm.len()];
+                    perm.iter().zip(at).for_each(|(a, i)| from[*a] = *i);
+                    k.load(x, &from)
+                });
+            }
+            Permute::Tile => {
+                cx.map(y, |k, at| {
+                    let from: Vec<Dim> = at.iter().zip(&dims).map(|(i, d)| i.modulo(*d)).collect();
+                    k.load(x, &from)
+                });
+            }
+            Permute::DepthToSpace { block: b, crd } => {
+                let c = dims[1].floor_div(b * b);
+                cx.map(y, |k, at| {
+                    let (bh, bw) = (at[2].modulo(*b), at[3].modulo(*b));
+                    let channel = if *crd { at[1] * (b * b) + bh * *b + bw } else { (bh * *b + bw) * c + at[1] };
+                    k.load(x, &[at[0], channel, at[2].floor_div(*b), at[3].floor_div(*b)])
+                });
+            }
+            Permute::SpaceToDepth(b) => {
+                let c = dims[1];
+                cx.map(y, |k, at| {
+                    let (block, channel) = (at[1].floor_div(c), at[1].modulo(c));
+                    k.load(x, &[at[0], channel, at[2] * *b + block.floor_div(*b), at[3] * *b + block.modulo(*b)])
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn repeats(cx: &InferCx) -> Result<Vec<Dim>> {
+    let rank = cx.tensor(0)?.rank();
+    if cx.since == 1 {
+        let (n, axis) = (cx.need_dims(1, "the number of tiles")?, cx.need_ints(2, "the axis")?);
+        let ([n], [axis]) = (n.as_slice(), axis.as_slice()) else { return cx.error(codes::OP_SHAPE, "tiles and axis must be scalars").fail() };
+        let mut v = vec![Dim::constant(1); rank];
+        v[cx.axis(*axis, rank)?] = *n;
+        return Ok(v);
+    }
+    let v = cx.need_dims(1, "the repeats")?;
+    if v.len() != rank || v.iter().any(|d| d.as_const().is_some_and(|d| d < 0)) {
+        return cx.error(codes::OP_SHAPE, "Tile needs one repeat count, not negative, for every axis").fail();
+    }
+    Ok(v)
+}

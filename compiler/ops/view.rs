@@ -1,0 +1,184 @@
+//! Operators that only change the shape: the result is the operand's memory.
+//!
+//! | operator | versions |
+//! |---|---|
+//! | Reshape | 1: attribute `shape`; 5: input; 14: `allowzero` |
+//! | Squeeze, Unsqueeze | 1, 11: attribute `axes` (11: negative ones too); 13: input |
+//! | Flatten | 1, 9: axis in 0..=rank; 11: negative too |
+//! | Identity, Dropout (inference) | |
+
+use super::{Attrs, InferCx, Known, LowerCx, Operator};
+use crate::diag::{Result, codes};
+use crate::sym::{Answer, Dim};
+use crate::tensor::{ElemType, ValueType};
+
+/// The operators.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum View {
+    Reshape { shape: Option<Vec<i64>>, allowzero: bool },
+    Squeeze(Option<Vec<i64>>),
+    Unsqueeze(Option<Vec<i64>>),
+    Flatten(i64),
+    Identity,
+    Dropout { training: bool },
+}
+
+impl Operator for View {
+    const OPS: &'static [&'static str] = &["Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        a.ignore("consumed_inputs");
+        Ok(match a.op() {
+            "Reshape" => View::Reshape { shape: a.ints_opt("shape")?, allowzero: a.flag("allowzero", false)? },
+            "Squeeze" => View::Squeeze(a.ints_opt("axes")?),
+            "Unsqueeze" => View::Unsqueeze(a.ints_opt("axes")?),
+            "Flatten" => View::Flatten(a.int("axis", 1)?),
+            "Identity" => View::Identity,
+            _ => {
+                // Versions 1 and 6 train unless is_test is set; 7 and 10 never; 12 and later if an input says so.
+                let test = a.flag("is_test", false)?;
+                a.ignore("ratio");
+                a.ignore("seed");
+                View::Dropout { training: a.since() < 7 && !test }
+            }
+        })
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        if let View::Identity = self {
+            let o = cx.operand(0)?;
+            cx.set_type(0, o.ty.clone(), o.known.clone());
+            return Ok(());
+        }
+        let t = cx.tensor(0)?.clone();
+        let dims = match self {
+            View::Reshape { shape, allowzero } => {
+                let target = match shape {
+                    Some(s) => s.iter().map(|&v| Dim::constant(v)).collect(),
+                    None => cx.need_dims(1, "the shape")?,
+                };
+                reshape(cx, &t.dims, target, *allowzero)?
+            }
+            View::Squeeze(attr) => squeeze(cx, &t.dims, attr)?,
+            View::Unsqueeze(attr) => unsqueeze(cx, &t.dims, attr)?,
+            View::Flatten(axis) => {
+                let r = t.rank() as i64;
+                if *axis < -r || *axis > r {
+                    return cx.error(codes::OP_ATTRIBUTE, format!("axis {axis} is out of range for rank {r}")).fail();
+                }
+                let axis = if *axis < 0 { axis + r } else { *axis } as usize;
+                vec![Dim::product(t.dims[..axis].iter().copied()), Dim::product(t.dims[axis..].iter().copied())]
+            }
+            View::Identity => t.dims.clone(),
+            View::Dropout { training } => {
+                let asks = cx.has(2) && cx.ints_value(2) != Some(vec![0]);
+                if *training || asks {
+                    return cx.error(codes::OP_FEATURE, "Dropout in training mode is not supported yet").fail();
+                }
+                let mask = if cx.since >= 10 { ElemType::Bool } else { t.elem };
+                cx.set(1, mask, t.dims.clone());
+                t.dims.clone()
+            }
+        };
+        let known = match cx.dims_value(0) {
+            Some(v) if dims.len() <= 1 => Known::Dims(v),
+            _ => Known::No,
+        };
+        cx.set_type(0, ValueType::Tensor(crate::tensor::TensorType::new(t.elem, dims)), known);
+        Ok(())
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        let x = cx.input(0);
+        cx.alias(0, x);
+        if let Some(mask) = cx.output_opt(1) {
+            let ty = cx.elem(mask).compute();
+            cx.map(mask, |_, _| crate::nest::Expr::int(ty, 1));
+        }
+        Ok(())
+    }
+}
+
+/// 0 copies the input's size (unless `allowzero`), one -1 takes the rest.
+fn reshape(cx: &mut InferCx, from: &[Dim], target: Vec<Dim>, allowzero: bool) -> Result<Vec<Dim>> {
+    let mut dims = vec![];
+    let mut rest = None;
+    for (i, d) in target.iter().enumerate() {
+        match d.as_const() {
+            Some(0) if !allowzero => match from.get(i) {
+                Some(d) => dims.push(*d),
+                None => return cx.error(codes::OP_SHAPE, format!("the shape's entry {i} is 0, but the input has rank {}", from.len())).fail(),
+            },
+            Some(-1) if rest.is_none() => {
+                rest = Some(i);
+                dims.push(Dim::constant(1));
+            }
+            Some(v) if v < 0 => return cx.error(codes::OP_SHAPE, "the shape holds a negative size or -1 twice").fail(),
+            _ => dims.push(*d),
+        }
+    }
+    let total = Dim::product(from.iter().copied());
+    let others = Dim::product(dims.iter().copied());
+    match rest {
+        Some(i) => {
+            if others.as_const() == Some(0) {
+                return cx.error(codes::OP_SHAPE, "-1 can not be told: the other sizes hold a 0").fail();
+            }
+            dims[i] = exact_quotient(total, others).unwrap_or_else(|| total.floor_div(others));
+            if cx.syms.divides(others, total) == Answer::No {
+                return cx.error(codes::OP_SHAPE, "the input's size is not a multiple of the shape's").fail();
+            }
+            if dims[i] * others != total {
+                cx.require_eq(dims[i] * others, total, "the input's size is not a multiple of the shape's")?;
+            }
+        }
+        None => cx.require_eq(others, total, "the shapes have different numbers of elements")?,
+    }
+    Ok(dims)
+}
+
+/// `a / b` if every term of `a` holds `b`; products of symbols cancel (a size of 0 makes the quotient free: spec).
+fn exact_quotient(a: Dim, b: Dim) -> Option<Dim> {
+    let q = a.floor_div(b);
+    (q * b == a).then_some(q)
+}
+
+fn axes(cx: &InferCx, attr: &Option<Vec<i64>>, rank: usize) -> Result<Option<Vec<usize>>> {
+    let list = match attr {
+        Some(a) => Some(a.clone()),
+        None if cx.has(1) => Some(cx.need_ints(1, "the axes")?),
+        None => None,
+    };
+    let Some(list) = list else { return Ok(None) };
+    let mut out = list.into_iter().map(|a| cx.axis(a, rank)).collect::<Result<Vec<_>>>()?;
+    out.sort_unstable();
+    if out.windows(2).any(|w| w[0] == w[1]) {
+        return cx.error(codes::OP_ATTRIBUTE, "an axis is named twice").fail();
+    }
+    Ok(Some(out))
+}
+
+fn squeeze(cx: &mut InferCx, from: &[Dim], attr: &Option<Vec<i64>>) -> Result<Vec<Dim>> {
+    match axes(cx, attr, from.len())? {
+        Some(list) => {
+            for a in &list {
+                cx.require_eq(from[*a], Dim::constant(1), &format!("axis {a} can not be squeezed"))?;
+            }
+            Ok(from.iter().enumerate().filter(|(i, _)| !list.contains(i)).map(|(_, d)| *d).collect())
+        }
+        None => {
+            if from.iter().any(|d| cx.syms.eq(*d, Dim::constant(1)) == Answer::Unknown) {
+                return cx.error(codes::DYNAMIC_VALUE, "Squeeze without axes needs to know which sizes are 1").help("bind the dimensions with --dim").fail();
+            }
+            Ok(from.iter().filter(|d| cx.syms.eq(**d, Dim::constant(1)) == Answer::No).copied().collect())
+        }
+    }
+}
+
+fn unsqueeze(cx: &mut InferCx, from: &[Dim], attr: &Option<Vec<i64>>) -> Result<Vec<Dim>> {
+    let n = match attr {
+        Some(a) => a.len(),
+        None => cx.need_ints(1, "the axes")?.len(),
+    };
+    let list = axes(cx, attr, from.len() + n)?.unwrap_or_default();
+    let mut rest = from.iter();
+    Ok((0..from.len() + n).map(|i| if list.contains(&i) { Dim::constant(1) } else { rest.next().copied().unwrap_or_default() }).collect())
+}

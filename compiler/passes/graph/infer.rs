@@ -1,0 +1,81 @@
+//! infer_shapes: types, symbolic shapes and known contents of every value; all findings are gathered.
+
+use crate::diag::{Error, Findings, Result, codes};
+use crate::graph::{Graph, Model};
+use crate::ops::{InferCx, Known, Operand};
+use crate::sym::{Answer, Dim, SymTable};
+use crate::tensor::{TensorType, ValueType};
+
+/// Runs the pass.
+pub fn run(model: &mut Model) -> Result<()> {
+    let mut findings = Findings::default();
+    for v in model.graph.inputs.clone() {
+        if let Some(ValueType::Tensor(t)) = &mut model.graph.values[v].ty {
+            t.dims.iter_mut().for_each(|d| *d = model.syms.resolve(*d));
+        }
+    }
+    infer_graph(&mut model.graph, &mut model.syms, &mut findings)?;
+    findings.check()
+}
+
+fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings) -> Result<()> {
+    for n in g.order.clone() {
+        if findings.is_full() {
+            break;
+        }
+        let node = &g.nodes[n];
+        let operands: Option<Vec<Option<Operand>>> = node
+            .inputs
+            .iter()
+            .map(|v| match v {
+                None => Some(None),
+                Some(v) => {
+                    let d = &g.values[*v];
+                    d.ty.as_ref().map(|ty| Some(Operand { name: d.name.clone(), ty: ty.clone(), known: d.known.clone() }))
+                }
+            })
+            .collect();
+        // An operand without a type has been reported where it is defined.
+        let Some(operands) = operands else { continue };
+        let types: Vec<Option<&ValueType>> = operands.iter().map(|o| o.as_ref().map(|o| &o.ty)).collect();
+        let mut cx = InferCx { syms, origin: &node.origin, inputs: &operands, since: node.schema.since, outputs: vec![None; node.outputs.len()] };
+        if let Err((i, name, expected)) = node.schema.check_types(&types) {
+            let found = types[i].map(|t| t.display(cx.syms)).unwrap_or_default();
+            findings.push(cx.error(codes::OP_TYPE, format!("input {i} ({name}) has a type that {} version {} does not take", node.schema.name, node.schema.since)).found_expected(found, expected));
+            continue;
+        }
+        let r = node.op.infer(&mut cx);
+        let outputs = cx.outputs;
+        if findings.absorb(r)?.is_none() {
+            continue;
+        }
+        for (v, r) in node.outputs.clone().into_iter().zip(outputs) {
+            let (Some(v), Some((ty, known))) = (v, r) else { continue };
+            let ty = clean(ty, syms);
+            let d = &mut g.values[v];
+            if let Some(e) = contradiction(&ty, d.declared.as_ref(), syms) {
+                findings.push(Error::warning(codes::TYPE_INVALID, format!("\"{}\" is declared otherwise than the operators compute it", d.name)).at(&g.nodes[n].origin).found_expected(e, ty.display(syms)));
+            }
+            d.known = match known {
+                Known::Dims(v) => Known::Dims(v.into_iter().map(|d| syms.simplify(d)).collect()),
+                k => k,
+            };
+            d.ty = Some(ty);
+        }
+    }
+    Ok(())
+}
+
+fn clean(ty: ValueType, syms: &SymTable) -> ValueType {
+    match ty {
+        ValueType::Tensor(t) => ValueType::Tensor(TensorType::new(t.elem, t.dims.into_iter().map(|d| syms.simplify(d)).collect::<Vec<Dim>>())),
+        t => t,
+    }
+}
+
+/// Text of a declared type that can not be true. Declared types are never believed, only compared.
+fn contradiction(inferred: &ValueType, declared: Option<&ValueType>, syms: &SymTable) -> Option<String> {
+    let (ValueType::Tensor(a), ValueType::Tensor(b)) = (inferred, declared?) else { return None };
+    let wrong = a.elem != b.elem || a.rank() != b.rank() || a.dims.iter().zip(&b.dims).any(|(x, y)| syms.eq(*x, *y) == Answer::No);
+    wrong.then(|| b.display(syms))
+}

@@ -1,0 +1,4 @@
+//! Passes over the graph IR.
+
+pub mod dead;
+pub mod infer;

@@ -1,0 +1,167 @@
+//! Graph IR -> nest IR: the only place that knows both. Every node writes its kernels; values with known contents are
+//! stored from the expressions over dims that inference found, and only where somebody reads them as a tensor.
+
+use crate::diag::{Error, Failure, Result, codes};
+use crate::graph::{Def, Model, Value};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Status, Stmt};
+use crate::ops::{Known, LowerCx};
+use crate::sym::{Condition, Dim};
+use crate::tensor::{ElemType, TensorType, ValueType};
+use cranelift_entity::SecondaryMap;
+
+/// Lowers a model whose shapes are inferred.
+pub fn lower(model: &Model, name: &str) -> Result<Module> {
+    let m = Module::new(name, model.syms.clone());
+    let mut cx = Lower { model, m, bufs: SecondaryMap::new(), uses: model.graph.use_counts() };
+    cx.m.dim_params = model.dim_params.clone();
+    cx.conditions();
+    cx.inputs()?;
+    let outputs = cx.outputs()?;
+    for n in &model.graph.order {
+        cx.node(*n)?;
+    }
+    for (v, out) in model.graph.outputs.iter().zip(outputs) {
+        let have = cx.value(*v)?;
+        if have != out {
+            cx.copy(have, out);
+        }
+    }
+    Ok(cx.m)
+}
+
+struct Lower<'a> {
+    model: &'a Model,
+    m: Module,
+    bufs: SecondaryMap<Value, Option<Buf>>,
+    uses: SecondaryMap<Value, u32>,
+}
+
+impl Lower<'_> {
+    fn tensor(&self, v: Value) -> Result<&TensorType> {
+        let d = &self.model.graph.values[v];
+        match &d.ty {
+            Some(ValueType::Tensor(t)) if t.elem != ElemType::Str && t.elem != ElemType::C64 && t.elem != ElemType::C128 => Ok(t),
+            Some(t) => Error::new(codes::OP_FEATURE, format!("\"{}\" has a type that is not supported yet", d.name)).at(&self.model.origin).found_expected(t.display(&self.model.syms), "a tensor of numbers").fail(),
+            None => Err(Failure::bug("lower", format!("\"{}\" has no type", d.name))),
+        }
+    }
+    /// What inference could not prove is checked first.
+    fn conditions(&mut self) {
+        for c in self.m.syms.conditions().to_vec() {
+            let cond = match c {
+                Condition::Equal(a, b) => Expr::cmp_index(BinOp::Eq, a, b),
+                Condition::AtMost(a, b) => Expr::cmp_index(BinOp::Le, a, b),
+                Condition::Broadcast(a, b) => {
+                    let one = |d: Dim| Expr::cmp_index(BinOp::Eq, d, 1);
+                    Expr::bin(BinOp::Or, Expr::cmp_index(BinOp::Eq, a, b), Expr::bin(BinOp::Or, one(a), one(b)))
+                }
+            };
+            self.m.driver.push(Stmt::Check { cond, status: Status::Dim });
+        }
+    }
+    fn inputs(&mut self) -> Result<()> {
+        for (i, v) in self.model.graph.inputs.iter().enumerate() {
+            let t = self.tensor(*v)?.clone();
+            let b = self.m.buf(self.model.graph.values[*v].name.clone(), t.elem, t.dims, Place::Input(i as u32));
+            self.bufs[*v] = Some(b);
+            self.m.inputs.push(b);
+        }
+        Ok(())
+    }
+    /// Output buffers; a value computed by a node is computed right into the first of them.
+    fn outputs(&mut self) -> Result<Vec<Buf>> {
+        let g = &self.model.graph;
+        let mut out = vec![];
+        for (i, v) in g.outputs.iter().enumerate() {
+            let t = self.tensor(*v)?.clone();
+            let b = self.m.buf(g.output_names[i].clone(), t.elem, t.dims, Place::Output(i as u32));
+            self.m.outputs.push(b);
+            if matches!(g.values[*v].def, Def::Node(..)) && self.bufs[*v].is_none() && matches!(g.values[*v].known, Known::No) {
+                self.bufs[*v] = Some(b);
+            }
+            out.push(b);
+        }
+        Ok(out)
+    }
+    /// The buffer of a value, made now if it is constant or known.
+    fn value(&mut self, v: Value) -> Result<Buf> {
+        if let Some(b) = self.bufs[v] {
+            return Ok(b);
+        }
+        let d = &self.model.graph.values[v];
+        let b = match (&d.def, &d.known) {
+            (Def::Const(c), _) | (_, Known::Const(c)) => {
+                self.tensor(v)?;
+                self.m.constant(d.name.clone(), c.clone())
+            }
+            (_, Known::Dims(list)) => {
+                let t = self.tensor(v)?.clone();
+                let b = self.m.temp(d.name.clone(), t.elem, t.dims);
+                self.store_dims(b, list);
+                b
+            }
+            _ => return Err(Failure::bug("lower", format!("\"{}\" is used before it is computed", d.name))),
+        };
+        self.bufs[v] = Some(b);
+        Ok(b)
+    }
+    fn store_dims(&mut self, b: Buf, list: &[Dim]) {
+        let (name, ty, scalar) = (self.m.bufs[b].name.clone(), self.m.bufs[b].ty.compute(), self.m.bufs[b].dims.is_empty());
+        self.m.kernel(&name, &self.model.origin.element(format!("shape value \"{name}\"")), |k| {
+            for (i, d) in list.iter().enumerate() {
+                let at = if scalar { vec![] } else { vec![Dim::from(i)] };
+                k.store(b, &at, Expr::cast(ElemType::I64, ty, Expr::index(*d)));
+            }
+        });
+    }
+    fn copy(&mut self, from: Buf, to: Buf) {
+        let dims = self.m.bufs[to].dims.clone();
+        let name = self.m.bufs[to].name.clone();
+        self.m.kernel(&name, &self.model.origin.element(format!("output \"{name}\"")), |k| {
+            k.nest(LoopKind::Par, &dims, |k, at| {
+                let v = k.load(from, at);
+                k.store(to, at, v);
+            });
+        });
+    }
+    fn node(&mut self, n: crate::graph::Node) -> Result<()> {
+        let g = &self.model.graph;
+        let node = &g.nodes[n];
+        let wanted = |s: &Self, v: &Value| s.uses[*v] > 0;
+        if node.outputs.iter().flatten().all(|v| !wanted(self, v) || !matches!(g.values[*v].known, Known::No)) {
+            return Ok(());
+        }
+        let mut inputs = vec![];
+        let mut known = vec![];
+        for v in &node.inputs {
+            let k = v.map_or(Known::No, |v| g.values[v].known.clone());
+            inputs.push(match v {
+                Some(v) => Some(self.value(*v)?),
+                None => None,
+            });
+            known.push(k);
+        }
+        let mut outputs = vec![];
+        for v in &node.outputs {
+            outputs.push(match v {
+                Some(v) if wanted(self, v) => Some(match self.bufs[*v] {
+                    Some(b) => b,
+                    None => {
+                        let t = self.tensor(*v)?.clone();
+                        self.m.temp(g.values[*v].name.clone(), t.elem, t.dims)
+                    }
+                }),
+                _ => None,
+            });
+        }
+        let mut cx = LowerCx { m: &mut self.m, origin: &node.origin, since: node.schema.since, inputs: &inputs, known: &known, outputs };
+        node.op.lower(&mut cx)?;
+        let done = cx.outputs;
+        for (v, b) in node.outputs.iter().zip(done) {
+            if let (Some(v), Some(b)) = (v, b) {
+                self.bufs[*v] = Some(b);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,4 @@
+//! Passes over the nest IR.
+
+pub mod dead;
+pub mod place;

@@ -1,0 +1,128 @@
+//! place_memory: gives every temporary a piece of the workspace (stage Placed).
+//!
+//! Lifetimes are ranges of driver statements. Buffers of constant size are packed by best fit in one region, largest
+//! first (the order that keeps fragmentation low); buffers of symbolic size get slots that are reused when free and
+//! provably large enough, at offsets computed from the dims.
+
+use crate::diag::Result;
+use crate::nest::{Buf, Module, Place, SlotData, Stage, Stmt, visit};
+use crate::sym::{Answer, Dim};
+use cranelift_entity::SecondaryMap;
+
+/// Alignment of the workspace and of everything in it, in bytes.
+pub const ALIGN: i64 = 64;
+/// Kernels may read this many bytes beyond a buffer's end (whole vectors at a row's end), never write them.
+const SLACK: i64 = 0;
+
+struct Life {
+    buf: Buf,
+    first: usize,
+    last: usize,
+    size: Dim,
+}
+
+/// Runs the pass.
+pub fn run(m: &mut Module) -> Result<()> {
+    let lives = lifetimes(m);
+    let (fixed, symbolic): (Vec<Life>, Vec<Life>) = lives.into_iter().partition(|l| l.size.as_const().is_some());
+    let mut end = place_fixed(m, fixed);
+    for (size, bufs) in share_slots(m, symbolic) {
+        let slot = m.slots.push(SlotData { offset: end, size });
+        for b in bufs {
+            m.bufs[b].place = Place::Arena(slot);
+        }
+        end = end + size;
+    }
+    m.workspace = end;
+    m.stage = Stage::Placed;
+    Ok(())
+}
+
+/// Bytes of a buffer, rounded up to the alignment.
+fn bytes(m: &Module, b: Buf) -> Dim {
+    let d = &m.bufs[b];
+    let n = Dim::product(d.dims.iter().copied());
+    let raw = match d.ty.bytes() {
+        Some(e) => n * i64::from(e),
+        None => (n * i64::from(d.ty.bits())).ceil_div(8),
+    };
+    m.syms.simplify((raw + SLACK).ceil_div(ALIGN) * ALIGN)
+}
+
+fn lifetimes(m: &Module) -> Vec<Life> {
+    let mut range: SecondaryMap<Buf, Option<(usize, usize)>> = SecondaryMap::new();
+    let mut order = vec![];
+    for (i, s) in m.driver.iter().enumerate() {
+        s.walk(&mut |s| {
+            let Stmt::Call(k) = s else { return };
+            let body = &m.kernels[*k].body;
+            for b in visit::stores(body).into_iter().chain(visit::loads(body)) {
+                let b = m.storage(b);
+                if !matches!(m.bufs[b].place, Place::Temp) {
+                    continue;
+                }
+                match &mut range[b] {
+                    Some((_, last)) => *last = i,
+                    r => {
+                        *r = Some((i, i));
+                        order.push(b);
+                    }
+                }
+            }
+        });
+    }
+    order.into_iter().filter_map(|buf| range[buf].map(|(first, last)| Life { buf, first, last, size: bytes(m, buf) })).collect()
+}
+
+fn place_fixed(m: &mut Module, mut lives: Vec<Life>) -> Dim {
+    let size = |l: &Life| l.size.as_const().unwrap_or(0);
+    lives.sort_by_key(|l| (-size(l), l.first, l.buf));
+    let mut placed: Vec<(i64, i64, usize, usize)> = vec![];
+    let mut total = 0;
+    for l in &lives {
+        let n = size(l);
+        let mut busy: Vec<(i64, i64)> = placed.iter().filter(|p| p.2 <= l.last && l.first <= p.3).map(|p| (p.0, p.1)).collect();
+        busy.sort_unstable();
+        // Smallest gap that fits.
+        let (mut at, mut best): (i64, Option<(i64, i64)>) = (0, None);
+        for (lo, hi) in busy {
+            if lo - at >= n && best.is_none_or(|(gap, _)| lo - at < gap) {
+                best = Some((lo - at, at));
+            }
+            at = at.max(hi);
+        }
+        let offset = best.map_or(at, |(_, o)| o);
+        placed.push((offset, offset + n, l.first, l.last));
+        total = total.max(offset + n);
+        let slot = m.slots.push(SlotData { offset: Dim::constant(offset), size: l.size });
+        m.bufs[l.buf].place = Place::Arena(slot);
+    }
+    Dim::constant(total)
+}
+
+struct Shared {
+    size: Dim,
+    free_from: usize,
+    bufs: Vec<Buf>,
+}
+
+fn share_slots(m: &Module, lives: Vec<Life>) -> Vec<(Dim, Vec<Buf>)> {
+    let mut slots: Vec<Shared> = vec![];
+    for l in lives {
+        let fits = |s: &Shared| s.free_from <= l.first && m.syms.le(l.size, s.size) == Answer::Yes;
+        let grows = |s: &Shared| s.free_from <= l.first && m.syms.le(s.size, l.size) == Answer::Yes;
+        let found = slots.iter().position(|s| fits(s) && s.size == l.size).or_else(|| slots.iter().position(fits)).or_else(|| slots.iter().position(grows));
+        match found {
+            Some(i) => {
+                let s = &mut slots[i];
+                if m.syms.le(l.size, s.size) != Answer::Yes {
+                    s.size = l.size;
+                }
+                s.free_from = l.last + 1;
+                s.bufs.push(l.buf);
+            }
+            None => slots.push(Shared { size: l.size, free_from: l.last + 1, bufs: vec![l.buf] }),
+        }
+    }
+    slots.into_iter().map(|s| (s.size, s.bufs)).collect()
+}

@@ -1,0 +1,336 @@
+//! Proofs: interval arithmetic, and substitution of extreme loop values for correlated terms.
+
+use super::expr::{floor_div_i64, floor_mod_i64};
+use super::{Answer, Atom, Dim, Range, SymKind, SymTable, View};
+
+type Wide = (Option<i128>, Option<i128>);
+
+fn narrow((lo, hi): Wide) -> Range {
+    Range { lo: lo.and_then(|v| i64::try_from(v).ok()), hi: hi.and_then(|v| i64::try_from(v).ok()) }
+}
+
+fn mul((a, b): Wide, (c, d): Wide) -> Wide {
+    if (a, b) == (Some(0), Some(0)) || (c, d) == (Some(0), Some(0)) {
+        return (Some(0), Some(0));
+    }
+    let nonneg = |x: Option<i128>| x.is_some_and(|x| x >= 0);
+    if let (Some(a), Some(b), Some(c), Some(d)) = (a, b, c, d) {
+        let all = [a.checked_mul(c), a.checked_mul(d), b.checked_mul(c), b.checked_mul(d)];
+        if let [Some(w), Some(x), Some(y), Some(z)] = all {
+            return (Some(w.min(x).min(y).min(z)), Some(w.max(x).max(y).max(z)));
+        }
+        return (None, None);
+    }
+    if nonneg(a) && nonneg(c) {
+        let lo = a.zip(c).and_then(|(a, c)| a.checked_mul(c));
+        return (lo, b.zip(d).and_then(|(b, d)| b.checked_mul(d)));
+    }
+    // One factor is a number: scale and perhaps flip.
+    let scale = |k: i128, (lo, hi): Wide| {
+        let m = |v: Option<i128>| v.and_then(|v| v.checked_mul(k));
+        if k >= 0 { (m(lo), m(hi)) } else { (m(hi), m(lo)) }
+    };
+    match ((a, b), (c, d)) {
+        ((Some(x), Some(y)), o) | (o, (Some(x), Some(y))) if x == y => scale(x, o),
+        _ => (None, None),
+    }
+}
+
+impl SymTable {
+    /// An interval that holds every value of `d`.
+    pub fn range(&self, d: Dim) -> Range {
+        narrow(self.wide(self.normal(d), 0))
+    }
+    fn wide(&self, d: Dim, depth: u32) -> Wide {
+        if depth > 24 {
+            return (None, None);
+        }
+        match d.view() {
+            View::Overflow => (None, None),
+            View::Const(c) => (Some(i128::from(c)), Some(i128::from(c))),
+            View::Sum { terms, constant } => terms.iter().fold((Some(i128::from(constant)), Some(i128::from(constant))), |(lo, hi), (c, atoms)| {
+                let one = (Some(i128::from(*c)), Some(i128::from(*c)));
+                let t = atoms.iter().fold(one, |w, a| mul(w, self.atom_range(a, depth)));
+                (lo.zip(t.0).and_then(|(a, b)| a.checked_add(b)), hi.zip(t.1).and_then(|(a, b)| a.checked_add(b)))
+            }),
+        }
+    }
+    fn atom_range(&self, a: &Atom, depth: u32) -> Wide {
+        let w = |d: Dim| self.wide(d, depth + 1);
+        match a {
+            Atom::Sym(s) => match self.loop_range(*s) {
+                Some((lo, hi)) => (w(self.normal(lo)).0, w(self.normal(hi)).1.map(|h| h - 1)),
+                None => {
+                    let r = self.declared_range(*s);
+                    (r.lo.map(i128::from), r.hi.map(i128::from))
+                }
+            },
+            Atom::FloorDiv(x, y) => {
+                let (x, y) = (narrow(w(*x)), narrow(w(*y)));
+                match (y.lo, y.hi) {
+                    (Some(c), Some(d)) if c == d && c > 0 => (x.lo.and_then(|v| floor_div_i64(v, c)).map(i128::from), x.hi.and_then(|v| floor_div_i64(v, c)).map(i128::from)),
+                    (Some(c), _) if c > 0 && x.lo.is_some_and(|l| l >= 0) => (Some(0), x.hi.and_then(|v| floor_div_i64(v, c)).map(i128::from)),
+                    // A zero divisor gives no value, so a nonnegative one is positive.
+                    (Some(0), _) if x.lo.is_some_and(|l| l >= 0) => (Some(0), x.hi.map(i128::from)),
+                    _ => (None, None),
+                }
+            }
+            Atom::Mod(x, y) => {
+                let (x, y) = (narrow(w(*x)), narrow(w(*y)));
+                match (x.lo, x.hi, y.lo, y.hi) {
+                    (Some(a), Some(b), Some(c), Some(d)) if c == d && c > 0 && floor_div_i64(a, c) == floor_div_i64(b, c) => (floor_mod_i64(a, c).map(i128::from), floor_mod_i64(b, c).map(i128::from)),
+                    (a, b, Some(c), d) if c >= 0 => {
+                        let below = d.map(|d| i128::from(d) - 1);
+                        let hi = match (a, b) {
+                            (Some(a), Some(b)) if a >= 0 => Some(below.map_or(i128::from(b), |d| d.min(i128::from(b)))),
+                            _ => below,
+                        };
+                        (Some(0), hi)
+                    }
+                    _ => (None, None),
+                }
+            }
+            Atom::Min(v) => {
+                let all: Vec<Wide> = v.iter().map(|d| w(*d)).collect();
+                (all.iter().map(|x| x.0).collect::<Option<Vec<_>>>().and_then(|v| v.into_iter().min()), all.iter().filter_map(|x| x.1).min())
+            }
+            Atom::Max(v) => {
+                let all: Vec<Wide> = v.iter().map(|d| w(*d)).collect();
+                (all.iter().filter_map(|x| x.0).max(), all.iter().map(|x| x.1).collect::<Option<Vec<_>>>().and_then(|v| v.into_iter().max()))
+            }
+        }
+    }
+    /// A bound of `d` (upper if `max`) without loop variables, assuming that the loops around run at least once;
+    /// `None` if the sign of a coefficient is not known.
+    fn extreme(&self, d: Dim, max: bool, depth: u32) -> Option<Dim> {
+        if depth > 16 {
+            return None;
+        }
+        let mut d = self.extreme_atoms(d, max, depth)?;
+        // Innermost variables first: their bounds may mention outer ones, which are older.
+        for _ in 0..64 {
+            let Some(s) = d.syms().into_iter().rev().find(|s| self.kind(*s) == SymKind::Loop) else { return Some(d) };
+            let (c, rest) = d.linear_in(s)?;
+            let (lo, hi) = self.loop_range(s)?;
+            let r = narrow(self.wide(c, 0));
+            let upper = if r.lo.is_some_and(|l| l >= 0) || self.sign_by_extremes(c, depth) {
+                max
+            } else if r.hi.is_some_and(|h| h <= 0) {
+                !max
+            } else {
+                return None;
+            };
+            let v = if upper { self.normal(hi) - 1 } else { self.normal(lo) };
+            d = self.extreme_atoms(c * v + rest, max, depth)?;
+        }
+        None
+    }
+    fn sign_by_extremes(&self, c: Dim, depth: u32) -> bool {
+        c.as_const().is_none() && self.extreme(c, false, depth + 4).is_some_and(|e| narrow(self.wide(e, 0)).lo.is_some_and(|l| l >= 0))
+    }
+    /// Replaces divisions, remainders, minima and maxima that hold loop variables by bounds without them.
+    fn extreme_atoms(&self, d: Dim, max: bool, depth: u32) -> Option<Dim> {
+        let View::Sum { terms, constant } = d.view() else { return Some(d) };
+        let has_loop = |d: Dim| d.syms().iter().any(|s| self.kind(*s) == SymKind::Loop);
+        if !terms.iter().flat_map(|t| &t.1).any(|a| !matches!(a, Atom::Sym(_)) && has_loop(Dim::atom(a.clone()))) {
+            return Some(d);
+        }
+        let mut out = Dim::constant(constant);
+        for (c, atoms) in terms {
+            let complex: Vec<usize> = (0..atoms.len()).filter(|&i| !matches!(atoms[i], Atom::Sym(_)) && has_loop(Dim::atom(atoms[i].clone()))).collect();
+            let product = |skip: Option<usize>| Dim::product(atoms.iter().enumerate().filter(|(i, _)| Some(*i) != skip).map(|(_, a)| Dim::atom(a.clone())));
+            match complex.as_slice() {
+                [] => out = out + product(None) * *c,
+                [i] => {
+                    let rest = product(Some(*i)) * *c;
+                    let r = narrow(self.wide(rest, 0));
+                    let up = if r.lo.is_some_and(|l| l >= 0) {
+                        max
+                    } else if r.hi.is_some_and(|h| h <= 0) {
+                        !max
+                    } else {
+                        return None;
+                    };
+                    out = out + rest * self.extreme_atom(&atoms[*i], up, depth + 1)?;
+                }
+                _ => return None,
+            }
+        }
+        Some(out)
+    }
+    fn extreme_atom(&self, a: &Atom, max: bool, depth: u32) -> Option<Dim> {
+        match a {
+            Atom::Sym(_) => None,
+            Atom::FloorDiv(x, y) => {
+                let positive = narrow(self.wide(*y, 0)).lo.is_some_and(|l| l >= 0);
+                let free = y.syms().iter().all(|s| self.kind(*s) != SymKind::Loop);
+                if positive && free { Some(self.extreme(*x, max, depth)?.floor_div(*y)) } else { None }
+            }
+            Atom::Mod(_, y) => {
+                let nonneg = narrow(self.wide(*y, 0)).lo.is_some_and(|l| l >= 0);
+                match (nonneg, max) {
+                    (true, false) => Some(Dim::constant(0)),
+                    (true, true) => self.extreme(*y - 1, true, depth),
+                    _ => None,
+                }
+            }
+            Atom::Min(v) => {
+                let all: Vec<Option<Dim>> = v.iter().map(|d| self.extreme(*d, max, depth)).collect();
+                if max { all.into_iter().flatten().reduce(Dim::min) } else { all.into_iter().collect::<Option<Vec<_>>>()?.into_iter().reduce(Dim::min) }
+            }
+            Atom::Max(v) => {
+                let all: Vec<Option<Dim>> = v.iter().map(|d| self.extreme(*d, max, depth)).collect();
+                if max { all.into_iter().collect::<Option<Vec<_>>>()?.into_iter().reduce(Dim::max) } else { all.into_iter().flatten().reduce(Dim::max) }
+            }
+        }
+    }
+    /// True if `d >= 0` is proven, for every iteration of the loops it stands in.
+    pub fn is_nonneg(&self, d: Dim) -> bool {
+        let d = self.normal(d);
+        if d.is_overflow() {
+            return false;
+        }
+        let proven = |d: Dim| narrow(self.wide(d, 0)).lo.is_some_and(|l| l >= 0);
+        proven(d) || self.extreme(d, false, 0).is_some_and(|e| e != d && (proven(e) || self.by_cases(e)))
+    }
+    /// `min`/`max` inside a sum: a sum with a max is nonnegative if one choice makes it so, with a min if every one does.
+    fn by_cases(&self, d: Dim) -> bool {
+        let View::Sum { terms, constant } = d.view() else { return false };
+        for (i, (c, atoms)) in terms.iter().enumerate() {
+            let [a] = atoms.as_slice() else { continue };
+            let (v, any) = match a {
+                Atom::Max(v) => (v, *c > 0),
+                Atom::Min(v) => (v, *c < 0),
+                _ => continue,
+            };
+            let rest = Dim::from_terms(terms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, t)| t.clone()).collect(), constant);
+            let holds = |m: &Dim| narrow(self.wide(rest + *m * *c, 0)).lo.is_some_and(|l| l >= 0);
+            return if any { v.iter().any(holds) } else { v.iter().all(holds) };
+        }
+        false
+    }
+    /// True if `d >= 1` is proven.
+    pub fn is_pos(&self, d: Dim) -> bool {
+        self.is_nonneg(d - 1)
+    }
+    /// `a <= b`.
+    pub fn le(&self, a: Dim, b: Dim) -> Answer {
+        if self.is_nonneg(b - a) {
+            Answer::Yes
+        } else if self.range(a - b).lo.is_some_and(|l| l > 0) {
+            Answer::No
+        } else {
+            Answer::Unknown
+        }
+    }
+    /// `a < b`.
+    pub fn lt(&self, a: Dim, b: Dim) -> Answer {
+        self.le(a + 1, b)
+    }
+    /// `a == b`.
+    pub fn eq(&self, a: Dim, b: Dim) -> Answer {
+        let d = self.normal(a) - self.normal(b);
+        if d.is_overflow() {
+            return Answer::Unknown;
+        }
+        let r = self.range(d);
+        match d.as_const() {
+            Some(0) => Answer::Yes,
+            Some(_) => Answer::No,
+            None if r.contains(0) => {
+                let d = self.simplify(d);
+                match d.as_const() {
+                    Some(0) => Answer::Yes,
+                    Some(_) => Answer::No,
+                    None => Answer::Unknown,
+                }
+            }
+            None => Answer::No,
+        }
+    }
+    /// `d` divides `x` without remainder.
+    pub fn divides(&self, d: Dim, x: Dim) -> Answer {
+        match self.normal(x).modulo(self.normal(d)).as_const() {
+            Some(0) => Answer::Yes,
+            Some(_) => Answer::No,
+            None => Answer::Unknown,
+        }
+    }
+    /// True if `0 <= index < extent` is proven for every iteration of the loops around.
+    pub fn in_range(&self, index: Dim, extent: Dim) -> bool {
+        if let (Some(i), Some(e)) = (index.as_const(), extent.as_const()) {
+            return 0 <= i && i < e;
+        }
+        if let Some(s) = index.as_sym()
+            && let Some((lo, hi)) = self.loop_range(s)
+            && hi == extent
+            && lo.as_const() == Some(0)
+        {
+            return true;
+        }
+        self.is_nonneg(index) && (self.is_nonneg(extent - 1 - index) || self.broadcast_index(index, extent))
+    }
+    /// An index that [`super::broadcast::stride_factor`] makes 0 where the extent is 1.
+    fn broadcast_index(&self, index: Dim, extent: Dim) -> bool {
+        let View::Sum { terms: [(1, atoms)], constant: 0 } = index.view() else { return false };
+        let factor = super::broadcast::stride_factor(extent);
+        atoms.iter().any(|a| Dim::atom(a.clone()) == factor)
+    }
+    /// Simpler form under what is known of ranges: divisions that are 0, remainders that change nothing, minima and
+    /// maxima with a clear winner.
+    pub fn simplify(&self, d: Dim) -> Dim {
+        let View::Sum { terms, constant } = d.view() else { return d };
+        if terms.iter().all(|t| t.1.iter().all(|a| matches!(a, Atom::Sym(_)))) {
+            return d;
+        }
+        let mut out = Dim::constant(constant);
+        for (c, atoms) in terms {
+            out = out + Dim::product(atoms.iter().map(|a| self.simplify_atom(a))) * *c;
+        }
+        out
+    }
+    fn simplify_atom(&self, a: &Atom) -> Dim {
+        match a {
+            Atom::Sym(_) => Dim::atom(a.clone()),
+            Atom::FloorDiv(x, y) => {
+                let (x, y) = (self.simplify(*x), self.simplify(*y));
+                if self.in_range(x, y) { Dim::constant(0) } else { self.split_small(x, y).map_or_else(|| x.floor_div(y), |(q, _)| q) }
+            }
+            Atom::Mod(x, y) => {
+                let (x, y) = (self.simplify(*x), self.simplify(*y));
+                if self.in_range(x, y) { x } else { self.split_small(x, y).map_or_else(|| x.modulo(y), |(_, r)| r) }
+            }
+            Atom::Min(v) | Atom::Max(v) => {
+                let max = matches!(a, Atom::Max(_));
+                let v: Vec<Dim> = v.iter().map(|d| self.simplify(*d)).collect();
+                for (i, x) in v.iter().enumerate() {
+                    let wins = |y: &Dim| if max { self.is_nonneg(*x - *y) } else { self.is_nonneg(*y - *x) };
+                    if v.iter().enumerate().all(|(j, y)| i == j || wins(y)) {
+                        return *x;
+                    }
+                }
+                v.into_iter().reduce(if max { Dim::max } else { Dim::min }).unwrap_or_default()
+            }
+        }
+    }
+    /// `x = g*q + r` for the divisor `g*d`, with r in 0..g: then `x div (g*d) = q div d` and
+    /// `x mod (g*d) = g*(q mod d) + r`. Finds g among the coefficients of x (numbers only).
+    fn split_small(&self, x: Dim, y: Dim) -> Option<(Dim, Dim)> {
+        let (View::Sum { terms, constant }, n) = (x.view(), y.as_const()?) else { return None };
+        let mut gs: Vec<i64> = terms.iter().map(|t| t.0).filter(|c| *c > 1 && n % c == 0).collect();
+        gs.sort_unstable();
+        gs.dedup();
+        for g in gs {
+            let (big, small): (Vec<_>, Vec<_>) = terms.iter().cloned().partition(|t| t.0 % g == 0);
+            let rest = floor_mod_i64(constant, g)?;
+            let r = Dim::from_terms(small, rest);
+            if r.as_const() == Some(0) || !self.in_range(r, Dim::constant(g)) {
+                continue;
+            }
+            let q = Dim::from_terms(big.into_iter().map(|(c, p)| (c / g, p)).collect(), floor_div_i64(constant, g)?);
+            let d = n / g;
+            return Some((self.simplify(q.floor_div(d)), self.simplify(q.modulo(d)) * g + r));
+        }
+        None
+    }
+}

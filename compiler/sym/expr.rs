@@ -1,0 +1,298 @@
+//! `Dim`: hash-consed canonical expressions, their views and structural operations.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashSet};
+use std::hash::{Hash, Hasher};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+/// A symbol: index into a [`super::SymTable`].
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Sym(pub u32);
+
+/// A canonical integer expression. Copying is free; equality is pointer equality, which is structural equality.
+#[derive(Copy, Clone)]
+pub struct Dim(&'static Node);
+
+/// Coefficient times a sorted product of atoms.
+pub type Term = (i64, Vec<Atom>);
+
+/// What a polynomial's products are made of.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Atom {
+    /// A symbol.
+    Sym(Sym),
+    /// Quotient rounded towards minus infinity.
+    FloorDiv(Dim, Dim),
+    /// Remainder with the divisor's sign.
+    Mod(Dim, Dim),
+    /// Smallest of at least two.
+    Min(Vec<Dim>),
+    /// Largest of at least two.
+    Max(Vec<Dim>),
+}
+
+#[derive(PartialEq, Eq, Hash, Debug)]
+pub(super) enum Node {
+    Poly { terms: Vec<Term>, constant: i64 },
+    Overflow,
+}
+
+/// A look at the canonical form.
+#[derive(Clone, Copy, Debug)]
+pub enum View {
+    /// A number.
+    Const(i64),
+    /// Terms, sorted, at least one, plus a constant.
+    Sum {
+        /// The terms.
+        terms: &'static [Term],
+        /// The constant.
+        constant: i64,
+    },
+    /// Poison: the true value does not fit an i64, or is a division by zero.
+    Overflow,
+}
+
+static INTERNER: LazyLock<Mutex<HashSet<&'static Node>>> = LazyLock::new(|| Mutex::new(HashSet::new()));
+
+impl Dim {
+    pub(super) fn intern(node: Node) -> Dim {
+        let mut set = INTERNER.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(n) = set.get(&node) {
+            return Dim(n);
+        }
+        let n: &'static Node = Box::leak(Box::new(node));
+        set.insert(n);
+        Dim(n)
+    }
+    /// A number.
+    pub fn constant(v: i64) -> Dim {
+        static SMALL: LazyLock<Vec<Dim>> = LazyLock::new(|| (-64..1025).map(|v| Dim::intern(Node::Poly { terms: vec![], constant: v })).collect());
+        match usize::try_from(v + 64).ok().and_then(|i| SMALL.get(i)).filter(|_| v > -65 && v < 1025) {
+            Some(d) => *d,
+            None => Dim::intern(Node::Poly { terms: vec![], constant: v }),
+        }
+    }
+    /// A symbol.
+    pub fn sym(s: Sym) -> Dim {
+        Dim::atom(Atom::Sym(s))
+    }
+    pub(super) fn atom(a: Atom) -> Dim {
+        Dim::intern(Node::Poly { terms: vec![(1, vec![a])], constant: 0 })
+    }
+    pub(super) fn overflow() -> Dim {
+        Dim::intern(Node::Overflow)
+    }
+    /// The canonical form.
+    pub fn view(self) -> View {
+        match self.0 {
+            Node::Overflow => View::Overflow,
+            Node::Poly { terms, constant } if terms.is_empty() => View::Const(*constant),
+            Node::Poly { terms, constant } => View::Sum { terms, constant: *constant },
+        }
+    }
+    /// The number, if it is one.
+    pub fn as_const(self) -> Option<i64> {
+        match self.view() {
+            View::Const(c) => Some(c),
+            _ => None,
+        }
+    }
+    /// The symbol, if it is just one.
+    pub fn as_sym(self) -> Option<Sym> {
+        match self.view() {
+            View::Sum { terms: [(1, atoms)], constant: 0 } => match atoms.as_slice() {
+                [Atom::Sym(s)] => Some(*s),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+    /// True if the value cannot be told in 64 bits.
+    pub fn is_overflow(self) -> bool {
+        matches!(self.view(), View::Overflow)
+    }
+    /// Product of many.
+    pub fn product(it: impl IntoIterator<Item = Dim>) -> Dim {
+        it.into_iter().fold(Dim::constant(1), |a, b| a * b)
+    }
+    /// Sum of many.
+    pub fn sum(it: impl IntoIterator<Item = Dim>) -> Dim {
+        it.into_iter().fold(Dim::constant(0), |a, b| a + b)
+    }
+    /// The expression without its constant term, and that.
+    pub fn split_const(self) -> (Dim, i64) {
+        match self.view() {
+            View::Sum { terms, constant } => (Dim::intern(Node::Poly { terms: terms.to_vec(), constant: 0 }), constant),
+            View::Const(c) => (Dim::constant(0), c),
+            View::Overflow => (self, 0),
+        }
+    }
+    fn each_sym(self, f: &mut dyn FnMut(Sym)) {
+        if let View::Sum { terms, .. } = self.view() {
+            for a in terms.iter().flat_map(|(_, p)| p) {
+                match a {
+                    Atom::Sym(s) => f(*s),
+                    Atom::FloorDiv(x, y) | Atom::Mod(x, y) => {
+                        x.each_sym(f);
+                        y.each_sym(f);
+                    }
+                    Atom::Min(v) | Atom::Max(v) => v.iter().for_each(|d| d.each_sym(f)),
+                }
+            }
+        }
+    }
+    /// All symbols in it.
+    pub fn syms(self) -> BTreeSet<Sym> {
+        let mut out = BTreeSet::new();
+        self.each_sym(&mut |s| {
+            out.insert(s);
+        });
+        out
+    }
+    /// True if the symbol stands in it.
+    pub fn contains(self, s: Sym) -> bool {
+        let mut found = false;
+        self.each_sym(&mut |t| found |= t == s);
+        found
+    }
+    /// Replaces symbols; `None` keeps one.
+    pub fn subst(self, f: &mut dyn FnMut(Sym) -> Option<Dim>) -> Dim {
+        let View::Sum { terms, constant } = self.view() else { return self };
+        let mut changed = false;
+        let mut total = Dim::constant(constant);
+        for (c, atoms) in terms {
+            let mut p = Dim::constant(*c);
+            for a in atoms {
+                let d = match a {
+                    Atom::Sym(s) => match f(*s) {
+                        Some(d) => {
+                            changed = true;
+                            d
+                        }
+                        None => Dim::sym(*s),
+                    },
+                    other => {
+                        let d = other.clone().map(&mut |d| d.subst(f));
+                        changed |= d != Dim::atom(other.clone());
+                        d
+                    }
+                };
+                p = p * d;
+            }
+            total = total + p;
+        }
+        if changed { total } else { self }
+    }
+    /// The value under an assignment; `None` if a symbol has none, on overflow, or dividing by zero.
+    pub fn eval(self, f: &dyn Fn(Sym) -> Option<i64>) -> Option<i64> {
+        match self.view() {
+            View::Const(c) => Some(c),
+            View::Overflow => None,
+            View::Sum { terms, constant } => terms.iter().try_fold(constant, |sum, (c, atoms)| {
+                let p = atoms.iter().try_fold(*c, |p, a| p.checked_mul(a.eval(f)?))?;
+                sum.checked_add(p)
+            }),
+        }
+    }
+    /// `(a, b)` with `self = a * s + b`, both free of `s`; `None` if it is not linear in `s`.
+    pub fn linear_in(self, s: Sym) -> Option<(Dim, Dim)> {
+        let View::Sum { terms, constant } = self.view() else { return Some((Dim::constant(0), self)) };
+        let (mut coeff, mut rest) = (vec![], vec![]);
+        for (c, atoms) in terms {
+            let n = atoms.iter().filter(|a| **a == Atom::Sym(s)).count();
+            if atoms.iter().any(|a| !matches!(a, Atom::Sym(_)) && Dim::atom(a.clone()).contains(s)) || n > 1 {
+                return None;
+            }
+            if n == 1 {
+                coeff.push((*c, atoms.iter().filter(|a| **a != Atom::Sym(s)).cloned().collect()));
+            } else {
+                rest.push((*c, atoms.clone()));
+            }
+        }
+        Some((Dim::from_terms(coeff, 0), Dim::from_terms(rest, constant)))
+    }
+}
+
+impl Atom {
+    pub(super) fn map(self, f: &mut dyn FnMut(Dim) -> Dim) -> Dim {
+        match self {
+            Atom::Sym(_) => Dim::atom(self),
+            Atom::FloorDiv(a, b) => f(a).floor_div(f(b)),
+            Atom::Mod(a, b) => f(a).modulo(f(b)),
+            Atom::Min(v) => v.into_iter().map(f).reduce(|a, b| a.min(b)).unwrap_or_default(),
+            Atom::Max(v) => v.into_iter().map(f).reduce(|a, b| a.max(b)).unwrap_or_default(),
+        }
+    }
+    fn eval(&self, f: &dyn Fn(Sym) -> Option<i64>) -> Option<i64> {
+        match self {
+            Atom::Sym(s) => f(*s),
+            Atom::FloorDiv(a, b) => floor_div_i64(a.eval(f)?, b.eval(f)?),
+            Atom::Mod(a, b) => floor_mod_i64(a.eval(f)?, b.eval(f)?),
+            Atom::Min(v) => v.iter().map(|d| d.eval(f)).collect::<Option<Vec<_>>>()?.into_iter().min(),
+            Atom::Max(v) => v.iter().map(|d| d.eval(f)).collect::<Option<Vec<_>>>()?.into_iter().max(),
+        }
+    }
+}
+
+/// Quotient rounded towards minus infinity.
+pub(super) fn floor_div_i64(a: i64, b: i64) -> Option<i64> {
+    let q = a.checked_div(b)?;
+    Some(if a % b != 0 && (a < 0) != (b < 0) { q - 1 } else { q })
+}
+
+/// Remainder with the divisor's sign.
+pub(super) fn floor_mod_i64(a: i64, b: i64) -> Option<i64> {
+    let r = a.checked_rem(b)?;
+    Some(if r != 0 && (r < 0) != (b < 0) { r + b } else { r })
+}
+
+impl PartialEq for Dim {
+    fn eq(&self, o: &Dim) -> bool {
+        std::ptr::eq(self.0, o.0)
+    }
+}
+impl Eq for Dim {}
+impl Hash for Dim {
+    fn hash<H: Hasher>(&self, h: &mut H) {
+        self.0.hash(h);
+    }
+}
+impl PartialOrd for Dim {
+    fn partial_cmp(&self, o: &Dim) -> Option<Ordering> {
+        Some(self.cmp(o))
+    }
+}
+impl Ord for Dim {
+    fn cmp(&self, o: &Dim) -> Ordering {
+        if self == o {
+            return Ordering::Equal;
+        }
+        match (self.0, o.0) {
+            (Node::Overflow, _) => Ordering::Greater,
+            (_, Node::Overflow) => Ordering::Less,
+            (Node::Poly { terms: a, constant: c }, Node::Poly { terms: b, constant: d }) => a.cmp(b).then(c.cmp(d)),
+        }
+    }
+}
+impl std::fmt::Debug for Dim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&super::text::display_with(*self, &|s| format!("s{}", s.0)))
+    }
+}
+impl Default for Dim {
+    fn default() -> Self {
+        Dim::constant(0)
+    }
+}
+impl From<Sym> for Dim {
+    fn from(s: Sym) -> Dim {
+        Dim::sym(s)
+    }
+}
+macro_rules! from_int {
+    ($($t:ty),*) => {$(impl From<$t> for Dim {
+        fn from(v: $t) -> Dim { i64::try_from(v).map_or_else(|_| Dim::overflow(), Dim::constant) }
+    })*};
+}
+from_int!(i32, i64, u32, u64, usize);

@@ -1,0 +1,347 @@
+//! Arithmetic into canonical form. The rules; each holds for all integers (a division by zero has no value, so
+//! rules may assume that divisors are not zero):
+//!
+//! 1. Sums merge equal products and drop zero coefficients; products distribute over sums.
+//! 2. `floordiv(x, 1) = x`, `mod(x, 1) = 0`; numbers fold; `floordiv(0, d) = mod(0, d) = 0`.
+//! 3. `floordiv(d*q + r, d) = q + floordiv(r, d)` and `mod(d*q + r, d) = mod(r, d)`: every term that the divisor
+//!    divides exactly (as a number, or as a symbolic factor) leaves; of the constant, its multiple of the divisor.
+//! 4. For a number d > 0: `floordiv(c*x + r, d)` with g = gcd of d and all coefficients becomes
+//!    `floordiv((c/g)*x + floordiv(r, g), d/g)`.
+//! 5. `floordiv(floordiv(x, a), b) = floordiv(x, a*b)` for numbers a, b > 0.
+//! 6. `d*floordiv(x, d) + mod(x, d) = x`, also with a common factor in front.
+//! 7. Minima and maxima are flat, sorted, without repetitions and with one number; where two members differ by a
+//!    number, only the decisive one stays.
+
+use super::expr::{Atom, Dim, Node, Sym, Term, View, floor_div_i64, floor_mod_i64};
+use std::ops::{Add, AddAssign, Mul, MulAssign, Neg, Sub};
+
+fn gcd(a: i64, b: i64) -> i64 {
+    let (mut a, mut b) = (a.unsigned_abs(), b.unsigned_abs());
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    i64::try_from(a).unwrap_or(1)
+}
+
+impl Dim {
+    /// Sums terms (atoms of each sorted or not) and a constant.
+    pub(super) fn from_terms(terms: Vec<Term>, constant: i64) -> Dim {
+        let mut terms = terms;
+        for (_, p) in &mut terms {
+            p.sort();
+        }
+        terms.sort_by(|a, b| a.1.cmp(&b.1));
+        let mut out: Vec<Term> = vec![];
+        let mut constant = constant;
+        for (c, p) in terms {
+            if p.is_empty() {
+                match constant.checked_add(c) {
+                    Some(s) => constant = s,
+                    None => return Dim::overflow(),
+                }
+                continue;
+            }
+            match out.last_mut() {
+                Some((d, q)) if *q == p => match d.checked_add(c) {
+                    Some(s) => *d = s,
+                    None => return Dim::overflow(),
+                },
+                _ => out.push((c, p)),
+            }
+        }
+        out.retain(|(c, _)| *c != 0);
+        if let Some(d) = recombine(&out, constant) {
+            return d;
+        }
+        if out.is_empty() { Dim::constant(constant) } else { Dim::intern(Node::Poly { terms: out, constant }) }
+    }
+    fn parts(self) -> Option<(&'static [Term], i64)> {
+        match self.view() {
+            View::Overflow => None,
+            View::Const(c) => Some((&[], c)),
+            View::Sum { terms, constant } => Some((terms, constant)),
+        }
+    }
+    /// Exact quotient of one term by a divisor that is a number or a single product.
+    fn divide_term(t: &Term, d: &Term) -> Option<Term> {
+        if d.0 == 0 || t.0 % d.0 != 0 {
+            return None;
+        }
+        let mut left = t.1.clone();
+        for a in &d.1 {
+            let i = left.iter().position(|x| x == a)?;
+            left.remove(i);
+        }
+        Some((t.0 / d.0, left))
+    }
+    /// Splits `self = d*q + r` with every exactly divisible term in q (rule 3).
+    fn split_by(self, d: Dim) -> Option<(Dim, Dim)> {
+        let (terms, constant) = self.parts()?;
+        let divisor: Term = match d.view() {
+            View::Const(c) if c != 0 => (c, vec![]),
+            View::Sum { terms: [t], constant: 0 } => t.clone(),
+            View::Sum { .. } => {
+                return if self == d { Some((Dim::constant(1), Dim::constant(0))) } else { None };
+            }
+            _ => return None,
+        };
+        let (mut q, mut r) = (vec![], vec![]);
+        for t in terms {
+            match Dim::divide_term(t, &divisor) {
+                Some(x) => q.push(x),
+                None => r.push(t.clone()),
+            }
+        }
+        let (mut qc, mut rc) = (0, constant);
+        if divisor.1.is_empty() {
+            qc = floor_div_i64(constant, divisor.0)?;
+            rc = floor_mod_i64(constant, divisor.0)?;
+        }
+        Some((Dim::from_terms(q, qc), Dim::from_terms(r, rc)))
+    }
+    /// Quotient rounded towards minus infinity.
+    pub fn floor_div(self, d: impl Into<Dim>) -> Dim {
+        let d = d.into();
+        if self.is_overflow() || d.is_overflow() || d.as_const() == Some(0) {
+            return Dim::overflow();
+        }
+        if let (Some(a), Some(b)) = (self.as_const(), d.as_const()) {
+            return floor_div_i64(a, b).map_or_else(Dim::overflow, Dim::constant);
+        }
+        if d.as_const() == Some(1) || self.as_const() == Some(0) {
+            return self;
+        }
+        if d.as_const() == Some(-1) {
+            return -self;
+        }
+        if let Some((q, r)) = self.split_by(d) {
+            if r.as_const() == Some(0) {
+                return q;
+            }
+            if q.as_const() != Some(0) {
+                return q + r.floor_div(d);
+            }
+        }
+        if let (Some(n), Some((terms, constant))) = (d.as_const(), self.parts())
+            && n > 0
+        {
+            let g = terms.iter().fold(n, |g, (c, _)| gcd(g, *c));
+            if g > 1 {
+                let terms = terms.iter().map(|(c, p)| (c / g, p.clone())).collect();
+                let c = floor_div_i64(constant, g).unwrap_or(0);
+                return Dim::from_terms(terms, c).floor_div(n / g);
+            }
+            if let [(1, p)] = terms
+                && let [Atom::FloorDiv(x, m)] = p.as_slice()
+                && let Some(m) = m.as_const()
+                && m > 0
+                && let Some(mn) = m.checked_mul(n)
+                && let Some(mc) = m.checked_mul(constant)
+            {
+                return (*x + mc).floor_div(mn);
+            }
+        }
+        Dim::atom(Atom::FloorDiv(self, d))
+    }
+    /// Quotient rounded towards plus infinity.
+    pub fn ceil_div(self, d: impl Into<Dim>) -> Dim {
+        let d = d.into();
+        match d.as_const() {
+            Some(n) if n > 0 => (self + (n - 1)).floor_div(d),
+            _ => -((-self).floor_div(d)),
+        }
+    }
+    /// Remainder with the divisor's sign.
+    pub fn modulo(self, d: impl Into<Dim>) -> Dim {
+        let d = d.into();
+        if self.is_overflow() || d.is_overflow() || d.as_const() == Some(0) {
+            return Dim::overflow();
+        }
+        if let (Some(a), Some(b)) = (self.as_const(), d.as_const()) {
+            return floor_mod_i64(a, b).map_or_else(Dim::overflow, Dim::constant);
+        }
+        if d.as_const() == Some(1) || d.as_const() == Some(-1) {
+            return Dim::constant(0);
+        }
+        match self.split_by(d) {
+            Some((_, r)) if r.as_const() == Some(0) => r,
+            Some((_, r)) if r != self => r.modulo(d),
+            _ => {
+                // mod(x, n) with every coefficient and n divisible by g: g * mod(x/g, n/g) + constant mod g
+                if let (Some(n), Some((terms, constant))) = (d.as_const(), self.parts())
+                    && n > 0
+                {
+                    let g = terms.iter().fold(n, |g, (c, _)| gcd(g, *c));
+                    if g > 1 {
+                        let terms = terms.iter().map(|(c, p)| (c / g, p.clone())).collect();
+                        let (q, r) = (floor_div_i64(constant, g).unwrap_or(0), floor_mod_i64(constant, g).unwrap_or(0));
+                        return Dim::from_terms(terms, q).modulo(n / g) * g + r;
+                    }
+                }
+                Dim::atom(Atom::Mod(self, d))
+            }
+        }
+    }
+    /// The smaller one.
+    pub fn min(self, o: impl Into<Dim>) -> Dim {
+        extreme(self, o.into(), false)
+    }
+    /// The larger one.
+    pub fn max(self, o: impl Into<Dim>) -> Dim {
+        extreme(self, o.into(), true)
+    }
+}
+
+/// Rule 6.
+fn recombine(terms: &[Term], constant: i64) -> Option<Dim> {
+    for (i, (c, p)) in terms.iter().enumerate() {
+        for (k, a) in p.iter().enumerate() {
+            let Atom::Mod(x, d) = a else { continue };
+            let mut rest = p.clone();
+            rest.remove(k);
+            let front = Dim::intern_term(*c, rest);
+            // front * d * floordiv(x, d) must be a sub-sum of the others
+            let q = x.floor_div(*d);
+            let want = front * *d * q;
+            let (View::Sum { terms: w, constant: wc }, false) = (want.view(), q.is_overflow()) else { continue };
+            if wc != 0 || w.is_empty() {
+                continue;
+            }
+            let others: Vec<Term> = terms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, t)| t.clone()).collect();
+            if w.iter().all(|t| others.contains(t)) {
+                let left = others.into_iter().filter(|t| !w.contains(t)).collect();
+                return Some(Dim::from_terms(left, constant) + front * *x);
+            }
+        }
+    }
+    None
+}
+
+impl Dim {
+    fn intern_term(c: i64, atoms: Vec<Atom>) -> Dim {
+        if atoms.is_empty() { Dim::constant(c) } else { Dim::intern(Node::Poly { terms: vec![(c, atoms)], constant: 0 }) }
+    }
+}
+
+/// Rule 7.
+fn extreme(a: Dim, b: Dim, max: bool) -> Dim {
+    if a.is_overflow() || b.is_overflow() {
+        return Dim::overflow();
+    }
+    let mut all = vec![];
+    for d in [a, b] {
+        match d.view() {
+            View::Sum { terms: [(1, p)], constant: 0 } => match (p.as_slice(), max) {
+                ([Atom::Max(v)], true) | ([Atom::Min(v)], false) => all.extend(v.iter().copied()),
+                _ => all.push(d),
+            },
+            _ => all.push(d),
+        }
+    }
+    let mut kept: Vec<Dim> = vec![];
+    'next: for d in all {
+        for k in &mut kept {
+            if let Some(diff) = (d - *k).as_const() {
+                if (diff > 0) == max {
+                    *k = d;
+                }
+                continue 'next;
+            }
+        }
+        kept.push(d);
+    }
+    kept.sort();
+    kept.dedup();
+    match kept.as_slice() {
+        [one] => *one,
+        _ => Dim::atom(if max { Atom::Max(kept) } else { Atom::Min(kept) }),
+    }
+}
+
+impl Add for Dim {
+    type Output = Dim;
+    fn add(self, o: Dim) -> Dim {
+        match (self.parts(), o.parts()) {
+            (Some((a, c)), Some((b, d))) => match c.checked_add(d) {
+                Some(s) if a.is_empty() && b.is_empty() => Dim::constant(s),
+                Some(s) => Dim::from_terms(a.iter().chain(b).cloned().collect(), s),
+                None => Dim::overflow(),
+            },
+            _ => Dim::overflow(),
+        }
+    }
+}
+
+impl Mul for Dim {
+    type Output = Dim;
+    fn mul(self, o: Dim) -> Dim {
+        let (Some((a, c)), Some((b, d))) = (self.parts(), o.parts()) else { return Dim::overflow() };
+        if self.as_const() == Some(1) {
+            return o;
+        }
+        if o.as_const() == Some(1) {
+            return self;
+        }
+        let one = |t: &[Term], k: i64| -> Vec<Term> { t.iter().cloned().chain((k != 0).then(|| (k, vec![]))).collect() };
+        let mut out = vec![];
+        for (x, p) in one(a, c) {
+            for (y, q) in one(b, d) {
+                let Some(xy) = x.checked_mul(y) else { return Dim::overflow() };
+                out.push((xy, p.iter().chain(&q).cloned().collect()));
+            }
+        }
+        Dim::from_terms(out, 0)
+    }
+}
+
+impl Neg for Dim {
+    type Output = Dim;
+    fn neg(self) -> Dim {
+        self * Dim::constant(-1)
+    }
+}
+
+impl Sub for Dim {
+    type Output = Dim;
+    fn sub(self, o: Dim) -> Dim {
+        self + -o
+    }
+}
+
+macro_rules! mixed {
+    ($($t:ty),*) => {$(
+        impl Add<$t> for Dim { type Output = Dim; fn add(self, o: $t) -> Dim { self + Dim::from(o) } }
+        impl Sub<$t> for Dim { type Output = Dim; fn sub(self, o: $t) -> Dim { self - Dim::from(o) } }
+        impl Mul<$t> for Dim { type Output = Dim; fn mul(self, o: $t) -> Dim { self * Dim::from(o) } }
+    )*};
+}
+mixed!(i64, Sym);
+
+impl Add<Dim> for i64 {
+    type Output = Dim;
+    fn add(self, o: Dim) -> Dim {
+        Dim::constant(self) + o
+    }
+}
+impl Sub<Dim> for i64 {
+    type Output = Dim;
+    fn sub(self, o: Dim) -> Dim {
+        Dim::constant(self) - o
+    }
+}
+impl Mul<Dim> for i64 {
+    type Output = Dim;
+    fn mul(self, o: Dim) -> Dim {
+        Dim::constant(self) * o
+    }
+}
+impl<T: Into<Dim>> AddAssign<T> for Dim {
+    fn add_assign(&mut self, o: T) {
+        *self = *self + o.into();
+    }
+}
+impl<T: Into<Dim>> MulAssign<T> for Dim {
+    fn mul_assign(&mut self, o: T) {
+        *self = *self * o.into();
+    }
+}

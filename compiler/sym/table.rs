@@ -1,0 +1,243 @@
+//! The table of symbols: names, kinds, ranges and the facts that later proofs may use.
+
+use super::{Dim, Sym};
+use std::collections::HashMap;
+
+/// Result of a proof attempt. Yes and No are proofs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Answer {
+    Yes,
+    No,
+    Unknown,
+}
+
+/// Inclusive integer interval; `None` is unbounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Range {
+    /// Smallest value.
+    pub lo: Option<i64>,
+    /// Largest value.
+    pub hi: Option<i64>,
+}
+
+impl Range {
+    /// Both ends given.
+    pub fn new(lo: i64, hi: i64) -> Range {
+        Range { lo: Some(lo), hi: Some(hi) }
+    }
+    /// Everything from `lo`.
+    pub fn at_least(lo: i64) -> Range {
+        Range { lo: Some(lo), hi: None }
+    }
+    /// True if the value lies in it.
+    pub fn contains(self, v: i64) -> bool {
+        self.lo.is_none_or(|lo| v >= lo) && self.hi.is_none_or(|hi| v <= hi)
+    }
+}
+
+/// Where a symbol's value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SymKind {
+    /// A `dim_param` of the model: an argument of the generated function.
+    Param,
+    /// A dimension of an input without a name: an argument as well.
+    Unnamed,
+    /// Defined by generated code.
+    Runtime,
+    /// A loop variable, or an index bound by `With`.
+    Loop,
+}
+
+/// A condition that could not be proven and is checked once at entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Condition {
+    /// Both must be equal.
+    Equal(Dim, Dim),
+    /// Both must be equal, or one of them 1.
+    Broadcast(Dim, Dim),
+    /// The first must not exceed the second.
+    AtMost(Dim, Dim),
+}
+
+#[derive(Clone, Debug)]
+struct SymData {
+    name: String,
+    kind: SymKind,
+    range: Range,
+    bound: Option<i64>,
+    looped: Option<(Dim, Dim)>,
+}
+
+/// All symbols of one model. Names of params are unique; loop variables only have hints.
+#[derive(Clone, Debug, Default)]
+pub struct SymTable {
+    syms: Vec<SymData>,
+    by_name: HashMap<String, Sym>,
+    conditions: Vec<Condition>,
+    facts: Vec<(Sym, Dim)>,
+}
+
+impl SymTable {
+    /// An empty table.
+    pub fn new() -> Self {
+        Self::default()
+    }
+    fn push(&mut self, name: String, kind: SymKind, range: Range) -> Sym {
+        let s = Sym(self.syms.len() as u32);
+        self.syms.push(SymData { name, kind, range, bound: None, looped: None });
+        s
+    }
+    /// The symbol of a `dim_param`: one for each name in the whole model. Sizes are never negative.
+    pub fn param(&mut self, name: &str) -> Sym {
+        if let Some(s) = self.by_name.get(name) {
+            return *s;
+        }
+        let s = self.push(name.to_owned(), SymKind::Param, Range::at_least(0));
+        self.by_name.insert(name.to_owned(), s);
+        s
+    }
+    /// A new size with a unique name made from `hint`.
+    pub fn fresh(&mut self, kind: SymKind, hint: &str) -> Sym {
+        let mut name = hint.to_owned();
+        let mut n = 1;
+        while self.by_name.contains_key(&name) {
+            n += 1;
+            name = format!("{hint}_{n}");
+        }
+        let s = self.push(name.clone(), kind, Range::at_least(0));
+        self.by_name.insert(name, s);
+        s
+    }
+    /// A new loop variable over `lo..hi` (hi excluded).
+    pub fn loop_var(&mut self, hint: &str, lo: Dim, hi: Dim) -> Sym {
+        let s = self.push(hint.to_owned(), SymKind::Loop, Range::default());
+        self.syms[s.0 as usize].looped = Some((lo, hi));
+        s
+    }
+    fn data(&self, s: Sym) -> &SymData {
+        &self.syms[s.0 as usize]
+    }
+    /// Changes the bounds of a loop variable.
+    pub fn set_loop_range(&mut self, s: Sym, lo: Dim, hi: Dim) {
+        self.syms[s.0 as usize].looped = Some((lo, hi));
+    }
+    /// Bounds of a loop variable, `lo..hi`.
+    pub fn loop_range(&self, s: Sym) -> Option<(Dim, Dim)> {
+        self.data(s).looped
+    }
+    /// Its name; a hint for loop variables.
+    pub fn name(&self, s: Sym) -> &str {
+        &self.data(s).name
+    }
+    /// Where its value comes from.
+    pub fn kind(&self, s: Sym) -> SymKind {
+        self.data(s).kind
+    }
+    /// The size of that name.
+    pub fn lookup(&self, name: &str) -> Option<Sym> {
+        self.by_name.get(name).copied()
+    }
+    /// How many symbols there are.
+    pub fn len(&self) -> usize {
+        self.syms.len()
+    }
+    /// True without symbols.
+    pub fn is_empty(&self) -> bool {
+        self.syms.is_empty()
+    }
+    /// All symbols.
+    pub fn iter(&self) -> impl Iterator<Item = Sym> + use<> {
+        (0..self.syms.len() as u32).map(Sym)
+    }
+    /// Narrows the range of a size.
+    pub fn set_range(&mut self, s: Sym, r: Range) {
+        let d = &mut self.syms[s.0 as usize];
+        d.range.lo = match (d.range.lo, r.lo) {
+            (Some(a), Some(b)) => Some(a.max(b)),
+            (a, b) => a.or(b),
+        };
+        d.range.hi = match (d.range.hi, r.hi) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+    /// The range a size was declared with.
+    pub fn declared_range(&self, s: Sym) -> Range {
+        match self.data(s).bound {
+            Some(v) => Range::new(v, v),
+            None => self.data(s).range,
+        }
+    }
+    /// Fixes a size (`--dim N=4`).
+    pub fn bind(&mut self, s: Sym, v: i64) {
+        self.syms[s.0 as usize].bound = Some(v);
+    }
+    /// The number a size was fixed to.
+    pub fn bound_value(&self, s: Sym) -> Option<i64> {
+        self.data(s).bound
+    }
+    /// With fixed sizes put in.
+    pub fn resolve(&self, d: Dim) -> Dim {
+        if self.syms.iter().all(|s| s.bound.is_none()) {
+            return d;
+        }
+        d.subst(&mut |s| self.data(s).bound.map(Dim::constant))
+    }
+    /// With everything put in that proofs may use: fixed sizes and equalities that are checked at entry.
+    pub(super) fn normal(&self, d: Dim) -> Dim {
+        let mut d = self.resolve(d);
+        for (s, e) in &self.facts {
+            d = d.subst(&mut |t| (t == *s).then_some(*e));
+        }
+        d
+    }
+    /// Records that two sizes must be equal: checked at entry, and a fact for later proofs.
+    pub fn equate(&mut self, a: Dim, b: Dim) {
+        let (x, y) = (self.normal(a), self.normal(b));
+        if x == y {
+            return;
+        }
+        self.condition(Condition::Equal(a, b));
+        let fact = match (x.as_sym(), y.as_sym()) {
+            (Some(s), Some(t)) if s < t => Some((t, x)),
+            (Some(s), _) if !y.contains(s) => Some((s, y)),
+            (_, Some(t)) if !x.contains(t) => Some((t, x)),
+            _ => None,
+        };
+        if let Some((s, e)) = fact
+            && self.kind(s) != SymKind::Loop
+        {
+            for (_, old) in &mut self.facts {
+                *old = old.subst(&mut |t| (t == s).then_some(e));
+            }
+            self.facts.push((s, e));
+        }
+    }
+    /// Records that two sizes must broadcast: equal, or one of them 1.
+    pub fn require_broadcast(&mut self, a: Dim, b: Dim) {
+        self.condition(Condition::Broadcast(a, b));
+    }
+    /// Records that `a <= b` must hold.
+    pub fn require_at_most(&mut self, a: Dim, b: Dim) {
+        if self.le(a, b) != Answer::Yes {
+            self.condition(Condition::AtMost(a, b));
+        }
+    }
+    fn condition(&mut self, c: Condition) {
+        if !self.conditions.contains(&c) {
+            self.conditions.push(c);
+        }
+    }
+    /// What generated code checks at entry.
+    pub fn conditions(&self) -> &[Condition] {
+        &self.conditions
+    }
+    /// Name that tells symbols of one table apart: params by name, loop variables with their number.
+    pub fn unique_name(&self, s: Sym) -> String {
+        match self.kind(s) {
+            SymKind::Loop => format!("{}{}", self.name(s), s.0),
+            _ => self.name(s).to_owned(),
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Constant data: bytes that may alias a mapped model file, or a lazy rearrangement of other constant data.
+//!
+//! Nothing large is copied before the object is written: packing weights into panels, transposing and padding are
+//! [`Remap`]s, evaluated piece by piece while the weights blob is streamed out.
+
+use super::ElemType;
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use std::sync::{Arc, OnceLock};
+
+/// A constant tensor, dense and row-major.
+#[derive(Clone, Debug)]
+pub struct ConstData {
+    elem: ElemType,
+    dims: Vec<i64>,
+    store: Store,
+    hash: OnceLock<[u8; 32]>,
+}
+
+#[derive(Clone, Debug)]
+enum Store {
+    Bytes(Bytes),
+    Strings(Arc<Vec<Bytes>>),
+    Remap(Arc<ConstData>, Remap),
+}
+
+/// An affine rearrangement: element `o` of the result is source element `s` with
+/// `s[d] = offset[d] + sum_k coeff[d][k] * o[k]`, or zero where `s` is outside the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remap {
+    /// Shape of the result.
+    pub dims: Vec<i64>,
+    /// One offset for each source dimension.
+    pub offset: Vec<i64>,
+    /// For each source dimension one coefficient for each result dimension.
+    pub coeff: Vec<Vec<i64>>,
+}
+
+impl ConstData {
+    /// Dense little-endian data; `None` if the length does not fit the shape.
+    pub fn new(elem: ElemType, dims: Vec<i64>, data: impl Into<Bytes>) -> Option<Self> {
+        let data = data.into();
+        let n = count(&dims)?;
+        (elem.bytes_for(n)? == data.len() as u64).then(|| ConstData { elem, dims, store: Store::Bytes(data), hash: OnceLock::new() })
+    }
+    /// A string tensor (UTF-8 bytes each).
+    pub fn strings(dims: Vec<i64>, data: Vec<Bytes>) -> Option<Self> {
+        (count(&dims)? == data.len() as u64).then(|| ConstData { elem: ElemType::Str, dims, store: Store::Strings(Arc::new(data)), hash: OnceLock::new() })
+    }
+    /// An int64 vector.
+    pub fn from_i64s(v: &[i64]) -> Self {
+        Self::i64s_shaped(vec![v.len() as i64], v)
+    }
+    /// An int64 tensor; the number of values must be that of the shape.
+    pub fn i64s_shaped(dims: Vec<i64>, v: &[i64]) -> Self {
+        let data: Vec<u8> = v.iter().flat_map(|x| x.to_le_bytes()).collect();
+        ConstData { elem: ElemType::I64, dims, store: Store::Bytes(data.into()), hash: OnceLock::new() }
+    }
+    /// A float32 tensor; the number of values must be that of the shape.
+    pub fn f32s(dims: Vec<i64>, v: &[f32]) -> Self {
+        let data: Vec<u8> = v.iter().flat_map(|x| x.to_le_bytes()).collect();
+        ConstData { elem: ElemType::F32, dims, store: Store::Bytes(data.into()), hash: OnceLock::new() }
+    }
+    /// A lazy rearrangement of `src` (whole-byte element types only).
+    pub fn remap(src: Arc<ConstData>, map: Remap) -> Option<Self> {
+        src.elem.bytes()?;
+        if map.offset.len() != src.dims.len() || map.coeff.len() != src.dims.len() {
+            return None;
+        }
+        Some(ConstData { elem: src.elem, dims: map.dims.clone(), store: Store::Remap(src, map), hash: OnceLock::new() })
+    }
+    /// The same data under another shape with as many elements.
+    pub fn reshaped(&self, dims: Vec<i64>) -> Option<Self> {
+        if count(&dims)? != self.count() {
+            return None;
+        }
+        let store = match &self.store {
+            Store::Remap(..) => Store::Bytes(self.bytes()),
+            s => s.clone(),
+        };
+        Some(ConstData { elem: self.elem, dims, store, hash: OnceLock::new() })
+    }
+    /// Its type.
+    pub fn tensor_type(&self) -> super::TensorType {
+        super::TensorType::new(self.elem, self.dims.iter().map(|&d| crate::sym::Dim::constant(d)).collect::<Vec<_>>())
+    }
+    /// Element type.
+    pub fn elem(&self) -> ElemType {
+        self.elem
+    }
+    /// Shape.
+    pub fn dims(&self) -> &[i64] {
+        &self.dims
+    }
+    /// Number of elements.
+    pub fn count(&self) -> u64 {
+        count(&self.dims).unwrap_or(0)
+    }
+    /// Bytes of the data.
+    pub fn byte_len(&self) -> u64 {
+        self.elem.bytes_for(self.count()).unwrap_or(0)
+    }
+    /// Strings of a string tensor.
+    pub fn as_strings(&self) -> Option<&[Bytes]> {
+        match &self.store {
+            Store::Strings(s) => Some(s),
+            _ => None,
+        }
+    }
+    /// All bytes. Aliases the model file where it can; evaluates a rearrangement.
+    pub fn bytes(&self) -> Bytes {
+        match &self.store {
+            Store::Bytes(b) => b.clone(),
+            Store::Strings(_) => Bytes::new(),
+            Store::Remap(src, map) => {
+                let mut out = Vec::with_capacity(self.byte_len() as usize);
+                map.write(src, &mut |b| out.extend_from_slice(b));
+                out.into()
+            }
+        }
+    }
+    /// Hands all bytes to `sink` in pieces of bounded size.
+    pub fn stream(&self, sink: &mut dyn FnMut(&[u8])) {
+        match &self.store {
+            Store::Bytes(b) => b.chunks(1 << 20).for_each(sink),
+            Store::Strings(_) => {}
+            Store::Remap(src, map) => map.write(src, sink),
+        }
+    }
+    /// SHA-256 over element type, shape and data.
+    pub fn hash(&self) -> [u8; 32] {
+        *self.hash.get_or_init(|| {
+            let mut h = Sha256::new();
+            h.update([self.elem as u8]);
+            self.dims.iter().for_each(|d| h.update(d.to_le_bytes()));
+            match &self.store {
+                Store::Strings(v) => v.iter().for_each(|s| {
+                    h.update((s.len() as u64).to_le_bytes());
+                    h.update(s);
+                }),
+                _ => self.stream(&mut |b| h.update(b)),
+            }
+            h.finalize().into()
+        })
+    }
+    /// First 8 hex digits of the hash.
+    pub fn short_hash(&self) -> String {
+        self.hash()[..4].iter().map(|b| format!("{b:02x}")).collect()
+    }
+    /// The values as i64 if the type is an integer or bool (whole bytes).
+    pub fn to_i64s(&self) -> Option<Vec<i64>> {
+        let n = self.elem.bytes()? as usize;
+        if !(self.elem.is_int() || self.elem == ElemType::Bool) {
+            return None;
+        }
+        let signed = self.elem.is_signed_int();
+        Some(
+            self.bytes()
+                .chunks_exact(n)
+                .map(|c| {
+                    let mut w = [if signed && c[n - 1] & 0x80 != 0 { 0xff } else { 0 }; 8];
+                    w[..n].copy_from_slice(c);
+                    i64::from_le_bytes(w)
+                })
+                .collect(),
+        )
+    }
+    /// The values as f64 if the type is f32, f64, f16 or bf16.
+    pub fn to_f64s(&self) -> Option<Vec<f64>> {
+        let b = self.bytes();
+        Some(match self.elem {
+            ElemType::F32 => b.chunks_exact(4).map(|c| f64::from(f32::from_le_bytes([c[0], c[1], c[2], c[3]]))).collect(),
+            ElemType::F64 => b.chunks_exact(8).map(|c| f64::from_le_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]])).collect(),
+            ElemType::F16 => b.chunks_exact(2).map(|c| half::f16::from_le_bytes([c[0], c[1]]).to_f64()).collect(),
+            ElemType::BF16 => b.chunks_exact(2).map(|c| half::bf16::from_le_bytes([c[0], c[1]]).to_f64()).collect(),
+            _ => return None,
+        })
+    }
+    /// The one value if there is one element (of a type that [`ConstData::to_f64s`] or [`ConstData::to_i64s`] reads).
+    pub fn scalar(&self) -> Option<f64> {
+        if self.count() != 1 {
+            return None;
+        }
+        self.to_f64s().and_then(|v| v.first().copied()).or_else(|| self.to_i64s().and_then(|v| v.first().map(|&x| x as f64)))
+    }
+    /// True if every byte of every element repeats the first element.
+    pub fn is_splat(&self) -> bool {
+        let Some(n) = self.elem.bytes() else { return false };
+        let b = self.bytes();
+        b.chunks_exact(n as usize).all(|c| *c == b[..n as usize])
+    }
+}
+
+impl PartialEq for ConstData {
+    fn eq(&self, o: &Self) -> bool {
+        self.elem == o.elem && self.dims == o.dims && self.hash() == o.hash()
+    }
+}
+
+/// Number of elements of a shape; `None` if negative or beyond 63 bits.
+pub fn count(dims: &[i64]) -> Option<u64> {
+    dims.iter().try_fold(1u64, |n, &d| n.checked_mul(u64::try_from(d).ok()?)).filter(|&n| n <= i64::MAX as u64)
+}
+
+impl Remap {
+    fn write(&self, src: &ConstData, sink: &mut dyn FnMut(&[u8])) {
+        let esize = src.elem.bytes().unwrap_or(1) as usize;
+        let data = src.bytes();
+        let rank = self.dims.len();
+        if self.dims.contains(&0) {
+            return;
+        }
+        let mut strides = vec![1i64; src.dims.len()];
+        for d in (0..src.dims.len().saturating_sub(1)).rev() {
+            strides[d] = strides[d + 1] * src.dims[d + 1];
+        }
+        let inner = self.dims.last().copied().unwrap_or(1);
+        let step: Vec<i64> = self.coeff.iter().map(|c| c.last().copied().unwrap_or(0)).collect();
+        let linear_step: i64 = step.iter().zip(&strides).map(|(a, b)| a * b).sum();
+        let mut o = vec![0i64; rank.saturating_sub(1)];
+        let mut buf = vec![];
+        loop {
+            // Range of the innermost index for which every source subscript is inside.
+            let (mut lo, mut hi) = (0i64, inner);
+            let mut start = 0i64;
+            for d in 0..src.dims.len() {
+                let base = self.offset[d] + self.coeff[d].iter().zip(&o).map(|(c, i)| c * i).sum::<i64>();
+                start += base * strides[d];
+                let (n, s) = (src.dims[d], step[d]);
+                match s {
+                    0 if (0..n).contains(&base) => {}
+                    0 => hi = 0,
+                    s if s > 0 => {
+                        lo = lo.max((-base).div_euclid(s) + i64::from((-base).rem_euclid(s) != 0));
+                        hi = hi.min((n - 1 - base).div_euclid(s) + 1);
+                    }
+                    s => {
+                        lo = lo.max((base - n + 1).div_euclid(-s) + i64::from((base - n + 1).rem_euclid(-s) != 0));
+                        hi = hi.min(base.div_euclid(-s) + 1);
+                    }
+                }
+            }
+            let hi = hi.max(lo.min(inner)).min(inner);
+            let lo = lo.min(hi);
+            buf.resize(buf.len() + lo as usize * esize, 0);
+            if linear_step == 1 && lo < hi {
+                let a = (start + lo) as usize * esize;
+                buf.extend_from_slice(&data[a..a + (hi - lo) as usize * esize]);
+            } else {
+                for i in lo..hi {
+                    let a = (start + i * linear_step) as usize * esize;
+                    buf.extend_from_slice(&data[a..a + esize]);
+                }
+            }
+            buf.resize(buf.len() + (inner - hi) as usize * esize, 0);
+            if buf.len() >= 1 << 20 {
+                sink(&buf);
+                buf.clear();
+            }
+            let mut d = o.len();
+            loop {
+                if d == 0 {
+                    if !buf.is_empty() {
+                        sink(&buf);
+                    }
+                    return;
+                }
+                d -= 1;
+                o[d] += 1;
+                if o[d] < self.dims[d] {
+                    break;
+                }
+                o[d] = 0;
+            }
+        }
+    }
+}

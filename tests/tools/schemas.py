@@ -1,0 +1,36 @@
+"""Writes compiler/ops/schema.txt: arity, types and attributes of every operator version, from the onnx package.
+
+One line a version:  domain op since | inputs | outputs | types | attributes
+  input/output  name:typevar, "?" after optional ones, "*" after variadic ones ("~" if of mixed types)
+  types         typevar=t,t,...   (names of the ONNX textual syntax)
+  attributes    name:kind, "!" after required ones
+"""
+import sys
+import onnx.defs
+
+
+def ty(s):
+    return s.replace("tensor(", "").replace(")", "") if s.startswith("tensor(") else s.replace(" ", "")
+
+
+def formal(p):
+    opt = p.option
+    mark = "?" if opt == onnx.defs.OpSchema.FormalParameterOption.Optional else ""
+    if opt == onnx.defs.OpSchema.FormalParameterOption.Variadic:
+        mark = "*" if p.is_homogeneous else "~"
+    return f"{p.name.replace(' ', '_')}:{ty(p.type_str)}{mark}"
+
+
+lines = []
+for s in onnx.defs.get_all_schemas_with_history():
+    if s.deprecated:
+        continue
+    types = ";".join(f"{t.type_param_str}={','.join(sorted(ty(x) for x in t.allowed_type_strs))}" for t in s.type_constraints)
+    attrs = " ".join(sorted(f"{a.name}:{str(a.type).split('.')[-1].lower()}{'!' if a.required else ''}" for a in s.attributes.values()))
+    lines.append(
+        f"{s.domain or 'ai.onnx'} {s.name} {s.since_version} | {s.min_input} {' '.join(map(formal, s.inputs))} | "
+        f"{s.min_output} {' '.join(map(formal, s.outputs))} | {types} | {attrs}".rstrip()
+    )
+lines.sort()
+with open(sys.argv[1] if len(sys.argv) > 1 else "compiler/ops/schema.txt", "w", encoding="utf-8") as f:
+    f.write("\n".join(lines) + "\n")
