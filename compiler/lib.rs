@@ -16,3 +16,8 @@ pub mod nest;
 pub mod onnx;
 pub mod ops;
 pub mod passes;
+pub mod codegen;
+pub mod jit;
+pub mod target;
+pub mod options;
+pub mod pipeline;

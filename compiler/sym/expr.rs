@@ -68,7 +68,7 @@ impl Dim {
     /// A number.
     pub fn constant(v: i64) -> Dim {
         static SMALL: LazyLock<Vec<Dim>> = LazyLock::new(|| (-64..1025).map(|v| Dim::intern(Node::Poly { terms: vec![], constant: v })).collect());
-        match usize::try_from(v + 64).ok().and_then(|i| SMALL.get(i)).filter(|_| v > -65 && v < 1025) {
+        match v.checked_add(64).and_then(|i| usize::try_from(i).ok()).and_then(|i| SMALL.get(i)) {
             Some(d) => *d,
             None => Dim::intern(Node::Poly { terms: vec![], constant: v }),
         }

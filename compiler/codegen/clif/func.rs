@@ -1,0 +1,451 @@
+//! Statements -> control flow. One kernel, one function.
+
+use super::expr::Val;
+use crate::codegen::frame::{Frame, Word};
+use crate::codegen::weights::Layout;
+use crate::diag::{Failure, Result};
+use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Status, Stmt};
+use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::{self, I32, I64};
+use cranelift_codegen::ir::{AbiParam, Block, BlockArg, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData, Signature, Type, UserExternalName, UserFuncName, Value};
+use cranelift_codegen::isa::TargetIsa;
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
+use std::collections::HashMap;
+
+/// Functions of libm that a kernel calls; the number is the index in the user name space 1.
+#[derive(Clone, Debug, Default)]
+pub struct Libm {
+    /// Names in order of first use.
+    pub names: Vec<&'static str>,
+}
+
+/// A kernel as Cranelift IR.
+pub struct KernelCode {
+    /// The function.
+    pub func: Function,
+    /// What it calls.
+    pub libm: Libm,
+    /// True if the code keeps accumulators in registers in a written order (compile without optimisation).
+    pub tile: bool,
+}
+
+/// Name space of libm functions in `UserExternalName`.
+pub const LIBM_NAMESPACE: u32 = 1;
+
+/// What a register stands for.
+pub(super) enum Slot {
+    Value(Val),
+    Acc { vars: Vec<Variable>, ty: ElemType, lanes: u32, shape: Vec<u32> },
+}
+
+#[derive(Default)]
+pub(super) struct Scope {
+    pub dims: HashMap<Dim, Value>,
+    pub ptrs: HashMap<(Buf, Dim), Value>,
+    pub loads: HashMap<(Buf, Dim, bool), Value>,
+    pub syms: Vec<Sym>,
+}
+
+/// The vector loop we are in.
+#[derive(Clone, Copy)]
+pub(super) struct Lanes {
+    pub sym: Sym,
+    /// The variable at lane 0: itself, or a number where the loop is one vector.
+    pub base: Dim,
+    /// Set while an expression is emitted lane by lane.
+    pub lane: Option<u32>,
+}
+
+pub(super) struct Emit<'a, 'b> {
+    pub m: &'a Module,
+    pub frame_plan: &'a Frame,
+    pub weights: &'a Layout,
+    pub isa: &'a dyn TargetIsa,
+    pub b: FunctionBuilder<'b>,
+    pub frame: Value,
+    pub scopes: Vec<Scope>,
+    pub regs: HashMap<Reg, Slot>,
+    /// Values of loop variables.
+    pub vars: HashMap<Sym, Value>,
+    /// Unrolled variables: what stands for them.
+    pub unrolled: HashMap<Sym, Dim>,
+    pub lanes: Option<Lanes>,
+    pub words: HashMap<Word, Value>,
+    pub fails: HashMap<Status, Block>,
+    pub libm: Libm,
+    pub libm_refs: HashMap<&'static str, FuncRef>,
+    pub tile: bool,
+}
+
+/// `(frame, begin, end) -> status`.
+pub fn signature(isa: &dyn TargetIsa) -> Signature {
+    let mut s = Signature::new(isa.default_call_conv());
+    s.params = vec![AbiParam::new(I64); 3];
+    s.returns = vec![AbiParam::new(I32)];
+    s
+}
+
+/// Emits one kernel.
+pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, isa: &dyn TargetIsa) -> Result<KernelCode> {
+    let mut func = Function::with_name_signature(UserFuncName::user(0, k.as_u32()), signature(isa));
+    let mut fcx = FunctionBuilderContext::new();
+    let mut b = FunctionBuilder::new(&mut func, &mut fcx);
+    let entry = b.create_block();
+    b.append_block_params_for_function_params(entry);
+    b.switch_to_block(entry);
+    b.seal_block(entry);
+    let p = b.block_params(entry).to_vec();
+    let mut e = Emit {
+        m,
+        frame_plan,
+        weights,
+        isa,
+        b,
+        frame: p[0],
+        scopes: vec![Scope::default()],
+        regs: HashMap::new(),
+        vars: HashMap::new(),
+        unrolled: HashMap::new(),
+        lanes: None,
+        words: HashMap::new(),
+        fails: HashMap::new(),
+        libm: Libm::default(),
+        libm_refs: HashMap::new(),
+        tile: false,
+    };
+    e.load_words(&m.kernels[k].body)?;
+    match m.kernels[k].body.as_slice() {
+        [Stmt::For { kind: LoopKind::Par, var, body, .. }] => e.counted(*var, p[1], p[2], 1, body)?,
+        body => e.block(body)?,
+    }
+    let ok = e.b.ins().iconst(I32, 0);
+    e.b.ins().return_(&[ok]);
+    e.fail_blocks();
+    let (libm, tile) = (e.libm.clone(), e.tile);
+    e.b.seal_all_blocks();
+    e.b.finalize(isa.frontend_config());
+    Ok(KernelCode { func, libm, tile })
+}
+
+impl Emit<'_, '_> {
+    pub fn bug<T>(&self, message: impl Into<String>) -> Result<T> {
+        Err(Failure::bug("codegen", message))
+    }
+    /// Memory that nothing else in the program traps on.
+    pub fn flags(&self) -> MemFlagsData {
+        MemFlagsData::new().with_notrap()
+    }
+    /// Reads every word of the frame that the kernel needs.
+    fn load_words(&mut self, body: &[Stmt]) -> Result<()> {
+        use crate::nest::visit;
+        let mut need = vec![];
+        for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
+            match crate::codegen::frame::base_of(self.m, self.frame_plan, self.weights, b) {
+                Some((w, _)) => need.push(w),
+                None => return self.bug(format!("buffer {} has no place", self.m.bufs[b].name)),
+            }
+        }
+        let mut syms = std::collections::BTreeSet::new();
+        let mut dims = vec![];
+        visit::walk(body, &mut |s| {
+            s.clone().map_dims(&mut |d| {
+                dims.push(d);
+                d
+            });
+        });
+        dims.iter().for_each(|d| syms.extend(d.syms()));
+        need.extend(syms.into_iter().filter(|s| crate::codegen::frame::is_frame_sym(self.m, *s)).map(Word::Sym));
+        for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
+            for d in &self.m.bufs[b].dims {
+                need.extend(d.syms().into_iter().map(Word::Sym));
+            }
+        }
+        for w in need {
+            if self.words.contains_key(&w) {
+                continue;
+            }
+            let Some(offset) = self.frame_plan.offset(w) else { return self.bug(format!("{w:?} is not in the frame")) };
+            let flags = self.flags().with_readonly().with_can_move();
+            let v = self.b.ins().load(I64, flags, self.frame, offset);
+            self.words.insert(w, v);
+            if let Word::Sym(s) = w {
+                self.vars.insert(s, v);
+            }
+        }
+        Ok(())
+    }
+    /// The block that leaves with a status.
+    pub fn fail(&mut self, s: Status) -> Block {
+        if let Some(b) = self.fails.get(&s) {
+            return *b;
+        }
+        let b = self.b.create_block();
+        self.fails.insert(s, b);
+        b
+    }
+    /// Leaves with a status unless `ok` (an i8 truth value).
+    pub fn require(&mut self, ok: Value, s: Status) {
+        let fail = self.fail(s);
+        let go = self.b.create_block();
+        self.b.ins().brif(ok, go, &[], fail, &[]);
+        self.b.switch_to_block(go);
+        self.b.seal_block(go);
+    }
+    pub fn push(&mut self) {
+        self.scopes.push(Scope::default());
+    }
+    pub fn pop(&mut self) {
+        if let Some(s) = self.scopes.pop() {
+            for v in s.syms {
+                self.vars.remove(&v);
+            }
+        }
+    }
+    /// Writes the blocks that leave with a status.
+    pub fn fail_blocks(&mut self) {
+        let mut fails: Vec<(Status, Block)> = self.fails.drain().collect();
+        fails.sort_by_key(|f| f.0 as u8);
+        for (status, block) in fails {
+            self.b.switch_to_block(block);
+            self.b.set_cold_block(block);
+            let s = self.b.ins().iconst(I32, i64::from(status as u8));
+            self.b.ins().return_(&[s]);
+        }
+    }
+    /// A store may change what was loaded before.
+    fn forget_loads(&mut self, b: Buf) {
+        let b = self.m.storage(b);
+        let m = self.m;
+        let overlaps = |x: Buf| {
+            x == b || {
+                use crate::nest::Place::Arena;
+                // Slots are shared over time, never within a kernel, unless they are one.
+                matches!((&m.bufs[x].place, &m.bufs[b].place), (Arena(p), Arena(q)) if p == q)
+            }
+        };
+        for s in &mut self.scopes {
+            s.loads.retain(|(x, ..), _| !overlaps(*x));
+        }
+    }
+    pub fn block(&mut self, body: &[Stmt]) -> Result<()> {
+        for s in body {
+            self.stmt(s)?;
+        }
+        Ok(())
+    }
+    fn stmt(&mut self, s: &Stmt) -> Result<()> {
+        match s {
+            Stmt::For { kind, var, lo, hi, body } => self.for_(*kind, *var, *lo, *hi, body),
+            Stmt::Let { reg, value } => {
+                let v = self.value(value)?;
+                self.regs.insert(*reg, Slot::Value(v));
+                Ok(())
+            }
+            Stmt::Acc { reg, lanes, shape, init } => self.declare_acc(*reg, *lanes, shape, init),
+            Stmt::Set { reg, at, value } => {
+                let v = self.value(value)?;
+                self.set_acc(*reg, at, v)
+            }
+            Stmt::Store { buf, at, value } => {
+                self.store(*buf, at, value)?;
+                self.forget_loads(*buf);
+                Ok(())
+            }
+            Stmt::If { cond, then, els } => {
+                let c = self.truth(cond)?;
+                let (t, f, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+                self.b.ins().brif(c, t, &[], f, &[]);
+                for (block, body) in [(t, then), (f, els)] {
+                    self.b.switch_to_block(block);
+                    self.b.seal_block(block);
+                    self.push();
+                    self.block(body)?;
+                    self.pop();
+                    self.b.ins().jump(done, &[]);
+                }
+                self.b.switch_to_block(done);
+                self.b.seal_block(done);
+                // Either arm may have stored.
+                self.scopes.iter_mut().for_each(|s| s.loads.clear());
+                Ok(())
+            }
+            Stmt::While { cond, body } => {
+                let (head, inner, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+                self.b.ins().jump(head, &[]);
+                self.b.switch_to_block(head);
+                self.push();
+                self.scopes.iter_mut().for_each(|s| s.loads.clear());
+                let c = self.truth(cond)?;
+                self.b.ins().brif(c, inner, &[], done, &[]);
+                self.b.switch_to_block(inner);
+                self.b.seal_block(inner);
+                self.block(body)?;
+                self.b.ins().jump(head, &[]);
+                self.b.seal_block(head);
+                self.pop();
+                self.b.switch_to_block(done);
+                self.b.seal_block(done);
+                self.scopes.iter_mut().for_each(|s| s.loads.clear());
+                Ok(())
+            }
+            Stmt::Check { cond, status } => {
+                let c = self.truth(cond)?;
+                self.require(c, *status);
+                Ok(())
+            }
+            Stmt::Define { .. } | Stmt::Call(_) => self.bug("a driver statement inside a kernel"),
+        }
+    }
+    fn for_(&mut self, kind: LoopKind, var: Sym, lo: Dim, hi: Dim, body: &[Stmt]) -> Result<()> {
+        let (lo, hi) = (self.substituted(lo), self.substituted(hi));
+        match kind {
+            LoopKind::Unroll => {
+                let (Some(a), Some(z)) = (lo.as_const(), hi.as_const()) else { return self.bug("an unrolled loop without constant bounds") };
+                for i in a..z {
+                    self.unrolled.insert(var, Dim::constant(i));
+                    self.block(body)?;
+                }
+                self.unrolled.remove(&var);
+                Ok(())
+            }
+            LoopKind::Seq | LoopKind::Par => {
+                if let (Some(a), Some(z)) = (lo.as_const(), hi.as_const())
+                    && z <= a
+                {
+                    return Ok(());
+                }
+                let (a, z) = (self.dim(lo)?, self.dim(hi)?);
+                self.counted(var, a, z, 1, body)
+            }
+            LoopKind::Vec(n) => {
+                if self.lanes.is_some() {
+                    return self.bug("nested vector loops");
+                }
+                let single = match (lo.as_const(), hi.as_const()) {
+                    (Some(a), Some(z)) if z <= a => return Ok(()),
+                    (Some(a), Some(z)) if z - a <= i64::from(n) => Some(Dim::constant(a)),
+                    _ => None,
+                };
+                let outer = self.lanes.replace(Lanes { sym: var, base: single.unwrap_or(Dim::sym(var)), lane: None });
+                let r = if single.is_some() {
+                    self.push();
+                    let r = self.block(body);
+                    self.pop();
+                    r
+                } else {
+                    let (a, z) = (self.dim(lo)?, self.dim(hi)?);
+                    self.counted(var, a, z, i64::from(n), body)
+                };
+                self.lanes = outer;
+                r
+            }
+        }
+    }
+    fn push_sym(&mut self, var: Sym) {
+        self.scopes.push(Scope { syms: vec![var], ..Scope::default() });
+    }
+    /// `for var in (a..z).step_by(step)`, tested at the top: a carried value then has one use, which lets loads sink
+    /// into its operands.
+    fn counted(&mut self, var: Sym, a: Value, z: Value, step: i64, body: &[Stmt]) -> Result<()> {
+        self.hoist(body)?;
+        // Inside, nothing loaded outside may be reused after a store inside.
+        let stored = crate::nest::visit::stores(body);
+        stored.into_iter().for_each(|b| self.forget_loads(b));
+        let (head, inner, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+        let i = self.b.append_block_param(head, I64);
+        self.b.ins().jump(head, &[BlockArg::from(a)]);
+        self.b.switch_to_block(head);
+        let more = self.b.ins().icmp(IntCC::SignedLessThan, i, z);
+        self.b.ins().brif(more, inner, &[], done, &[]);
+        self.b.switch_to_block(inner);
+        self.b.seal_block(inner);
+        self.vars.insert(var, i);
+        self.push_sym(var);
+        self.block(body)?;
+        let next = self.b.ins().iadd_imm_s(i, step);
+        self.b.ins().jump(head, &[BlockArg::from(next)]);
+        self.pop();
+        self.b.seal_block(head);
+        self.b.switch_to_block(done);
+        self.b.seal_block(done);
+        Ok(())
+    }
+    fn declare_acc(&mut self, reg: Reg, lanes: u32, shape: &[u32], init: &Expr) -> Result<()> {
+        let ty = self.m.regs[reg].ty;
+        let n: u32 = shape.iter().product();
+        let saved = self.lanes.take();
+        let v = self.value(init)?;
+        self.lanes = saved;
+        let clif = self.acc_type(ty, lanes)?;
+        let v = if lanes > 1 { self.b.ins().splat(clif, v.v) } else { v.v };
+        let vars: Vec<Variable> = (0..n).map(|_| self.b.declare_var(clif)).collect();
+        for x in &vars {
+            self.b.def_var(*x, v);
+        }
+        if lanes > 1 {
+            self.tile = true;
+        }
+        self.regs.insert(reg, Slot::Acc { vars, ty, lanes, shape: shape.to_vec() });
+        Ok(())
+    }
+    fn acc_type(&self, ty: ElemType, lanes: u32) -> Result<Type> {
+        let s = super::convert::scalar_type(ty);
+        match lanes {
+            1 => Ok(s),
+            4 if s == types::F32 => Ok(types::F32X4),
+            4 if s == types::I32 => Ok(types::I32X4),
+            _ => self.bug(format!("no vectors of {lanes} x {ty}")),
+        }
+    }
+    /// The variable of one accumulator.
+    pub fn acc(&self, reg: Reg, at: &[Dim]) -> Result<(Variable, ElemType, u32)> {
+        let Some(Slot::Acc { vars, ty, lanes, shape }) = self.regs.get(&reg) else { return self.bug(format!("{reg} is not an accumulator")) };
+        let mut i = 0;
+        for (d, n) in at.iter().zip(shape) {
+            let Some(c) = self.substituted(*d).as_const() else { return self.bug("an accumulator subscript is not a number") };
+            if c < 0 || c >= i64::from(*n) {
+                return self.bug("an accumulator subscript is out of range");
+            }
+            i = i * *n as usize + c as usize;
+        }
+        match vars.get(i) {
+            Some(v) => Ok((*v, *ty, *lanes)),
+            None => self.bug("an accumulator subscript is out of range"),
+        }
+    }
+    fn set_acc(&mut self, reg: Reg, at: &[Dim], v: Val) -> Result<()> {
+        let (var, ty, lanes) = self.acc(reg, at)?;
+        let v = if lanes > 1 && !v.vec {
+            let t = self.acc_type(ty, lanes)?;
+            self.b.ins().splat(t, v.v)
+        } else if lanes == 1 && v.vec {
+            return self.bug("a vector for a scalar accumulator");
+        } else {
+            v.v
+        };
+        self.b.def_var(var, v);
+        Ok(())
+    }
+    /// Calls a function of libm.
+    pub fn call_libm(&mut self, name: &'static str, args: &[Value]) -> Value {
+        let r = match self.libm_refs.get(name) {
+            Some(r) => *r,
+            None => {
+                let mut sig = Signature::new(self.isa.default_call_conv());
+                sig.params = vec![AbiParam::new(types::F64); args.len()];
+                sig.returns = vec![AbiParam::new(types::F64)];
+                let signature = self.b.import_signature(sig);
+                let index = self.libm.names.len() as u32;
+                self.libm.names.push(name);
+                let name_ref = self.b.func.declare_imported_user_function(UserExternalName { namespace: LIBM_NAMESPACE, index });
+                let r = self.b.import_function(ExtFuncData { name: ExternalName::user(name_ref), signature, colocated: false, patchable: false });
+                self.libm_refs.insert(name, r);
+                r
+            }
+        };
+        let call = self.b.ins().call(r, args);
+        self.b.inst_results(call)[0]
+    }
+}

@@ -1,0 +1,297 @@
+//! Dims and addresses -> integer arithmetic.
+//!
+//! Cranelift's optimiser is off for tiles, so nothing moves out of loops by itself: before a loop is entered,
+//! [`Emit::hoist`] emits the pointer of every access inside it as far as it does not depend on the loop. What is left
+//! inside is one addition per loop level, and constants go into the access's displacement.
+
+use super::func::Emit;
+use crate::codegen::frame::base_of;
+use crate::diag::Result;
+use crate::nest::{Buf, Expr, Layout, LoopKind, Stmt};
+use crate::sym::{Atom, Dim, Sym, View};
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::I64;
+use cranelift_codegen::ir::{InstBuilder, Value};
+
+impl Emit<'_, '_> {
+    /// With unrolled variables put in.
+    pub fn substituted(&self, d: Dim) -> Dim {
+        if self.unrolled.is_empty() || d.as_const().is_some() {
+            return d;
+        }
+        d.subst(&mut |s| self.unrolled.get(&s).copied())
+    }
+    /// Element offset of an access in its storage.
+    pub fn linear(&self, buf: Buf, at: &[Dim]) -> Dim {
+        let data = &self.m.bufs[buf];
+        let order: Vec<usize> = match &data.layout {
+            Layout::RowMajor => (0..data.dims.len()).collect(),
+            Layout::Permuted(p) => p.clone(),
+        };
+        let d = order.iter().fold(Dim::constant(0), |sum, i| sum * data.dims[*i] + at[*i]);
+        self.substituted(d)
+    }
+    /// With the vector loop's variable at the current lane (or the first one).
+    pub fn at_lane(&self, d: Dim) -> Dim {
+        match self.lanes {
+            Some(l) if d.contains(l.sym) => d.subst(&mut |s| (s == l.sym).then(|| l.base + i64::from(l.lane.unwrap_or(0)))),
+            _ => d,
+        }
+    }
+    /// The value of a dim.
+    pub fn dim(&mut self, d: Dim) -> Result<Value> {
+        let d = self.at_lane(self.substituted(d));
+        if let Some(c) = d.as_const() {
+            return Ok(self.b.ins().iconst(I64, c));
+        }
+        if let Some(v) = self.scopes.iter().rev().find_map(|s| s.dims.get(&d)) {
+            return Ok(*v);
+        }
+        let View::Sum { terms, constant } = d.view() else { return self.bug("a size overflows") };
+        let mut sum: Option<Value> = None;
+        for (c, atoms) in terms {
+            let mut p: Option<Value> = None;
+            for a in atoms {
+                let v = self.atom(a)?;
+                p = Some(match p {
+                    None => v,
+                    Some(p) => self.b.ins().imul(p, v),
+                });
+            }
+            let Some(p) = p else { continue };
+            let t = self.times(p, *c);
+            sum = Some(match sum {
+                None => t,
+                Some(s) => self.b.ins().iadd(s, t),
+            });
+        }
+        let Some(mut v) = sum else { return self.bug("an empty sum") };
+        if constant != 0 {
+            v = self.b.ins().iadd_imm_s(v, constant);
+        }
+        self.remember(d, v);
+        Ok(v)
+    }
+    fn remember(&mut self, d: Dim, v: Value) {
+        if let Some(s) = self.scopes.last_mut() {
+            s.dims.insert(d, v);
+        }
+    }
+    /// v * c.
+    pub fn times(&mut self, v: Value, c: i64) -> Value {
+        match c {
+            1 => v,
+            -1 => self.b.ins().ineg(v),
+            c if c > 0 && c & (c - 1) == 0 => self.b.ins().ishl_imm_u(v, i64::from(c.trailing_zeros())),
+            c => self.b.ins().imul_imm_s(v, c),
+        }
+    }
+    fn atom(&mut self, a: &Atom) -> Result<Value> {
+        match a {
+            Atom::Sym(s) => match self.vars.get(s) {
+                Some(v) => Ok(*v),
+                None => self.bug(format!("symbol {} has no value here", self.m.syms.unique_name(*s))),
+            },
+            Atom::FloorDiv(x, y) => self.divide(*x, *y, true),
+            Atom::Mod(x, y) => self.divide(*x, *y, false),
+            Atom::Min(v) | Atom::Max(v) => {
+                let min = matches!(a, Atom::Min(_));
+                let mut best: Option<Value> = None;
+                for d in v {
+                    let x = self.dim(*d)?;
+                    best = Some(match best {
+                        None => x,
+                        Some(b) if min => self.b.ins().smin(b, x),
+                        Some(b) => self.b.ins().smax(b, x),
+                    });
+                }
+                match best {
+                    Some(b) => Ok(b),
+                    None => self.bug("an empty minimum"),
+                }
+            }
+        }
+    }
+    /// Floor division or remainder.
+    fn divide(&mut self, x: Dim, y: Dim, quotient: bool) -> Result<Value> {
+        let key = if quotient { x.floor_div(y) } else { x.modulo(y) };
+        if let Some(v) = self.scopes.iter().rev().find_map(|s| s.dims.get(&key)) {
+            return Ok(*v);
+        }
+        let a = self.dim(x)?;
+        let nonneg = self.m.syms.is_nonneg(x);
+        let v = match y.as_const() {
+            Some(c) if c > 0 && c & (c - 1) == 0 => {
+                let shift = i64::from(c.trailing_zeros());
+                if quotient { self.b.ins().sshr_imm_u(a, shift) } else { self.b.ins().band_imm_s(a, c - 1) }
+            }
+            Some(c) if c > 0 && nonneg && self.m.syms.range(x).hi.is_some_and(|h| h < 1 << 31) => {
+                // floor(a / c) = (a * m) >> 63 with m = ceil(2^63 / c), exact for a < 2^31 (Granlund, Montgomery).
+                let m = (1i128 << 63) / i128::from(c) + 1;
+                let m = self.b.ins().iconst(I64, m as i64);
+                let a2 = self.b.ins().ishl_imm_u(a, 1);
+                let q = self.b.ins().umulhi(a2, m);
+                if quotient {
+                    q
+                } else {
+                    let p = self.times(q, c);
+                    self.b.ins().isub(a, p)
+                }
+            }
+            _ => {
+                let d = self.dim(y)?;
+                let q = if nonneg && self.m.syms.is_nonneg(y) { self.b.ins().udiv(a, d) } else { self.floor_quotient(a, d) };
+                if quotient {
+                    q
+                } else {
+                    let p = self.b.ins().imul(q, d);
+                    self.b.ins().isub(a, p)
+                }
+            }
+        };
+        self.remember(key, v);
+        Ok(v)
+    }
+    fn floor_quotient(&mut self, a: Value, d: Value) -> Value {
+        let q = self.b.ins().sdiv(a, d);
+        let p = self.b.ins().imul(q, d);
+        let r = self.b.ins().isub(a, p);
+        let sign = self.b.ins().bxor(r, d);
+        let differs = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, sign, 0);
+        let inexact = self.b.ins().icmp_imm_s(IntCC::NotEqual, r, 0);
+        let fix = self.b.ins().band(differs, inexact);
+        let fix = self.b.ins().uextend(I64, fix);
+        self.b.ins().isub(q, fix)
+    }
+    /// Pointer and displacement of an element.
+    pub fn address(&mut self, buf: Buf, linear: Dim) -> Result<(Value, i32)> {
+        let linear = self.at_lane(linear);
+        let Some(size) = self.m.bufs[buf].ty.bytes() else { return self.bug("packed element types have no addresses yet") };
+        let (rest, c) = linear.split_const();
+        let storage = self.m.storage(buf);
+        match c.checked_mul(i64::from(size)).and_then(|c| i32::try_from(c).ok()) {
+            Some(disp) => Ok((self.pointer(storage, rest, size)?, disp)),
+            None => Ok((self.pointer(storage, linear, size)?, 0)),
+        }
+    }
+    fn pointer(&mut self, storage: Buf, linear: Dim, size: u32) -> Result<Value> {
+        let key = (storage, linear);
+        if let Some(v) = self.scopes.iter().rev().find_map(|s| s.ptrs.get(&key)) {
+            return Ok(*v);
+        }
+        let (base, offset) = if let Some(c) = linear.as_const() {
+            let Some((word, at)) = base_of(self.m, self.frame_plan, self.weights, storage) else { return self.bug("a buffer without a place") };
+            (self.words[&word], Err(at + c * i64::from(size)))
+        } else {
+            // Split off what hangs on the innermost variable: the rest is likely there already.
+            let inner = self.innermost(linear);
+            let (own, rest) = match inner.and_then(|s| linear.linear_in(s).map(|(a, b)| (a * s, b))) {
+                Some(p) => p,
+                None => self.split_nonlinear(linear, inner),
+            };
+            let base = self.pointer(storage, rest, size)?;
+            let d = self.dim(own * i64::from(size))?;
+            (base, Ok(d))
+        };
+        let v = match offset {
+            Err(0) => base,
+            Err(c) => self.b.ins().iadd_imm_s(base, c),
+            Ok(d) => self.b.ins().iadd(base, d),
+        };
+        if let Some(s) = self.scopes.last_mut() {
+            s.ptrs.insert(key, v);
+        }
+        Ok(v)
+    }
+    fn innermost(&self, d: Dim) -> Option<Sym> {
+        let syms = d.syms();
+        let mut best = None;
+        let mut depth = -1i64;
+        for s in &syms {
+            let at = self.scopes.iter().rposition(|sc| sc.syms.contains(s)).map_or(-1, |i| i as i64);
+            if best.is_none() || at > depth {
+                (best, depth) = (Some(*s), at);
+            }
+        }
+        best
+    }
+    /// Terms with the symbol, terms without.
+    fn split_nonlinear(&self, d: Dim, s: Option<Sym>) -> (Dim, Dim) {
+        let View::Sum { terms, constant } = d.view() else { return (d, Dim::constant(0)) };
+        let (mut own, mut rest) = (Dim::constant(0), Dim::constant(constant));
+        for t in terms {
+            let p = t.1.iter().fold(Dim::constant(t.0), |p, a| p * atom_dim(a));
+            if s.is_none_or(|s| p.contains(s)) {
+                own = own + p;
+            } else {
+                rest = rest + p;
+            }
+        }
+        (own, rest)
+    }
+    /// Emits, before a loop, the loop-invariant part of every address in it.
+    pub fn hoist(&mut self, body: &[Stmt]) -> Result<()> {
+        let mut accesses: Vec<(Buf, Vec<Dim>)> = vec![];
+        collect(body, &mut |b, at| accesses.push((b, at.to_vec())), &mut self.unrolled.clone());
+        for (buf, at) in accesses {
+            let Some(size) = self.m.bufs[buf].ty.bytes() else { continue };
+            let linear = self.linear(buf, &at);
+            let View::Sum { terms, .. } = linear.view() else { continue };
+            let mut outer = Dim::constant(0);
+            for t in terms {
+                let p = t.1.iter().fold(Dim::constant(t.0), |p, a| p * atom_dim(a));
+                if p.syms().iter().all(|s| self.vars.contains_key(s)) {
+                    outer = outer + p;
+                }
+            }
+            if outer.as_const().is_some() {
+                continue;
+            }
+            let storage = self.m.storage(buf);
+            self.pointer(storage, outer, size)?;
+        }
+        Ok(())
+    }
+}
+
+fn atom_dim(a: &Atom) -> Dim {
+    match a {
+        Atom::Sym(s) => Dim::sym(*s),
+        Atom::FloorDiv(x, y) => x.floor_div(*y),
+        Atom::Mod(x, y) => x.modulo(*y),
+        Atom::Min(v) => v.iter().copied().reduce(Dim::min).unwrap_or_default(),
+        Atom::Max(v) => v.iter().copied().reduce(Dim::max).unwrap_or_default(),
+    }
+}
+
+/// Every access in a body, unrolled loops expanded.
+fn collect(body: &[Stmt], f: &mut dyn FnMut(Buf, &[Dim]), unrolled: &mut std::collections::HashMap<Sym, Dim>) {
+    for s in body {
+        let sub = |d: &Dim, u: &std::collections::HashMap<Sym, Dim>| d.subst(&mut |s| u.get(&s).copied());
+        if let Some(e) = s.expr() {
+            e.walk(&mut |e| {
+                if let Expr::Load { buf, at } = e {
+                    let at: Vec<Dim> = at.iter().map(|d| sub(d, unrolled)).collect();
+                    f(*buf, &at);
+                }
+            });
+        }
+        if let Stmt::Store { buf, at, .. } = s {
+            let at: Vec<Dim> = at.iter().map(|d| sub(d, unrolled)).collect();
+            f(*buf, &at);
+        }
+        if let Stmt::For { kind: LoopKind::Unroll, var, lo, hi, body } = s
+            && let (Some(a), Some(z)) = (lo.as_const(), hi.as_const())
+        {
+            for i in a..z {
+                unrolled.insert(*var, Dim::constant(i));
+                collect(body, f, unrolled);
+            }
+            unrolled.remove(var);
+            continue;
+        }
+        for b in s.bodies() {
+            collect(b, f, unrolled);
+        }
+    }
+}

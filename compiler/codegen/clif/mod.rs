@@ -1,0 +1,13 @@
+//! The Cranelift backend: every kernel, on every target.
+//!
+//! `func` walks statements and keeps scopes, `index` emits dims and addresses, `expr` emits values (scalar, or four
+//! lanes inside `vec` loops), `math` the elementary functions, `convert` conversions and storage types.
+
+mod convert;
+pub mod entry;
+mod expr;
+mod func;
+mod index;
+mod math;
+
+pub use func::{KernelCode, LIBM_NAMESPACE, Libm, kernel};

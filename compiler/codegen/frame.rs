@@ -1,0 +1,88 @@
+//! The frame: the array of 64-bit words through which kernels reach buffers and sizes. The entry function builds it on
+//! its stack; kernels only read it.
+
+use crate::nest::{Buf, Module, Place, Slot, Stmt, visit};
+use crate::sym::{Sym, SymKind};
+use std::collections::HashMap;
+
+/// What a word of the frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Word {
+    /// Pointer to the workspace.
+    Workspace,
+    /// Pointer to the weights blob.
+    Weights,
+    /// Pointer to the caller's input.
+    Input(u32),
+    /// Pointer to the caller's output.
+    Output(u32),
+    /// Value of a dim param or a run-time size.
+    Sym(Sym),
+    /// Pointer to an arena slot whose offset is not a number.
+    Slot(Slot),
+}
+
+/// Numbers of the words.
+#[derive(Clone, Debug, Default)]
+pub struct Frame {
+    /// In order.
+    pub words: Vec<Word>,
+    index: HashMap<Word, u32>,
+}
+
+impl Frame {
+    /// Plans the frame of a placed module.
+    pub fn new(m: &Module) -> Frame {
+        let mut f = Frame::default();
+        f.add(Word::Workspace);
+        f.add(Word::Weights);
+        (0..m.inputs.len()).for_each(|i| f.add(Word::Input(i as u32)));
+        (0..m.outputs.len()).for_each(|i| f.add(Word::Output(i as u32)));
+        m.dim_params.iter().for_each(|s| f.add(Word::Sym(*s)));
+        visit::walk(&m.driver, &mut |s| {
+            if let Stmt::Define { sym, .. } = s {
+                f.add(Word::Sym(*sym));
+            }
+        });
+        for (slot, d) in m.slots.iter() {
+            if d.offset.as_const().is_none() {
+                f.add(Word::Slot(slot));
+            }
+        }
+        f
+    }
+    fn add(&mut self, w: Word) {
+        if !self.index.contains_key(&w) {
+            self.index.insert(w, self.words.len() as u32);
+            self.words.push(w);
+        }
+    }
+    /// Byte offset of a word.
+    pub fn offset(&self, w: Word) -> Option<i32> {
+        self.index.get(&w).map(|i| *i as i32 * 8)
+    }
+    /// Bytes.
+    pub fn size(&self) -> u32 {
+        self.words.len() as u32 * 8
+    }
+}
+
+/// Where a buffer begins: a word of the frame plus bytes.
+pub fn base_of(m: &Module, frame: &Frame, weights: &super::weights::Layout, b: Buf) -> Option<(Word, i64)> {
+    let b = m.storage(b);
+    match &m.bufs[b].place {
+        Place::Input(i) => Some((Word::Input(*i), 0)),
+        Place::Output(i) => Some((Word::Output(*i), 0)),
+        Place::Const(_) => weights.offset(b).map(|o| (Word::Weights, o)),
+        Place::Arena(s) => match m.slots[*s].offset.as_const() {
+            Some(o) => Some((Word::Workspace, o)),
+            None => frame.offset(Word::Slot(*s)).map(|_| (Word::Slot(*s), 0)),
+        },
+        Place::Temp | Place::View(_) => None,
+    }
+}
+
+/// True for symbols whose values stand in the frame.
+pub fn is_frame_sym(m: &Module, s: Sym) -> bool {
+    m.syms.kind(s) != SymKind::Loop
+}

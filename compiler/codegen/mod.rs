@@ -1,0 +1,14 @@
+//! Nest IR (stage Placed) -> machine code.
+//!
+//! Every kernel becomes a local function `(frame, begin, end) -> status`: `begin..end` is the range of its outermost
+//! `par` loop, `frame` the table of pointers and sizes that the entry function fills in ([`frame::Frame`]). The entry
+//! function is the module's driver. The same code goes into objects ([`object`]) and into memory (`crate::jit`).
+
+pub mod assemble;
+pub mod clif;
+pub mod frame;
+pub mod interface;
+pub mod meta;
+pub mod names;
+pub mod object;
+pub mod weights;

@@ -1,0 +1,98 @@
+//! Object files. Weights never go through Cranelift's data: their section is an untouched anonymous mapping, and the
+//! writer streams the real bytes when it meets it, so nothing large is ever copied.
+
+use super::assemble::{Assembled, Unit};
+use super::meta;
+use super::weights::{ALIGN, Layout};
+use crate::diag::{Failure, Result};
+use cranelift_module::{Linkage, Module as _};
+use cranelift_object::{ObjectBuilder, ObjectModule, object};
+use object::write::{StreamingBuffer, SymbolSection, WritableBuffer};
+use object::{SectionKind, SymbolKind, SymbolScope};
+use std::io::Write;
+
+/// Writes the object file of a model.
+pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
+    let isa = unit.target.isa(true, true)?;
+    let bug = |e: cranelift_module::ModuleError| Failure::bug("object", e.to_string());
+    let builder = ObjectBuilder::new(isa, format!("{}.onnxc", unit.interface.name), cranelift_module::default_libcall_names()).map_err(bug)?;
+    let mut module = ObjectModule::new(builder);
+    let ids = unit.assemble(&mut module)?;
+    let meta = meta::build(unit.interface);
+    let id = module.declare_data(&format!("{}_model", unit.interface.name), Linkage::Export, false, false).map_err(bug)?;
+    meta.define(&mut module, id, &ids.functions).map_err(bug)?;
+    let mut product = module.finish();
+    let hole = add_weights(&mut product, &ids, unit)?;
+    let mut sink = Sink { out: StreamingBuffer::new(out), hole, weights: &unit.weights };
+    product.object.emit(&mut sink).map_err(|e| Failure::bug("object", e.to_string()))?;
+    let mut out = sink.out;
+    out.result().map_err(|e| Failure::Io("the object file".into(), e.to_string()))?;
+    out.into_inner().flush().map_err(|e| Failure::Io("the object file".into(), e.to_string()))
+}
+
+/// Gives the weights' symbol a section; its contents are a mapping that nobody touches.
+fn add_weights(product: &mut cranelift_object::ObjectProduct, ids: &Assembled, unit: &Unit) -> Result<Option<&'static [u8]>> {
+    let Some(data) = ids.weights else { return Ok(None) };
+    let size = unit.weights.size;
+    let map = memmap2::MmapOptions::new().len(size as usize).map_anon().map_err(|e| Failure::Io("address space for the weights".into(), e.to_string()))?;
+    let hole: &'static [u8] = Box::leak(Box::new(map));
+    let symbol = product.data_symbol(data);
+    let o = &mut product.object;
+    let segment = o.segment_name(object::write::StandardSegment::Data).to_vec();
+    let (segment, name): (Vec<u8>, Vec<u8>) = match o.format() {
+        object::BinaryFormat::MachO => (segment, b"__const".to_vec()),
+        object::BinaryFormat::Coff => (vec![], b".rdata".to_vec()),
+        _ => (vec![], b".rodata.weights".to_vec()),
+    };
+    let section = o.add_section(segment, name, SectionKind::ReadOnlyData);
+    o.set_section_data(section, hole, ALIGN);
+    let s = o.symbol_mut(symbol);
+    s.section = SymbolSection::Section(section);
+    s.value = 0;
+    s.size = size;
+    s.kind = SymbolKind::Data;
+    s.scope = SymbolScope::Compilation;
+    Ok(Some(hole))
+}
+
+struct Sink<'a, W: Write> {
+    out: StreamingBuffer<W>,
+    hole: Option<&'static [u8]>,
+    weights: &'a Layout,
+}
+
+impl<W: Write> WritableBuffer for Sink<'_, W> {
+    fn len(&self) -> usize {
+        self.out.len()
+    }
+    fn reserve(&mut self, size: usize) -> std::result::Result<(), ()> {
+        self.out.reserve(size)
+    }
+    fn resize(&mut self, new_len: usize) {
+        self.out.resize(new_len);
+    }
+    fn write_bytes(&mut self, val: &[u8]) {
+        match self.hole {
+            Some(h) if std::ptr::eq(h.as_ptr(), val.as_ptr()) && h.len() == val.len() => {
+                let out = &mut self.out;
+                self.weights.stream(&mut |b| out.write_bytes(b));
+            }
+            _ => self.out.write_bytes(val),
+        }
+    }
+}
+
+/// Writes the `<m>.weights` file: SHA-256 of the blob, zeros up to the header's size, the blob.
+pub fn write_weights(weights: &Layout, sha256: &[u8; 32], out: &mut dyn Write) -> std::io::Result<()> {
+    let mut header = [0u8; super::weights::HEADER as usize];
+    header[..32].copy_from_slice(sha256);
+    out.write_all(&header)?;
+    let mut result = Ok(());
+    weights.stream(&mut |b| {
+        if result.is_ok() {
+            result = out.write_all(b);
+        }
+    });
+    result?;
+    out.flush()
+}

@@ -1,0 +1,52 @@
+//! What a user can ask for, whichever way they ask: command line, build script, tests.
+
+use crate::sym::text::DimOption;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// How much the nest passes do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum OptLevel {
+    /// Only what is needed for correct code.
+    O0,
+    /// Fusion.
+    O1,
+    /// Tiles, vectors and layouts.
+    #[default]
+    O2,
+}
+
+/// Where weights go.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Weights {
+    /// Into the object.
+    #[default]
+    Embed,
+    /// Into a file of their own; `None` is `<output>.weights`.
+    File(Option<PathBuf>),
+}
+
+/// Options of a compilation.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// `<m>`: prefix of all identifiers; `None` is the file's stem.
+    pub name: Option<String>,
+    /// Target triple; `None` is this machine.
+    pub target: Option<String>,
+    /// CPU level; `None` is the default of the architecture.
+    pub cpu: Option<String>,
+    /// `--dim` in order.
+    pub dims: Vec<(String, DimOption)>,
+    /// `--opt`.
+    pub opt: OptLevel,
+    /// Weights in the object or beside it.
+    pub weights: Weights,
+    /// ONNX name -> identifier.
+    pub renames: BTreeMap<String, String>,
+    /// Verifies the IR after each pass (always on in debug builds).
+    pub verify: bool,
+    /// Stops after the pass of this name.
+    pub stop_after: Option<String>,
+    /// Prints each pass and its time to stderr.
+    pub time: bool,
+}

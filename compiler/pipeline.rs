@@ -1,0 +1,168 @@
+//! The pass tables, and the one loop that runs, times, verifies and stops.
+
+use crate::codegen::interface::{DimParam, Interface, Tensor, Weights};
+use crate::codegen::weights::Layout;
+use crate::diag::{Error, Result};
+use crate::graph::Model;
+use crate::nest::{self, Module};
+use crate::onnx::{self, ImportOptions, Source};
+use crate::options::{self, OptLevel, Options};
+use crate::passes;
+use crate::target::Target;
+use std::time::Instant;
+
+/// A pass over the graph IR.
+pub struct GraphPass {
+    /// Name, as `--stop-after` takes it.
+    pub name: &'static str,
+    /// Least level it runs at.
+    pub level: OptLevel,
+    /// The pass.
+    pub run: fn(&mut Model) -> Result<()>,
+}
+
+/// A pass over the nest IR.
+pub struct NestPass {
+    /// Name, as `--stop-after` takes it.
+    pub name: &'static str,
+    /// Least level it runs at.
+    pub level: OptLevel,
+    /// The pass.
+    pub run: fn(&mut Module, &Target) -> Result<()>,
+}
+
+/// Graph passes in order.
+pub const GRAPH_PASSES: &[GraphPass] = &[
+    GraphPass { name: "drop_dead_nodes", level: OptLevel::O0, run: passes::graph::dead::run },
+    GraphPass { name: "infer_shapes", level: OptLevel::O0, run: passes::graph::infer::run },
+];
+
+/// Nest passes in order.
+pub const NEST_PASSES: &[NestPass] = &[
+    NestPass { name: "drop_dead_kernels", level: OptLevel::O0, run: |m, _| passes::nest::dead::run(m) },
+    NestPass { name: "place_memory", level: OptLevel::O0, run: |m, _| passes::nest::place::run(m) },
+];
+
+/// A model after all passes, ready for code generation.
+pub struct Compiled {
+    /// The graph as it was lowered.
+    pub model: Model,
+    /// The placed nests.
+    pub module: Module,
+    /// What callers see.
+    pub interface: Interface,
+    /// Target.
+    pub target: Target,
+    /// Layout of the weights.
+    pub weights: Layout,
+    /// Warnings.
+    pub warnings: Vec<Error>,
+}
+
+/// What the pipeline stopped at.
+pub enum Stopped {
+    /// After a graph pass.
+    Graph(Box<Model>),
+    /// After a nest pass.
+    Nest(Box<Module>),
+    /// At the end.
+    Done(Box<Compiled>),
+}
+
+/// Reads a model and runs all passes.
+pub fn compile(source: &Source, options: &Options) -> Result<Compiled> {
+    match run(source, options)? {
+        Stopped::Done(c) => Ok(*c),
+        _ => Err(crate::diag::Failure::bug("pipeline", "stopped early")),
+    }
+}
+
+/// Reads a model and runs passes until `stop_after`.
+pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
+    let target = Target::new(options.target.as_deref(), options.cpu.as_deref())?;
+    let name = crate::codegen::names::model_name(options.name.as_deref(), &source.name)?;
+    let clock = Clock(options.time);
+    let mut model = clock.step("import", || onnx::read(source, &ImportOptions { dims: options.dims.clone() }))?;
+    let stop = |p: &str| options.stop_after.as_deref() == Some(p);
+    if stop("import") {
+        return Ok(Stopped::Graph(Box::new(model)));
+    }
+    for p in GRAPH_PASSES.iter().filter(|p| p.level <= options.opt) {
+        clock.step(p.name, || (p.run)(&mut model))?;
+        if stop(p.name) {
+            return Ok(Stopped::Graph(Box::new(model)));
+        }
+    }
+    let mut module = clock.step("lower", || passes::lower::lower(&model, &name))?;
+    if stop("lower") {
+        return Ok(Stopped::Nest(Box::new(module)));
+    }
+    for p in NEST_PASSES.iter().filter(|p| p.level <= options.opt) {
+        clock.step(p.name, || (p.run)(&mut module, &target))?;
+        if stop(p.name) {
+            return Ok(Stopped::Nest(Box::new(module)));
+        }
+    }
+    let weights = Layout::new(&module);
+    let interface = clock.step("interface", || interface(&model, &module, source, options, &target, &weights))?;
+    Ok(Stopped::Done(Box::new(Compiled { model, module, interface, target, weights, warnings: vec![] })))
+}
+
+/// Runs all nest passes over a module made by hand (constant folding, tests).
+pub fn finish(module: &mut Module, target: &Target, opt: OptLevel) -> Result<()> {
+    for p in NEST_PASSES.iter().filter(|p| p.level <= opt) {
+        (p.run)(module, target)?;
+    }
+    Ok(())
+}
+
+struct Clock(bool);
+
+impl Clock {
+    fn step<T>(&self, name: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        let start = Instant::now();
+        let r = f();
+        if self.0 {
+            eprintln!("{:>9.3} ms  {name}", start.elapsed().as_secs_f64() * 1e3);
+        }
+        r
+    }
+}
+
+fn interface(model: &Model, m: &Module, source: &Source, options: &Options, target: &Target, weights: &Layout) -> Result<Interface> {
+    let mut names = crate::codegen::names::Names::new(&options.renames);
+    let dim_params = model
+        .dim_params
+        .iter()
+        .map(|s| {
+            let r = m.syms.declared_range(*s);
+            Ok(DimParam { sym: *s, name: m.syms.name(*s).to_owned(), ident: names.ident(m.syms.name(*s), "dimension")?, lo: r.lo.unwrap_or(0), hi: r.hi })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let mut tensor = |b: nest::Buf, what: &str| -> Result<Tensor> {
+        let d = &m.bufs[b];
+        let max_dims = d.dims.iter().map(|x| m.syms.range(*x).hi).collect();
+        Ok(Tensor { name: d.name.clone(), ident: names.ident(&d.name, what)?, ty: d.ty, dims: d.dims.clone(), max_dims, aliases_input: None })
+    };
+    let inputs = m.inputs.iter().map(|b| tensor(*b, "input")).collect::<Result<Vec<_>>>()?;
+    let outputs = m.outputs.iter().map(|b| tensor(*b, "output")).collect::<Result<Vec<_>>>()?;
+    names.check()?;
+    let external = matches!(options.weights, options::Weights::File(_));
+    let file = std::path::Path::new(&source.name).file_name().map_or(source.name.clone(), |f| f.to_string_lossy().into_owned());
+    Ok(Interface {
+        name: m.name.clone(),
+        producer: format!("onnxc {}", env!("CARGO_PKG_VERSION")),
+        model_file: file,
+        model_sha256: model.sha256,
+        target: target.triple.to_string(),
+        cpu: target.cpu.clone(),
+        dim_params,
+        inputs,
+        outputs,
+        workspace: m.workspace,
+        workspace_max: m.syms.range(m.workspace).hi.and_then(|v| u64::try_from(v).ok()),
+        weights: Weights { size: weights.size, align: crate::codegen::weights::ALIGN, sha256: if external { weights.sha256() } else { [0; 32] }, external },
+        nodes: m.kernels.values().map(|k| (k.origin.name.clone(), k.origin.op.clone())).collect(),
+        syms: m.syms.clone(),
+    })
+}

@@ -1,0 +1,103 @@
+"""Calls compiled models through the C interface: links an object into a shared library and reads `<m>_model`."""
+import ctypes as ct
+import os
+import subprocess
+
+import numpy as np
+
+DTYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,
+          10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64, 16: np.uint16}
+STATUS = {1: "null pointer", 2: "bad alignment", 3: "bad dimension", 4: "buffer too small", 5: "index out of range",
+          6: "bad value", 7: "weights do not match", 8: "cancelled", 9: "abi mismatch"}
+UNKNOWN = -(1 << 63)
+
+
+class TensorInfo(ct.Structure):
+    _fields_ = [("name", ct.c_char_p), ("dims", ct.POINTER(ct.c_int64)), ("max_dims", ct.POINTER(ct.c_int64)),
+                ("max_bytes", ct.c_uint64), ("dtype", ct.c_int32), ("rank", ct.c_int32),
+                ("aliases_input", ct.c_int32), ("reserved", ct.c_int32)]
+
+
+TASK = ct.CFUNCTYPE(None, ct.c_void_p, ct.c_size_t)
+PARALLEL_FOR = ct.CFUNCTYPE(None, ct.c_void_p, ct.c_size_t, TASK, ct.c_void_p)
+
+
+class Exec(ct.Structure):
+    _fields_ = [("struct_size", ct.c_size_t), ("user", ct.c_void_p), ("parallel_for", PARALLEL_FOR),
+                ("max_tasks", ct.c_size_t), ("on_node", ct.c_void_p)]
+
+
+CALL = ct.CFUNCTYPE(ct.c_int32, ct.c_void_p, ct.c_void_p, ct.c_void_p, ct.c_void_p, ct.c_void_p, ct.c_void_p, ct.c_void_p)
+WORKSPACE_FOR = ct.CFUNCTYPE(ct.c_int32, ct.c_void_p, ct.POINTER(ct.c_uint64))
+
+
+class ModelInfo(ct.Structure):
+    _fields_ = [("abi_version", ct.c_uint32), ("struct_size", ct.c_uint32), ("name", ct.c_char_p), ("producer", ct.c_char_p),
+                ("target", ct.c_char_p), ("cpu_features", ct.c_char_p), ("model_sha256", ct.c_uint8 * 32),
+                ("workspace_size", ct.c_uint64), ("workspace_align", ct.c_uint64), ("weights_size", ct.c_uint64),
+                ("weights_align", ct.c_uint64), ("inputs", ct.POINTER(TensorInfo)), ("outputs", ct.POINTER(TensorInfo)),
+                ("dim_params", ct.POINTER(ct.c_char_p)), ("nodes", ct.c_void_p), ("n_inputs", ct.c_uint32),
+                ("n_outputs", ct.c_uint32), ("n_dim_params", ct.c_uint32), ("n_nodes", ct.c_uint32),
+                ("workspace_for", WORKSPACE_FOR), ("call", CALL)]
+
+
+def link(objects, lib):
+    """One shared library of some objects. Undefined symbols other than libm's are errors."""
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-o", lib, *objects, "-Wl,-z,defs", "-lm", "-lc"], check=True)
+
+
+def aligned(n, align=64):
+    raw = np.empty(n + align, np.uint8)
+    off = -raw.ctypes.data % align
+    return raw[off:off + n]
+
+
+class Model:
+    def __init__(self, lib, name, weights=None):
+        self.dll = ct.CDLL(lib)
+        self.info = ModelInfo.in_dll(self.dll, f"{name}_model")
+        assert self.info.abi_version == 1 and self.info.struct_size == ct.sizeof(ModelInfo)
+        self.weights = None
+        if self.info.weights_size:
+            data = np.fromfile(weights, np.uint8)
+            self.weights = aligned(data.size)
+            self.weights[:] = data
+        self.inputs = [self.info.inputs[i] for i in range(self.info.n_inputs)]
+        self.outputs = [self.info.outputs[i] for i in range(self.info.n_outputs)]
+        self.params = [self.info.dim_params[i].decode() for i in range(self.info.n_dim_params)]
+
+    def prepare(self, feeds, out_shapes=None):
+        """A zero-argument callable that runs the model, and the output arrays."""
+        params = [None] * len(self.params)
+        arrays = []
+        for t in self.inputs:
+            a = np.ascontiguousarray(feeds[t.name.decode()]).astype(DTYPES[t.dtype], copy=False)
+            assert a.ndim == t.rank, (t.name, a.shape)
+            for d, n in zip(t.dims[:t.rank], a.shape):
+                if d >= 0:
+                    assert d == n, f"input {t.name.decode()}: {a.shape}"
+                elif d != UNKNOWN:
+                    params[-1 - d] = n
+            arrays.append(a)
+        dims = (ct.c_int64 * max(1, len(params)))(*params)
+        size = ct.c_uint64()
+        rc = self.info.workspace_for(dims, size)
+        if rc:
+            raise RuntimeError(f"workspace_for: {STATUS.get(rc, rc)}")
+        outs = []
+        for k, t in enumerate(self.outputs):
+            shape = [d if d >= 0 else (params[-1 - d] if d != UNKNOWN else None) for d in t.dims[:t.rank]]
+            if None in shape:
+                shape = list(out_shapes[k])
+            outs.append(np.zeros(shape, DTYPES[t.dtype]))
+        ws = aligned(size.value)
+        pin = (ct.c_void_p * max(1, len(arrays)))(*[a.ctypes.data for a in arrays])
+        pout = (ct.c_void_p * max(1, len(outs)))(*[a.ctypes.data for a in outs])
+        w = self.weights.ctypes.data if self.weights is not None else None
+
+        def run(exec_=None):
+            rc = self.info.call(pin, pout, dims, None, w, ws.ctypes.data, exec_)
+            if rc:
+                raise RuntimeError(f"call: {STATUS.get(rc, rc)}")
+        run.keep = (arrays, ws, dims, self)
+        return run, outs
