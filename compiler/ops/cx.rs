@@ -141,9 +141,8 @@ impl<'a> InferCx<'a> {
     pub fn broadcast(&mut self, shapes: &[&[Dim]]) -> Result<Vec<Dim>> {
         match crate::sym::broadcast::broadcast_shapes(self.syms, shapes) {
             Ok(b) => {
-                for (x, y) in b.conditions {
-                    self.syms.require_broadcast(x, y);
-                }
+                b.conditions.iter().for_each(|(x, y)| self.syms.require_broadcast(*x, *y));
+                b.equal.iter().for_each(|(x, y)| self.syms.equate(*x, *y));
                 Ok(b.shape)
             }
             Err(m) => Err(self.error(codes::OP_SHAPE, format!("the shapes do not broadcast: {} against {}", m.a.display(self.syms), m.b.display(self.syms))).into()),

@@ -1,243 +1,296 @@
-//! Pooling: MaxPool, AveragePool, LpPool and their global forms.
+//! Pooling. Windows slide as in convolutions (`conv`), and `ceil_mode` may add one that sticks out at the end.
 //!
-//! | operator | versions |
-//! |---|---|
-//! | MaxPool | 8: `Indices`, `storage_order`; 10: `ceil_mode`, `dilations`; 12: 8-bit integers |
-//! | AveragePool | 7: `count_include_pad`; 10: `ceil_mode`; 19: `dilations` |
-//! | LpPool | 1: `p` is a float; 2; 18: `ceil_mode`, `dilations` |
+//! Spec: <https://onnx.ai/onnx/operators/onnx__MaxPool.html>, `AveragePool`, `LpPool`, `GlobalMaxPool`,
+//! `GlobalAveragePool`, `GlobalLpPool`.
 //!
-//! With `ceil_mode` the last window must start inside the input or its left padding. What the average divides by:
-//! the elements inside the input, or with `count_include_pad` inside input and padding.
+//! | operator    | version | change                                                                   |
+//! |-------------|---------|--------------------------------------------------------------------------|
+//! | MaxPool     | 1       | floats                                                                   |
+//! |             | 8       | output `Indices`, `storage_order`                                        |
+//! |             | 10      | `ceil_mode`, `dilations`                                                 |
+//! |             | 11      | strides default to 1 (as taken for the older ones, too)                  |
+//! |             | 12      | int8 and uint8                                                           |
+//! |             | 22      | bfloat16                                                                 |
+//! | AveragePool | 1       | pads never count                                                         |
+//! |             | 7       | `count_include_pad`                                                      |
+//! |             | 10, 19  | `ceil_mode`; `dilations`                                                 |
+//! |             | 22      | bfloat16; windows that would start in the end padding do not exist       |
+//! | LpPool      | 1       | `p` is a float                                                           |
+//! |             | 2       | `p` is an integer                                                        |
+//! |             | 18, 22  | `ceil_mode` and `dilations`; bfloat16                                    |
+//! | Global*     | 1, 22   | bfloat16; GlobalLpPool 2: `p` is an integer                              |
+//!
+//! The rule on windows that start in the end padding holds for every version with `ceil_mode`, as in ONNX's own shape
+//! inference. A window that lies in padding altogether has the maximum -inf (or the type's lowest), `Indices` -1.
 
-use super::conv::{Axis, Window, padded};
+use super::conv::{Auto, Axis, Window, padded};
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr, LoopKind, Scalar, UnOp};
-use crate::sym::Dim;
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Scalar, UnOp};
+use crate::sym::{Dim, SymTable};
 use crate::tensor::ElemType;
 
-/// What a window becomes.
+/// What becomes of the elements of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs)]
-pub enum Kind {
-    Max { column_major: bool },
-    Average { include_pad: bool },
-    Lp(f32),
+enum Kind {
+    /// The largest.
+    Max,
+    /// The mean; with `pads` those count as zeros.
+    Average { pads: bool },
+    /// `(sum |x|^p)^(1/p)`.
+    Lp(f64),
 }
 
-/// A pooling operator.
-#[derive(Clone, Debug, PartialEq)]
+/// MaxPool, AveragePool, LpPool and their global forms.
+#[derive(Clone, Debug)]
 pub struct Pool {
-    /// What it computes.
-    pub kind: Kind,
-    /// Geometry; `None` for the global forms.
-    pub window: Option<Window>,
-    /// Rounds the output size up.
-    pub ceil: bool,
+    kind: Kind,
+    /// `None`: global.
+    window: Option<Window>,
+    /// The last window may stick out of the padded input, if it starts inside.
+    ceil: bool,
+    /// The second output exists.
+    indices: bool,
+    column_major: bool,
 }
 
 impl Operator for Pool {
     const OPS: &'static [&'static str] = &["MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool"];
+
     fn parse(a: &mut Attrs) -> Result<Self> {
         let global = a.op().starts_with("Global");
-        let kind = match a.op() {
-            "MaxPool" => Kind::Max { column_major: a.flag("storage_order", false)? },
-            "GlobalMaxPool" => Kind::Max { column_major: false },
-            "AveragePool" => Kind::Average { include_pad: a.flag("count_include_pad", false)? },
-            "GlobalAveragePool" => Kind::Average { include_pad: false },
-            _ if a.since() == 1 => Kind::Lp(a.float("p", 2.0)?),
-            _ => Kind::Lp(a.int("p", 2)? as f32),
+        let kind = match a.op().trim_start_matches("Global") {
+            "MaxPool" => Kind::Max,
+            "AveragePool" => Kind::Average { pads: !global && a.flag("count_include_pad", false)? },
+            _ => {
+                let p = if a.since() == 1 { f64::from(a.float("p", 2.0)?) } else { a.int("p", 2)? as f64 };
+                if p.is_nan() || p <= 0.0 {
+                    return a.error(format!("p = {p} makes no norm")).found_expected(p.to_string(), "a positive number").fail();
+                }
+                Kind::Lp(p)
+            }
         };
         let window = if global { None } else { Some(Window::parse(a)?) };
-        Ok(Pool { kind, window, ceil: a.flag("ceil_mode", false)? })
-    }
-    fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let t = cx.tensor(0)?.clone();
-        if t.rank() < 2 || (t.rank() < 3 && self.window.is_some()) {
-            return cx.error(codes::OP_SHAPE, "the input must have batch, channel and spatial dimensions").fail();
+        // With `auto_pad` no window sticks out.
+        let ceil = !global && a.flag("ceil_mode", false)? && window.as_ref().is_some_and(|w| w.auto == Auto::NotSet);
+        if window.as_ref().is_some_and(|w| w.kernel.is_none()) {
+            return a.error(format!("{} needs the attribute kernel_shape", a.op())).fail();
         }
-        let mut dims = t.dims[..2].to_vec();
+        let column_major = kind == Kind::Max && !global && a.flag("storage_order", false)?;
+        Ok(Pool { kind, window, ceil, indices: kind == Kind::Max && !global && a.n_outputs() > 1, column_major })
+    }
+
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let x = cx.tensor(0)?;
+        let least = if self.window.is_some() { 3 } else { 2 };
+        if x.rank() < least {
+            return Err(cx.error(codes::OP_SHAPE, "pooling needs batch, channel and spatial dimensions").found_expected(format!("rank {}", x.rank()), format!("rank {least} or more")).into());
+        }
+        let mut dims = x.dims[..2].to_vec();
         match &self.window {
-            None => dims.resize(t.rank(), Dim::constant(1)),
+            None => dims.extend(x.dims[2..].iter().map(|_| Dim::constant(1))),
             Some(w) => {
-                let Some(kernel) = &w.kernel else { return cx.error(codes::OP_ATTRIBUTE, "attribute \"kernel_shape\" is missing").fail() };
-                let axes = w.axes(kernel, &t.dims[2..]).map_err(|m| crate::diag::Failure::from(cx.error(codes::OP_ATTRIBUTE, m)))?;
-                for (d, a) in t.dims[2..].iter().zip(&axes) {
-                    let n = cx.syms.simplify(self.out_size(*d, a));
-                    if n.as_const().is_some_and(|n| n < 0) {
-                        return cx.error(codes::OP_SHAPE, "the window is larger than the padded input").fail();
-                    }
-                    if !cx.syms.is_nonneg(n) {
-                        cx.syms.require_at_most(Dim::constant(0), n);
-                    }
-                    dims.push(n);
+                let axes = axes(w, &x.dims[2..]).map_err(|m| cx.error(codes::OP_ATTRIBUTE, m))?;
+                for (a, d) in axes.iter().zip(&x.dims[2..]) {
+                    dims.push(checked_size(cx, self.windows(w, a, *d))?);
                 }
             }
         }
-        cx.set(0, t.elem, dims.clone());
-        if let Kind::Max { .. } = self.kind {
-            cx.set(1, ElemType::I64, dims);
+        if self.indices {
+            cx.set(1, ElemType::I64, dims.clone());
         }
+        cx.set(0, x.elem, dims);
         Ok(())
     }
+
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
-        let (x, y) = (cx.input(0), cx.output(0));
-        let from = cx.dims(x);
-        let spatial = from[2..].to_vec();
-        let Some(w) = &self.window else { return self.lower_global(cx) };
-        let Some(axes) = w.kernel.as_ref().and_then(|k| w.axes(k, &spatial).ok()) else { return cx.bug("the geometry changed") };
-        let out = cx.dims(y);
-        let ty = cx.elem(x).compute();
-        let init = self.init(ty);
-        // Rounding up can reach beyond the padding.
-        let reach: Vec<Axis> = axes
-            .iter()
-            .enumerate()
-            .map(|(i, a)| {
-                let need = (out[2 + i] - 1) * a.stride + a.extent() - spatial[i] - a.before;
-                let after = if self.ceil { cx.m.syms.simplify(need.max(a.after)) } else { a.after };
-                Axis { after, ..a.clone() }
-            })
-            .collect();
-        let kernel: Vec<Dim> = axes.iter().map(|a| Dim::constant(a.kernel)).collect();
-        let kind = self.kind;
-        let src = padded(cx, x, &reach, Some(init.into()));
-        if let (Kind::Max { column_major }, Some(indices)) = (kind, cx.output_opt(1)) {
-            return lower_max_with_indices(cx, &axes, column_major, indices);
+        let x = cx.input(0);
+        let Some(w) = &self.window else {
+            self.global(cx, x);
+            return Ok(());
+        };
+        let dims = cx.dims(x);
+        let Ok(axes) = axes(w, &dims[2..]) else { return cx.bug("the geometry changed") };
+        if let Some(indices) = cx.output_opt(1) {
+            self.with_indices(cx, x, &axes, indices);
+            return Ok(());
         }
+        let out = cx.output(0);
+        let shape = cx.dims(out);
+        let ty = cx.elem(x).compute();
+        let fill = if self.kind == Kind::Max { Scalar::lowest(ty) } else { Scalar::int(ty, 0) };
+        let src = padded(cx, x, &self.reaching(&axes, &dims[2..], &shape[2..]), Some(fill.into()));
+        let kernel: Vec<Dim> = axes.iter().map(|a| a.kernel.into()).collect();
         cx.kernel(|k| {
-            k.nest(LoopKind::Par, &out, |k, o| {
-                let acc = k.acc(init.into());
-                k.nest(LoopKind::Seq, &kernel, |k, r| {
-                    let mut at = o[..2].to_vec();
-                    at.extend(axes.iter().enumerate().map(|(i, a)| o[2 + i] * a.stride + r[i] * a.dilation));
-                    let v = k.load(src, &at);
-                    let v = self.term(k, ty, v);
-                    k.update(self.op(), acc, v);
+            k.nest(LoopKind::Par, &shape, |k, at| {
+                let acc = k.acc(fill.into());
+                k.nest(LoopKind::Seq, &kernel, |k, ks| {
+                    let mut from = at[..2].to_vec();
+                    from.extend(axes.iter().enumerate().map(|(i, a)| at[i + 2] * a.stride + ks[i] * a.dilation));
+                    let v = k.load(src, &from);
+                    self.step(k, acc, v, ty);
                 });
-                let count = match kind {
-                    Kind::Average { include_pad } => Dim::product(axes.iter().enumerate().map(|(i, a)| in_window(a, o[2 + i], spatial[i], include_pad))),
-                    _ => Dim::constant(1),
-                };
-                let v = self.finish(ty, Expr::acc(acc), k.m.syms.simplify(count));
-                k.store(y, o, v);
+                let count = || Dim::product(axes.iter().enumerate().map(|(i, a)| self.count(a, dims[2 + i], at[2 + i])));
+                let y = self.finish(acc, ty, count);
+                k.store(out, at, y);
             });
         });
         Ok(())
     }
-}
-
-/// Elements of the window at output position `o` that count.
-fn in_window(a: &Axis, o: Dim, n: Dim, include_pad: bool) -> Dim {
-    let start = o * a.stride - a.before;
-    let (lo, hi) = if include_pad { (-a.before, n + a.after) } else { (Dim::constant(0), n) };
-    // First and one past the last tap inside [lo, hi).
-    let first = (lo - start).ceil_div(a.dilation).max(0);
-    let end = (hi - start).ceil_div(a.dilation).min(a.kernel);
-    end - first
 }
 
 impl Pool {
-    fn out_size(&self, d: Dim, a: &Axis) -> Dim {
-        let span = d + a.before + a.after - a.extent();
-        if !self.ceil {
-            return span.floor_div(a.stride) + 1;
-        }
-        // The last window must start inside the input or the padding before it.
-        (span.ceil_div(a.stride) + 1).min((d + a.before - 1).floor_div(a.stride) + 1)
-    }
-    fn init(&self, ty: ElemType) -> Scalar {
+    /// Takes one element into the accumulator.
+    fn step(&self, k: &mut KernelBuilder, acc: Reg, v: Expr, ty: ElemType) {
         match self.kind {
-            Kind::Max { .. } => Scalar::lowest(ty),
-            _ => Scalar::from_f64(ty, 0.0),
+            Kind::Max => k.update(BinOp::Max, acc, v),
+            Kind::Average { .. } => k.update(BinOp::Add, acc, v),
+            Kind::Lp(2.0) => {
+                let v = k.let_(v);
+                k.set(acc, Expr::fma(v.clone(), v, Expr::acc(acc)));
+            }
+            Kind::Lp(p) => {
+                let v = Expr::un(UnOp::Abs, v);
+                k.update(BinOp::Add, acc, if p == 1.0 { v } else { Expr::bin(BinOp::Pow, v, Expr::num(ty, p)) });
+            }
         }
     }
-    fn op(&self) -> BinOp {
-        if matches!(self.kind, Kind::Max { .. }) { BinOp::Max } else { BinOp::Add }
-    }
-    fn term(&self, k: &mut crate::nest::KernelBuilder, ty: ElemType, v: Expr) -> Expr {
+    /// The result, given the accumulator and how many elements count.
+    fn finish(&self, acc: Reg, ty: ElemType, count: impl FnOnce() -> Dim) -> Expr {
+        let acc = Expr::acc(acc);
         match self.kind {
-            Kind::Lp(p) if p == 1.0 => Expr::un(UnOp::Abs, v),
-            Kind::Lp(p) if p == 2.0 => k.shared(v, |_, v| v.clone() * v),
-            Kind::Lp(p) => Expr::bin(BinOp::Pow, Expr::un(UnOp::Abs, v), Expr::num(ty, f64::from(p))),
-            _ => v,
+            Kind::Max | Kind::Lp(1.0) => acc,
+            Kind::Average { .. } => {
+                let n = count();
+                acc / n.as_const().map_or_else(|| Expr::cast(ElemType::I64, ty, Expr::index(n)), |n| Expr::num(ty, n as f64))
+            }
+            Kind::Lp(2.0) => Expr::un(UnOp::Sqrt, acc),
+            Kind::Lp(p) => Expr::bin(BinOp::Pow, acc, Expr::num(ty, 1.0 / p)),
         }
     }
-    fn finish(&self, ty: ElemType, v: Expr, count: Dim) -> Expr {
-        match self.kind {
-            Kind::Average { .. } => match count.as_const() {
-                Some(n) => v / Expr::num(ty, n as f64),
-                None => v / Expr::cast(ElemType::I64, ty, Expr::index(count)),
-            },
-            Kind::Lp(p) if p == 1.0 => v,
-            Kind::Lp(p) if p == 2.0 => Expr::un(UnOp::Sqrt, v),
-            Kind::Lp(p) => Expr::bin(BinOp::Pow, v, Expr::num(ty, 1.0 / f64::from(p))),
-            _ => v,
+    /// How many windows fit along an axis.
+    fn windows(&self, w: &Window, a: &Axis, input: Dim) -> Dim {
+        match w.auto {
+            Auto::SameUpper | Auto::SameLower => input.ceil_div(a.stride),
+            _ if self.ceil => {
+                let all = (input + a.before + a.after - a.extent()).ceil_div(a.stride) + 1;
+                all.min((input + a.before - 1).floor_div(a.stride) + 1)
+            }
+            _ => (input + a.before + a.after - a.extent()).floor_div(a.stride) + 1,
         }
     }
-    fn lower_global(&self, cx: &mut LowerCx) -> Result<()> {
-        let (x, y) = (cx.input(0), cx.output(0));
-        let from = cx.dims(x);
-        let spatial = from[2..].to_vec();
-        let ty = cx.elem(x).compute();
-        let out = cx.dims(y);
-        let init = self.init(ty);
+    /// The axes with the end padding that the last window reaches.
+    fn reaching(&self, axes: &[Axis], input: &[Dim], windows: &[Dim]) -> Vec<Axis> {
+        let mut axes = axes.to_vec();
+        if self.ceil {
+            for (i, a) in axes.iter_mut().enumerate() {
+                let need = (windows[i] - 1) * a.stride + a.extent() - input[i] - a.before;
+                a.after = a.after.max(need);
+            }
+        }
+        axes
+    }
+    /// How many elements of window `o` count along an axis of size `input`.
+    fn count(&self, a: &Axis, input: Dim, o: Dim) -> Dim {
+        let with_pads = self.kind == Kind::Average { pads: true };
+        let zero = Dim::constant(0);
+        if !self.ceil && (with_pads || a.before == zero && a.after == zero) {
+            return a.kernel.into();
+        }
+        let start = o * a.stride - a.before;
+        // Elements of the window before a position.
+        let before = |end: Dim| (end - start).ceil_div(a.dilation).min(a.kernel).max(0);
+        if with_pads { before(input + a.after) } else { before(input) - before(zero) }
+    }
+    fn global(&self, cx: &mut LowerCx, x: Buf) {
+        let (out, dims, ty) = (cx.output(0), cx.dims(x), cx.elem(x).compute());
+        let init = if self.kind == Kind::Max { Scalar::lowest(ty) } else { Scalar::int(ty, 0) };
         cx.kernel(|k| {
-            k.nest(LoopKind::Par, &out, |k, o| {
+            let shape = k.m.bufs[out].dims.clone();
+            k.nest(LoopKind::Par, &shape, |k, at| {
                 let acc = k.acc(init.into());
-                k.nest(LoopKind::Seq, &spatial, |k, r| {
-                    let at: Vec<Dim> = o[..2].iter().chain(r).copied().collect();
-                    let v = k.load(x, &at);
-                    let v = self.term(k, ty, v);
-                    k.update(self.op(), acc, v);
+                k.nest(LoopKind::Seq, &dims[2..], |k, s| {
+                    let v = k.load(x, &[&at[..2], s].concat());
+                    self.step(k, acc, v, ty);
                 });
-                let v = self.finish(ty, Expr::acc(acc), Dim::product(spatial.iter().copied()));
-                k.store(y, o, v);
+                let y = self.finish(acc, ty, || Dim::product(dims[2..].iter().copied()));
+                k.store(out, at, y);
             });
         });
-        Ok(())
+    }
+    /// MaxPool with `Indices`: the maximum and where it stands first, read from the unpadded input.
+    fn with_indices(&self, cx: &mut LowerCx, x: Buf, axes: &[Axis], indices: Buf) {
+        let (out, dims, shape, ty) = (cx.output_opt(0), cx.dims(x), cx.dims(indices), cx.elem(x).compute());
+        let kernel: Vec<Dim> = axes.iter().map(|a| a.kernel.into()).collect();
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &shape, |k, at| {
+                let best = k.acc(Scalar::lowest(ty).into());
+                let place = k.acc(Expr::int(ElemType::I64, -1));
+                k.nest(LoopKind::Seq, &kernel, |k, ks| {
+                    let mut from = at[..2].to_vec();
+                    from.extend(axes.iter().enumerate().map(|(i, a)| at[i + 2] * a.stride + ks[i] * a.dilation - a.before));
+                    let flat = flat_index(&from, &dims, self.column_major);
+                    match inside(&k.m.syms, &from[2..], &dims[2..]) {
+                        Some(cond) => k.if_(cond, |k| take_larger(k, best, place, x, &from, flat)),
+                        None => take_larger(k, best, place, x, &from, flat),
+                    }
+                });
+                if let Some(out) = out {
+                    k.store(out, at, Expr::acc(best));
+                }
+                k.store(indices, at, Expr::acc(place));
+            });
+        });
     }
 }
 
-/// `Indices` are positions in the unpadded input, flattened over all dims (spatial ones column-major on request).
-fn lower_max_with_indices(cx: &mut LowerCx, axes: &[Axis], column_major: bool, indices: crate::nest::Buf) -> Result<()> {
-    let (x, y) = (cx.input(0), cx.output(0));
-    let (from, out) = (cx.dims(x), cx.dims(y));
-    let ty = cx.elem(x).compute();
-    let i64_ = ElemType::I64;
-    let kernel: Vec<Dim> = axes.iter().map(|a| Dim::constant(a.kernel)).collect();
-    cx.kernel(|k| {
-        k.nest(LoopKind::Par, &out, |k, o| {
-            let best = k.acc(Scalar::lowest(ty).into());
-            let pos = k.acc(Expr::int(i64_, -1));
-            k.nest(LoopKind::Seq, &kernel, |k, r| {
-                let mut at = o[..2].to_vec();
-                let mut inside = Expr::bool(true);
-                for (i, a) in axes.iter().enumerate() {
-                    let p = o[2 + i] * a.stride + r[i] * a.dilation - a.before;
-                    inside = inside.and(Expr::cmp_index(BinOp::Ge, p, 0)).and(Expr::cmp_index(BinOp::Lt, p, from[2 + i]));
-                    at.push(p);
-                }
-                let spatial = Dim::product(from[2..].iter().copied());
-                let mut order: Vec<usize> = (2..from.len()).collect();
-                if column_major {
-                    order.reverse();
-                }
-                let inner = order.iter().fold(Dim::constant(0), |s, d| s * from[*d] + at[*d]);
-                let flat = (at[0] * from[1] + at[1]) * spatial + inner;
-                let v = k.load(x, &at);
-                let then = k.block(|k| {
-                    let v = k.let_(v);
-                    let better = Expr::bin(BinOp::Or, Expr::bin(BinOp::Gt, v.clone(), Expr::acc(best)), Expr::bin(BinOp::Lt, Expr::acc(pos), Expr::int(i64_, 0)));
-                    let better = k.let_(better);
-                    k.set(pos, Expr::select(better.clone(), Expr::index(flat), Expr::acc(pos)));
-                    k.set(best, Expr::select(better, v, Expr::acc(best)));
-                });
-                k.push(crate::nest::Stmt::If { cond: inside, then, els: vec![] });
-            });
-            k.store(y, o, Expr::acc(best));
-            k.store(indices, o, Expr::acc(pos));
-        });
-    });
-    Ok(())
+/// Keeps the larger of the best and `x[from]`: the first of equals, and the first NaN over everything.
+fn take_larger(k: &mut KernelBuilder, best: Reg, place: Reg, x: Buf, from: &[Dim], flat: Dim) {
+    let v = k.load(x, from);
+    let ty = k.m.type_of(&v);
+    let v = k.let_(v);
+    let first = Expr::bin(BinOp::Lt, Expr::acc(place), Expr::int(ElemType::I64, 0));
+    let mut take = Expr::bin(BinOp::Or, first, Expr::bin(BinOp::Gt, v.clone(), Expr::acc(best)));
+    if ty.is_float() {
+        let nan = |e: Expr| Expr::un(UnOp::IsNan, e);
+        take = Expr::bin(BinOp::Or, take, nan(v.clone()).and(Expr::un(UnOp::Not, nan(Expr::acc(best)))));
+    }
+    let take = k.let_(take);
+    k.set(place, Expr::select(take.clone(), Expr::index(flat), Expr::acc(place)));
+    k.set(best, Expr::select(take, v, Expr::acc(best)));
+}
+
+/// Position in the flattened tensor; `column_major` turns round the order of the spatial dimensions only.
+fn flat_index(at: &[Dim], dims: &[Dim], column_major: bool) -> Dim {
+    let order: Vec<usize> = if column_major { [0, 1].into_iter().chain((2..dims.len()).rev()).collect() } else { (0..dims.len()).collect() };
+    order.into_iter().fold(Dim::constant(0), |flat, i| flat * dims[i] + at[i])
+}
+
+/// The conditions under which a position lies inside, where that is not certain.
+fn inside(syms: &SymTable, at: &[Dim], dims: &[Dim]) -> Option<Expr> {
+    let mut all = vec![];
+    for (p, d) in at.iter().zip(dims) {
+        if !syms.is_nonneg(*p) {
+            all.push(Expr::cmp_index(BinOp::Ge, *p, 0));
+        }
+        if !syms.is_nonneg(*d - 1 - *p) {
+            all.push(Expr::cmp_index(BinOp::Lt, *p, *d));
+        }
+    }
+    all.into_iter().reduce(Expr::and)
+}
+
+/// The axes of a pool; `Err` says which attribute does not fit.
+fn axes(w: &Window, spatial: &[Dim]) -> std::result::Result<Vec<Axis>, String> {
+    w.axes(w.kernel.as_deref().unwrap_or_default(), spatial)
+}
+
+/// An output size: an error if it is certainly negative, a check at entry if it may be.
+fn checked_size(cx: &mut InferCx, d: Dim) -> Result<Dim> {
+    let d = cx.syms.simplify(d);
+    if d.as_const().is_some_and(|d| d < 0) {
+        return cx.error(codes::OP_SHAPE, "the window is larger than the padded input").fail();
+    }
+    cx.syms.require_at_most(Dim::constant(0), d);
+    Ok(d)
 }

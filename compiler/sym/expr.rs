@@ -11,7 +11,14 @@ pub struct Sym(pub u32);
 
 /// A canonical integer expression. Copying is free; equality is pointer equality, which is structural equality.
 #[derive(Copy, Clone)]
-pub struct Dim(&'static Node);
+pub struct Dim(&'static Interned);
+
+/// A node and its structural hash, computed once from the hashes of its parts.
+#[derive(PartialEq, Eq)]
+struct Interned {
+    hash: u64,
+    node: Node,
+}
 
 /// Coefficient times a sorted product of atoms.
 pub type Term = (i64, Vec<Atom>);
@@ -53,15 +60,25 @@ pub enum View {
     Overflow,
 }
 
-static INTERNER: LazyLock<Mutex<HashSet<&'static Node>>> = LazyLock::new(|| Mutex::new(HashSet::new()));
+impl Hash for Interned {
+    fn hash<H: Hasher>(&self, h: &mut H) {
+        h.write_u64(self.hash);
+    }
+}
+
+static INTERNER: LazyLock<Mutex<HashSet<&'static Interned>>> = LazyLock::new(|| Mutex::new(HashSet::new()));
 
 impl Dim {
     pub(super) fn intern(node: Node) -> Dim {
+        // The default hasher with its fixed keys: the same in every process.
+        let mut h = std::hash::DefaultHasher::new();
+        node.hash(&mut h);
+        let node = Interned { hash: h.finish(), node };
         let mut set = INTERNER.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(n) = set.get(&node) {
             return Dim(n);
         }
-        let n: &'static Node = Box::leak(Box::new(node));
+        let n: &'static Interned = Box::leak(Box::new(node));
         set.insert(n);
         Dim(n)
     }
@@ -85,7 +102,7 @@ impl Dim {
     }
     /// The canonical form.
     pub fn view(self) -> View {
-        match self.0 {
+        match &self.0.node {
             Node::Overflow => View::Overflow,
             Node::Poly { terms, constant } if terms.is_empty() => View::Const(*constant),
             Node::Poly { terms, constant } => View::Sum { terms, constant: *constant },
@@ -255,7 +272,7 @@ impl PartialEq for Dim {
 impl Eq for Dim {}
 impl Hash for Dim {
     fn hash<H: Hasher>(&self, h: &mut H) {
-        self.0.hash(h);
+        h.write_u64(self.0.hash);
     }
 }
 impl PartialOrd for Dim {
@@ -268,7 +285,7 @@ impl Ord for Dim {
         if self == o {
             return Ordering::Equal;
         }
-        match (self.0, o.0) {
+        match (&self.0.node, &o.0.node) {
             (Node::Overflow, _) => Ordering::Greater,
             (_, Node::Overflow) => Ordering::Less,
             (Node::Poly { terms: a, constant: c }, Node::Poly { terms: b, constant: d }) => a.cmp(b).then(c.cmp(d)),

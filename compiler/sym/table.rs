@@ -198,6 +198,16 @@ impl SymTable {
         if x == y {
             return;
         }
+        // min(c, s) = s says s <= c: a bound, checked with the parameter itself.
+        for (m, s) in [(x, y), (y, x)] {
+            if let (Some((inner, c)), Some(p)) = (super::broadcast::clipped_to(m), s.as_sym())
+                && inner == s
+                && matches!(self.kind(p), SymKind::Param | SymKind::Unnamed)
+            {
+                self.set_range(p, Range { lo: None, hi: Some(c) });
+                return;
+            }
+        }
         self.condition(Condition::Equal(a, b));
         let fact = match (x.as_sym(), y.as_sym()) {
             (Some(s), Some(t)) if s < t => Some((t, x)),
