@@ -40,6 +40,12 @@ pub const GRAPH_PASSES: &[GraphPass] = &[
 /// Nest passes in order.
 pub const NEST_PASSES: &[NestPass] = &[
     NestPass { name: "drop_dead_kernels", level: OptLevel::O0, run: |m, _| passes::nest::dead::run(m) },
+    NestPass { name: "inline_elementwise", level: OptLevel::O1, run: |m, _| passes::nest::inline::identity(m) },
+    NestPass { name: "fold_constants", level: OptLevel::O1, run: |m, _| passes::nest::fold::run(m) },
+    NestPass { name: "fuse_epilogues", level: OptLevel::O1, run: |m, _| passes::nest::epilogue::run(m) },
+    NestPass { name: "inline_producers", level: OptLevel::O1, run: |m, _| passes::nest::inline::general(m) },
+    NestPass { name: "choose_layouts", level: OptLevel::O2, run: |m, _| passes::nest::layout::run(m) },
+    NestPass { name: "schedule", level: OptLevel::O2, run: passes::nest::schedule::run },
     NestPass { name: "place_memory", level: OptLevel::O0, run: |m, _| passes::nest::place::run(m) },
 ];
 

@@ -39,6 +39,7 @@
 //! Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and sizes).
 
 pub mod build;
+pub mod print;
 
 
 

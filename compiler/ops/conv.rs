@@ -180,24 +180,29 @@ impl Operator for Conv {
         let depth: Vec<Dim> = dw[1..].to_vec();
         let ty = cx.elem(y).compute();
         let bias = cx.input_opt(2);
+        // Groups are a loop of their own: weights and input share it, and it divides nothing.
+        let mut out = vec![dy[0], Dim::constant(g), per_group];
+        out.extend_from_slice(&dy[2..]);
         cx.kernel(|k| {
-            k.nest(LoopKind::Par, &dy, |k, o| {
+            k.nest(LoopKind::Par, &out, |k, o| {
+                let (group, oc) = (o[1], o[1] * per_group + o[2]);
                 let acc = k.acc(Expr::num(ty, 0.0));
                 k.nest(LoopKind::Seq, &depth, |k, r| {
-                    let channel = if g == 1 { r[0] } else { o[1].floor_div(per_group) * dw[1] + r[0] };
-                    let mut at = vec![o[0], channel];
-                    at.extend(axes.iter().enumerate().map(|(i, a)| o[2 + i] * a.stride + r[1 + i] * a.dilation));
-                    let mut wt = vec![o[1]];
+                    let mut at = vec![o[0], group * dw[1] + r[0]];
+                    at.extend(axes.iter().enumerate().map(|(i, a)| o[3 + i] * a.stride + r[1 + i] * a.dilation));
+                    let mut wt = vec![oc];
                     wt.extend_from_slice(r);
                     let (a, b) = (k.load(src, &at), k.load(w, &wt));
                     k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
                 });
                 let v = Expr::acc(acc);
                 let v = match bias {
-                    Some(b) => v + k.load(b, &[o[1]]),
+                    Some(b) => v + k.load(b, &[oc]),
                     None => v,
                 };
-                k.store(y, o, v);
+                let mut to = vec![o[0], oc];
+                to.extend_from_slice(&o[3..]);
+                k.store(y, &to, v);
             });
         });
         Ok(())

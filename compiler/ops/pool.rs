@@ -76,6 +76,9 @@ impl Operator for Pool {
         if window.as_ref().is_some_and(|w| w.kernel.is_none()) {
             return a.error(format!("{} needs the attribute kernel_shape", a.op())).fail();
         }
+        if window.as_ref().and_then(|w| w.pads.as_ref()).is_some_and(|p| p.iter().any(|p| *p < 0)) {
+            return a.error("attribute \"pads\" has a value below 0").fail();
+        }
         let column_major = kind == Kind::Max && !global && a.flag("storage_order", false)?;
         Ok(Pool { kind, window, ceil, indices: kind == Kind::Max && !global && a.n_outputs() > 1, column_major })
     }

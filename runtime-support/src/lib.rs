@@ -1,1 +1,22 @@
-//! x
+//! Optional helpers around code that onnxc generates. Generated objects need nothing of this: it is for programs that
+//! want a ready-made thread pool, a mapped weights file, or to drive a model through its metadata without knowing it
+//! at compile time (tests, tools, other languages).
+//!
+//! * [`abi`]: the C ABI of generated code, mirrored.
+//! * [`pool`]: a thread pool that serves as `parallel_for`; from C as well (`include/onnxc_runtime.h`; build the
+//!   library with `cargo rustc -p onnxc-runtime --release --crate-type staticlib`).
+//! * [`weights`]: maps `<m>.weights`.
+//! * [`model`]: calls any model through its `<m>_model`.
+//! * [`buffer`]: aligned memory for workspaces and outputs.
+
+pub mod abi;
+pub mod buffer;
+pub mod model;
+pub mod pool;
+pub mod weights;
+
+pub use abi::Status;
+pub use buffer::{Buffer, Workspace};
+pub use model::{Dim, Model, OutTensor, TensorInfo};
+pub use pool::{Exec, Pool};
+pub use weights::{Weights, WeightsError};

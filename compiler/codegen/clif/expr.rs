@@ -302,6 +302,9 @@ impl Emit<'_, '_> {
         if v.vec || !vec {
             return v;
         }
+        if let Some(x) = self.scopes.iter().rev().find_map(|s| s.splats.get(&v.v)) {
+            return Val { v: *x, ty: v.ty, vec: true };
+        }
         let (t, x) = match v.ty {
             ElemType::F32 => (F32X4, v.v),
             ElemType::Bool => {
@@ -310,7 +313,11 @@ impl Emit<'_, '_> {
             }
             _ => (I32X4, v.v),
         };
-        Val { v: self.b.ins().splat(t, x), ty: v.ty, vec: true }
+        let wide = self.b.ins().splat(t, x);
+        if let Some(s) = self.scopes.last_mut() {
+            s.splats.insert(v.v, wide);
+        }
+        Val { v: wide, ty: v.ty, vec: true }
     }
     pub fn level(&mut self, a: Val, b: Val) -> (Val, Val) {
         let vec = a.vec || b.vec;

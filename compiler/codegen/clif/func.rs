@@ -45,6 +45,7 @@ pub(super) struct Scope {
     pub dims: HashMap<Dim, Value>,
     pub ptrs: HashMap<(Buf, Dim), Value>,
     pub loads: HashMap<(Buf, Dim, bool), Value>,
+    pub splats: HashMap<Value, Value>,
     pub syms: Vec<Sym>,
 }
 

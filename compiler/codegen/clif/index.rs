@@ -41,6 +41,10 @@ impl Emit<'_, '_> {
     /// The value of a dim.
     pub fn dim(&mut self, d: Dim) -> Result<Value> {
         let d = self.at_lane(self.substituted(d));
+        self.emit_dim(d)
+    }
+    /// The value of a dim in which nothing is left to be put in.
+    fn emit_dim(&mut self, d: Dim) -> Result<Value> {
         if let Some(c) = d.as_const() {
             return Ok(self.b.ins().iconst(I64, c));
         }
@@ -98,7 +102,7 @@ impl Emit<'_, '_> {
                 let min = matches!(a, Atom::Min(_));
                 let mut best: Option<Value> = None;
                 for d in v {
-                    let x = self.dim(*d)?;
+                    let x = self.emit_dim(*d)?;
                     best = Some(match best {
                         None => x,
                         Some(b) if min => self.b.ins().smin(b, x),
@@ -118,7 +122,7 @@ impl Emit<'_, '_> {
         if let Some(v) = self.scopes.iter().rev().find_map(|s| s.dims.get(&key)) {
             return Ok(*v);
         }
-        let a = self.dim(x)?;
+        let a = self.emit_dim(x)?;
         let nonneg = self.m.syms.is_nonneg(x);
         let v = match y.as_const() {
             Some(c) if c > 0 && c & (c - 1) == 0 => {
@@ -139,7 +143,7 @@ impl Emit<'_, '_> {
                 }
             }
             _ => {
-                let d = self.dim(y)?;
+                let d = self.emit_dim(y)?;
                 let q = if nonneg && self.m.syms.is_nonneg(y) { self.b.ins().udiv(a, d) } else { self.floor_quotient(a, d) };
                 if quotient {
                     q
@@ -190,7 +194,7 @@ impl Emit<'_, '_> {
                 None => self.split_nonlinear(linear, inner),
             };
             let base = self.pointer(storage, rest, size)?;
-            let d = self.dim(own * i64::from(size))?;
+            let d = self.emit_dim(own * i64::from(size))?;
             (base, Ok(d))
         };
         let v = match offset {

@@ -1,4 +1,13 @@
-//! Passes over the nest IR.
+//! Passes over the nest IR. `inline`, `epilogue` and `fold` fuse, `layout` and `schedule` (with `contract` and `lanes`)
+//! decide loops, vectors and memory order, `place` decides memory. `shape` is what they share.
 
+pub mod contract;
 pub mod dead;
+pub mod epilogue;
+pub mod fold;
+pub mod inline;
+pub mod lanes;
+pub mod layout;
 pub mod place;
+pub mod schedule;
+pub mod shape;

@@ -1,0 +1,157 @@
+//! inline_producers: a map kernel's expression takes the place of the loads of its result.
+//!
+//! Two rounds. `identity` joins chains of elementwise kernels (the consumer reads exactly its own position), so that a
+//! whole activation becomes one map, which the epilogue pass then hangs onto a contraction. `general` follows index
+//! remappings (transposes, slices, padding, broadcasts) into any kernel, where recomputing is cheaper than a buffer.
+
+use super::shape::{Map, Uses, as_map, instance, is_plain, is_temp, through_view};
+use crate::diag::Result;
+use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, UnOp, visit};
+use crate::sym::Sym;
+use std::collections::HashMap;
+
+/// Largest expression that a fused kernel may grow to.
+const MAX_SIZE: usize = 160;
+
+/// First round.
+pub fn identity(m: &mut Module) -> Result<()> {
+    run(m, true)
+}
+
+/// Second round.
+pub fn general(m: &mut Module) -> Result<()> {
+    run(m, false)
+}
+
+fn run(m: &mut Module, only_identity: bool) -> Result<()> {
+    let uses = Uses::new(m);
+    let mut gone: Vec<Kernel> = vec![];
+    // Producers in order: what is inlined has its own producers inlined already.
+    for k in uses.order.clone() {
+        let Some(map) = as_map(&m.kernels[k].body) else { continue };
+        if !is_temp(m, map.buf) || uses.writers(map.buf) != [k] {
+            continue;
+        }
+        let Some(cover) = map.cover(m) else { continue };
+        // Readers may have changed through earlier inlining: look again.
+        let readers: Vec<Kernel> = uses.order.iter().copied().filter(|r| !gone.contains(r) && reads(m, *r, map.buf)).collect();
+        if readers.is_empty() || readers.iter().any(|r| !accepts(m, *r, &map, readers.len(), only_identity)) {
+            continue;
+        }
+        for r in readers {
+            let body = std::mem::take(&mut m.kernels[r].body);
+            let body = body.into_iter().map(|s| replace_loads(m, s, &map, &cover)).collect();
+            m.kernels[r].body = body;
+        }
+        gone.push(k);
+    }
+    m.driver.retain(|s| !matches!(s, Stmt::Call(k) if gone.contains(k)));
+    Ok(())
+}
+
+fn reads(m: &Module, k: Kernel, b: Buf) -> bool {
+    visit::loads(&m.kernels[k].body).into_iter().any(|l| m.storage(l) == b)
+}
+
+fn replace_loads(m: &mut Module, s: Stmt, map: &Map, cover: &[Option<Sym>]) -> Stmt {
+    s.map_exprs(&mut |e| {
+        e.rewrite(&mut |e| match e {
+            Expr::Load { buf, at } if m.storage(buf) == map.buf => {
+                let at = through_view(m, buf, &at, map.buf);
+                let subst: HashMap<Sym, crate::sym::Dim> = cover.iter().zip(&at).filter_map(|(s, d)| s.map(|s| (s, *d))).collect();
+                instance(m, &map.value, &|s| subst.get(&s).copied())
+            }
+            e => e,
+        })
+    })
+}
+
+/// How costly an expression is to compute again.
+enum Cost {
+    /// One load, elsewhere.
+    Remap,
+    /// A few cheap operations.
+    Cheap,
+    Dear,
+}
+
+fn cost(e: &Expr) -> Cost {
+    if let Expr::Load { .. } = e {
+        return Cost::Remap;
+    }
+    let mut dear = false;
+    e.walk(&mut |e| {
+        dear |= match e {
+            Expr::Un(op, _) => !matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Not | UnOp::IsNan | UnOp::IsInf | UnOp::Floor | UnOp::Ceil),
+            Expr::Bin(op, ..) => matches!(op, crate::nest::BinOp::Div | crate::nest::BinOp::Pow | crate::nest::BinOp::Rem | crate::nest::BinOp::Mod),
+            Expr::With { .. } => true,
+            _ => false,
+        }
+    });
+    if dear || e.size() > 12 { Cost::Dear } else { Cost::Cheap }
+}
+
+/// Whether reader `r` may compute `map` itself.
+fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bool) -> bool {
+    let body = &m.kernels[r].body;
+    let consumer = as_map(body);
+    let loads = accesses(m, body, map.buf);
+    let size: usize = {
+        let mut n = 0;
+        visit::walk(body, &mut |s| n += s.expr().map_or(0, Expr::size));
+        n
+    };
+    let grown = size + loads.len() * map.value.size();
+    if grown > MAX_SIZE {
+        return false;
+    }
+    if only_identity {
+        let Some(c) = consumer else { return false };
+        let same = loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).iter().zip(&m.bufs[map.buf].dims).all(|(i, d)| d.as_const() == Some(1) || i.as_sym().is_some()));
+        let whole = crate::sym::Dim::product(c.loops.iter().map(|l| l.1)) == crate::sym::Dim::product(map.loops.iter().map(|l| l.1));
+        // Storing what a loop-free remap reads would only move it; padding and slices stay for the second round.
+        return same && whole && (n_readers == 1 || matches!(cost(&map.value), Cost::Remap)) && c.cover(m).is_some();
+    }
+    let in_loop = loads_under_seq(m, body, map.buf);
+    let contraction = super::contract::is_contraction(body);
+    let indices_plain = loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).iter().all(|d| is_plain(*d)));
+    match cost(&map.value) {
+        Cost::Remap => {
+            // A constant's rearrangement is packing; anything else must keep inner loops free of divisions.
+            let constant = matches!(&map.value, Expr::Load { buf, .. } if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)));
+            let inner = matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(*d)));
+            indices_plain && inner && (constant || !contraction || reaches_plainly(map))
+        }
+        _ if contraction => false,
+        Cost::Cheap => indices_plain && (n_readers == 1 || map.value.size() <= 6) && (!in_loop || map.value.size() <= 8),
+        Cost::Dear => indices_plain && n_readers == 1 && !in_loop && consumer.is_some_and(|c| crate::sym::Dim::product(c.loops.iter().map(|l| l.1)) == crate::sym::Dim::product(map.loops.iter().map(|l| l.1))),
+    }
+}
+
+/// A remap that only permutes: what was a unit stride stays one somewhere.
+fn reaches_plainly(map: &Map) -> bool {
+    matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| d.as_sym().is_some() || d.as_const().is_some() || is_plain(*d)))
+}
+
+fn accesses(m: &Module, body: &[Stmt], b: Buf) -> Vec<(Buf, Vec<crate::sym::Dim>)> {
+    let mut out = vec![];
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::Load { buf, at } = e
+            && m.storage(*buf) == b
+        {
+            out.push((*buf, at.clone()));
+        }
+    });
+    out
+}
+
+/// True if the buffer is read inside a sequential loop: its elements may be read several times.
+fn loads_under_seq(m: &Module, body: &[Stmt], b: Buf) -> bool {
+    let mut hit = false;
+    visit::walk(body, &mut |s| {
+        if let Stmt::For { kind: LoopKind::Seq, body, .. } = s {
+            hit |= visit::loads(body).into_iter().any(|l| m.storage(l) == b);
+        }
+    });
+    hit
+}

@@ -1,0 +1,507 @@
+//! Vectors for everything but contractions: maps, pooling, depthwise convolutions along the contiguous dimension of the
+//! result; rows (softmax, normalization, reductions) along the contiguous dimension of what they read.
+
+use super::shape::{ParNest, peel, wrap};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, visit};
+use crate::sym::{Dim, Sym};
+use crate::tensor::{ConstData, ElemType, consts::Remap};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Element offset of an access in memory.
+pub fn linear(m: &Module, buf: Buf, at: &[Dim]) -> Dim {
+    let d = &m.bufs[buf];
+    let order: Vec<usize> = match &d.layout {
+        Layout::RowMajor => (0..d.dims.len()).collect(),
+        Layout::Permuted(p) => p.clone(),
+    };
+    order.iter().fold(Dim::constant(0), |s, i| s * d.dims[*i] + at[*i])
+}
+
+/// How far an access moves with a variable, in elements.
+pub fn stride(m: &Module, buf: Buf, at: &[Dim], s: Sym) -> Option<i64> {
+    linear(m, buf, at).linear_in(s)?.0.as_const()
+}
+
+/// The loop variable along which a store runs through memory element by element.
+pub fn unit_stride_var(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -> Option<Sym> {
+    loops.iter().rev().map(|l| l.0).find(|s| stride(m, buf, at, *s) == Some(1))
+}
+
+/// Schedules one kernel: loop order, vectors, work estimate.
+pub fn schedule(m: &mut Module, k: Kernel) {
+    let nest = peel(&m.kernels[k].body);
+    let ops: usize = {
+        let mut n = 0;
+        visit::walk(&nest.body, &mut |s| n += s.expr().map_or(0, Expr::size));
+        n
+    };
+    let mut inner = Dim::constant(1);
+    visit::walk(&nest.body, &mut |s| {
+        if let Stmt::For { lo, hi, .. } = s {
+            inner = inner * (*hi - *lo).max(1);
+        }
+    });
+    m.kernels[k].work = Dim::product(nest.loops.iter().map(|l| l.1)) * inner * ops.div_ceil(4).max(1) as i64;
+    let body = match along_result(m, &nest) {
+        Some(b) => b,
+        None => {
+            let body = rows(m, &nest.body);
+            let mut loops = nest.loops.clone();
+            order_loops(m, &nest, &mut loops);
+            wrap(&loops, body)
+        }
+    };
+    m.kernels[k].body = body;
+}
+
+fn first_store(body: &[Stmt]) -> Option<(Buf, Vec<Dim>)> {
+    let mut found = None;
+    visit::walk(body, &mut |s| {
+        if let Stmt::Store { buf, at, .. } = s
+            && found.is_none()
+        {
+            found = Some((*buf, at.clone()));
+        }
+    });
+    found
+}
+
+/// Outermost the largest step through the result's memory.
+fn order_loops(m: &Module, nest: &ParNest, loops: &mut [(Sym, Dim)]) {
+    let Some((buf, at)) = first_store(&nest.body) else { return };
+    let d = &m.bufs[buf];
+    let order: Vec<usize> = match &d.layout {
+        Layout::RowMajor => return,
+        Layout::Permuted(p) => p.clone(),
+    };
+    let place = |s: Sym| order.iter().position(|i| at[*i].contains(s)).unwrap_or(0);
+    loops.sort_by_key(|l| place(l.0));
+}
+
+/// Vectorises along the result's contiguous dimension.
+fn along_result(m: &mut Module, nest: &ParNest) -> Option<Vec<Stmt>> {
+    let (buf, at) = first_store(&nest.body)?;
+    let mut loops = nest.loops.clone();
+    order_loops(m, nest, &mut loops);
+    let mut nest = ParNest { loops, body: nest.body.clone() };
+    let mut var = unit_stride_var(m, buf, &at, &nest.loops)?;
+    if let Some(v) = collapse(m, &mut nest, var) {
+        var = v;
+    }
+    let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
+    if extent.as_const().is_some_and(|c| c < 4) || !suits(m, &nest.body, var) {
+        return None;
+    }
+    relayout_constants(m, &mut nest.body, var);
+    let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
+    let zero = Dim::constant(0);
+    let has_loops = nest.body.iter().any(|s| matches!(s, Stmt::For { .. }));
+    let has_acc = nest.body.iter().any(|s| matches!(s, Stmt::Acc { .. }));
+    let mut out = vec![];
+    if !has_loops && !has_acc {
+        // A plain map: one vector loop.
+        let whole = extent.floor_div(4) * 4;
+        out.push(Stmt::For { kind: LoopKind::Vec(4), var, lo: zero, hi: whole, body: nest.body.clone() });
+        if extent.modulo(4).as_const() != Some(0) {
+            let (tail, v) = renamed(m, &nest.body, var, whole, extent);
+            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: whole, hi: extent, body: tail });
+        }
+    } else {
+        let lets = nest.body.iter().any(|s| matches!(s, Stmt::Let { .. }));
+        let mut u = 1;
+        for c in [4, 2] {
+            if u == 1 && !lets && extent.as_const().is_some_and(|e| e % (4 * c) == 0) {
+                u = c;
+            }
+        }
+        let step = 4 * u;
+        let blocks = extent.floor_div(step);
+        let b = m.syms.loop_var("c", zero, blocks);
+        let body = in_lanes(m, &nest.body, var, Dim::sym(b) * step, u);
+        out.push(Stmt::For { kind: LoopKind::Par, var: b, lo: zero, hi: blocks, body });
+        if extent.modulo(step).as_const() != Some(0) {
+            let (tail, v) = renamed(m, &nest.body, var, blocks * step, extent);
+            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: blocks * step, hi: extent, body: tail });
+        }
+    }
+    m.syms.set_loop_range(var, zero, extent);
+    Some(wrap(&others, out))
+}
+
+/// Joins the loops outside `var` with it while every access runs on through memory.
+fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<Sym> {
+    if nest.loops.last().map(|l| l.0) != Some(var) {
+        return None;
+    }
+    let mut joined = None;
+    while nest.loops.len() >= 2 {
+        let ((outer, oe), (inner, ie)) = (nest.loops[nest.loops.len() - 2], nest.loops[nest.loops.len() - 1]);
+        let v = m.syms.loop_var("i", Dim::constant(0), oe * ie);
+        let sub = |d: Dim| {
+            d.subst(&mut |s| {
+                let x = Dim::sym(v);
+                if s == outer { Some(x.floor_div(ie)) } else if s == inner { Some(x.modulo(ie)) } else { None }
+            })
+        };
+        let mut ok = true;
+        let mut check = |buf: Buf, at: &[Dim]| {
+            if at.iter().any(|d| d.contains(outer) || d.contains(inner)) {
+                let at: Vec<Dim> = at.iter().map(|d| sub(*d)).collect();
+                ok &= linear(m, buf, &at).linear_in(v).is_some();
+            }
+        };
+        visit::walk(&nest.body, &mut |s| {
+            if let Stmt::Store { buf, at, .. } = s {
+                check(*buf, at);
+            }
+        });
+        let mut other = false;
+        visit::walk_exprs(&nest.body, &mut |e| match e {
+            Expr::Load { buf, at } => check(*buf, at),
+            Expr::Index(d) | Expr::With { extent: d, .. } => other |= d.contains(outer) || d.contains(inner),
+            _ => {}
+        });
+        if !ok || other {
+            break;
+        }
+        nest.body = std::mem::take(&mut nest.body).into_iter().map(|s| s.map_dims(&mut |d| sub(d))).collect();
+        nest.loops.truncate(nest.loops.len() - 2);
+        // Memory order: the subscripts come back as one linear position when addresses are made.
+        nest.loops.push((v, oe * ie));
+        joined = Some(v);
+    }
+    joined
+}
+
+/// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise.
+fn suits(m: &Module, body: &[Stmt], var: Sym) -> bool {
+    let (mut good, mut bad) = (0, 0);
+    let mut fits = true;
+    visit::walk(body, &mut |s| match s {
+        Stmt::For { lo, hi, .. } => fits &= !lo.contains(var) && !hi.contains(var),
+        Stmt::Store { buf, at, .. } => {
+            fits &= m.bufs[*buf].ty.bits() == 32 || matches!(m.bufs[*buf].ty, ElemType::F16 | ElemType::BF16 | ElemType::Bool | ElemType::U8 | ElemType::I8);
+            if stride(m, *buf, at, var) != Some(1) {
+                bad += 1;
+            }
+        }
+        Stmt::Acc { reg, .. } => fits &= matches!(m.regs[*reg].ty, ElemType::F32 | ElemType::I32),
+        Stmt::If { .. } | Stmt::While { .. } | Stmt::Check { .. } => fits = false,
+        Stmt::Let { value, .. } => fits &= matches!(m.type_of(value), ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool),
+        _ => {}
+    });
+    visit::walk(body, &mut |s| {
+        if let (Some(e), true) = (s.expr(), !matches!(s, Stmt::For { .. })) {
+            fits &= matches!(m.type_of(e), ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool);
+        }
+    });
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::Load { buf, at } = e {
+            match stride(m, *buf, at, var) {
+                Some(0 | 1) if m.bufs[*buf].ty.bits() == 32 => good += 1,
+                _ if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)) => good += 1,
+                _ => bad += 1,
+            }
+        }
+    });
+    fits && good >= bad
+}
+
+/// Small constants that are read across the vector direction are stored again so that they run along it.
+fn relayout_constants(m: &mut Module, body: &mut Vec<Stmt>, var: Sym) {
+    let mut again: HashMap<Buf, Buf> = HashMap::new();
+    let mut moved = |m: &mut Module, buf: Buf, at: &[Dim]| -> Option<(Buf, Vec<Dim>)> {
+        let Place::Const(c) = &m.bufs[buf].place else { return None };
+        if stride(m, buf, at, var).is_some_and(|s| s == 0 || s == 1) || m.bufs[buf].layout != Layout::RowMajor {
+            return None;
+        }
+        let with: Vec<usize> = (0..at.len()).filter(|i| at[*i].contains(var)).collect();
+        let [d] = with.as_slice() else { return None };
+        let mut perm: Vec<usize> = (0..at.len()).filter(|i| i != d).collect();
+        perm.push(*d);
+        let to: Vec<Dim> = perm.iter().map(|i| at[*i]).collect();
+        if let Some(b) = again.get(&buf) {
+            return Some((*b, to));
+        }
+        let dims: Vec<i64> = perm.iter().map(|i| c.dims()[*i]).collect();
+        let coeff = (0..at.len()).map(|i| perm.iter().map(|p| i64::from(*p == i)).collect()).collect();
+        let data = ConstData::remap(c.clone(), Remap { dims, offset: vec![0; at.len()], coeff })?;
+        let name = m.bufs[buf].name.clone();
+        let b = m.constant(name, Arc::new(data));
+        again.insert(buf, b);
+        Some((b, to))
+    };
+    *body = std::mem::take(body)
+        .into_iter()
+        .map(|s| {
+            s.map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match e {
+                    Expr::Load { buf, at } => match moved(m, buf, &at) {
+                        Some((buf, at)) => Expr::Load { buf, at },
+                        None => Expr::Load { buf, at },
+                    },
+                    e => e,
+                })
+            })
+        })
+        .collect();
+}
+
+/// A copy of a body with registers of its own and another variable.
+fn renamed(m: &mut Module, body: &[Stmt], var: Sym, lo: Dim, hi: Dim) -> (Vec<Stmt>, Sym) {
+    let v = m.syms.loop_var(&m.syms.name(var).to_owned(), lo, hi);
+    let body = fresh_regs(m, body);
+    (body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect(), v)
+}
+
+fn fresh_regs(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
+    let mut map: HashMap<Reg, Reg> = HashMap::new();
+    let mut note = |m: &mut Module, r: Reg| {
+        let ty = m.regs[r].ty;
+        map.entry(r).or_insert_with(|| m.reg(ty));
+    };
+    visit::walk(body, &mut |s| {
+        if let Stmt::Let { reg, .. } | Stmt::Acc { reg, .. } = s {
+            note(m, *reg);
+        }
+    });
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::Let { reg, .. } = e {
+            note(m, *reg);
+        }
+    });
+    let get = |r: Reg| *map.get(&r).unwrap_or(&r);
+    rename_loops(m, body.to_vec())
+        .into_iter()
+        .map(|s| {
+            map_regs(s, &get).map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match e {
+                    Expr::Reg(r) => Expr::Reg(get(r)),
+                    Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
+                    Expr::Horizontal { op, reg, at } => Expr::Horizontal { op, reg: get(reg), at },
+                    Expr::Let { reg, value, body } => Expr::Let { reg: get(reg), value, body },
+                    e => e,
+                })
+            })
+        })
+        .collect()
+}
+
+fn map_regs(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
+    let list = |v: Vec<Stmt>| v.into_iter().map(|s| map_regs(s, get)).collect::<Vec<_>>();
+    match s {
+        Stmt::Let { reg, value } => Stmt::Let { reg: get(reg), value },
+        Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg: get(reg), lanes, shape, init },
+        Stmt::Set { reg, at, value } => Stmt::Set { reg: get(reg), at, value },
+        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
+        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
+        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
+        s => s,
+    }
+}
+
+/// Inner loops get variables of their own: every symbol has one definition.
+fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
+    body.into_iter()
+        .map(|s| match s {
+            Stmt::For { kind, var, lo, hi, body } => {
+                let v = m.syms.loop_var(&m.syms.name(var).to_owned(), lo, hi);
+                let body = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
+                Stmt::For { kind, var: v, lo, hi, body: rename_loops(m, body) }
+            }
+            s => s,
+        })
+        .collect()
+}
+
+/// The body for `4 * u` neighbouring values of `var` from `base` on: accumulators get lanes, straight statements a
+/// vector loop each.
+fn in_lanes(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64) -> Vec<Stmt> {
+    let accs: Vec<Reg> = {
+        let mut v = vec![];
+        visit::walk(body, &mut |s| {
+            if let Stmt::Acc { reg, .. } = s {
+                v.push(*reg);
+            }
+        });
+        v
+    };
+    lanes_of(m, body, var, base, u, &accs)
+}
+
+fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64, accs: &[Reg]) -> Vec<Stmt> {
+    let mut out = vec![];
+    let mut straight: Vec<Stmt> = vec![];
+    let flush = |m: &mut Module, straight: &mut Vec<Stmt>, out: &mut Vec<Stmt>| {
+        if straight.is_empty() {
+            return;
+        }
+        let zero = Dim::constant(0);
+        let (i, l) = (m.syms.loop_var("u", zero, Dim::constant(u)), m.syms.loop_var("l", zero, Dim::constant(4)));
+        let here = base + Dim::sym(i) * 4 + l;
+        let index = |at: Vec<Dim>| if u > 1 && at.is_empty() { vec![Dim::sym(i)] } else { at };
+        let body = straight
+            .drain(..)
+            .map(|s| {
+                let s = match s {
+                    Stmt::Set { reg, at, value } if accs.contains(&reg) => Stmt::Set { reg, at: index(at), value },
+                    s => s,
+                };
+                s.map_exprs(&mut |e| {
+                    e.rewrite(&mut |e| match e {
+                        Expr::Acc { reg, at, lane } if accs.contains(&reg) => Expr::Acc { reg, at: index(at), lane },
+                        e => e,
+                    })
+                })
+                .map_dims(&mut |d| d.subst(&mut |s| (s == var).then_some(here)))
+            })
+            .collect();
+        let vec = Stmt::For { kind: LoopKind::Vec(4), var: l, lo: zero, hi: Dim::constant(4), body };
+        out.push(if u > 1 {
+            Stmt::For { kind: LoopKind::Unroll, var: i, lo: zero, hi: Dim::constant(u), body: vec![vec] }
+        } else {
+            match vec {
+                Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == i).then_some(zero)))).collect() },
+                s => s,
+            }
+        });
+    };
+    for s in body {
+        match s {
+            Stmt::For { kind, var: v, lo, hi, body } => {
+                flush(m, &mut straight, &mut out);
+                let body = lanes_of(m, body, var, base, u, accs);
+                out.push(Stmt::For { kind: *kind, var: *v, lo: *lo, hi: *hi, body });
+            }
+            Stmt::Acc { reg, init, .. } => {
+                flush(m, &mut straight, &mut out);
+                out.push(Stmt::Acc { reg: *reg, lanes: 4, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: init.clone() });
+            }
+            s => straight.push(s.clone()),
+        }
+    }
+    flush(m, &mut straight, &mut out);
+    out
+}
+
+/// Vectorises sequential loops inside rows: stores along the row, and reductions with one accumulator a lane.
+fn rows(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
+    let mut out = vec![];
+    for s in body {
+        match s {
+            Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } if lo.as_const() == Some(0) => match row_loop(m, *var, *hi, body) {
+                Some(v) => out.extend(v),
+                None => out.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: rows(m, body) }),
+            },
+            s => out.push(s.clone()),
+        }
+    }
+    out
+}
+
+/// What combines an accumulator with each element, if that may be done in any order.
+fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
+    let Stmt::Set { reg, at, value } = s else { return None };
+    if !at.is_empty() || m.regs[*reg].ty != ElemType::F32 {
+        return None;
+    }
+    let own = |e: &Expr| matches!(e, Expr::Acc { reg: r, .. } if r == reg);
+    let free = |e: &Expr| {
+        let mut hit = false;
+        e.walk(&mut |e| hit |= own(e));
+        !hit
+    };
+    match value {
+        Expr::Bin(op @ (BinOp::Add | BinOp::Mul | BinOp::Max | BinOp::Min), a, b) if own(a) && free(b) => Some((*reg, *op)),
+        Expr::Fma(a, b, c) if own(c) && free(a) && free(b) => Some((*reg, BinOp::Add)),
+        _ => None,
+    }
+}
+
+fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt]) -> Option<Vec<Stmt>> {
+    if hi.as_const().is_some_and(|c| c < 8) || !body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Set { .. })) {
+        return None;
+    }
+    let mut reductions = vec![];
+    for s in body {
+        if let Stmt::Set { .. } = s {
+            reductions.push(reduction(s, m)?);
+        }
+    }
+    // An accumulator that changes here may be read by its own update only.
+    let mut mixed = false;
+    for s in body {
+        if let Some(e) = s.expr() {
+            e.walk(&mut |e| {
+                if let Expr::Acc { reg, .. } = e {
+                    mixed |= reductions.iter().any(|r| r.0 == *reg) && !matches!(s, Stmt::Set { reg: r, .. } if r == reg);
+                }
+            });
+        }
+    }
+    if mixed || !suits(m, body, var) {
+        return None;
+    }
+    let zero = Dim::constant(0);
+    let u = if reductions.is_empty() || body.len() > 1 || hi.as_const().is_none_or(|c| c % 16 != 0) { 1 } else { 4 };
+    let step = 4 * u;
+    let whole = hi.floor_div(step);
+    let mut out = vec![];
+    let mut lane_of: HashMap<Reg, Reg> = HashMap::new();
+    for (r, op) in &reductions {
+        let lane = m.reg(ElemType::F32);
+        let init = match op {
+            BinOp::Add => Scalar::f32(0.0),
+            BinOp::Mul => Scalar::f32(1.0),
+            BinOp::Max => Scalar::lowest(ElemType::F32),
+            _ => Scalar::highest(ElemType::F32),
+        };
+        out.push(Stmt::Acc { reg: lane, lanes: 4, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: init.into() });
+        lane_of.insert(*r, lane);
+    }
+    let q = m.syms.loop_var("q", zero, whole);
+    let get = |r: Reg| *lane_of.get(&r).unwrap_or(&r);
+    let main: Vec<Stmt> = fresh_lets(m, body)
+        .into_iter()
+        .map(|s| {
+            map_sets(s, &get).map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match e {
+                    Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
+                    e => e,
+                })
+            })
+        })
+        .collect();
+    let lanes: Vec<Reg> = lane_of.values().copied().collect();
+    let inner = lanes_of(m, &main, var, Dim::sym(q) * step, u, &lanes);
+    out.push(Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body: inner });
+    for (r, op) in &reductions {
+        let lane = lane_of[r];
+        for i in 0..u {
+            let at = if u > 1 { vec![Dim::constant(i)] } else { vec![] };
+            out.push(Stmt::Set { reg: *r, at: vec![], value: Expr::bin(*op, Expr::acc(*r), Expr::Horizontal { op: *op, reg: lane, at }) });
+        }
+    }
+    if hi.modulo(step).as_const() != Some(0) {
+        let v = m.syms.loop_var(&m.syms.name(var).to_owned(), whole * step, hi);
+        let tail = fresh_lets(m, body).into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
+        out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: whole * step, hi, body: tail });
+    }
+    Some(out)
+}
+
+/// New registers for lets, those inside expressions too; accumulators stay.
+fn fresh_lets(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
+    let kept: Vec<Reg> = body.iter().filter_map(|s| if let Stmt::Set { reg, .. } = s { Some(*reg) } else { None }).collect();
+    let fresh = fresh_regs(m, body);
+    let _ = kept;
+    fresh
+}
+
+fn map_sets(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
+    match s {
+        Stmt::Set { reg, at, value } => Stmt::Set { reg: get(reg), at, value },
+        s => s,
+    }
+}

@@ -1,0 +1,109 @@
+//! choose_layouts: images between convolutions are stored with channels innermost (NHWC), so that vectors run along
+//! output channels whatever stride, dilation or kernel a convolution has. Only temporaries that nobody views under
+//! another shape change; operators index logically and notice nothing.
+
+use super::contract;
+use super::shape::{as_map, peel};
+use crate::diag::Result;
+use crate::nest::{Buf, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::sym::{Dim, Sym};
+use std::collections::HashSet;
+
+/// Runs the pass.
+pub fn run(m: &mut Module) -> Result<()> {
+    let kernels: Vec<_> = m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
+    let mut viewed: HashSet<Buf> = HashSet::new();
+    for k in &kernels {
+        let body = &m.kernels[*k].body;
+        for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
+            if m.storage(b) != b {
+                viewed.insert(m.storage(b));
+            }
+        }
+    }
+    let may = |m: &Module, b: Buf| matches!(m.bufs[b].place, Place::Temp) && (3..=5).contains(&m.bufs[b].dims.len()) && (!viewed.contains(&b) || spatial_is_one(m, b));
+    let mut chosen: HashSet<Buf> = HashSet::new();
+    for k in &kernels {
+        chosen.extend(images(&m.kernels[*k].body).into_iter().filter(|b| may(m, *b)));
+    }
+    // Elementwise neighbours follow.
+    loop {
+        let before = chosen.len();
+        for k in &kernels {
+            let body = &m.kernels[*k].body;
+            let Some(map) = as_map(body) else { continue };
+            let group: Vec<Buf> = accesses(body).into_iter().filter(|(_, at)| aligned(at, &map.at)).map(|(b, _)| b).chain([map.buf]).filter(|b| may(m, *b)).collect();
+            if group.iter().any(|b| chosen.contains(b)) {
+                chosen.extend(group);
+            }
+        }
+        if chosen.len() == before {
+            break;
+        }
+    }
+    for b in chosen {
+        let rank = m.bufs[b].dims.len();
+        let mut p = vec![0];
+        p.extend(2..rank);
+        p.push(1);
+        m.bufs[b].layout = Layout::Permuted(p);
+    }
+    Ok(())
+}
+
+/// [N, C, 1, 1] is the same memory either way.
+fn spatial_is_one(m: &Module, b: Buf) -> bool {
+    m.bufs[b].dims[2..].iter().all(|d| d.as_const() == Some(1))
+}
+
+fn accesses(body: &[Stmt]) -> Vec<(Buf, Vec<Dim>)> {
+    let mut out = vec![];
+    visit::walk_exprs(body, &mut |e| {
+        if let crate::nest::Expr::Load { buf, at } = e {
+            out.push((*buf, at.clone()));
+        }
+    });
+    out
+}
+
+/// The same variables in the same dimensions.
+fn aligned(a: &[Dim], b: &[Dim]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.syms().is_subset(&y.syms()) || y.syms().is_subset(&x.syms()))
+}
+
+/// Buffers that a convolution or pooling kernel reads and writes as images.
+fn images(body: &[Stmt]) -> Vec<Buf> {
+    let nest = peel(body);
+    let mut seq: Vec<Sym> = vec![];
+    visit::walk(&nest.body, &mut |s| {
+        if let Stmt::For { kind: LoopKind::Seq, var, .. } = s {
+            seq.push(*var);
+        }
+    });
+    if seq.is_empty() {
+        return vec![];
+    }
+    let reduces = |d: &Dim| seq.iter().any(|s| d.contains(*s));
+    let moves = |d: &Dim| nest.loops.iter().any(|l| d.contains(l.0));
+    // A window slides: a spatial subscript has both a loop and a reduction variable. Or all spatial dims are reduced.
+    let window = |at: &[Dim]| at.len() >= 3 && at[2..].iter().any(|d| reduces(d) && moves(d));
+    let global = |at: &[Dim]| at.len() >= 3 && !reduces(&at[1]) && !reduces(&at[0]) && at[2..].iter().all(|d| reduces(d) && !moves(d) || d.as_const() == Some(0));
+    // 1x1: the channel is reduced, the rest only moves.
+    let pointwise = |at: &[Dim]| at.len() >= 3 && reduces(&at[1]) && !moves(&at[1]) && at[2..].iter().all(|d| !reduces(d));
+    let single = contract::operands(body);
+    let mut out = vec![];
+    let mut image = false;
+    for (b, at) in accesses(body) {
+        let weights = single.as_ref().is_some_and(|(_, _, w, _)| *w == b);
+        if !weights && (window(&at) || pointwise(&at) && single.is_some() || global(&at) && single.is_none()) {
+            image = true;
+            out.push(b);
+        }
+    }
+    if image {
+        out.extend(visit::stores(body));
+        // Residuals and scales in the epilogue.
+        out.extend(accesses(body).into_iter().filter(|(b, at)| at.len() >= 3 && !at.iter().any(reduces) && !single.as_ref().is_some_and(|(_, _, w, _)| w == b)).map(|x| x.0));
+    }
+    out
+}

@@ -1,0 +1,19 @@
+//! schedule: tiles for contractions, vectors for the rest (stage Scheduled).
+
+use super::{contract, lanes};
+use crate::diag::Result;
+use crate::nest::{Module, Stage, Stmt};
+use crate::target::Target;
+
+/// Runs the pass.
+pub fn run(m: &mut Module, target: &Target) -> Result<()> {
+    let facts = target.facts();
+    let kernels: Vec<_> = m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
+    for k in kernels {
+        if !contract::schedule(m, k, facts) {
+            lanes::schedule(m, k);
+        }
+    }
+    m.stage = Stage::Scheduled;
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! What fusion and schedules need to know of kernels: their loops, their accesses, who reads what.
+
+use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Place, Reg, Stmt, visit};
+use crate::sym::{Dim, Sym};
+use std::collections::HashMap;
+
+/// A perfect nest of `par` loops from 0 around a body.
+#[derive(Clone, Debug)]
+pub struct ParNest {
+    /// Variable and extent, outermost first.
+    pub loops: Vec<(Sym, Dim)>,
+    /// What stands inside.
+    pub body: Vec<Stmt>,
+}
+
+/// Peels the `par` loops of a kernel.
+pub fn peel(body: &[Stmt]) -> ParNest {
+    let mut loops = vec![];
+    let mut body = body;
+    while let [Stmt::For { kind: LoopKind::Par, var, lo, hi, body: inner }] = body {
+        if lo.as_const() != Some(0) {
+            break;
+        }
+        loops.push((*var, *hi));
+        body = inner;
+    }
+    ParNest { loops, body: body.to_vec() }
+}
+
+/// Puts loops around a body again.
+pub fn wrap(loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
+    loops.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: Dim::constant(0), hi: *hi, body }])
+}
+
+/// A kernel that computes each element of one buffer by one expression.
+#[derive(Clone, Debug)]
+pub struct Map {
+    /// The loops.
+    pub loops: Vec<(Sym, Dim)>,
+    /// What it writes.
+    pub buf: Buf,
+    /// Where.
+    pub at: Vec<Dim>,
+    /// What.
+    pub value: Expr,
+}
+
+/// The kernel as a map, if it is one.
+pub fn as_map(body: &[Stmt]) -> Option<Map> {
+    let n = peel(body);
+    match n.body.as_slice() {
+        [Stmt::Store { buf, at, value }] => Some(Map { loops: n.loops, buf: *buf, at: at.clone(), value: value.clone() }),
+        _ => None,
+    }
+}
+
+impl Map {
+    /// For each dimension the loop variable that runs over it; `None` for dims of size 1. The whole must be a full,
+    /// one-to-one cover of the buffer.
+    pub fn cover(&self, m: &Module) -> Option<Vec<Option<Sym>>> {
+        cover(m, self.buf, &self.at, &self.loops)
+    }
+}
+
+/// See [`Map::cover`].
+pub fn cover(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Option<Sym>>> {
+    let mut seen = vec![];
+    let mut out = vec![];
+    for (i, d) in at.iter().zip(&m.bufs[buf].dims) {
+        match (i.as_sym(), i.as_const()) {
+            (Some(s), _) if loops.iter().any(|(v, hi)| *v == s && hi == d) && !seen.contains(&s) => {
+                seen.push(s);
+                out.push(Some(s));
+            }
+            (_, Some(0)) if d.as_const() == Some(1) => out.push(None),
+            _ => return None,
+        }
+    }
+    (seen.len() == loops.len()).then_some(out)
+}
+
+/// Who writes and reads each buffer (by storage), in driver order.
+#[derive(Clone, Debug, Default)]
+pub struct Uses {
+    /// Kernels in driver order.
+    pub order: Vec<Kernel>,
+    writers: HashMap<Buf, Vec<Kernel>>,
+    readers: HashMap<Buf, Vec<Kernel>>,
+}
+
+impl Uses {
+    /// Looks at every called kernel.
+    pub fn new(m: &Module) -> Uses {
+        let mut u = Uses::default();
+        visit::walk(&m.driver, &mut |s| {
+            if let Stmt::Call(k) = s {
+                u.order.push(*k);
+                let body = &m.kernels[*k].body;
+                let add = |t: &mut HashMap<Buf, Vec<Kernel>>, b: Buf| {
+                    let v = t.entry(m.storage(b)).or_default();
+                    if v.last() != Some(k) {
+                        v.push(*k);
+                    }
+                };
+                visit::stores(body).into_iter().for_each(|b| add(&mut u.writers, b));
+                visit::loads(body).into_iter().for_each(|b| add(&mut u.readers, b));
+            }
+        });
+        u
+    }
+    /// Kernels that write a buffer.
+    pub fn writers(&self, b: Buf) -> &[Kernel] {
+        self.writers.get(&b).map_or(&[], |v| v)
+    }
+    /// Kernels that read a buffer or a view of it.
+    pub fn readers(&self, b: Buf) -> &[Kernel] {
+        self.readers.get(&b).map_or(&[], |v| v)
+    }
+}
+
+/// Position in `to` (the buffer that owns the memory) of an access to a view of it.
+pub fn through_view(m: &Module, view: Buf, at: &[Dim], to: Buf) -> Vec<Dim> {
+    if view == to {
+        return at.to_vec();
+    }
+    relocate(m, &m.bufs[view].dims, at, &m.bufs[to].dims)
+}
+
+/// The same row-major position under another shape.
+pub fn relocate(m: &Module, from: &[Dim], at: &[Dim], to: &[Dim]) -> Vec<Dim> {
+    // Equal leading dims keep their subscripts, and so do equal trailing ones: what is left in the middle is divided out.
+    let lead = from.iter().zip(to).take_while(|(a, b)| a == b).count();
+    let rest = |n: usize| n - lead;
+    let trail = from[lead..].iter().rev().zip(to[lead..].iter().rev()).take_while(|(a, b)| a == b).count();
+    let (fm, tm) = (&from[lead..lead + rest(from.len()) - trail], &to[lead..lead + rest(to.len()) - trail]);
+    let mid = fm.iter().zip(&at[lead..]).fold(Dim::constant(0), |s, (d, i)| s * *d + *i);
+    let mut out = at[..lead].to_vec();
+    let mut stride = Dim::product(tm.iter().copied());
+    for (k, d) in tm.iter().enumerate() {
+        stride = match stride.floor_div(*d) {
+            s if s * *d == stride => s,
+            _ => Dim::product(tm[k + 1..].iter().copied()),
+        };
+        let q = m.syms.simplify(mid.floor_div(stride));
+        // The outermost quotient is in range by itself.
+        out.push(if k == 0 { q } else { m.syms.simplify(q.modulo(*d)) });
+    }
+    for (o, d) in out[lead..].iter_mut().zip(tm) {
+        if d.as_const() == Some(1) {
+            *o = Dim::constant(0);
+        }
+    }
+    out.extend_from_slice(&at[from.len() - trail..]);
+    out
+}
+
+/// True if a dim holds no division: cheap and linear enough for inner loops.
+pub fn is_plain(d: Dim) -> bool {
+    use crate::sym::{Atom, View};
+    match d.view() {
+        View::Sum { terms, .. } => terms.iter().flat_map(|t| &t.1).all(|a| matches!(a, Atom::Sym(_))),
+        _ => true,
+    }
+}
+
+/// A copy of an expression with symbols replaced and with registers and bound indices of its own.
+pub fn instance(m: &mut Module, e: &Expr, f: &dyn Fn(Sym) -> Option<Dim>) -> Expr {
+    let mut regs: HashMap<Reg, Reg> = HashMap::new();
+    let mut syms: HashMap<Sym, Sym> = HashMap::new();
+    e.walk(&mut |e| match e {
+        Expr::Let { reg, .. } => {
+            let ty = m.regs[*reg].ty;
+            regs.insert(*reg, m.reg(ty));
+        }
+        Expr::With { sym, extent, .. } => {
+            let hi = extent.subst(&mut |s| f(s));
+            syms.insert(*sym, m.syms.loop_var("x", Dim::constant(0), hi));
+        }
+        _ => {}
+    });
+    let all = |s: Sym| syms.get(&s).map(|s| Dim::sym(*s)).or_else(|| f(s));
+    let table = std::mem::take(&mut m.syms);
+    let out = e.clone().map_dims(&mut |d| if d.as_const().is_some() { d } else { table.simplify(d.subst(&mut |s| all(s))) }).rewrite(&mut |e| match e {
+        Expr::Reg(r) => Expr::Reg(*regs.get(&r).unwrap_or(&r)),
+        Expr::Let { reg, value, body } => Expr::Let { reg: *regs.get(&reg).unwrap_or(&reg), value, body },
+        Expr::With { sym, value, extent, body } => Expr::With { sym: *syms.get(&sym).unwrap_or(&sym), value, extent, body },
+        e => e,
+    });
+    m.syms = table;
+    out
+}
+
+/// True for buffers that a pass may remove.
+pub fn is_temp(m: &Module, b: Buf) -> bool {
+    matches!(m.bufs[b].place, Place::Temp)
+}

@@ -1,0 +1,265 @@
+//! The C ABI of generated code (ABI 1), field by field as in the common part of every generated header. The C names
+//! are kept so that header and mirror can be compared line by line.
+
+#![allow(unsafe_code, reason = "types of foreign data and functions")]
+#![allow(non_camel_case_types, reason = "the names of the C header")]
+
+use std::ffi::{c_char, c_void};
+use std::fmt;
+
+/// The version that this crate knows.
+pub const ABI_VERSION: u32 = 1;
+/// A dim of an output that is an expression of dim params or depends on data.
+pub const DIM_COMPUTED: i64 = i64::MIN;
+
+/// `fn(task_ctx, index)`.
+pub type onnxc_task_fn = unsafe extern "C" fn(task_ctx: *mut c_void, index: usize);
+/// `parallel_for(user, n, fn, task_ctx)`: returns after `fn` ran for each of `0..n`.
+pub type onnxc_parallel_for = unsafe extern "C" fn(user: *mut c_void, n: usize, f: onnxc_task_fn, task_ctx: *mut c_void);
+/// `on_node(user, node, end)`: not zero stops the run with [`Status::Cancelled`].
+pub type onnxc_on_node = unsafe extern "C" fn(user: *mut c_void, node: u32, end: i32) -> i32;
+/// `workspace_for(dim_params, bytes)`.
+pub type onnxc_workspace_for = unsafe extern "C" fn(dim_params: *const i64, bytes: *mut u64) -> i32;
+/// `call(inputs, outputs, dim_params, out_dims, weights, workspace, exec)`.
+pub type onnxc_call = unsafe extern "C" fn(
+    inputs: *const *const c_void,
+    outputs: *const *mut c_void,
+    dim_params: *const i64,
+    out_dims: *const *mut i64,
+    weights: *const c_void,
+    workspace: *mut c_void,
+    exec: *const onnxc_exec,
+) -> i32;
+
+/// An input or output.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct onnxc_tensor_info {
+    /// The exact ONNX name, UTF-8.
+    pub name: *const c_char,
+    /// `rank` entries; `-1 - k` refers to dim param `k`; [`DIM_COMPUTED`].
+    pub dims: *const i64,
+    /// `rank` upper bounds, equal to `dims` where static; [`DIM_COMPUTED`] where there is none.
+    pub max_dims: *const i64,
+    /// Upper bound of the bytes; `u64::MAX` where there is none.
+    pub max_bytes: u64,
+    /// ONNX `TensorProto.DataType`.
+    pub dtype: i32,
+    /// Number of dims.
+    pub rank: i32,
+    /// Outputs: index of the input it may share memory with, or -1.
+    pub aliases_input: i32,
+    /// Zero.
+    pub reserved: i32,
+}
+
+/// A node of the model, for tracing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct onnxc_node_info {
+    /// The node's name.
+    pub name: *const c_char,
+    /// Its operator.
+    pub op_type: *const c_char,
+    /// First tap.
+    pub first_tap: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// What a caller may lend to a run; everything is optional.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct onnxc_exec {
+    /// `size_of::<onnxc_exec>()` of the caller.
+    pub struct_size: usize,
+    /// First argument of the callbacks.
+    pub user: *mut c_void,
+    /// Runs tasks.
+    pub parallel_for: Option<onnxc_parallel_for>,
+    /// Upper bound on the number of tasks; 0 lets the model choose.
+    pub max_tasks: usize,
+    /// Called around nodes, only by objects built with `--trace`.
+    pub on_node: Option<onnxc_on_node>,
+}
+
+/// `<m>_model`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct onnxc_model {
+    /// [`ABI_VERSION`].
+    pub abi_version: u32,
+    /// Bytes of this struct in the object.
+    pub struct_size: u32,
+    /// C prefix `<m>`.
+    pub name: *const c_char,
+    /// `onnxc <version>`.
+    pub producer: *const c_char,
+    /// Target triple.
+    pub target: *const c_char,
+    /// CPU level or features.
+    pub cpu_features: *const c_char,
+    /// SHA-256 of the model file.
+    pub model_sha256: [u8; 32],
+    /// Workspace bytes; an upper bound where shapes are dynamic, `u64::MAX` where there is none.
+    pub workspace_size: u64,
+    /// Alignment of the workspace.
+    pub workspace_align: u64,
+    /// Bytes of the weights file; 0 where weights are embedded.
+    pub weights_size: u64,
+    /// Alignment of the weights.
+    pub weights_align: u64,
+    /// `n_inputs` entries.
+    pub inputs: *const onnxc_tensor_info,
+    /// `n_outputs` entries.
+    pub outputs: *const onnxc_tensor_info,
+    /// `n_dim_params` names.
+    pub dim_params: *const *const c_char,
+    /// `n_nodes` entries.
+    pub nodes: *const onnxc_node_info,
+    /// Number of inputs.
+    pub n_inputs: u32,
+    /// Number of outputs.
+    pub n_outputs: u32,
+    /// Number of dim params.
+    pub n_dim_params: u32,
+    /// Number of nodes.
+    pub n_nodes: u32,
+    /// Workspace bytes for given dim params.
+    pub workspace_for: Option<onnxc_workspace_for>,
+    /// The uniform entry.
+    pub call: Option<onnxc_call>,
+}
+
+// SAFETY: the pointers lead to constant data, and following them is unsafe anyway.
+unsafe impl Sync for onnxc_model {}
+// SAFETY: as above.
+unsafe impl Send for onnxc_model {}
+// SAFETY: as above.
+unsafe impl Sync for onnxc_tensor_info {}
+// SAFETY: as above.
+unsafe impl Send for onnxc_tensor_info {}
+// SAFETY: as above.
+unsafe impl Sync for onnxc_node_info {}
+// SAFETY: as above.
+unsafe impl Send for onnxc_node_info {}
+
+/// A status of generated code other than ok.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Status {
+    /// 1: a required pointer is null.
+    Null,
+    /// 2: workspace or weights are not aligned as declared.
+    Align,
+    /// 3: a dimension is negative, above its bound, or inconsistent.
+    Dim,
+    /// 4: an output or the workspace is too small, or there is no memory for it.
+    Capacity,
+    /// 5: an index is out of range.
+    Index,
+    /// 6: integer division by zero, bad run-time shape value.
+    Value,
+    /// 7: the weights do not match the model.
+    Weights,
+    /// 8: a callback asked to stop.
+    Cancelled,
+    /// 9: sizes or versions of the interface do not match, or the metadata makes no sense.
+    Abi,
+    /// A code that ABI 1 does not know.
+    Unknown(i32),
+}
+
+/// Codes with their texts, in order from 1: the table behind [`Status`].
+const STATUSES: [(Status, &str); 9] = [
+    (Status::Null, "null pointer"),
+    (Status::Align, "bad alignment"),
+    (Status::Dim, "bad dimension"),
+    (Status::Capacity, "buffer too small"),
+    (Status::Index, "index out of range"),
+    (Status::Value, "bad value"),
+    (Status::Weights, "weights do not match"),
+    (Status::Cancelled, "cancelled"),
+    (Status::Abi, "abi mismatch"),
+];
+
+impl Status {
+    /// Result of a call that returned `code`.
+    pub fn check(code: i32) -> Result<(), Status> {
+        if code == 0 {
+            return Ok(());
+        }
+        let known = usize::try_from(code).ok().and_then(|c| STATUSES.get(c - 1));
+        Err(known.map_or(Status::Unknown(code), |s| s.0))
+    }
+    /// The C code.
+    pub fn code(self) -> i32 {
+        match self {
+            Status::Unknown(c) => c,
+            s => STATUSES.iter().zip(1..).find(|(t, _)| t.0 == s).map_or(0, |(_, c)| c),
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(STATUSES.iter().find(|s| s.0 == *self).map_or("unknown status", |s| s.1))
+    }
+}
+
+impl std::error::Error for Status {}
+
+/// Bits of one element by ONNX `TensorProto.DataType`; none for strings and what ABI 1 does not know.
+pub fn element_bits(dtype: i32) -> Option<u32> {
+    Some(match dtype {
+        // uint2, int2; uint4, int4, float4e2m1
+        25 | 26 => 2,
+        21..=23 => 4,
+        // uint8, int8, bool, 8-bit floats
+        2 | 3 | 9 | 17..=20 | 24 => 8,
+        // uint16, int16, float16, bfloat16
+        4 | 5 | 10 | 16 => 16,
+        // float, int32, uint32
+        1 | 6 | 12 => 32,
+        // int64, double, uint64, complex64
+        7 | 11 | 13 | 14 => 64,
+        // complex128
+        15 => 128,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::{offset_of, size_of};
+
+    #[test]
+    fn statuses_and_codes() {
+        assert_eq!(Status::check(0), Ok(()));
+        for c in 1..=9 {
+            let s = Status::check(c).unwrap_err();
+            assert_eq!(s.code(), c);
+            assert_ne!(s.to_string(), "unknown status");
+        }
+        for c in [-1, 10, i32::MIN, i32::MAX] {
+            assert_eq!(Status::check(c), Err(Status::Unknown(c)));
+            assert_eq!(Status::Unknown(c).code(), c);
+        }
+    }
+
+    /// The sizes that `codegen/meta.rs` of the compiler writes.
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn layout() {
+        assert_eq!(size_of::<onnxc_model>(), 184);
+        assert_eq!(offset_of!(onnxc_model, model_sha256), 40);
+        assert_eq!(offset_of!(onnxc_model, inputs), 104);
+        assert_eq!(offset_of!(onnxc_model, call), 160 + 8 + 8);
+        assert_eq!(size_of::<onnxc_tensor_info>(), 48);
+        assert_eq!(size_of::<onnxc_node_info>(), 24);
+        assert_eq!(size_of::<onnxc_exec>(), 40);
+        assert_eq!(offset_of!(onnxc_exec, parallel_for), 16);
+        assert_eq!(offset_of!(onnxc_exec, max_tasks), 24);
+    }
+}

@@ -1,0 +1,369 @@
+//! A small persistent thread pool that serves as `parallel_for` of generated code.
+//!
+//! One job at a time: the calling thread publishes it, takes part in it, and waits for those who entered. Idle workers
+//! spin briefly, because the kernels of a model follow each other within microseconds, then sleep. A caller that finds
+//! the pool at work (another thread's run, or a call from within a task) runs its tasks itself: nothing can deadlock,
+//! and the pool never has more threads at work than it was made with plus its callers.
+//!
+//! The gate is one word, `epoch | STOP | OPEN | entered`. A worker enters by compare-and-swap while the gate is open for
+//! an epoch that it has not seen, takes indices until none is left, and leaves. The caller closes the gate when no index
+//! is left and waits for `entered` to be 0: then every index has run, and nobody looks at the job any more. Workers that
+//! wake up too late find the gate closed; nobody waits for them.
+
+#![allow(unsafe_code, reason = "serves C callbacks and shares a job between threads by hand, for latency")]
+
+use crate::abi::{onnxc_exec, onnxc_task_fn};
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long an idle worker spins before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// Looks at the gate between looks at the clock.
+const SPINS_PER_LOOK: u32 = 64;
+/// Tasks per thread: enough to even out unequal threads, few enough to cost nothing.
+const TASKS_PER_THREAD: usize = 4;
+/// Most threads of a pool; `entered` must hold their number.
+const MAX_THREADS: usize = 4096;
+
+const ENTERED: u64 = (1 << 16) - 1;
+const OPEN: u64 = 1 << 16;
+const STOP: u64 = 1 << 17;
+const EPOCH: u64 = 1 << 18;
+
+/// Keeps words that different threads write in different cache lines (two lines, for prefetchers).
+#[repr(align(128))]
+struct Line<T>(T);
+
+#[derive(Clone, Copy)]
+struct Job {
+    n: usize,
+    f: onnxc_task_fn,
+    ctx: *mut c_void,
+}
+
+struct Shared {
+    gate: Line<AtomicU64>,
+    /// Next index of the current job.
+    next: Line<AtomicUsize>,
+    /// Held by the caller whose job the pool runs.
+    busy: Line<AtomicBool>,
+    /// Written by the holder of `busy` while the gate is closed and empty; read by those who entered.
+    job: UnsafeCell<Job>,
+    /// Workers that sleep or are about to.
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    wake: Condvar,
+    /// Workers that were started.
+    workers: usize,
+}
+
+// SAFETY: all fields but `job` are made for sharing. `job` is written only while nobody else can read it, see its
+// comment and the module's; its pointer goes to threads because `parallel_for`'s contract says so.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
+
+unsafe extern "C" fn no_task(_: *mut c_void, _: usize) {}
+
+impl Shared {
+    fn new(workers: usize) -> Shared {
+        Shared {
+            gate: Line(AtomicU64::new(0)),
+            next: Line(AtomicUsize::new(0)),
+            busy: Line(AtomicBool::new(false)),
+            job: UnsafeCell::new(Job { n: 0, f: no_task, ctx: std::ptr::null_mut() }),
+            sleepers: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+            workers,
+        }
+    }
+    /// Runs `job` to its end.
+    ///
+    /// # Safety
+    /// `job.f` may be called with `job.ctx` and each index below `job.n` once, from any thread, at the same time.
+    unsafe fn run(&self, job: Job) {
+        let alone = job.n < 2 || self.workers == 0 || self.busy.0.swap(true, Ordering::Acquire);
+        if alone {
+            for i in 0..job.n {
+                // SAFETY: the caller's promise.
+                unsafe { (job.f)(job.ctx, i) }
+            }
+            return;
+        }
+        // SAFETY: `busy` is ours, so the gate is closed and empty: nobody reads the job.
+        unsafe { *self.job.get() = job };
+        self.next.0.store(0, Ordering::Relaxed);
+        let epoch = self.gate.0.load(Ordering::Relaxed) & !(EPOCH - 1);
+        // SeqCst here and at `sleepers` in both places: of a worker that goes to sleep and a caller that opens the gate,
+        // one sees the other.
+        self.gate.0.store(epoch.wrapping_add(EPOCH) | OPEN, Ordering::SeqCst);
+        self.wake_for(job.n - 1);
+        // SAFETY: the caller's promise; `next` gives each index to one thread.
+        unsafe { self.work(job) };
+        let mut left = self.gate.0.fetch_and(!OPEN, Ordering::AcqRel);
+        let mut spins = 0u32;
+        while left & ENTERED != 0 {
+            spins = spins.saturating_add(1);
+            // Someone who entered may have lost its CPU.
+            if spins < 4096 { std::hint::spin_loop() } else { thread::yield_now() }
+            left = self.gate.0.load(Ordering::Acquire);
+        }
+        self.busy.0.store(false, Ordering::Release);
+    }
+    /// Takes indices of the job until none is left.
+    ///
+    /// # Safety
+    /// As [`Shared::run`], and the job is the current one: the thread has entered, or holds `busy`.
+    unsafe fn work(&self, job: Job) {
+        loop {
+            let i = self.next.0.fetch_add(1, Ordering::Relaxed);
+            if i >= job.n {
+                return;
+            }
+            // SAFETY: the caller's promise.
+            unsafe { (job.f)(job.ctx, i) }
+        }
+    }
+    /// Wakes sleepers if the workers that are awake do not suffice for `wanted` tasks.
+    fn wake_for(&self, wanted: usize) {
+        let sleepers = self.sleepers.load(Ordering::SeqCst);
+        let awake = self.workers.saturating_sub(sleepers);
+        let wanted = wanted.saturating_sub(awake).min(sleepers);
+        if wanted == 0 {
+            return;
+        }
+        // A worker that counts as sleeper but holds the lock still looks at the gate before it waits.
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        if wanted == sleepers {
+            self.wake.notify_all();
+        } else {
+            (0..wanted).for_each(|_| self.wake.notify_one());
+        }
+    }
+    /// A worker's life.
+    fn serve(&self) {
+        let mut seen = 0;
+        while let Some(epoch) = self.wait(seen) {
+            seen = epoch;
+            // SAFETY: the gate counts this thread, so the job stays until `entered` falls below.
+            let job = unsafe { *self.job.get() };
+            // SAFETY: whoever published the job made the promise of `run`.
+            unsafe { self.work(job) };
+            self.gate.0.fetch_sub(1, Ordering::Release);
+        }
+    }
+    /// Waits for a job of another epoch than `seen` and enters; none when the pool ends.
+    fn wait(&self, seen: u64) -> Option<u64> {
+        loop {
+            let start = Instant::now();
+            while start.elapsed() < SPIN {
+                for _ in 0..SPINS_PER_LOOK {
+                    match self.enter(seen) {
+                        Gate::Entered(epoch) => return Some(epoch),
+                        Gate::Stopped => return None,
+                        Gate::Closed => std::hint::spin_loop(),
+                    }
+                }
+            }
+            let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            // One wait and no loop around it: after a false alarm the thread spins and comes back.
+            let g = self.gate.0.load(Ordering::SeqCst);
+            if g & STOP == 0 && !is_new(g, seen) {
+                drop(self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner));
+            }
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    /// One look at the gate.
+    fn enter(&self, seen: u64) -> Gate {
+        let mut g = self.gate.0.load(Ordering::Relaxed);
+        loop {
+            if g & STOP != 0 {
+                return Gate::Stopped;
+            }
+            if !is_new(g, seen) {
+                return Gate::Closed;
+            }
+            match self.gate.0.compare_exchange_weak(g, g + 1, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Gate::Entered(g / EPOCH),
+                Err(now) => g = now,
+            }
+        }
+    }
+}
+
+enum Gate {
+    Entered(u64),
+    Closed,
+    Stopped,
+}
+
+fn is_new(gate: u64, seen: u64) -> bool {
+    gate & OPEN != 0 && gate / EPOCH != seen
+}
+
+/// The pool. Dropping it ends its threads.
+pub struct Pool {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// A pool for `threads` threads, of which one is the caller's; 0 stands for one per CPU. Where the system refuses
+    /// threads the pool has fewer.
+    pub fn new(threads: usize) -> Pool {
+        let wanted = if threads == 0 { thread::available_parallelism().map_or(1, usize::from) } else { threads };
+        let mut workers = wanted.min(MAX_THREADS) - 1;
+        loop {
+            let pool = Pool::start(workers);
+            if pool.threads.len() == workers {
+                return pool;
+            }
+            // Refused: the number that did start, so that `workers` is what there is.
+            workers = pool.threads.len();
+        }
+    }
+    fn start(workers: usize) -> Pool {
+        let shared = Arc::new(Shared::new(workers));
+        let start = |k: usize| {
+            let shared = shared.clone();
+            thread::Builder::new().name(format!("onnxc-{k}")).spawn(move || shared.serve()).ok()
+        };
+        let threads = (1..=workers).map_while(start).collect();
+        Pool { shared, threads }
+    }
+    /// Threads that work on a job, the caller's included.
+    pub fn threads(&self) -> usize {
+        self.shared.workers + 1
+    }
+    /// What generated code takes as `exec`. Any number of threads may use it at the same time.
+    pub fn exec(&self) -> Exec<'_> {
+        let max_tasks = if self.threads() == 1 { 1 } else { self.threads() * TASKS_PER_THREAD };
+        let user = Arc::as_ptr(&self.shared).cast_mut().cast();
+        let raw = onnxc_exec { struct_size: size_of::<onnxc_exec>(), user, parallel_for: Some(parallel_for), max_tasks, on_node: None };
+        Exec { raw, pool: PhantomData }
+    }
+    /// Calls `f` once for each index below `n`. If calls panic, the others still run, and the first panic goes on in
+    /// the caller.
+    pub fn run<F: Fn(usize) + Sync>(&self, n: usize, f: F) {
+        struct Ctx<F> {
+            f: F,
+            panic: Mutex<Option<Box<dyn Any + Send>>>,
+        }
+        unsafe extern "C" fn task<F: Fn(usize) + Sync>(ctx: *mut c_void, i: usize) {
+            // SAFETY: `ctx` is the `Ctx<F>` below, shared and alive until `run` returns.
+            let ctx = unsafe { &*ctx.cast::<Ctx<F>>() };
+            if let Err(p) = catch_unwind(AssertUnwindSafe(|| (ctx.f)(i))) {
+                ctx.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(p);
+            }
+        }
+        let ctx = Ctx { f, panic: Mutex::new(None) };
+        let job = Job { n, f: task::<F>, ctx: (&raw const ctx).cast_mut().cast() };
+        // SAFETY: `task::<F>` takes this context; `F: Sync`, so threads may share it.
+        unsafe { self.shared.run(job) };
+        if let Some(p) = ctx.panic.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            resume_unwind(p);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.gate.0.fetch_or(STOP, Ordering::SeqCst);
+        drop(self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.shared.wake.notify_all();
+        for t in self.threads.drain(..) {
+            // A worker cannot panic: tasks are C functions, and `run` catches.
+            let _ = t.join();
+        }
+    }
+}
+
+/// An `onnxc_exec` that borrows what its callbacks use.
+#[derive(Clone, Copy, Debug)]
+pub struct Exec<'a> {
+    raw: onnxc_exec,
+    pool: PhantomData<&'a Pool>,
+}
+
+// SAFETY: made from a pool, which is `Sync`, or under the promise of `from_raw`.
+unsafe impl Send for Exec<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Exec<'_> {}
+
+impl Exec<'_> {
+    /// An exec with callbacks of one's own.
+    ///
+    /// # Safety
+    /// For the lifetime of the result the callbacks may be called with `user` as the header says, from any thread.
+    pub unsafe fn from_raw(raw: onnxc_exec) -> Self {
+        Exec { raw, pool: PhantomData }
+    }
+    /// With another upper bound on the number of tasks; 0 lets the model choose.
+    #[must_use]
+    pub fn with_max_tasks(mut self, n: usize) -> Self {
+        self.raw.max_tasks = n;
+        self
+    }
+    /// The struct that generated code takes; valid while the `Exec` lives and stays where it is.
+    pub fn as_raw(&self) -> &onnxc_exec {
+        &self.raw
+    }
+}
+
+/// `parallel_for` of [`Pool::exec`].
+unsafe extern "C" fn parallel_for(user: *mut c_void, n: usize, f: onnxc_task_fn, task_ctx: *mut c_void) {
+    // SAFETY: `user` is the `Shared` of a pool that outlives its `Exec`.
+    let shared = unsafe { &*user.cast::<Shared>() };
+    // SAFETY: `parallel_for`'s contract: `f` may run for all indices at the same time.
+    unsafe { shared.run(Job { n, f, ctx: task_ctx }) }
+}
+
+/// `onnxc_pool` of C: a pool with its exec.
+pub struct CPool {
+    /// Points into the pool's shared state, which does not move.
+    exec: Exec<'static>,
+    _pool: Pool,
+}
+
+/// `onnxc_pool *onnxc_pool_create(size_t threads)`: see [`Pool::new`]. Never null.
+#[unsafe(no_mangle)]
+pub extern "C" fn onnxc_pool_create(threads: usize) -> *mut CPool {
+    let pool = Pool::new(threads);
+    let raw = *pool.exec().as_raw();
+    // SAFETY: the exec lives in the same box as its pool and is handed out only as long as that.
+    let exec = unsafe { Exec::from_raw(raw) };
+    Box::into_raw(Box::new(CPool { exec, _pool: pool }))
+}
+
+/// `void onnxc_pool_destroy(onnxc_pool *pool)`: ends the threads. Null is ignored.
+///
+/// # Safety
+/// `pool` comes from [`onnxc_pool_create`], is destroyed once, and no run uses it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn onnxc_pool_destroy(pool: *mut CPool) {
+    if !pool.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(pool) });
+    }
+}
+
+/// `const onnxc_exec *onnxc_pool_exec(const onnxc_pool *pool)`: what `<m>_infer_exec` takes; valid until the pool is
+/// destroyed. Null gives null, a serial run.
+///
+/// # Safety
+/// `pool` is null or comes from [`onnxc_pool_create`] and is not destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn onnxc_pool_exec(pool: *const CPool) -> *const onnxc_exec {
+    // SAFETY: the caller's promise.
+    unsafe { pool.as_ref() }.map_or(std::ptr::null(), |p| p.exec.as_raw())
+}
