@@ -152,7 +152,10 @@ impl Operator for Conv {
         match &self.transpose {
             None => {
                 for (d, a) in x.dims[2..].iter().zip(&axes) {
-                    let out = (*d + a.before + a.after - a.extent()).floor_div(a.stride) + 1;
+                    let out = match self.window.auto {
+                        Auto::SameUpper | Auto::SameLower => d.ceil_div(a.stride),
+                        _ => (*d + a.before + a.after - a.extent()).floor_div(a.stride) + 1,
+                    };
                     dims.push(self.size(cx, out)?);
                 }
             }
@@ -271,9 +274,18 @@ impl Conv {
     }
     /// Axes with pads; for ConvTranspose those that `output_shape` and `auto_pad` imply.
     fn geometry(&self, kernel: &[i64], spatial: &[Dim]) -> std::result::Result<Vec<Axis>, String> {
-        let Some((_, shape)) = &self.transpose else { return self.window.axes(kernel, spatial) };
+        if self.transpose.is_none() {
+            return self.window.axes(kernel, spatial);
+        }
         let plain = Window { auto: Auto::NotSet, ..self.window.clone() };
         let mut axes = plain.axes(kernel, spatial)?;
+        let (n, Some((padding, shape))) = (axes.len(), &self.transpose) else { return Ok(axes) };
+        if padding.as_ref().is_some_and(|p| p.len() != n || p.iter().any(|p| *p < 0)) {
+            return Err(format!("attribute \"output_padding\" {padding:?} must have {n} values, none below 0"));
+        }
+        if shape.as_ref().is_some_and(|s| s.len() != n && s.len() != n + 2) {
+            return Err(format!("attribute \"output_shape\" {shape:?} must have {n} values"));
+        }
         let extra = self.output_padding(axes.len());
         let same = matches!(self.window.auto, Auto::SameUpper | Auto::SameLower);
         for (i, a) in axes.iter_mut().enumerate() {

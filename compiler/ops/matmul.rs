@@ -10,6 +10,7 @@ use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{Expr, LoopKind};
 use crate::sym::Dim;
+use crate::tensor::ElemType;
 
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,14 +105,17 @@ impl Operator for MatMul {
                     let v = product_sum(ty, va, vb, Expr::acc(acc));
                     k.set(acc, v);
                 });
-                let mut v = Expr::acc(acc);
+                // Integers are scaled as floats: alpha and beta may be fractions.
+                let wide = if ty.is_float() || (alpha == 1.0 && beta == 1.0) { ty } else { ElemType::F64 };
+                let mut v = Expr::cast(ty, wide, Expr::acc(acc));
                 if alpha != 1.0 {
-                    v = v * Expr::num(ty, f64::from(alpha));
+                    v = v * Expr::num(wide, f64::from(alpha));
                 }
                 if let Some(c) = c {
-                    let bias = k.load_broadcast(c, at);
-                    v = v + if beta == 1.0 { bias } else { bias * Expr::num(ty, f64::from(beta)) };
+                    let bias = Expr::cast(ty, wide, k.load_broadcast(c, at));
+                    v = v + if beta == 1.0 { bias } else { bias * Expr::num(wide, f64::from(beta)) };
                 }
+                let v = Expr::cast(wide, ty, v);
                 k.store(y, at, v);
             });
         });
@@ -120,6 +124,6 @@ impl Operator for MatMul {
 }
 
 /// acc + a * b.
-pub fn product_sum(ty: crate::tensor::ElemType, a: Expr, b: Expr, acc: Expr) -> Expr {
+pub fn product_sum(ty: ElemType, a: Expr, b: Expr, acc: Expr) -> Expr {
     if ty.is_float() { Expr::fma(a, b, acc) } else { a * b + acc }
 }

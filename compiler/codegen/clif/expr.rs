@@ -49,6 +49,14 @@ impl Emit<'_, '_> {
                 let a = self.value(a)?;
                 self.unary(*op, a)
             }
+            // Against a number one comparison suffices: where it is false, NaN included, the value stays.
+            Expr::Bin(op @ (BinOp::Min | BinOp::Max), a, b) if matches!(&**b, Expr::Const(c) if c.ty.is_float() && !c.to_f64().is_nan()) => {
+                let a = self.value(a)?;
+                let b = self.value(b)?;
+                let (a, b) = self.level(a, b);
+                let c = self.compare(if *op == BinOp::Max { BinOp::Gt } else { BinOp::Lt }, b, a);
+                Ok(self.blend(c, b, a))
+            }
             Expr::Bin(op, a, b) => {
                 let a = self.value(a)?;
                 let b = self.value(b)?;

@@ -331,10 +331,8 @@ impl Emit<'_, '_> {
                 };
                 let outer = self.lanes.replace(Lanes { sym: var, base: single.unwrap_or(Dim::sym(var)), lane: None });
                 let r = if single.is_some() {
-                    self.push();
-                    let r = self.block(body);
-                    self.pop();
-                    r
+                    // Straight code: what it computes stays known for the vectors that follow.
+                    self.block(body)
                 } else {
                     let (a, z) = (self.dim(lo)?, self.dim(hi)?);
                     self.counted(var, a, z, i64::from(n), body)

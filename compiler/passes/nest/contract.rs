@@ -87,6 +87,9 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
     let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| only_a(&p, l.0)).collect();
     let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != n && !rows.iter().any(|r| r.0 == l.0)).collect();
     collapse_rows(m, &mut p, &mut rows, n);
+    // Innermost what runs through A's memory in the smallest steps: channels of images, columns of matrices.
+    let step = |m: &Module, s: Sym| lanes::stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
+    p.depth.sort_by_key(|d| std::cmp::Reverse(step(m, d.0)));
     let row = rows.pop();
     let remapped = !linear_in(m, out, &at, n);
     let (mr, nv) = tile(m, row.map(|r| r.1), n_extent, remapped, facts);
