@@ -21,3 +21,8 @@ pub mod jit;
 pub mod target;
 pub mod options;
 pub mod pipeline;
+pub mod arrays;
+pub mod cli;
+pub mod emit;
+pub mod run;
+pub mod build;

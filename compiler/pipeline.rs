@@ -2,7 +2,7 @@
 
 use crate::codegen::interface::{DimParam, Interface, Tensor, Weights};
 use crate::codegen::weights::Layout;
-use crate::diag::{Error, Result};
+use crate::diag::{Error, Findings, Result};
 use crate::graph::Model;
 use crate::nest::{self, Module};
 use crate::onnx::{self, ImportOptions, Source};
@@ -18,7 +18,7 @@ pub struct GraphPass {
     /// Least level it runs at.
     pub level: OptLevel,
     /// The pass.
-    pub run: fn(&mut Model) -> Result<()>,
+    pub run: fn(&mut Model, &mut Findings) -> Result<()>,
 }
 
 /// A pass over the nest IR.
@@ -33,7 +33,7 @@ pub struct NestPass {
 
 /// Graph passes in order.
 pub const GRAPH_PASSES: &[GraphPass] = &[
-    GraphPass { name: "drop_dead_nodes", level: OptLevel::O0, run: passes::graph::dead::run },
+    GraphPass { name: "drop_dead_nodes", level: OptLevel::O0, run: |m, _| passes::graph::dead::run(m) },
     GraphPass { name: "infer_shapes", level: OptLevel::O0, run: passes::graph::infer::run },
 ];
 
@@ -89,12 +89,13 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let name = crate::codegen::names::model_name(options.name.as_deref(), &source.name)?;
     let clock = Clock(options.time);
     let mut model = clock.step("import", || onnx::read(source, &ImportOptions { dims: options.dims.clone() }))?;
+    let mut findings = Findings::default();
     let stop = |p: &str| options.stop_after.as_deref() == Some(p);
     if stop("import") {
         return Ok(Stopped::Graph(Box::new(model)));
     }
     for p in GRAPH_PASSES.iter().filter(|p| p.level <= options.opt) {
-        clock.step(p.name, || (p.run)(&mut model))?;
+        clock.step(p.name, || (p.run)(&mut model, &mut findings))?;
         if stop(p.name) {
             return Ok(Stopped::Graph(Box::new(model)));
         }
@@ -111,7 +112,12 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     }
     let weights = Layout::new(&module);
     let interface = clock.step("interface", || interface(&model, &module, source, options, &target, &weights))?;
-    Ok(Stopped::Done(Box::new(Compiled { model, module, interface, target, weights, warnings: vec![] })))
+    Ok(Stopped::Done(Box::new(Compiled { model, module, interface, target, weights, warnings: findings.warnings().to_vec() })))
+}
+
+/// Names that `--stop-after` takes, in order.
+pub fn pass_names() -> Vec<&'static str> {
+    std::iter::once("import").chain(GRAPH_PASSES.iter().map(|p| p.name)).chain(["lower"]).chain(NEST_PASSES.iter().map(|p| p.name)).collect()
 }
 
 /// Runs all nest passes over a module made by hand (constant folding, tests).

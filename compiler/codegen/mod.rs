@@ -7,8 +7,10 @@
 pub mod assemble;
 pub mod clif;
 pub mod frame;
+pub mod header;
 pub mod interface;
 pub mod meta;
 pub mod names;
 pub mod object;
+pub mod rust;
 pub mod weights;

@@ -11,6 +11,8 @@
 
 
 
+pub mod print;
+
 use crate::diag::Origin;
 use crate::ops::{Known, Op, Schema};
 use crate::sym::{Sym, SymTable};

@@ -97,7 +97,10 @@ impl Workspace {
     /// Grows, losing the content, unless size and alignment are enough already.
     pub fn reserve(&mut self, bytes: usize, align: usize) -> Result<(), Status> {
         if self.len() < bytes || self.0.layout.align() < align {
-            *self = Workspace::new(bytes.max(self.len()), align)?;
+            let bytes = bytes.max(self.len());
+            // The old memory goes before the new comes.
+            *self = Workspace::default();
+            *self = Workspace::new(bytes, align)?;
         }
         Ok(())
     }
@@ -118,7 +121,6 @@ impl Workspace {
 impl Default for Workspace {
     /// An empty one, to grow by [`Workspace::reserve`].
     fn default() -> Workspace {
-        // Size 0 and a valid alignment make a layout without checks that could fail.
         Workspace(Raw { ptr: Layout::new::<Line>().dangling_ptr(), layout: Layout::new::<Line>() })
     }
 }

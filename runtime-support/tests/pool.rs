@@ -13,6 +13,10 @@ fn counters(n: usize) -> Vec<AtomicU32> {
     (0..n).map(|_| AtomicU32::new(0)).collect()
 }
 
+fn bump(c: &AtomicU32) {
+    c.fetch_add(1, Ordering::Relaxed);
+}
+
 fn all_are(c: &[AtomicU32], v: u32) -> bool {
     c.iter().all(|x| x.load(Ordering::Relaxed) == v)
 }
@@ -20,7 +24,7 @@ fn all_are(c: &[AtomicU32], v: u32) -> bool {
 unsafe extern "C" fn count(ctx: *mut c_void, i: usize) {
     // SAFETY: `through_c` passes its counters.
     let c = unsafe { &*ctx.cast::<Vec<AtomicU32>>() };
-    c[i].fetch_add(1, Ordering::Relaxed);
+    bump(&c[i]);
 }
 
 fn through_c(exec: &onnxc_exec, c: &Vec<AtomicU32>) {
@@ -49,7 +53,7 @@ fn nested() {
     for threads in 1..=8 {
         let pool = Pool::new(threads);
         let c = counters(6 * 5 * 4);
-        pool.run(6, |i| pool.run(5, |j| pool.run(4, |k| drop(c[(i * 5 + j) * 4 + k].fetch_add(1, Ordering::Relaxed)))));
+        pool.run(6, |i| pool.run(5, |j| pool.run(4, |k| bump(&c[(i * 5 + j) * 4 + k]))));
         assert!(all_are(&c, 1), "{threads} threads");
     }
 }
@@ -77,7 +81,7 @@ fn sleepers_wake() {
     let pool = Pool::new(4);
     for round in 0..300 {
         let c = counters(16);
-        pool.run(16, |i| drop(c[i].fetch_add(1, Ordering::Relaxed)));
+        pool.run(16, |i| bump(&c[i]));
         assert!(all_are(&c, 1));
         std::thread::sleep(Duration::from_micros(round % 120));
     }
@@ -119,7 +123,7 @@ fn panics_reach_the_caller() {
     let c = counters(40);
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         pool.run(40, |i| {
-            c[i].fetch_add(1, Ordering::Relaxed);
+            bump(&c[i]);
             assert_ne!(i, 13, "unlucky");
         });
     }));

@@ -222,10 +222,11 @@ impl Entry<'_> {
     }
     /// `call(inputs, outputs, dims, out_dims, weights, workspace, exec)`.
     fn call(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
-        let [inputs, outputs, dims, _, weights, workspace, exec] = p[..] else { return e.bug("call takes seven arguments") };
+        let [inputs, outputs, dims, out_dims, weights, workspace, exec] = p[..] else { return e.bug("call takes seven arguments") };
         let frame = self.slot(e, self.frame.size());
         self.dims(e, dims);
         self.checks(e)?;
+        self.out_dims(e, out_dims)?;
         for (list, tensors) in [(inputs, &self.interface.inputs), (outputs, &self.interface.outputs)] {
             for (k, t) in tensors.iter().enumerate() {
                 let v = self.load(e, list, 8 * k as i32);
@@ -295,6 +296,48 @@ impl Entry<'_> {
             }
         }
         self.ok(e);
+        Ok(())
+    }
+    /// Where the caller says how large its outputs are: too small is an error that tells the sizes needed, and the
+    /// actual sizes are written back (abi/README.md, rule 10).
+    fn out_dims(&self, e: &mut Emit, out_dims: Value) -> Result<()> {
+        let dynamic: Vec<(usize, &[Dim])> = self.interface.outputs.iter().enumerate().map(|(k, t)| (k, t.dims.as_slice())).filter(|(_, d)| d.iter().any(|d| d.as_const().is_none())).collect();
+        if dynamic.is_empty() {
+            return Ok(());
+        }
+        let (given, after) = (e.b.create_block(), e.b.create_block());
+        e.b.ins().brif(out_dims, given, &[], after, &[]);
+        e.b.switch_to_block(given);
+        e.b.seal_block(given);
+        e.push();
+        let mut fits = e.b.ins().iconst(cranelift_codegen::ir::types::I8, 1);
+        for (k, dims) in dynamic {
+            let list = self.load(e, out_dims, 8 * k as i32);
+            let (some, next) = (e.b.create_block(), e.b.create_block());
+            let result = e.b.append_block_param(next, cranelift_codegen::ir::types::I8);
+            e.b.ins().brif(list, some, &[], next, &[fits.into()]);
+            e.b.switch_to_block(some);
+            e.b.seal_block(some);
+            e.push();
+            let mut ok = fits;
+            for (i, d) in dims.iter().enumerate() {
+                let capacity = self.load(e, list, 8 * i as i32);
+                let n = e.dim(*d)?;
+                let enough = e.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, capacity, n);
+                ok = e.b.ins().band(ok, enough);
+                self.store(e, n, list, 8 * i as i32);
+            }
+            e.pop();
+            e.b.ins().jump(next, &[ok.into()]);
+            e.b.switch_to_block(next);
+            e.b.seal_block(next);
+            fits = result;
+        }
+        e.require(fits, Status::Capacity);
+        e.pop();
+        e.b.ins().jump(after, &[]);
+        e.b.switch_to_block(after);
+        e.b.seal_block(after);
         Ok(())
     }
     /// Runs a kernel: at once, or as tasks of the caller's `parallel_for`.
@@ -371,7 +414,7 @@ impl Entry<'_> {
         e.b.switch_to_block(go);
         e.b.seal_block(go);
     }
-    /// Task `i` of `tasks`: iterations `n*i/tasks .. n*(i+1)/tasks`. The first failure is kept.
+    /// Task `i` of `tasks`: iterations `n*i/tasks .. n*(i+1)/tasks`. Of several failures one is kept.
     fn task(&self, e: &mut Emit, p: &[Value]) {
         let (ctx, i) = (p[0], p[1]);
         let w: Vec<Value> = (0..4).map(|k| self.load(e, ctx, 8 * k)).collect();

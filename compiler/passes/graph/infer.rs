@@ -7,14 +7,13 @@ use crate::sym::{Answer, Dim, SymTable};
 use crate::tensor::{TensorType, ValueType};
 
 /// Runs the pass.
-pub fn run(model: &mut Model) -> Result<()> {
-    let mut findings = Findings::default();
+pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
     for v in model.graph.inputs.clone() {
         if let Some(ValueType::Tensor(t)) = &mut model.graph.values[v].ty {
             t.dims.iter_mut().for_each(|d| *d = model.syms.resolve(*d));
         }
     }
-    infer_graph(&mut model.graph, &mut model.syms, &mut findings)?;
+    infer_graph(&mut model.graph, &mut model.syms, findings)?;
     findings.check()
 }
 

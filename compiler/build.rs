@@ -1,0 +1,168 @@
+//! What a user's build script calls.
+//!
+//! ```no_run
+//! // build.rs
+//! fn main() {
+//!     onnxc::build::Model::new("model/mnist.onnx").name("mnist").dim("N", 1).compile_or_exit();
+//! }
+//! ```
+//!
+//! ```ignore
+//! // src/main.rs
+//! mod mnist { include!(concat!(env!("OUT_DIR"), "/mnist.rs")); }
+//! ```
+//!
+//! The object becomes a static library in the output folder; under cargo it is linked by itself, the target and its
+//! features are taken from cargo, and every file that was read is watched. Outside cargo, set [`Model::out_dir`].
+
+use crate::diag::{Failure, Result};
+use crate::emit;
+use crate::options::{Options, Weights};
+use crate::pipeline;
+use crate::sym::Range;
+use crate::sym::text::DimOption;
+use std::path::{Path, PathBuf};
+
+/// A model to compile in a build script.
+#[derive(Clone, Debug)]
+pub struct Model {
+    path: PathBuf,
+    out_dir: Option<PathBuf>,
+    options: Options,
+}
+
+/// Files that a compilation wrote.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// Prefix of all identifiers.
+    pub name: String,
+    /// Object file.
+    pub object: PathBuf,
+    /// Static library that holds it.
+    pub library: PathBuf,
+    /// C header.
+    pub header: PathBuf,
+    /// Rust module, to be included.
+    pub rust: PathBuf,
+    /// Weights file, where weights are not embedded.
+    pub weights: Option<PathBuf>,
+}
+
+impl Model {
+    /// The model file; relative paths start at the package's folder under cargo.
+    pub fn new(path: impl AsRef<Path>) -> Model {
+        Model { path: path.as_ref().to_owned(), out_dir: None, options: Options::default() }
+    }
+    /// Prefix of all identifiers and of the files; default: the file's stem.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.options.name = Some(name.into());
+        self
+    }
+    /// Fixes a symbolic dimension.
+    pub fn dim(mut self, name: impl Into<String>, size: i64) -> Self {
+        self.options.dims.push((name.into(), DimOption::Bind(size)));
+        self
+    }
+    /// Bounds a symbolic dimension, so that the workspace has a fixed size.
+    pub fn dim_at_most(mut self, name: impl Into<String>, size: i64) -> Self {
+        self.options.dims.push((name.into(), DimOption::Within(Range { lo: None, hi: Some(size) })));
+        self
+    }
+    /// Target triple; default: cargo's `TARGET`, else this machine.
+    pub fn target(mut self, triple: impl Into<String>) -> Self {
+        self.options.target = Some(triple.into());
+        self
+    }
+    /// CPU level (see `onnxc --help`); default: what cargo's target features allow.
+    pub fn cpu(mut self, level: impl Into<String>) -> Self {
+        self.options.cpu = Some(level.into());
+        self
+    }
+    /// Puts the weights into `<name>.weights` in the output folder instead of the object.
+    pub fn weights_file(mut self) -> Self {
+        self.options.weights = Weights::File(None);
+        self
+    }
+    /// Gives an ONNX name an identifier of your own.
+    pub fn rename(mut self, onnx_name: impl Into<String>, ident: impl Into<String>) -> Self {
+        self.options.renames.insert(onnx_name.into(), ident.into());
+        self
+    }
+    /// Where to write; default: cargo's `OUT_DIR`.
+    pub fn out_dir(mut self, dir: impl AsRef<Path>) -> Self {
+        self.out_dir = Some(dir.as_ref().to_owned());
+        self
+    }
+    /// Compiles, or prints the findings and ends the build script with exit code 1.
+    pub fn compile_or_exit(self) -> Output {
+        match self.compile() {
+            Ok(o) => o,
+            Err(e) => {
+                eprintln!("{e}");
+                std::process::exit(1);
+            }
+        }
+    }
+    /// Compiles. Under cargo it also prints the `cargo:` lines that link and watch.
+    pub fn compile(mut self) -> Result<Output> {
+        let env = |k: &str| std::env::var(k).ok();
+        let cargo = env("OUT_DIR").filter(|_| env("CARGO_MANIFEST_DIR").is_some());
+        let Some(dir) = self.out_dir.clone().or(cargo.clone().map(PathBuf::from)) else {
+            return Err(Failure::Io("OUT_DIR".into(), "not set: call out_dir() outside of cargo".into()));
+        };
+        if self.options.target.is_none() && cargo.is_some() {
+            self.options.target = env("TARGET");
+            self.options.cpu = self.options.cpu.or_else(|| cargo_level(&env("CARGO_CFG_TARGET_ARCH").unwrap_or_default(), &env("CARGO_CFG_TARGET_FEATURE").unwrap_or_default()));
+        }
+        let source = crate::onnx::open(&self.path)?;
+        let c = pipeline::compile(&source, &self.options)?;
+        let name = c.interface.name.clone();
+        let object = dir.join(format!("{name}.o"));
+        let mut inputs = vec![self.path.clone()];
+        inputs.extend(c.model.external_files.iter().map(|f| source.folder.clone().unwrap_or_default().join(f)));
+        let kinds = ["obj", "header", "rust"].map(emit::find).into_iter().collect::<Result<Vec<_>>>()?;
+        let weights = matches!(self.options.weights, Weights::File(_)).then(|| object.with_extension("weights"));
+        emit::write_all(&c, &kinds, &object, weights.as_deref(), &inputs)?;
+        let library = archive(&object, &dir, &name, &c.target.triple)?;
+        if cargo.is_some() {
+            inputs.iter().for_each(|p| println!("cargo:rerun-if-changed={}", p.display()));
+            println!("cargo:rustc-link-search=native={}", dir.display());
+            println!("cargo:rustc-link-lib=static={name}_onnxc");
+            for w in &c.warnings {
+                println!("cargo:warning={}", w.title);
+            }
+        }
+        Ok(Output { name, header: object.with_extension("h"), rust: object.with_extension("rs"), object, library, weights })
+    }
+}
+
+/// The level that the crate's own code is compiled for.
+fn cargo_level(arch: &str, features: &str) -> Option<String> {
+    let has = |f: &str| features.split(',').any(|x| x == f);
+    match arch {
+        "x86_64" if has("avx2") && has("fma") && has("bmi2") => Some("x86-64-v3".into()),
+        "x86_64" if has("sse4.2") => Some("x86-64-v2".into()),
+        // Rust's default level; the speed of the model is worth asking for more with `cpu`.
+        "x86_64" => Some("x86-64".into()),
+        _ => None,
+    }
+}
+
+fn archive(object: &Path, dir: &Path, name: &str, triple: &target_lexicon::Triple) -> Result<PathBuf> {
+    use ar_archive_writer::{ArchiveKind, DEFAULT_OBJECT_READER, NewArchiveMember, write_archive_to_stream};
+    let msvc = triple.environment == target_lexicon::Environment::Msvc;
+    let path = dir.join(if msvc { format!("{name}_onnxc.lib") } else { format!("lib{name}_onnxc.a") });
+    let kind = match triple.binary_format {
+        target_lexicon::BinaryFormat::Macho => ArchiveKind::Darwin,
+        target_lexicon::BinaryFormat::Coff if msvc => ArchiveKind::Coff,
+        _ => ArchiveKind::Gnu,
+    };
+    let io = |e: std::io::Error| Failure::Io(path.display().to_string(), e.to_string());
+    let data = crate::onnx::external::map_file(object)?;
+    let member = NewArchiveMember::new(data, &DEFAULT_OBJECT_READER, format!("{name}.o"));
+    let file = std::fs::File::create(&path).map_err(io)?;
+    let mut w = std::io::BufWriter::new(file);
+    write_archive_to_stream(&mut w, &[member], kind, false, None).map_err(io)?;
+    std::io::Write::flush(&mut w).map_err(io)?;
+    Ok(path)
+}

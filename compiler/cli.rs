@@ -1,0 +1,210 @@
+//! The command line: flags and what they mean. Nothing here compiles anything.
+
+// Doc comments here are the help text; groups of flags have none.
+#![allow(missing_docs)]
+
+use crate::diag::{Error, Result, codes};
+use crate::options::{OptLevel, Options, Weights};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Ahead-of-time compiler from ONNX models to native object files.
+///
+/// Writes an object file and a C header with a stateless `infer` function:
+///
+///     onnxc model.onnx -o model.o
+///     cc main.c model.o
+///
+/// The object needs no runtime library. Weights are inside it, or beside it with --weights file.
+#[derive(Debug, Parser)]
+#[command(name = "onnxc", version, args_conflicts_with_subcommands = true, after_help = EXAMPLES, max_term_width = 110)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub compile: CompileArgs,
+}
+
+const EXAMPLES: &str = "Examples:
+  onnxc model.onnx -o model.o                          object and header for this machine
+  onnxc model.onnx -o model.o --dim N=1                fix the dimension N
+  onnxc model.onnx -o model.o --dim 'N<=32'            bound it: the workspace gets a fixed size
+  onnxc model.onnx -o m.o --target aarch64-apple-darwin
+  onnxc model.onnx --emit nest -o -                    print the loop nests
+  onnxc run model.onnx --input x=x.npy --output y=y.npy
+  onnxc verify model.onnx --data test_data_set_0       compare with saved outputs
+
+Exit codes: 0 ok, 1 model invalid or not supported, 2 usage, 3 input/output, 101 internal error.";
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Check a model and list everything that is wrong or not supported.
+    Check(CheckArgs),
+    /// Run a model once, in this process.
+    Run(RunArgs),
+    /// Compare a model's outputs with saved ones.
+    Verify(VerifyArgs),
+    /// Explain a diagnostic code, or list all of them.
+    Explain {
+        /// E.g. E0101.
+        code: Option<String>,
+    },
+}
+
+/// How findings are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum MessageFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// Options that every command shares.
+#[derive(Debug, Args)]
+pub struct ModelArgs {
+    /// Fix a symbolic dimension (N=4) or bound it ('N<=32', '1<=N<=32'); repeat for several.
+    #[arg(long = "dim", value_name = "NAME=SIZE")]
+    pub dims: Vec<String>,
+    /// How findings are printed on stderr.
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub message_format: MessageFormat,
+}
+
+/// Compilation.
+#[derive(Debug, Args)]
+pub struct CompileArgs {
+    /// The model: binary ONNX or ONNX text; - reads standard input.
+    #[arg(value_name = "MODEL", required = true)]
+    pub model: Option<PathBuf>,
+    /// Object file; other outputs are written beside it. - prints a single text output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Prefix of all identifiers; default: the file's stem.
+    #[arg(long, value_name = "IDENT")]
+    pub name: Option<String>,
+    /// Target triple; default: this machine.
+    #[arg(long, value_name = "TRIPLE")]
+    pub target: Option<String>,
+    /// CPU level: x86-64, x86-64-v2, x86-64-v3, generic (aarch64), rv64gc, rv64gcv, or native.
+    #[arg(long, value_name = "LEVEL")]
+    pub cpu: Option<String>,
+    /// What to write, separated by commas: obj, header, rust, graph, nest, clif, asm, plan. Default: obj,header.
+    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    pub emit: Vec<String>,
+    /// Weights inside the object (embed), in a file beside it (file), or in a file of this name (file=PATH).
+    #[arg(long, value_name = "WHERE", default_value = "embed")]
+    pub weights: String,
+    /// Give an ONNX name an identifier of your own; repeat for several.
+    #[arg(long = "rename", value_name = "ONNX_NAME=IDENT")]
+    pub renames: Vec<String>,
+    /// Write a Makefile rule with all files that were read.
+    #[arg(long = "depfile", value_name = "FILE", help = "Write a Makefile rule with all files that were read (also as -MD FILE)")]
+    pub depfile: Option<PathBuf>,
+    /// 0: none, 1: fusion, 2: tiles, vectors and layouts.
+    #[arg(short = 'O', value_name = "LEVEL", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub opt: u8,
+    /// Stop after this pass and print the IR (with -o -) or write it.
+    #[arg(long, value_name = "PASS")]
+    pub stop_after: Option<String>,
+    /// Print what each pass took.
+    #[arg(long)]
+    pub time_passes: bool,
+    #[command(flatten)]
+    pub common: ModelArgs,
+}
+
+/// `onnxc check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The model; - reads standard input.
+    pub model: PathBuf,
+    #[command(flatten)]
+    pub common: ModelArgs,
+}
+
+/// `onnxc run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The model; - reads standard input.
+    pub model: PathBuf,
+    /// An input from a .npy or .pb file.
+    #[arg(long = "input", value_name = "NAME=FILE")]
+    pub inputs: Vec<String>,
+    /// Inputs without a file are filled with numbers made from this seed (all dimensions must be fixed, or default to 1).
+    #[arg(long, value_name = "SEED")]
+    pub random: Option<u64>,
+    /// Write an output to a .npy file.
+    #[arg(long = "output", value_name = "NAME=FILE")]
+    pub outputs: Vec<String>,
+    #[command(flatten)]
+    pub common: ModelArgs,
+}
+
+/// `onnxc verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// The model.
+    pub model: PathBuf,
+    /// A folder with input_0.pb .. and output_0.pb .. (ONNX test data), a folder of such folders, or an .npz with arrays
+    /// named like the inputs and outputs.
+    #[arg(long, value_name = "PATH", required = true)]
+    pub data: Vec<PathBuf>,
+    /// Relative tolerance.
+    #[arg(long, default_value_t = 1e-3)]
+    pub rtol: f64,
+    /// Absolute tolerance.
+    #[arg(long, default_value_t = 1e-5)]
+    pub atol: f64,
+    #[command(flatten)]
+    pub common: ModelArgs,
+}
+
+impl ModelArgs {
+    /// The parsed `--dim` arguments.
+    pub fn dims(&self) -> Result<Vec<(String, crate::sym::text::DimOption)>> {
+        self.dims.iter().map(|d| crate::sym::text::parse_dim_option(d).map_err(|m| Error::new(codes::DIM_OPTION, format!("--dim: {m}")).into())).collect()
+    }
+}
+
+/// Splits `name=value`.
+pub fn pair(text: &str, flag: &str) -> Result<(String, String)> {
+    match text.rsplit_once('=') {
+        Some((a, b)) if !a.is_empty() && !b.is_empty() => Ok((a.to_owned(), b.to_owned())),
+        _ => Error::new(codes::OPTION, format!("{flag}: \"{text}\" is not of the form name=value")).fail(),
+    }
+}
+
+impl CompileArgs {
+    /// As the library takes them.
+    pub fn options(&self) -> Result<Options> {
+        let weights = match self.weights.split_once('=') {
+            None if self.weights == "embed" => Weights::Embed,
+            None if self.weights == "file" => Weights::File(None),
+            Some(("file", p)) if !p.is_empty() => Weights::File(Some(p.into())),
+            _ => return Error::new(codes::OPTION, "--weights").found_expected(self.weights.clone(), "embed, file or file=PATH").fail(),
+        };
+        Ok(Options {
+            name: self.name.clone(),
+            target: self.target.clone(),
+            cpu: self.cpu.clone(),
+            dims: self.common.dims()?,
+            opt: match self.opt {
+                0 => OptLevel::O0,
+                1 => OptLevel::O1,
+                _ => OptLevel::O2,
+            },
+            weights,
+            renames: self.renames.iter().map(|r| pair(r, "--rename")).collect::<Result<_>>()?,
+            verify: cfg!(debug_assertions),
+            stop_after: self.stop_after.clone(),
+            time: self.time_passes,
+        })
+    }
+}
+
+/// Arguments with compiler-style spellings put into the form that clap knows: `-MD file`.
+pub fn normalize(args: impl Iterator<Item = std::ffi::OsString>) -> Vec<std::ffi::OsString> {
+    args.map(|a| if a == "-MD" { "--depfile".into() } else { a }).collect()
+}

@@ -1,0 +1,482 @@
+//! The C header of a compiled model (abi/README.md, rules 1-13), and the text that the Rust module ([`super::rust`])
+//! shares with it: the status table, names and types.
+
+use super::clif::entry::MAX_DIM;
+use super::interface::{DimParam, Interface, Tensor};
+use super::meta::ABI_VERSION;
+use super::rust::Dialect;
+use super::weights::HEADER;
+use crate::tensor::ElemType;
+use std::fmt::Write;
+
+/// Interfaces with more tensors than this are also called with structs.
+pub(super) const MANY: usize = 24;
+
+/// A status code: number, name in C, variant in Rust, what `onnxc_status_string` says, what it means.
+pub(super) type StatusRow = (i32, &'static str, &'static str, &'static str, &'static str);
+
+/// The status codes but 0, which is "ok".
+pub(super) const STATUS: &[StatusRow] = &[
+    (1, "NULL", "Null", "null pointer", "a required pointer is NULL"),
+    (2, "ALIGN", "Align", "bad alignment", "workspace or weights not aligned as declared"),
+    (3, "DIM", "Dim", "bad dimension", "a dimension is negative, above its bound, or inconsistent"),
+    (4, "CAPACITY", "Capacity", "buffer too small", "an output or the workspace is too small"),
+    (5, "INDEX", "Index", "index out of range", "Gather/Scatter/Slice index out of range"),
+    (6, "VALUE", "Value", "bad value", "integer division by zero, bad runtime shape value"),
+    (7, "WEIGHTS", "Weights", "weights do not match", "weights blob does not match the model"),
+    (8, "CANCELLED", "Cancelled", "cancelled", "a callback asked to stop"),
+    (9, "ABI", "Abi", "abi mismatch", "struct_size / version mismatch"),
+];
+
+const COMMON_BEGIN: &str = r#"/* ---- onnxc common part, ABI 1: byte-identical in every generated header ---- */
+#ifndef ONNXC_ABI_1_INCLUDED
+#define ONNXC_ABI_1_INCLUDED
+#include <stddef.h>
+#include <stdint.h>
+#if defined(__cplusplus) || defined(_MSC_VER) && !defined(__clang__)
+#define ONNXC_RESTRICT __restrict
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L
+#define ONNXC_RESTRICT restrict
+#else
+#define ONNXC_RESTRICT
+#endif
+#if defined(_MSC_VER) && !defined(__clang__)
+#define ONNXC_ALIGNAS(n) __declspec(align(n))   /* not C++ alignas: that may not stand after "static" */
+#else
+#define ONNXC_ALIGNAS(n) __attribute__((aligned(n)))
+#endif
+#if defined(__GNUC__) || defined(__clang__)
+#define ONNXC_NODISCARD __attribute__((warn_unused_result))
+#else
+#define ONNXC_NODISCARD
+#endif
+"#;
+
+const COMMON_TYPES: &str = r#"/* numbers are ONNX TensorProto.DataType */
+enum { ONNXC_F32 = 1, ONNXC_U8 = 2, ONNXC_I8 = 3, ONNXC_U16 = 4, ONNXC_I16 = 5, ONNXC_I32 = 6, ONNXC_I64 = 7,
+       ONNXC_BOOL = 9, ONNXC_F16 = 10, ONNXC_F64 = 11, ONNXC_U32 = 12, ONNXC_U64 = 13, ONNXC_BF16 = 16 };
+typedef struct onnxc_tensor_info {
+  const char *name;            /* the exact ONNX name, UTF-8 */
+  const int64_t *dims;         /* rank entries; -1 - k refers to dim parameter k */
+  const int64_t *max_dims;     /* rank entries; upper bounds, equal to dims where static */
+  uint64_t max_bytes;
+  int32_t dtype, rank;
+  int32_t aliases_input;       /* outputs: index of the input it may share memory with, or -1 */
+  int32_t reserved;
+} onnxc_tensor_info;
+typedef struct onnxc_node_info { const char *name, *op_type; uint32_t first_tap, reserved; } onnxc_node_info;
+typedef void (*onnxc_task_fn)(void *task_ctx, size_t index);
+typedef struct onnxc_exec {    /* everything optional; NULL means serial, silent */
+  size_t struct_size;          /* = sizeof(onnxc_exec) of the caller */
+  void *user;
+  void (*parallel_for)(void *user, size_t n, onnxc_task_fn fn, void *task_ctx); /* must return after all n ran */
+  size_t max_tasks;            /* upper bound on n; 0 = let the model choose */
+  int32_t (*on_node)(void *user, uint32_t node, int32_t end); /* only in objects built with --trace */
+} onnxc_exec;
+typedef struct onnxc_model {
+  uint32_t abi_version, struct_size;
+  const char *name, *producer, *target, *cpu_features;
+  uint8_t model_sha256[32];
+  uint64_t workspace_size, workspace_align, weights_size, weights_align;
+  const onnxc_tensor_info *inputs, *outputs;
+  const char *const *dim_params;
+  const onnxc_node_info *nodes;
+  uint32_t n_inputs, n_outputs, n_dim_params, n_nodes;
+  int32_t (*workspace_for)(const int64_t *dim_params, uint64_t *bytes);
+  int32_t (*call)(const void *const *inputs, void *const *outputs, const int64_t *dim_params,
+                  int64_t *const *out_dims, const void *weights, void *workspace, const onnxc_exec *exec);
+} onnxc_model;
+static inline const char *onnxc_status_string(int32_t s) {
+  switch (s) {
+"#;
+
+const COMMON_END: &str = r#"  default: return "unknown status";
+  }
+}
+#endif /* ONNXC_ABI_1_INCLUDED */
+"#;
+
+/// Stands after the common part where shapes are dynamic.
+const DIM_HELPERS: &str = r#"
+/* ---- exact arithmetic on sizes; INT64_MIN is no value: overflow, division by zero, or made from no value ---- */
+#ifndef ONNXC_DIM_1_INCLUDED
+#define ONNXC_DIM_1_INCLUDED
+static inline int64_t onnxc_dim_add(int64_t a, int64_t b) {
+  if (a == INT64_MIN || b == INT64_MIN) return INT64_MIN;
+  if (b > 0 ? a > INT64_MAX - b : a < -INT64_MAX - b) return INT64_MIN;
+  return a + b;
+}
+static inline int64_t onnxc_dim_mul(int64_t a, int64_t b) {
+  if (a == INT64_MIN || b == INT64_MIN) return INT64_MIN;
+  if (a == 0 || b == 0) return 0;
+  if ((a < 0 ? -a : a) > INT64_MAX / (b < 0 ? -b : b)) return INT64_MIN;
+  return a * b;
+}
+static inline int64_t onnxc_dim_floordiv(int64_t a, int64_t b) {
+  if (a == INT64_MIN || b == INT64_MIN || b == 0) return INT64_MIN;
+  return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
+}
+static inline int64_t onnxc_dim_floormod(int64_t a, int64_t b) {
+  if (a == INT64_MIN || b == INT64_MIN || b == 0) return INT64_MIN;
+  return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
+}
+static inline int64_t onnxc_dim_min(int64_t a, int64_t b) {
+  return a < b ? a : b; /* no value is the smallest number */
+}
+static inline int64_t onnxc_dim_max(int64_t a, int64_t b) {
+  if (a == INT64_MIN || b == INT64_MIN) return INT64_MIN;
+  return a > b ? a : b;
+}
+#endif /* ONNXC_DIM_1_INCLUDED */
+"#;
+
+/// The part that is byte-identical in every header.
+fn common() -> String {
+    let mut o = String::from(COMMON_BEGIN);
+    o.push_str("enum {\n  ONNXC_OK = 0,\n");
+    for (k, (n, name, _, _, doc)) in STATUS.iter().enumerate() {
+        let entry = format!("  ONNXC_E_{name} = {n}{}", if k + 1 < STATUS.len() { "," } else { "" });
+        let _ = writeln!(o, "{entry:<26}/* {doc} */");
+    }
+    o.push_str("};\n");
+    o.push_str(COMMON_TYPES);
+    o.push_str("  case ONNXC_OK: return \"ok\";\n");
+    for (_, name, _, text, _) in STATUS {
+        let _ = writeln!(o, "  case ONNXC_E_{name}: return \"{text}\";");
+    }
+    o.push_str(COMMON_END);
+    o
+}
+
+/// Text of a model for comments of C and Rust: printable ASCII that neither opens nor ends a comment or a code span.
+pub(super) fn plain(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '`' => out.push('\''),
+            '/' if out.ends_with('*') => out.push_str("\\/"),
+            '*' if out.ends_with('/') => out.push_str("\\*"),
+            ' '..='~' => out.push(c),
+            _ => out.extend(c.escape_default()),
+        }
+    }
+    out
+}
+
+/// Bytes as hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut s, b| {
+        let _ = write!(s, "{b:02x}");
+        s
+    })
+}
+
+/// The element type as people call it.
+pub(super) fn type_name(ty: ElemType) -> &'static str {
+    match ty {
+        ElemType::F32 => "float32",
+        ElemType::F64 => "float64",
+        t => t.onnx_name(),
+    }
+}
+
+/// What an element is stored as, in C and in Rust. Packed types are bytes; so are bool and the 8-bit floats. A complex
+/// element is two numbers in C, an array of two in Rust.
+pub(super) fn storage(ty: ElemType) -> (&'static str, &'static str) {
+    use ElemType::*;
+    match ty {
+        F32 => ("float", "f32"),
+        F64 => ("double", "f64"),
+        I8 => ("int8_t", "i8"),
+        I16 => ("int16_t", "i16"),
+        I32 => ("int32_t", "i32"),
+        I64 => ("int64_t", "i64"),
+        U16 | F16 | BF16 => ("uint16_t", "u16"),
+        U32 => ("uint32_t", "u32"),
+        U64 => ("uint64_t", "u64"),
+        C64 => ("float", "[f32; 2]"),
+        C128 => ("double", "[f64; 2]"),
+        Str => ("void", "[u64; 2]"),
+        U8 | Bool | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0 | U4 | I4 | F4E2M1 | U2 | I2 => ("uint8_t", "u8"),
+    }
+}
+
+/// `float32 [N, 3]`.
+pub(super) fn type_text(i: &Interface, t: &Tensor) -> String {
+    let dims: Vec<String> = t.dims.iter().map(|d| d.display(&i.syms).to_string()).collect();
+    plain(&format!("{} [{}]", type_name(t.ty), dims.join(", ")))
+}
+
+/// The largest legal value of a dim param.
+pub(super) fn dim_max(p: &DimParam) -> i64 {
+    p.hi.unwrap_or(MAX_DIM)
+}
+
+/// Inputs, then outputs, with the word for it.
+pub(super) fn tensors(i: &Interface) -> impl Iterator<Item = (&'static str, &Tensor)> {
+    i.inputs.iter().map(|t| ("input", t)).chain(i.outputs.iter().map(|t| ("output", t)))
+}
+
+/// True if sizes of the tensor follow from the data: the caller gives a capacity and gets the dims.
+pub(super) fn from_data(i: &Interface, t: &Tensor) -> bool {
+    t.dims.iter().any(|d| d.is_overflow() || d.syms().iter().any(|s| i.dim_params.iter().all(|p| p.sym != *s)))
+}
+
+/// True if sizes of the tensor follow from the dim params and are not constants.
+pub(super) fn from_params(i: &Interface, t: &Tensor) -> bool {
+    t.len().is_none() && !from_data(i, t)
+}
+
+/// Bytes of workspace where every call needs the same number.
+pub(super) fn fixed_workspace(i: &Interface) -> Option<u64> {
+    let exact = i.workspace.as_const().and_then(|v| u64::try_from(v).ok());
+    exact.or_else(|| if i.dim_params.is_empty() { Some(i.workspace_max.unwrap_or(u64::MAX)) } else { None })
+}
+
+/// Bytes of the weights file: its header and the blob.
+pub(super) fn weights_size(i: &Interface) -> u64 {
+    i.weights.size.saturating_add(HEADER)
+}
+
+/// What the names of a tensor's constants begin with: `INPUT`. `x_max` beside `x` gets a `_`, lest `X_MAX_LEN` be
+/// the names of two things.
+pub(super) fn prefix(i: &Interface, t: &Tensor) -> String {
+    let stem = t.ident.strip_suffix("_max");
+    let clash = stem.is_some_and(|s| s == "workspace" || tensors(i).any(|(_, o)| o.ident == s));
+    format!("{}{}", t.ident.to_ascii_uppercase(), if clash { "_" } else { "" })
+}
+
+/// A name for something of ours among the names of the model.
+pub(super) fn local(i: &Interface, name: &str) -> String {
+    let mut name = name.to_owned();
+    while i.dim_params.iter().any(|p| p.ident == name) || tensors(i).any(|(_, t)| t.ident == name) {
+        name.push('_');
+    }
+    name
+}
+
+fn c_number(v: i64) -> String {
+    if v == i64::MIN { "INT64_MIN".into() } else { v.to_string() }
+}
+
+const C: Dialect = Dialect { call: "onnxc_dim_", number: &c_number, param: &|p| p.ident.clone() };
+
+/// Text of the C header.
+pub fn header(i: &Interface) -> String {
+    let h = Header { i, m: &i.name, macros: i.name.to_ascii_uppercase() };
+    let mut o = h.head();
+    let _ = writeln!(o, "#ifndef {0}_ONNXC_H\n#define {0}_ONNXC_H\n", h.macros);
+    o.push_str(&common());
+    if tensors(i).any(|(_, t)| from_params(i, t)) {
+        o.push_str(DIM_HELPERS);
+    }
+    o.push_str("\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n");
+    h.macros(&mut o);
+    h.functions(&mut o);
+    o.push_str("\n#ifdef __cplusplus\n} /* extern \"C\" */\n#endif\n");
+    let _ = writeln!(o, "#endif /* {}_ONNXC_H */", h.macros);
+    o
+}
+
+struct Header<'a> {
+    i: &'a Interface,
+    m: &'a str,
+    /// `<M>`.
+    macros: String,
+}
+
+impl Header<'_> {
+    fn head(&self) -> String {
+        let i = self.i;
+        format!(
+            "/* {}.h - generated by {} (ABI {ABI_VERSION}) from {}\n   sha256(model) {}  target {} {}\n   Generated code carries no licence of onnxc; weights keep the licence of the model. */\n",
+            self.m,
+            plain(&i.producer),
+            plain(&i.model_file),
+            hex(&i.model_sha256),
+            plain(&i.target),
+            plain(&i.cpu)
+        )
+    }
+    fn macros(&self, o: &mut String) {
+        let (i, u) = (self.i, &self.macros);
+        let _ = writeln!(o, "#define {u}_ONNXC_ABI {ABI_VERSION}");
+        match fixed_workspace(i) {
+            Some(n) => {
+                let _ = writeln!(o, "#define {u}_WORKSPACE_SIZE  {n}u\n#define {u}_WORKSPACE_ALIGN 64u");
+            }
+            None => {
+                if let Some(n) = i.workspace_max {
+                    let _ = writeln!(o, "#define {u}_WORKSPACE_MAX_SIZE {n}u  /* bound of {}_workspace_size */", self.m);
+                }
+                let _ = writeln!(o, "#define {u}_WORKSPACE_ALIGN 64u");
+            }
+        }
+        if i.weights.external {
+            let _ = writeln!(o, "/* the file {}.weights */", self.m);
+            let _ = writeln!(o, "#define {u}_WEIGHTS_SIZE   {}u  /* bytes of the file */\n#define {u}_WEIGHTS_ALIGN  {}u", weights_size(i), i.weights.align.max(1));
+            let _ = writeln!(o, "#define {u}_WEIGHTS_SHA256 \"{}\"  /* first 32 bytes of the file; hash of what stands behind byte {HEADER} */", hex(&i.weights.sha256));
+        }
+        o.push('\n');
+        for p in &i.dim_params {
+            let d = p.ident.to_ascii_uppercase();
+            let _ = writeln!(o, "/* dimension \"{}\" */\n#define {u}_{d}_MIN {}\n#define {u}_{d}_MAX {}", plain(&p.name), p.lo, dim_max(p));
+        }
+        for (k, (what, t)) in tensors(i).enumerate() {
+            self.tensor_macros(o, what, t, k == 0);
+        }
+        o.push('\n');
+    }
+    fn tensor_macros(&self, o: &mut String, what: &str, t: &Tensor, first: bool) {
+        let p = format!("{}_{}", self.macros, prefix(self.i, t));
+        let _ = writeln!(o, "/* {what} \"{}\" {}{} */", plain(&t.name), type_text(self.i, t), if first { ", row major" } else { "" });
+        let _ = writeln!(o, "#define {p}_RANK {}", t.dims.len());
+        let list = |v: &[i64]| v.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+        let fixed: Option<Vec<i64>> = t.dims.iter().map(|d| d.as_const()).collect();
+        let most: Option<Vec<i64>> = t.max_dims.iter().copied().collect();
+        let (bound, dims, len) = if t.len().is_some() { ("", fixed, t.len()) } else { ("MAX_", most, t.max_len()) };
+        if let Some(d) = dims.filter(|d| !d.is_empty()) {
+            let _ = writeln!(o, "#define {p}_{bound}DIMS {{{}}}", list(&d));
+        }
+        let Some((len, size)) = len.and_then(|n| Some((n, t.ty.bytes_for(n)?))) else { return };
+        let (len, size) = (format!("{len}u"), format!("{size}u"));
+        if first {
+            let w = len.len().max(size.len());
+            let _ = writeln!(o, "#define {p}_{bound}LEN  {len:<w$}  /* elements */\n#define {p}_{bound}SIZE {size:<w$}  /* bytes */");
+        } else {
+            let _ = writeln!(o, "#define {p}_{bound}LEN  {len}\n#define {p}_{bound}SIZE {size}");
+        }
+    }
+    /// `int64_t n, ` for the dim params.
+    fn params(&self) -> Vec<String> {
+        self.i.dim_params.iter().map(|p| format!("int64_t {}", p.ident)).collect()
+    }
+    fn arguments(&self) -> Vec<String> {
+        let i = self.i;
+        let mut v = self.params();
+        for (k, t) in i.inputs.iter().enumerate() {
+            let shared = i.outputs.iter().any(|o| o.aliases_input == Some(k as u32));
+            v.push(format!("const {} *{}{}", storage(t.ty).0, if shared { "" } else { "ONNXC_RESTRICT " }, t.ident));
+        }
+        for t in &i.outputs {
+            v.push(format!("{} *{}{}", storage(t.ty).0, if t.aliases_input.is_some() { "" } else { "ONNXC_RESTRICT " }, t.ident));
+        }
+        v.extend(i.outputs.iter().filter(|t| from_data(i, t)).map(|t| format!("int64_t *ONNXC_RESTRICT {}", self.out_dims(t))));
+        if i.weights.external {
+            v.push("const void *ONNXC_RESTRICT weights".into());
+        }
+        v.push("void *ONNXC_RESTRICT workspace".into());
+        v
+    }
+    fn out_dims(&self, t: &Tensor) -> String {
+        local(self.i, &format!("{}_dims", t.ident))
+    }
+    fn prototype(&self, o: &mut String, name: &str, args: &[String]) {
+        let head = format!("ONNXC_NODISCARD int32_t {}_{name}(", self.m);
+        let _ = writeln!(o, "{head}{});", args.join(&format!(",\n{:1$}", "", head.len())));
+    }
+    fn functions(&self, o: &mut String) {
+        let (i, m) = (self.i, self.m);
+        for (_, t) in tensors(i).filter(|(_, t)| from_params(i, t)) {
+            self.sizes(o, t);
+        }
+        if !i.dim_params.is_empty() {
+            let bytes = local(i, "bytes");
+            let _ = writeln!(o, "/* Bytes of workspace that {m}_infer needs for these dims. Returns ONNXC_OK, ONNXC_E_DIM or ONNXC_E_NULL. */");
+            let mut args = self.params();
+            args.push(format!("uint64_t *{bytes}"));
+            let _ = writeln!(o, "ONNXC_NODISCARD int32_t {m}_workspace_size({});\n", args.join(", "));
+        }
+        self.manual(o);
+        let mut args = self.arguments();
+        self.prototype(o, "infer", &args);
+        o.push_str("/* same, with the application's own thread pool, tracing or cancellation */\n");
+        args.push("const onnxc_exec *exec".into());
+        self.prototype(o, "infer_exec", &args);
+        if i.inputs.len() + i.outputs.len() > MANY {
+            self.structs(o);
+        }
+        let _ = writeln!(o, "extern const onnxc_model {m}_model;");
+    }
+    /// The comment before `infer`.
+    fn manual(&self, o: &mut String) {
+        let (i, u) = (self.i, &self.macros);
+        o.push_str("/* Runs the model once. Re-entrant: touches only its arguments and read-only data; no allocation, no locks,\n   no errno, no FPU-mode change. Any thread may call it at any time with its own workspace.\n");
+        for p in &i.dim_params {
+            let _ = writeln!(o, "   {}: dimension \"{}\", {} to {}.", p.ident, plain(&p.name), p.lo, dim_max(p));
+        }
+        let one = |v: &[Tensor]| if let [t] = v { Some(t.ident.clone()) } else { None };
+        let _ = match (one(&i.inputs), one(&i.outputs)) {
+            (Some(x), Some(y)) if i.outputs[0].aliases_input.is_none() => writeln!(o, "   {x}, {y}: element alignment only; {y} must not overlap {x} or workspace."),
+            _ => writeln!(o, "   Inputs and outputs: element alignment only; an output must not overlap an input, another output or workspace."),
+        };
+        for t in &i.outputs {
+            if let Some(x) = t.aliases_input.and_then(|k| i.inputs.get(k as usize)) {
+                let _ = writeln!(o, "   {} may be the same memory as {}.", t.ident, x.ident);
+            }
+            if from_data(i, t) {
+                let _ = writeln!(o, "   {0}: {1} entries; in: the dims that {2} has room for; out: its dims, also with ONNXC_E_CAPACITY.", self.out_dims(t), t.dims.len(), t.ident);
+            }
+        }
+        if i.weights.external {
+            let _ = writeln!(o, "   weights: the contents of {}.weights, {u}_WEIGHTS_SIZE bytes aligned to {u}_WEIGHTS_ALIGN, such as a mapping; only read.", self.m);
+        }
+        let size = if fixed_workspace(i).is_some() { format!("{u}_WORKSPACE_SIZE bytes") } else { format!("as many bytes as {}_workspace_size tells,", self.m) };
+        let _ = writeln!(o, "   workspace: {size} aligned to {u}_WORKSPACE_ALIGN; contents in and out undefined.\n   Returns ONNXC_OK or a positive ONNXC_E_ code; on error the outputs are unspecified. */");
+    }
+    /// `<m>_<t>_dims`, `_len` and `_size` of a tensor whose sizes follow from the dim params.
+    fn sizes(&self, o: &mut String, t: &Tensor) {
+        let (i, m, x) = (self.i, self.m, &t.ident);
+        let (params, dims, len) = (self.params().join(", "), local(i, "dims"), local(i, "len"));
+        let given = i.dim_params.iter().map(|p| p.ident.clone()).collect::<Vec<_>>().join(", ");
+        let rank = t.dims.len();
+        let outside: Vec<String> = i.dim_params.iter().map(|p| format!("{0} < {1} || {0} > {2}", p.ident, c_number(p.lo), dim_max(p))).collect();
+        let _ = writeln!(o, "/* Dims of \"{}\" ({rank} entries), its elements, its bytes; ONNXC_E_DIM and -1 where they would be none. */", plain(&t.name));
+        let _ = writeln!(o, "static inline int32_t {m}_{x}_dims({params}, int64_t *{dims}) {{");
+        let _ = writeln!(o, "  if ({}) return ONNXC_E_DIM;", outside.join(" || "));
+        for (k, d) in t.dims.iter().enumerate() {
+            let _ = writeln!(o, "  {dims}[{k}] = {};", C.dim(i, *d));
+        }
+        let negative: Vec<String> = (0..rank).filter(|k| t.dims[*k].as_const().is_none()).map(|k| format!("{dims}[{k}] < 0")).collect();
+        let _ = writeln!(o, "  return {} ? ONNXC_E_DIM : ONNXC_OK;\n}}", negative.join(" || "));
+        let product = C.fold("mul", (0..rank).map(|k| format!("{dims}[{k}]")));
+        let _ = writeln!(o, "static inline int64_t {m}_{x}_len({params}) {{\n  int64_t {dims}[{rank}], {len};\n  if ({m}_{x}_dims({given}, {dims}) != ONNXC_OK) return -1;");
+        let _ = writeln!(o, "  {len} = {product};\n  return {len} < 0 ? -1 : {len};\n}}");
+        let bytes = match t.ty.bytes() {
+            Some(n) => C.fold("mul", [len.clone(), n.to_string()]),
+            None => format!("onnxc_dim_floordiv(onnxc_dim_add(onnxc_dim_mul({len}, {}), 7), 8)", t.ty.bits()),
+        };
+        let _ = writeln!(o, "static inline int64_t {m}_{x}_size({params}) {{\n  const int64_t {len} = {m}_{x}_len({given});");
+        let _ = writeln!(o, "  const int64_t {0} = {len} < 0 ? -1 : {bytes};\n  return {0} < 0 ? -1 : {0};\n}}\n", local(i, "size"));
+    }
+    /// Structs of inputs and outputs, and `infer_io`.
+    fn structs(&self, o: &mut String) {
+        let (i, m) = (self.i, self.m);
+        o.push_str("/* same, with the tensors in structs; exec may be NULL */\n");
+        let (x, y) = (local(i, "inputs"), local(i, "outputs"));
+        let members = |o: &mut String, name: &str, v: Vec<String>| {
+            let body: String = if v.is_empty() { "  int unused;\n".into() } else { v.iter().map(|m| format!("  {m};\n")).collect() };
+            let _ = writeln!(o, "typedef struct {m}_{name} {{\n{body}}} {m}_{name};");
+        };
+        members(o, "inputs", i.inputs.iter().map(|t| format!("const {} *{}", storage(t.ty).0, t.ident)).collect());
+        let sized: Vec<&Tensor> = i.outputs.iter().filter(|t| from_data(i, t)).collect();
+        let outputs = i.outputs.iter().map(|t| format!("{} *{}", storage(t.ty).0, t.ident));
+        members(o, "outputs", outputs.chain(sized.iter().map(|t| format!("int64_t *{}", self.out_dims(t)))).collect());
+        let mut params = self.params();
+        params.push(format!("const {m}_inputs *{x}"));
+        params.push(format!("const {m}_outputs *{y}"));
+        let mut given: Vec<String> = i.dim_params.iter().map(|p| p.ident.clone()).collect();
+        given.extend(i.inputs.iter().map(|t| format!("{x}->{}", t.ident)));
+        given.extend(i.outputs.iter().map(|t| format!("{y}->{}", t.ident)));
+        given.extend(sized.iter().map(|t| format!("{y}->{}", self.out_dims(t))));
+        if i.weights.external {
+            params.push("const void *weights".into());
+            given.push("weights".into());
+        }
+        params.extend(["void *workspace".into(), "const onnxc_exec *exec".into()]);
+        given.extend(["workspace".into(), "exec".into()]);
+        let head = format!("ONNXC_NODISCARD static inline int32_t {m}_infer_io(");
+        let _ = writeln!(o, "{head}{}) {{", params.join(&format!(",\n{:1$}", "", head.len())));
+        let _ = writeln!(o, "  if (!{x} || !{y}) return ONNXC_E_NULL;\n  return {m}_infer_exec({});\n}}", given.join(",\n    "));
+    }
+}

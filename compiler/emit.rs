@@ -1,0 +1,138 @@
+//! The emit table: what can be written, under which extension, from which stage.
+
+use crate::codegen::{self, assemble::Unit};
+use crate::diag::{Error, Failure, Result, codes};
+use crate::pipeline::Compiled;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Writes one kind of output.
+type Writer = fn(&Compiled, &mut dyn Write) -> Result<()>;
+
+/// One kind of output.
+pub struct Kind {
+    /// As `--emit` takes it.
+    pub name: &'static str,
+    /// File extension.
+    pub extension: &'static str,
+    /// What it is.
+    pub help: &'static str,
+    write: Writer,
+}
+
+/// Everything that `--emit` takes.
+pub const KINDS: &[Kind] = &[
+    Kind { name: "obj", extension: "o", help: "object file", write: |c, w| codegen::object::write(&unit(c), w) },
+    Kind { name: "header", extension: "h", help: "C header", write: |c, w| text(w, &codegen::header::header(&c.interface)) },
+    Kind { name: "rust", extension: "rs", help: "Rust module to include!", write: |c, w| text(w, &codegen::rust::rust_module(&c.interface)) },
+    Kind { name: "graph", extension: "graph.txt", help: "graph IR before lowering", write: |c, w| text(w, &crate::graph::print::print(&c.model)) },
+    Kind { name: "nest", extension: "nest.txt", help: "loop nests after all passes", write: |c, w| text(w, &crate::nest::print::print(&c.module)) },
+    Kind { name: "clif", extension: "clif", help: "Cranelift IR", write: |c, w| text(w, &clif(c)?) },
+    Kind { name: "asm", extension: "s", help: "machine code as text", write: |c, w| text(w, &unit(c).asm()?) },
+    Kind { name: "plan", extension: "plan.txt", help: "memory plan: where every buffer lies, and when it is alive", write: |c, w| text(w, &plan(c)) },
+];
+
+fn unit(c: &Compiled) -> Unit<'_> {
+    Unit::new(&c.module, &c.interface, c.weights.clone(), &c.target, true)
+}
+
+fn text(w: &mut dyn Write, s: &str) -> Result<()> {
+    w.write_all(s.as_bytes()).map_err(|e| Failure::Io("output".into(), e.to_string()))
+}
+
+fn clif(c: &Compiled) -> Result<String> {
+    Ok(unit(c).sources()?.into_iter().map(|s| format!("; {}\n{}\n", s.name, s.func.display())).collect())
+}
+
+/// Buffers by address with the kernels between which they live.
+fn plan(c: &Compiled) -> String {
+    use crate::nest::{Place, Stmt, visit};
+    let m = &c.module;
+    let mut rows = vec![];
+    let calls: Vec<_> = m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
+    for (b, d) in m.bufs.iter() {
+        let Place::Arena(s) = &d.place else { continue };
+        let uses: Vec<usize> = calls.iter().enumerate().filter(|(_, k)| visit::loads(&m.kernels[**k].body).into_iter().chain(visit::stores(&m.kernels[**k].body)).any(|x| m.storage(x) == b)).map(|(i, _)| i).collect();
+        let (Some(first), Some(last)) = (uses.first(), uses.last()) else { continue };
+        let slot = &m.slots[*s];
+        rows.push(format!("{} .. +{}\tkernels {first}..={last}\t{}", slot.offset.display(&m.syms), slot.size.display(&m.syms), d.name));
+    }
+    let mut out = format!("plan v1 {}\nworkspace {} bytes, weights {} bytes\n", m.name, m.workspace.display(&m.syms), c.weights.size);
+    for (i, k) in calls.iter().enumerate() {
+        out += &format!("kernel {i} {} ({})\n", m.kernels[*k].name, m.kernels[*k].origin.short());
+    }
+    rows.iter().for_each(|r| out += &format!("{r}\n"));
+    out
+}
+
+/// The kind of that name.
+pub fn find(name: &str) -> Result<&'static Kind> {
+    match KINDS.iter().find(|k| k.name == name) {
+        Some(k) => Ok(k),
+        None => Error::new(codes::OPTION, format!("--emit: there is no \"{name}\"")).found_expected(name, format!("one of {}", KINDS.iter().map(|k| k.name).collect::<Vec<_>>().join(", "))).fail(),
+    }
+}
+
+/// Files written by one compilation.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    /// Paths in the order they were asked for.
+    pub files: Vec<PathBuf>,
+}
+
+/// Path of one kind of output beside the object.
+pub fn path_of(kind: &Kind, output: &Path) -> PathBuf {
+    if kind.name == "obj" { output.to_owned() } else { output.with_extension(kind.extension) }
+}
+
+/// Writes all kinds that were asked for. Nothing appears under its name before everything was written, and the model
+/// itself is never overwritten.
+pub fn write_all(c: &Compiled, kinds: &[&'static Kind], output: &Path, weights: Option<&Path>, inputs: &[PathBuf]) -> Result<Written> {
+    let mut staged: Vec<(PathBuf, PathBuf)> = vec![];
+    let result = (|| -> Result<()> {
+        for k in kinds {
+            let path = path_of(k, output);
+            stage(&path, inputs, &mut staged, &mut |w| (k.write)(c, w))?;
+        }
+        if let Some(path) = weights {
+            stage(path, inputs, &mut staged, &mut |w| codegen::object::write_weights(&c.weights, &c.interface.weights.sha256, w).map_err(|e| Failure::Io(path.display().to_string(), e.to_string())))?;
+        }
+        Ok(())
+    })();
+    if let Err(e) = result {
+        staged.iter().for_each(|(tmp, _)| drop(std::fs::remove_file(tmp)));
+        return Err(e);
+    }
+    let mut written = Written::default();
+    for (tmp, path) in staged {
+        std::fs::rename(&tmp, &path).map_err(|e| Failure::Io(path.display().to_string(), e.to_string()))?;
+        written.files.push(path);
+    }
+    Ok(written)
+}
+
+fn stage(path: &Path, inputs: &[PathBuf], staged: &mut Vec<(PathBuf, PathBuf)>, write: &mut dyn FnMut(&mut dyn Write) -> Result<()>) -> Result<()> {
+    let same = |a: &Path, b: &Path| a.canonicalize().ok().zip(b.canonicalize().ok()).is_some_and(|(a, b)| a == b);
+    if inputs.iter().any(|i| same(i, path)) {
+        return Error::new(codes::OPTION, format!("the output \"{}\" is the model itself", path.display())).help("choose another name with -o").fail();
+    }
+    let io = |e: std::io::Error| Failure::Io(path.display().to_string(), e.to_string());
+    let tmp = path.with_file_name(format!(".{}.{}.tmp", path.file_name().map_or("out".into(), |f| f.to_string_lossy().into_owned()), std::process::id()));
+    let file = std::fs::File::create(&tmp).map_err(io)?;
+    staged.push((tmp, path.to_owned()));
+    let mut w = std::io::BufWriter::with_capacity(1 << 20, file);
+    write(&mut w)?;
+    w.flush().map_err(io)
+}
+
+/// Writes one text kind to standard output.
+pub fn to_stdout(c: &Compiled, kind: &Kind) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    (kind.write)(c, &mut out)
+}
+
+/// A Makefile rule that names everything the output depends on.
+pub fn depfile(target: &Path, inputs: &[PathBuf]) -> String {
+    let escape = |p: &Path| p.display().to_string().replace('$', "$$").replace(' ', "\\ ").replace('#', "\\#");
+    format!("{}:{}\n", escape(target), inputs.iter().map(|p| format!(" {}", escape(p))).collect::<String>())
+}
