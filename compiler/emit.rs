@@ -52,7 +52,8 @@ fn plan(c: &Compiled) -> String {
     let calls: Vec<_> = m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
     for (b, d) in m.bufs.iter() {
         let Place::Arena(s) = &d.place else { continue };
-        let uses: Vec<usize> = calls.iter().enumerate().filter(|(_, k)| visit::loads(&m.kernels[**k].body).into_iter().chain(visit::stores(&m.kernels[**k].body)).any(|x| m.storage(x) == b)).map(|(i, _)| i).collect();
+        let uses: Vec<usize> =
+            calls.iter().enumerate().filter(|(_, k)| visit::loads(&m.kernels[**k].body).into_iter().chain(visit::stores(&m.kernels[**k].body)).any(|x| m.storage(x) == b)).map(|(i, _)| i).collect();
         let (Some(first), Some(last)) = (uses.first(), uses.last()) else { continue };
         let slot = &m.slots[*s];
         rows.push(format!("{} .. +{}\tkernels {first}..={last}\t{}", slot.offset.display(&m.syms), slot.size.display(&m.syms), d.name));
@@ -123,6 +124,13 @@ fn stage(path: &Path, inputs: &[PathBuf], staged: &mut Vec<(PathBuf, PathBuf)>, 
     let mut w = std::io::BufWriter::with_capacity(1 << 20, file);
     write(&mut w)?;
     w.flush().map_err(io)
+}
+
+/// One text kind as a string.
+pub fn to_text(c: &Compiled, kind: &Kind) -> Result<String> {
+    let mut out = vec![];
+    (kind.write)(c, &mut out)?;
+    Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
 /// Writes one text kind to standard output.

@@ -9,20 +9,20 @@
 
 pub mod diag;
 
-pub mod sym;
-pub mod tensor;
+pub mod arrays;
+pub mod build;
+pub mod cli;
+pub mod codegen;
+pub mod emit;
 pub mod graph;
+pub mod jit;
 pub mod nest;
 pub mod onnx;
 pub mod ops;
-pub mod passes;
-pub mod codegen;
-pub mod jit;
-pub mod target;
 pub mod options;
+pub mod passes;
 pub mod pipeline;
-pub mod arrays;
-pub mod cli;
-pub mod emit;
 pub mod run;
-pub mod build;
+pub mod sym;
+pub mod target;
+pub mod tensor;

@@ -182,7 +182,9 @@ fn run_model(a: &RunArgs) -> Result<()> {
     }
     let known = |n: &str| i.inputs.iter().any(|t| t.name == n || t.ident == n);
     if let Some(g) = given.iter().find(|g| !known(&g.name)) {
-        return Error::new(codes::RUN_INPUT, format!("--input: the model has no input \"{}\"", g.name)).found_expected(g.name.clone(), i.inputs.iter().map(|t| t.name.as_str()).collect::<Vec<_>>().join(", ")).fail();
+        return Error::new(codes::RUN_INPUT, format!("--input: the model has no input \"{}\"", g.name))
+            .found_expected(g.name.clone(), i.inputs.iter().map(|t| t.name.as_str()).collect::<Vec<_>>().join(", "))
+            .fail();
     }
     let outputs = r.run(&r.order_inputs(given)?)?;
     for o in &outputs {
@@ -236,7 +238,9 @@ fn verify(a: &VerifyArgs) -> Result<()> {
         find_sets(d, &mut sets)?;
     }
     if sets.is_empty() {
-        return Error::new(codes::RUN_INPUT, "no test data found").found_expected(a.data.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(", "), "input_0.pb and output_0.pb, or an .npz file").fail();
+        return Error::new(codes::RUN_INPUT, "no test data found")
+            .found_expected(a.data.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(", "), "input_0.pb and output_0.pb, or an .npz file")
+            .fail();
     }
     let mut errors = vec![];
     for set in sets {

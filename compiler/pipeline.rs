@@ -32,10 +32,8 @@ pub struct NestPass {
 }
 
 /// Graph passes in order.
-pub const GRAPH_PASSES: &[GraphPass] = &[
-    GraphPass { name: "drop_dead_nodes", level: OptLevel::O0, run: |m, _| passes::graph::dead::run(m) },
-    GraphPass { name: "infer_shapes", level: OptLevel::O0, run: passes::graph::infer::run },
-];
+pub const GRAPH_PASSES: &[GraphPass] =
+    &[GraphPass { name: "drop_dead_nodes", level: OptLevel::O0, run: |m, _| passes::graph::dead::run(m) }, GraphPass { name: "infer_shapes", level: OptLevel::O0, run: passes::graph::infer::run }];
 
 /// Nest passes in order.
 pub const NEST_PASSES: &[NestPass] = &[

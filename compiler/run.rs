@@ -94,7 +94,10 @@ impl Runner {
         if missing.is_empty() {
             return Ok(out);
         }
-        Error::new(codes::RUN_INPUT, "inputs are missing").found_expected(given.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join(", "), missing.join("; ")).help("give each as --input name=file.npy").fail()
+        Error::new(codes::RUN_INPUT, "inputs are missing")
+            .found_expected(given.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join(", "), missing.join("; "))
+            .help("give each as --input name=file.npy")
+            .fail()
     }
 }
 
@@ -118,7 +121,9 @@ pub fn status_text(s: i32) -> &'static str {
 /// Compares an output with its reference: `|got - want| <= atol + rtol * |want|`, NaN equal to NaN.
 pub fn compare(got: &Array, want: &Array, rtol: f64, atol: f64) -> Result<Comparison> {
     if got.dims != want.dims || got.ty != want.ty {
-        return Error::new(codes::VERIFY_FAILED, format!("output \"{}\" has another type or shape", got.name)).found_expected(format!("{}{:?}", got.ty, got.dims), format!("{}{:?}", want.ty, want.dims)).fail();
+        return Error::new(codes::VERIFY_FAILED, format!("output \"{}\" has another type or shape", got.name))
+            .found_expected(format!("{}{:?}", got.ty, got.dims), format!("{}{:?}", want.ty, want.dims))
+            .fail();
     }
     let (a, b) = (got.to_f64s(), want.to_f64s());
     let scale = b.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));

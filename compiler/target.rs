@@ -6,14 +6,8 @@ use cranelift_codegen::settings::{self, Configurable};
 use target_lexicon::{Architecture, BinaryFormat, OperatingSystem, Triple};
 
 /// CPU levels: name, architecture, Cranelift settings.
-pub const LEVELS: &[(&str, &str, &[&str])] = &[
-    ("x86-64", "x86_64", &[]),
-    ("x86-64-v2", "x86_64", V2),
-    ("x86-64-v3", "x86_64", V3),
-    ("generic", "aarch64", &[]),
-    ("rv64gc", "riscv64", RV64GC),
-    ("rv64gcv", "riscv64", RV64GCV),
-];
+pub const LEVELS: &[(&str, &str, &[&str])] =
+    &[("x86-64", "x86_64", &[]), ("x86-64-v2", "x86_64", V2), ("x86-64-v3", "x86_64", V3), ("generic", "aarch64", &[]), ("rv64gc", "riscv64", RV64GC), ("rv64gcv", "riscv64", RV64GCV)];
 const V2: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt"];
 const V3: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt", "has_avx", "has_avx2", "has_bmi1", "has_bmi2", "has_fma", "has_lzcnt"];
 const RV64GC: &[&str] = &["has_m", "has_a", "has_f", "has_d", "has_zicsr", "has_zifencei", "has_zca", "has_zcd"];
@@ -98,7 +92,13 @@ impl Target {
     pub fn isa(&self, optimise: bool, pic: bool) -> Result<OwnedTargetIsa> {
         let bug = |e: String| crate::diag::Failure::bug("target", e);
         let mut shared = settings::builder();
-        for (k, v) in [("is_pic", if pic { "true" } else { "false" }), ("opt_level", if optimise { "speed" } else { "none" }), ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }), ("unwind_info", "false"), ("enable_probestack", "false")] {
+        for (k, v) in [
+            ("is_pic", if pic { "true" } else { "false" }),
+            ("opt_level", if optimise { "speed" } else { "none" }),
+            ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
+            ("unwind_info", "false"),
+            ("enable_probestack", "false"),
+        ] {
             shared.set(k, v).map_err(|e| bug(format!("{k}: {e}")))?;
         }
         let mut b = isa::lookup(self.triple.clone()).map_err(|e| bug(e.to_string()))?;

@@ -128,7 +128,13 @@ impl<'a> Unit<'a> {
                     Ok(c) => c,
                     Err(e) => return Err(Failure::bug(format!("code of {}", s.name), format!("{e:?}"))),
                 };
-                let c = Compiled { bytes: code.buffer.data().to_vec(), align: u64::from(code.buffer.alignment).max(16), relocs: code.buffer.relocs().to_vec(), asm: code.vcode.clone().unwrap_or_default(), func: Function::new() };
+                let c = Compiled {
+                    bytes: code.buffer.data().to_vec(),
+                    align: u64::from(code.buffer.alignment).max(16),
+                    relocs: code.buffer.relocs().to_vec(),
+                    asm: code.vcode.clone().unwrap_or_default(),
+                    func: Function::new(),
+                };
                 Ok((s, Compiled { func: cx.func, ..c }))
             })
             .collect()

@@ -333,7 +333,7 @@ impl Header<'_> {
         let _ = writeln!(o, "#define {p}_RANK {}", t.dims.len());
         let list = |v: &[i64]| v.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
         let fixed: Option<Vec<i64>> = t.dims.iter().map(|d| d.as_const()).collect();
-        let most: Option<Vec<i64>> = t.max_dims.iter().copied().collect();
+        let most: Option<Vec<i64>> = t.max_dims.iter().map(|d| d.filter(|d| *d >= 0)).collect();
         let (bound, dims, len) = if t.len().is_some() { ("", fixed, t.len()) } else { ("MAX_", most, t.max_len()) };
         if let Some(d) = dims.filter(|d| !d.is_empty()) {
             let _ = writeln!(o, "#define {p}_{bound}DIMS {{{}}}", list(&d));
@@ -422,7 +422,10 @@ impl Header<'_> {
             let _ = writeln!(o, "   weights: the contents of {}.weights, {u}_WEIGHTS_SIZE bytes aligned to {u}_WEIGHTS_ALIGN, such as a mapping; only read.", self.m);
         }
         let size = if fixed_workspace(i).is_some() { format!("{u}_WORKSPACE_SIZE bytes") } else { format!("as many bytes as {}_workspace_size tells,", self.m) };
-        let _ = writeln!(o, "   workspace: {size} aligned to {u}_WORKSPACE_ALIGN; contents in and out undefined.\n   Returns ONNXC_OK or a positive ONNXC_E_ code; on error the outputs are unspecified. */");
+        let _ = writeln!(
+            o,
+            "   workspace: {size} aligned to {u}_WORKSPACE_ALIGN; contents in and out undefined.\n   Returns ONNXC_OK or a positive ONNXC_E_ code; on error the outputs are unspecified. */"
+        );
     }
     /// `<m>_<t>_dims`, `_len` and `_size` of a tensor whose sizes follow from the dim params.
     fn sizes(&self, o: &mut String, t: &Tensor) {
@@ -431,7 +434,7 @@ impl Header<'_> {
         let given = i.dim_params.iter().map(|p| p.ident.clone()).collect::<Vec<_>>().join(", ");
         let rank = t.dims.len();
         let outside: Vec<String> = i.dim_params.iter().map(|p| format!("{0} < {1} || {0} > {2}", p.ident, c_number(p.lo), dim_max(p))).collect();
-        let _ = writeln!(o, "/* Dims of \"{}\" ({rank} entries), its elements, its bytes; ONNXC_E_DIM and -1 where they would be none. */", plain(&t.name));
+        let _ = writeln!(o, "/* Dims of \"{}\" (rank {rank}), its elements, its bytes; ONNXC_E_DIM and -1 where they would be none. */", plain(&t.name));
         let _ = writeln!(o, "static inline int32_t {m}_{x}_dims({params}, int64_t *{dims}) {{");
         let _ = writeln!(o, "  if ({}) return ONNXC_E_DIM;", outside.join(" || "));
         for (k, d) in t.dims.iter().enumerate() {

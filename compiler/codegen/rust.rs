@@ -124,7 +124,7 @@ fn number(v: i64) -> String {
     format!("Some({v})")
 }
 
-/// One argument of `infer`: name, type in `extern \"C\"`, type in Rust, expression handed over.
+/// One argument of `infer`: name, type in `extern "C"`, type in Rust, expression handed over.
 struct Arg {
     name: String,
     c: String,
@@ -150,7 +150,12 @@ pub fn rust_module(i: &Interface) -> String {
     if i.inputs.len() + i.outputs.len() > MANY {
         r.structs(&mut o);
     }
-    o
+    o.lines().map(|l| format!("{}{l}\n", if may_be_unused(l) { "#[allow(dead_code)] " } else { "" })).collect()
+}
+
+/// True for the lines that begin items of which an application may use only some.
+fn may_be_unused(line: &str) -> bool {
+    line.starts_with("pub ") || line.starts_with("impl") && !line.contains(" for ")
 }
 
 struct Rust<'a> {
@@ -216,14 +221,15 @@ mod sys {
         let i = self.i;
         for p in &i.dim_params {
             let d = p.ident.to_ascii_uppercase();
-            let _ = writeln!(o, "/// Smallest dimension `{0}`.\npub const {d}_MIN: usize = {1};\n/// Largest dimension `{0}`.\npub const {d}_MAX: usize = {2};", plain(&p.name), p.lo.max(0), dim_max(p));
+            let _ =
+                writeln!(o, "/// Smallest dimension `{0}`.\npub const {d}_MIN: usize = {1};\n/// Largest dimension `{0}`.\npub const {d}_MAX: usize = {2};", plain(&p.name), p.lo.max(0), dim_max(p));
         }
         for (what, t) in tensors(i) {
             let p = prefix(i, t);
             let about = format!("{what} `\"{}\"`: {}", plain(&t.name), code(&type_text(i, t)));
             let fixed: Option<Vec<i64>> = t.dims.iter().map(|d| d.as_const()).collect();
-            let most: Option<Vec<i64>> = t.max_dims.iter().copied().collect();
-            let (bound, text, dims, len) = if t.len().is_some() { ("", "", fixed, t.len()) } else { ("MAX_", "Upper bounds: ", most, t.max_len()) };
+            let most: Option<Vec<i64>> = t.max_dims.iter().map(|d| d.filter(|d| *d >= 0)).collect();
+            let (bound, text, dims, len) = if t.len().is_some() { ("", "", fixed, t.len()) } else { ("MAX_", "Upper bound: ", most, t.max_len()) };
             if let Some(d) = dims {
                 let list = d.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
                 let _ = writeln!(o, "/// {text}{about}\npub const {p}_{bound}DIMS: [usize; {}] = [{list}];", d.len());
@@ -249,7 +255,7 @@ mod sys {
     fn error(&self, o: &mut String) {
         o.push_str("\n/// Why a call failed. The outputs are unspecified then.\n#[derive(Clone, Copy, Debug, PartialEq, Eq)]\n#[non_exhaustive]\npub enum Error {\n");
         for (_, _, variant, _, doc) in STATUS {
-            let _ = writeln!(o, "    /// {}{}.\n    {variant},", doc[..1].to_uppercase(), code_words(&doc[1..]));
+            let _ = writeln!(o, "    /// {}.\n    {variant},", sentence(doc));
         }
         o.push_str("    /// A status of a later version.\n    Unknown(i32),\n}\nimpl core::fmt::Display for Error {\n    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {\n        f.write_str(match self {\n");
         for (_, _, variant, text, _) in STATUS {
@@ -285,21 +291,36 @@ mod sys {
             let list: Vec<String> = t.dims.iter().map(|e| format!("size::index({})?", d.dim(i, *e))).collect();
             let _ = writeln!(o, "        Ok([{}])\n    }}", list.join(", "));
             let (note, count) = match t.ty.bytes() {
-                Some(_) => ("Elements", "Some(n as i64)".to_owned()),
-                None => ("Bytes", format!("size::floordiv(size::add(size::mul(Some(n as i64), Some({})), Some(7)), Some(8))", t.ty.bits())),
+                Some(_) => ("Elements", "Some(n)".to_owned()),
+                None => ("Bytes", format!("size::floordiv(size::add(size::mul(Some(n), Some({})), Some(7)), Some(8))", t.ty.bits())),
             };
             let _ = writeln!(o, "    /// {note} of {what} `\"{}\"`: the length of its slice.", plain(&t.name));
-            let _ = writeln!(o, "    pub fn {x}_len(&self) -> Result<usize, Error> {{\n        let n = self.{x}_dims()?.iter().try_fold(1i64, |n, d| n.checked_mul(*d as i64)).ok_or(Error::Dim)?;\n        size::index({count})\n    }}");
+            let _ = writeln!(
+                o,
+                "    pub fn {x}_len(&self) -> Result<usize, Error> {{\n        let n = self.{x}_dims()?.iter().try_fold(1i64, |n, d| n.checked_mul(*d as i64)).ok_or(Error::Dim)?;\n        size::index({count})\n    }}"
+            );
         }
         o.push_str("}\n");
         let list: Vec<String> = (0..n).map(|k| format!("v[{k}]")).collect();
-        let _ = writeln!(o, "/// Bytes of workspace that [`infer`] needs for these dims.\npub fn workspace_size(dims: &Dims) -> Result<usize, Error> {{\n    let v = dims.values()?;\n    let mut bytes = 0u64;");
-        let _ = writeln!(o, "    // SAFETY: the pointer is to a live `u64`; all else are numbers.\n    status(unsafe {{ sys::{}_workspace_size({}, &mut bytes) }})?;\n    usize::try_from(bytes).map_err(|_| Error::Capacity)\n}}", i.name, list.join(", "));
+        let _ = writeln!(
+            o,
+            "/// Bytes of workspace that [`infer`] needs for these dims.\npub fn workspace_size(dims: &Dims) -> Result<usize, Error> {{\n    let v = dims.values()?;\n    let mut bytes = 0u64;"
+        );
+        let _ = writeln!(
+            o,
+            "    // SAFETY: the pointer is to a live `u64`; all else are numbers.\n    status(unsafe {{ sys::{}_workspace_size({}, &mut bytes) }})?;\n    usize::try_from(bytes).map_err(|_| Error::Capacity)\n}}",
+            i.name,
+            list.join(", ")
+        );
     }
     fn infer(&self, o: &mut String) {
         let (i, values) = (self.i, &self.values);
         let args = self.args();
-        o.push_str(if tensors(i).all(|(_, t)| t.len().is_some()) { "\n/// Runs the model once. The array types carry the lengths, so a wrong size does not compile.\n" } else { "\n/// Runs the model once. An input must have the length that the dims imply; an output may be longer, its rest is not touched.\n" });
+        o.push_str(if tensors(i).all(|(_, t)| t.len().is_some()) {
+            "\n/// Runs the model once. The array types carry the lengths, so a wrong size does not compile.\n"
+        } else {
+            "\n/// Runs the model once. An input must have the length that the dims imply; an output may be longer, its rest is not touched.\n"
+        });
         for t in i.outputs.iter().filter(|t| from_data(i, t)) {
             let _ = writeln!(o, "/// `{0}`: the dims that `{1}` has room for; then its dims, also with [`Error::Capacity`].", self.out_dims(t), t.ident);
         }
@@ -352,7 +373,9 @@ mod sys {
         for (name, what, list) in [("Inputs", "inputs", inputs), ("Outputs", "outputs", outputs)] {
             let _ = writeln!(o, "\n/// The {what} of [`infer_io`].\npub struct {name}{} {{", if list.is_empty() { "" } else { "<'a>" });
             for a in list {
-                let about = tensors(i).find(|(_, t)| t.ident == a.name).map_or("Dims.".into(), |(what, t)| format!("{} `\"{}\"`: {}.", if what == "input" { "Input" } else { "Output" }, plain(&t.name), code(&type_text(i, t))));
+                let about = tensors(i)
+                    .find(|(_, t)| t.ident == a.name)
+                    .map_or("Dims.".into(), |(what, t)| format!("{} `\"{}\"`: {}.", if what == "input" { "Input" } else { "Output" }, plain(&t.name), code(&type_text(i, t))));
                 let _ = writeln!(o, "    /// {about}\n    pub {}: {},", a.name, a.rust.replacen('&', "&'a ", 1));
             }
             o.push_str("}\n");
@@ -366,7 +389,13 @@ mod sys {
         }
         params.extend(rest.iter().map(|a| format!("{}: {}", a.name, a.rust)));
         given.extend(rest.iter().map(|a| a.name.clone()));
-        let unused = if inputs.is_empty() { "    let _ = inputs;\n" } else if outputs.is_empty() { "    let _ = outputs;\n" } else { "" };
+        let unused = if inputs.is_empty() {
+            "    let _ = inputs;\n"
+        } else if outputs.is_empty() {
+            "    let _ = outputs;\n"
+        } else {
+            ""
+        };
         let _ = writeln!(o, "/// [`infer`] with the tensors in structs.\npub fn infer_io({}) -> Result<(), Error> {{\n{unused}    infer({})\n}}", params.join(", "), given.join(", "));
     }
 }
@@ -376,7 +405,11 @@ fn code(text: &str) -> String {
     text.split_once(' ').map_or(text.to_owned(), |(ty, dims)| format!("{ty} `{dims}`"))
 }
 
-/// Words with an underscore as code spans.
-fn code_words(text: &str) -> String {
-    text.split(' ').map(|w| if w.contains('_') { format!("`{w}`") } else { w.to_owned() }).collect::<Vec<_>>().join(" ")
+/// Words with an underscore as code spans, the first word with a capital otherwise.
+fn sentence(text: &str) -> String {
+    let mut words: Vec<String> = text.split(' ').map(|w| if w.contains('_') { format!("`{w}`") } else { w.to_owned() }).collect();
+    if let Some(c) = words[0].get_mut(..1) {
+        c.make_ascii_uppercase();
+    }
+    words.join(" ")
 }

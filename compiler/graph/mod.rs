@@ -8,10 +8,8 @@
 //! 4. A subgraph's `captures` pair a value of the enclosing graph with the value that stands for it inside.
 //! 5. After `infer_shapes` every value that a live node defines has a type.
 
-
-
-
 pub mod print;
+pub mod verify;
 
 use crate::diag::Origin;
 use crate::ops::{Known, Op, Schema};
@@ -130,13 +128,7 @@ impl Graph {
     /// Adds a constant value.
     pub fn add_const(&mut self, name: impl Into<String>, data: Arc<ConstData>) -> Value {
         let ty = ConstData::tensor_type(&data);
-        self.values.push(ValueData {
-            name: name.into(),
-            ty: Some(ValueType::Tensor(ty)),
-            declared: None,
-            known: Known::Const(data.clone()),
-            def: Def::Const(data),
-        })
+        self.values.push(ValueData { name: name.into(), ty: Some(ValueType::Tensor(ty)), declared: None, known: Known::Const(data.clone()), def: Def::Const(data) })
     }
     /// Makes every use of `old` (inputs, outputs, captures of subgraphs) a use of `new`.
     pub fn replace_uses(&mut self, old: Value, new: Value) {

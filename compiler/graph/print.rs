@@ -1,6 +1,346 @@
-//! Text of the graph IR.
-use super::Model;
-/// Prints a model.
-pub fn print(_: &Model) -> String {
-    String::new()
+//! Text of the graph IR, in ONNX textual syntax. Deterministic, and made for snapshots: nothing in it is numbered by
+//! table positions, so an edit in one place changes no line elsewhere.
+//!
+//! ```text
+//! # onnxc graph v1
+//! # dims N<=32
+//! <ir_version: 8, opset_import: ["" : 17]>
+//! mlp (float[N, 128] X) => (float[N, 10] C)
+//! <
+//!   float[128, 10] W = #1a2b3c4d
+//!   , int64[2] target = {0, -1}
+//! >
+//! {
+//!   T = MatMul (X, W)  # float[N, 10]
+//! }
+//! ```
+//!
+//! Constants stand in order of first use, with their values if they are few and else with the hash of their contents.
+//! What ONNX has no syntax for stands in comments: types and known contents of results, operators as they were parsed,
+//! the version of an operator if it is not the one that the model imports, conditions that are checked at entry.
+
+use super::{Def, Graph, Model, Node, Value};
+use crate::ops::{self, Known};
+use crate::sym::text::{display_with, quote};
+use crate::sym::{Condition, Dim, Sym};
+use crate::tensor::{ConstData, ElemType, ValueType};
+use sha2::{Digest, Sha256};
+use std::collections::{HashMap, HashSet};
+
+/// Constants of at most so many elements are shown by their values.
+const FEW: u64 = 16;
+/// A signature longer than this has one operand a line.
+const WIDTH: usize = 120;
+
+/// The whole model.
+pub fn print(model: &Model) -> String {
+    let mut p = Printer { model, out: String::new(), syms: HashMap::new(), sym_names: HashSet::new(), indent: 0 };
+    p.model();
+    p.out
+}
+
+/// Names of the values of one graph, and every name that is taken there.
+struct Scope {
+    names: HashMap<Value, String>,
+    taken: HashSet<String>,
+}
+
+impl Scope {
+    fn add(&mut self, v: Value, name: &str) {
+        if self.names.contains_key(&v) {
+            return;
+        }
+        let base = if name.is_empty() { "v" } else { name };
+        let mut n = base.to_owned();
+        let mut i = 1;
+        while !self.taken.insert(n.clone()) {
+            i += 1;
+            n = format!("{base}_{i}");
+        }
+        self.names.insert(v, n);
+    }
+    fn get(&self, v: Value) -> String {
+        self.names.get(&v).map_or_else(|| format!("\"undefined {v}\""), |n| ident(n))
+    }
+}
+
+struct Printer<'a> {
+    model: &'a Model,
+    out: String,
+    syms: HashMap<Sym, String>,
+    sym_names: HashSet<String>,
+    indent: usize,
+}
+
+/// A quoted string. Only the quote and the backslash need an escape.
+fn quoted(s: &str) -> String {
+    format!("\"{}\"", s.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// A name, in quotes unless it is an identifier that means nothing else.
+fn ident(s: &str) -> String {
+    let plain = s.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let word = ElemType::from_onnx_name(s).is_some() || matches!(s, "seq" | "map" | "optional" | "sparse_tensor" | "opaque") || ["inf", "infinity", "nan"].iter().any(|w| s.eq_ignore_ascii_case(w));
+    if plain && !word { s.to_owned() } else { quoted(s) }
+}
+
+/// Text for a comment: names may hold anything, a comment ends with its line.
+fn comment(s: &str) -> String {
+    s.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+impl Printer<'_> {
+    fn line(&mut self, text: &str) {
+        self.out.extend(std::iter::repeat_n("  ", self.indent));
+        self.out.push_str(text);
+        self.out.push('\n');
+    }
+    fn sym(&mut self, s: Sym) -> String {
+        if let Some(n) = self.syms.get(&s) {
+            return n.clone();
+        }
+        let base = self.model.syms.name(s).to_owned();
+        let mut n = base.clone();
+        let mut i = 1;
+        while !self.sym_names.insert(n.clone()) {
+            i += 1;
+            n = format!("{base}_{i}");
+        }
+        self.syms.insert(s, n.clone());
+        n
+    }
+    /// A dim as an expression, for comments.
+    fn dim(&mut self, d: Dim) -> String {
+        // Names are given in the order of the symbols in the table, not in that of the terms.
+        for s in d.syms() {
+            self.sym(s);
+        }
+        display_with(d, &|s| self.syms.get(&s).map_or_else(String::new, |n| quote(n)))
+    }
+    /// A dim as ONNX text has it: a number, a name, or an expression in quotes.
+    fn dim_param(&mut self, d: Dim) -> String {
+        match (d.as_const(), d.as_sym()) {
+            (Some(c), _) => c.to_string(),
+            (_, Some(s)) => ident(&self.sym(s)),
+            _ => quoted(&self.dim(d)),
+        }
+    }
+    fn ty(&mut self, t: &ValueType) -> String {
+        match t {
+            ValueType::Tensor(t) if t.dims.is_empty() => t.elem.to_string(),
+            ValueType::Tensor(t) => {
+                let dims: Vec<String> = t.dims.iter().map(|d| self.dim_param(*d)).collect();
+                format!("{}[{}]", t.elem, dims.join(", "))
+            }
+            ValueType::Sequence(t) => format!("seq({})", self.ty(t)),
+            ValueType::Optional(t) => format!("optional({})", self.ty(t)),
+            ValueType::Map(k, v) => format!("map({k}, {})", self.ty(v)),
+        }
+    }
+    fn model(&mut self) {
+        let m = self.model;
+        self.line("# onnxc graph v1");
+        if !m.dim_params.is_empty() {
+            let mut list = vec![];
+            for s in &m.dim_params {
+                let (name, r) = (quote(&self.sym(*s)), m.syms.declared_range(*s));
+                let lo = r.lo.filter(|lo| *lo > 0).map_or(String::new(), |lo| format!("{lo}<="));
+                list.push(format!("{lo}{name}{}", r.hi.map_or(String::new(), |hi| format!("<={hi}"))));
+            }
+            self.line(&comment(&format!("# dims {}", list.join(" "))));
+        }
+        for c in m.syms.conditions() {
+            let text = match c {
+                Condition::Equal(a, b) => format!("{} = {}", self.dim(*a), self.dim(*b)),
+                Condition::Broadcast(a, b) => format!("{} broadcasts with {}", self.dim(*a), self.dim(*b)),
+                Condition::AtMost(a, b) => format!("{} <= {}", self.dim(*a), self.dim(*b)),
+            };
+            self.line(&comment(&format!("# check {text}")));
+        }
+        let sets: Vec<String> = m.opsets.iter().map(|(d, v)| format!("{} : {v}", quoted(d))).collect();
+        self.line(&format!("<ir_version: {}, opset_import: [{}]>", m.ir_version, sets.join(", ")));
+        self.graph("", "", &m.graph, &Scope { names: HashMap::new(), taken: HashSet::new() });
+    }
+    /// A graph; `outer` gives the names of what it captures.
+    fn graph(&mut self, before: &str, after: &str, g: &Graph, outer: &Scope) {
+        let mut scope = Scope { names: HashMap::new(), taken: outer.taken.clone() };
+        for (o, v) in &g.captures {
+            let name = outer.names.get(o).cloned().unwrap_or_else(|| g.values.get(*v).map_or_else(String::new, |d| d.name.clone()));
+            scope.names.insert(*v, name);
+        }
+        let consts = used_constants(g);
+        let results = g.order.iter().filter_map(|n| g.nodes.get(*n)).flat_map(|n| n.outputs.iter().flatten());
+        for v in g.inputs.iter().chain(&consts).chain(results) {
+            if let Some(d) = g.values.get(*v) {
+                scope.add(*v, &d.name);
+            }
+        }
+        let (inputs, outputs) = (self.signature(g, &g.inputs, &scope), self.signature(g, &g.outputs, &scope));
+        let head = format!("{before}{}", ident(if g.name.is_empty() { "_" } else { &g.name }));
+        let short = format!("{head} ({}) => ({})", inputs.join(", "), outputs.join(", "));
+        let open = if consts.is_empty() { " {" } else { "" };
+        if short.len() <= WIDTH {
+            self.line(&format!("{short}{open}"));
+        } else {
+            self.line(&format!("{head} ("));
+            self.items(&inputs);
+            self.line(") => (");
+            self.items(&outputs);
+            self.line(&format!("){open}"));
+        }
+        if !consts.is_empty() {
+            self.line("<");
+            self.indent += 1;
+            for (i, v) in consts.iter().enumerate() {
+                if let Some(c) = g.constant(*v) {
+                    let (ty, comma) = (self.ty(&ValueType::Tensor(c.tensor_type())), if i == 0 { "" } else { ", " });
+                    self.line(&format!("{comma}{ty} {} = {}", scope.get(*v), contents(c)));
+                }
+            }
+            self.indent -= 1;
+            self.line(">");
+            self.line("{");
+        }
+        self.indent += 1;
+        for (i, (v, name)) in g.outputs.iter().zip(&g.output_names).enumerate() {
+            if scope.names.get(v) != Some(name) {
+                self.line(&comment(&format!("# output {i} is {}", quoted(name))));
+            }
+        }
+        for n in &g.order {
+            self.node(g, *n, &scope);
+        }
+        self.indent -= 1;
+        self.line(&format!("}}{after}"));
+    }
+    fn items(&mut self, list: &[String]) {
+        self.indent += 1;
+        for (i, t) in list.iter().enumerate() {
+            self.line(&format!("{t}{}", if i + 1 < list.len() { "," } else { "" }));
+        }
+        self.indent -= 1;
+    }
+    fn signature(&mut self, g: &Graph, values: &[Value], scope: &Scope) -> Vec<String> {
+        values
+            .iter()
+            .map(|v| {
+                let ty = g.values.get(*v).and_then(|d| d.ty.as_ref()).map_or(String::new(), |t| self.ty(t) + " ");
+                format!("{ty}{}", scope.get(*v))
+            })
+            .collect()
+    }
+    fn node(&mut self, g: &Graph, n: Node, scope: &Scope) {
+        let Some(node) = g.nodes.get(n) else { return self.line(&format!("# undefined {n}")) };
+        let names = |list: &[Option<Value>]| list.iter().map(|v| v.map_or_else(|| "\"\"".to_owned(), |v| scope.get(v))).collect::<Vec<_>>().join(", ");
+        let label = if node.origin.name.is_empty() { String::new() } else { format!("[{}] ", ident(&node.origin.name)) };
+        let domain = if node.schema.domain.is_empty() { String::new() } else { format!("{}.", node.schema.domain) };
+        let text = format!("{label}{} = {domain}{} ({})", names(&node.outputs), node.schema.name, names(&node.inputs));
+        let mut notes = vec![];
+        for v in node.outputs.iter().flatten() {
+            notes.extend(self.result(g, *v));
+        }
+        let imported = self.model.opsets.iter().find(|(d, _)| d == node.schema.domain).and_then(|(d, v)| ops::find(d, node.schema.name, *v).ok());
+        if imported.is_none_or(|s| s.since != node.schema.since) {
+            notes.push(format!("version {}", node.schema.since));
+        }
+        notes.extend(attributes(&format!("{:?}", node.op)));
+        let note = if notes.is_empty() { String::new() } else { comment(&format!("  # {}", notes.join("; "))) };
+        if node.subgraphs.is_empty() {
+            return self.line(&format!("{text}{note}"));
+        }
+        self.line(&format!("{text} <{note}"));
+        self.indent += 1;
+        for (i, (name, sub)) in node.subgraphs.iter().enumerate() {
+            let comma = if i + 1 < node.subgraphs.len() { "," } else { "" };
+            self.graph(&format!("{name}: graph = "), comma, sub, scope);
+        }
+        self.indent -= 1;
+        self.line(">");
+    }
+    /// Type and known contents of a result; the declared type as long as none is inferred.
+    fn result(&mut self, g: &Graph, v: Value) -> Option<String> {
+        let d = g.values.get(v)?;
+        let ty = match (&d.ty, &d.declared) {
+            (Some(t), _) => self.ty(t),
+            (None, Some(t)) => format!("declared {}", self.ty(t)),
+            (None, None) => return None,
+        };
+        Some(match &d.known {
+            Known::No => ty,
+            Known::Const(c) => format!("{ty} = {}", contents(c)),
+            Known::Dims(dims) => {
+                let list: Vec<String> = dims.iter().map(|d| self.dim(*d)).collect();
+                format!("{ty} = {{{}}}", list.join(", "))
+            }
+        })
+    }
+}
+
+/// Constants that live nodes, outputs and subgraphs use, in order of first use.
+fn used_constants(g: &Graph) -> Vec<Value> {
+    let mut seen = HashSet::new();
+    let nodes = g.order.iter().filter_map(|n| g.nodes.get(*n));
+    let used = nodes.flat_map(|n| n.inputs.iter().flatten().chain(n.subgraphs.iter().flat_map(|(_, s)| s.captures.iter().map(|(o, _)| o))));
+    used.chain(&g.outputs).filter(|v| g.values.get(**v).is_some_and(|d| matches!(d.def, Def::Const(_))) && seen.insert(**v)).copied().collect()
+}
+
+/// Values of a small constant as ONNX text, or the hash of a large one.
+fn contents(c: &ConstData) -> String {
+    let hash = || format!("#{}", c.short_hash());
+    if c.count() > FEW {
+        return hash();
+    }
+    let b = c.bytes();
+    let list: Vec<String> = match c.elem() {
+        ElemType::F32 => b.chunks_exact(4).map(|x| float(format!("{:?}", f32::from_le_bytes([x[0], x[1], x[2], x[3]])))).collect(),
+        ElemType::F64 => b.chunks_exact(8).map(|x| float(format!("{:?}", f64::from_le_bytes([x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]])))).collect(),
+        // ONNX text has these by their bits.
+        ElemType::F16 | ElemType::BF16 => b.chunks_exact(2).map(|x| u16::from_le_bytes([x[0], x[1]]).to_string()).collect(),
+        ElemType::U64 => c.to_i64s().unwrap_or_default().iter().map(|v| (*v as u64).to_string()).collect(),
+        e if e == ElemType::Bool || e.is_int() => match c.to_i64s() {
+            Some(v) => v.iter().map(i64::to_string).collect(),
+            None => return hash(),
+        },
+        _ => return hash(),
+    };
+    format!("{{{}}}", list.join(", "))
+}
+
+/// Shortest text that reads back as the same float; ONNX writes nan in small letters.
+fn float(s: String) -> String {
+    if s == "NaN" { "nan".into() } else { s }
+}
+
+/// The operator as it was parsed, from its debug text `Family(Struct { .. })`; `None` where it says nothing more than
+/// the operator's name does.
+fn attributes(debug: &str) -> Option<String> {
+    let inner = debug.split_once('(')?.1.strip_suffix(')')?;
+    inner.contains('{').then(|| without_data(inner))
+}
+
+/// Puts hashes in the place of constant data in debug text.
+fn without_data(text: &str) -> String {
+    const START: &str = "ConstData {";
+    let Some(at) = text.find(START) else { return text.to_owned() };
+    let body = &text[at + START.len()..];
+    let (mut depth, mut in_string, mut escaped, mut end) = (1, false, false, body.len());
+    for (i, c) in body.bytes().enumerate() {
+        match c {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' if !in_string => depth += 1,
+            b'}' if !in_string => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            end = i;
+            break;
+        }
+    }
+    // The last field caches the hash and depends on what ran before.
+    let data = without_data(&body[..end]);
+    let data = data.rsplit_once("hash:").map_or(data.as_str(), |(d, _)| d);
+    let hash: String = Sha256::digest(data.as_bytes())[..4].iter().map(|b| format!("{b:02x}")).collect();
+    format!("{}#{hash}{}", &text[..at], without_data(body.get(end + 1..).unwrap_or_default()))
 }

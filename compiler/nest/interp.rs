@@ -6,6 +6,9 @@
 //! change it. Scratch and outputs begin with all bits set (NaN for floats), so that reading what was never written
 //! shows.
 //!
+//! A register that a `vec` loop of one vector defines has a value for each lane, and later `vec` loops of as many lanes
+//! in the same block read their lane of it.
+//!
 //! `Fma` rounds once. Functions of f32 are computed in f64 and rounded. [`eval_unop`], [`eval_binop`] and [`eval_cast`]
 //! are the same arithmetic on single values.
 
@@ -92,7 +95,17 @@ fn run_boxed(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]]) -> Res<Outcome> 
     for b in &m.inputs {
         st.resolve(b.as_u32() as usize)?;
     }
-    let mut c = Compiler { m, syms: st.set.clone(), regs: vec![Def::None; m.regs.len()], undo: vec![], cells: 0, vecs: vec![], depth: 0, kernels: (0..m.kernels.len()).map(|_| None).collect(), in_kernel: false };
+    let mut c = Compiler {
+        m,
+        syms: st.set.clone(),
+        regs: vec![Def::None; m.regs.len()],
+        undo: vec![],
+        cells: 0,
+        vecs: vec![],
+        depth: 0,
+        kernels: (0..m.kernels.len()).map(|_| None).collect(),
+        in_kernel: false,
+    };
     let driver = c.block(&m.driver)?;
     st.cells = vec![0; c.cells];
     st.lanes = vec![0; c.depth];
@@ -228,17 +241,40 @@ enum Node {
 
 enum Op {
     /// `lane`: slot and number of lanes of a `vec` loop.
-    For { var: usize, lo: Ix, hi: Ix, lane: Option<(usize, u32)>, body: Vec<Op> },
+    For {
+        var: usize,
+        lo: Ix,
+        hi: Ix,
+        lane: Option<(usize, u32)>,
+        body: Vec<Op>,
+    },
     Let(usize, Node),
-    /// Cells from, how many, first value.
-    Acc(usize, usize, Node),
+    /// A register of a `vec` loop: first cell, lane slot.
+    LetLane(usize, usize, Node),
+    /// Accumulators begin. `lane`: slot and number of lanes of the `vec` loop around, where each iteration has its own.
+    Acc {
+        base: usize,
+        count: usize,
+        lane: Option<(usize, usize)>,
+        init: Node,
+    },
     /// `sweep`: outside `vec` loops all lanes are set, each from its own values.
-    Set { cell: Cell, value: Node, sweep: Option<(usize, u32)> },
+    Set {
+        cell: Cell,
+        value: Node,
+        sweep: Option<(usize, u32)>,
+    },
     Store(Access, Node),
     If(Node, Vec<Op>, Vec<Op>),
     While(Node, Vec<Op>),
     /// `stale`: buffers whose shape depends on the symbol.
-    Define { sym: usize, value: Node, lo: Ix, hi: Option<Ix>, stale: Vec<usize> },
+    Define {
+        sym: usize,
+        value: Node,
+        lo: Ix,
+        hi: Option<Ix>,
+        stale: Vec<usize>,
+    },
     Check(Node, Status),
     Call(usize),
 }
@@ -249,7 +285,16 @@ enum Op {
 enum Def {
     None,
     Value,
-    Acc { base: usize, lanes: u32, shape: Vec<u32> },
+    /// A value for each lane.
+    Lanes {
+        base: usize,
+        lanes: u32,
+    },
+    Acc {
+        base: usize,
+        lanes: u32,
+        shape: Vec<u32>,
+    },
 }
 
 enum Undo {
@@ -314,6 +359,8 @@ impl Compiler<'_> {
     fn stmt(&mut self, s: &Stmt) -> Res<Op> {
         Ok(match s {
             Stmt::For { kind, var, lo, hi, body } => {
+                // Registers of a loop that is one vector are vectors: later loops of as many lanes read them.
+                let one_vector = matches!((kind, lo.as_const(), hi.as_const()), (LoopKind::Vec(n), Some(a), Some(z)) if z.checked_sub(a) == Some(i64::from(*n)));
                 let (lo, hi) = (self.ix(*lo)?, self.ix(*hi)?);
                 let mark = self.undo.len();
                 let var = self.define_sym(*var)?;
@@ -326,12 +373,24 @@ impl Compiler<'_> {
                 if lane.is_some() {
                     self.vecs.pop();
                 }
-                self.back_to(mark);
+                if one_vector {
+                    self.syms[var] = false;
+                } else {
+                    self.back_to(mark);
+                }
                 Op::For { var, lo, hi, lane, body }
             }
             Stmt::Let { reg, value } => {
                 let (v, ty) = self.expr(value)?;
-                Op::Let(self.define_reg(*reg, ty, Def::Value)?, v)
+                match self.vecs.last().copied() {
+                    None => Op::Let(self.define_reg(*reg, ty, Def::Value)?, v),
+                    Some(lanes) => {
+                        let base = self.cells;
+                        self.cells += lanes as usize;
+                        self.define_reg(*reg, ty, Def::Lanes { base, lanes })?;
+                        Op::LetLane(base, self.vecs.len() - 1, v)
+                    }
+                }
             }
             Stmt::Acc { reg, lanes, shape, init } => {
                 let (v, ty) = self.expr(init)?;
@@ -340,7 +399,8 @@ impl Compiler<'_> {
                 let base = self.cells;
                 self.cells += n;
                 self.define_reg(*reg, ty, Def::Acc { base, lanes: *lanes, shape: shape.clone() })?;
-                Op::Acc(base, n, v)
+                let slot = self.vecs.iter().rposition(|n| n == lanes);
+                Op::Acc { base, count: n, lane: slot.map(|s| (s, *lanes as usize)), init: v }
             }
             Stmt::Set { reg, at, value } => {
                 let lanes = match self.def(*reg) {
@@ -453,6 +513,10 @@ impl Compiler<'_> {
             }
             Expr::Reg(r) => match (self.def(*r), self.m.regs.get(*r)) {
                 (Def::Value, Some(d)) => (Node::Reg(r.as_u32() as usize), d.ty),
+                (Def::Lanes { base, lanes }, Some(d)) => match self.vecs.iter().rposition(|n| *n == lanes) {
+                    Some(slot) => (Node::Acc(Cell::Lane(base, slot)), d.ty),
+                    None => return msg(format!("{r} of a vector loop is used outside")),
+                },
                 _ => return msg(format!("{r} has no value here")),
             },
             Expr::Acc { reg, at, lane } => {
@@ -600,6 +664,16 @@ fn compute(t: ElemType) -> Res<()> {
     if t.compute() == t { Ok(()) } else { msg(format!("{t} is not a compute type")) }
 }
 
+/// True if elements lie in row-major order, whatever the layout says about dimensions of size 1.
+fn dense_in_order(dims: &[i64], strides: &[i64]) -> bool {
+    let mut step = 1i64;
+    dims.iter().zip(strides).rev().all(|(n, s)| {
+        let ok = *n <= 1 || *s == step;
+        step = step.saturating_mul((*n).max(1));
+        ok
+    })
+}
+
 /// The buffer that owns the memory.
 fn storage(m: &Module, b: Buf) -> Res<Buf> {
     let mut s = b;
@@ -716,11 +790,11 @@ impl State<'_> {
         let own = storage(self.m, buf)?;
         let o = &self.m.bufs[own];
         if own != buf {
-            let (_, _, n) = self.geometry(own)?;
+            let (own_dims, own_strides, n) = self.geometry(own)?;
             if n != len {
                 return msg(format!("{buf} of {len} bytes is a view of {own} \"{}\" of {n} bytes", o.name));
             }
-            if o.layout != Layout::RowMajor {
+            if !dense_in_order(&own_dims, &own_strides) {
                 return msg(format!("{buf} is a view of {own} \"{}\", which is not row-major", o.name));
             }
         }
@@ -875,7 +949,6 @@ impl State<'_> {
                     let (lo, hi) = (self.index(lo)?, self.index(hi)?);
                     if let Some((_, n)) = lane
                         && hi > lo
-                        && i128::from(hi) - i128::from(lo) & i128::from(n - 1) != 0
                         && (i128::from(hi) - i128::from(lo)) % i128::from(*n) != 0
                     {
                         return msg(format!("a vector loop of {n} lanes runs over {lo}..{hi}"));
@@ -889,9 +962,17 @@ impl State<'_> {
                     }
                 }
                 Op::Let(r, e) => self.regs[*r] = self.eval(e)?,
-                Op::Acc(base, n, e) => {
+                Op::LetLane(base, slot, e) => {
                     let v = self.eval(e)?;
-                    self.cells[*base..base + n].fill(v);
+                    self.cells[base + self.lanes[*slot] as usize] = v;
+                }
+                Op::Acc { base, count, lane, init } => {
+                    let v = self.eval(init)?;
+                    let cells = &mut self.cells[*base..base + count];
+                    match lane {
+                        Some((slot, n)) => cells.iter_mut().skip(self.lanes[*slot] as usize).step_by(*n).for_each(|c| *c = v),
+                        None => cells.fill(v),
+                    }
                 }
                 Op::Set { cell, value, sweep: None } => {
                     let v = self.eval(value)?;
@@ -1001,7 +1082,7 @@ impl State<'_> {
                 let mut v = self.cells[i..i + lanes].to_vec();
                 // Halves onto each other while there are two.
                 while v.len() > 1 {
-                    let keep = if v.len() % 2 == 0 { v.len() / 2 } else { 1 };
+                    let keep = if v.len().is_multiple_of(2) { v.len() / 2 } else { 1 };
                     for (k, x) in v.split_off(keep).into_iter().enumerate() {
                         v[k % keep] = self.binary(*op, *ty, v[k % keep], x)?;
                     }
@@ -1058,8 +1139,20 @@ macro_rules! float_binop {
                         r
                     }
                 }
-                BinOp::Min => if a < b || a.is_nan() { a } else { b },
-                BinOp::Max => if a > b || a.is_nan() { a } else { b },
+                BinOp::Min => {
+                    if a < b || a.is_nan() {
+                        a
+                    } else {
+                        b
+                    }
+                }
+                BinOp::Max => {
+                    if a > b || a.is_nan() {
+                        a
+                    } else {
+                        b
+                    }
+                }
                 BinOp::Pow => libm::pow(f64::from(a), f64::from(b)) as $t,
                 BinOp::Atan2 => libm::atan2(f64::from(a), f64::from(b)) as $t,
                 _ => return None,
@@ -1109,7 +1202,15 @@ fn function(op: UnOp, x: f64) -> f64 {
         UnOp::Neg => -x,
         UnOp::Abs => x.abs(),
         // Zero and NaN stay what they are.
-        UnOp::Sign => if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x },
+        UnOp::Sign => {
+            if x > 0.0 {
+                1.0
+            } else if x < 0.0 {
+                -1.0
+            } else {
+                x
+            }
+        }
         UnOp::Floor => x.floor(),
         UnOp::Ceil => x.ceil(),
         UnOp::Trunc => x.trunc(),

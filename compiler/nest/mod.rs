@@ -39,10 +39,8 @@
 //! Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and sizes).
 
 pub mod build;
+pub mod interp;
 pub mod print;
-
-
-
 
 pub mod visit;
 
@@ -201,18 +199,55 @@ pub enum LoopKind {
 #[allow(missing_docs)]
 pub enum Stmt {
     /// `for var in lo..hi`.
-    For { kind: LoopKind, var: Sym, lo: Dim, hi: Dim, body: Vec<Stmt> },
-    Let { reg: Reg, value: Expr },
+    For {
+        kind: LoopKind,
+        var: Sym,
+        lo: Dim,
+        hi: Dim,
+        body: Vec<Stmt>,
+    },
+    Let {
+        reg: Reg,
+        value: Expr,
+    },
     /// `shape` is the array of accumulators (empty for one), each with `lanes` lanes, all starting at `init`.
-    Acc { reg: Reg, lanes: u32, shape: Vec<u32>, init: Expr },
-    Set { reg: Reg, at: Vec<Dim>, value: Expr },
-    Store { buf: Buf, at: Vec<Dim>, value: Expr },
-    If { cond: Expr, then: Vec<Stmt>, els: Vec<Stmt> },
-    While { cond: Expr, body: Vec<Stmt> },
+    Acc {
+        reg: Reg,
+        lanes: u32,
+        shape: Vec<u32>,
+        init: Expr,
+    },
+    Set {
+        reg: Reg,
+        at: Vec<Dim>,
+        value: Expr,
+    },
+    Store {
+        buf: Buf,
+        at: Vec<Dim>,
+        value: Expr,
+    },
+    If {
+        cond: Expr,
+        then: Vec<Stmt>,
+        els: Vec<Stmt>,
+    },
+    While {
+        cond: Expr,
+        body: Vec<Stmt>,
+    },
     /// Defines a run-time symbol; leaves with `E_DIM` unless `lo <= value <= hi`.
-    Define { sym: Sym, value: Expr, lo: Dim, hi: Option<Dim> },
+    Define {
+        sym: Sym,
+        value: Expr,
+        lo: Dim,
+        hi: Option<Dim>,
+    },
     /// Leaves with `status` if `cond` is false.
-    Check { cond: Expr, status: Status },
+    Check {
+        cond: Expr,
+        status: Status,
+    },
     Call(Kernel),
 }
 
@@ -247,11 +282,22 @@ pub enum Expr {
     Const(Scalar),
     Reg(Reg),
     /// Value of an accumulator; `lane` picks one lane of it (a scalar), else the current one (rule 5).
-    Acc { reg: Reg, at: Vec<Dim>, lane: Option<Dim> },
+    Acc {
+        reg: Reg,
+        at: Vec<Dim>,
+        lane: Option<Dim>,
+    },
     /// All lanes of an accumulator combined.
-    Horizontal { op: BinOp, reg: Reg, at: Vec<Dim> },
+    Horizontal {
+        op: BinOp,
+        reg: Reg,
+        at: Vec<Dim>,
+    },
     Index(Dim),
-    Load { buf: Buf, at: Vec<Dim> },
+    Load {
+        buf: Buf,
+        at: Vec<Dim>,
+    },
     Un(UnOp, Box<Expr>),
     Bin(BinOp, Box<Expr>, Box<Expr>),
     /// a * b + c, rounded once where the target has fma (`--math strict`: twice), floats only.
@@ -259,25 +305,57 @@ pub enum Expr {
     Select(Box<Expr>, Box<Expr>, Box<Expr>),
     /// Conversion as in ONNX Cast (float to int truncates, saturating; to bool: not zero).
     Cast(ElemType, Box<Expr>),
-    Let { reg: Reg, value: Box<Expr>, body: Box<Expr> },
-    With { sym: Sym, value: Box<Expr>, extent: Dim, body: Box<Expr> },
+    Let {
+        reg: Reg,
+        value: Box<Expr>,
+        body: Box<Expr>,
+    },
+    With {
+        sym: Sym,
+        value: Box<Expr>,
+        extent: Dim,
+        body: Box<Expr>,
+    },
 }
 
 /// Operations on one value. The type stays unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum UnOp {
-    Neg, Abs, Sign, Not, BitNot,
-    Floor, Ceil, Trunc,
+    Neg,
+    Abs,
+    Sign,
+    Not,
+    BitNot,
+    Floor,
+    Ceil,
+    Trunc,
     /// Halves to even.
     Round,
-    Sqrt, Recip,
-    Exp, Log, Erf, Tanh, Sigmoid,
-    Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Asinh, Acosh, Atanh,
+    Sqrt,
+    Recip,
+    Exp,
+    Log,
+    Erf,
+    Tanh,
+    Sigmoid,
+    Sin,
+    Cos,
+    Tan,
+    Asin,
+    Acos,
+    Atan,
+    Sinh,
+    Cosh,
+    Asinh,
+    Acosh,
+    Atanh,
     /// exp(x) - 1 and log(1 + x) without cancellation.
-    Expm1, Log1p,
+    Expm1,
+    Log1p,
     /// Bool results.
-    IsNan, IsInf,
+    IsNan,
+    IsInf,
     /// The same bits as another type of the same width.
     Bits(ElemType),
 }
@@ -286,18 +364,31 @@ pub enum UnOp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum BinOp {
-    Add, Sub, Mul,
+    Add,
+    Sub,
+    Mul,
     /// Floats: IEEE; integers: truncating, by zero leaves with `E_VALUE`.
     Div,
     /// Remainder with the sign of the dividend (C fmod), and with that of the divisor (Python %).
-    Rem, Mod,
+    Rem,
+    Mod,
     /// NaN if either is NaN (ONNX Min and Max).
-    Min, Max,
-    Pow, Atan2,
-    And, Or, Xor,
-    Shl, Shr,
+    Min,
+    Max,
+    Pow,
+    Atan2,
+    And,
+    Or,
+    Xor,
+    Shl,
+    Shr,
     /// Bool results.
-    Eq, Ne, Lt, Le, Gt, Ge,
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
 }
 
 impl BinOp {

@@ -32,7 +32,10 @@ pub fn opsets(list: &[OperatorSetIdProto], origin: &Origin) -> Result<Opsets> {
         let d = domain(o.domain.as_deref()).to_owned();
         let shown = if d.is_empty() { "ai.onnx".to_owned() } else { d.clone() };
         let Some(v) = o.version.filter(|v| *v >= 1) else {
-            return Error::new(codes::OPSET_IMPORT, format!("the import of operator set {shown} has no valid version")).at(origin).found_expected(format!("{:?}", o.version), "a version of 1 or more").fail();
+            return Error::new(codes::OPSET_IMPORT, format!("the import of operator set {shown} has no valid version"))
+                .at(origin)
+                .found_expected(format!("{:?}", o.version), "a version of 1 or more")
+                .fail();
         };
         if out.insert(d, v).is_some_and(|old| old != v) {
             return Error::new(codes::OPSET_IMPORT, format!("operator set {shown} is imported twice, with different versions")).at(origin).fail();

@@ -25,7 +25,12 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result
     let mut findings = Findings::default();
     let ir = m.ir_version.unwrap_or(0);
     if !IR_VERSIONS.contains(&ir) {
-        findings.push(Error::new(codes::IR_VERSION, "the IR version is missing or not known").at(&origin).found_expected(m.ir_version.map_or("none".into(), |v| v.to_string()), "1 to 14").help("re-export the model, or update onnxc"));
+        findings.push(
+            Error::new(codes::IR_VERSION, "the IR version is missing or not known")
+                .at(&origin)
+                .found_expected(m.ir_version.map_or("none".into(), |v| v.to_string()), "1 to 14")
+                .help("re-export the model, or update onnxc"),
+        );
     }
     let mut sets = findings.absorb(opsets(&m.opset_import, &origin))?.unwrap_or_default();
     if m.opset_import.is_empty() {
@@ -225,7 +230,9 @@ impl Import {
                 None => {
                     ok = false;
                     self.findings.push(
-                        Error::new(codes::GRAPH_INVALID, format!("the input \"{name}\" is not defined before its use")).at(&origin).help("nodes must stand in topological order, and every name must be an input, an initializer or an earlier output"),
+                        Error::new(codes::GRAPH_INVALID, format!("the input \"{name}\" is not defined before its use"))
+                            .at(&origin)
+                            .help("nodes must stand in topological order, and every name must be an input, an initializer or an earlier output"),
                     );
                 }
             }
@@ -289,7 +296,15 @@ impl Import {
         }
         Ok(())
     }
-    fn parse(&mut self, schema: &'static ops::Schema, n_in: usize, n_out: usize, origin: &Origin, values: Vec<(String, AttrValue)>, subgraphs: &[(String, Graph)]) -> Result<(ops::Op, &'static ops::Schema)> {
+    fn parse(
+        &mut self,
+        schema: &'static ops::Schema,
+        n_in: usize,
+        n_out: usize,
+        origin: &Origin,
+        values: Vec<(String, AttrValue)>,
+        subgraphs: &[(String, Graph)],
+    ) -> Result<(ops::Op, &'static ops::Schema)> {
         let arity = |n: usize, f: &ops::schema::Formals, what: &str| -> Result<()> {
             if n >= f.min && n <= f.max() {
                 return Ok(());
@@ -319,7 +334,8 @@ impl Import {
         }
         let kinds = self.unknown.len();
         let nodes: usize = self.unknown.values().map(|u| u.1).sum();
-        let mut e = Error::new(codes::OP_UNSUPPORTED, format!("{kinds} operator{} not supported, in {nodes} node{}", if kinds == 1 { " is" } else { "s are" }, if nodes == 1 { "" } else { "s" })).at(&self.origin);
+        let mut e = Error::new(codes::OP_UNSUPPORTED, format!("{kinds} operator{} not supported, in {nodes} node{}", if kinds == 1 { " is" } else { "s are" }, if nodes == 1 { "" } else { "s" }))
+            .at(&self.origin);
         for ((dom, op, v), (first, n, why)) in &self.unknown {
             let d = if dom.is_empty() { "ai.onnx" } else { dom };
             let first = Origin { file: String::new(), op: String::new(), opset: 0, ..first.clone() };

@@ -13,7 +13,9 @@ fn invalid(origin: &Origin, title: impl Into<String>) -> Error {
 /// The constant that a TensorProto holds.
 pub fn tensor(t: &TensorProto, external: &mut External, origin: &Origin) -> Result<ConstData> {
     let elem = super::types::elem_type(t.data_type, origin)?;
-    let Some(n) = count(&t.dims) else { return invalid(origin, "the tensor's shape is invalid").found_expected(format!("{:?}", t.dims), "sizes that are not negative, fewer than 2^63 elements").fail() };
+    let Some(n) = count(&t.dims) else {
+        return invalid(origin, "the tensor's shape is invalid").found_expected(format!("{:?}", t.dims), "sizes that are not negative, fewer than 2^63 elements").fail();
+    };
     if t.segment.is_some() {
         return invalid(origin, "segmented tensors are not supported").fail();
     }
@@ -43,7 +45,11 @@ fn external_tensor(t: &TensorProto, elem: ElemType, want: u64, external: &mut Ex
     let get = |k: &str| t.external_data.iter().find(|e| e.key.as_deref() == Some(k)).and_then(|e| e.value.as_deref());
     let number = |k: &str| match get(k) {
         None => Ok(None),
-        Some(s) => s.trim().parse::<u64>().map(Some).map_err(|_| Failure::from(Error::new(codes::EXTERNAL_DATA, format!("external data: {k} is not a number")).at(origin).found_expected(s, "a number of bytes"))),
+        Some(s) => s
+            .trim()
+            .parse::<u64>()
+            .map(Some)
+            .map_err(|_| Failure::from(Error::new(codes::EXTERNAL_DATA, format!("external data: {k} is not a number")).at(origin).found_expected(s, "a number of bytes"))),
     };
     let Some(location) = get("location") else { return Error::new(codes::EXTERNAL_DATA, "external data without a location").at(origin).fail() };
     let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);

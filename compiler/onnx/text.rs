@@ -173,7 +173,7 @@ impl Parser<'_> {
     /// `= data` behind a value, if it is there.
     fn initializer(&mut self, v: &ValueInfoProto, out: &mut Vec<TensorProto>) -> Result<bool> {
         let at = self.c.mark();
-        if !self.c.eat(b'=') {
+        if !self.c.eat_equals() {
             return Ok(false);
         }
         let Some(ty) = &v.r#type else { return Err(self.c.error_at(at, "an initializer needs a type")) };

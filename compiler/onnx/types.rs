@@ -8,7 +8,9 @@ use crate::tensor::{ElemType, TensorType, ValueType};
 /// Element type by number, or what is wrong with it.
 pub fn elem_type(n: Option<i32>, origin: &Origin) -> Result<ElemType, Failure> {
     match n {
-        Some(n) if n != 0 => ElemType::from_onnx(n).ok_or_else(|| Error::new(codes::TYPE_INVALID, format!("unknown element type {n}")).at(origin).found_expected(n.to_string(), "a number of TensorProto.DataType that onnxc knows, 1 to 26").into()),
+        Some(n) if n != 0 => ElemType::from_onnx(n).ok_or_else(|| {
+            Error::new(codes::TYPE_INVALID, format!("unknown element type {n}")).at(origin).found_expected(n.to_string(), "a number of TensorProto.DataType that onnxc knows, 1 to 26").into()
+        }),
         _ => Err(Error::new(codes::TYPE_INVALID, "the element type is missing").at(origin).into()),
     }
 }
@@ -36,7 +38,11 @@ pub fn value_type(t: &TypeProto, syms: &mut SymTable, unnamed: &Unnamed, origin:
                 (Some(s), _) => shape(s, syms, unnamed).map(|dims| ValueType::Tensor(TensorType::new(elem, dims))),
                 (None, Unnamed::Hint) => None,
                 (None, Unnamed::Symbol(_)) => {
-                    return Err(Error::new(codes::TYPE_INVALID, "the input has no shape").at(origin).found_expected("a tensor type of unknown rank", "a shape, its dims numbers, names or left open").help("export the model with shapes: onnxc needs the rank of every input").into());
+                    return Err(Error::new(codes::TYPE_INVALID, "the input has no shape")
+                        .at(origin)
+                        .found_expected("a tensor type of unknown rank", "a shape, its dims numbers, names or left open")
+                        .help("export the model with shapes: onnxc needs the rank of every input")
+                        .into());
                 }
             }
         }

@@ -6,11 +6,12 @@
 //! | from 7 | numpy (Broadcasting.md) |
 //! | Max, Min, Sum, Mean before 8 | none: equal shapes |
 //!
-//! Integers: Div truncates, Mod has the divisor's sign (`fmod = 1`: the dividend's), arithmetic wraps.
+//! Integers: Div truncates, Mod has the divisor's sign (`fmod = 1`: the dividend's), arithmetic wraps. Mod of floats needs
+//! `fmod = 1` before 28. BitShift 28 takes signed types. The slope of PRelu before 7 holds one value, or one a channel.
 
 use super::{Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Buf, Expr};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder};
 use crate::sym::{Answer, Dim, SymTable};
 use crate::tensor::ElemType;
 
@@ -19,7 +20,7 @@ use crate::tensor::ElemType;
 pub struct Binary {
     /// The function.
     pub fun: Fun,
-    /// Before version 7: `broadcast` and `axis`.
+    /// Before version 7: `broadcast` and `axis` (PRelu: the slope's axis is that of the channels).
     pub legacy: Option<(bool, Option<i64>)>,
 }
 
@@ -62,7 +63,11 @@ impl Operator for Binary {
     ];
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("consumed_inputs");
-        let legacy = if a.knows("broadcast") { Some((a.flag("broadcast", false)?, a.int_opt("axis")?)) } else { None };
+        let legacy = match a.op() {
+            "PRelu" if a.since() < 7 => Some((true, Some(1))),
+            _ if a.knows("broadcast") => Some((a.flag("broadcast", false)?, a.int_opt("axis")?)),
+            _ => None,
+        };
         let fun = match a.op() {
             "Mean" => Fun::Mean,
             "PRelu" => Fun::PRelu,
@@ -80,7 +85,7 @@ impl Operator for Binary {
             Fun::Plain(f) if f.is_comparison() => ElemType::Bool,
             _ => cx.tensor(0)?.elem,
         };
-        if self.fun == Fun::Plain(BinOp::Mod) && elem.is_float() {
+        if self.fun == Fun::Plain(BinOp::Mod) && elem.is_float() && cx.since < 28 {
             return cx.error(codes::OP_TYPE, "Mod of floating-point numbers needs fmod = 1").fail();
         }
         let shapes: Vec<Vec<Dim>> = (0..cx.inputs.len()).map(|i| Ok(self.aligned(i, cx)?)).collect::<Result<_>>()?;
@@ -103,6 +108,7 @@ impl Operator for Binary {
         cx.map(out, |k, at| {
             let mut v: Vec<Expr> = inputs.iter().map(|b| k.load_broadcast(*b, at)).collect();
             match fun {
+                Fun::Plain(BinOp::Mod) if ty.is_float() => float_mod(k, ty, v.remove(0), v.remove(0)),
                 Fun::Plain(BinOp::Pow) => pow(v.remove(0), types[0], v.remove(0), types[1]),
                 Fun::Plain(f) => v.into_iter().reduce(|a, b| Expr::bin(f, a, b)).unwrap_or(Expr::num(ty, 0.0)),
                 Fun::Mean => {
@@ -115,17 +121,44 @@ impl Operator for Binary {
                     let slope = v.remove(0);
                     k.shared(x, |_, x| Expr::select(Expr::bin(BinOp::Lt, x.clone(), Expr::num(ty, 0.0)), x.clone() * slope, x))
                 }
-                // A shift by the width or more gives 0.
-                Fun::Shift(op) => {
-                    let x = v.remove(0);
-                    let n = v.remove(0);
-                    let bits = i64::from(ty.bits());
-                    k.shared(n, |_, n| Expr::select(Expr::bin(BinOp::Lt, n.clone(), Expr::int(ty, bits)), Expr::bin(op, x, n), Expr::int(ty, 0)))
-                }
+                Fun::Shift(op) => shift(k, op, ty, v.remove(0), v.remove(0)),
             }
         });
         Ok(())
     }
+}
+
+/// A shift by the width or more, or by less than 0, leaves what the sign bit fills in: -1 for a right shift of a
+/// negative number, else 0.
+fn shift(k: &mut KernelBuilder, op: BinOp, ty: ElemType, x: Expr, n: Expr) -> Expr {
+    let signed = ty.is_signed_int();
+    let zero = || Expr::int(ty, 0);
+    let lt = |a: Expr, b: Expr| Expr::bin(BinOp::Lt, a, b);
+    k.shared(x, |k, x| {
+        k.shared(n, |_, n| {
+            let mut inside = lt(n.clone(), Expr::int(ty, i64::from(ty.bits())));
+            if signed {
+                inside = inside.and(Expr::bin(BinOp::Ge, n.clone(), zero()));
+            }
+            let fill = if signed && op == BinOp::Shr { Expr::select(lt(x.clone(), zero()), Expr::int(ty, -1), zero()) } else { zero() };
+            Expr::select(inside, Expr::bin(op, x, n), fill)
+        })
+    })
+}
+
+/// a - floor(a / b) * b from the exact remainder: the result has the divisor's sign, zeros too.
+fn float_mod(k: &mut KernelBuilder, ty: ElemType, a: Expr, b: Expr) -> Expr {
+    let zero = || Expr::num(ty, 0.0);
+    let negative = |e: Expr| Expr::bin(BinOp::Lt, e, zero());
+    k.shared(b, |k, b| {
+        let rest = Expr::bin(BinOp::Rem, a, b.clone());
+        k.shared(rest, |_, r| {
+            let other_sign = Expr::bin(BinOp::Ne, negative(r.clone()), negative(b.clone()));
+            let moved = Expr::select(other_sign, r.clone() + b.clone(), r.clone());
+            let none = Expr::select(negative(b), Expr::num(ty, -0.0), zero());
+            Expr::select(Expr::bin(BinOp::Eq, r, zero()), none, moved)
+        })
+    })
 }
 
 /// Both operands may have other types: the power is taken in the base's type, or in f64 for integer bases.
@@ -153,7 +186,7 @@ impl Binary {
             if !on && a.len() != dims.len() {
                 return cx.error(codes::OP_SHAPE, "the shapes differ and `broadcast` is not set").fail();
             }
-            if let Some(axis) = axis.filter(|_| on) {
+            if let Some(axis) = axis.filter(|_| on && !self.single_slope(&dims)) {
                 let axis = cx.axis(axis, a.len().max(1))?;
                 if axis + dims.len() > a.len() {
                     return cx.error(codes::OP_SHAPE, format!("the second operand does not fit at axis {axis}")).fail();
@@ -163,10 +196,14 @@ impl Binary {
         }
         Ok(dims)
     }
+    /// PRelu with one slope for all channels: its shape needs no alignment.
+    fn single_slope(&self, dims: &[Dim]) -> bool {
+        self.fun == Fun::PRelu && Dim::product(dims.iter().copied()).as_const() == Some(1)
+    }
     fn legacy_view(&self, i: usize, rank: usize, cx: &mut LowerCx) -> Buf {
         let b = cx.input(i);
         match self.legacy {
-            Some((true, Some(axis))) if i == 1 => {
+            Some((true, Some(axis))) if i == 1 && !self.single_slope(&cx.dims(b)) => {
                 let axis = if axis < 0 { axis + rank as i64 } else { axis } as usize;
                 let mut dims = cx.dims(b);
                 dims.resize(rank - axis, Dim::constant(1));

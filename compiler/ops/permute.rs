@@ -1,6 +1,6 @@
 //! Pure rearrangements: Transpose, DepthToSpace, SpaceToDepth, Tile.
 //!
-//! Tile 1 repeats one axis by two scalar inputs; 6 and later take a repeat count for every axis.
+//! SpaceToDepth 28 adds `mode`. Tile 1 repeats one axis by two scalar inputs; 6 and later take a repeat count for every axis.
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
@@ -12,7 +12,7 @@ use crate::sym::Dim;
 pub enum Permute {
     Transpose(Option<Vec<i64>>),
     DepthToSpace { block: i64, crd: bool },
-    SpaceToDepth(i64),
+    SpaceToDepth { block: i64, crd: bool },
     Tile,
 }
 
@@ -26,7 +26,7 @@ impl Operator for Permute {
         Ok(match a.op() {
             "Transpose" => Permute::Transpose(a.ints_opt("perm")?),
             "DepthToSpace" => Permute::DepthToSpace { block: block(a)?, crd: a.choice("mode", "DCR", &["DCR", "CRD"])? == "CRD" },
-            "SpaceToDepth" => Permute::SpaceToDepth(block(a)?),
+            "SpaceToDepth" => Permute::SpaceToDepth { block: block(a)?, crd: a.choice("mode", "DCR", &["DCR", "CRD"])? == "CRD" },
             _ => Permute::Tile,
         })
     }
@@ -49,10 +49,10 @@ impl Operator for Permute {
                 let reps = repeats(cx)?;
                 t.dims.iter().zip(reps).map(|(d, r)| *d * r).collect()
             }
-            Permute::DepthToSpace { block, .. } | Permute::SpaceToDepth(block) => {
+            Permute::DepthToSpace { block, .. } | Permute::SpaceToDepth { block, .. } => {
                 let [n, c, h, w] = t.dims[..] else { return cx.error(codes::OP_SHAPE, "the input must have rank 4").fail() };
                 let (b, bb) = (*block, block * block);
-                if matches!(self, Permute::SpaceToDepth(_)) {
+                if matches!(self, Permute::SpaceToDepth { .. }) {
                     cx.require_eq(h.modulo(b), Dim::constant(0), "the height is not a multiple of blocksize")?;
                     cx.require_eq(w.modulo(b), Dim::constant(0), "the width is not a multiple of blocksize")?;
                     vec![n, c * bb, h.floor_div(b), w.floor_div(b)]
@@ -95,10 +95,10 @@ impl Operator for Permute {
                     k.load(x, &[at[0], channel, at[2].floor_div(*b), at[3].floor_div(*b)])
                 });
             }
-            Permute::SpaceToDepth(b) => {
+            Permute::SpaceToDepth { block: b, crd } => {
                 let c = dims[1];
                 cx.map(y, |k, at| {
-                    let (block, channel) = (at[1].floor_div(c), at[1].modulo(c));
+                    let (block, channel) = if *crd { (at[1].modulo(b * b), at[1].floor_div(b * b)) } else { (at[1].floor_div(c), at[1].modulo(c)) };
                     k.load(x, &[at[0], channel, at[2] * *b + block.floor_div(*b), at[3] * *b + block.modulo(*b)])
                 });
             }

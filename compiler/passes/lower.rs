@@ -41,7 +41,10 @@ impl Lower<'_> {
         let d = &self.model.graph.values[v];
         match &d.ty {
             Some(ValueType::Tensor(t)) if t.elem != ElemType::Str && t.elem != ElemType::C64 && t.elem != ElemType::C128 => Ok(t),
-            Some(t) => Error::new(codes::OP_FEATURE, format!("\"{}\" has a type that is not supported yet", d.name)).at(&self.model.origin).found_expected(t.display(&self.model.syms), "a tensor of numbers").fail(),
+            Some(t) => Error::new(codes::OP_FEATURE, format!("\"{}\" has a type that is not supported yet", d.name))
+                .at(&self.model.origin)
+                .found_expected(t.display(&self.model.syms), "a tensor of numbers")
+                .fail(),
             None => Err(Failure::bug("lower", format!("\"{}\" has no type", d.name))),
         }
     }

@@ -128,17 +128,7 @@ impl Model {
         if inputs.iter().any(|t| t.dims.contains(&Dim::Computed)) {
             return Err(Status::Abi);
         }
-        Ok(Model {
-            raw,
-            name,
-            inputs,
-            outputs,
-            dim_params,
-            workspace_align: aligned.ok_or(Status::Abi)?,
-            workspace_for: raw.workspace_for,
-            call: raw.call.ok_or(Status::Abi)?,
-            weights: None,
-        })
+        Ok(Model { raw, name, inputs, outputs, dim_params, workspace_align: aligned.ok_or(Status::Abi)?, workspace_for: raw.workspace_for, call: raw.call.ok_or(Status::Abi)?, weights: None })
     }
     /// With the weights that [`Model::needs_weights`] asks for. [`Status::Weights`] if the size is another,
     /// [`Status::Align`] if the alignment is.

@@ -113,7 +113,11 @@ impl Shared {
         while left & ENTERED != 0 {
             spins = spins.saturating_add(1);
             // Someone who entered may have lost its CPU.
-            if spins < 4096 { std::hint::spin_loop() } else { thread::yield_now() }
+            if spins < 4096 {
+                std::hint::spin_loop()
+            } else {
+                thread::yield_now()
+            }
             left = self.gate.0.load(Ordering::Acquire);
         }
         self.busy.0.store(false, Ordering::Release);

@@ -23,12 +23,8 @@ const fn tensor<const R: usize>(name: &'static CStr, dtype: i32, dims: &'static 
 // Inputs x: f32[N, 2] and limit: f32[]. Outputs y = x + 1: f32[N, 2]; twice: f32[2N], an expression without a bound;
 // above: i64[?], rows whose first element exceeds the limit, at most N of them; name: u8[3], constant.
 static INPUTS: [onnxc_tensor_info; 2] = [tensor(c"x", 1, &[-1, 2], &[MAX_N, 2], 8 << 20), tensor(c"limit", 1, &[], &[], 4)];
-static OUTPUTS: [onnxc_tensor_info; 4] = [
-    tensor(c"y", 1, &[-1, 2], &[MAX_N, 2], 8 << 20),
-    tensor(c"twice/\u{fc}", 1, &[X], &[X], NO_MAX),
-    tensor(c"above", 7, &[X], &[MAX_N], 8 << 20),
-    tensor(c"name", 2, &[3], &[3], 3),
-];
+static OUTPUTS: [onnxc_tensor_info; 4] =
+    [tensor(c"y", 1, &[-1, 2], &[MAX_N, 2], 8 << 20), tensor(c"twice/\u{fc}", 1, &[X], &[X], NO_MAX), tensor(c"above", 7, &[X], &[MAX_N], 8 << 20), tensor(c"name", 2, &[3], &[3], 3)];
 static MODEL: onnxc_model = onnxc_model {
     abi_version: 1,
     struct_size: size_of::<onnxc_model>() as u32,

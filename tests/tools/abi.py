@@ -71,7 +71,7 @@ class Model:
         params = [None] * len(self.params)
         arrays = []
         for t in self.inputs:
-            a = np.ascontiguousarray(feeds[t.name.decode()]).astype(DTYPES[t.dtype], copy=False)
+            a = np.asarray(feeds[t.name.decode()], order="C").astype(DTYPES[t.dtype], copy=False)
             assert a.ndim == t.rank, (t.name, a.shape)
             for d, n in zip(t.dims[:t.rank], a.shape):
                 if d >= 0:

@@ -146,7 +146,10 @@ impl Emit<'_, '_> {
     }
     fn vector_unary(&self, op: UnOp, ty: ElemType) -> bool {
         match ty {
-            ElemType::F32 => super::math::has_f32(op) || matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Sign | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round | UnOp::Sqrt | UnOp::Recip | UnOp::IsNan | UnOp::IsInf),
+            ElemType::F32 => {
+                super::math::has_f32(op)
+                    || matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Sign | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round | UnOp::Sqrt | UnOp::Recip | UnOp::IsNan | UnOp::IsInf)
+            }
             ElemType::Bool => op == UnOp::Not,
             _ => matches!(op, UnOp::Neg | UnOp::BitNot),
         }
@@ -274,10 +277,13 @@ impl Emit<'_, '_> {
     }
     pub fn store(&mut self, buf: Buf, at: &[Dim], value: &Expr) -> Result<()> {
         let ty = self.m.bufs[buf].ty;
-        let v = self.value(value)?;
         let linear = self.linear(buf, at);
         let flags = self.flags();
         let lanes = self.lanes.is_some();
+        if lanes && !is_lane_type(ty.compute()) {
+            return self.store_by_lanes(buf, linear, value);
+        }
+        let v = self.value(value)?;
         if !lanes || (!v.vec && matches!(self.stride(buf, at), Stride::Same)) {
             let raw = self.to_storage(ty, v)?;
             let (p, disp) = self.address(buf, linear)?;
@@ -302,6 +308,28 @@ impl Emit<'_, '_> {
             }
             let (p, disp) = place?;
             self.b.ins().store(flags, raw, p, disp);
+        }
+        Ok(())
+    }
+    /// Value and store for each lane: types that have no vectors.
+    fn store_by_lanes(&mut self, buf: Buf, linear: Dim, value: &Expr) -> Result<()> {
+        let flags = self.flags();
+        for l in 0..4 {
+            if let Some(c) = &mut self.lanes {
+                c.lane = Some(l);
+            }
+            self.push();
+            let done = self.value(value).and_then(|v| {
+                let raw = self.to_storage(self.m.bufs[buf].ty, v)?;
+                let (p, disp) = self.address(buf, linear)?;
+                self.b.ins().store(flags, raw, p, disp);
+                Ok(())
+            });
+            self.pop();
+            if let Some(c) = &mut self.lanes {
+                c.lane = None;
+            }
+            done?;
         }
         Ok(())
     }
@@ -434,7 +462,15 @@ impl Emit<'_, '_> {
         let t = scalar_type(a.ty);
         let wide = if matches!(t, I64) { I64 } else { I32 };
         let signed = a.ty.is_signed_int();
-        let ext = |e: &mut Self, v: Value| if t == wide { v } else if signed { e.b.ins().sextend(wide, v) } else { e.b.ins().uextend(wide, v) };
+        let ext = |e: &mut Self, v: Value| {
+            if t == wide {
+                v
+            } else if signed {
+                e.b.ins().sextend(wide, v)
+            } else {
+                e.b.ins().uextend(wide, v)
+            }
+        };
         let (x, y) = (ext(self, a.v), ext(self, b.v));
         let ok = self.b.ins().icmp_imm_s(IntCC::NotEqual, y, 0);
         self.require(ok, Status::Value);

@@ -132,7 +132,11 @@ impl Emit<'_, '_> {
         let (hi, lo) = (self.num(x, 89.0), self.num(x, -104.0));
         // The order of operands lets NaN through.
         let c = self.lesser(hi, x);
-        let x = { let nan = self.float_cmp(FloatCC::Unordered, x, x); let y = self.greater(c, lo); self.blend(nan, x, y) };
+        let x = {
+            let nan = self.float_cmp(FloatCC::Unordered, x, x);
+            let y = self.greater(c, lo);
+            self.blend(nan, x, y)
+        };
         let log2e = self.num(x, std::f64::consts::LOG2_E);
         let n = self.op(BinOp::Mul, x, log2e);
         let n = Val { v: self.b.ins().nearest(n.v), ..n };

@@ -84,6 +84,11 @@ impl<'a> Cursor<'a> {
         let hit = u8::try_from(c).is_ok_and(|b| self.eat(b));
         if hit { Ok(()) } else { Err(self.expected(&format!("\"{c}\" {what}"))) }
     }
+    /// Takes `=` if it comes next and does not begin `=>`.
+    pub fn eat_equals(&mut self) -> bool {
+        let m = self.mark();
+        !self.bytes()[m..].starts_with(b"=>") && self.eat(b'=')
+    }
     /// Takes `=>`, which is one token.
     pub fn arrow(&mut self) -> Result<()> {
         self.space();

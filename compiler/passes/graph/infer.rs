@@ -53,7 +53,9 @@ fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings) -> R
             let ty = clean(ty, syms);
             let d = &mut g.values[v];
             if let Some(e) = contradiction(&ty, d.declared.as_ref(), syms) {
-                findings.push(Error::warning(codes::TYPE_INVALID, format!("\"{}\" is declared otherwise than the operators compute it", d.name)).at(&g.nodes[n].origin).found_expected(e, ty.display(syms)));
+                findings.push(
+                    Error::warning(codes::TYPE_INVALID, format!("\"{}\" is declared otherwise than the operators compute it", d.name)).at(&g.nodes[n].origin).found_expected(e, ty.display(syms)),
+                );
             }
             d.known = match known {
                 Known::Dims(v) => Known::Dims(v.into_iter().map(|d| syms.simplify(d)).collect()),

@@ -114,7 +114,15 @@ fn collapse_rows(m: &mut Module, p: &mut Parts, rows: &mut Vec<(Sym, Dim)>, n: S
         // Other loops must not stand between in the order of rows; batch and column loops do not matter.
         let var = m.syms.loop_var("m", Dim::constant(0), oe * ie);
         let v = Dim::sym(var);
-        let subst = |s: Sym| if s == outer { Some(v.floor_div(ie)) } else if s == inner { Some(v.modulo(ie)) } else { None };
+        let subst = |s: Sym| {
+            if s == outer {
+                Some(v.floor_div(ie))
+            } else if s == inner {
+                Some(v.modulo(ie))
+            } else {
+                None
+            }
+        };
         let sub = |d: &Dim| d.subst(&mut |s| subst(s));
         let plain = |m: &Module, buf: Buf, at: &[Dim]| {
             let at: Vec<Dim> = at.iter().map(sub).collect();

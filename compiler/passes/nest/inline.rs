@@ -124,7 +124,9 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
         }
         _ if contraction => false,
         Cost::Cheap => indices_plain && (n_readers == 1 || map.value.size() <= 6) && (!in_loop || map.value.size() <= 8),
-        Cost::Dear => indices_plain && n_readers == 1 && !in_loop && consumer.is_some_and(|c| crate::sym::Dim::product(c.loops.iter().map(|l| l.1)) == crate::sym::Dim::product(map.loops.iter().map(|l| l.1))),
+        Cost::Dear => {
+            indices_plain && n_readers == 1 && !in_loop && consumer.is_some_and(|c| crate::sym::Dim::product(c.loops.iter().map(|l| l.1)) == crate::sym::Dim::product(map.loops.iter().map(|l| l.1)))
+        }
     }
 }
 

@@ -141,7 +141,13 @@ fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<Sym> {
         let sub = |d: Dim| {
             d.subst(&mut |s| {
                 let x = Dim::sym(v);
-                if s == outer { Some(x.floor_div(ie)) } else if s == inner { Some(x.modulo(ie)) } else { None }
+                if s == outer {
+                    Some(x.floor_div(ie))
+                } else if s == inner {
+                    Some(x.modulo(ie))
+                } else {
+                    None
+                }
             })
         };
         let mut ok = true;

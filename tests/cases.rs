@@ -1,0 +1,164 @@
+//! One test for each file under tests/cases: a model in ONNX textual syntax with directives as comments.
+//!
+//! ```text
+//! # emit: graph, nest            snapshots of these outputs (any kind of --emit but obj)
+//! # stop-after: lower            snapshot of the IR after a pass
+//! # error                        compiling fails: snapshot of the findings
+//! # run: 3                       runs the model with this seed: code in memory against the unoptimised code
+//! # dim: N=4                     like --dim
+//! # target: aarch64-unknown-linux-gnu
+//! # opt: 0                       like -O
+//! ```
+//!
+//! Snapshots lie beside the case. `INSTA_UPDATE=always cargo test --test cases` writes them.
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use onnxc::arrays::Array;
+use onnxc::codegen::interface::Interface;
+use onnxc::onnx::Source;
+use onnxc::options::{OptLevel, Options};
+use onnxc::pipeline::{self, Stopped};
+use onnxc::run::{Runner, compare};
+use onnxc::tensor::ElemType;
+use std::path::{Path, PathBuf};
+
+fn main() {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let mut files = vec![];
+    find(&dir, &mut files);
+    files.sort();
+    let trials = files
+        .into_iter()
+        .map(|f| {
+            let name = f.strip_prefix(&dir).expect("inside").with_extension("").display().to_string();
+            Trial::test(name, move || case(&f).map_err(Failed::from))
+        })
+        .collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+fn find(dir: &Path, out: &mut Vec<PathBuf>) {
+    for e in std::fs::read_dir(dir).expect("tests/cases").flatten() {
+        let p = e.path();
+        if p.is_dir() {
+            find(&p, out);
+        } else if p.extension().is_some_and(|x| x == "onnxtxt") {
+            out.push(p);
+        }
+    }
+}
+
+fn case(path: &Path) -> Result<(), String> {
+    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let mut options = Options { verify: true, target: Some("x86_64-unknown-linux-gnu".into()), ..Options::default() };
+    let mut emits: Vec<String> = vec![];
+    let (mut stops, mut seeds, mut error) = (vec![], vec![], false);
+    for l in text.lines().filter_map(|l| l.strip_prefix('#')) {
+        let (key, value) = l.split_once(':').map_or((l.trim(), ""), |(k, v)| (k.trim(), v.trim()));
+        match key {
+            "emit" => emits.extend(value.split(',').map(|s| s.trim().to_owned())),
+            "stop-after" => stops.extend(value.split(',').map(|s| s.trim().to_owned())),
+            "error" => error = true,
+            "run" => seeds.extend(value.split(',').filter_map(|s| s.trim().parse::<u64>().ok())),
+            "dim" => options.dims.push(onnxc::sym::text::parse_dim_option(value)?),
+            "target" => options.target = Some(value.to_owned()),
+            "opt" => {
+                options.opt = match value {
+                    "0" => OptLevel::O0,
+                    "1" => OptLevel::O1,
+                    _ => OptLevel::O2,
+                }
+            }
+            _ => {}
+        }
+    }
+    let source = Source { name: format!("{stem}.onnxtxt"), bytes: text.clone().into_bytes().into(), folder: None };
+    if error {
+        return match pipeline::run(&source, &options) {
+            Ok(_) => Err("the case compiles, but it says `# error`".into()),
+            Err(e) => snapshot(path, &stem, "error", &e.to_string()),
+        };
+    }
+    for s in stops {
+        let o = Options { stop_after: Some(s.clone()), ..options.clone() };
+        let text = match pipeline::run(&source, &o).map_err(|e| e.to_string())? {
+            Stopped::Graph(m) => onnxc::graph::print::print(&m),
+            Stopped::Nest(m) => onnxc::nest::print::print(&m),
+            Stopped::Done(_) => return Err(format!("there is no pass {s}")),
+        };
+        snapshot(path, &stem, &s, &text)?;
+    }
+    let c = pipeline::compile(&source, &options).map_err(|e| e.to_string())?;
+    for e in &emits {
+        let kind = onnxc::emit::find(e).map_err(|e| e.to_string())?;
+        let text = onnxc::emit::to_text(&c, kind).map_err(|e| e.to_string())?;
+        snapshot(path, &stem, e, &text)?;
+    }
+    for seed in seeds {
+        run(&source, &options, seed)?;
+    }
+    Ok(())
+}
+
+fn snapshot(path: &Path, stem: &str, kind: &str, text: &str) -> Result<(), String> {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(path.parent().unwrap_or(Path::new(".")));
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    let name = format!("{stem}.{kind}");
+    settings.bind(|| std::panic::catch_unwind(|| insta::assert_snapshot!(name.clone(), text))).map_err(|_| format!("the snapshot {name} differs"))
+}
+
+/// Optimised code against unoptimised code, on the same numbers.
+fn run(source: &Source, options: &Options, seed: u64) -> Result<(), String> {
+    let text = |e: onnxc::diag::Failure| e.to_string();
+    let build = |opt| {
+        let o = Options { opt, target: None, cpu: Some("native".into()), ..options.clone() };
+        pipeline::compile(source, &o).and_then(Runner::new).map_err(text)
+    };
+    let (plain, fast) = (build(OptLevel::O0)?, build(OptLevel::O2)?);
+    let inputs = random_inputs(&plain.compiled().interface, seed);
+    let (want, got) = (plain.run(&inputs).map_err(text)?, fast.run(&inputs).map_err(text)?);
+    for (g, w) in got.iter().zip(&want) {
+        let c = compare(g, w, 1e-4, 1e-5).map_err(text)?;
+        if c.outside > 0 {
+            return Err(format!("output {} differs between -O0 and -O2: {c:?}", c.name));
+        }
+    }
+    Ok(())
+}
+
+fn random_inputs(i: &Interface, seed: u64) -> Vec<Array> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    i.inputs
+        .iter()
+        .map(|t| {
+            // Every parameter is 5, unless its bounds say otherwise.
+            let size = |s| i.dim_params.iter().find(|p| p.sym == s).map(|p| 5.clamp(p.lo, p.hi.unwrap_or(5)));
+            let dims: Vec<i64> = t.dims.iter().map(|d| d.eval(&size).unwrap_or(1)).collect();
+            let n: i64 = dims.iter().product();
+            let data = (0..n)
+                .flat_map(|_| {
+                    let r = next();
+                    let x = (r >> 40) as f32 / 8_388_608.0 - 1.0;
+                    match t.ty {
+                        ElemType::F32 => x.to_le_bytes().to_vec(),
+                        ElemType::F64 => f64::from(x).to_le_bytes().to_vec(),
+                        ElemType::F16 => half::f16::from_f32(x).to_le_bytes().to_vec(),
+                        ElemType::BF16 => half::bf16::from_f32(x).to_le_bytes().to_vec(),
+                        ElemType::Bool => vec![(r >> 33) as u8 & 1],
+                        t => ((r >> 33) % 4).to_le_bytes()[..t.bytes().unwrap_or(1) as usize].to_vec(),
+                    }
+                })
+                .collect();
+            Array { name: t.name.clone(), ty: t.ty, dims, data }
+        })
+        .collect()
+}

@@ -1,0 +1,203 @@
+//! The program as a user meets it: exit codes, diagnostics, files on disk.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn onnxc() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_onnxc"))
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let d = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{name}"));
+    let _ = std::fs::remove_dir_all(&d);
+    std::fs::create_dir_all(&d).expect("scratch folder");
+    d
+}
+
+const MODEL: &str = r#"<ir_version: 8, opset_import: ["" : 17]>
+tiny (float[N, 4] x) => (float[N, 3] y)
+<float[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}>
+{
+  h = MatMul (x, w)
+  y = Relu (h)
+}
+"#;
+
+fn model(dir: &Path) -> PathBuf {
+    let p = dir.join("tiny.onnx");
+    std::fs::write(&p, MODEL).expect("model");
+    p
+}
+
+fn compile(model: &Path, out: &Path, more: &[&str]) -> Output {
+    onnxc().arg(model).arg("-o").arg(out).args(more).output().expect("onnxc runs")
+}
+
+fn stderr(o: &Output) -> String {
+    String::from_utf8_lossy(&o.stderr).into_owned()
+}
+
+/// A broken input: exit code 1, a diagnostic, and no output file.
+fn refused(name: &str, bytes: &[u8], expect: &str) {
+    let d = scratch(name);
+    let m = d.join("bad.onnx");
+    std::fs::write(&m, bytes).expect("model");
+    let o = compile(&m, &d.join("bad.o"), &[]);
+    assert_eq!(o.status.code(), Some(1), "{name}: {}", stderr(&o));
+    assert!(stderr(&o).contains(expect), "{name}: {}", stderr(&o));
+    let left: Vec<_> = std::fs::read_dir(&d).expect("folder").flatten().map(|e| e.file_name()).collect();
+    assert_eq!(left.len(), 1, "{name} left {left:?}");
+}
+
+#[test]
+fn broken_files_are_refused() {
+    refused("empty", b"", "an empty file");
+    let noise: Vec<u8> = (0..4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    refused("noise", &noise, "not");
+    refused("text", b"hello, this is not a model\n", "E00");
+    // Field 7 (graph), length-delimited, ten gigabytes long.
+    refused("length", &[0x08, 0x08, 0x3a, 0x80, 0x80, 0x80, 0x80, 0x28, 1, 2, 3], "E0001");
+    refused("zip", b"PK\x03\x04rest", "zip archive");
+    refused("lfs", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS");
+}
+
+#[test]
+fn missing_file_is_an_io_error() {
+    let d = scratch("missing");
+    let o = compile(&d.join("nowhere.onnx"), &d.join("x.o"), &[]);
+    assert_eq!(o.status.code(), Some(3));
+}
+
+#[test]
+fn wrong_usage_has_its_own_code() {
+    let o = onnxc().arg("--no-such-flag").output().expect("runs");
+    assert_eq!(o.status.code(), Some(2));
+}
+
+#[test]
+fn the_model_is_never_overwritten() {
+    let d = scratch("overwrite");
+    let m = model(&d);
+    let o = compile(&m, &m, &[]);
+    assert_eq!(o.status.code(), Some(1), "{}", stderr(&o));
+    assert_eq!(std::fs::read_to_string(&m).expect("still there"), MODEL);
+}
+
+#[test]
+fn two_processes_write_equal_bytes() {
+    let d = scratch("determinism");
+    let m = model(&d);
+    for target in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "riscv64gc-unknown-linux-gnu", "aarch64-apple-darwin", "x86_64-pc-windows-msvc"] {
+        let read = |n: &str| {
+            let out = d.join(n);
+            let o = compile(&m, &out, &["--target", target]);
+            assert!(o.status.success(), "{target}: {}", stderr(&o));
+            std::fs::read(out).expect("object")
+        };
+        assert!(read("a.o") == read("b.o"), "{target}");
+    }
+}
+
+#[test]
+fn standard_input_and_output() {
+    use std::io::Write;
+    let mut c = onnxc().args(["-", "--emit", "nest", "-o", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs");
+    c.stdin.take().expect("stdin").write_all(MODEL.as_bytes()).expect("written");
+    let o = c.wait_with_output().expect("ends");
+    assert!(o.status.success());
+    assert!(String::from_utf8_lossy(&o.stdout).starts_with("nest v1 model"));
+}
+
+#[test]
+fn depfile_names_the_model() {
+    let d = scratch("depfile");
+    let m = model(&d);
+    let o = compile(&m, &d.join("t.o"), &["-MD", d.join("t.d").to_str().expect("utf-8")]);
+    assert!(o.status.success(), "{}", stderr(&o));
+    let text = std::fs::read_to_string(d.join("t.d")).expect("depfile");
+    assert!(text.contains("t.o:") && text.contains("tiny.onnx"), "{text}");
+}
+
+#[test]
+fn dims_are_checked() {
+    let d = scratch("dims");
+    let m = model(&d);
+    let o = compile(&m, &d.join("t.o"), &["--dim", "M=3"]);
+    assert_eq!(o.status.code(), Some(1));
+    assert!(stderr(&o).contains("no dimension \"M\""), "{}", stderr(&o));
+    let o = compile(&m, &d.join("t.o"), &["--dim", "N<=8"]);
+    assert!(o.status.success(), "{}", stderr(&o));
+}
+
+#[test]
+fn findings_as_json() {
+    let d = scratch("json");
+    let m = d.join("bad.onnx");
+    std::fs::write(&m, b"PK\x03\x04").expect("model");
+    let o = compile(&m, &d.join("x.o"), &["--message-format", "json"]);
+    let v: serde_json::Value = serde_json::from_str(&stderr(&o)).expect("JSON");
+    assert!(v.to_string().contains("E0001"), "{v}");
+}
+
+#[test]
+fn unsupported_operators_are_listed_at_once() {
+    let d = scratch("unsupported");
+    let m = d.join("m.onnx");
+    let text = "<ir_version: 8, opset_import: [\"\" : 17, \"my\" : 1]>\ng (float[2] x) => (float[2] y) {\n a = my.Foo (x)\n b = my.Foo (a)\n c = NoSuchOp (b)\n y = Relu (c)\n}\n";
+    std::fs::write(&m, text).expect("model");
+    let o = compile(&m, &d.join("x.o"), &[]);
+    assert_eq!(o.status.code(), Some(1));
+    let e = stderr(&o);
+    assert!(e.contains("my Foo-1") && e.contains("2 nodes") && e.contains("NoSuchOp"), "{e}");
+}
+
+#[test]
+fn objects_have_no_undefined_symbols() {
+    let d = scratch("nm");
+    let m = model(&d);
+    let out = d.join("t.o");
+    assert!(compile(&m, &out, &[]).status.success());
+    let Ok(nm) = Command::new("nm").arg("-u").arg(&out).output() else {
+        eprintln!("skipped: nm is not installed");
+        return;
+    };
+    let undefined = String::from_utf8_lossy(&nm.stdout).into_owned();
+    let rest: Vec<&str> = undefined.lines().filter(|l| !["memcpy", "memmove", "memset"].iter().any(|m| l.ends_with(m))).filter(|l| !l.trim().is_empty()).collect();
+    assert!(rest.is_empty(), "{rest:?}");
+}
+
+#[test]
+fn external_data_stays_in_the_folder() {
+    use onnxc::onnx::external::External;
+    let d = scratch("external");
+    std::fs::create_dir_all(d.join("in")).expect("folder");
+    std::fs::write(d.join("secret"), b"0123456789").expect("file");
+    std::fs::write(d.join("in/w"), b"0123456789").expect("file");
+    let at = onnxc::diag::Origin::default();
+    let mut e = External::new(Some(d.join("in")));
+    assert!(e.slice("w", 2, Some(3), &at).is_ok_and(|b| &b[..] == b"234"));
+    for (location, offset, length) in [("../secret", 0, None), ("/etc/passwd", 0, None), ("", 0, None), ("nowhere", 0, None), ("w", 8, Some(3)), ("w", u64::MAX, Some(2)), ("w", 11, None)] {
+        assert!(e.slice(location, offset, length, &at).is_err(), "{location} {offset} {length:?}");
+    }
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(d.join("secret"), d.join("in/link")).expect("link");
+        assert!(e.slice("link", 0, None, &at).is_err());
+    }
+}
+
+#[test]
+fn run_and_verify() {
+    let d = scratch("run");
+    let m = model(&d);
+    let x = onnxc::arrays::Array { name: "x".into(), ty: onnxc::tensor::ElemType::F32, dims: vec![1, 4], data: [1.0f32, 0.0, -1.0, 0.5].iter().flat_map(|v| v.to_le_bytes()).collect() };
+    onnxc::arrays::write(&d.join("x.npy"), &x).expect("npy");
+    let o = onnxc().arg("run").arg(&m).arg("--input").arg(format!("x={}", d.join("x.npy").display())).arg("--output").arg(format!("y={}", d.join("y.npy").display())).output().expect("runs");
+    assert!(o.status.success(), "{}", stderr(&o));
+    let y = onnxc::arrays::read(&d.join("y.npy")).expect("y");
+    // [1 - 7 + 5, 2 - 8 + 5.5, 3 - 9 + 6], negative ones cut off.
+    assert_eq!(y.to_f64s(), [0.0, 0.0, 0.0]);
+    let o = onnxc().arg("run").arg(&m).output().expect("runs");
+    assert_eq!(o.status.code(), Some(1));
+    assert!(stderr(&o).contains("inputs are missing"), "{}", stderr(&o));
+}

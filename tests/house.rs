@@ -1,0 +1,124 @@
+//! The house rules as tests: imports point one way, tables match the files on disk, the README matches the tables.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn rust_files(dir: &Path, out: &mut Vec<PathBuf>) {
+    for e in std::fs::read_dir(dir).expect("a folder of the repository").flatten() {
+        let p = e.path();
+        if p.is_dir() {
+            rust_files(&p, out);
+        } else if p.extension().is_some_and(|x| x == "rs") {
+            out.push(p);
+        }
+    }
+}
+
+/// Which modules of the crate each module may use.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("diag", &["diag"]),
+    ("target", &["diag", "target"]),
+    ("sym", &["diag", "sym"]),
+    ("tensor", &["diag", "sym", "tensor"]),
+    ("nest", &["diag", "sym", "tensor", "nest"]),
+    ("ops", &["diag", "sym", "tensor", "nest", "ops"]),
+    ("graph", &["diag", "sym", "tensor", "ops", "graph"]),
+    ("onnx", &["diag", "sym", "tensor", "ops", "graph", "onnx"]),
+    ("codegen", &["diag", "sym", "tensor", "nest", "target", "codegen"]),
+];
+
+#[test]
+fn imports_point_one_way() {
+    let src = root().join("compiler");
+    let mut files = vec![];
+    rust_files(&src, &mut files);
+    let mut wrong = vec![];
+    for f in files {
+        let module = f.strip_prefix(&src).expect("inside").components().next().map(|c| c.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned()).unwrap_or_default();
+        let Some((_, allowed)) = MAY_USE.iter().find(|(m, _)| *m == module) else { continue };
+        let text = std::fs::read_to_string(&f).expect("readable");
+        for (n, line) in text.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//")) {
+            for part in line.split("crate::").skip(1) {
+                let used: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                if used != "Result" && !used.is_empty() && !allowed.contains(&used.as_str()) {
+                    wrong.push(format!("{}:{}: uses crate::{used}", f.display(), n + 1));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_module_says_what_it_is() {
+    let mut files = vec![];
+    rust_files(&root().join("compiler"), &mut files);
+    rust_files(&root().join("runtime-support/src"), &mut files);
+    let bare: Vec<_> = files.iter().filter(|f| !f.ends_with("ops/table.rs")).filter(|f| !std::fs::read_to_string(f).expect("readable").starts_with("//!")).collect();
+    assert!(bare.is_empty(), "without //! at the top: {bare:?}");
+}
+
+#[test]
+fn operator_table_matches_the_files() {
+    let mut on_disk: Vec<String> =
+        std::fs::read_dir(root().join("compiler/ops")).expect("ops").flatten().filter_map(|e| e.file_name().into_string().ok()).filter_map(|n| n.strip_suffix(".rs").map(str::to_owned)).collect();
+    on_disk.retain(|n| !matches!(n.as_str(), "mod" | "attrs" | "cx" | "schema" | "table" | "common"));
+    on_disk.sort();
+    let mut in_table: Vec<String> = onnxc::ops::FAMILIES.iter().map(|(f, _)| f.to_string()).collect();
+    in_table.sort();
+    in_table.dedup();
+    assert_eq!(on_disk, in_table);
+}
+
+#[test]
+fn every_operator_of_the_table_has_a_schema_and_stands_once() {
+    let mut seen = BTreeMap::new();
+    for (family, ops) in onnxc::ops::FAMILIES {
+        for op in *ops {
+            let (domain, name) = op.split_once(':').unwrap_or(("", op));
+            assert!(!onnxc::ops::schema::versions(domain, name).is_empty(), "{op} has no schema");
+            assert!(seen.insert(*op, *family).is_none(), "{op} stands twice");
+        }
+    }
+}
+
+#[test]
+fn diagnostic_codes_are_unique() {
+    let mut seen = std::collections::BTreeSet::new();
+    for (code, name, ..) in onnxc::diag::codes::TABLE {
+        assert!(seen.insert(code.0), "{name} repeats its number");
+    }
+}
+
+/// The README's operator table, made from the operator table and the schemas.
+fn operator_table() -> String {
+    let mut ops: Vec<&str> = onnxc::ops::FAMILIES.iter().flat_map(|(_, o)| o.iter().copied()).chain(onnxc::ops::AT_IMPORT.iter().copied()).collect();
+    ops.sort_unstable();
+    let mut out = String::from("| operator | since versions |\n|---|---|\n");
+    for op in &ops {
+        let (domain, name) = op.split_once(':').unwrap_or(("", op));
+        let v: Vec<String> = onnxc::ops::schema::versions(domain, name).iter().map(|s| s.since.to_string()).collect();
+        out += &format!("| {op} | {} |\n", v.join(", "));
+    }
+    out + &format!("\n{} operators.\n", ops.len())
+}
+
+/// With `ONNXC_UPDATE=1` it writes the section instead.
+#[test]
+fn readme_lists_the_supported_operators() {
+    let path = root().join("README.md");
+    let text = std::fs::read_to_string(&path).expect("README.md");
+    let (begin, end) = ("<!-- operators: generated, see tests/house.rs -->\n", "<!-- end of operators -->");
+    let (head, rest) = text.split_once(begin).expect("begin marker");
+    let (have, tail) = rest.split_once(end).expect("end marker");
+    let want = operator_table();
+    if std::env::var_os("ONNXC_UPDATE").is_some() {
+        std::fs::write(&path, format!("{head}{begin}{want}{end}{tail}")).expect("writable");
+        return;
+    }
+    assert!(have == want, "the operator table of the README is out of date: run `ONNXC_UPDATE=1 cargo test --test house`");
+}

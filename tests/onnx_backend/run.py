@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+"""The ONNX backend test suite, ahead of time: compile, link, call, compare.
+
+    run.py ONNXC [--update] [--filter GLOB] [--jobs N] [--work DIR] [--verbose]
+
+Every case of the installed onnx package that carries its own data (node, simple, pytorch-*) is exported, compiled by
+ONNXC, linked with all others into a few shared libraries and called through the C interface in worker processes that
+may crash. Each case ends in one verdict:
+
+    pass      type, shape and values of every output are right within the case's own tolerance
+    refused   ONNXC said at compile time that it does not take the model (exit status 1, a diagnostic code)
+    wrong     another result, or a status at run time
+    crash     ONNXC or the compiled code died, hung, or the object does not link
+
+`expected.txt` lists the verdict of every case and holds both ways: a listed failure that passes is an error, too.
+`--update` rewrites it. `wrong` and `crash` are faults whatever the list says.
+"""
+import argparse
+import collections
+import concurrent.futures
+import fnmatch
+import json
+import os
+import pathlib
+import queue
+import re
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tools"))
+
+BATCH = 250
+COMPILE_SECONDS = 120
+CALL_SECONDS = 60
+
+
+def export(root):
+    """Writes every case to `root/<name>/`: model.onnx, case.json, set_<i>/{input,output}_<k>.pb. Once per onnx version."""
+    import onnx
+    stamp = root / "version"
+    if stamp.exists() and stamp.read_text() == onnx.__version__:
+        return
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    from onnx import numpy_helper
+    from onnx.backend.test.loader import load_model_tests
+    warnings.simplefilter("ignore")  # Cases divide by zero and overflow on purpose.
+
+    def serialized(value, info):
+        if isinstance(value, onnx.TensorProto):
+            return value.SerializeToString()
+        t = info.type
+        make = numpy_helper.from_array
+        if t.HasField("map_type"):
+            make = numpy_helper.from_dict
+        elif t.HasField("sequence_type"):
+            make = numpy_helper.from_list
+        elif t.HasField("optional_type"):
+            make = numpy_helper.from_optional
+        return make(value, info.name).SerializeToString()
+
+    for kind in ("node", "simple", "pytorch-converted", "pytorch-operator"):
+        for case in load_model_tests(kind=kind):
+            folder = root / case.name
+            folder.mkdir()
+            if case.model_dir:
+                source = pathlib.Path(case.model_dir)
+                shutil.copy(source / "model.onnx", folder / "model.onnx")
+                for i, s in enumerate(sorted(source.glob("test_data_set_*"))):
+                    shutil.copytree(s, folder / f"set_{i}")
+            else:
+                (folder / "model.onnx").write_bytes(case.model.SerializeToString())
+                for i, (inputs, outputs) in enumerate(case.data_sets):
+                    (folder / f"set_{i}").mkdir()
+                    for what, values, infos in (("input", inputs, case.model.graph.input), ("output", outputs, case.model.graph.output)):
+                        for k, v in enumerate(values):
+                            (folder / f"set_{i}" / f"{what}_{k}.pb").write_bytes(serialized(v, infos[k]))
+            (folder / "case.json").write_text(json.dumps({"rtol": case.rtol, "atol": case.atol}))
+    stamp.write_text(onnx.__version__)
+
+
+def compile_case(onnxc, folder, out):
+    """(verdict, note, object); the verdict is None where the object has still to be called."""
+    name = folder.name
+    obj = out / f"{name}.o"
+    try:
+        r = subprocess.run([onnxc, str(folder / "model.onnx"), "-o", str(obj), "--name", name, "--emit", "obj"], capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return "crash", "the compiler hangs", None
+    if r.returncode == 0 and obj.exists():
+        return None, "", obj
+    code = re.search(r"E\d{4}", r.stderr)
+    first = next((l for l in r.stderr.splitlines() if l.strip()), "")
+    detail = next((l.strip() for l in r.stderr.splitlines() if re.search(r"error.*E\d{4}", l)), first)
+    if r.returncode == 1 and code:
+        return "refused", f"{code.group()} {detail}", None
+    return "crash", f"the compiler ends with {r.returncode}: {first} {r.stderr[-300:]!r}", None
+
+
+def link_all(objects, out):
+    """name -> library; those that do not link are left out."""
+    import abi
+    libs = {}
+
+    def link(k, batch):
+        lib = out / f"lib{k}.so"
+        try:
+            abi.link([str(o) for _, o in batch], str(lib))
+            libs.update({n: lib for n, _ in batch})
+        except subprocess.CalledProcessError:
+            if len(batch) > 1:
+                half = len(batch) // 2
+                link(f"{k}a", batch[:half])
+                link(f"{k}b", batch[half:])
+
+    items = sorted(objects.items())
+    for k in range(0, len(items), BATCH):
+        link(k // BATCH, items[k:k + BATCH])
+    return libs
+
+
+# --- The worker: calls cases named on standard input, one answer a line. ---
+
+def load_tensor(path):
+    import onnx
+    t = onnx.TensorProto()
+    t.ParseFromString(path.read_bytes())
+    return t.data_type, onnx.numpy_helper.to_array(t)
+
+
+# Types that numpy does not have are exchanged as unsigned integers of the same bits.
+RAW = {16: "uint16", 17: "uint8", 18: "uint8", 19: "uint8", 20: "uint8", 24: "uint8"}
+
+
+def call_case(folder, lib, name):
+    import abi
+    import numpy as np
+    import onnx
+    from onnx import helper
+    abi.DTYPES.update({k: getattr(np, v) for k, v in RAW.items()})
+    case = json.loads((folder / "case.json").read_text())
+    model = onnx.load(str(folder / "model.onnx"), load_external_data=False)
+    m = abi.Model(str(lib), name)
+    names = [t.name.decode() for t in m.inputs]
+    graph_inputs = [i.name for i in model.graph.input]
+    for s in sorted(folder.glob("set_*")):
+        given = [load_tensor(s / f"input_{k}.pb") for k in range(len(list(s.glob("input_*.pb"))))]
+        if len(given) != len(graph_inputs):
+            graph_inputs = names
+        feeds = {n: a.view(RAW[t]) if t in RAW else a for n, (t, a) in zip(graph_inputs, given)}
+        want = [load_tensor(s / f"output_{k}.pb") for k in range(len(list(s.glob("output_*.pb"))))]
+        if len(want) != len(m.outputs):
+            return f"{len(m.outputs)} outputs, expected {len(want)}"
+        run, outs = m.prepare(feeds, [w.shape for _, w in want])
+        run()
+        for info, got, (dtype, ref) in zip(m.outputs, outs, want):
+            label = info.name.decode()
+            if info.dtype != dtype:
+                return f"{label}: type {info.dtype}, expected {dtype}"
+            if tuple(got.shape) != tuple(ref.shape):
+                return f"{label}: shape {got.shape}, expected {ref.shape}"
+            if dtype in RAW:
+                got = got.view(helper.tensor_dtype_to_np_dtype(dtype)).astype(np.float32)
+                ref = ref.astype(np.float32)
+            rtol = max(case["rtol"], 2 ** -6) if dtype == 16 else case["rtol"]
+            try:
+                np.testing.assert_allclose(got, ref, rtol=rtol, atol=case["atol"])
+            except AssertionError as e:
+                text = " ".join(str(e).split())
+                return f"{label}: {text[:400]}"
+    return None
+
+
+def worker():
+    out = os.dup(1)
+    os.dup2(2, 1)  # Nothing but answers on the pipe.
+    for line in sys.stdin:
+        folder, lib, name = json.loads(line)
+        try:
+            problem = call_case(pathlib.Path(folder), lib, name)
+        except Exception as e:  # Any fault of a case is its verdict, not the worker's end.
+            problem = f"{type(e).__name__}: {e}"
+        os.write(out, (json.dumps(problem) + "\n").encode())
+
+
+class Worker:
+    """One worker process, started again after each crash."""
+
+    def __init__(self):
+        self.process = None
+
+    def call(self, folder, lib, name):
+        if self.process is None:
+            self.process = subprocess.Popen([sys.executable, __file__, "--worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        p = self.process
+        try:
+            p.stdin.write((json.dumps([str(folder), str(lib), name]) + "\n").encode())
+            p.stdin.flush()
+            answer = p.stdout.readline() if select.select([p.stdout], [], [], CALL_SECONDS)[0] else b""
+        except BrokenPipeError:
+            answer = b""
+        if not answer:
+            p.kill()
+            code = p.wait()
+            self.process = None
+            return "crash", f"the call ends the process ({code})"
+        problem = json.loads(answer)
+        return ("pass", "") if problem is None else ("wrong", problem)
+
+    def close(self):
+        if self.process:
+            self.process.stdin.close()
+            self.process.wait()
+
+
+def call_all(libs, root, jobs):
+    """name -> (verdict, note)."""
+    todo = queue.Queue()
+    for item in sorted(libs.items()):
+        todo.put(item)
+    results = {}
+
+    def loop(_):
+        w = Worker()
+        while True:
+            try:
+                name, lib = todo.get_nowait()
+            except queue.Empty:
+                break
+            results[name] = w.call(root / name, lib, name)
+        w.close()
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(loop, range(jobs)))
+    return results
+
+
+def read_expected(path):
+    if not path.exists():
+        return {}
+    lines = (l.split() for l in path.read_text().splitlines() if l.strip() and not l.startswith("#"))
+    return {l[0]: l[1] for l in lines}
+
+
+def write_expected(path, results):
+    import onnx
+    count = collections.Counter(v for v, _ in results.values())
+    lines = [f"# Verdicts of the backend suite of onnx {onnx.__version__}, written by run.py --update.", f"# {len(results)} cases: " + ", ".join(f"{n} {v}" for v, n in sorted(count.items()))]
+    for name, (verdict, note) in sorted(results.items()):
+        lines.append(f"{name} {verdict}" + (f" {note.split()[0]}" if verdict == "refused" else ""))
+    path.write_text("\n".join(lines) + "\n")
+
+
+def compile_all(onnxc, folders, out, jobs):
+    """(results so far, name -> object)."""
+    results, objects = {}, {}
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for folder, (verdict, note, obj) in zip(folders, pool.map(lambda f: compile_case(onnxc, f, out), folders)):
+            if verdict:
+                results[folder.name] = (verdict, note)
+            else:
+                objects[folder.name] = obj
+    return results, objects
+
+
+def run_folders(onnxc, folders, root, jobs):
+    """The verdict of each case folder: name -> (verdict, note)."""
+    with tempfile.TemporaryDirectory() as tmp:
+        tmp = pathlib.Path(tmp)
+        results, objects = compile_all(onnxc, folders, tmp, jobs)
+        libs = link_all(objects, tmp)
+        results.update({n: ("crash", "the object does not link") for n in objects.keys() - libs.keys()})
+        results.update(call_all(libs, root, jobs))
+        return results
+
+
+def main():
+    if sys.argv[1:] == ["--worker"]:
+        return worker()
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("onnxc")
+    p.add_argument("--update", action="store_true", help="rewrite expected.txt")
+    p.add_argument("--filter", default="*", help="only cases whose name matches")
+    p.add_argument("--jobs", type=int, default=4)
+    p.add_argument("--work", default=os.path.join(tempfile.gettempdir(), "onnx_backend_cases"), help="where cases are exported to (kept)")
+    p.add_argument("--verbose", action="store_true", help="also list why cases are refused")
+    a = p.parse_args()
+    root = pathlib.Path(a.work)
+    export(root)
+    folders = sorted(f.parent for f in root.glob("*/model.onnx") if fnmatch.fnmatch(f.parent.name, a.filter))
+    results = run_folders(os.path.abspath(a.onnxc), folders, root, a.jobs)
+
+    faults = 0
+    for name, (verdict, note) in sorted(results.items()):
+        if verdict in ("wrong", "crash"):
+            faults += 1
+        if verdict in ("wrong", "crash") or a.verbose and verdict == "refused":
+            print(f"{verdict}: {name}: {note}")
+    count = collections.Counter(v for v, _ in results.values())
+    print(f"{len(results)} cases: " + ", ".join(f"{n} {v}" for v, n in sorted(count.items())))
+    path = HERE / "expected.txt"
+    if a.update:
+        if a.filter != "*":
+            sys.exit("--update needs all cases")
+        write_expected(path, results)
+    else:
+        expected = read_expected(path)
+        for name, (verdict, _) in sorted(results.items()):
+            if expected.get(name) != verdict:
+                faults += 1
+                print(f"{name}: {verdict}, expected {expected.get(name, 'nothing (not listed)')}")
+        for name in sorted(n for n in expected if n not in results and fnmatch.fnmatch(n, a.filter)):
+            faults += 1
+            print(f"{name} is listed, but there is no such case")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

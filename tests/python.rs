@@ -1,0 +1,61 @@
+//! Harnesses in Python: the ONNX backend suite through the C ABI, and real networks against saved outputs. The packages
+//! go into a virtual environment under the target folder.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Python with the packages of tests/requirements.txt.
+fn python() -> &'static Path {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let venv = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("venv");
+        let bin = venv.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
+        let wanted = std::fs::read_to_string(root().join("tests/requirements.txt")).expect("requirements");
+        let stamp = venv.join("requirements.txt");
+        if std::fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
+            return bin;
+        }
+        let run = |c: &mut Command| assert!(c.status().expect("python3 is needed for the tests").success(), "{c:?}");
+        run(Command::new("python3").args(["-m", "venv"]).arg(&venv));
+        run(Command::new(&bin).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]).arg(root().join("tests/requirements.txt")));
+        std::fs::write(&stamp, wanted).expect("stamp");
+        bin
+    })
+}
+
+fn script(name: &str, args: &[&std::ffi::OsStr]) {
+    let status = Command::new(python()).arg(root().join("tests").join(name)).args(args).status().expect("python runs");
+    assert!(status.success(), "tests/{name} failed");
+}
+
+fn exe() -> &'static std::ffi::OsStr {
+    env!("CARGO_BIN_EXE_onnxc").as_ref()
+}
+
+#[test]
+fn onnx_backend_suite() {
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("backend");
+    script("onnx_backend/run.py", &[exe(), work.as_os_str()]);
+}
+
+#[test]
+fn random_graphs() {
+    script("fuzz.py", &[exe(), "1".as_ref(), "150".as_ref()]);
+}
+
+/// Real networks; their weights are made from recipes that are not part of this repository.
+#[test]
+fn real_networks() {
+    let models = std::env::var_os("ONNXC_MODELS").map(PathBuf::from).unwrap_or_else(|| root().join("../shared/models"));
+    if !models.join("suite_a").is_dir() {
+        eprintln!("skipped: no model suite (set ONNXC_MODELS to its folder)");
+        return;
+    }
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("models");
+    script("models.py", &[exe(), models.join("suite_a").as_os_str(), models.join("tools").as_os_str(), work.as_os_str()]);
+}
