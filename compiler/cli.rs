@@ -17,7 +17,7 @@ use std::path::PathBuf;
 ///
 /// The object needs no runtime library. Weights are inside it, or beside it with --weights file.
 #[derive(Debug, Parser)]
-#[command(name = "onnxc", version, args_conflicts_with_subcommands = true, after_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "onnxc", version, verbatim_doc_comment, args_conflicts_with_subcommands = true, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,

@@ -94,6 +94,9 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     }
     for p in GRAPH_PASSES.iter().filter(|p| p.level <= options.opt) {
         clock.step(p.name, || (p.run)(&mut model, &mut findings))?;
+        if options.verify {
+            crate::graph::verify::verify(&model)?;
+        }
         if stop(p.name) {
             return Ok(Stopped::Graph(Box::new(model)));
         }

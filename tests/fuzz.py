@@ -1,7 +1,7 @@
 """Random small graphs, compiled ahead of time, called through the C interface and compared with onnxruntime (or, for
 types it lacks, with onnx.reference). Failures are shrunk to few nodes and kept as models.
 
-    fuzz.py ONNXC SEED COUNT [--keep DIR] [--only OP,OP] [--nodes N]
+    fuzz.py ONNXC SEED COUNT [--keep DIR] [--only OP,OP] [--nodes N] [-O LEVEL]
 
 Run twice with the same arguments it does the same. Exit status 1 if anything failed.
 """
@@ -122,25 +122,30 @@ def evaluate(node, feeds):
         try:
             return session(m).run(None, feeds)
         except Exception as e:
-            if "NOT_IMPLEMENTED" not in str(e) or "SAME" in str(node):
+            if "NOT_IMPLEMENTED" not in str(e):
                 raise
+    if "Pool" in node.op_type or "Normalization" in node.op_type or node.op_type == "PRelu":
+        raise ValueError("the reference is not one for these")
     return [np.asarray(a) for a in ReferenceEvaluator(m).run(None, feeds)]
 
 
 def fragile(node, inputs):
+    """True if what onnxc may round differently (chains of 16-bit floats above all) changes a result by far."""
     x = [a.astype(np.float64) for a in inputs[:2] if a.dtype.kind not in "biu"]
     if not x:
         return False
     near = lambda d, r: bool(((np.abs(d) < r) & (d != 0)).any())
-    if node.op_type in ("Floor", "Ceil", "Cast"):
-        to = node.op_type == "Cast" and onnx.helper.tensor_dtype_to_np_dtype(h.get_attribute_value(node.attribute[0]))
+    to = node.op_type == "Cast" and h.tensor_dtype_to_np_dtype(h.get_attribute_value(node.attribute[0]))
+    if node.op_type in ("Floor", "Ceil", "Cast") and to != BOOL:
         return (not to or to.kind in "biu") and near(x[0] - np.round(x[0]), 2e-3 * (1 + np.abs(x[0])))
     if node.op_type == "Round":
         return near(x[0] - np.floor(x[0]) - 0.5, 2e-3 * (1 + np.abs(x[0])))
-    if node.op_type == "Sign":
+    if node.op_type == "Sin":
+        return bool((np.abs(x[0]) > 30).any())
+    if node.op_type in ("Sign", "Sqrt", "Log") or node.op_type == "Cast" and to == BOOL:
         return near(x[0], 1e-3)
     if node.op_type in ("Less", "Greater", "GreaterOrEqual", "Equal"):
-        return near(x[0] - x[1], 1e-3)
+        return near(x[0] - x[1], 5e-2 if inputs[0].dtype.itemsize == 2 else 1e-3)
     return False
 
 
@@ -270,7 +275,7 @@ def conv(g, x):
         a.pop("auto_pad", 0)
     c = s[1]
     group = g.rng.choice([1, 1, 1, c, next((d for d in (2, 3, 4) if c % d == 0), 1)])
-    co = group * g.rng.choice([1, 2, 3, 4] if group > 1 else [1, 3, 4, 5, 8, 12, 16, 20, 33])
+    co = group * g.rng.choice([1, 2, 3, 4] if group > 1 else [1, 3, 4, 5, 8, 12, 16, 20, 33, 48, 64])
     d = g.values[x].dtype
     ins = [x, weights(g, d, [co, c // group] + k)]
     if g.rng.random() < 0.6:
@@ -327,7 +332,7 @@ def matmul(g, x):
     r = g.rng
     if not s:
         return binary(g, x)
-    n = r.choice([1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 24, 31, 40])
+    n = r.choice([1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 24, 31, 40, 64, 70, 100])
     if len(s) == 1:
         return g.add("MatMul", [x, weights(g, d, [s[0], n])])
     if r.random() < 0.15:
@@ -355,7 +360,7 @@ def gemm(g, x):
     d = g.values[x].dtype
     ta, tb = r.choice([0, 0, 1]), r.randint(0, 1)
     m, k = (s[1], s[0]) if ta else (s[0], s[1])
-    n = r.choice([1, 3, 4, 8, 10, 16, 19, 33])
+    n = r.choice([1, 3, 4, 8, 10, 16, 19, 33, 64, 90])
     ins = [x, weights(g, d, [n, k] if tb else [k, n])]
     if r.random() < 0.8:
         ins.append(weights(g, d, r.choice([[n], [1, n], [m, n], [m, 1], [1], []])))
@@ -545,7 +550,7 @@ def random_graph(seed, steps, nodes):
     g = Graph(rng)
     dtype = rng.choice([F32] * 9 + FLOATS + [I64, np.dtype(np.int32), BOOL])
     rank = rng.choice([1, 2, 2, 3, 3, 4, 4, 4])
-    shape = [rng.choice([1, 2, 3, 4, 5, 7, 8, 12, 16, 17]) for _ in range(rank)]
+    shape = [rng.choice([1, 2, 3, 4, 5, 7, 8, 12, 16, 17] + ([24, 33, 48, 65, 100] if rank < 4 else [])) for _ in range(rank)]
     if rank == 4:
         shape = [rng.randint(1, 2), rng.choice([1, 2, 3, 4, 8, 16]), rng.randint(3, 10), rng.randint(3, 10)]
     symbolic = rng.random() < 0.35
@@ -564,7 +569,8 @@ def random_graph(seed, steps, nodes):
     outputs = [o for o in made if o not in used or rng.random() < 0.07]
     bindings = [{n: g.values[n] for n in g.inputs}]
     if any(params):
-        change = {p: rng.choice([1, 2, 3, 5, 6, 9]) for p in params if p}
+        window = any("Conv" in n.op_type or "Pool" in n.op_type or "Norm" in n.op_type for n in g.nodes)
+        change = {p: n + rng.choice([1, 2, 3, 5]) if window else rng.choice([1, 2, 3, 5, 6, 9]) for p, n in zip(params, shape) if p}
         feeds = {}
         for n, s in g.inputs.items():
             to = [change.get(d, d) for d in s]
@@ -658,7 +664,7 @@ def check(onnxc, case, work):
     path = os.path.join(work, "m")
     onnx.save(m, path + ".onnx")
     try:
-        r = subprocess.run([onnxc, path + ".onnx", "-o", path + ".o"], capture_output=True, text=True, timeout=60)
+        r = subprocess.run([*onnxc, path + ".onnx", "-o", path + ".o"], capture_output=True, text=True, timeout=60)
     except subprocess.TimeoutExpired:
         return "compile", "takes more than a minute"
     if "error[E0104]" in r.stderr:
@@ -724,8 +730,10 @@ def main():
     p.add_argument("count", type=int)
     p.add_argument("--keep", help="folder for failing models")
     p.add_argument("--only", help="comma-separated kinds of steps")
+    p.add_argument("-O", dest="level", default="2", help="level of optimisation")
     p.add_argument("--nodes", type=int, default=9, help="most steps of a graph")
     a = p.parse_args()
+    onnxc = [a.onnxc, "-O" + a.level]
     steps = {k: v for k, v in STEPS.items() if not a.only or k in a.only.split(",")}
     bad = skipped = 0
     with tempfile.TemporaryDirectory() as work:
@@ -733,13 +741,13 @@ def main():
             case = random_graph(seed, steps, a.nodes)
             if not case.nodes:
                 continue
-            kind, text = check(a.onnxc, case, work)
+            kind, text = check(onnxc, case, work)
             if kind == "skip":
                 skipped += 1
             elif kind:
                 bad += 1
-                case = shrink(a.onnxc, case, kind, work)
-                kind, text = check(a.onnxc, case, work)
+                case = shrink(onnxc, case, kind, work)
+                kind, text = check(onnxc, case, work)
                 print(f"seed {seed}: {kind}: {text}")
                 for n in case.nodes:
                     ins = [f"{i}{list(case.inputs[i]) if i in case.inputs else list(case.values[i].shape)}{'c' if i in case.inits else ''}" if i else "-" for i in n.input]

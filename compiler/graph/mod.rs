@@ -12,7 +12,7 @@ pub mod print;
 pub mod verify;
 
 use crate::diag::Origin;
-use crate::ops::{Known, Op, Schema};
+use crate::ops::{AttrValue, Known, Op, Schema};
 use crate::sym::{Sym, SymTable};
 use crate::tensor::{ConstData, ValueType};
 use cranelift_entity::{PrimaryMap, entity_impl};
@@ -107,6 +107,8 @@ pub struct NodeData {
     pub op: Op,
     /// Name, version in force, types.
     pub schema: &'static Schema,
+    /// Attributes as they stood in the file, for printing; graphs are in `subgraphs`.
+    pub attrs: Vec<(String, AttrValue)>,
     /// Inputs; `None` where an optional one is left out.
     pub inputs: Vec<Option<Value>>,
     /// Outputs; `None` where an optional one is left out.

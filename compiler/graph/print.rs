@@ -16,15 +16,14 @@
 //! ```
 //!
 //! Constants stand in order of first use, with their values if they are few and else with the hash of their contents.
-//! What ONNX has no syntax for stands in comments: types and known contents of results, operators as they were parsed,
+//! What ONNX has no syntax for stands in comments: types and known contents of results,
 //! the version of an operator if it is not the one that the model imports, conditions that are checked at entry.
 
 use super::{Def, Graph, Model, Node, Value};
-use crate::ops::{self, Known};
+use crate::ops::{self, AttrValue, Known};
 use crate::sym::text::{display_with, quote};
 use crate::sym::{Condition, Dim, Sym};
 use crate::tensor::{ConstData, ElemType, ValueType};
-use sha2::{Digest, Sha256};
 use std::collections::{HashMap, HashSet};
 
 /// Constants of at most so many elements are shown by their values.
@@ -234,7 +233,9 @@ impl Printer<'_> {
         let names = |list: &[Option<Value>]| list.iter().map(|v| v.map_or_else(|| "\"\"".to_owned(), |v| scope.get(v))).collect::<Vec<_>>().join(", ");
         let label = if node.origin.name.is_empty() { String::new() } else { format!("[{}] ", ident(&node.origin.name)) };
         let domain = if node.schema.domain.is_empty() { String::new() } else { format!("{}.", node.schema.domain) };
-        let text = format!("{label}{} = {domain}{} ({})", names(&node.outputs), node.schema.name, names(&node.inputs));
+        let attrs: Vec<String> = node.attrs.iter().map(|(n, v)| attribute(self, n, v)).collect();
+        let attrs = if attrs.is_empty() { String::new() } else { format!(" <{}>", attrs.join(", ")) };
+        let text = format!("{label}{} = {domain}{}{attrs} ({})", names(&node.outputs), node.schema.name, names(&node.inputs));
         let mut notes = vec![];
         for v in node.outputs.iter().flatten() {
             notes.extend(self.result(g, *v));
@@ -243,7 +244,6 @@ impl Printer<'_> {
         if imported.is_none_or(|s| s.since != node.schema.since) {
             notes.push(format!("version {}", node.schema.since));
         }
-        notes.extend(attributes(&format!("{:?}", node.op)));
         let note = if notes.is_empty() { String::new() } else { comment(&format!("  # {}", notes.join("; "))) };
         if node.subgraphs.is_empty() {
             return self.line(&format!("{text}{note}"));
@@ -311,36 +311,25 @@ fn float(s: String) -> String {
     if s == "NaN" { "nan".into() } else { s }
 }
 
-/// The operator as it was parsed, from its debug text `Family(Struct { .. })`; `None` where it says nothing more than
-/// the operator's name does.
-fn attributes(debug: &str) -> Option<String> {
-    let inner = debug.split_once('(')?.1.strip_suffix(')')?;
-    inner.contains('{').then(|| without_data(inner))
-}
-
-/// Puts hashes in the place of constant data in debug text.
-fn without_data(text: &str) -> String {
-    const START: &str = "ConstData {";
-    let Some(at) = text.find(START) else { return text.to_owned() };
-    let body = &text[at + START.len()..];
-    let (mut depth, mut in_string, mut escaped, mut end) = (1, false, false, body.len());
-    for (i, c) in body.bytes().enumerate() {
-        match c {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'{' if !in_string => depth += 1,
-            b'}' if !in_string => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            end = i;
-            break;
-        }
+/// An attribute in ONNX text; an empty list needs its kind.
+fn attribute(p: &mut Printer, name: &str, value: &AttrValue) -> String {
+    if let AttrValue::Type(t) = value {
+        return format!("{name}: type_proto = {}", p.ty(t));
     }
-    // The last field caches the hash and depends on what ran before.
-    let data = without_data(&body[..end]);
-    let data = data.rsplit_once("hash:").map_or(data.as_str(), |(d, _)| d);
-    let hash: String = Sha256::digest(data.as_bytes())[..4].iter().map(|b| format!("{b:02x}")).collect();
-    format!("{}#{hash}{}", &text[..at], without_data(body.get(end + 1..).unwrap_or_default()))
+    let list = |kind: &str, v: Vec<String>| if v.is_empty() { format!("{name}: {kind} = []") } else { format!("{name} = [{}]", v.join(", ")) };
+    let mut tensor = |t: &ConstData| format!("{} {}", p.ty(&ValueType::Tensor(t.tensor_type())), contents(t));
+    let text = |s: &[u8]| quoted(&String::from_utf8_lossy(s));
+    let number = |f: &f32| float(format!("{f:?}"));
+    match value {
+        AttrValue::Int(i) => format!("{name} = {i}"),
+        AttrValue::Float(f) => format!("{name} = {}", number(f)),
+        AttrValue::String(s) => format!("{name} = {}", text(s)),
+        AttrValue::Tensor(t) => format!("{name} = {}", tensor(t)),
+        AttrValue::Ints(v) => list("ints", v.iter().map(i64::to_string).collect()),
+        AttrValue::Floats(v) => list("floats", v.iter().map(number).collect()),
+        AttrValue::Strings(v) => list("strings", v.iter().map(|s| text(s)).collect()),
+        // Told above.
+        AttrValue::Type(_) => String::new(),
+        AttrValue::Tensors(v) => list("tensors", v.iter().map(|t| tensor(t)).collect()),
+    }
 }

@@ -258,6 +258,7 @@ impl Import {
         if dom.is_empty() && op == "Constant" {
             return self.constant_node(p.attribute.as_slice(), &p.output, &values, &origin);
         }
+        let attrs = values.clone();
         let parsed = match opset {
             None => {
                 self.missing(&dom, &op, 0, &origin, "the model imports no operator set of its domain");
@@ -291,7 +292,7 @@ impl Import {
         }
         if let (Some((op, schema)), true) = (parsed, ok) {
             let g = &mut self.frame().graph;
-            let n = g.nodes.push(NodeData { op, schema, inputs, outputs, subgraphs, origin });
+            let n = g.nodes.push(NodeData { op, schema, attrs, inputs, outputs, subgraphs, origin });
             g.order.push(n);
         }
         Ok(())

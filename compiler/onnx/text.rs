@@ -5,6 +5,8 @@
 //! (lists of tensors, graphs and types; lists that mix integers with floats; quoted names of graph attributes).
 
 mod cursor;
+#[cfg(test)]
+mod tests;
 mod values;
 
 use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto, ValueInfoProto};

@@ -1,7 +1,20 @@
-//! Proofs: interval arithmetic, and substitution of extreme loop values for correlated terms.
+//! Proofs: interval arithmetic, extreme loop values for correlated terms, and divisions written as remainders.
+//!
+//! `d >= 0` is tried in this order, each step sound for every iteration of loops that run at least once:
+//!
+//! 1. The interval of `d` (each atom on its own).
+//! 2. Cases of a minimum or maximum in a sum.
+//! 3. `n*floordiv(x, n) = x - mod(x, n)`, after scaling `d` where the coefficient asks for it; then 1 and 2 again.
+//!    A scaled sum need only exceed `-scale`.
+//! 4. All of this for the smallest value over the loops (divisions, minima and maxima are monotone, remainders lie
+//!    in `0..n`, and a term linear in a loop variable is smallest at an end of its range).
+//!
+//! A proof has an effort limit and remembers what it found, so that hostile expressions cost little and give Unknown.
 
 use super::expr::{floor_div_i64, floor_mod_i64};
-use super::{Answer, Atom, Dim, Range, SymKind, SymTable, View};
+use super::{Answer, Atom, Condition, Dim, Range, SymKind, SymTable, View};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
 type Wide = (Option<i128>, Option<i128>);
 
@@ -36,15 +49,44 @@ fn mul((a, b): Wide, (c, d): Wide) -> Wide {
     }
 }
 
-impl SymTable {
-    /// An interval that holds every value of `d`.
-    pub fn range(&self, d: Dim) -> Range {
-        narrow(self.wide(self.normal(d), 0))
+/// Steps one question may take; ordinary ones need a few dozen.
+const EFFORT: u32 = 20_000;
+
+/// One question to the table.
+struct Prover<'a> {
+    syms: &'a SymTable,
+    effort: Cell<u32>,
+    ranges: RefCell<HashMap<Dim, Wide>>,
+    simple: RefCell<HashMap<Dim, Dim>>,
+}
+
+impl Prover<'_> {
+    fn new(syms: &SymTable) -> Prover<'_> {
+        Prover { syms, effort: Cell::new(EFFORT), ranges: RefCell::default(), simple: RefCell::default() }
+    }
+    /// False once the effort is spent.
+    fn step(&self) -> bool {
+        self.effort.set(self.effort.get().saturating_sub(1));
+        self.effort.get() > 0
+    }
+    fn lo(&self, d: Dim) -> Option<i128> {
+        self.wide(d, 0).0
+    }
+    fn is_loop(&self, s: super::Sym) -> bool {
+        self.syms.kind(s) == SymKind::Loop
     }
     fn wide(&self, d: Dim, depth: u32) -> Wide {
-        if depth > 24 {
+        if let Some(w) = self.ranges.borrow().get(&d) {
+            return *w;
+        }
+        if depth > 24 || !self.step() {
             return (None, None);
         }
+        let w = self.wide_sum(d, depth);
+        self.ranges.borrow_mut().insert(d, w);
+        w
+    }
+    fn wide_sum(&self, d: Dim, depth: u32) -> Wide {
         match d.view() {
             View::Overflow => (None, None),
             View::Const(c) => (Some(i128::from(c)), Some(i128::from(c))),
@@ -58,22 +100,20 @@ impl SymTable {
     fn atom_range(&self, a: &Atom, depth: u32) -> Wide {
         let w = |d: Dim| self.wide(d, depth + 1);
         match a {
-            Atom::Sym(s) => match self.loop_range(*s) {
-                Some((lo, hi)) => (w(self.normal(lo)).0, w(self.normal(hi)).1.map(|h| h - 1)),
+            Atom::Sym(s) => match self.syms.loop_range(*s) {
+                Some((lo, hi)) => (w(self.syms.normal(lo)).0, w(self.syms.normal(hi)).1.and_then(|h| h.checked_sub(1))),
                 None => {
-                    let r = self.declared_range(*s);
+                    let r = self.syms.declared_range(*s);
                     (r.lo.map(i128::from), r.hi.map(i128::from))
                 }
             },
             Atom::FloorDiv(x, y) => {
                 let (x, y) = (narrow(w(*x)), narrow(w(*y)));
-                match (y.lo, y.hi) {
-                    (Some(c), Some(d)) if c == d && c > 0 => (x.lo.and_then(|v| floor_div_i64(v, c)).map(i128::from), x.hi.and_then(|v| floor_div_i64(v, c)).map(i128::from)),
-                    (Some(c), _) if c > 0 && x.lo.is_some_and(|l| l >= 0) => (Some(0), x.hi.and_then(|v| floor_div_i64(v, c)).map(i128::from)),
-                    // A zero divisor gives no value, so a nonnegative one is positive.
-                    (Some(0), _) if x.lo.is_some_and(|l| l >= 0) => (Some(0), x.hi.map(i128::from)),
-                    _ => (None, None),
-                }
+                // A zero divisor gives no value, so a nonnegative one is positive.
+                let Some(c) = y.lo.filter(|c| *c >= 0).map(|c| c.max(1)) else { return (None, None) };
+                // The divisor that makes the quotient of this end extreme; without a largest divisor the quotient nears 0 or -1.
+                let end = |v: i64, small: bool| if small { floor_div_i64(v, c) } else { y.hi.filter(|d| *d > 0).map_or(Some(if v < 0 { -1 } else { 0 }), |d| floor_div_i64(v, d)) };
+                (x.lo.and_then(|v| end(v, v < 0)).map(i128::from), x.hi.and_then(|v| end(v, v >= 0)).map(i128::from))
             }
             Atom::Mod(x, y) => {
                 let (x, y) = (narrow(w(*x)), narrow(w(*y)));
@@ -103,15 +143,15 @@ impl SymTable {
     /// A bound of `d` (upper if `max`) without loop variables, assuming that the loops around run at least once;
     /// `None` if the sign of a coefficient is not known.
     fn extreme(&self, d: Dim, max: bool, depth: u32) -> Option<Dim> {
-        if depth > 16 {
+        if depth > 16 || !self.step() {
             return None;
         }
         let mut d = self.extreme_atoms(d, max, depth)?;
         // Innermost variables first: their bounds may mention outer ones, which are older.
         for _ in 0..64 {
-            let Some(s) = d.syms().into_iter().rev().find(|s| self.kind(*s) == SymKind::Loop) else { return Some(d) };
+            let Some(s) = d.syms().into_iter().rev().find(|s| self.is_loop(*s)) else { return Some(d) };
             let (c, rest) = d.linear_in(s)?;
-            let (lo, hi) = self.loop_range(s)?;
+            let (lo, hi) = self.syms.loop_range(s)?;
             let r = narrow(self.wide(c, 0));
             let upper = if r.lo.is_some_and(|l| l >= 0) || self.sign_by_extremes(c, depth) {
                 max
@@ -120,7 +160,7 @@ impl SymTable {
             } else {
                 return None;
             };
-            let v = if upper { self.normal(hi) - 1 } else { self.normal(lo) };
+            let v = if upper { self.syms.normal(hi) - 1 } else { self.syms.normal(lo) };
             d = self.extreme_atoms(c * v + rest, max, depth)?;
         }
         None
@@ -131,7 +171,7 @@ impl SymTable {
     /// Replaces divisions, remainders, minima and maxima that hold loop variables by bounds without them.
     fn extreme_atoms(&self, d: Dim, max: bool, depth: u32) -> Option<Dim> {
         let View::Sum { terms, constant } = d.view() else { return Some(d) };
-        let has_loop = |d: Dim| d.syms().iter().any(|s| self.kind(*s) == SymKind::Loop);
+        let has_loop = |d: Dim| d.syms().iter().any(|s| self.is_loop(*s));
         if !terms.iter().flat_map(|t| &t.1).any(|a| !matches!(a, Atom::Sym(_)) && has_loop(Dim::atom(a.clone()))) {
             return Some(d);
         }
@@ -163,7 +203,7 @@ impl SymTable {
             Atom::Sym(_) => None,
             Atom::FloorDiv(x, y) => {
                 let positive = narrow(self.wide(*y, 0)).lo.is_some_and(|l| l >= 0);
-                let free = y.syms().iter().all(|s| self.kind(*s) != SymKind::Loop);
+                let free = y.syms().iter().all(|s| !self.is_loop(*s));
                 if positive && free { Some(self.extreme(*x, max, depth)?.floor_div(*y)) } else { None }
             }
             Atom::Mod(_, y) => {
@@ -184,14 +224,60 @@ impl SymTable {
             }
         }
     }
-    /// True if `d >= 0` is proven, for every iteration of the loops it stands in.
-    pub fn is_nonneg(&self, d: Dim) -> bool {
-        let d = self.normal(d);
-        if d.is_overflow() {
-            return false;
+    /// `d >= 0`.
+    fn nonneg(&self, d: Dim) -> bool {
+        let proven = |d: Dim| !d.is_overflow() && (self.above(d, 1) || self.expanded(d));
+        proven(d) || self.extreme(d, false, 0).is_some_and(|e| e != d && proven(e))
+    }
+    /// `d > -scale`, by interval or by cases.
+    fn above(&self, d: Dim, scale: i64) -> bool {
+        self.lo(d).is_some_and(|l| l > -i128::from(scale)) || self.by_cases(d + (scale - 1))
+    }
+    /// `d >= 0`, with its divisions replaced by remainders one after the other.
+    fn expanded(&self, d: Dim) -> bool {
+        let (mut d, mut scale) = (d, 1i64);
+        for _ in 0..6 {
+            let Some((e, by)) = self.expand(d) else { return false };
+            let Some(s) = scale.checked_mul(by) else { return false };
+            (d, scale) = (e, s);
+            // scale * (what was asked) > -scale, hence what was asked > -1.
+            if self.above(d, scale) || self.extreme(d, false, 0).is_some_and(|e| self.above(e, scale)) {
+                return true;
+            }
         }
-        let proven = |d: Dim| narrow(self.wide(d, 0)).lo.is_some_and(|l| l >= 0);
-        proven(d) || self.extreme(d, false, 0).is_some_and(|e| e != d && (proven(e) || self.by_cases(e)))
+        false
+    }
+    /// `scale * d` with one division fewer: `y*floordiv(x, y) = x - mod(x, y)`.
+    fn expand(&self, d: Dim) -> Option<(Dim, i64)> {
+        let View::Sum { terms, constant } = d.view() else { return None };
+        if !self.step() {
+            return None;
+        }
+        for (i, (c, atoms)) in terms.iter().enumerate() {
+            for (k, a) in atoms.iter().enumerate() {
+                let Atom::FloorDiv(x, y) = a else { continue };
+                let others = || atoms.iter().enumerate().filter(|(j, _)| *j != k).map(|(_, a)| Dim::atom(a.clone()));
+                let (front, scale) = match y.as_const() {
+                    Some(n) if n > 0 => {
+                        let g = super::simplify::gcd(*c, n);
+                        (Dim::product(others()) * (*c / g), n / g)
+                    }
+                    Some(_) => continue,
+                    // The divisor itself must stand in the product.
+                    None => {
+                        let product = Dim::product(others()) * *c;
+                        let q = product.floor_div(*y);
+                        if q * *y != product {
+                            continue;
+                        }
+                        (q, 1)
+                    }
+                };
+                let rest = Dim::from_terms(terms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, t)| t.clone()).collect(), constant);
+                return Some((rest * scale + front * (*x - x.modulo(*y)), scale));
+            }
+        }
+        None
     }
     /// `min`/`max` inside a sum: a sum with a max is nonnegative if one choice makes it so, with a min if every one does.
     fn by_cases(&self, d: Dim) -> bool {
@@ -209,6 +295,131 @@ impl SymTable {
         }
         false
     }
+    /// `0 <= index < extent`.
+    fn inside(&self, index: Dim, extent: Dim) -> bool {
+        if let (Some(i), Some(e)) = (index.as_const(), extent.as_const()) {
+            return 0 <= i && i < e;
+        }
+        if let Some(s) = index.as_sym()
+            && let Some((lo, hi)) = self.syms.loop_range(s)
+            && hi == extent
+            && lo.as_const() == Some(0)
+        {
+            return true;
+        }
+        let (i, e) = (self.syms.normal(index), self.syms.normal(extent));
+        self.nonneg(i) && (self.nonneg(e - 1 - i) || self.broadcast_index(index, extent))
+    }
+    /// A nonnegative index that [`super::broadcast::stride_factor`] makes 0 where the extent is 1: it is inside if
+    /// its loop ends at the extent whenever the extent is not 1. That follows from a condition checked at entry.
+    fn broadcast_index(&self, index: Dim, extent: Dim) -> bool {
+        let View::Sum { terms: [(1, atoms)], constant: 0 } = index.view() else { return false };
+        let factor = super::broadcast::stride_factor(extent);
+        let [a, b] = atoms.as_slice() else { return false };
+        let s = match (a, b) {
+            (Atom::Sym(s), f) | (f, Atom::Sym(s)) if Dim::atom(f.clone()) == factor => *s,
+            _ => return false,
+        };
+        let Some((_, hi)) = self.syms.loop_range(s) else { return false };
+        // (Of a nonnegative index the extent is at least 1.)
+        self.syms.conditions().iter().any(|c| {
+            let &Condition::Broadcast(x, y) = c else { return false };
+            let other = match (x == extent, y == extent) {
+                (true, _) => y,
+                (_, true) => x,
+                _ => return false,
+            };
+            let Some(o) = other.as_sym().filter(|o| !extent.contains(*o)) else { return false };
+            // Extent != 1 leaves two cases: the other is equal, or it is 1.
+            [extent, Dim::constant(1)].into_iter().all(|v| {
+                let hi = hi.subst(&mut |s| (s == o).then_some(v));
+                hi == extent.max(1) || hi == extent.max(1) * extent.min(1) || self.nonneg(self.syms.normal(extent - hi))
+            })
+        })
+    }
+    fn simplify(&self, d: Dim) -> Dim {
+        let View::Sum { terms, constant } = d.view() else { return d };
+        if terms.iter().all(|t| t.1.iter().all(|a| matches!(a, Atom::Sym(_)))) {
+            return d;
+        }
+        if let Some(s) = self.simple.borrow().get(&d) {
+            return *s;
+        }
+        if !self.step() {
+            return d;
+        }
+        let mut out = Dim::constant(constant);
+        for (c, atoms) in terms {
+            out = out + Dim::product(atoms.iter().map(|a| self.simplify_atom(a))) * *c;
+        }
+        self.simple.borrow_mut().insert(d, out);
+        out
+    }
+    fn simplify_atom(&self, a: &Atom) -> Dim {
+        match a {
+            Atom::Sym(_) => Dim::atom(a.clone()),
+            Atom::FloorDiv(x, y) => {
+                let (x, y) = (self.simplify(*x), self.simplify(*y));
+                if self.inside(x, y) { Dim::constant(0) } else { self.split_small(x, y).map_or_else(|| x.floor_div(y), |(_, q, d, _)| self.simplify(q.floor_div(d))) }
+            }
+            Atom::Mod(x, y) => {
+                let (x, y) = (self.simplify(*x), self.simplify(*y));
+                if self.inside(x, y) { x } else { self.split_small(x, y).map_or_else(|| x.modulo(y), |(g, q, d, r)| self.simplify(q.modulo(d)) * g + r) }
+            }
+            Atom::Min(v) | Atom::Max(v) => {
+                let max = matches!(a, Atom::Max(_));
+                let v: Vec<Dim> = v.iter().map(|d| self.simplify(*d)).collect();
+                for (i, x) in v.iter().enumerate() {
+                    let wins = |y: &Dim| self.nonneg(self.syms.normal(if max { *x - *y } else { *y - *x }));
+                    if v.iter().enumerate().all(|(j, y)| i == j || wins(y)) {
+                        return *x;
+                    }
+                }
+                v.into_iter().reduce(if max { Dim::max } else { Dim::min }).unwrap_or_default()
+            }
+        }
+    }
+    /// `(g, q, d, r)` with `x = g*q + r` for the divisor `y = g*d`, with g > 1, d > 0 and r in 0..g: then
+    /// `x div y = q div d` and `x mod y = g*(q mod d) + r`. Finds g among the coefficients of x (numbers only).
+    fn split_small(&self, x: Dim, y: Dim) -> Option<(i64, Dim, i64, Dim)> {
+        let (View::Sum { terms, constant }, n) = (x.view(), y.as_const().filter(|n| *n > 0)?) else { return None };
+        let mut gs: Vec<i64> = terms.iter().map(|t| t.0).filter(|c| *c > 1 && n % c == 0).collect();
+        gs.sort_unstable();
+        gs.dedup();
+        for g in gs {
+            let (big, small): (Vec<_>, Vec<_>) = terms.iter().cloned().partition(|t| t.0 % g == 0);
+            let r = Dim::from_terms(small, floor_mod_i64(constant, g)?);
+            if r.as_const() == Some(0) || !self.inside(r, Dim::constant(g)) {
+                continue;
+            }
+            let q = Dim::from_terms(big.into_iter().map(|(c, p)| (c / g, p)).collect(), floor_div_i64(constant, g)?);
+            return Some((g, q, n / g, r));
+        }
+        None
+    }
+    /// Without remainders: the one rule that canonical form leaves open.
+    fn without_mod(&self, d: Dim) -> Dim {
+        let View::Sum { terms, constant } = d.view() else { return d };
+        let mut out = Dim::constant(constant);
+        for (c, atoms) in terms {
+            out += Dim::product(atoms.iter().map(|a| match a {
+                Atom::Mod(x, y) => *x - *y * x.floor_div(*y),
+                a => Dim::atom(a.clone()),
+            })) * *c;
+        }
+        out
+    }
+}
+
+impl SymTable {
+    /// An interval that holds every value of `d`.
+    pub fn range(&self, d: Dim) -> Range {
+        narrow(Prover::new(self).wide(self.normal(d), 0))
+    }
+    /// True if `d >= 0` is proven, for every iteration of the loops it stands in.
+    pub fn is_nonneg(&self, d: Dim) -> bool {
+        Prover::new(self).nonneg(self.normal(d))
+    }
     /// True if `d >= 1` is proven.
     pub fn is_pos(&self, d: Dim) -> bool {
         self.is_nonneg(d - 1)
@@ -217,7 +428,7 @@ impl SymTable {
     pub fn le(&self, a: Dim, b: Dim) -> Answer {
         if self.is_nonneg(b - a) {
             Answer::Yes
-        } else if self.range(a - b).lo.is_some_and(|l| l > 0) {
+        } else if self.is_pos(a - b) {
             Answer::No
         } else {
             Answer::Unknown
@@ -229,23 +440,23 @@ impl SymTable {
     }
     /// `a == b`.
     pub fn eq(&self, a: Dim, b: Dim) -> Answer {
-        let d = self.normal(a) - self.normal(b);
-        if d.is_overflow() {
-            return Answer::Unknown;
-        }
-        let r = self.range(d);
-        match d.as_const() {
+        let answer = |d: Dim| match d.as_const() {
             Some(0) => Answer::Yes,
             Some(_) => Answer::No,
-            None if r.contains(0) => {
-                let d = self.simplify(d);
-                match d.as_const() {
-                    Some(0) => Answer::Yes,
-                    Some(_) => Answer::No,
-                    None => Answer::Unknown,
-                }
-            }
-            None => Answer::No,
+            None => Answer::Unknown,
+        };
+        let d = self.normal(a) - self.normal(b);
+        if d.is_overflow() || d.as_const().is_some() {
+            return answer(d);
+        }
+        let p = Prover::new(self);
+        if !narrow(p.wide(d, 0)).contains(0) {
+            return Answer::No;
+        }
+        let d = p.simplify(d);
+        match answer(d) {
+            Answer::Unknown => answer(p.without_mod(d)),
+            known => known,
         }
     }
     /// `d` divides `x` without remainder.
@@ -258,79 +469,11 @@ impl SymTable {
     }
     /// True if `0 <= index < extent` is proven for every iteration of the loops around.
     pub fn in_range(&self, index: Dim, extent: Dim) -> bool {
-        if let (Some(i), Some(e)) = (index.as_const(), extent.as_const()) {
-            return 0 <= i && i < e;
-        }
-        if let Some(s) = index.as_sym()
-            && let Some((lo, hi)) = self.loop_range(s)
-            && hi == extent
-            && lo.as_const() == Some(0)
-        {
-            return true;
-        }
-        self.is_nonneg(index) && (self.is_nonneg(extent - 1 - index) || self.broadcast_index(index, extent))
-    }
-    /// An index that [`super::broadcast::stride_factor`] makes 0 where the extent is 1.
-    fn broadcast_index(&self, index: Dim, extent: Dim) -> bool {
-        let View::Sum { terms: [(1, atoms)], constant: 0 } = index.view() else { return false };
-        let factor = super::broadcast::stride_factor(extent);
-        atoms.iter().any(|a| Dim::atom(a.clone()) == factor)
+        Prover::new(self).inside(index, extent)
     }
     /// Simpler form under what is known of ranges: divisions that are 0, remainders that change nothing, minima and
-    /// maxima with a clear winner.
+    /// maxima with a clear winner. Equal to `d` wherever the loops around run.
     pub fn simplify(&self, d: Dim) -> Dim {
-        let View::Sum { terms, constant } = d.view() else { return d };
-        if terms.iter().all(|t| t.1.iter().all(|a| matches!(a, Atom::Sym(_)))) {
-            return d;
-        }
-        let mut out = Dim::constant(constant);
-        for (c, atoms) in terms {
-            out = out + Dim::product(atoms.iter().map(|a| self.simplify_atom(a))) * *c;
-        }
-        out
-    }
-    fn simplify_atom(&self, a: &Atom) -> Dim {
-        match a {
-            Atom::Sym(_) => Dim::atom(a.clone()),
-            Atom::FloorDiv(x, y) => {
-                let (x, y) = (self.simplify(*x), self.simplify(*y));
-                if self.in_range(x, y) { Dim::constant(0) } else { self.split_small(x, y).map_or_else(|| x.floor_div(y), |(q, _)| q) }
-            }
-            Atom::Mod(x, y) => {
-                let (x, y) = (self.simplify(*x), self.simplify(*y));
-                if self.in_range(x, y) { x } else { self.split_small(x, y).map_or_else(|| x.modulo(y), |(_, r)| r) }
-            }
-            Atom::Min(v) | Atom::Max(v) => {
-                let max = matches!(a, Atom::Max(_));
-                let v: Vec<Dim> = v.iter().map(|d| self.simplify(*d)).collect();
-                for (i, x) in v.iter().enumerate() {
-                    let wins = |y: &Dim| if max { self.is_nonneg(*x - *y) } else { self.is_nonneg(*y - *x) };
-                    if v.iter().enumerate().all(|(j, y)| i == j || wins(y)) {
-                        return *x;
-                    }
-                }
-                v.into_iter().reduce(if max { Dim::max } else { Dim::min }).unwrap_or_default()
-            }
-        }
-    }
-    /// `x = g*q + r` for the divisor `g*d`, with r in 0..g: then `x div (g*d) = q div d` and
-    /// `x mod (g*d) = g*(q mod d) + r`. Finds g among the coefficients of x (numbers only).
-    fn split_small(&self, x: Dim, y: Dim) -> Option<(Dim, Dim)> {
-        let (View::Sum { terms, constant }, n) = (x.view(), y.as_const()?) else { return None };
-        let mut gs: Vec<i64> = terms.iter().map(|t| t.0).filter(|c| *c > 1 && n % c == 0).collect();
-        gs.sort_unstable();
-        gs.dedup();
-        for g in gs {
-            let (big, small): (Vec<_>, Vec<_>) = terms.iter().cloned().partition(|t| t.0 % g == 0);
-            let rest = floor_mod_i64(constant, g)?;
-            let r = Dim::from_terms(small, rest);
-            if r.as_const() == Some(0) || !self.in_range(r, Dim::constant(g)) {
-                continue;
-            }
-            let q = Dim::from_terms(big.into_iter().map(|(c, p)| (c / g, p)).collect(), floor_div_i64(constant, g)?);
-            let d = n / g;
-            return Some((self.simplify(q.floor_div(d)), self.simplify(q.modulo(d)) * g + r));
-        }
-        None
+        Prover::new(self).simplify(d)
     }
 }

@@ -13,12 +13,18 @@ pub struct Sym(pub u32);
 #[derive(Copy, Clone)]
 pub struct Dim(&'static Interned);
 
-/// A node and its structural hash, computed once from the hashes of its parts.
-#[derive(PartialEq, Eq)]
+/// A node and what is computed once from its parts: its structural hash, and its extent written out as a tree.
 struct Interned {
     hash: u64,
+    size: u32,
+    depth: u32,
     node: Node,
 }
+
+/// Largest expression, counted in atoms of the written-out tree, and its deepest nesting. Everything larger is
+/// [`View::Overflow`]: shared parts could otherwise double the text (and every walk) with each operation.
+pub(super) const MAX_SIZE: u32 = 1 << 14;
+pub(super) const MAX_DEPTH: u32 = 96;
 
 /// Coefficient times a sorted product of atoms.
 pub type Term = (i64, Vec<Atom>);
@@ -56,8 +62,24 @@ pub enum View {
         /// The constant.
         constant: i64,
     },
-    /// Poison: the true value does not fit an i64, or is a division by zero.
+    /// Poison: a number does not fit an i64, a division by zero, or an expression beyond all reason (size or depth).
     Overflow,
+}
+
+impl Node {
+    /// Size and depth of the tree.
+    fn extent(&self) -> (u32, u32) {
+        let Node::Poly { terms, .. } = self else { return (1, 0) };
+        let join = |(s, d): (u32, u32), e: &Dim| (e.0.size.saturating_add(s), d.max(e.0.depth + 1));
+        terms.iter().flat_map(|t| &t.1).fold((1, 0), |w, a| {
+            let w = (w.0.saturating_add(1), w.1);
+            match a {
+                Atom::Sym(_) => w,
+                Atom::FloorDiv(x, y) | Atom::Mod(x, y) => join(join(w, x), y),
+                Atom::Min(v) | Atom::Max(v) => v.iter().fold(w, join),
+            }
+        })
+    }
 }
 
 impl Hash for Interned {
@@ -66,14 +88,25 @@ impl Hash for Interned {
     }
 }
 
+impl PartialEq for Interned {
+    fn eq(&self, o: &Self) -> bool {
+        self.node == o.node
+    }
+}
+impl Eq for Interned {}
+
 static INTERNER: LazyLock<Mutex<HashSet<&'static Interned>>> = LazyLock::new(|| Mutex::new(HashSet::new()));
 
 impl Dim {
     pub(super) fn intern(node: Node) -> Dim {
+        let (size, depth) = node.extent();
+        if size > MAX_SIZE || depth > MAX_DEPTH {
+            return Dim::overflow();
+        }
         // The default hasher with its fixed keys: the same in every process.
         let mut h = std::hash::DefaultHasher::new();
         node.hash(&mut h);
-        let node = Interned { hash: h.finish(), node };
+        let node = Interned { hash: h.finish(), size, depth, node };
         let mut set = INTERNER.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(n) = set.get(&node) {
             return Dim(n);
@@ -260,6 +293,10 @@ pub(super) fn floor_div_i64(a: i64, b: i64) -> Option<i64> {
 
 /// Remainder with the divisor's sign.
 pub(super) fn floor_mod_i64(a: i64, b: i64) -> Option<i64> {
+    if b == -1 {
+        // i64::MIN % -1 overflows in hardware, but is 0.
+        return Some(0);
+    }
     let r = a.checked_rem(b)?;
     Some(if r != 0 && (r < 0) != (b < 0) { r + b } else { r })
 }
@@ -312,4 +349,4 @@ macro_rules! from_int {
         fn from(v: $t) -> Dim { i64::try_from(v).map_or_else(|_| Dim::overflow(), Dim::constant) }
     })*};
 }
-from_int!(i32, i64, u32, u64, usize);
+from_int!(i32, i64, i128, u32, u64, usize);

@@ -5,10 +5,10 @@
 //! floor divisions, remainders, minima and maxima), so that equal expressions are one node and comparing them costs
 //! nothing. Invariants:
 //!
-//! 1. Arithmetic is exact over the integers: i64 overflow and division by zero give an absorbing poison
-//!    ([`Dim::is_overflow`]), never a wrapped number and never a panic.
+//! 1. Arithmetic is exact over the integers: i64 overflow, division by zero and expressions of absurd size give an
+//!    absorbing poison ([`Dim::is_overflow`]), never a wrapped number and never a panic.
 //! 2. Simplification holds for every integer value of the symbols (see `simplify`). Facts about ranges enter through
-//!    [`SymTable`] only, and its answers are sound: Yes and No are proofs, Unknown is not.
+//!    [`SymTable`] only, and its answers are sound: Yes and No are proofs, Unknown is not. Proof effort is bounded.
 //! 3. Order and hash are structural, hence the same in every thread and process.
 
 mod bounds;

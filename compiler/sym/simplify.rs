@@ -2,20 +2,22 @@
 //! rules may assume that divisors are not zero):
 //!
 //! 1. Sums merge equal products and drop zero coefficients; products distribute over sums.
-//! 2. `floordiv(x, 1) = x`, `mod(x, 1) = 0`; numbers fold; `floordiv(0, d) = mod(0, d) = 0`.
+//! 2. `floordiv(x, 1) = x`, `mod(x, 1) = mod(x, -1) = 0`; numbers fold; `floordiv(0, d) = mod(0, d) = 0`.
 //! 3. `floordiv(d*q + r, d) = q + floordiv(r, d)` and `mod(d*q + r, d) = mod(r, d)`: every term that the divisor
 //!    divides exactly (as a number, or as a symbolic factor) leaves; of the constant, its multiple of the divisor.
 //! 4. For a number d > 0: `floordiv(c*x + r, d)` with g = gcd of d and all coefficients becomes
 //!    `floordiv((c/g)*x + floordiv(r, g), d/g)`.
 //! 5. `floordiv(floordiv(x, a), b) = floordiv(x, a*b)` for numbers a, b > 0.
-//! 6. `d*floordiv(x, d) + mod(x, d) = x`, also with a common factor in front.
+//! 6. `d*floordiv(x, d) + mod(x, d) = x`, also with a common factor in front. This is the one rule that depends on
+//!    the order of additions (`mod + 2*d*floordiv` stays); [`super::SymTable::eq`] sees through it.
 //! 7. Minima and maxima are flat, sorted, without repetitions and with one number; where two members differ by a
 //!    number, only the decisive one stays.
+//! 8. Expressions have bounds on size and nesting (`MAX_SIZE`, `MAX_DEPTH`); beyond them they are poison.
 
 use super::expr::{Atom, Dim, Node, Sym, Term, View, floor_div_i64, floor_mod_i64};
 use std::ops::{Add, AddAssign, Mul, MulAssign, Neg, Sub};
 
-fn gcd(a: i64, b: i64) -> i64 {
+pub(super) fn gcd(a: i64, b: i64) -> i64 {
     let (mut a, mut b) = (a.unsigned_abs(), b.unsigned_abs());
     while b != 0 {
         (a, b) = (b, a % b);
@@ -31,27 +33,23 @@ impl Dim {
             p.sort();
         }
         terms.sort_by(|a, b| a.1.cmp(&b.1));
-        let mut out: Vec<Term> = vec![];
-        let mut constant = constant;
+        // Wide sums: what overflows on the way but not in the end is no overflow.
+        let mut wide: Vec<(i128, Vec<Atom>)> = vec![];
+        let mut constant = i128::from(constant);
         for (c, p) in terms {
-            if p.is_empty() {
-                match constant.checked_add(c) {
-                    Some(s) => constant = s,
-                    None => return Dim::overflow(),
-                }
-                continue;
-            }
-            match out.last_mut() {
-                Some((d, q)) if *q == p => match d.checked_add(c) {
-                    Some(s) => *d = s,
-                    None => return Dim::overflow(),
-                },
-                _ => out.push((c, p)),
+            let c = i128::from(c);
+            match wide.last_mut() {
+                _ if p.is_empty() => constant += c,
+                Some((d, q)) if *q == p => *d += c,
+                _ => wide.push((c, p)),
             }
         }
-        out.retain(|(c, _)| *c != 0);
-        if let Some(d) = recombine(&out, constant) {
-            return d;
+        let narrow = wide.into_iter().filter(|(c, _)| *c != 0).map(|(c, p)| Some((i64::try_from(c).ok()?, p))).collect::<Option<Vec<Term>>>();
+        let (Some(out), Ok(constant)) = (narrow, i64::try_from(constant)) else { return Dim::overflow() };
+        if let Some((left, more)) = recombine(&out) {
+            let Some((more, k)) = more.parts() else { return Dim::overflow() };
+            let Some(constant) = constant.checked_add(k) else { return Dim::overflow() };
+            return Dim::from_terms(left.into_iter().chain(more.iter().cloned()).collect(), constant);
         }
         if out.is_empty() { Dim::constant(constant) } else { Dim::intern(Node::Poly { terms: out, constant }) }
     }
@@ -64,7 +62,7 @@ impl Dim {
     }
     /// Exact quotient of one term by a divisor that is a number or a single product.
     fn divide_term(t: &Term, d: &Term) -> Option<Term> {
-        if d.0 == 0 || t.0 % d.0 != 0 {
+        if t.0.checked_rem(d.0)? != 0 {
             return None;
         }
         let mut left = t.1.clone();
@@ -72,7 +70,7 @@ impl Dim {
             let i = left.iter().position(|x| x == a)?;
             left.remove(i);
         }
-        Some((t.0 / d.0, left))
+        Some((t.0.checked_div(d.0)?, left))
     }
     /// Splits `self = d*q + r` with every exactly divisible term in q (rule 3).
     fn split_by(self, d: Dim) -> Option<(Dim, Dim)> {
@@ -138,7 +136,10 @@ impl Dim {
                 && let Some(mn) = m.checked_mul(n)
                 && let Some(mc) = m.checked_mul(constant)
             {
-                return (*x + mc).floor_div(mn);
+                let inner = *x + mc;
+                if !inner.is_overflow() {
+                    return inner.floor_div(mn);
+                }
             }
         }
         Dim::atom(Atom::FloorDiv(self, d))
@@ -146,6 +147,10 @@ impl Dim {
     /// Quotient rounded towards plus infinity.
     pub fn ceil_div(self, d: impl Into<Dim>) -> Dim {
         let d = d.into();
+        if let (Some(a), Some(b)) = (self.as_const(), d.as_const()) {
+            let up = |q: i64| q.checked_add(i64::from(a % b != 0));
+            return if b == -1 { -self } else { floor_div_i64(a, b).and_then(up).map_or_else(Dim::overflow, Dim::constant) };
+        }
         match d.as_const() {
             Some(n) if n > 0 => (self + (n - 1)).floor_div(d),
             _ => -((-self).floor_div(d)),
@@ -160,7 +165,7 @@ impl Dim {
         if let (Some(a), Some(b)) = (self.as_const(), d.as_const()) {
             return floor_mod_i64(a, b).map_or_else(Dim::overflow, Dim::constant);
         }
-        if d.as_const() == Some(1) || d.as_const() == Some(-1) {
+        if d.as_const() == Some(1) || d.as_const() == Some(-1) || self.as_const() == Some(0) {
             return Dim::constant(0);
         }
         match self.split_by(d) {
@@ -192,8 +197,9 @@ impl Dim {
     }
 }
 
-/// Rule 6.
-fn recombine(terms: &[Term], constant: i64) -> Option<Dim> {
+/// Rule 6: the terms that stay, and what replaces the others. Each step puts shallower atoms in the place of a
+/// remainder, so repeating it ends.
+fn recombine(terms: &[Term]) -> Option<(Vec<Term>, Dim)> {
     for (i, (c, p)) in terms.iter().enumerate() {
         for (k, a) in p.iter().enumerate() {
             let Atom::Mod(x, d) = a else { continue };
@@ -201,16 +207,12 @@ fn recombine(terms: &[Term], constant: i64) -> Option<Dim> {
             rest.remove(k);
             let front = Dim::intern_term(*c, rest);
             // front * d * floordiv(x, d) must be a sub-sum of the others
-            let q = x.floor_div(*d);
-            let want = front * *d * q;
-            let (View::Sum { terms: w, constant: wc }, false) = (want.view(), q.is_overflow()) else { continue };
-            if wc != 0 || w.is_empty() {
-                continue;
-            }
-            let others: Vec<Term> = terms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, t)| t.clone()).collect();
-            if w.iter().all(|t| others.contains(t)) {
-                let left = others.into_iter().filter(|t| !w.contains(t)).collect();
-                return Some(Dim::from_terms(left, constant) + front * *x);
+            let want = front * *d * x.floor_div(*d);
+            let View::Sum { terms: w, constant: 0 } = want.view() else { continue };
+            let at = |t: &Term| terms.binary_search_by(|u| u.1.cmp(&t.1)).ok().filter(|&j| j != i && terms[j].0 == t.0);
+            if w.iter().all(|t| at(t).is_some()) {
+                let left = terms.iter().enumerate().filter(|(j, t)| *j != i && !w.contains(t)).map(|(_, t)| t.clone()).collect();
+                return Some((left, front * *x));
             }
         }
     }
@@ -241,8 +243,10 @@ fn extreme(a: Dim, b: Dim, max: bool) -> Dim {
     let mut kept: Vec<Dim> = vec![];
     'next: for d in all {
         for k in &mut kept {
-            if let Some(diff) = (d - *k).as_const() {
-                if (diff > 0) == max {
+            if let (Some((p, c)), Some((q, e))) = (d.parts(), k.parts())
+                && p == q
+            {
+                if (c > e) == max {
                     *k = d;
                 }
                 continue 'next;
@@ -282,6 +286,9 @@ impl Mul for Dim {
         if o.as_const() == Some(1) {
             return self;
         }
+        if (a.len() + 1).saturating_mul(b.len() + 1) > super::expr::MAX_SIZE as usize {
+            return Dim::overflow();
+        }
         let one = |t: &[Term], k: i64| -> Vec<Term> { t.iter().cloned().chain((k != 0).then(|| (k, vec![]))).collect() };
         let mut out = vec![];
         for (x, p) in one(a, c) {
@@ -304,7 +311,10 @@ impl Neg for Dim {
 impl Sub for Dim {
     type Output = Dim;
     fn sub(self, o: Dim) -> Dim {
-        self + -o
+        match (self.as_const(), o.as_const()) {
+            (Some(a), Some(b)) => a.checked_sub(b).map_or_else(Dim::overflow, Dim::constant),
+            _ => self + -o,
+        }
     }
 }
 

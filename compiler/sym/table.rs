@@ -74,6 +74,9 @@ struct SymData {
 pub struct SymTable {
     syms: Vec<SymData>,
     by_name: HashMap<String, Sym>,
+    /// Last number given to a repeated hint, so that many fresh symbols cost no search.
+    numbered: HashMap<String, u32>,
+    any_bound: bool,
     conditions: Vec<Condition>,
     facts: Vec<(Sym, Dim)>,
 }
@@ -100,9 +103,9 @@ impl SymTable {
     /// A new size with a unique name made from `hint`.
     pub fn fresh(&mut self, kind: SymKind, hint: &str) -> Sym {
         let mut name = hint.to_owned();
-        let mut n = 1;
         while self.by_name.contains_key(&name) {
-            n += 1;
+            let n = self.numbered.entry(hint.to_owned()).or_insert(1);
+            *n += 1;
             name = format!("{hint}_{n}");
         }
         let s = self.push(name.clone(), kind, Range::at_least(0));
@@ -172,6 +175,7 @@ impl SymTable {
     /// Fixes a size (`--dim N=4`).
     pub fn bind(&mut self, s: Sym, v: i64) {
         self.syms[s.0 as usize].bound = Some(v);
+        self.any_bound = true;
     }
     /// The number a size was fixed to.
     pub fn bound_value(&self, s: Sym) -> Option<i64> {
@@ -179,7 +183,7 @@ impl SymTable {
     }
     /// With fixed sizes put in.
     pub fn resolve(&self, d: Dim) -> Dim {
-        if self.syms.iter().all(|s| s.bound.is_none()) {
+        if !self.any_bound {
             return d;
         }
         d.subst(&mut |s| self.data(s).bound.map(Dim::constant))
@@ -245,9 +249,15 @@ impl SymTable {
     }
     /// Name that tells symbols of one table apart: params by name, loop variables with their number.
     pub fn unique_name(&self, s: Sym) -> String {
-        match self.kind(s) {
-            SymKind::Loop => format!("{}{}", self.name(s), s.0),
-            _ => self.name(s).to_owned(),
+        if self.kind(s) != SymKind::Loop {
+            return self.name(s).to_owned();
         }
+        // A hint that ends in a digit, or a size of the same name, must not make two symbols one.
+        let gap = if self.name(s).ends_with(|c: char| c.is_ascii_digit()) { "_" } else { "" };
+        let mut name = format!("{}{gap}{}", self.name(s), s.0);
+        while self.by_name.contains_key(&name) {
+            name.push('_');
+        }
+        name
     }
 }

@@ -6,7 +6,7 @@
 //! factor = integer | name | "(" dim ")" | ("floordiv" | "mod" | "min" | "max") "(" dim ("," dim)* ")"
 //! ```
 //!
-//! A name that is not an identifier stands in single quotes.
+//! A name that is not an identifier stands in single quotes; a quote inside is doubled. `overflow` is the poison.
 
 use super::{Atom, Dim, Range, Sym, SymTable, View};
 use std::fmt;
@@ -21,12 +21,14 @@ impl fmt::Display for Shown<'_> {
 }
 
 fn is_ident(s: &str) -> bool {
-    s.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.') && !matches!(s, "floordiv" | "mod" | "min" | "max")
+    s.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.')
+        && !matches!(s, "floordiv" | "mod" | "min" | "max" | "overflow")
 }
 
 /// A symbol's name, quoted where the grammar needs it.
 pub fn quote(name: &str) -> String {
-    if is_ident(name) { name.to_owned() } else { format!("'{name}'") }
+    if is_ident(name) { name.to_owned() } else { format!("'{}'", name.replace('\'', "''")) }
 }
 
 impl Dim {
@@ -113,26 +115,40 @@ impl Parser<'_> {
         &rest[..n]
     }
     fn sum(&mut self, depth: u32) -> Result<Dim, String> {
-        if depth > 64 {
+        if depth > 2 * super::expr::MAX_DEPTH {
             return Err("dim nests too deeply".into());
         }
-        let mut d = if self.eat('-') { -self.product(depth)? } else { self.product(depth)? };
+        let negative = self.eat('-');
+        let mut d = self.product(depth, negative)?;
         loop {
             if self.eat('+') {
-                d = d + self.product(depth)?;
+                d = d + self.product(depth, false)?;
             } else if self.eat('-') {
-                d = d - self.product(depth)?;
+                d = d + self.product(depth, true)?;
             } else {
                 return Ok(d);
             }
         }
     }
-    fn product(&mut self, depth: u32) -> Result<Dim, String> {
-        let mut d = self.factor(depth)?;
+    /// The sign goes into the first factor: -2^63 is a number, 2^63 is not.
+    fn product(&mut self, depth: u32, negative: bool) -> Result<Dim, String> {
+        let mut d = match self.number()? {
+            Some(n) => Dim::from(if negative { -n } else { n }),
+            None if negative => -self.factor(depth)?,
+            None => self.factor(depth)?,
+        };
         while self.eat('*') {
             d = d * self.factor(depth)?;
         }
         Ok(d)
+    }
+    fn number(&mut self) -> Result<Option<i128>, String> {
+        self.space();
+        if !self.text[self.at..].starts_with(|c: char| c.is_ascii_digit()) {
+            return Ok(None);
+        }
+        let word = self.take(|c| c.is_alphanumeric() || c == '_' || c == '.').to_owned();
+        word.parse::<u64>().map(|n| Some(i128::from(n))).map_err(|_| format!("\"{word}\" is not a number"))
     }
     fn factor(&mut self, depth: u32) -> Result<Dim, String> {
         if self.eat('(') {
@@ -140,17 +156,29 @@ impl Parser<'_> {
             return if self.eat(')') { Ok(d) } else { Err(format!("missing ) in dim \"{}\"", self.text)) };
         }
         if self.eat('\'') {
-            let name = self.take(|c| c != '\'').to_owned();
-            self.eat('\'');
+            let mut name = String::new();
+            loop {
+                name.push_str(self.take(|c| c != '\''));
+                match self.text[self.at..].as_bytes() {
+                    [b'\'', b'\'', ..] => {
+                        name.push('\'');
+                        self.at += 2;
+                    }
+                    [b'\'', ..] => {
+                        self.at += 1;
+                        break;
+                    }
+                    _ => return Err(format!("missing ' in dim \"{}\"", self.text)),
+                }
+            }
             return (self.sym)(&name).map(Dim::sym).ok_or_else(|| format!("unknown symbol \"{name}\""));
         }
-        self.space();
+        if let Some(n) = self.number()? {
+            return Ok(Dim::from(n));
+        }
         let word = self.take(|c| c.is_alphanumeric() || c == '_' || c == '.').to_owned();
         if word.is_empty() {
             return Err(format!("expected a number or a name at \"{}\" in dim \"{}\"", &self.text[self.at..], self.text));
-        }
-        if word.starts_with(|c: char| c.is_ascii_digit()) {
-            return word.parse::<i64>().map(Dim::constant).map_err(|_| format!("\"{word}\" is not a number"));
         }
         if matches!(word.as_str(), "floordiv" | "mod" | "min" | "max") && self.eat('(') {
             let mut v = vec![self.sum(depth + 1)?];
@@ -188,7 +216,7 @@ pub enum DimOption {
 pub fn parse_dim_option(text: &str) -> Result<(String, DimOption), String> {
     let bad = || format!("\"{text}\" is not of the form N=4, N<=32, N>=1 or 1<=N<=32");
     let num = |s: &str| s.trim().parse::<i64>().ok().filter(|n| *n >= 0).ok_or_else(bad);
-    let name = |s: &str| Some(s.trim().to_owned()).filter(|s| !s.is_empty()).ok_or_else(bad);
+    let name = |s: &str| Some(s.trim().to_owned()).filter(|s| !s.is_empty() && !s.contains("<=") && !s.contains(">=")).ok_or_else(bad);
     let parts: Vec<&str> = text.split("<=").collect();
     match parts.as_slice() {
         [a, b, c] => {

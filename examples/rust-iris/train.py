@@ -53,7 +53,7 @@ def main():
     print(f"test accuracy: {right.sum()} of {right.size} ({right.mean():.1%})")
     (w1, w2), (b1, b2) = net.coefs_, net.intercepts_
     write_model({"mean": mean, "deviation": deviation, "w1": w1, "b1": b1, "w2": w2, "b2": b2}, "iris.onnx")
-    # A program that checks itself needs flowers that the network knows: the first five of each species.
+    # A program that checks itself needs flowers that the network tells rightly: the first five of each species.
     pick = np.concatenate([np.flatnonzero(right & (y[test] == k))[:5] for k in range(3)])
     write_samples(x[test][pick], y[test][pick], "src/samples.rs")
 

@@ -126,7 +126,7 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
                     n
                 };
                 let ty = m.type_of(&result);
-                // Values pass through memory's type: f16 results are rounded as if they had been stored.
+                // Of 16-bit results the consumer sees the compute type: they are not rounded on the way.
                 let stored = m.bufs[plan.buf].ty;
                 debug_assert_eq!(stored.compute(), ty);
                 let simple = matches!(result, Expr::Acc { .. } | Expr::Reg(_));

@@ -32,6 +32,9 @@ fn run(m: &mut Module, only_identity: bool) -> Result<()> {
         if !is_temp(m, map.buf) || uses.writers(map.buf) != [k] {
             continue;
         }
+        if narrows(m, &map) {
+            continue;
+        }
         let Some(cover) = map.cover(m) else { continue };
         // Readers may have changed through earlier inlining: look again.
         let readers: Vec<Kernel> = uses.order.iter().copied().filter(|r| !gone.contains(r) && reads(m, *r, map.buf)).collect();
@@ -47,6 +50,18 @@ fn run(m: &mut Module, only_identity: bool) -> Result<()> {
     }
     m.driver.retain(|s| !matches!(s, Stmt::Call(k) if gone.contains(k)));
     Ok(())
+}
+
+/// True if storing rounds what other buffers hold with more bits: a Cast to f16 that must be seen. Between operators
+/// of one 16-bit type, fused kernels keep the precision of the compute type.
+fn narrows(m: &Module, map: &Map) -> bool {
+    let ty = m.bufs[map.buf].ty;
+    if ty == ty.compute() || !ty.is_float() {
+        return false;
+    }
+    let mut wider = false;
+    map.value.walk(&mut |e| wider |= matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty != ty));
+    wider
 }
 
 fn reads(m: &Module, k: Kernel, b: Buf) -> bool {
