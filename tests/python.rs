@@ -40,7 +40,14 @@ fn exe() -> &'static std::ffi::OsStr {
 #[test]
 fn onnx_backend_suite() {
     let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("backend");
-    script("onnx_backend/run.py", &[exe(), work.as_os_str()]);
+    script("onnx_backend/run.py", &[exe(), "--work".as_ref(), work.as_os_str()]);
+}
+
+/// Statuses, weights files, output sizes, tasks.
+#[test]
+fn interface() {
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("interface");
+    script("interface.py", &[exe(), work.as_os_str()]);
 }
 
 #[test]

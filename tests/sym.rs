@@ -467,7 +467,7 @@ fn shapes_of_networks_fold() {
     assert_eq!(conv(conv(h, 3, 2, 1), 3, 2, 1), (h - 1).floor_div(4) + 1);
     assert_eq!(h.ceil_div(2).ceil_div(2), h.ceil_div(4));
     assert_eq!((h * 2).floor_div(2), h);
-    assert_eq!(t.is_pos(conv(h, 3, 2, 1)), true);
+    assert!(t.is_pos(conv(h, 3, 2, 1)));
     // Every tap of an unpadded convolution lies inside.
     for (k, s) in [(1, 1), (3, 1), (3, 2), (2, 2), (7, 4)] {
         let o = var(&mut t, conv(h, k, s, 0));
@@ -516,6 +516,22 @@ fn shapes_of_networks_fold() {
     assert!(t.in_range(both, h) && t.in_range(both, w));
     assert_eq!(t.eq(h, Dim::constant(0)), Answer::No);
     assert_eq!(t.eq(h, w), Answer::Unknown);
+}
+
+#[test]
+fn digits_under_a_negative_divisor() {
+    let mut t = SymTable::new();
+    let var = |t: &mut SymTable, hi: i64| Dim::sym(t.loop_var("i", Dim::constant(0), Dim::constant(hi)));
+    let (i, j) = (var(&mut t, 5), var(&mut t, 3));
+    for d in [-6, -3, -2, 2, 3, 6] {
+        let x = i * 3 + j;
+        for e in [x.floor_div(d), x.modulo(d), x.ceil_div(d)] {
+            let simple = t.simplify(e);
+            for at in (0..15).map(|v| [v / 3, v % 3]) {
+                assert_eq!(eval(simple, &at), eval(e, &at), "{} at {at:?}", e.display(&t));
+            }
+        }
+    }
 }
 
 #[test]

@@ -191,16 +191,30 @@ impl KernelBuilder<'_> {
     pub fn store(&mut self, buf: Buf, at: &[Dim], value: Expr) {
         self.push(Stmt::Store { buf, at: at.to_vec(), value });
     }
-    /// Reads one element.
+    /// Reads one element. Of a constant with one element that is a number.
     pub fn load(&self, buf: Buf, at: &[Dim]) -> Expr {
-        Expr::Load { buf, at: at.to_vec() }
+        match self.number(buf) {
+            Some(s) => s.into(),
+            None => Expr::Load { buf, at: at.to_vec() },
+        }
+    }
+    fn number(&self, buf: Buf) -> Option<Scalar> {
+        let Place::Const(c) = &self.m.bufs[self.m.storage(buf)].place else { return None };
+        if c.count() != 1 {
+            return None;
+        }
+        let ty = c.elem().compute();
+        match c.to_i64s() {
+            Some(v) => v.first().map(|v| Scalar::int(ty, *v)),
+            None => c.to_f64s().and_then(|v| v.first().map(|v| Scalar::from_f64(ty, *v))),
+        }
     }
     /// Reads `buf` under numpy broadcasting against an index of at least its rank.
     pub fn load_broadcast(&self, buf: Buf, at: &[Dim]) -> Expr {
         let dims = &self.m.bufs[buf].dims;
         let skip = at.len() - dims.len();
-        let at = dims.iter().zip(&at[skip..]).map(|(d, i)| self.broadcast_index(*d, *i)).collect();
-        Expr::Load { buf, at }
+        let at: Vec<Dim> = dims.iter().zip(&at[skip..]).map(|(d, i)| self.broadcast_index(*d, *i)).collect();
+        self.load(buf, &at)
     }
     fn broadcast_index(&self, dim: Dim, i: Dim) -> Dim {
         match dim.as_const() {

@@ -1,5 +1,5 @@
-//! Text of the nest IR. Deterministic: symbols, registers and buffers are numbered in print order, constants appear as
-//! type, shape and hash. `parse` reads it back (constants by their hash, from a table).
+//! Text of the nest IR. Deterministic: symbols, registers and buffers are numbered in print order, terms of dims follow
+//! that order too, constants appear as type, shape and hash. `parse` reads it back (constants by their hash, from a table).
 //!
 //! ```text
 //! nest v1 <name> stage=<stage>
@@ -36,19 +36,47 @@ pub fn print_kernel(m: &Module, k: Kernel) -> String {
     p.out
 }
 
+/// First lines of statements, by address: what a fault is about, with the numbers that the whole body prints with.
+pub(super) fn heads(m: &Module, body: &[Stmt]) -> HashMap<*const Stmt, String> {
+    let mut p = Printer::new(m);
+    p.heads = Some(HashMap::new());
+    p.block(body);
+    p.heads.unwrap_or_default()
+}
+
 struct Printer<'a> {
     m: &'a Module,
     out: String,
-    syms: HashMap<Sym, String>,
+    /// Sizes: texts, and the symbols they are sorted as.
+    sizes: HashMap<Sym, (Sym, String)>,
+    syms: HashMap<Sym, (Sym, String)>,
     regs: HashMap<Reg, usize>,
     bufs: HashMap<Buf, String>,
     names: HashSet<String>,
+    kernels: HashMap<Kernel, String>,
+    kernel_names: HashSet<String>,
+    heads: Option<HashMap<*const Stmt, String>>,
     indent: usize,
 }
 
+/// Loop variables are sorted behind sizes.
+const FIRST_LOOP: u32 = 1 << 30;
+
 impl<'a> Printer<'a> {
     fn new(m: &'a Module) -> Self {
-        Printer { m, out: String::new(), syms: HashMap::new(), regs: HashMap::new(), bufs: HashMap::new(), names: HashSet::new(), indent: 0 }
+        Printer {
+            m,
+            out: String::new(),
+            sizes: sizes(m),
+            syms: HashMap::new(),
+            regs: HashMap::new(),
+            bufs: HashMap::new(),
+            names: HashSet::new(),
+            kernels: HashMap::new(),
+            kernel_names: HashSet::new(),
+            heads: None,
+            indent: 0,
+        }
     }
     fn line(&mut self, text: &str) {
         for _ in 0..self.indent {
@@ -66,8 +94,9 @@ impl<'a> Printer<'a> {
                 .iter()
                 .map(|s| {
                     let r = m.syms.declared_range(*s);
+                    let lo = r.lo.filter(|l| *l != 0).map_or(String::new(), |l| format!("{l}<="));
                     let hi = r.hi.map_or(String::new(), |h| format!("<={h}"));
-                    format!("{}{hi}", quote(m.syms.name(*s)))
+                    format!("{lo}{}{hi}", self.sizes[s].1)
                 })
                 .collect();
             self.line(&format!("dims {}", list.join(" ")));
@@ -76,7 +105,9 @@ impl<'a> Printer<'a> {
         let mut order: Vec<Buf> = m.inputs.iter().chain(&m.outputs).copied().collect();
         let mut kernels = vec![];
         visit::walk(&m.driver, &mut |s| {
-            if let Stmt::Call(k) = s {
+            if let Stmt::Call(k) = s
+                && !kernels.contains(k)
+            {
                 kernels.push(*k);
             }
         });
@@ -99,6 +130,8 @@ impl<'a> Printer<'a> {
             self.kernel(k);
         }
         self.line("driver");
+        self.syms.clear();
+        self.regs.clear();
         self.indent += 1;
         self.block(&m.driver.clone());
         self.indent -= 1;
@@ -107,15 +140,16 @@ impl<'a> Printer<'a> {
         if let Some(n) = self.bufs.get(&b) {
             return n.clone();
         }
-        let base: String = self.m.bufs[b].name.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/') { c } else { '_' }).collect();
-        let base = if base.is_empty() || base.starts_with(|c: char| c.is_ascii_digit()) { format!("t{base}") } else { base };
-        let mut n = base.clone();
-        let mut i = 1;
-        while !self.names.insert(n.clone()) {
-            i += 1;
-            n = format!("{base}.{i}");
-        }
+        let n = unique(&self.m.bufs[b].name, &mut self.names);
         self.bufs.insert(b, n.clone());
+        n
+    }
+    fn kernel_name(&mut self, k: Kernel) -> String {
+        if let Some(n) = self.kernels.get(&k) {
+            return n.clone();
+        }
+        let n = unique(&self.m.kernels[k].name, &mut self.kernel_names);
+        self.kernels.insert(k, n.clone());
         n
     }
     fn buf(&mut self, b: Buf) {
@@ -142,24 +176,44 @@ impl<'a> Printer<'a> {
     fn kernel(&mut self, k: Kernel) {
         let d = &self.m.kernels[k];
         let work = if d.work == Dim::constant(0) { String::new() } else { format!(" work {}", self.dim(d.work)) };
-        self.line(&format!("kernel {}{work} ; {}", d.name, d.origin.short()));
+        let origin = d.origin.short().replace(char::is_control, " ");
+        let head = format!("kernel {}{work} ; {origin}", self.kernel_name(k));
+        self.line(head.trim_end());
         self.indent += 1;
         self.syms.clear();
         self.regs.clear();
         self.block(&d.body);
         self.indent -= 1;
     }
-    fn sym(&mut self, s: Sym) -> String {
-        if self.m.syms.kind(s) != crate::sym::SymKind::Loop {
-            return quote(self.m.syms.name(s));
+    fn entry(&mut self, s: Sym) -> &(Sym, String) {
+        if self.m.syms.kind(s) != crate::sym::SymKind::Loop
+            && let Some(e) = self.sizes.get(&s)
+        {
+            return e;
         }
         let n = self.syms.len();
-        let hint = self.m.syms.name(s);
-        self.syms.entry(s).or_insert_with(|| format!("{hint}{n}")).clone()
+        let (hint, sizes) = (self.m.syms.name(s), &self.sizes);
+        self.syms.entry(s).or_insert_with(|| {
+            let mut name = format!("{hint}{n}");
+            while sizes.values().any(|t| t.1 == name) {
+                name = format!("{}_{n}", name.trim_end_matches(|c: char| c.is_ascii_digit()));
+            }
+            (Sym(FIRST_LOOP + n as u32), name)
+        })
+    }
+    fn sym(&mut self, s: Sym) -> String {
+        self.entry(s).1.clone()
     }
     fn dim(&mut self, d: Dim) -> String {
-        let table: HashMap<Sym, String> = d.syms().into_iter().map(|s| (s, self.sym(s))).collect();
-        display_with(d, &|s| table.get(&s).cloned().unwrap_or_default())
+        let mut texts = HashMap::new();
+        let mut moved = HashMap::new();
+        for s in d.syms() {
+            let (to, text) = self.entry(s).clone();
+            texts.insert(to, text);
+            moved.insert(s, to);
+        }
+        let d = d.subst(&mut |s| moved.get(&s).map(|t| Dim::sym(*t)));
+        display_with(d, &|s| texts.get(&s).cloned().unwrap_or_default())
     }
     fn reg(&mut self, r: Reg) -> String {
         let n = self.regs.len();
@@ -181,6 +235,13 @@ impl<'a> Printer<'a> {
         self.line("}");
     }
     fn stmt(&mut self, s: &Stmt) {
+        let start = self.out.len();
+        self.write(s);
+        if let Some(h) = &mut self.heads {
+            h.insert(s, self.out[start..].lines().next().unwrap_or_default().trim().to_owned());
+        }
+    }
+    fn write(&mut self, s: &Stmt) {
         match s {
             Stmt::For { kind, var, lo, hi, body } => {
                 let kind = match kind {
@@ -231,7 +292,7 @@ impl<'a> Printer<'a> {
                 self.line(&t);
             }
             Stmt::Call(k) => {
-                let t = format!("call {}", self.m.kernels[*k].name);
+                let t = format!("call {}", self.kernel_name(*k));
                 self.line(&t);
             }
         }
@@ -241,7 +302,7 @@ impl<'a> Printer<'a> {
             Expr::Const(s) => scalar(*s),
             Expr::Reg(r) => self.reg(*r),
             Expr::Acc { reg, at, lane } => {
-                let lane = lane.map_or(String::new(), |l| format!(".{}", self.dim(l)));
+                let lane = lane.map_or(String::new(), |l| if l.as_const().is_some() { format!(".{}", self.dim(l)) } else { format!(".({})", self.dim(l)) });
                 format!("{}{}{lane}", self.reg(*reg), self.at(at))
             }
             Expr::Horizontal { op, reg, at } => format!("lanes_{}({}{})", bin_name(*op), self.reg(*reg), self.at(at)),
@@ -273,6 +334,49 @@ impl<'a> Printer<'a> {
             }
         }
     }
+}
+
+/// Texts of sizes, and their order: parameters in signature order, then run-time sizes as the driver defines them, so
+/// that a module that was read back prints the same.
+fn sizes(m: &Module) -> HashMap<Sym, (Sym, String)> {
+    let mut order = m.dim_params.clone();
+    visit::walk(&m.driver, &mut |s| {
+        if let Stmt::Define { sym, .. } = s {
+            order.push(*sym);
+        }
+    });
+    order.extend(m.syms.iter().filter(|s| m.syms.kind(*s) != crate::sym::SymKind::Loop));
+    let mut out = HashMap::new();
+    let mut names = HashSet::new();
+    for s in order {
+        let n = out.len() as u32;
+        out.entry(s).or_insert_with(|| {
+            // The grammar has no escapes inside quotes, and `..` stands between bounds.
+            let base = m.syms.name(s).replace(|c: char| c == '\'' || c.is_control(), "_");
+            let mut name = base.clone();
+            let mut i = 1;
+            while !names.insert(name.clone()) {
+                i += 1;
+                name = format!("{base}_{i}");
+            }
+            let dots = name.contains("..") || name.ends_with('.');
+            (Sym(n), if dots { format!("'{name}'") } else { quote(&name) })
+        });
+    }
+    out
+}
+
+/// A name that the grammar can read, told apart from those before.
+fn unique(name: &str, taken: &mut HashSet<String>) -> String {
+    let base: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/') { c } else { '_' }).collect();
+    let base = if base.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') || (base.starts_with('/') && base.len() > 1) { base } else { format!("t{base}") };
+    let mut n = base.clone();
+    let mut i = 1;
+    while !taken.insert(n.clone()) {
+        i += 1;
+        n = format!("{base}.{i}");
+    }
+    n
 }
 
 /// Operators that print between their operands.

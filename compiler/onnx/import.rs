@@ -260,6 +260,8 @@ impl Import {
         }
         let attrs = values.clone();
         let parsed = match opset {
+            // An undefined operand has been reported; the operator would only complain about it again.
+            _ if !ok => None,
             None => {
                 self.missing(&dom, &op, 0, &origin, "the model imports no operator set of its domain");
                 None

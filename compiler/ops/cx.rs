@@ -39,6 +39,9 @@ pub struct InferCx<'a> {
     pub inputs: &'a [Option<Operand>],
     /// Version of the operator in force.
     pub since: i64,
+    /// Shapes that the model declares for the outputs, over sizes that are known at entry. Nothing proves them: who
+    /// takes one checks it at run time (`runtime`).
+    pub declared: Vec<Option<Vec<Dim>>>,
     /// Results: type and contents of each output.
     pub outputs: Vec<Option<(ValueType, Known)>>,
 }

@@ -2,7 +2,8 @@
 //!
 //! SpaceToDepth 28 adds `mode`. Tile 1 repeats one axis by two scalar inputs; 6 and later take a repeat count for every axis.
 
-use super::{Attrs, InferCx, LowerCx, Operator};
+use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use crate::nest::{Expr, LoopKind};
 use crate::diag::{Result, codes};
 use crate::sym::Dim;
 
@@ -45,6 +46,14 @@ impl Operator for Permute {
                 }
                 perm.iter().map(|a| t.dims[*a]).collect()
             }
+            Permute::Tile if cx.since > 1 && runtime::declared_for(cx, 1, 0).is_some() => {
+                let d = runtime::declared_for(cx, 1, 0).unwrap_or_default();
+                runtime::require_rank(cx, &d, t.rank())?;
+                if runtime::length(cx, 1) != Some(t.rank()) {
+                    return cx.error(codes::OP_SHAPE, "Tile needs one repeat count for every axis").fail();
+                }
+                d
+            }
             Permute::Tile => {
                 let reps = repeats(cx)?;
                 t.dims.iter().zip(reps).map(|(d, r)| *d * r).collect()
@@ -82,9 +91,18 @@ impl Operator for Permute {
                 });
             }
             Permute::Tile => {
-                cx.map(y, |k, at| {
-                    let from: Vec<Dim> = at.iter().zip(&dims).map(|(i, d)| i.modulo(*d)).collect();
-                    k.load(x, &from)
+                let out = cx.dims(y);
+                let repeats = cx.input_opt(1).filter(|_| cx.since > 1 && cx.dims_value(1).is_none());
+                cx.kernel(|k| {
+                    for (d, r) in dims.iter().enumerate().filter_map(|(d, _)| Some((d, repeats?))) {
+                        let found = runtime::value(k, r, d) * Expr::index(dims[d]);
+                        runtime::check(k, runtime::eq(found, Expr::index(out[d])));
+                    }
+                    k.nest(LoopKind::Par, &out, |k, at| {
+                        let from: Vec<Dim> = at.iter().zip(&dims).map(|(i, d)| i.modulo(*d)).collect();
+                        let v = k.load(x, &from);
+                        k.store(y, at, v);
+                    });
                 });
             }
             Permute::DepthToSpace { block: b, crd } => {
@@ -110,10 +128,18 @@ impl Operator for Permute {
 fn repeats(cx: &InferCx) -> Result<Vec<Dim>> {
     let rank = cx.tensor(0)?.rank();
     if cx.since == 1 {
-        let (n, axis) = (cx.need_dims(1, "the number of tiles")?, cx.need_ints(2, "the axis")?);
-        let ([n], [axis]) = (n.as_slice(), axis.as_slice()) else { return cx.error(codes::OP_SHAPE, "tiles and axis must be scalars").fail() };
+        // Both have the type of the input, so they may be floats.
+        let one = |i: usize, what: &str| match cx.constant(i) {
+            Some(c) => c.scalar().filter(|v| v.fract() == 0.0).map(|v| Dim::constant(v as i64)).ok_or_else(|| cx.error(codes::OP_SHAPE, format!("{what} must be an integer"))),
+            None => match cx.dims_value(i).as_deref() {
+                Some([d]) => Ok(*d),
+                _ => Err(cx.error(codes::DYNAMIC_VALUE, format!("{what} is only known at run time"))),
+            },
+        };
+        let (n, axis) = (one(1, "the number of tiles")?, one(2, "the axis")?);
+        let Some(axis) = axis.as_const() else { return cx.error(codes::DYNAMIC_VALUE, "the axis is only known at run time").fail() };
         let mut v = vec![Dim::constant(1); rank];
-        v[cx.axis(*axis, rank)?] = *n;
+        v[cx.axis(axis, rank)?] = n;
         return Ok(v);
     }
     let v = cx.need_dims(1, "the repeats")?;

@@ -7,10 +7,10 @@
 //!
 //! Over nothing: sums 0, products 1, Min/Max the type's extremes, LogSum and LogSumExp -inf, Mean NaN.
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr, LoopKind, Scalar, UnOp};
-use crate::sym::Dim;
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
+use crate::sym::{Dim, SymTable};
 use crate::tensor::ElemType;
 
 /// Which reduction.
@@ -72,8 +72,19 @@ impl Operator for Reduce {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
+        if let (None, Some(d), Some(n @ 1..)) = (&self.axes, runtime::declared_for(cx, 1, 0), runtime::length(cx, 1)) {
+            return match self.axis_sets(cx.syms, &t.dims, &d, n) {
+                Some(sets) if !sets.is_empty() => {
+                    cx.set(0, t.elem, d);
+                    Ok(())
+                }
+                Some(_) => cx.error(codes::OP_SHAPE, format!("no {n} axes lead to the declared shape of the result")).fail(),
+                None => cx.error(codes::DYNAMIC_VALUE, "the axes (input 1) are only known at run time").fail(),
+            };
+        }
         let list = match &self.axes {
             Some(a) => a.clone(),
+            None if runtime::length(cx, 1) == Some(0) => vec![],
             None if cx.has(1) => cx.need_ints(1, "the axes")?,
             None => vec![],
         };
@@ -106,54 +117,35 @@ impl Operator for Reduce {
         if let Kind::Arg { max, last } = self.kind {
             return self.lower_arg(cx, &reduced, max, last);
         }
-        let kind = self.kind;
-        let ty = cx.elem(x).compute();
-        let inner: Vec<Dim> = from.iter().zip(&reduced).filter(|(_, r)| **r).map(|(d, _)| *d).collect();
-        let count = Dim::product(inner.iter().copied());
-        let out = cx.dims(y);
-        let keep = self.keepdims;
-        cx.kernel(|k| {
-            k.nest(LoopKind::Par, &out, |k, at| {
-                let position = |rest: &[Dim]| join(&reduced, keep, at, rest);
-                // LogSumExp subtracts the largest value first.
-                let top = (kind == Kind::LogSumExp).then(|| {
-                    let top = k.acc(Scalar::lowest(ty).into());
-                    k.nest(LoopKind::Seq, &inner, |k, r| {
-                        let v = k.load(x, &position(r));
-                        k.update(BinOp::Max, top, v);
-                    });
-                    let inf = Expr::bin(BinOp::Eq, Expr::un(UnOp::Abs, Expr::acc(top)), Expr::num(ty, f64::INFINITY));
-                    k.let_(Expr::select(inf, Expr::num(ty, 0.0), Expr::acc(top)))
-                });
-                let (op, init) = match kind {
-                    Kind::Prod => (BinOp::Mul, Scalar::from_f64(ty, 1.0)),
-                    Kind::Max => (BinOp::Max, Scalar::lowest(ty)),
-                    Kind::Min => (BinOp::Min, Scalar::highest(ty)),
-                    _ => (BinOp::Add, Scalar::from_f64(ty, 0.0)),
-                };
-                let acc = k.acc(init.into());
-                k.nest(LoopKind::Seq, &inner, |k, r| {
-                    let v = k.load(x, &position(r));
-                    let v = match kind {
-                        Kind::L1 => Expr::un(UnOp::Abs, v),
-                        Kind::L2 | Kind::SumSquare => k.shared(v, |_, v| v.clone() * v),
-                        Kind::LogSumExp => Expr::un(UnOp::Exp, v - top.clone().unwrap_or(Expr::num(ty, 0.0))),
-                        _ => v,
-                    };
-                    k.update(op, acc, v);
-                });
-                let v = Expr::acc(acc);
-                let v = match kind {
-                    Kind::Mean => v / Expr::cast(ElemType::I64, ty, Expr::index(count)),
-                    Kind::L2 if ty.is_float() => Expr::un(UnOp::Sqrt, v),
-                    Kind::L2 => through_f64(ty, UnOp::Sqrt, v),
-                    Kind::LogSum | Kind::LogSumExp if !ty.is_float() => through_f64(ty, UnOp::Log, v),
-                    Kind::LogSum => Expr::un(UnOp::Log, v),
-                    Kind::LogSumExp => Expr::un(UnOp::Log, v) + top.unwrap_or(Expr::num(ty, 0.0)),
-                    _ => v,
-                };
-                k.store(y, at, v);
-            });
+        let sets = match (&self.axes, cx.input_opt(1)) {
+            (None, Some(b)) if cx.dims_value(1).is_none() => {
+                let n = runtime::count(&cx.dims(b)).unwrap_or(0);
+                if n > 0 { Some((b, self.axis_sets(&cx.m.syms, &from, &cx.dims(y), n).unwrap_or_default())) } else { None }
+            }
+            _ => None,
+        };
+        let rank = from.len();
+        cx.kernel(|k| match sets {
+            None => self.nest(k, x, y, &reduced),
+            Some((axes, sets)) => {
+                let found = runtime::names_any(k, axes, &sets, rank);
+                runtime::check(k, found);
+                // Axes of size 1 make no difference: one nest for the sets that agree in the others.
+                let essential = |s: &[usize]| -> Vec<usize> { s.iter().copied().filter(|d| from[*d].as_const() != Some(1)).collect() };
+                let mut kinds: Vec<Vec<usize>> = sets.iter().map(|s| essential(s)).collect();
+                kinds.sort();
+                kinds.dedup();
+                for kind in &kinds {
+                    let same: Vec<Vec<usize>> = sets.iter().filter(|s| essential(s) == *kind).cloned().collect();
+                    let reduced: Vec<bool> = (0..rank).map(|d| same[0].contains(&d)).collect();
+                    if kinds.len() == 1 {
+                        self.nest(k, x, y, &reduced);
+                    } else {
+                        let cond = runtime::names_any(k, axes, &same, rank);
+                        k.if_(cond, |k| self.nest(k, x, y, &reduced));
+                    }
+                }
+            }
         });
         Ok(())
     }
@@ -185,6 +177,60 @@ impl Reduce {
     fn reduced(&self, list: &[i64], rank: usize) -> Vec<bool> {
         let all = list.is_empty() && !self.noop;
         (0..rank as i64).map(|d| all || list.iter().any(|a| *a == d || a + rank as i64 == d)).collect()
+    }
+    /// Sets of `n` axes that lead to the declared shape.
+    fn axis_sets(&self, syms: &SymTable, from: &[Dim], to: &[Dim], n: usize) -> Option<Vec<Vec<usize>>> {
+        if self.keepdims { runtime::axes_to_one(syms, from, to, n) } else { runtime::axes_between(syms, from, to, n, |_| true) }
+    }
+    fn nest(&self, k: &mut KernelBuilder, x: Buf, y: Buf, reduced: &[bool]) {
+        let kind = self.kind;
+        let ty = k.m.bufs[x].ty.compute();
+        let from = k.m.bufs[x].dims.clone();
+        let out = k.m.bufs[y].dims.clone();
+        let inner: Vec<Dim> = from.iter().zip(reduced).filter(|(_, r)| **r).map(|(d, _)| *d).collect();
+        let count = Dim::product(inner.iter().copied());
+        let keep = self.keepdims;
+        k.nest(LoopKind::Par, &out, |k, at| {
+            let position = |rest: &[Dim]| join(reduced, keep, at, rest);
+            // LogSumExp subtracts the largest value first.
+            let top = (kind == Kind::LogSumExp).then(|| {
+                let top = k.acc(Scalar::lowest(ty).into());
+                k.nest(LoopKind::Seq, &inner, |k, r| {
+                    let v = k.load(x, &position(r));
+                    k.update(BinOp::Max, top, v);
+                });
+                let inf = Expr::bin(BinOp::Eq, Expr::un(UnOp::Abs, Expr::acc(top)), Expr::num(ty, f64::INFINITY));
+                k.let_(Expr::select(inf, Expr::num(ty, 0.0), Expr::acc(top)))
+            });
+            let (op, init) = match kind {
+                Kind::Prod => (BinOp::Mul, Scalar::from_f64(ty, 1.0)),
+                Kind::Max => (BinOp::Max, Scalar::lowest(ty)),
+                Kind::Min => (BinOp::Min, Scalar::highest(ty)),
+                _ => (BinOp::Add, Scalar::from_f64(ty, 0.0)),
+            };
+            let acc = k.acc(init.into());
+            k.nest(LoopKind::Seq, &inner, |k, r| {
+                let v = k.load(x, &position(r));
+                let v = match kind {
+                    Kind::L1 => Expr::un(UnOp::Abs, v),
+                    Kind::L2 | Kind::SumSquare => k.shared(v, |_, v| v.clone() * v),
+                    Kind::LogSumExp => Expr::un(UnOp::Exp, v - top.clone().unwrap_or(Expr::num(ty, 0.0))),
+                    _ => v,
+                };
+                k.update(op, acc, v);
+            });
+            let v = Expr::acc(acc);
+            let v = match kind {
+                Kind::Mean => v / Expr::cast(ElemType::I64, ty, Expr::index(count)),
+                Kind::L2 if ty.is_float() => Expr::un(UnOp::Sqrt, v),
+                Kind::L2 => through_f64(ty, UnOp::Sqrt, v),
+                Kind::LogSum | Kind::LogSumExp if !ty.is_float() => through_f64(ty, UnOp::Log, v),
+                Kind::LogSum => Expr::un(UnOp::Log, v),
+                Kind::LogSumExp => Expr::un(UnOp::Log, v) + top.unwrap_or(Expr::num(ty, 0.0)),
+                _ => v,
+            };
+            k.store(y, at, v);
+        });
     }
     fn lower_arg(&self, cx: &mut LowerCx, reduced: &[bool], max: bool, last: bool) -> Result<()> {
         let (x, y) = (cx.input(0), cx.output(0));

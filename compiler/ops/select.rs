@@ -69,8 +69,9 @@ impl Operator for Select {
             Select::Clip { min, max } => {
                 let x = cx.input(0);
                 let bound = |cx: &LowerCx, i: usize, attr: Option<f32>| -> Option<Expr> {
-                    match (cx.constant(i).and_then(|c| c.scalar()), cx.input_opt(i)) {
-                        (Some(v), _) => Some(Expr::num(ty, v)),
+                    let exact = |c: &crate::tensor::ConstData| if ty.is_float() { c.scalar().map(|v| Expr::num(ty, v)) } else { c.to_i64s().and_then(|v| v.first().map(|v| Expr::int(ty, *v))) };
+                    match (cx.constant(i).and_then(|c| exact(&c)), cx.input_opt(i)) {
+                        (Some(v), _) => Some(v),
                         (None, Some(b)) => Some(Expr::Load { buf: b, at: vec![crate::sym::Dim::constant(0); cx.dims(b).len()] }),
                         (None, None) => attr.map(|v| Expr::num(ty, f64::from(v))),
                     }

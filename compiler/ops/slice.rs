@@ -6,10 +6,11 @@
 //! | Split | 1: attribute or input `split`; 2, 11: attribute; 13: input; 18: `num_outputs`, the last part may be smaller |
 //! | Pad | 1: `paddings`, `value`; 2: `pads`, `value`; 11: inputs; 18: `axes`; 19: mode wrap |
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr};
+use crate::nest::{BinOp, Expr, LoopKind};
 use crate::sym::{Answer, Dim, SymTable};
+use crate::tensor::TensorType;
 
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +60,18 @@ impl Operator for Slice {
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
         match self {
+            Slice::Slice { .. } if cx.since > 1 && (1..5).any(|i| runtime::declared_for(cx, i, 0).is_some()) => {
+                let d = cx.declared.first().cloned().flatten().unwrap_or_default();
+                runtime::require_rank(cx, &d, t.rank())?;
+                let n = runtime::length(cx, 1);
+                if n.is_none() || (2..5).any(|i| cx.has(i) && runtime::length(cx, i) != n) {
+                    return cx.error(codes::OP_SHAPE, "starts, ends, axes and steps differ in length, or the length is only known at run time").fail();
+                }
+                for a in cx.ints_value(3).unwrap_or_default() {
+                    cx.axis(a, t.rank())?;
+                }
+                cx.set(0, t.elem, d);
+            }
             Slice::Slice { starts, ends, axes } => {
                 let win = windows(cx, starts, ends, axes, &t.dims)?;
                 let dims: Vec<Dim> = win.iter().map(|w| w.size).collect();
@@ -73,6 +86,9 @@ impl Operator for Slice {
             }
             Slice::Split { axis, sizes, parts } => {
                 let axis = cx.axis(*axis, t.rank())?;
+                if (0..*parts).all(|i| runtime::declared_for(cx, 1, i).is_some_and(|d| d.len() == t.rank())) && runtime::length(cx, 1) == Some(*parts) {
+                    return declared_parts(cx, &t, axis);
+                }
                 let sizes = split_sizes(cx, sizes, *parts, t.dims[axis])?;
                 let known = cx.dims_value(0);
                 let mut at = 0usize;
@@ -86,6 +102,18 @@ impl Operator for Slice {
                     at += n.as_const().unwrap_or(0) as usize;
                     cx.set_known(i, t.elem, dims, part);
                 }
+            }
+            Slice::Pad { mode, .. } if cx.since >= 11 && (!cx.has(3) || cx.ints_value(3).is_some()) && runtime::declared_for(cx, 1, 0).is_some() => {
+                let d = runtime::declared_for(cx, 1, 0).unwrap_or_default();
+                runtime::require_rank(cx, &d, t.rank())?;
+                let axes = cx.ints_value(3).filter(|_| cx.has(3)).unwrap_or_else(|| (0..t.rank() as i64).collect());
+                for a in &axes {
+                    cx.axis(*a, t.rank())?;
+                }
+                if runtime::length(cx, 1) != Some(2 * axes.len()) || t.dims.iter().any(|d| !cx.syms.is_pos(*d)) && *mode != Mode::Constant {
+                    return cx.error(codes::OP_SHAPE, "the padding does not fit the input").fail();
+                }
+                cx.set(0, t.elem, d);
             }
             Slice::Pad { pads, mode, .. } => {
                 let pads = pad_amounts(cx, pads, t.rank())?;
@@ -109,6 +137,9 @@ impl Operator for Slice {
         match self {
             Slice::Slice { starts, ends, axes } => {
                 let y = cx.output(0);
+                if cx.since > 1 && (1..5).any(|i| cx.input_opt(i).is_some() && cx.dims_value(i).is_none()) {
+                    return lower_slice_at_run_time(cx, &from);
+                }
                 let value = |i: usize| cx.dims_value(i);
                 let win = slice_windows(&cx.m.syms, &from, &args(starts, value(1)), &args(ends, value(2)), axes.clone().or(cx.ints_value(3)), cx.ints_value(4));
                 let Ok(win) = win else { return cx.bug("slice operands changed") };
@@ -117,18 +148,32 @@ impl Operator for Slice {
                     k.load(x, &at)
                 });
             }
-            Slice::Split { axis, .. } => {
+            Slice::Split { axis, sizes, parts } => {
                 let axis = if *axis < 0 { *axis + from.len() as i64 } else { *axis } as usize;
+                let list = cx.input_opt(1).filter(|_| cx.dims_value(1).is_none());
+                let sizes: Vec<Option<Dim>> = match list {
+                    Some(_) => (0..*parts).map(|i| Some(cx.dims(cx.output_opt(i)?)[axis])).collect(),
+                    None => part_sizes(sizes, cx.dims_value(1), *parts, from[axis]).into_iter().map(Some).collect(),
+                };
                 let mut start = Dim::constant(0);
-                for i in 0..cx.outputs.len() {
-                    let Some(y) = cx.output_opt(i) else { continue };
+                for (i, n) in sizes.iter().enumerate() {
+                    let Some(n) = n else { return cx.error(codes::OP_FEATURE, "Split with sizes only known at run time needs all of its outputs used").fail() };
                     let offset = start;
-                    cx.map(y, |k, at| {
-                        let mut at = at.to_vec();
-                        at[axis] = at[axis] + offset;
-                        k.load(x, &at)
+                    start = start + *n;
+                    let Some(y) = cx.output_opt(i) else { continue };
+                    let out = cx.dims(y);
+                    cx.kernel(|k| {
+                        if let Some(list) = list {
+                            let same = runtime::eq(runtime::value(k, list, i), Expr::index(*n));
+                            runtime::check(k, same);
+                        }
+                        k.nest(LoopKind::Par, &out, |k, at| {
+                            let mut from = at.to_vec();
+                            from[axis] = from[axis] + offset;
+                            let v = k.load(x, &from);
+                            k.store(y, at, v);
+                        });
                     });
-                    start = start + cx.dims(y)[axis];
                 }
             }
             Slice::Pad { mode, pads, value } => lower_pad(cx, *mode, pads, *value)?,
@@ -206,23 +251,65 @@ fn slice_windows(syms: &SymTable, from: &[Dim], starts: &[Dim], ends: &[Dim], ax
     Ok(out)
 }
 
+/// Sizes of the parts: given, or equal ones with a smaller last.
+fn part_sizes(attr: &Option<Vec<i64>>, given: Option<Vec<Dim>>, parts: usize, total: Dim) -> Vec<Dim> {
+    match (attr, given) {
+        (Some(a), _) => a.iter().map(|v| Dim::constant(*v)).collect(),
+        (None, Some(s)) => s,
+        (None, None) => {
+            let n = parts as i64;
+            let each = total.ceil_div(n);
+            (0..n).map(|i| if i + 1 < n { each } else { total - each * (n - 1) }).collect()
+        }
+    }
+}
+
+/// The declared shapes of all parts, where only run time knows their sizes.
+fn declared_parts(cx: &mut InferCx, t: &TensorType, axis: usize) -> Result<()> {
+    let shapes: Vec<Vec<Dim>> = cx.declared.iter().flatten().cloned().collect();
+    for d in 0..t.rank() {
+        if d == axis {
+            cx.require_eq(Dim::sum(shapes.iter().map(|s| s[d])), t.dims[d], "the declared parts do not add up to the axis")?;
+            continue;
+        }
+        for s in &shapes {
+            cx.require_eq(s[d], t.dims[d], "a declared part has another shape than the input")?;
+        }
+    }
+    shapes.into_iter().enumerate().for_each(|(i, s)| cx.set(i, t.elem, s));
+    Ok(())
+}
+
+fn lower_slice_at_run_time(cx: &mut LowerCx, from: &[Dim]) -> Result<()> {
+    let (x, y) = (cx.input(0), cx.output(0));
+    let (rank, out, n) = (from.len(), cx.dims(y), runtime::count(&cx.dims(cx.input(1))).unwrap_or(0));
+    let plain = |a: i64| (if a < 0 { a + rank as i64 } else { a }) as usize;
+    let axes = match (cx.input_opt(3), cx.ints_value(3)) {
+        (None, _) => Some((0..n).collect()),
+        (_, a) => a.map(|a| a.into_iter().map(plain).collect()),
+    };
+    let args = runtime::SliceArgs { starts: cx.input(1), ends: cx.input(2), axes, axes_at: cx.input_opt(3), steps: cx.input_opt(4), n };
+    cx.kernel(|k| {
+        let windows: Vec<(Expr, Expr)> = (0..rank).map(|d| args.window(k, d, rank, from[d], out[d])).collect();
+        k.nest(LoopKind::Par, &out, |k, at| {
+            let index: Vec<Expr> = at.iter().zip(&windows).map(|(i, (s, t))| s.clone() + Expr::index(*i) * t.clone()).collect();
+            let v = runtime::load_at(k, x, &index);
+            k.store(y, at, v);
+        });
+    });
+    Ok(())
+}
+
 fn split_sizes(cx: &mut InferCx, attr: &Option<Vec<i64>>, parts: usize, total: Dim) -> Result<Vec<Dim>> {
     let given = match attr {
         Some(a) => Some(a.iter().map(|v| Dim::constant(*v)).collect()),
         None if cx.has(1) => Some(cx.need_dims(1, "the sizes of the parts")?),
         None => None,
     };
-    let sizes: Vec<Dim> = match given {
-        Some(s) => s,
-        None => {
-            let n = parts as i64;
-            if cx.since < 18 {
-                cx.require_eq(total.modulo(n), Dim::constant(0), "the axis does not divide into equal parts")?;
-            }
-            let each = total.ceil_div(n);
-            (0..n).map(|i| if i + 1 < n { each } else { total - each * (n - 1) }).collect()
-        }
-    };
+    if given.is_none() && cx.since < 18 {
+        cx.require_eq(total.modulo(parts as i64), Dim::constant(0), "the axis does not divide into equal parts")?;
+    }
+    let sizes = part_sizes(&None, given, parts, total);
     if sizes.len() != parts || sizes.iter().any(|d| d.as_const().is_some_and(|d| d < 0)) {
         return cx.error(codes::OP_SHAPE, format!("{} sizes for {parts} outputs", sizes.len())).fail();
     }
@@ -257,7 +344,11 @@ fn lower_pad(cx: &mut LowerCx, mode: Mode, attr: &Option<Vec<i64>>, value: f32) 
     let rank = from.len();
     let list = args(attr, cx.dims_value(1));
     let axes = if cx.input_opt(3).is_some() { cx.ints_value(3).unwrap_or_default() } else { (0..rank as i64).collect() };
-    let Some(pads) = spread_pads(&list, &axes, rank) else { return cx.bug("pads changed") };
+    let pads = match cx.input_opt(1).filter(|_| attr.is_none() && cx.dims_value(1).is_none()) {
+        Some(b) => return lower_pad_at_run_time(cx, mode, b, &axes),
+        None => spread_pads(&list, &axes, rank),
+    };
+    let Some(pads) = pads else { return cx.bug("pads changed") };
     let ty = cx.elem(y).compute();
     let fill = match (cx.constant(2).and_then(|c| c.scalar()), cx.input_opt(2)) {
         (Some(v), _) if ty.is_float() || ty.bits() < 64 => Expr::num(ty, v),
@@ -305,3 +396,53 @@ fn lower_pad(cx: &mut LowerCx, mode: Mode, attr: &Option<Vec<i64>>, value: f32) 
     Ok(())
 }
 
+
+fn lower_pad_at_run_time(cx: &mut LowerCx, mode: Mode, pads: crate::nest::Buf, axes: &[i64]) -> Result<()> {
+    let (x, y, fill) = (cx.input(0), cx.output(0), cx.input_opt(2));
+    let (from, out, ty) = (cx.dims(x), cx.dims(y), cx.elem(y).compute());
+    let rank = from.len();
+    cx.kernel(|k| {
+        let mut low = vec![runtime::int(0); rank];
+        let mut high = low.clone();
+        for (i, a) in axes.iter().enumerate() {
+            let d = (if *a < 0 { a + rank as i64 } else { *a }) as usize;
+            (low[d], high[d]) = (runtime::value(k, pads, i), runtime::value(k, pads, axes.len() + i));
+        }
+        for d in 0..rank {
+            low[d] = k.let_(low[d].clone());
+            let size = low[d].clone() + Expr::index(from[d]) + high[d].clone();
+            runtime::check(k, runtime::eq(size, Expr::index(out[d])));
+        }
+        k.nest(LoopKind::Par, &out, |k, at| {
+            let mut inside = Expr::bool(true);
+            let mut index = vec![];
+            for d in 0..rank {
+                let p = k.let_(Expr::index(at[d]) - low[d].clone());
+                let (n, last) = (Expr::index(from[d]), Expr::index(from[d] - 1));
+                let q = match mode {
+                    Mode::Constant => {
+                        inside = inside.clone().and(Expr::bin(BinOp::Ge, p.clone(), runtime::int(0))).and(Expr::bin(BinOp::Lt, p.clone(), n));
+                        p
+                    }
+                    Mode::Edge => p,
+                    Mode::Wrap => Expr::bin(BinOp::Mod, p, n),
+                    Mode::Reflect => {
+                        let period = Expr::index(((from[d] - 1) * 2).max(1));
+                        let q = k.let_(Expr::bin(BinOp::Mod, p, period.clone()));
+                        q.clone().min(period - q)
+                    }
+                };
+                index.push(runtime::clamp(q, runtime::int(0), last));
+            }
+            let v = runtime::load_at(k, x, &index);
+            let v = if mode == Mode::Constant {
+                let fill = fill.map_or(Expr::num(ty, 0.0), |b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]));
+                Expr::select(inside, v, fill)
+            } else {
+                v
+            };
+            k.store(y, at, v);
+        });
+    });
+    Ok(())
+}

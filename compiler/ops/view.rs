@@ -6,8 +6,10 @@
 //! | Squeeze, Unsqueeze | 1, 11: attribute `axes` (11: negative ones too); 13: input |
 //! | Flatten | 1, 9: axis in 0..=rank; 11: negative too |
 //! | Identity, Dropout (inference) | |
+//!
+//! A shape or axes that only run time knows: see `runtime`.
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
 use crate::sym::{Answer, Dim};
 use crate::tensor::{ElemType, ValueType};
@@ -50,6 +52,12 @@ impl Operator for View {
             return Ok(());
         }
         let t = cx.tensor(0)?.clone();
+        let declared = if self.asks_input() { runtime::declared_for(cx, 1, 0) } else { None };
+        if let Some(d) = declared {
+            self.accept(cx, &t.dims, &d)?;
+            cx.set(0, t.elem, d);
+            return Ok(());
+        }
         let dims = match self {
             View::Reshape { shape, allowzero } => {
                 let target = match shape {
@@ -88,11 +96,69 @@ impl Operator for View {
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let x = cx.input(0);
+        if self.asks_input() && cx.input_opt(1).is_some() && cx.dims_value(1).is_none() {
+            return self.lower_checked(cx);
+        }
         cx.alias(0, x);
         if let Some(mask) = cx.output_opt(1) {
             let ty = cx.elem(mask).compute();
             cx.map(mask, |_, _| crate::nest::Expr::int(ty, 1));
         }
+        Ok(())
+    }
+}
+
+impl View {
+    /// The shape or the axes are an input.
+    fn asks_input(&self) -> bool {
+        matches!(self, View::Reshape { shape: None, .. } | View::Squeeze(None) | View::Unsqueeze(None))
+    }
+    /// Sets of axes that lead from the input to the declared shape.
+    fn axis_sets(&self, syms: &crate::sym::SymTable, from: &[Dim], to: &[Dim], n: usize) -> Option<Vec<Vec<usize>>> {
+        let one = |d: Dim| d.as_const() == Some(1);
+        match self {
+            View::Squeeze(_) => runtime::axes_between(syms, from, to, n, one),
+            _ => runtime::axes_between(syms, to, from, n, one),
+        }
+    }
+    /// Takes the declared shape of the result if some values of the operand lead to it.
+    fn accept(&self, cx: &mut InferCx, from: &[Dim], to: &[Dim]) -> Result<()> {
+        let Some(n) = runtime::length(cx, 1) else { return cx.error(codes::DYNAMIC_VALUE, "the number of axes or sizes (input 1) is only known at run time").fail() };
+        if let View::Reshape { .. } = self {
+            runtime::require_rank(cx, to, n)?;
+            return cx.require_eq(Dim::product(from.iter().copied()), Dim::product(to.iter().copied()), "the declared shape of the result has another number of elements");
+        }
+        match self.axis_sets(cx.syms, from, to, n) {
+            Some(sets) if !sets.is_empty() => Ok(()),
+            Some(_) => cx.error(codes::OP_SHAPE, format!("no {n} axes lead to the declared shape of the result")).fail(),
+            None => cx.error(codes::DYNAMIC_VALUE, "the axes (input 1) are only known at run time").fail(),
+        }
+    }
+    fn lower_checked(&self, cx: &mut LowerCx) -> Result<()> {
+        let (x, list, y) = (cx.input(0), cx.input(1), cx.output(0));
+        let (from, to) = (cx.dims(x), cx.dims(y));
+        if let View::Reshape { allowzero, .. } = self {
+            runtime::checked_copy(cx, x, |k| {
+                for (i, d) in to.iter().enumerate() {
+                    let v = runtime::value(k, list, i);
+                    let v = k.let_(v);
+                    let mut ok = runtime::or(runtime::eq(v.clone(), crate::nest::Expr::index(*d)), runtime::eq(v.clone(), runtime::int(-1)));
+                    if let (false, Some(n)) = (*allowzero, from.get(i)) {
+                        let copies = runtime::eq(v, runtime::int(0)).and(crate::nest::Expr::cmp_index(crate::nest::BinOp::Eq, *n, *d));
+                        ok = runtime::or(ok, copies);
+                    }
+                    runtime::check(k, ok);
+                }
+            });
+            return Ok(());
+        }
+        let n = runtime::count(&cx.dims(list)).unwrap_or(0);
+        let Some(sets) = self.axis_sets(&cx.m.syms, &from, &to, n) else { return cx.bug("the axes changed") };
+        let rank = from.len().max(to.len());
+        runtime::checked_copy(cx, x, |k| {
+            let ok = runtime::names_any(k, list, &sets, rank);
+            runtime::check(k, ok);
+        });
         Ok(())
     }
 }

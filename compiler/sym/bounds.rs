@@ -180,7 +180,7 @@ impl Prover<'_> {
             let complex: Vec<usize> = (0..atoms.len()).filter(|&i| !matches!(atoms[i], Atom::Sym(_)) && has_loop(Dim::atom(atoms[i].clone()))).collect();
             let product = |skip: Option<usize>| Dim::product(atoms.iter().enumerate().filter(|(i, _)| Some(*i) != skip).map(|(_, a)| Dim::atom(a.clone())));
             match complex.as_slice() {
-                [] => out = out + product(None) * *c,
+                [] => out += product(None) * *c,
                 [i] => {
                     let rest = product(Some(*i)) * *c;
                     let r = narrow(self.wide(rest, 0));
@@ -191,7 +191,7 @@ impl Prover<'_> {
                     } else {
                         return None;
                     };
-                    out = out + rest * self.extreme_atom(&atoms[*i], up, depth + 1)?;
+                    out += rest * self.extreme_atom(&atoms[*i], up, depth + 1)?;
                 }
                 _ => return None,
             }
@@ -350,7 +350,7 @@ impl Prover<'_> {
         }
         let mut out = Dim::constant(constant);
         for (c, atoms) in terms {
-            out = out + Dim::product(atoms.iter().map(|a| self.simplify_atom(a))) * *c;
+            out += Dim::product(atoms.iter().map(|a| self.simplify_atom(a))) * *c;
         }
         self.simple.borrow_mut().insert(d, out);
         out

@@ -228,9 +228,9 @@ impl Dim {
                         d
                     }
                 };
-                p = p * d;
+                p *= d;
             }
-            total = total + p;
+            total += p;
         }
         if changed { total } else { self }
     }

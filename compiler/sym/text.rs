@@ -122,9 +122,9 @@ impl Parser<'_> {
         let mut d = self.product(depth, negative)?;
         loop {
             if self.eat('+') {
-                d = d + self.product(depth, false)?;
+                d += self.product(depth, false)?;
             } else if self.eat('-') {
-                d = d + self.product(depth, true)?;
+                d += self.product(depth, true)?;
             } else {
                 return Ok(d);
             }
@@ -138,7 +138,7 @@ impl Parser<'_> {
             None => self.factor(depth)?,
         };
         while self.eat('*') {
-            d = d * self.factor(depth)?;
+            d *= self.factor(depth)?;
         }
         Ok(d)
     }
@@ -159,7 +159,7 @@ impl Parser<'_> {
             let mut name = String::new();
             loop {
                 name.push_str(self.take(|c| c != '\''));
-                match self.text[self.at..].as_bytes() {
+                match &self.text.as_bytes()[self.at..] {
                     [b'\'', b'\'', ..] => {
                         name.push('\'');
                         self.at += 2;

@@ -167,7 +167,9 @@ def call_case(folder, lib, name):
             if dtype in RAW:
                 got = got.view(helper.tensor_dtype_to_np_dtype(dtype)).astype(np.float32)
                 ref = ref.astype(np.float32)
-            rtol = max(case["rtol"], 2 ** -6) if dtype == 16 else case["rtol"]
+            # Two units in the last place of small floats, as the suite's own runner allows for bfloat16: fused code
+            # keeps intermediate results in float.
+            rtol = max(case["rtol"], {16: 2 ** -6, 10: 2 ** -9}.get(dtype, 0))
             try:
                 np.testing.assert_allclose(got, ref, rtol=rtol, atol=case["atol"])
             except AssertionError as e:

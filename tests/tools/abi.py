@@ -47,6 +47,7 @@ def link(objects, lib):
 
 
 def aligned(n, align=64):
+    n = max(n, 1)
     raw = np.empty(n + align, np.uint8)
     off = -raw.ctypes.data % align
     return raw[off:off + n]

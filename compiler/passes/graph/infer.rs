@@ -1,10 +1,13 @@
 //! infer_shapes: types, symbolic shapes and known contents of every value; all findings are gathered.
 
 use crate::diag::{Error, Findings, Result, codes};
-use crate::graph::{Graph, Model};
-use crate::ops::{InferCx, Known, Operand};
-use crate::sym::{Answer, Dim, SymTable};
+use crate::graph::{Graph, Model, Value};
+use crate::ops::view::View;
+use crate::ops::{InferCx, Known, Op, Operand};
+use crate::sym::{Answer, Dim, Sym, SymTable};
 use crate::tensor::{TensorType, ValueType};
+use cranelift_entity::SecondaryMap;
+use std::collections::BTreeSet;
 
 /// Runs the pass.
 pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
@@ -18,6 +21,7 @@ pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
 }
 
 fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings) -> Result<()> {
+    let hints = declared_shapes(g, syms);
     for n in g.order.clone() {
         if findings.is_full() {
             break;
@@ -37,7 +41,8 @@ fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings) -> R
         // An operand without a type has been reported where it is defined.
         let Some(operands) = operands else { continue };
         let types: Vec<Option<&ValueType>> = operands.iter().map(|o| o.as_ref().map(|o| &o.ty)).collect();
-        let mut cx = InferCx { syms, origin: &node.origin, inputs: &operands, since: node.schema.since, outputs: vec![None; node.outputs.len()] };
+        let declared = node.outputs.iter().map(|v| hints[(*v)?].clone()).collect();
+        let mut cx = InferCx { syms, origin: &node.origin, inputs: &operands, since: node.schema.since, declared, outputs: vec![None; node.outputs.len()] };
         if let Err((i, name, expected)) = node.schema.check_types(&types) {
             let found = types[i].map(|t| t.display(cx.syms)).unwrap_or_default();
             findings.push(cx.error(codes::OP_TYPE, format!("input {i} ({name}) has a type that {} version {} does not take", node.schema.name, node.schema.since)).found_expected(found, expected));
@@ -65,6 +70,31 @@ fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings) -> R
         }
     }
     Ok(())
+}
+
+/// Shapes that the model declares, or that follow from a declared one through operators that keep the shape. Only
+/// those over sizes that are known at entry.
+fn declared_shapes(g: &Graph, syms: &SymTable) -> SecondaryMap<Value, Option<Vec<Dim>>> {
+    let params: BTreeSet<Sym> = g.inputs.iter().filter_map(|v| g.values[*v].ty.as_ref()?.as_tensor()).flat_map(|t| t.dims.iter().flat_map(|d| d.syms())).collect();
+    let mut out: SecondaryMap<Value, Option<Vec<Dim>>> = SecondaryMap::new();
+    for (v, d) in g.values.iter() {
+        out[v] = d.declared.as_ref().and_then(|t| declared_dims(t, &params, syms));
+    }
+    for n in g.order.iter().rev() {
+        let node = &g.nodes[*n];
+        if let (Op::Unary(_) | Op::Cast(_) | Op::View(View::Identity), Some(Some(x)), Some(Some(y))) = (&node.op, node.inputs.first(), node.outputs.first())
+            && out[*x].is_none()
+        {
+            out[*x] = out[*y].clone();
+        }
+    }
+    out
+}
+
+/// A declared shape, if every size is known at entry.
+fn declared_dims(ty: &ValueType, params: &BTreeSet<Sym>, syms: &SymTable) -> Option<Vec<Dim>> {
+    let dims: Vec<Dim> = ty.as_tensor()?.dims.iter().map(|d| syms.resolve(*d)).collect();
+    dims.iter().all(|d| d.syms().is_subset(params)).then_some(dims)
 }
 
 fn clean(ty: ValueType, syms: &SymTable) -> ValueType {

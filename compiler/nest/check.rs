@@ -1,0 +1,421 @@
+//! The part of the verifier that checks one body: types, scopes, accumulators, loops, and that accesses are in range.
+
+use super::facts::{Facts, Values};
+use super::*;
+use crate::sym::{Answer, SymKind};
+use std::collections::{HashMap, HashSet};
+
+/// A broken rule.
+pub(super) struct Fault {
+    /// The statement, by address (null: none).
+    pub stmt: *const Stmt,
+    /// What is wrong.
+    pub text: String,
+}
+
+/// What a register in scope is.
+#[derive(Clone, Copy)]
+enum Def<'a> {
+    Value,
+    /// `loops` stood around its definition.
+    Acc { lanes: u32, shape: &'a [u32], loops: usize },
+}
+
+/// Checks the statements of a kernel, or of the driver.
+pub(super) struct Body<'a> {
+    m: &'a Module,
+    driver: bool,
+    facts: Facts<'a>,
+    values: Values<'a>,
+    regs: HashMap<Reg, Def<'a>>,
+    scope_regs: Vec<Reg>,
+    defined_regs: HashSet<Reg>,
+    vars: HashMap<Sym, Option<LoopKind>>,
+    defined_syms: HashSet<Sym>,
+    loops: Vec<LoopKind>,
+    free: HashSet<Sym>,
+    here: *const Stmt,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Body<'a> {
+    /// Nothing is in scope yet.
+    pub fn new(m: &'a Module, driver: bool) -> Self {
+        Body {
+            m,
+            driver,
+            facts: Facts::new(&m.syms),
+            values: HashMap::new(),
+            regs: HashMap::new(),
+            scope_regs: vec![],
+            defined_regs: HashSet::new(),
+            vars: HashMap::new(),
+            defined_syms: HashSet::new(),
+            loops: vec![],
+            free: HashSet::new(),
+            here: std::ptr::null(),
+            faults: vec![],
+        }
+    }
+    /// Symbols that were used and are not loop variables, and what is wrong.
+    pub fn finish(self) -> (HashSet<Sym>, Vec<Fault>) {
+        (self.free, self.faults)
+    }
+    fn fault(&mut self, text: impl Into<String>) {
+        self.faults.push(Fault { stmt: self.here, text: text.into() });
+    }
+    /// Checks statements in a scope of their own.
+    pub fn block(&mut self, body: &'a [Stmt]) {
+        let (regs, facts) = (self.scope_regs.len(), self.facts.mark());
+        for s in body {
+            self.here = s;
+            self.stmt(s);
+        }
+        for r in self.scope_regs.drain(regs..) {
+            self.regs.remove(&r);
+            self.values.remove(&r);
+        }
+        self.facts.forget(facts);
+    }
+    fn define_reg(&mut self, r: Reg, def: Def<'a>) {
+        if !self.defined_regs.insert(r) {
+            self.fault("a register has two definitions");
+        }
+        self.regs.insert(r, def);
+    }
+    fn define_sym(&mut self, s: Sym, kind: Option<LoopKind>) {
+        if self.m.syms.kind(s) != SymKind::Loop || !self.defined_syms.insert(s) {
+            self.fault(format!("{} has two definitions, or is no loop variable", self.m.syms.unique_name(s)));
+        }
+        self.vars.insert(s, kind);
+    }
+    fn dim(&mut self, d: Dim) {
+        if d.is_overflow() {
+            self.fault("an index has no 64-bit value");
+        }
+        self.dim_syms(d);
+    }
+    fn dim_syms(&mut self, d: Dim) {
+        if d.as_const().is_some() {
+            return;
+        }
+        for s in d.syms() {
+            if self.m.syms.kind(s) != SymKind::Loop {
+                self.free.insert(s);
+            } else if !self.vars.contains_key(&s) {
+                self.fault(format!("{} is used outside its loop", self.m.syms.unique_name(s)));
+            }
+        }
+    }
+    fn want(&mut self, found: ElemType, expected: ElemType, what: &str) {
+        if found != expected {
+            self.fault(format!("{what}: found {}, expected {}", found.short(), expected.short()));
+        }
+    }
+    fn stmt(&mut self, s: &'a Stmt) {
+        match s {
+            Stmt::For { kind, var, lo, hi, body } => self.for_loop(*kind, *var, *lo, *hi, body),
+            Stmt::Let { reg, value } => {
+                let t = self.expr(value);
+                self.want(t, self.m.regs[*reg].ty, "type of the register's value");
+                self.define_reg(*reg, Def::Value);
+                self.scope_regs.push(*reg);
+                self.values.insert(*reg, value);
+            }
+            Stmt::Acc { reg, lanes, shape, init } => {
+                let t = self.expr(init);
+                self.want(t, self.m.regs[*reg].ty, "type of the accumulator's start");
+                if *lanes == 0 || shape.contains(&0) {
+                    self.fault("an accumulator has no elements");
+                }
+                if *lanes > 1 && self.m.stage == Stage::Built {
+                    self.fault("accumulators have no lanes at stage built");
+                }
+                self.define_reg(*reg, Def::Acc { lanes: *lanes, shape, loops: self.loops.len() });
+                self.scope_regs.push(*reg);
+            }
+            Stmt::Set { reg, at, value } => {
+                let t = self.expr(value);
+                self.want(t, self.m.regs[*reg].ty, "type of the accumulator's value");
+                if let Some((lanes, loops)) = self.acc(*reg, at) {
+                    self.current_lane(lanes);
+                    let inner = &self.loops[loops..];
+                    if inner.iter().any(|k| matches!(k, LoopKind::Par) || (lanes == 1 && matches!(k, LoopKind::Vec(_)))) {
+                        self.fault("iterations of a par or vec loop set one accumulator");
+                    }
+                }
+            }
+            Stmt::Store { buf, at, value } => {
+                let t = self.expr(value);
+                self.want(t, self.m.bufs[*buf].ty.compute(), "type of the stored value");
+                self.access(*buf, at);
+            }
+            Stmt::If { cond, then, els } => {
+                self.truth(cond);
+                let mark = self.facts.mark();
+                self.facts.assume(cond, true, &self.values);
+                self.block(then);
+                self.facts.forget(mark);
+                self.facts.assume(cond, false, &self.values);
+                self.block(els);
+                self.facts.forget(mark);
+            }
+            Stmt::While { cond, body } => {
+                self.truth(cond);
+                self.block(body);
+            }
+            Stmt::Define { value, lo, hi, .. } => {
+                if !self.driver {
+                    self.fault("a size is defined inside a kernel");
+                }
+                let t = self.expr(value);
+                self.want(t, ElemType::I64, "type of a size");
+                self.dim(*lo);
+                hi.iter().for_each(|h| self.dim(*h));
+            }
+            Stmt::Check { cond, .. } => {
+                self.truth(cond);
+                self.facts.assume(cond, true, &self.values);
+            }
+            Stmt::Call(_) => {
+                if !self.driver {
+                    self.fault("a kernel calls a kernel");
+                }
+            }
+        }
+    }
+    fn for_loop(&mut self, kind: LoopKind, var: Sym, lo: Dim, hi: Dim, body: &'a [Stmt]) {
+        self.dim(lo);
+        self.dim(hi);
+        let syms = &self.m.syms;
+        match kind {
+            LoopKind::Vec(n) => {
+                if n < 2 || syms.divides(Dim::constant(i64::from(n)), hi - lo) != Answer::Yes {
+                    self.fault(format!("the trip count of a vec({n}) loop is not a multiple of {n}"));
+                }
+                if self.loops.iter().any(|k| matches!(k, LoopKind::Vec(_))) {
+                    self.fault("a vec loop inside a vec loop");
+                }
+            }
+            LoopKind::Unroll if lo.as_const().is_none() || hi.as_const().is_none() => self.fault("the bounds of an unroll loop are not constant"),
+            _ => {}
+        }
+        if matches!(kind, LoopKind::Vec(_) | LoopKind::Unroll) && self.m.stage == Stage::Built {
+            self.fault("vec and unroll loops at stage built");
+        }
+        self.define_sym(var, Some(kind));
+        let mark = self.facts.mark();
+        // Proofs use the range in the table: it must hold every iteration; where it is wider, the bounds are facts.
+        match syms.loop_range(var) {
+            Some((l, h)) if (l, h) == (lo, hi) => {}
+            Some((l, h)) => {
+                if !self.facts.le(l, lo) || !self.facts.le(hi, h) {
+                    self.fault(format!("the table says that the loop variable is in {}..{}", l.display(syms), h.display(syms)));
+                }
+                self.facts.learn(Dim::sym(var) - lo);
+                self.facts.learn(hi - 1 - Dim::sym(var));
+            }
+            None => self.fault("the loop variable has no range"),
+        }
+        self.loops.push(kind);
+        let here = self.here;
+        self.block(body);
+        self.here = here;
+        self.loops.pop();
+        self.vars.remove(&var);
+        self.facts.forget(mark);
+    }
+    /// Lanes of an accumulator and the loops around its definition; checks subscripts.
+    fn acc(&mut self, reg: Reg, at: &[Dim]) -> Option<(u32, usize)> {
+        let Some(Def::Acc { lanes, shape, loops }) = self.regs.get(&reg).copied() else {
+            self.fault("an accumulator is used outside its scope");
+            return None;
+        };
+        if at.len() != shape.len() {
+            self.fault(format!("accumulator: found {} subscripts, expected {}", at.len(), shape.len()));
+            return None;
+        }
+        for (d, n) in at.iter().zip(shape) {
+            self.number(*d);
+            if !self.facts.in_range(*d, Dim::from(*n)) {
+                self.fault(format!("a subscript of an accumulator may leave 0..{n}"));
+            }
+        }
+        Some((lanes, loops))
+    }
+    /// The dim must be a number once loops are unrolled.
+    fn number(&mut self, d: Dim) {
+        self.dim(d);
+        if d.syms().iter().any(|s| self.vars.get(s) != Some(&Some(LoopKind::Unroll))) {
+            self.fault("a subscript of an accumulator is not constant after unrolling");
+        }
+    }
+    /// Lanes without a number mean those of the vec loop around.
+    fn current_lane(&mut self, lanes: u32) {
+        let vec = self.loops.iter().find_map(|k| if let LoopKind::Vec(n) = k { Some(*n) } else { None });
+        if lanes > 1 && vec != Some(lanes) {
+            self.fault(format!("an accumulator of {lanes} lanes is used as a whole outside a vec({lanes}) loop"));
+        }
+    }
+    fn access(&mut self, buf: Buf, at: &[Dim]) {
+        let m = self.m;
+        let d = &m.bufs[buf];
+        if at.len() != d.dims.len() {
+            self.fault(format!("\"{}\": found {} subscripts, expected {}", d.name, at.len(), d.dims.len()));
+            return;
+        }
+        if matches!(d.ty, ElemType::Str | ElemType::C64 | ElemType::C128) {
+            self.fault(format!("\"{}\" has no elements of a compute type", d.name));
+        }
+        for (i, (x, n)) in at.iter().zip(&d.dims).enumerate() {
+            self.dim(*x);
+            if !self.facts.in_range(*x, *n) && !self.facts.excuses(*x) {
+                self.fault(format!("subscript {i} of \"{}\" may leave 0..{}", d.name, n.display(&m.syms)));
+            }
+        }
+    }
+    fn truth(&mut self, e: &'a Expr) {
+        let t = self.expr(e);
+        self.want(t, ElemType::Bool, "type of a condition");
+    }
+    /// Checks an expression; its type.
+    fn expr(&mut self, e: &'a Expr) -> ElemType {
+        let m = self.m;
+        match e {
+            Expr::Const(s) => {
+                let bits = s.ty.bits();
+                if s.ty.compute() != s.ty || bits > 64 || (bits < 64 && s.bits >> bits != 0) || (s.ty == ElemType::Bool && s.bits > 1) {
+                    self.fault(format!("bits {:#x} are no constant of type {}", s.bits, s.ty.short()));
+                }
+                s.ty
+            }
+            Expr::Reg(r) => {
+                if !matches!(self.regs.get(r), Some(Def::Value)) {
+                    self.fault("a register is used outside its scope");
+                }
+                m.regs[*r].ty
+            }
+            Expr::Acc { reg, at, lane } => {
+                if let Some((lanes, _)) = self.acc(*reg, at) {
+                    match lane {
+                        Some(l) => {
+                            self.number(*l);
+                            if !self.facts.in_range(*l, Dim::from(lanes)) {
+                                self.fault(format!("a lane may leave 0..{lanes}"));
+                            }
+                        }
+                        None => self.current_lane(lanes),
+                    }
+                }
+                m.regs[*reg].ty
+            }
+            Expr::Horizontal { op, reg, at } => {
+                self.acc(*reg, at);
+                if !matches!(op, BinOp::Add | BinOp::Mul | BinOp::Min | BinOp::Max | BinOp::And | BinOp::Or | BinOp::Xor) {
+                    self.fault("lanes combine by an operation that has an order");
+                }
+                m.regs[*reg].ty
+            }
+            Expr::Index(d) => {
+                self.dim(*d);
+                ElemType::I64
+            }
+            Expr::Load { buf, at } => {
+                self.access(*buf, at);
+                m.bufs[*buf].ty.compute()
+            }
+            Expr::Un(op, a) => {
+                let t = self.expr(a);
+                self.unary(*op, t)
+            }
+            Expr::Bin(op, a, b) => {
+                let (t, u) = (self.expr(a), self.expr(b));
+                self.want(u, t, "type of the second operand");
+                self.binary(*op, t)
+            }
+            Expr::Fma(a, b, c) => {
+                let (t, u, v) = (self.expr(a), self.expr(b), self.expr(c));
+                if !t.is_float() || t != u || t != v {
+                    self.fault(format!("fma of {}, {} and {}", t.short(), u.short(), v.short()));
+                }
+                t
+            }
+            Expr::Select(c, a, b) => {
+                self.truth(c);
+                let mark = self.facts.mark();
+                self.facts.assume(c, true, &self.values);
+                let t = self.expr(a);
+                self.facts.forget(mark);
+                self.facts.assume(c, false, &self.values);
+                let u = self.expr(b);
+                self.facts.forget(mark);
+                self.want(u, t, "type of a select's second value");
+                t
+            }
+            Expr::Cast(t, a) => {
+                self.expr(a);
+                if t.compute() != *t {
+                    self.fault(format!("cast to {}, which is no compute type", t.short()));
+                }
+                *t
+            }
+            Expr::Let { reg, value, body } => {
+                let t = self.expr(value);
+                self.want(t, m.regs[*reg].ty, "type of the register's value");
+                self.define_reg(*reg, Def::Value);
+                self.values.insert(*reg, value);
+                let t = self.expr(body);
+                self.regs.remove(reg);
+                self.values.remove(reg);
+                t
+            }
+            Expr::With { sym, value, extent, body } => {
+                let t = self.expr(value);
+                if !t.is_int() {
+                    self.fault(format!("an index of type {}", t.short()));
+                }
+                self.dim(*extent);
+                self.define_sym(*sym, None);
+                let mark = self.facts.mark();
+                if m.syms.loop_range(*sym) != Some((Dim::constant(0), *extent)) {
+                    self.fault(format!("the table does not say that {} is in 0..{}", m.syms.unique_name(*sym), extent.display(&m.syms)));
+                }
+                let t = self.expr(body);
+                self.facts.forget(mark);
+                self.vars.remove(sym);
+                t
+            }
+        }
+    }
+    fn unary(&mut self, op: UnOp, t: ElemType) -> ElemType {
+        let fits = match op {
+            UnOp::Not => t == ElemType::Bool,
+            UnOp::BitNot => t.is_int(),
+            UnOp::Neg | UnOp::Abs | UnOp::Sign => t.is_float() || t.is_int(),
+            UnOp::Bits(to) => to.bits() == t.bits() && to.compute() == to,
+            _ => t.is_float(),
+        };
+        if !fits {
+            self.fault(format!("{op:?} of {}", t.short()));
+        }
+        match op {
+            UnOp::IsNan | UnOp::IsInf => ElemType::Bool,
+            UnOp::Bits(to) => to,
+            _ => t,
+        }
+    }
+    fn binary(&mut self, op: BinOp, t: ElemType) -> ElemType {
+        let fits = match op {
+            BinOp::And | BinOp::Or | BinOp::Xor => t == ElemType::Bool || t.is_int(),
+            BinOp::Shl | BinOp::Shr => t.is_int(),
+            BinOp::Atan2 => t.is_float(),
+            BinOp::Min | BinOp::Max => true,
+            op if op.is_comparison() => true,
+            _ => t.is_float() || t.is_int(),
+        };
+        if !fits {
+            self.fault(format!("{op:?} of {}", t.short()));
+        }
+        if op.is_comparison() { ElemType::Bool } else { t }
+    }
+}

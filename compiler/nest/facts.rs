@@ -1,0 +1,186 @@
+//! What the conditions in force say about indices, and proofs with their help.
+//!
+//! A comparison of index expressions under a `Select` or `If` becomes a [`Dim`] that is known not to be negative; a proof
+//! subtracts multiples of such facts until [`SymTable::is_nonneg`] succeeds (Farkas' lemma with guessed multipliers).
+
+use super::{BinOp, Expr, Reg, UnOp};
+use crate::sym::{Atom, Dim, SymKind, SymTable, View};
+use std::collections::HashMap;
+
+/// Facts in order of nesting.
+pub(super) struct Facts<'a> {
+    syms: &'a SymTable,
+    /// `Some(d)`: d >= 0. `None`: something about data.
+    known: Vec<Option<Dim>>,
+}
+
+/// Values of `Let` registers in scope: conditions may be behind them.
+pub(super) type Values<'a> = HashMap<Reg, &'a Expr>;
+
+impl<'a> Facts<'a> {
+    /// Nothing but the ranges of the table.
+    pub fn new(syms: &'a SymTable) -> Self {
+        Facts { syms, known: vec![] }
+    }
+    /// How many facts there are: hand it to [`Facts::forget`] where their scope ends.
+    pub fn mark(&self) -> usize {
+        self.known.len()
+    }
+    /// Drops what was learnt since the mark.
+    pub fn forget(&mut self, mark: usize) {
+        self.known.truncate(mark);
+    }
+    /// Learns `d >= 0`.
+    pub fn learn(&mut self, d: Dim) {
+        self.known.push(Some(d));
+    }
+    /// Learns that a condition is true, or false.
+    pub fn assume(&mut self, cond: &'a Expr, truth: bool, values: &Values<'a>) {
+        match cond {
+            Expr::Const(_) => {}
+            Expr::Bin(BinOp::And, a, b) if truth => {
+                self.assume(a, true, values);
+                self.assume(b, true, values);
+            }
+            Expr::Bin(BinOp::Or, a, b) if !truth => {
+                self.assume(a, false, values);
+                self.assume(b, false, values);
+            }
+            Expr::Un(UnOp::Not, a) => self.assume(a, !truth, values),
+            Expr::Let { reg, value, body } => {
+                let mut inner = values.clone();
+                inner.insert(*reg, value);
+                self.assume(body, truth, &inner);
+            }
+            Expr::Reg(r) if values.contains_key(r) => self.assume(values[r], truth, values),
+            Expr::Bin(op, a, b) => match (index(a, values), index(b, values)) {
+                (Some(a), Some(b)) => self.compare(*op, truth, a, b),
+                _ => self.known.push(None),
+            },
+            _ => self.known.push(None),
+        }
+    }
+    fn compare(&mut self, op: BinOp, truth: bool, a: Dim, b: Dim) {
+        match (op, truth) {
+            (BinOp::Lt, true) | (BinOp::Ge, false) => self.learn(b - a - 1),
+            (BinOp::Le, true) | (BinOp::Gt, false) => self.learn(b - a),
+            (BinOp::Ge, true) | (BinOp::Lt, false) => self.learn(a - b),
+            (BinOp::Gt, true) | (BinOp::Le, false) => self.learn(a - b - 1),
+            (BinOp::Eq, true) | (BinOp::Ne, false) => {
+                self.learn(a - b);
+                self.learn(b - a);
+            }
+            _ => self.known.push(None),
+        }
+    }
+    /// True if `0 <= index < extent` is proven.
+    pub fn in_range(&self, index: Dim, extent: Dim) -> bool {
+        self.syms.in_range(index, extent) || (self.nonneg(index, 0) && self.nonneg(extent - 1 - index, 0))
+    }
+    /// True if `a <= b` is proven.
+    pub fn le(&self, a: Dim, b: Dim) -> bool {
+        self.nonneg(b - a, 0)
+    }
+    /// Puts the extreme values of loop variables in, innermost first, then bounds of `s * floordiv(e, s)`.
+    fn bounded(&self, d: Dim) -> bool {
+        let mut d = d;
+        for _ in 0..16 {
+            let Some(v) = d.syms().into_iter().rev().find(|s| self.syms.kind(*s) == SymKind::Loop) else { break };
+            let (Some((c, rest)), Some((lo, hi))) = (d.linear_in(v), self.syms.loop_range(v)) else { return false };
+            let v = if self.syms.is_nonneg(c) {
+                lo
+            } else if self.syms.is_nonneg(-c) {
+                hi - 1
+            } else {
+                return false;
+            };
+            d = rest + c * v;
+            if self.syms.is_nonneg(d) {
+                return true;
+            }
+        }
+        let View::Sum { terms, constant } = d.view() else { return false };
+        let mut low = Dim::constant(constant);
+        let mut changed = false;
+        for (c, atoms) in terms {
+            let relaxed = self.below(*c, atoms);
+            changed |= relaxed.is_some();
+            low = low + relaxed.unwrap_or_else(|| product(atoms) * *c);
+        }
+        changed && (self.syms.is_nonneg(low) || self.bounded(low))
+    }
+    /// A lower bound of `q * s * r * floordiv(e, s)` without the division, for s > 0 and r >= 0: between
+    /// `e - s + 1` and `e` lies `s * floordiv(e, s)`.
+    fn below(&self, c: i64, atoms: &[Atom]) -> Option<Dim> {
+        let i = atoms.iter().position(|a| matches!(a, Atom::FloorDiv(..)))?;
+        let Atom::FloorDiv(e, s) = &atoms[i] else { return None };
+        let s = s.as_const().filter(|s| *s > 0 && c % s == 0)?;
+        let r = atoms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, a)| product(std::slice::from_ref(a)));
+        let r = Dim::product(r);
+        self.syms.is_nonneg(r).then(|| if c < 0 { *e * r * (c / s) } else { (*e - s + 1) * r * (c / s) })
+    }
+    /// True if a condition in force may be what keeps this index in range, though nothing proves it.
+    pub fn excuses(&self, index: Dim) -> bool {
+        self.known.iter().any(|k| k.is_none_or(|f| f.syms().iter().any(|s| index.contains(*s))))
+    }
+    fn nonneg(&self, d: Dim, depth: u32) -> bool {
+        if self.syms.is_nonneg(d) || self.bounded(d) {
+            return true;
+        }
+        if depth > 2 {
+            return false;
+        }
+        if without_division(d).is_some_and(|e| self.nonneg(e, depth + 1)) {
+            return true;
+        }
+        self.known.iter().flatten().any(|f| multiples(d, *f).into_iter().any(|k| self.nonneg(d - *f * k, depth + 1)))
+    }
+}
+
+/// A product of atoms as a dim.
+fn product(atoms: &[Atom]) -> Dim {
+    let fold = |v: &[Dim], f: fn(Dim, Dim) -> Dim| v.iter().copied().reduce(f).unwrap_or_default();
+    Dim::product(atoms.iter().map(|a| match a {
+        Atom::Sym(s) => Dim::sym(*s),
+        Atom::FloorDiv(x, y) => x.floor_div(*y),
+        Atom::Mod(x, y) => x.modulo(*y),
+        Atom::Min(v) => fold(v, Dim::min),
+        Atom::Max(v) => fold(v, Dim::max),
+    }))
+}
+
+/// Multipliers of a fact that cancel one of its terms in `d`.
+fn multiples(d: Dim, fact: Dim) -> Vec<i64> {
+    let (View::Sum { terms, .. }, View::Sum { terms: have, .. }) = (d.view(), fact.view()) else { return vec![] };
+    let mut out: Vec<i64> = have
+        .iter()
+        .filter_map(|(c, atoms)| {
+            let (k, _) = terms.iter().find(|t| t.1 == *atoms)?;
+            (k.checked_rem(*c) == Some(0)).then(|| k / c).filter(|q| *q > 0)
+        })
+        .collect();
+    out.sort_unstable();
+    out.dedup();
+    out
+}
+
+/// `r + floordiv(e, s) >= 0` is `e + r*s >= 0`, and `r - floordiv(e, s) >= 0` is `r*s + s - 1 - e >= 0`, for s > 0.
+fn without_division(d: Dim) -> Option<Dim> {
+    let View::Sum { terms, .. } = d.view() else { return None };
+    terms.iter().find_map(|(c, atoms)| {
+        let ([Atom::FloorDiv(e, s)], 1 | -1) = (atoms.as_slice(), *c) else { return None };
+        s.as_const().filter(|s| *s > 0)?;
+        let rest = d - e.floor_div(*s) * *c;
+        Some(if *c == 1 { *e + rest * *s } else { rest * *s + *s - 1 - *e })
+    })
+}
+
+/// The index that an i64 expression stands for.
+fn index(e: &Expr, values: &Values<'_>) -> Option<Dim> {
+    match e {
+        Expr::Index(d) => Some(*d),
+        Expr::Const(c) if c.ty.is_int() => Some(Dim::constant(c.to_i64())),
+        Expr::Reg(r) => index(values.get(r)?, values),
+        _ => None,
+    }
+}

@@ -1,0 +1,277 @@
+//! The verifier: the rules of the module head, checked. A fault is a bug of the pass that ran before.
+//!
+//! Buffers, places and the driver's order are checked here; the body of one kernel (or of the driver) in `check`.
+
+use super::check::{Body, Fault};
+use super::facts::Facts;
+use super::*;
+use crate::diag::{Failure, Result};
+use crate::sym::{Answer, SymKind};
+use std::collections::{HashMap, HashSet};
+
+/// How many faults a report lists.
+const MAX_FAULTS: usize = 20;
+
+/// Checks a module; fails with a bug that lists the faults, each with its kernel and statement.
+pub fn verify(m: &Module) -> Result<()> {
+    let mut v = Verifier { m, faults: vec![], checked: HashMap::new(), params: m.dim_params.iter().copied().collect(), sizes: HashSet::new(), written: HashSet::new() };
+    v.buffers();
+    v.signature();
+    v.kernels();
+    v.order(&m.driver);
+    for b in m.outputs.iter().filter(|b| !v.written.contains(*b)) {
+        v.faults.push(format!("output \"{}\" is never written", m.bufs[*b].name));
+    }
+    if v.faults.is_empty() { Ok(()) } else { Err(Failure::bug("verify nest", report(v.faults))) }
+}
+
+fn report(mut faults: Vec<String>) -> String {
+    let more = faults.len().saturating_sub(MAX_FAULTS);
+    faults.truncate(MAX_FAULTS);
+    if more > 0 {
+        faults.push(format!("{more} more faults are not shown"));
+    }
+    faults.join("\n")
+}
+
+/// What the driver must know about a kernel.
+struct Uses {
+    /// Symbols of the dims in it that the kernel does not define itself.
+    free: HashSet<Sym>,
+    reads: Vec<Buf>,
+    writes: Vec<Buf>,
+}
+
+struct Verifier<'a> {
+    m: &'a Module,
+    faults: Vec<String>,
+    checked: HashMap<Kernel, Uses>,
+    params: HashSet<Sym>,
+    /// Run-time symbols defined so far.
+    sizes: HashSet<Sym>,
+    /// Buffers (that own their memory) written so far.
+    written: HashSet<Buf>,
+}
+
+impl Verifier<'_> {
+    fn fault(&mut self, text: impl Into<String>) {
+        self.faults.push(text.into());
+    }
+    fn buffers(&mut self) {
+        let m = self.m;
+        for b in self.used_buffers() {
+            let d = &m.bufs[b];
+            let name = &d.name;
+            for s in d.dims.iter().flat_map(|x| x.syms()) {
+                if m.syms.kind(s) == SymKind::Loop {
+                    self.fault(format!("buffer \"{name}\": its shape depends on the loop variable {}", m.syms.unique_name(s)));
+                }
+            }
+            if d.dims.iter().any(|x| x.is_overflow()) {
+                self.fault(format!("buffer \"{name}\": a dimension has no 64-bit value"));
+            }
+            if let Layout::Permuted(p) = &d.layout {
+                let mut sorted = p.clone();
+                sorted.sort_unstable();
+                if sorted != (0..d.dims.len()).collect::<Vec<_>>() {
+                    self.fault(format!("buffer \"{name}\": order {p:?} is no permutation of its {} dimensions", d.dims.len()));
+                }
+            }
+            self.place(b);
+        }
+    }
+    /// Buffers of the signature and of called kernels, with the owners of their memory.
+    fn used_buffers(&self) -> Vec<Buf> {
+        let m = self.m;
+        let mut seen = HashSet::new();
+        let mut out: Vec<Buf> = vec![];
+        let mut add = |b: Buf| {
+            for b in [b, m.storage(b)] {
+                if seen.insert(b) {
+                    out.push(b);
+                }
+            }
+        };
+        m.inputs.iter().chain(&m.outputs).for_each(|b| add(*b));
+        for k in called(m) {
+            let body = &m.kernels[k].body;
+            visit::walk(body, &mut |s| {
+                if let Stmt::Store { buf, .. } = s {
+                    add(*buf);
+                }
+            });
+            visit::walk_exprs(body, &mut |e| {
+                if let Expr::Load { buf, .. } = e {
+                    add(*buf);
+                }
+            });
+        }
+        out
+    }
+    fn place(&mut self, b: Buf) {
+        let m = self.m;
+        let d = &m.bufs[b];
+        let name = &d.name;
+        let count = Dim::product(d.dims.iter().copied());
+        match &d.place {
+            Place::Input(i) if m.inputs.get(*i as usize) != Some(&b) => self.fault(format!("buffer \"{name}\" is not input {i} of the signature")),
+            Place::Output(i) if m.outputs.get(*i as usize) != Some(&b) => self.fault(format!("buffer \"{name}\" is not output {i} of the signature")),
+            Place::Input(_) | Place::Output(_) => {
+                if d.layout != Layout::RowMajor {
+                    self.fault(format!("buffer \"{name}\" belongs to the caller and is not row-major"));
+                }
+            }
+            Place::Const(c) => {
+                if c.elem() != d.ty || count.as_const() != i64::try_from(c.count()).ok() {
+                    self.fault(format!("constant \"{name}\": found {} elements of type {}, expected {} of type {}", c.count(), c.elem().short(), count.display(&m.syms), d.ty.short()));
+                }
+            }
+            Place::Temp if m.stage == Stage::Placed => self.fault(format!("buffer \"{name}\" has no place")),
+            Place::Temp => {}
+            Place::View(of) => {
+                let base = &m.bufs[*of];
+                if base.layout != Layout::RowMajor || d.layout != Layout::RowMajor {
+                    self.fault(format!("view \"{name}\" of \"{}\": both must be row-major", base.name));
+                }
+                if matches!(base.place, Place::View(_)) {
+                    self.fault(format!("view \"{name}\" is a view of the view \"{}\"", base.name));
+                }
+                let whole = Dim::product(base.dims.iter().copied());
+                let (found, expected) = (count * i64::from(d.ty.bits()), whole * i64::from(base.ty.bits()));
+                if m.syms.eq(found, expected) != Answer::Yes {
+                    self.fault(format!("view \"{name}\": found {} elements, expected the {} of \"{}\"", count.display(&m.syms), whole.display(&m.syms), base.name));
+                }
+            }
+            Place::Arena(s) => {
+                let slot = &m.slots[*s];
+                let bytes = (count * i64::from(d.ty.bits())).ceil_div(8);
+                let facts = Facts::new(&m.syms);
+                let fits = facts.le(bytes, slot.size) || facts.le(m.syms.simplify(bytes), slot.size);
+                if !fits || m.syms.divides(Dim::constant(64), slot.offset) == Answer::No {
+                    let (n, at, size) = (bytes.display(&m.syms), slot.offset.display(&m.syms), slot.size.display(&m.syms));
+                    self.fault(format!("buffer \"{name}\" of {n} bytes does not fit its slot of {size} bytes at {at}"));
+                }
+            }
+        }
+        if matches!(d.place, Place::Arena(_)) && m.stage != Stage::Placed {
+            self.fault(format!("buffer \"{name}\" has a slot before memory is placed"));
+        }
+    }
+    fn signature(&mut self) {
+        let m = self.m;
+        for b in &m.inputs {
+            if !matches!(m.bufs[*b].place, Place::Input(_)) {
+                self.fault(format!("input \"{}\" is not in the caller's memory", m.bufs[*b].name));
+            }
+        }
+        for b in &m.outputs {
+            if !matches!(m.bufs[*b].place, Place::Output(_)) {
+                self.fault(format!("output \"{}\" is not in the caller's memory", m.bufs[*b].name));
+            }
+        }
+        for b in m.inputs.iter().chain(&m.outputs) {
+            self.known(&m.bufs[*b].dims.iter().flat_map(|d| d.syms()).collect(), &format!("buffer \"{}\"", m.bufs[*b].name), true);
+        }
+    }
+    fn kernels(&mut self) {
+        let m = self.m;
+        for k in called(m) {
+            if self.checked.contains_key(&k) {
+                continue;
+            }
+            let d = &m.kernels[k];
+            let mut body = Body::new(m, false);
+            body.block(&d.body);
+            let (mut free, faults) = body.finish();
+            let (reads, writes) = accessed(&d.body);
+            for b in reads.iter().chain(&writes) {
+                free.extend(m.bufs[*b].dims.iter().flat_map(|d| d.syms()));
+            }
+            self.checked.insert(k, Uses { free, reads, writes });
+            self.place_faults(&format!("kernel {}", d.name), &d.body, faults);
+        }
+        let mut driver = Body::new(m, true);
+        driver.block(&m.driver);
+        let (_, faults) = driver.finish();
+        self.place_faults("driver", &m.driver, faults);
+    }
+    fn place_faults(&mut self, whose: &str, body: &[Stmt], faults: Vec<Fault>) {
+        if faults.is_empty() {
+            return;
+        }
+        let heads = print::heads(self.m, body);
+        for f in faults {
+            let head = heads.get(&f.stmt).map_or("", String::as_str);
+            self.fault(format!("{whose}: {}\n    {head}", f.text));
+        }
+    }
+    /// What a kernel needs must be there when it is called.
+    fn order(&mut self, body: &[Stmt]) {
+        let m = self.m;
+        for s in body {
+            match s {
+                Stmt::Call(k) => {
+                    let Some(u) = self.checked.remove(k) else { continue };
+                    let who = format!("kernel {}", m.kernels[*k].name);
+                    self.known(&u.free, &who, false);
+                    for b in &u.reads {
+                        let owner = m.storage(*b);
+                        let ready = matches!(m.bufs[owner].place, Place::Const(_) | Place::Input(_)) || self.written.contains(&owner) || u.writes.iter().any(|w| m.storage(*w) == owner);
+                        if !ready {
+                            self.fault(format!("{who} reads \"{}\" before anything is written there", m.bufs[*b].name));
+                        }
+                    }
+                    for b in &u.writes {
+                        let owner = m.storage(*b);
+                        if matches!(m.bufs[owner].place, Place::Const(_) | Place::Input(_)) {
+                            self.fault(format!("{who} writes \"{}\", which is read-only", m.bufs[*b].name));
+                        }
+                        self.written.insert(owner);
+                    }
+                    self.checked.insert(*k, u);
+                }
+                Stmt::Define { sym, .. } => {
+                    if m.syms.kind(*sym) != SymKind::Runtime || !self.sizes.insert(*sym) {
+                        self.fault(format!("driver: {} is defined twice, or is no run-time size", m.syms.unique_name(*sym)));
+                    }
+                }
+                s => s.bodies().into_iter().for_each(|b| self.order(b)),
+            }
+        }
+    }
+    /// Dims in use depend on parameters and on sizes defined so far.
+    fn known(&mut self, free: &HashSet<Sym>, who: &str, early: bool) {
+        let m = self.m;
+        let mut missing: Vec<Sym> = free
+            .iter()
+            .copied()
+            .filter(|s| match m.syms.kind(*s) {
+                SymKind::Param | SymKind::Unnamed => !self.params.contains(s) && m.syms.bound_value(*s).is_none(),
+                SymKind::Runtime => !early && !self.sizes.contains(s),
+                SymKind::Loop => false,
+            })
+            .collect();
+        missing.sort_unstable();
+        for s in missing {
+            self.fault(format!("{who} depends on {}, which is not defined", m.syms.unique_name(s)));
+        }
+    }
+}
+
+/// Kernels in the order of their first calls.
+fn called(m: &Module) -> Vec<Kernel> {
+    let mut seen = HashSet::new();
+    let mut out = vec![];
+    visit::walk(&m.driver, &mut |s| {
+        if let Stmt::Call(k) = s
+            && seen.insert(*k)
+        {
+            out.push(*k);
+        }
+    });
+    out
+}
+
+fn accessed(body: &[Stmt]) -> (Vec<Buf>, Vec<Buf>) {
+    (visit::loads(body), visit::stores(body))
+}

@@ -1,0 +1,260 @@
+//! Random loop nests: the interpreter on what was built, the interpreter after all nest passes, and native code must
+//! agree - integers exactly, floats within rounding.
+//!
+//! ```text
+//! ONNXC_NEST_SEEDS=100..5000   other seeds (or a number: that seed only)
+//! ONNXC_NEST_TRACE=1           prints each seed before it runs, to find one that crashes
+//! ONNXC_MODELS=folder          also runs mlp_tiny.onnx and mnist_cnn.onnx of this folder
+//! ```
+//!
+//! A seed that fails is cut to its shortest failing beginning and printed as a module.
+
+#[path = "nest_fuzz/exprs.rs"]
+mod exprs;
+#[path = "nest_fuzz/modules.rs"]
+mod modules;
+
+use modules::{Gen, generate};
+use onnxc::codegen::interface::{DimParam, Interface, Tensor, Weights};
+use onnxc::jit::Loaded;
+use onnxc::nest::interp::{self, Outcome, Stop};
+use onnxc::nest::print::print;
+use onnxc::nest::{Buf, Module};
+use onnxc::onnx::Source;
+use onnxc::options::{OptLevel, Options};
+use onnxc::pipeline::{self, Stopped};
+use onnxc::sym::Sym;
+use onnxc::target::Target;
+use onnxc::tensor::ElemType;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes behind each output that nobody may touch.
+const GUARD: usize = 64;
+/// Steps of the longest module.
+const STEPS: usize = 6;
+/// Seeds without an environment variable.
+const SEEDS: u64 = 150;
+const LEVELS: [OptLevel; 3] = [OptLevel::O0, OptLevel::O1, OptLevel::O2];
+
+// ---- One module ----
+
+fn interface(m: &Module) -> Interface {
+    let tensor = |b: &Buf| {
+        let d = &m.bufs[*b];
+        Tensor { name: d.name.clone(), ident: d.name.clone(), ty: d.ty, dims: d.dims.clone(), max_dims: vec![None; d.dims.len()], aliases_input: None }
+    };
+    let param = |s: &Sym| {
+        let (name, r) = (m.syms.name(*s).to_owned(), m.syms.declared_range(*s));
+        DimParam { sym: *s, ident: name.clone(), name, lo: r.lo.unwrap_or(0), hi: r.hi }
+    };
+    Interface {
+        name: m.name.clone(),
+        producer: String::new(),
+        model_file: String::new(),
+        model_sha256: [0; 32],
+        target: String::new(),
+        cpu: String::new(),
+        dim_params: m.dim_params.iter().map(param).collect(),
+        inputs: m.inputs.iter().map(tensor).collect(),
+        outputs: m.outputs.iter().map(tensor).collect(),
+        workspace: m.workspace,
+        workspace_max: None,
+        weights: Weights::default(),
+        nodes: vec![],
+        syms: m.syms.clone(),
+    }
+}
+
+/// Runs machine code; fails if it writes behind an output.
+fn native(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]], like: &Outcome) -> Result<Outcome, String> {
+    let loaded = Loaded::new(m, &interface(m)).map_err(|e| format!("code generation: {e}"))?;
+    let mut outputs: Vec<Vec<u8>> = like.outputs.iter().map(|o| vec![0xab; o.len() + GUARD]).collect();
+    let values: Vec<i64> = dims.iter().map(|d| d.1).collect();
+    loaded.call(inputs, &mut outputs, &values).map_err(|s| format!("native code returned status {s}"))?;
+    for (o, want) in outputs.iter_mut().zip(&like.outputs) {
+        if o.split_off(want.len()).iter().any(|b| *b != 0xab) {
+            return Err("native code wrote behind an output".into());
+        }
+    }
+    Ok(Outcome { outputs, dims: like.dims.clone() })
+}
+
+fn values(ty: ElemType, bytes: &[u8]) -> Vec<f64> {
+    let n = ty.bytes().unwrap_or(1) as usize;
+    bytes
+        .chunks_exact(n)
+        .map(|c| {
+            let mut w = [0u8; 8];
+            w[..n].copy_from_slice(c);
+            interp::from_storage(ty, u64::from_le_bytes(w)).to_f64()
+        })
+        .collect()
+}
+
+/// Floats within `tolerance` of the largest magnitude (at least 1), all else exactly.
+fn compare(m: &Module, want: &Outcome, got: &Outcome, tolerance: f64) -> Result<(), String> {
+    if want.dims != got.dims {
+        return Err(format!("output dims {:?}, expected {:?}", got.dims, want.dims));
+    }
+    for ((b, x), y) in m.outputs.iter().zip(&want.outputs).zip(&got.outputs) {
+        let d = &m.bufs[*b];
+        if x == y {
+            continue;
+        }
+        let tolerance = match d.ty {
+            ElemType::F16 => tolerance.max(2e-3),
+            ElemType::BF16 => tolerance.max(2e-2),
+            t if t.is_float() => tolerance,
+            _ => 0.0,
+        };
+        let (xs, ys) = (values(d.ty, x), values(d.ty, y));
+        let top = xs.iter().filter(|v| v.is_finite()).fold(1.0f64, |m, v| m.max(v.abs()));
+        let same = |x: f64, y: f64| x == y || x.is_nan() && y.is_nan() || (x - y).abs() <= tolerance * top;
+        let wrong: Vec<usize> = (0..xs.len().min(ys.len())).filter(|i| !same(xs[*i], ys[*i])).collect();
+        if let Some(i) = wrong.first() {
+            return Err(format!("output {}: {} of {} elements differ; element {i} is {}, expected {}", d.name, wrong.len(), xs.len(), ys[*i], xs[*i]));
+        }
+        if tolerance == 0.0 && xs.iter().zip(&ys).all(|(a, b)| a == b) {
+            return Err(format!("output {}: the bytes differ, the values do not", d.name));
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong, and the module at that point.
+struct Wrong {
+    what: String,
+    module: String,
+}
+
+fn check_all(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]], tolerance: f64) -> Result<(), Wrong> {
+    let wrong = |what: String, m: &Module| Wrong { what, module: print(m) };
+    let built = interp::run(m, dims, inputs).map_err(|e| wrong(format!("interpreter on the built module: {e}"), m))?;
+    let host = Target::host().map_err(|e| wrong(e.to_string(), m))?;
+    for level in LEVELS {
+        let mut done = m.clone();
+        guarded(|| pipeline::finish(&mut done, &host, level).map_err(|e| e.to_string())).map_err(|e| wrong(format!("passes at {level:?}: {e}"), &done))?;
+        check_placed(&built, &done, dims, inputs, tolerance).map_err(|e| wrong(format!("{level:?}: {e}"), &done))?;
+    }
+    Ok(())
+}
+
+/// A placed module by both means.
+fn check_placed(built: &Outcome, m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]], tolerance: f64) -> Result<(), String> {
+    let by_interpreter = guarded(|| interp::run(m, dims, inputs).map_err(|e| format!("interpreter after the passes: {e}")))?;
+    let by_machine = guarded(|| native(m, dims, inputs, built))?;
+    // Whether a pass or the code generator is at fault shows which of the two is wrong.
+    compare(m, built, &by_interpreter, tolerance).map_err(|e| format!("interpreter after the passes: {e}"))?;
+    compare(m, built, &by_machine, tolerance).map_err(|e| format!("native code: {e}"))
+}
+
+fn guarded<X>(f: impl FnOnce() -> Result<X, String>) -> Result<X, String> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|p| {
+        let text = p.downcast_ref::<String>().cloned().or_else(|| p.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        Err(format!("panic: {}", text.unwrap_or_default()))
+    })
+}
+
+fn check(seed: u64, steps: usize) -> Result<(), Wrong> {
+    let Gen { m, params, data, coarse, .. } = generate(seed, steps);
+    let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+    let tolerance = if coarse { 5e-2 } else { 1e-4 };
+    check_all(&m, &params, &inputs, tolerance).map_err(|w| {
+        let sizes: Vec<String> = params.iter().map(|(s, v)| format!("{}={v}", m.syms.name(*s))).collect();
+        Wrong { what: w.what, module: format!("with {}\n--- built\n{}--- at the failure\n{}", sizes.join(" "), print(&m), w.module) }
+    })
+}
+
+// ---- Tests ----
+
+fn seeds() -> std::ops::Range<u64> {
+    let text = std::env::var("ONNXC_NEST_SEEDS").unwrap_or_default();
+    match text.split_once("..") {
+        Some((a, b)) => a.parse().unwrap_or(0)..b.parse().unwrap_or(SEEDS),
+        None => text.parse().map_or(0..SEEDS, |s| s..s + 1),
+    }
+}
+
+#[test]
+fn passes_and_code_keep_the_meaning() {
+    let seeds = seeds();
+    let trace = std::env::var_os("ONNXC_NEST_TRACE").is_some();
+    let next = AtomicU64::new(seeds.start);
+    let failures = Mutex::new(vec![]);
+    std::thread::scope(|s| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, |n| n.get()) {
+            s.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    if trace {
+                        eprintln!("seed {seed}");
+                    }
+                    let steps = 1 + (seed as usize) % STEPS;
+                    if check(seed, steps).is_ok() {
+                        continue;
+                    }
+                    // The shortest beginning that fails.
+                    let short = (1..=steps).find_map(|n| check(seed, n).err().map(|w| (n, w)));
+                    if let (Some((n, w)), Ok(mut f)) = (short, failures.lock()) {
+                        f.push((seed, format!("seed {seed}, {n} of {steps} steps: {}\n{}", w.what, w.module)));
+                    }
+                }
+            });
+        }
+    });
+    let mut failures = failures.into_inner().expect("no thread panics while it holds the lock");
+    failures.sort();
+    for (_, text) in &failures {
+        eprintln!("==== {text}");
+    }
+    assert!(failures.is_empty(), "{} of {} seeds fail: {:?}", failures.len(), seeds.end - seeds.start, failures.iter().map(|f| f.0).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_interpreter_refuses_wrong_input() {
+    let g = (0..).map(|s| generate(s, 3)).find(|g| !g.data.is_empty()).expect("some module has inputs");
+    let short: Vec<&[u8]> = g.data.iter().map(|_| &[][..]).collect();
+    assert!(matches!(interp::run(&g.m, &g.params, &[]), Err(Stop::Message(_))));
+    let long: Vec<Vec<u8>> = g.data.iter().map(|d| [d.as_slice(), &[0; 8]].concat()).collect();
+    let long: Vec<&[u8]> = long.iter().map(Vec::as_slice).collect();
+    assert!(interp::run(&g.m, &g.params, &long).is_err());
+    if g.data.iter().any(|d| !d.is_empty()) {
+        assert!(interp::run(&g.m, &g.params, &short).is_err());
+    }
+    let outside: Vec<(Sym, i64)> = g.params.iter().map(|(s, _)| (*s, 65)).collect();
+    let inputs: Vec<&[u8]> = g.data.iter().map(Vec::as_slice).collect();
+    assert_eq!(interp::run(&g.m, &outside, &inputs), Err(Stop::Status(onnxc::nest::Status::Dim)));
+}
+
+#[test]
+fn models_agree_with_the_interpreter() {
+    let Some(folder) = std::env::var_os("ONNXC_MODELS").map(std::path::PathBuf::from) else {
+        eprintln!("skipped: ONNXC_MODELS names no folder with mlp_tiny.onnx and mnist_cnn.onnx");
+        return;
+    };
+    for name in ["mlp_tiny.onnx", "mnist_cnn.onnx"] {
+        let Ok(bytes) = std::fs::read(folder.join(name)) else {
+            eprintln!("skipped: {name} is not there");
+            continue;
+        };
+        let source = Source { name: name.into(), bytes: bytes.into(), folder: Some(folder.clone()) };
+        let options = Options { stop_after: Some("lower".into()), ..Options::default() };
+        let m = match pipeline::run(&source, &options) {
+            Ok(Stopped::Nest(m)) => *m,
+            Ok(_) => panic!("{name}: the pipeline did not stop"),
+            Err(e) => panic!("{name}: {e}"),
+        };
+        let params: Vec<(Sym, i64)> = m.dim_params.iter().map(|s| (*s, 3)).collect();
+        let size = |b: &Buf| m.bufs[*b].dims.iter().map(|d| d.eval(&|s| params.iter().find(|p| p.0 == s).map(|p| p.1)).expect("a size")).product::<i64>();
+        let data: Vec<Vec<u8>> = m.inputs.iter().map(|b| (0..size(b)).flat_map(|i| (((i * 37 % 101) as f32 - 50.0) / 50.0).to_le_bytes()).collect()).collect();
+        let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+        if let Err(w) = check_all(&m, &params, &inputs, 1e-4) {
+            panic!("{name}: {}\n{}", w.what, w.module);
+        }
+    }
+}
