@@ -50,9 +50,9 @@ function(_onnxc_arch out)
     set(arch aarch64)
   elseif(arch MATCHES "^riscv64")
     set(arch riscv64gc)
-  elseif(NOT arch STREQUAL "s390x")
-    message(FATAL_ERROR "onnxc_add_model: CMAKE_SYSTEM_PROCESSOR is \"${CMAKE_SYSTEM_PROCESSOR}\", expected x86_64, "
-                        "aarch64, riscv64 or s390x; set ONNXC_TARGET to a target triple")
+  else()
+    message(FATAL_ERROR "onnxc_add_model: CMAKE_SYSTEM_PROCESSOR is \"${CMAKE_SYSTEM_PROCESSOR}\", expected x86_64, aarch64 "
+                        "or riscv64; set ONNXC_TARGET to a target triple")
   endif()
   set(${out} "${arch}" PARENT_SCOPE)
 endfunction()

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Calls nest at most this deep.
 const MAX_DEPTH: usize = 64;
-/// Inlining stops beyond this many nodes.
+/// Inlining stops beyond this many nodes or calls.
 const MAX_NODES: usize = 4_000_000;
 
 /// Operator set versions by domain ("" is ai.onnx).
@@ -103,7 +103,7 @@ impl Functions {
         if stack.contains(key) {
             return fail("the function calls itself".into());
         }
-        if stack.len() >= MAX_DEPTH || out.len() > MAX_NODES {
+        if stack.len() >= MAX_DEPTH || out.len() > MAX_NODES || self.calls.get() > MAX_NODES {
             return fail("function calls nest too deeply or grow too large".into());
         }
         if n.input.len() > f.input.len() || n.output.len() > f.output.len() {

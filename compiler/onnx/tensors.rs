@@ -87,6 +87,9 @@ fn typed(t: &TensorProto, elem: ElemType, n: u64, origin: &Origin) -> Result<Byt
     Ok(v.into())
 }
 
+/// Largest sparse tensor that is made dense, in bytes.
+const MAX_DENSE: u64 = 1 << 31;
+
 /// A sparse constant, made dense.
 pub fn sparse(s: &SparseTensorProto, external: &mut External, origin: &Origin) -> Result<ConstData> {
     let (Some(values), Some(indices)) = (&s.values, &s.indices) else { return invalid(origin, "a sparse tensor without values or indices").fail() };
@@ -111,7 +114,7 @@ pub fn sparse(s: &SparseTensorProto, external: &mut External, origin: &Origin) -
         }
         _ => return Err(bad("the indices of the sparse tensor do not fit its values")),
     };
-    let total = n.checked_mul(size as u64).filter(|b| *b < 1 << 40).ok_or_else(|| bad("the sparse tensor is too large"))?;
+    let total = n.checked_mul(size as u64).filter(|b| *b <= MAX_DENSE).ok_or_else(|| bad("the sparse tensor is too large"))?;
     let mut data = vec![0u8; total as usize];
     let src = values.bytes();
     for (k, i) in linear.iter().enumerate() {

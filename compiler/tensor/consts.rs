@@ -64,7 +64,10 @@ impl ConstData {
     /// A lazy rearrangement of `src` (whole-byte element types only).
     pub fn remap(src: Arc<ConstData>, map: Remap) -> Option<Self> {
         src.elem.bytes()?;
-        if map.offset.len() != src.dims.len() || map.coeff.len() != src.dims.len() {
+        let fits = map.offset.len() == src.dims.len() && map.coeff.len() == src.dims.len() && map.coeff.iter().all(|row| row.len() == map.dims.len());
+        // Far from where positions could overflow.
+        let small = |v: &i64| v.unsigned_abs() <= 1 << 40;
+        if !fits || count(&map.dims).is_none() || !map.offset.iter().chain(map.coeff.iter().flatten()).chain(&map.dims).all(small) {
             return None;
         }
         Some(ConstData { elem: src.elem, dims: map.dims.clone(), store: Store::Remap(src, map), hash: OnceLock::new() })
@@ -119,7 +122,7 @@ impl ConstData {
             }
         }
     }
-    /// Hands all bytes to `sink` in pieces of bounded size.
+    /// Hands all bytes to `sink` in pieces of about a megabyte (a rearrangement: plus one row).
     pub fn stream(&self, sink: &mut dyn FnMut(&[u8])) {
         match &self.store {
             Store::Bytes(b) => b.chunks(1 << 20).for_each(sink),

@@ -72,7 +72,7 @@ impl ElemType {
     }
     /// Whole bytes of one element; `None` for packed types.
     pub fn bytes(self) -> Option<u32> {
-        (self.bits() % 8 == 0).then(|| self.bits() / 8)
+        self.bits().is_multiple_of(8).then(|| self.bits() / 8)
     }
     /// Bytes of `n` dense elements, `None` on overflow.
     pub fn bytes_for(self, n: u64) -> Option<u64> {

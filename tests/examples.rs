@@ -1,0 +1,155 @@
+//! Builds and runs the programs under `examples/` as their users do, and compiles the generated headers under the
+//! strictest warnings of every language standard that they promise. A test without its tool says so and passes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const ONNXC: &str = env!("CARGO_BIN_EXE_onnxc");
+const STRICT: &[&str] = &["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn example(name: &str) -> PathBuf {
+    root().join("examples").join(name)
+}
+
+/// A folder of this test's own. What an earlier run left in it stays, so that builds are incremental.
+fn scratch(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("examples").join(name);
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// The program that the environment variable names, else the default; `None`, with a message, if it does not start.
+fn tool(var: &str, default: &str) -> Option<String> {
+    let name = std::env::var(var).unwrap_or_else(|_| default.into());
+    let found = Command::new(&name).arg("--version").output().is_ok_and(|o| o.status.success());
+    if !found {
+        println!("skipped: there is no {name} here");
+    }
+    found.then_some(name)
+}
+
+/// Runs a command that must succeed, and gives what it printed.
+fn run(command: &mut Command) -> String {
+    let out = match command.output() {
+        Ok(o) => o,
+        Err(e) => panic!("{command:?}: {e}"),
+    };
+    let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{command:?}: {}\n{stdout}\n{stderr}", out.status);
+    stdout.into_owned()
+}
+
+/// Compiles a model to `<dir>/<stem>.o` and `.h`; gives the object's path.
+fn compile(model: &Path, dir: &Path, options: &[&str]) -> PathBuf {
+    let object = dir.join(model.file_name().unwrap()).with_extension("o");
+    run(Command::new(ONNXC).arg(model).arg("-o").arg(&object).args(options));
+    object
+}
+
+fn include(dir: &Path) -> String {
+    format!("-I{}", dir.display())
+}
+
+#[test]
+fn c_digits() {
+    let Some(cc) = tool("CC", "cc") else { return };
+    let (src, dir) = (example("c-digits"), scratch("c-digits"));
+    let object = compile(&src.join("digits.onnx"), &dir, &[]);
+    for std in ["c99", "c11", "c17"] {
+        let program = dir.join(format!("digits-{std}"));
+        run(Command::new(&cc).arg(format!("-std={std}")).args(STRICT).args(["-O1", &include(&dir)]).arg(src.join("main.c")).arg(&object).arg("-o").arg(&program));
+        assert!(run(&mut Command::new(&program)).ends_with("10 of 10 right\n"));
+    }
+}
+
+#[test]
+fn c_digits_makefile() {
+    let (Some(_), Some(make)) = (tool("CC", "cc"), tool("MAKE", "make")) else { return };
+    let build = scratch("c-digits-make").join("build");
+    let mut command = Command::new(make);
+    command.arg("-C").arg(example("c-digits")).arg(format!("ONNXC={ONNXC}")).arg(format!("BUILD={}", build.display()));
+    assert!(run(&mut command).contains("10 of 10 right\n"));
+    assert!(!run(&mut command).contains("-o "), "the second make has compiled something again");
+}
+
+#[test]
+fn cpp_batch() {
+    let Some(cxx) = tool("CXX", "c++") else { return };
+    let (src, dir) = (example("cpp-batch"), scratch("cpp-batch"));
+    let object = compile(&src.join("digits_batch.onnx"), &dir, &[]);
+    for std in ["c++11", "c++17", "c++20"] {
+        let program = dir.join(format!("digits-{std}"));
+        run(Command::new(&cxx).arg(format!("-std={std}")).args(STRICT).args(["-O1", "-pthread", &include(&dir)]).arg(src.join("main.cpp")).arg(&object).arg("-o").arg(&program));
+        assert!(run(&mut Command::new(&program)).ends_with("all right\n"));
+    }
+}
+
+#[test]
+fn cpp_batch_cmake() {
+    let (Some(_), Some(cmake)) = (tool("CXX", "c++"), tool("CMAKE", "cmake")) else { return };
+    let build = scratch("cpp-batch-cmake");
+    let mut configure = Command::new(&cmake);
+    run(configure.arg("-S").arg(example("cpp-batch")).arg("-B").arg(&build).arg(format!("-DONNXC_EXECUTABLE={ONNXC}")));
+    let compile = || run(Command::new(&cmake).arg("--build").arg(&build).args(["--config", "Release"]));
+    compile();
+    assert!(!compile().contains("Compiling"), "the second build has compiled the model again");
+    let program = [build.join("cpp_batch"), build.join("Release").join("cpp_batch")].into_iter().find(|p| p.with_extension(std::env::consts::EXE_EXTENSION).is_file());
+    assert!(run(&mut Command::new(program.expect("no program was built"))).ends_with("all right\n"));
+}
+
+/// Headers with static, dynamic and bounded dims and with a weights file, in each language standard.
+#[test]
+fn headers_have_no_warnings() {
+    let languages = [(tool("CC", "cc"), "c", ["c99", "c11", "c17"]), (tool("CXX", "c++"), "c++", ["c++11", "c++17", "c++20"])];
+    let variants: &[(&str, &[&str])] = &[("open", &[]), ("fixed", &["--dim", "N=3"]), ("bounded", &["--dim", "N<=32"]), ("weights", &["--weights", "file"])];
+    for (name, options) in variants {
+        let dir = scratch(&format!("headers-{name}"));
+        compile(&example("cpp-batch").join("digits_batch.onnx"), &dir, options);
+        // The static model has no dim to set.
+        compile(&example("c-digits").join("digits.onnx"), &dir, if *name == "weights" { options } else { &[] });
+        // Two headers in one file, one of them twice: the common part must not clash.
+        let text = "#include \"digits.h\"\n#include \"digits_batch.h\"\n#include \"digits.h\"\nint main(void) { return digits_model.abi_version != digits_batch_model.abi_version; }\n";
+        std::fs::write(dir.join("both.c"), text).unwrap();
+        for (compiler, language, standards) in &languages {
+            let Some(compiler) = compiler else { continue };
+            for std in standards {
+                let mut command = Command::new(compiler);
+                command.args(["-fsyntax-only", "-x", language]).arg(format!("-std={std}")).args(STRICT).arg(include(&dir));
+                run(command.arg(dir.join("both.c")));
+            }
+        }
+    }
+}
+
+/// The package in a copy that depends on this source tree by its absolute path, with this tree's lock file: nothing is
+/// downloaded, and nothing is written beside the example.
+#[test]
+fn rust_iris() {
+    let (src, dir) = (example("rust-iris"), scratch("rust-iris"));
+    std::fs::create_dir_all(dir.join("src")).unwrap();
+    for file in ["build.rs", "iris.onnx", "src/main.rs", "src/samples.rs"] {
+        std::fs::copy(src.join(file), dir.join(file)).unwrap();
+    }
+    let manifest = std::fs::read_to_string(src.join("Cargo.toml")).unwrap();
+    let (here, there) = ("path = \"../..\"", format!("path = '{}'", root().display()));
+    assert!(manifest.contains(here));
+    // Warnings are errors here, also those of the generated module.
+    std::fs::write(dir.join("Cargo.toml"), manifest.replace(here, &there) + "\n[lints.rust]\nwarnings = \"deny\"\n").unwrap();
+    std::fs::copy(root().join("Cargo.lock"), dir.join("Cargo.lock")).unwrap();
+
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(&dir).args(["run", "--quiet", "--offline"]);
+    // What cargo tells this test must not reach the package's build.
+    for (key, _) in std::env::vars_os() {
+        let told = key.to_str().is_some_and(|k| k.starts_with("CARGO_PKG_") || k.starts_with("CARGO_BIN_") || ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH", "OUT_DIR"].contains(&k));
+        if told {
+            command.env_remove(key);
+        }
+    }
+    command.env("CARGO_TARGET_DIR", dir.join("target"));
+    assert!(run(&mut command).ends_with("15 of 15 right\n"));
+}
