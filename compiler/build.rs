@@ -1,14 +1,12 @@
 //! What a user's build script calls.
 //!
 //! ```no_run
-//! // build.rs
-//! fn main() {
-//!     onnxc::build::Model::new("model/mnist.onnx").name("mnist").dim("N", 1).compile_or_exit();
-//! }
+//! // in the main function of build.rs
+//! onnxc::build::Model::new("model/mnist.onnx").name("mnist").dim("N", 1).compile_or_exit();
 //! ```
 //!
 //! ```ignore
-//! // src/main.rs
+//! // in src/main.rs
 //! mod mnist { include!(concat!(env!("OUT_DIR"), "/mnist.rs")); }
 //! ```
 //!

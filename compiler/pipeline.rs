@@ -175,7 +175,7 @@ fn interface(model: &Model, m: &Module, source: &Source, options: &Options, targ
         workspace: m.workspace,
         workspace_max: m.syms.range(m.workspace).hi.and_then(|v| u64::try_from(v).ok()),
         weights: Weights { size: weights.size, align: crate::codegen::weights::ALIGN, sha256: if external { weights.sha256() } else { [0; 32] }, external },
-        nodes: m.kernels.values().map(|k| (k.origin.name.clone(), k.origin.op.clone())).collect(),
+        nodes: model.graph.order.iter().map(|n| &model.graph.nodes[*n].origin).map(|o| (o.name.clone(), o.op.clone())).collect(),
         syms: m.syms.clone(),
     })
 }

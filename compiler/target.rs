@@ -26,7 +26,7 @@ pub struct Target {
 /// Facts for schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// f32 lanes of a vector.
+    /// f32 lanes of a vector; 1 where there are no vectors.
     pub lanes: u32,
     /// Accumulator tile of contractions: rows, vectors of columns.
     pub tile: (u32, u32),
@@ -85,6 +85,7 @@ impl Target {
     pub fn facts(&self) -> Facts {
         match self.triple.architecture {
             Architecture::X86_64 => Facts { lanes: 4, tile: (3, 3) },
+            Architecture::Riscv64(_) if !self.features.contains(&"has_v") => Facts { lanes: 1, tile: (1, 1) },
             _ => Facts { lanes: 4, tile: (6, 3) },
         }
     }

@@ -6,6 +6,7 @@ types it lacks, with onnx.reference). Failures are shrunk to few nodes and kept 
 Run twice with the same arguments it does the same. Exit status 1 if anything failed.
 """
 import argparse
+import ctypes as ct
 import os
 import random
 import subprocess
@@ -43,6 +44,8 @@ class Graph:
 
     def __init__(self, rng):
         self.rng = rng
+        # Some graphs are large enough to be split into tasks.
+        self.most = 400_000 if rng.random() < 0.08 else 60_000
         self.np = np.random.default_rng(rng.randrange(1 << 30))
         self.nodes, self.inits, self.values, self.inputs = [], {}, {}, {}
 
@@ -86,7 +89,7 @@ class Graph:
         got = evaluate(node, feeds)
         for a in got:
             a = np.asarray(a)
-            if a.size > 60000 or a.ndim > 6:
+            if a.size > self.most or a.ndim > 6:
                 raise ValueError("large")
             if a.dtype.kind not in "biu" and not (np.isfinite(a.astype(np.float64)).all() and np.abs(a.astype(np.float64)).max(initial=0) < 1e4):
                 raise ValueError("not finite")
@@ -134,7 +137,8 @@ def fragile(node, inputs):
     x = [a.astype(np.float64) for a in inputs[:2] if a.dtype.kind not in "biu"]
     if not x:
         return False
-    near = lambda d, r: bool(((np.abs(d) < r) & (d != 0)).any())
+    short = inputs[0].dtype.itemsize == 2
+    near = lambda d, r: bool((np.abs(d) < 0.05).any()) if short else bool(((np.abs(d) < r) & (d != 0)).any())
     to = node.op_type == "Cast" and h.tensor_dtype_to_np_dtype(h.get_attribute_value(node.attribute[0]))
     if node.op_type in ("Floor", "Ceil", "Cast") and to != BOOL:
         return (not to or to.kind in "biu") and near(x[0] - np.round(x[0]), 2e-3 * (1 + np.abs(x[0])))
@@ -142,10 +146,12 @@ def fragile(node, inputs):
         return near(x[0] - np.floor(x[0]) - 0.5, 2e-3 * (1 + np.abs(x[0])))
     if node.op_type == "Sin":
         return bool((np.abs(x[0]) > 30).any())
-    if node.op_type in ("Sign", "Sqrt", "Log") or node.op_type == "Cast" and to == BOOL:
+    if node.op_type == "ReduceMean" and not inputs[0].size:
+        return True
+    if node.op_type in ("Sign", "Sqrt", "Log", "Reciprocal") or node.op_type == "Cast" and to == BOOL:
         return near(x[0], 1e-3)
     if node.op_type in ("Less", "Greater", "GreaterOrEqual", "Equal"):
-        return near(x[0] - x[1], 5e-2 if inputs[0].dtype.itemsize == 2 else 1e-3)
+        return near(x[0] - x[1], 1e-3)
     return False
 
 
@@ -251,7 +257,9 @@ def window(g, n, sizes):
     if mode == "NOTSET":
         a["pads"] = [r.randint(0, d - 1) for d in k] * 2 if r.random() < 0.7 else [r.randint(0, d - 1) for d in k + k]
     else:
+        # Larger strides would mean negative pads: nobody agrees on these.
         a["auto_pad"] = mode
+        a["strides"] = [min(st, d) for st, d in zip(a["strides"], k)]
     return k, a
 
 
@@ -553,6 +561,8 @@ def random_graph(seed, steps, nodes):
     shape = [rng.choice([1, 2, 3, 4, 5, 7, 8, 12, 16, 17] + ([24, 33, 48, 65, 100] if rank < 4 else [])) for _ in range(rank)]
     if rank == 4:
         shape = [rng.randint(1, 2), rng.choice([1, 2, 3, 4, 8, 16]), rng.randint(3, 10), rng.randint(3, 10)]
+        if g.most > 60_000:
+            shape[2:] = [rng.randint(20, 45), rng.randint(20, 45)]
     symbolic = rng.random() < 0.35
     params = [f"d{i}" if symbolic and rng.random() < 0.5 else None for i in range(rank)]
     ends = [g.input(dtype, shape, params)]
@@ -570,7 +580,7 @@ def random_graph(seed, steps, nodes):
     bindings = [{n: g.values[n] for n in g.inputs}]
     if any(params):
         window = any("Conv" in n.op_type or "Pool" in n.op_type or "Norm" in n.op_type for n in g.nodes)
-        change = {p: n + rng.choice([1, 2, 3, 5]) if window else rng.choice([1, 2, 3, 5, 6, 9]) for p, n in zip(params, shape) if p}
+        change = {p: n + rng.choice([1, 2, 3, 5]) if window else rng.choice([0, 1, 2, 3, 5, 6, 9, 20]) for p, n in zip(params, shape) if p}
         feeds = {}
         for n, s in g.inputs.items():
             to = [change.get(d, d) for d in s]
@@ -690,17 +700,35 @@ def check(onnxc, case, work):
     return ("run", f"signal {status}") if status else ("values", text) if text else ("", "")
 
 
+@abi.PARALLEL_FOR
+def backwards(user, n, task, ctx):
+    for i in reversed(range(n)):
+        task(ctx, i)
+
+
+TASKS = abi.Exec(ct.sizeof(abi.Exec), None, backwards, 5, None)
+
+
 def call(case, path, wanted):
     model = abi.Model(path + ".so", "m")
     jumps = any(n.op_type in JUMPS for n in case.nodes)
     # Normalization magnifies what is left of equal numbers.
-    floor = 1.0 if any(n.op_type.endswith("Normalization") for n in case.nodes) else 1e-3
+    floor = 3.0 if any(n.op_type.endswith("Normalization") for n in case.nodes) else 1e-3
     types = {case.values[o].dtype for n in case.nodes for o in list(n.output) + [i for i in n.input if i]}
     rounded = 3e-2 if BF16 in types else 1e-2 if np.dtype(np.float16) in types else 3e-4 if F32 in types else 0
     for feeds, want in wanted:
         feeds = {n: (feeds[n].view(np.uint16) if feeds[n].dtype == BF16 else feeds[n]) for n in case.inputs}
         run, outs = model.prepare(feeds, [w.shape for w in want])
+        # Memory that nobody has written shows as NaN.
+        run.keep[1][:] = 0xFF
+        for o in outs:
+            o.reshape(-1).view(np.uint8)[:] = 0xFF
         run()
+        once = [o.copy() for o in outs]
+        run(ct.byref(TASKS))
+        for a, b in zip(once, outs):
+            if a.tobytes() != b.tobytes():
+                return "tasks in another order give other bits"
         for name, a, b in zip(case.outputs, outs, want):
             wrong = agree(a, np.asarray(b), rounded, jumps, floor)
             if wrong:

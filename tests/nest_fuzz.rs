@@ -9,13 +9,15 @@
 //!
 //! A seed that fails is cut to its shortest failing beginning and printed as a module.
 
+#[path = "nest_fuzz/check.rs"]
+mod check;
 #[path = "nest_fuzz/exprs.rs"]
 mod exprs;
 #[path = "nest_fuzz/modules.rs"]
 mod modules;
 
+use check::{compare, interface};
 use modules::{Gen, generate};
-use onnxc::codegen::interface::{DimParam, Interface, Tensor, Weights};
 use onnxc::jit::Loaded;
 use onnxc::nest::interp::{self, Outcome, Stop};
 use onnxc::nest::print::print;
@@ -25,7 +27,6 @@ use onnxc::options::{OptLevel, Options};
 use onnxc::pipeline::{self, Stopped};
 use onnxc::sym::Sym;
 use onnxc::target::Target;
-use onnxc::tensor::ElemType;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,33 +41,6 @@ const LEVELS: [OptLevel; 3] = [OptLevel::O0, OptLevel::O1, OptLevel::O2];
 
 // ---- One module ----
 
-fn interface(m: &Module) -> Interface {
-    let tensor = |b: &Buf| {
-        let d = &m.bufs[*b];
-        Tensor { name: d.name.clone(), ident: d.name.clone(), ty: d.ty, dims: d.dims.clone(), max_dims: vec![None; d.dims.len()], aliases_input: None }
-    };
-    let param = |s: &Sym| {
-        let (name, r) = (m.syms.name(*s).to_owned(), m.syms.declared_range(*s));
-        DimParam { sym: *s, ident: name.clone(), name, lo: r.lo.unwrap_or(0), hi: r.hi }
-    };
-    Interface {
-        name: m.name.clone(),
-        producer: String::new(),
-        model_file: String::new(),
-        model_sha256: [0; 32],
-        target: String::new(),
-        cpu: String::new(),
-        dim_params: m.dim_params.iter().map(param).collect(),
-        inputs: m.inputs.iter().map(tensor).collect(),
-        outputs: m.outputs.iter().map(tensor).collect(),
-        workspace: m.workspace,
-        workspace_max: None,
-        weights: Weights::default(),
-        nodes: vec![],
-        syms: m.syms.clone(),
-    }
-}
-
 /// Runs machine code; fails if it writes behind an output.
 fn native(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]], like: &Outcome) -> Result<Outcome, String> {
     let loaded = Loaded::new(m, &interface(m)).map_err(|e| format!("code generation: {e}"))?;
@@ -79,48 +53,6 @@ fn native(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]], like: &Outcome) -> 
         }
     }
     Ok(Outcome { outputs, dims: like.dims.clone() })
-}
-
-fn values(ty: ElemType, bytes: &[u8]) -> Vec<f64> {
-    let n = ty.bytes().unwrap_or(1) as usize;
-    bytes
-        .chunks_exact(n)
-        .map(|c| {
-            let mut w = [0u8; 8];
-            w[..n].copy_from_slice(c);
-            interp::from_storage(ty, u64::from_le_bytes(w)).to_f64()
-        })
-        .collect()
-}
-
-/// Floats within `tolerance` of the largest magnitude (at least 1), all else exactly.
-fn compare(m: &Module, want: &Outcome, got: &Outcome, tolerance: f64) -> Result<(), String> {
-    if want.dims != got.dims {
-        return Err(format!("output dims {:?}, expected {:?}", got.dims, want.dims));
-    }
-    for ((b, x), y) in m.outputs.iter().zip(&want.outputs).zip(&got.outputs) {
-        let d = &m.bufs[*b];
-        if x == y {
-            continue;
-        }
-        let tolerance = match d.ty {
-            ElemType::F16 => tolerance.max(2e-3),
-            ElemType::BF16 => tolerance.max(2e-2),
-            t if t.is_float() => tolerance,
-            _ => 0.0,
-        };
-        let (xs, ys) = (values(d.ty, x), values(d.ty, y));
-        let top = xs.iter().filter(|v| v.is_finite()).fold(1.0f64, |m, v| m.max(v.abs()));
-        let same = |x: f64, y: f64| x == y || x.is_nan() && y.is_nan() || (x - y).abs() <= tolerance * top;
-        let wrong: Vec<usize> = (0..xs.len().min(ys.len())).filter(|i| !same(xs[*i], ys[*i])).collect();
-        if let Some(i) = wrong.first() {
-            return Err(format!("output {}: {} of {} elements differ; element {i} is {}, expected {}", d.name, wrong.len(), xs.len(), ys[*i], xs[*i]));
-        }
-        if tolerance == 0.0 && xs.iter().zip(&ys).all(|(a, b)| a == b) {
-            return Err(format!("output {}: the bytes differ, the values do not", d.name));
-        }
-    }
-    Ok(())
 }
 
 /// What is wrong, and the module at that point.
@@ -157,7 +89,7 @@ fn guarded<X>(f: impl FnOnce() -> Result<X, String>) -> Result<X, String> {
     })
 }
 
-fn check(seed: u64, steps: usize) -> Result<(), Wrong> {
+fn check_seed(seed: u64, steps: usize) -> Result<(), Wrong> {
     let Gen { m, params, data, coarse, .. } = generate(seed, steps);
     let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
     let tolerance = if coarse { 5e-2 } else { 1e-4 };
@@ -195,11 +127,11 @@ fn passes_and_code_keep_the_meaning() {
                         eprintln!("seed {seed}");
                     }
                     let steps = 1 + (seed as usize) % STEPS;
-                    if check(seed, steps).is_ok() {
+                    if check_seed(seed, steps).is_ok() {
                         continue;
                     }
                     // The shortest beginning that fails.
-                    let short = (1..=steps).find_map(|n| check(seed, n).err().map(|w| (n, w)));
+                    let short = (1..=steps).find_map(|n| check_seed(seed, n).err().map(|w| (n, w)));
                     if let (Some((n, w)), Ok(mut f)) = (short, failures.lock()) {
                         f.push((seed, format!("seed {seed}, {n} of {steps} steps: {}\n{}", w.what, w.module)));
                     }
@@ -251,7 +183,7 @@ fn models_agree_with_the_interpreter() {
         };
         let params: Vec<(Sym, i64)> = m.dim_params.iter().map(|s| (*s, 3)).collect();
         let size = |b: &Buf| m.bufs[*b].dims.iter().map(|d| d.eval(&|s| params.iter().find(|p| p.0 == s).map(|p| p.1)).expect("a size")).product::<i64>();
-        let data: Vec<Vec<u8>> = m.inputs.iter().map(|b| (0..size(b)).flat_map(|i| (((i * 37 % 101) as f32 - 50.0) / 50.0).to_le_bytes()).collect()).collect();
+        let data: Vec<Vec<u8>> = m.inputs.iter().map(|b| modules::data(7, m.bufs[*b].ty, size(b) as usize)).collect();
         let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
         if let Err(w) = check_all(&m, &params, &inputs, 1e-4) {
             panic!("{name}: {}\n{}", w.what, w.module);

@@ -1,5 +1,5 @@
 //! The Rust module of a compiled model, for `include!`: `no_std`, no dependencies, a safe `infer` whose types or checks
-//! carry the sizes. Here is also [`Dialect`], how the header and the module write dims.
+//! carry the sizes. Here is also `Dialect`, how the header and the module write dims.
 
 use super::header::{MANY, STATUS, dim_max, fixed_workspace, from_data, from_params, hex, local, plain, prefix, storage, tensors, type_text, weights_size};
 use super::interface::{DimParam, Interface, Tensor};

@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 
 /// A broken rule.
 pub(super) struct Fault {
-    /// The statement, by address (null: none).
-    pub stmt: *const Stmt,
+    /// Address of the statement (0: none).
+    pub stmt: usize,
     /// What is wrong.
     pub text: String,
 }
@@ -34,7 +34,7 @@ pub(super) struct Body<'a> {
     defined_syms: HashSet<Sym>,
     loops: Vec<LoopKind>,
     free: HashSet<Sym>,
-    here: *const Stmt,
+    here: usize,
     faults: Vec<Fault>,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Body<'a> {
             defined_syms: HashSet::new(),
             loops: vec![],
             free: HashSet::new(),
-            here: std::ptr::null(),
+            here: 0,
             faults: vec![],
         }
     }
@@ -68,7 +68,7 @@ impl<'a> Body<'a> {
     pub fn block(&mut self, body: &'a [Stmt]) {
         let (regs, facts) = (self.scope_regs.len(), self.facts.mark());
         for s in body {
-            self.here = s;
+            self.here = std::ptr::from_ref(s).addr();
             self.stmt(s);
         }
         for r in self.scope_regs.drain(regs..) {

@@ -4,7 +4,7 @@
 //! subtracts multiples of such facts until [`SymTable::is_nonneg`] succeeds (Farkas' lemma with guessed multipliers).
 
 use super::{BinOp, Expr, Reg, UnOp};
-use crate::sym::{Atom, Dim, SymKind, SymTable, View};
+use crate::sym::{Atom, Condition, Dim, Sym, SymKind, SymTable, View};
 use std::collections::HashMap;
 
 /// Facts in order of nesting.
@@ -12,6 +12,8 @@ pub(super) struct Facts<'a> {
     syms: &'a SymTable,
     /// `Some(d)`: d >= 0. `None`: something about data.
     known: Vec<Option<Dim>>,
+    /// d >= 0 because the entry checks it.
+    checked: Vec<Dim>,
 }
 
 /// Values of `Let` registers in scope: conditions may be behind them.
@@ -20,7 +22,15 @@ pub(super) type Values<'a> = HashMap<Reg, &'a Expr>;
 impl<'a> Facts<'a> {
     /// Nothing but the ranges of the table.
     pub fn new(syms: &'a SymTable) -> Self {
-        Facts { syms, known: vec![] }
+        let mut checked = vec![];
+        for c in syms.conditions() {
+            match c {
+                Condition::Equal(a, b) => checked.extend([*a - *b, *b - *a]),
+                Condition::AtMost(a, b) => checked.push(*b - *a),
+                Condition::Broadcast(..) => {}
+            }
+        }
+        Facts { syms, known: vec![], checked }
     }
     /// How many facts there are: hand it to [`Facts::forget`] where their scope ends.
     pub fn mark(&self) -> usize {
@@ -81,25 +91,29 @@ impl<'a> Facts<'a> {
     pub fn le(&self, a: Dim, b: Dim) -> bool {
         self.nonneg(b - a, 0)
     }
-    /// Puts the extreme values of loop variables in, innermost first, then bounds of `s * floordiv(e, s)`.
-    fn bounded(&self, d: Dim) -> bool {
+    /// A lower bound with the extreme values of loop variables, innermost first, as far as signs are known.
+    fn extreme(&self, d: Dim) -> Option<Dim> {
         let mut d = d;
+        let vars: Vec<Sym> = d.syms().into_iter().rev().filter(|s| self.syms.kind(*s) == SymKind::Loop).collect();
+        let mut next = vars.first().copied();
         for _ in 0..16 {
-            let Some(v) = d.syms().into_iter().rev().find(|s| self.syms.kind(*s) == SymKind::Loop) else { break };
-            let (Some((c, rest)), Some((lo, hi))) = (d.linear_in(v), self.syms.loop_range(v)) else { return false };
-            let v = if self.syms.is_nonneg(c) {
-                lo
+            let Some(v) = next else { break };
+            let (Some((c, rest)), Some((lo, hi))) = (d.linear_in(v), self.syms.loop_range(v)) else { break };
+            d = if self.syms.is_nonneg(c) {
+                rest + c * lo
             } else if self.syms.is_nonneg(-c) {
-                hi - 1
+                rest + c * (hi - 1)
             } else {
-                return false;
+                return None;
             };
-            d = rest + c * v;
-            if self.syms.is_nonneg(d) {
-                return true;
-            }
+            next = d.syms().into_iter().rev().find(|s| self.syms.kind(*s) == SymKind::Loop);
         }
-        let View::Sum { terms, constant } = d.view() else { return false };
+        Some(d)
+    }
+    /// With extreme values of loop variables and bounds in place of divisions and remainders.
+    fn bounded(&self, d: Dim, depth: u32) -> bool {
+        let Some(d) = self.extreme(d).filter(|_| depth < 6) else { return false };
+        let View::Sum { terms, constant } = d.view() else { return self.syms.is_nonneg(d) };
         let mut low = Dim::constant(constant);
         let mut changed = false;
         for (c, atoms) in terms {
@@ -107,33 +121,55 @@ impl<'a> Facts<'a> {
             changed |= relaxed.is_some();
             low = low + relaxed.unwrap_or_else(|| product(atoms) * *c);
         }
-        changed && (self.syms.is_nonneg(low) || self.bounded(low))
+        self.syms.is_nonneg(d) || (changed && (self.syms.is_nonneg(low) || self.bounded(low, depth + 1)))
     }
-    /// A lower bound of `q * s * r * floordiv(e, s)` without the division, for s > 0 and r >= 0: between
-    /// `e - s + 1` and `e` lies `s * floordiv(e, s)`.
+    /// A lower bound of a term without its division or remainder, if its other factors are not negative: for s > 0,
+    /// `s * floordiv(e, s)` lies between `e - s + 1` and `e`, `mod(e, s)` between 0 and `s - 1`.
     fn below(&self, c: i64, atoms: &[Atom]) -> Option<Dim> {
-        let i = atoms.iter().position(|a| matches!(a, Atom::FloorDiv(..)))?;
-        let Atom::FloorDiv(e, s) = &atoms[i] else { return None };
-        let s = s.as_const().filter(|s| *s > 0 && c % s == 0)?;
-        let r = atoms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, a)| product(std::slice::from_ref(a)));
-        let r = Dim::product(r);
-        self.syms.is_nonneg(r).then(|| if c < 0 { *e * r * (c / s) } else { (*e - s + 1) * r * (c / s) })
+        let i = atoms.iter().position(|a| matches!(a, Atom::FloorDiv(..) | Atom::Mod(..)))?;
+        let others = atoms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, a)| product(std::slice::from_ref(a)));
+        let r = Dim::product(others);
+        if !self.syms.is_nonneg(r) {
+            return None;
+        }
+        match &atoms[i] {
+            Atom::FloorDiv(e, s) => {
+                let s = s.as_const().filter(|s| *s > 0 && c % s == 0)?;
+                Some(if c < 0 { *e * r * (c / s) } else { (*e - s + 1) * r * (c / s) })
+            }
+            Atom::Mod(_, s) if self.syms.is_nonneg(*s) => Some(if c < 0 { (*s - 1) * r * c } else { Dim::constant(0) }),
+            _ => None,
+        }
     }
     /// True if a condition in force may be what keeps this index in range, though nothing proves it.
     pub fn excuses(&self, index: Dim) -> bool {
         self.known.iter().any(|k| k.is_none_or(|f| f.syms().iter().any(|s| index.contains(*s))))
     }
+    /// `r + floordiv(e, s) >= 0` is `e + r*s >= 0`, and `r - floordiv(e, s) >= 0` is `r*s + s - 1 - e >= 0`, for s > 0
+    /// (0 divides nothing: where the division has a value, a divisor that is not negative is positive).
+    fn without_division(&self, d: Dim) -> Option<Dim> {
+        let View::Sum { terms, .. } = d.view() else { return None };
+        terms.iter().find_map(|(c, atoms)| {
+            let ([Atom::FloorDiv(e, s)], 1 | -1) = (atoms.as_slice(), *c) else { return None };
+            if !self.syms.is_nonneg(*s) {
+                return None;
+            }
+            let rest = d - e.floor_div(*s) * *c;
+            Some(if *c == 1 { *e + rest * *s } else { rest * *s + *s - 1 - *e })
+        })
+    }
     fn nonneg(&self, d: Dim, depth: u32) -> bool {
-        if self.syms.is_nonneg(d) || self.bounded(d) {
+        if self.syms.is_nonneg(d) || self.bounded(d, 0) {
             return true;
         }
         if depth > 2 {
             return false;
         }
-        if without_division(d).is_some_and(|e| self.nonneg(e, depth + 1)) {
+        if self.without_division(d).is_some_and(|e| self.nonneg(e, depth + 1)) {
             return true;
         }
-        self.known.iter().flatten().any(|f| multiples(d, *f).into_iter().any(|k| self.nonneg(d - *f * k, depth + 1)))
+        let with = |d: Dim| self.known.iter().flatten().chain(&self.checked).any(|f| multiples(d, *f).into_iter().any(|k| self.nonneg(d - *f * k, depth + 1)));
+        with(d) || self.extreme(d).is_some_and(|e| e != d && with(e))
     }
 }
 
@@ -162,17 +198,6 @@ fn multiples(d: Dim, fact: Dim) -> Vec<i64> {
     out.sort_unstable();
     out.dedup();
     out
-}
-
-/// `r + floordiv(e, s) >= 0` is `e + r*s >= 0`, and `r - floordiv(e, s) >= 0` is `r*s + s - 1 - e >= 0`, for s > 0.
-fn without_division(d: Dim) -> Option<Dim> {
-    let View::Sum { terms, .. } = d.view() else { return None };
-    terms.iter().find_map(|(c, atoms)| {
-        let ([Atom::FloorDiv(e, s)], 1 | -1) = (atoms.as_slice(), *c) else { return None };
-        s.as_const().filter(|s| *s > 0)?;
-        let rest = d - e.floor_div(*s) * *c;
-        Some(if *c == 1 { *e + rest * *s } else { rest * *s + *s - 1 - *e })
-    })
 }
 
 /// The index that an i64 expression stands for.

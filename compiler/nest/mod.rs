@@ -39,9 +39,12 @@
 //! Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and sizes).
 
 pub mod build;
+mod check;
+mod facts;
 pub mod interp;
+pub mod parse;
 pub mod print;
-
+pub mod verify;
 pub mod visit;
 
 pub use build::KernelBuilder;

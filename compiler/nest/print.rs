@@ -37,7 +37,7 @@ pub fn print_kernel(m: &Module, k: Kernel) -> String {
 }
 
 /// First lines of statements, by address: what a fault is about, with the numbers that the whole body prints with.
-pub(super) fn heads(m: &Module, body: &[Stmt]) -> HashMap<*const Stmt, String> {
+pub(super) fn heads(m: &Module, body: &[Stmt]) -> HashMap<usize, String> {
     let mut p = Printer::new(m);
     p.heads = Some(HashMap::new());
     p.block(body);
@@ -55,7 +55,7 @@ struct Printer<'a> {
     names: HashSet<String>,
     kernels: HashMap<Kernel, String>,
     kernel_names: HashSet<String>,
-    heads: Option<HashMap<*const Stmt, String>>,
+    heads: Option<HashMap<usize, String>>,
     indent: usize,
 }
 
@@ -238,7 +238,7 @@ impl<'a> Printer<'a> {
         let start = self.out.len();
         self.write(s);
         if let Some(h) = &mut self.heads {
-            h.insert(s, self.out[start..].lines().next().unwrap_or_default().trim().to_owned());
+            h.insert(std::ptr::from_ref(s).addr(), self.out[start..].lines().next().unwrap_or_default().trim().to_owned());
         }
     }
     fn write(&mut self, s: &Stmt) {
@@ -369,6 +369,7 @@ fn sizes(m: &Module) -> HashMap<Sym, (Sym, String)> {
 /// A name that the grammar can read, told apart from those before.
 fn unique(name: &str, taken: &mut HashSet<String>) -> String {
     let base: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/') { c } else { '_' }).collect();
+    let base = base.replace("..", "__");
     let base = if base.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') || (base.starts_with('/') && base.len() > 1) { base } else { format!("t{base}") };
     let mut n = base.clone();
     let mut i = 1;

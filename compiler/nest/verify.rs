@@ -7,6 +7,7 @@ use super::facts::Facts;
 use super::*;
 use crate::diag::{Failure, Result};
 use crate::sym::{Answer, SymKind};
+use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
 /// How many faults a report lists.
@@ -130,7 +131,7 @@ impl Verifier<'_> {
             Place::Temp => {}
             Place::View(of) => {
                 let base = &m.bufs[*of];
-                if base.layout != Layout::RowMajor || d.layout != Layout::RowMajor {
+                if !row_major(base) || !row_major(d) {
                     self.fault(format!("view \"{name}\" of \"{}\": both must be row-major", base.name));
                 }
                 if matches!(base.place, Place::View(_)) {
@@ -175,14 +176,16 @@ impl Verifier<'_> {
     }
     fn kernels(&mut self) {
         let m = self.m;
-        for k in called(m) {
-            if self.checked.contains_key(&k) {
-                continue;
-            }
+        let bodies: Vec<_> = called(m)
+            .into_par_iter()
+            .map(|k| {
+                let mut body = Body::new(m, false);
+                body.block(&m.kernels[k].body);
+                (k, body.finish())
+            })
+            .collect();
+        for (k, (mut free, faults)) in bodies {
             let d = &m.kernels[k];
-            let mut body = Body::new(m, false);
-            body.block(&d.body);
-            let (mut free, faults) = body.finish();
             let (reads, writes) = accessed(&d.body);
             for b in reads.iter().chain(&writes) {
                 free.extend(m.bufs[*b].dims.iter().flat_map(|d| d.syms()));
@@ -255,6 +258,14 @@ impl Verifier<'_> {
         for s in missing {
             self.fault(format!("{who} depends on {}, which is not defined", m.syms.unique_name(s)));
         }
+    }
+}
+
+/// True if the physical order is the logical one; dimensions of size 1 do not matter.
+fn row_major(d: &BufData) -> bool {
+    match &d.layout {
+        Layout::RowMajor => true,
+        Layout::Permuted(p) => p.iter().filter(|i| d.dims.get(**i).and_then(|x| x.as_const()) != Some(1)).is_sorted(),
     }
 }
 

@@ -88,7 +88,7 @@ impl Operator for Binary {
         if self.fun == Fun::Plain(BinOp::Mod) && elem.is_float() && cx.since < 28 {
             return cx.error(codes::OP_TYPE, "Mod of floating-point numbers needs fmod = 1").fail();
         }
-        let shapes: Vec<Vec<Dim>> = (0..cx.inputs.len()).map(|i| Ok(self.aligned(i, cx)?)).collect::<Result<_>>()?;
+        let shapes: Vec<Vec<Dim>> = (0..cx.inputs.len()).map(|i| self.aligned(i, cx)).collect::<Result<_>>()?;
         let refs: Vec<&[Dim]> = shapes.iter().map(|s| s.as_slice()).collect();
         let shape = cx.broadcast(&refs)?;
         if self.fun == Fun::PRelu && shape.len() != shapes[0].len() {

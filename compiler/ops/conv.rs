@@ -43,8 +43,11 @@ pub struct Conv {
     /// Number of groups.
     pub group: i64,
     /// ConvTranspose: `output_padding`, `output_shape`.
-    pub transpose: Option<(Option<Vec<i64>>, Option<Vec<i64>>)>,
+    pub transpose: Option<Transposed>,
 }
+
+/// `output_padding` and `output_shape`.
+pub type Transposed = (Option<Vec<i64>>, Option<Vec<i64>>);
 
 /// One spatial axis, all known.
 #[derive(Clone, Debug)]

@@ -140,7 +140,7 @@ impl Unary {
             Unary::Softplus => softplus(k, ty, x),
             Unary::Softsign => x.clone() / (Expr::un(UnOp::Abs, x) + Expr::num(ty, 1.0)),
             Unary::Mish => x.clone() * Expr::un(UnOp::Tanh, softplus(k, ty, x)),
-            Unary::Swish(a) if a == 1.0 => x.clone() * Expr::un(UnOp::Sigmoid, x),
+            Unary::Swish(1.0) => x.clone() * Expr::un(UnOp::Sigmoid, x),
             Unary::Swish(a) => x.clone() * Expr::un(UnOp::Sigmoid, x * c(a)),
             Unary::Gelu { tanh: false } => x.clone() * Expr::num(ty, 0.5) * (Expr::un(UnOp::Erf, x * Expr::num(ty, std::f64::consts::FRAC_1_SQRT_2)) + Expr::num(ty, 1.0)),
             Unary::Gelu { tanh: true } => {

@@ -69,11 +69,7 @@ impl Exprs<'_, '_, '_> {
             if self.r.chance(35) {
                 let (a, e) = self.of_type(ty, d, exact);
                 let plain = [UnOp::Neg, UnOp::Abs];
-                let op = if exact || self.r.chance(40) {
-                    self.r.of(&plain)
-                } else {
-                    self.r.of(&[UnOp::Tanh, UnOp::Sigmoid, UnOp::Exp, UnOp::Erf, UnOp::Sqrt, UnOp::Sin, UnOp::Cos, UnOp::Atan, UnOp::Log1p])
-                };
+                let op = if exact || self.r.chance(40) { self.r.of(&plain) } else { self.r.of(&[UnOp::Tanh, UnOp::Sigmoid, UnOp::Exp, UnOp::Erf, UnOp::Sqrt, UnOp::Sin, UnOp::Cos, UnOp::Atan, UnOp::Log1p]) };
                 let smooth = plain.contains(&op);
                 let a = match op {
                     UnOp::Exp => a.min(Expr::num(ty, 3.0)).max(Expr::num(ty, -20.0)),
@@ -130,16 +126,7 @@ impl Exprs<'_, '_, '_> {
                 return (Expr::cast(T::I64, ty, Expr::index(i)), true);
             }
             let v = self.r.between(-8, 8) as f64 / if ty.is_float() { 4.0 } else { 1.0 };
-            return (
-                if ty == T::Bool {
-                    Expr::bool(v > 0.0)
-                } else if ty.is_float() {
-                    Expr::num(ty, v)
-                } else {
-                    Expr::int(ty, v as i64)
-                },
-                true,
-            );
+            return (if ty == T::Bool { Expr::bool(v > 0.0) } else if ty.is_float() { Expr::num(ty, v) } else { Expr::int(ty, v as i64) }, true);
         }
         let (b, from, exact) = self.r.of(&usable);
         let v = self.k.load_broadcast(b, self.at);

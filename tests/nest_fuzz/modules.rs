@@ -51,17 +51,35 @@ pub fn generate(seed: u64, steps: usize) -> Gen {
     g.finish()
 }
 
+/// Elements of a type, the same for the same seed.
+pub fn data(seed: u64, ty: T, n: usize) -> Vec<u8> {
+    random_bytes(&mut Rng(seed), ty, n, None)
+}
+
+fn random_bytes(r: &mut Rng, ty: T, n: usize, limit: Option<i64>) -> Vec<u8> {
+    let mut out = vec![];
+    for _ in 0..n {
+        let bits = match ty {
+            _ if limit.is_some() => r.below(limit.unwrap_or(1).max(1) as usize) as u64,
+            T::Bool => r.next() & 1,
+            t if t.is_float() => {
+                let v = Scalar::from_f64(t.compute(), r.between(-64, 64) as f64 / 32.0);
+                interp::to_storage(t, v)
+            }
+            T::U8 | T::I8 => r.next() & 0xff,
+            _ if r.chance(5) => r.next(),
+            _ => r.between(-9, 100) as u64,
+        };
+        out.extend_from_slice(&bits.to_le_bytes()[..ty.bytes().unwrap_or(1) as usize]);
+    }
+    out
+}
+
 impl Gen {
     fn size(&mut self) -> Dim {
         if self.r.chance(25) {
             let s = Dim::sym(self.params[self.r.below(2)].0);
-            return if self.r.chance(15) {
-                s * 2
-            } else if self.r.chance(15) {
-                s + 1
-            } else {
-                s
-            };
+            return if self.r.chance(15) { s * 2 } else if self.r.chance(15) { s + 1 } else { s };
         }
         Dim::constant(self.r.of(&[1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9, 12, 13, 16, 17]))
     }
@@ -78,29 +96,11 @@ impl Gen {
     fn ty(&self, b: Buf) -> T {
         self.m.bufs[b].ty.compute()
     }
-    fn bytes(&mut self, ty: T, n: usize, limit: Option<i64>) -> Vec<u8> {
-        let mut out = vec![];
-        for _ in 0..n {
-            let bits = match ty {
-                _ if limit.is_some() => self.r.below(limit.unwrap_or(1).max(1) as usize) as u64,
-                T::Bool => self.r.next() & 1,
-                t if t.is_float() => {
-                    let v = Scalar::from_f64(t.compute(), self.r.between(-64, 64) as f64 / 32.0);
-                    interp::to_storage(t, v)
-                }
-                T::U8 | T::I8 => self.r.next() & 0xff,
-                _ if self.r.chance(5) => self.r.next(),
-                _ => self.r.between(-9, 100) as u64,
-            };
-            out.extend_from_slice(&bits.to_le_bytes()[..ty.bytes().unwrap_or(1) as usize]);
-        }
-        out
-    }
     /// A new input or constant. `limit`: indices below this.
     fn source(&mut self, ty: T, dims: &[Dim], limit: Option<Dim>) -> Buf {
         let n: i64 = dims.iter().map(|d| self.eval(*d)).product();
         let limit = limit.map(|d| self.eval(d));
-        let data = self.bytes(ty, n as usize, limit);
+        let data = random_bytes(&mut self.r, ty, n as usize, limit);
         let fixed: Option<Vec<i64>> = dims.iter().map(|d| d.as_const()).collect();
         let name = format!("v{}", self.m.bufs.len());
         let b = match fixed {
@@ -241,11 +241,7 @@ impl Gen {
             3 => {
                 let n = self.size();
                 let mut dims = from.clone();
-                dims.iter_mut().for_each(|d| {
-                    if d.as_const() == Some(1) {
-                        *d = n
-                    }
-                });
+                dims.iter_mut().for_each(|d| if d.as_const() == Some(1) { *d = n });
                 dims.insert(0, n);
                 if self.r.chance(50) && dims.len() > 4 {
                     return;
@@ -355,13 +351,7 @@ impl Gen {
         let kind = self.r.below(5);
         let exact = self.exact(x) && (kind < 2 || !ty.is_float());
         let arg = kind == 4 && self.exact(x) && inner.len() == 1 && self.eval(inner[0]) > 0;
-        let stored = if arg {
-            T::I64
-        } else if self.r.chance(80) {
-            self.m.bufs[x].ty
-        } else {
-            ty
-        };
+        let stored = if arg { T::I64 } else if self.r.chance(80) { self.m.bufs[x].ty } else { ty };
         let y = self.out(stored, &outer, exact);
         let scale = self.r.chance(30);
         self.m.kernel("reduce", &Origin::default(), |k| {
@@ -507,8 +497,7 @@ impl Gen {
         let group = self.r.of(&[1, 1, 1, 2, 3]);
         let (ci, co) = (self.r.between(1, 5), self.r.of(&[1, 2, 3, 4, 7, 8, 16]));
         let ty = stored.compute();
-        let latest =
-            self.values.last().map(|v| v.buf).filter(|b| self.r.0 & 4 == 0 && self.m.bufs[*b].ty == stored && self.dims(*b).len() == 2 + spatial && self.dims(*b)[1].as_const().is_some_and(|c| c > 0));
+        let latest = self.values.last().map(|v| v.buf).filter(|b| self.r.0 & 4 == 0 && self.m.bufs[*b].ty == stored && self.dims(*b).len() == 2 + spatial && self.dims(*b)[1].as_const().is_some_and(|c| c > 0));
         let (x, ci, group) = match latest {
             Some(b) => (b, self.dims(b)[1].as_const().unwrap_or(1), 1),
             None => {
@@ -604,3 +593,4 @@ impl Gen {
 fn product_sum(ty: T, a: Expr, b: Expr, acc: Expr) -> Expr {
     if ty.is_float() { Expr::fma(a, b, acc) } else { a * b + acc }
 }
+

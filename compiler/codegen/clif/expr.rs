@@ -420,7 +420,13 @@ impl Emit<'_, '_> {
         let mask = if a.ty == ElemType::F32 { self.bits_as(F32X4, c.v) } else { c.v };
         Val { v: self.b.ins().bitselect(mask, a.v, b.v), ..a }
     }
+    /// Always as "less than": so x86 sees that a blend of the same operands is its minimum or maximum.
     pub fn float_cmp(&mut self, cc: FloatCC, a: Val, b: Val) -> Val {
+        let (cc, a, b) = match cc {
+            FloatCC::GreaterThan => (FloatCC::LessThan, b, a),
+            FloatCC::GreaterThanOrEqual => (FloatCC::LessThanOrEqual, b, a),
+            _ => (cc, a, b),
+        };
         Val { v: self.b.ins().fcmp(cc, a.v, b.v), ty: ElemType::Bool, vec: a.vec }
     }
     pub fn binary(&mut self, op: BinOp, a: Val, b: Val) -> Result<Val> {

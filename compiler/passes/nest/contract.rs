@@ -132,7 +132,8 @@ fn collapse_rows(m: &mut Module, p: &mut Parts, rows: &mut Vec<(Sym, Dim)>, n: S
         let mut ok = plain(m, p.a.0, &p.a.1);
         for s in &p.tail {
             if let Stmt::Store { buf, at, .. } = s {
-                ok &= plain(m, *buf, at);
+                // The result may have gaps between rows (a padded image): once a row, a division by a constant is cheap.
+                ok &= plain(m, *buf, at) || ie.as_const().is_some() && linear_in(m, *buf, &at.iter().map(sub).collect::<Vec<_>>(), n);
             }
             if let Some(e) = s.expr() {
                 e.walk(&mut |e| match e {

@@ -2,10 +2,13 @@
 //! kernel's store. Bias, activation, residual and transposition then happen in registers.
 //!
 //! The producer moves down to where the consumer stood, so that everything the consumer reads is there.
+//!
+//! Padding comes last: a kernel whose only reader copies its result into a padded buffer stores there itself, and small
+//! kernels fill what is around it.
 
 use super::shape::{Uses, as_map, cover, instance, is_temp, peel, relocate, wrap};
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, Module, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
@@ -22,9 +25,16 @@ pub fn run(m: &mut Module) -> Result<()> {
             }
         }
         if !changed {
-            return Ok(());
+            break;
         }
     }
+    let uses = Uses::new(m);
+    for c in uses.order.clone() {
+        if let Some(p) = padding(m, &uses, c) {
+            store_inside(m, p, c);
+        }
+    }
+    Ok(())
 }
 
 struct Plan {
@@ -61,9 +71,10 @@ fn candidate(m: &Module, uses: &Uses, c: Kernel) -> Option<Plan> {
     found.map(|f| f.1)
 }
 
-fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
+/// Where the kernel stores its result `t`, if it computes each element once, right inside its parallel loops, and does
+/// nothing else. Maps are the business of the inliner.
+fn only_store(m: &Module, p: Kernel, t: Buf) -> Option<Vec<Dim>> {
     let producer = peel(&m.kernels[p].body);
-    // One store of the result, right inside the parallel loops, read by nothing in the producer itself.
     let mut store = None;
     for s in &producer.body {
         if let Stmt::Store { buf, at, .. } = s {
@@ -77,16 +88,17 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     if buf != t || visit::stores(&m.kernels[p].body) != [t] || visit::loads(&m.kernels[p].body).iter().any(|b| m.storage(*b) == t) {
         return None;
     }
-    let all_stores = {
-        let mut n = 0;
-        visit::walk(&producer.body, &mut |s| n += usize::from(matches!(s, Stmt::Store { .. })));
-        n
-    };
+    let mut all_stores = 0;
+    visit::walk(&producer.body, &mut |s| all_stores += usize::from(matches!(s, Stmt::Store { .. })));
     if all_stores != 1 || producer.body.len() < 2 {
-        // Maps are the business of the inliner.
         return None;
     }
     cover(m, t, &at, &producer.loops)?;
+    Some(at)
+}
+
+fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
+    let at = only_store(m, p, t)?;
     let map = as_map(&m.kernels[c].body)?;
     // Every load of the result at one position, and that position a bijection of the consumer's loops.
     let mut access: Option<(Buf, Vec<Dim>)> = None;
@@ -153,4 +165,102 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
     m.kernels[c].name = name;
     m.kernels[c].origin = m.kernels[plan.producer].origin.clone();
     m.driver.retain(|s| !matches!(s, Stmt::Call(k) if *k == plan.producer));
+}
+
+struct Padding {
+    producer: Kernel,
+    inner: Buf,
+    padded: Buf,
+    fill: Expr,
+    /// For each dimension: pad before, size inside, pad after.
+    dims: Vec<(i64, Dim, i64)>,
+}
+
+/// The kernel as a copy of another's whole result into the middle of a padded buffer.
+fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
+    let map = as_map(&m.kernels[c].body)?;
+    let cover = map.cover(m)?;
+    let Expr::Select(cond, inside, fill) = &map.value else { return None };
+    let (Expr::Load { buf: t, at }, Expr::Const(_)) = (&**inside, &**fill) else { return None };
+    let whole = is_temp(m, *t) && is_temp(m, map.buf) && m.bufs[*t].ty == m.bufs[map.buf].ty && uses.readers(*t) == [c] && uses.writers(map.buf) == [c];
+    let [p] = uses.writers(*t) else { return None };
+    if !whole || *p == c || at.len() != cover.len() {
+        return None;
+    }
+    let mut dims = vec![];
+    for (k, i) in at.iter().enumerate() {
+        let (inner, outer) = (m.bufs[*t].dims[k], m.bufs[map.buf].dims[k]);
+        let before = match cover[k] {
+            Some(s) => (Dim::sym(s) - *i).as_const()?,
+            None => (-*i).as_const()?,
+        };
+        let after = (outer - inner - before).as_const()?;
+        if before < 0 || after < 0 {
+            return None;
+        }
+        dims.push((before, inner, after));
+    }
+    // The condition says just that the position is inside.
+    let leaf = |e: &Expr| match e {
+        Expr::Const(s) => s.bits != 0,
+        Expr::Bin(op, a, b) => match (op, &**a, &**b) {
+            (BinOp::Ge, Expr::Index(i), Expr::Index(z)) => z.as_const() == Some(0) && at.contains(i),
+            (BinOp::Lt, Expr::Index(i), Expr::Index(n)) => at.iter().zip(&m.bufs[*t].dims).any(|(x, d)| x == i && d == n),
+            _ => false,
+        },
+        _ => false,
+    };
+    let mut pending = vec![&**cond];
+    while let Some(e) = pending.pop() {
+        match e {
+            Expr::Bin(BinOp::And, a, b) => pending.extend([&**a, &**b]),
+            e if leaf(e) => {}
+            _ => return None,
+        }
+    }
+    only_store(m, *p, *t)?;
+    Some(Padding { producer: *p, inner: *t, padded: map.buf, fill: (**fill).clone(), dims })
+}
+
+/// Carries it out: the copy goes, its place in the driver takes what fills the border, one kernel a side.
+fn store_inside(m: &mut Module, p: Padding, c: Kernel) {
+    let body = std::mem::take(&mut m.kernels[p.producer].body);
+    let nest = peel(&body);
+    let body = nest
+        .body
+        .into_iter()
+        .map(|s| match s {
+            Stmt::Store { buf, at, value } if buf == p.inner => Stmt::Store { buf: p.padded, at: at.iter().zip(&p.dims).map(|(i, d)| *i + d.0).collect(), value },
+            s => s,
+        })
+        .collect();
+    m.kernels[p.producer].body = wrap(&nest.loops, body);
+    let (name, origin) = (m.kernels[c].name.clone(), m.kernels[c].origin.clone());
+    let mut calls = vec![];
+    for (k, (before, size, after)) in p.dims.iter().enumerate() {
+        for (start, n) in [(Dim::constant(0), *before), (*size + *before, *after)] {
+            if n == 0 {
+                continue;
+            }
+            // Sides do not overlap: dimensions before this one stay inside, those after it are whole.
+            let part = |j: usize, d: &(i64, Dim, i64)| match j.cmp(&k) {
+                std::cmp::Ordering::Less => (Dim::constant(d.0), d.1),
+                std::cmp::Ordering::Equal => (start, Dim::constant(n)),
+                std::cmp::Ordering::Greater => (Dim::constant(0), d.1 + (d.0 + d.2)),
+            };
+            let parts: Vec<(Dim, Dim)> = p.dims.iter().enumerate().map(|(j, d)| part(j, d)).collect();
+            let extents: Vec<Dim> = parts.iter().map(|x| x.1).collect();
+            let id = m.kernel(&name, &origin, |kb| {
+                kb.nest(LoopKind::Par, &extents, |kb, ix| {
+                    let at: Vec<Dim> = ix.iter().zip(&parts).map(|(i, x)| *i + x.0).collect();
+                    kb.store(p.padded, &at, p.fill.clone());
+                });
+            });
+            calls.extend(m.driver.pop());
+            m.kernels[id].name = format!("{name}.halo{}", calls.len());
+        }
+    }
+    if let Some(i) = m.driver.iter().position(|s| matches!(s, Stmt::Call(k) if *k == c)) {
+        m.driver.splice(i..=i, calls);
+    }
 }

@@ -28,8 +28,8 @@ pub fn unit_stride_var(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -
     loops.iter().rev().map(|l| l.0).find(|s| stride(m, buf, at, *s) == Some(1))
 }
 
-/// Schedules one kernel: loop order, vectors, work estimate.
-pub fn schedule(m: &mut Module, k: Kernel) {
+/// Estimates the work of a kernel.
+pub fn estimate(m: &mut Module, k: Kernel) {
     let nest = peel(&m.kernels[k].body);
     let ops: usize = {
         let mut n = 0;
@@ -43,6 +43,12 @@ pub fn schedule(m: &mut Module, k: Kernel) {
         }
     });
     m.kernels[k].work = Dim::product(nest.loops.iter().map(|l| l.1)) * inner * ops.div_ceil(4).max(1) as i64;
+}
+
+/// Schedules one kernel: loop order, vectors, work estimate.
+pub fn schedule(m: &mut Module, k: Kernel) {
+    estimate(m, k);
+    let nest = peel(&m.kernels[k].body);
     let body = match along_result(m, &nest) {
         Some(b) => b,
         None => {
@@ -254,9 +260,15 @@ fn relayout_constants(m: &mut Module, body: &mut Vec<Stmt>, var: Sym) {
         .collect();
 }
 
+/// A new variable with the name of another.
+fn loop_like(m: &mut Module, var: Sym, lo: Dim, hi: Dim) -> Sym {
+    let name = m.syms.name(var).to_owned();
+    m.syms.loop_var(&name, lo, hi)
+}
+
 /// A copy of a body with registers of its own and another variable.
 fn renamed(m: &mut Module, body: &[Stmt], var: Sym, lo: Dim, hi: Dim) -> (Vec<Stmt>, Sym) {
-    let v = m.syms.loop_var(&m.syms.name(var).to_owned(), lo, hi);
+    let v = loop_like(m, var, lo, hi);
     let body = fresh_regs(m, body);
     (body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect(), v)
 }
@@ -312,7 +324,7 @@ fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     body.into_iter()
         .map(|s| match s {
             Stmt::For { kind, var, lo, hi, body } => {
-                let v = m.syms.loop_var(&m.syms.name(var).to_owned(), lo, hi);
+                let v = loop_like(m, var, lo, hi);
                 let body = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
                 Stmt::For { kind, var: v, lo, hi, body: rename_loops(m, body) }
             }
@@ -490,7 +502,7 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt]) -> Option<Vec<Stmt
         }
     }
     if hi.modulo(step).as_const() != Some(0) {
-        let v = m.syms.loop_var(&m.syms.name(var).to_owned(), whole * step, hi);
+        let v = loop_like(m, var, whole * step, hi);
         let tail = fresh_lets(m, body).into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
         out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: whole * step, hi, body: tail });
     }

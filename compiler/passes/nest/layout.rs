@@ -103,7 +103,7 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
     if image {
         out.extend(visit::stores(body));
         // Residuals and scales in the epilogue.
-        out.extend(accesses(body).into_iter().filter(|(b, at)| at.len() >= 3 && !at.iter().any(reduces) && !single.as_ref().is_some_and(|(_, _, w, _)| w == b)).map(|x| x.0));
+        out.extend(accesses(body).into_iter().filter(|(b, at)| at.len() >= 3 && !at.iter().any(reduces) && single.as_ref().is_none_or(|(_, _, w, _)| w != b)).map(|x| x.0));
     }
     out
 }

@@ -10,7 +10,9 @@ pub fn run(m: &mut Module, target: &Target) -> Result<()> {
     let facts = target.facts();
     let kernels: Vec<_> = m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
     for k in kernels {
-        if !contract::schedule(m, k, facts) {
+        if facts.lanes == 1 {
+            lanes::estimate(m, k);
+        } else if !contract::schedule(m, k, facts) {
             lanes::schedule(m, k);
         }
     }

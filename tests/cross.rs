@@ -1,0 +1,444 @@
+//! Other targets: objects for every architecture and format hold what they should, and code for aarch64 and riscv64
+//! computes what this machine computes (under qemu, where it and a cross compiler are installed).
+//!
+//! ```text
+//! ONNXC_CROSS_SEEDS=60..2000   other random modules under qemu
+//! ```
+
+#[path = "nest_fuzz/check.rs"]
+mod check;
+#[path = "nest_fuzz/exprs.rs"]
+mod exprs;
+#[path = "nest_fuzz/modules.rs"]
+mod modules;
+
+use check::{compare, interface};
+use modules::{Gen, generate};
+use object::{Architecture, BinaryFormat, Object, ObjectSymbol};
+use onnxc::codegen::assemble::Unit;
+use onnxc::codegen::weights::Layout;
+use onnxc::jit::Loaded;
+use onnxc::nest::interp::{self, Outcome};
+use onnxc::nest::print::print;
+use onnxc::nest::Module;
+use onnxc::onnx::Source;
+use onnxc::options::{OptLevel, Options};
+use onnxc::pipeline::{self, Stopped};
+use onnxc::sym::Sym;
+use onnxc::target::Target;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Functions of libm that generated code may call.
+const LIBM: &[&str] = &["exp", "log", "erf", "tanh", "expm1", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "atan2", "fmod"];
+
+/// Small models of different kinds: name, text.
+const MODELS: &[(&str, &str)] = &[
+    (
+        "mlp",
+        r#"<ir_version: 8, opset_import: ["" : 17]>
+mlp (float[N, 20] x, float[20, 13] w) => (float[N, 13] y, int64[N] top)
+<float[13] b = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}>
+{
+  h = Gemm <alpha = 0.5> (x, w, b)
+  r = Relu (h)
+  y = Softmax <axis = 1> (r)
+  top = ArgMax <axis = 1, keepdims = 0> (h)
+}"#,
+    ),
+    (
+        "cnn",
+        r#"<ir_version: 8, opset_import: ["" : 17]>
+cnn (float[N, 8, 7, 7] x, float[8, 8, 3, 3] w, float[8, 1, 3, 3] d) => (float[N, 8, 7, 7] y, float[N, 8, 3, 3] m, float[N, 8, 1, 1] g)
+<float[8] scale = {1, 2, 3, 4, 5, 6, 7, 8}, float[8] bias = {0, 1, 0, 1, 0, 1, 0, 1}, float[8] mean = {0, 0, 0, 0, 1, 1, 1, 1}, float[8] var = {1, 1, 1, 1, 4, 4, 4, 4}>
+{
+  c = Conv <pads = [1, 1, 1, 1]> (x, w)
+  n = BatchNormalization (c, scale, bias, mean, var)
+  e = Conv <pads = [1, 1, 1, 1], group = 8> (n, d)
+  a = Add (e, x)
+  y = Sigmoid (a)
+  m = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (a)
+  g = GlobalAveragePool (a)
+}"#,
+    ),
+    (
+        "gelu",
+        r#"<ir_version: 8, opset_import: ["" : 17]>
+gelu (float[N, S, 16] x, float[16, 24] w) => (float[N, 24, S] y)
+{
+  r = Constant <value_float = 1.4142135> ()
+  one = Constant <value_float = 1.0> ()
+  h = MatMul (x, w)
+  d = Div (h, r)
+  e = Erf (d)
+  a = Add (e, one)
+  m = Mul (h, a)
+  y = Transpose <perm = [0, 2, 1]> (m)
+}"#,
+    ),
+    (
+        "half",
+        r#"<ir_version: 8, opset_import: ["" : 17]>
+half (float16[N, 8] x, float16[8, 8] w, bfloat16[N, 4] z) => (float16[N, 8] y, float[N, 4] u)
+{
+  h = MatMul (x, w)
+  y = Tanh (h)
+  u = Cast <to = 1> (z)
+}"#,
+    ),
+    (
+        "numbers",
+        r#"<ir_version: 8, opset_import: ["" : 17]>
+numbers (double[N, 5] x, int32[N, 5] i, uint8[N, 5] u, bool[N, 5] c) => (double[N, 5] y, int32[N, 5] j, int64[N, 5] k, uint8[N, 5] v, bool[N, 5] d)
+{
+  e = Exp (x)
+  s = Sin (e)
+  y = Sqrt (e)
+  f = Floor (s)
+  t = Cast <to = 6> (x)
+  m = Mul (t, i)
+  j = Where (c, m, i)
+  k = Cast <to = 7> (i)
+  v = Add (u, u)
+  l = Less (i, m)
+  d = Xor (l, c)
+}"#,
+    ),
+];
+
+/// A machine that qemu can be: triple, CPU level, cross compiler, emulator and its options.
+struct Machine {
+    triple: &'static str,
+    cpu: &'static str,
+    cc: &'static str,
+    qemu: &'static [&'static str],
+}
+
+const MACHINES: &[Machine] = &[
+    Machine { triple: "aarch64-unknown-linux-gnu", cpu: "generic", cc: "aarch64-linux-gnu-gcc", qemu: &["qemu-aarch64"] },
+    Machine { triple: "riscv64gc-unknown-linux-gnu", cpu: "rv64gcv", cc: "riscv64-linux-gnu-gcc", qemu: &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=128,elen=64,vext_spec=v1.0"] },
+    // Longer vectors than the code uses, and none at all.
+    Machine { triple: "riscv64gc-unknown-linux-gnu", cpu: "rv64gcv", cc: "riscv64-linux-gnu-gcc", qemu: &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,elen=64,vext_spec=v1.0"] },
+    Machine { triple: "riscv64gc-unknown-linux-gnu", cpu: "rv64gc", cc: "riscv64-linux-gnu-gcc", qemu: &["qemu-riscv64"] },
+];
+
+/// A module with everything to call it and what comes out.
+struct Case {
+    module: Module,
+    dims: Vec<(Sym, i64)>,
+    data: Vec<Vec<u8>>,
+    want: Outcome,
+    tolerance: f64,
+}
+
+impl Case {
+    fn inputs(&self) -> Vec<&[u8]> {
+        self.data.iter().map(Vec::as_slice).collect()
+    }
+}
+
+/// A model as nests, with inputs made up and the results of this machine.
+fn text_case(name: &str, text: &str) -> Case {
+    let source = Source { name: format!("{name}.onnxtxt"), bytes: text.as_bytes().to_vec().into(), folder: None };
+    let module = match pipeline::run(&source, &Options { stop_after: Some("lower".into()), ..Options::default() }) {
+        Ok(Stopped::Nest(m)) => *m,
+        Ok(_) => panic!("{name}: the pipeline did not stop"),
+        Err(e) => panic!("{name}: {e}"),
+    };
+    let dims: Vec<(Sym, i64)> = module.dim_params.iter().enumerate().map(|(i, s)| (*s, 3 + 2 * i as i64)).collect();
+    let size = |b| module.bufs[b].dims.iter().map(|d| d.eval(&|s| dims.iter().find(|p| p.0 == s).map(|p| p.1)).expect("a size")).product::<i64>() as usize;
+    let data = module.inputs.iter().map(|b| modules::data(size(*b) as u64 + 1, module.bufs[*b].ty, size(*b))).collect();
+    let want = Outcome { outputs: module.outputs.iter().map(|b| vec![0; size(*b) * module.bufs[*b].ty.bytes().unwrap_or(1) as usize]).collect(), dims: vec![] };
+    let mut c = Case { module, dims, data, want, tolerance: 1e-4 };
+    c.want.dims = c.module.outputs.iter().map(|_| vec![]).collect();
+    let mut host = c.module.clone();
+    pipeline::finish(&mut host, &Target::host().expect("this machine"), OptLevel::O2).expect("passes");
+    let code = Loaded::new(&host, &interface(&host)).expect("code for this machine");
+    let mut out = std::mem::take(&mut c.want.outputs);
+    let values: Vec<i64> = c.dims.iter().map(|d| d.1).collect();
+    assert_eq!(code.call(&c.inputs(), &mut out, &values), Ok(()), "{name}");
+    c.want.outputs = out;
+    c
+}
+
+/// Random nests; their meaning is the interpreter's.
+fn random_case(seed: u64) -> Case {
+    let Gen { m: module, params: dims, data, coarse, .. } = generate(seed, 1 + seed as usize % 6);
+    let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+    let want = interp::run(&module, &dims, &inputs).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", print(&module)));
+    Case { want, module, dims, data, tolerance: if coarse { 5e-2 } else { 1e-4 } }
+}
+
+/// The object of a module for a target.
+fn object_of(m: &Module, name: &str, target: &Target, opt: OptLevel) -> Result<Vec<u8>, String> {
+    let mut m = m.clone();
+    m.name = name.to_owned();
+    pipeline::finish(&mut m, target, opt).map_err(|e| e.to_string())?;
+    let weights = Layout::new(&m);
+    let mut i = interface(&m);
+    (i.weights.size, i.weights.align) = (weights.size, 64);
+    let mut out = vec![];
+    onnxc::codegen::object::write(&Unit::new(&m, &i, weights, target, true), &mut out).map_err(|e| e.to_string())?;
+    Ok(out)
+}
+
+fn target(triple: &str, cpu: Option<&str>) -> Target {
+    Target::new(Some(triple), cpu).unwrap_or_else(|e| panic!("{triple}: {e}"))
+}
+
+// ---- Objects ----
+
+#[test]
+fn objects_have_the_right_format_and_symbols() {
+    use Architecture::{Aarch64, Riscv64, X86_64};
+    use BinaryFormat::{Coff, Elf, MachO};
+    let targets = [
+        ("x86_64-unknown-linux-gnu", "x86-64", Elf, X86_64),
+        ("x86_64-unknown-linux-gnu", "x86-64-v2", Elf, X86_64),
+        ("x86_64-unknown-linux-gnu", "x86-64-v3", Elf, X86_64),
+        ("x86_64-unknown-linux-musl", "x86-64-v3", Elf, X86_64),
+        ("aarch64-unknown-linux-gnu", "generic", Elf, Aarch64),
+        ("riscv64gc-unknown-linux-gnu", "rv64gc", Elf, Riscv64),
+        ("riscv64gc-unknown-linux-gnu", "rv64gcv", Elf, Riscv64),
+        ("x86_64-apple-darwin", "x86-64-v3", MachO, X86_64),
+        ("aarch64-apple-darwin", "generic", MachO, Aarch64),
+        ("x86_64-pc-windows-msvc", "x86-64-v3", Coff, X86_64),
+        ("x86_64-pc-windows-gnu", "x86-64-v3", Coff, X86_64),
+    ];
+    let cases: Vec<(&str, Case)> = MODELS.iter().map(|(n, t)| (*n, text_case(n, t))).collect();
+    let mut wrong = String::new();
+    for (triple, cpu, format, architecture) in targets {
+        let t = target(triple, Some(cpu));
+        for (name, c) in &cases {
+            match object_of(&c.module, name, &t, OptLevel::O2) {
+                Err(e) => writeln!(wrong, "{name} for {triple} {cpu}: {}", e.lines().take(4).collect::<Vec<_>>().join(" ")).expect("a string"),
+                Ok(bytes) => problems(&bytes, name, format, architecture).into_iter().for_each(|p| writeln!(wrong, "{name} for {triple} {cpu}: {p}").expect("a string")),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+fn problems(bytes: &[u8], name: &str, format: BinaryFormat, architecture: Architecture) -> Vec<String> {
+    let file = match object::File::parse(bytes) {
+        Ok(f) => f,
+        Err(e) => return vec![format!("the object does not parse: {e}")],
+    };
+    let mut out = vec![];
+    if (file.format(), file.architecture()) != (format, architecture) {
+        out.push(format!("found {:?} {:?}, expected {format:?} {architecture:?}", file.format(), file.architecture()));
+    }
+    // Mach-O puts an underscore in front of C names.
+    let plain = |s: &str| if format == BinaryFormat::MachO { s.strip_prefix('_').unwrap_or(s).to_owned() } else { s.to_owned() };
+    let mut exported = vec![];
+    for s in file.symbols() {
+        let n = plain(s.name().unwrap_or_default());
+        if s.is_undefined() && !n.is_empty() {
+            if !matches!(n.as_str(), "memcpy" | "memmove" | "memset") && !LIBM.contains(&n.as_str()) {
+                out.push(format!("undefined symbol {n}"));
+            }
+        } else if s.is_global() && s.is_definition() {
+            exported.push(n);
+        }
+    }
+    for suffix in ["_infer", "_infer_exec", "_model"] {
+        if !exported.contains(&format!("{name}{suffix}")) {
+            out.push(format!("{name}{suffix} is not exported"));
+        }
+    }
+    // Nothing else may collide with the user's names.
+    out.extend(exported.iter().filter(|e| !e.starts_with(&format!("{name}_"))).map(|e| format!("{e} is exported")));
+    if !file.sections().any(|s| object::ObjectSection::size(&s) > 0) {
+        out.push("no section has contents".into());
+    }
+    out
+}
+
+// ---- Running ----
+
+#[test]
+fn aarch64_computes_the_same() {
+    on_machines("aarch64");
+}
+
+#[test]
+fn riscv64_computes_the_same() {
+    on_machines("riscv64");
+}
+
+fn found(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success())
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let text = std::env::var("ONNXC_CROSS_SEEDS").unwrap_or_default();
+    text.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?)).unwrap_or(0..48)
+}
+
+fn on_machines(architecture: &str) {
+    let mut cases: Vec<(String, Case)> = MODELS.iter().map(|(n, t)| ((*n).to_owned(), text_case(n, t))).collect();
+    cases.extend(seeds().map(|s| (format!("seed{s}"), random_case(s))));
+    for (i, m) in MACHINES.iter().enumerate().filter(|(_, m)| m.triple.starts_with(architecture)) {
+        let t = target(m.triple, Some(m.cpu));
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cross-{i}"));
+        std::fs::create_dir_all(&dir).expect("a folder for objects");
+        let mut wrong = String::new();
+        let mut objects = vec![];
+        for (name, c) in &cases {
+            match object_of(&c.module, name, &t, OptLevel::O2) {
+                Ok(bytes) => objects.push((name.as_str(), c, bytes)),
+                Err(e) => writeln!(wrong, "{name}: {}\n{}", e.lines().take(4).collect::<Vec<_>>().join(" "), print(&c.module)).expect("a string"),
+            }
+        }
+        if found(m.cc) && found(m.qemu[0]) {
+            wrong += &run(m, &dir, &objects);
+        } else {
+            eprintln!("skipped: {} or {} is not installed; code for {} {} was compiled, not run", m.cc, m.qemu[0], m.triple, m.cpu);
+        }
+        assert!(wrong.is_empty(), "{} {} under {:?}:\n{wrong}", m.triple, m.cpu, m.qemu);
+    }
+}
+
+/// Links all objects with the driver, runs it once and compares every output; returns what is wrong.
+fn run(m: &Machine, dir: &Path, objects: &[(&str, &Case, Vec<u8>)]) -> String {
+    let names: Vec<&str> = objects.iter().map(|o| o.0).collect();
+    let file = |n: &str| dir.join(n);
+    let write = |n: &str, b: &[u8]| std::fs::write(file(n), b).expect("a file of the test");
+    write("driver.c", driver(&names).as_bytes());
+    write("model.h", header().as_bytes());
+    let mut given = vec![];
+    let word = |given: &mut Vec<u8>, n: usize| given.extend_from_slice(&(n as u64).to_le_bytes());
+    for (name, c, bytes) in objects {
+        write(&format!("{name}.o"), bytes);
+        c.dims.iter().for_each(|d| word(&mut given, d.1 as usize));
+        for d in &c.data {
+            word(&mut given, d.len());
+            given.extend_from_slice(d);
+        }
+        c.want.outputs.iter().for_each(|o| word(&mut given, o.len()));
+    }
+    write("in.bin", &given);
+    let mut cc = Command::new(m.cc);
+    cc.current_dir(dir).args(["-static", "-O1", "-Wall", "-Wextra", "-Werror", "-o", "driver", "driver.c"]);
+    let linked = cc.args(names.iter().map(|n| format!("{n}.o"))).arg("-lm").output().expect("the compiler starts");
+    if !linked.status.success() {
+        return format!("linking: {}", String::from_utf8_lossy(&linked.stderr));
+    }
+    let ran = Command::new(m.qemu[0]).current_dir(dir).args(&m.qemu[1..]).arg("./driver").output().expect("qemu starts");
+    let mut wrong = String::new();
+    if !ran.status.success() {
+        writeln!(wrong, "the driver ended with {}: {}", ran.status, String::from_utf8_lossy(&ran.stderr)).expect("a string");
+    }
+    let got = std::fs::read(file("out.bin")).unwrap_or_default();
+    let mut rest = got.as_slice();
+    for (name, c, _) in objects {
+        let size = c.want.outputs.iter().map(Vec::len).sum::<usize>() + 4;
+        let Some((mine, next)) = rest.split_at_checked(size) else {
+            writeln!(wrong, "{name}: no results").expect("a string");
+            break;
+        };
+        rest = next;
+        let (status, mut bytes) = mine.split_at(4);
+        let mut outputs = vec![];
+        for o in &c.want.outputs {
+            let (a, b) = bytes.split_at(o.len());
+            outputs.push(a.to_vec());
+            bytes = b;
+        }
+        let verdict = match status {
+            [0, 0, 0, 0] => compare(&c.module, &c.want, &Outcome { outputs, dims: c.want.dims.clone() }, c.tolerance),
+            [100, ..] => Err("it wrote behind an output".into()),
+            [101, ..] => Err("tasks in another order give other bits".into()),
+            [s, ..] => Err(format!("status {s}")),
+            _ => Ok(()),
+        };
+        if let Err(e) = verdict {
+            writeln!(wrong, "{name}: {e}\n{}", print(&c.module)).expect("a string");
+        }
+    }
+    wrong
+}
+
+/// A header: the driver needs its common part.
+fn header() -> String {
+    let (name, text) = MODELS[0];
+    let source = Source { name: format!("{name}.onnxtxt"), bytes: text.as_bytes().to_vec().into(), folder: None };
+    let compiled = pipeline::compile(&source, &Options { name: Some("unused".into()), ..Options::default() }).expect("the model compiles");
+    onnxc::emit::to_text(&compiled, onnxc::emit::find("header").expect("headers are emitted")).expect("a header")
+}
+
+/// Calls each model twice, the second time with its tasks in reverse order.
+fn driver(names: &[&str]) -> String {
+    let mut s = String::from("#include \"model.h\"\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n");
+    names.iter().for_each(|n| s += &format!("extern const onnxc_model {n}_model;\n"));
+    s += "static const onnxc_model *const all[] = {\n";
+    names.iter().for_each(|n| s += &format!("  &{n}_model,\n"));
+    s + DRIVER
+}
+
+const DRIVER: &str = r#"};
+enum { GUARD = 64 };
+static FILE *in, *out;
+static uint64_t word(void) {
+  uint64_t v = 0;
+  if (fread(&v, 8, 1, in) != 1) exit(2);
+  return v;
+}
+static void reversed(void *user, size_t n, onnxc_task_fn fn, void *task) {
+  (void)user;
+  while (n-- > 0) fn(task, n);
+}
+int main(void) {
+  onnxc_exec exec = {0};
+  exec.struct_size = sizeof exec;
+  exec.parallel_for = reversed;
+  in = fopen("in.bin", "rb");
+  out = fopen("out.bin", "wb");
+  if (!in || !out) return 3;
+  for (size_t k = 0; k < sizeof all / sizeof all[0]; k++) {
+    const onnxc_model *m = all[k];
+    int64_t dims[8];
+    void *inputs[64];
+    unsigned char *first[64], *second[64];
+    size_t bytes[64];
+    uint64_t size = 0;
+    int32_t status;
+    if (m->abi_version != 1 || m->struct_size != sizeof *m) return 4;
+    if (m->n_dim_params > 8 || m->n_inputs > 64 || m->n_outputs > 64) return 5;
+    for (uint32_t i = 0; i < m->n_dim_params; i++) dims[i] = (int64_t)word();
+    for (uint32_t i = 0; i < m->n_inputs; i++) {
+      size_t n = word();
+      inputs[i] = malloc(n + 1);
+      if (fread(inputs[i], 1, n, in) != n) return 6;
+    }
+    for (uint32_t i = 0; i < m->n_outputs; i++) {
+      bytes[i] = word();
+      memset(first[i] = malloc(bytes[i] + GUARD), 0xab, bytes[i] + GUARD);
+      memset(second[i] = malloc(bytes[i] + GUARD), 0xab, bytes[i] + GUARD);
+    }
+    status = m->workspace_for(dims, &size);
+    if (status == 0) {
+      void *space = aligned_alloc(64, (size + 127) / 64 * 64);
+      memset(space, 0xff, size);
+      status = m->call((const void *const *)inputs, (void *const *)first, dims, NULL, NULL, space, NULL);
+      if (status == 0) status = m->call((const void *const *)inputs, (void *const *)second, dims, NULL, NULL, space, &exec);
+      free(space);
+    }
+    for (uint32_t i = 0; i < m->n_outputs && status == 0; i++) {
+      for (int g = 0; g < GUARD; g++)
+        if (first[i][bytes[i] + g] != 0xab) status = 100;
+      if (memcmp(first[i], second[i], bytes[i]) != 0) status = 101;
+    }
+    fwrite(&status, 4, 1, out);
+    for (uint32_t i = 0; i < m->n_outputs; i++) {
+      fwrite(first[i], 1, bytes[i], out);
+      free(first[i]);
+      free(second[i]);
+    }
+    for (uint32_t i = 0; i < m->n_inputs; i++) free(inputs[i]);
+    fflush(out);
+  }
+  return fclose(out);
+}
+"#;
