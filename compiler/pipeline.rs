@@ -102,11 +102,13 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
         }
     }
     let mut module = clock.step("lower", || passes::lower::lower(&model, &name))?;
+    check(&module, options.verify)?;
     if stop("lower") {
         return Ok(Stopped::Nest(Box::new(module)));
     }
     for p in NEST_PASSES.iter().filter(|p| p.level <= options.opt) {
         clock.step(p.name, || (p.run)(&mut module, &target))?;
+        check(&module, options.verify)?;
         if stop(p.name) {
             return Ok(Stopped::Nest(Box::new(module)));
         }
@@ -114,6 +116,11 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let weights = Layout::new(&module);
     let interface = clock.step("interface", || interface(&model, &module, source, options, &target, &weights))?;
     Ok(Stopped::Done(Box::new(Compiled { model, module, interface, target, weights, warnings: findings.warnings().to_vec() })))
+}
+
+/// The verifier, after a pass.
+fn check(m: &Module, on: bool) -> Result<()> {
+    if on { nest::verify::verify(m) } else { Ok(()) }
 }
 
 /// Names that `--stop-after` takes, in order.

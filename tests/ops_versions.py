@@ -130,7 +130,8 @@ def variants(op, v):
     if op == "Flatten":
         return [([x], {"axis": a}, 1, [x.reshape(int(np.prod(x.shape[:a])) if a else 1, -1)]) for a in ([0, 1, 2, 3] if v >= 9 else [0, 1, 2])] + ([([x], {"axis": -1}, 1)] if v >= 11 else [])
     if op == "Dropout":
-        return [([x], {"is_test": 1} if v < 7 else {}, 1, [x])] + ([([x, Const(np.float32(0.4))], {}, 1, [x])] if v >= 12 else [])
+        mask = [([x], {}, 2)] if v >= 12 else []  # Versions 7 and 10 leave open what the mask holds.
+        return mask + [([x], {"is_test": 1} if v < 7 else {}, 1, [x])] + ([([x, Const(np.float32(0.4))], {}, 1, [x])] if v >= 12 else [])
     if op == "Shape":
         return [([x], {}, 1)] + ([([x], {"start": -2}, 1), ([x], {"start": 1, "end": -1}, 1)] if v >= 15 else [])
     if op == "ConstantOfShape":
@@ -263,6 +264,12 @@ def concat(x, v):
     return out + ([([x, x, x], {"axis": -1}, 1, [np.concatenate([x, x, x], -1)])] if v >= 11 else [])
 
 
+def outputs_of(op, v, values):
+    """The formal output of each value."""
+    formals = onnx.defs.get_schema(op, v, "").outputs
+    return [formals[min(k, len(formals) - 1)] for k in range(len(values))]
+
+
 def plain(op, v):
     """Named cases of one version."""
     for k, case in enumerate(variants(op, v)):
@@ -282,11 +289,20 @@ def typed(op, v):
         for k, (operands, attributes, outputs, *_) in enumerate(variants(op, v)):
             def convert(o, i):
                 value = o.value if isinstance(o, Const) else o
-                if o is None or i and schema.inputs[min(i, len(schema.inputs) - 1)].type_str != var:
+                if o is None or i and schema.inputs[min(i, len(schema.inputs) - 1)].type_str not in (var, "V"):
                     return o
                 value = np.abs(value).astype(dtype) if t.startswith("u") or t == "bool" else np.asarray(value).astype(dtype)
                 return Const(value) if isinstance(o, Const) else value
-            yield f"{op}_{t}_{k}", [convert(o, i) for i, o in enumerate(operands)], attributes, outputs
+            typed_operands = [convert(o, i) for i, o in enumerate(operands)]
+            if op in ("Div", "Mod") and np.issubdtype(dtype, np.integer):
+                typed_operands[1] += (typed_operands[1] == 0).astype(dtype)
+            if t != "bfloat16":
+                yield f"{op}_{t}_{k}", typed_operands, attributes, outputs
+                continue
+            # References round every step to bfloat16: better the result in float of the rounded operands.
+            wide = [Const(o.value.astype(np.float32)) if isinstance(o, Const) and o.value.dtype == dtype else o.astype(np.float32) if getattr(o, "dtype", None) == dtype else o for o in typed_operands]
+            want, _ = expected(op, v, *make(op, v, wide, attributes, outputs))
+            yield f"{op}_{t}_{k}", typed_operands, attributes, outputs, want
 
 
 def make(op, v, operands, attributes, outputs):
@@ -339,7 +355,7 @@ def write(folder, model, feeds, want):
     if not want:
         del model.graph.output[1:]
     for k, w in enumerate(want):
-        info = helper.make_tensor_value_info(f"y{k}", helper.np_dtype_to_tensor_dtype(w.dtype), w.shape)
+        info = helper.make_tensor_value_info(model.graph.output[k].name, helper.np_dtype_to_tensor_dtype(w.dtype), w.shape)
         model.graph.output[k].CopyFrom(info)
     kinds = {np.asarray(x).dtype.name for x in feeds.values()}
     rtol = 2e-2 if "bfloat16" in kinds else 4e-3 if "float16" in kinds else 1e-4
@@ -383,8 +399,16 @@ def main():
                             want = []
                         # References drop a type at times: a result of theirs has the type that the operator gives it.
                         first = operands[0].value if isinstance(operands[0], Const) else operands[0]
-                        keep = given and given[0] and op not in ("Cast", "Equal", "Less", "Greater")
-                        write(root / name, model, feeds, [np.asarray(w).astype(np.asarray(first).dtype) if keep else np.asarray(w) for w in want])
+                        var = onnx.defs.get_schema(op, v, "").inputs[0].type_str
+                        keep = a.types or given and given[0] and op not in ("Cast", "Equal", "Less", "Greater")
+                        want = [np.asarray(w).astype(np.asarray(first).dtype) if keep and (not a.types or o.type_str in (var, "V") or op == "EyeLike" and "dtype" not in attributes) else np.asarray(w) for o, w in zip(outputs_of(op, v, want), want)]
+                        write(root / name, model, feeds, want)
+                        if len(want) > 1:
+                            # Only the last result is used.
+                            last = onnx.ModelProto()
+                            last.CopyFrom(model)
+                            del last.graph.output[:-1]
+                            write(root / f"{name}_last", last, feeds, want[-1:])
         folders = sorted(f.parent for f in root.glob("*/model.onnx"))
         results = backend.run_folders(os.path.abspath(a.onnxc), folders, root, a.jobs)
     faults = 0

@@ -51,7 +51,7 @@ pub fn failure_text(f: &Failure) -> String {
             s
         }
         Failure::Io(path, reason) => format!("error: {path}: {reason}\n"),
-        Failure::Bug(b) => format!("internal error in {}: this is a fault of onnxc, not of your model\n{}\nplease report it with the model and `--dump-after all`\n", b.stage, b.message),
+        Failure::Bug(b) => format!("internal error in {}: this is a fault of onnxc, not of your model\n{}\nplease report it, with the model if you can\n", b.stage, b.message),
     }
 }
 

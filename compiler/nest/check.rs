@@ -18,7 +18,11 @@ pub(super) struct Fault {
 enum Def<'a> {
     Value,
     /// `loops` stood around its definition.
-    Acc { lanes: u32, shape: &'a [u32], loops: usize },
+    Acc {
+        lanes: u32,
+        shape: &'a [u32],
+        loops: usize,
+    },
 }
 
 /// Checks the statements of a kernel, or of the driver.
@@ -269,10 +273,25 @@ impl<'a> Body<'a> {
         }
         for (i, (x, n)) in at.iter().zip(&d.dims).enumerate() {
             self.dim(*x);
-            if !self.facts.in_range(*x, *n) && !self.facts.excuses(*x) {
+            // Over numbers a proof exists or the access is wrong; over symbolic sizes the prover may just not find it.
+            if !self.symbolic(*x, *n) && !self.facts.in_range(*x, *n) && !self.facts.excuses(*x) {
                 self.fault(format!("subscript {i} of \"{}\" may leave 0..{}", d.name, n.display(&m.syms)));
             }
         }
+    }
+    /// True if the question depends on sizes that only run time knows.
+    fn symbolic(&self, x: Dim, n: Dim) -> bool {
+        let syms = &self.m.syms;
+        let mut open: Vec<_> = x.syms().into_iter().chain(n.syms()).collect();
+        let mut seen = std::collections::BTreeSet::new();
+        while let Some(s) = open.pop() {
+            match syms.loop_range(s) {
+                None => return true,
+                Some((lo, hi)) if seen.insert(s) => open.extend(lo.syms().into_iter().chain(hi.syms())),
+                Some(_) => {}
+            }
+        }
+        false
     }
     fn truth(&mut self, e: &'a Expr) {
         let t = self.expr(e);

@@ -32,7 +32,20 @@ pub fn parse(text: &str, consts: Consts<'_>) -> Result<Module> {
         other => return Error::new(codes::TEXT_SYNTAX, "unknown stage").found_expected(other, "stage=built, stage=scheduled or stage=placed").fail(),
     };
     let tokens = lex::tokens(text.split_once('\n').map_or("", |x| x.1))?;
-    let mut p = Parser { tokens, at: 0, depth: 0, m, consts, bufs: HashMap::new(), slots: HashMap::new(), kernels: HashMap::new(), sizes: HashMap::new(), vars: vec![], known_vars: HashMap::new(), regs: HashMap::new() };
+    let mut p = Parser {
+        tokens,
+        at: 0,
+        depth: 0,
+        m,
+        consts,
+        bufs: HashMap::new(),
+        slots: HashMap::new(),
+        kernels: HashMap::new(),
+        sizes: HashMap::new(),
+        vars: vec![],
+        known_vars: HashMap::new(),
+        regs: HashMap::new(),
+    };
     p.defines();
     p.module()?;
     Ok(p.m)

@@ -219,7 +219,8 @@ impl Verifier<'_> {
                     self.known(&u.free, &who, false);
                     for b in &u.reads {
                         let owner = m.storage(*b);
-                        let ready = matches!(m.bufs[owner].place, Place::Const(_) | Place::Input(_)) || self.written.contains(&owner) || u.writes.iter().any(|w| m.storage(*w) == owner);
+                        let empty = m.bufs[owner].dims.iter().any(|d| d.as_const() == Some(0));
+                        let ready = empty || matches!(m.bufs[owner].place, Place::Const(_) | Place::Input(_)) || self.written.contains(&owner) || u.writes.iter().any(|w| m.storage(*w) == owner);
                         if !ready {
                             self.fault(format!("{who} reads \"{}\" before anything is written there", m.bufs[*b].name));
                         }

@@ -111,7 +111,9 @@ impl<'a> InferCx<'a> {
         self.dims_value(i).ok_or_else(|| self.run_time_value(i, what))
     }
     fn run_time_value(&self, i: usize, what: &str) -> crate::diag::Failure {
-        self.error(codes::DYNAMIC_VALUE, format!("{what} (input {i}) is only known at run time")).help("make it an initializer, or bind the dimensions it is computed from with --dim").into()
+        self.error(codes::DYNAMIC_VALUE, format!("{what} (input {i}) is only known at run time"))
+            .help("make it an initializer, bind the dimensions it is computed from with --dim, or declare the shape of the result in the model")
+            .into()
     }
     /// `axis` in `-rank..rank`, made non-negative.
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize> {

@@ -107,34 +107,57 @@ impl Operator for Fill {
                     },
                 };
                 let shape = cx.input_opt(0).filter(|_| cx.dims_value(0).is_none());
-                checked_map(cx, out, |k, dims| shape.into_iter().for_each(|s| dims.iter().enumerate().for_each(|(i, d)| {
-                    let same = runtime::eq(runtime::value(k, s, i), Expr::index(*d));
-                    runtime::check(k, same);
-                })), |_, _| v);
+                checked_map(
+                    cx,
+                    out,
+                    |k, dims| {
+                        shape.into_iter().for_each(|s| {
+                            dims.iter().enumerate().for_each(|(i, d)| {
+                                let same = runtime::eq(runtime::value(k, s, i), Expr::index(*d));
+                                runtime::check(k, same);
+                            })
+                        })
+                    },
+                    |_, _| v,
+                );
             }
             Fill::Expand => {
                 let x = cx.input(0);
                 let from = cx.dims(x);
                 let shape = cx.input_opt(1).filter(|_| cx.dims_value(1).is_none()).map(|s| (s, runtime::count(&cx.dims(s)).unwrap_or(0)));
-                checked_map(cx, out, |k, dims| {
-                    let Some((s, n)) = shape else { return };
-                    for (j, p) in (0..n).zip(dims.len() - n..) {
-                        let v = runtime::value(k, s, j);
-                        let v = k.let_(v);
-                        let own = from.get((p + from.len()).wrapping_sub(dims.len())).copied().unwrap_or(Dim::constant(1));
-                        let one = runtime::eq(v.clone(), runtime::int(1)).and(Expr::cmp_index(BinOp::Eq, own, dims[p]));
-                        runtime::check(k, runtime::or(runtime::eq(v, Expr::index(dims[p])), one));
-                    }
-                }, |k, at| k.load_broadcast(x, at));
+                checked_map(
+                    cx,
+                    out,
+                    |k, dims| {
+                        let Some((s, n)) = shape else { return };
+                        for (j, p) in (0..n).zip(dims.len() - n..) {
+                            let v = runtime::value(k, s, j);
+                            let v = k.let_(v);
+                            let own = from.get((p + from.len()).wrapping_sub(dims.len())).copied().unwrap_or(Dim::constant(1));
+                            let one = runtime::eq(v.clone(), runtime::int(1)).and(Expr::cmp_index(BinOp::Eq, own, dims[p]));
+                            runtime::check(k, runtime::or(runtime::eq(v, Expr::index(dims[p])), one));
+                        }
+                    },
+                    |k, at| k.load_broadcast(x, at),
+                );
             }
             Fill::Range => {
                 let (start, limit, delta) = (cx.input(0), cx.input(1), cx.input(2));
                 let known = if ty.is_float() { (0..3).all(|i| cx.constant(i).is_some()) } else { (0..3).all(|i| cx.dims_value(i).is_some()) };
-                checked_map(cx, out, |k, dims| if !known { check_count(k, [start, limit, delta], ty, dims[0]) }, |k, at| {
-                    let i = Expr::cast(ElemType::I64, ty, Expr::index(at[0]));
-                    let z = |k: &crate::nest::KernelBuilder, b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]);
-                    z(k, start) + i * z(k, delta)
-                });
+                checked_map(
+                    cx,
+                    out,
+                    |k, dims| {
+                        if !known {
+                            check_count(k, [start, limit, delta], ty, dims[0])
+                        }
+                    },
+                    |k, at| {
+                        let i = Expr::cast(ElemType::I64, ty, Expr::index(at[0]));
+                        let z = |k: &crate::nest::KernelBuilder, b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]);
+                        z(k, start) + i * z(k, delta)
+                    },
+                );
             }
             Fill::EyeLike { k: diag, .. } => {
                 cx.map(out, |_, at| Expr::select(Expr::cmp_index(BinOp::Eq, at[0] + *diag, at[1]), Expr::num(ty, 1.0), Expr::num(ty, 0.0)));

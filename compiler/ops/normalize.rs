@@ -4,7 +4,8 @@
 //! |---|---|
 //! | 1, 6 | `is_test` must be set; `spatial`, `consumed_inputs` |
 //! | 7 | `spatial = 0` normalises every activation by itself |
-//! | 9, 14, 15 | `training_mode` (14): refused for now |
+//! | 9 | |
+//! | 14, 15 | `training_mode`: normalises by the batch, and updates the running mean and variance |
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
@@ -16,29 +17,51 @@ use crate::tensor::ElemType;
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Normalize {
-    Batch { epsilon: f32, training: bool, spatial: bool },
+    Batch {
+        epsilon: f32,
+        momentum: f32,
+        training: bool,
+        spatial: bool,
+    },
     /// Layer normalization, or RMS (no mean, no bias).
-    Layer { axis: i64, epsilon: f32, rms: bool },
-    Instance { epsilon: f32 },
-    Group { groups: i64, epsilon: f32 },
-    Lp { axis: i64, p: i64 },
+    /// `stash` is the type of mean and deviation.
+    Layer {
+        axis: i64,
+        epsilon: f32,
+        rms: bool,
+        stash: ElemType,
+    },
+    Instance {
+        epsilon: f32,
+    },
+    Group {
+        groups: i64,
+        epsilon: f32,
+    },
+    Lp {
+        axis: i64,
+        p: i64,
+    },
 }
 
 impl Operator for Normalize {
     const OPS: &'static [&'static str] = &["BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization", "LpNormalization"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("consumed_inputs");
-        a.ignore("momentum");
-        a.ignore("stash_type");
+        let momentum = a.float("momentum", 0.9)?;
+        let stash = a.elem_type_opt("stash_type")?.unwrap_or(ElemType::F32);
+        if !matches!(stash, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::F64) {
+            return a.error(format!("stash_type is {stash}")).found_expected(stash.to_string(), "a floating-point type").fail();
+        }
         let epsilon = a.float("epsilon", 1e-5)?;
         Ok(match a.op() {
             "BatchNormalization" => {
                 let test = a.flag("is_test", false)?;
                 let training = a.flag("training_mode", false)? || a.since() < 7 && !test;
-                Normalize::Batch { epsilon, training, spatial: a.flag("spatial", true)? }
+                Normalize::Batch { epsilon, momentum, training, spatial: a.flag("spatial", true)? }
             }
-            "LayerNormalization" => Normalize::Layer { axis: a.int("axis", -1)?, epsilon, rms: false },
-            "RMSNormalization" => Normalize::Layer { axis: a.int("axis", -1)?, epsilon, rms: true },
+            "LayerNormalization" => Normalize::Layer { axis: a.int("axis", -1)?, epsilon, rms: false, stash },
+            "RMSNormalization" => Normalize::Layer { axis: a.int("axis", -1)?, epsilon, rms: true, stash },
             "InstanceNormalization" => Normalize::Instance { epsilon },
             "GroupNormalization" => Normalize::Group { groups: a.int_required("num_groups")?, epsilon },
             _ => Normalize::Lp { axis: a.int("axis", -1)?, p: a.int("p", 2)? },
@@ -48,13 +71,23 @@ impl Operator for Normalize {
         let t = cx.tensor(0)?.clone();
         match self {
             Normalize::Batch { training, .. } => {
-                if *training || cx.outputs.len() > 1 {
+                let updates = *training && cx.since >= 14;
+                if !updates && (*training || cx.outputs.len() > 1) {
                     return cx.error(codes::OP_FEATURE, "BatchNormalization in training mode is not supported yet").help("export the model in evaluation mode").fail();
                 }
                 if t.rank() < 2 && cx.since >= 9 && t.rank() == 0 {
                     return cx.error(codes::OP_SHAPE, "the input must have a batch dimension").fail();
                 }
                 self.per_channel(cx, &t.dims, 4)?;
+                if updates {
+                    if t.rank() < 2 {
+                        return cx.error(codes::OP_SHAPE, "the input must have batch and channel dimensions").fail();
+                    }
+                    for (k, i) in [(1, 3), (2, 4)] {
+                        let s = cx.tensor(i)?.clone();
+                        cx.set(k, s.elem, s.dims);
+                    }
+                }
             }
             Normalize::Instance { .. } => {
                 if t.rank() < 3 {
@@ -73,7 +106,7 @@ impl Operator for Normalize {
                     cx.require_eq(d, n, "scale and bias do not fit")?;
                 }
             }
-            Normalize::Layer { axis, .. } => {
+            Normalize::Layer { axis, stash, rms, .. } => {
                 let axis = cx.axis(*axis, t.rank())?;
                 for i in 1..cx.inputs.len() {
                     if let Some(s) = cx.tensor_opt(i)? {
@@ -84,8 +117,13 @@ impl Operator for Normalize {
                     }
                 }
                 let reduced: Vec<Dim> = t.dims.iter().enumerate().map(|(i, d)| if i < axis { *d } else { Dim::constant(1) }).collect();
-                cx.set(1, ElemType::F32, reduced.clone());
-                cx.set(2, ElemType::F32, reduced);
+                cx.set(1, *stash, reduced.clone());
+                cx.set(2, *stash, reduced);
+                if *rms {
+                    // The result has the type of the scale.
+                    cx.set(0, cx.tensor(1)?.elem, t.dims);
+                    return Ok(());
+                }
             }
             Normalize::Lp { axis, p } => {
                 cx.axis(*axis, t.rank())?;
@@ -99,8 +137,9 @@ impl Operator for Normalize {
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         match self {
+            Normalize::Batch { epsilon, momentum, training: true, .. } => lower_batch_training(cx, *epsilon, *momentum),
             Normalize::Batch { epsilon, spatial, .. } => lower_batch(cx, *epsilon, *spatial),
-            Normalize::Layer { axis, epsilon, rms } => lower_layer(cx, *axis, *epsilon, *rms),
+            Normalize::Layer { axis, epsilon, rms, .. } => lower_layer(cx, *axis, *epsilon, *rms),
             Normalize::Instance { epsilon } => lower_group(cx, None, *epsilon),
             Normalize::Group { groups, epsilon } => lower_group(cx, Some(*groups), *epsilon),
             Normalize::Lp { axis, p } => lower_lp(cx, *axis, *p),
@@ -131,9 +170,11 @@ fn lower_batch(cx: &mut LowerCx, epsilon: f32, spatial: bool) -> Result<()> {
     let pty = cx.elem(p[0]).compute();
     let factor = cx.temp("scale", pty, dims.clone());
     let shift = cx.temp("shift", pty, dims);
-    let f = |k: &crate::nest::KernelBuilder, at: &[Dim]| k.load(p[0], at) / Expr::un(UnOp::Sqrt, k.load(p[3], at) + Expr::num(pty, f64::from(epsilon)));
+    // Mean and variance may have another type than scale and bias.
+    let get = |k: &crate::nest::KernelBuilder, i: usize, at: &[Dim]| Expr::cast(k.m.bufs[p[i]].ty.compute(), pty, k.load(p[i], at));
+    let f = |k: &crate::nest::KernelBuilder, at: &[Dim]| get(k, 0, at) / Expr::un(UnOp::Sqrt, get(k, 3, at) + Expr::num(pty, f64::from(epsilon)));
     cx.map(factor, |k, at| f(k, at));
-    cx.map(shift, |k, at| k.load(p[1], at) - k.load(p[2], at) * f(k, at));
+    cx.map(shift, |k, at| get(k, 1, at) - get(k, 2, at) * f(k, at));
     let spatial = spatial || cx.dims(x).len() <= 2;
     let per = if spatial {
         vec![factor, shift]
@@ -149,8 +190,54 @@ fn lower_batch(cx: &mut LowerCx, epsilon: f32, spatial: bool) -> Result<()> {
     Ok(())
 }
 
+/// Mean and (population) variance of the batch normalise it; the running ones move towards them by 1 - momentum.
+fn lower_batch_training(cx: &mut LowerCx, epsilon: f32, momentum: f32) -> Result<()> {
+    let (x, scale, bias) = (cx.input(0), cx.input(1), cx.input(2));
+    let dims = cx.dims(x);
+    let ty = cx.elem(x).compute();
+    let running = [(cx.input(3), cx.output_opt(1)), (cx.input(4), cx.output_opt(2))];
+    let y = cx.output_opt(0);
+    let row: Vec<Dim> = dims[..1].iter().chain(&dims[2..]).copied().collect();
+    let n = Dim::product(row.iter().copied());
+    cx.kernel(|k| {
+        k.nest(LoopKind::Par, &dims[1..2], |k, c| {
+            let at = |r: &[Dim]| -> Vec<Dim> { [r[0], c[0]].iter().chain(&r[1..]).copied().collect() };
+            let get = |k: &crate::nest::KernelBuilder, b: Buf| Expr::cast(k.m.bufs[b].ty.compute(), ty, k.load(b, c));
+            let count = Expr::cast(ElemType::I64, ty, Expr::index(n));
+            let sum = k.acc(Expr::num(ty, 0.0));
+            k.nest(LoopKind::Seq, &row, |k, r| {
+                let v = k.load(x, &at(r));
+                k.update(BinOp::Add, sum, v);
+            });
+            let mean = k.let_(Expr::acc(sum) / count.clone());
+            let square = k.acc(Expr::num(ty, 0.0));
+            k.nest(LoopKind::Seq, &row, |k, r| {
+                let v = k.let_(k.load(x, &at(r)) - mean.clone());
+                k.set(square, Expr::fma(v.clone(), v, Expr::acc(square)));
+            });
+            let var = k.let_(Expr::acc(square) / count);
+            if let Some(y) = y {
+                let factor = get(k, scale) / Expr::un(UnOp::Sqrt, var.clone() + Expr::num(ty, f64::from(epsilon)));
+                let (factor, shift) = (k.let_(factor), k.let_(get(k, bias)));
+                k.nest(LoopKind::Seq, &row, |k, r| {
+                    let v = (k.load(x, &at(r)) - mean.clone()) * factor.clone() + shift.clone();
+                    k.store(y, &at(r), v);
+                });
+            }
+            for ((old, new), batch) in running.into_iter().zip([mean.clone(), var]) {
+                if let Some(new) = new {
+                    let v = get(k, old) * Expr::num(ty, f64::from(momentum)) + batch * Expr::num(ty, 1.0 - f64::from(momentum));
+                    let v = Expr::cast(ty, k.m.bufs[new].ty.compute(), v);
+                    k.store(new, c, v);
+                }
+            }
+        });
+    });
+    Ok(())
+}
+
 fn lower_layer(cx: &mut LowerCx, axis: i64, epsilon: f32, rms: bool) -> Result<()> {
-    let (x, y, scale) = (cx.input(0), cx.output(0), cx.input(1));
+    let (x, y, scale) = (cx.input(0), cx.output_opt(0), cx.input(1));
     let bias = if rms { None } else { cx.input_opt(2) };
     let (mean_out, inv_out) = (cx.output_opt(1), cx.output_opt(2));
     let dims = cx.dims(x);
@@ -181,20 +268,26 @@ fn lower_layer(cx: &mut LowerCx, axis: i64, epsilon: f32, rms: bool) -> Result<(
                 k.set(square, Expr::fma(v.clone(), v, Expr::acc(square)));
             });
             let inv = k.let_(Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::acc(square) / count + Expr::num(ty, f64::from(epsilon))));
-            k.nest(LoopKind::Seq, &row, |k, r| {
-                let mut v = centred(k, r) * inv.clone() * k.load_broadcast(scale, &at(r));
-                if let Some(b) = bias {
-                    v = v + k.load_broadcast(b, &at(r));
+            let single: Vec<Dim> = at(&vec![Dim::constant(0); row.len()]);
+            let statistics = |k: &mut crate::nest::KernelBuilder| {
+                for (b, v) in [(mean_out, mean.clone()), (inv_out, Some(inv.clone()))] {
+                    if let (Some(b), Some(v)) = (b, v) {
+                        let v = Expr::cast(ty, k.m.bufs[b].ty.compute(), v);
+                        k.store(b, &single, v);
+                    }
                 }
+            };
+            let Some(y) = y else { return statistics(k) };
+            k.nest(LoopKind::Seq, &row, |k, r| {
+                let operand = |k: &crate::nest::KernelBuilder, b: Buf| Expr::cast(k.m.bufs[b].ty.compute(), ty, k.load_broadcast(b, &at(r)));
+                let mut v = centred(k, r) * inv.clone() * operand(k, scale);
+                if let Some(b) = bias {
+                    v = v + operand(k, b);
+                }
+                let v = Expr::cast(ty, k.m.bufs[y].ty.compute(), v);
                 k.store(y, &at(r), v);
             });
-            let single: Vec<Dim> = at(&vec![Dim::constant(0); row.len()]);
-            if let (Some(b), Some(m)) = (mean_out, mean) {
-                k.store(b, &single, Expr::cast(ty, ElemType::F32, m));
-            }
-            if let Some(b) = inv_out {
-                k.store(b, &single, Expr::cast(ty, ElemType::F32, inv));
-            }
+            statistics(k);
         });
     });
     Ok(())

@@ -3,8 +3,8 @@
 //! SpaceToDepth 28 adds `mode`. Tile 1 repeats one axis by two scalar inputs; 6 and later take a repeat count for every axis.
 
 use super::{Attrs, InferCx, LowerCx, Operator, runtime};
-use crate::nest::{Expr, LoopKind};
 use crate::diag::{Result, codes};
+use crate::nest::{Expr, LoopKind};
 use crate::sym::Dim;
 
 /// The operators.

@@ -28,7 +28,10 @@ pub enum Kind {
     LogSumExp,
     SumSquare,
     /// Position of the largest (or smallest); the last of equal ones if set.
-    Arg { max: bool, last: bool },
+    Arg {
+        max: bool,
+        last: bool,
+    },
 }
 
 /// A reduction.

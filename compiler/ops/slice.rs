@@ -8,7 +8,7 @@
 
 use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr, LoopKind};
+use crate::nest::{BinOp, Buf, Expr, LoopKind};
 use crate::sym::{Answer, Dim, SymTable};
 use crate::tensor::TensorType;
 
@@ -103,14 +103,14 @@ impl Operator for Slice {
                     cx.set_known(i, t.elem, dims, part);
                 }
             }
-            Slice::Pad { mode, .. } if cx.since >= 11 && (!cx.has(3) || cx.ints_value(3).is_some()) && runtime::declared_for(cx, 1, 0).is_some() => {
+            Slice::Pad { mode, .. } if cx.since >= 11 && runtime::declared_for(cx, 1, 0).is_some() => {
                 let d = runtime::declared_for(cx, 1, 0).unwrap_or_default();
                 runtime::require_rank(cx, &d, t.rank())?;
-                let axes = cx.ints_value(3).filter(|_| cx.has(3)).unwrap_or_else(|| (0..t.rank() as i64).collect());
-                for a in &axes {
-                    cx.axis(*a, t.rank())?;
+                for a in cx.ints_value(3).unwrap_or_default() {
+                    cx.axis(a, t.rank())?;
                 }
-                if runtime::length(cx, 1) != Some(2 * axes.len()) || t.dims.iter().any(|d| !cx.syms.is_pos(*d)) && *mode != Mode::Constant {
+                let axes = if cx.has(3) { runtime::length(cx, 3) } else { Some(t.rank()) };
+                if axes.is_none() || runtime::length(cx, 1) != axes.map(|n| 2 * n) || t.dims.iter().any(|d| !cx.syms.is_pos(*d)) && *mode != Mode::Constant {
                     return cx.error(codes::OP_SHAPE, "the padding does not fit the input").fail();
                 }
                 cx.set(0, t.elem, d);
@@ -232,8 +232,20 @@ fn slice_windows(syms: &SymTable, from: &[Dim], starts: &[Dim], ends: &[Dim], ax
             }
         };
         let clamp = |d: Dim, lo: Dim, hi: Dim| -> Dim {
-            let low = if syms.le(lo, d) == Answer::Yes { d } else if syms.le(d, lo) == Answer::Yes { lo } else { d.max(lo) };
-            if syms.le(low, hi) == Answer::Yes { low } else if syms.le(hi, low) == Answer::Yes { hi } else { low.min(hi) }
+            let low = if syms.le(lo, d) == Answer::Yes {
+                d
+            } else if syms.le(d, lo) == Answer::Yes {
+                lo
+            } else {
+                d.max(lo)
+            };
+            if syms.le(low, hi) == Answer::Yes {
+                low
+            } else if syms.le(hi, low) == Answer::Yes {
+                hi
+            } else {
+                low.min(hi)
+            }
         };
         let zero = Dim::constant(0);
         // i64::MAX and its like mean "to the end".
@@ -345,7 +357,10 @@ fn lower_pad(cx: &mut LowerCx, mode: Mode, attr: &Option<Vec<i64>>, value: f32) 
     let list = args(attr, cx.dims_value(1));
     let axes = if cx.input_opt(3).is_some() { cx.ints_value(3).unwrap_or_default() } else { (0..rank as i64).collect() };
     let pads = match cx.input_opt(1).filter(|_| attr.is_none() && cx.dims_value(1).is_none()) {
-        Some(b) => return lower_pad_at_run_time(cx, mode, b, &axes),
+        Some(b) => {
+            let unknown = cx.input_opt(3).filter(|_| cx.ints_value(3).is_none());
+            return lower_pad_at_run_time(cx, mode, b, &axes, unknown);
+        }
         None => spread_pads(&list, &axes, rank),
     };
     let Some(pads) = pads else { return cx.bug("pads changed") };
@@ -396,8 +411,8 @@ fn lower_pad(cx: &mut LowerCx, mode: Mode, attr: &Option<Vec<i64>>, value: f32) 
     Ok(())
 }
 
-
-fn lower_pad_at_run_time(cx: &mut LowerCx, mode: Mode, pads: crate::nest::Buf, axes: &[i64]) -> Result<()> {
+/// `unknown` holds the axes where only run time knows them, too.
+fn lower_pad_at_run_time(cx: &mut LowerCx, mode: Mode, pads: Buf, axes: &[i64], unknown: Option<Buf>) -> Result<()> {
     let (x, y, fill) = (cx.input(0), cx.output(0), cx.input_opt(2));
     let (from, out, ty) = (cx.dims(x), cx.dims(y), cx.elem(y).compute());
     let rank = from.len();
@@ -407,6 +422,18 @@ fn lower_pad_at_run_time(cx: &mut LowerCx, mode: Mode, pads: crate::nest::Buf, a
         for (i, a) in axes.iter().enumerate() {
             let d = (if *a < 0 { a + rank as i64 } else { *a }) as usize;
             (low[d], high[d]) = (runtime::value(k, pads, i), runtime::value(k, pads, axes.len() + i));
+        }
+        if let Some(b) = unknown {
+            let n = runtime::count(&k.m.bufs[b].dims).unwrap_or(0);
+            for j in 0..n {
+                let axis = runtime::value(k, b, j);
+                let axis = k.let_(Expr::select(Expr::bin(BinOp::Lt, axis.clone(), runtime::int(0)), axis.clone() + runtime::int(rank as i64), axis));
+                for d in 0..rank {
+                    let hit = runtime::eq(axis.clone(), runtime::int(d as i64));
+                    low[d] = k.let_(Expr::select(hit.clone(), runtime::value(k, pads, j), low[d].clone()));
+                    high[d] = k.let_(Expr::select(hit, runtime::value(k, pads, n + j), high[d].clone()));
+                }
+            }
         }
         for d in 0..rank {
             low[d] = k.let_(low[d].clone());

@@ -147,6 +147,11 @@ impl Unary {
                 let inner = (x.clone() + x.clone() * x.clone() * x.clone() * Expr::num(ty, 0.044715)) * Expr::num(ty, (2.0 / std::f64::consts::PI).sqrt());
                 x * Expr::num(ty, 0.5) * (Expr::un(UnOp::Tanh, inner) + Expr::num(ty, 1.0))
             }
+            // The attributes are floats: integers are compared and moved as floats.
+            Unary::Shrink { .. } if !ty.is_float() => {
+                let wide = self.apply(k, ElemType::F64, Expr::cast(ty, ElemType::F64, x));
+                Expr::cast(ElemType::F64, ty, wide)
+            }
             Unary::Shrink { lambd, bias } => Expr::select(lt(x.clone(), c(-lambd)), x.clone() + c(bias), Expr::select(lt(c(lambd), x.clone()), x - c(bias), zero())),
             Unary::IsInf(true, true) => Expr::un(UnOp::IsInf, x),
             Unary::IsInf(pos, neg) => {

@@ -99,7 +99,9 @@ impl Operator for View {
         if self.asks_input() && cx.input_opt(1).is_some() && cx.dims_value(1).is_none() {
             return self.lower_checked(cx);
         }
-        cx.alias(0, x);
+        if cx.output_opt(0).is_some() {
+            cx.alias(0, x);
+        }
         if let Some(mask) = cx.output_opt(1) {
             let ty = cx.elem(mask).compute();
             cx.map(mask, |_, _| crate::nest::Expr::int(ty, 1));

@@ -333,7 +333,7 @@ impl Prover<'_> {
             // Extent != 1 leaves two cases: the other is equal, or it is 1.
             [extent, Dim::constant(1)].into_iter().all(|v| {
                 let hi = hi.subst(&mut |s| (s == o).then_some(v));
-                hi == extent.max(1) || hi == extent.max(1) * extent.min(1) || self.nonneg(self.syms.normal(extent - hi))
+                hi == extent.max(1) || hi == extent.max(1) * extent.min(1) || hi == extent * extent.min(1) || self.nonneg(self.syms.normal(extent - hi))
             })
         })
     }

@@ -29,6 +29,30 @@ impl Rng {
     }
 }
 
+/// Functions whose results differ in the last bits.
+const SMOOTH: &[UnOp] = &[
+    UnOp::Tanh,
+    UnOp::Sigmoid,
+    UnOp::Exp,
+    UnOp::Erf,
+    UnOp::Sqrt,
+    UnOp::Log,
+    UnOp::Recip,
+    UnOp::Sin,
+    UnOp::Cos,
+    UnOp::Tan,
+    UnOp::Asin,
+    UnOp::Acos,
+    UnOp::Atan,
+    UnOp::Sinh,
+    UnOp::Cosh,
+    UnOp::Asinh,
+    UnOp::Acosh,
+    UnOp::Atanh,
+    UnOp::Expm1,
+    UnOp::Log1p,
+];
+
 /// Writes expressions inside a kernel.
 pub struct Exprs<'a, 'k, 'm> {
     pub r: &'a mut Rng,
@@ -69,13 +93,16 @@ impl Exprs<'_, '_, '_> {
             if self.r.chance(35) {
                 let (a, e) = self.of_type(ty, d, exact);
                 let plain = [UnOp::Neg, UnOp::Abs];
-                let op = if exact || self.r.chance(40) { self.r.of(&plain) } else { self.r.of(&[UnOp::Tanh, UnOp::Sigmoid, UnOp::Exp, UnOp::Erf, UnOp::Sqrt, UnOp::Sin, UnOp::Cos, UnOp::Atan, UnOp::Log1p]) };
+                let op = if exact || self.r.chance(35) { self.r.of(&plain) } else { self.r.of(SMOOTH) };
                 let smooth = plain.contains(&op);
+                let within = |a: Expr, x: f64| a.min(Expr::num(ty, x)).max(Expr::num(ty, -x));
+                // Inside their domains, and away from where they rise without bound.
                 let a = match op {
-                    UnOp::Exp => a.min(Expr::num(ty, 3.0)).max(Expr::num(ty, -20.0)),
-                    // Away from where they rise without bound.
-                    UnOp::Sqrt | UnOp::Log1p => Expr::un(UnOp::Abs, a) + Expr::num(ty, 0.25),
-                    UnOp::Sin | UnOp::Cos => a.min(Expr::num(ty, 8.0)).max(Expr::num(ty, -8.0)),
+                    UnOp::Exp | UnOp::Expm1 | UnOp::Sinh | UnOp::Cosh => within(a, 3.0),
+                    UnOp::Sqrt | UnOp::Log | UnOp::Log1p | UnOp::Recip => Expr::un(UnOp::Abs, a) + Expr::num(ty, 0.25),
+                    UnOp::Acosh => Expr::un(UnOp::Abs, a) + Expr::num(ty, 1.25),
+                    UnOp::Sin | UnOp::Cos => within(a, 8.0),
+                    UnOp::Tan | UnOp::Asin | UnOp::Acos | UnOp::Atanh => within(a, 0.875),
                     _ => a,
                 };
                 let rounding = e && self.r.chance(25);
@@ -83,6 +110,16 @@ impl Exprs<'_, '_, '_> {
                 return match rounding {
                     true if smooth => (Expr::un(self.r.of(&[UnOp::Floor, UnOp::Ceil, UnOp::Trunc, UnOp::Round, UnOp::Sign]), v), e),
                     _ => (v, e && smooth),
+                };
+            }
+            if self.r.chance(10) {
+                let ((a, ea), (b, eb)) = (self.of_type(ty, d, true), self.of_type(ty, d, true));
+                let b = Expr::un(UnOp::Abs, b) + Expr::num(ty, 0.5);
+                return match self.r.below(if exact { 2 } else { 4 }) {
+                    0 => (Expr::bin(BinOp::Rem, a, b), ea && eb),
+                    1 => (Expr::bin(BinOp::Mod, a, Expr::un(UnOp::Neg, b)), ea && eb),
+                    2 => (Expr::bin(BinOp::Atan2, a, b), false),
+                    _ => (Expr::bin(BinOp::Pow, b.min(Expr::num(ty, 4.0)), a.min(Expr::num(ty, 3.0)).max(Expr::num(ty, -3.0))), false),
                 };
             }
             let op = self.r.of(&[BinOp::Add, BinOp::Sub, BinOp::Mul, BinOp::Min, BinOp::Max, BinOp::Div]);
@@ -114,6 +151,11 @@ impl Exprs<'_, '_, '_> {
             let c = self.r.between(0, 6);
             return Expr::cmp_index(cmp, i, c);
         }
+        if self.r.chance(8) {
+            let v = self.of_type(T::F32, depth, true).0;
+            let zero = Expr::num(T::F32, 0.0);
+            return Expr::un(self.r.of(&[UnOp::IsNan, UnOp::IsInf]), if self.r.chance(50) { v / zero } else { v });
+        }
         let ty = self.r.of(&[T::F32, T::I32, T::I64, T::U8, T::F64, T::F32]);
         let (a, b) = (self.of_type(ty, depth, true).0, self.of_type(ty, depth, true).0);
         Expr::bin(cmp, a, b)
@@ -126,7 +168,16 @@ impl Exprs<'_, '_, '_> {
                 return (Expr::cast(T::I64, ty, Expr::index(i)), true);
             }
             let v = self.r.between(-8, 8) as f64 / if ty.is_float() { 4.0 } else { 1.0 };
-            return (if ty == T::Bool { Expr::bool(v > 0.0) } else if ty.is_float() { Expr::num(ty, v) } else { Expr::int(ty, v as i64) }, true);
+            return (
+                if ty == T::Bool {
+                    Expr::bool(v > 0.0)
+                } else if ty.is_float() {
+                    Expr::num(ty, v)
+                } else {
+                    Expr::int(ty, v as i64)
+                },
+                true,
+            );
         }
         let (b, from, exact) = self.r.of(&usable);
         let v = self.k.load_broadcast(b, self.at);

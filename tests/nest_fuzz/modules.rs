@@ -79,7 +79,13 @@ impl Gen {
     fn size(&mut self) -> Dim {
         if self.r.chance(25) {
             let s = Dim::sym(self.params[self.r.below(2)].0);
-            return if self.r.chance(15) { s * 2 } else if self.r.chance(15) { s + 1 } else { s };
+            return if self.r.chance(15) {
+                s * 2
+            } else if self.r.chance(15) {
+                s + 1
+            } else {
+                s
+            };
         }
         Dim::constant(self.r.of(&[1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9, 12, 13, 16, 17]))
     }
@@ -241,7 +247,11 @@ impl Gen {
             3 => {
                 let n = self.size();
                 let mut dims = from.clone();
-                dims.iter_mut().for_each(|d| if d.as_const() == Some(1) { *d = n });
+                dims.iter_mut().for_each(|d| {
+                    if d.as_const() == Some(1) {
+                        *d = n
+                    }
+                });
                 dims.insert(0, n);
                 if self.r.chance(50) && dims.len() > 4 {
                     return;
@@ -351,7 +361,13 @@ impl Gen {
         let kind = self.r.below(5);
         let exact = self.exact(x) && (kind < 2 || !ty.is_float());
         let arg = kind == 4 && self.exact(x) && inner.len() == 1 && self.eval(inner[0]) > 0;
-        let stored = if arg { T::I64 } else if self.r.chance(80) { self.m.bufs[x].ty } else { ty };
+        let stored = if arg {
+            T::I64
+        } else if self.r.chance(80) {
+            self.m.bufs[x].ty
+        } else {
+            ty
+        };
         let y = self.out(stored, &outer, exact);
         let scale = self.r.chance(30);
         self.m.kernel("reduce", &Origin::default(), |k| {
@@ -497,7 +513,8 @@ impl Gen {
         let group = self.r.of(&[1, 1, 1, 2, 3]);
         let (ci, co) = (self.r.between(1, 5), self.r.of(&[1, 2, 3, 4, 7, 8, 16]));
         let ty = stored.compute();
-        let latest = self.values.last().map(|v| v.buf).filter(|b| self.r.0 & 4 == 0 && self.m.bufs[*b].ty == stored && self.dims(*b).len() == 2 + spatial && self.dims(*b)[1].as_const().is_some_and(|c| c > 0));
+        let latest =
+            self.values.last().map(|v| v.buf).filter(|b| self.r.0 & 4 == 0 && self.m.bufs[*b].ty == stored && self.dims(*b).len() == 2 + spatial && self.dims(*b)[1].as_const().is_some_and(|c| c > 0));
         let (x, ci, group) = match latest {
             Some(b) => (b, self.dims(b)[1].as_const().unwrap_or(1), 1),
             None => {
@@ -593,4 +610,3 @@ impl Gen {
 fn product_sum(ty: T, a: Expr, b: Expr, acc: Expr) -> Expr {
     if ty.is_float() { Expr::fma(a, b, acc) } else { a * b + acc }
 }
-

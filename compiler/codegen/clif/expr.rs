@@ -422,6 +422,11 @@ impl Emit<'_, '_> {
     }
     /// Always as "less than": so x86 sees that a blend of the same operands is its minimum or maximum.
     pub fn float_cmp(&mut self, cc: FloatCC, a: Val, b: Val) -> Val {
+        if cc == FloatCC::UnorderedOrLessThan && a.vec {
+            // aarch64 has no lowering for vectors.
+            let c = self.b.ins().fcmp(FloatCC::LessThanOrEqual, b.v, a.v);
+            return Val { v: self.b.ins().bnot(c), ty: ElemType::Bool, vec: true };
+        }
         let (cc, a, b) = match cc {
             FloatCC::GreaterThan => (FloatCC::LessThan, b, a),
             FloatCC::GreaterThanOrEqual => (FloatCC::LessThanOrEqual, b, a),
@@ -571,7 +576,8 @@ impl Emit<'_, '_> {
                 };
                 let (x, y) = (self.cast(ElemType::F64, a)?, self.cast(ElemType::F64, b)?);
                 let r = self.call_libm(name, &[x.v, y.v]);
-                return self.cast(a.ty, Val { v: r, ty: ElemType::F64, vec: false });
+                let r = self.cast(a.ty, Val { v: r, ty: ElemType::F64, vec: false })?;
+                return Ok(if op == BinOp::Mod { self.floored(r, b) } else { r });
             }
             _ => return self.bug(format!("{op:?} of floats")),
         };

@@ -11,6 +11,7 @@ use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::types::{F32, F32X4, I32, I32X4};
 use cranelift_codegen::ir::{InstBuilder, Value};
+use target_lexicon::Architecture;
 
 /// Functions computed here for f32.
 pub(super) fn has_f32(op: UnOp) -> bool {
@@ -22,10 +23,7 @@ impl Emit<'_, '_> {
         let v = match op {
             UnOp::Neg => self.b.ins().fneg(a.v),
             UnOp::Abs => self.b.ins().fabs(a.v),
-            UnOp::Floor => self.b.ins().floor(a.v),
-            UnOp::Ceil => self.b.ins().ceil(a.v),
-            UnOp::Trunc => self.b.ins().trunc(a.v),
-            UnOp::Round => self.b.ins().nearest(a.v),
+            UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round => return Ok(self.rounded(op, a)),
             UnOp::Sqrt => self.b.ins().sqrt(a.v),
             UnOp::Recip => {
                 let one = self.num(a, 1.0);
@@ -74,6 +72,61 @@ impl Emit<'_, '_> {
         Ok(Val { v, ..a })
     }
     /// A constant of `like`'s type and width.
+    /// Rounds to an integer, as `op` says. x86-64 before SSE 4.1 has no such instruction.
+    fn rounded(&mut self, op: UnOp, a: Val) -> Val {
+        if self.isa.triple().architecture != Architecture::X86_64 || self.isa.isa_flags().iter().any(|f| f.name == "has_sse41" && f.value_string() == "true") {
+            let v = match op {
+                UnOp::Floor => self.b.ins().floor(a.v),
+                UnOp::Ceil => self.b.ins().ceil(a.v),
+                UnOp::Trunc => self.b.ins().trunc(a.v),
+                _ => self.b.ins().nearest(a.v),
+            };
+            return Val { v, ..a };
+        }
+        // From this number on all are integers (or NaN); below, adding it and taking it away rounds to even.
+        let big = self.num(a, if a.ty == ElemType::F64 { 4_503_599_627_370_496.0 } else { 8_388_608.0 });
+        let one = self.num(a, 1.0);
+        let abs = Val { v: self.b.ins().fabs(a.v), ..a };
+        let fraction = self.float_cmp(FloatCC::LessThan, abs, big);
+        let sum = self.op(BinOp::Add, abs, big);
+        let near = self.op(BinOp::Sub, sum, big);
+        let r = match op {
+            UnOp::Round => near,
+            UnOp::Trunc => {
+                let over = self.float_cmp(FloatCC::LessThan, abs, near);
+                let less = self.op(BinOp::Sub, near, one);
+                self.blend(over, less, near)
+            }
+            _ => {
+                let near = self.with_sign(near, a);
+                let (off, step) = if op == UnOp::Floor { (self.float_cmp(FloatCC::LessThan, a, near), BinOp::Sub) } else { (self.float_cmp(FloatCC::LessThan, near, a), BinOp::Add) };
+                let next = self.op(step, near, one);
+                self.blend(off, next, near)
+            }
+        };
+        let r = self.with_sign(r, a);
+        self.blend(fraction, r, a)
+    }
+    /// A remainder with the sign of the dividend -> that with the sign of the divisor.
+    pub fn floored(&mut self, r: Val, divisor: Val) -> Val {
+        let zero = self.num(r, 0.0);
+        let (a, b) = (self.float_cmp(FloatCC::LessThan, r, zero), self.float_cmp(FloatCC::LessThan, divisor, zero));
+        let differ = Val { v: self.b.ins().bxor(a.v, b.v), ..a };
+        let sum = self.op(BinOp::Add, r, divisor);
+        let moved = self.blend(differ, sum, r);
+        let none = self.float_cmp(FloatCC::Equal, r, zero);
+        let signed = self.with_sign(zero, divisor);
+        self.blend(none, signed, moved)
+    }
+    /// |x| with the sign of `of`.
+    fn with_sign(&mut self, x: Val, of: Val) -> Val {
+        let t = self.b.func.dfg.value_type(x.v);
+        let (x_abs, of_abs) = (self.b.ins().fabs(x.v), self.b.ins().fabs(of.v));
+        let [x_abs, of_abs, of_bits] = [x_abs, of_abs, of.v].map(|v| self.bits_as(t.as_int(), v));
+        let sign = self.b.ins().bxor(of_abs, of_bits);
+        let v = self.b.ins().bor(x_abs, sign);
+        Val { v: self.bits_as(t, v), ..x }
+    }
     fn num(&mut self, like: Val, x: f64) -> Val {
         let c = self.constant(Scalar::from_f64(like.ty, x));
         self.widen(c, like.vec)
@@ -139,7 +192,7 @@ impl Emit<'_, '_> {
         };
         let log2e = self.num(x, std::f64::consts::LOG2_E);
         let n = self.op(BinOp::Mul, x, log2e);
-        let n = Val { v: self.b.ins().nearest(n.v), ..n };
+        let n = self.rounded(UnOp::Round, n);
         let (c1, c2) = (self.num(x, -0.693_359_375), self.num(x, 2.121_944_4e-4));
         let r = self.fma(n, c1, x);
         let r = self.fma(n, c2, r);
@@ -266,8 +319,9 @@ impl Emit<'_, '_> {
         let u = self.op(BinOp::Add, x, one);
         let d = self.op(BinOp::Sub, u, one);
         let l = self.log(u);
-        let n = self.op(BinOp::Mul, l, x);
-        let r = self.op(BinOp::Div, n, d);
+        // The quotient first: it is near 1, while a product could overflow.
+        let q = self.op(BinOp::Div, x, d);
+        let r = self.op(BinOp::Mul, l, q);
         let zero = self.num(x, 0.0);
         let exact = self.float_cmp(FloatCC::Equal, d, zero);
         let inf = self.num(x, f64::INFINITY);

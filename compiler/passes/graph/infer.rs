@@ -5,7 +5,7 @@ use crate::graph::{Graph, Model, Value};
 use crate::ops::view::View;
 use crate::ops::{InferCx, Known, Op, Operand};
 use crate::sym::{Answer, Dim, Sym, SymTable};
-use crate::tensor::{TensorType, ValueType};
+use crate::tensor::{ElemType, TensorType, ValueType};
 use cranelift_entity::SecondaryMap;
 use std::collections::BTreeSet;
 
@@ -50,6 +50,11 @@ fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings) -> R
         }
         let r = node.op.infer(&mut cx);
         let outputs = cx.outputs;
+        let elems = operands.iter().flatten().map(|o| &o.ty).chain(outputs.iter().flatten().map(|o| &o.0)).filter_map(|t| t.as_tensor()).map(|t| t.elem);
+        if let Some(t) = elems.into_iter().find(|t| !has_code(*t)) {
+            findings.push(Error::new(codes::OP_FEATURE, format!("{} of element type {t} is not supported yet", node.schema.name)).at(&node.origin));
+            continue;
+        }
         if findings.absorb(r)?.is_none() {
             continue;
         }
@@ -95,6 +100,11 @@ fn declared_shapes(g: &Graph, syms: &SymTable) -> SecondaryMap<Value, Option<Vec
 fn declared_dims(ty: &ValueType, params: &BTreeSet<Sym>, syms: &SymTable) -> Option<Vec<Dim>> {
     let dims: Vec<Dim> = ty.as_tensor()?.dims.iter().map(|d| syms.resolve(*d)).collect();
     dims.iter().all(|d| d.syms().is_subset(params)).then_some(dims)
+}
+
+/// Element types that generated code can load and store so far.
+fn has_code(t: ElemType) -> bool {
+    matches!(t, ElemType::F32 | ElemType::F64 | ElemType::F16 | ElemType::BF16 | ElemType::Bool) || t.is_int() && t.bytes().is_some()
 }
 
 fn clean(ty: ValueType, syms: &SymTable) -> ValueType {

@@ -365,16 +365,15 @@ fn nest(var: Sym, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
 fn stores(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     // The tail with the tile's position put in; `lane` picks one lane, else all of a vector loop.
-    let tail = |m: &Module, i: Dim, v: Dim, l: Dim, lane: Option<Dim>| -> Vec<Stmt> {
+    let tail = |m: &mut Module, i: Dim, v: Dim, l: Dim, lane: Option<Dim>| -> Vec<Stmt> {
         let at = |s: Sym| {
             if s == t.n {
                 return Some(col + v * 4 + l);
             }
             t.m_row.filter(|x| x.0 == s).map(|_| row + i)
         };
-        p.tail
-            .iter()
-            .cloned()
+        lanes::fresh_regs(m, &p.tail)
+            .into_iter()
             .map(|s| {
                 s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| at(s)))).map_exprs(&mut |e| {
                     e.rewrite(&mut |e| match e {
@@ -392,7 +391,7 @@ fn stores(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr: i64, col:
     let i = m.syms.loop_var("r", zero, Dim::constant(mr));
     let v = m.syms.loop_var("v", zero, Dim::constant(nv));
     let l = m.syms.loop_var("l", zero, Dim::constant(4));
-    let vector = |m: &Module, v: Dim| vec![Stmt::For { kind: LoopKind::Vec(4), var: l, lo: zero, hi: Dim::constant(4), body: tail(m, i.into(), v, l.into(), None) }];
+    let vector = |m: &mut Module, v: Dim| vec![Stmt::For { kind: LoopKind::Vec(4), var: l, lo: zero, hi: Dim::constant(4), body: tail(m, i.into(), v, l.into(), None) }];
     let mut body = vec![];
     match cols {
         Cols::Guarded => {

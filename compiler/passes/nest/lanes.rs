@@ -99,11 +99,15 @@ fn along_result(m: &mut Module, nest: &ParNest) -> Option<Vec<Stmt>> {
     if extent.as_const().is_some_and(|c| c < 4) || !suits(m, &nest.body, var) {
         return None;
     }
+    let has_loops = nest.body.iter().any(|s| matches!(s, Stmt::For { .. }));
+    let has_acc = nest.body.iter().any(|s| matches!(s, Stmt::Acc { .. }));
+    // A value that outlives a vector loop becomes an accumulator, and those have lanes of 32-bit numbers only.
+    if (has_loops || has_acc) && nest.body.iter().any(|s| matches!(s, Stmt::Let { value, .. } if !matches!(m.type_of(value), ElemType::F32 | ElemType::I32))) {
+        return None;
+    }
     relayout_constants(m, &mut nest.body, var);
     let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
     let zero = Dim::constant(0);
-    let has_loops = nest.body.iter().any(|s| matches!(s, Stmt::For { .. }));
-    let has_acc = nest.body.iter().any(|s| matches!(s, Stmt::Acc { .. }));
     let mut out = vec![];
     if !has_loops && !has_acc {
         // A plain map: one vector loop.
@@ -124,7 +128,8 @@ fn along_result(m: &mut Module, nest: &ParNest) -> Option<Vec<Stmt>> {
         let step = 4 * u;
         let blocks = extent.floor_div(step);
         let b = m.syms.loop_var("c", zero, blocks);
-        let body = in_lanes(m, &nest.body, var, Dim::sym(b) * step, u);
+        let lasting = lets_to_accs(m, nest.body.clone());
+        let body = in_lanes(m, &lasting, var, Dim::sym(b) * step, u);
         out.push(Stmt::For { kind: LoopKind::Par, var: b, lo: zero, hi: blocks, body });
         if extent.modulo(step).as_const() != Some(0) {
             let (tail, v) = renamed(m, &nest.body, var, blocks * step, extent);
@@ -273,8 +278,10 @@ fn renamed(m: &mut Module, body: &[Stmt], var: Sym, lo: Dim, hi: Dim) -> (Vec<St
     (body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect(), v)
 }
 
-fn fresh_regs(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
+/// A copy of a body with registers, inner loop variables and bound indices of its own: every name has one definition.
+pub(super) fn fresh_regs(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
     let mut map: HashMap<Reg, Reg> = HashMap::new();
+    let mut bound: HashMap<Sym, Sym> = HashMap::new();
     let mut note = |m: &mut Module, r: Reg| {
         let ty = m.regs[r].ty;
         map.entry(r).or_insert_with(|| m.reg(ty));
@@ -284,26 +291,59 @@ fn fresh_regs(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
             note(m, *reg);
         }
     });
-    visit::walk_exprs(body, &mut |e| {
-        if let Expr::Let { reg, .. } = e {
-            note(m, *reg);
+    visit::walk_exprs(body, &mut |e| match e {
+        Expr::Let { reg, .. } => note(m, *reg),
+        Expr::With { sym, extent, .. } => {
+            bound.insert(*sym, m.syms.loop_var("x", Dim::constant(0), *extent));
         }
+        _ => {}
     });
     let get = |r: Reg| *map.get(&r).unwrap_or(&r);
+    let sub = |d: Dim| if bound.is_empty() { d } else { d.subst(&mut |s| bound.get(&s).map(|s| Dim::sym(*s))) };
     rename_loops(m, body.to_vec())
         .into_iter()
         .map(|s| {
-            map_regs(s, &get).map_exprs(&mut |e| {
+            map_regs(s, &get).map_dims(&mut |d| sub(d)).map_exprs(&mut |e| {
                 e.rewrite(&mut |e| match e {
                     Expr::Reg(r) => Expr::Reg(get(r)),
                     Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
                     Expr::Horizontal { op, reg, at } => Expr::Horizontal { op, reg: get(reg), at },
                     Expr::Let { reg, value, body } => Expr::Let { reg: get(reg), value, body },
+                    Expr::With { sym, value, extent, body } => Expr::With { sym: *bound.get(&sym).unwrap_or(&sym), value, extent, body },
                     e => e,
                 })
             })
         })
         .collect()
+}
+
+/// Values that are named before an inner loop and used after it become accumulators: a `vec` loop ends with the straight
+/// statements around it, and only accumulators live on.
+fn lets_to_accs(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
+    if !body.iter().any(|s| matches!(s, Stmt::For { .. } | Stmt::Acc { .. })) {
+        return body;
+    }
+    let mut named: HashMap<Reg, Reg> = HashMap::new();
+    let mut out = vec![];
+    for s in body {
+        let s = s.map_exprs(&mut |e| {
+            e.rewrite(&mut |e| match e {
+                Expr::Reg(r) if named.contains_key(&r) => Expr::acc(named[&r]),
+                e => e,
+            })
+        });
+        match s {
+            Stmt::Let { reg, value } => {
+                let ty = m.regs[reg].ty;
+                let acc = m.reg(ty);
+                named.insert(reg, acc);
+                out.push(Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: Expr::num(ty, 0.0) });
+                out.push(Stmt::Set { reg: acc, at: vec![], value });
+            }
+            s => out.push(s),
+        }
+    }
+    out
 }
 
 fn map_regs(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
