@@ -43,6 +43,7 @@ impl Loaded {
         let bug = |e: cranelift_module::ModuleError| Failure::bug("jit", e.to_string());
         let isa = target.isa(true, false)?;
         let mut builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
+        builder.symbol("acosh", acosh as *const u8);
         for (name, f) in LIBM1 {
             builder.symbol(*name, *f as *const u8);
         }
@@ -120,7 +121,11 @@ fn bytes_mut(v: &mut [Chunk]) -> &mut [u8] {
 macro_rules! libm {
     ($($name:ident),*) => { &[$((stringify!($name), { extern "C" fn f(x: f64) -> f64 { libm::$name(x) } f as extern "C" fn(f64) -> f64 })),*] };
 }
-const LIBM1: &[(&str, extern "C" fn(f64) -> f64)] = libm!(exp, log, erf, tanh, expm1, log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, asinh, acosh, atanh);
+const LIBM1: &[(&str, extern "C" fn(f64) -> f64)] = libm!(exp, log, erf, tanh, expm1, log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, asinh, atanh);
+/// libm leaves values below 1 undefined.
+extern "C" fn acosh(x: f64) -> f64 {
+    if x < 1.0 { f64::NAN } else { libm::acosh(x) }
+}
 extern "C" fn pow(x: f64, y: f64) -> f64 {
     libm::pow(x, y)
 }

@@ -43,6 +43,14 @@ grow (float[1, 4, H, W] x) => (float[1, 1, A, B] y)
 }
 """
 
+OUTER = """<ir_version: 8, opset_import: ["" : 17]>
+outer (float[N, 1, 8] x, float[1, M, 8] y) => (float[N, M] z)
+{
+  s = Add (x, y)
+  z = ReduceMax <axes = [2], keepdims = 0> (s)
+}
+"""
+
 DIVIDE = """<ir_version: 8, opset_import: ["" : 17]>
 divide (int32[N] a, int32[N] b) => (int32[N] y)
 {
@@ -94,6 +102,9 @@ def statuses():
     assert call(n=-1) == 3
     assert call(n=1 << 40) == 3
     assert call(n=0, inputs=[None], outputs=[None]) == 0, "an empty tensor needs no memory"
+    outer = build("outer", OUTER)
+    assert outer.info.workspace_for((ct.c_int64 * 2)(1 << 20, 1 << 20), size) == 0
+    assert outer.info.workspace_for((ct.c_int64 * 2)((1 << 31) - 1, (1 << 31) - 1), size) == 3, "a size beyond 63 bits"
     if size.value:
         assert call(ws=None) == 1
         assert call(ws=ws.ctypes.data + 4) == 2

@@ -1231,6 +1231,8 @@ fn function(op: UnOp, x: f64) -> f64 {
         UnOp::Sinh => libm::sinh(x),
         UnOp::Cosh => libm::cosh(x),
         UnOp::Asinh => libm::asinh(x),
+        // libm leaves the rest undefined.
+        UnOp::Acosh if x < 1.0 => f64::NAN,
         UnOp::Acosh => libm::acosh(x),
         UnOp::Atanh => libm::atanh(x),
         UnOp::Expm1 => libm::expm1(x),

@@ -33,6 +33,13 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result
         );
     }
     let mut sets = findings.absorb(opsets(&m.opset_import, &origin))?.unwrap_or_default();
+    for (d, v) in &sets {
+        if let Some(newest) = ops::schema::newest(d).filter(|n| v > n) {
+            let shown = if d.is_empty() { "ai.onnx" } else { d };
+            let e = Error::new(codes::OPSET_IMPORT, format!("version {v} of operator set {shown} is not known")).at(&origin);
+            findings.push(e.found_expected(v.to_string(), format!("1 to {newest}")).help("update onnxc, or convert the model with onnx.version_converter"));
+        }
+    }
     if m.opset_import.is_empty() {
         if ir >= 3 {
             findings.push(Error::new(codes::OPSET_IMPORT, "the model imports no operator set").at(&origin).found_expected("no opset_import", "one for every domain that its nodes use"));
@@ -179,7 +186,10 @@ impl Import {
             return Ok(());
         }
         let top = self.frames.len() == 1;
-        if self.frame().names.contains_key(&name) {
+        if let Some(v) = self.frame().names.get(&name).copied() {
+            if matches!(self.frame().graph.values[v].def, Def::Input(_)) {
+                self.fault(&at, "the input is declared twice");
+            }
             return Ok(());
         }
         let ty = match &i.r#type {

@@ -110,6 +110,11 @@ pub fn versions(domain: &str, name: &str) -> &'static [Schema] {
     TABLE.get(domain).and_then(|d| d.get(name)).map_or(&[], |v| v.as_slice())
 }
 
+/// The newest version of an operator set that is known; `None` for domains that are not in the table.
+pub fn newest(domain: &str) -> Option<i64> {
+    TABLE.get(domain)?.values().flatten().map(|s| s.since).max()
+}
+
 /// Every operator of a domain, sorted.
 pub fn operators(domain: &str) -> Vec<&'static str> {
     let mut v: Vec<&str> = TABLE.get(domain).into_iter().flat_map(|d| d.keys().copied()).collect();

@@ -218,6 +218,18 @@ impl Entry<'_> {
                 e.require(c, *status);
             }
         }
+        // Sizes that would overflow: an estimate from above in floating point stays below 2^62.
+        let i = self.interface;
+        let bytes = |t: &crate::codegen::interface::Tensor| Dim::product(t.dims.iter().copied()) * i64::from(t.ty.bits());
+        for d in i.inputs.iter().chain(&i.outputs).map(bytes).chain([i.workspace]) {
+            if self.m.syms.range(d).hi.is_some_and(|h| h < 1 << 62) {
+                continue;
+            }
+            let v = e.magnitude(d)?;
+            let limit = e.b.ins().f64const((1i64 << 62) as f64);
+            let ok = e.b.ins().fcmp(cranelift_codegen::ir::condcodes::FloatCC::LessThan, v, limit);
+            e.require(ok, Status::Dim);
+        }
         Ok(())
     }
     /// `call(inputs, outputs, dims, out_dims, weights, workspace, exec)`.

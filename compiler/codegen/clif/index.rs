@@ -81,6 +81,41 @@ impl Emit<'_, '_> {
             s.dims.insert(d, v);
         }
     }
+    /// An upper bound of a dim's magnitude, in f64, for sizes that may not fit an i64.
+    pub fn magnitude(&mut self, d: Dim) -> Result<Value> {
+        use cranelift_codegen::ir::types::F64;
+        let View::Sum { terms, constant } = d.view() else {
+            let Some(c) = d.as_const() else { return self.bug("a size overflows") };
+            return Ok(self.b.ins().f64const((c as f64).abs()));
+        };
+        let mut sum = self.b.ins().f64const((constant as f64).abs());
+        for (c, atoms) in terms {
+            let mut p = self.b.ins().f64const((*c as f64).abs());
+            for a in atoms {
+                let m = match a {
+                    Atom::Sym(_) => {
+                        let v = self.atom(a)?;
+                        let v = self.b.ins().fcvt_from_sint(F64, v);
+                        self.b.ins().fabs(v)
+                    }
+                    // Divisors are at least 1.
+                    Atom::FloorDiv(x, _) => self.magnitude(*x)?,
+                    Atom::Mod(_, y) => self.magnitude(*y)?,
+                    Atom::Min(v) | Atom::Max(v) => {
+                        let mut most = self.b.ins().f64const(0.0);
+                        for x in v {
+                            let x = self.magnitude(*x)?;
+                            most = self.b.ins().fmax(most, x);
+                        }
+                        most
+                    }
+                };
+                p = self.b.ins().fmul(p, m);
+            }
+            sum = self.b.ins().fadd(sum, p);
+        }
+        Ok(sum)
+    }
     /// v * c.
     pub fn times(&mut self, v: Value, c: i64) -> Value {
         match c {

@@ -15,7 +15,12 @@ pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
         if let Some(ValueType::Tensor(t)) = &mut model.graph.values[v].ty {
             t.dims.iter_mut().for_each(|d| *d = model.syms.resolve(*d));
         }
+        let d = &model.graph.values[v];
+        if let Some(e) = d.ty.as_ref().and_then(|t| too_large(&d.name, t, &model.syms)) {
+            findings.push(e.at(&model.origin));
+        }
     }
+    findings.check()?;
     infer_graph(&mut model.graph, &mut model.syms, findings)?;
     findings.check()
 }
@@ -61,6 +66,10 @@ fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings) -> R
         for (v, r) in node.outputs.clone().into_iter().zip(outputs) {
             let (Some(v), Some((ty, known))) = (v, r) else { continue };
             let ty = clean(ty, syms);
+            if let Some(e) = too_large(&g.values[v].name, &ty, syms) {
+                findings.push(e.at(&g.nodes[n].origin));
+                continue;
+            }
             let d = &mut g.values[v];
             if let Some(e) = contradiction(&ty, d.declared.as_ref(), syms) {
                 findings.push(
@@ -105,6 +114,17 @@ fn declared_dims(ty: &ValueType, params: &BTreeSet<Sym>, syms: &SymTable) -> Opt
 /// Element types that generated code can load and store so far.
 fn has_code(t: ElemType) -> bool {
     matches!(t, ElemType::F32 | ElemType::F64 | ElemType::F16 | ElemType::BF16 | ElemType::Bool) || t.is_int() && t.bytes().is_some()
+}
+
+/// Sizes in bits must fit 63 bits: positions are computed in them.
+fn too_large(name: &str, ty: &ValueType, syms: &SymTable) -> Option<Error> {
+    let t = ty.as_tensor()?;
+    let bits = t.count() * i64::from(t.elem.bits());
+    if !bits.is_overflow() && t.dims.iter().all(|d| !d.is_overflow()) {
+        return None;
+    }
+    let e = Error::new(codes::DIM_OVERFLOW, format!("\"{name}\" is too large")).found_expected(ty.display(syms), "fewer than 2^63 bits");
+    Some(e.help("bound or fix the dimensions: --dim 'N<=...' or --dim N=..."))
 }
 
 fn clean(ty: ValueType, syms: &SymTable) -> ValueType {
