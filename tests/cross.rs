@@ -7,10 +7,14 @@
 
 #[path = "nest_fuzz/check.rs"]
 mod check;
+#[path = "nest_fuzz/contractions.rs"]
+mod contractions;
 #[path = "nest_fuzz/exprs.rs"]
 mod exprs;
 #[path = "nest_fuzz/modules.rs"]
 mod modules;
+#[path = "nest_fuzz/operations.rs"]
+mod operations;
 
 use check::{compare, interface};
 use modules::{Gen, generate};
@@ -133,6 +137,8 @@ struct Case {
     data: Vec<Vec<u8>>,
     want: Outcome,
     tolerance: f64,
+    /// Operations on special values have a comparison of their own.
+    table: Option<operations::Table>,
 }
 
 impl Case {
@@ -153,7 +159,7 @@ fn text_case(name: &str, text: &str) -> Case {
     let size = |b| module.bufs[b].dims.iter().map(|d| d.eval(&|s| dims.iter().find(|p| p.0 == s).map(|p| p.1)).expect("a size")).product::<i64>() as usize;
     let data = module.inputs.iter().map(|b| modules::data(size(*b) as u64 + 1, module.bufs[*b].ty, size(*b))).collect();
     let want = Outcome { outputs: module.outputs.iter().map(|b| vec![0; size(*b) * module.bufs[*b].ty.bytes().unwrap_or(1) as usize]).collect(), dims: vec![] };
-    let mut c = Case { module, dims, data, want, tolerance: 1e-4 };
+    let mut c = Case { module, dims, data, want, tolerance: 1e-4, table: None };
     c.want.dims = c.module.outputs.iter().map(|_| vec![]).collect();
     let mut host = c.module.clone();
     pipeline::finish(&mut host, &Target::host().expect("this machine"), OptLevel::O2).expect("passes");
@@ -170,7 +176,14 @@ fn random_case(seed: u64) -> Case {
     let Gen { m: module, params: dims, data, coarse, .. } = generate(seed, 1 + seed as usize % 6);
     let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
     let want = interp::run(&module, &dims, &inputs).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", print(&module)));
-    Case { want, module, dims, data, tolerance: if coarse { 5e-2 } else { 1e-4 } }
+    Case { want, module, dims, data, tolerance: if coarse { 5e-2 } else { 1e-4 }, table: None }
+}
+
+/// Operations on special values.
+fn table_case(t: operations::Table) -> Case {
+    let inputs: Vec<&[u8]> = t.data.iter().map(Vec::as_slice).collect();
+    let want = interp::run(&t.m, &[], &inputs).unwrap_or_else(|e| panic!("{e}\n{}", print(&t.m)));
+    Case { module: t.m.clone(), dims: vec![], data: t.data.clone(), want, tolerance: 0.0, table: Some(t) }
 }
 
 /// The object of a module for a target.
@@ -291,6 +304,7 @@ fn seeds() -> std::ops::Range<u64> {
 
 fn on_machines(architecture: &str) {
     let mut cases: Vec<(String, Case)> = MODELS.iter().map(|(n, t)| ((*n).to_owned(), text_case(n, t))).collect();
+    cases.extend(operations::tables().into_iter().enumerate().map(|(i, t)| (format!("table{i}"), table_case(t))));
     cases.extend(seeds().map(|s| (format!("seed{s}"), random_case(s))));
     for (i, m) in MACHINES.iter().enumerate().filter(|(_, m)| m.triple.starts_with(architecture)) {
         let t = target(m.triple, Some(m.cpu));
@@ -359,15 +373,21 @@ fn run(m: &Machine, dir: &Path, objects: &[(&str, &Case, Vec<u8>)]) -> String {
             outputs.push(a.to_vec());
             bytes = b;
         }
-        let verdict = match status {
-            [0, 0, 0, 0] => compare(&c.module, &c.want, &Outcome { outputs, dims: c.want.dims.clone() }, c.tolerance),
-            [100, ..] => Err("it wrote behind an output".into()),
-            [101, ..] => Err("tasks in another order give other bits".into()),
-            [s, ..] => Err(format!("status {s}")),
+        let got = Outcome { outputs, dims: c.want.dims.clone() };
+        let verdict = match (status, &c.table) {
+            ([0, 0, 0, 0], Some(t)) => match operations::differences(t, &c.want, &got) {
+                d if d.is_empty() => Ok(()),
+                d => Err(d.join("\n")),
+            },
+            ([0, 0, 0, 0], _) => compare(&c.module, &c.want, &got, c.tolerance),
+            ([100, ..], _) => Err("it wrote behind an output".into()),
+            ([101, ..], _) => Err("tasks in another order give other bits".into()),
+            ([s, ..], _) => Err(format!("status {s}")),
             _ => Ok(()),
         };
         if let Err(e) = verdict {
-            writeln!(wrong, "{name}: {e}\n{}", print(&c.module)).expect("a string");
+            let module = if c.table.is_none() { print(&c.module) } else { String::new() };
+            writeln!(wrong, "{name}: {e}\n{module}").expect("a string");
         }
     }
     wrong

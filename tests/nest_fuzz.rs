@@ -11,10 +11,14 @@
 
 #[path = "nest_fuzz/check.rs"]
 mod check;
+#[path = "nest_fuzz/contractions.rs"]
+mod contractions;
 #[path = "nest_fuzz/exprs.rs"]
 mod exprs;
 #[path = "nest_fuzz/modules.rs"]
 mod modules;
+#[path = "nest_fuzz/operations.rs"]
+mod operations;
 
 use check::{compare, interface};
 use modules::{Gen, generate};
@@ -36,7 +40,7 @@ const GUARD: usize = 64;
 /// Steps of the longest module.
 const STEPS: usize = 6;
 /// Seeds without an environment variable.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 600;
 const LEVELS: [OptLevel; 3] = [OptLevel::O0, OptLevel::O1, OptLevel::O2];
 
 // ---- One module ----
@@ -161,6 +165,26 @@ fn the_interpreter_refuses_wrong_input() {
     let outside: Vec<(Sym, i64)> = g.params.iter().map(|(s, _)| (*s, 65)).collect();
     let inputs: Vec<&[u8]> = g.data.iter().map(Vec::as_slice).collect();
     assert_eq!(interp::run(&g.m, &outside, &inputs), Err(Stop::Status(onnxc::nest::Status::Dim)));
+}
+
+/// Every operation on the values where they go wrong, in vectors and one by one.
+#[test]
+fn operations_agree_on_special_values() {
+    let host = Target::host().expect("this machine");
+    let mut wrong = vec![];
+    for t in operations::tables() {
+        let inputs: Vec<&[u8]> = t.data.iter().map(Vec::as_slice).collect();
+        let want = interp::run(&t.m, &[], &inputs).expect("the table runs");
+        for level in LEVELS {
+            let mut done = t.m.clone();
+            pipeline::finish(&mut done, &host, level).expect("passes");
+            match guarded(|| native(&done, &[], &inputs, &want)) {
+                Ok(got) => wrong.extend(operations::differences(&t, &want, &got).into_iter().map(|d| format!("{level:?}: {d}"))),
+                Err(e) => wrong.push(format!("{level:?}: {e}\n{}", print(&t.m))),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

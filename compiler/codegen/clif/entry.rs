@@ -13,7 +13,6 @@ use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{AbiParam, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, Signature, StackSlotData, StackSlotKind, UserExternalName, UserFuncName, Value};
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
-use std::collections::HashMap;
 
 /// Name space of the module's own functions in `UserExternalName`: kernels by number, then these.
 pub const LOCAL_NAMESPACE: u32 = 0;
@@ -90,30 +89,8 @@ impl Entry<'_> {
         let sig = signature_of(self.isa, self.interface, number);
         let mut func = Function::with_name_signature(UserFuncName::user(LOCAL_NAMESPACE, number), sig);
         let mut fcx = FunctionBuilderContext::new();
-        let mut b = FunctionBuilder::new(&mut func, &mut fcx);
-        let entry = b.create_block();
-        b.append_block_params_for_function_params(entry);
-        b.switch_to_block(entry);
-        let p = b.block_params(entry).to_vec();
-        let zero = p[0];
-        let mut e = Emit {
-            m: self.m,
-            frame_plan: self.frame,
-            weights: self.weights,
-            isa: self.isa,
-            b,
-            frame: zero,
-            scopes: vec![Scope::default()],
-            regs: HashMap::new(),
-            vars: HashMap::new(),
-            unrolled: HashMap::new(),
-            lanes: None,
-            words: HashMap::new(),
-            fails: HashMap::new(),
-            libm: Libm::default(),
-            libm_refs: HashMap::new(),
-            tile: false,
-        };
+        let b = FunctionBuilder::new(&mut func, &mut fcx);
+        let (mut e, p) = Emit::start(self.m, self.frame, self.weights, self.isa, b);
         match number {
             CALL => self.call(&mut e, &p)?,
             TASK => self.task(&mut e, &p),

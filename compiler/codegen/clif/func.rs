@@ -92,30 +92,8 @@ pub fn signature(isa: &dyn TargetIsa) -> Signature {
 pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, isa: &dyn TargetIsa) -> Result<KernelCode> {
     let mut func = Function::with_name_signature(UserFuncName::user(0, k.as_u32()), signature(isa));
     let mut fcx = FunctionBuilderContext::new();
-    let mut b = FunctionBuilder::new(&mut func, &mut fcx);
-    let entry = b.create_block();
-    b.append_block_params_for_function_params(entry);
-    b.switch_to_block(entry);
-    b.seal_block(entry);
-    let p = b.block_params(entry).to_vec();
-    let mut e = Emit {
-        m,
-        frame_plan,
-        weights,
-        isa,
-        b,
-        frame: p[0],
-        scopes: vec![Scope::default()],
-        regs: HashMap::new(),
-        vars: HashMap::new(),
-        unrolled: HashMap::new(),
-        lanes: None,
-        words: HashMap::new(),
-        fails: HashMap::new(),
-        libm: Libm::default(),
-        libm_refs: HashMap::new(),
-        tile: false,
-    };
+    let b = FunctionBuilder::new(&mut func, &mut fcx);
+    let (mut e, p) = Emit::start(m, frame_plan, weights, isa, b);
     e.load_words(&m.kernels[k].body)?;
     match m.kernels[k].body.as_slice() {
         [Stmt::For { kind: LoopKind::Par, var, body, .. }] => e.counted(*var, p[1], p[2], 1, body)?,
@@ -128,6 +106,36 @@ pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, isa: 
     e.b.seal_all_blocks();
     e.b.finalize(isa.frontend_config());
     Ok(KernelCode { func, libm, tile })
+}
+
+impl<'a, 'b> Emit<'a, 'b> {
+    /// Opens a function; its parameters, of which the first is the frame.
+    pub fn start(m: &'a Module, frame_plan: &'a Frame, weights: &'a Layout, isa: &'a dyn TargetIsa, mut b: FunctionBuilder<'b>) -> (Self, Vec<Value>) {
+        let entry = b.create_block();
+        b.append_block_params_for_function_params(entry);
+        b.switch_to_block(entry);
+        let params = b.block_params(entry).to_vec();
+        let frame = params[0];
+        let e = Emit {
+            m,
+            frame_plan,
+            weights,
+            isa,
+            b,
+            frame,
+            scopes: vec![Scope::default()],
+            regs: HashMap::new(),
+            vars: HashMap::new(),
+            unrolled: HashMap::new(),
+            lanes: None,
+            words: HashMap::new(),
+            fails: HashMap::new(),
+            libm: Libm::default(),
+            libm_refs: HashMap::new(),
+            tile: false,
+        };
+        (e, params)
+    }
 }
 
 impl Emit<'_, '_> {

@@ -8,7 +8,7 @@
 //! get smaller tiles, rest columns zero-padded panels and guarded stores.
 
 use super::lanes;
-use super::shape::{peel, relocate, wrap};
+use super::shape::{fresh_regs, peel, relocate, wrap};
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
@@ -258,6 +258,11 @@ fn emit(m: &mut Module, p: &Parts, t: &Tile, mr: i64, rows: &[(Sym, Dim)]) -> Ve
     // All rows of one panel.
     let column = |m: &mut Module, cols: Cols| -> Vec<Stmt> {
         let Some((_, extent)) = t.m_row else { return block(m, p, t, zero, 1, panel.into(), cols) };
+        // Narrow panels get more rows: as many independent accumulators.
+        let mr = match cols {
+            Cols::Some(r) if mr > 1 => (mr * i64::from(t.nv) / ((r + 3) / 4)).clamp(mr, 8.max(mr)),
+            _ => mr,
+        };
         let mut out = vec![];
         let blocks = extent.floor_div(mr);
         if blocks.as_const() != Some(0) {
@@ -265,13 +270,22 @@ fn emit(m: &mut Module, p: &Parts, t: &Tile, mr: i64, rows: &[(Sym, Dim)]) -> Ve
             let body = block(m, p, t, Dim::sym(v) * mr, mr, panel.into(), cols);
             out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body });
         }
-        match extent.modulo(mr).as_const() {
+        let left = extent.modulo(mr);
+        match left.as_const() {
             Some(0) => {}
             Some(r) => out.extend(block(m, p, t, blocks * mr, r, panel.into(), cols)),
             None => {
-                let v = m.syms.loop_var("m", blocks * mr, extent);
-                let body = block(m, p, t, v.into(), 1, panel.into(), cols);
-                out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: blocks * mr, hi: extent, body });
+                // The binary digits of what is left, each with a tile of its own.
+                let mut n = 1;
+                while 2 * n < mr {
+                    n *= 2;
+                }
+                while n > 0 {
+                    let row = m.syms.simplify(blocks * mr + left.floor_div(2 * n) * (2 * n));
+                    let then = block(m, p, t, row, n, panel.into(), cols);
+                    out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Ne, left.floor_div(n).modulo(2), 0), then, els: vec![] });
+                    n /= 2;
+                }
             }
         }
         out
@@ -372,7 +386,7 @@ fn stores(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr: i64, col:
             }
             t.m_row.filter(|x| x.0 == s).map(|_| row + i)
         };
-        lanes::fresh_regs(m, &p.tail)
+        fresh_regs(m, &p.tail)
             .into_iter()
             .map(|s| {
                 s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| at(s)))).map_exprs(&mut |e| {

@@ -1,7 +1,7 @@
 //! Vectors for everything but contractions: maps, pooling, depthwise convolutions along the contiguous dimension of the
 //! result; rows (softmax, normalization, reductions) along the contiguous dimension of what they read.
 
-use super::shape::{ParNest, peel, wrap};
+use super::shape::{ParNest, fresh_regs, loop_like, peel, wrap};
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::{ConstData, ElemType, consts::Remap};
@@ -99,15 +99,11 @@ fn along_result(m: &mut Module, nest: &ParNest) -> Option<Vec<Stmt>> {
     if extent.as_const().is_some_and(|c| c < 4) || !suits(m, &nest.body, var) {
         return None;
     }
-    let has_loops = nest.body.iter().any(|s| matches!(s, Stmt::For { .. }));
-    let has_acc = nest.body.iter().any(|s| matches!(s, Stmt::Acc { .. }));
-    // A value that outlives a vector loop becomes an accumulator, and those have lanes of 32-bit numbers only.
-    if (has_loops || has_acc) && nest.body.iter().any(|s| matches!(s, Stmt::Let { value, .. } if !matches!(m.type_of(value), ElemType::F32 | ElemType::I32))) {
-        return None;
-    }
     relayout_constants(m, &mut nest.body, var);
     let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
     let zero = Dim::constant(0);
+    let has_loops = nest.body.iter().any(|s| matches!(s, Stmt::For { .. }));
+    let has_acc = nest.body.iter().any(|s| matches!(s, Stmt::Acc { .. }));
     let mut out = vec![];
     if !has_loops && !has_acc {
         // A plain map: one vector loop.
@@ -128,8 +124,8 @@ fn along_result(m: &mut Module, nest: &ParNest) -> Option<Vec<Stmt>> {
         let step = 4 * u;
         let blocks = extent.floor_div(step);
         let b = m.syms.loop_var("c", zero, blocks);
-        let lasting = lets_to_accs(m, nest.body.clone());
-        let body = in_lanes(m, &lasting, var, Dim::sym(b) * step, u);
+        let body = lets_as_accs(m, nest.body.clone());
+        let body = in_lanes(m, &body, var, Dim::sym(b) * step, u);
         out.push(Stmt::For { kind: LoopKind::Par, var: b, lo: zero, hi: blocks, body });
         if extent.modulo(step).as_const() != Some(0) {
             let (tail, v) = renamed(m, &nest.body, var, blocks * step, extent);
@@ -265,12 +261,6 @@ fn relayout_constants(m: &mut Module, body: &mut Vec<Stmt>, var: Sym) {
         .collect();
 }
 
-/// A new variable with the name of another.
-fn loop_like(m: &mut Module, var: Sym, lo: Dim, hi: Dim) -> Sym {
-    let name = m.syms.name(var).to_owned();
-    m.syms.loop_var(&name, lo, hi)
-}
-
 /// A copy of a body with registers of its own and another variable.
 fn renamed(m: &mut Module, body: &[Stmt], var: Sym, lo: Dim, hi: Dim) -> (Vec<Stmt>, Sym) {
     let v = loop_like(m, var, lo, hi);
@@ -278,99 +268,38 @@ fn renamed(m: &mut Module, body: &[Stmt], var: Sym, lo: Dim, hi: Dim) -> (Vec<St
     (body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect(), v)
 }
 
-/// A copy of a body with registers, inner loop variables and bound indices of its own: every name has one definition.
-pub(super) fn fresh_regs(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
+/// Values that live on beside loops or accumulators become accumulators: in lanes, every run of straight statements is a vector loop of
+/// its own, and only accumulators reach from one into the next.
+fn lets_as_accs(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let mut map: HashMap<Reg, Reg> = HashMap::new();
-    let mut bound: HashMap<Sym, Sym> = HashMap::new();
-    let mut note = |m: &mut Module, r: Reg| {
-        let ty = m.regs[r].ty;
-        map.entry(r).or_insert_with(|| m.reg(ty));
-    };
-    visit::walk(body, &mut |s| {
-        if let Stmt::Let { reg, .. } | Stmt::Acc { reg, .. } = s {
-            note(m, *reg);
-        }
-    });
-    visit::walk_exprs(body, &mut |e| match e {
-        Expr::Let { reg, .. } => note(m, *reg),
-        Expr::With { sym, extent, .. } => {
-            bound.insert(*sym, m.syms.loop_var("x", Dim::constant(0), *extent));
-        }
-        _ => {}
-    });
-    let get = |r: Reg| *map.get(&r).unwrap_or(&r);
-    let sub = |d: Dim| if bound.is_empty() { d } else { d.subst(&mut |s| bound.get(&s).map(|s| Dim::sym(*s))) };
-    rename_loops(m, body.to_vec())
-        .into_iter()
-        .map(|s| {
-            map_regs(s, &get).map_dims(&mut |d| sub(d)).map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Reg(r) => Expr::Reg(get(r)),
-                    Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
-                    Expr::Horizontal { op, reg, at } => Expr::Horizontal { op, reg: get(reg), at },
-                    Expr::Let { reg, value, body } => Expr::Let { reg: get(reg), value, body },
-                    Expr::With { sym, value, extent, body } => Expr::With { sym: *bound.get(&sym).unwrap_or(&sym), value, extent, body },
-                    e => e,
-                })
-            })
-        })
-        .collect()
-}
-
-/// Values that are named before an inner loop and used after it become accumulators: a `vec` loop ends with the straight
-/// statements around it, and only accumulators live on.
-fn lets_to_accs(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
-    if !body.iter().any(|s| matches!(s, Stmt::For { .. } | Stmt::Acc { .. })) {
+    let body = convert_lets(m, body, &mut map);
+    if map.is_empty() {
         return body;
     }
-    let mut named: HashMap<Reg, Reg> = HashMap::new();
+    let value = |e: Expr| match e {
+        Expr::Reg(r) if map.contains_key(&r) => Expr::acc(map[&r]),
+        e => e,
+    };
+    body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| value(e)))).collect()
+}
+
+fn convert_lets(m: &mut Module, body: Vec<Stmt>, map: &mut HashMap<Reg, Reg>) -> Vec<Stmt> {
+    let split = body.iter().any(|s| matches!(s, Stmt::For { .. } | Stmt::Acc { .. }));
     let mut out = vec![];
     for s in body {
-        let s = s.map_exprs(&mut |e| {
-            e.rewrite(&mut |e| match e {
-                Expr::Reg(r) if named.contains_key(&r) => Expr::acc(named[&r]),
-                e => e,
-            })
-        });
         match s {
-            Stmt::Let { reg, value } => {
+            Stmt::Let { reg, value } if split && matches!(m.regs[reg].ty, ElemType::F32 | ElemType::I32 | ElemType::U32) => {
                 let ty = m.regs[reg].ty;
                 let acc = m.reg(ty);
-                named.insert(reg, acc);
+                map.insert(reg, acc);
                 out.push(Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: Expr::num(ty, 0.0) });
                 out.push(Stmt::Set { reg: acc, at: vec![], value });
             }
+            Stmt::For { kind, var, lo, hi, body } => out.push(Stmt::For { kind, var, lo, hi, body: convert_lets(m, body, map) }),
             s => out.push(s),
         }
     }
     out
-}
-
-fn map_regs(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
-    let list = |v: Vec<Stmt>| v.into_iter().map(|s| map_regs(s, get)).collect::<Vec<_>>();
-    match s {
-        Stmt::Let { reg, value } => Stmt::Let { reg: get(reg), value },
-        Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg: get(reg), lanes, shape, init },
-        Stmt::Set { reg, at, value } => Stmt::Set { reg: get(reg), at, value },
-        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
-        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
-        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
-        s => s,
-    }
-}
-
-/// Inner loops get variables of their own: every symbol has one definition.
-fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
-    body.into_iter()
-        .map(|s| match s {
-            Stmt::For { kind, var, lo, hi, body } => {
-                let v = loop_like(m, var, lo, hi);
-                let body = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
-                Stmt::For { kind, var: v, lo, hi, body: rename_loops(m, body) }
-            }
-            s => s,
-        })
-        .collect()
 }
 
 /// The body for `4 * u` neighbouring values of `var` from `base` on: accumulators get lanes, straight statements a

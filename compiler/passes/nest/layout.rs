@@ -87,7 +87,8 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
     let moves = |d: &Dim| nest.loops.iter().any(|l| d.contains(l.0));
     // A window slides: a spatial subscript has both a loop and a reduction variable. Or all spatial dims are reduced.
     let window = |at: &[Dim]| at.len() >= 3 && at[2..].iter().any(|d| reduces(d) && moves(d));
-    let global = |at: &[Dim]| at.len() >= 3 && !reduces(&at[1]) && !reduces(&at[0]) && at[2..].iter().all(|d| reduces(d) && !moves(d) || d.as_const() == Some(0));
+    // (In three dimensions that is a normalized row: there the last one stays innermost.)
+    let global = |at: &[Dim]| at.len() >= 4 && !reduces(&at[1]) && !reduces(&at[0]) && at[2..].iter().all(|d| reduces(d) && !moves(d) || d.as_const() == Some(0));
     // 1x1: the channel is reduced, the rest only moves.
     let pointwise = |at: &[Dim]| at.len() >= 3 && reduces(&at[1]) && !moves(&at[1]) && at[2..].iter().all(|d| !reduces(d));
     let single = contract::operands(body);

@@ -194,3 +194,77 @@ pub fn instance(m: &mut Module, e: &Expr, f: &dyn Fn(Sym) -> Option<Dim>) -> Exp
 pub fn is_temp(m: &Module, b: Buf) -> bool {
     matches!(m.bufs[b].place, Place::Temp)
 }
+
+/// A new variable with the name of another.
+pub fn loop_like(m: &mut Module, var: Sym, lo: Dim, hi: Dim) -> Sym {
+    let name = m.syms.name(var).to_owned();
+    m.syms.loop_var(&name, lo, hi)
+}
+
+/// A copy with registers, loop variables and bound indices of its own: each has one definition.
+pub fn fresh_regs(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
+    let mut map: HashMap<Reg, Reg> = HashMap::new();
+    let mut bound: HashMap<Sym, Sym> = HashMap::new();
+    let mut note = |m: &mut Module, r: Reg| {
+        let ty = m.regs[r].ty;
+        map.entry(r).or_insert_with(|| m.reg(ty));
+    };
+    visit::walk(body, &mut |s| {
+        if let Stmt::Let { reg, .. } | Stmt::Acc { reg, .. } = s {
+            note(m, *reg);
+        }
+    });
+    visit::walk_exprs(body, &mut |e| match e {
+        Expr::Let { reg, .. } => note(m, *reg),
+        Expr::With { sym, extent, .. } => {
+            let new = loop_like(m, *sym, Dim::constant(0), *extent);
+            bound.insert(*sym, new);
+        }
+        _ => {}
+    });
+    let get = |r: Reg| *map.get(&r).unwrap_or(&r);
+    rename_loops(m, body.to_vec())
+        .into_iter()
+        .map(|s| {
+            map_regs(s, &get).map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match e {
+                    Expr::Reg(r) => Expr::Reg(get(r)),
+                    Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
+                    Expr::Horizontal { op, reg, at } => Expr::Horizontal { op, reg: get(reg), at },
+                    Expr::Let { reg, value, body } => Expr::Let { reg: get(reg), value, body },
+                    Expr::With { sym, value, extent, body } => Expr::With { sym: *bound.get(&sym).unwrap_or(&sym), value, extent, body },
+                    e => e,
+                })
+            })
+        })
+        .map(|s| if bound.is_empty() { s } else { s.map_dims(&mut |d| d.subst(&mut |s| bound.get(&s).map(|s| Dim::sym(*s)))) })
+        .collect()
+}
+
+/// A statement with other registers in what it defines and sets.
+fn map_regs(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
+    let list = |v: Vec<Stmt>| v.into_iter().map(|s| map_regs(s, get)).collect::<Vec<_>>();
+    match s {
+        Stmt::Let { reg, value } => Stmt::Let { reg: get(reg), value },
+        Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg: get(reg), lanes, shape, init },
+        Stmt::Set { reg, at, value } => Stmt::Set { reg: get(reg), at, value },
+        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
+        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
+        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
+        s => s,
+    }
+}
+
+/// Inner loops get variables of their own: every symbol has one definition.
+fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
+    body.into_iter()
+        .map(|s| match s {
+            Stmt::For { kind, var, lo, hi, body } => {
+                let v = loop_like(m, var, lo, hi);
+                let body = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
+                Stmt::For { kind, var: v, lo, hi, body: rename_loops(m, body) }
+            }
+            s => s,
+        })
+        .collect()
+}
