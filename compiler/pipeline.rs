@@ -159,10 +159,13 @@ fn interface(model: &Model, m: &Module, source: &Source, options: &Options, targ
             Ok(DimParam { sym: *s, name: m.syms.name(*s).to_owned(), ident: names.ident(m.syms.name(*s), "dimension")?, lo: r.lo.unwrap_or(0), hi: r.hi })
         })
         .collect::<Result<Vec<_>>>()?;
+    let input_names: Vec<&str> = m.inputs.iter().map(|b| m.bufs[*b].name.as_str()).collect();
     let mut tensor = |b: nest::Buf, what: &str| -> Result<Tensor> {
         let d = &m.bufs[b];
+        // An output that is an input of the model bears the same name: both stay, the output as a copy.
+        let shown = if what == "output" && input_names.contains(&d.name.as_str()) && !options.renames.contains_key(&d.name) { format!("{}_out", d.name) } else { d.name.clone() };
         let max_dims = d.dims.iter().map(|x| m.syms.range(*x).hi).collect();
-        Ok(Tensor { name: d.name.clone(), ident: names.ident(&d.name, what)?, ty: d.ty, dims: d.dims.clone(), max_dims, aliases_input: None })
+        Ok(Tensor { name: d.name.clone(), ident: names.ident(&shown, what)?, ty: d.ty, dims: d.dims.clone(), max_dims, aliases_input: None })
     };
     let inputs = m.inputs.iter().map(|b| tensor(*b, "input")).collect::<Result<Vec<_>>>()?;
     let outputs = m.outputs.iter().map(|b| tensor(*b, "output")).collect::<Result<Vec<_>>>()?;

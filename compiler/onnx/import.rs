@@ -144,7 +144,11 @@ impl Import {
                     g.outputs.push(v);
                     g.output_names.push(name);
                 }
-                None if self.unknown.is_empty() && !self.findings.has_errors() => self.fault(&here, format!("the output \"{name}\" is never computed")),
+                None if self.unknown.is_empty() && !self.findings.has_errors() => self.findings.push(
+                    Error::new(codes::GRAPH_INVALID, format!("the output \"{name}\" is never computed"))
+                        .at(&here)
+                        .help("a node must compute it; check the spelling, or remove it from the graph's outputs"),
+                ),
                 None => {}
             }
         }
@@ -286,7 +290,7 @@ impl Import {
                     None
                 }
                 Ok(schema) => {
-                    let r = self.parse(schema, inputs.len(), n_outputs, &origin, values, &subgraphs);
+                    let r = all_given(schema, &inputs, &origin).and_then(|()| self.parse(schema, inputs.len(), n_outputs, &origin, values, &subgraphs));
                     self.findings.absorb(r)?
                 }
             },
@@ -457,5 +461,17 @@ impl Import {
             }
         }
         out
+    }
+}
+
+/// Operands that are not optional must not be left out between others.
+fn all_given(schema: &ops::Schema, inputs: &[Option<Value>], origin: &Origin) -> Result<()> {
+    let left_out = |(i, v): (usize, &Option<Value>)| v.is_none() && schema.inputs.list.get(i).is_some_and(|f| !f.optional && !f.variadic);
+    match inputs.iter().enumerate().position(left_out) {
+        Some(i) => Error::new(codes::OP_ARITY, format!("input {i} ({}) of {} version {} is missing", schema.inputs.list[i].name, schema.name, schema.since))
+            .at(origin)
+            .help("only optional inputs may be left out")
+            .fail(),
+        None => Ok(()),
     }
 }

@@ -20,6 +20,24 @@ pub enum AttrValue {
     Tensors(Vec<Arc<ConstData>>),
 }
 
+impl AttrValue {
+    /// For messages: the value and its kind.
+    pub fn describe(&self) -> String {
+        let text = |s: &[u8]| format!("\"{}\"", String::from_utf8_lossy(s));
+        match self {
+            AttrValue::Float(f) => format!("{f:?} (a float)"),
+            AttrValue::Int(i) => format!("{i} (an integer)"),
+            AttrValue::String(s) => format!("{} (a string)", text(s)),
+            AttrValue::Tensor(_) => "a tensor".into(),
+            AttrValue::Type(_) => "a type".into(),
+            AttrValue::Floats(v) => format!("{v:?} (a list of floats)"),
+            AttrValue::Ints(v) => format!("{v:?} (a list of integers)"),
+            AttrValue::Strings(v) => format!("[{}] (a list of strings)", v.iter().map(|s| text(s)).collect::<Vec<_>>().join(", ")),
+            AttrValue::Tensors(_) => "a list of tensors".into(),
+        }
+    }
+}
+
 /// The attributes of one node, and which operator and version they belong to.
 #[derive(Clone, Debug)]
 pub struct Attrs {
@@ -77,8 +95,10 @@ impl Attrs {
         self.values.iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }
     fn wrong<T>(&self, name: &str, expected: &str) -> Result<T> {
-        let found = self.values.iter().find(|(n, _)| n == name).map(|(_, v)| format!("{v:?}")).unwrap_or_else(|| "no such attribute".into());
-        Error::new(codes::OP_ATTRIBUTE, format!("attribute \"{name}\" of {} does not fit", self.op())).at(&self.origin).found_expected(found, expected).fail()
+        match self.values.iter().find(|(n, _)| n == name) {
+            Some((_, v)) => Error::new(codes::OP_ATTRIBUTE, format!("attribute \"{name}\" of {} does not fit", self.op())).at(&self.origin).found_expected(v.describe(), expected).fail(),
+            None => Error::new(codes::OP_ATTRIBUTE, format!("{} version {} needs the attribute {name}", self.op(), self.since())).at(&self.origin).row("expected", expected).fail(),
+        }
     }
     /// An optional integer.
     pub fn int_opt(&mut self, name: &str) -> Result<Option<i64>> {

@@ -114,6 +114,9 @@ impl Operator for Normalize {
                         if shape.len() != t.rank() {
                             return cx.error(codes::OP_SHAPE, "scale and bias must broadcast to the input").fail();
                         }
+                        for (d, x) in shape.into_iter().zip(&t.dims) {
+                            cx.require_eq(d, *x, "scale and bias must broadcast to the input")?;
+                        }
                     }
                 }
                 let reduced: Vec<Dim> = t.dims.iter().enumerate().map(|(i, d)| if i < axis { *d } else { Dim::constant(1) }).collect();

@@ -100,6 +100,10 @@ impl Operator for Reduce {
             if list.iter().any(|a| t.dims[cx.axis(*a, t.rank()).unwrap_or(0)].as_const() == Some(0)) {
                 return cx.error(codes::OP_SHAPE, "the axis is empty").fail();
             }
+            for a in &list {
+                let d = t.dims[cx.axis(*a, t.rank())?];
+                cx.syms.require_at_most(Dim::constant(1), d);
+            }
             cx.set(0, ElemType::I64, dims);
             return Ok(());
         }

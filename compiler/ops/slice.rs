@@ -125,6 +125,10 @@ impl Operator for Slice {
                     if !cx.syms.is_nonneg(*d) {
                         cx.syms.require_at_most(Dim::constant(0), *d);
                     }
+                    // There must be something to repeat or mirror.
+                    if *mode != Mode::Constant && n != d {
+                        cx.syms.require_at_most(Dim::constant(1), *n);
+                    }
                 }
                 cx.set(0, t.elem, dims);
             }

@@ -54,6 +54,7 @@ impl Gen {
         if !self.r.chance(40) {
             return;
         }
+        let x = if self.r.chance(35) { self.view_of(x) } else { x };
         let (dims, ty, exact) = (self.dims(x), self.m.bufs[x].ty, self.exact(x));
         let y = self.out(ty, &dims, exact);
         self.m.map(y, &Origin::default(), |k, at| k.load(x, at).max(Expr::num(ty.compute(), 0.0)));

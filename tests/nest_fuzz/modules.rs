@@ -161,7 +161,7 @@ impl Gen {
     }
 
     fn step(&mut self) {
-        match self.r.below(20) {
+        match self.r.below(22) {
             0..=4 => self.map(),
             5..=9 => self.remap(),
             10..=11 => self.reduce(),
@@ -337,16 +337,25 @@ impl Gen {
     /// The same memory under another shape.
     fn view(&mut self) {
         let x = self.pick(2, |_| true);
+        self.view_of(x);
+    }
+    /// Two dimensions become one, or one two.
+    pub fn view_of(&mut self, x: Buf) -> Buf {
         let from = self.dims(x);
         let i = self.r.below(from.len() - 1);
         let mut dims = from.clone();
-        dims.splice(i..i + 2, [from[i] * from[i + 1]]);
+        let factor = from[i].as_const().and_then(|c| [2, 3, 4].into_iter().find(|f| c > *f && c % f == 0));
+        match factor {
+            Some(f) if self.r.chance(50) => drop(dims.splice(i..i + 1, [from[i].floor_div(f), Dim::constant(f)])),
+            _ => drop(dims.splice(i..i + 2, [from[i] * from[i + 1]])),
+        }
         if self.r.chance(30) {
             dims.insert(self.r.below(dims.len() + 1), Dim::constant(1));
         }
         let v = self.m.view(x, dims);
         let exact = self.exact(x);
         self.values.push(Value { buf: v, exact });
+        v
     }
 
     // ---- Reductions ----

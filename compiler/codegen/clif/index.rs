@@ -101,6 +101,15 @@ impl Emit<'_, '_> {
                     // Divisors are at least 1.
                     Atom::FloorDiv(x, _) => self.magnitude(*x)?,
                     Atom::Mod(_, y) => self.magnitude(*y)?,
+                    // Of members that are not negative the least one counts.
+                    Atom::Min(v) if v.iter().all(|x| self.m.syms.is_nonneg(*x)) => {
+                        let mut least = self.b.ins().f64const(f64::INFINITY);
+                        for x in v {
+                            let x = self.magnitude(*x)?;
+                            least = self.b.ins().fmin(least, x);
+                        }
+                        least
+                    }
                     Atom::Min(v) | Atom::Max(v) => {
                         let mut most = self.b.ins().f64const(0.0);
                         for x in v {
