@@ -8,22 +8,24 @@ use crate::options::{OptLevel, Options, Weights};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-/// Ahead-of-time compiler from ONNX models to native object files.
-///
-/// Writes an object file and a C header with a stateless `infer` function:
-///
-///     onnxc model.onnx -o model.o
-///     cc main.c model.o
-///
-/// The object needs no runtime library. Weights are inside it, or beside it with --weights file.
+/// The whole command line.
 #[derive(Debug, Parser)]
-#[command(name = "onnxc", version, verbatim_doc_comment, args_conflicts_with_subcommands = true, after_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "onnxc", version, about = ABOUT, args_conflicts_with_subcommands = true, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
     #[command(flatten)]
     pub compile: CompileArgs,
 }
+
+const ABOUT: &str = "Ahead-of-time compiler from ONNX models to native object files.
+
+Writes an object file and a C header with a stateless `infer` function:
+
+    onnxc model.onnx -o model.o
+    cc main.c model.o
+
+The object needs no runtime library. Weights are inside it, or beside it with --weights file.";
 
 const EXAMPLES: &str = "Examples:
   onnxc model.onnx -o model.o                          object and header for this machine

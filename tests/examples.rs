@@ -66,6 +66,24 @@ fn c_digits() {
     }
 }
 
+/// The code blocks of the README in one language, in order.
+fn readme(language: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let begin = format!("```{language}\n");
+    text.split(&begin).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn readme_c_program() {
+    let Some(cc) = tool("CC", "cc") else { return };
+    let dir = scratch("readme-c");
+    let object = compile(&example("c-digits").join("digits.onnx"), &dir, &[]);
+    std::fs::write(dir.join("readme.c"), &readme("c")[0]).unwrap();
+    let program = dir.join("readme");
+    run(Command::new(&cc).arg("-std=c99").args(STRICT).arg(include(&dir)).arg(dir.join("readme.c")).arg(&object).arg("-o").arg(&program));
+    assert!(run(&mut Command::new(&program)).trim().parse::<f64>().is_ok());
+}
+
 #[test]
 fn c_digits_makefile() {
     let (Some(_), Some(make)) = (tool("CC", "cc"), tool("MAKE", "make")) else { return };
@@ -141,8 +159,19 @@ fn rust_iris() {
     std::fs::write(dir.join("Cargo.toml"), manifest.replace(here, &there) + "\n[lints.rust]\nwarnings = \"deny\"\n").unwrap();
     std::fs::copy(root().join("Cargo.lock"), dir.join("Cargo.lock")).unwrap();
 
+    // The README's build script is the example's, its program a second one beside it.
+    let [build, main] = &readme("rust")[..] else { panic!("the README has two blocks of Rust") };
+    let script = std::fs::read_to_string(src.join("build.rs")).unwrap();
+    assert!(build.lines().all(|l| script.contains(l.trim())), "{build}");
+    std::fs::create_dir_all(dir.join("src/bin")).unwrap();
+    std::fs::write(dir.join("src/bin/readme.rs"), main).unwrap();
+    assert!(cargo_run(&dir, "rust-iris").ends_with("15 of 15 right\n"));
+    assert!(cargo_run(&dir, "readme").starts_with("[0.9"));
+}
+
+fn cargo_run(dir: &Path, bin: &str) -> String {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(&dir).args(["run", "--quiet", "--offline"]);
+    command.current_dir(dir).args(["run", "--quiet", "--offline", "--bin", bin]);
     // What cargo tells this test must not reach the package's build.
     for (key, _) in std::env::vars_os() {
         let told = key.to_str().is_some_and(|k| k.starts_with("CARGO_PKG_") || k.starts_with("CARGO_BIN_") || ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH", "OUT_DIR"].contains(&k));
@@ -151,5 +180,5 @@ fn rust_iris() {
         }
     }
     command.env("CARGO_TARGET_DIR", dir.join("target"));
-    assert!(run(&mut command).ends_with("15 of 15 right\n"));
+    run(&mut command)
 }

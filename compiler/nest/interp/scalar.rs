@@ -1,0 +1,368 @@
+//! Arithmetic of the interpreter on single values: operations, casts, and conversions between storage and compute types.
+//! Functions of f32 are computed in f64 and rounded.
+
+use super::super::{BinOp, Scalar, UnOp};
+use super::number;
+use crate::tensor::ElemType;
+
+#[inline]
+pub(super) fn f32_of(bits: u64) -> f32 {
+    f32::from_bits(bits as u32)
+}
+
+#[inline]
+pub(super) fn compare<T: PartialOrd>(op: BinOp, a: T, b: T) -> bool {
+    match op {
+        BinOp::Eq => a == b,
+        BinOp::Ne => a != b,
+        BinOp::Lt => a < b,
+        BinOp::Le => a <= b,
+        BinOp::Gt => a > b,
+        _ => a >= b,
+    }
+}
+
+macro_rules! float_binop {
+    ($name:ident, $t:ty) => {
+        #[inline]
+        pub(super) fn $name(op: BinOp, a: $t, b: $t) -> Option<$t> {
+            Some(match op {
+                BinOp::Add => a + b,
+                BinOp::Sub => a - b,
+                BinOp::Mul => a * b,
+                BinOp::Div => a / b,
+                BinOp::Rem => a % b,
+                BinOp::Mod => {
+                    let r = a % b;
+                    if r == 0.0 {
+                        (0.0 as $t).copysign(b)
+                    } else if (r < 0.0) != (b < 0.0) {
+                        r + b
+                    } else {
+                        r
+                    }
+                }
+                BinOp::Min => {
+                    if a < b || a.is_nan() {
+                        a
+                    } else {
+                        b
+                    }
+                }
+                BinOp::Max => {
+                    if a > b || a.is_nan() {
+                        a
+                    } else {
+                        b
+                    }
+                }
+                BinOp::Pow => libm::pow(f64::from(a), f64::from(b)) as $t,
+                BinOp::Atan2 => libm::atan2(f64::from(a), f64::from(b)) as $t,
+                _ => return None,
+            })
+        }
+    };
+}
+float_binop!(bin_f32, f32);
+float_binop!(bin_f64, f64);
+
+/// Applies an operation to one value of a compute type. Floating-point functions of integers are computed in f64 and
+/// truncated.
+pub fn eval_unop(op: UnOp, a: Scalar) -> Scalar {
+    let truth = |v: bool| Scalar { ty: ElemType::Bool, bits: u64::from(v) };
+    match op {
+        UnOp::Bits(ty) => return Scalar { ty, bits: a.bits },
+        UnOp::IsNan => return truth(a.ty.is_float() && a.to_f64().is_nan()),
+        UnOp::IsInf => return truth(a.ty.is_float() && a.to_f64().is_infinite()),
+        UnOp::Not => return Scalar { ty: a.ty, bits: u64::from(if a.ty.is_float() { a.to_f64() == 0.0 } else { a.bits == 0 }) },
+        _ => {}
+    }
+    match a.ty {
+        // Exact in f64, or computed there.
+        ElemType::F32 if op != UnOp::Recip => Scalar::f32(function(op, a.to_f64()) as f32),
+        ElemType::F32 => Scalar::f32(1.0 / f32_of(a.bits)),
+        ElemType::F64 => Scalar { ty: a.ty, bits: function(op, a.to_f64()).to_bits() },
+        ty => {
+            let x = a.to_i64();
+            let signed = ty.is_signed_int();
+            let v = match op {
+                UnOp::Neg => x.wrapping_neg(),
+                UnOp::Abs if signed => x.wrapping_abs(),
+                UnOp::Sign if signed => x.signum(),
+                UnOp::Sign => i64::from(x != 0),
+                UnOp::BitNot if ty == ElemType::Bool => i64::from(x == 0),
+                UnOp::BitNot => !x,
+                UnOp::Abs | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round => x,
+                op => return eval_cast(ty, Scalar { ty: ElemType::F64, bits: function(op, a.to_f64()).to_bits() }),
+            };
+            Scalar::int(ty, v)
+        }
+    }
+}
+
+pub(super) fn function(op: UnOp, x: f64) -> f64 {
+    match op {
+        UnOp::Neg => -x,
+        UnOp::Abs => x.abs(),
+        // Zero and NaN stay what they are.
+        UnOp::Sign => {
+            if x > 0.0 {
+                1.0
+            } else if x < 0.0 {
+                -1.0
+            } else {
+                x
+            }
+        }
+        UnOp::Floor => x.floor(),
+        UnOp::Ceil => x.ceil(),
+        UnOp::Trunc => x.trunc(),
+        UnOp::Round => x.round_ties_even(),
+        UnOp::Sqrt => x.sqrt(),
+        UnOp::Recip => 1.0 / x,
+        UnOp::Exp => libm::exp(x),
+        UnOp::Log => libm::log(x),
+        UnOp::Erf => libm::erf(x),
+        UnOp::Tanh => libm::tanh(x),
+        UnOp::Sigmoid => 1.0 / (1.0 + libm::exp(-x)),
+        UnOp::Sin => libm::sin(x),
+        UnOp::Cos => libm::cos(x),
+        UnOp::Tan => libm::tan(x),
+        UnOp::Asin => libm::asin(x),
+        UnOp::Acos => libm::acos(x),
+        UnOp::Atan => libm::atan(x),
+        UnOp::Sinh => libm::sinh(x),
+        UnOp::Cosh => libm::cosh(x),
+        UnOp::Asinh => libm::asinh(x),
+        // libm leaves the rest undefined.
+        UnOp::Acosh if x < 1.0 => f64::NAN,
+        UnOp::Acosh => libm::acosh(x),
+        UnOp::Atanh => libm::atanh(x),
+        UnOp::Expm1 => libm::expm1(x),
+        UnOp::Log1p => libm::log1p(x),
+        UnOp::BitNot | UnOp::Not | UnOp::IsNan | UnOp::IsInf | UnOp::Bits(_) => x,
+    }
+}
+
+/// Applies an operation to two values of one compute type. `None`: an integer divided by zero, an operation that the
+/// type does not have, or operands of two types.
+pub fn eval_binop(op: BinOp, a: Scalar, b: Scalar) -> Option<Scalar> {
+    let ty = a.ty;
+    if b.ty != ty {
+        return None;
+    }
+    let truth = |v: bool| Some(Scalar { ty: ElemType::Bool, bits: u64::from(v) });
+    match ty {
+        ElemType::F32 if op.is_comparison() => truth(compare(op, f32_of(a.bits), f32_of(b.bits))),
+        ElemType::F32 => bin_f32(op, f32_of(a.bits), f32_of(b.bits)).map(Scalar::f32),
+        ElemType::F64 if op.is_comparison() => truth(compare(op, f64::from_bits(a.bits), f64::from_bits(b.bits))),
+        ElemType::F64 => bin_f64(op, f64::from_bits(a.bits), f64::from_bits(b.bits)).map(|v| Scalar { ty, bits: v.to_bits() }),
+        t if !t.is_int() && t != ElemType::Bool => None,
+        t if t.is_signed_int() => {
+            let (x, y) = (a.to_i64(), b.to_i64());
+            if op.is_comparison() {
+                return truth(compare(op, x, y));
+            }
+            let v = match op {
+                BinOp::Div if y != 0 => x.wrapping_div(y),
+                BinOp::Rem if y != 0 => x.wrapping_rem(y),
+                BinOp::Mod if y != 0 => {
+                    let r = x.wrapping_rem(y);
+                    if r != 0 && (r < 0) != (y < 0) { r + y } else { r }
+                }
+                BinOp::Min => x.min(y),
+                BinOp::Max => x.max(y),
+                BinOp::Shr => x >> (y as u64 & u64::from(t.bits() - 1)),
+                BinOp::Pow if y < 0 => match x {
+                    1 => 1,
+                    -1 => 1 - 2 * (y & 1),
+                    0 => return Some(Scalar::highest(t)),
+                    _ => 0,
+                },
+                op => modular(op, t, x as u64, y as u64)? as i64,
+            };
+            Some(Scalar::int(t, v))
+        }
+        t => {
+            let (x, y) = (a.bits, b.bits);
+            if op.is_comparison() {
+                return truth(compare(op, x, y));
+            }
+            let v = match op {
+                BinOp::Div => x.checked_div(y)?,
+                BinOp::Rem | BinOp::Mod => x.checked_rem(y)?,
+                BinOp::Min => x.min(y),
+                BinOp::Max => x.max(y),
+                BinOp::Shr => x >> (y & u64::from(t.bits() - 1)),
+                op => modular(op, t, x, y)?,
+            };
+            Some(Scalar::int(t, v as i64))
+        }
+    }
+}
+
+/// What is the same for signed and unsigned integers, before the result is cut to its width.
+pub(super) fn modular(op: BinOp, ty: ElemType, x: u64, y: u64) -> Option<u64> {
+    Some(match op {
+        BinOp::Add => x.wrapping_add(y),
+        BinOp::Sub => x.wrapping_sub(y),
+        BinOp::Mul => x.wrapping_mul(y),
+        BinOp::And => x & y,
+        BinOp::Or => x | y,
+        BinOp::Xor => x ^ y,
+        BinOp::Shl => x << (y & u64::from(ty.bits() - 1)),
+        BinOp::Pow => {
+            let (mut r, mut base, mut n) = (1u64, x, y);
+            while n > 0 {
+                if n & 1 == 1 {
+                    r = r.wrapping_mul(base);
+                }
+                base = base.wrapping_mul(base);
+                n >>= 1;
+            }
+            r
+        }
+        _ => return None,
+    })
+}
+
+/// Converts as ONNX Cast does: floats to integers truncate and saturate (NaN: 0), integers wrap, to bool is "not zero".
+/// Storage types are allowed on both sides; types that are not numbers give zero.
+pub fn eval_cast(to: ElemType, a: Scalar) -> Scalar {
+    let from = a.ty;
+    if from == to {
+        return a;
+    }
+    if number(to).is_err() || number(from).is_err() {
+        return Scalar { ty: to, bits: 0 };
+    }
+    if from.compute() != from {
+        return eval_cast(to, from_storage(from, a.bits));
+    }
+    if to.is_float() && to.compute() != to {
+        return Scalar { ty: to, bits: to_storage(to, eval_cast(ElemType::F32, a)) };
+    }
+    let unsigned = !from.is_float() && !from.is_signed_int();
+    match to {
+        ElemType::F32 if from == ElemType::F64 => Scalar::f32(a.to_f64() as f32),
+        ElemType::F32 if unsigned => Scalar::f32(a.bits as f32),
+        ElemType::F32 => Scalar::f32(a.to_i64() as f32),
+        ElemType::F64 => Scalar { ty: to, bits: a.to_f64().to_bits() },
+        ElemType::Bool if from.is_float() => Scalar { ty: to, bits: u64::from(a.to_f64() != 0.0) },
+        ElemType::Bool => Scalar { ty: to, bits: u64::from(a.bits != 0) },
+        t if from.is_float() && t.is_signed_int() => Scalar::int(t, (a.to_f64() as i64).clamp(Scalar::lowest(t).to_i64(), Scalar::highest(t).to_i64())),
+        t if from.is_float() => Scalar { ty: t, bits: (a.to_f64() as u64).min(Scalar::highest(t).bits) },
+        t => Scalar::int(t, a.to_i64()),
+    }
+}
+
+// ---- Storage types ----
+
+/// A float of 8 bits or less: exponent and mantissa bits, bias, largest finite code, NaN code.
+struct Small {
+    exp: u32,
+    man: u32,
+    bias: i32,
+    max: u8,
+    nan: Option<u8>,
+    /// Neither infinities nor a negative zero: that code is NaN.
+    uz: bool,
+}
+
+const fn small(t: ElemType) -> Option<Small> {
+    Some(match t {
+        ElemType::F8E4M3FN => Small { exp: 4, man: 3, bias: 7, max: 0x7e, nan: Some(0x7f), uz: false },
+        ElemType::F8E4M3FNUZ => Small { exp: 4, man: 3, bias: 8, max: 0x7f, nan: Some(0x80), uz: true },
+        ElemType::F8E5M2 => Small { exp: 5, man: 2, bias: 15, max: 0x7b, nan: Some(0x7f), uz: false },
+        ElemType::F8E5M2FNUZ => Small { exp: 5, man: 2, bias: 16, max: 0x7f, nan: Some(0x80), uz: true },
+        ElemType::F4E2M1 => Small { exp: 2, man: 1, bias: 1, max: 0x7, nan: None, uz: false },
+        _ => return None,
+    })
+}
+
+/// 2^e for exponents of normal f64.
+pub(super) fn exp2(e: i32) -> f64 {
+    f64::from_bits(((e + 1023) as u64) << 52)
+}
+
+impl Small {
+    fn decode(&self, raw: u8) -> f32 {
+        let body = raw & ((1 << (self.exp + self.man)) - 1);
+        let negative = raw >> (self.exp + self.man) & 1 == 1;
+        if self.nan == Some(raw) || !self.uz && self.nan == Some(body) {
+            return f32::NAN;
+        }
+        if body > self.max {
+            // Only e5m2 has codes beyond: infinity, then more NaNs.
+            let v = if body == self.max + 1 { f32::INFINITY } else { f32::NAN };
+            return if negative { -v } else { v };
+        }
+        let (e, m) = (i32::from(body >> self.man), i32::from(body & ((1 << self.man) - 1)));
+        let m = if e == 0 { m } else { m + (1 << self.man) };
+        let v = (f64::from(m) * exp2(e.max(1) - self.bias - self.man as i32)) as f32;
+        if negative { -v } else { v }
+    }
+    /// Rounds to nearest even and saturates.
+    fn encode(&self, x: f32) -> u8 {
+        let sign = u8::from(x.is_sign_negative()) << (self.exp + self.man);
+        if x.is_nan() {
+            return match self.nan {
+                Some(n) if self.uz => n,
+                Some(n) => n | sign,
+                None => self.max,
+            };
+        }
+        let a = f64::from(x.abs());
+        let lowest = 1 - self.bias;
+        let e = ((a.to_bits() >> 52) as i32 - 1023).max(lowest);
+        let body = if e + self.bias >= 1 << (self.exp + 1) {
+            self.max
+        } else {
+            // A carry out of the mantissa moves on to the exponent.
+            let q = (a / exp2(e - self.man as i32)).round_ties_even() as i32;
+            let code = ((e + self.bias - 1) << self.man) + q;
+            code.min(i32::from(self.max)) as u8
+        };
+        if body == 0 && self.uz { 0 } else { body | sign }
+    }
+}
+
+/// What a load makes of stored bits: a value of the compute type.
+pub fn from_storage(ty: ElemType, raw: u64) -> Scalar {
+    let float = |v: f32| Scalar::f32(v);
+    match ty {
+        ElemType::F16 => float(half::f16::from_bits(raw as u16).to_f32()),
+        ElemType::BF16 => float(half::bf16::from_bits(raw as u16).to_f32()),
+        ElemType::F8E8M0 if raw as u8 == 0xff => float(f32::NAN),
+        ElemType::F8E8M0 => float(exp2(i32::from(raw as u8) - 127) as f32),
+        ElemType::I4 | ElemType::I2 => Scalar::int(ElemType::I8, Scalar { ty, bits: raw }.to_i64()),
+        ElemType::U4 | ElemType::U2 => Scalar { ty: ElemType::U8, bits: raw & ((1 << ty.bits()) - 1) },
+        ElemType::Bool => Scalar { ty, bits: u64::from(raw != 0) },
+        t => match small(t) {
+            Some(s) => float(s.decode(raw as u8)),
+            None => Scalar { ty, bits: raw },
+        },
+    }
+}
+
+/// What a store writes of a value of the compute type: small floats round to nearest even, those of 8 bits and less
+/// saturate, packed integers keep their low bits, `float8e8m0` rounds up.
+pub fn to_storage(ty: ElemType, a: Scalar) -> u64 {
+    let x = || f32_of(a.bits);
+    match ty {
+        ElemType::F16 => u64::from(half::f16::from_f32(x()).to_bits()),
+        ElemType::BF16 => u64::from(half::bf16::from_f32(x()).to_bits()),
+        ElemType::F8E8M0 if x().is_nan() => 0xff,
+        ElemType::F8E8M0 => {
+            let a = f64::from(x().abs());
+            let e = (a.to_bits() >> 52) as i32 - 1023;
+            let up = i32::from(a.to_bits() << 12 != 0);
+            (e + up).clamp(-127, 127).wrapping_add(127) as u64
+        }
+        ElemType::I4 | ElemType::U4 | ElemType::I2 | ElemType::U2 => a.bits & ((1 << ty.bits()) - 1),
+        t => match small(t) {
+            Some(s) => u64::from(s.encode(x())),
+            None => a.bits,
+        },
+    }
+}
