@@ -12,7 +12,7 @@ use crate::sym::text::DimOption;
 use crate::sym::{Sym, SymKind, SymTable};
 use crate::tensor::{ConstData, ValueType};
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// IR versions that onnxc reads.
@@ -32,7 +32,10 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result
                 .help("re-export the model, or update onnxc"),
         );
     }
-    let mut sets = findings.absorb(opsets(&m.opset_import, &origin))?.unwrap_or_default();
+    let mut sets = findings.absorb(opsets(&m.opset_import, &origin))?.unwrap_or_else(|| {
+        // Reported; go on with something, so that the nodes do not complain as well.
+        m.opset_import.iter().map(|o| (domain(o.domain.as_deref()).to_owned(), o.version.unwrap_or(1).max(1))).collect()
+    });
     for (d, v) in &sets {
         if let Some(newest) = ops::schema::newest(d).filter(|n| v > n) {
             let shown = if d.is_empty() { "ai.onnx" } else { d };
@@ -47,7 +50,16 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result
         sets.insert(String::new(), 1);
     }
     let functions = findings.absorb(Functions::new(&m, &origin))?.unwrap_or_default();
-    let mut cx = Import { functions, external: External::new(source.folder.clone()), syms: SymTable::new(), findings, frames: vec![], unknown: BTreeMap::new(), origin: origin.clone() };
+    let mut cx = Import {
+        functions,
+        external: External::new(source.folder.clone()),
+        syms: SymTable::new(),
+        findings,
+        frames: vec![],
+        unknown: BTreeMap::new(),
+        unimported: BTreeSet::new(),
+        origin: origin.clone(),
+    };
     let Some(g) = &m.graph else { return Error::new(codes::NOT_A_MODEL, "the model has no graph").at(&origin).fail() };
     let graph = cx.graph(g, &Arc::new(sets.clone()), "", ir)?;
     cx.report_unknown();
@@ -80,7 +92,9 @@ struct Import {
     findings: Findings,
     frames: Vec<Frame>,
     /// (domain, operator, opset) -> where first, how often, why.
-    unknown: BTreeMap<(String, String, i64), (Origin, usize, &'static str)>,
+    unknown: BTreeMap<(String, String, i64), (Origin, usize, String)>,
+    /// Domains whose missing import was reported.
+    unimported: BTreeSet<String>,
     origin: Origin,
 }
 
@@ -144,7 +158,7 @@ impl Import {
                     g.outputs.push(v);
                     g.output_names.push(name);
                 }
-                None if self.unknown.is_empty() && !self.findings.has_errors() => self.findings.push(
+                None if self.unknown.is_empty() && self.unimported.is_empty() && !self.findings.has_errors() => self.findings.push(
                     Error::new(codes::GRAPH_INVALID, format!("the output \"{name}\" is never computed"))
                         .at(&here)
                         .help("a node must compute it; check the spelling, or remove it from the graph's outputs"),
@@ -277,16 +291,23 @@ impl Import {
             // An undefined operand has been reported; the operator would only complain about it again.
             _ if !ok => None,
             None => {
-                self.missing(&dom, &op, 0, &origin, "the model imports no operator set of its domain");
+                // Once for each domain: every further node of it would say the same.
+                if self.unimported.insert(dom.clone()) {
+                    let shown = if dom.is_empty() { "ai.onnx" } else { &dom };
+                    let mut have: Vec<&str> = flat.opsets.keys().map(|d| if d.is_empty() { "ai.onnx" } else { d.as_str() }).collect();
+                    have.sort_unstable();
+                    let e = Error::new(codes::OPSET_IMPORT, format!("no operator set of domain {shown} is imported")).at(&origin);
+                    self.findings.push(e.found_expected(format!("imports of {}", have.join(", ")), format!("an opset_import entry for {shown}")));
+                }
                 None
             }
             Some(v) => match ops::find(&dom, &op, v) {
                 Err(why) => {
                     let why = match why {
-                        ops::Unknown::Operator => "not supported",
-                        ops::Unknown::Version => "does not exist at this version",
+                        ops::Unknown::Operator => "not supported".to_owned(),
+                        ops::Unknown::Version => format!("exists since version {}, the model imports {v}", ops::schema::versions(&dom, &op).first().map_or(0, |s| s.since)),
                     };
-                    self.missing(&dom, &op, v, &origin, why);
+                    self.missing(&dom, &op, v, &origin, &why);
                     None
                 }
                 Ok(schema) => {
@@ -341,8 +362,8 @@ impl Import {
         a.finish()?;
         Ok((op, schema))
     }
-    fn missing(&mut self, dom: &str, op: &str, opset: i64, origin: &Origin, why: &'static str) {
-        let e = self.unknown.entry((dom.to_owned(), op.to_owned(), opset)).or_insert_with(|| (origin.clone(), 0, why));
+    fn missing(&mut self, dom: &str, op: &str, opset: i64, origin: &Origin, why: &str) {
+        let e = self.unknown.entry((dom.to_owned(), op.to_owned(), opset)).or_insert_with(|| (origin.clone(), 0, why.to_owned()));
         e.1 += 1;
     }
     fn report_unknown(&mut self) {
@@ -362,7 +383,7 @@ impl Import {
     }
     fn constant_node(&mut self, attrs: &[AttributeProto], outputs: &[String], values: &[(String, AttrValue)], origin: &Origin) -> Result<()> {
         let c = match (attrs, values) {
-            ([a], [(name, v)]) => match (name.as_str(), v) {
+            ([_], [(name, v)]) => match (name.as_str(), v) {
                 ("value" | "sparse_value", AttrValue::Tensor(t)) => Some((**t).clone()),
                 ("value_float", AttrValue::Float(f)) => Some(ConstData::f32s(vec![], &[*f])),
                 ("value_floats", AttrValue::Floats(f)) => Some(ConstData::f32s(vec![f.len() as i64], f)),
@@ -371,10 +392,7 @@ impl Import {
                 ("value_ints", AttrValue::Ints(i)) => Some(ConstData::from_i64s(i)),
                 ("value_string", AttrValue::String(s)) => ConstData::strings(vec![], vec![s.clone().into()]),
                 ("value_strings", AttrValue::Strings(s)) => ConstData::strings(vec![s.len() as i64], s.iter().map(|s| s.clone().into()).collect()),
-                _ => {
-                    let _ = a;
-                    None
-                }
+                _ => None,
             },
             _ => None,
         };
