@@ -4,15 +4,25 @@
 use super::assemble::{Assembled, Unit};
 use super::meta;
 use super::weights::{ALIGN, Layout};
-use crate::diag::{Failure, Result};
+use crate::diag::{Error, Failure, Origin, Result, codes};
 use cranelift_module::{Linkage, Module as _};
 use cranelift_object::{ObjectBuilder, ObjectModule, object};
 use object::write::{StreamingBuffer, SymbolSection, WritableBuffer};
 use object::{SectionKind, SymbolKind, SymbolScope};
 use std::io::Write;
 
+/// Larger weights do not go into an object: code reaches 2 GiB, and linkers place other sections in between.
+const MAX_EMBEDDED: u64 = 1 << 30;
+
 /// Writes the object file of a model.
 pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
+    if !unit.interface.weights.external && unit.weights.size > MAX_EMBEDDED {
+        return Error::new(codes::WEIGHTS_SIZE, "the weights are too large to embed")
+            .at(&Origin::file(&unit.interface.model_file))
+            .found_expected(format!("{} bytes", unit.weights.size), format!("at most {MAX_EMBEDDED} bytes in an object"))
+            .help("put them into a file of their own: --weights file")
+            .fail();
+    }
     let isa = unit.target.isa(true, true)?;
     let bug = |e: cranelift_module::ModuleError| Failure::bug("object", e.to_string());
     let builder = ObjectBuilder::new(isa, format!("{}.onnxc", unit.interface.name), cranelift_module::default_libcall_names()).map_err(bug)?;
