@@ -16,10 +16,11 @@ mod modules;
 #[path = "nest_fuzz/operations.rs"]
 mod operations;
 
-use check::{compare, interface};
+use check::compare;
 use modules::{Gen, generate};
 use object::{Architecture, BinaryFormat, Object, ObjectSymbol};
 use onnxc::codegen::assemble::Unit;
+use onnxc::codegen::interface::Interface;
 use onnxc::codegen::weights::Layout;
 use onnxc::jit::Loaded;
 use onnxc::nest::Module;
@@ -163,7 +164,7 @@ fn text_case(name: &str, text: &str) -> Case {
     c.want.dims = c.module.outputs.iter().map(|_| vec![]).collect();
     let mut host = c.module.clone();
     pipeline::finish(&mut host, &Target::host().expect("this machine"), OptLevel::O2).expect("passes");
-    let code = Loaded::new(&host, &interface(&host)).expect("code for this machine");
+    let code = Loaded::new(&host, &Interface::of_module(&host)).expect("code for this machine");
     let mut out = std::mem::take(&mut c.want.outputs);
     let values: Vec<i64> = c.dims.iter().map(|d| d.1).collect();
     assert_eq!(code.call(&c.inputs(), &mut out, &values), Ok(()), "{name}");
@@ -197,7 +198,7 @@ fn object_unguarded(m: &Module, name: &str, target: &Target, opt: OptLevel) -> R
     m.name = name.to_owned();
     pipeline::finish(&mut m, target, opt).map_err(|e| e.to_string())?;
     let weights = Layout::new(&m);
-    let mut i = interface(&m);
+    let mut i = Interface::of_module(&m);
     (i.weights.size, i.weights.align) = (weights.size, 64);
     let mut out = vec![];
     onnxc::codegen::object::write(&Unit::new(&m, &i, weights, target, true), &mut out).map_err(|e| e.to_string())?;

@@ -20,8 +20,9 @@ mod modules;
 #[path = "nest_fuzz/operations.rs"]
 mod operations;
 
-use check::{compare, interface};
+use check::compare;
 use modules::{Gen, generate};
+use onnxc::codegen::interface::Interface;
 use onnxc::jit::Loaded;
 use onnxc::nest::interp::{self, Outcome, Stop};
 use onnxc::nest::print::print;
@@ -47,7 +48,7 @@ const LEVELS: [OptLevel; 3] = [OptLevel::O0, OptLevel::O1, OptLevel::O2];
 
 /// Runs machine code; fails if it writes behind an output.
 fn native(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]], like: &Outcome) -> Result<Outcome, String> {
-    let loaded = Loaded::new(m, &interface(m)).map_err(|e| format!("code generation: {e}"))?;
+    let loaded = Loaded::new(m, &Interface::of_module(m)).map_err(|e| format!("code generation: {e}"))?;
     let mut outputs: Vec<Vec<u8>> = like.outputs.iter().map(|o| vec![0xab; o.len() + GUARD]).collect();
     let values: Vec<i64> = dims.iter().map(|d| d.1).collect();
     loaded.call(inputs, &mut outputs, &values).map_err(|s| format!("native code returned status {s}"))?;

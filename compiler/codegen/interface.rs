@@ -1,6 +1,7 @@
 //! What callers see of a compiled model: names, types, sizes. The header, the Rust module, the metadata and the entry
 //! functions are all written from this one description.
 
+use crate::nest::{Buf, Module};
 use crate::sym::{Dim, Sym, SymTable};
 use crate::tensor::ElemType;
 
@@ -35,6 +36,36 @@ pub struct Interface {
     pub nodes: Vec<(String, String)>,
     /// All symbols, for printing.
     pub syms: SymTable,
+}
+
+impl Interface {
+    /// The interface of a module that no caller's build sees: for code in memory that reads its weights from outside.
+    pub fn of_module(m: &Module) -> Interface {
+        let tensor = |b: &Buf| {
+            let d = &m.bufs[*b];
+            Tensor { name: d.name.clone(), ident: d.name.clone(), ty: d.ty, dims: d.dims.clone(), max_dims: vec![None; d.dims.len()], aliases_input: None }
+        };
+        let param = |s: &Sym| {
+            let (name, r) = (m.syms.name(*s).to_owned(), m.syms.declared_range(*s));
+            DimParam { sym: *s, ident: name.clone(), name, lo: r.lo.unwrap_or(0), hi: r.hi }
+        };
+        Interface {
+            name: m.name.clone(),
+            producer: String::new(),
+            model_file: String::new(),
+            model_sha256: [0; 32],
+            target: String::new(),
+            cpu: String::new(),
+            dim_params: m.dim_params.iter().map(param).collect(),
+            inputs: m.inputs.iter().map(tensor).collect(),
+            outputs: m.outputs.iter().map(tensor).collect(),
+            workspace: m.workspace,
+            workspace_max: None,
+            weights: Weights::default(),
+            nodes: vec![],
+            syms: m.syms.clone(),
+        }
+    }
 }
 
 /// A dim param: a leading `int64_t` argument.

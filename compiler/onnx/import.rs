@@ -61,7 +61,7 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result
         origin: origin.clone(),
     };
     let Some(g) = &m.graph else { return Error::new(codes::NOT_A_MODEL, "the model has no graph").at(&origin).fail() };
-    let graph = cx.graph(g, &Arc::new(sets.clone()), "", ir)?;
+    let graph = cx.graph(g, &Arc::new(sets.clone()), "")?;
     cx.report_unknown();
     let dim_params = cx.dims(&graph, options);
     cx.findings.check()?;
@@ -128,7 +128,7 @@ impl Import {
         f.names.insert(name.to_owned(), v);
         Some(v)
     }
-    fn graph(&mut self, g: &GraphProto, sets: &Arc<Opsets>, path: &str, ir: i64) -> Result<Graph> {
+    fn graph(&mut self, g: &GraphProto, sets: &Arc<Opsets>, path: &str) -> Result<Graph> {
         if self.frames.len() >= MAX_GRAPH_DEPTH {
             return Error::new(codes::TOO_DEEP, "subgraphs nest too deeply").at(&self.origin).fail();
         }
@@ -145,7 +145,7 @@ impl Import {
             if self.findings.is_full() {
                 break;
             }
-            self.node(n, i, &hints, ir)?;
+            self.node(n, i, &hints)?;
         }
         let level = self.frames.len() - 1;
         for o in &g.output {
@@ -235,7 +235,7 @@ impl Import {
         }
         out
     }
-    fn node(&mut self, flat: &FlatNode, index: usize, hints: &HashMap<String, ValueType>, ir: i64) -> Result<()> {
+    fn node(&mut self, flat: &FlatNode, index: usize, hints: &HashMap<String, ValueType>) -> Result<()> {
         let p = &flat.proto;
         let (dom, op) = (domain(p.domain.as_deref()).to_owned(), p.op_type.clone().unwrap_or_default());
         let shown = if dom.is_empty() { op.clone() } else { format!("{dom}.{op}") };
@@ -274,7 +274,7 @@ impl Import {
             let name = a.name.clone().unwrap_or_default();
             if let Some(g) = &a.g {
                 let path = [flat.path.as_str(), &format!("{shown} \"{}\" {name}", origin.name)].iter().filter(|s| !s.is_empty()).copied().collect::<Vec<_>>().join(" > ");
-                subgraphs.push((name, self.graph(g, &flat.opsets, &path, ir)?));
+                subgraphs.push((name, self.graph(g, &flat.opsets, &path)?));
                 continue;
             }
             let v = self.attribute(a, &origin);

@@ -9,7 +9,7 @@
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Buf, Expr, LoopKind, UnOp};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Reg, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -207,17 +207,7 @@ fn lower_batch_training(cx: &mut LowerCx, epsilon: f32, momentum: f32) -> Result
             let at = |r: &[Dim]| -> Vec<Dim> { [r[0], c[0]].iter().chain(&r[1..]).copied().collect() };
             let get = |k: &crate::nest::KernelBuilder, b: Buf| Expr::cast(k.m.bufs[b].ty.compute(), ty, k.load(b, c));
             let count = Expr::cast(ElemType::I64, ty, Expr::index(n));
-            let sum = k.acc(Expr::num(ty, 0.0));
-            k.nest(LoopKind::Seq, &row, |k, r| {
-                let v = k.load(x, &at(r));
-                k.update(BinOp::Add, sum, v);
-            });
-            let mean = k.let_(Expr::acc(sum) / count.clone());
-            let square = k.acc(Expr::num(ty, 0.0));
-            k.nest(LoopKind::Seq, &row, |k, r| {
-                let v = k.let_(k.load(x, &at(r)) - mean.clone());
-                k.set(square, Expr::fma(v.clone(), v, Expr::acc(square)));
-            });
+            let (mean, square) = moments(k, x, ty, &row, &count, &at);
             let var = k.let_(Expr::acc(square) / count);
             if let Some(y) = y {
                 let factor = get(k, scale) / Expr::un(UnOp::Sqrt, var.clone() + Expr::num(ty, f64::from(epsilon)));
@@ -296,6 +286,23 @@ fn lower_layer(cx: &mut LowerCx, axis: i64, epsilon: f32, rms: bool) -> Result<(
     Ok(())
 }
 
+/// Mean, and the sum of squared distances from it, over the elements at `at(r)` for r in `row`.
+fn moments(k: &mut crate::nest::KernelBuilder, x: Buf, ty: ElemType, row: &[Dim], count: &Expr, at: &dyn Fn(&[Dim]) -> Vec<Dim>) -> (Expr, Reg) {
+    let sum = k.acc(Expr::num(ty, 0.0));
+    k.nest(LoopKind::Seq, row, |k, r| {
+        let v = k.load(x, &at(r));
+        k.update(BinOp::Add, sum, v);
+    });
+    let mean = k.let_(Expr::acc(sum) / count.clone());
+    let square = k.acc(Expr::num(ty, 0.0));
+    k.nest(LoopKind::Seq, row, |k, r| {
+        let v = k.load(x, &at(r)) - mean.clone();
+        let v = k.let_(v);
+        k.set(square, Expr::fma(v.clone(), v, Expr::acc(square)));
+    });
+    (mean, square)
+}
+
 /// Instance normalization is group normalization with one channel a group.
 fn lower_group(cx: &mut LowerCx, groups: Option<i64>, epsilon: f32) -> Result<()> {
     let (x, y, scale, bias) = (cx.input(0), cx.output(0), cx.input(1), cx.input(2));
@@ -312,18 +319,7 @@ fn lower_group(cx: &mut LowerCx, groups: Option<i64>, epsilon: f32) -> Result<()
         k.nest(LoopKind::Par, &[n, g], |k, o| {
             let at = |r: &[Dim]| -> Vec<Dim> { [o[0], o[1] * per + r[0]].iter().chain(&r[1..]).copied().collect() };
             let count = Expr::cast(ElemType::I64, ty, Expr::index(count));
-            let sum = k.acc(Expr::num(ty, 0.0));
-            k.nest(LoopKind::Seq, &row, |k, r| {
-                let v = k.load(x, &at(r));
-                k.update(BinOp::Add, sum, v);
-            });
-            let mean = k.let_(Expr::acc(sum) / count.clone());
-            let square = k.acc(Expr::num(ty, 0.0));
-            k.nest(LoopKind::Seq, &row, |k, r| {
-                let v = k.load(x, &at(r)) - mean.clone();
-                let v = k.let_(v);
-                k.set(square, Expr::fma(v.clone(), v, Expr::acc(square)));
-            });
+            let (mean, square) = moments(k, x, ty, &row, &count, &at);
             let inv = k.let_(Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::acc(square) / count + Expr::num(ty, f64::from(epsilon))));
             k.nest(LoopKind::Seq, &row, |k, r| {
                 let ch = if by_group { o[1] } else { o[1] * per + r[0] };

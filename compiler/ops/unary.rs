@@ -137,9 +137,9 @@ impl Unary {
             Unary::Selu(a, g) => Expr::select(lt(zero(), x.clone()), x.clone() * c(g), Expr::un(UnOp::Expm1, x) * c(a) * c(g)),
             Unary::HardSigmoid(a, b) => hard_sigmoid(ty, x, a, b),
             Unary::HardSwish => x.clone() * hard_sigmoid(ty, x, 1.0 / 6.0, 0.5),
-            Unary::Softplus => softplus(k, ty, x),
+            Unary::Softplus => softplus(ty, x),
             Unary::Softsign => x.clone() / (Expr::un(UnOp::Abs, x) + Expr::num(ty, 1.0)),
-            Unary::Mish => x.clone() * Expr::un(UnOp::Tanh, softplus(k, ty, x)),
+            Unary::Mish => x.clone() * Expr::un(UnOp::Tanh, softplus(ty, x)),
             Unary::Swish(1.0) => x.clone() * Expr::un(UnOp::Sigmoid, x),
             Unary::Swish(a) => x.clone() * Expr::un(UnOp::Sigmoid, x * c(a)),
             Unary::Gelu { tanh: false } => x.clone() * Expr::num(ty, 0.5) * (Expr::un(UnOp::Erf, x * Expr::num(ty, std::f64::consts::FRAC_1_SQRT_2)) + Expr::num(ty, 1.0)),
@@ -167,7 +167,7 @@ fn hard_sigmoid(ty: ElemType, x: Expr, a: f32, b: f32) -> Expr {
 }
 
 /// log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)), which does not overflow.
-fn softplus(_: &mut KernelBuilder, ty: ElemType, x: Expr) -> Expr {
+fn softplus(ty: ElemType, x: Expr) -> Expr {
     x.clone().max(Expr::num(ty, 0.0)) + Expr::un(UnOp::Log1p, Expr::un(UnOp::Exp, -Expr::un(UnOp::Abs, x)))
 }
 

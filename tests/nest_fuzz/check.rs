@@ -1,38 +1,8 @@
-//! What the tests of random nests share: an interface by hand, and the comparison of results.
+//! What the tests of random nests share: the comparison of results.
 
-use onnxc::codegen::interface::{DimParam, Interface, Tensor, Weights};
+use onnxc::nest::Module;
 use onnxc::nest::interp::{self, Outcome};
-use onnxc::nest::{Buf, Module};
-use onnxc::sym::Sym;
 use onnxc::tensor::ElemType;
-
-/// The interface of a module that no model stands behind.
-pub fn interface(m: &Module) -> Interface {
-    let tensor = |b: &Buf| {
-        let d = &m.bufs[*b];
-        Tensor { name: d.name.clone(), ident: d.name.clone(), ty: d.ty, dims: d.dims.clone(), max_dims: vec![None; d.dims.len()], aliases_input: None }
-    };
-    let param = |s: &Sym| {
-        let (name, r) = (m.syms.name(*s).to_owned(), m.syms.declared_range(*s));
-        DimParam { sym: *s, ident: name.clone(), name, lo: r.lo.unwrap_or(0), hi: r.hi }
-    };
-    Interface {
-        name: m.name.clone(),
-        producer: String::new(),
-        model_file: String::new(),
-        model_sha256: [0; 32],
-        target: String::new(),
-        cpu: String::new(),
-        dim_params: m.dim_params.iter().map(param).collect(),
-        inputs: m.inputs.iter().map(tensor).collect(),
-        outputs: m.outputs.iter().map(tensor).collect(),
-        workspace: m.workspace,
-        workspace_max: None,
-        weights: Weights::default(),
-        nodes: vec![],
-        syms: m.syms.clone(),
-    }
-}
 
 /// Elements as floats.
 pub fn values(ty: ElemType, bytes: &[u8]) -> Vec<f64> {

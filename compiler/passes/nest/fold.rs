@@ -3,7 +3,7 @@
 //! Large pure rearrangements are left to the inliner, which turns them into packing without a copy.
 
 use super::shape::{Uses, as_map};
-use crate::codegen::interface::{Interface, Tensor, Weights};
+use crate::codegen::interface::Interface;
 use crate::diag::Result;
 use crate::jit::Loaded;
 use crate::nest::{Buf, Expr, Module, Place, Stmt, visit};
@@ -54,7 +54,7 @@ pub fn run(m: &mut Module) -> Result<()> {
     super::dead::run(&mut sub)?;
     super::place::run(&mut sub)?;
     let mut out: Vec<Vec<u8>> = keep.iter().map(|b| vec![0u8; bytes(m, *b).unwrap_or(0) as usize]).collect();
-    let loaded = Loaded::new(&sub, &interface(&sub))?;
+    let loaded = Loaded::new(&sub, &Interface::of_module(&sub))?;
     if loaded.call(&[], &mut out, &[]).is_err() {
         // An index out of range and the like: the run-time check stays where it is.
         return Ok(());
@@ -88,24 +88,4 @@ fn has_symbols(m: &Module, body: &[Stmt]) -> bool {
 
 fn lazy(m: &Module, body: &[Stmt]) -> bool {
     as_map(body).is_some_and(|map| matches!(map.value, Expr::Load { .. }) && map.cover(m).is_some() && bytes(m, map.buf).is_none_or(|n| n >= LAZY_BYTES))
-}
-
-fn interface(m: &Module) -> Interface {
-    let tensor = |b: &Buf| Tensor { name: String::new(), ident: String::new(), ty: m.bufs[*b].ty, dims: m.bufs[*b].dims.clone(), max_dims: vec![], aliases_input: None };
-    Interface {
-        name: m.name.clone(),
-        producer: String::new(),
-        model_file: String::new(),
-        model_sha256: [0; 32],
-        target: String::new(),
-        cpu: String::new(),
-        dim_params: vec![],
-        inputs: vec![],
-        outputs: m.outputs.iter().map(tensor).collect(),
-        workspace: m.workspace,
-        workspace_max: None,
-        weights: Weights::default(),
-        nodes: vec![],
-        syms: m.syms.clone(),
-    }
 }

@@ -6,7 +6,7 @@
 
 use super::shape::{Map, Uses, as_map, instance, is_plain, is_temp, through_view};
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, UnOp, visit};
+use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Stmt, UnOp, visit};
 use crate::sym::Sym;
 use std::collections::HashMap;
 
@@ -132,10 +132,8 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
     let indices_plain = loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).iter().all(|d| is_plain(*d)));
     match cost(&map.value) {
         Cost::Remap => {
-            // A constant's rearrangement is packing; anything else must keep inner loops free of divisions.
-            let constant = matches!(&map.value, Expr::Load { buf, .. } if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)));
-            let inner = matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(*d)));
-            indices_plain && inner && (constant || !contraction || reaches_plainly(map))
+            // Inner loops must stay free of divisions.
+            indices_plain && matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(*d)))
         }
         _ if contraction => false,
         Cost::Cheap => indices_plain && (n_readers == 1 || map.value.size() <= 6) && (!in_loop || map.value.size() <= 8),
@@ -143,11 +141,6 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
             indices_plain && n_readers == 1 && !in_loop && consumer.is_some_and(|c| crate::sym::Dim::product(c.loops.iter().map(|l| l.1)) == crate::sym::Dim::product(map.loops.iter().map(|l| l.1)))
         }
     }
-}
-
-/// A remap that only permutes: what was a unit stride stays one somewhere.
-fn reaches_plainly(map: &Map) -> bool {
-    matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| d.as_sym().is_some() || d.as_const().is_some() || is_plain(*d)))
 }
 
 fn accesses(m: &Module, body: &[Stmt], b: Buf) -> Vec<(Buf, Vec<crate::sym::Dim>)> {

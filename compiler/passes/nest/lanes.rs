@@ -449,7 +449,7 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt]) -> Option<Vec<Stmt
     }
     let q = m.syms.loop_var("q", zero, whole);
     let get = |r: Reg| *lane_of.get(&r).unwrap_or(&r);
-    let main: Vec<Stmt> = fresh_lets(m, body)
+    let main: Vec<Stmt> = fresh_regs(m, body)
         .into_iter()
         .map(|s| {
             map_sets(s, &get).map_exprs(&mut |e| {
@@ -472,18 +472,10 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt]) -> Option<Vec<Stmt
     }
     if hi.modulo(step).as_const() != Some(0) {
         let v = loop_like(m, var, whole * step, hi);
-        let tail = fresh_lets(m, body).into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
+        let tail = fresh_regs(m, body).into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
         out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: whole * step, hi, body: tail });
     }
     Some(out)
-}
-
-/// New registers for lets, those inside expressions too; accumulators stay.
-fn fresh_lets(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
-    let kept: Vec<Reg> = body.iter().filter_map(|s| if let Stmt::Set { reg, .. } = s { Some(*reg) } else { None }).collect();
-    let fresh = fresh_regs(m, body);
-    let _ = kept;
-    fresh
 }
 
 fn map_sets(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {

@@ -11,8 +11,6 @@ use cranelift_entity::SecondaryMap;
 
 /// Alignment of the workspace and of everything in it, in bytes.
 pub const ALIGN: i64 = 64;
-/// Kernels may read this many bytes beyond a buffer's end (whole vectors at a row's end), never write them.
-const SLACK: i64 = 0;
 
 struct Life {
     buf: Buf,
@@ -46,7 +44,7 @@ fn bytes(m: &Module, b: Buf) -> Dim {
         Some(e) => n * i64::from(e),
         None => (n * i64::from(d.ty.bits())).ceil_div(8),
     };
-    m.syms.simplify((raw + SLACK).ceil_div(ALIGN) * ALIGN)
+    m.syms.simplify(raw.ceil_div(ALIGN) * ALIGN)
 }
 
 fn lifetimes(m: &Module) -> Vec<Life> {
