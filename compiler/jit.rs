@@ -41,7 +41,7 @@ impl Loaded {
         let layout = Layout::new(m);
         let interface = interface(given, &layout);
         let bug = |e: cranelift_module::ModuleError| Failure::bug("jit", e.to_string());
-        let isa = target.isa(true, false)?;
+        let isa = target.isa(target.lowest(), true, false)?;
         let mut builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
         builder.symbol("acosh", acosh as *const u8);
         for (name, f) in LIBM1 {

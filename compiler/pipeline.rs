@@ -8,7 +8,7 @@ use crate::nest::{self, Module};
 use crate::onnx::{self, ImportOptions, Source};
 use crate::options::{self, OptLevel, Options};
 use crate::passes;
-use crate::target::Target;
+use crate::target::{Level, Target};
 use std::time::Instant;
 
 /// A pass over the graph IR.
@@ -28,7 +28,7 @@ pub struct NestPass {
     /// Least level it runs at.
     pub level: OptLevel,
     /// The pass.
-    pub run: fn(&mut Module, &Target) -> Result<()>,
+    pub run: fn(&mut Module, &Level) -> Result<()>,
 }
 
 /// Graph passes in order.
@@ -107,7 +107,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
         return Ok(Stopped::Nest(Box::new(module)));
     }
     for p in NEST_PASSES.iter().filter(|p| p.level <= options.opt) {
-        clock.step(p.name, || (p.run)(&mut module, &target))?;
+        clock.step(p.name, || (p.run)(&mut module, target.lowest()))?;
         check(&module, options.verify)?;
         if stop(p.name) {
             return Ok(Stopped::Nest(Box::new(module)));
@@ -128,10 +128,10 @@ pub fn pass_names() -> Vec<&'static str> {
     std::iter::once("import").chain(GRAPH_PASSES.iter().map(|p| p.name)).chain(["lower"]).chain(NEST_PASSES.iter().map(|p| p.name)).collect()
 }
 
-/// Runs all nest passes over a module made by hand (constant folding, tests).
+/// Runs all nest passes over a module made by hand, for the lowest level of a target.
 pub fn finish(module: &mut Module, target: &Target, opt: OptLevel) -> Result<()> {
     for p in NEST_PASSES.iter().filter(|p| p.level <= opt) {
-        (p.run)(module, target)?;
+        (p.run)(module, target.lowest())?;
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ fn interface(model: &Model, m: &Module, source: &Source, options: &Options, targ
         model_file: file,
         model_sha256: model.sha256,
         target: target.triple.to_string(),
-        cpu: target.cpu.clone(),
+        cpu: target.cpu(),
         dim_params,
         inputs,
         outputs,

@@ -5,21 +5,53 @@ use cranelift_codegen::isa::{self, OwnedTargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
 use target_lexicon::{Architecture, BinaryFormat, OperatingSystem, Triple};
 
-/// CPU levels: name, architecture, Cranelift settings.
-pub const LEVELS: &[(&str, &str, &[&str])] =
-    &[("x86-64", "x86_64", &[]), ("x86-64-v2", "x86_64", V2), ("x86-64-v3", "x86_64", V3), ("generic", "aarch64", &[]), ("rv64gc", "riscv64", RV64GC), ("rv64gcv", "riscv64", RV64GCV)];
+/// A CPU level that `--cpu` can name.
+pub struct Known {
+    /// As `--cpu` takes it.
+    pub name: &'static str,
+    /// Architecture.
+    pub arch: &'static str,
+    /// Rank among the levels of the architecture: 1..=4 are those of the x86-64 psABI.
+    pub rank: u32,
+    /// Cranelift settings.
+    features: &'static [&'static str],
+    /// Bits of the widest vector registers.
+    width: u32,
+}
+
+/// CPU levels. Cranelift's vectors have 128 bits on every level; `width` is for code that goes beyond.
+pub const LEVELS: &[Known] = &[
+    Known { name: "x86-64", arch: "x86_64", rank: 1, features: &[], width: 128 },
+    Known { name: "x86-64-v2", arch: "x86_64", rank: 2, features: V2, width: 128 },
+    Known { name: "x86-64-v3", arch: "x86_64", rank: 3, features: V3, width: 256 },
+    Known { name: "x86-64-v4", arch: "x86_64", rank: 4, features: V3, width: 512 },
+    Known { name: "generic", arch: "aarch64", rank: 1, features: &[], width: 128 },
+    Known { name: "rv64gc", arch: "riscv64", rank: 1, features: RV64GC, width: 128 },
+    Known { name: "rv64gcv", arch: "riscv64", rank: 2, features: RV64GCV, width: 128 },
+];
 const V2: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt"];
 const V3: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt", "has_avx", "has_avx2", "has_bmi1", "has_bmi2", "has_fma", "has_lzcnt"];
 const RV64GC: &[&str] = &["has_m", "has_a", "has_f", "has_d", "has_zicsr", "has_zifencei", "has_zca", "has_zcd"];
 const RV64GCV: &[&str] = &["has_m", "has_a", "has_f", "has_d", "has_zicsr", "has_zifencei", "has_zca", "has_zcd", "has_v", "has_zvl128b"];
 
-/// What generated code is for.
+/// What generated code is for: one object for one triple, with code for one or several CPU levels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Architecture, system, object format.
     pub triple: Triple,
-    /// Level or `native`, as the user named it.
-    pub cpu: String,
+    /// Lowest first, at least one. Only x86-64 has several: they are told apart when the code is called.
+    pub levels: Vec<Level>,
+}
+
+/// A CPU level: one set of instructions, one set of facts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// As the user named it; `native` for what this machine has.
+    pub name: String,
+    /// Rank among the levels of the architecture (see [`LEVELS`]).
+    pub rank: u32,
+    /// What schedules must know.
+    pub facts: Facts,
     features: Vec<&'static str>,
 }
 
@@ -30,6 +62,24 @@ pub struct Facts {
     pub lanes: u32,
     /// Accumulator tile of contractions: rows, vectors of columns.
     pub tile: (u32, u32),
+    /// Bits of the widest vector registers: 128, 256 (AVX2 and FMA) or 512 (AVX-512 F, BW, CD, DQ, VL).
+    pub width: u32,
+}
+
+impl Level {
+    fn new(name: &str, rank: u32, architecture: Architecture, features: &[&'static str], width: u32) -> Level {
+        // The tile fits the vector registers: 16 on x86-64, 32 elsewhere.
+        let (lanes, tile) = match architecture {
+            Architecture::X86_64 => (4, (3, 3)),
+            Architecture::Riscv64(_) if !features.contains(&"has_v") => (1, (1, 1)),
+            _ => (4, (6, 3)),
+        };
+        Level { name: name.to_owned(), rank, facts: Facts { lanes, tile, width }, features: features.to_vec() }
+    }
+    /// Name in symbols of an object with several levels: `v3` of `x86-64-v3`.
+    pub fn short(&self) -> &str {
+        self.name.rsplit('-').next().filter(|s| s.starts_with('v')).unwrap_or("v1")
+    }
 }
 
 impl Target {
@@ -61,36 +111,48 @@ impl Target {
             _ => "rv64gcv",
         };
         let cpu = cpu.unwrap_or(default);
-        let features = if cpu == "native" {
+        if cpu == "native" {
             if Triple::host().architecture != triple.architecture {
                 return bad("--cpu native needs the target to be this machine".into(), "a CPU level".into());
             }
-            native()
-        } else {
-            match LEVELS.iter().find(|(n, a, _)| *n == cpu && *a == arch) {
-                Some((_, _, f)) => f.to_vec(),
+            let levels = vec![native(triple.architecture)];
+            return Ok(Target { triple, levels });
+        }
+        let mut known: Vec<&Known> = vec![];
+        for name in cpu.split(',').map(str::trim) {
+            let of_arch = || LEVELS.iter().filter(|l| l.arch == arch);
+            match of_arch().find(|l| l.name == name) {
+                Some(l) if known.iter().any(|k| k.rank == l.rank) => {}
+                Some(l) => known.push(l),
                 None => {
-                    let known: Vec<&str> = LEVELS.iter().filter(|l| l.1 == arch).map(|l| l.0).collect();
-                    return bad(format!("the CPU level \"{cpu}\" is not known for {arch}"), format!("native or one of {}", known.join(", ")));
+                    let names: Vec<&str> = of_arch().map(|l| l.name).collect();
+                    let several = if arch == "x86_64" { ", or several of them separated by commas" } else { "" };
+                    return bad(format!("the CPU level \"{name}\" is not known for {arch}"), format!("native or one of {}{several}", names.join(", ")));
                 }
             }
-        };
-        Ok(Target { triple, cpu: cpu.to_owned(), features })
+        }
+        if known.len() > 1 && arch != "x86_64" {
+            return bad(format!("an object for {arch} has code for one CPU level, not for \"{cpu}\""), "one level: code for several is for x86_64".into());
+        }
+        known.sort_by_key(|l| l.rank);
+        let levels = known.into_iter().map(|l| Level::new(l.name, l.rank, triple.architecture, l.features, l.width)).collect();
+        Ok(Target { triple, levels })
     }
     /// This machine, with everything it has.
     pub fn host() -> Result<Target> {
         Target::new(None, Some("native"))
     }
-    /// Facts for schedules: the tile fits the vector registers (16 on x86-64, 32 elsewhere).
-    pub fn facts(&self) -> Facts {
-        match self.triple.architecture {
-            Architecture::X86_64 => Facts { lanes: 4, tile: (3, 3) },
-            Architecture::Riscv64(_) if !self.features.contains(&"has_v") => Facts { lanes: 1, tile: (1, 1) },
-            _ => Facts { lanes: 4, tile: (6, 3) },
-        }
+    /// The level that every machine of this target has.
+    pub fn lowest(&self) -> &Level {
+        // `new` makes targets, with one level at least.
+        &self.levels[0]
     }
-    /// Cranelift's view. Tiles are compiled without optimisation: it would undo their order.
-    pub fn isa(&self, optimise: bool, pic: bool) -> Result<OwnedTargetIsa> {
+    /// Names of the levels, separated by commas.
+    pub fn cpu(&self) -> String {
+        self.levels.iter().map(|l| l.name.as_str()).collect::<Vec<_>>().join(",")
+    }
+    /// Cranelift's view of a level. Tiles are compiled without optimisation: it would undo their order.
+    pub fn isa(&self, level: &Level, optimise: bool, pic: bool) -> Result<OwnedTargetIsa> {
         let bug = |e: String| crate::diag::Failure::bug("target", e);
         let mut shared = settings::builder();
         for (k, v) in [
@@ -103,7 +165,7 @@ impl Target {
             shared.set(k, v).map_err(|e| bug(format!("{k}: {e}")))?;
         }
         let mut b = isa::lookup(self.triple.clone()).map_err(|e| bug(e.to_string()))?;
-        for f in &self.features {
+        for f in &level.features {
             b.enable(f).map_err(|e| bug(format!("{f}: {e}")))?;
         }
         b.finish(settings::Flags::new(shared)).map_err(|e| bug(e.to_string()))
@@ -111,16 +173,39 @@ impl Target {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn native() -> Vec<&'static str> {
+fn native(architecture: Architecture) -> Level {
     let mut f = vec![];
     macro_rules! probe {
         ($($name:tt => $flag:literal),*) => {$(if std::arch::is_x86_feature_detected!($name) { f.push($flag); })*};
     }
     probe!("sse3" => "has_sse3", "ssse3" => "has_ssse3", "sse4.1" => "has_sse41", "sse4.2" => "has_sse42", "popcnt" => "has_popcnt", "avx" => "has_avx", "avx2" => "has_avx2", "bmi1" => "has_bmi1", "bmi2" => "has_bmi2", "fma" => "has_fma", "lzcnt" => "has_lzcnt");
-    f
+    macro_rules! all {
+        ($($name:tt),*) => { true $(&& std::arch::is_x86_feature_detected!($name))* };
+    }
+    // A level has all that the psABI lists for it, so `rank` and `width` promise no more than a named level does.
+    let v2 = all!("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cmpxchg16b");
+    let v3 = v2 && all!("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe");
+    let v4 = v3 && all!("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl");
+    let rank = 1 + u32::from(v2) + u32::from(v3) + u32::from(v4);
+    Level::new(
+        "native",
+        rank,
+        architecture,
+        &f,
+        if v4 {
+            512
+        } else if v3 {
+            256
+        } else {
+            128
+        },
+    )
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn native() -> Vec<&'static str> {
-    LEVELS.iter().find(|l| l.1 == std::env::consts::ARCH).map(|l| l.2.to_vec()).unwrap_or_default()
+fn native(architecture: Architecture) -> Level {
+    match LEVELS.iter().find(|l| l.arch == std::env::consts::ARCH) {
+        Some(l) => Level::new("native", l.rank, architecture, l.features, l.width),
+        None => Level::new("native", 0, architecture, &[], 128),
+    }
 }

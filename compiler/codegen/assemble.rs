@@ -69,7 +69,7 @@ impl<'a> Unit<'a> {
     }
     /// All functions as Cranelift IR, in emission order.
     pub fn sources(&self) -> Result<Vec<Source>> {
-        let isa = self.target.isa(true, self.pic)?;
+        let isa = self.target.isa(self.target.lowest(), true, self.pic)?;
         let mut kernels = vec![];
         let mut seen = HashSet::new();
         visit::walk(&self.m.driver, &mut |s| {
@@ -117,7 +117,7 @@ impl<'a> Unit<'a> {
         Ok(out)
     }
     fn compile(&self, sources: Vec<Source>, asm: bool) -> Result<Vec<(Source, Compiled)>> {
-        let (plain, fast) = (self.target.isa(false, self.pic)?, self.target.isa(true, self.pic)?);
+        let (plain, fast) = (self.target.isa(self.target.lowest(), false, self.pic)?, self.target.isa(self.target.lowest(), true, self.pic)?);
         sources
             .into_par_iter()
             .map(|mut s| {
@@ -150,7 +150,7 @@ impl<'a> Unit<'a> {
         let bug = |e: cranelift_module::ModuleError| Failure::bug("assemble", e.to_string());
         let mut functions = HashMap::new();
         let mut libm: BTreeMap<&'static str, FuncId> = BTreeMap::new();
-        let isa = self.target.isa(true, self.pic)?;
+        let isa = self.target.isa(self.target.lowest(), true, self.pic)?;
         for (s, c) in &done {
             let linkage = if s.exported { Linkage::Export } else { Linkage::Local };
             functions.insert(s.number, sink.declare_function(&s.name, linkage, &c.func.signature).map_err(bug)?);

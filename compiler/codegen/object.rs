@@ -23,7 +23,7 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
             .help("put them into a file of their own: --weights file")
             .fail();
     }
-    let isa = unit.target.isa(true, true)?;
+    let isa = unit.target.isa(unit.target.lowest(), true, true)?;
     let bug = |e: cranelift_module::ModuleError| Failure::bug("object", e.to_string());
     let builder = ObjectBuilder::new(isa, format!("{}.onnxc", unit.interface.name), cranelift_module::default_libcall_names()).map_err(bug)?;
     let mut module = ObjectModule::new(builder);

@@ -3,11 +3,11 @@
 use super::{contract, lanes};
 use crate::diag::Result;
 use crate::nest::{Module, Stage, Stmt};
-use crate::target::Target;
+use crate::target::Level;
 
 /// Runs the pass.
-pub fn run(m: &mut Module, target: &Target) -> Result<()> {
-    let facts = target.facts();
+pub fn run(m: &mut Module, level: &Level) -> Result<()> {
+    let facts = level.facts;
     let kernels: Vec<_> = m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
     for k in kernels {
         if facts.lanes == 1 {
