@@ -89,8 +89,9 @@ pub struct CompileArgs {
     /// Target triple; default: this machine.
     #[arg(long, value_name = "TRIPLE")]
     pub target: Option<String>,
-    /// CPU level: x86-64, x86-64-v2, x86-64-v3, generic (aarch64), rv64gc, rv64gcv, or native.
-    #[arg(long, value_name = "LEVEL")]
+    /// CPU levels, separated by commas: x86-64, x86-64-v2, x86-64-v3, x86-64-v4 (several: the object picks the best one
+    /// when it is called), generic (aarch64), rv64gc, rv64gcv, or native. Default for x86-64: x86-64-v2,x86-64-v3,x86-64-v4.
+    #[arg(long, value_name = "LEVELS")]
     pub cpu: Option<String>,
     /// What to write, separated by commas: obj, header, rust, graph, nest, clif, asm, plan. Default: obj,header.
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]

@@ -1,8 +1,13 @@
 //! The emit table: what can be written, under which extension, from which stage.
 
-use crate::codegen::{self, assemble::Unit};
+use crate::codegen::{
+    self,
+    assemble::{Code, Unit},
+};
 use crate::diag::{Error, Failure, Result, codes};
+use crate::nest::Module;
 use crate::pipeline::Compiled;
+use crate::target::Level;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -26,14 +31,14 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "header", extension: "h", help: "C header", write: |c, w| text(w, &codegen::header::header(&c.interface)) },
     Kind { name: "rust", extension: "rs", help: "Rust module to include!", write: |c, w| text(w, &codegen::rust::rust_module(&c.interface)) },
     Kind { name: "graph", extension: "graph.txt", help: "graph IR before lowering", write: |c, w| text(w, &crate::graph::print::print(&c.model)) },
-    Kind { name: "nest", extension: "nest.txt", help: "loop nests after all passes", write: |c, w| text(w, &crate::nest::print::print(&c.module)) },
+    Kind { name: "nest", extension: "nest.txt", help: "loop nests after all passes", write: |c, w| text(w, &by_level(c, &crate::nest::print::print)) },
     Kind { name: "clif", extension: "clif", help: "Cranelift IR", write: |c, w| text(w, &clif(c)?) },
     Kind { name: "asm", extension: "s", help: "machine code as text", write: |c, w| text(w, &unit(c).asm()?) },
-    Kind { name: "plan", extension: "plan.txt", help: "memory plan: where every buffer lies, and when it is alive", write: |c, w| text(w, &plan(c)) },
+    Kind { name: "plan", extension: "plan.txt", help: "memory plan: where every buffer lies, and when it is alive", write: |c, w| text(w, &by_level(c, &|m| plan(m, c.weights.size))) },
 ];
 
 fn unit(c: &Compiled) -> Unit<'_> {
-    Unit::new(&c.module, &c.interface, c.weights.clone(), &c.target, true)
+    Unit::new(&c.modules, &c.interface, &c.weights, &c.target, true)
 }
 
 fn text(w: &mut dyn Write, s: &str) -> Result<()> {
@@ -41,13 +46,25 @@ fn text(w: &mut dyn Write, s: &str) -> Result<()> {
 }
 
 fn clif(c: &Compiled) -> Result<String> {
-    Ok(unit(c).sources()?.into_iter().map(|s| format!("; {}\n{}\n", s.name, s.func.display())).collect())
+    Ok(unit(c).sources()?.into_iter().filter_map(|s| if let Code::Clif(f) = s.code { Some(format!("; {}\n{}\n", s.name, f.display())) } else { None }).collect())
+}
+
+/// The text of every module; where there are several, each under a line that names its CPU level.
+pub fn levels<'a>(modules: impl IntoIterator<Item = (&'a Level, &'a Module)>, print: &dyn Fn(&Module) -> String) -> String {
+    let parts: Vec<_> = modules.into_iter().collect();
+    match parts.as_slice() {
+        [(_, m)] => print(m),
+        parts => parts.iter().map(|(l, m)| format!("; level {}\n{}", l.name, print(m))).collect(),
+    }
+}
+
+fn by_level(c: &Compiled, print: &dyn Fn(&Module) -> String) -> String {
+    levels(c.target.levels.iter().zip(&c.modules), print)
 }
 
 /// Buffers by address with the kernels between which they live.
-fn plan(c: &Compiled) -> String {
+fn plan(m: &Module, weights: u64) -> String {
     use crate::nest::{Place, Stmt, visit};
-    let m = &c.module;
     let mut rows = vec![];
     let calls: Vec<_> = m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
     for (b, d) in m.bufs.iter() {
@@ -58,7 +75,7 @@ fn plan(c: &Compiled) -> String {
         let slot = &m.slots[*s];
         rows.push(format!("{} .. +{}\tkernels {first}..={last}\t{}", slot.offset.display(&m.syms), slot.size.display(&m.syms), d.name));
     }
-    let mut out = format!("plan v1 {}\nworkspace {} bytes, weights {} bytes\n", m.name, m.workspace.display(&m.syms), c.weights.size);
+    let mut out = format!("plan v1 {}\nworkspace {} bytes, weights {} bytes\n", m.name, m.workspace.display(&m.syms), weights);
     for (i, k) in calls.iter().enumerate() {
         out += &format!("kernel {i} {} ({})\n", m.kernels[*k].name, m.kernels[*k].origin.short());
     }

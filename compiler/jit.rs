@@ -3,7 +3,7 @@
 use crate::codegen::assemble::Unit;
 use crate::codegen::clif::entry;
 use crate::codegen::interface::Interface;
-use crate::codegen::weights::{HEADER, Layout};
+use crate::codegen::weights::{Blob, HEADER};
 use crate::diag::{Failure, Result};
 use crate::nest::Module;
 use crate::target::Target;
@@ -26,7 +26,7 @@ type Call = extern "C" fn(*const *const u8, *const *mut u8, *const i64, *const *
 type WorkspaceFor = extern "C" fn(*const i64, *mut u64) -> i32;
 
 /// Interface as the code in memory has it: weights are passed in.
-pub fn interface(i: &Interface, weights: &Layout) -> Interface {
+pub fn interface(i: &Interface, weights: &Blob) -> Interface {
     let mut i = i.clone();
     i.weights.external = true;
     i.weights.size = weights.size;
@@ -35,11 +35,12 @@ pub fn interface(i: &Interface, weights: &Layout) -> Interface {
 }
 
 impl Loaded {
-    /// Compiles a placed module for this process.
+    /// Compiles a placed module for this process, with everything that this machine has.
     pub fn new(m: &Module, given: &Interface) -> Result<Loaded> {
         let target = Target::host()?;
-        let layout = Layout::new(m);
-        let interface = interface(given, &layout);
+        let modules = std::slice::from_ref(m);
+        let blob = Blob::new(modules);
+        let interface = interface(given, &blob);
         let bug = |e: cranelift_module::ModuleError| Failure::bug("jit", e.to_string());
         let isa = target.isa(target.lowest(), true, false)?;
         let mut builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
@@ -51,7 +52,7 @@ impl Loaded {
             builder.symbol(*name, *f as *const u8);
         }
         let mut module = JITModule::new(builder);
-        let unit = Unit::new(m, &interface, layout, &target, false);
+        let unit = Unit::new(modules, &interface, &blob, &target, false);
         let ids = unit.assemble(&mut module)?;
         module.finalize_definitions().map_err(bug)?;
         let mut weights = vec![Chunk([0; 64]); ((HEADER + unit.weights.size) / 64 + 1) as usize];

@@ -130,6 +130,7 @@ fn stopped(s: Stopped, output: &Path, stdout: bool) -> Result<()> {
     let (text, extension) = match &s {
         Stopped::Graph(m) => (onnxc::graph::print::print(m), "graph.txt"),
         Stopped::Nest(m) => (onnxc::nest::print::print(m), "nest.txt"),
+        Stopped::Levels(l) => (emit::levels(l.iter().map(|(l, m)| (l, m)), &onnxc::nest::print::print), "nest.txt"),
         Stopped::Done(_) => {
             let names: Vec<&str> = pipeline::pass_names();
             return Error::new(codes::OPTION, "--stop-after: there is no such pass at this level").row("expected", names.join(", ")).fail();
@@ -153,7 +154,7 @@ fn check(a: &CheckArgs) -> Result<()> {
     println!("{}: ok", src.name);
     i.inputs.iter().for_each(|t| println!("  input  {}", show(t)));
     i.outputs.iter().for_each(|t| println!("  output {}", show(t)));
-    println!("  {} nodes, {} kernels, weights {} bytes, workspace {} bytes", c.model.graph.order.len(), c.module.driver.len(), c.weights.size, i.workspace.display(&i.syms));
+    println!("  {} nodes, {} kernels, weights {} bytes, workspace {} bytes", c.model.graph.order.len(), c.modules.first().map_or(0, |m| m.driver.len()), c.weights.size, i.workspace.display(&i.syms));
     Ok(())
 }
 

@@ -33,7 +33,7 @@ pub struct Options {
     pub name: Option<String>,
     /// Target triple; `None` is this machine.
     pub target: Option<String>,
-    /// CPU level; `None` is the default of the architecture.
+    /// CPU levels, separated by commas; `None` is the default of the architecture.
     pub cpu: Option<String>,
     /// `--dim` in order.
     pub dims: Vec<(String, DimOption)>,

@@ -1,13 +1,14 @@
 //! The pass tables, and the one loop that runs, times, verifies and stops.
 
 use crate::codegen::interface::{DimParam, Interface, Tensor, Weights};
-use crate::codegen::weights::Layout;
+use crate::codegen::weights::Blob;
 use crate::diag::{Error, Findings, Result};
 use crate::graph::Model;
 use crate::nest::{self, Module};
 use crate::onnx::{self, ImportOptions, Source};
 use crate::options::{self, OptLevel, Options};
 use crate::passes;
+use crate::sym::{Answer, Dim};
 use crate::target::{Level, Target};
 use std::time::Instant;
 
@@ -27,6 +28,8 @@ pub struct NestPass {
     pub name: &'static str,
     /// Least level it runs at.
     pub level: OptLevel,
+    /// False for a pass that does the same for every CPU level: it runs once, before all that do not.
+    pub per_level: bool,
     /// The pass.
     pub run: fn(&mut Module, &Level) -> Result<()>,
 }
@@ -37,28 +40,28 @@ pub const GRAPH_PASSES: &[GraphPass] =
 
 /// Nest passes in order.
 pub const NEST_PASSES: &[NestPass] = &[
-    NestPass { name: "drop_dead_kernels", level: OptLevel::O0, run: |m, _| passes::nest::dead::run(m) },
-    NestPass { name: "inline_elementwise", level: OptLevel::O1, run: |m, _| passes::nest::inline::identity(m) },
-    NestPass { name: "fold_constants", level: OptLevel::O1, run: |m, _| passes::nest::fold::run(m) },
-    NestPass { name: "fuse_epilogues", level: OptLevel::O1, run: |m, _| passes::nest::epilogue::run(m) },
-    NestPass { name: "inline_producers", level: OptLevel::O1, run: |m, _| passes::nest::inline::general(m) },
-    NestPass { name: "choose_layouts", level: OptLevel::O2, run: |m, _| passes::nest::layout::run(m) },
-    NestPass { name: "schedule", level: OptLevel::O2, run: passes::nest::schedule::run },
-    NestPass { name: "place_memory", level: OptLevel::O0, run: |m, _| passes::nest::place::run(m) },
+    NestPass { name: "drop_dead_kernels", level: OptLevel::O0, per_level: false, run: |m, _| passes::nest::dead::run(m) },
+    NestPass { name: "inline_elementwise", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::inline::identity(m) },
+    NestPass { name: "fold_constants", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::fold::run(m) },
+    NestPass { name: "fuse_epilogues", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::epilogue::run(m) },
+    NestPass { name: "inline_producers", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::inline::general(m) },
+    NestPass { name: "choose_layouts", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::layout::run(m) },
+    NestPass { name: "schedule", level: OptLevel::O2, per_level: true, run: passes::nest::schedule::run },
+    NestPass { name: "place_memory", level: OptLevel::O0, per_level: true, run: |m, _| passes::nest::place::run(m) },
 ];
 
 /// A model after all passes, ready for code generation.
 pub struct Compiled {
     /// The graph as it was lowered.
     pub model: Model,
-    /// The placed nests.
-    pub module: Module,
+    /// The placed nests, one module for each CPU level of the target.
+    pub modules: Vec<Module>,
     /// What callers see.
     pub interface: Interface,
     /// Target.
     pub target: Target,
-    /// Layout of the weights.
-    pub weights: Layout,
+    /// The weights of all modules.
+    pub weights: Blob,
     /// Warnings.
     pub warnings: Vec<Error>,
 }
@@ -69,6 +72,8 @@ pub enum Stopped {
     Graph(Box<Model>),
     /// After a nest pass.
     Nest(Box<Module>),
+    /// After a nest pass that has run for several CPU levels.
+    Levels(Vec<(Level, Module)>),
     /// At the end.
     Done(Box<Compiled>),
 }
@@ -106,16 +111,39 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     if stop("lower") {
         return Ok(Stopped::Nest(Box::new(module)));
     }
-    for p in NEST_PASSES.iter().filter(|p| p.level <= options.opt) {
+    let (shared, per_level): (Vec<&NestPass>, Vec<&NestPass>) = NEST_PASSES.iter().filter(|p| p.level <= options.opt).partition(|p| !p.per_level);
+    for p in shared {
         clock.step(p.name, || (p.run)(&mut module, target.lowest()))?;
         check(&module, options.verify)?;
         if stop(p.name) {
             return Ok(Stopped::Nest(Box::new(module)));
         }
     }
-    let weights = Layout::new(&module);
-    let interface = clock.step("interface", || interface(&model, &module, source, options, &target, &weights))?;
-    Ok(Stopped::Done(Box::new(Compiled { model, module, interface, target, weights, warnings: findings.warnings().to_vec() })))
+    let mut modules = vec![module; target.levels.len()];
+    for p in per_level {
+        clock.step(p.name, || target.levels.iter().zip(&mut modules).try_for_each(|(level, m)| (p.run)(m, level)))?;
+        modules.iter().try_for_each(|m| check(m, options.verify))?;
+        if stop(p.name) {
+            return Ok(match modules.len() {
+                1 => Stopped::Nest(Box::new(modules.remove(0))),
+                _ => Stopped::Levels(target.levels.into_iter().zip(modules).collect()),
+            });
+        }
+    }
+    let weights = Blob::new(&modules);
+    let interface = clock.step("interface", || interface(&model, &modules, source, options, &target, &weights))?;
+    Ok(Stopped::Done(Box::new(Compiled { model, modules, interface, target, weights, warnings: findings.warnings().to_vec() })))
+}
+
+/// Bytes that are enough for every module. Dim params are numbered alike in all of them.
+pub fn workspace(modules: &[Module]) -> Dim {
+    let mut sizes = modules.iter().map(|m| m.workspace);
+    let first = sizes.next().unwrap_or(Dim::constant(0));
+    sizes.fold(first, |most, w| match modules.first().map(|m| (m.syms.le(w, most), m.syms.le(most, w))) {
+        Some((Answer::Yes, _)) => most,
+        Some((_, Answer::Yes)) => w,
+        _ => most.max(w),
+    })
 }
 
 /// The verifier, after a pass.
@@ -130,10 +158,18 @@ pub fn pass_names() -> Vec<&'static str> {
 
 /// Runs all nest passes over a module made by hand, for the lowest level of a target.
 pub fn finish(module: &mut Module, target: &Target, opt: OptLevel) -> Result<()> {
-    for p in NEST_PASSES.iter().filter(|p| p.level <= opt) {
-        (p.run)(module, target.lowest())?;
-    }
-    Ok(())
+    finish_for(module, target.lowest(), opt)
+}
+
+/// The same for every level: one module for each.
+pub fn finish_all(module: &Module, target: &Target, opt: OptLevel) -> Result<Vec<Module>> {
+    let mut modules = vec![module.clone(); target.levels.len()];
+    target.levels.iter().zip(&mut modules).try_for_each(|(level, m)| finish_for(m, level, opt))?;
+    Ok(modules)
+}
+
+fn finish_for(module: &mut Module, level: &Level, opt: OptLevel) -> Result<()> {
+    NEST_PASSES.iter().filter(|p| p.level <= opt).try_for_each(|p| (p.run)(module, level))
 }
 
 struct Clock(bool);
@@ -149,7 +185,10 @@ impl Clock {
     }
 }
 
-fn interface(model: &Model, m: &Module, source: &Source, options: &Options, target: &Target, weights: &Layout) -> Result<Interface> {
+fn interface(model: &Model, modules: &[Module], source: &Source, options: &Options, target: &Target, weights: &Blob) -> Result<Interface> {
+    // What callers see is the same on every level, but for the workspace.
+    let Some(m) = modules.first() else { return Err(crate::diag::Failure::bug("pipeline", "a target without levels")) };
+    let workspace = workspace(modules);
     let mut names = crate::codegen::names::Names::new(&options.renames);
     let dim_params = model
         .dim_params
@@ -182,8 +221,8 @@ fn interface(model: &Model, m: &Module, source: &Source, options: &Options, targ
         dim_params,
         inputs,
         outputs,
-        workspace: m.workspace,
-        workspace_max: m.syms.range(m.workspace).hi.and_then(|v| u64::try_from(v).ok()),
+        workspace,
+        workspace_max: m.syms.range(workspace).hi.and_then(|v| u64::try_from(v).ok()),
         weights: Weights { size: weights.size, align: crate::codegen::weights::ALIGN, sha256: if external { weights.sha256() } else { [0; 32] }, external },
         nodes: model.graph.order.iter().map(|n| &model.graph.nodes[*n].origin).map(|o| (o.name.clone(), o.op.clone())).collect(),
         syms: m.syms.clone(),

@@ -5,6 +5,7 @@ use crate::diag::{Error, Failure, Result, codes};
 use crate::jit::Loaded;
 use crate::pipeline::Compiled;
 use crate::sym::{Dim, Sym};
+use crate::target::Target;
 use std::collections::HashMap;
 
 /// A model ready to be called.
@@ -29,9 +30,12 @@ pub struct Comparison {
 }
 
 impl Runner {
-    /// Compiles for this machine.
+    /// Compiles for this machine: the highest CPU level that it has.
     pub fn new(compiled: Compiled) -> Result<Runner> {
-        let code = Loaded::new(&compiled.module, &compiled.interface)?;
+        let host = Target::host()?.lowest().rank;
+        let best = compiled.target.levels.iter().rposition(|l| l.rank <= host).unwrap_or(0);
+        let Some(module) = compiled.modules.get(best) else { return Err(Failure::bug("run", "a model without code")) };
+        let code = Loaded::new(module, &compiled.interface)?;
         Ok(Runner { compiled, code })
     }
     /// The model.

@@ -106,7 +106,7 @@ impl Target {
             return bad(format!("the object format of \"{triple}\" is not supported"), "ELF, Mach-O or COFF".into());
         }
         let default = match arch {
-            "x86_64" => "x86-64-v3",
+            "x86_64" => "x86-64-v2,x86-64-v3,x86-64-v4",
             "aarch64" => "generic",
             _ => "rv64gcv",
         };

@@ -7,6 +7,7 @@
 //! # run: 3                       runs the model with this seed: code in memory against the unoptimised code
 //! # dim: N=4                     like --dim
 //! # target: aarch64-unknown-linux-gnu
+//! # cpu: x86-64-v2,x86-64-v4     like --cpu; for x86-64 one level, x86-64-v3, unless said otherwise
 //! # opt: 0                       like -O
 //! ```
 //!
@@ -52,6 +53,7 @@ fn case(path: &Path) -> Result<(), String> {
     let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let mut options = Options { verify: true, target: Some("x86_64-unknown-linux-gnu".into()), ..Options::default() };
+    let mut cpu = None;
     let mut emits: Vec<String> = vec![];
     let (mut stops, mut seeds, mut error) = (vec![], vec![], false);
     for l in text.lines().filter_map(|l| l.strip_prefix('#')) {
@@ -63,6 +65,7 @@ fn case(path: &Path) -> Result<(), String> {
             "run" => seeds.extend(value.split(',').filter_map(|s| s.trim().parse::<u64>().ok())),
             "dim" => options.dims.push(onnxc::sym::text::parse_dim_option(value)?),
             "target" => options.target = Some(value.to_owned()),
+            "cpu" => cpu = Some(value.to_owned()),
             "opt" => {
                 options.opt = match value {
                     "0" => OptLevel::O0,
@@ -73,6 +76,9 @@ fn case(path: &Path) -> Result<(), String> {
             _ => {}
         }
     }
+    // One level, so that snapshots show everything once.
+    let x86 = options.target.as_ref().is_some_and(|t| t.starts_with("x86_64"));
+    options.cpu = cpu.or_else(|| x86.then(|| "x86-64-v3".into()));
     let source = Source { name: format!("{stem}.onnxtxt"), bytes: text.clone().into_bytes().into(), folder: None };
     if error {
         return match pipeline::run(&source, &options) {
@@ -85,6 +91,7 @@ fn case(path: &Path) -> Result<(), String> {
         let text = match pipeline::run(&source, &o).map_err(|e| e.to_string())? {
             Stopped::Graph(m) => onnxc::graph::print::print(&m),
             Stopped::Nest(m) => onnxc::nest::print::print(&m),
+            Stopped::Levels(l) => onnxc::emit::levels(l.iter().map(|(l, m)| (l, m)), &onnxc::nest::print::print),
             Stopped::Done(_) => return Err(format!("there is no pass {s}")),
         };
         snapshot(path, &stem, &s, &text)?;

@@ -101,7 +101,7 @@ fn two_processes_write_equal_bytes() {
 #[test]
 fn standard_input_and_output() {
     use std::io::Write;
-    let mut c = onnxc().args(["-", "--emit", "nest", "-o", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs");
+    let mut c = onnxc().args(["-", "--emit", "nest", "--cpu", "native", "-o", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs");
     c.stdin.take().expect("stdin").write_all(MODEL.as_bytes()).expect("written");
     let o = c.wait_with_output().expect("ends");
     assert!(o.status.success());

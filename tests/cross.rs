@@ -1,5 +1,6 @@
-//! Other targets: objects for every architecture and format hold what they should, and code for aarch64 and riscv64
-//! computes what this machine computes (under qemu, where it and a cross compiler are installed).
+//! Other targets: objects for every architecture and format hold what they should; code for aarch64, riscv64 and every
+//! level of x86-64 computes what this machine computes (under qemu, where it and a cross compiler are installed); and an
+//! object with several levels runs the best one.
 //!
 //! ```text
 //! ONNXC_CROSS_SEEDS=60..2000   other random modules under qemu
@@ -11,17 +12,19 @@ mod check;
 mod contractions;
 #[path = "nest_fuzz/exprs.rs"]
 mod exprs;
+#[path = "cross/machine.rs"]
+mod machine;
 #[path = "nest_fuzz/modules.rs"]
 mod modules;
 #[path = "nest_fuzz/operations.rs"]
 mod operations;
 
-use check::compare;
+use machine::{Case, Machine, found, run};
 use modules::{Gen, generate};
 use object::{Architecture, BinaryFormat, Object, ObjectSymbol};
 use onnxc::codegen::assemble::Unit;
 use onnxc::codegen::interface::Interface;
-use onnxc::codegen::weights::Layout;
+use onnxc::codegen::weights::Blob;
 use onnxc::jit::Loaded;
 use onnxc::nest::Module;
 use onnxc::nest::interp::{self, Outcome};
@@ -32,8 +35,7 @@ use onnxc::pipeline::{self, Stopped};
 use onnxc::sym::Sym;
 use onnxc::target::Target;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 /// Functions of libm that generated code may call.
 const LIBM: &[&str] = &["exp", "log", "erf", "tanh", "expm1", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "atan2", "fmod"];
@@ -112,41 +114,29 @@ numbers (double[N, 5] x, int32[N, 5] i, uint8[N, 5] u, bool[N, 5] c) => (double[
     ),
 ];
 
-/// A machine that qemu can be: triple, CPU level, cross compiler, emulator and its options.
-struct Machine {
-    triple: &'static str,
-    cpu: &'static str,
-    cc: &'static str,
-    qemu: &'static [&'static str],
-}
+/// All levels that objects for x86-64 have.
+const ALL: &str = "x86-64-v2,x86-64-v3,x86-64-v4";
+/// No emulator.
+const HERE: &[&str] = &["env"];
 
 const MACHINES: &[Machine] = &[
     // An x86-64 with SSE 3 at most, and one without AVX: levels must not use more than they say.
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64", cc: "x86_64-linux-gnu-gcc", qemu: &["qemu-x86_64", "-cpu", "qemu64"] },
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v2", cc: "x86_64-linux-gnu-gcc", qemu: &["qemu-x86_64", "-cpu", "Nehalem"] },
+    // Code for several levels on machines of two of them.
+    Machine { triple: "x86_64-unknown-linux-gnu", cpu: ALL, cc: "x86_64-linux-gnu-gcc", qemu: &["qemu-x86_64", "-cpu", "Nehalem"] },
+    Machine { triple: "x86_64-unknown-linux-gnu", cpu: ALL, cc: "x86_64-linux-gnu-gcc", qemu: &["qemu-x86_64", "-cpu", "Haswell"] },
+    // Each level on this machine, and all of them.
+    Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v2", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
+    Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v3", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
+    Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v4", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
+    Machine { triple: "x86_64-unknown-linux-gnu", cpu: ALL, cc: "x86_64-linux-gnu-gcc", qemu: HERE },
     Machine { triple: "aarch64-unknown-linux-gnu", cpu: "generic", cc: "aarch64-linux-gnu-gcc", qemu: &["qemu-aarch64"] },
     Machine { triple: "riscv64gc-unknown-linux-gnu", cpu: "rv64gcv", cc: "riscv64-linux-gnu-gcc", qemu: &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=128,elen=64,vext_spec=v1.0"] },
     // Longer vectors than the code uses, and none at all.
     Machine { triple: "riscv64gc-unknown-linux-gnu", cpu: "rv64gcv", cc: "riscv64-linux-gnu-gcc", qemu: &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,elen=64,vext_spec=v1.0"] },
     Machine { triple: "riscv64gc-unknown-linux-gnu", cpu: "rv64gc", cc: "riscv64-linux-gnu-gcc", qemu: &["qemu-riscv64"] },
 ];
-
-/// A module with everything to call it and what comes out.
-struct Case {
-    module: Module,
-    dims: Vec<(Sym, i64)>,
-    data: Vec<Vec<u8>>,
-    want: Outcome,
-    tolerance: f64,
-    /// Operations on special values have a comparison of their own.
-    table: Option<operations::Table>,
-}
-
-impl Case {
-    fn inputs(&self) -> Vec<&[u8]> {
-        self.data.iter().map(Vec::as_slice).collect()
-    }
-}
 
 /// A model as nests, with inputs made up and the results of this machine.
 fn text_case(name: &str, text: &str) -> Case {
@@ -196,12 +186,17 @@ fn object_of(m: &Module, name: &str, target: &Target, opt: OptLevel) -> Result<V
 fn object_unguarded(m: &Module, name: &str, target: &Target, opt: OptLevel) -> Result<Vec<u8>, String> {
     let mut m = m.clone();
     m.name = name.to_owned();
-    pipeline::finish(&mut m, target, opt).map_err(|e| e.to_string())?;
-    let weights = Layout::new(&m);
-    let mut i = Interface::of_module(&m);
+    object(&pipeline::finish_all(&m, target, opt).map_err(|e| e.to_string())?, target)
+}
+
+/// The object of one module for each level.
+fn object(modules: &[Module], target: &Target) -> Result<Vec<u8>, String> {
+    let weights = Blob::new(modules);
+    let mut i = Interface::of_module(&modules[0]);
+    i.workspace = pipeline::workspace(modules);
     (i.weights.size, i.weights.align) = (weights.size, 64);
     let mut out = vec![];
-    onnxc::codegen::object::write(&Unit::new(&m, &i, weights, target, true), &mut out).map_err(|e| e.to_string())?;
+    onnxc::codegen::object::write(&Unit::new(modules, &i, &weights, target, true), &mut out).map_err(|e| e.to_string())?;
     Ok(out)
 }
 
@@ -219,14 +214,18 @@ fn objects_have_the_right_format_and_symbols() {
         ("x86_64-unknown-linux-gnu", "x86-64", Elf, X86_64),
         ("x86_64-unknown-linux-gnu", "x86-64-v2", Elf, X86_64),
         ("x86_64-unknown-linux-gnu", "x86-64-v3", Elf, X86_64),
+        ("x86_64-unknown-linux-gnu", ALL, Elf, X86_64),
         ("x86_64-unknown-linux-musl", "x86-64-v3", Elf, X86_64),
         ("aarch64-unknown-linux-gnu", "generic", Elf, Aarch64),
         ("riscv64gc-unknown-linux-gnu", "rv64gc", Elf, Riscv64),
         ("riscv64gc-unknown-linux-gnu", "rv64gcv", Elf, Riscv64),
         ("x86_64-apple-darwin", "x86-64-v3", MachO, X86_64),
+        ("x86_64-apple-darwin", ALL, MachO, X86_64),
         ("aarch64-apple-darwin", "generic", MachO, Aarch64),
         ("x86_64-pc-windows-msvc", "x86-64-v3", Coff, X86_64),
+        ("x86_64-pc-windows-msvc", ALL, Coff, X86_64),
         ("x86_64-pc-windows-gnu", "x86-64-v3", Coff, X86_64),
+        ("x86_64-pc-windows-gnu", ALL, Coff, X86_64),
     ];
     let cases: Vec<(&str, Case)> = MODELS.iter().map(|(n, t)| (*n, text_case(n, t))).collect();
     let mut wrong = String::new();
@@ -285,7 +284,7 @@ fn aarch64_computes_the_same() {
 }
 
 #[test]
-fn old_x86_64_computes_the_same() {
+fn x86_64_levels_compute_the_same() {
     on_machines("x86_64");
 }
 
@@ -294,8 +293,31 @@ fn riscv64_computes_the_same() {
     on_machines("riscv64");
 }
 
-fn found(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success())
+/// The level of this machine among those of x86-64; 0 if it is none.
+fn host_rank() -> u32 {
+    if cfg!(all(target_arch = "x86_64", target_os = "linux")) { Target::host().expect("this machine").lowest().rank } else { 0 }
+}
+
+/// An object in which each level computes something else: its results tell which one has run.
+#[test]
+fn the_best_level_runs() {
+    let model = |rank: u32| format!("<ir_version: 8, opset_import: [\"\" : 17]>\npick (float[N] x) => (float[N] y) {{\n  r = Constant <value_float = {rank}.0> ()\n  y = Add (x, r)\n}}");
+    let cases: Vec<Case> = (0..=4).map(|rank| text_case("pick", &model(rank))).collect();
+    let t = target("x86_64-unknown-linux-gnu", Some(ALL));
+    let modules: Vec<Module> =
+        t.levels.iter().flat_map(|l| pipeline::finish_all(&cases[l.rank as usize].module, &target("x86_64-unknown-linux-gnu", Some(&l.name)), OptLevel::O2).expect("passes")).collect();
+    let bytes = object(&modules, &t).expect("an object");
+    for (qemu, rank) in [(&["qemu-x86_64", "-cpu", "qemu64"][..], 2), (&["qemu-x86_64", "-cpu", "Nehalem"], 2), (&["qemu-x86_64", "-cpu", "Haswell"], 3), (HERE, host_rank().max(2))] {
+        let m = Machine { triple: "x86_64-unknown-linux-gnu", cpu: ALL, cc: "x86_64-linux-gnu-gcc", qemu };
+        if !found(m.cc) || !found(qemu[0]) || qemu == HERE && host_rank() == 0 {
+            eprintln!("skipped: {qemu:?}");
+            continue;
+        }
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cross-pick");
+        std::fs::create_dir_all(&dir).expect("a folder for objects");
+        let wrong = run(&m, &dir, &[("pick", &cases[rank as usize], bytes.clone())]);
+        assert!(wrong.is_empty(), "under {qemu:?} not level {rank} has run:\n{wrong}");
+    }
 }
 
 fn seeds() -> std::ops::Range<u64> {
@@ -319,7 +341,9 @@ fn on_machines(architecture: &str) {
                 Err(e) => writeln!(wrong, "{name}: {}\n{}", e.lines().take(4).collect::<Vec<_>>().join(" "), print(&c.module)).expect("a string"),
             }
         }
-        if found(m.cc) && found(m.qemu[0]) {
+        if m.qemu == HERE && host_rank() < t.lowest().rank {
+            eprintln!("skipped: this machine has no {}; its code was compiled, not run", m.cpu);
+        } else if found(m.cc) && found(m.qemu[0]) {
             wrong += &run(m, &dir, &objects);
         } else {
             eprintln!("skipped: {} or {} is not installed; code for {} {} was compiled, not run", m.cc, m.qemu[0], m.triple, m.cpu);
@@ -327,152 +351,3 @@ fn on_machines(architecture: &str) {
         assert!(wrong.is_empty(), "{} {} under {:?}:\n{wrong}", m.triple, m.cpu, m.qemu);
     }
 }
-
-/// Links all objects with the driver, runs it once and compares every output; returns what is wrong.
-fn run(m: &Machine, dir: &Path, objects: &[(&str, &Case, Vec<u8>)]) -> String {
-    let names: Vec<&str> = objects.iter().map(|o| o.0).collect();
-    let file = |n: &str| dir.join(n);
-    let write = |n: &str, b: &[u8]| std::fs::write(file(n), b).expect("a file of the test");
-    write("driver.c", driver(&names).as_bytes());
-    write("model.h", header().as_bytes());
-    let mut given = vec![];
-    let word = |given: &mut Vec<u8>, n: usize| given.extend_from_slice(&(n as u64).to_le_bytes());
-    for (name, c, bytes) in objects {
-        write(&format!("{name}.o"), bytes);
-        c.dims.iter().for_each(|d| word(&mut given, d.1 as usize));
-        for d in &c.data {
-            word(&mut given, d.len());
-            given.extend_from_slice(d);
-        }
-        c.want.outputs.iter().for_each(|o| word(&mut given, o.len()));
-    }
-    write("in.bin", &given);
-    let mut cc = Command::new(m.cc);
-    cc.current_dir(dir).args(["-static", "-O1", "-Wall", "-Wextra", "-Werror", "-o", "driver", "driver.c"]);
-    let linked = cc.args(names.iter().map(|n| format!("{n}.o"))).arg("-lm").output().expect("the compiler starts");
-    if !linked.status.success() {
-        return format!("linking: {}", String::from_utf8_lossy(&linked.stderr));
-    }
-    let ran = Command::new(m.qemu[0]).current_dir(dir).args(&m.qemu[1..]).arg("./driver").output().expect("qemu starts");
-    let mut wrong = String::new();
-    if !ran.status.success() {
-        writeln!(wrong, "the driver ended with {}: {}", ran.status, String::from_utf8_lossy(&ran.stderr)).expect("a string");
-    }
-    let got = std::fs::read(file("out.bin")).unwrap_or_default();
-    let mut rest = got.as_slice();
-    for (name, c, _) in objects {
-        let size = c.want.outputs.iter().map(Vec::len).sum::<usize>() + 4;
-        let Some((mine, next)) = rest.split_at_checked(size) else {
-            writeln!(wrong, "{name}: no results").expect("a string");
-            break;
-        };
-        rest = next;
-        let (status, mut bytes) = mine.split_at(4);
-        let mut outputs = vec![];
-        for o in &c.want.outputs {
-            let (a, b) = bytes.split_at(o.len());
-            outputs.push(a.to_vec());
-            bytes = b;
-        }
-        let got = Outcome { outputs, dims: c.want.dims.clone() };
-        let verdict = match (status, &c.table) {
-            ([0, 0, 0, 0], Some(t)) => match operations::differences(t, &c.want, &got) {
-                d if d.is_empty() => Ok(()),
-                d => Err(d.join("\n")),
-            },
-            ([0, 0, 0, 0], _) => compare(&c.module, &c.want, &got, c.tolerance),
-            ([100, ..], _) => Err("it wrote behind an output".into()),
-            ([101, ..], _) => Err("tasks in another order give other bits".into()),
-            ([s, ..], _) => Err(format!("status {s}")),
-            _ => Ok(()),
-        };
-        if let Err(e) = verdict {
-            let module = if c.table.is_none() { print(&c.module) } else { String::new() };
-            writeln!(wrong, "{name}: {e}\n{module}").expect("a string");
-        }
-    }
-    wrong
-}
-
-/// A header: the driver needs its common part.
-fn header() -> String {
-    let (name, text) = MODELS[0];
-    let source = Source { name: format!("{name}.onnxtxt"), bytes: text.as_bytes().to_vec().into(), folder: None };
-    let compiled = pipeline::compile(&source, &Options { name: Some("unused".into()), ..Options::default() }).expect("the model compiles");
-    onnxc::emit::to_text(&compiled, onnxc::emit::find("header").expect("headers are emitted")).expect("a header")
-}
-
-/// Calls each model twice, the second time with its tasks in reverse order.
-fn driver(names: &[&str]) -> String {
-    let mut s = String::from("#include \"model.h\"\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n");
-    names.iter().for_each(|n| s += &format!("extern const onnxc_model {n}_model;\n"));
-    s += "static const onnxc_model *const all[] = {\n";
-    names.iter().for_each(|n| s += &format!("  &{n}_model,\n"));
-    s + DRIVER
-}
-
-const DRIVER: &str = r#"};
-enum { GUARD = 64 };
-static FILE *in, *out;
-static uint64_t word(void) {
-  uint64_t v = 0;
-  if (fread(&v, 8, 1, in) != 1) exit(2);
-  return v;
-}
-static void reversed(void *user, size_t n, onnxc_task_fn fn, void *task) {
-  (void)user;
-  while (n-- > 0) fn(task, n);
-}
-int main(void) {
-  onnxc_exec exec = {0};
-  exec.struct_size = sizeof exec;
-  exec.parallel_for = reversed;
-  in = fopen("in.bin", "rb");
-  out = fopen("out.bin", "wb");
-  if (!in || !out) return 3;
-  for (size_t k = 0; k < sizeof all / sizeof all[0]; k++) {
-    const onnxc_model *m = all[k];
-    int64_t dims[8];
-    void *inputs[64];
-    unsigned char *first[64], *second[64];
-    size_t bytes[64];
-    uint64_t size = 0;
-    int32_t status;
-    if (m->abi_version != 1 || m->struct_size != sizeof *m) return 4;
-    if (m->n_dim_params > 8 || m->n_inputs > 64 || m->n_outputs > 64) return 5;
-    for (uint32_t i = 0; i < m->n_dim_params; i++) dims[i] = (int64_t)word();
-    for (uint32_t i = 0; i < m->n_inputs; i++) {
-      size_t n = word();
-      inputs[i] = malloc(n + 1);
-      if (fread(inputs[i], 1, n, in) != n) return 6;
-    }
-    for (uint32_t i = 0; i < m->n_outputs; i++) {
-      bytes[i] = word();
-      memset(first[i] = malloc(bytes[i] + GUARD), 0xab, bytes[i] + GUARD);
-      memset(second[i] = malloc(bytes[i] + GUARD), 0xab, bytes[i] + GUARD);
-    }
-    status = m->workspace_for(dims, &size);
-    if (status == 0) {
-      void *space = aligned_alloc(64, (size + 127) / 64 * 64);
-      memset(space, 0xff, size);
-      status = m->call((const void *const *)inputs, (void *const *)first, dims, NULL, NULL, space, NULL);
-      if (status == 0) status = m->call((const void *const *)inputs, (void *const *)second, dims, NULL, NULL, space, &exec);
-      free(space);
-    }
-    for (uint32_t i = 0; i < m->n_outputs && status == 0; i++) {
-      for (int g = 0; g < GUARD; g++)
-        if (first[i][bytes[i] + g] != 0xab) status = 100;
-      if (memcmp(first[i], second[i], bytes[i]) != 0) status = 101;
-    }
-    fwrite(&status, 4, 1, out);
-    for (uint32_t i = 0; i < m->n_outputs; i++) {
-      fwrite(first[i], 1, bytes[i], out);
-      free(first[i]);
-      free(second[i]);
-    }
-    for (uint32_t i = 0; i < m->n_inputs; i++) free(inputs[i]);
-    fflush(out);
-  }
-  return fclose(out);
-}
-"#;

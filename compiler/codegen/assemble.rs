@@ -2,48 +2,77 @@
 //! they are emitted in table order, so the bytes do not depend on scheduling.
 
 use super::clif::{self, LIBM_NAMESPACE, entry};
+use super::cpu_level;
 use super::frame::Frame;
 use super::interface::Interface;
-use super::weights::Layout;
+use super::weights::{Blob, Layout};
 use crate::diag::{Failure, Result};
-use crate::nest::{Module, Stmt, visit};
-use crate::target::Target;
+use crate::nest::{Kernel, Module, Stmt, visit};
+use crate::target::{Level, Target};
 use cranelift_codegen::Context;
 use cranelift_codegen::control::ControlPlane;
-use cranelift_codegen::ir::{ExternalName, Function};
+use cranelift_codegen::ir::{ExternalName, Function, Signature};
+use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::{FinalizedMachReloc, FinalizedRelocTarget};
-use cranelift_module::{DataId, FuncId, Linkage, Module as Sink, ModuleReloc, ModuleRelocTarget};
+use cranelift_module::{DataDescription, DataId, FuncId, Linkage, Module as Sink, ModuleReloc, ModuleRelocTarget};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Everything that code generation needs to know of one model.
 pub struct Unit<'a> {
-    /// The placed module.
-    pub m: &'a Module,
     /// Its interface.
     pub interface: &'a Interface,
-    /// Its frame.
-    pub frame: Frame,
-    /// Its weights.
-    pub weights: Layout,
+    /// One for each CPU level, lowest first.
+    pub variants: Vec<Variant<'a>>,
+    /// The weights of all variants.
+    pub weights: &'a Blob,
     /// Target.
     pub target: &'a Target,
     /// Position-independent code (objects), or code for this process.
     pub pic: bool,
 }
 
+/// The model as it is computed on one CPU level.
+pub struct Variant<'a> {
+    /// The level.
+    pub level: &'a Level,
+    /// The placed module.
+    pub m: &'a Module,
+    /// Its frame.
+    pub frame: Frame,
+    /// Where its weights lie in the blob.
+    pub weights: &'a Layout,
+}
+
+/// Which function of the object it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Id {
+    /// The variant it belongs to; `None` if there is only one, or the function serves all.
+    pub variant: Option<usize>,
+    /// Number among the local functions.
+    pub number: u32,
+}
+
 /// A function before compilation.
 pub struct Source {
     /// Symbol.
     pub name: String,
-    /// Number among the local functions.
-    pub number: u32,
+    /// Which it is.
+    pub id: Id,
     /// Visible outside.
     pub exported: bool,
-    /// Cranelift IR.
-    pub func: Function,
+    /// What it does.
+    pub code: Code,
     libm: Vec<&'static str>,
     tile: bool,
+}
+
+/// What a function does.
+pub enum Code {
+    /// Cranelift IR.
+    Clif(Box<Function>),
+    /// Machine code without relocations.
+    Machine(Signature, Vec<u8>),
 }
 
 struct Compiled {
@@ -56,33 +85,42 @@ struct Compiled {
 
 /// Ids of what was put into the sink.
 pub struct Assembled {
-    /// Local functions by number.
+    /// Functions that do not belong to one of several variants, by number.
     pub functions: HashMap<u32, FuncId>,
     /// The weights, where they are embedded.
     pub weights: Option<DataId>,
 }
 
+/// What relocations refer to.
+struct Targets {
+    functions: HashMap<Id, FuncId>,
+    libm: BTreeMap<&'static str, FuncId>,
+    weights: Option<DataId>,
+    cpu_level: Option<DataId>,
+}
+
 impl<'a> Unit<'a> {
-    /// Plans frame and weights.
-    pub fn new(m: &'a Module, interface: &'a Interface, weights: Layout, target: &'a Target, pic: bool) -> Unit<'a> {
-        Unit { m, interface, frame: Frame::new(m), weights, target, pic }
+    /// Plans the frames. There is one module for each level of the target, and the blob has been made from them.
+    pub fn new(modules: &'a [Module], interface: &'a Interface, weights: &'a Blob, target: &'a Target, pic: bool) -> Unit<'a> {
+        let variants = target.levels.iter().zip(modules).zip(&weights.layouts).map(|((level, m), weights)| Variant { level, m, frame: Frame::new(m), weights }).collect();
+        Unit { interface, variants, weights, target, pic }
+    }
+    /// Code generators of the variants: without optimisation, and with it.
+    fn isas(&self) -> Result<Vec<(OwnedTargetIsa, OwnedTargetIsa)>> {
+        self.variants.iter().map(|v| Ok((self.target.isa(v.level, false, self.pic)?, self.target.isa(v.level, true, self.pic)?))).collect()
+    }
+    fn several(&self) -> bool {
+        self.variants.len() > 1
     }
     /// All functions as Cranelift IR, in emission order.
     pub fn sources(&self) -> Result<Vec<Source>> {
-        let isa = self.target.isa(self.target.lowest(), true, self.pic)?;
-        let mut kernels = vec![];
-        let mut seen = HashSet::new();
-        visit::walk(&self.m.driver, &mut |s| {
-            if let Stmt::Call(k) = s
-                && seen.insert(*k)
-            {
-                kernels.push(*k);
-            }
-        });
+        let isas = self.isas()?;
         let name = &self.interface.name;
-        let mut names = HashSet::new();
-        let mut unique = |base: &str| {
+        // Data objects have these names.
+        let mut names = HashSet::from([format!("{name}.weights"), format!("{name}.cpu")]);
+        let mut unique = |base: &str, v: Option<usize>| {
             let clean: String = base.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/') { c } else { '_' }).collect();
+            let clean = v.map_or(clean.clone(), |v| format!("{}.{clean}", self.variants[v].level.short()));
             let mut n = format!("{name}.{clean}");
             let mut i = 1;
             while !names.insert(n.clone()) {
@@ -91,40 +129,68 @@ impl<'a> Unit<'a> {
             }
             n
         };
-        let named: Vec<_> = kernels.into_iter().map(|k| (k, unique(&self.m.kernels[k].name))).collect();
-        let mut out: Vec<Source> = named
+        let mut kernels = vec![];
+        for (v, variant) in self.variants.iter().enumerate() {
+            let own = self.several().then_some(v);
+            kernels.extend(called(variant.m).into_iter().map(|k| (v, k, Id { variant: own, number: k.as_u32() }, unique(&variant.m.kernels[k].name, own))));
+        }
+        let mut out: Vec<Source> = kernels
             .into_par_iter()
-            .map(|(k, name)| {
-                let c = clif::kernel(self.m, k, &self.frame, &self.weights, &*isa)?;
-                Ok(Source { name, number: k.as_u32(), exported: false, func: c.func, libm: c.libm.names, tile: c.tile })
+            .map(|(v, k, id, name)| {
+                let variant = &self.variants[v];
+                let c = clif::kernel(variant.m, k, &variant.frame, variant.weights, &*isas[v].1)?;
+                Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile })
             })
             .collect::<Result<_>>()?;
-        let e = entry::Entry { m: self.m, interface: self.interface, frame: &self.frame, weights: &self.weights, isa: &*isa };
-        let mut list = vec![
-            (entry::TASK, unique("task"), false),
-            (entry::CALL, unique("call"), false),
-            (entry::WORKSPACE_FOR, unique("workspace_for"), false),
-            (entry::INFER, format!("{name}_infer"), true),
-            (entry::INFER_EXEC, format!("{name}_infer_exec"), true),
-        ];
-        if !self.interface.dim_params.is_empty() {
-            list.push((entry::WORKSPACE_SIZE, format!("{name}_workspace_size"), true));
+        let ranks: Vec<u32> = self.variants.iter().map(|v| v.level.rank).collect();
+        let entry = |v: usize| {
+            let variant = &self.variants[v];
+            entry::Entry { m: variant.m, interface: self.interface, frame: &variant.frame, weights: variant.weights, isa: &*isas[v].1, ranks: &ranks }
+        };
+        let mut list = vec![(0, entry::TASK, unique("task", None), false)];
+        if self.several() {
+            (0..ranks.len()).for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
+            let code = Code::Machine(entry::signature_of(&*isas[0].1, self.interface, entry::CPU_LEVEL), cpu_level::code()?);
+            out.push(Source { name: unique("cpu_level", None), id: Id { variant: None, number: entry::CPU_LEVEL }, exported: false, code, libm: vec![], tile: false });
         }
-        for (number, name, exported) in list {
-            let (func, libm) = e.function(number)?;
-            out.push(Source { name, number, exported, func, libm: libm.names, tile: false });
+        list.extend([
+            (0, if self.several() { entry::DISPATCH } else { entry::CALL }, unique("call", None), false),
+            (0, entry::WORKSPACE_FOR, unique("workspace_for", None), false),
+            (0, entry::INFER, format!("{name}_infer"), true),
+            (0, entry::INFER_EXEC, format!("{name}_infer_exec"), true),
+        ]);
+        if !self.interface.dim_params.is_empty() {
+            list.push((0, entry::WORKSPACE_SIZE, format!("{name}_workspace_size"), true));
+        }
+        for (v, number, name, exported) in list {
+            let (func, libm) = entry(v).function(number)?;
+            let id = match number {
+                entry::CALL => Id { variant: self.several().then_some(v), number },
+                // Whoever calls `call` from outside the variants means this one.
+                entry::DISPATCH => Id { variant: None, number: entry::CALL },
+                _ => Id { variant: None, number },
+            };
+            out.push(Source { name, id, exported, code: Code::Clif(Box::new(func)), libm: libm.names, tile: false });
         }
         Ok(out)
     }
     fn compile(&self, sources: Vec<Source>, asm: bool) -> Result<Vec<(Source, Compiled)>> {
-        let (plain, fast) = (self.target.isa(self.target.lowest(), false, self.pic)?, self.target.isa(self.target.lowest(), true, self.pic)?);
+        let isas = self.isas()?;
         sources
             .into_par_iter()
             .map(|mut s| {
-                let isa = if s.tile { &plain } else { &fast };
-                let mut cx = Context::for_function(std::mem::replace(&mut s.func, Function::new()));
+                let func = match &mut s.code {
+                    Code::Clif(f) => std::mem::replace(&mut **f, Function::new()),
+                    Code::Machine(signature, bytes) => {
+                        let func = Function::with_name_signature(Default::default(), signature.clone());
+                        let c = Compiled { align: 16, relocs: vec![], func, asm: if asm { hex(bytes) } else { String::new() }, bytes: std::mem::take(bytes) };
+                        return Ok((s, c));
+                    }
+                };
+                let (plain, fast) = &isas[s.id.variant.unwrap_or(0)];
+                let mut cx = Context::for_function(func);
                 cx.set_disasm(asm);
-                let code = match cx.compile(&**isa, &mut ControlPlane::default()) {
+                let code = match cx.compile(if s.tile { &**plain } else { &**fast }, &mut ControlPlane::default()) {
                     Ok(c) => c,
                     Err(e) => return Err(Failure::bug(format!("code of {}", s.name), format!("{e:?}"))),
                 };
@@ -153,11 +219,11 @@ impl<'a> Unit<'a> {
         let isa = self.target.isa(self.target.lowest(), true, self.pic)?;
         for (s, c) in &done {
             let linkage = if s.exported { Linkage::Export } else { Linkage::Local };
-            functions.insert(s.number, sink.declare_function(&s.name, linkage, &c.func.signature).map_err(bug)?);
+            functions.insert(s.id, sink.declare_function(&s.name, linkage, &c.func.signature).map_err(bug)?);
         }
         for n in done.iter().flat_map(|(s, _)| &s.libm) {
             if !libm.contains_key(n) {
-                let mut sig = cranelift_codegen::ir::Signature::new(isa.default_call_conv());
+                let mut sig = Signature::new(isa.default_call_conv());
                 let f64_ = cranelift_codegen::ir::AbiParam::new(cranelift_codegen::ir::types::F64);
                 sig.params = vec![f64_; if matches!(*n, "pow" | "fmod" | "atan2") { 2 } else { 1 }];
                 sig.returns = vec![f64_];
@@ -167,20 +233,62 @@ impl<'a> Unit<'a> {
         // Undefined for now: the object writer gives it a section of its own after `finish`.
         let embedded = !self.interface.weights.external && self.weights.size > 0;
         let weights = if embedded { Some(sink.declare_data(&format!("{}.weights", self.interface.name), Linkage::Import, false, false).map_err(bug)?) } else { None };
+        let cpu_level = if self.several() {
+            let id = sink.declare_data(&format!("{}.cpu", self.interface.name), Linkage::Local, true, false).map_err(bug)?;
+            let mut word = DataDescription::new();
+            word.define_zeroinit(4);
+            word.set_align(4);
+            sink.define_data(id, &word).map_err(bug)?;
+            Some(id)
+        } else {
+            None
+        };
+        let targets = Targets { functions, libm, weights, cpu_level };
         for (s, c) in &done {
-            let relocs = c.relocs.iter().map(|r| self.reloc(r, s, c, &functions, &libm, weights)).collect::<Result<Vec<_>>>()?;
-            sink.define_function_bytes(functions[&s.number], c.align, &c.bytes, &relocs).map_err(bug)?;
+            let relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
+            sink.define_function_bytes(targets.functions[&s.id], c.align, &c.bytes, &relocs).map_err(bug)?;
         }
+        let functions = targets.functions.iter().filter(|(id, _)| id.variant.is_none()).map(|(id, f)| (id.number, *f)).collect();
         Ok(Assembled { functions, weights })
     }
-    fn reloc(&self, r: &FinalizedMachReloc, s: &Source, c: &Compiled, functions: &HashMap<u32, FuncId>, libm: &BTreeMap<&'static str, FuncId>, weights: Option<DataId>) -> Result<ModuleReloc> {
+}
+
+/// Kernels that the driver calls, in order.
+fn called(m: &Module) -> Vec<Kernel> {
+    let mut kernels = vec![];
+    let mut seen = HashSet::new();
+    visit::walk(&m.driver, &mut |s| {
+        if let Stmt::Call(k) = s
+            && seen.insert(*k)
+        {
+            kernels.push(*k);
+        }
+    });
+    kernels
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.chunks(16).map(|c| format!("  .byte {}\n", c.iter().map(|b| format!("{b:#04x}")).collect::<Vec<_>>().join(", "))).collect()
+}
+
+impl Targets {
+    /// A function as the code of `from` names it.
+    fn function(&self, from: Id, number: u32) -> Option<FuncId> {
+        let id = match number.checked_sub(entry::CALL_OF) {
+            Some(v) => Id { variant: Some(v as usize), number: entry::CALL },
+            None => Id { number, ..from },
+        };
+        self.functions.get(&id).or_else(|| self.functions.get(&Id { variant: None, ..id })).copied()
+    }
+    fn reloc(&self, r: &FinalizedMachReloc, s: &Source, c: &Compiled) -> Result<ModuleReloc> {
         let name = match &r.target {
             FinalizedRelocTarget::ExternalName(ExternalName::User(u)) => {
                 let n = &c.func.params.user_named_funcs()[*u];
+                let function = |f: FuncId| ModuleRelocTarget::user(0, f.as_u32());
                 let id = match n.namespace {
-                    entry::LOCAL_NAMESPACE => functions.get(&n.index).map(|f| ModuleRelocTarget::user(0, f.as_u32())),
-                    LIBM_NAMESPACE => s.libm.get(n.index as usize).and_then(|n| libm.get(n)).map(|f| ModuleRelocTarget::user(0, f.as_u32())),
-                    _ => weights.map(|d| ModuleRelocTarget::user(1, d.as_u32())),
+                    entry::LOCAL_NAMESPACE => self.function(s.id, n.index).map(function),
+                    LIBM_NAMESPACE => s.libm.get(n.index as usize).and_then(|n| self.libm.get(n)).copied().map(function),
+                    _ => if n.index == entry::WEIGHTS { self.weights } else { self.cpu_level }.map(|d| ModuleRelocTarget::user(1, d.as_u32())),
                 };
                 match id {
                     Some(id) => id,
@@ -189,7 +297,7 @@ impl<'a> Unit<'a> {
             }
             FinalizedRelocTarget::ExternalName(ExternalName::LibCall(l)) => ModuleRelocTarget::LibCall(*l),
             FinalizedRelocTarget::ExternalName(ExternalName::KnownSymbol(k)) => ModuleRelocTarget::KnownSymbol(*k),
-            FinalizedRelocTarget::Func(offset) => ModuleRelocTarget::FunctionOffset(functions[&s.number], *offset),
+            FinalizedRelocTarget::Func(offset) => ModuleRelocTarget::FunctionOffset(self.functions[&s.id], *offset),
             t => return Err(Failure::bug("assemble", format!("{} has relocation {t:?}", s.name))),
         };
         Ok(ModuleReloc { offset: r.offset, kind: r.kind, name, addend: r.addend })

@@ -18,7 +18,7 @@ pub struct Interface {
     pub model_sha256: [u8; 32],
     /// Target triple.
     pub target: String,
-    /// CPU level or features, e.g. `x86-64-v3`.
+    /// CPU levels that the object has code for, e.g. `x86-64-v2,x86-64-v3`.
     pub cpu: String,
     /// Dim params in signature order.
     pub dim_params: Vec<DimParam>,

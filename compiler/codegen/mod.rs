@@ -6,6 +6,7 @@
 
 pub mod assemble;
 pub mod clif;
+pub mod cpu_level;
 pub mod frame;
 pub mod header;
 pub mod interface;

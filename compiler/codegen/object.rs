@@ -3,7 +3,7 @@
 
 use super::assemble::{Assembled, Unit};
 use super::meta;
-use super::weights::{ALIGN, Layout};
+use super::weights::{ALIGN, Blob};
 use crate::diag::{Error, Failure, Origin, Result, codes};
 use cranelift_module::{Linkage, Module as _};
 use cranelift_object::{ObjectBuilder, ObjectModule, object};
@@ -33,7 +33,7 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
     meta.define(&mut module, id, &ids.functions).map_err(bug)?;
     let mut product = module.finish();
     let hole = add_weights(&mut product, &ids, unit)?;
-    let mut sink = Sink { out: StreamingBuffer::new(out), hole, weights: &unit.weights };
+    let mut sink = Sink { out: StreamingBuffer::new(out), hole, weights: unit.weights };
     product.object.emit(&mut sink).map_err(|e| Failure::bug("object", e.to_string()))?;
     let mut out = sink.out;
     out.result().map_err(|e| Failure::Io("the object file".into(), e.to_string()))?;
@@ -68,7 +68,7 @@ fn add_weights(product: &mut cranelift_object::ObjectProduct, ids: &Assembled, u
 struct Sink<'a, W: Write> {
     out: StreamingBuffer<W>,
     hole: Option<&'static [u8]>,
-    weights: &'a Layout,
+    weights: &'a Blob,
 }
 
 impl<W: Write> WritableBuffer for Sink<'_, W> {
@@ -93,7 +93,7 @@ impl<W: Write> WritableBuffer for Sink<'_, W> {
 }
 
 /// Writes the `<m>.weights` file: SHA-256 of the blob, zeros up to the header's size, the blob.
-pub fn write_weights(weights: &Layout, sha256: &[u8; 32], out: &mut dyn Write) -> std::io::Result<()> {
+pub fn write_weights(weights: &Blob, sha256: &[u8; 32], out: &mut dyn Write) -> std::io::Result<()> {
     let mut header = [0u8; super::weights::HEADER as usize];
     header[..32].copy_from_slice(sha256);
     out.write_all(&header)?;

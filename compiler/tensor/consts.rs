@@ -146,6 +146,15 @@ impl ConstData {
             h.finalize().into()
         })
     }
+    /// True if both are the same bytes in memory, or the same rearrangement of such: their bytes are equal, and nothing
+    /// large is read to find out. False says nothing.
+    pub fn same_origin(&self, o: &ConstData) -> bool {
+        match (&self.store, &o.store) {
+            (Store::Bytes(a), Store::Bytes(b)) => a.as_ptr() == b.as_ptr() && a.len() == b.len(),
+            (Store::Remap(a, f), Store::Remap(b, g)) => f == g && (Arc::ptr_eq(a, b) || a.elem == b.elem && a.dims == b.dims && a.same_origin(b)),
+            _ => false,
+        }
+    }
     /// First 8 hex digits of the hash.
     pub fn short_hash(&self) -> String {
         self.hash()[..4].iter().map(|b| format!("{b:02x}")).collect()

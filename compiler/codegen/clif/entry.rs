@@ -30,8 +30,16 @@ pub const INFER: u32 = 0x4000_0003;
 pub const INFER_EXEC: u32 = 0x4000_0004;
 /// `workspace_size`.
 pub const WORKSPACE_SIZE: u32 = 0x4000_0005;
+/// `call` of an object with several CPU levels (dispatch.rs).
+pub const DISPATCH: u32 = 0x4000_0006;
+/// Which level the CPU has (codegen/cpu_level.rs).
+pub const CPU_LEVEL: u32 = 0x4000_0007;
+/// `call` of variant 0; those of the others follow.
+pub const CALL_OF: u32 = 0x5000_0000;
 /// The embedded weights among the data objects.
 pub const WEIGHTS: u32 = 0;
+/// The word that remembers the CPU's level.
+pub const CPU_LEVEL_WORD: u32 = 1;
 
 /// Tasks are worth their start from this many scalar operations on.
 const GRAIN: i64 = 60_000;
@@ -55,7 +63,8 @@ fn entry_signature(isa: &dyn TargetIsa, params: usize) -> Signature {
 /// Signature of a local function by its number.
 pub fn signature_of(isa: &dyn TargetIsa, i: &Interface, number: u32) -> Signature {
     match number {
-        CALL => entry_signature(isa, 7),
+        CALL | DISPATCH | CALL_OF.. => entry_signature(isa, 7),
+        CPU_LEVEL => entry_signature(isa, 0),
         TASK => {
             let mut s = entry_signature(isa, 2);
             s.returns.clear();
@@ -81,6 +90,8 @@ pub struct Entry<'a> {
     pub weights: &'a Layout,
     /// Target.
     pub isa: &'a dyn TargetIsa,
+    /// Ranks of the CPU levels of all variants.
+    pub ranks: &'a [u32],
 }
 
 impl Entry<'_> {
@@ -93,6 +104,7 @@ impl Entry<'_> {
         let (mut e, p) = Emit::start(self.m, self.frame, self.weights, self.isa, b);
         match number {
             CALL => self.call(&mut e, &p)?,
+            DISPATCH => self.dispatch(&mut e, &p),
             TASK => self.task(&mut e, &p),
             WORKSPACE_FOR => self.workspace_for(&mut e, &p)?,
             WORKSPACE_SIZE => self.workspace_size(&mut e, &p),
@@ -105,7 +117,7 @@ impl Entry<'_> {
         e.b.finalize(self.isa.frontend_config());
         Ok((func, libm))
     }
-    fn local(&self, e: &mut Emit, number: u32) -> FuncRef {
+    pub(super) fn local(&self, e: &mut Emit, number: u32) -> FuncRef {
         let signature = e.b.import_signature(signature_of(self.isa, self.interface, number));
         let name = e.b.func.declare_imported_user_function(UserExternalName { namespace: LOCAL_NAMESPACE, index: number });
         e.b.import_function(ExtFuncData { name: ExternalName::user(name), signature, colocated: true, patchable: false })

@@ -4,6 +4,7 @@
 //! lanes inside `vec` loops), `math` the elementary functions, `convert` conversions and storage types.
 
 mod convert;
+mod dispatch;
 pub mod entry;
 mod expr;
 mod func;

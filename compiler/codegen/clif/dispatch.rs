@@ -1,0 +1,47 @@
+//! `call` of an object with code for several CPU levels: the best one that the machine has.
+
+use super::entry::{CALL_OF, CPU_LEVEL, CPU_LEVEL_WORD, DATA_NAMESPACE, Entry};
+use super::func::Emit;
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::{I32, I64};
+use cranelift_codegen::ir::{ExternalName, GlobalValueData, InstBuilder, UserExternalName, Value};
+
+impl Entry<'_> {
+    /// Asks which CPU it is (once: in a virtual machine that takes microseconds) and calls `call` of that level.
+    ///
+    /// The answer is kept in a word of the object, 0 until it is known. Threads that ask at the same time write the same
+    /// answer, and aligned words are written whole, so calls stay re-entrant.
+    pub(super) fn dispatch(&self, e: &mut Emit, p: &[Value]) {
+        let name = e.b.func.declare_imported_user_function(UserExternalName { namespace: DATA_NAMESPACE, index: CPU_LEVEL_WORD });
+        let word = e.b.func.create_global_value(GlobalValueData::Symbol { name: ExternalName::user(name), offset: 0.into(), colocated: true, tls: false });
+        let word = e.b.ins().symbol_value(I64, word);
+        let flags = e.flags();
+        let known = e.b.ins().load(I32, flags, word, 0);
+        let (ask, go) = (e.b.create_block(), e.b.create_block());
+        let rank = e.b.append_block_param(go, I32);
+        e.b.ins().brif(known, go, &[known.into()], ask, &[]);
+        e.b.switch_to_block(ask);
+        e.b.set_cold_block(ask);
+        let f = self.local(e, CPU_LEVEL);
+        let call = e.b.ins().call(f, &[]);
+        let answer = e.b.inst_results(call)[0];
+        e.b.ins().store(flags, answer, word, 0);
+        e.b.ins().jump(go, &[answer.into()]);
+        e.b.switch_to_block(go);
+        for (v, needed) in self.ranks.iter().enumerate().skip(1).rev() {
+            let (here, below) = (e.b.create_block(), e.b.create_block());
+            let has = e.b.ins().icmp_imm_s(IntCC::UnsignedGreaterThanOrEqual, rank, i64::from(*needed));
+            e.b.ins().brif(has, here, &[], below, &[]);
+            e.b.switch_to_block(here);
+            self.leave_with(e, v, p);
+            e.b.switch_to_block(below);
+        }
+        self.leave_with(e, 0, p);
+    }
+    fn leave_with(&self, e: &mut Emit, variant: usize, p: &[Value]) {
+        let f = self.local(e, CALL_OF + variant as u32);
+        let call = e.b.ins().call(f, p);
+        let r = e.b.inst_results(call)[0];
+        e.b.ins().return_(&[r]);
+    }
+}

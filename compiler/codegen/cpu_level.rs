@@ -1,0 +1,84 @@
+//! Machine code that tells which of the x86-64 levels of the psABI the CPU has: what an object with code for several
+//! levels asks once.
+//!
+//! `cpuid` says what the processor can do, `xgetbv` which registers the operating system saves; a level needs both.
+
+use crate::diag::{Failure, Result};
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+
+/// What a level needs beyond the one below: bits of `cpuid`, and of the state components that the system saves.
+struct Needs {
+    /// Leaf 1, ECX.
+    basic: u32,
+    /// Leaf 7, EBX.
+    extended: u32,
+    /// Leaf 8000_0001h, ECX.
+    amd: u32,
+    /// XCR0.
+    state: u32,
+}
+
+/// Level 2: SSE3, SSSE3, CMPXCHG16B, SSE4.1, SSE4.2, POPCNT; LAHF.
+const V2: Needs = Needs { basic: 1 | 1 << 9 | 1 << 13 | 1 << 19 | 1 << 20 | 1 << 23, extended: 0, amd: 1, state: 0 };
+/// Level 3: FMA, MOVBE, OSXSAVE, AVX, F16C; BMI1, AVX2, BMI2; LZCNT; XMM and YMM.
+const V3: Needs = Needs { basic: 1 << 12 | 1 << 22 | 1 << 27 | 1 << 28 | 1 << 29, extended: 1 << 3 | 1 << 5 | 1 << 8, amd: 1 << 5, state: 0x06 };
+/// Level 4: AVX-512 F, DQ, CD, BW, VL; XMM, YMM, masks and ZMM.
+const V4: Needs = Needs { basic: 0, extended: 1 << 16 | 1 << 17 | 1 << 28 | 1 << 30 | 1 << 31, amd: 0, state: 0xe6 };
+
+/// A function without arguments that returns 1..=4, in the calling conventions of System V and of Windows.
+pub fn code() -> Result<Vec<u8>> {
+    assemble().map_err(|e| Failure::bug("cpu_level", e.to_string()))
+}
+
+fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
+    let mut a = CodeAssembler::new(64)?;
+    let mut done = a.create_label();
+    // cpuid writes eax, ebx, ecx and edx; of these only rbx is the caller's.
+    let (answer, basic, extended, amd) = (r8d, r9d, r10d, r11d);
+    a.push(rbx)?;
+    a.mov(answer, 1)?;
+    a.mov(eax, 0x8000_0001u32)?;
+    a.cpuid()?;
+    a.mov(amd, ecx)?;
+    a.mov(eax, 1)?;
+    a.cpuid()?;
+    a.mov(basic, ecx)?;
+    need(&mut a, basic, V2.basic, done)?;
+    need(&mut a, amd, V2.amd, done)?;
+    a.mov(answer, 2)?;
+    need(&mut a, basic, V3.basic, done)?;
+    need(&mut a, amd, V3.amd, done)?;
+    a.xor(eax, eax)?;
+    a.cpuid()?;
+    a.cmp(eax, 7)?;
+    a.jb(done)?;
+    a.mov(eax, 7)?;
+    a.xor(ecx, ecx)?;
+    a.cpuid()?;
+    a.mov(extended, ebx)?;
+    need(&mut a, extended, V3.extended, done)?;
+    // Only where OSXSAVE is set, which has been seen.
+    a.xor(ecx, ecx)?;
+    a.xgetbv()?;
+    let state = basic;
+    a.mov(state, eax)?;
+    need(&mut a, state, V3.state, done)?;
+    a.mov(answer, 3)?;
+    need(&mut a, extended, V4.extended, done)?;
+    need(&mut a, state, V4.state, done)?;
+    a.mov(answer, 4)?;
+    a.set_label(&mut done)?;
+    a.mov(eax, answer)?;
+    a.pop(rbx)?;
+    a.ret()?;
+    a.assemble(0)
+}
+
+/// Leaves unless all `bits` are set.
+fn need(a: &mut CodeAssembler, register: AsmRegister32, bits: u32, done: CodeLabel) -> std::result::Result<(), IcedError> {
+    a.mov(eax, register)?;
+    a.and(eax, bits)?;
+    a.cmp(eax, bits)?;
+    a.jne(done)
+}
