@@ -1,18 +1,19 @@
 //! Puts a model's functions and data into a Cranelift module: an object file or memory. Functions compile in parallel;
 //! they are emitted in table order, so the bytes do not depend on scheduling.
 
-use super::clif::{self, LIBM_NAMESPACE, entry};
+use super::clif::{self, LIBM_NAMESPACE, TILE_NAMESPACE, entry};
 use super::cpu_level;
 use super::frame::Frame;
 use super::interface::Interface;
 use super::weights::{Blob, Layout};
+use super::wide::{self, Width};
 use crate::diag::{Failure, Result};
 use crate::nest::{Kernel, Module, Stmt, visit};
 use crate::target::{Level, Target};
 use cranelift_codegen::Context;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{ExternalName, Function, Signature};
-use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::{FinalizedMachReloc, FinalizedRelocTarget};
 use cranelift_module::{DataDescription, DataId, FuncId, Linkage, Module as Sink, ModuleReloc, ModuleRelocTarget};
 use rayon::prelude::*;
@@ -65,6 +66,7 @@ pub struct Source {
     pub code: Code,
     libm: Vec<&'static str>,
     tile: bool,
+    tiles: Vec<wide::Func>,
 }
 
 /// What a function does.
@@ -92,11 +94,12 @@ pub struct Assembled {
 }
 
 /// What relocations refer to.
-struct Targets {
+struct Targets<'a> {
     functions: HashMap<Id, FuncId>,
     libm: BTreeMap<&'static str, FuncId>,
     weights: Option<DataId>,
     cpu_level: Option<DataId>,
+    tiles: HashMap<&'a wide::Func, FuncId>,
 }
 
 impl<'a> Unit<'a> {
@@ -138,8 +141,8 @@ impl<'a> Unit<'a> {
             .into_par_iter()
             .map(|(v, k, id, name)| {
                 let variant = &self.variants[v];
-                let c = clif::kernel(variant.m, k, &variant.frame, variant.weights, &*isas[v].1)?;
-                Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile })
+                let c = clif::kernel(variant.m, k, &variant.frame, variant.weights, &*isas[v].1, Width::of(variant.level.facts.width))?;
+                Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
             })
             .collect::<Result<_>>()?;
         let ranks: Vec<u32> = self.variants.iter().map(|v| v.level.rank).collect();
@@ -151,7 +154,7 @@ impl<'a> Unit<'a> {
         if self.several() {
             (0..ranks.len()).for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
             let code = Code::Machine(entry::signature_of(&*isas[0].1, self.interface, entry::CPU_LEVEL), cpu_level::code()?);
-            out.push(Source { name: unique("cpu_level", None), id: Id { variant: None, number: entry::CPU_LEVEL }, exported: false, code, libm: vec![], tile: false });
+            out.push(Source { name: unique("cpu_level", None), id: Id { variant: None, number: entry::CPU_LEVEL }, exported: false, code, libm: vec![], tile: false, tiles: vec![] });
         }
         list.extend([
             (0, if self.several() { entry::DISPATCH } else { entry::CALL }, unique("call", None), false),
@@ -170,7 +173,7 @@ impl<'a> Unit<'a> {
                 entry::DISPATCH => Id { variant: None, number: entry::CALL },
                 _ => Id { variant: None, number },
             };
-            out.push(Source { name, id, exported, code: Code::Clif(Box::new(func)), libm: libm.names, tile: false });
+            out.push(Source { name, id, exported, code: Code::Clif(Box::new(func)), libm: libm.names, tile: false, tiles: vec![] });
         }
         Ok(out)
     }
@@ -208,7 +211,12 @@ impl<'a> Unit<'a> {
     /// Machine code of every function as text.
     pub fn asm(&self) -> Result<String> {
         let done = self.compile(self.sources()?, true)?;
-        Ok(done.into_iter().map(|(s, c)| format!("{}:\n{}\n", s.name, c.asm)).collect())
+        let (index, code) = wide_tiles(&done)?;
+        let functions: String = done.iter().map(|(s, c)| format!("{}:\n{}\n", s.name, c.asm)).collect();
+        let mut order: Vec<_> = index.iter().collect();
+        order.sort_by_key(|t| t.1);
+        let tiles: String = order.into_iter().zip(code).map(|((f, i), c)| format!("{}.tile.{i}:\n{}\n{}\n", self.interface.name, wide::listing(f), hex(&c))).collect();
+        Ok(functions + &tiles)
     }
     /// Compiles everything into a sink.
     pub fn assemble(&self, sink: &mut dyn Sink) -> Result<Assembled> {
@@ -230,6 +238,14 @@ impl<'a> Unit<'a> {
                 libm.insert(n, sink.declare_function(n, Linkage::Import, &sig).map_err(bug)?);
             }
         }
+        let (index, code) = wide_tiles(&done)?;
+        let mut tiles = vec![];
+        for (i, bytes) in code.iter().enumerate() {
+            let id = sink.declare_function(&format!("{}.tile.{i}", self.interface.name), Linkage::Local, &Signature::new(CallConv::SystemV)).map_err(bug)?;
+            sink.define_function_bytes(id, 64, bytes, &[]).map_err(bug)?;
+            tiles.push(id);
+        }
+        let tiles = index.into_iter().map(|(f, i)| (f, tiles[i])).collect();
         // Undefined for now: the object writer gives it a section of its own after `finish`.
         let embedded = !self.interface.weights.external && self.weights.size > 0;
         let weights = if embedded { Some(sink.declare_data(&format!("{}.weights", self.interface.name), Linkage::Import, false, false).map_err(bug)?) } else { None };
@@ -243,7 +259,7 @@ impl<'a> Unit<'a> {
         } else {
             None
         };
-        let targets = Targets { functions, libm, weights, cpu_level };
+        let targets = Targets { functions, libm, weights, cpu_level, tiles };
         for (s, c) in &done {
             let relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
             sink.define_function_bytes(targets.functions[&s.id], c.align, &c.bytes, &relocs).map_err(bug)?;
@@ -271,7 +287,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.chunks(16).map(|c| format!("  .byte {}\n", c.iter().map(|b| format!("{b:#04x}")).collect::<Vec<_>>().join(", "))).collect()
 }
 
-impl Targets {
+impl Targets<'_> {
     /// A function as the code of `from` names it.
     fn function(&self, from: Id, number: u32) -> Option<FuncId> {
         let id = match number.checked_sub(entry::CALL_OF) {
@@ -288,6 +304,7 @@ impl Targets {
                 let id = match n.namespace {
                     entry::LOCAL_NAMESPACE => self.function(s.id, n.index).map(function),
                     LIBM_NAMESPACE => s.libm.get(n.index as usize).and_then(|n| self.libm.get(n)).copied().map(function),
+                    TILE_NAMESPACE => s.tiles.get(n.index as usize).and_then(|f| self.tiles.get(f)).copied().map(function),
                     _ => if n.index == entry::WEIGHTS { self.weights } else { self.cpu_level }.map(|d| ModuleRelocTarget::user(1, d.as_u32())),
                 };
                 match id {
@@ -302,4 +319,18 @@ impl Targets {
         };
         Ok(ModuleReloc { offset: r.offset, kind: r.kind, name, addend: r.addend })
     }
+}
+
+/// The wide tiles of all functions, each once, with their code.
+fn wide_tiles(done: &[(Source, Compiled)]) -> Result<(HashMap<&wide::Func, usize>, Vec<Vec<u8>>)> {
+    let mut index = HashMap::new();
+    let mut order = vec![];
+    for f in done.iter().flat_map(|(s, _)| &s.tiles) {
+        index.entry(f).or_insert_with(|| {
+            order.push(f);
+            order.len() - 1
+        });
+    }
+    let code = order.into_par_iter().map(wide::compile).collect::<Result<Vec<_>>>()?;
+    Ok((index, code))
 }

@@ -35,6 +35,11 @@ impl Module {
         let (name, ty) = (self.bufs[of].name.clone(), self.bufs[of].ty);
         self.buf(name, ty, dims, Place::View(base))
     }
+    /// True if a store to one storage may change the other. Slots are shared over time, never within a kernel, unless
+    /// they are one.
+    pub fn overlaps(&self, a: Buf, b: Buf) -> bool {
+        a == b || matches!((&self.bufs[a].place, &self.bufs[b].place), (Place::Arena(p), Place::Arena(q)) if p == q)
+    }
     /// The buffer that owns the memory.
     pub fn storage(&self, b: Buf) -> Buf {
         match self.bufs[b].place {

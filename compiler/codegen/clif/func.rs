@@ -1,6 +1,7 @@
 //! Statements -> control flow. One kernel, one function.
 
 use super::expr::Val;
+use crate::codegen::wide::{self, Width};
 use crate::codegen::frame::{Frame, Word};
 use crate::codegen::weights::Layout;
 use crate::diag::{Failure, Result};
@@ -10,7 +11,7 @@ use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{self, I32, I64};
 use cranelift_codegen::ir::{AbiParam, Block, BlockArg, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData, Signature, Type, UserExternalName, UserFuncName, Value};
-use cranelift_codegen::isa::TargetIsa;
+use cranelift_codegen::isa::{CallConv, TargetIsa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use std::collections::HashMap;
 
@@ -29,10 +30,15 @@ pub struct KernelCode {
     pub libm: Libm,
     /// True if the code keeps accumulators in registers in a written order (compile without optimisation).
     pub tile: bool,
+    /// Wide tiles that it calls; the number is the index in the user name space [`TILE_NAMESPACE`].
+    pub tiles: Vec<wide::Func>,
 }
 
 /// Name space of libm functions in `UserExternalName`.
 pub const LIBM_NAMESPACE: u32 = 1;
+
+/// Name space of wide tiles in `UserExternalName`.
+pub const TILE_NAMESPACE: u32 = 3;
 
 /// What a register stands for.
 pub(super) enum Slot {
@@ -78,6 +84,9 @@ pub(super) struct Emit<'a, 'b> {
     pub libm: Libm,
     pub libm_refs: HashMap<&'static str, FuncRef>,
     pub tile: bool,
+    /// Vectors of tiles that are not Cranelift's.
+    pub wide: Option<Width>,
+    pub tiles: Vec<wide::Func>,
 }
 
 /// `(frame, begin, end) -> status`.
@@ -89,11 +98,12 @@ pub fn signature(isa: &dyn TargetIsa) -> Signature {
 }
 
 /// Emits one kernel.
-pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, isa: &dyn TargetIsa) -> Result<KernelCode> {
+pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, isa: &dyn TargetIsa, wide: Option<Width>) -> Result<KernelCode> {
     let mut func = Function::with_name_signature(UserFuncName::user(0, k.as_u32()), signature(isa));
     let mut fcx = FunctionBuilderContext::new();
     let b = FunctionBuilder::new(&mut func, &mut fcx);
     let (mut e, p) = Emit::start(m, frame_plan, weights, isa, b);
+    e.wide = wide;
     e.load_words(&m.kernels[k].body)?;
     match m.kernels[k].body.as_slice() {
         [Stmt::For { kind: LoopKind::Par, var, body, .. }] => e.counted(*var, p[1], p[2], 1, body)?,
@@ -102,10 +112,10 @@ pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, isa: 
     let ok = e.b.ins().iconst(I32, 0);
     e.b.ins().return_(&[ok]);
     e.fail_blocks();
-    let (libm, tile) = (e.libm.clone(), e.tile);
+    let (libm, tile, tiles) = (e.libm.clone(), e.tile, std::mem::take(&mut e.tiles));
     e.b.seal_all_blocks();
     e.b.finalize(isa.frontend_config());
-    Ok(KernelCode { func, libm, tile })
+    Ok(KernelCode { func, libm, tile, tiles })
 }
 
 impl<'a, 'b> Emit<'a, 'b> {
@@ -133,6 +143,8 @@ impl<'a, 'b> Emit<'a, 'b> {
             libm: Libm::default(),
             libm_refs: HashMap::new(),
             tile: false,
+            wide: None,
+            tiles: vec![],
         };
         (e, params)
     }
@@ -227,22 +239,43 @@ impl Emit<'_, '_> {
     fn forget_loads(&mut self, b: Buf) {
         let b = self.m.storage(b);
         let m = self.m;
-        let overlaps = |x: Buf| {
-            x == b || {
-                use crate::nest::Place::Arena;
-                // Slots are shared over time, never within a kernel, unless they are one.
-                matches!((&m.bufs[x].place, &m.bufs[b].place), (Arena(p), Arena(q)) if p == q)
-            }
-        };
         for s in &mut self.scopes {
-            s.loads.retain(|(x, ..), _| !overlaps(*x));
+            s.loads.retain(|(x, ..), _| !m.overlaps(*x, b));
         }
     }
     pub fn block(&mut self, body: &[Stmt]) -> Result<()> {
+        if self.wide_tile(body)? {
+            return Ok(());
+        }
         for s in body {
-            self.stmt(s)?;
+            if body.len() == 1 || !self.wide_tile(std::slice::from_ref(s))? {
+                self.stmt(s)?;
+            }
         }
         Ok(())
+    }
+    /// Calls a wide tile for statements that fit one.
+    fn wide_tile(&mut self, body: &[Stmt]) -> Result<bool> {
+        let Some(width) = self.wide.filter(|_| self.lanes.is_none()) else { return Ok(false) };
+        let Ok(tile) = wide::translate(self.m, width, body, &|d| self.substituted(d)) else { return Ok(false) };
+        let args = tile
+            .args
+            .iter()
+            .map(|a| match a {
+                wide::Arg::Pointer { buf, linear, size } => self.pointer(*buf, *linear, *size),
+                wide::Arg::Number(d) => self.dim(*d),
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let mut sig = Signature::new(CallConv::SystemV);
+        sig.params = vec![AbiParam::new(I64); args.len()];
+        let signature = self.b.import_signature(sig);
+        let index = self.tiles.len() as u32;
+        self.tiles.push(tile.func);
+        let name = self.b.func.declare_imported_user_function(UserExternalName { namespace: TILE_NAMESPACE, index });
+        let f = self.b.import_function(ExtFuncData { name: ExternalName::user(name), signature, colocated: true, patchable: false });
+        self.b.ins().call(f, &args);
+        crate::nest::visit::stores(body).into_iter().for_each(|b| self.forget_loads(b));
+        Ok(true)
     }
     fn stmt(&mut self, s: &Stmt) -> Result<()> {
         match s {

@@ -222,7 +222,7 @@ impl Emit<'_, '_> {
             None => Ok((self.pointer(storage, linear, size)?, 0)),
         }
     }
-    fn pointer(&mut self, storage: Buf, linear: Dim, size: u32) -> Result<Value> {
+    pub fn pointer(&mut self, storage: Buf, linear: Dim, size: u32) -> Result<Value> {
         let key = (storage, linear);
         if let Some(v) = self.scopes.iter().rev().find_map(|s| s.ptrs.get(&key)) {
             return Ok(*v);

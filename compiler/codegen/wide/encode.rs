@@ -1,0 +1,343 @@
+//! Allocated functions -> bytes, by iced-x86.
+//!
+//! The code is a leaf function of the System V convention on every system: it has no unwind information, calls nothing
+//! and reaches its literals, which stand behind `ret`, relative to the instruction pointer; it needs no relocation.
+
+use super::alloc::{Alloc, SAVED};
+use super::ir::{Form, Node, Op, Pred, Un, Width};
+use super::table::{self, Row};
+use crate::diag::{Failure, Result};
+use iced_x86::code_asm::{CodeAssembler, CodeLabel, dword_ptr, get_gpr64, get_k, get_xmm, get_ymm, get_zmm, qword_ptr, word_ptr, ymmword_ptr, zmmword_ptr};
+use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
+use regalloc2::{Allocation, Block, Edit, InstOrEdit, Output, PReg, RegClass};
+use std::collections::HashMap;
+
+struct Emit<'a> {
+    width: Width,
+    a: CodeAssembler,
+    pool: Vec<(CodeLabel, Vec<u32>)>,
+    pooled: HashMap<Vec<u32>, CodeLabel>,
+    f: &'a Alloc,
+    out: &'a Output,
+    labels: Vec<CodeLabel>,
+    used: Vec<usize>,
+    frame: usize,
+}
+
+fn bug(e: IcedError) -> Failure {
+    Failure::bug("encoding of a tile", e.to_string())
+}
+
+/// The bytes of an allocated function.
+pub(super) fn encode(width: Width, f: &Alloc, out: &Output) -> Result<Vec<u8>> {
+    let mut a = CodeAssembler::new(64).map_err(bug)?;
+    a.set_prefer_vex(width == Width::Avx2);
+    let is_used = |r: usize| {
+        let p = Allocation::reg(PReg::new(r, RegClass::Int));
+        out.allocs.contains(&p) || out.edits.iter().any(|(_, Edit::Move { from, to })| *from == p || *to == p)
+    };
+    let used = SAVED.iter().copied().filter(|r| is_used(*r)).collect();
+    let labels = f.blocks.iter().map(|_| a.create_label()).collect();
+    let e = Emit { width, a, pool: vec![], pooled: HashMap::new(), f, out, labels, used, frame: out.num_spillslots * 8 };
+    e.run().map_err(bug)
+}
+
+impl Emit<'_> {
+    fn reg(&self, a: Allocation) -> Register {
+        match a.as_reg() {
+            Some(p) => match p.class() {
+                RegClass::Int => Register::RAX + p.hw_enc() as u32,
+                RegClass::Float => (if self.width == Width::Avx2 { Register::YMM0 } else { Register::ZMM0 }) + p.hw_enc() as u32,
+                RegClass::Vector => Register::K0 + p.hw_enc() as u32,
+            },
+            None => Register::None,
+        }
+    }
+    fn slot(a: Allocation) -> MemoryOperand {
+        MemoryOperand::with_base_displ(Register::RSP, a.as_stack().map_or(0, |s| s.index() as i64 * 8))
+    }
+    fn add(&mut self, i: std::result::Result<Instruction, IcedError>) -> std::result::Result<(), IcedError> {
+        self.a.add_instruction(i?)
+    }
+    /// A literal behind the code.
+    fn literal(&mut self, data: Vec<u32>) -> CodeLabel {
+        if let Some(l) = self.pooled.get(&data) {
+            return *l;
+        }
+        let l = self.a.create_label();
+        self.pool.push((l, data.clone()));
+        self.pooled.insert(data, l);
+        l
+    }
+    fn edit(&mut self, e: &Edit) -> std::result::Result<(), IcedError> {
+        let Edit::Move { from, to } = *e;
+        let class = from.as_reg().or(to.as_reg()).map_or(RegClass::Int, |r| r.class());
+        let c = self.width.column();
+        let (load, store) = match class {
+            RegClass::Int => (Code::Mov_r64_rm64, Code::Mov_rm64_r64),
+            RegClass::Float => (table::MOVE[c], table::MOVE_OUT[c]),
+            RegClass::Vector => (Code::VEX_Kmovw_kr_km16, Code::VEX_Kmovw_m16_kr),
+        };
+        let i = match (from.is_stack(), to.is_stack()) {
+            (true, _) => Instruction::with2(load, self.reg(to), Self::slot(from)),
+            (false, true) => Instruction::with2(store, Self::slot(to), self.reg(from)),
+            (false, false) => Instruction::with2(load, self.reg(to), self.reg(from)),
+        };
+        self.add(i)
+    }
+    fn gpr(&self, number: usize) -> iced_x86::code_asm::AsmRegister64 {
+        get_gpr64(Register::RAX + number as u32).unwrap_or(iced_x86::code_asm::rax)
+    }
+    /// True if a block is nothing but a jump, so that branches may go to where it goes.
+    fn is_empty(&self, b: usize) -> bool {
+        let mut it = self.out.block_insts_and_edits(self.f, Block::new(b));
+        matches!((it.next(), it.next()), (Some(InstOrEdit::Inst(i)), None) if self.f.nodes[i.index()].op == Op::Jump)
+    }
+    fn target(&self, mut b: usize) -> usize {
+        while self.is_empty(b) {
+            b = self.f.blocks[b].succs[0];
+        }
+        b
+    }
+    fn run(mut self) -> std::result::Result<Vec<u8>, IcedError> {
+        let f = self.f;
+        for r in self.used.clone() {
+            let r = self.gpr(r);
+            self.a.push(r)?;
+        }
+        let (rsp, rbp) = (self.gpr(4), self.gpr(5));
+        if self.frame > 0 {
+            self.a.push(rbp)?;
+            self.a.mov(rbp, rsp)?;
+            self.a.sub(rsp, self.frame as i32)?;
+            self.a.and(rsp, -64)?;
+        }
+        // Empty blocks have no code: the next block that has some.
+        let code: Vec<usize> = (0..f.blocks.len()).filter(|b| !self.is_empty(*b)).collect();
+        let mut entered = vec![false; f.blocks.len()];
+        for b in &code {
+            for s in &f.blocks[*b].succs {
+                entered[self.target(*s)] = true;
+            }
+        }
+        for (n, b) in code.iter().enumerate() {
+            let next = code.get(n + 1).copied();
+            if entered[*b] {
+                let mut l = self.labels[*b];
+                // Two labels may not stand at one instruction: every block here has code of its own.
+                self.a.set_label(&mut l)?;
+                self.labels[*b] = l;
+            }
+            for x in self.out.block_insts_and_edits(f, Block::new(*b)) {
+                match x {
+                    InstOrEdit::Edit(e) => self.edit(e)?,
+                    InstOrEdit::Inst(i) => self.inst(*b, next, &f.nodes[i.index()], self.out.inst_allocs(i))?,
+                }
+            }
+        }
+        for (mut l, data) in std::mem::take(&mut self.pool) {
+            self.a.set_label(&mut l)?;
+            self.a.dd(&data)?;
+        }
+        self.a.assemble(0)
+    }
+    fn inst(&mut self, b: usize, next: Option<usize>, n: &Node, al: &[Allocation]) -> std::result::Result<(), IcedError> {
+        match n.op {
+            Op::Jump => {
+                let t = self.target(self.f.blocks[b].succs[0]);
+                if next != Some(t) { self.a.jmp(self.labels[t]) } else { Ok(()) }
+            }
+            Op::BranchLess(imm) => {
+                let x = get_gpr64(self.reg(al[0])).unwrap_or(iced_x86::code_asm::rax);
+                match imm {
+                    Some(k) => self.a.cmp(x, k)?,
+                    None => {
+                        let y = get_gpr64(self.reg(al[1])).unwrap_or(iced_x86::code_asm::rax);
+                        self.a.cmp(x, y)?;
+                    }
+                }
+                let (less, not) = (self.target(self.f.blocks[b].succs[0]), self.target(self.f.blocks[b].succs[1]));
+                if next == Some(less) {
+                    return self.a.jge(self.labels[not]);
+                }
+                self.a.jl(self.labels[less])?;
+                if next != Some(not) { self.a.jmp(self.labels[not]) } else { Ok(()) }
+            }
+            Op::Ret => {
+                let (rsp, rbp) = (self.gpr(4), self.gpr(5));
+                if self.frame > 0 {
+                    self.a.mov(rsp, rbp)?;
+                    self.a.pop(rbp)?;
+                }
+                for r in self.used.clone().into_iter().rev() {
+                    let r = self.gpr(r);
+                    self.a.pop(r)?;
+                }
+                self.a.vzeroupper()?;
+                self.a.ret()
+            }
+            _ => self.plain(n, al),
+        }
+    }
+    /// Instructions inside a block.
+    fn plain(&mut self, n: &Node, al: &[Allocation]) -> std::result::Result<(), IcedError> {
+        let c = self.width.column();
+        let wide = self.width == Width::Avx512;
+        let na = n.args.len();
+        let hw = |a: Allocation| a.as_reg().map_or(0, |p| p.hw_enc() as u32);
+        let (d, dn) = al.last().map_or((Register::None, 0), |a| (self.reg(*a), hw(*a)));
+        let r: Vec<Register> = al.iter().map(|a| self.reg(*a)).collect();
+        let mem = n.mem.map(|m| match m.index {
+            Some((_, s)) => MemoryOperand::with_base_index_scale_displ_size(r[na], r[na + 1], u32::from(s), i64::from(m.disp), 1),
+            None => MemoryOperand::with_base_displ(r[na], i64::from(m.disp)),
+        });
+        let at = mem.unwrap_or_else(|| MemoryOperand::with_base(Register::None));
+        // The last source: a folded load, a spilled value, or a register.
+        let last = |code: Code, d: Register, x: Register, i: usize| match mem {
+            Some(m) => Instruction::with3(code, d, x, m),
+            None if al[i].is_stack() => Instruction::with3(code, d, x, Self::slot(al[i])),
+            None => Instruction::with3(code, d, x, r[i]),
+        };
+        // The same register 16, 32 bytes long.
+        let (dx, dy) = (Register::XMM0 + dn, Register::YMM0 + dn);
+        let i = match n.op {
+            Op::Args => return Ok(()),
+            Op::StackArg(k) => {
+                // Return address, saved registers, frame pointer.
+                let (base, above) = if self.frame > 0 { (Register::RBP, 2 + self.used.len()) } else { (Register::RSP, 1 + self.used.len()) };
+                Instruction::with2(Code::Mov_r64_rm64, d, MemoryOperand::with_base_displ(base, 8 * (above as i64 + i64::from(k))))
+            }
+            Op::Int(0) => Instruction::with2(Code::Xor_r32_rm32, Register::EAX + dn, Register::EAX + dn),
+            Op::Int(x) => match u32::try_from(x) {
+                Ok(x) => Instruction::with2(Code::Mov_r32_imm32, Register::EAX + dn, x),
+                Err(_) => Instruction::with2(Code::Mov_r64_imm64, d, x),
+            },
+            Op::AddImm(k) => Instruction::with2(Code::Lea_r64_m, d, MemoryOperand::with_base_displ(r[0], i64::from(k))),
+            Op::Add => Instruction::with2(Code::Lea_r64_m, d, MemoryOperand::with_base_index_scale_displ_size(r[0], r[1], 1, 0, 0)),
+            Op::AndImm(k) => Instruction::with2(Code::And_rm64_imm32, d, k),
+            Op::Const(0) => Instruction::with3(table::bin(super::ir::Bin::Xor)[c], d, d, d),
+            Op::Const(bits) => {
+                let m = dword_ptr(self.literal(vec![bits]));
+                return match (get_ymm(d), get_zmm(d)) {
+                    (Some(y), _) => self.a.vbroadcastss(y, m),
+                    (_, Some(z)) => self.a.vbroadcastss(z, m),
+                    _ => Ok(()),
+                };
+            }
+            Op::Iota => {
+                let l = self.literal((0..self.width.lanes()).collect());
+                return self.whole_literal(d, l);
+            }
+            Op::FirstLanes(k) if wide => {
+                let l = self.literal(vec![if k >= 16 { 0xffff } else { (1 << k) - 1 }]);
+                return match get_k(d) {
+                    Some(k) => self.a.kmovw(k, word_ptr(l)),
+                    None => Ok(()),
+                };
+            }
+            Op::FirstLanes(k) => {
+                let l = self.literal((0..self.width.lanes()).map(|j| if j < k { u32::MAX } else { 0 }).collect());
+                return self.whole_literal(d, l);
+            }
+            Op::Splat => {
+                let narrow = Register::EAX + hw(al[0]);
+                if wide {
+                    Instruction::with2(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, d, narrow)
+                } else {
+                    self.add(Instruction::with2(Code::VEX_Vmovd_xmm_rm32, dx, narrow))?;
+                    Instruction::with2(Code::VEX_Vpbroadcastd_ymm_xmmm32, d, dx)
+                }
+            }
+            Op::Load(form) => match na {
+                0 => Instruction::with2(table::load(form)[c], d, at),
+                _ if wide => Instruction::with2(table::load(form)[c], d, at).map(|mut i| {
+                    i.set_op_mask(r[0]);
+                    i.set_zeroing_masking(true);
+                    i
+                }),
+                _ => Instruction::with3(table::MASKED_LOAD, d, r[0], at),
+            },
+            Op::Broadcast(Form::Whole) => Instruction::with2(table::BROADCAST[c], d, at).map(|mut i| {
+                if na > 0 {
+                    i.set_op_mask(r[0]);
+                    i.set_zeroing_masking(true);
+                }
+                i
+            }),
+            Op::Broadcast(form) => {
+                let part = if wide { dy } else { dx };
+                let row: Row = match form.bytes() {
+                    1 => [Code::VEX_Vpbroadcastb_xmm_xmmm8, Code::EVEX_Vpbroadcastb_xmm_k1z_xmmm8],
+                    _ => [Code::VEX_Vpbroadcastw_xmm_xmmm16, Code::EVEX_Vpbroadcastw_ymm_k1z_xmmm16],
+                };
+                let part = if form.bytes() == 1 { dx } else { part };
+                self.add(Instruction::with2(row[c], part, at))?;
+                Instruction::with2(table::load(form)[c], d, part)
+            }
+            Op::Store(form) => {
+                let code = table::store(form)[c];
+                let v = r[0];
+                match (form, na) {
+                    (Form::F16, 1) => Instruction::with3(code, at, v, 0),
+                    (Form::F16, _) => Instruction::with3(code, at, v, 0).map(|mut i| {
+                        i.set_op_mask(r[1]);
+                        i
+                    }),
+                    (_, 1) => Instruction::with2(code, at, v),
+                    _ if wide => Instruction::with2(code, at, v).map(|mut i| {
+                        i.set_op_mask(r[1]);
+                        i
+                    }),
+                    _ => Instruction::with3(table::MASKED_STORE, at, r[1], v),
+                }
+            }
+            Op::StoreScalar => {
+                let v = Register::XMM0 + hw(al[0]);
+                let code = if wide { Code::EVEX_Vmovss_m32_k1_xmm } else { Code::VEX_Vmovss_m32_xmm };
+                Instruction::with2(code, at, v)
+            }
+            Op::Bin(op) => last(table::bin(op)[c], d, r[0], 1),
+            Op::Fma231 { neg } => last(table::fma(true, neg)[c], d, r[1], 2),
+            Op::Fma213 { neg } => last(table::fma(false, neg)[c], d, r[1], 2),
+            Op::Un(Un::Swap(k @ (4 | 8))) => {
+                let imm = match (wide, k) {
+                    (false, _) => 0x01,
+                    (true, 4) => 0xB1,
+                    _ => 0x4E,
+                };
+                Instruction::with4(table::SWAP_HALVES[c], d, r[0], r[0], imm)
+            }
+            Op::Un(op) => match table::un(op) {
+                (row, Some(imm)) => Instruction::with3(row[c], d, r[0], imm),
+                (row, None) => Instruction::with2(row[c], d, r[0]),
+            },
+            Op::Cmp(p) => Instruction::with4(table::CMP[c], d, r[0], r[1], p as u32),
+            Op::ICmp(p) if wide => Instruction::with4(table::ICMP[c], d, r[0], r[1], p as u32),
+            Op::ICmp(Pred::Eq) => Instruction::with3(table::ICMP[c], d, r[0], r[1]),
+            Op::ICmp(_) => Instruction::with3(table::IGREATER, d, r[1], r[0]),
+            Op::MaskAnd | Op::MaskOr | Op::MaskXor => {
+                let row: Row = match n.op {
+                    Op::MaskAnd => [Code::VEX_Vpand_ymm_ymm_ymmm256, Code::VEX_Kandw_kr_kr_kr],
+                    Op::MaskOr => [Code::VEX_Vpor_ymm_ymm_ymmm256, Code::VEX_Korw_kr_kr_kr],
+                    _ => [Code::VEX_Vpxor_ymm_ymm_ymmm256, Code::VEX_Kxorw_kr_kr_kr],
+                };
+                Instruction::with3(row[c], d, r[0], r[1])
+            }
+            Op::Select if wide => Instruction::with3(table::BLEND[c], d, r[0], r[1]).map(|mut i| {
+                i.set_op_mask(r[2]);
+                i
+            }),
+            Op::Select => Instruction::with4(table::BLEND[c], d, r[0], r[1], r[2]),
+            Op::Fma { .. } | Op::Jump | Op::BranchLess(_) | Op::Ret => return Ok(()),
+        };
+        self.add(i)
+    }
+    fn whole_literal(&mut self, d: Register, l: CodeLabel) -> std::result::Result<(), IcedError> {
+        match (get_ymm(d), get_zmm(d), get_xmm(d)) {
+            (Some(y), ..) => self.a.vmovups(y, ymmword_ptr(l)),
+            (_, Some(z), _) => self.a.vmovups(z, zmmword_ptr(l)),
+            (_, _, Some(x)) => self.a.vmovq(x, qword_ptr(l)),
+            _ => Ok(()),
+        }
+    }
+}

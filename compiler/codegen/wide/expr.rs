@@ -1,0 +1,409 @@
+//! Expressions -> vector operations.
+
+use super::ir::{Bin, Count, Form, Op, Pred, Un, Value};
+use super::tile::{Fit, Translate, Val};
+use crate::codegen::math;
+use crate::nest::{BinOp, Expr, Scalar, UnOp};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+const NO_TYPE: &str = "an element type without vectors";
+
+fn is_vector_type(t: ElemType) -> bool {
+    matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool)
+}
+
+impl Translate<'_> {
+    pub(super) fn value(&mut self, e: &Expr) -> Fit<Val> {
+        match e {
+            Expr::Const(s) => self.constant(*s),
+            Expr::Reg(r) => self.regs.get(r).copied().ok_or("a value of another nest"),
+            Expr::Acc { reg, at, lane: None } => self.acc(*reg, at),
+            Expr::Acc { .. } => Err("a single lane"),
+            Expr::Horizontal { op, reg, at } => {
+                let v = self.acc(*reg, at)?;
+                self.horizontal(*op, v)
+            }
+            Expr::Index(_) => Err("an index as a number"),
+            Expr::Load { buf, at } => {
+                let ty = self.m.bufs[*buf].ty;
+                let a = self.access(*buf, at)?;
+                self.from_storage(ty, &a)
+            }
+            Expr::Un(op, a) => {
+                let a = self.value(a)?;
+                self.unary(*op, a)
+            }
+            Expr::Bin(op, a, b) => {
+                if let (Expr::Index(x), Expr::Index(y), true) = (&**a, &**b, op.is_comparison()) {
+                    return self.compare_indices(*op, *x, *y);
+                }
+                let constant = |e: &Expr| matches!(e, Expr::Const(c) if !c.to_f64().is_nan());
+                let (known, a, b) = (constant(b), self.value(a)?, self.value(b)?);
+                self.binary(*op, a, b, known)
+            }
+            Expr::Fma(a, b, c) => {
+                let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
+                if a.ty != ElemType::F32 {
+                    return Err(NO_TYPE);
+                }
+                Ok(Val { v: self.b.fma(a.v, b.v, c.v), ..a })
+            }
+            Expr::Select(c, a, b) => {
+                let c = self.value(c)?.v;
+                let no = self.b.not(c);
+                let a = self.under(c, a)?;
+                let b = self.under(no, b)?;
+                self.pick(c, a, b)
+            }
+            Expr::Cast(to, a) => {
+                let a = self.value(a)?;
+                self.cast(*to, a)
+            }
+            Expr::Let { reg, value, body } => {
+                let v = self.value(value)?;
+                self.regs.insert(*reg, v);
+                self.value(body)
+            }
+            Expr::With { .. } => Err("an index read from memory"),
+        }
+    }
+    /// A value whose accesses happen only in the lanes of a condition.
+    fn under(&mut self, c: Value, e: &Expr) -> Fit<Val> {
+        let mut reads = false;
+        e.walk(&mut |e| reads |= matches!(e, Expr::Load { .. }));
+        if !reads {
+            return self.value(e);
+        }
+        let outer = self.mask;
+        let k = match outer {
+            Some(m) => self.b.masks(Op::MaskAnd, m, c),
+            None => c,
+        };
+        let k = self.b.condition(k);
+        self.mask = Some(k);
+        let r = self.value(e);
+        self.mask = outer;
+        r
+    }
+    fn constant(&mut self, s: Scalar) -> Fit<Val> {
+        let v = match s.ty {
+            ElemType::Bool => self.b.all_lanes(s.bits != 0),
+            ElemType::F32 | ElemType::I32 | ElemType::U32 => self.b.bits(s.bits as u32),
+            ElemType::U8 | ElemType::U16 => self.b.bits(s.bits as u32),
+            ElemType::I8 => self.b.bits(i32::from(s.bits as i8) as u32),
+            ElemType::I16 => self.b.bits(i32::from(s.bits as i16) as u32),
+            _ => return Err(NO_TYPE),
+        };
+        Ok(Val { v, ty: s.ty })
+    }
+    fn from_storage(&mut self, ty: ElemType, a: &super::tile::Access) -> Fit<Val> {
+        let form = match ty {
+            ElemType::F32 | ElemType::I32 | ElemType::U32 => Form::Whole,
+            ElemType::F16 => Form::F16,
+            ElemType::BF16 | ElemType::U16 => Form::U16,
+            ElemType::I16 => Form::I16,
+            ElemType::U8 | ElemType::Bool => Form::U8,
+            ElemType::I8 => Form::I8,
+            _ => return Err(NO_TYPE),
+        };
+        let v = self.load_form(a, form)?;
+        Ok(match ty {
+            ElemType::BF16 => Val { v: self.b.un(Un::Shl(16), v), ty: ElemType::F32 },
+            ElemType::F16 => Val { v, ty: ElemType::F32 },
+            ElemType::Bool => {
+                let zero = self.b.bits(0);
+                Val { v: self.b.icmp(Pred::Ne, v, zero), ty }
+            }
+            _ => Val { v, ty },
+        })
+    }
+    pub(super) fn to_storage(&mut self, ty: ElemType, v: Val) -> Fit<(Form, Value)> {
+        Ok(match ty {
+            ElemType::F32 | ElemType::I32 | ElemType::U32 => (Form::Whole, v.v),
+            ElemType::F16 => (Form::F16, v.v),
+            ElemType::BF16 => (Form::U16, self.to_bf16(v.v)),
+            ElemType::U8 | ElemType::I8 => (Form::U8, v.v),
+            ElemType::U16 | ElemType::I16 => (Form::U16, v.v),
+            ElemType::Bool => {
+                let (one, zero) = (self.b.bits(1), self.b.bits(0));
+                (Form::U8, self.b.select(v.v, one, zero))
+            }
+            _ => return Err(NO_TYPE),
+        })
+    }
+    /// The upper half, rounded to even; NaN stays NaN.
+    fn to_bf16(&mut self, x: Value) -> Value {
+        let (one, bias, quiet) = (self.b.bits(1), self.b.bits(0x7fff), self.b.bits(0x7fc0));
+        let up = self.b.un(Un::Shr(16), x);
+        let odd = self.b.bin(Bin::And, up, one);
+        let r = self.b.bin(Bin::IAdd, x, bias);
+        let r = self.b.bin(Bin::IAdd, r, odd);
+        let r = self.b.un(Un::Shr(16), r);
+        let nan = self.b.cmp(Pred::Unordered, x, x);
+        self.b.select(nan, quiet, r)
+    }
+    /// `a` in the lanes of `c`, else `b`.
+    fn pick(&mut self, c: Value, a: Val, b: Val) -> Fit<Val> {
+        if a.ty == ElemType::Bool {
+            // b xor (c and (a xor b))
+            let d = self.b.masks(Op::MaskXor, a.v, b.v);
+            let d = self.b.masks(Op::MaskAnd, c, d);
+            return Ok(Val { v: self.b.masks(Op::MaskXor, b.v, d), ..a });
+        }
+        Ok(Val { v: self.b.select(c, a.v, b.v), ..a })
+    }
+    fn horizontal(&mut self, op: BinOp, v: Val) -> Fit<Val> {
+        let mut k = self.b.width().lanes() as u8 / 2;
+        let mut r = v;
+        while k > 0 {
+            let s = Val { v: self.b.un(Un::Swap(k), r.v), ..r };
+            r = self.binary(op, r, s, false)?;
+            k /= 2;
+        }
+        Ok(r)
+    }
+    fn unary(&mut self, op: UnOp, a: Val) -> Fit<Val> {
+        let int = matches!(a.ty, ElemType::I32 | ElemType::U32);
+        let v = match (op, a.ty) {
+            (UnOp::Not, ElemType::Bool) => self.b.not(a.v),
+            (UnOp::Bits(t), ElemType::F32 | ElemType::I32 | ElemType::U32) if is_vector_type(t) && t != ElemType::Bool => return Ok(Val { ty: t, ..a }),
+            (UnOp::Neg, _) if int => {
+                let zero = self.b.bits(0);
+                self.b.bin(Bin::ISub, zero, a.v)
+            }
+            (UnOp::Abs, ElemType::I32) => self.b.un(Un::IAbs, a.v),
+            (UnOp::BitNot, _) if int => {
+                let ones = self.b.bits(u32::MAX);
+                self.b.bin(Bin::Xor, a.v, ones)
+            }
+            (_, ElemType::F32) => return self.float_unary(op, a),
+            _ => return Err("an operation without vectors"),
+        };
+        Ok(Val { v, ..a })
+    }
+    fn float_unary(&mut self, op: UnOp, a: Val) -> Fit<Val> {
+        let x = a.v;
+        let v = match op {
+            UnOp::Neg => {
+                let sign = self.b.bits(0x8000_0000);
+                self.b.bin(Bin::Xor, x, sign)
+            }
+            UnOp::Abs => self.b.abs(x),
+            UnOp::Floor => self.b.un(Un::Floor, x),
+            UnOp::Ceil => self.b.un(Un::Ceil, x),
+            UnOp::Trunc => self.b.un(Un::Trunc, x),
+            UnOp::Round => self.b.un(Un::Round, x),
+            UnOp::Sqrt => self.b.un(Un::Sqrt, x),
+            UnOp::Recip => {
+                let one = self.b.f32(1.0);
+                self.b.bin(Bin::Div, one, x)
+            }
+            UnOp::Sign => {
+                // Zero and NaN stay what they are.
+                let (zero, one, minus) = (self.b.f32(0.0), self.b.f32(1.0), self.b.f32(-1.0));
+                let (pos, neg) = (self.b.cmp(Pred::Lt, zero, x), self.b.cmp(Pred::Lt, x, zero));
+                let r = self.b.select(neg, minus, x);
+                self.b.select(pos, one, r)
+            }
+            UnOp::IsNan => return Ok(Val { v: self.b.cmp(Pred::Unordered, x, x), ty: ElemType::Bool }),
+            UnOp::IsInf => {
+                let (m, inf) = (self.b.abs(x), self.b.f32(f32::INFINITY));
+                return Ok(Val { v: self.b.cmp(Pred::Eq, m, inf), ty: ElemType::Bool });
+            }
+            op if math::has(op) => math::function(&mut self.b, op, x),
+            _ => return Err("a function without vectors"),
+        };
+        Ok(Val { v, ..a })
+    }
+    /// `known`: the second operand is a number other than NaN.
+    fn binary(&mut self, op: BinOp, a: Val, b: Val, known: bool) -> Fit<Val> {
+        if op.is_comparison() {
+            return self.compare(op, a, b);
+        }
+        let v = match a.ty {
+            ElemType::F32 => match op {
+                BinOp::Add => self.b.bin(Bin::Add, a.v, b.v),
+                BinOp::Sub => self.b.bin(Bin::Sub, a.v, b.v),
+                BinOp::Mul => self.b.bin(Bin::Mul, a.v, b.v),
+                BinOp::Div => self.b.bin(Bin::Div, a.v, b.v),
+                BinOp::Min | BinOp::Max => {
+                    let op = if op == BinOp::Min { Bin::Min } else { Bin::Max };
+                    // The instruction gives its second operand if either is NaN.
+                    if known {
+                        self.b.bin(op, b.v, a.v)
+                    } else {
+                        let r = self.b.bin(op, a.v, b.v);
+                        let nan = self.b.cmp(Pred::Unordered, a.v, a.v);
+                        self.b.select(nan, a.v, r)
+                    }
+                }
+                _ => return Err("a function without vectors"),
+            },
+            ElemType::I32 | ElemType::U32 => {
+                let signed = a.ty == ElemType::I32;
+                let op = match op {
+                    BinOp::Add => Bin::IAdd,
+                    BinOp::Sub => Bin::ISub,
+                    BinOp::Mul => Bin::IMul,
+                    BinOp::Min if signed => Bin::IMin,
+                    BinOp::Max if signed => Bin::IMax,
+                    BinOp::Min => Bin::UMin,
+                    BinOp::Max => Bin::UMax,
+                    BinOp::And => Bin::And,
+                    BinOp::Or => Bin::Or,
+                    BinOp::Xor => Bin::Xor,
+                    _ => return Err("an operation of integers without vectors"),
+                };
+                self.b.bin(op, a.v, b.v)
+            }
+            ElemType::Bool => match op {
+                BinOp::And => self.b.masks(Op::MaskAnd, a.v, b.v),
+                BinOp::Or => self.b.masks(Op::MaskOr, a.v, b.v),
+                BinOp::Xor => self.b.masks(Op::MaskXor, a.v, b.v),
+                _ => return Err("an operation of truth values"),
+            },
+            _ => return Err(NO_TYPE),
+        };
+        Ok(Val { v, ..a })
+    }
+    fn compare(&mut self, op: BinOp, a: Val, b: Val) -> Fit<Val> {
+        let (x, y, p) = match op {
+            BinOp::Eq => (a.v, b.v, Pred::Eq),
+            BinOp::Ne => (a.v, b.v, Pred::Ne),
+            BinOp::Lt => (a.v, b.v, Pred::Lt),
+            BinOp::Le => (a.v, b.v, Pred::Le),
+            BinOp::Gt => (b.v, a.v, Pred::Lt),
+            _ => (b.v, a.v, Pred::Le),
+        };
+        let v = match a.ty {
+            ElemType::F32 => self.b.cmp(p, x, y),
+            ElemType::I32 | ElemType::I8 | ElemType::U8 | ElemType::I16 | ElemType::U16 => self.b.icmp(p, x, y),
+            ElemType::U32 if matches!(p, Pred::Eq | Pred::Ne) => self.b.icmp(p, x, y),
+            ElemType::Bool if matches!(p, Pred::Eq | Pred::Ne) => {
+                let d = self.b.masks(Op::MaskXor, x, y);
+                if p == Pred::Eq { self.b.not(d) } else { d }
+            }
+            _ => return Err("a comparison without vectors"),
+        };
+        Ok(Val { v, ty: ElemType::Bool })
+    }
+    /// Compares what loop variables say, in 32 bits where both sides fit.
+    fn compare_indices(&mut self, op: BinOp, a: Dim, b: Dim) -> Fit<Val> {
+        let fits = |d: Dim| {
+            let r = self.m.syms.range(d);
+            matches!((r.lo, r.hi), (Some(lo), Some(hi)) if i32::try_from(lo).is_ok() && i32::try_from(hi).is_ok())
+        };
+        // Ranges belong to the variables as the nest has them.
+        if !fits(a) || !fits(b) {
+            return Err("a comparison of indices beyond 32 bits");
+        }
+        let (a, b) = (self.substituted(a), self.substituted(b));
+        let (a, b) = (self.index(a)?, self.index(b)?);
+        self.compare(op, a, b)
+    }
+    fn index(&mut self, d: Dim) -> Fit<Val> {
+        let mut rest = d;
+        let mut sum: Option<Value> = None;
+        let mut terms: Vec<(Value, i64)> = vec![];
+        let mut loops: Vec<(crate::sym::Sym, Option<Value>)> = self.counters().iter().map(|(s, v)| (*s, Some(*v))).collect();
+        let lane = self.lane_sym();
+        if let Some(l) = lane.filter(|l| !loops.iter().any(|x| x.0 == *l)) {
+            loops.push((l, None));
+        }
+        for (s, counter) in loops {
+            if !rest.contains(s) {
+                continue;
+            }
+            let Some((c, r)) = rest.linear_in(s) else { return Err("an index that is not linear in a loop variable") };
+            let Some(c) = c.as_const() else { return Err("an index with a stride that run time knows") };
+            rest = r;
+            if let Some(v) = counter {
+                let v = self.b.splat(v);
+                terms.push((v, c));
+            }
+            if Some(s) == lane {
+                terms.push((self.b.iota(), c));
+            }
+        }
+        for (v, c) in terms {
+            let t = if c == 1 {
+                v
+            } else {
+                let k = self.b.bits(c as i32 as u32);
+                self.b.bin(Bin::IMul, v, k)
+            };
+            sum = Some(match sum {
+                Some(s) => self.b.bin(Bin::IAdd, s, t),
+                None => t,
+            });
+        }
+        let base = match self.count(rest)? {
+            Count::Fixed(c) => self.b.bits(c as i32 as u32),
+            Count::Run(v) => self.b.splat(v),
+        };
+        let v = match sum {
+            Some(s) => self.b.bin(Bin::IAdd, s, base),
+            None => base,
+        };
+        Ok(Val { v, ty: ElemType::I32 })
+    }
+    fn cast(&mut self, to: ElemType, a: Val) -> Fit<Val> {
+        use ElemType::{Bool, F32, I8, I16, I32, U8, U16, U32};
+        let small = |t: ElemType| matches!(t, I8 | U8 | I16 | U16);
+        let v = match (a.ty, to) {
+            (x, y) if x == y => a.v,
+            (F32, Bool) => {
+                let zero = self.b.f32(0.0);
+                self.b.cmp(Pred::Ne, a.v, zero)
+            }
+            (I32 | U32 | I8 | U8 | I16 | U16, Bool) => {
+                let zero = self.b.bits(0);
+                self.b.icmp(Pred::Ne, a.v, zero)
+            }
+            (Bool, F32) => {
+                let (one, zero) = (self.b.f32(1.0), self.b.f32(0.0));
+                self.b.select(a.v, one, zero)
+            }
+            (Bool, t) if small(t) || matches!(t, I32 | U32) => {
+                let (one, zero) = (self.b.bits(1), self.b.bits(0));
+                self.b.select(a.v, one, zero)
+            }
+            (x, F32) if x == I32 || small(x) => self.b.un(Un::ToFloat, a.v),
+            (x, I32) if small(x) || x == U32 => a.v,
+            (F32, I32) => self.to_int(a.v),
+            (F32, t) if small(t) => {
+                let (lo, hi) = match t {
+                    I8 => (-128, 127),
+                    U8 => (0, 255),
+                    I16 => (-32768, 32767),
+                    _ => (0, 65535),
+                };
+                let i = self.to_int(a.v);
+                let (lo, hi) = (self.b.bits(lo as u32), self.b.bits(hi));
+                let i = self.b.bin(Bin::IMax, i, lo);
+                self.b.bin(Bin::IMin, i, hi)
+            }
+            (I32 | U32, U8 | U16) => {
+                let k = self.b.bits(if to == U8 { 0xff } else { 0xffff });
+                self.b.bin(Bin::And, a.v, k)
+            }
+            (I32 | U32, I8 | I16) => {
+                let n = if to == I8 { 24 } else { 16 };
+                let up = self.b.un(Un::Shl(n), a.v);
+                self.b.un(Un::Sar(n), up)
+            }
+            _ => return Err("a conversion without vectors"),
+        };
+        Ok(Val { v, ty: to })
+    }
+    /// Towards zero, saturating; NaN becomes 0.
+    fn to_int(&mut self, x: Value) -> Value {
+        let i = self.b.un(Un::TruncInt, x);
+        let (limit, most, zero) = (self.b.f32(2_147_483_648.0), self.b.bits(0x7fff_ffff), self.b.bits(0));
+        let over = self.b.cmp(Pred::Le, limit, x);
+        let i = self.b.select(over, most, i);
+        let nan = self.b.cmp(Pred::Unordered, x, x);
+        self.b.select(nan, zero, i)
+    }
+}

@@ -1,0 +1,46 @@
+//! Wide tiles: leaf functions of 256- and 512-bit vectors for x86-64, which Cranelift has not.
+//!
+//! A leaf nest becomes a function of the tile IR (`tile`, `expr`, `ir`), regalloc2 gives it registers (`alloc`), iced-x86 encodes it
+//! (`encode`); instruction codes are rows of a table (`table`).
+
+mod alloc;
+mod encode;
+mod expr;
+mod floats;
+pub mod ir;
+mod table;
+pub mod tile;
+
+use crate::diag::Result;
+use std::fmt::Write;
+pub use ir::{Func, Width};
+pub use tile::{Arg, Tile, translate};
+
+/// The machine code of a tile: position-independent, without relocations.
+pub fn compile(f: &Func) -> Result<Vec<u8>> {
+    let (alloc, out) = alloc::allocate(f)?;
+    encode::encode(f.width, &alloc, &out)
+}
+
+impl Width {
+    /// The tiles of a CPU level with vectors of so many bits; 128 are Cranelift's.
+    pub fn of(bits: u32) -> Option<Width> {
+        match bits {
+            256 => Some(Width::Avx2),
+            512 => Some(Width::Avx512),
+            _ => None,
+        }
+    }
+}
+
+/// The operations of a tile as text.
+pub fn listing(f: &Func) -> String {
+    let mut s = String::new();
+    for (i, b) in f.blocks.iter().enumerate() {
+        let _ = writeln!(s, "  block {i} {:?} -> {:?} {:?}", b.params, b.succs, b.jump_args);
+        for n in &b.nodes {
+            let _ = writeln!(s, "    {:?} = {:?} {:?} {:?}", n.def, n.op, n.args, n.mem);
+        }
+    }
+    s
+}
