@@ -7,12 +7,14 @@
 //!   library with `cargo rustc -p onnxc-runtime --release --crate-type staticlib`).
 //! * [`weights`]: maps `<m>.weights`.
 //! * [`model`]: calls any model through its `<m>_model`.
+//! * [`probe`]: peak and bandwidth of this machine, measured.
 //! * [`buffer`]: aligned memory for workspaces and outputs.
 
 pub mod abi;
 pub mod buffer;
 pub mod model;
 pub mod pool;
+pub mod probe;
 pub mod weights;
 
 pub use abi::Status;
