@@ -35,6 +35,7 @@ const EXAMPLES: &str = "Examples:
   onnxc model.onnx --emit nest -o -                    print the loop nests
   onnxc run model.onnx --input x=x.npy --output y=y.npy
   onnxc verify model.onnx --data test_data_set_0       compare with saved outputs
+  onnxc bench model.onnx --threads 4 --per-node        time it, kernel by kernel
 
 Exit codes: 0 ok, 1 model invalid or not supported, 2 usage, 3 input/output, 101 internal error.";
 
@@ -46,6 +47,8 @@ pub enum Command {
     Run(RunArgs),
     /// Compare a model's outputs with saved ones.
     Verify(VerifyArgs),
+    /// Time a model in this process, and say how far from the machine's limits it is.
+    Bench(BenchArgs),
     /// Explain a diagnostic code, or list all of them.
     Explain {
         /// E.g. E0101.
@@ -164,6 +167,79 @@ pub struct VerifyArgs {
     pub common: ModelArgs,
 }
 
+/// `onnxc bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// The model; - reads standard input.
+    #[arg(required_unless_present = "machine")]
+    pub model: Option<PathBuf>,
+    /// Size of a dimension that stays symbolic in the compiled code (--dim fixes it instead); default: 1 or the least
+    /// that is allowed.
+    #[arg(long = "size", value_name = "NAME=SIZE")]
+    pub size: Vec<String>,
+    /// CPU level of the code, as for compiling; native is everything that this machine has.
+    #[arg(long, value_name = "LEVEL", default_value = "native")]
+    pub cpu: String,
+    /// 0: none, 1: fusion, 2: tiles, vectors and layouts.
+    #[arg(short = 'O', value_name = "LEVEL", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub opt: u8,
+    /// Threads, the calling one included; 0: one per CPU.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub threads: usize,
+    /// How long to measure.
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    pub seconds: f64,
+    /// Also time every kernel and say what bounds it.
+    #[arg(long)]
+    pub per_node: bool,
+    /// Inputs are numbers made from this seed.
+    #[arg(long, value_name = "SEED", default_value = "1")]
+    pub seed: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Only measure the machine: peak of multiply-adds, bandwidth of memory.
+    #[arg(long, conflicts_with_all = ["model", "per_node"])]
+    pub machine: bool,
+    #[command(flatten)]
+    pub common: ModelArgs,
+}
+
+fn seconds(text: &str) -> std::result::Result<f64, String> {
+    text.parse().ok().filter(|s| *s > 0.0 && *s <= 86_400.0).ok_or_else(|| "a number of seconds above 0".into())
+}
+
+/// The level that `-O` stands for.
+fn opt_level(n: u8) -> OptLevel {
+    match n {
+        0 => OptLevel::O0,
+        1 => OptLevel::O1,
+        _ => OptLevel::O2,
+    }
+}
+
+impl BenchArgs {
+    /// Threads, counted.
+    pub fn threads(&self) -> usize {
+        if self.threads == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { self.threads }
+    }
+    /// `-O`.
+    pub fn opt(&self) -> OptLevel {
+        opt_level(self.opt)
+    }
+    /// The parsed `--size` arguments.
+    pub fn sizes(&self) -> Result<Vec<(String, i64)>> {
+        let parse = |s: &String| {
+            let (name, value) = pair(s, "--size")?;
+            match value.parse() {
+                Ok(n) if n >= 0 => Ok((name, n)),
+                _ => Error::new(codes::OPTION, format!("--size: \"{value}\" is not a size")).fail(),
+            }
+        };
+        self.size.iter().map(parse).collect()
+    }
+}
+
 impl ModelArgs {
     /// The parsed `--dim` arguments.
     pub fn dims(&self) -> Result<Vec<(String, crate::sym::text::DimOption)>> {
@@ -193,11 +269,7 @@ impl CompileArgs {
             target: self.target.clone(),
             cpu: self.cpu.clone(),
             dims: self.common.dims()?,
-            opt: match self.opt {
-                0 => OptLevel::O0,
-                1 => OptLevel::O1,
-                _ => OptLevel::O2,
-            },
+            opt: opt_level(self.opt),
             weights,
             renames: self.renames.iter().map(|r| pair(r, "--rename")).collect::<Result<_>>()?,
             verify: cfg!(debug_assertions),

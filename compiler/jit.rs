@@ -1,19 +1,26 @@
-//! The same code generator into memory: constant folding, `onnxc run` and `onnxc verify`.
+//! The same code generator into memory: constant folding, `onnxc run`, `onnxc verify` and `onnxc bench`.
 
 use crate::codegen::assemble::Unit;
 use crate::codegen::clif::entry;
+use crate::codegen::frame::{Frame, Word};
 use crate::codegen::interface::Interface;
 use crate::codegen::weights::{Blob, HEADER};
 use crate::diag::{Failure, Result};
-use crate::nest::Module;
+use crate::nest::{Kernel, LoopKind, Module, Stmt};
+use crate::sym::{Dim, Sym};
 use crate::target::Target;
 use cranelift_jit::{JITBuilder, JITModule};
+use onnxc_runtime::pool::{Exec, Pool};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// A compiled model in memory.
 pub struct Loaded {
     code: *const u8,
     workspace_for: *const u8,
     weights: Vec<Chunk>,
+    kernels: HashMap<Kernel, usize>,
+    frame: Frame,
     module: Option<JITModule>,
 }
 
@@ -35,9 +42,12 @@ pub fn interface(i: &Interface, weights: &Blob) -> Interface {
 }
 
 impl Loaded {
-    /// Compiles a placed module for this process, with everything that this machine has.
+    /// Compiles a placed module for this process, with everything that the machine has.
     pub fn new(m: &Module, given: &Interface) -> Result<Loaded> {
-        let target = Target::host()?;
+        Loaded::for_target(m, given, &Target::host()?)
+    }
+    /// Compiles a placed module for this process and a target with one CPU level, which this machine must have.
+    pub fn for_target(m: &Module, given: &Interface, target: &Target) -> Result<Loaded> {
         let modules = std::slice::from_ref(m);
         let blob = Blob::new(modules);
         let interface = interface(given, &blob);
@@ -52,7 +62,7 @@ impl Loaded {
             builder.symbol(*name, *f as *const u8);
         }
         let mut module = JITModule::new(builder);
-        let unit = Unit::new(modules, &interface, &blob, &target, false);
+        let unit = Unit::new(modules, &interface, &blob, target, false);
         let ids = unit.assemble(&mut module)?;
         module.finalize_definitions().map_err(bug)?;
         let mut weights = vec![Chunk([0; 64]); ((HEADER + unit.weights.size) / 64 + 1) as usize];
@@ -65,7 +75,8 @@ impl Loaded {
         });
         let code = module.get_finalized_function(ids.functions[&entry::CALL]);
         let workspace_for = module.get_finalized_function(ids.functions[&entry::WORKSPACE_FOR]);
-        Ok(Loaded { code, workspace_for, weights, module: Some(module) })
+        let kernels = m.kernels.keys().filter_map(|k| Some((k, module.get_finalized_function(*ids.functions.get(&k.as_u32())?) as usize))).collect();
+        Ok(Loaded { code, workspace_for, weights, kernels, frame: Frame::new(m), module: Some(module) })
     }
     /// Workspace bytes for dim params, or a status.
     pub fn workspace(&self, dims: &[i64]) -> std::result::Result<u64, i32> {
@@ -83,19 +94,145 @@ impl Loaded {
     pub fn call(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64]) -> std::result::Result<(), i32> {
         let bytes = self.workspace(dims)?;
         let mut workspace = vec![Chunk([0; 64]); (bytes / 64 + 1) as usize];
-        self.call_in(inputs, outputs, dims, bytes_mut(&mut workspace))
-    }
-    fn call_in(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], workspace: &mut [u8]) -> std::result::Result<(), i32> {
+        let workspace = bytes_mut(&mut workspace);
         let i: Vec<*const u8> = inputs.iter().map(|b| b.as_ptr()).collect();
         let o: Vec<*mut u8> = outputs.iter_mut().map(|b| b.as_mut_ptr()).collect();
+        self.call_with(&i, &o, dims, workspace.as_mut_ptr(), None)
+    }
+    fn call_with(&self, inputs: &[*const u8], outputs: &[*mut u8], dims: &[i64], workspace: *mut u8, exec: Option<&Exec<'_>>) -> std::result::Result<(), i32> {
         // SAFETY: the code was generated with this signature. It reads and writes inside the buffers, whose sizes the
         // caller vouches for, inside the workspace of the size it asked for, and inside the weights.
         #[allow(unsafe_code)]
         let f: Call = unsafe { std::mem::transmute(self.code) };
-        match f(i.as_ptr(), o.as_ptr(), dims.as_ptr(), std::ptr::null(), self.weights.as_ptr().cast(), workspace.as_mut_ptr(), std::ptr::null()) {
+        let exec = exec.map_or(std::ptr::null(), |e| std::ptr::from_ref(e.as_raw()).cast());
+        match f(inputs.as_ptr(), outputs.as_ptr(), dims.as_ptr(), std::ptr::null(), self.weights.as_ptr().cast(), workspace, exec) {
             0 => Ok(()),
             s => Err(s),
         }
+    }
+}
+
+/// A model with its buffers, bound once and called often: as a whole, or kernel by kernel in the driver's order.
+pub struct Bound<'a> {
+    code: &'a Loaded,
+    dims: Vec<i64>,
+    inputs: Vec<*const u8>,
+    outputs: Vec<*mut u8>,
+    // What the pointers lead to; never touched while bound.
+    _memory: Vec<Vec<Chunk>>,
+    workspace: *mut u8,
+    exec: Option<Exec<'a>>,
+    pool: Option<&'a Pool>,
+    frame: Vec<u64>,
+    steps: Vec<Step>,
+}
+
+/// A kernel as the driver calls it: all iterations of its outermost loop, in that many tasks.
+struct Step {
+    kernel: Kernel,
+    address: usize,
+    trip: i64,
+    tasks: i64,
+}
+
+type KernelFn = extern "C" fn(*const u64, i64, i64) -> i32;
+
+impl<'a> Bound<'a> {
+    /// Binds inputs (copied) and fresh outputs of these sizes, which the interface and `dims` imply.
+    pub fn new(code: &'a Loaded, m: &Module, inputs: &[&[u8]], outputs: &[usize], dims: &[i64], pool: Option<&'a Pool>) -> std::result::Result<Bound<'a>, i32> {
+        let workspace = code.workspace(dims)?;
+        let sizes = inputs.iter().map(|b| b.len()).chain(outputs.iter().copied()).chain([workspace as usize]);
+        let mut memory: Vec<Vec<Chunk>> = sizes.map(|n| vec![Chunk([0; 64]); n / 64 + 1]).collect();
+        inputs.iter().zip(&mut memory).for_each(|(b, c)| bytes_mut(c)[..b.len()].copy_from_slice(b));
+        let all: Vec<*mut u8> = memory.iter_mut().map(|c| c.as_mut_ptr().cast()).collect();
+        let (ins, rest) = all.split_at(inputs.len());
+        let mut b = Bound {
+            code,
+            dims: dims.to_vec(),
+            inputs: ins.iter().map(|p| p.cast_const()).collect(),
+            outputs: rest[..outputs.len()].to_vec(),
+            workspace: rest[outputs.len()],
+            _memory: memory,
+            exec: pool.map(Pool::exec),
+            pool,
+            frame: vec![],
+            steps: vec![],
+        };
+        let values: HashMap<Sym, i64> = m.dim_params.iter().copied().zip(dims.iter().copied()).collect();
+        let eval = |d: Dim| d.eval(&|s| values.get(&s).copied());
+        if let (Some(frame), Some(steps)) = (b.fill_frame(m, &eval), b.plan(m, &eval)) {
+            (b.frame, b.steps) = (frame, steps);
+        }
+        Ok(b)
+    }
+    /// The frame that the driver would build; none if a word of it is only known at run time.
+    fn fill_frame(&self, m: &Module, eval: &dyn Fn(Dim) -> Option<i64>) -> Option<Vec<u64>> {
+        let workspace = self.workspace as u64;
+        let word = |w: &Word| {
+            Some(match w {
+                Word::Workspace => workspace,
+                Word::Weights => self.code.weights.as_ptr() as u64 + HEADER,
+                Word::Input(i) => *self.inputs.get(*i as usize)? as u64,
+                Word::Output(i) => *self.outputs.get(*i as usize)? as u64,
+                Word::Sym(s) => eval(Dim::sym(*s))? as u64,
+                Word::Slot(s) => workspace.checked_add_signed(eval(m.slots[*s].offset)?)?,
+            })
+        };
+        self.code.frame.words.iter().map(word).collect()
+    }
+    /// The driver's calls in order; none if it does more than check and call.
+    fn plan(&self, m: &Module, eval: &dyn Fn(Dim) -> Option<i64>) -> Option<Vec<Step>> {
+        let most = self.exec.map_or(0, |e| e.as_raw().max_tasks as i64);
+        let mut steps = vec![];
+        for s in &m.driver {
+            let k = match s {
+                Stmt::Check { .. } => continue,
+                Stmt::Call(k) => *k,
+                _ => return None,
+            };
+            let data = &m.kernels[k];
+            let trip = match data.body.as_slice() {
+                [Stmt::For { kind: LoopKind::Par, lo, hi, .. }] => Some(eval(*hi - *lo)?),
+                _ => None,
+            };
+            let tasks = match (trip, self.pool) {
+                (Some(n), Some(_)) => entry::tasks(eval(data.work)?, n, most),
+                _ => 1,
+            };
+            steps.push(Step { kernel: k, address: *self.code.kernels.get(&k)?, trip: trip.unwrap_or(1), tasks });
+        }
+        Some(steps)
+    }
+    /// Kernels in the order of the driver; empty if the driver is no plain list of calls.
+    pub fn kernels(&self) -> Vec<Kernel> {
+        self.steps.iter().map(|s| s.kernel).collect()
+    }
+    /// Runs the model once; the error is a status of the interface.
+    pub fn call(&mut self) -> std::result::Result<(), i32> {
+        self.code.call_with(&self.inputs, &self.outputs, &self.dims, self.workspace, self.exec.as_ref())
+    }
+    /// Runs one kernel of [`Bound::kernels`] as the driver would. Those before it must have run, in order.
+    pub fn call_kernel(&mut self, index: usize) -> std::result::Result<(), i32> {
+        let Some(step) = self.steps.get(index) else { return Ok(()) };
+        // SAFETY: the code was generated with this signature; the frame is the one the driver builds for these buffers.
+        #[allow(unsafe_code)]
+        let f: KernelFn = unsafe { std::mem::transmute(step.address) };
+        let status = match self.pool {
+            Some(pool) if step.tasks > 1 => {
+                let status = AtomicI32::new(0);
+                let frame = self.frame.as_slice();
+                pool.run(step.tasks as usize, |i| {
+                    let at = |i: usize| step.trip * i as i64 / step.tasks;
+                    match f(frame.as_ptr(), at(i), at(i + 1)) {
+                        0 => {}
+                        s => status.store(s, Ordering::Relaxed),
+                    }
+                });
+                status.into_inner()
+            }
+            _ => f(self.frame.as_ptr(), 0, step.trip),
+        };
+        if status == 0 { Ok(()) } else { Err(status) }
     }
 }
 

@@ -10,6 +10,7 @@
 pub mod diag;
 
 pub mod arrays;
+pub mod bench;
 pub mod build;
 pub mod cli;
 pub mod codegen;

@@ -2,13 +2,15 @@
 
 use clap::Parser;
 use onnxc::arrays::{self, Array};
-use onnxc::cli::{CheckArgs, Cli, Command, CompileArgs, MessageFormat, ModelArgs, RunArgs, VerifyArgs, normalize, pair};
+use onnxc::bench;
+use onnxc::cli::{BenchArgs, CheckArgs, Cli, Command, CompileArgs, MessageFormat, ModelArgs, RunArgs, VerifyArgs, normalize, pair};
 use onnxc::diag::{Error, Failure, Result, codes, render};
 use onnxc::emit;
 use onnxc::onnx::Source;
 use onnxc::options::{Options, Weights};
 use onnxc::pipeline::{self, Compiled, Stopped};
 use onnxc::run::{self, Runner};
+use onnxc::target::Target;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
         Some(Command::Check(a)) => (a.common.message_format, check(a)),
         Some(Command::Run(a)) => (a.common.message_format, run_model(a)),
         Some(Command::Verify(a)) => (a.common.message_format, verify(a)),
+        Some(Command::Bench(a)) => (a.common.message_format, bench_model(a)),
         Some(Command::Explain { code }) => (MessageFormat::Text, explain(code.as_deref())),
     };
     match result {
@@ -159,7 +162,11 @@ fn check(a: &CheckArgs) -> Result<()> {
 }
 
 fn runner(model: &Path, common: &ModelArgs) -> Result<Runner> {
-    let options = Options { dims: common.dims()?, cpu: Some("native".into()), ..Options::default() };
+    runner_with(model, common, Options { cpu: Some("native".into()), ..Options::default() })
+}
+
+fn runner_with(model: &Path, common: &ModelArgs, options: Options) -> Result<Runner> {
+    let options = Options { dims: common.dims()?, ..options };
     let src = source(model)?;
     let c = with_progress(&format!("onnxc: compiling {}", src.name), || pipeline::compile(&src, &options))?;
     warn(&c, common.message_format);
@@ -175,9 +182,10 @@ fn run_model(a: &RunArgs) -> Result<()> {
     }
     let i = &r.compiled().interface;
     if let Some(seed) = a.random {
+        let sizes = run::sizes_or_least(i, &[])?;
         for (k, t) in i.inputs.iter().enumerate() {
             if !given.iter().any(|g| g.name == t.name) {
-                given.push(random(t, seed.wrapping_add(k as u64)));
+                given.push(run::random_input(t, &sizes, seed.wrapping_add(k as u64))?);
             }
         }
     }
@@ -202,34 +210,6 @@ fn run_model(a: &RunArgs) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Numbers that depend on nothing but the seed; symbolic dimensions are 1.
-fn random(t: &onnxc::codegen::interface::Tensor, seed: u64) -> Array {
-    let dims: Vec<i64> = t.dims.iter().map(|d| d.as_const().unwrap_or(1)).collect();
-    let n = onnxc::tensor::count(&dims).unwrap_or(0);
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        // splitmix64
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    let mut data = vec![];
-    for _ in 0..n {
-        let r = next();
-        let unit = (r >> 40) as f32 / 16_777_216.0 * 2.0 - 1.0;
-        match t.ty {
-            onnxc::tensor::ElemType::F32 => data.extend(unit.to_le_bytes()),
-            onnxc::tensor::ElemType::F64 => data.extend(f64::from(unit).to_le_bytes()),
-            ty => {
-                let bytes = ((r >> 40) % 2).to_le_bytes();
-                data.extend(&bytes[..ty.bytes().unwrap_or(1) as usize]);
-            }
-        }
-    }
-    Array { name: t.name.clone(), ty: t.ty, dims, data }
 }
 
 fn verify(a: &VerifyArgs) -> Result<()> {
@@ -267,6 +247,21 @@ fn verify(a: &VerifyArgs) -> Result<()> {
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(Failure::Errors(errors)) }
+}
+
+fn bench_model(a: &BenchArgs) -> Result<()> {
+    let show = |text: String, json: serde_json::Value| if a.json { println!("{json}") } else { print!("{text}") };
+    let Some(model) = &a.model else {
+        let width = Target::new(None, Some(&a.cpu))?.levels.iter().map(|l| l.facts.width).max().unwrap_or(0);
+        let m = bench::Machine::measure(width, a.threads());
+        show(bench::print::machine(&m), bench::print::machine_json(&m));
+        return Ok(());
+    };
+    let r = runner_with(model, &a.common, Options { cpu: Some(a.cpu.clone()), opt: a.opt(), ..Options::default() })?;
+    let settings = bench::Settings { seconds: a.seconds, threads: a.threads(), per_node: a.per_node, sizes: a.sizes()?, seed: a.seed };
+    let report = bench::run(&r, &settings)?;
+    show(bench::print::text(&report), bench::print::json(&report));
+    Ok(())
 }
 
 fn find_sets(path: &Path, out: &mut Vec<PathBuf>) -> Result<()> {

@@ -1,16 +1,22 @@
-//! `onnxc run` and `onnxc verify`: a model through the JIT, with the code generator that writes objects.
+//! `onnxc run`, `onnxc verify` and `onnxc bench`: a model through the JIT, with the code generator that writes objects.
 
 use crate::arrays::Array;
+use crate::codegen::interface::{Interface, Tensor};
 use crate::diag::{Error, Failure, Result, codes};
-use crate::jit::Loaded;
+use crate::jit::{Bound, Loaded};
+use crate::nest::Module;
 use crate::pipeline::Compiled;
 use crate::sym::{Dim, Sym};
-use crate::target::Target;
+use crate::target::{Level, Target};
+use crate::tensor::ElemType;
+use onnxc_runtime::pool::Pool;
 use std::collections::HashMap;
 
 /// A model ready to be called.
 pub struct Runner {
     compiled: Compiled,
+    /// Which of the levels runs.
+    best: usize,
     code: Loaded,
 }
 
@@ -30,13 +36,25 @@ pub struct Comparison {
 }
 
 impl Runner {
-    /// Compiles for this machine: the highest CPU level that it has.
+    /// Compiles for this machine: the highest CPU level of the target that it has.
     pub fn new(compiled: Compiled) -> Result<Runner> {
-        let host = Target::host()?.lowest().rank;
-        let best = compiled.target.levels.iter().rposition(|l| l.rank <= host).unwrap_or(0);
-        let Some(module) = compiled.modules.get(best) else { return Err(Failure::bug("run", "a model without code")) };
-        let code = Loaded::new(module, &compiled.interface)?;
-        Ok(Runner { compiled, code })
+        let host = Target::host()?;
+        let best = compiled.target.levels.iter().rposition(|l| l.rank <= host.lowest().rank && host.triple.architecture == compiled.target.triple.architecture);
+        let Some(best) = best else {
+            return Error::new(codes::TARGET, "this machine can not run code for that target").found_expected(compiled.target.cpu(), "a CPU level that this machine has, or native").fail();
+        };
+        let (Some(module), Some(level)) = (compiled.modules.get(best), compiled.target.levels.get(best)) else { return Err(Failure::bug("run", "a model without code")) };
+        let target = Target { levels: vec![level.clone()], ..host };
+        let code = Loaded::for_target(module, &compiled.interface, &target)?;
+        Ok(Runner { compiled, best, code })
+    }
+    /// The nests of the code that runs.
+    pub fn module(&self) -> &Module {
+        &self.compiled.modules[self.best]
+    }
+    /// The CPU level of the code that runs.
+    pub fn level(&self) -> &Level {
+        &self.compiled.target.levels[self.best]
     }
     /// The model.
     pub fn compiled(&self) -> &Compiled {
@@ -46,19 +64,34 @@ impl Runner {
     pub fn run(&self, inputs: &[Array]) -> Result<Vec<Array>> {
         let i = &self.compiled.interface;
         let sizes = self.sizes(inputs)?;
-        let eval = |d: &Dim| d.eval(&|s| sizes.get(&s).copied()).filter(|v| *v >= 0).ok_or_else(|| Failure::from(Error::new(codes::RUN_INPUT, "an output has no valid size for these inputs")));
-        let mut shapes = vec![];
-        let mut outputs = vec![];
-        for t in &i.outputs {
-            let dims = t.dims.iter().map(eval).collect::<Result<Vec<i64>>>()?;
-            let n = crate::tensor::count(&dims).and_then(|n| t.ty.bytes_for(n)).ok_or_else(|| Failure::from(Error::new(codes::RUN_INPUT, "an output is too large")))?;
-            outputs.push(vec![0u8; n as usize]);
-            shapes.push(dims);
-        }
-        let dims: Vec<i64> = i.dim_params.iter().map(|p| sizes.get(&p.sym).copied().unwrap_or(0)).collect();
+        let shapes = self.output_shapes(&sizes)?;
+        let mut outputs: Vec<Vec<u8>> = shapes.iter().map(|(_, n)| vec![0u8; *n]).collect();
         let data: Vec<&[u8]> = inputs.iter().map(|a| a.data.as_slice()).collect();
-        self.code.call(&data, &mut outputs, &dims).map_err(|s| Failure::from(Error::new(codes::RUN_STATUS, format!("the model returned status {s}: {}", status_text(s)))))?;
-        Ok(i.outputs.iter().zip(shapes).zip(outputs).map(|((t, dims), data)| Array { name: t.name.clone(), ty: t.ty, dims, data }).collect())
+        self.code.call(&data, &mut outputs, &self.dims(&sizes)).map_err(status_error)?;
+        Ok(i.outputs.iter().zip(shapes).zip(outputs).map(|((t, (dims, _)), data)| Array { name: t.name.clone(), ty: t.ty, dims, data }).collect())
+    }
+    /// The model bound to inputs in graph order and to outputs of its own, to be called many times. With a pool its loops
+    /// run as tasks.
+    pub fn bind<'a>(&'a self, inputs: &[Array], pool: Option<&'a Pool>) -> Result<Bound<'a>> {
+        let sizes = self.sizes(inputs)?;
+        let outputs: Vec<usize> = self.output_shapes(&sizes)?.into_iter().map(|(_, n)| n).collect();
+        let data: Vec<&[u8]> = inputs.iter().map(|a| a.data.as_slice()).collect();
+        Bound::new(&self.code, self.module(), &data, &outputs, &self.dims(&sizes), pool).map_err(status_error)
+    }
+    /// Shapes and bytes of the outputs.
+    fn output_shapes(&self, sizes: &HashMap<Sym, i64>) -> Result<Vec<(Vec<i64>, usize)>> {
+        let bad = |what: &str| Failure::from(Error::new(codes::RUN_INPUT, what));
+        let eval = |d: &Dim| d.eval(&|s| sizes.get(&s).copied()).filter(|v| *v >= 0).ok_or_else(|| bad("an output has no valid size for these inputs"));
+        let shape = |t: &Tensor| {
+            let dims = t.dims.iter().map(eval).collect::<Result<Vec<i64>>>()?;
+            let n = crate::tensor::count(&dims).and_then(|n| t.ty.bytes_for(n)).ok_or_else(|| bad("an output is too large"))?;
+            Ok((dims, n as usize))
+        };
+        self.compiled.interface.outputs.iter().map(shape).collect()
+    }
+    /// Values of the dim params in signature order.
+    fn dims(&self, sizes: &HashMap<Sym, i64>) -> Vec<i64> {
+        self.compiled.interface.dim_params.iter().map(|p| sizes.get(&p.sym).copied().unwrap_or(0)).collect()
     }
     /// Dim params from the shapes of the inputs, which must fit the model.
     fn sizes(&self, inputs: &[Array]) -> Result<HashMap<Sym, i64>> {
@@ -103,6 +136,56 @@ impl Runner {
             .help("give each as --input name=file.npy")
             .fail()
     }
+}
+
+/// Sizes of the dim params that were named, and of the others 1 or the least that is allowed.
+pub fn sizes_or_least(i: &Interface, named: &[(String, i64)]) -> Result<HashMap<Sym, i64>> {
+    if let Some((n, _)) = named.iter().find(|(n, _)| !i.dim_params.iter().any(|p| p.name == *n)) {
+        let known: Vec<&str> = i.dim_params.iter().map(|p| p.name.as_str()).collect();
+        return Error::new(codes::RUN_INPUT, format!("no dimension \"{n}\" is left to be chosen at run time"))
+            .found_expected(n.clone(), if known.is_empty() { "none: all are fixed".into() } else { known.join(", ") })
+            .fail();
+    }
+    Ok(i.dim_params.iter().map(|p| (p.sym, named.iter().rev().find(|(n, _)| *n == p.name).map_or(p.lo.max(1), |(_, v)| *v))).collect())
+}
+
+/// An input of numbers that depend on nothing but the seed: floats between -1 and 1, integers 0 or 1.
+pub fn random_input(t: &Tensor, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<Array> {
+    let dims: Option<Vec<i64>> = t.dims.iter().map(|d| d.eval(&|s| sizes.get(&s).copied()).filter(|v| *v >= 0)).collect();
+    let counted = dims.and_then(|d| crate::tensor::count(&d).map(|n| (d, n)));
+    let Some((dims, n)) = counted.filter(|(_, n)| t.ty.bytes_for(*n).is_some()) else {
+        return Error::new(codes::RUN_INPUT, format!("input \"{}\" can not be filled with random numbers", t.name)).found_expected(t.ty.to_string(), "numbers, and sizes that are not negative").fail();
+    };
+    let Some(width) = t.ty.bytes() else {
+        // Packed elements: zeros.
+        return Ok(Array { name: t.name.clone(), ty: t.ty, dims, data: vec![0; t.ty.bytes_for(n).unwrap_or(0) as usize] });
+    };
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        // splitmix64
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let mut data = vec![];
+    for _ in 0..n {
+        let r = next();
+        let unit = (r >> 40) as f32 / 16_777_216.0 * 2.0 - 1.0;
+        match t.ty {
+            ElemType::F32 => data.extend(unit.to_le_bytes()),
+            ElemType::F64 => data.extend(f64::from(unit).to_le_bytes()),
+            ElemType::F16 => data.extend(half::f16::from_f32(unit).to_le_bytes()),
+            ElemType::BF16 => data.extend(half::bf16::from_f32(unit).to_le_bytes()),
+            _ => data.extend(&((r >> 40) % 2).to_le_bytes().repeat(2)[..width as usize]),
+        }
+    }
+    Ok(Array { name: t.name.clone(), ty: t.ty, dims, data })
+}
+
+/// A status of the interface as an error.
+pub fn status_error(s: i32) -> Failure {
+    Error::new(codes::RUN_STATUS, format!("the model returned status {s}: {}", status_text(s))).into()
 }
 
 /// Text of a status code.

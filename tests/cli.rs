@@ -201,3 +201,26 @@ fn run_and_verify() {
     assert_eq!(o.status.code(), Some(1));
     assert!(stderr(&o).contains("inputs are missing"), "{}", stderr(&o));
 }
+
+#[test]
+fn bench_times_a_model_and_its_kernels() {
+    let d = scratch("bench");
+    let m = model(&d);
+    let run = |more: &[&str]| onnxc().arg("bench").arg(&m).args(["--seconds", "0.05"]).args(more).output().expect("onnxc runs");
+    let o = run(&["--per-node", "--size", "N=5", "--json"]);
+    assert!(o.status.success(), "{}", stderr(&o));
+    let v: serde_json::Value = serde_json::from_slice(&o.stdout).expect("one JSON object");
+    assert_eq!(v["dims"]["N"], 5);
+    assert!(v["min"].as_f64().is_some_and(|t| t > 0.0 && t < 1.0), "{v}");
+    assert!(v["machine"]["flops"].as_f64().is_some_and(|f| f > 1e8), "{v}");
+    // The product and what became of the Relu: two for each multiply-add, and one for each element.
+    let flops = v["amounts"]["flops"].as_f64().expect("counted");
+    assert!((120.0..=160.0).contains(&flops), "{flops}");
+    let nodes = v["nodes"].as_array().expect("kernels");
+    assert!(!nodes.is_empty() && nodes.iter().all(|n| n["min"].as_f64().is_some_and(|t| t > 0.0)), "{v}");
+    let o = run(&["--per-node", "--threads", "2"]);
+    assert!(o.status.success() && String::from_utf8_lossy(&o.stdout).contains("2 threads"), "{o:?}");
+    assert_eq!(run(&["--size", "M=5"]).status.code(), Some(1));
+    let o = onnxc().args(["bench", "--machine", "--json"]).output().expect("onnxc runs");
+    assert!(o.status.success() && serde_json::from_slice::<serde_json::Value>(&o.stdout).is_ok(), "{o:?}");
+}

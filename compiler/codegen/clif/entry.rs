@@ -48,6 +48,13 @@ const MAX_TASKS: i64 = 64;
 /// Largest value of a dim param without a declared bound.
 pub const MAX_DIM: i64 = i32::MAX as i64;
 
+/// Tasks that the driver makes of a kernel (see `Entry::kernel`): `work` scalar operations in `trip` iterations for a caller
+/// that allows `most` tasks (0: any number).
+pub fn tasks(work: i64, trip: i64, most: i64) -> i64 {
+    let most = if most == 0 { MAX_TASKS } else { most };
+    (work / GRAIN).min(MAX_TASKS).min(most).min(trip).max(1)
+}
+
 /// Parameters of the entry functions in order, all of them words but the results.
 pub fn infer_params(i: &Interface) -> usize {
     i.dim_params.len() + i.inputs.len() + i.outputs.len() + usize::from(i.weights.external) + 1

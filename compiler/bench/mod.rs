@@ -1,0 +1,241 @@
+//! `onnxc bench`: how long a model takes, and how far from the machine's limits that is.
+//!
+//! Times are those of the code in memory, which the object would hold as well; the limits are measured in the same run
+//! (`onnxc_runtime::probe`), never looked up. A kernel's roofline is the longer of two times: its arithmetic at the peak
+//! of the multiply-add units, and its bytes at the bandwidth of the memory that holds the model's whole working set,
+//! because that is where the bytes come from when a model is called again and again.
+
+pub mod count;
+pub mod print;
+
+use crate::diag::Result;
+use crate::run::{self, Runner};
+use crate::sym::Dim;
+use count::Amounts;
+use onnxc_runtime::pool::Pool;
+use onnxc_runtime::probe::{self, Vectors};
+use std::time::Instant;
+
+/// Working set that no cache holds.
+const MEMORY: usize = 256 << 20;
+/// A sample takes at least this long, in seconds: the clock then costs less than a thousandth of it.
+const SAMPLE: f64 = 20e-6;
+/// As [`SAMPLE`], of a kernel: short, so that passes stay close to a run of the model.
+const KERNEL_SAMPLE: f64 = 5e-6;
+/// Most samples that are kept.
+const SAMPLES: usize = 1 << 20;
+/// Most passes over the kernels that are kept.
+const PASSES: usize = 4096;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Time for the whole model, and as much again for its kernels.
+    pub seconds: f64,
+    /// Threads.
+    pub threads: usize,
+    /// Times kernels, too.
+    pub per_node: bool,
+    /// Sizes of symbolic dimensions.
+    pub sizes: Vec<(String, i64)>,
+    /// Of the inputs.
+    pub seed: u64,
+}
+
+/// What the machine can do with so many threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    /// Threads.
+    pub threads: usize,
+    /// Bits of the vectors of the peak.
+    pub vector_bits: u32,
+    /// f32 operations per second of multiply-adds.
+    pub flops: f64,
+    /// Bytes per second read from memory.
+    pub memory: f64,
+}
+
+/// Times of one thing that was called many times, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    /// Shortest.
+    pub min: f64,
+    /// Median.
+    pub median: f64,
+    /// Calls measured.
+    pub calls: usize,
+}
+
+/// A kernel's times and amounts.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Kernel.
+    pub kernel: String,
+    /// Name of the node it computes (of fused ones: the last).
+    pub name: String,
+    /// That node's operator.
+    pub op: String,
+    /// Times.
+    pub times: Times,
+    /// Amounts, where they are known before the run.
+    pub amounts: Option<Amounts>,
+}
+
+/// What `onnxc bench` reports.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Model.
+    pub model: String,
+    /// CPU level of the code.
+    pub cpu: String,
+    /// Sizes of the dims that are symbolic in the code.
+    pub dims: Vec<(String, i64)>,
+    /// Times of a call.
+    pub times: Times,
+    /// Amounts of a call: the kernels' sum.
+    pub amounts: Option<Amounts>,
+    /// The machine.
+    pub machine: Machine,
+    /// Bytes of weights, workspace, inputs and outputs.
+    pub working_set: u64,
+    /// Bytes per second read from what holds the working set.
+    pub bandwidth: f64,
+    /// Kernels in the order they run; none if they were not asked for or can not be timed.
+    pub nodes: Option<Vec<Node>>,
+    /// Why there are no times of kernels though they were asked for.
+    pub no_nodes: Option<&'static str>,
+}
+
+impl Machine {
+    /// Measures with vectors of so many bits, or this machine's widest if that is less.
+    pub fn measure(vector_bits: u32, threads: usize) -> Machine {
+        let vectors = match vector_bits {
+            512.. => Vectors::Bits512,
+            256.. => Vectors::Bits256,
+            _ => Vectors::Baseline,
+        }
+        .min(Vectors::widest());
+        Machine { threads, vector_bits: vectors.bits(), flops: probe::fma_peak(vectors, threads), memory: probe::read_bandwidth(MEMORY, threads) }
+    }
+}
+
+impl Report {
+    /// The least time that the machine's limits allow for these amounts, and whether arithmetic sets it.
+    pub fn limit(&self, a: Amounts) -> (f64, bool) {
+        let (compute, memory) = (a.flops / self.machine.flops, a.bytes / self.bandwidth);
+        (compute.max(memory), compute >= memory)
+    }
+}
+
+/// Measures a model.
+pub fn run(r: &Runner, s: &Settings) -> Result<Report> {
+    let c = r.compiled();
+    let (i, m) = (&c.interface, r.module());
+    let sizes = run::sizes_or_least(i, &s.sizes)?;
+    let inputs = i.inputs.iter().enumerate().map(|(k, t)| run::random_input(t, &sizes, s.seed.wrapping_add(k as u64))).collect::<Result<Vec<_>>>()?;
+    let pool = (s.threads > 1).then(|| Pool::new(s.threads));
+    let mut bound = r.bind(&inputs, pool.as_ref())?;
+    let times = whole(&mut || bound.call(), s.seconds).map_err(run::status_error)?;
+    let kernels = bound.kernels();
+    let amounts: Vec<Option<Amounts>> = kernels.iter().map(|k| count::kernel(m, *k, &sizes)).collect();
+    let mut no_nodes = None;
+    let nodes = match (s.per_node, kernels.is_empty()) {
+        (false, _) => None,
+        (true, true) => {
+            no_nodes = Some("the driver of this model is no plain list of kernels (it branches, loops, or computes sizes at run time)");
+            None
+        }
+        (true, false) => {
+            let times = each(&mut |k| bound.call_kernel(k), kernels.len(), s.seconds).map_err(run::status_error)?;
+            let node = |((k, times), amounts): ((&crate::nest::Kernel, Times), &Option<Amounts>)| {
+                let d = &m.kernels[*k];
+                let name = if d.origin.name.is_empty() { d.origin.node.map_or_else(|| d.origin.element.clone(), |n| format!("node {n}")) } else { d.origin.name.clone() };
+                Node { kernel: d.name.clone(), name, op: d.origin.op.clone(), times, amounts: *amounts }
+            };
+            Some(kernels.iter().zip(times).zip(&amounts).map(node).collect())
+        }
+    };
+    let eval = |d: Dim| d.eval(&|x| sizes.get(&x).copied()).and_then(|v| u64::try_from(v).ok()).unwrap_or(0);
+    let tensors = i.inputs.iter().chain(&i.outputs).map(|t| eval(Dim::product(t.dims.iter().copied())) * u64::from(t.ty.bits()) / 8);
+    let working_set = tensors.sum::<u64>() + c.weights.size + eval(m.workspace);
+    let machine = Machine::measure(r.level().facts.width, s.threads);
+    let in_memory = working_set as usize >= MEMORY;
+    Ok(Report {
+        model: i.name.clone(),
+        cpu: r.level().name.clone(),
+        dims: i.dim_params.iter().map(|p| (p.name.clone(), sizes.get(&p.sym).copied().unwrap_or(0))).collect(),
+        times,
+        amounts: (!amounts.is_empty()).then(|| amounts.iter().try_fold(Amounts::default(), |s, a| a.map(|a| Amounts { flops: s.flops + a.flops, bytes: s.bytes + a.bytes }))).flatten(),
+        machine,
+        working_set,
+        bandwidth: if in_memory { machine.memory } else { probe::read_bandwidth(working_set as usize, s.threads).max(machine.memory) },
+        nodes,
+        no_nodes,
+    })
+}
+
+type Status = std::result::Result<(), i32>;
+
+/// Of samples of `batch` calls each.
+fn summary(samples: &mut [f64], batch: usize) -> Times {
+    samples.sort_by(f64::total_cmp);
+    Times { min: samples.first().copied().unwrap_or(0.0), median: samples.get(samples.len() / 2).copied().unwrap_or(0.0), calls: samples.len() * batch }
+}
+
+/// Times calls: a fifth of the time to warm up and to find how many calls make a sample, then samples.
+fn whole(call: &mut dyn FnMut() -> Status, seconds: f64) -> std::result::Result<Times, i32> {
+    let mut sample = |batch: usize| -> std::result::Result<f64, i32> {
+        let t = Instant::now();
+        for _ in 0..batch {
+            call()?;
+        }
+        Ok(t.elapsed().as_secs_f64())
+    };
+    let mut batch = 1;
+    let start = Instant::now();
+    loop {
+        if sample(batch)? < SAMPLE {
+            batch *= 2;
+        } else if start.elapsed().as_secs_f64() >= seconds / 5.0 {
+            break;
+        }
+    }
+    let mut samples = vec![];
+    let start = Instant::now();
+    while samples.is_empty() || (samples.len() < SAMPLES && start.elapsed().as_secs_f64() < seconds) {
+        samples.push(sample(batch)? / batch as f64);
+    }
+    Ok(summary(&mut samples, batch))
+}
+
+/// Times kernels in passes over all of them in their order, so that each finds the caches as the one before left them.
+/// Short ones are called several times in a row, because the clock has its grain.
+fn each(call: &mut dyn FnMut(usize) -> Status, n: usize, seconds: f64) -> std::result::Result<Vec<Times>, i32> {
+    let mut batch = vec![1usize; n];
+    // The first passes warm up and find the batches.
+    for _ in 0..3 {
+        for (k, b) in batch.iter_mut().enumerate() {
+            let t = Instant::now();
+            call(k)?;
+            let took = t.elapsed().as_secs_f64().max(10e-9);
+            *b = ((KERNEL_SAMPLE / took).ceil() as usize).max(1);
+        }
+    }
+    let mut samples = vec![vec![]; n];
+    let start = Instant::now();
+    let mut passes = 0;
+    while passes < 3 || (passes < PASSES && start.elapsed().as_secs_f64() < seconds) {
+        for k in 0..n {
+            let t = Instant::now();
+            call(k)?;
+            // A kernel may read what it overwrites; what it makes of its own results need not be valid.
+            if (1..batch[k]).any(|_| call(k).is_err()) {
+                batch[k] = 1;
+                break;
+            }
+            samples[k].push(t.elapsed().as_secs_f64() / batch[k] as f64);
+        }
+        passes += 1;
+    }
+    Ok(samples.iter_mut().zip(batch).map(|(s, b)| summary(s, b)).collect())
+}
