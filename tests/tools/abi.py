@@ -101,4 +101,6 @@ class Model:
             if rc:
                 raise RuntimeError(f"call: {STATUS.get(rc, rc)}")
         run.keep = (arrays, ws, dims, self)
+        # What `call` takes, for loops outside Python.
+        run.arguments = lambda exec_=None: [ct.addressof(pin), ct.addressof(pout), ct.addressof(dims), None, w, ws.ctypes.data, exec_]
         return run, outs
