@@ -71,9 +71,9 @@ impl Model {
         self.options.target = Some(triple.into());
         self
     }
-    /// CPU level (see `onnxc --help`); default: what cargo's target features allow.
-    pub fn cpu(mut self, level: impl Into<String>) -> Self {
-        self.options.cpu = Some(level.into());
+    /// CPU levels (see `onnxc --help`); default: the one that cargo's target features ask for, and those above.
+    pub fn cpu(mut self, levels: impl Into<String>) -> Self {
+        self.options.cpu = Some(levels.into());
         self
     }
     /// Puts the weights into `<name>.weights` in the output folder instead of the object.
@@ -134,16 +134,18 @@ impl Model {
     }
 }
 
-/// The level that the crate's own code is compiled for.
+/// From the level that the crate's own code is compiled for upwards: the object runs wherever the crate does.
 fn cargo_level(arch: &str, features: &str) -> Option<String> {
     let has = |f: &str| features.split(',').any(|x| x == f);
-    match arch {
-        "x86_64" if has("avx2") && has("fma") && has("bmi2") => Some("x86-64-v3".into()),
-        "x86_64" if has("sse4.2") => Some("x86-64-v2".into()),
-        // Rust's default level; the speed of the model is worth asking for more with `cpu`.
-        "x86_64" => Some("x86-64".into()),
-        _ => None,
-    }
+    let levels = match arch {
+        "x86_64" if ["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"].into_iter().all(has) => "x86-64-v4",
+        "x86_64" if has("avx2") && has("fma") && has("bmi2") => "x86-64-v3,x86-64-v4",
+        "x86_64" if has("sse4.2") => "x86-64-v2,x86-64-v3,x86-64-v4",
+        // Rust's default. Machines without AVX2 are rare: they share the code of the oldest ones.
+        "x86_64" => "x86-64,x86-64-v3,x86-64-v4",
+        _ => return None,
+    };
+    Some(levels.into())
 }
 
 fn archive(object: &Path, dir: &Path, name: &str, triple: &target_lexicon::Triple) -> Result<PathBuf> {
