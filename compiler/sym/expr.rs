@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashSet};
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// A symbol: index into a [`super::SymTable`].
@@ -90,12 +90,66 @@ impl Hash for Interned {
 
 impl PartialEq for Interned {
     fn eq(&self, o: &Self) -> bool {
-        self.node == o.node
+        self.hash == o.hash && self.node == o.node
     }
 }
 impl Eq for Interned {}
 
-static INTERNER: LazyLock<Mutex<HashSet<&'static Interned>>> = LazyLock::new(|| Mutex::new(HashSet::new()));
+/// A table of nodes. Their hashes are known and well mixed.
+type Shard = Mutex<HashSet<&'static Interned, BuildHasherDefault<Known>>>;
+/// By the top bits of the hash, so that threads seldom wait for each other.
+static INTERNER: LazyLock<[Shard; 64]> = LazyLock::new(|| std::array::from_fn(|_| Shard::default()));
+
+/// Passes on a hash that was computed before.
+#[derive(Default)]
+struct Known(u64);
+
+impl Hasher for Known {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {}
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// The structural hash of a node: multiply and rotate, a word at a time. The same in every process.
+#[derive(Default)]
+struct Structural(u64);
+
+impl Structural {
+    fn add(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+impl Hasher for Structural {
+    fn finish(&self) -> u64 {
+        // splitmix64: every bit of the sum reaches every bit of the hash.
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.add(u64::from(*b)));
+    }
+    fn write_u32(&mut self, v: u32) {
+        self.add(u64::from(v));
+    }
+    fn write_u64(&mut self, v: u64) {
+        self.add(v);
+    }
+    fn write_usize(&mut self, v: usize) {
+        self.add(v as u64);
+    }
+    fn write_i64(&mut self, v: i64) {
+        self.add(v as u64);
+    }
+    fn write_isize(&mut self, v: isize) {
+        self.add(v as u64);
+    }
+}
 
 impl Dim {
     pub(super) fn intern(node: Node) -> Dim {
@@ -103,11 +157,11 @@ impl Dim {
         if size > MAX_SIZE || depth > MAX_DEPTH {
             return Dim::overflow();
         }
-        // The default hasher with its fixed keys: the same in every process.
-        let mut h = std::hash::DefaultHasher::new();
+        let mut h = Structural::default();
         node.hash(&mut h);
         let node = Interned { hash: h.finish(), size, depth, node };
-        let mut set = INTERNER.lock().unwrap_or_else(PoisonError::into_inner);
+        let shard = &INTERNER[(node.hash >> 58) as usize];
+        let mut set = shard.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(n) = set.get(&node) {
             return Dim(n);
         }
@@ -129,6 +183,9 @@ impl Dim {
     }
     pub(super) fn atom(a: Atom) -> Dim {
         Dim::intern(Node::Poly { terms: vec![(1, vec![a])], constant: 0 })
+    }
+    fn is_atom(self, a: &Atom) -> bool {
+        matches!(self.view(), View::Sum { terms: [(1, p)], constant: 0 } if matches!(p.as_slice(), [b] if a == b))
     }
     pub(super) fn overflow() -> Dim {
         Dim::intern(Node::Overflow)
@@ -209,30 +266,35 @@ impl Dim {
     /// Replaces symbols; `None` keeps one.
     pub fn subst(self, f: &mut dyn FnMut(Sym) -> Option<Dim>) -> Dim {
         let View::Sum { terms, constant } = self.view() else { return self };
-        let mut changed = false;
-        let mut total = Dim::constant(constant);
-        for (c, atoms) in terms {
-            let mut p = Dim::constant(*c);
-            for a in atoms {
+        // Terms in which nothing is replaced stay as they are.
+        let mut kept = Vec::with_capacity(terms.len());
+        let mut replaced: Option<Dim> = None;
+        for term in terms {
+            let mut product: Option<Dim> = None;
+            for (i, a) in term.1.iter().enumerate() {
                 let d = match a {
-                    Atom::Sym(s) => match f(*s) {
-                        Some(d) => {
-                            changed = true;
-                            d
-                        }
-                        None => Dim::sym(*s),
-                    },
+                    Atom::Sym(s) => f(*s),
                     other => {
                         let d = other.clone().map(&mut |d| d.subst(f));
-                        changed |= d != Dim::atom(other.clone());
-                        d
+                        (!d.is_atom(other)).then_some(d)
                     }
                 };
-                p *= d;
+                product = match (product, d) {
+                    (None, None) => None,
+                    (None, Some(d)) => Some(Dim::from_terms(vec![(term.0, term.1[..i].to_vec())], 0) * d),
+                    (Some(p), d) => Some(p * d.unwrap_or_else(|| Dim::atom(a.clone()))),
+                };
             }
-            total += p;
+            match product {
+                None => kept.push(term),
+                Some(p) => replaced = Some(replaced.map_or(p, |r| r + p)),
+            }
         }
-        if changed { total } else { self }
+        match replaced {
+            None => self,
+            Some(r) if kept.is_empty() => r + constant,
+            Some(r) => Dim::from_terms(kept.into_iter().cloned().collect(), constant) + r,
+        }
     }
     /// The value under an assignment; `None` if a symbol has none, on overflow, or dividing by zero.
     pub fn eval(self, f: &dyn Fn(Sym) -> Option<i64>) -> Option<i64> {

@@ -32,7 +32,9 @@ impl Dim {
         for (_, p) in &mut terms {
             p.sort();
         }
-        terms.sort_by(|a, b| a.1.cmp(&b.1));
+        if !terms.is_sorted_by(|a, b| a.1 <= b.1) {
+            terms.sort_by(|a, b| a.1.cmp(&b.1));
+        }
         // Wide sums: what overflows on the way but not in the end is no overflow.
         let mut wide: Vec<(i128, Vec<Atom>)> = vec![];
         let mut constant = i128::from(constant);
@@ -265,13 +267,15 @@ fn extreme(a: Dim, b: Dim, max: bool) -> Dim {
 impl Add for Dim {
     type Output = Dim;
     fn add(self, o: Dim) -> Dim {
-        match (self.parts(), o.parts()) {
-            (Some((a, c)), Some((b, d))) => match c.checked_add(d) {
-                Some(s) if a.is_empty() && b.is_empty() => Dim::constant(s),
-                Some(s) => Dim::from_terms(a.iter().chain(b).cloned().collect(), s),
-                None => Dim::overflow(),
-            },
-            _ => Dim::overflow(),
+        let (Some((a, c)), Some((b, d))) = (self.parts(), o.parts()) else { return Dim::overflow() };
+        let Some(s) = c.checked_add(d) else { return Dim::overflow() };
+        // With a number alone, the terms stay canonical.
+        match (a, b) {
+            ([], []) => Dim::constant(s),
+            (_, []) if d == 0 => self,
+            ([], _) if c == 0 => o,
+            (t, []) | ([], t) => Dim::intern(Node::Poly { terms: t.to_vec(), constant: s }),
+            _ => Dim::from_terms(a.iter().chain(b).cloned().collect(), s),
         }
     }
 }
@@ -285,6 +289,19 @@ impl Mul for Dim {
         }
         if o.as_const() == Some(1) {
             return self;
+        }
+        // So they do if all coefficients are multiplied alike.
+        for (x, k) in [(self, o), (o, self)] {
+            let (Some(k), Some((terms, constant))) = (k.as_const(), x.parts()) else { continue };
+            if k == 0 {
+                return k.into();
+            }
+            let scaled = terms.iter().map(|(c, p)| Some((c.checked_mul(k)?, p.clone()))).collect::<Option<Vec<Term>>>();
+            return match (scaled, constant.checked_mul(k)) {
+                (Some(terms), Some(constant)) if terms.is_empty() => constant.into(),
+                (Some(terms), Some(constant)) => Dim::intern(Node::Poly { terms, constant }),
+                _ => Dim::overflow(),
+            };
         }
         if (a.len() + 1).saturating_mul(b.len() + 1) > super::expr::MAX_SIZE as usize {
             return Dim::overflow();
