@@ -10,6 +10,7 @@ use crate::options::{self, OptLevel, Options};
 use crate::passes;
 use crate::sym::{Answer, Dim};
 use crate::target::{Level, Target};
+use rayon::prelude::*;
 use std::time::Instant;
 
 /// A pass over the graph IR.
@@ -121,8 +122,8 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     }
     let mut modules = vec![module; target.levels.len()];
     for p in per_level {
-        clock.step(p.name, || target.levels.iter().zip(&mut modules).try_for_each(|(level, m)| (p.run)(m, level)))?;
-        modules.iter().try_for_each(|m| check(m, options.verify))?;
+        clock.step(p.name, || target.levels.par_iter().zip(&mut modules).try_for_each(|(level, m)| (p.run)(m, level)))?;
+        modules.par_iter().try_for_each(|m| check(m, options.verify))?;
         if stop(p.name) {
             return Ok(match modules.len() {
                 1 => Stopped::Nest(Box::new(modules.remove(0))),

@@ -32,7 +32,7 @@ use onnxc::nest::print::print;
 use onnxc::onnx::Source;
 use onnxc::options::{OptLevel, Options};
 use onnxc::pipeline::{self, Stopped};
-use onnxc::sym::Sym;
+use onnxc::sym::{Dim, Sym};
 use onnxc::target::Target;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -301,11 +301,24 @@ fn host_rank() -> u32 {
 /// An object in which each level computes something else: its results tell which one has run.
 #[test]
 fn the_best_level_runs() {
-    let model = |rank: u32| format!("<ir_version: 8, opset_import: [\"\" : 17]>\npick (float[N] x) => (float[N] y) {{\n  r = Constant <value_float = {rank}.0> ()\n  y = Add (x, r)\n}}");
+    // Without optimisation they need workspaces of different sizes too.
+    let value = |rank: u32| match rank {
+        3 => "a = Neg (x)\n  v = Neg (a)",
+        4 => "c = Concat <axis = 0> (x, x, x)\n  s = Constant <value_ints = [0]> ()\n  n = Shape (x)\n  v = Slice (c, s, n)",
+        _ => "v = Identity (x)",
+    };
+    let model =
+        |rank: u32| format!("<ir_version: 8, opset_import: [\"\" : 17]>\npick (float[N] x) => (float[N] y) {{\n  r = Constant <value_float = {rank}.0> ()\n  {}\n  y = Add (v, r)\n}}", value(rank));
     let cases: Vec<Case> = (0..=4).map(|rank| text_case("pick", &model(rank))).collect();
     let t = target("x86_64-unknown-linux-gnu", Some(ALL));
     let modules: Vec<Module> =
-        t.levels.iter().flat_map(|l| pipeline::finish_all(&cases[l.rank as usize].module, &target("x86_64-unknown-linux-gnu", Some(&l.name)), OptLevel::O2).expect("passes")).collect();
+        t.levels.iter().flat_map(|l| pipeline::finish_all(&cases[l.rank as usize].module, &target("x86_64-unknown-linux-gnu", Some(&l.name)), OptLevel::O0).expect("passes")).collect();
+    let size = |d: Dim, n| d.eval(&|_| Some(n)).expect("a size");
+    for n in [1, 15, 16, 100] {
+        let most = modules.iter().map(|m| size(m.workspace, n)).max();
+        assert_eq!(Some(size(pipeline::workspace(&modules), n)), most);
+    }
+    assert!(size(modules[1].workspace, 1) != size(modules[0].workspace, 1) && size(modules[1].workspace, 100) != size(modules[2].workspace, 100));
     let bytes = object(&modules, &t).expect("an object");
     for (qemu, rank) in [(&["qemu-x86_64", "-cpu", "qemu64"][..], 2), (&["qemu-x86_64", "-cpu", "Nehalem"], 2), (&["qemu-x86_64", "-cpu", "Haswell"], 3), (HERE, host_rank().max(2))] {
         let m = Machine { triple: "x86_64-unknown-linux-gnu", cpu: ALL, cc: "x86_64-linux-gnu-gcc", qemu };

@@ -2,6 +2,7 @@
 //! levels asks once.
 //!
 //! `cpuid` says what the processor can do, `xgetbv` which registers the operating system saves; a level needs both.
+//! (macOS saves ZMM only after a process has used them: there level 3 is the highest that is found.)
 
 use crate::diag::{Failure, Result};
 use iced_x86::IcedError;
