@@ -21,7 +21,7 @@ mod operations;
 
 use machine::{Case, Machine, found, run};
 use modules::{Gen, generate};
-use object::{Architecture, BinaryFormat, Object, ObjectSymbol};
+use object::{Architecture, BinaryFormat, Object, ObjectSection, ObjectSymbol, SectionKind};
 use onnxc::codegen::assemble::Unit;
 use onnxc::codegen::interface::Interface;
 use onnxc::codegen::weights::Blob;
@@ -234,14 +234,14 @@ fn objects_have_the_right_format_and_symbols() {
         for (name, c) in &cases {
             match object_of(&c.module, name, &t, OptLevel::O2) {
                 Err(e) => writeln!(wrong, "{name} for {triple} {cpu}: {}", e.lines().take(4).collect::<Vec<_>>().join(" ")).expect("a string"),
-                Ok(bytes) => problems(&bytes, name, format, architecture).into_iter().for_each(|p| writeln!(wrong, "{name} for {triple} {cpu}: {p}").expect("a string")),
+                Ok(bytes) => problems(&bytes, name, format, architecture, t.levels.len() > 1).into_iter().for_each(|p| writeln!(wrong, "{name} for {triple} {cpu}: {p}").expect("a string")),
             }
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-fn problems(bytes: &[u8], name: &str, format: BinaryFormat, architecture: Architecture) -> Vec<String> {
+fn problems(bytes: &[u8], name: &str, format: BinaryFormat, architecture: Architecture, several: bool) -> Vec<String> {
     let file = match object::File::parse(bytes) {
         Ok(f) => f,
         Err(e) => return vec![format!("the object does not parse: {e}")],
@@ -270,7 +270,17 @@ fn problems(bytes: &[u8], name: &str, format: BinaryFormat, architecture: Archit
     }
     // Nothing else may collide with the user's names.
     out.extend(exported.iter().filter(|e| !e.starts_with(&format!("{name}_"))).map(|e| format!("{e} is exported")));
-    if !file.sections().any(|s| object::ObjectSection::size(&s) > 0) {
+    // Nothing is written but the word that tells which of several levels the CPU has.
+    let read_only = |s: &object::Section| matches!(s.kind(), SectionKind::Text | SectionKind::ReadOnlyData | SectionKind::Metadata | SectionKind::Other) || s.name() == Ok(".data.rel.ro");
+    let writable: u64 = file.sections().filter(|s| !read_only(s)).map(|s| s.size()).sum();
+    if writable != if several { 4 } else { 0 } {
+        out.push(format!("{writable} bytes are writable"));
+    }
+    let word = file.symbols().find(|s| s.name().is_ok_and(|n| plain(n) == format!("{name}.cpu")));
+    if word.is_some() != several || word.is_some_and(|s| s.is_global() || s.is_undefined()) {
+        out.push("the word for the CPU's level is not as it should be".into());
+    }
+    if !file.sections().any(|s| s.size() > 0) {
         out.push("no section has contents".into());
     }
     out
