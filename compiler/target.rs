@@ -60,21 +60,20 @@ pub struct Level {
 pub struct Facts {
     /// f32 lanes of a vector; 1 where there are no vectors.
     pub lanes: u32,
-    /// Accumulator tile of contractions: rows, vectors of columns.
-    pub tile: (u32, u32),
+    /// Vector registers.
+    pub registers: u32,
     /// Bits of the widest vector registers: 128, 256 (AVX2 and FMA) or 512 (AVX-512 F, BW, CD, DQ, VL).
     pub width: u32,
 }
 
 impl Level {
     fn new(name: &str, rank: u32, architecture: Architecture, features: &[&'static str], width: u32) -> Level {
-        // The tile fits the vector registers: 16 on x86-64, 32 elsewhere.
-        let (lanes, tile) = match architecture {
-            Architecture::X86_64 => (4, (3, 3)),
-            Architecture::Riscv64(_) if !features.contains(&"has_v") => (1, (1, 1)),
-            _ => (4, (6, 3)),
+        let (lanes, registers) = match architecture {
+            Architecture::X86_64 => (width / 32, if width == 512 { 32 } else { 16 }),
+            Architecture::Riscv64(_) if !features.contains(&"has_v") => (1, 1),
+            _ => (4, 32),
         };
-        Level { name: name.to_owned(), rank, facts: Facts { lanes, tile, width }, features: features.to_vec() }
+        Level { name: name.to_owned(), rank, facts: Facts { lanes, registers, width }, features: features.to_vec() }
     }
     /// Name in symbols of an object with several levels: `v3` of `x86-64-v3`.
     pub fn short(&self) -> &str {

@@ -952,12 +952,6 @@ impl State<'_> {
             match op {
                 Op::For { var, lo, hi, lane, body } => {
                     let (lo, hi) = (self.index(lo)?, self.index(hi)?);
-                    if let Some((_, n)) = lane
-                        && hi > lo
-                        && (i128::from(hi) - i128::from(lo)) % i128::from(*n) != 0
-                    {
-                        return msg(format!("a vector loop of {n} lanes runs over {lo}..{hi}"));
-                    }
                     for i in lo..hi {
                         self.vars[*var] = i;
                         if let Some((slot, n)) = lane {

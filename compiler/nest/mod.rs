@@ -29,8 +29,8 @@
 //! 4. `With(sym, e, extent, body)` binds an integer value as an index: `0 <= e < extent` is checked at run time
 //!    (status `E_INDEX`) and known inside `body`.
 //! 5. Iterations of `par` and `vec` loops are independent, except through accumulators with lanes: inside a `vec(n)`
-//!    loop an accumulator with `lanes = n` means the lane of the iteration, `(var - lo) mod n`. A `vec` loop's trip
-//!    count is a multiple of n (a separate `seq` loop takes the tail). `unroll` loops have constant bounds.
+//!    loop an accumulator with `lanes = n` means the lane of the iteration, `(var - lo) mod n`. The last vector of a
+//!    `vec` loop may be partial: lanes beyond `hi` do nothing. `unroll` loops have constant bounds.
 //! 6. Every symbol and register has one definition, in scope at each use. Accumulator subscripts are constants
 //!    after unrolling.
 //! 7. `Index(d)` is i64. Comparison and logic give `Bool`. Shifts, bit operations and integer arithmetic wrap.

@@ -221,24 +221,41 @@ impl Emit<'_, '_> {
         Val { v: x, ty: v.ty, vec: false }
     }
     fn read_acc(&mut self, reg: Reg, at: &[Dim], lane: Option<Dim>) -> Result<Val> {
-        let (var, ty, lanes) = self.acc(reg, at)?;
+        let lane = match lane.map(|d| self.substituted(d).as_const()) {
+            Some(None) => return self.bug("a lane is not a number"),
+            Some(l) => l,
+            None => None,
+        };
+        let (var, ty, lanes) = match lane {
+            Some(l) => self.acc_part(reg, at, l as u32 / 4)?,
+            None => self.acc(reg, at)?,
+        };
         let v = Val { v: self.b.use_var(var), ty, vec: lanes > 1 };
-        match lane {
-            Some(d) => match self.substituted(d).as_const() {
-                Some(l) => Ok(self.extract(v, l as u32)),
-                None => self.bug("a lane is not a number"),
-            },
-            None => Ok(self.this_lane(v)),
-        }
+        Ok(match lane {
+            Some(l) => self.extract(v, l as u32 % 4),
+            None => self.this_lane(v),
+        })
     }
     fn horizontal(&mut self, op: BinOp, reg: Reg, at: &[Dim]) -> Result<Val> {
-        let (var, ty, lanes) = self.acc(reg, at)?;
-        let v = Val { v: self.b.use_var(var), ty, vec: true };
-        if lanes == 1 {
-            return Ok(Val { vec: false, ..v });
+        let (_, ty, lanes) = self.acc(reg, at)?;
+        let mut parts = vec![];
+        for part in 0..lanes.div_ceil(4) {
+            let (var, ..) = self.acc_part(reg, at, part)?;
+            parts.push(Val { v: self.b.use_var(var), ty, vec: lanes > 1 });
         }
-        // Pairwise: (0 op 2) op (1 op 3).
-        let x: Vec<Val> = (0..lanes).map(|l| self.extract(v, l)).collect();
+        // A tree: parts, then (0 op 2) op (1 op 3).
+        while parts.len() > 1 {
+            let half = parts.len() / 2;
+            for i in 0..half {
+                parts[i] = self.binary(op, parts[i], parts[i + half])?;
+            }
+            parts.truncate(half);
+        }
+        let v = parts[0];
+        if lanes == 1 {
+            return Ok(v);
+        }
+        let x: Vec<Val> = (0..4).map(|l| self.extract(v, l)).collect();
         let a = self.binary(op, x[0], x[2])?;
         let b = self.binary(op, x[1], x[3])?;
         self.binary(op, a, b)
@@ -279,7 +296,7 @@ impl Emit<'_, '_> {
         let ty = self.m.bufs[buf].ty;
         let linear = self.linear(buf, at);
         let flags = self.flags();
-        let lanes = self.lanes.is_some();
+        let lanes = self.lanes.is_some_and(|l| l.lane.is_none());
         if lanes && !is_lane_type(ty.compute()) {
             return self.store_by_lanes(buf, linear, value);
         }

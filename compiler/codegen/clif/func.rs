@@ -1,9 +1,9 @@
 //! Statements -> control flow. One kernel, one function.
 
 use super::expr::Val;
-use crate::codegen::wide::{self, Width};
 use crate::codegen::frame::{Frame, Word};
 use crate::codegen::weights::Layout;
+use crate::codegen::wide::{self, Width};
 use crate::diag::{Failure, Result};
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Status, Stmt};
 use crate::sym::{Dim, Sym};
@@ -59,8 +59,10 @@ pub(super) struct Scope {
 #[derive(Clone, Copy)]
 pub(super) struct Lanes {
     pub sym: Sym,
-    /// The variable at lane 0: itself, or a number where the loop is one vector.
+    /// The variable at lane 0 of the current part: itself, or a number where the loop is one vector.
     pub base: Dim,
+    /// Which four lanes of a longer vector.
+    pub part: u32,
     /// Set while an expression is emitted lane by lane.
     pub lane: Option<u32>,
 }
@@ -365,28 +367,119 @@ impl Emit<'_, '_> {
                 if self.lanes.is_some() {
                     return self.bug("nested vector loops");
                 }
-                let single = match (lo.as_const(), hi.as_const()) {
-                    (Some(a), Some(z)) if z <= a => return Ok(()),
-                    (Some(a), Some(z)) if z - a <= i64::from(n) => Some(Dim::constant(a)),
-                    _ => None,
-                };
-                let outer = self.lanes.replace(Lanes { sym: var, base: single.unwrap_or(Dim::sym(var)), lane: None });
-                let r = if single.is_some() {
-                    // Straight code: what it computes stays known for the vectors that follow.
-                    self.block(body)
-                } else {
-                    let (a, z) = (self.dim(lo)?, self.dim(hi)?);
-                    self.counted(var, a, z, i64::from(n), body)
-                };
-                self.lanes = outer;
-                r
+                self.vector(var, lo, hi, n, body)
             }
         }
+    }
+    /// A vector loop: whole vectors, four lanes after four lanes, then the lanes of the last, partial one.
+    fn vector(&mut self, var: Sym, lo: Dim, hi: Dim, n: u32, body: &[Stmt]) -> Result<()> {
+        let step = i64::from(n);
+        let trip = self.m.syms.simplify(hi - lo);
+        if n % 4 != 0 {
+            return self.bug(format!("vectors of {n} lanes"));
+        }
+        if let (Some(a), Some(t)) = (lo.as_const(), trip.as_const()) {
+            let whole = t.max(0) / step * step;
+            if whole == step {
+                // Straight code: what it computes stays known for the vectors that follow.
+                self.parts(var, lo, n, body)?;
+            } else if whole > 0 {
+                let (a, z) = (self.dim(lo)?, self.dim(lo + whole)?);
+                self.counted(var, a, z, step, body)?;
+            }
+            return match t.max(0) - whole {
+                0 => Ok(()),
+                rest => self.partial(var, Dim::constant(a + whole), rest, body),
+            };
+        }
+        let (a, z) = (self.dim(lo)?, self.dim(hi)?);
+        if trip.modulo(step).as_const() == Some(0) {
+            return self.counted(var, a, z, step, body);
+        }
+        let count = self.b.ins().isub(z, a);
+        let whole = self.floored_to(count, step);
+        let end = self.b.ins().iadd(a, whole);
+        self.counted(var, a, end, step, body)?;
+        if !self.has_lanes(body) {
+            return self.counted(var, end, z, 1, body);
+        }
+        // Accumulators have lanes: each of what is left belongs to a lane of its own.
+        self.vars.insert(var, end);
+        self.push_sym(var);
+        for l in 0..n - 1 {
+            let (some, next) = (self.b.create_block(), self.b.create_block());
+            let at = self.b.ins().iadd_imm_s(end, i64::from(l));
+            let exists = self.b.ins().icmp(IntCC::SignedLessThan, at, z);
+            self.b.ins().brif(exists, some, &[], next, &[]);
+            self.b.switch_to_block(some);
+            self.b.seal_block(some);
+            self.push();
+            self.lane(var, Dim::sym(var), l, body)?;
+            self.pop();
+            self.b.ins().jump(next, &[]);
+            self.b.switch_to_block(next);
+            self.b.seal_block(next);
+        }
+        self.pop();
+        self.scopes.iter_mut().for_each(|s| s.loads.clear());
+        Ok(())
+    }
+    /// n - n mod step for a count; counts below 0 become 0.
+    fn floored_to(&mut self, n: Value, step: i64) -> Value {
+        let zero = self.b.ins().iconst(I64, 0);
+        let n = self.b.ins().smax(n, zero);
+        if step & (step - 1) == 0 {
+            return self.b.ins().band_imm_s(n, -step);
+        }
+        let d = self.b.ins().iconst(I64, step);
+        let q = self.b.ins().udiv(n, d);
+        self.b.ins().imul_imm_s(q, step)
+    }
+    /// One whole vector.
+    fn parts(&mut self, var: Sym, base: Dim, n: u32, body: &[Stmt]) -> Result<()> {
+        for part in 0..n / 4 {
+            self.lanes = Some(Lanes { sym: var, base: base + i64::from(4 * part), part, lane: None });
+            self.block(body)?;
+        }
+        self.lanes = None;
+        Ok(())
+    }
+    /// One lane of a vector that begins at `base`.
+    fn lane(&mut self, var: Sym, base: Dim, l: u32, body: &[Stmt]) -> Result<()> {
+        self.lanes = Some(Lanes { sym: var, base: base + i64::from(l / 4 * 4), part: l / 4, lane: Some(l % 4) });
+        let r = self.block(body);
+        self.lanes = None;
+        r
+    }
+    /// The last, partial vector, of a length known now.
+    fn partial(&mut self, var: Sym, base: Dim, rest: i64, body: &[Stmt]) -> Result<()> {
+        for part in 0..rest as u32 / 4 {
+            self.lanes = Some(Lanes { sym: var, base: base + i64::from(4 * part), part, lane: None });
+            self.block(body)?;
+        }
+        self.lanes = None;
+        (rest as u32 / 4 * 4..rest as u32).try_for_each(|l| self.lane(var, base, l, body))
+    }
+    /// True if a body reads or sets accumulators that have lanes.
+    fn has_lanes(&self, body: &[Stmt]) -> bool {
+        let laned = |r: &Reg| matches!(self.regs.get(r), Some(Slot::Acc { lanes, .. }) if *lanes > 1);
+        let mut found = false;
+        crate::nest::visit::walk(body, &mut |s| {
+            if let Stmt::Set { reg, .. } = s {
+                found |= laned(reg);
+            }
+        });
+        crate::nest::visit::walk_exprs(body, &mut |e| {
+            if let Expr::Acc { reg, lane: None, .. } = e {
+                found |= laned(reg);
+            }
+        });
+        found
     }
     fn push_sym(&mut self, var: Sym) {
         self.scopes.push(Scope { syms: vec![var], ..Scope::default() });
     }
-    /// `for var in (a..z).step_by(step)`, tested at the top: a carried value then has one use, which lets loads sink
+    /// `for var in (a..z).step_by(step)`, vectors of `step` lanes if it is not 1, tested at the top: a carried value then has one use, which lets loads sink
     /// into its operands.
     fn counted(&mut self, var: Sym, a: Value, z: Value, step: i64, body: &[Stmt]) -> Result<()> {
         self.hoist(body)?;
@@ -403,7 +496,11 @@ impl Emit<'_, '_> {
         self.b.seal_block(inner);
         self.vars.insert(var, i);
         self.push_sym(var);
-        self.block(body)?;
+        if step > 1 {
+            self.parts(var, Dim::sym(var), step as u32, body)?;
+        } else {
+            self.block(body)?;
+        }
         let next = self.b.ins().iadd_imm_s(i, step);
         self.b.ins().jump(head, &[BlockArg::from(next)]);
         self.pop();
@@ -414,7 +511,8 @@ impl Emit<'_, '_> {
     }
     fn declare_acc(&mut self, reg: Reg, lanes: u32, shape: &[u32], init: &Expr) -> Result<()> {
         let ty = self.m.regs[reg].ty;
-        let n: u32 = shape.iter().product();
+        // Vectors of four lanes, those of one accumulator side by side.
+        let n: u32 = shape.iter().product::<u32>() * lanes.div_ceil(4);
         let saved = self.lanes.take();
         let v = self.value(init)?;
         self.lanes = saved;
@@ -434,13 +532,17 @@ impl Emit<'_, '_> {
         let s = super::convert::scalar_type(ty);
         match lanes {
             1 => Ok(s),
-            4 if s == types::F32 => Ok(types::F32X4),
-            4 if s == types::I32 => Ok(types::I32X4),
+            n if n % 4 == 0 && s == types::F32 => Ok(types::F32X4),
+            n if n % 4 == 0 && s == types::I32 => Ok(types::I32X4),
             _ => self.bug(format!("no vectors of {lanes} x {ty}")),
         }
     }
-    /// The variable of one accumulator.
+    /// The variable of one accumulator: of the four lanes that are being emitted, if it has lanes.
     pub fn acc(&self, reg: Reg, at: &[Dim]) -> Result<(Variable, ElemType, u32)> {
+        self.acc_part(reg, at, self.lanes.map_or(0, |l| l.part))
+    }
+    /// The variable of four lanes of one accumulator.
+    pub fn acc_part(&self, reg: Reg, at: &[Dim], part: u32) -> Result<(Variable, ElemType, u32)> {
         let Some(Slot::Acc { vars, ty, lanes, shape }) = self.regs.get(&reg) else { return self.bug(format!("{reg} is not an accumulator")) };
         let mut i = 0;
         for (d, n) in at.iter().zip(shape) {
@@ -450,14 +552,18 @@ impl Emit<'_, '_> {
             }
             i = i * *n as usize + c as usize;
         }
-        match vars.get(i) {
+        let part = if *lanes > 1 { part } else { 0 };
+        match vars.get(i * lanes.div_ceil(4) as usize + part as usize) {
             Some(v) => Ok((*v, *ty, *lanes)),
             None => self.bug("an accumulator subscript is out of range"),
         }
     }
     fn set_acc(&mut self, reg: Reg, at: &[Dim], v: Val) -> Result<()> {
         let (var, ty, lanes) = self.acc(reg, at)?;
-        let v = if lanes > 1 && !v.vec {
+        let v = if let (true, false, Some(l)) = (lanes > 1, v.vec, self.lanes.and_then(|l| l.lane)) {
+            let whole = self.b.use_var(var);
+            self.b.ins().insertlane(whole, v.v, l as u8)
+        } else if lanes > 1 && !v.vec {
             let t = self.acc_type(ty, lanes)?;
             self.b.ins().splat(t, v.v)
         } else if lanes == 1 && v.vec {

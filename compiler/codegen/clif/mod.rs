@@ -11,4 +11,4 @@ mod func;
 mod index;
 mod math;
 
-pub use func::{KernelCode, LIBM_NAMESPACE, TILE_NAMESPACE, Libm, kernel};
+pub use func::{KernelCode, LIBM_NAMESPACE, Libm, TILE_NAMESPACE, kernel};

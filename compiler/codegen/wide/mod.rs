@@ -12,8 +12,8 @@ mod table;
 pub mod tile;
 
 use crate::diag::Result;
-use std::fmt::Write;
 pub use ir::{Func, Width};
+use std::fmt::Write;
 pub use tile::{Arg, Tile, translate};
 
 /// The machine code of a tile: position-independent, without relocations.

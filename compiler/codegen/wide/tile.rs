@@ -246,17 +246,16 @@ impl Translate<'_> {
     }
     fn vector(&mut self, var: Sym, trip: Dim, lanes: i64, body: &[Stmt]) -> Fit<()> {
         let Some(n) = trip.as_const() else {
-            if self.m.syms.le(trip, Dim::constant(lanes)) == crate::sym::Answer::Yes {
-                return Err("a single vector of a length that run time knows");
-            }
             let Count::Run(n) = self.count(trip)? else { return Err("a size that is no register") };
-            let whole = self.b.and_imm(n, -(lanes as i32));
-            let streams = self.counted_streams(var, Count::Run(whole), true, lanes, body)?;
+            // A single vector at most: no loop.
+            let single = self.m.syms.le(trip, Dim::constant(lanes)) == crate::sym::Answer::Yes;
+            let whole = if single { n } else { self.b.and_imm(n, -(lanes as i32)) };
+            let streams = if single { vec![] } else { self.counted_streams(var, Count::Run(whole), true, lanes, body)? };
             if trip.modulo(lanes).as_const() == Some(0) {
                 return Ok(());
             }
             // What is left, where the loop has stopped.
-            let rest = self.b.and_imm(n, lanes as i32 - 1);
+            let rest = if single { n } else { self.b.and_imm(n, lanes as i32 - 1) };
             let before = self.accs_set_in(body);
             let around = self.acc_values(&before);
             let opened = self.b.open_if_positive(rest);
@@ -267,9 +266,13 @@ impl Translate<'_> {
                 self.streams.insert(s, p);
             }
             self.mask = Some(self.b.first_lanes(Count::Run(rest)));
-            self.active.push((var, whole));
+            if !single {
+                self.active.push((var, whole));
+            }
             self.block(body)?;
-            self.active.pop();
+            if !single {
+                self.active.pop();
+            }
             (self.streams, self.loaded, self.mask) = saved;
             self.forget(body);
             let through = self.acc_values(&before);

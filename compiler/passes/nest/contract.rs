@@ -4,26 +4,32 @@
 //! variables are told apart by where they occur: the column variable n in B only (vectors run along it), row variables
 //! in A only, batch variables in both. B is packed into panels `[batch][ceil(N / nr)][K ..][nr]` - constants by a lazy
 //! rearrangement, others by a kernel - so that the inner loop reads it in order whatever its layout was (Goto, van de
-//! Geijn: Anatomy of High-Performance Matrix Multiplication). A tile holds mr x nr accumulators in registers; rest rows
-//! get smaller tiles, rest columns zero-padded panels and guarded stores.
+//! Geijn: Anatomy of High-Performance Matrix Multiplication). The width of panels does not depend on the CPU level, so
+//! that levels share them; `tiles` makes the loops.
 
 use super::lanes;
-use super::shape::{fresh_regs, peel, relocate, wrap};
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt};
+use super::shape::{peel, relocate};
+use super::tiles::{self, Tile};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
 use std::sync::Arc;
 
 /// A contraction taken apart.
-struct Parts {
-    loops: Vec<(Sym, Dim)>,
-    acc: Reg,
-    depth: Vec<(Sym, Dim)>,
-    a: (Buf, Vec<Dim>),
-    b: (Buf, Vec<Dim>),
+pub(super) struct Parts {
+    /// The `par` nest.
+    pub loops: Vec<(Sym, Dim)>,
+    /// The sum.
+    pub acc: Reg,
+    /// The `seq` nest.
+    pub depth: Vec<(Sym, Dim)>,
+    /// Factors.
+    pub a: (Buf, Vec<Dim>),
+    /// See `a`.
+    pub b: (Buf, Vec<Dim>),
     /// Lets and the store.
-    tail: Vec<Stmt>,
+    pub tail: Vec<Stmt>,
 }
 
 fn take_apart(body: &[Stmt]) -> Option<Parts> {
@@ -60,7 +66,7 @@ pub fn operands(body: &[Stmt]) -> Option<(Buf, Vec<Dim>, Buf, Vec<Dim>)> {
     Some((p.a.0, p.a.1, p.b.0, p.b.1))
 }
 
-fn depends(at: &[Dim], s: Sym) -> bool {
+pub(super) fn depends(at: &[Dim], s: Sym) -> bool {
     at.iter().any(|d| d.contains(s))
 }
 
@@ -91,12 +97,11 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
     let step = |m: &Module, s: Sym| lanes::stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
     p.depth.sort_by_key(|d| std::cmp::Reverse(step(m, d.0)));
     let row = rows.pop();
-    let remapped = !linear_in(m, out, &at, n);
-    let (mr, nv) = tile(m, row.map(|r| r.1), n_extent, remapped, facts);
-    let nr = i64::from(nv) * 4;
-    let Some(packed) = pack(m, k, &p, &batch, n, n_extent, nr) else { return false };
-    let t = Tile { m_row: row, n, n_extent, nr, nv, packed, batch: batch.clone() };
-    let body = emit(m, &p, &t, mr, &rows);
+    let most = row.map_or(1, |r| m.syms.range(r.1).hi.unwrap_or(i64::MAX));
+    let nr = tiles::panel(most, n_extent);
+    let Some(packed) = pack(m, k, &p, &batch, n, n_extent, nr, facts) else { return false };
+    let t = Tile::new(row, most, n, n_extent, nr, packed, batch, facts);
+    let body = tiles::emit(m, &p, &t, &rows);
     let work = Dim::product(p.loops.iter().chain(&p.depth).map(|l| l.1)) * 2;
     m.kernels[k].body = body;
     m.kernels[k].work = work.floor_div(8);
@@ -153,39 +158,9 @@ fn collapse_rows(m: &mut Module, p: &mut Parts, rows: &mut Vec<(Sym, Dim)>, n: S
     }
 }
 
-/// Rows and vectors of a tile.
-fn tile(m: &Module, rows: Option<Dim>, n: Dim, remapped: bool, facts: Facts) -> (i64, u32) {
-    let rows = rows.map(|d| m.syms.range(d).hi.unwrap_or(i64::MAX)).unwrap_or(1);
-    let cols = n.as_const().unwrap_or(64);
-    let (mr, nv) = facts.tile;
-    let registers = mr * nv;
-    if rows == 1 {
-        // Independent accumulators hide the latency of the additions.
-        let nv = ((cols + 3) / 4).clamp(1, 8) as u32;
-        return (1, if remapped { 4.min(nv) } else { nv });
-    }
-    let wide = i64::from(nv) * 4;
-    if !remapped && (cols % wide == 0 || cols >= 4 * wide) {
-        return (i64::from(mr), nv);
-    }
-    if cols > 4 {
-        return (i64::from(registers + 3) / 2, 2);
-    }
-    (8, 1)
-}
-
-struct Tile {
-    m_row: Option<(Sym, Dim)>,
-    n: Sym,
-    n_extent: Dim,
-    nr: i64,
-    nv: u32,
-    packed: Buf,
-    batch: Vec<(Sym, Dim)>,
-}
-
 /// B as panels: `[batch that B depends on ..][panel][depth ..][nr]`.
-fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64) -> Option<Buf> {
+#[allow(clippy::too_many_arguments)]
+fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Buf> {
     let own: Vec<(Sym, Dim)> = batch.iter().copied().filter(|b| depends(&p.b.1, b.0)).collect();
     let panels = n_extent.ceil_div(nr);
     let mut dims: Vec<Dim> = own.iter().map(|b| b.1).collect();
@@ -245,190 +220,6 @@ fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_ex
     let call = m.driver.pop()?;
     let at = m.driver.iter().position(|s| matches!(s, Stmt::Call(x) if *x == k))?;
     m.driver.insert(at, call);
-    lanes::schedule(m, id);
+    lanes::schedule(m, id, i64::from(facts.lanes));
     Some(packed)
-}
-
-fn emit(m: &mut Module, p: &Parts, t: &Tile, mr: i64, rows: &[(Sym, Dim)]) -> Vec<Stmt> {
-    let zero = Dim::constant(0);
-    let full = t.n_extent.floor_div(t.nr);
-    let panels = t.n_extent.ceil_div(t.nr);
-    let rest = t.n_extent.modulo(t.nr);
-    let panel = m.syms.loop_var("p", zero, panels);
-    // All rows of one panel.
-    let column = |m: &mut Module, cols: Cols| -> Vec<Stmt> {
-        let Some((_, extent)) = t.m_row else { return block(m, p, t, zero, 1, panel.into(), cols) };
-        // Narrow panels get more rows: as many independent accumulators.
-        let mr = match cols {
-            Cols::Some(r) if mr > 1 => (mr * i64::from(t.nv) / ((r + 3) / 4)).clamp(mr, 8.max(mr)),
-            _ => mr,
-        };
-        let mut out = vec![];
-        let blocks = extent.floor_div(mr);
-        if blocks.as_const() != Some(0) {
-            let v = m.syms.loop_var("m", zero, blocks);
-            let body = block(m, p, t, Dim::sym(v) * mr, mr, panel.into(), cols);
-            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body });
-        }
-        let left = extent.modulo(mr);
-        match left.as_const() {
-            Some(0) => {}
-            Some(r) => out.extend(block(m, p, t, blocks * mr, r, panel.into(), cols)),
-            None => {
-                // The binary digits of what is left, each with a tile of its own.
-                let mut n = 1;
-                while 2 * n < mr {
-                    n *= 2;
-                }
-                while n > 0 {
-                    let row = m.syms.simplify(blocks * mr + left.floor_div(2 * n) * (2 * n));
-                    let then = block(m, p, t, row, n, panel.into(), cols);
-                    out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Ne, left.floor_div(n).modulo(2), 0), then, els: vec![] });
-                    n /= 2;
-                }
-            }
-        }
-        out
-    };
-    let body = match (rest.as_const(), full.as_const()) {
-        (Some(0), _) => column(m, Cols::Full),
-        (Some(r), Some(0)) => column(m, Cols::Some(r)),
-        (r, _) => {
-            let then = column(m, Cols::Full);
-            let els = column(m, r.map_or(Cols::Guarded, Cols::Some));
-            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, panel, full), then, els }]
-        }
-    };
-    let inner: Vec<Stmt> = if panels.as_const() == Some(1) {
-        body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == panel).then_some(zero)))).collect()
-    } else {
-        vec![Stmt::For { kind: LoopKind::Par, var: panel, lo: zero, hi: panels, body }]
-    };
-    // Small weights stay in the cache while rows pass by; large ones are read once.
-    let weights = Dim::product(m.bufs[t.packed].dims.iter().copied());
-    let small = weights.as_const().is_some_and(|w| w <= 1 << 16);
-    let outer: Vec<(Sym, Dim)> = t.batch.iter().chain(rows).copied().collect();
-    if small || rows.is_empty() || panels.as_const() == Some(1) {
-        return wrap(&outer, inner);
-    }
-    match inner.as_slice() {
-        [Stmt::For { kind, var, lo, hi, body }] => {
-            let body = wrap(rows, body.clone());
-            wrap(&t.batch, vec![Stmt::For { kind: *kind, var: *var, lo: *lo, hi: *hi, body }])
-        }
-        _ => wrap(&outer, inner),
-    }
-}
-
-/// Columns of a panel that exist.
-#[derive(Clone, Copy)]
-enum Cols {
-    Full,
-    /// This many.
-    Some(i64),
-    /// Only run time knows.
-    Guarded,
-}
-
-/// One register tile: rows `row .. row + mr`, one panel.
-fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, cols: Cols) -> Vec<Stmt> {
-    let zero = Dim::constant(0);
-    let nv = match cols {
-        Cols::Some(r) => (r + 3) / 4,
-        _ => i64::from(t.nv),
-    };
-    let acc = m.reg(ElemType::F32);
-    let mut out = vec![Stmt::Acc { reg: acc, lanes: 4, shape: vec![mr as u32, nv as u32], init: Expr::Const(Scalar::f32(0.0)) }];
-    // The depth loops, with variables of their own.
-    let depth: Vec<(Sym, Dim, Sym)> = p.depth.iter().map(|(s, hi)| (m.syms.loop_var("k", zero, *hi), *hi, *s)).collect();
-    let (i, v, l) = (m.syms.loop_var("r", zero, Dim::constant(mr)), m.syms.loop_var("v", zero, Dim::constant(nv)), m.syms.loop_var("l", zero, Dim::constant(4)));
-    let lane = Dim::sym(v) * 4 + l;
-    let subst_k = |s: Sym| depth.iter().find(|d| d.2 == s).map(|d| Dim::sym(d.0));
-    let at_row = |s: Sym, r: Dim| t.m_row.filter(|x| x.0 == s).map(|_| r);
-    let a: Vec<Dim> = p.a.1.iter().map(|d| d.subst(&mut |s| subst_k(s).or_else(|| at_row(s, row + i)))).collect();
-    let mut b: Vec<Dim> = t.batch.iter().filter(|x| depends(&p.b.1, x.0)).map(|x| Dim::sym(x.0)).collect();
-    b.push(panel);
-    b.extend(depth.iter().map(|d| Dim::sym(d.0)));
-    b.push(lane);
-    let value = Expr::fma(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf: t.packed, at: b }, Expr::Acc { reg: acc, at: vec![i.into(), v.into()], lane: None });
-    let set = Stmt::Set { reg: acc, at: vec![i.into(), v.into()], value };
-    let unrolled = |s: Stmt| nest(i, mr, nest(v, nv, vec![Stmt::For { kind: LoopKind::Vec(4), var: l, lo: zero, hi: Dim::constant(4), body: vec![s] }]));
-    let mut inner = unrolled(set);
-    for (n, (var, hi, _)) in depth.iter().rev().enumerate() {
-        // Four steps of the innermost loop at a time.
-        inner = match hi.as_const() {
-            Some(c) if n == 0 && c % 4 == 0 && c > 4 => {
-                let (q, u) = (m.syms.loop_var("k", zero, Dim::constant(c / 4)), m.syms.loop_var("u", zero, Dim::constant(4)));
-                let body = inner.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == *var).then(|| Dim::sym(q) * 4 + u)))).collect();
-                vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: Dim::constant(c / 4), body: nest(u, 4, body) }]
-            }
-            Some(c) if n == 0 && c <= 4 => nest(*var, c, inner),
-            _ => vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body: inner }],
-        };
-    }
-    out.extend(inner);
-    out.extend(stores(m, p, t, acc, row, mr, panel * t.nr, nv, cols));
-    out
-}
-
-fn nest(var: Sym, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
-    vec![Stmt::For { kind: LoopKind::Unroll, var, lo: Dim::constant(0), hi: Dim::constant(n), body }]
-}
-
-#[allow(clippy::too_many_arguments)]
-fn stores(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
-    let zero = Dim::constant(0);
-    // The tail with the tile's position put in; `lane` picks one lane, else all of a vector loop.
-    let tail = |m: &mut Module, i: Dim, v: Dim, l: Dim, lane: Option<Dim>| -> Vec<Stmt> {
-        let at = |s: Sym| {
-            if s == t.n {
-                return Some(col + v * 4 + l);
-            }
-            t.m_row.filter(|x| x.0 == s).map(|_| row + i)
-        };
-        fresh_regs(m, &p.tail)
-            .into_iter()
-            .map(|s| {
-                s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| at(s)))).map_exprs(&mut |e| {
-                    e.rewrite(&mut |e| match e {
-                        Expr::Acc { reg, .. } if reg == p.acc => Expr::Acc { reg: acc, at: vec![i, v], lane },
-                        e => e,
-                    })
-                })
-            })
-            .collect()
-    };
-    let whole = match cols {
-        Cols::Some(r) => r / 4,
-        _ => nv,
-    };
-    let i = m.syms.loop_var("r", zero, Dim::constant(mr));
-    let v = m.syms.loop_var("v", zero, Dim::constant(nv));
-    let l = m.syms.loop_var("l", zero, Dim::constant(4));
-    let vector = |m: &mut Module, v: Dim| vec![Stmt::For { kind: LoopKind::Vec(4), var: l, lo: zero, hi: Dim::constant(4), body: tail(m, i.into(), v, l.into(), None) }];
-    let mut body = vec![];
-    match cols {
-        Cols::Guarded => {
-            let at = col + Dim::sym(v) * 4;
-            let mut single = vec![];
-            for j in 0..4 {
-                let then = tail(m, i.into(), v.into(), Dim::constant(j), Some(Dim::constant(j)));
-                single.push(Stmt::If { cond: Expr::cmp_index(BinOp::Lt, at + j, t.n_extent), then, els: vec![] });
-            }
-            let both = Stmt::If { cond: Expr::cmp_index(BinOp::Le, at + 4, t.n_extent), then: vector(m, v.into()), els: single };
-            body.extend(nest(v, nv, vec![both]));
-        }
-        _ => {
-            if whole > 0 {
-                let inner = vector(m, v.into());
-                body.extend(nest(v, whole, inner));
-            }
-            if let Cols::Some(r) = cols {
-                for j in 0..r % 4 {
-                    body.extend(tail(m, i.into(), Dim::constant(whole), Dim::constant(j), Some(Dim::constant(j))));
-                }
-            }
-        }
-    }
-    nest(i, mr, body)
 }

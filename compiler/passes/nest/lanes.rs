@@ -45,14 +45,14 @@ pub fn estimate(m: &mut Module, k: Kernel) {
     m.kernels[k].work = Dim::product(nest.loops.iter().map(|l| l.1)) * inner * ops.div_ceil(4).max(1) as i64;
 }
 
-/// Schedules one kernel: loop order, vectors, work estimate.
-pub fn schedule(m: &mut Module, k: Kernel) {
+/// Schedules one kernel for vectors of so many lanes: loop order, vectors, work estimate.
+pub fn schedule(m: &mut Module, k: Kernel, lanes: i64) {
     estimate(m, k);
     let nest = peel(&m.kernels[k].body);
-    let body = match along_result(m, &nest) {
+    let body = match along_result(m, &nest, lanes) {
         Some(b) => b,
         None => {
-            let body = rows(m, &nest.body);
+            let body = rows(m, &nest.body, lanes);
             let mut loops = nest.loops.clone();
             order_loops(m, &nest, &mut loops);
             wrap(&loops, body)
@@ -86,7 +86,7 @@ fn order_loops(m: &Module, nest: &ParNest, loops: &mut [(Sym, Dim)]) {
 }
 
 /// Vectorises along the result's contiguous dimension.
-fn along_result(m: &mut Module, nest: &ParNest) -> Option<Vec<Stmt>> {
+fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>> {
     let (buf, at) = first_store(&nest.body)?;
     let mut loops = nest.loops.clone();
     order_loops(m, nest, &mut loops);
@@ -106,34 +106,64 @@ fn along_result(m: &mut Module, nest: &ParNest) -> Option<Vec<Stmt>> {
     let has_acc = nest.body.iter().any(|s| matches!(s, Stmt::Acc { .. }));
     let mut out = vec![];
     if !has_loops && !has_acc {
-        // A plain map: one vector loop.
-        let whole = extent.floor_div(4) * 4;
-        out.push(Stmt::For { kind: LoopKind::Vec(4), var, lo: zero, hi: whole, body: nest.body.clone() });
-        if extent.modulo(4).as_const() != Some(0) {
-            let (tail, v) = renamed(m, &nest.body, var, whole, extent);
-            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: whole, hi: extent, body: tail });
+        // A plain map: one vector loop, in pieces that several threads can take where nothing is around it.
+        let piece = if others.is_empty() { piece(extent, lanes) } else { None };
+        match piece {
+            Some(n) => {
+                let c = m.syms.loop_var("c", zero, extent.ceil_div(n));
+                let lo = Dim::sym(c) * n;
+                let hi = if extent.modulo(n).as_const() == Some(0) { lo + n } else { extent.min(lo + n) };
+                let (body, v) = renamed(m, &nest.body, var, lo, hi);
+                let body = vec![Stmt::For { kind: vector(lanes), var: v, lo, hi, body }];
+                return Some(vec![Stmt::For { kind: LoopKind::Par, var: c, lo: zero, hi: extent.ceil_div(n), body }]);
+            }
+            None => out.push(Stmt::For { kind: vector(lanes), var, lo: zero, hi: extent, body: nest.body.clone() }),
         }
     } else {
         let lets = nest.body.iter().any(|s| matches!(s, Stmt::Let { .. }));
         let mut u = 1;
         for c in [4, 2] {
-            if u == 1 && !lets && extent.as_const().is_some_and(|e| e % (4 * c) == 0) {
+            if u == 1 && !lets && extent.as_const().is_some_and(|e| e % (lanes * c) == 0) {
                 u = c;
             }
         }
-        let step = 4 * u;
+        let step = lanes * u;
         let blocks = extent.floor_div(step);
-        let b = m.syms.loop_var("c", zero, blocks);
-        let body = lets_as_accs(m, nest.body.clone());
-        let body = in_lanes(m, &body, var, Dim::sym(b) * step, u);
-        out.push(Stmt::For { kind: LoopKind::Par, var: b, lo: zero, hi: blocks, body });
-        if extent.modulo(step).as_const() != Some(0) {
-            let (tail, v) = renamed(m, &nest.body, var, blocks * step, extent);
-            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: blocks * step, hi: extent, body: tail });
+        let rest = m.syms.simplify(extent.modulo(step));
+        let nest_body = lets_as_accs(m, nest.body.clone());
+        if blocks.as_const() != Some(0) {
+            let b = m.syms.loop_var("c", zero, blocks);
+            let body = fresh_regs(m, &nest_body);
+            let body = in_lanes(m, &body, var, Dim::sym(b) * step, u, (lanes, Dim::constant(lanes)));
+            out.push(Stmt::For { kind: LoopKind::Par, var: b, lo: zero, hi: blocks, body });
+        }
+        if rest.as_const() != Some(0) {
+            // u is 1 here: the extent is no multiple of more.
+            let body = fresh_regs(m, &nest_body);
+            let body = in_lanes(m, &body, var, blocks * step, 1, (lanes, rest));
+            if rest.as_const().is_some() {
+                out.extend(body);
+            } else {
+                out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Gt, rest, 0), then: body, els: vec![] });
+            }
         }
     }
     m.syms.set_loop_range(var, zero, extent);
     Some(wrap(&others, out))
+}
+
+fn vector(lanes: i64) -> LoopKind {
+    LoopKind::Vec(lanes as u32)
+}
+
+/// Elements of a piece of a map: enough to be worth a task, a divisor of the extent where there is one.
+fn piece(extent: Dim, lanes: i64) -> Option<i64> {
+    const LEAST: i64 = 1024;
+    match extent.as_const() {
+        Some(n) if n < 2 * LEAST => None,
+        Some(n) => Some((LEAST / lanes..=4 * LEAST / lanes).map(|k| k * lanes).find(|k| n % k == 0).unwrap_or(2 * LEAST)),
+        None => Some(2 * LEAST),
+    }
 }
 
 /// Joins the loops outside `var` with it while every access runs on through memory.
@@ -302,9 +332,12 @@ fn convert_lets(m: &mut Module, body: Vec<Stmt>, map: &mut HashMap<Reg, Reg>) ->
     out
 }
 
-/// The body for `4 * u` neighbouring values of `var` from `base` on: accumulators get lanes, straight statements a
+/// Lanes of a vector, and how many of them are in use.
+type Lanes = (i64, Dim);
+
+/// The body for `lanes * u` neighbouring values of `var` from `base` on: accumulators get lanes, straight statements a
 /// vector loop each.
-fn in_lanes(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64) -> Vec<Stmt> {
+fn in_lanes(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64, lanes: Lanes) -> Vec<Stmt> {
     let accs: Vec<Reg> = {
         let mut v = vec![];
         visit::walk(body, &mut |s| {
@@ -314,10 +347,10 @@ fn in_lanes(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64) -> Vec<S
         });
         v
     };
-    lanes_of(m, body, var, base, u, &accs)
+    lanes_of(m, body, var, base, u, &accs, lanes)
 }
 
-fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64, accs: &[Reg]) -> Vec<Stmt> {
+fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64, accs: &[Reg], lanes: Lanes) -> Vec<Stmt> {
     let mut out = vec![];
     let mut straight: Vec<Stmt> = vec![];
     let flush = |m: &mut Module, straight: &mut Vec<Stmt>, out: &mut Vec<Stmt>| {
@@ -325,8 +358,8 @@ fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64, accs: &[
             return;
         }
         let zero = Dim::constant(0);
-        let (i, l) = (m.syms.loop_var("u", zero, Dim::constant(u)), m.syms.loop_var("l", zero, Dim::constant(4)));
-        let here = base + Dim::sym(i) * 4 + l;
+        let (i, l) = (m.syms.loop_var("u", zero, Dim::constant(u)), m.syms.loop_var("l", zero, lanes.1));
+        let here = base + Dim::sym(i) * lanes.0 + l;
         let index = |at: Vec<Dim>| if u > 1 && at.is_empty() { vec![Dim::sym(i)] } else { at };
         let body = straight
             .drain(..)
@@ -344,7 +377,7 @@ fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64, accs: &[
                 .map_dims(&mut |d| d.subst(&mut |s| (s == var).then_some(here)))
             })
             .collect();
-        let vec = Stmt::For { kind: LoopKind::Vec(4), var: l, lo: zero, hi: Dim::constant(4), body };
+        let vec = Stmt::For { kind: vector(lanes.0), var: l, lo: zero, hi: lanes.1, body };
         out.push(if u > 1 {
             Stmt::For { kind: LoopKind::Unroll, var: i, lo: zero, hi: Dim::constant(u), body: vec![vec] }
         } else {
@@ -358,12 +391,12 @@ fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64, accs: &[
         match s {
             Stmt::For { kind, var: v, lo, hi, body } => {
                 flush(m, &mut straight, &mut out);
-                let body = lanes_of(m, body, var, base, u, accs);
+                let body = lanes_of(m, body, var, base, u, accs, lanes);
                 out.push(Stmt::For { kind: *kind, var: *v, lo: *lo, hi: *hi, body });
             }
             Stmt::Acc { reg, init, .. } => {
                 flush(m, &mut straight, &mut out);
-                out.push(Stmt::Acc { reg: *reg, lanes: 4, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: init.clone() });
+                out.push(Stmt::Acc { reg: *reg, lanes: lanes.0 as u32, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: init.clone() });
             }
             s => straight.push(s.clone()),
         }
@@ -373,13 +406,13 @@ fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64, accs: &[
 }
 
 /// Vectorises sequential loops inside rows: stores along the row, and reductions with one accumulator a lane.
-fn rows(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
+fn rows(m: &mut Module, body: &[Stmt], lanes: i64) -> Vec<Stmt> {
     let mut out = vec![];
     for s in body {
         match s {
-            Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } if lo.as_const() == Some(0) => match row_loop(m, *var, *hi, body) {
+            Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } if lo.as_const() == Some(0) => match row_loop(m, *var, *hi, body, lanes) {
                 Some(v) => out.extend(v),
-                None => out.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: rows(m, body) }),
+                None => out.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: rows(m, body, lanes) }),
             },
             s => out.push(s.clone()),
         }
@@ -406,7 +439,7 @@ fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
     }
 }
 
-fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt]) -> Option<Vec<Stmt>> {
+fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], lanes: i64) -> Option<Vec<Stmt>> {
     if hi.as_const().is_some_and(|c| c < 8) || !body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Set { .. })) {
         return None;
     }
@@ -431,8 +464,8 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt]) -> Option<Vec<Stmt
         return None;
     }
     let zero = Dim::constant(0);
-    let u = if reductions.is_empty() || body.len() > 1 || hi.as_const().is_none_or(|c| c % 16 != 0) { 1 } else { 4 };
-    let step = 4 * u;
+    let u = if reductions.is_empty() || body.len() > 1 || hi.as_const().is_none_or(|c| c % (4 * lanes) != 0) { 1 } else { 4 };
+    let step = lanes * u;
     let whole = hi.floor_div(step);
     let mut out = vec![];
     let mut lane_of: HashMap<Reg, Reg> = HashMap::new();
@@ -444,36 +477,41 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt]) -> Option<Vec<Stmt
             BinOp::Max => Scalar::lowest(ElemType::F32),
             _ => Scalar::highest(ElemType::F32),
         };
-        out.push(Stmt::Acc { reg: lane, lanes: 4, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: init.into() });
+        out.push(Stmt::Acc { reg: lane, lanes: lanes as u32, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: init.into() });
         lane_of.insert(*r, lane);
     }
-    let q = m.syms.loop_var("q", zero, whole);
     let get = |r: Reg| *lane_of.get(&r).unwrap_or(&r);
-    let main: Vec<Stmt> = fresh_regs(m, body)
-        .into_iter()
-        .map(|s| {
-            map_sets(s, &get).map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
-                    e => e,
+    let own = |m: &mut Module| -> Vec<Stmt> {
+        fresh_regs(m, body)
+            .into_iter()
+            .map(|s| {
+                map_sets(s, &get).map_exprs(&mut |e| {
+                    e.rewrite(&mut |e| match e {
+                        Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
+                        e => e,
+                    })
                 })
             })
-        })
-        .collect();
-    let lanes: Vec<Reg> = lane_of.values().copied().collect();
-    let inner = lanes_of(m, &main, var, Dim::sym(q) * step, u, &lanes);
-    out.push(Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body: inner });
+            .collect()
+    };
+    if u == 1 {
+        // One vector loop, the last vector partial.
+        let v = loop_like(m, var, zero, hi);
+        let main = own(m).into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
+        out.push(Stmt::For { kind: vector(lanes), var: v, lo: zero, hi, body: main });
+    } else {
+        let q = m.syms.loop_var("q", zero, whole);
+        let main = own(m);
+        let accs: Vec<Reg> = lane_of.values().copied().collect();
+        let inner = lanes_of(m, &main, var, Dim::sym(q) * step, u, &accs, (lanes, Dim::constant(lanes)));
+        out.push(Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body: inner });
+    }
     for (r, op) in &reductions {
         let lane = lane_of[r];
         for i in 0..u {
             let at = if u > 1 { vec![Dim::constant(i)] } else { vec![] };
             out.push(Stmt::Set { reg: *r, at: vec![], value: Expr::bin(*op, Expr::acc(*r), Expr::Horizontal { op: *op, reg: lane, at }) });
         }
-    }
-    if hi.modulo(step).as_const() != Some(0) {
-        let v = loop_like(m, var, whole * step, hi);
-        let tail = fresh_regs(m, body).into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
-        out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: whole * step, hi, body: tail });
     }
     Some(out)
 }

@@ -1,4 +1,4 @@
-//! Passes over the nest IR. `inline`, `epilogue` and `fold` fuse, `layout` and `schedule` (with `contract` and `lanes`)
+//! Passes over the nest IR. `inline`, `epilogue` and `fold` fuse, `layout` and `schedule` (with `contract`, `tiles` and `lanes`)
 //! decide loops, vectors and memory order, `place` decides memory. `shape` is what they share.
 
 pub mod contract;
@@ -11,3 +11,4 @@ pub mod layout;
 pub mod place;
 pub mod schedule;
 pub mod shape;
+mod tiles;

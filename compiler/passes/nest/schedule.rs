@@ -13,7 +13,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         if facts.lanes == 1 {
             lanes::estimate(m, k);
         } else if !contract::schedule(m, k, facts) {
-            lanes::schedule(m, k);
+            lanes::schedule(m, k, i64::from(facts.lanes));
         }
     }
     m.stage = Stage::Scheduled;

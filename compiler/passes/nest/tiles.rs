@@ -1,0 +1,407 @@
+//! Register tiles of contractions, and the loops around them.
+//!
+//! A tile holds mr rows of nv vectors as accumulators; rest rows get smaller tiles, rest columns zero-padded panels and
+//! partial vectors. Around it run the rows of a block that stays in the cache, the panels, the blocks; what is parallel
+//! is one loop over all of them.
+
+use super::contract::{Parts, depends};
+use super::shape::fresh_regs;
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Reg, Scalar, Stmt, visit};
+use crate::sym::{Dim, Sym};
+use crate::target::Facts;
+use crate::tensor::ElemType;
+
+/// Bytes of packed weights that stay in the second-level cache while rows pass by.
+const RESIDENT: i64 = 512 << 10;
+/// Bytes of rows that stay in the cache while panels pass by: beside resident weights, and beside one panel.
+const ROWS: (i64, i64) = (128 << 10, 384 << 10);
+/// Rows of a tile at most: beyond, pointers get scarce.
+const MOST_ROWS: i64 = 14;
+
+/// How a contraction is tiled.
+pub(super) struct Tile {
+    m_row: Option<(Sym, Dim)>,
+    n: Sym,
+    n_extent: Dim,
+    /// Columns of a panel, a multiple of 16.
+    nr: i64,
+    packed: Buf,
+    batch: Vec<(Sym, Dim)>,
+    lanes: i64,
+    /// Vectors of a tile; a panel is one or several tiles wide.
+    nv: i64,
+    /// Rows of a tile.
+    mr: i64,
+}
+
+/// Columns of a panel: as little padding as possible, tiles that keep the multipliers busy. The model is a core with 32
+/// registers of 16 lanes and two multipliers and loads a cycle; narrower levels cut panels into several tiles.
+pub(super) fn panel(rows: i64, n: Dim) -> i64 {
+    let Some(n) = n.as_const() else { return 32 };
+    let vectors = (n + 15) / 16;
+    let cost = |w: i64| {
+        let most = rows_of(32, w);
+        let r = rows.min(4096);
+        let tiles = (r + most - 1) / most;
+        let mr = (r + tiles - 1) / tiles;
+        // Cycles of a step, doubled: multiplications, loads, and the latency of four.
+        let step = (mr * w).max(mr + w).max(8);
+        tiles * step * ((vectors + w - 1) / w)
+    };
+    let widths: &[i64] = if rows == 1 { &[8, 6, 4, 3, 2, 1, 5, 7] } else { &[2, 4, 3, 5, 6, 1] };
+    16 * widths.iter().copied().min_by_key(|w| cost(*w)).unwrap_or(2)
+}
+
+/// Rows of a tile of `nv` vectors: accumulators, a row of B and one of A fit the registers.
+fn rows_of(registers: i64, nv: i64) -> i64 {
+    ((registers - 1 - nv) / nv).clamp(1, MOST_ROWS)
+}
+
+impl Tile {
+    /// Chooses the tile for a level. `most`: rows at most.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(m_row: Option<(Sym, Dim)>, most: i64, n: Sym, n_extent: Dim, nr: i64, packed: Buf, batch: Vec<(Sym, Dim)>, facts: Facts) -> Tile {
+        let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
+        let vectors = nr / lanes;
+        let mut best = (1, 1, 0.0);
+        for nv in (1..=vectors.min(8)).filter(|v| vectors % v == 0) {
+            let mr = rows_of(registers, nv).min(most.max(1));
+            // Multiplications a load.
+            let score = (mr * nv) as f64 / (mr + nv) as f64;
+            if mr * nv + nv < registers && score > best.2 {
+                best = (nv, mr, score);
+            }
+        }
+        let (nv, mut mr, _) = best;
+        if let Some(r) = m_row.and_then(|r| r.1.as_const()).filter(|r| *r > 0) {
+            // Tiles of equal height.
+            let tiles = (r + mr - 1) / mr;
+            mr = (r + tiles - 1) / tiles;
+        }
+        Tile { m_row, n, n_extent, nr, packed, batch, lanes, nv, mr }
+    }
+    fn width(&self) -> i64 {
+        self.nv * self.lanes
+    }
+}
+
+/// Columns of a panel that exist.
+#[derive(Clone, Copy)]
+enum Cols {
+    Full,
+    /// This many.
+    Some(i64),
+    /// Only run time knows.
+    Guarded,
+}
+
+/// Rows of a block: from where, how many.
+#[derive(Clone, Copy)]
+struct Rows {
+    from: Dim,
+    count: Dim,
+}
+
+/// The loops of a contraction whose operand B is packed; `rows` are the row loops outside the tile's own.
+pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let full = t.n_extent.floor_div(t.nr);
+    let panels = t.n_extent.ceil_div(t.nr);
+    let rest = t.n_extent.modulo(t.nr);
+    let panel = m.syms.loop_var("p", zero, panels);
+    let depth = Dim::product(p.depth.iter().map(|d| d.1));
+    let bytes = i64::from(m.bufs[t.packed].ty.bytes().unwrap_or(4));
+    let weights = (depth * panels * t.nr * bytes).as_const();
+    let resident = weights.is_some_and(|w| w <= RESIDENT);
+    // Blocks of rows.
+    let extent = t.m_row.map_or(Dim::constant(1), |r| r.1);
+    let target = if resident { ROWS.0 } else { ROWS.1 };
+    let most = depth.as_const().map_or(192, |d| (target / (4 * d.max(1))).clamp(1, 1 << 20));
+    let tall = match extent.as_const() {
+        Some(e) if e <= most.max(t.mr) => None,
+        Some(e) => {
+            let blocks = (e + most - 1) / most;
+            Some(((e + blocks - 1) / blocks + t.mr - 1) / t.mr * t.mr)
+        }
+        None => Some((most / t.mr).max(1) * t.mr),
+    };
+    let blocks = tall.map_or(Dim::constant(1), |h| extent.ceil_div(h));
+    let block = m.syms.loop_var("b", zero, blocks);
+    let columns = |m: &mut Module, cols: Cols| -> Vec<Stmt> {
+        let Some(h) = tall else { return column(m, p, t, panel.into(), Rows { from: zero, count: extent }, cols) };
+        let from = Dim::sym(block) * h;
+        match extent.as_const() {
+            Some(e) if e % h == 0 => column(m, p, t, panel.into(), Rows { from, count: Dim::constant(h) }, cols),
+            Some(e) => {
+                let then = column(m, p, t, panel.into(), Rows { from, count: Dim::constant(h) }, cols);
+                let last = Rows { from: Dim::constant(e / h * h), count: Dim::constant(e % h) };
+                let els = column(m, p, t, panel.into(), last, cols);
+                vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, e / h), then, els }]
+            }
+            None => column(m, p, t, panel.into(), Rows { from, count: (extent - from).min(Dim::constant(h)) }, cols),
+        }
+    };
+    let body = match (rest.as_const(), full.as_const()) {
+        (Some(0), _) => columns(m, Cols::Full),
+        (Some(r), Some(0)) => columns(m, Cols::Some(r)),
+        (r, _) => {
+            let then = columns(m, Cols::Full);
+            let els = columns(m, r.map_or(Cols::Guarded, Cols::Some));
+            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, panel, full), then, els }]
+        }
+    };
+    // Small weights stay in the cache while rows pass by; large ones are read once.
+    let mut loops = t.batch.clone();
+    if resident || rows.is_empty() {
+        loops.extend(rows);
+        loops.extend([(block, blocks), (panel, panels)]);
+        parallel(m, &loops, body)
+    } else {
+        loops.push((panel, panels));
+        loops.push((block, blocks));
+        // Few panels: rows too are worth sharing out.
+        if panels.as_const().is_some_and(|p| p < 16) {
+            loops.extend(rows);
+            return parallel(m, &loops, body);
+        }
+        let inner = rows.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body }]);
+        parallel(m, &loops, inner)
+    }
+}
+
+/// `par` loops around a body, joined into one until there are enough iterations for all threads.
+fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
+    const ENOUGH: i64 = 64;
+    let zero = Dim::constant(0);
+    let ones: Vec<Sym> = loops.iter().filter(|l| l.1.as_const() == Some(1)).map(|l| l.0).collect();
+    let mut body = put(m, body, &|s| ones.contains(&s).then_some(zero));
+    let loops: Vec<(Sym, Dim)> = loops.iter().copied().filter(|l| l.1.as_const() != Some(1)).collect();
+    if loops.is_empty() {
+        return body;
+    }
+    let (mut join, mut total) = (0, Dim::constant(1));
+    while join < loops.len() && total.as_const().is_none_or(|t| t < ENOUGH) {
+        total = total * loops[join].1;
+        join += 1;
+    }
+    for (var, hi) in loops[join..].iter().rev() {
+        body = vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: zero, hi: *hi, body }];
+    }
+    if join == 1 {
+        return vec![Stmt::For { kind: LoopKind::Par, var: loops[0].0, lo: zero, hi: loops[0].1, body }];
+    }
+    let all = m.syms.loop_var("t", zero, total);
+    let mut rest = Dim::sym(all);
+    let mut of: Vec<(Sym, Dim)> = vec![];
+    for (i, (var, hi)) in loops[..join].iter().enumerate().rev() {
+        of.push((*var, if i == 0 { rest } else { rest.modulo(*hi) }));
+        rest = rest.floor_div(*hi);
+    }
+    let body = put(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
+    vec![Stmt::For { kind: LoopKind::Par, var: all, lo: zero, hi: total, body }]
+}
+
+/// A body with dims in place of loop variables.
+fn put(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Option<Dim>) -> Vec<Stmt> {
+    let body: Vec<Stmt> = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| f(s)))).collect();
+    let mut ranges = vec![];
+    visit::walk(&body, &mut |s| {
+        if let Stmt::For { var, lo, hi, .. } = s {
+            ranges.push((*var, *lo, *hi));
+        }
+    });
+    ranges.into_iter().for_each(|(var, lo, hi)| m.syms.set_loop_range(var, lo, hi));
+    body
+}
+
+/// Rows of one panel: tile after tile.
+fn column(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, rows: Rows, cols: Cols) -> Vec<Stmt> {
+    let subs = t.nr / t.width();
+    let mut out = vec![];
+    match cols {
+        Cols::Some(r) => {
+            for s in 0..subs {
+                let here = (r - s * t.width()).min(t.width());
+                if here == t.width() {
+                    out.extend(tall(m, p, t, panel, Dim::constant(s), rows, Cols::Full));
+                } else if here > 0 {
+                    out.extend(tall(m, p, t, panel, Dim::constant(s), rows, Cols::Some(here)));
+                }
+            }
+        }
+        _ if subs == 1 => out = tall(m, p, t, panel, Dim::constant(0), rows, cols),
+        _ => {
+            let (zero, subs) = (Dim::constant(0), Dim::constant(subs));
+            let s = m.syms.loop_var("s", zero, subs);
+            let body = tall(m, p, t, panel, s.into(), rows, cols);
+            out.push(Stmt::For { kind: LoopKind::Seq, var: s, lo: zero, hi: subs, body });
+        }
+    }
+    out
+}
+
+/// Rows of one tile's columns.
+fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, cols: Cols) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    if t.m_row.is_none() {
+        return block(m, p, t, zero, 1, panel, sub, cols);
+    }
+    let mr = t.mr;
+    let mut out = vec![];
+    let blocks = m.syms.simplify(rows.count.floor_div(mr));
+    if blocks.as_const() != Some(0) {
+        let v = m.syms.loop_var("m", zero, blocks);
+        let body = block(m, p, t, rows.from + Dim::sym(v) * mr, mr, panel, sub, cols);
+        out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body });
+    }
+    let left = m.syms.simplify(rows.count.modulo(mr));
+    match left.as_const() {
+        Some(0) => {}
+        Some(r) => out.extend(block(m, p, t, rows.from + blocks * mr, r, panel, sub, cols)),
+        None => {
+            // The binary digits of what is left, each with a tile of its own.
+            let mut n = 1;
+            while 2 * n < mr {
+                n *= 2;
+            }
+            while n > 0 {
+                let row = m.syms.simplify(rows.from + blocks * mr + left.floor_div(2 * n) * (2 * n));
+                let then = block(m, p, t, row, n, panel, sub, cols);
+                out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Ne, left.floor_div(n).modulo(2), 0), then, els: vec![] });
+                n /= 2;
+            }
+        }
+    }
+    out
+}
+
+/// One register tile: rows `row .. row + mr`, columns of one part of a panel.
+#[allow(clippy::too_many_arguments)]
+fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub: Dim, cols: Cols) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let lanes = t.lanes;
+    let nv = match cols {
+        Cols::Some(r) => (r + lanes - 1) / lanes,
+        _ => t.nv,
+    };
+    // The depth loops, with variables of their own; the innermost in steps of four.
+    let depth: Vec<(Sym, Dim, Sym)> = p.depth.iter().map(|(s, hi)| (m.syms.loop_var("k", zero, *hi), *hi, *s)).collect();
+    let inner = depth.last().map_or(Dim::constant(1), |d| d.1);
+    // Few accumulators would wait for each other: steps get accumulators of their own.
+    let mut split = 1;
+    while split < 4 && mr * nv * split < 8 && inner.as_const().is_none_or(|c| c >= 8) {
+        split *= 2;
+    }
+    let acc = m.reg(ElemType::F32);
+    let mut out = vec![Stmt::Acc { reg: acc, lanes: lanes as u32, shape: vec![split as u32, mr as u32, nv as u32], init: Expr::Const(Scalar::f32(0.0)) }];
+    let vars = |m: &mut Module| (m.syms.loop_var("r", zero, Dim::constant(mr)), m.syms.loop_var("v", zero, Dim::constant(nv)), m.syms.loop_var("l", zero, Dim::constant(lanes)));
+    let step = |m: &mut Module, at_k: &dyn Fn(Sym) -> Option<Dim>, part: Dim| -> Vec<Stmt> {
+        let (i, v, l) = vars(m);
+        let lane = sub * t.width() + Dim::sym(v) * lanes + l;
+        let k_of = |s: Sym| depth.iter().find(|d| d.2 == s).map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0)));
+        let at_row = |s: Sym, r: Dim| t.m_row.filter(|x| x.0 == s).map(|_| r);
+        let a: Vec<Dim> = p.a.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| at_row(s, row + i)))).collect();
+        let mut b: Vec<Dim> = t.batch.iter().filter(|x| depends(&p.b.1, x.0)).map(|x| Dim::sym(x.0)).collect();
+        b.push(panel);
+        b.extend(depth.iter().map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0))));
+        b.push(lane);
+        let at = vec![part, i.into(), v.into()];
+        let value = Expr::fma(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf: t.packed, at: b }, Expr::Acc { reg: acc, at: at.clone(), lane: None });
+        let set = Stmt::Set { reg: acc, at, value };
+        unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }]))
+    };
+    let mut inner = match depth.last() {
+        None => step(m, &|_| None, zero),
+        Some((var, hi, _)) => match hi.as_const() {
+            Some(c) if c <= 4 => unroll(*var, c, step(m, &|_| None, zero)),
+            _ => {
+                let whole = hi.floor_div(4);
+                let (q, u) = (m.syms.loop_var("k", zero, whole), m.syms.loop_var("u", zero, Dim::constant(4)));
+                let at = Dim::sym(q) * 4 + u;
+                let part = Dim::sym(u).modulo(split);
+                let mut s = vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body: unroll(u, 4, step(m, &|s| (s == *var).then_some(at), part)) }];
+                match hi.modulo(4).as_const() {
+                    Some(0) => {}
+                    Some(r) => {
+                        let u = m.syms.loop_var("u", zero, Dim::constant(r));
+                        let at = whole * 4 + Dim::sym(u);
+                        s.extend(unroll(u, r, step(m, &|s| (s == *var).then_some(at), zero)));
+                    }
+                    None => {
+                        m.syms.set_loop_range(*var, whole * 4, *hi);
+                        s.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: whole * 4, hi: *hi, body: step(m, &|_| None, zero) });
+                    }
+                }
+                s
+            }
+        },
+    };
+    for (var, hi, _) in depth.iter().rev().skip(1) {
+        inner = vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body: inner }];
+    }
+    out.extend(inner);
+    if split > 1 {
+        let (i, v, l) = vars(m);
+        let sum = (1..split).fold(Expr::Acc { reg: acc, at: vec![zero, i.into(), v.into()], lane: None }, |sum, s| {
+            Expr::bin(BinOp::Add, sum, Expr::Acc { reg: acc, at: vec![Dim::constant(s), i.into(), v.into()], lane: None })
+        });
+        let set = Stmt::Set { reg: acc, at: vec![zero, i.into(), v.into()], value: sum };
+        out.extend(unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }])));
+    }
+    out.extend(stores(m, p, t, acc, row, mr, panel * t.nr + sub * t.width(), nv, cols));
+    out
+}
+
+fn unroll(var: Sym, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
+    vec![Stmt::For { kind: LoopKind::Unroll, var, lo: Dim::constant(0), hi: Dim::constant(n), body }]
+}
+
+/// The epilogue and the store of a tile whose first column is `col`.
+#[allow(clippy::too_many_arguments)]
+fn stores(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
+    let (zero, lanes) = (Dim::constant(0), t.lanes);
+    let i = m.syms.loop_var("r", zero, Dim::constant(mr));
+    let vector = |m: &mut Module, v: Dim, hi: Dim| -> Vec<Stmt> {
+        let l = m.syms.loop_var("l", zero, hi);
+        let at = |s: Sym| {
+            if s == t.n {
+                return Some(col + v * lanes + l);
+            }
+            t.m_row.filter(|x| x.0 == s).map(|_| row + i)
+        };
+        let body = fresh_regs(m, &p.tail)
+            .into_iter()
+            .map(|s| {
+                s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| at(s)))).map_exprs(&mut |e| {
+                    e.rewrite(&mut |e| match e {
+                        Expr::Acc { reg, .. } if reg == p.acc => Expr::Acc { reg: acc, at: vec![zero, i.into(), v], lane: None },
+                        e => e,
+                    })
+                })
+            })
+            .collect();
+        vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi, body }]
+    };
+    let whole = match cols {
+        Cols::Some(r) => r / lanes,
+        Cols::Full => nv,
+        Cols::Guarded => 0,
+    };
+    let mut body = vec![];
+    if whole > 0 {
+        let v = m.syms.loop_var("v", zero, Dim::constant(whole));
+        let inner = vector(m, v.into(), Dim::constant(lanes));
+        body.extend(unroll(v, whole, inner));
+    }
+    match cols {
+        Cols::Some(r) if r % lanes != 0 => body.extend(vector(m, Dim::constant(whole), Dim::constant(r % lanes))),
+        Cols::Guarded => {
+            for v in 0..nv {
+                let left = (t.n_extent - col - v * lanes).min(Dim::constant(lanes)).max(zero);
+                body.extend(vector(m, Dim::constant(v), left));
+            }
+        }
+        _ => {}
+    }
+    unroll(i, mr, body)
+}
