@@ -31,7 +31,7 @@ use onnxc::onnx::Source;
 use onnxc::options::{OptLevel, Options};
 use onnxc::pipeline::{self, Stopped};
 use onnxc::sym::Sym;
-use onnxc::target::Target;
+use onnxc::target::{LEVELS as LEVELS_OF_CPUS, Target};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,11 +44,22 @@ const STEPS: usize = 6;
 const SEEDS: u64 = 600;
 const LEVELS: [OptLevel; 3] = [OptLevel::O0, OptLevel::O1, OptLevel::O2];
 
+/// What is tried: every optimisation level on this machine, and the highest one on the lower CPU levels that it has
+/// too. A level is a schedule, and above x86-64-v2 a code generator, of its own.
+fn variants() -> Vec<(OptLevel, Target)> {
+    let host = Target::host().expect("this machine");
+    let mut all: Vec<(OptLevel, Target)> = LEVELS.into_iter().map(|l| (l, host.clone())).collect();
+    let rank = host.lowest().rank;
+    let lower = LEVELS_OF_CPUS.iter().filter(|k| k.arch == std::env::consts::ARCH && (2..rank).contains(&k.rank));
+    all.extend(lower.map(|k| (OptLevel::O2, Target::new(None, Some(k.name)).expect("a level"))));
+    all
+}
+
 // ---- One module ----
 
 /// Runs machine code; fails if it writes behind an output.
-fn native(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]], like: &Outcome) -> Result<Outcome, String> {
-    let loaded = Loaded::new(m, &Interface::of_module(m)).map_err(|e| format!("code generation: {e}"))?;
+fn native(m: &Module, target: &Target, dims: &[(Sym, i64)], inputs: &[&[u8]], like: &Outcome) -> Result<Outcome, String> {
+    let loaded = Loaded::for_target(m, &Interface::of_module(m), target).map_err(|e| format!("code generation: {e}"))?;
     let mut outputs: Vec<Vec<u8>> = like.outputs.iter().map(|o| vec![0xab; o.len() + GUARD]).collect();
     let values: Vec<i64> = dims.iter().map(|d| d.1).collect();
     loaded.call(inputs, &mut outputs, &values).map_err(|s| format!("native code returned status {s}"))?;
@@ -69,19 +80,19 @@ struct Wrong {
 fn check_all(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]], tolerance: f64) -> Result<(), Wrong> {
     let wrong = |what: String, m: &Module| Wrong { what, module: print(m) };
     let built = interp::run(m, dims, inputs).map_err(|e| wrong(format!("interpreter on the built module: {e}"), m))?;
-    let host = Target::host().map_err(|e| wrong(e.to_string(), m))?;
-    for level in LEVELS {
+    for (level, target) in variants() {
+        let name = format!("{level:?} {}", target.cpu());
         let mut done = m.clone();
-        guarded(|| pipeline::finish(&mut done, &host, level).map_err(|e| e.to_string())).map_err(|e| wrong(format!("passes at {level:?}: {e}"), &done))?;
-        check_placed(&built, &done, dims, inputs, tolerance).map_err(|e| wrong(format!("{level:?}: {e}"), &done))?;
+        guarded(|| pipeline::finish(&mut done, &target, level).map_err(|e| e.to_string())).map_err(|e| wrong(format!("passes at {name}: {e}"), &done))?;
+        check_placed(&built, &done, &target, dims, inputs, tolerance).map_err(|e| wrong(format!("{name}: {e}"), &done))?;
     }
     Ok(())
 }
 
 /// A placed module by both means.
-fn check_placed(built: &Outcome, m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]], tolerance: f64) -> Result<(), String> {
+fn check_placed(built: &Outcome, m: &Module, target: &Target, dims: &[(Sym, i64)], inputs: &[&[u8]], tolerance: f64) -> Result<(), String> {
     let by_interpreter = guarded(|| interp::run(m, dims, inputs).map_err(|e| format!("interpreter after the passes: {e}")))?;
-    let by_machine = guarded(|| native(m, dims, inputs, built))?;
+    let by_machine = guarded(|| native(m, target, dims, inputs, built))?;
     // Whether a pass or the code generator is at fault shows which of the two is wrong.
     compare(m, built, &by_interpreter, tolerance).map_err(|e| format!("interpreter after the passes: {e}"))?;
     compare(m, built, &by_machine, tolerance).map_err(|e| format!("native code: {e}"))
@@ -171,17 +182,17 @@ fn the_interpreter_refuses_wrong_input() {
 /// Every operation on the values where they go wrong, in vectors and one by one.
 #[test]
 fn operations_agree_on_special_values() {
-    let host = Target::host().expect("this machine");
     let mut wrong = vec![];
     for t in operations::tables() {
         let inputs: Vec<&[u8]> = t.data.iter().map(Vec::as_slice).collect();
         let want = interp::run(&t.m, &[], &inputs).expect("the table runs");
-        for level in LEVELS {
+        for (level, target) in variants() {
+            let name = format!("{level:?} {}", target.cpu());
             let mut done = t.m.clone();
-            pipeline::finish(&mut done, &host, level).expect("passes");
-            match guarded(|| native(&done, &[], &inputs, &want)) {
-                Ok(got) => wrong.extend(operations::differences(&t, &want, &got).into_iter().map(|d| format!("{level:?}: {d}"))),
-                Err(e) => wrong.push(format!("{level:?}: {e}\n{}", print(&t.m))),
+            pipeline::finish(&mut done, &target, level).expect("passes");
+            match guarded(|| native(&done, &target, &[], &inputs, &want)) {
+                Ok(got) => wrong.extend(operations::differences(&t, &want, &got).into_iter().map(|d| format!("{name}: {d}"))),
+                Err(e) => wrong.push(format!("{name}: {e}\n{}", print(&t.m))),
             }
         }
     }

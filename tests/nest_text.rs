@@ -70,7 +70,7 @@ fn faults_are_found() {
         ("seq i0 in 0..10", "seq i0 in 0..11", "subscript 0 of \"/a/t.1\" may leave 0..10"),
         ("acc %0[2] x4", "acc %0[2]", "iterations of a par or vec loop set one accumulator"),
         ("acc %0[2] x4", "acc %0[1] x4", "a subscript of an accumulator may leave 0..1"),
-        ("l2 in 0..4 ", "l2 in 0..3 ", "is not a multiple of 4"),
+        ("vec(4) l2", "vec(1) l2", "a vec(1) loop"),
         ("-inf)", "0:i32)", "found i32, expected f32"),
         ("unroll r1", "seq r1", "not constant after unrolling"),
         ("/a/t.1[i0] = ", "/a/t.1[] = ", "found 0 subscripts, expected 1"),
