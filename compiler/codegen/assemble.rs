@@ -321,8 +321,11 @@ impl Targets<'_> {
     }
 }
 
+/// Numbers of the tiles, each once.
+type TileNumbers<'a> = HashMap<&'a wide::Func, usize>;
+
 /// The wide tiles of all functions, each once, with their code.
-fn wide_tiles(done: &[(Source, Compiled)]) -> Result<(HashMap<&wide::Func, usize>, Vec<Vec<u8>>)> {
+fn wide_tiles(done: &[(Source, Compiled)]) -> Result<(TileNumbers<'_>, Vec<Vec<u8>>)> {
     let mut index = HashMap::new();
     let mut order = vec![];
     for f in done.iter().flat_map(|(s, _)| &s.tiles) {

@@ -90,7 +90,7 @@ fn exp<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let log2e = b.num(x, std::f32::consts::LOG2_E);
     let n = b.mul(x, log2e);
     let n = b.round(n);
-    let (c1, c2) = (b.num(x, -0.693_359_375), b.num(x, 2.121_944_4e-4));
+    let (c1, c2) = (b.num(x, -0.693_359_4), b.num(x, 2.121_944_4e-4));
     let r = b.fma(n, c1, x);
     let r = b.fma(n, c2, r);
     let p = poly(b, r, &EXP);
@@ -116,7 +116,7 @@ fn log<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let ef = b.if_less(m, root, e2, ef);
     let m = b.if_less(m, root, m2, m);
     let f = b.sub(m, one);
-    let p = poly(b, f, &[7.037_683_6e-2, -1.151_461e-1, 1.167_699_9e-1, -1.242_014_1e-1, 1.424_932_3e-1, -1.666_805_7e-1, 2.000_071_5e-1, -2.499_999_4e-1, 3.333_333_1e-1]);
+    let p = poly(b, f, &[7.037_683_6e-2, -1.151_461e-1, 1.167_699_9e-1, -1.242_014_1e-1, 1.424_932_3e-1, -1.666_805_7e-1, 2.000_071_5e-1, -2.499_999_4e-1, 3.333_333e-1]);
     let z = b.mul(f, f);
     let fz = b.mul(f, z);
     let y = b.mul(fz, p);
@@ -125,7 +125,7 @@ fn log<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let h = b.num(x, -0.5);
     let y = b.fma(z, h, y);
     let y = b.add(f, y);
-    let c = b.num(x, 0.693_359_375);
+    let c = b.num(x, 0.693_359_4);
     let y = b.fma(ef, c, y);
     // log 0 = -inf, log inf = inf, of negative numbers and NaN NaN.
     let (inf, minus_inf, nan) = (b.num(x, f32::INFINITY), b.num(x, f32::NEG_INFINITY), b.num(x, f32::NAN));

@@ -147,7 +147,7 @@ impl Emit<'_, '_> {
     fn vector_unary(&self, op: UnOp, ty: ElemType) -> bool {
         match ty {
             ElemType::F32 => {
-                super::math::has_f32(op)
+                crate::codegen::math::has(op)
                     || matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Sign | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round | UnOp::Sqrt | UnOp::Recip | UnOp::IsNan | UnOp::IsInf)
             }
             ElemType::Bool => op == UnOp::Not,

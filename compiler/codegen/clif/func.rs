@@ -375,7 +375,7 @@ impl Emit<'_, '_> {
     fn vector(&mut self, var: Sym, lo: Dim, hi: Dim, n: u32, body: &[Stmt]) -> Result<()> {
         let step = i64::from(n);
         let trip = self.m.syms.simplify(hi - lo);
-        if n % 4 != 0 {
+        if !n.is_multiple_of(4) {
             return self.bug(format!("vectors of {n} lanes"));
         }
         if let (Some(a), Some(t)) = (lo.as_const(), trip.as_const()) {
@@ -532,8 +532,8 @@ impl Emit<'_, '_> {
         let s = super::convert::scalar_type(ty);
         match lanes {
             1 => Ok(s),
-            n if n % 4 == 0 && s == types::F32 => Ok(types::F32X4),
-            n if n % 4 == 0 && s == types::I32 => Ok(types::I32X4),
+            n if n.is_multiple_of(4) && s == types::F32 => Ok(types::F32X4),
+            n if n.is_multiple_of(4) && s == types::I32 => Ok(types::I32X4),
             _ => self.bug(format!("no vectors of {lanes} x {ty}")),
         }
     }

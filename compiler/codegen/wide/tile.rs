@@ -10,7 +10,7 @@ use super::ir::{Builder, Count, Form, Func, Mem, Value, Width};
 use crate::nest::{Buf, Expr, Layout, LoopKind, Module, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 /// A leaf nest as a function, and what to call it with.
 pub struct Tile {
@@ -104,6 +104,9 @@ struct Place {
     index: Option<(Value, u8)>,
 }
 
+/// A load that was made: place, displacement, form, whether it is a vector, and for which lanes.
+type Loaded = (Place, i32, Form, bool, Option<Value>);
+
 pub(super) struct Translate<'a> {
     pub m: &'a Module,
     pub b: Builder,
@@ -119,7 +122,7 @@ pub(super) struct Translate<'a> {
     args: Vec<Arg>,
     params: Vec<Value>,
     streams: HashMap<Stream, Place>,
-    loaded: HashMap<(Place, i32, Form, bool, Option<Value>), (Buf, Value)>,
+    loaded: HashMap<Loaded, (Buf, Value)>,
     lane: Option<Lane>,
     /// Lanes that exist, where not all do.
     pub mask: Option<Value>,
@@ -515,14 +518,13 @@ impl Translate<'_> {
     /// The streams of a body that move with a variable, in order of first use.
     fn moving(&mut self, var: Sym, body: &[Stmt]) -> Fit<Vec<Stream>> {
         let mut found: Vec<Stream> = vec![];
-        let mut seen = BTreeSet::new();
         self.active.push((var, Value(0)));
-        let r = self.collect(body, &mut found, &mut seen);
+        let r = self.collect(body, &mut found);
         self.active.pop();
         r?;
         Ok(found)
     }
-    fn collect(&mut self, body: &[Stmt], found: &mut Vec<Stream>, seen: &mut BTreeSet<String>) -> Fit<()> {
+    fn collect(&mut self, body: &[Stmt], found: &mut Vec<Stream>) -> Fit<()> {
         for s in body {
             let mut accesses: Vec<(Buf, Vec<Dim>)> = vec![];
             if let Some(e) = s.expr() {
@@ -547,12 +549,12 @@ impl Translate<'_> {
             match (kind, (hi - lo).as_const()) {
                 (LoopKind::Unroll, Some(n)) => {
                     for i in 0..n {
-                        self.with(*var, lo + i, |t| t.collect(body, found, seen))?;
+                        self.with(*var, lo + i, |t| t.collect(body, found))?;
                     }
                 }
                 _ => {
                     self.deeper.push(*var);
-                    let r = self.shifted(*var, lo, |t| t.collect(body, found, seen));
+                    let r = self.shifted(*var, lo, |t| t.collect(body, found));
                     self.deeper.pop();
                     r?;
                 }
