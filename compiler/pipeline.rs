@@ -55,6 +55,8 @@ pub const NEST_PASSES: &[NestPass] = &[
 pub struct Compiled {
     /// The graph as it was lowered.
     pub model: Model,
+    /// The fused nests before any level's schedule: what has to be computed, without padding.
+    pub unscheduled: Module,
     /// The placed nests, one module for each CPU level of the target.
     pub modules: Vec<Module>,
     /// What callers see.
@@ -120,7 +122,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
             return Ok(Stopped::Nest(Box::new(module)));
         }
     }
-    let mut modules = vec![module; target.levels.len()];
+    let mut modules = vec![module.clone(); target.levels.len()];
     for p in per_level {
         clock.step(p.name, || target.levels.par_iter().zip(&mut modules).try_for_each(|(level, m)| (p.run)(m, level)))?;
         modules.par_iter().try_for_each(|m| check(m, options.verify))?;
@@ -133,7 +135,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     }
     let weights = Blob::new(&modules);
     let interface = clock.step("interface", || interface(&model, &modules, source, options, &target, &weights))?;
-    Ok(Stopped::Done(Box::new(Compiled { model, modules, interface, target, weights, warnings: findings.warnings().to_vec() })))
+    Ok(Stopped::Done(Box::new(Compiled { model, unscheduled: module, modules, interface, target, weights, warnings: findings.warnings().to_vec() })))
 }
 
 /// Bytes that are enough for every module. Dim params are numbered alike in all of them.

@@ -13,8 +13,11 @@ use crate::tensor::ElemType;
 
 /// Bytes of packed weights that stay in the second-level cache while rows pass by.
 const RESIDENT: i64 = 512 << 10;
-/// Bytes of rows that stay in the cache while panels pass by: beside resident weights, and beside one panel.
-const ROWS: (i64, i64) = (128 << 10, 384 << 10);
+/// Bytes of rows that stay in the second-level cache while panels pass by.
+const ROWS: i64 = 384 << 10;
+/// Rows of a block where all weights stay there: enough that a panel comes to the first level for several tiles, few
+/// enough that small problems still have a block for each thread.
+const SHORT: i64 = 64;
 /// Rows of a tile at most: beyond, pointers get scarce.
 const MOST_ROWS: i64 = 14;
 
@@ -115,8 +118,7 @@ pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
     let resident = weights.is_some_and(|w| w <= RESIDENT);
     // Blocks of rows.
     let extent = t.m_row.map_or(Dim::constant(1), |r| r.1);
-    let target = if resident { ROWS.0 } else { ROWS.1 };
-    let most = depth.as_const().map_or(192, |d| (target / (4 * d.max(1))).clamp(1, 1 << 20));
+    let most = depth.as_const().map_or(192, |d| (ROWS / (4 * d.max(1))).clamp(1, if resident { SHORT } else { 1 << 20 }));
     let tall = match extent.as_const() {
         Some(e) if e <= most.max(t.mr) => None,
         Some(e) => {
