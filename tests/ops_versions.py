@@ -248,6 +248,8 @@ def variants(op, v):
         if v >= {"LpPool": 18, "AveragePool": 19}.get(op, 10):
             out.append(([y], {**k, "dilations": [2, 1]}, 1))
         return out
+    if op in GATES:
+        return recurrent(op, v)
     if op == "IsInf" or op == "IsNaN":
         y = np.array([np.nan, np.inf, -np.inf, 1.0], np.float32)
         return [([y], {}, 1)] + ([([y], {"detect_negative": 0}, 1)] if op == "IsInf" else [])
@@ -256,6 +258,101 @@ def variants(op, v):
     lo, hi = (0.1, 3) if op in POSITIVE else (1.1, 4) if op in LARGE else (-0.9, 0.9) if op in UNIT else (-3, 3)
     y = f32(2, 3, 4, lo=lo, hi=hi)
     return [([y], {}, 1)] + ([([y], SCALE[op], 1)] if op in SCALE else [])
+
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+# Name, parameters, their defaults, function.
+ACTIVATIONS = {
+    "Relu": ((), lambda x: np.maximum(x, 0)), "Tanh": ((), np.tanh), "Sigmoid": ((), lambda x: 1 / (1 + np.exp(-x))),
+    "Softsign": ((), lambda x: x / (1 + np.abs(x))), "Softplus": ((), lambda x: np.logaddexp(x, 0)),
+    "Affine": ((1.0, 0.0), lambda x, a, b: a * x + b), "ScaledTanh": ((1.0, 1.0), lambda x, a, b: a * np.tanh(b * x)),
+    "HardSigmoid": ((0.2, 0.5), lambda x, a, b: np.clip(a * x + b, 0, 1)), "LeakyRelu": ((0.01,), lambda x, a: np.where(x < 0, a * x, x)),
+    "ThresholdedRelu": ((1.0,), lambda x, a: np.where(x > a, x, 0)), "Elu": ((1.0,), lambda x, a: np.where(x < 0, a * np.expm1(x), x)),
+}
+
+
+def recurrent_result(op, operands, at):
+    """Numpy's view of RNN, GRU, LSTM: the reference evaluator knows neither directions nor lengths."""
+    x, w, r, bias, lens, h0, c0, peep = [None if o is None else np.asarray(o, np.float64) for o in operands + [None] * (8 - len(operands))]
+    if at.get("layout"):
+        x, h0, c0 = [None if o is None else o.swapaxes(0, 1) for o in (x, h0, c0)]
+    (t, b, _), (d, _, h), g = x.shape, r.shape, GATES[op]
+    names = at.get("activations") or {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}[op] * d
+    alphas, betas, functions = list(at.get("activation_alpha", [])), list(at.get("activation_beta", [])), []
+    for n in names:
+        defaults, f = ACTIVATIONS[n]
+        p = [v.pop(0) if v else e for e, v in zip(defaults, (alphas, betas))]
+        functions.append(lambda v, f=f, p=p: f(np.clip(v, -at["clip"], at["clip"]) if "clip" in at else v, *p))
+    y, hs, cs = np.zeros((t, d, b, h)), np.zeros((d, b, h)), np.zeros((d, b, h))
+    for k in range(d):
+        f, *rest = functions[k * len(functions) // d:]
+        wb, rb = np.split(np.zeros(2 * g * h) if bias is None else bias[k], 2)
+        R, B, P = r[k].reshape(g, h, h), rb.reshape(g, h), np.zeros((3, h)) if peep is None else peep[k].reshape(3, h)
+        backward = at.get("direction") == "reverse" or k == 1
+        for n in range(b):
+            s = np.zeros(h) if h0 is None else h0[k, n]
+            c = np.zeros(h) if c0 is None else c0[k, n]
+            steps = range(t if lens is None else int(lens[n]))
+            for i in reversed(steps) if backward else steps:
+                X = (w[k] @ x[i, n] + wb).reshape(g, h)
+                if op == "RNN":
+                    s = f(X[0] + R[0] @ s + B[0])
+                elif op == "GRU":
+                    z, q = f(X[0] + R[0] @ s + B[0]), f(X[1] + R[1] @ s + B[1])
+                    new = rest[0](X[2] + (q * (R[2] @ s + B[2]) if at.get("linear_before_reset") else R[2] @ (q * s) + B[2]))
+                    s = (1 - z) * new + z * s
+                else:
+                    i1 = f(X[0] + R[0] @ s + B[0] + P[0] * c)
+                    f1 = 1 - i1 if at.get("input_forget") else f(X[2] + R[2] @ s + B[2] + P[2] * c)
+                    c = f1 * c + i1 * rest[0](X[3] + R[3] @ s + B[3])
+                    s, c = f(X[1] + R[1] @ s + B[1] + P[1] * c) * rest[1](c), c
+                y[i, k, n] = s
+            hs[k, n], cs[k, n] = s, c
+    if at.get("layout"):
+        y, hs, cs = y.transpose(2, 0, 1, 3), hs.swapaxes(0, 1), cs.swapaxes(0, 1)
+    return [v.astype(np.float32) for v in ([y, hs, cs] if op == "LSTM" else [y, hs])]
+
+
+def recurrent(op, v):
+    g, t, b, i, h = GATES[op], 5, 3, 4, 6
+    out = []
+
+    def case(d, attributes, bias=True, lens=None, states=True, peepholes=False):
+        s = lambda *shape: f32(*shape, lo=-0.8, hi=0.8)
+        o = [s(t, b, i), s(d, g * h, i), s(d, g * h, h), s(d, 2 * g * h) if bias else None, np.array(lens, np.int32) if lens else None]
+        o += [s(d, b, h) if states else None] * (1 if op != "LSTM" else 2) + ([s(d, 3 * h)] if peepholes else [])
+        if attributes.get("layout"):
+            o = [x.swapaxes(0, 1).copy() if x is not None and k in (0, 5, 6) else x for k, x in enumerate(o)]
+        while o[-1] is None:
+            o.pop()
+        at = {"hidden_size": h, **({"direction": "bidirectional"} if d == 2 else {}), **attributes}
+        want = recurrent_result(op, o, at)
+        out.append((o, at, len(want), want))
+
+    names = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}[op]
+    case(1, {})
+    case(1, {}, bias=False, states=False)
+    case(1, {"direction": "reverse", "clip": 0.3})
+    case(2, {"activations": names * 2}, lens=[5, 2, 3])
+    case(1, {"direction": "reverse"}, lens=[4, 1, 2])
+    for f, (defaults, _) in ACTIVATIONS.items():
+        given = [p + 0.1 * (k + 1) for k in range(2) for p in defaults[:1]], [p - 0.1 * (k + 1) for k in range(2) for p in defaults[1:]]
+        # Where the state could grow without bounds the gates stay as they are.
+        last = len(names) - 1
+        list_ = names[:last] + [f]
+        case(2, {"activations": list_ * 2, **{k: x for k, x in zip(("activation_alpha", "activation_beta"), given) if x}})
+        if defaults:
+            case(1, {"activations": list_})
+    if v >= 14:
+        case(1, {"layout": 1})
+        case(2, {"layout": 1}, lens=[5, 2, 3])
+    if op == "GRU" and v >= 3:
+        case(2, {"linear_before_reset": 1}, lens=[5, 2, 3])
+        case(1, {"linear_before_reset": 1}, bias=False)
+    if op == "LSTM":
+        case(1, {}, peepholes=True)
+        case(1, {"input_forget": 1, "clip": 0.4}, peepholes=True)
+    return out
 
 
 def concat(x, v):
@@ -296,6 +393,9 @@ def typed(op, v):
             typed_operands = [convert(o, i) for i, o in enumerate(operands)]
             if op in ("Div", "Mod") and np.issubdtype(dtype, np.integer):
                 typed_operands[1] += (typed_operands[1] == 0).astype(dtype)
+            if op in GATES:
+                yield f"{op}_{t}_{k}", typed_operands, attributes, outputs, recurrent_result(op, typed_operands, attributes)
+                continue
             if t != "bfloat16":
                 yield f"{op}_{t}_{k}", typed_operands, attributes, outputs
                 continue

@@ -164,6 +164,19 @@ impl Attrs {
             Some(_) => self.wrong(name, "a string"),
         }
     }
+    /// Optional strings (UTF-8).
+    pub fn strings_opt(&mut self, name: &str) -> Result<Option<Vec<String>>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::Strings(v)) => match v.iter().map(|s| String::from_utf8(s.clone())).collect() {
+                Ok(v) => Ok(Some(v)),
+                Err(_) => self.wrong(name, "strings in UTF-8"),
+            },
+            Some(AttrValue::Ints(v)) if v.is_empty() => Ok(Some(vec![])),
+            Some(AttrValue::Floats(v)) if v.is_empty() => Ok(Some(vec![])),
+            Some(_) => self.wrong(name, "a list of strings"),
+        }
+    }
     /// A string out of a closed list, with a default.
     pub fn choice(&mut self, name: &str, default: &str, allowed: &[&str]) -> Result<String> {
         let s = self.string_opt(name)?.unwrap_or_else(|| default.to_owned());

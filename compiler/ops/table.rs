@@ -17,4 +17,5 @@ ops! {
     MatMul = matmul;
     Conv = conv;
     Pool = pool;
+    Recurrent = recurrent;
 }
