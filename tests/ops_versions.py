@@ -250,6 +250,31 @@ def variants(op, v):
         return out
     if op in GATES:
         return recurrent(op, v)
+    if op in ("CumSum", "CumProd"):
+        return [([x, Const(np.int64(a))], at, 1) for a in (0, -1) for at in ({}, {"exclusive": 1}, {"reverse": 1, "exclusive": 1})] + [([x, np.int32(1)], {}, 1)]
+    if op == "Trilu":
+        return [([x, np.int64(k)], {"upper": u}, 1) for k in (-1, 0, 2) for u in (0, 1)] + [([x], {}, 1)]
+    if op == "OneHot":
+        i = np.array([[0, 2, 5], [1, 1, 3 if v < 11 else -1]], np.int64)
+        return [([i, Const(np.int64(4)), f32(2)], {"axis": a}, 1) for a in (-1, 0, 1)]
+    if op == "ReverseSequence":
+        return [([x, np.array([2, 0, 1], np.int64)], {}, 1), ([x, np.array([3, 1], np.int64)], {"time_axis": 1, "batch_axis": 0}, 1)]
+    if op in ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"):
+        c = RNG.integers(0, 3, (2, 4))
+        n = 1 if op[0] == "N" else 2
+        return [([x, c, *w], {"reduction": r, **g}, n) for r in ("none", "sum", "mean") for w in ([], [f32(3, lo=0.1)]) for g in ({}, {"ignore_index": 1})]
+    if op == "TopK":
+        y = RNG.integers(-9, 9, (2, 5, 4)).astype(np.float32)
+        if v < 10:
+            return [([y], {"k": 3, "axis": 1}, 2, topk(y, 3, 1, True)), ([y], {"k": 2}, 2, topk(y, 2, -1, True))]
+        out = [([y, ints(3)], {"axis": 1}, 2, topk(y, 3, 1, True)), ([y, ints(4)], {}, 2, topk(y, 4, -1, True))]
+        return out + ([([y, ints(2)], {"axis": 0, "largest": 0}, 2, topk(y, 2, 0, False))] if v >= 11 else [])
+    if op == "Einsum":
+        return [([x, f32(2, 4, 5)], {"equation": "bij,bjk->bik"}, 1), ([x], {"equation": "...j->j..."}, 1), ([f32(4, 4)], {"equation": "ii"}, 1), ([x, f32(4), f32(3, 2)], {"equation": "abc,c,bd->ad"}, 1), ([f32(3), f32(4)], {"equation": "i,j"}, 1), ([x, f32(3, 4, 5)], {"equation": "...ij,ijk"}, 1)]
+    if op == "Det":
+        return [([f32(4, 4)], {}, 1), ([f32(2, 3, 3, 3)], {}, 1)]
+    if op == "MeanVarianceNormalization":
+        return [([f32(2, 3, 4, 4)], {}, 1), ([x], {"axes": [1]}, 1)]
     if op == "IsInf" or op == "IsNaN":
         y = np.array([np.nan, np.inf, -np.inf, 1.0], np.float32)
         return [([y], {}, 1)] + ([([y], {"detect_negative": 0}, 1)] if op == "IsInf" else [])
@@ -353,6 +378,11 @@ def recurrent(op, v):
         case(1, {}, peepholes=True)
         case(1, {"input_forget": 1, "clip": 0.4}, peepholes=True)
     return out
+
+
+def topk(x, k, axis, largest):
+    i = np.argsort(-x if largest else x, axis, kind="stable").take(range(k), axis)
+    return [np.take_along_axis(x, i, axis), i]
 
 
 def concat(x, v):
@@ -500,7 +530,7 @@ def main():
                         # References drop a type at times: a result of theirs has the type that the operator gives it.
                         first = operands[0].value if isinstance(operands[0], Const) else operands[0]
                         var = onnx.defs.get_schema(op, v, "").inputs[0].type_str
-                        keep = a.types or given and given[0] and op not in ("Cast", "Equal", "Less", "Greater")
+                        keep = a.types or given and given[0] and op not in ("Cast", "Equal", "Less", "Greater", "TopK")
                         want = [np.asarray(w).astype(np.asarray(first).dtype) if keep and (not a.types or o.type_str in (var, "V") or op == "EyeLike" and "dtype" not in attributes) else np.asarray(w) for o, w in zip(outputs_of(op, v, want), want)]
                         write(root / name, model, feeds, want)
                         if len(want) > 1:

@@ -221,7 +221,8 @@ impl KernelBuilder<'_> {
         let at: Vec<Dim> = dims.iter().zip(&at[skip..]).map(|(d, i)| self.broadcast_index(*d, *i)).collect();
         self.load(buf, &at)
     }
-    fn broadcast_index(&self, dim: Dim, i: Dim) -> Dim {
+    /// Index of a dim that loops over another one under broadcasting: `i`, or 0 where the dim is 1.
+    pub fn broadcast_index(&self, dim: Dim, i: Dim) -> Dim {
         match dim.as_const() {
             Some(1) => Dim::constant(0),
             Some(_) => i,

@@ -1,4 +1,5 @@
-//! BatchNormalization, LayerNormalization, InstanceNormalization, GroupNormalization, RMSNormalization, LpNormalization.
+//! BatchNormalization, LayerNormalization, InstanceNormalization, GroupNormalization, RMSNormalization, LpNormalization,
+//! MeanVarianceNormalization.
 //!
 //! | BatchNormalization | |
 //! |---|---|
@@ -42,10 +43,13 @@ pub enum Normalize {
         axis: i64,
         p: i64,
     },
+    MeanVariance {
+        axes: Vec<i64>,
+    },
 }
 
 impl Operator for Normalize {
-    const OPS: &'static [&'static str] = &["BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization", "LpNormalization"];
+    const OPS: &'static [&'static str] = &["BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization", "LpNormalization", "MeanVarianceNormalization"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("consumed_inputs");
         let momentum = a.float("momentum", 0.9)?;
@@ -64,6 +68,7 @@ impl Operator for Normalize {
             "RMSNormalization" => Normalize::Layer { axis: a.int("axis", -1)?, epsilon, rms: true, stash },
             "InstanceNormalization" => Normalize::Instance { epsilon },
             "GroupNormalization" => Normalize::Group { groups: a.int_required("num_groups")?, epsilon },
+            "MeanVarianceNormalization" => Normalize::MeanVariance { axes: a.ints_opt("axes")?.unwrap_or_else(|| vec![0, 2, 3]) },
             _ => Normalize::Lp { axis: a.int("axis", -1)?, p: a.int("p", 2)? },
         })
     }
@@ -134,6 +139,11 @@ impl Operator for Normalize {
                     return cx.error(codes::OP_ATTRIBUTE, "attribute \"p\" must be 1 or 2").fail();
                 }
             }
+            Normalize::MeanVariance { axes } => {
+                for a in axes {
+                    cx.axis(*a, t.rank())?;
+                }
+            }
         }
         cx.set(0, t.elem, t.dims);
         Ok(())
@@ -146,6 +156,7 @@ impl Operator for Normalize {
             Normalize::Instance { epsilon } => lower_group(cx, None, *epsilon),
             Normalize::Group { groups, epsilon } => lower_group(cx, Some(*groups), *epsilon),
             Normalize::Lp { axis, p } => lower_lp(cx, *axis, *p),
+            Normalize::MeanVariance { axes } => lower_mean_variance(cx, axes),
         }
     }
 }
@@ -351,6 +362,33 @@ fn lower_lp(cx: &mut LowerCx, axis: i64, p: i64) -> Result<()> {
             k.nest(LoopKind::Seq, &[dims[axis]], |k, r| {
                 let v = Expr::select(zero.clone(), Expr::num(ty, 0.0), k.load(x, &at(r[0])) / norm.clone());
                 k.store(y, &at(r[0]), v);
+            });
+        });
+    });
+    Ok(())
+}
+
+/// (x - mean) / (sqrt(var) + 1e-9) over any axes.
+fn lower_mean_variance(cx: &mut LowerCx, axes: &[i64]) -> Result<()> {
+    let (x, y) = (cx.input(0), cx.output(0));
+    let dims = cx.dims(x);
+    let ty = cx.elem(x).compute();
+    let inner: Vec<bool> = (0..dims.len() as i64).map(|d| axes.iter().any(|a| *a == d || *a + dims.len() as i64 == d)).collect();
+    let of = |want: bool| -> Vec<Dim> { dims.iter().zip(&inner).filter(|(_, i)| **i == want).map(|(d, _)| *d).collect() };
+    let (outer, row) = (of(false), of(true));
+    let n = Dim::product(row.iter().copied());
+    cx.kernel(|k| {
+        k.nest(LoopKind::Par, &outer, |k, o| {
+            let at = |r: &[Dim]| -> Vec<Dim> {
+                let (mut o, mut r) = (o.iter(), r.iter());
+                inner.iter().filter_map(|i| if *i { r.next() } else { o.next() }).copied().collect()
+            };
+            let count = Expr::cast(ElemType::I64, ty, Expr::index(n));
+            let (mean, square) = moments(k, x, ty, &row, &count, &at);
+            let deviation = k.let_(Expr::un(UnOp::Sqrt, Expr::acc(square) / count) + Expr::num(ty, 1e-9));
+            k.nest(LoopKind::Seq, &row, |k, r| {
+                let v = (k.load(x, &at(r)) - mean.clone()) / deviation.clone();
+                k.store(y, &at(r), v);
             });
         });
     });

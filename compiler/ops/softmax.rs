@@ -7,8 +7,9 @@
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr, LoopKind, Scalar, UnOp};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Scalar, UnOp};
 use crate::sym::Dim;
+use std::ops::Range;
 
 /// Which of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,54 +57,60 @@ impl Operator for Softmax {
         let axis = (if self.axis < 0 { self.axis + rank as i64 } else { self.axis }).clamp(0, rank as i64) as usize;
         // Axes of a row: one of them, or all from `axis` on.
         let last = if cx.since < 13 { rank } else { (axis + 1).min(rank) };
-        let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[last..]).copied().collect();
-        let row = dims[axis..last].to_vec();
-        let ty = cx.elem(x).compute();
-        let kind = self.kind;
-        cx.kernel(|k| {
-            k.nest(LoopKind::Par, &outer, |k, o| {
-                let at = |r: &[Dim]| -> Vec<Dim> { o[..axis].iter().chain(r).chain(&o[axis..]).copied().collect() };
-                let top = k.acc(Scalar::lowest(ty).into());
-                k.nest(LoopKind::Seq, &row, |k, r| {
-                    let v = k.load(x, &at(r));
-                    k.update(BinOp::Max, top, v);
-                });
-                if kind == Kind::Hard {
-                    let seen = k.acc(Expr::num(ty, 0.0));
-                    k.nest(LoopKind::Seq, &row, |k, r| {
-                        let hit = Expr::bin(BinOp::Eq, k.load(x, &at(r)), Expr::acc(top));
-                        let first = Expr::bin(BinOp::And, hit, Expr::bin(BinOp::Eq, Expr::acc(seen), Expr::num(ty, 0.0)));
-                        let v = k.let_(Expr::select(first, Expr::num(ty, 1.0), Expr::num(ty, 0.0)));
-                        k.store(y, &at(r), v.clone());
-                        k.update(BinOp::Add, seen, v);
-                    });
-                    return;
-                }
-                let sum = k.acc(Expr::num(ty, 0.0));
-                k.nest(LoopKind::Seq, &row, |k, r| {
-                    let v = Expr::un(UnOp::Exp, k.load(x, &at(r)) - Expr::acc(top));
-                    if kind == Kind::Soft && k.m.bufs[y].ty == ty {
-                        let v = k.let_(v);
-                        k.store(y, &at(r), v.clone());
-                        k.update(BinOp::Add, sum, v);
-                    } else {
-                        k.update(BinOp::Add, sum, v);
-                    }
-                });
-                let scale = match kind {
-                    Kind::Soft => k.let_(Expr::num(ty, 1.0) / Expr::acc(sum)),
-                    _ => k.let_(Expr::un(UnOp::Log, Expr::acc(sum))),
-                };
-                k.nest(LoopKind::Seq, &row, |k, r| {
-                    let v = match kind {
-                        Kind::Soft if k.m.bufs[y].ty == ty => k.load(y, &at(r)) * scale.clone(),
-                        Kind::Soft => Expr::un(UnOp::Exp, k.load(x, &at(r)) - Expr::acc(top)) * scale.clone(),
-                        _ => k.load(x, &at(r)) - Expr::acc(top) - scale.clone(),
-                    };
-                    k.store(y, &at(r), v);
-                });
-            });
-        });
+        rows(cx, self.kind, x, y, axis..last);
         Ok(())
     }
+}
+
+/// Normalises the rows of `x` over `axes` into `y`.
+pub fn rows(cx: &mut LowerCx, kind: Kind, x: Buf, y: Buf, axes: Range<usize>) {
+    let dims = cx.dims(x);
+    let (axis, last) = (axes.start, axes.end);
+    let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[last..]).copied().collect();
+    let row = dims[axis..last].to_vec();
+    let ty = cx.elem(x).compute();
+    cx.kernel(|k| {
+        k.nest(LoopKind::Par, &outer, |k, o| {
+            let at = |r: &[Dim]| -> Vec<Dim> { o[..axis].iter().chain(r).chain(&o[axis..]).copied().collect() };
+            let top = k.acc(Scalar::lowest(ty).into());
+            k.nest(LoopKind::Seq, &row, |k, r| {
+                let v = k.load(x, &at(r));
+                k.update(BinOp::Max, top, v);
+            });
+            if kind == Kind::Hard {
+                let seen = k.acc(Expr::num(ty, 0.0));
+                k.nest(LoopKind::Seq, &row, |k, r| {
+                    let hit = Expr::bin(BinOp::Eq, k.load(x, &at(r)), Expr::acc(top));
+                    let first = Expr::bin(BinOp::And, hit, Expr::bin(BinOp::Eq, Expr::acc(seen), Expr::num(ty, 0.0)));
+                    let v = k.let_(Expr::select(first, Expr::num(ty, 1.0), Expr::num(ty, 0.0)));
+                    k.store(y, &at(r), v.clone());
+                    k.update(BinOp::Add, seen, v);
+                });
+                return;
+            }
+            let sum = k.acc(Expr::num(ty, 0.0));
+            k.nest(LoopKind::Seq, &row, |k, r| {
+                let v = Expr::un(UnOp::Exp, k.load(x, &at(r)) - Expr::acc(top));
+                if kind == Kind::Soft && k.m.bufs[y].ty == ty {
+                    let v = k.let_(v);
+                    k.store(y, &at(r), v.clone());
+                    k.update(BinOp::Add, sum, v);
+                } else {
+                    k.update(BinOp::Add, sum, v);
+                }
+            });
+            let scale = match kind {
+                Kind::Soft => k.let_(Expr::num(ty, 1.0) / Expr::acc(sum)),
+                _ => k.let_(Expr::un(UnOp::Log, Expr::acc(sum))),
+            };
+            k.nest(LoopKind::Seq, &row, |k, r| {
+                let v = match kind {
+                    Kind::Soft if k.m.bufs[y].ty == ty => k.load(y, &at(r)) * scale.clone(),
+                    Kind::Soft => Expr::un(UnOp::Exp, k.load(x, &at(r)) - Expr::acc(top)) * scale.clone(),
+                    _ => k.load(x, &at(r)) - Expr::acc(top) - scale.clone(),
+                };
+                k.store(y, &at(r), v);
+            });
+        });
+    });
 }

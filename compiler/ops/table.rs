@@ -18,4 +18,11 @@ ops! {
     Conv = conv;
     Pool = pool;
     Recurrent = recurrent;
+    Cumulate = cumulate;
+    Mark = mark;
+    ReverseSequence = reverse;
+    Loss = loss;
+    TopK = topk;
+    Einsum = einsum;
+    Det = det;
 }

@@ -37,9 +37,14 @@ pub fn estimate(m: &mut Module, k: Kernel) {
         n
     };
     let mut inner = Dim::constant(1);
+    let mut first: HashMap<Sym, Dim> = HashMap::new();
     visit::walk(&nest.body, &mut |s| {
-        if let Stmt::For { lo, hi, .. } = s {
-            inner = inner * (*hi - *lo).max(1);
+        if let Stmt::For { var, lo, hi, .. } = s {
+            // Bounds that depend on a loop outside: as in its first iteration.
+            let at_first = |d: &Dim| d.subst(&mut |s| first.get(&s).copied());
+            let (lo, hi) = (at_first(lo), at_first(hi));
+            first.insert(*var, lo);
+            inner = inner * (hi - lo).max(1);
         }
     });
     m.kernels[k].work = Dim::product(nest.loops.iter().map(|l| l.1)) * inner * ops.div_ceil(4).max(1) as i64;

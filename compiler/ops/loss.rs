@@ -1,0 +1,124 @@
+//! NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss: minus the (log-softmaxed) score of the right class.
+//!
+//! Scores are [N, C, d1, ...], classes [N, d1, ...]. The mean divides by the sum of the weights. A class outside of
+//! 0..C that is not `ignore_index` is a status (`ONNXC_E_INDEX`). Versions differ in types.
+
+use super::{Attrs, InferCx, LowerCx, Operator, runtime, softmax};
+use crate::diag::{Result, codes};
+use crate::nest::{BinOp, Expr, KernelBuilder, LoopKind};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+/// How the losses are joined.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Reduction {
+    None,
+    Sum,
+    Mean,
+}
+
+/// The operators.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loss {
+    /// The scores go through a log-softmax first.
+    pub softmax: bool,
+    /// How the losses are joined.
+    pub reduction: Reduction,
+    /// The class that counts nothing.
+    pub ignore: Option<i64>,
+}
+
+impl Operator for Loss {
+    const OPS: &'static [&'static str] = &["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        let reduction = match a.choice("reduction", "mean", &["none", "sum", "mean"])?.as_str() {
+            "none" => Reduction::None,
+            "sum" => Reduction::Sum,
+            _ => Reduction::Mean,
+        };
+        Ok(Loss { softmax: a.op() == "SoftmaxCrossEntropyLoss", reduction, ignore: a.int_opt("ignore_index")? })
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let (x, c) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        if x.rank() < 2 || c.rank() + 1 != x.rank() {
+            return cx.error(codes::OP_SHAPE, "the scores must be [N, C, ...], the classes [N, ...]").fail();
+        }
+        for (a, b) in x.dims[..1].iter().chain(&x.dims[2..]).zip(&c.dims) {
+            cx.require_eq(*a, *b, "scores and classes differ in shape")?;
+        }
+        if let Some(w) = cx.tensor_opt(2)? {
+            if w.rank() != 1 {
+                return cx.error(codes::OP_SHAPE, "the weights must be [C]").fail();
+            }
+            cx.require_eq(w.dims[0], x.dims[1], "there must be one weight for each class")?;
+        }
+        let dims = if self.reduction == Reduction::None { c.dims } else { vec![] };
+        cx.set(0, x.elem, dims);
+        if self.softmax {
+            cx.set(1, x.elem, x.dims);
+        }
+        Ok(())
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        let (mut x, c, y) = (cx.input(0), cx.input(1), cx.output_opt(0));
+        if self.softmax {
+            let log = match cx.output_opt(1) {
+                Some(b) => b,
+                None => {
+                    let (elem, dims) = (cx.elem(x), cx.dims(x));
+                    cx.temp("log_prob", elem, dims)
+                }
+            };
+            softmax::rows(cx, softmax::Kind::Log, x, log, 1..2);
+            x = log;
+        }
+        let Some(y) = y else { return Ok(()) };
+        let weights = cx.input_opt(2);
+        let (dims, classes, ty) = (cx.dims(c), cx.dims(x)[1], cx.elem(x).compute());
+        // Loss and weight of one position; `body` gets both.
+        let one = |k: &mut KernelBuilder, at: &[Dim]| -> (Expr, Expr) {
+            let class = Expr::cast(k.m.bufs[c].ty.compute(), ElemType::I64, k.load(c, at));
+            let class = k.let_(class);
+            let skip = self.ignore.map(|i| runtime::eq(class.clone(), runtime::int(i)));
+            let skip = skip.map(|s| k.let_(s));
+            // What is ignored need not be a class.
+            let class = match &skip {
+                Some(s) => k.let_(Expr::select(s.clone(), runtime::int(0), class)),
+                None => class,
+            };
+            let zero = || Expr::num(ty, 0.0);
+            let or_zero = |v: Expr| match &skip {
+                Some(s) => Expr::select(s.clone(), zero(), v),
+                None => v,
+            };
+            let w = match weights {
+                Some(w) => k.with_index(class.clone(), classes, |k, i| k.load(w, &[i])),
+                None => Expr::num(ty, 1.0),
+            };
+            let w = k.let_(or_zero(w));
+            let v = k.with_index(class, classes, |k, i| {
+                let from: Vec<Dim> = at[..1].iter().chain([&i]).chain(&at[1..]).copied().collect();
+                k.load(x, &from)
+            });
+            (or_zero(-v * w.clone()), w)
+        };
+        cx.kernel(|k| {
+            if self.reduction == Reduction::None {
+                return k.nest(LoopKind::Par, &dims, |k, at| {
+                    let (v, _) = one(k, at);
+                    k.store(y, at, v);
+                });
+            }
+            let (sum, total) = (k.acc(Expr::num(ty, 0.0)), k.acc(Expr::num(ty, 0.0)));
+            k.nest(LoopKind::Seq, &dims, |k, at| {
+                let (v, w) = one(k, at);
+                k.update(BinOp::Add, sum, v);
+                k.update(BinOp::Add, total, w);
+            });
+            let v = if self.reduction == Reduction::Mean { Expr::acc(sum) / Expr::acc(total) } else { Expr::acc(sum) };
+            k.store(y, &[], v);
+        });
+        Ok(())
+    }
+}
