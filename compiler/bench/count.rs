@@ -74,6 +74,14 @@ impl Counter<'_> {
                 Some(())
             }
             Stmt::While { .. } => None,
+            Stmt::With { sym, value, extent, body } => {
+                self.expr(value, times);
+                let middle = self.eval(*extent)? / 2;
+                self.env.insert(*sym, middle);
+                let r = self.body(body, times);
+                self.env.remove(sym);
+                r
+            }
             Stmt::Store { buf, value, .. } => {
                 *self.accesses.entry(self.m.storage(*buf)).or_default() += times;
                 self.expr(value, times);

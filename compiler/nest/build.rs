@@ -192,6 +192,12 @@ impl KernelBuilder<'_> {
         let body = body(self, sym.into());
         Expr::With { sym, value: Box::new(value), extent, body: Box::new(body) }
     }
+    /// The same for statements.
+    pub fn at_index(&mut self, value: Expr, extent: Dim, body: impl FnOnce(&mut Self, Dim)) {
+        let sym = self.m.syms.loop_var("x", Dim::constant(0), extent);
+        let body = self.block(|k| body(k, sym.into()));
+        self.push(Stmt::With { sym, value, extent, body });
+    }
     /// Writes one element.
     pub fn store(&mut self, buf: Buf, at: &[Dim], value: Expr) {
         self.push(Stmt::Store { buf, at: at.to_vec(), value });

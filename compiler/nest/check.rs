@@ -168,6 +168,14 @@ impl<'a> Body<'a> {
                 self.truth(cond);
                 self.block(body);
             }
+            Stmt::With { sym, value, extent, body } => {
+                self.bind(*sym, value, *extent);
+                let (mark, here) = (self.facts.mark(), self.here);
+                self.block(body);
+                self.here = here;
+                self.facts.forget(mark);
+                self.vars.remove(sym);
+            }
             Stmt::Define { value, lo, hi, .. } => {
                 if !self.driver {
                     self.fault("a size is defined inside a kernel");
@@ -389,21 +397,25 @@ impl<'a> Body<'a> {
                 t
             }
             Expr::With { sym, value, extent, body } => {
-                let t = self.expr(value);
-                if !t.is_int() {
-                    self.fault(format!("an index of type {}", t.short()));
-                }
-                self.dim(*extent);
-                self.define_sym(*sym, None);
+                self.bind(*sym, value, *extent);
                 let mark = self.facts.mark();
-                if m.syms.loop_range(*sym) != Some((Dim::constant(0), *extent)) {
-                    self.fault(format!("the table does not say that {} is in 0..{}", m.syms.unique_name(*sym), extent.display(&m.syms)));
-                }
                 let t = self.expr(body);
                 self.facts.forget(mark);
                 self.vars.remove(sym);
                 t
             }
+        }
+    }
+    /// An index bound to a value.
+    fn bind(&mut self, sym: Sym, value: &'a Expr, extent: Dim) {
+        let t = self.expr(value);
+        if !t.is_int() {
+            self.fault(format!("an index of type {}", t.short()));
+        }
+        self.dim(extent);
+        self.define_sym(sym, None);
+        if self.m.syms.loop_range(sym) != Some((Dim::constant(0), extent)) {
+            self.fault(format!("the table does not say that {} is in 0..{}", self.m.syms.unique_name(sym), extent.display(&self.m.syms)));
         }
     }
     fn unary(&mut self, op: UnOp, t: ElemType) -> ElemType {

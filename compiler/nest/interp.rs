@@ -272,6 +272,7 @@ enum Op {
     Store(Access, Node),
     If(Node, Vec<Op>, Vec<Op>),
     While(Node, Vec<Op>),
+    With(usize, Node, Ix, Vec<Op>),
     /// `stale`: buffers whose shape depends on the symbol.
     Define {
         sym: usize,
@@ -434,6 +435,17 @@ impl Compiler<'_> {
             Stmt::While { cond, body } => {
                 let c = self.truth(cond)?;
                 Op::While(c, self.scope(body)?)
+            }
+            Stmt::With { sym, value, extent, body } => {
+                let (v, ty) = self.expr(value)?;
+                integer(ty, "an index")?;
+                let v = if ty == ElemType::I64 { v } else { Node::Cast(ty, ElemType::I64, Box::new(v)) };
+                let extent = self.ix(*extent)?;
+                let mark = self.undo.len();
+                let s = self.define_sym(*sym)?;
+                let body = self.block(body);
+                self.back_to(mark);
+                Op::With(s, v, extent, body?)
             }
             Stmt::Define { sym, value, lo, hi } => {
                 let (v, ty) = self.expr(value)?;
@@ -998,6 +1010,15 @@ impl State<'_> {
                     while self.eval(c)? != 0 {
                         self.block(body, kernels)?;
                     }
+                }
+                Op::With(s, v, extent, body) => {
+                    let v = self.eval(v)? as i64;
+                    if v < 0 || v >= self.index(extent)? {
+                        return leave(Status::Index);
+                    }
+                    let outer = std::mem::replace(&mut self.vars[*s], v);
+                    self.block(body, kernels)?;
+                    self.vars[*s] = outer;
                 }
                 Op::Define { sym, value, lo, hi, stale } => {
                     let v = self.eval(value)? as i64;

@@ -10,7 +10,7 @@
 //!        | Let(reg, expr)                          -- a value used several times
 //!        | Acc(reg, type, lanes, shape, init) | Set(reg[Dim*], expr)   -- accumulators: mutable, in registers
 //!        | Store(buf[Dim*], expr)
-//!        | If(expr, stmt*, stmt*) | While(expr, stmt*)
+//!        | If(expr, stmt*, stmt*) | While(expr, stmt*) | With(sym, expr, extent, stmt*)
 //!        | Define(sym, expr, lo, hi)               -- driver: a run-time size; checked against lo..=hi
 //!        | Check(expr, status)                     -- leave with a status if false
 //!        | Call(kernel)                            -- driver only
@@ -26,7 +26,7 @@
 //!    between storage and compute type. `Bool` values are 0 or 1.
 //! 2. `Select` is lazy for memory: an access in the arm not taken does not happen.
 //! 3. Accesses are in range: provably, or under a `Select`/`If`/`With` that makes them so.
-//! 4. `With(sym, e, extent, body)` binds an integer value as an index: `0 <= e < extent` is checked at run time
+//! 4. `With(sym, e, extent, body)`, an expression or a statement, binds an integer value as an index: `0 <= e < extent` is checked at run time
 //!    (status `E_INDEX`) and known inside `body`.
 //! 5. Iterations of `par` and `vec` loops are independent, except through accumulators with lanes: inside a `vec(n)`
 //!    loop an accumulator with `lanes = n` means the lane of the iteration, `(var - lo) mod n`. The last vector of a
@@ -237,6 +237,13 @@ pub enum Stmt {
     },
     While {
         cond: Expr,
+        body: Vec<Stmt>,
+    },
+    /// Binds an integer value as an index (rule 4).
+    With {
+        sym: Sym,
+        value: Expr,
+        extent: Dim,
         body: Vec<Stmt>,
     },
     /// Defines a run-time symbol; leaves with `E_DIM` unless `lo <= value <= hi`.

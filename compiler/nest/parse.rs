@@ -332,6 +332,17 @@ impl<'a> Parser<'a> {
                 Ok(Stmt::If { cond, then, els })
             }
             "while" => Ok(Stmt::While { cond: self.expr()?, body: self.block()? }),
+            "with" => {
+                let name = self.word("an index")?.to_owned();
+                self.want("=")?;
+                let value = self.expr()?;
+                self.want("<")?;
+                let extent = self.dim()?;
+                let sym = self.open_var(name, Dim::constant(0), extent);
+                let body = self.block()?;
+                self.vars.pop();
+                Ok(Stmt::With { sym, value, extent, body })
+            }
             "define" => {
                 let (Tok::Word(n) | Tok::Quoted(n)) = self.next() else { return self.fail("the name of a size") };
                 let Some(sym) = self.sizes.get(n).copied() else { return self.fail("the name of a size") };

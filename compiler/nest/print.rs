@@ -282,6 +282,12 @@ impl<'a> Printer<'a> {
                 let head = format!("while {}", self.expr(cond));
                 self.nested(&head, body);
             }
+            Stmt::With { sym, value, extent, body } => {
+                let value = self.expr(value);
+                let extent = self.dim(*extent);
+                let head = format!("with {} = {value} < {extent}", self.sym(*sym));
+                self.nested(&head, body);
+            }
             Stmt::Define { sym, value, lo, hi } => {
                 let hi = hi.map_or(String::new(), |h| self.dim(h));
                 let t = format!("define {} = {} in {}..={hi}", self.sym(*sym), self.expr(value), self.dim(*lo));

@@ -61,7 +61,7 @@ impl Stmt {
     /// Statements directly inside.
     pub fn bodies(&self) -> Vec<&Vec<Stmt>> {
         match self {
-            Stmt::For { body, .. } | Stmt::While { body, .. } => vec![body],
+            Stmt::For { body, .. } | Stmt::While { body, .. } | Stmt::With { body, .. } => vec![body],
             Stmt::If { then, els, .. } => vec![then, els],
             _ => vec![],
         }
@@ -70,7 +70,7 @@ impl Stmt {
     pub fn expr(&self) -> Option<&Expr> {
         match self {
             Stmt::Let { value: e, .. } | Stmt::Acc { init: e, .. } | Stmt::Set { value: e, .. } | Stmt::Store { value: e, .. } => Some(e),
-            Stmt::If { cond: e, .. } | Stmt::While { cond: e, .. } | Stmt::Check { cond: e, .. } | Stmt::Define { value: e, .. } => Some(e),
+            Stmt::If { cond: e, .. } | Stmt::While { cond: e, .. } | Stmt::Check { cond: e, .. } | Stmt::Define { value: e, .. } | Stmt::With { value: e, .. } => Some(e),
             Stmt::For { .. } | Stmt::Call(_) => None,
         }
     }
@@ -92,6 +92,7 @@ impl Stmt {
             Stmt::Store { buf, at, value } => Stmt::Store { buf, at, value: f(value) },
             Stmt::If { cond, then, els } => Stmt::If { cond: f(cond), then: list(then, f), els: list(els, f) },
             Stmt::While { cond, body } => Stmt::While { cond: f(cond), body: list(body, f) },
+            Stmt::With { sym, value, extent, body } => Stmt::With { sym, value: f(value), extent, body: list(body, f) },
             Stmt::Define { sym, value, lo, hi } => Stmt::Define { sym, value: f(value), lo, hi },
             Stmt::Check { cond, status } => Stmt::Check { cond: f(cond), status },
             Stmt::Call(k) => Stmt::Call(k),
@@ -109,6 +110,7 @@ impl Stmt {
             Stmt::Store { buf, at, value } => Stmt::Store { buf, at: ix(at, f), value: value.map_dims(f) },
             Stmt::If { cond, then, els } => Stmt::If { cond: cond.map_dims(f), then: list(then, f), els: list(els, f) },
             Stmt::While { cond, body } => Stmt::While { cond: cond.map_dims(f), body: list(body, f) },
+            Stmt::With { sym, value, extent, body } => Stmt::With { sym, value: value.map_dims(f), extent: f(extent), body: list(body, f) },
             Stmt::Define { sym, value, lo, hi } => Stmt::Define { sym, value: value.map_dims(f), lo: f(lo), hi: hi.map(&mut *f) },
             Stmt::Check { cond, status } => Stmt::Check { cond: cond.map_dims(f), status },
             Stmt::Call(k) => Stmt::Call(k),

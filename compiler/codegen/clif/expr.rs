@@ -7,7 +7,7 @@ use super::convert::scalar_type;
 use super::func::{Emit, Slot};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Reg, Scalar, Status, UnOp};
-use crate::sym::Dim;
+use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I32, I32X4, I64};
@@ -80,20 +80,29 @@ impl Emit<'_, '_> {
                 self.value(body)
             }
             Expr::With { sym, value, extent, body } => {
-                let v = self.value(value)?;
-                let v = self.cast(ElemType::I64, v)?;
-                let n = self.dim(*extent)?;
-                let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, v.v, n);
-                self.require(ok, Status::Index);
-                let shadowed = self.vars.insert(*sym, v.v);
-                self.scopes.push(super::func::Scope { syms: vec![*sym], ..Default::default() });
+                let shadowed = self.bind(*sym, value, *extent)?;
                 let r = self.value(body);
-                self.pop();
-                if let Some(s) = shadowed {
-                    self.vars.insert(*sym, s);
-                }
+                self.unbind(*sym, shadowed);
                 r
             }
+        }
+    }
+    /// Binds a checked index in a scope of its own; the result goes to [`Self::unbind`].
+    pub fn bind(&mut self, sym: Sym, value: &Expr, extent: Dim) -> Result<Option<Value>> {
+        let v = self.value(value)?;
+        let v = self.cast(ElemType::I64, v)?;
+        let n = self.dim(extent)?;
+        let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, v.v, n);
+        self.require(ok, Status::Index);
+        let shadowed = self.vars.insert(sym, v.v);
+        self.scopes.push(super::func::Scope { syms: vec![sym], ..Default::default() });
+        Ok(shadowed)
+    }
+    /// Ends the scope of an index.
+    pub fn unbind(&mut self, sym: Sym, shadowed: Option<Value>) {
+        self.pop();
+        if let Some(s) = shadowed {
+            self.vars.insert(sym, s);
         }
     }
     /// A truth value to branch on.

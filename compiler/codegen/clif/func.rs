@@ -334,6 +334,12 @@ impl Emit<'_, '_> {
                 self.scopes.iter_mut().for_each(|s| s.loads.clear());
                 Ok(())
             }
+            Stmt::With { sym, value, extent, body } => {
+                let shadowed = self.bind(*sym, value, *extent)?;
+                let r = self.block(body);
+                self.unbind(*sym, shadowed);
+                r
+            }
             Stmt::Check { cond, status } => {
                 let c = self.truth(cond)?;
                 self.require(c, *status);

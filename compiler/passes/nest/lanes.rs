@@ -235,7 +235,7 @@ fn suits(m: &Module, body: &[Stmt], var: Sym) -> bool {
             }
         }
         Stmt::Acc { reg, .. } => fits &= matches!(m.regs[*reg].ty, ElemType::F32 | ElemType::I32),
-        Stmt::If { .. } | Stmt::While { .. } | Stmt::Check { .. } => fits = false,
+        Stmt::If { .. } | Stmt::While { .. } | Stmt::With { .. } | Stmt::Check { .. } => fits = false,
         Stmt::Let { value, .. } => fits &= matches!(m.type_of(value), ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool),
         _ => {}
     });
@@ -419,6 +419,7 @@ fn rows(m: &mut Module, body: &[Stmt], lanes: i64) -> Vec<Stmt> {
                 Some(v) => out.extend(v),
                 None => out.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: rows(m, body, lanes) }),
             },
+            Stmt::With { sym, value, extent, body } => out.push(Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body: rows(m, body, lanes) }),
             s => out.push(s.clone()),
         }
     }

@@ -251,19 +251,29 @@ fn map_regs(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
         Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
         Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
         Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
+        Stmt::With { sym, value, extent, body } => Stmt::With { sym, value, extent, body: list(body) },
         s => s,
     }
 }
 
-/// Inner loops get variables of their own: every symbol has one definition.
+/// Inner loops and indices get variables of their own: every symbol has one definition.
 fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
+    let inside = |m: &mut Module, body: Vec<Stmt>, var: Sym, v: Sym| {
+        let body = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
+        rename_loops(m, body)
+    };
     body.into_iter()
         .map(|s| match s {
             Stmt::For { kind, var, lo, hi, body } => {
                 let v = loop_like(m, var, lo, hi);
-                let body = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
-                Stmt::For { kind, var: v, lo, hi, body: rename_loops(m, body) }
+                Stmt::For { kind, var: v, lo, hi, body: inside(m, body, var, v) }
             }
+            Stmt::With { sym, value, extent, body } => {
+                let v = loop_like(m, sym, Dim::constant(0), extent);
+                Stmt::With { sym: v, value, extent, body: inside(m, body, sym, v) }
+            }
+            Stmt::If { cond, then, els } => Stmt::If { cond, then: rename_loops(m, then), els: rename_loops(m, els) },
+            Stmt::While { cond, body } => Stmt::While { cond, body: rename_loops(m, body) },
             s => s,
         })
         .collect()
