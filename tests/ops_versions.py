@@ -271,6 +271,16 @@ def variants(op, v):
         return out + ([([y, ints(2)], {"axis": 0, "largest": 0}, 2, topk(y, 2, 0, False))] if v >= 11 else [])
     if op == "Einsum":
         return [([x, f32(2, 4, 5)], {"equation": "bij,bjk->bik"}, 1), ([x], {"equation": "...j->j..."}, 1), ([f32(4, 4)], {"equation": "ii"}, 1), ([x, f32(4), f32(3, 2)], {"equation": "abc,c,bd->ad"}, 1), ([f32(3), f32(4)], {"equation": "i,j"}, 1), ([x, f32(3, 4, 5)], {"equation": "...ij,ijk"}, 1)]
+    if op in ("Scatter", "ScatterElements"):
+        i = np.array([[[2], [0]], [[1], [2 if v < 11 else -1]]], np.int64)
+        joins = [{}] + [{"reduction": r} for r in ("add", "mul") if v >= 16] + [{"reduction": r} for r in ("max", "min") if v >= 18]
+        return [([x, i, f32(2, 2, 1)], {"axis": 1, **j}, 1) for j in joins] + [([x, RNG.permuted(np.tile(np.arange(4), (2, 3, 1)), axis=2)[..., :3], f32(2, 3, 3)], {"axis": 2}, 1)]
+    if op == "ScatterND":
+        joins = [{}] + [{"reduction": r} for r in ("add", "mul") if v >= 16] + [{"reduction": r} for r in ("max", "min") if v >= 18]
+        return [([x, np.array([[1, 0], [0, -1]], np.int64), f32(2, 4)], j, 1) for j in joins] + [([x, np.array([[[1, 0, 3]], [[0, 2, 2]]], np.int64), f32(2, 1)], {}, 1)]
+    if op == "TensorScatter":
+        c, u = f32(2, 5, 3), f32(2, 2, 3)
+        return [([c, u, np.array([3, 0], np.int64)], {}, 1), ([c, u], {}, 1), ([c, u, np.array([4, 1], np.int64)], {"mode": "circular", "axis": 1}, 1)]
     if op == "Det":
         return [([f32(4, 4)], {}, 1), ([f32(2, 3, 3, 3)], {}, 1)]
     if op == "MeanVarianceNormalization":

@@ -141,8 +141,16 @@ fn nd(k: &mut KernelBuilder, (x, i): (Buf, Buf), from: &[Dim], at: &[Dim], (b, l
 
 /// Uses an integer that may count from the end as an index.
 pub fn index(k: &mut KernelBuilder, indices: Buf, pos: Expr, n: Dim, body: impl FnOnce(&mut KernelBuilder, Dim) -> Expr) -> Expr {
+    let pos = from_start(k, indices, pos, n);
+    k.with_index(pos, n, body)
+}
+
+/// The same position counted from the start, as i64.
+pub fn from_start(k: &mut KernelBuilder, indices: Buf, pos: Expr, n: Dim) -> Expr {
     let ty = k.m.bufs[indices].ty.compute();
     let pos = Expr::cast(ty, ElemType::I64, pos);
-    let pos = if ty.is_unsigned_int() { pos } else { k.shared(pos, |_, p| Expr::select(Expr::bin(BinOp::Lt, p.clone(), Expr::int(ElemType::I64, 0)), p.clone() + Expr::index(n), p)) };
-    k.with_index(pos, n, body)
+    if ty.is_unsigned_int() {
+        return pos;
+    }
+    k.shared(pos, |_, p| Expr::select(Expr::bin(BinOp::Lt, p.clone(), Expr::int(ElemType::I64, 0)), p.clone() + Expr::index(n), p))
 }

@@ -25,4 +25,5 @@ ops! {
     TopK = topk;
     Einsum = einsum;
     Det = det;
+    Scatter = scatter;
 }

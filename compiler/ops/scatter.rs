@@ -1,0 +1,207 @@
+//! Scatter, ScatterElements, ScatterND, TensorScatter: a copy of the data with updates at positions that a tensor holds.
+//!
+//! | operator | versions |
+//! |---|---|
+//! | Scatter | 9, 11: the old name of ScatterElements |
+//! | ScatterElements, ScatterND | 11, 13; 16: `reduction` add and mul; 18: max and min |
+//! | TensorScatter | 24 |
+//!
+//! Indices are in -n..n; out of range is a status (`ONNXC_E_INDEX`). Where updates meet, they are taken in order.
+//! TensorScatter writes a piece of each batch element from a position on: without `mode = "circular"` it must fit
+//! (`ONNXC_E_VALUE`).
+
+use super::gather::from_start;
+use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use crate::diag::{Result, codes};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+/// The operators; `join` combines an update with what is there.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Scatter {
+    Elements { axis: i64, join: Option<BinOp> },
+    Nd { join: Option<BinOp> },
+    Tensor { axis: i64, circular: bool },
+}
+
+impl Operator for Scatter {
+    const OPS: &'static [&'static str] = &["Scatter", "ScatterElements", "ScatterND", "TensorScatter"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        if a.op() == "TensorScatter" {
+            let circular = a.choice("mode", "linear", &["linear", "circular"])? == "circular";
+            return Ok(Scatter::Tensor { axis: a.int("axis", -2)?, circular });
+        }
+        let allowed: &[&str] = if a.since() < 18 { &["none", "add", "mul"] } else { &["none", "add", "mul", "max", "min"] };
+        let join = match a.choice("reduction", "none", allowed)?.as_str() {
+            "add" => Some(BinOp::Add),
+            "mul" => Some(BinOp::Mul),
+            "max" => Some(BinOp::Max),
+            "min" => Some(BinOp::Min),
+            _ => None,
+        };
+        Ok(if a.op() == "ScatterND" { Scatter::Nd { join } } else { Scatter::Elements { axis: a.int("axis", 0)?, join } })
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let t = cx.tensor(0)?.clone();
+        match self {
+            Scatter::Elements { axis, .. } => {
+                let (i, u) = (cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
+                let axis = cx.axis(*axis, t.rank())?;
+                if i.rank() != t.rank() || u.rank() != t.rank() {
+                    return cx.error(codes::OP_SHAPE, "data, indices and updates must have the same rank").fail();
+                }
+                for d in 0..t.rank() {
+                    cx.require_eq(i.dims[d], u.dims[d], "indices and updates differ in shape")?;
+                    if d != axis {
+                        cx.syms.require_at_most(i.dims[d], t.dims[d]);
+                    }
+                }
+            }
+            Scatter::Nd { .. } => {
+                let (i, u) = (cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
+                let last = i.dims.last().and_then(|d| d.as_const()).and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=t.rank()).contains(n));
+                let Some(last) = last else {
+                    return cx.error(codes::OP_SHAPE, format!("the last dimension of the indices must be a number from 1 to {}, the data's rank", t.rank())).fail();
+                };
+                let want: Vec<Dim> = i.dims[..i.rank() - 1].iter().chain(&t.dims[last..]).copied().collect();
+                if u.rank() != want.len() {
+                    return cx.error(codes::OP_SHAPE, "the updates do not fit indices and data").fail();
+                }
+                for (a, b) in u.dims.iter().zip(want) {
+                    cx.require_eq(*a, b, "the updates do not fit indices and data")?;
+                }
+            }
+            Scatter::Tensor { axis, .. } => {
+                let u = cx.tensor(1)?.clone();
+                let axis = cx.axis(*axis, t.rank())?;
+                if axis == 0 || u.rank() != t.rank() {
+                    return cx.error(codes::OP_SHAPE, "cache and update must have the same rank, and the axis must not be the batch's").fail();
+                }
+                for d in (0..t.rank()).filter(|d| *d != axis) {
+                    cx.require_eq(u.dims[d], t.dims[d], "cache and update differ in shape")?;
+                }
+                cx.syms.require_at_most(u.dims[axis], t.dims[axis]);
+                if let Some(w) = cx.tensor_opt(2)? {
+                    if w.rank() != 1 {
+                        return cx.error(codes::OP_SHAPE, "there must be one position for each batch element").fail();
+                    }
+                    cx.require_eq(w.dims[0], t.dims[0], "there must be one position for each batch element")?;
+                }
+            }
+        }
+        cx.set(0, t.elem, t.dims);
+        Ok(())
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        let (x, y) = (cx.input(0), cx.output(0));
+        let dims = cx.dims(x);
+        let from_end = |a: i64| (if a < 0 { a + dims.len() as i64 } else { a }) as usize;
+        if let Scatter::Tensor { axis, circular } = self {
+            lower_tensor(cx, from_end(*axis), *circular);
+            return Ok(());
+        }
+        cx.map(y, |k, at| k.load(x, at));
+        let (i, u) = (cx.input(1), cx.input(2));
+        let idx = cx.dims(i);
+        match self {
+            Scatter::Elements { axis, join } => {
+                let axis = from_end(*axis);
+                let outer: Vec<Dim> = idx[..axis].iter().chain(&idx[axis + 1..]).copied().collect();
+                // Only updates along the axis can meet.
+                cx.kernel(|k| {
+                    k.nest(LoopKind::Par, &outer, |k, o| {
+                        k.nest(LoopKind::Seq, &idx[axis..=axis], |k, r| {
+                            let at: Vec<Dim> = o[..axis].iter().chain(r).chain(&o[axis..]).copied().collect();
+                            let pos = k.load(i, &at);
+                            let pos = from_start(k, i, pos, dims[axis]);
+                            k.at_index(pos, dims[axis], |k, p| {
+                                let mut to = at.clone();
+                                to[axis] = p;
+                                put(k, y, &to, (u, &at), *join);
+                            });
+                        });
+                    });
+                });
+            }
+            Scatter::Nd { join } => {
+                let outer = &idx[..idx.len() - 1];
+                let last = idx[outer.len()].as_const().unwrap_or(0) as usize;
+                cx.kernel(|k| {
+                    k.nest(LoopKind::Seq, outer, |k, o| {
+                        place(k, i, o, &dims, last, vec![], &mut |k, to| {
+                            k.nest(LoopKind::Seq, &dims[last..], |k, r| {
+                                let (to, at) = ([to, r].concat(), [o, r].concat());
+                                put(k, y, &to, (u, &at), *join);
+                            });
+                        });
+                    });
+                });
+            }
+            Scatter::Tensor { .. } => {}
+        }
+        Ok(())
+    }
+}
+
+/// Binds the `last` indices at `o`, one in the other.
+fn place(k: &mut KernelBuilder, i: Buf, o: &[Dim], dims: &[Dim], last: usize, to: Vec<Dim>, body: &mut dyn FnMut(&mut KernelBuilder, &[Dim])) {
+    let d = to.len();
+    if d == last {
+        return body(k, &to);
+    }
+    let pos = k.load(i, &[o, &[Dim::from(d)]].concat());
+    let pos = from_start(k, i, pos, dims[d]);
+    k.at_index(pos, dims[d], |k, p| place(k, i, o, dims, last, [to.as_slice(), &[p]].concat(), body));
+}
+
+/// `y[to] = y[to] join update`.
+fn put(k: &mut KernelBuilder, y: Buf, to: &[Dim], (u, at): (Buf, &[Dim]), join: Option<BinOp>) {
+    let v = k.load(u, at);
+    let join = join.map(|op| match (k.m.bufs[y].ty, op) {
+        (ElemType::Bool, BinOp::Add | BinOp::Max) => BinOp::Or,
+        (ElemType::Bool, _) => BinOp::And,
+        _ => op,
+    });
+    let v = match join {
+        Some(op) => Expr::bin(op, k.load(y, to), v),
+        None => v,
+    };
+    k.store(y, to, v);
+}
+
+/// Position p of the result is position p - start of the update, if it has that.
+fn lower_tensor(cx: &mut LowerCx, axis: usize, circular: bool) {
+    let (x, u, y) = (cx.input(0), cx.input(1), cx.output(0));
+    let starts = cx.input_opt(2);
+    let (dims, piece) = (cx.dims(x), cx.dims(u)[axis]);
+    cx.kernel(|k| {
+        let start = |k: &KernelBuilder, b: Dim| starts.map_or(runtime::int(0), |s| k.load(s, &[b]));
+        if starts.is_some() {
+            k.nest(LoopKind::Seq, &dims[..1], |k, b| {
+                let s = start(k, b[0]);
+                let s = k.let_(s);
+                // A start of the size itself is the first one again, or the place after the last one of nothing.
+                let end = if circular { s.clone() } else { s.clone() + Expr::index(piece) };
+                runtime::check(k, Expr::bin(BinOp::Ge, s, runtime::int(0)).and(Expr::bin(BinOp::Le, end, Expr::index(dims[axis]))));
+            });
+        }
+        k.nest(LoopKind::Par, &dims, |k, at| {
+            let p = Expr::index(at[axis]) - start(k, at[0]);
+            let v = k.shared(p, |k, p| {
+                let p = if circular { Expr::select(Expr::bin(BinOp::Lt, p.clone(), runtime::int(0)), p.clone() + Expr::index(dims[axis]), p) } else { p };
+                k.shared(p, |k, p| {
+                    let new = Expr::bin(BinOp::Ge, p.clone(), runtime::int(0)).and(Expr::bin(BinOp::Lt, p.clone(), Expr::index(piece)));
+                    let v = k.with_index(p, piece, |k, p| {
+                        let mut from = at.to_vec();
+                        from[axis] = p;
+                        k.load(u, &from)
+                    });
+                    Expr::select(new, v, k.load(x, at))
+                })
+            });
+            k.store(y, at, v);
+        });
+    });
+}
