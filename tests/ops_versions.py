@@ -268,6 +268,8 @@ def variants(op, v):
         if v < 10:
             return [([y], {"k": 3, "axis": 1}, 2, topk(y, 3, 1, True)), ([y], {"k": 2}, 2, topk(y, 2, -1, True))]
         out = [([y, ints(3)], {"axis": 1}, 2, topk(y, 3, 1, True)), ([y, ints(4)], {}, 2, topk(y, 4, -1, True))]
+        z = RNG.integers(-9, 9, (2, 70, 3)).astype(np.float32)
+        out += [([z, ints(m)], {"axis": 1}, 2, topk(z, m, 1, True)) for m in (17, 70)] + ([([z, ints(33)], {"axis": 1, "largest": 0}, 2, topk(z, 33, 1, False))] if v >= 11 else [])
         return out + ([([y, ints(2)], {"axis": 0, "largest": 0}, 2, topk(y, 2, 0, False))] if v >= 11 else [])
     if op == "Einsum":
         return [([x, f32(2, 4, 5)], {"equation": "bij,bjk->bik"}, 1), ([x], {"equation": "...j->j..."}, 1), ([f32(4, 4)], {"equation": "ii"}, 1), ([x, f32(4), f32(3, 2)], {"equation": "abc,c,bd->ad"}, 1), ([f32(3), f32(4)], {"equation": "i,j"}, 1), ([x, f32(3, 4, 5)], {"equation": "...ij,ijk"}, 1)]

@@ -6,13 +6,17 @@
 //! | 10 | input K |
 //! | 11, 24 | `largest`, `sorted`; without order any is right, so there is one |
 //!
-//! Of equal elements the first comes first. NaN is larger than all numbers.
+//! Of equal elements the first comes first. NaN is larger than all numbers. A few are found one after the other, each in
+//! a pass over the row; for more, the positions of the row are sorted by merging, in scratch memory.
 
 use super::{Attrs, InferCx, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr, KernelBuilder, LoopKind, Reg, UnOp};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Stmt, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
+
+/// Up to this many are found one by one.
+const FEW: i64 = 16;
 
 /// The operator.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,46 +70,125 @@ impl Operator for TopK {
         let Some(any) = values.or(indices) else { return Ok(()) };
         let dims = cx.dims(x);
         let axis = (if self.axis < 0 { self.axis + dims.len() as i64 } else { self.axis }) as usize;
-        let (n, count, ty) = (dims[axis], cx.dims(any)[axis], cx.elem(x).compute());
+        let row = Row { axis, n: dims[axis], count: cx.dims(any)[axis], ty: cx.elem(x).compute(), x, values, indices };
         let asked = cx.input_opt(1).filter(|_| cx.dims_value(1).is_none());
         let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
+        let scratch = match row.count.as_const() {
+            Some(..=FEW) => None,
+            _ => {
+                let dims: Vec<Dim> = outer.iter().chain([&row.n]).copied().collect();
+                Some((cx.temp("order", ElemType::I64, dims.clone()), cx.temp("merged", ElemType::I64, dims)))
+            }
+        };
         cx.kernel(|k| {
             if let Some(b) = asked {
-                let same = runtime::eq(runtime::value(k, b, 0), Expr::index(count));
+                let same = runtime::eq(runtime::value(k, b, 0), Expr::index(row.count));
                 runtime::check(k, same);
             }
-            k.nest(LoopKind::Par, &outer, |k, o| {
-                let at = |i: Dim| -> Vec<Dim> { o[..axis].iter().chain([&i]).chain(&o[axis..]).copied().collect() };
-                let (last, last_at) = (k.acc(Expr::num(ty, 0.0)), k.acc(runtime::int(-1)));
-                k.range(LoopKind::Seq, "j", 0, count, |k, j| {
-                    // The first one in order of those that come after the last one.
-                    let (best, best_at) = (k.acc(Expr::num(ty, 0.0)), k.acc(runtime::int(-1)));
-                    k.range(LoopKind::Seq, "i", 0, n, |k, i| {
-                        let v = k.load(x, &at(i));
-                        let v = k.let_(v);
-                        let after = self.after(k, ty, (v.clone(), i), (last, last_at));
-                        let none = Expr::bin(BinOp::Lt, Expr::acc(best_at), runtime::int(0));
-                        let before = self.before(ty, v.clone(), Expr::acc(best));
-                        let better = k.let_(after.and(runtime::or(none, before)));
-                        k.set(best_at, Expr::select(better.clone(), Expr::index(i), Expr::acc(best_at)));
-                        k.set(best, Expr::select(better, v, Expr::acc(best)));
-                    });
-                    k.set(last, Expr::acc(best));
-                    k.set(last_at, Expr::acc(best_at));
-                    if let Some(b) = values {
-                        k.store(b, &at(j), Expr::acc(best));
-                    }
-                    if let Some(b) = indices {
-                        k.store(b, &at(j), Expr::acc(best_at));
-                    }
-                });
+            k.nest(LoopKind::Par, &outer, |k, o| match scratch {
+                None => self.select(k, &row, o),
+                Some(s) => self.sort(k, &row, o, s),
             });
         });
         Ok(())
     }
 }
 
+/// What a row is made of.
+struct Row {
+    axis: usize,
+    n: Dim,
+    count: Dim,
+    ty: ElemType,
+    x: Buf,
+    values: Option<Buf>,
+    indices: Option<Buf>,
+}
+
+impl Row {
+    fn at(&self, o: &[Dim], i: Dim) -> Vec<Dim> {
+        o[..self.axis].iter().chain([&i]).chain(&o[self.axis..]).copied().collect()
+    }
+    fn store(&self, k: &mut KernelBuilder, o: &[Dim], j: Dim, value: Expr, index: Expr) {
+        for (buf, v) in [(self.values, value), (self.indices, index)] {
+            if let Some(b) = buf {
+                k.store(b, &self.at(o, j), v);
+            }
+        }
+    }
+}
+
 impl TopK {
+    /// The first one in order of those that come after the last one, again and again.
+    fn select(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim]) {
+        let ty = row.ty;
+        let (last, last_at) = (k.acc(Expr::num(ty, 0.0)), k.acc(runtime::int(-1)));
+        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
+            let (best, best_at) = (k.acc(Expr::num(ty, 0.0)), k.acc(runtime::int(-1)));
+            k.range(LoopKind::Seq, "i", 0, row.n, |k, i| {
+                let v = k.load(row.x, &row.at(o, i));
+                let v = k.let_(v);
+                let after = self.after(k, ty, (v.clone(), i), (last, last_at));
+                let none = Expr::bin(BinOp::Lt, Expr::acc(best_at), runtime::int(0));
+                let before = self.before(ty, v.clone(), Expr::acc(best));
+                let better = k.let_(after.and(runtime::or(none, before)));
+                k.set(best_at, Expr::select(better.clone(), Expr::index(i), Expr::acc(best_at)));
+                k.set(best, Expr::select(better, v, Expr::acc(best)));
+            });
+            k.set(last, Expr::acc(best));
+            k.set(last_at, Expr::acc(best_at));
+            row.store(k, o, j, Expr::acc(best), Expr::acc(best_at));
+        });
+    }
+    /// Merges sorted runs of 1, 2, 4, ... positions until there is one.
+    fn sort(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (order, merged): (Buf, Buf)) {
+        let (n, size) = (row.n, Expr::index(row.n));
+        let spot = |i: Dim| -> Vec<Dim> { o.iter().chain([&i]).copied().collect() };
+        let lt = |a: Expr, b: Expr| Expr::bin(BinOp::Lt, a, b);
+        k.range(LoopKind::Seq, "i", 0, n, |k, i| k.store(order, &spot(i), Expr::index(i)));
+        let width = k.acc(runtime::int(1));
+        let body = k.block(|k| {
+            // What is left of the two runs.
+            let [a, a_end, b, b_end] = [0; 4].map(|z| k.acc(runtime::int(z)));
+            k.range(LoopKind::Seq, "p", 0, n, |k, p| {
+                let pair = Expr::acc(width) + Expr::acc(width);
+                k.if_(runtime::eq(Expr::bin(BinOp::Rem, Expr::index(p), pair.clone()), runtime::int(0)), |k| {
+                    k.set(a, Expr::index(p));
+                    k.set(a_end, (Expr::index(p) + Expr::acc(width)).min(size.clone()));
+                    k.set(b, Expr::acc(a_end));
+                    k.set(b_end, (Expr::index(p) + pair).min(size.clone()));
+                });
+                let element = |k: &mut KernelBuilder, run: Reg| {
+                    k.with_index(Expr::acc(run), n, |k, i| {
+                        let i = k.load(order, &spot(i));
+                        k.with_index(i, n, |k, i| k.load(row.x, &row.at(o, i)))
+                    })
+                };
+                let (va, vb) = (element(k, a), element(k, b));
+                let second = k.shared(va, |k, va| k.shared(vb, |_, vb| self.before(row.ty, vb, va)));
+                let both = Expr::select(lt(Expr::acc(b), Expr::acc(b_end)), second, Expr::bool(false));
+                let second = k.let_(Expr::select(lt(Expr::acc(a), Expr::acc(a_end)), both, Expr::bool(true)));
+                let from = Expr::select(second.clone(), Expr::acc(b), Expr::acc(a));
+                let v = k.with_index(from, n, |k, i| k.load(order, &spot(i)));
+                k.store(merged, &spot(p), v);
+                let step = k.let_(Expr::cast(ElemType::Bool, ElemType::I64, second));
+                k.update(BinOp::Add, b, step.clone());
+                k.update(BinOp::Add, a, runtime::int(1) - step);
+            });
+            k.range(LoopKind::Seq, "p", 0, n, |k, p| {
+                let v = k.load(merged, &spot(p));
+                k.store(order, &spot(p), v);
+            });
+            k.update(BinOp::Add, width, Expr::acc(width));
+        });
+        k.push(Stmt::While { cond: lt(Expr::acc(width), size), body });
+        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
+            let i = k.load(order, &spot(j));
+            let i = k.let_(i);
+            let v = k.with_index(i.clone(), n, |k, i| k.load(row.x, &row.at(o, i)));
+            row.store(k, o, j, v, i);
+        });
+    }
     /// True if value `a` stands before `b` wherever they are.
     fn before(&self, ty: ElemType, a: Expr, b: Expr) -> Expr {
         let (a, b) = if self.largest { (a, b) } else { (b, a) };
