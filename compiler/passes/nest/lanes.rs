@@ -419,6 +419,17 @@ fn rows(m: &mut Module, body: &[Stmt], lanes: i64) -> Vec<Stmt> {
                 Some(v) => out.extend(v),
                 None => out.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: rows(m, body, lanes) }),
             },
+            // A nest of its own among others: a step of a recurrence.
+            Stmt::For { kind: LoopKind::Par, .. } => {
+                let nest = peel(std::slice::from_ref(s));
+                match along_result(m, &nest, lanes) {
+                    Some(v) => out.extend(v),
+                    None => {
+                        let body = rows(m, &nest.body, lanes);
+                        out.extend(wrap(&nest.loops, body));
+                    }
+                }
+            }
             Stmt::With { sym, value, extent, body } => out.push(Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body: rows(m, body, lanes) }),
             s => out.push(s.clone()),
         }
