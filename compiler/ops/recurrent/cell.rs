@@ -18,7 +18,9 @@ use super::super::matmul::product_sum;
 use super::{Direction, Kind, Recurrent};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
-use crate::tensor::ElemType;
+use crate::tensor::consts::Remap;
+use crate::tensor::{ConstData, ElemType};
+use std::sync::Arc;
 
 /// One direction of one node.
 struct Cell<'a> {
@@ -29,8 +31,8 @@ struct Cell<'a> {
     ty: ElemType,
     batch: Dim,
     hidden: Dim,
-    /// Recurrence weights.
-    r: Buf,
+    /// Recurrence weights, and where this direction's begin.
+    r: (Buf, Vec<Dim>),
     /// What the input adds to the gates, with the biases: `[steps, batch, gates * hidden]`.
     projection: Buf,
     /// What the state adds to the gates: `[batch, gates * hidden]`.
@@ -64,6 +66,7 @@ pub fn lower(cx: &mut LowerCx, op: &Recurrent, d: usize, direction: &Direction) 
         Kind::Gru { linear_before_reset: false } => Some(cx.temp(&name("reset"), ty, vec![batch, hidden])),
         _ => None,
     };
+    let r = recurrence(cx, r, d);
     let cell = Cell { op, direction, d: Dim::from(d), ty, batch, hidden, r, projection, product, state, second, bias, lengths, peepholes, y };
     let sum = bias.map(|b| {
         let sum = cx.temp(&name("bias"), ty, vec![rows]);
@@ -119,6 +122,22 @@ pub fn lower(cx: &mut LowerCx, op: &Recurrent, d: usize, direction: &Direction) 
     });
 }
 
+/// One direction's recurrence weights. Constant ones stand alone: what rearranges them takes no more than it needs.
+fn recurrence(cx: &mut LowerCx, r: Buf, d: usize) -> (Buf, Vec<Dim>) {
+    let alone = cx.constant(2).filter(|c| c.dims()[0] > 1).and_then(|c| {
+        let coeff = vec![vec![0, 0], vec![1, 0], vec![0, 1]];
+        let map = Remap { dims: c.dims()[1..].to_vec(), offset: vec![d as i64, 0, 0], coeff };
+        ConstData::remap(c, map)
+    });
+    match alone {
+        Some(c) => {
+            let name = format!("{}.{d}", cx.m.bufs[r].name);
+            (cx.m.constant(name, Arc::new(c)), vec![])
+        }
+        None => (r, vec![Dim::from(d)]),
+    }
+}
+
 impl Cell<'_> {
     /// The part of the bias that the projection takes.
     fn bias_before(&self, k: &KernelBuilder, b: Buf, n: Dim, rows: Dim) -> Expr {
@@ -135,7 +154,8 @@ impl Cell<'_> {
             let row = at[1] + self.hidden * first;
             let acc = k.acc(Expr::num(self.ty, 0.0));
             k.nest(LoopKind::Seq, &[self.hidden], |k, i| {
-                let v = product_sum(self.ty, k.load(from, &[at[0], i[0]]), k.load(self.r, &[self.d, row, i[0]]), Expr::acc(acc));
+                let weight = k.load(self.r.0, &[self.r.1.as_slice(), &[row, i[0]]].concat());
+                let v = product_sum(self.ty, k.load(from, &[at[0], i[0]]), weight, Expr::acc(acc));
                 k.set(acc, v);
             });
             k.store(self.product, &[at[0], row], Expr::acc(acc));
