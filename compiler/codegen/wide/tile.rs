@@ -547,6 +547,8 @@ impl Translate<'_> {
             let Stmt::For { kind, var, lo, hi, body } = s else { continue };
             let (lo, hi) = (self.substituted(*lo), self.substituted(*hi));
             match (kind, (hi - lo).as_const()) {
+                // Nothing happens inside, and what it would bind has no value.
+                (_, Some(..=0)) => {}
                 (LoopKind::Unroll, Some(n)) => {
                     for i in 0..n {
                         self.with(*var, lo + i, |t| t.collect(body, found))?;
