@@ -153,6 +153,14 @@ fn random_inputs(i: &Interface, seed: u64) -> Vec<Array> {
             let size = |s| i.dim_params.iter().find(|p| p.sym == s).map(|p| 5.clamp(p.lo, p.hi.unwrap_or(5)));
             let dims: Vec<i64> = t.dims.iter().map(|d| d.eval(&size).unwrap_or(1)).collect();
             let n: i64 = dims.iter().product();
+            if t.ty.is_packed() {
+                let (bytes, used) = (t.ty.bytes_for(n as u64).unwrap_or(0), n as u32 * t.ty.bits() % 8);
+                let mut data: Vec<u8> = (0..bytes).map(|_| (next() >> 33) as u8).collect();
+                if let (Some(last), true) = (data.last_mut(), used > 0) {
+                    *last &= (1 << used) - 1;
+                }
+                return Array { name: t.name.clone(), ty: t.ty, dims, data };
+            }
             let data = (0..n)
                 .flat_map(|_| {
                     let r = next();

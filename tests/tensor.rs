@@ -35,6 +35,8 @@ const TYPES: &[(i32, &str, u32)] = &[
     (24, "float8e8m0", 8),
     (25, "uint2", 2),
     (26, "int2", 2),
+    (27, "float6e2m3", 8),
+    (28, "float6e3m2", 8),
 ];
 
 #[test]
@@ -47,7 +49,7 @@ fn element_types_are_those_of_onnx() {
         assert_eq!(ElemType::from_onnx_name(name), Some(*e));
         assert_eq!(ElemType::from_short(e.short()), Some(*e));
     }
-    for n in [i32::MIN, -1, 0, 27, i32::MAX] {
+    for n in [i32::MIN, -1, 0, 29, i32::MAX] {
         assert_eq!(ElemType::from_onnx(n), None);
     }
     assert_eq!(ElemType::from_onnx_name("FLOAT"), None);

@@ -197,7 +197,7 @@ pub(super) fn storage(ty: ElemType) -> (&'static str, &'static str) {
         C64 => ("float", "[f32; 2]"),
         C128 => ("double", "[f64; 2]"),
         Str => ("void", "[u64; 2]"),
-        U8 | Bool | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0 | U4 | I4 | F4E2M1 | U2 | I2 => ("uint8_t", "u8"),
+        U8 | Bool | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0 | F6E2M3 | F6E3M2 | U4 | I4 | F4E2M1 | U2 | I2 => ("uint8_t", "u8"),
     }
 }
 

@@ -40,6 +40,28 @@ impl Module {
     pub fn overlaps(&self, a: Buf, b: Buf) -> bool {
         a == b || matches!((&self.bufs[a].place, &self.bufs[b].place), (Place::Arena(p), Place::Arena(q)) if p == q)
     }
+    /// The same memory as elements of another type. What is smaller than a byte lies as in `of`: packed or not.
+    pub fn view_as(&mut self, of: Buf, ty: ElemType, dims: impl Into<Vec<Dim>>) -> Buf {
+        let v = self.view(of, dims);
+        self.bufs[v].ty = ty;
+        v
+    }
+    /// Bits from one element of a buffer to the next: see rule 7.
+    pub fn element_bits(&self, b: Buf) -> u32 {
+        let bits = self.bufs[b].ty.bits();
+        match self.bufs[self.storage(b)].place {
+            Place::Temp | Place::Arena(_) => bits.max(8),
+            _ => bits,
+        }
+    }
+    /// True if a buffer holds several elements in a byte.
+    pub fn is_packed(&self, b: Buf) -> bool {
+        self.element_bits(b) < 8
+    }
+    /// True if a view shows its memory as another type than the buffer that owns it has.
+    pub fn is_recast(&self, b: Buf) -> bool {
+        self.bufs[b].ty != self.bufs[self.storage(b)].ty
+    }
     /// The buffer that owns the memory.
     pub fn storage(&self, b: Buf) -> Buf {
         match self.bufs[b].place {

@@ -152,6 +152,9 @@ impl<'a> Body<'a> {
             Stmt::Store { buf, at, value } => {
                 let t = self.expr(value);
                 self.want(t, self.m.bufs[*buf].ty.compute(), "type of the stored value");
+                if self.m.is_packed(*buf) {
+                    self.fault(format!("a store to \"{}\", whose elements are packed", self.m.bufs[*buf].name));
+                }
                 self.access(*buf, at);
             }
             Stmt::If { cond, then, els } => {

@@ -201,6 +201,8 @@ impl Factor {
 struct Access {
     buf: usize,
     ty: ElemType,
+    /// From one element to the next.
+    bits: u32,
     at: Box<[Ix]>,
 }
 
@@ -488,7 +490,7 @@ impl Compiler<'_> {
         }
         number(d.ty)?;
         let at = at.iter().map(|d| self.ix(*d)).collect::<Res<_>>()?;
-        Ok(Access { buf: buf.as_u32() as usize, ty: d.ty, at })
+        Ok(Access { buf: buf.as_u32() as usize, ty: d.ty, bits: self.m.element_bits(buf), at })
     }
     /// The place of an accumulator, its type and its lanes.
     fn cell(&mut self, reg: Reg, at: &[Dim], lane: Option<Dim>) -> Res<(Cell, ElemType, u32)> {
@@ -779,7 +781,8 @@ impl State<'_> {
         let Some(d) = self.m.bufs.get(b) else { return msg(format!("there is no buffer {b}")) };
         let what = format!("a dimension of {b} \"{}\"", d.name);
         let dims = d.dims.iter().map(|x| self.dim(*x, &what)).collect::<Res<Vec<i64>>>()?;
-        let len = crate::tensor::count(&dims).and_then(|n| d.ty.bytes_for(n)).filter(|n| *n <= i64::MAX as u64 / 16);
+        let bits = u64::from(self.m.element_bits(b));
+        let len = crate::tensor::count(&dims).and_then(|n| n.checked_mul(bits)).map(|n| n.div_ceil(8)).filter(|n| *n <= i64::MAX as u64 / 16);
         let Some(len) = len.and_then(|n| usize::try_from(n).ok()) else { return msg(format!("{b} \"{}\" has dimensions {dims:?}", d.name)) };
         let order: Vec<usize> = match &d.layout {
             Layout::RowMajor => (0..dims.len()).collect(),
@@ -832,14 +835,7 @@ impl State<'_> {
                 }
             }
             Place::Output(_) | Place::Temp => {
-                let packed = o.ty.bytes().is_none() && matches!(self.mem[region], Region::Unused);
                 self.mem[region].grow(len);
-                // What follows the last packed element is zero.
-                if let (true, Region::Own(v)) = (packed, &mut self.mem[region])
-                    && let Some(last) = v.last_mut()
-                {
-                    *last = 0;
-                }
             }
             Place::Arena(s) => {
                 let Some(slot) = self.m.slots.get(*s) else { return msg(format!("there is no slot {s}")) };
@@ -892,7 +888,7 @@ impl State<'_> {
                 None => self.outside(a),
             };
         }
-        let bits = a.ty.bits() as usize;
+        let bits = a.bits as usize;
         let at = base + i * bits / 8;
         let raw = match bits {
             64 => bytes.get(at..).and_then(|b| b.first_chunk()).map(|b| u64::from_le_bytes(*b)),
@@ -909,7 +905,7 @@ impl State<'_> {
     fn store(&mut self, a: &Access, v: u64) -> Res<()> {
         let (region, base, i) = self.locate(a)?;
         let raw = if a.ty == ElemType::F32 { v } else { to_storage(a.ty, Scalar { ty: a.ty.compute(), bits: v }) };
-        let bits = a.ty.bits() as usize;
+        let bits = a.bits as usize;
         let at = base + i * bits / 8;
         let Region::Own(bytes) = &mut self.mem[region] else {
             return msg(format!("a store to \"{}\", which is read-only", self.m.bufs[Buf::from_u32(a.buf as u32)].name));

@@ -33,7 +33,10 @@
 //!    `vec` loop may be partial: lanes beyond `hi` do nothing. `unroll` loops have constant bounds.
 //! 6. Every symbol and register has one definition, in scope at each use. Accumulator subscripts are constants
 //!    after unrolling.
-//! 7. `Index(d)` is i64. Comparison and logic give `Bool`. Shifts, bit operations and integer arithmetic wrap.
+//! 7. Types of less than a byte are packed in inputs, outputs and constants, and take a byte each in scratch: nobody
+//!    stores to a packed buffer. Outputs are packed through a view that has whole bytes ([`Module::view_as`]). A view of
+//!    another element type sees the bits of the elements; a store to one type and a load of another do not fuse.
+//! 8. `Index(d)` is i64. Comparison and logic give `Bool`. Shifts, bit operations and integer arithmetic wrap.
 //!
 //! Stages ([`Stage`]) add rules; `verify` checks them: Built (what operators write: no `vec`, `unroll`, lanes) ->
 //! Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and sizes).

@@ -138,7 +138,8 @@ impl Verifier<'_> {
                     self.fault(format!("view \"{name}\" is a view of the view \"{}\"", base.name));
                 }
                 let whole = Dim::product(base.dims.iter().copied());
-                let (found, expected) = (count * i64::from(d.ty.bits()), whole * i64::from(base.ty.bits()));
+                let bytes = |n: Dim, x: Buf| (n * i64::from(m.element_bits(x))).ceil_div(8);
+                let (found, expected) = (bytes(count, b), bytes(whole, *of));
                 // What is only equal under a condition that the driver checks can not be proven here.
                 let certain = found.as_const().is_some() && expected.as_const().is_some();
                 if m.syms.eq(found, expected) == Answer::No && certain {
@@ -147,7 +148,7 @@ impl Verifier<'_> {
             }
             Place::Arena(s) => {
                 let slot = &m.slots[*s];
-                let bytes = (count * i64::from(d.ty.bits())).ceil_div(8);
+                let bytes = count * i64::from(m.element_bits(b).div_ceil(8));
                 let facts = Facts::new(&m.syms);
                 let fits = facts.le(bytes, slot.size) || facts.le(m.syms.simplify(bytes), slot.size);
                 let open = !fits && bytes.as_const().is_none() && m.syms.le(bytes, slot.size) != Answer::No;

@@ -27,10 +27,10 @@ pub fn tensor(t: &TensorProto, external: &mut External, origin: &Origin) -> Resu
     }
     let want = elem.bytes_for(n).unwrap_or(u64::MAX);
     if t.data_location == Some(DataLocation::External as i32) {
-        return external_tensor(t, elem, want, external, origin);
+        return external_tensor(t, elem, n, external, origin);
     }
     let data = match &t.raw_data {
-        Some(raw) => raw.clone(),
+        Some(raw) => unpacked(elem, n, raw.clone()),
         None => typed(t, elem, n, origin)?,
     };
     let len = data.len() as u64;
@@ -41,7 +41,21 @@ fn mismatch(origin: &Origin, found: u64, expected: u64, what: &str) -> Failure {
     invalid(origin, "the tensor's data does not fit its shape").found_expected(format!("{found} {what}"), format!("{expected} {what}")).into()
 }
 
-fn external_tensor(t: &TensorProto, elem: ElemType, want: u64, external: &mut External, origin: &Origin) -> Result<ConstData> {
+/// 6-bit floats are a bit stream in files, in which an element may lie in two bytes. Here each has a byte.
+fn six_bits(elem: ElemType) -> bool {
+    matches!(elem, ElemType::F6E2M3 | ElemType::F6E3M2)
+}
+
+fn unpacked(elem: ElemType, n: u64, raw: Bytes) -> Bytes {
+    if !six_bits(elem) || n.checked_mul(6).map(|b| b.div_ceil(8)) != Some(raw.len() as u64) {
+        return raw;
+    }
+    let word = |at: usize| u16::from(raw[at]) | u16::from(raw.get(at + 1).copied().unwrap_or(0)) << 8;
+    (0..n as usize).map(|i| (word(i * 6 / 8) >> (i * 6 % 8)) as u8 & 0x3f).collect::<Vec<u8>>().into()
+}
+
+fn external_tensor(t: &TensorProto, elem: ElemType, n: u64, external: &mut External, origin: &Origin) -> Result<ConstData> {
+    let want = elem.bytes_for(n).unwrap_or(u64::MAX);
     let get = |k: &str| t.external_data.iter().find(|e| e.key.as_deref() == Some(k)).and_then(|e| e.value.as_deref());
     let number = |k: &str| match get(k) {
         None => Ok(None),
@@ -53,7 +67,8 @@ fn external_tensor(t: &TensorProto, elem: ElemType, want: u64, external: &mut Ex
     };
     let Some(location) = get("location") else { return Error::new(codes::EXTERNAL_DATA, "external data without a location").at(origin).fail() };
     let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);
-    let data = external.slice(location, offset, Some(length.unwrap_or(want)), origin)?;
+    let size = if six_bits(elem) { (n.saturating_mul(6)).div_ceil(8) } else { want };
+    let data = unpacked(elem, n, external.slice(location, offset, Some(length.unwrap_or(size)), origin)?);
     let len = data.len() as u64;
     ConstData::new(elem, t.dims.clone(), data).ok_or_else(|| mismatch(origin, len, want, "bytes in the external file"))
 }
@@ -75,6 +90,7 @@ fn typed(t: &TensorProto, elem: ElemType, n: u64, origin: &Origin) -> Result<Byt
         I32 => from_i32(&|x, v| v.extend(x.to_le_bytes())),
         I16 | U16 | F16 | BF16 => from_i32(&|x, v| v.extend((x as u16).to_le_bytes())),
         I8 | U8 | Bool | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0 => from_i32(&|x, v| v.push(x as u8)),
+        F6E2M3 | F6E3M2 => from_i32(&|x, v| v.push(x as u8 & 0x3f)),
         // One byte of packed elements in each entry.
         U4 | I4 | F4E2M1 | U2 | I2 => from_i32(&|x, v| v.push(x as u8)),
         Str => vec![],

@@ -1,14 +1,18 @@
-//! Cast and CastLike. Arithmetic conversions; strings are refused for now.
+//! Cast, CastLike and BitCast; strings are refused for now.
 //!
 //! | Cast | |
 //! |---|---|
 //! | 1 | `to` is a string |
 //! | 6 and later | `to` is a number; `saturate` (19) for 8-bit floats, `round_mode` (24) for float8e8m0 |
+//!
+//! Stores round 8-bit floats to nearest even and let what is too large become infinity or NaN; saturating is a clamp
+//! before that. Values for float8e8m0 are made powers of two first, so that its stores have nothing left to round.
 
 use super::{Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::Expr;
-use crate::tensor::ElemType;
+use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
+use crate::tensor::{ElemType, SmallFloat};
+use std::sync::Arc;
 
 /// Target type; `None` for CastLike.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,27 +21,43 @@ pub struct Cast {
     pub to: Option<ElemType>,
     /// Out-of-range values of 8-bit floats become the largest one.
     pub saturate: bool,
+    /// How float8e8m0 rounds.
+    pub round: Round,
+    /// BitCast: the bits stay.
+    pub bits: bool,
+}
+
+/// `round_mode`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Round {
+    Up,
+    Down,
+    /// Halves go up.
+    Nearest,
 }
 
 impl Operator for Cast {
-    const OPS: &'static [&'static str] = &["Cast", "CastLike"];
+    const OPS: &'static [&'static str] = &["Cast", "CastLike", "BitCast"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let to = match (a.op(), a.since()) {
             ("Cast", 1) => match a.string_opt("to")?.and_then(|s| ElemType::from_onnx_name(&s.to_lowercase())) {
                 Some(t) => Some(t),
                 None => return a.error("attribute \"to\" is not the name of an element type").fail(),
             },
-            ("Cast", _) => match a.elem_type_opt("to")? {
+            ("Cast" | "BitCast", _) => match a.elem_type_opt("to")? {
                 Some(t) => Some(t),
                 None => return a.error("attribute \"to\" is missing").fail(),
             },
             _ => None,
         };
         let saturate = a.flag("saturate", true)?;
-        if a.string_opt("round_mode")?.is_some_and(|m| m != "up") {
-            return a.error("only round_mode = \"up\" is supported").fail();
-        }
-        Ok(Cast { to, saturate })
+        let round = match a.choice("round_mode", "up", &["up", "down", "nearest"])?.as_str() {
+            "down" => Round::Down,
+            "nearest" => Round::Nearest,
+            _ => Round::Up,
+        };
+        Ok(Cast { to, saturate, round, bits: a.op() == "BitCast" })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?;
@@ -46,10 +66,18 @@ impl Operator for Cast {
             None => cx.tensor(1)?.elem,
         };
         for e in [t.elem, to] {
-            let plain = matches!(e, ElemType::F32 | ElemType::F64 | ElemType::F16 | ElemType::BF16 | ElemType::Bool) || e.is_int() && e.bytes().is_some();
-            if !plain {
-                return cx.error(codes::OP_FEATURE, format!("Cast between {} and {to} is not supported yet", t.elem)).fail();
+            if !(e.is_float() || e.is_int() || e == ElemType::Bool) {
+                return cx.error(codes::OP_FEATURE, format!("{} between {} and {to} is not supported yet", if self.bits { "BitCast" } else { "Cast" }, t.elem)).fail();
             }
+        }
+        if self.bits {
+            if t.elem.bits() != to.bits() {
+                let text = |t: ElemType| format!("{t} of {} bits", t.bits());
+                return cx.error(codes::OP_TYPE, "BitCast needs a type of the same width").found_expected(text(to), format!("as wide as {}", text(t.elem))).fail();
+            }
+            let known = cx.constant(0).and_then(|c| c.with_elem(to)).map_or(Known::No, |c| Known::Const(Arc::new(c)));
+            cx.set_known(0, to, t.dims.clone(), known);
+            return Ok(());
         }
         let known = match cx.dims_value(0) {
             Some(v) if matches!(to, ElemType::I64 | ElemType::I32) && t.elem != ElemType::F32 => Known::Dims(v),
@@ -66,10 +94,64 @@ impl Operator for Cast {
             cx.alias(0, x);
             return Ok(());
         }
+        if self.bits {
+            let dims = cx.dims(y);
+            cx.outputs[0] = Some(cx.m.view_as(x, to, dims));
+            return Ok(());
+        }
         cx.map(y, |k, at| {
             let v = k.load(x, at);
-            Expr::cast(from.compute(), to.compute(), v)
+            self.convert(k, from.compute(), to, v)
         });
         Ok(())
+    }
+}
+
+impl Cast {
+    fn convert(&self, k: &mut KernelBuilder, from: ElemType, to: ElemType, v: Expr) -> Expr {
+        let v = if from.is_float() && to.is_packed() && to.is_int() {
+            // What is out of range wraps, as in the ONNX reference: by way of 32 bits.
+            Expr::cast(ElemType::I32, to.compute(), Expr::cast(from, ElemType::I32, v))
+        } else {
+            Expr::cast(from, to.compute(), v)
+        };
+        match to {
+            ElemType::F8E8M0 => self.power_of_two(k, v),
+            t if self.saturate => saturated(t, v),
+            _ => v,
+        }
+    }
+    /// The power of two that float8e8m0 holds for a magnitude; subnormal ones lie between 2^-127 and 2^-126.
+    fn power_of_two(&self, k: &mut KernelBuilder, v: Expr) -> Expr {
+        let int = |v: i64| Expr::int(ElemType::I32, v);
+        let bits = Expr::un(UnOp::Bits(ElemType::I32), v).and(int(0x7fff_ffff));
+        k.shared(bits, |_, b| {
+            let at_least = |limit: i64| Expr::bin(BinOp::Ge, b.clone(), int(limit));
+            let (add, subnormal_up) = match self.round {
+                Round::Up => (0x7f_ffff, at_least(0x40_0001)),
+                Round::Down => (0, Expr::bool(false)),
+                Round::Nearest => (0x40_0000, at_least(0x60_0000)),
+            };
+            // A carry runs on into the exponent.
+            let normal = (b.clone() + int(add)).and(int(0x7f80_0000));
+            let small = Expr::select(subnormal_up, int(0x80_0000), int(0x40_0000));
+            let r = Expr::select(at_least(0x80_0000), normal, small);
+            let nan = int(0x7fc0_0000);
+            let r = if self.saturate {
+                let capped = Expr::bin(BinOp::Min, r, int(0x7f00_0000));
+                Expr::select(at_least(0x7f80_0001), nan, capped)
+            } else {
+                Expr::select(Expr::bin(BinOp::Or, at_least(0x7f80_0000), Expr::bin(BinOp::Lt, b.clone(), int(0x40_0000))), nan, r)
+            };
+            Expr::un(UnOp::Bits(ElemType::F32), r)
+        })
+    }
+}
+
+/// A value of the compute type clamped to what a small float can hold; NaN stays. Other types are as they were.
+pub fn saturated(to: ElemType, v: Expr) -> Expr {
+    match SmallFloat::of(to) {
+        Some(s) if s.has_specials() => v.max(Expr::f32(-s.largest())).min(Expr::f32(s.largest())),
+        _ => v,
     }
 }

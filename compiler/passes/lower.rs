@@ -79,7 +79,8 @@ impl Lower<'_> {
             let t = self.tensor(*v)?.clone();
             let b = self.m.buf(g.output_names[i].clone(), t.elem, t.dims, Place::Output(i as u32));
             self.m.outputs.push(b);
-            if matches!(g.values[*v].def, Def::Node(..)) && self.bufs[*v].is_none() && matches!(g.values[*v].known, Known::No) {
+            // What is packed is computed a byte each and packed by a kernel of its own.
+            if matches!(g.values[*v].def, Def::Node(..)) && !t.elem.is_packed() && self.bufs[*v].is_none() && matches!(g.values[*v].known, Known::No) {
                 self.bufs[*v] = Some(b);
             }
             out.push(b);
@@ -117,7 +118,36 @@ impl Lower<'_> {
             }
         });
     }
+    /// Several elements to a byte: one iteration writes a whole byte.
+    fn pack(&mut self, from: Buf, to: Buf) {
+        let (ty, n) = (self.m.bufs[to].ty, Dim::product(self.m.bufs[to].dims.iter().copied()));
+        let per = i64::from(8 / ty.bits());
+        let codes = self.m.view_as(from, if ty.bits() == 4 { ElemType::U4 } else { ElemType::U2 }, vec![n]);
+        let bytes = self.m.view_as(to, ElemType::U8, vec![n.ceil_div(per)]);
+        let origin = self.model.origin.element(format!("output \"{}\"", self.m.bufs[to].name));
+        self.m.map(bytes, &origin, |k, at| {
+            let part = |j: i64| {
+                let i = at[0] * per + j;
+                let v = Expr::cast(ElemType::U8, ElemType::I32, k.load(codes, &[i]));
+                let v = if j == 0 || n.modulo(per).as_const() == Some(0) { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, i, n), v, Expr::int(ElemType::I32, 0)) };
+                v * Expr::int(ElemType::I32, 1 << (j * i64::from(ty.bits())))
+            };
+            let sum = (1..per).fold(part(0), |s, j| s + part(j));
+            Expr::cast(ElemType::I32, ElemType::U8, sum)
+        });
+    }
     fn copy(&mut self, from: Buf, to: Buf) {
+        if self.m.is_packed(to) {
+            return self.pack(from, to);
+        }
+        // Bits that a BitCast made a float stay as they are, NaN too.
+        if self.m.is_recast(from) && let Some(word) = [ElemType::U8, ElemType::U16].into_iter().find(|w| w.bits() == self.m.bufs[to].ty.bits()) {
+            let n = vec![Dim::product(self.m.bufs[to].dims.iter().copied())];
+            let (name, origin) = (self.m.bufs[to].name.clone(), self.model.origin.clone());
+            let (from, to) = (self.m.view_as(from, word, n.clone()), self.m.view_as(to, word, n));
+            self.m.map(to, &origin.element(format!("output \"{name}\"")), |k, at| k.load(from, at));
+            return;
+        }
         let dims = self.m.bufs[to].dims.clone();
         let name = self.m.bufs[to].name.clone();
         self.m.kernel(&name, &self.model.origin.element(format!("output \"{name}\"")), |k| {

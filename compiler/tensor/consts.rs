@@ -159,13 +159,17 @@ impl ConstData {
     pub fn short_hash(&self) -> String {
         self.hash()[..4].iter().map(|b| format!("{b:02x}")).collect()
     }
-    /// The values as i64 if the type is an integer or bool (whole bytes).
+    /// The values as i64 if the type is an integer or bool.
     pub fn to_i64s(&self) -> Option<Vec<i64>> {
-        let n = self.elem.bytes()? as usize;
         if !(self.elem.is_int() || self.elem == ElemType::Bool) {
             return None;
         }
         let signed = self.elem.is_signed_int();
+        let Some(n) = self.elem.bytes().map(|n| n as usize) else {
+            let unused = 64 - self.elem.bits();
+            let wide = |c: u8| i64::from(c) << unused;
+            return Some(self.codes()?.into_iter().map(|c| if signed { wide(c) >> unused } else { i64::from(c) }).collect());
+        };
         Some(
             self.bytes()
                 .chunks_exact(n)
@@ -177,7 +181,20 @@ impl ConstData {
                 .collect(),
         )
     }
-    /// The values as f64 if the type is f32, f64, f16 or bf16.
+    /// The bits of each element of a type of at most 8 bits.
+    pub fn codes(&self) -> Option<Vec<u8>> {
+        let bits = self.elem.bits();
+        if bits > 8 {
+            return None;
+        }
+        let (b, per, mask) = (self.bytes(), 8 / bits as usize, u8::MAX >> (8 - bits));
+        Some((0..self.count() as usize).map(|i| b[i / per] >> (i % per * bits as usize) & mask).collect())
+    }
+    /// The same bits as another element type of the same width.
+    pub fn with_elem(&self, elem: ElemType) -> Option<Self> {
+        (elem.bits() == self.elem.bits()).then(|| ConstData::new(elem, self.dims.clone(), self.bytes())).flatten()
+    }
+    /// The values as f64 if the type is a float.
     pub fn to_f64s(&self) -> Option<Vec<f64>> {
         let b = self.bytes();
         Some(match self.elem {
@@ -185,7 +202,7 @@ impl ConstData {
             ElemType::F64 => b.chunks_exact(8).map(|c| f64::from_le_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]])).collect(),
             ElemType::F16 => b.chunks_exact(2).map(|c| half::f16::from_le_bytes([c[0], c[1]]).to_f64()).collect(),
             ElemType::BF16 => b.chunks_exact(2).map(|c| half::bf16::from_le_bytes([c[0], c[1]]).to_f64()).collect(),
-            _ => return None,
+            t => return self.codes()?.into_iter().map(|c| super::small::decode(t, c).map(f64::from)).collect(),
         })
     }
     /// The one value if there is one element (of a type that [`ConstData::to_f64s`] or [`ConstData::to_i64s`] reads).

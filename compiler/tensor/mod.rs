@@ -1,6 +1,8 @@
 //! Element types, tensor types and constant data.
 pub mod consts;
+pub mod small;
 pub mod types;
 
 pub use consts::{ConstData, count};
+pub use small::SmallFloat;
 pub use types::{ElemType, Shape, TensorType, ValueType};

@@ -19,7 +19,8 @@ macro_rules! elem_types {
             pub fn onnx_name(self) -> &'static str { match self { $(ElemType::$v => $name),* } }
             /// Name in the nest IR, e.g. `f32`.
             pub fn short(self) -> &'static str { match self { $(ElemType::$v => $short),* } }
-            /// Bits of one element in memory (4- and 2-bit types are packed); 128 for a string descriptor.
+            /// Bits of one element in memory (4- and 2-bit types are packed, 6-bit floats take a byte); 128 for a string
+            /// descriptor.
             pub fn bits(self) -> u32 { match self { $(ElemType::$v => $bits),* } }
             /// From the ONNX textual name.
             pub fn from_onnx_name(s: &str) -> Option<Self> { match s { $($name => Some(ElemType::$v),)* _ => None } }
@@ -56,6 +57,8 @@ elem_types! {
     F8E8M0 = 24, "float8e8m0", "f8e8m0", 8;
     U2 = 25, "uint2", "u2", 2;
     I2 = 26, "int2", "i2", 2;
+    F6E2M3 = 27, "float6e2m3", "f6e2m3", 8;
+    F6E3M2 = 28, "float6e3m2", "f6e3m2", 8;
 }
 
 impl ElemType {
@@ -64,7 +67,7 @@ impl ElemType {
     pub fn compute(self) -> ElemType {
         use ElemType::*;
         match self {
-            F16 | BF16 | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F4E2M1 | F8E8M0 => F32,
+            F16 | BF16 | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F4E2M1 | F6E2M3 | F6E3M2 | F8E8M0 => F32,
             U4 | U2 => U8,
             I4 | I2 => I8,
             t => t,
@@ -81,7 +84,16 @@ impl ElemType {
     /// Any floating-point type.
     pub fn is_float(self) -> bool {
         use ElemType::*;
-        matches!(self, F32 | F64 | F16 | BF16 | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F4E2M1 | F8E8M0)
+        matches!(self, F32 | F64 | F16 | BF16 | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F4E2M1 | F6E2M3 | F6E3M2 | F8E8M0)
+    }
+    /// A float or integer of less than 16 bits that is computed in another type: storing rounds or wraps, so a value
+    /// that was stored and loaded may differ from what it was.
+    pub fn is_small(self) -> bool {
+        self.compute() != self && !matches!(self, ElemType::F16 | ElemType::BF16)
+    }
+    /// Several elements to a byte, the first one in the low bits.
+    pub fn is_packed(self) -> bool {
+        self.bits() < 8
     }
     /// Signed or unsigned integer, not bool.
     pub fn is_int(self) -> bool {

@@ -6,7 +6,11 @@ import subprocess
 import numpy as np
 
 DTYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,
-          10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64, 16: np.uint16}
+          10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64,
+          # What numpy does not have, by its bits; below a byte, one element each, packed on the way in and out.
+          16: np.uint16, 17: np.uint8, 18: np.uint8, 19: np.uint8, 20: np.uint8, 24: np.uint8, 27: np.uint8, 28: np.uint8,
+          21: np.uint8, 22: np.uint8, 23: np.uint8, 25: np.uint8, 26: np.uint8}
+PACKED = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
 STATUS = {1: "null pointer", 2: "bad alignment", 3: "bad dimension", 4: "buffer too small", 5: "index out of range",
           6: "bad value", 7: "weights do not match", 8: "cancelled", 9: "abi mismatch"}
 UNKNOWN = -(1 << 63)
@@ -53,6 +57,20 @@ def aligned(n, align=64):
     return raw[off:off + n]
 
 
+def pack(a, bits):
+    """Several elements to a byte, the first one in the low bits."""
+    per = 8 // bits
+    flat = np.zeros(-(-a.size // per) * per, np.uint8)
+    flat[:a.size] = a.reshape(-1) & ((1 << bits) - 1)
+    return np.bitwise_or.reduce(flat.reshape(-1, per) << np.arange(0, 8, bits, dtype=np.uint8), axis=1, dtype=np.uint8)
+
+
+def unpack(data, bits, shape):
+    n = int(np.prod(shape, dtype=np.int64))
+    parts = (data[:, None] >> np.arange(0, 8, bits, dtype=np.uint8)) & ((1 << bits) - 1)
+    return parts.reshape(-1)[:n].reshape(shape)
+
+
 class Model:
     def __init__(self, lib, name, weights=None):
         self.dll = ct.CDLL(lib)
@@ -79,7 +97,7 @@ class Model:
                     assert d == n, f"input {t.name.decode()}: {a.shape}"
                 elif d != UNKNOWN:
                     params[-1 - d] = n
-            arrays.append(a)
+            arrays.append(pack(a, PACKED[t.dtype]) if t.dtype in PACKED else a)
         dims = (ct.c_int64 * max(1, len(params)))(*params)
         size = ct.c_uint64()
         rc = self.info.workspace_for(dims, size)
@@ -93,13 +111,20 @@ class Model:
             outs.append(np.zeros(shape, DTYPES[t.dtype]))
         ws = aligned(size.value)
         pin = (ct.c_void_p * max(1, len(arrays)))(*[a.ctypes.data for a in arrays])
-        pout = (ct.c_void_p * max(1, len(outs)))(*[a.ctypes.data for a in outs])
+        # Packed outputs begin with all bits set: what follows the last element must be written, too.
+        packed = {k: np.full(-(-a.size * PACKED[t.dtype] // 8), 255, np.uint8) for k, (t, a) in enumerate(zip(self.outputs, outs)) if t.dtype in PACKED}
+        pout = (ct.c_void_p * max(1, len(outs)))(*[packed.get(k, a).ctypes.data for k, a in enumerate(outs)])
         w = self.weights.ctypes.data if self.weights is not None else None
 
         def run(exec_=None):
             rc = self.info.call(pin, pout, dims, None, w, ws.ctypes.data, exec_)
             if rc:
                 raise RuntimeError(f"call: {STATUS.get(rc, rc)}")
+            for k, data in packed.items():
+                bits = PACKED[self.outputs[k].dtype]
+                used = outs[k].size * bits % 8
+                assert not used or data[-1] >> used == 0, "bits after the last packed element"
+                outs[k][...] = unpack(data, bits, outs[k].shape)
         run.keep = (arrays, ws, dims, self)
         # What `call` takes, for loops outside Python.
         run.arguments = lambda exec_=None: [ct.addressof(pin), ct.addressof(pout), ct.addressof(dims), None, w, ws.ctypes.data, exec_]

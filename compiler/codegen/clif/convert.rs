@@ -4,7 +4,7 @@ use super::expr::Val;
 use super::func::Emit;
 use crate::diag::Result;
 use crate::nest::Scalar;
-use crate::tensor::ElemType;
+use crate::tensor::{ElemType, SmallFloat};
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I16, I32, I32X4, I64};
 use cranelift_codegen::ir::{InstBuilder, Type, Value};
@@ -41,16 +41,33 @@ impl Emit<'_, '_> {
             }
             ElemType::F16 => Ok(self.f16_to_f32(v)),
             ElemType::Bool => Ok(self.b.ins().icmp_imm_s(IntCC::NotEqual, v, 0)),
+            // In scratch the bits above the element are not written; in packed memory they are gone already.
+            ElemType::U4 | ElemType::U2 => Ok(self.b.ins().band_imm_s(v, (1 << t.bits()) - 1)),
+            ElemType::I4 | ElemType::I2 => {
+                let w = self.b.ins().uextend(I32, v);
+                let w = self.b.ins().ishl_imm_u(w, 32 - i64::from(t.bits()));
+                let w = self.b.ins().sshr_imm_u(w, 32 - i64::from(t.bits()));
+                Ok(self.b.ins().ireduce(I8, w))
+            }
+            ElemType::F8E8M0 => Ok(self.e8m0_to_f32(v)),
             t if t.bytes().is_some() && t.compute() == t => Ok(v),
-            t => self.bug(format!("loads of {t} are not supported yet")),
+            t => match SmallFloat::of(t) {
+                Some(s) => Ok(self.small_to_f32(s, v)),
+                None => self.bug(format!("a load of {t}")),
+            },
         }
     }
     pub fn to_storage(&mut self, t: ElemType, v: Val) -> Result<Value> {
         match t {
             ElemType::BF16 => Ok(self.f32_to_bf16(v.v)),
             ElemType::F16 => Ok(self.f32_to_f16(v.v)),
+            ElemType::U4 | ElemType::U2 | ElemType::I4 | ElemType::I2 => Ok(v.v),
+            ElemType::F8E8M0 => Ok(self.f32_to_e8m0(v.v)),
             t if t.bytes().is_some() && t.compute() == t => Ok(v.v),
-            t => self.bug(format!("stores of {t} are not supported yet")),
+            t => match SmallFloat::of(t) {
+                Some(s) => Ok(self.f32_to_small(s, v.v)),
+                None => self.bug(format!("a store of {t}")),
+            },
         }
     }
     /// Exponent and mantissa move into place and are scaled by 2^112, which handles subnormals too.
@@ -99,6 +116,102 @@ impl Emit<'_, '_> {
         let r = self.b.ins().select(nan, quiet, r);
         let r = self.b.ins().bor(r, sign);
         self.b.ins().ireduce(I16, r)
+    }
+    /// As [`Emit::f16_to_f32`], for formats of 8 bits and less.
+    fn small_to_f32(&mut self, s: SmallFloat, raw: Value) -> Value {
+        let width = s.exp + s.man;
+        let w = self.b.ins().uextend(I32, raw);
+        let sign = self.b.ins().band_imm_s(w, 1 << width);
+        let sign = self.b.ins().ishl_imm_u(sign, i64::from(31 - width));
+        let body = self.b.ins().band_imm_s(w, (1 << width) - 1);
+        let em = self.b.ins().ishl_imm_u(body, i64::from(23 - s.man));
+        let f = self.bits_as(F32, em);
+        let scale = self.b.ins().f32const(f32::from_bits(((254 - s.bias) as u32) << 23));
+        let f = self.b.ins().fmul(f, scale);
+        let mut bits = self.bits_as(I32, f);
+        let nan = self.b.ins().iconst(I32, 0x7fc0_0000);
+        if s.has_specials() && !s.uz {
+            let special = self.b.ins().icmp_imm_s(IntCC::SignedGreaterThan, body, i64::from(s.max));
+            let value = if s.over == s.nan {
+                nan
+            } else {
+                let infinite = self.b.ins().icmp_imm_s(IntCC::Equal, body, i64::from(s.over));
+                let inf = self.b.ins().iconst(I32, 0x7f80_0000);
+                self.b.ins().select(infinite, inf, nan)
+            };
+            bits = self.b.ins().select(special, value, bits);
+        }
+        bits = self.b.ins().bor(bits, sign);
+        if s.uz {
+            let raw = self.b.ins().band_imm_s(w, 0xff);
+            let special = self.b.ins().icmp_imm_s(IntCC::Equal, raw, i64::from(s.nan));
+            bits = self.b.ins().select(special, nan, bits);
+        }
+        self.bits_as(F32, bits)
+    }
+    /// As [`Emit::f32_to_f16`], for formats of 8 bits and less.
+    fn f32_to_small(&mut self, s: SmallFloat, f: Value) -> Value {
+        let (width, dropped) = (s.exp + s.man, 23 - s.man);
+        let bits = self.bits_as(I32, f);
+        let abs = self.b.ins().band_imm_s(bits, 0x7fff_ffff);
+        let odd = self.b.ins().ushr_imm_u(abs, i64::from(dropped));
+        let odd = self.b.ins().band_imm_s(odd, 1);
+        // Half of what is dropped, rebiased; an arithmetic shift keeps small values below the limit.
+        let n = self.b.ins().iadd_imm_s(abs, (1 << (dropped - 1)) - 1 - (i64::from(127 - s.bias) << 23));
+        let n = self.b.ins().iadd(n, odd);
+        let n = self.b.ins().sshr_imm_u(n, i64::from(dropped));
+        // Subnormal: the float adder rounds at the least step.
+        let magic = ((127 + (1 - s.bias) - s.man as i32 + 23) as u32) << 23;
+        let m = self.b.ins().f32const(f32::from_bits(magic));
+        let af = self.bits_as(F32, abs);
+        let t = self.b.ins().fadd(af, m);
+        let t = self.bits_as(I32, t);
+        let t = self.b.ins().iadd_imm_s(t, -i64::from(magic));
+        let small = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, abs, i64::from(128 - s.bias) << 23);
+        let n = self.b.ins().select(small, t, n);
+        let big = self.b.ins().icmp_imm_s(IntCC::SignedGreaterThan, n, i64::from(s.max));
+        let over = self.b.ins().iconst(I32, i64::from(s.over));
+        let n = self.b.ins().select(big, over, n);
+        let sign = self.b.ins().ushr_imm_u(bits, i64::from(31 - width));
+        let sign = self.b.ins().band_imm_s(sign, 1 << width);
+        let mut r = self.b.ins().bor(n, sign);
+        let is_nan = self.b.ins().icmp_imm_s(IntCC::SignedGreaterThan, abs, 0x7f80_0000);
+        let mut nan = self.b.ins().iconst(I32, i64::from(s.nan));
+        if s.uz {
+            // Neither zero nor NaN has a sign.
+            let zero = self.b.ins().icmp_imm_s(IntCC::Equal, n, 0);
+            let unsigned = self.b.ins().select(big, over, r);
+            r = self.b.ins().select(zero, n, unsigned);
+        } else if s.has_specials() {
+            nan = self.b.ins().bor(nan, sign);
+        }
+        let r = self.b.ins().select(is_nan, nan, r);
+        self.b.ins().ireduce(I8, r)
+    }
+    fn e8m0_to_f32(&mut self, raw: Value) -> Value {
+        let w = self.b.ins().uextend(I32, raw);
+        let e = self.b.ins().ishl_imm_u(w, 23);
+        let least = self.b.ins().iconst(I32, 0x40_0000);
+        let nan = self.b.ins().iconst(I32, 0x7fc0_0000);
+        let zero = self.b.ins().icmp_imm_s(IntCC::Equal, w, 0);
+        let e = self.b.ins().select(zero, least, e);
+        let special = self.b.ins().icmp_imm_s(IntCC::Equal, w, 0xff);
+        let e = self.b.ins().select(special, nan, e);
+        self.bits_as(F32, e)
+    }
+    /// Rounds up; sums stay below 2^32, so the carry of NaN is cut off.
+    fn f32_to_e8m0(&mut self, f: Value) -> Value {
+        let bits = self.bits_as(I32, f);
+        let abs = self.b.ins().band_imm_s(bits, 0x7fff_ffff);
+        let up = self.b.ins().iadd_imm_s(abs, 0x7f_ffff);
+        let up = self.b.ins().ushr_imm_u(up, 23);
+        let zero = self.b.ins().iconst(I32, 0);
+        let least = self.b.ins().icmp_imm_s(IntCC::SignedLessThanOrEqual, abs, 0x40_0000);
+        let r = self.b.ins().select(least, zero, up);
+        let special = self.b.ins().icmp_imm_s(IntCC::SignedGreaterThanOrEqual, abs, 0x7f80_0000);
+        let nan = self.b.ins().iconst(I32, 0xff);
+        let r = self.b.ins().select(special, nan, r);
+        self.b.ins().ireduce(I8, r)
     }
     fn f32_to_bf16(&mut self, f: Value) -> Value {
         let bits = self.bits_as(I32, f);

@@ -283,8 +283,12 @@ impl Emit<'_, '_> {
         let key = (self.m.storage(buf), self.at_lane(linear), vec);
         let storage_ty = self.m.bufs[buf].ty;
         let ty = storage_ty.compute();
-        if let Some(v) = self.scopes.iter().rev().find_map(|s| s.loads.get(&key)) {
+        if let (Some(v), false) = (self.scopes.iter().rev().find_map(|s| s.loads.get(&key)), self.m.is_recast(buf)) {
             return Ok(Val { v: *v, ty, vec });
+        }
+        if self.m.is_packed(buf) {
+            let raw = self.load_packed(buf, linear)?;
+            return Ok(Val { v: self.from_storage(storage_ty, raw)?, ty, vec: false });
         }
         let (p, disp) = self.address(buf, linear)?;
         let constant = matches!(self.m.bufs[self.m.storage(buf)].place, crate::nest::Place::Const(_) | crate::nest::Place::Input(_));
@@ -296,7 +300,7 @@ impl Emit<'_, '_> {
             let raw = self.b.ins().load(super::convert::storage_clif(storage_ty), flags, p, disp);
             self.from_storage(storage_ty, raw)?
         };
-        if let Some(s) = self.scopes.last_mut() {
+        if let (Some(s), false) = (self.scopes.last_mut(), self.m.is_recast(buf)) {
             s.loads.insert(key, v);
         }
         Ok(Val { v, ty, vec })

@@ -214,13 +214,35 @@ impl Emit<'_, '_> {
     /// Pointer and displacement of an element.
     pub fn address(&mut self, buf: Buf, linear: Dim) -> Result<(Value, i32)> {
         let linear = self.at_lane(linear);
-        let Some(size) = self.m.bufs[buf].ty.bytes() else { return self.bug("packed element types have no addresses yet") };
+        let bits = self.m.element_bits(buf);
+        if bits < 8 {
+            return self.bug("an address of a packed element");
+        }
+        let size = bits / 8;
         let (rest, c) = linear.split_const();
         let storage = self.m.storage(buf);
         match c.checked_mul(i64::from(size)).and_then(|c| i32::try_from(c).ok()) {
             Some(disp) => Ok((self.pointer(storage, rest, size)?, disp)),
             None => Ok((self.pointer(storage, linear, size)?, 0)),
         }
+    }
+    /// The bits of an element that shares its byte with others.
+    pub fn load_packed(&mut self, buf: Buf, linear: Dim) -> Result<Value> {
+        use cranelift_codegen::ir::types::{I8, I32};
+        let linear = self.at_lane(linear);
+        let (bits, storage) = (self.m.element_bits(buf), self.m.storage(buf));
+        let per = i64::from(8 / bits);
+        let byte = self.m.syms.simplify(linear.floor_div(per));
+        let p = self.pointer(storage, byte, 1)?;
+        let flags = self.flags();
+        let v = self.b.ins().load(I8, flags, p, 0);
+        let v = self.b.ins().uextend(I32, v);
+        let within = self.m.syms.simplify(linear.modulo(per) * i64::from(bits));
+        let shift = self.emit_dim(within)?;
+        let shift = self.b.ins().ireduce(I32, shift);
+        let v = self.b.ins().ushr(v, shift);
+        let v = self.b.ins().band_imm_s(v, (1 << bits) - 1);
+        Ok(self.b.ins().ireduce(I8, v))
     }
     pub fn pointer(&mut self, storage: Buf, linear: Dim, size: u32) -> Result<Value> {
         let key = (storage, linear);
@@ -282,7 +304,10 @@ impl Emit<'_, '_> {
         let mut accesses: Vec<(Buf, Vec<Dim>)> = vec![];
         collect(body, &mut |b, at| accesses.push((b, at.to_vec())), &mut self.unrolled.clone());
         for (buf, at) in accesses {
-            let Some(size) = self.m.bufs[buf].ty.bytes() else { continue };
+            if self.m.is_packed(buf) {
+                continue;
+            }
+            let size = self.m.element_bits(buf) / 8;
             let linear = self.linear(buf, &at);
             let View::Sum { terms, .. } = linear.view() else { continue };
             let mut outer = Dim::constant(0);

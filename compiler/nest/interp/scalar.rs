@@ -3,7 +3,7 @@
 
 use super::super::{BinOp, Scalar, UnOp};
 use super::number;
-use crate::tensor::ElemType;
+use crate::tensor::{ElemType, small};
 
 #[inline]
 pub(super) fn f32_of(bits: u64) -> f32 {
@@ -258,110 +258,32 @@ pub fn eval_cast(to: ElemType, a: Scalar) -> Scalar {
 
 // ---- Storage types ----
 
-/// A float of 8 bits or less: exponent and mantissa bits, bias, largest finite code, NaN code.
-struct Small {
-    exp: u32,
-    man: u32,
-    bias: i32,
-    max: u8,
-    nan: Option<u8>,
-    /// Neither infinities nor a negative zero: that code is NaN.
-    uz: bool,
-}
-
-const fn small(t: ElemType) -> Option<Small> {
-    Some(match t {
-        ElemType::F8E4M3FN => Small { exp: 4, man: 3, bias: 7, max: 0x7e, nan: Some(0x7f), uz: false },
-        ElemType::F8E4M3FNUZ => Small { exp: 4, man: 3, bias: 8, max: 0x7f, nan: Some(0x80), uz: true },
-        ElemType::F8E5M2 => Small { exp: 5, man: 2, bias: 15, max: 0x7b, nan: Some(0x7f), uz: false },
-        ElemType::F8E5M2FNUZ => Small { exp: 5, man: 2, bias: 16, max: 0x7f, nan: Some(0x80), uz: true },
-        ElemType::F4E2M1 => Small { exp: 2, man: 1, bias: 1, max: 0x7, nan: None, uz: false },
-        _ => return None,
-    })
-}
-
-/// 2^e for exponents of normal f64.
-pub(super) fn exp2(e: i32) -> f64 {
-    f64::from_bits(((e + 1023) as u64) << 52)
-}
-
-impl Small {
-    fn decode(&self, raw: u8) -> f32 {
-        let body = raw & ((1 << (self.exp + self.man)) - 1);
-        let negative = raw >> (self.exp + self.man) & 1 == 1;
-        if self.nan == Some(raw) || !self.uz && self.nan == Some(body) {
-            return f32::NAN;
-        }
-        if body > self.max {
-            // Only e5m2 has codes beyond: infinity, then more NaNs.
-            let v = if body == self.max + 1 { f32::INFINITY } else { f32::NAN };
-            return if negative { -v } else { v };
-        }
-        let (e, m) = (i32::from(body >> self.man), i32::from(body & ((1 << self.man) - 1)));
-        let m = if e == 0 { m } else { m + (1 << self.man) };
-        let v = (f64::from(m) * exp2(e.max(1) - self.bias - self.man as i32)) as f32;
-        if negative { -v } else { v }
-    }
-    /// Rounds to nearest even and saturates.
-    fn encode(&self, x: f32) -> u8 {
-        let sign = u8::from(x.is_sign_negative()) << (self.exp + self.man);
-        if x.is_nan() {
-            return match self.nan {
-                Some(n) if self.uz => n,
-                Some(n) => n | sign,
-                None => self.max,
-            };
-        }
-        let a = f64::from(x.abs());
-        let lowest = 1 - self.bias;
-        let e = ((a.to_bits() >> 52) as i32 - 1023).max(lowest);
-        let body = if e + self.bias >= 1 << (self.exp + 1) {
-            self.max
-        } else {
-            // A carry out of the mantissa moves on to the exponent.
-            let q = (a / exp2(e - self.man as i32)).round_ties_even() as i32;
-            let code = ((e + self.bias - 1) << self.man) + q;
-            code.min(i32::from(self.max)) as u8
-        };
-        if body == 0 && self.uz { 0 } else { body | sign }
-    }
-}
-
 /// What a load makes of stored bits: a value of the compute type.
 pub fn from_storage(ty: ElemType, raw: u64) -> Scalar {
     let float = |v: f32| Scalar::f32(v);
     match ty {
         ElemType::F16 => float(half::f16::from_bits(raw as u16).to_f32()),
         ElemType::BF16 => float(half::bf16::from_bits(raw as u16).to_f32()),
-        ElemType::F8E8M0 if raw as u8 == 0xff => float(f32::NAN),
-        ElemType::F8E8M0 => float(exp2(i32::from(raw as u8) - 127) as f32),
         ElemType::I4 | ElemType::I2 => Scalar::int(ElemType::I8, Scalar { ty, bits: raw }.to_i64()),
         ElemType::U4 | ElemType::U2 => Scalar { ty: ElemType::U8, bits: raw & ((1 << ty.bits()) - 1) },
         ElemType::Bool => Scalar { ty, bits: u64::from(raw != 0) },
-        t => match small(t) {
-            Some(s) => float(s.decode(raw as u8)),
+        t => match small::decode(t, raw as u8) {
+            Some(v) => float(v),
             None => Scalar { ty, bits: raw },
         },
     }
 }
 
-/// What a store writes of a value of the compute type: small floats round to nearest even, those of 8 bits and less
-/// saturate, packed integers keep their low bits, `float8e8m0` rounds up.
+/// What a store writes of a value of the compute type: floats round to nearest even and may become infinity or NaN
+/// ([`small`]), packed integers keep their low bits.
 pub fn to_storage(ty: ElemType, a: Scalar) -> u64 {
     let x = || f32_of(a.bits);
     match ty {
         ElemType::F16 => u64::from(half::f16::from_f32(x()).to_bits()),
         ElemType::BF16 => u64::from(half::bf16::from_f32(x()).to_bits()),
-        ElemType::F8E8M0 if x().is_nan() => 0xff,
-        ElemType::F8E8M0 => {
-            let a = f64::from(x().abs());
-            let e = (a.to_bits() >> 52) as i32 - 1023;
-            let up = i32::from(a.to_bits() << 12 != 0);
-            (e + up).clamp(-127, 127).wrapping_add(127) as u64
-        }
         ElemType::I4 | ElemType::U4 | ElemType::I2 | ElemType::U2 => a.bits & ((1 << ty.bits()) - 1),
-        t => match small(t) {
-            Some(s) => u64::from(s.encode(x())),
+        t => match small::encode(t, x()) {
+            Some(code) => u64::from(code),
             None => a.bits,
         },
     }

@@ -113,7 +113,7 @@ fn declared_dims(ty: &ValueType, params: &BTreeSet<Sym>, syms: &SymTable) -> Opt
 
 /// Element types that generated code can load and store so far.
 fn has_code(t: ElemType) -> bool {
-    matches!(t, ElemType::F32 | ElemType::F64 | ElemType::F16 | ElemType::BF16 | ElemType::Bool) || t.is_int() && t.bytes().is_some()
+    t.is_float() || t.is_int() || t == ElemType::Bool
 }
 
 /// Sizes in bits must fit 63 bits: positions are computed in them.

@@ -170,7 +170,7 @@ fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_ex
     let name = format!("{}.packed", m.bufs[p.b.0].name);
     let storage = m.storage(p.b.0);
     let at = if p.b.0 == storage { p.b.1.clone() } else { relocate(m, &m.bufs[p.b.0].dims, &p.b.1, &m.bufs[storage].dims) };
-    if let Place::Const(c) = &m.bufs[storage].place {
+    if let (Place::Const(c), false) = (&m.bufs[storage].place, m.is_recast(p.b.0)) {
         if m.bufs[storage].layout != Layout::RowMajor {
             return None;
         }

@@ -100,6 +100,10 @@ fn only_store(m: &Module, p: Kernel, t: Buf) -> Option<Vec<Dim>> {
 fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     let at = only_store(m, p, t)?;
     let map = as_map(&m.kernels[c].body)?;
+    // Storing small types rounds or wraps, which the consumer must see.
+    if m.bufs[t].ty.is_small() {
+        return None;
+    }
     // Every load of the result at one position, and that position a bijection of the consumer's loops.
     let mut access: Option<(Buf, Vec<Dim>)> = None;
     let mut one = true;
@@ -113,7 +117,7 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
             }
         }
     });
-    let (view, index) = access.filter(|_| one)?;
+    let (view, index) = access.filter(|a| one && !m.is_recast(a.0))?;
     // The load must cover the view: each loop once.
     cover(m, view, &index, &map.loops)?;
     let position = if view == t { at } else { relocate(m, &m.bufs[t].dims, &at, &m.bufs[view].dims) };

@@ -28,7 +28,7 @@ pub fn run(m: &mut Module) -> Result<()> {
             matches!(m.bufs[b].place, Place::Const(_)) || constant.contains(&b)
         };
         let stores = visit::stores(body);
-        let fits = stores.iter().all(|b| uses.writers(*b).len() == 1 && matches!(m.bufs[*b].place, Place::Temp) && bytes(m, *b).is_some_and(|n| n <= MAX_BYTES));
+        let fits = stores.iter().all(|b| uses.writers(*b).len() == 1 && matches!(m.bufs[*b].place, Place::Temp) && !m.bufs[*b].ty.is_packed() && bytes(m, *b).is_some_and(|n| n <= MAX_BYTES));
         if !fits || !visit::loads(body).iter().all(known) || has_symbols(m, body) || lazy(m, body) {
             continue;
         }

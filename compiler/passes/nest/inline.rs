@@ -8,6 +8,7 @@ use super::shape::{Map, Uses, as_map, instance, is_plain, is_temp, through_view}
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Stmt, UnOp, visit};
 use crate::sym::Sym;
+use crate::tensor::ElemType;
 use std::collections::HashMap;
 
 /// Largest expression that a fused kernel may grow to.
@@ -53,15 +54,29 @@ fn run(m: &mut Module, only_identity: bool) -> Result<()> {
 }
 
 /// True if storing rounds what other buffers hold with more bits: a Cast to f16 that must be seen. Between operators
-/// of one 16-bit type, fused kernels keep the precision of the compute type.
+/// of one 16-bit type, fused kernels keep the precision of the compute type. Smaller types always round or wrap, unless
+/// their values just move.
 fn narrows(m: &Module, map: &Map) -> bool {
     let ty = m.bufs[map.buf].ty;
+    if ty.is_small() {
+        return !moves(m, &map.value, ty);
+    }
     if ty == ty.compute() || !ty.is_float() {
         return false;
     }
     let mut wider = false;
     map.value.walk(&mut |e| wider |= matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty != ty));
     wider
+}
+
+/// True if the expression only chooses among stored elements of the type.
+fn moves(m: &Module, e: &Expr, ty: ElemType) -> bool {
+    match e {
+        Expr::Load { buf, .. } => m.bufs[*buf].ty == ty,
+        Expr::Select(_, a, b) => moves(m, a, ty) && moves(m, b, ty),
+        Expr::Const(c) => c.bits == 0,
+        _ => false,
+    }
 }
 
 fn reads(m: &Module, k: Kernel, b: Buf) -> bool {
@@ -111,6 +126,9 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
     let body = &m.kernels[r].body;
     let consumer = as_map(body);
     let loads = accesses(m, body, map.buf);
+    if loads.iter().any(|l| m.is_recast(l.0)) {
+        return false;
+    }
     let size: usize = {
         let mut n = 0;
         visit::walk(body, &mut |s| n += s.expr().map_or(0, Expr::size));

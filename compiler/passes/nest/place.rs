@@ -40,10 +40,7 @@ pub fn run(m: &mut Module) -> Result<()> {
 fn bytes(m: &Module, b: Buf) -> Dim {
     let d = &m.bufs[b];
     let n = Dim::product(d.dims.iter().copied());
-    let raw = match d.ty.bytes() {
-        Some(e) => n * i64::from(e),
-        None => (n * i64::from(d.ty.bits())).ceil_div(8),
-    };
+    let raw = n * i64::from(m.element_bits(b).div_ceil(8));
     m.syms.simplify(raw.ceil_div(ALIGN) * ALIGN)
 }
 
