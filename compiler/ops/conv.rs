@@ -134,42 +134,8 @@ impl Operator for Conv {
         Ok(Conv { window, group, transpose })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        let (x, w) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
-        if x.rank() < 3 || w.rank() != x.rank() {
-            return cx.error(codes::OP_SHAPE, "the input must have batch, channel and spatial dimensions, and the weights as many").fail();
-        }
-        let g = self.group;
-        let axes = self.axes(cx, &x.dims[2..], &w.dims[2..])?;
-        let channels = if self.transpose.is_some() {
-            cx.require_eq(w.dims[0], x.dims[1], "the weights do not fit the input's channels")?;
-            w.dims[1] * g
-        } else {
-            cx.require_eq(w.dims[1] * g, x.dims[1], "the weights do not fit the input's channels and the groups")?;
-            cx.require_eq(w.dims[0].modulo(g), Dim::constant(0), "the output channels do not divide into the groups")?;
-            w.dims[0]
-        };
-        if let Some(b) = cx.tensor_opt(2)? {
-            cx.require_eq(b.count(), channels, "the bias does not fit the output channels")?;
-        }
-        let mut dims = vec![x.dims[0], channels];
-        match &self.transpose {
-            None => {
-                for (d, a) in x.dims[2..].iter().zip(&axes) {
-                    let out = match self.window.auto {
-                        Auto::SameUpper | Auto::SameLower => d.ceil_div(a.stride),
-                        _ => (*d + a.before + a.after - a.extent()).floor_div(a.stride) + 1,
-                    };
-                    dims.push(self.size(cx, out)?);
-                }
-            }
-            Some(_) => {
-                for (d, (a, extra)) in x.dims[2..].iter().zip(axes.iter().zip(self.output_padding(axes.len()))) {
-                    let out = (*d - 1) * a.stride + a.extent() + extra - a.before - a.after;
-                    dims.push(self.size(cx, out)?);
-                }
-            }
-        }
-        cx.set(0, x.elem, dims);
+        let dims = self.shape(cx, 0, 1, 2)?;
+        cx.set(0, cx.tensor(0)?.elem, dims);
         Ok(())
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
@@ -212,6 +178,48 @@ impl Operator for Conv {
             });
         });
         Ok(())
+    }
+}
+
+impl Conv {
+    /// Shape of the result; the numbers of the inputs with image, weights and bias.
+    pub fn shape(&self, cx: &mut InferCx, x: usize, w: usize, bias: usize) -> Result<Vec<Dim>> {
+        let (x, w) = (cx.tensor(x)?.clone(), cx.tensor(w)?.clone());
+        if x.rank() < 3 || w.rank() != x.rank() {
+            return cx.error(codes::OP_SHAPE, "the input must have batch, channel and spatial dimensions, and the weights as many").fail();
+        }
+        let g = self.group;
+        let axes = self.axes(cx, &x.dims[2..], &w.dims[2..])?;
+        let channels = if self.transpose.is_some() {
+            cx.require_eq(w.dims[0], x.dims[1], "the weights do not fit the input's channels")?;
+            w.dims[1] * g
+        } else {
+            cx.require_eq(w.dims[1] * g, x.dims[1], "the weights do not fit the input's channels and the groups")?;
+            cx.require_eq(w.dims[0].modulo(g), Dim::constant(0), "the output channels do not divide into the groups")?;
+            w.dims[0]
+        };
+        if let Some(b) = cx.tensor_opt(bias)? {
+            cx.require_eq(b.count(), channels, "the bias does not fit the output channels")?;
+        }
+        let mut dims = vec![x.dims[0], channels];
+        match &self.transpose {
+            None => {
+                for (d, a) in x.dims[2..].iter().zip(&axes) {
+                    let out = match self.window.auto {
+                        Auto::SameUpper | Auto::SameLower => d.ceil_div(a.stride),
+                        _ => (*d + a.before + a.after - a.extent()).floor_div(a.stride) + 1,
+                    };
+                    dims.push(self.size(cx, out)?);
+                }
+            }
+            Some(_) => {
+                for (d, (a, extra)) in x.dims[2..].iter().zip(axes.iter().zip(self.output_padding(axes.len()))) {
+                    let out = (*d - 1) * a.stride + a.extent() + extra - a.before - a.after;
+                    dims.push(self.size(cx, out)?);
+                }
+            }
+        }
+        Ok(dims)
     }
 }
 
@@ -276,7 +284,7 @@ impl Conv {
         self.geometry(&kernel, spatial).map_err(|m| cx.error(codes::OP_ATTRIBUTE, m).into())
     }
     /// Axes with pads; for ConvTranspose those that `output_shape` and `auto_pad` imply.
-    fn geometry(&self, kernel: &[i64], spatial: &[Dim]) -> std::result::Result<Vec<Axis>, String> {
+    pub fn geometry(&self, kernel: &[i64], spatial: &[Dim]) -> std::result::Result<Vec<Axis>, String> {
         if self.transpose.is_none() {
             return self.window.axes(kernel, spatial);
         }

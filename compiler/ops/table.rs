@@ -26,4 +26,7 @@ ops! {
     Einsum = einsum;
     Det = det;
     Scatter = scatter;
+    Quantize = quantize;
+    Integer = integer;
+    QConv = qconv;
 }

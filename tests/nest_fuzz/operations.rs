@@ -32,7 +32,7 @@ const ROUNDED: &[UnOp] = &[
 const BINARY: &[BinOp] = &[BinOp::Add, BinOp::Sub, BinOp::Mul, BinOp::Min, BinOp::Max, BinOp::Eq, BinOp::Ne, BinOp::Lt, BinOp::Le, BinOp::Gt, BinOp::Ge, BinOp::Div, BinOp::Rem, BinOp::Mod];
 const FLOATS: &[T] = &[T::F32, T::F64];
 const INTEGERS: &[T] = &[T::I8, T::U8, T::I16, T::U16, T::I32, T::U32, T::I64, T::U64];
-const STORED: &[T] = &[T::F16, T::BF16];
+const STORED: &[T] = &[T::F16, T::BF16, T::F8E4M3FN, T::F8E4M3FNUZ, T::F8E5M2, T::F8E5M2FNUZ, T::F8E8M0, T::F6E2M3, T::F6E3M2];
 
 fn special(ty: T) -> Vec<Scalar> {
     let mut v: Vec<f64> = vec![
