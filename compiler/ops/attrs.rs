@@ -55,6 +55,14 @@ impl Attrs {
     pub fn new(schema: &'static Schema, n_inputs: usize, n_outputs: usize, origin: Origin, values: Vec<(String, AttrValue)>, subgraphs: Vec<String>) -> Self {
         Attrs { schema, n_inputs, n_outputs, origin, values, read: vec![], subgraphs }
     }
+    /// The same node as one of another operator of ai.onnx, with the attributes that this one has; `None` if there is
+    /// no such version. They count as read.
+    pub fn of(&mut self, name: &str, opset: i64) -> Option<Attrs> {
+        let schema = super::find("", name, opset).ok()?;
+        let values: Vec<_> = self.values.iter().filter(|(n, _)| schema.attributes.iter().any(|a| a.0 == n)).cloned().collect();
+        self.read.extend(values.iter().map(|v| v.0.clone()));
+        Some(Attrs { schema, n_inputs: 1, n_outputs: 1, origin: self.origin.clone(), values, read: vec![], subgraphs: vec![] })
+    }
     /// Operator set domain, "" for ai.onnx.
     pub fn domain(&self) -> &'static str {
         self.schema.domain

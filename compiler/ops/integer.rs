@@ -113,7 +113,8 @@ impl Operator for Integer {
             Integer::MatMulInteger => ElemType::I32,
             Integer::QLinearMatMul => cx.tensor(7)?.elem,
             Integer::QGemm { .. } => cx.tensor_opt(8)?.map_or(ElemType::F32, |t| t.elem),
-            Integer::ToFloat | Integer::Dynamic => ElemType::F32,
+            Integer::ToFloat => cx.tensor(2)?.elem,
+            Integer::Dynamic => ElemType::F32,
         };
         if matches!(self, Integer::QGemm { .. }) && cx.has(7) != cx.has(8) {
             return cx.error(codes::OP_ARITY, "QGemm takes y_scale and y_zero_point together").fail();

@@ -256,7 +256,8 @@ pub fn dynamic_range(cx: &mut LowerCx, x: Buf) -> (Buf, Buf) {
             k.update(BinOp::Max, hi, v);
         });
         let flat = Expr::bin(BinOp::Eq, Expr::acc(hi), Expr::acc(lo));
-        let s = Expr::select(flat, Expr::f32(1.0), Expr::acc(hi) - Expr::acc(lo)) / Expr::f32(255.0);
+        // Of nothing but zeros: ONNX does not say; ONNX Runtime has 1.
+        let s = Expr::select(flat, Expr::f32(1.0), (Expr::acc(hi) - Expr::acc(lo)) / Expr::f32(255.0));
         let s = k.let_(s);
         k.store(scale, &[], s.clone());
         let z = Expr::f32(0.0) - Expr::acc(lo) / s;

@@ -29,4 +29,6 @@ ops! {
     Quantize = quantize;
     Integer = integer;
     QConv = qconv;
+    QLinear = qlinear;
+    NBits = nbits;
 }

@@ -1,0 +1,282 @@
+"""Quantized operators and models, compiled ahead of time, called through the C interface and compared with ONNX Runtime,
+and conversions of the small element types with those of the onnx package.
+
+    quantized.py ONNXC [--only PART] [-O LEVEL]
+
+What ONNX defines exactly must be equal; where both sides may round differently, results may be one step apart.
+"""
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import numpy as np
+import onnx
+from onnx import TensorProto as T
+from onnx import helper as h
+from onnx import numpy_helper as nh
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools"))
+import abi
+import onnxruntime as ort
+
+ort.set_default_logger_severity(4)
+MS = "com.microsoft"
+RNG = np.random.default_rng(7)
+CASES = []
+
+
+def value(name, a):
+    return h.make_tensor_value_info(name, h.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+
+
+def q(dtype, *shape):
+    i = np.iinfo(dtype)
+    return RNG.integers(i.min, i.max + 1, shape).astype(dtype)
+
+
+def f(*shape, scale=1.0):
+    return (RNG.standard_normal(shape) * scale).astype(np.float32)
+
+
+def s(v):
+    return np.array(v, np.float32)
+
+
+def z(dtype, v):
+    return np.array(v, dtype)
+
+
+def case(name, nodes, feeds, consts=None, steps=0, rtol=0.0, opset=17, outputs=None):
+    """`feeds` are inputs, `consts` initializers; results may be `steps` apart or `rtol` of the largest value."""
+    if not isinstance(nodes, list):
+        nodes = [nodes]
+    CASES.append((name, nodes, feeds, consts or {}, steps, rtol, opset, outputs or list(nodes[-1].output)))
+
+
+def node(op, inputs, output="y", **attrs):
+    return h.make_node(op, inputs.split() if isinstance(inputs, str) else inputs, output.split(), **attrs)
+
+
+def ms(op, inputs, output="y", **attrs):
+    return node(op, inputs, output, domain=MS, **attrs)
+
+
+def basics():
+    for dt in (np.uint8, np.int8, np.uint16, np.int16):
+        n = np.dtype(dt).name
+        for axis, scale in (("tensor", s(0.031)), ("axis", np.abs(f(4, scale=0.1)) + 0.01)):
+            zero = q(dt, *scale.shape) // 2
+            opset = 21
+            case(f"quantize_{n}_{axis}", node("QuantizeLinear", "x s z", axis=1), {"x": f(3, 4, 5, scale=4)}, {"s": scale, "z": zero}, opset=opset)
+            case(f"dequantize_{n}_{axis}", node("DequantizeLinear", "x s z", axis=1), {"x": q(dt, 3, 4, 5)}, {"s": scale, "z": zero}, opset=opset)
+    # Halves go to even, and what does not fit saturates.
+    halves = (np.arange(-600, 600).astype(np.float32) / 2).reshape(30, 40)
+    case("quantize_halves", node("QuantizeLinear", "x s z"), {"x": halves}, {"s": s(1), "z": z(np.uint8, 3)})
+    case("quantize_blocks", node("QuantizeLinear", "x s z", axis=1, block_size=3), {"x": f(2, 7, 3)}, {"s": np.abs(f(2, 3, 3)) + 0.02, "z": q(np.int8, 2, 3, 3)}, opset=21)
+    case("dequantize_blocks", node("DequantizeLinear", "x s z", axis=0, block_size=2), {"x": q(np.int8, 6, 5)}, {"s": f(3, 5), "z": q(np.int8, 3, 5)}, opset=21)
+    case("dequantize_int32", node("DequantizeLinear", "x s"), {"x": q(np.int32, 50)}, {"s": s(1e-3)})
+    for dt in (np.uint8, np.int8):
+        case(f"runtime_scales_{np.dtype(dt).name}", [node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z")], {"x": f(6, 7), "s": s(0.02), "z": z(dt, 5)})
+    for name, scale in (("", 0.3), ("_zeros", 0.0)):
+        case(f"dynamic{name}", node("DynamicQuantizeLinear", "x", "y s z"), {"x": f(9, 11, scale=scale) + np.float32(scale)}, rtol=1e-6)
+
+
+def products():
+    for da, db in ((np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8)):
+        n = f"{np.dtype(da).name}_{np.dtype(db).name}"
+        a, b = q(da, 5, 37), q(db, 37, 11)
+        za, zb = z(da, 7), z(db, 3)
+        case(f"matmul_integer_{n}", node("MatMulInteger", "a b za zb"), {"a": a}, {"b": b, "za": za, "zb": zb})
+        case(f"matmul_integer_columns_{n}", node("MatMulInteger", "a b za zb"), {"a": a, "b": b, "za": za}, {"zb": q(db, 11)})
+        case(f"matmul_integer_plain_{n}", node("MatMulInteger", "a b"), {"a": q(da, 2, 3, 5, 9), "b": q(db, 3, 9, 4)})
+        case(f"qlinear_matmul_{n}", node("QLinearMatMul", "a sa za b sb zb sy zy"), {"a": a}, {"sa": s(0.02), "za": za, "b": b, "sb": s(0.01), "zb": zb, "sy": s(0.11), "zy": z(da, 9)}, steps=1)
+        case(f"to_float_{n}", ms("MatMulIntegerToFloat", "a b sa sb za zb c"), {"a": a}, {"b": b, "sa": s(0.02), "sb": np.abs(f(11)), "za": za, "zb": q(db, 11), "c": f(11)}, rtol=1e-6)
+        if da == np.uint8:
+            case(f"dynamic_matmul_{n}", ms("DynamicQuantizeMatMul", "a b sb zb c"), {"a": f(6, 40)}, {"b": q(db, 40, 8), "sb": np.abs(f(8)) * np.float32(0.01), "zb": q(db, 8), "c": f(8)}, rtol=1e-5)
+        weights = {"b": b.T.copy(), "sa": s(0.02), "sb": s(0.01), "za": za, "zb": zb, "c": q(np.int32, 11) % 1000, "sy": s(0.13), "zy": z(da, 9)}
+        case(f"qgemm_{n}", ms("QGemm", "a sa za b sb zb c sy zy", transB=1, alpha=0.75), {"a": a}, weights, steps=1)
+        case(f"qgemm_float_{n}", ms("QGemm", "a sa za b sb zb c", transB=1), {"a": a}, weights, rtol=1e-6)
+    for bits, block, depth in ((4, 16, 64), (4, 32, 80), (8, 32, 96)):
+        blocks = -(-depth // block)
+        w = q(np.uint8, 12, blocks, block * bits // 8)
+        zeros = q(np.uint8, 12, -(-blocks * bits // 8))
+        for name, more in (("", {}), ("_zeros", {"z": zeros})):
+            case(f"nbits_{bits}_{block}{name}", ms("MatMulNBits", ["a", "b", "s", *more], K=depth, N=12, bits=bits, block_size=block), {"a": f(2, 5, depth)}, {"b": w, "s": f(12, blocks), **more}, rtol=2e-6)
+
+
+def images():
+    for dx, dw in ((np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8)):
+        n = f"{np.dtype(dx).name}_{np.dtype(dw).name}"
+        x, zx, zw = q(dx, 2, 4, 9, 8), z(dx, 11), z(dw, 2)
+        for name, w, attrs in (("", q(dw, 6, 4, 3, 3), dict(pads=[1, 1, 1, 1])), ("_groups", q(dw, 8, 2, 3, 2), dict(group=2, strides=[2, 1], pads=[0, 1, 1, 0])), ("_depthwise", q(dw, 4, 1, 3, 3), dict(group=4)), ("_1x1", q(dw, 5, 4, 1, 1), {})):
+            if dx == np.uint8:
+                case(f"conv_integer_{n}{name}", node("ConvInteger", "x w zx zw", **attrs), {"x": x}, {"w": w, "zx": zx, "zw": zw})
+            oc = w.shape[0]
+            base = {"sx": s(0.02), "zx": zx, "w": w, "sy": s(0.3), "zy": z(dx, 100), "c": q(np.int32, oc) % 500}
+            case(f"qlinear_conv_{n}{name}", node("QLinearConv", "x sx zx w sw zw sy zy c", **attrs), {"x": x}, {**base, "sw": s(0.01), "zw": zw}, steps=1)
+            if dw == np.int8:
+                case(f"qlinear_conv_channels_{n}{name}", node("QLinearConv", "x sx zx w sw zw sy zy c", **attrs), {"x": x}, {**base, "sw": np.abs(f(oc, scale=0.01)) + np.float32(0.002), "zw": np.zeros(oc, dw)}, steps=1)
+    for dt in (np.uint8, np.int8):
+        n = np.dtype(dt).name
+        zs = {"sx": s(0.05), "zx": z(dt, 40), "sy": s(0.04), "zy": z(dt, 20)}
+        case(f"average_pool_{n}", ms("QLinearAveragePool", "x sx zx sy zy", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]), {"x": q(dt, 1, 3, 8, 9)}, zs, steps=1)
+        case(f"average_pool_pads_{n}", ms("QLinearAveragePool", "x sx zx sy zy", kernel_shape=[3, 2], pads=[1, 0, 1, 1], count_include_pad=1), {"x": q(dt, 1, 3, 8, 9)}, zs, steps=1)
+        case(f"global_average_{n}", ms("QLinearGlobalAveragePool", "x sx zx sy zy"), {"x": q(dt, 2, 5, 6, 7)}, zs, steps=1)
+        case(f"global_average_last_{n}", ms("QLinearGlobalAveragePool", "x sx zx sy zy", channels_last=1), {"x": q(dt, 2, 6, 7, 5)}, zs, steps=1)
+
+
+def elementwise():
+    for dt in (np.uint8, np.int8):
+        n = np.dtype(dt).name
+        a, b = q(dt, 3, 4, 33), q(dt, 4, 1)
+        two = {"sa": s(0.05), "za": z(dt, 40), "sb": s(0.03), "zb": z(dt, 3), "sc": s(0.07), "zc": z(dt, 50)}
+        case(f"add_{n}", ms("QLinearAdd", "a sa za b sb zb sc zc"), {"a": a, "b": b}, two, steps=1)
+        case(f"mul_{n}", ms("QLinearMul", "a sa za b sb zb sc zc"), {"a": a, "b": b}, two, steps=1)
+        one = {"sx": s(0.05), "zx": z(dt, 40), "sy": s(0.004), "zy": z(dt, 2)}
+        case(f"sigmoid_{n}", ms("QLinearSigmoid", "a sx zx sy zy"), {"a": a}, one, steps=1)
+        case(f"leaky_{n}", ms("QLinearLeakyRelu", "a sx zx sy zy", alpha=0.2), {"a": a}, {**one, "sy": s(0.06)}, steps=1)
+        soft = {"sx": s(0.03), "zx": z(dt, 40), "sy": s(1 / 256), "zy": z(dt, np.iinfo(dt).min)}
+        for opset, axis in ((13, 2), (11, 1)):
+            case(f"softmax_{opset}_{n}", ms("QLinearSoftmax", "a sx zx sy zy", opset=opset, axis=axis), {"a": a}, soft, steps=1)
+        case(f"concat_{n}", ms("QLinearConcat", "sy zy a sa za c sc zc", axis=1), {"a": a, "c": q(dt, 3, 2, 33)}, {**two, "sy": s(0.06), "zy": z(dt, 30)}, steps=1)
+
+
+PARTS = {"basics": basics, "products": products, "images": images, "elementwise": elementwise}
+
+
+def model_of(nodes, feeds, consts, opset, outputs):
+    g = h.make_graph(nodes, "g", [value(n, a) for n, a in feeds.items()], [h.make_empty_tensor_value_info(o) for o in outputs], [nh.from_array(a, n) for n, a in consts.items()])
+    return h.make_model(g, opset_imports=[h.make_opsetid("", opset), h.make_opsetid(MS, 1)], ir_version=10)
+
+
+def expected(m, feeds):
+    o = ort.SessionOptions()
+    # As written: its own rewriting of quantized graphs would be compared otherwise.
+    o.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(m.SerializeToString(), o, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds), [(o.name, o.type) for o in session.get_outputs()]
+
+
+def apart(got, want, steps, rtol):
+    """What is wrong, or nothing."""
+    if got.dtype != want.dtype or got.shape != want.shape:
+        return f"{got.dtype}{got.shape}, expected {want.dtype}{want.shape}"
+    x, y = got.astype(np.float64), want.astype(np.float64)
+    allowed = steps if got.dtype.kind in "iu" else rtol * np.max(np.abs(y), initial=0)
+    worst = np.max(np.abs(x - y), initial=0)
+    return None if worst <= allowed else f"{np.count_nonzero(np.abs(x - y) > allowed)} of {x.size} differ, by up to {worst}"
+
+
+def build(onnxc, work, models):
+    """Compiles and links; name -> callable model."""
+    objects, out = [], {}
+    for name, m in models.items():
+        path = os.path.join(work, name)
+        onnx.save(m, path + ".onnx")
+        r = subprocess.run([*onnxc, path + ".onnx", "-o", path + ".o", "--name", name, "--emit", "obj"], capture_output=True, text=True)
+        if r.returncode:
+            out[name] = r.stderr.strip().splitlines()[0]
+        else:
+            objects.append(path + ".o")
+    lib = os.path.join(work, f"lib{len(models)}.so")
+    abi.link(objects, lib)
+    return {n: out.get(n) or abi.Model(lib, n) for n in models}
+
+
+def run_cases(onnxc, work):
+    bad, models, wants = 0, {}, {}
+    for name, nodes, feeds, consts, _, _, opset, outputs in CASES:
+        m = model_of(nodes, feeds, consts, opset, outputs)
+        wants[name], types = expected(m, feeds)
+        for o, (_, t), w in zip(m.graph.output, types, wants[name]):
+            o.CopyFrom(h.make_tensor_value_info(o.name, h.np_dtype_to_tensor_dtype(w.dtype), w.shape))
+        models[name] = m
+    compiled = build(onnxc, work, models)
+    for name, _, feeds, _, steps, rtol, _, _ in CASES:
+        m = compiled[name]
+        problem = m if isinstance(m, str) else None
+        if problem is None:
+            run, outs = m.prepare(feeds)
+            run()
+            problem = next((p for g, w in zip(outs, wants[name]) if (p := apart(g, w, steps, rtol))), None)
+        if problem:
+            bad += 1
+            print(f"{name}: {problem}")
+    print(f"{len(CASES)} cases, {bad} wrong")
+    return bad
+
+
+def conversions(onnxc, work):
+    """Every code of the small types is loaded, and many floats become each of them."""
+    from onnx.reference.ops.op_cast import cast_to
+    n = 1 << 14
+    x = np.concatenate([RNG.integers(0, 1 << 32, n // 2, dtype=np.uint64).astype(np.uint32).view(np.float32), f(n // 4, scale=50.0), RNG.integers(-512, 512, n // 4).astype(np.float32)])
+    # Ties of every format.
+    x = np.concatenate([x, (RNG.integers(-4096, 4096, n) / np.float32(2) ** RNG.integers(-6, 18, n)).astype(np.float32)])
+    x[:8] = [np.nan, np.inf, -np.inf, 0, -0.0, 448, 464, 465]
+    # What is below 2^-126, and infinities, the reference turns into other powers of two than the specification says.
+    e8m0 = (np.abs(x) >= 2.0**-126) & np.isfinite(x)
+    types = [T.FLOAT8E4M3FN, T.FLOAT8E4M3FNUZ, T.FLOAT8E5M2, T.FLOAT8E5M2FNUZ, T.FLOAT8E8M0, T.FLOAT6E2M3, T.FLOAT6E3M2, T.FLOAT4E2M1]
+    nodes, outs, feeds, want = [], [], {"x": x}, {}
+
+    def add(label, source, to, ref, **attrs):
+        nodes.append(h.make_node("Cast", [source], [label], to=to, **attrs))
+        outs.append(h.make_tensor_value_info(label, to, ref.shape))
+        want[label] = (to, ref)
+
+    for t in types:
+        bits = {T.FLOAT4E2M1: 4, T.FLOAT6E2M3: 6, T.FLOAT6E3M2: 6}.get(t, 8)
+        codes = np.arange(1 << bits, dtype=np.uint8)
+        feeds[f"codes{t}"] = codes
+        add(f"load{t}", f"codes{t}", T.FLOAT, codes.view(h.tensor_dtype_to_np_dtype(t)).astype(np.float32))
+        add(f"store{t}", "x", t, cast_to(x, t, True))
+        if t in types[:4]:
+            add(f"loose{t}", "x", t, cast_to(x, t, False), saturate=0)
+        if t == T.FLOAT8E8M0:
+            add("down", "x", t, cast_to(x, t, True, "down"), round_mode="down")
+            add("nearest", "x", t, cast_to(x, t, True, "nearest"), round_mode="nearest")
+    ins = [h.make_tensor_value_info("x", T.FLOAT, x.shape)] + [h.make_tensor_value_info(f"codes{t}", t, feeds[f"codes{t}"].shape) for t in types]
+    m = h.make_model(h.make_graph(nodes, "g", ins, outs), opset_imports=[h.make_opsetid("", 28)], ir_version=13)
+    model = build(onnxc, work, {"conversions": m})["conversions"]
+    run, got = model.prepare(feeds)
+    run()
+    bad = 0
+    for info, g in zip(model.outputs, got):
+        label = info.name.decode()
+        to, ref = want[label]
+        g = g.view(h.tensor_dtype_to_np_dtype(to)).astype(np.float32)
+        ref = ref.astype(np.float32)
+        same = (g == ref) & (np.signbit(g) == np.signbit(ref)) | np.isnan(g) & np.isnan(ref) | (g == 0) & np.isnan(x[:g.size])
+        if to == T.FLOAT8E8M0:
+            same |= ~e8m0
+        if not same.all():
+            bad += 1
+            i = np.flatnonzero(~same)[0]
+            print(f"conversion {label}: {np.count_nonzero(~same)} of {g.size} differ; of number {i} it is {g[i]}, expected {ref[i]}")
+    print(f"{len(want)} conversions, {bad} wrong")
+    return bad
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("onnxc")
+    p.add_argument("--only", choices=[*PARTS, "conversions"])
+    p.add_argument("-O", dest="level", default="2")
+    a = p.parse_args()
+    warnings.simplefilter("ignore")  # Conversions overflow on purpose.
+    onnxc = [os.path.abspath(a.onnxc), f"-O{a.level}"]
+    for name, part in PARTS.items():
+        if a.only in (None, name):
+            part()
+    with tempfile.TemporaryDirectory() as work:
+        bad = run_cases(onnxc, work) if CASES else 0
+        if a.only in (None, "conversions"):
+            bad += conversions(onnxc, work)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
