@@ -36,8 +36,11 @@ pub struct NestPass {
 }
 
 /// Graph passes in order.
-pub const GRAPH_PASSES: &[GraphPass] =
-    &[GraphPass { name: "drop_dead_nodes", level: OptLevel::O0, run: |m, _| passes::graph::dead::run(m) }, GraphPass { name: "infer_shapes", level: OptLevel::O0, run: passes::graph::infer::run }];
+pub const GRAPH_PASSES: &[GraphPass] = &[
+    GraphPass { name: "drop_dead_nodes", level: OptLevel::O0, run: |m, _| passes::graph::dead::run(m) },
+    GraphPass { name: "infer_shapes", level: OptLevel::O0, run: passes::graph::infer::run },
+    GraphPass { name: "integer_quantized", level: OptLevel::O1, run: |m, _| passes::graph::quantize::run(m) },
+];
 
 /// Nest passes in order.
 pub const NEST_PASSES: &[NestPass] = &[

@@ -144,7 +144,62 @@ def elementwise():
         case(f"concat_{n}", ms("QLinearConcat", "sy zy a sa za c sc zc", axis=1), {"a": a, "c": q(dt, 3, 2, 33)}, {**two, "sy": s(0.06), "zy": z(dt, 30)}, steps=1)
 
 
-PARTS = {"basics": basics, "products": products, "images": images, "elementwise": elementwise}
+def qdq(name, op, operands, steps=1, after=(), dtype=np.uint8, sy=0.11, zy=100, feeds=1, **attrs):
+    """DequantizeLinear of each operand, `op` (and operators after it), QuantizeLinear: what the compiler makes integer."""
+    nodes, data, consts, names = [], {}, {}, []
+    for i, o in enumerate(operands):
+        if not isinstance(o, tuple):
+            consts[f"k{i}"] = o
+            names.append(f"k{i}")
+            continue
+        a, scale, zero, axis = o
+        (data if i < feeds else consts)[f"q{i}"] = a
+        consts[f"s{i}"] = np.asarray(scale, np.float32)
+        consts[f"z{i}"] = np.asarray(zero, a.dtype)
+        nodes.append(node("DequantizeLinear", f"q{i} s{i} z{i}", f"f{i}", axis=axis))
+        names.append(f"f{i}")
+    nodes.append(node(op, names, "r0", **attrs))
+    for i, (more, extra, kw) in enumerate(after):
+        consts.update({f"e{i}_{j}": e for j, e in enumerate(extra)})
+        nodes.append(node(more, [f"r{i}", *(f"e{i}_{j}" for j in range(len(extra)))], f"r{i + 1}", **kw))
+    consts.update(sy=s(sy), zy=z(dtype, zy))
+    nodes.append(node("QuantizeLinear", f"r{len(after)} sy zy"))
+    case(f"qdq_{name}", nodes, data, consts, steps=steps)
+
+
+def patterns():
+    for dt in (np.uint8, np.int8):
+        n = np.dtype(dt).name
+        x = (q(dt, 2, 4, 9, 8), 0.02, 17, 1)
+        w, sw = q(np.int8, 6, 4, 3, 3), np.abs(f(6, scale=0.02)) + np.float32(0.003)
+        channels = (w, sw, np.zeros(6), 0)
+        bias = (q(np.int32, 6) % 3000, (np.float32(0.02) * sw).astype(np.float32), np.zeros(6), 0)
+        low = np.iinfo(dt).min
+        qdq(f"conv_{n}", "Conv", [x, channels, bias], dtype=dt, pads=[1, 1, 1, 1])
+        qdq(f"conv_float_bias_{n}", "Conv", [x, (w, 0.01, 3, 0), f(6)], dtype=dt, strides=[2, 2])
+        qdq(f"conv_relu_{n}", "Conv", [x, channels, bias], dtype=dt, after=[("Relu", (), {})], zy=low)
+        qdq(f"conv_relu_inside_{n}", "Conv", [x, channels], dtype=dt, after=[("Relu", (), {})], zy=low + 60)
+        qdq(f"conv_clip_{n}", "Conv", [x, channels], dtype=dt, after=[("Clip", (s(-1), s(6)), {})], sy=0.09, zy=low + 50)
+        a = (q(dt, 5, 37), 0.03, 9, 1)
+        b = q(np.int8, 37, 11)
+        sb = np.abs(f(11, scale=0.02)) + np.float32(0.002)
+        qdq(f"matmul_{n}", "MatMul", [a, (b, sb, np.zeros(11), 1)], dtype=dt, sy=0.3)
+        qdq(f"gemm_{n}", "Gemm", [a, (b, sb, np.zeros(11), 1), (q(np.int32, 11) % 5000, (np.float32(0.03) * sb).astype(np.float32), np.zeros(11), 0)], dtype=dt, sy=0.3)
+        qdq(f"gemm_trans_{n}", "Gemm", [a, (b.T.copy(), 0.01, 5, 0), f(11)], dtype=dt, sy=0.3, transB=1)
+        qdq(f"gemm_scaled_{n}", "Gemm", [a, (b, 0.01, 5, 0), f(11)], dtype=dt, sy=0.3, alpha=0.5)
+        m = (q(dt, 4, 1), 0.05, 3, 1)
+        qdq(f"add_{n}", "Add", [(q(dt, 3, 4, 9), 0.03, 20, 1), m], dtype=dt, feeds=2)
+        qdq(f"mul_{n}", "Mul", [(q(dt, 3, 4, 9), 0.03, 20, 1), m], dtype=dt, feeds=2)
+        qdq(f"concat_{n}", "Concat", [(q(dt, 3, 4), 0.03, 20, 1), (q(dt, 3, 2), 0.11, 100, 1)], dtype=dt, feeds=2, steps=0, axis=1)
+        qdq(f"average_{n}", "AveragePool", [x], dtype=dt, sy=0.02, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+        qdq(f"global_{n}", "GlobalAveragePool", [x], dtype=dt, sy=0.01)
+        qdq(f"sigmoid_{n}", "Sigmoid", [x], dtype=dt, sy=0.004, zy=low)
+        for op, kw in (("MaxPool", dict(kernel_shape=[3, 2], pads=[1, 0, 1, 1], strides=[2, 1])), ("Transpose", dict(perm=[0, 2, 3, 1])), ("Flatten", {})):
+            qdq(f"{op.lower()}_{n}", op, [x], steps=0, dtype=dt, sy=0.02, zy=17, **kw)
+            qdq(f"{op.lower()}_rescaled_{n}", op, [x], steps=0, dtype=dt, sy=0.031, zy=7, **kw)
+
+
+PARTS = {"patterns": patterns, "basics": basics, "products": products, "images": images, "elementwise": elementwise}
 
 
 def model_of(nodes, feeds, consts, opset, outputs):

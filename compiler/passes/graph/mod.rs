@@ -2,3 +2,4 @@
 
 pub mod dead;
 pub mod infer;
+pub mod quantize;
