@@ -184,6 +184,9 @@ def patterns():
         b = q(np.int8, 37, 11)
         sb = np.abs(f(11, scale=0.02)) + np.float32(0.002)
         qdq(f"matmul_{n}", "MatMul", [a, (b, sb, np.zeros(11), 1)], dtype=dt, sy=0.3)
+        # Sums beyond what floats hold exactly.
+        deep = (q(dt, 3, 1300), 0.03, 9, 1)
+        qdq(f"matmul_deep_{n}", "MatMul", [deep, (np.full((1300, 5), 127, np.int8) - (q(np.int8, 1300, 5) & 7), 0.01, 0, 1)], dtype=dt, sy=60.0)
         qdq(f"gemm_{n}", "Gemm", [a, (b, sb, np.zeros(11), 1), (q(np.int32, 11) % 5000, (np.float32(0.03) * sb).astype(np.float32), np.zeros(11), 0)], dtype=dt, sy=0.3)
         qdq(f"gemm_trans_{n}", "Gemm", [a, (b.T.copy(), 0.01, 5, 0), f(11)], dtype=dt, sy=0.3, transB=1)
         qdq(f"gemm_scaled_{n}", "Gemm", [a, (b, 0.01, 5, 0), f(11)], dtype=dt, sy=0.3, alpha=0.5)

@@ -141,7 +141,9 @@ impl Lower<'_> {
             return self.pack(from, to);
         }
         // Bits that a BitCast made a float stay as they are, NaN too.
-        if self.m.is_recast(from) && let Some(word) = [ElemType::U8, ElemType::U16].into_iter().find(|w| w.bits() == self.m.bufs[to].ty.bits()) {
+        if self.m.is_recast(from)
+            && let Some(word) = [ElemType::U8, ElemType::U16].into_iter().find(|w| w.bits() == self.m.bufs[to].ty.bits())
+        {
             let n = vec![Dim::product(self.m.bufs[to].dims.iter().copied())];
             let (name, origin) = (self.m.bufs[to].name.clone(), self.model.origin.clone());
             let (from, to) = (self.m.view_as(from, word, n.clone()), self.m.view_as(to, word, n));

@@ -1,9 +1,11 @@
-//! Passes over the nest IR. `inline`, `epilogue` and `fold` fuse, `layout` and `schedule` (with `contract`, `tiles` and `lanes`)
+//! Passes over the nest IR. `inline`, `epilogue` and `fold` fuse, `exact` computes small integer sums as floats, `layout` and
+//! `schedule` (with `contract`, `tiles` and `lanes`)
 //! decide loops, vectors and memory order, `place` decides memory. `shape` is what they share.
 
 pub mod contract;
 pub mod dead;
 pub mod epilogue;
+pub mod exact;
 pub mod fold;
 pub mod inline;
 pub mod lanes;

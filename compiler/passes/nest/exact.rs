@@ -1,0 +1,349 @@
+//! exact_sums: integer contractions (`ops/integer` tells their form) whose sums stay below 2^24 are computed in f32.
+//!
+//! Every partial sum of integers up to 2^24 in magnitude is a float, whatever the order: the result is the same to the
+//! bit, and the contraction gets the register tiles that floats have. The bound comes from the weights: the sum of
+//! their magnitudes for each result, times the largest magnitude of the other operand's type. Where that is too much
+//! for the whole depth, parts of it are summed by kernels of their own, and the integers added.
+//!
+//! 8-bit integers in scratch are floats then, too: all of them are exact, the conversions between operators cancel, and
+//! what is left of them has vector forms. Contractions beyond the bound stay integers.
+
+use super::shape::peel;
+use crate::diag::Result;
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, visit};
+use crate::sym::{Dim, Sym};
+use crate::tensor::{ConstData, ElemType};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Integers up to this magnitude are floats.
+const EXACT: i64 = 1 << 24;
+/// More parts than this are not worth their partial results.
+const MOST_PARTS: i64 = 8;
+
+/// Runs the pass.
+pub fn run(m: &mut Module) -> Result<()> {
+    let candidates = scratch(m);
+    let kernels: Vec<Kernel> = m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
+    // The kernels are read as they were before the types change.
+    let exact: Vec<(Kernel, Contraction, i64)> = kernels
+        .iter()
+        .filter_map(|k| {
+            let c = contraction(m, &m.kernels[*k].body)?;
+            let parts = c.parts(m, &candidates)?;
+            Some((*k, c, parts))
+        })
+        .collect();
+    if exact.is_empty() {
+        return Ok(());
+    }
+    let types: HashMap<Buf, ElemType> = m.bufs.keys().filter(|b| candidates.contains(&m.storage(*b))).map(|b| (b, m.bufs[b].ty)).collect();
+    for b in types.keys() {
+        m.bufs[*b].ty = ElemType::F32;
+    }
+    let mut floats: HashMap<Buf, Buf> = HashMap::new();
+    for (k, c, parts) in &exact {
+        as_floats(m, *k, c, *parts, &mut floats);
+    }
+    for k in kernels {
+        let body = std::mem::take(&mut m.kernels[k].body);
+        m.kernels[k].body = body.into_iter().map(|s| stores(s.map_exprs(&mut |e| e.rewrite(&mut |e| simplify(m, &types, e))), m, &types)).collect();
+    }
+    Ok(())
+}
+
+/// Temporaries of 8-bit integers that kernels read and write element by element.
+fn scratch(m: &Module) -> HashSet<Buf> {
+    let mut out: HashSet<Buf> = m.bufs.keys().filter(|b| matches!(m.bufs[*b].place, Place::Temp) && matches!(m.bufs[*b].ty, ElemType::U8 | ElemType::I8)).collect();
+    for b in m.bufs.keys().filter(|b| m.is_recast(*b)) {
+        out.remove(&m.storage(b));
+    }
+    for s in m.driver.iter().filter(|s| !matches!(s, Stmt::Call(_))) {
+        for b in visit::loads(std::slice::from_ref(s)) {
+            out.remove(&m.storage(b));
+        }
+    }
+    out
+}
+
+/// An integer contraction taken apart.
+struct Contraction {
+    acc: Reg,
+    a: (Buf, Vec<Dim>),
+    b: (Buf, Vec<Dim>),
+    depth: Vec<(Sym, Dim)>,
+}
+
+fn contraction(m: &Module, body: &[Stmt]) -> Option<Contraction> {
+    let nest = peel(body);
+    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, ..] = nest.body.as_slice() else { return None };
+    if !shape.is_empty() || zero.bits != 0 || zero.ty != ElemType::I32 {
+        return None;
+    }
+    let (mut depth, mut s) = (vec![], inner);
+    while let Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } = s {
+        let ([one], Some(0)) = (body.as_slice(), lo.as_const()) else { return None };
+        depth.push((*var, *hi));
+        s = one;
+    }
+    let Stmt::Set { reg: r, value: Expr::Bin(BinOp::Add, product, sum), .. } = s else { return None };
+    let (Expr::Bin(BinOp::Mul, a, b), Expr::Acc { reg: old, .. }) = (&**product, &**sum) else { return None };
+    let operand = |e: &Expr| match e {
+        Expr::Cast(ElemType::I32, x) => match &**x {
+            Expr::Load { buf, at } if matches!(m.bufs[*buf].ty, ElemType::U8 | ElemType::I8) => Some((*buf, at.clone())),
+            _ => None,
+        },
+        _ => None,
+    };
+    let sets = {
+        let mut n = 0;
+        visit::walk(&nest.body, &mut |s| n += usize::from(matches!(s, Stmt::Set { reg: x, .. } if x == reg)));
+        n
+    };
+    (r == reg && old == reg && sets == 1 && !depth.is_empty()).then_some(())?;
+    Some(Contraction { acc: *reg, a: operand(a)?, b: operand(b)?, depth })
+}
+
+/// The largest magnitude of a type of 8 bits.
+fn magnitude(t: ElemType) -> i64 {
+    if t == ElemType::U8 { 255 } else { 128 }
+}
+
+impl Contraction {
+    /// Into how many parts of equal size the outermost depth loop falls so that each sum is exact; `None` if none fits.
+    fn parts(&self, m: &Module, scratch: &HashSet<Buf>) -> Option<i64> {
+        let known = |b: Buf| self.usable(m, b, scratch);
+        if !known(self.a.0) || !known(self.b.0) {
+            return None;
+        }
+        let outer = self.depth[0].1.as_const();
+        (1..=MOST_PARTS).find(|n| (*n == 1 || outer.is_some_and(|e| e % n == 0)) && self.is_exact(m, *n))
+    }
+    fn is_exact(&self, m: &Module, parts: i64) -> bool {
+        let terms = self.depth.iter().try_fold(1i64, |n, d| n.checked_mul(m.syms.range(d.1).hi?));
+        let (ma, mb) = (magnitude(m.bufs[self.a.0].ty), magnitude(m.bufs[self.b.0].ty));
+        let by_types = terms.and_then(|n| n.checked_mul(ma * mb)).map(|n| n / parts);
+        let by_weights = |w: &(Buf, Vec<Dim>), other: i64| self.weight_sum(m, w, parts).and_then(|s| s.checked_mul(other));
+        [by_types, by_weights(&self.b, ma), by_weights(&self.a, mb)].into_iter().flatten().any(|s| s <= EXACT)
+    }
+    fn usable(&self, m: &Module, b: Buf, scratch: &HashSet<Buf>) -> bool {
+        let of = m.storage(b);
+        scratch.contains(&of) || of == b && m.bufs[b].layout == Layout::RowMajor && matches!(m.bufs[b].place, Place::Const(_))
+    }
+    /// The largest sum of magnitudes over one part of the depth of a constant operand.
+    fn weight_sum(&self, m: &Module, (buf, at): &(Buf, Vec<Dim>), parts: i64) -> Option<i64> {
+        let Place::Const(c) = &m.bufs[*buf].place else { return None };
+        // Dimensions that the depth runs over are summed as a whole, which is no less.
+        let summed: Vec<bool> = at.iter().map(|d| self.depth.iter().any(|s| d.contains(s.0))).collect();
+        let dims = c.dims();
+        // Parts divide the dimension that the outermost loop runs over.
+        let divided = at.iter().position(|d| d.as_sym() == Some(self.depth[0].0));
+        let size = match (parts, divided) {
+            (1, _) => i64::MAX,
+            (n, Some(d)) => dims[d] / n,
+            _ => return None,
+        };
+        let mut sums: HashMap<i64, i64> = HashMap::new();
+        for (i, v) in c.to_i64s()?.into_iter().enumerate() {
+            let (mut rest, mut key, mut step) = (i, 0i64, 1i64);
+            for (d, n) in dims.iter().enumerate().rev() {
+                let n = *n as usize;
+                let own = if summed[d] { (Some(d) == divided && parts > 1).then(|| ((rest % n) as i64 / size, parts)) } else { Some(((rest % n) as i64, n as i64)) };
+                if let Some((i, n)) = own {
+                    key += i * step;
+                    step *= n;
+                }
+                rest /= n;
+            }
+            *sums.entry(key).or_default() += v.abs();
+        }
+        // The depth may pass an element more than once only where a dimension has no subscript of its own.
+        let once = self.depth.iter().all(|(s, _)| at.iter().any(|d| d.as_sym() == Some(*s)));
+        once.then(|| sums.into_values().max().unwrap_or(0))
+    }
+}
+
+/// The contraction with float operands; its tail sees the sum as the integer that it is.
+fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, parts: i64, floats: &mut HashMap<Buf, Buf>) {
+    let mut float = |m: &mut Module, b: Buf| -> Option<Buf> {
+        let Place::Const(data) = &m.bufs[b].place else { return Some(b) };
+        if let Some(f) = floats.get(&b) {
+            return Some(*f);
+        }
+        let values: Vec<f32> = data.to_i64s()?.into_iter().map(|v| v as f32).collect();
+        let data = Arc::new(ConstData::f32s(data.dims().to_vec(), &values));
+        let name = m.bufs[b].name.clone();
+        let f = m.constant(name, data);
+        floats.insert(b, f);
+        Some(f)
+    };
+    let (Some(a), Some(b)) = (float(m, c.a.0), float(m, c.b.0)) else { return };
+    let product = Product { a: (a, c.a.1.clone()), b: (b, c.b.1.clone()) };
+    let (outer, extent) = c.depth[0];
+    let size = if parts == 1 { extent } else { extent.floor_div(parts) };
+    // All parts but the last have a buffer like the result.
+    let sums: Vec<(Buf, Vec<Dim>)> = (0..parts - 1).filter_map(|i| partial(m, k, c, &product, size * i, size)).collect();
+    if parts > 1 {
+        m.syms.set_loop_range(outer, Dim::constant(0), size);
+    }
+    let sum = m.reg(ElemType::F32);
+    let value = product.value(sum, &|s| (s == outer && parts > 1).then(|| size * (parts - 1) + outer));
+    let as_int = |e: Expr| Expr::cast(ElemType::F32, ElemType::I32, e);
+    let total = sums.iter().fold(as_int(Expr::acc(sum)), |t, (buf, at)| t + as_int(Expr::Load { buf: *buf, at: at.clone() }));
+    let with = Rewrite { old: c.acc, new: sum, outer, size, value, total };
+    let body = std::mem::take(&mut m.kernels[k].body);
+    m.kernels[k].body = body.into_iter().map(|s| with.apply(s)).collect();
+}
+
+struct Product {
+    a: (Buf, Vec<Dim>),
+    b: (Buf, Vec<Dim>),
+}
+
+impl Product {
+    fn value(&self, sum: Reg, at: &dyn Fn(Sym) -> Option<Dim>) -> Expr {
+        let load = |x: &(Buf, Vec<Dim>)| Expr::Load { buf: x.0, at: x.1.iter().map(|d| d.subst(&mut |s| at(s))).collect() };
+        Expr::fma(load(&self.a), load(&self.b), Expr::acc(sum))
+    }
+}
+
+/// A kernel before `k` that sums the depth from `from` on; its buffer, and the position of each result there.
+fn partial(m: &mut Module, k: Kernel, c: &Contraction, product: &Product, from: Dim, size: Dim) -> Option<(Buf, Vec<Dim>)> {
+    let nest = peel(&m.kernels[k].body);
+    let (result, at) = nest.body.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })?;
+    let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
+    let dims = m.bufs[result].dims.clone();
+    let out = m.temp(format!("{name}.part"), ElemType::F32, dims);
+    let extents: Vec<Dim> = nest.loops.iter().map(|l| l.1).collect();
+    let depth: Vec<Dim> = [size].into_iter().chain(c.depth[1..].iter().map(|d| d.1)).collect();
+    let id = m.kernel(&name, &origin, |kb| {
+        kb.nest(LoopKind::Par, &extents, |kb, ix| {
+            let outside = |s: Sym| nest.loops.iter().position(|l| l.0 == s).map(|i| ix[i]);
+            let acc = kb.acc(Expr::f32(0.0));
+            kb.nest(LoopKind::Seq, &depth, |kb, r| {
+                let inside = |s: Sym| c.depth.iter().position(|d| d.0 == s).map(|i| if i == 0 { r[0] + from } else { r[i] });
+                let v = product.value(acc, &|s| outside(s).or_else(|| inside(s)));
+                kb.set(acc, v);
+            });
+            let to: Vec<Dim> = at.iter().map(|d| d.subst(&mut |s| outside(s))).collect();
+            kb.store(out, &to, Expr::acc(acc));
+        });
+    });
+    m.kernels[id].name = format!("{name}.part");
+    // The call was put at the driver's end.
+    let call = m.driver.pop()?;
+    let i = m.driver.iter().position(|s| matches!(s, Stmt::Call(x) if *x == k))?;
+    m.driver.insert(i, call);
+    Some((out, at))
+}
+
+/// The sum's register and what stands for it.
+struct Rewrite {
+    old: Reg,
+    new: Reg,
+    /// The outermost depth loop and how far it runs now.
+    outer: Sym,
+    size: Dim,
+    value: Expr,
+    total: Expr,
+}
+
+impl Rewrite {
+    fn apply(&self, s: Stmt) -> Stmt {
+        match s {
+            Stmt::Acc { reg, .. } if reg == self.old => Stmt::Acc { reg: self.new, lanes: 1, shape: vec![], init: Scalar::f32(0.0).into() },
+            Stmt::Set { reg, .. } if reg == self.old => Stmt::Set { reg: self.new, at: vec![], value: self.value.clone() },
+            Stmt::For { kind, var, lo, hi, body } => {
+                let hi = if var == self.outer { self.size } else { hi };
+                Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| self.apply(s)).collect() }
+            }
+            s => s.map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match e {
+                    Expr::Acc { reg, .. } if reg == self.old => self.total.clone(),
+                    e => e,
+                })
+            }),
+        }
+    }
+}
+
+/// Loads of what became floats, and the conversions around them. Operands come first: what `e` holds is rewritten.
+fn simplify(m: &Module, types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
+    match e {
+        // Contractions above read floats already; all other loads still have the type that was.
+        Expr::Load { buf, at } => match types.get(&buf) {
+            Some(t) => Expr::cast(ElemType::F32, *t, Expr::Load { buf, at }),
+            None => Expr::Load { buf, at },
+        },
+        // A contraction's loads are floats: their conversion was just put on.
+        Expr::Fma(a, b, c) => Expr::Fma(Box::new(bare(types, *a)), Box::new(bare(types, *b)), c),
+        Expr::Cast(to @ (ElemType::F32 | ElemType::I32), x) => match m.type_of(&x) {
+            ElemType::U8 | ElemType::I8 => from_float(to, as_float(m, types, *x)),
+            ElemType::I32 if to == ElemType::F32 => match *x {
+                Expr::Cast(ElemType::I32, y) if is_stored(types, &y) => *y,
+                x => Expr::Cast(to, Box::new(x)),
+            },
+            _ => Expr::Cast(to, x),
+        },
+        e => e,
+    }
+}
+
+/// Without a conversion to what it was.
+fn bare(types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
+    match e {
+        Expr::Cast(_, x) if is_stored(types, &x) => *x,
+        e => e,
+    }
+}
+
+fn is_stored(types: &HashMap<Buf, ElemType>, e: &Expr) -> bool {
+    matches!(e, Expr::Load { buf, .. } if types.contains_key(buf))
+}
+
+/// A float that holds an integer as `to`.
+fn from_float(to: ElemType, x: Expr) -> Expr {
+    match x {
+        x if to == ElemType::F32 => x,
+        Expr::Cast(ElemType::F32, y) if matches!(*y, Expr::Cast(ElemType::I32, _)) => *y,
+        // An 8-bit integer of another origin.
+        Expr::Cast(ElemType::F32, y) => Expr::Cast(to, y),
+        x => Expr::Cast(to, Box::new(x)),
+    }
+}
+
+/// An 8-bit integer as the float of its value.
+fn as_float(m: &Module, types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
+    let both = |a: Box<Expr>| Box::new(as_float(m, types, *a));
+    match e {
+        Expr::Const(s) => Expr::f32(s.to_i64() as f32),
+        Expr::Select(c, a, b) => Expr::Select(c, both(a), both(b)),
+        Expr::Bin(op @ (BinOp::Min | BinOp::Max), a, b) => Expr::Bin(op, both(a), both(b)),
+        Expr::Let { reg, value, body } => Expr::Let { reg, value, body: both(body) },
+        Expr::With { sym, value, extent, body } => Expr::With { sym, value, extent, body: both(body) },
+        Expr::Cast(_, x) if is_stored(types, &x) => *x,
+        // Clamped before: 32 bits hold the same, and have vectors. NaN is 0 either way.
+        Expr::Cast(t, x) if clamped(&x, t) => Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(ElemType::F32, ElemType::I32, *x)),
+        e => Expr::Cast(ElemType::F32, Box::new(e)),
+    }
+}
+
+/// True for `min(max(x, lo), hi)` of a float inside the range of a type.
+fn clamped(e: &Expr, t: ElemType) -> bool {
+    let Expr::Bin(BinOp::Min, x, hi) = e else { return false };
+    let (Expr::Bin(BinOp::Max, _, lo), Expr::Const(hi)) = (&**x, &**hi) else { return false };
+    let Expr::Const(lo) = &**lo else { return false };
+    hi.ty == ElemType::F32 && lo.to_f64() >= Scalar::lowest(t).to_f64() && hi.to_f64() <= Scalar::highest(t).to_f64()
+}
+
+/// Stores to what became floats.
+fn stores(s: Stmt, m: &Module, types: &HashMap<Buf, ElemType>) -> Stmt {
+    let list = |v: Vec<Stmt>| v.into_iter().map(|s| stores(s, m, types)).collect::<Vec<_>>();
+    match s {
+        Stmt::Store { buf, at, value } if types.contains_key(&buf) => Stmt::Store { buf, at, value: as_float(m, types, value) },
+        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
+        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
+        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
+        s => s,
+    }
+}
