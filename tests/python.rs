@@ -50,6 +50,12 @@ fn interface() {
     script("interface.py", &[exe(), work.as_os_str()]);
 }
 
+/// Quantized operators and models, and conversions of small types.
+#[test]
+fn quantized() {
+    script("quantized.py", &[exe()]);
+}
+
 #[test]
 fn random_graphs() {
     script("fuzz.py", &[exe(), "1".as_ref(), "150".as_ref()]);

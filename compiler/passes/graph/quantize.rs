@@ -66,6 +66,15 @@ struct Quantized {
     axis: Option<usize>,
 }
 
+/// A node to be made in the place of `like`.
+struct Plan<'a> {
+    domain: &'static str,
+    name: &'a str,
+    like: &'a NodeData,
+    attrs: Vec<(String, AttrValue)>,
+    inputs: Vec<Option<Value>>,
+}
+
 /// Limits of a Relu or Clip, in real numbers.
 type Limits = (f64, f64);
 
@@ -199,9 +208,9 @@ impl Rewrite<'_> {
         let ty = d.ty.clone();
         self.g.values.push(ValueData { name, ty, declared: None, def: Def::Capture, known: Known::No })
     }
-    /// A node in the place of `like` with its attributes, which computes `out`; `None` if the operator does not take
-    /// these attributes or types.
-    fn node(&mut self, domain: &str, name: &str, like: &NodeData, attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, out: Value) -> Option<()> {
+    /// The node, which computes `out`; `None` if the operator does not take these attributes or types.
+    fn node(&mut self, plan: Plan, out: Value) -> Option<()> {
+        let Plan { domain, name, like, attrs, inputs } = plan;
         let schema = ops::find(domain, name, if domain.is_empty() { self.opset } else { 1 }).ok()?;
         let types: Vec<Option<&ValueType>> = inputs.iter().map(|v| v.and_then(|v| self.g.values[v].ty.as_ref())).collect();
         schema.check_types(&types).ok()?;
@@ -249,7 +258,8 @@ impl Rewrite<'_> {
         fits.then_some(Some(value))
     }
     /// The contraction, and what is left of the activation behind it.
-    fn contraction(&mut self, domain: &str, name: &str, like: &NodeData, attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, y: &Quantized, limits: Option<Limits>, out: Value) -> Option<()> {
+    fn contraction(&mut self, plan: Plan, y: &Quantized, limits: Option<Limits>, out: Value) -> Option<()> {
+        let like = plan.like;
         let (lo, hi) = if y.elem == ElemType::U8 { (0, 255) } else { (-128, 127) };
         let code = |v: f64| ((v / y.scales[0]).round_ties_even() + y.zeros[0] as f64).clamp(lo as f64, hi as f64) as i64;
         let clamps: Vec<(&str, i64)> = limits.map_or(vec![], |(a, b)| [("Max", code(a)), ("Min", code(b))].into_iter().filter(|(n, c)| *c != if *n == "Max" { lo } else { hi }).collect());
@@ -258,13 +268,13 @@ impl Rewrite<'_> {
             return None;
         }
         let mut result = if clamps.is_empty() { out } else { self.value_like(out, "unclamped") };
-        self.node(domain, name, like, attrs, inputs, result)?;
+        self.node(plan, result)?;
         for (i, (op, c)) in clamps.iter().enumerate() {
             let to = if i + 1 == clamps.len() { out } else { self.value_like(out, "clamped") };
             let data = ConstData::new(y.elem, vec![], vec![*c as u8])?;
             let name = format!("{}.limit.{}", self.name_of(out), self.g.values.len());
             let limit = self.g.add_const(name, Arc::new(data));
-            self.node("", op, like, vec![], vec![Some(result), Some(limit)], to)?;
+            self.node(Plan { domain: "", name: op, like, attrs: vec![], inputs: vec![Some(result), Some(limit)] }, to)?;
             result = to;
         }
         Some(())
@@ -278,7 +288,7 @@ impl Rewrite<'_> {
         let bias = self.bias(op.inputs.get(2), x.scales[0], &w.scales, y.scales[0], terms)?;
         let (a, b, zy) = (self.three(&x), self.channels(&w)?, self.zero(y));
         let inputs = a.into_iter().chain(b).chain([Some(y.scale), Some(zy)]).chain(bias.map(Some)).collect();
-        self.contraction("", "QLinearConv", op, op.attrs.clone(), inputs, y, limits, out)
+        self.contraction(Plan { domain: "", name: "QLinearConv", like: op, attrs: op.attrs.clone(), inputs }, y, limits, out)
     }
     /// Weights with a zero point for each of their scales.
     fn channels(&mut self, w: &Quantized) -> Option<[Option<Value>; 3]> {
@@ -300,7 +310,7 @@ impl Rewrite<'_> {
         self.bias(None, a.scales[0], &b.scales, y.scales[0], terms)?;
         let (ia, ib, zy) = (self.three(&a), self.channels(&b)?, self.zero(y));
         let inputs = ia.into_iter().chain(ib).chain([Some(y.scale), Some(zy)]).collect();
-        self.contraction("", "QLinearMatMul", op, vec![], inputs, y, limits, out)
+        self.contraction(Plan { domain: "", name: "QLinearMatMul", like: op, attrs: vec![], inputs }, y, limits, out)
     }
     fn gemm(&mut self, op: &NodeData, y: &Quantized, limits: Option<Limits>, out: Value) -> Option<()> {
         let one = |name: &str| op.attrs.iter().all(|(n, v)| n != name || matches!(v, AttrValue::Float(f) if *f == 1.0));
@@ -321,7 +331,7 @@ impl Rewrite<'_> {
         let (ia, ib, zy) = (self.three(&a), self.channels(&b)?, self.zero(y));
         let inputs = ia.into_iter().chain(ib).chain([bias, Some(y.scale), Some(zy)]).collect();
         let attrs = op.attrs.iter().filter(|(n, _)| n.starts_with("trans")).cloned().collect();
-        self.contraction(MS, "QGemm", op, attrs, inputs, y, limits, out)
+        self.contraction(Plan { domain: MS, name: "QGemm", like: op, attrs, inputs }, y, limits, out)
     }
     fn binary(&mut self, op: &NodeData, y: &Quantized, out: Value) -> Option<()> {
         // Before version 7 operands are broadcast otherwise.
@@ -332,13 +342,13 @@ impl Rewrite<'_> {
         let inputs = [a, b, Quantized { x: out, ..y.clone() }].iter().flat_map(|q| self.three(q)).collect::<Vec<_>>();
         // The result has a scale and a zero point only.
         let inputs = inputs[..6].iter().chain(&inputs[7..]).copied().collect();
-        self.node(MS, &format!("QLinear{}", op.schema.name), op, vec![], inputs, out)
+        self.node(Plan { domain: MS, name: &format!("QLinear{}", op.schema.name), like: op, attrs: vec![], inputs }, out)
     }
     fn unary(&mut self, op: &NodeData, y: &Quantized, out: Value) -> Option<()> {
         let x = self.whole(op.inputs.first())?;
         let (x, zy) = (self.three(&x), self.zero(y));
         let inputs = x.into_iter().chain([Some(y.scale), Some(zy)]).collect();
-        self.node(MS, &format!("QLinear{}", op.schema.name), op, op.attrs.clone(), inputs, out)
+        self.node(Plan { domain: MS, name: &format!("QLinear{}", op.schema.name), like: op, attrs: op.attrs.clone(), inputs }, out)
     }
     fn concat(&mut self, op: &NodeData, y: &Quantized, out: Value) -> Option<()> {
         let parts = op.inputs.iter().map(|v| self.whole(Some(v))).collect::<Option<Vec<_>>>()?;
@@ -347,7 +357,7 @@ impl Rewrite<'_> {
         for p in &parts {
             inputs.extend(self.three(p));
         }
-        self.node(MS, "QLinearConcat", op, op.attrs.clone(), inputs, out)
+        self.node(Plan { domain: MS, name: "QLinearConcat", like: op, attrs: op.attrs.clone(), inputs }, out)
     }
     fn mover(&mut self, op: &NodeData, y: &Quantized, out: Value) -> Option<()> {
         let x = self.whole(op.inputs.first())?;
@@ -355,6 +365,6 @@ impl Rewrite<'_> {
             return None;
         }
         let inputs = [Some(x.x)].into_iter().chain(op.inputs.iter().skip(1).copied()).collect();
-        self.node("", op.schema.name, op, op.attrs.clone(), inputs, out)
+        self.node(Plan { domain: "", name: op.schema.name, like: op, attrs: op.attrs.clone(), inputs }, out)
     }
 }

@@ -47,7 +47,7 @@ pub fn run(m: &mut Module) -> Result<()> {
     }
     for k in kernels {
         let body = std::mem::take(&mut m.kernels[k].body);
-        m.kernels[k].body = body.into_iter().map(|s| stores(s.map_exprs(&mut |e| e.rewrite(&mut |e| simplify(m, &types, e))), m, &types)).collect();
+        m.kernels[k].body = body.into_iter().map(|s| stores(s.map_exprs(&mut |e| e.rewrite(&mut |e| simplify(m, &types, e))), &types)).collect();
     }
     Ok(())
 }
@@ -278,7 +278,7 @@ fn simplify(m: &Module, types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
         // A contraction's loads are floats: their conversion was just put on.
         Expr::Fma(a, b, c) => Expr::Fma(Box::new(bare(types, *a)), Box::new(bare(types, *b)), c),
         Expr::Cast(to @ (ElemType::F32 | ElemType::I32), x) => match m.type_of(&x) {
-            ElemType::U8 | ElemType::I8 => from_float(to, as_float(m, types, *x)),
+            ElemType::U8 | ElemType::I8 => from_float(to, as_float(types, *x)),
             ElemType::I32 if to == ElemType::F32 => match *x {
                 Expr::Cast(ElemType::I32, y) if is_stored(types, &y) => *y,
                 x => Expr::Cast(to, Box::new(x)),
@@ -313,8 +313,8 @@ fn from_float(to: ElemType, x: Expr) -> Expr {
 }
 
 /// An 8-bit integer as the float of its value.
-fn as_float(m: &Module, types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
-    let both = |a: Box<Expr>| Box::new(as_float(m, types, *a));
+fn as_float(types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
+    let both = |a: Box<Expr>| Box::new(as_float(types, *a));
     match e {
         Expr::Const(s) => Expr::f32(s.to_i64() as f32),
         Expr::Select(c, a, b) => Expr::Select(c, both(a), both(b)),
@@ -337,10 +337,10 @@ fn clamped(e: &Expr, t: ElemType) -> bool {
 }
 
 /// Stores to what became floats.
-fn stores(s: Stmt, m: &Module, types: &HashMap<Buf, ElemType>) -> Stmt {
-    let list = |v: Vec<Stmt>| v.into_iter().map(|s| stores(s, m, types)).collect::<Vec<_>>();
+fn stores(s: Stmt, types: &HashMap<Buf, ElemType>) -> Stmt {
+    let list = |v: Vec<Stmt>| v.into_iter().map(|s| stores(s, types)).collect::<Vec<_>>();
     match s {
-        Stmt::Store { buf, at, value } if types.contains_key(&buf) => Stmt::Store { buf, at, value: as_float(m, types, value) },
+        Stmt::Store { buf, at, value } if types.contains_key(&buf) => Stmt::Store { buf, at, value: as_float(types, value) },
         Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
         Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
         Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
