@@ -101,14 +101,15 @@ pub fn read_npz(path: &Path) -> Result<Vec<Array>> {
     Ok(out)
 }
 
-/// Writes one .npy file (bf16 as uint16).
+/// Writes one .npy file. What numpy does not have goes by its bits: bf16 as uint16, smaller types as uint8, an element each.
 pub fn write(path: &Path, a: &Array) -> Result<()> {
-    let descr = NPY.iter().find(|(_, t)| *t == a.ty).map_or("<u2", |(d, _)| d);
+    let descr = NPY.iter().find(|(_, t)| *t == a.ty).map_or(if a.ty.bits() > 8 { "<u2" } else { "|u1" }, |(d, _)| d);
+    let codes = if a.ty.is_packed() { crate::tensor::ConstData::new(a.ty, a.dims.clone(), a.data.clone()).and_then(|c| c.codes()) } else { None };
     let dtype = npyz::DType::new_scalar(descr.parse().map_err(|_| Failure::bug("npy", descr))?);
     let shape: Vec<u64> = a.dims.iter().map(|d| *d as u64).collect();
     let file = std::fs::File::create(path).map_err(io(path))?;
     let mut w = npyz::WriteOptions::new_header_only().dtype(dtype).shape(&shape).writer(std::io::BufWriter::new(file)).write_header_only().map_err(io(path))?;
-    w.write_all(&a.data).and_then(|()| w.flush()).map_err(io(path))
+    w.write_all(codes.as_ref().unwrap_or(&a.data)).and_then(|()| w.flush()).map_err(io(path))
 }
 
 impl Array {

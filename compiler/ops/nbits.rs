@@ -37,9 +37,9 @@ impl Operator for NBits {
     fn parse(a: &mut Attrs) -> Result<Self> {
         let n = NBits { depth: a.int_required("K")?, columns: a.int_required("N")?, bits: a.int("bits", 4)?, block: a.int_required("block_size")? };
         a.ignore("accuracy_level");
-        let small = |v: i64| (1..=1 << 31).contains(&v);
+        let small = |v: i64| (1..=1 << 28).contains(&v);
         if !small(n.depth) || !small(n.columns) {
-            return a.error("attributes \"K\" and \"N\" must be positive").fail();
+            return a.error("attributes \"K\" and \"N\" must be positive, below 2^28").fail();
         }
         if !matches!(n.bits, 2 | 4 | 8) {
             return a.error(format!("attribute \"bits\" is {}", n.bits)).found_expected(n.bits.to_string(), "2, 4 or 8").fail();

@@ -215,8 +215,8 @@ pub fn element_bits(dtype: i32) -> Option<u32> {
         // uint2, int2; uint4, int4, float4e2m1
         25 | 26 => 2,
         21..=23 => 4,
-        // uint8, int8, bool, 8-bit floats
-        2 | 3 | 9 | 17..=20 | 24 => 8,
+        // uint8, int8, bool, 8-bit floats, 6-bit floats (a byte each)
+        2 | 3 | 9 | 17..=20 | 24 | 27 | 28 => 8,
         // uint16, int16, float16, bfloat16
         4 | 5 | 10 | 16 => 16,
         // float, int32, uint32
