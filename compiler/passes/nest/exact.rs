@@ -344,6 +344,7 @@ fn stores(s: Stmt, types: &HashMap<Buf, ElemType>) -> Stmt {
         Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
         Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
         Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
+        Stmt::With { sym, value, extent, body } => Stmt::With { sym, value, extent, body: list(body) },
         s => s,
     }
 }
