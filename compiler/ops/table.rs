@@ -31,4 +31,5 @@ ops! {
     QConv = qconv;
     QLinear = qlinear;
     NBits = nbits;
+    Resize = resize;
 }

@@ -1,0 +1,329 @@
+//! Resize and Upsample.
+//!
+//! Spec: <https://onnx.ai/onnx/operators/onnx__Resize.html>, `Upsample`.
+//!
+//! | operator | version | change                                                                              |
+//! |----------|---------|-------------------------------------------------------------------------------------|
+//! | Upsample | 1       | `height_scale` and `width_scale` of an image                                        |
+//! |          | 7, 9    | scales of all axes: an attribute, then an input                                     |
+//! | Resize   | 10      | as Upsample, downwards too                                                          |
+//! |          | 11      | `sizes`, `roi`, coordinate and nearest modes, cubic, `exclude_outside`              |
+//! |          | 13      | inputs are optional; without `tf_half_pixel_for_nn`                                 |
+//! |          | 18      | `antialias`, `axes`, `keep_aspect_ratio_policy`                                     |
+//! |          | 19      | `half_pixel_symmetric`                                                              |
+//!
+//! The versions before 11 map coordinates as `asymmetric` and round down. Axes are independent: along each one an
+//! element is a weighted sum of a few neighbours ([`coords`]). Where sizes are known, sources are index expressions
+//! with constant weights, or tables; where they are not, small kernels compute the tables first.
+
+mod coords;
+mod plan;
+
+use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use crate::diag::{Result, codes};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+use coords::{Filter, Nearest, Transform};
+use plan::{Plan, source, weight};
+
+/// Most taps that one expression sums up.
+const UNROLLED: i64 = 8;
+
+/// `keep_aspect_ratio_policy`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Aspect {
+    Stretch,
+    NotLarger,
+    NotSmaller,
+}
+
+/// Where the scales stand.
+#[derive(Clone, Debug, PartialEq)]
+enum Scales {
+    Attribute(Vec<f64>),
+    Input(usize),
+}
+
+/// The operator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resize {
+    filter: Filter,
+    transform: Transform,
+    antialias: bool,
+    exclude_outside: bool,
+    extrapolation: f32,
+    axes: Option<Vec<i64>>,
+    aspect: Aspect,
+    scales: Scales,
+    /// Versions with `roi` and `sizes`.
+    has_sizes: bool,
+}
+
+impl Operator for Resize {
+    const OPS: &'static [&'static str] = &["Resize", "Upsample"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        let linear = if a.op() == "Upsample" && a.since() == 1 { "bilinear" } else { "linear" };
+        let modern = a.op() == "Resize" && a.since() >= 11;
+        let modes: &[&str] = if modern { &["nearest", "linear", "cubic"] } else { &["nearest", linear] };
+        let mode = a.choice("mode", "nearest", modes)?;
+        let nearest = match a.choice("nearest_mode", "round_prefer_floor", &["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])?.as_str() {
+            _ if !modern => Nearest::Floor,
+            "floor" => Nearest::Floor,
+            "ceil" => Nearest::Ceil,
+            "round_prefer_ceil" => Nearest::RoundPreferCeil,
+            _ => Nearest::RoundPreferFloor,
+        };
+        let a_cubic = f64::from(a.float("cubic_coeff_a", -0.75)?);
+        let filter = match mode.as_str() {
+            "nearest" => Filter::Nearest(nearest),
+            "cubic" => Filter::Cubic(a_cubic),
+            _ => Filter::Linear,
+        };
+        let mut known = vec!["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"];
+        known.extend((a.since() < 13).then_some("tf_half_pixel_for_nn"));
+        known.extend((a.since() >= 19).then_some("half_pixel_symmetric"));
+        let transform = match a.choice("coordinate_transformation_mode", "half_pixel", &known)?.as_str() {
+            _ if !modern => Transform::Asymmetric,
+            "pytorch_half_pixel" => Transform::PytorchHalfPixel,
+            "align_corners" => Transform::AlignCorners,
+            "asymmetric" => Transform::Asymmetric,
+            "tf_crop_and_resize" => Transform::Crop,
+            "tf_half_pixel_for_nn" => Transform::HalfPixelForNearest,
+            "half_pixel_symmetric" => Transform::HalfPixelSymmetric,
+            _ => Transform::HalfPixel,
+        };
+        let scales = match (a.op(), a.since()) {
+            ("Upsample", 1) => {
+                let mut scale = |name: &str| -> Result<f64> { Ok(f64::from(a.float_opt(name)?.unwrap_or(1.0))) };
+                Scales::Attribute(vec![1.0, 1.0, scale("height_scale")?, scale("width_scale")?])
+            }
+            ("Upsample", 7) => Scales::Attribute(a.floats_opt("scales")?.unwrap_or_default().into_iter().map(f64::from).collect()),
+            _ => Scales::Input(if modern { 2 } else { 1 }),
+        };
+        let aspect = match a.choice("keep_aspect_ratio_policy", "stretch", &["stretch", "not_larger", "not_smaller"])?.as_str() {
+            "not_larger" => Aspect::NotLarger,
+            "not_smaller" => Aspect::NotSmaller,
+            _ => Aspect::Stretch,
+        };
+        let antialias = a.flag("antialias", false)?;
+        if antialias && matches!(filter, Filter::Nearest(_)) {
+            return a.error("mode \"nearest\" has no antialiasing").help("leave antialias out, or choose mode \"linear\" or \"cubic\"").fail();
+        }
+        let (exclude_outside, extrapolation, axes) = (a.flag("exclude_outside", false)?, a.float("extrapolation_value", 0.0)?, a.ints_opt("axes")?);
+        Ok(Resize { filter, transform, antialias, exclude_outside, extrapolation, axes, aspect, scales, has_sizes: modern })
+    }
+
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let x = cx.tensor(0)?.clone();
+        let axes = self.resized(cx, x.rank())?;
+        let mut dims = x.dims.clone();
+        let sizes = cx.tensor_opt(3)?.is_some_and(|t| self.by_sizes(Some(&t.dims)));
+        let scales = self.scale_values(cx.constant(self.scales_at()).and_then(|c| c.to_f64s()));
+        let mut asked = vec![];
+        if self.transform == Transform::Crop {
+            // It decides no shape, so run time may tell.
+            asked.push((1, 2 * axes.len(), true, "roi"));
+        }
+        if sizes {
+            asked.push((3, axes.len(), cx.dims_value(3).is_some(), "sizes"));
+        } else if let Scales::Input(i) = self.scales {
+            asked.push((i, axes.len(), scales.is_some(), "scales"));
+        }
+        let mut declared = None;
+        for (i, n, known, what) in asked {
+            if !cx.has(i) {
+                return cx.error(codes::OP_ARITY, format!("the input {what} is missing")).fail();
+            }
+            if runtime::length(cx, i) != Some(n) {
+                return cx.error(codes::OP_SHAPE, format!("{what} does not fit the axes")).row("expected", format!("{n} values")).fail();
+            }
+            if !known {
+                declared = runtime::declared_for(cx, i, 0);
+                if declared.is_none() {
+                    return cx.need_ints(i, what).map(|_| ());
+                }
+            }
+        }
+        if let Some(d) = declared {
+            runtime::require_rank(cx, &d, x.rank())?;
+            for (a, (d, x)) in d.iter().zip(&x.dims).enumerate().filter(|(a, _)| !axes.contains(a)) {
+                cx.require_eq(*d, *x, &format!("axis {a} is not resized"))?;
+            }
+            dims = d;
+        } else if sizes {
+            let sizes = cx.need_dims(3, "sizes")?;
+            if sizes.iter().any(|d| d.as_const().is_some_and(|d| d < 0)) {
+                return cx.error(codes::OP_SHAPE, "a size is negative").fail();
+            }
+            for (i, a) in axes.iter().enumerate() {
+                let d = self.fitted(&x.dims, &axes, &sizes, i);
+                dims[*a] = cx.syms.simplify(d);
+            }
+        } else {
+            let scales = scales.unwrap_or_default();
+            if scales.len() != axes.len() || scales.iter().any(|s| !s.is_finite() || *s <= 0.0 || *s > 1e9) {
+                return cx.error(codes::OP_SHAPE, format!("the scales are {scales:?}")).row("expected", format!("{} positive numbers", axes.len())).fail();
+            }
+            for (a, s) in axes.iter().zip(scales) {
+                dims[*a] = scaled(x.dims[*a], s);
+            }
+        }
+        for a in axes {
+            if x.dims[a].as_const() == Some(0) && dims[a].as_const() != Some(0) {
+                return cx.error(codes::OP_SHAPE, format!("axis {a} is empty and can not be resized")).fail();
+            }
+            cx.syms.require_at_most(Dim::constant(0), dims[a]);
+        }
+        cx.set(0, x.elem, dims);
+        Ok(())
+    }
+
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        let (x, y) = (cx.input(0), cx.output(0));
+        let (from, to) = (cx.dims(x), cx.dims(y));
+        let elem = cx.elem(x);
+        // Averages of integers are taken as floats wide enough for them.
+        let ty = match elem.compute() {
+            t if matches!(self.filter, Filter::Nearest(_)) || t.is_float() => t,
+            ElemType::I64 | ElemType::U64 | ElemType::I32 | ElemType::U32 => ElemType::F64,
+            _ => ElemType::F32,
+        };
+        let axes: Vec<usize> = match &self.axes {
+            Some(a) => a.iter().map(|a| (if *a < 0 { *a + from.len() as i64 } else { *a }) as usize).collect(),
+            None => (0..from.len()).collect(),
+        };
+        let plans = self.plans(cx, &axes, &from, &to)?;
+        let whole = plans.iter().map(|p| p.taps.as_const()).try_fold(1i64, |n, t| n.checked_mul(t?)).is_some_and(|n| n <= UNROLLED);
+        let groups: Vec<Vec<Plan>> = if whole || plans.is_empty() { vec![plans] } else { plans.into_iter().map(|p| vec![p]).collect() };
+        let outside: Vec<(usize, Buf)> = groups.iter().flatten().filter_map(|p| Some((p.axis, p.outside?))).collect();
+        let (mut src, mut shape) = (x, from);
+        let n = groups.len();
+        for (i, plans) in groups.into_iter().enumerate() {
+            plans.iter().for_each(|p| shape[p.axis] = to[p.axis]);
+            let last = i + 1 == n;
+            let dst = if last { y } else { cx.temp(&format!("axis{}", plans[0].axis), ty, shape.clone()) };
+            let finish = |k: &mut KernelBuilder, at: &[Dim], v: Expr| if last { self.finish(k, at, v, &outside, ty, elem.compute()) } else { v };
+            match &plans[..] {
+                [p] if p.taps.as_const().is_none_or(|t| t > UNROLLED) => long(cx, src, dst, p, ty, finish),
+                _ => {
+                    cx.map(dst, |k, at| {
+                        let v = sum(k, src, ty, &plans, at, &mut at.to_vec());
+                        finish(k, at, v)
+                    });
+                }
+            }
+            src = dst;
+        }
+        Ok(())
+    }
+}
+
+/// Size along an axis: as ONNX rounds it where the input is known, exact for other sizes.
+fn scaled(d: Dim, scale: f64) -> Dim {
+    match d.as_const() {
+        Some(n) => Dim::constant((n as f32 * scale as f32).floor() as i64),
+        None => match (1..=1000).map(|q| ((scale * f64::from(q)).round() as i64, q)).find(|(p, q)| (*p as f64 / f64::from(*q)) as f32 == scale as f32) {
+            Some((p, q)) => (d * p).floor_div(i64::from(q)),
+            None => (d * ((scale * (1u64 << 24) as f64).round() as i64)).floor_div(1 << 24),
+        },
+    }
+}
+
+impl Resize {
+    fn scales_at(&self) -> usize {
+        match self.scales {
+            Scales::Input(i) => i,
+            Scales::Attribute(_) => usize::MAX,
+        }
+    }
+    fn scale_values(&self, input: Option<Vec<f64>>) -> Option<Vec<f64>> {
+        match &self.scales {
+            Scales::Attribute(v) => Some(v.clone()),
+            Scales::Input(_) => input,
+        }
+    }
+    /// An input `sizes` that is not empty decides.
+    fn by_sizes(&self, shape: Option<&[Dim]>) -> bool {
+        self.has_sizes && shape.is_some_and(|d| d.iter().all(|d| d.as_const() != Some(0)))
+    }
+    fn resized(&self, cx: &InferCx, rank: usize) -> Result<Vec<usize>> {
+        match &self.axes {
+            None => Ok((0..rank).collect()),
+            Some(a) => {
+                let v = a.iter().map(|a| cx.axis(*a, rank)).collect::<Result<Vec<_>>>()?;
+                match (1..v.len()).any(|i| v[..i].contains(&v[i])) {
+                    true => cx.error(codes::OP_ATTRIBUTE, "attribute \"axes\" names an axis twice").fail(),
+                    false => Ok(v),
+                }
+            }
+        }
+    }
+    /// Size of resized axis `i` under the policy: each axis allows round(input * size / its input), the smallest or
+    /// largest wins, as rounding is monotone.
+    fn fitted(&self, from: &[Dim], axes: &[usize], sizes: &[Dim], i: usize) -> Dim {
+        if self.aspect == Aspect::Stretch {
+            return sizes[i];
+        }
+        let all = axes.iter().zip(sizes).map(|(k, size)| (from[axes[i]] * *size * 2 + from[*k]).floor_div(from[*k] * 2));
+        let pick = |a: Dim, b: Dim| if self.aspect == Aspect::NotLarger { a.min(b) } else { a.max(b) };
+        all.reduce(pick).unwrap_or(sizes[i])
+    }
+
+    fn finish(&self, k: &mut KernelBuilder, at: &[Dim], v: Expr, outside: &[(usize, Buf)], ty: ElemType, elem: ElemType) -> Expr {
+        let out = outside.iter().map(|(axis, b)| k.load(*b, &[at[*axis]])).reduce(|a, b| Expr::bin(BinOp::Or, a, b));
+        let v = match out {
+            Some(c) => Expr::select(c, Expr::num(ty, f64::from(self.extrapolation)), v),
+            None => v,
+        };
+        if ty != elem && elem.is_int() { Expr::cast(ty, elem, Expr::un(UnOp::Round, v)) } else { Expr::cast(ty, elem, v) }
+    }
+
+}
+
+/// The element at `at` as one expression over all taps of the axes in `plans`; `from` collects the source.
+fn sum(k: &mut KernelBuilder, src: Buf, ty: ElemType, plans: &[Plan], at: &[Dim], from: &mut Vec<Dim>) -> Expr {
+    let Some((p, rest)) = plans.split_first() else {
+        let v = k.load(src, from);
+        let own = k.m.type_of(&v);
+        return Expr::cast(own, ty, v);
+    };
+    let (n, o) = (k.m.bufs[src].dims[p.axis], at[p.axis]);
+    let mut total: Option<Expr> = None;
+    for t in 0..p.taps.as_const().unwrap_or(1) {
+        let t = Dim::constant(t);
+        let v = source(k, p, n, o, t, |k, i| {
+            from[p.axis] = i;
+            sum(k, src, ty, rest, at, from)
+        });
+        total = Some(match (p.weights, total) {
+            (None, _) => v,
+            (Some(w), None) => v * weight(k, p, w, o, t, ty),
+            (Some(w), Some(s)) => Expr::fma(v, weight(k, p, w, o, t, ty), s),
+        });
+    }
+    total.unwrap_or(Expr::num(ty, 0.0))
+}
+
+/// One axis with many taps, or a number of them that only run time knows.
+fn long(cx: &mut LowerCx, src: Buf, dst: Buf, p: &Plan, ty: ElemType, finish: impl FnOnce(&mut KernelBuilder, &[Dim], Expr) -> Expr) {
+    let (shape, n) = (cx.dims(dst), cx.dims(src)[p.axis]);
+    cx.kernel(|k| {
+        k.nest(LoopKind::Par, &shape, |k, at| {
+            let acc = k.acc(Expr::num(ty, 0.0));
+            k.nest(LoopKind::Seq, &[p.taps], |k, t| {
+                let v = source(k, p, n, at[p.axis], t[0], |k, i| {
+                    let mut from = at.to_vec();
+                    from[p.axis] = i;
+                    let v = k.load(src, &from);
+                    Expr::cast(k.m.type_of(&v), ty, v)
+                });
+                let w = p.weights.map_or(Expr::num(ty, 1.0), |w| weight(k, p, w, at[p.axis], t[0], ty));
+                k.set(acc, Expr::fma(v, w, Expr::acc(acc)));
+            });
+            let v = finish(k, at, Expr::acc(acc));
+            k.store(dst, at, v);
+        });
+    });
+}

@@ -1,0 +1,266 @@
+//! Where an output element comes from along one axis, and with which weights.
+//!
+//! The formulas are written once over [`Num`] and evaluated twice: as numbers where all sizes are known, so that the
+//! result is a table or an index expression, and as expressions of the generated code where they are not.
+//!
+//! An element has `taps` sources at `first .. first + taps`, clamped to the input (the same as repeating its edge).
+//! With x the source coordinate, base = ceil(x) - 1 and ratio = x - base in (0, 1], source base + i weighs
+//! f((i - ratio) * s), where s is the scale if antialiasing shrinks and 1 otherwise.
+
+use crate::nest::{BinOp, Expr, UnOp};
+use crate::tensor::ElemType;
+use std::ops::{Add, Div, Mul, Sub};
+
+/// What the formulas compute with.
+pub trait Num: Clone + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> {
+    /// A constant.
+    fn of(v: f64) -> Self;
+    /// Largest integer not above.
+    fn down(self) -> Self;
+    /// Smallest integer not below.
+    fn up(self) -> Self;
+    /// Absolute value.
+    fn size(self) -> Self;
+    /// The larger.
+    fn larger(self, b: Self) -> Self;
+    /// `if self <= limit { then } else { els }`.
+    fn at_most(self, limit: f64, then: Self, els: Self) -> Self;
+}
+
+impl Num for f64 {
+    fn of(v: f64) -> f64 {
+        v
+    }
+    fn down(self) -> f64 {
+        self.floor()
+    }
+    fn up(self) -> f64 {
+        self.ceil()
+    }
+    fn size(self) -> f64 {
+        self.abs()
+    }
+    fn larger(self, b: f64) -> f64 {
+        self.max(b)
+    }
+    fn at_most(self, limit: f64, then: f64, els: f64) -> f64 {
+        if self <= limit { then } else { els }
+    }
+}
+
+impl Num for Expr {
+    fn of(v: f64) -> Expr {
+        Expr::num(ElemType::F64, v)
+    }
+    fn down(self) -> Expr {
+        Expr::un(UnOp::Floor, self)
+    }
+    fn up(self) -> Expr {
+        Expr::un(UnOp::Ceil, self)
+    }
+    fn size(self) -> Expr {
+        Expr::un(UnOp::Abs, self)
+    }
+    fn larger(self, b: Expr) -> Expr {
+        self.max(b)
+    }
+    fn at_most(self, limit: f64, then: Expr, els: Expr) -> Expr {
+        Expr::select(Expr::bin(BinOp::Le, self, Expr::of(limit)), then, els)
+    }
+}
+
+/// `coordinate_transformation_mode`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Transform {
+    HalfPixel,
+    HalfPixelSymmetric,
+    PytorchHalfPixel,
+    AlignCorners,
+    Asymmetric,
+    /// Of a region of the input ([`Sizes::region`]).
+    Crop,
+    /// `tf_half_pixel_for_nn`, of version 11 only: (y + 0.5) / scale.
+    HalfPixelForNearest,
+}
+
+/// `nearest_mode`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Nearest {
+    RoundPreferFloor,
+    RoundPreferCeil,
+    Floor,
+    Ceil,
+}
+
+/// How sources are weighed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Filter {
+    Nearest(Nearest),
+    Linear,
+    /// With its coefficient a.
+    Cubic(f64),
+}
+
+/// Sizes of one axis.
+#[derive(Clone, Debug)]
+pub struct Sizes<N> {
+    /// Of the input.
+    pub input: N,
+    /// Of the output.
+    pub output: N,
+    /// Output over input, before rounding.
+    pub scale: N,
+    /// For `Crop`: start and end of the region, as fractions of the input.
+    pub region: (N, N),
+}
+
+impl<N: Num> Sizes<N> {
+    /// Coordinate in the input of output element `y`.
+    pub fn source(&self, mode: Transform, y: N) -> N {
+        let (n, width) = (self.input.clone(), self.scale.clone() * self.input.clone());
+        let (one, half) = (N::of(1.0), N::of(0.5));
+        // `then` if the output is one element wide.
+        let single = |then: N, els: N| (width.clone() - N::of(1.0)).size().at_most(0.0, then, els);
+        let centred = |y: N| (y + half.clone()) / self.scale.clone() - half.clone();
+        match mode {
+            Transform::HalfPixel => centred(y),
+            Transform::PytorchHalfPixel => single(N::of(-0.5), centred(y)),
+            Transform::HalfPixelForNearest => (y + half) / self.scale.clone(),
+            Transform::HalfPixelSymmetric => {
+                let centre = n / N::of(2.0);
+                let offset = centre * (one - self.output.clone() / width);
+                offset + centred(y)
+            }
+            Transform::AlignCorners => single(N::of(0.0), y * (n - one.clone()) / (width.clone() - one)),
+            Transform::Asymmetric => y / self.scale.clone(),
+            Transform::Crop => {
+                let (from, to) = self.region.clone();
+                let span = (to - from.clone()) * (n.clone() - one.clone());
+                let x = single(span.clone() / N::of(2.0), y * span / (width.clone() - one.clone()));
+                x + from * (n - one)
+            }
+        }
+    }
+}
+
+impl Filter {
+    /// Nearest element to coordinate `x`, before clamping.
+    pub fn nearest<N: Num>(mode: Nearest, x: N) -> N {
+        match mode {
+            Nearest::Floor => x.down(),
+            Nearest::Ceil => x.up(),
+            Nearest::RoundPreferFloor => (x - N::of(0.5)).up(),
+            Nearest::RoundPreferCeil => (x + N::of(0.5)).down(),
+        }
+    }
+    /// How far the filter reaches to one side at scale 1; it has twice as many taps.
+    pub fn reach(self) -> i64 {
+        match self {
+            Filter::Nearest(_) => 0,
+            Filter::Linear => 1,
+            Filter::Cubic(_) => 2,
+        }
+    }
+    /// Weight at a distance.
+    pub fn weight<N: Num>(self, distance: N) -> N {
+        let (d, one) = (distance.size(), N::of(1.0));
+        match self {
+            Filter::Nearest(_) => one,
+            Filter::Linear => (one - d).larger(N::of(0.0)),
+            Filter::Cubic(a) => {
+                let near = ((d.clone() * N::of(a + 2.0) - N::of(a + 3.0)) * d.clone()) * d.clone() + one;
+                let far = ((d.clone() * N::of(a) - N::of(5.0 * a)) * d.clone() + N::of(8.0 * a)) * d.clone() - N::of(4.0 * a);
+                d.clone().at_most(1.0, near, d.at_most(2.0, far, N::of(0.0)))
+            }
+        }
+    }
+}
+
+/// One axis in numbers: for each output element its first source (not clamped), its weights, and whether the
+/// coordinate lies outside (for `Crop`).
+#[derive(Debug)]
+pub struct Table {
+    /// First source of each element.
+    pub first: Vec<i64>,
+    /// `taps` weights of each element; none for nearest.
+    pub weights: Vec<f32>,
+    /// Outside of the input.
+    pub outside: Vec<bool>,
+}
+
+/// Numbers for the output elements `0..n`. `shrink`: the scale of the filter, at most 1; `inside`: only sources within
+/// the input count (`exclude_outside`).
+pub fn table(sizes: &Sizes<f64>, n: usize, mode: Transform, filter: Filter, shrink: f64, taps: i64, normalize: bool, inside: bool) -> Table {
+    let mut t = Table { first: Vec::with_capacity(n), weights: vec![], outside: Vec::with_capacity(n) };
+    let last = sizes.input - 1.0;
+    for y in 0..n {
+        let x = sizes.source(mode, y as f64);
+        t.outside.push(x < 0.0 || x > last);
+        if let Filter::Nearest(m) = filter {
+            t.first.push(Filter::nearest(m, x) as i64);
+            continue;
+        }
+        let base = x.ceil() - 1.0;
+        let start = 1.0 - (taps / 2) as f64;
+        t.first.push((base + start) as i64);
+        let mut w: Vec<f64> = (0..taps)
+            .map(|i| {
+                let i = start + i as f64;
+                let out = base + i < 0.0 || base + i > last;
+                if inside && out { 0.0 } else { filter.weight((i - (x - base)) * shrink) }
+            })
+            .collect();
+        if normalize {
+            let sum: f64 = w.iter().sum();
+            let sum = if sum == 0.0 { 1.0 } else { sum };
+            w.iter_mut().for_each(|w| *w /= sum);
+        }
+        t.weights.extend(w.iter().map(|w| *w as f32));
+    }
+    t
+}
+
+/// (a, b, c) with `v[o] == floor((a * o + b) / c)` for every o, if there are small ones.
+pub fn line(v: &[i64]) -> Option<(i64, i64, i64)> {
+    let (first, last) = (*v.first()?, *v.last()?);
+    let run = v.len() as i64 - 1;
+    if run == 0 {
+        return Some((0, first, 1));
+    }
+    let slope = |c: i64, d: i64| -> Option<(i64, i64, i64)> {
+        let a = ((last - first) * c + d).div_euclid(run);
+        let (mut low, mut high) = (i64::MIN, i64::MAX);
+        for (o, v) in v.iter().enumerate() {
+            let at = v.checked_mul(c)?.checked_sub(a.checked_mul(o as i64)?)?;
+            (low, high) = (low.max(at), high.min(at + c - 1));
+            if low > high {
+                return None;
+            }
+        }
+        Some((a, low, c))
+    };
+    // The true slope is within one step of (last - first) / run.
+    (1..=512).find_map(|c| [0, run / 2, run - 1, c].into_iter().find_map(|d| slope(c, d)))
+}
+
+/// p / q with small terms and exactly this value.
+pub fn ratio(v: f64) -> Option<(i64, i64)> {
+    (1..=64).map(|q| (v * q as f64, q)).find(|(p, _)| p.fract() == 0.0 && *p >= 1.0 && *p <= 64.0).map(|(p, q)| (p as i64, q))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_exact() {
+        for (n, scale) in [(40, 2.0), (33, 1.5), (17, 0.4), (100, 3.7)] {
+            let v: Vec<i64> = (0..n).map(|o| ((f64::from(o) + 0.5) / scale - 0.5_f64).ceil() as i64 - 1).collect();
+            let (a, b, c) = line(&v).expect("a line");
+            assert!(v.iter().enumerate().all(|(o, v)| (a * o as i64 + b).div_euclid(c) == *v));
+        }
+    }
+}
