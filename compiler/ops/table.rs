@@ -32,4 +32,11 @@ ops! {
     QLinear = qlinear;
     NBits = nbits;
     Resize = resize;
+    GridSample = grid_sample;
+    AffineGrid = affine_grid;
+    Lrn = lrn;
+    CenterCropPad = center_crop_pad;
+    Col2Im = col2im;
+    Roi = roi;
+    DeformConv = deform_conv;
 }

@@ -1,0 +1,219 @@
+//! GridSample: values of an image between its elements.
+//!
+//! Spec: <https://onnx.ai/onnx/operators/onnx__GridSample.html>.
+//!
+//! | version | change                                                                             |
+//! |---------|------------------------------------------------------------------------------------|
+//! | 16      | images (rank 4); modes `bilinear`, `nearest`, `bicubic`                            |
+//! | 20      | any rank; modes `linear`, `nearest`, `cubic`                                       |
+//! | 22      | bfloat16                                                                           |
+//!
+//! [`Sampling`] also reads the input of `DeformConv`.
+
+use super::{Attrs, InferCx, LowerCx, Operator};
+use crate::diag::{Result, codes};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+/// How elements combine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Mode {
+    Nearest,
+    Linear,
+    Cubic,
+}
+
+/// What lies outside.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Padding {
+    Zeros,
+    Border,
+    Reflection,
+}
+
+/// The operator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GridSample {
+    sampling: Sampling,
+}
+
+impl Operator for GridSample {
+    const OPS: &'static [&'static str] = &["GridSample"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        let names: [&str; 3] = if a.since() < 20 { ["bilinear", "nearest", "bicubic"] } else { ["linear", "nearest", "cubic"] };
+        let mode = match a.choice("mode", names[0], &names)?.as_str() {
+            "nearest" => Mode::Nearest,
+            "cubic" | "bicubic" => Mode::Cubic,
+            _ => Mode::Linear,
+        };
+        let padding = match a.choice("padding_mode", "zeros", &["zeros", "border", "reflection"])?.as_str() {
+            "border" => Padding::Border,
+            "reflection" => Padding::Reflection,
+            _ => Padding::Zeros,
+        };
+        Ok(GridSample { sampling: Sampling { mode, padding, align_corners: a.flag("align_corners", false)? } })
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let (x, grid) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        if x.rank() < 3 || grid.rank() != x.rank() || cx.since < 20 && x.rank() != 4 {
+            let want = if cx.since < 20 { "rank 4 of both" } else { "batch, channel and spatial dimensions, and as many of the grid" };
+            return cx.error(codes::OP_SHAPE, "the ranks of input and grid do not fit").row("expected", want).fail();
+        }
+        cx.require_eq(grid.dims[0], x.dims[0], "the batches of input and grid differ")?;
+        cx.require_eq(grid.dims[x.rank() - 1], Dim::from(x.rank() - 2), "the grid does not have one coordinate for each spatial dimension")?;
+        if self.sampling.mode != Mode::Nearest && !x.elem.is_float() {
+            return cx.error(codes::OP_FEATURE, format!("interpolation between values of {} is not defined", x.elem)).help("use mode \"nearest\", or cast the input to a floating-point type").fail();
+        }
+        let dims: Vec<Dim> = x.dims[..2].iter().chain(&grid.dims[1..x.rank() - 1]).copied().collect();
+        cx.set(0, x.elem, dims);
+        Ok(())
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        let (x, grid, y) = (cx.input(0), cx.input(1), cx.output(0));
+        let dims = cx.dims(x);
+        let n = dims.len() - 2;
+        let gty = cx.elem(grid).compute();
+        cx.map(y, |k, at| {
+            // Coordinates stand in the order of the dimensions from the last.
+            let coords = (0..n).map(|i| {
+                let mut from = vec![at[0]];
+                from.extend_from_slice(&at[2..]);
+                from.push(Dim::from(n - 1 - i));
+                self.sampling.denormalize(k.load(grid, &from), dims[2 + i], gty)
+            });
+            let coords: Vec<Expr> = coords.collect();
+            self.sampling.at(k, x, &at[..2], coords, gty)
+        });
+        Ok(())
+    }
+}
+
+/// Reads a tensor at coordinates that are not integers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// How elements combine.
+    pub mode: Mode,
+    /// What lies outside.
+    pub padding: Padding,
+    /// -1 and 1 are the centres of the first and last element, not their outer edges.
+    pub align_corners: bool,
+}
+
+impl Sampling {
+    fn denormalize(&self, n: Expr, size: Dim, ty: ElemType) -> Expr {
+        let one = Expr::num(ty, 1.0);
+        let size = number(size, ty);
+        if self.align_corners { (n + one.clone()) / Expr::num(ty, 2.0) * (size - one) } else { ((n + one.clone()) * size - one) / Expr::num(ty, 2.0) }
+    }
+    /// The value of `x` at indices `lead`, then `coords` (of type `ty`) along the dimensions that follow.
+    pub fn at(&self, k: &mut KernelBuilder, x: Buf, lead: &[Dim], coords: Vec<Expr>, ty: ElemType) -> Expr {
+        let mut at = lead.to_vec();
+        self.axis(k, x, &mut at, &coords, ty)
+    }
+    fn axis(&self, k: &mut KernelBuilder, x: Buf, at: &mut Vec<Dim>, coords: &[Expr], ty: ElemType) -> Expr {
+        let Some((c, rest)) = coords.split_first() else { return k.load(x, at) };
+        let size = k.m.bufs[x].dims[at.len()];
+        let own = k.m.bufs[x].ty.compute();
+        let c = if self.mode == Mode::Nearest { Expr::un(UnOp::Round, c.clone()) } else { c.clone() };
+        k.shared(c, |k, c| {
+            let c = self.fold(k, c, size, ty);
+            k.shared(c, |k, c| {
+                if self.mode == Mode::Nearest {
+                    return self.tap(k, x, at, rest, Expr::un(UnOp::Trunc, c), size, ty);
+                }
+                k.shared(Expr::un(UnOp::Floor, c.clone()), |k, base| {
+                    k.shared(c - base.clone(), |k, r| {
+                        let mut total: Option<Expr> = None;
+                        for (offset, w) in self.weights(r, ty) {
+                            let v = self.tap(k, x, at, rest, base.clone() + Expr::num(ty, offset), size, ty);
+                            let w = Expr::cast(ty, own, w);
+                            total = Some(match total {
+                                None => v * w,
+                                Some(t) => Expr::fma(v, w, t),
+                            });
+                        }
+                        total.unwrap_or(Expr::num(own, 0.0))
+                    })
+                })
+            })
+        })
+    }
+    /// Offsets from the floor of a coordinate with their weights, for the fraction `r`.
+    fn weights(&self, r: Expr, ty: ElemType) -> Vec<(f64, Expr)> {
+        let n = |v: f64| Expr::num(ty, v);
+        if self.mode == Mode::Linear {
+            return vec![(0.0, n(1.0) - r.clone()), (1.0, r)];
+        }
+        const A: f64 = -0.75;
+        let near = |x: Expr| ((x.clone() * n(A + 2.0) - n(A + 3.0)) * x.clone()) * x + n(1.0);
+        let far = |x: Expr| ((x.clone() * n(A) - n(5.0 * A)) * x.clone() + n(8.0 * A)) * x - n(4.0 * A);
+        vec![(-1.0, far(r.clone() + n(1.0))), (0.0, near(r.clone())), (1.0, near(n(1.0) - r.clone())), (2.0, far(n(2.0) - r))]
+    }
+    /// The element at position `p`, an integer in floating point, of the next dimension.
+    #[allow(clippy::too_many_arguments)]
+    fn tap(&self, k: &mut KernelBuilder, x: Buf, at: &mut Vec<Dim>, rest: &[Expr], p: Expr, size: Dim, ty: ElemType) -> Expr {
+        let p = match self.padding {
+            Padding::Reflection => {
+                let folded = self.fold(k, p, size, ty);
+                Expr::un(UnOp::Trunc, folded)
+            }
+            _ => p,
+        };
+        k.shared(p, |k, p| {
+            let (zero, last) = (Expr::num(ty, 0.0), number(size, ty) - Expr::num(ty, 1.0));
+            let i = Expr::cast(ty, ElemType::I64, p.clone().max(zero.clone()).min(last.clone())).max(Expr::int(ElemType::I64, 0)).min(Expr::index(size - 1));
+            let v = k.with_index(i, size, |k, i| {
+                at.push(i);
+                let v = self.axis(k, x, at, rest, ty);
+                at.pop();
+                v
+            });
+            if self.padding != Padding::Zeros {
+                return v;
+            }
+            let inside = Expr::bin(BinOp::Ge, p.clone(), zero).and(Expr::bin(BinOp::Le, p, last));
+            let own = k.m.type_of(&v);
+            Expr::select(inside, v, Expr::num(own, 0.0))
+        })
+    }
+    /// A coordinate beyond the border is moved onto it, or reflected there until it is inside.
+    fn fold(&self, k: &mut KernelBuilder, c: Expr, size: Dim, ty: ElemType) -> Expr {
+        let n = |v: f64| Expr::num(ty, v);
+        let last = number(size, ty) - n(1.0);
+        let (low, high) = if self.align_corners { (n(0.0), last.clone()) } else { (n(-0.5), last.clone() + n(0.5)) };
+        let lt = |a: Expr, b: Expr| Expr::bin(BinOp::Lt, a, b);
+        match self.padding {
+            Padding::Zeros => c,
+            Padding::Border => k.shared(c, |_, c| {
+                let outside = Expr::bin(BinOp::Or, lt(c.clone(), low), lt(high, c.clone()));
+                Expr::select(outside, c.clone().max(n(0.0)).min(last), c)
+            }),
+            Padding::Reflection => k.shared(c, |k, c| {
+                let below = lt(c.clone(), low.clone());
+                let far = (low.clone() - c.clone()).max(c.clone() - high.clone());
+                let range = high.clone() - low.clone();
+                k.shared(far, |k, far| {
+                    k.shared(Expr::un(UnOp::Trunc, far.clone() / range.clone()), |_, turns| {
+                        let rest = far.clone() - turns.clone() * range;
+                        let even = Expr::bin(BinOp::Eq, turns.clone() - Expr::un(UnOp::Floor, turns * n(0.5)) * n(2.0), n(0.0));
+                        // Counted from the end it left at after an even number of turns, from the other after an odd one.
+                        let from_low = Expr::bin(BinOp::Eq, below, even);
+                        let inside = Expr::bin(BinOp::Le, far, n(0.0));
+                        Expr::select(inside, c, Expr::select(from_low, low + rest.clone(), high - rest))
+                    })
+                })
+            }),
+        }
+    }
+}
+
+/// A size as a float.
+fn number(d: Dim, ty: ElemType) -> Expr {
+    match d.as_const() {
+        Some(d) => Expr::num(ty, d as f64),
+        None => Expr::cast(ElemType::I64, ty, Expr::index(d)),
+    }
+}

@@ -1,0 +1,236 @@
+//! RoiAlign and MaxRoiPool: regions of an image, each pooled into the same number of bins.
+//!
+//! Spec: <https://onnx.ai/onnx/operators/onnx__RoiAlign.html>, `MaxRoiPool`.
+//!
+//! | operator   | version | change                                                                    |
+//! |------------|---------|---------------------------------------------------------------------------|
+//! | RoiAlign   | 10      | coordinates are not moved by half an element                              |
+//! |            | 16      | `coordinate_transformation_mode`, by default `half_pixel`                 |
+//! |            | 22      | bfloat16                                                                  |
+//! | MaxRoiPool | 1, 22   | bfloat16; regions begin with the number of the image                      |
+//!
+//! With `sampling_ratio` 0 the number of samples depends on a region's size; a bin of more than 32768 by 32768 samples
+//! ends the call with `ONNXC_E_VALUE`.
+
+use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use crate::diag::{Result, codes};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Scalar, Stmt, UnOp};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+/// Most samples of a bin along one axis.
+const SAMPLES: i64 = 1 << 15;
+
+/// The operators.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Roi {
+    /// Bins: height, width.
+    bins: [i64; 2],
+    scale: f32,
+    /// `None`: MaxRoiPool.
+    align: Option<Align>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Align {
+    max: bool,
+    half_pixel: bool,
+    /// 0: as many as elements.
+    samples: i64,
+}
+
+impl Operator for Roi {
+    const OPS: &'static [&'static str] = &["RoiAlign", "MaxRoiPool"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        let scale = a.float("spatial_scale", 1.0)?;
+        let (bins, align) = if a.op() == "MaxRoiPool" {
+            (a.ints_opt("pooled_shape")?.unwrap_or_default(), None)
+        } else {
+            let max = a.choice("mode", "avg", &["avg", "max"])? == "max";
+            let half_pixel = a.since() >= 16 && a.choice("coordinate_transformation_mode", "half_pixel", &["half_pixel", "output_half_pixel"])? == "half_pixel";
+            let samples = a.int("sampling_ratio", 0)?;
+            if !(0..=SAMPLES).contains(&samples) {
+                return a.error("attribute \"sampling_ratio\" is out of range").found_expected(samples.to_string(), format!("0 to {SAMPLES}")).fail();
+            }
+            (vec![a.int("output_height", 1)?, a.int("output_width", 1)?], Some(Align { max, half_pixel, samples }))
+        };
+        match bins[..] {
+            [h, w] if h > 0 && w > 0 => Ok(Roi { bins: [h, w], scale, align }),
+            _ => a.error("the pooled shape must be a height and a width, both positive").row("found", format!("{bins:?}")).fail(),
+        }
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let (x, rois) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        if x.rank() != 4 || rois.rank() != 2 {
+            return cx.error(codes::OP_SHAPE, "the input must have rank 4 and the regions rank 2").fail();
+        }
+        let columns = if self.align.is_some() { 4 } else { 5 };
+        cx.require_eq(rois.dims[1], Dim::constant(columns), "a region has another number of values")?;
+        if self.align.is_some() {
+            let n = cx.tensor(2)?.count();
+            cx.require_eq(n, rois.dims[0], "batch_indices does not have one value for each region")?;
+        }
+        cx.set(0, x.elem, vec![rois.dims[0], x.dims[1], self.bins[0].into(), self.bins[1].into()]);
+        Ok(())
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        let (x, rois, y) = (cx.input(0), cx.input(1), cx.output(0));
+        let (dims, out) = (cx.dims(x), cx.dims(y));
+        let ty = cx.elem(x).compute();
+        let batches = self.align.is_some().then(|| cx.input(2));
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &out, |k, at| {
+                let v = match (&self.align, batches) {
+                    (Some(a), Some(b)) => {
+                        let image = k.load(b, &at[..1]);
+                        let image = k.let_(image);
+                        let spans = [0, 1].map(|axis| self.span(k, a, rois, at, axis, ty));
+                        a.bin(k, x, &dims, image, at[1], &spans, ty)
+                    }
+                    _ => self.pooled(k, x, &dims, rois, at, ty),
+                };
+                k.store(y, at, v);
+            });
+        });
+        Ok(())
+    }
+}
+
+/// One axis of a bin: where it begins, how long it is, how many samples it has.
+struct Span {
+    start: Expr,
+    size: Expr,
+    count: Expr,
+}
+
+impl Roi {
+    /// Axis 0 is the height.
+    fn span(&self, k: &mut KernelBuilder, a: &Align, rois: Buf, at: &[Dim], axis: usize, ty: ElemType) -> Span {
+        let corner = |k: &KernelBuilder, column: usize| {
+            let v = k.load(rois, &[at[0], Dim::from(column)]) * Expr::num(ty, f64::from(self.scale));
+            if a.half_pixel { v - Expr::num(ty, 0.5) } else { v }
+        };
+        let (from, to) = (corner(k, 1 - axis), corner(k, 3 - axis));
+        let from = k.let_(from);
+        let length = to - from.clone();
+        let length = k.let_(if a.half_pixel { length } else { length.max(Expr::num(ty, 1.0)) });
+        let size = k.let_(length / Expr::num(ty, self.bins[axis] as f64));
+        let count = if a.samples > 0 { runtime::int(a.samples) } else { k.let_(Expr::cast(ty, ElemType::I64, Expr::un(UnOp::Ceil, size.clone()))) };
+        if a.samples == 0 {
+            runtime::check(k, Expr::bin(BinOp::Le, count.clone(), runtime::int(SAMPLES)));
+        }
+        let bin = Expr::cast(ElemType::I64, ty, Expr::index(at[2 + axis]));
+        let start = k.let_(from + bin * size.clone());
+        Span { start, size, count }
+    }
+
+    /// MaxRoiPool: corners are rounded, a bin covers every element it touches, an empty one is 0.
+    fn pooled(&self, k: &mut KernelBuilder, x: Buf, dims: &[Dim], rois: Buf, at: &[Dim], ty: ElemType) -> Expr {
+        let zero = || Expr::num(ty, 0.0);
+        let mut spans = vec![];
+        for axis in 0..2 {
+            let corner = |k: &mut KernelBuilder, column: usize| {
+                let v = k.load(rois, &[at[0], Dim::from(column)]) * Expr::num(ty, f64::from(self.scale));
+                let v = k.let_(v);
+                // Halves away from zero.
+                let down = Expr::un(UnOp::Floor, v.clone() + Expr::num(ty, 0.5));
+                k.let_(Expr::select(Expr::bin(BinOp::Ge, v.clone(), zero()), down, Expr::un(UnOp::Ceil, v - Expr::num(ty, 0.5))))
+            };
+            let (from, to) = (corner(k, 2 - axis), corner(k, 4 - axis));
+            let size = (to - from.clone() + Expr::num(ty, 1.0)).max(Expr::num(ty, 1.0)) / Expr::num(ty, self.bins[axis] as f64);
+            let size = k.let_(size);
+            let n = dims[2 + axis];
+            let mut edge = |bin: Dim, op: UnOp| {
+                let v = Expr::un(op, Expr::cast(ElemType::I64, ty, Expr::index(bin)) * size.clone()) + from.clone();
+                let v = Expr::cast(ty, ElemType::I64, v);
+                k.let_(runtime::clamp(v, runtime::int(0), Expr::index(n)))
+            };
+            spans.push((edge(at[2 + axis], UnOp::Floor), edge(at[2 + axis] + 1, UnOp::Ceil)));
+        }
+        let image = Expr::cast(ty, ElemType::I64, k.load(rois, &[at[0], Dim::constant(0)]));
+        let image = k.let_(image);
+        let best = k.acc(Scalar::lowest(ty).into());
+        let (rows, columns) = (&spans[0], &spans[1]);
+        count_up(k, rows.0.clone(), rows.1.clone(), |k, row| {
+            count_up(k, columns.0.clone(), columns.1.clone(), |k, column| {
+                let v = element(k, x, dims, image.clone(), at[1], Expr::acc(row), Expr::acc(column));
+                k.update(BinOp::Max, best, v);
+            });
+        });
+        let empty = Expr::bin(BinOp::Or, Expr::bin(BinOp::Ge, rows.0.clone(), rows.1.clone()), Expr::bin(BinOp::Ge, columns.0.clone(), columns.1.clone()));
+        Expr::select(empty, zero(), Expr::acc(best))
+    }
+}
+
+impl Align {
+    /// The mean or maximum of a bin's samples.
+    #[allow(clippy::too_many_arguments)]
+    fn bin(&self, k: &mut KernelBuilder, x: Buf, dims: &[Dim], image: Expr, channel: Dim, spans: &[Span; 2], ty: ElemType) -> Expr {
+        let total = k.acc(if self.max { Scalar::lowest(ty).into() } else { Expr::num(ty, 0.0) });
+        let zero = runtime::int(0);
+        count_up(k, zero.clone(), spans[0].count.clone(), |k, row| {
+            let y = corners(k, &spans[0], row, dims[2], ty);
+            count_up(k, zero.clone(), spans[1].count.clone(), |k, column| {
+                let x_axis = corners(k, &spans[1], column, dims[3], ty);
+                let mut parts = vec![];
+                for (at_y, weight_y) in [(&y.low, &y.far), (&y.high, &y.near)] {
+                    for (at_x, weight_x) in [(&x_axis.low, &x_axis.far), (&x_axis.high, &x_axis.near)] {
+                        let v = element(k, x, dims, image.clone(), channel, at_y.clone(), at_x.clone());
+                        parts.push(weight_y.clone() * weight_x.clone() * v);
+                    }
+                }
+                let op = if self.max { BinOp::Max } else { BinOp::Add };
+                let v = parts.into_iter().reduce(|a, b| Expr::bin(op, a, b)).unwrap_or(Expr::num(ty, 0.0));
+                let inside = y.inside.clone().and(x_axis.inside.clone());
+                k.update(op, total, Expr::select(inside, v, Expr::num(ty, 0.0)));
+            });
+        });
+        let samples = k.let_(spans[0].count.clone().max(zero.clone()) * spans[1].count.clone().max(zero.clone()));
+        if self.max {
+            return Expr::select(runtime::eq(samples, zero), Expr::num(ty, 0.0), Expr::acc(total));
+        }
+        Expr::acc(total) / Expr::cast(ElemType::I64, ty, samples.max(runtime::int(1)))
+    }
+}
+
+/// The two elements around a sample along one axis, with their weights.
+struct Corners {
+    low: Expr,
+    high: Expr,
+    /// Weight of `low` and of `high`.
+    far: Expr,
+    near: Expr,
+    /// The sample is not further than one element outside.
+    inside: Expr,
+}
+
+fn corners(k: &mut KernelBuilder, s: &Span, i: Reg, n: Dim, ty: ElemType) -> Corners {
+    let number = |e: Expr| Expr::cast(ElemType::I64, ty, e);
+    let p = s.start.clone() + (number(Expr::acc(i)) + Expr::num(ty, 0.5)) * s.size.clone() / number(s.count.clone());
+    let p = k.let_(p);
+    let inside = Expr::bin(BinOp::Ge, p.clone(), Expr::num(ty, -1.0)).and(Expr::bin(BinOp::Le, p.clone(), number(Expr::index(n))));
+    let inside = k.let_(inside);
+    let p = k.let_(p.max(Expr::num(ty, 0.0)));
+    let low = k.let_(Expr::cast(ty, ElemType::I64, p.clone()).max(runtime::int(0)));
+    let last = Expr::index(n - 1);
+    let beyond = Expr::bin(BinOp::Ge, low.clone(), last.clone());
+    let near = k.let_(Expr::select(beyond, Expr::num(ty, 0.0), p - number(low.clone())));
+    let far = k.let_(Expr::num(ty, 1.0) - near.clone());
+    let high = k.let_((low.clone().min(last.clone()) + runtime::int(1)).min(last.clone()));
+    let low = k.let_(low.min(last));
+    Corners { low, high, far, near, inside }
+}
+
+fn element(k: &mut KernelBuilder, x: Buf, dims: &[Dim], image: Expr, channel: Dim, row: Expr, column: Expr) -> Expr {
+    k.with_index(image, dims[0], |k, b| k.with_index(row, dims[2], |k, r| k.with_index(column, dims[3], |k, c| k.load(x, &[b, channel, r, c]))))
+}
+
+/// A loop from one run-time integer to before another.
+fn count_up(k: &mut KernelBuilder, from: Expr, to: Expr, body: impl FnOnce(&mut KernelBuilder, Reg)) {
+    let i = k.acc(from);
+    let body = k.block(|k| {
+        body(k, i);
+        k.update(BinOp::Add, i, runtime::int(1));
+    });
+    k.push(Stmt::While { cond: Expr::bin(BinOp::Lt, Expr::acc(i), to), body });
+}
