@@ -186,7 +186,7 @@ pub struct Table {
     /// First source of each element.
     pub first: Vec<i64>,
     /// `taps` weights of each element; none for nearest.
-    pub weights: Vec<f32>,
+    pub weights: Vec<f64>,
     /// Outside of the input.
     pub outside: Vec<bool>,
 }
@@ -218,7 +218,7 @@ pub fn table(sizes: &Sizes<f64>, n: usize, mode: Transform, filter: Filter, shri
             let sum = if sum == 0.0 { 1.0 } else { sum };
             w.iter_mut().for_each(|w| *w /= sum);
         }
-        t.weights.extend(w.iter().map(|w| *w as f32));
+        t.weights.append(&mut w);
     }
     t
 }

@@ -176,8 +176,12 @@ impl Resize {
                 let known = out.as_const() == Some(rows);
                 if let Some(first) = line.map(|(a, b, c)| First::Line(a, b, c)).or_else(|| known.then(|| First::Table(constant(cx, "sources", ConstData::from_i64s(&t.first))))) {
                     let weights = (!nearest).then(|| {
-                        let w = &t.weights[..(rows * taps) as usize];
-                        constant(cx, "weights", ConstData::f32s(vec![rows, taps], w))
+                        let w = t.weights[..(rows * taps) as usize].iter();
+                        let c = match weight_type(cx) {
+                            ElemType::F64 => ConstData::new(ElemType::F64, vec![rows, taps], w.flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>()),
+                            _ => Some(ConstData::f32s(vec![rows, taps], &w.map(|w| *w as f32).collect::<Vec<_>>())),
+                        };
+                        constant(cx, "weights", c.unwrap_or(ConstData::f32s(vec![0], &[])))
                     });
                     let outside = if transform == Transform::Crop && t.outside.contains(&true) {
                         ConstData::new(ElemType::Bool, vec![rows], t.outside.iter().map(|b| u8::from(*b)).collect::<Vec<_>>()).map(|c| constant(cx, "outside", c))
@@ -256,7 +260,8 @@ impl Resize {
                 })
             })
         });
-        let weights = cx.temp("weights", ElemType::F32, vec![out, taps]);
+        let wty = weight_type(cx);
+        let weights = cx.temp("weights", wty, vec![out, taps]);
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &[out], |k, o| {
                 let total = k.acc(Expr::num(f64s, 0.0));
@@ -270,12 +275,17 @@ impl Resize {
                 k.nest(LoopKind::Seq, &[taps], |k, t| {
                     let v = k.load(raw, &[o[0], t[0]]);
                     let v = if self.antialias || self.exclude_outside { v / total } else { v };
-                    k.store(weights, &[o[0], t[0]], Expr::cast(f64s, ElemType::F32, v));
+                    k.store(weights, &[o[0], t[0]], Expr::cast(f64s, wty, v));
                 });
             });
         });
         weights
     }
+}
+
+/// Weights are as precise as the elements need.
+fn weight_type(cx: &LowerCx) -> ElemType {
+    if cx.elem(cx.input(0)) == ElemType::F64 { ElemType::F64 } else { ElemType::F32 }
 }
 
 fn constant(cx: &mut LowerCx, name: &str, c: ConstData) -> Buf {
@@ -302,6 +312,6 @@ pub fn source(k: &mut KernelBuilder, p: &Plan, n: Dim, o: Dim, t: Dim, body: imp
 /// Weight of source number `t` of element `o`.
 pub fn weight(k: &KernelBuilder, p: &Plan, w: Buf, o: Dim, t: Dim, ty: ElemType) -> Expr {
     let row = p.period.map_or(o, |m| o.modulo(m));
-    Expr::cast(ElemType::F32, ty, k.load(w, &[row, t]))
+    Expr::cast(k.m.bufs[w].ty, ty, k.load(w, &[row, t]))
 }
 
