@@ -39,4 +39,5 @@ ops! {
     Col2Im = col2im;
     Roi = roi;
     DeformConv = deform_conv;
+    Attention = attention;
 }
