@@ -40,4 +40,7 @@ ops! {
     Roi = roi;
     DeformConv = deform_conv;
     Attention = attention;
+    Rope = rope;
+    Gated = gated;
+    LinearAttention = linear_attention;
 }
