@@ -42,5 +42,7 @@ ops! {
     Attention = attention;
     Rope = rope;
     Gated = gated;
+    SkipNorm = skip_norm;
+    Fused = fused;
     LinearAttention = linear_attention;
 }

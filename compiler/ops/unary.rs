@@ -29,6 +29,8 @@ pub enum Unary {
     Swish(f32),
     Gelu { tanh: bool },
     Shrink { lambd: f32, bias: f32 },
+    /// Between two limits: the activation Clip of fused operators.
+    Clamp(f32, f32),
     /// Detects +inf, -inf.
     IsInf(bool, bool),
 }
@@ -153,6 +155,7 @@ impl Unary {
                 Expr::cast(ElemType::F64, ty, wide)
             }
             Unary::Shrink { lambd, bias } => Expr::select(lt(x.clone(), c(-lambd)), x.clone() + c(bias), Expr::select(lt(c(lambd), x.clone()), x - c(bias), zero())),
+            Unary::Clamp(low, high) => x.max(c(low)).min(c(high)),
             Unary::IsInf(true, true) => Expr::un(UnOp::IsInf, x),
             Unary::IsInf(pos, neg) => {
                 let hit = |on: bool, v: f64| if on { Expr::bin(BinOp::Eq, x.clone(), Expr::num(ty, v)) } else { Expr::bool(false) };
