@@ -44,5 +44,6 @@ ops! {
     Gated = gated;
     SkipNorm = skip_norm;
     Fused = fused;
+    MsAttention = ms_attention;
     LinearAttention = linear_attention;
 }

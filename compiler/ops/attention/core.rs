@@ -21,6 +21,8 @@ pub enum Form {
     },
     /// [batch, position, head, part, element] with several parts (queries, keys, values) in one buffer.
     Parts(i64),
+    /// [part, batch, head, position, element]
+    Stacked(i64),
 }
 
 /// Queries, keys or values.
@@ -44,6 +46,7 @@ impl Operand {
             Form::Heads => vec![b, head, position, element],
             Form::Hidden { size, offset } => vec![b, position, head * size + element + offset],
             Form::Parts(p) => vec![b, position, head, Dim::constant(p), element],
+            Form::Stacked(p) => vec![Dim::constant(p), b, head, position, element],
         }
     }
     /// Reads an element.

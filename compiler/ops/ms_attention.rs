@@ -1,0 +1,431 @@
+//! Attention of com.microsoft: Attention (with its projection), MultiHeadAttention, GroupQueryAttention.
+//!
+//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each. Padding masks
+//! add `mask_filter_value` as ONNX Runtime does, they do not exclude; causal masks and windows exclude.
+//!
+//! Not taken: caches that share a buffer between past and present or are quantized or windowed, beams, ragged batches,
+//! rotations without tables, normalization of queries and keys, exposed scores.
+
+mod group;
+
+use super::attention::core::{self, Form, Operand, Sizes};
+use super::matmul::product_sum;
+use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use crate::diag::{Result, codes};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+/// Which of them.
+#[derive(Clone, Debug, PartialEq)]
+enum Kind {
+    /// With the hidden sizes of query, key and value, if they differ.
+    Attention(Option<Vec<i64>>),
+    MultiHead,
+    Group {
+        kv_heads: i64,
+        rotary: bool,
+        interleaved: bool,
+        window: i64,
+        smooth: bool,
+    },
+}
+
+/// The operators.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MsAttention {
+    kind: Kind,
+    heads: i64,
+    scale: Option<f32>,
+    causal: bool,
+    filter: f32,
+    softcap: f32,
+}
+
+impl Operator for MsAttention {
+    const OPS: &'static [&'static str] = &["com.microsoft:Attention", "com.microsoft:MultiHeadAttention", "com.microsoft:GroupQueryAttention"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        let heads = a.int_required("num_heads")?;
+        let scale = a.float_opt("scale")?.filter(|s| *s != 0.0);
+        let mut op = MsAttention { kind: Kind::MultiHead, heads, scale, causal: false, filter: a.float("mask_filter_value", -10000.0)?, softcap: 0.0 };
+        for (name, off) in [("do_rotary", a.op() == "GroupQueryAttention"), ("past_present_share_buffer", false), ("sliding_window_cache", false), ("qk_output", false)] {
+            if !off && a.knows(name) && a.flag(name, false)? {
+                return a.error(format!("attribute \"{name}\" of {} is not supported", a.op())).row("expected", "0").fail();
+            }
+        }
+        match a.op() {
+            "GroupQueryAttention" => {
+                for name in ["k_quant_type", "v_quant_type"] {
+                    a.choice(name, "NONE", &["NONE"])?;
+                }
+                a.ignore("kv_cache_bit_width");
+                a.ignore("qk_norm_epsilon");
+                let kv_heads = a.int_required("kv_num_heads")?;
+                if kv_heads < 1 || heads % kv_heads != 0 {
+                    return a.error(format!("{heads} query heads do not share {kv_heads} key heads evenly")).fail();
+                }
+                op.causal = a.flag("causal", true)?;
+                op.softcap = a.float("softcap", 0.0)?;
+                op.kind = Kind::Group {
+                    kv_heads,
+                    rotary: a.flag("do_rotary", false)?,
+                    interleaved: a.flag("rotary_interleaved", false)?,
+                    window: a.int("local_window_size", -1)?,
+                    smooth: a.int("smooth_softmax", -1)? > 0,
+                };
+            }
+            "Attention" => {
+                a.ignore("rotary_embedding_dim");
+                op.causal = a.flag("unidirectional", false)?;
+                op.kind = Kind::Attention(a.ints_opt("qkv_hidden_sizes")?.filter(|v| !v.is_empty()));
+            }
+            _ => op.causal = a.flag("unidirectional", false)?,
+        }
+        if heads < 1 {
+            return a.error("attribute \"num_heads\" must be positive").fail();
+        }
+        Ok(op)
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let unsupported: &[(usize, &str)] = match self.kind {
+            Kind::Attention(_) => &[(6, "past_sequence_length")],
+            Kind::MultiHead => &[(8, "past_sequence_length"), (9, "cache_indirection")],
+            Kind::Group { .. } => &[(12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight")],
+        };
+        for (i, name) in unsupported {
+            if cx.has(*i) {
+                return cx.error(codes::OP_FEATURE, format!("the input {name} is not supported")).fail();
+            }
+        }
+        match &self.kind {
+            Kind::Attention(sizes) => self.infer_attention(cx, sizes.as_deref()),
+            Kind::MultiHead => self.infer_multi_head(cx),
+            Kind::Group { kv_heads, rotary, .. } => self.infer_group(cx, *kv_heads, *rotary),
+        }
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        match &self.kind {
+            Kind::Attention(sizes) => self.lower_attention(cx, sizes.as_deref()),
+            Kind::MultiHead => self.lower_multi_head(cx),
+            Kind::Group { kv_heads, rotary, interleaved, window, smooth } => self.lower_group(cx, *kv_heads, rotary.then_some(*interleaved), *window, *smooth),
+        }
+    }
+}
+
+/// How queries, keys and values of MultiHeadAttention are given, by the shapes of its inputs.
+struct Given {
+    batch: Dim,
+    queries: Dim,
+    /// New keys.
+    keys: Dim,
+    size: Dim,
+    value_size: Dim,
+}
+
+impl MsAttention {
+    fn infer_attention(&self, cx: &mut InferCx, sizes: Option<&[i64]>) -> Result<()> {
+        let (x, w) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        if x.rank() != 3 || w.rank() != 2 {
+            return cx.error(codes::OP_SHAPE, "the input must have rank 3 and the weights rank 2").fail();
+        }
+        cx.require_eq(w.dims[0], x.dims[2], "the weights do not fit the input")?;
+        let [q, k, v] = self.hidden(w.dims[1], sizes);
+        cx.require_eq(q + k + v, w.dims[1], "the hidden sizes do not add up to the weights' columns")?;
+        cx.require_eq(q, k, "the hidden sizes of query and key differ")?;
+        for d in [q, v] {
+            cx.require_eq(d.modulo(self.heads), Dim::constant(0), "the heads do not divide the hidden size")?;
+        }
+        if let Some(b) = cx.tensor_opt(2)? {
+            let n = b.count();
+            cx.require_eq(n, w.dims[1], "the bias does not fit the weights")?;
+        }
+        let mut keys = x.dims[1];
+        let size = q.floor_div(self.heads);
+        if let Some(p) = cx.tensor_opt(4)?.cloned() {
+            if p.rank() != 5 {
+                return cx.error(codes::OP_SHAPE, "the past must have rank 5").fail();
+            }
+            keys = keys + p.dims[3];
+            for (a, b) in p.dims.iter().zip([Dim::constant(2), x.dims[0], Dim::constant(self.heads), p.dims[3], size]) {
+                cx.require_eq(*a, b, "the past does not fit")?;
+            }
+        }
+        let (batch, queries) = (x.dims[0], x.dims[1]);
+        self.check_mask(cx, 3, batch, queries, &[keys])?;
+        self.check_bias(cx, 5, batch, queries, keys)?;
+        cx.set(1, x.elem, vec![Dim::constant(2), batch, Dim::constant(self.heads), keys, size]);
+        if cx.has(4) {
+            cx.require_eq(q, v, "with a past the hidden sizes must be equal")?;
+        }
+        cx.set(0, x.elem, vec![batch, queries, v]);
+        Ok(())
+    }
+    fn hidden(&self, columns: Dim, sizes: Option<&[i64]>) -> [Dim; 3] {
+        match sizes {
+            Some([q, k, v]) => [Dim::constant(*q), Dim::constant(*k), Dim::constant(*v)],
+            _ => [columns.floor_div(3); 3],
+        }
+    }
+    fn lower_attention(&self, cx: &mut LowerCx, sizes: Option<&[i64]>) -> Result<()> {
+        let (x, w, bias) = (cx.input(0), cx.input(1), cx.input_opt(2));
+        let (dx, dw) = (cx.dims(x), cx.dims(w));
+        let (elem, ty) = (cx.elem(x), cx.elem(x).compute());
+        let [q, key, v] = self.hidden(dw[1], sizes);
+        let heads = Dim::constant(self.heads);
+        let (size, value_size) = (q.floor_div(self.heads), v.floor_div(self.heads));
+        let all = cx.temp("projection", elem, vec![dx[0], dx[1], dw[1]]);
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &[dx[0], dx[1], dw[1]], |k, o| {
+                let acc = k.acc(Expr::num(ty, 0.0));
+                k.nest(LoopKind::Seq, &[dx[2]], |k, r| {
+                    let (a, b) = (k.load(x, &[o[0], o[1], r[0]]), k.load(w, &[r[0], o[2]]));
+                    k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
+                });
+                let v = Expr::acc(acc);
+                let v = match bias {
+                    Some(b) => v + k.load(b, &o[2..]),
+                    None => v,
+                };
+                k.store(all, o, v);
+            });
+        });
+        let part = |offset: Dim, size: Dim| Operand { buf: all, form: Form::Hidden { size, offset } };
+        let (queries, new_key, new_value) = (part(Dim::constant(0), size), part(q, size), part(q + key, value_size));
+        let past = cx.input_opt(4);
+        let before = past.map_or(Dim::constant(0), |p| cx.dims(p)[3]);
+        let keys = dx[1] + before;
+        let s = Sizes { batch: dx[0], kv_heads: heads, shared: Dim::constant(1), queries: dx[1], keys, size, value_size };
+        let (mut key, mut value) = (new_key, new_value);
+        if past.is_some() || cx.output_opt(1).is_some() {
+            let shape = vec![Dim::constant(2), dx[0], heads, keys, size];
+            let present = match cx.output_opt(1) {
+                Some(b) => b,
+                None => cx.temp("present", elem, shape),
+            };
+            cx.map(present, |k, at| {
+                let fresh = |k: &KernelBuilder, o: Operand| o.load(k, at[1], at[2], at[3] - before, at[4]);
+                let first = Expr::cmp_index(BinOp::Eq, at[0], 0);
+                let new = Expr::select(first, fresh(k, new_key), fresh(k, new_value));
+                match past {
+                    Some(p) => Expr::select(Expr::cmp_index(BinOp::Lt, at[3], before), k.load(p, at), new),
+                    None => new,
+                }
+            });
+            (key, value) = (Operand { buf: present, form: Form::Stacked(0) }, Operand { buf: present, form: Form::Stacked(1) });
+        }
+        let Some(y) = cx.output_opt(0) else { return Ok(()) };
+        let (mask, bias) = (cx.input_opt(3), cx.input_opt(5));
+        self.attend(cx, &s, queries, key, value, y, before, mask, bias)
+    }
+
+    fn given(&self, q: &[Dim], k: Option<&[Dim]>, v: Option<&[Dim]>) -> Option<Given> {
+        let heads = self.heads;
+        let head = |d: Dim| d.floor_div(heads);
+        Some(match (q, k, v) {
+            ([b, s, _, _, d], None, None) => Given { batch: *b, queries: *s, keys: *s, size: *d, value_size: *d },
+            ([b, s, h], Some([_, t, _, _, _]), None) => Given { batch: *b, queries: *s, keys: *t, size: head(*h), value_size: head(*h) },
+            ([b, s, h], Some([_, t, _]), Some([_, _, v])) => Given { batch: *b, queries: *s, keys: *t, size: head(*h), value_size: head(*v) },
+            ([b, s, h], Some([_, _, t, _]), Some([_, _, _, v])) => Given { batch: *b, queries: *s, keys: *t, size: head(*h), value_size: *v },
+            _ => return None,
+        })
+    }
+    fn infer_multi_head(&self, cx: &mut InferCx) -> Result<()> {
+        let [q, k, v] = [0, 1, 2].map(|i| cx.tensor_opt(i).ok().flatten().cloned());
+        let Some(q) = q else { return cx.error(codes::OP_ARITY, "the query is missing").fail() };
+        let Some(g) = self.given(&q.dims, k.as_ref().map(|t| t.dims.as_slice()), v.as_ref().map(|t| t.dims.as_slice())) else {
+            return cx.error(codes::OP_SHAPE, "the shapes of query, key and value are none of the combinations that the operator knows").fail();
+        };
+        let heads = Dim::constant(self.heads);
+        let parts = |cx: &mut InferCx, d: &[Dim], n: i64| -> Result<()> {
+            cx.require_eq(d[2], heads, "the packed input has another number of heads")?;
+            cx.require_eq(d[3], Dim::constant(n), "the packed input has another number of parts")
+        };
+        if q.rank() == 5 {
+            parts(cx, &q.dims, 3)?;
+        } else {
+            cx.require_eq(q.dims[2], heads * g.size, "the heads do not divide the query")?;
+        }
+        match (&k, &v) {
+            (Some(k), None) => {
+                parts(cx, &k.dims, 2)?;
+                cx.require_eq(k.dims[4], g.size, "query and key have different head sizes")?;
+            }
+            (Some(k), Some(v)) if k.rank() == 3 => {
+                cx.require_eq(k.dims[2], q.dims[2], "query and key have different hidden sizes")?;
+                cx.require_eq(v.dims[2], heads * g.value_size, "the heads do not divide the value")?;
+                cx.require_eq(v.dims[1], g.keys, "key and value have different lengths")?;
+            }
+            (Some(k), Some(v)) => {
+                for (a, b) in k.dims.iter().chain(&v.dims).zip([g.batch, heads, g.keys, g.size, g.batch, heads, g.keys, g.value_size]) {
+                    cx.require_eq(*a, b, "key and value do not fit the query")?;
+                }
+            }
+            _ => {}
+        }
+        for t in [&k, &v].into_iter().flatten() {
+            cx.require_eq(t.dims[0], g.batch, "the batches differ")?;
+        }
+        if let Some(b) = cx.tensor_opt(3)? {
+            let n = b.count();
+            cx.require_eq(n, heads * (g.size * 2 + g.value_size), "the bias does not fit the hidden sizes")?;
+        }
+        let mut keys = g.keys;
+        let past = [cx.tensor_opt(6)?.cloned(), cx.tensor_opt(7)?.cloned()];
+        if past[0].is_some() != past[1].is_some() {
+            return cx.error(codes::OP_ARITY, "past_key and past_value are given together or not at all").fail();
+        }
+        for (p, size) in past.iter().zip([g.size, g.value_size]) {
+            let Some(p) = p else { continue };
+            if p.rank() != 4 {
+                return cx.error(codes::OP_SHAPE, "the past must have rank 4").fail();
+            }
+            keys = g.keys + p.dims[2];
+            for (a, b) in p.dims.iter().zip([g.batch, heads, p.dims[2], size]) {
+                cx.require_eq(*a, b, "the past does not fit")?;
+            }
+        }
+        self.check_mask(cx, 4, g.batch, g.queries, &[g.keys, keys])?;
+        self.check_bias(cx, 5, g.batch, g.queries, keys)?;
+        if cx.outputs.len() > 3 {
+            return cx.error(codes::OP_FEATURE, "the output qk is not supported").fail();
+        }
+        cx.set(2, q.elem, vec![g.batch, heads, keys, g.value_size]);
+        cx.set(1, q.elem, vec![g.batch, heads, keys, g.size]);
+        cx.set(0, q.elem, vec![g.batch, g.queries, heads * g.value_size]);
+        Ok(())
+    }
+    fn lower_multi_head(&self, cx: &mut LowerCx) -> Result<()> {
+        let (q, k, v, bias) = (cx.input(0), cx.input_opt(1), cx.input_opt(2), cx.input_opt(3));
+        let dims = [Some(q), k, v].map(|b| b.map(|b| cx.dims(b)));
+        let [Some(dq), dk, dv] = &dims else { return cx.bug("the query is missing") };
+        let Some(g) = self.given(dq, dk.as_deref(), dv.as_deref()) else { return cx.bug("the shapes changed") };
+        let heads = Dim::constant(self.heads);
+        let hidden = |buf: Buf, size: Dim| {
+            let form = Form::Hidden { size, offset: Dim::constant(0) };
+            Operand { buf, form }
+        };
+        let part = |buf: Buf, i: i64| Operand { buf, form: Form::Parts(i) };
+        let [mut query, mut key, mut value] = match (k, v) {
+            (None, _) => [part(q, 0), part(q, 1), part(q, 2)],
+            (Some(k), None) => [hidden(q, g.size), part(k, 0), part(k, 1)],
+            (Some(k), Some(v)) => [hidden(q, g.size), Operand::of_rank(cx, k, g.size), Operand::of_rank(cx, v, g.value_size)],
+        };
+        if let Some(b) = bias {
+            let hq = heads * g.size;
+            query = biased(cx, "query", query, b, Dim::constant(0), [g.batch, heads, g.queries, g.size]);
+            // Keys and values of rank 4 have been projected before.
+            if !matches!(key.form, Form::Heads) {
+                key = biased(cx, "key", key, b, hq, [g.batch, heads, g.keys, g.size]);
+                value = biased(cx, "value", value, b, hq * 2, [g.batch, heads, g.keys, g.value_size]);
+            }
+        }
+        let past = [cx.input_opt(6), cx.input_opt(7)];
+        let before = past[0].map_or(Dim::constant(0), |p| cx.dims(p)[2]);
+        let keys = g.keys + before;
+        let key = core::present(cx, "present_key", cx.output_opt(1), past[0], key, g.batch, heads, keys, g.size).unwrap_or(key);
+        let value = core::present(cx, "present_value", cx.output_opt(2), past[1], value, g.batch, heads, keys, g.value_size).unwrap_or(value);
+        let s = Sizes { batch: g.batch, kv_heads: heads, shared: Dim::constant(1), queries: g.queries, keys, size: g.size, value_size: g.value_size };
+        let Some(y) = cx.output_opt(0) else { return Ok(()) };
+        let (mask, bias) = (cx.input_opt(4), cx.input_opt(5));
+        self.attend(cx, &s, query, key, value, y, before, mask, bias)
+    }
+
+    /// Scores, masks, softmax and values of Attention and MultiHeadAttention.
+    #[allow(clippy::too_many_arguments)]
+    fn attend(&self, cx: &mut LowerCx, s: &Sizes, q: Operand, key: Operand, value: Operand, y: Buf, before: Dim, mask: Option<Buf>, bias: Option<Buf>) -> Result<()> {
+        let ty = cx.elem(y).compute();
+        let scale = self.scale(s.size, ty);
+        let mut x = core::scores(cx, s, q, key, scale, ty);
+        if mask.is_some() || bias.is_some() || self.causal {
+            let masked = cx.temp("masked", ty, s.scores());
+            cx.map(masked, |k, at| {
+                let mut v = k.load(x, at);
+                if let Some(b) = bias {
+                    v = v + k.load_broadcast(b, at);
+                }
+                if let Some(m) = mask {
+                    let kept = kept(k, m, s.batch, at);
+                    v = v + Expr::select(kept, Expr::num(ty, 0.0), Expr::num(ty, f64::from(self.filter)));
+                }
+                if self.causal {
+                    v = Expr::select(Expr::cmp_index(BinOp::Le, at[3], at[2] + before), v, core::masked(ty));
+                }
+                v
+            });
+            x = masked;
+        }
+        let p = core::softmax(cx, x, false, None);
+        let y = Operand::of_rank(cx, y, s.value_size);
+        core::values(cx, s, p, value, y);
+        Ok(())
+    }
+    fn scale(&self, size: Dim, ty: ElemType) -> Expr {
+        match (self.scale, size.as_const()) {
+            (Some(x), _) => Expr::num(ty, f64::from(x)),
+            (None, Some(n)) => Expr::num(ty, 1.0 / (n as f64).sqrt()),
+            (None, None) => Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::cast(ElemType::I64, ty, Expr::index(size))),
+        }
+    }
+    /// A padding mask of any supported shape; of rank 2 over any of `lengths` keys.
+    fn check_mask(&self, cx: &mut InferCx, i: usize, batch: Dim, queries: Dim, lengths: &[Dim]) -> Result<()> {
+        let Some(m) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
+        let total = lengths[lengths.len() - 1];
+        match m.dims[..] {
+            [n] => {
+                if cx.syms.eq(n, batch * 2) == crate::sym::Answer::Yes {
+                    return Ok(());
+                }
+                cx.require_eq(n, batch, "a mask of rank 1 must have one value for each sample, or two")
+            }
+            [b, t] => {
+                cx.require_eq(b, batch, "the mask does not fit the batch")?;
+                cx.require_eq(t, total, "the mask does not have one value for each key")
+            }
+            [b, s, t] => {
+                cx.require_eq(b, batch, "the mask does not fit the batch")?;
+                cx.require_eq(s, queries, "the mask does not fit the queries")?;
+                cx.require_eq(t, total, "the mask does not fit the keys")
+            }
+            _ => cx.error(codes::OP_FEATURE, format!("a mask of rank {} is not supported", m.rank())).help("use a mask [batch, keys] or [batch, queries, keys], or an attention bias").fail(),
+        }
+    }
+    fn check_bias(&self, cx: &mut InferCx, i: usize, batch: Dim, queries: Dim, keys: Dim) -> Result<()> {
+        let Some(b) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
+        let full = [batch, Dim::constant(self.heads), queries, keys];
+        if b.rank() != 4 {
+            return cx.error(codes::OP_SHAPE, "the attention bias must have rank 4").fail();
+        }
+        let shape = cx.broadcast(&[&full, &b.dims])?;
+        for (a, b) in shape.iter().zip(&full) {
+            cx.require_eq(*a, *b, "the attention bias does not broadcast to the scores")?;
+        }
+        Ok(())
+    }
+
+}
+
+/// Operand plus bias from `offset` on, as [batch, head, position, element].
+fn biased(cx: &mut LowerCx, name: &str, x: Operand, bias: Buf, offset: Dim, dims: [Dim; 4]) -> Operand {
+    let elem = cx.elem(x.buf);
+    let out = cx.temp(name, elem, dims.to_vec());
+    cx.map(out, |k, at| x.load(k, at[0], at[1], at[2], at[3]) + k.load(bias, &[offset + at[1] * dims[3] + at[3]]));
+    Operand { buf: out, form: Form::Heads }
+}
+
+/// True where the padding mask `m` keeps key `at[3]` for query `at[2]` of sample `at[0]`.
+fn kept(k: &KernelBuilder, m: Buf, batch: Dim, at: &[Dim]) -> Expr {
+    let dims = k.m.bufs[m].dims.clone();
+    let value = |k: &KernelBuilder, at: &[Dim]| Expr::cast(ElemType::I32, ElemType::I64, k.load(m, at));
+    match dims[..] {
+        // Ends, then starts if there are twice as many.
+        [n] => {
+            let before = Expr::bin(BinOp::Lt, Expr::index(at[3]), value(k, &[at[0]]));
+            if k.m.syms.eq(n, batch) == crate::sym::Answer::Yes {
+                return before;
+            }
+            before.and(Expr::bin(BinOp::Ge, Expr::index(at[3]), value(k, &[at[0] + batch])))
+        }
+        [_, _] => Expr::bin(BinOp::Ne, value(k, &[at[0], at[3]]), runtime::int(0)),
+        _ => Expr::bin(BinOp::Ne, value(k, &[at[0], at[2], at[3]]), runtime::int(0)),
+    }
+}
