@@ -45,5 +45,9 @@ ops! {
     SkipNorm = skip_norm;
     Fused = fused;
     MsAttention = ms_attention;
+    Windows = windows;
+    Random = random;
+    Dropout = dropout;
+    Training = training;
     LinearAttention = linear_attention;
 }

@@ -5,14 +5,14 @@
 //! | Reshape | 1: attribute `shape`; 5: input; 14: `allowzero` |
 //! | Squeeze, Unsqueeze | 1, 11: attribute `axes` (11: negative ones too); 13: input |
 //! | Flatten | 1, 9: axis in 0..=rank; 11: negative too |
-//! | Identity, Dropout (inference) | |
+//! | Identity | |
 //!
 //! A shape or axes that only run time knows: see `runtime`.
 
 use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
 use crate::sym::{Answer, Dim};
-use crate::tensor::{ElemType, ValueType};
+use crate::tensor::ValueType;
 
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,11 +23,10 @@ pub enum View {
     Unsqueeze(Option<Vec<i64>>),
     Flatten(i64),
     Identity,
-    Dropout { training: bool },
 }
 
 impl Operator for View {
-    const OPS: &'static [&'static str] = &["Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"];
+    const OPS: &'static [&'static str] = &["Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("consumed_inputs");
         Ok(match a.op() {
@@ -35,14 +34,7 @@ impl Operator for View {
             "Squeeze" => View::Squeeze(a.ints_opt("axes")?),
             "Unsqueeze" => View::Unsqueeze(a.ints_opt("axes")?),
             "Flatten" => View::Flatten(a.int("axis", 1)?),
-            "Identity" => View::Identity,
-            _ => {
-                // Versions 1 and 6 train unless is_test is set; 7 and 10 never; 12 and later if an input says so.
-                let test = a.flag("is_test", false)?;
-                a.ignore("ratio");
-                a.ignore("seed");
-                View::Dropout { training: a.since() < 7 && !test }
-            }
+            _ => View::Identity,
         })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
@@ -77,15 +69,6 @@ impl Operator for View {
                 vec![Dim::product(t.dims[..axis].iter().copied()), Dim::product(t.dims[axis..].iter().copied())]
             }
             View::Identity => t.dims.clone(),
-            View::Dropout { training } => {
-                let asks = cx.has(2) && cx.ints_value(2) != Some(vec![0]);
-                if *training || asks {
-                    return cx.error(codes::OP_FEATURE, "Dropout in training mode is not supported yet").fail();
-                }
-                let mask = if cx.since >= 10 { ElemType::Bool } else { t.elem };
-                cx.set(1, mask, t.dims.clone());
-                t.dims.clone()
-            }
         };
         let known = match cx.dims_value(0) {
             Some(v) if dims.len() <= 1 => Known::Dims(v),
@@ -101,10 +84,6 @@ impl Operator for View {
         }
         if cx.output_opt(0).is_some() {
             cx.alias(0, x);
-        }
-        if let Some(mask) = cx.output_opt(1) {
-            let ty = cx.elem(mask).compute();
-            cx.map(mask, |_, _| crate::nest::Expr::int(ty, 1));
         }
         Ok(())
     }

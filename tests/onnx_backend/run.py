@@ -35,6 +35,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tools"))
 
 BATCH = 250
+# Their values are drawn from a generator that the specification leaves open: type and shape hold, and values are 0 or 1.
+DRAWN = re.compile(r"test_bernoulli")
 COMPILE_SECONDS = 120
 CALL_SECONDS = 60
 
@@ -163,6 +165,10 @@ def call_case(folder, lib, name):
                 return f"{label}: type {info.dtype}, expected {dtype}"
             if tuple(got.shape) != tuple(ref.shape):
                 return f"{label}: shape {got.shape}, expected {ref.shape}"
+            if DRAWN.match(name):
+                if not np.isin(got, (0, 1)).all():
+                    return f"{label}: values other than 0 and 1"
+                continue
             if dtype in RAW:
                 if dtype in (22, 26):  # numpy's int4 and int2 want the sign in the whole byte.
                     bits = 8 - abi.PACKED[dtype]

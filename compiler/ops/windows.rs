@@ -1,0 +1,160 @@
+//! Windows and filter banks of signal processing: HannWindow, HammingWindow, BlackmanWindow, MelWeightMatrix.
+//!
+//! Spec: <https://onnx.ai/onnx/operators/onnx__HannWindow.html>, `HammingWindow`, `BlackmanWindow`, `MelWeightMatrix`.
+//! One version each, 17. Values are computed in float64.
+
+use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use crate::diag::{Result, codes};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+use std::f64::consts::PI;
+
+/// The operators.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Windows {
+    kind: Kind,
+    periodic: bool,
+    elem: ElemType,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Hann,
+    Hamming,
+    Blackman,
+    Mel,
+}
+
+impl Operator for Windows {
+    const OPS: &'static [&'static str] = &["HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        let kind = match a.op() {
+            "HannWindow" => Kind::Hann,
+            "HammingWindow" => Kind::Hamming,
+            "BlackmanWindow" => Kind::Blackman,
+            _ => Kind::Mel,
+        };
+        let elem = a.elem_type_opt("output_datatype")?.unwrap_or(ElemType::F32);
+        if !elem.is_float() && !elem.is_int() {
+            return a.error("attribute \"output_datatype\" is not a number's type").found_expected(elem.to_string(), "a floating-point or integer type").fail();
+        }
+        Ok(Windows { kind, periodic: kind == Kind::Mel || a.flag("periodic", true)?, elem })
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let one = |cx: &InferCx, i: usize, what: &str| -> Result<Dim> {
+            match cx.need_dims(i, what)?[..] {
+                [d] => Ok(d),
+                _ => cx.error(codes::OP_SHAPE, format!("{what} must be a scalar")).fail(),
+            }
+        };
+        let sizes: &[usize] = if self.kind == Kind::Mel { &[1, 0] } else { &[0] };
+        let unknown = sizes.iter().find(|i| cx.dims_value(**i).is_none());
+        if let Some(d) = unknown.and_then(|i| runtime::declared_for(cx, *i, 0)) {
+            runtime::require_rank(cx, &d, sizes.len())?;
+            cx.set(0, self.elem, d);
+            return Ok(());
+        }
+        let dims = if self.kind == Kind::Mel {
+            vec![one(cx, 1, "dft_length")?.floor_div(2) + 1, one(cx, 0, "num_mel_bins")?]
+        } else {
+            vec![one(cx, 0, "the size")?]
+        };
+        for d in &dims {
+            cx.syms.require_at_most(Dim::constant(0), *d);
+        }
+        cx.set(0, self.elem, dims);
+        Ok(())
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        let y = cx.output(0);
+        let (dims, to) = (cx.dims(y), cx.elem(y).compute());
+        let inputs: Vec<Buf> = cx.inputs.iter().flatten().copied().collect();
+        let known: Vec<bool> = (0..inputs.len()).map(|i| cx.dims_value(i).is_some()).collect();
+        cx.kernel(|k| {
+            if !known[0] {
+                let size = runtime::value(k, inputs[0], 0);
+                runtime::check(k, runtime::eq(size, Expr::index(dims[dims.len() - 1])));
+            }
+            if self.kind == Kind::Mel && !known[1] {
+                let length = runtime::value(k, inputs[1], 0);
+                // Rounded down also below 0, where no shape fits.
+                let bins = length.max(runtime::int(-1)) / runtime::int(2) + runtime::int(1);
+                runtime::check(k, runtime::eq(bins, Expr::index(dims[0])));
+            }
+            let bank = (self.kind == Kind::Mel).then(|| Bank::new(k, &inputs, dims[1]));
+            k.nest(LoopKind::Par, &dims, |k, at| {
+                let v = match &bank {
+                    Some(b) => b.weight(k, at),
+                    None => self.value(at[0], if self.periodic { dims[0] } else { dims[0] - 1 }),
+                };
+                k.store(y, at, Expr::cast(ElemType::F64, to, v));
+            });
+        });
+        Ok(())
+    }
+}
+
+fn number(v: f64) -> Expr {
+    Expr::num(ElemType::F64, v)
+}
+
+fn wide(d: Dim) -> Expr {
+    Expr::cast(ElemType::I64, ElemType::F64, Expr::index(d))
+}
+
+impl Windows {
+    fn value(&self, i: Dim, n: Dim) -> Expr {
+        let cos = |turns: f64| Expr::un(UnOp::Cos, wide(i) * number(2.0 * PI * turns) / wide(n));
+        match self.kind {
+            Kind::Hamming => number(25.0 / 46.0) - cos(1.0) * number(21.0 / 46.0),
+            Kind::Blackman => cos(1.0) * number(-0.5) + cos(2.0) * number(0.08) + number(0.42),
+            // sin^2(x) = (1 - cos(2 x)) / 2
+            _ => number(0.5) - cos(1.0) * number(0.5),
+        }
+    }
+}
+
+/// What the mel filters have in common.
+struct Bank {
+    low: Expr,
+    step: Expr,
+    /// (dft_length + 1) / sample_rate, kept apart: the product is rounded down as a whole.
+    length: Expr,
+    rate: Expr,
+}
+
+impl Bank {
+    fn new(k: &mut KernelBuilder, inputs: &[Buf], filters: Dim) -> Bank {
+        let scalar = |k: &KernelBuilder, b: Buf| {
+            let at = vec![Dim::constant(0); k.m.bufs[b].dims.len()];
+            Expr::cast(k.m.bufs[b].ty.compute(), ElemType::F64, k.load(b, &at))
+        };
+        let mel = |hertz: Expr| Expr::un(UnOp::Log1p, hertz / number(700.0)) * number(2595.0 / std::f64::consts::LN_10);
+        let (low, high) = (mel(scalar(k, inputs[3])), mel(scalar(k, inputs[4])));
+        let low = k.let_(low);
+        let step = k.let_((high - low.clone()) / wide(filters + 2));
+        let length = k.let_(scalar(k, inputs[1]) + number(1.0));
+        let rate = scalar(k, inputs[2]);
+        Bank { low, step, length, rate: k.let_(rate) }
+    }
+    /// Spectrogram bin where filter edge `i` lies, a whole number.
+    fn edge(&self, i: Dim) -> Expr {
+        let mel = wide(i) * self.step.clone() + self.low.clone();
+        let hertz = Expr::un(UnOp::Expm1, mel * number(std::f64::consts::LN_10 / 2595.0)) * number(700.0);
+        Expr::un(UnOp::Floor, self.length.clone() * hertz / self.rate.clone())
+    }
+    fn weight(&self, k: &mut KernelBuilder, at: &[Dim]) -> Expr {
+        let (j, i) = (wide(at[0]), at[1]);
+        let (left, centre, right) = (self.edge(i), self.edge(i + 1), self.edge(i + 2));
+        let (left, centre, right) = (k.let_(left), k.let_(centre), k.let_(right));
+        let le = |a: &Expr, b: &Expr| Expr::bin(BinOp::Le, a.clone(), b.clone());
+        let lt = |a: &Expr, b: &Expr| Expr::bin(BinOp::Lt, a.clone(), b.clone());
+        let eq = |a: &Expr, b: &Expr| Expr::bin(BinOp::Eq, a.clone(), b.clone());
+        let falling = (right.clone() - j.clone()) / (right.clone() - centre.clone());
+        let rising = (j.clone() - left.clone()) / (centre.clone() - left.clone());
+        let peak = Expr::select(eq(&j, &centre), number(1.0), number(0.0));
+        let before = Expr::select(eq(&left, &centre), peak, Expr::select(le(&left, &j).and(le(&j, &centre)), rising, number(0.0)));
+        Expr::select(le(&centre, &j).and(lt(&j, &right)), falling, before)
+    }
+}
