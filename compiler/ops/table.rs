@@ -45,6 +45,7 @@ ops! {
     SkipNorm = skip_norm;
     Fused = fused;
     MsAttention = ms_attention;
+    Dft = dft;
     Windows = windows;
     Random = random;
     Dropout = dropout;
