@@ -1,8 +1,8 @@
 //! Conv and ConvTranspose, in the form that the contraction schedule recognises.
 //!
 //! Versions 1, 11 and 22 differ in types, and in that 11 made the defaults of strides and dilations explicit.
-//! Padding is a map kernel into a padded copy, so that the inner loops have no conditions; ConvTranspose spreads its
-//! input with zeros (or splits by phase where the stride equals the kernel) and is then a convolution.
+//! Padding is a map kernel into a padded copy, so that the inner loops have no conditions; ConvTranspose is
+//! split by the phases of its strides, each a convolution of stride 1.
 
 use super::matmul::product_sum;
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -317,50 +317,106 @@ impl Conv {
         }
         Ok(axes)
     }
-    /// y[o] = sum over k of x[(o + before - k * dilation) / stride] where that divides and is inside: the input is
-    /// spread with zeros between and around, then convolved with the mirrored kernel.
+    /// y[o] = sum over k of x[(o + before - k * dilation) / stride] where that divides and is inside.
+    ///
+    /// With o + before = stride * q + phase only the taps k = phase + stride * j count: each phase is a convolution of
+    /// stride 1 with a part of the kernel, and all of them are one contraction. It fills a buffer of whole strides, from
+    /// which the result is cut where it does not begin and end with one. An axis with stride and dilation, or with pads
+    /// that only run time knows, is spread with zeros instead, and convolved with the mirrored kernel.
     fn lower_transpose(&self, cx: &mut LowerCx, axes: &[Axis]) -> Result<()> {
         let (x, w, y) = (cx.input(0), cx.input(1), cx.output(0));
-        let (dx, dw, dy) = (cx.dims(x), cx.dims(w), cx.dims(y));
-        let elem = cx.elem(x);
-        let ty = cx.elem(y).compute();
+        let (dy, elem) = (cx.dims(y), cx.elem(x));
+        let split: Option<Vec<Phases>> = axes.iter().zip(&dy[2..]).map(|(a, d)| Phases::of(a, *d)).collect();
+        let Some(split) = split else {
+            let phases: Vec<Phases> = axes.iter().zip(&dy[2..]).map(|(a, d)| Phases { stride: 1, taps: a.kernel, dilation: a.dilation, first: Dim::constant(0), count: *d, cut: Dim::constant(0) }).collect();
+            let spread = spread(cx, x, axes, &dy, elem);
+            self.phases(cx, spread, w, y, &phases);
+            return Ok(());
+        };
+        let dx = cx.dims(x);
+        let reach: Vec<Axis> = split.iter().zip(&dx[2..]).map(|(p, d)| Axis { kernel: p.taps, stride: 1, dilation: p.dilation, before: Dim::constant((p.taps - 1) * p.dilation) - p.first, after: p.first + p.count - *d }).collect();
+        let src = padded(cx, x, &reach, None);
+        // Taps beyond the kernel are 0.
+        let dw = cx.dims(w);
+        let ends: Vec<Axis> = split.iter().zip(axes).map(|(p, a)| Axis { kernel: 1, stride: 1, dilation: 1, before: Dim::constant(0), after: Dim::constant(p.taps * p.stride - a.kernel) }).collect();
+        let w = if dw.len() == dy.len() { padded(cx, w, &ends, None) } else { w };
+        let whole: Vec<Dim> = dy[..2].iter().copied().chain(split.iter().map(|p| p.count * p.stride)).collect();
+        let direct = split.iter().all(|p| p.cut == Dim::constant(0)) && whole == dy;
+        let out = if direct { y } else { cx.temp("strides", elem, whole) };
+        self.phases(cx, src, w, out, &split);
+        if !direct {
+            cx.map(y, |k, at| {
+                let from: Vec<Dim> = at[..2].iter().copied().chain(at[2..].iter().zip(&split).map(|(o, p)| *o + p.cut)).collect();
+                k.load(out, &from)
+            });
+        }
+        Ok(())
+    }
+    /// The contraction over channels and the taps of each phase.
+    fn phases(&self, cx: &mut LowerCx, src: Buf, w: Buf, out: Buf, axes: &[Phases]) {
+        let (ds, dw, dy) = (cx.dims(src), cx.dims(w), cx.dims(out));
+        let ty = cx.elem(out).compute();
         let g = self.group;
-        let (ci, co) = (dx[1].floor_div(g), dw[1]);
-        let phases = axes.iter().all(|a| a.stride == a.kernel && a.dilation == 1 && a.before == Dim::constant(0) && a.after == Dim::constant(0)) && self.output_padding(axes.len()).iter().all(|p| *p == 0);
+        let (ci, co) = (ds[1].floor_div(g), dw[1]);
         let bias = cx.input_opt(2);
-        let spread = if phases { x } else { spread(cx, x, axes, &dy, elem) };
+        let n = axes.len();
+        // Batch, group, channel, then phase and position of each axis.
+        let mut loops = vec![dy[0], Dim::constant(g), co];
+        loops.extend(axes.iter().map(|a| Dim::constant(a.stride)));
+        loops.extend(axes.iter().map(|a| a.count));
+        let depth: Vec<Dim> = std::iter::once(ci).chain(axes.iter().map(|a| Dim::constant(a.taps))).collect();
         cx.kernel(|k| {
-            k.nest(LoopKind::Par, &dy, |k, o| {
+            k.nest(LoopKind::Par, &loops, |k, o| {
+                let (group, oc) = (o[1], o[1] * co + o[2]);
+                let (phase, place) = (&o[3..3 + n], &o[3 + n..]);
                 let acc = k.acc(Expr::num(ty, 0.0));
-                let mut depth = vec![ci];
-                if !phases {
-                    depth.extend(dw[2..].iter().copied());
-                }
                 k.nest(LoopKind::Seq, &depth, |k, r| {
-                    let (group, oc) = if g == 1 { (Dim::constant(0), o[1]) } else { (o[1].floor_div(co), o[1].modulo(co)) };
                     let ic = group * ci + r[0];
-                    let (mut at, mut wt) = (vec![o[0], ic], vec![ic, oc]);
+                    let (mut at, mut wt) = (vec![o[0], ic], vec![ic, o[2]]);
                     for (i, a) in axes.iter().enumerate() {
-                        if phases {
-                            at.push(o[2 + i].floor_div(a.stride));
-                            wt.push(o[2 + i].modulo(a.stride));
-                        } else {
-                            at.push(o[2 + i] + r[1 + i] * a.dilation);
-                            wt.push(Dim::constant(a.kernel - 1) - r[1 + i]);
-                        }
+                        at.push(place[i] + r[1 + i] * a.dilation);
+                        wt.push(phase[i] + (Dim::constant(a.taps - 1) - r[1 + i]) * a.stride);
                     }
-                    let (a, b) = (k.load(spread, &at), k.load(w, &wt));
+                    let (a, b) = (k.load(src, &at), k.load(w, &wt));
                     k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
                 });
                 let v = Expr::acc(acc);
                 let v = match bias {
-                    Some(b) => v + k.load(b, &[o[1]]),
+                    Some(b) => v + k.load(b, &[oc]),
                     None => v,
                 };
-                k.store(y, o, v);
+                let mut to = vec![o[0], oc];
+                to.extend(axes.iter().enumerate().map(|(i, a)| place[i] * a.stride + phase[i]));
+                k.store(out, &to, v);
             });
         });
-        Ok(())
+    }
+}
+
+/// One axis of a transposed convolution, by phases of its stride.
+struct Phases {
+    stride: i64,
+    /// Taps of the kernel in each phase.
+    taps: i64,
+    dilation: i64,
+    /// First input element q that the last tap of the first stride reads.
+    first: Dim,
+    /// Whole strides that cover the result.
+    count: Dim,
+    /// Where in the first of them the result begins.
+    cut: Dim,
+}
+
+impl Phases {
+    fn of(a: &Axis, size: Dim) -> Option<Phases> {
+        if a.stride > 1 && (a.dilation > 1 || a.before.as_const().is_none()) {
+            return None;
+        }
+        let s = a.stride;
+        let first = a.before.floor_div(s);
+        let count = (a.before + size - 1).floor_div(s) - first + 1;
+        let taps = if s == 1 { a.kernel } else { (a.kernel + s - 1) / s };
+        Some(Phases { stride: s, taps, dilation: if s == 1 { a.dilation } else { 1 }, first, count, cut: a.before - first * s })
     }
 }
 

@@ -38,6 +38,7 @@ ops! {
     CenterCropPad = center_crop_pad;
     Col2Im = col2im;
     Roi = roi;
+    MaxUnpool = max_unpool;
     DeformConv = deform_conv;
     Attention = attention;
     Rope = rope;
