@@ -248,7 +248,7 @@ impl Attention {
             for (f, d) in from.iter_mut().zip(&dims) {
                 if d.as_const() == Some(1) {
                     *f = Dim::constant(0);
-                } else if !k.m.syms.in_range(*f, *d) && !(short && *f == j) {
+                } else if !(k.m.syms.in_range(*f, *d) || short && *f == j) {
                     *f = *f * crate::sym::broadcast::stride_factor(*d);
                 }
             }

@@ -112,8 +112,11 @@ pub fn masked(ty: ElemType) -> Expr {
     Scalar::lowest(ty).into()
 }
 
+/// A value for a row, at its indices.
+pub type Sink<'a> = &'a dyn Fn(&mut KernelBuilder, &[Dim]) -> Expr;
+
 /// Softmax over the last dimension. A row of -inf alone becomes 0 if `guard`. `sink` is a further term of the sum.
-pub fn softmax(cx: &mut LowerCx, x: Buf, guard: bool, sink: Option<&dyn Fn(&mut KernelBuilder, &[Dim]) -> Expr>) -> Buf {
+pub fn softmax(cx: &mut LowerCx, x: Buf, guard: bool, sink: Option<Sink>) -> Buf {
     let dims = cx.dims(x);
     let (rows, row) = dims.split_at(dims.len() - 1);
     let ty = cx.elem(x).compute();

@@ -193,6 +193,7 @@ pub struct Table {
 
 /// Numbers for the output elements `0..n`. `shrink`: the scale of the filter, at most 1; `inside`: only sources within
 /// the input count (`exclude_outside`).
+#[allow(clippy::too_many_arguments)]
 pub fn table(sizes: &Sizes<f64>, n: usize, mode: Transform, filter: Filter, shrink: f64, taps: i64, normalize: bool, inside: bool) -> Table {
     let mut t = Table { first: Vec::with_capacity(n), weights: vec![], outside: Vec::with_capacity(n) };
     let last = sizes.input - 1.0;
