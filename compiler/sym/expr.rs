@@ -1,5 +1,6 @@
 //! `Dim`: hash-consed canonical expressions, their views and structural operations.
 
+use super::memo::{self, Op};
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -184,11 +185,13 @@ impl Dim {
     pub(super) fn atom(a: Atom) -> Dim {
         Dim::intern(Node::Poly { terms: vec![(1, vec![a])], constant: 0 })
     }
-    fn is_atom(self, a: &Atom) -> bool {
-        matches!(self.view(), View::Sum { terms: [(1, p)], constant: 0 } if matches!(p.as_slice(), [b] if a == b))
-    }
     pub(super) fn overflow() -> Dim {
-        Dim::intern(Node::Overflow)
+        static OVERFLOW: LazyLock<Dim> = LazyLock::new(|| Dim::intern(Node::Overflow));
+        *OVERFLOW
+    }
+    /// The same for equal expressions.
+    pub(super) fn structural_hash(self) -> u64 {
+        self.0.hash
     }
     /// The canonical form.
     pub fn view(self) -> View {
@@ -230,7 +233,8 @@ impl Dim {
     /// The expression without its constant term, and that.
     pub fn split_const(self) -> (Dim, i64) {
         match self.view() {
-            View::Sum { terms, constant } => (Dim::intern(Node::Poly { terms: terms.to_vec(), constant: 0 }), constant),
+            View::Sum { constant: 0, .. } => (self, 0),
+            View::Sum { terms, constant } => (memo::dim(Op::SplitConst, self, self, || Dim::intern(Node::Poly { terms: terms.to_vec(), constant: 0 })), constant),
             View::Const(c) => (Dim::constant(0), c),
             View::Overflow => (self, 0),
         }
@@ -259,42 +263,34 @@ impl Dim {
     }
     /// True if the symbol stands in it.
     pub fn contains(self, s: Sym) -> bool {
-        let mut found = false;
-        self.each_sym(&mut |t| found |= t == s);
-        found
+        let View::Sum { terms, .. } = self.view() else { return false };
+        terms.iter().flat_map(|(_, p)| p).any(|a| matches!(a, Atom::Sym(t) if *t == s) || a.hides(s))
     }
     /// Replaces symbols; `None` keeps one.
     pub fn subst(self, f: &mut dyn FnMut(Sym) -> Option<Dim>) -> Dim {
         let View::Sum { terms, constant } = self.view() else { return self };
-        // Terms in which nothing is replaced stay as they are.
-        let mut kept = Vec::with_capacity(terms.len());
-        let mut replaced: Option<Dim> = None;
-        for term in terms {
-            let mut product: Option<Dim> = None;
-            for (i, a) in term.1.iter().enumerate() {
-                let d = match a {
-                    Atom::Sym(s) => f(*s),
-                    other => {
-                        let d = other.clone().map(&mut |d| d.subst(f));
-                        (!d.is_atom(other)).then_some(d)
-                    }
-                };
-                product = match (product, d) {
-                    (None, None) => None,
-                    (None, Some(d)) => Some(Dim::from_terms(vec![(term.0, term.1[..i].to_vec())], 0) * d),
-                    (Some(p), d) => Some(p * d.unwrap_or_else(|| Dim::atom(a.clone()))),
-                };
+        // Terms in which nothing is replaced stay as they are; numbers go into the coefficient.
+        let mut plain: Vec<Term> = Vec::with_capacity(terms.len());
+        let (mut sum, mut changed) = (Dim::constant(0), false);
+        for (c, atoms) in terms {
+            let (mut coefficient, mut left, mut product) = (*c, Vec::with_capacity(atoms.len()), None::<Dim>);
+            for a in atoms {
+                match a.subst(f).map(|d| (d, d.as_const())) {
+                    None => left.push(a.clone()),
+                    Some((_, Some(k))) => match coefficient.checked_mul(k) {
+                        Some(k) => coefficient = k,
+                        None => return Dim::overflow(),
+                    },
+                    Some((d, None)) => product = Some(product.map_or(d, |p| p * d)),
+                }
             }
+            changed |= left.len() != atoms.len();
             match product {
-                None => kept.push(term),
-                Some(p) => replaced = Some(replaced.map_or(p, |r| r + p)),
+                None => plain.push((coefficient, left)),
+                Some(p) => sum = sum + Dim::from_terms(vec![(coefficient, left)], 0) * p,
             }
         }
-        match replaced {
-            None => self,
-            Some(r) if kept.is_empty() => r + constant,
-            Some(r) => Dim::from_terms(kept.into_iter().cloned().collect(), constant) + r,
-        }
+        if changed { Dim::from_terms(plain, constant) + sum } else { self }
     }
     /// The value under an assignment; `None` if a symbol has none, on overflow, or dividing by zero.
     pub fn eval(self, f: &dyn Fn(Sym) -> Option<i64>) -> Option<i64> {
@@ -310,10 +306,13 @@ impl Dim {
     /// `(a, b)` with `self = a * s + b`, both free of `s`; `None` if it is not linear in `s`.
     pub fn linear_in(self, s: Sym) -> Option<(Dim, Dim)> {
         let View::Sum { terms, constant } = self.view() else { return Some((Dim::constant(0), self)) };
+        memo::pair(Op::Linear(s), self, self, || Dim::linear_terms(terms, constant, s))
+    }
+    fn linear_terms(terms: &[Term], constant: i64, s: Sym) -> Option<(Dim, Dim)> {
         let (mut coeff, mut rest) = (vec![], vec![]);
         for (c, atoms) in terms {
             let n = atoms.iter().filter(|a| **a == Atom::Sym(s)).count();
-            if atoms.iter().any(|a| !matches!(a, Atom::Sym(_)) && Dim::atom(a.clone()).contains(s)) || n > 1 {
+            if atoms.iter().any(|a| a.hides(s)) || n > 1 {
                 return None;
             }
             if n == 1 {
@@ -327,13 +326,30 @@ impl Dim {
 }
 
 impl Atom {
-    pub(super) fn map(self, f: &mut dyn FnMut(Dim) -> Dim) -> Dim {
+    /// True if the symbol stands inside of it.
+    fn hides(&self, s: Sym) -> bool {
         match self {
-            Atom::Sym(_) => Dim::atom(self),
-            Atom::FloorDiv(a, b) => f(a).floor_div(f(b)),
-            Atom::Mod(a, b) => f(a).modulo(f(b)),
-            Atom::Min(v) => v.into_iter().map(f).reduce(|a, b| a.min(b)).unwrap_or_default(),
-            Atom::Max(v) => v.into_iter().map(f).reduce(|a, b| a.max(b)).unwrap_or_default(),
+            Atom::Sym(_) => false,
+            Atom::FloorDiv(a, b) | Atom::Mod(a, b) => a.contains(s) || b.contains(s),
+            Atom::Min(v) | Atom::Max(v) => v.iter().any(|d| d.contains(s)),
+        }
+    }
+    /// With symbols inside of it replaced; `None` if nothing changes.
+    fn subst(&self, f: &mut dyn FnMut(Sym) -> Option<Dim>) -> Option<Dim> {
+        let two = |a: Dim, b: Dim, f: &mut dyn FnMut(Sym) -> Option<Dim>| {
+            let (x, y) = (a.subst(f), b.subst(f));
+            (x != a || y != b).then_some((x, y))
+        };
+        let many = |v: &[Dim], f: &mut dyn FnMut(Sym) -> Option<Dim>| {
+            let new: Vec<Dim> = v.iter().map(|d| d.subst(f)).collect();
+            (new != v).then_some(new)
+        };
+        match self {
+            Atom::Sym(s) => f(*s),
+            Atom::FloorDiv(a, b) => two(*a, *b, f).map(|(a, b)| a.floor_div(b)),
+            Atom::Mod(a, b) => two(*a, *b, f).map(|(a, b)| a.modulo(b)),
+            Atom::Min(v) => many(v, f)?.into_iter().reduce(|a, b| a.min(b)),
+            Atom::Max(v) => many(v, f)?.into_iter().reduce(|a, b| a.max(b)),
         }
     }
     fn eval(&self, f: &dyn Fn(Sym) -> Option<i64>) -> Option<i64> {

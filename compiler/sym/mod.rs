@@ -14,6 +14,7 @@
 mod bounds;
 pub mod broadcast;
 mod expr;
+mod memo;
 mod simplify;
 mod table;
 pub mod text;

@@ -15,6 +15,7 @@
 //! 8. Expressions have bounds on size and nesting (`MAX_SIZE`, `MAX_DEPTH`); beyond them they are poison.
 
 use super::expr::{Atom, Dim, Node, Sym, Term, View, floor_div_i64, floor_mod_i64};
+use super::memo;
 use std::ops::{Add, AddAssign, Mul, MulAssign, Neg, Sub};
 
 pub(super) fn gcd(a: i64, b: i64) -> i64 {
@@ -114,6 +115,10 @@ impl Dim {
         if d.as_const() == Some(-1) {
             return -self;
         }
+        memo::dim(memo::Op::FloorDiv, self, d, || self.quotient(d))
+    }
+    /// The quotient by a divisor that is not 0, 1 or -1, where not both are numbers.
+    fn quotient(self, d: Dim) -> Dim {
         if let Some((q, r)) = self.split_by(d) {
             if r.as_const() == Some(0) {
                 return q;
@@ -170,6 +175,10 @@ impl Dim {
         if d.as_const() == Some(1) || d.as_const() == Some(-1) || self.as_const() == Some(0) {
             return Dim::constant(0);
         }
+        memo::dim(memo::Op::Mod, self, d, || self.remainder(d))
+    }
+    /// The remainder by a divisor that is not 0, 1 or -1, where not both are numbers.
+    fn remainder(self, d: Dim) -> Dim {
         match self.split_by(d) {
             Some((_, r)) if r.as_const() == Some(0) => r,
             Some((_, r)) if r != self => r.modulo(d),
@@ -191,11 +200,13 @@ impl Dim {
     }
     /// The smaller one.
     pub fn min(self, o: impl Into<Dim>) -> Dim {
-        extreme(self, o.into(), false)
+        let o = o.into();
+        memo::dim(memo::Op::Min, self, o, || extreme(self, o, false))
     }
     /// The larger one.
     pub fn max(self, o: impl Into<Dim>) -> Dim {
-        extreme(self, o.into(), true)
+        let o = o.into();
+        memo::dim(memo::Op::Max, self, o, || extreme(self, o, true))
     }
 }
 
@@ -274,8 +285,10 @@ impl Add for Dim {
             ([], []) => Dim::constant(s),
             (_, []) if d == 0 => self,
             ([], _) if c == 0 => o,
-            (t, []) | ([], t) => Dim::intern(Node::Poly { terms: t.to_vec(), constant: s }),
-            _ => Dim::from_terms(a.iter().chain(b).cloned().collect(), s),
+            _ => memo::dim(memo::Op::Add, self, o, || match (a, b) {
+                (t, []) | ([], t) => Dim::intern(Node::Poly { terms: t.to_vec(), constant: s }),
+                _ => Dim::from_terms(a.iter().chain(b).cloned().collect(), s),
+            }),
         }
     }
 }
@@ -283,13 +296,22 @@ impl Add for Dim {
 impl Mul for Dim {
     type Output = Dim;
     fn mul(self, o: Dim) -> Dim {
+        if self.is_overflow() || o.is_overflow() {
+            return Dim::overflow();
+        }
+        match (self.as_const(), o.as_const()) {
+            (Some(a), Some(b)) => a.checked_mul(b).map_or_else(Dim::overflow, Dim::constant),
+            (Some(1), _) => o,
+            (_, Some(1)) => self,
+            _ => memo::dim(memo::Op::Mul, self, o, || self.times(o)),
+        }
+    }
+}
+
+impl Dim {
+    /// The product.
+    fn times(self, o: Dim) -> Dim {
         let (Some((a, c)), Some((b, d))) = (self.parts(), o.parts()) else { return Dim::overflow() };
-        if self.as_const() == Some(1) {
-            return o;
-        }
-        if o.as_const() == Some(1) {
-            return self;
-        }
         // So they do if all coefficients are multiplied alike.
         for (x, k) in [(self, o), (o, self)] {
             let (Some(k), Some((terms, constant))) = (k.as_const(), x.parts()) else { continue };
