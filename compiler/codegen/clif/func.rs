@@ -4,6 +4,7 @@ use super::expr::Val;
 use crate::codegen::frame::{Frame, Word};
 use crate::codegen::weights::Layout;
 use crate::codegen::wide::{self, Width};
+use crate::codegen::{Map, Set};
 use crate::diag::{Failure, Result};
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Status, Stmt};
 use crate::sym::{Dim, Sym};
@@ -13,7 +14,6 @@ use cranelift_codegen::ir::types::{self, I32, I64};
 use cranelift_codegen::ir::{AbiParam, Block, BlockArg, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData, Signature, Type, UserExternalName, UserFuncName, Value};
 use cranelift_codegen::isa::{CallConv, TargetIsa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
-use std::collections::HashMap;
 
 /// Functions of libm that a kernel calls; the number is the index in the user name space 1.
 #[derive(Clone, Debug, Default)]
@@ -48,10 +48,10 @@ pub(super) enum Slot {
 
 #[derive(Default)]
 pub(super) struct Scope {
-    pub dims: HashMap<Dim, Value>,
-    pub ptrs: HashMap<(Buf, Dim), Value>,
-    pub loads: HashMap<(Buf, Dim, bool), Value>,
-    pub splats: HashMap<Value, Value>,
+    pub dims: Map<Dim, Value>,
+    pub ptrs: Map<(Buf, Dim), Value>,
+    pub loads: Map<(Buf, Dim, bool), Value>,
+    pub splats: Map<Value, Value>,
     pub syms: Vec<Sym>,
 }
 
@@ -75,20 +75,22 @@ pub(super) struct Emit<'a, 'b> {
     pub b: FunctionBuilder<'b>,
     pub frame: Value,
     pub scopes: Vec<Scope>,
-    pub regs: HashMap<Reg, Slot>,
+    pub regs: Map<Reg, Slot>,
     /// Values of loop variables.
-    pub vars: HashMap<Sym, Value>,
+    pub vars: Map<Sym, Value>,
     /// Unrolled variables: what stands for them.
-    pub unrolled: HashMap<Sym, Dim>,
+    pub unrolled: Map<Sym, Dim>,
     pub lanes: Option<Lanes>,
-    pub words: HashMap<Word, Value>,
-    pub fails: HashMap<Status, Block>,
+    pub words: Map<Word, Value>,
+    pub fails: Map<Status, Block>,
     pub libm: Libm,
-    pub libm_refs: HashMap<&'static str, FuncRef>,
+    pub libm_refs: Map<&'static str, FuncRef>,
     pub tile: bool,
     /// Vectors of tiles that are not Cranelift's.
     pub wide: Option<Width>,
     pub tiles: Vec<wide::Func>,
+    /// Statements, by where they stand, that are no tile.
+    misfits: Set<(usize, usize)>,
 }
 
 /// `(frame, begin, end) -> status`.
@@ -136,17 +138,18 @@ impl<'a, 'b> Emit<'a, 'b> {
             b,
             frame,
             scopes: vec![Scope::default()],
-            regs: HashMap::new(),
-            vars: HashMap::new(),
-            unrolled: HashMap::new(),
+            regs: Map::default(),
+            vars: Map::default(),
+            unrolled: Map::default(),
             lanes: None,
-            words: HashMap::new(),
-            fails: HashMap::new(),
+            words: Map::default(),
+            fails: Map::default(),
             libm: Libm::default(),
-            libm_refs: HashMap::new(),
+            libm_refs: Map::default(),
             tile: false,
             wide: None,
             tiles: vec![],
+            misfits: Set::default(),
         };
         (e, params)
     }
@@ -259,7 +262,15 @@ impl Emit<'_, '_> {
     /// Calls a wide tile for statements that fit one.
     fn wide_tile(&mut self, body: &[Stmt]) -> Result<bool> {
         let Some(width) = self.wide.filter(|_| self.lanes.is_none()) else { return Ok(false) };
-        let Ok(tile) = wide::translate(self.m, width, body, &|d| self.substituted(d)) else { return Ok(false) };
+        // A copy of what was no tile is none either.
+        let key = (body.as_ptr() as usize, body.len());
+        if self.misfits.contains(&key) {
+            return Ok(false);
+        }
+        let Ok(tile) = wide::translate(self.m, width, body, &|d| self.substituted(d)) else {
+            self.misfits.insert(key);
+            return Ok(false);
+        };
         let args = tile
             .args
             .iter()

@@ -338,9 +338,9 @@ fn atom_dim(a: &Atom) -> Dim {
 }
 
 /// Every access in a body, unrolled loops expanded.
-fn collect(body: &[Stmt], f: &mut dyn FnMut(Buf, &[Dim]), unrolled: &mut std::collections::HashMap<Sym, Dim>) {
+fn collect(body: &[Stmt], f: &mut dyn FnMut(Buf, &[Dim]), unrolled: &mut crate::codegen::Map<Sym, Dim>) {
     for s in body {
-        let sub = |d: &Dim, u: &std::collections::HashMap<Sym, Dim>| d.subst(&mut |s| u.get(&s).copied());
+        let sub = |d: &Dim, u: &crate::codegen::Map<Sym, Dim>| d.subst(&mut |s| u.get(&s).copied());
         if let Some(e) = s.expr() {
             e.walk(&mut |e| {
                 if let Expr::Load { buf, at } = e {

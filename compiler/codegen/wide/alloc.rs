@@ -1,9 +1,9 @@
 //! Instruction forms, then registers by regalloc2.
 
 use super::ir::{Block, Class, Func, Node, Op, REGISTER_PARAMS, Value, Width};
+use crate::codegen::Map;
 use crate::diag::{Failure, Result};
 use regalloc2::{Inst, InstRange, MachineEnv, Operand, Output, PReg, PRegSet, RegClass, RegallocOptions, VReg};
-use std::collections::HashMap;
 
 /// rdi, rsi, rdx, rcx, r8, r9: where the first parameters arrive (System V).
 const PARAM_REGS: [usize; REGISTER_PARAMS] = [7, 6, 2, 1, 8, 9];
@@ -98,8 +98,8 @@ pub(super) fn allocate(f: &Func) -> Result<(Alloc, Output)> {
 
 /// Folds loads that are used once into their consumer; chooses FMA forms by which input dies.
 fn select_forms(blocks: &mut [Block]) {
-    let mut uses: HashMap<Value, (usize, usize)> = HashMap::new();
-    let mut defined: HashMap<Value, usize> = HashMap::new();
+    let mut uses: Map<Value, (usize, usize)> = Map::default();
+    let mut defined: Map<Value, usize> = Map::default();
     let mut at = 0;
     for (i, b) in blocks.iter().enumerate() {
         b.params.iter().for_each(|p| {
@@ -127,7 +127,7 @@ fn select_forms(blocks: &mut [Block]) {
     at = 0;
     for (bi, b) in blocks.iter_mut().enumerate() {
         // Loads since the last store that a consumer may take over.
-        let mut loads: HashMap<Value, usize> = HashMap::new();
+        let mut loads: Map<Value, usize> = Map::default();
         let mut gone = vec![];
         for i in 0..b.nodes.len() {
             let dies = |v: Value| uses.get(&v).is_some_and(|u| u.1 == at + i) && defined.get(&v) == Some(&bi);

@@ -6,17 +6,17 @@
 use super::alloc::{Alloc, SAVED};
 use super::ir::{Form, Node, Op, Pred, Un, Width};
 use super::table::{self, Row};
+use crate::codegen::Map;
 use crate::diag::{Failure, Result};
 use iced_x86::code_asm::{CodeAssembler, CodeLabel, dword_ptr, get_gpr64, get_k, get_xmm, get_ymm, get_zmm, qword_ptr, word_ptr, ymmword_ptr, zmmword_ptr};
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 use regalloc2::{Allocation, Block, Edit, InstOrEdit, Output, PReg, RegClass};
-use std::collections::HashMap;
 
 struct Emit<'a> {
     width: Width,
     a: CodeAssembler,
     pool: Vec<(CodeLabel, Vec<u32>)>,
-    pooled: HashMap<Vec<u32>, CodeLabel>,
+    pooled: Map<Vec<u32>, CodeLabel>,
     f: &'a Alloc,
     out: &'a Output,
     labels: Vec<CodeLabel>,
@@ -38,7 +38,7 @@ pub(super) fn encode(width: Width, f: &Alloc, out: &Output) -> Result<Vec<u8>> {
     };
     let used = SAVED.iter().copied().filter(|r| is_used(*r)).collect();
     let labels = f.blocks.iter().map(|_| a.create_label()).collect();
-    let e = Emit { width, a, pool: vec![], pooled: HashMap::new(), f, out, labels, used, frame: out.num_spillslots * 8 };
+    let e = Emit { width, a, pool: vec![], pooled: Map::default(), f, out, labels, used, frame: out.num_spillslots * 8 };
     e.run().map_err(bug)
 }
 

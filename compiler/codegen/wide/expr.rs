@@ -13,6 +13,19 @@ fn is_vector_type(t: ElemType) -> bool {
     matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool)
 }
 
+/// How elements of a type are moved, where there are vectors of them.
+pub(super) fn form(ty: ElemType) -> Option<Form> {
+    Some(match ty {
+        ElemType::F32 | ElemType::I32 | ElemType::U32 => Form::Whole,
+        ElemType::F16 => Form::F16,
+        ElemType::BF16 | ElemType::U16 => Form::U16,
+        ElemType::I16 => Form::I16,
+        ElemType::U8 | ElemType::Bool => Form::U8,
+        ElemType::I8 => Form::I8,
+        _ => return None,
+    })
+}
+
 impl Translate<'_> {
     pub(super) fn value(&mut self, e: &Expr) -> Fit<Val> {
         match e {
@@ -98,16 +111,7 @@ impl Translate<'_> {
         Ok(Val { v, ty: s.ty })
     }
     fn from_storage(&mut self, ty: ElemType, a: &super::tile::Access) -> Fit<Val> {
-        let form = match ty {
-            ElemType::F32 | ElemType::I32 | ElemType::U32 => Form::Whole,
-            ElemType::F16 => Form::F16,
-            ElemType::BF16 | ElemType::U16 => Form::U16,
-            ElemType::I16 => Form::I16,
-            ElemType::U8 | ElemType::Bool => Form::U8,
-            ElemType::I8 => Form::I8,
-            _ => return Err(NO_TYPE),
-        };
-        let v = self.load_form(a, form)?;
+        let v = self.load_form(a, form(ty).ok_or(NO_TYPE)?)?;
         Ok(match ty {
             ElemType::BF16 => Val { v: self.b.un(Un::Shl(16), v), ty: ElemType::F32 },
             ElemType::F16 => Val { v, ty: ElemType::F32 },

@@ -5,7 +5,7 @@
 //! parameters, as regalloc2 wants them; edges from a block with several successors to one with several predecessors
 //! are split here.
 
-use std::collections::{HashMap, HashSet};
+use crate::codegen::{Map, Set};
 
 /// Vector length, and with it the encoding and what there are masks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -292,14 +292,14 @@ pub struct Builder {
     f: Func,
     /// Constants, made once at the entry.
     hoisted: Vec<Node>,
-    known: HashMap<Op, Value>,
-    conditions: HashSet<Value>,
+    known: Map<Op, Value>,
+    conditions: Set<Value>,
 }
 
 impl Builder {
     /// An empty function.
     pub fn new(width: Width) -> Builder {
-        Builder { f: Func { width, params: vec![], classes: vec![], blocks: vec![Block::default()] }, hoisted: vec![], known: HashMap::new(), conditions: HashSet::new() }
+        Builder { f: Func { width, params: vec![], classes: vec![], blocks: vec![Block::default()] }, hoisted: vec![], known: Map::default(), conditions: Set::default() }
     }
     /// Vector length.
     pub fn width(&self) -> Width {

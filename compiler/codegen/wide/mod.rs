@@ -6,6 +6,7 @@
 mod alloc;
 mod encode;
 mod expr;
+mod fit;
 mod floats;
 pub mod ir;
 mod table;

@@ -7,10 +7,11 @@
 //! tries the statements inside; the reasons are the rule.
 
 use super::ir::{Builder, Count, Form, Func, Mem, Value, Width};
+use crate::codegen::Map;
 use crate::nest::{Buf, Expr, Layout, LoopKind, Module, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
-use std::collections::HashMap;
+use std::rc::Rc;
 
 /// A leaf nest as a function, and what to call it with.
 pub struct Tile {
@@ -46,31 +47,32 @@ const MOST_ARGS: usize = 48;
 
 /// Translates statements; `substitute` puts in what the kernel has unrolled around them.
 pub fn translate(m: &Module, width: Width, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
-    let mut vectors = false;
-    visit::walk(body, &mut |s| vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
-    if !vectors {
-        return Err("no vector loop");
-    }
+    super::fit::check(m, width, body)?;
+    let mut locals = vec![];
+    visit::walk(body, &mut |s| {
+        if let Stmt::For { var, .. } = s {
+            locals.push(*var);
+        }
+    });
     let mut t = Translate {
         m,
         b: Builder::new(width),
         outer: substitute,
-        put: HashMap::new(),
+        put: Map::default(),
         active: vec![],
         deeper: vec![],
-        accs: HashMap::new(),
-        regs: HashMap::new(),
+        locals,
+        sites: Map::default(),
+        accs: Map::default(),
+        regs: Map::default(),
         args: vec![],
         params: vec![],
-        streams: HashMap::new(),
-        loaded: HashMap::new(),
+        streams: Map::default(),
+        loaded: Map::default(),
         lane: None,
         mask: None,
     };
     t.block(body)?;
-    if t.args.len() > MOST_ARGS {
-        return Err("too many arguments");
-    }
     Ok(Tile { args: t.args, func: t.b.finish() })
 }
 
@@ -112,20 +114,34 @@ pub(super) struct Translate<'a> {
     pub b: Builder,
     outer: &'a dyn Fn(Dim) -> Dim,
     /// What stands for variables of unrolled loops and of loops that do not start at 0.
-    put: HashMap<Sym, Dim>,
+    put: Map<Sym, Dim>,
     /// Loops that run, with their counters.
     active: Vec<(Sym, Value)>,
     /// Loops inside the one that is being opened: their terms do not matter yet.
     deeper: Vec<Sym>,
-    accs: HashMap<Reg, Acc>,
-    pub regs: HashMap<Reg, Val>,
+    /// Variables of all loops of the tile.
+    locals: Vec<Sym>,
+    sites: Map<(Buf, usize), Rc<Site>>,
+    accs: Map<Reg, Acc>,
+    pub regs: Map<Reg, Val>,
     args: Vec<Arg>,
     params: Vec<Value>,
-    streams: HashMap<Stream, Place>,
-    loaded: HashMap<Loaded, (Buf, Value)>,
+    streams: Map<Stream, Place>,
+    loaded: Map<Loaded, (Buf, Value)>,
     lane: Option<Lane>,
     /// Lanes that exist, where not all do.
     pub mask: Option<Value>,
+}
+
+/// An access as it stands in the nest, with what surrounds the tile put in.
+struct Site {
+    storage: Buf,
+    size: u32,
+    /// Loops of the tile with their strides in elements, where it is linear in all of them.
+    terms: Option<Vec<(Sym, Dim)>>,
+    /// What does not depend on them; all of it where it is not linear.
+    rest: Dim,
+    constant: i64,
 }
 
 /// An access taken apart.
@@ -440,21 +456,24 @@ impl Translate<'_> {
         if self.is_inner(d) {
             return Err("a bound or stride that depends on a loop of the tile");
         }
-        let i = self.arg(Arg::Number(d));
+        let i = self.arg(Arg::Number(d))?;
         Ok(Count::Run(self.params[i]))
     }
     /// True if a dim depends on loops of the tile.
     pub fn is_inner(&self, d: Dim) -> bool {
         self.active.iter().any(|(s, _)| d.contains(*s)) || self.deeper.iter().any(|s| d.contains(*s)) || self.lane.is_some_and(|l| d.contains(l.sym))
     }
-    fn arg(&mut self, a: Arg) -> usize {
+    fn arg(&mut self, a: Arg) -> Fit<usize> {
         if let Some(i) = self.args.iter().position(|x| *x == a) {
-            return i;
+            return Ok(i);
+        }
+        if self.args.len() == MOST_ARGS {
+            return Err("too many arguments");
         }
         self.args.push(a);
         let p = self.b.param();
         self.params.push(p);
-        self.args.len() - 1
+        Ok(self.args.len() - 1)
     }
     /// Counters of the loops that run.
     pub fn counters(&self) -> &[(Sym, Value)] {
@@ -466,54 +485,90 @@ impl Translate<'_> {
     }
     /// Takes an access apart.
     pub fn access(&mut self, buf: Buf, at: &[Dim]) -> Fit<Access> {
+        let site = self.site(buf, at)?;
+        let (mut strides, mut constant, mut more) = (Vec::<(Sym, Dim)>::new(), site.constant, Dim::constant(0));
+        match &site.terms {
+            Some(terms) => {
+                for (s, k) in terms {
+                    match self.put.get(s) {
+                        None => strides.push((*s, *k)),
+                        Some(d) => match (k.as_const(), d.as_const()) {
+                            (Some(k), Some(d)) => constant = k.checked_mul(d).and_then(|x| constant.checked_add(x)).ok_or("an address beyond 64 bits")?,
+                            _ => more = more + *k * *d,
+                        },
+                    }
+                }
+            }
+            None => more = self.substituted(site.rest),
+        }
+        if more.as_const().is_none() {
+            let loops: Vec<Sym> = self.deeper.iter().copied().chain(self.active.iter().map(|a| a.0)).chain(self.lane.map(|l| l.sym)).collect();
+            for s in loops.into_iter().filter(|s| more.contains(*s)).collect::<Vec<_>>() {
+                let Some((c, rest)) = more.linear_in(s) else { return Err("an access that is not linear in a loop variable") };
+                more = rest;
+                match strides.iter_mut().find(|t| t.0 == s) {
+                    Some(t) => t.1 = t.1 + c,
+                    None => strides.push((s, c)),
+                }
+            }
+            if self.is_inner(more) {
+                return Err("an access that is not linear in its loops");
+            }
+        }
+        let stride = |s: Sym| strides.iter().find(|t| t.0 == s).map_or(Dim::constant(0), |t| t.1);
+        let mut moves = vec![];
+        for (s, _) in &self.active {
+            let c = stride(*s);
+            if c.as_const() != Some(0) {
+                moves.push((*s, c));
+            }
+        }
+        let lane = match self.lane {
+            Some(l) => stride(l.sym).as_const().ok_or("a stride between lanes that run time knows")?,
+            None => 0,
+        };
+        if moves.iter().any(|(_, c)| c.as_const().is_none() && self.is_inner(*c)) {
+            return Err("an access that is not linear in its loops");
+        }
+        let rest = if site.terms.is_some() { site.rest + more } else { more };
+        let (rest, c) = rest.split_const();
+        let constant = constant.checked_add(c).ok_or("an address beyond 64 bits")?;
+        let (rest, disp) = match constant.checked_mul(i64::from(site.size)).and_then(|c| i32::try_from(c).ok()) {
+            Some(x) => (rest, x),
+            None => (rest + constant, 0),
+        };
+        let arg = self.arg(Arg::Pointer { buf: site.storage, linear: rest, size: site.size })?;
+        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane })
+    }
+    /// What all copies of an access have in common.
+    fn site(&mut self, buf: Buf, at: &[Dim]) -> Fit<Rc<Site>> {
+        // Accesses stand where they are in the nest for as long as it is translated.
+        let key = (buf, at.as_ptr() as usize);
+        if let Some(s) = self.sites.get(&key) {
+            return Ok(s.clone());
+        }
         let data = &self.m.bufs[buf];
         let Some(size) = data.ty.bytes() else { return Err("elements smaller than a byte") };
         let order: Vec<usize> = match &data.layout {
             Layout::RowMajor => (0..data.dims.len()).collect(),
             Layout::Permuted(p) => p.clone(),
         };
-        let linear = order.iter().fold(Dim::constant(0), |sum, i| sum * data.dims[*i] + at[*i]);
-        let mut d = self.substituted(linear);
-        let stride = |d: &mut Dim, s: Sym| -> Fit<Dim> {
-            if !d.contains(s) {
-                return Ok(Dim::constant(0));
-            }
-            match d.linear_in(s) {
-                Some((c, rest)) => {
-                    *d = rest;
-                    Ok(c)
+        let linear = (self.outer)(order.iter().fold(Dim::constant(0), |sum, i| sum * data.dims[*i] + at[*i]));
+        let mut rest = linear;
+        let mut terms = Some(vec![]);
+        for s in self.locals.iter().filter(|s| linear.contains(**s)) {
+            match (rest.linear_in(*s), &mut terms) {
+                (Some((c, r)), Some(t)) if !self.locals.iter().any(|s| c.contains(*s)) => {
+                    t.push((*s, c));
+                    rest = r;
                 }
-                None => Err("an access that is not linear in a loop variable"),
-            }
-        };
-        for s in self.deeper.clone() {
-            stride(&mut d, s)?;
-        }
-        let mut moves = vec![];
-        let mut lane = 0;
-        for (s, _) in &self.active {
-            let c = stride(&mut d, *s)?;
-            if self.lane.is_some_and(|l| l.sym == *s) {
-                lane = c.as_const().ok_or("a stride between lanes that run time knows")?;
-            }
-            if c.as_const() != Some(0) {
-                moves.push((*s, c));
+                _ => terms = None,
             }
         }
-        if let Some(l) = self.lane.filter(|l| !self.active.iter().any(|a| a.0 == l.sym)) {
-            lane = stride(&mut d, l.sym)?.as_const().ok_or("a stride between lanes that run time knows")?;
-        }
-        if self.is_inner(d) || moves.iter().any(|(_, c)| self.is_inner(*c)) {
-            return Err("an access that is not linear in its loops");
-        }
-        let (rest, c) = d.split_const();
-        let storage = self.m.storage(buf);
-        let (rest, disp) = match c.checked_mul(i64::from(size)).and_then(|c| i32::try_from(c).ok()) {
-            Some(x) => (rest, x),
-            None => (d, 0),
-        };
-        let arg = self.arg(Arg::Pointer { buf: storage, linear: rest, size });
-        Ok(Access { stream: (arg, moves), storage, disp, lane })
+        let (rest, constant) = if terms.is_some() { rest.split_const() } else { (linear, 0) };
+        let site = Rc::new(Site { storage: self.m.storage(buf), size, terms, rest, constant });
+        self.sites.insert(key, site.clone());
+        Ok(site)
     }
     /// The streams of a body that move with a variable, in order of first use.
     fn moving(&mut self, var: Sym, body: &[Stmt]) -> Fit<Vec<Stream>> {
@@ -526,19 +581,19 @@ impl Translate<'_> {
     }
     fn collect(&mut self, body: &[Stmt], found: &mut Vec<Stream>) -> Fit<()> {
         for s in body {
-            let mut accesses: Vec<(Buf, Vec<Dim>)> = vec![];
+            let mut accesses: Vec<(Buf, &[Dim])> = vec![];
             if let Some(e) = s.expr() {
                 e.walk(&mut |e| {
                     if let Expr::Load { buf, at } = e {
-                        accesses.push((*buf, at.clone()));
+                        accesses.push((*buf, at));
                     }
                 });
             }
             if let Stmt::Store { buf, at, .. } = s {
-                accesses.push((*buf, at.clone()));
+                accesses.push((*buf, at));
             }
             for (buf, at) in accesses {
-                let a = self.access(buf, &at)?;
+                let a = self.access(buf, at)?;
                 let var = self.active.last().map(|a| a.0);
                 if a.stream.1.last().map(|c| c.0) == var && !found.contains(&a.stream) {
                     found.push(a.stream);

@@ -1,0 +1,59 @@
+//! What can be told at a glance: whether statements may be a tile at all. Kernels ask at every level of their nests, so
+//! this looks at each statement once, before anything is unrolled.
+
+use super::expr::form;
+use super::ir::Width;
+use super::tile::Fit;
+use crate::nest::{Expr, LoopKind, Module, Reg, Stmt, visit};
+use std::collections::HashSet;
+
+/// Refuses what cannot be a tile.
+pub(super) fn check(m: &Module, width: Width, body: &[Stmt]) -> Fit<()> {
+    let mut defined: HashSet<Reg> = HashSet::new();
+    let mut vectors = false;
+    let mut fit = Ok(());
+    visit::walk(body, &mut |s| {
+        let r = statement(m, width, s);
+        vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. });
+        if let Stmt::Let { reg, .. } | Stmt::Acc { reg, .. } = s {
+            defined.insert(*reg);
+        }
+        if fit.is_ok() {
+            fit = r;
+        }
+    });
+    fit?;
+    if !vectors {
+        return Err("no vector loop");
+    }
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::Let { reg, .. } = e {
+            defined.insert(*reg);
+        }
+        let r = expression(m, &defined, e);
+        if fit.is_ok() {
+            fit = r;
+        }
+    });
+    fit
+}
+
+fn statement(m: &Module, width: Width, s: &Stmt) -> Fit<()> {
+    match s {
+        Stmt::For { kind: LoopKind::Vec(n), .. } if *n != width.lanes() => Err("a vector loop of another length than the vectors"),
+        Stmt::Acc { lanes, .. } if *lanes != 1 && *lanes != width.lanes() => Err("an accumulator of another length than the vectors"),
+        Stmt::Store { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
+        Stmt::For { .. } | Stmt::Acc { .. } | Stmt::Store { .. } | Stmt::Let { .. } | Stmt::Set { .. } => Ok(()),
+        _ => Err("a statement that is no loop, value, accumulator or store"),
+    }
+}
+
+fn expression(m: &Module, defined: &HashSet<Reg>, e: &Expr) -> Fit<()> {
+    match e {
+        Expr::With { .. } => Err("an index read from memory"),
+        Expr::Acc { lane: Some(_), .. } => Err("a single lane"),
+        Expr::Load { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
+        Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if !defined.contains(r) => Err("a value of another nest"),
+        _ => Ok(()),
+    }
+}
