@@ -64,9 +64,9 @@ fn by_level(c: &Compiled, print: &dyn Fn(&Module) -> String) -> String {
 
 /// Buffers by address with the kernels between which they live.
 fn plan(m: &Module, weights: u64) -> String {
-    use crate::nest::{Place, Stmt, visit};
+    use crate::nest::{Place, visit};
     let mut rows = vec![];
-    let calls: Vec<_> = m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
+    let calls = visit::calls(&m.driver);
     for (b, d) in m.bufs.iter() {
         let Place::Arena(s) = &d.place else { continue };
         let uses: Vec<usize> =

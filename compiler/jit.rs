@@ -92,20 +92,28 @@ impl Loaded {
     }
     /// Runs the model once. Inputs and outputs must have the sizes that the interface and `dims` imply.
     pub fn call(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64]) -> std::result::Result<(), i32> {
+        let mut sizes = vec![vec![]; outputs.len()];
+        self.call_sized(inputs, outputs, dims, &mut sizes)
+    }
+    /// The same where sizes of outputs follow from data. `sizes` has a list for every output, empty where its sizes are
+    /// known: what there is room for; afterwards, the sizes it has or needs.
+    pub fn call_sized(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>]) -> std::result::Result<(), i32> {
         let bytes = self.workspace(dims)?;
         let mut workspace = vec![Chunk([0; 64]); (bytes / 64 + 1) as usize];
+        let list = |s: &mut Vec<i64>| if s.is_empty() { std::ptr::null_mut() } else { s.as_mut_ptr() };
+        let out_dims: Vec<*mut i64> = sizes.iter_mut().map(list).collect();
         let workspace = bytes_mut(&mut workspace);
         let i: Vec<*const u8> = inputs.iter().map(|b| b.as_ptr()).collect();
         let o: Vec<*mut u8> = outputs.iter_mut().map(|b| b.as_mut_ptr()).collect();
-        self.call_with(&i, &o, dims, workspace.as_mut_ptr(), None)
+        self.call_with(&i, &o, dims, &out_dims, workspace.as_mut_ptr(), None)
     }
-    fn call_with(&self, inputs: &[*const u8], outputs: &[*mut u8], dims: &[i64], workspace: *mut u8, exec: Option<&Exec<'_>>) -> std::result::Result<(), i32> {
+    fn call_with(&self, inputs: &[*const u8], outputs: &[*mut u8], dims: &[i64], out_dims: &[*mut i64], workspace: *mut u8, exec: Option<&Exec<'_>>) -> std::result::Result<(), i32> {
         // SAFETY: the code was generated with this signature. It reads and writes inside the buffers, whose sizes the
         // caller vouches for, inside the workspace of the size it asked for, and inside the weights.
         #[allow(unsafe_code)]
         let f: Call = unsafe { std::mem::transmute(self.code) };
         let exec = exec.map_or(std::ptr::null(), |e| std::ptr::from_ref(e.as_raw()).cast());
-        match f(inputs.as_ptr(), outputs.as_ptr(), dims.as_ptr(), std::ptr::null(), self.weights.as_ptr().cast(), workspace, exec) {
+        match f(inputs.as_ptr(), outputs.as_ptr(), dims.as_ptr(), out_dims.as_ptr(), self.weights.as_ptr().cast(), workspace, exec) {
             0 => Ok(()),
             s => Err(s),
         }
@@ -118,6 +126,8 @@ pub struct Bound<'a> {
     dims: Vec<i64>,
     inputs: Vec<*const u8>,
     outputs: Vec<*mut u8>,
+    out_dims: Vec<*mut i64>,
+    _room: Vec<Vec<i64>>,
     // What the pointers lead to; never touched while bound.
     _memory: Vec<Vec<Chunk>>,
     workspace: *mut u8,
@@ -138,8 +148,9 @@ struct Step {
 type KernelFn = extern "C" fn(*const u64, i64, i64) -> i32;
 
 impl<'a> Bound<'a> {
-    /// Binds inputs (copied) and fresh outputs of these sizes, which the interface and `dims` imply.
-    pub fn new(code: &'a Loaded, m: &Module, inputs: &[&[u8]], outputs: &[usize], dims: &[i64], pool: Option<&'a Pool>) -> std::result::Result<Bound<'a>, i32> {
+    /// Binds inputs (copied) and fresh outputs of these sizes, which the interface and `dims` imply. `room` has the dims of
+    /// outputs whose sizes follow from data, and is empty for others.
+    pub fn new(code: &'a Loaded, m: &Module, inputs: &[&[u8]], outputs: &[usize], dims: &[i64], mut room: Vec<Vec<i64>>, pool: Option<&'a Pool>) -> std::result::Result<Bound<'a>, i32> {
         let workspace = code.workspace(dims)?;
         let sizes = inputs.iter().map(|b| b.len()).chain(outputs.iter().copied()).chain([workspace as usize]);
         let mut memory: Vec<Vec<Chunk>> = sizes.map(|n| vec![Chunk([0; 64]); n / 64 + 1]).collect();
@@ -151,6 +162,8 @@ impl<'a> Bound<'a> {
             dims: dims.to_vec(),
             inputs: ins.iter().map(|p| p.cast_const()).collect(),
             outputs: rest[..outputs.len()].to_vec(),
+            out_dims: room.iter_mut().map(|s| if s.is_empty() { std::ptr::null_mut() } else { s.as_mut_ptr() }).collect(),
+            _room: room,
             workspace: rest[outputs.len()],
             _memory: memory,
             exec: pool.map(Pool::exec),
@@ -209,7 +222,7 @@ impl<'a> Bound<'a> {
     }
     /// Runs the model once; the error is a status of the interface.
     pub fn call(&mut self) -> std::result::Result<(), i32> {
-        self.code.call_with(&self.inputs, &self.outputs, &self.dims, self.workspace, self.exec.as_ref())
+        self.code.call_with(&self.inputs, &self.outputs, &self.dims, &self.out_dims, self.workspace, self.exec.as_ref())
     }
     /// Runs one kernel of [`Bound::kernels`] as the driver would. Those before it must have run, in order.
     pub fn call_kernel(&mut self, index: usize) -> std::result::Result<(), i32> {

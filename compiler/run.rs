@@ -64,30 +64,73 @@ impl Runner {
     pub fn run(&self, inputs: &[Array]) -> Result<Vec<Array>> {
         let i = &self.compiled.interface;
         let sizes = self.sizes(inputs)?;
-        let shapes = self.output_shapes(&sizes)?;
-        let mut outputs: Vec<Vec<u8>> = shapes.iter().map(|(_, n)| vec![0u8; *n]).collect();
+        let (shapes, outputs) = self.called(inputs, &sizes)?;
+        Ok(i.outputs.iter().zip(shapes).zip(outputs).map(|((t, dims), data)| Array { name: t.name.clone(), ty: t.ty, dims, data }).collect())
+    }
+    /// One call; shapes and bytes of the outputs.
+    fn called(&self, inputs: &[Array], sizes: &HashMap<Sym, i64>) -> Result<(Vec<Vec<i64>>, Vec<Vec<u8>>)> {
+        let i = &self.compiled.interface;
+        let shapes = self.output_shapes(sizes)?;
         let data: Vec<&[u8]> = inputs.iter().map(|a| a.data.as_slice()).collect();
-        self.code.call(&data, &mut outputs, &self.dims(&sizes)).map_err(status_error)?;
-        Ok(i.outputs.iter().zip(shapes).zip(outputs).map(|((t, (dims, _)), data)| Array { name: t.name.clone(), ty: t.ty, dims, data }).collect())
+        let dims = self.dims(sizes);
+        // Too small a capacity tells the sizes that are needed, of one output more each time.
+        let mut capacity: Vec<Vec<i64>> = i.outputs.iter().map(|t| if t.from_data(&i.syms) { vec![0; t.dims.len()] } else { vec![] }).collect();
+        loop {
+            let mut have = capacity.clone();
+            let mut outputs = vec![];
+            for ((t, (_, n)), list) in i.outputs.iter().zip(&shapes).zip(&have) {
+                outputs.push(vec![0u8; if list.is_empty() { *n } else { bytes_of(t, list)? }]);
+            }
+            match self.code.call_sized(&data, &mut outputs, &dims, &mut have) {
+                Err(4) if have.iter().flatten().zip(capacity.iter().flatten()).any(|(need, room)| need > room) => {
+                    for (room, need) in capacity.iter_mut().flatten().zip(have.iter().flatten()) {
+                        *room = (*room).max(*need);
+                    }
+                }
+                Err(s) => return Err(status_error(s)),
+                Ok(()) => {
+                    let mut out = vec![];
+                    for ((t, (dims, _)), (list, data)) in i.outputs.iter().zip(shapes).zip(have.into_iter().zip(&mut outputs)) {
+                        let dims = if list.is_empty() { dims } else { list };
+                        data.truncate(bytes_of(t, &dims)?);
+                        out.push(dims);
+                    }
+                    return Ok((out, outputs));
+                }
+            }
+        }
     }
     /// The model bound to inputs in graph order and to outputs of its own, to be called many times. With a pool its loops
     /// run as tasks.
     pub fn bind<'a>(&'a self, inputs: &[Array], pool: Option<&'a Pool>) -> Result<Bound<'a>> {
         let sizes = self.sizes(inputs)?;
-        let outputs: Vec<usize> = self.output_shapes(&sizes)?.into_iter().map(|(_, n)| n).collect();
-        let data: Vec<&[u8]> = inputs.iter().map(|a| a.data.as_slice()).collect();
-        Bound::new(&self.code, self.module(), &data, &outputs, &self.dims(&sizes), pool).map_err(status_error)
-    }
-    /// Shapes and bytes of the outputs.
-    fn output_shapes(&self, sizes: &HashMap<Sym, i64>) -> Result<Vec<(Vec<i64>, usize)>> {
-        let bad = |what: &str| Failure::from(Error::new(codes::RUN_INPUT, what));
-        let eval = |d: &Dim| d.eval(&|s| sizes.get(&s).copied()).filter(|v| *v >= 0).ok_or_else(|| bad("an output has no valid size for these inputs"));
-        let shape = |t: &Tensor| {
-            let dims = t.dims.iter().map(eval).collect::<Result<Vec<i64>>>()?;
-            let n = crate::tensor::count(&dims).and_then(|n| t.ty.bytes_for(n)).ok_or_else(|| bad("an output is too large"))?;
-            Ok((dims, n as usize))
+        let i = &self.compiled.interface;
+        let (shapes, outputs) = if i.outputs.iter().any(|t| t.from_data(&i.syms)) {
+            let (shapes, outputs) = self.called(inputs, &sizes)?;
+            (shapes, outputs.iter().map(Vec::len).collect())
+        } else {
+            self.output_shapes(&sizes)?.into_iter().unzip::<_, _, Vec<_>, Vec<usize>>()
         };
-        self.compiled.interface.outputs.iter().map(shape).collect()
+        let room: Vec<Vec<i64>> = i.outputs.iter().zip(shapes).map(|(t, s)| if t.from_data(&i.syms) { s } else { vec![] }).collect();
+        let data: Vec<&[u8]> = inputs.iter().map(|a| a.data.as_slice()).collect();
+        Bound::new(&self.code, self.module(), &data, &outputs, &self.dims(&sizes), room, pool).map_err(status_error)
+    }
+    /// Shapes and bytes of the outputs; empty where they follow from data.
+    fn output_shapes(&self, sizes: &HashMap<Sym, i64>) -> Result<Vec<(Vec<i64>, usize)>> {
+        let i = &self.compiled.interface;
+        let eval = |d: &Dim| {
+            let v = d.eval(&|s| sizes.get(&s).copied()).filter(|v| *v >= 0);
+            v.ok_or_else(|| Failure::from(Error::new(codes::RUN_INPUT, "an output has no valid size for these inputs")))
+        };
+        let shape = |t: &Tensor| {
+            if t.from_data(&i.syms) {
+                return Ok((vec![], 0));
+            }
+            let dims = t.dims.iter().map(eval).collect::<Result<Vec<i64>>>()?;
+            let n = bytes_of(t, &dims)?;
+            Ok((dims, n))
+        };
+        i.outputs.iter().map(shape).collect()
     }
     /// Values of the dim params in signature order.
     fn dims(&self, sizes: &HashMap<Sym, i64>) -> Vec<i64> {
@@ -186,6 +229,11 @@ pub fn random_input(t: &Tensor, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<
 /// A status of the interface as an error.
 pub fn status_error(s: i32) -> Failure {
     Error::new(codes::RUN_STATUS, format!("the model returned status {s}: {}", status_text(s))).into()
+}
+
+fn bytes_of(t: &Tensor, dims: &[i64]) -> Result<usize> {
+    let n = crate::tensor::count(dims).and_then(|n| t.ty.bytes_for(n)).and_then(|n| usize::try_from(n).ok());
+    n.ok_or_else(|| Failure::from(Error::new(codes::RUN_INPUT, format!("output \"{}\" is too large", t.name))))
 }
 
 /// Text of a status code.

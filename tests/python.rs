@@ -43,6 +43,13 @@ fn onnx_backend_suite() {
     script("onnx_backend/run.py", &[exe(), "--work".as_ref(), work.as_os_str()]);
 }
 
+/// The same without the sizes that the cases declare for their outputs.
+#[test]
+fn onnx_backend_suite_without_declared_sizes() {
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("backend_erased");
+    script("onnx_backend/run.py", &[exe(), "--erase".as_ref(), "--work".as_ref(), work.as_os_str()]);
+}
+
 /// Statuses, weights files, output sizes, tasks.
 #[test]
 fn interface() {

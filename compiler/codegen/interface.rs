@@ -101,6 +101,10 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// True if sizes follow from data: the caller says what it has room for and gets the sizes.
+    pub fn from_data(&self, syms: &SymTable) -> bool {
+        self.dims.iter().any(|d| syms.at_run_time(*d))
+    }
     /// Number of elements if static.
     pub fn len(&self) -> Option<u64> {
         self.dims.iter().try_fold(1u64, |n, d| n.checked_mul(u64::try_from(d.as_const()?).ok()?))

@@ -48,8 +48,11 @@ impl Blob {
         for m in modules {
             let mut layout = Layout::default();
             visit::walk(&m.driver, &mut |s| {
-                let crate::nest::Stmt::Call(k) = s else { return };
-                for b in visit::loads(&m.kernels[*k].body) {
+                let read = match s {
+                    crate::nest::Stmt::Call(k) => visit::loads(&m.kernels[*k].body),
+                    s => s.loads(),
+                };
+                for b in read {
                     let b = m.storage(b);
                     if let Place::Const(c) = &m.bufs[b].place {
                         layout.offsets.entry(b).or_insert_with(|| blob.place(c, &mut shared) as i64);

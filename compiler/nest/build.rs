@@ -15,6 +15,7 @@ impl Module {
             regs: PrimaryMap::new(),
             slots: PrimaryMap::new(),
             workspace: Dim::constant(0),
+            heap: HEAP,
             driver: vec![],
             inputs: vec![],
             outputs: vec![],

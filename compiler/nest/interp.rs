@@ -453,7 +453,8 @@ impl Compiler<'_> {
                 let (v, ty) = self.expr(value)?;
                 integer(ty, "a symbol's value")?;
                 let (lo, hi) = (self.ix(*lo)?, hi.map(|d| self.ix(d)).transpose()?);
-                let depends = |b: Buf| self.m.bufs.get(b).is_some_and(|d| d.dims.iter().any(|d| d.contains(*sym)));
+                let moves = |s: Slot| self.m.slots.get(s).is_some_and(|d| d.offset.contains(*sym) || d.size.contains(*sym));
+                let depends = |b: Buf| self.m.bufs.get(b).is_some_and(|d| d.dims.iter().any(|d| d.contains(*sym)) || matches!(d.place, Place::Arena(s) if moves(s)));
                 let stale = self.m.bufs.keys().filter(|b| depends(*b) || storage(self.m, *b).is_ok_and(depends)).map(|b| b.as_u32() as usize).collect();
                 let sym = self.define_sym(*sym)?;
                 Op::Define { sym, value: v, lo, hi, stale }

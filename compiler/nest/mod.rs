@@ -33,6 +33,8 @@
 //!    `vec` loop may be partial: lanes beyond `hi` do nothing. `unroll` loops have constant bounds.
 //! 6. Every symbol and register has one definition, in scope at each use. Accumulator subscripts are constants
 //!    after unrolling.
+//!    A run-time size may be defined again where it is in scope: from then on it has the new value, and buffers whose
+//!    shape or place depends on it have another one, with contents undefined.
 //! 7. Types of less than a byte are packed in inputs, outputs and constants, and take a byte each in scratch: nobody
 //!    stores to a packed buffer. Outputs are packed through a view that has whole bytes ([`Module::view_as`]). A view of
 //!    another element type sees the bits of the elements; a store to one type and a load of another do not fuse.
@@ -87,6 +89,9 @@ pub enum Stage {
     Placed,
 }
 
+/// [`Module::heap`] unless the user says otherwise.
+pub const HEAP: i64 = 16 << 20;
+
 /// A whole model as loop nests.
 #[derive(Clone, Debug)]
 pub struct Module {
@@ -106,6 +111,8 @@ pub struct Module {
     pub slots: PrimaryMap<Slot, SlotData>,
     /// Total workspace in bytes as an expression of the dim params (stage Placed).
     pub workspace: Dim,
+    /// Bytes at the end of the workspace for buffers whose size only run time knows, where the module has any.
+    pub heap: i64,
     /// What `infer` does.
     pub driver: Vec<Stmt>,
     /// Inputs in signature order.

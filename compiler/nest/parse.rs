@@ -132,8 +132,10 @@ impl<'a> Parser<'a> {
     fn defines(&mut self) {
         for w in self.tokens.windows(3) {
             if let [Token { tok: Tok::Word("define"), .. }, Token { tok: Tok::Word(n) | Tok::Quoted(n), .. }, Token { tok: Tok::Punct("="), .. }] = w {
-                let s = self.m.syms.fresh(SymKind::Runtime, n);
-                self.sizes.insert((*n).to_owned(), s);
+                if !self.sizes.contains_key(*n) {
+                    let s = self.m.syms.fresh(SymKind::Runtime, n);
+                    self.sizes.insert((*n).to_owned(), s);
+                }
             }
         }
     }
@@ -448,7 +450,7 @@ impl<'a> Parser<'a> {
     }
     /// What the driver checks first is known to later proofs, as it was when the module was made.
     fn condition(&mut self, cond: &Expr, status: Status) {
-        if status != Status::Dim {
+        if status != Status::Dim || self.depth > 1 {
             return;
         }
         if let Expr::Bin(op, a, b) = cond

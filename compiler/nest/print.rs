@@ -104,13 +104,11 @@ impl<'a> Printer<'a> {
         // Buffers in order of use: inputs, outputs, then as the kernels meet them.
         let mut order: Vec<Buf> = m.inputs.iter().chain(&m.outputs).copied().collect();
         let mut kernels = vec![];
-        visit::walk(&m.driver, &mut |s| {
-            if let Stmt::Call(k) = s
-                && !kernels.contains(k)
-            {
-                kernels.push(*k);
+        for k in visit::calls(&m.driver) {
+            if !kernels.contains(&k) {
+                kernels.push(k);
             }
-        });
+        }
         for k in &kernels {
             let body = &m.kernels[*k].body;
             for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
@@ -118,6 +116,7 @@ impl<'a> Printer<'a> {
                 order.push(b);
             }
         }
+        visit::walk(&m.driver, &mut |s| order.extend(s.loads().into_iter().flat_map(|b| [m.storage(b), b])));
         let mut seen = HashSet::new();
         for b in order.into_iter().filter(|b| seen.insert(*b)) {
             self.buf(b);

@@ -94,6 +94,7 @@ impl Verifier<'_> {
             }
         };
         m.inputs.iter().chain(&m.outputs).for_each(|b| add(*b));
+        visit::walk(&m.driver, &mut |s| s.loads().into_iter().for_each(&mut add));
         for k in called(m) {
             let body = &m.kernels[k].body;
             visit::walk(body, &mut |s| {
@@ -174,7 +175,7 @@ impl Verifier<'_> {
                 self.fault(format!("output \"{}\" is not in the caller's memory", m.bufs[*b].name));
             }
         }
-        for b in m.inputs.iter().chain(&m.outputs) {
+        for b in &m.inputs {
             self.known(&m.bufs[*b].dims.iter().flat_map(|d| d.syms()).collect(), &format!("buffer \"{}\"", m.bufs[*b].name), true);
         }
     }
@@ -239,13 +240,36 @@ impl Verifier<'_> {
                     self.checked.insert(*k, u);
                 }
                 Stmt::Define { sym, .. } => {
-                    if m.syms.kind(*sym) != SymKind::Runtime || !self.sizes.insert(*sym) {
-                        self.fault(format!("driver: {} is defined twice, or is no run-time size", m.syms.unique_name(*sym)));
+                    if m.syms.kind(*sym) != SymKind::Runtime {
+                        self.fault(format!("driver: {} is no run-time size", m.syms.unique_name(*sym)));
+                    }
+                    self.statement(s);
+                    self.sizes.insert(*sym);
+                }
+                s => {
+                    self.statement(s);
+                    for b in s.bodies() {
+                        // What a body defines ends with it.
+                        let outer = self.sizes.clone();
+                        self.order(b);
+                        self.sizes = outer;
                     }
                 }
-                s => s.bodies().into_iter().for_each(|b| self.order(b)),
             }
         }
+    }
+    /// What the statement itself reads must be there.
+    fn statement(&mut self, s: &Stmt) {
+        let m = self.m;
+        let mut free: HashSet<Sym> = s.dims().into_iter().flat_map(|d| d.syms()).collect();
+        for b in s.loads() {
+            free.extend(m.bufs[b].dims.iter().flat_map(|d| d.syms()));
+            let owner = m.storage(b);
+            if !matches!(m.bufs[owner].place, Place::Const(_) | Place::Input(_)) && !self.written.contains(&owner) {
+                self.fault(format!("the driver reads \"{}\" before anything is written there", m.bufs[b].name));
+            }
+        }
+        self.known(&free, "a statement of the driver", false);
     }
     /// Dims in use depend on parameters and on sizes defined so far.
     fn known(&mut self, free: &HashSet<Sym>, who: &str, early: bool) {

@@ -1,6 +1,6 @@
 //! Walking and rewriting nests.
 
-use super::{Buf, Expr, Stmt};
+use super::{Buf, Expr, Kernel, Stmt};
 use crate::sym::{Dim, Sym};
 
 impl Expr {
@@ -65,6 +65,42 @@ impl Stmt {
             Stmt::If { then, els, .. } => vec![then, els],
             _ => vec![],
         }
+    }
+    /// The same, to be changed.
+    pub fn bodies_mut(&mut self) -> Vec<&mut Vec<Stmt>> {
+        match self {
+            Stmt::For { body, .. } | Stmt::While { body, .. } => vec![body],
+            Stmt::If { then, els, .. } => vec![then, els],
+            _ => vec![],
+        }
+    }
+    /// Buffers that the statement's own expression loads.
+    pub fn loads(&self) -> Vec<Buf> {
+        let mut out = vec![];
+        if let Some(e) = self.expr() {
+            e.walk(&mut |e| {
+                if let Expr::Load { buf, .. } = e {
+                    out.push(*buf);
+                }
+            });
+        }
+        out
+    }
+    /// The dims of the statement itself, without those of statements inside.
+    pub fn dims(&self) -> Vec<Dim> {
+        let mut out = match self {
+            Stmt::For { lo, hi, .. } => vec![*lo, *hi],
+            Stmt::Define { lo, hi, .. } => std::iter::once(*lo).chain(*hi).collect(),
+            Stmt::Set { at, .. } | Stmt::Store { at, .. } => at.clone(),
+            _ => vec![],
+        };
+        if let Some(e) = self.expr() {
+            e.clone().map_dims(&mut |d| {
+                out.push(d);
+                d
+            });
+        }
+        out
     }
     /// The expression of the statement itself.
     pub fn expr(&self) -> Option<&Expr> {
@@ -156,4 +192,46 @@ pub fn stores(body: &[Stmt]) -> Vec<Buf> {
         }
     });
     out
+}
+
+/// Kernels that the driver calls, nested calls included, in order; a kernel called twice stands twice.
+pub fn calls(driver: &[Stmt]) -> Vec<Kernel> {
+    let mut out = vec![];
+    walk(driver, &mut |s| {
+        if let Stmt::Call(k) = s {
+            out.push(*k);
+        }
+    });
+    out
+}
+
+/// Removes calls from the driver, nested ones too.
+pub fn drop_calls(driver: &mut Vec<Stmt>, gone: &dyn Fn(Kernel) -> bool) {
+    driver.retain(|s| !matches!(s, Stmt::Call(k) if gone(*k)));
+    for s in driver {
+        for b in s.bodies_mut() {
+            drop_calls(b, gone);
+        }
+    }
+}
+
+/// Puts statements in place of the call of `k` (`keep`: before it), wherever it stands. False without such a call.
+pub fn splice_call(driver: &mut Vec<Stmt>, k: Kernel, keep: bool, with: Vec<Stmt>) -> bool {
+    if let Some(i) = driver.iter().position(|s| matches!(s, Stmt::Call(x) if *x == k)) {
+        driver.splice(if keep { i..i } else { i..i + 1 }, with);
+        return true;
+    }
+    let mut with = Some(with);
+    for s in driver {
+        for b in s.bodies_mut() {
+            if visit_calls(b, k) {
+                return splice_call(b, k, keep, with.take().unwrap_or_default());
+            }
+        }
+    }
+    false
+}
+
+fn visit_calls(body: &[Stmt], k: Kernel) -> bool {
+    calls(body).contains(&k)
 }

@@ -1,9 +1,10 @@
 //! What an operator may see while it infers types and while it lowers: operands, never the graph.
 
 use crate::diag::{Code, Error, Origin, Result, codes};
-use crate::nest::{self, Buf, Expr, KernelBuilder, Module};
-use crate::sym::{Answer, Dim, Sym, SymKind, SymTable};
+use crate::nest::{self, BinOp, Buf, Expr, KernelBuilder, Module, Status, Stmt};
+use crate::sym::{Answer, Dim, Range, Sym, SymKind, SymTable};
 use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// What is known of a value's contents at compile time.
@@ -39,8 +40,10 @@ pub struct InferCx<'a> {
     pub inputs: &'a [Option<Operand>],
     /// Version of the operator in force.
     pub since: i64,
-    /// Shapes that the model declares for the outputs, over sizes that are known at entry. Nothing proves them: who
-    /// takes one checks it at run time (`runtime`).
+    /// Names of the outputs.
+    pub names: Vec<String>,
+    /// Shapes that the model declares for its outputs, over sizes that are known at entry. Nothing proves them: who
+    /// takes one checks it at run time ([`InferCx::size`]).
     pub declared: Vec<Option<Vec<Dim>>>,
     /// Results: type and contents of each output.
     pub outputs: Vec<Option<(ValueType, Known)>>,
@@ -153,9 +156,36 @@ impl<'a> InferCx<'a> {
             Err(m) => Err(self.error(codes::OP_SHAPE, format!("the shapes do not broadcast: {} against {}", m.a.display(self.syms), m.b.display(self.syms))).into()),
         }
     }
-    /// A new symbol for a size that only run time can tell.
+    /// A new symbol for a size that only run time can tell. `lower` defines it ([`LowerCx::define`]).
     pub fn fresh(&mut self, hint: &str) -> Sym {
-        self.syms.fresh(SymKind::Runtime, hint)
+        size_symbol(self.syms, hint)
+    }
+    /// Dimension `d` of `rank` of output `k`, which only run time can tell: what the model declares for an output of
+    /// the graph, or a new symbol. `lower` defines it, or checks what is declared ([`LowerCx::define`]).
+    pub fn size(&mut self, k: usize, d: usize, rank: usize) -> Dim {
+        match self.declared.get(k).and_then(|s| s.as_ref()).filter(|s| s.len() == rank) {
+            Some(s) => s[d],
+            None => {
+                let hint = format!("{}_{d}", self.names.get(k).map_or("", |n| n.as_str()));
+                self.fresh(&hint).into()
+            }
+        }
+    }
+    /// All dimensions of output `k` ([`InferCx::size`]); together they hold at most `bound` elements, if that is known.
+    pub fn sizes(&mut self, k: usize, rank: usize, bound: Option<Dim>) -> Vec<Dim> {
+        let dims: Vec<Dim> = (0..rank).map(|d| self.size(k, d, rank)).collect();
+        if let Some(b) = bound {
+            self.bound(&dims, b);
+        }
+        dims
+    }
+    /// Promises that `lower` checks that the product of these sizes is at most `bound`.
+    pub fn bound(&mut self, dims: &[Dim], bound: Dim) {
+        let syms: Vec<Sym> = dims.iter().filter_map(|d| d.as_sym()).filter(|s| self.syms.kind(*s) == SymKind::Runtime).collect();
+        // Other factors must not make the rest larger by being 0.
+        if !syms.is_empty() && dims.iter().all(|d| d.as_sym().is_some() || self.syms.is_pos(*d)) {
+            self.syms.bound_product(&syms, bound);
+        }
     }
     /// Sets output `k` to a tensor.
     pub fn set(&mut self, k: usize, elem: ElemType, dims: impl Into<Vec<Dim>>) {
@@ -174,6 +204,15 @@ impl<'a> InferCx<'a> {
     }
 }
 
+/// Largest value of a size that run time defines.
+pub const MAX_SIZE: i64 = i32::MAX as i64;
+
+fn size_symbol(syms: &mut SymTable, hint: &str) -> Sym {
+    let s = syms.fresh(SymKind::Runtime, hint);
+    syms.set_range(s, Range::new(0, MAX_SIZE));
+    s
+}
+
 /// Lowering of one node.
 pub struct LowerCx<'a> {
     /// The module under construction: add kernels, temporaries, constants.
@@ -186,6 +225,8 @@ pub struct LowerCx<'a> {
     pub inputs: &'a [Option<Buf>],
     /// Known contents of the operands.
     pub known: &'a [Known],
+    /// Run-time sizes that have been defined.
+    pub defined: &'a mut HashSet<Sym>,
     /// Buffers of the outputs, made from the inferred types; `None` where nobody wants it. An operator may instead
     /// hand back another buffer with [`LowerCx::alias`].
     pub outputs: Vec<Option<Buf>>,
@@ -248,6 +289,45 @@ impl LowerCx<'_> {
     /// Known integers of input `i`.
     pub fn ints_value(&self, i: usize) -> Option<Vec<i64>> {
         self.dims_value(i)?.into_iter().map(|d| d.as_const()).collect()
+    }
+    /// Lets the driver define the run-time size `dim`, an i64 expression that may load from buffers. Where the size is
+    /// known already (the model declares it, or an earlier operator defined it), the driver checks that it is the same.
+    pub fn define(&mut self, dim: Dim, value: Expr) {
+        let range = |m: &Module, s: Sym| m.syms.declared_range(s);
+        match dim.as_sym().filter(|s| self.m.syms.kind(*s) == SymKind::Runtime && !self.defined.contains(s)) {
+            Some(sym) => {
+                self.defined.insert(sym);
+                let r = range(self.m, sym);
+                let lo = Dim::constant(r.lo.unwrap_or(i64::MIN));
+                self.m.driver.push(Stmt::Define { sym, value, lo, hi: r.hi.map(Dim::constant) });
+            }
+            None => self.m.driver.push(Stmt::Check { cond: Expr::bin(BinOp::Eq, Expr::Index(dim), value), status: Status::Value }),
+        }
+    }
+    /// A new run-time number within `lo..=hi` with a definition: a position, a step.
+    pub fn number(&mut self, hint: &str, value: Expr, lo: Option<i64>, hi: Option<i64>) -> Dim {
+        let sym = self.m.syms.fresh_number(hint, Range { lo, hi });
+        self.define(sym.into(), value);
+        sym.into()
+    }
+    /// Run-time numbers that a small kernel computes: `write` stores them, as i64, into the buffer of `n` elements that
+    /// it gets. Hand them to [`LowerCx::define`]: `Expr::Load` of the buffer that is returned.
+    pub fn compute(&mut self, n: usize, write: impl FnOnce(&mut KernelBuilder, Buf)) -> Buf {
+        let out = self.temp("sizes", ElemType::I64, vec![Dim::from(n)]);
+        let k = self.kernel(|k| write(k, out));
+        self.m.kernels[k].name = self.m.bufs[out].name.clone();
+        out
+    }
+    /// The same with the numbers as expressions, which become the sizes `dims`.
+    pub fn define_all(&mut self, dims: &[Dim], values: impl FnOnce(&mut KernelBuilder) -> Vec<Expr>) {
+        let list = self.compute(dims.len().max(1), |k, out| {
+            for (i, v) in values(k).into_iter().enumerate() {
+                k.store(out, &[Dim::from(i)], v);
+            }
+        });
+        for (i, d) in dims.iter().enumerate() {
+            self.define(*d, Expr::Load { buf: list, at: vec![Dim::from(i)] });
+        }
     }
     /// Output `k` is the memory of `src` under the output's shape (Reshape, Identity, ...).
     pub fn alias(&mut self, k: usize, src: Buf) {

@@ -2,8 +2,8 @@
 
 use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
-use crate::sym::Dim;
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp};
+use crate::sym::{Answer, Dim};
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 
@@ -38,21 +38,18 @@ impl Operator for Fill {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         match self {
-            Fill::ConstantOfShape(value) if runtime::declared_for(cx, 0, 0).is_some() => {
-                let d = runtime::declared_for(cx, 0, 0).unwrap_or_default();
-                let n = cx.tensor(0)?.count();
-                cx.require_eq(n, Dim::from(d.len()), "the declared shape of the result has another rank")?;
+            Fill::ConstantOfShape(value) if runtime::late(cx, 0) => {
+                let n = runtime::need_length(cx, 0, "sizes")?;
+                let d = cx.sizes(0, n, None);
                 cx.set(0, value.as_ref().map_or(ElemType::F32, |v| v.elem()), d);
             }
-            Fill::Expand if runtime::declared_for(cx, 1, 0).is_some() => {
-                let t = cx.tensor(0)?;
-                let d = runtime::declared_for(cx, 1, 0).unwrap_or_default();
-                let rank = runtime::length(cx, 1).map_or(d.len(), |n| n.max(t.rank()));
-                runtime::require_rank(cx, &d, rank)?;
-                let wide = cx.broadcast(&[&t.dims, &d])?;
-                for (a, b) in wide.into_iter().zip(&d) {
-                    cx.require_eq(a, *b, "the input does not expand to the declared shape")?;
-                }
+            Fill::Expand if runtime::late(cx, 1) => {
+                let t = cx.tensor(0)?.clone();
+                let rank = runtime::need_length(cx, 1, "sizes")?.max(t.rank());
+                // A size that is not 1 stays.
+                let own = |p: usize| (p + t.rank()).checked_sub(rank).map(|i| t.dims[i]).filter(|d| cx.syms.eq(*d, Dim::constant(1)) == Answer::No);
+                let kept: Vec<Option<Dim>> = (0..rank).map(own).collect();
+                let d: Vec<Dim> = kept.into_iter().enumerate().map(|(p, d)| d.unwrap_or_else(|| cx.size(0, p, rank))).collect();
                 cx.set(0, t.elem, d);
             }
             Fill::ConstantOfShape(value) => {
@@ -79,10 +76,11 @@ impl Operator for Fill {
                 };
                 cx.set_known(0, t.elem, dims, known);
             }
-            Fill::Range => match bounds_at_run_time(cx) {
-                Some(d) => cx.set(0, cx.tensor(0)?.elem, d),
-                None => infer_range(cx)?,
-            },
+            Fill::Range if bounds_at_run_time(cx) => {
+                let d = cx.sizes(0, 1, None);
+                cx.set(0, cx.tensor(0)?.elem, d);
+            }
+            Fill::Range => infer_range(cx)?,
             Fill::EyeLike { dtype, .. } => {
                 let t = cx.tensor(0)?;
                 if t.rank() != 2 {
@@ -106,58 +104,44 @@ impl Operator for Fill {
                         _ => return cx.error(codes::OP_FEATURE, "ConstantOfShape of this type is not supported yet").fail(),
                     },
                 };
-                let shape = cx.input_opt(0).filter(|_| cx.dims_value(0).is_none());
-                checked_map(
-                    cx,
-                    out,
-                    |k, dims| {
-                        shape.into_iter().for_each(|s| {
-                            dims.iter().enumerate().for_each(|(i, d)| {
-                                let same = runtime::eq(runtime::value(k, s, i), Expr::index(*d));
-                                runtime::check(k, same);
-                            })
-                        })
-                    },
-                    |_, _| v,
-                );
+                if let Some(list) = runtime::late_operand(cx, 0) {
+                    let dims = cx.dims(out);
+                    cx.define_all(&dims, |k| runtime::sizes(k, list));
+                }
+                cx.map(out, |_, _| v);
             }
             Fill::Expand => {
                 let x = cx.input(0);
-                let from = cx.dims(x);
-                let shape = cx.input_opt(1).filter(|_| cx.dims_value(1).is_none()).map(|s| (s, runtime::count(&cx.dims(s)).unwrap_or(0)));
-                checked_map(
-                    cx,
-                    out,
-                    |k, dims| {
-                        let Some((s, n)) = shape else { return };
-                        for (j, p) in (0..n).zip(dims.len() - n..) {
-                            let v = runtime::value(k, s, j);
-                            let v = k.let_(v);
-                            let own = from.get((p + from.len()).wrapping_sub(dims.len())).copied().unwrap_or(Dim::constant(1));
-                            let one = runtime::eq(v.clone(), runtime::int(1)).and(Expr::cmp_index(BinOp::Eq, own, dims[p]));
-                            runtime::check(k, runtime::or(runtime::eq(v, Expr::index(dims[p])), one));
-                        }
-                    },
-                    |k, at| k.load_broadcast(x, at),
-                );
+                let (from, dims) = (cx.dims(x), cx.dims(out));
+                if let Some(list) = runtime::late_operand(cx, 1) {
+                    cx.define_all(&dims, |k| {
+                        let v = runtime::sizes(k, list);
+                        let size = |k: &mut KernelBuilder, p: usize| {
+                            let own = (p + from.len()).checked_sub(dims.len()).map_or(runtime::int(1), |i| Expr::index(from[i]));
+                            let Some(v) = (p + v.len()).checked_sub(dims.len()).map(|i| v[i].clone()) else { return own };
+                            let (one, same) = (runtime::eq(v.clone(), runtime::int(1)), runtime::eq(v.clone(), own.clone()));
+                            let free = k.let_(runtime::eq(own.clone(), runtime::int(1)));
+                            runtime::check(k, runtime::or(free.clone(), runtime::or(one, same)));
+                            k.let_(Expr::select(free, v, own))
+                        };
+                        (0..dims.len()).map(|p| size(k, p)).collect()
+                    });
+                }
+                cx.map(out, |k, at| k.load_broadcast(x, at));
             }
             Fill::Range => {
-                let (start, limit, delta) = (cx.input(0), cx.input(1), cx.input(2));
+                let bounds = [cx.input(0), cx.input(1), cx.input(2)];
                 let known = if ty.is_float() { (0..3).all(|i| cx.constant(i).is_some()) } else { (0..3).all(|i| cx.dims_value(i).is_some()) };
-                checked_map(
-                    cx,
-                    out,
-                    |k, dims| {
-                        if !known {
-                            check_count(k, [start, limit, delta], ty, dims[0])
-                        }
-                    },
-                    |k, at| {
-                        let i = Expr::cast(ElemType::I64, ty, Expr::index(at[0]));
-                        let z = |k: &crate::nest::KernelBuilder, b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]);
-                        z(k, start) + i * z(k, delta)
-                    },
-                );
+                if !known {
+                    let n = cx.dims(out);
+                    cx.define_all(&n, |k| vec![range_count(k, bounds, ty)]);
+                }
+                let [start, _, delta] = bounds;
+                cx.map(out, |k, at| {
+                    let i = Expr::cast(ElemType::I64, ty, Expr::index(at[0]));
+                    let z = |k: &crate::nest::KernelBuilder, b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]);
+                    z(k, start) + i * z(k, delta)
+                });
             }
             Fill::EyeLike { k: diag, .. } => {
                 cx.map(out, |_, at| Expr::select(Expr::cmp_index(BinOp::Eq, at[0] + *diag, at[1]), Expr::num(ty, 1.0), Expr::num(ty, 0.0)));
@@ -167,40 +151,35 @@ impl Operator for Fill {
     }
 }
 
-/// A map kernel with checks before it.
-fn checked_map(cx: &mut LowerCx, out: Buf, checks: impl FnOnce(&mut KernelBuilder, &[Dim]), value: impl FnOnce(&mut KernelBuilder, &[Dim]) -> Expr) {
-    let dims = cx.dims(out);
-    cx.kernel(|k| {
-        checks(k, &dims);
-        k.nest(LoopKind::Par, &dims, |k, at| {
-            let v = value(k, at);
-            k.store(out, at, v);
-        });
-    });
+/// True if one of Range's bounds is only known at run time.
+fn bounds_at_run_time(cx: &InferCx) -> bool {
+    let float = cx.tensor(0).is_ok_and(|t| t.elem.is_float());
+    let known = |i| if float { cx.constant(i).is_some() } else { cx.dims_value(i).is_some() && (i < 2 || cx.ints_value(i).is_some()) };
+    !(0..3).all(known)
 }
 
-/// The declared shape of Range if one of its bounds is only known at run time.
-fn bounds_at_run_time(cx: &InferCx) -> Option<Vec<Dim>> {
-    let float = cx.tensor(0).ok()?.elem.is_float();
-    let known = |i| if float { cx.constant(i).is_some() } else { cx.dims_value(i).is_some() };
-    if (0..3).all(known) { None } else { cx.declared.first()?.clone().filter(|d| d.len() == 1) }
-}
-
-/// Checks that Range has `n` elements: max(0, ceil((limit - start) / delta)).
-fn check_count(k: &mut KernelBuilder, bounds: [Buf; 3], ty: ElemType, n: Dim) {
+/// How many elements Range has: max(0, ceil((limit - start) / delta)).
+fn range_count(k: &mut KernelBuilder, bounds: [Buf; 3], ty: ElemType) -> Expr {
     let [start, limit, delta] = bounds.map(|b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]));
-    let (span, delta) = (k.let_(limit - start), k.let_(delta));
     let found = if ty.is_float() {
         let wide = |e: Expr| Expr::cast(ty, ElemType::F64, e);
-        Expr::cast(ElemType::F64, ElemType::I64, Expr::un(UnOp::Ceil, wide(span) / wide(delta)))
+        let n = k.let_(Expr::un(UnOp::Ceil, (wide(limit) - wide(start)) / wide(delta)));
+        // Neither NaN nor infinite.
+        runtime::check(k, Expr::bin(BinOp::Lt, Expr::un(UnOp::Abs, n.clone()), Expr::num(ElemType::F64, 9.0e18)));
+        Expr::cast(ElemType::F64, ElemType::I64, n)
     } else {
-        let (span, delta) = (k.let_(Expr::cast(ty, ElemType::I64, span)), k.let_(Expr::cast(ty, ElemType::I64, delta)));
+        let wide = |e: Expr| Expr::cast(ty, ElemType::I64, e);
+        let (start, limit, delta) = (k.let_(wide(start)), k.let_(wide(limit)), k.let_(wide(delta)));
         runtime::check(k, Expr::bin(BinOp::Ne, delta.clone(), runtime::int(0)));
         let up = k.let_(Expr::bin(BinOp::Gt, delta.clone(), runtime::int(0)));
-        let (span, step) = (Expr::select(up.clone(), span.clone(), -span), k.let_(Expr::select(up, delta.clone(), -delta)));
-        (span + step.clone() - runtime::int(1)) / step
+        let empty = k.let_(Expr::select(up.clone(), runtime::le(limit.clone(), start.clone()), runtime::le(start.clone(), limit.clone())));
+        let (span, step) = (k.let_(Expr::select(up.clone(), limit.clone() - start.clone(), start - limit)), k.let_(Expr::select(up, delta.clone(), -delta)));
+        // The distance, or the smallest step, may not fit.
+        runtime::check(k, runtime::or(empty.clone(), runtime::le(runtime::int(1), span.clone())));
+        runtime::check(k, runtime::le(runtime::int(1), step.clone()));
+        Expr::select(empty, runtime::int(0), (span - runtime::int(1)) / step + runtime::int(1))
     };
-    runtime::check(k, runtime::eq(found.max(runtime::int(0)), Expr::index(n)));
+    found.max(runtime::int(0))
 }
 
 fn infer_range(cx: &mut InferCx) -> Result<()> {

@@ -4,7 +4,7 @@
 
 use super::{Attrs, InferCx, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
-use crate::nest::{Expr, LoopKind};
+use crate::nest::Expr;
 use crate::sym::Dim;
 
 /// The operators.
@@ -46,13 +46,11 @@ impl Operator for Permute {
                 }
                 perm.iter().map(|a| t.dims[*a]).collect()
             }
-            Permute::Tile if cx.since > 1 && runtime::declared_for(cx, 1, 0).is_some() => {
-                let d = runtime::declared_for(cx, 1, 0).unwrap_or_default();
-                runtime::require_rank(cx, &d, t.rank())?;
-                if runtime::length(cx, 1) != Some(t.rank()) {
+            Permute::Tile if cx.since > 1 && runtime::late(cx, 1) => {
+                if runtime::need_length(cx, 1, "repeats")? != t.rank() {
                     return cx.error(codes::OP_SHAPE, "Tile needs one repeat count for every axis").fail();
                 }
-                d
+                cx.sizes(0, t.rank(), None)
             }
             Permute::Tile => {
                 let reps = repeats(cx)?;
@@ -91,18 +89,22 @@ impl Operator for Permute {
                 });
             }
             Permute::Tile => {
-                let out = cx.dims(y);
-                let repeats = cx.input_opt(1).filter(|_| cx.since > 1 && cx.dims_value(1).is_none());
-                cx.kernel(|k| {
-                    for (d, r) in dims.iter().enumerate().filter_map(|(d, _)| Some((d, repeats?))) {
-                        let found = runtime::value(k, r, d) * Expr::index(dims[d]);
-                        runtime::check(k, runtime::eq(found, Expr::index(out[d])));
-                    }
-                    k.nest(LoopKind::Par, &out, |k, at| {
-                        let from: Vec<Dim> = at.iter().zip(&dims).map(|(i, d)| i.modulo(*d)).collect();
-                        let v = k.load(x, &from);
-                        k.store(y, at, v);
+                if let Some(list) = runtime::late_operand(cx, 1).filter(|_| cx.since > 1) {
+                    let out = cx.dims(y);
+                    cx.define_all(&out, |k| {
+                        let times = runtime::sizes(k, list);
+                        let own: Vec<Expr> = dims.iter().map(|d| Expr::index(*d)).collect();
+                        let each = times.into_iter().zip(own).map(|(r, n)| {
+                            // So that products do not overflow.
+                            runtime::check(k, runtime::le(r.clone(), runtime::int(super::cx::MAX_SIZE)));
+                            r * n
+                        });
+                        each.collect()
                     });
+                }
+                cx.map(y, |k, at| {
+                    let from: Vec<Dim> = at.iter().zip(&dims).map(|(i, d)| i.modulo(*d)).collect();
+                    k.load(x, &from)
                 });
             }
             Permute::DepthToSpace { block: b, crd } => {

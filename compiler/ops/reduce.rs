@@ -10,7 +10,7 @@
 use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
-use crate::sym::{Dim, SymTable};
+use crate::sym::Dim;
 use crate::tensor::ElemType;
 
 /// Which reduction.
@@ -75,15 +75,15 @@ impl Operator for Reduce {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
-        if let (None, Some(d), Some(n @ 1..)) = (&self.axes, runtime::declared_for(cx, 1, 0), runtime::length(cx, 1)) {
-            return match self.axis_sets(cx.syms, &t.dims, &d, n) {
-                Some(sets) if !sets.is_empty() => {
-                    cx.set(0, t.elem, d);
-                    Ok(())
-                }
-                Some(_) => cx.error(codes::OP_SHAPE, format!("no {n} axes lead to the declared shape of the result")).fail(),
-                None => cx.error(codes::DYNAMIC_VALUE, "the axes (input 1) are only known at run time").fail(),
-            };
+        if self.axes.is_none() && runtime::late(cx, 1) && runtime::length(cx, 1) != Some(0) {
+            let n = runtime::need_length(cx, 1, "axes")?;
+            let rank = if self.keepdims { Some(t.rank()) } else { t.rank().checked_sub(n) };
+            let Some(rank) = rank.filter(|_| n <= t.rank()) else { return cx.error(codes::OP_SHAPE, format!("{n} axes for rank {}", t.rank())).fail() };
+            // Kept as 1, an empty axis gives more elements than there were.
+            let bound = t.dims.iter().all(|d| cx.syms.is_pos(*d)).then(|| t.count());
+            let dims = cx.sizes(0, rank, bound);
+            cx.set(0, t.elem, dims);
+            return Ok(());
         }
         let list = match &self.axes {
             Some(a) => a.clone(),
@@ -124,36 +124,13 @@ impl Operator for Reduce {
         if let Kind::Arg { max, last } = self.kind {
             return self.lower_arg(cx, &reduced, max, last);
         }
-        let sets = match (&self.axes, cx.input_opt(1)) {
-            (None, Some(b)) if cx.dims_value(1).is_none() => {
-                let n = runtime::count(&cx.dims(b)).unwrap_or(0);
-                if n > 0 { Some((b, self.axis_sets(&cx.m.syms, &from, &cx.dims(y), n).unwrap_or_default())) } else { None }
-            }
-            _ => None,
-        };
-        let rank = from.len();
-        cx.kernel(|k| match sets {
-            None => self.nest(k, x, y, &reduced),
-            Some((axes, sets)) => {
-                let found = runtime::names_any(k, axes, &sets, rank);
-                runtime::check(k, found);
-                // Axes of size 1 make no difference: one nest for the sets that agree in the others.
-                let essential = |s: &[usize]| -> Vec<usize> { s.iter().copied().filter(|d| from[*d].as_const() != Some(1)).collect() };
-                let mut kinds: Vec<Vec<usize>> = sets.iter().map(|s| essential(s)).collect();
-                kinds.sort();
-                kinds.dedup();
-                for kind in &kinds {
-                    let same: Vec<Vec<usize>> = sets.iter().filter(|s| essential(s) == *kind).cloned().collect();
-                    let reduced: Vec<bool> = (0..rank).map(|d| same[0].contains(&d)).collect();
-                    if kinds.len() == 1 {
-                        self.nest(k, x, y, &reduced);
-                    } else {
-                        let cond = runtime::names_any(k, axes, &same, rank);
-                        k.if_(cond, |k| self.nest(k, x, y, &reduced));
-                    }
-                }
-            }
-        });
+        let late = runtime::late_operand(cx, 1).filter(|b| self.axes.is_none() && runtime::count(&cx.dims(*b)) != Some(0));
+        if let Some(axes) = late {
+            return self.lower_late(cx, axes);
+        }
+        let inner: Vec<Dim> = from.iter().zip(&reduced).filter(|(_, r)| **r).map(|(d, _)| *d).collect();
+        let keep = self.keepdims;
+        cx.kernel(|k| self.nest(k, x, y, &inner, &|at, rest| join(&reduced, keep, at, rest)));
         Ok(())
     }
 }
@@ -185,24 +162,47 @@ impl Reduce {
         let all = list.is_empty() && !self.noop;
         (0..rank as i64).map(|d| all || list.iter().any(|a| *a == d || a + rank as i64 == d)).collect()
     }
-    /// Sets of `n` axes that lead to the declared shape.
-    fn axis_sets(&self, syms: &SymTable, from: &[Dim], to: &[Dim], n: usize) -> Option<Vec<Vec<usize>>> {
-        if self.keepdims { runtime::axes_to_one(syms, from, to, n) } else { runtime::axes_between(syms, from, to, n, |_| true) }
+    /// Axes that only run time knows: each dimension has one loop outside and one inside, of which one runs once.
+    fn lower_late(&self, cx: &mut LowerCx, axes: Buf) -> Result<()> {
+        let (x, y) = (cx.input(0), cx.output(0));
+        let (from, out) = (cx.dims(x), cx.dims(y));
+        let (rank, keep) = (from.len(), self.keepdims);
+        let n = if keep { 0 } else { out.len() };
+        let found = cx.compute(2 * rank + n, |k, list| {
+            let flags = runtime::axis_flags(k, axes, rank);
+            let own: Vec<Expr> = from.iter().map(|d| Expr::index(*d)).collect();
+            let put = |k: &mut KernelBuilder, i: usize, v: Expr| k.store(list, &[Dim::from(i)], v);
+            for d in 0..rank {
+                let axis = k.let_(runtime::eq(flags[d].clone(), runtime::int(1)));
+                put(k, d, Expr::select(axis.clone(), runtime::int(1), own[d].clone()));
+                put(k, rank + d, Expr::select(axis, own[d].clone(), runtime::int(1)));
+            }
+            for (i, v) in runtime::pick(k, &flags, 0, &own, n).into_iter().enumerate() {
+                put(k, 2 * rank + i, v);
+            }
+        });
+        let load = |i: usize| Expr::Load { buf: found, at: vec![Dim::from(i)] };
+        for (i, d) in out.iter().enumerate() {
+            cx.define(*d, load(if keep { i } else { 2 * rank + i }));
+        }
+        let outer: Vec<Dim> = (0..rank).map(|d| cx.number("outer", load(d), Some(0), None)).collect();
+        let inner: Vec<Dim> = (0..rank).map(|d| cx.number("inner", load(rank + d), Some(0), None)).collect();
+        let whole = cx.m.view(y, outer);
+        cx.kernel(|k| self.nest(k, x, whole, &inner, &|at, rest| at.iter().zip(rest).map(|(a, b)| *a + *b).collect()));
+        Ok(())
     }
-    fn nest(&self, k: &mut KernelBuilder, x: Buf, y: Buf, reduced: &[bool]) {
+    /// `position` gives the index into the input from that of the output and that of the reduced dimensions.
+    fn nest(&self, k: &mut KernelBuilder, x: Buf, y: Buf, inner: &[Dim], position: &dyn Fn(&[Dim], &[Dim]) -> Vec<Dim>) {
         let kind = self.kind;
         let ty = k.m.bufs[x].ty.compute();
-        let from = k.m.bufs[x].dims.clone();
         let out = k.m.bufs[y].dims.clone();
-        let inner: Vec<Dim> = from.iter().zip(reduced).filter(|(_, r)| **r).map(|(d, _)| *d).collect();
         let count = Dim::product(inner.iter().copied());
-        let keep = self.keepdims;
         k.nest(LoopKind::Par, &out, |k, at| {
-            let position = |rest: &[Dim]| join(reduced, keep, at, rest);
+            let position = |rest: &[Dim]| position(at, rest);
             // LogSumExp subtracts the largest value first.
             let top = (kind == Kind::LogSumExp).then(|| {
                 let top = k.acc(Scalar::lowest(ty).into());
-                k.nest(LoopKind::Seq, &inner, |k, r| {
+                k.nest(LoopKind::Seq, inner, |k, r| {
                     let v = k.load(x, &position(r));
                     k.update(BinOp::Max, top, v);
                 });
@@ -216,7 +216,7 @@ impl Reduce {
                 _ => (BinOp::Add, Scalar::from_f64(ty, 0.0)),
             };
             let acc = k.acc(init.into());
-            k.nest(LoopKind::Seq, &inner, |k, r| {
+            k.nest(LoopKind::Seq, inner, |k, r| {
                 let v = k.load(x, &position(r));
                 let v = match kind {
                     Kind::L1 => Expr::un(UnOp::Abs, v),

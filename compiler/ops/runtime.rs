@@ -1,128 +1,32 @@
 //! Operands that decide a shape but are only known at run time (axes, pads, a Reshape target, ...).
 //!
-//! Where the model declares the shape of the result, the generated code takes that shape and checks at run time that
-//! the operand's values lead to it; otherwise it returns `ONNXC_E_VALUE`. Without a declared shape the operator refuses
-//! such an operand (`DYNAMIC_VALUE`). The checks stand at the start of the kernel that computes the result.
+//! `infer` makes a symbol for every size that depends on such an operand ([`InferCx::sizes`]); `lower` lets a small
+//! kernel compute the sizes from the operand's values, which checks them (`ONNXC_E_VALUE`), and the driver defines the
+//! symbols before the kernels that need them ([`LowerCx::define_all`]). What must be known is how many values there are:
+//! it decides the rank.
 
 use super::{InferCx, LowerCx};
-use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt};
-use crate::sym::{Answer, Dim, SymTable};
+use crate::diag::{Failure, codes};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, Status, Stmt};
+use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Most dimensions for which all subsets of axes are tried.
-const MAX_RANK: usize = 8;
-
-/// The declared shape of output `k`, if input `i` is given but only known at run time.
+/// The declared shape of output `k`, if input `i` is given but only known at run time: for operators that check it
+/// themselves.
 pub fn declared_for(cx: &InferCx, i: usize, k: usize) -> Option<Vec<Dim>> {
-    if !cx.has(i) || cx.dims_value(i).is_some() { None } else { cx.declared.get(k)?.clone() }
+    if late(cx, i) { cx.declared.get(k)?.clone() } else { None }
 }
 
-/// Number of values in input `i` (rank 0 or 1) if it is constant.
-pub fn length(cx: &InferCx, i: usize) -> Option<usize> {
-    let t = cx.inputs.get(i)?.as_ref()?.ty.as_tensor()?;
-    count(&t.dims)
-}
-
-/// The same of a buffer's shape.
-pub fn count(dims: &[Dim]) -> Option<usize> {
-    match dims {
-        [] => Some(1),
-        [n] => usize::try_from(n.as_const()?).ok(),
-        _ => None,
+/// Demands that a declared shape has `rank` dimensions.
+pub fn require_rank(cx: &InferCx, declared: &[Dim], rank: usize) -> Result<(), Failure> {
+    if declared.len() == rank {
+        return Ok(());
     }
-}
-
-/// Value `j` of a list of integers, as i64.
-pub fn value(k: &KernelBuilder, b: Buf, j: usize) -> Expr {
-    let at = if k.m.bufs[b].dims.is_empty() { vec![] } else { vec![Dim::from(j)] };
-    Expr::cast(k.m.bufs[b].ty.compute(), ElemType::I64, k.load(b, &at))
-}
-
-/// An i64 constant.
-pub fn int(v: i64) -> Expr {
-    Expr::int(ElemType::I64, v)
-}
-
-/// `a == b`.
-pub fn eq(a: Expr, b: Expr) -> Expr {
-    Expr::bin(BinOp::Eq, a, b)
-}
-
-/// `a || b`.
-pub fn or(a: Expr, b: Expr) -> Expr {
-    Expr::bin(BinOp::Or, a, b)
-}
-
-/// `x` within `lo..=hi`.
-pub fn clamp(x: Expr, lo: Expr, hi: Expr) -> Expr {
-    x.max(lo).min(hi)
-}
-
-/// Leaves the kernel unless `cond` holds.
-pub fn check(k: &mut KernelBuilder, cond: Expr) {
-    k.push(Stmt::Check { cond, status: Status::Value });
-}
-
-/// Writes `src` to output 0, whose shape has as many elements, after some checks.
-pub fn checked_copy(cx: &mut LowerCx, src: Buf, checks: impl FnOnce(&mut KernelBuilder)) {
-    let y = cx.output(0);
-    let out = cx.dims(y);
-    let src = cx.m.view(src, out.clone());
-    cx.kernel(|k| {
-        checks(k);
-        k.nest(LoopKind::Par, &out, |k, at| {
-            let v = k.load(src, at);
-            k.store(y, at, v);
-        });
-    });
-}
-
-/// Sets of `n` axes of `full` without which it is `rest`; each axis in a set satisfies `of`.
-/// `None` if an equality can not be decided.
-pub fn axes_between(syms: &SymTable, full: &[Dim], rest: &[Dim], n: usize, of: impl Fn(Dim) -> bool) -> Option<Vec<Vec<usize>>> {
-    subsets(full.len(), n, |set| {
-        if !set.iter().all(|a| of(full[*a])) {
-            return Some(false);
-        }
-        let kept: Vec<Dim> = (0..full.len()).filter(|d| !set.contains(d)).map(|d| full[d]).collect();
-        if kept.len() != rest.len() {
-            return Some(false);
-        }
-        let answers: Vec<Answer> = kept.iter().zip(rest).map(|(a, b)| syms.eq(*a, *b)).collect();
-        decided(&answers)
-    })
-}
-
-/// Sets of `n` axes that, set to 1, turn `full` into `kept`.
-pub fn axes_to_one(syms: &SymTable, full: &[Dim], kept: &[Dim], n: usize) -> Option<Vec<Vec<usize>>> {
-    if full.len() != kept.len() {
-        return None;
-    }
-    let one = Dim::constant(1);
-    subsets(full.len(), n, |set| decided(&(0..full.len()).map(|d| syms.eq(kept[d], if set.contains(&d) { one } else { full[d] })).collect::<Vec<_>>()))
-}
-
-fn decided(answers: &[Answer]) -> Option<bool> {
-    if answers.contains(&Answer::No) { Some(false) } else { (!answers.contains(&Answer::Unknown)).then_some(true) }
-}
-
-fn subsets(rank: usize, n: usize, accept: impl Fn(&[usize]) -> Option<bool>) -> Option<Vec<Vec<usize>>> {
-    if rank > MAX_RANK {
-        return None;
-    }
-    let mut out = vec![];
-    for mask in 0..1u32 << rank {
-        let set: Vec<usize> = (0..rank).filter(|d| mask >> d & 1 == 1).collect();
-        if set.len() == n && accept(&set)? {
-            out.push(set);
-        }
-    }
-    Some(out)
+    cx.error(codes::OP_SHAPE, "the declared shape of the result has another rank").found_expected(declared.len().to_string(), rank.to_string()).fail()
 }
 
 /// True if the axes in `b` (negative ones count from `rank`) are `set`, which has as many.
-pub fn names_set(k: &KernelBuilder, b: Buf, set: &[usize], rank: usize) -> Expr {
+fn names_set(k: &KernelBuilder, b: Buf, set: &[usize], rank: usize) -> Expr {
     let mut all = Expr::bool(true);
     for d in set {
         let mut hit = Expr::bool(false);
@@ -140,96 +44,139 @@ pub fn names_any(k: &KernelBuilder, b: Buf, sets: &[Vec<usize>], rank: usize) ->
     sets.iter().map(|s| names_set(k, b, s, rank)).fold(Expr::bool(false), or)
 }
 
-/// Slice: window of dimension `d` as (start, step), checked to have `size` elements.
-pub struct SliceArgs {
-    /// Starts.
-    pub starts: Buf,
-    /// Ends.
-    pub ends: Buf,
-    /// Axes, where they are known.
-    pub axes: Option<Vec<usize>>,
-    /// Axes, where they are not.
-    pub axes_at: Option<Buf>,
-    /// Steps; 1 where left out.
-    pub steps: Option<Buf>,
-    /// How many starts.
-    pub n: usize,
+/// True if input `i` is given but its values are only known at run time.
+pub fn late(cx: &InferCx, i: usize) -> bool {
+    cx.has(i) && cx.dims_value(i).is_none()
 }
 
-impl SliceArgs {
-    /// Writes the registers and checks of one dimension.
-    pub fn window(&self, k: &mut KernelBuilder, d: usize, rank: usize, from: Dim, size: Dim) -> (Expr, Expr) {
-        let n = Expr::index(from);
-        let (mut start, mut end, mut step) = (int(0), n.clone(), int(1));
-        let mut hits: Vec<(Expr, usize)> = vec![];
-        for j in 0..self.n {
-            match (&self.axes, self.axes_at) {
-                (Some(a), _) if a.get(j) == Some(&d) => hits.push((Expr::bool(true), j)),
-                (None, Some(b)) => {
-                    let v = value(k, b, j);
-                    let hit = or(eq(v.clone(), int(d as i64)), eq(v, int(d as i64 - rank as i64)));
-                    hits.push((k.let_(hit), j));
-                }
-                _ => {}
-            }
-        }
-        if hits.is_empty() {
-            check(k, eq(n, Expr::index(size)));
-            return (start, step);
-        }
-        for (hit, j) in hits {
-            let pick = |new: Expr, old: Expr| if hit == Expr::bool(true) { new } else { Expr::select(hit.clone(), new, old) };
-            start = pick(value(k, self.starts, j), start);
-            end = pick(value(k, self.ends, j), end);
-            if let Some(s) = self.steps {
-                step = pick(value(k, s, j), step);
-            }
-        }
-        // Steps beyond any size are cut so that the arithmetic does not overflow.
-        let step = k.let_(clamp(step, int(-(1 << 50)), int(1 << 50)));
-        check(k, Expr::bin(BinOp::Ne, step.clone(), int(0)));
-        let forward = k.let_(Expr::bin(BinOp::Gt, step.clone(), int(0)));
-        let from_end = |k: &mut KernelBuilder, e: Expr| {
-            let e = k.let_(e);
-            k.let_(Expr::select(Expr::bin(BinOp::Lt, e.clone(), int(0)), e.clone() + n.clone(), e))
-        };
-        let (s, e) = (from_end(k, start), from_end(k, end));
-        let last = n.clone() - int(1);
-        let s = k.let_(Expr::select(forward.clone(), clamp(s.clone(), int(0), n.clone()), clamp(s, int(0), last.clone())));
-        let e = k.let_(Expr::select(forward.clone(), clamp(e.clone(), int(0), n.clone()), clamp(e, int(-1), last)));
-        let span = Expr::select(forward.clone(), e.clone() - s.clone(), s.clone() - e);
-        let stride = k.let_(Expr::select(forward, step.clone(), -step.clone()));
-        let found = ((span + stride.clone() - int(1)) / stride).max(int(0));
-        check(k, eq(found, Expr::index(size)));
-        (s, step)
+/// The same while lowering.
+pub fn late_operand(cx: &LowerCx, i: usize) -> Option<Buf> {
+    cx.input_opt(i).filter(|_| cx.dims_value(i).is_none())
+}
+
+/// Number of values in input `i` (rank 0 or 1) if it is constant.
+pub fn length(cx: &InferCx, i: usize) -> Option<usize> {
+    let t = cx.inputs.get(i)?.as_ref()?.ty.as_tensor()?;
+    count(&t.dims)
+}
+
+/// The same, which must be known: it decides the rank of the result.
+pub fn need_length(cx: &InferCx, i: usize, what: &str) -> Result<usize, Failure> {
+    if cx.tensor(i)?.rank() > 1 {
+        return Err(cx.error(codes::OP_SHAPE, format!("input {i} must be a list of {what}")).into());
+    }
+    length(cx, i).filter(|n| *n <= 64).ok_or_else(|| {
+        cx.error(codes::DYNAMIC_VALUE, format!("the number of {what} (input {i}) is only known at run time")).help("it decides the rank of the result: declare the length of the operand").into()
+    })
+}
+
+/// The same of a buffer's shape.
+pub fn count(dims: &[Dim]) -> Option<usize> {
+    match dims {
+        [] => Some(1),
+        [n] => usize::try_from(n.as_const()?).ok(),
+        _ => None,
     }
 }
 
-/// Loads `x` at indices that are run-time expressions, checked against its shape.
-pub fn load_at(k: &mut KernelBuilder, x: Buf, index: &[Expr]) -> Expr {
-    fn go(k: &mut KernelBuilder, x: Buf, rest: &[Expr], mut at: Vec<Dim>) -> Expr {
-        match rest.split_first() {
-            None => k.load(x, &at),
-            Some((Expr::Index(d), rest)) => {
-                at.push(*d);
-                go(k, x, rest, at)
-            }
-            Some((e, rest)) => {
-                let n = k.m.bufs[x].dims[at.len()];
-                k.with_index(e.clone(), n, |k, i| {
-                    at.push(i);
-                    go(k, x, rest, at)
-                })
-            }
-        }
-    }
-    go(k, x, index, vec![])
+/// Value `j` of a list of integers, as i64.
+pub fn value(k: &KernelBuilder, b: Buf, j: usize) -> Expr {
+    let at = if k.m.bufs[b].dims.is_empty() { vec![] } else { vec![Dim::from(j)] };
+    Expr::cast(k.m.bufs[b].ty.compute(), ElemType::I64, k.load(b, &at))
 }
 
-/// Demands that a declared shape has `rank` dimensions.
-pub fn require_rank(cx: &InferCx, declared: &[Dim], rank: usize) -> Result<()> {
-    if declared.len() == rank {
-        return Ok(());
+/// All values of a list of integers, in registers.
+pub fn values(k: &mut KernelBuilder, b: Buf) -> Vec<Expr> {
+    let n = count(&k.m.bufs[b].dims).unwrap_or(0);
+    (0..n)
+        .map(|j| {
+            let v = value(k, b, j);
+            k.let_(v)
+        })
+        .collect()
+}
+
+/// An i64 constant.
+pub fn int(v: i64) -> Expr {
+    Expr::int(ElemType::I64, v)
+}
+
+/// `a == b`.
+pub fn eq(a: Expr, b: Expr) -> Expr {
+    Expr::bin(BinOp::Eq, a, b)
+}
+
+/// `a <= b`.
+pub fn le(a: Expr, b: Expr) -> Expr {
+    Expr::bin(BinOp::Le, a, b)
+}
+
+/// `a || b`.
+pub fn or(a: Expr, b: Expr) -> Expr {
+    Expr::bin(BinOp::Or, a, b)
+}
+
+/// 1 where `c` holds, else 0.
+pub fn one_if(c: Expr) -> Expr {
+    Expr::select(c, int(1), int(0))
+}
+
+/// `x` within `lo..=hi`.
+pub fn clamp(x: Expr, lo: Expr, hi: Expr) -> Expr {
+    x.max(lo).min(hi)
+}
+
+/// Leaves the kernel unless `cond` holds.
+pub fn check(k: &mut KernelBuilder, cond: Expr) {
+    k.push(Stmt::Check { cond, status: Status::Value });
+}
+
+/// Sizes that the operand itself holds, checked not to be negative.
+pub fn sizes(k: &mut KernelBuilder, list: Buf) -> Vec<Expr> {
+    let v = values(k, list);
+    for x in &v {
+        check(k, le(int(0), x.clone()));
     }
-    cx.error(crate::diag::codes::OP_SHAPE, "the declared shape of the result has another rank").found_expected(declared.len().to_string(), rank.to_string()).fail()
+    v
+}
+
+/// Flags (0 or 1, i64) of the dimensions that the axes in `list` name, out of `rank`. Axes that are out of range or
+/// stand twice are an error.
+pub fn axis_flags(k: &mut KernelBuilder, list: Buf, rank: usize) -> Vec<Expr> {
+    let v = values(k, list);
+    let mut found = int(0);
+    let mut out = vec![];
+    for d in 0..rank as i64 {
+        let hit = |x: &Expr| or(eq(x.clone(), int(d)), eq(x.clone(), int(d - rank as i64)));
+        let any = v.iter().map(hit).reduce(or).unwrap_or(Expr::bool(false));
+        let flag = k.let_(one_if(any));
+        found = k.let_(found + flag.clone());
+        out.push(flag);
+    }
+    check(k, eq(found, int(v.len() as i64)));
+    out
+}
+
+/// Entry `j` of `list` among those whose flag is `keep`, for each `j` in `0..n`.
+pub fn pick(k: &mut KernelBuilder, flags: &[Expr], keep: i64, list: &[Expr], n: usize) -> Vec<Expr> {
+    let mut before = int(0);
+    let mut out = vec![int(0); n];
+    for (f, x) in flags.iter().zip(list) {
+        let mine = k.let_(eq(f.clone(), int(keep)));
+        for (j, o) in out.iter_mut().enumerate() {
+            let here = mine.clone().and(eq(before.clone(), int(j as i64)));
+            *o = k.let_(Expr::select(here, x.clone(), o.clone()));
+        }
+        before = k.let_(before + one_if(mine));
+    }
+    out
+}
+
+/// The number of elements `sizes` imply is `total`; products that no i64 holds are another number.
+pub fn check_total(k: &mut KernelBuilder, sizes: &[Expr], total: Dim) {
+    let wide = |e: Expr| Expr::cast(ElemType::I64, ElemType::F64, e);
+    let big = sizes.iter().cloned().map(wide).reduce(|a, b| a * b).unwrap_or(Expr::num(ElemType::F64, 1.0));
+    check(k, Expr::bin(BinOp::Lt, big, Expr::num(ElemType::F64, 9.0e18)));
+    let all = sizes.iter().cloned().reduce(|a, b| a * b).unwrap_or(int(1));
+    check(k, eq(all, Expr::index(total)));
 }

@@ -8,9 +8,8 @@
 
 use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Buf, Expr, LoopKind};
+use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
 use crate::sym::{Answer, Dim, SymTable};
-use crate::tensor::TensorType;
 
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,17 +59,24 @@ impl Operator for Slice {
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
         match self {
-            Slice::Slice { .. } if cx.since > 1 && (1..5).any(|i| runtime::declared_for(cx, i, 0).is_some()) => {
-                let d = cx.declared.first().cloned().flatten().unwrap_or_default();
-                runtime::require_rank(cx, &d, t.rank())?;
-                let n = runtime::length(cx, 1);
-                if n.is_none() || (2..5).any(|i| cx.has(i) && runtime::length(cx, i) != n) {
+            Slice::Slice { .. } if cx.since > 1 && windows_at_run_time(cx, &t.dims) => {
+                let n = runtime::need_length(cx, 1, "starts")?;
+                if (2..5).any(|i| cx.has(i) && runtime::length(cx, i) != Some(n)) {
                     return cx.error(codes::OP_SHAPE, "starts, ends, axes and steps differ in length, or the length is only known at run time").fail();
                 }
-                for a in cx.ints_value(3).unwrap_or_default() {
-                    cx.axis(a, t.rank())?;
+                let axes = match (cx.has(3), cx.ints_value(3)) {
+                    (true, None) => None,
+                    (true, Some(a)) => Some(a.into_iter().map(|a| cx.axis(a, t.rank())).collect::<Result<Vec<_>>>()?),
+                    _ => Some((0..n as i64).map(|a| cx.axis(a, t.rank())).collect::<Result<Vec<_>>>()?),
+                };
+                let mut dims = t.dims.clone();
+                for d in 0..t.rank() {
+                    if axes.as_ref().is_none_or(|a| a.contains(&d)) {
+                        dims[d] = cx.size(0, d, t.rank());
+                        cx.bound(&[dims[d]], t.dims[d]);
+                    }
                 }
-                cx.set(0, t.elem, d);
+                cx.set(0, t.elem, dims);
             }
             Slice::Slice { starts, ends, axes } => {
                 let win = windows(cx, starts, ends, axes, &t.dims)?;
@@ -86,8 +92,17 @@ impl Operator for Slice {
             }
             Slice::Split { axis, sizes, parts } => {
                 let axis = cx.axis(*axis, t.rank())?;
-                if (0..*parts).all(|i| runtime::declared_for(cx, 1, i).is_some_and(|d| d.len() == t.rank())) && runtime::length(cx, 1) == Some(*parts) {
-                    return declared_parts(cx, &t, axis);
+                if sizes.is_none() && runtime::late(cx, 1) {
+                    if runtime::length(cx, 1) != Some(*parts) {
+                        return cx.error(codes::OP_SHAPE, format!("the number of sizes is not that of the outputs, {parts}")).fail();
+                    }
+                    for i in 0..*parts {
+                        let mut dims = t.dims.clone();
+                        dims[axis] = cx.size(i, axis, t.rank());
+                        cx.bound(&[dims[axis]], t.dims[axis]);
+                        cx.set(i, t.elem, dims);
+                    }
+                    return Ok(());
                 }
                 let sizes = split_sizes(cx, sizes, *parts, t.dims[axis])?;
                 let known = cx.dims_value(0);
@@ -103,17 +118,23 @@ impl Operator for Slice {
                     cx.set_known(i, t.elem, dims, part);
                 }
             }
-            Slice::Pad { mode, .. } if cx.since >= 11 && runtime::declared_for(cx, 1, 0).is_some() => {
-                let d = runtime::declared_for(cx, 1, 0).unwrap_or_default();
-                runtime::require_rank(cx, &d, t.rank())?;
-                for a in cx.ints_value(3).unwrap_or_default() {
-                    cx.axis(a, t.rank())?;
+            Slice::Pad { pads: None, .. } if runtime::late(cx, 1) || cx.has(3) && cx.ints_value(3).is_none() => {
+                let axes = if cx.has(3) { runtime::need_length(cx, 3, "axes")? } else { t.rank() };
+                if runtime::need_length(cx, 1, "pads")? != 2 * axes {
+                    return cx.error(codes::OP_SHAPE, format!("the number of pads is not that of the axes, {axes}, twice")).fail();
                 }
-                let axes = if cx.has(3) { runtime::length(cx, 3) } else { Some(t.rank()) };
-                if axes.is_none() || runtime::length(cx, 1) != axes.map(|n| 2 * n) || t.dims.iter().any(|d| !cx.syms.is_pos(*d)) && *mode != Mode::Constant {
-                    return cx.error(codes::OP_SHAPE, "the padding does not fit the input").fail();
+                let named = match (cx.has(3), cx.ints_value(3)) {
+                    (true, None) => None,
+                    (true, Some(a)) => Some(a.into_iter().map(|a| cx.axis(a, t.rank())).collect::<Result<Vec<_>>>()?),
+                    _ => Some((0..t.rank()).collect()),
+                };
+                let mut dims = t.dims.clone();
+                for d in 0..t.rank() {
+                    if named.as_ref().is_none_or(|a| a.contains(&d)) {
+                        dims[d] = cx.size(0, d, t.rank());
+                    }
                 }
-                cx.set(0, t.elem, d);
+                cx.set(0, t.elem, dims);
             }
             Slice::Pad { pads, mode, .. } => {
                 let pads = pad_amounts(cx, pads, t.rank())?;
@@ -141,42 +162,58 @@ impl Operator for Slice {
         match self {
             Slice::Slice { starts, ends, axes } => {
                 let y = cx.output(0);
-                if cx.since > 1 && (1..5).any(|i| cx.input_opt(i).is_some() && cx.dims_value(i).is_none()) {
-                    return lower_slice_at_run_time(cx, &from);
-                }
                 let value = |i: usize| cx.dims_value(i);
-                let win = slice_windows(&cx.m.syms, &from, &args(starts, value(1)), &args(ends, value(2)), axes.clone().or(cx.ints_value(3)), cx.ints_value(4));
-                let Ok(win) = win else { return cx.bug("slice operands changed") };
+                let known = cx.since == 1 || (1..5).all(|i| cx.input_opt(i).is_none() || cx.dims_value(i).is_some()) && (3..5).all(|i| cx.input_opt(i).is_none() || cx.ints_value(i).is_some());
+                let win = match slice_windows(&cx.m.syms, &from, &args(starts, value(1)), &args(ends, value(2)), axes.clone().or(cx.ints_value(3)), cx.ints_value(4)) {
+                    Ok(w) if known => w.into_iter().map(|w| (w.start, Dim::constant(w.step))).collect(),
+                    _ => define_windows(cx, &from),
+                };
                 cx.map(y, |k, at| {
-                    let at: Vec<Dim> = at.iter().zip(&win).map(|(i, w)| w.start + *i * w.step).collect();
+                    let at: Vec<Dim> = at.iter().zip(&win).map(|(i, (start, step))| *start + *i * *step).collect();
                     k.load(x, &at)
                 });
             }
             Slice::Split { axis, sizes, parts } => {
                 let axis = if *axis < 0 { *axis + from.len() as i64 } else { *axis } as usize;
-                let list = cx.input_opt(1).filter(|_| cx.dims_value(1).is_none());
-                let sizes: Vec<Option<Dim>> = match list {
-                    Some(_) => (0..*parts).map(|i| Some(cx.dims(cx.output_opt(i)?)[axis])).collect(),
-                    None => part_sizes(sizes, cx.dims_value(1), *parts, from[axis]).into_iter().map(Some).collect(),
+                let list = if sizes.is_some() { None } else { runtime::late_operand(cx, 1) };
+                let sizes: Vec<Dim> = match list {
+                    Some(list) => {
+                        let wanted: Vec<Option<Dim>> = (0..*parts).map(|i| Some(cx.dims(cx.output_opt(i)?)[axis])).collect();
+                        let found = cx.compute(*parts, |k, out| {
+                            let v = runtime::sizes(k, list);
+                            let mut sum = runtime::int(0);
+                            for (i, x) in v.into_iter().enumerate() {
+                                // So sums of a few do not overflow.
+                                runtime::check(k, runtime::le(x.clone(), Expr::index(from[axis])));
+                                sum = k.let_(sum + x.clone());
+                                k.store(out, &[Dim::from(i)], x);
+                            }
+                            runtime::check(k, runtime::eq(sum, Expr::index(from[axis])));
+                        });
+                        let load = |i: usize| Expr::Load { buf: found, at: vec![Dim::from(i)] };
+                        wanted
+                            .into_iter()
+                            .enumerate()
+                            .map(|(i, d)| match d {
+                                Some(d) => {
+                                    cx.define(d, load(i));
+                                    d
+                                }
+                                None => cx.number("part", load(i), Some(0), None),
+                            })
+                            .collect()
+                    }
+                    None => part_sizes(sizes, cx.dims_value(1), *parts, from[axis]),
                 };
                 let mut start = Dim::constant(0);
                 for (i, n) in sizes.iter().enumerate() {
-                    let Some(n) = n else { return cx.error(codes::OP_FEATURE, "Split with sizes only known at run time needs all of its outputs used").fail() };
                     let offset = start;
                     start = start + *n;
                     let Some(y) = cx.output_opt(i) else { continue };
-                    let out = cx.dims(y);
-                    cx.kernel(|k| {
-                        if let Some(list) = list {
-                            let same = runtime::eq(runtime::value(k, list, i), Expr::index(*n));
-                            runtime::check(k, same);
-                        }
-                        k.nest(LoopKind::Par, &out, |k, at| {
-                            let mut from = at.to_vec();
-                            from[axis] = from[axis] + offset;
-                            let v = k.load(x, &from);
-                            k.store(y, at, v);
-                        });
+                    cx.map(y, |k, at| {
+                        let mut from = at.to_vec();
+                        from[axis] = from[axis] + offset;
+                        k.load(x, &from)
                     });
                 }
             }
@@ -280,40 +317,91 @@ fn part_sizes(attr: &Option<Vec<i64>>, given: Option<Vec<Dim>>, parts: usize, to
     }
 }
 
-/// The declared shapes of all parts, where only run time knows their sizes.
-fn declared_parts(cx: &mut InferCx, t: &TensorType, axis: usize) -> Result<()> {
-    let shapes: Vec<Vec<Dim>> = cx.declared.iter().flatten().cloned().collect();
-    for d in 0..t.rank() {
-        if d == axis {
-            cx.require_eq(Dim::sum(shapes.iter().map(|s| s[d])), t.dims[d], "the declared parts do not add up to the axis")?;
-            continue;
-        }
-        for s in &shapes {
-            cx.require_eq(s[d], t.dims[d], "a declared part has another shape than the input")?;
-        }
-    }
-    shapes.into_iter().enumerate().for_each(|(i, s)| cx.set(i, t.elem, s));
-    Ok(())
+/// True if a window's place or size follows from data, or its positions have signs that only run time knows.
+fn windows_at_run_time(cx: &InferCx, from: &[Dim]) -> bool {
+    let ints = |i: usize| if cx.has(i) { cx.ints_value(i) } else { Some(vec![]) };
+    let (Some(s), Some(e), Some(axes), Some(steps)) = (cx.dims_value(1), cx.dims_value(2), ints(3), ints(4)) else { return true };
+    // A plain mistake is reported by the other path.
+    let symbolic = s.iter().chain(&e).any(|d| d.as_const().is_none());
+    symbolic && slice_windows(cx.syms, from, &s, &e, cx.has(3).then_some(axes), cx.has(4).then_some(steps)).is_err_and(|m| m.contains("sign"))
 }
 
-fn lower_slice_at_run_time(cx: &mut LowerCx, from: &[Dim]) -> Result<()> {
-    let (x, y) = (cx.input(0), cx.output(0));
-    let (rank, out, n) = (from.len(), cx.dims(y), runtime::count(&cx.dims(cx.input(1))).unwrap_or(0));
-    let plain = |a: i64| (if a < 0 { a + rank as i64 } else { a }) as usize;
-    let axes = match (cx.input_opt(3), cx.ints_value(3)) {
-        (None, _) => Some((0..n).collect()),
-        (_, a) => a.map(|a| a.into_iter().map(plain).collect()),
+/// Start and step of every dimension's window, defined by the driver together with the sizes of the result.
+fn define_windows(cx: &mut LowerCx, from: &[Dim]) -> Vec<(Dim, Dim)> {
+    let rank = from.len();
+    let out = cx.dims(cx.output(0));
+    let (starts, ends, axes, steps) = (cx.input(1), cx.input(2), cx.input_opt(3), cx.input_opt(4));
+    let known: Option<Vec<usize>> = match (axes, cx.ints_value(3)) {
+        (None, _) => Some((0..runtime::count(&cx.dims(starts)).unwrap_or(0)).collect()),
+        (_, a) => a.map(|a| a.into_iter().map(|a| (if a < 0 { a + rank as i64 } else { a }) as usize).collect()),
     };
-    let args = runtime::SliceArgs { starts: cx.input(1), ends: cx.input(2), axes, axes_at: cx.input_opt(3), steps: cx.input_opt(4), n };
-    cx.kernel(|k| {
-        let windows: Vec<(Expr, Expr)> = (0..rank).map(|d| args.window(k, d, rank, from[d], out[d])).collect();
-        k.nest(LoopKind::Par, &out, |k, at| {
-            let index: Vec<Expr> = at.iter().zip(&windows).map(|(i, (s, t))| s.clone() + Expr::index(*i) * t.clone()).collect();
-            let v = runtime::load_at(k, x, &index);
-            k.store(y, at, v);
-        });
+    let found = cx.compute(3 * rank.max(1), |k, list| {
+        let (s, e) = (runtime::values(k, starts), runtime::values(k, ends));
+        let t = steps.map_or_else(|| vec![runtime::int(1); s.len()], |b| runtime::values(k, b));
+        let named = match (&known, axes) {
+            (None, Some(b)) => {
+                runtime::axis_flags(k, b, rank);
+                runtime::values(k, b)
+            }
+            _ => vec![],
+        };
+        for d in 0..rank {
+            let n = Expr::index(from[d]);
+            let (mut start, mut end, mut step) = (runtime::int(0), n.clone(), runtime::int(1));
+            for j in 0..s.len() {
+                match &known {
+                    Some(a) if a.get(j) == Some(&d) => (start, end, step) = (s[j].clone(), e[j].clone(), t[j].clone()),
+                    None => {
+                        let axis = named[j].clone();
+                        let hit = k.let_(runtime::or(runtime::eq(axis.clone(), runtime::int(d as i64)), runtime::eq(axis, runtime::int(d as i64 - rank as i64))));
+                        start = k.let_(Expr::select(hit.clone(), s[j].clone(), start));
+                        end = k.let_(Expr::select(hit.clone(), e[j].clone(), end));
+                        step = k.let_(Expr::select(hit, t[j].clone(), step));
+                    }
+                    _ => {}
+                }
+            }
+            for (i, v) in window(k, n, start, end, step).into_iter().enumerate() {
+                k.store(list, &[Dim::from(3 * d + i)], v);
+            }
+        }
     });
-    Ok(())
+    let load = |i: usize| Expr::Load { buf: found, at: vec![Dim::from(i)] };
+    (0..rank).for_each(|d| cx.define(out[d], load(3 * d + 2)));
+    (0..rank)
+        .map(|d| match &known {
+            Some(a) if !a.contains(&d) => (Dim::constant(0), Dim::constant(1)),
+            _ => {
+                let start = cx.number("start", load(3 * d), Some(0), None);
+                let one = steps.is_none() || cx.ints_value(4).is_some_and(|t| t.iter().all(|t| *t == 1));
+                let step = if one { Dim::constant(1) } else { cx.number("step", load(3 * d + 1), None, None) };
+                (start, step)
+            }
+        })
+        .collect()
+}
+
+/// Start, step and size of a window over `n` elements: negative positions count from the end, then all is clamped.
+fn window(k: &mut KernelBuilder, n: Expr, start: Expr, end: Expr, step: Expr) -> [Expr; 3] {
+    use runtime::{check, clamp, int};
+    // Steps beyond any size are cut so that the arithmetic does not overflow; one element is taken all the same.
+    let step = k.let_(clamp(step, int(-(1 << 50)), int(1 << 50)));
+    check(k, Expr::bin(BinOp::Ne, step.clone(), int(0)));
+    let forward = k.let_(Expr::bin(BinOp::Gt, step.clone(), int(0)));
+    let from_end = |k: &mut KernelBuilder, e: Expr| {
+        let e = k.let_(e);
+        k.let_(Expr::select(Expr::bin(BinOp::Lt, e.clone(), int(0)), e.clone() + n.clone(), e))
+    };
+    let (s, e) = (from_end(k, start), from_end(k, end));
+    let last = n.clone() - int(1);
+    let s = k.let_(Expr::select(forward.clone(), clamp(s.clone(), int(0), n.clone()), clamp(s, int(0), last.clone())));
+    let e = k.let_(Expr::select(forward.clone(), clamp(e.clone(), int(0), n.clone()), clamp(e, int(-1), last)));
+    let span = Expr::select(forward.clone(), e.clone() - s.clone(), s.clone() - e);
+    let stride = k.let_(Expr::select(forward, step.clone(), -step.clone()));
+    let size = k.let_(((span + stride.clone() - int(1)) / stride).max(int(0)));
+    // Of an empty window nothing is read.
+    let start = Expr::select(Expr::bin(BinOp::Gt, size.clone(), int(0)), s, int(0));
+    [start, step, size]
 }
 
 fn split_sizes(cx: &mut InferCx, attr: &Option<Vec<i64>>, parts: usize, total: Dim) -> Result<Vec<Dim>> {
@@ -360,13 +448,8 @@ fn lower_pad(cx: &mut LowerCx, mode: Mode, attr: &Option<Vec<i64>>, value: f32) 
     let rank = from.len();
     let list = args(attr, cx.dims_value(1));
     let axes = if cx.input_opt(3).is_some() { cx.ints_value(3).unwrap_or_default() } else { (0..rank as i64).collect() };
-    let pads = match cx.input_opt(1).filter(|_| attr.is_none() && cx.dims_value(1).is_none()) {
-        Some(b) => {
-            let unknown = cx.input_opt(3).filter(|_| cx.ints_value(3).is_none());
-            return lower_pad_at_run_time(cx, mode, b, &axes, unknown);
-        }
-        None => spread_pads(&list, &axes, rank),
-    };
+    let late = attr.is_none() && (runtime::late_operand(cx, 1).is_some() || cx.input_opt(3).is_some() && cx.ints_value(3).is_none());
+    let pads = if late { Some(define_pads(cx, mode)) } else { spread_pads(&list, &axes, rank) };
     let Some(pads) = pads else { return cx.bug("pads changed") };
     let ty = cx.elem(y).compute();
     let fill = match (cx.constant(2).and_then(|c| c.scalar()), cx.input_opt(2)) {
@@ -415,65 +498,55 @@ fn lower_pad(cx: &mut LowerCx, mode: Mode, attr: &Option<Vec<i64>>, value: f32) 
     Ok(())
 }
 
-/// `unknown` holds the axes where only run time knows them, too.
-fn lower_pad_at_run_time(cx: &mut LowerCx, mode: Mode, pads: Buf, axes: &[i64], unknown: Option<Buf>) -> Result<()> {
-    let (x, y, fill) = (cx.input(0), cx.output(0), cx.input_opt(2));
-    let (from, out, ty) = (cx.dims(x), cx.dims(y), cx.elem(y).compute());
+/// Pads before and behind each dimension, defined by the driver together with the sizes of the result.
+fn define_pads(cx: &mut LowerCx, mode: Mode) -> Vec<(Dim, Dim)> {
+    let (x, y) = (cx.input(0), cx.output(0));
+    let (from, out) = (cx.dims(x), cx.dims(y));
     let rank = from.len();
-    cx.kernel(|k| {
-        let mut low = vec![runtime::int(0); rank];
-        let mut high = low.clone();
-        for (i, a) in axes.iter().enumerate() {
-            let d = (if *a < 0 { a + rank as i64 } else { *a }) as usize;
-            (low[d], high[d]) = (runtime::value(k, pads, i), runtime::value(k, pads, axes.len() + i));
-        }
-        if let Some(b) = unknown {
-            let n = runtime::count(&k.m.bufs[b].dims).unwrap_or(0);
-            for j in 0..n {
-                let axis = runtime::value(k, b, j);
-                let axis = k.let_(Expr::select(Expr::bin(BinOp::Lt, axis.clone(), runtime::int(0)), axis.clone() + runtime::int(rank as i64), axis));
-                for d in 0..rank {
-                    let hit = runtime::eq(axis.clone(), runtime::int(d as i64));
-                    low[d] = k.let_(Expr::select(hit.clone(), runtime::value(k, pads, j), low[d].clone()));
-                    high[d] = k.let_(Expr::select(hit, runtime::value(k, pads, n + j), high[d].clone()));
-                }
+    let (pads, axes) = (cx.input(1), cx.input_opt(3));
+    let known = if axes.is_some() { cx.ints_value(3) } else { Some((0..rank as i64).collect()) };
+    let found = cx.compute(3 * rank.max(1), |k, list| {
+        use runtime::{check, int, le};
+        let v = runtime::values(k, pads);
+        let n = v.len() / 2;
+        let named = match (&known, axes) {
+            (None, Some(b)) => {
+                runtime::axis_flags(k, b, rank);
+                runtime::values(k, b)
             }
+            _ => vec![],
+        };
+        for x in &v {
+            // So that sums do not overflow.
+            check(k, le(Expr::un(UnOp::Abs, x.clone()), int(1 << 50)));
+            check(k, le(int(-(1 << 50)), x.clone()));
         }
         for d in 0..rank {
-            low[d] = k.let_(low[d].clone());
-            let size = low[d].clone() + Expr::index(from[d]) + high[d].clone();
-            runtime::check(k, runtime::eq(size, Expr::index(out[d])));
-        }
-        k.nest(LoopKind::Par, &out, |k, at| {
-            let mut inside = Expr::bool(true);
-            let mut index = vec![];
-            for d in 0..rank {
-                let p = k.let_(Expr::index(at[d]) - low[d].clone());
-                let (n, last) = (Expr::index(from[d]), Expr::index(from[d] - 1));
-                let q = match mode {
-                    Mode::Constant => {
-                        inside = inside.clone().and(Expr::bin(BinOp::Ge, p.clone(), runtime::int(0))).and(Expr::bin(BinOp::Lt, p.clone(), n));
-                        p
+            let (mut low, mut high) = (int(0), int(0));
+            for j in 0..n {
+                match &known {
+                    Some(a) if a.get(j).is_some_and(|a| *a == d as i64 || a + rank as i64 == d as i64) => (low, high) = (v[j].clone(), v[n + j].clone()),
+                    None => {
+                        let axis = named[j].clone();
+                        let hit = k.let_(runtime::or(runtime::eq(axis.clone(), int(d as i64)), runtime::eq(axis, int(d as i64 - rank as i64))));
+                        low = k.let_(Expr::select(hit.clone(), v[j].clone(), low));
+                        high = k.let_(Expr::select(hit, v[n + j].clone(), high));
                     }
-                    Mode::Edge => p,
-                    Mode::Wrap => Expr::bin(BinOp::Mod, p, n),
-                    Mode::Reflect => {
-                        let period = Expr::index(((from[d] - 1) * 2).max(1));
-                        let q = k.let_(Expr::bin(BinOp::Mod, p, period.clone()));
-                        q.clone().min(period - q)
-                    }
-                };
-                index.push(runtime::clamp(q, runtime::int(0), last));
+                    _ => {}
+                }
             }
-            let v = runtime::load_at(k, x, &index);
-            let v = if mode == Mode::Constant {
-                let fill = fill.map_or(Expr::num(ty, 0.0), |b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]));
-                Expr::select(inside, v, fill)
-            } else {
-                v
-            };
-            k.store(y, at, v);
-        });
+            let size = k.let_(low.clone() + Expr::index(from[d]) + high.clone());
+            check(k, le(int(0), size.clone()));
+            if mode != Mode::Constant {
+                // There must be something to repeat or mirror.
+                check(k, runtime::or(runtime::eq(size.clone(), int(0)), le(int(1), Expr::index(from[d]))));
+            }
+            for (i, v) in [low, high, size].into_iter().enumerate() {
+                k.store(list, &[Dim::from(3 * d + i)], v);
+            }
+        }
     });
-    Ok(())
+    let load = |i: usize| Expr::Load { buf: found, at: vec![Dim::from(i)] };
+    (0..rank).for_each(|d| cx.define(out[d], load(3 * d + 2)));
+    (0..rank).map(|d| (cx.number("before", load(3 * d), None, None), cx.number("behind", load(3 * d + 1), None, None))).collect()
 }

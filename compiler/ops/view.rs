@@ -11,6 +11,7 @@
 
 use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder};
 use crate::sym::{Answer, Dim};
 use crate::tensor::ValueType;
 
@@ -44,10 +45,18 @@ impl Operator for View {
             return Ok(());
         }
         let t = cx.tensor(0)?.clone();
-        let declared = if self.asks_input() { runtime::declared_for(cx, 1, 0) } else { None };
-        if let Some(d) = declared {
-            self.accept(cx, &t.dims, &d)?;
-            cx.set(0, t.elem, d);
+        if self.asks_input() && runtime::late(cx, 1) {
+            let n = runtime::need_length(cx, 1, if matches!(self, View::Reshape { .. }) { "sizes" } else { "axes" })?;
+            let rank = match self {
+                View::Reshape { .. } => n,
+                View::Unsqueeze(_) => t.rank() + n,
+                _ => match t.rank().checked_sub(n) {
+                    Some(r) => r,
+                    None => return cx.error(codes::OP_SHAPE, format!("{n} axes for rank {}", t.rank())).fail(),
+                },
+            };
+            let dims = cx.sizes(0, rank, Some(t.count()));
+            cx.set(0, t.elem, dims);
             return Ok(());
         }
         let dims = match self {
@@ -79,8 +88,10 @@ impl Operator for View {
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let x = cx.input(0);
-        if self.asks_input() && cx.input_opt(1).is_some() && cx.dims_value(1).is_none() {
-            return self.lower_checked(cx);
+        if self.asks_input()
+            && let Some(list) = runtime::late_operand(cx, 1)
+        {
+            self.define_sizes(cx, list);
         }
         if cx.output_opt(0).is_some() {
             cx.alias(0, x);
@@ -94,54 +105,67 @@ impl View {
     fn asks_input(&self) -> bool {
         matches!(self, View::Reshape { shape: None, .. } | View::Squeeze(None) | View::Unsqueeze(None))
     }
-    /// Sets of axes that lead from the input to the declared shape.
-    fn axis_sets(&self, syms: &crate::sym::SymTable, from: &[Dim], to: &[Dim], n: usize) -> Option<Vec<Vec<usize>>> {
-        let one = |d: Dim| d.as_const() == Some(1);
-        match self {
-            View::Squeeze(_) => runtime::axes_between(syms, from, to, n, one),
-            _ => runtime::axes_between(syms, to, from, n, one),
-        }
-    }
-    /// Takes the declared shape of the result if some values of the operand lead to it.
-    fn accept(&self, cx: &mut InferCx, from: &[Dim], to: &[Dim]) -> Result<()> {
-        let Some(n) = runtime::length(cx, 1) else { return cx.error(codes::DYNAMIC_VALUE, "the number of axes or sizes (input 1) is only known at run time").fail() };
-        if let View::Reshape { .. } = self {
-            runtime::require_rank(cx, to, n)?;
-            return cx.require_eq(Dim::product(from.iter().copied()), Dim::product(to.iter().copied()), "the declared shape of the result has another number of elements");
-        }
-        match self.axis_sets(cx.syms, from, to, n) {
-            Some(sets) if !sets.is_empty() => Ok(()),
-            Some(_) => cx.error(codes::OP_SHAPE, format!("no {n} axes lead to the declared shape of the result")).fail(),
-            None => cx.error(codes::DYNAMIC_VALUE, "the axes (input 1) are only known at run time").fail(),
-        }
-    }
-    fn lower_checked(&self, cx: &mut LowerCx) -> Result<()> {
-        let (x, list, y) = (cx.input(0), cx.input(1), cx.output(0));
-        let (from, to) = (cx.dims(x), cx.dims(y));
-        if let View::Reshape { allowzero, .. } = self {
-            runtime::checked_copy(cx, x, |k| {
-                for (i, d) in to.iter().enumerate() {
-                    let v = runtime::value(k, list, i);
-                    let v = k.let_(v);
-                    let mut ok = runtime::or(runtime::eq(v.clone(), crate::nest::Expr::index(*d)), runtime::eq(v.clone(), runtime::int(-1)));
-                    if let (false, Some(n)) = (*allowzero, from.get(i)) {
-                        let copies = runtime::eq(v, runtime::int(0)).and(crate::nest::Expr::cmp_index(crate::nest::BinOp::Eq, *n, *d));
-                        ok = runtime::or(ok, copies);
+    /// Sizes of the result from the values of the operand.
+    fn define_sizes(&self, cx: &mut LowerCx, list: Buf) {
+        let (from, to) = (cx.dims(cx.input(0)), cx.dims(cx.output(0)));
+        let total = Dim::product(from.iter().copied());
+        cx.define_all(&to, |k| {
+            let own: Vec<Expr> = from.iter().map(|d| Expr::index(*d)).collect();
+            let sizes = match self {
+                View::Reshape { allowzero, .. } => target_sizes(k, list, &own, total, *allowzero),
+                View::Unsqueeze(_) => {
+                    // The input's size at a dimension that is no axis: as many as dimensions before it are none.
+                    let flags = runtime::axis_flags(k, list, to.len());
+                    let mut before = runtime::int(0);
+                    let mut out = vec![];
+                    for f in flags {
+                        let old = own.iter().enumerate().fold(runtime::int(1), |e, (d, n)| Expr::select(runtime::eq(before.clone(), runtime::int(d as i64)), n.clone(), e));
+                        let axis = runtime::eq(f.clone(), runtime::int(1));
+                        out.push(k.let_(Expr::select(axis, runtime::int(1), old)));
+                        before = k.let_(before + (runtime::int(1) - f));
                     }
-                    runtime::check(k, ok);
+                    out
                 }
-            });
-            return Ok(());
-        }
-        let n = runtime::count(&cx.dims(list)).unwrap_or(0);
-        let Some(sets) = self.axis_sets(&cx.m.syms, &from, &to, n) else { return cx.bug("the axes changed") };
-        let rank = from.len().max(to.len());
-        runtime::checked_copy(cx, x, |k| {
-            let ok = runtime::names_any(k, list, &sets, rank);
-            runtime::check(k, ok);
+                _ => {
+                    let flags = runtime::axis_flags(k, list, from.len());
+                    for (f, n) in flags.iter().zip(&own) {
+                        runtime::check(k, runtime::or(runtime::eq(f.clone(), runtime::int(0)), runtime::eq(n.clone(), runtime::int(1))));
+                    }
+                    runtime::pick(k, &flags, 0, &own, to.len())
+                }
+            };
+            runtime::check_total(k, &sizes, total);
+            sizes
         });
-        Ok(())
     }
+}
+
+/// 0 copies the input's size (unless `allowzero`), one -1 takes the rest.
+fn target_sizes(k: &mut KernelBuilder, list: Buf, from: &[Expr], total: Dim, allowzero: bool) -> Vec<Expr> {
+    let target = runtime::values(k, list);
+    let (mut open, mut others) = (runtime::int(0), runtime::int(1));
+    let mut sizes = vec![];
+    for (i, v) in target.iter().enumerate() {
+        runtime::check(k, runtime::le(runtime::int(-1), v.clone()));
+        let rest = k.let_(runtime::eq(v.clone(), runtime::int(-1)));
+        let size = match from.get(i) {
+            _ if allowzero => v.clone(),
+            Some(n) => Expr::select(runtime::eq(v.clone(), runtime::int(0)), n.clone(), v.clone()),
+            None => {
+                runtime::check(k, Expr::bin(BinOp::Ne, v.clone(), runtime::int(0)));
+                v.clone()
+            }
+        };
+        let size = k.let_(size);
+        open = k.let_(open + runtime::one_if(rest.clone()));
+        others = k.let_(others * Expr::select(rest.clone(), runtime::int(1), size.clone()));
+        sizes.push((rest, size));
+    }
+    runtime::check(k, runtime::le(open.clone(), runtime::int(1)));
+    // -1 can not be told beside a 0.
+    runtime::check(k, runtime::or(runtime::eq(open, runtime::int(0)), Expr::bin(BinOp::Ne, others.clone(), runtime::int(0))));
+    let rest = k.let_(Expr::index(total) / Expr::select(runtime::eq(others.clone(), runtime::int(0)), runtime::int(1), others));
+    sizes.into_iter().map(|(open, size)| k.let_(Expr::select(open, rest.clone(), size))).collect()
 }
 
 /// 0 copies the input's size (unless `allowzero`), one -1 takes the rest.

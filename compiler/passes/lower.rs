@@ -5,16 +5,16 @@ use crate::diag::{Error, Failure, Result, codes};
 use crate::graph::{Def, Model, Value};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Status, Stmt};
 use crate::ops::{Known, LowerCx};
-use crate::sym::{Condition, Dim};
+use crate::sym::{Condition, Dim, Sym, SymKind, SymTable};
 use crate::tensor::{ElemType, TensorType, ValueType};
 use cranelift_entity::SecondaryMap;
+use std::collections::HashSet;
 
 /// Lowers a model whose shapes are inferred.
 pub fn lower(model: &Model, name: &str) -> Result<Module> {
     let m = Module::new(name, model.syms.clone());
-    let mut cx = Lower { model, m, bufs: SecondaryMap::new(), uses: model.graph.use_counts() };
+    let mut cx = Lower { model, m, bufs: SecondaryMap::new(), uses: model.graph.use_counts(), defined: HashSet::new() };
     cx.m.dim_params = model.dim_params.clone();
-    cx.conditions();
     cx.inputs()?;
     let outputs = cx.outputs()?;
     for n in &model.graph.order {
@@ -26,7 +26,48 @@ pub fn lower(model: &Model, name: &str) -> Result<Module> {
             cx.copy(have, out);
         }
     }
-    Ok(cx.m)
+    let mut m = cx.m;
+    let conditions = m.syms.conditions().to_vec();
+    let mut driver = std::mem::take(&mut m.driver);
+    insert_checks(&mut driver, &conditions, &m.syms, &HashSet::new());
+    m.driver = driver;
+    Ok(m)
+}
+
+/// What inference could not prove is checked as soon as the sizes in it are known: first of all, or behind the
+/// statements that define the last of them. `known` are those that were defined before this body.
+fn insert_checks(body: &mut Vec<Stmt>, conditions: &[Condition], syms: &SymTable, known: &HashSet<Sym>) {
+    let open = |c: &Condition, known: &HashSet<Sym>| c.dims().into_iter().flat_map(|d| d.syms()).any(|s| syms.kind(s) == SymKind::Runtime && !known.contains(&s));
+    let mut known = known.clone();
+    let (mut pending, now): (Vec<Condition>, Vec<Condition>) = conditions.iter().partition(|c| open(c, &known));
+    let mut out: Vec<Stmt> = now.into_iter().map(check).collect();
+    let mut rest = std::mem::take(body).into_iter().peekable();
+    while let Some(s) = rest.next() {
+        let defines = match &s {
+            Stmt::Define { sym, .. } => known.insert(*sym),
+            _ => false,
+        };
+        out.push(s);
+        // Sizes that are defined together stay together.
+        if (defines || !pending.is_empty()) && !matches!(rest.peek(), Some(Stmt::Define { .. })) {
+            let (later, now): (Vec<Condition>, Vec<Condition>) = pending.into_iter().partition(|c| open(c, &known));
+            out.extend(now.into_iter().map(check));
+            pending = later;
+        }
+    }
+    *body = out;
+}
+
+fn check(c: Condition) -> Stmt {
+    let cond = match c {
+        Condition::Equal(a, b) => Expr::cmp_index(BinOp::Eq, a, b),
+        Condition::AtMost(a, b) => Expr::cmp_index(BinOp::Le, a, b),
+        Condition::Broadcast(a, b) => {
+            let one = |d: Dim| Expr::cmp_index(BinOp::Eq, d, 1);
+            Expr::bin(BinOp::Or, Expr::cmp_index(BinOp::Eq, a, b), Expr::bin(BinOp::Or, one(a), one(b)))
+        }
+    };
+    Stmt::Check { cond, status: Status::Dim }
 }
 
 struct Lower<'a> {
@@ -34,6 +75,8 @@ struct Lower<'a> {
     m: Module,
     bufs: SecondaryMap<Value, Option<Buf>>,
     uses: SecondaryMap<Value, u32>,
+    /// Run-time sizes that the driver has defined.
+    defined: HashSet<Sym>,
 }
 
 impl Lower<'_> {
@@ -46,20 +89,6 @@ impl Lower<'_> {
                 .found_expected(t.display(&self.model.syms), "a tensor of numbers")
                 .fail(),
             None => Err(Failure::bug("lower", format!("\"{}\" has no type", d.name))),
-        }
-    }
-    /// What inference could not prove is checked first.
-    fn conditions(&mut self) {
-        for c in self.m.syms.conditions().to_vec() {
-            let cond = match c {
-                Condition::Equal(a, b) => Expr::cmp_index(BinOp::Eq, a, b),
-                Condition::AtMost(a, b) => Expr::cmp_index(BinOp::Le, a, b),
-                Condition::Broadcast(a, b) => {
-                    let one = |d: Dim| Expr::cmp_index(BinOp::Eq, d, 1);
-                    Expr::bin(BinOp::Or, Expr::cmp_index(BinOp::Eq, a, b), Expr::bin(BinOp::Or, one(a), one(b)))
-                }
-            };
-            self.m.driver.push(Stmt::Check { cond, status: Status::Dim });
         }
     }
     fn inputs(&mut self) -> Result<()> {
@@ -189,7 +218,7 @@ impl Lower<'_> {
                 _ => None,
             });
         }
-        let mut cx = LowerCx { m: &mut self.m, origin: &node.origin, since: node.schema.since, inputs: &inputs, known: &known, outputs };
+        let mut cx = LowerCx { m: &mut self.m, origin: &node.origin, since: node.schema.since, inputs: &inputs, known: &known, defined: &mut self.defined, outputs };
         node.op.lower(&mut cx)?;
         let done = cx.outputs;
         for (v, b) in node.outputs.iter().zip(done) {

@@ -18,6 +18,7 @@ mod memo;
 mod simplify;
 mod table;
 pub mod text;
+mod upper;
 
 pub use expr::{Atom, Dim, Sym, Term, View};
-pub use table::{Answer, Condition, Range, SymKind, SymTable};
+pub use table::{Answer, Condition, Range, Scope, SymKind, SymTable};

@@ -49,7 +49,7 @@ pub enum SymKind {
     Loop,
 }
 
-/// A condition that could not be proven and is checked once at entry.
+/// A condition that could not be proven: generated code checks it as soon as it knows the sizes in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Condition {
     /// Both must be equal.
@@ -79,6 +79,25 @@ pub struct SymTable {
     any_bound: bool,
     conditions: Vec<Condition>,
     facts: Vec<(Sym, Dim)>,
+    pub(super) uppers: Vec<super::upper::Upper>,
+    /// How many scopes are open ([`SymTable::open`]).
+    scopes: u32,
+}
+
+/// What a [`SymTable`] knew before a scope was opened.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    conditions: Vec<Condition>,
+    facts: Vec<(Sym, Dim)>,
+}
+
+impl Condition {
+    /// The sizes in it.
+    pub fn dims(self) -> [Dim; 2] {
+        match self {
+            Condition::Equal(a, b) | Condition::Broadcast(a, b) | Condition::AtMost(a, b) => [a, b],
+        }
+    }
 }
 
 impl SymTable {
@@ -110,6 +129,12 @@ impl SymTable {
         }
         let s = self.push(name.clone(), kind, Range::at_least(0));
         self.by_name.insert(name, s);
+        s
+    }
+    /// A new run-time number that may be negative: a position, a step.
+    pub fn fresh_number(&mut self, hint: &str, range: Range) -> Sym {
+        let s = self.fresh(SymKind::Runtime, hint);
+        self.syms[s.0 as usize].range = range;
         s
     }
     /// A new loop variable over `lo..hi` (hi excluded).
@@ -203,7 +228,7 @@ impl SymTable {
             return;
         }
         // min(c, s) = s says s <= c: a bound, checked with the parameter itself.
-        for (m, s) in [(x, y), (y, x)] {
+        for (m, s) in [(x, y), (y, x)].into_iter().filter(|_| self.scopes == 0) {
             if let (Some((inner, c)), Some(p)) = (super::broadcast::clipped_to(m), s.as_sym())
                 && inner == s
                 && matches!(self.kind(p), SymKind::Param | SymKind::Unnamed)
@@ -219,8 +244,12 @@ impl SymTable {
             (_, Some(t)) if !x.contains(t) => Some((t, x)),
             _ => None,
         };
+        // Proofs about what comes before a run-time size is defined must not use what is only checked then: the size
+        // itself gives way, and only to older ones.
+        let late = |s: Sym, e: Dim| self.kind(s) != SymKind::Runtime && self.at_run_time(e) || e.syms().iter().any(|t| *t > s && self.kind(*t) == SymKind::Runtime);
         if let Some((s, e)) = fact
             && self.kind(s) != SymKind::Loop
+            && !late(s, e)
         {
             for (_, old) in &mut self.facts {
                 *old = old.subst(&mut |t| (t == s).then_some(e));
@@ -243,7 +272,19 @@ impl SymTable {
             self.conditions.push(c);
         }
     }
-    /// What generated code checks at entry.
+    /// Opens a scope: what is recorded until [`SymTable::close`] holds, and is checked, only there (in the body of a
+    /// control-flow operator).
+    pub fn open(&mut self) -> Scope {
+        self.scopes += 1;
+        Scope { conditions: std::mem::take(&mut self.conditions), facts: self.facts.clone() }
+    }
+    /// Closes a scope; what was recorded in it.
+    pub fn close(&mut self, outer: Scope) -> Vec<Condition> {
+        self.scopes = self.scopes.saturating_sub(1);
+        self.facts = outer.facts;
+        std::mem::replace(&mut self.conditions, outer.conditions)
+    }
+    /// What generated code checks: at entry, or once the run-time sizes in it are defined.
     pub fn conditions(&self) -> &[Condition] {
         &self.conditions
     }

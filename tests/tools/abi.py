@@ -103,11 +103,15 @@ class Model:
         rc = self.info.workspace_for(dims, size)
         if rc:
             raise RuntimeError(f"workspace_for: {STATUS.get(rc, rc)}")
-        outs = []
+        outs, lists = [], []
         for k, t in enumerate(self.outputs):
             shape = [d if d >= 0 else (params[-1 - d] if d != UNKNOWN else None) for d in t.dims[:t.rank]]
+            room = None
             if None in shape:
+                # Sizes that the model computes: `out_shapes` is what there is room for, the sizes come back.
                 shape = list(out_shapes[k])
+                room = (ct.c_int64 * max(1, len(shape)))(*shape)
+            lists.append(room)
             outs.append(np.zeros(shape, DTYPES[t.dtype]))
         ws = aligned(size.value)
         pin = (ct.c_void_p * max(1, len(arrays)))(*[a.ctypes.data for a in arrays])
@@ -115,17 +119,29 @@ class Model:
         packed = {k: np.full(-(-a.size * PACKED[t.dtype] // 8), 255, np.uint8) for k, (t, a) in enumerate(zip(self.outputs, outs)) if t.dtype in PACKED}
         pout = (ct.c_void_p * max(1, len(outs)))(*[packed.get(k, a).ctypes.data for k, a in enumerate(outs)])
         w = self.weights.ctypes.data if self.weights is not None else None
+        rooms = [list(r) if r is not None else None for r in lists]
+        full = list(outs)
+        out_dims = (ct.c_void_p * max(1, len(lists)))(*[ct.addressof(r) if r is not None else None for r in lists])
 
         def run(exec_=None):
-            rc = self.info.call(pin, pout, dims, None, w, ws.ctypes.data, exec_)
+            for r, room in zip(lists, rooms):
+                if r is not None:
+                    r[:] = room
+            rc = self.info.call(pin, pout, dims, out_dims, w, ws.ctypes.data, exec_)
             if rc:
-                raise RuntimeError(f"call: {STATUS.get(rc, rc)}")
+                need = [list(r) for r in lists if r is not None] if rc == 4 else ""
+                raise RuntimeError(f"call: {STATUS.get(rc, rc)} {need}".rstrip())
+            for k, r in enumerate(lists):
+                if r is not None:
+                    shape = list(r)[:self.outputs[k].rank]
+                    outs[k] = full[k].reshape(-1)[:int(np.prod(shape, dtype=np.int64))].reshape(shape)
             for k, data in packed.items():
                 bits = PACKED[self.outputs[k].dtype]
+                data = data[:-(-outs[k].size * bits // 8)]
                 used = outs[k].size * bits % 8
                 assert not used or data[-1] >> used == 0, "bits after the last packed element"
                 outs[k][...] = unpack(data, bits, outs[k].shape)
-        run.keep = (arrays, ws, dims, self)
+        run.keep = (arrays, ws, dims, self, full, lists)
         # What `call` takes, for loops outside Python.
-        run.arguments = lambda exec_=None: [ct.addressof(pin), ct.addressof(pout), ct.addressof(dims), None, w, ws.ctypes.data, exec_]
+        run.arguments = lambda exec_=None: [ct.addressof(pin), ct.addressof(pout), ct.addressof(dims), ct.addressof(out_dims), w, ws.ctypes.data, exec_]
         return run, outs

@@ -1,12 +1,14 @@
 //! The entry functions: `call` (the driver, behind the metadata's uniform interface), `infer` and `infer_exec` (which
 //! gather their arguments and call it), `workspace_for`, `workspace_size`, and the task that `parallel_for` runs.
 
+use super::driver::{Driver, early};
 use super::func::{Emit, Libm, Scope, signature};
 use crate::codegen::frame::{Frame, Word};
+use crate::codegen::header::from_data;
 use crate::codegen::interface::Interface;
 use crate::codegen::weights::Layout;
 use crate::diag::Result;
-use crate::nest::{Kernel, LoopKind, Module, Status, Stmt};
+use crate::nest::{Kernel, Module, Status, Stmt};
 use crate::sym::Dim;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
@@ -57,7 +59,7 @@ pub fn tasks(work: i64, trip: i64, most: i64) -> i64 {
 
 /// Parameters of the entry functions in order, all of them words but the results.
 pub fn infer_params(i: &Interface) -> usize {
-    i.dim_params.len() + i.inputs.len() + i.outputs.len() + usize::from(i.weights.external) + 1
+    i.dim_params.len() + i.inputs.len() + i.outputs.len() + i.outputs.iter().filter(|t| from_data(i, t)).count() + usize::from(i.weights.external) + 1
 }
 
 fn entry_signature(isa: &dyn TargetIsa, params: usize) -> Signature {
@@ -129,15 +131,15 @@ impl Entry<'_> {
         let name = e.b.func.declare_imported_user_function(UserExternalName { namespace: LOCAL_NAMESPACE, index: number });
         e.b.import_function(ExtFuncData { name: ExternalName::user(name), signature, colocated: true, patchable: false })
     }
-    fn slot(&self, e: &mut Emit, bytes: u32) -> Value {
+    pub(super) fn slot(&self, e: &mut Emit, bytes: u32) -> Value {
         let s = e.b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, bytes.max(8), 3));
         e.b.ins().stack_addr(I64, s, 0)
     }
-    fn load(&self, e: &mut Emit, p: Value, at: i32) -> Value {
+    pub(super) fn load(&self, e: &mut Emit, p: Value, at: i32) -> Value {
         let f = e.flags();
         e.b.ins().load(I64, f, p, at)
     }
-    fn store(&self, e: &mut Emit, v: Value, p: Value, at: i32) {
+    pub(super) fn store(&self, e: &mut Emit, v: Value, p: Value, at: i32) {
         let f = e.flags();
         e.b.ins().store(f, v, p, at);
     }
@@ -158,11 +160,17 @@ impl Entry<'_> {
         let inputs = gather(e, i.inputs.len());
         let outputs = gather(e, i.outputs.len());
         let zero = e.b.ins().iconst(I64, 0);
+        let sized = i.outputs.iter().any(|t| from_data(i, t));
+        let out_dims = if sized { self.slot(e, 8 * i.outputs.len() as u32) } else { zero };
+        for (k, t) in i.outputs.iter().enumerate().filter(|_| sized) {
+            let list = if from_data(i, t) { next.next().unwrap_or(zero) } else { zero };
+            self.store(e, list, out_dims, 8 * k as i32);
+        }
         let weights = if i.weights.external { next.next().unwrap_or(zero) } else { zero };
         let workspace = next.next().unwrap_or(zero);
         let exec = if exec { next.next().unwrap_or(zero) } else { zero };
         let f = self.local(e, CALL);
-        let call = e.b.ins().call(f, &[inputs, outputs, dims, zero, weights, workspace, exec]);
+        let call = e.b.ins().call(f, &[inputs, outputs, dims, out_dims, weights, workspace, exec]);
         let r = e.b.inst_results(call)[0];
         e.b.ins().return_(&[r]);
     }
@@ -206,10 +214,12 @@ impl Entry<'_> {
         let ok = e.b.ins().iconst(I32, 0);
         e.b.ins().return_(&[ok]);
     }
-    /// Conditions that stand at the start of the driver.
+    /// Conditions on the dim params.
     fn checks(&self, e: &mut Emit) -> Result<()> {
         for s in &self.m.driver {
-            if let Stmt::Check { cond, status } = s {
+            if let Stmt::Check { cond, status } = s
+                && early(self, s)
+            {
                 let c = e.truth(cond)?;
                 e.require(c, *status);
             }
@@ -217,7 +227,7 @@ impl Entry<'_> {
         // Sizes that would overflow: an estimate from above in floating point stays below 2^62.
         let i = self.interface;
         let bytes = |t: &crate::codegen::interface::Tensor| Dim::product(t.dims.iter().copied()) * i64::from(t.ty.bits());
-        for d in i.inputs.iter().chain(&i.outputs).map(bytes).chain([i.workspace]) {
+        for d in i.inputs.iter().chain(&i.outputs).map(bytes).chain([i.workspace]).filter(|d| !self.m.syms.at_run_time(*d)) {
             if self.m.syms.range(d).hi.is_some_and(|h| h < 1 << 62) {
                 continue;
             }
@@ -241,7 +251,7 @@ impl Entry<'_> {
                 let word = if list == inputs { Word::Input(k as u32) } else { Word::Output(k as u32) };
                 e.words.insert(word, v);
                 let count = Dim::product(t.dims.iter().copied());
-                if count.as_const() == Some(0) {
+                if count.as_const() == Some(0) || self.m.syms.at_run_time(count) {
                     continue;
                 }
                 let mut ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, v, 0);
@@ -287,6 +297,7 @@ impl Entry<'_> {
                     Some(v) => *v,
                     None => continue,
                 },
+                Word::Slot(s) if self.m.syms.at_run_time(self.m.slots[*s].offset) => continue,
                 Word::Slot(s) => {
                     let d = e.dim(self.m.slots[*s].offset)?;
                     e.b.ins().iadd(workspace, d)
@@ -296,20 +307,21 @@ impl Entry<'_> {
             self.store(e, v, frame, 8 * i as i32);
         }
         let task_ctx = self.slot(e, 48);
-        for s in &self.m.driver {
-            match s {
-                Stmt::Check { .. } => {}
-                Stmt::Call(k) => self.kernel(e, *k, frame, task_ctx, exec)?,
-                _ => return e.bug("this driver statement has no code yet"),
-            }
-        }
+        Driver::new(self, e, [frame, task_ctx, exec, workspace, out_dims])?.block(e, &self.m.driver)?;
         self.ok(e);
         Ok(())
     }
     /// Where the caller says how large its outputs are: too small is an error that tells the sizes needed, and the
     /// actual sizes are written back (abi/README.md, rule 10).
     fn out_dims(&self, e: &mut Emit, out_dims: Value) -> Result<()> {
-        let dynamic: Vec<(usize, &[Dim])> = self.interface.outputs.iter().enumerate().map(|(k, t)| (k, t.dims.as_slice())).filter(|(_, d)| d.iter().any(|d| d.as_const().is_none())).collect();
+        let dynamic: Vec<(usize, &[Dim])> = self
+            .interface
+            .outputs
+            .iter()
+            .enumerate()
+            .map(|(k, t)| (k, t.dims.as_slice()))
+            .filter(|(_, d)| d.iter().any(|d| d.as_const().is_none()) && !d.iter().any(|d| self.m.syms.at_run_time(*d)))
+            .collect();
         if dynamic.is_empty() {
             return Ok(());
         }
@@ -348,19 +360,11 @@ impl Entry<'_> {
         e.b.seal_block(after);
         Ok(())
     }
-    /// Runs a kernel: at once, or as tasks of the caller's `parallel_for`.
-    fn kernel(&self, e: &mut Emit, k: Kernel, frame: Value, ctx: Value, exec: Value) -> Result<()> {
+    /// Runs a kernel of `n` iterations: at once, or as tasks of the caller's `parallel_for`.
+    pub(super) fn launch(&self, e: &mut Emit, k: Kernel, n: Value, trip: Option<Dim>, [frame, ctx, exec]: [Value; 3]) -> Result<()> {
         let data = &self.m.kernels[k];
-        let trip = match data.body.as_slice() {
-            [Stmt::For { kind: LoopKind::Par, lo, hi, .. }] => Some(*hi - *lo),
-            _ => None,
-        };
         let f = self.local(e, k.as_u32());
         let zero = e.b.ins().iconst(I64, 0);
-        let n = match trip {
-            Some(d) => e.dim(d)?,
-            None => e.b.ins().iconst(I64, 1),
-        };
         let small = data.work.as_const().is_some_and(|w| w < 2 * GRAIN) || trip.is_none_or(|t| t.as_const().is_some_and(|t| t < 2));
         let done = e.b.create_block();
         if !small {

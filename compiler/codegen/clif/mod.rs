@@ -1,10 +1,11 @@
 //! The Cranelift backend: every kernel, on every target.
 //!
-//! `func` walks statements and keeps scopes, `index` emits dims and addresses, `expr` emits values (scalar, or four
+//! `driver` emits what the entry function does, `func` walks statements and keeps scopes, `index` emits dims and addresses, `expr` emits values (scalar, or four
 //! lanes inside `vec` loops), `math` the elementary functions, `convert` conversions and storage types.
 
 mod convert;
 mod dispatch;
+mod driver;
 pub mod entry;
 mod expr;
 mod func;

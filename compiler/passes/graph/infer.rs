@@ -47,7 +47,8 @@ fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings) -> R
         let Some(operands) = operands else { continue };
         let types: Vec<Option<&ValueType>> = operands.iter().map(|o| o.as_ref().map(|o| &o.ty)).collect();
         let declared = node.outputs.iter().map(|v| hints[(*v)?].clone()).collect();
-        let mut cx = InferCx { syms, origin: &node.origin, inputs: &operands, since: node.schema.since, declared, outputs: vec![None; node.outputs.len()] };
+        let names = node.outputs.iter().map(|v| v.map_or_else(String::new, |v| g.values[v].name.clone())).collect();
+        let mut cx = InferCx { syms, origin: &node.origin, inputs: &operands, since: node.schema.since, names, declared, outputs: vec![None; node.outputs.len()] };
         if let Err((i, name, expected)) = node.schema.check_types(&types) {
             let found = types[i].map(|t| t.display(cx.syms)).unwrap_or_default();
             findings.push(cx.error(codes::OP_TYPE, format!("input {i} ({name}) has a type that {} version {} does not take", node.schema.name, node.schema.since)).found_expected(found, expected));
@@ -86,12 +87,14 @@ fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings) -> R
     Ok(())
 }
 
-/// Shapes that the model declares, or that follow from a declared one through operators that keep the shape. Only
-/// those over sizes that are known at entry.
+/// Shapes that the model declares for its outputs, or that follow from a declared one through operators that keep the
+/// shape. Only those over sizes that are known at entry. What is declared for other values is not taken: it is often out of
+/// date, and nobody but the compiler would ever see it.
 fn declared_shapes(g: &Graph, syms: &SymTable) -> SecondaryMap<Value, Option<Vec<Dim>>> {
     let params: BTreeSet<Sym> = g.inputs.iter().filter_map(|v| g.values[*v].ty.as_ref()?.as_tensor()).flat_map(|t| t.dims.iter().flat_map(|d| d.syms())).collect();
     let mut out: SecondaryMap<Value, Option<Vec<Dim>>> = SecondaryMap::new();
-    for (v, d) in g.values.iter() {
+    for v in &g.outputs {
+        let (v, d) = (*v, &g.values[*v]);
         out[v] = d.declared.as_ref().and_then(|t| declared_dims(t, &params, syms));
     }
     for n in g.order.iter().rev() {

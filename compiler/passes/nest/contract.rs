@@ -10,7 +10,7 @@
 use super::lanes;
 use super::shape::{peel, relocate};
 use super::tiles::{self, Tile};
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
@@ -218,8 +218,9 @@ fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_ex
     m.kernels[id].name = format!("{}.pack", m.kernels[k].name);
     // `map` has put the call at the driver's end: it belongs right before the contraction.
     let call = m.driver.pop()?;
-    let at = m.driver.iter().position(|s| matches!(s, Stmt::Call(x) if *x == k))?;
-    m.driver.insert(at, call);
+    if !visit::splice_call(&mut m.driver, k, true, vec![call]) {
+        return None;
+    }
     lanes::schedule(m, id, i64::from(facts.lanes));
     Some(packed)
 }

@@ -1,31 +1,99 @@
-//! drop_dead: removes kernels whose results nobody reads.
+//! drop_dead: removes kernels whose results nobody reads, and driver statements that are left without effect.
+//!
+//! The driver is walked backwards. A body of a loop is walked until no more is needed: what an iteration reads, the
+//! iteration before it may have written.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Module, Place, Stmt, visit};
-use cranelift_entity::SecondaryMap;
+use crate::sym::{Dim, Sym, SymKind};
+use std::collections::HashSet;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
-    let mut needed: SecondaryMap<Buf, bool> = SecondaryMap::new();
+    let mut needed = Needed::default();
+    for b in m.outputs.clone() {
+        needed.dims(m, &m.bufs[b].dims);
+    }
     let driver = std::mem::take(&mut m.driver);
-    let mut kept = vec![];
-    for s in driver.into_iter().rev() {
-        if let Stmt::Call(k) = &s {
-            let body = &m.kernels[*k].body;
-            let live = visit::stores(body).into_iter().any(|b| {
+    m.driver = needed.sweep(m, driver);
+    Ok(())
+}
+
+#[derive(Default)]
+struct Needed {
+    bufs: HashSet<Buf>,
+    /// Run-time sizes.
+    sizes: HashSet<Sym>,
+}
+
+impl Needed {
+    fn dims(&mut self, m: &Module, dims: &[Dim]) {
+        self.sizes.extend(dims.iter().flat_map(|d| d.syms()).filter(|s| m.syms.kind(*s) == SymKind::Runtime));
+    }
+    fn buffer(&mut self, m: &Module, b: Buf) {
+        let owner = m.storage(b);
+        self.bufs.insert(owner);
+        self.dims(m, &m.bufs[b].dims);
+        self.dims(m, &m.bufs[owner].dims);
+    }
+    /// What the statement's own expressions need.
+    fn own(&mut self, m: &Module, s: &Stmt) {
+        s.loads().into_iter().for_each(|b| self.buffer(m, b));
+        self.dims(m, &s.dims());
+    }
+    fn live(&self, m: &Module, s: &Stmt) -> bool {
+        match s {
+            Stmt::Call(k) => visit::stores(&m.kernels[*k].body).into_iter().any(|b| {
                 let b = m.storage(b);
-                needed[b] || matches!(m.bufs[b].place, Place::Output(_))
-            });
-            if !live {
+                self.bufs.contains(&b) || matches!(m.bufs[b].place, Place::Output(_))
+            }),
+            Stmt::Define { sym, .. } => self.sizes.contains(sym),
+            Stmt::If { then, els, .. } => !then.is_empty() || !els.is_empty(),
+            _ => true,
+        }
+    }
+    /// The statements that count.
+    fn sweep(&mut self, m: &Module, body: Vec<Stmt>) -> Vec<Stmt> {
+        let mut kept = vec![];
+        for s in body.into_iter().rev() {
+            let s = match s {
+                Stmt::If { cond, then, els } => {
+                    let (then, els) = (self.sweep(m, then), self.sweep(m, els));
+                    Stmt::If { cond, then, els }
+                }
+                Stmt::While { cond, body } => {
+                    self.own(m, &Stmt::While { cond: cond.clone(), body: vec![] });
+                    loop {
+                        let before = (self.bufs.len(), self.sizes.len());
+                        self.sweep(m, body.clone());
+                        if (self.bufs.len(), self.sizes.len()) == before {
+                            break;
+                        }
+                    }
+                    let body = self.sweep(m, body);
+                    Stmt::While { cond, body }
+                }
+                s => s,
+            };
+            if !self.live(m, &s) {
                 continue;
             }
-            for b in visit::loads(body) {
-                needed[m.storage(b)] = true;
+            self.own(m, &s);
+            if let Stmt::Call(k) = &s {
+                let body = &m.kernels[*k].body;
+                visit::loads(body).into_iter().chain(visit::stores(body)).for_each(|b| {
+                    self.dims(m, &m.bufs[b].dims);
+                    self.dims(m, &m.bufs[m.storage(b)].dims);
+                });
+                visit::loads(body).into_iter().for_each(|b| self.buffer(m, b));
+                let mut inside = vec![];
+                visit::walk(body, &mut |s| inside.extend(s.dims()));
+                self.dims(m, &inside);
+                self.dims(m, &[m.kernels[*k].work]);
             }
+            kept.push(s);
         }
-        kept.push(s);
+        kept.reverse();
+        kept
     }
-    kept.reverse();
-    m.driver = kept;
-    Ok(())
 }

@@ -53,11 +53,11 @@ fn candidate(m: &Module, uses: &Uses, c: Kernel) -> Option<Plan> {
     let mut found = None;
     for b in visit::loads(&m.kernels[c].body) {
         let t = m.storage(b);
-        if !is_temp(m, t) || uses.readers(t) != [c] {
+        if !is_temp(m, t) || uses.readers(t) != [c] || uses.pinned(t) {
             continue;
         }
         let [p] = uses.writers(t) else { continue };
-        if *p == c {
+        if *p == c || !uses.may_move(m, *p, c) {
             continue;
         }
         if let Some(plan) = plan(m, *p, c, t) {
@@ -168,7 +168,7 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
     let name = m.kernels[plan.producer].name.clone();
     m.kernels[c].name = name;
     m.kernels[c].origin = m.kernels[plan.producer].origin.clone();
-    m.driver.retain(|s| !matches!(s, Stmt::Call(k) if *k == plan.producer));
+    visit::drop_calls(&mut m.driver, &|k| k == plan.producer);
 }
 
 struct Padding {
@@ -188,7 +188,7 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     let (Expr::Load { buf: t, at }, Expr::Const(_)) = (&**inside, &**fill) else { return None };
     let whole = is_temp(m, *t) && is_temp(m, map.buf) && m.bufs[*t].ty == m.bufs[map.buf].ty && uses.readers(*t) == [c] && uses.writers(map.buf) == [c];
     let [p] = uses.writers(*t) else { return None };
-    if !whole || *p == c || at.len() != cover.len() {
+    if !whole || *p == c || uses.pinned(*t) || !uses.may_move(m, *p, c) || at.len() != cover.len() {
         return None;
     }
     let mut dims = vec![];
@@ -264,7 +264,5 @@ fn store_inside(m: &mut Module, p: Padding, c: Kernel) {
             m.kernels[id].name = format!("{name}.halo{}", calls.len());
         }
     }
-    if let Some(i) = m.driver.iter().position(|s| matches!(s, Stmt::Call(k) if *k == c)) {
-        m.driver.splice(i..=i, calls);
-    }
+    visit::splice_call(&mut m.driver, c, false, calls);
 }

@@ -40,7 +40,7 @@ pub fn run(m: &mut Module) -> Result<()> {
     }
     // What somebody else reads must be kept; the rest was on the way.
     let inside: HashSet<_> = kernels.iter().copied().collect();
-    let mut keep: Vec<Buf> = constant.iter().copied().filter(|b| uses.readers(*b).iter().any(|r| !inside.contains(r))).collect();
+    let mut keep: Vec<Buf> = constant.iter().copied().filter(|b| uses.pinned(*b) || uses.readers(*b).iter().any(|r| !inside.contains(r))).collect();
     keep.sort();
     let mut sub = Module::new("fold", m.syms.clone());
     sub.bufs = m.bufs.clone();
@@ -65,7 +65,7 @@ pub fn run(m: &mut Module) -> Result<()> {
             m.bufs[*b].place = Place::Const(Arc::new(c));
         }
     }
-    m.driver.retain(|s| !matches!(s, Stmt::Call(k) if inside.contains(k)));
+    visit::drop_calls(&mut m.driver, &|k| inside.contains(&k));
     Ok(())
 }
 

@@ -30,7 +30,7 @@ fn run(m: &mut Module, only_identity: bool) -> Result<()> {
     // Producers in order: what is inlined has its own producers inlined already.
     for k in uses.order.clone() {
         let Some(map) = as_map(&m.kernels[k].body) else { continue };
-        if !is_temp(m, map.buf) || uses.writers(map.buf) != [k] {
+        if !is_temp(m, map.buf) || uses.writers(map.buf) != [k] || uses.pinned(map.buf) {
             continue;
         }
         if narrows(m, &map) {
@@ -39,7 +39,7 @@ fn run(m: &mut Module, only_identity: bool) -> Result<()> {
         let Some(cover) = map.cover(m) else { continue };
         // Readers may have changed through earlier inlining: look again.
         let readers: Vec<Kernel> = uses.order.iter().copied().filter(|r| !gone.contains(r) && reads(m, *r, map.buf)).collect();
-        if readers.is_empty() || readers.iter().any(|r| !accepts(m, *r, &map, readers.len(), only_identity)) {
+        if readers.is_empty() || readers.iter().any(|r| !accepts(m, *r, &map, readers.len(), only_identity) || !uses.may_move(m, k, *r)) {
             continue;
         }
         for r in readers {
@@ -49,7 +49,7 @@ fn run(m: &mut Module, only_identity: bool) -> Result<()> {
         }
         gone.push(k);
     }
-    m.driver.retain(|s| !matches!(s, Stmt::Call(k) if gone.contains(k)));
+    visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
-    let kernels: Vec<_> = m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
+    let kernels = visit::calls(&m.driver);
     let mut viewed: HashSet<Buf> = HashSet::new();
     for k in &kernels {
         let body = &m.kernels[*k].body;

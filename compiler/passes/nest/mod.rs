@@ -4,12 +4,14 @@
 
 pub mod contract;
 pub mod dead;
+mod dynamic;
 pub mod epilogue;
 pub mod exact;
 pub mod fold;
 pub mod inline;
 pub mod lanes;
 pub mod layout;
+mod lifetimes;
 pub mod place;
 pub mod schedule;
 pub mod shape;

@@ -2,12 +2,14 @@
 //!
 //! Lifetimes are ranges of driver statements. Buffers of constant size are packed by best fit in one region, largest
 //! first (the order that keeps fragmentation low); buffers of symbolic size get slots that are reused when free and
-//! provably large enough, at offsets computed from the dims.
+//! provably large enough, at offsets computed from the dims. Sizes that run time defines count with their bounds; where
+//! there is none, see `dynamic`.
 
+use super::dynamic;
+use super::lifetimes::Lifetimes;
 use crate::diag::Result;
-use crate::nest::{Buf, Module, Place, SlotData, Stage, Stmt, visit};
+use crate::nest::{Buf, Module, Place, SlotData, Stage};
 use crate::sym::{Answer, Dim};
-use cranelift_entity::SecondaryMap;
 
 /// Alignment of the workspace and of everything in it, in bytes.
 pub const ALIGN: i64 = 64;
@@ -21,8 +23,9 @@ struct Life {
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
-    let lives = lifetimes(m);
-    let (fixed, symbolic): (Vec<Life>, Vec<Life>) = lives.into_iter().partition(|l| l.size.as_const().is_some());
+    let l = Lifetimes::new(m);
+    let late: Vec<Buf> = l.buffers().iter().copied().filter(|b| m.syms.upper(bytes(m, *b)).is_none()).collect();
+    let (fixed, symbolic): (Vec<Life>, Vec<Life>) = planned(m, &l).into_iter().partition(|l| l.size.as_const().is_some());
     let mut end = place_fixed(m, fixed);
     for (size, bufs) in share_slots(m, symbolic) {
         let slot = m.slots.push(SlotData { offset: end, size });
@@ -31,42 +34,27 @@ pub fn run(m: &mut Module) -> Result<()> {
         }
         end = end + size;
     }
-    m.workspace = end;
+    m.workspace = dynamic::place(m, &l, &late, end);
     m.stage = Stage::Placed;
     Ok(())
 }
 
 /// Bytes of a buffer, rounded up to the alignment.
-fn bytes(m: &Module, b: Buf) -> Dim {
+pub(super) fn bytes(m: &Module, b: Buf) -> Dim {
     let d = &m.bufs[b];
     let n = Dim::product(d.dims.iter().copied());
     let raw = n * i64::from(m.element_bits(b).div_ceil(8));
     m.syms.simplify(raw.ceil_div(ALIGN) * ALIGN)
 }
 
-fn lifetimes(m: &Module) -> Vec<Life> {
-    let mut range: SecondaryMap<Buf, Option<(usize, usize)>> = SecondaryMap::new();
-    let mut order = vec![];
-    for (i, s) in m.driver.iter().enumerate() {
-        s.walk(&mut |s| {
-            let Stmt::Call(k) = s else { return };
-            let body = &m.kernels[*k].body;
-            for b in visit::stores(body).into_iter().chain(visit::loads(body)) {
-                let b = m.storage(b);
-                if !matches!(m.bufs[b].place, Place::Temp) {
-                    continue;
-                }
-                match &mut range[b] {
-                    Some((_, last)) => *last = i,
-                    r => {
-                        *r = Some((i, i));
-                        order.push(b);
-                    }
-                }
-            }
-        });
-    }
-    order.into_iter().filter_map(|buf| range[buf].map(|(first, last)| Life { buf, first, last, size: bytes(m, buf) })).collect()
+/// Lives of the temporaries whose size, or a bound of it, is known at entry.
+fn planned(m: &Module, l: &Lifetimes) -> Vec<Life> {
+    let life = |buf: &Buf| {
+        let size = m.syms.upper(bytes(m, *buf))?;
+        let span = l.span(*buf);
+        Some(Life { buf: *buf, first: span.first, last: span.last, size: m.syms.simplify(size) })
+    };
+    l.buffers().iter().filter_map(life).collect()
 }
 
 fn place_fixed(m: &mut Module, mut lives: Vec<Life>) -> Dim {

@@ -2,13 +2,13 @@
 
 use super::{contract, lanes};
 use crate::diag::Result;
-use crate::nest::{Module, Stage, Stmt};
+use crate::nest::{Module, Stage, visit};
 use crate::target::Level;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
-    let kernels: Vec<_> = m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
+    let kernels = visit::calls(&m.driver);
     for k in kernels {
         if facts.lanes == 1 {
             lanes::estimate(m, k);

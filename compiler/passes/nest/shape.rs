@@ -2,7 +2,7 @@
 
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A perfect nest of `par` loops from 0 around a body.
 #[derive(Clone, Debug)]
@@ -86,12 +86,17 @@ pub struct Uses {
     pub order: Vec<Kernel>,
     writers: HashMap<Buf, Vec<Kernel>>,
     readers: HashMap<Buf, Vec<Kernel>>,
+    /// What statements of the driver read.
+    pinned: HashSet<Buf>,
+    /// The driver is a straight line: nothing is computed twice.
+    straight: bool,
 }
 
 impl Uses {
     /// Looks at every called kernel.
     pub fn new(m: &Module) -> Uses {
-        let mut u = Uses::default();
+        let mut u = Uses { straight: true, ..Uses::default() };
+        let mut defined = HashSet::new();
         visit::walk(&m.driver, &mut |s| {
             if let Stmt::Call(k) = s {
                 u.order.push(*k);
@@ -105,8 +110,42 @@ impl Uses {
                 visit::stores(body).into_iter().for_each(|b| add(&mut u.writers, b));
                 visit::loads(body).into_iter().for_each(|b| add(&mut u.readers, b));
             }
+            u.pinned.extend(s.loads().into_iter().map(|b| m.storage(b)));
+            u.straight &= s.bodies().is_empty();
+            if let Stmt::Define { sym, .. } = s {
+                u.straight &= defined.insert(*sym);
+            }
         });
         u
+    }
+    /// True if the driver itself reads the buffer: it must be there.
+    pub fn pinned(&self, b: Buf) -> bool {
+        self.pinned.contains(&b)
+    }
+    /// True if what kernel `from` computes may as well be computed where kernel `to` is called: they stand in one body
+    /// of the driver, and nothing in between changes what `from` reads.
+    pub fn may_move(&self, m: &Module, from: Kernel, to: Kernel) -> bool {
+        if self.straight {
+            return true;
+        }
+        if visit::calls(&m.driver).into_iter().filter(|k| *k == from || *k == to).count() != 2 {
+            return false;
+        }
+        let Some(between) = between(&m.driver, from, to) else { return false };
+        let body = &m.kernels[from].body;
+        let reads: HashSet<Buf> = visit::loads(body).into_iter().map(|b| m.storage(b)).collect();
+        let mut syms = HashSet::new();
+        visit::walk(body, &mut |s| syms.extend(s.dims().into_iter().flat_map(|d| d.syms())));
+        for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
+            syms.extend(m.bufs[b].dims.iter().flat_map(|d| d.syms()));
+        }
+        let mut free = true;
+        visit::walk(between, &mut |s| match s {
+            Stmt::Define { sym, .. } => free &= !syms.contains(sym),
+            Stmt::Call(k) => free &= !visit::stores(&m.kernels[*k].body).into_iter().any(|b| reads.contains(&m.storage(b))),
+            _ => {}
+        });
+        free
     }
     /// Kernels that write a buffer.
     pub fn writers(&self, b: Buf) -> &[Kernel] {
@@ -115,6 +154,16 @@ impl Uses {
     /// Kernels that read a buffer or a view of it.
     pub fn readers(&self, b: Buf) -> &[Kernel] {
         self.readers.get(&b).map_or(&[], |v| v)
+    }
+}
+
+/// The statements between two calls of one body of the driver.
+fn between(body: &[Stmt], from: Kernel, to: Kernel) -> Option<&[Stmt]> {
+    let at = |k: Kernel| body.iter().position(|s| matches!(s, Stmt::Call(x) if *x == k));
+    match (at(from), at(to)) {
+        (Some(a), Some(b)) if a < b => Some(&body[a + 1..b]),
+        (None, None) => body.iter().flat_map(Stmt::bodies).find_map(|b| between(b, from, to)),
+        _ => None,
     }
 }
 

@@ -1,0 +1,261 @@
+//! The driver's statements -> control flow of `call`: sizes that run time defines, conditions, loops, kernel calls.
+//!
+//! Run-time sizes and places live in the frame, where kernels read them; the driver itself loads what a statement
+//! needs right before it, so that loops and branches need no other means. After a size is defined, everything that
+//! follows from it is brought up to date: pointers of slots, dims of outputs (checked against what the caller has room
+//! for), and that no size in bits reaches 2^62, so that positions can be computed without overflow.
+
+use super::entry::Entry;
+use super::func::{Emit, Scope};
+use crate::codegen::frame::{Word, base_of};
+use crate::diag::Result;
+use crate::nest::{Buf, Kernel, LoopKind, Slot, Status, Stmt, visit};
+use crate::sym::{Dim, Sym, SymKind};
+use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
+use cranelift_codegen::ir::types::{I8, I64};
+use cranelift_codegen::ir::{InstBuilder, Value};
+use std::collections::{BTreeSet, HashSet};
+
+/// An output whose sizes follow from data.
+pub(super) struct Sized {
+    /// Its number.
+    index: u32,
+    dims: Vec<Dim>,
+    /// Run-time sizes among them.
+    syms: BTreeSet<Sym>,
+    /// What the caller has room for (a copy), and where it wants to read the sizes.
+    capacity: Value,
+    list: Value,
+}
+
+/// One `call` under construction.
+pub(super) struct Driver<'a, 'm> {
+    entry: &'a Entry<'m>,
+    /// The frame.
+    pub frame: Value,
+    /// Scratch for tasks.
+    pub ctx: Value,
+    /// The caller's `exec`.
+    pub exec: Value,
+    workspace: Value,
+    outputs: Vec<Sized>,
+    slots: Vec<(Slot, BTreeSet<Sym>)>,
+    sizes: Vec<(Dim, BTreeSet<Sym>)>,
+    /// Run-time sizes that have a value here.
+    known: HashSet<Sym>,
+}
+
+impl<'a, 'm> Driver<'a, 'm> {
+    /// Before the first statement. `out_dims` is the caller's.
+    pub fn new(entry: &'a Entry<'m>, e: &mut Emit, [frame, ctx, exec, workspace, out_dims]: [Value; 5]) -> Result<Self> {
+        let m = entry.m;
+        let late = |d: Dim| -> BTreeSet<Sym> { d.syms().into_iter().filter(|s| m.syms.kind(*s) == SymKind::Runtime).collect() };
+        let mut outputs = vec![];
+        for (k, t) in entry.interface.outputs.iter().enumerate() {
+            let syms: BTreeSet<Sym> = t.dims.iter().flat_map(|d| late(*d)).collect();
+            if syms.is_empty() {
+                continue;
+            }
+            let ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, out_dims, 0);
+            e.require(ok, Status::Null);
+            let list = entry.load(e, out_dims, 8 * k as i32);
+            let ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, list, 0);
+            e.require(ok, Status::Null);
+            let capacity = entry.slot(e, 8 * t.dims.len() as u32);
+            for i in 0..t.dims.len() as i32 {
+                let v = entry.load(e, list, 8 * i);
+                entry.store(e, v, capacity, 8 * i);
+            }
+            outputs.push(Sized { index: k as u32, dims: t.dims.clone(), syms, capacity, list });
+        }
+        let slots = m.slots.iter().map(|(s, d)| (s, late(d.offset))).filter(|x| !x.1.is_empty()).collect();
+        let mut seen: HashSet<Dim> = HashSet::new();
+        let mut sizes = vec![];
+        for b in used(entry) {
+            let d = &m.bufs[b];
+            let bits = Dim::product(d.dims.iter().copied()) * i64::from(d.ty.bits());
+            if m.syms.at_run_time(bits) && seen.insert(bits) && m.syms.range(bits).hi.is_none_or(|h| h >= 1 << 62) {
+                sizes.push((bits, late(bits)));
+            }
+        }
+        Ok(Driver { entry, frame, ctx, exec, workspace, outputs, slots, sizes, known: HashSet::new() })
+    }
+    /// Statements in order.
+    pub fn block(&mut self, e: &mut Emit, body: &[Stmt]) -> Result<()> {
+        let mut fresh = BTreeSet::new();
+        for (i, s) in body.iter().enumerate() {
+            self.refresh(e, &s.loads(), &s.dims())?;
+            match s {
+                Stmt::Check { cond, status } => {
+                    if !early(self.entry, s) {
+                        let c = e.truth(cond)?;
+                        e.require(c, *status);
+                    }
+                }
+                Stmt::Define { sym, value, lo, hi } => {
+                    let v = e.value(value)?.v;
+                    let low = e.dim(*lo)?;
+                    let mut ok = e.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, v, low);
+                    if let Some(h) = hi {
+                        let high = e.dim(*h)?;
+                        let below = e.b.ins().icmp(IntCC::SignedLessThanOrEqual, v, high);
+                        ok = e.b.ins().band(ok, below);
+                    }
+                    e.require(ok, Status::Dim);
+                    let Some(at) = self.entry.frame.offset(Word::Sym(*sym)) else { return e.bug("a size that is not in the frame") };
+                    self.entry.store(e, v, self.frame, at);
+                    self.known.insert(*sym);
+                    fresh.insert(*sym);
+                    // Sizes that are defined together count together.
+                    if !matches!(body.get(i + 1), Some(Stmt::Define { .. })) {
+                        self.follow(e, &std::mem::take(&mut fresh))?;
+                    }
+                }
+                Stmt::Call(k) => self.kernel(e, *k)?,
+                Stmt::If { cond, then, els } => {
+                    let c = e.truth(cond)?;
+                    let (t, f, done) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
+                    e.b.ins().brif(c, t, &[], f, &[]);
+                    for (block, body) in [(t, then), (f, els)] {
+                        e.b.switch_to_block(block);
+                        e.b.seal_block(block);
+                        self.inner(e, body)?;
+                        e.b.ins().jump(done, &[]);
+                    }
+                    e.b.switch_to_block(done);
+                    e.b.seal_block(done);
+                }
+                Stmt::While { cond, body } => {
+                    let (head, inner, done) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
+                    e.b.ins().jump(head, &[]);
+                    e.b.switch_to_block(head);
+                    self.refresh(e, &s.loads(), &s.dims())?;
+                    let c = e.truth(cond)?;
+                    e.b.ins().brif(c, inner, &[], done, &[]);
+                    e.b.switch_to_block(inner);
+                    e.b.seal_block(inner);
+                    self.inner(e, body)?;
+                    e.b.ins().jump(head, &[]);
+                    e.b.seal_block(head);
+                    e.b.switch_to_block(done);
+                    e.b.seal_block(done);
+                }
+                _ => return e.bug("a kernel statement in the driver"),
+            }
+        }
+        Ok(())
+    }
+    /// A body; sizes that it defines end with it.
+    fn inner(&mut self, e: &mut Emit, body: &[Stmt]) -> Result<()> {
+        let outer = self.known.clone();
+        self.block(e, body)?;
+        self.known = outer;
+        Ok(())
+    }
+    /// Forgets what another path may have changed and loads what the next statement needs.
+    fn refresh(&self, e: &mut Emit, loads: &[Buf], dims: &[Dim]) -> Result<()> {
+        let m = self.entry.m;
+        e.scopes = vec![Scope::default()];
+        e.vars.retain(|s, _| m.syms.kind(*s) != SymKind::Runtime);
+        e.words.retain(|w, _| !matches!(w, Word::Slot(_) | Word::Sym(_)));
+        let mut syms: BTreeSet<Sym> = dims.iter().flat_map(|d| d.syms()).collect();
+        for b in loads {
+            syms.extend(m.bufs[*b].dims.iter().flat_map(|d| d.syms()));
+            let Some((w, _)) = base_of(m, self.entry.frame, self.entry.weights, *b) else { return e.bug(format!("buffer {} has no place", m.bufs[*b].name)) };
+            if !e.words.contains_key(&w) {
+                let v = self.word(e, w)?;
+                e.words.insert(w, v);
+            }
+        }
+        for s in syms {
+            if m.syms.kind(s) == SymKind::Runtime {
+                let v = self.word(e, Word::Sym(s))?;
+                e.vars.insert(s, v);
+            }
+        }
+        Ok(())
+    }
+    fn word(&self, e: &mut Emit, w: Word) -> Result<Value> {
+        match self.entry.frame.offset(w) {
+            Some(at) => Ok(self.entry.load(e, self.frame, at)),
+            None => e.bug(format!("{w:?} is not in the frame")),
+        }
+    }
+    /// What follows from sizes that have just been defined.
+    fn follow(&mut self, e: &mut Emit, fresh: &BTreeSet<Sym>) -> Result<()> {
+        let due = |known: &HashSet<Sym>, syms: &BTreeSet<Sym>| syms.iter().any(|s| fresh.contains(s)) && syms.iter().all(|s| known.contains(s));
+        for (bits, syms) in &self.sizes {
+            if due(&self.known, syms) {
+                self.refresh(e, &[], &[*bits])?;
+                let v = e.magnitude(*bits)?;
+                let limit = e.b.ins().f64const((1i64 << 62) as f64);
+                let ok = e.b.ins().fcmp(FloatCC::LessThan, v, limit);
+                e.require(ok, Status::Capacity);
+            }
+        }
+        for (slot, syms) in &self.slots {
+            if due(&self.known, syms) {
+                let offset = self.entry.m.slots[*slot].offset;
+                self.refresh(e, &[], &[offset])?;
+                let v = e.dim(offset)?;
+                let p = e.b.ins().iadd(self.workspace, v);
+                let Some(at) = self.entry.frame.offset(Word::Slot(*slot)) else { return e.bug("a slot that is not in the frame") };
+                self.entry.store(e, p, self.frame, at);
+            }
+        }
+        for o in &self.outputs {
+            if due(&self.known, &o.syms) {
+                self.refresh(e, &[], &o.dims)?;
+                let mut ok = e.b.ins().iconst(I8, 1);
+                for (i, d) in o.dims.iter().enumerate() {
+                    let room = self.entry.load(e, o.capacity, 8 * i as i32);
+                    let n = e.dim(*d)?;
+                    let enough = e.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, room, n);
+                    ok = e.b.ins().band(ok, enough);
+                    self.entry.store(e, n, o.list, 8 * i as i32);
+                }
+                e.require(ok, Status::Capacity);
+                let n = e.dim(Dim::product(o.dims.iter().copied()))?;
+                let empty = e.b.ins().icmp_imm_s(IntCC::Equal, n, 0);
+                let given = e.b.ins().icmp_imm_s(IntCC::NotEqual, e.words[&Word::Output(o.index)], 0);
+                let ok = e.b.ins().bor(empty, given);
+                e.require(ok, Status::Null);
+            }
+        }
+        Ok(())
+    }
+    /// Runs a kernel: at once, or as tasks of the caller's `parallel_for`.
+    fn kernel(&self, e: &mut Emit, k: Kernel) -> Result<()> {
+        let data = &self.entry.m.kernels[k];
+        let trip = match data.body.as_slice() {
+            [Stmt::For { kind: LoopKind::Par, lo, hi, .. }] => Some(*hi - *lo),
+            _ => None,
+        };
+        let dims: Vec<Dim> = trip.into_iter().chain([data.work]).collect();
+        self.refresh(e, &[], &dims)?;
+        let n = match trip {
+            Some(d) => e.dim(d)?,
+            None => e.b.ins().iconst(I64, 1),
+        };
+        self.entry.launch(e, k, n, trip, [self.frame, self.ctx, self.exec])
+    }
+}
+
+/// True for a check of the driver that needs nothing but the dim params: it is made before everything else.
+pub(super) fn early(entry: &Entry, s: &Stmt) -> bool {
+    matches!(s, Stmt::Check { .. }) && s.loads().is_empty() && !s.dims().into_iter().any(|d| entry.m.syms.at_run_time(d))
+}
+
+/// Buffers that the driver and its kernels touch, and the outputs.
+fn used(entry: &Entry) -> BTreeSet<Buf> {
+    let m = entry.m;
+    let mut out: BTreeSet<Buf> = m.outputs.iter().copied().collect();
+    visit::walk(&m.driver, &mut |s| match s {
+        Stmt::Call(k) => {
+            out.extend(visit::loads(&m.kernels[*k].body));
+            out.extend(visit::stores(&m.kernels[*k].body));
+        }
+        s => out.extend(s.loads()),
+    });
+    out
+}
