@@ -259,6 +259,11 @@ impl KernelBuilder<'_> {
             None => i * crate::sym::broadcast::stride_factor(dim),
         }
     }
+    /// `while cond { body }`.
+    pub fn while_(&mut self, cond: Expr, body: impl FnOnce(&mut Self)) {
+        let body = self.block(body);
+        self.push(Stmt::While { cond, body });
+    }
     /// `if cond { then }`.
     pub fn if_(&mut self, cond: Expr, then: impl FnOnce(&mut Self)) {
         let then = self.block(then);

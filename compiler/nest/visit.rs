@@ -69,7 +69,7 @@ impl Stmt {
     /// The same, to be changed.
     pub fn bodies_mut(&mut self) -> Vec<&mut Vec<Stmt>> {
         match self {
-            Stmt::For { body, .. } | Stmt::While { body, .. } => vec![body],
+            Stmt::For { body, .. } | Stmt::While { body, .. } | Stmt::With { body, .. } => vec![body],
             Stmt::If { then, els, .. } => vec![then, els],
             _ => vec![],
         }
@@ -91,6 +91,7 @@ impl Stmt {
         let mut out = match self {
             Stmt::For { lo, hi, .. } => vec![*lo, *hi],
             Stmt::Define { lo, hi, .. } => std::iter::once(*lo).chain(*hi).collect(),
+            Stmt::With { extent, .. } => vec![*extent],
             Stmt::Set { at, .. } | Stmt::Store { at, .. } => at.clone(),
             _ => vec![],
         };

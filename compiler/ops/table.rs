@@ -11,6 +11,8 @@ ops! {
     Slice = slice;
     Concat = concat;
     Gather = gather;
+    Choose = choose;
+    Nms = nms;
     Reduce = reduce;
     Softmax = softmax;
     Normalize = normalize;

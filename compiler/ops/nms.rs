@@ -1,0 +1,174 @@
+//! NonMaxSuppression: of boxes that overlap, the one with the best score, for each batch and class.
+//!
+//! | version | |
+//! |---|---|
+//! | 10, 11 | the same |
+//!
+//! Boxes are taken in the order of their scores, the first of equal ones first; a box goes if it overlaps one that was
+//! taken by more than the threshold. Sizes of the result are counted, defined, then the result is filled.
+
+use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use crate::diag::{Result, codes};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+use runtime::int;
+
+/// The operator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Nms {
+    /// Boxes are centres and sizes, not corners.
+    pub center: bool,
+}
+
+const F: ElemType = ElemType::F32;
+
+impl Operator for Nms {
+    const OPS: &'static [&'static str] = &["NonMaxSuppression"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        Ok(Nms { center: a.flag("center_point_box", false)? })
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let (boxes, scores) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        let ([b, n, four], [b2, c, n2]) = (&boxes.dims[..], &scores.dims[..]) else {
+            return cx.error(codes::OP_SHAPE, "boxes and scores must have rank 3").fail();
+        };
+        cx.require_eq(*four, Dim::constant(4), "a box has four numbers")?;
+        cx.require_eq(*b, *b2, "boxes and scores differ in their batches")?;
+        cx.require_eq(*n, *n2, "boxes and scores differ in the number of boxes")?;
+        for i in 2..5 {
+            if cx.tensor_opt(i)?.is_some_and(|t| t.count().as_const() != Some(1)) {
+                return cx.error(codes::OP_SHAPE, format!("input {i} must be one number")).fail();
+            }
+        }
+        let most = match (cx.has(2), cx.ints_value(2).as_deref()) {
+            (false, _) => Dim::constant(0),
+            (_, Some([m])) => Dim::min(*n, (*m).max(0)),
+            _ => *n,
+        };
+        let count = cx.size(0, 0, 2);
+        cx.bound(&[count], *b * *c * most);
+        cx.set(0, ElemType::I64, vec![count, Dim::constant(3)]);
+        Ok(())
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        let (boxes, scores, y) = (cx.input(0), cx.input(1), cx.output(0));
+        let (dims, total) = (cx.dims(scores), cx.dims(y)[0]);
+        let (batches, classes, n) = (dims[0], dims[1], dims[2]);
+        let scalar = |k: &KernelBuilder, b: Option<Buf>, none: Expr| b.map_or(none, |b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]));
+        let (most, overlap, least) = (cx.input_opt(2), cx.input_opt(3), cx.input_opt(4));
+        let alive = cx.temp("alive", ElemType::U8, vec![batches, classes, n]);
+        let taken = cx.temp("taken", ElemType::I64, vec![batches, classes, n]);
+        let number = cx.temp("number", ElemType::I64, vec![batches, classes]);
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &[batches, classes], |k, at| {
+                let (b, c) = (at[0], at[1]);
+                let limit = scalar(k, most, int(0)).min(Expr::index(n));
+                let limit = k.let_(limit);
+                let threshold = scalar(k, overlap, Expr::f32(0.0));
+                let threshold = k.let_(threshold);
+                k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+                    let ok = match least {
+                        Some(_) => Expr::bin(BinOp::Gt, k.load(scores, &[b, c, i]), scalar(k, least, Expr::f32(0.0))),
+                        None => Expr::bool(true),
+                    };
+                    k.store(alive, &[b, c, i], Expr::cast(ElemType::Bool, ElemType::U8, ok));
+                });
+                let (count, more) = (k.acc(int(0)), k.acc(Expr::bin(BinOp::Gt, limit.clone(), int(0))));
+                k.while_(Expr::acc(more), |k| {
+                    let (best, score) = (k.acc(int(-1)), k.acc(Expr::f32(0.0)));
+                    k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+                        let s = k.load(scores, &[b, c, i]);
+                        let s = k.let_(s);
+                        let better = runtime::or(Expr::bin(BinOp::Lt, Expr::acc(best), int(0)), Expr::bin(BinOp::Gt, s.clone(), Expr::acc(score)));
+                        let open = Expr::bin(BinOp::Ne, k.load(alive, &[b, c, i]), Expr::int(ElemType::U8, 0));
+                        let better = k.let_(open.and(better));
+                        k.set(best, Expr::select(better.clone(), Expr::index(i), Expr::acc(best)));
+                        k.set(score, Expr::select(better, s, Expr::acc(score)));
+                    });
+                    k.set(more, Expr::bin(BinOp::Ge, Expr::acc(best), int(0)));
+                    k.if_(Expr::acc(more), |k| {
+                        k.at_index(Expr::acc(best), n, |k, i| {
+                            k.at_index(Expr::acc(count), n, |k, p| k.store(taken, &[b, c, p], Expr::index(i)));
+                            let one = self.corners(k, boxes, b, i);
+                            k.store(alive, &[b, c, i], Expr::int(ElemType::U8, 0));
+                            k.range(LoopKind::Seq, "j", 0, n, |k, j| {
+                                let other = self.corners(k, boxes, b, j);
+                                let hides = overlaps(k, &one, &other, threshold.clone());
+                                k.if_(hides, |k| k.store(alive, &[b, c, j], Expr::int(ElemType::U8, 0)));
+                            });
+                        });
+                        k.update(BinOp::Add, count, int(1));
+                        k.set(more, Expr::bin(BinOp::Lt, Expr::acc(count), limit));
+                    });
+                });
+                k.store(number, &[b, c], Expr::acc(count));
+            });
+        });
+        let found = cx.compute(1, |k, out| {
+            let sum = k.acc(int(0));
+            k.nest(LoopKind::Seq, &[batches, classes], |k, at| {
+                let v = k.load(number, at);
+                k.update(BinOp::Add, sum, v);
+            });
+            k.store(out, &[Dim::constant(0)], Expr::acc(sum));
+        });
+        cx.define(total, Expr::Load { buf: found, at: vec![Dim::constant(0)] });
+        cx.kernel(|k| {
+            let next = k.acc(int(0));
+            k.nest(LoopKind::Seq, &[batches, classes], |k, at| {
+                k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+                    let have = k.load(number, at);
+                    k.if_(Expr::bin(BinOp::Lt, Expr::index(i), have), |k| {
+                        k.at_index(Expr::acc(next), total, |k, p| {
+                            let which = k.load(taken, &[at[0], at[1], i]);
+                            for (j, v) in [Expr::index(at[0]), Expr::index(at[1]), which].into_iter().enumerate() {
+                                k.store(y, &[p, Dim::from(j)], v);
+                            }
+                        });
+                        k.update(BinOp::Add, next, int(1));
+                    });
+                });
+            });
+        });
+        Ok(())
+    }
+}
+
+impl Nms {
+    /// Smallest and largest position in both directions, in registers.
+    fn corners(&self, k: &mut KernelBuilder, boxes: Buf, b: Dim, i: Dim) -> [Expr; 4] {
+        let v: Vec<Expr> = (0..4)
+            .map(|j| {
+                let v = k.load(boxes, &[b, i, Dim::constant(j)]);
+                k.let_(v)
+            })
+            .collect();
+        let (a, b, c, d) = (v[0].clone(), v[1].clone(), v[2].clone(), v[3].clone());
+        let list = if self.center {
+            let half = |e: Expr| e * Expr::num(F, 0.5);
+            [a.clone() - half(c.clone()), b.clone() - half(d.clone()), a + half(c), b + half(d)]
+        } else {
+            [a.clone().min(c.clone()), b.clone().min(d.clone()), a.max(c), b.max(d)]
+        };
+        list.map(|e| k.let_(e))
+    }
+}
+
+/// True if two boxes share more of their union than the threshold.
+fn overlaps(k: &mut KernelBuilder, a: &[Expr; 4], b: &[Expr; 4], threshold: Expr) -> Expr {
+    let zero = || Expr::f32(0.0);
+    let side = |k: &mut KernelBuilder, d: usize| {
+        let (lo, hi) = (a[d].clone().max(b[d].clone()), a[d + 2].clone().min(b[d + 2].clone()));
+        k.let_(hi - lo)
+    };
+    let (h, w) = (side(k, 0), side(k, 1));
+    let area = |v: &[Expr; 4]| (v[2].clone() - v[0].clone()) * (v[3].clone() - v[1].clone());
+    let (one, two) = (k.let_(area(a)), k.let_(area(b)));
+    let shared = k.let_(h.clone() * w.clone());
+    let union = k.let_(one.clone() + two.clone() - shared.clone());
+    let positive = |e: Expr| Expr::bin(BinOp::Gt, e, zero());
+    let all = positive(h).and(positive(w)).and(positive(one)).and(positive(two)).and(positive(union.clone()));
+    let ratio = shared / Expr::select(positive(union.clone()), union, Expr::f32(1.0));
+    k.let_(all.and(Expr::bin(BinOp::Gt, ratio, threshold)))
+}
