@@ -13,7 +13,7 @@ pub mod verify;
 
 use crate::diag::Origin;
 use crate::ops::{AttrValue, Known, Op, Schema};
-use crate::sym::{Sym, SymTable};
+use crate::sym::{Condition, Sym, SymTable};
 use crate::tensor::{ConstData, ValueType};
 use cranelift_entity::{PrimaryMap, entity_impl};
 use std::sync::Arc;
@@ -70,6 +70,8 @@ pub struct Graph {
     pub output_names: Vec<String>,
     /// Subgraphs: (value of the enclosing graph, value in here).
     pub captures: Vec<(Value, Value)>,
+    /// Subgraphs: what inference could not prove. Checked whenever the body runs.
+    pub conditions: Vec<Condition>,
 }
 
 /// What defines a value.
@@ -83,6 +85,8 @@ pub enum Def {
     Const(Arc<ConstData>),
     /// Stands for a value of the enclosing graph.
     Capture,
+    /// Nothing uses it any more.
+    Unused,
 }
 
 /// A value.
@@ -126,6 +130,10 @@ impl Graph {
             Def::Const(c) => Some(c),
             _ => None,
         }
+    }
+    /// The body of a control-flow operator.
+    pub fn body<'a>(subgraphs: &'a [(String, Graph)], name: &str) -> Option<&'a Graph> {
+        subgraphs.iter().find(|(n, _)| n == name).map(|(_, g)| g)
     }
     /// Adds a constant value.
     pub fn add_const(&mut self, name: impl Into<String>, data: Arc<ConstData>) -> Value {

@@ -105,7 +105,7 @@ impl Verifier {
                     }
                     defined.insert(v);
                 }
-                Def::Input(_) | Def::Node(..) => {}
+                Def::Input(_) | Def::Node(..) | Def::Unused => {}
             }
             if !d.ty.iter().chain(&d.declared).all(|t| self.type_known(t)) {
                 self.fault(format!("the type of {} has symbols that are not in the table", shown(g, v)));
@@ -187,5 +187,6 @@ fn def_text(d: &Def) -> String {
         Def::Node(n, k) => format!("output {k} of {n}"),
         Def::Const(_) => "a constant".into(),
         Def::Capture => "captured".into(),
+        Def::Unused => "unused".into(),
     }
 }

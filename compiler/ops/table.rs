@@ -5,6 +5,7 @@ ops! {
     Select = select;
     Cast = cast;
     View = view;
+    Control = control;
     Shape = shape;
     Fill = fill;
     Permute = permute;

@@ -1,10 +1,12 @@
 //! Graph IR -> nest IR: the only place that knows both. Every node writes its kernels; values with known contents are
 //! stored from the expressions over dims that inference found, and only where somebody reads them as a tensor.
 
+mod control;
+
 use crate::diag::{Error, Failure, Result, codes};
-use crate::graph::{Def, Model, Value};
+use crate::graph::{Def, Graph, Model, Node, Value};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Status, Stmt};
-use crate::ops::{Known, LowerCx};
+use crate::ops::{Known, LowerCx, Op};
 use crate::sym::{Condition, Dim, Sym, SymKind, SymTable};
 use crate::tensor::{ElemType, TensorType, ValueType};
 use cranelift_entity::SecondaryMap;
@@ -13,15 +15,14 @@ use std::collections::HashSet;
 /// Lowers a model whose shapes are inferred.
 pub fn lower(model: &Model, name: &str) -> Result<Module> {
     let m = Module::new(name, model.syms.clone());
-    let mut cx = Lower { model, m, bufs: SecondaryMap::new(), uses: model.graph.use_counts(), defined: HashSet::new() };
+    let mut cx = Lower { model, m, defined: HashSet::new() };
     cx.m.dim_params = model.dim_params.clone();
-    cx.inputs()?;
-    let outputs = cx.outputs()?;
-    for n in &model.graph.order {
-        cx.node(*n)?;
-    }
+    let mut f = Frame::new(&model.graph);
+    cx.inputs(&mut f)?;
+    let outputs = cx.outputs(&mut f)?;
+    cx.nodes(&mut f)?;
     for (v, out) in model.graph.outputs.iter().zip(outputs) {
-        let have = cx.value(*v)?;
+        let have = cx.value(&mut f, *v)?;
         if have != out {
             cx.copy(have, out);
         }
@@ -73,15 +74,26 @@ fn check(c: Condition) -> Stmt {
 struct Lower<'a> {
     model: &'a Model,
     m: Module,
-    bufs: SecondaryMap<Value, Option<Buf>>,
-    uses: SecondaryMap<Value, u32>,
     /// Run-time sizes that the driver has defined.
     defined: HashSet<Sym>,
 }
 
-impl Lower<'_> {
-    fn tensor(&self, v: Value) -> Result<&TensorType> {
-        let d = &self.model.graph.values[v];
+/// One graph while it is lowered.
+struct Frame<'a> {
+    g: &'a Graph,
+    bufs: SecondaryMap<Value, Option<Buf>>,
+    uses: SecondaryMap<Value, u32>,
+}
+
+impl<'a> Frame<'a> {
+    fn new(g: &'a Graph) -> Self {
+        Frame { g, bufs: SecondaryMap::new(), uses: g.use_counts() }
+    }
+}
+
+impl<'a> Lower<'a> {
+    fn tensor<'f>(&self, f: &Frame<'f>, v: Value) -> Result<&'f TensorType> {
+        let d = &f.g.values[v];
         match &d.ty {
             Some(ValueType::Tensor(t)) if t.elem != ElemType::Str && t.elem != ElemType::C64 && t.elem != ElemType::C128 => Ok(t),
             Some(t) => Error::new(codes::OP_FEATURE, format!("\"{}\" has a type that is not supported yet", d.name))
@@ -91,51 +103,55 @@ impl Lower<'_> {
             None => Err(Failure::bug("lower", format!("\"{}\" has no type", d.name))),
         }
     }
-    fn inputs(&mut self) -> Result<()> {
-        for (i, v) in self.model.graph.inputs.iter().enumerate() {
-            let t = self.tensor(*v)?.clone();
-            let b = self.m.buf(self.model.graph.values[*v].name.clone(), t.elem, t.dims, Place::Input(i as u32));
-            self.bufs[*v] = Some(b);
+    fn inputs(&mut self, f: &mut Frame) -> Result<()> {
+        for (i, v) in f.g.inputs.iter().enumerate() {
+            let t = self.tensor(f, *v)?.clone();
+            let b = self.m.buf(f.g.values[*v].name.clone(), t.elem, t.dims, Place::Input(i as u32));
+            f.bufs[*v] = Some(b);
             self.m.inputs.push(b);
         }
         Ok(())
     }
     /// Output buffers; a value computed by a node is computed right into the first of them.
-    fn outputs(&mut self) -> Result<Vec<Buf>> {
-        let g = &self.model.graph;
+    fn outputs(&mut self, f: &mut Frame) -> Result<Vec<Buf>> {
+        let g = f.g;
         let mut out = vec![];
         for (i, v) in g.outputs.iter().enumerate() {
-            let t = self.tensor(*v)?.clone();
+            let t = self.tensor(f, *v)?.clone();
             let b = self.m.buf(g.output_names[i].clone(), t.elem, t.dims, Place::Output(i as u32));
             self.m.outputs.push(b);
-            // What is packed is computed a byte each and packed by a kernel of its own.
-            if matches!(g.values[*v].def, Def::Node(..)) && !t.elem.is_packed() && self.bufs[*v].is_none() && matches!(g.values[*v].known, Known::No) {
-                self.bufs[*v] = Some(b);
-            }
+            self.aim(f, *v, b);
             out.push(b);
         }
         Ok(out)
     }
+    /// Lets a node compute `v` right into `b`, unless its value is there already, or is packed: that is computed a byte
+    /// each and packed by a kernel of its own.
+    fn aim(&self, f: &mut Frame, v: Value, b: Buf) {
+        if !self.m.bufs[b].ty.is_packed() && matches!(f.g.values[v].def, Def::Node(..)) && f.bufs[v].is_none() && matches!(f.g.values[v].known, Known::No) {
+            f.bufs[v] = Some(b);
+        }
+    }
     /// The buffer of a value, made now if it is constant or known.
-    fn value(&mut self, v: Value) -> Result<Buf> {
-        if let Some(b) = self.bufs[v] {
+    fn value(&mut self, f: &mut Frame, v: Value) -> Result<Buf> {
+        if let Some(b) = f.bufs[v] {
             return Ok(b);
         }
-        let d = &self.model.graph.values[v];
+        let d = &f.g.values[v];
         let b = match (&d.def, &d.known) {
             (Def::Const(c), _) | (_, Known::Const(c)) => {
-                self.tensor(v)?;
+                self.tensor(f, v)?;
                 self.m.constant(d.name.clone(), c.clone())
             }
             (_, Known::Dims(list)) => {
-                let t = self.tensor(v)?.clone();
+                let t = self.tensor(f, v)?.clone();
                 let b = self.m.temp(d.name.clone(), t.elem, t.dims);
                 self.store_dims(b, list);
                 b
             }
             _ => return Err(Failure::bug("lower", format!("\"{}\" is used before it is computed", d.name))),
         };
-        self.bufs[v] = Some(b);
+        f.bufs[v] = Some(b);
         Ok(b)
     }
     fn store_dims(&mut self, b: Buf, list: &[Dim]) {
@@ -188,19 +204,28 @@ impl Lower<'_> {
             });
         });
     }
-    fn node(&mut self, n: crate::graph::Node) -> Result<()> {
-        let g = &self.model.graph;
+    fn nodes(&mut self, f: &mut Frame<'a>) -> Result<()> {
+        for n in &f.g.order {
+            self.node(f, *n)?;
+        }
+        Ok(())
+    }
+    fn node(&mut self, f: &mut Frame<'a>, n: Node) -> Result<()> {
+        let g = f.g;
         let node = &g.nodes[n];
-        let wanted = |s: &Self, v: &Value| s.uses[*v] > 0;
-        if node.outputs.iter().flatten().all(|v| !wanted(self, v) || !matches!(g.values[*v].known, Known::No)) {
+        let wanted = |f: &Frame, v: &Value| f.uses[*v] > 0;
+        if node.outputs.iter().flatten().all(|v| !wanted(f, v) || !matches!(g.values[*v].known, Known::No)) {
             return Ok(());
+        }
+        if let Op::Control(c) = &node.op {
+            return self.control(f, n, c);
         }
         let mut inputs = vec![];
         let mut known = vec![];
         for v in &node.inputs {
             let k = v.map_or(Known::No, |v| g.values[v].known.clone());
             inputs.push(match v {
-                Some(v) => Some(self.value(*v)?),
+                Some(v) => Some(self.value(f, *v)?),
                 None => None,
             });
             known.push(k);
@@ -208,10 +233,10 @@ impl Lower<'_> {
         let mut outputs = vec![];
         for v in &node.outputs {
             outputs.push(match v {
-                Some(v) if wanted(self, v) => Some(match self.bufs[*v] {
+                Some(v) if wanted(f, v) => Some(match f.bufs[*v] {
                     Some(b) => b,
                     None => {
-                        let t = self.tensor(*v)?.clone();
+                        let t = self.tensor(f, *v)?.clone();
                         self.m.temp(g.values[*v].name.clone(), t.elem, t.dims)
                     }
                 }),
@@ -223,7 +248,7 @@ impl Lower<'_> {
         let done = cx.outputs;
         for (v, b) in node.outputs.iter().zip(done) {
             if let (Some(v), Some(b)) = (v, b) {
-                self.bufs[*v] = Some(b);
+                f.bufs[*v] = Some(b);
             }
         }
         Ok(())

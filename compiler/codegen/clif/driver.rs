@@ -73,7 +73,7 @@ impl<'a, 'm> Driver<'a, 'm> {
         let mut sizes = vec![];
         for b in used(entry) {
             let d = &m.bufs[b];
-            let bits = Dim::product(d.dims.iter().copied()) * i64::from(d.ty.bits());
+            let bits = Dim::product(d.dims.iter().copied()) * i64::from(m.element_bits(b));
             if m.syms.at_run_time(bits) && seen.insert(bits) && m.syms.range(bits).hi.is_none_or(|h| h >= 1 << 62) {
                 sizes.push((bits, late(bits)));
             }

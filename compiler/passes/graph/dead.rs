@@ -1,7 +1,7 @@
 //! drop_dead: removes nodes whose results nobody uses.
 
 use crate::diag::Result;
-use crate::graph::{Graph, Model};
+use crate::graph::{Def, Graph, Model};
 
 /// Runs the pass.
 pub fn run(model: &mut Model) -> Result<()> {
@@ -13,8 +13,24 @@ fn sweep(g: &mut Graph) {
     let mut used = g.use_counts();
     let mut kept = vec![];
     for n in g.order.iter().rev().copied() {
-        let node = &g.nodes[n];
+        let node = &mut g.nodes[n];
         if node.outputs.iter().flatten().any(|v| used[*v] > 0) {
+            for (_, sub) in &mut node.subgraphs {
+                sweep(sub);
+                // What nothing inside uses any more is not captured either.
+                let inner = sub.use_counts();
+                sub.captures.retain(|(o, v)| {
+                    if inner[*v] == 0 {
+                        used[*o] -= 1;
+                    }
+                    inner[*v] > 0
+                });
+                for (v, d) in sub.values.iter_mut() {
+                    if matches!(d.def, Def::Capture) && !sub.captures.iter().any(|(_, c)| *c == v) {
+                        d.def = Def::Unused;
+                    }
+                }
+            }
             kept.push(n);
             continue;
         }

@@ -21,12 +21,16 @@ pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
         }
     }
     findings.check()?;
-    infer_graph(&mut model.graph, &mut model.syms, findings)?;
+    let hints = declared_shapes(&model.graph, &model.syms);
+    infer_graph(&mut model.graph, &mut model.syms, findings, &hints)?;
     findings.check()
 }
 
-fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings) -> Result<()> {
-    let hints = declared_shapes(g, syms);
+/// Shapes that may be taken as far as run time checks them.
+pub(super) type Hints = SecondaryMap<Value, Option<Vec<Dim>>>;
+
+/// Types of all results of a graph whose inputs and captures have types.
+pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings, hints: &Hints) -> Result<()> {
     for n in g.order.clone() {
         if findings.is_full() {
             break;
@@ -54,8 +58,16 @@ fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings) -> R
             findings.push(cx.error(codes::OP_TYPE, format!("input {i} ({name}) has a type that {} version {} does not take", node.schema.name, node.schema.since)).found_expected(found, expected));
             continue;
         }
-        let r = node.op.infer(&mut cx);
-        let outputs = cx.outputs;
+        let (r, outputs) = match &node.op {
+            Op::Control(c) => {
+                let (c, names, declared) = (c.clone(), std::mem::take(&mut cx.names), std::mem::take(&mut cx.declared));
+                let mut outputs = vec![];
+                let r = super::control::infer(g, n, &c, super::control::Outer { operands: &operands, names, declared }, syms, findings, &mut outputs);
+                (r, outputs)
+            }
+            op => (op.infer(&mut cx), cx.outputs),
+        };
+        let node = &g.nodes[n];
         let elems = operands.iter().flatten().map(|o| &o.ty).chain(outputs.iter().flatten().map(|o| &o.0)).filter_map(|t| t.as_tensor()).map(|t| t.elem);
         if let Some(t) = elems.into_iter().find(|t| !has_code(*t)) {
             findings.push(Error::new(codes::OP_FEATURE, format!("{} of element type {t} is not supported yet", node.schema.name)).at(&node.origin));

@@ -1,5 +1,6 @@
 //! Passes over the graph IR.
 
+pub(super) mod control;
 pub mod dead;
 pub mod infer;
 pub mod quantize;

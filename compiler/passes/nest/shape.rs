@@ -137,9 +137,10 @@ impl Uses {
         let mut syms = HashSet::new();
         visit::walk(body, &mut |s| syms.extend(s.dims().into_iter().flat_map(|d| d.syms())));
         for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
-            syms.extend(m.bufs[b].dims.iter().flat_map(|d| d.syms()));
+            syms.extend(m.bufs[b].dims.iter().chain(&m.bufs[m.storage(b)].dims).flat_map(|d| d.syms()));
         }
-        let mut free = true;
+        // Nor may it be overwritten while it is read.
+        let mut free = !visit::stores(&m.kernels[to].body).into_iter().any(|b| reads.contains(&m.storage(b)));
         visit::walk(between, &mut |s| match s {
             Stmt::Define { sym, .. } => free &= !syms.contains(sym),
             Stmt::Call(k) => free &= !visit::stores(&m.kernels[*k].body).into_iter().any(|b| reads.contains(&m.storage(b))),

@@ -1,0 +1,83 @@
+//! If, Loop and Scan. What they mean is told by their subgraphs, which an operator does not see: `passes/graph/control`
+//! infers and `passes/lower/control` lowers them. Here are their attributes.
+//!
+//! | operator | versions |
+//! |---|---|
+//! | If | 1, 11, 13, 16, 19, 21, 23, 24, 25: the same but for types |
+//! | Loop | 1, 11, 13, 16, 19, 21, 23, 24, 25: the same but for types |
+//! | Scan | 8: a batch dimension, `sequence_lens`, `directions`; 9: axes and directions of inputs and outputs; 11: negative axes |
+//!
+//! Loop: the condition that the body computes ends the loop also where the node gives no first condition, as ONNX's own
+//! evaluator has it.
+
+use super::{Attrs, InferCx, LowerCx, Operator};
+use crate::diag::{Failure, Result};
+
+/// The operators.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Control {
+    If,
+    Loop,
+    Scan(Scan),
+}
+
+/// Attributes of Scan; lists are empty where all entries are 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scan {
+    /// How many of the operands are scanned.
+    pub n_scanned: usize,
+    /// Which dimension of each of them.
+    pub input_axes: Vec<i64>,
+    /// Which of them are scanned from their end.
+    pub input_reversed: Vec<bool>,
+    /// Where the iterations stand in each scan output.
+    pub output_axes: Vec<i64>,
+    /// Which scan outputs are filled from their end.
+    pub output_reversed: Vec<bool>,
+    /// Version 8: dimension 0 of everything is the batch, and `sequence_lens` stands before the operands.
+    pub batched: bool,
+}
+
+impl Operator for Control {
+    const OPS: &'static [&'static str] = &["If", "Loop", "Scan"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        let needed: &[&str] = if a.op() == "If" { &["then_branch", "else_branch"] } else { &["body"] };
+        if let Some(n) = needed.iter().find(|n| !a.subgraphs().iter().any(|s| s == *n)) {
+            return a.error(format!("{} needs the graph {n}", a.op())).fail();
+        }
+        let directions = |a: &mut Attrs, name: &str| -> Result<Vec<bool>> {
+            let v = a.ints_opt(name)?.unwrap_or_default();
+            if v.iter().any(|d| *d != 0 && *d != 1) {
+                return a.error(format!("attribute \"{name}\" must hold 0 (forward) or 1 (reverse)")).fail();
+            }
+            Ok(v.into_iter().map(|d| d == 1).collect())
+        };
+        Ok(match a.op() {
+            "If" => Control::If,
+            "Loop" => Control::Loop,
+            _ => {
+                let batched = a.since() < 9;
+                let n = a.int_required("num_scan_inputs")?;
+                let given = a.n_inputs() - usize::from(batched);
+                let Some(n_scanned) = usize::try_from(n).ok().filter(|n| *n >= 1 && *n <= given) else {
+                    return a.error(format!("num_scan_inputs is {n}, the node has {given} operands")).fail();
+                };
+                let input_reversed = directions(a, if batched { "directions" } else { "scan_input_directions" })?;
+                let output_reversed = if batched { vec![] } else { directions(a, "scan_output_directions")? };
+                let axes = |a: &mut Attrs, name: &str| if batched { Ok(vec![]) } else { a.ints_opt(name).map(Option::unwrap_or_default) };
+                let (input_axes, output_axes) = (axes(a, "scan_input_axes")?, axes(a, "scan_output_axes")?);
+                if [input_axes.len(), input_reversed.len()].iter().any(|n| *n != 0 && *n != n_scanned) {
+                    return a.error(format!("there are {n_scanned} scanned inputs: axes and directions must be as many")).fail();
+                }
+                Control::Scan(Scan { n_scanned, input_axes, input_reversed, output_axes, output_reversed, batched })
+            }
+        })
+    }
+    fn infer(&self, _: &mut InferCx) -> Result<()> {
+        Err(Failure::bug("infer", "subgraphs are the business of the pass"))
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        cx.bug("subgraphs are the business of the pass")
+    }
+}

@@ -1,0 +1,392 @@
+//! infer_shapes for If, Loop and Scan: types of results from those of the bodies.
+//!
+//! What a body records holds only where it runs: its conditions are kept in the subgraph, its facts are dropped. A size
+//! on which branches differ, or that changes from iteration to iteration, is a run-time size of the result. Which sizes of a
+//! loop-carried value change is found by trying: the body is inferred with the sizes of the first iteration; those
+//! that come out different become run-time sizes, and the body is inferred again, until nothing changes.
+
+use super::infer::{Hints, infer_graph};
+use crate::diag::{Error, Failure, Findings, Origin, Result, codes};
+use crate::graph::{Def, Graph, Node, Value};
+use crate::ops::control::{Control, Scan};
+use crate::ops::{InferCx, Known, Op, Operand};
+use crate::sym::{Answer, Dim, SymKind, SymTable};
+use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
+use std::sync::Arc;
+
+type Output = Option<(ValueType, Known)>;
+
+/// What the node's surroundings say.
+pub(super) struct Outer<'a> {
+    /// Operands.
+    pub operands: &'a [Option<Operand>],
+    /// Names of the results.
+    pub names: Vec<String>,
+    /// Shapes declared for them.
+    pub declared: Vec<Option<Vec<Dim>>>,
+}
+
+struct Cx<'a> {
+    g: &'a Graph,
+    n: Node,
+    outer: Outer<'a>,
+    findings: &'a mut Findings,
+    outputs: &'a mut Vec<Output>,
+}
+
+/// Infers a control-flow node.
+pub(super) fn infer(g: &mut Graph, n: Node, op: &Control, outer: Outer, syms: &mut SymTable, findings: &mut Findings, outputs: &mut Vec<Output>) -> Result<()> {
+    let mut subs = std::mem::take(&mut g.nodes[n].subgraphs);
+    let mut cx = Cx { g, n, outer, findings, outputs };
+    let r = match op {
+        Control::If => cx.branch(&mut subs, syms),
+        Control::Loop => cx.repeat(&mut subs, syms),
+        Control::Scan(s) => cx.scan(s, &mut subs, syms),
+    };
+    g.nodes[n].subgraphs = subs;
+    r
+}
+
+fn tensor(o: &Operand) -> Option<&TensorType> {
+    o.ty.as_tensor()
+}
+
+fn truth(v: bool) -> Known {
+    ConstData::new(ElemType::Bool, vec![], vec![u8::from(v)]).map_or(Known::No, |c| Known::Const(Arc::new(c)))
+}
+
+/// Forgets what an earlier attempt found.
+fn reset(sub: &mut Graph) {
+    for (_, d) in sub.values.iter_mut() {
+        if let Def::Node(..) = d.def {
+            (d.ty, d.known) = (None, Known::No);
+        }
+    }
+}
+
+fn capture(sub: &mut Graph, outer: &Graph) {
+    for (o, v) in sub.captures.clone() {
+        sub.values[v].ty = outer.values[o].ty.clone();
+        sub.values[v].known = outer.values[o].known.clone();
+    }
+}
+
+/// True if a value is the same truth in every run of the body: nothing but the condition that let it run.
+pub(crate) fn is_true(sub: &Graph, v: Value) -> bool {
+    let d = &sub.values[v];
+    if let Known::Const(c) = &d.known {
+        return c.to_i64s().is_some_and(|v| v.iter().all(|x| *x != 0));
+    }
+    match &d.def {
+        Def::Node(n, _) if matches!(sub.nodes[*n].op, Op::View(crate::ops::view::View::Identity)) => sub.nodes[*n].inputs.first().copied().flatten().is_some_and(|x| is_true(sub, x)),
+        _ => false,
+    }
+}
+
+impl Cx<'_> {
+    fn origin(&self) -> &Origin {
+        &self.g.nodes[self.n].origin
+    }
+    fn fail<T>(&self, code: crate::diag::Code, title: impl Into<String>) -> Result<T> {
+        Error::new(code, title).at(self.origin()).fail()
+    }
+    fn operand(&self, i: usize) -> Option<&Operand> {
+        self.outer.operands.get(i).and_then(|o| o.as_ref())
+    }
+    /// A size of result `k` that run time tells, or that the model declares.
+    fn size(&self, syms: &mut SymTable, k: usize, d: usize, rank: usize) -> Dim {
+        let node = &self.g.nodes[self.n];
+        let (names, declared) = (self.outer.names.clone(), self.outer.declared.clone());
+        InferCx { syms, origin: &node.origin, inputs: &[], since: node.schema.since, names, declared, outputs: vec![] }.size(k, d, rank)
+    }
+    /// Types of the body's results; `None` with findings if it has faults.
+    fn run(&mut self, sub: &mut Graph, syms: &mut SymTable, last: bool) -> Result<Option<Vec<(ValueType, Known)>>> {
+        capture(sub, self.g);
+        reset(sub);
+        let mut local = Findings::default();
+        infer_graph(sub, syms, &mut local, &Hints::new())?;
+        if last {
+            local.errors().iter().chain(local.warnings()).for_each(|e| self.findings.push(e.clone()));
+        }
+        if local.has_errors() {
+            return Ok(None);
+        }
+        sub.outputs.iter().map(|v| Ok(sub.values[*v].ty.clone().map(|t| (t, sub.values[*v].known.clone())))).collect()
+    }
+    fn body<'s>(&self, subs: &'s mut [(String, Graph)], name: &str) -> Result<&'s mut Graph> {
+        subs.iter_mut().find(|(n, _)| n == name).map(|(_, g)| g).ok_or_else(|| Failure::bug("infer", format!("no graph {name}")))
+    }
+
+    // ---- If ----
+
+    fn branch(&mut self, subs: &mut [(String, Graph)], syms: &mut SymTable) -> Result<()> {
+        let Some(cond) = self.operand(0).cloned() else { return self.fail(codes::OP_ARITY, "the condition is missing") };
+        if tensor(&cond).is_none_or(|t| t.count().as_const() != Some(1)) {
+            return self.fail(codes::OP_SHAPE, "the condition of If must be one truth value");
+        }
+        let names = ["then_branch", "else_branch"];
+        for n in names {
+            let sub = self.body(subs, n)?;
+            if !sub.inputs.is_empty() || sub.outputs.len() < self.outer.names.len() {
+                return self.fail(codes::GRAPH_INVALID, format!("{n} must have no inputs and as many outputs as the node, {}", self.outer.names.len()));
+            }
+        }
+        // A condition that is known leaves one branch, which runs as part of the graph around.
+        if let Some(c) = known_truth(&cond.known) {
+            let sub = self.body(subs, names[usize::from(!c)])?;
+            if let Some(out) = self.run(sub, syms, true)? {
+                *self.outputs = out.into_iter().map(Some).collect();
+            }
+            return Ok(());
+        }
+        let mark = syms.len();
+        let mut found = vec![];
+        for n in names {
+            let sub = self.body(subs, n)?;
+            let scope = syms.open();
+            let out = self.run(sub, syms, true)?;
+            sub.conditions = syms.close(scope);
+            found.push(out);
+        }
+        let [Some(a), Some(b)] = &found[..] else { return Ok(()) };
+        for (k, (x, y)) in a.iter().zip(b).enumerate() {
+            let (ValueType::Tensor(t), ValueType::Tensor(e)) = (&x.0, &y.0) else {
+                return self.fail(codes::OP_FEATURE, "If with results that are no tensors is not supported yet");
+            };
+            if t.elem != e.elem {
+                return self.fail(codes::OP_TYPE, format!("result {k} is {} in one branch and {} in the other", t.elem, e.elem));
+            }
+            if t.rank() != e.rank() {
+                return Error::new(codes::OP_FEATURE, format!("result {k} has another rank in each branch, which is not supported"))
+                    .at(self.origin())
+                    .found_expected(t.display(syms), e.display(syms))
+                    .fail();
+            }
+            let mut dims = vec![];
+            for d in 0..t.rank() {
+                let same = syms.eq(t.dims[d], e.dims[d]) == Answer::Yes && outside(syms, t.dims[d], mark);
+                if same {
+                    dims.push(t.dims[d]);
+                    continue;
+                }
+                let s = self.size(syms, k, d, t.rank());
+                if let (Some(sym), Some(u), Some(v)) = (s.as_sym().filter(|s| syms.kind(*s) == SymKind::Runtime), syms.upper(t.dims[d]), syms.upper(e.dims[d])) {
+                    syms.bound_product(&[sym], u.max(v));
+                }
+                dims.push(s);
+            }
+            let known = match (&x.1, &y.1) {
+                (Known::Dims(p), Known::Dims(q)) if p == q && p.iter().all(|d| outside(syms, *d, mark)) => x.1.clone(),
+                _ => Known::No,
+            };
+            self.outputs.push(Some((ValueType::Tensor(TensorType::new(t.elem, dims)), known)));
+        }
+        Ok(())
+    }
+
+    // ---- Loop and Scan ----
+
+    /// Infers a body whose first `carried.len()` results (behind `first`) come in again as its inputs behind `first_in`.
+    /// Gives the results of the body and, for each carried value, which of its sizes change.
+    fn settle(&mut self, sub: &mut Graph, syms: &mut SymTable, first_in: usize, first: usize, carried: &[TensorType]) -> Result<Option<(Vec<(ValueType, Known)>, Vec<Vec<bool>>)>> {
+        let mut inputs: Vec<TensorType> = carried.to_vec();
+        let mut varies: Vec<Vec<bool>> = carried.iter().map(|t| vec![false; t.rank()]).collect();
+        let attempts = 2 + carried.iter().map(|t| t.rank()).sum::<usize>();
+        for _ in 0..attempts {
+            for (k, t) in inputs.iter().enumerate() {
+                let v = sub.inputs[first_in + k];
+                sub.values[v].ty = Some(ValueType::Tensor(t.clone()));
+            }
+            let scope = syms.open();
+            let out = self.run(sub, syms, false)?;
+            let mut changed = vec![];
+            for (k, t) in inputs.iter().enumerate() {
+                let found = out.as_ref().map(|o| o[first + k].0.clone());
+                if let Some(f) = &found {
+                    let ok = f.as_tensor().is_some_and(|f| f.elem == t.elem && f.rank() == t.rank());
+                    if !ok {
+                        syms.close(scope);
+                        return Error::new(codes::OP_FEATURE, format!("loop-carried value {k} changes its type or rank, which is not supported"))
+                            .at(self.origin())
+                            .found_expected(f.display(syms), t.display(syms))
+                            .fail();
+                    }
+                }
+                for d in 0..t.rank() {
+                    // A body that does not fit the first sizes may fit others.
+                    let stays = found.as_ref().and_then(|f| f.as_tensor()).is_some_and(|f| syms.eq(f.dims[d], t.dims[d]) == Answer::Yes);
+                    if !stays && !varies[k][d] {
+                        changed.push((k, d));
+                    }
+                }
+            }
+            let conditions = syms.close(scope);
+            if changed.is_empty() {
+                let scope = syms.open();
+                let out = if out.is_none() { self.run(sub, syms, true)? } else { out };
+                syms.close(scope);
+                sub.conditions = conditions;
+                return Ok(out.map(|o| (o, varies)));
+            }
+            for (k, d) in changed {
+                varies[k][d] = true;
+                let name = sub.values[sub.inputs[first_in + k]].name.clone();
+                inputs[k].dims[d] = self.fresh(syms, &format!("{name}_{d}"));
+            }
+        }
+        Err(Failure::bug("infer", "the sizes of a loop do not settle"))
+    }
+    fn fresh(&self, syms: &mut SymTable, hint: &str) -> Dim {
+        let node = &self.g.nodes[self.n];
+        InferCx { syms, origin: &node.origin, inputs: &[], since: node.schema.since, names: vec![], declared: vec![], outputs: vec![] }.fresh(hint).into()
+    }
+    /// Types of the final values of what is carried.
+    fn carried(&mut self, syms: &mut SymTable, at: usize, carried: &[TensorType], varies: &[Vec<bool>]) {
+        for (k, (t, v)) in carried.iter().zip(varies).enumerate() {
+            let dims: Vec<Dim> = (0..t.rank()).map(|d| if v[d] { self.size(syms, at + k, d, t.rank()) } else { t.dims[d] }).collect();
+            self.outputs.push(Some((ValueType::Tensor(TensorType::new(t.elem, dims)), Known::No)));
+        }
+    }
+    fn carried_types(&self, from: usize, to: usize) -> Result<Vec<TensorType>> {
+        (from..to)
+            .map(|i| match self.operand(i).map(|o| &o.ty) {
+                Some(ValueType::Tensor(t)) => Ok(t.clone()),
+                Some(_) => self.fail(codes::OP_FEATURE, format!("input {i} is no tensor, which is not supported yet")),
+                None => self.fail(codes::OP_ARITY, format!("input {i} is missing")),
+            })
+            .collect()
+    }
+    /// The iteration number and the like: a scalar, or a list of one as the body declares it.
+    fn scalar_input(&self, sub: &mut Graph, i: usize, elem: ElemType, known: Known) {
+        let v = sub.inputs[i];
+        let one = matches!(sub.values[v].ty.as_ref().and_then(|t| t.as_tensor()), Some(t) if t.rank() == 1);
+        let dims = if one { vec![Dim::constant(1)] } else { vec![] };
+        sub.values[v].ty = Some(ValueType::Tensor(TensorType::new(elem, dims)));
+        sub.values[v].known = known;
+    }
+    fn repeat(&mut self, subs: &mut [(String, Graph)], syms: &mut SymTable) -> Result<()> {
+        let sub = self.body(subs, "body")?;
+        let n = self.outer.operands.len().saturating_sub(2);
+        if sub.inputs.len() != n + 2 || sub.outputs.len() < n + 1 {
+            return self.fail(codes::GRAPH_INVALID, format!("the body of Loop has {} inputs and {} outputs, the node carries {n} values", sub.inputs.len(), sub.outputs.len()));
+        }
+        for i in 0..2 {
+            if self.operand(i).is_some_and(|o| tensor(o).is_none_or(|t| t.count().as_const() != Some(1))) {
+                return self.fail(codes::OP_SHAPE, format!("input {i} of Loop must be one number"));
+            }
+        }
+        let carried = self.carried_types(2, n + 2)?;
+        let mark = syms.len();
+        let it = syms.fresh_number("iteration", crate::sym::Range::at_least(0));
+        self.scalar_input(sub, 0, ElemType::I64, Known::Dims(vec![it.into()]));
+        // It runs only where it is true.
+        self.scalar_input(sub, 1, ElemType::Bool, truth(true));
+        let Some((out, varies)) = self.settle(sub, syms, 2, 1, &carried)? else { return Ok(()) };
+        if out[0].0.as_tensor().is_none_or(|t| t.elem != ElemType::Bool || t.count().as_const() != Some(1)) {
+            return self.fail(codes::OP_SHAPE, "the condition that the body computes must be one truth value");
+        }
+        self.carried(syms, 0, &carried, &varies);
+        let exact = is_true(sub, sub.outputs[0]) && self.operand(1).is_none_or(|c| known_truth(&c.known) == Some(true));
+        let trips = self.operand(0).and_then(|o| match &o.known {
+            Known::Dims(d) => d.first().copied(),
+            Known::Const(c) => c.to_i64s().and_then(|v| v.first().map(|v| Dim::constant(*v))),
+            Known::No => None,
+        });
+        for (j, (ty, _)) in out.iter().enumerate().skip(n + 1) {
+            let ValueType::Tensor(t) = ty else { return self.fail(codes::OP_FEATURE, "a scan output that is no tensor is not supported") };
+            let (k, rank) = (j - 1, t.rank() + 1);
+            let count = match trips {
+                Some(m) if exact => {
+                    if syms.is_nonneg(m) {
+                        m
+                    } else {
+                        m.max(0)
+                    }
+                }
+                _ => {
+                    let s = self.size(syms, k, 0, rank);
+                    if let (Some(sym), Some(m)) = (s.as_sym().filter(|s| syms.kind(*s) == SymKind::Runtime), trips.filter(|m| m.as_const().is_none_or(|m| m < 1 << 24))) {
+                        syms.bound_product(&[sym], m.max(0));
+                    }
+                    s
+                }
+            };
+            let mut dims = vec![count];
+            for (d, x) in t.dims.iter().enumerate() {
+                dims.push(if outside(syms, *x, mark) { *x } else { self.size(syms, k, d + 1, rank) });
+            }
+            self.outputs.push(Some((ValueType::Tensor(TensorType::new(t.elem, dims)), Known::No)));
+        }
+        Ok(())
+    }
+    fn scan(&mut self, s: &Scan, subs: &mut [(String, Graph)], syms: &mut SymTable) -> Result<()> {
+        if s.batched {
+            return self.fail(codes::OP_FEATURE, "Scan version 8 is not supported yet");
+        }
+        let sub = self.body(subs, "body")?;
+        let all = self.outer.operands.len();
+        let n = all - s.n_scanned;
+        if sub.inputs.len() != all || sub.outputs.len() < n || sub.outputs.len() < self.outer.names.len() {
+            return self.fail(codes::GRAPH_INVALID, format!("the body of Scan has {} inputs and {} outputs, the node {all} and {}", sub.inputs.len(), sub.outputs.len(), self.outer.names.len()));
+        }
+        let scans = sub.outputs.len() - n;
+        if [s.output_axes.len(), s.output_reversed.len()].iter().any(|k| *k != 0 && *k != scans) {
+            return self.fail(codes::OP_ATTRIBUTE, format!("there are {scans} scan outputs: axes and directions must be as many"));
+        }
+        let types = self.carried_types(0, all)?;
+        let mut count: Option<Dim> = None;
+        for (j, t) in types[n..].iter().enumerate() {
+            let axis = axis(s.input_axes.get(j).copied().unwrap_or(0), t.rank()).ok_or_else(|| Error::new(codes::OP_ATTRIBUTE, "an axis of a scanned input is out of range").at(self.origin()))?;
+            let d = t.dims[axis];
+            match count {
+                None => count = Some(d),
+                Some(c) if syms.eq(c, d) == Answer::No => return self.fail(codes::OP_SHAPE, "the scanned inputs differ in length"),
+                Some(c) if syms.eq(c, d) == Answer::Unknown => syms.equate(c, d),
+                Some(_) => {}
+            }
+            let mut dims = t.dims.clone();
+            dims.remove(axis);
+            let v = sub.inputs[n + j];
+            sub.values[v].ty = Some(ValueType::Tensor(TensorType::new(t.elem, dims)));
+        }
+        let Some(count) = count else { return self.fail(codes::OP_ARITY, "Scan scans nothing") };
+        let mark = syms.len();
+        let Some((out, varies)) = self.settle(sub, syms, 0, 0, &types[..n])? else { return Ok(()) };
+        self.carried(syms, 0, &types[..n], &varies);
+        for (j, (ty, _)) in out.iter().enumerate().skip(n) {
+            let ValueType::Tensor(t) = ty else { return self.fail(codes::OP_FEATURE, "a scan output that is no tensor is not supported") };
+            let rank = t.rank() + 1;
+            let Some(at) = axis(s.output_axes.get(j - n).copied().unwrap_or(0), rank) else { return self.fail(codes::OP_ATTRIBUTE, "an axis of a scan output is out of range") };
+            let mut dims = vec![];
+            for (d, x) in t.dims.iter().enumerate() {
+                let place = d + usize::from(d >= at);
+                dims.push(if outside(syms, *x, mark) { *x } else { self.size(syms, j, place, rank) });
+            }
+            if dims != t.dims && at != 0 {
+                return self.fail(codes::OP_FEATURE, "a scan output of sizes that only the body knows is only supported along axis 0");
+            }
+            dims.insert(at, count);
+            self.outputs.push(Some((ValueType::Tensor(TensorType::new(t.elem, dims)), Known::No)));
+        }
+        Ok(())
+    }
+}
+
+/// An axis that may count from the end.
+pub(crate) fn axis(a: i64, rank: usize) -> Option<usize> {
+    usize::try_from(if a < 0 { a + rank as i64 } else { a }).ok().filter(|a| *a < rank)
+}
+
+/// The truth value that is known.
+pub(crate) fn known_truth(k: &Known) -> Option<bool> {
+    match k {
+        Known::Const(c) => c.to_i64s()?.first().map(|v| *v != 0),
+        Known::Dims(d) => d.first()?.as_const().map(|v| v != 0),
+        Known::No => None,
+    }
+}
+
+/// True if a size does not depend on what a body defines: its symbols are older than `mark`.
+fn outside(syms: &SymTable, d: Dim, mark: usize) -> bool {
+    d.syms().into_iter().all(|s| (s.0 as usize) < mark || syms.kind(s) != SymKind::Runtime)
+}

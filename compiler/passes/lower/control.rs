@@ -1,0 +1,533 @@
+//! Lowering of If, Loop and Scan: the driver's own branches and loops.
+//!
+//! Results of branches, and values carried around a loop, have a buffer outside of the body. Where their sizes are only
+//! known inside, the buffer has sizes of its own that the body defines again before it copies its result there: the
+//! memory moves then, and what was there is gone (`passes/nest/dynamic`). So inside a body a carried value is seen
+//! under sizes that are defined once, at the body's begin, and so is a result after the operator.
+
+use super::{Frame, Lower, insert_checks};
+use crate::diag::{Failure, Origin, Result};
+use crate::graph::{Graph, Node, Value};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Place, Status, Stmt};
+use crate::ops::control::{Control, Scan};
+use crate::ops::cx::MAX_SIZE;
+use crate::ops::{Known, LowerCx};
+use crate::passes::graph::control::{axis, is_true, known_truth};
+use crate::sym::{Dim, Range, Sym, SymKind};
+use crate::tensor::{ElemType, TensorType};
+use std::collections::HashSet;
+
+/// A value that lives outside of a body and is written in it.
+struct Held {
+    buf: Buf,
+    /// Its own sizes, which bodies define again: one for each dimension that changes.
+    sizes: Vec<Option<Sym>>,
+}
+
+/// The scan output of a loop.
+struct Collected {
+    /// Where the slices of all iterations lie.
+    buf: Buf,
+    /// Dimension along which they stand.
+    axis: usize,
+    reversed: bool,
+    /// Grows with each iteration: its sizes, the first of them the number of slices.
+    growing: Option<Held>,
+}
+
+/// What a body runs under.
+struct Turn {
+    /// Number of the iteration: a buffer, and the symbol it is known by inside.
+    at: Buf,
+    it: Sym,
+}
+
+fn size_symbol(l: &mut Lower, hint: &str) -> Sym {
+    l.m.syms.fresh_number(hint, Range::new(0, MAX_SIZE))
+}
+
+fn define(l: &mut Lower, sym: Sym, value: impl Into<Dim>) {
+    let r = l.m.syms.declared_range(sym);
+    let stmt = Stmt::Define { sym, value: Expr::Index(value.into()), lo: Dim::constant(r.lo.unwrap_or(i64::MIN)), hi: r.hi.map(Dim::constant) };
+    l.m.driver.push(stmt);
+    l.defined.insert(sym);
+}
+
+fn scalar(l: &Lower, b: Buf) -> Expr {
+    Expr::Load { buf: b, at: vec![Dim::constant(0); l.m.bufs[b].dims.len()] }
+}
+
+impl<'a> Lower<'a> {
+    pub(super) fn control(&mut self, f: &mut Frame<'a>, n: Node, op: &Control) -> Result<()> {
+        match op {
+            Control::If => self.branch(f, n),
+            Control::Loop => self.repeat(f, n),
+            Control::Scan(s) => self.scan(f, n, s),
+        }
+    }
+    fn graph(&self, f: &Frame<'a>, n: Node, name: &str) -> Result<&'a Graph> {
+        Graph::body(&f.g.nodes[n].subgraphs, name).ok_or_else(|| Failure::bug("lower", format!("no graph {name}")))
+    }
+    /// A frame for a body with the values of the graph around that it needs as tensors.
+    fn enter(&mut self, f: &mut Frame<'a>, sub: &'a Graph) -> Result<Frame<'a>> {
+        let mut inner = Frame::new(sub);
+        for (o, v) in &sub.captures {
+            // What is known is stored where it is needed.
+            if matches!(sub.values[*v].known, Known::No) && inner.uses[*v] > 0 {
+                inner.bufs[*v] = Some(self.value(f, *o)?);
+            }
+        }
+        Ok(inner)
+    }
+    /// Statements that `write` adds to the driver, apart, with the conditions of the body.
+    fn body(&mut self, sub: &Graph, write: impl FnOnce(&mut Self) -> Result<()>) -> Result<Vec<Stmt>> {
+        let outer = std::mem::take(&mut self.m.driver);
+        let known: HashSet<Sym> = self.defined.clone();
+        let r = write(self);
+        let mut list = std::mem::replace(&mut self.m.driver, outer);
+        insert_checks(&mut list, &sub.conditions, &self.m.syms, &known);
+        self.defined = known;
+        r.map(|()| list)
+    }
+    /// A copy between buffers of as many elements, seen under the shape of the second.
+    fn move_to(&mut self, from: Buf, to: Buf) {
+        let dims = self.m.bufs[to].dims.clone();
+        let from = if self.m.bufs[from].dims == dims { from } else { self.m.view(from, dims) };
+        self.copy(from, to);
+    }
+    /// A buffer for a value of type `t` whose dimensions in `varies` have sizes of their own, defined as `first` now.
+    fn hold(&mut self, name: &str, t: &TensorType, varies: &[bool], first: &[Dim]) -> Held {
+        let mut dims = t.dims.clone();
+        let mut sizes = vec![];
+        for d in 0..t.rank() {
+            sizes.push(varies[d].then(|| {
+                let s = size_symbol(self, &format!("{name}_{d}"));
+                dims[d] = s.into();
+                s
+            }));
+        }
+        for (s, v) in sizes.iter().zip(first) {
+            if let Some(s) = s {
+                define(self, *s, *v);
+            }
+        }
+        Held { buf: self.m.temp(name, t.elem, dims), sizes }
+    }
+    /// Gives held values the sizes of new ones, all at once, and then their contents.
+    fn renew(&mut self, list: &[(&Held, Buf)]) {
+        for (h, from) in list {
+            let dims = self.m.bufs[*from].dims.clone();
+            for (s, d) in h.sizes.iter().zip(dims) {
+                if let Some(s) = s {
+                    define(self, *s, d);
+                }
+            }
+        }
+        for (h, from) in list {
+            self.move_to(*from, h.buf);
+        }
+    }
+    /// The result `v` of a node is what `b` holds: under sizes of its own, which are defined or checked.
+    fn result(&mut self, f: &mut Frame<'a>, origin: &Origin, v: Value, b: Buf) -> Result<()> {
+        let t = self.tensor(f, v)?.clone();
+        let have = self.m.bufs[b].dims.clone();
+        let mut cx = LowerCx { m: &mut self.m, origin, since: 1, inputs: &[], known: &[], defined: &mut self.defined, outputs: vec![] };
+        for (d, h) in t.dims.iter().zip(&have) {
+            if d != h {
+                cx.define(*d, Expr::Index(*h));
+            }
+        }
+        let b = if t.dims == have { b } else { self.m.view(b, t.dims) };
+        match f.bufs[v] {
+            Some(to) if to != b => self.copy(b, to),
+            _ => f.bufs[v] = Some(b),
+        }
+        Ok(())
+    }
+
+    // ---- If ----
+
+    fn branch(&mut self, f: &mut Frame<'a>, n: Node) -> Result<()> {
+        let node = &f.g.nodes[n];
+        let Some(cond) = node.inputs.first().copied().flatten() else { return Err(Failure::bug("lower", "If without a condition")) };
+        if let Some(c) = known_truth(&f.g.values[cond].known) {
+            let sub = self.graph(f, n, if c { "then_branch" } else { "else_branch" })?;
+            let mut inner = self.enter(f, sub)?;
+            self.nodes(&mut inner)?;
+            for (k, v) in node.outputs.iter().enumerate().filter_map(|(k, v)| Some((k, (*v)?))) {
+                if f.uses[v] > 0 {
+                    let b = self.value(&mut inner, sub.outputs[k])?;
+                    self.result(f, &node.origin, v, b)?;
+                }
+            }
+            return Ok(());
+        }
+        let cond = self.value(f, cond)?;
+        let graphs = [self.graph(f, n, "then_branch")?, self.graph(f, n, "else_branch")?];
+        // Captured values must be there before either branch.
+        let mut frames = vec![self.enter(f, graphs[0])?, self.enter(f, graphs[1])?];
+        // Sizes on which the branches differ are defined by them.
+        let mut held: Vec<Option<Held>> = vec![];
+        for (k, v) in node.outputs.iter().enumerate() {
+            let Some(v) = v.filter(|v| f.uses[*v] > 0 && matches!(f.g.values[*v].known, Known::No)) else {
+                held.push(None);
+                continue;
+            };
+            let t = self.tensor(f, v)?.clone();
+            let differs = |d: usize| graphs.iter().any(|g| g.values[g.outputs[k]].ty.as_ref().and_then(|x| x.as_tensor()).is_none_or(|x| x.dims[d] != t.dims[d]));
+            let varies: Vec<bool> = (0..t.rank()).map(differs).collect();
+            let zeros = vec![Dim::constant(0); t.rank()];
+            let name = f.g.values[v].name.clone();
+            let h = match f.bufs[v] {
+                // Known sizes: right into the output.
+                Some(b) if !varies.contains(&true) => Held { buf: b, sizes: vec![None; t.rank()] },
+                _ => self.hold(&name, &t, &varies, &zeros),
+            };
+            // What bounds the result bounds its buffer.
+            for (s, d) in h.sizes.iter().zip(&t.dims) {
+                if let (Some(s), Some(u)) = (s, self.m.syms.upper(*d)) {
+                    self.m.syms.bound_product(&[*s], u);
+                }
+            }
+            held.push(Some(h));
+        }
+        let mut bodies = vec![];
+        for (g, mut inner) in graphs.into_iter().zip(frames.drain(..)) {
+            let list = self.body(g, |l| {
+                for (h, v) in held.iter().zip(&g.outputs) {
+                    if let Some(h) = h.as_ref().filter(|h| h.sizes.iter().all(|s| s.is_none())) {
+                        l.aim(&mut inner, *v, h.buf);
+                    }
+                }
+                l.nodes(&mut inner)?;
+                let mut done = vec![];
+                for (h, v) in held.iter().zip(&g.outputs) {
+                    let Some(h) = h else { continue };
+                    let b = l.value(&mut inner, *v)?;
+                    if b != h.buf {
+                        done.push((h, b));
+                    }
+                }
+                l.renew(&done);
+                Ok(())
+            })?;
+            bodies.push(list);
+        }
+        let (els, then) = (bodies.pop().unwrap_or_default(), bodies.pop().unwrap_or_default());
+        let cond = scalar(self, cond);
+        self.m.driver.push(Stmt::If { cond, then, els });
+        for (v, h) in node.outputs.iter().zip(held) {
+            if let (Some(v), Some(h)) = (v, h) {
+                self.result(f, &node.origin, *v, h.buf)?;
+            }
+        }
+        Ok(())
+    }
+
+    // ---- Loop and Scan ----
+
+    /// Buffers of the carried values, filled with the first ones. `v` of the body, initial buffer, type of the result.
+    fn carry(&mut self, inner: &Frame<'a>, list: &[(Value, Buf)]) -> Result<Vec<Held>> {
+        let mut held = vec![];
+        for (v, first) in list {
+            let t = self.tensor(inner, *v)?.clone();
+            let have = self.m.bufs[*first].dims.clone();
+            let varies: Vec<bool> = (0..t.rank()).map(|d| t.dims[d] != have[d]).collect();
+            let mut own = t.clone();
+            own.dims.clone_from(&have);
+            held.push(self.hold(&inner.g.values[*v].name, &own, &varies, &have));
+        }
+        Ok(held)
+    }
+    fn temp_scalar(&mut self, name: &str, ty: ElemType) -> Buf {
+        self.m.temp(name, ty, vec![])
+    }
+    /// Begin of an iteration: its number, and the sizes of what is carried.
+    fn begin(&mut self, inner: &mut Frame<'a>, turn: &Turn, held: &[Held], first_in: usize) -> Result<()> {
+        let value = scalar(self, turn.at);
+        self.m.driver.push(Stmt::Define { sym: turn.it, value, lo: Dim::constant(0), hi: None });
+        self.defined.insert(turn.it);
+        for (k, h) in held.iter().enumerate() {
+            let v = inner.g.inputs[first_in + k];
+            let t = self.tensor(inner, v)?.clone();
+            for (d, s) in h.sizes.iter().enumerate() {
+                if let (Some(s), Some(x)) = (s, t.dims[d].as_sym()) {
+                    define(self, x, *s);
+                }
+            }
+            let b = if h.sizes.iter().all(|s| s.is_none()) { h.buf } else { self.m.view(h.buf, t.dims) };
+            inner.bufs[v] = Some(b);
+        }
+        Ok(())
+    }
+    /// A value that a body hands on, in memory that no carried value shares.
+    fn handed(&mut self, inner: &mut Frame<'a>, v: Value, held: &HashSet<Buf>) -> Result<Buf> {
+        let b = self.value(inner, v)?;
+        let owner = self.m.storage(b);
+        let safe = !held.contains(&owner) && matches!(self.m.bufs[owner].place, Place::Temp | Place::Const(_) | Place::Input(_));
+        if safe {
+            return Ok(b);
+        }
+        let t = self.m.tensor_type(b);
+        let own = self.m.temp(format!("{}.next", self.m.bufs[b].name), t.elem, t.dims);
+        self.copy(b, own);
+        Ok(own)
+    }
+    /// End of an iteration: what is carried and collected becomes that of the next one.
+    fn end(&mut self, inner: &mut Frame<'a>, turn: &Turn, held: &[Held], first: usize, collected: &[Collected]) -> Result<()> {
+        let owners: HashSet<Buf> = held.iter().map(|h| h.buf).chain(collected.iter().map(|c| c.buf)).collect();
+        let mut done: Vec<(&Held, Buf)> = vec![];
+        for (k, h) in held.iter().enumerate() {
+            let b = self.handed(inner, inner.g.outputs[first + k], &owners)?;
+            done.push((h, b));
+        }
+        for (j, c) in collected.iter().enumerate() {
+            let v = inner.g.outputs[first + held.len() + j];
+            let b = self.value(inner, v)?;
+            match &c.growing {
+                Some(h) => {
+                    let next = self.appended(h, b, turn.it)?;
+                    done.push((h, next));
+                }
+                None => self.collect(c, b, turn.it),
+            }
+        }
+        self.renew(&done);
+        Ok(())
+    }
+    /// Stores one slice.
+    fn collect(&mut self, c: &Collected, slice: Buf, it: Sym) {
+        let dims = self.m.bufs[slice].dims.clone();
+        let count = self.m.bufs[c.buf].dims[c.axis];
+        let place = if c.reversed { count - 1 - it } else { it.into() };
+        let (name, origin) = (self.m.bufs[c.buf].name.clone(), self.model.origin.element(format!("scan output \"{}\"", self.m.bufs[c.buf].name)));
+        let (to, axis) = (c.buf, c.axis);
+        self.m.kernel(&name, &origin, |k| {
+            k.nest(LoopKind::Par, &dims, |k, at| {
+                let mut out = at.to_vec();
+                out.insert(axis, place);
+                let v = k.load(slice, at);
+                k.store(to, &out, v);
+            });
+        });
+    }
+    /// What was collected so far with one slice more, in memory of its own.
+    fn appended(&mut self, h: &Held, slice: Buf, it: Sym) -> Result<Buf> {
+        let dims = self.m.bufs[slice].dims.clone();
+        // All slices must have the sizes of the first.
+        for (s, d) in h.sizes[1..].iter().zip(&dims) {
+            if let Some(s) = s {
+                let first = Expr::cmp_index(BinOp::Eq, it, 0);
+                let same = Expr::cmp_index(BinOp::Eq, *s, *d);
+                self.m.driver.push(Stmt::Check { cond: Expr::bin(BinOp::Or, first, same), status: Status::Value });
+            }
+        }
+        let count = size_symbol(self, "count");
+        define(self, count, Dim::from(it) + 1);
+        let all: Vec<Dim> = std::iter::once(Dim::from(count)).chain(dims.iter().copied()).collect();
+        let next = self.m.temp(format!("{}.next", self.m.bufs[h.buf].name), self.m.bufs[slice].ty, all);
+        let before: Vec<Dim> = std::iter::once(Dim::from(it)).chain(dims.iter().copied()).collect();
+        let old = self.m.view(h.buf, before.clone());
+        let name = self.m.bufs[next].name.clone();
+        let origin = self.model.origin.element(format!("scan output \"{name}\""));
+        self.m.kernel(&name, &origin, |k| {
+            k.nest(LoopKind::Par, &before, |k, at| {
+                let v = k.load(old, at);
+                k.store(next, at, v);
+            });
+        });
+        self.m.kernel(&name, &origin, |k| {
+            k.nest(LoopKind::Par, &dims, |k, at| {
+                let out: Vec<Dim> = std::iter::once(Dim::from(it)).chain(at.iter().copied()).collect();
+                let v = k.load(slice, at);
+                k.store(next, &out, v);
+            });
+        });
+        Ok(next)
+    }
+    /// Sizes of dims that the body alone knows.
+    fn known_outside(&self, dims: &[Dim]) -> bool {
+        dims.iter().all(|d| d.syms().into_iter().all(|s| self.m.syms.kind(s) != SymKind::Runtime || self.defined.contains(&s)))
+    }
+    /// Where the slices of result `v` go. `exact`: as many iterations as `count`, known before the loop.
+    fn collector(&mut self, f: &Frame<'a>, v: Option<Value>, slice: &TensorType, name: &str, count: Option<Dim>, axis: usize, reversed: bool) -> Result<Collected> {
+        if let (Some(n), true) = (count, self.known_outside(&slice.dims)) {
+            let mut dims = slice.dims.clone();
+            dims.insert(axis, n);
+            let buf = match v.and_then(|v| f.bufs[v]) {
+                // Right into the output.
+                Some(b) if self.m.bufs[b].dims == dims => b,
+                _ => self.m.temp(name, slice.elem, dims),
+            };
+            return Ok(Collected { buf, axis, reversed, growing: None });
+        }
+        if reversed || axis != 0 {
+            return Err(Failure::bug("lower", "a growing scan output along another axis"));
+        }
+        let dims: Vec<Dim> = std::iter::once(Dim::constant(0)).chain(slice.dims.iter().copied()).collect();
+        let mut varies = vec![true];
+        varies.extend(slice.dims.iter().map(|d| !self.known_outside(&[*d])));
+        let zeros = vec![Dim::constant(0); dims.len()];
+        let h = self.hold(name, &TensorType::new(slice.elem, dims), &varies, &zeros);
+        // Nothing yet: no element is stored, but what the first iteration copies is there.
+        let ty = slice.elem.compute();
+        self.m.map(h.buf, &self.model.origin.element(format!("scan output \"{name}\"")), |_, _| Expr::int(ty, 0));
+        Ok(Collected { buf: h.buf, axis, reversed, growing: Some(h) })
+    }
+    fn repeat(&mut self, f: &mut Frame<'a>, n: Node) -> Result<()> {
+        let node = &f.g.nodes[n];
+        let sub = self.graph(f, n, "body")?;
+        let operand = |l: &mut Self, f: &mut Frame<'a>, i: usize| match node.inputs.get(i).copied().flatten() {
+            Some(v) => l.value(f, v).map(Some),
+            None => Ok(None),
+        };
+        let (limit, start) = (operand(self, f, 0)?, operand(self, f, 1)?);
+        let mut inner = self.enter(f, sub)?;
+        let carried = sub.inputs.len() - 2;
+        let mut first = vec![];
+        for k in 0..carried {
+            let Some(b) = operand(self, f, 2 + k)? else { return Err(Failure::bug("lower", "a carried value is missing")) };
+            first.push((sub.inputs[2 + k], b));
+        }
+        let (at, go) = (self.temp_scalar("iteration", ElemType::I64), self.temp_scalar("go", ElemType::Bool));
+        let it = match &sub.values[sub.inputs[0]].known {
+            Known::Dims(d) => d.first().and_then(|d| d.as_sym()),
+            _ => None,
+        };
+        let Some(it) = it else { return Err(Failure::bug("lower", "a loop without a number of its iteration")) };
+        let turn = Turn { at, it };
+        self.kernel(node, "start", |k, _| {
+            k.store(at, &[], Expr::int(ElemType::I64, 0));
+            let truth = start.map_or(Expr::bool(true), |b| scalar_in(k, b));
+            k.store(go, &[], truth);
+        });
+        // How often, if that is known before.
+        let first_cond = node.inputs.get(1).copied().flatten();
+        let exact = is_true(sub, sub.outputs[0]) && first_cond.is_none_or(|v| known_truth(&f.g.values[v].known) == Some(true));
+        let scans: Vec<Value> = sub.outputs[1 + carried..].to_vec();
+        let count = match (limit, exact, scans.is_empty()) {
+            (Some(b), true, false) => {
+                let result = node.outputs.get(carried).copied().flatten().and_then(|v| self.tensor(f, v).ok().map(|t| t.dims[0]));
+                let known = node.inputs[0].is_some_and(|v| !matches!(f.g.values[v].known, Known::No));
+                match result.filter(|d| self.known_outside(&[*d])) {
+                    Some(d) if known => Some(d),
+                    declared => {
+                        let s = size_symbol(self, "trips");
+                        let value = scalar(self, b).max(Expr::int(ElemType::I64, 0));
+                        self.m.driver.push(Stmt::Define { sym: s, value, lo: Dim::constant(0), hi: Some(Dim::constant(MAX_SIZE)) });
+                        self.defined.insert(s);
+                        // What the model declares is checked, and then it holds.
+                        if let Some(d) = declared {
+                            self.m.driver.push(Stmt::Check { cond: Expr::cmp_index(BinOp::Eq, d, s), status: Status::Value });
+                        }
+                        Some(declared.unwrap_or(s.into()))
+                    }
+                }
+            }
+            _ => None,
+        };
+        let mut collected = vec![];
+        let held = self.carry(&inner, &first)?;
+        for (j, v) in scans.iter().enumerate() {
+            let t = self.tensor(&inner, *v)?.clone();
+            let to = node.outputs.get(carried + j).copied().flatten();
+            collected.push(self.collector(f, to, &t, &sub.values[*v].name, count, 0, false)?);
+        }
+        for (h, (_, b)) in held.iter().zip(&first) {
+            self.move_to(*b, h.buf);
+        }
+        let body = self.body(sub, |l| {
+            l.begin(&mut inner, &turn, &held, 2)?;
+            l.nodes(&mut inner)?;
+            let more = l.value(&mut inner, sub.outputs[0])?;
+            // Before what is carried changes: the condition may be one of it.
+            l.kernel(node, "step", |k, _| {
+                k.store(at, &[], Expr::Load { buf: at, at: vec![] } + Expr::int(ElemType::I64, 1));
+                let truth = scalar_in(k, more);
+                k.store(go, &[], truth);
+            });
+            l.end(&mut inner, &turn, &held, 1, &collected)
+        })?;
+        let mut cond = scalar(self, go);
+        if let Some(b) = limit {
+            cond = cond.and(Expr::bin(BinOp::Lt, scalar(self, at), scalar(self, b)));
+        }
+        self.m.driver.push(Stmt::While { cond, body });
+        self.results(f, n, &held, &collected)
+    }
+    fn results(&mut self, f: &mut Frame<'a>, n: Node, held: &[Held], collected: &[Collected]) -> Result<()> {
+        let node = &f.g.nodes[n];
+        let bufs = held.iter().map(|h| h.buf).chain(collected.iter().map(|c| c.buf));
+        for (v, b) in node.outputs.iter().zip(bufs) {
+            if let Some(v) = v.filter(|v| f.uses[*v] > 0) {
+                self.result(f, &node.origin, v, b)?;
+            }
+        }
+        Ok(())
+    }
+    fn kernel(&mut self, node: &crate::graph::NodeData, what: &str, write: impl FnOnce(&mut crate::nest::KernelBuilder, &())) {
+        let name = format!("{}.{what}", node.origin.op);
+        self.m.kernel(&name, &node.origin, |k| write(k, &()));
+    }
+    fn scan(&mut self, f: &mut Frame<'a>, n: Node, s: &Scan) -> Result<()> {
+        let node = &f.g.nodes[n];
+        let sub = self.graph(f, n, "body")?;
+        let mut operands = vec![];
+        for v in &node.inputs {
+            let Some(v) = v else { return Err(Failure::bug("lower", "an operand of Scan is missing")) };
+            operands.push(self.value(f, *v)?);
+        }
+        let mut inner = self.enter(f, sub)?;
+        let carried = operands.len() - s.n_scanned;
+        let first: Vec<(Value, Buf)> = (0..carried).map(|k| (sub.inputs[k], operands[k])).collect();
+        let axes: Option<Vec<usize>> = operands[carried..].iter().enumerate().map(|(j, b)| axis(s.input_axes.get(j).copied().unwrap_or(0), self.m.bufs[*b].dims.len())).collect();
+        let (Some(axes), Some(b0)) = (axes, operands.get(carried)) else { return Err(Failure::bug("lower", "an axis of Scan changed")) };
+        let count = self.m.bufs[*b0].dims[axes[0]];
+        let at = self.temp_scalar("iteration", ElemType::I64);
+        let it = self.m.syms.fresh_number("iteration", Range::at_least(0));
+        let turn = Turn { at, it };
+        self.kernel(node, "start", |k, _| k.store(at, &[], Expr::int(ElemType::I64, 0)));
+        let held = self.carry(&inner, &first)?;
+        let mut collected = vec![];
+        for (j, v) in sub.outputs[carried..].iter().enumerate() {
+            let t = self.tensor(&inner, *v)?.clone();
+            let to = node.outputs.get(carried + j).copied().flatten();
+            let Some(a) = axis(s.output_axes.get(j).copied().unwrap_or(0), t.rank() + 1) else { return Err(Failure::bug("lower", "an axis of Scan changed")) };
+            let reversed = s.output_reversed.get(j).copied().unwrap_or(false);
+            collected.push(self.collector(f, to, &t, &sub.values[*v].name, Some(count), a, reversed)?);
+        }
+        for (h, (_, b)) in held.iter().zip(&first) {
+            self.move_to(*b, h.buf);
+        }
+        let body = self.body(sub, |l| {
+            l.begin(&mut inner, &turn, &held, 0)?;
+            for (j, a) in axes.iter().enumerate() {
+                let v = sub.inputs[carried + j];
+                if inner.uses[v] == 0 {
+                    continue;
+                }
+                let x = operands[carried + j];
+                let t = l.tensor(&inner, v)?.clone();
+                let slice = l.m.temp(sub.values[v].name.clone(), t.elem, t.dims);
+                let place = if s.input_reversed.get(j).copied().unwrap_or(false) { count - 1 - it } else { it.into() };
+                l.m.map(slice, &node.origin, |k, ix| {
+                    let mut from = ix.to_vec();
+                    from.insert(*a, place);
+                    k.load(x, &from)
+                });
+                inner.bufs[v] = Some(slice);
+            }
+            l.nodes(&mut inner)?;
+            l.end(&mut inner, &turn, &held, 0, &collected)?;
+            l.kernel(node, "step", |k, _| k.store(at, &[], Expr::Load { buf: at, at: vec![] } + Expr::int(ElemType::I64, 1)));
+            Ok(())
+        })?;
+        let cond = Expr::bin(BinOp::Lt, scalar(self, at), Expr::Index(count));
+        self.m.driver.push(Stmt::While { cond, body });
+        self.results(f, n, &held, &collected)
+    }
+}
+
+fn scalar_in(k: &crate::nest::KernelBuilder, b: Buf) -> Expr {
+    k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()])
+}
