@@ -61,6 +61,11 @@ fn interface() {
 #[test]
 fn quantized() {
     script("quantized.py", &[exe()]);
+/// Branches, loops and run-time sizes against ONNX Runtime.
+#[test]
+fn control_flow() {
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("control_flow");
+    script("control_flow.py", &[exe(), work.as_os_str()]);
 }
 
 #[test]
