@@ -91,9 +91,9 @@ def main():
                     continue
                 have = got.reshape(-1)[:: o["stride"]][: want.size].astype(np.float64)
                 err = np.abs(have - want).max() / max(o.get("absmax") or 1.0, 1e-30) if want.size else 0.0
-                tol = o["suggested_tol_over_absmax"]
+                tol = o.get("suggested_tol_over_absmax") or 0.0  # Integers are exact.
                 ok &= bool(np.isfinite(have).all() and err <= tol)
-                worst = max(worst, err / tol)
+                worst = max(worst, err / tol if tol else float(err > 0))
             note = ""
             if a.bench:
                 f = {k: v for k, v in feeds.items()}

@@ -111,6 +111,7 @@ impl Operator for Reduce {
             (Some(v), Kind::Prod) if reduced.iter().all(|r| *r) && dims.len() <= 1 => Known::Dims(vec![Dim::product(v)]),
             (Some(v), Kind::Sum) if reduced.iter().all(|r| *r) && dims.len() <= 1 => Known::Dims(vec![Dim::sum(v)]),
             (Some(v), Kind::Max) if reduced.iter().all(|r| *r) && dims.len() <= 1 && !v.is_empty() => Known::Dims(vec![v.into_iter().reduce(Dim::max).unwrap_or_default()]),
+            (Some(v), Kind::Min) if reduced.iter().all(|r| *r) && dims.len() <= 1 && !v.is_empty() => Known::Dims(vec![v.into_iter().reduce(Dim::min).unwrap_or_default()]),
             _ => Known::No,
         };
         cx.set_known(0, t.elem, dims, known);

@@ -76,6 +76,7 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
         if findings.absorb(r)?.is_none() {
             continue;
         }
+        let outputs = super::evaluate::evaluate(node, &operands, &outputs, syms).unwrap_or(outputs);
         for (v, r) in node.outputs.clone().into_iter().zip(outputs) {
             let (Some(v), Some((ty, known))) = (v, r) else { continue };
             let ty = clean(ty, syms);

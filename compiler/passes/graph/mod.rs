@@ -2,5 +2,6 @@
 
 pub(super) mod control;
 pub mod dead;
+mod evaluate;
 pub mod infer;
 pub mod quantize;
