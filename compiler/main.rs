@@ -157,7 +157,13 @@ fn check(a: &CheckArgs) -> Result<()> {
     println!("{}: ok", src.name);
     i.inputs.iter().for_each(|t| println!("  input  {}", show(t)));
     i.outputs.iter().for_each(|t| println!("  output {}", show(t)));
-    println!("  {} nodes, {} kernels, weights {} bytes, workspace {} bytes", c.model.graph.order.len(), c.modules.first().map_or(0, |m| onnxc::nest::visit::calls(&m.driver).len()), c.weights.size, i.workspace.display(&i.syms));
+    println!(
+        "  {} nodes, {} kernels, weights {} bytes, workspace {} bytes",
+        c.model.graph.order.len(),
+        c.modules.first().map_or(0, |m| onnxc::nest::visit::calls(&m.driver).len()),
+        c.weights.size,
+        i.workspace.display(&i.syms)
+    );
     Ok(())
 }
 

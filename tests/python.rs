@@ -61,6 +61,8 @@ fn interface() {
 #[test]
 fn quantized() {
     script("quantized.py", &[exe()]);
+}
+
 /// Branches, loops and run-time sizes against ONNX Runtime.
 #[test]
 fn control_flow() {

@@ -216,7 +216,7 @@ mod tests {
         let c = crate::pipeline::compile(&source, &Options { opt, ..Options::default() }).expect("compiles");
         let m = &c.unscheduled;
         let sizes = m.dim_params.iter().map(|s| (*s, 5)).collect();
-        m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { kernel(m, *k, &sizes) } else { None }).collect()
+        visit::calls(&m.driver).into_iter().filter_map(|k| kernel(m, k, &sizes)).collect()
     }
 
     #[test]

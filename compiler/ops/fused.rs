@@ -58,7 +58,7 @@ impl Operator for Fused {
                     o.ty = ValueType::Tensor(TensorType::new(x.elem, from_last(&x.dims)));
                     inputs[0] = Some(o);
                 }
-                let mut inner = InferCx { syms: cx.syms, origin: cx.origin, inputs: &inputs, since: 11, declared: vec![], outputs: vec![] };
+                let mut inner = InferCx { syms: cx.syms, origin: cx.origin, inputs: &inputs, since: 11, names: vec![], declared: vec![], outputs: vec![] };
                 conv.infer(&mut inner)?;
                 let Some(Some((ValueType::Tensor(t), _))) = inner.outputs.into_iter().next() else { return Ok(()) };
                 let dims = if *nhwc { to_last(&t.dims) } else { t.dims };
@@ -148,7 +148,7 @@ impl Operator for Fused {
 
 /// Lowers another operator into `out`.
 fn within(cx: &mut LowerCx, inputs: Vec<Option<Buf>>, out: Buf, f: impl FnOnce(&mut LowerCx) -> Result<()>) -> Result<()> {
-    let mut inner = LowerCx { m: cx.m, origin: cx.origin, since: 11, inputs: &inputs, known: cx.known, outputs: vec![Some(out)] };
+    let mut inner = LowerCx { m: cx.m, origin: cx.origin, since: 11, inputs: &inputs, known: cx.known, defined: cx.defined, outputs: vec![Some(out)] };
     f(&mut inner)
 }
 

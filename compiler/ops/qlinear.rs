@@ -123,7 +123,7 @@ impl Operator for QLinear {
             Some(t) => t.elem,
             None => cx.tensor(operands.first().map_or(0, |o| o.0))?.elem,
         };
-        let mut sub = InferCx { syms: cx.syms, origin: cx.origin, inputs: &inner, since: self.since, declared: vec![None], outputs: vec![None] };
+        let mut sub = InferCx { syms: cx.syms, origin: cx.origin, inputs: &inner, since: self.since, names: vec![], declared: vec![None], outputs: vec![None] };
         self.op.infer(&mut sub)?;
         let out = sub.outputs.into_iter().next().flatten();
         match out {
@@ -151,7 +151,7 @@ impl Operator for QLinear {
         let dims = self.inside(&cx.dims(y));
         let out = cx.temp("result", ElemType::F32, dims);
         let known = vec![Known::No; inputs.len()];
-        let mut sub = LowerCx { m: cx.m, origin: cx.origin, since: self.since, inputs: &inputs, known: &known, outputs: vec![Some(out)] };
+        let mut sub = LowerCx { m: cx.m, origin: cx.origin, since: self.since, inputs: &inputs, known: &known, defined: cx.defined, outputs: vec![Some(out)] };
         self.op.lower(&mut sub)?;
         // The operator may have handed back another buffer.
         let out = sub.outputs.into_iter().next().flatten().unwrap_or(out);
@@ -181,7 +181,7 @@ impl QLinear {
             inputs.push(Some(t));
         }
         let known = vec![Known::No; inputs.len()];
-        let mut sub = LowerCx { m: cx.m, origin: cx.origin, since: self.since, inputs: &inputs, known: &known, outputs: vec![Some(y)] };
+        let mut sub = LowerCx { m: cx.m, origin: cx.origin, since: self.since, inputs: &inputs, known: &known, defined: cx.defined, outputs: vec![Some(y)] };
         self.op.lower(&mut sub)
     }
 }

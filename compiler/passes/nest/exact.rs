@@ -24,7 +24,7 @@ const MOST_PARTS: i64 = 8;
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
     let candidates = scratch(m);
-    let kernels: Vec<Kernel> = m.driver.iter().filter_map(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect();
+    let kernels = visit::calls(&m.driver);
     // The kernels are read as they were before the types change.
     let exact: Vec<(Kernel, Contraction, i64)> = kernels
         .iter()
