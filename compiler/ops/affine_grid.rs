@@ -31,17 +31,17 @@ impl Operator for AffineGrid {
         }
         cx.require_eq(theta.dims[1], Dim::constant(n), "theta does not fit the size")?;
         cx.require_eq(theta.dims[2], Dim::constant(n + 1), "theta does not fit the size")?;
-        let dims = match runtime::declared_for(cx, 1, 0) {
-            Some(d) => {
-                runtime::require_rank(cx, &d, n as usize + 2)?;
-                cx.require_eq(d[n as usize + 1], Dim::constant(n), "the grid has one coordinate for each dimension")?;
-                d
+        let dims = match runtime::late(cx, 1) {
+            true => {
+                let rank = n as usize + 2;
+                (0..rank - 1).map(|d| cx.size(0, d, rank)).chain([Dim::constant(n)]).collect()
             }
-            None => {
+            false => {
                 let size = cx.need_dims(1, "size")?;
                 [size[0]].iter().chain(&size[2..]).copied().chain([Dim::constant(n)]).collect()
             }
         };
+        let dims: Vec<Dim> = dims;
         cx.require_eq(dims[0], theta.dims[0], "theta does not fit the batch")?;
         cx.set(0, theta.elem, dims);
         Ok(())
@@ -51,14 +51,12 @@ impl Operator for AffineGrid {
         let dims = cx.dims(y);
         let n = dims.len() - 2;
         let ty = cx.elem(theta).compute();
-        let size = cx.input_opt(1).filter(|_| cx.dims_value(1).is_none());
-        cx.kernel(|k| {
-            if let Some(b) = size {
-                for (j, d) in std::iter::once(0).chain(2..n + 2).zip(&dims) {
-                    let same = runtime::eq(runtime::value(k, b, j), Expr::index(*d));
-                    runtime::check(k, same);
-                }
+        if let Some(b) = runtime::late_operand(cx, 1) {
+            for (j, d) in std::iter::once(0).chain(2..n + 2).zip(&dims) {
+                cx.define(*d, runtime::entry(cx, b, j));
             }
+        }
+        cx.kernel(|k| {
             k.nest(LoopKind::Par, &dims, |k, at| {
                 let mut v = k.load(theta, &[at[0], at[n + 1], Dim::from(n)]);
                 for j in 0..n {

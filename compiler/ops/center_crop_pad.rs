@@ -32,12 +32,10 @@ impl Operator for CenterCropPad {
             return cx.error(codes::OP_SHAPE, "shape does not fit the axes").row("expected", format!("{} values", axes.len())).fail();
         }
         let mut dims = x.dims.clone();
-        if let Some(d) = runtime::declared_for(cx, 1, 0) {
-            runtime::require_rank(cx, &d, x.rank())?;
-            for a in (0..x.rank()).filter(|a| !axes.contains(a)) {
-                cx.require_eq(d[a], x.dims[a], &format!("axis {a} keeps its size"))?;
+        if runtime::late(cx, 1) {
+            for a in axes {
+                dims[a] = cx.size(0, a, x.rank());
             }
-            dims = d;
         } else {
             for (a, d) in axes.into_iter().zip(cx.need_dims(1, "shape")?) {
                 if d.as_const().is_some_and(|d| d < 0) {
@@ -54,19 +52,17 @@ impl Operator for CenterCropPad {
         let (x, y) = (cx.input(0), cx.output(0));
         let (from, to) = (cx.dims(x), cx.dims(y));
         let ty = cx.elem(x).compute();
-        let asked = cx.input_opt(1).filter(|_| cx.dims_value(1).is_none());
         let axes: Vec<usize> = match &self.axes {
             Some(a) => a.iter().map(|a| (if *a < 0 { *a + from.len() as i64 } else { *a }) as usize).collect(),
             None => (0..from.len()).collect(),
         };
+        if let Some(b) = runtime::late_operand(cx, 1) {
+            for (j, a) in axes.iter().enumerate() {
+                cx.define(to[*a], runtime::entry(cx, b, j));
+            }
+        }
         let syms = cx.m.syms.clone();
         cx.kernel(|k| {
-            if let Some(b) = asked {
-                for (j, a) in axes.iter().enumerate() {
-                    let same = runtime::eq(runtime::value(k, b, j), Expr::index(to[*a]));
-                    runtime::check(k, same);
-                }
-            }
             k.nest(LoopKind::Par, &to, |k, at| {
                 let mut at_x = vec![];
                 let mut inside: Option<Expr> = None;

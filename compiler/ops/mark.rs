@@ -45,13 +45,10 @@ impl Operator for Mark {
                     return cx.error(codes::OP_SHAPE, "the depth must be one number, the values two").fail();
                 }
                 let whole = cx.constant(1).and_then(|c| c.scalar()).map(|d| Dim::constant(d as i64));
-                let depth = match (whole, runtime::declared_for(cx, 1, 0)) {
-                    (Some(d), _) => d,
-                    (None, Some(d)) => {
-                        runtime::require_rank(cx, &d, t.rank() + 1)?;
-                        d[axis]
-                    }
-                    (None, None) => match cx.need_dims(1, "the depth")?.as_slice() {
+                let depth = match whole {
+                    Some(d) => d,
+                    None if runtime::late(cx, 1) => cx.size(0, axis, t.rank() + 1),
+                    None => match cx.need_dims(1, "the depth")?.as_slice() {
                         [d] => *d,
                         _ => return cx.error(codes::OP_SHAPE, "the depth must be one number").fail(),
                     },
@@ -86,11 +83,10 @@ impl Operator for Mark {
                 let out = cx.dims(y);
                 let axis = (if *axis < 0 { *axis + out.len() as i64 } else { *axis }) as usize;
                 let (n, from_end) = (out[axis], cx.since >= 11);
+                if !known {
+                    cx.define(n, runtime::entry(cx, depth, 0));
+                }
                 cx.kernel(|k| {
-                    if !known {
-                        let same = runtime::eq(runtime::value(k, depth, 0), Expr::index(n));
-                        runtime::check(k, same);
-                    }
                     k.nest(LoopKind::Par, &out, |k, at| {
                         let from: Vec<Dim> = at[..axis].iter().chain(&at[axis + 1..]).copied().collect();
                         let i = Expr::cast(k.m.bufs[x].ty.compute(), ElemType::I64, k.load(x, &from));

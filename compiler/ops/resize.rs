@@ -131,7 +131,7 @@ impl Operator for Resize {
         } else if let Scales::Input(i) = self.scales {
             asked.push((i, axes.len(), scales.is_some(), "scales"));
         }
-        let mut declared = None;
+        let mut late = false;
         for (i, n, known, what) in asked {
             if !cx.has(i) {
                 return cx.error(codes::OP_ARITY, format!("the input {what} is missing")).fail();
@@ -139,19 +139,12 @@ impl Operator for Resize {
             if runtime::length(cx, i) != Some(n) {
                 return cx.error(codes::OP_SHAPE, format!("{what} does not fit the axes")).row("expected", format!("{n} values")).fail();
             }
-            if !known {
-                declared = runtime::declared_for(cx, i, 0);
-                if declared.is_none() {
-                    return cx.need_ints(i, what).map(|_| ());
-                }
-            }
+            late |= !known;
         }
-        if let Some(d) = declared {
-            runtime::require_rank(cx, &d, x.rank())?;
-            for (a, (d, x)) in d.iter().zip(&x.dims).enumerate().filter(|(a, _)| !axes.contains(a)) {
-                cx.require_eq(*d, *x, &format!("axis {a} is not resized"))?;
+        if late {
+            for a in &axes {
+                dims[*a] = cx.size(0, *a, x.rank());
             }
-            dims = d;
         } else if sizes {
             let sizes = cx.need_dims(3, "sizes")?;
             if sizes.iter().any(|d| d.as_const().is_some_and(|d| d < 0)) {

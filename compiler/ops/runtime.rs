@@ -85,6 +85,12 @@ pub fn value(k: &KernelBuilder, b: Buf, j: usize) -> Expr {
     Expr::cast(k.m.bufs[b].ty.compute(), ElemType::I64, k.load(b, &at))
 }
 
+/// The same for the driver ([`LowerCx::define`]).
+pub fn entry(cx: &LowerCx, b: Buf, j: usize) -> Expr {
+    let at = if cx.dims(b).is_empty() { vec![] } else { vec![Dim::from(j)] };
+    Expr::cast(cx.elem(b).compute(), ElemType::I64, Expr::Load { buf: b, at })
+}
+
 /// All values of a list of integers, in registers.
 pub fn values(k: &mut KernelBuilder, b: Buf) -> Vec<Expr> {
     let n = count(&k.m.bufs[b].dims).unwrap_or(0);

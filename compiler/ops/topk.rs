@@ -39,15 +39,16 @@ impl Operator for TopK {
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
         let axis = cx.axis(self.axis, t.rank())?;
-        let declared = (0..2).find_map(|i| runtime::declared_for(cx, 1, i));
-        let k = match (self.k, declared) {
-            (Some(k), _) => Dim::constant(k),
-            (None, _) if runtime::length(cx, 1) != Some(1) => return cx.error(codes::OP_SHAPE, "K must be one number").fail(),
-            (None, Some(d)) => {
-                runtime::require_rank(cx, &d, t.rank())?;
-                d[axis]
+        let k = match self.k {
+            Some(k) => Dim::constant(k),
+            None if runtime::length(cx, 1) != Some(1) => return cx.error(codes::OP_SHAPE, "K must be one number").fail(),
+            None if runtime::late(cx, 1) => {
+                let declared = (0..2).find(|k| cx.declared.get(*k).is_some_and(|d| d.is_some()));
+                let k = cx.size(declared.unwrap_or(0), axis, t.rank());
+                cx.bound(&[k], t.dims[axis]);
+                k
             }
-            (None, None) => cx.need_dims(1, "K")?[0],
+            None => cx.need_dims(1, "K")?[0],
         };
         if k.as_const().is_some_and(|k| k < 0) {
             return cx.error(codes::OP_SHAPE, "K is negative").fail();
@@ -71,7 +72,9 @@ impl Operator for TopK {
         let dims = cx.dims(x);
         let axis = (if self.axis < 0 { self.axis + dims.len() as i64 } else { self.axis }) as usize;
         let row = Row { axis, n: dims[axis], count: cx.dims(any)[axis], ty: cx.elem(x).compute(), x, values, indices };
-        let asked = cx.input_opt(1).filter(|_| cx.dims_value(1).is_none());
+        if let Some(b) = runtime::late_operand(cx, 1) {
+            cx.define(row.count, runtime::entry(cx, b, 0));
+        }
         let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
         let scratch = match row.count.as_const() {
             Some(..=FEW) => None,
@@ -81,10 +84,6 @@ impl Operator for TopK {
             }
         };
         cx.kernel(|k| {
-            if let Some(b) = asked {
-                let same = runtime::eq(runtime::value(k, b, 0), Expr::index(row.count));
-                runtime::check(k, same);
-            }
             k.nest(LoopKind::Par, &outer, |k, o| match scratch {
                 None => self.select(k, &row, o),
                 Some(s) => self.sort(k, &row, o, s),

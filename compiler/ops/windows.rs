@@ -49,10 +49,9 @@ impl Operator for Windows {
             }
         };
         let sizes: &[usize] = if self.kind == Kind::Mel { &[1, 0] } else { &[0] };
-        let unknown = sizes.iter().find(|i| cx.dims_value(**i).is_none());
-        if let Some(d) = unknown.and_then(|i| runtime::declared_for(cx, *i, 0)) {
-            runtime::require_rank(cx, &d, sizes.len())?;
-            cx.set(0, self.elem, d);
+        if sizes.iter().any(|i| runtime::late(cx, *i)) {
+            let dims = cx.sizes(0, sizes.len(), None);
+            cx.set(0, self.elem, dims);
             return Ok(());
         }
         let dims = if self.kind == Kind::Mel {
@@ -70,18 +69,18 @@ impl Operator for Windows {
         let y = cx.output(0);
         let (dims, to) = (cx.dims(y), cx.elem(y).compute());
         let inputs: Vec<Buf> = cx.inputs.iter().flatten().copied().collect();
-        let known: Vec<bool> = (0..inputs.len()).map(|i| cx.dims_value(i).is_some()).collect();
-        cx.kernel(|k| {
-            if !known[0] {
-                let size = runtime::value(k, inputs[0], 0);
-                runtime::check(k, runtime::eq(size, Expr::index(dims[dims.len() - 1])));
-            }
-            if self.kind == Kind::Mel && !known[1] {
-                let length = runtime::value(k, inputs[1], 0);
+        // If one of them is late, both sizes of the result are.
+        let late = (0..inputs.len().min(2)).any(|i| cx.dims_value(i).is_none() && (i == 0 || self.kind == Kind::Mel));
+        if late {
+            let size = runtime::entry(cx, inputs[0], 0);
+            cx.define(dims[dims.len() - 1], size);
+            if self.kind == Kind::Mel {
                 // Rounded down also below 0, where no shape fits.
-                let bins = length.max(runtime::int(-1)) / runtime::int(2) + runtime::int(1);
-                runtime::check(k, runtime::eq(bins, Expr::index(dims[0])));
+                let length = runtime::entry(cx, inputs[1], 0);
+                cx.define(dims[0], (length.max(runtime::int(-2)) + runtime::int(2)) / runtime::int(2));
             }
+        }
+        cx.kernel(|k| {
             let bank = (self.kind == Kind::Mel).then(|| Bank::new(k, &inputs, dims[1]));
             k.nest(LoopKind::Par, &dims, |k, at| {
                 let v = match &bank {

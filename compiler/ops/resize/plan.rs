@@ -3,7 +3,7 @@
 use super::coords::{self, Filter, Sizes, Transform};
 use super::{Aspect, Resize};
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt, UnOp};
 use crate::ops::{LowerCx, runtime};
 use crate::sym::{Answer, Dim};
 use crate::tensor::{ConstData, ElemType};
@@ -95,18 +95,23 @@ impl Resize {
             let region = (end(i, 0.0), end(axes.len() + i, 1.0));
             let mut checks = vec![];
             let scale = match sizes {
-                Some(b) => self.size_ratio(cx, axes, from, to, b, i, &mut checks),
+                Some(b) => self.size_ratio(cx, axes, from, to, b, i),
                 None => match (self.scale_values(cx.constant(self.scales_at()).and_then(|c| c.to_f64s())), cx.input_opt(self.scales_at())) {
                     (Some(s), _) => Value::Known(s[i]),
                     (None, Some(b)) => {
                         let size = Expr::un(UnOp::Floor, Expr::cast(ElemType::I64, ElemType::F32, Expr::index(n)) * Expr::cast(ElemType::F64, ElemType::F32, element(cx, b, i)));
-                        checks.push(Expr::bin(BinOp::Eq, Expr::cast(ElemType::F32, ElemType::I64, size), Expr::index(out)));
+                        cx.define(out, Expr::cast(ElemType::F32, ElemType::I64, size));
                         checks.push(Expr::bin(BinOp::Gt, element(cx, b, i), Expr::num(ElemType::F64, 0.0)));
                         Value::At(element(cx, b, i))
                     }
                     _ => return cx.bug("neither scales nor sizes is given"),
                 },
             };
+            // Nothing makes elements out of none.
+            if !cx.m.syms.is_pos(n) {
+                let some = Expr::bin(BinOp::Or, Expr::cmp_index(BinOp::Ge, n, 1), Expr::cmp_index(BinOp::Eq, out, 0));
+                cx.m.driver.push(Stmt::Check { cond: some, status: Status::Dim });
+            }
             let whole = region.0.known() == Some(0.0) && region.1.known() == Some(1.0);
             let same = cx.m.syms.eq(n, out) == Answer::Yes;
             let unscaled = match &scale {
@@ -122,15 +127,14 @@ impl Resize {
     }
 
     /// The scale of resized axis `i` where sizes decide.
-    #[allow(clippy::too_many_arguments)]
-    fn size_ratio(&self, cx: &LowerCx, axes: &[usize], from: &[Dim], to: &[Dim], sizes: Buf, i: usize, checks: &mut Vec<Expr>) -> Value {
+    fn size_ratio(&self, cx: &mut LowerCx, axes: &[usize], from: &[Dim], to: &[Dim], sizes: Buf, i: usize) -> Value {
         let op = if self.aspect == Aspect::NotLarger { BinOp::Min } else { BinOp::Max };
         let taking: Vec<usize> = if self.aspect == Aspect::Stretch { vec![i] } else { (0..axes.len()).collect() };
         let Some(v) = cx.dims_value(3) else {
             let all = taking.iter().map(|k| element(cx, sizes, *k) / wide(from[axes[*k]])).reduce(|a, b| Expr::bin(op, a, b));
             let scale = all.unwrap_or(Expr::num(ElemType::F64, 1.0));
             let size = Expr::un(UnOp::Floor, scale.clone() * wide(from[axes[i]]) + Expr::num(ElemType::F64, 0.5));
-            checks.push(Expr::bin(BinOp::Eq, Expr::cast(ElemType::F64, ElemType::I64, size), Expr::index(to[axes[i]])));
+            cx.define(to[axes[i]], Expr::cast(ElemType::F64, ElemType::I64, size));
             return Value::At(scale);
         };
         let pairs: Vec<(Dim, Dim)> = taking.iter().map(|k| (v[*k], from[axes[*k]])).collect();

@@ -232,9 +232,7 @@ fn partial(m: &mut Module, k: Kernel, c: &Contraction, product: &Product, from: 
     m.kernels[id].name = format!("{name}.part");
     // The call was put at the driver's end.
     let call = m.driver.pop()?;
-    let i = m.driver.iter().position(|s| matches!(s, Stmt::Call(x) if *x == k))?;
-    m.driver.insert(i, call);
-    Some((out, at))
+    visit::splice_call(&mut m.driver, k, true, vec![call]).then_some((out, at))
 }
 
 /// The sum's register and what stands for it.
