@@ -68,7 +68,7 @@ impl Runner {
         Ok(i.outputs.iter().zip(shapes).zip(outputs).map(|((t, dims), data)| Array { name: t.name.clone(), ty: t.ty, dims, data }).collect())
     }
     /// One call; shapes and bytes of the outputs.
-    fn called(&self, inputs: &[Array], sizes: &HashMap<Sym, i64>) -> Result<(Vec<Vec<i64>>, Vec<Vec<u8>>)> {
+    fn called(&self, inputs: &[Array], sizes: &HashMap<Sym, i64>) -> Result<Called> {
         let i = &self.compiled.interface;
         let shapes = self.output_shapes(sizes)?;
         let data: Vec<&[u8]> = inputs.iter().map(|a| a.data.as_slice()).collect();
@@ -235,6 +235,9 @@ fn bytes_of(t: &Tensor, dims: &[i64]) -> Result<usize> {
     let n = crate::tensor::count(dims).and_then(|n| t.ty.bytes_for(n)).and_then(|n| usize::try_from(n).ok());
     n.ok_or_else(|| Failure::from(Error::new(codes::RUN_INPUT, format!("output \"{}\" is too large", t.name))))
 }
+
+/// Shapes and bytes of the outputs.
+type Called = (Vec<Vec<i64>>, Vec<Vec<u8>>);
 
 /// Text of a status code.
 pub fn status_text(s: i32) -> &'static str {

@@ -131,11 +131,11 @@ impl<'a> Parser<'a> {
     /// Run-time sizes are used before the driver defines them.
     fn defines(&mut self) {
         for w in self.tokens.windows(3) {
-            if let [Token { tok: Tok::Word("define"), .. }, Token { tok: Tok::Word(n) | Tok::Quoted(n), .. }, Token { tok: Tok::Punct("="), .. }] = w {
-                if !self.sizes.contains_key(*n) {
-                    let s = self.m.syms.fresh(SymKind::Runtime, n);
-                    self.sizes.insert((*n).to_owned(), s);
-                }
+            if let [Token { tok: Tok::Word("define"), .. }, Token { tok: Tok::Word(n) | Tok::Quoted(n), .. }, Token { tok: Tok::Punct("="), .. }] = w
+                && !self.sizes.contains_key(*n)
+            {
+                let s = self.m.syms.fresh(SymKind::Runtime, n);
+                self.sizes.insert((*n).to_owned(), s);
             }
         }
     }

@@ -34,6 +34,9 @@ pub enum Kind {
     },
 }
 
+/// The index into the input from that of the output and that of the reduced dimensions.
+type Position<'a> = &'a dyn Fn(&[Dim], &[Dim]) -> Vec<Dim>;
+
 /// A reduction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduce {
@@ -193,7 +196,7 @@ impl Reduce {
         Ok(())
     }
     /// `position` gives the index into the input from that of the output and that of the reduced dimensions.
-    fn nest(&self, k: &mut KernelBuilder, x: Buf, y: Buf, inner: &[Dim], position: &dyn Fn(&[Dim], &[Dim]) -> Vec<Dim>) {
+    fn nest(&self, k: &mut KernelBuilder, x: Buf, y: Buf, inner: &[Dim], position: Position) {
         let kind = self.kind;
         let ty = k.m.bufs[x].ty.compute();
         let out = k.m.bufs[y].dims.clone();

@@ -15,6 +15,8 @@ use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
 use std::sync::Arc;
 
 type Output = Option<(ValueType, Known)>;
+/// Results of a body, and which sizes of each carried value change.
+type Settled = (Vec<(ValueType, Known)>, Vec<Vec<bool>>);
 
 /// What the node's surroundings say.
 pub(super) struct Outer<'a> {
@@ -188,7 +190,7 @@ impl Cx<'_> {
 
     /// Infers a body whose first `carried.len()` results (behind `first`) come in again as its inputs behind `first_in`.
     /// Gives the results of the body and, for each carried value, which of its sizes change.
-    fn settle(&mut self, sub: &mut Graph, syms: &mut SymTable, first_in: usize, first: usize, carried: &[TensorType]) -> Result<Option<(Vec<(ValueType, Known)>, Vec<Vec<bool>>)>> {
+    fn settle(&mut self, sub: &mut Graph, syms: &mut SymTable, first_in: usize, first: usize, carried: &[TensorType]) -> Result<Option<Settled>> {
         let mut inputs: Vec<TensorType> = carried.to_vec();
         let mut varies: Vec<Vec<bool>> = carried.iter().map(|t| vec![false; t.rank()]).collect();
         let attempts = 2 + carried.iter().map(|t| t.rank()).sum::<usize>();

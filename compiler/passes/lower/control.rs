@@ -350,7 +350,7 @@ impl<'a> Lower<'a> {
         dims.iter().all(|d| d.syms().into_iter().all(|s| self.m.syms.kind(s) != SymKind::Runtime || self.defined.contains(&s)))
     }
     /// Where the slices of result `v` go. `exact`: as many iterations as `count`, known before the loop.
-    fn collector(&mut self, f: &Frame<'a>, v: Option<Value>, slice: &TensorType, name: &str, count: Option<Dim>, axis: usize, reversed: bool) -> Result<Collected> {
+    fn collector(&mut self, f: &Frame<'a>, v: Option<Value>, slice: &TensorType, name: &str, count: Option<Dim>, (axis, reversed): (usize, bool)) -> Result<Collected> {
         if let (Some(n), true) = (count, self.known_outside(&slice.dims)) {
             let mut dims = slice.dims.clone();
             dims.insert(axis, n);
@@ -431,7 +431,7 @@ impl<'a> Lower<'a> {
         for (j, v) in scans.iter().enumerate() {
             let t = self.tensor(&inner, *v)?.clone();
             let to = node.outputs.get(carried + j).copied().flatten();
-            collected.push(self.collector(f, to, &t, &sub.values[*v].name, count, 0, false)?);
+            collected.push(self.collector(f, to, &t, &sub.values[*v].name, count, (0, false))?);
         }
         for (h, (_, b)) in held.iter().zip(&first) {
             self.move_to(*b, h.buf);
@@ -494,7 +494,7 @@ impl<'a> Lower<'a> {
             let to = node.outputs.get(carried + j).copied().flatten();
             let Some(a) = axis(s.output_axes.get(j).copied().unwrap_or(0), t.rank() + 1) else { return Err(Failure::bug("lower", "an axis of Scan changed")) };
             let reversed = s.output_reversed.get(j).copied().unwrap_or(false);
-            collected.push(self.collector(f, to, &t, &sub.values[*v].name, Some(count), a, reversed)?);
+            collected.push(self.collector(f, to, &t, &sub.values[*v].name, Some(count), (a, reversed))?);
         }
         for (h, (_, b)) in held.iter().zip(&first) {
             self.move_to(*b, h.buf);
