@@ -81,6 +81,11 @@ impl Model {
         self.options.weights = Weights::File(None);
         self
     }
+    /// Bytes of workspace for values whose size follows from data and has no bound.
+    pub fn heap(mut self, bytes: i64) -> Self {
+        self.options.heap = Some(bytes);
+        self
+    }
     /// Gives an ONNX name an identifier of your own.
     pub fn rename(mut self, onnx_name: impl Into<String>, ident: impl Into<String>) -> Self {
         self.options.renames.insert(onnx_name.into(), ident.into());

@@ -72,6 +72,9 @@ pub struct ModelArgs {
     /// Fix a symbolic dimension (N=4) or bound it ('N<=32', '1<=N<=32'); repeat for several.
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     pub dims: Vec<String>,
+    /// Workspace for values whose size follows from data and has no bound, in bytes or as 64K, 16M, 1G. Default: 16M.
+    #[arg(long, value_name = "SIZE")]
+    pub heap: Option<String>,
     /// How findings are printed on stderr.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub message_format: MessageFormat,
@@ -247,6 +250,31 @@ impl ModelArgs {
     }
 }
 
+impl ModelArgs {
+    /// The parsed `--heap` argument.
+    pub fn heap(&self) -> Result<Option<i64>> {
+        let Some(text) = &self.heap else { return Ok(None) };
+        let (digits, shift) = match text.trim_end_matches(['K', 'M', 'G']) {
+            d if d.len() == text.len() => (d, 0),
+            d if d.len() + 1 == text.len() => (
+                d,
+                if text.ends_with('K') {
+                    10
+                } else if text.ends_with('M') {
+                    20
+                } else {
+                    30
+                },
+            ),
+            _ => ("", 0),
+        };
+        match digits.parse::<i64>().ok().and_then(|n| n.checked_mul(1 << shift)).filter(|n| (0..=1 << 40).contains(n)) {
+            Some(n) => Ok(Some(n)),
+            None => Error::new(codes::OPTION, "--heap").found_expected(text.clone(), "bytes, or a number with K, M or G, up to 1024G").fail(),
+        }
+    }
+}
+
 /// Splits `name=value`.
 pub fn pair(text: &str, flag: &str) -> Result<(String, String)> {
     match text.rsplit_once('=') {
@@ -269,6 +297,7 @@ impl CompileArgs {
             target: self.target.clone(),
             cpu: self.cpu.clone(),
             dims: self.common.dims()?,
+            heap: self.common.heap()?,
             opt: opt_level(self.opt),
             weights,
             renames: self.renames.iter().map(|r| pair(r, "--rename")).collect::<Result<_>>()?,

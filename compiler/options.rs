@@ -37,6 +37,8 @@ pub struct Options {
     pub cpu: Option<String>,
     /// `--dim` in order.
     pub dims: Vec<(String, DimOption)>,
+    /// Bytes of workspace for values whose size run time defines and nothing bounds; `None` is the default.
+    pub heap: Option<i64>,
     /// `--opt`.
     pub opt: OptLevel,
     /// Weights in the object or beside it.

@@ -114,6 +114,9 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
         }
     }
     let mut module = clock.step("lower", || passes::lower::lower(&model, &name))?;
+    if let Some(bytes) = options.heap {
+        module.heap = bytes.max(0) & !(passes::nest::place::ALIGN - 1);
+    }
     check(&module, options.verify)?;
     if stop("lower") {
         return Ok(Stopped::Nest(Box::new(module)));

@@ -89,7 +89,7 @@ pub enum Stage {
     Placed,
 }
 
-/// [`Module::heap`] unless the user says otherwise.
+/// [`Module::heap`] unless the user says otherwise, in bytes.
 pub const HEAP: i64 = 16 << 20;
 
 /// A whole model as loop nests.
