@@ -1,7 +1,8 @@
 //! Elementary functions of f32 by polynomials, written once for every backend.
 //!
-//! exp, log, expm1, log1p: Cephes (S. L. Moshier), argument reduction and minimax polynomials of single precision.
-//! tanh, erf: rational minimax approximations on a clamped interval. `tests/math.rs` holds the errors.
+//! exp, log: Cephes (S. L. Moshier), argument reduction and minimax polynomials of single precision. expm1, log1p: the
+//! same polynomials, and what the reduction loses near 1 put back exactly. erf, tanh: a polynomial near 0, elsewhere
+//! their distance from 1 by exp (erf's coefficients: N. Juffa). `tests/math.rs` holds the errors.
 
 use crate::nest::UnOp;
 
@@ -37,6 +38,10 @@ pub trait Floats {
     fn round(&mut self, a: Self::V) -> Self::V;
     /// y * 2^n for an integer value n in -151..=129 and y in [0.5, 2], rounded once.
     fn scale(&mut self, y: Self::V, n: Self::V) -> Self::V;
+    /// The same where the result is normal: n is added to the exponent.
+    fn scale_normal(&mut self, y: Self::V, n: Self::V) -> Self::V;
+    /// |a| with the sign of b, for a that is not negative.
+    fn with_sign(&mut self, a: Self::V, b: Self::V) -> Self::V;
     /// For a positive normal x: e and m with x = 2^e m and m in [0.5, 1).
     fn split(&mut self, x: Self::V) -> (Self::V, Self::V);
 }
@@ -53,13 +58,7 @@ pub fn function<B: Floats>(b: &mut B, op: UnOp, x: B::V) -> B::V {
         UnOp::Log => log(b, x),
         UnOp::Tanh => tanh(b, x),
         UnOp::Erf => erf(b, x),
-        UnOp::Sigmoid => {
-            let n = b.neg(x);
-            let e = exp(b, n);
-            let one = b.num(x, 1.0);
-            let d = b.add(e, one);
-            b.div(one, d)
-        }
+        UnOp::Sigmoid => sigmoid(b, x),
         UnOp::Expm1 => expm1(b, x),
         _ => log1p(b, x),
     }
@@ -84,9 +83,8 @@ fn clamped<B: Floats>(b: &mut B, x: B::V, lo: f32, hi: f32) -> B::V {
 
 const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1];
 
-/// e^x = 2^n e^r with |r| <= ln 2 / 2.
-fn exp<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let x = clamped(b, x, -104.0, 89.0);
+/// n and e^r - 1 with x = n ln 2 + r and |r| <= ln 2 / 2.
+fn reduced<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V) {
     let log2e = b.num(x, std::f32::consts::LOG2_E);
     let n = b.mul(x, log2e);
     let n = b.round(n);
@@ -95,10 +93,38 @@ fn exp<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let r = b.fma(n, c2, r);
     let p = poly(b, r, &EXP);
     let rr = b.mul(r, r);
+    (n, b.fma(p, rr, r))
+}
+
+/// e^x = 2^n e^r.
+fn exp<B: Floats>(b: &mut B, x: B::V) -> B::V {
+    let x = clamped(b, x, -104.0, 89.0);
+    let (n, t) = reduced(b, x);
     let one = b.num(x, 1.0);
-    let base = b.add(r, one);
-    let y = b.fma(p, rr, base);
+    let y = b.add(t, one);
     b.scale(y, n)
+}
+
+/// e^x where that is a normal number.
+fn exp_normal<B: Floats>(b: &mut B, x: B::V) -> B::V {
+    let (n, t) = reduced(b, x);
+    let one = b.num(x, 1.0);
+    let y = b.add(t, one);
+    b.scale_normal(y, n)
+}
+
+/// 1 / (1 + e^-x): with e = e^-|x| <= 1 and q = e / (1 + e) it is 1 - q for positive x and q = e - e q for others, whose
+/// error is less than that of the quotient.
+fn sigmoid<B: Floats>(b: &mut B, x: B::V) -> B::V {
+    let m = b.abs(x);
+    let m = b.neg(m);
+    let e = exp(b, m);
+    let (zero, one) = (b.num(x, 0.0), b.num(x, 1.0));
+    let below = b.add(e, one);
+    let q = b.div(e, below);
+    let q = b.neg(q);
+    let base = b.if_less(x, zero, e, one);
+    b.fma(base, q, base)
 }
 
 /// x = 2^e m with m in [sqrt 1/2, sqrt 2): log x = e ln 2 + log m.
@@ -116,6 +142,22 @@ fn log<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let ef = b.if_less(m, root, e2, ef);
     let m = b.if_less(m, root, m2, m);
     let f = b.sub(m, one);
+    let y = log_near_1(b, f, ef);
+    log_limits(b, x, y)
+}
+
+/// Puts in what the logarithm is where x is no positive number: log 0 = -inf, log inf = inf, of negative numbers and
+/// NaN NaN.
+fn log_limits<B: Floats>(b: &mut B, x: B::V, y: B::V) -> B::V {
+    let (zero, inf, minus_inf, nan) = (b.num(x, 0.0), b.num(x, f32::INFINITY), b.num(x, f32::NEG_INFINITY), b.num(x, f32::NAN));
+    let y = b.if_less(zero, x, y, nan);
+    let y = b.if_equal(x, zero, minus_inf, y);
+    b.if_equal(x, inf, inf, y)
+}
+
+/// e ln 2 + log(1 + f) for 1 + f in [sqrt 1/2, sqrt 2).
+fn log_near_1<B: Floats>(b: &mut B, f: B::V, ef: B::V) -> B::V {
+    let x = f;
     let p = poly(b, f, &[7.037_683_6e-2, -1.151_461e-1, 1.167_699_9e-1, -1.242_014_1e-1, 1.424_932_3e-1, -1.666_805_7e-1, 2.000_071_5e-1, -2.499_999_4e-1, 3.333_333e-1]);
     let z = b.mul(f, f);
     let fz = b.mul(f, z);
@@ -126,56 +168,70 @@ fn log<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let y = b.fma(z, h, y);
     let y = b.add(f, y);
     let c = b.num(x, 0.693_359_4);
-    let y = b.fma(ef, c, y);
-    // log 0 = -inf, log inf = inf, of negative numbers and NaN NaN.
-    let (inf, minus_inf, nan) = (b.num(x, f32::INFINITY), b.num(x, f32::NEG_INFINITY), b.num(x, f32::NAN));
-    let y = b.if_less(zero, x, y, nan);
-    let y = b.if_equal(x, zero, minus_inf, y);
-    b.if_equal(x, inf, inf, y)
+    b.fma(ef, c, y)
 }
 
+/// Near 0 a polynomial, elsewhere 1 - 2 / (1 + e^2|x|).
 fn tanh<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let c = clamped(b, x, -7.905_311, 7.905_311);
-    let z = b.mul(c, c);
-    let p = poly(b, z, &[-2.760_768_5e-16, 2.000_188e-13, -8.604_672e-11, 5.122_297e-8, 1.485_722_4e-5, 6.372_619_4e-4, 4.893_524_6e-3]);
-    let q = poly(b, z, &[1.198_258_4e-6, 1.185_347_1e-4, 2.268_434_6e-3, 4.893_525e-3]);
-    let p = b.mul(p, c);
-    let r = b.div(p, q);
-    // Where x^2 is below the rounding of 1, tanh x is x.
-    let (m, small) = (b.abs(x), b.num(x, 4e-4));
-    b.if_less(m, small, x, r)
+    let (m, one, limit) = (b.abs(x), b.num(x, 1.0), b.num(x, 10.0));
+    let m = b.lesser(limit, m);
+    let z = b.mul(m, m);
+    let p = poly(b, z, &[-5.830_325e-3, 2.074_496_3e-2, -5.377_024_4e-2, 1.333_178_4e-1, -3.333_329_3e-1]);
+    let p = b.mul(p, z);
+    let near = b.fma(p, m, m);
+    let twice = b.add(m, m);
+    let e = exp_normal(b, twice);
+    let below = b.add(e, one);
+    let minus_two = b.num(x, -2.0);
+    let q = b.div(minus_two, below);
+    let far = b.add(q, one);
+    let border = b.num(x, 0.6);
+    let r = b.if_less(m, border, near, far);
+    b.with_sign(r, x)
 }
 
+/// Near 0 a polynomial, elsewhere 1 - e^q with a polynomial q.
 fn erf<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let c = clamped(b, x, -4.0, 4.0);
-    let z = b.mul(c, c);
-    let p = poly(b, z, &[-2.726_142_3e-10, 2.770_681_4e-8, -2.101_024e-6, -5.692_506_4e-5, -7.349_906_3e-4, -2.954_6e-3, -1.609_603_3e-2]);
-    let q = poly(b, z, &[-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373_329e-3, -1.426_473_9e-2]);
-    let p = b.mul(p, c);
-    b.div(p, q)
+    let (m, one, limit) = (b.abs(x), b.num(x, 1.0), b.num(x, 4.0));
+    let m = b.lesser(limit, m);
+    let z = b.mul(m, m);
+    let p = poly(b, z, &[-5.967_617e-4, 4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_25e-1, -3.761_253_4e-1, 1.283_791_7e-1]);
+    let near = b.fma(p, m, m);
+    let q = poly(b, m, &[-1.728_534_7e-5, 3.831_972_6e-4, -3.883_964_4e-3, 2.425_462_2e-2, -1.067_777_9e-1, -6.348_468_7e-1, -1.287_175_1e-1]);
+    let minus = b.neg(m);
+    let q = b.fma(q, m, minus);
+    let e = exp_normal(b, q);
+    let far = b.sub(one, e);
+    let border = b.num(x, 0.921_875);
+    let r = b.if_less(m, border, near, far);
+    b.with_sign(r, x)
 }
 
+/// 2^n e^r - 1 = 2 (2^(n-1) (e^r - 1) + 2^(n-1) - 1/2): in halves, so that only the last step may overflow.
 fn expm1<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let one = b.num(x, 1.0);
-    let e = exp(b, x);
-    let far = b.sub(e, one);
-    let p = poly(b, x, &EXP);
-    let xx = b.mul(x, x);
-    let near = b.fma(p, xx, x);
-    let (m, limit) = (b.abs(x), b.num(x, 0.34));
-    b.if_less(m, limit, near, far)
+    let (zero, half) = (b.num(x, 0.0), b.num(x, 0.5));
+    let x = clamped(b, x, -20.0, 89.0);
+    let (n, t) = reduced(b, x);
+    let h = b.scale_normal(half, n);
+    let d = b.sub(h, half);
+    let y = b.fma(h, t, d);
+    let y = b.add(y, y);
+    // Halves of subnormal numbers are none.
+    b.if_equal(n, zero, t, y)
 }
 
-/// log(u) x / (u - 1) with u = 1 + x rounded: the errors of both cancel (Kahan).
+/// With 1 + x = 2^e m: log1p x = e ln 2 + log m, where m - 1 = 2^-e x + (2^-e - 1) is rounded once.
 fn log1p<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let one = b.num(x, 1.0);
     let u = b.add(x, one);
-    let d = b.sub(u, one);
-    let l = log(b, u);
-    // The quotient first: it is near 1, while a product could overflow.
-    let q = b.div(x, d);
-    let r = b.mul(l, q);
-    let (zero, inf) = (b.num(x, 0.0), b.num(x, f32::INFINITY));
-    let r = b.if_equal(x, inf, x, r);
-    b.if_equal(d, zero, x, r)
+    let (e, m) = b.split(u);
+    let root = b.num(x, std::f32::consts::FRAC_1_SQRT_2);
+    let lower = b.sub(e, one);
+    let e = b.if_less(m, root, lower, e);
+    let minus = b.neg(e);
+    let s = b.scale(one, minus);
+    let d = b.sub(s, one);
+    let f = b.fma(x, s, d);
+    let y = log_near_1(b, f, e);
+    log_limits(b, u, y)
 }

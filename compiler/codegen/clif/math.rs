@@ -213,6 +213,21 @@ impl Floats for Emit<'_, '_> {
         let y = self.op(BinOp::Mul, y, a);
         self.op(BinOp::Mul, y, b)
     }
+    fn scale_normal(&mut self, y: Val, n: Val) -> Val {
+        let k = self.to_int(n);
+        let c = self.b.ins().iconst(I32, 23);
+        let k = self.b.ins().ishl(k.v, c);
+        let bits = self.as_int(y);
+        let v = self.b.ins().iadd(bits.v, k);
+        self.as_float(v, y.vec)
+    }
+    fn with_sign(&mut self, a: Val, b: Val) -> Val {
+        let (x, y) = (self.as_int(a), self.as_int(b));
+        let mask = self.bits(y, 0x8000_0000);
+        let sign = self.b.ins().band(y.v, mask.v);
+        let v = self.b.ins().bor(x.v, sign);
+        self.as_float(v, a.vec)
+    }
     fn split(&mut self, x: Val) -> (Val, Val) {
         let b = self.as_int(x);
         let c23 = self.b.ins().iconst(I32, 23);

@@ -65,6 +65,19 @@ impl Floats for Builder {
         }
         r
     }
+    fn scale_normal(&mut self, y: Value, n: Value) -> Value {
+        if self.width() == Width::Avx512 {
+            return self.bin(Bin::Scale, y, n);
+        }
+        let k = self.un(Un::ToInt, n);
+        let k = self.un(Un::Shl(23), k);
+        self.bin(Bin::IAdd, y, k)
+    }
+    fn with_sign(&mut self, a: Value, b: Value) -> Value {
+        let m = self.bits(0x8000_0000);
+        let s = self.bin(Bin::And, b, m);
+        self.bin(Bin::Or, a, s)
+    }
     fn split(&mut self, x: Value) -> (Value, Value) {
         let e = self.un(Un::Shr(23), x);
         let e = self.un(Un::ToFloat, e);

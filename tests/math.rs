@@ -1,0 +1,107 @@
+//! Elementary functions of f32 are within 2 ulp of their values on every CPU level that this machine has: samples of
+//! every exponent, dense where functions bend, against double precision.
+
+use onnxc::codegen::interface::Interface;
+use onnxc::jit::Loaded;
+use onnxc::nest::parse;
+use onnxc::options::OptLevel;
+use onnxc::pipeline;
+use onnxc::target::{LEVELS, Target};
+
+/// A function as nests write it, its value, and the error that is allowed, in units of the last place.
+struct Case {
+    name: &'static str,
+    text: &'static str,
+    value: fn(f64) -> f64,
+    bound: f64,
+}
+
+const fn case(name: &'static str, text: &'static str, value: fn(f64) -> f64, bound: f64) -> Case {
+    Case { name, text, value, bound }
+}
+
+const CASES: &[Case] = &[
+    case("exp", "exp(x[i0])", libm::exp, 2.0),
+    case("log", "log(x[i0])", libm::log, 2.0),
+    case("erf", "erf(x[i0])", libm::erf, 2.0),
+    case("tanh", "tanh(x[i0])", libm::tanh, 2.0),
+    case("sigmoid", "sigmoid(x[i0])", |x| 1.0 / (1.0 + libm::exp(-x)), 2.0),
+    case("expm1", "expm1(x[i0])", libm::expm1, 2.0),
+    case("log1p", "log1p(x[i0])", libm::log1p, 2.0),
+    case("sin", "sin(x[i0])", libm::sin, 2.0),
+    case("cos", "cos(x[i0])", libm::cos, 2.0),
+    case("sqrt", "sqrt(x[i0])", f64::sqrt, 0.5),
+    case("reciprocal", "recip(x[i0])", |x| 1.0 / x, 0.5),
+    case("division", "(x[i0] / 3.0)", |x| x / 3.0, 0.5),
+];
+
+/// Every exponent, both signs; more of those in which functions are neither their first term nor their limit.
+fn samples() -> Vec<f32> {
+    let mut v = vec![0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    for exponent in 0..255u32 {
+        let n = if (107..136).contains(&exponent) { 4096 } else { 64 };
+        for i in 0..n {
+            // An odd step: low bits of mantissas differ too.
+            let mantissa = (i * (0x80_0000 / n) + i * 7919 % (0x80_0000 / n)) & 0x7f_ffff;
+            let x = f32::from_bits(exponent << 23 | mantissa);
+            v.extend([x, -x]);
+        }
+    }
+    v
+}
+
+/// The distance of neighbours at a value of f32.
+fn ulp(value: f64) -> f64 {
+    let exponent = value.abs().max(f64::from(f32::MIN_POSITIVE)).log2().floor();
+    (exponent - 23.0).exp2()
+}
+
+/// How far a result is from the value, in units of the last place.
+fn error(got: f32, value: f64) -> f64 {
+    if value.is_nan() || got.is_nan() {
+        return if value.is_nan() == got.is_nan() { 0.0 } else { f64::INFINITY };
+    }
+    let (most, step) = (f64::from(f32::MAX), ulp(f64::from(f32::MAX)));
+    // Beyond the largest number infinity is one step further.
+    let bounded = |x: f64| x.clamp(-most - step, most + step);
+    (bounded(f64::from(got)) - bounded(value)).abs() / ulp(bounded(value).abs().min(most))
+}
+
+fn results(target: &Target, text: &str, x: &[f32]) -> Vec<f32> {
+    let module =
+        format!("nest v1 t stage=built\ndims N\nbuf x : f32[N] input 0\nbuf y : f32[N] output 0\nkernel y work N ; Exp (node 0)\n  par i0 in 0..N {{\n    y[i0] = {text}\n  }}\ndriver\n  call y\n");
+    let mut m = parse::parse(&module, &|_| None).expect("a module");
+    pipeline::finish(&mut m, target, OptLevel::O2).expect("passes");
+    let loaded = Loaded::for_target(&m, &Interface::of_module(&m), target).expect("code");
+    let bytes: Vec<u8> = x.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let mut out = vec![vec![0; bytes.len()]];
+    loaded.call(&[&bytes], &mut out, &[x.len() as i64]).expect("status 0");
+    out[0].chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+#[test]
+fn functions_are_within_their_bounds() {
+    let host = Target::host().expect("this machine");
+    let rank = host.lowest().rank;
+    let levels = LEVELS.iter().filter(|k| k.arch == std::env::consts::ARCH && (2..=rank).contains(&k.rank));
+    let mut targets: Vec<Target> = levels.map(|k| Target::new(None, Some(k.name)).expect("a level")).collect();
+    if targets.is_empty() {
+        targets.push(host);
+    }
+    let x = samples();
+    let mut wrong = vec![];
+    for target in &targets {
+        for c in CASES {
+            let got = results(target, c.text, &x);
+            let worst = x.iter().zip(&got).map(|(x, y)| (error(*y, (c.value)(f64::from(*x))), *x, *y)).max_by(|a, b| a.0.total_cmp(&b.0));
+            let Some((e, x, y)) = worst else { continue };
+            let line = format!("{:12} {:10} {e:.3} ulp at {x:e}: {y:e}, not {:e}", target.cpu(), c.name, (c.value)(f64::from(x)));
+            println!("{line}");
+            // The reference is rounded too.
+            if e > c.bound + 1e-6 {
+                wrong.push(line);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
