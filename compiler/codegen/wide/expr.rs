@@ -110,7 +110,7 @@ impl Translate<'_> {
         };
         Ok(Val { v, ty: s.ty })
     }
-    fn from_storage(&mut self, ty: ElemType, a: &super::tile::Access) -> Fit<Val> {
+    fn from_storage(&mut self, ty: ElemType, a: &super::access::Access) -> Fit<Val> {
         let v = self.load_form(a, form(ty).ok_or(NO_TYPE)?)?;
         Ok(match ty {
             ElemType::BF16 => Val { v: self.b.un(Un::Shl(16), v), ty: ElemType::F32 },

@@ -3,6 +3,7 @@
 //! A leaf nest becomes a function of the tile IR (`tile`, `expr`, `ir`), regalloc2 gives it registers (`alloc`), iced-x86 encodes it
 //! (`encode`); instruction codes are rows of a table (`table`).
 
+mod access;
 mod alloc;
 mod encode;
 mod expr;

@@ -6,6 +6,7 @@
 //! so that tiles of one structure are one function. What does not fit ([`Misfit`]) stays with Cranelift, which then
 //! tries the statements inside; the reasons are the rule.
 
+use super::access::{Access, Site, Stream};
 use super::ir::{Builder, Count, Form, Func, Mem, Value, Width};
 use crate::codegen::Map;
 use crate::nest::{Buf, Expr, Layout, LoopKind, Module, Reg, Stmt, visit};
@@ -92,12 +93,9 @@ struct Acc {
 
 /// The vector loop we are in.
 #[derive(Clone, Copy)]
-struct Lane {
-    sym: Sym,
+pub(super) struct Lane {
+    pub sym: Sym,
 }
-
-/// How an access moves with the loops around it: argument, then loop and stride in elements.
-type Stream = (usize, Vec<(Sym, Dim)>);
 
 /// Where a stream is now.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -112,45 +110,25 @@ type Loaded = (Place, i32, Form, bool, Option<Value>);
 pub(super) struct Translate<'a> {
     pub m: &'a Module,
     pub b: Builder,
-    outer: &'a dyn Fn(Dim) -> Dim,
+    pub(super) outer: &'a dyn Fn(Dim) -> Dim,
     /// What stands for variables of unrolled loops and of loops that do not start at 0.
-    put: Map<Sym, Dim>,
+    pub(super) put: Map<Sym, Dim>,
     /// Loops that run, with their counters.
-    active: Vec<(Sym, Value)>,
+    pub(super) active: Vec<(Sym, Value)>,
     /// Loops inside the one that is being opened: their terms do not matter yet.
-    deeper: Vec<Sym>,
+    pub(super) deeper: Vec<Sym>,
     /// Variables of all loops of the tile.
-    locals: Vec<Sym>,
-    sites: Map<(Buf, usize), Rc<Site>>,
+    pub(super) locals: Vec<Sym>,
+    pub(super) sites: Map<(Buf, usize), Rc<Site>>,
     accs: Map<Reg, Acc>,
     pub regs: Map<Reg, Val>,
     args: Vec<Arg>,
     params: Vec<Value>,
     streams: Map<Stream, Place>,
     loaded: Map<Loaded, (Buf, Value)>,
-    lane: Option<Lane>,
+    pub(super) lane: Option<Lane>,
     /// Lanes that exist, where not all do.
     pub mask: Option<Value>,
-}
-
-/// An access as it stands in the nest, with what surrounds the tile put in.
-struct Site {
-    storage: Buf,
-    size: u32,
-    /// Loops of the tile with their strides in elements, where it is linear in all of them.
-    terms: Option<Vec<(Sym, Dim)>>,
-    /// What does not depend on them; all of it where it is not linear.
-    rest: Dim,
-    constant: i64,
-}
-
-/// An access taken apart.
-pub(super) struct Access {
-    stream: Stream,
-    storage: Buf,
-    disp: i32,
-    /// Elements per lane.
-    pub lane: i64,
 }
 
 impl Translate<'_> {
@@ -250,7 +228,7 @@ impl Translate<'_> {
         }
     }
     /// Runs `f` with a dim in place of a variable.
-    fn with<T>(&mut self, var: Sym, d: Dim, f: impl FnOnce(&mut Self) -> Fit<T>) -> Fit<T> {
+    pub(super) fn with<T>(&mut self, var: Sym, d: Dim, f: impl FnOnce(&mut Self) -> Fit<T>) -> Fit<T> {
         let before = self.put.insert(var, d);
         let r = f(self);
         match before {
@@ -260,7 +238,7 @@ impl Translate<'_> {
         r
     }
     /// Runs `f` with a variable that counts from 0.
-    fn shifted<T>(&mut self, var: Sym, lo: Dim, f: impl FnOnce(&mut Self) -> Fit<T>) -> Fit<T> {
+    pub(super) fn shifted<T>(&mut self, var: Sym, lo: Dim, f: impl FnOnce(&mut Self) -> Fit<T>) -> Fit<T> {
         if lo.as_const() == Some(0) { f(self) } else { self.with(var, lo + Dim::sym(var), f) }
     }
     fn vector(&mut self, var: Sym, trip: Dim, lanes: i64, body: &[Stmt]) -> Fit<()> {
@@ -463,7 +441,7 @@ impl Translate<'_> {
     pub fn is_inner(&self, d: Dim) -> bool {
         self.active.iter().any(|(s, _)| d.contains(*s)) || self.deeper.iter().any(|s| d.contains(*s)) || self.lane.is_some_and(|l| d.contains(l.sym))
     }
-    fn arg(&mut self, a: Arg) -> Fit<usize> {
+    pub(super) fn arg(&mut self, a: Arg) -> Fit<usize> {
         if let Some(i) = self.args.iter().position(|x| *x == a) {
             return Ok(i);
         }
@@ -482,142 +460,6 @@ impl Translate<'_> {
     /// The variable of the vector loop.
     pub fn lane_sym(&self) -> Option<Sym> {
         self.lane.map(|l| l.sym)
-    }
-    /// Takes an access apart.
-    pub fn access(&mut self, buf: Buf, at: &[Dim]) -> Fit<Access> {
-        let site = self.site(buf, at)?;
-        let (mut strides, mut constant, mut more) = (Vec::<(Sym, Dim)>::new(), site.constant, Dim::constant(0));
-        match &site.terms {
-            Some(terms) => {
-                for (s, k) in terms {
-                    match self.put.get(s) {
-                        None => strides.push((*s, *k)),
-                        Some(d) => match (k.as_const(), d.as_const()) {
-                            (Some(k), Some(d)) => constant = k.checked_mul(d).and_then(|x| constant.checked_add(x)).ok_or("an address beyond 64 bits")?,
-                            _ => more = more + *k * *d,
-                        },
-                    }
-                }
-            }
-            None => more = self.substituted(site.rest),
-        }
-        if more.as_const().is_none() {
-            let loops: Vec<Sym> = self.deeper.iter().copied().chain(self.active.iter().map(|a| a.0)).chain(self.lane.map(|l| l.sym)).collect();
-            for s in loops.into_iter().filter(|s| more.contains(*s)).collect::<Vec<_>>() {
-                let Some((c, rest)) = more.linear_in(s) else { return Err("an access that is not linear in a loop variable") };
-                more = rest;
-                match strides.iter_mut().find(|t| t.0 == s) {
-                    Some(t) => t.1 = t.1 + c,
-                    None => strides.push((s, c)),
-                }
-            }
-            if self.is_inner(more) {
-                return Err("an access that is not linear in its loops");
-            }
-        }
-        let stride = |s: Sym| strides.iter().find(|t| t.0 == s).map_or(Dim::constant(0), |t| t.1);
-        let mut moves = vec![];
-        for (s, _) in &self.active {
-            let c = stride(*s);
-            if c.as_const() != Some(0) {
-                moves.push((*s, c));
-            }
-        }
-        let lane = match self.lane {
-            Some(l) => stride(l.sym).as_const().ok_or("a stride between lanes that run time knows")?,
-            None => 0,
-        };
-        if moves.iter().any(|(_, c)| c.as_const().is_none() && self.is_inner(*c)) {
-            return Err("an access that is not linear in its loops");
-        }
-        let rest = if site.terms.is_some() { site.rest + more } else { more };
-        let (rest, c) = rest.split_const();
-        let constant = constant.checked_add(c).ok_or("an address beyond 64 bits")?;
-        let (rest, disp) = match constant.checked_mul(i64::from(site.size)).and_then(|c| i32::try_from(c).ok()) {
-            Some(x) => (rest, x),
-            None => (rest + constant, 0),
-        };
-        let arg = self.arg(Arg::Pointer { buf: site.storage, linear: rest, size: site.size })?;
-        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane })
-    }
-    /// What all copies of an access have in common.
-    fn site(&mut self, buf: Buf, at: &[Dim]) -> Fit<Rc<Site>> {
-        // Accesses stand where they are in the nest for as long as it is translated.
-        let key = (buf, at.as_ptr() as usize);
-        if let Some(s) = self.sites.get(&key) {
-            return Ok(s.clone());
-        }
-        let data = &self.m.bufs[buf];
-        let Some(size) = data.ty.bytes() else { return Err("elements smaller than a byte") };
-        let order: Vec<usize> = match &data.layout {
-            Layout::RowMajor => (0..data.dims.len()).collect(),
-            Layout::Permuted(p) => p.clone(),
-        };
-        let linear = (self.outer)(order.iter().fold(Dim::constant(0), |sum, i| sum * data.dims[*i] + at[*i]));
-        let mut rest = linear;
-        let mut terms = Some(vec![]);
-        for s in self.locals.iter().filter(|s| linear.contains(**s)) {
-            match (rest.linear_in(*s), &mut terms) {
-                (Some((c, r)), Some(t)) if !self.locals.iter().any(|s| c.contains(*s)) => {
-                    t.push((*s, c));
-                    rest = r;
-                }
-                _ => terms = None,
-            }
-        }
-        let (rest, constant) = if terms.is_some() { rest.split_const() } else { (linear, 0) };
-        let site = Rc::new(Site { storage: self.m.storage(buf), size, terms, rest, constant });
-        self.sites.insert(key, site.clone());
-        Ok(site)
-    }
-    /// The streams of a body that move with a variable, in order of first use.
-    fn moving(&mut self, var: Sym, body: &[Stmt]) -> Fit<Vec<Stream>> {
-        let mut found: Vec<Stream> = vec![];
-        self.active.push((var, Value(0)));
-        let r = self.collect(body, &mut found);
-        self.active.pop();
-        r?;
-        Ok(found)
-    }
-    fn collect(&mut self, body: &[Stmt], found: &mut Vec<Stream>) -> Fit<()> {
-        for s in body {
-            let mut accesses: Vec<(Buf, &[Dim])> = vec![];
-            if let Some(e) = s.expr() {
-                e.walk(&mut |e| {
-                    if let Expr::Load { buf, at } = e {
-                        accesses.push((*buf, at));
-                    }
-                });
-            }
-            if let Stmt::Store { buf, at, .. } = s {
-                accesses.push((*buf, at));
-            }
-            for (buf, at) in accesses {
-                let a = self.access(buf, at)?;
-                let var = self.active.last().map(|a| a.0);
-                if a.stream.1.last().map(|c| c.0) == var && !found.contains(&a.stream) {
-                    found.push(a.stream);
-                }
-            }
-            let Stmt::For { kind, var, lo, hi, body } = s else { continue };
-            let (lo, hi) = (self.substituted(*lo), self.substituted(*hi));
-            match (kind, (hi - lo).as_const()) {
-                // Nothing happens inside, and what it would bind has no value.
-                (_, Some(..=0)) => {}
-                (LoopKind::Unroll, Some(n)) => {
-                    for i in 0..n {
-                        self.with(*var, lo + i, |t| t.collect(body, found))?;
-                    }
-                }
-                _ => {
-                    self.deeper.push(*var);
-                    let r = self.shifted(*var, lo, |t| t.collect(body, found));
-                    self.deeper.pop();
-                    r?;
-                }
-            }
-        }
-        Ok(())
     }
     fn mem(&self, a: &Access) -> Fit<Mem> {
         let p = self.place(&a.stream)?;

@@ -1,0 +1,169 @@
+//! Accesses of a tile: how they move with its loops, taken apart once for all copies that unrolling makes of them.
+
+use super::ir::Value;
+use super::tile::{Arg, Fit, Translate};
+use crate::nest::{Buf, Expr, Layout, LoopKind, Stmt};
+use crate::sym::{Dim, Sym};
+use std::rc::Rc;
+
+/// How an access moves with the loops around it: argument, then loop and stride in elements.
+pub(super) type Stream = (usize, Vec<(Sym, Dim)>);
+
+/// An access as it stands in the nest, with what surrounds the tile put in.
+pub(super) struct Site {
+    storage: Buf,
+    size: u32,
+    /// Loops of the tile with their strides in elements, where it is linear in all of them.
+    terms: Option<Vec<(Sym, Dim)>>,
+    /// What does not depend on them; all of it where it is not linear.
+    rest: Dim,
+    constant: i64,
+}
+
+/// An access taken apart.
+pub(super) struct Access {
+    pub stream: Stream,
+    pub storage: Buf,
+    pub disp: i32,
+    /// Elements per lane.
+    pub lane: i64,
+}
+
+impl Translate<'_> {
+    /// Takes an access apart.
+    pub fn access(&mut self, buf: Buf, at: &[Dim]) -> Fit<Access> {
+        let site = self.site(buf, at)?;
+        let (mut strides, mut constant, mut more) = (Vec::<(Sym, Dim)>::new(), site.constant, Dim::constant(0));
+        match &site.terms {
+            Some(terms) => {
+                for (s, k) in terms {
+                    match self.put.get(s) {
+                        None => strides.push((*s, *k)),
+                        Some(d) => match (k.as_const(), d.as_const()) {
+                            (Some(k), Some(d)) => constant = k.checked_mul(d).and_then(|x| constant.checked_add(x)).ok_or("an address beyond 64 bits")?,
+                            _ => more = more + *k * *d,
+                        },
+                    }
+                }
+            }
+            None => more = self.substituted(site.rest),
+        }
+        if more.as_const().is_none() {
+            let loops: Vec<Sym> = self.deeper.iter().copied().chain(self.active.iter().map(|a| a.0)).chain(self.lane.map(|l| l.sym)).collect();
+            for s in loops.into_iter().filter(|s| more.contains(*s)).collect::<Vec<_>>() {
+                let Some((c, rest)) = more.linear_in(s) else { return Err("an access that is not linear in a loop variable") };
+                more = rest;
+                match strides.iter_mut().find(|t| t.0 == s) {
+                    Some(t) => t.1 = t.1 + c,
+                    None => strides.push((s, c)),
+                }
+            }
+            if self.is_inner(more) {
+                return Err("an access that is not linear in its loops");
+            }
+        }
+        let stride = |s: Sym| strides.iter().find(|t| t.0 == s).map_or(Dim::constant(0), |t| t.1);
+        let mut moves = vec![];
+        for (s, _) in &self.active {
+            let c = stride(*s);
+            if c.as_const() != Some(0) {
+                moves.push((*s, c));
+            }
+        }
+        let lane = match self.lane {
+            Some(l) => stride(l.sym).as_const().ok_or("a stride between lanes that run time knows")?,
+            None => 0,
+        };
+        if moves.iter().any(|(_, c)| c.as_const().is_none() && self.is_inner(*c)) {
+            return Err("an access that is not linear in its loops");
+        }
+        let rest = if site.terms.is_some() { site.rest + more } else { more };
+        let (rest, c) = rest.split_const();
+        let constant = constant.checked_add(c).ok_or("an address beyond 64 bits")?;
+        let (rest, disp) = match constant.checked_mul(i64::from(site.size)).and_then(|c| i32::try_from(c).ok()) {
+            Some(x) => (rest, x),
+            None => (rest + constant, 0),
+        };
+        let arg = self.arg(Arg::Pointer { buf: site.storage, linear: rest, size: site.size })?;
+        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane })
+    }
+    /// What all copies of an access have in common.
+    fn site(&mut self, buf: Buf, at: &[Dim]) -> Fit<Rc<Site>> {
+        // Accesses stand where they are in the nest for as long as it is translated.
+        let key = (buf, at.as_ptr() as usize);
+        if let Some(s) = self.sites.get(&key) {
+            return Ok(s.clone());
+        }
+        let data = &self.m.bufs[buf];
+        let Some(size) = data.ty.bytes() else { return Err("elements smaller than a byte") };
+        let order: Vec<usize> = match &data.layout {
+            Layout::RowMajor => (0..data.dims.len()).collect(),
+            Layout::Permuted(p) => p.clone(),
+        };
+        let linear = (self.outer)(order.iter().fold(Dim::constant(0), |sum, i| sum * data.dims[*i] + at[*i]));
+        let mut rest = linear;
+        let mut terms = Some(vec![]);
+        for s in self.locals.iter().filter(|s| linear.contains(**s)) {
+            match (rest.linear_in(*s), &mut terms) {
+                (Some((c, r)), Some(t)) if !self.locals.iter().any(|s| c.contains(*s)) => {
+                    t.push((*s, c));
+                    rest = r;
+                }
+                _ => terms = None,
+            }
+        }
+        let (rest, constant) = if terms.is_some() { rest.split_const() } else { (linear, 0) };
+        let site = Rc::new(Site { storage: self.m.storage(buf), size, terms, rest, constant });
+        self.sites.insert(key, site.clone());
+        Ok(site)
+    }
+    /// The streams of a body that move with a variable, in order of first use.
+    pub(super) fn moving(&mut self, var: Sym, body: &[Stmt]) -> Fit<Vec<Stream>> {
+        let mut found: Vec<Stream> = vec![];
+        self.active.push((var, Value(0)));
+        let r = self.collect(body, &mut found);
+        self.active.pop();
+        r?;
+        Ok(found)
+    }
+    fn collect(&mut self, body: &[Stmt], found: &mut Vec<Stream>) -> Fit<()> {
+        for s in body {
+            let mut accesses: Vec<(Buf, &[Dim])> = vec![];
+            if let Some(e) = s.expr() {
+                e.walk(&mut |e| {
+                    if let Expr::Load { buf, at } = e {
+                        accesses.push((*buf, at));
+                    }
+                });
+            }
+            if let Stmt::Store { buf, at, .. } = s {
+                accesses.push((*buf, at));
+            }
+            for (buf, at) in accesses {
+                let a = self.access(buf, at)?;
+                let var = self.active.last().map(|a| a.0);
+                if a.stream.1.last().map(|c| c.0) == var && !found.contains(&a.stream) {
+                    found.push(a.stream);
+                }
+            }
+            let Stmt::For { kind, var, lo, hi, body } = s else { continue };
+            let (lo, hi) = (self.substituted(*lo), self.substituted(*hi));
+            match (kind, (hi - lo).as_const()) {
+                // Nothing happens inside, and what it would bind has no value.
+                (_, Some(..=0)) => {}
+                (LoopKind::Unroll, Some(n)) => {
+                    for i in 0..n {
+                        self.with(*var, lo + i, |t| t.collect(body, found))?;
+                    }
+                }
+                _ => {
+                    self.deeper.push(*var);
+                    let r = self.shifted(*var, lo, |t| t.collect(body, found));
+                    self.deeper.pop();
+                    r?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
