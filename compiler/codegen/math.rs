@@ -4,7 +4,8 @@
 //! same polynomials, and what the reduction loses near 1 put back exactly. erf, tanh: a polynomial near 0, elsewhere
 //! their distance from 1 by exp (erf's coefficients: N. Juffa). `tests/math.rs` holds the errors.
 
-use crate::nest::UnOp;
+use crate::nest::{BinOp, Expr, UnOp};
+use crate::tensor::ElemType;
 
 /// What a backend must have: operations on vectors (or scalars) of f32, IEEE 754, each rounded once.
 pub trait Floats {
@@ -34,6 +35,8 @@ pub trait Floats {
     fn abs(&mut self, a: Self::V) -> Self::V;
     /// -a.
     fn neg(&mut self, a: Self::V) -> Self::V;
+    /// The square root.
+    fn sqrt(&mut self, a: Self::V) -> Self::V;
     /// To an integer value, halves to even.
     fn round(&mut self, a: Self::V) -> Self::V;
     /// y * 2^n for an integer value n in -151..=129 and y in [0.5, 2], rounded once.
@@ -61,6 +64,39 @@ pub fn function<B: Floats>(b: &mut B, op: UnOp, x: B::V) -> B::V {
         UnOp::Sigmoid => sigmoid(b, x),
         UnOp::Expm1 => expm1(b, x),
         _ => log1p(b, x),
+    }
+}
+
+/// Base and exponent of a power with a constant exponent for which a few operations do.
+pub fn constant_power(e: &Expr) -> Option<(&Expr, f64)> {
+    let Expr::Bin(BinOp::Pow, base, exponent) = e else { return None };
+    match **exponent {
+        Expr::Const(c) if c.ty == ElemType::F32 && [-1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0].contains(&c.to_f64()) => Some((base, c.to_f64())),
+        _ => None,
+    }
+}
+
+/// x^p for the exponents of [`constant_power`].
+pub fn power<B: Floats>(b: &mut B, x: B::V, p: f64) -> B::V {
+    if p < 0.0 {
+        let (one, y) = (b.num(x, 1.0), power(b, x, -p));
+        return b.div(one, y);
+    }
+    if p == 0.5 {
+        // Other than the square root's, the power of -0 is 0 and that of -inf inf.
+        let (zero, inf, minus_inf) = (b.num(x, 0.0), b.num(x, f32::INFINITY), b.num(x, f32::NEG_INFINITY));
+        let r = b.sqrt(x);
+        let r = b.add(r, zero);
+        return b.if_equal(x, minus_inf, inf, r);
+    }
+    if p == 1.0 {
+        return x;
+    }
+    let square = b.mul(x, x);
+    match p {
+        2.0 => square,
+        3.0 => b.mul(square, x),
+        _ => b.mul(square, square),
     }
 }
 

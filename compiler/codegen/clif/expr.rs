@@ -5,6 +5,7 @@
 
 use super::convert::scalar_type;
 use super::func::{Emit, Slot};
+use crate::codegen::math;
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Reg, Scalar, Status, UnOp};
 use crate::sym::{Dim, Sym};
@@ -37,6 +38,10 @@ impl Emit<'_, '_> {
         let in_vec = self.lanes.is_some_and(|l| l.lane.is_none());
         if in_vec && self.varying(e) && !self.has_vector_form(e) {
             return self.by_lanes(e);
+        }
+        if let Some((base, p)) = math::constant_power(e) {
+            let x = self.value(base)?;
+            return Ok(math::power(self, x, p));
         }
         match e {
             Expr::Const(s) => Ok(self.constant(*s)),
@@ -143,7 +148,7 @@ impl Emit<'_, '_> {
             Expr::Index(_) | Expr::With { .. } => false,
             Expr::Load { buf, at } => matches!(self.stride(*buf, at), Stride::Next | Stride::Same) && matches!(self.m.bufs[*buf].ty, ElemType::F32 | ElemType::I32 | ElemType::U32),
             Expr::Un(op, a) => ok(a) && self.vector_unary(*op, self.m.type_of(a)),
-            Expr::Bin(op, a, b) => ok(a) && ok(b) && vector_binary(*op, self.m.type_of(a)),
+            Expr::Bin(op, a, b) => ok(a) && ok(b) && (vector_binary(*op, self.m.type_of(a)) || math::constant_power(e).is_some()),
             Expr::Fma(a, b, c) => ok(a) && ok(b) && ok(c),
             Expr::Select(c, a, b) => {
                 let lazy = |x: &Expr| !crate::codegen::clif::expr::has_memory(x);
@@ -156,8 +161,7 @@ impl Emit<'_, '_> {
     fn vector_unary(&self, op: UnOp, ty: ElemType) -> bool {
         match ty {
             ElemType::F32 => {
-                crate::codegen::math::has(op)
-                    || matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Sign | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round | UnOp::Sqrt | UnOp::Recip | UnOp::IsNan | UnOp::IsInf)
+                math::has(op) || matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Sign | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round | UnOp::Sqrt | UnOp::Recip | UnOp::IsNan | UnOp::IsInf)
             }
             ElemType::Bool => op == UnOp::Not,
             _ => matches!(op, UnOp::Neg | UnOp::BitNot),

@@ -201,6 +201,9 @@ impl Floats for Emit<'_, '_> {
     fn neg(&mut self, a: Val) -> Val {
         Val { v: self.b.ins().fneg(a.v), ..a }
     }
+    fn sqrt(&mut self, a: Val) -> Val {
+        Val { v: self.b.ins().sqrt(a.v), ..a }
+    }
     fn round(&mut self, a: Val) -> Val {
         self.rounded(UnOp::Round, a)
     }

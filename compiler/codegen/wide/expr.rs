@@ -28,6 +28,10 @@ pub(super) fn form(ty: ElemType) -> Option<Form> {
 
 impl Translate<'_> {
     pub(super) fn value(&mut self, e: &Expr) -> Fit<Val> {
+        if let Some((base, p)) = math::constant_power(e) {
+            let x = self.value(base)?;
+            return Ok(Val { v: math::power(&mut self.b, x.v, p), ..x });
+        }
         match e {
             Expr::Const(s) => self.constant(*s),
             Expr::Reg(r) => self.regs.get(r).copied().ok_or("a value of another nest"),
@@ -283,7 +287,12 @@ impl Translate<'_> {
         let v = match a.ty {
             ElemType::F32 => self.b.cmp(p, x, y),
             ElemType::I32 | ElemType::I8 | ElemType::U8 | ElemType::I16 | ElemType::U16 => self.b.icmp(p, x, y),
-            ElemType::U32 if matches!(p, Pred::Eq | Pred::Ne) => self.b.icmp(p, x, y),
+            ElemType::U32 => {
+                // With the highest bit turned the order is that of signed numbers.
+                let top = self.b.bits(0x8000_0000);
+                let (x, y) = (self.b.bin(Bin::Xor, x, top), self.b.bin(Bin::Xor, y, top));
+                self.b.icmp(p, x, y)
+            }
             ElemType::Bool if matches!(p, Pred::Eq | Pred::Ne) => {
                 let d = self.b.masks(Op::MaskXor, x, y);
                 if p == Pred::Eq { self.b.not(d) } else { d }

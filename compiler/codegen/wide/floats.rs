@@ -45,6 +45,9 @@ impl Floats for Builder {
         let m = self.bits(0x8000_0000);
         self.bin(Bin::Xor, a, m)
     }
+    fn sqrt(&mut self, a: Value) -> Value {
+        self.un(Un::Sqrt, a)
+    }
     fn round(&mut self, a: Value) -> Value {
         self.un(Un::Round, a)
     }
