@@ -9,7 +9,7 @@
 use super::access::{Access, Site, Stream};
 use super::ir::{Builder, Count, Form, Func, Mem, Value, Width};
 use crate::codegen::Map;
-use crate::nest::{Buf, Expr, Layout, LoopKind, Module, Reg, Stmt, visit};
+use crate::nest::{Buf, Expr, LoopKind, Module, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::rc::Rc;
