@@ -109,7 +109,12 @@ pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, isa: 
     let (mut e, p) = Emit::start(m, frame_plan, weights, isa, b);
     e.wide = wide;
     e.load_words(&m.kernels[k].body)?;
+    let own = super::private::find(m, k);
     match m.kernels[k].body.as_slice() {
+        _ if let Some(own) = &own => {
+            e.vars.insert(own.part, p[1]);
+            e.counted(own.var, p[1], p[2], 1, own.body)?;
+        }
         [Stmt::For { kind: LoopKind::Par, var, body, .. }] => e.counted(*var, p[1], p[2], 1, body)?,
         body => e.block(body)?,
     }

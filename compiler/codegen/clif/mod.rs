@@ -11,5 +11,6 @@ mod expr;
 mod func;
 mod index;
 mod math;
+mod private;
 
 pub use func::{KernelCode, LIBM_NAMESPACE, Libm, TILE_NAMESPACE, kernel};

@@ -11,12 +11,12 @@ use super::lanes;
 use super::shape::{peel, relocate};
 use super::tiles::{self, Tile};
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
-use crate::sym::{Dim, Sym};
+use crate::sym::{Dim, Sym, SymKind};
 use crate::target::Facts;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
 use std::sync::Arc;
 
-/// A contraction taken apart.
+/// The form of a contraction, taken apart.
 pub(super) struct Parts {
     /// The `par` nest.
     pub loops: Vec<(Sym, Dim)>,
@@ -32,7 +32,7 @@ pub(super) struct Parts {
     pub tail: Vec<Stmt>,
 }
 
-fn take_apart(body: &[Stmt]) -> Option<Parts> {
+pub(super) fn take_apart(body: &[Stmt]) -> Option<Parts> {
     let nest = peel(body);
     let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, tail @ ..] = nest.body.as_slice() else { return None };
     if !shape.is_empty() || zero.bits != 0 || zero.ty != ElemType::F32 || tail.is_empty() {
@@ -73,6 +73,7 @@ pub(super) fn depends(at: &[Dim], s: Sym) -> bool {
 /// Schedules the kernel; false if it is no contraction, or one that this schedule does not fit.
 pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
     let Some(mut p) = take_apart(&m.kernels[k].body) else { return false };
+    split_phases(m, &mut p);
     let only_b = |p: &Parts, s: Sym| depends(&p.b.1, s) && !depends(&p.a.1, s);
     let only_a = |p: &Parts, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
     let Some((out, at)) = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None }) else { return false };
@@ -97,6 +98,19 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
     let step = |m: &Module, s: Sym| lanes::stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
     p.depth.sort_by_key(|d| std::cmp::Reverse(step(m, d.0)));
     let row = rows.pop();
+    // But not what steps from row to row: unrolled steps would share elements of A, and keep them in registers that the
+    // sums need.
+    let between = row.and_then(|r| lanes::stride(m, p.a.0, &p.a.1, r.0)).map_or(0, i64::abs);
+    let shares = |d: &(Sym, Dim)| {
+        let s = step(m, d.0);
+        s < between * 16 && d.1.as_const().is_none_or(|n| s.saturating_mul(n - 1) >= between)
+    };
+    if p.depth.last().is_some_and(&shares)
+        && let Some(i) = p.depth.iter().rposition(|d| !shares(d))
+    {
+        let d = p.depth.remove(i);
+        p.depth.push(d);
+    }
     let most = row.map_or(1, |r| m.syms.range(r.1).hi.unwrap_or(i64::MAX));
     let nr = tiles::panel(most, n_extent);
     let Some(packed) = pack(m, k, &p, &batch, n, n_extent, nr, facts) else { return false };
@@ -106,6 +120,38 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
     m.kernels[k].body = body;
     m.kernels[k].work = work.floor_div(8);
     true
+}
+
+/// Takes loops apart that A reads by quotient and B by remainder (a transposed convolution whose windows do not overlap):
+/// the quotient is a row, the remainder picks the weights.
+fn split_phases(m: &mut Module, p: &mut Parts) {
+    const MOST: i64 = 16;
+    for i in 0..p.loops.len() {
+        let (v, extent) = p.loops[i];
+        if !depends(&p.a.1, v) || !depends(&p.b.1, v) {
+            continue;
+        }
+        let zero = Dim::constant(0);
+        let of = |m: &Module, at: &[Dim], s: i64, q: Sym, r: Sym| -> Vec<Dim> { at.iter().map(|d| m.syms.simplify(d.subst(&mut |x| (x == v).then(|| Dim::sym(q) * s + r)))).collect() };
+        for s in 2..=MOST {
+            let phase = Dim::constant(s);
+            let asked = |at: &[Dim]| at.iter().any(|d| *d == Dim::sym(v).floor_div(phase) || *d == Dim::sym(v).modulo(phase));
+            let quotient = m.syms.simplify(extent.floor_div(s));
+            if !asked(&p.a.1) || !asked(&p.b.1) || m.syms.simplify(extent.modulo(s)).as_const() != Some(0) {
+                continue;
+            }
+            let (q, r) = (m.syms.loop_var("q", zero, quotient), m.syms.loop_var("r", zero, phase));
+            let (a, b) = (of(m, &p.a.1, s, q, r), of(m, &p.b.1, s, q, r));
+            if depends(&a, r) || depends(&b, q) {
+                continue;
+            }
+            (p.a.1, p.b.1) = (a, b);
+            p.tail = std::mem::take(&mut p.tail).into_iter().map(|t| t.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |x| (x == v).then(|| Dim::sym(q) * s + r))))).collect();
+            p.loops[i] = (q, quotient);
+            p.loops.push((r, phase));
+            break;
+        }
+    }
 }
 
 fn linear_in(m: &Module, buf: Buf, at: &[Dim], s: Sym) -> bool {
@@ -158,9 +204,17 @@ fn collapse_rows(m: &mut Module, p: &mut Parts, rows: &mut Vec<(Sym, Dim)>, n: S
     }
 }
 
-/// B as panels: `[batch that B depends on ..][panel][depth ..][nr]`.
+/// B as panels.
+pub(super) struct Packed {
+    /// The panels.
+    pub buf: Buf,
+    /// Leading subscripts that hang on loops around the nest.
+    pub outer: Vec<Dim>,
+}
+
+/// B as panels: `[what loops around the nest pick ..][batch that B depends on ..][panel][depth ..][nr]`.
 #[allow(clippy::too_many_arguments)]
-fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Buf> {
+fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Packed> {
     let own: Vec<(Sym, Dim)> = batch.iter().copied().filter(|b| depends(&p.b.1, b.0)).collect();
     let panels = n_extent.ceil_div(nr);
     let mut dims: Vec<Dim> = own.iter().map(|b| b.1).collect();
@@ -177,24 +231,39 @@ fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_ex
         let mut vars: Vec<Sym> = own.iter().map(|b| b.0).collect();
         vars.push(n);
         vars.extend(p.depth.iter().map(|d| d.0));
+        // Subscripts without a loop of the nest stay as they are.
+        let picked = |d: &Dim| d.as_const().is_none() && !vars.iter().any(|v| d.contains(*v));
+        let outer: Vec<Dim> = at.iter().copied().filter(picked).collect();
+        let extents: Vec<Dim> = at.iter().zip(c.dims()).filter(|x| picked(x.0)).map(|x| Dim::constant(*x.1)).collect();
         let (mut offset, mut coeff) = (vec![], vec![]);
+        let mut next = 0;
         for d in &at {
             let mut rest = *d;
-            let mut row = vec![];
+            let mut row = vec![0; outer.len()];
+            if picked(d) {
+                row[next] = 1;
+                next += 1;
+                rest = Dim::constant(0);
+            }
             for v in &vars {
                 let (c, r) = rest.linear_in(*v)?;
                 row.push(c.as_const()?);
                 rest = r;
             }
-            let lane = row[own.len()];
-            row[own.len()] = lane * nr;
+            let panel = outer.len() + own.len();
+            let lane = row[panel];
+            row[panel] = lane * nr;
             row.push(lane);
             offset.push(rest.as_const()?);
             coeff.push(row);
         }
-        let dims: Vec<i64> = dims.iter().map(|d| d.as_const()).collect::<Option<_>>()?;
+        let dims: Vec<i64> = extents.iter().chain(&dims).map(|d| d.as_const()).collect::<Option<_>>()?;
         let data = ConstData::remap(c.clone(), Remap { dims, offset, coeff })?;
-        return Some(m.constant(name, Arc::new(data)));
+        return Some(Packed { buf: m.constant(name, Arc::new(data)), outer });
+    }
+    let known = |s: Sym| s == n || own.iter().chain(&p.depth).any(|l| l.0 == s) || m.syms.kind(s) != SymKind::Loop;
+    if !p.b.1.iter().flat_map(|d| d.syms()).all(known) {
+        return None;
     }
     // The same at run time.
     let ty = m.bufs[p.b.0].ty;
@@ -222,5 +291,5 @@ fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_ex
         return None;
     }
     lanes::schedule(m, id, i64::from(facts.lanes));
-    Some(packed)
+    Some(Packed { buf: packed, outer: vec![] })
 }

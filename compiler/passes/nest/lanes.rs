@@ -257,7 +257,7 @@ fn suits(m: &Module, body: &[Stmt], var: Sym) -> bool {
 }
 
 /// Small constants that are read across the vector direction are stored again so that they run along it.
-fn relayout_constants(m: &mut Module, body: &mut Vec<Stmt>, var: Sym) {
+pub(super) fn relayout_constants(m: &mut Module, body: &mut Vec<Stmt>, var: Sym) {
     let mut again: HashMap<Buf, Buf> = HashMap::new();
     let mut moved = |m: &mut Module, buf: Buf, at: &[Dim]| -> Option<(Buf, Vec<Dim>)> {
         let Place::Const(c) = &m.bufs[buf].place else { return None };

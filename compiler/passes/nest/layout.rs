@@ -5,7 +5,7 @@
 use super::contract;
 use super::shape::{as_map, peel};
 use crate::diag::Result;
-use crate::nest::{Buf, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::nest::{Buf, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use std::collections::HashSet;
 
@@ -41,6 +41,7 @@ pub fn run(m: &mut Module) -> Result<()> {
             break;
         }
     }
+    chosen.retain(|b| !comes_in_planes(m, &kernels, *b));
     for b in chosen {
         let rank = m.bufs[b].dims.len();
         let mut p = vec![0];
@@ -49,6 +50,14 @@ pub fn run(m: &mut Module) -> Result<()> {
         m.bufs[b].layout = Layout::Permuted(p);
     }
     Ok(())
+}
+
+/// True for the padded copy of a caller's image with few channels: vectors along channels would be nearly empty, and a
+/// convolution takes its elements one by one wherever they lie.
+fn comes_in_planes(m: &Module, kernels: &[Kernel], b: Buf) -> bool {
+    const FEW: i64 = 8;
+    let few = m.bufs[b].dims[1].as_const().is_some_and(|c| (2..=FEW).contains(&c));
+    few && kernels.iter().any(|k| as_map(&m.kernels[*k].body).is_some_and(|map| map.buf == b && visit::loads(&m.kernels[*k].body).iter().all(|s| !matches!(m.bufs[m.storage(*s)].place, Place::Temp))))
 }
 
 /// [N, C, 1, 1] is the same memory either way.

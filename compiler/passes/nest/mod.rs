@@ -1,9 +1,10 @@
 //! Passes over the nest IR. `inline`, `epilogue` and `fold` fuse, `exact` computes small integer sums as floats, `layout` and
-//! `schedule` (with `contract`, `tiles` and `lanes`)
-//! decide loops, vectors and memory order, `place` decides memory. `shape` is what they share.
+//! `schedule` (with `contract`, `tiles`, `depthwise` and `lanes`) decide loops, vectors and memory order, `winograd` takes
+//! another sum for some convolutions, `place` decides memory. `shape` is what they share.
 
 pub mod contract;
 pub mod dead;
+pub mod depthwise;
 mod dynamic;
 pub mod epilogue;
 pub mod exact;
@@ -16,3 +17,4 @@ pub mod place;
 pub mod schedule;
 pub mod shape;
 mod tiles;
+pub mod winograd;

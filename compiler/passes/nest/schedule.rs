@@ -1,21 +1,73 @@
 //! schedule: tiles for contractions, vectors for the rest (stage Scheduled).
+//!
+//! A kernel is one nest, or a parallel loop around several of them ([`is_compound`]): then each is scheduled by itself, as
+//! if it were a kernel.
 
-use super::{contract, lanes};
+use super::shape::peel;
+use super::{contract, depthwise, lanes};
 use crate::diag::Result;
-use crate::nest::{Module, Stage, visit};
-use crate::target::Level;
+use crate::nest::{Kernel, LoopKind, Module, Stage, Stmt, visit};
+use crate::target::{Facts, Level};
+use std::collections::HashSet;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
-    let kernels = visit::calls(&m.driver);
-    for k in kernels {
+    let mut done = HashSet::new();
+    for k in visit::calls(&m.driver) {
+        if !done.insert(k) {
+            continue;
+        }
         if facts.lanes == 1 {
             lanes::estimate(m, k);
-        } else if !contract::schedule(m, k, facts) {
-            lanes::schedule(m, k, i64::from(facts.lanes));
+        } else if is_compound(&m.kernels[k].body) {
+            // Who writes such a kernel estimates its work.
+            let work = m.kernels[k].work;
+            let body = std::mem::take(&mut m.kernels[k].body);
+            let body = parts(m, k, body, facts);
+            m.kernels[k].body = body;
+            m.kernels[k].work = work;
+        } else {
+            nest(m, k, facts);
         }
     }
     m.stage = Stage::Scheduled;
     Ok(())
+}
+
+/// One nest.
+fn nest(m: &mut Module, k: Kernel, facts: Facts) {
+    if !contract::schedule(m, k, facts) && !depthwise::schedule(m, k, facts) {
+        lanes::schedule(m, k, i64::from(facts.lanes));
+    }
+}
+
+/// True for a kernel of parallel nests inside other loops.
+fn is_compound(body: &[Stmt]) -> bool {
+    let inside = peel(body).body;
+    inside.iter().all(|s| matches!(s, Stmt::For { .. })) && has_nest(&inside)
+}
+
+fn has_nest(body: &[Stmt]) -> bool {
+    let mut found = false;
+    visit::walk(body, &mut |s| found |= matches!(s, Stmt::For { kind: LoopKind::Par, .. }));
+    found
+}
+
+/// Schedules the nests inside; `k` lends its body.
+fn parts(m: &mut Module, k: Kernel, body: Vec<Stmt>, facts: Facts) -> Vec<Stmt> {
+    let mut out = vec![];
+    for s in body {
+        match s {
+            Stmt::For { kind, var, lo, hi, body } if is_compound(&body) || kind == LoopKind::Seq && has_nest(&body) => {
+                out.push(Stmt::For { kind, var, lo, hi, body: parts(m, k, body, facts) });
+            }
+            s => {
+                m.kernels[k].body = vec![s];
+                nest(m, k, facts);
+                out.append(&mut m.kernels[k].body);
+            }
+        }
+    }
+    out
 }

@@ -4,9 +4,9 @@
 //! partial vectors. Around it run the rows of a block that stays in the cache, the panels, the blocks; what is parallel
 //! is one loop over all of them.
 
-use super::contract::{Parts, depends};
+use super::contract::{Packed, Parts, depends};
 use super::shape::fresh_regs;
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Reg, Scalar, Stmt, visit};
+use crate::nest::{BinOp, Expr, LoopKind, Module, Reg, Scalar, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::ElemType;
@@ -28,7 +28,7 @@ pub(super) struct Tile {
     n_extent: Dim,
     /// Columns of a panel, a multiple of 16.
     nr: i64,
-    packed: Buf,
+    packed: Packed,
     batch: Vec<(Sym, Dim)>,
     lanes: i64,
     /// Vectors of a tile; a panel is one or several tiles wide.
@@ -63,7 +63,7 @@ fn rows_of(registers: i64, nv: i64) -> i64 {
 impl Tile {
     /// Chooses the tile for a level. `most`: rows at most.
     #[allow(clippy::too_many_arguments)]
-    pub fn new(m_row: Option<(Sym, Dim)>, most: i64, n: Sym, n_extent: Dim, nr: i64, packed: Buf, batch: Vec<(Sym, Dim)>, facts: Facts) -> Tile {
+    pub fn new(m_row: Option<(Sym, Dim)>, most: i64, n: Sym, n_extent: Dim, nr: i64, packed: Packed, batch: Vec<(Sym, Dim)>, facts: Facts) -> Tile {
         let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
         let vectors = nr / lanes;
         let mut best = (1, 1, 0.0);
@@ -113,7 +113,7 @@ pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
     let rest = t.n_extent.modulo(t.nr);
     let panel = m.syms.loop_var("p", zero, panels);
     let depth = Dim::product(p.depth.iter().map(|d| d.1));
-    let bytes = i64::from(m.bufs[t.packed].ty.bytes().unwrap_or(4));
+    let bytes = i64::from(m.bufs[t.packed.buf].ty.bytes().unwrap_or(4));
     let weights = (depth * panels * t.nr * bytes).as_const();
     let resident = weights.is_some_and(|w| w <= RESIDENT);
     // Blocks of rows.
@@ -224,10 +224,10 @@ fn column(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, rows: Rows, cols: Col
         Cols::Some(r) => {
             for s in 0..subs {
                 let here = (r - s * t.width()).min(t.width());
-                if here == t.width() {
-                    out.extend(tall(m, p, t, panel, Dim::constant(s), rows, Cols::Full));
-                } else if here > 0 {
-                    out.extend(tall(m, p, t, panel, Dim::constant(s), rows, Cols::Some(here)));
+                if here > 0 {
+                    let cols = if here == t.width() { Cols::Full } else { Cols::Some(here) };
+                    let part = tall(m, p, t, panel, Dim::constant(s), rows, cols);
+                    out.extend(if r <= t.width() { part } else { group(m, part) });
                 }
             }
         }
@@ -259,7 +259,10 @@ fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, c
     let left = m.syms.simplify(rows.count.modulo(mr));
     match left.as_const() {
         Some(0) => {}
-        Some(r) => out.extend(block(m, p, t, rows.from + blocks * mr, r, panel, sub, cols)),
+        Some(r) => {
+            let rest = block(m, p, t, rows.from + blocks * mr, r, panel, sub, cols);
+            out.extend(if out.is_empty() { rest } else { group(m, rest) });
+        }
         None => {
             // The binary digits of what is left, each with a tile of its own.
             let mut n = 1;
@@ -275,6 +278,12 @@ fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, c
         }
     }
     out
+}
+
+/// Statements as one: what does not fit a tile of machine code beside others may fit alone.
+fn group(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
+    let (zero, one) = (Dim::constant(0), Dim::constant(1));
+    vec![Stmt::For { kind: LoopKind::Seq, var: m.syms.loop_var("g", zero, one), lo: zero, hi: one, body }]
 }
 
 /// One register tile: rows `row .. row + mr`, columns of one part of a panel.
@@ -303,12 +312,13 @@ fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub
         let k_of = |s: Sym| depth.iter().find(|d| d.2 == s).map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0)));
         let at_row = |s: Sym, r: Dim| t.m_row.filter(|x| x.0 == s).map(|_| r);
         let a: Vec<Dim> = p.a.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| at_row(s, row + i)))).collect();
-        let mut b: Vec<Dim> = t.batch.iter().filter(|x| depends(&p.b.1, x.0)).map(|x| Dim::sym(x.0)).collect();
+        let own = t.batch.iter().filter(|x| depends(&p.b.1, x.0)).map(|x| Dim::sym(x.0));
+        let mut b: Vec<Dim> = t.packed.outer.iter().copied().chain(own).collect();
         b.push(panel);
         b.extend(depth.iter().map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0))));
         b.push(lane);
         let at = vec![part, i.into(), v.into()];
-        let value = Expr::fma(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf: t.packed, at: b }, Expr::Acc { reg: acc, at: at.clone(), lane: None });
+        let value = Expr::fma(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf: t.packed.buf, at: b }, Expr::Acc { reg: acc, at: at.clone(), lane: None });
         let set = Stmt::Set { reg: acc, at, value };
         unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }]))
     };

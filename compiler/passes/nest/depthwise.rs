@@ -1,0 +1,152 @@
+//! Depthwise convolutions: sums over a window in which every factor runs along the same channels.
+//!
+//! Vectors run along channels; a block of neighbouring results along a row shares what their windows have in common: each
+//! weight is loaded once for the block, each element of the image once for all windows that it is in.
+
+use super::contract::{Parts, depends, take_apart};
+use super::lanes;
+use super::shape::{fresh_regs, peel, wrap};
+use crate::nest::{Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
+use crate::sym::{Dim, Sym};
+use crate::target::Facts;
+use crate::tensor::ElemType;
+
+/// Taps of a window that are written out; larger ones keep their outermost loop.
+const UNROLLED: i64 = 25;
+
+/// Schedules the kernel; false if it is no depthwise convolution with channels innermost.
+pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
+    let Some(p) = take_apart(&m.kernels[k].body) else { return false };
+    let Some((out, at)) = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None }) else { return false };
+    let Some(c) = lanes::unit_stride_var(m, out, &at, &p.loops).filter(|c| depends(&p.b.1, *c)) else { return false };
+    let mut nest = peel(&m.kernels[k].body);
+    lanes::relayout_constants(m, &mut nest.body, c);
+    let Some(p) = take_apart(&wrap(&nest.loops, nest.body)) else { return false };
+    let Some(extent) = p.loops.iter().find(|l| l.0 == c).and_then(|l| l.1.as_const()).filter(|e| *e >= 4) else { return false };
+    if lanes::stride(m, p.a.0, &p.a.1, c) != Some(1) || lanes::stride(m, p.b.0, &p.b.1, c) != Some(1) {
+        return false;
+    }
+    // The row: what moves the image in the smallest steps and not the weights.
+    let step = |s: Sym| lanes::stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
+    let rows = p.loops.iter().copied().filter(|l| l.0 != c && !depends(&p.b.1, l.0));
+    let Some(x) = rows.filter(|l| step(l.0).is_some()).min_by_key(|l| step(l.0)) else { return false };
+    let Some(taps) = p.depth.iter().map(|d| d.1.as_const()).try_fold(1i64, |n, d| n.checked_mul(d?)) else { return false };
+    if taps > 4 * UNROLLED {
+        return false;
+    }
+    // Elements of the image that a row of the window has in common with others, for one more result.
+    let inner = p.depth.last().map_or(1, |d| d.1.as_const().unwrap_or(1));
+    let stride = match (p.depth.last().and_then(|d| lanes::stride(m, p.a.0, &p.a.1, d.0)), step(x.0)) {
+        (Some(tap), Some(row)) if tap > 0 => (row / tap).clamp(1, inner),
+        _ => inner,
+    };
+    lanes::estimate(m, k);
+    let registers = i64::from(facts.registers);
+    let fits = |n: i64| n + (n - 1) * stride + inner + 2 <= registers;
+    let most = (1..=8).rev().find(|n| fits(*n)).unwrap_or(1);
+    let width = match x.1.as_const() {
+        Some(e) => {
+            let blocks = (e + most - 1) / most;
+            (e + blocks - 1) / blocks
+        }
+        None => most,
+    };
+    let b = Block { c, extent, x, lanes: i64::from(facts.lanes), taps };
+    let zero = Dim::constant(0);
+    let mut body = vec![];
+    let blocks = x.1.floor_div(width);
+    if blocks.as_const() != Some(0) {
+        let v = m.syms.loop_var("x", zero, blocks);
+        let inner = b.columns(m, &p, Dim::sym(v) * width, width);
+        body.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body: inner });
+    }
+    match x.1.modulo(width).as_const() {
+        Some(0) => {}
+        Some(rest) => body.extend(b.columns(m, &p, blocks * width, rest)),
+        None => {
+            let v = m.syms.loop_var("x", blocks * width, x.1);
+            let inner = b.columns(m, &p, v.into(), 1);
+            body.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: blocks * width, hi: x.1, body: inner });
+        }
+    }
+    let mut outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != c && l.0 != x.0).collect();
+    outer.sort_by_key(|l| std::cmp::Reverse(lanes::stride(m, out, &at, l.0).unwrap_or(i64::MAX)));
+    m.kernels[k].body = wrap(&outer, body);
+    true
+}
+
+struct Block {
+    c: Sym,
+    extent: i64,
+    x: (Sym, Dim),
+    lanes: i64,
+    taps: i64,
+}
+
+impl Block {
+    /// `width` results from `from` on, all channels.
+    fn columns(&self, m: &mut Module, p: &Parts, from: Dim, width: i64) -> Vec<Stmt> {
+        let zero = Dim::constant(0);
+        let whole = self.extent / self.lanes;
+        let mut out = vec![];
+        if whole > 0 {
+            let v = m.syms.loop_var("c", zero, Dim::constant(whole));
+            let body = self.block(m, p, from, width, Dim::sym(v) * self.lanes, self.lanes);
+            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(whole), body });
+        }
+        if self.extent % self.lanes != 0 {
+            out.extend(self.block(m, p, from, width, Dim::constant(whole * self.lanes), self.extent % self.lanes));
+        }
+        out
+    }
+    /// The same for `used` channels from `base` on.
+    fn block(&self, m: &mut Module, p: &Parts, from: Dim, width: i64, base: Dim, used: i64) -> Vec<Stmt> {
+        let zero = Dim::constant(0);
+        let acc = m.reg(ElemType::F32);
+        let mut out = vec![Stmt::Acc { reg: acc, lanes: self.lanes as u32, shape: vec![width as u32], init: Expr::Const(Scalar::f32(0.0)) }];
+        let depth: Vec<(Sym, Sym, Dim)> = p.depth.iter().map(|d| (d.0, m.syms.loop_var("k", zero, d.1), d.1)).collect();
+        let (r, l) = (m.syms.loop_var("r", zero, Dim::constant(width)), m.syms.loop_var("l", zero, Dim::constant(used)));
+        let place = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| d.subst(&mut |s| self.position(s, from + r, base + l).or_else(|| depth.iter().find(|d| d.0 == s).map(|d| Dim::sym(d.1))))).collect() };
+        let here = vec![Dim::sym(r)];
+        let value = Expr::fma(Expr::Load { buf: p.a.0, at: place(&p.a.1) }, Expr::Load { buf: p.b.0, at: place(&p.b.1) }, Expr::Acc { reg: acc, at: here.clone(), lane: None });
+        let mut body = self.row(r, width, l, used, vec![Stmt::Set { reg: acc, at: here, value }]);
+        for (i, (_, var, hi)) in depth.iter().enumerate().rev() {
+            let kind = if i == 0 && self.taps > UNROLLED { LoopKind::Seq } else { LoopKind::Unroll };
+            body = vec![Stmt::For { kind, var: *var, lo: zero, hi: *hi, body }];
+        }
+        out.extend(body);
+        out.extend(self.stores(m, p, acc, from, width, base, used));
+        out
+    }
+    #[allow(clippy::too_many_arguments)]
+    fn stores(&self, m: &mut Module, p: &Parts, acc: Reg, from: Dim, width: i64, base: Dim, used: i64) -> Vec<Stmt> {
+        let zero = Dim::constant(0);
+        let (r, l) = (m.syms.loop_var("r", zero, Dim::constant(width)), m.syms.loop_var("l", zero, Dim::constant(used)));
+        let tail = fresh_regs(m, &p.tail)
+            .into_iter()
+            .map(|s| {
+                s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| self.position(s, from + r, base + l)))).map_exprs(&mut |e| {
+                    e.rewrite(&mut |e| match e {
+                        Expr::Acc { reg, .. } if reg == p.acc => Expr::Acc { reg: acc, at: vec![r.into()], lane: None },
+                        e => e,
+                    })
+                })
+            })
+            .collect();
+        self.row(r, width, l, used, tail)
+    }
+    /// What a loop variable of the kernel is at result `x` and channel `c`.
+    fn position(&self, s: Sym, x: Dim, c: Dim) -> Option<Dim> {
+        match s {
+            s if s == self.x.0 => Some(x),
+            s if s == self.c => Some(c),
+            _ => None,
+        }
+    }
+    /// A body for each result of a block, in lanes.
+    fn row(&self, r: Sym, width: i64, l: Sym, used: i64, body: Vec<Stmt>) -> Vec<Stmt> {
+        let zero = Dim::constant(0);
+        let lanes = Stmt::For { kind: LoopKind::Vec(self.lanes as u32), var: l, lo: zero, hi: Dim::constant(used), body };
+        vec![Stmt::For { kind: LoopKind::Unroll, var: r, lo: zero, hi: Dim::constant(width), body: vec![lanes] }]
+    }
+}

@@ -1,0 +1,87 @@
+//! Errors of 3x3 convolutions by Winograd's transform, measured against sums in f64.
+//!
+//! The direct sum in f32 is off by about 1e-7 times the square root of the number of terms; the transform multiplies that
+//! by a small number. The bounds here are twice what was measured, relative to the root mean square of the result.
+
+use onnxc::arrays::Array;
+use onnxc::onnx::Source;
+use onnxc::options::{OptLevel, Options};
+use onnxc::pipeline;
+use onnxc::run::Runner;
+use onnxc::tensor::ElemType;
+use std::fmt::Write;
+
+/// Numbers in -1..1 that repeat nowhere.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> f32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 40) as f32 / 8_388_608.0 - 1.0
+    }
+}
+
+/// Root mean square and largest error of `c` channels into 16 on `side` x `side`, relative to the result's rms.
+fn errors(c: usize, side: usize) -> (f64, f64) {
+    const K: usize = 16;
+    let mut n = Numbers(0x9e37_79b9_7f4a_7c15 ^ c as u64);
+    let w: Vec<f32> = (0..K * c * 9).map(|_| n.next()).collect();
+    let x: Vec<f32> = (0..c * side * side).map(|_| n.next()).collect();
+    let mut list = String::new();
+    for v in &w {
+        let _ = write!(list, "{}{v:?}", if list.is_empty() { "" } else { ", " });
+    }
+    // The 1x1 convolution around it makes the image a temporary with channels innermost; its weights are 1.
+    let mut eye = String::new();
+    for i in 0..K * K {
+        let _ = write!(eye, "{}{}", if i == 0 { "" } else { ", " }, u8::from(i % (K + 1) == 0));
+    }
+    let text = format!(
+        "<ir_version: 8, opset_import: [\"\" : 17]>\nconv (float[1, {c}, {side}, {side}] x) => (float[1, {K}, {side}, {side}] y)\n<float[{K}, {c}, 3, 3] w = {{{list}}}, float[{K}, {K}, 1, 1] e = {{{eye}}}>\n{{\n t = Conv <pads = [1, 1, 1, 1]> (x, w)\n y = Conv (t, e)\n}}\n"
+    );
+    let source = Source { name: "conv.onnxtxt".into(), bytes: text.into_bytes().into(), folder: None };
+    let options = Options { opt: OptLevel::O2, cpu: Some("native".into()), ..Options::default() };
+    let compiled = pipeline::compile(&source, &options).expect("compiles");
+    let used = compiled.modules.iter().all(|m| m.bufs.values().any(|b| b.name.ends_with(".winograd")));
+    assert!(used, "the transform is not used");
+    let runner = Runner::new(compiled).expect("loads");
+    let data = x.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let input = Array { name: "x".into(), ty: ElemType::F32, dims: vec![1, c as i64, side as i64, side as i64], data };
+    let y = runner.run(&[input]).expect("runs").remove(0).to_f64s();
+    let (mut sum, mut off, mut most) = (0.0f64, 0.0f64, 0.0f64);
+    for k in 0..K {
+        for oy in 0..side {
+            for ox in 0..side {
+                let mut want = 0.0f64;
+                for ci in 0..c {
+                    for ky in 0..3 {
+                        for kx in 0..3 {
+                            let (iy, ix) = (oy + ky, ox + kx);
+                            if (1..=side).contains(&iy) && (1..=side).contains(&ix) {
+                                want += f64::from(w[((k * c + ci) * 3 + ky) * 3 + kx]) * f64::from(x[(ci * side + iy - 1) * side + ix - 1]);
+                            }
+                        }
+                    }
+                }
+                let d = y[(k * side + oy) * side + ox] - want;
+                sum += want * want;
+                off += d * d;
+                most = most.max(d.abs());
+            }
+        }
+    }
+    let count = (K * side * side) as f64;
+    let rms = (sum / count).sqrt();
+    ((off / count).sqrt() / rms, most / rms)
+}
+
+#[test]
+fn errors_stay_within_their_bounds() {
+    for (c, side, rms_bound, most_bound) in [(16, 14, 2e-6, 2.5e-5), (64, 20, 4e-6, 6e-5), (256, 13, 7e-6, 8e-5)] {
+        let (rms, most) = errors(c, side);
+        println!("{c} channels: {rms:.2e} rms, {most:.2e} at most");
+        assert!(rms < rms_bound && most < most_bound, "{c} channels: rms {rms:.2e}, most {most:.2e}");
+    }
+}
