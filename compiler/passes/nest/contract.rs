@@ -204,12 +204,17 @@ fn collapse_rows(m: &mut Module, p: &mut Parts, rows: &mut Vec<(Sym, Dim)>, n: S
     }
 }
 
+/// Bytes of weights that no cache of one core holds.
+const LARGE: u64 = 2 << 20;
+
 /// B as panels.
 pub(super) struct Packed {
     /// The panels.
     pub buf: Buf,
     /// Leading subscripts that hang on loops around the nest.
     pub outer: Vec<Dim>,
+    /// True if they are more than a cache holds.
+    pub large: bool,
 }
 
 /// B as panels: `[what loops around the nest pick ..][batch that B depends on ..][panel][depth ..][nr]`.
@@ -259,7 +264,8 @@ fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_ex
         }
         let dims: Vec<i64> = extents.iter().chain(&dims).map(|d| d.as_const()).collect::<Option<_>>()?;
         let data = ConstData::remap(c.clone(), Remap { dims, offset, coeff })?;
-        return Some(Packed { buf: m.constant(name, Arc::new(data)), outer });
+        let large = data.byte_len() > LARGE;
+        return Some(Packed { buf: m.constant(name, Arc::new(data)), outer, large });
     }
     let known = |s: Sym| s == n || own.iter().chain(&p.depth).any(|l| l.0 == s) || m.syms.kind(s) != SymKind::Loop;
     if !p.b.1.iter().flat_map(|d| d.syms()).all(known) {
@@ -291,5 +297,5 @@ fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_ex
         return None;
     }
     lanes::schedule(m, id, i64::from(facts.lanes));
-    Some(Packed { buf: packed, outer: vec![] })
+    Some(Packed { buf: packed, outer: vec![], large: false })
 }

@@ -4,11 +4,11 @@
 //! The producer moves down to where the consumer stood, so that everything the consumer reads is there.
 //!
 //! Padding comes last: a kernel whose only reader copies its result into a padded buffer stores there itself, and small
-//! kernels fill what is around it.
+//! kernels fill what is around it. What comes from the caller is copied by a kernel without conditions.
 
 use super::shape::{Uses, as_map, cover, instance, is_temp, peel, relocate, wrap};
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
@@ -172,7 +172,8 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
 }
 
 struct Padding {
-    producer: Kernel,
+    /// Who computes what is inside; `None` for the caller's.
+    producer: Option<Kernel>,
     inner: Buf,
     padded: Buf,
     fill: Expr,
@@ -186,9 +187,12 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     let cover = map.cover(m)?;
     let Expr::Select(cond, inside, fill) = &map.value else { return None };
     let (Expr::Load { buf: t, at }, Expr::Const(_)) = (&**inside, &**fill) else { return None };
-    let whole = is_temp(m, *t) && is_temp(m, map.buf) && m.bufs[*t].ty == m.bufs[map.buf].ty && uses.readers(*t) == [c] && uses.writers(map.buf) == [c];
-    let [p] = uses.writers(*t) else { return None };
-    if !whole || *p == c || uses.pinned(*t) || !uses.may_move(m, *p, c) || at.len() != cover.len() {
+    let producer = match (uses.writers(*t), &m.bufs[*t].place) {
+        ([p], Place::Temp) if *p != c && uses.readers(*t) == [c] && !uses.pinned(*t) && uses.may_move(m, *p, c) => Some(*p),
+        ([], Place::Input(_)) => None,
+        _ => return None,
+    };
+    if !is_temp(m, map.buf) || m.bufs[*t].ty != m.bufs[map.buf].ty || uses.writers(map.buf) != [c] || at.len() != cover.len() {
         return None;
     }
     let mut dims = vec![];
@@ -222,25 +226,40 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
             _ => return None,
         }
     }
-    only_store(m, *p, *t)?;
-    Some(Padding { producer: *p, inner: *t, padded: map.buf, fill: (**fill).clone(), dims })
+    if let Some(p) = producer {
+        only_store(m, p, *t)?;
+    }
+    Some(Padding { producer, inner: *t, padded: map.buf, fill: (**fill).clone(), dims })
 }
 
 /// Carries it out: the copy goes, its place in the driver takes what fills the border, one kernel a side.
 fn store_inside(m: &mut Module, p: Padding, c: Kernel) {
-    let body = std::mem::take(&mut m.kernels[p.producer].body);
-    let nest = peel(&body);
-    let body = nest
-        .body
-        .into_iter()
-        .map(|s| match s {
-            Stmt::Store { buf, at, value } if buf == p.inner => Stmt::Store { buf: p.padded, at: at.iter().zip(&p.dims).map(|(i, d)| *i + d.0).collect(), value },
-            s => s,
-        })
-        .collect();
-    m.kernels[p.producer].body = wrap(&nest.loops, body);
+    if let Some(producer) = p.producer {
+        let body = std::mem::take(&mut m.kernels[producer].body);
+        let nest = peel(&body);
+        let body = nest
+            .body
+            .into_iter()
+            .map(|s| match s {
+                Stmt::Store { buf, at, value } if buf == p.inner => Stmt::Store { buf: p.padded, at: at.iter().zip(&p.dims).map(|(i, d)| *i + d.0).collect(), value },
+                s => s,
+            })
+            .collect();
+        m.kernels[producer].body = wrap(&nest.loops, body);
+    }
     let (name, origin) = (m.kernels[c].name.clone(), m.kernels[c].origin.clone());
     let mut calls = vec![];
+    if p.producer.is_none() {
+        let inner = m.bufs[p.inner].dims.clone();
+        m.kernel(&name, &origin, |kb| {
+            kb.nest(LoopKind::Par, &inner, |kb, ix| {
+                let at: Vec<Dim> = ix.iter().zip(&p.dims).map(|(i, d)| *i + d.0).collect();
+                let value = kb.load(p.inner, ix);
+                kb.store(p.padded, &at, value);
+            });
+        });
+        calls.extend(m.driver.pop());
+    }
     for (k, (before, size, after)) in p.dims.iter().enumerate() {
         for (start, n) in [(Dim::constant(0), *before), (*size + *before, *after)] {
             if n == 0 {
@@ -261,7 +280,7 @@ fn store_inside(m: &mut Module, p: Padding, c: Kernel) {
                 });
             });
             calls.extend(m.driver.pop());
-            m.kernels[id].name = format!("{name}.halo{}", calls.len());
+            m.kernels[id].name = format!("{name}.halo{}", calls.len() - usize::from(p.producer.is_none()));
         }
     }
     visit::splice_call(&mut m.driver, c, false, calls);

@@ -75,7 +75,12 @@ impl Tile {
                 best = (nv, mr, score);
             }
         }
-        let (nv, mut mr, _) = best;
+        let (mut nv, mut mr, _) = best;
+        // All rows in one tile where B comes from memory: its elements then arrive while they are used, all the time.
+        let all = m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
+        if packed.large && all > mr && all <= 16 && all + 2 <= registers {
+            (nv, mr) = (1, all);
+        }
         if let Some(r) = m_row.and_then(|r| r.1.as_const()).filter(|r| *r > 0) {
             // Tiles of equal height.
             let tiles = (r + mr - 1) / mr;

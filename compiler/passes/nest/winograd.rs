@@ -187,7 +187,10 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
     let constant = Dim::constant;
     let total = p.images * p.groups * p.slices;
     let slots = total.as_const().map_or(SLOTS, |t| t.min(SLOTS));
-    let group = |slot: Dim, channels: i64| vec![slot, constant(36), constant(p.tiles), constant(channels)];
+    // An odd number of cache lines from one of the 36 planes to the next: else they would share few sets of a cache.
+    let odd = |n: i64| n + i64::from(n % 2 == 0);
+    let line = |channels: i64| if channels % 16 == 0 { odd(channels / 16) * 16 } else { channels };
+    let group = |slot: Dim, channels: i64| vec![slot, constant(36), constant(odd(p.tiles)), constant(line(channels))];
     let shared = p.slices > 1;
     let v = m.temp(format!("{name}.v"), ElemType::F32, group(if shared { p.images * p.groups } else { constant(slots) }, l.c.1));
     let mm = m.temp(format!("{name}.m"), ElemType::F32, group(constant(slots), width));
