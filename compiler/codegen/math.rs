@@ -2,7 +2,7 @@
 //!
 //! exp, log: Cephes (S. L. Moshier), argument reduction and minimax polynomials of single precision. expm1, log1p: the
 //! same polynomials, and what the reduction loses near 1 put back exactly. erf, tanh: a polynomial near 0, elsewhere
-//! their distance from 1 by exp (erf's coefficients: N. Juffa). `tests/math.rs` holds the errors.
+//! their distance from 1 as a power of two (erf's polynomial near 0: N. Juffa). `tests/math.rs` holds the errors.
 
 use crate::nest::{BinOp, Expr, UnOp};
 use crate::tensor::ElemType;
@@ -141,11 +141,11 @@ fn exp<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.scale(y, n)
 }
 
-/// e^x where that is a normal number.
-fn exp_normal<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let (n, t) = reduced(b, x);
-    let one = b.num(x, 1.0);
-    let y = b.add(t, one);
+/// 2^x where that is a normal number, to 2^-23: enough where it is added to something larger.
+fn exp2_rough<B: Floats>(b: &mut B, x: B::V) -> B::V {
+    let n = b.round(x);
+    let f = b.sub(x, n);
+    let y = poly(b, f, &[1.326_472_7e-3, 9.671_513e-3, 5.550_733_6e-2, 2.402_224_2e-1, 6.931_47e-1, 1.0]);
     b.scale_normal(y, n)
 }
 
@@ -215,8 +215,9 @@ fn tanh<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let p = poly(b, z, &[-5.830_325e-3, 2.074_496_3e-2, -5.377_024_4e-2, 1.333_178_4e-1, -3.333_329_3e-1]);
     let p = b.mul(p, z);
     let near = b.fma(p, m, m);
-    let twice = b.add(m, m);
-    let e = exp_normal(b, twice);
+    let factor = b.num(x, 2.0 * std::f32::consts::LOG2_E);
+    let twice = b.mul(m, factor);
+    let e = exp2_rough(b, twice);
     let below = b.add(e, one);
     let minus_two = b.num(x, -2.0);
     let q = b.div(minus_two, below);
@@ -226,17 +227,16 @@ fn tanh<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.with_sign(r, x)
 }
 
-/// Near 0 a polynomial, elsewhere 1 - e^q with a polynomial q.
+/// Near 0 a polynomial, elsewhere 1 - 2^q with a polynomial q.
 fn erf<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (m, one, limit) = (b.abs(x), b.num(x, 1.0), b.num(x, 4.0));
     let m = b.lesser(limit, m);
     let z = b.mul(m, m);
     let p = poly(b, z, &[-5.967_617e-4, 4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_25e-1, -3.761_253_4e-1, 1.283_791_7e-1]);
     let near = b.fma(p, m, m);
-    let q = poly(b, m, &[-1.728_534_7e-5, 3.831_972_6e-4, -3.883_964_4e-3, 2.425_462_2e-2, -1.067_777_9e-1, -6.348_468_7e-1, -1.287_175_1e-1]);
-    let minus = b.neg(m);
-    let q = b.fma(q, m, minus);
-    let e = exp_normal(b, q);
+    let q = poly(b, m, &[3.095_950_4e-4, -4.645_441_7e-3, 3.304_621_3e-2, -1.518_968_2e-1, -9.171_203_4e-1, -1.628_110_2]);
+    let q = b.mul(q, m);
+    let e = exp2_rough(b, q);
     let far = b.sub(one, e);
     let border = b.num(x, 0.921_875);
     let r = b.if_less(m, border, near, far);
