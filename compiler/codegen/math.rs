@@ -141,11 +141,15 @@ fn exp<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.scale(y, n)
 }
 
+/// Coefficients of 2^f for |f| <= 1/2; the linear one is the best for this degree, not ln 2.
+#[allow(clippy::approx_constant)]
+const EXP2: [f32; 6] = [1.326_472_7e-3, 9.671_513e-3, 5.550_733_6e-2, 2.402_224_2e-1, 6.931_47e-1, 1.0];
+
 /// 2^x where that is a normal number, to 2^-23: enough where it is added to something larger.
 fn exp2_rough<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let n = b.round(x);
     let f = b.sub(x, n);
-    let y = poly(b, f, &[1.326_472_7e-3, 9.671_513e-3, 5.550_733_6e-2, 2.402_224_2e-1, 6.931_47e-1, 1.0]);
+    let y = poly(b, f, &EXP2);
     b.scale_normal(y, n)
 }
 
