@@ -29,6 +29,24 @@ dense (float[N, 64] x) => (float[N, 96] y)
 }
 """ % ", ".join(str(i) for i in range(96))
 
+# Winograd's transform: tasks have scratch of their own. Groups of tiles, then slices of channels.
+CONVS = """<ir_version: 8, opset_import: ["" : 17]>
+convs (float[N, 32, 50, 50] x) => (float[N, 96, 50, 50] y)
+<float zero = {0}, float one = {1}, float n = {9216}, float n2 = {27648}, int64[4] s = {32, 32, 3, 3}, int64[4] s2 = {96, 32, 3, 3}>
+{
+  r = Range (zero, n, one)
+  t = Sin (r)
+  w = Reshape (t, s)
+  r2 = Range (zero, n2, one)
+  t2 = Sin (r2)
+  w2 = Reshape (t2, s2)
+  c = Conv <pads = [1, 1, 1, 1]> (x, w)
+  d = Relu (c)
+  e = Conv <pads = [1, 1, 1, 1]> (d, w)
+  y = Conv <pads = [1, 1, 1, 1]> (e, w2)
+}
+"""
+
 GATHER = """<ir_version: 8, opset_import: ["" : 17]>
 pick (float[N, 3] x, int64[M] i) => (float[M, 3] y)
 {
@@ -150,8 +168,13 @@ def output_sizes():
 
 
 def tasks():
-    m = build("tasks", DENSE)
-    x = rng.standard_normal((301, 64)).astype(np.float32)
+    same_bits("tasks", DENSE, (301, 64))
+    same_bits("convs", CONVS, (3, 32, 50, 50))
+
+
+def same_bits(name, text, shape):
+    m = build(name, text)
+    x = rng.standard_normal(shape).astype(np.float32)
     run, (y,) = m.prepare({"x": x})
     run()
     want = y.copy()
