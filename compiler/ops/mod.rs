@@ -9,6 +9,7 @@ pub mod attrs;
 pub mod cx;
 pub mod runtime;
 pub mod schema;
+pub mod scores;
 
 pub use attrs::{AttrValue, Attrs};
 pub use cx::{InferCx, Known, LowerCx, Operand};

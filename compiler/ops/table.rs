@@ -55,4 +55,6 @@ ops! {
     Dropout = dropout;
     Training = training;
     LinearAttention = linear_attention;
+    Features = features;
+    Encode = encode;
 }
