@@ -57,4 +57,6 @@ ops! {
     LinearAttention = linear_attention;
     Features = features;
     Encode = encode;
+    Linear = linear;
+    Svm = svm;
 }
