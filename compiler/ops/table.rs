@@ -57,6 +57,7 @@ ops! {
     LinearAttention = linear_attention;
     Features = features;
     Encode = encode;
+    Trees = trees;
     Linear = linear;
     Svm = svm;
 }

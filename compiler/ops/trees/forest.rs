@@ -1,0 +1,209 @@
+//! Trees in one form, whatever attributes they come from.
+//!
+//! All comparisons become `x <= v`: `<` compares with the next smaller number, `>` and `>=` swap the branches, equality
+//! is two comparisons, a set is one equality after the other. Missing values (NaN) follow the node's flag, which swaps
+//! with the branches.
+
+use crate::tensor::ElemType;
+
+/// A comparison as the model has it.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Test {
+    Leq(f64),
+    Lt(f64),
+    Gte(f64),
+    Gt(f64),
+    Eq(f64),
+    Neq(f64),
+    Member(Vec<f64>),
+}
+
+/// Where a branch leads, by the model's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// A node that tests.
+    Node(usize),
+    /// A leaf.
+    Leaf(usize),
+}
+
+/// A node as the model has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Branch {
+    /// Column of the input.
+    pub feature: i64,
+    /// What is tested.
+    pub test: Test,
+    /// A missing value goes where a test that holds goes.
+    pub missing_holds: bool,
+    /// If the test holds.
+    pub yes: Target,
+    /// If not.
+    pub no: Target,
+}
+
+/// A comparison `x[feature] <= value`, or not greater (true for NaN) if `nan_holds`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub struct Step {
+    pub feature: i64,
+    pub value: f64,
+    pub nan_holds: bool,
+    pub yes: usize,
+    pub no: usize,
+}
+
+/// What a leaf adds to one target.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weight {
+    /// Target or class.
+    pub target: i64,
+    /// Value.
+    pub value: f64,
+}
+
+/// All trees. Positions below `steps.len()` are steps, the others leaves.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Forest {
+    /// Comparisons.
+    pub steps: Vec<Step>,
+    /// Weights of each leaf.
+    pub leaves: Vec<Vec<Weight>>,
+    /// Position of each tree's root.
+    pub roots: Vec<usize>,
+}
+
+/// The next smaller number of a type; NaN, with which nothing compares, below the smallest.
+fn below(v: f64, ty: ElemType) -> f64 {
+    match ty {
+        _ if v == f64::NEG_INFINITY => f64::NAN,
+        ElemType::F64 => v.next_down(),
+        _ => f64::from((v as f32).next_down()),
+    }
+}
+
+impl Forest {
+    /// From the model's nodes; compared numbers are of type `ty`. Errors are sentences about the model.
+    pub fn new(nodes: &[Branch], leaves: Vec<Vec<Weight>>, roots: &[Target], ty: ElemType) -> Result<Forest, String> {
+        acyclic(nodes, leaves.len(), roots)?;
+        // Leaves stand after all steps, whose number is known only at the end: counted from the top until then.
+        let leaf = |i: usize| usize::MAX - i;
+        let mut f = Forest { leaves, ..Forest::default() };
+        // First step of each node: nodes stand in order.
+        let mut starts = vec![];
+        let mut at = 0;
+        for n in nodes {
+            starts.push(at);
+            at += n.test.steps();
+        }
+        let place = |t: Target| match t {
+            Target::Node(i) => starts[i],
+            Target::Leaf(i) => leaf(i),
+        };
+        for n in nodes {
+            n.write(&mut f.steps, place(n.yes), place(n.no), ty);
+        }
+        f.roots = roots.iter().map(|r| place(*r)).collect();
+        let count = f.steps.len();
+        let settle = |p: &mut usize| {
+            if *p >= count {
+                *p = count + (usize::MAX - *p);
+            }
+        };
+        f.steps.iter_mut().for_each(|s| {
+            settle(&mut s.yes);
+            settle(&mut s.no);
+        });
+        f.roots.iter_mut().for_each(settle);
+        Ok(f)
+    }
+}
+
+impl Test {
+    /// How many steps it becomes.
+    fn steps(&self) -> usize {
+        match self {
+            Test::Eq(_) | Test::Neq(_) => 2,
+            Test::Member(v) => 2 * v.len().max(1),
+            _ => 1,
+        }
+    }
+}
+
+impl Branch {
+    fn write(&self, out: &mut Vec<Step>, yes: usize, no: usize, ty: ElemType) {
+        let nan = self.missing_holds;
+        match &self.test {
+            Test::Leq(v) => self.at_most(out, *v, nan, yes, no),
+            Test::Lt(v) => self.at_most(out, below(*v, ty), nan, yes, no),
+            Test::Gt(v) if !v.is_nan() => self.at_most(out, *v, !nan, no, yes),
+            Test::Gte(v) if !v.is_nan() => match below(*v, ty) {
+                // Every number is at least the smallest.
+                b if b.is_nan() => self.at_most(out, f64::INFINITY, nan, yes, no),
+                b => self.at_most(out, b, !nan, no, yes),
+            },
+            Test::Gt(v) | Test::Gte(v) => self.at_most(out, *v, nan, yes, no),
+            Test::Eq(v) => self.equal(out, *v, ty, nan, yes, no),
+            Test::Neq(v) => self.equal(out, *v, ty, !nan, no, yes),
+            Test::Member(set) => {
+                for v in set.split_last().map_or(&[][..], |(_, first)| first) {
+                    let next = out.len() + 2;
+                    self.equal(out, *v, ty, nan, yes, next);
+                }
+                let last = set.last().copied().unwrap_or(f64::NAN);
+                self.equal(out, last, ty, nan, yes, no);
+            }
+        }
+    }
+    /// Equality: at most v, and not at most the number below.
+    fn equal(&self, out: &mut Vec<Step>, v: f64, ty: ElemType, nan: bool, yes: usize, no: usize) {
+        let second = out.len() + 1;
+        self.at_most(out, v, nan, second, no);
+        // A missing value that comes here holds.
+        self.at_most(out, below(v, ty), false, no, yes);
+    }
+    fn at_most(&self, out: &mut Vec<Step>, v: f64, nan: bool, yes: usize, no: usize) {
+        let feature = self.feature;
+        out.push(match v.is_nan() && nan {
+            // No number is at most NaN, but a missing value holds: all numbers are at most infinity.
+            true => Step { feature, value: f64::INFINITY, nan_holds: false, yes: no, no: yes },
+            false => Step { feature, value: v, nan_holds: nan, yes, no },
+        });
+    }
+}
+
+/// Fails unless all targets exist and no path comes back to where it was.
+fn acyclic(nodes: &[Branch], leaves: usize, roots: &[Target]) -> Result<(), String> {
+    let inside = |t: &Target| match *t {
+        Target::Node(i) => i < nodes.len(),
+        Target::Leaf(i) => i < leaves,
+    };
+    if !roots.iter().chain(nodes.iter().flat_map(|n| [&n.yes, &n.no])).all(inside) {
+        return Err("a branch leads to a node that does not exist".into());
+    }
+    #[derive(Clone, Copy, PartialEq)]
+    enum Seen {
+        No,
+        Open,
+        Done,
+    }
+    let mut seen = vec![Seen::No; nodes.len()];
+    let mut stack = vec![];
+    for r in roots {
+        stack.push((*r, false));
+        while let Some((t, leaving)) = stack.pop() {
+            let Target::Node(i) = t else { continue };
+            match (leaving, seen[i]) {
+                (true, _) => seen[i] = Seen::Done,
+                (false, Seen::Open) => return Err(format!("node {i} of the trees leads back to itself")),
+                (false, Seen::Done) => {}
+                (false, Seen::No) => {
+                    seen[i] = Seen::Open;
+                    stack.extend([(t, true), (nodes[i].yes, false), (nodes[i].no, false)]);
+                }
+            }
+        }
+    }
+    Ok(())
+}
