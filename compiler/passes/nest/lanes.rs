@@ -28,6 +28,9 @@ pub fn unit_stride_var(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -
     loops.iter().rev().map(|l| l.0).find(|s| stride(m, buf, at, *s) == Some(1))
 }
 
+/// How often a `while` loop is taken to run: a search, or a way down a tree.
+const WHILE_TURNS: i64 = 8;
+
 /// Estimates the work of a kernel.
 pub fn estimate(m: &mut Module, k: Kernel) {
     let nest = peel(&m.kernels[k].body);
@@ -37,8 +40,10 @@ pub fn estimate(m: &mut Module, k: Kernel) {
         n
     };
     let mut inner = Dim::constant(1);
+    let mut waits = false;
     let mut first: HashMap<Sym, Dim> = HashMap::new();
     visit::walk(&nest.body, &mut |s| {
+        waits |= matches!(s, Stmt::While { .. });
         if let Stmt::For { var, lo, hi, .. } = s {
             // Bounds that depend on a loop outside: as in its first iteration.
             let at_first = |d: &Dim| d.subst(&mut |s| first.get(&s).copied());
@@ -47,7 +52,8 @@ pub fn estimate(m: &mut Module, k: Kernel) {
             inner = inner * (hi - lo).max(1);
         }
     });
-    m.kernels[k].work = Dim::product(nest.loops.iter().map(|l| l.1)) * inner * ops.div_ceil(4).max(1) as i64;
+    let turns = if waits { WHILE_TURNS } else { 1 };
+    m.kernels[k].work = Dim::product(nest.loops.iter().map(|l| l.1)) * inner * (ops.div_ceil(4).max(1) as i64 * turns);
 }
 
 /// Schedules one kernel for vectors of so many lanes: loop order, vectors, work estimate.
