@@ -339,6 +339,13 @@ impl From<Scalar> for Expr {
 }
 
 impl Expr {
+    /// A size as a value of a float type: a number where it is known.
+    pub fn count(ty: ElemType, n: Dim) -> Self {
+        match n.as_const() {
+            Some(c) => Expr::num(ty, c as f64),
+            None => Expr::cast(ElemType::I64, ty, Expr::index(n)),
+        }
+    }
     /// f32 constant.
     pub fn f32(v: f32) -> Self {
         Scalar::f32(v).into()

@@ -136,7 +136,7 @@ impl Operator for Attention {
         let scale = match (self.scale, s.size.as_const()) {
             (Some(x), _) => Expr::num(ty, f64::from(x)),
             (None, Some(n)) => Expr::num(ty, 1.0 / (n as f64).sqrt()),
-            (None, None) => Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::cast(ElemType::I64, ty, Expr::index(s.size))),
+            (None, None) => Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::count(ty, s.size)),
         };
         let mut x = core::scores(cx, &s, q, key, scale, ty);
         let expose = |cx: &mut LowerCx, mode: i64, b: Buf| {

@@ -363,7 +363,7 @@ impl MsAttention {
         match (self.scale, size.as_const()) {
             (Some(x), _) => Expr::num(ty, f64::from(x)),
             (None, Some(n)) => Expr::num(ty, 1.0 / (n as f64).sqrt()),
-            (None, None) => Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::cast(ElemType::I64, ty, Expr::index(size))),
+            (None, None) => Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::count(ty, size)),
         }
     }
     /// A padding mask of any supported shape; of rank 2 over any of `lengths` keys.

@@ -217,7 +217,7 @@ fn lower_batch_training(cx: &mut LowerCx, epsilon: f32, momentum: f32) -> Result
         k.nest(LoopKind::Par, &dims[1..2], |k, c| {
             let at = |r: &[Dim]| -> Vec<Dim> { [r[0], c[0]].iter().chain(&r[1..]).copied().collect() };
             let get = |k: &crate::nest::KernelBuilder, b: Buf| Expr::cast(k.m.bufs[b].ty.compute(), ty, k.load(b, c));
-            let count = Expr::cast(ElemType::I64, ty, Expr::index(n));
+            let count = Expr::count(ty, n);
             let (mean, square) = moments(k, x, ty, &row, &count, &at);
             let var = k.let_(Expr::acc(square) / count);
             if let Some(y) = y {
@@ -252,7 +252,7 @@ fn lower_layer(cx: &mut LowerCx, axis: i64, epsilon: f32, rms: bool) -> Result<(
     cx.kernel(|k| {
         k.nest(LoopKind::Par, &outer, |k, o| {
             let at = |r: &[Dim]| -> Vec<Dim> { o.iter().chain(r).copied().collect() };
-            let count = Expr::cast(ElemType::I64, ty, Expr::index(n));
+            let count = Expr::count(ty, n);
             let mean = (!rms).then(|| {
                 let sum = k.acc(Expr::num(ty, 0.0));
                 k.nest(LoopKind::Seq, &row, |k, r| {
@@ -329,7 +329,7 @@ fn lower_group(cx: &mut LowerCx, groups: Option<i64>, epsilon: f32) -> Result<()
     cx.kernel(|k| {
         k.nest(LoopKind::Par, &[n, g], |k, o| {
             let at = |r: &[Dim]| -> Vec<Dim> { [o[0], o[1] * per + r[0]].iter().chain(&r[1..]).copied().collect() };
-            let count = Expr::cast(ElemType::I64, ty, Expr::index(count));
+            let count = Expr::count(ty, count);
             let (mean, square) = moments(k, x, ty, &row, &count, &at);
             let inv = k.let_(Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::acc(square) / count + Expr::num(ty, f64::from(epsilon))));
             k.nest(LoopKind::Seq, &row, |k, r| {
@@ -383,7 +383,7 @@ fn lower_mean_variance(cx: &mut LowerCx, axes: &[i64]) -> Result<()> {
                 let (mut o, mut r) = (o.iter(), r.iter());
                 inner.iter().filter_map(|i| if *i { r.next() } else { o.next() }).copied().collect()
             };
-            let count = Expr::cast(ElemType::I64, ty, Expr::index(n));
+            let count = Expr::count(ty, n);
             let (mean, square) = moments(k, x, ty, &row, &count, &at);
             let deviation = k.let_(Expr::un(UnOp::Sqrt, Expr::acc(square) / count) + Expr::num(ty, 1e-9));
             k.nest(LoopKind::Seq, &row, |k, r| {

@@ -165,7 +165,7 @@ impl Pool {
             Kind::Max | Kind::Lp(1.0) => acc,
             Kind::Average { .. } => {
                 let n = count();
-                acc / n.as_const().map_or_else(|| Expr::cast(ElemType::I64, ty, Expr::index(n)), |n| Expr::num(ty, n as f64))
+                acc / Expr::count(ty, n)
             }
             Kind::Lp(2.0) => Expr::un(UnOp::Sqrt, acc),
             Kind::Lp(p) => Expr::bin(BinOp::Pow, acc, Expr::num(ty, 1.0 / p)),

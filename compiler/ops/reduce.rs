@@ -232,7 +232,7 @@ impl Reduce {
             });
             let v = Expr::acc(acc);
             let v = match kind {
-                Kind::Mean => v / Expr::cast(ElemType::I64, ty, Expr::index(count)),
+                Kind::Mean => v / Expr::count(ty, count),
                 Kind::L2 if ty.is_float() => Expr::un(UnOp::Sqrt, v),
                 Kind::L2 => through_f64(ty, UnOp::Sqrt, v),
                 Kind::LogSum | Kind::LogSumExp if !ty.is_float() => through_f64(ty, UnOp::Log, v),

@@ -237,7 +237,7 @@ fn normalize(cx: &mut LowerCx, x: Buf, axis: usize, simple: bool, epsilon: f32, 
     cx.kernel(|k| {
         k.nest(LoopKind::Par, outer, |k, o| {
             let at = |r: &[Dim]| -> Vec<Dim> { o.iter().chain(r).copied().collect() };
-            let count = Expr::cast(ElemType::I64, ty, Expr::index(n));
+            let count = Expr::count(ty, n);
             let mean = (!simple).then(|| {
                 let sum = k.acc(Expr::num(ty, 0.0));
                 k.nest(LoopKind::Seq, row, |k, r| {
