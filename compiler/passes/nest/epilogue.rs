@@ -6,6 +6,7 @@
 //! Padding comes last: a kernel whose only reader copies its result into a padded buffer stores there itself, and small
 //! kernels fill what is around it. What comes from the caller is copied by a kernel without conditions.
 
+use super::contract;
 use super::shape::{Uses, as_map, cover, instance, is_temp, peel, relocate, wrap};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
@@ -102,6 +103,12 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     let map = as_map(&m.kernels[c].body)?;
     // Storing small types rounds or wraps, which the consumer must see.
     if m.bufs[t].ty.is_small() {
+        return None;
+    }
+    // Tiles have no indices from memory.
+    let mut looks_up = false;
+    map.value.walk(&mut |e| looks_up |= matches!(e, Expr::With { .. }));
+    if looks_up && contract::is_contraction(&m.kernels[p].body) {
         return None;
     }
     // Every load of the result at one position, and that position a bijection of the consumer's loops.

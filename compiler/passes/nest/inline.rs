@@ -6,7 +6,7 @@
 
 use super::shape::{Map, Uses, as_map, instance, is_plain, is_temp, through_view};
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Stmt, UnOp, visit};
+use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, UnOp, visit};
 use crate::sym::Sym;
 use crate::tensor::ElemType;
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ fn run(m: &mut Module, only_identity: bool) -> Result<()> {
         if !is_temp(m, map.buf) || uses.writers(map.buf) != [k] || uses.pinned(map.buf) {
             continue;
         }
-        if narrows(m, &map) {
+        if narrows(m, &map) || only_identity && looks_up_constants(m, &map) {
             continue;
         }
         let Some(cover) = map.cover(m) else { continue };
@@ -77,6 +77,17 @@ fn moves(m: &Module, e: &Expr, ty: ElemType) -> bool {
         Expr::Const(c) => c.bits == 0,
         _ => false,
     }
+}
+
+/// True for rows of a constant table by constant indices: a constant, once it is folded.
+fn looks_up_constants(m: &Module, map: &Map) -> bool {
+    let (mut looks_up, mut constant) = (false, m.bufs[map.buf].dims.iter().all(|d| d.as_const().is_some()));
+    map.value.walk(&mut |e| match e {
+        Expr::With { .. } => looks_up = true,
+        Expr::Load { buf, .. } => constant &= matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)),
+        _ => {}
+    });
+    looks_up && constant
 }
 
 fn reads(m: &Module, k: Kernel, b: Buf) -> bool {

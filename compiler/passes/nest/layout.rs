@@ -111,9 +111,21 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
         }
     }
     if image {
-        out.extend(visit::stores(body));
+        // A result that is no longer an image (its channels have moved elsewhere) stays as it is.
+        let channels: Vec<Sym> = single.as_ref().map_or(vec![], |(_, a, _, w)| nest.loops.iter().map(|l| l.0).filter(|s| contract::depends(w, *s) && !contract::depends(a, *s)).collect());
+        let has = |d: &Dim| channels.iter().any(|c| d.contains(*c));
+        let mut moved: Vec<Buf> = vec![];
+        visit::walk(&nest.body, &mut |s| {
+            if let Stmt::Store { buf, at, .. } = s
+                && at.len() >= 3
+                && at[2..].iter().any(has)
+            {
+                moved.push(*buf);
+            }
+        });
+        out.extend(visit::stores(body).into_iter().filter(|b| !moved.contains(b)));
         // Residuals and scales in the epilogue.
-        out.extend(accesses(body).into_iter().filter(|(b, at)| at.len() >= 3 && !at.iter().any(reduces) && single.as_ref().is_none_or(|(_, _, w, _)| w != b)).map(|x| x.0));
+        out.extend(accesses(body).into_iter().filter(|(b, at)| at.len() >= 3 && !at.iter().any(reduces) && !at[2..].iter().any(has) && single.as_ref().is_none_or(|(_, _, w, _)| w != b)).map(|x| x.0));
     }
     out
 }
