@@ -1,6 +1,6 @@
 //! Wide tiles: leaf functions of 256- and 512-bit vectors for x86-64, which Cranelift has not.
 //!
-//! A leaf nest becomes a function of the tile IR (`tile`, `expr`, `ir`), regalloc2 gives it registers (`alloc`), iced-x86 encodes it
+//! A leaf nest becomes a function of the tile IR (`tile`, `turn`, `expr`, `ir`), regalloc2 gives it registers (`alloc`), iced-x86 encodes it
 //! (`encode`); instruction codes are rows of a table (`table`).
 
 mod access;
@@ -12,6 +12,7 @@ mod floats;
 pub mod ir;
 mod table;
 pub mod tile;
+mod turn;
 
 use crate::diag::Result;
 pub use ir::{Func, Width};

@@ -70,6 +70,7 @@ pub fn translate(m: &Module, width: Width, body: &[Stmt], substitute: &dyn Fn(Di
         params: vec![],
         streams: Map::default(),
         loaded: Map::default(),
+        turned: Map::default(),
         lane: None,
         mask: None,
     };
@@ -99,13 +100,15 @@ pub(super) struct Lane {
 
 /// Where a stream is now.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Place {
+pub(super) struct Place {
     base: Value,
     index: Option<(Value, u8)>,
 }
 
 /// A load that was made: place, displacement, form, whether it is a vector, and for which lanes.
 type Loaded = (Place, i32, Form, bool, Option<Value>);
+
+pub(super) type Column = (Place, i32, i64);
 
 pub(super) struct Translate<'a> {
     pub m: &'a Module,
@@ -126,6 +129,8 @@ pub(super) struct Translate<'a> {
     params: Vec<Value>,
     streams: Map<Stream, Place>,
     loaded: Map<Loaded, (Buf, Value)>,
+    /// Columns of the unrolled loop that is being translated: place, displacement, elements per lane.
+    pub(super) turned: Map<Column, Value>,
     pub(super) lane: Option<Lane>,
     /// Lanes that exist, where not all do.
     pub mask: Option<Value>,
@@ -201,9 +206,13 @@ impl Translate<'_> {
         match (kind, trip.as_const()) {
             (_, Some(n)) if n <= 0 => Ok(()),
             (LoopKind::Unroll, Some(n)) => {
+                if n == i64::from(self.b.width().lanes()) && self.lane.is_none() && self.mask.is_none() {
+                    self.turn_columns(var, lo, body)?;
+                }
                 for i in 0..n {
                     self.with(var, lo + i, |t| t.block(body))?;
                 }
+                self.turned.clear();
                 Ok(())
             }
             (LoopKind::Unroll, None) => Err("an unrolled loop without constant bounds"),
@@ -461,6 +470,10 @@ impl Translate<'_> {
     pub fn lane_sym(&self) -> Option<Sym> {
         self.lane.map(|l| l.sym)
     }
+    /// What stands for a column in `turned`, given its first element.
+    pub(super) fn column_key(&self, a: &Access, lane: i64) -> Fit<Column> {
+        Ok((self.place(&a.stream)?, a.disp, lane))
+    }
     fn mem(&self, a: &Access) -> Fit<Mem> {
         let p = self.place(&a.stream)?;
         Ok(Mem { base: p.base, index: p.index, disp: a.disp })
@@ -471,7 +484,10 @@ impl Translate<'_> {
         let each = match a.lane {
             0 => false,
             1 => true,
-            _ => return Err("a load that steps over elements"),
+            n => {
+                let key = self.column_key(a, n)?;
+                return self.turned.get(&key).copied().ok_or("a load that steps over elements");
+            }
         };
         let mask = self.mask;
         let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, each, mask);

@@ -7,10 +7,10 @@
 //! Geijn: Anatomy of High-Performance Matrix Multiplication). The width of panels does not depend on the CPU level, so
 //! that levels share them; `tiles` makes the loops.
 
-use super::lanes;
 use super::shape::{peel, relocate};
-use super::tiles::{self, Tile};
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
+use super::tiles::{self, Panels, Tile};
+use super::{lanes, pack};
+use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt};
 use crate::sym::{Dim, Sym, SymKind};
 use crate::target::Facts;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
@@ -30,6 +30,8 @@ pub(super) struct Parts {
     pub b: (Buf, Vec<Dim>),
     /// Lets and the store.
     pub tail: Vec<Stmt>,
+    /// True if the kernel has nothing else.
+    pub whole: bool,
 }
 
 pub(super) fn take_apart(body: &[Stmt]) -> Option<Parts> {
@@ -52,7 +54,7 @@ pub(super) fn take_apart(body: &[Stmt]) -> Option<Parts> {
     if r != reg || rc != reg || depth.is_empty() || !straight || stores != 1 {
         return None;
     }
-    Some(Parts { loops: nest.loops, acc: *reg, depth, a: (*ba, ia.clone()), b: (*bb, ib.clone()), tail: tail.to_vec() })
+    Some(Parts { loops: nest.loops, acc: *reg, depth, a: (*ba, ia.clone()), b: (*bb, ib.clone()), tail: tail.to_vec(), whole: true })
 }
 
 /// True for kernels of the form above.
@@ -70,9 +72,10 @@ pub(super) fn depends(at: &[Dim], s: Sym) -> bool {
     at.iter().any(|d| d.contains(s))
 }
 
-/// Schedules the kernel; false if it is no contraction, or one that this schedule does not fit.
-pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
+/// Schedules the kernel (`whole`: its body is no part of a larger one); false if it is no contraction, or one that this schedule does not fit.
+pub fn schedule(m: &mut Module, k: Kernel, facts: Facts, whole: bool) -> bool {
     let Some(mut p) = take_apart(&m.kernels[k].body) else { return false };
+    p.whole = whole;
     split_phases(m, &mut p);
     let only_b = |p: &Parts, s: Sym| depends(&p.b.1, s) && !depends(&p.a.1, s);
     let only_a = |p: &Parts, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
@@ -113,8 +116,8 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
     }
     let most = row.map_or(1, |r| m.syms.range(r.1).hi.unwrap_or(i64::MAX));
     let nr = tiles::panel(most, n_extent);
-    let Some(packed) = pack(m, k, &p, &batch, n, n_extent, nr, facts) else { return false };
-    let t = Tile::new(row, most, n, n_extent, nr, packed, batch, facts);
+    let Some(panels) = panels(m, k, &p, &batch, n, n_extent, nr, facts) else { return false };
+    let t = Tile::new(row, most, n, n_extent, nr, panels, batch, facts);
     let body = tiles::emit(m, &p, &t, &rows);
     let work = Dim::product(p.loops.iter().chain(&p.depth).map(|l| l.1)) * 2;
     m.kernels[k].body = body;
@@ -217,6 +220,20 @@ pub(super) struct Packed {
     pub large: bool,
 }
 
+/// Where tiles read B: in place if its rows lie there as panels would, else packed.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn panels(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Panels> {
+    // Bytes from row to row: beyond, every row lies in a page of its own.
+    const NEAR: i64 = 4096;
+    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_));
+    let along = |s: Sym| lanes::stride(m, p.b.0, &p.b.1, s);
+    let near = p.depth.last().and_then(|d| along(d.0)).is_some_and(|s| (0..NEAR / 4).contains(&s));
+    if !constant && p.depth.len() == 1 && near && along(n) == Some(1) && n_extent.modulo(i64::from(facts.lanes)).as_const() == Some(0) {
+        return Some(Panels::InPlace);
+    }
+    pack(m, k, p, batch, n, n_extent, nr, facts).map(Panels::Packed)
+}
+
 /// B as panels: `[what loops around the nest pick ..][batch that B depends on ..][panel][depth ..][nr]`.
 #[allow(clippy::too_many_arguments)]
 fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Packed> {
@@ -271,31 +288,6 @@ fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_ex
     if !p.b.1.iter().flat_map(|d| d.syms()).all(known) {
         return None;
     }
-    // The same at run time.
-    let ty = m.bufs[p.b.0].ty;
-    let packed = m.temp(name, ty, dims.clone());
-    let origin = m.kernels[k].origin.clone();
-    let (source, at0) = (p.b.0, p.b.1.clone());
-    let id = m.map(packed, &origin, |kb, ix| {
-        let panel = ix[own.len()];
-        let lane = ix[ix.len() - 1];
-        let col = panel * nr + lane;
-        let subst = |s: Sym| {
-            if s == n {
-                return Some(col);
-            }
-            own.iter().position(|b| b.0 == s).map(|i| ix[i]).or_else(|| p.depth.iter().position(|d| d.0 == s).map(|i| ix[own.len() + 1 + i]))
-        };
-        let from: Vec<Dim> = at0.iter().map(|d| d.subst(&mut |s| subst(s))).collect();
-        let v = kb.load(source, &from);
-        if n_extent.modulo(nr).as_const() == Some(0) { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, col, n_extent), v, Expr::f32(0.0)) }
-    });
-    m.kernels[id].name = format!("{}.pack", m.kernels[k].name);
-    // `map` has put the call at the driver's end: it belongs right before the contraction.
-    let call = m.driver.pop()?;
-    if !visit::splice_call(&mut m.driver, k, true, vec![call]) {
-        return None;
-    }
-    lanes::schedule(m, id, i64::from(facts.lanes));
-    Some(Packed { buf: packed, outer: vec![], large: false })
+    let buf = pack::at_run_time(m, k, p, &pack::Shape { name, dims, own, n, n_extent, nr }, facts)?;
+    Some(Packed { buf, outer: vec![], large: false })
 }

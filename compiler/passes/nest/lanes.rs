@@ -66,7 +66,7 @@ pub fn schedule(m: &mut Module, k: Kernel, lanes: i64) {
             let body = rows(m, &nest.body, lanes);
             let mut loops = nest.loops.clone();
             order_loops(m, &nest, &mut loops);
-            wrap(&loops, body)
+            super::rows::schedule(m, loops, body)
         }
     };
     m.kernels[k].body = body;
@@ -178,7 +178,7 @@ fn piece(extent: Dim, lanes: i64) -> Option<i64> {
 }
 
 /// Joins the loops outside `var` with it while every access runs on through memory.
-fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<Sym> {
+pub(super) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<Sym> {
     if nest.loops.last().map(|l| l.0) != Some(var) {
         return None;
     }
@@ -417,7 +417,7 @@ fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64, accs: &[
 }
 
 /// Vectorises sequential loops inside rows: stores along the row, and reductions with one accumulator a lane.
-fn rows(m: &mut Module, body: &[Stmt], lanes: i64) -> Vec<Stmt> {
+pub(super) fn rows(m: &mut Module, body: &[Stmt], lanes: i64) -> Vec<Stmt> {
     let mut out = vec![];
     for s in body {
         match s {
@@ -487,7 +487,9 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], lanes: i64) -> Opt
         return None;
     }
     let zero = Dim::constant(0);
-    let u = if reductions.is_empty() || body.len() > 1 || hi.as_const().is_none_or(|c| c % (4 * lanes) != 0) { 1 } else { 4 };
+    // Several accumulators, so that an operation need not wait for the one before.
+    let stores = body.iter().any(|s| matches!(s, Stmt::Store { .. }));
+    let u = if reductions.is_empty() || stores || hi.as_const().is_some_and(|c| c < 4 * lanes) { 1 } else { 4 };
     let step = lanes * u;
     let whole = hi.floor_div(step);
     let mut out = vec![];
@@ -528,13 +530,39 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], lanes: i64) -> Opt
         let accs: Vec<Reg> = lane_of.values().copied().collect();
         let inner = lanes_of(m, &main, var, Dim::sym(q) * step, u, &accs, (lanes, Dim::constant(lanes)));
         out.push(Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body: inner });
+        if hi.modulo(step).as_const() != Some(0) {
+            // What is left goes to the first accumulator; its lanes are those of whole vectors.
+            let v = loop_like(m, var, whole * step, hi);
+            let first = |at: Vec<Dim>, r: Reg| if accs.contains(&r) { vec![zero] } else { at };
+            let rest = own(m)
+                .into_iter()
+                .map(|s| match s {
+                    Stmt::Set { reg, at, value } => Stmt::Set { reg, at: first(at, reg), value },
+                    s => s,
+                })
+                .map(|s| {
+                    s.map_exprs(&mut |e| {
+                        e.rewrite(&mut |e| match e {
+                            Expr::Acc { reg, at, lane } => Expr::Acc { reg, at: first(at, reg), lane },
+                            e => e,
+                        })
+                    })
+                    .map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))
+                })
+                .collect();
+            out.push(Stmt::For { kind: vector(lanes), var: v, lo: whole * step, hi, body: rest });
+        }
     }
     for (r, op) in &reductions {
         let lane = lane_of[r];
-        for i in 0..u {
-            let at = if u > 1 { vec![Dim::constant(i)] } else { vec![] };
-            out.push(Stmt::Set { reg: *r, at: vec![], value: Expr::bin(*op, Expr::acc(*r), Expr::Horizontal { op: *op, reg: lane, at }) });
+        let at = |i: i64| if u > 1 { vec![Dim::constant(i)] } else { vec![] };
+        if u > 1 {
+            let part = |i: i64| Expr::Acc { reg: lane, at: at(i), lane: None };
+            let sum = (1..u).fold(part(0), |sum, i| Expr::bin(*op, sum, part(i)));
+            let l = m.syms.loop_var("l", zero, Dim::constant(lanes));
+            out.push(Stmt::For { kind: vector(lanes), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![Stmt::Set { reg: lane, at: at(0), value: sum }] });
         }
+        out.push(Stmt::Set { reg: *r, at: vec![], value: Expr::bin(*op, Expr::acc(*r), Expr::Horizontal { op: *op, reg: lane, at: at(0) }) });
     }
     Some(out)
 }

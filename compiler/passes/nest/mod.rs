@@ -1,7 +1,8 @@
 //! Passes over the nest IR. `inline`, `epilogue` and `fold` fuse, `exact` computes small integer sums as floats, `layout` and
-//! `schedule` (with `contract`, `tiles`, `depthwise` and `lanes`) decide loops, vectors and memory order, `winograd` takes
-//! another sum for some convolutions, `place` decides memory. `shape` is what they share.
+//! `schedule` (with `attention`, `contract`, `pack`, `tiles`, `depthwise`, `lanes` and `rows`) decide loops, vectors and memory
+//! order, `winograd` takes another sum for some convolutions, `place` decides memory. `shape` is what they share.
 
+mod attention;
 pub mod contract;
 pub mod dead;
 pub mod depthwise;
@@ -13,7 +14,9 @@ pub mod inline;
 pub mod lanes;
 pub mod layout;
 mod lifetimes;
+mod pack;
 pub mod place;
+mod rows;
 pub mod schedule;
 pub mod shape;
 mod tiles;

@@ -4,7 +4,7 @@
 //! if it were a kernel.
 
 use super::shape::peel;
-use super::{contract, depthwise, lanes};
+use super::{attention, contract, depthwise, lanes};
 use crate::diag::Result;
 use crate::nest::{Kernel, LoopKind, Module, Stage, Stmt, visit};
 use crate::target::{Facts, Level};
@@ -13,7 +13,7 @@ use std::collections::HashSet;
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
-    let mut done = HashSet::new();
+    let mut done: HashSet<Kernel> = if facts.lanes > 1 { attention::run(m, facts).into_iter().collect() } else { HashSet::new() };
     for k in visit::calls(&m.driver) {
         if !done.insert(k) {
             continue;
@@ -28,16 +28,16 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             m.kernels[k].body = body;
             m.kernels[k].work = work;
         } else {
-            nest(m, k, facts);
+            nest(m, k, facts, true);
         }
     }
     m.stage = Stage::Scheduled;
     Ok(())
 }
 
-/// One nest.
-fn nest(m: &mut Module, k: Kernel, facts: Facts) {
-    if !contract::schedule(m, k, facts) && !depthwise::schedule(m, k, facts) {
+/// One nest, the whole kernel or a part of it.
+fn nest(m: &mut Module, k: Kernel, facts: Facts, whole: bool) {
+    if !contract::schedule(m, k, facts, whole) && !depthwise::schedule(m, k, facts) {
         lanes::schedule(m, k, i64::from(facts.lanes));
     }
 }
@@ -64,7 +64,7 @@ fn parts(m: &mut Module, k: Kernel, body: Vec<Stmt>, facts: Facts) -> Vec<Stmt> 
             }
             s => {
                 m.kernels[k].body = vec![s];
-                nest(m, k, facts);
+                nest(m, k, facts, false);
                 out.append(&mut m.kernels[k].body);
             }
         }

@@ -21,6 +21,14 @@ const SHORT: i64 = 64;
 /// Rows of a tile at most: beyond, pointers get scarce.
 const MOST_ROWS: i64 = 14;
 
+/// Where a tile reads B.
+pub(super) enum Panels {
+    /// Panels `[batch that B depends on ..][panel][depth ..][columns]`, padded with zeros.
+    Packed(Packed),
+    /// B itself, whose rows run along the columns in whole vectors.
+    InPlace,
+}
+
 /// How a contraction is tiled.
 pub(super) struct Tile {
     m_row: Option<(Sym, Dim)>,
@@ -28,7 +36,7 @@ pub(super) struct Tile {
     n_extent: Dim,
     /// Columns of a panel, a multiple of 16.
     nr: i64,
-    packed: Packed,
+    panels: Panels,
     batch: Vec<(Sym, Dim)>,
     lanes: i64,
     /// Vectors of a tile; a panel is one or several tiles wide.
@@ -63,7 +71,7 @@ fn rows_of(registers: i64, nv: i64) -> i64 {
 impl Tile {
     /// Chooses the tile for a level. `most`: rows at most.
     #[allow(clippy::too_many_arguments)]
-    pub fn new(m_row: Option<(Sym, Dim)>, most: i64, n: Sym, n_extent: Dim, nr: i64, packed: Packed, batch: Vec<(Sym, Dim)>, facts: Facts) -> Tile {
+    pub fn new(m_row: Option<(Sym, Dim)>, most: i64, n: Sym, n_extent: Dim, nr: i64, panels: Panels, batch: Vec<(Sym, Dim)>, facts: Facts) -> Tile {
         let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
         let vectors = nr / lanes;
         let mut best = (1, 1, 0.0);
@@ -78,7 +86,8 @@ impl Tile {
         let (mut nv, mut mr, _) = best;
         // All rows in one tile where B comes from memory: its elements then arrive while they are used, all the time.
         let all = m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
-        if packed.large && all > mr && all <= 16 && all + 2 <= registers {
+        let large = matches!(&panels, Panels::Packed(p) if p.large);
+        if large && all > mr && all <= 16 && all + 2 <= registers {
             (nv, mr) = (1, all);
         }
         if let Some(r) = m_row.and_then(|r| r.1.as_const()).filter(|r| *r > 0) {
@@ -86,7 +95,7 @@ impl Tile {
             let tiles = (r + mr - 1) / mr;
             mr = (r + tiles - 1) / tiles;
         }
-        Tile { m_row, n, n_extent, nr, packed, batch, lanes, nv, mr }
+        Tile { m_row, n, n_extent, nr, panels, batch, lanes, nv, mr }
     }
     fn width(&self) -> i64 {
         self.nv * self.lanes
@@ -110,27 +119,27 @@ struct Rows {
     count: Dim,
 }
 
-/// The loops of a contraction whose operand B is packed; `rows` are the row loops outside the tile's own.
+/// The loops of a contraction; `rows` are the row loops outside the tile's own.
 pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> Vec<Stmt> {
     let zero = Dim::constant(0);
-    let full = t.n_extent.floor_div(t.nr);
     let panels = t.n_extent.ceil_div(t.nr);
-    let rest = t.n_extent.modulo(t.nr);
     let panel = m.syms.loop_var("p", zero, panels);
     let depth = Dim::product(p.depth.iter().map(|d| d.1));
-    let bytes = i64::from(m.bufs[t.packed.buf].ty.bytes().unwrap_or(4));
+    let bytes = i64::from(m.bufs[p.b.0].ty.bytes().unwrap_or(4));
     let weights = (depth * panels * t.nr * bytes).as_const();
     let resident = weights.is_some_and(|w| w <= RESIDENT);
     // Blocks of rows.
     let extent = t.m_row.map_or(Dim::constant(1), |r| r.1);
     let most = depth.as_const().map_or(192, |d| (ROWS / (4 * d.max(1))).clamp(1, if resident { SHORT } else { 1 << 20 }));
+    // Blocks of equal height where that is known. Else rather higher than lower: a last block of a few rows would read all
+    // of B for them.
     let tall = match extent.as_const() {
         Some(e) if e <= most.max(t.mr) => None,
         Some(e) => {
             let blocks = (e + most - 1) / most;
             Some(((e + blocks - 1) / blocks + t.mr - 1) / t.mr * t.mr)
         }
-        None => Some((most / t.mr).max(1) * t.mr),
+        None => Some((most + t.mr - 1) / t.mr * t.mr),
     };
     let blocks = tall.map_or(Dim::constant(1), |h| extent.ceil_div(h));
     let block = m.syms.loop_var("b", zero, blocks);
@@ -148,15 +157,7 @@ pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
             None => column(m, p, t, panel.into(), Rows { from, count: (extent - from).min(Dim::constant(h)) }, cols),
         }
     };
-    let body = match (rest.as_const(), full.as_const()) {
-        (Some(0), _) => columns(m, Cols::Full),
-        (Some(r), Some(0)) => columns(m, Cols::Some(r)),
-        (r, _) => {
-            let then = columns(m, Cols::Full);
-            let els = columns(m, r.map_or(Cols::Guarded, Cols::Some));
-            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, panel, full), then, els }]
-        }
-    };
+    let body = each_panel(m, t, panel, columns);
     // Small weights stay in the cache while rows pass by; large ones are read once.
     let mut loops = t.batch.clone();
     if resident || rows.is_empty() {
@@ -176,8 +177,34 @@ pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
     }
 }
 
+/// What `columns` makes for a whole panel, and for the last one where that is not whole.
+fn each_panel(m: &mut Module, t: &Tile, panel: Sym, columns: impl Fn(&mut Module, Cols) -> Vec<Stmt>) -> Vec<Stmt> {
+    let full = t.n_extent.floor_div(t.nr);
+    match (t.n_extent.modulo(t.nr).as_const(), full.as_const()) {
+        (Some(0), _) => columns(m, Cols::Full),
+        (Some(r), Some(0)) => columns(m, Cols::Some(r)),
+        (r, _) => {
+            let then = columns(m, Cols::Full);
+            let els = columns(m, r.map_or(Cols::Guarded, Cols::Some));
+            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, panel, full), then, els }]
+        }
+    }
+}
+
+/// All columns of the first `count` rows, on one thread.
+pub(super) fn of_rows(m: &mut Module, p: &Parts, t: &Tile, count: Dim) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let panels = t.n_extent.ceil_div(t.nr);
+    let panel = m.syms.loop_var("p", zero, panels);
+    let body = each_panel(m, t, panel, |m, cols| column(m, p, t, panel.into(), Rows { from: zero, count }, cols));
+    match panels.as_const() {
+        Some(1) => put(m, body, &|s| (s == panel).then_some(zero)),
+        _ => vec![Stmt::For { kind: LoopKind::Seq, var: panel, lo: zero, hi: panels, body }],
+    }
+}
+
 /// `par` loops around a body, joined into one until there are enough iterations for all threads.
-fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
+pub(super) fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
     const ENOUGH: i64 = 64;
     let zero = Dim::constant(0);
     let ones: Vec<Sym> = loops.iter().filter(|l| l.1.as_const() == Some(1)).map(|l| l.0).collect();
@@ -209,7 +236,7 @@ fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> 
 }
 
 /// A body with dims in place of loop variables.
-fn put(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Option<Dim>) -> Vec<Stmt> {
+pub(super) fn put(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Option<Dim>) -> Vec<Stmt> {
     let body: Vec<Stmt> = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| f(s)))).collect();
     let mut ranges = vec![];
     visit::walk(&body, &mut |s| {
@@ -252,6 +279,22 @@ fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, c
     let zero = Dim::constant(0);
     if t.m_row.is_none() {
         return block(m, p, t, zero, 1, panel, sub, cols);
+    }
+    if let Some(count) = rows.count.as_const() {
+        // Tiles of equal height, or of two that differ by one row.
+        let tiles = (count + t.mr - 1) / t.mr;
+        let (low, high) = if tiles > 0 { (count / tiles, count % tiles) } else { (0, 0) };
+        let mut out = vec![];
+        for (n, height, from) in [(high, low + 1, rows.from), (tiles - high, low, rows.from + high * (low + 1))] {
+            if n == 1 {
+                out.extend(block(m, p, t, from, height, panel, sub, cols));
+            } else if n > 1 {
+                let v = m.syms.loop_var("m", zero, Dim::constant(n));
+                let body = block(m, p, t, from + Dim::sym(v) * height, height, panel, sub, cols);
+                out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(n), body });
+            }
+        }
+        return out;
     }
     let mr = t.mr;
     let mut out = vec![];
@@ -317,13 +360,19 @@ fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub
         let k_of = |s: Sym| depth.iter().find(|d| d.2 == s).map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0)));
         let at_row = |s: Sym, r: Dim| t.m_row.filter(|x| x.0 == s).map(|_| r);
         let a: Vec<Dim> = p.a.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| at_row(s, row + i)))).collect();
-        let own = t.batch.iter().filter(|x| depends(&p.b.1, x.0)).map(|x| Dim::sym(x.0));
-        let mut b: Vec<Dim> = t.packed.outer.iter().copied().chain(own).collect();
-        b.push(panel);
-        b.extend(depth.iter().map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0))));
-        b.push(lane);
+        let (buf, b) = match &t.panels {
+            Panels::Packed(packed) => {
+                let own = t.batch.iter().filter(|x| depends(&p.b.1, x.0)).map(|x| Dim::sym(x.0));
+                let mut b: Vec<Dim> = packed.outer.iter().copied().chain(own).collect();
+                b.push(panel);
+                b.extend(depth.iter().map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0))));
+                b.push(lane);
+                (packed.buf, b)
+            }
+            Panels::InPlace => (p.b.0, p.b.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| (s == t.n).then(|| panel * t.nr + lane)))).collect()),
+        };
         let at = vec![part, i.into(), v.into()];
-        let value = Expr::fma(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf: t.packed.buf, at: b }, Expr::Acc { reg: acc, at: at.clone(), lane: None });
+        let value = Expr::fma(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf, at: b }, Expr::Acc { reg: acc, at: at.clone(), lane: None });
         let set = Stmt::Set { reg: acc, at, value };
         unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }]))
     };
