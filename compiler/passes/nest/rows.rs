@@ -17,14 +17,16 @@ const TILES: i64 = 16;
 
 /// The loops of a nest of rows around its vectors; `body` stands inside all of `loops`.
 pub(super) fn schedule(m: &mut Module, loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
-    if loops.iter().any(|l| l.1.as_const() == Some(0)) {
+    let mut vectors = false;
+    visit::walk(&body, &mut |s| vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
+    if !vectors || loops.iter().any(|l| l.1.as_const() == Some(0)) {
         return wrap(&loops, body);
     }
     let mut nest = ParNest { loops, body };
     let Some((var, _)) = nest.loops.last().copied() else { return nest.body };
     lanes::collapse(m, &mut nest, var);
     let Some((var, hi)) = nest.loops.pop() else { return nest.body };
-    if hi.as_const().is_some_and(|h| h <= 1) || !nest.body.iter().any(|s| matches!(s, Stmt::For { .. })) {
+    if hi.as_const().is_some_and(|h| h <= 1) {
         nest.loops.push((var, hi));
         return wrap(&nest.loops, nest.body);
     }
