@@ -257,6 +257,7 @@ impl Emit<'_> {
                 }),
                 _ => Instruction::with3(table::MASKED_LOAD, d, r[0], at),
             },
+            Op::Prefetch => Instruction::with1(Code::Prefetcht0_m8, at),
             Op::Broadcast(Form::Whole) => Instruction::with2(table::BROADCAST[c], d, at).map(|mut i| {
                 if na > 0 {
                     i.set_op_mask(r[0]);

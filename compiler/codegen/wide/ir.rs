@@ -169,6 +169,8 @@ pub enum Op {
     Load(Form),
     /// One element of memory in all lanes; an argument is a mask, without lanes in which nothing is read.
     Broadcast(Form),
+    /// Asks for a line of memory; the address need not exist.
+    Prefetch,
     /// A vector to memory; a second argument is a mask.
     Store(Form),
     /// The first lane to memory.
@@ -405,6 +407,10 @@ impl Builder {
     /// A vector from memory.
     pub fn load(&mut self, form: Form, mem: Mem, mask: Option<Value>) -> Value {
         self.value(Op::Load(form), mask.as_slice(), Some(mem), Class::Vector)
+    }
+    /// Asks for a line of memory.
+    pub fn prefetch(&mut self, mem: Mem) {
+        self.push(Op::Prefetch, &[], Some(mem), None);
     }
     /// An element from memory in all lanes.
     pub fn broadcast(&mut self, form: Form, mem: Mem) -> Value {

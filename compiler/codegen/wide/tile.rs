@@ -9,7 +9,7 @@
 use super::access::{Access, Site, Stream};
 use super::ir::{Builder, Count, Form, Func, Mem, Value, Width};
 use crate::codegen::Map;
-use crate::nest::{Buf, Expr, LoopKind, Module, Reg, Stmt, visit};
+use crate::nest::{Buf, Expr, LoopKind, Module, Place as NestPlace, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::rc::Rc;
@@ -43,6 +43,10 @@ pub type Misfit = &'static str;
 
 pub(super) type Fit<T> = Result<T, Misfit>;
 
+/// Constants from so many bytes on come from memory rather than from a cache.
+const LARGE: u64 = 2 << 20;
+/// Bytes between what a tile reads and what it asks memory for: some hundred nanoseconds of work.
+const AHEAD: i32 = 4096;
 /// Arguments beyond this many cost more than they save.
 const MOST_ARGS: usize = 48;
 
@@ -499,6 +503,9 @@ impl Translate<'_> {
             if !super::table::has(form, false, mask.is_some(), self.b.width().column()) {
                 return Err("a load that these vectors do not have");
             }
+            if self.from_memory(a.storage) {
+                self.b.prefetch(Mem { disp: mem.disp.wrapping_add(AHEAD), ..mem });
+            }
             self.b.load(form, mem, mask)
         } else {
             // Where some lanes do not exist the element may not either, if a condition made the mask.
@@ -514,6 +521,11 @@ impl Translate<'_> {
         };
         self.loaded.insert(key, (a.storage, v));
         Ok(v)
+    }
+    /// True for constants that no cache holds: what a loop will read of them is asked for early.
+    fn from_memory(&self, storage: Buf) -> bool {
+        let bytes = |c: &crate::tensor::ConstData| c.byte_len() >= LARGE;
+        !self.active.is_empty() && matches!(&self.m.bufs[storage].place, NestPlace::Const(c) if bytes(c))
     }
     fn mask_is_condition(&self) -> bool {
         // Remainders of vector loops have at least one lane; conditions may have none.

@@ -117,7 +117,8 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts, whole: bool) -> bool {
     let most = row.map_or(1, |r| m.syms.range(r.1).hi.unwrap_or(i64::MAX));
     let nr = tiles::panel(most, n_extent);
     let Some(panels) = panels(m, k, &p, &batch, n, n_extent, nr, facts) else { return false };
-    let t = Tile::new(row, most, n, n_extent, nr, panels, batch, facts);
+    let apart = row.and_then(|r| lanes::stride(m, p.a.0, &p.a.1, r.0)).map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
+    let t = Tile::new(row, most, n, n_extent, nr, panels, batch, apart != 0 && apart % 4096 == 0, facts);
     let body = tiles::emit(m, &p, &t, &rows);
     let work = Dim::product(p.loops.iter().chain(&p.depth).map(|l| l.1)) * 2;
     m.kernels[k].body = body;

@@ -18,6 +18,9 @@ const ROWS: i64 = 384 << 10;
 /// Rows of a block where all weights stay there: enough that a panel comes to the first level for several tiles, few
 /// enough that small problems still have a block for each thread.
 const SHORT: i64 = 64;
+/// Rows of a tile at most where rows lie a multiple of 4 KiB apart: they meet in one set of the first-level cache, which
+/// has 8 or 12 ways.
+const CROWDED_ROWS: i64 = 8;
 /// Rows of a tile at most: beyond, pointers get scarce.
 const MOST_ROWS: i64 = 14;
 
@@ -69,9 +72,9 @@ fn rows_of(registers: i64, nv: i64) -> i64 {
 }
 
 impl Tile {
-    /// Chooses the tile for a level. `most`: rows at most.
+    /// Chooses the tile for a level. `most`: rows at most; `crowded`: they lie a multiple of 4 KiB apart.
     #[allow(clippy::too_many_arguments)]
-    pub fn new(m_row: Option<(Sym, Dim)>, most: i64, n: Sym, n_extent: Dim, nr: i64, panels: Panels, batch: Vec<(Sym, Dim)>, facts: Facts) -> Tile {
+    pub fn new(m_row: Option<(Sym, Dim)>, most: i64, n: Sym, n_extent: Dim, nr: i64, panels: Panels, batch: Vec<(Sym, Dim)>, crowded: bool, facts: Facts) -> Tile {
         let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
         let vectors = nr / lanes;
         let mut best = (1, 1, 0.0);
@@ -84,6 +87,9 @@ impl Tile {
             }
         }
         let (mut nv, mut mr, _) = best;
+        if crowded {
+            mr = mr.min(CROWDED_ROWS);
+        }
         // All rows in one tile where B comes from memory: its elements then arrive while they are used, all the time.
         let all = m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
         let large = matches!(&panels, Panels::Packed(p) if p.large);
