@@ -95,8 +95,9 @@ pub struct CompileArgs {
     /// Target triple; default: this machine.
     #[arg(long, value_name = "TRIPLE")]
     pub target: Option<String>,
-    /// CPU levels, separated by commas: x86-64, x86-64-v2, x86-64-v3, x86-64-v4 (several: the object picks the best one
-    /// when it is called), generic (aarch64), rv64gc, rv64gcv, or native. Default for x86-64: x86-64-v2,x86-64-v3,x86-64-v4.
+    /// CPU levels, separated by commas: x86-64, x86-64-v2, x86-64-v3, x86-64-v4, x86-64-v4-vnni (several: the
+    /// object picks the best one when it is called), generic (aarch64), rv64gc, rv64gcv, or native. Default for x86-64:
+    /// x86-64-v2,x86-64-v3,x86-64-v4, and x86-64-v4-vnni for quantized models.
     #[arg(long, value_name = "LEVELS")]
     pub cpu: Option<String>,
     /// What to write, separated by commas: obj, header, rust, graph, nest, clif, asm, plan. Default: obj,header.

@@ -11,23 +11,26 @@ pub struct Known {
     pub name: &'static str,
     /// Architecture.
     pub arch: &'static str,
-    /// Rank among the levels of the architecture: 1..=4 are those of the x86-64 psABI.
+    /// Rank among the levels of the architecture: 1..=4 are those of the x86-64 psABI, 5 is the fourth and AVX512-VNNI.
     pub rank: u32,
     /// Cranelift settings.
     features: &'static [&'static str],
     /// Bits of the widest vector registers.
     width: u32,
+    /// Dot products of bytes.
+    dot: bool,
 }
 
 /// CPU levels. Cranelift's vectors have 128 bits on every level; `width` is for code that goes beyond.
 pub const LEVELS: &[Known] = &[
-    Known { name: "x86-64", arch: "x86_64", rank: 1, features: &[], width: 128 },
-    Known { name: "x86-64-v2", arch: "x86_64", rank: 2, features: V2, width: 128 },
-    Known { name: "x86-64-v3", arch: "x86_64", rank: 3, features: V3, width: 256 },
-    Known { name: "x86-64-v4", arch: "x86_64", rank: 4, features: V3, width: 512 },
-    Known { name: "generic", arch: "aarch64", rank: 1, features: &[], width: 128 },
-    Known { name: "rv64gc", arch: "riscv64", rank: 1, features: RV64GC, width: 128 },
-    Known { name: "rv64gcv", arch: "riscv64", rank: 2, features: RV64GCV, width: 128 },
+    Known { name: "x86-64", arch: "x86_64", rank: 1, features: &[], width: 128, dot: false },
+    Known { name: "x86-64-v2", arch: "x86_64", rank: 2, features: V2, width: 128, dot: false },
+    Known { name: "x86-64-v3", arch: "x86_64", rank: 3, features: V3, width: 256, dot: false },
+    Known { name: "x86-64-v4", arch: "x86_64", rank: 4, features: V3, width: 512, dot: false },
+    Known { name: "x86-64-v4-vnni", arch: "x86_64", rank: 5, features: V3, width: 512, dot: true },
+    Known { name: "generic", arch: "aarch64", rank: 1, features: &[], width: 128, dot: false },
+    Known { name: "rv64gc", arch: "riscv64", rank: 1, features: RV64GC, width: 128, dot: false },
+    Known { name: "rv64gcv", arch: "riscv64", rank: 2, features: RV64GCV, width: 128, dot: false },
 ];
 const V2: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt"];
 const V3: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt", "has_avx", "has_avx2", "has_bmi1", "has_bmi2", "has_fma", "has_lzcnt"];
@@ -64,18 +67,20 @@ pub struct Facts {
     pub registers: u32,
     /// Bits of the widest vector registers: 128, 256 (AVX2 and FMA) or 512 (AVX-512 F, BW, CD, DQ, VL).
     pub width: u32,
+    /// Whether vectors have dot products of bytes: AVX512-VNNI, AVX-VNNI.
+    pub dot: bool,
 }
 
 impl Level {
-    fn new(name: &str, rank: u32, architecture: Architecture, features: &[&'static str], width: u32) -> Level {
+    fn new(name: &str, rank: u32, architecture: Architecture, features: &[&'static str], width: u32, dot: bool) -> Level {
         let (lanes, registers) = match architecture {
             Architecture::X86_64 => (width / 32, if width == 512 { 32 } else { 16 }),
             Architecture::Riscv64(_) if !features.contains(&"has_v") => (1, 1),
             _ => (4, 32),
         };
-        Level { name: name.to_owned(), rank, facts: Facts { lanes, registers, width }, features: features.to_vec() }
+        Level { name: name.to_owned(), rank, facts: Facts { lanes, registers, width, dot }, features: features.to_vec() }
     }
-    /// Name in symbols of an object with several levels: `v3` of `x86-64-v3`.
+    /// Name in symbols of an object with several levels: `v3` of `x86-64-v3`, `vnni` of `x86-64-v4-vnni`.
     pub fn short(&self) -> &str {
         self.name.rsplit('-').next().filter(|s| s.starts_with('v')).unwrap_or("v1")
     }
@@ -105,7 +110,7 @@ impl Target {
             return bad(format!("the object format of \"{triple}\" is not supported"), "ELF, Mach-O or COFF".into());
         }
         let default = match arch {
-            "x86_64" => "x86-64-v2,x86-64-v3,x86-64-v4",
+            "x86_64" => "x86-64-v2,x86-64-v3,x86-64-v4,x86-64-v4-vnni",
             "aarch64" => "generic",
             _ => "rv64gcv",
         };
@@ -134,7 +139,7 @@ impl Target {
             return bad(format!("an object for {arch} has code for one CPU level, not for \"{cpu}\""), "one level: code for several is for x86_64".into());
         }
         known.sort_by_key(|l| l.rank);
-        let levels = known.into_iter().map(|l| Level::new(l.name, l.rank, triple.architecture, l.features, l.width)).collect();
+        let levels = known.into_iter().map(|l| Level::new(l.name, l.rank, triple.architecture, l.features, l.width, l.dot)).collect();
         Ok(Target { triple, levels })
     }
     /// This machine, with everything it has.
@@ -145,6 +150,12 @@ impl Target {
     pub fn lowest(&self) -> &Level {
         // `new` makes targets, with one level at least.
         &self.levels[0]
+    }
+    /// Drops levels that differ from others by dot products of bytes only, for a model that has no use for these.
+    pub fn without_dots(&mut self) {
+        if self.levels.iter().any(|l| !l.facts.dot) {
+            self.levels.retain(|l| !l.facts.dot);
+        }
     }
     /// Names of the levels, separated by commas.
     pub fn cpu(&self) -> String {
@@ -185,7 +196,8 @@ fn native(architecture: Architecture) -> Level {
     let v2 = all!("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cmpxchg16b");
     let v3 = v2 && all!("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe");
     let v4 = v3 && all!("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl");
-    let rank = 1 + u32::from(v2) + u32::from(v3) + u32::from(v4);
+    let vnni = v4 && all!("avx512vnni");
+    let rank = 1 + u32::from(v2) + u32::from(v3) + u32::from(v4) + u32::from(vnni);
     Level::new(
         "native",
         rank,
@@ -198,13 +210,14 @@ fn native(architecture: Architecture) -> Level {
         } else {
             128
         },
+        vnni,
     )
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 fn native(architecture: Architecture) -> Level {
     match LEVELS.iter().find(|l| l.arch == std::env::consts::ARCH) {
-        Some(l) => Level::new("native", l.rank, architecture, l.features, l.width),
-        None => Level::new("native", 0, architecture, &[], 128),
+        Some(l) => Level::new("native", l.rank, architecture, l.features, l.width, l.dot),
+        None => Level::new("native", 0, architecture, &[], 128, false),
     }
 }

@@ -183,6 +183,10 @@ impl Counter<'_> {
                 let d = self.expr(x, times) | self.expr(y, times) | self.expr(z, times);
                 op(self, d, 2.0)
             }
+            Expr::Dot(x, y, z) => {
+                let d = self.expr(x, times) | self.expr(y, times) | self.expr(z, times);
+                op(self, d, 8.0)
+            }
             Expr::Select(c, x, y) => {
                 let d = self.expr(c, times);
                 let before = self.flops;

@@ -141,7 +141,7 @@ impl<'a> Unit<'a> {
             .into_par_iter()
             .map(|(v, k, id, name)| {
                 let variant = &self.variants[v];
-                let c = clif::kernel(variant.m, k, &variant.frame, variant.weights, &*isas[v].1, Width::of(variant.level.facts.width))?;
+                let c = clif::kernel(variant.m, k, &variant.frame, variant.weights, &*isas[v].1, Width::of(variant.level.facts.width).map(|w| (w, variant.level.facts.dot)))?;
                 Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
             })
             .collect::<Result<_>>()?;

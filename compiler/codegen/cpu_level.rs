@@ -1,4 +1,4 @@
-//! Machine code that tells which of the x86-64 levels of the psABI the CPU has: what an object with code for several
+//! Machine code that tells which of the x86-64 levels the CPU has, the four of the psABI and AVX512-VNNI: what an object with code for several
 //! levels asks once.
 //!
 //! `cpuid` says what the processor can do, `xgetbv` which registers the operating system saves; a level needs both.
@@ -27,7 +27,10 @@ const V3: Needs = Needs { basic: 1 << 12 | 1 << 22 | 1 << 27 | 1 << 28 | 1 << 29
 /// Level 4: AVX-512 F, DQ, CD, BW, VL; XMM, YMM, masks and ZMM.
 const V4: Needs = Needs { basic: 0, extended: 1 << 16 | 1 << 17 | 1 << 28 | 1 << 30 | 1 << 31, amd: 0, state: 0xe6 };
 
-/// A function without arguments that returns 1..=4, in the calling conventions of System V and of Windows.
+/// Level 5: AVX512-VNNI, bit 11 of leaf 7, ECX.
+const VNNI: u32 = 1 << 11;
+
+/// A function without arguments that returns 1..=5, in the calling conventions of System V and of Windows.
 pub fn code() -> Result<Vec<u8>> {
     assemble().map_err(|e| Failure::bug("cpu_level", e.to_string()))
 }
@@ -37,6 +40,8 @@ fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
     let mut done = a.create_label();
     // cpuid writes eax, ebx, ecx and edx; of these only rbx is the caller's.
     let (answer, basic, extended, amd) = (r8d, r9d, r10d, r11d);
+    // Level 3 asks `amd` before anything of leaf 7 is read.
+    let more = amd;
     a.push(rbx)?;
     a.mov(answer, 1)?;
     a.mov(eax, 0x8000_0001u32)?;
@@ -58,6 +63,7 @@ fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
     a.xor(ecx, ecx)?;
     a.cpuid()?;
     a.mov(extended, ebx)?;
+    a.mov(more, ecx)?;
     need(&mut a, extended, V3.extended, done)?;
     // Only where OSXSAVE is set, which has been seen.
     a.xor(ecx, ecx)?;
@@ -69,6 +75,8 @@ fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
     need(&mut a, extended, V4.extended, done)?;
     need(&mut a, state, V4.state, done)?;
     a.mov(answer, 4)?;
+    need(&mut a, more, VNNI, done)?;
+    a.mov(answer, 5)?;
     a.set_label(&mut done)?;
     a.mov(eax, answer)?;
     a.pop(rbx)?;

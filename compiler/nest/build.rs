@@ -103,6 +103,7 @@ impl Module {
                 }
             }
             Expr::Fma(a, ..) => self.type_of(a),
+            Expr::Dot(..) => ElemType::I32,
             Expr::Select(_, a, _) => self.type_of(a),
             Expr::Cast(t, _) => *t,
             Expr::Let { body, .. } | Expr::With { body, .. } => self.type_of(body),
@@ -381,6 +382,10 @@ impl Expr {
     /// a * b + c.
     pub fn fma(a: Expr, b: Expr, c: Expr) -> Self {
         Expr::Fma(Box::new(a), Box::new(b), Box::new(c))
+    }
+    /// Four products of bytes and a sum, see [`Expr::Dot`].
+    pub fn dot(a: Expr, b: Expr, c: Expr) -> Self {
+        Expr::Dot(Box::new(a), Box::new(b), Box::new(c))
     }
     /// `if c { a } else { b }`, lazy for memory.
     pub fn select(c: Expr, a: Expr, b: Expr) -> Self {

@@ -370,6 +370,12 @@ impl<'a> Body<'a> {
                 }
                 t
             }
+            Expr::Dot(a, b, c) => {
+                for t in [self.expr(a), self.expr(b), self.expr(c)] {
+                    self.want(t, ElemType::I32, "type of an operand of dot4");
+                }
+                ElemType::I32
+            }
             Expr::Select(c, a, b) => {
                 self.truth(c);
                 let mark = self.facts.mark();

@@ -240,6 +240,7 @@ enum Node {
     Compare32(BinOp, Box<(Node, Node)>),
     Bin(BinOp, ElemType, Box<(Node, Node)>),
     Fma(bool, Box<(Node, Node, Node)>),
+    Dot(Box<(Node, Node, Node)>),
     Select(Box<(Node, Node, Node)>),
     Cast(ElemType, ElemType, Box<Node>),
     Let(usize, Box<(Node, Node)>),
@@ -590,6 +591,13 @@ impl Compiler<'_> {
                 }
                 (Node::Fma(ty == ElemType::F32, Box::new((a, b, c))), ty)
             }
+            Expr::Dot(a, b, c) => {
+                let ((a, ta), (b, tb), (c, tc)) = (self.expr(a)?, self.expr(b)?, self.expr(c)?);
+                for t in [ta, tb, tc] {
+                    same(t, ElemType::I32, "an operand of dot4")?;
+                }
+                (Node::Dot(Box::new((a, b, c))), ElemType::I32)
+            }
             Expr::Select(c, a, b) => {
                 let c = self.truth(c)?;
                 let ((a, ty), (b, tb)) = (self.expr(a)?, self.expr(b)?);
@@ -815,7 +823,7 @@ impl State<'_> {
             if n != len {
                 return msg(format!("{buf} of {len} bytes is a view of {own} \"{}\" of {n} bytes", o.name));
             }
-            if !dense_in_order(&own_dims, &own_strides) {
+            if !dense_in_order(&own_dims, &own_strides) && o.layout != self.m.bufs[buf].layout {
                 return msg(format!("{buf} is a view of {own} \"{}\", which is not row-major", o.name));
             }
         }
@@ -1055,6 +1063,11 @@ impl State<'_> {
             Node::Fma(single, p) => {
                 let (a, b, c) = (self.eval(&p.0)?, self.eval(&p.1)?, self.eval(&p.2)?);
                 if *single { u64::from(f32_of(a).mul_add(f32_of(b), f32_of(c)).to_bits()) } else { f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)).to_bits() }
+            }
+            Node::Dot(p) => {
+                let (a, b, c) = (self.eval(&p.0)?, self.eval(&p.1)?, self.eval(&p.2)?);
+                let products = (a as u32).to_le_bytes().into_iter().zip((b as u32).to_le_bytes()).map(|(x, y)| i32::from(x) * i32::from(y as i8));
+                u64::from(products.fold(c as i32, i32::wrapping_add) as u32)
             }
             Node::Index(x) => self.index(x)? as u64,
             Node::Compare32(op, p) => {

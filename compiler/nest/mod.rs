@@ -15,7 +15,7 @@
 //!        | Check(expr, status)                     -- leave with a status if false
 //!        | Call(kernel)                            -- driver only
 //! expr   = Const | Reg | Acc(reg[Dim*], lane?) | Horizontal(op, reg[Dim*]) | Index(Dim) | Load(buf[Dim*])
-//!        | Un(op, e) | Bin(op, e, e) | Fma(e, e, e) | Select(c, e, e) | Cast(type, e)
+//!        | Un(op, e) | Bin(op, e, e) | Fma(e, e, e) | Dot(e, e, e) | Select(c, e, e) | Cast(type, e)
 //!        | Let(reg, e, in e) | With(sym, e, extent, in e)
 //! ```
 //!
@@ -166,7 +166,8 @@ pub enum Place {
     Const(Arc<ConstData>),
     /// Scratch, not placed yet.
     Temp,
-    /// The same memory as another, row-major buffer with as many bytes (a reshape).
+    /// The same memory as another buffer with as many bytes: both row-major (a reshape), or of one memory order and one
+    /// shape but for the innermost dimension, whose elements are of other types (quads of bytes).
     View(Buf),
     /// Scratch in an arena slot.
     Arena(Slot),
@@ -322,6 +323,9 @@ pub enum Expr {
     Bin(BinOp, Box<Expr>, Box<Expr>),
     /// a * b + c, rounded once where the target has fma (`--math strict`: twice), floats only.
     Fma(Box<Expr>, Box<Expr>, Box<Expr>),
+    /// a . b + c of i32: the four bytes of a (unsigned, 0..=255) times those of b (signed), each with its counterpart,
+    /// all four products added to c, modulo 2^32. Bytes come in quads by way of views of bytes as i32.
+    Dot(Box<Expr>, Box<Expr>, Box<Expr>),
     Select(Box<Expr>, Box<Expr>, Box<Expr>),
     /// Conversion as in ONNX Cast (float to int truncates, saturating; to bool: not zero).
     Cast(ElemType, Box<Expr>),

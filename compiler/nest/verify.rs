@@ -132,8 +132,8 @@ impl Verifier<'_> {
             Place::Temp => {}
             Place::View(of) => {
                 let base = &m.bufs[*of];
-                if !row_major(base) || !row_major(d) {
-                    self.fault(format!("view \"{name}\" of \"{}\": both must be row-major", base.name));
+                if !(row_major(base) && row_major(d) || in_order_of(d, base)) {
+                    self.fault(format!("view \"{name}\" of \"{}\": both must be row-major, or differ in the innermost dimension only", base.name));
                 }
                 if matches!(base.place, Place::View(_)) {
                     self.fault(format!("view \"{name}\" is a view of the view \"{}\"", base.name));
@@ -296,6 +296,13 @@ fn row_major(d: &BufData) -> bool {
         Layout::RowMajor => true,
         Layout::Permuted(p) => p.iter().filter(|i| d.dims.get(**i).and_then(|x| x.as_const()) != Some(1)).is_sorted(),
     }
+}
+
+/// True if a view has the memory order and the shape of its base, but for the innermost dimension.
+fn in_order_of(d: &BufData, base: &BufData) -> bool {
+    let Layout::Permuted(p) = &d.layout else { return false };
+    let same = |i: &usize| d.dims.get(*i).is_some_and(|n| base.dims.get(*i) == Some(n));
+    d.layout == base.layout && d.dims.len() == base.dims.len() && p.split_last().is_some_and(|(_, outer)| outer.iter().all(same))
 }
 
 /// Kernels in the order of their first calls.

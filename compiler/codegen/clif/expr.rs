@@ -74,6 +74,10 @@ impl Emit<'_, '_> {
                 let (a, b, c) = (self.widen(a, vec), self.widen(b, vec), self.widen(c, vec));
                 Ok(self.fma(a, b, c))
             }
+            Expr::Dot(a, b, c) => {
+                let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
+                Ok(self.dot(a, b, c))
+            }
             Expr::Select(c, a, b) => self.select(c, a, b),
             Expr::Cast(to, a) => {
                 let a = self.value(a)?;
@@ -150,6 +154,7 @@ impl Emit<'_, '_> {
             Expr::Un(op, a) => ok(a) && self.vector_unary(*op, self.m.type_of(a)),
             Expr::Bin(op, a, b) => ok(a) && ok(b) && (vector_binary(*op, self.m.type_of(a)) || math::constant_power(e).is_some()),
             Expr::Fma(a, b, c) => ok(a) && ok(b) && ok(c),
+            Expr::Dot(..) => false,
             Expr::Select(c, a, b) => {
                 let lazy = |x: &Expr| !crate::codegen::clif::expr::has_memory(x);
                 ok(a) && ok(b) && ok(c) && (!self.varying(c) || (lazy(a) && lazy(b)))
@@ -404,6 +409,19 @@ impl Emit<'_, '_> {
             self.b.ins().fadd(p, c.v)
         };
         Val { v, ..a }
+    }
+    /// Byte by byte, of scalars: what has dot products is `wide`.
+    fn dot(&mut self, a: Val, b: Val, c: Val) -> Val {
+        let mut sum = c.v;
+        for i in 0..4 {
+            let x = self.b.ins().ushr_imm_u(a.v, 8 * i);
+            let x = self.b.ins().band_imm_u(x, 255);
+            let y = self.b.ins().ishl_imm_u(b.v, 24 - 8 * i);
+            let y = self.b.ins().sshr_imm_u(y, 24);
+            let p = self.b.ins().imul(x, y);
+            sum = self.b.ins().iadd(sum, p);
+        }
+        Val { v: sum, ..c }
     }
     fn has_fma(&self) -> bool {
         self.isa.triple().architecture != target_lexicon::Architecture::X86_64 || self.isa.isa_flags().iter().any(|f| f.name == "has_fma" && f.value_string() == "true")

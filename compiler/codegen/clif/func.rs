@@ -6,7 +6,7 @@ use crate::codegen::weights::Layout;
 use crate::codegen::wide::{self, Width};
 use crate::codegen::{Map, Set};
 use crate::diag::{Failure, Result};
-use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Status, Stmt};
+use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Status, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -87,7 +87,7 @@ pub(super) struct Emit<'a, 'b> {
     pub libm_refs: Map<&'static str, FuncRef>,
     pub tile: bool,
     /// Vectors of tiles that are not Cranelift's.
-    pub wide: Option<Width>,
+    pub wide: Option<(Width, bool)>,
     pub tiles: Vec<wide::Func>,
     /// Statements, by where they stand, that are no tile.
     misfits: Set<(usize, usize)>,
@@ -102,7 +102,7 @@ pub fn signature(isa: &dyn TargetIsa) -> Signature {
 }
 
 /// Emits one kernel.
-pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, isa: &dyn TargetIsa, wide: Option<Width>) -> Result<KernelCode> {
+pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, isa: &dyn TargetIsa, wide: Option<(Width, bool)>) -> Result<KernelCode> {
     let mut func = Function::with_name_signature(UserFuncName::user(0, k.as_u32()), signature(isa));
     let mut fcx = FunctionBuilderContext::new();
     let b = FunctionBuilder::new(&mut func, &mut fcx);
@@ -170,7 +170,6 @@ impl Emit<'_, '_> {
     }
     /// Reads every word of the frame that the kernel needs.
     fn load_words(&mut self, body: &[Stmt]) -> Result<()> {
-        use crate::nest::visit;
         let mut need = vec![];
         for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
             match crate::codegen::frame::base_of(self.m, self.frame_plan, self.weights, b) {
@@ -257,10 +256,19 @@ impl Emit<'_, '_> {
         if self.wide_tile(body)? {
             return Ok(());
         }
-        for s in body {
+        let mut i = 0;
+        while i < body.len() {
+            // A tile among others: accumulators, what sums them up, their store.
+            let n = tile_at(&body[i..]);
+            if n > 1 && n < body.len() && is_closed(&body[i..], n) && self.wide_tile(&body[i..i + n])? {
+                i += n;
+                continue;
+            }
+            let s = &body[i];
             if body.len() == 1 || !self.wide_tile(std::slice::from_ref(s))? {
                 self.stmt(s)?;
             }
+            i += 1;
         }
         Ok(())
     }
@@ -616,4 +624,22 @@ impl Emit<'_, '_> {
         let call = self.b.ins().call(r, args);
         self.b.inst_results(call)[0]
     }
+}
+
+/// How many statements from the first on belong to its accumulators: up to the next ones, or to a loop behind their store.
+fn tile_at(body: &[Stmt]) -> usize {
+    let unrolled = |s: &Stmt| matches!(s, Stmt::For { kind: LoopKind::Unroll, .. });
+    match body.first() {
+        Some(Stmt::Acc { .. }) => (1..body.len()).find(|i| matches!(body[*i], Stmt::Acc { .. }) || unrolled(&body[*i - 1]) && !unrolled(&body[*i])).unwrap_or(body.len()),
+        _ => 1,
+    }
+}
+
+/// True if nobody behind the first `n` statements reads or sets what these define.
+fn is_closed(body: &[Stmt], n: usize) -> bool {
+    let own = |r: Reg| body[..n].iter().any(|s| matches!(s, Stmt::Acc { reg, .. } | Stmt::Let { reg, .. } if *reg == r));
+    let mut closed = true;
+    visit::walk(&body[n..], &mut |s| closed &= !matches!(s, Stmt::Set { reg, .. } if own(*reg)));
+    visit::walk_exprs(&body[n..], &mut |e| closed &= !matches!(e, Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if own(*r)));
+    closed
 }

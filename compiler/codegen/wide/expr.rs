@@ -9,6 +9,14 @@ use crate::tensor::ElemType;
 
 const NO_TYPE: &str = "an element type without vectors";
 
+/// True for floats clamped by numbers to what i32 holds.
+fn is_clamped(e: &Expr) -> bool {
+    let Expr::Bin(BinOp::Min, x, hi) = e else { return false };
+    let (Expr::Bin(BinOp::Max, _, lo), Expr::Const(hi)) = (&**x, &**hi) else { return false };
+    let Expr::Const(lo) = &**lo else { return false };
+    hi.ty == ElemType::F32 && lo.to_f64() >= -65536.0 && hi.to_f64() <= 65536.0
+}
+
 fn is_vector_type(t: ElemType) -> bool {
     matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool)
 }
@@ -65,6 +73,10 @@ impl Translate<'_> {
                     return Err(NO_TYPE);
                 }
                 Ok(Val { v: self.b.fma(a.v, b.v, c.v), ..a })
+            }
+            Expr::Dot(a, b, c) => {
+                let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
+                Ok(Val { v: self.b.vector(Op::Dot, &[c.v, a.v, b.v], None), ..c })
             }
             Expr::Select(c, a, b) => {
                 let c = self.value(c)?.v;
@@ -409,6 +421,30 @@ impl Translate<'_> {
             _ => return Err("a conversion without vectors"),
         };
         Ok(Val { v, ty: to })
+    }
+    /// A vector with the low byte of a number as `t` in each lane.
+    pub(super) fn low_byte(&mut self, e: &Expr, t: ElemType) -> Fit<Value> {
+        match e {
+            // NaN and what is out of range give 0x8000_0000, whose low byte is that of 0. Floats are clamped here.
+            Expr::Cast(ElemType::I32, x) if is_clamped(x) => {
+                let x = self.value(x)?;
+                Ok(if x.ty == ElemType::F32 { self.b.un(Un::TruncInt, x.v) } else { x.v })
+            }
+            Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) if matches!(**y, Expr::Const(_)) => {
+                let (x, y) = (self.low_byte(x, t)?, self.value(y)?);
+                if y.ty != ElemType::I32 {
+                    return Err(NO_TYPE);
+                }
+                Ok(self.b.bin(if *op == BinOp::Add { Bin::IAdd } else { Bin::ISub }, x, y.v))
+            }
+            e => {
+                let v = self.value(e)?;
+                match v.ty {
+                    ElemType::I32 | ElemType::U32 => Ok(v.v),
+                    _ => self.cast(t, v).map(|v| v.v),
+                }
+            }
+        }
     }
     /// Towards zero, saturating; NaN becomes 0.
     fn to_int(&mut self, x: Value) -> Value {

@@ -7,8 +7,8 @@ use super::tile::Fit;
 use crate::nest::{Expr, LoopKind, Module, Reg, Stmt, visit};
 use std::collections::HashSet;
 
-/// Refuses what cannot be a tile.
-pub(super) fn check(m: &Module, width: Width, body: &[Stmt]) -> Fit<()> {
+/// Refuses what cannot be a tile; `dot`: whether there are dot products of bytes.
+pub(super) fn check(m: &Module, (width, dot): (Width, bool), body: &[Stmt]) -> Fit<()> {
     let mut defined: HashSet<Reg> = HashSet::new();
     let mut vectors = false;
     let mut fit = Ok(());
@@ -30,7 +30,7 @@ pub(super) fn check(m: &Module, width: Width, body: &[Stmt]) -> Fit<()> {
         if let Expr::Let { reg, .. } = e {
             defined.insert(*reg);
         }
-        let r = expression(m, &defined, e);
+        let r = expression(m, dot, &defined, e);
         if fit.is_ok() {
             fit = r;
         }
@@ -48,9 +48,10 @@ fn statement(m: &Module, width: Width, s: &Stmt) -> Fit<()> {
     }
 }
 
-fn expression(m: &Module, defined: &HashSet<Reg>, e: &Expr) -> Fit<()> {
+fn expression(m: &Module, dot: bool, defined: &HashSet<Reg>, e: &Expr) -> Fit<()> {
     match e {
         Expr::With { .. } => Err("an index read from memory"),
+        Expr::Dot(..) if !dot => Err("a dot product of bytes on a level that has none"),
         Expr::Acc { lane: Some(_), .. } => Err("a single lane"),
         Expr::Load { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
         Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if !defined.contains(r) => Err("a value of another nest"),

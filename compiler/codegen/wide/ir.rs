@@ -194,6 +194,9 @@ pub enum Op {
         /// Subtract the product.
         neg: bool,
     },
+    /// First argument plus four products of bytes a lane: unsigned ones of the second, signed ones of the third. It
+    /// overwrites the first. AVX512-VNNI; at 256 bits AVX-VNNI.
+    Dot,
     /// Compares floats.
     Cmp(Pred),
     /// Compares signed integers.

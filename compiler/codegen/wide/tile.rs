@@ -50,9 +50,10 @@ const AHEAD: i32 = 4096;
 /// Arguments beyond this many cost more than they save.
 const MOST_ARGS: usize = 48;
 
-/// Translates statements; `substitute` puts in what the kernel has unrolled around them.
-pub fn translate(m: &Module, width: Width, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
-    super::fit::check(m, width, body)?;
+/// Translates statements for a level that has dot products of bytes or not; `substitute` puts in what the kernel has
+/// unrolled around them.
+pub fn translate(m: &Module, (width, dot): (Width, bool), body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
+    super::fit::check(m, (width, dot), body)?;
     let mut locals = vec![];
     visit::walk(body, &mut |s| {
         if let Stmt::For { var, .. } = s {
@@ -532,7 +533,11 @@ impl Translate<'_> {
         self.mask.is_some_and(|k| self.b.is_condition(k))
     }
     fn store(&mut self, buf: Buf, at: &[Dim], value: &Expr) -> Fit<()> {
-        let v = self.value(value)?;
+        let v = match value {
+            // What is stored is the low byte.
+            Expr::Cast(t @ (ElemType::U8 | ElemType::I8), x) if self.m.bufs[buf].ty == *t => Val { v: self.low_byte(x, *t)?, ty: *t },
+            value => self.value(value)?,
+        };
         let a = self.access(buf, at)?;
         let mem = self.mem(&a)?;
         let ty = self.m.bufs[buf].ty;
