@@ -47,7 +47,7 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass { name: "drop_dead_kernels", level: OptLevel::O0, per_level: false, run: |m, _| passes::nest::dead::run(m) },
     NestPass { name: "inline_elementwise", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::inline::identity(m) },
     NestPass { name: "fold_constants", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::fold::run(m) },
-    NestPass { name: "exact_sums", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::exact::run(m) },
+    NestPass { name: passes::nest::exact::NAME, level: OptLevel::O2, per_level: false, run: |m, l| if l.facts.dot && passes::nest::dots::suit(m) { Ok(()) } else { passes::nest::exact::run(m) } },
     NestPass { name: "fuse_epilogues", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::epilogue::run(m) },
     NestPass { name: "inline_producers", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::inline::general(m) },
     NestPass { name: "choose_layouts", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::layout::run(m) },
@@ -96,7 +96,7 @@ pub fn compile(source: &Source, options: &Options) -> Result<Compiled> {
 
 /// Reads a model and runs passes until `stop_after`.
 pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
-    let target = Target::new(options.target.as_deref(), options.cpu.as_deref())?;
+    let mut target = Target::new(options.target.as_deref(), options.cpu.as_deref())?;
     let name = crate::codegen::names::model_name(options.name.as_deref(), &source.name)?;
     let clock = Clock(options.time);
     let mut model = clock.step("import", || onnx::read(source, &ImportOptions { dims: options.dims.clone() }))?;
@@ -122,15 +122,33 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     if stop("lower") {
         return Ok(Stopped::Nest(Box::new(module)));
     }
+    // Levels with dot products of bytes go their own way where integer sums become floats; where there are none, they
+    // are asked for by name only.
+    let dots = options.opt >= OptLevel::O2 && target.levels.iter().any(|l| l.facts.dot);
     let (shared, per_level): (Vec<&NestPass>, Vec<&NestPass>) = NEST_PASSES.iter().filter(|p| p.level <= options.opt).partition(|p| !p.per_level);
+    let mut ways = vec![(target.lowest().clone(), module)];
     for p in shared {
-        clock.step(p.name, || (p.run)(&mut module, target.lowest()))?;
-        check(&module, options.verify)?;
+        if p.name == passes::nest::exact::NAME {
+            let suit = dots && passes::nest::dots::suit(&ways[0].1);
+            if options.cpu.is_none() && !suit {
+                target.without_dots();
+            }
+            if let (true, false, Some(l)) = (suit, ways[0].0.facts.dot, target.levels.iter().find(|l| l.facts.dot)) {
+                let copy = ways[0].1.clone();
+                ways.push((l.clone(), copy));
+            }
+        }
+        clock.step(p.name, || ways.iter_mut().try_for_each(|(level, m)| (p.run)(m, level)))?;
+        ways.iter().try_for_each(|w| check(&w.1, options.verify))?;
         if stop(p.name) {
-            return Ok(Stopped::Nest(Box::new(module)));
+            return Ok(match ways.len() {
+                1 => Stopped::Nest(Box::new(ways.remove(0).1)),
+                _ => Stopped::Levels(ways),
+            });
         }
     }
-    let mut modules = vec![module.clone(); target.levels.len()];
+    let way = |l: &Level| ways.iter().find(|w| w.0.facts.dot == l.facts.dot).unwrap_or(&ways[0]).1.clone();
+    let mut modules: Vec<Module> = target.levels.iter().map(way).collect();
     for p in per_level {
         clock.step(p.name, || target.levels.par_iter().zip(&mut modules).try_for_each(|(level, m)| (p.run)(m, level)))?;
         modules.par_iter().try_for_each(|m| check(m, options.verify))?;
@@ -141,6 +159,8 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
             });
         }
     }
+    // What is counted is the module of the highest level.
+    let Some((_, module)) = ways.pop() else { return Err(crate::diag::Failure::bug("pipeline", "no module")) };
     let weights = Blob::new(&modules);
     let interface = clock.step("interface", || interface(&model, &modules, source, options, &target, &weights))?;
     Ok(Stopped::Done(Box::new(Compiled { model, unscheduled: module, modules, interface, target, weights, warnings: findings.warnings().to_vec() })))

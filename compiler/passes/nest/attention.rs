@@ -202,6 +202,9 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
         rows.push(*next);
     };
     let (mut qk, mut pv) = (contract::take_apart(&m.kernels[scores].body)?, contract::take_apart(&m.kernels[values].body)?);
+    if qk.product != contract::Product::Fma || pv.product != contract::Product::Fma {
+        return None;
+    }
     // The second contraction.
     let last = *bufs.last()?;
     if m.storage(pv.b.0) == last {

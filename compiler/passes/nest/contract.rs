@@ -32,12 +32,59 @@ pub(super) struct Parts {
     pub tail: Vec<Stmt>,
     /// True if the kernel has nothing else.
     pub whole: bool,
+    /// How factors come to the sum.
+    pub product: Product,
+}
+
+/// A step of the sum.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Product {
+    /// Of floats.
+    Fma,
+    /// Of quads of bytes; the unsigned ones are those of B if `swapped`.
+    Dot {
+        /// A and B have changed places.
+        swapped: bool,
+    },
+    /// Of single bytes, extended: what `exact` and `dots` rewrite, or nobody.
+    Bytes,
+}
+
+impl Product {
+    /// Type of the sum.
+    pub fn ty(self) -> ElemType {
+        if self == Product::Fma { ElemType::F32 } else { ElemType::I32 }
+    }
+    /// The sum with one more product.
+    pub fn step(self, a: Expr, b: Expr, sum: Expr) -> Expr {
+        match self {
+            Product::Fma => Expr::fma(a, b, sum),
+            Product::Dot { swapped: false } => Expr::dot(a, b, sum),
+            Product::Dot { swapped: true } => Expr::dot(b, a, sum),
+            Product::Bytes => Expr::cast(ElemType::I8, ElemType::I32, a) * Expr::cast(ElemType::I8, ElemType::I32, b) + sum,
+        }
+    }
+    fn of(e: &Expr) -> Option<(Product, [&Expr; 3])> {
+        let byte = |e: &Expr| matches!(e, Expr::Cast(ElemType::I32, _));
+        Some(match e {
+            Expr::Fma(a, b, c) => (Product::Fma, [a, b, c]),
+            Expr::Dot(a, b, c) => (Product::Dot { swapped: false }, [a, b, c]),
+            Expr::Bin(BinOp::Add, p, c) => match &**p {
+                Expr::Bin(BinOp::Mul, a, b) if byte(a) && byte(b) => match (&**a, &**b) {
+                    (Expr::Cast(_, a), Expr::Cast(_, b)) => (Product::Bytes, [a, b, c]),
+                    _ => return None,
+                },
+                _ => return None,
+            },
+            _ => return None,
+        })
+    }
 }
 
 pub(super) fn take_apart(body: &[Stmt]) -> Option<Parts> {
     let nest = peel(body);
     let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, tail @ ..] = nest.body.as_slice() else { return None };
-    if !shape.is_empty() || zero.bits != 0 || zero.ty != ElemType::F32 || tail.is_empty() {
+    if !shape.is_empty() || zero.bits != 0 || tail.is_empty() {
         return None;
     }
     let mut depth = vec![];
@@ -47,14 +94,15 @@ pub(super) fn take_apart(body: &[Stmt]) -> Option<Parts> {
         depth.push((*var, *hi));
         s = one;
     }
-    let Stmt::Set { reg: r, value: Expr::Fma(a, b, c), .. } = s else { return None };
-    let (Expr::Load { buf: ba, at: ia }, Expr::Load { buf: bb, at: ib }, Expr::Acc { reg: rc, .. }) = (&**a, &**b, &**c) else { return None };
+    let Stmt::Set { reg: r, value, .. } = s else { return None };
+    let (product, [a, b, c]) = Product::of(value)?;
+    let (Expr::Load { buf: ba, at: ia }, Expr::Load { buf: bb, at: ib }, Expr::Acc { reg: rc, .. }) = (a, b, c) else { return None };
     let straight = tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
     let stores = tail.iter().filter(|s| matches!(s, Stmt::Store { .. })).count();
-    if r != reg || rc != reg || depth.is_empty() || !straight || stores != 1 {
+    if zero.ty != product.ty() || r != reg || rc != reg || depth.is_empty() || !straight || stores != 1 {
         return None;
     }
-    Some(Parts { loops: nest.loops, acc: *reg, depth, a: (*ba, ia.clone()), b: (*bb, ib.clone()), tail: tail.to_vec(), whole: true })
+    Some(Parts { loops: nest.loops, acc: *reg, depth, a: (*ba, ia.clone()), b: (*bb, ib.clone()), tail: tail.to_vec(), whole: true, product })
 }
 
 /// True for kernels of the form above.
@@ -75,6 +123,9 @@ pub(super) fn depends(at: &[Dim], s: Sym) -> bool {
 /// Schedules the kernel (`whole`: its body is no part of a larger one); false if it is no contraction, or one that this schedule does not fit.
 pub fn schedule(m: &mut Module, k: Kernel, facts: Facts, whole: bool) -> bool {
     let Some(mut p) = take_apart(&m.kernels[k].body) else { return false };
+    if p.product == Product::Bytes {
+        return false;
+    }
     p.whole = whole;
     split_phases(m, &mut p);
     let only_b = |p: &Parts, s: Sym| depends(&p.b.1, s) && !depends(&p.a.1, s);
@@ -84,6 +135,9 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts, whole: bool) -> bool {
     // The vector runs along memory of the result: a matrix product may swap its operands for that.
     if next.is_some_and(|v| only_a(&p, v)) && p.depth.len() == 1 {
         std::mem::swap(&mut p.a, &mut p.b);
+        if let Product::Dot { swapped } = &mut p.product {
+            *swapped = !*swapped;
+        }
     }
     let n = match next.filter(|v| only_b(&p, *v)) {
         Some(v) => Some(v),

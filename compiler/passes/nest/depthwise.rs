@@ -3,7 +3,7 @@
 //! Vectors run along channels; a block of neighbouring results along a row shares what their windows have in common: each
 //! weight is loaded once for the block, each element of the image once for all windows that it is in.
 
-use super::contract::{Parts, depends, take_apart};
+use super::contract::{Parts, Product, depends, take_apart};
 use super::lanes;
 use super::shape::{fresh_regs, peel, wrap};
 use crate::nest::{Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
@@ -16,7 +16,7 @@ const UNROLLED: i64 = 25;
 
 /// Schedules the kernel; false if it is no depthwise convolution with channels innermost.
 pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
-    let Some(p) = take_apart(&m.kernels[k].body) else { return false };
+    let Some(p) = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma) else { return false };
     let Some((out, at)) = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None }) else { return false };
     let Some(c) = lanes::unit_stride_var(m, out, &at, &p.loops).filter(|c| depends(&p.b.1, *c)) else { return false };
     let mut nest = peel(&m.kernels[k].body);

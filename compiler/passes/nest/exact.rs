@@ -16,6 +16,8 @@ use crate::tensor::{ConstData, ElemType};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+/// Name of the pass.
+pub const NAME: &str = "exact_sums";
 /// Integers up to this magnitude are floats.
 const EXACT: i64 = 1 << 24;
 /// More parts than this are not worth their partial results.
@@ -53,7 +55,7 @@ pub fn run(m: &mut Module) -> Result<()> {
 }
 
 /// Temporaries of 8-bit integers that kernels read and write element by element.
-fn scratch(m: &Module) -> HashSet<Buf> {
+pub(super) fn scratch(m: &Module) -> HashSet<Buf> {
     let mut out: HashSet<Buf> = m.bufs.keys().filter(|b| matches!(m.bufs[*b].place, Place::Temp) && matches!(m.bufs[*b].ty, ElemType::U8 | ElemType::I8)).collect();
     for b in m.bufs.keys().filter(|b| m.is_recast(*b)) {
         out.remove(&m.storage(b));
@@ -67,14 +69,19 @@ fn scratch(m: &Module) -> HashSet<Buf> {
 }
 
 /// An integer contraction taken apart.
-struct Contraction {
-    acc: Reg,
-    a: (Buf, Vec<Dim>),
-    b: (Buf, Vec<Dim>),
-    depth: Vec<(Sym, Dim)>,
+#[derive(Clone)]
+pub(super) struct Contraction {
+    /// The sum.
+    pub acc: Reg,
+    /// Factors.
+    pub a: (Buf, Vec<Dim>),
+    /// See `a`.
+    pub b: (Buf, Vec<Dim>),
+    /// The `seq` nest.
+    pub depth: Vec<(Sym, Dim)>,
 }
 
-fn contraction(m: &Module, body: &[Stmt]) -> Option<Contraction> {
+pub(super) fn contraction(m: &Module, body: &[Stmt]) -> Option<Contraction> {
     let nest = peel(body);
     let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, ..] = nest.body.as_slice() else { return None };
     if !shape.is_empty() || zero.bits != 0 || zero.ty != ElemType::I32 {
@@ -327,7 +334,7 @@ fn as_float(types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
 }
 
 /// True for `min(max(x, lo), hi)` of a float inside the range of a type.
-fn clamped(e: &Expr, t: ElemType) -> bool {
+pub(super) fn clamped(e: &Expr, t: ElemType) -> bool {
     let Expr::Bin(BinOp::Min, x, hi) = e else { return false };
     let (Expr::Bin(BinOp::Max, _, lo), Expr::Const(hi)) = (&**x, &**hi) else { return false };
     let Expr::Const(lo) = &**lo else { return false };

@@ -107,7 +107,7 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
         var = v;
     }
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
-    if extent.as_const().is_some_and(|c| c < 4) || !suits(m, &nest.body, var) {
+    if extent.as_const().is_some_and(|c| c < 4) || !suits(m, &nest.body, var, lanes) {
         return None;
     }
     relayout_constants(m, &mut nest.body, var);
@@ -229,7 +229,10 @@ pub(super) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
 }
 
 /// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise.
-fn suits(m: &Module, body: &[Stmt], var: Sym) -> bool {
+fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
+    // Vectors of 16 lanes load and store bytes.
+    let byte = |t: ElemType| lanes >= 16 && matches!(t, ElemType::U8 | ElemType::I8);
+    let stored = |s: &Stmt, t: ElemType| byte(t) && matches!(s, Stmt::Store { .. });
     let (mut good, mut bad) = (0, 0);
     let mut fits = true;
     visit::walk(body, &mut |s| match s {
@@ -247,13 +250,14 @@ fn suits(m: &Module, body: &[Stmt], var: Sym) -> bool {
     });
     visit::walk(body, &mut |s| {
         if let (Some(e), true) = (s.expr(), !matches!(s, Stmt::For { .. })) {
-            fits &= matches!(m.type_of(e), ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool);
+            let t = m.type_of(e);
+            fits &= matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool) || stored(s, t);
         }
     });
     visit::walk_exprs(body, &mut |e| {
         if let Expr::Load { buf, at } = e {
             match stride(m, *buf, at, var) {
-                Some(0 | 1) if m.bufs[*buf].ty.bits() == 32 => good += 1,
+                Some(0 | 1) if m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty) => good += 1,
                 _ if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)) => good += 1,
                 _ => bad += 1,
             }
@@ -483,7 +487,7 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], lanes: i64) -> Opt
             });
         }
     }
-    if mixed || !suits(m, body, var) {
+    if mixed || !suits(m, body, var, lanes) {
         return None;
     }
     let zero = Dim::constant(0);

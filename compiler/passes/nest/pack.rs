@@ -61,7 +61,7 @@ pub(super) fn at_run_time(m: &mut Module, k: Kernel, p: &Parts, s: &Shape, facts
             let lane = m.syms.loop_var("l", zero, Dim::constant(s.nr));
             let col = Dim::sym(panel) * s.nr + lane;
             let v = element(m, p, s, &l, source.as_ref().map(|s| &s.1), col);
-            let value = if s.n_extent.modulo(s.nr).as_const() == Some(0) { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, col, s.n_extent), v, Expr::f32(0.0)) };
+            let value = if s.n_extent.modulo(s.nr).as_const() == Some(0) { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, col, s.n_extent), v, Expr::num(m.bufs[p.b.0].ty.compute(), 0.0)) };
             let at: Vec<Dim> = l.outer.iter().chain(&l.depth).map(|x| Dim::sym(x.0)).chain([Dim::sym(lane)]).collect();
             let loops: Vec<(Sym, Dim)> = l.outer.iter().chain(&l.depth).copied().chain([(lane, Dim::constant(s.nr))]).collect();
             m.kernels[id].body = wrap(&loops, vec![Stmt::Store { buf: packed, at, value }]);
@@ -151,12 +151,12 @@ fn turned(m: &mut Module, p: &Parts, s: &Shape, l: &Loops, packed: Buf, source: 
         let part = {
             let v = m.syms.loop_var("k", zero, *depth);
             let here = along(v.into());
-            let body = store(m, v.into(), &|m, col| Expr::select(Expr::cmp_index(BinOp::Lt, col, s.n_extent), element(m, p, s, &here, source, col), Expr::f32(0.0)));
+            let body = store(m, v.into(), &|m, col| Expr::select(Expr::cmp_index(BinOp::Lt, col, s.n_extent), element(m, p, s, &here, source, col), Expr::num(m.bufs[p.b.0].ty.compute(), 0.0)));
             vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: *depth, body: vec![body] }]
         };
         let nothing = {
             let v = m.syms.loop_var("k", zero, *depth);
-            let body = store(m, v.into(), &|_, _| Expr::f32(0.0));
+            let body = store(m, v.into(), &|m, _| Expr::num(m.bufs[p.b.0].ty.compute(), 0.0));
             vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: *depth, body: vec![body] }]
         };
         let rest = vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, first, s.n_extent), then: part, els: nothing }];

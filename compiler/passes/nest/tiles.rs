@@ -6,10 +6,9 @@
 
 use super::contract::{Packed, Parts, depends};
 use super::shape::fresh_regs;
-use crate::nest::{BinOp, Expr, LoopKind, Module, Reg, Scalar, Stmt, visit};
+use crate::nest::{BinOp, Expr, LoopKind, Module, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
-use crate::tensor::ElemType;
 
 /// Bytes of packed weights that stay in the second-level cache while rows pass by.
 const RESIDENT: i64 = 512 << 10;
@@ -357,8 +356,9 @@ fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub
     while split < 4 && mr * nv * split < 8 && inner.as_const().is_none_or(|c| c >= 8) {
         split *= 2;
     }
-    let acc = m.reg(ElemType::F32);
-    let mut out = vec![Stmt::Acc { reg: acc, lanes: lanes as u32, shape: vec![split as u32, mr as u32, nv as u32], init: Expr::Const(Scalar::f32(0.0)) }];
+    let ty = p.product.ty();
+    let acc = m.reg(ty);
+    let mut out = vec![Stmt::Acc { reg: acc, lanes: lanes as u32, shape: vec![split as u32, mr as u32, nv as u32], init: Expr::num(ty, 0.0) }];
     let vars = |m: &mut Module| (m.syms.loop_var("r", zero, Dim::constant(mr)), m.syms.loop_var("v", zero, Dim::constant(nv)), m.syms.loop_var("l", zero, Dim::constant(lanes)));
     let step = |m: &mut Module, at_k: &dyn Fn(Sym) -> Option<Dim>, part: Dim| -> Vec<Stmt> {
         let (i, v, l) = vars(m);
@@ -378,7 +378,7 @@ fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub
             Panels::InPlace => (p.b.0, p.b.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| (s == t.n).then(|| panel * t.nr + lane)))).collect()),
         };
         let at = vec![part, i.into(), v.into()];
-        let value = Expr::fma(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf, at: b }, Expr::Acc { reg: acc, at: at.clone(), lane: None });
+        let value = p.product.step(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf: buf, at: b }, Expr::Acc { reg: acc, at: at.clone(), lane: None });
         let set = Stmt::Set { reg: acc, at, value };
         unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }]))
     };

@@ -21,7 +21,7 @@
 //! Sums are made in another order than the operator's definition has it, with factors from 1/24 to 8: errors are a
 //! few times those of the direct sum (tests/winograd.rs). [`wins`] is the one place that decides.
 
-use super::contract::{Parts, take_apart};
+use super::contract::{Parts, Product, take_apart};
 use super::lanes;
 use super::shape::fresh_regs;
 use crate::diag::Result;
@@ -68,7 +68,7 @@ struct Layer {
 }
 
 fn layer(m: &Module, k: Kernel) -> Option<Layer> {
-    let p = take_apart(&m.kernels[k].body)?;
+    let p = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma)?;
     let ([an, ac, ay, ax], [wk, wc, wy, wx]) = (p.a.1.as_slice(), p.b.1.as_slice()) else { return None };
     let of = |list: &[(Sym, Dim)], d: &Dim| d.as_sym().and_then(|s| list.iter().copied().find(|l| l.0 == s));
     let (c, ky, kx) = (of(&p.depth, ac)?, of(&p.depth, wy)?, of(&p.depth, wx)?);

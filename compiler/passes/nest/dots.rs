@@ -1,0 +1,316 @@
+//! Integer contractions (`ops/integer` tells their form) by dot products of bytes, on CPU levels that have them.
+//!
+//! The depth is taken in quads along one of its loops, the *channel*: of the four bytes side by side, those of the
+//! activations are unsigned, those of the weights signed, as [`Expr::Dot`] has them. What it takes:
+//!
+//! * The weights are constants whose values are those of i8. They become i32 elements of four bytes each along the
+//!   channel, filled up with zeros; from there on they are packed like any others.
+//! * Activations whose channel is innermost in memory, in whole quads, are read as i32 where they are, through a view.
+//!   Others a kernel before the contraction puts together ([`gather`]).
+//! * Signed activations are stored with 128 added (the sign bit flipped): other readers subtract it again, and the
+//!   contraction subtracts 128 times the sum of the weights, a constant.
+//!
+//! All of it is exact modulo 2^32, as the sums are. Arithmetic on 8-bit integers that only moves and compares them
+//! happens in 32 bits ([`super::widen`]), which vectors have.
+//!
+//! `exact_sums` leaves a module alone where dot products suit all of it ([`suit`]): floats would be slower.
+
+use super::exact::{self, Contraction};
+use super::shape::peel;
+use super::widen;
+use crate::diag::Result;
+use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::sym::{Dim, Sym};
+use crate::target::Level;
+use crate::tensor::{ConstData, ElemType};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Bytes of a quad.
+const QUAD: i64 = 4;
+/// What signed activations are stored with.
+const FLIP: i64 = 128;
+
+/// A contraction that dot products suit.
+struct Plan {
+    c: Contraction,
+    /// Activations and weights.
+    x: (Buf, Vec<Dim>),
+    w: (Buf, Vec<Dim>),
+    /// The depth loop that is taken in quads, and where it stands in the subscripts.
+    channel: Sym,
+    extent: i64,
+    of_x: usize,
+    of_w: usize,
+}
+
+/// True if the module has integer contractions, and every one either takes dot products or has no columns: a
+/// depthwise convolution, whose vectors run along the channels.
+pub fn suit(m: &Module) -> bool {
+    let all: Vec<(Kernel, Contraction)> = visit::calls(&m.driver).into_iter().filter_map(|k| Some((k, exact::contraction(m, &m.kernels[k].body)?))).collect();
+    let mut some = false;
+    for (k, c) in all {
+        let planned = plan(m, k, &c).is_some();
+        some |= planned;
+        if !planned && columns(m, k, &c.a.1, &c.b.1) && columns(m, k, &c.b.1, &c.a.1) {
+            return false;
+        }
+    }
+    some
+}
+
+/// True if a loop around runs over the subscripts of one operand only.
+fn columns(m: &Module, k: Kernel, of: &[Dim], not: &[Dim]) -> bool {
+    peel(&m.kernels[k].body).loops.iter().any(|l| of.iter().any(|d| d.contains(l.0)) && !not.iter().any(|d| d.contains(l.0)))
+}
+
+fn plan(m: &Module, k: Kernel, c: &Contraction) -> Option<Plan> {
+    let (x, w) = match (weights(m, c.a.0), weights(m, c.b.0)) {
+        (_, true) => (&c.a, &c.b),
+        (true, false) => (&c.b, &c.a),
+        _ => return None,
+    };
+    let in_depth = |d: &Dim| c.depth.iter().any(|v| d.contains(v.0));
+    let alone = |v: Sym| w.1.iter().position(|d| d.as_sym() == Some(v));
+    // Each depth loop runs over a dimension of the weights of its own.
+    if !columns(m, k, &w.1, &x.1) || c.depth.iter().any(|v| alone(v.0).is_none()) || w.1.iter().any(|d| in_depth(d) && d.as_sym().is_none()) {
+        return None;
+    }
+    let channel = |v: &(Sym, Dim)| {
+        let extent = v.1.as_const().filter(|e| *e > 0)?;
+        let of_w = alone(v.0).filter(|p| m.bufs[w.0].dims[*p] == v.1)?;
+        let mut of_x = (0..x.1.len()).filter(|p| x.1[*p].contains(v.0));
+        let (p, None) = (of_x.next()?, of_x.next()) else { return None };
+        let (one, rest) = x.1[p].linear_in(v.0)?;
+        let whole = rest.as_const() == Some(0) || extent % QUAD == 0 && rest.modulo(QUAD).as_const() == Some(0);
+        (one.as_const() == Some(1) && whole).then_some((extent, v.0, p, of_w))
+    };
+    let (extent, channel, of_x, of_w) = c.depth.iter().filter_map(channel).max_by_key(|x| x.0)?;
+    Some(Plan { c: c.clone(), x: x.clone(), w: w.clone(), channel, extent, of_x, of_w })
+}
+
+/// A constant of bytes with the values of i8.
+fn weights(m: &Module, b: Buf) -> bool {
+    let Place::Const(c) = &m.bufs[b].place else { return false };
+    m.bufs[b].layout == Layout::RowMajor && (c.elem() == ElemType::I8 || c.elem() == ElemType::U8 && c.bytes().iter().all(|v| *v < 128))
+}
+
+/// Runs the pass, a part of `schedule`.
+pub fn run(m: &mut Module, level: &Level) -> Result<()> {
+    if !level.facts.dot {
+        return Ok(());
+    }
+    let plans: Vec<(Kernel, Plan)> = visit::calls(&m.driver)
+        .into_iter()
+        .filter_map(|k| {
+            let c = exact::contraction(m, &m.kernels[k].body)?;
+            Some((k, plan(m, k, &c)?))
+        })
+        .collect();
+    if plans.is_empty() {
+        return Ok(());
+    }
+    let scratch = exact::scratch(m);
+    // What is read where it is.
+    let in_place: Vec<bool> = plans.iter().map(|(_, p)| in_quads(m, p) && (m.bufs[p.x.0].ty == ElemType::U8 || scratch.contains(&m.storage(p.x.0)))).collect();
+    let flipped: HashSet<Buf> = plans.iter().zip(&in_place).filter(|((_, p), here)| **here && m.bufs[p.x.0].ty == ElemType::I8).map(|((_, p), _)| m.storage(p.x.0)).collect();
+    let signed: Vec<bool> = plans.iter().map(|(_, p)| m.bufs[p.x.0].ty == ElemType::I8).collect();
+    images_of_few_channels(m, &plans, &in_place);
+    let straight = !m.driver.iter().any(|s| matches!(s, Stmt::If { .. } | Stmt::While { .. } | Stmt::For { .. } | Stmt::With { .. }));
+    let mut made: HashMap<(Buf, usize), Buf> = HashMap::new();
+    for (((k, p), here), signed) in plans.iter().zip(&in_place).zip(&signed) {
+        let quads = if *here {
+            view(m, p)
+        } else {
+            // What is gathered for one contraction is there for later ones, unless branches are between them.
+            let key = (p.x.0, p.of_x);
+            match made.get(&key).filter(|_| straight) {
+                Some(b) => *b,
+                None => {
+                    let b = gather(m, *k, p);
+                    made.insert(key, b);
+                    b
+                }
+            }
+        };
+        contract(m, *k, p, quads, *signed);
+    }
+    flip(m, &flipped);
+    widen::run(m);
+    Ok(())
+}
+
+/// True if the channel is innermost in memory and its quads are whole.
+fn in_quads(m: &Module, p: &Plan) -> bool {
+    let d = &m.bufs[p.x.0];
+    let innermost = match &d.layout {
+        Layout::RowMajor => d.dims.len() - 1,
+        Layout::Permuted(v) => v.last().copied().unwrap_or(0),
+    };
+    innermost == p.of_x && d.dims[p.of_x].as_const().is_some_and(|n| n % QUAD == 0)
+}
+
+/// Images of less than a quad of channels are gathered along their rows.
+fn images_of_few_channels(m: &mut Module, plans: &[(Kernel, Plan)], in_place: &[bool]) {
+    let here: HashSet<Buf> = plans.iter().zip(in_place).filter(|x| *x.1).map(|x| m.storage(x.0.1.x.0)).collect();
+    let gathered: Vec<&Plan> = plans.iter().zip(in_place).filter(|x| !*x.1 && x.0.1.extent < QUAD).map(|x| &x.0.1).collect();
+    if gathered.is_empty() {
+        return;
+    }
+    for b in m.bufs.keys().collect::<Vec<_>>() {
+        let d = &m.bufs[b];
+        let few = matches!(&d.layout, Layout::Permuted(v) if v.last().is_some_and(|c| d.dims[*c].as_const().is_some_and(|n| n < QUAD)));
+        if few && !here.contains(&b) && matches!(d.ty, ElemType::U8 | ElemType::I8) {
+            m.bufs[b].layout = Layout::RowMajor;
+        }
+    }
+}
+
+/// The activations as quads where they are: their shape and memory order, the channel divided by four.
+fn view(m: &mut Module, p: &Plan) -> Buf {
+    let (mut dims, layout) = (m.bufs[p.x.0].dims.clone(), m.bufs[p.x.0].layout.clone());
+    dims[p.of_x] = dims[p.of_x].floor_div(QUAD);
+    let v = m.view_as(p.x.0, ElemType::I32, dims);
+    m.bufs[v].layout = layout;
+    v
+}
+
+/// A kernel before `k` that puts the activations together as quads, channels innermost; signed ones flipped.
+fn gather(m: &mut Module, k: Kernel, p: &Plan) -> Buf {
+    let (x, of) = (p.x.0, p.of_x);
+    let signed = m.bufs[x].ty == ElemType::I8;
+    let mut dims = m.bufs[x].dims.clone();
+    let channels = dims[of];
+    dims[of] = channels.ceil_div(QUAD);
+    let name = format!("{}.quads", m.bufs[x].name);
+    let rank = dims.len();
+    let out = m.temp(name, ElemType::I32, dims);
+    m.bufs[out].layout = Layout::Permuted((0..rank).filter(|d| *d != of).chain([of]).collect());
+    let origin = m.kernels[k].origin.clone();
+    let id = m.map(out, &origin, |kb, at| {
+        let byte = |kb: &crate::nest::KernelBuilder, i: i64| {
+            let mut from = at.to_vec();
+            from[of] = at[of] * QUAD + i;
+            let v = Expr::Cast(ElemType::I32, Box::new(kb.load(x, &from)));
+            let v = if signed { v + Expr::int(ElemType::I32, FLIP) } else { v };
+            let inside = kb.m.syms.in_range(from[of], channels);
+            let v = if inside { v } else { Expr::select(Expr::cmp_index(crate::nest::BinOp::Lt, from[of], channels), v, Expr::int(ElemType::I32, 0)) };
+            if i == 0 { v } else { v * Expr::int(ElemType::I32, 1 << (8 * i)) }
+        };
+        let few = channels.as_const().filter(|c| *c < QUAD).unwrap_or(QUAD);
+        (1..few).fold(byte(kb, 0), |sum, i| sum + byte(kb, i))
+    });
+    m.kernels[id].name = format!("{}.quads", m.kernels[k].name);
+    // The call was put at the driver's end.
+    let call = m.driver.pop().into_iter().collect();
+    visit::splice_call(&mut m.driver, k, true, call);
+    out
+}
+
+/// The contraction by dot products of quads.
+fn contract(m: &mut Module, k: Kernel, p: &Plan, quads: Buf, signed: bool) {
+    let Some((w, sums)) = weights_in_quads(m, p) else { return };
+    let x_at: Vec<Dim> = p.x.1.iter().enumerate().map(|(i, d)| if i == p.of_x { quad_of(*d, p.channel) } else { *d }).collect();
+    let load = |buf: Buf, at: Vec<Dim>| Expr::Load { buf, at };
+    let acc = p.c.acc;
+    let value = Expr::dot(load(quads, x_at), load(w, p.w.1.clone()), Expr::acc(acc));
+    let own: Vec<Dim> = p.w.1.iter().filter(|d| !p.c.depth.iter().any(|v| d.contains(v.0))).copied().collect();
+    let total = if signed { Expr::acc(acc) - load(sums, own) } else { Expr::acc(acc) };
+    let count = Dim::constant((p.extent + QUAD - 1) / QUAD);
+    m.syms.set_loop_range(p.channel, Dim::constant(0), count);
+    let with = Rewrite { p, count, value, total };
+    let body = std::mem::take(&mut m.kernels[k].body);
+    m.kernels[k].body = body.into_iter().map(|s| with.apply(s)).collect();
+}
+
+/// `channel + rest` in bytes as a number of quads: the rest is whole ones.
+fn quad_of(d: Dim, channel: Sym) -> Dim {
+    match d.linear_in(channel) {
+        Some((_, rest)) => Dim::sym(channel) + rest.floor_div(QUAD),
+        None => d,
+    }
+}
+
+struct Rewrite<'a> {
+    p: &'a Plan,
+    count: Dim,
+    value: Expr,
+    total: Expr,
+}
+
+impl Rewrite<'_> {
+    fn apply(&self, s: Stmt) -> Stmt {
+        let acc = self.p.c.acc;
+        match s {
+            Stmt::Set { reg, at, .. } if reg == acc => Stmt::Set { reg, at, value: self.value.clone() },
+            Stmt::For { kind, var, lo, hi, body } => {
+                let hi = if kind == LoopKind::Seq && var == self.p.channel { self.count } else { hi };
+                Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| self.apply(s)).collect() }
+            }
+            s => s.map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match e {
+                    Expr::Acc { reg, .. } if reg == acc => self.total.clone(),
+                    e => e,
+                })
+            }),
+        }
+    }
+}
+
+/// The weights as i32 of four bytes, zeros where the channel ends; and 128 times their sums over the depth.
+fn weights_in_quads(m: &mut Module, p: &Plan) -> Option<(Buf, Buf)> {
+    let Place::Const(c) = &m.bufs[p.w.0].place else { return None };
+    let (bytes, dims, name) = (c.codes()?, c.dims().to_vec(), m.bufs[p.w.0].name.clone());
+    let n = dims[p.of_w] as usize;
+    let inner: usize = dims[p.of_w + 1..].iter().product::<i64>() as usize;
+    let quads = n.div_ceil(QUAD as usize);
+    let outer = bytes.len() / (n * inner).max(1);
+    let mut out = vec![0u8; outer * quads * inner * QUAD as usize];
+    let depth: Vec<bool> = p.w.1.iter().map(|d| p.c.depth.iter().any(|v| d.contains(v.0))).collect();
+    let own: Vec<i64> = dims.iter().zip(&depth).filter(|x| !x.1).map(|x| *x.0).collect();
+    let mut sums = vec![0i32; own.iter().product::<i64>() as usize];
+    for (i, v) in bytes.iter().enumerate() {
+        let (o, c, j) = (i / inner / n, i / inner % n, i % inner);
+        out[((o * quads + c / 4) * inner + j) * 4 + c % 4] = *v;
+        let (mut rest, mut at, mut step) = (i, 0, 1);
+        for (d, deep) in dims.iter().zip(&depth).rev() {
+            if !deep {
+                at += rest % *d as usize * step;
+                step *= *d as usize;
+            }
+            rest /= *d as usize;
+        }
+        sums[at] = sums[at].wrapping_add(FLIP as i32 * i32::from(*v as i8));
+    }
+    let mut in_quads = dims;
+    in_quads[p.of_w] = quads as i64;
+    let w = m.constant(name.clone(), Arc::new(ConstData::new(ElemType::I32, in_quads, out)?));
+    let sums: Vec<u8> = sums.into_iter().flat_map(i32::to_le_bytes).collect();
+    let s = m.constant(format!("{name}.sums"), Arc::new(ConstData::new(ElemType::I32, own, sums)?));
+    Some((w, s))
+}
+
+/// Signed bytes become unsigned ones, 128 added.
+fn flip(m: &mut Module, flipped: &HashSet<Buf>) {
+    let which: HashSet<Buf> = m.bufs.keys().filter(|b| flipped.contains(&m.storage(*b)) && m.bufs[*b].ty == ElemType::I8).collect();
+    for b in &which {
+        m.bufs[*b].ty = ElemType::U8;
+    }
+    let offset = || Expr::int(ElemType::I32, FLIP);
+    let wide = |e: Expr| Expr::Cast(ElemType::I32, Box::new(e));
+    for k in visit::calls(&m.driver) {
+        let body = std::mem::take(&mut m.kernels[k].body);
+        m.kernels[k].body = body
+            .into_iter()
+            .map(|s| {
+                let s = s.map_exprs(&mut |e| {
+                    e.rewrite(&mut |e| match e {
+                        Expr::Load { buf, .. } if which.contains(&buf) => Expr::Cast(ElemType::I8, Box::new(wide(e) - offset())),
+                        e => e,
+                    })
+                });
+                widen::map_stores(s, &|buf, value| if which.contains(&buf) { Expr::Cast(ElemType::U8, Box::new(wide(value) + offset())) } else { value })
+            })
+            .collect();
+    }
+}
