@@ -1,17 +1,18 @@
-//! Contractions as operators write them: matrix products, convolutions and pooling, some with an activation behind.
+//! Contractions as operators write them: matrix products, convolutions and pooling, some with an activation behind; of
+//! bytes, too, whose sums are i32 and whose results are quantized again.
 
 use crate::modules::Gen;
 use onnxc::diag::Origin;
-use onnxc::nest::{BinOp, Buf, Expr, LoopKind, Scalar};
+use onnxc::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
 use onnxc::sym::Dim;
 use onnxc::tensor::ElemType as T;
 
 impl Gen {
     fn contracted(&mut self) -> T {
-        self.r.of(&[T::F32, T::F32, T::F32, T::F32, T::F32, T::F16, T::BF16, T::F64, T::I32])
+        self.r.of(&[T::F32, T::F32, T::F32, T::F32, T::F32, T::F16, T::BF16, T::F64, T::I32, T::U8, T::I8])
     }
     pub fn matmul(&mut self) {
-        let a = self.pick(2, |t| t.is_float() || t == T::I32);
+        let a = self.pick(2, |t| t.is_float() || matches!(t, T::I32 | T::U8 | T::I8));
         let stored = self.m.bufs[a].ty;
         let da = self.dims(a);
         let (ta, tb) = (self.r.chance(20), self.r.chance(40));
@@ -21,10 +22,11 @@ impl Gen {
         let own = self.r.chance(50);
         let mut db = if own { batch.clone() } else { vec![] };
         db.extend(if tb { [n, depth] } else { [depth, n] });
-        let b = self.source(stored, &db, None);
+        let other = self.other(stored);
+        let b = self.source(other, &db, None);
         let mut out = batch.clone();
         out.extend([m, n]);
-        let ty = stored.compute();
+        let (ty, stored) = sums_of(stored);
         let exact = self.exact(a) && !ty.is_float();
         let bias = if self.r.chance(40) { Some(self.source(stored, &[n], None)) } else { None };
         let y = self.out(stored, &out, exact);
@@ -37,7 +39,7 @@ impl Gen {
                     ia.extend(if ta { [d[0], row] } else { [row, d[0]] });
                     let mut ib = if own { batch.to_vec() } else { vec![] };
                     ib.extend(if tb { [col, d[0]] } else { [d[0], col] });
-                    let (va, vb) = (k.load(a, &ia), k.load(b, &ib));
+                    let (va, vb) = (term(k, a, &ia), term(k, b, &ib));
                     k.set(acc, product_sum(ty, va, vb, Expr::acc(acc)));
                 });
                 let v = match bias {
@@ -47,7 +49,28 @@ impl Gen {
                 k.store(y, at, v);
             });
         });
-        self.relu(y);
+        self.behind(y, other);
+    }
+    /// What stands behind a contraction with weights of a type.
+    fn behind(&mut self, y: Buf, weights: T) {
+        if !byte(weights) || self.r.chance(30) {
+            return self.relu(y);
+        }
+        let (dims, to) = (self.dims(y), self.r.of(&[T::U8, T::I8]));
+        let q = self.out(to, &dims, true);
+        let (lo, hi) = (Scalar::lowest(to).to_f64(), Scalar::highest(to).to_f64());
+        self.m.map(q, &Origin::default(), |k, at| {
+            let v = Expr::un(UnOp::Round, Expr::cast(T::I32, T::F32, k.load(y, at)) * Expr::f32(0.0078125)) + Expr::f32(3.0);
+            Expr::cast(T::F32, to, v.max(Expr::num(T::F32, lo)).min(Expr::num(T::F32, hi)))
+        });
+        if self.r.chance(40) {
+            let z = self.out(to, &dims, true);
+            self.m.map(z, &Origin::default(), |k, at| k.load(q, at).max(Expr::int(to, 5)));
+        }
+    }
+    /// Bytes are multiplied by bytes of either sign.
+    fn other(&mut self, t: T) -> T {
+        if byte(t) { self.r.of(&[T::I8, T::I8, T::U8]) } else { t }
     }
     /// An activation, now and then: what epilogues are made of.
     fn relu(&mut self, x: Buf) {
@@ -64,7 +87,7 @@ impl Gen {
         let spatial = 1 + self.r.below(2);
         let group = self.r.of(&[1, 1, 1, 2, 3]);
         let (ci, co) = (self.r.between(1, 5), self.r.of(&[1, 2, 3, 4, 7, 8, 16]));
-        let ty = stored.compute();
+        let (fill, (ty, result)) = (stored.compute(), sums_of(stored));
         let latest =
             self.values.last().map(|v| v.buf).filter(|b| self.r.0 & 4 == 0 && self.m.bufs[*b].ty == stored && self.dims(*b).len() == 2 + spatial && self.dims(*b)[1].as_const().is_some_and(|c| c > 0));
         let (x, ci, group) = match latest {
@@ -83,7 +106,8 @@ impl Gen {
         let depthwise = ci == 1;
         let mut dw = vec![Dim::constant(co * group), Dim::constant(ci)];
         dw.extend((0..spatial).map(|_| Dim::constant(kernel)));
-        let w = self.source(stored, &dw, None);
+        let other = self.other(stored);
+        let w = self.source(other, &dw, None);
         self.values.pop();
         let src = if pad == 0 {
             x
@@ -98,16 +122,16 @@ impl Gen {
                     from.push(at[i] - pad);
                     inside = inside.and(Expr::cmp_index(BinOp::Ge, at[i] - pad, 0)).and(Expr::cmp_index(BinOp::Lt, at[i] - pad, dx[i]));
                 }
-                Expr::select(inside, k.load(x, &from), Expr::num(ty, 0.0))
+                Expr::select(inside, k.load(x, &from), Expr::num(fill, 0.0))
             });
             b
         };
         let wide = self.dims(src);
         let mut dy = vec![dx[0], Dim::constant(co * group)];
         dy.extend(wide[2..].iter().map(|d| (*d - ((kernel - 1) * dilation + 1)).floor_div(stride) + 1));
-        let bias = if self.r.chance(50) { Some(self.source(stored, &[dy[1]], None)) } else { None };
+        let bias = if self.r.chance(50) { Some(self.source(result, &[dy[1]], None)) } else { None };
         let exact = self.exact(x) && !ty.is_float();
-        let y = self.out(stored, &dy, exact);
+        let y = self.out(result, &dy, exact);
         let mut out = vec![dy[0], Dim::constant(group), Dim::constant(co)];
         out.extend_from_slice(&dy[2..]);
         let depth = dw[1..].to_vec();
@@ -122,7 +146,7 @@ impl Gen {
                     at.extend((0..spatial).map(|i| o[3 + i] * stride + r[1 + i] * dilation));
                     let mut wt = vec![oc];
                     wt.extend_from_slice(r);
-                    let (a, b) = (k.load(src, &at), k.load(w, &wt));
+                    let (a, b) = (term(k, src, &at), term(k, w, &wt));
                     if pool {
                         k.update(BinOp::Max, acc, a);
                     } else {
@@ -139,8 +163,23 @@ impl Gen {
                 k.store(y, &to, v);
             });
         });
-        self.relu(y);
+        self.behind(y, other);
     }
+}
+
+fn byte(t: T) -> bool {
+    matches!(t, T::U8 | T::I8)
+}
+
+/// Compute and storage type of sums of products of a type.
+fn sums_of(stored: T) -> (T, T) {
+    if byte(stored) { (T::I32, T::I32) } else { (stored.compute(), stored) }
+}
+
+/// An operand, extended if it is a byte.
+fn term(k: &KernelBuilder, b: Buf, at: &[Dim]) -> Expr {
+    let v = k.load(b, at);
+    if byte(k.m.bufs[b].ty) { Expr::cast(k.m.bufs[b].ty, T::I32, v) } else { v }
 }
 
 fn product_sum(ty: T, a: Expr, b: Expr, acc: Expr) -> Expr {
