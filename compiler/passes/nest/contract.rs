@@ -10,7 +10,7 @@
 use super::shape::{peel, relocate};
 use super::tiles::{self, Panels, Tile};
 use super::{lanes, pack};
-use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt};
 use crate::sym::{Dim, Sym, SymKind};
 use crate::target::Facts;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
