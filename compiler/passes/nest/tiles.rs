@@ -378,7 +378,7 @@ fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub
             Panels::InPlace => (p.b.0, p.b.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| (s == t.n).then(|| panel * t.nr + lane)))).collect()),
         };
         let at = vec![part, i.into(), v.into()];
-        let value = p.product.step(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf: buf, at: b }, Expr::Acc { reg: acc, at: at.clone(), lane: None });
+        let value = p.product.step(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf, at: b }, Expr::Acc { reg: acc, at: at.clone(), lane: None });
         let set = Stmt::Set { reg: acc, at, value };
         unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }]))
     };
