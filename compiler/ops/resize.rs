@@ -13,7 +13,7 @@
 //! |          | 19      | `half_pixel_symmetric`                                                              |
 //!
 //! The versions before 11 map coordinates as `asymmetric` and round down. Axes are independent: along each one an
-//! element is a weighted sum of a few neighbours ([`coords`]). Where sizes are known, sources are index expressions
+//! element is a weighted sum of a few neighbours (`coords`). Where sizes are known, sources are index expressions
 //! with constant weights, or tables; where they are not, small kernels compute the tables first.
 
 mod coords;

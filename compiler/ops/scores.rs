@@ -156,7 +156,7 @@ impl Labels {
         }
         Ok(())
     }
-    /// Writes to `y` [N] the label of the class that `class` finds for a row.
+    /// Writes to `y`, a vector of N, the label of the class that `class` finds for a row.
     pub fn write(&self, cx: &mut LowerCx, y: Buf, class: impl FnOnce(&mut crate::nest::KernelBuilder, &[Dim]) -> Expr) -> Result<()> {
         let Labels::Ints(names) = self else { return cx.bug("labels that are strings") };
         let n = Dim::from(names.len());

@@ -6,12 +6,12 @@
 //! * The weights are constants whose values are those of i8. They become i32 elements of four bytes each along the
 //!   channel, filled up with zeros; from there on they are packed like any others.
 //! * Activations whose channel is innermost in memory, in whole quads, are read as i32 where they are, through a view.
-//!   Others a kernel before the contraction puts together ([`gather`]).
+//!   Others a kernel before the contraction puts together (`gather`).
 //! * Signed activations are stored with 128 added (the sign bit flipped): other readers subtract it again, and the
 //!   contraction subtracts 128 times the sum of the weights, a constant.
 //!
 //! All of it is exact modulo 2^32, as the sums are. Arithmetic on 8-bit integers that only moves and compares them
-//! happens in 32 bits ([`super::widen`]), which vectors have.
+//! happens in 32 bits (`widen`), which vectors have.
 //!
 //! `exact_sums` leaves a module alone where dot products suit all of it ([`suit`]): floats would be slower.
 

@@ -1,6 +1,6 @@
 //! schedule: tiles for contractions, vectors for the rest (stage Scheduled).
 //!
-//! A kernel is one nest, or a parallel loop around several of them ([`is_compound`]): then each is scheduled by itself, as
+//! A kernel is one nest, or a parallel loop around several of them (`is_compound`): then each is scheduled by itself, as
 //! if it were a kernel.
 
 use super::shape::peel;

@@ -19,7 +19,7 @@
 //! stores again afterwards: stores go from the last position to the first.
 //!
 //! Sums are made in another order than the operator's definition has it, with factors from 1/24 to 8: errors are a
-//! few times those of the direct sum (tests/winograd.rs). [`wins`] is the one place that decides.
+//! few times those of the direct sum (tests/winograd.rs). `wins` is the one place that decides.
 
 use super::contract::{Parts, Product, take_apart};
 use super::lanes;
