@@ -135,17 +135,7 @@ impl Counter<'_> {
             Expr::Un(UnOp::Not, a) => self.truth(a).map(|t| !t),
             Expr::Bin(BinOp::And, a, b) => Some(self.truth(a)? && self.truth(b)?),
             Expr::Bin(BinOp::Or, a, b) => Some(self.truth(a)? || self.truth(b)?),
-            Expr::Bin(op, a, b) if op.is_comparison() => {
-                let (a, b) = (index(a)?, index(b)?);
-                Some(match op {
-                    BinOp::Eq => a == b,
-                    BinOp::Ne => a != b,
-                    BinOp::Lt => a < b,
-                    BinOp::Le => a <= b,
-                    BinOp::Gt => a > b,
-                    _ => a >= b,
-                })
-            }
+            Expr::Bin(op, a, b) if op.is_comparison() => Some(op.holds(index(a)?, index(b)?)),
             _ => None,
         }
     }

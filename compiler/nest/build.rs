@@ -36,6 +36,15 @@ impl Module {
         let (name, ty) = (self.bufs[of].name.clone(), self.bufs[of].ty);
         self.buf(name, ty, dims, Place::View(base))
     }
+    /// Element offset of an access in the memory of its buffer.
+    pub fn linear(&self, buf: Buf, at: &[Dim]) -> Dim {
+        let d = &self.bufs[buf];
+        let step = |sum: Dim, i: usize| sum * d.dims[i] + at[i];
+        match &d.layout {
+            Layout::RowMajor => (0..d.dims.len()).fold(Dim::constant(0), step),
+            Layout::Permuted(p) => p.iter().copied().fold(Dim::constant(0), step),
+        }
+    }
     /// True if a store to one storage may change the other. Slots are shared over time, never within a kernel, unless
     /// they are one.
     pub fn overlaps(&self, a: Buf, b: Buf) -> bool {

@@ -18,7 +18,7 @@ pub use scalar::{eval_binop, eval_cast, eval_unop, from_storage, to_storage};
 
 use super::*;
 use crate::sym::{Atom, View};
-use scalar::{bin_f32, bin_f64, compare, f32_of};
+use scalar::{bin_f32, bin_f64, f32_of};
 use std::fmt;
 
 /// What a run left behind.
@@ -440,10 +440,7 @@ impl Compiler<'_> {
                 Op::While(c, self.scope(body)?)
             }
             Stmt::With { sym, value, extent, body } => {
-                let (v, ty) = self.expr(value)?;
-                integer(ty, "an index")?;
-                let v = if ty == ElemType::I64 { v } else { Node::Cast(ty, ElemType::I64, Box::new(v)) };
-                let extent = self.ix(*extent)?;
+                let (v, extent) = (self.index_value(value)?, self.ix(*extent)?);
                 let mark = self.undo.len();
                 let s = self.define_sym(*sym)?;
                 let body = self.block(body);
@@ -493,6 +490,12 @@ impl Compiler<'_> {
         number(d.ty)?;
         let at = at.iter().map(|d| self.ix(*d)).collect::<Res<_>>()?;
         Ok(Access { buf: buf.as_u32() as usize, ty: d.ty, bits: self.m.element_bits(buf), at })
+    }
+    /// A value that `With` binds, as i64.
+    fn index_value(&mut self, value: &Expr) -> Res<Node> {
+        let (v, ty) = self.expr(value)?;
+        integer(ty, "an index")?;
+        Ok(if ty == ElemType::I64 { v } else { Node::Cast(ty, ElemType::I64, Box::new(v)) })
     }
     /// The place of an accumulator, its type and its lanes.
     fn cell(&mut self, reg: Reg, at: &[Dim], lane: Option<Dim>) -> Res<(Cell, ElemType, u32)> {
@@ -618,10 +621,7 @@ impl Compiler<'_> {
                 (Node::Let(r, Box::new((v, b))), ty)
             }
             Expr::With { sym, value, extent, body } => {
-                let (v, ty) = self.expr(value)?;
-                integer(ty, "an index")?;
-                let v = if ty == ElemType::I64 { v } else { Node::Cast(ty, ElemType::I64, Box::new(v)) };
-                let extent = self.ix(*extent)?;
+                let (v, extent) = (self.index_value(value)?, self.ix(*extent)?);
                 let mark = self.undo.len();
                 let s = self.define_sym(*sym)?;
                 let (b, ty) = self.expr(body)?;
@@ -1072,7 +1072,7 @@ impl State<'_> {
             Node::Index(x) => self.index(x)? as u64,
             Node::Compare32(op, p) => {
                 let (a, b) = (f32_of(self.eval(&p.0)?), f32_of(self.eval(&p.1)?));
-                u64::from(compare(*op, a, b))
+                u64::from(op.holds(a, b))
             }
             Node::Un(op, ty, a) => {
                 let bits = self.eval(a)?;

@@ -7,7 +7,7 @@
 use super::func::Emit;
 use crate::codegen::frame::base_of;
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Layout, LoopKind, Stmt};
+use crate::nest::{Buf, Expr, LoopKind, Stmt};
 use crate::sym::{Atom, Dim, Sym, View};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
@@ -23,13 +23,7 @@ impl Emit<'_, '_> {
     }
     /// Element offset of an access in its storage.
     pub fn linear(&self, buf: Buf, at: &[Dim]) -> Dim {
-        let data = &self.m.bufs[buf];
-        let order: Vec<usize> = match &data.layout {
-            Layout::RowMajor => (0..data.dims.len()).collect(),
-            Layout::Permuted(p) => p.clone(),
-        };
-        let d = order.iter().fold(Dim::constant(0), |sum, i| sum * data.dims[*i] + at[*i]);
-        self.substituted(d)
+        self.substituted(self.m.linear(buf, at))
     }
     /// With the vector loop's variable at the current lane (or the first one).
     pub fn at_lane(&self, d: Dim) -> Dim {

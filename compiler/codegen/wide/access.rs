@@ -2,7 +2,7 @@
 
 use super::ir::Value;
 use super::tile::{Arg, Fit, Translate};
-use crate::nest::{Buf, Expr, Layout, LoopKind, Stmt};
+use crate::nest::{Buf, Expr, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};
 use std::rc::Rc;
 
@@ -87,15 +87,6 @@ impl Translate<'_> {
         let arg = self.arg(Arg::Pointer { buf: site.storage, linear: rest, size: site.size })?;
         Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane })
     }
-    /// Element offset of an access.
-    pub(super) fn linear(&self, buf: Buf, at: &[Dim]) -> Dim {
-        let data = &self.m.bufs[buf];
-        let order: Vec<usize> = match &data.layout {
-            Layout::RowMajor => (0..data.dims.len()).collect(),
-            Layout::Permuted(p) => p.clone(),
-        };
-        order.iter().fold(Dim::constant(0), |sum, i| sum * data.dims[*i] + at[*i])
-    }
     /// What all copies of an access have in common.
     fn site(&mut self, buf: Buf, at: &[Dim]) -> Fit<Rc<Site>> {
         // Accesses stand where they are in the nest for as long as it is translated.
@@ -105,7 +96,7 @@ impl Translate<'_> {
         }
         let data = &self.m.bufs[buf];
         let Some(size) = data.ty.bytes() else { return Err("elements smaller than a byte") };
-        let linear = (self.outer)(self.linear(buf, at));
+        let linear = (self.outer)(self.m.linear(buf, at));
         let mut rest = linear;
         let mut terms = Some(vec![]);
         for s in self.locals.iter().filter(|s| linear.contains(**s)) {

@@ -159,9 +159,6 @@ impl Translate<'_> {
                 Ok(())
             }
             Stmt::Acc { reg, lanes, shape, init } => {
-                if *lanes != 1 && *lanes != self.b.width().lanes() {
-                    return Err("an accumulator of another length than the vectors");
-                }
                 let ty = self.m.regs[*reg].ty;
                 if !matches!(ty, ElemType::F32 | ElemType::I32) {
                     return Err("an accumulator that is neither f32 nor i32");
@@ -228,9 +225,6 @@ impl Translate<'_> {
                 t.counted(var, end, guard, 1, body)
             }),
             (LoopKind::Vec(n), _) => {
-                if n != self.b.width().lanes() {
-                    return Err("a vector loop of another length than the vectors");
-                }
                 if self.lane.is_some() {
                     return Err("a vector loop inside a vector loop");
                 }

@@ -24,7 +24,7 @@ impl Translate<'_> {
             }
         });
         for (buf, at) in loads {
-            let step = |t: &Self, s: Sym| t.substituted(t.linear(buf, at)).linear_in(s).and_then(|x| x.0.as_const());
+            let step = |t: &Self, s: Sym| t.substituted(t.m.linear(buf, at)).linear_in(s).and_then(|x| x.0.as_const());
             let along = step(self, *lane);
             if matches!(along, None | Some(0 | 1)) || step(self, var) != Some(1) || self.m.bufs[buf].ty != ElemType::F32 {
                 continue;

@@ -10,18 +10,6 @@ pub(super) fn f32_of(bits: u64) -> f32 {
     f32::from_bits(bits as u32)
 }
 
-#[inline]
-pub(super) fn compare<T: PartialOrd>(op: BinOp, a: T, b: T) -> bool {
-    match op {
-        BinOp::Eq => a == b,
-        BinOp::Ne => a != b,
-        BinOp::Lt => a < b,
-        BinOp::Le => a <= b,
-        BinOp::Gt => a > b,
-        _ => a >= b,
-    }
-}
-
 macro_rules! float_binop {
     ($name:ident, $t:ty) => {
         #[inline]
@@ -153,15 +141,15 @@ pub fn eval_binop(op: BinOp, a: Scalar, b: Scalar) -> Option<Scalar> {
     }
     let truth = |v: bool| Some(Scalar { ty: ElemType::Bool, bits: u64::from(v) });
     match ty {
-        ElemType::F32 if op.is_comparison() => truth(compare(op, f32_of(a.bits), f32_of(b.bits))),
+        ElemType::F32 if op.is_comparison() => truth(op.holds(f32_of(a.bits), f32_of(b.bits))),
         ElemType::F32 => bin_f32(op, f32_of(a.bits), f32_of(b.bits)).map(Scalar::f32),
-        ElemType::F64 if op.is_comparison() => truth(compare(op, f64::from_bits(a.bits), f64::from_bits(b.bits))),
+        ElemType::F64 if op.is_comparison() => truth(op.holds(f64::from_bits(a.bits), f64::from_bits(b.bits))),
         ElemType::F64 => bin_f64(op, f64::from_bits(a.bits), f64::from_bits(b.bits)).map(|v| Scalar { ty, bits: v.to_bits() }),
         t if !t.is_int() && t != ElemType::Bool => None,
         t if t.is_signed_int() => {
             let (x, y) = (a.to_i64(), b.to_i64());
             if op.is_comparison() {
-                return truth(compare(op, x, y));
+                return truth(op.holds(x, y));
             }
             let v = match op {
                 BinOp::Div if y != 0 => x.wrapping_div(y),
@@ -186,7 +174,7 @@ pub fn eval_binop(op: BinOp, a: Scalar, b: Scalar) -> Option<Scalar> {
         t => {
             let (x, y) = (a.bits, b.bits);
             if op.is_comparison() {
-                return truth(compare(op, x, y));
+                return truth(op.holds(x, y));
             }
             let v = match op {
                 BinOp::Div => x.checked_div(y)?,

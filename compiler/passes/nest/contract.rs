@@ -213,7 +213,7 @@ fn split_phases(m: &mut Module, p: &mut Parts) {
 }
 
 fn linear_in(m: &Module, buf: Buf, at: &[Dim], s: Sym) -> bool {
-    lanes::linear(m, buf, at).linear_in(s).is_some()
+    m.linear(buf, at).linear_in(s).is_some()
 }
 
 /// Joins row loops that run over memory as one, in every access.
@@ -235,7 +235,7 @@ fn collapse_rows(m: &mut Module, p: &mut Parts, rows: &mut Vec<(Sym, Dim)>, n: S
         let sub = |d: &Dim| d.subst(&mut |s| subst(s));
         let plain = |m: &Module, buf: Buf, at: &[Dim]| {
             let at: Vec<Dim> = at.iter().map(sub).collect();
-            let l = lanes::linear(m, buf, &at);
+            let l = m.linear(buf, &at);
             l.linear_in(var).is_some() && l.linear_in(n).is_some()
         };
         let mut ok = plain(m, p.a.0, &p.a.1);

@@ -8,19 +8,9 @@ use crate::tensor::{ConstData, ElemType, consts::Remap};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Element offset of an access in memory.
-pub fn linear(m: &Module, buf: Buf, at: &[Dim]) -> Dim {
-    let d = &m.bufs[buf];
-    let order: Vec<usize> = match &d.layout {
-        Layout::RowMajor => (0..d.dims.len()).collect(),
-        Layout::Permuted(p) => p.clone(),
-    };
-    order.iter().fold(Dim::constant(0), |s, i| s * d.dims[*i] + at[*i])
-}
-
 /// How far an access moves with a variable, in elements.
 pub fn stride(m: &Module, buf: Buf, at: &[Dim], s: Sym) -> Option<i64> {
-    linear(m, buf, at).linear_in(s)?.0.as_const()
+    m.linear(buf, at).linear_in(s)?.0.as_const()
 }
 
 /// The loop variable along which a store runs through memory element by element.
@@ -202,7 +192,7 @@ pub(super) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
         let mut check = |buf: Buf, at: &[Dim]| {
             if at.iter().any(|d| d.contains(outer) || d.contains(inner)) {
                 let at: Vec<Dim> = at.iter().map(|d| sub(*d)).collect();
-                ok &= linear(m, buf, &at).linear_in(v).is_some();
+                ok &= m.linear(buf, &at).linear_in(v).is_some();
             }
         };
         visit::walk(&nest.body, &mut |s| {
