@@ -81,6 +81,11 @@ impl Model {
         self.options.weights = Weights::File(None);
         self
     }
+    /// What may be done to floats.
+    pub fn math(mut self, math: crate::options::Math) -> Self {
+        self.options.math = math;
+        self
+    }
     /// Bytes of workspace for values whose size follows from data and has no bound.
     pub fn heap(mut self, bytes: i64) -> Self {
         self.options.heap = Some(bytes);

@@ -4,7 +4,7 @@
 #![allow(missing_docs)]
 
 use crate::diag::{Error, Result, codes};
-use crate::options::{OptLevel, Options, Weights};
+use crate::options::{Math, OptLevel, Options, Weights};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -66,6 +66,25 @@ pub enum MessageFormat {
     Json,
 }
 
+/// `--math`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum MathArg {
+    Strict,
+    #[default]
+    Default,
+    Fast,
+}
+
+impl From<MathArg> for Math {
+    fn from(a: MathArg) -> Math {
+        match a {
+            MathArg::Strict => Math::Strict,
+            MathArg::Default => Math::Default,
+            MathArg::Fast => Math::Fast,
+        }
+    }
+}
+
 /// Options that every command shares.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
@@ -75,6 +94,10 @@ pub struct ModelArgs {
     /// Workspace for values whose size follows from data and has no bound, in bytes or as 64K, 16M, 1G. Default: 16M.
     #[arg(long, value_name = "SIZE")]
     pub heap: Option<String>,
+    /// Liberties with floats. strict: none, sums in one order on every CPU level. default: sums in parts, Winograd's
+    /// convolutions. fast: also weights and what they multiply rounded to bf16, on CPUs with AVX512_BF16.
+    #[arg(long, value_enum, default_value_t, value_name = "HOW")]
+    pub math: MathArg,
     /// How findings are printed on stderr.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub message_format: MessageFormat,
@@ -95,9 +118,10 @@ pub struct CompileArgs {
     /// Target triple; default: this machine.
     #[arg(long, value_name = "TRIPLE")]
     pub target: Option<String>,
-    /// CPU levels, separated by commas: x86-64, x86-64-v2, x86-64-v3, x86-64-v4, x86-64-v4-vnni (several: the
+    /// CPU levels, separated by commas: x86-64, x86-64-v2, x86-64-v3, x86-64-v4, x86-64-v4-vnni, x86-64-v4-bf16 (several: the
     /// object picks the best one when it is called), generic (aarch64), rv64gc, rv64gcv, or native. Default for x86-64:
-    /// x86-64-v2,x86-64-v3,x86-64-v4, and x86-64-v4-vnni for quantized models.
+    /// x86-64-v2,x86-64-v3,x86-64-v4, x86-64-v4-vnni for quantized models,
+    /// x86-64-v4-bf16 with --math fast.
     #[arg(long, value_name = "LEVELS")]
     pub cpu: Option<String>,
     /// What to write, separated by commas: obj, header, rust, graph, nest, clif, asm, plan. Default: obj,header.
@@ -299,6 +323,7 @@ impl CompileArgs {
             cpu: self.cpu.clone(),
             dims: self.common.dims()?,
             heap: self.common.heap()?,
+            math: self.common.math.into(),
             opt: opt_level(self.opt),
             weights,
             renames: self.renames.iter().map(|r| pair(r, "--rename")).collect::<Result<_>>()?,

@@ -1,5 +1,6 @@
 //! What a user can ask for, whichever way they ask: command line, build script, tests.
 
+pub use crate::nest::Math;
 use crate::sym::text::DimOption;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -39,6 +40,8 @@ pub struct Options {
     pub dims: Vec<(String, DimOption)>,
     /// Bytes of workspace for values whose size run time defines and nothing bounds; `None` is the default.
     pub heap: Option<i64>,
+    /// What may be done to floats.
+    pub math: Math,
     /// `--opt`.
     pub opt: OptLevel,
     /// Weights in the object or beside it.

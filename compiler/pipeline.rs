@@ -118,20 +118,25 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     if let Some(bytes) = options.heap {
         module.heap = bytes.max(0) & !(passes::nest::place::ALIGN - 1);
     }
+    module.math = options.math;
     check(&module, options.verify)?;
     if stop("lower") {
         return Ok(Stopped::Nest(Box::new(module)));
     }
     // Levels with dot products of bytes go their own way where integer sums become floats; where there are none, they
     // are asked for by name only.
+    if options.cpu.is_none() && options.opt < OptLevel::O2 {
+        target.keep(|f| !f.dot);
+    }
     let dots = options.opt >= OptLevel::O2 && target.levels.iter().any(|l| l.facts.dot);
     let (shared, per_level): (Vec<&NestPass>, Vec<&NestPass>) = NEST_PASSES.iter().filter(|p| p.level <= options.opt).partition(|p| !p.per_level);
     let mut ways = vec![(target.lowest().clone(), module)];
     for p in shared {
         if p.name == passes::nest::exact::NAME {
             let suit = dots && passes::nest::dots::suit(&ways[0].1);
-            if options.cpu.is_none() && !suit {
-                target.without_dots();
+            let halves = options.math == options::Math::Fast && passes::nest::halves::suit(&ways[0].1);
+            if options.cpu.is_none() {
+                target.keep(|f| if f.bf16 { halves } else { suit || !f.dot });
             }
             if let (true, false, Some(l)) = (suit, ways[0].0.facts.dot, target.levels.iter().find(|l| l.facts.dot)) {
                 let copy = ways[0].1.clone();

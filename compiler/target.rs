@@ -11,7 +11,8 @@ pub struct Known {
     pub name: &'static str,
     /// Architecture.
     pub arch: &'static str,
-    /// Rank among the levels of the architecture: 1..=4 are those of the x86-64 psABI, 5 is the fourth and AVX512-VNNI.
+    /// Rank among the levels of the architecture: 1..=4 are those of the x86-64 psABI, 5 is the fourth and AVX512-VNNI,
+    /// 6 that and AVX512-BF16.
     pub rank: u32,
     /// Cranelift settings.
     features: &'static [&'static str],
@@ -19,18 +20,21 @@ pub struct Known {
     width: u32,
     /// Dot products of bytes.
     dot: bool,
+    /// Dot products of bf16.
+    bf16: bool,
 }
 
 /// CPU levels. Cranelift's vectors have 128 bits on every level; `width` is for code that goes beyond.
 pub const LEVELS: &[Known] = &[
-    Known { name: "x86-64", arch: "x86_64", rank: 1, features: &[], width: 128, dot: false },
-    Known { name: "x86-64-v2", arch: "x86_64", rank: 2, features: V2, width: 128, dot: false },
-    Known { name: "x86-64-v3", arch: "x86_64", rank: 3, features: V3, width: 256, dot: false },
-    Known { name: "x86-64-v4", arch: "x86_64", rank: 4, features: V3, width: 512, dot: false },
-    Known { name: "x86-64-v4-vnni", arch: "x86_64", rank: 5, features: V3, width: 512, dot: true },
-    Known { name: "generic", arch: "aarch64", rank: 1, features: &[], width: 128, dot: false },
-    Known { name: "rv64gc", arch: "riscv64", rank: 1, features: RV64GC, width: 128, dot: false },
-    Known { name: "rv64gcv", arch: "riscv64", rank: 2, features: RV64GCV, width: 128, dot: false },
+    Known { name: "x86-64", arch: "x86_64", rank: 1, features: &[], width: 128, dot: false, bf16: false },
+    Known { name: "x86-64-v2", arch: "x86_64", rank: 2, features: V2, width: 128, dot: false, bf16: false },
+    Known { name: "x86-64-v3", arch: "x86_64", rank: 3, features: V3, width: 256, dot: false, bf16: false },
+    Known { name: "x86-64-v4", arch: "x86_64", rank: 4, features: V3, width: 512, dot: false, bf16: false },
+    Known { name: "x86-64-v4-vnni", arch: "x86_64", rank: 5, features: V3, width: 512, dot: true, bf16: false },
+    Known { name: "x86-64-v4-bf16", arch: "x86_64", rank: 6, features: V3, width: 512, dot: true, bf16: true },
+    Known { name: "generic", arch: "aarch64", rank: 1, features: &[], width: 128, dot: false, bf16: false },
+    Known { name: "rv64gc", arch: "riscv64", rank: 1, features: RV64GC, width: 128, dot: false, bf16: false },
+    Known { name: "rv64gcv", arch: "riscv64", rank: 2, features: RV64GCV, width: 128, dot: false, bf16: false },
 ];
 const V2: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt"];
 const V3: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt", "has_avx", "has_avx2", "has_bmi1", "has_bmi2", "has_fma", "has_lzcnt"];
@@ -69,20 +73,22 @@ pub struct Facts {
     pub width: u32,
     /// Whether vectors have dot products of bytes: AVX512-VNNI, AVX-VNNI.
     pub dot: bool,
+    /// Whether vectors have dot products of bf16: AVX512-BF16.
+    pub bf16: bool,
 }
 
 impl Level {
-    fn new(name: &str, rank: u32, architecture: Architecture, features: &[&'static str], width: u32, dot: bool) -> Level {
+    fn new(name: &str, rank: u32, architecture: Architecture, features: &[&'static str], width: u32, (dot, bf16): (bool, bool)) -> Level {
         let (lanes, registers) = match architecture {
             Architecture::X86_64 => (width / 32, if width == 512 { 32 } else { 16 }),
             Architecture::Riscv64(_) if !features.contains(&"has_v") => (1, 1),
             _ => (4, 32),
         };
-        Level { name: name.to_owned(), rank, facts: Facts { lanes, registers, width, dot }, features: features.to_vec() }
+        Level { name: name.to_owned(), rank, facts: Facts { lanes, registers, width, dot, bf16 }, features: features.to_vec() }
     }
     /// Name in symbols of an object with several levels: `v3` of `x86-64-v3`, `vnni` of `x86-64-v4-vnni`.
     pub fn short(&self) -> &str {
-        self.name.rsplit('-').next().filter(|s| s.starts_with('v')).unwrap_or("v1")
+        self.name.strip_prefix("x86-64-").and_then(|s| s.rsplit('-').next()).unwrap_or("v1")
     }
 }
 
@@ -110,7 +116,7 @@ impl Target {
             return bad(format!("the object format of \"{triple}\" is not supported"), "ELF, Mach-O or COFF".into());
         }
         let default = match arch {
-            "x86_64" => "x86-64-v2,x86-64-v3,x86-64-v4,x86-64-v4-vnni",
+            "x86_64" => "x86-64-v2,x86-64-v3,x86-64-v4,x86-64-v4-vnni,x86-64-v4-bf16",
             "aarch64" => "generic",
             _ => "rv64gcv",
         };
@@ -139,7 +145,7 @@ impl Target {
             return bad(format!("an object for {arch} has code for one CPU level, not for \"{cpu}\""), "one level: code for several is for x86_64".into());
         }
         known.sort_by_key(|l| l.rank);
-        let levels = known.into_iter().map(|l| Level::new(l.name, l.rank, triple.architecture, l.features, l.width, l.dot)).collect();
+        let levels = known.into_iter().map(|l| Level::new(l.name, l.rank, triple.architecture, l.features, l.width, (l.dot, l.bf16))).collect();
         Ok(Target { triple, levels })
     }
     /// This machine, with everything it has.
@@ -151,10 +157,10 @@ impl Target {
         // `new` makes targets, with one level at least.
         &self.levels[0]
     }
-    /// Drops levels that differ from others by dot products of bytes only, for a model that has no use for these.
-    pub fn without_dots(&mut self) {
-        if self.levels.iter().any(|l| !l.facts.dot) {
-            self.levels.retain(|l| !l.facts.dot);
+    /// Drops levels that a model has no use for, unless there are no others.
+    pub fn keep(&mut self, useful: impl Fn(&Facts) -> bool) {
+        if self.levels.iter().any(|l| useful(&l.facts)) {
+            self.levels.retain(|l| useful(&l.facts));
         }
     }
     /// Names of the levels, separated by commas.
@@ -197,7 +203,8 @@ fn native(architecture: Architecture) -> Level {
     let v3 = v2 && all!("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe");
     let v4 = v3 && all!("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl");
     let vnni = v4 && all!("avx512vnni");
-    let rank = 1 + u32::from(v2) + u32::from(v3) + u32::from(v4) + u32::from(vnni);
+    let bf16 = vnni && all!("avx512bf16");
+    let rank = 1 + u32::from(bf16) + u32::from(v2) + u32::from(v3) + u32::from(v4) + u32::from(vnni);
     Level::new(
         "native",
         rank,
@@ -210,14 +217,14 @@ fn native(architecture: Architecture) -> Level {
         } else {
             128
         },
-        vnni,
+        (vnni, bf16),
     )
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 fn native(architecture: Architecture) -> Level {
     match LEVELS.iter().find(|l| l.arch == std::env::consts::ARCH) {
-        Some(l) => Level::new("native", l.rank, architecture, l.features, l.width, l.dot),
-        None => Level::new("native", 0, architecture, &[], 128, false),
+        Some(l) => Level::new("native", l.rank, architecture, l.features, l.width, (l.dot, l.bf16)),
+        None => Level::new("native", 0, architecture, &[], 128, (false, false)),
     }
 }

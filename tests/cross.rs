@@ -115,7 +115,7 @@ numbers (double[N, 5] x, int32[N, 5] i, uint8[N, 5] u, bool[N, 5] c) => (double[
 ];
 
 /// All levels that objects for x86-64 have.
-const ALL: &str = "x86-64-v2,x86-64-v3,x86-64-v4,x86-64-v4-vnni";
+const ALL: &str = "x86-64-v2,x86-64-v3,x86-64-v4,x86-64-v4-vnni,x86-64-v4-bf16";
 /// No emulator.
 const HERE: &[&str] = &["env"];
 
@@ -131,6 +131,7 @@ const MACHINES: &[Machine] = &[
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v3", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v4", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v4-vnni", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
+    Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v4-bf16", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: ALL, cc: "x86_64-linux-gnu-gcc", qemu: HERE },
     Machine { triple: "aarch64-unknown-linux-gnu", cpu: "generic", cc: "aarch64-linux-gnu-gcc", qemu: &["qemu-aarch64"] },
     Machine { triple: "riscv64gc-unknown-linux-gnu", cpu: "rv64gcv", cc: "riscv64-linux-gnu-gcc", qemu: &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=128,elen=64,vext_spec=v1.0"] },
@@ -320,7 +321,7 @@ fn the_best_level_runs() {
     };
     let model =
         |rank: u32| format!("<ir_version: 8, opset_import: [\"\" : 17]>\npick (float[N] x) => (float[N] y) {{\n  r = Constant <value_float = {rank}.0> ()\n  {}\n  y = Add (v, r)\n}}", value(rank));
-    let cases: Vec<Case> = (0..=5).map(|rank| text_case("pick", &model(rank))).collect();
+    let cases: Vec<Case> = (0..=6).map(|rank| text_case("pick", &model(rank))).collect();
     let t = target("x86_64-unknown-linux-gnu", Some(ALL));
     let modules: Vec<Module> =
         t.levels.iter().flat_map(|l| pipeline::finish_all(&cases[l.rank as usize].module, &target("x86_64-unknown-linux-gnu", Some(&l.name)), OptLevel::O0).expect("passes")).collect();

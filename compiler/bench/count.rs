@@ -175,7 +175,7 @@ impl Counter<'_> {
             }
             Expr::Dot(x, y, z) => {
                 let d = self.expr(x, times) | self.expr(y, times) | self.expr(z, times);
-                op(self, d, 8.0)
+                op(self, d, if self.m.type_of(z).is_float() { 4.0 } else { 8.0 })
             }
             Expr::Select(c, x, y) => {
                 let d = self.expr(c, times);

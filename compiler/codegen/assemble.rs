@@ -6,7 +6,7 @@ use super::cpu_level;
 use super::frame::Frame;
 use super::interface::Interface;
 use super::weights::{Blob, Layout};
-use super::wide::{self, Width};
+use super::wide;
 use crate::diag::{Failure, Result};
 use crate::nest::{Kernel, Module, Stmt, visit};
 use crate::target::{Level, Target};
@@ -141,7 +141,7 @@ impl<'a> Unit<'a> {
             .into_par_iter()
             .map(|(v, k, id, name)| {
                 let variant = &self.variants[v];
-                let c = clif::kernel(variant.m, k, &variant.frame, variant.weights, &*isas[v].1, Width::of(variant.level.facts.width).map(|w| (w, variant.level.facts.dot)))?;
+                let c = clif::kernel(variant.m, k, &variant.frame, variant.weights, &*isas[v].1, wide::Isa::of(&variant.level.facts))?;
                 Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
             })
             .collect::<Result<_>>()?;

@@ -1,4 +1,4 @@
-//! Machine code that tells which of the x86-64 levels the CPU has, the four of the psABI and AVX512-VNNI: what an object with code for several
+//! Machine code that tells which of the x86-64 levels the CPU has, the four of the psABI, AVX512-VNNI and AVX512-BF16: what an object with code for several
 //! levels asks once.
 //!
 //! `cpuid` says what the processor can do, `xgetbv` which registers the operating system saves; a level needs both.
@@ -30,7 +30,10 @@ const V4: Needs = Needs { basic: 0, extended: 1 << 16 | 1 << 17 | 1 << 28 | 1 <<
 /// Level 5: AVX512-VNNI, bit 11 of leaf 7, ECX.
 const VNNI: u32 = 1 << 11;
 
-/// A function without arguments that returns 1..=5, in the calling conventions of System V and of Windows.
+/// Level 6: AVX512-BF16, bit 5 of leaf 7, subleaf 1, EAX.
+const BF16: u32 = 1 << 5;
+
+/// A function without arguments that returns 1..=6, in the calling conventions of System V and of Windows.
 pub fn code() -> Result<Vec<u8>> {
     assemble().map_err(|e| Failure::bug("cpu_level", e.to_string()))
 }
@@ -77,6 +80,18 @@ fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
     a.mov(answer, 4)?;
     need(&mut a, more, VNNI, done)?;
     a.mov(answer, 5)?;
+    // Leaf 7 says in EAX how many subleaves it has.
+    a.mov(eax, 7)?;
+    a.xor(ecx, ecx)?;
+    a.cpuid()?;
+    a.cmp(eax, 1)?;
+    a.jb(done)?;
+    a.mov(eax, 7)?;
+    a.mov(ecx, 1)?;
+    a.cpuid()?;
+    a.mov(more, eax)?;
+    need(&mut a, more, BF16, done)?;
+    a.mov(answer, 6)?;
     a.set_label(&mut done)?;
     a.mov(eax, answer)?;
     a.pop(rbx)?;

@@ -16,6 +16,7 @@ impl Module {
             slots: PrimaryMap::new(),
             workspace: Dim::constant(0),
             heap: HEAP,
+            math: Math::Default,
             driver: vec![],
             inputs: vec![],
             outputs: vec![],
@@ -112,7 +113,7 @@ impl Module {
                 }
             }
             Expr::Fma(a, ..) => self.type_of(a),
-            Expr::Dot(..) => ElemType::I32,
+            Expr::Dot(.., c) => self.type_of(c),
             Expr::Select(_, a, _) => self.type_of(a),
             Expr::Cast(t, _) => *t,
             Expr::Let { body, .. } | Expr::With { body, .. } => self.type_of(body),

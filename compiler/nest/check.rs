@@ -371,10 +371,14 @@ impl<'a> Body<'a> {
                 t
             }
             Expr::Dot(a, b, c) => {
-                for t in [self.expr(a), self.expr(b), self.expr(c)] {
-                    self.want(t, ElemType::I32, "type of an operand of dot4");
+                for t in [self.expr(a), self.expr(b)] {
+                    self.want(t, ElemType::I32, "type of a factor of dot2 or dot4");
                 }
-                ElemType::I32
+                let t = self.expr(c);
+                if t != ElemType::F32 {
+                    self.want(t, ElemType::I32, "type of the sum of dot4");
+                }
+                t
             }
             Expr::Select(c, a, b) => {
                 self.truth(c);

@@ -241,6 +241,7 @@ enum Node {
     Bin(BinOp, ElemType, Box<(Node, Node)>),
     Fma(bool, Box<(Node, Node, Node)>),
     Dot(Box<(Node, Node, Node)>),
+    Dot2(Box<(Node, Node, Node)>),
     Select(Box<(Node, Node, Node)>),
     Cast(ElemType, ElemType, Box<Node>),
     Let(usize, Box<(Node, Node)>),
@@ -596,10 +597,14 @@ impl Compiler<'_> {
             }
             Expr::Dot(a, b, c) => {
                 let ((a, ta), (b, tb), (c, tc)) = (self.expr(a)?, self.expr(b)?, self.expr(c)?);
-                for t in [ta, tb, tc] {
-                    same(t, ElemType::I32, "an operand of dot4")?;
+                for t in [ta, tb] {
+                    same(t, ElemType::I32, "a factor of a dot product")?;
                 }
-                (Node::Dot(Box::new((a, b, c))), ElemType::I32)
+                if tc == ElemType::F32 {
+                    return Ok((Node::Dot2(Box::new((a, b, c))), tc));
+                }
+                same(tc, ElemType::I32, "the sum of dot4")?;
+                (Node::Dot(Box::new((a, b, c))), tc)
             }
             Expr::Select(c, a, b) => {
                 let c = self.truth(c)?;
@@ -1068,6 +1073,12 @@ impl State<'_> {
                 let (a, b, c) = (self.eval(&p.0)?, self.eval(&p.1)?, self.eval(&p.2)?);
                 let products = (a as u32).to_le_bytes().into_iter().zip((b as u32).to_le_bytes()).map(|(x, y)| i32::from(x) * i32::from(y as i8));
                 u64::from(products.fold(c as i32, i32::wrapping_add) as u32)
+            }
+            Node::Dot2(p) => {
+                let (a, b, c) = (self.eval(&p.0)?, self.eval(&p.1)?, self.eval(&p.2)?);
+                let half = |pair: u64, upper: bool| f32::from_bits(if upper { pair as u32 & 0xffff_0000 } else { (pair as u32) << 16 });
+                let sum = half(a, true).mul_add(half(b, true), f32_of(c));
+                u64::from(half(a, false).mul_add(half(b, false), sum).to_bits())
             }
             Node::Index(x) => self.index(x)? as u64,
             Node::Compare32(op, p) => {

@@ -89,6 +89,21 @@ pub enum Stage {
     Placed,
 }
 
+/// Which liberties passes take with the arithmetic of floats. Whatever they take, a call gives the same bits with any
+/// number of threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Math {
+    /// None: every sum adds up one term after the other, in the same order on every CPU level; products and sums of a
+    /// contraction are fused where the level has that instruction. Operators compute what their definition says.
+    Strict,
+    /// Sums in several parts (one for each lane of a vector), and other algorithms with a bounded error: Winograd's
+    /// convolutions.
+    #[default]
+    Default,
+    /// Besides, factors of contractions with constant weights are rounded to bf16 where the CPU multiplies these.
+    Fast,
+}
+
 /// [`Module::heap`] unless the user says otherwise, in bytes.
 pub const HEAP: i64 = 16 << 20;
 
@@ -113,6 +128,8 @@ pub struct Module {
     pub workspace: Dim,
     /// Bytes at the end of the workspace for buffers whose size only run time knows, where the module has any.
     pub heap: i64,
+    /// What passes may do to floats.
+    pub math: Math,
     /// What `infer` does.
     pub driver: Vec<Stmt>,
     /// Inputs in signature order.

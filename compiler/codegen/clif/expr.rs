@@ -412,6 +412,9 @@ impl Emit<'_, '_> {
     }
     /// Byte by byte, of scalars: what has dot products is `wide`.
     fn dot(&mut self, a: Val, b: Val, c: Val) -> Val {
+        if c.ty == ElemType::F32 {
+            return self.dot_of_halves(a, b, c);
+        }
         let mut sum = c.v;
         for i in 0..4 {
             let x = self.b.ins().ushr_imm_u(a.v, 8 * i);
@@ -422,6 +425,21 @@ impl Emit<'_, '_> {
             sum = self.b.ins().iadd(sum, p);
         }
         Val { v: sum, ..c }
+    }
+    /// The upper halves first, as the instruction does.
+    fn dot_of_halves(&mut self, a: Val, b: Val, c: Val) -> Val {
+        let upper = |s: &mut Self, x: Val| {
+            let v = s.b.ins().band_imm_u(x.v, 0xffff_0000);
+            Val { v: s.b.ins().bitcast(F32, MemFlagsData::new(), v), ..c }
+        };
+        let lower = |s: &mut Self, x: Val| {
+            let v = s.b.ins().ishl_imm_u(x.v, 16);
+            Val { v: s.b.ins().bitcast(F32, MemFlagsData::new(), v), ..c }
+        };
+        let (x, y) = (upper(self, a), upper(self, b));
+        let sum = self.fma(x, y, c);
+        let (x, y) = (lower(self, a), lower(self, b));
+        self.fma(x, y, sum)
     }
     fn has_fma(&self) -> bool {
         self.isa.triple().architecture != target_lexicon::Architecture::X86_64 || self.isa.isa_flags().iter().any(|f| f.name == "has_fma" && f.value_string() == "true")

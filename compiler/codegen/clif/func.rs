@@ -3,7 +3,7 @@
 use super::expr::Val;
 use crate::codegen::frame::{Frame, Word};
 use crate::codegen::weights::Layout;
-use crate::codegen::wide::{self, Width};
+use crate::codegen::wide;
 use crate::codegen::{Map, Set};
 use crate::diag::{Failure, Result};
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Status, Stmt, visit};
@@ -87,7 +87,7 @@ pub(super) struct Emit<'a, 'b> {
     pub libm_refs: Map<&'static str, FuncRef>,
     pub tile: bool,
     /// Vectors of tiles that are not Cranelift's.
-    pub wide: Option<(Width, bool)>,
+    pub wide: Option<wide::Isa>,
     pub tiles: Vec<wide::Func>,
     /// Statements, by where they stand, that are no tile.
     misfits: Set<(usize, usize)>,
@@ -102,7 +102,7 @@ pub fn signature(isa: &dyn TargetIsa) -> Signature {
 }
 
 /// Emits one kernel.
-pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, isa: &dyn TargetIsa, wide: Option<(Width, bool)>) -> Result<KernelCode> {
+pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, isa: &dyn TargetIsa, wide: Option<wide::Isa>) -> Result<KernelCode> {
     let mut func = Function::with_name_signature(UserFuncName::user(0, k.as_u32()), signature(isa));
     let mut fcx = FunctionBuilderContext::new();
     let b = FunctionBuilder::new(&mut func, &mut fcx);
@@ -274,13 +274,13 @@ impl Emit<'_, '_> {
     }
     /// Calls a wide tile for statements that fit one.
     fn wide_tile(&mut self, body: &[Stmt]) -> Result<bool> {
-        let Some(width) = self.wide.filter(|_| self.lanes.is_none()) else { return Ok(false) };
+        let Some(isa) = self.wide.filter(|_| self.lanes.is_none()) else { return Ok(false) };
         // A copy of what was no tile is none either.
         let key = (body.as_ptr() as usize, body.len());
         if self.misfits.contains(&key) {
             return Ok(false);
         }
-        let Ok(tile) = wide::translate(self.m, width, body, &|d| self.substituted(d)) else {
+        let Ok(tile) = wide::translate(self.m, isa, body, &|d| self.substituted(d)) else {
             self.misfits.insert(key);
             return Ok(false);
         };

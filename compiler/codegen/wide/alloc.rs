@@ -149,7 +149,7 @@ fn select_forms(blocks: &mut [Block]) {
                     }
                 }
                 Op::Store(_) | Op::StoreScalar => loads.clear(),
-                Op::Bin(_) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot => {
+                Op::Bin(_) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 => {
                     let last = b.nodes[i].args.last().copied();
                     if let Some((v, l)) = last.and_then(|v| Some((v, *loads.get(&v)?)))
                         && uses.get(&v).is_some_and(|u| u.0 == 1)
@@ -181,7 +181,7 @@ fn operands(f: &Func, blocks: Vec<Block>) -> Alloc {
             match n.op {
                 Op::Args => o = f.params.iter().zip(PARAM_REGS).map(|(v, r)| Operand::reg_fixed_def(reg(*v), PReg::new(r, RegClass::Int))).collect(),
                 // The last source may stay in its spill slot.
-                Op::Bin(_) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot if n.mem.is_none() => {
+                Op::Bin(_) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 if n.mem.is_none() => {
                     if let (Some(x), Some(v)) = (o.last_mut(), n.args.last()) {
                         *x = Operand::any_use(reg(*v));
                     }
@@ -196,7 +196,7 @@ fn operands(f: &Func, blocks: Vec<Block>) -> Alloc {
             }
             if let Some(d) = n.def {
                 o.push(match n.op {
-                    Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::AndImm(_) => Operand::reg_reuse_def(reg(d), 0),
+                    Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 | Op::AndImm(_) => Operand::reg_reuse_def(reg(d), 0),
                     _ => Operand::reg_def(reg(d)),
                 });
             }

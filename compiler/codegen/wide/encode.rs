@@ -300,6 +300,7 @@ impl Emit<'_> {
             Op::Bin(op) => last(table::bin(op)[c], d, r[0], 1),
             Op::Fma231 { neg } => last(table::fma(true, neg)[c], d, r[1], 2),
             Op::Dot => last(table::DOT[c], d, r[1], 2),
+            Op::Dot2 => last(table::DOT2[c], d, r[1], 2),
             Op::Fma213 { neg } => last(table::fma(false, neg)[c], d, r[1], 2),
             Op::Un(Un::Swap(k @ (4 | 8))) => {
                 let imm = match (wide, k) {

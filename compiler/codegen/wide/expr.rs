@@ -76,7 +76,8 @@ impl Translate<'_> {
             }
             Expr::Dot(a, b, c) => {
                 let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
-                Ok(Val { v: self.b.vector(Op::Dot, &[c.v, a.v, b.v], None), ..c })
+                let op = if c.ty == ElemType::F32 { Op::Dot2 } else { Op::Dot };
+                Ok(Val { v: self.b.vector(op, &[c.v, a.v, b.v], None), ..c })
             }
             Expr::Select(c, a, b) => {
                 let c = self.value(c)?.v;

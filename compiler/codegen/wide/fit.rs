@@ -1,19 +1,21 @@
 //! What can be told at a glance: whether statements may be a tile at all. Kernels ask at every level of their nests, so
 //! this looks at each statement once, before anything is unrolled.
 
+use super::Isa;
 use super::expr::form;
 use super::ir::Width;
 use super::tile::Fit;
 use crate::nest::{Expr, LoopKind, Module, Reg, Stmt, visit};
+use crate::tensor::ElemType;
 use std::collections::HashSet;
 
-/// Refuses what cannot be a tile; `dot`: whether there are dot products of bytes.
-pub(super) fn check(m: &Module, (width, dot): (Width, bool), body: &[Stmt]) -> Fit<()> {
+/// Refuses what cannot be a tile.
+pub(super) fn check(m: &Module, isa: Isa, body: &[Stmt]) -> Fit<()> {
     let mut defined: HashSet<Reg> = HashSet::new();
     let mut vectors = false;
     let mut fit = Ok(());
     visit::walk(body, &mut |s| {
-        let r = statement(m, width, s);
+        let r = statement(m, isa.width, s);
         vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. });
         if let Stmt::Let { reg, .. } | Stmt::Acc { reg, .. } = s {
             defined.insert(*reg);
@@ -30,7 +32,7 @@ pub(super) fn check(m: &Module, (width, dot): (Width, bool), body: &[Stmt]) -> F
         if let Expr::Let { reg, .. } = e {
             defined.insert(*reg);
         }
-        let r = expression(m, dot, &defined, e);
+        let r = expression(m, isa, &defined, e);
         if fit.is_ok() {
             fit = r;
         }
@@ -48,10 +50,14 @@ fn statement(m: &Module, width: Width, s: &Stmt) -> Fit<()> {
     }
 }
 
-fn expression(m: &Module, dot: bool, defined: &HashSet<Reg>, e: &Expr) -> Fit<()> {
+fn expression(m: &Module, isa: Isa, defined: &HashSet<Reg>, e: &Expr) -> Fit<()> {
     match e {
         Expr::With { .. } => Err("an index read from memory"),
-        Expr::Dot(..) if !dot => Err("a dot product of bytes on a level that has none"),
+        Expr::Dot(.., c) => match m.type_of(c) {
+            ElemType::F32 if !isa.bf16 => Err("a dot product of bf16 on a level that has none"),
+            ElemType::I32 if !isa.dot => Err("a dot product of bytes on a level that has none"),
+            _ => Ok(()),
+        },
         Expr::Acc { lane: Some(_), .. } => Err("a single lane"),
         Expr::Load { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
         Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if !defined.contains(r) => Err("a value of another nest"),

@@ -197,6 +197,8 @@ pub enum Op {
     /// First argument plus four products of bytes a lane: unsigned ones of the second, signed ones of the third. It
     /// overwrites the first. AVX512-VNNI; at 256 bits AVX-VNNI.
     Dot,
+    /// c + the products of two pairs of bf16, the upper ones first.
+    Dot2,
     /// Compares floats.
     Cmp(Pred),
     /// Compares signed integers.

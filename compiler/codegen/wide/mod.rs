@@ -15,6 +15,7 @@ pub mod tile;
 mod turn;
 
 use crate::diag::Result;
+use crate::target::Facts;
 pub use ir::{Func, Width};
 use std::fmt::Write;
 pub use tile::{Arg, Tile, translate};
@@ -25,14 +26,26 @@ pub fn compile(f: &Func) -> Result<Vec<u8>> {
     encode::encode(f.width, &alloc, &out)
 }
 
-impl Width {
-    /// The tiles of a CPU level with vectors of so many bits; 128 are Cranelift's.
-    pub fn of(bits: u32) -> Option<Width> {
-        match bits {
-            256 => Some(Width::Avx2),
-            512 => Some(Width::Avx512),
-            _ => None,
-        }
+/// What tiles of a CPU level may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Isa {
+    /// Length of vectors.
+    pub width: Width,
+    /// Dot products of bytes.
+    pub dot: bool,
+    /// Dot products of bf16.
+    pub bf16: bool,
+}
+
+impl Isa {
+    /// The tiles of a CPU level; vectors of 128 bits are Cranelift's.
+    pub fn of(facts: &Facts) -> Option<Isa> {
+        let width = match facts.width {
+            256 => Width::Avx2,
+            512 => Width::Avx512,
+            _ => return None,
+        };
+        Some(Isa { width, dot: facts.dot, bf16: facts.bf16 })
     }
 }
 

@@ -76,6 +76,9 @@ pub(super) fn fma(addend: bool, neg: bool) -> Row {
 /// Sums of four products of bytes.
 pub(super) const DOT: Row = row!(VEX_Vpdpbusd_ymm_ymm_ymmm256 EVEX_Vpdpbusd_zmm_k1z_zmm_zmmm512b32);
 
+/// Sums of two products of bf16.
+pub(super) const DOT2: Row = row!(INVALID EVEX_Vdpbf16ps_zmm_k1z_zmm_zmmm512b32);
+
 /// Comparisons of floats.
 pub(super) const CMP: Row = row!(VEX_Vcmpps_ymm_ymm_ymmm256_imm8 EVEX_Vcmpps_kr_k1_zmm_zmmm512b32_imm8_sae);
 /// Equality of integers at 256 bits; any comparison at 512.

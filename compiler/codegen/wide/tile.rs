@@ -6,6 +6,7 @@
 //! so that tiles of one structure are one function. What does not fit ([`Misfit`]) stays with Cranelift, which then
 //! tries the statements inside; the reasons are the rule.
 
+use super::Isa;
 use super::access::{Access, Site, Stream};
 use super::ir::{Builder, Count, Form, Func, Mem, Value, Width};
 use crate::codegen::Map;
@@ -50,10 +51,9 @@ const AHEAD: i32 = 4096;
 /// Arguments beyond this many cost more than they save.
 const MOST_ARGS: usize = 48;
 
-/// Translates statements for a level that has dot products of bytes or not; `substitute` puts in what the kernel has
-/// unrolled around them.
-pub fn translate(m: &Module, (width, dot): (Width, bool), body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
-    super::fit::check(m, (width, dot), body)?;
+/// Translates statements; `substitute` puts in what the kernel has unrolled around them.
+pub fn translate(m: &Module, isa: Isa, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
+    super::fit::check(m, isa, body)?;
     let mut locals = vec![];
     visit::walk(body, &mut |s| {
         if let Stmt::For { var, .. } = s {
@@ -62,7 +62,7 @@ pub fn translate(m: &Module, (width, dot): (Width, bool), body: &[Stmt], substit
     });
     let mut t = Translate {
         m,
-        b: Builder::new(width),
+        b: Builder::new(isa.width),
         outer: substitute,
         put: Map::default(),
         active: vec![],

@@ -267,7 +267,7 @@ impl Parser<'_> {
         let c = self.boxed()?;
         match w {
             "fma" => Ok(Expr::Fma(a, b, c)),
-            "dot4" => Ok(Expr::Dot(a, b, c)),
+            "dot2" | "dot4" => Ok(Expr::Dot(a, b, c)),
             "select" => Ok(Expr::Select(a, b, c)),
             _ => self.fail("the end of an operation"),
         }

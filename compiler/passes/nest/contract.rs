@@ -46,6 +46,8 @@ pub(super) enum Product {
         /// A and B have changed places.
         swapped: bool,
     },
+    /// Of pairs of bf16.
+    Halves,
     /// Of single bytes, extended: what `exact` and `dots` rewrite, or nobody.
     Bytes,
 }
@@ -53,21 +55,23 @@ pub(super) enum Product {
 impl Product {
     /// Type of the sum.
     pub fn ty(self) -> ElemType {
-        if self == Product::Fma { ElemType::F32 } else { ElemType::I32 }
+        if matches!(self, Product::Fma | Product::Halves) { ElemType::F32 } else { ElemType::I32 }
     }
     /// The sum with one more product.
     pub fn step(self, a: Expr, b: Expr, sum: Expr) -> Expr {
         match self {
             Product::Fma => Expr::fma(a, b, sum),
-            Product::Dot { swapped: false } => Expr::dot(a, b, sum),
+            Product::Dot { swapped: false } | Product::Halves => Expr::dot(a, b, sum),
             Product::Dot { swapped: true } => Expr::dot(b, a, sum),
             Product::Bytes => Expr::cast(ElemType::I8, ElemType::I32, a) * Expr::cast(ElemType::I8, ElemType::I32, b) + sum,
         }
     }
-    fn of(e: &Expr) -> Option<(Product, [&Expr; 3])> {
+    /// The step of a sum of this type.
+    fn of(ty: ElemType, e: &Expr) -> Option<(Product, [&Expr; 3])> {
         let byte = |e: &Expr| matches!(e, Expr::Cast(ElemType::I32, _));
         Some(match e {
             Expr::Fma(a, b, c) => (Product::Fma, [a, b, c]),
+            Expr::Dot(a, b, c) if ty == ElemType::F32 => (Product::Halves, [a, b, c]),
             Expr::Dot(a, b, c) => (Product::Dot { swapped: false }, [a, b, c]),
             Expr::Bin(BinOp::Add, p, c) => match &**p {
                 Expr::Bin(BinOp::Mul, a, b) if byte(a) && byte(b) => match (&**a, &**b) {
@@ -95,7 +99,7 @@ pub(super) fn take_apart(body: &[Stmt]) -> Option<Parts> {
         s = one;
     }
     let Stmt::Set { reg: r, value, .. } = s else { return None };
-    let (product, [a, b, c]) = Product::of(value)?;
+    let (product, [a, b, c]) = Product::of(zero.ty, value)?;
     let (Expr::Load { buf: ba, at: ia }, Expr::Load { buf: bb, at: ib }, Expr::Acc { reg: rc, .. }) = (a, b, c) else { return None };
     let straight = tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
     let stores = tail.iter().filter(|s| matches!(s, Stmt::Store { .. })).count();

@@ -2,7 +2,7 @@
 //! result; rows (softmax, normalization, reductions) along the contiguous dimension of what they read.
 
 use super::shape::{ParNest, fresh_regs, loop_like, peel, wrap};
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Math, Module, Place, Reg, Scalar, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::{ConstData, ElemType, consts::Remap};
 use std::collections::HashMap;
@@ -449,8 +449,11 @@ fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
         e.walk(&mut |e| hit |= own(e));
         !hit
     };
+    let any_order = m.math != Math::Strict;
     match value {
-        Expr::Bin(op @ (BinOp::Add | BinOp::Mul | BinOp::Max | BinOp::Min), a, b) if own(a) && free(b) => Some((*reg, *op)),
+        Expr::Bin(op @ (BinOp::Max | BinOp::Min), a, b) if own(a) && free(b) => Some((*reg, *op)),
+        _ if !any_order => None,
+        Expr::Bin(op @ (BinOp::Add | BinOp::Mul), a, b) if own(a) && free(b) => Some((*reg, *op)),
         Expr::Fma(a, b, c) if own(c) && free(a) && free(b) => Some((*reg, BinOp::Add)),
         _ => None,
     }

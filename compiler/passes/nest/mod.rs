@@ -11,6 +11,7 @@ mod dynamic;
 pub mod epilogue;
 pub mod exact;
 pub mod fold;
+pub mod halves;
 pub mod inline;
 pub mod lanes;
 pub mod layout;

@@ -4,7 +4,7 @@
 //! if it were a kernel.
 
 use super::shape::peel;
-use super::{attention, contract, depthwise, dots, lanes};
+use super::{attention, contract, depthwise, dots, halves, lanes};
 use crate::diag::Result;
 use crate::nest::{Kernel, LoopKind, Module, Stage, Stmt, visit};
 use crate::target::{Facts, Level};
@@ -14,6 +14,7 @@ use std::collections::HashSet;
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
     dots::run(m, level)?;
+    halves::run(m, level)?;
     let mut done: HashSet<Kernel> = if facts.lanes > 1 { attention::run(m, facts).into_iter().collect() } else { HashSet::new() };
     for k in visit::calls(&m.driver) {
         if !done.insert(k) {

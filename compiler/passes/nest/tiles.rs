@@ -6,7 +6,7 @@
 
 use super::contract::{Packed, Parts, depends};
 use super::shape::fresh_regs;
-use crate::nest::{BinOp, Expr, LoopKind, Module, Reg, Stmt, visit};
+use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 
@@ -353,7 +353,8 @@ fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub
     let inner = depth.last().map_or(Dim::constant(1), |d| d.1);
     // Few accumulators would wait for each other: steps get accumulators of their own.
     let mut split = 1;
-    while split < 4 && mr * nv * split < 8 && inner.as_const().is_none_or(|c| c >= 8) {
+    let in_order = m.math == Math::Strict && p.product.ty().is_float();
+    while !in_order && split < 4 && mr * nv * split < 8 && inner.as_const().is_none_or(|c| c >= 8) {
         split *= 2;
     }
     let ty = p.product.ty();

@@ -25,7 +25,7 @@ use super::contract::{Parts, Product, take_apart};
 use super::lanes;
 use super::shape::fresh_regs;
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::{ConstData, ElemType};
@@ -38,7 +38,7 @@ const MOST_WEIGHTS: i64 = 16 << 20;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    if level.facts.lanes == 1 {
+    if level.facts.lanes == 1 || m.math == Math::Strict {
         return Ok(());
     }
     let kernels = visit::calls(&m.driver);
