@@ -148,11 +148,11 @@ impl Model {
 fn cargo_level(arch: &str, features: &str) -> Option<String> {
     let has = |f: &str| features.split(',').any(|x| x == f);
     let levels = match arch {
-        "x86_64" if ["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"].into_iter().all(has) => "x86-64-v4",
-        "x86_64" if has("avx2") && has("fma") && has("bmi2") => "x86-64-v3,x86-64-v4",
-        "x86_64" if has("sse4.2") => "x86-64-v2,x86-64-v3,x86-64-v4",
+        "x86_64" if ["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"].into_iter().all(has) => "x86-64-v4+",
+        "x86_64" if has("avx2") && has("fma") && has("bmi2") => "x86-64-v3+",
+        "x86_64" if has("sse4.2") => "x86-64-v2+",
         // Rust's default. Machines without AVX2 are rare: they share the code of the oldest ones.
-        "x86_64" => "x86-64,x86-64-v3,x86-64-v4",
+        "x86_64" => "x86-64,x86-64-v3+",
         _ => return None,
     };
     Some(levels.into())

@@ -125,7 +125,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     }
     // Levels with dot products of bytes go their own way where integer sums become floats; where there are none, they
     // are asked for by name only.
-    if options.cpu.is_none() && options.opt < OptLevel::O2 {
+    if options.opt < OptLevel::O2 {
         target.keep(|f| !f.dot);
     }
     let dots = options.opt >= OptLevel::O2 && target.levels.iter().any(|l| l.facts.dot);
@@ -135,9 +135,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
         if p.name == passes::nest::exact::NAME {
             let suit = dots && passes::nest::dots::suit(&ways[0].1);
             let halves = options.math == options::Math::Fast && passes::nest::halves::suit(&ways[0].1);
-            if options.cpu.is_none() {
-                target.keep(|f| if f.bf16 { halves } else { suit || !f.dot });
-            }
+            target.keep(|f| if f.bf16 { halves } else { suit || !f.dot });
             if let (true, false, Some(l)) = (suit, ways[0].0.facts.dot, target.levels.iter().find(|l| l.facts.dot)) {
                 let copy = ways[0].1.clone();
                 ways.push((l.clone(), copy));

@@ -59,6 +59,8 @@ pub struct Level {
     pub rank: u32,
     /// What schedules must know.
     pub facts: Facts,
+    /// Nobody asked for it by name: a model that has no use for it goes without.
+    optional: bool,
     features: Vec<&'static str>,
 }
 
@@ -84,7 +86,7 @@ impl Level {
             Architecture::Riscv64(_) if !features.contains(&"has_v") => (1, 1),
             _ => (4, 32),
         };
-        Level { name: name.to_owned(), rank, facts: Facts { lanes, registers, width, dot, bf16 }, features: features.to_vec() }
+        Level { name: name.to_owned(), rank, facts: Facts { lanes, registers, width, dot, bf16 }, optional: false, features: features.to_vec() }
     }
     /// Name in symbols of an object with several levels: `v3` of `x86-64-v3`, `vnni` of `x86-64-v4-vnni`.
     pub fn short(&self) -> &str {
@@ -116,7 +118,7 @@ impl Target {
             return bad(format!("the object format of \"{triple}\" is not supported"), "ELF, Mach-O or COFF".into());
         }
         let default = match arch {
-            "x86_64" => "x86-64-v2,x86-64-v3,x86-64-v4,x86-64-v4-vnni,x86-64-v4-bf16",
+            "x86_64" => "x86-64-v2+",
             "aarch64" => "generic",
             _ => "rv64gcv",
         };
@@ -128,24 +130,32 @@ impl Target {
             let levels = vec![native(triple.architecture)];
             return Ok(Target { triple, levels });
         }
+        let of_arch = || LEVELS.iter().filter(|l| l.arch == arch);
         let mut known: Vec<&Known> = vec![];
+        let mut above: Vec<&Known> = vec![];
         for name in cpu.split(',').map(str::trim) {
-            let of_arch = || LEVELS.iter().filter(|l| l.arch == arch);
+            let (name, upwards) = name.strip_suffix('+').map_or((name, false), |n| (n, true));
             match of_arch().find(|l| l.name == name) {
-                Some(l) if known.iter().any(|k| k.rank == l.rank) => {}
-                Some(l) => known.push(l),
+                Some(l) => {
+                    known.push(l);
+                    above.extend(of_arch().filter(|a| upwards && a.rank > l.rank));
+                }
                 None => {
                     let names: Vec<&str> = of_arch().map(|l| l.name).collect();
-                    let several = if arch == "x86_64" { ", or several of them separated by commas" } else { "" };
+                    let several = if arch == "x86_64" { ", or several of them separated by commas, or one with a + for all from there on" } else { "" };
                     return bad(format!("the CPU level \"{name}\" is not known for {arch}"), format!("native or one of {}{several}", names.join(", ")));
                 }
             }
         }
+        let named: Vec<u32> = known.iter().map(|l| l.rank).collect();
+        known.append(&mut above);
+        known.sort_by_key(|l| l.rank);
+        known.dedup_by_key(|l| l.rank);
         if known.len() > 1 && arch != "x86_64" {
             return bad(format!("an object for {arch} has code for one CPU level, not for \"{cpu}\""), "one level: code for several is for x86_64".into());
         }
-        known.sort_by_key(|l| l.rank);
-        let levels = known.into_iter().map(|l| Level::new(l.name, l.rank, triple.architecture, l.features, l.width, (l.dot, l.bf16))).collect();
+        let level = |l: &Known| Level { optional: !named.contains(&l.rank), ..Level::new(l.name, l.rank, triple.architecture, l.features, l.width, (l.dot, l.bf16)) };
+        let levels = known.into_iter().map(level).collect();
         Ok(Target { triple, levels })
     }
     /// This machine, with everything it has.
@@ -157,11 +167,9 @@ impl Target {
         // `new` makes targets, with one level at least.
         &self.levels[0]
     }
-    /// Drops levels that a model has no use for, unless there are no others.
+    /// Drops levels that a model has no use for, but those that the user named.
     pub fn keep(&mut self, useful: impl Fn(&Facts) -> bool) {
-        if self.levels.iter().any(|l| useful(&l.facts)) {
-            self.levels.retain(|l| useful(&l.facts));
-        }
+        self.levels.retain(|l| !l.optional || useful(&l.facts));
     }
     /// Names of the levels, separated by commas.
     pub fn cpu(&self) -> String {
