@@ -42,20 +42,26 @@ impl Operator for Col2Im {
                 return cx.error(codes::OP_ATTRIBUTE, format!("attribute \"{name}\" must have {want} values")).fail();
             }
         }
-        let known = cx.dims_value(1).zip(cx.ints_value(2));
-        let Some((image, block)) = known else {
-            let declared = runtime::declared_for(cx, 1, 0).or_else(|| runtime::declared_for(cx, 2, 0));
-            let Some(d) = declared else {
-                cx.need_dims(1, "image_shape")?;
-                return cx.need_ints(2, "block_shape").map(|_| ());
-            };
-            runtime::require_rank(cx, &d, n + 2)?;
-            cx.require_eq(d[0], x.dims[0], "the batch keeps its size")?;
-            cx.set(0, x.elem, d);
-            return Ok(());
+        let (image, block) = (cx.dims_value(1), cx.ints_value(2));
+        let (image, block) = match (image, block) {
+            (Some(i), Some(b)) => (i, b),
+            (image, block) => {
+                let size = block.and_then(|b| volume(&b));
+                let channels = match size {
+                    Some(s) => x.dims[1].floor_div(s),
+                    None => {
+                        let d = cx.size(0, 1, n + 2);
+                        cx.bound(&[d], x.dims[1]);
+                        d
+                    }
+                };
+                let image = image.unwrap_or_else(|| (0..n).map(|i| cx.size(0, 2 + i, n + 2)).collect());
+                let dims: Vec<Dim> = [x.dims[0], channels].into_iter().chain(image).collect();
+                cx.set(0, x.elem, dims);
+                return Ok(());
+            }
         };
-        let size: Option<i64> = block.iter().try_fold(1i64, |s, b| (*b > 0).then(|| s.checked_mul(*b)).flatten());
-        let Some(size) = size else { return cx.error(codes::OP_SHAPE, format!("block_shape is {block:?}")).fail() };
+        let Some(size) = volume(&block) else { return cx.error(codes::OP_SHAPE, format!("block_shape is {block:?}")).fail() };
         cx.require_eq(x.dims[1].modulo(size), Dim::constant(0), "the second dimension is not a multiple of the block's size")?;
         let blocks = Dim::product((0..n).map(|i| self.blocks(i, n, image[i], block[i])));
         cx.require_eq(x.dims[2], blocks, "the third dimension is not the number of blocks")?;
@@ -72,30 +78,35 @@ impl Operator for Col2Im {
         let n = out.len() - 2;
         let ty = cx.elem(x).compute();
         let (image, block) = (cx.input(1), cx.input(2));
-        let shape_known = cx.dims_value(1).is_some();
         let sizes = cx.ints_value(2);
-        cx.kernel(|k| {
-            let mut block: Vec<Expr> = match &sizes {
-                Some(v) => v.iter().map(|v| runtime::int(*v)).collect(),
-                None => (0..n).map(|i| runtime::value(k, block, i)).collect(),
-            };
-            let known = shape_known && sizes.is_some();
-            let mut counts = vec![];
-            for (i, b) in block.iter_mut().enumerate() {
-                *b = k.let_(b.clone());
-                if !known {
-                    let limit = Expr::bin(BinOp::Gt, b.clone(), runtime::int(0)).and(Expr::bin(BinOp::Le, b.clone(), runtime::int(1 << 30)));
-                    runtime::check(k, limit);
-                    let same = runtime::eq(runtime::value(k, image, i), Expr::index(out[2 + i]));
-                    runtime::check(k, same);
+        let known = cx.dims_value(1).is_some() && sizes.is_some();
+        if !known {
+            // Also what is known is checked here: it may not fit what is not.
+            cx.define_all(&out[1..], |k| {
+                let image = runtime::sizes(k, image);
+                let block = runtime::values(k, block);
+                for b in &block {
+                    runtime::check(k, runtime::le(runtime::int(1), b.clone()).and(runtime::le(b.clone(), runtime::int(1 << 30))));
                 }
+                let volume = block.iter().cloned().reduce(|a, b| a * b).unwrap_or(runtime::int(1));
+                let channels = k.let_(Expr::index(dims[1]) / volume.max(runtime::int(1)));
+                let all: Vec<Expr> = block.into_iter().chain([channels.clone()]).collect();
+                runtime::check_total(k, &all, dims[1]);
+                std::iter::once(channels).chain(image).collect()
+            });
+        }
+        cx.kernel(|k| {
+            let block: Vec<Expr> = match &sizes {
+                Some(v) => v.iter().map(|v| runtime::int(*v)).collect(),
+                None => runtime::values(k, block),
+            };
+            let mut counts = vec![];
+            for (i, b) in block.iter().enumerate() {
                 let room = Expr::index(out[2 + i] + self.pads(i) + self.pads(n + i) - 1) - (b.clone() - runtime::int(1)) * runtime::int(self.dilation(i));
                 let count = k.let_(room / runtime::int(self.stride(i)) + runtime::int(1));
                 counts.push(count);
             }
-            let volume = block.iter().cloned().reduce(|a, b| a * b).unwrap_or(runtime::int(1));
             if !known {
-                runtime::check(k, runtime::eq(volume * Expr::index(out[1]), Expr::index(dims[1])));
                 let total = counts.iter().cloned().reduce(|a, b| a * b).unwrap_or(runtime::int(1));
                 runtime::check(k, runtime::eq(total, Expr::index(dims[2])));
             }
@@ -118,6 +129,10 @@ impl Operator for Col2Im {
     }
 }
 
+/// Elements of a block, if it has any.
+fn volume(block: &[i64]) -> Option<i64> {
+    block.iter().try_fold(1i64, |s, b| (*b > 0).then(|| s.checked_mul(*b)).flatten())
+}
 
 impl Col2Im {
     fn dilation(&self, i: usize) -> i64 {

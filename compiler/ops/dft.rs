@@ -14,10 +14,11 @@
 //! `inverse` with `onesided` goes back from half a spectrum to a real signal.
 
 use super::matmul::product_sum;
+use super::cx::MAX_SIZE;
 use super::{Attrs, InferCx, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
-use crate::sym::{Answer, Dim};
+use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
 use std::f64::consts::PI;
 use std::sync::Arc;
@@ -58,33 +59,33 @@ impl Operator for Dft {
             None => cx.ints_value(2).and_then(|v| v.first().copied()),
         };
         let length = if cx.has(1) { cx.dims_value(1).and_then(|v| v.first().copied()) } else { None };
+        let late = cx.has(1) && length.is_none();
+        if (0..cx.inputs.len()).skip(1).any(|i| cx.has(i) && runtime::length(cx, i) != Some(1)) {
+            return cx.error(codes::OP_SHAPE, "dft_length and axis must be one number each").fail();
+        }
+        let parts = Dim::constant(if self.inverse && self.onesided { 1 } else { 2 });
         let Some(axis) = axis else {
-            let Some(d) = runtime::declared_for(cx, 2, 0) else { return cx.need_ints(2, "the axis").map(|_| ()) };
-            if cx.has(1) && length.is_none() {
-                return cx.need_dims(1, "dft_length").map(|_| ());
+            // Any dimension may be the one whose size changes.
+            let mut dims: Vec<Dim> = (0..x.rank() - 1).map(|d| cx.size(0, d, x.rank())).collect();
+            if !cx.has(1) {
+                cx.bound(&dims, Dim::product(x.dims[..x.rank() - 1].iter().copied()) * 2);
             }
-            runtime::require_rank(cx, &d, x.rank())?;
-            if self.candidates(cx.syms, &x.dims, &d, length).is_empty() {
-                return cx.error(codes::OP_SHAPE, "the declared shape of the result fits no axis").fail();
-            }
-            cx.set(0, x.elem, d);
+            dims.push(parts);
+            cx.set(0, x.elem, dims);
             return Ok(());
         };
         let axis = cx.axis(axis, x.rank())?;
         if axis + 1 == x.rank() {
             return cx.error(codes::OP_ATTRIBUTE, "the last axis holds the parts of a number and can not be transformed").fail();
         }
-        if cx.has(1) && length.is_none() {
-            return cx.need_dims(1, "dft_length").map(|_| ());
-        }
-        let (_, out) = self.sizes(x.dims[axis], length);
+        let out = if late { cx.size(0, axis, x.rank()) } else { self.sizes(x.dims[axis], length).1 };
         cx.syms.require_at_most(Dim::constant(1), x.dims[axis]);
         if let Some(l) = length {
             cx.syms.require_at_most(Dim::constant(1), l);
         }
         let mut dims = x.dims.clone();
         dims[axis] = out;
-        dims[x.rank() - 1] = Dim::constant(if self.inverse && self.onesided { 1 } else { 2 });
+        dims[x.rank() - 1] = parts;
         cx.set(0, x.elem, dims);
         Ok(())
     }
@@ -92,68 +93,38 @@ impl Operator for Dft {
         if self.frames {
             return self.lower_frames(cx);
         }
-        let (x, y) = (cx.input(0), cx.output(0));
+        let Along { x, y, axis, length } = self.along(cx);
         let (dims, out) = (cx.dims(x), cx.dims(y));
         let rank = dims.len();
-        let length = cx.input_opt(1).and_then(|_| cx.dims_value(1)).and_then(|v| v.first().copied());
-        let place = |a: i64| (if a < 0 { a + rank as i64 } else { a }) as usize;
-        let axis = match (self.axis, cx.input_opt(2)) {
-            (Some(a), _) => Some(place(a)),
-            (None, None) => Some(rank - 2),
-            (None, Some(_)) => cx.ints_value(2).and_then(|v| v.first().map(|a| place(*a))),
-        };
-        let asked = cx.input_opt(2);
-        let axes = match axis {
-            Some(a) => vec![a],
-            None => self.candidates(&cx.m.syms, &dims, &out, length),
-        };
         let ty = cx.elem(x).compute();
-        let plans: Vec<(usize, Roots, Dim)> = axes
-            .iter()
-            .map(|a| {
-                let (l, _) = self.sizes(dims[*a], length);
-                let used = self.used(dims[*a], l);
-                let count = if self.inverse && self.onesided { l } else { out[*a] };
-                (*a, self.roots(cx, l, used, dims[rank - 1], count, ty), used)
-            })
-            .collect();
+        let (l, _) = self.sizes(dims[axis], length);
+        let used = self.used(dims[axis], l);
+        let count = if self.inverse && self.onesided { l } else { out[axis] };
+        let roots = self.roots(cx, l, used, dims[rank - 1], count, ty);
         cx.kernel(|k| {
-            let chosen: Vec<Option<Expr>> = match (axis, asked) {
-                (None, Some(b)) => {
-                    let v = runtime::value(k, b, 0);
-                    let v = k.let_(v);
-                    let hits: Vec<Expr> = axes.iter().map(|a| runtime::or(runtime::eq(v.clone(), runtime::int(*a as i64)), runtime::eq(v.clone(), runtime::int(*a as i64 - rank as i64)))).collect();
-                    let hits: Vec<Expr> = hits.into_iter().map(|h| k.let_(h)).collect();
-                    if let Some(any) = hits.iter().cloned().reduce(runtime::or) {
-                        runtime::check(k, any);
-                    }
-                    hits.into_iter().map(Some).collect()
-                }
-                _ => vec![None],
-            };
             k.nest(LoopKind::Par, &out, |k, at| {
                 let acc = k.acc(Expr::num(ty, 0.0));
-                for ((axis, roots, used), hit) in plans.iter().zip(chosen) {
-                    let sum = |k: &mut KernelBuilder| {
-                        k.nest(LoopKind::Seq, &[*used, dims[rank - 1]], |k, r| {
-                            let mut from = at.to_vec();
-                            from[*axis] = r[0];
-                            from[rank - 1] = r[1];
-                            let w = roots.weight(k, self, r[0], r[1], at[*axis], at[rank - 1], ty);
-                            let v = k.load(x, &from);
-                            k.set(acc, product_sum(ty, v, w, Expr::acc(acc)));
-                        });
-                    };
-                    match hit {
-                        Some(c) => k.if_(c, sum),
-                        None => sum(k),
-                    }
-                }
+                k.nest(LoopKind::Seq, &[used, dims[rank - 1]], |k, r| {
+                    let mut from = at.to_vec();
+                    from[axis] = r[0];
+                    from[rank - 1] = r[1];
+                    let w = roots.weight(k, self, r[0], r[1], at[axis], at[rank - 1], ty);
+                    let v = k.load(x, &from);
+                    k.set(acc, product_sum(ty, v, w, Expr::acc(acc)));
+                });
                 k.store(y, at, Expr::acc(acc));
             });
         });
         Ok(())
     }
+}
+
+/// What is transformed: signal and result with the axis along which, and the length if it is given.
+struct Along {
+    x: Buf,
+    y: Buf,
+    axis: usize,
+    length: Option<Dim>,
 }
 
 /// Where the weights of a transform of a known length come from.
@@ -176,10 +147,74 @@ impl Dft {
         let most = if self.inverse && self.onesided { length.floor_div(2) + 1 } else { length };
         if input == most { input } else { input.min(most) }
     }
-    /// Axes that lead from `x` to `out`.
-    fn candidates(&self, syms: &crate::sym::SymTable, x: &[Dim], out: &[Dim], length: Option<Dim>) -> Vec<usize> {
-        let same = |a: Dim, b: Dim| syms.eq(a, b) == Answer::Yes;
-        (0..x.len() - 1).filter(|a| same(out[*a], self.sizes(x[*a], length).1) && (0..x.len() - 1).all(|d| d == *a || same(x[d], out[d]))).collect()
+    /// Axis and length, defined by the driver together with the sizes of the result where only run time knows them. Then
+    /// signal and result are seen as [before the axis, along it, behind it, parts].
+    fn along(&self, cx: &mut LowerCx) -> Along {
+        let (x, y) = (cx.input(0), cx.output(0));
+        let (dims, out) = (cx.dims(x), cx.dims(y));
+        let rank = dims.len();
+        let given = cx.input_opt(1);
+        let length = given.and_then(|_| cx.dims_value(1)).and_then(|v| v.first().copied());
+        let place = |a: i64| (if a < 0 { a + rank as i64 } else { a }) as usize;
+        let (axis, asked) = match (self.axis, cx.input_opt(2)) {
+            (Some(a), _) => (Some(place(a)), None),
+            (None, None) => (Some(rank - 2), None),
+            (None, b) => (cx.ints_value(2).and_then(|v| v.first().map(|a| place(*a))), b),
+        };
+        if let (Some(axis), true) = (axis, length.is_some() || given.is_none()) {
+            return Along { x, y, axis, length };
+        }
+        // Sizes of the result, then what stands before, along and behind the axis, then the length.
+        let found = cx.compute(rank + 3, |k, list| {
+            use runtime::{check, eq, int, le, or};
+            let asked = match (axis, asked) {
+                (Some(a), _) => int(a as i64),
+                (None, Some(b)) => runtime::value(k, b, 0),
+                (None, None) => int(rank as i64 - 2),
+            };
+            let asked = k.let_(asked);
+            let hits: Vec<Expr> = (0..rank as i64 - 1).map(|d| or(eq(asked.clone(), int(d)), eq(asked.clone(), int(d - rank as i64)))).map(|h| k.let_(h)).collect();
+            if let Some(any) = hits.iter().cloned().reduce(or) {
+                check(k, any);
+            }
+            let (mut before, mut along, mut behind, mut passed) = (int(1), int(1), int(1), Expr::bool(false));
+            for (hit, d) in hits.iter().zip(&dims) {
+                along = k.let_(Expr::select(hit.clone(), Expr::index(*d), along));
+                behind = k.let_(Expr::select(passed.clone(), behind.clone() * Expr::index(*d), behind));
+                passed = k.let_(or(passed, hit.clone()));
+                before = k.let_(Expr::select(passed.clone(), before.clone(), before * Expr::index(*d)));
+            }
+            check(k, le(int(1), along.clone()));
+            let l = match (length, given) {
+                (Some(l), _) => Expr::index(l),
+                (None, Some(b)) => runtime::value(k, b, 0),
+                (None, None) if self.inverse && self.onesided => (along.clone() - int(1)) * int(2),
+                (None, None) => along.clone(),
+            };
+            let l = k.let_(l);
+            check(k, le(int(1), l.clone()));
+            let size = if self.inverse || !self.onesided { l.clone() } else { k.let_(l.clone() / int(2) + int(1)) };
+            for (d, (hit, n)) in hits.iter().zip(&dims).enumerate() {
+                k.store(list, &[Dim::from(d)], Expr::select(hit.clone(), size.clone(), Expr::index(*n)));
+            }
+            for (i, v) in [before, along, behind, l].into_iter().enumerate() {
+                k.store(list, &[Dim::from(rank - 1 + i)], v);
+            }
+        });
+        let load = |i: usize| Expr::Load { buf: found, at: vec![Dim::from(i)] };
+        match axis {
+            Some(a) => cx.define(out[a], load(a)),
+            None => (0..rank - 1).for_each(|d| cx.define(out[d], load(d))),
+        }
+        let length = length.unwrap_or_else(|| cx.number("length", load(rank + 2), Some(1), Some(MAX_SIZE)));
+        if let Some(axis) = axis {
+            return Along { x, y, axis, length: Some(length) };
+        }
+        let mut number = |hint: &str, i: usize| cx.number(hint, load(rank - 1 + i), Some(0), None);
+        let (before, along, behind) = (number("before", 0), number("along", 1), number("behind", 2));
+        let (m, parts) = (self.sizes(along, Some(length)).1, |d: &[Dim]| d[rank - 1]);
+        let (x, y) = (cx.m.view(x, vec![before, along, behind, parts(&dims)]), cx.m.view(y, vec![before, m, behind, parts(&out)]));
+        Along { x, y, axis: 1, length: Some(length) }
     }
     /// (cosine, sine) factors that the parts of element `n` get in frequency (or time) `k`, apart from the angle.
     fn factor(&self, from: i64, to: i64) -> (f64, f64) {
@@ -287,12 +322,20 @@ impl Dft {
         };
         let step = one(cx.dims_value(1));
         let (Some(step), Some(length)) = (step, length) else {
-            let i = if step.is_none() { 1 } else { 3 };
-            let Some(d) = runtime::declared_for(cx, i, 0) else { return cx.need_dims(i, if i == 1 { "frame_step" } else { "frame_length" }).map(|_| ()) };
-            runtime::require_rank(cx, &d, 4)?;
-            cx.require_eq(d[0], batch, "the batch keeps its size")?;
-            cx.require_eq(d[3], Dim::constant(2), "the result is complex")?;
-            cx.set(0, elem, d);
+            if [1, 3].iter().any(|i| cx.has(*i) && runtime::length(cx, *i) != Some(1)) {
+                return cx.error(codes::OP_SHAPE, "frame_step and frame_length must be one number each").fail();
+            }
+            let frames = cx.size(0, 1, 4);
+            cx.bound(&[frames], n);
+            let bins = match length {
+                Some(l) => self.bins(l),
+                None => {
+                    let bins = cx.size(0, 2, 4);
+                    cx.bound(&[bins], n);
+                    bins
+                }
+            };
+            cx.set(0, elem, vec![batch, frames, bins, Dim::constant(2)]);
             return Ok(());
         };
         if let Some(w) = window {
@@ -303,99 +346,89 @@ impl Dft {
         }
         cx.syms.require_at_most(length, n);
         let frames = if step.as_const().is_some_and(|s| s < 1) { Dim::constant(0) } else { (n - length).floor_div(step) + 1 };
-        let bins = if self.onesided { length.floor_div(2) + 1 } else { length };
-        cx.set(0, elem, vec![batch, frames, bins, Dim::constant(2)]);
+        cx.set(0, elem, vec![batch, frames, self.bins(length), Dim::constant(2)]);
         Ok(())
     }
+    /// Frequencies of a frame's spectrum.
+    fn bins(&self, length: Dim) -> Dim {
+        if self.onesided { length.floor_div(2) + 1 } else { length }
+    }
     fn lower_frames(&self, cx: &mut LowerCx) -> Result<()> {
-        let (x, step, window, y) = (cx.input(0), cx.input(1), cx.input_opt(2), cx.output(0));
-        let (dims, out) = (cx.dims(x), cx.dims(y));
-        let (ty, elem) = (cx.elem(x).compute(), cx.elem(x));
-        let one = |v: Option<Vec<Dim>>| v.and_then(|v| v.first().copied());
-        let known_step = one(cx.dims_value(1));
-        let given = cx.input_opt(3);
-        let known_length = match given {
-            Some(_) => one(cx.dims_value(3)),
-            None => window.map(|w| Dim::product(cx.dims(w))),
-        };
+        let (x, window, y) = (cx.input(0), cx.input_opt(2), cx.output(0));
         let window = window.map(|w| {
             let n = Dim::product(cx.dims(w));
             cx.m.view(w, vec![n])
         });
-        if let (Some(step), Some(length)) = (known_step, known_length) {
-            // Frames under the window, then one contraction.
-            let framed = cx.temp("frames", elem, vec![out[0], out[1], length, dims[2]]);
-            cx.map(framed, |k, at| {
-                let v = k.load(x, &[at[0], at[1] * step + at[2], at[3]]);
-                match window {
-                    Some(w) => v * k.load(w, &at[2..3]),
-                    None => v,
-                }
-            });
-            let roots = self.roots(cx, length, length, dims[2], out[2], ty);
-            cx.kernel(|k| {
-                k.nest(LoopKind::Par, &out, |k, at| {
-                    let acc = k.acc(Expr::num(ty, 0.0));
-                    k.nest(LoopKind::Seq, &[length, dims[2]], |k, r| {
-                        let v = k.load(framed, &[at[0], at[1], r[0], r[1]]);
-                        let w = roots.weight(k, self, r[0], r[1], at[2], at[3], ty);
-                        k.set(acc, product_sum(ty, v, w, Expr::acc(acc)));
-                    });
-                    k.store(y, at, Expr::acc(acc));
-                });
-            });
-            return Ok(());
-        }
+        let (step, length) = self.frame(cx, window);
+        let (dims, out) = (cx.dims(x), cx.dims(y));
+        let (ty, elem) = (cx.elem(x).compute(), cx.elem(x));
+        // Frames under the window, then one contraction.
+        let framed = cx.temp("frames", elem, vec![out[0], out[1], length, dims[2]]);
+        cx.map(framed, |k, at| {
+            let v = k.load(x, &[at[0], at[1] * step + at[2], at[3]]);
+            match window {
+                Some(w) => v * k.load(w, &at[2..3]),
+                None => v,
+            }
+        });
+        let roots = self.roots(cx, length, length, dims[2], out[2], ty);
         cx.kernel(|k| {
-            let int = runtime::int;
-            let s = match known_step {
-                Some(s) => Expr::index(s),
-                None => runtime::value(k, step, 0),
-            };
-            let l = match (known_length, given) {
-                (Some(l), _) => Expr::index(l),
-                (None, Some(b)) => runtime::value(k, b, 0),
-                (None, None) => int(0),
-            };
-            let (s, l) = (k.let_(s), k.let_(l));
-            for v in [&s, &l] {
-                runtime::check(k, Expr::bin(BinOp::Gt, v.clone(), int(0)));
-            }
-            runtime::check(k, Expr::bin(BinOp::Le, l.clone(), Expr::index(dims[1])));
-            let frames = (Expr::index(dims[1]) - l.clone()) / s.clone() + int(1);
-            runtime::check(k, runtime::eq(frames, Expr::index(out[1])));
-            let bins = if self.onesided { l.clone() / int(2) + int(1) } else { l.clone() };
-            runtime::check(k, runtime::eq(bins, Expr::index(out[2])));
-            if let Some(w) = window {
-                let n = k.m.bufs[w].dims[0];
-                runtime::check(k, runtime::eq(l.clone(), Expr::index(n)));
-            }
             k.nest(LoopKind::Par, &out, |k, at| {
                 let acc = k.acc(Expr::num(ty, 0.0));
-                k.nest(LoopKind::Seq, &[dims[1], dims[2]], |k, r| {
-                    let term = k.block(|k| {
-                        let i = Expr::bin(BinOp::Rem, Expr::index(r[0]) * Expr::index(at[2]), l.clone());
-                        let angle = turn(i, l.clone());
-                        let angle = k.let_(angle);
-                        let part = |op: UnOp| Expr::cast(ElemType::F64, ty, Expr::un(op, angle.clone()));
-                        let w = self.combine(part(UnOp::Cos), part(UnOp::Sin), r[1], at[3], r[0], l.clone(), ty);
-                        let position = Expr::index(at[1]) * s.clone() + Expr::index(r[0]);
-                        let v = k.with_index(position, dims[1], |k, p| k.load(x, &[at[0], p, r[1]]));
-                        let v = match window {
-                            Some(b) => {
-                                let n = k.m.bufs[b].dims[0];
-                                v * k.with_index(Expr::index(r[0]), n, |k, i| k.load(b, &[i]))
-                            }
-                            None => v,
-                        };
-                        k.set(acc, product_sum(ty, v, w, Expr::acc(acc)));
-                    });
-                    let inside = Expr::bin(BinOp::Lt, Expr::index(r[0]), l.clone());
-                    k.push(crate::nest::Stmt::If { cond: inside, then: term, els: vec![] });
+                k.nest(LoopKind::Seq, &[length, dims[2]], |k, r| {
+                    let v = k.load(framed, &[at[0], at[1], r[0], r[1]]);
+                    let w = roots.weight(k, self, r[0], r[1], at[2], at[3], ty);
+                    k.set(acc, product_sum(ty, v, w, Expr::acc(acc)));
                 });
                 k.store(y, at, Expr::acc(acc));
             });
         });
         Ok(())
+    }
+    /// Step and length of the frames, defined by the driver together with the sizes of the result where only run time
+    /// knows them.
+    fn frame(&self, cx: &mut LowerCx, window: Option<Buf>) -> (Dim, Dim) {
+        let (n, out) = (cx.dims(cx.input(0))[1], cx.dims(cx.output(0)));
+        let one = |v: Option<Vec<Dim>>| v.and_then(|v| v.first().copied());
+        let given = cx.input_opt(3);
+        let known_step = one(cx.dims_value(1));
+        let known_length = match given {
+            Some(_) => one(cx.dims_value(3)),
+            None => window.map(|w| cx.dims(w)[0]),
+        };
+        if let (Some(step), Some(length)) = (known_step, known_length) {
+            return (step, length);
+        }
+        let step = cx.input(1);
+        let found = cx.compute(4, |k, list| {
+            use runtime::{check, eq, int, le};
+            let number = |k: &mut KernelBuilder, known: Option<Dim>, b: Option<Buf>| {
+                let v = match (known, b) {
+                    (Some(d), _) => Expr::index(d),
+                    (None, Some(b)) => runtime::value(k, b, 0),
+                    (None, None) => int(0),
+                };
+                k.let_(v)
+            };
+            let (s, l) = (number(k, known_step, Some(step)), number(k, known_length, given));
+            check(k, le(int(1), s.clone()).and(le(int(1), l.clone())));
+            check(k, le(l.clone(), Expr::index(n)));
+            if let Some(w) = window {
+                let n = k.m.bufs[w].dims[0];
+                check(k, eq(l.clone(), Expr::index(n)));
+            }
+            let frames = (Expr::index(n) - l.clone()) / s.clone() + int(1);
+            let bins = if self.onesided { l.clone() / int(2) + int(1) } else { l.clone() };
+            // A step beyond the signal is never taken.
+            for (i, v) in [s.min(Expr::index(n)), l, frames, bins].into_iter().enumerate() {
+                k.store(list, &[Dim::from(i)], v);
+            }
+        });
+        let load = |i: usize| Expr::Load { buf: found, at: vec![Dim::from(i)] };
+        let step = known_step.unwrap_or_else(|| cx.number("step", load(0), Some(1), Some(MAX_SIZE)));
+        let length = known_length.unwrap_or_else(|| cx.number("length", load(1), Some(1), Some(MAX_SIZE)));
+        cx.define(out[1], load(2));
+        cx.define(out[2], load(3));
+        (step, length)
     }
 }

@@ -51,11 +51,13 @@ impl Operator for MaxUnpool {
                 if runtime::length(cx, 2) != Some(x.rank()) {
                     return cx.error(codes::OP_SHAPE, "output_shape does not have one value for each dimension").fail();
                 }
-                let d = match runtime::declared_for(cx, 2, 0) {
+                let d = match cx.dims_value(2) {
                     Some(d) => d,
-                    None => cx.need_dims(2, "output_shape")?,
+                    None => cx.sizes(0, x.rank(), None),
                 };
-                runtime::require_rank(cx, &d, x.rank())?;
+                if d.len() != x.rank() {
+                    return cx.error(codes::OP_SHAPE, "output_shape does not have one value for each dimension").fail();
+                }
                 for (a, b) in implied.iter().zip(&d) {
                     if cx.syms.le(*a, *b) == crate::sym::Answer::No {
                         return cx.error(codes::OP_SHAPE, "output_shape is smaller than what the pooling implies").found_expected(b.display(cx.syms).to_string(), a.display(cx.syms).to_string()).fail();
@@ -73,14 +75,10 @@ impl Operator for MaxUnpool {
         let (dims, out) = (cx.dims(x), cx.dims(y));
         let implied = self.implied(&dims);
         let ty = cx.elem(y).compute();
-        let asked = cx.input_opt(2).filter(|_| cx.dims_value(2).is_none());
+        if let Some(b) = runtime::late_operand(cx, 2) {
+            (0..out.len()).for_each(|j| cx.define(out[j], runtime::entry(cx, b, j)));
+        }
         cx.kernel(|k| {
-            for (j, d) in out.iter().enumerate() {
-                if let Some(b) = asked {
-                    let same = runtime::eq(runtime::value(k, b, j), Expr::index(*d));
-                    runtime::check(k, same);
-                }
-            }
             k.nest(LoopKind::Par, &out, |k, o| k.store(y, o, Expr::num(ty, 0.0)));
         });
         cx.kernel(|k| {

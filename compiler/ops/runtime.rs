@@ -11,20 +11,6 @@ use crate::nest::{BinOp, Buf, Expr, KernelBuilder, Status, Stmt};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// The declared shape of output `k`, if input `i` is given but only known at run time: for operators that check it
-/// themselves.
-pub fn declared_for(cx: &InferCx, i: usize, k: usize) -> Option<Vec<Dim>> {
-    if late(cx, i) { cx.declared.get(k)?.clone() } else { None }
-}
-
-/// Demands that a declared shape has `rank` dimensions.
-pub fn require_rank(cx: &InferCx, declared: &[Dim], rank: usize) -> Result<(), Failure> {
-    if declared.len() == rank {
-        return Ok(());
-    }
-    cx.error(codes::OP_SHAPE, "the declared shape of the result has another rank").found_expected(declared.len().to_string(), rank.to_string()).fail()
-}
-
 /// True if the axes in `b` (negative ones count from `rank`) are `set`, which has as many.
 fn names_set(k: &KernelBuilder, b: Buf, set: &[usize], rank: usize) -> Expr {
     let mut all = Expr::bool(true);

@@ -7,12 +7,13 @@
 //! | Flatten | 1, 9: axis in 0..=rank; 11: negative too |
 //! | Identity | |
 //!
-//! A shape or axes that only run time knows: see `runtime`.
+//! A shape or axes that only run time knows: see `runtime`. Squeeze without axes keeps dimensions of sizes that the model
+//! computes, and run time checks that none of them is 1: another rank would be another graph.
 
 use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder};
-use crate::sym::{Answer, Dim};
+use crate::sym::{Answer, Dim, SymKind};
 use crate::tensor::ValueType;
 
 /// The operators.
@@ -236,10 +237,17 @@ fn squeeze(cx: &mut InferCx, from: &[Dim], attr: &Option<Vec<i64>>) -> Result<Ve
             Ok(from.iter().enumerate().filter(|(i, _)| !list.contains(i)).map(|(_, d)| *d).collect())
         }
         None => {
-            if from.iter().any(|d| cx.syms.eq(*d, Dim::constant(1)) == Answer::Unknown) {
+            let one = Dim::constant(1);
+            // A size that the caller chooses can be bound; of one that the model computes, the rank is decided here.
+            let (computed, chosen): (Vec<Dim>, Vec<Dim>) =
+                from.iter().filter(|d| cx.syms.eq(**d, one) == Answer::Unknown).partition(|d| d.syms().into_iter().any(|s| cx.syms.kind(s) == SymKind::Runtime));
+            if !chosen.is_empty() {
                 return cx.error(codes::DYNAMIC_VALUE, "Squeeze without axes needs to know which sizes are 1").help("bind the dimensions with --dim").fail();
             }
-            Ok(from.iter().filter(|d| cx.syms.eq(**d, Dim::constant(1)) == Answer::No).copied().collect())
+            for d in computed {
+                cx.syms.require_at_most(one, (d - 1).max(one - d));
+            }
+            Ok(from.iter().filter(|d| cx.syms.eq(**d, one) != Answer::Yes).copied().collect())
         }
     }
 }
