@@ -37,8 +37,8 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 CASES = {}
 
 
-def case(name, text, *sets):
-    CASES[name] = (HEAD + re.sub(r"\bN\b", "length", text), sets)
+def case(name, text, *sets, opset=17):
+    CASES[name] = (HEAD.replace("17", str(opset)) + re.sub(r"\bN\b", "length", text), sets)
 
 
 case("if_shapes", """
@@ -66,6 +66,30 @@ m (bool c, bool d, float[N] x) => (float[a] y) {
     },
     else_branch = e () => (float[p] p2) { p2 = Identity (x) }>
 }""", *({"c": truth(c), "d": truth(d), "x": ramp(5)} for c in (0, 1) for d in (0, 1)))
+
+case("if_ranks", """
+m (bool c, float[N, 4] x, float[4] w) => (float[4] y, int64 rank) {
+  s = If (c) <
+    then_branch = t () => (float s1) { s1 = ReduceMean <keepdims = 0> (w) },
+    else_branch = e () => (float[p, 4] s2) { s2 = Concat <axis = 0> (x, x) }>
+  sizes = Shape (s)
+  rank = Size (sizes)
+  most = ReduceMax <keepdims = 0> (s)
+  v = Mul (w, s)
+  sum = ReduceSum <keepdims = 0> (v)
+  part = Add (w, most)
+  y = Mul (part, sum)
+}""", *({"c": truth(c), "x": ramp(3, 4), "w": ramp(4)} for c in (0, 1)))
+
+for lengths in ("", "lengths"):
+    case(f"scan_batched_{lengths}", f"""
+m (int64[B] lengths, float[B, 2] first, float[B, T, 2] x, float[B, T, 2] z) => (float[B, 2] last, float[B, T, 2] sums, int64[B] same) {{
+  last, sums = Scan <num_scan_inputs = 2, directions = [0, 1],
+    body = step (float[2] s, float[2] a, float[2] b) => (float[2] t, float[2] o) {{ p = Mul (a, b)  t = Add (s, p)  o = Sub (t, a) }}
+  > ({lengths or '""'}, first, x, z)
+  same = Identity (lengths)
+}}""", {"lengths": np.array([4, 1, 2]), "first": ramp(3, 2), "x": ramp(3, 4, 2), "z": ramp(3, 4, 2) + 1},
+        {"lengths": np.array([3]), "first": ramp(1, 2), "x": ramp(1, 5, 2), "z": ramp(1, 5, 2) + 1}, opset=8)
 
 case("if_constant", """
 m (float[N] x) => (float[N] y) <bool c = {1}> {

@@ -70,6 +70,13 @@ fn control_flow() {
     script("control_flow.py", &[exe(), work.as_os_str()]);
 }
 
+/// Gradient against finite differences.
+#[test]
+fn gradient() {
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("gradient");
+    script("gradient.py", &[exe(), work.as_os_str()]);
+}
+
 #[test]
 fn random_graphs() {
     script("fuzz.py", &[exe(), "1".as_ref(), "150".as_ref()]);

@@ -282,6 +282,9 @@ impl Import {
                 values.push((name, v));
             }
         }
+        if op == "Gradient" && dom == "ai.onnx.preview.training" {
+            ok &= self.named_tensors(&values, &mut inputs, &origin);
+        }
         let n_outputs = p.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
         if dom.is_empty() && op == "Constant" {
             return self.constant_node(p.attribute.as_slice(), &p.output, &values, &origin);
@@ -333,6 +336,30 @@ impl Import {
             g.order.push(n);
         }
         Ok(())
+    }
+    /// The tensors that Gradient names become operands behind the others: what they are called is known here only.
+    fn named_tensors(&mut self, values: &[(String, AttrValue)], inputs: &mut Vec<Option<Value>>, origin: &Origin) -> bool {
+        let level = self.frames.len() - 1;
+        let mut names: Vec<String> = vec![];
+        for key in ["xs", "zs", "y"] {
+            match values.iter().find(|(n, _)| n == key).map(|(_, v)| v) {
+                Some(AttrValue::Strings(list)) => names.extend(list.iter().map(|s| String::from_utf8_lossy(s).into_owned())),
+                Some(AttrValue::String(s)) => names.push(String::from_utf8_lossy(s).into_owned()),
+                _ => {}
+            }
+        }
+        let mut ok = true;
+        for name in names {
+            match self.lookup(&name, level) {
+                Some(v) => inputs.push(Some(v)),
+                None => {
+                    ok = false;
+                    let e = Error::new(codes::GRAPH_INVALID, format!("Gradient names the tensor \"{name}\", which is not defined before it")).at(origin);
+                    self.findings.push(e.help("xs, zs and y must be inputs, initializers or earlier results of the graph that the node stands in"));
+                }
+            }
+        }
+        ok
     }
     fn parse(
         &mut self,

@@ -6,6 +6,7 @@ ops! {
     Cast = cast;
     View = view;
     Control = control;
+    Composite = composite;
     Shape = shape;
     Fill = fill;
     Permute = permute;

@@ -7,7 +7,7 @@
 
 use super::infer::{Hints, infer_graph};
 use crate::diag::{Error, Failure, Findings, Origin, Result, codes};
-use crate::graph::{Def, Graph, Node, Value};
+use crate::graph::{Def, Graph, Node, NodeData, Value};
 use crate::ops::control::{Control, Scan};
 use crate::ops::{InferCx, Known, Op, Operand};
 use crate::sym::{Answer, Dim, SymKind, SymTable};
@@ -26,6 +26,8 @@ pub(super) struct Outer<'a> {
     pub names: Vec<String>,
     /// Shapes declared for them.
     pub declared: Vec<Option<Vec<Dim>>>,
+    /// The graph around is inferred once.
+    pub once: bool,
 }
 
 struct Cx<'a> {
@@ -34,12 +36,22 @@ struct Cx<'a> {
     outer: Outer<'a>,
     findings: &'a mut Findings,
     outputs: &'a mut Vec<Output>,
+    uneven: &'a mut Vec<usize>,
 }
 
-/// Infers a control-flow node.
-pub(super) fn infer(g: &mut Graph, n: Node, op: &Control, outer: Outer, syms: &mut SymTable, findings: &mut Findings, outputs: &mut Vec<Output>) -> Result<()> {
+/// The error about a result that has one rank in each branch.
+pub(super) fn uneven(node: &NodeData, k: usize) -> Error {
+    Error::new(codes::OP_FEATURE, format!("result {k} has another rank in each branch, which is not supported"))
+        .at(&node.origin)
+        .help("every result of the model, and what a loop computes, must have one rank: reshape it inside the branches")
+}
+
+/// Infers a control-flow node. Results of If whose rank the branches do not agree on are noted in `uneven` and have no type,
+/// if the graph around is inferred once.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn infer(g: &mut Graph, n: Node, op: &Control, outer: Outer, syms: &mut SymTable, findings: &mut Findings, outputs: &mut Vec<Output>, uneven: &mut Vec<usize>) -> Result<()> {
     let mut subs = std::mem::take(&mut g.nodes[n].subgraphs);
-    let mut cx = Cx { g, n, outer, findings, outputs };
+    let mut cx = Cx { g, n, outer, findings, outputs, uneven };
     let r = match op {
         Control::If => cx.branch(&mut subs, syms),
         Control::Loop => cx.repeat(&mut subs, syms),
@@ -102,11 +114,11 @@ impl Cx<'_> {
         InferCx { syms, origin: &node.origin, inputs: &[], since: node.schema.since, names, declared, outputs: vec![] }.size(k, d, rank)
     }
     /// Types of the body's results; `None` with findings if it has faults.
-    fn run(&mut self, sub: &mut Graph, syms: &mut SymTable, last: bool) -> Result<Option<Vec<(ValueType, Known)>>> {
+    fn run(&mut self, sub: &mut Graph, syms: &mut SymTable, last: bool, once: bool) -> Result<Option<Vec<(ValueType, Known)>>> {
         capture(sub, self.g);
         reset(sub);
         let mut local = Findings::default();
-        infer_graph(sub, syms, &mut local, &Hints::new())?;
+        infer_graph(sub, syms, &mut local, &Hints::new(), once)?;
         if last {
             local.errors().iter().chain(local.warnings()).for_each(|e| self.findings.push(e.clone()));
         }
@@ -136,7 +148,7 @@ impl Cx<'_> {
         // A condition that is known leaves one branch, which runs as part of the graph around.
         if let Some(c) = known_truth(&cond.known) {
             let sub = self.body(subs, names[usize::from(!c)])?;
-            if let Some(out) = self.run(sub, syms, true)? {
+            if let Some(out) = self.run(sub, syms, true, false)? {
                 *self.outputs = out.into_iter().map(Some).collect();
             }
             return Ok(());
@@ -146,7 +158,8 @@ impl Cx<'_> {
         for n in names {
             let sub = self.body(subs, n)?;
             let scope = syms.open();
-            let out = self.run(sub, syms, true)?;
+            let once = self.outer.once;
+            let out = self.run(sub, syms, true, once)?;
             sub.conditions = syms.close(scope);
             found.push(out);
         }
@@ -155,14 +168,20 @@ impl Cx<'_> {
             let (ValueType::Tensor(t), ValueType::Tensor(e)) = (&x.0, &y.0) else {
                 return self.fail(codes::OP_FEATURE, "If with results that are no tensors is not supported yet");
             };
+            if self.g.nodes[self.n].outputs.get(k).copied().flatten().is_none() {
+                self.outputs.push(None);
+                continue;
+            }
             if t.elem != e.elem {
                 return self.fail(codes::OP_TYPE, format!("result {k} is {} in one branch and {} in the other", t.elem, e.elem));
             }
             if t.rank() != e.rank() {
-                return Error::new(codes::OP_FEATURE, format!("result {k} has another rank in each branch, which is not supported"))
-                    .at(self.origin())
-                    .found_expected(t.display(syms), e.display(syms))
-                    .fail();
+                if !self.outer.once {
+                    return uneven(&self.g.nodes[self.n], k).found_expected(t.display(syms), e.display(syms)).fail();
+                }
+                self.uneven.push(k);
+                self.outputs.push(None);
+                continue;
             }
             let mut dims = vec![];
             for d in 0..t.rank() {
@@ -200,7 +219,7 @@ impl Cx<'_> {
                 sub.values[v].ty = Some(ValueType::Tensor(t.clone()));
             }
             let scope = syms.open();
-            let out = self.run(sub, syms, false)?;
+            let out = self.run(sub, syms, false, false)?;
             let mut changed = vec![];
             for (k, t) in inputs.iter().enumerate() {
                 let found = out.as_ref().map(|o| o[first + k].0.clone());
@@ -225,7 +244,7 @@ impl Cx<'_> {
             let conditions = syms.close(scope);
             if changed.is_empty() {
                 let scope = syms.open();
-                let out = if out.is_none() { self.run(sub, syms, true)? } else { out };
+                let out = if out.is_none() { self.run(sub, syms, true, false)? } else { out };
                 syms.close(scope);
                 sub.conditions = conditions;
                 return Ok(out.map(|o| (o, varies)));
@@ -322,9 +341,6 @@ impl Cx<'_> {
         Ok(())
     }
     fn scan(&mut self, s: &Scan, subs: &mut [(String, Graph)], syms: &mut SymTable) -> Result<()> {
-        if s.batched {
-            return self.fail(codes::OP_FEATURE, "Scan version 8 is not supported yet");
-        }
         let sub = self.body(subs, "body")?;
         let all = self.outer.operands.len();
         let n = all - s.n_scanned;

@@ -22,19 +22,24 @@ pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
     }
     findings.check()?;
     let hints = declared_shapes(&model.graph, &model.syms);
-    infer_graph(&mut model.graph, &mut model.syms, findings, &hints)?;
-    findings.check()
+    infer_graph(&mut model.graph, &mut model.syms, findings, &hints, true)?;
+    findings.check()?;
+    // What was made in the place of other nodes may compute more than is asked for.
+    super::dead::run(model)
 }
 
 /// Shapes that may be taken as far as run time checks them.
 pub(super) type Hints = SecondaryMap<Value, Option<Vec<Dim>>>;
 
-/// Types of all results of a graph whose inputs and captures have types.
-pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings, hints: &Hints) -> Result<()> {
-    for n in g.order.clone() {
+/// Types of all results of a graph whose inputs and captures have types. `once`: with these types only, so that what
+/// follows from them may be written into the graph.
+pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings, hints: &Hints, once: bool) -> Result<()> {
+    let mut place = 0;
+    while let Some(n) = g.order.get(place).copied() {
         if findings.is_full() {
             break;
         }
+        place += 1;
         let node = &g.nodes[n];
         let operands: Option<Vec<Option<Operand>>> = node
             .inputs
@@ -59,10 +64,29 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
             continue;
         }
         let (r, outputs) = match &node.op {
-            Op::Control(c) => {
-                let (c, names, declared) = (c.clone(), std::mem::take(&mut cx.names), std::mem::take(&mut cx.declared));
-                let mut outputs = vec![];
-                let r = super::control::infer(g, n, &c, super::control::Outer { operands: &operands, names, declared }, syms, findings, &mut outputs);
+            Op::Control(_) | Op::Composite(_) => {
+                let (names, declared) = (std::mem::take(&mut cx.names), std::mem::take(&mut cx.declared));
+                match findings.absorb(super::expand::expand(g, n, &operands, syms, once))? {
+                    None => continue,
+                    Some(Some(made)) => {
+                        place -= 1;
+                        g.order.splice(place..=place, made);
+                        continue;
+                    }
+                    Some(None) => {}
+                }
+                let Op::Control(c) = g.nodes[n].op.clone() else { continue };
+                let (mut outputs, mut uneven) = (vec![], vec![]);
+                let r = super::control::infer(g, n, &c, super::control::Outer { operands: &operands, names, declared, once }, syms, findings, &mut outputs, &mut uneven);
+                if r.is_ok() && !uneven.is_empty() {
+                    place -= 1;
+                    if super::expand::branches::sink(g, n, place, &uneven) {
+                        continue;
+                    }
+                    findings.push(super::control::uneven(&g.nodes[n], uneven[0]));
+                    place += 1;
+                    continue;
+                }
                 (r, outputs)
             }
             op => (op.infer(&mut cx), cx.outputs),

@@ -3,5 +3,6 @@
 pub(super) mod control;
 pub mod dead;
 mod evaluate;
+mod expand;
 pub mod infer;
 pub mod quantize;

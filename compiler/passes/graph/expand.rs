@@ -1,0 +1,180 @@
+//! Nodes that are made of others: while shapes are inferred, such a node is replaced by ordinary ones, which are inferred
+//! in its place.
+//!
+//! | node | becomes |
+//! |---|---|
+//! | FlexAttention | its contractions, softmax and modifiers ([`flex`]) |
+//! | Gradient | the backward pass of the graph it names ([`gradient`]) |
+//! | Scan version 8 | a Scan over the batch around one over the sequence ([`batched`]) |
+//! | If with a known condition | the branch ([`branches`]) |
+//!
+//! Types of the operands are known then, which decides what is made. Bodies of loops are inferred several times, until
+//! the sizes of what they carry settle; what is made there must hold for any sizes.
+
+mod batched;
+pub(super) mod branches;
+mod flex;
+mod gradient;
+
+use crate::diag::{Failure, Origin, Result};
+use crate::graph::{Def, Graph, Node, NodeData, Value, ValueData};
+use crate::ops::composite::Composite;
+use crate::ops::control::Control;
+use crate::ops::{self, AttrValue, Attrs, Known, Op, Operand};
+use crate::sym::{Dim, SymTable};
+use crate::tensor::{ConstData, ElemType, TensorType};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The nodes that take the place of `n`, in order; `None` if it stays. `once`: the graph is inferred once.
+pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>], syms: &SymTable, once: bool) -> Result<Option<Vec<Node>>> {
+    match g.nodes[n].op.clone() {
+        Op::Composite(Composite::FlexAttention(a)) => flex::expand(g, n, &a, syms, once).map(Some),
+        Op::Composite(Composite::Gradient(a)) => gradient::expand(g, n, a, syms, once).map(Some),
+        Op::Control(Control::Scan(s)) if s.batched => batched::expand(g, n, &s).map(Some),
+        Op::Control(Control::If) if once => branches::inline(g, n, operands),
+        _ => Ok(None),
+    }
+}
+
+/// Makes nodes in the place of another one.
+struct Make<'a> {
+    g: &'a mut Graph,
+    origin: Origin,
+    /// Names of new values begin with it.
+    prefix: String,
+    made: Vec<Node>,
+}
+
+/// A node with what its graph says of its results.
+struct Piece {
+    node: NodeData,
+    results: Vec<Option<ValueData>>,
+}
+
+impl Piece {
+    fn new(g: &Graph, n: Node) -> Piece {
+        let node = g.nodes[n].clone();
+        let results = node.outputs.iter().map(|v| v.map(|v| g.values[v].clone())).collect();
+        Piece { node, results }
+    }
+}
+
+impl<'a> Make<'a> {
+    /// In the place of `n`, after whose first result new values are named.
+    fn at(g: &'a mut Graph, n: Node) -> Make<'a> {
+        let node = &g.nodes[n];
+        let prefix = node.outputs.iter().flatten().next().map(|v| g.values[*v].name.clone()).unwrap_or_default();
+        Make { origin: node.origin.clone(), prefix, g, made: vec![] }
+    }
+    fn value(&mut self, name: String, def: Def) -> Value {
+        self.g.values.push(ValueData { name, ty: None, declared: None, known: Known::No, def })
+    }
+    /// A node of the newest version of an operator of ai.onnx, with `outputs` results.
+    fn node(&mut self, name: &str, attrs: Vec<(&str, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize) -> Result<Vec<Value>> {
+        let attrs: Vec<(String, AttrValue)> = attrs.into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
+        self.with_graphs(name, attrs, inputs, outputs, vec![])
+    }
+    fn with_graphs(&mut self, name: &str, attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize, subgraphs: Vec<(String, Graph)>) -> Result<Vec<Value>> {
+        let newest = ops::schema::newest("").unwrap_or(1);
+        let schema = ops::find("", name, newest).map_err(|_| Failure::bug("expand", format!("no operator {name}")))?;
+        let names = subgraphs.iter().map(|(n, _)| n.clone()).collect();
+        let mut a = Attrs::new(schema, inputs.len(), outputs, self.origin.clone(), attrs.clone(), names);
+        let op = ops::parse(&mut a)?;
+        a.finish()?;
+        let n = self.g.nodes.next_key();
+        let results: Vec<Value> = (0..outputs).map(|k| self.value(format!("{}.{}{}", self.prefix, name.to_lowercase(), n.as_u32()), Def::Node(n, k as u32))).collect();
+        let outputs = results.iter().map(|v| Some(*v)).collect();
+        self.g.nodes.push(NodeData { op, schema, attrs, inputs, outputs, subgraphs, origin: self.origin.clone() });
+        self.made.push(n);
+        Ok(results)
+    }
+    /// A node with one result.
+    fn with(&mut self, name: &str, attrs: Vec<(&str, AttrValue)>, inputs: &[Value]) -> Result<Value> {
+        let made = self.node(name, attrs, inputs.iter().map(|v| Some(*v)).collect(), 1)?;
+        made.first().copied().ok_or_else(|| Failure::bug("expand", "a node without a result"))
+    }
+    /// The same without attributes.
+    fn op(&mut self, name: &str, inputs: &[Value]) -> Result<Value> {
+        self.with(name, vec![], inputs)
+    }
+    /// A list of integers.
+    fn ints(&mut self, v: &[i64]) -> Value {
+        let name = format!("{}.ints", self.prefix);
+        self.g.add_const(name, Arc::new(ConstData::from_i64s(v)))
+    }
+    /// A number of a floating-point type.
+    fn number(&mut self, elem: ElemType, v: f64) -> Result<Value> {
+        let name = format!("{}.number", self.prefix);
+        if elem == ElemType::F64
+            && let Some(c) = ConstData::new(elem, vec![], v.to_le_bytes().to_vec())
+        {
+            return Ok(self.g.add_const(name, Arc::new(c)));
+        }
+        let v = self.g.add_const(name, Arc::new(ConstData::f32s(vec![], &[v as f32])));
+        self.cast(v, ElemType::F32, elem)
+    }
+    /// A conversion, if it is one.
+    fn cast(&mut self, v: Value, from: ElemType, to: ElemType) -> Result<Value> {
+        if from == to { Ok(v) } else { self.with("Cast", vec![("to", AttrValue::Int(to as i64))], &[v]) }
+    }
+    /// The sizes `from..to` of a tensor as a list.
+    fn sizes(&mut self, v: Value, from: i64, to: i64) -> Result<Value> {
+        self.with("Shape", vec![("start", AttrValue::Int(from)), ("end", AttrValue::Int(to))], &[v])
+    }
+    /// Lets the result `old` of the node that is replaced be what `new` is.
+    fn define(&mut self, old: Value, new: Value) -> Result<()> {
+        let v = self.op("Identity", &[new])?;
+        if let Def::Node(n, _) = self.g.values[v].def {
+            self.g.nodes[n].outputs = vec![Some(old)];
+            self.g.values[old].def = Def::Node(n, 0);
+            self.g.values[v].def = Def::Unused;
+        }
+        Ok(())
+    }
+    /// A copy of a node. `map` says what its operands are here and learns its results; operands that it does not know are
+    /// values of this graph.
+    fn paste(&mut self, piece: Piece, map: &mut HashMap<Value, Value>) {
+        let Piece { mut node, results } = piece;
+        let here = |v: &mut Value| *v = map.get(v).copied().unwrap_or(*v);
+        node.inputs.iter_mut().flatten().for_each(here);
+        for (_, sub) in &mut node.subgraphs {
+            sub.captures.iter_mut().for_each(|(o, _)| here(o));
+        }
+        let n = self.g.nodes.next_key();
+        for (k, (v, data)) in node.outputs.iter_mut().zip(results).enumerate() {
+            if let (Some(v), Some(d)) = (v.as_mut(), data) {
+                let name = format!("{}/{}", self.prefix, d.name);
+                let new = self.g.values.push(ValueData { name, ty: None, known: Known::No, def: Def::Node(n, k as u32), ..d });
+                map.insert(*v, new);
+                *v = new;
+            }
+        }
+        self.g.nodes.push(node);
+        self.made.push(n);
+    }
+    /// The results of a graph for `arguments`, computed by nodes here.
+    fn inline(&mut self, sub: &Graph, arguments: &[Value]) -> Vec<Value> {
+        let mut map: HashMap<Value, Value> = sub.captures.iter().map(|(o, v)| (*v, *o)).collect();
+        map.extend(sub.inputs.iter().copied().zip(arguments.iter().copied()));
+        for (v, d) in &sub.values {
+            if let Def::Const(c) = &d.def {
+                map.insert(v, self.g.add_const(format!("{}/{}", self.prefix, d.name), c.clone()));
+            }
+        }
+        for n in &sub.order {
+            self.paste(Piece::new(sub, *n), &mut map);
+        }
+        sub.outputs.iter().filter_map(|v| map.get(v).copied()).collect()
+    }
+    fn tensor(&self, v: Value) -> Result<&TensorType> {
+        let d = &self.g.values[v];
+        d.ty.as_ref().and_then(|t| t.as_tensor()).ok_or_else(|| Failure::bug("expand", format!("\"{}\" is no tensor with a type", d.name)))
+    }
+    fn dims(&self, v: Value) -> Result<Vec<Dim>> {
+        Ok(self.tensor(v)?.dims.clone())
+    }
+    fn elem(&self, v: Value) -> Result<ElemType> {
+        Ok(self.tensor(v)?.elem)
+    }
+}

@@ -1,0 +1,85 @@
+//! Scan version 8: dimension 0 of every operand is a batch, and each of its sequences has a length of its own. It becomes
+//! a Scan over the batch whose body is the Scan over the sequence, cut to its length. What a shorter sequence leaves of
+//! the scan outputs is 0; a reversed one begins at its own end.
+
+use super::Make;
+use crate::diag::{Failure, Result};
+use crate::graph::{Def, Graph, Node, Value, ValueData};
+use crate::ops::control::Scan;
+use crate::ops::{AttrValue, Known};
+use std::collections::HashMap;
+
+/// A value that stands for something of the graph around.
+fn stand_in(g: &mut Graph, name: String, def: Def) -> Value {
+    g.values.push(ValueData { name, ty: None, declared: None, known: Known::No, def })
+}
+
+pub(super) fn expand(g: &mut Graph, n: Node, s: &Scan) -> Result<Vec<Node>> {
+    let node = g.nodes[n].clone();
+    let mut subgraphs = node.subgraphs;
+    let (lengths, operands) = match node.inputs.split_first() {
+        Some((l, rest)) => (*l, rest.iter().copied().flatten().collect::<Vec<Value>>()),
+        None => (None, vec![]),
+    };
+    let Some((_, mut inner)) = subgraphs.pop() else { return Err(Failure::bug("expand", "Scan without a body")) };
+    let states = operands.len().saturating_sub(s.n_scanned);
+    let mut body = Graph { name: format!("{}.batch", inner.name), ..Graph::default() };
+    // What the inner body needs of the graphs around passes through this one.
+    let mut seen: HashMap<Value, Value> = HashMap::new();
+    for (o, _) in &mut inner.captures {
+        let c = *seen.entry(*o).or_insert_with(|| {
+            let c = stand_in(&mut body, g.values[*o].name.clone(), Def::Capture);
+            body.captures.push((*o, c));
+            c
+        });
+        *o = c;
+    }
+    let mut inputs = vec![];
+    for (i, v) in operands.iter().chain(&lengths).enumerate() {
+        let v = stand_in(&mut body, format!("{}.one", g.values[*v].name), Def::Input(i as u32));
+        body.inputs.push(v);
+        inputs.push(v);
+    }
+    let length = if lengths.is_some() { inputs.pop() } else { None };
+    let mut make = Make { g: &mut body, origin: node.origin.clone(), prefix: format!("{}.batch", inner.name), made: vec![] };
+    let outputs = inner.outputs.len();
+    let (zero, one, whole) = (make.ints(&[0]), make.ints(&[1]), inputs.get(states).copied());
+    let length = match length {
+        Some(l) => Some(make.op("Reshape", &[l, one])?),
+        None => None,
+    };
+    if let Some(l) = length {
+        for v in &mut inputs[states..] {
+            *v = make.op("Slice", &[*v, zero, l, zero])?;
+        }
+    }
+    let directions: Vec<i64> = (0..s.n_scanned).map(|j| i64::from(s.input_reversed.get(j).copied().unwrap_or(false))).collect();
+    let attrs = vec![("num_scan_inputs".to_owned(), AttrValue::Int(s.n_scanned as i64)), ("scan_input_directions".to_owned(), AttrValue::Ints(directions))];
+    let mut results = make.with_graphs("Scan", attrs, inputs.into_iter().map(Some).collect(), outputs, vec![("body".to_owned(), inner)])?;
+    if let (Some(l), Some(x)) = (length, whole) {
+        for v in &mut results[states..] {
+            let total = make.sizes(x, 0, 1)?;
+            let rest = make.op("Sub", &[total, l])?;
+            let pads = make.with("Concat", vec![("axis", AttrValue::Int(0))], &[zero, rest])?;
+            let padded = make.node("Pad", vec![], vec![Some(*v), Some(pads), None, Some(zero)], 1)?[0];
+            let others = make.with("Shape", vec![("start", AttrValue::Int(1))], &[padded])?;
+            let shape = make.with("Concat", vec![("axis", AttrValue::Int(0))], &[total, others])?;
+            *v = make.op("Reshape", &[padded, shape])?;
+        }
+    }
+    let made = make.made;
+    body.order = made;
+    body.output_names = results.iter().map(|v| body.values[*v].name.clone()).collect();
+    body.outputs = results;
+
+    let mut make = Make::at(g, n);
+    let all: Vec<Option<Value>> = operands.iter().copied().chain(lengths).map(Some).collect();
+    let attrs = vec![("num_scan_inputs".to_owned(), AttrValue::Int(all.len() as i64))];
+    let results = make.with_graphs("Scan", attrs, all, outputs, vec![("body".to_owned(), body)])?;
+    for (old, new) in node.outputs.iter().zip(results) {
+        if let Some(old) = old {
+            make.define(*old, new)?;
+        }
+    }
+    Ok(make.made)
+}

@@ -1,0 +1,232 @@
+//! Gradients of operators that move elements or sum them.
+//!
+//! What only picks elements (Slice, Gather, Tile, ...) is run once more on the numbers of the elements, which tells where the
+//! adjoint is added.
+
+use super::{Back, Parts};
+use crate::diag::Result;
+use crate::graph::{Def, Value};
+use crate::ops::{AttrValue, Known};
+use crate::passes::graph::expand::Piece;
+use crate::tensor::ElemType;
+use std::collections::HashMap;
+
+/// Operators whose first result is made of elements of their first operand.
+const PICKERS: &[&str] = &["Slice", "Gather", "GatherElements", "GatherND", "Tile", "DepthToSpace", "SpaceToDepth", "ReverseSequence", "Compress"];
+
+impl Back<'_, '_> {
+    pub(super) fn moving(&mut self) -> Result<Option<Parts>> {
+        let name = self.name();
+        let one = match name {
+            "Identity" => self.d()?,
+            "Cast" => {
+                let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
+                let (from, to) = (self.make.elem(y)?, self.make.elem(x)?);
+                self.make.cast(d, from, to)?
+            }
+            "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => {
+                let (d, x) = (self.d()?, self.x(0)?);
+                let shape = self.shape(x)?;
+                self.with_zeros("Reshape", d, shape)?
+            }
+            "Expand" => {
+                let (d, x) = (self.d()?, self.x(0)?);
+                self.narrowed_from_result(d, x)?
+            }
+            "Transpose" => {
+                let (d, x) = (self.d()?, self.x(0)?);
+                let rank = self.make.dims(x)?.len();
+                let perm = self.ints("perm").unwrap_or_else(|| (0..rank as i64).rev().collect());
+                let back: Vec<i64> = (0..rank as i64).filter_map(|i| perm.iter().position(|p| *p == i).map(|p| p as i64)).collect();
+                self.make.with("Transpose", vec![("perm", AttrValue::Ints(back))], &[d])?
+            }
+            "Trilu" => {
+                let mut inputs = vec![Some(self.d()?)];
+                inputs.extend(self.node.inputs.get(1).copied());
+                let upper = self.int("upper", 1);
+                self.make.node("Trilu", vec![("upper", AttrValue::Int(upper))], inputs, 1)?[0]
+            }
+            "CumSum" => {
+                let (d, axis) = (self.d()?, self.x(1)?);
+                let attrs = vec![("exclusive", AttrValue::Int(self.int("exclusive", 0))), ("reverse", AttrValue::Int(1 - self.int("reverse", 0)))];
+                self.make.with("CumSum", attrs, &[d, axis])?
+            }
+            "Pad" => {
+                if self.text("mode", "constant") != "constant" || self.wants(2) {
+                    return self.error("it repeats elements, or its value depends on xs").fail();
+                }
+                let d = self.d()?;
+                let pads = match self.ints("pads").or_else(|| self.ints("paddings")) {
+                    Some(p) => self.make.ints(&p),
+                    None => self.x(1)?,
+                };
+                let less = self.op("Neg", &[pads])?;
+                let axes = self.node.inputs.get(3).copied().flatten();
+                self.make.node("Pad", vec![], vec![Some(d), Some(less), None, axes], 1)?[0]
+            }
+            "Concat" => return self.concatenated().map(Some),
+            "Split" => self.joined()?,
+            _ if PICKERS.contains(&name) => self.picked(0)?,
+            _ if name.starts_with("Reduce") => self.reduced()?,
+            "Softmax" | "LogSoftmax" => self.softmax()?,
+            _ => return Ok(None),
+        };
+        Ok(Some(vec![Some(one)]))
+    }
+    /// A Reshape whose list of sizes may hold zeros that mean themselves.
+    fn with_zeros(&mut self, name: &str, d: Value, shape: Value) -> Result<Value> {
+        self.make.with(name, vec![("allowzero", AttrValue::Int(1))], &[d, shape])
+    }
+    /// The adjoint of operand 0, the one that result `k` is made of.
+    pub(super) fn picked(&mut self, k: usize) -> Result<Value> {
+        let (d, x) = (self.d()?, self.x(0)?);
+        let (shape, flat) = (self.shape(x)?, self.make.ints(&[-1]));
+        let total = self.op("Size", &[x])?;
+        let (zero, one) = (self.integer(0), self.integer(1));
+        let numbers = self.op("Range", &[zero, total, one])?;
+        let numbers = self.with_zeros("Reshape", numbers, shape)?;
+        let before = self.make.made.len();
+        self.make.paste(Piece::new(self.make.g, self.node_here()), &mut HashMap::new());
+        let copy = self.make.made[before];
+        self.make.g.nodes[copy].inputs[0] = Some(numbers);
+        let Some(places) = self.make.g.nodes[copy].outputs.get(k).copied().flatten() else { return self.error("its result has no places").fail() };
+        self.scattered(d, places, x, flat, shape)
+    }
+    /// A tensor like `x` to whose elements with the numbers `places` `d` is added.
+    pub(super) fn scattered(&mut self, d: Value, places: Value, x: Value, flat: Value, shape: Value) -> Result<Value> {
+        let zeros = self.filled(x, 0.0)?;
+        let (zeros, places, d) = (self.op("Reshape", &[zeros, flat])?, self.op("Reshape", &[places, flat])?, self.op("Reshape", &[d, flat])?);
+        let sum = self.make.with("ScatterElements", vec![("reduction", AttrValue::String(b"add".to_vec()))], &[zeros, places, d])?;
+        self.with_zeros("Reshape", sum, shape)
+    }
+    pub(super) fn integer(&mut self, v: i64) -> Value {
+        let name = format!("{}.int", self.make.prefix);
+        self.make.g.add_const(name, std::sync::Arc::new(crate::tensor::ConstData::i64s_shaped(vec![], &[v])))
+    }
+    /// The node that is differentiated.
+    fn node_here(&self) -> crate::graph::Node {
+        let def = self.node.outputs.iter().flatten().next().map(|v| &self.make.g.values[*v].def);
+        match def {
+            Some(Def::Node(n, _)) => *n,
+            _ => crate::graph::Node::from_u32(0),
+        }
+    }
+    fn concatenated(&mut self) -> Result<Parts> {
+        let d = self.d()?;
+        let axis = self.int("axis", 1);
+        let rank = self.make.dims(self.y(0)?)?.len() as i64;
+        let at = if axis < 0 { axis + rank } else { axis };
+        let n = self.node.inputs.len();
+        let mut sizes = vec![];
+        for i in 0..n {
+            let x = self.x(i)?;
+            sizes.push(self.make.sizes(x, at, at + 1)?);
+        }
+        let sizes = self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &sizes)?;
+        let parts = self.make.node("Split", vec![("axis", AttrValue::Int(at))], vec![Some(d), Some(sizes)], n)?;
+        Ok(parts.into_iter().map(Some).collect())
+    }
+    /// Parts of a Split, those that nobody uses as zeros.
+    fn joined(&mut self) -> Result<Value> {
+        let mut parts = vec![];
+        for k in 0..self.node.outputs.len() {
+            let part = match self.dy.get(k).copied().flatten() {
+                Some(d) => d,
+                None => {
+                    let y = self.y(k)?;
+                    self.filled(y, 0.0)?
+                }
+            };
+            parts.push(part);
+        }
+        let axis = self.int("axis", 0);
+        self.make.with("Concat", vec![("axis", AttrValue::Int(axis))], &parts)
+    }
+    /// Dimensions that a reduction sums over.
+    fn reduced_axes(&self, rank: usize) -> Result<Vec<i64>> {
+        let list = match self.ints("axes") {
+            Some(a) => a,
+            None if self.has(1) => match self.known_ints(1) {
+                Some(a) => a,
+                None => return self.error("its axes are only known at run time").fail(),
+            },
+            None => vec![],
+        };
+        if list.is_empty() {
+            return Ok(if self.int("noop_with_empty_axes", 0) != 0 { vec![] } else { (0..rank as i64).collect() });
+        }
+        Ok(list.into_iter().map(|a| if a < 0 { a + rank as i64 } else { a }).collect())
+    }
+    fn reduced(&mut self) -> Result<Value> {
+        let (mut d, x, mut y) = (self.d()?, self.x(0)?, self.y(0)?);
+        let rank = self.make.dims(x)?.len();
+        let axes = self.reduced_axes(rank)?;
+        if self.int("keepdims", 1) == 0 && !axes.is_empty() {
+            let list = self.make.ints(&axes);
+            (d, y) = (self.op("Unsqueeze", &[d, list])?, self.op("Unsqueeze", &[y, list])?);
+        }
+        let factor = match self.name() {
+            "ReduceSum" => None,
+            "ReduceMean" => {
+                let (all, left) = (self.op("Size", &[x])?, self.op("Size", &[y])?);
+                let n = self.op("Div", &[all, left])?;
+                let elem = self.make.elem(x)?;
+                let n = self.make.cast(n, ElemType::I64, elem)?;
+                d = self.op("Div", &[d, n])?;
+                None
+            }
+            "ReduceMax" | "ReduceMin" => {
+                let hit = self.op("Equal", &[x, y])?;
+                let elem = self.make.elem(x)?;
+                let ones = self.make.cast(hit, ElemType::Bool, elem)?;
+                let n = self.summed(ones, &axes)?;
+                d = self.op("Div", &[d, n])?;
+                Some(ones)
+            }
+            "ReduceL1" => Some(self.op("Sign", &[x])?),
+            "ReduceL2" => Some(self.op("Div", &[x, y])?),
+            "ReduceSumSquare" => Some(self.scaled(x, x, 2.0)?),
+            "ReduceLogSum" => {
+                let sum = self.op("Exp", &[y])?;
+                d = self.op("Div", &[d, sum])?;
+                None
+            }
+            "ReduceLogSumExp" => {
+                let less = self.op("Sub", &[x, y])?;
+                Some(self.op("Exp", &[less])?)
+            }
+            // The product of the others, also where one is 0: with a dimension for each of them it would be a sum.
+            _ => return self.error("a product of all has no simple one").fail(),
+        };
+        match factor {
+            Some(f) => self.mul(d, f),
+            None => {
+                let shape = self.shape(x)?;
+                self.op("Expand", &[d, shape])
+            }
+        }
+    }
+    fn softmax(&mut self) -> Result<Value> {
+        let (d, x, y) = (self.d()?, self.x(0)?, self.y(0)?);
+        let rank = self.make.dims(x)?.len() as i64;
+        let axis = self.int("axis", if self.since() >= 13 { -1 } else { 1 });
+        let axis = if axis < 0 { axis + rank } else { axis };
+        // The first versions see everything from the axis on as one dimension.
+        let axes: Vec<i64> = if self.since() >= 13 { vec![axis] } else { (axis..rank).collect() };
+        if self.name() == "Softmax" {
+            let both = self.mul(d, y)?;
+            let sum = self.summed(both, &axes)?;
+            let rest = self.op("Sub", &[d, sum])?;
+            return self.mul(y, rest);
+        }
+        let sum = self.summed(d, &axes)?;
+        let p = self.op("Exp", &[y])?;
+        let p = self.mul(p, sum)?;
+        self.op("Sub", &[d, p])
+    }
+    /// True if operand `i` is left out or known to be `v`.
+    pub(super) fn absent_or(&self, i: usize, v: i64) -> bool {
+        let given = self.node.inputs.get(i).copied().flatten();
+        given.is_none_or(|x| matches!(&self.make.g.values[x].known, Known::Const(c) if c.to_i64s().is_some_and(|l| l == [v])))
+    }
+}
