@@ -5,6 +5,7 @@ use crate::onnx::external::External;
 use crate::onnx::proto::TensorProto;
 use crate::tensor::{ElemType, count};
 use npyz::WriterBuilder;
+use onnxc_runtime::texts;
 use prost::Message;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -18,7 +19,7 @@ pub struct Array {
     pub ty: ElemType,
     /// Shape.
     pub dims: Vec<i64>,
-    /// Little-endian data.
+    /// Little-endian data; strings as in [`texts`].
     pub data: Vec<u8>,
 }
 
@@ -49,18 +50,54 @@ fn from_npy(path: &Path, name: &str, mut r: impl Read) -> Result<Array> {
     let header = npyz::NpyHeader::from_reader(&mut r).map_err(io(path))?;
     let descr = header.dtype().descr();
     let descr = descr.trim_matches('\'');
-    let Some((_, ty)) = NPY.iter().find(|(d, _)| *d == descr) else { return Err(bad(path, format!("dtype {descr}"), "a little-endian number or bool")) };
+    let Some(ty) = element(descr) else { return Err(bad(path, format!("dtype {descr}"), "a little-endian number, bool, or string (dtype U or S)")) };
     if header.order() != npyz::Order::C && header.shape().len() > 1 {
         return Err(bad(path, "column-major order", "row-major order: save numpy.ascontiguousarray(x)"));
     }
     let dims: Vec<i64> = header.shape().iter().map(|d| *d as i64).collect();
     let mut data = vec![];
     r.read_to_end(&mut data).map_err(io(path))?;
+    if ty == ElemType::Str {
+        let data = strings(path, descr, &dims, &data)?;
+        return Ok(Array { name: name.to_owned(), ty, dims, data });
+    }
     let want = count(&dims).and_then(|n| ty.bytes_for(n));
     if want != Some(data.len() as u64) {
         return Err(bad(path, format!("{} bytes of data", data.len()), "as many as the shape needs"));
     }
-    Ok(Array { name: name.to_owned(), ty: *ty, dims, data })
+    Ok(Array { name: name.to_owned(), ty, dims, data })
+}
+
+/// The element type of a dtype.
+fn element(descr: &str) -> Option<ElemType> {
+    if width(descr).is_some() {
+        return Some(ElemType::Str);
+    }
+    NPY.iter().find(|(d, _)| *d == descr).map(|(_, t)| *t)
+}
+
+/// Bytes of an element of numpy's string types, and whether they are code points of four bytes: `<U7`, `|S7`.
+fn width(descr: &str) -> Option<(usize, bool)> {
+    match (descr.strip_prefix("<U"), descr.strip_prefix("|S")) {
+        (Some(n), _) => Some((n.parse::<usize>().ok()?.checked_mul(4)?, true)),
+        (_, Some(n)) => Some((n.parse().ok()?, false)),
+        _ => None,
+    }
+}
+
+/// Strings out of elements of one width, filled up with zeros.
+fn strings(path: &Path, descr: &str, dims: &[i64], data: &[u8]) -> Result<Vec<u8>> {
+    let (size, wide) = width(descr).unwrap_or((0, false));
+    let n = count(dims).and_then(|n| usize::try_from(n).ok()).filter(|n| n.checked_mul(size) == Some(data.len()));
+    let Some(n) = n else { return Err(bad(path, format!("{} bytes of data", data.len()), "as many as the shape needs")) };
+    let text = |b: &[u8]| -> Option<String> {
+        let mut s =
+            if wide { b.chunks_exact(4).map(|c| c.first_chunk().and_then(|c| char::from_u32(u32::from_le_bytes(*c)))).collect::<Option<String>>()? } else { String::from_utf8(b.to_vec()).ok()? };
+        s.truncate(s.trim_end_matches('\0').len());
+        Some(s)
+    };
+    let list: Option<Vec<String>> = (0..n).map(|i| data.get(i * size..(i + 1) * size).and_then(text)).collect();
+    list.map(|l| texts::encode(&l)).ok_or_else(|| bad(path, "bytes that are no text", "strings in UTF-8, or of code points"))
 }
 
 /// Reads one .npy or .pb file.
@@ -88,31 +125,48 @@ pub fn read_npz(path: &Path) -> Result<Vec<Array>> {
             let header = npy.header().clone();
             let descr = header.dtype().descr();
             let descr = descr.trim_matches('\'').to_owned();
-            let Some((_, ty)) = NPY.iter().find(|(d, _)| *d == descr) else { continue };
+            let Some(ty) = element(&descr) else { continue };
             if header.order() != npyz::Order::C && header.shape().len() > 1 {
                 return Err(bad(path, format!("\"{n}\" in column-major order"), "row-major order"));
             }
-            let dims = header.shape().iter().map(|d| *d as i64).collect();
+            let dims: Vec<i64> = header.shape().iter().map(|d| *d as i64).collect();
             let mut data = vec![];
             npy.into_inner().read_to_end(&mut data).map_err(io(path))?;
-            out.push(Array { name: n, ty: *ty, dims, data });
+            if ty == ElemType::Str {
+                data = strings(path, &descr, &dims, &data)?;
+            }
+            out.push(Array { name: n, ty, dims, data });
         }
     }
     Ok(out)
 }
 
 /// Writes one .npy file. What numpy does not have goes by its bits: bf16 as uint16, smaller types as uint8, an element each.
+/// Strings become elements of one width.
 pub fn write(path: &Path, a: &Array) -> Result<()> {
     let descr = NPY.iter().find(|(_, t)| *t == a.ty).map_or(if a.ty.bits() > 8 { "<u2" } else { "|u1" }, |(d, _)| d);
+    let mut descr = descr.to_owned();
+    let mut wide = None;
+    if let Some(list) = a.to_strings() {
+        let points: Vec<Vec<u32>> = list.iter().map(|s| String::from_utf8_lossy(s).chars().map(u32::from).collect()).collect();
+        let most = points.iter().map(Vec::len).max().unwrap_or(0).max(1);
+        descr = format!("<U{most}");
+        wide = Some(points.iter().flat_map(|p| (0..most).flat_map(|i| p.get(i).copied().unwrap_or(0).to_le_bytes())).collect::<Vec<u8>>());
+    }
     let codes = if a.ty.is_packed() { crate::tensor::ConstData::new(a.ty, a.dims.clone(), a.data.clone()).and_then(|c| c.codes()) } else { None };
-    let dtype = npyz::DType::new_scalar(descr.parse().map_err(|_| Failure::bug("npy", descr))?);
+    let dtype = npyz::DType::new_scalar(descr.parse().map_err(|_| Failure::bug("npy", descr.clone()))?);
     let shape: Vec<u64> = a.dims.iter().map(|d| *d as u64).collect();
     let file = std::fs::File::create(path).map_err(io(path))?;
     let mut w = npyz::WriteOptions::new_header_only().dtype(dtype).shape(&shape).writer(std::io::BufWriter::new(file)).write_header_only().map_err(io(path))?;
-    w.write_all(codes.as_ref().unwrap_or(&a.data)).and_then(|()| w.flush()).map_err(io(path))
+    w.write_all(wide.as_ref().or(codes.as_ref()).unwrap_or(&a.data)).and_then(|()| w.flush()).map_err(io(path))
 }
 
 impl Array {
+    /// The bytes of each string.
+    pub fn to_strings(&self) -> Option<Vec<&[u8]>> {
+        let n = count(&self.dims).and_then(|n| usize::try_from(n).ok())?;
+        if self.ty == ElemType::Str { texts::decode(&self.data, n) } else { None }
+    }
     /// The values as f64.
     pub fn to_f64s(&self) -> Vec<f64> {
         let c = crate::tensor::ConstData::new(self.ty, self.dims.clone(), self.data.clone());

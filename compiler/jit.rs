@@ -9,8 +9,10 @@ use crate::diag::{Failure, Result};
 use crate::nest::{Kernel, LoopKind, Module, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::target::Target;
+use crate::tensor::ElemType;
 use cranelift_jit::{JITBuilder, JITModule};
 use onnxc_runtime::pool::{Exec, Pool};
+use onnxc_runtime::texts;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -21,6 +23,8 @@ pub struct Loaded {
     weights: Vec<Chunk>,
     kernels: HashMap<Kernel, usize>,
     frame: Frame,
+    /// Which inputs and which outputs are strings.
+    texts: [Vec<bool>; 2],
     module: Option<JITModule>,
 }
 
@@ -76,7 +80,8 @@ impl Loaded {
         let code = module.get_finalized_function(ids.functions[&entry::CALL]);
         let workspace_for = module.get_finalized_function(ids.functions[&entry::WORKSPACE_FOR]);
         let kernels = m.kernels.keys().filter_map(|k| Some((k, module.get_finalized_function(*ids.functions.get(&k.as_u32())?) as usize))).collect();
-        Ok(Loaded { code, workspace_for, weights, kernels, frame: Frame::new(m), module: Some(module) })
+        let texts = [&m.inputs, &m.outputs].map(|list| list.iter().map(|b| m.bufs[*b].ty == ElemType::Str).collect());
+        Ok(Loaded { code, workspace_for, weights, kernels, frame: Frame::new(m), texts, module: Some(module) })
     }
     /// Workspace bytes for dim params, or a status.
     pub fn workspace(&self, dims: &[i64]) -> std::result::Result<u64, i32> {
@@ -96,16 +101,31 @@ impl Loaded {
         self.call_sized(inputs, outputs, dims, &mut sizes)
     }
     /// The same where sizes of outputs follow from data. `sizes` has a list for every output, empty where its sizes are
-    /// known: what there is room for; afterwards, the sizes it has or needs.
+    /// known: what there is room for; afterwards, the sizes it has or needs. Strings come and go in the form of [`texts`].
     pub fn call_sized(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>]) -> std::result::Result<(), i32> {
         let bytes = self.workspace(dims)?;
         let mut workspace = vec![Chunk([0; 64]); (bytes / 64 + 1) as usize];
         let list = |s: &mut Vec<i64>| if s.is_empty() { std::ptr::null_mut() } else { s.as_mut_ptr() };
         let out_dims: Vec<*mut i64> = sizes.iter_mut().map(list).collect();
         let workspace = bytes_mut(&mut workspace);
-        let i: Vec<*const u8> = inputs.iter().map(|b| b.as_ptr()).collect();
+        let elements = self.elements(inputs);
+        let i: Vec<*const u8> = inputs.iter().zip(&elements).map(|(b, e)| e.as_ref().map_or(b.as_ptr(), |e| e.as_ptr())).collect();
         let o: Vec<*mut u8> = outputs.iter_mut().map(|b| b.as_mut_ptr()).collect();
-        self.call_with(&i, &o, dims, &out_dims, workspace.as_mut_ptr(), None)
+        self.call_with(&i, &o, dims, &out_dims, workspace.as_mut_ptr(), None)?;
+        for ((out, list), _) in outputs.iter_mut().zip(sizes.iter()).zip(&self.texts[1]).filter(|x| *x.1) {
+            let room = out.len() / texts::SIZE;
+            let n = if list.is_empty() { room } else { crate::tensor::count(list).map_or(0, |n| n as usize).min(room) };
+            let written = texts::read_elements(out, n);
+            // SAFETY: the call has ended well, so its elements show what inputs, weights and workspace hold; all are there.
+            #[allow(unsafe_code)]
+            let encoded = unsafe { texts::encode_elements(&written) };
+            *out = encoded;
+        }
+        Ok(())
+    }
+    /// Elements with addresses, of the inputs that are strings.
+    fn elements(&self, inputs: &[&[u8]]) -> Vec<Option<Vec<u8>>> {
+        inputs.iter().zip(&self.texts[0]).map(|(b, text)| text.then(|| addressed(b, b.as_ptr()))).collect()
     }
     fn call_with(&self, inputs: &[*const u8], outputs: &[*mut u8], dims: &[i64], out_dims: &[*mut i64], workspace: *mut u8, exec: Option<&Exec<'_>>) -> std::result::Result<(), i32> {
         // SAFETY: the code was generated with this signature. It reads and writes inside the buffers, whose sizes the
@@ -155,6 +175,11 @@ impl<'a> Bound<'a> {
         let sizes = inputs.iter().map(|b| b.len()).chain(outputs.iter().copied()).chain([workspace as usize]);
         let mut memory: Vec<Vec<Chunk>> = sizes.map(|n| vec![Chunk([0; 64]); n / 64 + 1]).collect();
         inputs.iter().zip(&mut memory).for_each(|(b, c)| bytes_mut(c)[..b.len()].copy_from_slice(b));
+        for ((b, c), _) in inputs.iter().zip(&mut memory).zip(&code.texts[0]).filter(|x| *x.1) {
+            let to = bytes_mut(c);
+            let elements = addressed(b, to.as_ptr());
+            to[..elements.len()].copy_from_slice(&elements);
+        }
         let all: Vec<*mut u8> = memory.iter_mut().map(|c| c.as_mut_ptr().cast()).collect();
         let (ins, rest) = all.split_at(inputs.len());
         let mut b = Bound {
@@ -259,6 +284,18 @@ impl Drop for Loaded {
             }
         }
     }
+}
+
+/// The elements of encoded strings whose bytes lie at `base`.
+fn addressed(data: &[u8], base: *const u8) -> Vec<u8> {
+    let mut out = vec![];
+    // The first element's bytes stand behind the last element.
+    let n = texts::place(data, 0).map_or(0, |(at, _)| at / texts::SIZE);
+    for (at, len) in (0..n).filter_map(|i| texts::place(data, i)) {
+        out.extend((base.wrapping_add(at).expose_provenance() as u64).to_ne_bytes());
+        out.extend((len as u64).to_ne_bytes());
+    }
+    out
 }
 
 fn bytes_mut(v: &mut [Chunk]) -> &mut [u8] {

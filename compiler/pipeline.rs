@@ -114,10 +114,8 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
             return Ok(Stopped::Graph(Box::new(model)));
         }
     }
-    let mut module = clock.step("lower", || passes::lower::lower(&model, &name))?;
-    if let Some(bytes) = options.heap {
-        module.heap = bytes.max(0) & !(passes::nest::place::ALIGN - 1);
-    }
+    let heap = options.heap.map_or(nest::HEAP, |bytes| bytes.max(0) & !(passes::nest::place::ALIGN - 1));
+    let mut module = clock.step("lower", || passes::lower::lower(&model, &name, heap))?;
     module.math = options.math;
     check(&module, options.verify)?;
     if stop("lower") {

@@ -92,7 +92,9 @@ impl Runner {
                     let mut out = vec![];
                     for ((t, (dims, _)), (list, data)) in i.outputs.iter().zip(shapes).zip(have.into_iter().zip(&mut outputs)) {
                         let dims = if list.is_empty() { dims } else { list };
-                        data.truncate(bytes_of(t, &dims)?);
+                        if t.ty != ElemType::Str {
+                            data.truncate(bytes_of(t, &dims)?);
+                        }
                         out.push(dims);
                     }
                     return Ok((out, outputs));
@@ -107,7 +109,9 @@ impl Runner {
         let i = &self.compiled.interface;
         let (shapes, outputs) = if i.outputs.iter().any(|t| t.from_data(&i.syms)) {
             let (shapes, outputs) = self.called(inputs, &sizes)?;
-            (shapes, outputs.iter().map(Vec::len).collect())
+            let sizes = i.outputs.iter().zip(&shapes).map(|(t, dims)| bytes_of(t, dims)).collect::<Result<_>>()?;
+            drop(outputs);
+            (shapes, sizes)
         } else {
             self.output_shapes(&sizes)?.into_iter().unzip::<_, _, Vec<_>, Vec<usize>>()
         };
@@ -152,6 +156,7 @@ impl Runner {
                 }
                 ok &= t.dims.iter().zip(&a.dims).all(|(d, n)| d.eval(&|s| sizes.get(&s).copied()).is_none_or(|v| v == *n));
             }
+            ok &= t.ty != ElemType::Str || a.to_strings().is_some();
             if !ok {
                 errors.push(Error::new(codes::RUN_INPUT, format!("input \"{}\" does not fit", t.name)).found_expected(format!("{}{:?}", a.ty, a.dims), expected));
             }
@@ -192,7 +197,8 @@ pub fn sizes_or_least(i: &Interface, named: &[(String, i64)]) -> Result<HashMap<
     Ok(i.dim_params.iter().map(|p| (p.sym, named.iter().rev().find(|(n, _)| *n == p.name).map_or(p.lo.max(1), |(_, v)| *v))).collect())
 }
 
-/// An input of numbers that depend on nothing but the seed: floats between -1 and 1, integers 0 or 1.
+/// An input of numbers that depend on nothing but the seed: floats between -1 and 1, integers 0 or 1, strings of a few
+/// lower-case words.
 pub fn random_input(t: &Tensor, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<Array> {
     let dims: Option<Vec<i64>> = t.dims.iter().map(|d| d.eval(&|s| sizes.get(&s).copied()).filter(|v| *v >= 0)).collect();
     let counted = dims.and_then(|d| crate::tensor::count(&d).map(|n| (d, n)));
@@ -211,6 +217,14 @@ pub fn random_input(t: &Tensor, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     };
+    if t.ty == ElemType::Str {
+        let mut word = || {
+            let r = next();
+            (0..1 + r % 6).map(|i| char::from(b'a' + (r >> (8 + 5 * i)) as u8 % 26)).collect::<String>()
+        };
+        let list: Vec<String> = (0..n).map(|_| [word(), word(), word()].join(" ")).collect();
+        return Ok(Array { name: t.name.clone(), ty: t.ty, dims, data: onnxc_runtime::texts::encode(&list) });
+    }
     let mut data = vec![];
     for _ in 0..n {
         let r = next();
@@ -262,6 +276,11 @@ pub fn compare(got: &Array, want: &Array, rtol: f64, atol: f64) -> Result<Compar
         return Error::new(codes::VERIFY_FAILED, format!("output \"{}\" has another type or shape", got.name))
             .found_expected(format!("{}{:?}", got.ty, got.dims), format!("{}{:?}", want.ty, want.dims))
             .fail();
+    }
+    if let (Some(a), Some(b)) = (got.to_strings(), want.to_strings()) {
+        let outside = a.iter().zip(&b).filter(|(x, y)| x != y).count();
+        let differ = if outside > 0 { f64::INFINITY } else { 0.0 };
+        return Ok(Comparison { name: got.name.clone(), max_abs: differ, max_rel: differ, outside, count: a.len() });
     }
     let (a, b) = (got.to_f64s(), want.to_f64s());
     let scale = b.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));

@@ -197,6 +197,11 @@ fn random_inputs(i: &Interface, seed: u64) -> Vec<Array> {
                 }
                 return Array { name: t.name.clone(), ty: t.ty, dims, data };
             }
+            if t.ty == ElemType::Str {
+                const WORDS: &[&str] = &["a", "", "Hello, World", "b", " two  words ", "äÖß", "\u{3a3}\u{3a3}", "x,y,,z", "1.5e3", "日本語", "-7", "a b a", "😀\u{0}", "CAT"];
+                let list: Vec<&str> = (0..n).map(|_| WORDS[(next() >> 33) as usize % WORDS.len()]).collect();
+                return Array { name: t.name.clone(), ty: t.ty, dims, data: onnxc_runtime::texts::encode(&list) };
+            }
             let data = (0..n)
                 .flat_map(|_| {
                     let r = next();

@@ -160,6 +160,7 @@ impl Counter<'_> {
                 true
             }
             Expr::Cast(_, a) => self.expr(a, times),
+            Expr::Text(_, v) => v.iter().fold(false, |d, e| d | self.expr(e, times)),
             Expr::Un(u, a) => {
                 let d = self.expr(a, times);
                 let free = matches!(u, UnOp::Not | UnOp::BitNot | UnOp::IsNan | UnOp::IsInf | UnOp::Bits(_) | UnOp::Neg | UnOp::Abs);

@@ -54,7 +54,14 @@ const COMMON_BEGIN: &str = r#"/* ---- onnxc common part, ABI 1: byte-identical i
 
 const COMMON_TYPES: &str = r#"/* numbers are ONNX TensorProto.DataType */
 enum { ONNXC_F32 = 1, ONNXC_U8 = 2, ONNXC_I8 = 3, ONNXC_U16 = 4, ONNXC_I16 = 5, ONNXC_I32 = 6, ONNXC_I64 = 7,
-       ONNXC_BOOL = 9, ONNXC_F16 = 10, ONNXC_F64 = 11, ONNXC_U32 = 12, ONNXC_U64 = 13, ONNXC_BF16 = 16 };
+       ONNXC_STR = 8, ONNXC_BOOL = 9, ONNXC_F16 = 10, ONNXC_F64 = 11, ONNXC_U32 = 12, ONNXC_U64 = 13, ONNXC_BF16 = 16 };
+typedef struct onnxc_str {     /* an element of a tensor of strings, 16 bytes */
+  const char *data;            /* UTF-8, not ended by NUL; anything where len is 0 */
+#if UINTPTR_MAX == 0xffffffffu
+  uint32_t padding;
+#endif
+  int64_t len;                 /* bytes, not negative */
+} onnxc_str;
 typedef struct onnxc_tensor_info {
   const char *name;            /* the exact ONNX name, UTF-8 */
   const int64_t *dims;         /* rank entries; -1 - k refers to dim parameter k */
@@ -196,7 +203,7 @@ pub(super) fn storage(ty: ElemType) -> (&'static str, &'static str) {
         U64 => ("uint64_t", "u64"),
         C64 => ("float", "[f32; 2]"),
         C128 => ("double", "[f64; 2]"),
-        Str => ("void", "[u64; 2]"),
+        Str => ("onnxc_str", "Str<'_>"),
         U8 | Bool | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0 | F6E2M3 | F6E3M2 | U4 | I4 | F4E2M1 | U2 | I2 => ("uint8_t", "u8"),
     }
 }
@@ -417,6 +424,9 @@ impl Header<'_> {
             if from_data(i, t) {
                 let _ = writeln!(o, "   {0}: {1} entries; in: the dims that {2} has room for; out: its dims, also with ONNXC_E_CAPACITY.", self.out_dims(t), t.dims.len(), t.ident);
             }
+        }
+        if i.outputs.iter().any(|t| t.ty == ElemType::Str) {
+            o.push_str("   Strings of outputs lie in the memory of inputs, of weights, or in workspace: copy what must outlive these.\n");
         }
         if i.weights.external {
             let _ = writeln!(o, "   weights: the contents of {}.weights, {u}_WEIGHTS_SIZE bytes aligned to {u}_WEIGHTS_ALIGN, such as a mapping; only read.", self.m);

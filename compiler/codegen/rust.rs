@@ -6,6 +6,7 @@ use super::interface::{DimParam, Interface, Tensor};
 use super::meta::ABI_VERSION;
 use super::weights::HEADER;
 use crate::sym::{Atom, Dim, Sym, View};
+use crate::tensor::ElemType;
 use std::fmt::Write;
 
 /// How a language writes dims.
@@ -120,6 +121,49 @@ impl<'a> Workspace<'a> {
 }
 ";
 
+/// Elements of tensors of strings.
+const STR: &str = "
+/// A string in memory that someone else owns: an element of a tensor of strings.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Str<'a> {
+    data: *const u8,
+    #[cfg(target_pointer_width = \"32\")]
+    padding: u32,
+    len: i64,
+    of: core::marker::PhantomData<&'a str>,
+}
+impl<'a> Str<'a> {
+    /// No bytes: what elements of outputs may be before a call.
+    pub const EMPTY: Self = Str::new(\"\");
+    /// Shows a string.
+    pub const fn new(s: &'a str) -> Self {
+        Str {
+            data: s.as_ptr(),
+            #[cfg(target_pointer_width = \"32\")]
+            padding: 0,
+            len: s.len() as i64,
+            of: core::marker::PhantomData,
+        }
+    }
+    /// The string.
+    pub const fn as_str(self) -> &'a str {
+        // SAFETY: address and length are those of a string, or were written by the model, which cuts and joins strings
+        // between code points only.
+        unsafe { core::str::from_utf8_unchecked(core::slice::from_raw_parts(self.data, self.len as usize)) }
+    }
+}
+impl<'a> From<&'a str> for Str<'a> { fn from(s: &'a str) -> Self { Str::new(s) } }
+impl Default for Str<'_> { fn default() -> Self { Str::EMPTY } }
+impl PartialEq for Str<'_> { fn eq(&self, o: &Self) -> bool { self.as_str() == o.as_str() } }
+impl core::fmt::Debug for Str<'_> { fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result { self.as_str().fmt(f) } }
+impl core::fmt::Display for Str<'_> { fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result { f.write_str(self.as_str()) } }
+// SAFETY: it is a shared reference to a string.
+unsafe impl Send for Str<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Str<'_> {}
+";
+
 fn number(v: i64) -> String {
     format!("Some({v})")
 }
@@ -139,6 +183,9 @@ pub fn rust_module(i: &Interface) -> String {
     r.sys(&mut o);
     r.constants(&mut o);
     o.push_str(if r.fixed() { FIXED_WORKSPACE } else { SLICE_WORKSPACE });
+    if tensors(i).any(|(_, t)| t.ty == ElemType::Str) {
+        o.push_str(STR);
+    }
     r.error(&mut o);
     if r.dynamic || tensors(i).any(|(_, t)| from_data(i, t)) {
         o.push_str(SIZE);
@@ -173,7 +220,16 @@ impl Rust<'_> {
     }
     /// Length of the array that holds a tensor of fixed size.
     fn array(&self, t: &Tensor) -> String {
-        format!("[{}; {}_{}]", storage(t.ty).1, prefix(self.i, t), if t.ty.bytes().is_some() { "LEN" } else { "SIZE" })
+        format!("[{}; {}_{}]", self.element(t), prefix(self.i, t), if t.ty.bytes().is_some() { "LEN" } else { "SIZE" })
+    }
+    /// True if outputs are strings: they borrow from inputs, weights and workspace.
+    fn lends(&self) -> bool {
+        self.i.outputs.iter().any(|t| t.ty == ElemType::Str)
+    }
+    /// An element; strings live as long as what they may lie in.
+    fn element(&self, t: &Tensor) -> String {
+        let lifetime = if self.lends() { "'s" } else { "'_" };
+        storage(t.ty).1.replace("'_", lifetime)
     }
     fn out_dims(&self, t: &Tensor) -> String {
         local(self.i, &format!("{}_dims", t.ident))
@@ -184,7 +240,8 @@ impl Rust<'_> {
         let mut v = vec![];
         for (what, t) in tensors(i) {
             let ((pointer, reference, method), elem) = (if what == "input" { ("*const", "&", "as_ptr") } else { ("*mut", "&mut ", "as_mut_ptr") }, storage(t.ty).1);
-            let body = if t.len().is_some() { self.array(t) } else { format!("[{elem}]") };
+            let body = if t.len().is_some() { self.array(t) } else { format!("[{}]", self.element(t)) };
+            let elem = elem.replace("Str", "super::Str");
             v.push(Arg { name: t.ident.clone(), c: format!("{pointer} {elem}"), rust: format!("{reference}{body}"), pass: format!("{}.{method}()", t.ident) });
         }
         for t in i.outputs.iter().filter(|t| from_data(i, t)) {
@@ -192,10 +249,11 @@ impl Rust<'_> {
             v.push(Arg { c: "*mut i64".into(), rust: format!("&mut [i64; {}]", t.dims.len()), pass: format!("{name}.as_mut_ptr()"), name });
         }
         if i.weights.external {
-            v.push(Arg { name: "weights".into(), c: "*const core::ffi::c_void".into(), rust: "&[u8]".into(), pass: "weights.as_ptr().cast()".into() });
+            v.push(Arg { name: "weights".into(), c: "*const core::ffi::c_void".into(), rust: if self.lends() { "&'s [u8]".into() } else { "&[u8]".into() }, pass: "weights.as_ptr().cast()".into() });
         }
         let rust = if self.fixed() { "&mut Workspace" } else { "&mut Workspace<'_>" };
-        v.push(Arg { name: "workspace".into(), c: "*mut core::ffi::c_void".into(), rust: rust.into(), pass: "workspace.0.as_mut_ptr().cast()".into() });
+        let rust = if self.lends() { rust.replace("&mut", "&'s mut") } else { rust.to_owned() };
+        v.push(Arg { name: "workspace".into(), c: "*mut core::ffi::c_void".into(), rust, pass: "workspace.0.as_mut_ptr().cast()".into() });
         v
     }
     fn sys(&self, o: &mut String) {
@@ -336,7 +394,10 @@ mod sys {
         if params.len() > 7 {
             o.push_str("#[allow(clippy::too_many_arguments)]\n");
         }
-        let _ = writeln!(o, "pub fn infer({}) -> Result<(), Error> {{", params.join(", "));
+        if self.lends() {
+            o.push_str("/// Strings of outputs lie in inputs, in weights or in the workspace, which they borrow.\n");
+        }
+        let _ = writeln!(o, "pub fn infer{}({}) -> Result<(), Error> {{", if self.lends() { "<'s>" } else { "" }, params.join(", "));
         if self.dynamic {
             let _ = writeln!(o, "    let {values} = {}.values()?;", self.dims);
         }
@@ -370,17 +431,33 @@ mod sys {
         let args = self.args();
         let (inputs, rest) = args.split_at(i.inputs.len());
         let (outputs, rest) = rest.split_at(i.outputs.len() + i.outputs.iter().filter(|t| from_data(i, t)).count());
+        let lends = |list: &[Arg]| self.lends() && list.iter().any(|a| a.rust.contains("Str<"));
         for (name, what, list) in [("Inputs", "inputs", inputs), ("Outputs", "outputs", outputs)] {
-            let _ = writeln!(o, "\n/// The {what} of [`infer_io`].\npub struct {name}{} {{", if list.is_empty() { "" } else { "<'a>" });
+            let lifetimes = if list.is_empty() {
+                ""
+            } else if lends(list) {
+                "<'a, 's>"
+            } else {
+                "<'a>"
+            };
+            let _ = writeln!(o, "\n/// The {what} of [`infer_io`].\npub struct {name}{lifetimes} {{");
             for a in list {
                 let about = tensors(i)
                     .find(|(_, t)| t.ident == a.name)
                     .map_or("Dims.".into(), |(what, t)| format!("{} `\"{}\"`: {}.", if what == "input" { "Input" } else { "Output" }, plain(&t.name), code(&type_text(i, t))));
-                let _ = writeln!(o, "    /// {about}\n    pub {}: {},", a.name, a.rust.replacen('&', "&'a ", 1));
+                let _ = writeln!(o, "    /// {about}\n    pub {}: {},", a.name, a.rust.replacen('&', "&'a ", 1).replace("'_", "'a"));
             }
             o.push_str("}\n");
         }
-        let of = |list: &[Arg]| if list.is_empty() { "" } else { "<'_>" };
+        let of = |list: &[Arg]| {
+            if list.is_empty() {
+                ""
+            } else if lends(list) {
+                "<'_, 's>"
+            } else {
+                "<'_>"
+            }
+        };
         let mut params = vec![format!("inputs: &Inputs{}", of(inputs)), format!("outputs: &mut Outputs{}", of(outputs))];
         let mut given: Vec<String> = inputs.iter().map(|a| format!("inputs.{}", a.name)).chain(outputs.iter().map(|a| format!("outputs.{}", a.name))).collect();
         if self.dynamic {
@@ -396,7 +473,13 @@ mod sys {
         } else {
             ""
         };
-        let _ = writeln!(o, "/// [`infer`] with the tensors in structs.\npub fn infer_io({}) -> Result<(), Error> {{\n{unused}    infer({})\n}}", params.join(", "), given.join(", "));
+        let _ = writeln!(
+            o,
+            "/// [`infer`] with the tensors in structs.\npub fn infer_io{}({}) -> Result<(), Error> {{\n{unused}    infer({})\n}}",
+            if self.lends() { "<'s>" } else { "" },
+            params.join(", "),
+            given.join(", ")
+        );
     }
 }
 

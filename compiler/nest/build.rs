@@ -17,6 +17,7 @@ impl Module {
             workspace: Dim::constant(0),
             heap: HEAP,
             math: Math::Default,
+            texts: None,
             driver: vec![],
             inputs: vec![],
             outputs: vec![],
@@ -85,6 +86,15 @@ impl Module {
         let dims: Vec<Dim> = data.dims().iter().map(|&d| Dim::constant(d)).collect();
         self.buf(name, data.elem(), dims, Place::Const(data))
     }
+    /// Memory for texts that kernels make.
+    pub fn texts(&mut self) -> Texts {
+        if let Some(t) = self.texts {
+            return t;
+        }
+        let bytes = self.temp("texts", ElemType::U8, vec![Dim::constant(self.heap)]);
+        let taken = self.temp("texts.taken", ElemType::I64, vec![Dim::constant(1)]);
+        *self.texts.insert(Texts { bytes, taken })
+    }
     /// Type of a buffer.
     pub fn tensor_type(&self, b: Buf) -> TensorType {
         TensorType::new(self.bufs[b].ty, self.bufs[b].dims.clone())
@@ -116,6 +126,9 @@ impl Module {
             Expr::Dot(.., c) => self.type_of(c),
             Expr::Select(_, a, _) => self.type_of(a),
             Expr::Cast(t, _) => *t,
+            Expr::Text(TextOp::Len, _) => ElemType::I64,
+            Expr::Text(TextOp::Byte, _) => ElemType::U8,
+            Expr::Text(TextOp::Part | TextOp::Of(_), _) => ElemType::Str,
             Expr::Let { body, .. } | Expr::With { body, .. } => self.type_of(body),
         }
     }
@@ -245,7 +258,7 @@ impl KernelBuilder<'_> {
     }
     fn number(&self, buf: Buf) -> Option<Scalar> {
         let Place::Const(c) = &self.m.bufs[self.m.storage(buf)].place else { return None };
-        if c.count() != 1 {
+        if c.count() != 1 || c.elem() == ElemType::Str {
             return None;
         }
         let ty = c.elem().compute();
@@ -253,6 +266,15 @@ impl KernelBuilder<'_> {
             Some(v) => v.first().map(|v| Scalar::int(ty, *v)),
             None => c.to_f64s().and_then(|v| v.first().map(|v| Scalar::from_f64(ty, *v))),
         }
+    }
+    /// Zero of a compute type; of strings the empty one.
+    pub fn zero(&mut self, ty: ElemType) -> Expr {
+        if ty != ElemType::Str {
+            return Expr::num(ty, 0.0);
+        }
+        let data = ConstData::strings(vec![1], vec![Default::default()]);
+        let buf = self.m.constant("empty", Arc::new(data.unwrap_or_else(|| ConstData::from_i64s(&[]))));
+        Expr::Load { buf, at: vec![Dim::constant(0)] }
     }
     /// Reads `buf` under numpy broadcasting against an index of at least its rank.
     pub fn load_broadcast(&self, buf: Buf, at: &[Dim]) -> Expr {
@@ -396,6 +418,22 @@ impl Expr {
     /// Four products of bytes and a sum, see [`Expr::Dot`].
     pub fn dot(a: Expr, b: Expr, c: Expr) -> Self {
         Expr::Dot(Box::new(a), Box::new(b), Box::new(c))
+    }
+    /// Bytes of a text.
+    pub fn text_len(s: Expr) -> Self {
+        Expr::Text(TextOp::Len, vec![s])
+    }
+    /// Byte of a text at a position, which must be inside.
+    pub fn text_byte(s: Expr, at: Expr) -> Self {
+        Expr::Text(TextOp::Byte, vec![s, at])
+    }
+    /// Part of a text, which must be inside.
+    pub fn text_part(s: Expr, from: Expr, len: Expr) -> Self {
+        Expr::Text(TextOp::Part, vec![s, from, len])
+    }
+    /// All bytes of a buffer as a text.
+    pub fn text_of(buf: Buf) -> Self {
+        Expr::Text(TextOp::Of(buf), vec![])
     }
     /// `if c { a } else { b }`, lazy for memory.
     pub fn select(c: Expr, a: Expr, b: Expr) -> Self {

@@ -279,7 +279,7 @@ impl<'a> Body<'a> {
             self.fault(format!("\"{}\": found {} subscripts, expected {}", d.name, at.len(), d.dims.len()));
             return;
         }
-        if matches!(d.ty, ElemType::Str | ElemType::C64 | ElemType::C128) {
+        if matches!(d.ty, ElemType::C64 | ElemType::C128) {
             self.fault(format!("\"{}\" has no elements of a compute type", d.name));
         }
         for (i, (x, n)) in at.iter().zip(&d.dims).enumerate() {
@@ -393,12 +393,13 @@ impl<'a> Body<'a> {
                 t
             }
             Expr::Cast(t, a) => {
-                self.expr(a);
-                if t.compute() != *t {
+                let from = self.expr(a);
+                if t.compute() != *t || *t == ElemType::Str || from == ElemType::Str {
                     self.fault(format!("cast to {}, which is no compute type", t.short()));
                 }
                 *t
             }
+            Expr::Text(op, v) => self.text(*op, v),
             Expr::Let { reg, value, body } => {
                 let t = self.expr(value);
                 self.want(t, m.regs[*reg].ty, "type of the register's value");
@@ -419,6 +420,24 @@ impl<'a> Body<'a> {
             }
         }
     }
+    fn text(&mut self, op: TextOp, v: &'a [Expr]) -> ElemType {
+        let (result, operands): (ElemType, &[ElemType]) = match op {
+            TextOp::Len => (ElemType::I64, &[ElemType::Str]),
+            TextOp::Byte => (ElemType::U8, &[ElemType::Str, ElemType::I64]),
+            TextOp::Part => (ElemType::Str, &[ElemType::Str, ElemType::I64, ElemType::I64]),
+            TextOp::Of(b) => {
+                if self.m.bufs[b].ty != ElemType::U8 {
+                    self.fault(format!("\"{}\" is shown as a text: found {}, expected u8", self.m.bufs[b].name, self.m.bufs[b].ty.short()));
+                }
+                (ElemType::Str, &[])
+            }
+        };
+        let found: Vec<ElemType> = v.iter().map(|e| self.expr(e)).collect();
+        if found != operands {
+            self.fault(format!("{op:?} of {}", found.iter().map(|t| t.short()).collect::<Vec<_>>().join(", ")));
+        }
+        result
+    }
     /// An index bound to a value.
     fn bind(&mut self, sym: Sym, value: &'a Expr, extent: Dim) {
         let t = self.expr(value);
@@ -436,7 +455,7 @@ impl<'a> Body<'a> {
             UnOp::Not => t == ElemType::Bool,
             UnOp::BitNot => t.is_int(),
             UnOp::Neg | UnOp::Abs | UnOp::Sign => t.is_float() || t.is_int(),
-            UnOp::Bits(to) => to.bits() == t.bits() && to.compute() == to,
+            UnOp::Bits(to) => to.bits() == t.bits() && to.compute() == to && t != ElemType::Str && to != ElemType::Str,
             _ => t.is_float(),
         };
         if !fits {
@@ -453,7 +472,7 @@ impl<'a> Body<'a> {
             BinOp::And | BinOp::Or | BinOp::Xor => t == ElemType::Bool || t.is_int(),
             BinOp::Shl | BinOp::Shr => t.is_int(),
             BinOp::Atan2 => t.is_float(),
-            BinOp::Min | BinOp::Max => true,
+            BinOp::Min | BinOp::Max => t != ElemType::Str,
             op if op.is_comparison() => true,
             _ => t.is_float() || t.is_int(),
         };

@@ -13,13 +13,16 @@
 //! are the same arithmetic on single values.
 
 mod scalar;
+mod text;
 
 pub use scalar::{eval_binop, eval_cast, eval_unop, from_storage, to_storage};
 
 use super::*;
 use crate::sym::{Atom, View};
 use scalar::{bin_f32, bin_f64, f32_of};
+use std::collections::HashMap;
 use std::fmt;
+use text::Texts;
 
 /// What a run left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +82,7 @@ fn run_boxed(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]]) -> Res<Outcome> 
         lanes: vec![],
         shapes: (0..m.bufs.len()).map(|_| None).collect(),
         mem: (0..=m.bufs.len()).map(|_| Region::Unused).collect(),
+        texts: Texts::default(),
     };
     let bound = m.syms.iter().filter_map(|s| Some((s, m.syms.bound_value(s)?)));
     for (s, v) in bound.chain(dims.iter().copied()) {
@@ -119,6 +123,11 @@ fn run_boxed(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]]) -> Res<Outcome> 
     for b in &m.outputs {
         let s = st.shape(b.as_u32() as usize)?;
         let (region, base, len, dims) = (s.region, s.base, s.len, s.dims.clone());
+        if m.bufs[*b].ty == ElemType::Str {
+            out.outputs.push(st.encoded(region, base, len / onnxc_runtime::texts::SIZE)?);
+            out.dims.push(dims);
+            continue;
+        }
         match st.mem[region].bytes().get(base..base + len) {
             Some(bytes) => out.outputs.push(bytes.to_vec()),
             None => return msg(format!("output {b} is not in memory")),
@@ -244,6 +253,9 @@ enum Node {
     Dot2(Box<(Node, Node, Node)>),
     Select(Box<(Node, Node, Node)>),
     Cast(ElemType, ElemType, Box<Node>),
+    LoadText(Box<Access>),
+    Text(TextOp, Vec<Node>),
+    CompareText(BinOp, Box<(Node, Node)>),
     Let(usize, Box<(Node, Node)>),
     With(usize, Ix, Box<(Node, Node)>),
 }
@@ -274,6 +286,7 @@ enum Op {
         sweep: Option<(usize, u32)>,
     },
     Store(Access, Node),
+    StoreText(Access, Node),
     If(Node, Vec<Op>, Vec<Op>),
     While(Node, Vec<Op>),
     With(usize, Node, Ix, Vec<Op>),
@@ -430,7 +443,7 @@ impl Compiler<'_> {
                 let access = self.access(*buf, at)?;
                 let (v, ty) = self.expr(value)?;
                 same(ty, access.ty.compute(), "a stored value")?;
-                Op::Store(access, v)
+                if ty == ElemType::Str { Op::StoreText(access, v) } else { Op::Store(access, v) }
             }
             Stmt::If { cond, then, els } => {
                 let c = self.truth(cond)?;
@@ -488,7 +501,9 @@ impl Compiler<'_> {
         if d.dims.len() != at.len() {
             return msg(format!("{buf} \"{}\" of rank {} is indexed with {} subscripts", d.name, d.dims.len(), at.len()));
         }
-        number(d.ty)?;
+        if d.ty != ElemType::Str {
+            number(d.ty)?;
+        }
         let at = at.iter().map(|d| self.ix(*d)).collect::<Res<_>>()?;
         Ok(Access { buf: buf.as_u32() as usize, ty: d.ty, bits: self.m.element_bits(buf), at })
     }
@@ -559,7 +574,7 @@ impl Compiler<'_> {
             Expr::Load { buf, at } => {
                 let a = self.access(*buf, at)?;
                 let ty = a.ty.compute();
-                (Node::Load(Box::new(a)), ty)
+                (if ty == ElemType::Str { Node::LoadText(Box::new(a)) } else { Node::Load(Box::new(a)) }, ty)
             }
             Expr::Un(op, a) => {
                 let (a, ty) = self.expr(a)?;
@@ -579,6 +594,8 @@ impl Compiler<'_> {
                 same(tb, ty, "the second operand")?;
                 let both = Box::new((a, b));
                 match (ty, op.is_comparison()) {
+                    (ElemType::Str, true) => (Node::CompareText(*op, both), ElemType::Bool),
+                    (ElemType::Str, false) => return msg(format!("{op:?} of texts")),
                     (ElemType::F32, true) => (Node::Compare32(*op, both), ElemType::Bool),
                     (ElemType::F32, false) if bin_f32(*op, 1.0, 1.0).is_none() => return msg(format!("{op:?} of floats")),
                     (ElemType::F64, false) if bin_f64(*op, 1.0, 1.0).is_none() => return msg(format!("{op:?} of floats")),
@@ -615,7 +632,22 @@ impl Compiler<'_> {
             Expr::Cast(to, a) => {
                 let (a, from) = self.expr(a)?;
                 compute(*to)?;
+                number(from)?;
                 (if from == *to { a } else { Node::Cast(from, *to, Box::new(a)) }, *to)
+            }
+            Expr::Text(op, v) => {
+                let (ty, operands): (ElemType, &[ElemType]) = match op {
+                    TextOp::Len => (ElemType::I64, &[ElemType::Str]),
+                    TextOp::Byte => (ElemType::U8, &[ElemType::Str, ElemType::I64]),
+                    TextOp::Part => (ElemType::Str, &[ElemType::Str, ElemType::I64, ElemType::I64]),
+                    TextOp::Of(b) if self.m.bufs.get(*b).is_some_and(|d| d.ty == ElemType::U8) => (ElemType::Str, &[]),
+                    TextOp::Of(b) => return msg(format!("{b} as a text")),
+                };
+                let (nodes, types): (Vec<Node>, Vec<ElemType>) = v.iter().map(|e| self.expr(e)).collect::<Res<Vec<_>>>()?.into_iter().unzip();
+                if types != operands {
+                    return msg(format!("{op:?} of other operands"));
+                }
+                (Node::Text(*op, nodes), ty)
             }
             Expr::Let { reg, value, body } => {
                 let (v, ty) = self.expr(value)?;
@@ -771,6 +803,7 @@ struct State<'a> {
     shapes: Vec<Option<Shape>>,
     /// One region for each buffer that owns memory; the last one is the workspace.
     mem: Vec<Region<'a>>,
+    texts: Texts,
 }
 
 impl State<'_> {
@@ -836,7 +869,7 @@ impl State<'_> {
         let mut base = 0;
         match &o.place {
             Place::Input(i) => match self.inputs.get(*i as usize) {
-                Some(x) if x.len() == len => self.mem[region] = Region::Input(x),
+                Some(x) if x.len() == len || o.ty == ElemType::Str && x.len() >= len => self.mem[region] = Region::Input(x),
                 Some(x) => return msg(format!("input {i} \"{}\" of dimensions {dims:?}: found {} bytes, expected {len}", o.name, x.len())),
                 None => return msg(format!("there is no input {i}")),
             },
@@ -844,7 +877,8 @@ impl State<'_> {
                 if matches!(self.mem[region], Region::Unused) {
                     self.mem[region] = Region::Const(c.bytes());
                 }
-                if self.mem[region].bytes().len() != len {
+                let found = self.mem[region].bytes().len();
+                if found != len && !(o.ty == ElemType::Str && found >= len) {
                     return msg(format!("constant {own} \"{}\" of dimensions {dims:?}: found {} bytes, expected {len}", o.name, self.mem[region].bytes().len()));
                 }
             }
@@ -1012,6 +1046,10 @@ impl State<'_> {
                     let v = self.eval(e)?;
                     self.store(a, v)?;
                 }
+                Op::StoreText(a, e) => {
+                    let v = self.eval(e)?;
+                    self.store_text(a, v)?;
+                }
                 Op::If(c, then, els) => {
                     let c = self.eval(c)?;
                     self.block(if c != 0 { then } else { els }, kernels)?;
@@ -1058,6 +1096,12 @@ impl State<'_> {
             Node::Reg(r) => self.regs[*r],
             Node::Acc(c) => self.cells[self.cell(c)?],
             Node::Load(a) => return self.load(a),
+            Node::LoadText(a) => return self.load_text(a),
+            Node::Text(op, v) => return self.text_op(*op, v),
+            Node::CompareText(op, p) => {
+                let (a, b) = (self.eval(&p.0)?, self.eval(&p.1)?);
+                u64::from(self.compare_texts(*op, a, b)?)
+            }
             Node::Bin32(op, p) => {
                 let (a, b) = (f32_of(self.eval(&p.0)?), f32_of(self.eval(&p.1)?));
                 match bin_f32(*op, a, b) {

@@ -17,6 +17,7 @@
 //! expr   = Const | Reg | Acc(reg[Dim*], lane?) | Horizontal(op, reg[Dim*]) | Index(Dim) | Load(buf[Dim*])
 //!        | Un(op, e) | Bin(op, e, e) | Fma(e, e, e) | Dot(e, e, e) | Select(c, e, e) | Cast(type, e)
 //!        | Let(reg, e, in e) | With(sym, e, extent, in e)
+//!        | Text(len | byte | part | of buf, e*)             -- on texts, values of type `str`
 //! ```
 //!
 //! All bounds, indices, extents and offsets are [`Dim`]s over dim params, loop variables and run-time symbols: one
@@ -39,6 +40,10 @@
 //!    stores to a packed buffer. Outputs are packed through a view that has whole bytes ([`Module::view_as`]). A view of
 //!    another element type sees the bits of the elements; a store to one type and a load of another do not fuse.
 //! 8. `Index(d)` is i64. Comparison and logic give `Bool`. Shifts, bit operations and integer arithmetic wrap.
+//! 9. A text (`str`) is an address and a length in bytes: it moves, compares (byte by byte) and is read, and nothing else. What
+//!    it shows stays as it is for as long as the call: inputs, constants, and buffers that `Text(of)` names, which live to
+//!    the end and of which no byte is written twice. In constants, and where the interpreter takes and gives texts, the
+//!    first word of an element is the position of its bytes behind the elements (`onnxc_runtime::texts`).
 //!
 //! Stages ([`Stage`]) add rules; `verify` checks them: Built (what operators write: no `vec`, `unroll`, lanes) ->
 //! Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and sizes).
@@ -130,6 +135,8 @@ pub struct Module {
     pub heap: i64,
     /// What passes may do to floats.
     pub math: Math,
+    /// Memory for texts that kernels make, where they make any.
+    pub texts: Option<Texts>,
     /// What `infer` does.
     pub driver: Vec<Stmt>,
     /// Inputs in signature order.
@@ -138,6 +145,16 @@ pub struct Module {
     pub outputs: Vec<Buf>,
     /// How far the module is.
     pub stage: Stage,
+}
+
+/// Memory for the bytes of texts that kernels make, [`Module::heap`] bytes of it: taken from its beginning on, and kept to
+/// the end of the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Texts {
+    /// The bytes, of type u8.
+    pub bytes: Buf,
+    /// How many are taken: one i64.
+    pub taken: Buf,
 }
 
 /// Type of a register.
@@ -346,6 +363,8 @@ pub enum Expr {
     Select(Box<Expr>, Box<Expr>, Box<Expr>),
     /// Conversion as in ONNX Cast (float to int truncates, saturating; to bool: not zero).
     Cast(ElemType, Box<Expr>),
+    /// An operation on texts.
+    Text(TextOp, Vec<Expr>),
     Let {
         reg: Reg,
         value: Box<Expr>,
@@ -399,6 +418,19 @@ pub enum UnOp {
     IsInf,
     /// The same bits as another type of the same width.
     Bits(ElemType),
+}
+
+/// Operations on texts (rule 9). Positions and lengths are i64 and must be inside: nothing checks them but the interpreter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TextOp {
+    /// Bytes of a text, as i64.
+    Len,
+    /// The byte, as u8, of a text at a position.
+    Byte,
+    /// Of a text: from a position on so many bytes.
+    Part,
+    /// All bytes of a buffer of type u8.
+    Of(Buf),
 }
 
 /// Operations on two values of one type.

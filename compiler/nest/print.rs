@@ -329,6 +329,8 @@ impl<'a> Printer<'a> {
             Expr::Fma(a, b, c) => format!("fma({}, {}, {})", self.expr(a), self.expr(b), self.expr(c)),
             Expr::Select(a, b, c) => format!("select({}, {}, {})", self.expr(a), self.expr(b), self.expr(c)),
             Expr::Cast(t, a) => format!("{}({})", t.short(), self.expr(a)),
+            Expr::Text(TextOp::Of(buf), _) => format!("text({})", self.name(*buf)),
+            Expr::Text(op, v) => format!("{}({})", format!("{op:?}").to_lowercase(), v.iter().map(|e| self.expr(e)).collect::<Vec<_>>().join(", ")),
             Expr::Let { reg, value, body } => {
                 let v = self.expr(value);
                 format!("(let {} = {v} in {})", self.reg(*reg), self.expr(body))

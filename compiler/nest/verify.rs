@@ -102,11 +102,7 @@ impl Verifier<'_> {
                     add(*buf);
                 }
             });
-            visit::walk_exprs(body, &mut |e| {
-                if let Expr::Load { buf, .. } = e {
-                    add(*buf);
-                }
-            });
+            visit::loads(body).into_iter().for_each(&mut add);
         }
         out
     }

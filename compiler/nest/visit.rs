@@ -1,6 +1,6 @@
 //! Walking and rewriting nests.
 
-use super::{Buf, Expr, Kernel, Stmt};
+use super::{Buf, Expr, Kernel, Stmt, TextOp};
 use crate::sym::{Dim, Sym};
 
 impl Expr {
@@ -12,6 +12,7 @@ impl Expr {
             Expr::Bin(_, a, b) => vec![a, b],
             Expr::Fma(a, b, c) | Expr::Dot(a, b, c) | Expr::Select(a, b, c) => vec![a, b, c],
             Expr::Let { value, body, .. } | Expr::With { value, body, .. } => vec![value, body],
+            Expr::Text(_, v) => v.iter().collect(),
         }
     }
     /// Calls `f` for this and every expression in it, outer ones first.
@@ -27,6 +28,7 @@ impl Expr {
         let e = match self {
             Expr::Un(op, a) => Expr::Un(op, b(a, f)),
             Expr::Cast(t, a) => Expr::Cast(t, b(a, f)),
+            Expr::Text(op, v) => Expr::Text(op, v.into_iter().map(|e| e.rewrite(f)).collect()),
             Expr::Bin(op, x, y) => Expr::Bin(op, b(x, f), b(y, f)),
             Expr::Fma(x, y, z) => Expr::Fma(b(x, f), b(y, f), b(z, f)),
             Expr::Dot(x, y, z) => Expr::Dot(b(x, f), b(y, f), b(z, f)),
@@ -80,7 +82,7 @@ impl Stmt {
         let mut out = vec![];
         if let Some(e) = self.expr() {
             e.walk(&mut |e| {
-                if let Expr::Load { buf, .. } = e {
+                if let Expr::Load { buf, .. } | Expr::Text(TextOp::Of(buf), _) = e {
                     out.push(*buf);
                 }
             });
@@ -170,17 +172,35 @@ pub fn walk_exprs<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Expr)) {
     });
 }
 
-/// Buffers read, in order of first use.
+/// Buffers read, or shown as texts, in order of first use.
 pub fn loads(body: &[Stmt]) -> Vec<Buf> {
     let mut out = vec![];
     walk_exprs(body, &mut |e| {
-        if let Expr::Load { buf, .. } = e
+        if let Expr::Load { buf, .. } | Expr::Text(TextOp::Of(buf), _) = e
             && !out.contains(buf)
         {
             out.push(*buf);
         }
     });
     out
+}
+
+/// Buffers shown as texts.
+pub fn shown(body: &[Stmt]) -> Vec<Buf> {
+    let mut out = vec![];
+    walk_exprs(body, &mut |e| {
+        if let Expr::Text(TextOp::Of(buf), _) = e
+            && !out.contains(buf)
+        {
+            out.push(*buf);
+        }
+    });
+    out
+}
+
+/// True if texts are loaded, stored or made.
+pub fn has_texts(m: &super::Module, body: &[Stmt]) -> bool {
+    loads(body).into_iter().chain(stores(body)).any(|b| m.bufs[b].ty == crate::tensor::ElemType::Str) || !shown(body).is_empty()
 }
 
 /// Buffers written, in order of first use.

@@ -23,6 +23,9 @@ pub fn tensor(t: &TensorProto, external: &mut External, origin: &Origin) -> Resu
         if t.raw_data.is_some() {
             return invalid(origin, "a string tensor must not use raw_data").fail();
         }
+        if let Some(i) = t.string_data.iter().position(|s| std::str::from_utf8(s).is_err()) {
+            return invalid(origin, format!("string {i} of the tensor is no UTF-8")).fail();
+        }
         return ConstData::strings(t.dims.clone(), t.string_data.clone()).ok_or_else(|| mismatch(origin, t.string_data.len() as u64, n, "strings"));
     }
     let want = elem.bytes_for(n).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Cast, CastLike and BitCast; strings are refused for now.
+//! Cast, CastLike and BitCast.
 //!
 //! | Cast | |
 //! |---|---|
@@ -7,10 +7,14 @@
 //!
 //! Stores round 8-bit floats to nearest even and let what is too large become infinity or NaN; saturating is a clamp
 //! before that. Values for float8e8m0 are made powers of two first, so that its stores have nothing left to round.
+//!
+//! Strings and numbers become each other as in Python (`text/numbers.rs`); what is no number of the type leaves with
+//! `ONNXC_E_VALUE`. As a truth value a string tells whether it has bytes.
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator};
+use super::text::numbers::{self, Powers};
+use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime, text};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::tensor::{ElemType, SmallFloat};
 use std::sync::Arc;
 
@@ -66,7 +70,7 @@ impl Operator for Cast {
             None => cx.tensor(1)?.elem,
         };
         for e in [t.elem, to] {
-            if !(e.is_float() || e.is_int() || e == ElemType::Bool) {
+            if !(e.is_float() || e.is_int() || e == ElemType::Bool || e == ElemType::Str && !self.bits) {
                 return cx.error(codes::OP_FEATURE, format!("{} between {} and {to} is not supported yet", if self.bits { "BitCast" } else { "Cast" }, t.elem)).fail();
             }
         }
@@ -99,6 +103,14 @@ impl Operator for Cast {
             cx.outputs[0] = Some(cx.m.view_as(x, to, dims));
             return Ok(());
         }
+        if to == ElemType::Str {
+            write(cx, x, y);
+            return Ok(());
+        }
+        if from == ElemType::Str {
+            self.read(cx, x, y);
+            return Ok(());
+        }
         cx.map(y, |k, at| {
             let v = k.load(x, at);
             self.convert(k, from.compute(), to, v)
@@ -107,7 +119,41 @@ impl Operator for Cast {
     }
 }
 
+/// Numbers as strings.
+fn write(cx: &mut LowerCx, x: Buf, y: Buf) {
+    let from = cx.elem(x);
+    let powers = from.is_float().then(|| Powers::new(cx.m));
+    text::produce(cx, y, |k, at, sink| {
+        let v = k.load(x, at);
+        match &powers {
+            Some(p) => numbers::write_float(k, p, v, from == ElemType::F16, sink),
+            None if from == ElemType::Bool => numbers::write_bool(k, v, sink),
+            None => numbers::write_int(k, v, sink),
+        }
+    });
+}
+
 impl Cast {
+    /// Strings as numbers.
+    fn read(&self, cx: &mut LowerCx, x: Buf, y: Buf) {
+        let (to, dims) = (cx.elem(y), cx.dims(y));
+        let powers = to.is_float().then(|| Powers::new(cx.m));
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &dims, |k, at| {
+                let s = k.load(x, at);
+                let s = k.let_(s);
+                let v = match &powers {
+                    Some(p) => {
+                        let v = numbers::read_float(k, p, &s);
+                        self.convert(k, ElemType::F64, to, v)
+                    }
+                    None if to == ElemType::Bool => Expr::bin(BinOp::Gt, Expr::text_len(s), runtime::int(0)),
+                    None => numbers::read_int(k, &s, to),
+                };
+                k.store(y, at, v);
+            });
+        });
+    }
     fn convert(&self, k: &mut KernelBuilder, from: ElemType, to: ElemType, v: Expr) -> Expr {
         let v = if from.is_float() && to.is_packed() && to.is_int() {
             // What is out of range wraps, as in the ONNX reference: by way of 32 bits.

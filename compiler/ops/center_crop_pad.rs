@@ -79,7 +79,7 @@ impl Operator for CenterCropPad {
                 }
                 let v = k.load(x, &at_x);
                 let v = match inside {
-                    Some(c) => Expr::select(c, v, Expr::num(ty, 0.0)),
+                    Some(c) => Expr::select(c, v, k.zero(ty)),
                     None => v,
                 };
                 k.store(y, at, v);

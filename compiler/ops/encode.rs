@@ -1,17 +1,18 @@
-//! LabelEncoder, OneHotEncoder of ai.onnx.ml: values looked up in a table that the model holds.
+//! LabelEncoder, CategoryMapper, OneHotEncoder of ai.onnx.ml: values looked up in a table that the model holds.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>.
 //!
 //! | LabelEncoder | keys and values |
 //! |---|---|
-//! | 1 | `classes_strings`: positions to strings or back |
+//! | 1 | `classes_strings`: strings to their positions or back |
 //! | 2 | lists of floats, integers, strings |
 //! | 4 | tensors as well, of more types |
 //!
-//! Keys are sorted at compile time and searched by halving. From version 4 on a NaN key is
-//! found by NaN, before by nothing. OneHotEncoder casts numbers to
-//! integers; a value that is no category gives zeros, or `ONNXC_E_VALUE` if `zeros` is 0. Strings are refused for now.
+//! CategoryMapper maps strings to integers or back. Numbers are sorted at compile time and searched by halving, strings are
+//! hashed. From version 4 on a NaN key is found by NaN, before by nothing. OneHotEncoder casts numbers to
+//! integers; a value that is no category gives zeros, or `ONNXC_E_VALUE` if `zeros` is 0.
 
+use super::text::Dictionary;
 use super::{Attrs, InferCx, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Stmt, UnOp};
@@ -23,145 +24,230 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Encode {
-    Label { keys: Arc<ConstData>, values: Arc<ConstData>, default: Arc<ConstData> },
-    OneHot { categories: Vec<i64>, zeros: bool },
-    Strings,
+    Label(Table),
+    /// Strings and what stands for them: either way, as the input's type says.
+    TwoWay {
+        names: Vec<String>,
+        numbers: Vec<i64>,
+        default_int: i64,
+        default_string: String,
+    },
+    OneHot {
+        categories: Categories,
+        zeros: bool,
+    },
+}
+
+/// Keys, as many values, and the value of what is no key.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub struct Table {
+    keys: Arc<ConstData>,
+    values: Arc<ConstData>,
+    default: Arc<ConstData>,
+}
+
+/// What OneHotEncoder tells apart.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Categories {
+    Ints(Vec<i64>),
+    Strings(Vec<String>),
 }
 
 impl Operator for Encode {
-    const OPS: &'static [&'static str] = &["ai.onnx.ml:LabelEncoder", "ai.onnx.ml:OneHotEncoder"];
+    const OPS: &'static [&'static str] = &["ai.onnx.ml:LabelEncoder", "ai.onnx.ml:CategoryMapper", "ai.onnx.ml:OneHotEncoder"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         if a.op() == "OneHotEncoder" {
             let zeros = a.flag("zeros", true)?;
             let strings = a.strings_opt("cats_strings")?.unwrap_or_default();
-            let categories = a.ints_opt("cats_int64s")?.unwrap_or_default();
-            return match (categories.is_empty(), strings.is_empty()) {
-                (false, true) => Ok(Encode::OneHot { categories, zeros }),
-                (true, false) => Ok(Encode::Strings),
+            let ints = a.ints_opt("cats_int64s")?.unwrap_or_default();
+            return match (ints.is_empty(), strings.is_empty()) {
+                (false, true) => Ok(Encode::OneHot { categories: Categories::Ints(ints), zeros }),
+                (true, false) => Ok(Encode::OneHot { categories: Categories::Strings(strings), zeros }),
                 _ => a.error("OneHotEncoder needs either cats_int64s or cats_strings").fail(),
             };
         }
-        if a.since() == 1 {
-            for name in ["classes_strings", "default_int64", "default_string"] {
-                a.ignore(name);
+        let (default_int, default_string) = (a.int("default_int64", -1)?, a.string_opt("default_string")?.unwrap_or_else(|| "_Unused".into()));
+        if a.op() == "CategoryMapper" || a.since() == 1 {
+            let of = if a.op() == "CategoryMapper" { "cats_strings" } else { "classes_strings" };
+            let names = a.strings_opt(of)?.unwrap_or_default();
+            let numbers = if a.op() == "CategoryMapper" { a.ints_opt("cats_int64s")?.unwrap_or_default() } else { (0..names.len() as i64).collect() };
+            if names.len() != numbers.len() {
+                return a.error(format!("{} has {} strings but {} integers", a.op(), names.len(), numbers.len())).fail();
             }
-            return Ok(Encode::Strings);
+            return Ok(Encode::TwoWay { names, numbers, default_int, default_string });
         }
         let keys = list(a, "keys")?;
         let values = list(a, "values")?;
-        a.ignore("default_string");
-        let (int, float) = (a.int("default_int64", -1)?, a.float("default_float", -0.0)?);
+        let float = a.float("default_float", -0.0)?;
         let given = a.tensor_opt("default_tensor")?;
-        let (Some(keys), Some(values)) = (keys, values) else { return Ok(Encode::Strings) };
         if keys.count() != values.count() {
             return a.error(format!("LabelEncoder has {} keys but {} values", keys.count(), values.count())).fail();
         }
         let default = match (given, values.elem()) {
             (Some(d), t) if d.elem() == t && d.count() == 1 => d,
             (Some(d), t) => return a.error("default_tensor must be one element of the values' type").found_expected(d.elem().to_string(), t.to_string()).fail(),
+            (None, ElemType::Str) => strings(&[default_string]),
             (None, ElemType::F32) => Arc::new(ConstData::f32s(vec![1], &[float])),
             (None, t) if t.is_float() => number(t, 0.0, -0.0),
-            (None, t) => number(t, int as f64, int as f64),
+            (None, t) => number(t, default_int as f64, default_int as f64),
         };
-        Ok(Encode::Label { keys, values, default })
+        Ok(Encode::Label(Table { keys, values, default }))
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
-        match self {
-            Encode::Strings => return strings(cx),
-            _ if t.elem == ElemType::Str => return strings(cx),
-            Encode::OneHot { categories, .. } => {
-                if (1..categories.len()).any(|i| categories[..i].contains(&categories[i])) {
-                    return cx.error(codes::OP_FEATURE, "OneHotEncoder has the same category twice").fail();
-                }
-                let n = Dim::from(categories.len());
-                cx.set(0, ElemType::F32, [t.dims.as_slice(), &[n]].concat());
+        if let Encode::OneHot { categories, .. } = self {
+            let (n, twice) = match categories {
+                Categories::Ints(v) => (v.len(), twice(v)),
+                Categories::Strings(v) => (v.len(), twice(v)),
+            };
+            if twice {
+                return cx.error(codes::OP_FEATURE, "OneHotEncoder has the same category twice").fail();
             }
-            Encode::Label { keys, values, .. } => {
-                if keys.elem() != t.elem {
-                    return cx.error(codes::OP_TYPE, "the keys have another type than the input").found_expected(keys.elem().to_string(), t.elem.to_string()).fail();
-                }
-                if sorted(keys, values).is_none() {
-                    return cx.error(codes::OP_FEATURE, "LabelEncoder has the same key twice, with different values").fail();
-                }
-                cx.set(0, values.elem(), t.dims);
+            if (t.elem == ElemType::Str) != matches!(categories, Categories::Strings(_)) {
+                return cx.error(codes::OP_TYPE, "the categories have another type than the input").fail();
             }
+            cx.set(0, ElemType::F32, [t.dims.as_slice(), &[Dim::from(n)]].concat());
+            return Ok(());
         }
+        let Some(table) = self.table(t.elem) else { return cx.error(codes::OP_TYPE, "the input has neither the type of strings nor that of integers").fail() };
+        if table.keys.elem() != t.elem {
+            return cx.error(codes::OP_TYPE, "the keys have another type than the input").found_expected(table.keys.elem().to_string(), t.elem.to_string()).fail();
+        }
+        if sorted(&table).is_none() {
+            return cx.error(codes::OP_FEATURE, format!("{} has the same key twice, with different values", cx.origin.op)).fail();
+        }
+        cx.set(0, table.values.elem(), t.dims);
         Ok(())
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let (x, y) = (cx.input(0), cx.output(0));
         let ty = cx.elem(x).compute();
-        match self {
-            Encode::Strings => return cx.bug("strings"),
-            Encode::OneHot { categories, zeros } => {
-                let table = cx.m.constant("categories", Arc::new(ConstData::from_i64s(categories)));
-                let (dims, n) = (cx.dims(x), Dim::from(categories.len()));
-                cx.kernel(|k| {
-                    if !*zeros {
-                        k.nest(LoopKind::Seq, &dims, |k, at| {
-                            let v = Expr::cast(ty, ElemType::I64, k.load(x, at));
-                            let v = k.let_(v);
-                            let known = k.acc(Expr::bool(false));
-                            k.range(LoopKind::Seq, "c", 0, n, |k, c| {
-                                let hit = runtime::eq(v.clone(), k.load(table, &[c]));
-                                k.update(BinOp::Or, known, hit);
-                            });
-                            runtime::check(k, Expr::acc(known));
-                        });
-                    }
-                    let out = [dims.as_slice(), &[n]].concat();
-                    k.nest(LoopKind::Par, &out, |k, at| {
-                        let (c, from) = (at[at.len() - 1], &at[..at.len() - 1]);
-                        let v = Expr::cast(ty, ElemType::I64, k.load(x, from));
-                        let hit = runtime::eq(v, k.load(table, &[c]));
-                        k.store(y, at, Expr::select(hit, Expr::f32(1.0), Expr::f32(0.0)));
-                    });
-                });
-            }
-            Encode::Label { keys, values, default } => {
-                let Some((keys, values, nan)) = sorted(keys, values) else { return cx.bug("a key stands twice") };
-                let n = keys.count();
-                let (keys, values) = (cx.m.constant("keys", keys), cx.m.constant("values", values));
-                let default = cx.m.constant("default", default.clone());
-                let (dims, since) = (cx.dims(y), cx.since);
-                cx.kernel(|k| {
-                    k.nest(LoopKind::Par, &dims, |k, at| {
-                        let v = k.load(x, at);
-                        let v = k.let_(v);
-                        let mut found = search(k, keys, n, &v);
-                        if let Some(p) = nan.filter(|_| since >= 4) {
-                            found = Expr::select(Expr::un(UnOp::IsNan, v), runtime::int(p), found);
-                        }
-                        let found = k.let_(found);
-                        let none = Expr::bin(BinOp::Lt, found.clone(), runtime::int(0));
-                        let other = k.load(default, &vec![Dim::constant(0); k.m.bufs[default].dims.len()]);
-                        let value = k.with_index(found, Dim::constant(n as i64).max(1), |k, p| k.load(values, &[p]));
-                        k.store(y, at, Expr::select(none, other, value));
-                    });
-                });
-            }
+        if let Encode::OneHot { categories, zeros } = self {
+            one_hot(cx, categories, *zeros);
+            return Ok(());
         }
+        let Some((order, nan, table)) = self.table(ty).and_then(|t| sorted(&t).map(|(o, nan)| (o, nan, t))) else { return cx.bug("a key stands twice") };
+        let n = order.len() as u64;
+        let keys = take(&table.keys, &order);
+        let lookup = match keys.as_strings() {
+            Some(list) => Lookup::Hashed(Dictionary::of_strings(cx.m, list)),
+            None => Lookup::Sorted(cx.m.constant("keys", Arc::new(keys))),
+        };
+        let values = cx.m.constant("values", Arc::new(take(&table.values, &order)));
+        let default = cx.m.constant("default", table.default.clone());
+        let (dims, since) = (cx.dims(y), cx.since);
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &dims, |k, at| {
+                let v = k.load(x, at);
+                let v = k.let_(v);
+                let mut found = match &lookup {
+                    Lookup::Hashed(d) => d.find(k, v.clone()),
+                    Lookup::Sorted(keys) => search(k, *keys, n, &v),
+                };
+                if let Some(p) = nan.filter(|_| since >= 4) {
+                    found = Expr::select(Expr::un(UnOp::IsNan, v), runtime::int(p), found);
+                }
+                let found = k.let_(found);
+                let none = Expr::bin(BinOp::Lt, found.clone(), runtime::int(0));
+                let other = k.load(default, &vec![Dim::constant(0); k.m.bufs[default].dims.len()]);
+                if n == 0 {
+                    k.store(y, at, other);
+                    return;
+                }
+                let value = k.with_index(found, Dim::constant(n as i64), |k, p| k.load(values, &[p]));
+                k.store(y, at, Expr::select(none, other, value));
+            });
+        });
         Ok(())
     }
 }
 
-fn strings(cx: &InferCx) -> Result<()> {
-    cx.error(codes::OP_FEATURE, format!("{} of strings is not supported yet", cx.origin.op)).fail()
+enum Lookup {
+    Hashed(Dictionary),
+    Sorted(Buf),
 }
 
-/// Keys or values in one of their forms; `None` if they are strings.
-fn list(a: &mut Attrs, what: &str) -> Result<Option<Arc<ConstData>>> {
+impl Encode {
+    /// Keys and values for an input of a type.
+    fn table(&self, x: ElemType) -> Option<Table> {
+        match self {
+            Encode::Label(t) => Some(t.clone()),
+            Encode::TwoWay { names, numbers, default_int, .. } if x == ElemType::Str => {
+                Some(Table { keys: strings(names), values: Arc::new(ConstData::from_i64s(numbers)), default: Arc::new(ConstData::from_i64s(&[*default_int])) })
+            }
+            Encode::TwoWay { names, numbers, default_string, .. } if x == ElemType::I64 => {
+                Some(Table { keys: Arc::new(ConstData::from_i64s(numbers)), values: strings(names), default: strings(std::slice::from_ref(default_string)) })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn one_hot(cx: &mut LowerCx, categories: &Categories, zeros: bool) {
+    let (x, y) = (cx.input(0), cx.output(0));
+    let (dims, all) = (cx.dims(x), cx.dims(y));
+    // Strings become their numbers first.
+    let (x, list) = match categories {
+        Categories::Ints(v) => (x, v.clone()),
+        Categories::Strings(v) => {
+            let (numbers, known) = (cx.temp("numbers", ElemType::I64, dims.clone()), Dictionary::of_strings(cx.m, v));
+            cx.kernel(|k| {
+                k.nest(LoopKind::Par, &dims, |k, at| {
+                    let s = k.load(x, at);
+                    let n = known.find(k, s);
+                    k.store(numbers, at, n);
+                });
+            });
+            (numbers, (0..v.len() as i64).collect())
+        }
+    };
+    let ty = cx.elem(x).compute();
+    let table = cx.m.constant("categories", Arc::new(ConstData::from_i64s(&list)));
+    let n = Dim::from(list.len());
+    cx.kernel(|k| {
+        if !zeros {
+            k.nest(LoopKind::Seq, &dims, |k, at| {
+                let v = Expr::cast(ty, ElemType::I64, k.load(x, at));
+                let v = k.let_(v);
+                let known = k.acc(Expr::bool(false));
+                k.range(LoopKind::Seq, "c", 0, n, |k, c| {
+                    let hit = runtime::eq(v.clone(), k.load(table, &[c]));
+                    k.update(BinOp::Or, known, hit);
+                });
+                runtime::check(k, Expr::acc(known));
+            });
+        }
+        k.nest(LoopKind::Par, &all, |k, at| {
+            let (c, from) = (at[at.len() - 1], &at[..at.len() - 1]);
+            let v = Expr::cast(ty, ElemType::I64, k.load(x, from));
+            let hit = runtime::eq(v, k.load(table, &[c]));
+            k.store(y, at, Expr::select(hit, Expr::f32(1.0), Expr::f32(0.0)));
+        });
+    });
+}
+
+fn twice<T: PartialEq>(v: &[T]) -> bool {
+    (1..v.len()).any(|i| v[..i].contains(&v[i]))
+}
+
+fn strings(v: &[String]) -> Arc<ConstData> {
+    let data = ConstData::strings(vec![v.len() as i64], v.iter().map(|s| s.clone().into()).collect());
+    Arc::new(data.unwrap_or_else(|| ConstData::from_i64s(&[])))
+}
+
+/// Keys or values in one of their forms.
+fn list(a: &mut Attrs, what: &str) -> Result<Arc<ConstData>> {
     let floats = a.floats_opt(&format!("{what}_floats"))?.filter(|v| !v.is_empty());
     let ints = a.ints_opt(&format!("{what}_int64s"))?.filter(|v| !v.is_empty());
-    let strings = a.strings_opt(&format!("{what}_strings"))?.filter(|v| !v.is_empty());
+    let names = a.strings_opt(&format!("{what}_strings"))?.filter(|v| !v.is_empty());
     let tensor = a.tensor_opt(&format!("{what}_tensor"))?;
-    match (floats, ints, tensor, strings) {
-        (Some(v), None, None, None) => Ok(Some(Arc::new(ConstData::f32s(vec![v.len() as i64], &v)))),
-        (None, Some(v), None, None) => Ok(Some(Arc::new(ConstData::from_i64s(&v)))),
-        (None, None, Some(t), None) if t.elem() == ElemType::Str => Ok(None),
-        (None, None, Some(t), None) => Ok(Some(t)),
-        (None, None, None, Some(_)) => Ok(None),
+    match (floats, ints, tensor, names) {
+        (Some(v), None, None, None) => Ok(Arc::new(ConstData::f32s(vec![v.len() as i64], &v))),
+        (None, Some(v), None, None) => Ok(Arc::new(ConstData::from_i64s(&v))),
+        (None, None, Some(t), None) => Ok(t),
+        (None, None, None, Some(v)) => Ok(strings(&v)),
         _ => a.error(format!("LabelEncoder needs its {what} in exactly one attribute")).fail(),
     }
 }
@@ -177,24 +263,41 @@ fn number(t: ElemType, int: f64, float: f64) -> Arc<ConstData> {
     Arc::new(ConstData::new(t, vec![1], bytes).unwrap_or_else(|| ConstData::from_i64s(&[int as i64])))
 }
 
-/// Keys in ascending order with their values, and where NaN's value stands; `None` if a key has two values.
-fn sorted(keys: &ConstData, values: &ConstData) -> Option<(Arc<ConstData>, Arc<ConstData>, Option<i64>)> {
-    let order: Vec<usize> = match (keys.to_i64s(), keys.to_f64s()) {
-        (Some(v), _) => order(&v, |a, b| a.cmp(b)),
-        (None, Some(v)) => order(&v, |a, b| a.is_nan().cmp(&b.is_nan()).then(a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal))),
+/// The bytes of an element.
+fn piece(c: &ConstData, i: usize) -> Option<bytes::Bytes> {
+    match c.as_strings() {
+        Some(s) => s.get(i).cloned(),
+        None => {
+            let n = c.elem().bytes()? as usize;
+            let all = c.bytes();
+            ((i + 1) * n <= all.len()).then(|| all.slice(i * n..(i + 1) * n))
+        }
+    }
+}
+
+/// Some elements as a vector.
+fn take(c: &ConstData, which: &[usize]) -> ConstData {
+    let dims = vec![which.len() as i64];
+    let parts: Vec<bytes::Bytes> = which.iter().filter_map(|i| piece(c, *i)).collect();
+    let made = if c.elem() == ElemType::Str { ConstData::strings(dims, parts) } else { ConstData::new(c.elem(), dims, parts.concat()) };
+    made.unwrap_or_else(|| ConstData::from_i64s(&[]))
+}
+
+/// Positions of different keys, in ascending order of keys, and where NaN stands in it; `None` if a key has two values.
+fn sorted(t: &Table) -> Option<(Vec<usize>, Option<i64>)> {
+    let (keys, values) = (&t.keys, &t.values);
+    let order: Vec<usize> = match (keys.to_i64s(), keys.to_f64s(), keys.as_strings()) {
+        (.., Some(v)) => order(v, |a, b| a.cmp(b)),
+        (Some(v), ..) => order(&v, |a, b| a.cmp(b)),
+        (None, Some(v), _) => order(&v, |a, b| a.is_nan().cmp(&b.is_nan()).then(a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal))),
         _ => return None,
     };
-    let piece = |c: &ConstData, i: usize| -> Option<Vec<u8>> {
-        let n = c.elem().bytes()? as usize;
-        Some(c.bytes().get(i * n..(i + 1) * n)?.to_vec())
-    };
-    let floats = keys.to_f64s();
+    let floats = if keys.elem() == ElemType::Str { None } else { keys.to_f64s() };
     let same = |i: usize, j: usize| match &floats {
         Some(v) => v[i] == v[j] || v[i].is_nan() && v[j].is_nan(),
         None => piece(keys, i) == piece(keys, j),
     };
-    let (mut k, mut v, mut nan) = (vec![], vec![], None);
-    let mut count = 0i64;
+    let (mut out, mut nan) = (vec![], None);
     for (n, &i) in order.iter().enumerate() {
         if n > 0 && same(order[n - 1], i) {
             if piece(values, order[n - 1])? != piece(values, i)? {
@@ -203,13 +306,11 @@ fn sorted(keys: &ConstData, values: &ConstData) -> Option<(Arc<ConstData>, Arc<C
             continue;
         }
         if floats.as_ref().is_some_and(|f| f[i].is_nan()) {
-            nan = Some(count);
+            nan = Some(out.len() as i64);
         }
-        k.extend(piece(keys, i)?);
-        v.extend(piece(values, i)?);
-        count += 1;
+        out.push(i);
     }
-    Some((Arc::new(ConstData::new(keys.elem(), vec![count], k)?), Arc::new(ConstData::new(values.elem(), vec![count], v)?), nan))
+    Some((out, nan))
 }
 
 fn order<T>(v: &[T], by: impl Fn(&T, &T) -> std::cmp::Ordering) -> Vec<usize> {

@@ -74,7 +74,7 @@ impl Operator for Mark {
                 cx.map(y, |k, at| {
                     let d = diagonal.map_or(runtime::int(0), |b| runtime::value(k, b, 0));
                     let v = k.load(x, at);
-                    Expr::select(Expr::bin(op, Expr::index(at[r - 1] - at[r - 2]), d), v, Expr::num(ty, 0.0))
+                    Expr::select(Expr::bin(op, Expr::index(at[r - 1] - at[r - 2]), d), v, k.zero(ty))
                 });
             }
             Mark::OneHot { axis } => {

@@ -10,6 +10,7 @@ pub mod cx;
 pub mod runtime;
 pub mod schema;
 pub mod scores;
+pub mod text;
 
 pub use attrs::{AttrValue, Attrs};
 pub use cx::{InferCx, Known, LowerCx, Operand};

@@ -45,6 +45,11 @@ impl Operator for Scatter {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
+        if let Scatter::Elements { join: Some(_), .. } | Scatter::Nd { join: Some(_) } = self
+            && t.elem == ElemType::Str
+        {
+            return cx.error(codes::OP_TYPE, "strings have no reduction").fail();
+        }
         match self {
             Scatter::Elements { axis, .. } => {
                 let (i, u) = (cx.tensor(1)?.clone(), cx.tensor(2)?.clone());

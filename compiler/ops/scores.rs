@@ -11,7 +11,7 @@
 //! A row of one score is transformed like any other. The top class is the first with the highest score; it is found
 //! before the transform where that keeps the order (all but SOFTMAX_ZERO), so that saturation makes no ties.
 
-use super::{Attrs, InferCx, LowerCx, runtime, softmax};
+use super::{Attrs, InferCx, LowerCx, runtime, softmax, text};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Scalar, UnOp};
 use crate::sym::Dim;
@@ -152,15 +152,17 @@ impl Labels {
     pub fn set(&self, cx: &mut InferCx, k: usize, n: Dim) -> Result<()> {
         match self {
             Labels::Ints(_) => cx.set(k, ElemType::I64, [n]),
-            Labels::Strings(_) => return cx.error(codes::OP_FEATURE, format!("{} with labels that are strings is not supported yet", cx.origin.op)).fail(),
+            Labels::Strings(_) => cx.set(k, ElemType::Str, [n]),
         }
         Ok(())
     }
     /// Writes to `y`, a vector of N, the label of the class that `class` finds for a row.
     pub fn write(&self, cx: &mut LowerCx, y: Buf, class: impl FnOnce(&mut crate::nest::KernelBuilder, &[Dim]) -> Expr) -> Result<()> {
-        let Labels::Ints(names) = self else { return cx.bug("labels that are strings") };
-        let n = Dim::from(names.len());
-        let table = cx.m.constant("labels", Arc::new(ConstData::from_i64s(names)));
+        let n = Dim::from(self.len());
+        let table = match self {
+            Labels::Ints(names) => cx.m.constant("labels", Arc::new(ConstData::from_i64s(names))),
+            Labels::Strings(names) => text::list(cx.m, "labels", names),
+        };
         let dims = cx.dims(y);
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &dims, |k, at| {

@@ -10,6 +10,7 @@ use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
 use crate::sym::{Answer, Dim, SymTable};
+use crate::tensor::ElemType;
 
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
@@ -453,12 +454,14 @@ fn lower_pad(cx: &mut LowerCx, mode: Mode, attr: &Option<Vec<i64>>, value: f32) 
     let Some(pads) = pads else { return cx.bug("pads changed") };
     let ty = cx.elem(y).compute();
     let fill = match (cx.constant(2).and_then(|c| c.scalar()), cx.input_opt(2)) {
-        (Some(v), _) if ty.is_float() || ty.bits() < 64 => Expr::num(ty, v),
-        (_, Some(b)) if cx.since >= 11 => Expr::Load { buf: b, at: vec![Dim::constant(0); cx.dims(b).len()] },
-        _ => Expr::num(ty, f64::from(value)),
+        (Some(v), _) if ty.is_float() || ty.bits() < 64 => Some(Expr::num(ty, v)),
+        (_, Some(b)) if cx.since >= 11 => Some(Expr::Load { buf: b, at: vec![Dim::constant(0); cx.dims(b).len()] }),
+        _ if ty == ElemType::Str => None,
+        _ => Some(Expr::num(ty, f64::from(value))),
     };
     let syms = cx.m.syms.clone();
     cx.map(y, |k, at| {
+        let fill = fill.unwrap_or_else(|| k.zero(ty));
         let mut inside = None;
         let mut index = vec![];
         for ((i, n), (lo, hi)) in at.iter().zip(&from).zip(&pads) {

@@ -61,4 +61,10 @@ ops! {
     Trees = trees;
     Linear = linear;
     Svm = svm;
+    StringConcat = string_concat;
+    StringNormalizer = string_normalizer;
+    StringSplit = string_split;
+    RegexFullMatch = regex_full_match;
+    Tokenizer = tokenizer;
+    TfIdf = tfidf;
 }

@@ -12,9 +12,10 @@ use crate::tensor::{ElemType, TensorType, ValueType};
 use cranelift_entity::SecondaryMap;
 use std::collections::HashSet;
 
-/// Lowers a model whose shapes are inferred.
-pub fn lower(model: &Model, name: &str) -> Result<Module> {
-    let m = Module::new(name, model.syms.clone());
+/// Lowers a model whose shapes are inferred. `heap`: [`Module::heap`].
+pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
+    let mut m = Module::new(name, model.syms.clone());
+    m.heap = heap;
     let mut cx = Lower { model, m, defined: HashSet::new() };
     cx.m.dim_params = model.dim_params.clone();
     let mut f = Frame::new(&model.graph);
@@ -28,6 +29,10 @@ pub fn lower(model: &Model, name: &str) -> Result<Module> {
         }
     }
     let mut m = cx.m;
+    if let Some(t) = m.texts {
+        m.kernel("texts", &model.origin.element("memory of strings"), |k| k.store(t.taken, &[Dim::constant(0)], Expr::int(ElemType::I64, 0)));
+        m.driver.rotate_right(1);
+    }
     let conditions = m.syms.conditions().to_vec();
     let mut driver = std::mem::take(&mut m.driver);
     insert_checks(&mut driver, &conditions, &m.syms, &HashSet::new());
@@ -95,10 +100,10 @@ impl<'a> Lower<'a> {
     fn tensor<'f>(&self, f: &Frame<'f>, v: Value) -> Result<&'f TensorType> {
         let d = &f.g.values[v];
         match &d.ty {
-            Some(ValueType::Tensor(t)) if t.elem != ElemType::Str && t.elem != ElemType::C64 && t.elem != ElemType::C128 => Ok(t),
+            Some(ValueType::Tensor(t)) if t.elem != ElemType::C64 && t.elem != ElemType::C128 => Ok(t),
             Some(t) => Error::new(codes::OP_FEATURE, format!("\"{}\" has a type that is not supported yet", d.name))
                 .at(&self.model.origin)
-                .found_expected(t.display(&self.model.syms), "a tensor of numbers")
+                .found_expected(t.display(&self.model.syms), "a tensor of numbers or strings")
                 .fail(),
             None => Err(Failure::bug("lower", format!("\"{}\" has no type", d.name))),
         }

@@ -5,6 +5,7 @@
 
 use super::ElemType;
 use bytes::Bytes;
+use onnxc_runtime::texts;
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, OnceLock};
 
@@ -37,10 +38,14 @@ pub struct Remap {
 }
 
 impl ConstData {
-    /// Dense little-endian data; `None` if the length does not fit the shape.
+    /// Dense little-endian data; `None` if the length does not fit the shape. Strings: see `onnxc_runtime::texts`.
     pub fn new(elem: ElemType, dims: Vec<i64>, data: impl Into<Bytes>) -> Option<Self> {
         let data = data.into();
         let n = count(&dims)?;
+        if elem == ElemType::Str {
+            let list = (0..usize::try_from(n).ok()?).map(|i| texts::place(&data, i).map(|(at, n)| data.slice(at..at + n))).collect::<Option<_>>()?;
+            return ConstData::strings(dims, list);
+        }
         (elem.bytes_for(n)? == data.len() as u64).then(|| ConstData { elem, dims, store: Store::Bytes(data), hash: OnceLock::new() })
     }
     /// A string tensor (UTF-8 bytes each).
@@ -61,7 +66,7 @@ impl ConstData {
         let data: Vec<u8> = v.iter().flat_map(|x| x.to_le_bytes()).collect();
         ConstData { elem: ElemType::F32, dims, store: Store::Bytes(data.into()), hash: OnceLock::new() }
     }
-    /// A lazy rearrangement of `src` (whole-byte element types only).
+    /// A rearrangement of `src` (whole-byte element types only), lazy but for strings.
     pub fn remap(src: Arc<ConstData>, map: Remap) -> Option<Self> {
         src.elem.bytes()?;
         let fits = map.offset.len() == src.dims.len() && map.coeff.len() == src.dims.len() && map.coeff.iter().all(|row| row.len() == map.dims.len());
@@ -69,6 +74,13 @@ impl ConstData {
         let small = |v: &i64| v.unsigned_abs() <= 1 << 40;
         if !fits || count(&map.dims).is_none() || !map.offset.iter().chain(map.coeff.iter().flatten()).chain(&map.dims).all(small) {
             return None;
+        }
+        if let Store::Strings(list) = &src.store {
+            // Where each comes from, counted from 1; 0 is outside.
+            let numbers: Vec<i64> = (1..=list.len() as i64).collect();
+            let from = ConstData::remap(Arc::new(ConstData::i64s_shaped(src.dims.clone(), &numbers)), map)?;
+            let moved = from.to_i64s()?.into_iter().map(|i| usize::try_from(i - 1).ok().and_then(|i| list.get(i)).cloned().unwrap_or_default()).collect();
+            return ConstData::strings(from.dims, moved);
         }
         Some(ConstData { elem: src.elem, dims: map.dims.clone(), store: Store::Remap(src, map), hash: OnceLock::new() })
     }
@@ -99,9 +111,12 @@ impl ConstData {
     pub fn count(&self) -> u64 {
         count(&self.dims).unwrap_or(0)
     }
-    /// Bytes of the data.
+    /// Bytes of the data; of strings with those that their elements lead to.
     pub fn byte_len(&self) -> u64 {
-        self.elem.bytes_for(self.count()).unwrap_or(0)
+        match &self.store {
+            Store::Strings(s) => texts::encoded_len(s),
+            _ => self.elem.bytes_for(self.count()).unwrap_or(0),
+        }
     }
     /// Strings of a string tensor.
     pub fn as_strings(&self) -> Option<&[Bytes]> {
@@ -110,11 +125,11 @@ impl ConstData {
             _ => None,
         }
     }
-    /// All bytes. Aliases the model file where it can; evaluates a rearrangement.
+    /// All bytes. Aliases the model file where it can; evaluates a rearrangement. Strings: see `onnxc_runtime::texts`.
     pub fn bytes(&self) -> Bytes {
         match &self.store {
             Store::Bytes(b) => b.clone(),
-            Store::Strings(_) => Bytes::new(),
+            Store::Strings(s) => texts::encode(s).into(),
             Store::Remap(src, map) => {
                 let mut out = Vec::with_capacity(self.byte_len() as usize);
                 map.write(src, &mut |b| out.extend_from_slice(b));
@@ -126,7 +141,7 @@ impl ConstData {
     pub fn stream(&self, sink: &mut dyn FnMut(&[u8])) {
         match &self.store {
             Store::Bytes(b) => b.chunks(1 << 20).for_each(sink),
-            Store::Strings(_) => {}
+            Store::Strings(s) => texts::encode(s).chunks(1 << 20).for_each(sink),
             Store::Remap(src, map) => map.write(src, sink),
         }
     }
@@ -214,6 +229,9 @@ impl ConstData {
     }
     /// True if every byte of every element repeats the first element.
     pub fn is_splat(&self) -> bool {
+        if let Store::Strings(s) = &self.store {
+            return s.iter().all(|x| *x == s[0]);
+        }
         let Some(n) = self.elem.bytes() else { return false };
         let b = self.bytes();
         b.chunks_exact(n as usize).all(|c| *c == b[..n as usize])

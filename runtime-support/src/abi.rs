@@ -31,6 +31,30 @@ pub type onnxc_call = unsafe extern "C" fn(
     exec: *const onnxc_exec,
 ) -> i32;
 
+/// A string: an element of a tensor of strings.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct onnxc_str {
+    /// Its bytes, UTF-8, not ended by NUL.
+    pub data: *const c_char,
+    #[cfg(target_pointer_width = "32")]
+    padding: u32,
+    /// How many; not negative.
+    pub len: i64,
+}
+
+impl onnxc_str {
+    /// An element.
+    pub const fn new(data: *const c_char, len: i64) -> onnxc_str {
+        onnxc_str {
+            data,
+            #[cfg(target_pointer_width = "32")]
+            padding: 0,
+            len,
+        }
+    }
+}
+
 /// An input or output.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -209,7 +233,10 @@ impl fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// Bits of one element by ONNX `TensorProto.DataType`; none for strings and what ABI 1 does not know.
+/// `TensorProto.DataType` of strings.
+pub const STRING: i32 = 8;
+
+/// Bits of one element by ONNX `TensorProto.DataType`; none for what ABI 1 does not know.
 pub fn element_bits(dtype: i32) -> Option<u32> {
     Some(match dtype {
         // uint2, int2; uint4, int4, float4e2m1
@@ -223,8 +250,8 @@ pub fn element_bits(dtype: i32) -> Option<u32> {
         1 | 6 | 12 => 32,
         // int64, double, uint64, complex64
         7 | 11 | 13 | 14 => 64,
-        // complex128
-        15 => 128,
+        // string, complex128
+        STRING | 15 => 128,
         _ => return None,
     })
 }
@@ -258,6 +285,8 @@ mod tests {
         assert_eq!(offset_of!(onnxc_model, call), 160);
         assert_eq!(size_of::<onnxc_tensor_info>(), 48);
         assert_eq!(size_of::<onnxc_node_info>(), 24);
+        assert_eq!(size_of::<onnxc_str>(), 16);
+        assert_eq!(offset_of!(onnxc_str, len), 8);
         assert_eq!(size_of::<onnxc_exec>(), 40);
         assert_eq!(offset_of!(onnxc_exec, parallel_for), 16);
         assert_eq!(offset_of!(onnxc_exec, max_tasks), 24);

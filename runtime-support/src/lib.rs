@@ -8,6 +8,7 @@
 //! * [`weights`]: maps `<m>.weights`.
 //! * [`model`]: calls any model through its `<m>_model`.
 //! * [`probe`]: peak and bandwidth of this machine, measured.
+//! * [`texts`]: strings as bytes.
 //! * [`buffer`]: aligned memory for workspaces and outputs.
 
 pub mod abi;
@@ -15,6 +16,7 @@ pub mod buffer;
 pub mod model;
 pub mod pool;
 pub mod probe;
+pub mod texts;
 pub mod weights;
 
 pub use abi::Status;

@@ -6,6 +6,7 @@
 use crate::abi::{self, ABI_VERSION, DIM_COMPUTED, Status, onnxc_call, onnxc_model, onnxc_tensor_info, onnxc_workspace_for};
 use crate::buffer::{ALIGN, Buffer, Workspace};
 use crate::pool::Exec;
+use crate::texts;
 use crate::weights::{Weights, WeightsError};
 use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
@@ -44,8 +45,8 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Bytes of a dense tensor of this element type with these dims; packed types round up.
-    /// [`Status::Abi`] for strings and unknown types, [`Status::Dim`] where dims are negative or too large.
+    /// Bytes of a dense tensor of this element type with these dims; packed types round up, and of strings these are the
+    /// elements without what they show. [`Status::Abi`] for unknown types, [`Status::Dim`] where dims are negative or too large.
     pub fn byte_len(&self, dims: &[i64]) -> Result<usize, Status> {
         let bits = abi::element_bits(self.dtype).ok_or(Status::Abi)?;
         if dims.iter().any(|d| *d < 0) {
@@ -87,7 +88,7 @@ pub struct OutTensor {
     pub dtype: i32,
     /// The actual dims.
     pub dims: Vec<i64>,
-    /// Dense, row-major, 64-byte aligned, as many bytes as `dims` say.
+    /// Dense, row-major, 64-byte aligned, as many bytes as `dims` say; strings as in [`texts`].
     pub data: Buffer,
 }
 
@@ -211,7 +212,7 @@ impl Model {
     }
     /// Runs the model once; the workspace grows if it is too small.
     ///
-    /// Inputs are dense and row-major, of any alignment. Outputs whose size depends on data start at their upper bound
+    /// Inputs are dense and row-major, of any alignment; strings as in [`texts`]. Outputs whose size depends on data start at their upper bound
     /// if there is a moderate one, else empty; when they are too small the model says what it needs and runs again.
     pub fn call_in(&self, inputs: &[&[u8]], dims: &[i64], exec: Option<&Exec<'_>>, workspace: &mut Workspace) -> Result<Vec<OutTensor>, Status> {
         let bytes = self.workspace_for(dims)?;
@@ -264,7 +265,13 @@ impl Model {
         }
         let check = |(t, data): (&TensorInfo, &&[u8])| {
             let known: Vec<i64> = t.known_dims(dims).into_iter().collect::<Option<_>>().ok_or(Status::Abi)?;
-            if t.byte_len(&known)? != data.len() {
+            let len = t.byte_len(&known)?;
+            if t.dtype == abi::STRING {
+                let list = texts::elements(data, len / texts::SIZE).ok_or(Status::Dim)?;
+                let words: Vec<u8> = list.iter().flat_map(|s| [(s.data.expose_provenance() as i64).to_ne_bytes(), s.len.to_ne_bytes()].concat()).collect();
+                return Buffer::copy_of(&words).map(Some);
+            }
+            if len != data.len() {
                 return Err(Status::Dim);
             }
             let align = abi::element_bits(t.dtype).map_or(ALIGN, |b| (b as usize / 8).max(1));
@@ -320,6 +327,11 @@ impl<'a> Out<'a> {
         }
         let bytes = self.info.byte_len(&self.dims)?;
         self.data.truncate(bytes);
+        if self.info.dtype == abi::STRING {
+            let list = texts::read_elements(&self.data, bytes / texts::SIZE);
+            // SAFETY: the call has ended well, so its elements show what inputs, weights and workspace hold; all are there.
+            self.data = Buffer::copy_of(&unsafe { texts::encode_elements(&list) })?;
+        }
         Ok(OutTensor { name: self.info.name, dtype: self.info.dtype, dims: self.dims, data: self.data })
     }
 }

@@ -14,6 +14,28 @@ PACKED = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
 STATUS = {1: "null pointer", 2: "bad alignment", 3: "bad dimension", 4: "buffer too small", 5: "index out of range",
           6: "bad value", 7: "weights do not match", 8: "cancelled", 9: "abi mismatch"}
 UNKNOWN = -(1 << 63)
+STRING = 8
+
+
+class Str(ct.Structure):
+    _fields_ = [("data", ct.c_void_p), ("len", ct.c_int64)]
+
+
+def texts(a):
+    """Elements of an array of strings, and the memory that they show."""
+    parts = [s if isinstance(s, bytes) else str(s).encode() for s in np.asarray(a, dtype=object).reshape(-1)]
+    memory = np.frombuffer(b"".join(parts) + b"\0", np.uint8)
+    out = (Str * max(1, len(parts)))()
+    at = memory.ctypes.data
+    for e, s in zip(out, parts):
+        # Nobody may look at the address of an empty string.
+        e.data, e.len = (at if s else 1), len(s)
+        at += len(s)
+    return out, memory
+
+
+def untexts(elements, n):
+    return np.array([ct.string_at(e.data, e.len).decode() if e.len else "" for e in elements[:n]] + [None], dtype=object)[:n]
 
 
 class TensorInfo(ct.Structure):
@@ -90,14 +112,15 @@ class Model:
         params = [None] * len(self.params)
         arrays = []
         for t in self.inputs:
-            a = np.asarray(feeds[t.name.decode()], order="C").astype(DTYPES[t.dtype], copy=False)
+            a = np.asarray(feeds[t.name.decode()], order="C")
+            a = a.astype(object if t.dtype == STRING else DTYPES[t.dtype], copy=False)
             assert a.ndim == t.rank, (t.name, a.shape)
             for d, n in zip(t.dims[:t.rank], a.shape):
                 if d >= 0:
                     assert d == n, f"input {t.name.decode()}: {a.shape}"
                 elif d != UNKNOWN:
                     params[-1 - d] = n
-            arrays.append(pack(a, PACKED[t.dtype]) if t.dtype in PACKED else a)
+            arrays.append(texts(a) if t.dtype == STRING else pack(a, PACKED[t.dtype]) if t.dtype in PACKED else a)
         dims = (ct.c_int64 * max(1, len(params)))(*params)
         size = ct.c_uint64()
         rc = self.info.workspace_for(dims, size)
@@ -112,12 +135,13 @@ class Model:
                 shape = list(out_shapes[k])
                 room = (ct.c_int64 * max(1, len(shape)))(*shape)
             lists.append(room)
-            outs.append(np.zeros(shape, DTYPES[t.dtype]))
+            outs.append(np.full(shape, "", object) if t.dtype == STRING else np.zeros(shape, DTYPES[t.dtype]))
         ws = aligned(size.value)
-        pin = (ct.c_void_p * max(1, len(arrays)))(*[a.ctypes.data for a in arrays])
+        pin = (ct.c_void_p * max(1, len(arrays)))(*[ct.addressof(a[0]) if isinstance(a, tuple) else a.ctypes.data for a in arrays])
         # Packed outputs begin with all bits set: what follows the last element must be written, too.
         packed = {k: np.full(-(-a.size * PACKED[t.dtype] // 8), 255, np.uint8) for k, (t, a) in enumerate(zip(self.outputs, outs)) if t.dtype in PACKED}
-        pout = (ct.c_void_p * max(1, len(outs)))(*[packed.get(k, a).ctypes.data for k, a in enumerate(outs)])
+        strings = {k: (Str * max(1, a.size))() for k, (t, a) in enumerate(zip(self.outputs, outs)) if t.dtype == STRING}
+        pout = (ct.c_void_p * max(1, len(outs)))(*[ct.addressof(strings[k]) if k in strings else packed.get(k, a).ctypes.data for k, a in enumerate(outs)])
         w = self.weights.ctypes.data if self.weights is not None else None
         rooms = [list(r) if r is not None else None for r in lists]
         full = list(outs)
@@ -135,13 +159,15 @@ class Model:
                 if r is not None:
                     shape = list(r)[:self.outputs[k].rank]
                     outs[k] = full[k].reshape(-1)[:int(np.prod(shape, dtype=np.int64))].reshape(shape)
+            for k, elements in strings.items():
+                outs[k][...] = untexts(elements, outs[k].size).reshape(outs[k].shape)
             for k, data in packed.items():
                 bits = PACKED[self.outputs[k].dtype]
                 data = data[:-(-outs[k].size * bits // 8)]
                 used = outs[k].size * bits % 8
                 assert not used or data[-1] >> used == 0, "bits after the last packed element"
                 outs[k][...] = unpack(data, bits, outs[k].shape)
-        run.keep = (arrays, ws, dims, self, full, lists)
+        run.keep = (arrays, ws, dims, self, full, lists, strings)
         # What `call` takes, for loops outside Python.
         run.arguments = lambda exec_=None: [ct.addressof(pin), ct.addressof(pout), ct.addressof(dims), ct.addressof(out_dims), w, ws.ctypes.data, exec_]
         return run, outs

@@ -6,7 +6,7 @@ use crate::diag::Result;
 use crate::nest::Scalar;
 use crate::tensor::{ElemType, SmallFloat};
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I16, I32, I32X4, I64};
+use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I16, I32, I32X4, I64, I128};
 use cranelift_codegen::ir::{InstBuilder, Type, Value};
 
 /// Register type of a compute type.
@@ -15,6 +15,7 @@ pub(super) fn scalar_type(t: ElemType) -> Type {
         ElemType::F32 => F32,
         ElemType::F64 => F64,
         t => match t.bits() {
+            128 => I128,
             64 => I64,
             32 => I32,
             16 => I16,

@@ -83,6 +83,7 @@ impl Emit<'_, '_> {
                 let a = self.value(a)?;
                 self.cast(*to, a)
             }
+            Expr::Text(op, v) => self.text(*op, v),
             Expr::Let { reg, value, body } => {
                 let v = self.value(value)?;
                 self.regs.insert(*reg, Slot::Value(v));
@@ -154,7 +155,7 @@ impl Emit<'_, '_> {
             Expr::Un(op, a) => ok(a) && self.vector_unary(*op, self.m.type_of(a)),
             Expr::Bin(op, a, b) => ok(a) && ok(b) && (vector_binary(*op, self.m.type_of(a)) || math::constant_power(e).is_some()),
             Expr::Fma(a, b, c) => ok(a) && ok(b) && ok(c),
-            Expr::Dot(..) => false,
+            Expr::Dot(..) | Expr::Text(..) => false,
             Expr::Select(c, a, b) => {
                 let lazy = |x: &Expr| !crate::codegen::clif::expr::has_memory(x);
                 ok(a) && ok(b) && ok(c) && (!self.varying(c) || (lazy(a) && lazy(b)))
@@ -300,6 +301,13 @@ impl Emit<'_, '_> {
             return Ok(Val { v: self.from_storage(storage_ty, raw)?, ty, vec: false });
         }
         let (p, disp) = self.address(buf, linear)?;
+        if ty == ElemType::Str {
+            let v = self.load_text(buf, p, disp)?;
+            if let Some(s) = self.scopes.last_mut() {
+                s.loads.insert(key, v);
+            }
+            return Ok(Val { v, ty, vec: false });
+        }
         let constant = matches!(self.m.bufs[self.m.storage(buf)].place, crate::nest::Place::Const(_) | crate::nest::Place::Input(_));
         let flags = if constant { self.flags().with_readonly().with_can_move() } else { self.flags() };
         let v = if vec {
@@ -324,6 +332,9 @@ impl Emit<'_, '_> {
         }
         let v = self.value(value)?;
         if !lanes || (!v.vec && matches!(self.stride(buf, at), Stride::Same)) {
+            if ty == ElemType::Str {
+                return self.store_text(buf, linear, v);
+            }
             let raw = self.to_storage(ty, v)?;
             let (p, disp) = self.address(buf, linear)?;
             self.b.ins().store(flags, raw, p, disp);
@@ -455,7 +466,7 @@ impl Emit<'_, '_> {
         if !lazy {
             let (a, b) = (self.value(a)?, self.value(b)?);
             let (a, b) = self.level(a, b);
-            return Ok(Val { v: self.b.ins().select(c.v, a.v, b.v), ..a });
+            return Ok(self.pick(c.v, a, b));
         }
         let vec = self.lanes.is_some_and(|l| l.lane.is_none()) && (self.varying(a) || self.varying(b));
         let ty = self.m.type_of(a);
@@ -506,6 +517,9 @@ impl Emit<'_, '_> {
     }
     pub fn binary(&mut self, op: BinOp, a: Val, b: Val) -> Result<Val> {
         let ty = a.ty;
+        if ty == ElemType::Str {
+            return self.compare_texts(op, a, b);
+        }
         if op.is_comparison() {
             return Ok(self.compare(op, a, b));
         }
@@ -699,7 +713,7 @@ impl Emit<'_, '_> {
 
 pub(super) fn has_memory(e: &Expr) -> bool {
     let mut hit = false;
-    e.walk(&mut |e| hit |= matches!(e, Expr::Load { .. } | Expr::With { .. }));
+    e.walk(&mut |e| hit |= matches!(e, Expr::Load { .. } | Expr::With { .. } | Expr::Text(..)));
     hit
 }
 

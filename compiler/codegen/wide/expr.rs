@@ -96,6 +96,7 @@ impl Translate<'_> {
                 self.value(body)
             }
             Expr::With { .. } => Err("an index read from memory"),
+            Expr::Text(..) => Err("a text"),
         }
     }
     /// A value whose accesses happen only in the lanes of a condition.

@@ -53,6 +53,7 @@ fn statement(m: &Module, width: Width, s: &Stmt) -> Fit<()> {
 fn expression(m: &Module, isa: Isa, defined: &HashSet<Reg>, e: &Expr) -> Fit<()> {
     match e {
         Expr::With { .. } => Err("an index read from memory"),
+        Expr::Text(..) => Err("a text"),
         Expr::Dot(.., c) => match m.type_of(c) {
             ElemType::F32 if !isa.bf16 => Err("a dot product of bf16 on a level that has none"),
             ElemType::I32 if !isa.dot => Err("a dot product of bytes on a level that has none"),

@@ -257,9 +257,18 @@ impl Parser<'_> {
         if w == "idx" {
             return Ok(Expr::Index(self.dim()?));
         }
+        if w == "text" {
+            return Ok(Expr::text_of(self.buf_named()?));
+        }
         let a = self.boxed()?;
+        if w == "len" {
+            return Ok(Expr::text_len(*a));
+        }
         self.want(",")?;
         let b = self.boxed()?;
+        if w == "byte" {
+            return Ok(Expr::text_byte(*a, *b));
+        }
         if let Some(op) = binary(w) {
             return Ok(Expr::Bin(op, a, b));
         }
@@ -269,6 +278,7 @@ impl Parser<'_> {
             "fma" => Ok(Expr::Fma(a, b, c)),
             "dot2" | "dot4" => Ok(Expr::Dot(a, b, c)),
             "select" => Ok(Expr::Select(a, b, c)),
+            "part" => Ok(Expr::text_part(*a, *b, *c)),
             _ => self.fail("the end of an operation"),
         }
     }

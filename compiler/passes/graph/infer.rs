@@ -93,7 +93,7 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
         };
         let node = &g.nodes[n];
         let elems = operands.iter().flatten().map(|o| &o.ty).chain(outputs.iter().flatten().map(|o| &o.0)).filter_map(|t| t.as_tensor()).map(|t| t.elem);
-        if let Some(t) = elems.into_iter().find(|t| !has_code(*t)) {
+        if let Some(t) = elems.into_iter().find(|t| !has_code(*t) || *t == ElemType::Str && !takes_strings(&node.op, node.schema.domain, node.schema.name)) {
             findings.push(Error::new(codes::OP_FEATURE, format!("{} of element type {t} is not supported yet", node.schema.name)).at(&node.origin));
             continue;
         }
@@ -151,9 +151,14 @@ fn declared_dims(ty: &ValueType, params: &BTreeSet<Sym>, syms: &SymTable) -> Opt
     dims.iter().all(|d| d.syms().is_subset(params)).then_some(dims)
 }
 
+/// Operators that know strings, or only move elements; others compute with them.
+fn takes_strings(op: &Op, domain: &str, name: &str) -> bool {
+    matches!(op, Op::Control(_)) || crate::ops::text::OPERATORS.contains(&if domain.is_empty() { name.to_owned() } else { format!("{domain}:{name}") }.as_str())
+}
+
 /// Element types that generated code can load and store so far.
 fn has_code(t: ElemType) -> bool {
-    t.is_float() || t.is_int() || t == ElemType::Bool
+    t.is_float() || t.is_int() || matches!(t, ElemType::Bool | ElemType::Str)
 }
 
 /// Sizes in bits must fit 63 bits: positions are computed in them.

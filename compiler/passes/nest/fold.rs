@@ -29,7 +29,7 @@ pub fn run(m: &mut Module) -> Result<()> {
         };
         let stores = visit::stores(body);
         let fits = stores.iter().all(|b| uses.writers(*b).len() == 1 && matches!(m.bufs[*b].place, Place::Temp) && !m.bufs[*b].ty.is_packed() && bytes(m, *b).is_some_and(|n| n <= MAX_BYTES));
-        if !fits || !visit::loads(body).iter().all(known) || has_symbols(m, body) || lazy(m, body) {
+        if !fits || visit::has_texts(m, body) || !visit::loads(body).iter().all(known) || has_symbols(m, body) || lazy(m, body) {
             continue;
         }
         constant.extend(stores);

@@ -2,7 +2,7 @@
 //! and something outside of it uses, too, lives as long as the loop runs.
 
 use crate::nest::{Buf, Module, Place, Stmt, visit};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The driver statements between which a buffer lives, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct Lifetimes {
     uses: HashMap<Buf, Vec<(usize, usize)>>,
     order: Vec<Buf>,
     next: usize,
+    /// Buffers that texts show.
+    shown: HashSet<Buf>,
 }
 
 impl Lifetimes {
@@ -37,6 +39,11 @@ impl Lifetimes {
         let mut l = Lifetimes::default();
         l.scopes.push(Scope { parent: 0, span: Span { first: 0, last: usize::MAX }, is_loop: false });
         l.body(m, &m.driver, 0);
+        // Texts may lie anywhere, outputs included: what they show lives to the end.
+        let end = l.next;
+        for b in std::mem::take(&mut l.shown) {
+            l.uses.entry(b).or_default().push((end, 0));
+        }
         l
     }
     fn note(&mut self, m: &Module, b: Buf, scope: usize) {
@@ -56,6 +63,7 @@ impl Lifetimes {
             if let Stmt::Call(k) = s {
                 let body = &m.kernels[*k].body;
                 visit::stores(body).into_iter().chain(visit::loads(body)).for_each(|b| self.note(m, b, scope));
+                self.shown.extend(visit::shown(body).into_iter().map(|b| m.storage(b)).filter(|b| matches!(m.bufs[*b].place, Place::Temp)));
             }
             self.next += 1;
             for b in s.bodies() {

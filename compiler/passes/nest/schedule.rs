@@ -20,7 +20,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         if !done.insert(k) {
             continue;
         }
-        if facts.lanes == 1 {
+        if facts.lanes == 1 || visit::has_texts(m, &m.kernels[k].body) {
             lanes::estimate(m, k);
         } else if is_compound(&m.kernels[k].body) {
             // Who writes such a kernel estimates its work.

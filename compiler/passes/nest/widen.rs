@@ -69,6 +69,7 @@ impl Widen<'_> {
             Expr::Bin(op, x, y) if op.is_comparison() && is_byte(self.m.type_of(&x)) => Expr::bin(op, self.wide(*x), self.wide(*y)),
             Expr::Un(op, x) => Expr::Un(op, b(x)),
             Expr::Cast(t, x) => Expr::Cast(t, b(x)),
+            Expr::Text(op, v) => Expr::Text(op, v.into_iter().map(|e| self.expr(e)).collect()),
             Expr::Bin(op, x, y) => Expr::Bin(op, b(x), b(y)),
             Expr::Fma(x, y, z) => Expr::Fma(b(x), b(y), b(z)),
             Expr::Dot(x, y, z) => Expr::Dot(b(x), b(y), b(z)),
