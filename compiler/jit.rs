@@ -6,6 +6,7 @@ use crate::codegen::frame::{Frame, Word};
 use crate::codegen::interface::Interface;
 use crate::codegen::weights::{Blob, HEADER};
 use crate::diag::{Failure, Result};
+use crate::nest::foreign::DECODE_IMAGE;
 use crate::nest::{Kernel, LoopKind, Module, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::target::Target;
@@ -65,6 +66,7 @@ impl Loaded {
         for (name, f) in LIBM2 {
             builder.symbol(*name, *f as *const u8);
         }
+        builder.symbol(DECODE_IMAGE, onnxc_runtime::image::onnxc_decode_image as *const u8);
         let mut module = JITModule::new(builder);
         let unit = Unit::new(modules, &interface, &blob, target, false);
         let ids = unit.assemble(&mut module)?;

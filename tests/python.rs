@@ -37,17 +37,29 @@ fn exe() -> &'static std::ffi::OsStr {
     env!("CARGO_BIN_EXE_onnxc").as_ref()
 }
 
+/// The static library that objects of models with ImageDecoder need.
+fn runtime() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("runtime");
+        let args = ["rustc", "--quiet", "-p", "onnxc-runtime", "--features", "image", "--crate-type", "staticlib", "--target-dir"];
+        let status = Command::new(env!("CARGO")).current_dir(root()).args(args).arg(&target).status().expect("cargo runs");
+        assert!(status.success(), "the runtime library does not build");
+        target.join("debug").join("libonnxc_runtime.a")
+    })
+}
+
 #[test]
 fn onnx_backend_suite() {
     let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("backend");
-    script("onnx_backend/run.py", &[exe(), "--work".as_ref(), work.as_os_str()]);
+    script("onnx_backend/run.py", &[exe(), "--runtime".as_ref(), runtime().as_os_str(), "--work".as_ref(), work.as_os_str()]);
 }
 
 /// The same without the sizes that the cases declare for their outputs.
 #[test]
 fn onnx_backend_suite_without_declared_sizes() {
     let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("backend_erased");
-    script("onnx_backend/run.py", &[exe(), "--erase".as_ref(), "--work".as_ref(), work.as_os_str()]);
+    script("onnx_backend/run.py", &[exe(), "--runtime".as_ref(), runtime().as_os_str(), "--erase".as_ref(), "--work".as_ref(), work.as_os_str()]);
 }
 
 /// Statuses, weights files, output sizes, tasks.

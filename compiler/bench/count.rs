@@ -96,7 +96,7 @@ impl Counter<'_> {
                 self.expr(e, times);
                 Some(())
             }
-            Stmt::Call(_) => None,
+            Stmt::Call(_) | Stmt::Foreign(_) => None,
         }
     }
     fn repeat(&mut self, var: Sym, lo: Dim, hi: Dim, body: &[Stmt], times: f64) -> Option<()> {

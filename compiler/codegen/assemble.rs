@@ -231,10 +231,7 @@ impl<'a> Unit<'a> {
         }
         for n in done.iter().flat_map(|(s, _)| &s.libm) {
             if !libm.contains_key(n) {
-                let mut sig = Signature::new(isa.default_call_conv());
-                let f64_ = cranelift_codegen::ir::AbiParam::new(cranelift_codegen::ir::types::F64);
-                sig.params = vec![f64_; if matches!(*n, "pow" | "fmod" | "atan2") { 2 } else { 1 }];
-                sig.returns = vec![f64_];
+                let sig = clif::imported_signature(isa.as_ref(), n);
                 libm.insert(n, sink.declare_function(n, Linkage::Import, &sig).map_err(bug)?);
             }
         }

@@ -192,7 +192,7 @@ impl<'a> Body<'a> {
                 self.truth(cond);
                 self.facts.assume(cond, true, &self.values);
             }
-            Stmt::Call(_) => {
+            Stmt::Call(_) | Stmt::Foreign(_) => {
                 if !self.driver {
                     self.fault("a kernel calls a kernel");
                 }

@@ -300,6 +300,7 @@ enum Op {
     },
     Check(Node, Status),
     Call(usize),
+    Foreign(Foreign),
 }
 
 // ---- Statements and expressions -> code ----
@@ -472,6 +473,7 @@ impl Compiler<'_> {
                 Op::Define { sym, value: v, lo, hi, stale }
             }
             Stmt::Check { cond, status } => Op::Check(self.truth(cond)?, *status),
+            Stmt::Foreign(f) => Op::Foreign(*f),
             Stmt::Call(k) => {
                 if self.in_kernel {
                     return msg("a call inside a kernel");
@@ -971,6 +973,18 @@ impl State<'_> {
         }
         self.outside(a)
     }
+    fn foreign(&mut self, f: &Foreign) -> Res<()> {
+        let place = |s: &Shape| (s.region, s.base, s.base + s.len, s.dims.clone());
+        let (region, first, end, _) = place(self.shape(f.from.as_u32() as usize)?);
+        let from = self.mem[region].bytes().get(first..end).unwrap_or(&[]).to_vec();
+        let (region, first, end, dims) = place(self.shape(f.to.as_u32() as usize)?);
+        let Some(data) = f.function.run(&from, &dims) else { return leave(Status::Value) };
+        match &mut self.mem[region] {
+            Region::Own(bytes) if data.len() == end - first && end <= bytes.len() => bytes[first..end].copy_from_slice(&data),
+            _ => return msg(format!("{} has no room for its result", f.function.name())),
+        }
+        Ok(())
+    }
     #[inline]
     fn index(&self, x: &Ix) -> Res<i64> {
         match x.eval(&self.vars) {
@@ -1082,6 +1096,7 @@ impl State<'_> {
                         return leave(*status);
                     }
                 }
+                Op::Foreign(f) => self.foreign(f)?,
                 Op::Call(k) => {
                     let Some(body) = &kernels[*k] else { return msg("a kernel without code") };
                     self.block(body, kernels).map_err(|e| in_kernel(&self.m.kernels[Kernel::from_u32(*k as u32)].name, e))?;

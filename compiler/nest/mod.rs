@@ -14,6 +14,7 @@
 //!        | Define(sym, expr, lo, hi)               -- driver: a run-time size; checked against lo..=hi
 //!        | Check(expr, status)                     -- leave with a status if false
 //!        | Call(kernel)                            -- driver only
+//!        | Foreign(function, from buf, to buf)     -- driver only: a function that the object does not have
 //! expr   = Const | Reg | Acc(reg[Dim*], lane?) | Horizontal(op, reg[Dim*]) | Index(Dim) | Load(buf[Dim*])
 //!        | Un(op, e) | Bin(op, e, e) | Fma(e, e, e) | Dot(e, e, e) | Select(c, e, e) | Cast(type, e)
 //!        | Let(reg, e, in e) | With(sym, e, extent, in e)
@@ -51,6 +52,7 @@
 pub mod build;
 mod check;
 mod facts;
+pub mod foreign;
 pub mod interp;
 pub mod parse;
 pub mod print;
@@ -58,6 +60,7 @@ pub mod verify;
 pub mod visit;
 
 pub use build::KernelBuilder;
+pub use foreign::Foreign;
 
 use crate::diag::Origin;
 use crate::sym::{Dim, Sym, SymTable};
@@ -304,6 +307,8 @@ pub enum Stmt {
         status: Status,
     },
     Call(Kernel),
+    /// Calls a function that whoever links the object provides; leaves with `E_VALUE` if it fails.
+    Foreign(Foreign),
 }
 
 /// Status codes of the generated interface (`ONNXC_E_*`).

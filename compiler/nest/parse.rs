@@ -370,6 +370,12 @@ impl<'a> Parser<'a> {
                     None => self.fail("a status"),
                 }
             }
+            "foreign" => {
+                let Some(function) = foreign::Function::from_name(self.word("the name of a function")?) else { return self.fail("the name of a function") };
+                let from = self.buf_named()?;
+                self.want("to")?;
+                Ok(Stmt::Foreign(Foreign { function, from, to: self.buf_named()? }))
+            }
             "call" => {
                 let n = self.word("the name of a kernel")?;
                 match self.kernels.get(n) {

@@ -116,7 +116,7 @@ impl<'a> Printer<'a> {
                 order.push(b);
             }
         }
-        visit::walk(&m.driver, &mut |s| order.extend(s.loads().into_iter().flat_map(|b| [m.storage(b), b])));
+        visit::walk(&m.driver, &mut |s| order.extend(s.loads().into_iter().chain(s.writes()).flat_map(|b| [m.storage(b), b])));
         let mut seen = HashSet::new();
         for b in order.into_iter().filter(|b| seen.insert(*b)) {
             self.buf(b);
@@ -294,6 +294,10 @@ impl<'a> Printer<'a> {
             }
             Stmt::Check { cond, status } => {
                 let t = format!("check {} else {}", self.expr(cond), format!("{status:?}").to_lowercase());
+                self.line(&t);
+            }
+            Stmt::Foreign(f) => {
+                let t = format!("foreign {} {} to {}", f.function.name(), self.name(f.from), self.name(f.to));
                 self.line(&t);
             }
             Stmt::Call(k) => {

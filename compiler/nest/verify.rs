@@ -94,7 +94,7 @@ impl Verifier<'_> {
             }
         };
         m.inputs.iter().chain(&m.outputs).for_each(|b| add(*b));
-        visit::walk(&m.driver, &mut |s| s.loads().into_iter().for_each(&mut add));
+        visit::walk(&m.driver, &mut |s| s.loads().into_iter().chain(s.writes()).for_each(&mut add));
         for k in called(m) {
             let body = &m.kernels[k].body;
             visit::walk(body, &mut |s| {
@@ -234,6 +234,11 @@ impl Verifier<'_> {
                         self.written.insert(owner);
                     }
                     self.checked.insert(*k, u);
+                }
+                Stmt::Foreign(f) => {
+                    self.statement(s);
+                    self.known(&m.bufs[f.to].dims.iter().flat_map(|d| d.syms()).collect(), "a call of a function", false);
+                    self.written.insert(m.storage(f.to));
                 }
                 Stmt::Define { sym, .. } => {
                     if m.syms.kind(*sym) != SymKind::Runtime {

@@ -77,9 +77,19 @@ impl Stmt {
             _ => vec![],
         }
     }
-    /// Buffers that the statement's own expression loads.
+    /// The buffer that a statement of the driver writes without a kernel.
+    pub fn writes(&self) -> Option<Buf> {
+        match self {
+            Stmt::Foreign(f) => Some(f.to),
+            _ => None,
+        }
+    }
+    /// Buffers that the statement itself reads.
     pub fn loads(&self) -> Vec<Buf> {
         let mut out = vec![];
+        if let Stmt::Foreign(f) = self {
+            out.push(f.from);
+        }
         if let Some(e) = self.expr() {
             e.walk(&mut |e| {
                 if let Expr::Load { buf, .. } | Expr::Text(TextOp::Of(buf), _) = e {
@@ -111,7 +121,7 @@ impl Stmt {
         match self {
             Stmt::Let { value: e, .. } | Stmt::Acc { init: e, .. } | Stmt::Set { value: e, .. } | Stmt::Store { value: e, .. } => Some(e),
             Stmt::If { cond: e, .. } | Stmt::While { cond: e, .. } | Stmt::Check { cond: e, .. } | Stmt::Define { value: e, .. } | Stmt::With { value: e, .. } => Some(e),
-            Stmt::For { .. } | Stmt::Call(_) => None,
+            Stmt::For { .. } | Stmt::Call(_) | Stmt::Foreign(_) => None,
         }
     }
     /// Calls `f` for this and every statement in it, outer ones first.
@@ -135,7 +145,7 @@ impl Stmt {
             Stmt::With { sym, value, extent, body } => Stmt::With { sym, value: f(value), extent, body: list(body, f) },
             Stmt::Define { sym, value, lo, hi } => Stmt::Define { sym, value: f(value), lo, hi },
             Stmt::Check { cond, status } => Stmt::Check { cond: f(cond), status },
-            Stmt::Call(k) => Stmt::Call(k),
+            Stmt::Call(_) | Stmt::Foreign(_) => self,
         }
     }
     /// Rewrites every dim in it, those of expressions too.
@@ -153,7 +163,7 @@ impl Stmt {
             Stmt::With { sym, value, extent, body } => Stmt::With { sym, value: value.map_dims(f), extent: f(extent), body: list(body, f) },
             Stmt::Define { sym, value, lo, hi } => Stmt::Define { sym, value: value.map_dims(f), lo: f(lo), hi: hi.map(&mut *f) },
             Stmt::Check { cond, status } => Stmt::Check { cond: cond.map_dims(f), status },
-            Stmt::Call(k) => Stmt::Call(k),
+            Stmt::Call(_) | Stmt::Foreign(_) => self,
         }
     }
 }

@@ -37,6 +37,7 @@ ops! {
     NBits = nbits;
     Resize = resize;
     GridSample = grid_sample;
+    ImageDecoder = image_decoder;
     AffineGrid = affine_grid;
     Lrn = lrn;
     CenterCropPad = center_crop_pad;

@@ -23,6 +23,13 @@ void onnxc_pool_destroy(onnxc_pool *pool);
    threads may use it at the same time. NULL gives NULL, a serial run. */
 const onnxc_exec *onnxc_pool_exec(const onnxc_pool *pool);
 
+/* What objects of models with the operator ImageDecoder call, and no others. In the library built with the feature "image"
+   (BMP, JPEG, JPEG 2000, PNG, PNM, TIFF, WebP); or write your own. Two calls follow each other on one thread:
+   pixels NULL: sets shape to height, width and channels of the image, 0, 0 and channels if it can not be decoded.
+   Else: fills pixels, as many bytes as shape says, row by row, channels innermost.
+   pixel_format: 0 = RGB, 1 = BGR, 2 = grayscale. Not 0 on failure; the model returns ONNXC_E_VALUE then. */
+int32_t onnxc_decode_image(const uint8_t *encoded, int64_t size, int32_t pixel_format, int64_t shape[3], uint8_t *pixels);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -9,10 +9,14 @@
 //! * [`model`]: calls any model through its `<m>_model`.
 //! * [`probe`]: peak and bandwidth of this machine, measured.
 //! * [`texts`]: strings as bytes.
+//! * `image` (feature `image`): decodes the images of models with ImageDecoder, whose objects call it; `--features image`
+//!   builds it into the library.
 //! * [`buffer`]: aligned memory for workspaces and outputs.
 
 pub mod abi;
 pub mod buffer;
+#[cfg(feature = "image")]
+pub mod image;
 pub mod model;
 pub mod pool;
 pub mod probe;

@@ -67,9 +67,9 @@ class ModelInfo(ct.Structure):
                 ("workspace_for", WORKSPACE_FOR), ("call", CALL)]
 
 
-def link(objects, lib):
-    """One shared library of some objects. Undefined symbols other than libm's are errors."""
-    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-o", lib, *objects, "-Wl,-z,defs", "-lm", "-lc"], check=True)
+def link(objects, lib, *libraries):
+    """One shared library of some objects. Undefined symbols other than libm's and those of `libraries` are errors."""
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-o", lib, *objects, *libraries, "-Wl,-z,defs", "-lm", "-lc"], check=True)
 
 
 def aligned(n, align=64):

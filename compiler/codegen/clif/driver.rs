@@ -9,10 +9,11 @@ use super::entry::Entry;
 use super::func::{Emit, Scope};
 use crate::codegen::frame::{Word, base_of};
 use crate::diag::Result;
+use crate::nest::foreign::{DECODE_IMAGE, Foreign, Function};
 use crate::nest::{Buf, Kernel, LoopKind, Slot, Status, Stmt, visit};
 use crate::sym::{Dim, Sym, SymKind};
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::types::{I8, I64};
+use cranelift_codegen::ir::types::{I8, I32, I64};
 use cranelift_codegen::ir::{InstBuilder, Value};
 use std::collections::{BTreeSet, HashSet};
 
@@ -112,6 +113,7 @@ impl<'a, 'm> Driver<'a, 'm> {
                     }
                 }
                 Stmt::Call(k) => self.kernel(e, *k)?,
+                Stmt::Foreign(f) => self.foreign(e, f)?,
                 Stmt::If { cond, then, els } => {
                     let c = e.truth(cond)?;
                     let (t, f, done) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
@@ -224,6 +226,38 @@ impl<'a, 'm> Driver<'a, 'm> {
         }
         Ok(())
     }
+    /// Calls a function that the object does not have. Buffers are whole; nobody else runs meanwhile.
+    fn foreign(&self, e: &mut Emit, f: &Foreign) -> Result<()> {
+        let m = self.entry.m;
+        let dims = m.bufs[f.to].dims.clone();
+        let size = Dim::product(m.bufs[f.from].dims.iter().copied());
+        self.refresh(e, &[f.from, f.to], &dims)?;
+        let base = |e: &mut Emit, b: Buf| -> Result<Value> {
+            match base_of(m, self.entry.frame, self.entry.weights, b) {
+                Some((w, 0)) => Ok(e.words[&w]),
+                Some((w, o)) => Ok(e.b.ins().iadd_imm_s(e.words[&w], o)),
+                None => e.bug(format!("buffer {} has no place", m.bufs[b].name)),
+            }
+        };
+        let (from, to) = (base(e, f.from)?, base(e, f.to)?);
+        let size = e.dim(size)?;
+        let (format, shape, pixels) = match f.function {
+            Function::ImageShape(p) => (p, to, e.b.ins().iconst(I64, 0)),
+            Function::ImagePixels(p) => {
+                let shape = self.entry.slot(e, 8 * dims.len() as u32);
+                for (i, d) in dims.iter().enumerate() {
+                    let v = e.dim(*d)?;
+                    self.entry.store(e, v, shape, 8 * i as i32);
+                }
+                (p, shape, to)
+            }
+        };
+        let format = e.b.ins().iconst(I32, format as i64);
+        let status = e.call_imported(DECODE_IMAGE, &[from, size, format, shape, pixels]);
+        let ok = e.b.ins().icmp_imm_s(IntCC::Equal, status, 0);
+        e.require(ok, Status::Value);
+        Ok(())
+    }
     /// Runs a kernel: at once, or as tasks of the caller's `parallel_for`.
     fn kernel(&self, e: &mut Emit, k: Kernel) -> Result<()> {
         let data = &self.entry.m.kernels[k];
@@ -255,7 +289,7 @@ fn used(entry: &Entry) -> BTreeSet<Buf> {
             out.extend(visit::loads(&m.kernels[*k].body));
             out.extend(visit::stores(&m.kernels[*k].body));
         }
-        s => out.extend(s.loads()),
+        s => out.extend(s.loads().into_iter().chain(s.writes())),
     });
     out
 }

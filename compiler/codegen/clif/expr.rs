@@ -605,7 +605,7 @@ impl Emit<'_, '_> {
     /// By f64, as numpy does for small powers exactly; negative exponents give 0 unless the base is 1 or -1.
     fn int_power(&mut self, a: Val, b: Val) -> Result<Val> {
         let (x, y) = (self.cast(ElemType::F64, a)?, self.cast(ElemType::F64, b)?);
-        let p = self.call_libm("pow", &[x.v, y.v]);
+        let p = self.call_imported("pow", &[x.v, y.v]);
         self.cast(a.ty, Val { v: p, ty: ElemType::F64, vec: false })
     }
     pub fn compare(&mut self, op: BinOp, a: Val, b: Val) -> Val {
@@ -659,7 +659,7 @@ impl Emit<'_, '_> {
                     _ => "fmod",
                 };
                 let (x, y) = (self.cast(ElemType::F64, a)?, self.cast(ElemType::F64, b)?);
-                let r = self.call_libm(name, &[x.v, y.v]);
+                let r = self.call_imported(name, &[x.v, y.v]);
                 let r = self.cast(a.ty, Val { v: r, ty: ElemType::F64, vec: false })?;
                 return Ok(if op == BinOp::Mod { self.floored(r, b) } else { r });
             }

@@ -6,6 +6,7 @@ use crate::codegen::weights::Layout;
 use crate::codegen::wide;
 use crate::codegen::{Map, Set};
 use crate::diag::{Failure, Result};
+use crate::nest::foreign::DECODE_IMAGE;
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Status, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -15,7 +16,7 @@ use cranelift_codegen::ir::{AbiParam, Block, BlockArg, ExtFuncData, ExternalName
 use cranelift_codegen::isa::{CallConv, TargetIsa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 
-/// Functions of libm that a kernel calls; the number is the index in the user name space 1.
+/// Functions of libm, or others that the object does not have, that a function calls; the number is the index in the user name space 1.
 #[derive(Clone, Debug, Default)]
 pub struct Libm {
     /// Names in order of first use.
@@ -98,6 +99,20 @@ pub fn signature(isa: &dyn TargetIsa) -> Signature {
     let mut s = Signature::new(isa.default_call_conv());
     s.params = vec![AbiParam::new(I64); 3];
     s.returns = vec![AbiParam::new(I32)];
+    s
+}
+
+/// Signature of a function that the object does not have.
+pub fn imported_signature(isa: &dyn TargetIsa, name: &str) -> Signature {
+    let mut s = Signature::new(isa.default_call_conv());
+    if name == DECODE_IMAGE {
+        s.params = [I64, I64, I32, I64, I64].map(AbiParam::new).to_vec();
+        s.returns = vec![AbiParam::new(I32)];
+    } else {
+        let n = if matches!(name, "pow" | "fmod" | "atan2") { 2 } else { 1 };
+        s.params = vec![AbiParam::new(types::F64); n];
+        s.returns = vec![AbiParam::new(types::F64)];
+    }
     s
 }
 
@@ -369,7 +384,7 @@ impl Emit<'_, '_> {
                 self.require(c, *status);
                 Ok(())
             }
-            Stmt::Define { .. } | Stmt::Call(_) => self.bug("a driver statement inside a kernel"),
+            Stmt::Define { .. } | Stmt::Call(_) | Stmt::Foreign(_) => self.bug("a driver statement inside a kernel"),
         }
     }
     fn for_(&mut self, kind: LoopKind, var: Sym, lo: Dim, hi: Dim, body: &[Stmt]) -> Result<()> {
@@ -604,15 +619,12 @@ impl Emit<'_, '_> {
         self.b.def_var(var, v);
         Ok(())
     }
-    /// Calls a function of libm.
-    pub fn call_libm(&mut self, name: &'static str, args: &[Value]) -> Value {
+    /// Calls a function that the object does not have: of libm, or what [`crate::nest::Foreign`] calls.
+    pub fn call_imported(&mut self, name: &'static str, args: &[Value]) -> Value {
         let r = match self.libm_refs.get(name) {
             Some(r) => *r,
             None => {
-                let mut sig = Signature::new(self.isa.default_call_conv());
-                sig.params = vec![AbiParam::new(types::F64); args.len()];
-                sig.returns = vec![AbiParam::new(types::F64)];
-                let signature = self.b.import_signature(sig);
+                let signature = self.b.import_signature(imported_signature(self.isa, name));
                 let index = self.libm.names.len() as u32;
                 self.libm.names.push(name);
                 let name_ref = self.b.func.declare_imported_user_function(UserExternalName { namespace: LIBM_NAMESPACE, index });

@@ -47,7 +47,7 @@ impl Emit<'_, '_> {
             }
             UnOp::Sigmoid if a.ty == ElemType::F64 => {
                 let n = self.b.ins().fneg(a.v);
-                let e = self.call_libm("exp", &[n]);
+                let e = self.call_imported("exp", &[n]);
                 let one = self.num(a, 1.0);
                 let d = self.b.ins().fadd(one.v, e);
                 self.b.ins().fdiv(one.v, d)
@@ -59,7 +59,7 @@ impl Emit<'_, '_> {
                     return self.bug("no vector form");
                 }
                 let x = self.cast(ElemType::F64, a)?;
-                let r = self.call_libm(name, &[x.v]);
+                let r = self.call_imported(name, &[x.v]);
                 return self.cast(a.ty, Val { v: r, ty: ElemType::F64, vec: false });
             }
         };

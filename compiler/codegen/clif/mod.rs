@@ -14,4 +14,4 @@ mod math;
 mod private;
 mod text;
 
-pub use func::{KernelCode, LIBM_NAMESPACE, Libm, TILE_NAMESPACE, kernel};
+pub use func::{KernelCode, LIBM_NAMESPACE, Libm, TILE_NAMESPACE, imported_signature, kernel};

@@ -38,7 +38,7 @@ impl Needed {
     }
     /// What the statement's own expressions need.
     fn own(&mut self, m: &Module, s: &Stmt) {
-        s.loads().into_iter().for_each(|b| self.buffer(m, b));
+        s.loads().into_iter().chain(s.writes()).for_each(|b| self.buffer(m, b));
         self.dims(m, &s.dims());
     }
     fn live(&self, m: &Module, s: &Stmt) -> bool {
@@ -48,6 +48,10 @@ impl Needed {
                 self.bufs.contains(&b) || matches!(m.bufs[b].place, Place::Output(_))
             }),
             Stmt::Define { sym, .. } => self.sizes.contains(sym),
+            Stmt::Foreign(f) => {
+                let b = m.storage(f.to);
+                self.bufs.contains(&b) || matches!(m.bufs[b].place, Place::Output(_))
+            }
             Stmt::If { then, els, .. } => !then.is_empty() || !els.is_empty(),
             _ => true,
         }

@@ -61,7 +61,9 @@ pub(super) fn scratch(m: &Module) -> HashSet<Buf> {
         out.remove(&m.storage(b));
     }
     for s in m.driver.iter().filter(|s| !matches!(s, Stmt::Call(_))) {
-        for b in visit::loads(std::slice::from_ref(s)) {
+        let mut driver = vec![];
+        visit::walk(std::slice::from_ref(s), &mut |s| driver.extend(s.writes().into_iter().chain(s.loads())));
+        for b in driver {
             out.remove(&m.storage(b));
         }
     }

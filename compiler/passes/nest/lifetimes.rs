@@ -59,7 +59,7 @@ impl Lifetimes {
     }
     fn body(&mut self, m: &Module, body: &[Stmt], scope: usize) {
         for s in body {
-            s.loads().into_iter().for_each(|b| self.note(m, b, scope));
+            s.loads().into_iter().chain(s.writes()).for_each(|b| self.note(m, b, scope));
             if let Stmt::Call(k) = s {
                 let body = &m.kernels[*k].body;
                 visit::stores(body).into_iter().chain(visit::loads(body)).for_each(|b| self.note(m, b, scope));

@@ -110,7 +110,7 @@ impl Uses {
                 visit::stores(body).into_iter().for_each(|b| add(&mut u.writers, b));
                 visit::loads(body).into_iter().for_each(|b| add(&mut u.readers, b));
             }
-            u.pinned.extend(s.loads().into_iter().map(|b| m.storage(b)));
+            u.pinned.extend(s.loads().into_iter().chain(s.writes()).map(|b| m.storage(b)));
             u.straight &= s.bodies().is_empty();
             if let Stmt::Define { sym, .. } = s {
                 u.straight &= defined.insert(*sym);
@@ -144,7 +144,7 @@ impl Uses {
         visit::walk(between, &mut |s| match s {
             Stmt::Define { sym, .. } => free &= !syms.contains(sym),
             Stmt::Call(k) => free &= !visit::stores(&m.kernels[*k].body).into_iter().any(|b| reads.contains(&m.storage(b))),
-            _ => {}
+            s => free &= s.writes().is_none_or(|b| !reads.contains(&m.storage(b))),
         });
         free
     }

@@ -1,0 +1,48 @@
+//! ImageDecoder: the pixels of an encoded image.
+//!
+//! Spec: <https://onnx.ai/onnx/operators/onnx__ImageDecoder.html>. One version, 20.
+//!
+//! Decoders are no business of generated code: the driver calls `onnxc_decode_image` ([`crate::nest::foreign`]) for the
+//! sizes, which define those of the result, and again for the pixels. What is no image gives a result without elements, as
+//! the specification has it.
+
+use super::{Attrs, InferCx, LowerCx, Operator};
+use crate::diag::{Result, codes};
+use crate::nest::foreign::{Foreign, Function};
+use crate::nest::{Expr, Stmt};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+use onnxc_runtime::image::PixelFormat;
+
+/// The operator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImageDecoder(PixelFormat);
+
+impl Operator for ImageDecoder {
+    const OPS: &'static [&'static str] = &["ImageDecoder"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        Ok(ImageDecoder(match a.choice("pixel_format", "RGB", &["RGB", "BGR", "Grayscale"])?.as_str() {
+            "RGB" => PixelFormat::Rgb,
+            "BGR" => PixelFormat::Bgr,
+            _ => PixelFormat::Grayscale,
+        }))
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        if cx.tensor(0)?.rank() != 1 {
+            return cx.error(codes::OP_SHAPE, "the encoded image must be a list of bytes").fail();
+        }
+        let dims = vec![cx.size(0, 0, 3), cx.size(0, 1, 3), Dim::from(self.0.channels())];
+        cx.set(0, ElemType::U8, dims);
+        Ok(())
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        let (from, to) = (cx.input(0), cx.output(0));
+        let shape = cx.temp("shape", ElemType::I64, vec![Dim::constant(3)]);
+        cx.m.driver.push(Stmt::Foreign(Foreign { function: Function::ImageShape(self.0), from, to: shape }));
+        for (i, d) in cx.dims(to).into_iter().take(2).enumerate() {
+            cx.define(d, Expr::Load { buf: shape, at: vec![Dim::from(i)] });
+        }
+        cx.m.driver.push(Stmt::Foreign(Foreign { function: Function::ImagePixels(self.0), from, to }));
+        Ok(())
+    }
+}
