@@ -79,9 +79,11 @@ fn reg_class(w: Width, c: Class) -> RegClass {
 
 /// Chooses forms and registers.
 pub(super) fn allocate(f: &Func) -> Result<(Alloc, Output)> {
-    let mut blocks = f.blocks.clone();
+    let mut f = f.clone();
+    super::consts::place(&mut f);
+    let mut blocks = std::mem::take(&mut f.blocks);
     select_forms(&mut blocks);
-    let alloc = operands(f, blocks);
+    let alloc = operands(&f, blocks);
     let set = |r: &[usize], c| r.iter().fold(PRegSet::empty(), |s, i| s.with(PReg::new(*i, c)));
     let vectors: Vec<usize> = (0..if f.width == Width::Avx512 { 32 } else { 16 }).collect();
     let none = PRegSet::empty();
@@ -142,6 +144,10 @@ fn select_forms(blocks: &mut [Block]) {
                 b.nodes[i].op = op;
                 b.nodes[i].args = args;
             }
+            if let (Op::Fma { neg }, &[x, y]) = (b.nodes[i].op, b.nodes[i].args.as_slice()) {
+                b.nodes[i].op = Op::Fma213 { neg };
+                b.nodes[i].args = if !dies(x) && dies(y) { vec![y, x] } else { vec![x, y] };
+            }
             match b.nodes[i].op {
                 Op::Load(super::ir::Form::Whole) if b.nodes[i].args.is_empty() => {
                     if let Some(d) = b.nodes[i].def {
@@ -149,7 +155,7 @@ fn select_forms(blocks: &mut [Block]) {
                     }
                 }
                 Op::Store(_) | Op::StoreScalar => loads.clear(),
-                Op::Bin(_) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 => {
+                Op::Bin(_) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 if b.nodes[i].literal.is_none() => {
                     let last = b.nodes[i].args.last().copied();
                     if let Some((v, l)) = last.and_then(|v| Some((v, *loads.get(&v)?)))
                         && uses.get(&v).is_some_and(|u| u.0 == 1)
@@ -181,7 +187,7 @@ fn operands(f: &Func, blocks: Vec<Block>) -> Alloc {
             match n.op {
                 Op::Args => o = f.params.iter().zip(PARAM_REGS).map(|(v, r)| Operand::reg_fixed_def(reg(*v), PReg::new(r, RegClass::Int))).collect(),
                 // The last source may stay in its spill slot.
-                Op::Bin(_) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 if n.mem.is_none() => {
+                Op::Bin(_) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 if n.mem.is_none() && n.literal.is_none() => {
                     if let (Some(x), Some(v)) = (o.last_mut(), n.args.last()) {
                         *x = Operand::any_use(reg(*v));
                     }

@@ -192,8 +192,9 @@ impl Emit<'_> {
             None => MemoryOperand::with_base_displ(r[na], i64::from(m.disp)),
         });
         let at = mem.unwrap_or_else(|| MemoryOperand::with_base(Register::None));
-        // The last source: a folded load, a spilled value, or a register.
-        let last = |code: Code, d: Register, x: Register, i: usize| match mem {
+        let literal = n.literal.map(|x| self.beside(x)).transpose()?;
+        // The last source: a folded load, a literal, a spilled value, or a register.
+        let last = |code: Code, d: Register, x: Register, i: usize| match mem.or(literal) {
             Some(m) => Instruction::with3(code, d, x, m),
             None if al[i].is_stack() => Instruction::with3(code, d, x, Self::slot(al[i])),
             None => Instruction::with3(code, d, x, r[i]),
@@ -334,6 +335,16 @@ impl Emit<'_> {
             Op::Fma { .. } | Op::Jump | Op::BranchLess(_) | Op::Ret => return Ok(()),
         };
         self.add(i)
+    }
+    /// A number in all lanes as a memory operand.
+    fn beside(&mut self, bits: u32) -> std::result::Result<MemoryOperand, IcedError> {
+        let wide = self.width == Width::Avx512;
+        let l = self.literal(vec![bits; if wide { 1 } else { self.width.lanes() as usize }]);
+        // What stands for the label until the code is put together.
+        let mut probe = CodeAssembler::new(64)?;
+        probe.lea(iced_x86::code_asm::rax, qword_ptr(l))?;
+        let place = probe.instructions().first().map_or(0, Instruction::memory_displacement64);
+        Ok(MemoryOperand::with_base_displ_size_bcst_seg(Register::RIP, place as i64, 1, wide, Register::None))
     }
     fn whole_literal(&mut self, d: Register, l: CodeLabel) -> std::result::Result<(), IcedError> {
         match (get_ymm(d), get_zmm(d), get_xmm(d)) {

@@ -45,6 +45,10 @@ impl Floats for Builder {
         let m = self.bits(0x8000_0000);
         self.bin(Bin::Xor, a, m)
     }
+    fn neg_abs(&mut self, a: Value) -> Value {
+        let m = self.bits(0x8000_0000);
+        self.bin(Bin::Or, a, m)
+    }
     fn sqrt(&mut self, a: Value) -> Value {
         self.un(Un::Sqrt, a)
     }

@@ -239,6 +239,8 @@ pub struct Node {
     pub args: Vec<Value>,
     /// Memory operand.
     pub mem: Option<Mem>,
+    /// A number in all lanes, read from behind the code, in place of the last operand.
+    pub literal: Option<u32>,
     /// Result.
     pub def: Option<Value>,
 }
@@ -329,13 +331,13 @@ impl Builder {
     pub fn push(&mut self, op: Op, args: &[Value], mem: Option<Mem>, def: Option<Class>) -> Option<Value> {
         let def = def.map(|c| self.fresh(c));
         let b = self.f.blocks.len() - 1;
-        self.f.blocks[b].nodes.push(Node { op, args: args.to_vec(), mem, def });
+        self.f.blocks[b].nodes.push(Node { op, args: args.to_vec(), mem, literal: None, def });
         def
     }
     fn value(&mut self, op: Op, args: &[Value], mem: Option<Mem>, class: Class) -> Value {
         let def = self.fresh(class);
         let b = self.f.blocks.len() - 1;
-        self.f.blocks[b].nodes.push(Node { op, args: args.to_vec(), mem, def: Some(def) });
+        self.f.blocks[b].nodes.push(Node { op, args: args.to_vec(), mem, literal: None, def: Some(def) });
         def
     }
     fn constant(&mut self, op: Op, class: Class) -> Value {
@@ -343,7 +345,7 @@ impl Builder {
             return *v;
         }
         let def = self.fresh(class);
-        self.hoisted.push(Node { op, args: vec![], mem: None, def: Some(def) });
+        self.hoisted.push(Node { op, args: vec![], mem: None, literal: None, def: Some(def) });
         self.known.insert(op, def);
         def
     }
@@ -571,9 +573,9 @@ impl Builder {
     /// The finished function.
     pub fn finish(mut self) -> Func {
         self.push(Op::Ret, &[], None, None);
-        let mut head = vec![Node { op: Op::Args, args: vec![], mem: None, def: None }];
+        let mut head = vec![Node { op: Op::Args, args: vec![], mem: None, literal: None, def: None }];
         for (i, p) in self.f.params.iter().enumerate().skip(REGISTER_PARAMS) {
-            head.push(Node { op: Op::StackArg((i - REGISTER_PARAMS) as u32), args: vec![], mem: None, def: Some(*p) });
+            head.push(Node { op: Op::StackArg((i - REGISTER_PARAMS) as u32), args: vec![], mem: None, literal: None, def: Some(*p) });
         }
         head.append(&mut self.hoisted);
         head.append(&mut self.f.blocks[0].nodes);

@@ -1,10 +1,11 @@
 //! Wide tiles: leaf functions of 256- and 512-bit vectors for x86-64, which Cranelift has not.
 //!
-//! A leaf nest becomes a function of the tile IR (`tile`, `turn`, `expr`, `ir`), regalloc2 gives it registers (`alloc`), iced-x86 encodes it
+//! A leaf nest becomes a function of the tile IR (`tile`, `turn`, `expr`, `ir`), regalloc2 gives it registers (`consts`, `alloc`), iced-x86 encodes it
 //! (`encode`); instruction codes are rows of a table (`table`).
 
 mod access;
 mod alloc;
+mod consts;
 mod encode;
 mod expr;
 mod fit;

@@ -44,8 +44,8 @@ pub type Misfit = &'static str;
 
 pub(super) type Fit<T> = Result<T, Misfit>;
 
-/// Constants from so many bytes on come from memory rather than from a cache.
-const LARGE: u64 = 2 << 20;
+/// Constants from so many bytes on come from memory or a far cache: other constants were read since.
+const LARGE: u64 = 64 << 10;
 /// Bytes between what a tile reads and what it asks memory for: some hundred nanoseconds of work.
 const AHEAD: i32 = 4096;
 /// Arguments beyond this many cost more than they save.
