@@ -11,7 +11,7 @@ use super::shape::{peel, relocate};
 use super::tiles::{self, Panels, Tile};
 use super::{lanes, pack};
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt};
-use crate::sym::{Dim, Sym, SymKind};
+use crate::sym::{Answer, Dim, Sym, SymKind};
 use crate::target::Facts;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
 use std::sync::Arc;
@@ -178,10 +178,26 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts, whole: bool) -> bool {
     let apart = row.and_then(|r| lanes::stride(m, p.a.0, &p.a.1, r.0)).map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
     let t = Tile::new(row, most, n, n_extent, nr, panels, batch, apart != 0 && apart % 4096 == 0, facts);
     let body = tiles::emit(m, &p, &t, &rows);
-    let work = Dim::product(p.loops.iter().chain(&p.depth).map(|l| l.1)) * 2;
+    let all = |loops: &mut dyn Iterator<Item = &(Sym, Dim)>| Dim::product(loops.map(|l| l.1));
+    // Vectors that are partly empty take as long as whole ones.
+    let lanes = |l: &(Sym, Dim)| if l.0 == n { l.1.ceil_div(16) * 16 } else { l.1 };
+    let work = (Dim::product(p.loops.iter().chain(&p.depth).map(lanes)) * 2).floor_div(8);
+    // Few rows wait for the weights.
+    let read = all(&mut p.loops.iter().filter(|l| depends(&p.b.1, l.0)).chain(&p.depth));
+    let waits = from_afar(m, p.b.0) && m.syms.le(work, read * READ) == Answer::Yes;
     m.kernels[k].body = body;
-    m.kernels[k].work = work.floor_div(8);
+    m.kernels[k].work = if waits { read * READ } else { work };
     true
+}
+
+/// Work of reading a weight that lies beyond the second-level cache, in scalar operations as `KernelData::work` counts.
+const READ: i64 = 6;
+
+/// True for a constant of a module whose constants do not fit a second-level cache: others were read since it was last.
+fn from_afar(m: &Module, b: Buf) -> bool {
+    const CACHE: u64 = 1 << 20;
+    let bytes = |b: &crate::nest::BufData| if let Place::Const(c) = &b.place { c.byte_len() } else { 0 };
+    matches!(m.bufs[m.storage(b)].place, Place::Const(_)) && m.bufs.values().map(bytes).sum::<u64>() > CACHE
 }
 
 /// Takes loops apart that A reads by quotient and B by remainder (a transposed convolution whose windows do not overlap):

@@ -52,6 +52,9 @@ pub(super) struct Tile {
 pub(super) fn panel(rows: i64, n: Dim) -> i64 {
     let Some(n) = n.as_const() else { return 32 };
     let vectors = (n + 15) / 16;
+    if rows == 1 {
+        return 16 * row_panel(vectors);
+    }
     let cost = |w: i64| {
         let most = rows_of(32, w);
         let r = rows.min(4096);
@@ -61,8 +64,20 @@ pub(super) fn panel(rows: i64, n: Dim) -> i64 {
         let step = (mr * w).max(mr + w).max(8);
         tiles * step * ((vectors + w - 1) / w)
     };
-    let widths: &[i64] = if rows == 1 { &[8, 6, 4, 3, 2, 1, 5, 7] } else { &[2, 4, 3, 5, 6, 1] };
-    16 * widths.iter().copied().min_by_key(|w| cost(*w)).unwrap_or(2)
+    let widths: &[i64] = &[2, 4, 3, 5, 6, 1];
+    // Of equals the one with the least padding.
+    16 * widths.iter().copied().min_by_key(|w| (cost(*w), (vectors + w - 1) / w * w)).unwrap_or(2)
+}
+
+/// Vectors of a panel for a single row, whose weights are read once: no more than there are, and panels for several
+/// threads. A step loads a panel's vectors and one element.
+fn row_panel(vectors: i64) -> i64 {
+    const THREADS: i64 = 4;
+    let cost = |w: i64| {
+        let panels = (vectors + w - 1) / w;
+        (w + 1) * (panels + (panels + THREADS - 1) / THREADS * THREADS)
+    };
+    (1..=8).rev().min_by_key(|w| cost(*w)).unwrap_or(1)
 }
 
 /// Rows of a tile of `nv` vectors: accumulators, a row of B and one of A fit the registers.
@@ -139,10 +154,14 @@ pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
     // Blocks of equal height where that is known. Else rather higher than lower: a last block of a few rows would read all
     // of B for them.
     let tall = match extent.as_const() {
-        Some(e) if e <= most.max(t.mr) => None,
         Some(e) => {
-            let blocks = (e + most - 1) / most;
-            Some(((e + blocks - 1) / blocks + t.mr - 1) / t.mr * t.mr)
+            let blocks = if e <= most.max(t.mr) { 1 } else { (e + most - 1) / most };
+            let others = t.batch.iter().chain(if resident { rows } else { &[] }).fold(panels, |n, l| n * l.1);
+            match others.as_const().map_or(blocks, |n| even(blocks, n, e / t.mr)) {
+                1 => None,
+                b if b == blocks => Some(((e + b - 1) / b + t.mr - 1) / t.mr * t.mr),
+                b => Some((e + b - 1) / b),
+            }
         }
         None => Some((most + t.mr - 1) / t.mr * t.mr),
     };
@@ -180,6 +199,23 @@ pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
         let inner = rows.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body }]);
         parallel(m, &loops, inner)
     }
+}
+
+/// Blocks of rows, at most `most` or as many as there are, so that a few threads get equal shares of `others` times as many
+/// pieces.
+fn even(blocks: i64, others: i64, most: i64) -> i64 {
+    const THREADS: i64 = 4;
+    const ENOUGH: i64 = 16;
+    let idle = |b: i64| {
+        let n = b * others;
+        let rounds = (n + THREADS - 1) / THREADS;
+        // In percent of the time, roughly: small differences do not matter.
+        (rounds * THREADS - n) * 16 / (rounds * THREADS)
+    };
+    if blocks * others >= ENOUGH {
+        return blocks;
+    }
+    (blocks..=most.min(blocks + 3).max(blocks)).min_by_key(|b| idle(*b)).unwrap_or(blocks)
 }
 
 /// What `columns` makes for a whole panel, and for the last one where that is not whole.

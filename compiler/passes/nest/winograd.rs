@@ -134,7 +134,7 @@ struct Plan {
 fn plan(l: &Layer) -> Plan {
     let tiles = tiles(l);
     // V and M of a group in a second-level cache.
-    let most = ((512 << 10) / (36 * 4 * (l.c.1 + l.k.1.min(64)))).clamp(14, 49);
+    let most = ((512 << 10) / (36 * 4 * (l.c.1 + l.k.1.min(64)))).clamp(16, 49);
     let size = match tiles.as_const() {
         // Small images would be mostly repetitions of their last tile.
         None => {
