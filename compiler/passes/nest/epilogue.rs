@@ -6,8 +6,8 @@
 //! Padding comes last: a kernel whose only reader copies its result into a padded buffer stores there itself, and small
 //! kernels fill what is around it. What comes from the caller is copied by a kernel without conditions.
 
-use super::contract;
 use super::shape::{Uses, as_map, cover, instance, is_temp, peel, relocate, wrap};
+use super::{contract, copies};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
@@ -29,9 +29,9 @@ pub fn run(m: &mut Module) -> Result<()> {
             break;
         }
     }
-    let uses = Uses::new(m);
-    for c in uses.order.clone() {
-        if let Some(p) = padding(m, &uses, c) {
+    copies::run(m);
+    for c in Uses::new(m).order {
+        if let Some(p) = padding(m, &Uses::new(m), c) {
             store_inside(m, p, c);
         }
     }
@@ -179,8 +179,8 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
 }
 
 struct Padding {
-    /// Who computes what is inside; `None` for the caller's.
-    producer: Option<Kernel>,
+    /// Who computes what is inside, and who else reads it; nobody for the caller's.
+    users: Vec<Kernel>,
     inner: Buf,
     padded: Buf,
     fill: Expr,
@@ -194,9 +194,15 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     let cover = map.cover(m)?;
     let Expr::Select(cond, inside, fill) = &map.value else { return None };
     let (Expr::Load { buf: t, at }, Expr::Const(_)) = (&**inside, &**fill) else { return None };
-    let producer = match (uses.writers(*t), &m.bufs[*t].place) {
-        ([p], Place::Temp) if *p != c && uses.readers(*t) == [c] && !uses.pinned(*t) && uses.may_move(m, *p, c) => Some(*p),
-        ([], Place::Input(_)) => None,
+    let users = match (uses.writers(*t), &m.bufs[*t].place) {
+        ([p], Place::Temp) if *p != c && uses.readers(*t) == [c] => {
+            only_store(m, *p, *t)?;
+            let may = !uses.pinned(*t) && uses.may_move(m, *p, c);
+            may.then(|| vec![*p])?
+        }
+        // Parts of a concatenation, or something that is read elsewhere too.
+        ([_, ..], Place::Temp) if copies::may_use_part(m, uses, *t, map.buf) && at.len() >= 4 => copies::users(uses, *t, c),
+        ([], Place::Input(_)) => vec![],
         _ => return None,
     };
     if !is_temp(m, map.buf) || m.bufs[*t].ty != m.bufs[map.buf].ty || uses.writers(map.buf) != [c] || at.len() != cover.len() {
@@ -233,30 +239,16 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
             _ => return None,
         }
     }
-    if let Some(p) = producer {
-        only_store(m, p, *t)?;
-    }
-    Some(Padding { producer, inner: *t, padded: map.buf, fill: (**fill).clone(), dims })
+    Some(Padding { users, inner: *t, padded: map.buf, fill: (**fill).clone(), dims })
 }
 
 /// Carries it out: the copy goes, its place in the driver takes what fills the border, one kernel a side.
 fn store_inside(m: &mut Module, p: Padding, c: Kernel) {
-    if let Some(producer) = p.producer {
-        let body = std::mem::take(&mut m.kernels[producer].body);
-        let nest = peel(&body);
-        let body = nest
-            .body
-            .into_iter()
-            .map(|s| match s {
-                Stmt::Store { buf, at, value } if buf == p.inner => Stmt::Store { buf: p.padded, at: at.iter().zip(&p.dims).map(|(i, d)| *i + d.0).collect(), value },
-                s => s,
-            })
-            .collect();
-        m.kernels[producer].body = wrap(&nest.loops, body);
-    }
+    let before: Vec<Dim> = p.dims.iter().map(|d| Dim::constant(d.0)).collect();
+    copies::move_accesses(m, &p.users, (p.inner, p.padded), &before);
     let (name, origin) = (m.kernels[c].name.clone(), m.kernels[c].origin.clone());
     let mut calls = vec![];
-    if p.producer.is_none() {
+    if p.users.is_empty() {
         let inner = m.bufs[p.inner].dims.clone();
         m.kernel(&name, &origin, |kb| {
             kb.nest(LoopKind::Par, &inner, |kb, ix| {
@@ -287,7 +279,7 @@ fn store_inside(m: &mut Module, p: Padding, c: Kernel) {
                 });
             });
             calls.extend(m.driver.pop());
-            m.kernels[id].name = format!("{name}.halo{}", calls.len() - usize::from(p.producer.is_none()));
+            m.kernels[id].name = format!("{name}.halo{}", calls.len() - usize::from(p.users.is_empty()));
         }
     }
     visit::splice_call(&mut m.driver, c, false, calls);

@@ -2,8 +2,8 @@
 //! output channels whatever stride, dilation or kernel a convolution has. Only temporaries that nobody views under
 //! another shape change; operators index logically and notice nothing.
 
-use super::contract;
 use super::shape::{as_map, peel};
+use super::{contract, flat};
 use crate::diag::Result;
 use crate::nest::{Buf, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
@@ -12,11 +12,12 @@ use std::collections::HashSet;
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
     let kernels = visit::calls(&m.driver);
+    let flat: Vec<flat::Flat> = kernels.iter().filter_map(|k| flat::find(m, *k)).collect();
     let mut viewed: HashSet<Buf> = HashSet::new();
     for k in &kernels {
         let body = &m.kernels[*k].body;
         for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
-            if m.storage(b) != b {
+            if m.storage(b) != b && !flat.iter().any(|f| f.kernel == *k && f.view == b) {
                 viewed.insert(m.storage(b));
             }
         }
@@ -42,6 +43,7 @@ pub fn run(m: &mut Module) -> Result<()> {
         }
     }
     chosen.retain(|b| !comes_in_planes(m, &kernels, *b));
+    flat.iter().filter(|f| chosen.contains(&f.image)).for_each(|f| flat::rewrite(m, f));
     for b in chosen {
         let rank = m.bufs[b].dims.len();
         let mut p = vec![0];

@@ -1,22 +1,27 @@
-//! Passes over the nest IR. `inline`, `epilogue` and `fold` fuse, `exact` computes small integer sums as floats, `layout` and
-//! `schedule` (with `attention`, `contract`, `pack`, `tiles`, `depthwise`, `lanes` and `rows`; `dots` and `widen`
-//! for integers) decide loops, vectors and memory order, `winograd` takes another sum for some convolutions, `place` decides memory. `shape` is what they share.
+//! Passes over the nest IR. `inline`, `epilogue`, `copies` and `fold` fuse, `exact` computes small integer sums as floats,
+//! `layout` (with `flat`) and `schedule` (with `attention`, `contract`, `pack`, `tiles`, `depthwise`, `lanes` and `rows`;
+//! `dots` and `widen` for integers) decide loops, vectors and memory order. For some convolutions `winograd` takes another
+//! sum, `gate` other factors, `phases` fuller vectors. `place` decides memory. `shape` is what they share.
 
 mod attention;
 pub mod contract;
+mod copies;
 pub mod dead;
 pub mod depthwise;
 pub mod dots;
 mod dynamic;
 pub mod epilogue;
 pub mod exact;
+mod flat;
 pub mod fold;
+pub mod gate;
 pub mod halves;
 pub mod inline;
 pub mod lanes;
 pub mod layout;
 mod lifetimes;
 mod pack;
+pub mod phases;
 pub mod place;
 mod rows;
 pub mod schedule;

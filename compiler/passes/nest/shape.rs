@@ -118,6 +118,10 @@ impl Uses {
         });
         u
     }
+    /// True if the driver neither branches nor loops, and defines nothing twice.
+    pub fn is_straight(&self) -> bool {
+        self.straight
+    }
     /// True if the driver itself reads the buffer: it must be there.
     pub fn pinned(&self, b: Buf) -> bool {
         self.pinned.contains(&b)
