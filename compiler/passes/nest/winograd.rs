@@ -199,12 +199,11 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
     let mut calls = vec![];
     if shared {
         let id = m.kernel(&format!("{name}.v"), &origin, |kb| {
-            kb.range(LoopKind::Par, "g", 0, p.images * p.groups, |kb, g| {
-                kb.range(LoopKind::Seq, "t", 0, p.tiles, |kb, t| {
-                    let image = if l.n.is_some() { g.floor_div(p.groups) } else { constant(0) };
-                    let at = tile_at(l, &p, image, g.modulo(p.groups), t);
-                    input(kb, l, &at, v, &[g, t]);
-                });
+            kb.range(LoopKind::Par, "r", 0, p.images * p.groups * p.tiles, |kb, r| {
+                let (g, t) = (r.floor_div(p.tiles), r.modulo(p.tiles));
+                let image = if l.n.is_some() { g.floor_div(p.groups) } else { constant(0) };
+                let at = tile_at(l, &p, image, g.modulo(p.groups), t);
+                input(kb, l, &at, v, &[g, t]);
             });
         });
         m.kernels[id].work = p.images * l.y.1 * l.x.1 * (l.c.1 * 4);
