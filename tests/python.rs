@@ -62,6 +62,13 @@ fn onnx_backend_suite_without_declared_sizes() {
     script("onnx_backend/run.py", &[exe(), "--runtime".as_ref(), runtime().as_os_str(), "--erase".as_ref(), "--work".as_ref(), work.as_os_str()]);
 }
 
+/// Operators on strings against ONNX Runtime, the ONNX reference and Python.
+#[test]
+fn strings() {
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("strings_py");
+    script("strings.py", &[exe(), work.as_os_str()]);
+}
+
 /// Statuses, weights files, output sizes, tasks.
 #[test]
 fn interface() {
