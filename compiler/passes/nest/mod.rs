@@ -1,7 +1,7 @@
 //! Passes over the nest IR. `inline`, `epilogue`, `copies` and `fold` fuse, `exact` computes small integer sums as floats,
 //! `layout` (with `flat`) and `schedule` (with `attention`, `contract`, `pack`, `tiles`, `depthwise`, `lanes` and `rows`;
 //! `dots` and `widen` for integers) decide loops, vectors and memory order. For some convolutions `winograd` takes another
-//! sum, `gate` other factors, `phases` fuller vectors. `place` decides memory. `shape` is what they share.
+//! sum, `gate` other factors, `phases` fuller vectors. `storage` keeps scratch in f32, `place` decides memory. `shape` is what they share.
 
 mod attention;
 pub mod contract;
@@ -26,6 +26,7 @@ pub mod place;
 mod rows;
 pub mod schedule;
 pub mod shape;
+pub mod storage;
 mod tiles;
 mod widen;
 pub mod winograd;

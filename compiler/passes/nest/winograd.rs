@@ -89,7 +89,7 @@ fn layer(m: &Module, k: Kernel) -> Option<Layer> {
     let owner = m.storage(p.b.0);
     let Place::Const(weights) = &m.bufs[owner].place else { return None };
     let own = |s: Sym| n.is_some_and(|n| n.0 == s);
-    if y.0 == x.0 || own(y.0) || own(x.0) || own(kk.0) || weights.elem() != ElemType::F32 || m.bufs[p.a.0].ty != ElemType::F32 || m.storage(p.a.0) != p.a.0 {
+    if y.0 == x.0 || own(y.0) || own(x.0) || own(kk.0) || !weights.elem().is_float() || m.bufs[p.a.0].ty != ElemType::F32 || m.storage(p.a.0) != p.a.0 {
         return None;
     }
     // Vectors run along channels on both sides.
