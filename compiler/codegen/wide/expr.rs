@@ -52,6 +52,9 @@ impl Translate<'_> {
             Expr::Index(_) => Err("an index as a number"),
             Expr::Load { buf, at } => {
                 let ty = self.m.bufs[*buf].ty;
+                if let Some(v) = self.turned(*buf, at) {
+                    return Ok(Val { v, ty });
+                }
                 let a = self.access(*buf, at)?;
                 self.from_storage(ty, &a)
             }

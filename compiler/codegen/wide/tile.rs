@@ -76,6 +76,7 @@ pub fn translate(m: &Module, isa: Isa, body: &[Stmt], substitute: &dyn Fn(Dim) -
         streams: Map::default(),
         loaded: Map::default(),
         turned: Map::default(),
+        turning: 0,
         lane: None,
         mask: None,
     };
@@ -113,8 +114,6 @@ pub(super) struct Place {
 /// A load that was made: place, displacement, form, whether it is a vector, and for which lanes.
 type Loaded = (Place, i32, Form, bool, Option<Value>);
 
-pub(super) type Column = (Place, i32, i64);
-
 pub(super) struct Translate<'a> {
     pub m: &'a Module,
     pub b: Builder,
@@ -134,8 +133,10 @@ pub(super) struct Translate<'a> {
     params: Vec<Value>,
     streams: Map<Stream, Place>,
     loaded: Map<Loaded, (Buf, Value)>,
-    /// Columns of the unrolled loop that is being translated: place, displacement, elements per lane.
-    pub(super) turned: Map<Column, Value>,
+    /// Columns of the unrolled loop that is being translated, by the access that reads them.
+    pub(super) turned: Map<(Buf, usize), Vec<Value>>,
+    /// The iteration of that loop.
+    pub(super) turning: usize,
     pub(super) lane: Option<Lane>,
     /// Lanes that exist, where not all do.
     pub mask: Option<Value>,
@@ -212,6 +213,9 @@ impl Translate<'_> {
                     self.turn_columns(var, lo, body)?;
                 }
                 for i in 0..n {
+                    if !self.turned.is_empty() {
+                        self.turning = i as usize;
+                    }
                     self.with(var, lo + i, |t| t.block(body))?;
                 }
                 self.turned.clear();
@@ -469,11 +473,7 @@ impl Translate<'_> {
     pub fn lane_sym(&self) -> Option<Sym> {
         self.lane.map(|l| l.sym)
     }
-    /// What stands for a column in `turned`, given its first element.
-    pub(super) fn column_key(&self, a: &Access, lane: i64) -> Fit<Column> {
-        Ok((self.place(&a.stream)?, a.disp, lane))
-    }
-    fn mem(&self, a: &Access) -> Fit<Mem> {
+    pub(super) fn mem(&self, a: &Access) -> Fit<Mem> {
         let p = self.place(&a.stream)?;
         Ok(Mem { base: p.base, index: p.index, disp: a.disp })
     }
@@ -483,10 +483,7 @@ impl Translate<'_> {
         let each = match a.lane {
             0 => false,
             1 => true,
-            n => {
-                let key = self.column_key(a, n)?;
-                return self.turned.get(&key).copied().ok_or("a load that steps over elements");
-            }
+            _ => return Err("a load that steps over elements"),
         };
         let mask = self.mask;
         let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, each, mask);

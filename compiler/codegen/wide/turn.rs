@@ -1,7 +1,7 @@
 //! Columns of a matrix as vectors: where lanes step over elements while an unrolled loop around them takes neighbours,
 //! the rows are loaded as vectors and turned in registers, lane against row.
 
-use super::ir::{Bin, Form, Pred, Un, Value};
+use super::ir::{Bin, Count, Form, Pred, Un, Value};
 use super::tile::{Fit, Translate};
 use crate::nest::{Buf, Expr, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};
@@ -9,7 +9,7 @@ use crate::tensor::ElemType;
 
 impl Translate<'_> {
     /// Loads what the body of an unrolled loop with as many iterations as lanes, `for var in lo..`, reads in columns;
-    /// `load_form` finds it in `turned`.
+    /// iteration `turning` finds it in `turned`.
     pub(super) fn turn_columns(&mut self, var: Sym, lo: Dim, body: &[Stmt]) -> Fit<()> {
         let lanes = self.b.width().lanes();
         let [Stmt::For { kind: LoopKind::Vec(n), var: lane, lo: start, hi, body }] = body else { return Ok(()) };
@@ -23,27 +23,53 @@ impl Translate<'_> {
                 loads.push((*buf, at));
             }
         });
+        let mut done: Vec<(Buf, &[Dim], Vec<Value>)> = vec![];
         for (buf, at) in loads {
-            let step = |t: &Self, s: Sym| t.substituted(t.m.linear(buf, at)).linear_in(s).and_then(|x| x.0.as_const());
-            let along = step(self, *lane);
-            if matches!(along, None | Some(0 | 1)) || step(self, var) != Some(1) || self.m.bufs[buf].ty != ElemType::F32 {
+            let step = |t: &Self, s: Sym| t.substituted(t.m.linear(buf, at)).linear_in(s).map(|x| x.0);
+            let (Some(across), Some(along)) = (step(self, *lane), step(self, var)) else { continue };
+            if matches!(across.as_const(), Some(0 | 1)) || along.as_const() != Some(1) || self.m.bufs[buf].ty != ElemType::F32 || self.is_inner(across) {
                 continue;
             }
-            // Element [lo, 0] is in range, and its neighbours along both loops are.
-            let mut rows: Vec<Value> = vec![];
-            for r in 0..lanes {
-                let mut a = self.with(*lane, Dim::from(r), |t| t.with(var, lo, |t| t.access(buf, at)))?;
-                a.lane = 1;
-                rows.push(self.load_form(&a, Form::Whole)?);
-            }
-            self.turn(&mut rows);
-            for (i, v) in rows.into_iter().enumerate() {
-                let at0 = self.with(*lane, Dim::constant(0), |t| t.with(var, lo + i as i64, |t| t.access(buf, at)))?;
-                let key = self.column_key(&at0, along.unwrap_or(0))?;
-                self.turned.insert(key, v);
-            }
+            let rows = match done.iter().find(|d| d.0 == buf && d.1 == at) {
+                Some(d) => d.2.clone(),
+                None => {
+                    let mut rows = self.rows(buf, at, (var, lo), *lane, across)?;
+                    self.turn(&mut rows);
+                    done.push((buf, at, rows.clone()));
+                    rows
+                }
+            };
+            self.turned.insert((buf, at.as_ptr() as usize), rows);
         }
         Ok(())
+    }
+    /// A vector along the unrolled loop for each lane. Element [lo, 0] is in range, and its neighbours along both loops are.
+    fn rows(&mut self, buf: Buf, at: &[Dim], (var, lo): (Sym, Dim), lane: Sym, across: Dim) -> Fit<Vec<Value>> {
+        let lanes = self.b.width().lanes();
+        let first = |t: &mut Self, r: Dim| {
+            let mut a = t.with(lane, r, |t| t.with(var, lo, |t| t.access(buf, at)))?;
+            a.lane = 1;
+            Ok(a)
+        };
+        if across.as_const().is_some() {
+            return (0..lanes).map(|r| first(self, Dim::from(r)).and_then(|a| self.load_form(&a, Form::Whole))).collect();
+        }
+        // Rows a distance apart that run time knows.
+        let a = first(self, Dim::constant(0))?;
+        let Count::Run(step) = self.count(across * 4)? else { return Err("a distance that is no register") };
+        let mut mem = self.mem(&a)?;
+        let mut rows = vec![];
+        for r in 0..lanes {
+            if r > 0 {
+                mem.base = self.b.add(mem.base, step);
+            }
+            rows.push(self.b.load(Form::Whole, mem, None));
+        }
+        Ok(rows)
+    }
+    /// What stands for a load where a loop has turned what it reads.
+    pub(super) fn turned(&self, buf: Buf, at: &[Dim]) -> Option<Value> {
+        self.turned.get(&(buf, at.as_ptr() as usize))?.get(self.turning).copied()
     }
     /// Lane i of vector k becomes lane k of vector i: pairs of blocks change places, of half the size each time.
     fn turn(&mut self, v: &mut [Value]) {

@@ -4,15 +4,17 @@
 //! weight is loaded once for the block, each element of the image once for all windows that it is in.
 
 use super::contract::{Parts, Product, depends, take_apart};
-use super::lanes;
 use super::shape::{fresh_regs, peel, wrap};
-use crate::nest::{Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
+use super::{lanes, rows, tiles};
+use crate::nest::{BinOp, Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::ElemType;
 
 /// Taps of a window that are written out; larger ones keep their outermost loop.
 const UNROLLED: i64 = 25;
+/// Blocks of a signal that a task takes at least.
+const PIECE: i64 = 8;
 
 /// Schedules the kernel; false if it is no depthwise convolution with channels innermost.
 pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
@@ -71,7 +73,10 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
     }
     let mut outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != c && l.0 != x.0).collect();
     outer.sort_by_key(|l| std::cmp::Reverse(lanes::stride(m, out, &at, l.0).unwrap_or(i64::MAX)));
-    m.kernels[k].body = wrap(&outer, body);
+    m.kernels[k].body = match outer.as_slice() {
+        [] | [_] if x.1.as_const().is_none_or(|e| e >= 2 * PIECE * width) => b.pieces(m, &p, &outer, width, body),
+        _ => rows::share(m, outer, body),
+    };
     true
 }
 
@@ -84,6 +89,22 @@ struct Block {
 }
 
 impl Block {
+    /// A signal's blocks in pieces that several threads can take; `short` computes one that is shorter than a piece. The
+    /// last piece overlaps the one before: both store the same there.
+    fn pieces(&self, m: &mut Module, p: &Parts, outer: &[(Sym, Dim)], width: i64, short: Vec<Stmt>) -> Vec<Stmt> {
+        let (zero, long) = (Dim::constant(0), PIECE * width);
+        let pieces = self.x.1.ceil_div(long);
+        let (q, v) = (m.syms.loop_var("p", zero, pieces), m.syms.loop_var("x", zero, Dim::constant(PIECE)));
+        let from = (Dim::sym(q) * long).min(self.x.1 - long);
+        let inner = self.columns(m, p, from + Dim::sym(v) * width, width);
+        let body = vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(PIECE), body: inner }];
+        let body = match self.x.1.as_const() {
+            Some(_) => body,
+            None => vec![Stmt::If { cond: Expr::cmp_index(BinOp::Ge, self.x.1, long), then: body, els: short }],
+        };
+        let loops: Vec<(Sym, Dim)> = outer.iter().copied().chain([(q, pieces)]).collect();
+        tiles::parallel(m, &loops, body)
+    }
     /// `width` results from `from` on, all channels.
     fn columns(&self, m: &mut Module, p: &Parts, from: Dim, width: i64) -> Vec<Stmt> {
         let zero = Dim::constant(0);

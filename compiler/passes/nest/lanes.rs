@@ -29,28 +29,45 @@ pub fn estimate(m: &mut Module, k: Kernel) {
         visit::walk(&nest.body, &mut |s| n += s.expr().map_or(0, Expr::size));
         n
     };
-    let mut inner = Dim::constant(1);
     let mut waits = false;
-    let mut first: HashMap<Sym, Dim> = HashMap::new();
-    visit::walk(&nest.body, &mut |s| {
-        waits |= matches!(s, Stmt::While { .. });
-        if let Stmt::For { var, lo, hi, .. } = s {
-            // Bounds that depend on a loop outside: as in its first iteration.
-            let at_first = |d: &Dim| d.subst(&mut |s| first.get(&s).copied());
-            let (lo, hi) = (at_first(lo), at_first(hi));
-            first.insert(*var, lo);
-            inner = inner * (hi - lo).max(1);
-        }
-    });
+    visit::walk(&nest.body, &mut |s| waits |= matches!(s, Stmt::While { .. }));
+    let mut first = nest.loops.iter().map(|l| (l.0, Dim::constant(0))).collect();
+    let inner = turns(&nest.body, &mut first).unwrap_or(Dim::constant(1));
     let turns = if waits { WHILE_TURNS } else { 1 };
     m.kernels[k].work = Dim::product(nest.loops.iter().map(|l| l.1)) * inner * (ops.div_ceil(4).max(1) as i64 * turns);
 }
 
-/// Schedules one kernel for vectors of so many lanes: loop order, vectors, work estimate.
-pub fn schedule(m: &mut Module, k: Kernel, lanes: i64) {
+/// How often loops run their innermost bodies, loops beside each other together; `None` without loops. Bounds that depend
+/// on a loop outside are taken as in its first iteration.
+pub(super) fn turns(body: &[Stmt], first: &mut HashMap<Sym, Dim>) -> Option<Dim> {
+    let mut sum: Option<Dim> = None;
+    for s in body {
+        let inside = if let Stmt::For { var, lo, hi, body, .. } = s {
+            let at_first = |d: &Dim| d.subst(&mut |s| first.get(&s).copied());
+            let (lo, hi) = (at_first(lo), at_first(hi));
+            first.insert(*var, lo);
+            Some(turns(body, first).unwrap_or(Dim::constant(1)) * (hi - lo).max(1))
+        } else {
+            s.bodies().into_iter().filter_map(|b| turns(b, first)).reduce(|a, b| a + b)
+        };
+        sum = match (sum, inside) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+    }
+    sum
+}
+
+/// Schedules one kernel (`whole`: its body is no part of a larger one) for vectors of so many lanes: loop order, vectors,
+/// work estimate.
+pub fn schedule(m: &mut Module, k: Kernel, lanes: i64, whole: bool) {
     estimate(m, k);
     let nest = peel(&m.kernels[k].body);
     let body = match along_result(m, &nest, lanes) {
+        Some(b) if whole => {
+            let nest = peel(&b);
+            super::rows::share(m, nest.loops, nest.body)
+        }
         Some(b) => b,
         None => {
             let body = rows(m, &nest.body, lanes);
@@ -218,11 +235,12 @@ pub(super) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
     joined
 }
 
-/// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise.
+/// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise. Where there are
+/// loops inside, what they move counts.
 fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
-    // Vectors of 16 lanes load and store bytes.
-    let byte = |t: ElemType| lanes >= 16 && matches!(t, ElemType::U8 | ElemType::I8);
-    let stored = |s: &Stmt, t: ElemType| byte(t) && matches!(s, Stmt::Store { .. });
+    // Vectors of 16 lanes load and store bytes and halves, those of 8 halves of one kind.
+    let byte = |t: ElemType| lanes >= 16 && matches!(t, ElemType::U8 | ElemType::I8 | ElemType::BF16) || lanes >= 8 && t == ElemType::F16;
+    let stored = |s: &Stmt, t: ElemType| byte(t) && t.is_int() && matches!(s, Stmt::Store { .. });
     let (mut good, mut bad) = (0, 0);
     let mut fits = true;
     visit::walk(body, &mut |s| match s {
@@ -244,15 +262,26 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
             fits &= matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool) || stored(s, t);
         }
     });
-    visit::walk_exprs(body, &mut |e| {
-        if let Expr::Load { buf, at } = e {
-            match stride(m, *buf, at, var) {
-                Some(0 | 1) if m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty) => good += 1,
-                _ if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)) => good += 1,
-                _ => bad += 1,
+    let mut count = |body: &[Stmt], inner: &[Sym]| {
+        visit::walk_exprs(body, &mut |e| {
+            if let Expr::Load { buf, at } = e
+                && (inner.is_empty() || at.iter().any(|d| inner.iter().any(|s| d.contains(*s))))
+            {
+                match stride(m, *buf, at, var) {
+                    Some(0 | 1) if m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty) => good += 1,
+                    _ if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)) => good += 1,
+                    _ => bad += 1,
+                }
             }
+        });
+    };
+    let mut inner = vec![];
+    visit::walk(body, &mut |s| {
+        if let Stmt::For { var, .. } = s {
+            inner.push(*var);
         }
     });
+    count(body, &inner);
     fits && good >= bad
 }
 
@@ -423,6 +452,7 @@ pub(super) fn rows(m: &mut Module, body: &[Stmt], lanes: i64) -> Vec<Stmt> {
             Stmt::For { kind: LoopKind::Par, .. } => {
                 let nest = peel(std::slice::from_ref(s));
                 match along_result(m, &nest, lanes) {
+                    None if nest.loops.is_empty() => out.push(s.clone()),
                     Some(v) => out.extend(v),
                     None => {
                         let body = rows(m, &nest.body, lanes);

@@ -1,5 +1,5 @@
 //! Passes over the nest IR. `inline`, `epilogue`, `copies` and `fold` fuse, `exact` computes small integer sums as floats,
-//! `layout` (with `flat`) and `schedule` (with `attention`, `contract`, `pack`, `tiles`, `depthwise`, `lanes` and `rows`;
+//! `layout` (with `flat`) and `schedule` (with `attention`, `contract`, `pack`, `tiles`, `depthwise`, `turn`, `lanes` and `rows`;
 //! `dots` and `widen` for integers) decide loops, vectors and memory order. For some convolutions `winograd` takes another
 //! sum, `gate` other factors, `phases` fuller vectors. `storage` keeps scratch in f32, `place` decides memory. `shape` is what they share.
 
@@ -28,5 +28,6 @@ pub mod schedule;
 pub mod shape;
 pub mod storage;
 mod tiles;
+mod turn;
 mod widen;
 pub mod winograd;

@@ -4,8 +4,8 @@
 //! wide as a vector are turned in registers.
 
 use super::contract::Parts;
-use super::lanes;
 use super::shape::{Map, Uses, as_map, instance, is_temp, through_view, wrap};
+use super::{lanes, rows};
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, LoopKind, Module, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
@@ -65,7 +65,7 @@ pub(super) fn at_run_time(m: &mut Module, k: Kernel, p: &Parts, s: &Shape, facts
             let at: Vec<Dim> = l.outer.iter().chain(&l.depth).map(|x| Dim::sym(x.0)).chain([Dim::sym(lane)]).collect();
             let loops: Vec<(Sym, Dim)> = l.outer.iter().chain(&l.depth).copied().chain([(lane, Dim::constant(s.nr))]).collect();
             m.kernels[id].body = wrap(&loops, vec![Stmt::Store { buf: packed, at, value }]);
-            lanes::schedule(m, id, i64::from(facts.lanes));
+            lanes::schedule(m, id, i64::from(facts.lanes), true);
             std::mem::take(&mut m.kernels[id].body)
         }
     };
@@ -163,5 +163,5 @@ fn turned(m: &mut Module, p: &Parts, s: &Shape, l: &Loops, packed: Buf, source: 
         vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, first + width, s.n_extent), then: whole, els: rest }]
     };
     let body = vec![Stmt::For { kind: LoopKind::Seq, var: square, lo: zero, hi: squares, body }];
-    Some(wrap(&l.outer, body))
+    Some(rows::share(m, l.outer.clone(), body))
 }

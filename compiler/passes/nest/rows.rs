@@ -1,4 +1,5 @@
-//! Kernels of rows (softmax, normalization, reductions along what lies together in memory): which rows a task takes.
+//! Kernels of rows (softmax, normalization, reductions along what lies together in memory): which rows a task takes;
+//! and which pieces of other loops around vectors do.
 //!
 //! Loops over rows become one where memory runs on from row to row, and a tile takes several rows at a time: what it
 //! prepares (numbers in all lanes, run-time sizes) serves all of them.
@@ -8,6 +9,7 @@ use super::shape::{ParNest, wrap};
 use super::tiles;
 use crate::nest::{LoopKind, Module, Stmt, visit};
 use crate::sym::{Dim, Sym};
+use std::collections::HashMap;
 
 /// Rows of a tile at most, and elements of all its rows where that is known.
 const ROWS: i64 = 8;
@@ -46,4 +48,48 @@ pub(super) fn schedule(m: &mut Module, loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) 
     let body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body: nest.body }];
     nest.loops.push((c, pieces));
     tiles::parallel(m, &nest.loops, body)
+}
+
+/// Elements that a task of vectors takes at least.
+const SHARE: i64 = 8192;
+
+/// The loops around vectors (`body` stands inside all of them): where the outermost has too few iterations for every
+/// thread, one loop over pieces of those inside.
+pub(super) fn share(m: &mut Module, mut loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
+    const ENOUGH: i64 = 64;
+    let trips = |body: &[Stmt]| lanes::turns(body, &mut HashMap::new()).unwrap_or(Dim::constant(1)).as_const();
+    let first = loops.first().and_then(|l| l.1.as_const());
+    let all = trips(&body).zip(loops.iter().map(|l| l.1.as_const()).try_fold(1i64, |n, e| n.checked_mul(e?))).map(|(b, l)| b.saturating_mul(l));
+    if loops.len() < 2 || first.is_some_and(|n| n >= ENOUGH) || all.is_some_and(|n| n <= SHARE) {
+        return wrap(&loops, body);
+    }
+    // Loops inside that together are no more than a share stay as they are.
+    let (mut size, mut body) = (trips(&body), body);
+    while loops.len() > 1
+        && let (Some((var, hi)), Some(n)) = (loops.last().copied(), size)
+        && let Some(e) = hi.as_const().and_then(|h| h.checked_mul(n)).filter(|e| *e <= SHARE)
+    {
+        loops.pop();
+        body = wrap(&[(var, hi)], body);
+        size = Some(e);
+    }
+    if loops.len() == 1 {
+        return wrap(&loops, body);
+    }
+    let Some((var, hi)) = loops.pop() else { return body };
+    let zero = Dim::constant(0);
+    let most = size.map_or(1, |n| SHARE / n.max(1)).clamp(1, ENOUGH);
+    let most = hi.as_const().map_or(most, |h| most.min(h.max(1)));
+    if most == 1 {
+        loops.push((var, hi));
+        return tiles::parallel(m, &loops, body);
+    }
+    let pieces = hi.ceil_div(most);
+    let c = m.syms.loop_var("c", zero, pieces);
+    let lo = Dim::sym(c) * most;
+    let end = if hi.modulo(most).as_const() == Some(0) { lo + most } else { hi.min(lo + most) };
+    m.syms.set_loop_range(var, lo, end);
+    let body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body }];
+    loops.push((c, pieces));
+    tiles::parallel(m, &loops, body)
 }

@@ -4,7 +4,7 @@
 //! if it were a kernel.
 
 use super::shape::peel;
-use super::{attention, contract, depthwise, dots, halves, lanes};
+use super::{attention, contract, depthwise, dots, halves, lanes, turn};
 use crate::diag::Result;
 use crate::nest::{Kernel, LoopKind, Module, Stage, Stmt, visit};
 use crate::target::{Facts, Level};
@@ -15,9 +15,11 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
     dots::run(m, level)?;
     halves::run(m, level)?;
+    // What attention adds is scheduled where it is made.
+    let kernels: HashSet<Kernel> = visit::calls(&m.driver).into_iter().collect();
     let mut done: HashSet<Kernel> = if facts.lanes > 1 { attention::run(m, facts).into_iter().collect() } else { HashSet::new() };
     for k in visit::calls(&m.driver) {
-        if !done.insert(k) {
+        if !kernels.contains(&k) || !done.insert(k) {
             continue;
         }
         if facts.lanes == 1 || visit::has_texts(m, &m.kernels[k].body) {
@@ -39,8 +41,9 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 
 /// One nest, the whole kernel or a part of it.
 fn nest(m: &mut Module, k: Kernel, facts: Facts, whole: bool) {
-    if !contract::schedule(m, k, facts, whole) && !depthwise::schedule(m, k, facts) {
-        lanes::schedule(m, k, i64::from(facts.lanes));
+    let done = contract::schedule(m, k, facts, whole) || depthwise::schedule(m, k, facts) || whole && turn::schedule(m, k, facts);
+    if !done {
+        lanes::schedule(m, k, i64::from(facts.lanes), whole);
     }
 }
 

@@ -1,0 +1,204 @@
+//! Maps whose result runs along another dimension in memory than what they read: images between planes and channels
+//! innermost, transposes.
+//!
+//! Squares as wide as a vector are loaded along one dimension, turned in registers and stored along the other. Where a
+//! dimension is no multiple of a square, the last square overlaps the one before: both store the same there.
+
+use super::lanes;
+use super::shape::{Map, as_map, instance, loop_like};
+use super::tiles;
+use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
+use crate::sym::{Dim, Sym};
+use crate::target::Facts;
+use crate::tensor::ElemType;
+
+/// Loads that a square turns at most: each takes as many registers as a vector has lanes.
+const TURNS: usize = 2;
+
+/// One dimension of the squares.
+struct Side {
+    var: Sym,
+    extent: Dim,
+}
+
+/// Schedules the kernel; false if it is no such map.
+pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
+    if facts.width < 256 {
+        return false;
+    }
+    let Some(map) = as_map(&m.kernels[k].body) else { return false };
+    let lanes = i64::from(facts.lanes);
+    let Some((map, to, from)) = sides(m, map, lanes) else { return false };
+    lanes::estimate(m, k);
+    let body = emit(m, &map, to, from, lanes);
+    m.kernels[k].body = body;
+    true
+}
+
+/// The map, with loops joined where memory runs on; the side along which the result runs, and the one along which what
+/// has to be turned does.
+fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
+    let owner = m.storage(map.buf);
+    let mut own = false;
+    map.value.walk(&mut |e| own |= matches!(e, Expr::Load { buf, .. } if m.storage(*buf) == owner));
+    if own || m.bufs[map.buf].ty.bits() != 32 && m.bufs[map.buf].ty != ElemType::F16 {
+        return None;
+    }
+    let find = |m: &Module, map: &Map| -> Option<(Side, Side)> {
+        let to = lanes::unit_stride_var(m, map.buf, &map.at, &map.loops)?;
+        let mut from: Vec<Sym> = vec![];
+        let mut turned: Vec<(Buf, &[Dim])> = vec![];
+        let mut fits = true;
+        reads(&map.value, false, &mut |buf, at, conditional| match lanes::stride(m, buf, at, to) {
+            Some(0 | 1) => {}
+            _ if m.bufs[buf].ty == ElemType::F32 && !conditional && m.linear(buf, at).linear_in(to).is_some() => {
+                match map.loops.iter().find(|l| lanes::stride(m, buf, at, l.0) == Some(1)) {
+                    Some(l) if !from.contains(&l.0) => from.push(l.0),
+                    Some(_) => {}
+                    None => fits = false,
+                }
+                if !turned.contains(&(buf, at)) {
+                    turned.push((buf, at));
+                }
+            }
+            _ => fits = false,
+        });
+        map.value.walk(&mut |e| {
+            fits &= match e {
+                Expr::With { .. } => false,
+                Expr::Load { .. } | Expr::Index(_) => true,
+                e => matches!(m.type_of(e), ElemType::F32 | ElemType::I32 | ElemType::Bool),
+            }
+        });
+        let [from] = from.as_slice() else { return None };
+        if !fits || turned.len() > TURNS {
+            return None;
+        }
+        let side = |v: Sym| map.loops.iter().find(|l| l.0 == v).map(|l| Side { var: v, extent: l.1 });
+        Some((side(to)?, side(*from)?))
+    };
+    // Rows and columns of a plane are one dimension where they lie so on both sides.
+    let map = joined(m, map);
+    let (to, from) = find(m, &map)?;
+    let enough = |s: &Side| s.extent.as_const().is_none_or(|e| e >= lanes);
+    (to.var != from.var && enough(&to) && enough(&from)).then_some((map, to, from))
+}
+
+/// Every load of an expression, and whether it stands under a condition.
+fn reads<'a>(e: &'a Expr, conditional: bool, f: &mut dyn FnMut(Buf, &'a [Dim], bool)) {
+    match e {
+        Expr::Load { buf, at } => f(*buf, at, conditional),
+        Expr::Select(c, a, b) => {
+            reads(c, conditional, f);
+            reads(a, true, f);
+            reads(b, true, f);
+        }
+        e => e.children().into_iter().for_each(|e| reads(e, conditional, f)),
+    }
+}
+
+/// Joins neighbouring loops where every access runs on through memory from one to the next.
+fn joined(m: &mut Module, mut map: Map) -> Map {
+    let mut i = 0;
+    while i + 1 < map.loops.len() {
+        let ((outer, oe), (inner, ie)) = (map.loops[i], map.loops[i + 1]);
+        let v = m.syms.loop_var("i", Dim::constant(0), oe * ie);
+        let put = |d: Dim| {
+            d.subst(&mut |s| match s {
+                s if s == outer => Some(Dim::sym(v).floor_div(ie)),
+                s if s == inner => Some(Dim::sym(v).modulo(ie)),
+                _ => None,
+            })
+        };
+        let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| put(*d)).collect() };
+        let runs_on = |buf, at: &[Dim]| !at.iter().any(|d| d.contains(outer) || d.contains(inner)) || m.linear(buf, &moved(at)).linear_in(v).is_some();
+        let mut fits = runs_on(map.buf, &map.at);
+        map.value.walk(&mut |e| match e {
+            Expr::Load { buf, at } => fits &= runs_on(*buf, at),
+            Expr::Index(d) => fits &= !d.contains(outer) && !d.contains(inner),
+            _ => {}
+        });
+        if !fits {
+            i += 1;
+            continue;
+        }
+        map.at = moved(&map.at);
+        map.value = map.value.map_dims(&mut |d| put(d));
+        map.loops.splice(i..i + 2, [(v, oe * ie)]);
+        i = i.saturating_sub(1);
+    }
+    map
+}
+
+/// Squares, and what is left where a side whose length only run time knows is shorter than one.
+fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let mut loops: Vec<(Sym, Dim)> = map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
+    // The squares of a known number of result vectors are one tile; else each is.
+    let inner = to.extent.as_const().filter(|e| *e <= 64 * lanes);
+    let mut conditions = vec![];
+    let mut square = |m: &mut Module, side: &Side, name: &str| {
+        let n = side.extent.ceil_div(lanes);
+        let v = m.syms.loop_var(name, zero, n);
+        loops.push((v, n));
+        if side.extent.as_const().is_none() {
+            conditions.push(Expr::cmp_index(BinOp::Ge, side.extent, lanes));
+        }
+        let first = Dim::sym(v) * lanes;
+        if side.extent.modulo(lanes).as_const() == Some(0) { first } else { first.min(side.extent - lanes) }
+    };
+    let row = square(m, &from, "b");
+    let body = match inner {
+        Some(e) => {
+            let mut body = vec![];
+            let whole = e / lanes;
+            let v = m.syms.loop_var("c", zero, Dim::constant(whole));
+            let inside = one(m, map, &to, &from, (Dim::sym(v) * lanes, row), lanes);
+            body.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(whole), body: inside });
+            if e % lanes != 0 {
+                body.extend(one(m, map, &to, &from, (Dim::constant(e - lanes), row), lanes));
+            }
+            body
+        }
+        None => {
+            let column = square(m, &to, "c");
+            one(m, map, &to, &from, (column, row), lanes)
+        }
+    };
+    let Some(cond) = conditions.into_iter().reduce(|a, b| Expr::bin(BinOp::And, a, b)) else { return tiles::parallel(m, &loops, body) };
+    // The squares that this iteration would have, cut off where a side ends.
+    let squares = loops.len() - if inner.is_some() { 1 } else { 2 };
+    let mut short = vec![];
+    for (side, block) in [(&from, loops.get(squares)), (&to, loops.get(squares + 1))] {
+        let v = loop_like(m, side.var, zero, side.extent);
+        let (lo, hi) = match block {
+            Some((b, _)) => (Dim::sym(*b) * lanes, side.extent.min(Dim::sym(*b) * lanes + lanes)),
+            None => (zero, side.extent),
+        };
+        m.syms.set_loop_range(v, lo, hi);
+        short.push((side.var, v, lo, hi));
+    }
+    let put = |d: Dim| d.subst(&mut |s| short.iter().find(|x| x.0 == s).map(|x| Dim::sym(x.1)));
+    let value = instance(m, &map.value, &|s| short.iter().find(|x| x.0 == s).map(|x| Dim::sym(x.1)));
+    let store = Stmt::Store { buf: map.buf, at: map.at.iter().map(|d| put(*d)).collect(), value };
+    let els = short.iter().rev().enumerate().fold(vec![store], |body, (i, (_, v, lo, hi))| {
+        let kind = if i == 0 { LoopKind::Vec(lanes as u32) } else { LoopKind::Seq };
+        vec![Stmt::For { kind, var: *v, lo: *lo, hi: *hi, body }]
+    });
+    tiles::parallel(m, &loops, vec![Stmt::If { cond, then: body, els }])
+}
+
+/// One square from (`column` of the result's vectors, `row`) on.
+fn one(m: &mut Module, map: &Map, to: &Side, from: &Side, (column, row): (Dim, Dim), lanes: i64) -> Vec<Stmt> {
+    let (zero, n) = (Dim::constant(0), Dim::constant(lanes));
+    let (u, l) = (m.syms.loop_var("u", zero, n), m.syms.loop_var("l", zero, n));
+    let put = |s: Sym| match s {
+        s if s == to.var => Some(column + l),
+        s if s == from.var => Some(row + u),
+        _ => None,
+    };
+    let value = instance(m, &map.value, &put);
+    let at = map.at.iter().map(|d| d.subst(&mut |s| put(s))).collect();
+    let vector = Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: n, body: vec![Stmt::Store { buf: map.buf, at, value }] };
+    vec![Stmt::For { kind: LoopKind::Unroll, var: u, lo: zero, hi: n, body: vec![vector] }]
+}
