@@ -196,7 +196,11 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     let (Expr::Load { buf: t, at }, Expr::Const(_)) = (&**inside, &**fill) else { return None };
     let users = match (uses.writers(*t), &m.bufs[*t].place) {
         ([p], Place::Temp) if *p != c && uses.readers(*t) == [c] => {
-            only_store(m, *p, *t)?;
+            match as_map(&m.kernels[*p].body) {
+                // What only moves elements is followed into the copy (inline_producers).
+                Some(map) => (map.buf == *t && !matches!(map.value, Expr::Load { .. })).then(|| map.cover(m)).flatten().map(drop)?,
+                None => only_store(m, *p, *t).map(drop)?,
+            }
             let may = !uses.pinned(*t) && uses.may_move(m, *p, c);
             may.then(|| vec![*p])?
         }
