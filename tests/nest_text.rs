@@ -24,6 +24,7 @@ kernel fill work 10 ; Relu \"act 1\"
 kernel y ; MatMul (node 3)
   par i0 in 0..N {
     acc %0[2] x4 = 0.0 : f32
+    prefetch x[i0 + 1, 0]
     unroll r1 in 0..2 {
       vec(4) l2 in 0..4 {
         %0[r1] = fma(x[i0, 4*r1 + l2], /a/t.1[4*r1 + l2], %0[r1])

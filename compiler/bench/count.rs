@@ -96,6 +96,7 @@ impl Counter<'_> {
                 self.expr(e, times);
                 Some(())
             }
+            Stmt::Prefetch { .. } => Some(()),
             Stmt::Call(_) | Stmt::Foreign(_) => None,
         }
     }

@@ -157,6 +157,13 @@ impl<'a> Body<'a> {
                 }
                 self.access(*buf, at);
             }
+            Stmt::Prefetch { buf, at } => {
+                let d = &self.m.bufs[*buf];
+                if at.len() != d.dims.len() {
+                    self.fault(format!("\"{}\": found {} subscripts, expected {}", d.name, at.len(), d.dims.len()));
+                }
+                at.iter().for_each(|d| self.dim(*d));
+            }
             Stmt::If { cond, then, els } => {
                 self.truth(cond);
                 let mark = self.facts.mark();

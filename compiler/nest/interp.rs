@@ -299,6 +299,8 @@ enum Op {
         stale: Vec<usize>,
     },
     Check(Node, Status),
+    /// A hint.
+    Nothing,
     Call(usize),
     Foreign(Foreign),
 }
@@ -472,6 +474,7 @@ impl Compiler<'_> {
                 let sym = self.define_sym(*sym)?;
                 Op::Define { sym, value: v, lo, hi, stale }
             }
+            Stmt::Prefetch { .. } => Op::Nothing,
             Stmt::Check { cond, status } => Op::Check(self.truth(cond)?, *status),
             Stmt::Foreign(f) => Op::Foreign(*f),
             Stmt::Call(k) => {
@@ -1091,6 +1094,7 @@ impl State<'_> {
                     (self.vars[*sym], self.set[*sym]) = (v, true);
                     stale.iter().for_each(|b| self.shapes[*b] = None);
                 }
+                Op::Nothing => {}
                 Op::Check(c, status) => {
                     if self.eval(c)? == 0 {
                         return leave(*status);

@@ -10,6 +10,7 @@
 //!        | Let(reg, expr)                          -- a value used several times
 //!        | Acc(reg, type, lanes, shape, init) | Set(reg[Dim*], expr)   -- accumulators: mutable, in registers
 //!        | Store(buf[Dim*], expr)
+//!        | Prefetch(buf[Dim*])                     -- a hint: the element is read soon, by other iterations
 //!        | If(expr, stmt*, stmt*) | While(expr, stmt*) | With(sym, expr, extent, stmt*)
 //!        | Define(sym, expr, lo, hi)               -- driver: a run-time size; checked against lo..=hi
 //!        | Check(expr, status)                     -- leave with a status if false
@@ -28,6 +29,7 @@
 //!    between storage and compute type. `Bool` values are 0 or 1.
 //! 2. `Select` is lazy for memory: an access in the arm not taken does not happen.
 //! 3. Accesses are in range: provably, or under a `Select`/`If`/`With` that makes them so.
+//!    A `Prefetch` is no access: what it names may lie outside the buffer.
 //! 4. `With(sym, e, extent, body)`, an expression or a statement, binds an integer value as an index: `0 <= e < extent` is checked at run time
 //!    (status `E_INDEX`) and known inside `body`.
 //! 5. Iterations of `par` and `vec` loops are independent, except through accumulators with lanes: inside a `vec(n)`
@@ -277,6 +279,11 @@ pub enum Stmt {
         buf: Buf,
         at: Vec<Dim>,
         value: Expr,
+    },
+    /// Asks memory for the line that holds an element, into the second-level cache; nothing that can be seen happens.
+    Prefetch {
+        buf: Buf,
+        at: Vec<Dim>,
     },
     If {
         cond: Expr,

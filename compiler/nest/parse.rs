@@ -322,6 +322,10 @@ impl<'a> Parser<'a> {
                 Ok(Stmt::Let { reg: self.define(n, ty, false), value })
             }
             "acc" => self.acc(),
+            "prefetch" => {
+                let buf = self.buf_named()?;
+                Ok(Stmt::Prefetch { buf, at: self.dims()? })
+            }
             "if" => {
                 let cond = self.expr()?;
                 let then = self.block()?;

@@ -270,6 +270,11 @@ impl<'a> Printer<'a> {
                 let t = format!("{}{} = {}", self.name(*buf), format_args!("[{}]", at.iter().map(|d| self.dim(*d)).collect::<Vec<_>>().join(", ")), self.expr(value));
                 self.line(&t);
             }
+            Stmt::Prefetch { buf, at } => {
+                let list: Vec<String> = at.iter().map(|d| self.dim(*d)).collect();
+                let t = format!("prefetch {}[{}]", self.name(*buf), list.join(", "));
+                self.line(&t);
+            }
             Stmt::If { cond, then, els } => {
                 let head = format!("if {}", self.expr(cond));
                 self.nested(&head, then);

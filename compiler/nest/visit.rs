@@ -105,7 +105,7 @@ impl Stmt {
             Stmt::For { lo, hi, .. } => vec![*lo, *hi],
             Stmt::Define { lo, hi, .. } => std::iter::once(*lo).chain(*hi).collect(),
             Stmt::With { extent, .. } => vec![*extent],
-            Stmt::Set { at, .. } | Stmt::Store { at, .. } => at.clone(),
+            Stmt::Set { at, .. } | Stmt::Store { at, .. } | Stmt::Prefetch { at, .. } => at.clone(),
             _ => vec![],
         };
         if let Some(e) = self.expr() {
@@ -121,7 +121,7 @@ impl Stmt {
         match self {
             Stmt::Let { value: e, .. } | Stmt::Acc { init: e, .. } | Stmt::Set { value: e, .. } | Stmt::Store { value: e, .. } => Some(e),
             Stmt::If { cond: e, .. } | Stmt::While { cond: e, .. } | Stmt::Check { cond: e, .. } | Stmt::Define { value: e, .. } | Stmt::With { value: e, .. } => Some(e),
-            Stmt::For { .. } | Stmt::Call(_) | Stmt::Foreign(_) => None,
+            Stmt::For { .. } | Stmt::Prefetch { .. } | Stmt::Call(_) | Stmt::Foreign(_) => None,
         }
     }
     /// Calls `f` for this and every statement in it, outer ones first.
@@ -140,6 +140,7 @@ impl Stmt {
             Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg, lanes, shape, init: f(init) },
             Stmt::Set { reg, at, value } => Stmt::Set { reg, at, value: f(value) },
             Stmt::Store { buf, at, value } => Stmt::Store { buf, at, value: f(value) },
+            Stmt::Prefetch { buf, at } => Stmt::Prefetch { buf, at },
             Stmt::If { cond, then, els } => Stmt::If { cond: f(cond), then: list(then, f), els: list(els, f) },
             Stmt::While { cond, body } => Stmt::While { cond: f(cond), body: list(body, f) },
             Stmt::With { sym, value, extent, body } => Stmt::With { sym, value: f(value), extent, body: list(body, f) },
@@ -158,6 +159,7 @@ impl Stmt {
             Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg, lanes, shape, init: init.map_dims(f) },
             Stmt::Set { reg, at, value } => Stmt::Set { reg, at: ix(at, f), value: value.map_dims(f) },
             Stmt::Store { buf, at, value } => Stmt::Store { buf, at: ix(at, f), value: value.map_dims(f) },
+            Stmt::Prefetch { buf, at } => Stmt::Prefetch { buf, at: ix(at, f) },
             Stmt::If { cond, then, els } => Stmt::If { cond: cond.map_dims(f), then: list(then, f), els: list(els, f) },
             Stmt::While { cond, body } => Stmt::While { cond: cond.map_dims(f), body: list(body, f) },
             Stmt::With { sym, value, extent, body } => Stmt::With { sym, value: value.map_dims(f), extent: f(extent), body: list(body, f) },

@@ -336,6 +336,8 @@ impl Emit<'_, '_> {
                 self.forget_loads(*buf);
                 Ok(())
             }
+            // A hint of the wide tiles.
+            Stmt::Prefetch { .. } => Ok(()),
             Stmt::If { cond, then, els } => {
                 let c = self.truth(cond)?;
                 let (t, f, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());

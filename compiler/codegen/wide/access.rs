@@ -132,7 +132,7 @@ impl Translate<'_> {
                     }
                 });
             }
-            if let Stmt::Store { buf, at, .. } = s {
+            if let Stmt::Store { buf, at, .. } | Stmt::Prefetch { buf, at } = s {
                 accesses.push((*buf, at));
             }
             for (buf, at) in accesses {

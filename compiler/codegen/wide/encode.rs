@@ -258,7 +258,7 @@ impl Emit<'_> {
                 }),
                 _ => Instruction::with3(table::MASKED_LOAD, d, r[0], at),
             },
-            Op::Prefetch => Instruction::with1(Code::Prefetcht0_m8, at),
+            Op::Prefetch { far } => Instruction::with1(if far { Code::Prefetcht1_m8 } else { Code::Prefetcht0_m8 }, at),
             Op::Broadcast(Form::Whole) => Instruction::with2(table::BROADCAST[c], d, at).map(|mut i| {
                 if na > 0 {
                     i.set_op_mask(r[0]);

@@ -45,7 +45,7 @@ fn statement(m: &Module, width: Width, s: &Stmt) -> Fit<()> {
         Stmt::For { kind: LoopKind::Vec(n), .. } if *n != width.lanes() => Err("a vector loop of another length than the vectors"),
         Stmt::Acc { lanes, .. } if *lanes != 1 && *lanes != width.lanes() => Err("an accumulator of another length than the vectors"),
         Stmt::Store { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
-        Stmt::For { .. } | Stmt::Acc { .. } | Stmt::Store { .. } | Stmt::Let { .. } | Stmt::Set { .. } => Ok(()),
+        Stmt::For { .. } | Stmt::Acc { .. } | Stmt::Store { .. } | Stmt::Prefetch { .. } | Stmt::Let { .. } | Stmt::Set { .. } => Ok(()),
         _ => Err("a statement that is no loop, value, accumulator or store"),
     }
 }

@@ -169,8 +169,11 @@ pub enum Op {
     Load(Form),
     /// One element of memory in all lanes; an argument is a mask, without lanes in which nothing is read.
     Broadcast(Form),
-    /// Asks for a line of memory; the address need not exist.
-    Prefetch,
+    /// Asks for a line of memory, into the second-level cache if `far`; the address need not exist.
+    Prefetch {
+        /// Not into the first.
+        far: bool,
+    },
     /// A vector to memory; a second argument is a mask.
     Store(Form),
     /// The first lane to memory.
@@ -416,8 +419,8 @@ impl Builder {
         self.value(Op::Load(form), mask.as_slice(), Some(mem), Class::Vector)
     }
     /// Asks for a line of memory.
-    pub fn prefetch(&mut self, mem: Mem) {
-        self.push(Op::Prefetch, &[], Some(mem), None);
+    pub fn prefetch(&mut self, mem: Mem, far: bool) {
+        self.push(Op::Prefetch { far }, &[], Some(mem), None);
     }
     /// An element from memory in all lanes.
     pub fn broadcast(&mut self, form: Form, mem: Mem) -> Value {

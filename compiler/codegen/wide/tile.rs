@@ -55,10 +55,11 @@ const MOST_ARGS: usize = 48;
 pub fn translate(m: &Module, isa: Isa, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
     super::fit::check(m, isa, body)?;
     let mut locals = vec![];
-    visit::walk(body, &mut |s| {
-        if let Stmt::For { var, .. } = s {
-            locals.push(*var);
-        }
+    let mut prefetched = vec![];
+    visit::walk(body, &mut |s| match s {
+        Stmt::For { var, .. } => locals.push(*var),
+        Stmt::Prefetch { buf, .. } => prefetched.push(m.storage(*buf)),
+        _ => {}
     });
     let mut t = Translate {
         m,
@@ -68,6 +69,7 @@ pub fn translate(m: &Module, isa: Isa, body: &[Stmt], substitute: &dyn Fn(Dim) -
         active: vec![],
         deeper: vec![],
         locals,
+        prefetched,
         sites: Map::default(),
         accs: Map::default(),
         regs: Map::default(),
@@ -126,6 +128,8 @@ pub(super) struct Translate<'a> {
     pub(super) deeper: Vec<Sym>,
     /// Variables of all loops of the tile.
     pub(super) locals: Vec<Sym>,
+    /// Buffers that statements ask for by themselves.
+    prefetched: Vec<Buf>,
     pub(super) sites: Map<(Buf, usize), Rc<Site>>,
     accs: Map<Reg, Acc>,
     pub regs: Map<Reg, Val>,
@@ -183,6 +187,12 @@ impl Translate<'_> {
                 Ok(())
             }
             Stmt::Store { buf, at, value } => self.store(*buf, at, value),
+            Stmt::Prefetch { buf, at } => {
+                let a = self.access(*buf, at)?;
+                let mem = self.mem(&a)?;
+                self.b.prefetch(mem, true);
+                Ok(())
+            }
             _ => Err("a statement that is no loop, value, accumulator or store"),
         }
     }
@@ -496,7 +506,7 @@ impl Translate<'_> {
                 return Err("a load that these vectors do not have");
             }
             if self.from_memory(a.storage) {
-                self.b.prefetch(Mem { disp: mem.disp.wrapping_add(AHEAD), ..mem });
+                self.b.prefetch(Mem { disp: mem.disp.wrapping_add(AHEAD), ..mem }, false);
             }
             self.b.load(form, mem, mask)
         } else {
@@ -517,7 +527,7 @@ impl Translate<'_> {
     /// True for constants that no cache holds: what a loop will read of them is asked for early.
     fn from_memory(&self, storage: Buf) -> bool {
         let bytes = |c: &crate::tensor::ConstData| c.byte_len() >= LARGE;
-        !self.active.is_empty() && matches!(&self.m.bufs[storage].place, NestPlace::Const(c) if bytes(c))
+        !self.active.is_empty() && !self.prefetched.contains(&storage) && matches!(&self.m.bufs[storage].place, NestPlace::Const(c) if bytes(c))
     }
     fn mask_is_condition(&self) -> bool {
         // Remainders of vector loops have at least one lane; conditions may have none.

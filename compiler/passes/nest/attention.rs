@@ -378,8 +378,8 @@ fn merge(m: &mut Module, mut g: Group, facts: Facts) -> bool {
 /// Rows of a block.
 fn height(extent: Dim, keys: Dim) -> i64 {
     let most = keys.as_const().map_or(ROWS, |k| (BYTES / (4 * k.max(1))).clamp(ROWS / 2, ROWS));
-    // Blocks of equal height.
-    extent.as_const().filter(|e| *e > 0).map_or(most, |e| {
+    // Blocks of equal height; else one that common lengths are multiples of.
+    extent.as_const().filter(|e| *e > 0).map_or(most / 8 * 8, |e| {
         let blocks = (e + most - 1) / most;
         (e + blocks - 1) / blocks
     })

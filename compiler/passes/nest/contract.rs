@@ -7,6 +7,7 @@
 //! Geijn: Anatomy of High-Performance Matrix Multiplication). The width of panels does not depend on the CPU level, so
 //! that levels share them; `tiles` makes the loops.
 
+use super::schedule::Within;
 use super::shape::{peel, relocate};
 use super::tiles::{self, Panels, Tile};
 use super::{lanes, pack};
@@ -124,13 +125,13 @@ pub(super) fn depends(at: &[Dim], s: Sym) -> bool {
     at.iter().any(|d| d.contains(s))
 }
 
-/// Schedules the kernel (`whole`: its body is no part of a larger one); false if it is no contraction, or one that this schedule does not fit.
-pub fn schedule(m: &mut Module, k: Kernel, facts: Facts, whole: bool) -> bool {
+/// Schedules the kernel, or a nest within one; false if it is no contraction, or one that this schedule does not fit.
+pub(super) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) -> bool {
     let Some(mut p) = take_apart(&m.kernels[k].body) else { return false };
     if p.product == Product::Bytes {
         return false;
     }
-    p.whole = whole;
+    p.whole = within == Within::Kernel;
     split_phases(m, &mut p);
     let only_b = |p: &Parts, s: Sym| depends(&p.b.1, s) && !depends(&p.a.1, s);
     let only_a = |p: &Parts, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
@@ -173,11 +174,18 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts, whole: bool) -> bool {
         p.depth.push(d);
     }
     let most = row.map_or(1, |r| m.syms.range(r.1).hi.unwrap_or(i64::MAX));
+    let depth = Dim::product(p.depth.iter().map(|d| d.1));
+    let turn = turn(m, &p, &batch, within, most, depth * n_extent);
     let nr = tiles::panel(most, n_extent);
     let Some(panels) = panels(m, k, &p, &batch, n, n_extent, nr, facts) else { return false };
     let apart = row.and_then(|r| lanes::stride(m, p.a.0, &p.a.1, r.0)).map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
-    let t = Tile::new(row, most, n, n_extent, nr, panels, batch, apart != 0 && apart % 4096 == 0, facts);
-    let body = tiles::emit(m, &p, &t, &rows);
+    let mut t = Tile::new(row, most, n, n_extent, nr, panels, batch, apart != 0 && apart % 4096 == 0, facts);
+    let mut body = tiles::emit(m, &p, &t, &rows);
+    if let Some(loop_) = turn {
+        t.turn();
+        let back = tiles::emit(m, &p, &t, &rows);
+        body = vec![Stmt::If { cond: Expr::cmp_index(BinOp::Eq, Dim::sym(loop_).modulo(2), 0), then: body, els: back }];
+    }
     let all = |loops: &mut dyn Iterator<Item = &(Sym, Dim)>| Dim::product(loops.map(|l| l.1));
     // Vectors that are partly empty take as long as whole ones.
     let lanes = |l: &(Sym, Dim)| if l.0 == n { l.1.ceil_div(16) * 16 } else { l.1 };
@@ -198,6 +206,16 @@ fn from_afar(m: &Module, b: Buf) -> bool {
     const CACHE: u64 = 1 << 20;
     let bytes = |b: &crate::nest::BufData| if let Place::Const(c) = &b.place { c.byte_len() } else { 0 };
     matches!(m.bufs[m.storage(b)].place, Place::Const(_)) && m.bufs.values().map(bytes).sum::<u64>() > CACHE
+}
+
+/// The loop every other iteration of which reads the weights backwards, so that it begins with what is still in the
+/// first-level cache: where a loop reads the same weights again and again for a few rows, and they fill that cache but
+/// not the second.
+fn turn(m: &Module, p: &Parts, batch: &[(Sym, Dim)], within: Within, rows: i64, weights: Dim) -> Option<Sym> {
+    let Within::Loop(Some(s)) = within else { return None };
+    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && !batch.iter().any(|b| depends(&p.b.1, b.0));
+    let bytes = weights.as_const()? * i64::from(m.bufs[p.b.0].ty.bytes()?);
+    (constant && rows <= 4 && !depends(&p.b.1, s) && (24 << 10..=512 << 10).contains(&bytes)).then_some(s)
 }
 
 /// Takes loops apart that A reads by quotient and B by remainder (a transposed convolution whose windows do not overlap):
@@ -284,6 +302,8 @@ fn collapse_rows(m: &mut Module, p: &mut Parts, rows: &mut Vec<(Sym, Dim)>, n: S
 
 /// Bytes of weights that no cache of one core holds.
 const LARGE: u64 = 2 << 20;
+/// Bytes of a line of memory.
+const LINE: i64 = 64;
 
 /// B as panels.
 pub(super) struct Packed {
@@ -291,8 +311,12 @@ pub(super) struct Packed {
     pub buf: Buf,
     /// Leading subscripts that hang on loops around the nest.
     pub outer: Vec<Dim>,
+    /// Batch loops that they depend on.
+    pub own: Vec<Sym>,
     /// True if they are more than a cache holds.
     pub large: bool,
+    /// Elements of a line of memory.
+    pub line: i64,
 }
 
 /// Where tiles read B: in place if its rows lie there as panels would, else packed.
@@ -357,12 +381,14 @@ fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_ex
         let dims: Vec<i64> = extents.iter().chain(&dims).map(|d| d.as_const()).collect::<Option<_>>()?;
         let data = ConstData::remap(c.clone(), Remap { dims, offset, coeff })?;
         let large = data.byte_len() > LARGE;
-        return Some(Packed { buf: m.constant(name, Arc::new(data)), outer, large });
+        let line = LINE / m.bufs[p.b.0].ty.bytes().map_or(4, i64::from);
+        return Some(Packed { buf: m.constant(name, Arc::new(data)), outer, own: own.iter().map(|b| b.0).collect(), large, line });
     }
     let known = |s: Sym| s == n || own.iter().chain(&p.depth).any(|l| l.0 == s) || m.syms.kind(s) != SymKind::Loop;
     if !p.b.1.iter().flat_map(|d| d.syms()).all(known) {
         return None;
     }
+    let needs: Vec<Sym> = own.iter().map(|b| b.0).collect();
     let buf = pack::at_run_time(m, k, p, &pack::Shape { name, dims, own, n, n_extent, nr }, facts)?;
-    Some(Packed { buf, outer: vec![], large: false })
+    Some(Packed { buf, outer: vec![], own: needs, large: false, line: 1 })
 }

@@ -7,6 +7,7 @@ use super::shape::peel;
 use super::{attention, contract, depthwise, dots, halves, lanes, turn};
 use crate::diag::Result;
 use crate::nest::{Kernel, LoopKind, Module, Stage, Stmt, visit};
+use crate::sym::Sym;
 use crate::target::{Facts, Level};
 use std::collections::HashSet;
 
@@ -28,20 +29,30 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             // Who writes such a kernel estimates its work.
             let work = m.kernels[k].work;
             let body = std::mem::take(&mut m.kernels[k].body);
-            let body = parts(m, k, body, facts);
+            let body = parts(m, k, body, facts, None);
             m.kernels[k].body = body;
             m.kernels[k].work = work;
         } else {
-            nest(m, k, facts, true);
+            nest(m, k, facts, Within::Kernel);
         }
     }
     m.stage = Stage::Scheduled;
     Ok(())
 }
 
+/// What a nest is part of.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Within {
+    /// Nothing: it is the kernel.
+    Kernel,
+    /// A larger kernel; the loop that runs it again and again, if any.
+    Loop(Option<Sym>),
+}
+
 /// One nest, the whole kernel or a part of it.
-fn nest(m: &mut Module, k: Kernel, facts: Facts, whole: bool) {
-    let done = contract::schedule(m, k, facts, whole) || depthwise::schedule(m, k, facts) || whole && turn::schedule(m, k, facts);
+fn nest(m: &mut Module, k: Kernel, facts: Facts, within: Within) {
+    let whole = within == Within::Kernel;
+    let done = contract::schedule(m, k, facts, within) || depthwise::schedule(m, k, facts) || whole && turn::schedule(m, k, facts);
     if !done {
         lanes::schedule(m, k, i64::from(facts.lanes), whole);
     }
@@ -60,16 +71,17 @@ fn has_nest(body: &[Stmt]) -> bool {
 }
 
 /// Schedules the nests inside; `k` lends its body.
-fn parts(m: &mut Module, k: Kernel, body: Vec<Stmt>, facts: Facts) -> Vec<Stmt> {
+fn parts(m: &mut Module, k: Kernel, body: Vec<Stmt>, facts: Facts, turn: Option<Sym>) -> Vec<Stmt> {
     let mut out = vec![];
     for s in body {
         match s {
             Stmt::For { kind, var, lo, hi, body } if is_compound(&body) || kind == LoopKind::Seq && has_nest(&body) => {
-                out.push(Stmt::For { kind, var, lo, hi, body: parts(m, k, body, facts) });
+                let turn = if kind == LoopKind::Seq { Some(var) } else { turn };
+                out.push(Stmt::For { kind, var, lo, hi, body: parts(m, k, body, facts, turn) });
             }
             s => {
                 m.kernels[k].body = vec![s];
-                nest(m, k, facts, false);
+                nest(m, k, facts, Within::Loop(turn));
                 out.append(&mut m.kernels[k].body);
             }
         }

@@ -4,9 +4,9 @@
 //! partial vectors. Around it run the rows of a block that stays in the cache, the panels, the blocks; what is parallel
 //! is one loop over all of them.
 
-use super::contract::{Packed, Parts, depends};
+use super::contract::{Packed, Parts};
 use super::shape::fresh_regs;
-use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
+use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Place, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 
@@ -14,11 +14,17 @@ use crate::target::Facts;
 const RESIDENT: i64 = 512 << 10;
 /// Bytes of rows that stay in the second-level cache while panels pass by.
 const ROWS: i64 = 384 << 10;
+/// Bytes of rows of a block where weights come from memory: the rows may come from the last-level cache, since a panel
+/// has work for all of them.
+const FAR_ROWS: i64 = 3 << 20;
+/// Panels that are enough to share out.
+const MANY: i64 = 16;
 /// Rows of a block where all weights stay there: enough that a panel comes to the first level for several tiles, few
 /// enough that small problems still have a block for each thread.
 const SHORT: i64 = 64;
 /// Rows of a tile at most where rows lie a multiple of 4 KiB apart: they meet in one set of the first-level cache, which
-/// has 8 or 12 ways.
+/// has 8 or 12 ways. Also where only run time knows how many rows there are: what is left is less, and nothing if the
+/// number is a multiple of eight.
 const CROWDED_ROWS: i64 = 8;
 /// Rows of a tile at most: beyond, pointers get scarce.
 const MOST_ROWS: i64 = 14;
@@ -45,6 +51,8 @@ pub(super) struct Tile {
     nv: i64,
     /// Rows of a tile.
     mr: i64,
+    /// Panels, and the steps of the sum in fours, in the reverse order.
+    backwards: bool,
 }
 
 /// Columns of a panel: as little padding as possible, tiles that keep the multipliers busy. The model is a core with 32
@@ -56,13 +64,14 @@ pub(super) fn panel(rows: i64, n: Dim) -> i64 {
         return 16 * row_panel(vectors);
     }
     let cost = |w: i64| {
-        let most = rows_of(32, w);
-        let r = rows.min(4096);
+        let most = if rows > MOST_KNOWN { rows_of(32, w).min(CROWDED_ROWS) } else { rows_of(32, w) };
+        let r = rows.clamp(1, MOST_KNOWN);
         let tiles = (r + most - 1) / most;
-        let mr = (r + tiles - 1) / tiles;
-        // Cycles of a step, doubled: multiplications, loads, and the latency of four.
-        let step = (mr * w).max(mr + w).max(8);
-        tiles * step * ((vectors + w - 1) / w)
+        let (low, high) = (r / tiles, r % tiles);
+        // Cycles of a step, in sixteenths: multiplications, loads, and the latency of four; what lines of B take on their
+        // way from the second level.
+        let step = |mr: i64| (mr * w).max(mr + w).max(8) * 8 + 2 * w;
+        (high * step(low + 1) + (tiles - high) * step(low)) * ((vectors + w - 1) / w)
     };
     let widths: &[i64] = &[2, 4, 3, 5, 6, 1];
     // Of equals the one with the least padding.
@@ -79,6 +88,9 @@ fn row_panel(vectors: i64) -> i64 {
     };
     (1..=8).rev().min_by_key(|w| cost(*w)).unwrap_or(1)
 }
+
+/// Rows beyond which a number is taken to be unknown.
+const MOST_KNOWN: i64 = 4096;
 
 /// Rows of a tile of `nv` vectors: accumulators, a row of B and one of A fit the registers.
 fn rows_of(registers: i64, nv: i64) -> i64 {
@@ -101,7 +113,7 @@ impl Tile {
             }
         }
         let (mut nv, mut mr, _) = best;
-        if crowded {
+        if crowded || m_row.is_some_and(|r| r.1.as_const().is_none()) {
             mr = mr.min(CROWDED_ROWS);
         }
         // All rows in one tile where B comes from memory: its elements then arrive while they are used, all the time.
@@ -115,7 +127,11 @@ impl Tile {
             let tiles = (r + mr - 1) / mr;
             mr = (r + tiles - 1) / tiles;
         }
-        Tile { m_row, n, n_extent, nr, panels, batch, lanes, nv, mr }
+        Tile { m_row, n, n_extent, nr, panels, batch, lanes, nv, mr, backwards: false }
+    }
+    /// Turns the order in which the weights are read.
+    pub fn turn(&mut self) {
+        self.backwards = !self.backwards;
     }
     fn width(&self) -> i64 {
         self.nv * self.lanes
@@ -137,20 +153,62 @@ enum Cols {
 struct Rows {
     from: Dim,
     count: Dim,
+    ahead: Option<Ahead>,
 }
+
+/// What tiles ask memory for while they use a panel: the next one, a part in each of the passes over the panel.
+#[derive(Clone, Copy)]
+struct Ahead {
+    /// Number of the pass.
+    pass: Dim,
+    /// Lines of each.
+    lines: Dim,
+    /// By how many lines four steps of the sum move on, and how many they ask for: of few passes each asks for more.
+    step: Dim,
+    each: i64,
+}
+
+/// Bytes of weights from which on they are taken not to be in the second-level cache when they are needed.
+const ASKED: i64 = 256 << 10;
+
+impl Ahead {
+    /// For panels of constants that `tiles` passes read one after the other.
+    fn new(m: &Module, p: &Parts, t: &Tile, passes: Dim) -> Option<Ahead> {
+        let Panels::Packed(Packed { buf, line, .. }) = &t.panels else { return None };
+        let Place::Const(c) = &m.bufs[*buf].place else { return None };
+        let depth = Dim::product(p.depth.iter().map(|d| d.1)).as_const()?;
+        let lines = depth * t.nr / *line;
+        let steps = p.depth.last()?.1.as_const()? / 4 * (depth / p.depth.last()?.1.as_const()?.max(1));
+        if (c.byte_len() as i64) < ASKED || t.n_extent.as_const()? <= t.nr || steps == 0 || passes.as_const() == Some(1) {
+            return None;
+        }
+        let lines = m.syms.simplify(Dim::constant(lines).ceil_div(passes.max(1)));
+        let step = m.syms.simplify(lines.ceil_div(steps).min(Dim::constant(MOST_LINES)));
+        Some(Ahead { pass: Dim::constant(0), lines, step, each: step.as_const().unwrap_or(MOST_LINES) })
+    }
+    fn at(self, pass: Dim) -> Ahead {
+        Ahead { pass: self.pass + pass, ..self }
+    }
+}
+
+/// Lines that four steps of a sum ask for at most.
+const MOST_LINES: i64 = 4;
 
 /// The loops of a contraction; `rows` are the row loops outside the tile's own.
 pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let panels = t.n_extent.ceil_div(t.nr);
-    let panel = m.syms.loop_var("p", zero, panels);
+    let turn = m.syms.loop_var("p", zero, panels);
+    let panel = if t.backwards { panels - 1 - turn } else { turn.into() };
     let depth = Dim::product(p.depth.iter().map(|d| d.1));
     let bytes = i64::from(m.bufs[p.b.0].ty.bytes().unwrap_or(4));
     let weights = (depth * panels * t.nr * bytes).as_const();
     let resident = weights.is_some_and(|w| w <= RESIDENT);
     // Blocks of rows.
     let extent = t.m_row.map_or(Dim::constant(1), |r| r.1);
-    let most = depth.as_const().map_or(192, |d| (ROWS / (4 * d.max(1))).clamp(1, if resident { SHORT } else { 1 << 20 }));
+    let large = matches!(&t.panels, Panels::Packed(p) if p.large) && panels.as_const().is_some_and(|p| p >= MANY);
+    let bytes = if large { FAR_ROWS } else { ROWS };
+    let most = depth.as_const().map_or(192, |d| (bytes / (4 * d.max(1))).clamp(1, if resident { SHORT } else { 1 << 20 }));
     // Blocks of equal height where that is known. Else rather higher than lower: a last block of a few rows would read all
     // of B for them.
     let tall = match extent.as_const() {
@@ -167,29 +225,36 @@ pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
     };
     let blocks = tall.map_or(Dim::constant(1), |h| extent.ceil_div(h));
     let block = m.syms.loop_var("b", zero, blocks);
+    let inner_panels = resident || rows.is_empty();
+    // Tiles that read a panel one after the other: those of a block, or all of them.
+    let high = tall.map_or(extent, Dim::constant);
+    let passes = if inner_panels { extent.min(high).ceil_div(t.mr) } else { extent.ceil_div(t.mr) };
+    let ahead = Ahead::new(m, p, t, passes);
+    let of_block = |h: i64| ahead.map(|a| if inner_panels { a } else { a.at(Dim::sym(block) * ((h + t.mr - 1) / t.mr)) });
     let columns = |m: &mut Module, cols: Cols| -> Vec<Stmt> {
-        let Some(h) = tall else { return column(m, p, t, panel.into(), Rows { from: zero, count: extent }, cols) };
+        let Some(h) = tall else { return column(m, p, t, panel, Rows { from: zero, count: extent, ahead }, cols) };
         let from = Dim::sym(block) * h;
+        let ahead = of_block(h);
         match extent.as_const() {
-            Some(e) if e % h == 0 => column(m, p, t, panel.into(), Rows { from, count: Dim::constant(h) }, cols),
+            Some(e) if e % h == 0 => column(m, p, t, panel, Rows { from, count: Dim::constant(h), ahead }, cols),
             Some(e) => {
-                let then = column(m, p, t, panel.into(), Rows { from, count: Dim::constant(h) }, cols);
-                let last = Rows { from: Dim::constant(e / h * h), count: Dim::constant(e % h) };
-                let els = column(m, p, t, panel.into(), last, cols);
+                let then = column(m, p, t, panel, Rows { from, count: Dim::constant(h), ahead }, cols);
+                let last = Rows { from: Dim::constant(e / h * h), count: Dim::constant(e % h), ahead };
+                let els = column(m, p, t, panel, last, cols);
                 vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, e / h), then, els }]
             }
-            None => column(m, p, t, panel.into(), Rows { from, count: (extent - from).min(Dim::constant(h)) }, cols),
+            None => column(m, p, t, panel, Rows { from, count: (extent - from).min(Dim::constant(h)), ahead }, cols),
         }
     };
     let body = each_panel(m, t, panel, columns);
     // Small weights stay in the cache while rows pass by; large ones are read once.
     let mut loops = t.batch.clone();
-    if resident || rows.is_empty() {
+    if inner_panels {
         loops.extend(rows);
-        loops.extend([(block, blocks), (panel, panels)]);
+        loops.extend([(block, blocks), (turn, panels)]);
         parallel(m, &loops, body)
     } else {
-        loops.push((panel, panels));
+        loops.push((turn, panels));
         loops.push((block, blocks));
         // Few panels: rows too are worth sharing out.
         if panels.as_const().is_some_and(|p| p < 16) {
@@ -219,7 +284,7 @@ fn even(blocks: i64, others: i64, most: i64) -> i64 {
 }
 
 /// What `columns` makes for a whole panel, and for the last one where that is not whole.
-fn each_panel(m: &mut Module, t: &Tile, panel: Sym, columns: impl Fn(&mut Module, Cols) -> Vec<Stmt>) -> Vec<Stmt> {
+fn each_panel(m: &mut Module, t: &Tile, panel: Dim, columns: impl Fn(&mut Module, Cols) -> Vec<Stmt>) -> Vec<Stmt> {
     let full = t.n_extent.floor_div(t.nr);
     match (t.n_extent.modulo(t.nr).as_const(), full.as_const()) {
         (Some(0), _) => columns(m, Cols::Full),
@@ -237,7 +302,7 @@ pub(super) fn of_rows(m: &mut Module, p: &Parts, t: &Tile, count: Dim) -> Vec<St
     let zero = Dim::constant(0);
     let panels = t.n_extent.ceil_div(t.nr);
     let panel = m.syms.loop_var("p", zero, panels);
-    let body = each_panel(m, t, panel, |m, cols| column(m, p, t, panel.into(), Rows { from: zero, count }, cols));
+    let body = each_panel(m, t, panel.into(), |m, cols| column(m, p, t, panel.into(), Rows { from: zero, count, ahead: None }, cols));
     match panels.as_const() {
         Some(1) => put(m, body, &|s| (s == panel).then_some(zero)),
         _ => vec![Stmt::For { kind: LoopKind::Seq, var: panel, lo: zero, hi: panels, body }],
@@ -318,20 +383,21 @@ fn column(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, rows: Rows, cols: Col
 /// Rows of one tile's columns.
 fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, cols: Cols) -> Vec<Stmt> {
     let zero = Dim::constant(0);
+    let ahead = |pass: Dim| rows.ahead.map(|a| a.at(pass));
     if t.m_row.is_none() {
-        return block(m, p, t, zero, 1, panel, sub, cols);
+        return block(m, p, t, zero, 1, panel, sub, cols, ahead(zero));
     }
     if let Some(count) = rows.count.as_const() {
         // Tiles of equal height, or of two that differ by one row.
         let tiles = (count + t.mr - 1) / t.mr;
         let (low, high) = if tiles > 0 { (count / tiles, count % tiles) } else { (0, 0) };
         let mut out = vec![];
-        for (n, height, from) in [(high, low + 1, rows.from), (tiles - high, low, rows.from + high * (low + 1))] {
+        for (n, height, from, pass) in [(high, low + 1, rows.from, zero), (tiles - high, low, rows.from + high * (low + 1), high.into())] {
             if n == 1 {
-                out.extend(block(m, p, t, from, height, panel, sub, cols));
+                out.extend(block(m, p, t, from, height, panel, sub, cols, ahead(pass)));
             } else if n > 1 {
                 let v = m.syms.loop_var("m", zero, Dim::constant(n));
-                let body = block(m, p, t, from + Dim::sym(v) * height, height, panel, sub, cols);
+                let body = block(m, p, t, from + Dim::sym(v) * height, height, panel, sub, cols, ahead(pass + v));
                 out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(n), body });
             }
         }
@@ -342,14 +408,14 @@ fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, c
     let blocks = m.syms.simplify(rows.count.floor_div(mr));
     if blocks.as_const() != Some(0) {
         let v = m.syms.loop_var("m", zero, blocks);
-        let body = block(m, p, t, rows.from + Dim::sym(v) * mr, mr, panel, sub, cols);
+        let body = block(m, p, t, rows.from + Dim::sym(v) * mr, mr, panel, sub, cols, ahead(v.into()));
         out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body });
     }
     let left = m.syms.simplify(rows.count.modulo(mr));
     match left.as_const() {
         Some(0) => {}
         Some(r) => {
-            let rest = block(m, p, t, rows.from + blocks * mr, r, panel, sub, cols);
+            let rest = block(m, p, t, rows.from + blocks * mr, r, panel, sub, cols, ahead(blocks));
             out.extend(if out.is_empty() { rest } else { group(m, rest) });
         }
         None => {
@@ -360,7 +426,7 @@ fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, c
             }
             while n > 0 {
                 let row = m.syms.simplify(rows.from + blocks * mr + left.floor_div(2 * n) * (2 * n));
-                let then = block(m, p, t, row, n, panel, sub, cols);
+                let then = block(m, p, t, row, n, panel, sub, cols, ahead(blocks));
                 out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Ne, left.floor_div(n).modulo(2), 0), then, els: vec![] });
                 n /= 2;
             }
@@ -377,7 +443,7 @@ fn group(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
 
 /// One register tile: rows `row .. row + mr`, columns of one part of a panel.
 #[allow(clippy::too_many_arguments)]
-fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub: Dim, cols: Cols) -> Vec<Stmt> {
+fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub: Dim, cols: Cols, ahead: Option<Ahead>) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let lanes = t.lanes;
     let nv = match cols {
@@ -405,7 +471,7 @@ fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub
         let a: Vec<Dim> = p.a.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| at_row(s, row + i)))).collect();
         let (buf, b) = match &t.panels {
             Panels::Packed(packed) => {
-                let own = t.batch.iter().filter(|x| depends(&p.b.1, x.0)).map(|x| Dim::sym(x.0));
+                let own = t.batch.iter().filter(|x| packed.own.contains(&x.0)).map(|x| Dim::sym(x.0));
                 let mut b: Vec<Dim> = packed.outer.iter().copied().chain(own).collect();
                 b.push(panel);
                 b.extend(depth.iter().map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0))));
@@ -426,9 +492,11 @@ fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub
             _ => {
                 let whole = hi.floor_div(4);
                 let (q, u) = (m.syms.loop_var("k", zero, whole), m.syms.loop_var("u", zero, Dim::constant(4)));
-                let at = Dim::sym(q) * 4 + u;
+                let at = if t.backwards && !in_order { (whole - 1 - q) * 4 + u } else { Dim::sym(q) * 4 + u };
                 let part = Dim::sym(u).modulo(split);
-                let mut s = vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body: unroll(u, 4, step(m, &|s| (s == *var).then_some(at), part)) }];
+                let mut body = ahead.map_or(vec![], |a| ask(t, &depth, panel, q.into(), a));
+                body.extend(unroll(u, 4, step(m, &|s| (s == *var).then_some(at), part)));
+                let mut s = vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body }];
                 match hi.modulo(4).as_const() {
                     Some(0) => {}
                     Some(r) => {
@@ -459,6 +527,23 @@ fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub
     }
     out.extend(stores(m, p, t, acc, row, mr, panel * t.nr + sub * t.width(), nv, cols));
     out
+}
+
+/// Asks for a part of the next panel in the four steps number `q` of a pass.
+fn ask(t: &Tile, depth: &[(Sym, Dim, Sym)], panel: Dim, q: Dim, a: Ahead) -> Vec<Stmt> {
+    let (Panels::Packed(packed), Some((last, outer))) = (&t.panels, depth.split_last()) else { return vec![] };
+    let own = t.batch.iter().filter(|x| packed.own.contains(&x.0)).map(|x| Dim::sym(x.0));
+    let turn = outer.iter().fold(Dim::constant(0), |n, d| n * d.1 + d.0) * last.1.floor_div(4) + q;
+    let first = a.pass * a.lines + turn * a.step;
+    (0..a.each)
+        .map(|i| {
+            let mut at: Vec<Dim> = packed.outer.iter().copied().chain(own.clone()).collect();
+            at.push(panel + 1);
+            at.extend(depth.iter().map(|_| Dim::constant(0)));
+            at.push((first + i) * packed.line);
+            Stmt::Prefetch { buf: packed.buf, at }
+        })
+        .collect()
 }
 
 fn unroll(var: Sym, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
