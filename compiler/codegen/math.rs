@@ -2,10 +2,23 @@
 //!
 //! exp, log: argument reduction of Cephes (S. L. Moshier) and minimax polynomials of single precision. expm1, log1p: the
 //! same polynomials, and what the reduction loses near 1 put back exactly. erf, tanh: a polynomial near 0, elsewhere
-//! their distance from 1 as a power of two (erf's polynomial near 0: N. Juffa). `tests/math.rs` holds the errors.
+//! their distance from 1 as a power of two (erf's polynomial near 0: N. Juffa). erf where vectors pick from tables: pieces,
+//! expanded at points where its value is nearly exact (S. Gal). `tests/math.rs` holds the errors.
 
 use crate::nest::{BinOp, Expr, UnOp};
 use crate::tensor::ElemType;
+
+/// Bits of 16 numbers.
+pub type Table = [u32; 16];
+
+const fn table(x: [f32; 16]) -> Table {
+    let (mut t, mut i) = ([0; 16], 0);
+    while i < 16 {
+        t[i] = x[i].to_bits();
+        i += 1;
+    }
+    t
+}
 
 /// What a backend must have: operations on vectors (or scalars) of f32, IEEE 754, each rounded once.
 pub trait Floats {
@@ -50,6 +63,11 @@ pub trait Floats {
     fn scale_normal(&mut self, y: Self::V, n: Self::V) -> Self::V;
     /// |a| with the sign of b, for a that is not negative.
     fn with_sign(&mut self, a: Self::V, b: Self::V) -> Self::V;
+    /// What stands in a table of 16 at the lowest four bits of an index; none where that takes more than a few
+    /// operations.
+    fn entry(&mut self, _index: Self::V, _table: &'static Table) -> Option<Self::V> {
+        None
+    }
     /// For a positive normal x: e and m with x = 2^e m and m in [0.5, 1).
     fn split(&mut self, x: Self::V) -> (Self::V, Self::V);
 }
@@ -246,8 +264,128 @@ fn tanh<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.with_sign(r, x)
 }
 
+/// Points near multiples of 1/4 where erf is close to a number of single precision.
+static ERF_AT: Table =
+    table([0.0, 0.2499734, 0.50005746, 0.75010943, 1.0002918, 1.2499171, 1.4998468, 1.7500873, 1.9998627, 2.2498941, 2.4996042, 2.7501175, 3.0006936, 3.2503858, 3.5007153, 3.7492847]);
+/// Around each of them erf = c0 + t + t (c1 + t (c2 + ..)): c5 first.
+static ERF_NEAR: [Table; 6] = [
+    table([
+        0.112210274,
+        0.08093381,
+        0.008201088,
+        -0.052483607,
+        -0.068749495,
+        -0.047117017,
+        -0.015028298,
+        0.0064382865,
+        0.012987969,
+        0.010637411,
+        0.0061335727,
+        0.0027752498,
+        0.0010283081,
+        3.1894143e-4,
+        2.2766973e-4,
+        4.78949e-5,
+    ]),
+    table([
+        0.0,
+        0.12609614,
+        0.18199763,
+        0.15007468,
+        0.06918249,
+        -0.0056783515,
+        -0.044167828,
+        -0.047904074,
+        -0.034443464,
+        -0.019151893,
+        -0.008695264,
+        -0.0032926097,
+        -0.0010568884,
+        -2.917319e-4,
+        2.4568292e-4,
+        -7.797752e-5,
+    ]),
+    table([
+        -0.3761227,
+        -0.30920562,
+        -0.14643674,
+        0.02684584,
+        0.1384464,
+        0.16753758,
+        0.13878068,
+        0.09014222,
+        0.048242755,
+        0.021732837,
+        0.008363704,
+        0.0027586713,
+        7.860617e-4,
+        1.9531426e-4,
+        3.9835715e-5,
+        7.55292e-6,
+    ]),
+    table([
+        0.0,
+        -0.26497468,
+        -0.4394113,
+        -0.48218668,
+        -0.4149868,
+        -0.29569528,
+        -0.17846122,
+        -0.092333585,
+        -0.041353893,
+        -0.016076814,
+        -0.00545534,
+        -0.0016111141,
+        -4.1604356e-4,
+        -9.4609866e-5,
+        -2.4943809e-5,
+        -2.078203e-6,
+    ]),
+    table([
+        0.12837917,
+        0.060028307,
+        -0.12126786,
+        -0.35717446,
+        -0.58513474,
+        -0.7634299,
+        -0.88101506,
+        -0.9472411,
+        -0.97932166,
+        -0.9928543,
+        -0.9978174,
+        -0.9994141,
+        -0.9998613,
+        -0.9999709,
+        -0.99999464,
+        -0.9999991,
+    ]),
+    table([0.0, 0.2762982, 0.5205504, 0.711226, 0.8428219, 0.92288053, 0.9660869, 0.9866763, 0.9953194, 0.9985365, 0.9995922, 0.99989945, 0.999978, 0.9999957, 0.9999993, 0.9999999]),
+];
+
+/// By 16 polynomials, where coefficients can be picked lane by lane. Beyond the last piece erf is 1.
+fn erf_in_pieces<B: Floats>(b: &mut B, x: B::V) -> Option<B::V> {
+    let (m, limit, shift) = (b.abs(x), b.num(x, 3.874_999_8), b.num(x, 3_145_728.0));
+    let m = b.lesser(limit, m);
+    // The last bits of the sum count quarters.
+    let piece = b.add(m, shift);
+    let at = b.entry(piece, &ERF_AT)?;
+    let t = b.sub(m, at);
+    let mut p = b.entry(piece, &ERF_NEAR[0])?;
+    for table in &ERF_NEAR[1..5] {
+        let c = b.entry(piece, table)?;
+        p = b.fma(p, t, c);
+    }
+    let c = b.entry(piece, &ERF_NEAR[5])?;
+    let near = b.add(t, c);
+    let r = b.fma(p, t, near);
+    Some(b.with_sign(r, x))
+}
+
 /// Near 0 a polynomial, elsewhere 1 - 2^q with a polynomial q.
 fn erf<B: Floats>(b: &mut B, x: B::V) -> B::V {
+    if let Some(r) = erf_in_pieces(b, x) {
+        return r;
+    }
     let (m, one, limit) = (b.abs(x), b.num(x, 1.0), b.num(x, 4.0));
     let m = b.lesser(limit, m);
     let z = b.mul(m, m);

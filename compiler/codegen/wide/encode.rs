@@ -225,6 +225,10 @@ impl Emit<'_> {
                     _ => Ok(()),
                 };
             }
+            Op::Table(x) => {
+                let l = self.literal(x.to_vec());
+                return self.whole_literal(d, l);
+            }
             Op::Iota => {
                 let l = self.literal((0..self.width.lanes()).collect());
                 return self.whole_literal(d, l);

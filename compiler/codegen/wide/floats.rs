@@ -1,7 +1,7 @@
 //! The operations that elementary functions are made of, as vector operations.
 
 use super::ir::{Bin, Builder, Op, Pred, Un, Value, Width};
-use crate::codegen::math::Floats;
+use crate::codegen::math::{Floats, Table};
 
 impl Floats for Builder {
     type V = Value;
@@ -84,6 +84,13 @@ impl Floats for Builder {
         let m = self.bits(0x8000_0000);
         let s = self.bin(Bin::And, b, m);
         self.bin(Bin::Or, a, s)
+    }
+    fn entry(&mut self, index: Value, table: &'static Table) -> Option<Value> {
+        if self.width() != Width::Avx512 || !self.tables {
+            return None;
+        }
+        let t = self.table(table);
+        Some(self.bin(Bin::Pick, index, t))
     }
     fn split(&mut self, x: Value) -> (Value, Value) {
         let e = self.un(Un::Shr(23), x);

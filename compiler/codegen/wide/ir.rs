@@ -5,6 +5,7 @@
 //! parameters, as regalloc2 wants them; edges from a block with several successors to one with several predecessors
 //! are split here.
 
+use crate::codegen::math::Table;
 use crate::codegen::{Map, Set};
 
 /// Vector length, and with it the encoding and what there are masks for.
@@ -91,6 +92,8 @@ pub enum Bin {
     Sar,
     /// a * 2^floor(b), AVX-512 only.
     Scale,
+    /// The lane of b that the lowest bits of a say.
+    Pick,
 }
 
 /// Operations on one vector.
@@ -159,6 +162,8 @@ pub enum Op {
     AndImm(i32),
     /// All lanes the same 32 bits.
     Const(u32),
+    /// A number for each of 16 lanes, AVX-512 only.
+    Table(&'static Table),
     /// Lane numbers 0, 1, 2, ...
     Iota,
     /// An integer in all lanes.
@@ -306,12 +311,14 @@ pub struct Builder {
     hoisted: Vec<Node>,
     known: Map<Op, Value>,
     conditions: Set<Value>,
+    /// Functions may use tables, where the vectors have them: other results than those of levels that have none.
+    pub(super) tables: bool,
 }
 
 impl Builder {
     /// An empty function.
     pub fn new(width: Width) -> Builder {
-        Builder { f: Func { width, params: vec![], classes: vec![], blocks: vec![Block::default()] }, hoisted: vec![], known: Map::default(), conditions: Set::default() }
+        Builder { f: Func { width, params: vec![], classes: vec![], blocks: vec![Block::default()] }, hoisted: vec![], known: Map::default(), conditions: Set::default(), tables: false }
     }
     /// Vector length.
     pub fn width(&self) -> Width {
@@ -359,6 +366,10 @@ impl Builder {
     /// A float in all lanes.
     pub fn f32(&mut self, x: f32) -> Value {
         self.bits(x.to_bits())
+    }
+    /// A number for each lane.
+    pub fn table(&mut self, x: &'static Table) -> Value {
+        self.constant(Op::Table(x), Class::Vector)
     }
     /// Lane numbers.
     pub fn iota(&mut self) -> Value {

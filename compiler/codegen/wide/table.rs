@@ -35,6 +35,7 @@ pub(super) fn bin(op: Bin) -> Row {
         Bin::Shl => row!(VEX_Vpsllvd_ymm_ymm_ymmm256 EVEX_Vpsllvd_zmm_k1z_zmm_zmmm512b32),
         Bin::Shr => row!(VEX_Vpsrlvd_ymm_ymm_ymmm256 EVEX_Vpsrlvd_zmm_k1z_zmm_zmmm512b32),
         Bin::Scale => row!(INVALID EVEX_Vscalefps_zmm_k1z_zmm_zmmm512b32_er),
+        Bin::Pick => row!(VEX_Vpermps_ymm_ymm_ymmm256 EVEX_Vpermps_zmm_k1z_zmm_zmmm512b32),
         Bin::Sar => row!(VEX_Vpsravd_ymm_ymm_ymmm256 EVEX_Vpsravd_zmm_k1z_zmm_zmmm512b32),
     }
 }

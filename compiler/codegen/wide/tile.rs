@@ -10,7 +10,7 @@ use super::Isa;
 use super::access::{Access, Site, Stream};
 use super::ir::{Builder, Count, Form, Func, Mem, Value, Width};
 use crate::codegen::Map;
-use crate::nest::{Buf, Expr, LoopKind, Module, Place as NestPlace, Reg, Stmt, visit};
+use crate::nest::{Buf, Expr, LoopKind, Math, Module, Place as NestPlace, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::rc::Rc;
@@ -82,6 +82,7 @@ pub fn translate(m: &Module, isa: Isa, body: &[Stmt], substitute: &dyn Fn(Dim) -
         lane: None,
         mask: None,
     };
+    t.b.tables = m.math != Math::Strict;
     t.block(body)?;
     Ok(Tile { args: t.args, func: t.b.finish() })
 }
