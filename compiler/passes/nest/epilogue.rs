@@ -6,8 +6,8 @@
 //! Padding comes last: a kernel whose only reader copies its result into a padded buffer stores there itself, and small
 //! kernels fill what is around it. What comes from the caller is copied by a kernel without conditions.
 
-use super::shape::{Uses, as_map, cover, instance, is_temp, peel, relocate, wrap};
-use super::{contract, copies};
+use super::shape::{Map, Uses, as_map, cover, instance, is_temp, peel, relocate, wrap};
+use super::{contract, copies, lanes};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
@@ -127,10 +127,27 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     let (view, index) = access.filter(|a| one && !m.is_recast(a.0))?;
     // The load must cover the view: each loop once.
     cover(m, view, &index, &map.loops)?;
-    let position = if view == t { at } else { relocate(m, &m.bufs[t].dims, &at, &m.bufs[view].dims) };
+    let position = if view == t { at.clone() } else { relocate(m, &m.bufs[t].dims, &at, &m.bufs[view].dims) };
     let subst: HashMap<Sym, Dim> = index.iter().zip(&position).filter_map(|(i, d)| i.as_sym().map(|s| (s, *d))).collect();
+    if turns_to_unknown(m, p, (t, &at), &map, &subst) {
+        return None;
+    }
     // What the consumer does under conditions on its position needs them in the producer: fine, they are expressions.
     Some(Plan { producer: p, buf: t, subst })
+}
+
+/// True if a contraction stores its result along a known number of columns, and with the consumer in its store along
+/// what only run time knows: panels of that are padded, and packed again and again. The consumer then moves on to who
+/// reads it.
+fn turns_to_unknown(m: &Module, p: Kernel, (t, at): (Buf, &[Dim]), map: &Map, subst: &HashMap<Sym, Dim>) -> bool {
+    if !contract::is_contraction(&m.kernels[p].body) || !is_temp(m, m.storage(map.buf)) {
+        return false;
+    }
+    let loops = peel(&m.kernels[p].body).loops;
+    let extent = |s: Option<Sym>| s.and_then(|s| loops.iter().find(|l| l.0 == s)).map(|l| l.1.as_const());
+    let to: Vec<Dim> = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
+    let (before, after) = (lanes::unit_stride_var(m, t, at, &loops), lanes::unit_stride_var(m, map.buf, &to, &loops));
+    matches!((extent(before), extent(after)), (Some(Some(_)), Some(None)))
 }
 
 fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
