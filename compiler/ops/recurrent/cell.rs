@@ -179,25 +179,31 @@ impl Cell<'_> {
         let v = self.direction.activations[n].apply(k, self.ty, v);
         k.let_(v)
     }
-    /// Stores the new states, and what the step gives; beyond the sequence's length all stays.
-    fn finish(&self, k: &mut KernelBuilder, time: Dim, at: &[Dim], hidden: Expr, second: Option<Expr>) {
-        let inside = self.lengths.map(|b| {
+    /// What a buffer of states gets; beyond the sequence's length it stays.
+    fn inside(&self, k: &KernelBuilder, time: Dim, at: &[Dim], new: Expr, old: Buf) -> Expr {
+        match self.within(k, time, at) {
+            Some(c) => Expr::select(c, new, k.load(old, at)),
+            None => new,
+        }
+    }
+    /// True while the sequence lasts, where sequences have lengths.
+    fn within(&self, k: &KernelBuilder, time: Dim, at: &[Dim]) -> Option<Expr> {
+        self.lengths.map(|b| {
             let n = Expr::cast(k.m.bufs[b].ty.compute(), ElemType::I64, k.load(b, &at[..1]));
             Expr::bin(BinOp::Lt, Expr::index(time), n)
-        });
-        let or = |new: Expr, old: Expr| match &inside {
-            Some(c) => Expr::select(c.clone(), new, old),
-            None => new,
-        };
-        for (buf, new) in [(Some(self.state), Some(hidden.clone())), (self.second, second)] {
-            if let (Some(buf), Some(new)) = (buf, new) {
-                let v = or(new, k.load(buf, at));
-                k.store(buf, at, v);
-            }
-        }
+        })
+    }
+    /// Stores the new hidden state, and what the step gives: nothing beyond the sequence's length.
+    fn finish(&self, k: &mut KernelBuilder, time: Dim, at: &[Dim], hidden: Expr) {
+        let v = self.inside(k, time, at, hidden.clone(), self.state);
+        k.store(self.state, at, v);
         if let Some(y) = self.y {
             let to = if self.op.batch_first { [at[0], time, self.d, at[1]] } else { [time, self.d, at[0], at[1]] };
-            k.store(y, &to, or(hidden, Expr::num(self.ty, 0.0)));
+            let v = match self.within(k, time, at) {
+                Some(c) => Expr::select(c, hidden, Expr::num(self.ty, 0.0)),
+                None => hidden,
+            };
+            k.store(y, &to, v);
         }
     }
     /// H = f(X W + H R + bias).
@@ -206,7 +212,7 @@ impl Cell<'_> {
         self.units(k, |k, at| {
             let sum = self.of_input(k, time, at, 0) + self.of_state(k, at, 0);
             let h = self.activate(k, 0, sum);
-            self.finish(k, time, at, h, None);
+            self.finish(k, time, at, h);
         });
     }
     /// Gates z, r, h: H = (1 - z) * h + z * H.
@@ -240,7 +246,7 @@ impl Cell<'_> {
             let z = gate(k, at, 0);
             let old = k.load(self.state, at);
             let h = k.let_((Expr::num(self.ty, 1.0) - z.clone()) * h + z * old);
-            self.finish(k, time, at, h, None);
+            self.finish(k, time, at, h);
         });
     }
     /// Gates i, o, f, c: C = f * C + i * c, H = o * h(C).
@@ -271,9 +277,17 @@ impl Cell<'_> {
             let new = k.let_(f * old + i * c);
             let o = sum(k, 1, Some(&new));
             let o = self.activate(k, 0, o);
-            let h = self.activate(k, 2, new.clone());
-            let h = k.let_(o * h);
-            self.finish(k, time, at, h, Some(new));
+            // In the place of what it was made from.
+            k.store(self.product, &[at[0], at[1] + self.hidden], o);
+            let new = self.inside(k, time, at, new, cell);
+            k.store(cell, at, new);
+        });
+        // A nest of its own: it waits for the new cell, which others need not.
+        self.units(k, |k, at| {
+            let new = k.load(cell, at);
+            let h = self.activate(k, 2, new);
+            let h = k.let_(self.of_state(k, at, 1) * h);
+            self.finish(k, time, at, h);
         });
     }
 }
