@@ -202,7 +202,61 @@ def patterns():
             qdq(f"{op.lower()}_rescaled_{n}", op, [x], steps=0, dtype=dt, sy=0.031, zy=7, **kw)
 
 
-PARTS = {"patterns": patterns, "basics": basics, "products": products, "images": images, "elementwise": elementwise}
+def contrib():
+    """Operators of com.microsoft that are made of others, quantized or not."""
+    i32, i64, u8 = np.int32, np.int64, np.uint8
+    for dt in (np.uint8, np.int8, np.uint16, np.int16):
+        n = np.dtype(dt).name
+        scale, zero = np.abs(f(4, scale=0.1)) + np.float32(0.01), q(dt, 4) // 2
+        case(f"ms_quantize_{n}", ms("QuantizeLinear", "x s z", axis=1), {"x": f(3, 4, 5, scale=4)}, {"s": scale, "z": zero})
+        case(f"ms_dequantize_{n}", ms("DequantizeLinear", "x s z", axis=-2), {"x": q(dt, 3, 4, 5)}, {"s": scale, "z": zero})
+        case(f"ms_dequantize_default_{n}", ms("DequantizeLinear", "x s z"), {"x": q(dt, 3, 4)}, {"s": scale, "z": zero})
+    case("ms_trilu", ms("Trilu", "x k", upper=0), {"x": f(2, 4, 5)}, {"k": np.array(-1, i64)})
+    case("ms_gather_nd", ms("GatherND", "x i"), {"x": f(3, 4)}, {"i": np.array([[0, 1], [2, -1]], i32)})
+    case("ms_range", ms("Range", "a b c"), {"v": f(1)}, {"a": np.array(1, i64), "b": np.array(9, i64), "c": np.array(3, i64)})
+    case("ms_range_default", ms("Range", "a b"), {"v": f(1)}, {"a": np.array(0.5, np.float32), "b": np.array(4, np.float32)})
+    case("ms_unique", ms("Unique", "x", "y i n"), {"x": np.array([2, 1, 1, 3, 4, 3], np.float32)})
+    for axis in (0, 1, -1):
+        case(f"ms_expand_dims_{axis % 3}", ms("ExpandDims", "x a"), {"x": f(3, 4)}, {"a": np.array(axis, i32)})
+    for mode in ("constant", "reflect", "edge"):
+        case(f"ms_pad_{mode}", ms("Pad", "x p v", mode=mode), {"x": f(3, 4)}, {"p": np.array([[1, 0, 2, 1]], i64), "v": np.array([0.5], np.float32)})
+    for mode in ("bilinear", "nearest", "bicubic"):
+        case(f"ms_grid_sample_{mode}", ms("GridSample", "x g", mode=mode, padding_mode="border"), {"x": f(1, 2, 5, 6), "g": np.tanh(f(1, 3, 4, 2))}, rtol=1e-5)
+    for dt in (np.uint8, np.int8):
+        n = np.dtype(dt).name
+        case(f"nhwc_maxpool_{n}", ms("NhwcMaxPool", "x", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]), {"x": q(dt, 2, 7, 6, 3)})
+        case(f"qlinear_where_{n}", ms("QLinearWhere", "c x sx zx y sy zy sz zz", "r"), {"c": np.array([[True], [False]]), "x": q(dt, 2, 9), "y": q(dt, 9)},
+             {"sx": s(0.02), "zx": z(dt, 3), "sy": s(0.04), "zy": z(dt, 9), "sz": s(0.05), "zz": z(dt, 1)}, steps=1)
+        for last in (0, 1):
+            x, w = (q(np.uint8, 1, 6, 5, 4) if last else q(np.uint8, 1, 4, 6, 5)), q(dt, 3, 4, 3, 3)
+            case(f"ms_qlinear_conv_{n}_{last}", ms("QLinearConv", "x sx zx w sw zw sy zy c", channels_last=last, pads=[1, 1, 1, 1], kernel_shape=[3, 3]), {"x": x},
+                 {"sx": s(0.02), "zx": z(np.uint8, 11), "w": w, "sw": s(0.01), "zw": z(dt, 2), "sy": s(0.3), "zy": z(np.uint8, 100), "c": q(np.int32, 3) % 500}, steps=1)
+    case("matmul_integer_16", ms("MatMulInteger16", "a b"), {"a": q(np.int16, 3, 5) // 64, "b": q(np.int16, 5, 2) // 64})
+    for metric in ("euclidean", "sqeuclidean"):
+        case(f"cdist_{metric}", ms("CDist", "a b", metric=metric), {"a": f(4, 6), "b": f(3, 6)}, rtol=1e-5)
+    case("unfold", ms("UnfoldTensor", "x", dim=1, size=3, step=2), {"x": f(2, 8, 3)})
+    case("sample_op", ms("SampleOp", "x"), {"x": f(3)})
+    for kind in (0, 1):
+        k, n, block = 48, 10, 16
+        case(f"bnb4_{kind}", ms("MatMulBnb4", "a b m", K=k, N=n, block_size=block, quant_type=kind), {"a": f(3, k)}, {"b": q(u8, k * n // 2), "m": np.abs(f(k * n // block))}, rtol=1e-5)
+    for bits in (4, 8):
+        for zeros in (False, True):
+            cols, block = 64, 16
+            consts = {"d": q(u8, 7, cols * bits // 8), "s": np.abs(f(7, cols // block)), **({"z": q(u8, 7, cols // block * bits // 8)} if zeros else {})}
+            case(f"gather_blocks_{bits}_{int(zeros)}", ms("GatherBlockQuantized", "d i s z" if zeros else "d i s", bits=bits, block_size=block, gather_axis=0, quantize_axis=1), {"i": np.array([[1, 6], [0, 3]], i64)}, consts, rtol=1e-6)
+    heads, size, inner = 2, 8, 12
+    weights = {"w": q(u8, inner, 3 * size * heads), "c": f(3 * size * heads), "sx": s(0.02), "sw": s(0.01), "zx": z(u8, 120), "zw": z(u8, 130)}
+    case("qattention", ms("QAttention", ["x", "w", "c", "sx", "sw", "", "zx", "zw"], num_heads=heads), {"x": q(u8, 2, 5, inner)}, weights, rtol=1e-4)
+    case("qattention_mask", ms("QAttention", "x w c sx sw m zx zw", num_heads=heads, unidirectional=1), {"x": q(u8, 2, 5, inner), "m": np.array([3, 5], i32)}, weights, rtol=1e-4)
+    names = "word position segment gamma beta"
+    tables = {"word": q(u8, 11, 16), "position": q(u8, 6, 16), "segment": q(u8, 2, 16), "gamma": q(u8, 16), "beta": q(u8, 16)}
+    scales = {f"s_{n}": s(0.01 + 0.003 * i) for i, n in enumerate(names.split())}
+    zeros = {f"z_{n}": z(u8, 100 + i) for i, n in enumerate(names.split())}
+    case("qembed", ms("QEmbedLayerNormalization", ["ids", "types", *tables, "mask", *scales, *zeros], "y m", epsilon=1e-6),
+         {"ids": RNG.integers(0, 11, (2, 6)).astype(i32), "types": RNG.integers(0, 2, (2, 6)).astype(i32), "mask": np.ones((2, 6), i32)}, {**tables, **scales, **zeros}, rtol=1e-4)
+
+
+PARTS = {"patterns": patterns, "basics": basics, "products": products, "images": images, "elementwise": elementwise, "contrib": contrib}
 
 
 def model_of(nodes, feeds, consts, opset, outputs):
@@ -257,7 +311,8 @@ def run_cases(onnxc, work):
         m = compiled[name]
         problem = m if isinstance(m, str) else None
         if problem is None:
-            run, outs = m.prepare(feeds)
+            # Sizes that follow from data: there is room for those of the reference.
+            run, outs = m.prepare(feeds, [w.shape for w in wants[name]])
             run()
             problem = next((p for g, w in zip(outs, wants[name]) if (p := apart(g, w, steps, rtol))), None)
         if problem:

@@ -79,6 +79,10 @@ impl Attrs {
     pub fn knows(&self, name: &str) -> bool {
         self.schema.attributes.iter().any(|(n, ..)| *n == name)
     }
+    /// Names and kinds of all attributes of the version in force.
+    pub fn known(&self) -> Vec<(&'static str, &'static str)> {
+        self.schema.attributes.iter().map(|a| (a.0, a.1)).collect()
+    }
     /// Number of inputs given (trailing omitted ones not counted).
     pub fn n_inputs(&self) -> usize {
         self.n_inputs

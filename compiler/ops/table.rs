@@ -7,6 +7,7 @@ ops! {
     View = view;
     Control = control;
     Composite = composite;
+    Contrib = contrib;
     Shape = shape;
     Fill = fill;
     Permute = permute;

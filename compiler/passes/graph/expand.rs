@@ -6,6 +6,7 @@
 //! | FlexAttention | its contractions, softmax and modifiers ([`flex`]) |
 //! | Gradient | the backward pass of the graph it names ([`gradient`]) |
 //! | Scan version 8 | a Scan over the batch around one over the sequence ([`batched`]) |
+//! | operators of com.microsoft that are others of ONNX in a row | those ([`contrib`]) |
 //! | If with a known condition | the branch ([`branches`]) |
 //!
 //! Types of the operands are known then, which decides what is made. Bodies of loops are inferred several times, until
@@ -13,6 +14,7 @@
 
 mod batched;
 pub(super) mod branches;
+mod contrib;
 mod flex;
 mod gradient;
 
@@ -32,6 +34,7 @@ pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>], syms:
         Op::Composite(Composite::FlexAttention(a)) => flex::expand(g, n, &a, syms, once).map(Some),
         Op::Composite(Composite::Gradient(a)) => gradient::expand(g, n, a, syms, once).map(Some),
         Op::Control(Control::Scan(s)) if s.batched => batched::expand(g, n, &s).map(Some),
+        Op::Contrib(_) => contrib::expand(g, n, operands).map(Some),
         Op::Control(Control::If) if once => branches::inline(g, n, operands),
         _ => Ok(None),
     }
@@ -75,9 +78,16 @@ impl<'a> Make<'a> {
         let attrs: Vec<(String, AttrValue)> = attrs.into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
         self.with_graphs(name, attrs, inputs, outputs, vec![])
     }
+    /// A node of another domain.
+    fn of_domain(&mut self, domain: &str, name: &str, attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize) -> Result<Vec<Value>> {
+        self.whole((domain, name), attrs, inputs, outputs, vec![])
+    }
     fn with_graphs(&mut self, name: &str, attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize, subgraphs: Vec<(String, Graph)>) -> Result<Vec<Value>> {
-        let newest = ops::schema::newest("").unwrap_or(1);
-        let schema = ops::find("", name, newest).map_err(|_| Failure::bug("expand", format!("no operator {name}")))?;
+        self.whole(("", name), attrs, inputs, outputs, subgraphs)
+    }
+    fn whole(&mut self, (domain, name): (&str, &str), attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize, subgraphs: Vec<(String, Graph)>) -> Result<Vec<Value>> {
+        let newest = ops::schema::newest(domain).unwrap_or(1);
+        let schema = ops::find(domain, name, newest).map_err(|_| Failure::bug("expand", format!("no operator {name}")))?;
         let names = subgraphs.iter().map(|(n, _)| n.clone()).collect();
         let mut a = Attrs::new(schema, inputs.len(), outputs, self.origin.clone(), attrs.clone(), names);
         let op = ops::parse(&mut a)?;

@@ -64,7 +64,7 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
             continue;
         }
         let (r, outputs) = match &node.op {
-            Op::Control(_) | Op::Composite(_) => {
+            Op::Control(_) | Op::Composite(_) | Op::Contrib(_) => {
                 let (names, declared) = (std::mem::take(&mut cx.names), std::mem::take(&mut cx.declared));
                 match findings.absorb(super::expand::expand(g, n, &operands, syms, once))? {
                     None => continue,

@@ -1,0 +1,66 @@
+//! Operators of com.microsoft that are others of ONNX under another name, in another layout, or a few of them in a row:
+//! `passes/graph/expand/contrib` replaces them while it infers types.
+//!
+//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.
+
+use super::{Attrs, InferCx, LowerCx, Operator};
+use crate::diag::{Failure, Result};
+
+/// The operator; its attributes stand in the node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Contrib;
+
+impl Operator for Contrib {
+    const OPS: &'static [&'static str] = &[
+        "com.microsoft:BiasDropout",
+        "com.microsoft:BiasSoftmax",
+        "com.microsoft:CDist",
+        "com.microsoft:ComplexMul",
+        "com.microsoft:ComplexMulConj",
+        "com.microsoft:DequantizeLinear",
+        "com.microsoft:ExpandDims",
+        "com.microsoft:GatherBlockQuantized",
+        "com.microsoft:GatherND",
+        "com.microsoft:GemmFastGelu",
+        "com.microsoft:GridSample",
+        "com.microsoft:GroupNorm",
+        "com.microsoft:IsAllFinite",
+        "com.microsoft:MatMulBnb4",
+        "com.microsoft:MatMulInteger16",
+        "com.microsoft:MulInteger",
+        "com.microsoft:NhwcMaxPool",
+        "com.microsoft:Pad",
+        "com.microsoft:QAttention",
+        "com.microsoft:QEmbedLayerNormalization",
+        "com.microsoft:QLinearConv",
+        "com.microsoft:QLinearReduceMean",
+        "com.microsoft:QLinearWhere",
+        "com.microsoft:QuantizeLinear",
+        "com.microsoft:Range",
+        "com.microsoft:ReduceSumInteger",
+        "com.microsoft:SampleOp",
+        "com.microsoft:SkipGroupNorm",
+        "com.microsoft:TorchEmbedding",
+        "com.microsoft:Trilu",
+        "com.microsoft:UnfoldTensor",
+        "com.microsoft:Unique",
+    ];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        for (name, kind) in a.known() {
+            match kind {
+                "int" => a.int_opt(name).map(|_| ())?,
+                "float" => a.float_opt(name).map(|_| ())?,
+                "ints" => a.ints_opt(name).map(|_| ())?,
+                "string" => a.string_opt(name).map(|_| ())?,
+                _ => {}
+            }
+        }
+        Ok(Contrib)
+    }
+    fn infer(&self, _: &mut InferCx) -> Result<()> {
+        Err(Failure::bug("infer", "a node that is made of others was not replaced"))
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        cx.bug("a node that is made of others was not replaced")
+    }
+}

@@ -1,0 +1,491 @@
+//! Operators of com.microsoft as nodes of ONNX. Their results are those of ONNX Runtime but for roundings: what it computes
+//! in integers from quantized operands may be summed in floats here.
+
+use super::Make;
+use crate::diag::{Error, Failure, Result, codes};
+use crate::graph::{Graph, Node, NodeData, Value};
+use crate::ops::{AttrValue, Known, Operand};
+use crate::tensor::{ConstData, ElemType};
+use std::sync::Arc;
+
+pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Result<Vec<Node>> {
+    let node = g.nodes[n].clone();
+    let mut cx = Contrib { make: Make::at(g, n), node: node.clone(), operands };
+    let results = match node.schema.name {
+        "BiasSoftmax" | "CDist" | "ComplexMul" | "ComplexMulConj" | "GemmFastGelu" | "IsAllFinite" | "BiasDropout" => vec![Some(cx.arithmetic()?)],
+        "GroupNorm" | "SkipGroupNorm" => cx.group_norm()?,
+        "QAttention" | "QEmbedLayerNormalization" => cx.quantized_block()?,
+        "QLinearConv" | "QLinearReduceMean" | "QLinearWhere" | "MatMulInteger16" | "MulInteger" | "ReduceSumInteger" => vec![Some(cx.quantized()?)],
+        "GatherBlockQuantized" | "MatMulBnb4" => vec![Some(cx.blocks()?)],
+        "Unique" => {
+            let x = cx.x(0)?;
+            let all = cx.make.node("Unique", vec![("sorted", AttrValue::Int(0))], vec![Some(x)], 4)?;
+            vec![Some(all[0]), Some(all[2]), Some(all[3])]
+        }
+        _ => vec![Some(cx.renamed()?)],
+    };
+    for (old, new) in node.outputs.iter().zip(results) {
+        match (old, new) {
+            (Some(old), Some(new)) => cx.make.define(*old, new)?,
+            (Some(_), None) => return cx.refuse("a result beside the first is used"),
+            _ => {}
+        }
+    }
+    Ok(cx.make.made)
+}
+
+struct Contrib<'a> {
+    make: Make<'a>,
+    node: NodeData,
+    operands: &'a [Option<Operand>],
+}
+
+impl Contrib<'_> {
+    fn refuse<T>(&self, why: &str) -> Result<T> {
+        Error::new(codes::OP_FEATURE, format!("{}: {why}, which is not supported", self.node.schema.name)).at(&self.node.origin).fail()
+    }
+    fn given(&self, i: usize) -> Option<Value> {
+        self.node.inputs.get(i).copied().flatten()
+    }
+    fn x(&self, i: usize) -> Result<Value> {
+        self.given(i).ok_or_else(|| Failure::bug("contrib", format!("{} without operand {i}", self.node.schema.name)))
+    }
+    fn attr(&self, name: &str) -> Option<&AttrValue> {
+        self.node.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
+    }
+    fn int(&self, name: &str, default: i64) -> i64 {
+        if let Some(AttrValue::Int(v)) = self.attr(name) { *v } else { default }
+    }
+    fn text(&self, name: &str, default: &str) -> String {
+        if let Some(AttrValue::String(s)) = self.attr(name) { String::from_utf8_lossy(s).into_owned() } else { default.to_owned() }
+    }
+    /// The attributes of the node that have one of the names.
+    fn same(&self, names: &[&'static str]) -> Vec<(&'static str, AttrValue)> {
+        names.iter().filter_map(|n| self.attr(n).map(|v| (*n, v.clone()))).collect()
+    }
+    fn op(&mut self, name: &str, inputs: &[Value]) -> Result<Value> {
+        self.make.op(name, inputs)
+    }
+    fn rank(&self, v: Value) -> Result<usize> {
+        Ok(self.make.dims(v)?.len())
+    }
+    fn cast(&mut self, v: Value, to: ElemType) -> Result<Value> {
+        let from = self.make.elem(v)?;
+        self.make.cast(v, from, to)
+    }
+    fn permuted(&mut self, v: Value, perm: Vec<i64>) -> Result<Value> {
+        self.make.with("Transpose", vec![("perm", AttrValue::Ints(perm))], &[v])
+    }
+    /// Images with their channels last as ONNX has them, and back.
+    fn channels_first(&mut self, v: Value, rank: usize) -> Result<Value> {
+        self.permuted(v, [0, rank as i64 - 1].into_iter().chain(1..rank as i64 - 1).collect())
+    }
+    fn channels_last(&mut self, v: Value, rank: usize) -> Result<Value> {
+        self.permuted(v, std::iter::once(0).chain(2..rank as i64).chain([1]).collect())
+    }
+    fn axes_of(&mut self, v: Value, name: &str, axes: &[i64]) -> Result<Value> {
+        let axes = self.make.ints(axes);
+        self.op(name, &[v, axes])
+    }
+
+    /// Operators of ONNX under another name.
+    fn renamed(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
+        let inputs = self.node.inputs.clone();
+        match self.node.schema.name {
+            "Trilu" => Ok(self.make.node("Trilu", self.same(&["upper"]), inputs, 1)?[0]),
+            "QuantizeLinear" | "DequantizeLinear" => {
+                let name = self.node.schema.name;
+                Ok(self.make.node(name, self.same(&["axis"]), inputs, 1)?[0])
+            }
+            "GatherND" => {
+                let i = self.x(1)?;
+                let i = self.cast(i, ElemType::I64)?;
+                self.op("GatherND", &[x, i])
+            }
+            "TorchEmbedding" => {
+                let i = self.x(1)?;
+                self.op("Gather", &[x, i])
+            }
+            "SampleOp" => Ok(x),
+            "Range" => {
+                let elem = self.make.elem(x)?;
+                let step = match self.given(2) {
+                    Some(s) => s,
+                    None => {
+                        let one = self.make.ints(&[1]);
+                        self.make.cast(one, ElemType::I64, elem)?
+                    }
+                };
+                // Lists of one number are taken as well.
+                let (end, none) = (self.x(1)?, self.make.g.add_const("scalar", Arc::new(ConstData::from_i64s(&[]))));
+                let mut parts = vec![];
+                for v in [x, end, step] {
+                    parts.push(self.op("Reshape", &[v, none])?);
+                }
+                self.op("Range", &parts)
+            }
+            "ExpandDims" => {
+                let (axis, one) = (self.x(1)?, self.make.ints(&[1]));
+                let axis = self.cast(axis, ElemType::I64)?;
+                let axis = self.op("Reshape", &[axis, one])?;
+                self.op("Unsqueeze", &[x, axis])
+            }
+            "Pad" => {
+                let (pads, flat) = (self.x(1)?, self.make.ints(&[-1]));
+                let pads = self.op("Reshape", &[pads, flat])?;
+                let value = self.given(2);
+                Ok(self.make.node("Pad", self.same(&["mode"]), vec![Some(x), Some(pads), value], 1)?[0])
+            }
+            "GridSample" => {
+                let grid = self.x(1)?;
+                let mode = match self.text("mode", "bilinear").as_str() {
+                    "bilinear" => "linear",
+                    "bicubic" => "cubic",
+                    _ => "nearest",
+                };
+                let mut attrs = self.same(&["padding_mode", "align_corners"]);
+                attrs.push(("mode", AttrValue::String(mode.into())));
+                self.make.with("GridSample", attrs, &[x, grid])
+            }
+            "NhwcMaxPool" => {
+                let rank = self.rank(x)?;
+                let attrs = self.same(&["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides"]);
+                let v = self.channels_first(x, rank)?;
+                let v = self.make.with("MaxPool", attrs, &[v])?;
+                self.channels_last(v, rank)
+            }
+            // UnfoldTensor: windows along a dimension, their elements last.
+            _ => {
+                let (rank, size, step) = (self.rank(x)? as i64, self.int("size", 1), self.int("step", 1));
+                let dim = self.int("dim", -1);
+                let dim = if dim < 0 { dim + rank } else { dim };
+                let Some(length) = self.make.dims(x)?.get(dim as usize).and_then(|d| d.as_const()) else {
+                    return self.refuse("a dimension that only run time knows, or that the tensor does not have");
+                };
+                if size < 1 || step < 1 || size > length {
+                    return self.refuse("windows that do not fit the dimension");
+                }
+                let count = (length - size) / step + 1;
+                let places: Vec<i64> = (0..count).flat_map(|i| (0..size).map(move |j| i * step + j)).collect();
+                let i = self.make.g.add_const("windows", Arc::new(ConstData::i64s_shaped(vec![count, size], &places)));
+                let v = self.make.with("Gather", vec![("axis", AttrValue::Int(dim))], &[x, i])?;
+                let mut perm: Vec<i64> = (0..=rank).filter(|d| *d != dim + 1).collect();
+                perm.push(dim + 1);
+                self.permuted(v, perm)
+            }
+        }
+    }
+    fn arithmetic(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
+        match self.node.schema.name {
+            "BiasSoftmax" => {
+                let bias = self.x(1)?;
+                let rank = self.rank(x)?;
+                if self.int("is_inner_broadcast", 0) != 0 && self.rank(bias)? != rank {
+                    return self.refuse("a bias of fewer dimensions that broadcasts inside");
+                }
+                let axis = self.int("axis", 1);
+                let axis = if axis < 0 { axis + rank as i64 } else { axis };
+                let v = self.op("Add", &[x, bias])?;
+                if axis + 1 == rank as i64 {
+                    return self.make.with("Softmax", vec![("axis", AttrValue::Int(-1))], &[v]);
+                }
+                let flat = self.make.with("Flatten", vec![("axis", AttrValue::Int(axis))], &[v])?;
+                let flat = self.make.with("Softmax", vec![("axis", AttrValue::Int(1))], &[flat])?;
+                let shape = self.op("Shape", &[v])?;
+                self.op("Reshape", &[flat, shape])
+            }
+            "CDist" => {
+                let b = self.x(1)?;
+                let (a, b) = (self.axes_of(x, "Unsqueeze", &[1])?, self.axes_of(b, "Unsqueeze", &[0])?);
+                let d = self.op("Sub", &[a, b])?;
+                let axes = self.make.ints(&[2]);
+                let name = match self.text("metric", "sqeuclidean").as_str() {
+                    "sqeuclidean" => "ReduceSumSquare",
+                    "euclidean" => "ReduceL2",
+                    _ => return self.refuse("its metric"),
+                };
+                self.make.with(name, vec![("keepdims", AttrValue::Int(0))], &[d, axes])
+            }
+            "ComplexMul" | "ComplexMulConj" => {
+                let b = self.x(1)?;
+                let mut parts = vec![];
+                for v in [x, b] {
+                    let last = self.rank(v)? as i64 - 1;
+                    if self.make.dims(v)?.last().and_then(|d| d.as_const()) != Some(2) {
+                        return self.refuse("a last dimension that is not real and imaginary part");
+                    }
+                    parts.extend(self.make.node("Split", vec![("axis", AttrValue::Int(last)), ("num_outputs", AttrValue::Int(2))], vec![Some(v)], 2)?);
+                }
+                let [ar, ai, br, bi] = parts[..] else { return Err(Failure::bug("contrib", "four parts")) };
+                let (rr, ii, ri, ir) = (self.op("Mul", &[ar, br])?, self.op("Mul", &[ai, bi])?, self.op("Mul", &[ar, bi])?, self.op("Mul", &[ai, br])?);
+                let (re, im) = if self.node.schema.name == "ComplexMul" { (self.op("Sub", &[rr, ii])?, self.op("Add", &[ri, ir])?) } else { (self.op("Add", &[rr, ii])?, self.op("Sub", &[ir, ri])?) };
+                self.make.with("Concat", vec![("axis", AttrValue::Int(-1))], &[re, im])
+            }
+            "GemmFastGelu" => {
+                let w = self.x(1)?;
+                let mut v = self.op("MatMul", &[x, w])?;
+                if let Some(b) = self.given(2) {
+                    v = self.op("Add", &[v, b])?;
+                }
+                self.make.with("Gelu", vec![("approximate", AttrValue::String("tanh".into()))], &[v])
+            }
+            "IsAllFinite" => {
+                let (inf, nan) = (self.int("isnan_only", 0) == 0, self.int("isinf_only", 0) == 0);
+                let mut all: Option<Value> = None;
+                for i in 0..self.node.inputs.len() {
+                    let v = self.x(i)?;
+                    let v = self.cast(v, ElemType::F32)?;
+                    let mut bad = vec![];
+                    if inf {
+                        bad.push(self.op("IsInf", &[v])?);
+                    }
+                    if nan {
+                        bad.push(self.op("IsNaN", &[v])?);
+                    }
+                    for b in bad {
+                        let b = self.make.cast(b, ElemType::Bool, ElemType::I32)?;
+                        let b = self.make.with("ReduceSum", vec![("keepdims", AttrValue::Int(0))], &[b])?;
+                        all = Some(match all {
+                            Some(a) => self.op("Add", &[a, b])?,
+                            None => b,
+                        });
+                    }
+                }
+                let Some(count) = all else { return self.refuse("neither of both") };
+                let some = self.make.cast(count, ElemType::I32, ElemType::Bool)?;
+                self.op("Not", &[some])
+            }
+            // BiasDropout
+            _ => {
+                if self.given(4).is_some() && !matches!(self.operands.get(4), Some(Some(Operand { known: Known::Const(c), .. })) if c.to_i64s().is_some_and(|v| v == [0])) {
+                    return self.refuse("training");
+                }
+                let bias = self.x(1)?;
+                let v = self.op("Add", &[x, bias])?;
+                match self.given(2) {
+                    Some(r) => self.op("Add", &[v, r]),
+                    None => Ok(v),
+                }
+            }
+        }
+    }
+    /// Channels last by default; normalized in f32.
+    fn group_norm(&mut self) -> Result<Vec<Option<Value>>> {
+        let (mut x, gamma, beta) = (self.x(0)?, self.x(1)?, self.x(2)?);
+        let (rank, elem) = (self.rank(x)?, self.make.elem(x)?);
+        let last = self.int("channels_last", 1) != 0;
+        let mut sum = None;
+        if self.node.schema.name == "SkipGroupNorm" {
+            let mut skip = self.x(3)?;
+            if self.rank(skip)? == 2 {
+                skip = self.axes_of(skip, "Unsqueeze", &(1..rank as i64 - 1).collect::<Vec<_>>())?;
+            }
+            if !last {
+                return self.refuse("channels that are not last");
+            }
+            x = self.op("Add", &[x, skip])?;
+            if let Some(b) = self.given(4) {
+                x = self.op("Add", &[x, b])?;
+            }
+            sum = Some(x);
+        }
+        let mut v = self.make.cast(x, elem, ElemType::F32)?;
+        if last {
+            v = self.channels_first(v, rank)?;
+        }
+        let (gamma, beta) = (self.cast(gamma, ElemType::F32)?, self.cast(beta, ElemType::F32)?);
+        let mut attrs = self.same(&["epsilon"]);
+        attrs.push(("num_groups", AttrValue::Int(self.int("groups", 1))));
+        v = self.make.with("GroupNormalization", attrs, &[v, gamma, beta])?;
+        if self.int("activation", 0) == 1 {
+            let s = self.op("Sigmoid", &[v])?;
+            v = self.op("Mul", &[v, s])?;
+        }
+        if last {
+            v = self.channels_last(v, rank)?;
+        }
+        Ok(vec![Some(self.make.cast(v, ElemType::F32, elem)?), sum])
+    }
+    /// What a quantized tensor stands for.
+    fn dequantized(&mut self, x: usize, scale: usize, zero: usize, axis: i64) -> Result<Value> {
+        let inputs = vec![Some(self.x(x)?), Some(self.x(scale)?), self.given(zero)];
+        Ok(self.make.node("DequantizeLinear", vec![("axis", AttrValue::Int(axis))], inputs, 1)?[0])
+    }
+    fn requantized(&mut self, v: Value, scale: usize, zero: usize, elem: ElemType) -> Result<Value> {
+        let inputs = vec![Some(v), Some(self.x(scale)?), self.given(zero)];
+        let attrs = if self.given(zero).is_none() { vec![("output_dtype", AttrValue::Int(elem as i64))] } else { vec![] };
+        Ok(self.make.node("QuantizeLinear", attrs, inputs, 1)?[0])
+    }
+    fn quantized(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
+        match self.node.schema.name {
+            "QLinearWhere" => {
+                let (a, b) = (self.dequantized(1, 2, 3, 0)?, self.dequantized(4, 5, 6, 0)?);
+                let v = self.op("Where", &[x, a, b])?;
+                self.requantized(v, 7, 8, ElemType::U8)
+            }
+            "QLinearReduceMean" => {
+                let elem = self.make.elem(x)?;
+                let v = self.dequantized(0, 1, 2, 0)?;
+                let axes = self.make.ints(&if let Some(AttrValue::Ints(a)) = self.attr("axes") { a.clone() } else { vec![] });
+                let v = self.make.with("ReduceMean", self.same(&["keepdims"]), &[v, axes])?;
+                self.requantized(v, 3, 4, elem)
+            }
+            "QLinearConv" => {
+                let last = self.int("channels_last", 0) != 0;
+                let rank = self.rank(x)?;
+                let mut inputs = self.node.inputs.clone();
+                if last {
+                    inputs[0] = Some(self.channels_first(x, rank)?);
+                }
+                let attrs = self.same(&["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"]);
+                let v = self.make.node("QLinearConv", attrs, inputs, 1)?[0];
+                if last { self.channels_last(v, rank) } else { Ok(v) }
+            }
+            "MatMulInteger16" => {
+                let out = ElemType::I32;
+                let b = self.x(1)?;
+                if [x, b].iter().any(|v| self.make.elem(*v).is_ok_and(|e| e == ElemType::U16)) {
+                    return self.refuse("an operand of uint16");
+                }
+                let (a, b) = (self.cast(x, out)?, self.cast(b, out)?);
+                self.op("MatMul", &[a, b])
+            }
+            "MulInteger" => {
+                let mut parts = vec![];
+                for (v, z) in [(0, 1), (2, 3)] {
+                    let v = self.x(v)?;
+                    let mut v = self.cast(v, ElemType::I32)?;
+                    if let Some(z) = self.given(z) {
+                        let z = self.cast(z, ElemType::I32)?;
+                        v = self.op("Sub", &[v, z])?;
+                    }
+                    parts.push(v);
+                }
+                self.op("Mul", &parts)
+            }
+            // ReduceSumInteger
+            _ => {
+                let to = if self.make.elem(x)? == ElemType::U8 { ElemType::U32 } else { ElemType::I32 };
+                let v = self.cast(x, to)?;
+                let axes = self.make.ints(&if let Some(AttrValue::Ints(a)) = self.attr("axes") { a.clone() } else { vec![] });
+                self.make.with("ReduceSum", self.same(&["keepdims"]), &[v, axes])
+            }
+        }
+    }
+    /// Blocks of a transformer whose operands are quantized.
+    fn quantized_block(&mut self) -> Result<Vec<Option<Value>>> {
+        let wanted = self.node.outputs.len();
+        if self.node.schema.name == "QAttention" {
+            let (x, w) = (self.dequantized(0, 3, 6, 0)?, self.dequantized(1, 4, 7, 1)?);
+            let inputs = vec![Some(x), Some(w), Some(self.x(2)?), self.given(5), self.given(8)];
+            let kept = ["num_heads", "unidirectional", "scale", "mask_filter_value", "do_rotary", "past_present_share_buffer"];
+            let attrs = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
+            return Ok(self.make.of_domain("com.microsoft", "Attention", attrs, inputs, wanted)?.into_iter().map(Some).collect());
+        }
+        let mut inputs = vec![self.given(0), self.given(1)];
+        for i in 2..7 {
+            inputs.push(match self.given(i) {
+                Some(_) => Some(self.dequantized(i, i + 6, i + 11, 0)?),
+                None => None,
+            });
+        }
+        inputs.push(self.given(7));
+        let attrs = self.node.attrs.clone();
+        Ok(self.make.of_domain("com.microsoft", "EmbedLayerNormalization", attrs, inputs, wanted)?.into_iter().map(Some).collect())
+    }
+    /// Two values of four bits in each byte as ones of their own along a new last dimension, the `first` half before the other.
+    fn nibbles(&mut self, v: Value, high_first: bool) -> Result<Value> {
+        let number = |n: u8| ConstData::new(ElemType::U8, vec![], vec![n]).map(Arc::new).ok_or_else(|| Failure::bug("contrib", "a constant"));
+        let (mask, four) = (self.make.g.add_const("mask", number(15)?), self.make.g.add_const("shift", number(4)?));
+        let low = self.op("BitwiseAnd", &[v, mask])?;
+        let high = self.make.with("BitShift", vec![("direction", AttrValue::String("RIGHT".into()))], &[v, four])?;
+        let last = self.make.ints(&[-1]);
+        let (low, high) = (self.op("Unsqueeze", &[low, last])?, self.op("Unsqueeze", &[high, last])?);
+        let pair = if high_first { [high, low] } else { [low, high] };
+        self.make.with("Concat", vec![("axis", AttrValue::Int(-1))], &pair)
+    }
+    fn blocks(&mut self) -> Result<Value> {
+        let x = self.x(0)?;
+        if self.node.schema.name == "MatMulBnb4" {
+            let (b, scales) = (self.x(1)?, self.x(2)?);
+            let elem = self.make.elem(x)?;
+            let (k, n, size) = (self.int("K", 0), self.int("N", 0), self.int("block_size", 0));
+            if k < 1 || n < 1 || size < 1 || k.checked_mul(n).is_none_or(|t| t % size != 0) {
+                return self.refuse("blocks that do not fill the matrix");
+            }
+            // Signed 4-bit floats, and quantiles of the normal distribution.
+            const FP4: [f32; 16] = [0.0, 5.208_333_3e-3, 0.666_666_7, 1.0, 0.333_333_34, 0.5, 0.166_666_67, 0.25, -0.0, -5.208_333_3e-3, -0.666_666_7, -1.0, -0.333_333_34, -0.5, -0.166_666_67, -0.25];
+            #[rustfmt::skip]
+            const NF4: [f32; 16] = [-1.0, -0.696_192_8, -0.525_073_05, -0.394_917_5, -0.284_441_38, -0.184_773_43, -0.091_050_036, 0.0,
+                0.079_580_3, 0.160_930_2, 0.246_112_3, 0.337_915_24, 0.440_709_83, 0.562_617, 0.722_956_84, 1.0];
+            let table = if self.int("quant_type", 0) == 0 { FP4 } else { NF4 };
+            let table = self.make.g.add_const("values", Arc::new(ConstData::f32s(vec![16], &table)));
+            let table = self.make.cast(table, ElemType::F32, elem)?;
+            let codes = self.nibbles(b, true)?;
+            let codes = self.make.cast(codes, ElemType::U8, ElemType::I32)?;
+            let v = self.op("Gather", &[table, codes])?;
+            let (rows, column) = (self.make.ints(&[-1, size]), self.make.ints(&[-1, 1]));
+            let (v, scales) = (self.op("Reshape", &[v, rows])?, self.op("Reshape", &[scales, column])?);
+            let v = self.op("Mul", &[v, scales])?;
+            let shape = self.make.ints(&[n, k]);
+            let mut v = self.op("Reshape", &[v, shape])?;
+            if self.int("transB", 1) != 0 {
+                v = self.permuted(v, vec![1, 0])?;
+            }
+            return self.op("MatMul", &[x, v]);
+        }
+        // GatherBlockQuantized: rows are picked first, and then dequantized.
+        let (i, scales, zeros) = (self.x(1)?, self.x(2)?, self.given(3));
+        let (rank, elem) = (self.rank(x)? as i64, self.make.elem(x)?);
+        let place = |a: i64| if a < 0 { a + rank } else { a };
+        let (from, along) = (place(self.int("gather_axis", 0)), place(self.int("quantize_axis", 1)));
+        if from == along {
+            return self.refuse("elements picked along the axis of the blocks");
+        }
+        if elem.is_float() {
+            return self.refuse("data of floats");
+        }
+        let bits = self.int("bits", 4);
+        let packed = elem == ElemType::U8 && bits == 4;
+        if packed && along != rank - 1 {
+            return self.refuse("bytes of two values along another dimension than the last");
+        }
+        let attrs = || vec![("axis", AttrValue::Int(from))];
+        let mut v = self.make.with("Gather", attrs(), &[x, i])?;
+        let scales = self.make.with("Gather", attrs(), &[scales, i])?;
+        let mut zeros = match zeros {
+            Some(z) => Some(self.make.with("Gather", attrs(), &[z, i])?),
+            None => None,
+        };
+        let width = self.rank(i)? as i64;
+        let axis = if along > from { along + width - 1 } else { along };
+        if packed {
+            let wide = |s: &mut Self, v: Value, like: Option<Value>| -> Result<Value> {
+                let pairs = s.nibbles(v, false)?;
+                // [.., bytes, 2] is [.., 2 bytes]; of zero points there may be one too many.
+                let (front, rest) = (s.make.sizes(pairs, 0, rank + width - 2)?, s.make.ints(&[-1]));
+                let shape = s.make.with("Concat", vec![("axis", AttrValue::Int(0))], &[front, rest])?;
+                let flat = s.op("Reshape", &[pairs, shape])?;
+                let Some(like) = like else { return Ok(flat) };
+                let (zero, last, n) = (s.make.ints(&[0]), s.make.ints(&[-1]), s.make.sizes(like, -1, i64::MAX)?);
+                s.op("Slice", &[flat, zero, n, last])
+            };
+            v = wide(self, v, None)?;
+            zeros = match zeros {
+                Some(z) => Some(wide(self, z, Some(scales))?),
+                None => None,
+            };
+        }
+        if zeros.is_none() && elem == ElemType::U8 {
+            let middle = ConstData::new(ElemType::U8, vec![], vec![1 << (bits - 1).clamp(0, 7)]).map(Arc::new).ok_or_else(|| Failure::bug("contrib", "a constant"))?;
+            let middle = self.make.g.add_const("middle", middle);
+            let shape = self.op("Shape", &[scales])?;
+            zeros = Some(self.op("Expand", &[middle, shape])?);
+        }
+        let attrs = vec![("axis", AttrValue::Int(axis)), ("block_size", AttrValue::Int(self.int("block_size", 128)))];
+        Ok(self.make.node("DequantizeLinear", attrs, vec![Some(v), Some(scales), zeros], 1)?[0])
+    }
+}
