@@ -248,6 +248,18 @@ def contrib():
     weights = {"w": q(u8, inner, 3 * size * heads), "c": f(3 * size * heads), "sx": s(0.02), "sw": s(0.01), "zx": z(u8, 120), "zw": z(u8, 130)}
     case("qattention", ms("QAttention", ["x", "w", "c", "sx", "sw", "", "zx", "zw"], num_heads=heads), {"x": q(u8, 2, 5, inner)}, weights, rtol=1e-4)
     case("qattention_mask", ms("QAttention", "x w c sx sw m zx zw", num_heads=heads, unidirectional=1), {"x": q(u8, 2, 5, inner), "m": np.array([3, 5], i32)}, weights, rtol=1e-4)
+    for mode in ("bilinear", "nearest"):
+        case(f"crop_and_resize_{mode}", ms("CropAndResize", "x r b n", mode=mode, extrapolation_value=0.5), {"x": f(2, 3, 6, 7), "r": np.array([[0, 0, 1, 1], [0.21, 0.34, 0.8, 1.2], [0.9, 0.1, 0.3, 0.7]], np.float32)},
+             {"b": np.array([0, 1, 1], i32), "n": np.array([4, 5], i32)}, rtol=1e-5)
+    case("inverse", ms("Inverse", "x"), {"x": f(2, 3, 5, 5)}, rtol=1e-4)
+    for way in ("forward", "reverse", "bidirectional"):
+        for columns in (False, True):
+            dirs, size, hidden = 1 + (way == "bidirectional"), 6, 5
+            per = (dirs, 4 * hidden) if columns else (dirs,)
+            consts = {"w": q(np.int8, dirs, size, 4 * hidden), "r": q(np.int8, dirs, hidden, 4 * hidden), "b": f(dirs, 8 * hidden, scale=0.1), "sw": np.abs(f(*per, scale=0.004)), "zw": np.zeros(per, np.int8),
+                      "sr": np.abs(f(*per, scale=0.004)), "zr": np.zeros(per, np.int8)}
+            case(f"quantized_lstm_{way}_{int(columns)}", ms("DynamicQuantizeLSTM", ["x", "w", "r", "b", "", "h", "c", "", "sw", "zw", "sr", "zr"], "y yh yc", hidden_size=hidden, direction=way),
+                 {"x": f(7, 1, size), "h": f(dirs, 1, hidden), "c": f(dirs, 1, hidden)}, consts, rtol=1e-5)
     names = "word position segment gamma beta"
     tables = {"word": q(u8, 11, 16), "position": q(u8, 6, 16), "segment": q(u8, 2, 16), "gamma": q(u8, 16), "beta": q(u8, 16)}
     scales = {f"s_{n}": s(0.01 + 0.003 * i) for i, n in enumerate(names.split())}

@@ -18,6 +18,7 @@ impl Operator for Contrib {
         "com.microsoft:ComplexMul",
         "com.microsoft:ComplexMulConj",
         "com.microsoft:DequantizeLinear",
+        "com.microsoft:DynamicQuantizeLSTM",
         "com.microsoft:ExpandDims",
         "com.microsoft:GatherBlockQuantized",
         "com.microsoft:GatherND",
@@ -52,6 +53,8 @@ impl Operator for Contrib {
                 "float" => a.float_opt(name).map(|_| ())?,
                 "ints" => a.ints_opt(name).map(|_| ())?,
                 "string" => a.string_opt(name).map(|_| ())?,
+                "floats" => a.floats_opt(name).map(|_| ())?,
+                "strings" => a.strings_opt(name).map(|_| ())?,
                 _ => {}
             }
         }

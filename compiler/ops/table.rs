@@ -30,6 +30,7 @@ ops! {
     TopK = topk;
     Einsum = einsum;
     Det = det;
+    Inverse = inverse;
     Scatter = scatter;
     Quantize = quantize;
     Integer = integer;
@@ -44,6 +45,7 @@ ops! {
     CenterCropPad = center_crop_pad;
     Col2Im = col2im;
     Roi = roi;
+    CropAndResize = crop_and_resize;
     MaxUnpool = max_unpool;
     DeformConv = deform_conv;
     Attention = attention;

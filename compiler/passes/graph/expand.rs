@@ -17,6 +17,7 @@ pub(super) mod branches;
 mod contrib;
 mod flex;
 mod gradient;
+mod quantized_lstm;
 
 use crate::diag::{Failure, Origin, Result};
 use crate::graph::{Def, Graph, Node, NodeData, Value, ValueData};
@@ -34,6 +35,7 @@ pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>], syms:
         Op::Composite(Composite::FlexAttention(a)) => flex::expand(g, n, &a, syms, once).map(Some),
         Op::Composite(Composite::Gradient(a)) => gradient::expand(g, n, a, syms, once).map(Some),
         Op::Control(Control::Scan(s)) if s.batched => batched::expand(g, n, &s).map(Some),
+        Op::Contrib(_) if g.nodes[n].schema.name == "DynamicQuantizeLSTM" => quantized_lstm::expand(g, n).map(Some),
         Op::Contrib(_) => contrib::expand(g, n, operands).map(Some),
         Op::Control(Control::If) if once => branches::inline(g, n, operands),
         _ => Ok(None),
@@ -63,6 +65,11 @@ impl Piece {
     }
 }
 
+/// A value of a body that is made: an input, or what stands for something of the graph around.
+fn stand_in(g: &mut Graph, name: String, def: Def) -> Value {
+    g.values.push(ValueData { name, ty: None, declared: None, known: Known::No, def })
+}
+
 impl<'a> Make<'a> {
     /// In the place of `n`, after whose first result new values are named.
     fn at(g: &'a mut Graph, n: Node) -> Make<'a> {
@@ -71,7 +78,7 @@ impl<'a> Make<'a> {
         Make { origin: node.origin.clone(), prefix, g, made: vec![] }
     }
     fn value(&mut self, name: String, def: Def) -> Value {
-        self.g.values.push(ValueData { name, ty: None, declared: None, known: Known::No, def })
+        stand_in(self.g, name, def)
     }
     /// A node of the newest version of an operator of ai.onnx, with `outputs` results.
     fn node(&mut self, name: &str, attrs: Vec<(&str, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize) -> Result<Vec<Value>> {
@@ -112,6 +119,11 @@ impl<'a> Make<'a> {
     fn ints(&mut self, v: &[i64]) -> Value {
         let name = format!("{}.ints", self.prefix);
         self.g.add_const(name, Arc::new(ConstData::from_i64s(v)))
+    }
+    /// An integer.
+    fn integer(&mut self, v: i64) -> Value {
+        let name = format!("{}.int", self.prefix);
+        self.g.add_const(name, Arc::new(ConstData::i64s_shaped(vec![], &[v])))
     }
     /// A number of a floating-point type.
     fn number(&mut self, elem: ElemType, v: f64) -> Result<Value> {

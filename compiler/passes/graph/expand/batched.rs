@@ -2,17 +2,12 @@
 //! a Scan over the batch whose body is the Scan over the sequence, cut to its length. What a shorter sequence leaves of
 //! the scan outputs is 0; a reversed one begins at its own end.
 
-use super::Make;
+use super::{Make, stand_in};
 use crate::diag::{Failure, Result};
-use crate::graph::{Def, Graph, Node, Value, ValueData};
+use crate::graph::{Def, Graph, Node, Value};
+use crate::ops::AttrValue;
 use crate::ops::control::Scan;
-use crate::ops::{AttrValue, Known};
 use std::collections::HashMap;
-
-/// A value that stands for something of the graph around.
-fn stand_in(g: &mut Graph, name: String, def: Def) -> Value {
-    g.values.push(ValueData { name, ty: None, declared: None, known: Known::No, def })
-}
 
 pub(super) fn expand(g: &mut Graph, n: Node, s: &Scan) -> Result<Vec<Node>> {
     let node = g.nodes[n].clone();

@@ -304,10 +304,10 @@ impl Back<'_, '_> {
             let mut class = labels;
             let mut weight = self.filled_like_labels(labels, x)?;
             if let Some(AttrValue::Int(skip)) = self.attr("ignore_index").cloned() {
-                let skip = self.integer(skip);
+                let skip = self.make.integer(skip);
                 let skip = self.make.cast(skip, ElemType::I64, of)?;
                 let ignored = self.op("Equal", &[labels, skip])?;
-                let zero = self.integer(0);
+                let zero = self.make.integer(0);
                 let zero = self.make.cast(zero, ElemType::I64, of)?;
                 class = self.op("Where", &[ignored, zero, labels])?;
                 let counted = self.op("Not", &[ignored])?;

@@ -82,7 +82,7 @@ impl Back<'_, '_> {
         let (d, x) = (self.d()?, self.x(0)?);
         let (shape, flat) = (self.shape(x)?, self.make.ints(&[-1]));
         let total = self.op("Size", &[x])?;
-        let (zero, one) = (self.integer(0), self.integer(1));
+        let (zero, one) = (self.make.integer(0), self.make.integer(1));
         let numbers = self.op("Range", &[zero, total, one])?;
         let numbers = self.with_zeros("Reshape", numbers, shape)?;
         let before = self.make.made.len();
@@ -98,10 +98,6 @@ impl Back<'_, '_> {
         let (zeros, places, d) = (self.op("Reshape", &[zeros, flat])?, self.op("Reshape", &[places, flat])?, self.op("Reshape", &[d, flat])?);
         let sum = self.make.with("ScatterElements", vec![("reduction", AttrValue::String(b"add".to_vec()))], &[zeros, places, d])?;
         self.with_zeros("Reshape", sum, shape)
-    }
-    pub(super) fn integer(&mut self, v: i64) -> Value {
-        let name = format!("{}.int", self.make.prefix);
-        self.make.g.add_const(name, std::sync::Arc::new(crate::tensor::ConstData::i64s_shaped(vec![], &[v])))
     }
     /// The node that is differentiated.
     fn node_here(&self) -> crate::graph::Node {
