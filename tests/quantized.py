@@ -260,6 +260,18 @@ def contrib():
                       "sr": np.abs(f(*per, scale=0.004)), "zr": np.zeros(per, np.int8)}
             case(f"quantized_lstm_{way}_{int(columns)}", ms("DynamicQuantizeLSTM", ["x", "w", "r", "b", "", "h", "c", "", "sw", "zw", "sr", "zr"], "y yh yc", hidden_size=hidden, direction=way),
                  {"x": f(7, 1, size), "h": f(dirs, 1, hidden), "c": f(dirs, 1, hidden)}, consts, rtol=1e-5)
+    case("gated_add", ms("GatedAdd", "x z g"), {"x": f(2, 3, 4), "z": f(2, 3, 4), "g": f(2, 3, 1)}, rtol=1e-6)
+    case("scaled_silu", ms("ScaledSiLU", "x", alpha=1.7), {"x": f(2, 3, 4)}, rtol=1e-6)
+    case("scaled_silu_input", ms("ScaledSiLU", "x s"), {"x": f(2, 3, 4), "s": np.array(0.3, np.float32)}, rtol=1e-6)
+    for act in ("silu", "sigmoid"):
+        case(f"gated_rms_norm_{act}", ms("GatedRMSNorm", "x s g", activation=act), {"x": f(2, 3, 8), "s": f(4), "g": f(2, 3, 8)}, rtol=1e-5)
+    case("branchwise_rms_norm", ms("BranchwiseRMSNorm", "x s", num_branches=3), {"x": f(2, 12), "s": f(12)}, rtol=1e-5)
+    case("branchwise_rms_norm_grouped", ms("BranchwiseRMSNorm", "x s"), {"x": f(2, 3, 4), "s": f(4)}, rtol=1e-5)
+    case("linear_attention_gate", ms("LinearAttentionGate", "a d s b", "y z"), {"a": f(2, 3, 4), "d": f(4), "s": -np.abs(f(4)), "b": f(2, 3, 4)}, rtol=1e-5)
+    case("causal_conv", ms("CausalConvWithState", "x w b p", "y s", activation="silu"), {"x": f(2, 6, 5), "p": f(2, 6, 3)}, {"w": f(6, 1, 4), "b": f(6)}, rtol=1e-5)
+    case("causal_conv_start", ms("CausalConvWithState", "x w", "y s"), {"x": f(2, 6, 5)}, {"w": f(6, 1, 4)}, rtol=1e-5)
+    case("decoder_attention", ms("DecoderMaskedMultiHeadAttention", ["q", "k", "v", "", "", "pk", "pv", "n"], "y k2 v2", num_heads=2, past_present_share_buffer=1),
+         {"q": f(2, 1, 8), "k": f(2, 1, 8), "v": f(2, 1, 8), "pk": f(2, 2, 6, 4), "pv": f(2, 2, 6, 4), "n": np.array([3], i32)}, rtol=1e-5)
     names = "word position segment gamma beta"
     tables = {"word": q(u8, 11, 16), "position": q(u8, 6, 16), "segment": q(u8, 2, 16), "gamma": q(u8, 16), "beta": q(u8, 16)}
     scales = {f"s_{n}": s(0.01 + 0.003 * i) for i, n in enumerate(names.split())}

@@ -1,6 +1,8 @@
 //! Operators of com.microsoft as nodes of ONNX. Their results are those of ONNX Runtime but for roundings: what it computes
 //! in integers from quantized operands may be summed in floats here.
 
+mod gated;
+
 use super::Make;
 use crate::diag::{Error, Failure, Result, codes};
 use crate::graph::{Graph, Node, NodeData, Value};
@@ -14,6 +16,7 @@ pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Re
     let results = match node.schema.name {
         "BiasSoftmax" | "CDist" | "ComplexMul" | "ComplexMulConj" | "GemmFastGelu" | "IsAllFinite" | "BiasDropout" => vec![Some(cx.arithmetic()?)],
         "GroupNorm" | "SkipGroupNorm" => cx.group_norm()?,
+        "GatedAdd" | "ScaledSiLU" | "GatedRMSNorm" | "BranchwiseRMSNorm" | "LinearAttentionGate" | "CausalConvWithState" | "DecoderMaskedMultiHeadAttention" => cx.gated()?,
         "QAttention" | "QEmbedLayerNormalization" => cx.quantized_block()?,
         "QLinearConv" | "QLinearReduceMean" | "QLinearWhere" | "MatMulInteger16" | "MulInteger" | "ReduceSumInteger" => vec![Some(cx.quantized()?)],
         "GatherBlockQuantized" | "MatMulBnb4" => vec![Some(cx.blocks()?)],
