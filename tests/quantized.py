@@ -272,6 +272,11 @@ def contrib():
     case("causal_conv_start", ms("CausalConvWithState", "x w", "y s"), {"x": f(2, 6, 5)}, {"w": f(6, 1, 4)}, rtol=1e-5)
     case("decoder_attention", ms("DecoderMaskedMultiHeadAttention", ["q", "k", "v", "", "", "pk", "pv", "n"], "y k2 v2", num_heads=2, past_present_share_buffer=1),
          {"q": f(2, 1, 8), "k": f(2, 1, 8), "v": f(2, 1, 8), "pk": f(2, 2, 6, 4), "pv": f(2, 2, 6, 4), "n": np.array([3], i32)}, rtol=1e-5)
+    case("dynamic_pads", ms("ConvTransposeWithDynamicPads", "x w p b", strides=[2, 2]), {"x": f(1, 3, 4, 5)}, {"w": f(3, 2, 3, 3), "p": np.array([1, 0, 0, 1], i64), "b": f(2)}, rtol=1e-5)
+    tokens, width = (2, 5, 8), 2
+    for rule, more in (("linear", []), ("gated_delta", ["d", "e"])):
+        case(f"ms_linear_attention_{rule}", ms("LinearAttention", ["q", "k", "v", "s", *more], "y t", q_num_heads=width, kv_num_heads=width, update_rule=rule, scale=0.5),
+             {"q": f(*tokens), "k": f(*tokens, scale=0.5), "v": f(*tokens), "s": f(2, width, 4, 4), **({"d": -np.abs(f(2, 5, width)), "e": np.abs(np.tanh(f(2, 5, width)))} if more else {})}, rtol=1e-4)
     names = "word position segment gamma beta"
     tables = {"word": q(u8, 11, 16), "position": q(u8, 6, 16), "segment": q(u8, 2, 16), "gamma": q(u8, 16), "beta": q(u8, 16)}
     scales = {f"s_{n}": s(0.01 + 0.003 * i) for i, n in enumerate(names.split())}

@@ -19,6 +19,7 @@ impl Operator for Contrib {
         "com.microsoft:CausalConvWithState",
         "com.microsoft:ComplexMul",
         "com.microsoft:ComplexMulConj",
+        "com.microsoft:ConvTransposeWithDynamicPads",
         "com.microsoft:DecoderMaskedMultiHeadAttention",
         "com.microsoft:DequantizeLinear",
         "com.microsoft:DynamicQuantizeLSTM",

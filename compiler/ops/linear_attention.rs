@@ -1,6 +1,7 @@
 //! LinearAttention and CausalConvWithState: sequence operators that carry a state from call to call.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/onnx__LinearAttention.html>, `CausalConvWithState`. One version each, 27.
+//! Spec: <https://onnx.ai/onnx/operators/onnx__LinearAttention.html>, `CausalConvWithState`. One version each, 27; LinearAttention of
+//! com.microsoft is the same but for a window of states, which is refused.
 //!
 //! With S the state of one head, [key size, value size], and each token in turn:
 //!
@@ -30,12 +31,15 @@ pub enum LinearAttention {
 }
 
 impl Operator for LinearAttention {
-    const OPS: &'static [&'static str] = &["LinearAttention", "CausalConvWithState"];
+    const OPS: &'static [&'static str] = &["LinearAttention", "CausalConvWithState", "com.microsoft:LinearAttention"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         if a.op() == "CausalConvWithState" {
             return Ok(LinearAttention::Conv { silu: a.choice("activation", "none", &["none", "silu", "swish"])? != "none" });
         }
         a.ignore("chunk_size");
+        if a.knows("state_window") && a.int("state_window", 0)? != 0 {
+            return a.error("a window of states is not supported").fail();
+        }
         let rule = a.choice("update_rule", "gated_delta", &["linear", "gated", "delta", "gated_delta"])?;
         let (q_heads, kv_heads) = (a.int_required("q_num_heads")?, a.int_required("kv_num_heads")?);
         if q_heads < 1 || kv_heads < 1 || q_heads % kv_heads != 0 {

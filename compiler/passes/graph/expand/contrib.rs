@@ -111,6 +111,20 @@ impl Contrib<'_> {
                 self.op("Gather", &[x, i])
             }
             "SampleOp" => Ok(x),
+            "ConvTransposeWithDynamicPads" => {
+                let mut attrs = self.same(&["auto_pad", "dilations", "group", "kernel_shape", "output_padding", "strides"]);
+                if self.given(2).is_some() {
+                    let known = self.operands.get(2).and_then(|o| o.as_ref()).and_then(|o| match &o.known {
+                        Known::Const(c) => c.to_i64s(),
+                        Known::Dims(d) => d.iter().map(|d| d.as_const()).collect(),
+                        Known::No => None,
+                    });
+                    let Some(pads) = known else { return self.refuse("pads that only run time knows") };
+                    attrs.push(("pads", AttrValue::Ints(pads)));
+                }
+                let (w, bias) = (self.x(1)?, self.given(3));
+                Ok(self.make.node("ConvTranspose", attrs, vec![Some(x), Some(w), bias], 1)?[0])
+            }
             "Range" => {
                 let elem = self.make.elem(x)?;
                 let step = match self.given(2) {
