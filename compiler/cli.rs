@@ -91,7 +91,8 @@ pub struct ModelArgs {
     /// Fix a symbolic dimension (N=4) or bound it ('N<=32', '1<=N<=32'); repeat for several.
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     pub dims: Vec<String>,
-    /// Workspace for values whose size follows from data and has no bound, in bytes or as 64K, 16M, 1G. Default: 16M.
+    /// Workspace for values whose size follows from data and has no bound, and as much for new strings, in bytes or as 64K,
+    /// 16M, 1G. Default: 16M.
     #[arg(long, value_name = "SIZE")]
     pub heap: Option<String>,
     /// Liberties with floats. strict: none, sums in one order on every CPU level. default: sums in parts, Winograd's

@@ -203,6 +203,11 @@ fn run_model(a: &RunArgs) -> Result<()> {
     }
     let outputs = r.run(&r.order_inputs(given)?)?;
     for o in &outputs {
+        if let Some(list) = o.to_strings() {
+            let head: Vec<String> = list.iter().take(8).map(|s| format!("{:?}", String::from_utf8_lossy(s))).collect();
+            println!("{} : {}{:?}  [{}{}]", o.name, o.ty, o.dims, head.join(", "), if list.len() > 8 { ", ..." } else { "" });
+            continue;
+        }
         let v = o.to_f64s();
         let (lo, hi) = v.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
         let head: Vec<String> = v.iter().take(8).map(|x| format!("{x:.6}")).collect();

@@ -40,14 +40,16 @@ def model(op, feeds, outputs, domain="", **attributes):
     return helper.make_model(helper.make_graph([node], "g", inputs, outs), opset_imports=opsets, ir_version=9)
 
 
-def ours(onnxc, work, m, feeds, shapes):
+def ours(onnxc, work, m, feeds, shapes, *options, change=None):
     global count
     count += 1
     path = str(work / f"m{count}")
     onnx.save(m, path + ".onnx")
-    subprocess.run([onnxc, path + ".onnx", "-o", path + ".o", "--name", "m", "--emit", "obj"], check=True)
+    subprocess.run([onnxc, path + ".onnx", "-o", path + ".o", "--name", "m", "--emit", "obj", *options], check=True)
     abi.link([path + ".o"], path + ".so")
     run, outs = abi.Model(path + ".so", "m").prepare(feeds, shapes)
+    if change:
+        change(run.keep[0][0][0])
     run()
     return outs
 
@@ -178,6 +180,16 @@ def main():
     run("OneHotEncoder", {"x": labels}, [(T.FLOAT, 2)], True, "ai.onnx.ml", cats_strings=["é", "a"])
     run("CategoryMapper", {"x": labels}, [(number, 1)], True, "ai.onnx.ml", cats_strings=["é", "a"], cats_int64s=[4, 9])
     run("CategoryMapper", {"x": np.array([9, 4, 1])}, [(string, 1)], True, "ai.onnx.ml", cats_strings=["é", "a"], cats_int64s=[4, 9])
+    def negative(elements):
+        elements[1].len = -1
+
+    for options, change, status in ((("--heap", "64"), None, "buffer too small"), (("--heap", "0"), None, "buffer too small"), ((), negative, "bad value")):
+        try:
+            long = np.array(["x" * 40, "y" * 40], dtype=object)
+            ours(onnxc, work, model("StringConcat", {"x": long, "y": long}, [(string, 1)]), {"x": long, "y": long}, [(2,)], *options, change=change)
+            report(f"status with {options}", False)
+        except RuntimeError as e:
+            report(f"status with {options}", status in str(e), str(e))
     numbers(onnxc, work, rng)
     print(f"{count} models, {failures} faults")
     sys.exit(1 if failures else 0)

@@ -8,10 +8,11 @@
 //! Stores round 8-bit floats to nearest even and let what is too large become infinity or NaN; saturating is a clamp
 //! before that. Values for float8e8m0 are made powers of two first, so that its stores have nothing left to round.
 //!
-//! Strings and numbers become each other as in Python (`text/numbers.rs`); what is no number of the type leaves with
+//! Strings and numbers become each other as in Python (`text/numbers.rs`, `text/parse.rs`); what is no number of the type leaves with
 //! `ONNXC_E_VALUE`. As a truth value a string tells whether it has bytes.
 
 use super::text::numbers::{self, Powers};
+use super::text::parse;
 use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime, text};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
@@ -144,11 +145,11 @@ impl Cast {
                 let s = k.let_(s);
                 let v = match &powers {
                     Some(p) => {
-                        let v = numbers::read_float(k, p, &s);
+                        let v = parse::read_float(k, p, &s);
                         self.convert(k, ElemType::F64, to, v)
                     }
                     None if to == ElemType::Bool => Expr::bin(BinOp::Gt, Expr::text_len(s), runtime::int(0)),
-                    None => numbers::read_int(k, &s, to),
+                    None => parse::read_int(k, &s, to),
                 };
                 k.store(y, at, v);
             });

@@ -7,6 +7,7 @@
 pub mod automaton;
 pub mod letters;
 pub mod numbers;
+pub mod parse;
 pub mod parts;
 
 use super::{LowerCx, runtime};
