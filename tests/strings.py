@@ -178,6 +178,15 @@ def main():
         run("LabelEncoder", {"x": labels}, [(out, 1)], True, "ai.onnx.ml", **attributes)
     run("LabelEncoder", {"x": np.array([1, 2, 3])}, [(string, 1)], True, "ai.onnx.ml", keys_int64s=[1, 3], values_strings=["eins", "drei"])
     run("OneHotEncoder", {"x": labels}, [(T.FLOAT, 2)], True, "ai.onnx.ml", cats_strings=["é", "a"])
+    x = np.array([[-1.0, 0.5], [2.0, 0.25], [0.1, 3.0]], np.float32)
+    outputs = [(string, 1), (T.FLOAT, 2)]
+    run("LinearClassifier", {"x": x}, outputs, True, "ai.onnx.ml", coefficients=[1.0, -2.0, 0.5, 0.1, -0.3, 1.0], intercepts=[0.0, 1.0, 0.25], classlabels_strings=["a", "é", ""], post_transform="SOFTMAX")
+    run("LinearClassifier", {"x": x}, outputs, True, "ai.onnx.ml", coefficients=[1.0, -2.0, -1.0, 2.0], intercepts=[0.1, -0.1], classlabels_strings=["no", "yes"])
+    run("TreeEnsembleClassifier", {"x": x}, outputs, True, "ai.onnx.ml", classlabels_strings=["one", "zwei", "три"], nodes_treeids=[0] * 5, nodes_nodeids=[0, 1, 2, 3, 4],
+        nodes_featureids=[0, 0, 1, 0, 0], nodes_values=[0.5, 0.0, 1.0, 0.0, 0.0], nodes_modes=["BRANCH_LEQ", "LEAF", "BRANCH_LEQ", "LEAF", "LEAF"], nodes_truenodeids=[2, 0, 3, 0, 0],
+        nodes_falsenodeids=[1, 0, 4, 0, 0], class_treeids=[0] * 3, class_nodeids=[1, 3, 4], class_ids=[0, 1, 2], class_weights=[1.0, 1.0, 1.0])
+    run("SVMClassifier", {"x": x}, outputs, True, "ai.onnx.ml", classlabels_strings=["ja", "nein", "?"], kernel_type="LINEAR", kernel_params=[1.0, 0.0, 3.0],
+        coefficients=[1.0, -0.5, 0.25, -1.0, 0.5, 0.75], support_vectors=[0.1, 0.2, 1.0, -1.0, 2.0, 0.5], vectors_per_class=[1, 1, 1], rho=[0.1, -0.2, 0.3])
     run("CategoryMapper", {"x": labels}, [(number, 1)], True, "ai.onnx.ml", cats_strings=["é", "a"], cats_int64s=[4, 9])
     run("CategoryMapper", {"x": np.array([9, 4, 1])}, [(string, 1)], True, "ai.onnx.ml", cats_strings=["é", "a"], cats_int64s=[4, 9])
     def negative(elements):
