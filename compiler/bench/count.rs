@@ -149,7 +149,7 @@ impl Counter<'_> {
             is_data
         };
         match e {
-            Expr::Const(_) | Expr::Index(_) => false,
+            Expr::Const(_) | Expr::Index(_) | Expr::Address(_) => false,
             Expr::Reg(r) => self.data.get(r).copied().unwrap_or(true),
             Expr::Acc { .. } => true,
             Expr::Horizontal { reg, .. } => {

@@ -16,7 +16,7 @@ pub enum Word {
     Input(u32),
     /// Pointer to the caller's output.
     Output(u32),
-    /// Value of a dim param or a run-time size.
+    /// Value of a dim param, a run-time size or an address.
     Sym(Sym),
     /// Pointer to an arena slot whose offset is not a number.
     Slot(Slot),
@@ -73,6 +73,7 @@ pub fn base_of(m: &Module, frame: &Frame, weights: &super::weights::Layout, b: B
     match &m.bufs[b].place {
         Place::Input(i) => Some((Word::Input(*i), 0)),
         Place::Output(i) => Some((Word::Output(*i), 0)),
+        Place::Pointer(s) => frame.offset(Word::Sym(*s)).map(|_| (Word::Sym(*s), 0)),
         Place::Const(_) => weights.offset(b).map(|o| (Word::Weights, o)),
         Place::Arena(s) => match m.slots[*s].offset.as_const() {
             Some(o) => Some((Word::Workspace, o)),

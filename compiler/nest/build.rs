@@ -38,6 +38,13 @@ impl Module {
         let (name, ty) = (self.bufs[of].name.clone(), self.bufs[of].ty);
         self.buf(name, ty, dims, Place::View(base))
     }
+    /// The symbol that says where the memory of a buffer begins, if it is behind an address.
+    pub fn pointer(&self, b: Buf) -> Option<Sym> {
+        match self.bufs[self.storage(b)].place {
+            Place::Pointer(s) => Some(s),
+            _ => None,
+        }
+    }
     /// Element offset of an access in the memory of its buffer.
     pub fn linear(&self, buf: Buf, at: &[Dim]) -> Dim {
         let d = &self.bufs[buf];
@@ -108,7 +115,7 @@ impl Module {
         match e {
             Expr::Const(s) => s.ty,
             Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } => self.regs[*r].ty,
-            Expr::Index(_) => ElemType::I64,
+            Expr::Index(_) | Expr::Address(_) => ElemType::I64,
             Expr::Load { buf, .. } => self.bufs[*buf].ty.compute(),
             Expr::Un(op, a) => match op {
                 UnOp::IsNan | UnOp::IsInf => ElemType::Bool,

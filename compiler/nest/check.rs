@@ -357,6 +357,12 @@ impl<'a> Body<'a> {
                 self.dim(*d);
                 ElemType::I64
             }
+            Expr::Address(_) => {
+                if !self.driver {
+                    self.fault("an address in a kernel");
+                }
+                ElemType::I64
+            }
             Expr::Load { buf, at } => {
                 self.access(*buf, at);
                 m.bufs[*buf].ty.compute()

@@ -575,6 +575,7 @@ impl Compiler<'_> {
                 }
                 (Node::Horizontal { op: *op, ty, cell, lanes: lanes as usize }, ty)
             }
+            Expr::Address(_) => return msg("an address"),
             Expr::Index(d) => (Node::Index(self.ix(*d)?), ElemType::I64),
             Expr::Load { buf, at } => {
                 let a = self.access(*buf, at)?;
@@ -902,6 +903,7 @@ impl State<'_> {
                 base = at as usize;
                 self.mem[region].grow(all as usize);
             }
+            Place::Pointer(_) => return msg(format!("{own} \"{}\" is behind an address", o.name)),
             Place::View(_) => return msg(format!("{buf} has no memory")),
         }
         self.shapes[b] = Some(Shape { dims, strides, region, base, len });

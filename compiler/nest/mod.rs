@@ -3,7 +3,7 @@
 //! ```text
 //! module = sym* buf* kernel* driver
 //! buf    = name, ElemType (storage), Dim* (logical shape), layout, place
-//! place  = input n | output n | const c | temp | view of buf | arena slot
+//! place  = input n | output n | const c | temp | view of buf | pointer sym | arena slot
 //! kernel = name, origin, stmt*
 //! driver = stmt*                                   -- what `infer` does: checks, sizes, If, While, Call kernel
 //! stmt   = For(kind, var, lo Dim, hi Dim, stmt*)   kind = seq | par | vec(n) | unroll
@@ -12,11 +12,11 @@
 //!        | Store(buf[Dim*], expr)
 //!        | Prefetch(buf[Dim*])                     -- a hint: the element is read soon, by other iterations
 //!        | If(expr, stmt*, stmt*) | While(expr, stmt*) | With(sym, expr, extent, stmt*)
-//!        | Define(sym, expr, lo, hi)               -- driver: a run-time size; checked against lo..=hi
+//!        | Define(sym, expr, lo, hi)               -- driver: a run-time size or address; checked against lo..=hi
 //!        | Check(expr, status)                     -- leave with a status if false
 //!        | Call(kernel)                            -- driver only
 //!        | Foreign(function, from buf, to buf)     -- driver only: a function that the object does not have
-//! expr   = Const | Reg | Acc(reg[Dim*], lane?) | Horizontal(op, reg[Dim*]) | Index(Dim) | Load(buf[Dim*])
+//! expr   = Const | Reg | Acc(reg[Dim*], lane?) | Horizontal(op, reg[Dim*]) | Index(Dim) | Load(buf[Dim*]) | Address(buf)
 //!        | Un(op, e) | Bin(op, e, e) | Fma(e, e, e) | Dot(e, e, e) | Select(c, e, e) | Cast(type, e)
 //!        | Let(reg, e, in e) | With(sym, e, extent, in e)
 //!        | Text(len | byte | part | of buf, e*)             -- on texts, values of type `str`
@@ -47,6 +47,9 @@
 //!    it shows stays as it is for as long as the call: inputs, constants, and buffers that `Text(of)` names, which live to
 //!    the end and of which no byte is written twice. In constants, and where the interpreter takes and gives texts, the
 //!    first word of an element is the position of its bytes behind the elements (`onnxc_runtime::texts`).
+//! 10. `Address(buf)`, an i64, is where a buffer begins; it stands only in statements of the driver and counts there as
+//!    a use of the buffer. A buffer whose place is `pointer sym` begins where `sym` says: memory of the caller, read
+//!    only. The interpreter has no addresses.
 //!
 //! Stages ([`Stage`]) add rules; `verify` checks them: Built (what operators write: no `vec`, `unroll`, lanes) ->
 //! Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and sizes).
@@ -208,6 +211,8 @@ pub enum Place {
     /// The same memory as another buffer with as many bytes: both row-major (a reshape), or of one memory order and one
     /// shape but for the innermost dimension, whose elements are of other types (quads of bytes).
     View(Buf),
+    /// Memory of the caller that a descriptor points to: it begins at the value of a symbol that the driver defines. Read only.
+    Pointer(Sym),
     /// Scratch in an arena slot.
     Arena(Slot),
 }
@@ -365,6 +370,8 @@ pub enum Expr {
         buf: Buf,
         at: Vec<Dim>,
     },
+    /// Where a buffer begins (rule 10).
+    Address(Buf),
     Un(UnOp, Box<Expr>),
     Bin(BinOp, Box<Expr>, Box<Expr>),
     /// a * b + c, rounded once where the target has fma (`--math strict`: twice), floats only.

@@ -227,6 +227,11 @@ impl<'a> Parser<'a> {
                 Place::Const(c)
             }
             "temp" => Place::Temp,
+            "pointer" => {
+                let d = self.dim()?;
+                let Some(s) = d.as_sym() else { return self.fail("the symbol of an address") };
+                Place::Pointer(s)
+            }
             "view" => Place::View(self.buf_named()?),
             "at" => {
                 let offset = self.dim()?;
@@ -237,7 +242,7 @@ impl<'a> Parser<'a> {
             }
             _ => {
                 self.at -= 1;
-                return self.fail("input, output, const, temp, view or at");
+                return self.fail("input, output, const, temp, view, pointer or at");
             }
         };
         self.m.bufs[b].place = place;

@@ -164,6 +164,7 @@ impl<'a> Printer<'a> {
             Place::Output(i) => format!("output {i}"),
             Place::Const(c) => format!("const #{}", c.short_hash()),
             Place::Temp => "temp".into(),
+            Place::Pointer(s) => format!("pointer {}", self.dim((*s).into())),
             Place::View(of) => format!("view {}", self.name(*of)),
             Place::Arena(s) => {
                 let (o, n) = (self.m.slots[*s].offset, self.m.slots[*s].size);
@@ -320,6 +321,7 @@ impl<'a> Printer<'a> {
                 format!("{}{}{lane}", self.reg(*reg), self.at(at))
             }
             Expr::Horizontal { op, reg, at } => format!("lanes_{}({}{})", bin_name(*op), self.reg(*reg), self.at(at)),
+            Expr::Address(b) => format!("address({})", self.name(*b)),
             Expr::Index(d) => format!("idx({})", self.dim(*d)),
             Expr::Load { buf, at } => {
                 let list: Vec<String> = at.iter().map(|d| self.dim(*d)).collect();

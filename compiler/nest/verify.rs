@@ -126,6 +126,11 @@ impl Verifier<'_> {
             }
             Place::Temp if m.stage == Stage::Placed => self.fault(format!("buffer \"{name}\" has no place")),
             Place::Temp => {}
+            Place::Pointer(s) => {
+                if m.syms.kind(*s) != SymKind::Runtime || d.layout != Layout::RowMajor {
+                    self.fault(format!("buffer \"{name}\" begins at no run-time symbol, or is not row-major"));
+                }
+            }
             Place::View(of) => {
                 let base = &m.bufs[*of];
                 if !(row_major(base) && row_major(d) || in_order_of(d, base)) {
@@ -189,7 +194,7 @@ impl Verifier<'_> {
             let d = &m.kernels[k];
             let (reads, writes) = accessed(&d.body);
             for b in reads.iter().chain(&writes) {
-                free.extend(m.bufs[*b].dims.iter().flat_map(|d| d.syms()));
+                free.extend(m.bufs[*b].dims.iter().flat_map(|d| d.syms()).chain(m.pointer(*b)));
             }
             self.checked.insert(k, Uses { free, reads, writes });
             self.place_faults(&format!("kernel {}", d.name), &d.body, faults);
@@ -221,14 +226,14 @@ impl Verifier<'_> {
                     for b in &u.reads {
                         let owner = m.storage(*b);
                         let empty = m.bufs[owner].dims.iter().any(|d| d.as_const() == Some(0));
-                        let ready = empty || matches!(m.bufs[owner].place, Place::Const(_) | Place::Input(_)) || self.written.contains(&owner) || u.writes.iter().any(|w| m.storage(*w) == owner);
+                        let ready = empty || is_given(m, owner) || self.written.contains(&owner) || u.writes.iter().any(|w| m.storage(*w) == owner);
                         if !ready {
                             self.fault(format!("{who} reads \"{}\" before anything is written there", m.bufs[*b].name));
                         }
                     }
                     for b in &u.writes {
                         let owner = m.storage(*b);
-                        if matches!(m.bufs[owner].place, Place::Const(_) | Place::Input(_)) {
+                        if is_given(m, owner) {
                             self.fault(format!("{who} writes \"{}\", which is read-only", m.bufs[*b].name));
                         }
                         self.written.insert(owner);
@@ -264,9 +269,9 @@ impl Verifier<'_> {
         let m = self.m;
         let mut free: HashSet<Sym> = s.dims().into_iter().flat_map(|d| d.syms()).collect();
         for b in s.loads() {
-            free.extend(m.bufs[b].dims.iter().flat_map(|d| d.syms()));
+            free.extend(m.bufs[b].dims.iter().flat_map(|d| d.syms()).chain(m.pointer(b)));
             let owner = m.storage(b);
-            if !matches!(m.bufs[owner].place, Place::Const(_) | Place::Input(_)) && !self.written.contains(&owner) {
+            if !is_given(m, owner) && !self.written.contains(&owner) {
                 self.fault(format!("the driver reads \"{}\" before anything is written there", m.bufs[b].name));
             }
         }
@@ -289,6 +294,11 @@ impl Verifier<'_> {
             self.fault(format!("{who} depends on {}, which is not defined", m.syms.unique_name(s)));
         }
     }
+}
+
+/// True for memory that is there, and read-only.
+fn is_given(m: &Module, owner: Buf) -> bool {
+    matches!(m.bufs[owner].place, Place::Const(_) | Place::Input(_) | Place::Pointer(_))
 }
 
 /// True if the physical order is the logical one; dimensions of size 1 do not matter.

@@ -7,7 +7,7 @@ impl Expr {
     /// Direct operands.
     pub fn children(&self) -> Vec<&Expr> {
         match self {
-            Expr::Const(_) | Expr::Reg(_) | Expr::Acc { .. } | Expr::Horizontal { .. } | Expr::Index(_) | Expr::Load { .. } => vec![],
+            Expr::Const(_) | Expr::Reg(_) | Expr::Acc { .. } | Expr::Horizontal { .. } | Expr::Index(_) | Expr::Load { .. } | Expr::Address(_) => vec![],
             Expr::Un(_, a) | Expr::Cast(_, a) => vec![a],
             Expr::Bin(_, a, b) => vec![a, b],
             Expr::Fma(a, b, c) | Expr::Dot(a, b, c) | Expr::Select(a, b, c) => vec![a, b, c],
@@ -84,7 +84,7 @@ impl Stmt {
             _ => None,
         }
     }
-    /// Buffers that the statement itself reads.
+    /// Buffers that the statement itself reads, or takes the address of.
     pub fn loads(&self) -> Vec<Buf> {
         let mut out = vec![];
         if let Stmt::Foreign(f) = self {
@@ -92,7 +92,7 @@ impl Stmt {
         }
         if let Some(e) = self.expr() {
             e.walk(&mut |e| {
-                if let Expr::Load { buf, .. } | Expr::Text(TextOp::Of(buf), _) = e {
+                if let Expr::Load { buf, .. } | Expr::Text(TextOp::Of(buf), _) | Expr::Address(buf) = e {
                     out.push(*buf);
                 }
             });

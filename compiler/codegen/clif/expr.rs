@@ -48,6 +48,11 @@ impl Emit<'_, '_> {
             Expr::Reg(r) => self.reg(*r),
             Expr::Acc { reg, at, lane } => self.read_acc(*reg, at, *lane),
             Expr::Horizontal { op, reg, at } => self.horizontal(*op, *reg, at),
+            Expr::Address(b) => {
+                let (v, at) = self.address(*b, Dim::constant(0))?;
+                let v = if at == 0 { v } else { self.b.ins().iadd_imm_s(v, i64::from(at)) };
+                Ok(Val { v, ty: ElemType::I64, vec: false })
+            }
             Expr::Index(d) => Ok(Val { v: self.dim(*d)?, ty: ElemType::I64, vec: false }),
             Expr::Load { buf, at } => self.load(*buf, at),
             Expr::Un(op, a) => {
@@ -150,7 +155,7 @@ impl Emit<'_, '_> {
         match e {
             Expr::Const(_) | Expr::Horizontal { .. } => true,
             Expr::Reg(_) | Expr::Acc { .. } => true,
-            Expr::Index(_) | Expr::With { .. } => false,
+            Expr::Index(_) | Expr::Address(_) | Expr::With { .. } => false,
             Expr::Load { buf, at } => matches!(self.stride(*buf, at), Stride::Next | Stride::Same) && matches!(self.m.bufs[*buf].ty, ElemType::F32 | ElemType::I32 | ElemType::U32),
             Expr::Un(op, a) => ok(a) && self.vector_unary(*op, self.m.type_of(a)),
             Expr::Bin(op, a, b) => ok(a) && ok(b) && (vector_binary(*op, self.m.type_of(a)) || math::constant_power(e).is_some()),

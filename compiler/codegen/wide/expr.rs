@@ -49,7 +49,7 @@ impl Translate<'_> {
                 let v = self.acc(*reg, at)?;
                 self.horizontal(*op, v)
             }
-            Expr::Index(_) => Err("an index as a number"),
+            Expr::Index(_) | Expr::Address(_) => Err("an index as a number"),
             Expr::Load { buf, at } => {
                 let ty = self.m.bufs[*buf].ty;
                 if let Some(v) = self.turned(*buf, at) {

@@ -254,6 +254,9 @@ impl Parser<'_> {
         if let Some(op) = unary(w) {
             return Ok(Expr::Un(op, self.boxed()?));
         }
+        if w == "address" {
+            return Ok(Expr::Address(self.buf_named()?));
+        }
         if w == "idx" {
             return Ok(Expr::Index(self.dim()?));
         }

@@ -35,6 +35,7 @@ impl Needed {
         self.bufs.insert(owner);
         self.dims(m, &m.bufs[b].dims);
         self.dims(m, &m.bufs[owner].dims);
+        self.sizes.extend(m.pointer(owner));
     }
     /// What the statement's own expressions need.
     fn own(&mut self, m: &Module, s: &Stmt) {

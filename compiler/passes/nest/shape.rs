@@ -141,7 +141,7 @@ impl Uses {
         let mut syms = HashSet::new();
         visit::walk(body, &mut |s| syms.extend(s.dims().into_iter().flat_map(|d| d.syms())));
         for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
-            syms.extend(m.bufs[b].dims.iter().chain(&m.bufs[m.storage(b)].dims).flat_map(|d| d.syms()));
+            syms.extend(m.bufs[b].dims.iter().chain(&m.bufs[m.storage(b)].dims).flat_map(|d| d.syms()).chain(m.pointer(b)));
         }
         // Nor may it be overwritten while it is read.
         let mut free = !visit::stores(&m.kernels[to].body).into_iter().any(|b| reads.contains(&m.storage(b)));
