@@ -1,5 +1,6 @@
 //! The same code generator into memory: constant folding, `onnxc run`, `onnxc verify` and `onnxc bench`.
 
+use crate::arrays::Array;
 use crate::codegen::assemble::Unit;
 use crate::codegen::clif::entry;
 use crate::codegen::frame::{Frame, Word};
@@ -12,6 +13,7 @@ use crate::sym::{Dim, Sym};
 use crate::target::Target;
 use crate::tensor::ElemType;
 use cranelift_jit::{JITBuilder, JITModule};
+use onnxc_runtime::abi::{ONNXC_MAP, ONNXC_SEQUENCE, ONNXC_TENSOR, onnxc_value};
 use onnxc_runtime::pool::{Exec, Pool};
 use onnxc_runtime::texts;
 use std::collections::HashMap;
@@ -102,14 +104,30 @@ impl Loaded {
         let mut sizes = vec![vec![]; outputs.len()];
         self.call_sized(inputs, outputs, dims, &mut sizes)
     }
+    /// The same where outputs may be described (`onnxc_value`): what they describe, as arrays with these names.
+    pub fn call_named(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>], names: &[Option<&str>]) -> std::result::Result<Vec<Vec<Array>>, i32> {
+        let mut workspace = vec![];
+        self.call_in(inputs, outputs, dims, sizes, &mut workspace)?;
+        let read = |(bytes, name): (&Vec<u8>, &Option<&str>)| {
+            let mut out = vec![];
+            if let Some(name) = name {
+                described(bytes, name, &mut out);
+            }
+            out
+        };
+        Ok(outputs.iter().zip(names).map(read).collect())
+    }
     /// The same where sizes of outputs follow from data. `sizes` has a list for every output, empty where its sizes are
     /// known: what there is room for; afterwards, the sizes it has or needs. Strings come and go in the form of [`texts`].
     pub fn call_sized(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>]) -> std::result::Result<(), i32> {
+        self.call_in(inputs, outputs, dims, sizes, &mut vec![])
+    }
+    fn call_in(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>], workspace: &mut Vec<Chunk>) -> std::result::Result<(), i32> {
         let bytes = self.workspace(dims)?;
-        let mut workspace = vec![Chunk([0; 64]); (bytes / 64 + 1) as usize];
+        workspace.resize((bytes / 64 + 1) as usize, Chunk([0; 64]));
         let list = |s: &mut Vec<i64>| if s.is_empty() { std::ptr::null_mut() } else { s.as_mut_ptr() };
         let out_dims: Vec<*mut i64> = sizes.iter_mut().map(list).collect();
-        let workspace = bytes_mut(&mut workspace);
+        let workspace = bytes_mut(workspace);
         let elements = self.elements(inputs);
         let i: Vec<*const u8> = inputs.iter().zip(&elements).map(|(b, e)| e.as_ref().map_or(b.as_ptr(), |e| e.as_ptr())).collect();
         let o: Vec<*mut u8> = outputs.iter_mut().map(|b| b.as_mut_ptr()).collect();
@@ -139,6 +157,48 @@ impl Loaded {
             0 => Ok(()),
             s => Err(s),
         }
+    }
+}
+
+/// The arrays in a value that a call has filled: `name.0`, ... of a sequence, `name.keys` and `name.values` of a map.
+fn described(bytes: &[u8], name: &str, out: &mut Vec<Array>) {
+    if bytes.len() != size_of::<onnxc_value>() {
+        return;
+    }
+    // SAFETY: these are the bytes of such a struct, which holds numbers and pointers.
+    #[allow(unsafe_code)]
+    let v: onnxc_value = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+    let ty = |n: i32| ElemType::from_onnx(n).unwrap_or(ElemType::U8);
+    let n = usize::try_from(v.len).unwrap_or(0);
+    let mut array = |name: String, ty: ElemType, dims: Vec<i64>, from: *const std::ffi::c_void| {
+        let size = ty.bytes_for(n as u64).unwrap_or(0) as usize;
+        // SAFETY: generated code has filled the value: so many elements lie there, in the workspace of the call.
+        #[allow(unsafe_code)]
+        let data = if size == 0 { vec![] } else { unsafe { std::slice::from_raw_parts(from.cast::<u8>(), size) }.to_vec() };
+        out.push(Array { name, ty, dims, data });
+    };
+    match v.kind {
+        ONNXC_TENSOR => {
+            let rank = usize::try_from(v.rank).unwrap_or(0);
+            // SAFETY: as above, of the dims.
+            #[allow(unsafe_code)]
+            let dims = if rank == 0 { vec![] } else { unsafe { std::slice::from_raw_parts(v.dims, rank) }.to_vec() };
+            array(name.to_owned(), ty(v.dtype), dims, v.data);
+        }
+        ONNXC_MAP => {
+            array(format!("{name}.keys"), ty(v.key_dtype), vec![v.len], v.keys);
+            array(format!("{name}.values"), ty(v.dtype), vec![v.len], v.data);
+        }
+        ONNXC_SEQUENCE => {
+            let size = size_of::<onnxc_value>();
+            for k in 0..n {
+                // SAFETY: as above, of the items.
+                #[allow(unsafe_code)]
+                let item = unsafe { std::slice::from_raw_parts(v.items.add(k).cast::<u8>(), size) };
+                described(item, &format!("{name}.{k}"), out);
+            }
+        }
+        _ => {}
     }
 }
 

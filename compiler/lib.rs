@@ -14,6 +14,7 @@ pub mod bench;
 pub mod build;
 pub mod cli;
 pub mod codegen;
+pub mod described;
 pub mod emit;
 pub mod graph;
 pub mod jit;

@@ -4,6 +4,7 @@ use clap::Parser;
 use onnxc::arrays::{self, Array};
 use onnxc::bench;
 use onnxc::cli::{BenchArgs, CheckArgs, Cli, Command, CompileArgs, MessageFormat, ModelArgs, RunArgs, VerifyArgs, normalize, pair};
+use onnxc::described;
 use onnxc::diag::{Error, Failure, Result, codes, render};
 use onnxc::emit;
 use onnxc::onnx::Source;
@@ -190,12 +191,12 @@ fn run_model(a: &RunArgs) -> Result<()> {
     if let Some(seed) = a.random {
         let sizes = run::sizes_or_least(i, &[])?;
         for (k, t) in i.inputs.iter().enumerate() {
-            if !given.iter().any(|g| g.name == t.name) {
+            if t.described.is_none() && !given.iter().any(|g| g.name == t.name) {
                 given.push(run::random_input(t, &sizes, seed.wrapping_add(k as u64))?);
             }
         }
     }
-    let known = |n: &str| i.inputs.iter().any(|t| t.name == n || t.ident == n);
+    let known = |n: &str| i.inputs.iter().any(|t| described::belongs(t, n));
     if let Some(g) = given.iter().find(|g| !known(&g.name)) {
         return Error::new(codes::RUN_INPUT, format!("--input: the model has no input \"{}\"", g.name))
             .found_expected(g.name.clone(), i.inputs.iter().map(|t| t.name.as_str()).collect::<Vec<_>>().join(", "))
@@ -291,7 +292,7 @@ fn load_set(path: &Path, r: &Runner) -> Result<(Vec<Array>, Vec<Array>)> {
     let i = &r.compiled().interface;
     if path.is_file() {
         let all = arrays::read_npz(path)?;
-        let is_input = |a: &Array| i.inputs.iter().any(|t| t.name == a.name);
+        let is_input = |a: &Array| i.inputs.iter().any(|t| if t.described.is_some() { described::belongs(t, &a.name) } else { t.name == a.name });
         return Ok(all.into_iter().partition(is_input));
     }
     let read = |prefix: &str| -> Result<Vec<Array>> {

@@ -1,15 +1,17 @@
 //! The pass tables, and the one loop that runs, times, verifies and stops.
 
-use crate::codegen::interface::{DimParam, Interface, Tensor, Weights};
+use crate::codegen::interface::{Described, DimParam, Interface, Kind, Tensor, Weights};
 use crate::codegen::weights::Blob;
 use crate::diag::{Error, Findings, Result};
-use crate::graph::Model;
+use crate::graph::{Model, Value};
 use crate::nest::{self, Module};
 use crate::onnx::{self, ImportOptions, Source};
+use crate::ops::bundle::boundary::{Boundary, Form};
 use crate::options::{self, OptLevel, Options};
 use crate::passes;
 use crate::sym::{Answer, Dim};
 use crate::target::{Level, Target};
+use crate::tensor::ElemType;
 use rayon::prelude::*;
 use std::time::Instant;
 
@@ -37,6 +39,7 @@ pub struct NestPass {
 
 /// Graph passes in order.
 pub const GRAPH_PASSES: &[GraphPass] = &[
+    GraphPass { name: "write_sequences", level: OptLevel::O0, run: passes::graph::sequences::run },
     GraphPass { name: "drop_dead_nodes", level: OptLevel::O0, run: |m, _| passes::graph::dead::run(m) },
     GraphPass { name: "infer_shapes", level: OptLevel::O0, run: passes::graph::infer::run },
     GraphPass { name: "integer_quantized", level: OptLevel::O1, run: |m, _| passes::graph::quantize::run(m) },
@@ -220,6 +223,19 @@ impl Clock {
     }
 }
 
+/// What a value at the border is if it is no tensor, and the type of its elements.
+fn described(model: &Model, v: Value) -> Option<(Described, ElemType)> {
+    let b = Boundary::of(model.graph.values[v].ty.as_ref()?)?;
+    let (kind, optional) = match b.form {
+        Form::Sequence => (Kind::Sequence, false),
+        Form::Optional => (Kind::Tensor, true),
+        Form::OptionalSequence => (Kind::Sequence, true),
+        Form::Map => (Kind::Map, false),
+        Form::Maps => (Kind::Maps, false),
+    };
+    Some((Described { kind, optional, key: b.key, dims: b.dims }, b.elem))
+}
+
 fn interface(model: &Model, modules: &[Module], source: &Source, options: &Options, target: &Target, weights: &Blob) -> Result<Interface> {
     // What callers see is the same on every level, but for the workspace.
     let Some(m) = modules.first() else { return Err(crate::diag::Failure::bug("pipeline", "a target without levels")) };
@@ -234,15 +250,19 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
         })
         .collect::<Result<Vec<_>>>()?;
     let input_names: Vec<&str> = m.inputs.iter().map(|b| m.bufs[*b].name.as_str()).collect();
-    let mut tensor = |b: nest::Buf, what: &str| -> Result<Tensor> {
+    let mut tensor = |b: nest::Buf, v: &Value, what: &str| -> Result<Tensor> {
         let d = &m.bufs[b];
         // An output that is an input of the model bears the same name: both stay, the output as a copy.
         let shown = if what == "output" && input_names.contains(&d.name.as_str()) && !options.renames.contains_key(&d.name) { format!("{}_out", d.name) } else { d.name.clone() };
+        let ident = names.ident(&shown, what)?;
+        if let Some((described, ty)) = described(model, *v) {
+            return Ok(Tensor { name: d.name.clone(), ident, ty, dims: vec![], max_dims: vec![], aliases_input: None, described: Some(described) });
+        }
         let max_dims = d.dims.iter().map(|x| m.syms.range(*x).hi).collect();
-        Ok(Tensor { name: d.name.clone(), ident: names.ident(&shown, what)?, ty: d.ty, dims: d.dims.clone(), max_dims, aliases_input: None })
+        Ok(Tensor { name: d.name.clone(), ident, ty: d.ty, dims: d.dims.clone(), max_dims, aliases_input: None, described: None })
     };
-    let inputs = m.inputs.iter().map(|b| tensor(*b, "input")).collect::<Result<Vec<_>>>()?;
-    let outputs = m.outputs.iter().map(|b| tensor(*b, "output")).collect::<Result<Vec<_>>>()?;
+    let inputs = m.inputs.iter().zip(&model.graph.inputs).map(|(b, v)| tensor(*b, v, "input")).collect::<Result<Vec<_>>>()?;
+    let outputs = m.outputs.iter().zip(&model.graph.outputs).map(|(b, v)| tensor(*b, v, "output")).collect::<Result<Vec<_>>>()?;
     names.check()?;
     let external = matches!(options.weights, options::Weights::File(_));
     let file = std::path::Path::new(&source.name).file_name().map_or(source.name.clone(), |f| f.to_string_lossy().into_owned());

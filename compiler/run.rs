@@ -2,6 +2,7 @@
 
 use crate::arrays::Array;
 use crate::codegen::interface::{Interface, Tensor};
+use crate::described::{self, Descriptor, Input};
 use crate::diag::{Error, Failure, Result, codes};
 use crate::jit::{Bound, Loaded};
 use crate::nest::Module;
@@ -60,19 +61,30 @@ impl Runner {
     pub fn compiled(&self) -> &Compiled {
         &self.compiled
     }
-    /// Runs the model on inputs in graph order.
-    pub fn run(&self, inputs: &[Array]) -> Result<Vec<Array>> {
+    /// Runs the model on inputs in graph order. An output that is no tensor is several arrays ([`crate::described`]).
+    pub fn run(&self, inputs: &[Input]) -> Result<Vec<Array>> {
         let i = &self.compiled.interface;
-        let sizes = self.sizes(inputs)?;
-        let (shapes, outputs) = self.called(inputs, &sizes)?;
-        Ok(i.outputs.iter().zip(shapes).zip(outputs).map(|((t, dims), data)| Array { name: t.name.clone(), ty: t.ty, dims, data }).collect())
+        let given: Vec<Option<&Array>> = inputs.iter().map(|x| if let Input::Array(a) = x { Some(a) } else { None }).collect();
+        let sizes = self.sizes(&given)?;
+        let members = |t: &Tensor, x: &Input| if let Input::Members(m) = x { Some(Descriptor::new(t, m.as_deref())) } else { None };
+        let descriptors: Vec<Option<Descriptor>> = i.inputs.iter().zip(inputs).map(|(t, x)| members(t, x)).collect();
+        let data: Vec<&[u8]> = given.iter().zip(&descriptors).map(|(a, d)| a.map_or_else(|| d.as_ref().map_or(&[][..], |d| d.bytes()), |a| a.data.as_slice())).collect();
+        let (shapes, outputs, values) = self.called(&data, &sizes)?;
+        let mut out = vec![];
+        for (((t, dims), data), parts) in i.outputs.iter().zip(shapes).zip(outputs).zip(values) {
+            match &t.described {
+                None => out.push(Array { name: t.name.clone(), ty: t.ty, dims, data }),
+                Some(_) => out.extend(parts),
+            }
+        }
+        Ok(out)
     }
     /// One call; shapes and bytes of the outputs.
-    fn called(&self, inputs: &[Array], sizes: &HashMap<Sym, i64>) -> Result<Called> {
+    fn called(&self, data: &[&[u8]], sizes: &HashMap<Sym, i64>) -> Result<Called> {
         let i = &self.compiled.interface;
         let shapes = self.output_shapes(sizes)?;
-        let data: Vec<&[u8]> = inputs.iter().map(|a| a.data.as_slice()).collect();
         let dims = self.dims(sizes);
+        let names: Vec<Option<&str>> = i.outputs.iter().map(|t| t.described.as_ref().map(|_| t.name.as_str())).collect();
         // Too small a capacity tells the sizes that are needed, of one output more each time.
         let mut capacity: Vec<Vec<i64>> = i.outputs.iter().map(|t| if t.from_data(&i.syms) { vec![0; t.dims.len()] } else { vec![] }).collect();
         loop {
@@ -81,23 +93,25 @@ impl Runner {
             for ((t, (_, n)), list) in i.outputs.iter().zip(&shapes).zip(&have) {
                 outputs.push(vec![0u8; if list.is_empty() { *n } else { bytes_of(t, list)? }]);
             }
-            match self.code.call_sized(&data, &mut outputs, &dims, &mut have) {
+            match self.code.call_named(data, &mut outputs, &dims, &mut have, &names) {
                 Err(4) if have.iter().flatten().zip(capacity.iter().flatten()).any(|(need, room)| need > room) => {
                     for (room, need) in capacity.iter_mut().flatten().zip(have.iter().flatten()) {
                         *room = (*room).max(*need);
                     }
                 }
                 Err(s) => return Err(status_error(s)),
-                Ok(()) => {
+                Ok(values) => {
                     let mut out = vec![];
                     for ((t, (dims, _)), (list, data)) in i.outputs.iter().zip(shapes).zip(have.into_iter().zip(&mut outputs)) {
                         let dims = if list.is_empty() { dims } else { list };
-                        if t.ty != ElemType::Str {
+                        if t.described.is_some() {
+                            data.truncate(described::SIZE);
+                        } else if t.ty != ElemType::Str {
                             data.truncate(bytes_of(t, &dims)?);
                         }
                         out.push(dims);
                     }
-                    return Ok((out, outputs));
+                    return Ok((out, outputs, values));
                 }
             }
         }
@@ -105,10 +119,14 @@ impl Runner {
     /// The model bound to inputs in graph order and to outputs of its own, to be called many times. With a pool its loops
     /// run as tasks.
     pub fn bind<'a>(&'a self, inputs: &[Array], pool: Option<&'a Pool>) -> Result<Bound<'a>> {
-        let sizes = self.sizes(inputs)?;
         let i = &self.compiled.interface;
+        if let Some(t) = i.inputs.iter().chain(&i.outputs).find(|t| t.described.is_some()) {
+            return Error::new(codes::RUN_INPUT, format!("\"{}\" is no tensor: such models can be run, but not timed", t.name)).fail();
+        }
+        let sizes = self.sizes(&inputs.iter().map(Some).collect::<Vec<_>>())?;
         let (shapes, outputs) = if i.outputs.iter().any(|t| t.from_data(&i.syms)) {
-            let (shapes, outputs) = self.called(inputs, &sizes)?;
+            let data: Vec<&[u8]> = inputs.iter().map(|a| a.data.as_slice()).collect();
+            let (shapes, outputs, _) = self.called(&data, &sizes)?;
             let sizes = i.outputs.iter().zip(&shapes).map(|(t, dims)| bytes_of(t, dims)).collect::<Result<_>>()?;
             drop(outputs);
             (shapes, sizes)
@@ -127,6 +145,9 @@ impl Runner {
             v.ok_or_else(|| Failure::from(Error::new(codes::RUN_INPUT, "an output has no valid size for these inputs")))
         };
         let shape = |t: &Tensor| {
+            if t.described.is_some() {
+                return Ok((vec![], described::SIZE));
+            }
             if t.from_data(&i.syms) {
                 return Ok((vec![], 0));
             }
@@ -141,11 +162,12 @@ impl Runner {
         self.compiled.interface.dim_params.iter().map(|p| sizes.get(&p.sym).copied().unwrap_or(0)).collect()
     }
     /// Dim params from the shapes of the inputs, which must fit the model.
-    fn sizes(&self, inputs: &[Array]) -> Result<HashMap<Sym, i64>> {
+    fn sizes(&self, inputs: &[Option<&Array>]) -> Result<HashMap<Sym, i64>> {
         let i = &self.compiled.interface;
         let mut sizes: HashMap<Sym, i64> = HashMap::new();
         let mut errors = vec![];
         for (t, a) in i.inputs.iter().zip(inputs) {
+            let Some(a) = a else { continue };
             let expected = crate::tensor::TensorType::new(t.ty, t.dims.clone()).display(&i.syms);
             let mut ok = t.ty == a.ty && t.dims.len() == a.dims.len();
             if ok {
@@ -164,15 +186,19 @@ impl Runner {
         if errors.is_empty() { Ok(sizes) } else { Err(Failure::Errors(errors)) }
     }
     /// Puts named arrays into graph order; without names, in the order given.
-    pub fn order_inputs(&self, given: Vec<Array>) -> Result<Vec<Array>> {
+    pub fn order_inputs(&self, given: Vec<Array>) -> Result<Vec<Input>> {
         let i = &self.compiled.interface;
         let mut out = vec![];
         let mut missing = vec![];
         let named = given.iter().any(|a| !a.name.is_empty());
         for (k, t) in i.inputs.iter().enumerate() {
+            if t.described.is_some() {
+                out.push(described::gather(t, &given)?);
+                continue;
+            }
             let found = if named { given.iter().find(|a| a.name == t.name).or_else(|| given.iter().find(|a| a.name == t.ident)) } else { given.get(k) };
             match found {
-                Some(a) => out.push(a.clone()),
+                Some(a) => out.push(Input::Array(a.clone())),
                 None => missing.push(format!("{} : {}", t.name, crate::tensor::TensorType::new(t.ty, t.dims.clone()).display(&i.syms))),
             }
         }
@@ -200,6 +226,9 @@ pub fn sizes_or_least(i: &Interface, named: &[(String, i64)]) -> Result<HashMap<
 /// An input of numbers that depend on nothing but the seed: floats between -1 and 1, integers 0 or 1, strings of a few
 /// lower-case words.
 pub fn random_input(t: &Tensor, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<Array> {
+    if t.described.is_some() {
+        return Error::new(codes::RUN_INPUT, format!("input \"{}\" is no tensor and can not be filled with random numbers", t.name)).fail();
+    }
     let dims: Option<Vec<i64>> = t.dims.iter().map(|d| d.eval(&|s| sizes.get(&s).copied()).filter(|v| *v >= 0)).collect();
     let counted = dims.and_then(|d| crate::tensor::count(&d).map(|n| (d, n)));
     let Some((dims, n)) = counted.filter(|(_, n)| t.ty.bytes_for(*n).is_some()) else {
@@ -250,8 +279,8 @@ fn bytes_of(t: &Tensor, dims: &[i64]) -> Result<usize> {
     n.ok_or_else(|| Failure::from(Error::new(codes::RUN_INPUT, format!("output \"{}\" is too large", t.name))))
 }
 
-/// Shapes and bytes of the outputs.
-type Called = (Vec<Vec<i64>>, Vec<Vec<u8>>);
+/// Shapes and bytes of the outputs, and the arrays in those that are no tensors.
+type Called = (Vec<Vec<i64>>, Vec<Vec<u8>>, Vec<Vec<Array>>);
 
 /// Text of a status code.
 pub fn status_text(s: i32) -> &'static str {

@@ -17,7 +17,8 @@
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use onnxc::arrays::Array;
-use onnxc::codegen::interface::Interface;
+use onnxc::codegen::interface::{Interface, Kind};
+use onnxc::described::Input;
 use onnxc::onnx::Source;
 use onnxc::options::{Math, OptLevel, Options};
 use onnxc::pipeline::{self, Stopped};
@@ -174,49 +175,68 @@ fn strict(source: &Source, options: &Options, seed: u64) -> Result<(), String> {
     }
 }
 
-fn random_inputs(i: &Interface, seed: u64) -> Vec<Array> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    i.inputs
-        .iter()
-        .map(|t| {
-            // Every parameter is 5, unless its bounds say otherwise.
-            let size = |s| i.dim_params.iter().find(|p| p.sym == s).map(|p| 5.clamp(p.lo, p.hi.unwrap_or(5)));
-            let dims: Vec<i64> = t.dims.iter().map(|d| d.eval(&size).unwrap_or(1)).collect();
-            let n: i64 = dims.iter().product();
-            if t.ty.is_packed() {
-                let (bytes, used) = (t.ty.bytes_for(n as u64).unwrap_or(0), n as u32 * t.ty.bits() % 8);
-                let mut data: Vec<u8> = (0..bytes).map(|_| (next() >> 33) as u8).collect();
-                if let (Some(last), true) = (data.last_mut(), used > 0) {
-                    *last &= (1 << used) - 1;
+fn random_inputs(i: &Interface, seed: u64) -> Vec<Input> {
+    let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut out = vec![];
+    for t in &i.inputs {
+        // Every parameter is 5, unless its bounds say otherwise.
+        let size = |s| i.dim_params.iter().find(|p| p.sym == s).map(|p| 5.clamp(p.lo, p.hi.unwrap_or(5)));
+        out.push(match &t.described {
+            None => Input::Array(numbers.array(&t.name, t.ty, t.dims.iter().map(|d| d.eval(&size).unwrap_or(1)).collect())),
+            Some(d) if d.kind == Kind::Map => {
+                let keys = [7i64, 0, 3].iter().flat_map(|k| k.to_le_bytes()).collect();
+                Input::Members(Some(vec![Array { name: "keys".into(), ty: ElemType::I64, dims: vec![3], data: keys }, numbers.array("values", t.ty, vec![3])]))
+            }
+            // Sizes that are not the same in all members are 2, 3 and 4.
+            Some(d) => {
+                let count = if d.kind == Kind::Sequence { 3 } else { 1 };
+                let dims = |k: i64| d.dims.clone().unwrap_or(vec![None; k as usize]).iter().map(|n| n.unwrap_or(2 + k)).collect();
+                Input::Members(Some((0..count).map(|k| numbers.array("member", t.ty, dims(k))).collect()))
+            }
+        });
+    }
+    out
+}
+
+/// A generator of random numbers.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn array(&mut self, name: &str, ty: ElemType, dims: Vec<i64>) -> Array {
+        let n: i64 = dims.iter().product();
+        if ty.is_packed() {
+            let (bytes, used) = (ty.bytes_for(n as u64).unwrap_or(0), n as u32 * ty.bits() % 8);
+            let mut data: Vec<u8> = (0..bytes).map(|_| (self.next() >> 33) as u8).collect();
+            if let (Some(last), true) = (data.last_mut(), used > 0) {
+                *last &= (1 << used) - 1;
+            }
+            return Array { name: name.to_owned(), ty, dims, data };
+        }
+        if ty == ElemType::Str {
+            const WORDS: &[&str] = &["a", "", "Hello, World", "b", " two  words ", "äÖß", "\u{3a3}\u{3a3}", "x,y,,z", "1.5e3", "日本語", "-7", "a b a", "😀\u{0}", "CAT"];
+            let list: Vec<&str> = (0..n).map(|_| WORDS[(self.next() >> 33) as usize % WORDS.len()]).collect();
+            return Array { name: name.to_owned(), ty, dims, data: onnxc_runtime::texts::encode(&list) };
+        }
+        let data = (0..n)
+            .flat_map(|_| {
+                let r = self.next();
+                let x = (r >> 40) as f32 / 8_388_608.0 - 1.0;
+                match ty {
+                    ElemType::F32 => x.to_le_bytes().to_vec(),
+                    ElemType::F64 => f64::from(x).to_le_bytes().to_vec(),
+                    ElemType::F16 => half::f16::from_f32(x).to_le_bytes().to_vec(),
+                    ElemType::BF16 => half::bf16::from_f32(x).to_le_bytes().to_vec(),
+                    ElemType::Bool => vec![(r >> 33) as u8 & 1],
+                    t => ((r >> 33) % 4).to_le_bytes()[..t.bytes().unwrap_or(1) as usize].to_vec(),
                 }
-                return Array { name: t.name.clone(), ty: t.ty, dims, data };
-            }
-            if t.ty == ElemType::Str {
-                const WORDS: &[&str] = &["a", "", "Hello, World", "b", " two  words ", "äÖß", "\u{3a3}\u{3a3}", "x,y,,z", "1.5e3", "日本語", "-7", "a b a", "😀\u{0}", "CAT"];
-                let list: Vec<&str> = (0..n).map(|_| WORDS[(next() >> 33) as usize % WORDS.len()]).collect();
-                return Array { name: t.name.clone(), ty: t.ty, dims, data: onnxc_runtime::texts::encode(&list) };
-            }
-            let data = (0..n)
-                .flat_map(|_| {
-                    let r = next();
-                    let x = (r >> 40) as f32 / 8_388_608.0 - 1.0;
-                    match t.ty {
-                        ElemType::F32 => x.to_le_bytes().to_vec(),
-                        ElemType::F64 => f64::from(x).to_le_bytes().to_vec(),
-                        ElemType::F16 => half::f16::from_f32(x).to_le_bytes().to_vec(),
-                        ElemType::BF16 => half::bf16::from_f32(x).to_le_bytes().to_vec(),
-                        ElemType::Bool => vec![(r >> 33) as u8 & 1],
-                        t => ((r >> 33) % 4).to_le_bytes()[..t.bytes().unwrap_or(1) as usize].to_vec(),
-                    }
-                })
-                .collect();
-            Array { name: t.name.clone(), ty: t.ty, dims, data }
-        })
-        .collect()
+            })
+            .collect();
+        Array { name: name.to_owned(), ty, dims, data }
+    }
 }

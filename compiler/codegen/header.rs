@@ -69,8 +69,39 @@ typedef struct onnxc_tensor_info {
   uint64_t max_bytes;
   int32_t dtype, rank;
   int32_t aliases_input;       /* outputs: index of the input it may share memory with, or -1 */
-  int32_t reserved;
+  int32_t kind;                /* 0: an array. Else an onnxc_value: ONNXC_TENSOR, _SEQUENCE, _MAP or ONNXC_MAPS, plus
+                                  ONNXC_OPTIONAL if it may be absent, plus 256 times the dtype of keys; dtype is that of elements */
 } onnxc_tensor_info;
+/* What is no single tensor: sequences, optionals, maps. The caller fills those it passes, with arrays of its own that stay
+   as they are during the call. Those it gets are filled by the call; dims, data, keys and items point into the workspace and
+   are valid until its next use. */
+enum { ONNXC_NONE = 0, ONNXC_TENSOR = 1, ONNXC_SEQUENCE = 2, ONNXC_MAP = 3, ONNXC_MAPS = 4, ONNXC_OPTIONAL = 16 };
+typedef struct onnxc_value {
+  int32_t kind;                /* ONNXC_NONE (an optional without an element), ONNXC_TENSOR, ONNXC_SEQUENCE or ONNXC_MAP */
+  int32_t dtype;               /* of a tensor's elements, of a map's values */
+  int32_t key_dtype;           /* of a map's keys */
+  int32_t rank;                /* of a tensor */
+  int64_t len;                 /* a sequence's items, a map's entries; of a tensor that is passed it is not read */
+  const int64_t *dims;         /* a tensor's, rank of them */
+  const void *data;            /* a tensor's elements, a map's values */
+  const void *keys;            /* a map's keys */
+  const struct onnxc_value *items; /* a sequence's items */
+} onnxc_value;
+static inline onnxc_value onnxc_tensor(int32_t dtype, int32_t rank, const int64_t *dims, const void *data) {
+  onnxc_value v = {ONNXC_TENSOR, 0, 0, 0, 0, NULL, NULL, NULL, NULL};
+  v.dtype = dtype; v.rank = rank; v.dims = dims; v.data = data;
+  return v;
+}
+static inline onnxc_value onnxc_sequence(int64_t len, const onnxc_value *items) {
+  onnxc_value v = {ONNXC_SEQUENCE, 0, 0, 0, 0, NULL, NULL, NULL, NULL};
+  v.len = len; v.items = items;
+  return v;
+}
+static inline onnxc_value onnxc_map(int32_t key_dtype, int32_t dtype, int64_t len, const void *keys, const void *values) {
+  onnxc_value v = {ONNXC_MAP, 0, 0, 0, 0, NULL, NULL, NULL, NULL};
+  v.dtype = dtype; v.key_dtype = key_dtype; v.len = len; v.data = values; v.keys = keys;
+  return v;
+}
 typedef struct onnxc_node_info { const char *name, *op_type; uint32_t first_tap, reserved; } onnxc_node_info;
 typedef void (*onnxc_task_fn)(void *task_ctx, size_t index);
 typedef struct onnxc_exec {    /* everything optional; NULL means serial, silent */
@@ -208,8 +239,16 @@ pub(super) fn storage(ty: ElemType) -> (&'static str, &'static str) {
     }
 }
 
+/// What the caller passes a pointer to, in C and in Rust.
+pub(super) fn element(t: &Tensor) -> (&'static str, &'static str) {
+    if t.described.is_some() { ("onnxc_value", "Value") } else { storage(t.ty) }
+}
+
 /// `float32 [N, 3]`.
 pub(super) fn type_text(i: &Interface, t: &Tensor) -> String {
+    if let Some(d) = &t.described {
+        return plain(&d.text(type_name(t.ty)));
+    }
     let dims: Vec<String> = t.dims.iter().map(|d| d.display(&i.syms).to_string()).collect();
     plain(&format!("{} [{}]", type_name(t.ty), dims.join(", ")))
 }
@@ -337,6 +376,9 @@ impl Header<'_> {
     fn tensor_macros(&self, o: &mut String, what: &str, t: &Tensor, first: bool) {
         let p = format!("{}_{}", self.macros, prefix(self.i, t));
         let _ = writeln!(o, "/* {what} \"{}\" {}{} */", plain(&t.name), type_text(self.i, t), if first { ", row major" } else { "" });
+        if t.described.is_some() {
+            return;
+        }
         let _ = writeln!(o, "#define {p}_RANK {}", t.dims.len());
         let list = |v: &[i64]| v.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
         let fixed: Option<Vec<i64>> = t.dims.iter().map(|d| d.as_const()).collect();
@@ -363,10 +405,10 @@ impl Header<'_> {
         let mut v = self.params();
         for (k, t) in i.inputs.iter().enumerate() {
             let shared = i.outputs.iter().any(|o| o.aliases_input == Some(k as u32));
-            v.push(format!("const {} *{}{}", storage(t.ty).0, if shared { "" } else { "ONNXC_RESTRICT " }, t.ident));
+            v.push(format!("const {} *{}{}", element(t).0, if shared { "" } else { "ONNXC_RESTRICT " }, t.ident));
         }
         for t in &i.outputs {
-            v.push(format!("{} *{}{}", storage(t.ty).0, if t.aliases_input.is_some() { "" } else { "ONNXC_RESTRICT " }, t.ident));
+            v.push(format!("{} *{}{}", element(t).0, if t.aliases_input.is_some() { "" } else { "ONNXC_RESTRICT " }, t.ident));
         }
         v.extend(i.outputs.iter().filter(|t| from_data(i, t)).map(|t| format!("int64_t *ONNXC_RESTRICT {}", self.out_dims(t))));
         if i.weights.external {
@@ -421,6 +463,9 @@ impl Header<'_> {
             if let Some(x) = t.aliases_input.and_then(|k| i.inputs.get(k as usize)) {
                 let _ = writeln!(o, "   {} may be the same memory as {}.", t.ident, x.ident);
             }
+            if let Some(d) = &t.described {
+                let _ = writeln!(o, "   {}: filled by the call, {}; what it points to is valid until the next use of workspace.", t.ident, plain(&d.text(type_name(t.ty))));
+            }
             if from_data(i, t) {
                 let _ = writeln!(o, "   {0}: {1} entries; in: the dims that {2} has room for; out: its dims, also with ONNXC_E_CAPACITY.", self.out_dims(t), t.dims.len(), t.ident);
             }
@@ -471,9 +516,9 @@ impl Header<'_> {
             let body: String = if v.is_empty() { "  int unused;\n".into() } else { v.iter().map(|m| format!("  {m};\n")).collect() };
             let _ = writeln!(o, "typedef struct {m}_{name} {{\n{body}}} {m}_{name};");
         };
-        members(o, "inputs", i.inputs.iter().map(|t| format!("const {} *{}", storage(t.ty).0, t.ident)).collect());
+        members(o, "inputs", i.inputs.iter().map(|t| format!("const {} *{}", element(t).0, t.ident)).collect());
         let sized: Vec<&Tensor> = i.outputs.iter().filter(|t| from_data(i, t)).collect();
-        let outputs = i.outputs.iter().map(|t| format!("{} *{}", storage(t.ty).0, t.ident));
+        let outputs = i.outputs.iter().map(|t| format!("{} *{}", element(t).0, t.ident));
         members(o, "outputs", outputs.chain(sized.iter().map(|t| format!("int64_t *{}", self.out_dims(t)))).collect());
         let mut params = self.params();
         params.push(format!("const {m}_inputs *{x}"));

@@ -43,7 +43,7 @@ impl Interface {
     pub fn of_module(m: &Module) -> Interface {
         let tensor = |b: &Buf| {
             let d = &m.bufs[*b];
-            Tensor { name: d.name.clone(), ident: d.name.clone(), ty: d.ty, dims: d.dims.clone(), max_dims: vec![None; d.dims.len()], aliases_input: None }
+            Tensor { name: d.name.clone(), ident: d.name.clone(), ty: d.ty, dims: d.dims.clone(), max_dims: vec![None; d.dims.len()], aliases_input: None, described: None }
         };
         let param = |s: &Sym| {
             let (name, r) = (m.syms.name(*s).to_owned(), m.syms.declared_range(*s));
@@ -98,7 +98,57 @@ pub struct Tensor {
     pub max_dims: Vec<Option<i64>>,
     /// Outputs: the input it may share memory with.
     pub aliases_input: Option<u32>,
+    /// What it is, if it is no tensor: then the caller passes an `onnxc_value`, `ty` is the type of the elements in it,
+    /// and there are no dims.
+    pub described: Option<Described>,
 }
+
+/// A value that is described, not passed as an array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// What the descriptor holds.
+    pub kind: Kind,
+    /// It may be absent.
+    pub optional: bool,
+    /// Type of the keys of maps.
+    pub key: Option<ElemType>,
+    /// Sizes of all members of a sequence, as far as they are known.
+    pub dims: Option<Vec<Option<i64>>>,
+}
+
+/// What a descriptor holds; the numbers are those of the metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Tensor = 1,
+    Sequence = 2,
+    Map = 3,
+    /// A sequence of maps.
+    Maps = 4,
+}
+
+impl Described {
+    /// `kind` of `onnxc_tensor_info`.
+    pub fn code(&self) -> u32 {
+        self.kind as u32 | if self.optional { OPTIONAL } else { 0 } | self.key.map_or(0, |k| (k as u32) << 8)
+    }
+    /// `optional(seq(float32))`.
+    pub fn text(&self, elem: &str) -> String {
+        let dims = |d: &Vec<Option<i64>>| format!("{elem} [{}]", d.iter().map(|d| d.map_or("?".to_owned(), |d| d.to_string())).collect::<Vec<_>>().join(", "));
+        let member = self.dims.as_ref().map_or(elem.to_owned(), dims);
+        let key = self.key.map_or("int64", ElemType::onnx_name);
+        let t = match self.kind {
+            Kind::Tensor => member,
+            Kind::Sequence => format!("seq({member})"),
+            Kind::Map => format!("map({key}, {elem})"),
+            Kind::Maps => format!("seq(map({key}, {elem}))"),
+        };
+        if self.optional { format!("optional({t})") } else { t }
+    }
+}
+
+/// Flag of [`Described::code`].
+pub const OPTIONAL: u32 = 16;
 
 impl Tensor {
     /// True if sizes follow from data: the caller says what it has room for and gets the sizes.

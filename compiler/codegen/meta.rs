@@ -28,6 +28,9 @@ pub struct Meta {
 /// Size of `onnxc_model` in bytes with 64-bit pointers.
 const MODEL_SIZE: usize = 8 + 4 * 8 + 32 + 4 * 8 + 4 * 8 + 4 * 4 + 2 * 8;
 
+/// Size of `onnxc_value` in bytes with 64-bit pointers.
+pub const VALUE_SIZE: u64 = 56;
+
 /// Lays the metadata out.
 pub fn build(i: &Interface) -> Meta {
     let mut m = Meta { bytes: vec![0; MODEL_SIZE], ..Meta::default() };
@@ -114,11 +117,11 @@ impl Meta {
             for p in [name, dims, max] {
                 self.pointer(Pointer::Here(p));
             }
-            self.u64(t.max_len().and_then(|n| t.ty.bytes_for(n)).unwrap_or(u64::MAX));
+            self.u64(if t.described.is_some() { VALUE_SIZE } else { t.max_len().and_then(|n| t.ty.bytes_for(n)).unwrap_or(u64::MAX) });
             self.u32(t.ty as u32);
             self.u32(t.dims.len() as u32);
             self.u32(t.aliases_input.unwrap_or(u32::MAX));
-            self.u32(0);
+            self.u32(t.described.as_ref().map_or(0, |d| d.code()));
         }
         self.cursor = saved;
         at

@@ -15,6 +15,7 @@ pub mod meta;
 pub mod names;
 pub mod object;
 pub mod rust;
+mod rust_value;
 pub mod weights;
 pub mod wide;
 

@@ -4,6 +4,7 @@
 use super::header::{MANY, STATUS, dim_max, fixed_workspace, from_data, from_params, hex, local, plain, prefix, storage, tensors, type_text, weights_size};
 use super::interface::{DimParam, Interface, Tensor};
 use super::meta::ABI_VERSION;
+use super::rust_value::VALUE;
 use super::weights::HEADER;
 use crate::sym::{Atom, Dim, Sym, View};
 use crate::tensor::ElemType;
@@ -193,8 +194,12 @@ pub fn rust_module(i: &Interface) -> String {
     if r.dynamic {
         r.dims(&mut o);
     }
+    let described = tensors(i).any(|(_, t)| t.described.is_some());
+    if described {
+        o.push_str(VALUE);
+    }
     r.infer(&mut o);
-    if i.inputs.len() + i.outputs.len() > MANY {
+    if i.inputs.len() + i.outputs.len() > MANY && !described {
         r.structs(&mut o);
     }
     o.lines().map(|l| format!("{}{l}\n", if may_be_unused(l) { "#[allow(dead_code)] " } else { "" })).collect()
@@ -222,9 +227,9 @@ impl Rust<'_> {
     fn array(&self, t: &Tensor) -> String {
         format!("[{}; {}_{}]", self.element(t), prefix(self.i, t), if t.ty.bytes().is_some() { "LEN" } else { "SIZE" })
     }
-    /// True if outputs are strings: they borrow from inputs, weights and workspace.
+    /// True if outputs borrow from inputs, weights and workspace: strings, and values of several tensors.
     fn lends(&self) -> bool {
-        self.i.outputs.iter().any(|t| t.ty == ElemType::Str)
+        self.i.outputs.iter().any(|t| t.ty == ElemType::Str || t.described.is_some())
     }
     /// An element; strings live as long as what they may lie in.
     fn element(&self, t: &Tensor) -> String {
@@ -240,6 +245,11 @@ impl Rust<'_> {
         let mut v = vec![];
         for (what, t) in tensors(i) {
             let ((pointer, reference, method), elem) = (if what == "input" { ("*const", "&", "as_ptr") } else { ("*mut", "&mut ", "as_mut_ptr") }, storage(t.ty).1);
+            if t.described.is_some() {
+                let (c, rust) = if what == "input" { ("*const super::Value<'_>", if self.lends() { "&Value<'s>" } else { "&Value<'_>" }) } else { ("*mut super::Value<'_>", "&mut Value<'s>") };
+                v.push(Arg { name: t.ident.clone(), c: c.into(), rust: rust.into(), pass: t.ident.clone() });
+                continue;
+            }
             let body = if t.len().is_some() { self.array(t) } else { format!("[{}]", self.element(t)) };
             let elem = elem.replace("Str", "super::Str");
             v.push(Arg { name: t.ident.clone(), c: format!("{pointer} {elem}"), rust: format!("{reference}{body}"), pass: format!("{}.{method}()", t.ident) });
@@ -282,7 +292,7 @@ mod sys {
             let _ =
                 writeln!(o, "/// Smallest dimension `{0}`.\npub const {d}_MIN: usize = {1};\n/// Largest dimension `{0}`.\npub const {d}_MAX: usize = {2};", plain(&p.name), p.lo.max(0), dim_max(p));
         }
-        for (what, t) in tensors(i) {
+        for (what, t) in tensors(i).filter(|(_, t)| t.described.is_none()) {
             let p = prefix(i, t);
             let about = format!("{what} `\"{}\"`: {}", plain(&t.name), code(&type_text(i, t)));
             let fixed: Option<Vec<i64>> = t.dims.iter().map(|d| d.as_const()).collect();
@@ -394,7 +404,13 @@ mod sys {
         if params.len() > 7 {
             o.push_str("#[allow(clippy::too_many_arguments)]\n");
         }
-        if self.lends() {
+        for (what, t) in tensors(i).filter(|(_, t)| t.described.is_some()) {
+            let _ = writeln!(o, "/// `{}`: {what} `\"{}\"`, `{}`.", t.ident, plain(&t.name), type_text(i, t));
+        }
+        if i.outputs.iter().any(|t| t.described.is_some()) {
+            o.push_str("/// What a result of type [`Value`] shows lies in the workspace, which it borrows.\n");
+        }
+        if i.outputs.iter().any(|t| t.ty == ElemType::Str) {
             o.push_str("/// Strings of outputs lie in inputs, in weights or in the workspace, which they borrow.\n");
         }
         let _ = writeln!(o, "pub fn infer{}({}) -> Result<(), Error> {{", if self.lends() { "<'s>" } else { "" }, params.join(", "));

@@ -14,7 +14,7 @@ pub mod verify;
 use crate::diag::Origin;
 use crate::ops::{AttrValue, Known, Op, Schema};
 use crate::sym::{Condition, Sym, SymTable};
-use crate::tensor::{ConstData, ValueType};
+use crate::tensor::{ConstData, ElemType, ValueType};
 use cranelift_entity::{PrimaryMap, entity_impl};
 use std::sync::Arc;
 
@@ -68,6 +68,8 @@ pub struct Graph {
     pub outputs: Vec<Value>,
     /// Names of the outputs in the file (a folded output keeps its name).
     pub output_names: Vec<String>,
+    /// Element types that the file declares for the outputs, also where it leaves their shapes open.
+    pub output_elems: Vec<Option<ElemType>>,
     /// Subgraphs: (value of the enclosing graph, value in here).
     pub captures: Vec<(Value, Value)>,
     /// Subgraphs: what inference could not prove. Checked whenever the body runs.

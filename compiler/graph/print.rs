@@ -131,6 +131,7 @@ impl Printer<'_> {
                 let dims: Vec<String> = t.dims.iter().map(|d| self.dim_param(*d)).collect();
                 format!("{}[{}]", t.elem, dims.join(", "))
             }
+            ValueType::Member(t) => t.to_string(),
             ValueType::Sequence(t) => format!("seq({})", self.ty(t)),
             ValueType::Optional(t) => format!("optional({})", self.ty(t)),
             ValueType::Map(k, v) => format!("map({k}, {})", self.ty(v)),

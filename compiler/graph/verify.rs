@@ -52,6 +52,7 @@ impl Verifier {
     fn type_known(&self, t: &ValueType) -> bool {
         match t {
             ValueType::Tensor(t) => t.dims.iter().all(|d| self.known(*d)),
+            ValueType::Member(_) => true,
             ValueType::Sequence(t) | ValueType::Optional(t) | ValueType::Map(_, t) => self.type_known(t),
         }
     }

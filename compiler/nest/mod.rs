@@ -48,8 +48,8 @@
 //!    the end and of which no byte is written twice. In constants, and where the interpreter takes and gives texts, the
 //!    first word of an element is the position of its bytes behind the elements (`onnxc_runtime::texts`).
 //! 10. `Address(buf)`, an i64, is where a buffer begins; it stands only in statements of the driver and counts there as
-//!    a use of the buffer. A buffer whose place is `pointer sym` begins where `sym` says: memory of the caller, read
-//!    only. The interpreter has no addresses.
+//!     a use of the buffer. A buffer whose place is `pointer sym` begins where `sym` says: memory of the caller, read
+//!     only. The interpreter has no addresses.
 //!
 //! Stages ([`Stage`]) add rules; `verify` checks them: Built (what operators write: no `vec`, `unroll`, lanes) ->
 //! Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and sizes).

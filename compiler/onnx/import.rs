@@ -2,7 +2,7 @@
 
 use super::external::External;
 use super::functions::{FlatNode, Functions, Opsets, domain, opsets};
-use super::proto::{AttributeProto, GraphProto, ModelProto, ValueInfoProto, attribute_proto::AttributeType};
+use super::proto::{AttributeProto, GraphProto, ModelProto, ValueInfoProto, attribute_proto::AttributeType, type_proto};
 use super::types::{Unnamed, value_type};
 use super::{ImportOptions, Source, tensors};
 use crate::diag::{Error, Findings, Origin, Result, codes};
@@ -10,7 +10,7 @@ use crate::graph::{Def, Graph, Model, NodeData, Value, ValueData};
 use crate::ops::{self, AttrValue, Attrs, Known};
 use crate::sym::text::DimOption;
 use crate::sym::{Sym, SymKind, SymTable};
-use crate::tensor::{ConstData, ValueType};
+use crate::tensor::{ConstData, ElemType, ValueType};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -157,6 +157,7 @@ impl Import {
                     g.values[v].declared = declared.or(g.values[v].declared.take());
                     g.outputs.push(v);
                     g.output_names.push(name);
+                    g.output_elems.push(declared_elem(o));
                 }
                 None if self.unknown.is_empty() && self.unimported.is_empty() && !self.findings.has_errors() => self.findings.push(
                     Error::new(codes::GRAPH_INVALID, format!("the output \"{name}\" is never computed"))
@@ -470,7 +471,7 @@ impl Import {
                 Some(t) => AttrValue::Tensor(Arc::new(tensors::sparse(t, &mut self.external, &at)?)),
                 None => return bad("the tensor is missing"),
             },
-            Some(T::TypeProto) => match a.tp.as_ref().map(|t| value_type(t, &mut self.syms, &Unnamed::Hint, &at)).transpose()?.flatten() {
+            Some(T::TypeProto) => match a.tp.as_ref().map(|t| value_type(t, &mut self.syms, &Unnamed::Member, &at)).transpose()?.flatten() {
                 Some(t) => AttrValue::Type(t),
                 None => return bad("the type is missing or incomplete"),
             },
@@ -506,6 +507,14 @@ impl Import {
             }
         }
         out
+    }
+}
+
+/// The element type of a declared tensor.
+fn declared_elem(v: &ValueInfoProto) -> Option<ElemType> {
+    match v.r#type.as_ref()?.value.as_ref()? {
+        type_proto::Value::TensorType(t) => ElemType::from_onnx(t.elem_type?),
+        _ => None,
     }
 }
 

@@ -1,9 +1,9 @@
 //! TypeProto -> ValueType.
 
-use super::proto::{TensorShapeProto, TypeProto, tensor_shape_proto::dimension, type_proto};
+use super::proto::{TensorShapeProto, TypeProto, tensor_shape_proto, tensor_shape_proto::dimension, type_proto};
 use crate::diag::{Error, Failure, Origin, codes};
 use crate::sym::{Dim, SymKind, SymTable};
-use crate::tensor::{ElemType, TensorType, ValueType};
+use crate::tensor::{ElemType, MemberType, TensorType, ValueType};
 
 /// Element type by number, or what is wrong with it.
 pub fn elem_type(n: Option<i32>, origin: &Origin) -> Result<ElemType, Failure> {
@@ -21,13 +21,15 @@ pub enum Unnamed<'a> {
     Symbol(&'a str),
     /// Gives the whole type up: it is a hint only.
     Hint,
+    /// Keeps what is known: members of a sequence differ.
+    Member,
 }
 
 /// The type; `None` for a hint that says too little.
 pub fn value_type(t: &TypeProto, syms: &mut SymTable, unnamed: &Unnamed, origin: &Origin) -> Result<Option<ValueType>, Failure> {
     let invalid = |title: &str| -> Failure { Error::new(codes::TYPE_INVALID, title).at(origin).into() };
     let inner = |t: &Option<Box<TypeProto>>, syms: &mut SymTable| match t {
-        Some(t) => value_type(t, syms, &Unnamed::Hint, origin).map(|v| v.map(Box::new)),
+        Some(t) => value_type(t, syms, &Unnamed::Member, origin).map(|v| v.map(Box::new)),
         None => Err(invalid("the type of the elements is missing")),
     };
     Ok(match &t.value {
@@ -35,6 +37,7 @@ pub fn value_type(t: &TypeProto, syms: &mut SymTable, unnamed: &Unnamed, origin:
         Some(type_proto::Value::TensorType(t)) => {
             let elem = elem_type(t.elem_type, origin)?;
             match (&t.shape, unnamed) {
+                (s, Unnamed::Member) => Some(ValueType::Member(MemberType { elem, dims: s.as_ref().map(member_dims) })),
                 (Some(s), _) => shape(s, syms, unnamed).map(|dims| ValueType::Tensor(TensorType::new(elem, dims))),
                 (None, Unnamed::Hint) => None,
                 (None, Unnamed::Symbol(_)) => {
@@ -57,6 +60,15 @@ pub fn value_type(t: &TypeProto, syms: &mut SymTable, unnamed: &Unnamed, origin:
     })
 }
 
+/// Sizes that all members have. A name says nothing here: it may stand for another size in each member.
+fn member_dims(s: &TensorShapeProto) -> Vec<Option<i64>> {
+    let known = |d: &tensor_shape_proto::Dimension| match d.value {
+        Some(dimension::Value::DimValue(v)) if v >= 0 => Some(v),
+        _ => None,
+    };
+    s.dim.iter().map(known).collect()
+}
+
 fn shape(s: &TensorShapeProto, syms: &mut SymTable, unnamed: &Unnamed) -> Option<Vec<Dim>> {
     let mut dims = vec![];
     for (i, d) in s.dim.iter().enumerate() {
@@ -65,7 +77,7 @@ fn shape(s: &TensorShapeProto, syms: &mut SymTable, unnamed: &Unnamed) -> Option
             (Some(dimension::Value::DimParam(p)), Unnamed::Symbol(_)) if !p.is_empty() => named(p, syms)?,
             (Some(dimension::Value::DimParam(p)), Unnamed::Hint) if !p.is_empty() => named(p, syms)?,
             (_, Unnamed::Symbol(name)) => syms.fresh(SymKind::Unnamed, &format!("{name}_dim{i}")).into(),
-            (_, Unnamed::Hint) => return None,
+            (_, Unnamed::Hint | Unnamed::Member) => return None,
         });
     }
     Some(dims)

@@ -17,8 +17,14 @@ use crate::diag::{Failure, Result};
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Control {
-    If,
-    Loop,
+    /// Which results are tables of sequences (`bundle`).
+    If {
+        tables: Vec<usize>,
+    },
+    /// Which carried values are.
+    Loop {
+        tables: Vec<usize>,
+    },
     Scan(Scan),
 }
 
@@ -54,8 +60,8 @@ impl Operator for Control {
             Ok(v.into_iter().map(|d| d == 1).collect())
         };
         Ok(match a.op() {
-            "If" => Control::If,
-            "Loop" => Control::Loop,
+            "If" => Control::If { tables: vec![] },
+            "Loop" => Control::Loop { tables: vec![] },
             _ => {
                 let batched = a.since() < 9;
                 let n = a.int_required("num_scan_inputs")?;

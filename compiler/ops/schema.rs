@@ -105,6 +105,15 @@ fn split_types(l: &'static str) -> Vec<&'static str> {
     out
 }
 
+/// Schema of an operator that only passes make: any number of operands of any types.
+pub fn internal(name: &'static str) -> Schema {
+    let any = || Formals { min: 0, list: vec![Formal { name: "operands", ty: ANY, optional: true, variadic: true, homogeneous: false }] };
+    Schema { domain: "onnxc", name, since: 1, inputs: any(), outputs: any(), types: vec![], attributes: vec![] }
+}
+
+/// The type of operands that are not checked.
+const ANY: &str = "any";
+
 /// All versions of an operator, ascending.
 pub fn versions(domain: &str, name: &str) -> &'static [Schema] {
     TABLE.get(domain).and_then(|d| d.get(name)).map_or(&[], |v| v.as_slice())
@@ -125,12 +134,13 @@ pub fn operators(domain: &str) -> Vec<&'static str> {
 fn spelled(t: &ValueType) -> String {
     match t {
         ValueType::Tensor(t) => t.elem.onnx_name().to_owned(),
+        ValueType::Member(t) => t.elem.onnx_name().to_owned(),
         ValueType::Sequence(t) => match &**t {
             ValueType::Map(..) => format!("seq({})", spelled(t)),
             t => format!("seq(tensor({}))", spelled(t)).replace("tensor(seq", "seq"),
         },
         ValueType::Optional(t) => match &**t {
-            ValueType::Tensor(x) => format!("optional(tensor({}))", x.elem.onnx_name()),
+            ValueType::Member(x) => format!("optional(tensor({}))", x.elem.onnx_name()),
             t => format!("optional({})", spelled(t)),
         },
         ValueType::Map(k, v) => format!("map({},{})", k.onnx_name(), spelled(v)),
@@ -155,7 +165,7 @@ impl Schema {
     pub fn check_types(&self, inputs: &[Option<&ValueType>]) -> Result<(), (usize, &'static str, String)> {
         let mut bound: Vec<(&str, String)> = vec![];
         for (i, t) in inputs.iter().enumerate() {
-            let (Some(t), Some(f)) = (t, self.inputs.get(i)) else { continue };
+            let (Some(t), Some(f)) = (t, self.inputs.get(i).filter(|f| f.ty != ANY)) else { continue };
             let found = spelled(t);
             let allowed = self.allowed(f.ty);
             if !allowed.iter().any(|a| same(a, &found)) {

@@ -71,4 +71,7 @@ ops! {
     RegexFullMatch = regex_full_match;
     Tokenizer = tokenizer;
     TfIdf = tfidf;
+    Sequence = sequence;
+    Bundle = bundle;
+    Maps = maps;
 }

@@ -6,6 +6,7 @@ mod control;
 use crate::diag::{Error, Failure, Result, codes};
 use crate::graph::{Def, Graph, Model, Node, Value};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Status, Stmt};
+use crate::ops::bundle::{Bundle, boundary::WORDS};
 use crate::ops::{Known, LowerCx, Op};
 use crate::sym::{Condition, Dim, Sym, SymKind, SymTable};
 use crate::tensor::{ElemType, TensorType, ValueType};
@@ -28,6 +29,10 @@ pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
             cx.copy(have, out);
         }
     }
+    // What describes parts of the workspace comes last: nothing may be written there any more.
+    for n in model.graph.order.iter().filter(|n| is_publish(&model.graph, **n)) {
+        cx.node(&mut f, *n)?;
+    }
     let mut m = cx.m;
     if let Some(t) = m.texts {
         m.kernel("texts", &model.origin.element("memory of strings"), |k| k.store(t.taken, &[Dim::constant(0)], Expr::int(ElemType::I64, 0)));
@@ -38,6 +43,14 @@ pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
     insert_checks(&mut driver, &conditions, &m.syms, &HashSet::new());
     m.driver = driver;
     Ok(m)
+}
+
+fn is_publish(g: &Graph, n: Node) -> bool {
+    matches!(g.nodes[n].op, Op::Bundle(Bundle::Publish(_)))
+}
+
+fn is_tensor(g: &Graph, v: Value) -> bool {
+    g.values[v].ty.as_ref().is_none_or(|t| t.as_tensor().is_some())
 }
 
 /// What inference could not prove is checked as soon as the sizes in it are known: first of all, or behind the
@@ -108,9 +121,13 @@ impl<'a> Lower<'a> {
             None => Err(Failure::bug("lower", format!("\"{}\" has no type", d.name))),
         }
     }
+    /// What stands for an input or output in memory: the tensor, or the words of a descriptor.
+    fn border(&self, f: &Frame, v: Value) -> Result<TensorType> {
+        if is_tensor(f.g, v) { self.tensor(f, v).cloned() } else { Ok(TensorType::new(ElemType::I64, vec![Dim::constant(WORDS)])) }
+    }
     fn inputs(&mut self, f: &mut Frame) -> Result<()> {
         for (i, v) in f.g.inputs.iter().enumerate() {
-            let t = self.tensor(f, *v)?.clone();
+            let t = self.border(f, *v)?;
             let b = self.m.buf(f.g.values[*v].name.clone(), t.elem, t.dims, Place::Input(i as u32));
             f.bufs[*v] = Some(b);
             self.m.inputs.push(b);
@@ -122,10 +139,14 @@ impl<'a> Lower<'a> {
         let g = f.g;
         let mut out = vec![];
         for (i, v) in g.outputs.iter().enumerate() {
-            let t = self.tensor(f, *v)?.clone();
+            let t = self.border(f, *v)?;
             let b = self.m.buf(g.output_names[i].clone(), t.elem, t.dims, Place::Output(i as u32));
             self.m.outputs.push(b);
-            self.aim(f, *v, b);
+            if is_tensor(g, *v) {
+                self.aim(f, *v, b);
+            } else {
+                f.bufs[*v] = Some(b);
+            }
             out.push(b);
         }
         Ok(out)
@@ -210,7 +231,7 @@ impl<'a> Lower<'a> {
         });
     }
     fn nodes(&mut self, f: &mut Frame<'a>) -> Result<()> {
-        for n in &f.g.order {
+        for n in f.g.order.iter().filter(|n| !is_publish(f.g, **n)) {
             self.node(f, *n)?;
         }
         Ok(())

@@ -5,4 +5,4 @@ pub mod types;
 
 pub use consts::{ConstData, count};
 pub use small::SmallFloat;
-pub use types::{ElemType, Shape, TensorType, ValueType};
+pub use types::{ElemType, MemberType, Shape, TensorType, ValueType};

@@ -149,11 +149,39 @@ impl TensorType {
     }
 }
 
+/// Type of the tensors in a sequence, an optional or a map: sizes may differ from one to the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberType {
+    /// Storage type of the elements.
+    pub elem: ElemType,
+    /// What is known of all of them: the rank, and sizes.
+    pub dims: Option<Vec<Option<i64>>>,
+}
+
+impl MemberType {
+    fn text(&self) -> String {
+        match &self.dims {
+            Some(d) if d.is_empty() => self.elem.to_string(),
+            Some(d) => format!("{}[{}]", self.elem, d.iter().map(|d| d.map_or("?".to_owned(), |d| d.to_string())).collect::<Vec<_>>().join(", ")),
+            None => format!("{}[]", self.elem),
+        }
+    }
+}
+
+/// Text of a member type as ONNX has it.
+impl fmt::Display for MemberType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
 /// Type of a value of the graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ValueType {
     Tensor(TensorType),
+    /// Only within the others.
+    Member(MemberType),
     Sequence(Box<ValueType>),
     Optional(Box<ValueType>),
     Map(ElemType, Box<ValueType>),
@@ -171,6 +199,7 @@ impl ValueType {
     pub fn display(&self, syms: &SymTable) -> String {
         match self {
             ValueType::Tensor(t) => t.display(syms),
+            ValueType::Member(t) => t.to_string(),
             ValueType::Sequence(t) => format!("seq({})", t.display(syms)),
             ValueType::Optional(t) => format!("optional({})", t.display(syms)),
             ValueType::Map(k, v) => format!("map({k}, {})", v.display(syms)),

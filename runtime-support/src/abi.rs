@@ -73,8 +73,45 @@ pub struct onnxc_tensor_info {
     pub rank: i32,
     /// Outputs: index of the input it may share memory with, or -1.
     pub aliases_input: i32,
-    /// Zero.
-    pub reserved: i32,
+    /// 0 for an array; else an [`onnxc_value`] is passed, and this says of which kind.
+    pub kind: i32,
+}
+
+/// An optional without an element.
+pub const ONNXC_NONE: i32 = 0;
+/// A tensor.
+pub const ONNXC_TENSOR: i32 = 1;
+/// A sequence.
+pub const ONNXC_SEQUENCE: i32 = 2;
+/// A map.
+pub const ONNXC_MAP: i32 = 3;
+/// A sequence of maps, as `kind` of [`onnxc_tensor_info`].
+pub const ONNXC_MAPS: i32 = 4;
+/// Flag of `kind` of [`onnxc_tensor_info`]: may be absent.
+pub const ONNXC_OPTIONAL: i32 = 16;
+
+/// What is no single tensor.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct onnxc_value {
+    /// [`ONNXC_NONE`], [`ONNXC_TENSOR`], [`ONNXC_SEQUENCE`] or [`ONNXC_MAP`].
+    pub kind: i32,
+    /// Of a tensor's elements, of a map's values.
+    pub dtype: i32,
+    /// Of a map's keys.
+    pub key_dtype: i32,
+    /// Of a tensor.
+    pub rank: i32,
+    /// A sequence's items, a map's entries.
+    pub len: i64,
+    /// A tensor's, `rank` of them.
+    pub dims: *const i64,
+    /// A tensor's elements, a map's values.
+    pub data: *const c_void,
+    /// A map's keys.
+    pub keys: *const c_void,
+    /// A sequence's items.
+    pub items: *const onnxc_value,
 }
 
 /// A node of the model, for tracing.

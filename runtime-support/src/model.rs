@@ -362,6 +362,10 @@ unsafe fn text(p: *const c_char) -> Result<&'static str, Status> {
 /// # Safety
 /// The pointers of `t` are null or lead to what they should, for the rest of the program.
 unsafe fn tensor(t: &'static onnxc_tensor_info, params: usize) -> Result<TensorInfo, Status> {
+    // Sequences, optionals and maps are no bytes; they are passed by way of the generated header or module.
+    if t.kind != 0 {
+        return Err(Status::Abi);
+    }
     let rank = u32::try_from(t.rank).map_err(|_| Status::Abi)?;
     // SAFETY: the caller's promise.
     let dims = unsafe { list(t.dims, rank) }?;

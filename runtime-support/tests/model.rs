@@ -17,7 +17,7 @@ unsafe impl Sync for Names {}
 static PARAMS: Names = Names([c"N".as_ptr()]);
 
 const fn tensor<const R: usize>(name: &'static CStr, dtype: i32, dims: &'static [i64; R], max: &'static [i64; R], max_bytes: u64) -> onnxc_tensor_info {
-    onnxc_tensor_info { name: name.as_ptr(), dims: dims.as_ptr(), max_dims: max.as_ptr(), max_bytes, dtype, rank: R as i32, aliases_input: -1, reserved: 0 }
+    onnxc_tensor_info { name: name.as_ptr(), dims: dims.as_ptr(), max_dims: max.as_ptr(), max_bytes, dtype, rank: R as i32, aliases_input: -1, kind: 0 }
 }
 
 // Inputs x: f32[N, 2] and limit: f32[]. Outputs y = x + 1: f32[N, 2]; twice: f32[2N], an expression without a bound;

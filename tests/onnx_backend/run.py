@@ -161,11 +161,39 @@ def link_all(objects, out, runtime):
 
 # --- The worker: calls cases named on standard input, one answer a line. ---
 
-def load_tensor(path):
+def load_value(path, info):
+    """(element type, array) of a tensor; (None, list, dict, array or None) of anything else."""
     import onnx
-    t = onnx.TensorProto()
-    t.ParseFromString(path.read_bytes())
-    return t.data_type, onnx.numpy_helper.to_array(t)
+    kind = info.type.WhichOneof("value") if info is not None else "tensor_type"
+    helper = onnx.numpy_helper
+    if kind in (None, "tensor_type"):
+        t = onnx.TensorProto()
+        t.ParseFromString(path.read_bytes())
+        return t.data_type, helper.to_array(t)
+    make, read = {"sequence_type": (onnx.SequenceProto, helper.to_list), "optional_type": (onnx.OptionalProto, helper.to_optional), "map_type": (onnx.MapProto, helper.to_dict)}[kind]
+    v = make()
+    v.ParseFromString(path.read_bytes())
+    if kind == "optional_type" and v.elem_type in (onnx.OptionalProto.UNDEFINED, onnx.OptionalProto.OPTIONAL):
+        return None, None
+    return None, read(v)
+
+
+def differ(got, want, rtol, atol):
+    """What is wrong with a sequence, optional or map."""
+    import numpy as np
+    if want is None or got is None:
+        return None if got is None and want is None else f"{got}, expected {want}"
+    if isinstance(want, list):
+        if not isinstance(got, list) or len(got) != len(want):
+            return f"{got}, expected {len(want)} items"
+        return next((f"item {k}: {d}" for k, d in enumerate(differ(g, w, rtol, atol) for g, w in zip(got, want)) if d), None)
+    if isinstance(want, dict):
+        if set(got) != set(want):
+            return f"keys {sorted(got)}, expected {sorted(want)}"
+        return next((f"key {k}: {d}" for k, d in ((k, differ(np.asarray(got[k]), np.asarray(want[k]), rtol, atol)) for k in want) if d), None)
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"{got.dtype}{got.shape}, expected {want.dtype}{want.shape}"
+    return None if np.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True) else f"{got}, expected {want}"
 
 
 # Types that numpy does not have are exchanged as unsigned integers of the same bits.
@@ -183,17 +211,24 @@ def call_case(folder, lib, name):
     names = [t.name.decode() for t in m.inputs]
     graph_inputs = [i.name for i in model.graph.input]
     for s in sorted(folder.glob("set_*")):
-        given = [load_tensor(s / f"input_{k}.pb") for k in range(len(list(s.glob("input_*.pb"))))]
-        if len(given) != len(graph_inputs):
+        infos = {i.name: i for i in list(model.graph.input) + list(model.graph.output)}
+        count = len(list(s.glob("input_*.pb")))
+        if count != len(graph_inputs):
             graph_inputs = names
+        given = [load_value(s / f"input_{k}.pb", infos.get(n)) for k, n in zip(range(count), graph_inputs)]
         feeds = {n: a.view(RAW[t]) if t in RAW else a for n, (t, a) in zip(graph_inputs, given)}
-        want = [load_tensor(s / f"output_{k}.pb") for k in range(len(list(s.glob("output_*.pb"))))]
+        want = [load_value(s / f"output_{k}.pb", o) for k, o in zip(range(len(list(s.glob("output_*.pb")))), model.graph.output)]
         if len(want) != len(m.outputs):
             return f"{len(m.outputs)} outputs, expected {len(want)}"
-        run, outs = m.prepare(feeds, [w.shape for _, w in want])
+        run, outs = m.prepare(feeds, [getattr(w, "shape", None) for _, w in want])
         run()
         for info, got, (dtype, ref) in zip(m.outputs, outs, want):
             label = info.name.decode()
+            if dtype is None:
+                problem = differ(got, ref, case["rtol"], case["atol"])
+                if problem:
+                    return f"{label}: {problem}"
+                continue
             if info.dtype != dtype:
                 return f"{label}: type {info.dtype}, expected {dtype}"
             if tuple(got.shape) != tuple(ref.shape):

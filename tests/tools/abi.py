@@ -41,7 +41,56 @@ def untexts(elements, n):
 class TensorInfo(ct.Structure):
     _fields_ = [("name", ct.c_char_p), ("dims", ct.POINTER(ct.c_int64)), ("max_dims", ct.POINTER(ct.c_int64)),
                 ("max_bytes", ct.c_uint64), ("dtype", ct.c_int32), ("rank", ct.c_int32),
-                ("aliases_input", ct.c_int32), ("reserved", ct.c_int32)]
+                ("aliases_input", ct.c_int32), ("kind", ct.c_int32)]
+
+
+class Value(ct.Structure):
+    """A sequence, an optional or a map: `onnxc_value`."""
+
+
+Value._fields_ = [("kind", ct.c_int32), ("dtype", ct.c_int32), ("key_dtype", ct.c_int32), ("rank", ct.c_int32), ("len", ct.c_int64),
+                  ("dims", ct.POINTER(ct.c_int64)), ("data", ct.c_void_p), ("keys", ct.c_void_p), ("items", ct.POINTER(Value))]
+NONE, TENSOR, SEQUENCE, MAP = range(4)
+
+
+def describe(x, dtype, key_dtype, keep):
+    """An onnxc_value of None, an array, a list or a dict; what it points to is added to `keep`."""
+    v = Value()
+    v.dtype = dtype
+    if x is None:
+        v.kind = NONE
+    elif isinstance(x, (list, tuple)):
+        v.kind, v.len = SEQUENCE, len(x)
+        items = (Value * max(1, len(x)))(*[describe(i, dtype, key_dtype, keep) for i in x])
+        keep.append(items)
+        v.items = items if x else None
+    elif isinstance(x, dict):
+        v.kind, v.len, v.key_dtype = MAP, len(x), key_dtype
+        keys, values = np.array(list(x.keys()), DTYPES[key_dtype]), np.array(list(x.values()), DTYPES[dtype])
+        keep += [keys, values]
+        v.keys, v.data = keys.ctypes.data, values.ctypes.data
+    else:
+        a = np.array(x, DTYPES[dtype], order="C")
+        dims = (ct.c_int64 * max(1, a.ndim))(*a.shape)
+        keep += [a, dims]
+        v.kind, v.rank, v.dims, v.data = TENSOR, a.ndim, dims if a.ndim else None, a.ctypes.data if a.size else None
+    return v
+
+
+def described(v):
+    """What a filled onnxc_value says: None, an array, a list or a dict, all copied."""
+    def array(pointer, dtype, n):
+        size = np.dtype(DTYPES[dtype]).itemsize
+        return np.frombuffer(ct.string_at(pointer, n * size) if n else b"", DTYPES[dtype]).copy()
+    if v.kind == NONE:
+        return None
+    if v.kind == SEQUENCE:
+        return [described(v.items[i]) for i in range(v.len)]
+    if v.kind == MAP:
+        return dict(zip(array(v.keys, v.key_dtype, v.len).tolist(), array(v.data, v.dtype, v.len).tolist()))
+    shape = [v.dims[i] for i in range(v.rank)]
+    assert v.len == int(np.prod(shape, dtype=np.int64)), "len of a tensor"
+    return array(v.data, v.dtype, v.len).reshape(shape)
 
 
 TASK = ct.CFUNCTYPE(None, ct.c_void_p, ct.c_size_t)
@@ -110,8 +159,12 @@ class Model:
     def prepare(self, feeds, out_shapes=None):
         """A zero-argument callable that runs the model, and the output arrays."""
         params = [None] * len(self.params)
-        arrays = []
+        arrays, values = [], []
         for t in self.inputs:
+            if t.kind:
+                values.append(describe(feeds[t.name.decode()], t.dtype, t.kind >> 8, values))
+                arrays.append(values[-1])
+                continue
             a = np.asarray(feeds[t.name.decode()], order="C")
             a = a.astype(object if t.dtype == STRING else DTYPES[t.dtype], copy=False)
             assert a.ndim == t.rank, (t.name, a.shape)
@@ -128,6 +181,10 @@ class Model:
             raise RuntimeError(f"workspace_for: {STATUS.get(rc, rc)}")
         outs, lists = [], []
         for k, t in enumerate(self.outputs):
+            if t.kind:
+                lists.append(None)
+                outs.append(Value())
+                continue
             shape = [d if d >= 0 else (params[-1 - d] if d != UNKNOWN else None) for d in t.dims[:t.rank]]
             room = None
             if None in shape:
@@ -137,11 +194,11 @@ class Model:
             lists.append(room)
             outs.append(np.full(shape, "", object) if t.dtype == STRING else np.zeros(shape, DTYPES[t.dtype]))
         ws = aligned(size.value)
-        pin = (ct.c_void_p * max(1, len(arrays)))(*[ct.addressof(a[0]) if isinstance(a, tuple) else a.ctypes.data for a in arrays])
+        pin = (ct.c_void_p * max(1, len(arrays)))(*[ct.addressof(a) if isinstance(a, Value) else ct.addressof(a[0]) if isinstance(a, tuple) else a.ctypes.data for a in arrays])
         # Packed outputs begin with all bits set: what follows the last element must be written, too.
-        packed = {k: np.full(-(-a.size * PACKED[t.dtype] // 8), 255, np.uint8) for k, (t, a) in enumerate(zip(self.outputs, outs)) if t.dtype in PACKED}
-        strings = {k: (Str * max(1, a.size))() for k, (t, a) in enumerate(zip(self.outputs, outs)) if t.dtype == STRING}
-        pout = (ct.c_void_p * max(1, len(outs)))(*[ct.addressof(strings[k]) if k in strings else packed.get(k, a).ctypes.data for k, a in enumerate(outs)])
+        packed = {k: np.full(-(-a.size * PACKED[t.dtype] // 8), 255, np.uint8) for k, (t, a) in enumerate(zip(self.outputs, outs)) if t.dtype in PACKED and not t.kind}
+        strings = {k: (Str * max(1, a.size))() for k, (t, a) in enumerate(zip(self.outputs, outs)) if t.dtype == STRING and not t.kind}
+        pout = (ct.c_void_p * max(1, len(outs)))(*[ct.addressof(a) if isinstance(a, Value) else ct.addressof(strings[k]) if k in strings else packed.get(k, a).ctypes.data for k, a in enumerate(outs)])
         w = self.weights.ctypes.data if self.weights is not None else None
         rooms = [list(r) if r is not None else None for r in lists]
         full = list(outs)
@@ -155,6 +212,9 @@ class Model:
             if rc:
                 need = [list(r) for r in lists if r is not None] if rc == 4 else ""
                 raise RuntimeError(f"call: {STATUS.get(rc, rc)} {need}".rstrip())
+            for k, v in enumerate(full):
+                if isinstance(v, Value):
+                    outs[k] = described(v)
             for k, r in enumerate(lists):
                 if r is not None:
                     shape = list(r)[:self.outputs[k].rank]
@@ -167,7 +227,7 @@ class Model:
                 used = outs[k].size * bits % 8
                 assert not used or data[-1] >> used == 0, "bits after the last packed element"
                 outs[k][...] = unpack(data, bits, outs[k].shape)
-        run.keep = (arrays, ws, dims, self, full, lists, strings)
+        run.keep = (values, arrays, ws, dims, self, full, lists, strings)
         # What `call` takes, for loops outside Python.
         run.arguments = lambda exec_=None: [ct.addressof(pin), ct.addressof(pout), ct.addressof(dims), ct.addressof(out_dims), w, ws.ctypes.data, exec_]
         return run, outs

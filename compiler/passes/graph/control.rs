@@ -53,8 +53,8 @@ pub(super) fn infer(g: &mut Graph, n: Node, op: &Control, outer: Outer, syms: &m
     let mut subs = std::mem::take(&mut g.nodes[n].subgraphs);
     let mut cx = Cx { g, n, outer, findings, outputs, uneven };
     let r = match op {
-        Control::If => cx.branch(&mut subs, syms),
-        Control::Loop => cx.repeat(&mut subs, syms),
+        Control::If { tables } => cx.branch(tables, &mut subs, syms),
+        Control::Loop { tables } => cx.repeat(tables, &mut subs, syms),
         Control::Scan(s) => cx.scan(s, &mut subs, syms),
     };
     g.nodes[n].subgraphs = subs;
@@ -133,7 +133,7 @@ impl Cx<'_> {
 
     // ---- If ----
 
-    fn branch(&mut self, subs: &mut [(String, Graph)], syms: &mut SymTable) -> Result<()> {
+    fn branch(&mut self, tables: &[usize], subs: &mut [(String, Graph)], syms: &mut SymTable) -> Result<()> {
         let Some(cond) = self.operand(0).cloned() else { return self.fail(codes::OP_ARITY, "the condition is missing") };
         if tensor(&cond).is_none_or(|t| t.count().as_const() != Some(1)) {
             return self.fail(codes::OP_SHAPE, "the condition of If must be one truth value");
@@ -183,6 +183,7 @@ impl Cx<'_> {
                 self.outputs.push(None);
                 continue;
             }
+            let (t, e) = if tables.contains(&k) { (columns_of(t, e), columns_of(e, t)) } else { (t.clone(), e.clone()) };
             let mut dims = vec![];
             for d in 0..t.rank() {
                 let same = syms.eq(t.dims[d], e.dims[d]) == Answer::Yes && outside(syms, t.dims[d], mark);
@@ -209,10 +210,10 @@ impl Cx<'_> {
 
     /// Infers a body whose first `carried.len()` results (behind `first`) come in again as its inputs behind `first_in`.
     /// Gives the results of the body and, for each carried value, which of its sizes change.
-    fn settle(&mut self, sub: &mut Graph, syms: &mut SymTable, first_in: usize, first: usize, carried: &[TensorType]) -> Result<Option<Settled>> {
+    fn settle(&mut self, sub: &mut Graph, syms: &mut SymTable, first_in: usize, first: usize, carried: &mut [TensorType], tables: &[usize]) -> Result<Option<Settled>> {
         let mut inputs: Vec<TensorType> = carried.to_vec();
         let mut varies: Vec<Vec<bool>> = carried.iter().map(|t| vec![false; t.rank()]).collect();
-        let attempts = 2 + carried.iter().map(|t| t.rank()).sum::<usize>();
+        let attempts = 2 + tables.len() + carried.iter().map(|t| t.rank()).sum::<usize>();
         for _ in 0..attempts {
             for (k, t) in inputs.iter().enumerate() {
                 let v = sub.inputs[first_in + k];
@@ -221,6 +222,7 @@ impl Cx<'_> {
             let scope = syms.open();
             let out = self.run(sub, syms, false, false)?;
             let mut changed = vec![];
+            let mut widened = false;
             for (k, t) in inputs.iter().enumerate() {
                 let found = out.as_ref().map(|o| o[first + k].0.clone());
                 if let Some(f) = &found {
@@ -233,6 +235,14 @@ impl Cx<'_> {
                             .fail();
                     }
                 }
+                if let (Some(f), true) = (found.as_ref().and_then(|f| f.as_tensor()), tables.contains(&k)) {
+                    let own = columns_of(&carried[k], f);
+                    if own != carried[k] && own.dims[1].as_const().is_some() && !varies[k].contains(&true) {
+                        carried[k] = own;
+                        widened = true;
+                        continue;
+                    }
+                }
                 for d in 0..t.rank() {
                     // A body that does not fit the first sizes may fit others.
                     let stays = found.as_ref().and_then(|f| f.as_tensor()).is_some_and(|f| syms.eq(f.dims[d], t.dims[d]) == Answer::Yes);
@@ -242,7 +252,10 @@ impl Cx<'_> {
                 }
             }
             let conditions = syms.close(scope);
-            if changed.is_empty() {
+            if widened {
+                tables.iter().filter(|k| !varies[**k].contains(&true)).for_each(|k| inputs[*k] = carried[*k].clone());
+            }
+            if changed.is_empty() && !widened {
                 let scope = syms.open();
                 let out = if out.is_none() { self.run(sub, syms, true, false)? } else { out };
                 syms.close(scope);
@@ -285,7 +298,7 @@ impl Cx<'_> {
         sub.values[v].ty = Some(ValueType::Tensor(TensorType::new(elem, dims)));
         sub.values[v].known = known;
     }
-    fn repeat(&mut self, subs: &mut [(String, Graph)], syms: &mut SymTable) -> Result<()> {
+    fn repeat(&mut self, tables: &[usize], subs: &mut [(String, Graph)], syms: &mut SymTable) -> Result<()> {
         let sub = self.body(subs, "body")?;
         let n = self.outer.operands.len().saturating_sub(2);
         if sub.inputs.len() != n + 2 || sub.outputs.len() < n + 1 {
@@ -296,13 +309,13 @@ impl Cx<'_> {
                 return self.fail(codes::OP_SHAPE, format!("input {i} of Loop must be one number"));
             }
         }
-        let carried = self.carried_types(2, n + 2)?;
+        let mut carried = self.carried_types(2, n + 2)?;
         let mark = syms.len();
         let it = syms.fresh_number("iteration", crate::sym::Range::at_least(0));
         self.scalar_input(sub, 0, ElemType::I64, Known::Dims(vec![it.into()]));
         // It runs only where it is true.
         self.scalar_input(sub, 1, ElemType::Bool, truth(true));
-        let Some((out, varies)) = self.settle(sub, syms, 2, 1, &carried)? else { return Ok(()) };
+        let Some((out, varies)) = self.settle(sub, syms, 2, 1, &mut carried, tables)? else { return Ok(()) };
         if out[0].0.as_tensor().is_none_or(|t| t.elem != ElemType::Bool || t.count().as_const() != Some(1)) {
             return self.fail(codes::OP_SHAPE, "the condition that the body computes must be one truth value");
         }
@@ -351,7 +364,7 @@ impl Cx<'_> {
         if [s.output_axes.len(), s.output_reversed.len()].iter().any(|k| *k != 0 && *k != scans) {
             return self.fail(codes::OP_ATTRIBUTE, format!("there are {scans} scan outputs: axes and directions must be as many"));
         }
-        let types = self.carried_types(0, all)?;
+        let mut types = self.carried_types(0, all)?;
         let mut count: Option<Dim> = None;
         for (j, t) in types[n..].iter().enumerate() {
             let axis = axis(s.input_axes.get(j).copied().unwrap_or(0), t.rank()).ok_or_else(|| Error::new(codes::OP_ATTRIBUTE, "an axis of a scanned input is out of range").at(self.origin()))?;
@@ -369,7 +382,7 @@ impl Cx<'_> {
         }
         let Some(count) = count else { return self.fail(codes::OP_ARITY, "Scan scans nothing") };
         let mark = syms.len();
-        let Some((out, varies)) = self.settle(sub, syms, 0, 0, &types[..n])? else { return Ok(()) };
+        let Some((out, varies)) = self.settle(sub, syms, 0, 0, &mut types[..n], &[])? else { return Ok(()) };
         self.carried(syms, 0, &types[..n], &varies);
         for (j, (ty, _)) in out.iter().enumerate().skip(n) {
             let ValueType::Tensor(t) = ty else { return self.fail(codes::OP_FEATURE, "a scan output that is no tensor is not supported") };
@@ -387,6 +400,14 @@ impl Cx<'_> {
             self.outputs.push(Some((ValueType::Tensor(TensorType::new(t.elem, dims)), Known::No)));
         }
         Ok(())
+    }
+}
+
+/// The type of a table of a sequence beside another one: one without rows has as many columns as the other.
+fn columns_of(t: &TensorType, other: &TensorType) -> TensorType {
+    match (&t.dims[..], &other.dims[..]) {
+        ([len, _], [_, columns]) if len.as_const() == Some(0) => TensorType::new(t.elem, vec![*len, *columns]),
+        _ => t.clone(),
     }
 }
 

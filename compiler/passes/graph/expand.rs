@@ -37,7 +37,7 @@ pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>], syms:
         Op::Control(Control::Scan(s)) if s.batched => batched::expand(g, n, &s).map(Some),
         Op::Contrib(_) if g.nodes[n].schema.name == "DynamicQuantizeLSTM" => quantized_lstm::expand(g, n).map(Some),
         Op::Contrib(_) => contrib::expand(g, n, operands).map(Some),
-        Op::Control(Control::If) if once => branches::inline(g, n, operands),
+        Op::Control(Control::If { .. }) if once => branches::inline(g, n, operands),
         _ => Ok(None),
     }
 }

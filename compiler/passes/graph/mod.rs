@@ -6,3 +6,4 @@ mod evaluate;
 mod expand;
 pub mod infer;
 pub mod quantize;
+pub mod sequences;

@@ -60,8 +60,8 @@ fn scalar(l: &Lower, b: Buf) -> Expr {
 impl<'a> Lower<'a> {
     pub(super) fn control(&mut self, f: &mut Frame<'a>, n: Node, op: &Control) -> Result<()> {
         match op {
-            Control::If => self.branch(f, n),
-            Control::Loop => self.repeat(f, n),
+            Control::If { tables } => self.branch(f, n, tables),
+            Control::Loop { tables } => self.repeat(f, n, tables),
             Control::Scan(s) => self.scan(f, n, s),
         }
     }
@@ -127,6 +127,13 @@ impl<'a> Lower<'a> {
             self.move_to(*from, h.buf);
         }
     }
+    /// A table without rows with as many columns as another one has, if that is a number.
+    fn with_columns(&mut self, b: Buf, columns: Dim) -> Buf {
+        match self.m.bufs[b].dims[..] {
+            [len, own] if len.as_const() == Some(0) && own != columns && columns.as_const().is_some() => self.m.view(b, vec![len, columns]),
+            _ => b,
+        }
+    }
     /// The result `v` of a node is what `b` holds: under sizes of its own, which are defined or checked.
     fn result(&mut self, f: &mut Frame<'a>, origin: &Origin, v: Value, b: Buf) -> Result<()> {
         let t = self.tensor(f, v)?.clone();
@@ -147,7 +154,7 @@ impl<'a> Lower<'a> {
 
     // ---- If ----
 
-    fn branch(&mut self, f: &mut Frame<'a>, n: Node) -> Result<()> {
+    fn branch(&mut self, f: &mut Frame<'a>, n: Node, tables: &[usize]) -> Result<()> {
         let node = &f.g.nodes[n];
         let Some(cond) = node.inputs.first().copied().flatten() else { return Err(Failure::bug("lower", "If without a condition")) };
         if let Some(c) = known_truth(&f.g.values[cond].known) {
@@ -174,7 +181,8 @@ impl<'a> Lower<'a> {
                 continue;
             };
             let t = self.tensor(f, v)?.clone();
-            let differs = |d: usize| graphs.iter().any(|g| g.values[g.outputs[k]].ty.as_ref().and_then(|x| x.as_tensor()).is_none_or(|x| x.dims[d] != t.dims[d]));
+            let rowless = |x: &TensorType, d: usize| d == 1 && tables.contains(&k) && x.dims[0].as_const() == Some(0) && t.dims[1].as_const().is_some();
+            let differs = |d: usize| graphs.iter().any(|g| g.values[g.outputs[k]].ty.as_ref().and_then(|x| x.as_tensor()).is_none_or(|x| x.dims[d] != t.dims[d] && !rowless(x, d)));
             let varies: Vec<bool> = (0..t.rank()).map(differs).collect();
             let zeros = vec![Dim::constant(0); t.rank()];
             let name = f.g.values[v].name.clone();
@@ -201,9 +209,10 @@ impl<'a> Lower<'a> {
                 }
                 l.nodes(&mut inner)?;
                 let mut done = vec![];
-                for (h, v) in held.iter().zip(&g.outputs) {
+                for (k, (h, v)) in held.iter().zip(&g.outputs).enumerate() {
                     let Some(h) = h else { continue };
                     let b = l.value(&mut inner, *v)?;
+                    let b = if tables.contains(&k) { l.with_columns(b, l.m.bufs[h.buf].dims[1]) } else { b };
                     if b != h.buf {
                         done.push((h, b));
                     }
@@ -374,7 +383,7 @@ impl<'a> Lower<'a> {
         self.m.map(h.buf, &self.model.origin.element(format!("scan output \"{name}\"")), |_, _| Expr::int(ty, 0));
         Ok(Collected { buf: h.buf, axis, reversed, growing: Some(h) })
     }
-    fn repeat(&mut self, f: &mut Frame<'a>, n: Node) -> Result<()> {
+    fn repeat(&mut self, f: &mut Frame<'a>, n: Node, tables: &[usize]) -> Result<()> {
         let node = &f.g.nodes[n];
         let sub = self.graph(f, n, "body")?;
         let operand = |l: &mut Self, f: &mut Frame<'a>, i: usize| match node.inputs.get(i).copied().flatten() {
@@ -387,7 +396,9 @@ impl<'a> Lower<'a> {
         let mut first = vec![];
         for k in 0..carried {
             let Some(b) = operand(self, f, 2 + k)? else { return Err(Failure::bug("lower", "a carried value is missing")) };
-            first.push((sub.inputs[2 + k], b));
+            let v = sub.inputs[2 + k];
+            let b = if tables.contains(&k) { self.with_columns(b, self.tensor(&inner, v)?.dims[1]) } else { b };
+            first.push((v, b));
         }
         let (at, go) = (self.temp_scalar("iteration", ElemType::I64), self.temp_scalar("go", ElemType::Bool));
         let it = match &sub.values[sub.inputs[0]].known {

@@ -1,0 +1,164 @@
+//! ZipMap, CastMap, DictVectorizer. A map is a list of keys and a list of values (`passes/graph/sequences`); maps that
+//! ZipMap makes have their keys in common, and their values are the scores as they are.
+//!
+//! | operator | versions of ai.onnx.ml |
+//! |---|---|
+//! | ZipMap, CastMap, DictVectorizer | 1 |
+//!
+//! CastMap gives values in ascending order of the keys (`DENSE`), or at the positions that the keys name (`SPARSE`): keys
+//! from `max_map` on are left out, negative ones are an error, and what no key names is 0.
+
+use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use crate::diag::{Result, codes};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
+use crate::sym::Dim;
+use crate::tensor::{ConstData, ElemType};
+use runtime::{check, eq, int, le};
+use std::sync::Arc;
+
+/// The operators.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Maps {
+    /// The keys.
+    Zip(Keys),
+    Cast {
+        to: ElemType,
+        /// SPARSE: how many positions there are.
+        sparse: Option<i64>,
+    },
+    /// The vocabulary.
+    Vectorize(Keys),
+}
+
+/// A list of keys.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Keys {
+    Numbers(Vec<i64>),
+    Strings(Vec<String>),
+}
+
+impl Keys {
+    /// As a constant.
+    pub fn data(&self) -> Option<Arc<ConstData>> {
+        match self {
+            Keys::Numbers(v) => Some(ConstData::from_i64s(v)),
+            Keys::Strings(v) => ConstData::strings(vec![v.len() as i64], v.iter().map(|s| s.clone().into_bytes().into()).collect()),
+        }
+        .map(Arc::new)
+    }
+}
+
+fn keys(a: &mut Attrs, numbers: &str, strings: &str) -> Result<Keys> {
+    match (a.ints_opt(numbers)?.filter(|v| !v.is_empty()), a.strings_opt(strings)?.filter(|v| !v.is_empty())) {
+        (Some(v), None) => Ok(Keys::Numbers(v)),
+        (None, Some(v)) => Ok(Keys::Strings(v)),
+        _ => a.error(format!("{} needs either {numbers} or {strings}", a.op())).fail(),
+    }
+}
+
+impl Operator for Maps {
+    const OPS: &'static [&'static str] = &["ai.onnx.ml:ZipMap", "ai.onnx.ml:CastMap", "ai.onnx.ml:DictVectorizer"];
+    fn parse(a: &mut Attrs) -> Result<Self> {
+        Ok(match a.op() {
+            "ZipMap" => Maps::Zip(keys(a, "classlabels_int64s", "classlabels_strings")?),
+            "CastMap" => {
+                let to = match a.choice("cast_to", "TO_FLOAT", &["TO_FLOAT", "TO_INT64", "TO_STRING"])?.as_str() {
+                    "TO_FLOAT" => ElemType::F32,
+                    "TO_INT64" => ElemType::I64,
+                    _ => ElemType::Str,
+                };
+                let (form, most) = (a.choice("map_form", "DENSE", &["DENSE", "SPARSE"])?, a.int("max_map", 1)?);
+                if form == "SPARSE" && most < 1 {
+                    return a.error(format!("max_map is {most}, but must be positive")).fail();
+                }
+                Maps::Cast { to, sparse: (form == "SPARSE").then_some(most) }
+            }
+            _ => Maps::Vectorize(keys(a, "int64_vocabulary", "string_vocabulary")?),
+        })
+    }
+    fn infer(&self, cx: &mut InferCx) -> Result<()> {
+        let (keys, values) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
+        match self {
+            Maps::Cast { to, sparse } => {
+                if keys.elem != ElemType::I64 || values.elem == ElemType::Str || *to == ElemType::Str {
+                    return cx.error(codes::OP_FEATURE, "CastMap of strings is not supported yet").fail();
+                }
+                let n = sparse.map_or(keys.dims[0], Dim::constant);
+                cx.set(0, *to, vec![Dim::constant(1), n]);
+            }
+            Maps::Vectorize(list) => {
+                let Keys::Numbers(v) = list else { return cx.error(codes::OP_FEATURE, "DictVectorizer with keys that are strings is not supported yet").fail() };
+                if keys.elem != ElemType::I64 {
+                    return cx.error(codes::OP_TYPE, "the keys of the map and the vocabulary have different types").fail();
+                }
+                cx.set(0, values.elem, vec![Dim::constant(1), Dim::from(v.len())]);
+            }
+            Maps::Zip(_) => return Err(crate::diag::Failure::bug("infer", "ZipMap is written as tensors before")),
+        }
+        Ok(())
+    }
+    fn lower(&self, cx: &mut LowerCx) -> Result<()> {
+        let (keys, values, y) = (cx.input(0), cx.input(1), cx.output(0));
+        let n = cx.dims(keys)[0];
+        let (from, to) = (cx.elem(values).compute(), cx.elem(y).compute());
+        match self {
+            Maps::Cast { sparse: None, .. } => cx.kernel(|k| {
+                k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+                    // Behind all smaller keys.
+                    let before = k.acc(int(0));
+                    let own = k.load(keys, &[i]);
+                    let own = k.let_(own);
+                    k.range(LoopKind::Seq, "j", 0, n, |k, j| {
+                        let other = k.load(keys, &[j]);
+                        let smaller = Expr::bin(BinOp::Lt, other.clone(), own.clone());
+                        let earlier = eq(other, own.clone()).and(Expr::cmp_index(BinOp::Lt, j, i));
+                        k.update(BinOp::Add, before, runtime::one_if(runtime::or(smaller, earlier)));
+                    });
+                    let v = Expr::cast(from, to, k.load(values, &[i]));
+                    k.at_index(Expr::acc(before), n, |k, p| k.store(y, &[Dim::constant(0), p], v));
+                });
+            }),
+            Maps::Cast { sparse: Some(most), .. } => {
+                let most = Dim::constant(*most);
+                cx.kernel(|k| {
+                    k.range(LoopKind::Par, "p", 0, most, |k, p| k.store(y, &[Dim::constant(0), p], Expr::int(to, 0)));
+                    k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+                        let key = k.load(keys, &[i]);
+                        let key = k.let_(key);
+                        check(k, le(int(0), key.clone()));
+                        let v = Expr::cast(from, to, k.load(values, &[i]));
+                        k.if_(Expr::bin(BinOp::Lt, key.clone(), Expr::index(most)), |k| k.at_index(key, most, |k, p| k.store(y, &[Dim::constant(0), p], v)));
+                    });
+                })
+            }
+            Maps::Vectorize(Keys::Numbers(list)) => {
+                let words = cx.m.constant("vocabulary", Arc::new(ConstData::from_i64s(list)));
+                let count = Dim::from(list.len());
+                cx.kernel(|k| {
+                    k.nest(LoopKind::Par, &[Dim::constant(1), count], |k, at| {
+                        let v = find(k, keys, values, n, words, at[1]);
+                        k.store(y, at, v);
+                    });
+                })
+            }
+            _ => return cx.bug("refused by inference"),
+        };
+        Ok(())
+    }
+}
+
+/// The value of the key that stands at `p` of `words`, or 0.
+fn find(k: &mut KernelBuilder, keys: Buf, values: Buf, n: Dim, words: Buf, p: Dim) -> Expr {
+    let ty = k.m.bufs[values].ty.compute();
+    let found = k.acc(Expr::int(ty, 0));
+    let want = k.load(words, &[p]);
+    let want = k.let_(want);
+    k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+        let here = eq(k.load(keys, &[i]), want.clone());
+        let v = Expr::select(here, k.load(values, &[i]), Expr::acc(found));
+        k.set(found, v);
+    });
+    Expr::acc(found)
+}
