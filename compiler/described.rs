@@ -26,6 +26,7 @@ pub const SIZE: usize = 56;
 pub struct Descriptor {
     bytes: Vec<u8>,
     _dims: Vec<Vec<i64>>,
+    _texts: Vec<Option<Vec<u8>>>,
     _items: Vec<u8>,
 }
 
@@ -35,8 +36,9 @@ struct Fields<'a> {
     key: i32,
     len: i64,
     dims: &'a [i64],
-    data: &'a [u8],
-    keys: &'a [u8],
+    /// Where the bytes are, and how many.
+    data: (*const u8, usize),
+    keys: (*const u8, usize),
     items: &'a [u8],
 }
 
@@ -50,8 +52,8 @@ impl Fields<'_> {
         let address = |empty: bool, p: *const u8| if empty { 0 } else { p.expose_provenance() as u64 };
         for v in [
             address(self.dims.is_empty(), self.dims.as_ptr().cast()),
-            address(self.data.is_empty(), self.data.as_ptr()),
-            address(self.keys.is_empty(), self.keys.as_ptr()),
+            address(self.data.1 == 0, self.data.0),
+            address(self.keys.1 == 0, self.keys.0),
             address(self.items.is_empty(), self.items.as_ptr()),
         ] {
             out.extend(v.to_ne_bytes());
@@ -63,23 +65,28 @@ impl Fields<'_> {
 impl Descriptor {
     /// Describes an input; the arrays must stay where they are.
     pub fn new(t: &Tensor, members: Option<&[Array]>) -> Descriptor {
-        let none = Fields { kind: abi::ONNXC_NONE, ty: t.ty, key: 0, len: 0, dims: &[], data: &[], keys: &[], items: &[] };
+        let nothing = (std::ptr::null(), 0);
+        let none = Fields { kind: abi::ONNXC_NONE, ty: t.ty, key: 0, len: 0, dims: &[], data: nothing, keys: nothing, items: &[] };
         let kind = t.described.as_ref().map_or(Kind::Sequence, |d| d.kind);
         let dims: Vec<Vec<i64>> = members.unwrap_or_default().iter().map(|a| a.dims.clone()).collect();
-        let tensor = |k: usize, a: &Array| Fields { kind: abi::ONNXC_TENSOR, ty: a.ty, len: count(&a.dims).unwrap_or(0) as i64, dims: &dims[k], data: &a.data, ..none }.bytes();
+        // Strings with addresses; all else as it is.
+        let own = |a: &Array| (a.ty == ElemType::Str).then(|| crate::jit::addressed(&a.data, a.data.as_ptr()));
+        let texts: Vec<Option<Vec<u8>>> = members.unwrap_or_default().iter().map(own).collect();
+        let data = |k: usize, a: &'_ Array| -> (*const u8, usize) { texts[k].as_ref().map_or((a.data.as_ptr(), a.data.len()), |t| (t.as_ptr(), t.len())) };
+        let tensor = |k: usize, a: &Array| Fields { kind: abi::ONNXC_TENSOR, ty: a.ty, len: count(&a.dims).unwrap_or(0) as i64, dims: &dims[k], data: data(k, a), ..none }.bytes();
         let mut items = vec![];
         let bytes = match (kind, members) {
             (_, None) => none.bytes(),
             (Kind::Tensor, Some([a, ..])) => tensor(0, a),
             (Kind::Map, Some([keys, values])) => {
-                Fields { kind: abi::ONNXC_MAP, ty: values.ty, key: i32::from(keys.ty as u8), len: keys.dims.first().copied().unwrap_or(0), data: &values.data, keys: &keys.data, ..none }.bytes()
+                Fields { kind: abi::ONNXC_MAP, ty: values.ty, key: i32::from(keys.ty as u8), len: keys.dims.first().copied().unwrap_or(0), data: data(1, values), keys: data(0, keys), ..none }.bytes()
             }
             (_, Some(list)) => {
                 items = list.iter().enumerate().flat_map(|(k, a)| tensor(k, a)).collect();
                 Fields { kind: abi::ONNXC_SEQUENCE, len: list.len() as i64, items: &items, ..none }.bytes()
             }
         };
-        Descriptor { bytes, _dims: dims, _items: items }
+        Descriptor { bytes, _dims: dims, _texts: texts, _items: items }
     }
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {

@@ -175,6 +175,16 @@ fn described(bytes: &[u8], name: &str, out: &mut Vec<Array>) {
         // SAFETY: generated code has filled the value: so many elements lie there, in the workspace of the call.
         #[allow(unsafe_code)]
         let data = if size == 0 { vec![] } else { unsafe { std::slice::from_raw_parts(from.cast::<u8>(), size) }.to_vec() };
+        let data = if ty == ElemType::Str {
+            let written = texts::read_elements(&data, n);
+            // SAFETY: as above, of what the elements show.
+            #[allow(unsafe_code)]
+            unsafe {
+                texts::encode_elements(&written)
+            }
+        } else {
+            data
+        };
         out.push(Array { name, ty, dims, data });
     };
     match v.kind {
@@ -349,7 +359,7 @@ impl Drop for Loaded {
 }
 
 /// The elements of encoded strings whose bytes lie at `base`.
-fn addressed(data: &[u8], base: *const u8) -> Vec<u8> {
+pub(crate) fn addressed(data: &[u8], base: *const u8) -> Vec<u8> {
     let mut out = vec![];
     // The first element's bytes stand behind the last element.
     let n = texts::place(data, 0).map_or(0, |(at, _)| at / texts::SIZE);

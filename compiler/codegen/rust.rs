@@ -4,7 +4,7 @@
 use super::header::{MANY, STATUS, dim_max, fixed_workspace, from_data, from_params, hex, local, plain, prefix, storage, tensors, type_text, weights_size};
 use super::interface::{DimParam, Interface, Tensor};
 use super::meta::ABI_VERSION;
-use super::rust_value::VALUE;
+use super::rust_value::{STRINGS, VALUE};
 use super::weights::HEADER;
 use crate::sym::{Atom, Dim, Sym, View};
 use crate::tensor::ElemType;
@@ -184,7 +184,9 @@ pub fn rust_module(i: &Interface) -> String {
     r.sys(&mut o);
     r.constants(&mut o);
     o.push_str(if r.fixed() { FIXED_WORKSPACE } else { SLICE_WORKSPACE });
-    if tensors(i).any(|(_, t)| t.ty == ElemType::Str) {
+    let is_str = |t: &Tensor| t.ty == ElemType::Str || t.described.as_ref().is_some_and(|d| d.key == Some(ElemType::Str));
+    let strings = tensors(i).any(|(_, t)| is_str(t));
+    if strings {
         o.push_str(STR);
     }
     r.error(&mut o);
@@ -197,6 +199,9 @@ pub fn rust_module(i: &Interface) -> String {
     let described = tensors(i).any(|(_, t)| t.described.is_some());
     if described {
         o.push_str(VALUE);
+        if strings {
+            o.push_str(STRINGS);
+        }
     }
     r.infer(&mut o);
     if i.inputs.len() + i.outputs.len() > MANY && !described {

@@ -6,13 +6,13 @@ pub(super) const VALUE: &str = r#"
 #[allow(dead_code, missing_docs)]
 pub mod dtype {
     pub const F32: i32 = 1; pub const U8: i32 = 2; pub const I8: i32 = 3; pub const U16: i32 = 4; pub const I16: i32 = 5;
-    pub const I32: i32 = 6; pub const I64: i32 = 7; pub const BOOL: i32 = 9; pub const F16: i32 = 10; pub const F64: i32 = 11;
+    pub const I32: i32 = 6; pub const I64: i32 = 7; pub const STR: i32 = 8; pub const BOOL: i32 = 9; pub const F16: i32 = 10; pub const F64: i32 = 11;
     pub const U32: i32 = 12; pub const U64: i32 = 13; pub const BF16: i32 = 16;
 }
 mod sealed {
-    pub trait Element: Copy { fn holds(dtype: i32) -> bool; }
+    pub trait Element<'a>: Copy { fn holds(dtype: i32) -> bool; }
 }
-macro_rules! elements { ($($t:ty: $($n:ident)|+;)*) => { $(impl sealed::Element for $t { fn holds(d: i32) -> bool { $(d == dtype::$n)||+ } })* }; }
+macro_rules! elements { ($($t:ty: $($n:ident)|+;)*) => { $(impl<'a> sealed::Element<'a> for $t { fn holds(d: i32) -> bool { $(d == dtype::$n)||+ } })* }; }
 elements! { f32: F32; f64: F64; i8: I8; i16: I16; i32: I32; i64: I64; u8: U8 | BOOL; u16: U16 | F16 | BF16; u32: U32; u64: U64; }
 
 /// What is no single tensor: a sequence, an optional, a map, or a tensor in one of them. It borrows what it is made of; a
@@ -32,7 +32,7 @@ impl<'a> Value<'a> {
     /// An optional without an element; also what a result is before the call.
     pub const NONE: Value<'a> = Value { kind: 0, dtype: 0, key_dtype: 0, rank: 0, len: 0, dims: core::ptr::null(), data: core::ptr::null(), keys: core::ptr::null(), items: core::ptr::null(), of: core::marker::PhantomData };
     /// A row-major tensor of elements of a type in [`dtype`], which `T` must be able to hold.
-    pub fn tensor<T: sealed::Element>(dtype: i32, dims: &'a [i64], data: &'a [T]) -> Result<Value<'a>, Error> {
+    pub fn tensor<T: sealed::Element<'a>>(dtype: i32, dims: &'a [i64], data: &'a [T]) -> Result<Value<'a>, Error> {
         let n = dims.iter().try_fold(1i64, |n, d| if *d < 0 { None } else { n.checked_mul(*d) });
         if n != i64::try_from(data.len()).ok() { return Err(Error::Dim); }
         if !T::holds(dtype) { return Err(Error::Value); }
@@ -44,7 +44,7 @@ impl<'a> Value<'a> {
         Value { kind: 2, len: items.len() as i64, items: items.as_ptr(), ..Value::NONE }
     }
     /// A map.
-    pub fn map<K: sealed::Element, V: sealed::Element>(key_dtype: i32, keys: &'a [K], dtype: i32, values: &'a [V]) -> Result<Value<'a>, Error> {
+    pub fn map<K: sealed::Element<'a>, V: sealed::Element<'a>>(key_dtype: i32, keys: &'a [K], dtype: i32, values: &'a [V]) -> Result<Value<'a>, Error> {
         if keys.len() != values.len() { return Err(Error::Dim); }
         if !K::holds(key_dtype) || !V::holds(dtype) { return Err(Error::Value); }
         Ok(Value { kind: 3, dtype, key_dtype, len: keys.len() as i64, data: values.as_ptr().cast(), keys: keys.as_ptr().cast(), ..Value::NONE })
@@ -69,12 +69,15 @@ impl<'a> Value<'a> {
     /// Items of a sequence; empty for all else.
     pub fn items(&self) -> &'a [Value<'a>] { if self.kind == 2 { self.list(self.items) } else { &[] } }
     /// Elements of a tensor, or values of a map, if `T` is what they are stored as.
-    pub fn data<T: sealed::Element>(&self) -> Option<&'a [T]> {
+    pub fn data<T: sealed::Element<'a>>(&self) -> Option<&'a [T]> {
         (matches!(self.kind, 1 | 3) && T::holds(self.dtype)).then(|| self.list(self.data.cast()))
     }
     /// Keys of a map, if `K` is what they are stored as.
-    pub fn keys<K: sealed::Element>(&self) -> Option<&'a [K]> {
+    pub fn keys<K: sealed::Element<'a>>(&self) -> Option<&'a [K]> {
         (self.kind == 3 && K::holds(self.key_dtype)).then(|| self.list(self.keys.cast()))
     }
 }
 "#;
+
+/// Behind [`VALUE`] where there are strings.
+pub(super) const STRINGS: &str = "impl<'a> sealed::Element<'a> for Str<'a> { fn holds(d: i32) -> bool { d == dtype::STR } }\n";

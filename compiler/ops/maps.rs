@@ -82,18 +82,26 @@ impl Operator for Maps {
         let (keys, values) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
         match self {
             Maps::Cast { to, sparse } => {
-                if keys.elem != ElemType::I64 || values.elem == ElemType::Str || *to == ElemType::Str {
-                    return cx.error(codes::OP_FEATURE, "CastMap of strings is not supported yet").fail();
+                // Strings that stay strings move; there is none for a position that no key names.
+                let text = [values.elem, *to].map(|t| t == ElemType::Str);
+                if text[0] != text[1] || text[0] && sparse.is_some() {
+                    return cx.error(codes::OP_FEATURE, "CastMap between strings and numbers, and SPARSE to strings, is not supported yet").fail();
                 }
                 let n = sparse.map_or(keys.dims[0], Dim::constant);
                 cx.set(0, *to, vec![Dim::constant(1), n]);
             }
             Maps::Vectorize(list) => {
-                let Keys::Numbers(v) = list else { return cx.error(codes::OP_FEATURE, "DictVectorizer with keys that are strings is not supported yet").fail() };
-                if keys.elem != ElemType::I64 {
+                let (n, key) = match list {
+                    Keys::Numbers(v) => (v.len(), ElemType::I64),
+                    Keys::Strings(v) => (v.len(), ElemType::Str),
+                };
+                if values.elem == ElemType::Str {
+                    return cx.error(codes::OP_FEATURE, "DictVectorizer with values that are strings is not supported yet").fail();
+                }
+                if keys.elem != key {
                     return cx.error(codes::OP_TYPE, "the keys of the map and the vocabulary have different types").fail();
                 }
-                cx.set(0, values.elem, vec![Dim::constant(1), Dim::from(v.len())]);
+                cx.set(0, values.elem, vec![Dim::constant(1), Dim::from(n)]);
             }
             Maps::Zip(_) => return Err(crate::diag::Failure::bug("infer", "ZipMap is written as tensors before")),
         }
@@ -133,9 +141,10 @@ impl Operator for Maps {
                     });
                 })
             }
-            Maps::Vectorize(Keys::Numbers(list)) => {
-                let words = cx.m.constant("vocabulary", Arc::new(ConstData::from_i64s(list)));
-                let count = Dim::from(list.len());
+            Maps::Vectorize(list) => {
+                let Some(data) = list.data() else { return cx.bug("a vocabulary that is no constant") };
+                let count = Dim::from(data.count() as usize);
+                let words = cx.m.constant("vocabulary", data);
                 cx.kernel(|k| {
                     k.nest(LoopKind::Par, &[Dim::constant(1), count], |k, at| {
                         let v = find(k, keys, values, n, words, at[1]);

@@ -55,6 +55,15 @@ NONE, TENSOR, SEQUENCE, MAP = range(4)
 
 def describe(x, dtype, key_dtype, keep):
     """An onnxc_value of None, an array, a list or a dict; what it points to is added to `keep`."""
+    def memory(a, dtype):
+        """The address of the elements."""
+        if dtype == STRING:
+            elements, bytes_ = texts(a)
+            keep.extend([elements, bytes_])
+            return ct.addressof(elements)
+        a = np.array(a, DTYPES[dtype], order="C")
+        keep.append(a)
+        return a.ctypes.data
     v = Value()
     v.dtype = dtype
     if x is None:
@@ -66,20 +75,20 @@ def describe(x, dtype, key_dtype, keep):
         v.items = items if x else None
     elif isinstance(x, dict):
         v.kind, v.len, v.key_dtype = MAP, len(x), key_dtype
-        keys, values = np.array(list(x.keys()), DTYPES[key_dtype]), np.array(list(x.values()), DTYPES[dtype])
-        keep += [keys, values]
-        v.keys, v.data = keys.ctypes.data, values.ctypes.data
+        v.keys, v.data = memory(list(x.keys()), key_dtype), memory(list(x.values()), dtype)
     else:
-        a = np.array(x, DTYPES[dtype], order="C")
+        a = np.asarray(x, dtype=object if dtype == STRING else DTYPES[dtype])
         dims = (ct.c_int64 * max(1, a.ndim))(*a.shape)
-        keep += [a, dims]
-        v.kind, v.rank, v.dims, v.data = TENSOR, a.ndim, dims if a.ndim else None, a.ctypes.data if a.size else None
+        keep.append(dims)
+        v.kind, v.rank, v.dims, v.data = TENSOR, a.ndim, dims if a.ndim else None, memory(a, dtype) if a.size else None
     return v
 
 
 def described(v):
     """What a filled onnxc_value says: None, an array, a list or a dict, all copied."""
     def array(pointer, dtype, n):
+        if dtype == STRING:
+            return untexts((Str * max(1, n)).from_address(pointer), n) if n else np.array([], object)
         size = np.dtype(DTYPES[dtype]).itemsize
         return np.frombuffer(ct.string_at(pointer, n * size) if n else b"", DTYPES[dtype]).copy()
     if v.kind == NONE:

@@ -153,7 +153,7 @@ fn declared_dims(ty: &ValueType, params: &BTreeSet<Sym>, syms: &SymTable) -> Opt
 
 /// Operators that know strings, or only move elements; others compute with them.
 fn takes_strings(op: &Op, domain: &str, name: &str) -> bool {
-    matches!(op, Op::Control(_)) || crate::ops::text::OPERATORS.contains(&if domain.is_empty() { name.to_owned() } else { format!("{domain}:{name}") }.as_str())
+    matches!(op, Op::Control(_) | Op::Bundle(_) | Op::Maps(_)) || crate::ops::text::OPERATORS.contains(&if domain.is_empty() { name.to_owned() } else { format!("{domain}:{name}") }.as_str())
 }
 
 /// Element types that generated code can load and store so far.
