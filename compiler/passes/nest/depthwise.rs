@@ -1,7 +1,8 @@
 //! Depthwise convolutions: sums over a window in which every factor runs along the same channels.
 //!
 //! Vectors run along channels; a block of neighbouring results along a row shares what their windows have in common: each
-//! weight is loaded once for the block, each element of the image once for all windows that it is in.
+//! weight is loaded once for the block, each element of the image once for all windows that it is in. A task takes
+//! some channels through several rows where what windows of neighbouring rows share then stays in the first-level cache.
 
 use super::contract::{Parts, Product, depends, take_apart};
 use super::shape::{fresh_regs, peel, wrap};
@@ -42,7 +43,6 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
         (Some(tap), Some(row)) if tap > 0 => (row / tap).clamp(1, inner),
         _ => inner,
     };
-    lanes::estimate(m, k);
     let registers = i64::from(facts.registers);
     let fits = |n: i64| n + (n - 1) * stride + inner + 2 <= registers;
     let most = (1..=8).rev().find(|n| fits(*n)).unwrap_or(1);
@@ -53,37 +53,94 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
         }
         None => most,
     };
-    let b = Block { c, extent, x, lanes: i64::from(facts.lanes), taps };
+    let b = Block { c, extent, x, width, lanes: i64::from(facts.lanes), taps };
+    // Rows: what moves the image in the next larger steps.
     let zero = Dim::constant(0);
-    let mut body = vec![];
-    let blocks = x.1.floor_div(width);
-    if blocks.as_const() != Some(0) {
-        let v = m.syms.loop_var("x", zero, blocks);
-        let inner = b.columns(m, &p, Dim::sym(v) * width, width);
-        body.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body: inner });
-    }
-    match x.1.modulo(width).as_const() {
-        Some(0) => {}
-        Some(rest) => body.extend(b.columns(m, &p, blocks * width, rest)),
-        None => {
-            let v = m.syms.loop_var("x", blocks * width, x.1);
-            let inner = b.columns(m, &p, v.into(), 1);
-            body.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: blocks * width, hi: x.1, body: inner });
-        }
-    }
     let mut outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != c && l.0 != x.0).collect();
     outer.sort_by_key(|l| std::cmp::Reverse(lanes::stride(m, out, &at, l.0).unwrap_or(i64::MAX)));
-    m.kernels[k].body = match outer.as_slice() {
-        [] | [_] if x.1.as_const().is_none_or(|e| e >= 2 * PIECE * width) => b.pieces(m, &p, &outer, width, body),
-        _ => rows::share(m, outer, body),
+    let down = outer.iter().copied().filter(|l| !depends(&p.b.1, l.0) && step(l.0).is_some()).min_by_key(|l| step(l.0));
+    lanes::estimate(m, k);
+    let Some((y, cut)) = down.and_then(|y| Some((y, cut(m, &p, (y, x), (extent, b.lanes))?))) else {
+        let body = b.columns(m, &p, None);
+        m.kernels[k].body = match outer.as_slice() {
+            [] | [_] if x.1.as_const().is_none_or(|e| e >= 2 * PIECE * width) => b.pieces(m, &p, &outer, body),
+            _ => rows::share(m, outer, body),
+        };
+        return true;
     };
+    outer.retain(|l| l.0 != y.0);
+    let (high, together) = (cut.rows, cut.vectors);
+    let (blocks, groups) = (y.1.ceil_div(high), Dim::constant((extent + b.lanes * together - 1) / (b.lanes * together)));
+    let (block, v) = (m.syms.loop_var("b", zero, blocks), m.syms.loop_var("c", zero, groups));
+    let from = Dim::sym(block) * high;
+    let to = if y.1.modulo(high).as_const() == Some(0) { from + high } else { (from + high).min(y.1) };
+    outer.extend([(block, blocks), (v, groups)]);
+    let whole = extent / b.lanes;
+    let part = |m: &mut Module, base: Dim, used: i64| b.rows(m, &p, (y.0, from, to), Channels { base, used, vectors: together });
+    let body = match (whole, extent % b.lanes) {
+        (_, 0) => part(m, Dim::sym(v) * (b.lanes * together), b.lanes),
+        (0, rest) => part(m, zero, rest),
+        (_, rest) => {
+            let (then, els) = (part(m, Dim::sym(v) * b.lanes, b.lanes), part(m, Dim::constant(whole * b.lanes), rest));
+            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, v, whole), then, els }]
+        }
+    };
+    m.kernels[k].body = tiles::parallel(m, &outer, body);
     true
+}
+
+/// How the work is cut into tasks.
+struct Cut {
+    /// Rows of the result.
+    rows: i64,
+    /// Vectors of channels.
+    vectors: i64,
+}
+
+/// Tasks that take a few channels through many rows: what neighbouring rows have in common of the image then comes from the
+/// first-level cache. None where it does not fit: all channels of a few neighbours are better there, since they lie together.
+fn cut(m: &Module, p: &Parts, (y, x): ((Sym, Dim), (Sym, Dim)), (extent, lanes): (i64, i64)) -> Option<Cut> {
+    const CACHE: i64 = 40 << 10;
+    const LINE: i64 = 64;
+    /// Sets of the cache; lines that lie a multiple of so many lines apart share one.
+    const SETS: i64 = 64;
+    const TASKS: i64 = 16;
+    let step = |s: Sym| lanes::stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
+    let (high, wide) = (y.1.as_const()?, x.1.as_const()?);
+    // Channels in memory from pixel to pixel, and so many lines that pixels fall on all sets of the cache.
+    let pixel = p.depth.iter().filter_map(|d| step(d.0)).chain(step(x.0)).min()? * 4;
+    let lines = if pixel % LINE == 0 { gcd(pixel / LINE, SETS) } else { 1 };
+    let vectors = lines * (LINE / (4 * lanes)).max(1);
+    // Along a row and across rows: how far a window goes beyond the first element of its results.
+    let taps = |l: Sym| p.depth.iter().filter(|d| step(d.0).is_some_and(|s| step(l).is_some_and(|own| s <= own))).filter_map(|d| Some((step(d.0)?, d.1.as_const()?))).max_by_key(|t| t.0);
+    let ((tap_y, rows), (tap_x, columns)) = (taps(y.0)?, taps(x.0)?);
+    let window = (rows * (wide * step(x.0)? / tap_x + columns) + rows * columns) * lines * LINE;
+    let groups = (extent + lanes * vectors - 1) / (lanes * vectors);
+    if window > CACHE || groups < 2 || extent % lanes != 0 && vectors > 1 || extent % (lanes * vectors) != 0 && vectors > 1 || tap_y == tap_x {
+        return None;
+    }
+    let blocks = ((TASKS + groups - 1) / groups).min(high).max(1);
+    Some(Cut { rows: (high + blocks - 1) / blocks, vectors })
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Some channels: where they begin, how many of a vector, how many vectors.
+#[derive(Clone, Copy)]
+struct Channels {
+    base: Dim,
+    used: i64,
+    vectors: i64,
 }
 
 struct Block {
     c: Sym,
     extent: i64,
     x: (Sym, Dim),
+    /// Neighbouring results of a block.
+    width: i64,
     lanes: i64,
     taps: i64,
 }
@@ -91,12 +148,13 @@ struct Block {
 impl Block {
     /// A signal's blocks in pieces that several threads can take; `short` computes one that is shorter than a piece. The
     /// last piece overlaps the one before: both store the same there.
-    fn pieces(&self, m: &mut Module, p: &Parts, outer: &[(Sym, Dim)], width: i64, short: Vec<Stmt>) -> Vec<Stmt> {
-        let (zero, long) = (Dim::constant(0), PIECE * width);
+    fn pieces(&self, m: &mut Module, p: &Parts, outer: &[(Sym, Dim)], short: Vec<Stmt>) -> Vec<Stmt> {
+        let (zero, width) = (Dim::constant(0), self.width);
+        let long = PIECE * width;
         let pieces = self.x.1.ceil_div(long);
         let (q, v) = (m.syms.loop_var("p", zero, pieces), m.syms.loop_var("x", zero, Dim::constant(PIECE)));
         let from = (Dim::sym(q) * long).min(self.x.1 - long);
-        let inner = self.columns(m, p, from + Dim::sym(v) * width, width);
+        let inner = self.channels(m, p, from + Dim::sym(v) * width, width);
         let body = vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(PIECE), body: inner }];
         let body = match self.x.1.as_const() {
             Some(_) => body,
@@ -105,8 +163,45 @@ impl Block {
         let loops: Vec<(Sym, Dim)> = outer.iter().copied().chain([(q, pieces)]).collect();
         tiles::parallel(m, &loops, body)
     }
+    /// Rows of results (the loop over them, from where, to where) for some channels.
+    fn rows(&self, m: &mut Module, p: &Parts, (y, lo, hi): (Sym, Dim, Dim), channels: Channels) -> Vec<Stmt> {
+        let v = m.syms.loop_var("y", lo, hi);
+        let body = self.columns(m, p, Some(channels));
+        let body = tiles::put(m, body, &|s| (s == y).then(|| v.into()));
+        vec![Stmt::For { kind: LoopKind::Seq, var: v, lo, hi, body }]
+    }
+    /// A row of results, for some channels or for all.
+    fn columns(&self, m: &mut Module, p: &Parts, channels: Option<Channels>) -> Vec<Stmt> {
+        let (zero, width, extent) = (Dim::constant(0), self.width, self.x.1);
+        let piece = |m: &mut Module, from: Dim, width: i64| match channels {
+            Some(Channels { base, used, vectors: 1 }) => self.block(m, p, from, width, base, used),
+            Some(Channels { base, used, vectors }) => {
+                let v = m.syms.loop_var("v", zero, Dim::constant(vectors));
+                let body = self.block(m, p, from, width, base + Dim::sym(v) * self.lanes, used);
+                vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(vectors), body }]
+            }
+            None => self.channels(m, p, from, width),
+        };
+        let mut out = vec![];
+        let blocks = extent.floor_div(width);
+        if blocks.as_const() != Some(0) {
+            let v = m.syms.loop_var("x", zero, blocks);
+            let body = piece(m, Dim::sym(v) * width, width);
+            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body });
+        }
+        match extent.modulo(width).as_const() {
+            Some(0) => {}
+            Some(rest) => out.extend(piece(m, blocks * width, rest)),
+            None => {
+                let v = m.syms.loop_var("x", blocks * width, extent);
+                let body = piece(m, v.into(), 1);
+                out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: blocks * width, hi: extent, body });
+            }
+        }
+        out
+    }
     /// `width` results from `from` on, all channels.
-    fn columns(&self, m: &mut Module, p: &Parts, from: Dim, width: i64) -> Vec<Stmt> {
+    fn channels(&self, m: &mut Module, p: &Parts, from: Dim, width: i64) -> Vec<Stmt> {
         let zero = Dim::constant(0);
         let whole = self.extent / self.lanes;
         let mut out = vec![];

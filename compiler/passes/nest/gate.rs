@@ -12,7 +12,7 @@ use crate::tensor::ElemType;
 use std::collections::HashMap;
 
 /// Elements of an image for each weight that make it worth a kernel for the weights.
-const WORTH: i64 = 2;
+const WORTH: i64 = 4;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
