@@ -141,7 +141,7 @@ impl<'a> Unit<'a> {
             .into_par_iter()
             .map(|(v, k, id, name)| {
                 let variant = &self.variants[v];
-                let c = clif::kernel(variant.m, k, &variant.frame, variant.weights, &*isas[v].1, wide::Isa::of(&variant.level.facts))?;
+                let c = clif::kernel(variant.m, k, &variant.frame, variant.weights, !self.interface.weights.external, &*isas[v].1, wide::Isa::of(&variant.level.facts))?;
                 Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
             })
             .collect::<Result<_>>()?;

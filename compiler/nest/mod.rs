@@ -54,6 +54,7 @@
 //! Stages ([`Stage`]) add rules; `verify` checks them: Built (what operators write: no `vec`, `unroll`, lanes) ->
 //! Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and sizes).
 
+pub mod bounds;
 pub mod build;
 mod check;
 mod facts;

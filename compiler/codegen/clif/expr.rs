@@ -106,9 +106,12 @@ impl Emit<'_, '_> {
     pub fn bind(&mut self, sym: Sym, value: &Expr, extent: Dim) -> Result<Option<Value>> {
         let v = self.value(value)?;
         let v = self.cast(ElemType::I64, v)?;
-        let n = self.dim(extent)?;
-        let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, v.v, n);
-        self.require(ok, Status::Index);
+        let known = self.bounds.as_ref().and_then(|b| b.of(self.m, value)).zip(extent.as_const()).is_some_and(|(r, n)| r.0 >= 0.0 && r.1 < n as f64);
+        if !known {
+            let n = self.dim(extent)?;
+            let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, v.v, n);
+            self.require(ok, Status::Index);
+        }
         let shadowed = self.vars.insert(sym, v.v);
         self.scopes.push(super::func::Scope { syms: vec![sym], ..Default::default() });
         Ok(shadowed)

@@ -6,6 +6,7 @@ use crate::codegen::weights::Layout;
 use crate::codegen::wide;
 use crate::codegen::{Map, Set};
 use crate::diag::{Failure, Result};
+use crate::nest::bounds::Bounds;
 use crate::nest::foreign::DECODE_IMAGE;
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Status, Stmt, visit};
 use crate::sym::{Dim, Sym};
@@ -92,6 +93,9 @@ pub(super) struct Emit<'a, 'b> {
     pub tiles: Vec<wide::Func>,
     /// Statements, by where they stand, that are no tile.
     misfits: Set<(usize, usize)>,
+    /// What is known of integers, where constants are sure to be what they are now: indices inside their bounds are not
+    /// checked.
+    pub bounds: Option<Bounds>,
 }
 
 /// `(frame, begin, end) -> status`.
@@ -116,13 +120,18 @@ pub fn imported_signature(isa: &dyn TargetIsa, name: &str) -> Signature {
     s
 }
 
-/// Emits one kernel.
-pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, isa: &dyn TargetIsa, wide: Option<wide::Isa>) -> Result<KernelCode> {
+/// Emits one kernel; `embedded`: constants are part of the object, not a file that somebody may change.
+pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, embedded: bool, isa: &dyn TargetIsa, wide: Option<wide::Isa>) -> Result<KernelCode> {
     let mut func = Function::with_name_signature(UserFuncName::user(0, k.as_u32()), signature(isa));
     let mut fcx = FunctionBuilderContext::new();
     let b = FunctionBuilder::new(&mut func, &mut fcx);
     let (mut e, p) = Emit::start(m, frame_plan, weights, isa, b);
     e.wide = wide;
+    e.bounds = embedded.then(|| {
+        let mut b = Bounds::default();
+        b.learn(m, &m.kernels[k].body);
+        b
+    });
     e.load_words(&m.kernels[k].body)?;
     let own = super::private::find(m, k);
     match m.kernels[k].body.as_slice() {
@@ -170,6 +179,7 @@ impl<'a, 'b> Emit<'a, 'b> {
             wide: None,
             tiles: vec![],
             misfits: Set::default(),
+            bounds: None,
         };
         (e, params)
     }

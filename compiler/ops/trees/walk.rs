@@ -1,9 +1,11 @@
 //! The nests that walk a forest: each row from root to leaf, tree after tree.
 //!
-//! A step is a row of four integers (feature, twice, plus one where NaN holds; bits of the compared float; both ways on);
-//! doubles are compared from a table of their own. Rows of leaves follow, which lead to themselves. Several trees are
-//! walked side by side until all are at a leaf: a step waits for two loads, one after the other, and the steps of other
-//! trees fill that time. Nothing branches on a comparison.
+//! A step is a row of four integers (feature; bits of the compared float; both ways on); doubles are compared from a table
+//! of their own. Rows of leaves, which lead to themselves, follow from a power of two on: one bit of a position tells
+//! whether it is a leaf. Several trees are walked side by side until all are at a leaf: a step waits for two loads, one
+//! after the other, and the steps of other trees fill that time. Nothing branches on a comparison.
+//!
+//! Where NaN holds in some steps and not in others, a table says which; only rows that have a NaN look there.
 
 use super::forest::Forest;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Scalar, Stmt, UnOp};
@@ -34,17 +36,33 @@ pub struct Scores {
 }
 
 /// Trees walked side by side.
-const ABREAST: i64 = 4;
+const ABREAST: i64 = 10;
 
 struct Tables {
     steps: Buf,
+    /// The same as floats.
+    floats: Buf,
+    /// Where a NaN holds, if not all steps agree.
+    holds: Option<Buf>,
     values: Option<Buf>,
     roots: Buf,
     n_trees: i64,
+    /// Position of the first leaf.
     n_steps: Dim,
     n_leaves: Dim,
     nan: [bool; 2],
     ty: ElemType,
+}
+
+/// What a step does with a NaN.
+#[derive(Clone, Copy)]
+enum Missing {
+    /// It does not meet any.
+    Never,
+    Fails,
+    Holds,
+    /// What its table says.
+    Told(Buf),
 }
 
 /// Writes the scores of each row of `x` [N, F], in the compute type `ty`, to `y` [N, targets] of storage type `ty`.
@@ -131,10 +149,30 @@ pub fn walk(cx: &mut LowerCx, f: &Forest, s: &Scores, x: Buf, y: Buf, ty: ElemTy
 impl Tables {
     /// Calls `use_leaf` with the number of the leaf that row `n` ends in, for one tree after the other.
     fn each(&self, k: &mut KernelBuilder, x: Buf, n: Dim, use_leaf: impl Fn(&mut KernelBuilder, Expr)) {
+        let features = k.m.bufs[x].dims[1];
+        let missing = match (self.holds, self.nan) {
+            _ if !k.m.bufs[x].ty.is_float() => Missing::Never,
+            (Some(table), _) => Missing::Told(table),
+            (_, [_, true]) => Missing::Holds,
+            _ => Missing::Fails,
+        };
+        if !matches!(missing, Missing::Told(_)) {
+            return self.walked(k, x, n, missing, &use_leaf);
+        }
+        let any = k.acc(runtime::int(0));
+        k.nest(LoopKind::Seq, &[features], |k, f| {
+            let v = k.load(x, &[n, f[0]]);
+            k.set(any, Expr::select(Expr::un(UnOp::IsNan, v), runtime::int(1), Expr::acc(any)));
+        });
+        let then = k.block(|k| self.walked(k, x, n, Missing::Never, &use_leaf));
+        let els = k.block(|k| self.walked(k, x, n, missing, &use_leaf));
+        k.push(Stmt::If { cond: runtime::eq(Expr::acc(any), runtime::int(0)), then, els });
+    }
+    fn walked(&self, k: &mut KernelBuilder, x: Buf, n: Dim, missing: Missing, use_leaf: &impl Fn(&mut KernelBuilder, Expr)) {
         let groups = self.n_trees / ABREAST;
         let all = |k: &mut KernelBuilder, first: Dim, width: i64| {
             let roots: Vec<Expr> = (0..width).map(|j| k.load(self.roots, &[first + j])).collect();
-            for leaf in self.leaves(k, x, n, roots) {
+            for leaf in self.leaves(k, x, n, missing, roots) {
                 use_leaf(k, leaf);
             }
         };
@@ -144,19 +182,20 @@ impl Tables {
         all(k, Dim::constant(groups * ABREAST), self.n_trees % ABREAST);
     }
     /// Numbers of the leaves that row `n` ends in, from some roots.
-    fn leaves(&self, k: &mut KernelBuilder, x: Buf, n: Dim, roots: Vec<Expr>) -> Vec<Expr> {
+    fn leaves(&self, k: &mut KernelBuilder, x: Buf, n: Dim, missing: Missing, roots: Vec<Expr>) -> Vec<Expr> {
         let at: Vec<Reg> = roots.into_iter().map(|r| k.acc(r)).collect();
         let count = Expr::index(self.n_steps);
-        if let Some(least) = at.iter().map(|r| Expr::acc(*r)).reduce(Expr::min)
+        // Leaves have the bit that `count` is.
+        if let Some(all) = at.iter().map(|r| Expr::acc(*r)).reduce(|a, b| Expr::bin(BinOp::And, a, b))
             && self.n_steps != Dim::constant(0)
         {
-            let body = k.block(|k| at.iter().for_each(|r| self.step(k, x, n, *r)));
-            k.push(Stmt::While { cond: Expr::bin(BinOp::Lt, least, count.clone()), body });
+            let body = k.block(|k| at.iter().for_each(|r| self.step(k, x, n, missing, *r)));
+            k.push(Stmt::While { cond: Expr::bin(BinOp::Lt, all, count.clone()), body });
         }
         at.into_iter().map(|r| k.let_(Expr::acc(r) - count.clone())).collect()
     }
     /// From one position to the next.
-    fn step(&self, k: &mut KernelBuilder, x: Buf, n: Dim, at: Reg) {
+    fn step(&self, k: &mut KernelBuilder, x: Buf, n: Dim, missing: Missing, at: Reg) {
         let (from, features) = (k.m.bufs[x].ty.compute(), k.m.bufs[x].dims[1]);
         k.at_index(Expr::acc(at), self.n_steps + self.n_leaves, |k, p| {
             let col = |k: &mut KernelBuilder, c: i64| {
@@ -166,22 +205,18 @@ impl Tables {
             let feature = col(k, 0);
             let value = match self.values {
                 Some(b) => k.load(b, &[p]),
-                None => Expr::un(UnOp::Bits(ElemType::F32), k.load(self.steps, &[p, Dim::constant(1)])),
+                None => k.load(self.floats, &[p, Dim::constant(1)]),
             };
             let value = k.let_(value);
             let (yes, no) = (col(k, 2), col(k, 3));
-            let number = Expr::bin(BinOp::Shr, feature.clone(), runtime::int(1));
-            let v = k.with_index(number, features, |k, f| Expr::cast(from, self.ty, k.load(x, &[n, f])));
+            let v = k.with_index(feature, features, |k, f| Expr::cast(from, self.ty, k.load(x, &[n, f])));
             let v = k.let_(v);
             let at_most = Expr::bin(BinOp::Le, v.clone(), value.clone());
             let not_more = Expr::un(UnOp::Not, Expr::bin(BinOp::Gt, v, value));
-            let holds = match self.nan {
-                [_, false] => at_most,
-                [false, true] => not_more,
-                _ => {
-                    let flag = Expr::bin(BinOp::And, feature, runtime::int(1));
-                    Expr::select(runtime::eq(flag, runtime::int(0)), at_most, not_more)
-                }
+            let holds = match missing {
+                Missing::Never | Missing::Fails => at_most,
+                Missing::Holds => not_more,
+                Missing::Told(table) => Expr::select(k.load(table, &[p]), not_more, at_most),
             };
             k.set(at, Expr::select(holds, yes, no));
         });
@@ -191,25 +226,35 @@ impl Tables {
 fn tables(cx: &mut LowerCx, f: &Forest, ty: ElemType) -> Tables {
     let mut words: Vec<i32> = vec![];
     let mut nan = [false; 2];
+    // Positions of leaves have a bit that no position of a step has.
+    let first_leaf = if f.steps.is_empty() { 0 } else { f.steps.len().max(f.leaves.len()).next_power_of_two() };
+    let place = |p: usize| if p < f.steps.len() { p } else { first_leaf + (p - f.steps.len()) };
     for s in &f.steps {
         nan[usize::from(s.nan_holds)] = true;
-        words.extend([s.feature as i32 * 2 + i32::from(s.nan_holds), (s.value as f32).to_bits() as i32, s.yes as i32, s.no as i32]);
+        words.extend([s.feature as i32, (s.value as f32).to_bits() as i32, place(s.yes) as i32, place(s.no) as i32]);
     }
-    for leaf in 0..f.leaves.len() {
-        let own = (f.steps.len() + leaf) as i32;
-        words.extend([0, 0, own, own]);
+    for own in f.steps.len()..first_leaf + f.leaves.len() {
+        words.extend([0, 0, own as i32, own as i32]);
     }
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     let n = words.len() as i64 / 4;
     let data = ConstData::new(ElemType::I32, vec![n, 4], bytes).unwrap_or_else(|| ConstData::from_i64s(&[]));
     let steps = cx.m.constant("steps", Arc::new(data));
+    let dims = cx.m.bufs[steps].dims.clone();
+    let floats_of_steps = cx.m.view_as(steps, ElemType::F32, dims);
     let mut values: Vec<f64> = f.steps.iter().map(|s| s.value).collect();
     values.resize(n as usize, 0.0);
     let values = (ty == ElemType::F64).then(|| cx.m.constant("values", floats(ty, &values)));
-    let roots: Vec<i64> = f.roots.iter().map(|r| *r as i64).collect();
+    let holds = (nan == [true; 2]).then(|| {
+        let mut holds: Vec<u8> = f.steps.iter().map(|s| u8::from(s.nan_holds)).collect();
+        holds.resize(n as usize, 0);
+        let data = ConstData::new(ElemType::Bool, vec![n], holds).unwrap_or_else(|| ConstData::from_i64s(&[]));
+        cx.m.constant("holds", Arc::new(data))
+    });
+    let roots: Vec<i64> = f.roots.iter().map(|r| place(*r) as i64).collect();
     let n_trees = roots.len() as i64;
     let roots = cx.m.constant("roots", Arc::new(ConstData::from_i64s(&roots)));
-    Tables { steps, values, roots, n_trees, n_steps: Dim::from(f.steps.len()), n_leaves: Dim::from(f.leaves.len()), nan, ty }
+    Tables { steps, floats: floats_of_steps, holds, values, roots, n_trees, n_steps: Dim::from(first_leaf), n_leaves: Dim::from(f.leaves.len()), nan, ty }
 }
 
 /// A vector of one of the two types that trees compute in.

@@ -1,0 +1,175 @@
+//! Between which numbers a value lies, told from what it is made of: types, constants, clamps.
+
+use super::{BinOp, Buf, Expr, Layout, Module, Place, Reg, Scalar, Stmt, UnOp, visit};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+/// Constants with more elements are not looked through.
+const MOST: u64 = 1 << 16;
+
+/// A closed interval.
+pub type Interval = (f64, f64);
+
+/// Answers for the expressions of one module.
+#[derive(Default)]
+pub struct Bounds {
+    /// Registers whose values have bounds that their types do not show.
+    pub regs: HashMap<Reg, Interval>,
+    constants: RefCell<HashMap<Key, Option<Interval>>>,
+}
+
+/// A constant, and what its subscripts are where they are numbers.
+type Key = (Buf, Vec<Option<i64>>);
+
+impl Bounds {
+    /// With what is known of registers.
+    pub fn new(regs: HashMap<Reg, Interval>) -> Self {
+        Bounds { regs, constants: RefCell::default() }
+    }
+    /// Bounds of the value; of a float they say, too, that it is finite and no NaN.
+    pub fn of(&self, m: &Module, e: &Expr) -> Option<Interval> {
+        let both = |a: &Expr, b: &Expr| Some((self.of(m, a)?, self.of(m, b)?));
+        let ty = m.type_of(e);
+        match e {
+            Expr::Const(s) => finite((s.to_f64(), s.to_f64())),
+            Expr::Reg(r) | Expr::Acc { reg: r, .. } => self.regs.get(r).copied().or_else(|| of_type(ty)),
+            Expr::Load { buf, at } => self.constant(m, *buf, at).or_else(|| of_type(m.bufs[*buf].ty)),
+            Expr::Let { body, .. } | Expr::With { body, .. } => self.of(m, body),
+            Expr::Select(_, a, b) => both(a, b).map(|(a, b)| (a.0.min(b.0), a.1.max(b.1))),
+            Expr::Un(op, a) => {
+                let (lo, hi) = self.of(m, a)?;
+                let r = match op {
+                    UnOp::Neg => (-hi, -lo),
+                    UnOp::Abs => (if lo <= 0.0 && hi >= 0.0 { 0.0 } else { lo.abs().min(hi.abs()) }, lo.abs().max(hi.abs())),
+                    UnOp::Floor => (lo.floor(), hi.floor()),
+                    UnOp::Ceil => (lo.ceil(), hi.ceil()),
+                    UnOp::Trunc => (lo.trunc(), hi.trunc()),
+                    UnOp::Round => (lo.round_ties_even(), hi.round_ties_even()),
+                    _ => return of_type(ty),
+                };
+                fit(ty, r)
+            }
+            Expr::Bin(op, a, b) => {
+                let Some((a, b)) = both(a, b) else { return of_type(ty) };
+                let r = match op {
+                    BinOp::Add => (a.0 + b.0, a.1 + b.1),
+                    BinOp::Sub => (a.0 - b.1, a.1 - b.0),
+                    BinOp::Mul => corners(a, b, |x, y| x * y),
+                    BinOp::Div if ty.is_float() && (b.0 > 0.0 || b.1 < 0.0) => corners(a, b, |x, y| x / y),
+                    BinOp::Min => (a.0.min(b.0), a.1.min(b.1)),
+                    BinOp::Max => (a.0.max(b.0), a.1.max(b.1)),
+                    _ => return of_type(ty),
+                };
+                fit(ty, r)
+            }
+            Expr::Fma(a, b, c) => {
+                let ((a, b), c) = (both(a, b)?, self.of(m, c)?);
+                let p = corners(a, b, |x, y| x * y);
+                fit(ty, (p.0 + c.0, p.1 + c.1))
+            }
+            Expr::Cast(to, a) => match (self.of(m, a), m.type_of(a).is_float()) {
+                (Some((lo, hi)), true) if to.is_int() => {
+                    let (least, most) = of_type(*to)?;
+                    Some((lo.trunc().clamp(least, most), hi.trunc().clamp(least, most)))
+                }
+                (Some(r), _) => fit(*to, r),
+                // NaN becomes 0, which every type has.
+                (None, _) => of_type(*to),
+            },
+            _ => of_type(ty),
+        }
+    }
+    /// Learns of the integer registers that a kernel defines.
+    pub fn learn(&mut self, m: &Module, body: &[Stmt]) {
+        self.learn_values(m, body);
+        // An accumulator holds what it was given. Until all of that is known, it may be anything.
+        let mut given: HashMap<Reg, Option<Interval>> = HashMap::new();
+        visit::walk(body, &mut |s| {
+            if let Stmt::Acc { reg, init: e, .. } | Stmt::Set { reg, value: e, .. } = s
+                && m.regs[*reg].ty.is_int()
+            {
+                let r = self.of(m, e);
+                given.entry(*reg).and_modify(|g| *g = g.zip(r).map(|(a, b)| (a.0.min(b.0), a.1.max(b.1)))).or_insert(r);
+            }
+        });
+        self.regs.extend(given.into_iter().filter_map(|(reg, r)| Some((reg, r?))));
+        self.learn_values(m, body);
+    }
+    fn learn_values(&mut self, m: &Module, body: &[Stmt]) {
+        let mut found: Vec<(Reg, &Expr)> = vec![];
+        visit::walk(body, &mut |s| {
+            if let Some(e) = s.expr() {
+                e.walk(&mut |e| {
+                    if let Expr::Let { reg, value, .. } = e {
+                        found.push((*reg, value));
+                    }
+                });
+            }
+            if let Stmt::Let { reg, value } = s {
+                found.push((*reg, value));
+            }
+        });
+        for (reg, value) in found.into_iter().filter(|x| m.regs[x.0].ty.is_int()) {
+            if let Some(r) = self.of(m, value) {
+                self.regs.insert(reg, r);
+            }
+        }
+    }
+    fn constant(&self, m: &Module, b: Buf, at: &[Dim]) -> Option<Interval> {
+        let Place::Const(c) = &m.bufs[b].place else { return None };
+        if c.count() > MOST || m.bufs[b].layout != Layout::RowMajor {
+            return None;
+        }
+        let key = (b, at.iter().map(|d| d.as_const()).collect::<Vec<_>>());
+        if let Some(r) = self.constants.borrow().get(&key) {
+            return *r;
+        }
+        let values = if c.elem().is_int() { c.to_i64s().map(|v| v.into_iter().map(|x| x as f64).collect()) } else { c.to_f64s() };
+        // Elements whose position agrees with the subscripts that are known.
+        let read = |i: usize| {
+            let mut rest = i as i64;
+            key.1.iter().zip(c.dims()).rev().all(|(at, n)| {
+                let here = rest % n;
+                rest /= n;
+                at.is_none_or(|a| a == here)
+            })
+        };
+        let join = |r: Interval, x: &f64| (r.0.min(*x), r.1.max(*x));
+        let none = (f64::INFINITY, f64::NEG_INFINITY);
+        let r = values.filter(|v: &Vec<f64>| v.iter().all(|x| x.is_finite())).map(|v| v.iter().enumerate().filter(|x| read(x.0)).map(|x| x.1).fold(none, join)).and_then(finite);
+        self.constants.borrow_mut().insert(key, r);
+        r
+    }
+}
+
+fn corners(a: Interval, b: Interval, f: impl Fn(f64, f64) -> f64) -> Interval {
+    let v = [f(a.0, b.0), f(a.0, b.1), f(a.1, b.0), f(a.1, b.1)];
+    (v.iter().copied().fold(f64::INFINITY, f64::min), v.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+}
+
+fn finite(r: Interval) -> Option<Interval> {
+    (r.0.is_finite() && r.1.is_finite()).then_some(r)
+}
+
+/// All values of an integer type.
+fn of_type(t: ElemType) -> Option<Interval> {
+    (t.is_int() || t == ElemType::Bool).then(|| (Scalar::lowest(t).to_f64(), Scalar::highest(t).to_f64()))
+}
+
+/// An interval of exact results as one of results of a type: floats are rounded, integers wrap.
+fn fit(t: ElemType, r: Interval) -> Option<Interval> {
+    match t {
+        // Ends far from where f64 itself rounds; one more part in 2^20 is more than any rounding to f32.
+        ElemType::F32 => {
+            let wide = |x: f64, up: f64| x + up * (x.abs() * 2f64.powi(-20) + f64::from(f32::MIN_POSITIVE));
+            let exact = |x: f64| x.fract() == 0.0 && x.abs() <= f64::from(1 << 24);
+            let (lo, hi) = (if exact(r.0) { r.0 } else { wide(r.0, -1.0) }, if exact(r.1) { r.1 } else { wide(r.1, 1.0) });
+            (lo >= f64::from(f32::MIN) && hi <= f64::from(f32::MAX)).then_some((lo, hi))
+        }
+        ElemType::F64 => finite(r).filter(|r| r.0.abs() <= 1e300 && r.1.abs() <= 1e300).map(|r| (r.0 - r.0.abs() * 1e-9, r.1 + r.1.abs() * 1e-9)),
+        // Beyond 2^53 an end is no integer of its own.
+        t => of_type(t).map(|all| if r.0 >= all.0 && r.1 <= all.1 && r.0.abs().max(r.1.abs()) <= 2f64.powi(53) { r } else { all }),
+    }
+}
