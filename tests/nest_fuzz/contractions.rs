@@ -5,7 +5,8 @@ use crate::modules::Gen;
 use onnxc::diag::Origin;
 use onnxc::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
 use onnxc::sym::Dim;
-use onnxc::tensor::ElemType as T;
+use onnxc::tensor::{ConstData, ElemType as T};
+use std::sync::Arc;
 
 impl Gen {
     fn contracted(&mut self) -> T {
@@ -58,14 +59,31 @@ impl Gen {
         }
         let (dims, to) = (self.dims(y), self.r.of(&[T::U8, T::I8]));
         let q = self.out(to, &dims, true);
-        let (lo, hi) = (Scalar::lowest(to).to_f64(), Scalar::highest(to).to_f64());
+        let zero = self.r.of(&[0.0, 3.0, -128.0]);
+        let (scale, by) = (self.r.of(&[0.0078125, 0.013]), self.r.of(&[1.0, 0.37]));
+        // Scales of channels follow from constants.
+        let along = dims.iter().position(|d| d.as_const().is_some_and(|n| n > 1)).filter(|_| self.r.chance(50));
+        let scales = along.map(|d| {
+            let n = dims[d].as_const().unwrap_or(1);
+            let values: Vec<f32> = (0..n).map(|i| 0.01 + i as f32 * 0.003).collect();
+            (d, self.m.constant("scales", Arc::new(ConstData::f32s(vec![n], &values))))
+        });
         self.m.map(q, &Origin::default(), |k, at| {
-            let v = Expr::un(UnOp::Round, Expr::cast(T::I32, T::F32, k.load(y, at)) * Expr::f32(0.0078125)) + Expr::f32(3.0);
-            Expr::cast(T::F32, to, v.max(Expr::num(T::F32, lo)).min(Expr::num(T::F32, hi)))
+            let each = scales.map_or(Expr::f32(1.0), |(d, b)| k.load(b, &[at[d]]));
+            let v = Expr::cast(T::I32, T::F32, k.load(y, at)) * (Expr::f32(scale) * each / Expr::f32(by));
+            requantized(to, v, zero)
         });
         if self.r.chance(40) {
             let z = self.out(to, &dims, true);
             self.m.map(z, &Origin::default(), |k, at| k.load(q, at).max(Expr::int(to, 5)));
+        }
+        if self.r.chance(40) {
+            let z = self.out(to, &dims, true);
+            let (s, t, u) = self.r.of(&[(0.5, 0.25, 0.5), (0.0123, 0.0457, 0.0311), (0.1, 0.1, 0.1)]);
+            self.m.map(z, &Origin::default(), |k, at| {
+                let term = |k: &KernelBuilder, zero: i64, s: f32| Expr::cast(T::I32, T::F32, Expr::cast(to, T::I32, k.load(q, at)) - Expr::int(T::I32, zero)) * Expr::f32(s);
+                requantized(to, (term(k, 3, s) + term(k, -7, t)) / Expr::f32(u), 2.0)
+            });
         }
     }
     /// Bytes are multiplied by bytes of either sign.
@@ -165,6 +183,13 @@ impl Gen {
         });
         self.behind(y, other);
     }
+}
+
+/// A number quantized to bytes.
+fn requantized(to: T, v: Expr, zero: f64) -> Expr {
+    let (lo, hi) = (Scalar::lowest(to).to_f64(), Scalar::highest(to).to_f64());
+    let v = Expr::un(UnOp::Round, v) + Expr::num(T::F32, zero);
+    Expr::cast(T::F32, to, v.max(Expr::num(T::F32, lo)).min(Expr::num(T::F32, hi)))
 }
 
 fn byte(t: T) -> bool {

@@ -3,11 +3,19 @@
 use super::ir::{Bin, Count, Form, Op, Pred, Un, Value};
 use super::tile::{Fit, Translate, Val};
 use crate::codegen::math;
-use crate::nest::{BinOp, Expr, Scalar, UnOp};
+use crate::nest::{BinOp, Buf, Expr, Scalar, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
 const NO_TYPE: &str = "an element type without vectors";
+
+/// True for floats clamped by numbers to what i32 holds, rounded or not.
+fn is_near(e: &Expr) -> bool {
+    match e {
+        Expr::Un(UnOp::Round, x) => is_clamped(x),
+        e => is_clamped(e),
+    }
+}
 
 /// True for floats clamped by numbers to what i32 holds.
 fn is_clamped(e: &Expr) -> bool {
@@ -89,6 +97,11 @@ impl Translate<'_> {
                 let b = self.under(no, b)?;
                 self.pick(c, a, b)
             }
+            Expr::Cast(ElemType::I32, a) if is_near(a) && self.bounds.of(self.m, a).is_some() => self.near_int(a),
+            Expr::Cast(ElemType::F32, a) if let Some((buf, at)) = self.small_load(a) => {
+                let (a, form) = (self.access(buf, at)?, form(self.m.bufs[buf].ty).ok_or(NO_TYPE)?);
+                Ok(Val { v: self.load_as_float(&a, form)?, ty: ElemType::F32 })
+            }
             Expr::Cast(to, a) => {
                 let a = self.value(a)?;
                 self.cast(*to, a)
@@ -100,6 +113,14 @@ impl Translate<'_> {
             }
             Expr::With { .. } => Err("an index read from memory"),
             Expr::Text(..) => Err("a text"),
+        }
+    }
+    /// The load of an integer of 8 or 16 bits, extended or not.
+    fn small_load<'e>(&self, e: &'e Expr) -> Option<(Buf, &'e [Dim])> {
+        let e = if let Expr::Cast(ElemType::I32, x) = e { x } else { e };
+        match e {
+            Expr::Load { buf, at } if matches!(self.m.bufs[*buf].ty, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16) => Some((*buf, at)),
+            _ => None,
         }
     }
     /// A value whose accesses happen only in the lanes of a condition.
@@ -427,14 +448,20 @@ impl Translate<'_> {
         };
         Ok(Val { v, ty: to })
     }
+    /// A number that `is_near` as i32; NaN gives 0x8000_0000.
+    fn near_int(&mut self, e: &Expr) -> Fit<Val> {
+        let (op, x) = match e {
+            Expr::Un(UnOp::Round, x) => (Un::ToInt, &**x),
+            x => (Un::TruncInt, x),
+        };
+        let x = self.value(x)?;
+        Ok(Val { v: if x.ty == ElemType::F32 { self.b.un(op, x.v) } else { x.v }, ty: ElemType::I32 })
+    }
     /// A vector with the low byte of a number as `t` in each lane.
     pub(super) fn low_byte(&mut self, e: &Expr, t: ElemType) -> Fit<Value> {
         match e {
             // NaN and what is out of range give 0x8000_0000, whose low byte is that of 0. Floats are clamped here.
-            Expr::Cast(ElemType::I32, x) if is_clamped(x) => {
-                let x = self.value(x)?;
-                Ok(if x.ty == ElemType::F32 { self.b.un(Un::TruncInt, x.v) } else { x.v })
-            }
+            Expr::Cast(ElemType::I32, x) if is_near(x) => Ok(self.near_int(x)?.v),
             Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) if matches!(**y, Expr::Const(_)) => {
                 let (x, y) = (self.low_byte(x, t)?, self.value(y)?);
                 if y.ty != ElemType::I32 {

@@ -8,8 +8,9 @@
 
 use super::Isa;
 use super::access::{Access, Site, Stream};
-use super::ir::{Builder, Count, Form, Func, Mem, Value, Width};
+use super::ir::{Builder, Count, Form, Func, Mem, Un, Value, Width};
 use crate::codegen::Map;
+use crate::nest::bounds::Bounds;
 use crate::nest::{Buf, Expr, LoopKind, Math, Module, Place as NestPlace, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -81,6 +82,7 @@ pub fn translate(m: &Module, isa: Isa, body: &[Stmt], substitute: &dyn Fn(Dim) -
         turning: 0,
         lane: None,
         mask: None,
+        bounds: Bounds::default(),
     };
     t.b.tables = m.math != Math::Strict;
     t.block(body)?;
@@ -114,8 +116,9 @@ pub(super) struct Place {
     index: Option<(Value, u8)>,
 }
 
-/// A load that was made: place, displacement, form, whether it is a vector, and for which lanes.
-type Loaded = (Place, i32, Form, bool, Option<Value>);
+/// A load that was made: place, displacement, form, whether it is a vector, whether integers were converted to floats,
+/// and for which lanes.
+type Loaded = (Place, i32, Form, bool, bool, Option<Value>);
 
 pub(super) struct Translate<'a> {
     pub m: &'a Module,
@@ -145,6 +148,7 @@ pub(super) struct Translate<'a> {
     pub(super) lane: Option<Lane>,
     /// Lanes that exist, where not all do.
     pub mask: Option<Value>,
+    pub(super) bounds: Bounds,
 }
 
 impl Translate<'_> {
@@ -497,7 +501,7 @@ impl Translate<'_> {
             _ => return Err("a load that steps over elements"),
         };
         let mask = self.mask;
-        let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, each, mask);
+        let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, each, false, mask);
         if let Some((_, v)) = self.loaded.get(&key) {
             return Ok(*v);
         }
@@ -522,6 +526,18 @@ impl Translate<'_> {
                 _ => self.b.broadcast(form, mem),
             }
         };
+        self.loaded.insert(key, (a.storage, v));
+        Ok(v)
+    }
+    /// The same for small integers as floats: converted once, as they are loaded once.
+    pub(super) fn load_as_float(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        let mem = self.mem(a)?;
+        let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, a.lane != 0, true, self.mask);
+        if let Some((_, v)) = self.loaded.get(&key) {
+            return Ok(*v);
+        }
+        let v = self.load_form(a, form)?;
+        let v = self.b.un(Un::ToFloat, v);
         self.loaded.insert(key, (a.storage, v));
         Ok(v)
     }

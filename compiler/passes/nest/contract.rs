@@ -42,6 +42,8 @@ pub(super) struct Parts {
 pub(super) enum Product {
     /// Of floats.
     Fma,
+    /// Of bytes as floats, and floats.
+    Extended,
     /// Of quads of bytes; the unsigned ones are those of B if `swapped`.
     Dot {
         /// A and B have changed places.
@@ -56,12 +58,13 @@ pub(super) enum Product {
 impl Product {
     /// Type of the sum.
     pub fn ty(self) -> ElemType {
-        if matches!(self, Product::Fma | Product::Halves) { ElemType::F32 } else { ElemType::I32 }
+        if matches!(self, Product::Fma | Product::Extended | Product::Halves) { ElemType::F32 } else { ElemType::I32 }
     }
     /// The sum with one more product.
     pub fn step(self, a: Expr, b: Expr, sum: Expr) -> Expr {
         match self {
             Product::Fma => Expr::fma(a, b, sum),
+            Product::Extended => Expr::fma(extended(a), b, sum),
             Product::Dot { swapped: false } | Product::Halves => Expr::dot(a, b, sum),
             Product::Dot { swapped: true } => Expr::dot(b, a, sum),
             Product::Bytes => Expr::cast(ElemType::I8, ElemType::I32, a) * Expr::cast(ElemType::I8, ElemType::I32, b) + sum,
@@ -71,7 +74,13 @@ impl Product {
     fn of(ty: ElemType, e: &Expr) -> Option<(Product, [&Expr; 3])> {
         let byte = |e: &Expr| matches!(e, Expr::Cast(ElemType::I32, _));
         Some(match e {
-            Expr::Fma(a, b, c) => (Product::Fma, [a, b, c]),
+            Expr::Fma(a, b, c) => match &**a {
+                Expr::Cast(ElemType::F32, x) if byte(x) => match &**x {
+                    Expr::Cast(_, a) => (Product::Extended, [a, b, c]),
+                    _ => return None,
+                },
+                _ => (Product::Fma, [a, b, c]),
+            },
             Expr::Dot(a, b, c) if ty == ElemType::F32 => (Product::Halves, [a, b, c]),
             Expr::Dot(a, b, c) => (Product::Dot { swapped: false }, [a, b, c]),
             Expr::Bin(BinOp::Add, p, c) => match &**p {
@@ -84,6 +93,11 @@ impl Product {
             _ => return None,
         })
     }
+}
+
+/// A byte as the float of its value.
+pub(super) fn extended(byte: Expr) -> Expr {
+    Expr::Cast(ElemType::F32, Box::new(Expr::Cast(ElemType::I32, Box::new(byte))))
 }
 
 pub(super) fn take_apart(body: &[Stmt]) -> Option<Parts> {
@@ -128,7 +142,7 @@ pub(super) fn depends(at: &[Dim], s: Sym) -> bool {
 /// Schedules the kernel, or a nest within one; false if it is no contraction, or one that this schedule does not fit.
 pub(super) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) -> bool {
     let Some(mut p) = take_apart(&m.kernels[k].body) else { return false };
-    if p.product == Product::Bytes {
+    if matches!(p.product, Product::Bytes | Product::Extended) {
         return false;
     }
     p.whole = within == Within::Kernel;

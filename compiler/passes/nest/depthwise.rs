@@ -19,7 +19,7 @@ const PIECE: i64 = 8;
 
 /// Schedules the kernel; false if it is no depthwise convolution with channels innermost.
 pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
-    let Some(p) = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma) else { return false };
+    let Some(p) = take_apart(&m.kernels[k].body).filter(|p| matches!(p.product, Product::Fma | Product::Extended)) else { return false };
     let Some((out, at)) = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None }) else { return false };
     let Some(c) = lanes::unit_stride_var(m, out, &at, &p.loops).filter(|c| depends(&p.b.1, *c)) else { return false };
     let mut nest = peel(&m.kernels[k].body);
@@ -224,7 +224,7 @@ impl Block {
         let (r, l) = (m.syms.loop_var("r", zero, Dim::constant(width)), m.syms.loop_var("l", zero, Dim::constant(used)));
         let place = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| d.subst(&mut |s| self.position(s, from + r, base + l).or_else(|| depth.iter().find(|d| d.0 == s).map(|d| Dim::sym(d.1))))).collect() };
         let here = vec![Dim::sym(r)];
-        let value = Expr::fma(Expr::Load { buf: p.a.0, at: place(&p.a.1) }, Expr::Load { buf: p.b.0, at: place(&p.b.1) }, Expr::Acc { reg: acc, at: here.clone(), lane: None });
+        let value = p.product.step(Expr::Load { buf: p.a.0, at: place(&p.a.1) }, Expr::Load { buf: p.b.0, at: place(&p.b.1) }, Expr::Acc { reg: acc, at: here.clone(), lane: None });
         let mut body = self.row(r, width, l, used, vec![Stmt::Set { reg: acc, at: here, value }]);
         for (i, (_, var, hi)) in depth.iter().enumerate().rev() {
             let kind = if i == 0 && self.taps > UNROLLED { LoopKind::Seq } else { LoopKind::Unroll };

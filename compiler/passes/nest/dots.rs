@@ -10,16 +10,20 @@
 //! * Signed activations are stored with 128 added (the sign bit flipped): other readers subtract it again, and the
 //!   contraction subtracts 128 times the sum of the weights, a constant.
 //!
+//! Contractions without columns (depthwise convolutions) become sums of floats where these are exact (`as_floats`): their
+//! vectors run along the channels, and have no quads.
+//!
 //! All of it is exact modulo 2^32, as the sums are. Arithmetic on 8-bit integers that only moves and compares them
 //! happens in 32 bits (`widen`), which vectors have.
 //!
 //! `exact_sums` leaves a module alone where dot products suit all of it ([`suit`]): floats would be slower.
 
 use super::exact::{self, Contraction};
-use super::shape::peel;
-use super::widen;
+use super::shape::{Uses, as_map, instance, peel};
+use super::{contract, widen};
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::nest::bounds::Interval;
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::{ConstData, ElemType};
@@ -95,10 +99,11 @@ fn weights(m: &Module, b: Buf) -> bool {
     m.bufs[b].layout == Layout::RowMajor && (c.elem() == ElemType::I8 || c.elem() == ElemType::U8 && c.bytes().iter().all(|v| *v < 128))
 }
 
-/// Runs the pass, a part of `schedule`.
-pub fn run(m: &mut Module, level: &Level) -> Result<()> {
+/// Runs the pass, a part of `schedule`; returns bounds of sums.
+pub fn run(m: &mut Module, level: &Level) -> Result<HashMap<Reg, Interval>> {
+    let mut bounds = HashMap::new();
     if !level.facts.dot {
-        return Ok(());
+        return Ok(bounds);
     }
     let plans: Vec<(Kernel, Plan)> = visit::calls(&m.driver)
         .into_iter()
@@ -108,8 +113,16 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         })
         .collect();
     if plans.is_empty() {
-        return Ok(());
+        return Ok(bounds);
     }
+    let windows: Vec<(Kernel, Contraction)> = visit::calls(&m.driver)
+        .into_iter()
+        .filter_map(|k| {
+            let c = exact::contraction(m, &m.kernels[k].body)?;
+            let both = columns(m, k, &c.a.1, &c.b.1) && columns(m, k, &c.b.1, &c.a.1);
+            (!both && plan(m, k, &c).is_none()).then_some((k, c))
+        })
+        .collect();
     let scratch = exact::scratch(m);
     // What is read where it is.
     let in_place: Vec<bool> = plans.iter().map(|(_, p)| in_quads(m, p) && (m.bufs[p.x.0].ty == ElemType::U8 || scratch.contains(&m.storage(p.x.0)))).collect();
@@ -127,7 +140,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             match made.get(&key).filter(|_| straight) {
                 Some(b) => *b,
                 None => {
-                    let b = gather(m, *k, p);
+                    let b = gather(m, *k, p, straight);
                     made.insert(key, b);
                     b
                 }
@@ -136,8 +149,45 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         contract(m, *k, p, quads, *signed);
     }
     flip(m, &flipped);
+    for (k, c) in windows {
+        let flipped = |b: Buf| flipped.contains(&m.storage(b));
+        let (a, b) = (flipped(c.a.0), flipped(c.b.0));
+        if let Some(sum) = as_floats(m, k, &c, (a, b)) {
+            bounds.insert(sum.0, sum.1);
+        }
+    }
     widen::run(m);
-    Ok(())
+    Ok(bounds)
+}
+
+/// A contraction without columns - a depthwise convolution - as a sum of floats, if these hold every partial sum: vectors
+/// multiply and add floats at once. Bytes of the image become floats as they are loaded; `flipped`: which operands are
+/// stored with 128 added.
+fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, flipped: (bool, bool)) -> Option<(Reg, Interval)> {
+    let ((x, w), flipped) = if weights(m, c.b.0) { ((&c.a, &c.b), flipped.0) } else { ((&c.b, &c.a), flipped.1) };
+    let Place::Const(data) = &m.bufs[w.0].place else { return None };
+    if !weights(m, w.0) || matches!(m.bufs[x.0].place, Place::Const(_)) {
+        return None;
+    }
+    let most = c.bound(m, w, if m.bufs[x.0].ty == ElemType::U8 { 255 } else { FLIP }).filter(|s| *s <= exact::EXACT)?;
+    let values: Vec<f32> = data.to_i64s()?.into_iter().map(|v| v as f32).collect();
+    let (data, name) = (ConstData::f32s(data.dims().to_vec(), &values), m.bufs[w.0].name.clone());
+    let sums = flipped.then(|| depth_sums(m, c, w)).flatten();
+    if flipped && sums.is_none() {
+        return None;
+    }
+    let floats = m.constant(name, Arc::new(data));
+    let sum = m.reg(ElemType::F32);
+    let value = Expr::fma(contract::extended(Expr::Load { buf: x.0, at: x.1.clone() }), Expr::Load { buf: floats, at: w.1.clone() }, Expr::acc(sum));
+    let total = Expr::Cast(ElemType::I32, Box::new(Expr::acc(sum)));
+    let total = match sums {
+        Some(sums) => total - sums,
+        None => total,
+    };
+    let body = std::mem::take(&mut m.kernels[k].body);
+    let with = exact::Rewrite { old: c.acc, new: sum, outer: c.depth[0].0, size: c.depth[0].1, value, total };
+    m.kernels[k].body = body.into_iter().map(|s| with.apply(s)).collect();
+    Some((sum, (-(most as f64), most as f64)))
 }
 
 /// True if the channel is innermost in memory and its quads are whole.
@@ -175,10 +225,12 @@ fn view(m: &mut Module, p: &Plan) -> Buf {
     v
 }
 
-/// A kernel before `k` that puts the activations together as quads, channels innermost; signed ones flipped.
-fn gather(m: &mut Module, k: Kernel, p: &Plan) -> Buf {
+/// A kernel before `k` that puts the activations together as quads, channels innermost; signed ones flipped. If they are
+/// an image with a border made for `k` alone, it makes the border, too.
+fn gather(m: &mut Module, k: Kernel, p: &Plan, straight: bool) -> Buf {
     let (x, of) = (p.x.0, p.of_x);
     let signed = m.bufs[x].ty == ElemType::I8;
+    let bordered = if straight { bordered(m, k, x, of) } else { None };
     let mut dims = m.bufs[x].dims.clone();
     let channels = dims[of];
     dims[of] = channels.ceil_div(QUAD);
@@ -187,35 +239,82 @@ fn gather(m: &mut Module, k: Kernel, p: &Plan) -> Buf {
     let out = m.temp(name, ElemType::I32, dims);
     m.bufs[out].layout = Layout::Permuted((0..rank).filter(|d| *d != of).chain([of]).collect());
     let origin = m.kernels[k].origin.clone();
+    let few = channels.as_const().filter(|c| *c < QUAD).unwrap_or(QUAD);
+    let code = |v: i64| v + if signed { FLIP } else { 0 };
     let id = m.map(out, &origin, |kb, at| {
-        let byte = |kb: &crate::nest::KernelBuilder, i: i64| {
+        let from = |i: i64| {
             let mut from = at.to_vec();
             from[of] = at[of] * QUAD + i;
-            let v = Expr::Cast(ElemType::I32, Box::new(kb.load(x, &from)));
-            let v = if signed { v + Expr::int(ElemType::I32, FLIP) } else { v };
-            let inside = kb.m.syms.in_range(from[of], channels);
-            let v = if inside { v } else { Expr::select(Expr::cmp_index(crate::nest::BinOp::Lt, from[of], channels), v, Expr::int(ElemType::I32, 0)) };
-            if i == 0 { v } else { v * Expr::int(ElemType::I32, 1 << (8 * i)) }
+            from
         };
-        let few = channels.as_const().filter(|c| *c < QUAD).unwrap_or(QUAD);
-        (1..few).fold(byte(kb, 0), |sum, i| sum + byte(kb, i))
+        let wide = |e: Expr| {
+            let v = Expr::Cast(ElemType::I32, Box::new(e));
+            if signed { v + Expr::int(ElemType::I32, FLIP) } else { v }
+        };
+        let placed = |i: i64, v: Expr| if i == 0 { v } else { v * Expr::int(ElemType::I32, 1 << (8 * i)) };
+        let byte = |kb: &crate::nest::KernelBuilder, i: i64| {
+            let v = wide(kb.load(x, &from(i)));
+            let inside = kb.m.syms.in_range(from(i)[of], channels);
+            placed(i, if inside { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, from(i)[of], channels), v, Expr::int(ElemType::I32, 0)) })
+        };
+        let Some(b) = &bordered else { return (1..few).fold(byte(kb, 0), |sum, i| sum + byte(kb, i)) };
+        let mut part = |i: i64, e: &Expr| {
+            let at = from(i);
+            instance(kb.m, e, &|s| b.cover.iter().zip(&at).find(|c| *c.0 == Some(s)).map(|c| *c.1))
+        };
+        let outside = (0..few).map(|i| (code(b.fill) & 0xff) << (8 * i)).sum::<i64>();
+        let sum = (0..few).map(|i| placed(i, wide(part(i, &b.inside)))).reduce(|a, b| a + b).unwrap_or(Expr::int(ElemType::I32, 0));
+        Expr::select(part(0, &b.cond), sum, Expr::int(ElemType::I32, outside))
     });
     m.kernels[id].name = format!("{}.quads", m.kernels[k].name);
     // The call was put at the driver's end.
     let call = m.driver.pop().into_iter().collect();
     visit::splice_call(&mut m.driver, k, true, call);
+    if let Some(b) = bordered {
+        visit::drop_calls(&mut m.driver, &|k| k == b.kernel);
+    }
     out
+}
+
+/// A copy of an image with a border around it.
+struct Bordered {
+    kernel: Kernel,
+    /// The loop variable of each dimension.
+    cover: Vec<Option<Sym>>,
+    cond: Expr,
+    inside: Expr,
+    fill: i64,
+}
+
+/// The kernel that makes `x` if nobody but `k` reads it, all channels have one border, and a quad has all channels.
+fn bordered(m: &Module, k: Kernel, x: Buf, of: usize) -> Option<Bordered> {
+    let uses = Uses::new(m);
+    let ([kernel], true) = (uses.writers(x), uses.readers(x) == [k] && !uses.pinned(x) && matches!(m.bufs[x].place, Place::Temp)) else { return None };
+    let map = as_map(&m.kernels[*kernel].body).filter(|map| map.buf == x)?;
+    let cover = map.cover(m)?;
+    let (Expr::Select(cond, inside, fill), true) = (map.value, m.bufs[x].dims[of].as_const()? <= QUAD) else { return None };
+    let (Expr::Load { .. }, Expr::Const(fill)) = (&*inside, *fill) else { return None };
+    let mut alike = true;
+    cond.walk(&mut |e| match (e, cover[of]) {
+        (Expr::Index(d), Some(c)) => alike &= !d.contains(c),
+        (Expr::Load { .. }, _) => alike = false,
+        _ => {}
+    });
+    alike.then_some(Bordered { kernel: *kernel, cover, cond: *cond, inside: *inside, fill: fill.to_i64() })
 }
 
 /// The contraction by dot products of quads.
 fn contract(m: &mut Module, k: Kernel, p: &Plan, quads: Buf, signed: bool) {
-    let Some((w, sums)) = weights_in_quads(m, p) else { return };
+    let sums = if signed { depth_sums(m, &p.c, &p.w) } else { None };
+    let Some(w) = weights_in_quads(m, p).filter(|_| !signed || sums.is_some()) else { return };
     let x_at: Vec<Dim> = p.x.1.iter().enumerate().map(|(i, d)| if i == p.of_x { quad_of(*d, p.channel) } else { *d }).collect();
     let load = |buf: Buf, at: Vec<Dim>| Expr::Load { buf, at };
     let acc = p.c.acc;
     let value = Expr::dot(load(quads, x_at), load(w, p.w.1.clone()), Expr::acc(acc));
-    let own: Vec<Dim> = p.w.1.iter().filter(|d| !p.c.depth.iter().any(|v| d.contains(v.0))).copied().collect();
-    let total = if signed { Expr::acc(acc) - load(sums, own) } else { Expr::acc(acc) };
+    let total = match sums {
+        Some(sums) => Expr::acc(acc) - sums,
+        None => Expr::acc(acc),
+    };
     let count = Dim::constant((p.extent + QUAD - 1) / QUAD);
     m.syms.set_loop_range(p.channel, Dim::constant(0), count);
     let with = Rewrite { p, count, value, total };
@@ -257,8 +356,8 @@ impl Rewrite<'_> {
     }
 }
 
-/// The weights as i32 of four bytes, zeros where the channel ends; and 128 times their sums over the depth.
-fn weights_in_quads(m: &mut Module, p: &Plan) -> Option<(Buf, Buf)> {
+/// The weights as i32 of four bytes, zeros where the channel ends.
+fn weights_in_quads(m: &mut Module, p: &Plan) -> Option<Buf> {
     let Place::Const(c) = &m.bufs[p.w.0].place else { return None };
     let (bytes, dims, name) = (c.codes()?, c.dims().to_vec(), m.bufs[p.w.0].name.clone());
     let n = dims[p.of_w] as usize;
@@ -266,28 +365,37 @@ fn weights_in_quads(m: &mut Module, p: &Plan) -> Option<(Buf, Buf)> {
     let quads = n.div_ceil(QUAD as usize);
     let outer = bytes.len() / (n * inner).max(1);
     let mut out = vec![0u8; outer * quads * inner * QUAD as usize];
-    let depth: Vec<bool> = p.w.1.iter().map(|d| p.c.depth.iter().any(|v| d.contains(v.0))).collect();
-    let own: Vec<i64> = dims.iter().zip(&depth).filter(|x| !x.1).map(|x| *x.0).collect();
-    let mut sums = vec![0i32; own.iter().product::<i64>() as usize];
     for (i, v) in bytes.iter().enumerate() {
         let (o, c, j) = (i / inner / n, i / inner % n, i % inner);
         out[((o * quads + c / 4) * inner + j) * 4 + c % 4] = *v;
+    }
+    let mut in_quads = dims;
+    in_quads[p.of_w] = quads as i64;
+    Some(m.constant(name, Arc::new(ConstData::new(ElemType::I32, in_quads, out)?)))
+}
+
+/// 128 times the sum of the weights over the depth, for each result.
+fn depth_sums(m: &mut Module, c: &Contraction, w: &(Buf, Vec<Dim>)) -> Option<Expr> {
+    let Place::Const(data) = &m.bufs[w.0].place else { return None };
+    let (dims, name) = (data.dims().to_vec(), m.bufs[w.0].name.clone());
+    let deep: Vec<bool> = w.1.iter().map(|d| c.depth.iter().any(|v| d.contains(v.0))).collect();
+    let own: Vec<i64> = dims.iter().zip(&deep).filter(|x| !x.1).map(|x| *x.0).collect();
+    let mut sums = vec![0i32; own.iter().product::<i64>() as usize];
+    for (i, v) in data.codes()?.into_iter().enumerate() {
         let (mut rest, mut at, mut step) = (i, 0, 1);
-        for (d, deep) in dims.iter().zip(&depth).rev() {
+        for (d, deep) in dims.iter().zip(&deep).rev() {
             if !deep {
                 at += rest % *d as usize * step;
                 step *= *d as usize;
             }
             rest /= *d as usize;
         }
-        sums[at] = sums[at].wrapping_add(FLIP as i32 * i32::from(*v as i8));
+        sums[at] = sums[at].wrapping_add(FLIP as i32 * i32::from(v as i8));
     }
-    let mut in_quads = dims;
-    in_quads[p.of_w] = quads as i64;
-    let w = m.constant(name.clone(), Arc::new(ConstData::new(ElemType::I32, in_quads, out)?));
     let sums: Vec<u8> = sums.into_iter().flat_map(i32::to_le_bytes).collect();
-    let s = m.constant(format!("{name}.sums"), Arc::new(ConstData::new(ElemType::I32, own, sums)?));
-    Some((w, s))
+    let buf = m.constant(format!("{name}.sums"), Arc::new(ConstData::new(ElemType::I32, own, sums)?));
+    let at = w.1.iter().zip(&deep).filter(|x| !x.1).map(|x| *x.0).collect();
+    Some(Expr::Load { buf, at })
 }
 
 /// Signed bytes become unsigned ones, 128 added.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Name of the pass.
 pub const NAME: &str = "exact_sums";
 /// Integers up to this magnitude are floats.
-const EXACT: i64 = 1 << 24;
+pub(super) const EXACT: i64 = 1 << 24;
 /// More parts than this are not worth their partial results.
 const MOST_PARTS: i64 = 8;
 
@@ -135,6 +135,10 @@ impl Contraction {
         let by_weights = |w: &(Buf, Vec<Dim>), other: i64| self.weight_sum(m, w, parts).and_then(|s| s.checked_mul(other));
         [by_types, by_weights(&self.b, ma), by_weights(&self.a, mb)].into_iter().flatten().any(|s| s <= EXACT)
     }
+    /// The largest magnitude of a sum with constant weights `w`, and an other operand up to `other`.
+    pub(super) fn bound(&self, m: &Module, w: &(Buf, Vec<Dim>), other: i64) -> Option<i64> {
+        self.weight_sum(m, w, 1)?.checked_mul(other)
+    }
     fn usable(&self, m: &Module, b: Buf, scratch: &HashSet<Buf>) -> bool {
         let of = m.storage(b);
         scratch.contains(&of) || of == b && m.bufs[b].layout == Layout::RowMajor && matches!(m.bufs[b].place, Place::Const(_))
@@ -245,18 +249,19 @@ fn partial(m: &mut Module, k: Kernel, c: &Contraction, product: &Product, from: 
 }
 
 /// The sum's register and what stands for it.
-struct Rewrite {
-    old: Reg,
-    new: Reg,
+pub(super) struct Rewrite {
+    pub old: Reg,
+    pub new: Reg,
     /// The outermost depth loop and how far it runs now.
-    outer: Sym,
-    size: Dim,
-    value: Expr,
-    total: Expr,
+    pub outer: Sym,
+    pub size: Dim,
+    /// A step of the sum, and what stands for the sum behind it.
+    pub value: Expr,
+    pub total: Expr,
 }
 
 impl Rewrite {
-    fn apply(&self, s: Stmt) -> Stmt {
+    pub fn apply(&self, s: Stmt) -> Stmt {
         match s {
             Stmt::Acc { reg, .. } if reg == self.old => Stmt::Acc { reg: self.new, lanes: 1, shape: vec![], init: Scalar::f32(0.0).into() },
             Stmt::Set { reg, .. } if reg == self.old => Stmt::Set { reg: self.new, at: vec![], value: self.value.clone() },

@@ -1,9 +1,11 @@
 //! Passes over the nest IR. `inline`, `epilogue`, `copies` and `fold` fuse, `exact` computes small integer sums as floats,
 //! `layout` (with `flat`) and `schedule` (with `attention`, `contract`, `pack`, `tiles`, `depthwise`, `turn`, `lanes` and `rows`;
-//! `dots` and `widen` for integers) decide loops, vectors and memory order. For some convolutions `winograd` takes another
-//! sum, `gate` other factors, `phases` fuller vectors. `storage` keeps scratch in f32, `place` decides memory. `shape` is what they share.
+//! `dots`, `widen` and `columns` for quantized numbers, `halves` for bf16) decide loops, vectors and memory order. For some
+//! convolutions `winograd` takes another sum, `gate` other factors, `phases` fuller vectors. `storage` keeps scratch in f32,
+//! `place` decides memory. `shape` is what they share.
 
 mod attention;
+mod columns;
 pub mod contract;
 mod copies;
 pub mod dead;
@@ -23,6 +25,7 @@ mod lifetimes;
 mod pack;
 pub mod phases;
 pub mod place;
+mod quotient;
 mod rows;
 pub mod schedule;
 pub mod shape;

@@ -4,7 +4,7 @@
 //! if it were a kernel.
 
 use super::shape::peel;
-use super::{attention, contract, depthwise, dots, halves, lanes, turn};
+use super::{attention, columns, contract, depthwise, dots, halves, lanes, turn};
 use crate::diag::Result;
 use crate::nest::{Kernel, LoopKind, Module, Stage, Stmt, visit};
 use crate::sym::Sym;
@@ -14,7 +14,8 @@ use std::collections::HashSet;
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
-    dots::run(m, level)?;
+    let bounds = dots::run(m, level)?;
+    columns::run(m, bounds);
     halves::run(m, level)?;
     // What attention adds is scheduled where it is made.
     let kernels: HashSet<Kernel> = visit::calls(&m.driver).into_iter().collect();
