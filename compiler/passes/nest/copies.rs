@@ -110,11 +110,13 @@ pub(super) fn users(uses: &Uses, b: Buf, copy: Kernel) -> Vec<Kernel> {
     users
 }
 
-/// True if kernels may use a part of another image instead of this one, as far as they are concerned: convolutions of it may
-/// not, since some of their schedules know whole images only (residuals may be anywhere), nor may anybody who makes the part and reads the other.
+/// True if kernels may use a part of another image instead of this one, as far as they are concerned: sums of
+/// convolutions may not, since some of their schedules know whole images only, nor may anybody who makes the part and
+/// reads the other.
 pub(super) fn may_use_part(m: &Module, uses: &Uses, part: Buf, whole: Buf) -> bool {
     let viewed = m.bufs.values().any(|d| matches!(d.place, Place::View(of) if of == part));
-    let read_by_sums = uses.readers(part).iter().any(|r| contract::operands(&m.kernels[*r].body).is_some_and(|(a, _, b, _)| a == part || b == part));
+    let summed = |k: &Kernel| contract::operands(&m.kernels[*k].body).is_some_and(|(a, _, b, _)| m.storage(a) == part || m.storage(b) == part);
+    let read_by_sums = uses.readers(part).iter().any(summed);
     let mixed = uses.writers(part).iter().any(|w| uses.readers(whole).contains(w));
     uses.is_straight() && !uses.pinned(part) && !uses.pinned(whole) && !viewed && !read_by_sums && !mixed
 }
