@@ -36,7 +36,7 @@ pub struct Scores {
 }
 
 /// Trees walked side by side.
-const ABREAST: i64 = 10;
+const ABREAST: i64 = 8;
 
 struct Tables {
     steps: Buf,
