@@ -280,6 +280,7 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
         workspace_max: m.syms.range(workspace).hi.and_then(|v| u64::try_from(v).ok()),
         weights: Weights { size: weights.size, align: crate::codegen::weights::ALIGN, sha256: if external { weights.sha256() } else { [0; 32] }, external },
         nodes: model.graph.order.iter().map(|n| &model.graph.nodes[*n].origin).map(|o| (o.name.clone(), o.op.clone())).collect(),
+        foreign: crate::codegen::interface::foreign(m),
         syms: m.syms.clone(),
     })
 }

@@ -473,6 +473,9 @@ impl Header<'_> {
         if i.outputs.iter().any(|t| t.ty == ElemType::Str) {
             o.push_str("   Strings of outputs lie in the memory of inputs, of weights, or in workspace: copy what must outlive these.\n");
         }
+        for name in &i.foreign {
+            let _ = writeln!(o, "   Calls {name}, which you link: onnxc_runtime.h tells what it does, the library onnxc-runtime has it.");
+        }
         if i.weights.external {
             let _ = writeln!(o, "   weights: the contents of {}.weights, {u}_WEIGHTS_SIZE bytes aligned to {u}_WEIGHTS_ALIGN, such as a mapping; only read.", self.m);
         }

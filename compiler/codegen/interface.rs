@@ -1,7 +1,8 @@
 //! What callers see of a compiled model: names, types, sizes. The header, the Rust module, the metadata and the entry
 //! functions are all written from this one description.
 
-use crate::nest::{Buf, Module};
+use crate::nest::foreign::DECODE_IMAGE;
+use crate::nest::{Buf, Module, Stmt, visit};
 use crate::sym::{Dim, Sym, SymTable};
 use crate::tensor::ElemType;
 
@@ -34,6 +35,8 @@ pub struct Interface {
     pub weights: Weights,
     /// Nodes of the model in order, for tracing: name, operator.
     pub nodes: Vec<(String, String)>,
+    /// Functions that the object calls and whoever links it provides, beside those of libc and libm.
+    pub foreign: Vec<&'static str>,
     /// All symbols, for printing.
     pub syms: SymTable,
 }
@@ -63,9 +66,21 @@ impl Interface {
             workspace_max: None,
             weights: Weights::default(),
             nodes: vec![],
+            foreign: foreign(m),
             syms: m.syms.clone(),
         }
     }
+}
+
+/// Functions that a module's driver calls by name.
+pub fn foreign(m: &Module) -> Vec<&'static str> {
+    let mut found = vec![];
+    visit::walk(&m.driver, &mut |s| {
+        if matches!(s, Stmt::Foreign(_)) && found.is_empty() {
+            found.push(DECODE_IMAGE);
+        }
+    });
+    found
 }
 
 /// A dim param: a leading `int64_t` argument.
