@@ -96,6 +96,13 @@ fn gradient() {
     script("gradient.py", &[exe(), work.as_os_str()]);
 }
 
+/// Random programs of sequence operators against ONNX Runtime.
+#[test]
+fn sequences() {
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sequences");
+    script("sequences.py", &[exe(), work.as_os_str(), "1".as_ref(), "100".as_ref()]);
+}
+
 #[test]
 fn random_graphs() {
     script("fuzz.py", &[exe(), "1".as_ref(), "150".as_ref()]);

@@ -136,6 +136,8 @@ struct Scope {
     g: Graph,
     order: Vec<Node>,
     parts: HashMap<Value, Parts>,
+    /// Tables of lists that something needed one of.
+    packed: HashMap<Value, Seq>,
 }
 
 /// Runs the pass.
@@ -144,7 +146,7 @@ pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
     if !inputs && !concerned(&model.graph) {
         return Ok(());
     }
-    let mut s = Scope { g: std::mem::take(&mut model.graph), order: vec![], parts: HashMap::new() };
+    let mut s = Scope { g: std::mem::take(&mut model.graph), order: vec![], parts: HashMap::new(), packed: HashMap::new() };
     let done = s.inputs(&model.origin).and_then(|()| s.body()).and_then(|()| s.outputs(&model.origin));
     model.graph = s.g;
     findings.absorb(done)?;
@@ -291,9 +293,12 @@ impl Scope {
         let (v, origin) = (self.operand(n, i)?, self.origin(n));
         match self.thing(v) {
             Thing::Parts(p @ (Parts::List { .. } | Parts::Seq(_))) => {
+                if let Some(s) = self.packed.get(&v) {
+                    return Ok(s.clone());
+                }
                 let name = self.name(v);
                 let s = self.seq(p, &name, &origin)?;
-                self.parts.insert(v, Parts::Seq(s.clone()));
+                self.packed.insert(v, s.clone());
                 Ok(s)
             }
             _ => self.fail(n, codes::OP_TYPE, format!("input {i} must be a sequence")),

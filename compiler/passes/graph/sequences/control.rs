@@ -62,7 +62,7 @@ impl Scope {
     }
     /// A body with what it captures.
     fn enter(&self, g: Graph) -> Scope {
-        let mut inner = Scope { g, order: vec![], parts: HashMap::new() };
+        let mut inner = Scope { g, order: vec![], parts: HashMap::new(), packed: HashMap::new() };
         for (o, v) in std::mem::take(&mut inner.g.captures) {
             match self.parts.get(&o) {
                 None => inner.g.captures.push((o, v)),
