@@ -510,7 +510,7 @@ impl Translate<'_> {
             if !super::table::has(form, false, mask.is_some(), self.b.width().column()) {
                 return Err("a load that these vectors do not have");
             }
-            if self.from_memory(a.storage) {
+            if self.from_memory(a) {
                 self.b.prefetch(Mem { disp: mem.disp.wrapping_add(AHEAD), ..mem }, false);
             }
             self.b.load(form, mem, mask)
@@ -541,10 +541,16 @@ impl Translate<'_> {
         self.loaded.insert(key, (a.storage, v));
         Ok(v)
     }
-    /// True for constants that no cache holds: what a loop will read of them is asked for early.
-    fn from_memory(&self, storage: Buf) -> bool {
-        let bytes = |c: &crate::tensor::ConstData| c.byte_len() >= LARGE;
-        !self.active.is_empty() && !self.prefetched.contains(&storage) && matches!(&self.m.bufs[storage].place, NestPlace::Const(c) if bytes(c))
+    /// True for constants that come from afar, where the innermost loop runs through them in order: what it will read is
+    /// asked for early.
+    fn from_memory(&self, a: &Access) -> bool {
+        const LEAST: i64 = 128;
+        let far = |c: &crate::tensor::ConstData| c.byte_len() >= LARGE;
+        let runs = match (self.active.last(), a.stream.1.last()) {
+            (Some((innermost, _)), Some((moves, stride))) => innermost == moves && stride.as_const().is_some_and(|s| s.saturating_mul(i64::from(self.size_of(a.stream.0))) >= LEAST),
+            _ => false,
+        };
+        runs && !self.prefetched.contains(&a.storage) && matches!(&self.m.bufs[a.storage].place, NestPlace::Const(c) if far(c))
     }
     fn mask_is_condition(&self) -> bool {
         // Remainders of vector loops have at least one lane; conditions may have none.
