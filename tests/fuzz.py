@@ -722,7 +722,7 @@ def call(case, path, wanted):
         feeds = {n: (feeds[n].view(np.uint16) if feeds[n].dtype == BF16 else feeds[n]) for n in case.inputs}
         run, outs = model.prepare(feeds, [w.shape for w in want])
         # Memory that nobody has written shows as NaN.
-        run.keep[1][:] = 0xFF
+        run.workspace[:] = 0xFF
         for o in outs:
             o.reshape(-1).view(np.uint8)[:] = 0xFF
         run()

@@ -49,7 +49,7 @@ def ours(onnxc, work, m, feeds, shapes, *options, change=None):
     abi.link([path + ".o"], path + ".so")
     run, outs = abi.Model(path + ".so", "m").prepare(feeds, shapes)
     if change:
-        change(run.keep[0][0][0])
+        change(run.inputs[0][0])
     run()
     return outs
 

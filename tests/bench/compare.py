@@ -108,7 +108,7 @@ def read_results(path):
 def measure(a, case, threads, work, ours):
     """One row: every contestant loaded, checked, then timed in rounds that take turns."""
     feeds = os.path.join(work, "feeds.npz")
-    np.savez(feeds, **case.feeds)
+    np.savez(feeds, **{k: v.astype(str) if v.dtype == object else v for k, v in case.feeds.items()})
     row = {"model": case.name, "binding": case.binding, "threads": threads, "flops": case.flops, "contestants": {}}
     workers, outputs = {}, {}
     try:

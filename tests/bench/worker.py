@@ -195,7 +195,7 @@ class Onnxc:
     def load(self, job, feeds):
         import abi
         model = abi.Model(job["library"], job["name"])
-        self.run, outs = model.prepare({k: aligned_copy(v) for k, v in feeds.items()}, job["shapes"])
+        self.run, outs = model.prepare({k: v if v.dtype == object else aligned_copy(v) for k, v in feeds.items()}, job["shapes"])
         exec_ = None
         if job["threads"] > 1:
             dll = ct.CDLL(job["runtime"])
@@ -210,6 +210,19 @@ class Onnxc:
 
     def samples(self, seconds):
         return native_samples(self.loop, 7, self.pointers, seconds)
+
+
+def plain(outs):
+    """Outputs as arrays that a file holds: a list of maps as their keys and their values, strings as text."""
+    import abi
+    for o in outs:
+        o = abi.described(o) if isinstance(o, abi.Value) else o
+        if isinstance(o, list) and o and isinstance(o[0], dict):
+            yield np.array(list(o[0]))
+            yield np.array([list(m.values()) for m in o], np.float32)
+        else:
+            o = np.asarray(o)
+            yield o.astype(str) if o.dtype == object else o
 
 
 def until_idle():
@@ -232,9 +245,9 @@ def main():
         try:
             if job["do"] == "load":
                 with np.load(job["feeds"]) as z:
-                    feeds = {k: z[k] for k in z.files}
+                    feeds = {k: z[k].astype(object) if z[k].dtype.kind == "U" else z[k] for k in z.files}
                 outs = contestant.load(job, feeds)
-                np.savez(job["results"], *[np.asarray(o) for o in outs])
+                np.savez(job["results"], *plain(outs))
                 answer = {"ok": True}
             else:
                 cpu = time.process_time()

@@ -237,6 +237,7 @@ class Model:
                 assert not used or data[-1] >> used == 0, "bits after the last packed element"
                 outs[k][...] = unpack(data, bits, outs[k].shape)
         run.keep = (values, arrays, ws, dims, self, full, lists, strings)
+        run.inputs, run.workspace = arrays, ws
         # What `call` takes, for loops outside Python.
         run.arguments = lambda exec_=None: [ct.addressof(pin), ct.addressof(pout), ct.addressof(dims), ct.addressof(out_dims), w, ws.ctypes.data, exec_]
         return run, outs

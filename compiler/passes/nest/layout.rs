@@ -11,6 +11,9 @@ use std::collections::HashSet;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
+    for k in visit::calls(&m.driver) {
+        detach(m, k);
+    }
     let kernels = visit::calls(&m.driver);
     let flat: Vec<flat::Flat> = kernels.iter().filter_map(|k| flat::find(m, *k)).collect();
     let mut viewed: HashSet<Buf> = HashSet::new();
@@ -52,6 +55,40 @@ pub fn run(m: &mut Module) -> Result<()> {
         m.bufs[b].layout = Layout::Permuted(p);
     }
     Ok(())
+}
+
+/// A convolution whose image the caller takes in planes stores it for itself, and a map turns it: vectors run along
+/// channels, which no tile could store one by one.
+fn detach(m: &mut Module, k: Kernel) {
+    /// Channels that fill half of a vector.
+    const LEAST: i64 = 8;
+    let body = &m.kernels[k].body;
+    let Some((a, from, w, at_w)) = contract::operands(body) else { return };
+    let [out] = visit::stores(body)[..] else { return };
+    let planes = matches!(m.bufs[out].place, Place::Output(_)) && (3..=5).contains(&m.bufs[out].dims.len());
+    let many = planes && m.bufs[out].dims[1].as_const().is_some_and(|c| c >= LEAST);
+    let taps = peel(body).body.iter().any(|s| matches!(s, Stmt::For { body, .. } if matches!(body.as_slice(), [Stmt::For { .. }])));
+    let images = images(body);
+    if !many || !taps || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
+        return;
+    }
+    let own = m.temp(format!("{}.image", m.bufs[out].name), m.bufs[out].ty, m.bufs[out].dims.clone());
+    let body = std::mem::take(&mut m.kernels[k].body);
+    m.kernels[k].body = body.into_iter().map(|s| redirect(s, out, own)).collect();
+    let origin = m.kernels[k].origin.clone();
+    let id = m.map(out, &origin, |kb, at| kb.load(own, at));
+    m.kernels[id].name = format!("{}.planes", m.kernels[k].name);
+    // The call was put at the driver's end.
+    let call = m.driver.pop();
+    visit::splice_call(&mut m.driver, k, false, [Stmt::Call(k)].into_iter().chain(call).collect());
+}
+
+fn redirect(s: Stmt, from: Buf, to: Buf) -> Stmt {
+    match s {
+        Stmt::Store { buf, at, value } => Stmt::Store { buf: if buf == from { to } else { buf }, at, value },
+        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| redirect(s, from, to)).collect() },
+        s => s,
+    }
 }
 
 /// True for the padded copy of a caller's image with few channels: vectors along channels would be nearly empty, and a
