@@ -94,15 +94,132 @@ fn diagnostic_codes_are_unique() {
     }
 }
 
-/// The README's operator table, made from the operator table and the schemas.
+/// Operators that tests/versions/run.py leaves out (LEFT_OUT there): values that are no
+/// tensors, text, files, bodies.
+const LEFT_OUT: &[&str] = &[
+    "ConcatFromSequence",
+    "ImageDecoder",
+    "Optional",
+    "OptionalGetElement",
+    "OptionalHasElement",
+    "RegexFullMatch",
+    "SequenceAt",
+    "SequenceConstruct",
+    "SequenceEmpty",
+    "SequenceErase",
+    "SequenceInsert",
+    "SequenceLength",
+    "SequenceMap",
+    "SplitToSequence",
+    "StringConcat",
+    "StringNormalizer",
+    "StringSplit",
+    "TfIdfVectorizer",
+    "CastMap",
+    "CategoryMapper",
+    "DictVectorizer",
+    "ZipMap",
+    "Gradient",
+    "FlexAttention",
+    // ONNX Runtime's own.
+    "SimplifiedLayerNormalization",
+];
+
+/// Element types under one name in the table; what is left stands by itself.
+const TYPE_GROUPS: &[(&str, &[&str])] = &[
+    ("floats", &["float16", "bfloat16", "float", "double"]),
+    ("ints", &["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]),
+    ("float8s", &["float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"]),
+    ("float6s", &["float6e2m3", "float6e3m2"]),
+    ("4-bit", &["int4", "uint4", "float4e2m1"]),
+    ("2-bit", &["int2", "uint2"]),
+    ("complex", &["complex64", "complex128"]),
+];
+
+fn grouped(types: &[&str]) -> String {
+    let mut left = types.to_vec();
+    let mut out = vec![];
+    for (name, members) in TYPE_GROUPS {
+        if members.iter().all(|m| left.contains(m)) {
+            left.retain(|t| !members.contains(t));
+            out.push(*name);
+        }
+    }
+    out.extend(left);
+    out.join(", ")
+}
+
+/// Verdicts of tests/versions/run.py: (operator, version, type variable, type) -> verdict.
+fn verdicts() -> BTreeMap<(String, i64, String, String), String> {
+    let text = std::fs::read_to_string(root().join("tests/versions/expected.txt")).expect("the verdicts");
+    let mut out = BTreeMap::new();
+    for line in text.lines().filter(|l| !l.starts_with('#')) {
+        let (head, types) = line.rsplit_once(':').expect("types behind a colon");
+        let mut words = head.split_whitespace();
+        let (op, version, var) = (words.next().expect("operator"), words.next().and_then(|v| v.parse().ok()).expect("version"), words.next().expect("type variable"));
+        let verdict: Vec<&str> = words.collect();
+        for t in types.split_whitespace() {
+            out.insert((op.to_owned(), version, var.to_owned(), t.to_owned()), verdict.join(" "));
+        }
+    }
+    out
+}
+
+/// Types of the newest version of an operator, by type variable: those of its schema but those that a verdict says are
+/// refused. Where there are no verdicts (other domains than ONNX's), strings and complex numbers are none.
+fn accepted(op: &str, schema: &onnxc::ops::Schema, verdicts: &BTreeMap<(String, i64, String, String), String>) -> String {
+    let tested = verdicts.keys().any(|k| k.0 == op);
+    let mut out: Vec<(String, String)> = vec![];
+    for (var, types) in &schema.types {
+        let takes = |t: &&&str| match verdicts.get(&(op.to_owned(), schema.since, (*var).to_owned(), (**t).to_owned())) {
+            Some(v) => v.starts_with("pass") || v.starts_with("compiles"),
+            None => !tested && !matches!(**t, "string" | "complex64" | "complex128") && onnxc::tensor::ElemType::from_onnx_name(t).is_some(),
+        };
+        let types: Vec<&str> = types.iter().filter(takes).copied().collect();
+        if types.is_empty() {
+            continue;
+        }
+        let list = grouped(&types);
+        match out.iter_mut().find(|(_, l)| *l == list) {
+            Some((vars, _)) => *vars += &format!(", {var}"),
+            None => out.push(((*var).to_owned(), list)),
+        }
+    }
+    match out.as_slice() {
+        [(_, list)] => list.clone(),
+        out => out.iter().map(|(vars, list)| format!("{vars}: {list}")).collect::<Vec<_>>().join("; "),
+    }
+}
+
+/// Every version of every operator of ONNX that is in the table has verdicts, for each type that its schema allows.
+#[test]
+fn every_version_has_a_verdict() {
+    let verdicts = verdicts();
+    let mut missing = vec![];
+    for op in onnxc::ops::FAMILIES.iter().flat_map(|(_, o)| o.iter().copied()).filter(|o| !o.starts_with("com.microsoft:")) {
+        let (domain, name) = op.split_once(':').unwrap_or(("", op));
+        for s in onnxc::ops::schema::versions(domain, name).iter().filter(|_| !LEFT_OUT.contains(&name)) {
+            // The second type of BitCast is as wide as the first: it is not swept by itself.
+            for (var, types) in s.types.iter().filter(|(var, _)| name != "BitCast" || *var == "T1") {
+                let tensors = types.iter().filter(|t| onnxc::tensor::ElemType::from_onnx_name(t).is_some());
+                missing.extend(tensors.filter(|t| !verdicts.contains_key(&(op.to_owned(), s.since, (*var).to_owned(), (**t).to_owned()))).map(|t| format!("{op} {} {var}={t}", s.since)));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no verdict in tests/versions/expected.txt:\n{}", missing.join("\n"));
+}
+
+/// The README's operator table, made from the operator table, the schemas, and the verdicts.
 fn operator_table() -> String {
+    let verdicts = verdicts();
     let mut ops: Vec<&str> = onnxc::ops::FAMILIES.iter().flat_map(|(_, o)| o.iter().copied()).chain(onnxc::ops::AT_IMPORT.iter().copied()).collect();
     ops.sort_unstable();
-    let mut out = String::from("| operator | since versions |\n|---|---|\n");
+    let mut out = String::from("| operator | since versions | types |\n|---|---|---|\n");
     for op in &ops {
         let (domain, name) = op.split_once(':').unwrap_or(("", op));
-        let v: Vec<String> = onnxc::ops::schema::versions(domain, name).iter().map(|s| s.since.to_string()).collect();
-        out += &format!("| {op} | {} |\n", v.join(", "));
+        let versions = onnxc::ops::schema::versions(domain, name);
+        let v: Vec<String> = versions.iter().map(|s| s.since.to_string()).collect();
+        out += &format!("| {op} | {} | {} |\n", v.join(", "), versions.last().map_or(String::new(), |s| accepted(op, s, &verdicts)));
     }
     out + &format!("\n{} operators.\n", ops.len())
 }

@@ -69,6 +69,20 @@ fn strings() {
     script("strings.py", &[exe(), work.as_os_str()]);
 }
 
+/// A sample on aarch64, where a cross compiler and qemu are installed.
+#[test]
+fn onnx_backend_suite_on_aarch64() {
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("backend_aarch64");
+    script("onnx_backend/run.py", &[exe(), "--target".as_ref(), "aarch64-unknown-linux-gnu".as_ref(), "--work".as_ref(), work.as_os_str()]);
+}
+
+/// Every operator at every version, for every element type.
+#[test]
+fn operator_versions() {
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("versions");
+    script("versions/run.py", &[exe(), "--work".as_ref(), work.as_os_str()]);
+}
+
 /// Statuses, weights files, output sizes, tasks.
 #[test]
 fn interface() {

@@ -91,7 +91,7 @@ impl Operator for DeformConv {
         let sampling = Sampling { mode: Mode::Linear, padding: Padding::Zeros, align_corners: true };
         // Shape [batch, channel, kernel .., result ..].
         let shape: Vec<Dim> = dx[..2].iter().chain(&dw[2..]).chain(&dy[2..]).copied().collect();
-        let columns = cx.temp("columns", cx.elem(x), shape);
+        let columns = cx.temp("columns", ty, shape);
         cx.map(columns, |k, at| {
             let (ks, os) = (&at[2..2 + n], &at[2 + n..]);
             let group = if self.offset_group == 1 { Dim::constant(0) } else { at[1].floor_div(per_offset) };

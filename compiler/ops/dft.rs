@@ -361,9 +361,9 @@ impl Dft {
         });
         let (step, length) = self.frame(cx, window);
         let (dims, out) = (cx.dims(x), cx.dims(y));
-        let (ty, elem) = (cx.elem(x).compute(), cx.elem(x));
+        let ty = cx.elem(x).compute();
         // Frames under the window, then one contraction.
-        let framed = cx.temp("frames", elem, vec![out[0], out[1], length, dims[2]]);
+        let framed = cx.temp("frames", ty, vec![out[0], out[1], length, dims[2]]);
         cx.map(framed, |k, at| {
             let v = k.load(x, &[at[0], at[1] * step + at[2], at[3]]);
             match window {

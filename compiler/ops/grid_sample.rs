@@ -64,7 +64,7 @@ impl Operator for GridSample {
         }
         cx.require_eq(grid.dims[0], x.dims[0], "the batches of input and grid differ")?;
         cx.require_eq(grid.dims[x.rank() - 1], Dim::from(x.rank() - 2), "the grid does not have one coordinate for each spatial dimension")?;
-        if self.sampling.mode != Mode::Nearest && !x.elem.is_float() {
+        if self.sampling.mode != Mode::Nearest && !(x.elem.is_float() || x.elem.is_int() || x.elem == ElemType::Bool) {
             return cx.error(codes::OP_FEATURE, format!("interpolation between values of {} is not defined", x.elem)).help("use mode \"nearest\", or cast the input to a floating-point type").fail();
         }
         let dims: Vec<Dim> = x.dims[..2].iter().chain(&grid.dims[1..x.rank() - 1]).copied().collect();
@@ -85,7 +85,13 @@ impl Operator for GridSample {
                 self.sampling.denormalize(k.load(grid, &from), dims[2 + i], gty)
             });
             let coords: Vec<Expr> = coords.collect();
-            self.sampling.at(k, x, &at[..2], coords, gty)
+            let v = self.sampling.at(k, x, &at[..2], coords, gty);
+            // Between integers the part behind the point is dropped; bool is true where anything is left.
+            match (k.m.type_of(&v), k.m.bufs[x].ty.compute()) {
+                (from, to) if from == to => v,
+                (from, ElemType::Bool) => Expr::bin(BinOp::Ne, v, Expr::num(from, 0.0)),
+                (from, to) => Expr::cast(from, to, v),
+            }
         });
         Ok(())
     }
@@ -108,15 +114,21 @@ impl Sampling {
         let size = number(size, ty);
         if self.align_corners { (n + one.clone()) / Expr::num(ty, 2.0) * (size - one) } else { ((n + one.clone()) * size - one) / Expr::num(ty, 2.0) }
     }
-    /// The value of `x` at indices `lead`, then `coords` (of type `ty`) along the dimensions that follow.
+    /// The value of `x` at indices `lead`, then `coords` (of type `ty`) along the dimensions that follow; between integers
+    /// in f64.
     pub fn at(&self, k: &mut KernelBuilder, x: Buf, lead: &[Dim], coords: Vec<Expr>, ty: ElemType) -> Expr {
         let mut at = lead.to_vec();
         self.axis(k, x, &mut at, &coords, ty)
     }
     fn axis(&self, k: &mut KernelBuilder, x: Buf, at: &mut Vec<Dim>, coords: &[Expr], ty: ElemType) -> Expr {
-        let Some((c, rest)) = coords.split_first() else { return k.load(x, at) };
+        let stored = k.m.bufs[x].ty.compute();
+        // Numbers between integers are no integers.
+        let own = if self.mode == Mode::Nearest || stored.is_float() { stored } else { ElemType::F64 };
+        let Some((c, rest)) = coords.split_first() else {
+            let v = k.load(x, at);
+            return if own == stored { v } else { Expr::cast(stored, own, v) };
+        };
         let size = k.m.bufs[x].dims[at.len()];
-        let own = k.m.bufs[x].ty.compute();
         let c = if self.mode == Mode::Nearest { Expr::un(UnOp::Round, c.clone()) } else { c.clone() };
         k.shared(c, |k, c| {
             let c = self.fold(k, c, size, ty);

@@ -286,12 +286,12 @@ impl Product {
                 let p = Position::new(at, rows.is_some(), columns.is_some());
                 let acc = k.acc(Expr::num(if ints { ElemType::I32 } else { ElemType::F32 }, 0.0));
                 k.nest(LoopKind::Seq, &[depth], |k, r| {
-                    let (a, b) = (self.left(k, &p, r[0]), self.right(k, &p, r[0]));
+                    let (a, b) = (same(k, self.left(k, &p, r[0]), ints), same(k, self.right(k, &p, r[0]), ints));
                     let v = if ints {
                         a * b + Expr::acc(acc)
                     } else {
-                        let a = za.map_or(a.clone(), |z| a - p.row_value(k, z));
-                        let b = zb.map_or(b.clone(), |z| b - p.column_value(k, z));
+                        let a = za.map_or(a.clone(), |z| a - same(k, p.row_value(k, z), false));
+                        let b = zb.map_or(b.clone(), |z| b - same(k, p.column_value(k, z), false));
                         Expr::fma(a, b, Expr::acc(acc))
                     };
                     k.set(acc, v);
@@ -361,6 +361,12 @@ pub fn sums(cx: &mut LowerCx, name: &str, dims: &[Dim], depth: &[Dim], value: im
         });
     });
     out
+}
+
+/// An operand in the type of the sum: an integer among floats becomes one.
+fn same(k: &KernelBuilder, v: Expr, ints: bool) -> Expr {
+    let t = k.m.type_of(&v);
+    if ints || t.is_float() { v } else { Expr::cast(t, ElemType::F32, v) }
 }
 
 /// 8-bit integers as i32; floats stay.

@@ -198,7 +198,13 @@ impl Reduce {
     /// `position` gives the index into the input from that of the output and that of the reduced dimensions.
     fn nest(&self, k: &mut KernelBuilder, x: Buf, y: Buf, inner: &[Dim], position: Position) {
         let kind = self.kind;
-        let ty = k.m.bufs[x].ty.compute();
+        let own = k.m.bufs[x].ty.compute();
+        // Exponentials of integers are no integers.
+        let ty = if kind == Kind::LogSumExp && !own.is_float() { ElemType::F64 } else { own };
+        let load = |k: &KernelBuilder, at: &[Dim]| {
+            let v = k.load(x, at);
+            if ty == own { v } else { Expr::cast(own, ty, v) }
+        };
         let out = k.m.bufs[y].dims.clone();
         let count = Dim::product(inner.iter().copied());
         k.nest(LoopKind::Par, &out, |k, at| {
@@ -207,7 +213,7 @@ impl Reduce {
             let top = (kind == Kind::LogSumExp).then(|| {
                 let top = k.acc(Scalar::lowest(ty).into());
                 k.nest(LoopKind::Seq, inner, |k, r| {
-                    let v = k.load(x, &position(r));
+                    let v = load(k, &position(r));
                     k.update(BinOp::Max, top, v);
                 });
                 let inf = Expr::bin(BinOp::Eq, Expr::un(UnOp::Abs, Expr::acc(top)), Expr::num(ty, f64::INFINITY));
@@ -221,7 +227,7 @@ impl Reduce {
             };
             let acc = k.acc(init.into());
             k.nest(LoopKind::Seq, inner, |k, r| {
-                let v = k.load(x, &position(r));
+                let v = load(k, &position(r));
                 let v = match kind {
                     Kind::L1 => Expr::un(UnOp::Abs, v),
                     Kind::L2 | Kind::SumSquare => k.shared(v, |_, v| v.clone() * v),
@@ -235,12 +241,12 @@ impl Reduce {
                 Kind::Mean => v / Expr::count(ty, count),
                 Kind::L2 if ty.is_float() => Expr::un(UnOp::Sqrt, v),
                 Kind::L2 => through_f64(ty, UnOp::Sqrt, v),
-                Kind::LogSum | Kind::LogSumExp if !ty.is_float() => through_f64(ty, UnOp::Log, v),
+                Kind::LogSum if !ty.is_float() => through_f64(ty, UnOp::Log, v),
                 Kind::LogSum => Expr::un(UnOp::Log, v),
                 Kind::LogSumExp => Expr::un(UnOp::Log, v) + top.unwrap_or(Expr::num(ty, 0.0)),
                 _ => v,
             };
-            k.store(y, at, v);
+            k.store(y, at, if ty == own { v } else { Expr::cast(ty, own, v) });
         });
     }
     fn lower_arg(&self, cx: &mut LowerCx, reduced: &[bool], max: bool, last: bool) -> Result<()> {

@@ -128,6 +128,12 @@ impl Unary {
         let lt = |a: Expr, b: Expr| Expr::bin(BinOp::Lt, a, b);
         k.shared(x, |k, x| match *self {
             Unary::Plain(UnOp::Floor | UnOp::Ceil | UnOp::Round | UnOp::Trunc) if !ty.is_float() => x,
+            // Version 9 of Erf takes integers. The part before the point is 0, until the function rounds to 1 in float.
+            Unary::Plain(UnOp::Erf) if !ty.is_float() => {
+                let one = Expr::num(ty, 1.0);
+                let high = Expr::select(lt(x.clone(), Expr::num(ty, 4.0)), zero(), one.clone());
+                if ty.is_unsigned_int() { high } else { Expr::select(lt(Expr::num(ty, -4.0), x), high, -one) }
+            }
             Unary::Plain(op) => Expr::un(op, x),
             Unary::Reciprocal => Expr::num(ty, 1.0) / x,
             // NaN stays: max propagates it.

@@ -203,7 +203,9 @@ impl<'a> Lower<'a> {
                 let v = if j == 0 || n.modulo(per).as_const() == Some(0) { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, i, n), v, Expr::int(ElemType::I32, 0)) };
                 v * Expr::int(ElemType::I32, 1 << (j * i64::from(ty.bits())))
             };
-            let sum = (1..per).fold(part(0), |s, j| s + part(j));
+            // Fewer elements than fit one byte have a known end.
+            let used = n.as_const().map_or(per, |n| n.clamp(1, per));
+            let sum = (1..used).fold(part(0), |s, j| s + part(j));
             Expr::cast(ElemType::I32, ElemType::U8, sum)
         });
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The ONNX backend test suite, ahead of time: compile, link, call, compare.
 
-    run.py ONNXC [--runtime LIB] [--update] [--erase] [--filter GLOB] [--jobs N] [--work DIR] [--verbose]
+    run.py ONNXC [--runtime LIB] [--update] [--erase] [--target TRIPLE] [--filter GLOB] [--jobs N] [--work DIR] [--verbose]
 
 Every case of the installed onnx package that carries its own data (node, simple, pytorch-*) is exported, compiled by
 ONNXC, linked with all others into a few shared libraries and called through the C interface in worker processes that
@@ -17,6 +17,9 @@ may crash. Each case ends in one verdict:
 
 The cases declare the shape of every expected output, which a compiler might believe. `--erase` makes the sizes in the
 declared outputs unknown before it compiles; `erased.txt` lists those verdicts.
+
+`--target` compiles a sample for another CPU and runs it under an emulator, if that is installed (cross.py): what passes
+here must pass there.
 """
 import argparse
 import collections
@@ -114,13 +117,13 @@ def erased(path, to):
     return to
 
 
-def compile_case(onnxc, folder, out, erase):
+def compile_case(onnxc, folder, out, erase, target=None):
     """(verdict, note, object); the verdict is None where the object has still to be called."""
     name = folder.name
     obj = out / f"{name}.o"
     model = erased(folder / "model.onnx", out / f"{name}.onnx") if erase else folder / "model.onnx"
     try:
-        r = subprocess.run([onnxc, str(model), "-o", str(obj), "--name", name, "--emit", "obj"], capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
+        r = subprocess.run([onnxc, str(model), "-o", str(obj), "--name", name, *(["--target", target] if target else ["--emit", "obj"])], capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
     except subprocess.TimeoutExpired:
         return "crash", "the compiler hangs", None
     if r.returncode == 0 and obj.exists():
@@ -202,9 +205,7 @@ RAW = {16: "uint16", **{t: "uint8" for t in (17, 18, 19, 20, 21, 22, 23, 24, 25,
 
 def call_case(folder, lib, name):
     import abi
-    import numpy as np
     import onnx
-    from onnx import helper
     case = json.loads((folder / "case.json").read_text())
     model = onnx.load(str(folder / "model.onnx"), load_external_data=False)
     m = abi.Model(str(lib), name)
@@ -233,31 +234,38 @@ def call_case(folder, lib, name):
                 return f"{label}: type {info.dtype}, expected {dtype}"
             if tuple(got.shape) != tuple(ref.shape):
                 return f"{label}: shape {got.shape}, expected {ref.shape}"
-            if DRAWN.match(name):
-                if not np.isin(got, (0, 1)).all():
-                    return f"{label}: values other than 0 and 1"
-                continue
-            if dtype in RAW:
-                if dtype in (22, 26):  # numpy's int4 and int2 want the sign in the whole byte.
-                    bits = 8 - abi.PACKED[dtype]
-                    got = (got << bits).view(np.int8) >> bits
-                got = got.view(helper.tensor_dtype_to_np_dtype(dtype)).astype(np.float32)
-                ref = ref.astype(np.float32)
-            if got.dtype == object:
-                if list(got.reshape(-1)) != [s.decode() if isinstance(s, bytes) else s for s in ref.reshape(-1)]:
-                    return f"{label}: {got.tolist()}, expected {ref.tolist()}"[:400]
-                continue
-            # Two units in the last place of small floats, as the suite's own runner allows for bfloat16: fused code
-            # keeps intermediate results in float.
-            rtol = max(case["rtol"], {16: 2 ** -6, 10: 2 ** -9}.get(dtype, 0))
-            atol = 2 if LOSSY.match(name) else 1e-6 if NOISY.match(name) else case["atol"]
-            if LOSSY.match(name):
-                got, ref = got.astype(np.int32), ref.astype(np.int32)
-            try:
-                np.testing.assert_allclose(got, ref, rtol=rtol, atol=atol)
-            except AssertionError as e:
-                text = " ".join(str(e).split())
-                return f"{label}: {text[:400]}"
+            problem = compare(case, name, label, dtype, got, ref)
+            if problem:
+                return problem
+    return None
+
+
+def compare(case, name, label, dtype, got, ref):
+    """None, or how an output of the right type and shape differs."""
+    import abi
+    import numpy as np
+    from onnx import helper
+    if DRAWN.match(name):
+        return None if np.isin(got, (0, 1)).all() else f"{label}: values other than 0 and 1"
+    if dtype in RAW:
+        if dtype in (22, 26):  # numpy's int4 and int2 want the sign in the whole byte.
+            bits = 8 - abi.PACKED[dtype]
+            got = (got << bits).view(np.int8) >> bits
+        got = got.view(helper.tensor_dtype_to_np_dtype(dtype)).astype(np.float32)
+        ref = ref.astype(np.float32)
+    if got.dtype == object:
+        same = list(got.reshape(-1)) == [s.decode() if isinstance(s, bytes) else s for s in ref.reshape(-1)]
+        return None if same else f"{label}: {got.tolist()}, expected {ref.tolist()}"[:400]
+    # Two units in the last place of small floats, as the suite's own runner allows for bfloat16: fused code keeps
+    # intermediate results in float.
+    rtol = max(case["rtol"], {16: 2 ** -6, 10: 2 ** -9}.get(dtype, 0))
+    atol = 2 if LOSSY.match(name) else 1e-6 if NOISY.match(name) else case["atol"]
+    if LOSSY.match(name):
+        got, ref = got.astype(np.int32), ref.astype(np.int32)
+    try:
+        np.testing.assert_allclose(got, ref, rtol=rtol, atol=atol)
+    except AssertionError as e:
+        return f"{label}: {' '.join(str(e).split())[:400]}"
     return None
 
 
@@ -372,6 +380,7 @@ def main():
     p.add_argument("--update", action="store_true", help="rewrite the list of verdicts")
     p.add_argument("--runtime", help="the static library of onnxc-runtime with the feature image, for models with ImageDecoder")
     p.add_argument("--erase", action="store_true", help="make the sizes of the declared outputs unknown; verdicts in erased.txt")
+    p.add_argument("--target", help="run a sample on another CPU")
     p.add_argument("--filter", default="*", help="only cases whose name matches")
     p.add_argument("--jobs", type=int, default=4)
     p.add_argument("--work", default=os.path.join(tempfile.gettempdir(), "onnx_backend_cases"), help="where cases are exported to (kept)")
@@ -380,6 +389,9 @@ def main():
     root = pathlib.Path(a.work)
     export(root)
     folders = sorted(f.parent for f in root.glob("*/model.onnx") if fnmatch.fnmatch(f.parent.name, a.filter))
+    if a.target:
+        import cross
+        return cross.main(os.path.abspath(a.onnxc), root, folders, a.target, a.jobs, read_expected(HERE / "expected.txt"), compile_case, compare)
     results = run_folders(os.path.abspath(a.onnxc), folders, root, a.jobs, a.erase, a.runtime)
 
     faults = 0

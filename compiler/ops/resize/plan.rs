@@ -118,7 +118,7 @@ impl Resize {
                 Value::Known(s) => (s - 1.0).abs() <= 1e-9,
                 Value::At(_) => sizes.is_some() && self.aspect == Aspect::Stretch && checks.is_empty(),
             };
-            if same && unscaled && whole && self.transform != Transform::HalfPixelForNearest {
+            if same && unscaled && whole {
                 continue;
             }
             plans.push(self.plan(cx, Task { axis, input: n, output: out, scale, region, checks }));

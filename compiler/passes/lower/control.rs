@@ -380,7 +380,7 @@ impl<'a> Lower<'a> {
         let h = self.hold(name, &TensorType::new(slice.elem, dims), &varies, &zeros);
         // Nothing yet: no element is stored, but what the first iteration copies is there.
         let ty = slice.elem.compute();
-        self.m.map(h.buf, &self.model.origin.element(format!("scan output \"{name}\"")), |_, _| Expr::int(ty, 0));
+        self.m.map(h.buf, &self.model.origin.element(format!("scan output \"{name}\"")), |k, _| k.zero(ty));
         Ok(Collected { buf: h.buf, axis, reversed, growing: Some(h) })
     }
     fn repeat(&mut self, f: &mut Frame<'a>, n: Node, tables: &[usize]) -> Result<()> {
