@@ -19,11 +19,12 @@
 //! `exact_sums` leaves a module alone where dot products suit all of it ([`suit`]): floats would be slower.
 
 use super::exact::{self, Contraction};
-use super::shape::{Uses, as_map, instance, peel};
+use super::grouped::{Grouped, columns};
+use super::shape::{Uses, as_map, instance};
 use super::{contract, widen};
 use crate::diag::Result;
 use crate::nest::bounds::Interval;
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Module, Place, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::{ConstData, ElemType};
@@ -38,14 +39,7 @@ const FLIP: i64 = 128;
 /// A contraction that dot products suit.
 struct Plan {
     c: Contraction,
-    /// Activations and weights.
-    x: (Buf, Vec<Dim>),
-    w: (Buf, Vec<Dim>),
-    /// The depth loop that is taken in quads, and where it stands in the subscripts.
-    channel: Sym,
-    extent: i64,
-    of_x: usize,
-    of_w: usize,
+    g: Grouped,
 }
 
 /// True if the module has integer contractions, and every one either takes dot products or has no columns: a
@@ -63,34 +57,14 @@ pub fn suit(m: &Module) -> bool {
     some
 }
 
-/// True if a loop around runs over the subscripts of one operand only.
-fn columns(m: &Module, k: Kernel, of: &[Dim], not: &[Dim]) -> bool {
-    peel(&m.kernels[k].body).loops.iter().any(|l| of.iter().any(|d| d.contains(l.0)) && !not.iter().any(|d| d.contains(l.0)))
-}
-
 fn plan(m: &Module, k: Kernel, c: &Contraction) -> Option<Plan> {
     let (x, w) = match (weights(m, c.a.0), weights(m, c.b.0)) {
         (_, true) => (&c.a, &c.b),
         (true, false) => (&c.b, &c.a),
         _ => return None,
     };
-    let in_depth = |d: &Dim| c.depth.iter().any(|v| d.contains(v.0));
-    let alone = |v: Sym| w.1.iter().position(|d| d.as_sym() == Some(v));
-    // Each depth loop runs over a dimension of the weights of its own.
-    if !columns(m, k, &w.1, &x.1) || c.depth.iter().any(|v| alone(v.0).is_none()) || w.1.iter().any(|d| in_depth(d) && d.as_sym().is_none()) {
-        return None;
-    }
-    let channel = |v: &(Sym, Dim)| {
-        let extent = v.1.as_const().filter(|e| *e > 0)?;
-        let of_w = alone(v.0).filter(|p| m.bufs[w.0].dims[*p] == v.1)?;
-        let mut of_x = (0..x.1.len()).filter(|p| x.1[*p].contains(v.0));
-        let (p, None) = (of_x.next()?, of_x.next()) else { return None };
-        let (one, rest) = x.1[p].linear_in(v.0)?;
-        let whole = rest.as_const() == Some(0) || extent % QUAD == 0 && rest.modulo(QUAD).as_const() == Some(0);
-        (one.as_const() == Some(1) && whole).then_some((extent, v.0, p, of_w))
-    };
-    let (extent, channel, of_x, of_w) = c.depth.iter().filter_map(channel).max_by_key(|x| x.0)?;
-    Some(Plan { c: c.clone(), x: x.clone(), w: w.clone(), channel, extent, of_x, of_w })
+    let g = Grouped::find(m, k, c.acc, (x, w), &c.depth, QUAD)?;
+    Some(Plan { c: c.clone(), g })
 }
 
 /// A constant of bytes with the values of i8.
@@ -125,18 +99,18 @@ pub fn run(m: &mut Module, level: &Level) -> Result<HashMap<Reg, Interval>> {
         .collect();
     let scratch = exact::scratch(m);
     // What is read where it is.
-    let in_place: Vec<bool> = plans.iter().map(|(_, p)| in_quads(m, p) && (m.bufs[p.x.0].ty == ElemType::U8 || scratch.contains(&m.storage(p.x.0)))).collect();
-    let flipped: HashSet<Buf> = plans.iter().zip(&in_place).filter(|((_, p), here)| **here && m.bufs[p.x.0].ty == ElemType::I8).map(|((_, p), _)| m.storage(p.x.0)).collect();
-    let signed: Vec<bool> = plans.iter().map(|(_, p)| m.bufs[p.x.0].ty == ElemType::I8).collect();
+    let in_place: Vec<bool> = plans.iter().map(|(_, p)| p.g.in_place(m) && (m.bufs[p.g.x.0].ty == ElemType::U8 || scratch.contains(&m.storage(p.g.x.0)))).collect();
+    let flipped: HashSet<Buf> = plans.iter().zip(&in_place).filter(|((_, p), here)| **here && m.bufs[p.g.x.0].ty == ElemType::I8).map(|((_, p), _)| m.storage(p.g.x.0)).collect();
+    let signed: Vec<bool> = plans.iter().map(|(_, p)| m.bufs[p.g.x.0].ty == ElemType::I8).collect();
     images_of_few_channels(m, &plans, &in_place);
     let straight = !m.driver.iter().any(|s| matches!(s, Stmt::If { .. } | Stmt::While { .. } | Stmt::For { .. } | Stmt::With { .. }));
     let mut made: HashMap<(Buf, usize), Buf> = HashMap::new();
     for (((k, p), here), signed) in plans.iter().zip(&in_place).zip(&signed) {
         let quads = if *here {
-            view(m, p)
+            p.g.view(m, p.g.x.0)
         } else {
             // What is gathered for one contraction is there for later ones, unless branches are between them.
-            let key = (p.x.0, p.of_x);
+            let key = (p.g.x.0, p.g.of_x);
             match made.get(&key).filter(|_| straight) {
                 Some(b) => *b,
                 None => {
@@ -190,20 +164,10 @@ fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, flipped: (bool, bool)) 
     Some((sum, (-(most as f64), most as f64)))
 }
 
-/// True if the channel is innermost in memory and its quads are whole.
-fn in_quads(m: &Module, p: &Plan) -> bool {
-    let d = &m.bufs[p.x.0];
-    let innermost = match &d.layout {
-        Layout::RowMajor => d.dims.len() - 1,
-        Layout::Permuted(v) => v.last().copied().unwrap_or(0),
-    };
-    innermost == p.of_x && d.dims[p.of_x].as_const().is_some_and(|n| n % QUAD == 0)
-}
-
 /// Images of less than a quad of channels are gathered along their rows.
 fn images_of_few_channels(m: &mut Module, plans: &[(Kernel, Plan)], in_place: &[bool]) {
-    let here: HashSet<Buf> = plans.iter().zip(in_place).filter(|x| *x.1).map(|x| m.storage(x.0.1.x.0)).collect();
-    let gathered: Vec<&Plan> = plans.iter().zip(in_place).filter(|x| !*x.1 && x.0.1.extent < QUAD).map(|x| &x.0.1).collect();
+    let here: HashSet<Buf> = plans.iter().zip(in_place).filter(|x| *x.1).map(|x| m.storage(x.0.1.g.x.0)).collect();
+    let gathered: Vec<&Plan> = plans.iter().zip(in_place).filter(|x| !*x.1 && x.0.1.g.extent < QUAD).map(|x| &x.0.1).collect();
     if gathered.is_empty() {
         return;
     }
@@ -216,19 +180,10 @@ fn images_of_few_channels(m: &mut Module, plans: &[(Kernel, Plan)], in_place: &[
     }
 }
 
-/// The activations as quads where they are: their shape and memory order, the channel divided by four.
-fn view(m: &mut Module, p: &Plan) -> Buf {
-    let (mut dims, layout) = (m.bufs[p.x.0].dims.clone(), m.bufs[p.x.0].layout.clone());
-    dims[p.of_x] = dims[p.of_x].floor_div(QUAD);
-    let v = m.view_as(p.x.0, ElemType::I32, dims);
-    m.bufs[v].layout = layout;
-    v
-}
-
 /// A kernel before `k` that puts the activations together as quads, channels innermost; signed ones flipped. If they are
 /// an image with a border made for `k` alone, it makes the border, too.
 fn gather(m: &mut Module, k: Kernel, p: &Plan, straight: bool) -> Buf {
-    let (x, of) = (p.x.0, p.of_x);
+    let (x, of) = (p.g.x.0, p.g.of_x);
     let signed = m.bufs[x].ty == ElemType::I8;
     let bordered = if straight { bordered(m, k, x, of) } else { None };
     let mut dims = m.bufs[x].dims.clone();
@@ -305,73 +260,20 @@ fn bordered(m: &Module, k: Kernel, x: Buf, of: usize) -> Option<Bordered> {
 
 /// The contraction by dot products of quads.
 fn contract(m: &mut Module, k: Kernel, p: &Plan, quads: Buf, signed: bool) {
-    let sums = if signed { depth_sums(m, &p.c, &p.w) } else { None };
+    let sums = if signed { depth_sums(m, &p.c, &p.g.w) } else { None };
     let Some(w) = weights_in_quads(m, p).filter(|_| !signed || sums.is_some()) else { return };
-    let x_at: Vec<Dim> = p.x.1.iter().enumerate().map(|(i, d)| if i == p.of_x { quad_of(*d, p.channel) } else { *d }).collect();
-    let load = |buf: Buf, at: Vec<Dim>| Expr::Load { buf, at };
-    let acc = p.c.acc;
-    let value = Expr::dot(load(quads, x_at), load(w, p.w.1.clone()), Expr::acc(acc));
     let total = match sums {
-        Some(sums) => Expr::acc(acc) - sums,
-        None => Expr::acc(acc),
+        Some(sums) => Expr::acc(p.c.acc) - sums,
+        None => Expr::acc(p.c.acc),
     };
-    let count = Dim::constant((p.extent + QUAD - 1) / QUAD);
-    m.syms.set_loop_range(p.channel, Dim::constant(0), count);
-    let with = Rewrite { p, count, value, total };
-    let body = std::mem::take(&mut m.kernels[k].body);
-    m.kernels[k].body = body.into_iter().map(|s| with.apply(s)).collect();
+    p.g.rewrite(m, k, (quads, w), &total);
 }
 
-/// `channel + rest` in bytes as a number of quads: the rest is whole ones.
-fn quad_of(d: Dim, channel: Sym) -> Dim {
-    match d.linear_in(channel) {
-        Some((_, rest)) => Dim::sym(channel) + rest.floor_div(QUAD),
-        None => d,
-    }
-}
-
-struct Rewrite<'a> {
-    p: &'a Plan,
-    count: Dim,
-    value: Expr,
-    total: Expr,
-}
-
-impl Rewrite<'_> {
-    fn apply(&self, s: Stmt) -> Stmt {
-        let acc = self.p.c.acc;
-        match s {
-            Stmt::Set { reg, at, .. } if reg == acc => Stmt::Set { reg, at, value: self.value.clone() },
-            Stmt::For { kind, var, lo, hi, body } => {
-                let hi = if kind == LoopKind::Seq && var == self.p.channel { self.count } else { hi };
-                Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| self.apply(s)).collect() }
-            }
-            s => s.map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match e {
-                    Expr::Acc { reg, .. } if reg == acc => self.total.clone(),
-                    e => e,
-                })
-            }),
-        }
-    }
-}
-
-/// The weights as i32 of four bytes, zeros where the channel ends.
+/// The weights as i32 of four bytes.
 fn weights_in_quads(m: &mut Module, p: &Plan) -> Option<Buf> {
-    let Place::Const(c) = &m.bufs[p.w.0].place else { return None };
-    let (bytes, dims, name) = (c.codes()?, c.dims().to_vec(), m.bufs[p.w.0].name.clone());
-    let n = dims[p.of_w] as usize;
-    let inner: usize = dims[p.of_w + 1..].iter().product::<i64>() as usize;
-    let quads = n.div_ceil(QUAD as usize);
-    let outer = bytes.len() / (n * inner).max(1);
-    let mut out = vec![0u8; outer * quads * inner * QUAD as usize];
-    for (i, v) in bytes.iter().enumerate() {
-        let (o, c, j) = (i / inner / n, i / inner % n, i % inner);
-        out[((o * quads + c / 4) * inner + j) * 4 + c % 4] = *v;
-    }
-    let mut in_quads = dims;
-    in_quads[p.of_w] = quads as i64;
-    Some(m.constant(name, Arc::new(ConstData::new(ElemType::I32, in_quads, out)?)))
+    let Place::Const(c) = &m.bufs[p.g.w.0].place else { return None };
+    let (bytes, name) = (c.codes()?, m.bufs[p.g.w.0].name.clone());
+    p.g.weights(m, name, &bytes, 1)
 }
 
 /// 128 times the sum of the weights over the depth, for each result.

@@ -11,14 +11,13 @@
 //! factors are sums already.
 
 use super::contract::{self, Parts, Product};
+use super::grouped::Grouped;
 use super::shape::is_temp;
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Math, Module, Place, Stmt, visit};
-use crate::sym::{Dim, Sym};
 use crate::target::Level;
-use crate::tensor::{ConstData, ElemType};
+use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 /// Elements of a pair.
 const PAIR: i64 = 2;
@@ -26,14 +25,7 @@ const PAIR: i64 = 2;
 /// A contraction that dot products of bf16 suit.
 struct Plan {
     parts: Parts,
-    /// Activations and weights.
-    x: (Buf, Vec<Dim>),
-    w: (Buf, Vec<Dim>),
-    /// The depth loop that is taken in pairs, and where it stands in the subscripts.
-    channel: Sym,
-    extent: i64,
-    of_x: usize,
-    of_w: usize,
+    g: Grouped,
 }
 
 /// True if the pass would find something.
@@ -48,25 +40,11 @@ fn plan(m: &Module, k: Kernel) -> Option<Plan> {
         (true, false) => (parts.b.clone(), parts.a.clone()),
         _ => return None,
     };
-    let columns = parts.loops.iter().any(|l| contract::depends(&w.1, l.0) && !contract::depends(&x.1, l.0));
-    // Each depth loop runs over a dimension of the weights of its own.
-    let in_depth = |d: &Dim| parts.depth.iter().any(|v| d.contains(v.0));
-    let alone = |v: Sym| w.1.iter().position(|d| d.as_sym() == Some(v));
-    let plain = parts.depth.iter().all(|v| alone(v.0).is_some()) && !w.1.iter().any(|d| in_depth(d) && d.as_sym().is_none());
-    if !columns || !plain || !matches!(m.bufs[x.0].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16) {
+    if !matches!(m.bufs[x.0].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16) {
         return None;
     }
-    let channel = |v: &(Sym, Dim)| {
-        let extent = v.1.as_const().filter(|e| *e > 1)?;
-        let of_w = alone(v.0).filter(|p| m.bufs[w.0].dims[*p] == v.1)?;
-        let mut of_x = (0..x.1.len()).filter(|p| x.1[*p].contains(v.0));
-        let (p, None) = (of_x.next()?, of_x.next()) else { return None };
-        let (one, rest) = x.1[p].linear_in(v.0)?;
-        let whole = rest.as_const() == Some(0) || extent % PAIR == 0 && rest.modulo(PAIR).as_const() == Some(0);
-        (one.as_const() == Some(1) && whole).then_some((extent, v.0, p, of_w))
-    };
-    let (extent, channel, of_x, of_w) = parts.depth.iter().filter_map(channel).max_by_key(|c| c.0)?;
-    Some(Plan { x, w, channel, extent, of_x, of_w, parts })
+    let g = Grouped::find(m, k, parts.acc, (&x, &w), &parts.depth, PAIR).filter(|g| g.extent > 1)?;
+    Some(Plan { parts, g })
 }
 
 /// A constant of floats.
@@ -90,11 +68,11 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let straight = m.driver.iter().all(|s| matches!(s, Stmt::Call(_) | Stmt::Check { .. } | Stmt::Define { .. }));
     let mut made: HashMap<(Buf, usize), Buf> = HashMap::new();
     for (k, p) in plans {
-        let pairs = if in_pairs(m, &p) && m.bufs[p.x.0].ty == ElemType::BF16 {
-            view(m, p.x.0, p.of_x)
+        let pairs = if p.g.in_place(m) && m.bufs[p.g.x.0].ty == ElemType::BF16 {
+            p.g.view(m, p.g.x.0)
         } else {
             // What is rounded for one contraction is there for later ones, unless branches are between them.
-            let key = (p.x.0, p.of_x);
+            let key = (p.g.x.0, p.g.of_x);
             match made.get(&key).filter(|_| straight) {
                 Some(b) => *b,
                 None => {
@@ -111,7 +89,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 
 /// Temporaries that are read by such contractions only, in whole pairs.
 fn private(m: &Module, plans: &[(Kernel, Plan)]) -> Vec<Buf> {
-    let mut fit: HashSet<Buf> = plans.iter().filter(|p| in_pairs(m, &p.1)).map(|p| m.storage(p.1.x.0)).filter(|b| is_temp(m, *b) && m.bufs[*b].ty == ElemType::F32).collect();
+    let mut fit: HashSet<Buf> = plans.iter().filter(|p| p.1.g.in_place(m)).map(|p| m.storage(p.1.g.x.0)).filter(|b| is_temp(m, *b) && m.bufs[*b].ty == ElemType::F32).collect();
     for b in m.bufs.keys().filter(|b| m.is_recast(*b)) {
         fit.remove(&m.storage(b));
     }
@@ -123,7 +101,7 @@ fn private(m: &Module, plans: &[(Kernel, Plan)]) -> Vec<Buf> {
     };
     for k in m.kernels.keys() {
         match of.get(&k) {
-            Some(p) if in_pairs(m, p) => others(visit::loads(&p.parts.tail)),
+            Some(p) if p.g.in_place(m) => others(visit::loads(&p.parts.tail)),
             _ => others(visit::loads(&m.kernels[k].body)),
         }
     }
@@ -131,28 +109,9 @@ fn private(m: &Module, plans: &[(Kernel, Plan)]) -> Vec<Buf> {
     fit.into_iter().collect()
 }
 
-/// True if the channel is innermost in memory and its pairs are whole.
-fn in_pairs(m: &Module, p: &Plan) -> bool {
-    let d = &m.bufs[p.x.0];
-    let innermost = match &d.layout {
-        Layout::RowMajor => d.dims.len().checked_sub(1),
-        Layout::Permuted(v) => v.last().copied(),
-    };
-    innermost == Some(p.of_x) && d.dims[p.of_x].as_const().is_some_and(|n| n % PAIR == 0)
-}
-
-/// The same memory in elements of a pair.
-fn view(m: &mut Module, b: Buf, of: usize) -> Buf {
-    let (mut dims, layout) = (m.bufs[b].dims.clone(), m.bufs[b].layout.clone());
-    dims[of] = dims[of].floor_div(PAIR);
-    let v = m.view_as(b, ElemType::I32, dims);
-    m.bufs[v].layout = layout;
-    v
-}
-
 /// A kernel before `k` that rounds the activations, channels innermost.
 fn gather(m: &mut Module, k: Kernel, p: &Plan) -> Buf {
-    let (x, of) = (p.x.0, p.of_x);
+    let (x, of) = (p.g.x.0, p.g.of_x);
     let mut dims = m.bufs[x].dims.clone();
     let channels = dims[of];
     dims[of] = channels.ceil_div(PAIR) * PAIR;
@@ -170,46 +129,19 @@ fn gather(m: &mut Module, k: Kernel, p: &Plan) -> Buf {
     // The call was put at the driver's end.
     let call = m.driver.pop().into_iter().collect();
     visit::splice_call(&mut m.driver, k, true, call);
-    view(m, out, of)
+    p.g.view(m, out)
 }
 
 /// The contraction by dot products of pairs.
 fn contract(m: &mut Module, k: Kernel, p: &Plan, pairs: Buf) {
     let Some(w) = weights_in_pairs(m, p) else { return };
-    let pair_of = |d: Dim| d.linear_in(p.channel).map_or(d, |(_, rest)| Dim::sym(p.channel) + rest.floor_div(PAIR));
-    let x_at: Vec<Dim> = p.x.1.iter().enumerate().map(|(i, d)| if i == p.of_x { pair_of(*d) } else { *d }).collect();
-    let count = Dim::constant((p.extent + PAIR - 1) / PAIR);
-    m.syms.set_loop_range(p.channel, Dim::constant(0), count);
-    let value = Expr::dot(Expr::Load { buf: pairs, at: x_at }, Expr::Load { buf: w, at: p.w.1.clone() }, Expr::acc(p.parts.acc));
-    let body = std::mem::take(&mut m.kernels[k].body);
-    m.kernels[k].body = body.into_iter().map(|s| rewrite(s, p, count, &value)).collect();
+    p.g.rewrite(m, k, (pairs, w), &Expr::acc(p.parts.acc));
 }
 
-fn rewrite(s: Stmt, p: &Plan, count: Dim, value: &Expr) -> Stmt {
-    match s {
-        Stmt::Set { reg, at, .. } if reg == p.parts.acc => Stmt::Set { reg, at, value: value.clone() },
-        Stmt::For { kind, var, lo, hi, body } => {
-            let hi = if var == p.channel { count } else { hi };
-            Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| rewrite(s, p, count, value)).collect() }
-        }
-        s => s,
-    }
-}
-
-/// The weights as pairs of bf16 along the channel, zeros where it ends.
+/// The weights as pairs of bf16.
 fn weights_in_pairs(m: &mut Module, p: &Plan) -> Option<Buf> {
-    let Place::Const(c) = &m.bufs[p.w.0].place else { return None };
-    let (values, dims, name) = (c.to_f64s()?, c.dims().to_vec(), m.bufs[p.w.0].name.clone());
-    let n = usize::try_from(*dims.get(p.of_w)?).ok()?;
-    let inner = usize::try_from(dims[p.of_w + 1..].iter().product::<i64>()).ok()?;
-    let (pair, pairs) = (PAIR as usize, n.div_ceil(PAIR as usize));
-    let mut out = vec![0u8; values.len() / (n * inner).max(1) * pairs * inner * pair * 2];
-    for (i, v) in values.iter().enumerate() {
-        let (o, c, j) = (i / inner / n, i / inner % n, i % inner);
-        let at = (((o * pairs + c / pair) * inner + j) * pair + c % pair) * 2;
-        out[at..at + 2].copy_from_slice(&half::bf16::from_f64(*v).to_le_bytes());
-    }
-    let mut in_pairs = dims;
-    in_pairs[p.of_w] = pairs as i64;
-    Some(m.constant(format!("{name}.bf16"), Arc::new(ConstData::new(ElemType::I32, in_pairs, out)?)))
+    let Place::Const(c) = &m.bufs[p.g.w.0].place else { return None };
+    let (values, name) = (c.to_f64s()?, format!("{}.bf16", m.bufs[p.g.w.0].name));
+    let rounded: Vec<u8> = values.into_iter().flat_map(|v| half::bf16::from_f64(v).to_le_bytes()).collect();
+    p.g.weights(m, name, &rounded, 2)
 }

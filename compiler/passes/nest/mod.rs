@@ -1,6 +1,6 @@
 //! Passes over the nest IR. `inline`, `epilogue`, `copies` and `fold` fuse, `exact` computes small integer sums as floats,
 //! `layout` (with `flat`) and `schedule` (with `attention`, `contract`, `pack`, `tiles`, `depthwise`, `turn`, `lanes` and `rows`;
-//! `dots`, `widen` and `columns` for quantized numbers, `halves` for bf16) decide loops, vectors and memory order. For some
+//! `dots`, `widen` and `columns` for quantized numbers, `halves` for bf16, both with `grouped`) decide loops, vectors and memory order. For some
 //! convolutions `winograd` takes another sum, `gate` other factors, `phases` fuller vectors. `storage` keeps scratch in f32,
 //! `place` decides memory. `shape` is what they share.
 
@@ -17,6 +17,7 @@ pub mod exact;
 mod flat;
 pub mod fold;
 pub mod gate;
+mod grouped;
 pub mod halves;
 pub mod inline;
 pub mod lanes;
