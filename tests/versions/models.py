@@ -282,8 +282,12 @@ def scan(c):
     if c.v == 8:
         batched = lambda f: lambda *a: [np.stack(z) for z in zip(*(f(*(e[k] for e in a)) for k in range(2)))]
         vb, xb = c.x(2, 3), c.x(2, 4, 3)
-        # Lengths come first; elements behind a length count as 0.
-        return [case(None, vb, xb, body=b, num_scan_inputs=1, out=2, want=batched(want({}, {}))), case(None, vb, xb, body=b, num_scan_inputs=1, directions=[1], out=2, want=batched(want({"back": 1}, {})))]
+
+        def lengths(lens, v, x):
+            """Elements behind a length count as 0."""
+            r = [[z if k == 0 else np.concatenate([z, np.full_like(z, "" if z.dtype.kind in "OU" else 0, shape=(4 - n, 3))]) for k, z in enumerate(want({}, {})(v[b], x[b, :n]))] for b, n in enumerate(lens)]
+            return [np.stack(z) for z in zip(*r)]
+        return [case(np.array([4, 2]), vb, xb, body=b, num_scan_inputs=1, out=2, want=lengths), case(None, vb, xb, body=b, num_scan_inputs=1, out=2, want=batched(want({}, {}))), case(None, vb, xb, body=b, num_scan_inputs=1, directions=[1], out=2, want=batched(want({"back": 1}, {})))]
     return [case(v, x, body=b, num_scan_inputs=1, out=2, want=want({}, {})), case(v, x, body=b, num_scan_inputs=1, scan_input_directions=[1], out=2, want=want({"back": 1}, {})),
             case(v, x, body=b, num_scan_inputs=1, scan_output_directions=[1], out=2, want=want({}, {"back": 1})), case(v, x.T.copy(), body=b, num_scan_inputs=1, scan_input_axes=[1], scan_output_axes=[1], out=2, want=want({"axis": 1}, {"axis": 1}))]
 

@@ -29,6 +29,27 @@ class Case:
     rtol: float = 0.0
     # Types of the outputs, where they are not those of the type variables.
     types: typing.Any = None
+    # Several nodes instead of one, from x0, x1, ... to y0, y1, ...; and the types of the operands.
+    nodes: typing.Any = None
+    in_types: typing.Any = None
+
+
+def program(nodes, *operands, in_types, types, want):
+    """A case of several nodes: (operator, operands, results, attributes), with names parted by spaces."""
+    from onnx import helper
+    made = [helper.make_node(op, i.split(), o.split(), **a) for op, i, o, a in nodes]
+    return Case(list(operands), {}, [True] * len(types), want=want, types=types, nodes=made, in_types=in_types)
+
+
+def type_of(t, shape=None):
+    """The TypeProto of a type's name; `shape` is that of a tensor."""
+    from onnx import TypeProto
+    if t.startswith("seq("):
+        return helper.make_sequence_type_proto(type_of(t[4:-1]))
+    if t.startswith("map("):
+        key, value = t[4:-1].split(",")
+        return TypeProto(map_type=TypeProto.Map(key_type=code(key), value_type=helper.make_tensor_type_proto(code(value), [])))
+    return helper.make_tensor_type_proto(code(t[7:-1] if t.startswith("tensor(") else t), shape)
 
 
 def case(*operands, out=1, same=None, want=None, check=None, rtol=0.0, types=None, **attributes):
@@ -94,6 +115,8 @@ def limits(t):
 
 def convert(value, t):
     """An array with the element type `t`."""
+    if "(" in t:
+        return value
     a = np.asarray(value)
     if t == "string":
         return a if a.dtype.kind in "OU" else np.array([f"s{int(round(float(v) * 3))}" for v in a.reshape(-1)], object).reshape(a.shape)
@@ -117,5 +140,7 @@ def convert(value, t):
 
 def wide(a):
     """The same numbers in a type that numpy computes well in."""
+    if isinstance(a, dict):
+        return a
     a = np.asarray(a)
     return a if a.dtype.kind in "biuOU" and a.dtype.name in ("bool", "object") + tuple(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)) else a if a.dtype.kind == "c" else a.astype(np.float64) if "int" not in a.dtype.name else a.astype(np.int64)
