@@ -2,7 +2,7 @@
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr, LoopKind, UnOp};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
 
 /// No attributes.
@@ -35,28 +35,7 @@ impl Operator for Det {
                 });
                 let det = k.acc(Expr::num(ty, 1.0));
                 k.range(LoopKind::Seq, "c", 0, n, |k, c| {
-                    let first = Expr::un(UnOp::Abs, k.load(work, &at(c, c)));
-                    let (best, pivot) = (k.acc(first), k.acc(Expr::index(c)));
-                    k.range(LoopKind::Seq, "r", c + 1, n, |k, r| {
-                        let v = k.load(work, &at(r, c));
-                        let v = k.let_(Expr::un(UnOp::Abs, v));
-                        let more = k.let_(Expr::bin(BinOp::Gt, v.clone(), Expr::acc(best)));
-                        k.set(best, Expr::select(more.clone(), v, Expr::acc(best)));
-                        k.set(pivot, Expr::select(more, Expr::index(r), Expr::acc(pivot)));
-                    });
-                    k.range(LoopKind::Seq, "r", c + 1, n, |k, r| {
-                        k.if_(Expr::bin(BinOp::Eq, Expr::index(r), Expr::acc(pivot)), |k| {
-                            k.set(det, -Expr::acc(det));
-                            k.range(LoopKind::Seq, "j", c, n, |k, j| {
-                                let (a, b) = (k.load(work, &at(c, j)), k.load(work, &at(r, j)));
-                                let (a, b) = (k.let_(a), k.let_(b));
-                                k.store(work, &at(c, j), b);
-                                k.store(work, &at(r, j), a);
-                            });
-                        });
-                    });
-                    let p = k.load(work, &at(c, c));
-                    let p = k.let_(p);
+                    let p = pivot(k, work, &at, (c, n, n), |k| k.set(det, -Expr::acc(det)));
                     k.update(BinOp::Mul, det, p.clone());
                     // A column of zeros: the result is zero, whatever follows.
                     let none = k.let_(Expr::bin(BinOp::Eq, p.clone(), Expr::num(ty, 0.0)));
@@ -74,4 +53,31 @@ impl Operator for Det {
         });
         Ok(())
     }
+}
+
+/// Brings the largest element of column `c`, from row `c` down, into row `c` of a matrix with `n` rows, and returns it: rows
+/// change places from that column up to `width`, and `swapped` says so.
+pub(super) fn pivot(k: &mut KernelBuilder, work: Buf, at: &dyn Fn(Dim, Dim) -> Vec<Dim>, (c, n, width): (Dim, Dim, Dim), swapped: impl FnOnce(&mut KernelBuilder)) -> Expr {
+    let first = Expr::un(UnOp::Abs, k.load(work, &at(c, c)));
+    let (best, place) = (k.acc(first), k.acc(Expr::index(c)));
+    k.range(LoopKind::Seq, "r", c + 1, n, |k, r| {
+        let v = k.load(work, &at(r, c));
+        let v = k.let_(Expr::un(UnOp::Abs, v));
+        let more = k.let_(Expr::bin(BinOp::Gt, v.clone(), Expr::acc(best)));
+        k.set(best, Expr::select(more.clone(), v, Expr::acc(best)));
+        k.set(place, Expr::select(more, Expr::index(r), Expr::acc(place)));
+    });
+    k.range(LoopKind::Seq, "r", c + 1, n, |k, r| {
+        k.if_(Expr::bin(BinOp::Eq, Expr::index(r), Expr::acc(place)), |k| {
+            swapped(k);
+            k.range(LoopKind::Seq, "j", c, width, |k, j| {
+                let (a, b) = (k.load(work, &at(c, j)), k.load(work, &at(r, j)));
+                let (a, b) = (k.let_(a), k.let_(b));
+                k.store(work, &at(c, j), b);
+                k.store(work, &at(r, j), a);
+            });
+        });
+    });
+    let p = k.load(work, &at(c, c));
+    k.let_(p)
 }

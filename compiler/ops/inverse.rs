@@ -3,9 +3,10 @@
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version.
 
+use super::det::pivot;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr, LoopKind, UnOp};
+use crate::nest::{BinOp, Expr, LoopKind};
 use crate::sym::Dim;
 
 /// No attributes.
@@ -41,27 +42,7 @@ impl Operator for Inverse {
                     k.store(work, &at(i[0], n + i[1]), unit);
                 });
                 k.range(LoopKind::Seq, "c", 0, n, |k, c| {
-                    let first = Expr::un(UnOp::Abs, k.load(work, &at(c, c)));
-                    let (best, pivot) = (k.acc(first), k.acc(Expr::index(c)));
-                    k.range(LoopKind::Seq, "r", c + 1, n, |k, r| {
-                        let v = k.load(work, &at(r, c));
-                        let v = k.let_(Expr::un(UnOp::Abs, v));
-                        let more = k.let_(Expr::bin(BinOp::Gt, v.clone(), Expr::acc(best)));
-                        k.set(best, Expr::select(more.clone(), v, Expr::acc(best)));
-                        k.set(pivot, Expr::select(more, Expr::index(r), Expr::acc(pivot)));
-                    });
-                    k.range(LoopKind::Seq, "r", c + 1, n, |k, r| {
-                        k.if_(Expr::bin(BinOp::Eq, Expr::index(r), Expr::acc(pivot)), |k| {
-                            k.range(LoopKind::Seq, "j", c, n * 2, |k, j| {
-                                let (a, b) = (k.load(work, &at(c, j)), k.load(work, &at(r, j)));
-                                let (a, b) = (k.let_(a), k.let_(b));
-                                k.store(work, &at(c, j), b);
-                                k.store(work, &at(r, j), a);
-                            });
-                        });
-                    });
-                    let p = k.load(work, &at(c, c));
-                    let p = k.let_(p);
+                    let p = pivot(k, work, &at, (c, n, n * 2), |_| {});
                     k.range(LoopKind::Seq, "j", c, n * 2, |k, j| {
                         let v = k.load(work, &at(c, j)) / p.clone();
                         k.store(work, &at(c, j), v);

@@ -30,6 +30,11 @@ pub fn numbers(a: &mut Attrs, name: &str) -> Result<Vec<f64>> {
     }
 }
 
+/// A list of integers; empty where it is absent.
+fn ints(a: &mut Attrs, name: &str) -> Result<Vec<i64>> {
+    Ok(a.ints_opt(name)?.unwrap_or_default())
+}
+
 fn tensor_opt(a: &mut Attrs, name: &str) -> Result<Option<Vec<f64>>> {
     match a.tensor_opt(name)? {
         None => Ok(None),
@@ -60,7 +65,6 @@ impl Attributes {
     pub fn version_1(a: &mut Attrs) -> Result<Attributes> {
         a.ignore("nodes_hitrates");
         a.ignore("nodes_hitrates_as_tensor");
-        let ints = |a: &mut Attrs, name: &str| Ok::<_, crate::diag::Failure>(a.ints_opt(name)?.unwrap_or_default());
         let prefix = if a.op() == "TreeEnsembleClassifier" { "class" } else { "target" };
         let trees = ints(a, "nodes_treeids")?;
         let ids = ints(a, "nodes_nodeids")?;
@@ -143,7 +147,6 @@ impl Attributes {
     /// TreeEnsemble.
     pub fn version_5(a: &mut Attrs) -> Result<Attributes> {
         a.ignore("nodes_hitrates");
-        let ints = |a: &mut Attrs, name: &str| Ok::<_, crate::diag::Failure>(a.ints_opt(name)?.unwrap_or_default());
         let features = ints(a, "nodes_featureids")?;
         let (yes, no) = (ints(a, "nodes_truenodeids")?, ints(a, "nodes_falsenodeids")?);
         let (yes_leaf, no_leaf) = (ints(a, "nodes_trueleafs")?, ints(a, "nodes_falseleafs")?);
