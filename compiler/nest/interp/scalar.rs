@@ -2,7 +2,7 @@
 //! Functions of f32 are computed in f64 and rounded.
 
 use super::super::{BinOp, Scalar, UnOp};
-use super::number;
+use super::compile::number;
 use crate::tensor::{ElemType, small};
 
 #[inline]

@@ -1,6 +1,7 @@
 //! Texts of the interpreter: a value is the number of a place in memory, and an element in scratch holds that number. Inputs,
 //! constants and outputs have the form of `onnxc_runtime::texts`.
 
+use super::code::{Access, Node};
 use super::*;
 use onnxc_runtime::texts;
 
