@@ -1,8 +1,11 @@
 //! The Cranelift backend: every kernel, on every target.
 //!
-//! `driver` emits what the entry function does, `func` walks statements and keeps scopes, `index` emits dims and addresses, `expr` emits values (scalar, or four
-//! lanes inside `vec` loops), `math` the elementary functions, `convert` conversions and storage types, `text` strings.
+//! `driver` emits what the entry function does. Of a kernel, `func` keeps the state, `stmt` and `loops` walk statements, `index` emits dims and
+//! addresses, `memory` loads and stores, `accumulators` what nests sum up in; `expr` emits values (scalar, or four lanes inside `vec` loops:
+//! `lanes`), with `arithmetic`, `math` for elementary functions, `convert` for conversions and storage types, `text` for strings.
 
+mod accumulators;
+mod arithmetic;
 mod convert;
 mod dispatch;
 mod driver;
@@ -10,8 +13,12 @@ pub mod entry;
 mod expr;
 mod func;
 mod index;
+mod lanes;
+mod loops;
 mod math;
+mod memory;
 mod private;
+mod stmt;
 mod text;
 
 pub use func::{KernelCode, LIBM_NAMESPACE, Libm, TILE_NAMESPACE, imported_signature, kernel};

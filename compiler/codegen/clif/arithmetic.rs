@@ -1,0 +1,275 @@
+//! Arithmetic, comparisons and choices on values: of integers by Cranelift's instructions, with checked divisions; of floats
+//! with the NaN rules of the nest IR.
+
+use super::convert::scalar_type;
+use super::expr::Val;
+use super::func::Emit;
+use crate::diag::Result;
+use crate::nest::{BinOp, Scalar, Status, UnOp};
+use crate::tensor::ElemType;
+use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
+use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I32, I64};
+use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value};
+
+impl Emit<'_, '_> {
+    pub fn fma(&mut self, a: Val, b: Val, c: Val) -> Val {
+        let v = if self.has_fma() {
+            self.b.ins().fma(a.v, b.v, c.v)
+        } else {
+            let p = self.b.ins().fmul(a.v, b.v);
+            self.b.ins().fadd(p, c.v)
+        };
+        Val { v, ..a }
+    }
+    /// Byte by byte, of scalars: what has dot products is `wide`.
+    pub(super) fn dot(&mut self, a: Val, b: Val, c: Val) -> Val {
+        if c.ty == ElemType::F32 {
+            return self.dot_of_halves(a, b, c);
+        }
+        let mut sum = c.v;
+        for i in 0..4 {
+            let x = self.b.ins().ushr_imm_u(a.v, 8 * i);
+            let x = self.b.ins().band_imm_u(x, 255);
+            let y = self.b.ins().ishl_imm_u(b.v, 24 - 8 * i);
+            let y = self.b.ins().sshr_imm_u(y, 24);
+            let p = self.b.ins().imul(x, y);
+            sum = self.b.ins().iadd(sum, p);
+        }
+        Val { v: sum, ..c }
+    }
+    /// The upper halves first, as the instruction does.
+    fn dot_of_halves(&mut self, a: Val, b: Val, c: Val) -> Val {
+        let upper = |s: &mut Self, x: Val| {
+            let v = s.b.ins().band_imm_u(x.v, 0xffff_0000);
+            Val { v: s.b.ins().bitcast(F32, MemFlagsData::new(), v), ..c }
+        };
+        let lower = |s: &mut Self, x: Val| {
+            let v = s.b.ins().ishl_imm_u(x.v, 16);
+            Val { v: s.b.ins().bitcast(F32, MemFlagsData::new(), v), ..c }
+        };
+        let (x, y) = (upper(self, a), upper(self, b));
+        let sum = self.fma(x, y, c);
+        let (x, y) = (lower(self, a), lower(self, b));
+        self.fma(x, y, sum)
+    }
+    pub(super) fn has_fma(&self) -> bool {
+        self.isa.triple().architecture != target_lexicon::Architecture::X86_64 || self.isa.isa_flags().iter().any(|f| f.name == "has_fma" && f.value_string() == "true")
+    }
+    /// Lane-wise choice; the condition is a mask.
+    pub fn blend(&mut self, c: Val, a: Val, b: Val) -> Val {
+        if !c.vec {
+            let (a, b) = self.level(a, b);
+            return Val { v: self.b.ins().select(c.v, a.v, b.v), ..a };
+        }
+        let mask = if a.ty == ElemType::F32 { self.bits_as(F32X4, c.v) } else { c.v };
+        Val { v: self.b.ins().bitselect(mask, a.v, b.v), ..a }
+    }
+    /// Always as "less than": so x86 sees that a blend of the same operands is its minimum or maximum.
+    pub fn float_cmp(&mut self, cc: FloatCC, a: Val, b: Val) -> Val {
+        if cc == FloatCC::UnorderedOrLessThan && a.vec {
+            // aarch64 has no lowering for vectors.
+            let c = self.b.ins().fcmp(FloatCC::LessThanOrEqual, b.v, a.v);
+            return Val { v: self.b.ins().bnot(c), ty: ElemType::Bool, vec: true };
+        }
+        let (cc, a, b) = match cc {
+            FloatCC::GreaterThan => (FloatCC::LessThan, b, a),
+            FloatCC::GreaterThanOrEqual => (FloatCC::LessThanOrEqual, b, a),
+            _ => (cc, a, b),
+        };
+        Val { v: self.b.ins().fcmp(cc, a.v, b.v), ty: ElemType::Bool, vec: a.vec }
+    }
+    pub fn binary(&mut self, op: BinOp, a: Val, b: Val) -> Result<Val> {
+        let ty = a.ty;
+        if ty == ElemType::Str {
+            return self.compare_texts(op, a, b);
+        }
+        if op.is_comparison() {
+            return Ok(self.compare(op, a, b));
+        }
+        if ty.is_float() {
+            return self.float_binary(op, a, b);
+        }
+        let v = match op {
+            BinOp::Add => self.b.ins().iadd(a.v, b.v),
+            BinOp::Sub => self.b.ins().isub(a.v, b.v),
+            BinOp::Mul if matches!(scalar_type(ty), I8) => {
+                // 8-bit multiplication does not exist everywhere.
+                let (x, y) = (self.b.ins().uextend(I32, a.v), self.b.ins().uextend(I32, b.v));
+                let p = self.b.ins().imul(x, y);
+                self.b.ins().ireduce(I8, p)
+            }
+            BinOp::Mul => self.b.ins().imul(a.v, b.v),
+            BinOp::And => self.b.ins().band(a.v, b.v),
+            BinOp::Or => self.b.ins().bor(a.v, b.v),
+            BinOp::Xor => self.b.ins().bxor(a.v, b.v),
+            BinOp::Min | BinOp::Max => {
+                let c = self.compare(if op == BinOp::Min { BinOp::Lt } else { BinOp::Gt }, a, b);
+                return Ok(self.blend(c, a, b));
+            }
+            BinOp::Shl => self.b.ins().ishl(a.v, b.v),
+            BinOp::Shr if ty.is_signed_int() => self.b.ins().sshr(a.v, b.v),
+            BinOp::Shr => self.b.ins().ushr(a.v, b.v),
+            BinOp::Div | BinOp::Rem | BinOp::Mod => return self.int_division(op, a, b),
+            BinOp::Pow => return self.int_power(a, b),
+            BinOp::Atan2 => return self.bug("atan2 of integers"),
+            _ => return self.bug("comparison"),
+        };
+        Ok(Val { v, ..a })
+    }
+    fn int_division(&mut self, op: BinOp, a: Val, b: Val) -> Result<Val> {
+        let t = scalar_type(a.ty);
+        let wide = if matches!(t, I64) { I64 } else { I32 };
+        let signed = a.ty.is_signed_int();
+        let ext = |e: &mut Self, v: Value| {
+            if t == wide {
+                v
+            } else if signed {
+                e.b.ins().sextend(wide, v)
+            } else {
+                e.b.ins().uextend(wide, v)
+            }
+        };
+        let (x, y) = (ext(self, a.v), ext(self, b.v));
+        let ok = self.b.ins().icmp_imm_s(IntCC::NotEqual, y, 0);
+        self.require(ok, Status::Value);
+        let v = if signed {
+            // The smallest value divided by -1 would trap: negate instead.
+            let minus = self.b.ins().icmp_imm_s(IntCC::Equal, y, -1);
+            let one = self.b.ins().iconst(wide, 1);
+            let safe = self.b.ins().select(minus, one, y);
+            let q = self.b.ins().sdiv(x, safe);
+            let n = self.b.ins().ineg(x);
+            let q = self.b.ins().select(minus, n, q);
+            match op {
+                BinOp::Div => q,
+                _ => {
+                    let p = self.b.ins().imul(q, y);
+                    let r = self.b.ins().isub(x, p);
+                    if op == BinOp::Rem {
+                        r
+                    } else {
+                        let s = self.b.ins().bxor(r, y);
+                        let differs = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, s, 0);
+                        let rest = self.b.ins().icmp_imm_s(IntCC::NotEqual, r, 0);
+                        let fix = self.b.ins().band(differs, rest);
+                        let moved = self.b.ins().iadd(r, y);
+                        self.b.ins().select(fix, moved, r)
+                    }
+                }
+            }
+        } else if op == BinOp::Div {
+            self.b.ins().udiv(x, y)
+        } else {
+            self.b.ins().urem(x, y)
+        };
+        let v = if t == wide { v } else { self.b.ins().ireduce(t, v) };
+        Ok(Val { v, ..a })
+    }
+    /// By f64, as numpy does for small powers exactly; negative exponents give 0 unless the base is 1 or -1.
+    fn int_power(&mut self, a: Val, b: Val) -> Result<Val> {
+        let (x, y) = (self.cast(ElemType::F64, a)?, self.cast(ElemType::F64, b)?);
+        let p = self.call_imported("pow", &[x.v, y.v]);
+        self.cast(a.ty, Val { v: p, ty: ElemType::F64, vec: false })
+    }
+    pub fn compare(&mut self, op: BinOp, a: Val, b: Val) -> Val {
+        if a.ty.is_float() {
+            let cc = match op {
+                BinOp::Eq => FloatCC::Equal,
+                BinOp::Ne => FloatCC::NotEqual,
+                BinOp::Lt => FloatCC::LessThan,
+                BinOp::Le => FloatCC::LessThanOrEqual,
+                BinOp::Gt => FloatCC::GreaterThan,
+                _ => FloatCC::GreaterThanOrEqual,
+            };
+            return self.float_cmp(cc, a, b);
+        }
+        let signed = a.ty.is_signed_int();
+        let cc = match (op, signed) {
+            (BinOp::Eq, _) => IntCC::Equal,
+            (BinOp::Ne, _) => IntCC::NotEqual,
+            (BinOp::Lt, true) => IntCC::SignedLessThan,
+            (BinOp::Le, true) => IntCC::SignedLessThanOrEqual,
+            (BinOp::Gt, true) => IntCC::SignedGreaterThan,
+            (_, true) => IntCC::SignedGreaterThanOrEqual,
+            (BinOp::Lt, false) => IntCC::UnsignedLessThan,
+            (BinOp::Le, false) => IntCC::UnsignedLessThanOrEqual,
+            (BinOp::Gt, false) => IntCC::UnsignedGreaterThan,
+            (_, false) => IntCC::UnsignedGreaterThanOrEqual,
+        };
+        Val { v: self.b.ins().icmp(cc, a.v, b.v), ty: ElemType::Bool, vec: a.vec }
+    }
+    fn float_binary(&mut self, op: BinOp, a: Val, b: Val) -> Result<Val> {
+        let v = match op {
+            BinOp::Add => self.b.ins().fadd(a.v, b.v),
+            BinOp::Sub => self.b.ins().fsub(a.v, b.v),
+            BinOp::Mul => self.b.ins().fmul(a.v, b.v),
+            BinOp::Div => self.b.ins().fdiv(a.v, b.v),
+            BinOp::Min | BinOp::Max => {
+                // The x86 instruction's rule (second operand unless strictly smaller), then NaN of the first.
+                let cc = if op == BinOp::Min { FloatCC::LessThan } else { FloatCC::GreaterThan };
+                let c = self.float_cmp(cc, a, b);
+                let m = self.blend(c, a, b);
+                let nan = self.float_cmp(FloatCC::Unordered, a, a);
+                return Ok(self.blend(nan, a, m));
+            }
+            BinOp::Pow | BinOp::Atan2 | BinOp::Rem | BinOp::Mod => {
+                if a.vec {
+                    return self.bug("no vector form");
+                }
+                let name = match op {
+                    BinOp::Pow => "pow",
+                    BinOp::Atan2 => "atan2",
+                    _ => "fmod",
+                };
+                let (x, y) = (self.cast(ElemType::F64, a)?, self.cast(ElemType::F64, b)?);
+                let r = self.call_imported(name, &[x.v, y.v]);
+                let r = self.cast(a.ty, Val { v: r, ty: ElemType::F64, vec: false })?;
+                return Ok(if op == BinOp::Mod { self.floored(r, b) } else { r });
+            }
+            _ => return self.bug(format!("{op:?} of floats")),
+        };
+        Ok(Val { v, ..a })
+    }
+    pub fn unary(&mut self, op: UnOp, a: Val) -> Result<Val> {
+        if a.ty.is_float() {
+            return self.float_unary(op, a);
+        }
+        let t = scalar_type(a.ty);
+        let v = match op {
+            UnOp::Neg => self.b.ins().ineg(a.v),
+            UnOp::Abs if !a.ty.is_signed_int() => a.v,
+            UnOp::Abs => {
+                let n = self.b.ins().ineg(a.v);
+                let c = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, a.v, 0);
+                self.b.ins().select(c, n, a.v)
+            }
+            UnOp::Sign => {
+                let (one, zero) = (self.b.ins().iconst(t, 1), self.b.ins().iconst(t, 0));
+                let nz = self.b.ins().icmp_imm_s(IntCC::NotEqual, a.v, 0);
+                let p = self.b.ins().select(nz, one, zero);
+                if a.ty.is_signed_int() {
+                    let c = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, a.v, 0);
+                    let m = self.b.ins().ineg(one);
+                    self.b.ins().select(c, m, p)
+                } else {
+                    p
+                }
+            }
+            UnOp::Not if a.vec => self.b.ins().bnot(a.v),
+            UnOp::Not => self.b.ins().icmp_imm_s(IntCC::Equal, a.v, 0),
+            UnOp::BitNot => self.b.ins().bnot(a.v),
+            UnOp::IsNan | UnOp::IsInf => return Ok(self.constant(Scalar { ty: ElemType::Bool, bits: 0 })),
+            UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round => a.v,
+            UnOp::Bits(to) => {
+                let v = match to {
+                    ElemType::F32 => self.bits_as(F32, a.v),
+                    ElemType::F64 => self.bits_as(F64, a.v),
+                    _ => a.v,
+                };
+                return Ok(Val { v, ty: to, vec: false });
+            }
+            _ => return self.bug(format!("{op:?} of {}", a.ty)),
+        };
+        Ok(Val { v, ..a })
+    }
+}

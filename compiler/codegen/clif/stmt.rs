@@ -1,0 +1,160 @@
+//! Statements -> control flow; statements that fit a wide tile become a call of it.
+
+use super::func::{Emit, Slot, TILE_NAMESPACE};
+use crate::codegen::wide;
+use crate::diag::Result;
+use crate::nest::{Buf, Expr, LoopKind, Reg, Stmt, visit};
+use cranelift_codegen::ir::types::I64;
+use cranelift_codegen::ir::{AbiParam, ExtFuncData, ExternalName, InstBuilder, Signature, UserExternalName};
+use cranelift_codegen::isa::CallConv;
+
+impl Emit<'_, '_> {
+    /// A store may change what was loaded before.
+    pub(super) fn forget_loads(&mut self, b: Buf) {
+        let b = self.m.storage(b);
+        let m = self.m;
+        for s in &mut self.scopes {
+            s.loads.retain(|(x, ..), _| !m.overlaps(*x, b));
+        }
+    }
+    pub fn block(&mut self, body: &[Stmt]) -> Result<()> {
+        if self.wide_tile(body)? {
+            return Ok(());
+        }
+        let mut i = 0;
+        while i < body.len() {
+            // A tile among others: accumulators, what sums them up, their store.
+            let n = tile_at(&body[i..]);
+            if n > 1 && n < body.len() && is_closed(&body[i..], n) && self.wide_tile(&body[i..i + n])? {
+                i += n;
+                continue;
+            }
+            let s = &body[i];
+            if body.len() == 1 || !self.wide_tile(std::slice::from_ref(s))? {
+                self.stmt(s)?;
+            }
+            i += 1;
+        }
+        Ok(())
+    }
+    /// Calls a wide tile for statements that fit one.
+    pub(super) fn wide_tile(&mut self, body: &[Stmt]) -> Result<bool> {
+        let Some(isa) = self.wide.filter(|_| self.lanes.is_none()) else { return Ok(false) };
+        // A copy of what was no tile is none either.
+        let key = (body.as_ptr() as usize, body.len());
+        if self.misfits.contains(&key) {
+            return Ok(false);
+        }
+        let Ok(tile) = wide::translate(self.m, isa, body, &|d| self.substituted(d)) else {
+            self.misfits.insert(key);
+            return Ok(false);
+        };
+        let args = tile
+            .args
+            .iter()
+            .map(|a| match a {
+                wide::Arg::Pointer { buf, linear, size } => self.pointer(*buf, *linear, *size),
+                wide::Arg::Number(d) => self.dim(*d),
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let mut sig = Signature::new(CallConv::SystemV);
+        sig.params = vec![AbiParam::new(I64); args.len()];
+        let signature = self.b.import_signature(sig);
+        let index = self.tiles.len() as u32;
+        self.tiles.push(tile.func);
+        let name = self.b.func.declare_imported_user_function(UserExternalName { namespace: TILE_NAMESPACE, index });
+        let f = self.b.import_function(ExtFuncData { name: ExternalName::user(name), signature, colocated: true, patchable: false });
+        self.b.ins().call(f, &args);
+        crate::nest::visit::stores(body).into_iter().for_each(|b| self.forget_loads(b));
+        Ok(true)
+    }
+    pub(super) fn stmt(&mut self, s: &Stmt) -> Result<()> {
+        match s {
+            Stmt::For { kind, var, lo, hi, body } => self.for_(*kind, *var, *lo, *hi, body),
+            Stmt::Let { reg, value } => {
+                let v = self.value(value)?;
+                self.regs.insert(*reg, Slot::Value(v));
+                Ok(())
+            }
+            Stmt::Acc { reg, lanes, shape, init } => self.declare_acc(*reg, *lanes, shape, init),
+            Stmt::Set { reg, at, value } => {
+                let v = self.value(value)?;
+                self.set_acc(*reg, at, v)
+            }
+            Stmt::Store { buf, at, value } => {
+                self.store(*buf, at, value)?;
+                self.forget_loads(*buf);
+                Ok(())
+            }
+            // A hint of the wide tiles.
+            Stmt::Prefetch { .. } => Ok(()),
+            Stmt::If { cond, then, els } => {
+                let c = self.truth(cond)?;
+                let (t, f, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+                self.b.ins().brif(c, t, &[], f, &[]);
+                for (block, body) in [(t, then), (f, els)] {
+                    self.b.switch_to_block(block);
+                    self.b.seal_block(block);
+                    self.push();
+                    self.block(body)?;
+                    self.pop();
+                    self.b.ins().jump(done, &[]);
+                }
+                self.b.switch_to_block(done);
+                self.b.seal_block(done);
+                // Either arm may have stored.
+                self.scopes.iter_mut().for_each(|s| s.loads.clear());
+                Ok(())
+            }
+            Stmt::While { cond, body } => {
+                let (head, inner, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+                self.b.ins().jump(head, &[]);
+                self.b.switch_to_block(head);
+                self.push();
+                self.scopes.iter_mut().for_each(|s| s.loads.clear());
+                let c = self.truth(cond)?;
+                self.b.ins().brif(c, inner, &[], done, &[]);
+                self.b.switch_to_block(inner);
+                self.b.seal_block(inner);
+                self.block(body)?;
+                self.b.ins().jump(head, &[]);
+                self.b.seal_block(head);
+                self.pop();
+                self.b.switch_to_block(done);
+                self.b.seal_block(done);
+                self.scopes.iter_mut().for_each(|s| s.loads.clear());
+                Ok(())
+            }
+            Stmt::With { sym, value, extent, body } => {
+                let shadowed = self.bind(*sym, value, *extent)?;
+                let r = self.block(body);
+                self.unbind(*sym, shadowed);
+                r
+            }
+            Stmt::Check { cond, status } => {
+                let c = self.truth(cond)?;
+                self.require(c, *status);
+                Ok(())
+            }
+            Stmt::Define { .. } | Stmt::Call(_) | Stmt::Foreign(_) => self.bug("a driver statement inside a kernel"),
+        }
+    }
+}
+
+/// How many statements from the first on belong to its accumulators: up to the next ones, or to a loop behind their store.
+fn tile_at(body: &[Stmt]) -> usize {
+    let unrolled = |s: &Stmt| matches!(s, Stmt::For { kind: LoopKind::Unroll, .. });
+    match body.first() {
+        Some(Stmt::Acc { .. }) => (1..body.len()).find(|i| matches!(body[*i], Stmt::Acc { .. }) || unrolled(&body[*i - 1]) && !unrolled(&body[*i])).unwrap_or(body.len()),
+        _ => 1,
+    }
+}
+
+/// True if nobody behind the first `n` statements reads or sets what these define.
+fn is_closed(body: &[Stmt], n: usize) -> bool {
+    let own = |r: Reg| body[..n].iter().any(|s| matches!(s, Stmt::Acc { reg, .. } | Stmt::Let { reg, .. } if *reg == r));
+    let mut closed = true;
+    visit::walk(&body[n..], &mut |s| closed &= !matches!(s, Stmt::Set { reg, .. } if own(*reg)));
+    visit::walk_exprs(&body[n..], &mut |e| closed &= !matches!(e, Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if own(*r)));
+    closed
+}
