@@ -1,6 +1,7 @@
 //! Expressions -> vector operations.
 
-use super::ir::{Bin, Count, Form, Op, Pred, Un, Value};
+use super::builder::Count;
+use super::ir::{Bin, Form, Op, Pred, Un, Value};
 use super::tile::{Fit, Translate, Val};
 use crate::codegen::math;
 use crate::nest::{BinOp, Buf, Expr, Scalar, UnOp};

@@ -1,6 +1,7 @@
 //! The operations that elementary functions are made of, as vector operations.
 
-use super::ir::{Bin, Builder, Op, Pred, Un, Value, Width};
+use super::builder::Builder;
+use super::ir::{Bin, Op, Pred, Un, Value, Width};
 use crate::codegen::math::{Floats, Table};
 
 impl Floats for Builder {

@@ -1,16 +1,19 @@
 //! Wide tiles: leaf functions of 256- and 512-bit vectors for x86-64, which Cranelift has not.
 //!
-//! A leaf nest becomes a function of the tile IR (`tile`, `turn`, `expr`, `ir`), regalloc2 gives it registers (`consts`, `alloc`), iced-x86 encodes it
+//! A leaf nest becomes a function of the tile IR (`tile` with `loops`, `expr`, `memory` and `turn`; `ir`, `builder`), regalloc2 gives it registers (`consts`, `alloc`), iced-x86 encodes it
 //! (`encode`); instruction codes are rows of a table (`table`).
 
 mod access;
 mod alloc;
+mod builder;
 mod consts;
 mod encode;
 mod expr;
 mod fit;
 mod floats;
 pub mod ir;
+mod loops;
+mod memory;
 mod table;
 pub mod tile;
 mod turn;

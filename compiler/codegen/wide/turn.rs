@@ -1,7 +1,8 @@
 //! Columns of a matrix as vectors: where lanes step over elements while an unrolled loop around them takes neighbours,
 //! the rows are loaded as vectors and turned in registers, lane against row.
 
-use super::ir::{Bin, Count, Form, Pred, Un, Value};
+use super::builder::Count;
+use super::ir::{Bin, Form, Pred, Un, Value};
 use super::tile::{Fit, Translate};
 use crate::nest::{Buf, Expr, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};

@@ -1,0 +1,108 @@
+//! Loads and stores of tiles. A load is made once for all that read it, until a store may have changed it.
+
+use super::access::Access;
+use super::ir::{Form, Mem, Un, Value, Width};
+use super::tile::{Fit, Place, Translate, Val};
+use crate::nest::{Buf, Expr, Place as NestPlace};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+/// Constants from so many bytes on come from memory or a far cache: other constants were read since.
+const LARGE: u64 = 64 << 10;
+/// Bytes between what a tile reads and what it asks memory for: some hundred nanoseconds of work.
+const AHEAD: i32 = 4096;
+
+impl Translate<'_> {
+    pub(super) fn mem(&self, a: &Access) -> Fit<Mem> {
+        let p = self.place(&a.stream)?;
+        Ok(Mem { base: p.base, index: p.index, disp: a.disp })
+    }
+    /// Loads a vector of neighbours, or one element for all lanes.
+    pub fn load_form(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        let mem = self.mem(a)?;
+        let each = match a.lane {
+            0 => false,
+            1 => true,
+            _ => return Err("a load that steps over elements"),
+        };
+        let mask = self.mask;
+        let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, each, false, mask);
+        if let Some((_, v)) = self.loaded.get(&key) {
+            return Ok(*v);
+        }
+        let wide = self.b.width() == Width::Avx512;
+        let v = if each {
+            if !super::table::has(form, false, mask.is_some(), self.b.width().column()) {
+                return Err("a load that these vectors do not have");
+            }
+            if self.from_memory(a) {
+                self.b.prefetch(Mem { disp: mem.disp.wrapping_add(AHEAD), ..mem }, false);
+            }
+            self.b.load(form, mem, mask)
+        } else {
+            // Where some lanes do not exist the element may not either, if a condition made the mask.
+            match mask {
+                Some(k) if self.mask_is_condition() => {
+                    if !wide || form != Form::Whole {
+                        return Err("a conditional load of one element");
+                    }
+                    self.b.broadcast_masked(mem, k)
+                }
+                _ => self.b.broadcast(form, mem),
+            }
+        };
+        self.loaded.insert(key, (a.storage, v));
+        Ok(v)
+    }
+    /// The same for small integers as floats: converted once, as they are loaded once.
+    pub(super) fn load_as_float(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        let mem = self.mem(a)?;
+        let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, a.lane != 0, true, self.mask);
+        if let Some((_, v)) = self.loaded.get(&key) {
+            return Ok(*v);
+        }
+        let v = self.load_form(a, form)?;
+        let v = self.b.un(Un::ToFloat, v);
+        self.loaded.insert(key, (a.storage, v));
+        Ok(v)
+    }
+    /// True for constants that come from afar, where the innermost loop runs through them in order: what it will read is
+    /// asked for early.
+    fn from_memory(&self, a: &Access) -> bool {
+        const LEAST: i64 = 128;
+        let far = |c: &crate::tensor::ConstData| c.byte_len() >= LARGE;
+        let runs = match (self.active.last(), a.stream.1.last()) {
+            (Some((innermost, _)), Some((moves, stride))) => innermost == moves && stride.as_const().is_some_and(|s| s.saturating_mul(i64::from(self.size_of(a.stream.0))) >= LEAST),
+            _ => false,
+        };
+        runs && !self.prefetched.contains(&a.storage) && matches!(&self.m.bufs[a.storage].place, NestPlace::Const(c) if far(c))
+    }
+    fn mask_is_condition(&self) -> bool {
+        // Remainders of vector loops have at least one lane; conditions may have none.
+        self.mask.is_some_and(|k| self.b.is_condition(k))
+    }
+    pub(super) fn store(&mut self, buf: Buf, at: &[Dim], value: &Expr) -> Fit<()> {
+        let v = match value {
+            // What is stored is the low byte.
+            Expr::Cast(t @ (ElemType::U8 | ElemType::I8), x) if self.m.bufs[buf].ty == *t => Val { v: self.low_byte(x, *t)?, ty: *t },
+            value => self.value(value)?,
+        };
+        let a = self.access(buf, at)?;
+        let mem = self.mem(&a)?;
+        let ty = self.m.bufs[buf].ty;
+        match a.lane {
+            1 => {
+                let (form, v) = self.to_storage(ty, v)?;
+                if !super::table::has(form, true, self.mask.is_some(), self.b.width().column()) {
+                    return Err("a store that these vectors do not have");
+                }
+                self.b.store(form, mem, v, self.mask);
+            }
+            0 if self.lane.is_none() && matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32) => self.b.store_scalar(mem, v.v),
+            _ => return Err("a store that steps over elements"),
+        }
+        let (m, s) = (self.m, a.storage);
+        self.loaded.retain(|_, (b, _)| !m.overlaps(s, *b));
+        Ok(())
+    }
+}
