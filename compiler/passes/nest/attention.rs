@@ -9,9 +9,9 @@
 //! takes several blocks one after the other, and tasks are ranges of iterations.
 
 use super::contract::{self, Parts, depends};
-use super::shape::{Uses, as_map, fresh_regs, is_temp, peel, relocate};
+use super::lanes;
+use super::shape::{Uses, as_map, fresh_regs, is_temp, peel, put, relocate};
 use super::tiles::{self, Tile};
-use super::{lanes, tiles::put};
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;

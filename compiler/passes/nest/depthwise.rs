@@ -5,8 +5,8 @@
 //! some channels through several rows where what windows of neighbouring rows share then stays in the first-level cache.
 
 use super::contract::{Parts, Product, depends, take_apart};
-use super::shape::{fresh_regs, peel, wrap};
-use super::{lanes, rows, tiles};
+use super::shape::{fresh_regs, parallel, peel, put, wrap};
+use super::{lanes, rows};
 use crate::nest::{BinOp, Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
@@ -85,7 +85,7 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
             vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, v, whole), then, els }]
         }
     };
-    m.kernels[k].body = tiles::parallel(m, &outer, body);
+    m.kernels[k].body = parallel(m, &outer, body);
     true
 }
 
@@ -161,13 +161,13 @@ impl Block {
             None => vec![Stmt::If { cond: Expr::cmp_index(BinOp::Ge, self.x.1, long), then: body, els: short }],
         };
         let loops: Vec<(Sym, Dim)> = outer.iter().copied().chain([(q, pieces)]).collect();
-        tiles::parallel(m, &loops, body)
+        parallel(m, &loops, body)
     }
     /// Rows of results (the loop over them, from where, to where) for some channels.
     fn rows(&self, m: &mut Module, p: &Parts, (y, lo, hi): (Sym, Dim, Dim), channels: Channels) -> Vec<Stmt> {
         let v = m.syms.loop_var("y", lo, hi);
         let body = self.columns(m, p, Some(channels));
-        let body = tiles::put(m, body, &|s| (s == y).then(|| v.into()));
+        let body = put(m, body, &|s| (s == y).then(|| v.into()));
         vec![Stmt::For { kind: LoopKind::Seq, var: v, lo, hi, body }]
     }
     /// A row of results, for some channels or for all.

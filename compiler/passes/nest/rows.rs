@@ -5,8 +5,7 @@
 //! prepares (numbers in all lanes, run-time sizes) serves all of them.
 
 use super::lanes;
-use super::shape::{ParNest, wrap};
-use super::tiles;
+use super::shape::{ParNest, parallel, wrap};
 use crate::nest::{LoopKind, Module, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
@@ -47,7 +46,7 @@ pub(super) fn schedule(m: &mut Module, loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) 
     m.syms.set_loop_range(var, lo, end);
     let body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body: nest.body }];
     nest.loops.push((c, pieces));
-    tiles::parallel(m, &nest.loops, body)
+    parallel(m, &nest.loops, body)
 }
 
 /// Elements that a task of vectors takes at least.
@@ -82,7 +81,7 @@ pub(super) fn share(m: &mut Module, mut loops: Vec<(Sym, Dim)>, body: Vec<Stmt>)
     let most = hi.as_const().map_or(most, |h| most.min(h.max(1)));
     if most == 1 {
         loops.push((var, hi));
-        return tiles::parallel(m, &loops, body);
+        return parallel(m, &loops, body);
     }
     let pieces = hi.ceil_div(most);
     let c = m.syms.loop_var("c", zero, pieces);
@@ -91,5 +90,5 @@ pub(super) fn share(m: &mut Module, mut loops: Vec<(Sym, Dim)>, body: Vec<Stmt>)
     m.syms.set_loop_range(var, lo, end);
     let body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body }];
     loops.push((c, pieces));
-    tiles::parallel(m, &loops, body)
+    parallel(m, &loops, body)
 }

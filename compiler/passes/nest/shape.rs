@@ -332,3 +332,48 @@ fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
         })
         .collect()
 }
+
+/// `par` loops around a body, joined into one until there are enough iterations for all threads.
+pub(super) fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
+    const ENOUGH: i64 = 64;
+    let zero = Dim::constant(0);
+    let ones: Vec<Sym> = loops.iter().filter(|l| l.1.as_const() == Some(1)).map(|l| l.0).collect();
+    let mut body = put(m, body, &|s| ones.contains(&s).then_some(zero));
+    let loops: Vec<(Sym, Dim)> = loops.iter().copied().filter(|l| l.1.as_const() != Some(1)).collect();
+    if loops.is_empty() {
+        return body;
+    }
+    let (mut join, mut total) = (0, Dim::constant(1));
+    while join < loops.len() && total.as_const().is_none_or(|t| t < ENOUGH) {
+        total = total * loops[join].1;
+        join += 1;
+    }
+    for (var, hi) in loops[join..].iter().rev() {
+        body = vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: zero, hi: *hi, body }];
+    }
+    if join == 1 {
+        return vec![Stmt::For { kind: LoopKind::Par, var: loops[0].0, lo: zero, hi: loops[0].1, body }];
+    }
+    let all = m.syms.loop_var("t", zero, total);
+    let mut rest = Dim::sym(all);
+    let mut of: Vec<(Sym, Dim)> = vec![];
+    for (i, (var, hi)) in loops[..join].iter().enumerate().rev() {
+        of.push((*var, if i == 0 { rest } else { rest.modulo(*hi) }));
+        rest = rest.floor_div(*hi);
+    }
+    let body = put(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
+    vec![Stmt::For { kind: LoopKind::Par, var: all, lo: zero, hi: total, body }]
+}
+
+/// A body with dims in place of loop variables.
+pub(super) fn put(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Option<Dim>) -> Vec<Stmt> {
+    let body: Vec<Stmt> = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| f(s)))).collect();
+    let mut ranges = vec![];
+    visit::walk(&body, &mut |s| {
+        if let Stmt::For { var, lo, hi, .. } = s {
+            ranges.push((*var, *lo, *hi));
+        }
+    });
+    ranges.into_iter().for_each(|(var, lo, hi)| m.syms.set_loop_range(var, lo, hi));
+    body
+}

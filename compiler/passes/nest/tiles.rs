@@ -4,11 +4,14 @@
 //! partial vectors. Around it run the rows of a block that stays in the cache, the panels, the blocks; what is parallel
 //! is one loop over all of them.
 
+mod register;
+
 use super::contract::{Packed, Parts};
-use super::shape::fresh_regs;
-use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Place, Reg, Stmt, visit};
+use super::shape::{parallel, put};
+use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
+use register::{Ahead, Cols, block, group};
 
 /// Bytes of packed weights that stay in the second-level cache while rows pass by.
 const RESIDENT: i64 = 512 << 10;
@@ -138,16 +141,6 @@ impl Tile {
     }
 }
 
-/// Columns of a panel that exist.
-#[derive(Clone, Copy)]
-enum Cols {
-    Full,
-    /// This many.
-    Some(i64),
-    /// Only run time knows.
-    Guarded,
-}
-
 /// Rows of a block: from where, how many.
 #[derive(Clone, Copy)]
 struct Rows {
@@ -155,44 +148,6 @@ struct Rows {
     count: Dim,
     ahead: Option<Ahead>,
 }
-
-/// What tiles ask memory for while they use a panel: the next one, a part in each of the passes over the panel.
-#[derive(Clone, Copy)]
-struct Ahead {
-    /// Number of the pass.
-    pass: Dim,
-    /// Lines of each.
-    lines: Dim,
-    /// By how many lines four steps of the sum move on, and how many they ask for: of few passes each asks for more.
-    step: Dim,
-    each: i64,
-}
-
-/// Bytes of weights from which on they are taken not to be in the second-level cache when they are needed.
-const ASKED: i64 = 256 << 10;
-
-impl Ahead {
-    /// For panels of constants that `tiles` passes read one after the other.
-    fn new(m: &Module, p: &Parts, t: &Tile, passes: Dim) -> Option<Ahead> {
-        let Panels::Packed(Packed { buf, line, .. }) = &t.panels else { return None };
-        let Place::Const(c) = &m.bufs[*buf].place else { return None };
-        let depth = Dim::product(p.depth.iter().map(|d| d.1)).as_const()?;
-        let lines = depth * t.nr / *line;
-        let steps = p.depth.last()?.1.as_const()? / 4 * (depth / p.depth.last()?.1.as_const()?.max(1));
-        if (c.byte_len() as i64) < ASKED || t.n_extent.as_const()? <= t.nr || steps == 0 || passes.as_const() == Some(1) {
-            return None;
-        }
-        let lines = m.syms.simplify(Dim::constant(lines).ceil_div(passes.max(1)));
-        let step = m.syms.simplify(lines.ceil_div(steps).min(Dim::constant(MOST_LINES)));
-        Some(Ahead { pass: Dim::constant(0), lines, step, each: step.as_const().unwrap_or(MOST_LINES) })
-    }
-    fn at(self, pass: Dim) -> Ahead {
-        Ahead { pass: self.pass + pass, ..self }
-    }
-}
-
-/// Lines that four steps of a sum ask for at most.
-const MOST_LINES: i64 = 4;
 
 /// The loops of a contraction; `rows` are the row loops outside the tile's own.
 pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> Vec<Stmt> {
@@ -309,51 +264,6 @@ pub(super) fn of_rows(m: &mut Module, p: &Parts, t: &Tile, count: Dim) -> Vec<St
     }
 }
 
-/// `par` loops around a body, joined into one until there are enough iterations for all threads.
-pub(super) fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
-    const ENOUGH: i64 = 64;
-    let zero = Dim::constant(0);
-    let ones: Vec<Sym> = loops.iter().filter(|l| l.1.as_const() == Some(1)).map(|l| l.0).collect();
-    let mut body = put(m, body, &|s| ones.contains(&s).then_some(zero));
-    let loops: Vec<(Sym, Dim)> = loops.iter().copied().filter(|l| l.1.as_const() != Some(1)).collect();
-    if loops.is_empty() {
-        return body;
-    }
-    let (mut join, mut total) = (0, Dim::constant(1));
-    while join < loops.len() && total.as_const().is_none_or(|t| t < ENOUGH) {
-        total = total * loops[join].1;
-        join += 1;
-    }
-    for (var, hi) in loops[join..].iter().rev() {
-        body = vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: zero, hi: *hi, body }];
-    }
-    if join == 1 {
-        return vec![Stmt::For { kind: LoopKind::Par, var: loops[0].0, lo: zero, hi: loops[0].1, body }];
-    }
-    let all = m.syms.loop_var("t", zero, total);
-    let mut rest = Dim::sym(all);
-    let mut of: Vec<(Sym, Dim)> = vec![];
-    for (i, (var, hi)) in loops[..join].iter().enumerate().rev() {
-        of.push((*var, if i == 0 { rest } else { rest.modulo(*hi) }));
-        rest = rest.floor_div(*hi);
-    }
-    let body = put(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
-    vec![Stmt::For { kind: LoopKind::Par, var: all, lo: zero, hi: total, body }]
-}
-
-/// A body with dims in place of loop variables.
-pub(super) fn put(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Option<Dim>) -> Vec<Stmt> {
-    let body: Vec<Stmt> = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| f(s)))).collect();
-    let mut ranges = vec![];
-    visit::walk(&body, &mut |s| {
-        if let Stmt::For { var, lo, hi, .. } = s {
-            ranges.push((*var, *lo, *hi));
-        }
-    });
-    ranges.into_iter().for_each(|(var, lo, hi)| m.syms.set_loop_range(var, lo, hi));
-    body
-}
-
 /// Rows of one panel: tile after tile.
 fn column(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, rows: Rows, cols: Cols) -> Vec<Stmt> {
     let subs = t.nr / t.width();
@@ -433,169 +343,4 @@ fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, c
         }
     }
     out
-}
-
-/// Statements as one: what does not fit a tile of machine code beside others may fit alone.
-fn group(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
-    let (zero, one) = (Dim::constant(0), Dim::constant(1));
-    vec![Stmt::For { kind: LoopKind::Seq, var: m.syms.loop_var("g", zero, one), lo: zero, hi: one, body }]
-}
-
-/// One register tile: rows `row .. row + mr`, columns of one part of a panel.
-#[allow(clippy::too_many_arguments)]
-fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub: Dim, cols: Cols, ahead: Option<Ahead>) -> Vec<Stmt> {
-    let zero = Dim::constant(0);
-    let lanes = t.lanes;
-    let nv = match cols {
-        Cols::Some(r) => (r + lanes - 1) / lanes,
-        _ => t.nv,
-    };
-    // The depth loops, with variables of their own; the innermost in steps of four.
-    let depth: Vec<(Sym, Dim, Sym)> = p.depth.iter().map(|(s, hi)| (m.syms.loop_var("k", zero, *hi), *hi, *s)).collect();
-    let inner = depth.last().map_or(Dim::constant(1), |d| d.1);
-    // Few accumulators would wait for each other: steps get accumulators of their own.
-    let mut split = 1;
-    let in_order = m.math == Math::Strict && p.product.ty().is_float();
-    while !in_order && split < 4 && mr * nv * split < 8 && inner.as_const().is_none_or(|c| c >= 8) {
-        split *= 2;
-    }
-    let ty = p.product.ty();
-    let acc = m.reg(ty);
-    let mut out = vec![Stmt::Acc { reg: acc, lanes: lanes as u32, shape: vec![split as u32, mr as u32, nv as u32], init: Expr::num(ty, 0.0) }];
-    let vars = |m: &mut Module| (m.syms.loop_var("r", zero, Dim::constant(mr)), m.syms.loop_var("v", zero, Dim::constant(nv)), m.syms.loop_var("l", zero, Dim::constant(lanes)));
-    let step = |m: &mut Module, at_k: &dyn Fn(Sym) -> Option<Dim>, part: Dim| -> Vec<Stmt> {
-        let (i, v, l) = vars(m);
-        let lane = sub * t.width() + Dim::sym(v) * lanes + l;
-        let k_of = |s: Sym| depth.iter().find(|d| d.2 == s).map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0)));
-        let at_row = |s: Sym, r: Dim| t.m_row.filter(|x| x.0 == s).map(|_| r);
-        let a: Vec<Dim> = p.a.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| at_row(s, row + i)))).collect();
-        let (buf, b) = match &t.panels {
-            Panels::Packed(packed) => {
-                let own = t.batch.iter().filter(|x| packed.own.contains(&x.0)).map(|x| Dim::sym(x.0));
-                let mut b: Vec<Dim> = packed.outer.iter().copied().chain(own).collect();
-                b.push(panel);
-                b.extend(depth.iter().map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0))));
-                b.push(lane);
-                (packed.buf, b)
-            }
-            Panels::InPlace => (p.b.0, p.b.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| (s == t.n).then(|| panel * t.nr + lane)))).collect()),
-        };
-        let at = vec![part, i.into(), v.into()];
-        let value = p.product.step(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf, at: b }, Expr::Acc { reg: acc, at: at.clone(), lane: None });
-        let set = Stmt::Set { reg: acc, at, value };
-        unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }]))
-    };
-    let mut inner = match depth.last() {
-        None => step(m, &|_| None, zero),
-        Some((var, hi, _)) => match hi.as_const() {
-            Some(c) if c <= 4 => unroll(*var, c, step(m, &|_| None, zero)),
-            _ => {
-                let whole = hi.floor_div(4);
-                let (q, u) = (m.syms.loop_var("k", zero, whole), m.syms.loop_var("u", zero, Dim::constant(4)));
-                let at = if t.backwards && !in_order { (whole - 1 - q) * 4 + u } else { Dim::sym(q) * 4 + u };
-                let part = Dim::sym(u).modulo(split);
-                let mut body = ahead.map_or(vec![], |a| ask(t, &depth, panel, q.into(), a));
-                body.extend(unroll(u, 4, step(m, &|s| (s == *var).then_some(at), part)));
-                let mut s = vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body }];
-                match hi.modulo(4).as_const() {
-                    Some(0) => {}
-                    Some(r) => {
-                        let u = m.syms.loop_var("u", zero, Dim::constant(r));
-                        let at = whole * 4 + Dim::sym(u);
-                        s.extend(unroll(u, r, step(m, &|s| (s == *var).then_some(at), zero)));
-                    }
-                    None => {
-                        m.syms.set_loop_range(*var, whole * 4, *hi);
-                        s.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: whole * 4, hi: *hi, body: step(m, &|_| None, zero) });
-                    }
-                }
-                s
-            }
-        },
-    };
-    for (var, hi, _) in depth.iter().rev().skip(1) {
-        inner = vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body: inner }];
-    }
-    out.extend(inner);
-    if split > 1 {
-        let (i, v, l) = vars(m);
-        let sum = (1..split).fold(Expr::Acc { reg: acc, at: vec![zero, i.into(), v.into()], lane: None }, |sum, s| {
-            Expr::bin(BinOp::Add, sum, Expr::Acc { reg: acc, at: vec![Dim::constant(s), i.into(), v.into()], lane: None })
-        });
-        let set = Stmt::Set { reg: acc, at: vec![zero, i.into(), v.into()], value: sum };
-        out.extend(unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }])));
-    }
-    out.extend(stores(m, p, t, acc, row, mr, panel * t.nr + sub * t.width(), nv, cols));
-    out
-}
-
-/// Asks for a part of the next panel in the four steps number `q` of a pass.
-fn ask(t: &Tile, depth: &[(Sym, Dim, Sym)], panel: Dim, q: Dim, a: Ahead) -> Vec<Stmt> {
-    let (Panels::Packed(packed), Some((last, outer))) = (&t.panels, depth.split_last()) else { return vec![] };
-    let own = t.batch.iter().filter(|x| packed.own.contains(&x.0)).map(|x| Dim::sym(x.0));
-    let turn = outer.iter().fold(Dim::constant(0), |n, d| n * d.1 + d.0) * last.1.floor_div(4) + q;
-    let first = a.pass * a.lines + turn * a.step;
-    (0..a.each)
-        .map(|i| {
-            let mut at: Vec<Dim> = packed.outer.iter().copied().chain(own.clone()).collect();
-            at.push(panel + 1);
-            at.extend(depth.iter().map(|_| Dim::constant(0)));
-            at.push((first + i) * packed.line);
-            Stmt::Prefetch { buf: packed.buf, at }
-        })
-        .collect()
-}
-
-fn unroll(var: Sym, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
-    vec![Stmt::For { kind: LoopKind::Unroll, var, lo: Dim::constant(0), hi: Dim::constant(n), body }]
-}
-
-/// The epilogue and the store of a tile whose first column is `col`.
-#[allow(clippy::too_many_arguments)]
-fn stores(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
-    let (zero, lanes) = (Dim::constant(0), t.lanes);
-    let i = m.syms.loop_var("r", zero, Dim::constant(mr));
-    let vector = |m: &mut Module, v: Dim, hi: Dim| -> Vec<Stmt> {
-        let l = m.syms.loop_var("l", zero, hi);
-        let at = |s: Sym| {
-            if s == t.n {
-                return Some(col + v * lanes + l);
-            }
-            t.m_row.filter(|x| x.0 == s).map(|_| row + i)
-        };
-        let body = fresh_regs(m, &p.tail)
-            .into_iter()
-            .map(|s| {
-                s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| at(s)))).map_exprs(&mut |e| {
-                    e.rewrite(&mut |e| match e {
-                        Expr::Acc { reg, .. } if reg == p.acc => Expr::Acc { reg: acc, at: vec![zero, i.into(), v], lane: None },
-                        e => e,
-                    })
-                })
-            })
-            .collect();
-        vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi, body }]
-    };
-    let whole = match cols {
-        Cols::Some(r) => r / lanes,
-        Cols::Full => nv,
-        Cols::Guarded => 0,
-    };
-    let mut body = vec![];
-    if whole > 0 {
-        let v = m.syms.loop_var("v", zero, Dim::constant(whole));
-        let inner = vector(m, v.into(), Dim::constant(lanes));
-        body.extend(unroll(v, whole, inner));
-    }
-    match cols {
-        Cols::Some(r) if r % lanes != 0 => body.extend(vector(m, Dim::constant(whole), Dim::constant(r % lanes))),
-        Cols::Guarded => {
-            for v in 0..nv {
-                let left = (t.n_extent - col - v * lanes).min(Dim::constant(lanes)).max(zero);
-                body.extend(vector(m, Dim::constant(v), left));
-            }
-        }
-        _ => {}
-    }
-    unroll(i, mr, body)
 }

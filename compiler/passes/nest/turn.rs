@@ -5,8 +5,7 @@
 //! dimension is no multiple of a square, the last square overlaps the one before: both store the same there.
 
 use super::lanes;
-use super::shape::{Map, as_map, instance, loop_like};
-use super::tiles;
+use super::shape::{Map, as_map, instance, loop_like, parallel};
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
@@ -165,7 +164,7 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
             one(m, map, &to, &from, (column, row), lanes)
         }
     };
-    let Some(cond) = conditions.into_iter().reduce(|a, b| Expr::bin(BinOp::And, a, b)) else { return tiles::parallel(m, &loops, body) };
+    let Some(cond) = conditions.into_iter().reduce(|a, b| Expr::bin(BinOp::And, a, b)) else { return parallel(m, &loops, body) };
     // The squares that this iteration would have, cut off where a side ends.
     let squares = loops.len() - if inner.is_some() { 1 } else { 2 };
     let mut short = vec![];
@@ -185,7 +184,7 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
         let kind = if i == 0 { LoopKind::Vec(lanes as u32) } else { LoopKind::Seq };
         vec![Stmt::For { kind, var: *v, lo: *lo, hi: *hi, body }]
     });
-    tiles::parallel(m, &loops, vec![Stmt::If { cond, then: body, els }])
+    parallel(m, &loops, vec![Stmt::If { cond, then: body, els }])
 }
 
 /// One square from (`column` of the result's vectors, `row`) on.
