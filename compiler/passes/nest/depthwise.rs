@@ -6,7 +6,7 @@
 
 use super::contract::{Parts, Product, depends, take_apart};
 use super::shape::{fresh_regs, parallel, peel, put, wrap};
-use super::{lanes, rows};
+use super::{lanes, rows, work};
 use crate::nest::{BinOp, Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
@@ -59,7 +59,7 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
     let mut outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != c && l.0 != x.0).collect();
     outer.sort_by_key(|l| std::cmp::Reverse(lanes::stride(m, out, &at, l.0).unwrap_or(i64::MAX)));
     let down = outer.iter().copied().filter(|l| !depends(&p.b.1, l.0) && step(l.0).is_some()).min_by_key(|l| step(l.0));
-    lanes::estimate(m, k);
+    work::estimate(m, k);
     let Some((y, cut)) = down.and_then(|y| Some((y, cut(m, &p, (y, x), (extent, b.lanes))?))) else {
         let body = b.columns(m, &p, None);
         m.kernels[k].body = match outer.as_slice() {

@@ -2,7 +2,7 @@
 //! `layout` (with `flat`) and `schedule` (with `attention`, `contract`, `pack`, `tiles`, `depthwise`, `turn`, `lanes` and `rows`;
 //! `dots`, `widen` and `columns` for quantized numbers, `halves` for bf16, both with `grouped`) decide loops, vectors and memory order. For some
 //! convolutions `winograd` takes another sum, `gate` other factors, `phases` fuller vectors. `storage` keeps scratch in f32,
-//! `place` decides memory. `shape` is what they share.
+//! `place` decides memory. `shape` is what they share, `work` what they weigh.
 
 mod attention;
 mod columns;
@@ -35,3 +35,4 @@ mod tiles;
 mod turn;
 mod widen;
 pub mod winograd;
+pub mod work;

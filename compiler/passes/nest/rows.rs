@@ -4,8 +4,8 @@
 //! Loops over rows become one where memory runs on from row to row, and a tile takes several rows at a time: what it
 //! prepares (numbers in all lanes, run-time sizes) serves all of them.
 
-use super::lanes;
 use super::shape::{ParNest, parallel, wrap};
+use super::{lanes, work};
 use crate::nest::{LoopKind, Module, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ const SHARE: i64 = 8192;
 /// thread, one loop over pieces of those inside.
 pub(super) fn share(m: &mut Module, mut loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
     const ENOUGH: i64 = 64;
-    let trips = |body: &[Stmt]| lanes::turns(body, &mut HashMap::new()).unwrap_or(Dim::constant(1)).as_const();
+    let trips = |body: &[Stmt]| work::turns(body, &mut HashMap::new()).unwrap_or(Dim::constant(1)).as_const();
     let first = loops.first().and_then(|l| l.1.as_const());
     let all = trips(&body).zip(loops.iter().map(|l| l.1.as_const()).try_fold(1i64, |n, e| n.checked_mul(e?))).map(|(b, l)| b.saturating_mul(l));
     if loops.len() < 2 || first.is_some_and(|n| n >= ENOUGH) || all.is_some_and(|n| n <= SHARE) {

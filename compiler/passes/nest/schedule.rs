@@ -4,7 +4,7 @@
 //! if it were a kernel.
 
 use super::shape::peel;
-use super::{attention, columns, contract, depthwise, dots, halves, lanes, turn};
+use super::{attention, columns, contract, depthwise, dots, halves, lanes, turn, work};
 use crate::diag::Result;
 use crate::nest::{Kernel, LoopKind, Module, Stage, Stmt, visit};
 use crate::sym::Sym;
@@ -25,7 +25,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             continue;
         }
         if facts.lanes == 1 || visit::has_texts(m, &m.kernels[k].body) {
-            lanes::estimate(m, k);
+            work::estimate(m, k);
         } else if is_compound(&m.kernels[k].body) {
             // Who writes such a kernel estimates its work.
             let work = m.kernels[k].work;

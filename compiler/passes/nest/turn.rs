@@ -4,8 +4,8 @@
 //! Squares as wide as a vector are loaded along one dimension, turned in registers and stored along the other. Where a
 //! dimension is no multiple of a square, the last square overlaps the one before: both store the same there.
 
-use super::lanes;
 use super::shape::{Map, as_map, instance, loop_like, parallel};
+use super::{lanes, work};
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
@@ -28,7 +28,7 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
     let Some(map) = as_map(&m.kernels[k].body) else { return false };
     let lanes = i64::from(facts.lanes);
     let Some((map, to, from)) = sides(m, map, lanes) else { return false };
-    lanes::estimate(m, k);
+    work::estimate(m, k);
     let body = emit(m, &map, to, from, lanes);
     m.kernels[k].body = body;
     true

@@ -1,0 +1,171 @@
+//! Sequential loops inside rows: stores along the row, and reductions with an accumulator for each lane.
+
+use super::body::lanes_of;
+use super::{along_result, suits, vector};
+use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Reg, Scalar, Stmt};
+use crate::passes::nest::shape::{fresh_regs, loop_like, peel, wrap};
+use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
+use std::collections::HashMap;
+
+/// Vectorises sequential loops inside rows: stores along the row, and reductions with one accumulator a lane.
+pub(in crate::passes::nest) fn rows(m: &mut Module, body: &[Stmt], lanes: i64) -> Vec<Stmt> {
+    let mut out = vec![];
+    for s in body {
+        match s {
+            Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } if lo.as_const() == Some(0) => match row_loop(m, *var, *hi, body, lanes) {
+                Some(v) => out.extend(v),
+                None => out.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: rows(m, body, lanes) }),
+            },
+            // A nest of its own among others: a step of a recurrence.
+            Stmt::For { kind: LoopKind::Par, .. } => {
+                let nest = peel(std::slice::from_ref(s));
+                match along_result(m, &nest, lanes) {
+                    None if nest.loops.is_empty() => out.push(s.clone()),
+                    Some(v) => out.extend(v),
+                    None => {
+                        let body = rows(m, &nest.body, lanes);
+                        out.extend(wrap(&nest.loops, body));
+                    }
+                }
+            }
+            Stmt::With { sym, value, extent, body } => out.push(Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body: rows(m, body, lanes) }),
+            s => out.push(s.clone()),
+        }
+    }
+    out
+}
+
+/// What combines an accumulator with each element, if that may be done in any order.
+fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
+    let Stmt::Set { reg, at, value } = s else { return None };
+    if !at.is_empty() || m.regs[*reg].ty != ElemType::F32 {
+        return None;
+    }
+    let own = |e: &Expr| matches!(e, Expr::Acc { reg: r, .. } if r == reg);
+    let free = |e: &Expr| {
+        let mut hit = false;
+        e.walk(&mut |e| hit |= own(e));
+        !hit
+    };
+    let any_order = m.math != Math::Strict;
+    match value {
+        Expr::Bin(op @ (BinOp::Max | BinOp::Min), a, b) if own(a) && free(b) => Some((*reg, *op)),
+        _ if !any_order => None,
+        Expr::Bin(op @ (BinOp::Add | BinOp::Mul), a, b) if own(a) && free(b) => Some((*reg, *op)),
+        Expr::Fma(a, b, c) if own(c) && free(a) && free(b) => Some((*reg, BinOp::Add)),
+        _ => None,
+    }
+}
+
+fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], lanes: i64) -> Option<Vec<Stmt>> {
+    if hi.as_const().is_some_and(|c| c < 8) || !body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Set { .. })) {
+        return None;
+    }
+    let mut reductions = vec![];
+    for s in body {
+        if let Stmt::Set { .. } = s {
+            reductions.push(reduction(s, m)?);
+        }
+    }
+    // An accumulator that changes here may be read by its own update only.
+    let mut mixed = false;
+    for s in body {
+        if let Some(e) = s.expr() {
+            e.walk(&mut |e| {
+                if let Expr::Acc { reg, .. } = e {
+                    mixed |= reductions.iter().any(|r| r.0 == *reg) && !matches!(s, Stmt::Set { reg: r, .. } if r == reg);
+                }
+            });
+        }
+    }
+    if mixed || !suits(m, body, var, lanes) {
+        return None;
+    }
+    let zero = Dim::constant(0);
+    // Several accumulators, so that an operation need not wait for the one before.
+    let stores = body.iter().any(|s| matches!(s, Stmt::Store { .. }));
+    let u = if reductions.is_empty() || stores || hi.as_const().is_some_and(|c| c < 4 * lanes) { 1 } else { 4 };
+    let step = lanes * u;
+    let whole = hi.floor_div(step);
+    let mut out = vec![];
+    let mut lane_of: HashMap<Reg, Reg> = HashMap::new();
+    for (r, op) in &reductions {
+        let lane = m.reg(ElemType::F32);
+        let init = match op {
+            BinOp::Add => Scalar::f32(0.0),
+            BinOp::Mul => Scalar::f32(1.0),
+            BinOp::Max => Scalar::lowest(ElemType::F32),
+            _ => Scalar::highest(ElemType::F32),
+        };
+        out.push(Stmt::Acc { reg: lane, lanes: lanes as u32, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: init.into() });
+        lane_of.insert(*r, lane);
+    }
+    let get = |r: Reg| *lane_of.get(&r).unwrap_or(&r);
+    let own = |m: &mut Module| -> Vec<Stmt> {
+        fresh_regs(m, body)
+            .into_iter()
+            .map(|s| {
+                map_sets(s, &get).map_exprs(&mut |e| {
+                    e.rewrite(&mut |e| match e {
+                        Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
+                        e => e,
+                    })
+                })
+            })
+            .collect()
+    };
+    if u == 1 {
+        // One vector loop, the last vector partial.
+        let v = loop_like(m, var, zero, hi);
+        let main = own(m).into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
+        out.push(Stmt::For { kind: vector(lanes), var: v, lo: zero, hi, body: main });
+    } else {
+        let q = m.syms.loop_var("q", zero, whole);
+        let main = own(m);
+        let accs: Vec<Reg> = lane_of.values().copied().collect();
+        let inner = lanes_of(m, &main, var, Dim::sym(q) * step, u, &accs, (lanes, Dim::constant(lanes)));
+        out.push(Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body: inner });
+        if hi.modulo(step).as_const() != Some(0) {
+            // What is left goes to the first accumulator; its lanes are those of whole vectors.
+            let v = loop_like(m, var, whole * step, hi);
+            let first = |at: Vec<Dim>, r: Reg| if accs.contains(&r) { vec![zero] } else { at };
+            let rest = own(m)
+                .into_iter()
+                .map(|s| match s {
+                    Stmt::Set { reg, at, value } => Stmt::Set { reg, at: first(at, reg), value },
+                    s => s,
+                })
+                .map(|s| {
+                    s.map_exprs(&mut |e| {
+                        e.rewrite(&mut |e| match e {
+                            Expr::Acc { reg, at, lane } => Expr::Acc { reg, at: first(at, reg), lane },
+                            e => e,
+                        })
+                    })
+                    .map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))
+                })
+                .collect();
+            out.push(Stmt::For { kind: vector(lanes), var: v, lo: whole * step, hi, body: rest });
+        }
+    }
+    for (r, op) in &reductions {
+        let lane = lane_of[r];
+        let at = |i: i64| if u > 1 { vec![Dim::constant(i)] } else { vec![] };
+        if u > 1 {
+            let part = |i: i64| Expr::Acc { reg: lane, at: at(i), lane: None };
+            let sum = (1..u).fold(part(0), |sum, i| Expr::bin(*op, sum, part(i)));
+            let l = m.syms.loop_var("l", zero, Dim::constant(lanes));
+            out.push(Stmt::For { kind: vector(lanes), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![Stmt::Set { reg: lane, at: at(0), value: sum }] });
+        }
+        out.push(Stmt::Set { reg: *r, at: vec![], value: Expr::bin(*op, Expr::acc(*r), Expr::Horizontal { op: *op, reg: lane, at: at(0) }) });
+    }
+    Some(out)
+}
+
+fn map_sets(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
+    match s {
+        Stmt::Set { reg, at, value } => Stmt::Set { reg: get(reg), at, value },
+        s => s,
+    }
+}
