@@ -167,7 +167,8 @@ pub struct RunArgs {
     /// An input from a .npy or .pb file.
     #[arg(long = "input", value_name = "NAME=FILE")]
     pub inputs: Vec<String>,
-    /// Inputs without a file are filled with numbers made from this seed (all dimensions must be fixed, or default to 1).
+    /// Inputs without a file are made from this seed: numbers, strings, sequences of four members (symbolic dimensions are 1
+    /// where no file says more).
     #[arg(long, value_name = "SEED")]
     pub random: Option<u64>,
     /// Write an output to a .npy file.
@@ -221,7 +222,10 @@ pub struct BenchArgs {
     /// Also time every kernel and say what bounds it.
     #[arg(long)]
     pub per_node: bool,
-    /// Inputs are numbers made from this seed.
+    /// An input from a .npy or .pb file, as for `run`.
+    #[arg(long = "input", value_name = "NAME=FILE")]
+    pub inputs: Vec<String>,
+    /// Inputs without a file are made from this seed: numbers, strings, sequences of four members.
     #[arg(long, value_name = "SEED", default_value = "1")]
     pub seed: u64,
     /// Print one JSON object.

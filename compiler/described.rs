@@ -6,9 +6,10 @@
 
 use crate::arrays::Array;
 use crate::codegen::interface::{Kind, Tensor};
-use crate::diag::{Error, Result, codes};
-use crate::tensor::{ElemType, count};
-use onnxc_runtime::abi;
+use crate::diag::{Error, Failure, Result, codes};
+use crate::tensor::ElemType;
+use onnxc_runtime::abi::onnxc_value;
+use onnxc_runtime::value::{self, Descriptor, Map, Value};
 
 /// An input.
 #[derive(Clone, Debug)]
@@ -19,78 +20,41 @@ pub enum Input {
     Members(Option<Vec<Array>>),
 }
 
+impl Input {
+    /// Bytes of its elements.
+    pub fn byte_len(&self) -> u64 {
+        match self {
+            Input::Array(a) => a.data.len() as u64,
+            Input::Members(m) => m.iter().flatten().map(|a| a.data.len() as u64).sum(),
+        }
+    }
+}
+
 /// Bytes of a descriptor.
-pub const SIZE: usize = 56;
+pub const SIZE: usize = size_of::<onnxc_value>();
 
-/// A descriptor and what it points to.
-pub struct Descriptor {
-    bytes: Vec<u8>,
-    _dims: Vec<Vec<i64>>,
-    _texts: Vec<Option<Vec<u8>>>,
-    _items: Vec<u8>,
+/// A descriptor of an input, which borrows the arrays.
+pub fn descriptor<'a>(t: &Tensor, members: Option<&'a [Array]>) -> Result<Descriptor<'a>> {
+    let unfit = |_| Failure::bug("described", format!("arrays of \"{}\" that do not fit", t.name));
+    let tensor = |a: &'a Array| value::Tensor::from_bytes(i32::from(a.ty as u8), &a.dims, &a.data).map_err(unfit);
+    let kind = t.described.as_ref().map_or(Kind::Sequence, |d| d.kind);
+    let v = match (kind, members) {
+        (_, None) => Value::None,
+        (Kind::Tensor, Some([a, ..])) => tensor(a)?.into(),
+        (Kind::Map, Some([keys, values])) => Map::new(tensor(keys)?, tensor(values)?).map_err(unfit)?.into(),
+        (_, Some(list)) => list.iter().map(tensor).collect::<Result<Vec<_>>>()?.into(),
+    };
+    Descriptor::new(v).map_err(unfit)
 }
 
-struct Fields<'a> {
-    kind: i32,
-    ty: ElemType,
-    key: i32,
-    len: i64,
-    dims: &'a [i64],
-    /// Where the bytes are, and how many.
-    data: (*const u8, usize),
-    keys: (*const u8, usize),
-    items: &'a [u8],
-}
-
-impl Fields<'_> {
-    fn bytes(&self) -> Vec<u8> {
-        let mut out = vec![];
-        for v in [self.kind, i32::from(self.ty as u8), self.key, self.dims.len() as i32] {
-            out.extend(v.to_ne_bytes());
-        }
-        out.extend(self.len.to_ne_bytes());
-        let address = |empty: bool, p: *const u8| if empty { 0 } else { p.expose_provenance() as u64 };
-        for v in [
-            address(self.dims.is_empty(), self.dims.as_ptr().cast()),
-            address(self.data.1 == 0, self.data.0),
-            address(self.keys.1 == 0, self.keys.0),
-            address(self.items.is_empty(), self.items.as_ptr()),
-        ] {
-            out.extend(v.to_ne_bytes());
-        }
-        out
-    }
-}
-
-impl Descriptor {
-    /// Describes an input; the arrays must stay where they are.
-    pub fn new(t: &Tensor, members: Option<&[Array]>) -> Descriptor {
-        let nothing = (std::ptr::null(), 0);
-        let none = Fields { kind: abi::ONNXC_NONE, ty: t.ty, key: 0, len: 0, dims: &[], data: nothing, keys: nothing, items: &[] };
-        let kind = t.described.as_ref().map_or(Kind::Sequence, |d| d.kind);
-        let dims: Vec<Vec<i64>> = members.unwrap_or_default().iter().map(|a| a.dims.clone()).collect();
-        // Strings with addresses; all else as it is.
-        let own = |a: &Array| (a.ty == ElemType::Str).then(|| crate::jit::addressed(&a.data, a.data.as_ptr()));
-        let texts: Vec<Option<Vec<u8>>> = members.unwrap_or_default().iter().map(own).collect();
-        let data = |k: usize, a: &'_ Array| -> (*const u8, usize) { texts[k].as_ref().map_or((a.data.as_ptr(), a.data.len()), |t| (t.as_ptr(), t.len())) };
-        let tensor = |k: usize, a: &Array| Fields { kind: abi::ONNXC_TENSOR, ty: a.ty, len: count(&a.dims).unwrap_or(0) as i64, dims: &dims[k], data: data(k, a), ..none }.bytes();
-        let mut items = vec![];
-        let bytes = match (kind, members) {
-            (_, None) => none.bytes(),
-            (Kind::Tensor, Some([a, ..])) => tensor(0, a),
-            (Kind::Map, Some([keys, values])) => {
-                Fields { kind: abi::ONNXC_MAP, ty: values.ty, key: i32::from(keys.ty as u8), len: keys.dims.first().copied().unwrap_or(0), data: data(1, values), keys: data(0, keys), ..none }.bytes()
-            }
-            (_, Some(list)) => {
-                items = list.iter().enumerate().flat_map(|(k, a)| tensor(k, a)).collect();
-                Fields { kind: abi::ONNXC_SEQUENCE, len: list.len() as i64, items: &items, ..none }.bytes()
-            }
-        };
-        Descriptor { bytes, _dims: dims, _texts: texts, _items: items }
-    }
-    /// Its bytes.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+/// The arrays of a value with these names: `name.0`, ... of a sequence, `name.keys` and `name.values` of a map.
+pub fn arrays(name: &str, v: &Value) -> Vec<Array> {
+    let array = |name: String, t: &value::Tensor| Array { name, ty: ElemType::from_onnx(t.dtype()).unwrap_or(ElemType::U8), dims: t.dims().to_vec(), data: t.bytes().to_vec() };
+    match v {
+        Value::Tensor(t) => vec![array(name.to_owned(), t)],
+        Value::Map(m) => vec![array(format!("{name}.keys"), m.keys()), array(format!("{name}.values"), m.values())],
+        Value::Sequence(list) => list.iter().enumerate().flat_map(|(k, v)| arrays(&format!("{name}.{k}"), v)).collect(),
+        _ => vec![],
     }
 }
 

@@ -6,6 +6,7 @@ use crate::codegen::clif::entry;
 use crate::codegen::frame::{Frame, Word};
 use crate::codegen::interface::Interface;
 use crate::codegen::weights::{Blob, HEADER};
+use crate::described;
 use crate::diag::{Failure, Result};
 use crate::nest::foreign::DECODE_IMAGE;
 use crate::nest::{Kernel, LoopKind, Module, Stmt};
@@ -13,9 +14,10 @@ use crate::sym::{Dim, Sym};
 use crate::target::Target;
 use crate::tensor::ElemType;
 use cranelift_jit::{JITBuilder, JITModule};
-use onnxc_runtime::abi::{ONNXC_MAP, ONNXC_SEQUENCE, ONNXC_TENSOR, onnxc_value};
+use onnxc_runtime::abi::onnxc_value;
 use onnxc_runtime::pool::{Exec, Pool};
 use onnxc_runtime::texts;
+use onnxc_runtime::value::{self, Descriptor};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -109,13 +111,14 @@ impl Loaded {
         let mut workspace = vec![];
         self.call_in(inputs, outputs, dims, sizes, &mut workspace)?;
         let read = |(bytes, name): (&Vec<u8>, &Option<&str>)| {
-            let mut out = vec![];
-            if let Some(name) = name {
-                described(bytes, name, &mut out);
-            }
-            out
+            let Some(name) = name else { return Ok(vec![]) };
+            // SAFETY: the call has ended well and filled these bytes, which are such a struct; what it points to lies in the
+            // workspace, which is still there.
+            #[allow(unsafe_code)]
+            let value = unsafe { value::read(&std::ptr::read_unaligned(bytes.as_ptr().cast::<onnxc_value>())) };
+            Ok(described::arrays(name, &value.map_err(|s| s.code())?))
         };
-        Ok(outputs.iter().zip(names).map(read).collect())
+        outputs.iter().zip(names).map(read).collect()
     }
     /// The same where sizes of outputs follow from data. `sizes` has a list for every output, empty where its sizes are
     /// known: what there is room for; afterwards, the sizes it has or needs. Strings come and go in the form of [`texts`].
@@ -160,58 +163,6 @@ impl Loaded {
     }
 }
 
-/// The arrays in a value that a call has filled: `name.0`, ... of a sequence, `name.keys` and `name.values` of a map.
-fn described(bytes: &[u8], name: &str, out: &mut Vec<Array>) {
-    if bytes.len() != size_of::<onnxc_value>() {
-        return;
-    }
-    // SAFETY: these are the bytes of such a struct, which holds numbers and pointers.
-    #[allow(unsafe_code)]
-    let v: onnxc_value = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
-    let ty = |n: i32| ElemType::from_onnx(n).unwrap_or(ElemType::U8);
-    let n = usize::try_from(v.len).unwrap_or(0);
-    let mut array = |name: String, ty: ElemType, dims: Vec<i64>, from: *const std::ffi::c_void| {
-        let size = ty.bytes_for(n as u64).unwrap_or(0) as usize;
-        // SAFETY: generated code has filled the value: so many elements lie there, in the workspace of the call.
-        #[allow(unsafe_code)]
-        let data = if size == 0 { vec![] } else { unsafe { std::slice::from_raw_parts(from.cast::<u8>(), size) }.to_vec() };
-        let data = if ty == ElemType::Str {
-            let written = texts::read_elements(&data, n);
-            // SAFETY: as above, of what the elements show.
-            #[allow(unsafe_code)]
-            unsafe {
-                texts::encode_elements(&written)
-            }
-        } else {
-            data
-        };
-        out.push(Array { name, ty, dims, data });
-    };
-    match v.kind {
-        ONNXC_TENSOR => {
-            let rank = usize::try_from(v.rank).unwrap_or(0);
-            // SAFETY: as above, of the dims.
-            #[allow(unsafe_code)]
-            let dims = if rank == 0 { vec![] } else { unsafe { std::slice::from_raw_parts(v.dims, rank) }.to_vec() };
-            array(name.to_owned(), ty(v.dtype), dims, v.data);
-        }
-        ONNXC_MAP => {
-            array(format!("{name}.keys"), ty(v.key_dtype), vec![v.len], v.keys);
-            array(format!("{name}.values"), ty(v.dtype), vec![v.len], v.data);
-        }
-        ONNXC_SEQUENCE => {
-            let size = size_of::<onnxc_value>();
-            for k in 0..n {
-                // SAFETY: as above, of the items.
-                #[allow(unsafe_code)]
-                let item = unsafe { std::slice::from_raw_parts(v.items.add(k).cast::<u8>(), size) };
-                described(item, &format!("{name}.{k}"), out);
-            }
-        }
-        _ => {}
-    }
-}
-
 /// A model with its buffers, bound once and called often: as a whole, or kernel by kernel in the driver's order.
 pub struct Bound<'a> {
     code: &'a Loaded,
@@ -222,6 +173,7 @@ pub struct Bound<'a> {
     _room: Vec<Vec<i64>>,
     // What the pointers lead to; never touched while bound.
     _memory: Vec<Vec<Chunk>>,
+    _described: Vec<Descriptor<'a>>,
     workspace: *mut u8,
     exec: Option<Exec<'a>>,
     pool: Option<&'a Pool>,
@@ -263,6 +215,7 @@ impl<'a> Bound<'a> {
             _room: room,
             workspace: rest[outputs.len()],
             _memory: memory,
+            _described: vec![],
             exec: pool.map(Pool::exec),
             pool,
             frame: vec![],
@@ -274,6 +227,11 @@ impl<'a> Bound<'a> {
             (b.frame, b.steps) = (frame, steps);
         }
         Ok(b)
+    }
+    /// Keeps what descriptors among the inputs point to.
+    pub fn keeping(mut self, described: Vec<Descriptor<'a>>) -> Bound<'a> {
+        self._described = described;
+        self
     }
     /// The frame that the driver would build; none if a word of it is only known at run time.
     fn fill_frame(&self, m: &Module, eval: &dyn Fn(Dim) -> Option<i64>) -> Option<Vec<u64>> {

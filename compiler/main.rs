@@ -180,27 +180,24 @@ fn runner_with(model: &Path, common: &ModelArgs, options: Options) -> Result<Run
     Runner::new(c)
 }
 
+/// The arrays of `--input` arguments.
+fn given_inputs(r: &Runner, list: &[String]) -> Result<Vec<Array>> {
+    let i = &r.compiled().interface;
+    let read = |spec: &String| {
+        let (name, file) = pair(spec, "--input")?;
+        if i.inputs.iter().any(|t| described::belongs(t, &name)) {
+            return Ok(Array { name, ..arrays::read(Path::new(&file))? });
+        }
+        Error::new(codes::RUN_INPUT, format!("--input: the model has no input \"{name}\"")).found_expected(name, i.inputs.iter().map(|t| t.name.as_str()).collect::<Vec<_>>().join(", ")).fail()
+    };
+    list.iter().map(read).collect()
+}
+
 fn run_model(a: &RunArgs) -> Result<()> {
     let r = runner(&a.model, &a.common)?;
-    let mut given = vec![];
-    for i in &a.inputs {
-        let (name, file) = pair(i, "--input")?;
-        given.push(Array { name, ..arrays::read(Path::new(&file))? });
-    }
-    let i = &r.compiled().interface;
+    let mut given = given_inputs(&r, &a.inputs)?;
     if let Some(seed) = a.random {
-        let sizes = run::sizes_or_least(i, &[])?;
-        for (k, t) in i.inputs.iter().enumerate() {
-            if t.described.is_none() && !given.iter().any(|g| g.name == t.name) {
-                given.push(run::random_input(t, &sizes, seed.wrapping_add(k as u64))?);
-            }
-        }
-    }
-    let known = |n: &str| i.inputs.iter().any(|t| described::belongs(t, n));
-    if let Some(g) = given.iter().find(|g| !known(&g.name)) {
-        return Error::new(codes::RUN_INPUT, format!("--input: the model has no input \"{}\"", g.name))
-            .found_expected(g.name.clone(), i.inputs.iter().map(|t| t.name.as_str()).collect::<Vec<_>>().join(", "))
-            .fail();
+        given = r.fill(given, &[], seed)?;
     }
     let outputs = r.run(&r.order_inputs(given)?)?;
     for o in &outputs {
@@ -271,7 +268,7 @@ fn bench_model(a: &BenchArgs) -> Result<()> {
     };
     let r = runner_with(model, &a.common, Options { cpu: Some(a.cpu.clone()), opt: a.opt(), ..Options::default() })?;
     let settings = bench::Settings { seconds: a.seconds, threads: a.threads(), per_node: a.per_node, sizes: a.sizes()?, seed: a.seed };
-    let report = bench::run(&r, &settings)?;
+    let report = bench::run(&r, given_inputs(&r, &a.inputs)?, &settings)?;
     show(bench::print::text(&report), bench::print::json(&report));
     Ok(())
 }

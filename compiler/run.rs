@@ -1,8 +1,8 @@
 //! `onnxc run`, `onnxc verify` and `onnxc bench`: a model through the JIT, with the code generator that writes objects.
 
 use crate::arrays::Array;
-use crate::codegen::interface::{Interface, Tensor};
-use crate::described::{self, Descriptor, Input};
+use crate::codegen::interface::{Interface, Kind, Tensor};
+use crate::described::{self, Input};
 use crate::diag::{Error, Failure, Result, codes};
 use crate::jit::{Bound, Loaded};
 use crate::nest::Module;
@@ -11,6 +11,8 @@ use crate::sym::{Dim, Sym};
 use crate::target::{Level, Target};
 use crate::tensor::ElemType;
 use onnxc_runtime::pool::Pool;
+use onnxc_runtime::texts;
+use onnxc_runtime::value::Descriptor;
 use std::collections::HashMap;
 
 /// A model ready to be called.
@@ -64,12 +66,9 @@ impl Runner {
     /// Runs the model on inputs in graph order. An output that is no tensor is several arrays ([`crate::described`]).
     pub fn run(&self, inputs: &[Input]) -> Result<Vec<Array>> {
         let i = &self.compiled.interface;
-        let given: Vec<Option<&Array>> = inputs.iter().map(|x| if let Input::Array(a) = x { Some(a) } else { None }).collect();
-        let sizes = self.sizes(&given)?;
-        let members = |t: &Tensor, x: &Input| if let Input::Members(m) = x { Some(Descriptor::new(t, m.as_deref())) } else { None };
-        let descriptors: Vec<Option<Descriptor>> = i.inputs.iter().zip(inputs).map(|(t, x)| members(t, x)).collect();
-        let data: Vec<&[u8]> = given.iter().zip(&descriptors).map(|(a, d)| a.map_or_else(|| d.as_ref().map_or(&[][..], |d| d.bytes()), |a| a.data.as_slice())).collect();
-        let (shapes, outputs, values) = self.called(&data, &sizes)?;
+        let sizes = self.sizes(inputs)?;
+        let described = self.descriptors(inputs)?;
+        let (shapes, outputs, values) = self.called(&bytes(inputs, &described), &sizes)?;
         let mut out = vec![];
         for (((t, dims), data), parts) in i.outputs.iter().zip(shapes).zip(outputs).zip(values) {
             match &t.described {
@@ -78,6 +77,11 @@ impl Runner {
             }
         }
         Ok(out)
+    }
+    /// Descriptors of the inputs that are no tensors, in order.
+    fn descriptors<'a>(&self, inputs: &'a [Input]) -> Result<Vec<Descriptor<'a>>> {
+        let list = self.compiled.interface.inputs.iter().zip(inputs);
+        list.filter_map(|(t, x)| if let Input::Members(m) = x { Some(described::descriptor(t, m.as_deref())) } else { None }).collect()
     }
     /// One call; shapes and bytes of the outputs.
     fn called(&self, data: &[&[u8]], sizes: &HashMap<Sym, i64>) -> Result<Called> {
@@ -118,24 +122,22 @@ impl Runner {
     }
     /// The model bound to inputs in graph order and to outputs of its own, to be called many times. With a pool its loops
     /// run as tasks.
-    pub fn bind<'a>(&'a self, inputs: &[Array], pool: Option<&'a Pool>) -> Result<Bound<'a>> {
+    pub fn bind<'a>(&'a self, inputs: &'a [Input], pool: Option<&'a Pool>) -> Result<Bound<'a>> {
         let i = &self.compiled.interface;
-        if let Some(t) = i.inputs.iter().chain(&i.outputs).find(|t| t.described.is_some()) {
-            return Error::new(codes::RUN_INPUT, format!("\"{}\" is no tensor: such models can be run, but not timed", t.name)).fail();
-        }
-        let sizes = self.sizes(&inputs.iter().map(Some).collect::<Vec<_>>())?;
+        let sizes = self.sizes(inputs)?;
+        let described = self.descriptors(inputs)?;
+        let data = bytes(inputs, &described);
         let (shapes, outputs) = if i.outputs.iter().any(|t| t.from_data(&i.syms)) {
-            let data: Vec<&[u8]> = inputs.iter().map(|a| a.data.as_slice()).collect();
             let (shapes, outputs, _) = self.called(&data, &sizes)?;
-            let sizes = i.outputs.iter().zip(&shapes).map(|(t, dims)| bytes_of(t, dims)).collect::<Result<_>>()?;
-            drop(outputs);
+            let bytes = |((t, dims), data): ((&Tensor, &Vec<i64>), &Vec<u8>)| if t.described.is_some() { Ok(data.len()) } else { bytes_of(t, dims) };
+            let sizes = i.outputs.iter().zip(&shapes).zip(&outputs).map(bytes).collect::<Result<_>>()?;
             (shapes, sizes)
         } else {
             self.output_shapes(&sizes)?.into_iter().unzip::<_, _, Vec<_>, Vec<usize>>()
         };
         let room: Vec<Vec<i64>> = i.outputs.iter().zip(shapes).map(|(t, s)| if t.from_data(&i.syms) { s } else { vec![] }).collect();
-        let data: Vec<&[u8]> = inputs.iter().map(|a| a.data.as_slice()).collect();
-        Bound::new(&self.code, self.module(), &data, &outputs, &self.dims(&sizes), room, pool).map_err(status_error)
+        let bound = Bound::new(&self.code, self.module(), &data, &outputs, &self.dims(&sizes), room, pool).map_err(status_error)?;
+        Ok(bound.keeping(described))
     }
     /// Shapes and bytes of the outputs; empty where they follow from data.
     fn output_shapes(&self, sizes: &HashMap<Sym, i64>) -> Result<Vec<(Vec<i64>, usize)>> {
@@ -161,13 +163,13 @@ impl Runner {
     fn dims(&self, sizes: &HashMap<Sym, i64>) -> Vec<i64> {
         self.compiled.interface.dim_params.iter().map(|p| sizes.get(&p.sym).copied().unwrap_or(0)).collect()
     }
-    /// Dim params from the shapes of the inputs, which must fit the model.
-    fn sizes(&self, inputs: &[Option<&Array>]) -> Result<HashMap<Sym, i64>> {
+    /// Values of the dim params from the shapes of the inputs, which must fit the model.
+    pub fn sizes(&self, inputs: &[Input]) -> Result<HashMap<Sym, i64>> {
         let i = &self.compiled.interface;
         let mut sizes: HashMap<Sym, i64> = HashMap::new();
         let mut errors = vec![];
         for (t, a) in i.inputs.iter().zip(inputs) {
-            let Some(a) = a else { continue };
+            let Input::Array(a) = a else { continue };
             let expected = crate::tensor::TensorType::new(t.ty, t.dims.clone()).display(&i.syms);
             let mut ok = t.ty == a.ty && t.dims.len() == a.dims.len();
             if ok {
@@ -184,6 +186,24 @@ impl Runner {
             }
         }
         if errors.is_empty() { Ok(sizes) } else { Err(Failure::Errors(errors)) }
+    }
+    /// Fills up named arrays with random ones ([`random_arrays`]) for the inputs that are not among them. Their symbolic sizes
+    /// are those that were named, else those of the arrays given, else the least that are allowed.
+    pub fn fill(&self, mut given: Vec<Array>, named: &[(String, i64)], seed: u64) -> Result<Vec<Array>> {
+        let i = &self.compiled.interface;
+        let mut all = sizes_or_least(i, &[])?;
+        for t in i.inputs.iter().filter(|t| t.described.is_none()) {
+            let dims = given.iter().find(|a| described::belongs(t, &a.name)).map_or(&[][..], |a| &a.dims);
+            all.extend(t.dims.iter().zip(dims).filter_map(|(d, n)| Some((d.as_sym()?, *n))));
+        }
+        let chosen = sizes_or_least(i, named)?;
+        all.extend(i.dim_params.iter().filter(|p| named.iter().any(|(n, _)| *n == p.name)).map(|p| (p.sym, chosen[&p.sym])));
+        for (k, t) in i.inputs.iter().enumerate() {
+            if !given.iter().any(|g| described::belongs(t, &g.name)) {
+                given.extend(random_arrays(t, &all, seed.wrapping_add(k as u64))?);
+            }
+        }
+        Ok(given)
     }
     /// Puts named arrays into graph order; without names, in the order given.
     pub fn order_inputs(&self, given: Vec<Array>) -> Result<Vec<Input>> {
@@ -223,20 +243,56 @@ pub fn sizes_or_least(i: &Interface, named: &[(String, i64)]) -> Result<HashMap<
     Ok(i.dim_params.iter().map(|p| (p.sym, named.iter().rev().find(|(n, _)| *n == p.name).map_or(p.lo.max(1), |(_, v)| *v))).collect())
 }
 
-/// An input of numbers that depend on nothing but the seed: floats between -1 and 1, integers 0 or 1, strings of a few
+/// Bytes that stand for the inputs: elements, or a descriptor.
+fn bytes<'a>(inputs: &'a [Input], described: &'a [Descriptor]) -> Vec<&'a [u8]> {
+    let mut described = described.iter();
+    let of = |x: &'a Input| match x {
+        Input::Array(a) => a.data.as_slice(),
+        Input::Members(_) => described.next().map_or(&[][..], |d| d.as_bytes()),
+    };
+    inputs.iter().map(of).collect()
+}
+
+/// Members of random sequences, entries of random maps, and sizes of their members that only run time knows.
+const MEMBERS: i64 = 4;
+
+/// An input as arrays ([`crate::described`]) of values that depend on nothing but the seed: a tensor ([`random_input`]), the
+/// element of an optional, a sequence of four members, a map with four entries.
+pub fn random_arrays(t: &Tensor, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<Vec<Array>> {
+    let Some(d) = &t.described else { return Ok(vec![random_input(t, sizes, seed)?]) };
+    let list = vec![MEMBERS];
+    let member = || d.dims.as_ref().map_or(list.clone(), |dims| dims.iter().map(|n| n.unwrap_or(MEMBERS)).collect());
+    Ok(match d.kind {
+        Kind::Map | Kind::Maps => {
+            let keys: Vec<String> = (0..MEMBERS).map(|k| format!("k{k}")).collect();
+            let data = if d.key == Some(ElemType::Str) { texts::encode(&keys) } else { (0..MEMBERS).flat_map(i64::to_le_bytes).collect() };
+            let keys = Array { name: format!("{}.keys", t.name), ty: d.key.unwrap_or(ElemType::I64), dims: list.clone(), data };
+            vec![keys, random(format!("{}.values", t.name), t.ty, list, seed)?]
+        }
+        Kind::Tensor => vec![random(format!("{}.0", t.name), t.ty, member(), seed)?],
+        Kind::Sequence => (0..MEMBERS).map(|k| random(format!("{}.{k}", t.name), t.ty, member(), seed.wrapping_add(k as u64))).collect::<Result<_>>()?,
+    })
+}
+
+/// A tensor of values that depend on nothing but the seed: floats between -1 and 1, integers 0 or 1, strings of a few
 /// lower-case words.
 pub fn random_input(t: &Tensor, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<Array> {
-    if t.described.is_some() {
-        return Error::new(codes::RUN_INPUT, format!("input \"{}\" is no tensor and can not be filled with random numbers", t.name)).fail();
-    }
     let dims: Option<Vec<i64>> = t.dims.iter().map(|d| d.eval(&|s| sizes.get(&s).copied()).filter(|v| *v >= 0)).collect();
-    let counted = dims.and_then(|d| crate::tensor::count(&d).map(|n| (d, n)));
-    let Some((dims, n)) = counted.filter(|(_, n)| t.ty.bytes_for(*n).is_some()) else {
-        return Error::new(codes::RUN_INPUT, format!("input \"{}\" can not be filled with random numbers", t.name)).found_expected(t.ty.to_string(), "numbers, and sizes that are not negative").fail();
+    match dims.filter(|_| t.described.is_none()) {
+        Some(dims) => random(t.name.clone(), t.ty, dims, seed),
+        None => {
+            Error::new(codes::RUN_INPUT, format!("input \"{}\" can not be filled with random numbers", t.name)).found_expected(t.ty.to_string(), "a tensor with sizes that are not negative").fail()
+        }
+    }
+}
+
+fn random(name: String, ty: ElemType, dims: Vec<i64>, seed: u64) -> Result<Array> {
+    let Some(n) = crate::tensor::count(&dims).filter(|n| ty.bytes_for(*n).is_some()) else {
+        return Error::new(codes::RUN_INPUT, format!("input \"{name}\" can not be filled with random numbers")).found_expected(format!("{ty}{dims:?}"), "sizes that fit in memory").fail();
     };
-    let Some(width) = t.ty.bytes() else {
+    let Some(width) = ty.bytes() else {
         // Packed elements: zeros.
-        return Ok(Array { name: t.name.clone(), ty: t.ty, dims, data: vec![0; t.ty.bytes_for(n).unwrap_or(0) as usize] });
+        return Ok(Array { name, ty, dims, data: vec![0; ty.bytes_for(n).unwrap_or(0) as usize] });
     };
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -246,19 +302,19 @@ pub fn random_input(t: &Tensor, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     };
-    if t.ty == ElemType::Str {
+    if ty == ElemType::Str {
         let mut word = || {
             let r = next();
             (0..1 + r % 6).map(|i| char::from(b'a' + (r >> (8 + 5 * i)) as u8 % 26)).collect::<String>()
         };
         let list: Vec<String> = (0..n).map(|_| [word(), word(), word()].join(" ")).collect();
-        return Ok(Array { name: t.name.clone(), ty: t.ty, dims, data: onnxc_runtime::texts::encode(&list) });
+        return Ok(Array { name, ty, dims, data: texts::encode(&list) });
     }
     let mut data = vec![];
     for _ in 0..n {
         let r = next();
         let unit = (r >> 40) as f32 / 16_777_216.0 * 2.0 - 1.0;
-        match t.ty {
+        match ty {
             ElemType::F32 => data.extend(unit.to_le_bytes()),
             ElemType::F64 => data.extend(f64::from(unit).to_le_bytes()),
             ElemType::F16 => data.extend(half::f16::from_f32(unit).to_le_bytes()),
@@ -266,7 +322,7 @@ pub fn random_input(t: &Tensor, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<
             _ => data.extend(&((r >> 40) % 2).to_le_bytes().repeat(2)[..width as usize]),
         }
     }
-    Ok(Array { name: t.name.clone(), ty: t.ty, dims, data })
+    Ok(Array { name, ty, dims, data })
 }
 
 /// A status of the interface as an error.

@@ -221,6 +221,20 @@ fn bench_times_a_model_and_its_kernels() {
     let o = run(&["--per-node", "--threads", "2"]);
     assert!(o.status.success() && String::from_utf8_lossy(&o.stdout).contains("2 threads"), "{o:?}");
     assert_eq!(run(&["--size", "M=5"]).status.code(), Some(1));
+    // Sequences, optionals, maps and strings are made up, too, or given.
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/ops");
+    for case in ["sequence", "sequence_strings", "optional", "cast_map", "zip_map"] {
+        let o = onnxc().arg("bench").arg(cases.join(case).with_extension("onnxtxt")).args(["--seconds", "0.01", "--per-node"]).output().expect("onnxc runs");
+        assert!(o.status.success(), "{case}: {}", stderr(&o));
+    }
+    let file = d.join("x.npy");
+    let x = onnxc::arrays::Array { name: "x".into(), ty: onnxc::tensor::ElemType::F32, dims: vec![7, 4], data: vec![0; 112] };
+    onnxc::arrays::write(&file, &x).expect("a file");
+    let o = run(&["--json", "--input", &format!("x={}", file.display())]);
+    assert!(o.status.success(), "{}", stderr(&o));
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&o.stdout).expect("one JSON object")["dims"]["N"], 7);
+    let o = run(&["--input", &format!("nothing={}", file.display())]);
+    assert!(o.status.code() == Some(1) && stderr(&o).contains("no input \"nothing\""), "{}", stderr(&o));
     let o = onnxc().args(["bench", "--machine", "--json"]).output().expect("onnxc runs");
     assert!(o.status.success() && serde_json::from_slice::<serde_json::Value>(&o.stdout).is_ok(), "{o:?}");
 }

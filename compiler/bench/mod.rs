@@ -8,6 +8,8 @@
 pub mod count;
 pub mod print;
 
+use crate::arrays::Array;
+use crate::described::Input;
 use crate::diag::Result;
 use crate::nest::{Kernel, Module};
 use crate::pipeline::Compiled;
@@ -130,12 +132,12 @@ impl Report {
     }
 }
 
-/// Measures a model.
-pub fn run(r: &Runner, s: &Settings) -> Result<Report> {
+/// Measures a model with these inputs; those that are not given are random.
+pub fn run(r: &Runner, given: Vec<Array>, s: &Settings) -> Result<Report> {
     let c = r.compiled();
     let (i, m) = (&c.interface, r.module());
-    let sizes = run::sizes_or_least(i, &s.sizes)?;
-    let inputs = i.inputs.iter().enumerate().map(|(k, t)| run::random_input(t, &sizes, s.seed.wrapping_add(k as u64))).collect::<Result<Vec<_>>>()?;
+    let inputs = r.order_inputs(r.fill(given, &s.sizes, s.seed)?)?;
+    let sizes = r.sizes(&inputs)?;
     let pool = (s.threads > 1).then(|| Pool::new(s.threads));
     let mut bound = r.bind(&inputs, pool.as_ref())?;
     let times = whole(&mut || bound.call(), s.seconds).map_err(run::status_error)?;
@@ -159,8 +161,10 @@ pub fn run(r: &Runner, s: &Settings) -> Result<Report> {
         }
     };
     let eval = |d: Dim| d.eval(&|x| sizes.get(&x).copied()).and_then(|v| u64::try_from(v).ok()).unwrap_or(0);
-    let tensors = i.inputs.iter().chain(&i.outputs).map(|t| eval(Dim::product(t.dims.iter().copied())) * u64::from(t.ty.bits()) / 8);
-    let working_set = tensors.sum::<u64>() + c.weights.size + eval(m.workspace);
+    // Results that are no tensors lie in the workspace.
+    let tensors = i.outputs.iter().filter(|t| t.described.is_none());
+    let results: u64 = tensors.map(|t| eval(Dim::product(t.dims.iter().copied())) * u64::from(t.ty.bits()) / 8).sum();
+    let working_set = inputs.iter().map(Input::byte_len).sum::<u64>() + results + c.weights.size + eval(m.workspace);
     let machine = Machine::measure(r.level().facts.width, s.threads);
     let in_memory = working_set as usize >= MEMORY;
     Ok(Report {

@@ -6,7 +6,7 @@
 //! * [`pool`]: a thread pool that serves as `parallel_for`; from C as well (`include/onnxc_runtime.h`; build the
 //!   library with `cargo rustc -p onnxc-runtime --release --crate-type staticlib`).
 //! * [`weights`]: maps `<m>.weights`.
-//! * [`model`]: calls any model through its `<m>_model`.
+//! * [`model`]: calls any model through its `<m>_model`; [`value`]: what it takes and gives.
 //! * [`probe`]: peak and bandwidth of this machine, measured.
 //! * [`texts`]: strings as bytes.
 //! * `image` (feature `image`): decodes the images of models with ImageDecoder, whose objects call it; `--features image`
@@ -21,10 +21,12 @@ pub mod model;
 pub mod pool;
 pub mod probe;
 pub mod texts;
+pub mod value;
 pub mod weights;
 
 pub use abi::Status;
 pub use buffer::{Buffer, Workspace};
-pub use model::{Dim, Model, OutTensor, TensorInfo};
+pub use model::{Dim, Kind, Model, ValueInfo};
 pub use pool::{Exec, Pool};
+pub use value::{Element, Map, Tensor, Value};
 pub use weights::{Weights, WeightsError};

@@ -1,12 +1,12 @@
-//! A generic driver over the metadata: describes and calls any model through its `<m>_model`, with plain bytes for
-//! tensors. Checks what the metadata lets it check, allocates outputs, and finds the sizes of those that depend on data.
+//! A generic driver over the metadata: describes and calls any model through its `<m>_model`. Checks what the metadata lets
+//! it check, finds the dim params from the inputs, allocates outputs, and finds the sizes of those that depend on data.
 
 #![allow(unsafe_code, reason = "reads foreign metadata and calls generated code")]
 
-use crate::abi::{self, ABI_VERSION, DIM_COMPUTED, Status, onnxc_call, onnxc_model, onnxc_tensor_info, onnxc_workspace_for};
-use crate::buffer::{ALIGN, Buffer, Workspace};
+use crate::abi::{self, ABI_VERSION, DIM_COMPUTED, Status, onnxc_call, onnxc_model, onnxc_tensor_info, onnxc_value, onnxc_workspace_for};
+use crate::buffer::{Buffer, Workspace};
 use crate::pool::Exec;
-use crate::texts;
+use crate::value::{self, Descriptor, Elements, NOTHING, Tensor, Value};
 use crate::weights::{Weights, WeightsError};
 use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
@@ -26,15 +26,69 @@ pub enum Dim {
     Computed,
 }
 
+/// What an input or output is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A tensor.
+    Tensor,
+    /// A tensor, or nothing.
+    OptionalTensor,
+    /// A sequence of tensors.
+    Sequence,
+    /// A sequence of tensors, or nothing.
+    OptionalSequence,
+    /// A map.
+    Map {
+        /// ONNX `TensorProto.DataType` of the keys.
+        key: i32,
+    },
+    /// A sequence of maps.
+    Maps {
+        /// ONNX `TensorProto.DataType` of the keys.
+        key: i32,
+    },
+}
+
+impl Kind {
+    /// From `kind` of [`onnxc_tensor_info`].
+    fn of(code: i32) -> Option<Kind> {
+        let key = code >> 8;
+        Some(match (code & 0xff, key) {
+            (0, 0) => Kind::Tensor,
+            (OPTIONAL_TENSOR, 0) => Kind::OptionalTensor,
+            (abi::ONNXC_SEQUENCE, 0) => Kind::Sequence,
+            (OPTIONAL_SEQUENCE, 0) => Kind::OptionalSequence,
+            (abi::ONNXC_MAP, 1..) => Kind::Map { key },
+            (abi::ONNXC_MAPS, 1..) => Kind::Maps { key },
+            _ => return None,
+        })
+    }
+    /// True if a value is of this kind; its elements are looked at by the model.
+    fn fits(self, v: &Value) -> bool {
+        match v {
+            Value::None => matches!(self, Kind::OptionalTensor | Kind::OptionalSequence),
+            Value::Tensor(_) => matches!(self, Kind::Tensor | Kind::OptionalTensor),
+            Value::Sequence(_) => matches!(self, Kind::Sequence | Kind::OptionalSequence | Kind::Maps { .. }),
+            Value::Map(_) => matches!(self, Kind::Map { .. }),
+        }
+    }
+}
+
+const OPTIONAL_TENSOR: i32 = abi::ONNXC_TENSOR | abi::ONNXC_OPTIONAL;
+const OPTIONAL_SEQUENCE: i32 = abi::ONNXC_SEQUENCE | abi::ONNXC_OPTIONAL;
+
 /// An input or output.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct TensorInfo {
+pub struct ValueInfo {
     /// The exact ONNX name.
     pub name: &'static str,
-    /// ONNX `TensorProto.DataType`.
+    /// What it is.
+    pub kind: Kind,
+    /// ONNX `TensorProto.DataType` of its elements, or of its maps' values.
     pub dtype: i32,
-    /// Its dims.
+    /// Its dims, if it is a tensor.
     pub dims: Vec<Dim>,
     /// Upper bounds of the dims where there are any.
     pub max_dims: Vec<Option<i64>>,
@@ -44,21 +98,7 @@ pub struct TensorInfo {
     pub aliases_input: Option<usize>,
 }
 
-impl TensorInfo {
-    /// Bytes of a dense tensor of this element type with these dims; packed types round up, and of strings these are the
-    /// elements without what they show. [`Status::Abi`] for unknown types, [`Status::Dim`] where dims are negative or too large.
-    pub fn byte_len(&self, dims: &[i64]) -> Result<usize, Status> {
-        let bits = abi::element_bits(self.dtype).ok_or(Status::Abi)?;
-        if dims.iter().any(|d| *d < 0) {
-            return Err(Status::Dim);
-        }
-        if dims.contains(&0) {
-            return Ok(0);
-        }
-        let count = dims.iter().try_fold(1u64, |n, d| n.checked_mul(d.unsigned_abs()));
-        let bytes = count.and_then(|n| n.checked_mul(u64::from(bits))).map(|n| n.div_ceil(8));
-        bytes.and_then(|n| usize::try_from(n).ok()).ok_or(Status::Dim)
-    }
+impl ValueInfo {
     /// The dims for given dim params; none for those that are computed.
     fn known_dims(&self, params: &[i64]) -> Vec<Option<i64>> {
         let known = |d: &Dim| match *d {
@@ -73,23 +113,9 @@ impl TensorInfo {
         let known = self.known_dims(params);
         let fill = |f: &dyn Fn(usize) -> Option<i64>| -> Option<Vec<i64>> { known.iter().enumerate().map(|(k, d)| d.or_else(|| f(k))).collect() };
         let most = fill(&|k| self.max_dims[k]);
-        let cheap = |c: &Vec<i64>| !known.contains(&None) || self.byte_len(c).is_ok_and(|b| b <= FIRST_TRY_BYTES);
+        let cheap = |c: &Vec<i64>| !known.contains(&None) || value::byte_len(self.dtype, c).is_ok_and(|b| b <= FIRST_TRY_BYTES);
         most.filter(cheap).or_else(|| fill(&|_| Some(0))).unwrap_or_default()
     }
-}
-
-/// An output of a run.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct OutTensor {
-    /// The exact ONNX name.
-    pub name: &'static str,
-    /// ONNX `TensorProto.DataType`.
-    pub dtype: i32,
-    /// The actual dims.
-    pub dims: Vec<i64>,
-    /// Dense, row-major, 64-byte aligned, as many bytes as `dims` say; strings as in [`texts`].
-    pub data: Buffer,
 }
 
 /// A model that is linked into the program, or loaded for the rest of its life.
@@ -97,8 +123,8 @@ pub struct OutTensor {
 pub struct Model {
     raw: &'static onnxc_model,
     name: &'static str,
-    inputs: Vec<TensorInfo>,
-    outputs: Vec<TensorInfo>,
+    inputs: Vec<ValueInfo>,
+    outputs: Vec<ValueInfo>,
     dim_params: Vec<&'static str>,
     workspace_align: usize,
     workspace_for: Option<onnxc_workspace_for>,
@@ -123,7 +149,7 @@ impl Model {
         // SAFETY: as above.
         let dim_params = names.iter().map(|n| unsafe { text(*n) }).collect::<Result<Vec<_>, _>>()?;
         // SAFETY: as above.
-        let tensors = |p, n| unsafe { list(p, n) }?.iter().map(|t| unsafe { tensor(t, dim_params.len()) }).collect::<Result<Vec<_>, _>>();
+        let tensors = |p, n| unsafe { list(p, n) }?.iter().map(|t| unsafe { info(t, dim_params.len()) }).collect::<Result<Vec<_>, _>>();
         let (inputs, outputs) = (tensors(raw.inputs, raw.n_inputs)?, tensors(raw.outputs, raw.n_outputs)?);
         let aligned = usize::try_from(raw.workspace_align.max(1)).ok().filter(|a| a.is_power_of_two());
         if inputs.iter().any(|t| t.dims.contains(&Dim::Computed)) {
@@ -161,11 +187,11 @@ impl Model {
         self.name
     }
     /// Inputs in order.
-    pub fn inputs(&self) -> &[TensorInfo] {
+    pub fn inputs(&self) -> &[ValueInfo] {
         &self.inputs
     }
     /// Outputs in order.
-    pub fn outputs(&self) -> &[TensorInfo] {
+    pub fn outputs(&self) -> &[ValueInfo] {
         &self.outputs
     }
     /// Names of the dim params in order.
@@ -173,23 +199,30 @@ impl Model {
         &self.dim_params
     }
     /// The dim params that follow from the inputs' shapes. [`Status::Dim`] if shapes contradict the model or each other,
-    /// or a param stands in no input.
-    pub fn dims_of(&self, shapes: &[&[i64]]) -> Result<Vec<i64>, Status> {
+    /// or a param stands in no input; [`Status::Value`] if an input is of another kind or type.
+    pub fn dims_of(&self, inputs: &[Value<'_>]) -> Result<Vec<i64>, Status> {
         let mut dims = vec![None; self.dim_params.len()];
-        if shapes.len() != self.inputs.len() {
-            return Err(Status::Dim);
+        if inputs.len() != self.inputs.len() {
+            return Err(Status::Null);
         }
-        for (t, shape) in self.inputs.iter().zip(shapes) {
-            if shape.len() != t.dims.len() {
+        for (t, v) in self.inputs.iter().zip(inputs) {
+            if !t.kind.fits(v) {
+                return Err(Status::Value);
+            }
+            let (Kind::Tensor, Value::Tensor(v)) = (t.kind, v) else { continue };
+            if v.dtype() != t.dtype {
+                return Err(Status::Value);
+            }
+            if v.dims().len() != t.dims.len() {
                 return Err(Status::Dim);
             }
-            for (d, n) in t.dims.iter().zip(*shape) {
+            for (d, n) in t.dims.iter().zip(v.dims()) {
                 let expected = match *d {
                     Dim::Param(k) => *dims[k].get_or_insert(*n),
                     Dim::Fixed(e) => e,
                     Dim::Computed => return Err(Status::Abi),
                 };
-                if expected != *n || *n < 0 {
+                if expected != *n {
                     return Err(Status::Dim);
                 }
             }
@@ -206,27 +239,30 @@ impl Model {
         }
         usize::try_from(bytes).map_err(|_| Status::Capacity)
     }
-    /// Runs the model once in a workspace of its own.
-    pub fn call(&self, inputs: &[&[u8]], dims: &[i64], exec: Option<&Exec<'_>>) -> Result<Vec<OutTensor>, Status> {
-        self.call_in(inputs, dims, exec, &mut Workspace::default())
+    /// Runs the model once in a workspace of its own: outputs in order.
+    pub fn call(&self, inputs: &[Value<'_>], exec: Option<&Exec<'_>>) -> Result<Vec<Value<'static>>, Status> {
+        self.call_in(inputs, exec, &mut Workspace::default())
     }
-    /// Runs the model once; the workspace grows if it is too small.
+    /// Runs the model once; the workspace grows if it is too small, and is free again afterwards.
     ///
-    /// Inputs are dense and row-major, of any alignment; strings as in [`texts`]. Outputs whose size depends on data start at their upper bound
-    /// if there is a moderate one, else empty; when they are too small the model says what it needs and runs again.
-    pub fn call_in(&self, inputs: &[&[u8]], dims: &[i64], exec: Option<&Exec<'_>>, workspace: &mut Workspace) -> Result<Vec<OutTensor>, Status> {
-        let bytes = self.workspace_for(dims)?;
+    /// Outputs whose size depends on data start at their upper bound if there is a moderate one, else empty; when they are too
+    /// small the model says what it needs and runs again. Elements of sequences, optionals and maps are checked by the model
+    /// itself: [`Status::Value`] for another type or other sizes.
+    pub fn call_in(&self, inputs: &[Value<'_>], exec: Option<&Exec<'_>>, workspace: &mut Workspace) -> Result<Vec<Value<'static>>, Status> {
+        let dims = self.dims_of(inputs)?;
+        let bytes = self.workspace_for(&dims)?;
         if self.needs_weights() {
             return Err(Status::Null);
         }
-        let copies = self.check_inputs(inputs, dims)?;
-        let inputs: Vec<*const c_void> = inputs.iter().zip(&copies).map(|(i, c)| c.as_deref().unwrap_or(i).as_ptr().cast()).collect();
+        let lent = self.inputs.iter().zip(inputs).map(|(t, v)| In::new(t, v)).collect::<Result<Vec<_>, _>>()?;
+        let inputs: Vec<*const c_void> = lent.iter().map(In::as_ptr).collect();
         workspace.reserve(bytes, self.workspace_align)?;
-        let mut outs = self.outputs.iter().map(|t| Out::new(t, dims)).collect::<Result<Vec<_>, _>>()?;
+        let mut outs = self.outputs.iter().map(|t| Out::new(t, &dims)).collect::<Result<Vec<_>, _>>()?;
         // Each round settles at least one computed dim for good.
         let rounds = 1 + self.outputs.iter().flat_map(|t| &t.dims).filter(|d| **d == Dim::Computed).count();
         for _ in 0..rounds {
-            match self.call_once(&inputs, dims, &mut outs, exec, workspace) {
+            match self.call_once(&inputs, &dims, &mut outs, exec, workspace) {
+                // The workspace holds what results show until they are copied here.
                 Ok(()) => return outs.into_iter().map(Out::finish).collect(),
                 Err(Status::Capacity) => {
                     let mut grown = false;
@@ -243,12 +279,12 @@ impl Model {
         Err(Status::Capacity)
     }
     fn call_once(&self, inputs: &[*const c_void], dims: &[i64], outs: &mut [Out], exec: Option<&Exec<'_>>, workspace: &mut Workspace) -> Result<(), Status> {
-        let data: Vec<*mut c_void> = outs.iter_mut().map(|o| o.data.as_mut_ptr().cast()).collect();
+        let data: Vec<*mut c_void> = outs.iter_mut().map(Out::as_mut_ptr).collect();
         let out_dims: Vec<*mut i64> = outs.iter_mut().map(Out::dims_ptr).collect();
         let weights = self.weights.as_ref().map_or(std::ptr::null(), |w| w.as_ptr().cast());
         let exec = exec.map_or(std::ptr::null(), |e| std::ptr::from_ref(e.as_raw()));
         // SAFETY: `from_raw`'s promise makes this a call of generated code with: inputs of the sizes that the metadata
-        // and `dims` imply, aligned; outputs of the capacity in `out_dims`; an entry in `dims` per param; the weights of
+        // and `dims` imply, aligned, or descriptors of values; outputs of the capacity in `out_dims`, or room for a descriptor; an entry in `dims` per param; the weights of
         // the declared size; a workspace of the size that the model asked for; an exec that outlives the call. The
         // outputs and the workspace are exclusively borrowed and overlap nothing.
         let code = unsafe { (self.call)(inputs.as_ptr(), data.as_ptr(), dims.as_ptr(), out_dims.as_ptr(), weights, workspace.as_mut_ptr().cast(), exec) };
@@ -258,33 +294,34 @@ impl Model {
         let ok = dims.len() == self.dim_params.len() && dims.iter().all(|d| *d >= 0);
         if ok { Ok(()) } else { Err(Status::Dim) }
     }
-    /// Checks the sizes; copies those that are not aligned for their elements.
-    fn check_inputs(&self, inputs: &[&[u8]], dims: &[i64]) -> Result<Vec<Option<Buffer>>, Status> {
-        if inputs.len() != self.inputs.len() {
-            return Err(Status::Null);
+}
+
+/// An input while the model runs.
+enum In<'a> {
+    Elements(Elements),
+    Described(Descriptor<'a>),
+}
+
+impl<'a> In<'a> {
+    fn new(t: &ValueInfo, v: &Value<'a>) -> Result<In<'a>, Status> {
+        match (t.kind, v) {
+            (Kind::Tensor, Value::Tensor(v)) => Elements::of(v).map(In::Elements),
+            _ => Descriptor::new(v.clone()).map(In::Described),
         }
-        let check = |(t, data): (&TensorInfo, &&[u8])| {
-            let known: Vec<i64> = t.known_dims(dims).into_iter().collect::<Option<_>>().ok_or(Status::Abi)?;
-            let len = t.byte_len(&known)?;
-            if t.dtype == abi::STRING {
-                let list = texts::elements(data, len / texts::SIZE).ok_or(Status::Dim)?;
-                let words: Vec<u8> = list.iter().flat_map(|s| [(s.data.expose_provenance() as i64).to_ne_bytes(), s.len.to_ne_bytes()].concat()).collect();
-                return Buffer::copy_of(&words).map(Some);
-            }
-            if len != data.len() {
-                return Err(Status::Dim);
-            }
-            let align = abi::element_bits(t.dtype).map_or(ALIGN, |b| (b as usize / 8).max(1));
-            let aligned = data.as_ptr().addr().is_multiple_of(align);
-            if aligned { Ok(None) } else { Buffer::copy_of(data).map(Some) }
-        };
-        self.inputs.iter().zip(inputs).map(check).collect()
+    }
+    fn as_ptr(&self) -> *const c_void {
+        match self {
+            In::Elements(e) => e.as_ptr(),
+            In::Described(d) => std::ptr::from_ref(d.as_raw()).cast(),
+        }
     }
 }
 
 /// An output while the model runs.
 struct Out<'a> {
-    info: &'a TensorInfo,
+    info: &'a ValueInfo,
+    /// What the model fills where that is no tensor.
+    described: onnxc_value,
     /// Dims where they are not computed.
     known: Vec<Option<i64>>,
     /// What `data` is allocated for.
@@ -295,10 +332,17 @@ struct Out<'a> {
 }
 
 impl<'a> Out<'a> {
-    fn new(info: &'a TensorInfo, params: &[i64]) -> Result<Out<'a>, Status> {
+    fn new(info: &'a ValueInfo, params: &[i64]) -> Result<Out<'a>, Status> {
         let capacity = info.first_capacity(params);
-        let data = Buffer::new(info.byte_len(&capacity)?)?;
-        Ok(Out { info, known: info.known_dims(params), dims: capacity.clone(), capacity, data })
+        let data = Buffer::new(if info.kind == Kind::Tensor { value::byte_len(info.dtype, &capacity)? } else { 0 })?;
+        Ok(Out { info, described: NOTHING, known: info.known_dims(params), dims: capacity.clone(), capacity, data })
+    }
+    /// What the model is given.
+    fn as_mut_ptr(&mut self) -> *mut c_void {
+        match self.info.kind {
+            Kind::Tensor => self.data.as_mut_ptr().cast(),
+            _ => (&raw mut self.described).cast(),
+        }
     }
     /// The `out_dims` entry: null where all dims are constants.
     fn dims_ptr(&mut self) -> *mut i64 {
@@ -313,26 +357,25 @@ impl<'a> Out<'a> {
         if more {
             // The old memory goes before the new comes.
             self.data = Buffer::new(0)?;
-            self.data = Buffer::new(self.info.byte_len(&needed)?)?;
+            self.data = Buffer::new(value::byte_len(self.info.dtype, &needed)?)?;
             self.capacity = needed;
         }
         self.dims.clone_from(&self.capacity);
         Ok(more)
     }
-    /// After success: the output in its actual size.
-    fn finish(mut self) -> Result<OutTensor, Status> {
+    /// After success: the output in its actual size, copied where it shows what lies elsewhere.
+    fn finish(self) -> Result<Value<'static>, Status> {
+        if self.info.kind != Kind::Tensor {
+            // SAFETY: the call has ended well, so it has filled the descriptor with what lies in the workspace, which is there.
+            let v = unsafe { value::read(&self.described) }?;
+            return if self.info.kind.fits(&v) { Ok(v) } else { Err(Status::Abi) };
+        }
         let as_promised = |((d, k), c): ((&i64, &Option<i64>), &i64)| k.map_or((0..=*c).contains(d), |k| k == *d);
         if !self.dims.iter().zip(&self.known).zip(&self.capacity).all(as_promised) {
             return Err(Status::Abi);
         }
-        let bytes = self.info.byte_len(&self.dims)?;
-        self.data.truncate(bytes);
-        if self.info.dtype == abi::STRING {
-            let list = texts::read_elements(&self.data, bytes / texts::SIZE);
-            // SAFETY: the call has ended well, so its elements show what inputs, weights and workspace hold; all are there.
-            self.data = Buffer::copy_of(&unsafe { texts::encode_elements(&list) })?;
-        }
-        Ok(OutTensor { name: self.info.name, dtype: self.info.dtype, dims: self.dims, data: self.data })
+        // SAFETY: as above: elements of strings show what inputs, weights and workspace hold; all are there.
+        unsafe { Tensor::written(self.info.dtype, self.dims, self.data) }.map(Value::Tensor)
     }
 }
 
@@ -361,11 +404,8 @@ unsafe fn text(p: *const c_char) -> Result<&'static str, Status> {
 
 /// # Safety
 /// The pointers of `t` are null or lead to what they should, for the rest of the program.
-unsafe fn tensor(t: &'static onnxc_tensor_info, params: usize) -> Result<TensorInfo, Status> {
-    // Sequences, optionals and maps are no bytes; they are passed by way of the generated header or module.
-    if t.kind != 0 {
-        return Err(Status::Abi);
-    }
+unsafe fn info(t: &'static onnxc_tensor_info, params: usize) -> Result<ValueInfo, Status> {
+    let kind = Kind::of(t.kind).ok_or(Status::Abi)?;
     let rank = u32::try_from(t.rank).map_err(|_| Status::Abi)?;
     // SAFETY: the caller's promise.
     let dims = unsafe { list(t.dims, rank) }?;
@@ -376,9 +416,10 @@ unsafe fn tensor(t: &'static onnxc_tensor_info, params: usize) -> Result<TensorI
         d if d >= 0 => Ok(Dim::Fixed(d)),
         d => usize::try_from(-1 - d).ok().filter(|k| *k < params).map(Dim::Param).ok_or(Status::Abi),
     };
-    Ok(TensorInfo {
+    Ok(ValueInfo {
         // SAFETY: as above.
         name: unsafe { text(t.name) }?,
+        kind,
         dtype: t.dtype,
         dims: dims.iter().map(dim).collect::<Result<_, _>>()?,
         max_dims: (0..dims.len()).map(|k| max.get(k).copied().filter(|d| *d >= 0)).collect(),

@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code, reason = "stands in for generated code")]
 
-use onnxc_runtime::abi::{DIM_COMPUTED as X, onnxc_exec, onnxc_model, onnxc_tensor_info};
-use onnxc_runtime::{Dim, Model, Pool, Status, Workspace};
+use onnxc_runtime::abi::{self, DIM_COMPUTED as X, onnxc_exec, onnxc_model, onnxc_tensor_info, onnxc_value};
+use onnxc_runtime::{Dim, Kind, Map, Model, Pool, Status, Tensor, Value, Workspace};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -121,12 +121,17 @@ fn model(raw: onnxc_model) -> Result<Model, Status> {
     unsafe { Model::from_raw(Box::leak(Box::new(raw))) }
 }
 
-fn bytes(v: &[f32]) -> Vec<u8> {
-    v.iter().flat_map(|x| x.to_ne_bytes()).collect()
+fn floats<'a>(dims: &[i64], data: &'a [f32]) -> Value<'a> {
+    Tensor::new(dims, data).unwrap().into()
 }
 
-fn f32s(b: &[u8]) -> Vec<f32> {
-    b.as_chunks().0.iter().map(|c| f32::from_ne_bytes(*c)).collect()
+/// Inputs `x` of `n` rows and `limit`.
+fn inputs<'a>(x: &'a [f32], limit: &'a [f32; 1]) -> [Value<'a>; 2] {
+    [floats(&[x.len() as i64 / 2, 2], x), floats(&[], limit)]
+}
+
+fn dims(v: &Value) -> Vec<i64> {
+    v.tensor().unwrap().dims().to_vec()
 }
 
 #[test]
@@ -134,7 +139,7 @@ fn description() {
     let m = model(MODEL).unwrap();
     assert_eq!((m.name(), m.dim_params()), ("demo", &["N"][..]));
     assert_eq!(m.inputs()[0].dims, [Dim::Param(0), Dim::Fixed(2)]);
-    assert_eq!(m.inputs()[1].dims, []);
+    assert_eq!((&m.inputs()[1].dims[..], m.inputs()[1].kind), (&[][..], Kind::Tensor));
     let [y, twice, above, name] = m.outputs() else { panic!() };
     assert_eq!((y.name, y.max_bytes), ("y", Some(8 << 20)));
     assert_eq!((twice.name, &twice.dims[..], &twice.max_dims[..], twice.max_bytes), ("twice/\u{fc}", &[Dim::Computed][..], &[None][..], None));
@@ -152,17 +157,17 @@ fn runs() {
         let x: Vec<f32> = (0..2 * n).map(|k| (k % 7) as f32).collect();
         // At an odd address: the driver must align it.
         let mut raw = vec![0u8; 1];
-        raw.extend(bytes(&x));
-        let limit = bytes(&[2.5]);
+        raw.extend(x.iter().flat_map(|v| v.to_ne_bytes()));
+        let given = [Tensor::from_bytes(1, &[n as i64, 2], &raw[1..]).unwrap().into(), floats(&[], &[2.5])];
         for exec in [serial, Some(&exec)] {
-            let out = m.call_in(&[&raw[1..], &limit], &[n as i64], exec, &mut ws).unwrap();
-            let above: Vec<u8> = (0..n as i64).filter(|r| x[2 * *r as usize] > 2.5).flat_map(i64::to_ne_bytes).collect();
-            assert_eq!(out[0].dims, [n as i64, 2]);
-            assert_eq!(f32s(&out[0].data), x.iter().map(|v| v + 1.0).collect::<Vec<_>>());
-            assert_eq!(out[1].dims, [2 * n as i64]);
-            assert_eq!(f32s(&out[1].data), (0..2 * n).map(|k| k as f32).collect::<Vec<_>>());
-            assert_eq!((out[2].dims[0], &*out[2].data), (above.len() as i64 / 8, &above[..]));
-            assert_eq!((&out[3].dims[..], &*out[3].data), (&[3][..], &b"abc"[..]));
+            let out = m.call_in(&given, exec, &mut ws).unwrap();
+            let above: Vec<i64> = (0..n as i64).filter(|r| x[2 * *r as usize] > 2.5).collect();
+            assert_eq!(dims(&out[0]), [n as i64, 2]);
+            assert_eq!(out[0].as_slice::<f32>().unwrap(), x.iter().map(|v| v + 1.0).collect::<Vec<_>>());
+            assert_eq!(dims(&out[1]), [2 * n as i64]);
+            assert_eq!(out[1].as_slice::<f32>().unwrap(), (0..2 * n).map(|k| k as f32).collect::<Vec<_>>());
+            assert_eq!((dims(&out[2])[0], out[2].as_slice()), (above.len() as i64, Some(&above[..])));
+            assert_eq!((&dims(&out[3])[..], out[3].as_slice()), (&[3][..], Some(&b"abc"[..])));
         }
     }
 }
@@ -178,8 +183,8 @@ fn retries() {
         unsafe { call(i, o, d, od, w, ws, e) }
     }
     let m = model(onnxc_model { outputs: OPEN.as_ptr(), call: Some(counted), ..MODEL }).unwrap();
-    let out = m.call(&[&bytes(&[1.0, 0.0, 9.0, 0.0]), &bytes(&[0.5])], &[2], None).unwrap();
-    assert_eq!((out[2].dims[0], ROUNDS.load(Ordering::Relaxed)), (2, 3));
+    let out = m.call(&inputs(&[1.0, 0.0, 9.0, 0.0], &[0.5]), None).unwrap();
+    assert_eq!((dims(&out[2])[0], ROUNDS.load(Ordering::Relaxed)), (2, 3));
 }
 
 /// A model that asks for more and more, or for nothing, or returns dims beyond the capacity: an error, no loop.
@@ -203,38 +208,77 @@ fn insatiable() {
         unsafe { **od.add(1) = 1 << 56 };
         4
     }
-    let (x, limit) = (bytes(&[1.0, 2.0]), bytes(&[0.0]));
-    let run = |f| model(onnxc_model { call: Some(f), ..MODEL }).unwrap().call(&[&x, &limit], &[1], None).unwrap_err();
+    let run = |f| model(onnxc_model { call: Some(f), ..MODEL }).unwrap().call(&inputs(&[1.0, 2.0], &[0.0]), None).unwrap_err();
     assert_eq!([run(more), run(nothing), run(beyond), run(huge)], [Status::Capacity, Status::Capacity, Status::Abi, Status::Capacity]);
 }
 
 #[test]
 fn arguments_are_checked() {
     let m = model(MODEL).unwrap();
-    let (x, limit) = (bytes(&[1.0, 2.0]), bytes(&[0.0]));
-    for (inputs, dims, status) in [
-        (&[&x[..]][..], &[1][..], Status::Null),
-        (&[&x, &limit], &[], Status::Dim),
-        (&[&x, &limit], &[1, 1], Status::Dim),
-        (&[&x, &limit], &[2], Status::Dim),
-        (&[&x, &limit], &[-1], Status::Dim),
-        (&[&x, &limit], &[MAX_N + 1], Status::Dim),
-        (&[&x, &limit], &[i64::MAX], Status::Dim),
-        (&[&x, &x], &[1], Status::Dim),
+    let (x, limit) = (floats(&[1, 2], &[1.0, 2.0]), floats(&[], &[0.0]));
+    assert_eq!(m.dims_of(&[x.clone(), limit.clone()]), Ok(vec![1]));
+    for (inputs, status) in [
+        (vec![x.clone()], Status::Null),
+        (vec![x.clone(), x.clone()], Status::Dim),
+        (vec![floats(&[2, 1], &[1.0, 2.0]), limit.clone()], Status::Dim),
+        (vec![floats(&[2], &[1.0, 2.0]), limit.clone()], Status::Dim),
+        (vec![Tensor::new(&[1, 2], &[1i32, 2]).unwrap().into(), limit.clone()], Status::Value),
+        (vec![Value::None, limit.clone()], Status::Value),
+        (vec![vec![x.clone()].into(), limit], Status::Value),
     ] {
-        assert_eq!(m.call(inputs, dims, None).unwrap_err(), status, "{dims:?}");
+        assert_eq!(m.call(&inputs, None).unwrap_err(), status, "{inputs:?}");
+    }
+    assert_eq!(m.workspace_for(&[5]), Ok(20));
+    for dims in [&[][..], &[1, 1], &[-1], &[MAX_N + 1], &[i64::MAX]] {
+        assert_eq!(m.workspace_for(dims), Err(Status::Dim));
     }
 }
 
+/// A sequence, an optional, a map and strings, handed back as the caller described them.
 #[test]
-fn dims_from_shapes() {
-    let m = model(MODEL).unwrap();
-    assert_eq!(m.dims_of(&[&[5, 2], &[]]), Ok(vec![5]));
-    for bad in [&[&[5, 3][..], &[]][..], &[&[5, 2]], &[&[5], &[]], &[&[-5, 2], &[]], &[&[5, 2], &[1]]] {
-        assert_eq!(m.dims_of(bad), Err(Status::Dim));
+fn descriptors() {
+    const fn described(name: &'static CStr, dtype: i32, kind: i32) -> onnxc_tensor_info {
+        onnxc_tensor_info { kind, ..tensor(name, dtype, &[], &[], NO_MAX) }
     }
-    assert_eq!(m.workspace_for(&[5]), Ok(20));
-    assert_eq!(m.workspace_for(&[MAX_N + 1]), Err(Status::Dim));
+    static VALUES: [onnxc_tensor_info; 5] = [
+        described(c"list", 1, abi::ONNXC_SEQUENCE),
+        described(c"maybe", 7, abi::ONNXC_TENSOR | abi::ONNXC_OPTIONAL),
+        described(c"both", 7, abi::ONNXC_SEQUENCE | abi::ONNXC_OPTIONAL),
+        described(c"map", 1, abi::ONNXC_MAP | 8 << 8),
+        tensor(c"text", 8, &[2], &[2], 32),
+    ];
+    unsafe extern "C" fn echo(i: *const *const c_void, o: *const *mut c_void, _: *const i64, _: *const *mut i64, _: *const c_void, _: *mut c_void, _: *const onnxc_exec) -> i32 {
+        // SAFETY: the ABI.
+        unsafe {
+            (0..4).for_each(|k| *(*o.add(k)).cast::<onnxc_value>() = *(*i.add(k)).cast::<onnxc_value>());
+            (*o.add(4)).cast::<abi::onnxc_str>().copy_from((*i.add(4)).cast(), 2);
+        }
+        0
+    }
+    let raw = onnxc_model { inputs: VALUES.as_ptr(), outputs: VALUES.as_ptr(), n_inputs: 5, n_outputs: 5, n_dim_params: 0, workspace_for: None, call: Some(echo), ..MODEL };
+    let m = model(raw).unwrap();
+    let kinds: Vec<Kind> = m.inputs().iter().map(|t| t.kind).collect();
+    assert_eq!(kinds, [Kind::Sequence, Kind::OptionalTensor, Kind::OptionalSequence, Kind::Map { key: 8 }, Kind::Tensor]);
+    let map = |keys: &[&str], values: &'static [f32]| Map::new(Tensor::strings(&[keys.len() as i64], keys).unwrap(), Tensor::new(&[values.len() as i64], values).unwrap()).unwrap();
+    let given: [Value; 5] = [
+        vec![Tensor::new(&[2], &[1.0f32, 2.0]).unwrap(), Tensor::new(&[], &[3.0f32]).unwrap()].into(),
+        None::<Tensor>.into(),
+        Some(vec![Tensor::new(&[1], &[7i64]).unwrap()]).into(),
+        map(&["a", "longer"], &[0.5, 0.25]).into(),
+        Tensor::strings(&[2], &["", "x"]).unwrap().into(),
+    ];
+    assert_eq!(m.call(&given, None).unwrap(), given);
+    // Results are inputs again.
+    let again = m.call(&m.call(&given, None).unwrap(), None).unwrap();
+    assert_eq!(again[3].map().unwrap().keys().to_strings(), Some(vec!["a", "longer"]));
+    assert_eq!(again[0].items().unwrap()[1].as_slice::<f32>(), Some(&[3.0][..]));
+    for (k, wrong) in [Value::None, Value::None, Tensor::new(&[], &[1i64]).unwrap().into(), Value::None, vec![Value::None].into()].into_iter().enumerate() {
+        let mut list = given.clone();
+        list[k] = wrong;
+        assert_eq!(m.call(&list, None).err(), (k != 1).then_some(Status::Value), "{k}");
+    }
+    static ODD: [onnxc_tensor_info; 1] = [described(c"odd", 1, 9)];
+    assert_eq!(model(onnxc_model { inputs: ODD.as_ptr(), n_inputs: 1, ..raw }).unwrap_err(), Status::Abi);
 }
 
 #[test]
@@ -271,9 +315,9 @@ fn weights_in_a_file() {
     }
     let raw = onnxc_model { weights_size: 128, call: Some(first_byte), ..MODEL };
     let m = model(raw).unwrap();
-    let (x, limit) = (bytes(&[1.0, 2.0]), bytes(&[0.0]));
+    let given = inputs(&[1.0, 2.0], &[0.0]);
     assert!(m.needs_weights());
-    assert_eq!(m.call(&[&x, &limit], &[1], None).unwrap_err(), Status::Null);
+    assert_eq!(m.call(&given, None).unwrap_err(), Status::Null);
     let path = std::env::temp_dir().join(format!("onnxc-runtime-{}.weights", std::process::id()));
     std::fs::write(&path, [42u8; 128]).unwrap();
     let other = model(onnxc_model { weights_size: 64, ..raw }).unwrap();
@@ -281,6 +325,6 @@ fn weights_in_a_file() {
     let w = m.open_weights(&path).unwrap();
     let m = m.with_weights(w).unwrap();
     assert!(!m.needs_weights());
-    assert_eq!(m.clone().call(&[&x, &limit], &[1], None).unwrap()[3].data[0], 42);
+    assert_eq!(m.clone().call(&given, None).unwrap()[3].as_slice::<u8>().unwrap()[0], 42);
     std::fs::remove_file(&path).unwrap();
 }
