@@ -80,7 +80,7 @@ fn onnx_backend_suite_on_aarch64() {
 #[test]
 fn operator_versions() {
     let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("versions");
-    script("versions/run.py", &[exe(), "--work".as_ref(), work.as_os_str()]);
+    script("versions/run.py", &[exe(), "--runtime".as_ref(), runtime().as_os_str(), "--work".as_ref(), work.as_os_str()]);
 }
 
 /// Statuses, weights files, output sizes, tasks.

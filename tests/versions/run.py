@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every operator of ONNX at every version of it, for every element type, against a reference.
 
-    run.py ONNXC [--update] [--filter GLOB] [--jobs N] [--work DIR] [--verbose]
+    run.py ONNXC [--runtime LIB] [--update] [--filter GLOB] [--jobs N] [--work DIR] [--verbose]
 
 The schemas of the installed onnx package say which versions, types, attributes and optional operands there are. For each
 (operator, version) the recipes (elementwise.py, layout.py, numeric.py, models.py, ml.py, values.py) give small nodes; for each type of
@@ -52,8 +52,8 @@ import values  # noqa: E402
 from recipe import Const, Context, code, convert, dtype, type_of  # noqa: E402
 
 SECONDS = 120
-# Operators without recipes: ImageDecoder calls a function of the runtime library, and the ONNX backend suite links that.
-LEFT_OUT = {"ImageDecoder"}
+# Operators whose objects call a function of the runtime library.
+FOREIGN = {"ImageDecoder"}
 
 RECIPES = {"": elementwise.R | layout.R | numeric.R | models.R | values.R, "ai.onnx.preview.training": numeric.R | values.R, "ai.onnx.preview": values.R, "ai.onnx.ml": ml.R | values.R}
 # (operator, attribute or operand) that no case needs to set.
@@ -402,7 +402,7 @@ def call_items(onnxc, schema, items, obj, feeds, folder, name):
     import abi
     lib = folder / f"{name}.so"
     try:
-        abi.link([str(obj)], str(lib))
+        abi.link([str(obj)], str(lib), *([RUNTIME] if schema.name in FOREIGN else []))
     except subprocess.CalledProcessError as e:
         return {n: ("crash", "", f"the object does not link: {e}") for n in items}
     how, what = guarded(call, lib, name, items, feeds)
@@ -431,6 +431,7 @@ def checker(schema, item):
 
 
 BOTH = False
+RUNTIME = None
 
 
 def load(schema, work):
@@ -464,9 +465,10 @@ def summary(results):
 
 
 def main():
-    global BOTH
+    global BOTH, RUNTIME
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("onnxc")
+    p.add_argument("--runtime", help="the static library of onnxc-runtime with the feature image; without it, operators that need it are left out")
     p.add_argument("--update", action="store_true", help="rewrite the list of verdicts")
     p.add_argument("--both", action="store_true", help="also compare the references with each other")
     p.add_argument("--filter", default="*", help="only operators whose name matches")
@@ -474,9 +476,10 @@ def main():
     p.add_argument("--work", default=os.path.join(tempfile.gettempdir(), "onnx_versions"), help="where the cases are kept")
     p.add_argument("--verbose", action="store_true", help="also list why cases are refused or not compared")
     a = p.parse_args()
-    BOTH = a.both
+    BOTH, RUNTIME = a.both, a.runtime
     warnings.simplefilter("ignore")
-    schemas = sorted((s.domain, s.name, s.since_version) for s in onnx.defs.get_all_schemas_with_history() if fnmatch.fnmatch(s.name, a.filter) and s.name not in LEFT_OUT)
+    taken = lambda name: fnmatch.fnmatch(name, a.filter) and (a.runtime or name not in FOREIGN)
+    schemas = sorted((s.domain, s.name, s.since_version) for s in onnx.defs.get_all_schemas_with_history() if taken(s.name))
     with multiprocessing.Pool(a.jobs) as pool:
         results = sorted(pool.imap_unordered(check, [(os.path.abspath(a.onnxc), s, pathlib.Path(a.work)) for s in schemas], chunksize=2), key=lambda r: r[0])
     faults, count = 0, collections.Counter()
@@ -493,11 +496,11 @@ def main():
     print(f"{len(results)} versions, {sum(count.values())} cases: " + ", ".join(f"{n} {v}" for v, n in sorted(count.items())))
     path, lines = HERE / "expected.txt", summary(results)
     if a.update:
-        if a.filter != "*":
-            sys.exit("--update needs all operators")
+        if a.filter != "*" or not a.runtime:
+            sys.exit("--update needs all operators, and --runtime")
         path.write_text(f"# Verdicts of onnx {onnx.__version__}, written by run.py --update.\n" + "\n".join(lines) + "\n")
         return 1 if faults else 0
-    expected = [l for l in path.read_text().splitlines() if l and l[0] != "#" and fnmatch.fnmatch(l.split()[0].split(":")[-1], a.filter)] if path.exists() else []
+    expected = [l for l in path.read_text().splitlines() if l and l[0] != "#" and taken(l.split()[0].split(":")[-1])] if path.exists() else []
     for l in sorted(set(lines) ^ set(expected)):
         faults += 1
         print(("found, not listed: " if l in lines else "listed, not found: ") + l)

@@ -1,4 +1,7 @@
 """Recipes of sequences, optionals, maps and text, and of what takes a body or names: most are programs of several nodes."""
+import struct
+import zlib
+
 import numpy as np
 from onnx import helper
 from recipe import Const, case, code, program, type_of
@@ -191,6 +194,36 @@ def tfidf(c):
 
 
 R["TfIdfVectorizer"] = tfidf
+
+
+# --- Encoded images: formats that keep every pixel, so that the image itself is the reference. ---
+
+def encoded(image, form):
+    """An image of red, green and blue bytes as a file of a format."""
+    height, width, _ = image.shape
+    if form == "pnm":
+        return b"P6\n%d %d\n255\n" % (width, height) + image.tobytes()
+    if form == "bmp":
+        # From the lowest row on, blue first, rows of whole words.
+        rows = b"".join(r.tobytes().ljust(-(-3 * width // 4) * 4, b"\0") for r in image[::-1, :, ::-1])
+        return struct.pack("<2sIHHI", b"BM", 54 + len(rows), 0, 0, 54) + struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, 0, len(rows), 0, 0, 0, 0) + rows
+    chunk = lambda name, data: struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    rows = b"".join(b"\0" + r.tobytes() for r in image)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def image_decoder(c):
+    out = []
+    for k, (form, pixel_format) in enumerate([("pnm", None), ("bmp", "RGB"), ("png", "BGR"), ("png", "Grayscale"), ("pnm", "Grayscale"), ("bmp", "BGR")]):
+        image = c.i(0, 256, 3 + k, 7 - k, 3).astype(np.uint8)
+        # Grey as ITU-R 601 has it.
+        grey = lambda image=image: ((image.astype(np.int64) @ [19595, 38470, 7471] + 0x8000) >> 16)[..., None]
+        want = {"BGR": image[..., ::-1], "Grayscale": grey()}.get(pixel_format, image).astype(np.uint8)
+        out.append(case(np.frombuffer(encoded(image, form), np.uint8), pixel_format=pixel_format, want=lambda _, want=want: [want]))
+    return out
+
+
+R["ImageDecoder"] = image_decoder
 
 
 # --- Bodies and names. ---
