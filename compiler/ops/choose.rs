@@ -87,7 +87,11 @@ fn first(list: Buf) -> Expr {
     Expr::Load { buf: list, at: vec![Dim::constant(0)] }
 }
 
+/// Not 0, not false, not an empty string.
 fn is_set(k: &KernelBuilder, x: Buf, at: &[Dim]) -> Expr {
+    if k.m.bufs[x].ty == ElemType::Str {
+        return Expr::bin(BinOp::Gt, Expr::text_len(k.load(x, at)), int(0));
+    }
     Expr::bin(BinOp::Ne, k.load(x, at), Expr::int(k.m.bufs[x].ty.compute(), 0))
 }
 

@@ -188,7 +188,8 @@ impl Sampling {
             }
             let inside = Expr::bin(BinOp::Ge, p.clone(), zero).and(Expr::bin(BinOp::Le, p, last));
             let own = k.m.type_of(&v);
-            Expr::select(inside, v, Expr::num(own, 0.0))
+            let none = k.zero(own);
+            Expr::select(inside, v, none)
         })
     }
     /// A coordinate beyond the border is moved onto it, or reflected there until it is inside.

@@ -6,8 +6,11 @@
 //! | ZipMap, CastMap, DictVectorizer | 1 |
 //!
 //! CastMap gives values in ascending order of the keys (`DENSE`), or at the positions that the keys name (`SPARSE`): keys
-//! from `max_map` on are left out, negative ones are an error, and what no key names is 0.
+//! from `max_map` on are left out, negative ones are an error, and what no key names is 0. The specification does not say
+//! how numbers are written: they are as ONNX Runtime writes them, with six digits behind the point, and "0.f" stands where
+//! no key is. Strings that are no numbers are an error.
 
+use super::text::{self, lt};
 use super::{Attrs, InferCx, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
@@ -82,11 +85,6 @@ impl Operator for Maps {
         let (keys, values) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
         match self {
             Maps::Cast { to, sparse } => {
-                // Strings that stay strings move; there is none for a position that no key names.
-                let text = [values.elem, *to].map(|t| t == ElemType::Str);
-                if text[0] != text[1] || text[0] && sparse.is_some() {
-                    return cx.error(codes::OP_FEATURE, "CastMap between strings and numbers, and SPARSE to strings, is not supported yet").fail();
-                }
                 let n = sparse.map_or(keys.dims[0], Dim::constant);
                 cx.set(0, *to, vec![Dim::constant(1), n]);
             }
@@ -95,9 +93,6 @@ impl Operator for Maps {
                     Keys::Numbers(v) => (v.len(), ElemType::I64),
                     Keys::Strings(v) => (v.len(), ElemType::Str),
                 };
-                if values.elem == ElemType::Str {
-                    return cx.error(codes::OP_FEATURE, "DictVectorizer with values that are strings is not supported yet").fail();
-                }
                 if keys.elem != key {
                     return cx.error(codes::OP_TYPE, "the keys of the map and the vocabulary have different types").fail();
                 }
@@ -110,37 +105,8 @@ impl Operator for Maps {
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let (keys, values, y) = (cx.input(0), cx.input(1), cx.output(0));
         let n = cx.dims(keys)[0];
-        let (from, to) = (cx.elem(values).compute(), cx.elem(y).compute());
         match self {
-            Maps::Cast { sparse: None, .. } => cx.kernel(|k| {
-                k.range(LoopKind::Seq, "i", 0, n, |k, i| {
-                    // Behind all smaller keys.
-                    let before = k.acc(int(0));
-                    let own = k.load(keys, &[i]);
-                    let own = k.let_(own);
-                    k.range(LoopKind::Seq, "j", 0, n, |k, j| {
-                        let other = k.load(keys, &[j]);
-                        let smaller = Expr::bin(BinOp::Lt, other.clone(), own.clone());
-                        let earlier = eq(other, own.clone()).and(Expr::cmp_index(BinOp::Lt, j, i));
-                        k.update(BinOp::Add, before, runtime::one_if(runtime::or(smaller, earlier)));
-                    });
-                    let v = Expr::cast(from, to, k.load(values, &[i]));
-                    k.at_index(Expr::acc(before), n, |k, p| k.store(y, &[Dim::constant(0), p], v));
-                });
-            }),
-            Maps::Cast { sparse: Some(most), .. } => {
-                let most = Dim::constant(*most);
-                cx.kernel(|k| {
-                    k.range(LoopKind::Par, "p", 0, most, |k, p| k.store(y, &[Dim::constant(0), p], Expr::int(to, 0)));
-                    k.range(LoopKind::Seq, "i", 0, n, |k, i| {
-                        let key = k.load(keys, &[i]);
-                        let key = k.let_(key);
-                        check(k, le(int(0), key.clone()));
-                        let v = Expr::cast(from, to, k.load(values, &[i]));
-                        k.if_(Expr::bin(BinOp::Lt, key.clone(), Expr::index(most)), |k| k.at_index(key, most, |k, p| k.store(y, &[Dim::constant(0), p], v)));
-                    });
-                })
-            }
+            Maps::Cast { sparse, .. } => return cast(cx, *sparse),
             Maps::Vectorize(list) => {
                 let Some(data) = list.data() else { return cx.bug("a vocabulary that is no constant") };
                 let count = Dim::from(data.count() as usize);
@@ -158,10 +124,86 @@ impl Operator for Maps {
     }
 }
 
-/// The value of the key that stands at `p` of `words`, or 0.
+/// CastMap: where each value of the result stands in the map, and then the values.
+fn cast(cx: &mut LowerCx, sparse: Option<i64>) -> Result<()> {
+    let (keys, values, y) = (cx.input(0), cx.input(1), cx.output(0));
+    let (n, count) = (cx.dims(keys)[0], cx.dims(y)[1]);
+    let source = cx.temp("source", ElemType::I64, vec![count]);
+    cx.kernel(|k| match sparse {
+        None => k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+            // Behind all smaller keys.
+            let before = k.acc(int(0));
+            let own = k.load(keys, &[i]);
+            let own = k.let_(own);
+            k.range(LoopKind::Seq, "j", 0, n, |k, j| {
+                let other = k.load(keys, &[j]);
+                let smaller = lt(other.clone(), own.clone());
+                let earlier = eq(other, own.clone()).and(Expr::cmp_index(BinOp::Lt, j, i));
+                k.update(BinOp::Add, before, runtime::one_if(runtime::or(smaller, earlier)));
+            });
+            k.at_index(Expr::acc(before), count, |k, p| k.store(source, &[p], Expr::index(i)));
+        }),
+        Some(_) => {
+            k.range(LoopKind::Seq, "p", 0, count, |k, p| k.store(source, &[p], int(-1)));
+            k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+                let key = k.load(keys, &[i]);
+                let key = k.let_(key);
+                check(k, le(int(0), key.clone()));
+                k.if_(lt(key.clone(), Expr::index(count)), |k| k.at_index(key, count, |k, p| k.store(source, &[p], Expr::index(i))));
+            });
+        }
+    });
+    let (from, to) = (cx.elem(values), cx.elem(y));
+    if to == ElemType::Str && from != ElemType::Str {
+        text::produce(cx, y, |k, at, sink| {
+            let place = k.load(source, &at[1..]);
+            let place = k.let_(place);
+            let none = k.let_(lt(place.clone(), int(0)));
+            k.if_(none.clone(), |k| text::numbers::put(k, sink, NONE));
+            k.if_(text::not(none), |k| k.at_index(place, n, |k, i| text::fixed::write_fixed(k, k.load(values, &[i]), sink)));
+        });
+        return Ok(());
+    }
+    let powers = (from == ElemType::Str && to == ElemType::F32).then(|| text::numbers::Powers::new(cx.m));
+    let none = if to == ElemType::Str { text::constant(cx.m, "none", NONE) } else { Expr::num(to, 0.0) };
+    cx.kernel(|k| {
+        k.range(LoopKind::Par, "p", 0, count, |k, p| {
+            let at = [Dim::constant(0), p];
+            let place = k.load(source, &[p]);
+            let place = k.let_(place);
+            let given = k.let_(le(int(0), place.clone()));
+            k.if_(text::not(given.clone()), |k| k.store(y, &at, none));
+            k.if_(given, |k| {
+                k.at_index(place, n, |k, i| {
+                    let v = k.load(values, &[i]);
+                    let v = match (&powers, from) {
+                        (_, t) if t == to => v,
+                        (Some(powers), _) => {
+                            let s = k.let_(v);
+                            let v = text::parse::read_float(k, powers, &s);
+                            Expr::cast(ElemType::F64, to, v)
+                        }
+                        (None, ElemType::Str) => {
+                            let s = k.let_(v);
+                            text::parse::read_int(k, &s, to)
+                        }
+                        (None, t) => Expr::cast(t, to, v),
+                    };
+                    k.store(y, &at, v);
+                });
+            });
+        });
+    });
+    Ok(())
+}
+
+/// What stands in a sparse result of strings where no key is: as ONNX Runtime has it.
+const NONE: &str = "0.f";
+
+/// The value of the key that stands at `p` of `words`, or 0, or an empty string.
 fn find(k: &mut KernelBuilder, keys: Buf, values: Buf, n: Dim, words: Buf, p: Dim) -> Expr {
-    let ty = k.m.bufs[values].ty.compute();
-    let found = k.acc(Expr::int(ty, 0));
+    let none = k.zero(k.m.bufs[values].ty.compute());
+    let found = k.acc(none);
     let want = k.load(words, &[p]);
     let want = k.let_(want);
     k.range(LoopKind::Seq, "i", 0, n, |k, i| {

@@ -117,6 +117,10 @@ impl Operator for Resize {
 
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let x = cx.tensor(0)?.clone();
+        if x.elem == ElemType::Str && (!matches!(self.filter, Filter::Nearest(_)) || self.transform == Transform::Crop) {
+            let what = if self.transform == Transform::Crop { "outside of the region there is a number, and strings are none" } else { "there is nothing between strings" };
+            return cx.error(codes::OP_FEATURE, format!("{} of strings: {what}", cx.origin.op)).help("use mode \"nearest\" and another coordinate_transformation_mode than \"tf_crop_and_resize\"").fail();
+        }
         let axes = self.resized(cx, x.rank())?;
         let mut dims = x.dims.clone();
         let sizes = cx.tensor_opt(3)?.is_some_and(|t| self.by_sizes(Some(&t.dims)));

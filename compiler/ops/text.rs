@@ -5,6 +5,7 @@
 //! none of this.
 
 pub mod automaton;
+pub mod fixed;
 pub mod letters;
 pub mod numbers;
 pub mod parse;
@@ -31,11 +32,16 @@ pub const OPERATORS: &[&str] = &[
     "Gather",
     "GatherElements",
     "GatherND",
+    "GridSample",
     "Identity",
+    "NonZero",
     "OneHot",
     "Pad",
+    "RandomNormalLike",
+    "RandomUniformLike",
     "RegexFullMatch",
     "Reshape",
+    "Resize",
     "ReverseSequence",
     "Scatter",
     "ScatterElements",
@@ -56,6 +62,7 @@ pub const OPERATORS: &[&str] = &[
     "Trilu",
     "Unique",
     "Unsqueeze",
+    "Upsample",
     "Where",
     "ai.onnx.ml:ArrayFeatureExtractor",
     "ai.onnx.ml:CategoryMapper",

@@ -129,15 +129,16 @@ def zip_map(c):
 
 
 def cast_map(c):
-    """Values in the order of their keys, or at the place that the key says."""
-    t, numbers, words = c["T2"], {1: 2.5, 4: -3.0, 0: 7.0}, {4: "1.5", 1: "-2", 0: "7"}
-    cast = {"float": float, "int64": lambda v: int(float(v)), "string": str}[t]
-    zero = cast(0) if t != "string" else ""
+    """Values in the order of their keys, or at the place that the key says; strings as ONNX Runtime makes them."""
+    t, numbers, words = c["T2"], {1: 2.5, 4: -3.0, 0: 7.0, 7: 1e20, 2: 2.5e-6, 3: -0.0, 8: float("nan"), 9: float("-inf"), 5: 3.4e38}, {4: "1.5", 1: "-2", 0: "7"}
+    if t == "int64":
+        numbers = {1: 2.5, 4: -3.0, 0: 7.0}
+    text = lambda v: v if isinstance(v, str) else "%f" % np.float32(v)
+    cast = {"float": float, "int64": lambda v: int(float(v)), "string": text}[t]
+    zero = cast(0) if t != "string" else "0.f"
     to = {"cast_to": "TO_" + t.upper(), **ML}
     out = []
     for kind, m in (("float", numbers), ("string", {**words, 4: "1"} if t == "int64" else words)):
-        if (kind, t) == ("float", "string"):
-            m = {k: 0.5 for k in m}
         dense = lambda m: [np.array([[cast(m[k]) for k in sorted(m)]], object if t == "string" else None)]
         sparse = lambda m: [np.array([[cast(m[k]) if k in m else zero for k in range(6)]], object if t == "string" else None)]
         out += [program([("CastMap", "x0", "y0", to)], m, in_types=[f"map(int64,{kind})"], types=[t], want=dense), program([("CastMap", "x0", "y0", {**to, "map_form": "SPARSE", "max_map": 6})], m, in_types=[f"map(int64,{kind})"], types=[t], want=sparse)]

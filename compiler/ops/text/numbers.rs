@@ -134,7 +134,8 @@ pub(super) fn ascii(c: char) -> Expr {
     Expr::int(ElemType::U8, i64::from(c as u32))
 }
 
-fn text(k: &mut KernelBuilder, sink: &Sink, s: &str) {
+/// Hands the characters of an ASCII text to the sink.
+pub fn put(k: &mut KernelBuilder, sink: &Sink, s: &str) {
     s.chars().for_each(|c| sink.byte(k, ascii(c)));
 }
 
@@ -149,7 +150,7 @@ fn top_power(k: &mut KernelBuilder, v: &Expr) -> (Reg, Reg) {
 }
 
 /// Hands the digits of `v` to the sink; before the digit number `dot` a point, if there is such a digit.
-fn digits(k: &mut KernelBuilder, sink: &Sink, v: &Expr, dot: Option<Expr>) {
+pub(super) fn digits(k: &mut KernelBuilder, sink: &Sink, v: &Expr, dot: Option<Expr>) {
     let (p, _) = top_power(k, v);
     let (rest, at) = (k.acc(v.clone()), k.acc(int(0)));
     k.while_(lt(word(0), Expr::acc(p)), |k| {
@@ -192,8 +193,8 @@ pub fn write_int(k: &mut KernelBuilder, v: Expr, sink: &Sink) {
 /// A truth value.
 pub fn write_bool(k: &mut KernelBuilder, v: Expr, sink: &Sink) {
     let v = k.let_(v);
-    k.if_(v.clone(), |k| text(k, sink, "True"));
-    k.if_(not(v), |k| text(k, sink, "False"));
+    k.if_(v.clone(), |k| put(k, sink, "True"));
+    k.if_(not(v), |k| put(k, sink, "False"));
 }
 
 /// Bits of a binary format: significand with the hidden bit, and the exponent's bias.
@@ -215,15 +216,15 @@ pub fn write_float(k: &mut KernelBuilder, powers: &Powers, v: Expr, half: bool, 
     let bits = k.let_(bits);
     let f = if ty == ElemType::F64 { Format { significand: 53, bias: 1075, bits: 64 } } else { Format { significand: 24, bias: 150, bits: 32 } };
     let nan = k.let_(Expr::un(UnOp::IsNan, v.clone()));
-    k.if_(nan.clone(), |k| text(k, sink, "nan"));
+    k.if_(nan.clone(), |k| put(k, sink, "nan"));
     k.if_(not(nan), |k| {
         let negative = k.let_(Expr::bin(BinOp::Ne, shr(bits.clone(), f.bits - 1), word(0)));
         k.if_(negative, |k| sink.byte(k, ascii('-')));
         let size = k.let_(bits.and(word((1 << (f.bits - 1)) - 1)));
         let infinite = k.let_(Expr::un(UnOp::IsInf, v));
-        k.if_(infinite.clone(), |k| text(k, sink, "inf"));
+        k.if_(infinite.clone(), |k| put(k, sink, "inf"));
         let zero = k.let_(eq(size.clone(), word(0)));
-        k.if_(zero.clone(), |k| text(k, sink, "0.0"));
+        k.if_(zero.clone(), |k| put(k, sink, "0.0"));
         k.if_(not(or(infinite, zero)), |k| {
             let (c, q, closer) = parts(k, &size, f, half);
             let (d, e) = shortest(k, powers, c, q, closer);
@@ -316,13 +317,13 @@ fn layout(k: &mut KernelBuilder, sink: &Sink, d: Expr, e: Expr) {
     let plain = k.let_(runtime::le(int(-3), point.clone()).and(runtime::le(point.clone(), int(16))));
     k.if_(plain.clone(), |k| {
         k.if_(runtime::le(point.clone(), int(0)), |k| {
-            text(k, sink, "0.");
+            put(k, sink, "0.");
             zeros(k, sink, int(0) - point.clone());
         });
         digits(k, sink, &d, Some(Expr::select(lt(int(0), point.clone()), point.clone(), int(-1))));
         k.if_(runtime::le(n.clone(), point.clone()), |k| {
             zeros(k, sink, point.clone() - n.clone());
-            text(k, sink, ".0");
+            put(k, sink, ".0");
         });
     });
     k.if_(not(plain), |k| {

@@ -94,7 +94,11 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
         let node = &g.nodes[n];
         let elems = operands.iter().flatten().map(|o| &o.ty).chain(outputs.iter().flatten().map(|o| &o.0)).filter_map(|t| t.as_tensor()).map(|t| t.elem);
         if let Some(t) = elems.into_iter().find(|t| !has_code(*t) || *t == ElemType::Str && !takes_strings(&node.op, node.schema.domain, node.schema.name)) {
-            findings.push(Error::new(codes::OP_FEATURE, format!("{} of element type {t} is not supported yet", node.schema.name)).at(&node.origin));
+            let title = match t {
+                ElemType::Str => format!("{} computes with its elements, and nothing says what comes of strings", node.schema.name),
+                _ => format!("{} of element type {t} is not supported yet", node.schema.name),
+            };
+            findings.push(Error::new(codes::OP_FEATURE, title).at(&node.origin));
             continue;
         }
         if findings.absorb(r)?.is_none() {
