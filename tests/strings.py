@@ -3,6 +3,8 @@
 
     strings.py ONNXC WORK_DIR [SEED]
 """
+import decimal
+import math
 import os
 import pathlib
 import random
@@ -112,6 +114,17 @@ def numbers(onnxc, work, rng):
     decimals += ["9007199254740993", "9007199254740993.00000000000000000000001", "9007199254740992.99999999999999999999", ".5", "5.", "inf", "-Infinity", "NaN", "1e400", "-1e-400",
                  "0." + "0" * 400 + "1e401", "2.4703282292062327e-324", "2.4703282292062328e-324", "1.7976931348623159e308", "4503599627370496.5", "4503599627370497.5"]
     report("decimals to double", same(cast(np.array(decimals, dtype=object), T.DOUBLE), np.array([float(d) for d in decimals])))
+    decimal.getcontext().prec = 2000
+    hard = []
+    for v in [abs(float(v)) for v in rng.sample(list(f64[np.isfinite(f64)]), 400)] + [0.0, 5e-324, 2.2250738585072014e-308, 2.225073858507201e-308, 1.7976931348623157e308, 1.0, 9007199254740992.0, 1e23, 9.999999999999999e22]:
+        near = math.nextafter(v, math.inf)
+        middle = (decimal.Decimal(v) + (decimal.Decimal(near) if near < math.inf else decimal.Decimal(2) ** 1024)) / 2
+        for text in (f"{middle:e}", f"{middle:e}".replace("e", "0" * 30 + "1e"), f"{middle - middle * decimal.Decimal(10) ** -rng.randint(19, 900):e}", f"{middle + middle * decimal.Decimal(10) ** -rng.randint(19, 900):e}", f"{middle:.18e}", f"{middle:.19e}",
+                     f"{middle:.20e}"):
+            digits, e = text.split("e")
+            digits, cut = digits.replace(".", ""), rng.randint(0, 40)
+            hard.append(rng.choice(["", "-"]) + "0" * rng.randint(0, 3) + digits[:cut] + "." + digits[cut:] + "0" * rng.choice([0, 0, 25]) + f"e{int(e) + 1 - min(cut, len(digits))}")
+    report("long decimals to double", cast(np.array(hard, dtype=object), T.DOUBLE).tobytes() == np.array([float(d) for d in hard]).tobytes(), [h for h, g in zip(hard, cast(np.array(hard, dtype=object), T.DOUBLE)) if g != float(h)])
     for t, to in ((np.int8, T.INT8), (np.uint8, T.UINT8), (np.int32, T.INT32), (np.int64, T.INT64), (np.uint64, T.UINT64)):
         i = np.iinfo(t)
         v = np.array([i.min, i.max, 0, 1, i.max // 3], t)
@@ -126,12 +139,63 @@ def numbers(onnxc, work, rng):
                 report(f"{bad!r} as {t.__name__}", "bad value" in str(e), str(e))
 
 
+PATTERNS = [r"\Qa.b\E", r"\Qa.b", r"\Qab\E*", r"\Q\\E", r"\C", r"\C\C", r"a\C*", r"\141", r"\0", r"\01", r"\123x", r"[\141-c]", r"\x{61}", r"\x61", r"\a\f\v", r"\pN", r"\p{Greek}", r"\p{^Greek}", r"\PN", r"\P{^Lu}", r"(?P<n>a)",
+            r"(?<n>a)b", r"(?i)K", r"(?i)s", r"(?s).+", r".+", r"(?U)a+?", r"[[:alpha:]]+", r"[[:word:]]", r"[^[:^alpha:]]+", r"[\d.]+", r"[^\n]+", r"(?m)^a$", r"(?m)^a$\n^.*$", r"a{,2}", r"a{2}", r"(a{2}){3}", r"x*?", r"\_", r"\-", r"[]a]", r"[^]a]",
+            r"\pZ", r"\p{Lu}", r"\p{Any}", r"\pC", r"\PC+", r"\p{Cs}", r"\b", r"\ba\B.*", r"é", r"(?i)É", r"(?i)ß", r"(?i)Σ", r"(?i)\w", r"(?i)\W", r"(?i)[^s]", r"(?i)[[:^upper:]]", r"(|a)*", r"$a", r"^*", r"}", r"{", r"]", r"a{x}", r"[a-]", r"[--a]",
+            r"[a&&b]", r"[a~~b]", r"[[a]", r"[[a]]", r"[[=a=]]", r"\<", r"\#", r"#", r"\ ", r"\b{start}a", r"[^\pN]", r"[\PN]", r"(?i:a)b", r"(?-i)a", r"(?i-s:a.)", r"(?i)a(?-i)b", r"(?:(?i)a)b", r"(?i)\Qab\E", r"\D\S\W", r"[\s\S]", r"(?i)\p{Lu}", r"(?i)\P{Lu}",
+            r"[\x{d7ff}-\x{e001}]", r"\x{d800}", r"[\x{10ffff}]", r"[^\x{0}-\x{10ffff}]", r"a|", r"|", r"()*", r"(a|b|)+c", r"a{0}", r"a{0,}b", r"[a-c-e]", r"\x{000000000061}"]
+NO_PATTERNS = [r"a\Z", r"a{2}{3}", r"a**", r"a++", r"a*?+", r"\8", r"\1", r"\18", r"[a-\d]", r"a{1001}", r"\y", r"a|*", r"*a", r"{2}", r"(*a)", r"a{2,1}", r"(?#c)", r"\ca", r"[a--b]", r"\p{Letter}", r"\p{sc=Greek}", r"\p{greek}", r"\p{White_Space}", r"\u0061", r"(?x)a b",
+               r"(?R)a", r"\é", r"\e", r"[\Qa\E]", r"\E", r"(a", r"a)", r"[z-a]", r"\x{110000}", r"\x{}", r"\xg", r"\x6", r"[[:foo:]]", r"[a", r"[]", "a\\", r"(?i", r"(?i-)a", r"(?P<>a)", r"(?P=n)", r"(?=a)", r"(?<!a)", r"\p", r"\p{L", r"\pB"]
+PARTS = ["a", "b", "é", "K", "(?i)", "(?:", "(", ")", ")", "|", "*", "+", "?", "??", "{2}", "{1,}", "{,", "[", "]", "[^", "a-z", "-", "&&", ".", "^", "$", r"\b", r"\B", r"\d", r"\W", r"\s", r"\pL", r"\PL", r"\Q", r"\E", r"\C", "(?s)", "(?m)", r"\x41", r"\101", "[:alpha:]", r"\n", " "]
+
+
+def expressions(onnxc, work, rng):
+    """Regular expressions against RE2, which ONNX Runtime asks: those that it does not take are refused."""
+    global count
+    texts = ["", "a", "b", "c", "é", "É", "ab", "aB", "k", "K", "\u212a", "s", "S", "\u017f", "\n", "a\n", "a\nb", "a.b", "1", "٣", "α", "Σ", "ς", "ß", "ẞ", "\0", "\u0378", "\ue000", "\ud7ff", "\U0010ffff", "a b", "aa", "aaaaaa", "a{,2}", "a{x}", "[a]", "a]",
+             "{", "}", "]", "#", "<", " ", "-", "_", "&", "\\\\", "\a\f\v", "Sx", "A", "Ab", "日本", "abc", "A1", "K9"] + list(words(rng, (30,), 4))
+    x = np.array(texts, object)
+
+    def of(patterns):
+        nodes = [helper.make_node("RegexFullMatch", ["x"], [f"y{i}"], pattern=p) for i, p in enumerate(patterns)]
+        outs = [helper.make_tensor_value_info(f"y{i}", T.BOOL, [len(texts)]) for i in range(len(patterns))]
+        graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", T.STRING, [len(texts)])], outs)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+    def runtime(patterns):
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        return onnxruntime.InferenceSession(of(patterns).SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+
+    random_ones = ["".join(rng.choices(PARTS, k=rng.randint(1, 7))) for _ in range(400)]
+    good, bad, want = [], [], []
+    for p in dict.fromkeys(PATTERNS + NO_PATTERNS + random_ones):
+        try:
+            want.append(runtime([p])[0])
+            good.append(p)
+        except Exception:
+            bad.append(p)
+    report("patterns that RE2 takes", not set(bad) & set(PATTERNS), set(bad) & set(PATTERNS))
+    report("patterns that RE2 refuses", not set(good) & set(NO_PATTERNS), set(good) & set(NO_PATTERNS))
+    for p in bad:
+        count += 1
+        path = str(work / f"m{count}.onnx")
+        onnx.save(of([p]), path)
+        r = subprocess.run([onnxc, path, "--stop-after", "infer_shapes", "-o", os.devnull], capture_output=True, text=True)
+        report(f"{p!r} is refused", r.returncode != 0 and "E0106" in r.stderr, r.stderr)
+    for i in range(0, len(good), 50):
+        got = ours(onnxc, work, of(good[i:i + 50]), {"x": x}, [x.shape] * len(good[i:i + 50]), "-O1")
+        for p, g, w in zip(good[i:], got, want[i:]):
+            report(f"pattern {p!r}", same(g, w), [t for t, a, b in zip(texts, g, w) if a != b])
+
+
 def main():
     warnings.simplefilter("ignore")
     onnxc, work = sys.argv[1], pathlib.Path(sys.argv[2])
     rng = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1)
     work.mkdir(parents=True, exist_ok=True)
     string, number, truth = T.STRING, T.INT64, T.BOOL
+    expressions(onnxc, work, rng)
 
     def run(op, feeds, outputs, runtime=False, domain="", **attributes):
         check(onnxc, work, f"{op} {attributes}", model(op, feeds, outputs, domain, **attributes), feeds, runtime)

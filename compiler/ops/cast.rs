@@ -138,18 +138,17 @@ impl Cast {
     /// Strings as numbers.
     fn read(&self, cx: &mut LowerCx, x: Buf, y: Buf) {
         let (to, dims) = (cx.elem(y), cx.dims(y));
-        let powers = to.is_float().then(|| Powers::new(cx.m));
+        if to.is_float() {
+            parse::read_floats(cx, x, y, |k, v| self.convert(k, ElemType::F64, to, v));
+            return;
+        }
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &dims, |k, at| {
                 let s = k.load(x, at);
                 let s = k.let_(s);
-                let v = match &powers {
-                    Some(p) => {
-                        let v = parse::read_float(k, p, &s);
-                        self.convert(k, ElemType::F64, to, v)
-                    }
-                    None if to == ElemType::Bool => Expr::bin(BinOp::Gt, Expr::text_len(s), runtime::int(0)),
-                    None => parse::read_int(k, &s, to),
+                let v = match to {
+                    ElemType::Bool => Expr::bin(BinOp::Gt, Expr::text_len(s), runtime::int(0)),
+                    _ => parse::read_int(k, &s, to),
                 };
                 k.store(y, at, v);
             });

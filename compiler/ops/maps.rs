@@ -164,10 +164,11 @@ fn cast(cx: &mut LowerCx, sparse: Option<i64>) -> Result<()> {
         });
         return Ok(());
     }
-    let powers = (from == ElemType::Str && to == ElemType::F32).then(|| text::numbers::Powers::new(cx.m));
+    let reading = (from == ElemType::Str && to == ElemType::F32).then(|| (text::numbers::Powers::new(cx.m), text::halfway::Scratch::new(cx)));
+    let kind = if reading.is_some() { LoopKind::Seq } else { LoopKind::Par };
     let none = if to == ElemType::Str { text::constant(cx.m, "none", NONE) } else { Expr::num(to, 0.0) };
     cx.kernel(|k| {
-        k.range(LoopKind::Par, "p", 0, count, |k, p| {
+        k.range(kind, "p", 0, count, |k, p| {
             let at = [Dim::constant(0), p];
             let place = k.load(source, &[p]);
             let place = k.let_(place);
@@ -176,11 +177,11 @@ fn cast(cx: &mut LowerCx, sparse: Option<i64>) -> Result<()> {
             k.if_(given, |k| {
                 k.at_index(place, n, |k, i| {
                     let v = k.load(values, &[i]);
-                    let v = match (&powers, from) {
+                    let v = match (&reading, from) {
                         (_, t) if t == to => v,
-                        (Some(powers), _) => {
+                        (Some((powers, scratch)), _) => {
                             let s = k.let_(v);
-                            let v = text::parse::read_float(k, powers, &s);
+                            let (v, _) = text::parse::read_float(k, powers, &s, Some(*scratch));
                             Expr::cast(ElemType::F64, to, v)
                         }
                         (None, ElemType::Str) => {

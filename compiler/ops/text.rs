@@ -6,10 +6,12 @@
 
 pub mod automaton;
 pub mod fixed;
+pub mod halfway;
 pub mod letters;
 pub mod numbers;
 pub mod parse;
 pub mod parts;
+pub mod re2;
 
 use super::{LowerCx, runtime};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Module, Reg, Status, Stmt, Texts, UnOp};

@@ -1,17 +1,13 @@
-//! Regular expressions of operators on strings, in the syntax of RE2, as dense tables that generated code walks byte by byte.
-//!
-//! What RE2 understands otherwise than the `regex-syntax` crate is rewritten before it is parsed: the classes `\d`, `\s`, `\w`
-//! and the boundaries `\b`, `\B` mean ASCII. Lazy repetitions do not matter, because the longest match counts.
+//! Regular expressions of operators on strings, in the syntax of RE2 ([`re2`]), as dense tables that generated code walks byte
+//! by byte.
 
-use super::{lt, not};
+use super::{lt, not, re2};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, Module, Reg};
 use crate::ops::runtime::{self, int};
 use crate::tensor::{ConstData, ElemType};
 use regex_automata::dfa::{Automaton as _, StartKind, dense};
 use regex_automata::nfa::thompson;
-use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, MatchKind};
-use regex_syntax::ast;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -36,7 +32,7 @@ pub struct Automaton {
 impl Automaton {
     /// Compiles a pattern for matches that begin where the search does and may end anywhere; the reason if it can not.
     pub fn new(pattern: &str) -> Result<Automaton, String> {
-        let pattern = rewritten(pattern)?;
+        let tree = re2::parse(pattern)?;
         let config = dense::Config::new()
             .start_kind(StartKind::Anchored)
             .match_kind(MatchKind::All)
@@ -44,12 +40,8 @@ impl Automaton {
             .dfa_size_limit(Some(MOST))
             .determinize_size_limit(Some(MOST))
             .minimize(false);
-        let dfa = dense::Builder::new()
-            .configure(config)
-            .syntax(syntax::Config::new().unicode(true).utf8(true).nest_limit(1000))
-            .thompson(thompson::Config::new().utf8(true).nfa_size_limit(Some(MOST)))
-            .build(&pattern)
-            .map_err(reason)?;
+        let nfa = thompson::Compiler::new().configure(thompson::Config::new().utf8(true).nfa_size_limit(Some(MOST))).build_from_hir(&tree).map_err(|e| reason(&e))?;
+        let dfa = dense::Builder::new().configure(config).build_from_nfa(&nfa).map_err(|e| reason(&e))?;
         let mut numbers = HashMap::new();
         let mut order = vec![];
         let mut number = |s, order: &mut Vec<_>| {
@@ -93,8 +85,7 @@ impl Automaton {
     }
 }
 
-fn reason(e: dense::BuildError) -> String {
-    use std::error::Error;
+fn reason(e: &dyn std::error::Error) -> String {
     let mut text = e.to_string();
     let mut source = e.source();
     while let Some(s) = source {
@@ -102,66 +93,6 @@ fn reason(e: dense::BuildError) -> String {
         source = s.source();
     }
     text
-}
-
-/// The pattern with what is ASCII in RE2 written out.
-fn rewritten(pattern: &str) -> Result<String, String> {
-    let tree = ast::parse::ParserBuilder::new().nest_limit(1000).build().parse(pattern).map_err(|e| e.kind().to_string())?;
-    let found = ast::visit(&tree, Ascii { found: vec![] }).unwrap_or_default();
-    let mut out = pattern.to_owned();
-    for (from, to, text) in found.into_iter().rev() {
-        out.replace_range(from..to, text);
-    }
-    Ok(out)
-}
-
-/// Collects what has to be written out, in order.
-struct Ascii {
-    found: Vec<(usize, usize, &'static str)>,
-}
-
-impl Ascii {
-    fn class(&mut self, c: &ast::ClassPerl) {
-        let text = match (&c.kind, c.negated) {
-            (ast::ClassPerlKind::Digit, false) => "[0-9]",
-            (ast::ClassPerlKind::Digit, true) => "[^0-9]",
-            (ast::ClassPerlKind::Space, false) => r"[\t\n\f\r ]",
-            (ast::ClassPerlKind::Space, true) => r"[^\t\n\f\r ]",
-            (ast::ClassPerlKind::Word, false) => "[0-9A-Za-z_]",
-            (ast::ClassPerlKind::Word, true) => "[^0-9A-Za-z_]",
-        };
-        self.found.push((c.span.start.offset, c.span.end.offset, text));
-    }
-}
-
-impl ast::Visitor for Ascii {
-    type Output = Vec<(usize, usize, &'static str)>;
-    type Err = ();
-    fn finish(mut self) -> Result<Self::Output, ()> {
-        self.found.sort_unstable();
-        Ok(self.found)
-    }
-    fn visit_pre(&mut self, a: &ast::Ast) -> Result<(), ()> {
-        match a {
-            ast::Ast::ClassPerl(c) => self.class(c),
-            ast::Ast::Assertion(a) => {
-                let text = match a.kind {
-                    ast::AssertionKind::WordBoundary => r"(?-u:\b)",
-                    ast::AssertionKind::NotWordBoundary => r"(?-u:\B)",
-                    _ => return Ok(()),
-                };
-                self.found.push((a.span.start.offset, a.span.end.offset, text));
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-    fn visit_class_set_item_pre(&mut self, item: &ast::ClassSetItem) -> Result<(), ()> {
-        if let ast::ClassSetItem::Perl(c) = item {
-            self.class(c);
-        }
-        Ok(())
-    }
 }
 
 /// The tables of an automaton as constants.

@@ -140,7 +140,7 @@ pub fn put(k: &mut KernelBuilder, sink: &Sink, s: &str) {
 }
 
 /// The largest power of ten that is not above `v`, 1 for 0.
-fn top_power(k: &mut KernelBuilder, v: &Expr) -> (Reg, Reg) {
+pub(super) fn top_power(k: &mut KernelBuilder, v: &Expr) -> (Reg, Reg) {
     let (p, n) = (k.acc(word(1)), k.acc(int(1)));
     k.while_(runtime::le(Expr::acc(p), v.clone() / word(10)), |k| {
         k.set(p, Expr::acc(p) * word(10));

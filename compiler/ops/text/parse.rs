@@ -1,9 +1,12 @@
 //! Strings as numbers: by one product of 64 and 128 bits (Lemire, "Number parsing at a gigabyte per second"), rounded to
-//! nearest. Exact for 19 significant digits; of what follows them counts whether it is zero.
+//! nearest. That is exact for 19 significant digits. Of more digits a number lies between the one of the first 19 and the one
+//! after it: where these have different results, all digits count (`halfway`).
 
+use super::halfway::Scratch;
 use super::numbers::{LEAST, Powers, as_word, ascii, product, shl, shr, word};
 use super::{lt, not};
-use crate::nest::{BinOp, Expr, KernelBuilder, Reg, Status, Stmt, UnOp};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Status, Stmt, UnOp};
+use crate::ops::LowerCx;
 use crate::ops::runtime::{self, eq, int, or};
 use crate::tensor::ElemType;
 
@@ -81,42 +84,96 @@ pub fn read_int(k: &mut KernelBuilder, s: &Expr, ty: ElemType) -> Expr {
     k.let_(Expr::cast(ElemType::U64, ty.compute(), v))
 }
 
-/// The f64 that a string is; anything else leaves with `E_VALUE`.
-pub fn read_float(k: &mut KernelBuilder, powers: &Powers, s: &Expr) -> Expr {
+/// What was read of the digits of a decimal.
+pub struct Decimal {
+    /// Its first significant digits.
+    w: Reg,
+    /// How many of them.
+    count: Reg,
+    /// The power of ten of the last of them.
+    e: Reg,
+    /// Whether others follow that are not 0.
+    tail: Reg,
+    /// Where the first one stands.
+    first: Reg,
+}
+
+impl Decimal {
+    fn new(k: &mut KernelBuilder) -> Decimal {
+        Decimal { w: k.acc(word(0)), count: k.acc(int(0)), e: k.acc(int(0)), tail: k.acc(Expr::bool(false)), first: k.acc(int(0)) }
+    }
+    /// The power of ten of the first digit.
+    pub(super) fn lead(&self) -> Expr {
+        Expr::acc(self.e) + Expr::acc(self.count) - int(1)
+    }
+    /// Where the first digit stands.
+    pub(super) fn first(&self) -> Expr {
+        Expr::acc(self.first)
+    }
+    /// Reads digits with a point among them; true if there was a digit.
+    fn digits(&self, k: &mut KernelBuilder, r: &Reader) -> Expr {
+        let (seen, dotted) = (k.acc(Expr::bool(false)), k.acc(Expr::bool(false)));
+        let dot = |b: Expr| eq(b, ascii('.')).and(not(Expr::acc(dotted)));
+        k.while_(or(Reader::is_digit(r.peek()), dot(r.peek())), |k| {
+            let b = k.let_(r.peek());
+            let is_dot = k.let_(eq(b.clone(), ascii('.')));
+            k.if_(is_dot.clone(), |k| k.set(dotted, Expr::bool(true)));
+            k.if_(not(is_dot), |k| {
+                let d = k.let_(Expr::cast(ElemType::U8, ElemType::U64, b) - word(0x30));
+                k.set(seen, Expr::bool(true));
+                let counts = k.let_(lt(Expr::acc(self.count), int(DIGITS)));
+                let after = k.let_(Expr::select(Expr::acc(dotted), int(1), int(0)));
+                k.if_(counts.clone(), |k| {
+                    k.set(self.first, Expr::select(eq(Expr::acc(self.count), int(0)), Expr::acc(r.at), Expr::acc(self.first)));
+                    k.set(self.w, Expr::acc(self.w) * word(10) + d.clone());
+                    // Zeros in front do not count.
+                    k.update(BinOp::Add, self.count, Expr::select(eq(Expr::acc(self.w), word(0)), int(0), int(1)));
+                    k.set(self.e, Expr::acc(self.e) - after.clone());
+                });
+                k.if_(not(counts), |k| {
+                    k.set(self.tail, or(Expr::acc(self.tail), Expr::bin(BinOp::Ne, d, word(0))));
+                    k.set(self.e, Expr::acc(self.e) + int(1) - after);
+                });
+            });
+            k.update(BinOp::Add, r.at, int(1));
+        });
+        k.let_(Expr::acc(seen))
+    }
+    /// Bits of the f64 nearest to it, and whether it may be the next one instead, which only memory for its digits tells.
+    fn nearest(&self, k: &mut KernelBuilder, powers: &Powers, s: &Expr, exact: Option<Scratch>) -> (Expr, Expr) {
+        let (bits, other) = (k.acc(word(0)), k.acc(word(0)));
+        let turn = k.acc(word(0));
+        let turns = k.let_(Expr::select(Expr::acc(self.tail), word(2), word(1)));
+        k.while_(lt(Expr::acc(turn), turns), |k| {
+            let v = nearest(k, powers, Expr::acc(self.w) + Expr::acc(turn), Expr::acc(self.e));
+            k.set(bits, Expr::select(eq(Expr::acc(turn), word(0)), v.clone(), Expr::acc(bits)));
+            k.set(other, v);
+            k.update(BinOp::Add, turn, word(1));
+        });
+        let unsure = k.let_(Expr::bin(BinOp::Ne, Expr::acc(bits), Expr::acc(other)));
+        if let Some(scratch) = exact {
+            k.if_(unsure.clone(), |k| {
+                let v = scratch.decide(k, s, self, Expr::acc(bits));
+                k.set(bits, v);
+            });
+        }
+        (k.let_(Expr::acc(bits)), unsure)
+    }
+}
+
+/// The f64 that a string is; anything else leaves with `E_VALUE`. True behind it if that may be the next larger one in size:
+/// given memory, the value is exact.
+pub fn read_float(k: &mut KernelBuilder, powers: &Powers, s: &Expr, exact: Option<Scratch>) -> (Expr, Expr) {
     let r = Reader::new(k, s);
     let minus = r.sign(k);
     let infinite = ["inf", "infinity"].map(|w| r.word(k, w)).into_iter().reduce(or).unwrap_or(Expr::bool(false));
     let nan = r.word(k, "nan");
     let named = k.let_(or(infinite.clone(), nan.clone()));
-    // Digits, of which the first ones count; how far the point is from their end; whether others follow that are not 0.
-    let (w, count, e, tail) = (k.acc(word(0)), k.acc(int(0)), k.acc(int(0)), k.acc(Expr::bool(false)));
-    let (seen, dotted) = (k.acc(Expr::bool(false)), k.acc(Expr::bool(false)));
-    let dot = |b: Expr| eq(b, ascii('.')).and(not(Expr::acc(dotted)));
-    k.while_(or(Reader::is_digit(r.peek()), dot(r.peek())), |k| {
-        let b = k.let_(r.peek());
-        let is_dot = k.let_(eq(b.clone(), ascii('.')));
-        k.if_(is_dot.clone(), |k| k.set(dotted, Expr::bool(true)));
-        k.if_(not(is_dot), |k| {
-            let d = k.let_(Expr::cast(ElemType::U8, ElemType::U64, b) - word(0x30));
-            k.set(seen, Expr::bool(true));
-            let counts = k.let_(lt(Expr::acc(count), int(DIGITS)));
-            let after = k.let_(Expr::select(Expr::acc(dotted), int(1), int(0)));
-            k.if_(counts.clone(), |k| {
-                k.set(w, Expr::acc(w) * word(10) + d.clone());
-                // Zeros in front do not count.
-                k.update(BinOp::Add, count, Expr::select(eq(Expr::acc(w), word(0)), int(0), int(1)));
-                k.set(e, Expr::acc(e) - after.clone());
-            });
-            k.if_(not(counts), |k| {
-                k.set(tail, or(Expr::acc(tail), Expr::bin(BinOp::Ne, d, word(0))));
-                k.set(e, Expr::acc(e) + int(1) - after);
-            });
-        });
-        k.update(BinOp::Add, r.at, int(1));
-    });
+    let decimal = Decimal::new(k);
+    let seen = decimal.digits(k, &r);
     let b = k.let_(r.peek());
-    let fine = k.acc(Expr::acc(seen));
-    k.if_(Expr::acc(seen).and(or(eq(b.clone(), ascii('e')), eq(b, ascii('E')))), |k| {
+    let fine = k.acc(seen.clone());
+    k.if_(seen.and(or(eq(b.clone(), ascii('e')), eq(b, ascii('E')))), |k| {
         k.update(BinOp::Add, r.at, int(1));
         let minus = r.sign(k);
         let (x, any) = (k.acc(int(0)), k.acc(Expr::bool(false)));
@@ -128,23 +185,54 @@ pub fn read_float(k: &mut KernelBuilder, powers: &Powers, s: &Expr) -> Expr {
             k.update(BinOp::Add, r.at, int(1));
         });
         k.set(fine, Expr::acc(any));
-        k.set(e, Expr::acc(e) + Expr::select(minus, int(0) - Expr::acc(x), Expr::acc(x)));
+        k.set(decimal.e, Expr::acc(decimal.e) + Expr::select(minus, int(0) - Expr::acc(x), Expr::acc(x)));
     });
     let ok = or(named.clone(), Expr::acc(fine)).and(r.at_end());
     k.push(Stmt::Check { cond: ok, status: Status::Value });
-    let bits = k.acc(word(0));
+    let (bits, open) = (k.acc(word(0)), k.acc(Expr::bool(false)));
     k.if_(not(named), |k| {
-        let v = nearest(k, powers, Expr::acc(w), Expr::acc(e), Expr::acc(tail));
+        let (v, unsure) = decimal.nearest(k, powers, s, exact);
         k.set(bits, v);
+        k.set(open, unsure);
     });
     let special = Expr::select(infinite.clone(), word(f64::INFINITY.to_bits()), word(f64::NAN.to_bits()));
     let size = Expr::select(or(infinite, nan), special, Expr::acc(bits));
     let v = Expr::bin(BinOp::Or, size, Expr::select(minus, word(1 << 63), word(0)));
-    k.let_(Expr::un(UnOp::Bits(ElemType::F64), v))
+    (k.let_(Expr::un(UnOp::Bits(ElemType::F64), v)), k.let_(Expr::acc(open)))
 }
 
-/// Bits of the f64 nearest to w * 10^e, or to a little more than that.
-fn nearest(k: &mut KernelBuilder, powers: &Powers, w: Expr, e: Expr, tail: Expr) -> Expr {
+/// Elements of `x` as floats of f64, converted and stored in `y`. The few that need all of their digits come one by one, behind
+/// the others.
+pub fn read_floats(cx: &mut LowerCx, x: Buf, y: Buf, convert: impl Fn(&mut KernelBuilder, Expr) -> Expr) {
+    let powers = Powers::new(cx.m);
+    let dims = cx.dims(y);
+    let open = cx.temp("open", ElemType::Bool, dims.clone());
+    let scratch = Scratch::new(cx);
+    for (kind, exact) in [(LoopKind::Par, None), (LoopKind::Seq, Some(scratch))] {
+        cx.kernel(|k| {
+            k.nest(kind, &dims, |k, at| {
+                let one = |k: &mut KernelBuilder| {
+                    let s = k.load(x, at);
+                    let s = k.let_(s);
+                    let (v, unsure) = read_float(k, &powers, &s, exact);
+                    let v = convert(k, v);
+                    k.store(y, at, v);
+                    unsure
+                };
+                if exact.is_none() {
+                    let unsure = one(k);
+                    k.store(open, at, unsure);
+                } else {
+                    let again = k.load(open, at);
+                    k.if_(again, |k| drop(one(k)));
+                }
+            });
+        });
+    }
+}
+
+/// Bits of the f64 nearest to w * 10^e.
+fn nearest(k: &mut KernelBuilder, powers: &Powers, w: Expr, e: Expr) -> Expr {
     let (w, e) = (k.let_(w), k.let_(e));
     let bits = k.acc(word(0));
     let huge = k.let_(lt(int(309), e.clone()));
@@ -168,7 +256,7 @@ fn nearest(k: &mut KernelBuilder, powers: &Powers, w: Expr, e: Expr, tail: Expr)
         // Powers from 10^-27 to 10^-1 are rounded up, and products with them may be halfway: then the last word is none.
         let rounded = runtime::le(int(-27), e.clone()).and(lt(e.clone(), int(0)));
         let last = Expr::select(rounded, word(0), x_low);
-        let more = k.let_(or(tail, Expr::bin(BinOp::Ne, Expr::bin(BinOp::Or, below, last), word(0))));
+        let more = k.let_(Expr::bin(BinOp::Ne, Expr::bin(BinOp::Or, below, last), word(0)));
         let log = Expr::bin(BinOp::Shr, e * int(1_741_647), int(19));
         // Exponent of the highest bit.
         let exponent = k.let_(int(64) + log - Expr::acc(shift) - Expr::select(small, int(1), int(0)));
