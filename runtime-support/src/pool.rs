@@ -5,10 +5,15 @@
 //! the pool at work (another thread's run, or a call from within a task) runs its tasks itself: nothing can deadlock,
 //! and the pool never has more threads at work than it was made with plus its callers.
 //!
-//! The gate is one word, `epoch | STOP | OPEN | entered`. A worker enters by compare-and-swap while the gate is open for
-//! an epoch that it has not seen, takes indices until none is left, and leaves. The caller closes the gate when no index
-//! is left and waits for `entered` to be 0: then every index has run, and nobody looks at the job any more. Workers that
-//! wake up too late find the gate closed; nobody waits for them.
+//! Each thread has a place and a share of a job: the same part of the indices in every job, so that a kernel finds in its
+//! core's caches what the same part of the kernel before it left there. Who has run out of indices takes from the other shares.
+//!
+//! The gate is one word, `epoch | STOP | OPEN`, and shares a cache line with the job: one transfer tells a worker everything.
+//! A worker enters by writing the epoch to its own place and looking at the gate again; it leaves by writing `OUTSIDE`. The
+//! caller closes the gate when no index is left and waits until no place shows the epoch: one of the two sees the other
+//! (all four accesses are SeqCst), so then every index has run, and nobody looks at the job any more. Workers that wake up too
+//! late find the gate closed; nobody waits for them. How far a share is lies in its place, `epoch | index`: a word of an older
+//! epoch means that the share is untouched, and nobody has to reset it.
 
 #![allow(unsafe_code, reason = "serves C callbacks and shares a job between threads by hand, for latency")]
 
@@ -29,13 +34,18 @@ const SPIN: Duration = Duration::from_micros(50);
 const SPINS_PER_LOOK: u32 = 64;
 /// Tasks per thread: enough to even out unequal threads, few enough to cost nothing.
 const TASKS_PER_THREAD: usize = 4;
-/// Most threads of a pool; `entered` must hold their number.
+/// Most threads of a pool.
 const MAX_THREADS: usize = 4096;
 
-const ENTERED: u64 = (1 << 16) - 1;
-const OPEN: u64 = 1 << 16;
-const STOP: u64 = 1 << 17;
-const EPOCH: u64 = 1 << 18;
+const OPEN: u64 = 1;
+const STOP: u64 = 2;
+const EPOCH: u64 = 4;
+/// What `Place::inside` shows of a worker that is at no job; no epoch is 0.
+const OUTSIDE: u64 = 0;
+/// Bits of an index in `Place::next`; the rest is the epoch's.
+const INDEX_BITS: u32 = 20;
+/// Most indices of a job; where there are more, one stands for several.
+const MAX_INDICES: usize = (1 << INDEX_BITS) - 1;
 
 /// Keeps words that different threads write in different cache lines (two lines, for prefetchers).
 #[repr(align(128))]
@@ -48,14 +58,27 @@ struct Job {
     ctx: *mut c_void,
 }
 
+/// The gate and what stands behind it.
+struct Hall {
+    gate: AtomicU64,
+    /// Written by the holder of `busy` while the gate is closed and nobody is inside; read by those who entered.
+    job: UnsafeCell<Job>,
+}
+
+/// A thread's own words.
+struct Place {
+    /// Next index of the thread's share, below the epoch for which that holds.
+    next: AtomicU64,
+    /// The epoch whose job the worker is at, or `OUTSIDE`.
+    inside: AtomicU64,
+}
+
 struct Shared {
-    gate: Line<AtomicU64>,
-    /// Next index of the current job.
-    next: Line<AtomicUsize>,
+    hall: Line<Hall>,
+    /// One for the caller, then one for each worker.
+    places: Box<[Line<Place>]>,
     /// Held by the caller whose job the pool runs.
     busy: Line<AtomicBool>,
-    /// Written by the holder of `busy` while the gate is closed and empty; read by those who entered.
-    job: UnsafeCell<Job>,
     /// Workers that sleep or are about to.
     sleepers: AtomicUsize,
     lock: Mutex<()>,
@@ -75,15 +98,17 @@ unsafe extern "C" fn no_task(_: *mut c_void, _: usize) {}
 impl Shared {
     fn new(workers: usize) -> Shared {
         Shared {
-            gate: Line(AtomicU64::new(0)),
-            next: Line(AtomicUsize::new(0)),
+            hall: Line(Hall { gate: AtomicU64::new(0), job: UnsafeCell::new(Job { n: 0, f: no_task, ctx: std::ptr::null_mut() }) }),
+            places: (0..=workers).map(|_| Line(Place { next: AtomicU64::new(0), inside: AtomicU64::new(OUTSIDE) })).collect(),
             busy: Line(AtomicBool::new(false)),
-            job: UnsafeCell::new(Job { n: 0, f: no_task, ctx: std::ptr::null_mut() }),
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
             wake: Condvar::new(),
             workers,
         }
+    }
+    fn gate(&self) -> &AtomicU64 {
+        &self.hall.0.gate
     }
     /// Runs `job` to its end.
     ///
@@ -98,42 +123,58 @@ impl Shared {
             }
             return;
         }
-        // SAFETY: `busy` is ours, so the gate is closed and empty: nobody reads the job.
-        unsafe { *self.job.get() = job };
-        self.next.0.store(0, Ordering::Relaxed);
-        let epoch = self.gate.0.load(Ordering::Relaxed) & !(EPOCH - 1);
+        // SAFETY: `busy` is ours, so the gate is closed and nobody is inside: nobody reads the job.
+        unsafe { *self.hall.0.job.get() = job };
+        let epoch = (self.gate().load(Ordering::Relaxed) / EPOCH).wrapping_add(1).max(1);
         // SeqCst here and at `sleepers` in both places: of a worker that goes to sleep and a caller that opens the gate,
         // one sees the other.
-        self.gate.0.store(epoch.wrapping_add(EPOCH) | OPEN, Ordering::SeqCst);
+        self.gate().store(epoch.wrapping_mul(EPOCH) | OPEN, Ordering::SeqCst);
         self.wake_for(job.n - 1);
-        // SAFETY: the caller's promise; `next` gives each index to one thread.
-        unsafe { self.work(job) };
-        let mut left = self.gate.0.fetch_and(!OPEN, Ordering::AcqRel);
+        // SAFETY: the caller's promise; each index is given to one thread.
+        unsafe { self.work(job, epoch, 0) };
+        self.gate().fetch_and(!OPEN, Ordering::SeqCst);
         let mut spins = 0u32;
-        while left & ENTERED != 0 {
-            spins = spins.saturating_add(1);
-            // Someone who entered may have lost its CPU.
-            if spins < 4096 {
-                std::hint::spin_loop()
-            } else {
-                thread::yield_now()
+        for place in self.places.iter().skip(1) {
+            while place.0.inside.load(Ordering::SeqCst) == epoch {
+                spins = spins.saturating_add(1);
+                // Someone who entered may have lost its CPU.
+                if spins < 4096 { std::hint::spin_loop() } else { thread::yield_now() }
             }
-            left = self.gate.0.load(Ordering::Acquire);
         }
         self.busy.0.store(false, Ordering::Release);
     }
-    /// Takes indices of the job until none is left.
+    /// Takes indices of the job until none is left, those of its own share first.
     ///
     /// # Safety
     /// As [`Shared::run`], and the job is the current one: the thread has entered, or holds `busy`.
-    unsafe fn work(&self, job: Job) {
-        loop {
-            let i = self.next.0.fetch_add(1, Ordering::Relaxed);
-            if i >= job.n {
-                return;
+    unsafe fn work(&self, job: Job, epoch: u64, own: usize) {
+        let grain = job.n.div_ceil(MAX_INDICES);
+        let (n, places) = (job.n.div_ceil(grain), self.places.len());
+        for share in (own..places).chain(0..own) {
+            while let Some(i) = self.take(n, epoch, share) {
+                for i in i * grain..job.n.min((i + 1) * grain) {
+                    // SAFETY: the caller's promise.
+                    unsafe { (job.f)(job.ctx, i) }
+                }
             }
-            // SAFETY: the caller's promise.
-            unsafe { (job.f)(job.ctx, i) }
+        }
+    }
+    /// The next index of a share.
+    fn take(&self, n: usize, epoch: u64, share: usize) -> Option<usize> {
+        let threads = self.places.len();
+        let end = (n * (share + 1)).div_ceil(threads);
+        let next = &self.places.get(share)?.0.next;
+        let tag = epoch << INDEX_BITS;
+        let mut word = next.load(Ordering::Relaxed);
+        loop {
+            let i = if word >> INDEX_BITS == tag >> INDEX_BITS { word as usize & MAX_INDICES } else { (n * share).div_ceil(threads) };
+            if i >= end {
+                return None;
+            }
+            match next.compare_exchange_weak(word, tag | (i as u64 + 1), Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(i),
+                Err(now) => word = now,
+            }
         }
     }
     /// Wakes sleepers if the workers that are awake do not suffice for `wanted` tasks.
@@ -152,25 +193,26 @@ impl Shared {
             (0..wanted).for_each(|_| self.wake.notify_one());
         }
     }
-    /// A worker's life.
-    fn serve(&self) {
+    /// The life of the worker at place `own`.
+    fn serve(&self, own: usize) {
+        let Some(place) = self.places.get(own) else { return };
         let mut seen = 0;
-        while let Some(epoch) = self.wait(seen) {
+        while let Some(epoch) = self.wait(&place.0, seen) {
             seen = epoch;
-            // SAFETY: the gate counts this thread, so the job stays until `entered` falls below.
-            let job = unsafe { *self.job.get() };
+            // SAFETY: the place shows the epoch, so the job stays until it does not.
+            let job = unsafe { *self.hall.0.job.get() };
             // SAFETY: whoever published the job made the promise of `run`.
-            unsafe { self.work(job) };
-            self.gate.0.fetch_sub(1, Ordering::Release);
+            unsafe { self.work(job, epoch, own) };
+            place.0.inside.store(OUTSIDE, Ordering::SeqCst);
         }
     }
     /// Waits for a job of another epoch than `seen` and enters; none when the pool ends.
-    fn wait(&self, seen: u64) -> Option<u64> {
+    fn wait(&self, place: &Place, seen: u64) -> Option<u64> {
         loop {
             let start = Instant::now();
             while start.elapsed() < SPIN {
                 for _ in 0..SPINS_PER_LOOK {
-                    match self.enter(seen) {
+                    match self.enter(place, seen) {
                         Gate::Entered(epoch) => return Some(epoch),
                         Gate::Stopped => return None,
                         Gate::Closed => std::hint::spin_loop(),
@@ -180,7 +222,7 @@ impl Shared {
             let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
             self.sleepers.fetch_add(1, Ordering::SeqCst);
             // One wait and no loop around it: after a false alarm the thread spins and comes back.
-            let g = self.gate.0.load(Ordering::SeqCst);
+            let g = self.gate().load(Ordering::SeqCst);
             if g & STOP == 0 && !is_new(g, seen) {
                 drop(self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner));
             }
@@ -188,20 +230,20 @@ impl Shared {
         }
     }
     /// One look at the gate.
-    fn enter(&self, seen: u64) -> Gate {
-        let mut g = self.gate.0.load(Ordering::Relaxed);
-        loop {
-            if g & STOP != 0 {
-                return Gate::Stopped;
-            }
-            if !is_new(g, seen) {
-                return Gate::Closed;
-            }
-            match self.gate.0.compare_exchange_weak(g, g + 1, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Gate::Entered(g / EPOCH),
-                Err(now) => g = now,
-            }
+    fn enter(&self, place: &Place, seen: u64) -> Gate {
+        let g = self.gate().load(Ordering::Relaxed);
+        if g & STOP != 0 {
+            return Gate::Stopped;
         }
+        if !is_new(g, seen) {
+            return Gate::Closed;
+        }
+        place.inside.store(g / EPOCH, Ordering::SeqCst);
+        if self.gate().load(Ordering::SeqCst) == g {
+            return Gate::Entered(g / EPOCH);
+        }
+        place.inside.store(OUTSIDE, Ordering::SeqCst);
+        Gate::Closed
     }
 }
 
@@ -240,7 +282,7 @@ impl Pool {
         let shared = Arc::new(Shared::new(workers));
         let start = |k: usize| {
             let shared = shared.clone();
-            thread::Builder::new().name(format!("onnxc-{k}")).spawn(move || shared.serve()).ok()
+            thread::Builder::new().name(format!("onnxc-{k}")).spawn(move || shared.serve(k)).ok()
         };
         let threads = (1..=workers).map_while(start).collect();
         Pool { shared, threads }
@@ -282,7 +324,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.gate.0.fetch_or(STOP, Ordering::SeqCst);
+        self.shared.gate().fetch_or(STOP, Ordering::SeqCst);
         drop(self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.shared.wake.notify_all();
         for t in self.threads.drain(..) {
