@@ -54,6 +54,7 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass { name: "fuse_epilogues", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::epilogue::run(m) },
     NestPass { name: "inline_producers", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::inline::general(m) },
     NestPass { name: "widen_halves", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::storage::run(m) },
+    NestPass { name: "fuse_pooling", level: OptLevel::O2, per_level: false, run: |m, l| passes::nest::pooled::run(m, l.facts.lanes) },
     NestPass { name: "choose_layouts", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::layout::run(m) },
     NestPass { name: "gate_weights", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::gate::run(m) },
     NestPass { name: "winograd", level: OptLevel::O2, per_level: false, run: passes::nest::winograd::run },

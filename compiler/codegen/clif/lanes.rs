@@ -47,7 +47,7 @@ impl Emit<'_, '_> {
             Expr::Const(_) | Expr::Horizontal { .. } => true,
             Expr::Reg(_) | Expr::Acc { .. } => true,
             Expr::Index(_) | Expr::Address(_) | Expr::With { .. } => false,
-            Expr::Load { buf, at } => matches!(self.stride(*buf, at), Stride::Next | Stride::Same) && matches!(self.m.bufs[*buf].ty, ElemType::F32 | ElemType::I32 | ElemType::U32),
+            Expr::Load { buf, at } => matches!(self.stride(*buf, at), Stride::Next | Stride::Second | Stride::Same) && matches!(self.m.bufs[*buf].ty, ElemType::F32 | ElemType::I32 | ElemType::U32),
             Expr::Un(op, a) => ok(a) && self.vector_unary(*op, self.m.type_of(a)),
             Expr::Bin(op, a, b) => ok(a) && ok(b) && (vector_binary(*op, self.m.type_of(a)) || math::constant_power(e).is_some()),
             Expr::Fma(a, b, c) => ok(a) && ok(b) && ok(c),

@@ -7,13 +7,15 @@ use crate::diag::Result;
 use crate::nest::{Buf, Expr};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
-use cranelift_codegen::ir::InstBuilder;
-use cranelift_codegen::ir::types::{F32X4, I32X4};
+use cranelift_codegen::ir::types::{F32X4, I8X16, I32X4};
+use cranelift_codegen::ir::{ConstantData, Endianness, InstBuilder, MemFlagsData, Type, Value};
 
 /// How an access moves from lane to lane.
 pub(super) enum Stride {
     Same,
     Next,
+    /// Over one element.
+    Second,
     Other,
 }
 
@@ -23,11 +25,14 @@ impl Emit<'_, '_> {
         match self.linear(buf, at).linear_in(l.sym).map(|(c, _)| c.as_const()) {
             Some(Some(0)) => Stride::Same,
             Some(Some(1)) => Stride::Next,
+            Some(Some(2)) => Stride::Second,
             _ => Stride::Other,
         }
     }
     pub(super) fn load(&mut self, buf: Buf, at: &[Dim]) -> Result<Val> {
-        let vec = self.lanes.is_some_and(|l| l.lane.is_none()) && matches!(self.stride(buf, at), Stride::Next);
+        let stride = self.stride(buf, at);
+        let second = matches!(stride, Stride::Second) && matches!(self.m.bufs[buf].ty, ElemType::F32 | ElemType::I32 | ElemType::U32);
+        let vec = self.lanes.is_some_and(|l| l.lane.is_none()) && (second || matches!(stride, Stride::Next));
         let linear = self.linear(buf, at);
         let key = (self.m.storage(buf), self.at_lane(linear), vec);
         let storage_ty = self.m.bufs[buf].ty;
@@ -51,7 +56,8 @@ impl Emit<'_, '_> {
         let flags = if constant { self.flags().with_readonly().with_can_move() } else { self.flags() };
         let v = if vec {
             let t = if ty == ElemType::F32 { F32X4 } else { I32X4 };
-            self.b.ins().load(t, flags, p, disp)
+            let v = self.b.ins().load(t, flags, p, disp);
+            if second { self.every_second(t, flags, (v, p), disp) } else { v }
         } else {
             let raw = self.b.ins().load(super::convert::storage_clif(storage_ty), flags, p, disp);
             self.from_storage(storage_ty, raw)?
@@ -60,6 +66,16 @@ impl Emit<'_, '_> {
             s.loads.insert(key, v);
         }
         Ok(Val { v, ty, vec })
+    }
+    /// Elements 0, 2, 4, 6 from `p + disp` on, of which `v` is the first four; element 7 need not exist.
+    fn every_second(&mut self, t: Type, flags: MemFlagsData, (v, p): (Value, Value), disp: i32) -> Value {
+        let beyond = self.b.ins().load(t, flags, p, disp.wrapping_add(12));
+        let cast = MemFlagsData::new().with_endianness(Endianness::Little);
+        let (low, high) = (self.b.ins().bitcast(I8X16, cast, v), self.b.ins().bitcast(I8X16, cast, beyond));
+        let places: Vec<u8> = [0u8, 8, 20, 28].into_iter().flat_map(|p| p..p + 4).collect();
+        let mask = self.b.func.dfg.immediates.push(ConstantData::from(places.as_slice()));
+        let both = self.b.ins().shuffle(low, high, mask);
+        self.b.ins().bitcast(t, cast, both)
     }
     pub fn store(&mut self, buf: Buf, at: &[Dim], value: &Expr) -> Result<()> {
         let ty = self.m.bufs[buf].ty;

@@ -94,7 +94,11 @@ impl Builder {
     }
     /// Lane numbers.
     pub fn iota(&mut self) -> Value {
-        self.constant(Op::Iota, Class::Vector)
+        self.iota_by(1)
+    }
+    /// Lane numbers times a number.
+    pub fn iota_by(&mut self, n: u32) -> Value {
+        self.constant(Op::Iota(n), Class::Vector)
     }
     /// An integer in all lanes.
     pub fn splat(&mut self, x: Value) -> Value {
@@ -145,6 +149,10 @@ impl Builder {
                 self.icmp(Pred::Lt, i, n)
             }
         }
+    }
+    /// How many lanes a mask of the first ones has, if it is one of a known number.
+    pub fn lanes_of(&self, mask: Value) -> Option<u32> {
+        self.known.iter().find_map(|(op, v)| if let (Op::FirstLanes(n), true) = (op, *v == mask) { Some(*n) } else { None })
     }
     /// A vector from memory.
     pub fn load(&mut self, form: Form, mem: Mem, mask: Option<Value>) -> Value {

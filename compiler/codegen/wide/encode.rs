@@ -229,8 +229,8 @@ impl Emit<'_> {
                 let l = self.literal(x.to_vec());
                 return self.whole_literal(d, l);
             }
-            Op::Iota => {
-                let l = self.literal((0..self.width.lanes()).collect());
+            Op::Iota(n) => {
+                let l = self.literal((0..self.width.lanes()).map(|i| i * n).collect());
                 return self.whole_literal(d, l);
             }
             Op::FirstLanes(k) if wide => {

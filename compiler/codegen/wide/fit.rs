@@ -5,6 +5,7 @@ use super::Isa;
 use super::expr::form;
 use super::ir::Width;
 use super::tile::Fit;
+use crate::codegen::{Map, Set};
 use crate::nest::{Expr, LoopKind, Module, Reg, Stmt, visit};
 use crate::tensor::ElemType;
 use std::collections::HashSet;
@@ -63,5 +64,39 @@ fn expression(m: &Module, isa: Isa, defined: &HashSet<Reg>, e: &Expr) -> Fit<()>
         Expr::Load { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
         Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if !defined.contains(r) => Err("a value of another nest"),
         _ => Ok(()),
+    }
+}
+
+/// Accumulators that stand only in vector loops of one and the same length, shorter than a vector: what their other lanes
+/// hold is nobody's business.
+pub(super) fn short_sums(body: &[Stmt], lanes: i64) -> Set<Reg> {
+    let mut lengths: Map<Reg, Option<i64>> = Map::default();
+    note(body, None, lanes, &mut lengths);
+    lengths.into_iter().filter(|(_, n)| n.is_some()).map(|(r, _)| r).collect()
+}
+
+fn note(body: &[Stmt], length: Option<i64>, lanes: i64, lengths: &mut Map<Reg, Option<i64>>) {
+    let mut seen = |r: Reg, length: Option<i64>| {
+        let n = lengths.entry(r).or_insert(length);
+        *n = n.filter(|n| Some(*n) == length);
+    };
+    for s in body {
+        if let Stmt::Set { reg, .. } = s {
+            seen(*reg, length);
+        }
+        if let Some(e) = s.expr() {
+            e.walk(&mut |e| match e {
+                Expr::Acc { reg, .. } => seen(*reg, length),
+                Expr::Horizontal { reg, .. } => seen(*reg, None),
+                _ => {}
+            });
+        }
+    }
+    for s in body {
+        let inside = match s {
+            Stmt::For { kind: LoopKind::Vec(_), lo, hi, .. } => (*hi - *lo).as_const().filter(|n| (1..lanes).contains(n)),
+            _ => length,
+        };
+        s.bodies().into_iter().for_each(|b| note(b, inside, lanes, lengths));
     }
 }

@@ -162,8 +162,8 @@ pub enum Op {
     Const(u32),
     /// A number for each of 16 lanes, AVX-512 only.
     Table(&'static Table),
-    /// Lane numbers 0, 1, 2, ...
-    Iota,
+    /// Lane numbers 0, 1, 2, ... times a number.
+    Iota(u32),
     /// An integer in all lanes.
     Splat,
     /// The mask of the first n lanes.

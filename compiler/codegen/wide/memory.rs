@@ -20,18 +20,15 @@ impl Translate<'_> {
     /// Loads a vector of neighbours, or one element for all lanes.
     pub fn load_form(&mut self, a: &Access, form: Form) -> Fit<Value> {
         let mem = self.mem(a)?;
-        let each = match a.lane {
-            0 => false,
-            1 => true,
-            _ => return Err("a load that steps over elements"),
-        };
         let mask = self.mask;
-        let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, each, false, mask);
+        let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, a.lane, false, mask);
         if let Some((_, v)) = self.loaded.get(&key) {
             return Ok(*v);
         }
         let wide = self.b.width() == Width::Avx512;
-        let v = if each {
+        let v = if !(0..=1).contains(&a.lane) {
+            self.every_second(a, form, mem)?
+        } else if a.lane == 1 {
             if !super::table::has(form, false, mask.is_some(), self.b.width().column()) {
                 return Err("a load that these vectors do not have");
             }
@@ -57,7 +54,7 @@ impl Translate<'_> {
     /// The same for small integers as floats: converted once, as they are loaded once.
     pub(super) fn load_as_float(&mut self, a: &Access, form: Form) -> Fit<Value> {
         let mem = self.mem(a)?;
-        let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, a.lane != 0, true, self.mask);
+        let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, a.lane, true, self.mask);
         if let Some((_, v)) = self.loaded.get(&key) {
             return Ok(*v);
         }

@@ -14,6 +14,7 @@ mod floats;
 pub mod ir;
 mod loops;
 mod memory;
+mod pairs;
 mod table;
 pub mod tile;
 mod turn;

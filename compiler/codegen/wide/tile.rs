@@ -10,7 +10,7 @@ use super::Isa;
 use super::access::{Site, Stream};
 use super::builder::{Builder, Count};
 use super::ir::{Form, Func, Value};
-use crate::codegen::Map;
+use crate::codegen::{Map, Set};
 use crate::nest::bounds::Bounds;
 use crate::nest::{Buf, Math, Module, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
@@ -70,6 +70,7 @@ pub fn translate(m: &Module, isa: Isa, body: &[Stmt], substitute: &dyn Fn(Dim) -
         prefetched,
         sites: Map::default(),
         accs: Map::default(),
+        short: super::fit::short_sums(body, i64::from(isa.width.lanes())),
         regs: Map::default(),
         args: vec![],
         params: vec![],
@@ -113,9 +114,9 @@ pub(super) struct Place {
     pub(super) index: Option<(Value, u8)>,
 }
 
-/// A load that was made: place, displacement, form, whether it is a vector, whether integers were converted to floats,
+/// A load that was made: place, displacement, form, elements per lane, whether integers were converted to floats,
 /// and for which lanes.
-pub(super) type Loaded = (Place, i32, Form, bool, bool, Option<Value>);
+pub(super) type Loaded = (Place, i32, Form, i64, bool, Option<Value>);
 
 pub(super) struct Translate<'a> {
     pub m: &'a Module,
@@ -133,6 +134,8 @@ pub(super) struct Translate<'a> {
     pub(super) prefetched: Vec<Buf>,
     pub(super) sites: Map<(Buf, usize), Rc<Site>>,
     pub(super) accs: Map<Reg, Acc>,
+    /// Accumulators of which nobody looks at more lanes than the least that are set.
+    short: Set<Reg>,
     pub regs: Map<Reg, Val>,
     pub(super) args: Vec<Arg>,
     pub(super) params: Vec<Value>,
@@ -180,7 +183,7 @@ impl Translate<'_> {
                 let i = self.acc_index(*reg, at)?;
                 let Some(acc) = self.accs.get(reg) else { return Err("an accumulator of another nest") };
                 let v = match self.mask {
-                    Some(k) if acc.lanes > 1 => self.b.select(k, v, acc.values[i]),
+                    Some(k) if acc.lanes > 1 && !self.short.contains(reg) => self.b.select(k, v, acc.values[i]),
                     _ => v,
                 };
                 if let Some(a) = self.accs.get_mut(reg) {

@@ -3,7 +3,7 @@
 //! another shape change; operators index logically and notice nothing.
 
 use super::shape::{as_map, peel};
-use super::{contract, flat};
+use super::{contract, flat, pooled};
 use crate::diag::Result;
 use crate::nest::{Buf, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
@@ -45,7 +45,8 @@ pub fn run(m: &mut Module) -> Result<()> {
             break;
         }
     }
-    chosen.retain(|b| !comes_in_planes(m, &kernels, *b));
+    let planes = pooled::planes(m, &kernels);
+    chosen.retain(|b| !comes_in_planes(m, &kernels, *b) && !planes.contains(b));
     flat.iter().filter(|f| chosen.contains(&f.image)).for_each(|f| flat::rewrite(m, f));
     for b in chosen {
         let rank = m.bufs[b].dims.len();

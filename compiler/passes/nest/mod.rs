@@ -26,6 +26,7 @@ mod lifetimes;
 mod pack;
 pub mod phases;
 pub mod place;
+pub mod pooled;
 mod quotient;
 mod rows;
 pub mod schedule;

@@ -4,7 +4,7 @@
 //! if it were a kernel.
 
 use super::shape::peel;
-use super::{attention, columns, contract, depthwise, dots, halves, lanes, turn, work};
+use super::{attention, columns, contract, depthwise, dots, halves, lanes, pooled, turn, work};
 use crate::diag::Result;
 use crate::nest::{Kernel, LoopKind, Module, Stage, Stmt, visit};
 use crate::sym::Sym;
@@ -53,7 +53,7 @@ pub(super) enum Within {
 /// One nest, the whole kernel or a part of it.
 fn nest(m: &mut Module, k: Kernel, facts: Facts, within: Within) {
     let whole = within == Within::Kernel;
-    let done = contract::schedule(m, k, facts, within) || depthwise::schedule(m, k, facts) || whole && turn::schedule(m, k, facts);
+    let done = pooled::schedule(m, k, facts) || contract::schedule(m, k, facts, within) || depthwise::schedule(m, k, facts) || whole && turn::schedule(m, k, facts);
     if !done {
         lanes::schedule(m, k, i64::from(facts.lanes), whole);
     }
