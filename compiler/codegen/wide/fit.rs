@@ -17,7 +17,7 @@ pub(super) fn check(m: &Module, isa: Isa, body: &[Stmt]) -> Fit<()> {
     let mut fit = Ok(());
     visit::walk(body, &mut |s| {
         let r = statement(m, isa.width, s);
-        vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. });
+        vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. } | Stmt::Prefetch { .. });
         if let Stmt::Let { reg, .. } | Stmt::Acc { reg, .. } = s {
             defined.insert(*reg);
         }

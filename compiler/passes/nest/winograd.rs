@@ -3,13 +3,17 @@
 //!
 //! ```text
 //! U = G g G'   once, here, in f64          [slice][36][C][K / slices]
-//! V = B' d B   from 6x6 of the image       [slot][36][tiles of a group][C]
+//! V = B' d B   from 6x6 of the image       [slot][block of C][36][tiles of a group][C / blocks]
 //! M = V U      36 contractions             [slot][36][tiles of a group][K / slices]
 //! Y = A' M A   and the epilogue, 16 stores
 //! ```
 //!
 //! One parallel loop runs over groups of tiles and slices of output channels, so that V and M of a group stay in the
 //! cache between the steps. Where channels are cut into slices, all slices share a V that a kernel of its own makes.
+//!
+//! U is four times the weights. Where it would come from memory for a few tiles, it is made while the model runs, block after
+//! block of input channels ([slot][36][C / blocks][K / slices]), and M is a sum over blocks; a group is then several
+//! images if these are small. While a block is multiplied, memory is asked for the weights of the next one.
 //!
 //! Parts of V and M are named by a loop of one iteration inside the parallel one: code generation lets all iterations of
 //! a task use one part (codegen/clif/private.rs).
@@ -21,20 +25,39 @@
 //! Sums are made in another order than the operator's definition has it, with factors from 1/24 to 8: errors are a
 //! few times those of the direct sum (tests/winograd.rs). `wins` is the one place that decides.
 
+mod transform;
+
 use super::contract::{Parts, Product, take_apart};
 use super::lanes;
-use super::shape::fresh_regs;
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
+use crate::nest::{Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
+use transform::{ask, input, output, packed, transformed, weights};
 
 /// Iterations of the parallel loop at most, and so copies of V and M.
 const SLOTS: i64 = 32;
-/// Bytes of U that are worth reading: larger ones come from memory, four times the weights.
+/// The same where weights are transformed while the model runs, and have a copy each, too.
+const FRESH_SLOTS: i64 = 16;
+/// Bytes of U that a second-level cache keeps.
+const NEAR_WEIGHTS: i64 = 1 << 20;
+/// Bytes of U that are worth storing: four times the weights.
 const MOST_WEIGHTS: i64 = 16 << 20;
+/// Tiles of a group at most where weights are transformed for each group: enough that this takes a small part of the
+/// time, few enough that M of a slice stays in the second-level cache.
+const FRESH_TILES: i64 = 64;
+/// Output channels of a slice there: a panel.
+const FRESH_WIDTH: i64 = 32;
+/// Input channels of a block there, at most: U of a block is written and read in the second-level cache.
+const FRESH_BLOCK: i64 = 32;
+/// Cycles for one input channel and 16 output channels, on a core with 512-bit vectors: products of a tile with U,
+const ROW: i64 = 20;
+/// reading U from beyond the second-level cache,
+const READ: i64 = 576;
+/// transforming weights.
+const TRANSFORM: i64 = 100;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
@@ -103,16 +126,21 @@ fn layer(m: &Module, k: Kernel) -> Option<Layer> {
     fits.then(|| Layer { weights: weights.clone(), n, k, y, x, c, from: (from_y, from_x), parts: p })
 }
 
-/// Whether the transform is worth it: enough tiles for the matrix products, few of them beyond the image, weights that
-/// come from the cache.
+/// Whether the transform is worth it: enough tiles for the matrix products, few of them beyond the image.
 fn wins(m: &Module, l: &Layer) -> bool {
-    let tiles = tiles(l);
-    let area = l.y.1 * l.x.1;
+    let (tiles, area) = (tiles(l), l.y.1 * l.x.1);
     let full = match (tiles.as_const(), area.as_const()) {
-        (Some(t), Some(a)) => t >= 9 && 16 * t <= 2 * a,
+        // Cycles of products, and of weights that are transformed for a single image.
+        (Some(t), Some(a)) if t < 9 => l.c.1.min(l.k.1) >= 64 && fresh(l).is_some() && ROW * t + TRANSFORM < ROW * a / 4,
+        (Some(t), Some(a)) => 16 * t <= 2 * a,
         _ => m.syms.range(area).hi.is_none_or(|h| h >= 144),
     };
-    full && l.c.1 >= 16 && l.k.1 >= 16 && 36 * 4 * l.c.1 * l.k.1 <= MOST_WEIGHTS
+    full && l.c.1 >= 16 && l.k.1 >= 16 && (bytes(l) <= MOST_WEIGHTS || fresh(l).is_some())
+}
+
+/// Bytes of U.
+fn bytes(l: &Layer) -> i64 {
+    36 * 4 * l.c.1 * l.k.1
 }
 
 /// Tiles of an image.
@@ -122,17 +150,59 @@ fn tiles(l: &Layer) -> Dim {
 
 /// How the work is cut.
 struct Plan {
-    /// Tiles of a group.
+    /// Tiles of a group, or at most so many.
     tiles: i64,
-    /// Groups of an image.
+    /// Images of a group, where it has whole ones.
+    whole: Option<i64>,
+    /// Groups of an image, or of all images where they have whole ones.
     groups: Dim,
+    /// All groups.
+    total: Dim,
     /// Slices of the output channels.
     slices: i64,
+    /// Input channels of a block.
+    block: i64,
+    /// Whether weights are transformed while the model runs.
+    fresh: bool,
     images: Dim,
 }
 
+/// Output channels of a slice and input channels of a block, where weights are to be transformed while the model runs:
+/// where U comes from beyond the second-level cache, and there are too few tiles to hide that.
+fn fresh(l: &Layer) -> Option<(i64, i64)> {
+    let waits = tiles(l).as_const().is_some_and(|t| bytes(l) > NEAR_WEIGHTS && READ > ROW * t + TRANSFORM);
+    let block = (2..=FRESH_BLOCK / 16).rev().map(|b| 16 * b).find(|b| l.c.1 % b == 0)?;
+    (l.k.1 % FRESH_WIDTH == 0 && (waits || bytes(l) > MOST_WEIGHTS)).then_some((FRESH_WIDTH, block))
+}
+
+/// The plan where weights are transformed for each group: groups are large, of several images if these are small.
+fn fresh_plan(l: &Layer, (width, block): (i64, i64)) -> Plan {
+    let (tiles, images) = (tiles(l), l.n.map_or(Dim::constant(1), |n| n.1));
+    // Parts of equal size, none above `most`.
+    let share = |n: i64, most: i64| {
+        let parts = ((n + most - 1) / most).max(1);
+        ((n + parts - 1) / parts).max(1)
+    };
+    let (size, whole, groups) = match tiles.as_const() {
+        Some(t) if 2 * t <= FRESH_TILES => {
+            let most = FRESH_TILES / t;
+            let whole = images.as_const().map_or(most, |n| share(n, most));
+            (whole * t, Some(whole), images.ceil_div(whole))
+        }
+        t => {
+            let size = t.map_or(FRESH_TILES / 2, |t| share(t, FRESH_TILES));
+            (size, None, tiles.ceil_div(size))
+        }
+    };
+    let total = if whole.is_some() { groups } else { images * groups };
+    Plan { tiles: size, whole, groups, total, slices: l.k.1 / width, block, fresh: true, images }
+}
+
 fn plan(l: &Layer) -> Plan {
-    let tiles = tiles(l);
+    if let Some(cut) = fresh(l) {
+        return fresh_plan(l, cut);
+    }
+    let (tiles, images) = (tiles(l), l.n.map_or(Dim::constant(1), |n| n.1));
     // V and M of a group in a second-level cache.
     let most = ((512 << 10) / (36 * 4 * (l.c.1 + l.k.1.min(64)))).clamp(16, 49);
     let size = match tiles.as_const() {
@@ -153,7 +223,18 @@ fn plan(l: &Layer) -> Plan {
     // U of a slice is read once for each group; few groups share the work by slices.
     let few = groups.as_const().is_some_and(|g| g < 8);
     let slices = if few || l.c.1 * l.k.1 > 64 * 64 { [64, 32].into_iter().find(|w| l.k.1 % w == 0).map_or(1, |w| l.k.1 / w) } else { 1 };
-    Plan { tiles: size, groups, slices, images: l.n.map_or(Dim::constant(1), |n| n.1) }
+    Plan { tiles: size, whole: None, groups, total: images * groups, slices, block: l.c.1, fresh: false, images }
+}
+
+/// The images of group `g`, and their tiles: loops over both run through all tiles of the group.
+fn members(m: &Module, l: &Layer, p: &Plan, g: Dim) -> (Dim, Dim) {
+    match p.whole {
+        None => (Dim::constant(1), Dim::constant(p.tiles)),
+        Some(n) => {
+            let even = m.syms.simplify(p.images.modulo(n)).as_const() == Some(0);
+            (if even { Dim::constant(n) } else { (p.images - g * n).min(Dim::constant(n)) }, tiles(l))
+        }
+    }
 }
 
 /// Which tile of which image an iteration works on.
@@ -163,12 +244,17 @@ struct At {
     x: Dim,
 }
 
-/// Tile `t` of group `g`; beyond the last, the last.
-fn tile_at(l: &Layer, p: &Plan, image: Dim, g: Dim, t: Dim) -> At {
+/// Tile `t` of image `i` of group `g`; beyond the last, the last.
+fn tile_at(l: &Layer, p: &Plan, g: Dim, (i, t): (Dim, Dim)) -> At {
     let (all, wide) = (tiles(l), l.x.1.ceil_div(4));
-    let i = g * p.tiles + t;
-    let i = if (p.groups * p.tiles - all).as_const() == Some(0) { i } else { i.min(all - 1) };
-    At { image, y: i.floor_div(wide), x: i.modulo(wide) }
+    let (image, t) = match p.whole {
+        Some(n) => (g * n + i, t),
+        None => {
+            let t = g.modulo(p.groups) * p.tiles + t;
+            (g.floor_div(p.groups), if (p.groups * p.tiles - all).as_const() == Some(0) { t } else { t.min(all - 1) })
+        }
+    };
+    At { image: if l.n.is_some() { image } else { Dim::constant(0) }, y: t.floor_div(wide), x: t.modulo(wide) }
 }
 
 /// Position `4 * tile + i + from`, at most `last`; the clamp only where it can be needed.
@@ -182,28 +268,36 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
     let p = plan(l);
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
     let width = l.k.1 / p.slices;
-    let Some(u) = transformed(l, p.slices) else { return };
-    let u = m.constant(format!("{}.winograd", m.bufs[l.parts.b.0].name), Arc::new(u));
+    let Some(w) = (if p.fresh { packed(l, p.slices) } else { transformed(l, p.slices) }) else { return };
+    let w = m.constant(format!("{}.winograd", m.bufs[l.parts.b.0].name), Arc::new(w));
     let constant = Dim::constant;
-    let total = p.images * p.groups * p.slices;
-    let slots = total.as_const().map_or(SLOTS, |t| t.min(SLOTS));
+    let total = p.total * p.slices;
+    let most = if p.fresh { FRESH_SLOTS } else { SLOTS };
+    let slots = total.as_const().map_or(most, |t| t.min(most));
+    let blocks = l.c.1 / p.block;
     // An odd number of cache lines from one of the 36 planes to the next: else they would share few sets of a cache.
     let odd = |n: i64| n + i64::from(n % 2 == 0);
-    let line = |channels: i64| if channels % 16 == 0 { odd(channels / 16) * 16 } else { channels };
-    let group = |slot: Dim, channels: i64| vec![slot, constant(36), constant(odd(p.tiles)), constant(line(channels))];
+    let line = |channels: i64| if !p.fresh && channels % 16 == 0 { odd(channels / 16) * 16 } else { channels };
+    let group = |channels: i64| [constant(36), constant(odd(p.tiles)), constant(line(channels))];
     let shared = p.slices > 1;
-    let v = m.temp(format!("{name}.v"), ElemType::F32, group(if shared { p.images * p.groups } else { constant(slots) }, l.c.1));
-    let mm = m.temp(format!("{name}.m"), ElemType::F32, group(constant(slots), width));
+    let v = m.temp(format!("{name}.v"), ElemType::F32, [[if shared { p.total } else { constant(slots) }, constant(blocks)].as_slice(), &group(p.block)].concat());
+    let mm = m.temp(format!("{name}.m"), ElemType::F32, [[constant(slots)].as_slice(), &group(width)].concat());
+    let u = if p.fresh { m.temp(format!("{name}.u"), ElemType::F32, vec![constant(slots), constant(36), constant(p.block + 1), constant(width)]) } else { w };
     // A quarter of the direct sum.
     let work = p.images * l.y.1 * l.x.1 * (9 * l.c.1 * l.k.1 / 16);
     let mut calls = vec![];
     if shared {
         let id = m.kernel(&format!("{name}.v"), &origin, |kb| {
-            kb.range(LoopKind::Par, "r", 0, p.images * p.groups * p.tiles, |kb, r| {
-                let (g, t) = (r.floor_div(p.tiles), r.modulo(p.tiles));
-                let image = if l.n.is_some() { g.floor_div(p.groups) } else { constant(0) };
-                let at = tile_at(l, &p, image, g.modulo(p.groups), t);
-                input(kb, l, &at, v, &[g, t]);
+            // Of groups of whole images one after the other, all tiles there are.
+            let (images, t, all) = match p.whole {
+                Some(n) => (n, tiles(l), p.images * tiles(l)),
+                None => (1, constant(p.tiles), p.total * p.tiles),
+            };
+            kb.range(LoopKind::Par, "r", 0, all, |kb, r| {
+                let (image, t_at) = (r.floor_div(t), r.modulo(t));
+                let (g, i) = (image.floor_div(images), image.modulo(images));
+                let at = tile_at(l, &p, g, (i, t_at));
+                input(kb, l, &at, (p.block, blocks), v, [g, i * t + t_at]);
             });
         });
         m.kernels[id].work = p.images * l.y.1 * l.x.1 * (l.c.1 * 4);
@@ -213,28 +307,48 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
         kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {
             kb.range(LoopKind::Seq, "q", first, first + 1, |kb, slot| {
                 let step = |kb: &mut KernelBuilder, i: Dim| {
-                    let slice = i.floor_div(p.images * p.groups);
-                    let g = i.modulo(p.images * p.groups);
-                    let image = if l.n.is_some() { g.floor_div(p.groups) } else { constant(0) };
-                    let in_image = g.modulo(p.groups);
-                    if !shared {
-                        kb.range(LoopKind::Seq, "t", 0, p.tiles, |kb, t| {
-                            let at = tile_at(l, &p, image, in_image, t);
-                            input(kb, l, &at, v, &[slot, t]);
+                    let (slice, g) = (i.floor_div(p.total), i.modulo(p.total));
+                    let (images, tiles) = members(kb.m, l, &p, g);
+                    let each = |kb: &mut KernelBuilder, f: &mut dyn FnMut(&mut KernelBuilder, At, Dim)| {
+                        kb.nest(LoopKind::Seq, &[images, tiles], |kb, at| {
+                            let from = tile_at(l, &p, g, (at[0], at[1]));
+                            f(kb, from, at[0] * tiles + at[1]);
                         });
+                    };
+                    if !shared {
+                        each(kb, &mut |kb, at, t| input(kb, l, &at, (p.block, blocks), v, [slot, t]));
                     }
                     let from = if shared { g } else { slot };
-                    kb.nest(LoopKind::Par, &[constant(36), constant(p.tiles), constant(width)], |kb, o| {
-                        let acc = kb.acc(Expr::f32(0.0));
-                        kb.range(LoopKind::Seq, "c", 0, l.c.1, |kb, c| {
-                            let (a, b) = (kb.load(v, &[from, o[0], o[1], c]), kb.load(u, &[slice, o[0], c, o[2]]));
-                            kb.set(acc, Expr::fma(a, b, Expr::acc(acc)));
-                        });
-                        kb.store(mm, &[slot, o[0], o[1], o[2]], Expr::acc(acc));
-                    });
-                    kb.range(LoopKind::Seq, "t", 0, p.tiles, |kb, t| {
-                        let at = tile_at(l, &p, image, in_image, t);
-                        kb.range(LoopKind::Par, "k", 0, width, |kb, k| output(kb, l, &at, mm, (slot, t, k), slice * width + k));
+                    let part = |kb: &mut KernelBuilder, b: Dim, more: bool| {
+                        if p.fresh {
+                            weights(kb, (w, slice, b * p.block), (p.block, width), u, slot);
+                        }
+                        let products = |kb: &mut KernelBuilder, e: Dim, at: &[Dim]| {
+                            let (t, k) = (at[0] * tiles + at[1], at[2]);
+                            let acc = kb.acc(Expr::f32(0.0));
+                            kb.range(LoopKind::Seq, "c", 0, p.block, |kb, c| {
+                                let (x, y) = (kb.load(v, &[from, b, e, t, c]), kb.load(u, &[if p.fresh { slot } else { slice }, e, c, k]));
+                                kb.set(acc, Expr::fma(x, y, Expr::acc(acc)));
+                            });
+                            let at = [slot, e, t, k];
+                            let sum = if more { Expr::acc(acc) + kb.load(mm, &at) } else { Expr::acc(acc) };
+                            kb.store(mm, &at, sum);
+                        };
+                        if p.fresh {
+                            kb.range(LoopKind::Seq, "e", 0, 36, |kb, e| {
+                                kb.nest(LoopKind::Par, &[images, tiles, constant(width)], |kb, o| products(kb, e, o));
+                                ask(kb, (w, slice, (b + 1) * p.block), p.block * width, e);
+                            });
+                        } else {
+                            kb.nest(LoopKind::Par, &[constant(36), images, tiles, constant(width)], |kb, o| products(kb, o[0], &o[1..]));
+                        }
+                    };
+                    part(kb, constant(0), false);
+                    if blocks > 1 {
+                        kb.range(LoopKind::Seq, "b", 1, blocks, |kb, b| part(kb, b, true));
+                    }
+                    each(kb, &mut |kb, at, t| {
+                        kb.range(LoopKind::Par, "k", 0, width, |kb, k| output(kb, l, &at, p.fresh, mm, (slot, t, k), slice * width + k));
                     });
                 };
                 if total.as_const() == Some(slots) {
@@ -249,121 +363,4 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
     calls.push(id);
     m.driver.truncate(m.driver.len() - calls.len());
     visit::splice_call(&mut m.driver, k, false, calls.into_iter().map(Stmt::Call).collect());
-}
-
-/// U = G g G', `[slice][36][C][K / slices]`.
-fn transformed(l: &Layer, slices: i64) -> Option<ConstData> {
-    const G: [[f64; 3]; 6] =
-        [[0.25, 0.0, 0.0], [-1.0 / 6.0, -1.0 / 6.0, -1.0 / 6.0], [-1.0 / 6.0, 1.0 / 6.0, -1.0 / 6.0], [1.0 / 24.0, 1.0 / 12.0, 1.0 / 6.0], [1.0 / 24.0, -1.0 / 12.0, 1.0 / 6.0], [0.0, 0.0, 1.0]];
-    let (k, c) = (usize::try_from(l.k.1).ok()?, usize::try_from(l.c.1).ok()?);
-    let width = k / usize::try_from(slices).ok()?;
-    let w: Vec<f64> = l.weights.to_f64s()?;
-    let mut out = vec![0f32; 36 * c * k];
-    for (i, g) in w.chunks_exact(9).enumerate() {
-        let (ki, ci) = (i / c, i % c);
-        for y in 0..6 {
-            // One row of G g.
-            let row: [f64; 3] = std::array::from_fn(|j| (0..3).map(|r| G[y][r] * g[3 * r + j]).sum());
-            for x in 0..6 {
-                let sum: f64 = (0..3).map(|j| row[j] * G[x][j]).sum();
-                out[((ki / width * 36 + y * 6 + x) * c + ci) * width + ki % width] = sum as f32;
-            }
-        }
-    }
-    Some(ConstData::f32s(vec![slices, 36, l.c.1, l.k.1 / slices], &out))
-}
-
-fn add(kb: &mut KernelBuilder, a: &Expr, b: &Expr) -> Expr {
-    kb.let_(a.clone() + b.clone())
-}
-
-fn sub(kb: &mut KernelBuilder, a: &Expr, b: &Expr) -> Expr {
-    kb.let_(a.clone() - b.clone())
-}
-
-/// c * x + y.
-fn scaled(kb: &mut KernelBuilder, c: f32, x: &Expr, y: &Expr) -> Expr {
-    kb.let_(Expr::fma(Expr::f32(c), x.clone(), y.clone()))
-}
-
-/// One column of B' d.
-fn input_column(kb: &mut KernelBuilder, d: &[Expr; 6]) -> [Expr; 6] {
-    let (a, c) = (scaled(kb, -4.0, &d[2], &d[4]), scaled(kb, -4.0, &d[1], &d[3]));
-    let (e, f) = (sub(kb, &d[4], &d[2]), sub(kb, &d[3], &d[1]));
-    let (s, t) = (scaled(kb, -5.0, &d[2], &d[4]), scaled(kb, -5.0, &d[3], &d[5]));
-    [scaled(kb, 4.0, &d[0], &s), add(kb, &a, &c), sub(kb, &a, &c), scaled(kb, 2.0, &f, &e), scaled(kb, -2.0, &f, &e), scaled(kb, 4.0, &d[1], &t)]
-}
-
-/// One column of A' m.
-fn output_column(kb: &mut KernelBuilder, m: &[Expr; 6]) -> [Expr; 4] {
-    let (s, d) = (add(kb, &m[1], &m[2]), sub(kb, &m[1], &m[2]));
-    let (s2, d2) = (add(kb, &m[3], &m[4]), sub(kb, &m[3], &m[4]));
-    let (first, last) = (add(kb, &m[0], &s), scaled(kb, 8.0, &d2, &d));
-    [add(kb, &first, &s2), scaled(kb, 2.0, &d2, &d), scaled(kb, 4.0, &s2, &s), add(kb, &last, &m[5])]
-}
-
-/// Column `x` of six rows.
-fn column(rows: &[[Expr; 6]], x: usize) -> [Expr; 6] {
-    std::array::from_fn(|y| rows[y][x].clone())
-}
-
-/// V of one tile, all channels.
-fn input(kb: &mut KernelBuilder, l: &Layer, at: &At, v: Buf, place: &[Dim; 2]) {
-    let (src, dims) = (l.parts.a.0, kb.m.bufs[l.parts.a.0].dims.clone());
-    let (ty, tx) = (l.y.1.ceil_div(4), l.x.1.ceil_div(4));
-    kb.range(LoopKind::Par, "c", 0, l.c.1, |kb, c| {
-        let rows: Vec<[Expr; 6]> = (0..6)
-            .map(|x| {
-                let d: [Expr; 6] = std::array::from_fn(|y| {
-                    let (py, px) = (position(at.y, y as i64, l.from.0, ty, dims[2] - 1), position(at.x, x, l.from.1, tx, dims[3] - 1));
-                    let e = kb.load(src, &[at.image, c, py, px]);
-                    kb.let_(e)
-                });
-                input_column(kb, &d)
-            })
-            .collect();
-        // `rows[x]` is column x of B' d: its row y is what the second transform runs along.
-        for y in 0..6 {
-            let d = column(&rows, y);
-            for (x, e) in input_column(kb, &d).into_iter().enumerate() {
-                kb.store(v, &[place[0], Dim::from(6 * y + x), place[1], c], e);
-            }
-        }
-    });
-}
-
-/// The results of one tile for channel `k` of a slice, which is channel `oc` of the image.
-fn output(kb: &mut KernelBuilder, l: &Layer, at: &At, m: Buf, (slot, t, k): (Dim, Dim, Dim), oc: Dim) {
-    let columns: Vec<[Expr; 4]> = (0..6)
-        .map(|x| {
-            let d: [Expr; 6] = std::array::from_fn(|y| {
-                let e = kb.load(m, &[slot, Dim::from(6 * y + x), t, k]);
-                kb.let_(e)
-            });
-            output_column(kb, &d)
-        })
-        .collect();
-    let (ty, tx) = (l.y.1.ceil_div(4), l.x.1.ceil_div(4));
-    for y in (0..4).rev() {
-        let row: [Expr; 6] = std::array::from_fn(|x| columns[x][y].clone());
-        let results = output_column(kb, &row);
-        for (x, value) in results.into_iter().enumerate().rev() {
-            let (py, px) = (position(at.y, y as i64, 0, ty, l.y.1 - 1), position(at.x, x as i64, 0, tx, l.x.1 - 1));
-            let put = |s: Sym| match s {
-                s if s == l.k.0 => Some(oc),
-                s if s == l.y.0 => Some(py),
-                s if s == l.x.0 => Some(px),
-                s => l.n.filter(|n| n.0 == s).map(|_| at.image),
-            };
-            for s in fresh_regs(kb.m, &l.parts.tail) {
-                let s = s.map_dims(&mut |d| d.subst(&mut |s| put(s))).map_exprs(&mut |e| {
-                    e.rewrite(&mut |e| match e {
-                        Expr::Acc { reg, .. } if reg == l.parts.acc => value.clone(),
-                        e => e,
-                    })
-                });
-                kb.push(s);
-            }
-        }
-    }
 }
