@@ -96,6 +96,12 @@ fn quantized() {
     script("quantized.py", &[exe()]);
 }
 
+/// Operators of com.microsoft that become others.
+#[test]
+fn contrib() {
+    script("contrib.py", &[exe()]);
+}
+
 /// Branches, loops and run-time sizes against ONNX Runtime.
 #[test]
 fn control_flow() {

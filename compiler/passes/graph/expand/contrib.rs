@@ -1,7 +1,10 @@
 //! Operators of com.microsoft as nodes of ONNX. Their results are those of ONNX Runtime but for roundings: what it computes
 //! in integers from quantized operands may be summed in floats here.
 
+mod experts;
 mod gated;
+mod packed;
+mod streams;
 
 use super::Make;
 use crate::diag::{Error, Failure, Result, codes};
@@ -20,6 +23,20 @@ pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Re
         "QAttention" | "QEmbedLayerNormalization" => cx.quantized_block()?,
         "QLinearConv" | "QLinearReduceMean" | "QLinearWhere" | "MatMulInteger16" | "MulInteger" | "ReduceSumInteger" => vec![Some(cx.quantized()?)],
         "GatherBlockQuantized" | "MatMulBnb4" => vec![Some(cx.blocks()?)],
+        "RemovePadding" | "RestorePadding" | "PackedAttention" | "PackedMultiHeadAttention" | "RelativePositionBias" | "GatedRelativePositionBias" => cx.packed()?,
+        "HyperConnectionPreMix"
+        | "HyperConnectionPostMix"
+        | "EngramGate"
+        | "MRotaryEmbedding"
+        | "GemmaRotaryEmbedding"
+        | "Rfft"
+        | "Irfft"
+        | "BitmaskDropout"
+        | "BitmaskBiasDropout"
+        | "FusedMatMulActivation"
+        | "MatMulNBitsMlp"
+        | "MatMulNBitsQkv" => cx.streams()?,
+        "MoE" | "QMoE" => vec![Some(cx.experts()?)],
         "Unique" => {
             let x = cx.x(0)?;
             let all = cx.make.node("Unique", vec![("sorted", AttrValue::Int(0))], vec![Some(x)], 4)?;
@@ -61,6 +78,14 @@ impl Contrib<'_> {
     }
     fn text(&self, name: &str, default: &str) -> String {
         if let Some(AttrValue::String(s)) = self.attr(name) { String::from_utf8_lossy(s).into_owned() } else { default.to_owned() }
+    }
+    /// The integers that operand `i` is known to have.
+    fn known_ints(&self, i: usize) -> Option<Vec<i64>> {
+        match &self.operands.get(i)?.as_ref()?.known {
+            Known::Const(c) => c.to_i64s(),
+            Known::Dims(d) => d.iter().map(|d| d.as_const()).collect(),
+            Known::No => None,
+        }
     }
     /// The attributes of the node that have one of the names.
     fn same(&self, names: &[&'static str]) -> Vec<(&'static str, AttrValue)> {
@@ -114,12 +139,7 @@ impl Contrib<'_> {
             "ConvTransposeWithDynamicPads" => {
                 let mut attrs = self.same(&["auto_pad", "dilations", "group", "kernel_shape", "output_padding", "strides"]);
                 if self.given(2).is_some() {
-                    let known = self.operands.get(2).and_then(|o| o.as_ref()).and_then(|o| match &o.known {
-                        Known::Const(c) => c.to_i64s(),
-                        Known::Dims(d) => d.iter().map(|d| d.as_const()).collect(),
-                        Known::No => None,
-                    });
-                    let Some(pads) = known else { return self.refuse("pads that only run time knows") };
+                    let Some(pads) = self.known_ints(2) else { return self.refuse("pads that only run time knows") };
                     attrs.push(("pads", AttrValue::Ints(pads)));
                 }
                 let (w, bias) = (self.x(1)?, self.given(3));
@@ -276,7 +296,7 @@ impl Contrib<'_> {
             }
             // BiasDropout
             _ => {
-                if self.given(4).is_some() && !matches!(self.operands.get(4), Some(Some(Operand { known: Known::Const(c), .. })) if c.to_i64s().is_some_and(|v| v == [0])) {
+                if self.given(4).is_some() && self.known_ints(4).as_deref() != Some(&[0]) {
                     return self.refuse("training");
                 }
                 let bias = self.x(1)?;
@@ -413,10 +433,13 @@ impl Contrib<'_> {
         let attrs = self.node.attrs.clone();
         Ok(self.make.of_domain("com.microsoft", "EmbedLayerNormalization", attrs, inputs, wanted)?.into_iter().map(Some).collect())
     }
+    fn byte(&mut self, v: u8) -> Result<Value> {
+        let data = ConstData::new(ElemType::U8, vec![], vec![v]).ok_or_else(|| Failure::bug("contrib", "a constant"))?;
+        Ok(self.make.g.add_const("byte", Arc::new(data)))
+    }
     /// Two values of four bits in each byte as ones of their own along a new last dimension, the `first` half before the other.
     fn nibbles(&mut self, v: Value, high_first: bool) -> Result<Value> {
-        let number = |n: u8| ConstData::new(ElemType::U8, vec![], vec![n]).map(Arc::new).ok_or_else(|| Failure::bug("contrib", "a constant"));
-        let (mask, four) = (self.make.g.add_const("mask", number(15)?), self.make.g.add_const("shift", number(4)?));
+        let (mask, four) = (self.byte(15)?, self.byte(4)?);
         let low = self.op("BitwiseAnd", &[v, mask])?;
         let high = self.make.with("BitShift", vec![("direction", AttrValue::String("RIGHT".into()))], &[v, four])?;
         let last = self.make.ints(&[-1]);

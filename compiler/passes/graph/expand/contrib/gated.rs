@@ -7,19 +7,19 @@ use crate::ops::AttrValue;
 use crate::tensor::ElemType;
 
 impl Contrib<'_> {
-    fn float(&self, name: &str, default: f32) -> f32 {
+    pub(super) fn float(&self, name: &str, default: f32) -> f32 {
         if let Some(AttrValue::Float(v)) = self.attr(name) { *v } else { default }
     }
-    fn concat(&mut self, parts: &[Value]) -> Result<Value> {
+    pub(super) fn concat(&mut self, parts: &[Value]) -> Result<Value> {
         self.make.with("Concat", vec![("axis", AttrValue::Int(0))], parts)
     }
     /// v times sigmoid(v), or sigmoid(v) alone.
-    fn gate(&mut self, v: Value, silu: bool) -> Result<Value> {
+    pub(super) fn gate(&mut self, v: Value, silu: bool) -> Result<Value> {
         let s = self.op("Sigmoid", &[v])?;
         if silu { self.op("Mul", &[v, s]) } else { Ok(s) }
     }
     /// v over the root of the mean of its squares along the last dimension.
-    fn rms(&mut self, v: Value) -> Result<Value> {
+    pub(super) fn rms(&mut self, v: Value) -> Result<Value> {
         let epsilon = self.float("epsilon", 1e-5);
         let (square, last) = (self.op("Mul", &[v, v])?, self.make.ints(&[-1]));
         let mean = self.op("ReduceMean", &[square, last])?;

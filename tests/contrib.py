@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Operators of com.microsoft that become others, against ONNX Runtime, or against numpy where its CPU has no kernel.
+
+    contrib.py ONNXC [--only PART] [-O LEVEL]
+"""
+import math
+import sys
+
+import numpy as np
+import quantized
+from quantized import RNG, case, f, ms, q
+
+I32, I64 = np.int32, np.int64
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def experts():
+    """Mixtures of experts of com.microsoft."""
+    count, size = 4, 32
+    for act in ("relu", "gelu", "silu", "identity", "swiglu"):
+        for norm in (0, 1):
+            wide = 2 if act == "swiglu" else 1
+            more = {"swiglu_fusion": 1, **({"activation_alpha": 1.7, "activation_beta": 1.0, "swiglu_limit": 0.7} if norm else {})} if act == "swiglu" else {}
+            case(f"moe_{act}_{norm}", ms("MoE", "x r w1 b1 w2 b2", k=2, activation_type=act, normalize_routing_weights=norm, **more), {"x": f(2, 5, size), "r": f(10, count)},
+                 {"w1": f(count, wide * 16, size, scale=0.3), "b1": f(count, wide * 16), "w2": f(count, size, 16, scale=0.3), "b2": f(count, size)}, rtol=1e-5)
+    case("moe_one", ms("MoE", ["x", "r", "w1", "", "w2"], k=1), {"x": f(1, size), "r": f(1, count)}, {"w1": f(count, 16, size), "w2": f(count, size, 16)}, rtol=1e-5)
+    # ONNX Runtime rounds what meets 8 bits in blocks to 8 bits as well.
+    for bits in (2, 4, 8):
+        for block in (0, 16):
+            for zeros in (0, 1):
+                at = size // block if block else 0
+                scale = lambda *n: np.abs(f(*n, *([at] if block else []), scale=0.05))
+                zero = lambda n: q(np.uint8, count, *([n] if block else []), -(-(at if block else n) * bits // 8))
+                names = ["x", "r", "w1", "s1", "b1", "w2", "s2", "b2", "", "", ""] + (["z1", "z2"] if zeros else [])
+                consts = {"w1": q(np.uint8, count, size, size * bits // 8), "s1": scale(count, size), "b1": f(count, size), "w2": q(np.uint8, count, size, size * bits // 8), "s2": scale(count, size), "b2": f(count, size),
+                          **({"z1": zero(size), "z2": zero(size)} if zeros else {})}
+                case(f"qmoe_{bits}_{block}_{zeros}", ms("QMoE", names, k=2, activation_type="silu", normalize_routing_weights=zeros, expert_weight_bits=bits, **({"block_size": block} if block else {})),
+                     {"x": f(7, size), "r": f(7, count)}, consts, rtol=2e-2 if (bits, block) == (8, 16) else 1e-4)
+    weights = {"w1": q(np.uint8, count, 2 * size, size // 2), "s1": np.abs(f(count, 2 * size, 2, scale=0.05)), "w2": q(np.uint8, count, size, size // 2), "s2": np.abs(f(count, size, 2, scale=0.05))}
+    for norm in (0, 1):
+        case(f"qmoe_shares_{norm}", ms("QMoE", ["x", "r", "w1", "s1", "", "w2", "s2", *[""] * 7, "m"], k=2, activation_type="swiglu", swiglu_fusion=1, normalize_routing_weights=norm, block_size=16), {"x": f(7, size), "r": f(7, count), "m": np.abs(f(7, count))}, weights, rtol=1e-4)
+    # Three layers: the first gates the third.
+    three = {"w1": f(count, 16, size, scale=0.3), "b1": f(count, 16), "w2": f(count, size, 16, scale=0.3), "b2": f(count, size), "w3": f(count, 16, size, scale=0.3), "b3": f(count, 16)}
+    feeds = {"x": f(9, size), "r": f(9, count)}
+
+    def gated(x, r, w1, b1, w2, b2, w3, b3, alpha=1.0, beta=0.0, limit=np.inf):
+        p, out = softmax(r), np.zeros_like(x)
+        for t, row in enumerate(x):
+            for e in np.argsort(-p[t])[:2]:
+                gate, other = np.minimum(w1[e] @ row + b1[e], limit), np.clip(w3[e] @ row + b3[e], -limit, limit)
+                out[t] += p[t, e] * (w2[e] @ (gate * sigmoid(alpha * gate) * (other + beta)) + b2[e])
+        return [out]
+
+    names = "x r w1 b1 w2 b2 w3 b3"
+    case("moe_gated", ms("MoE", names, k=2, activation_type="silu"), feeds, three, rtol=1e-5, want=gated)
+    case("moe_swiglu_apart", ms("MoE", names, k=2, activation_type="swiglu", activation_alpha=1.5, activation_beta=1.0, swiglu_limit=2.0), feeds, three, rtol=1e-5, want=lambda **a: gated(**a, alpha=1.5, beta=1.0, limit=2.0))
+    joined = {"w1": np.concatenate([three["w1"], three["w3"]], 1), "b1": np.concatenate([three["b1"], three["b3"]], 1), "w2": three["w2"], "b2": three["b2"]}
+    case("moe_swiglu_joined", ms("MoE", "x r w1 b1 w2 b2", k=2, activation_type="swiglu", swiglu_fusion=2), feeds, joined, rtol=1e-5, want=lambda x, r, **_: gated(x, r, **three))
+
+
+def packed():
+    """Without padding between sequences."""
+    counts, length, heads, size = np.array([2, 4, 1], I32), 4, 2, 8
+    hidden = heads * size
+    real = np.arange(length) < counts[:, None]
+    offsets = np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)]).astype(I32).reshape(3, length)
+    ends = np.concatenate([[0], np.cumsum(counts)]).astype(I32)
+    tokens = int(counts.sum())
+    x = f(3, length, 6)
+    case("remove_padding", ms("RemovePadding", "x n", "y o c m"), {"x": x, "n": counts}, want=lambda x, n: [x[real], offsets, ends, np.array([4], I32)])
+    case("restore_padding", ms("RestorePadding", "x o"), {"x": x[real], "o": offsets}, want=lambda x, o: [np.where(real[..., None], np.concatenate([x, np.zeros((1, 6), np.float32)])[np.cumsum(real).reshape(real.shape) - 1], 0).astype(np.float32)])
+
+    def attended(q, k, v, bias=None, scale=None):
+        out = []
+        for b, (start, end) in enumerate(zip(ends, ends[1:])):
+            part = [a[start:end].reshape(end - start, heads, -1).transpose(1, 0, 2) for a in (q, k, v)]
+            s = part[0] @ part[1].transpose(0, 2, 1) * (scale or 1 / math.sqrt(size))
+            s = s + bias[b % len(bias), :, :end - start, :end - start] if bias is not None else s
+            out.append((softmax(s) @ part[2]).transpose(1, 0, 2).reshape(end - start, -1))
+        return [np.concatenate(out).astype(np.float32)]
+
+    bias = f(1, heads, length, length)
+    case("packed_attention", ms("PackedAttention", "x w b o c", num_heads=heads), {"x": f(tokens, 6), "o": offsets, "c": ends}, {"w": f(6, 3 * hidden), "b": f(3 * hidden)}, rtol=1e-5,
+         want=lambda x, w, b, o, c: attended(*np.split(x @ w + b, 3, 1)))
+    case("packed_attention_bias", ms("PackedAttention", "x w b o c a", num_heads=heads, scale=0.3), {"x": f(tokens, 6), "o": offsets, "c": ends, "a": bias}, {"w": f(6, 3 * hidden), "b": f(3 * hidden)}, rtol=1e-5,
+         want=lambda x, w, b, o, c, a: attended(*np.split(x @ w + b, 3, 1), bias=a, scale=0.3))
+    case("packed_heads", ms("PackedMultiHeadAttention", "q k v b o c", num_heads=heads), {"q": f(tokens, hidden), "k": f(tokens, hidden), "v": f(tokens, hidden), "o": offsets, "c": ends}, {"b": f(3 * hidden)}, rtol=1e-5,
+         want=lambda q, k, v, b, o, c: attended(*(a + d for a, d in zip((q, k, v), np.split(b, 3)))))
+    case("packed_heads_together", ms("PackedMultiHeadAttention", ["q", "", "", "", "o", "c"], num_heads=heads), {"q": f(tokens, heads, 3, size), "o": offsets, "c": ends}, rtol=1e-5,
+         want=lambda q, o, c: attended(*(q[:, :, i].reshape(tokens, hidden) for i in range(3))))
+
+    def buckets(distance, both, n, most):
+        base = np.zeros_like(distance)
+        if both:
+            n //= 2
+            base, distance = np.where(distance > 0, n, 0), np.abs(distance)
+        else:
+            distance = np.maximum(-distance, 0)
+        exact = n // 2
+        far = exact + (np.log(np.maximum(distance, 1) / np.float32(exact)) / np.float32(math.log(most / exact)) * (n - exact)).astype(I64)
+        return base + np.where(distance < exact, distance, np.minimum(far, n - 1))
+
+    for both in (0, 1):
+        case(f"relative_bias_{both}", ms("RelativePositionBias", "t q k", max_distance=20, is_bidirectional=both), {"t": f(8, 3)}, {"q": np.array(37, I64), "k": np.array(37, I64)},
+             want=lambda t, q, k, both=both: [t.reshape(3, 8)[:, buckets(np.arange(37) - np.arange(37)[:, None], both, 8, 20)][None]])
+
+    def gated(x, b, r, w, c, e, o=None):
+        v = (x + b).reshape(2, 5, heads, size).transpose(0, 2, 1, 3) @ w + c
+        u, s = np.split(sigmoid(v.reshape(2, heads, 5, 2, -1).sum(-1)), 2, -1)
+        return [((u * (s * e - 1) + 2) * r).astype(np.float32)]
+
+    case("gated_bias", ms("GatedRelativePositionBias", "x b r w c e", num_heads=heads), {"x": f(2, 5, hidden), "r": f(1, heads, 5, 5)}, {"b": f(hidden), "w": f(size, 6), "c": f(6), "e": f(1, heads, 1, 1)}, rtol=1e-5, want=gated)
+
+
+def streams():
+    """Several streams of features, and what else is made of a few nodes."""
+    x, flat = f(2, 3, 4, 6), f(2, 3, 24)
+    for name, v, more in (("", x, {}), ("_flat", flat, {"num_branches": 4})):
+        for kind, gates in (("streams", f(2, 3, 4)), ("column", f(2, 3, 4, 1)), ("features", f(2, 3, 4, 6))):
+            case(f"pre_mix_{kind}{name}", ms("HyperConnectionPreMix", "x g", reduction_scale=0.5, **more), {"x": v, "g": gates}, rtol=1e-5)
+            case(f"post_mix_{kind}{name}", ms("HyperConnectionPostMix", "x b g m", **more), {"x": v, "b": f(2, 3, 6), "g": gates, "m": f(2, 3, 4, 4)}, rtol=1e-5)
+    case("pre_mix_all_flat", ms("HyperConnectionPreMix", "x g", num_branches=4), {"x": flat, "g": f(2, 3, 24)}, rtol=1e-5)
+    case("post_mix_alone", ms("HyperConnectionPostMix", "x b g"), {"x": x, "b": f(2, 3, 6), "g": f(2, 3, 4)}, rtol=1e-5)
+    case("engram", ms("EngramGate", "k q v a b c", "y n", epsilon=1e-6), {"k": x, "q": f(2, 3, 4, 6), "v": f(2, 3, 6)}, {"a": f(4, 6), "b": f(4, 6), "c": f(4, 6)}, rtol=1e-5)
+    case("engram_alone", ms("EngramGate", "k q v a b"), {"k": x, "q": f(2, 3, 4, 6), "v": f(2, 3, 6)}, {"a": f(4, 6), "b": f(4, 6)}, rtol=1e-5)
+    positions = RNG.integers(0, 9, (3, 2, 5)).astype(I64)
+    for layout, sections in ((0, [2, 1, 1]), (1, [2, 1, 1]), (0, [4, 0, 0])):
+        for interleaved in (0, 1):
+            for name, shape in (("", (2, 5, 24)), ("_heads", (2, 3, 5, 8))):
+                case(f"rotary_{layout}_{sections[0]}_{interleaved}{name}", ms("MRotaryEmbedding", "x p c s", mrope_section=sections, mrope_layout=layout, interleaved=interleaved, **({} if name else {"num_heads": 3})), {"x": f(*shape), "p": positions}, {"c": f(9, 4), "s": f(9, 4)}, rtol=1e-5)
+    case("rotary_partial", ms("MRotaryEmbedding", "x p c s", mrope_section=[2, 1, 1], num_heads=3, rotary_embedding_dim=8), {"x": f(2, 5, 36), "p": positions}, {"c": f(9, 4), "s": f(9, 4)}, rtol=1e-5)
+    half = lambda *n: f(*n).astype(np.float16)
+    case("gemma_rotary", ms("GemmaRotaryEmbedding", "e q r k t", "y z"), {"e": f(2, 5, 8), **{n: half(2, 3, 5, 8) for n in "qrkt"}}, rtol=2e-3,
+         want=lambda e, q, r, k, t: [(a * np.cos(e)[:, None].astype(np.float16) + b * np.sin(e)[:, None].astype(np.float16)).astype(np.float16) for a, b in ((q, r), (k, t))])
+    real = lambda c: np.stack([c.real, c.imag], -1).astype(np.float32)
+    case("rfft", ms("Rfft", "x", signal_ndim=1), {"x": f(3, 10)}, rtol=1e-5, want=lambda x: [real(np.fft.rfft(x))])
+    case("irfft", ms("Irfft", "x", signal_ndim=1), {"x": real(np.fft.rfft(f(3, 10)))}, rtol=1e-5, want=lambda x: [np.fft.irfft(x[..., 0] + 1j * x[..., 1]).astype(np.float32)])
+    ones = lambda n: np.full(-(-n // 32), 2 ** 32 - 1, np.uint32)
+    case("bitmask_dropout", ms("BitmaskDropout", "x", "y m"), {"x": f(5, 9)}, want=lambda x: [x, ones(45)])
+    case("bitmask_bias_dropout", ms("BitmaskBiasDropout", "x b r", "y m"), {"x": f(5, 9), "b": f(9), "r": f(5, 9)}, rtol=1e-6, want=lambda x, b, r: [x + b + r, ones(45)])
+    for name, more, function in (("Relu", {}, lambda v: np.maximum(v, 0)), ("LeakyRelu", {"activation_alpha": 0.2}, lambda v: np.where(v > 0, v, v * np.float32(0.2))), ("Softmax", {"activation_axis": -1}, softmax)):
+        case(f"matmul_{name.lower()}", ms("FusedMatMulActivation", "a b", transB=1, alpha=0.5, activation=name, **more), {"a": f(3, 6)}, {"b": f(4, 6)}, rtol=1e-5, want=lambda a, b, function=function: [function(a @ b.T * np.float32(0.5))])
+
+    def weights(b, s):
+        v = np.stack([b & 15, b >> 4], -1).reshape(len(b), -1).astype(np.float32) - 8
+        return v * np.repeat(s.reshape(len(b), -1), 32, 1)
+
+    def norm(x, g):
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(1e-5)) * g
+
+    bits = lambda n: q(np.uint8, n, 2, 16)
+    own = lambda n: np.abs(f(n, 2, scale=0.1))
+
+    def mlp(x, gb, gs, ub, us, k=0, g=None, c=0):
+        v = norm(x + k, g) if g is not None else x
+        gate = v @ weights(gb, gs).T + c
+        return [gate * sigmoid(gate) * (v @ weights(ub, us).T)] + ([x + k] if np.ndim(k) else [])
+
+    consts = {"gb": bits(24), "gs": own(24), "ub": bits(24), "us": own(24)}
+    at = dict(K=64, N=24, bits=4, block_size=32, activation="silu")
+    case("nbits_mlp", ms("MatMulNBitsMlp", ["x", "", "", "gb", "gs", "", "ub", "us"], **at), {"x": f(3, 64)}, consts, rtol=1e-4, want=mlp)
+    case("nbits_mlp_norm", ms("MatMulNBitsMlp", ["x", "", "g", "gb", "gs", "c", "ub", "us"], **at), {"x": f(3, 64)}, {**consts, "g": f(64), "c": f(24)}, rtol=1e-4, want=mlp)
+    case("nbits_mlp_skip", ms("MatMulNBitsMlp", ["x", "k", "g", "gb", "gs", "", "ub", "us"], "y s", **at), {"x": f(3, 64), "k": f(3, 64)}, {**consts, "g": f(64)}, rtol=1e-4, want=mlp)
+
+    def qkv(x, g, qb, qs, kb, ks, vb, vs, k=0, c=0):
+        v = norm(x + k, g)
+        return [v @ weights(qb, qs).T + c, v @ weights(kb, ks).T, v @ weights(vb, vs).T] + ([x + k] if np.ndim(k) else [])
+
+    consts = {"g": f(64), "qb": bits(24), "qs": own(24), "kb": bits(8), "ks": own(8), "vb": bits(8), "vs": own(8)}
+    at = dict(K=64, Nq=24, Nkv=8, bits=4, block_size=32)
+    case("nbits_qkv", ms("MatMulNBitsQkv", ["x", "", "g", "qb", "qs", "c", "kb", "ks", "", "vb", "vs"], "a b c1", **at), {"x": f(3, 64)}, {**consts, "c": f(24)}, rtol=1e-4, want=qkv)
+    case("nbits_qkv_skip", ms("MatMulNBitsQkv", ["x", "k", "g", "qb", "qs", "", "kb", "ks", "", "vb", "vs"], "a b c1 s", **at), {"x": f(3, 64), "k": f(3, 64)}, consts, rtol=1e-4, want=qkv)
+
+
+if __name__ == "__main__":
+    sys.exit(quantized.main({"experts": experts, "packed": packed, "streams": streams}))
