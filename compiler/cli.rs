@@ -119,10 +119,10 @@ pub struct CompileArgs {
     /// Target triple; default: this machine.
     #[arg(long, value_name = "TRIPLE")]
     pub target: Option<String>,
-    /// CPU levels, separated by commas: x86-64, x86-64-v2, x86-64-v3, x86-64-v4, x86-64-v4-vnni, x86-64-v4-bf16
-    /// (several: the object picks the best one when it is called; x86-64-v3+: this one and those above that the model has a
-    /// use for), generic (aarch64), rv64gc, rv64gcv, or native. Default for x86-64: x86-64-v2+, which is v2, v3, v4, for
-    /// quantized models v4-vnni, and with --math fast v4-bf16.
+    /// CPU levels, separated by commas: x86-64, x86-64-v2, x86-64-v3, x86-64-v3-vnni, x86-64-v4, x86-64-v4-vnni,
+    /// x86-64-v4-bf16 (several: the object picks the last one of these that the machine has when it is called; x86-64-v3+:
+    /// this one and those behind it that the model has a use for), generic (aarch64), rv64gc, rv64gcv, or native. Default
+    /// for x86-64: x86-64-v2+, which is v2, v3, v4, for quantized models v3-vnni and v4-vnni, and with --math fast v4-bf16.
     #[arg(long, value_name = "LEVELS")]
     pub cpu: Option<String>,
     /// What to write, separated by commas: obj, header, rust, graph, nest, clif, asm, plan. Default: obj,header.

@@ -42,7 +42,7 @@ impl Runner {
     /// Compiles for this machine: the highest CPU level of the target that it has.
     pub fn new(compiled: Compiled) -> Result<Runner> {
         let host = Target::host()?;
-        let best = compiled.target.levels.iter().rposition(|l| l.rank <= host.lowest().rank && host.triple.architecture == compiled.target.triple.architecture);
+        let best = compiled.target.levels.iter().rposition(|l| l.runs_on(host.lowest()) && host.triple.architecture == compiled.target.triple.architecture);
         let Some(best) = best else {
             return Error::new(codes::TARGET, "this machine can not run code for that target").found_expected(compiled.target.cpu(), "a CPU level that this machine has, or native").fail();
         };

@@ -5,15 +5,35 @@ use cranelift_codegen::isa::{self, OwnedTargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
 use target_lexicon::{Architecture, BinaryFormat, OperatingSystem, Triple};
 
+/// What a CPU has beyond the base of its architecture, as far as levels differ in it: bits of [`Known::needs`], and of
+/// the answer of `codegen::cpu_level`.
+pub mod has {
+    /// What every CPU of the architecture has.
+    pub const BASE: u32 = 1;
+    /// x86-64-v2 of the psABI: SSE 4.2.
+    pub const V2: u32 = 1 << 1;
+    /// x86-64-v3: AVX2, FMA.
+    pub const V3: u32 = 1 << 2;
+    /// x86-64-v4: AVX-512 F, BW, CD, DQ, VL.
+    pub const V4: u32 = 1 << 3;
+    /// Dot products of bytes at 256 bits, VEX.
+    pub const AVX_VNNI: u32 = 1 << 4;
+    /// Dot products of bytes at 512 bits, EVEX.
+    pub const AVX512_VNNI: u32 = 1 << 5;
+    /// Dot products of bf16 at 512 bits.
+    pub const AVX512_BF16: u32 = 1 << 6;
+    /// Vectors of RISC-V.
+    pub const RVV: u32 = 1 << 1;
+}
+
 /// A CPU level that `--cpu` can name.
 pub struct Known {
     /// As `--cpu` takes it.
     pub name: &'static str,
     /// Architecture.
     pub arch: &'static str,
-    /// Rank among the levels of the architecture: 1..=4 are those of the x86-64 psABI, 5 is the fourth and AVX512-VNNI,
-    /// 6 that and AVX512-BF16.
-    pub rank: u32,
+    /// What a CPU must have for it, bits of [`has`].
+    pub needs: u32,
     /// Cranelift settings.
     features: &'static [&'static str],
     /// Bits of the widest vector registers.
@@ -24,17 +44,25 @@ pub struct Known {
     bf16: bool,
 }
 
-/// CPU levels. Cranelift's vectors have 128 bits on every level; `width` is for code that goes beyond.
+const N2: u32 = has::BASE | has::V2;
+const N3: u32 = N2 | has::V3;
+const N4: u32 = N3 | has::V4;
+const N4_VNNI: u32 = N4 | has::AVX512_VNNI;
+
+/// CPU levels, of an architecture the better ones later: a CPU runs the last one of an object that it has all of. They
+/// need not contain each other: CPUs with dot products at 256 bits only and CPUs with AVX-512 only have one of two levels
+/// each. Cranelift's vectors have 128 bits on every level; `width` is for code that goes beyond.
 pub const LEVELS: &[Known] = &[
-    Known { name: "x86-64", arch: "x86_64", rank: 1, features: &[], width: 128, dot: false, bf16: false },
-    Known { name: "x86-64-v2", arch: "x86_64", rank: 2, features: V2, width: 128, dot: false, bf16: false },
-    Known { name: "x86-64-v3", arch: "x86_64", rank: 3, features: V3, width: 256, dot: false, bf16: false },
-    Known { name: "x86-64-v4", arch: "x86_64", rank: 4, features: V3, width: 512, dot: false, bf16: false },
-    Known { name: "x86-64-v4-vnni", arch: "x86_64", rank: 5, features: V3, width: 512, dot: true, bf16: false },
-    Known { name: "x86-64-v4-bf16", arch: "x86_64", rank: 6, features: V3, width: 512, dot: true, bf16: true },
-    Known { name: "generic", arch: "aarch64", rank: 1, features: &[], width: 128, dot: false, bf16: false },
-    Known { name: "rv64gc", arch: "riscv64", rank: 1, features: RV64GC, width: 128, dot: false, bf16: false },
-    Known { name: "rv64gcv", arch: "riscv64", rank: 2, features: RV64GCV, width: 128, dot: false, bf16: false },
+    Known { name: "x86-64", arch: "x86_64", needs: has::BASE, features: &[], width: 128, dot: false, bf16: false },
+    Known { name: "x86-64-v2", arch: "x86_64", needs: N2, features: V2, width: 128, dot: false, bf16: false },
+    Known { name: "x86-64-v3", arch: "x86_64", needs: N3, features: V3, width: 256, dot: false, bf16: false },
+    Known { name: "x86-64-v3-vnni", arch: "x86_64", needs: N3 | has::AVX_VNNI, features: V3, width: 256, dot: true, bf16: false },
+    Known { name: "x86-64-v4", arch: "x86_64", needs: N4, features: V3, width: 512, dot: false, bf16: false },
+    Known { name: "x86-64-v4-vnni", arch: "x86_64", needs: N4_VNNI, features: V3, width: 512, dot: true, bf16: false },
+    Known { name: "x86-64-v4-bf16", arch: "x86_64", needs: N4_VNNI | has::AVX512_BF16, features: V3, width: 512, dot: true, bf16: true },
+    Known { name: "generic", arch: "aarch64", needs: has::BASE, features: &[], width: 128, dot: false, bf16: false },
+    Known { name: "rv64gc", arch: "riscv64", needs: has::BASE, features: RV64GC, width: 128, dot: false, bf16: false },
+    Known { name: "rv64gcv", arch: "riscv64", needs: has::BASE | has::RVV, features: RV64GCV, width: 128, dot: false, bf16: false },
 ];
 const V2: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt"];
 const V3: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt", "has_avx", "has_avx2", "has_bmi1", "has_bmi2", "has_fma", "has_lzcnt"];
@@ -46,7 +74,8 @@ const RV64GCV: &[&str] = &["has_m", "has_a", "has_f", "has_d", "has_zicsr", "has
 pub struct Target {
     /// Architecture, system, object format.
     pub triple: Triple,
-    /// Lowest first, at least one. Only x86-64 has several: they are told apart when the code is called.
+    /// In the order of [`LEVELS`], at least one. Only x86-64 has several: they are told apart when the code is called, and
+    /// the first is for CPUs that have no other.
     pub levels: Vec<Level>,
 }
 
@@ -55,8 +84,8 @@ pub struct Target {
 pub struct Level {
     /// As the user named it; `native` for what this machine has.
     pub name: String,
-    /// Rank among the levels of the architecture (see [`LEVELS`]).
-    pub rank: u32,
+    /// What a CPU must have for it, bits of [`has`]; of `native`, all that this machine has.
+    pub needs: u32,
     /// What schedules must know.
     pub facts: Facts,
     /// Nobody asked for it by name: a model that has no use for it goes without.
@@ -80,17 +109,21 @@ pub struct Facts {
 }
 
 impl Level {
-    fn new(name: &str, rank: u32, architecture: Architecture, features: &[&'static str], width: u32, (dot, bf16): (bool, bool)) -> Level {
+    fn new(name: &str, needs: u32, architecture: Architecture, features: &[&'static str], width: u32, (dot, bf16): (bool, bool)) -> Level {
         let (lanes, registers) = match architecture {
             Architecture::X86_64 => (width / 32, if width == 512 { 32 } else { 16 }),
             Architecture::Riscv64(_) if !features.contains(&"has_v") => (1, 1),
             _ => (4, 32),
         };
-        Level { name: name.to_owned(), rank, facts: Facts { lanes, registers, width, dot, bf16 }, optional: false, features: features.to_vec() }
+        Level { name: name.to_owned(), needs, facts: Facts { lanes, registers, width, dot, bf16 }, optional: false, features: features.to_vec() }
     }
-    /// Name in symbols of an object with several levels: `v3` of `x86-64-v3`, `vnni` of `x86-64-v4-vnni`.
-    pub fn short(&self) -> &str {
-        self.name.strip_prefix("x86-64-").and_then(|s| s.rsplit('-').next()).unwrap_or("v1")
+    /// True if a machine of level `native` runs code of this level.
+    pub fn runs_on(&self, native: &Level) -> bool {
+        self.needs & native.needs == self.needs
+    }
+    /// Name in symbols of an object with several levels: `v3` of `x86-64-v3`, `v4_vnni` of `x86-64-v4-vnni`.
+    pub fn short(&self) -> String {
+        self.name.strip_prefix("x86-64-").unwrap_or("v1").replace('-', "_")
     }
 }
 
@@ -131,14 +164,14 @@ impl Target {
             return Ok(Target { triple, levels });
         }
         let of_arch = || LEVELS.iter().filter(|l| l.arch == arch);
-        let mut known: Vec<&Known> = vec![];
-        let mut above: Vec<&Known> = vec![];
+        // Places among the levels of the architecture.
+        let (mut named, mut above): (Vec<usize>, Vec<usize>) = (vec![], vec![]);
         for name in cpu.split(',').map(str::trim) {
             let (name, upwards) = name.strip_suffix('+').map_or((name, false), |n| (n, true));
-            match of_arch().find(|l| l.name == name) {
-                Some(l) => {
-                    known.push(l);
-                    above.extend(of_arch().filter(|a| upwards && a.rank > l.rank));
+            match of_arch().position(|l| l.name == name) {
+                Some(at) => {
+                    named.push(at);
+                    above.extend((at + 1..of_arch().count()).filter(|_| upwards));
                 }
                 None => {
                     let names: Vec<&str> = of_arch().map(|l| l.name).collect();
@@ -147,14 +180,11 @@ impl Target {
                 }
             }
         }
-        let named: Vec<u32> = known.iter().map(|l| l.rank).collect();
-        known.append(&mut above);
-        known.sort_by_key(|l| l.rank);
-        known.dedup_by_key(|l| l.rank);
+        let known: Vec<(usize, &Known)> = of_arch().enumerate().filter(|(at, _)| named.contains(at) || above.contains(at)).collect();
         if known.len() > 1 && arch != "x86_64" {
             return bad(format!("an object for {arch} has code for one CPU level, not for \"{cpu}\""), "one level: code for several is for x86_64".into());
         }
-        let level = |l: &Known| Level { optional: !named.contains(&l.rank), ..Level::new(l.name, l.rank, triple.architecture, l.features, l.width, (l.dot, l.bf16)) };
+        let level = |(at, l): (usize, &Known)| Level { optional: !named.contains(&at), ..Level::new(l.name, l.needs, triple.architecture, l.features, l.width, (l.dot, l.bf16)) };
         let levels = known.into_iter().map(level).collect();
         Ok(Target { triple, levels })
     }
@@ -162,7 +192,7 @@ impl Target {
     pub fn host() -> Result<Target> {
         Target::new(None, Some("native"))
     }
-    /// The level that every machine of this target has.
+    /// The level of machines that have no other of this target.
     pub fn lowest(&self) -> &Level {
         // `new` makes targets, with one level at least.
         &self.levels[0]
@@ -206,33 +236,27 @@ fn native(architecture: Architecture) -> Level {
     macro_rules! all {
         ($($name:tt),*) => { true $(&& std::arch::is_x86_feature_detected!($name))* };
     }
-    // A level has all that the psABI lists for it, so `rank` and `width` promise no more than a named level does.
+    // A level has all that the psABI lists for it, so `needs` and `width` promise no more than a named level does.
     let v2 = all!("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cmpxchg16b");
     let v3 = v2 && all!("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe");
     let v4 = v3 && all!("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl");
+    let avx_vnni = v3 && all!("avxvnni");
     let vnni = v4 && all!("avx512vnni");
     let bf16 = vnni && all!("avx512bf16");
-    let rank = 1 + u32::from(bf16) + u32::from(v2) + u32::from(v3) + u32::from(v4) + u32::from(vnni);
-    Level::new(
-        "native",
-        rank,
-        architecture,
-        &f,
-        if v4 {
-            512
-        } else if v3 {
-            256
-        } else {
-            128
-        },
-        (vnni, bf16),
-    )
+    let found = [(v2, has::V2), (v3, has::V3), (v4, has::V4), (avx_vnni, has::AVX_VNNI), (vnni, has::AVX512_VNNI), (bf16, has::AVX512_BF16)];
+    let needs = found.into_iter().filter(|x| x.0).fold(has::BASE, |n, x| n | x.1);
+    let (width, dot) = match (v4, v3) {
+        (true, _) => (512, vnni),
+        (_, true) => (256, avx_vnni),
+        _ => (128, false),
+    };
+    Level::new("native", needs, architecture, &f, width, (dot, bf16))
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 fn native(architecture: Architecture) -> Level {
     match LEVELS.iter().find(|l| l.arch == std::env::consts::ARCH) {
-        Some(l) => Level::new("native", l.rank, architecture, l.features, l.width, (l.dot, l.bf16)),
+        Some(l) => Level::new("native", l.needs, architecture, l.features, l.width, (l.dot, l.bf16)),
         None => Level::new("native", 0, architecture, &[], 128, (false, false)),
     }
 }

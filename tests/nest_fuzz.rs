@@ -49,9 +49,8 @@ const LEVELS: [OptLevel; 3] = [OptLevel::O0, OptLevel::O1, OptLevel::O2];
 fn variants() -> Vec<(OptLevel, Target)> {
     let host = Target::host().expect("this machine");
     let mut all: Vec<(OptLevel, Target)> = LEVELS.into_iter().map(|l| (l, host.clone())).collect();
-    let rank = host.lowest().rank;
-    let lower = LEVELS_OF_CPUS.iter().filter(|k| k.arch == std::env::consts::ARCH && (2..rank).contains(&k.rank));
-    all.extend(lower.map(|k| (OptLevel::O2, Target::new(None, Some(k.name)).expect("a level"))));
+    let lower = LEVELS_OF_CPUS.iter().filter(|k| k.arch == std::env::consts::ARCH && k.needs > 1).map(|k| Target::new(None, Some(k.name)).expect("a level"));
+    all.extend(lower.filter(|t| t.lowest().runs_on(host.lowest()) && t.lowest().facts != host.lowest().facts).map(|t| (OptLevel::O2, t)));
     all
 }
 

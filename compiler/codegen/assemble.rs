@@ -145,14 +145,14 @@ impl<'a> Unit<'a> {
                 Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
             })
             .collect::<Result<_>>()?;
-        let ranks: Vec<u32> = self.variants.iter().map(|v| v.level.rank).collect();
+        let needs: Vec<u32> = self.variants.iter().map(|v| v.level.needs).collect();
         let entry = |v: usize| {
             let variant = &self.variants[v];
-            entry::Entry { m: variant.m, interface: self.interface, frame: &variant.frame, weights: variant.weights, isa: &*isas[v].1, ranks: &ranks }
+            entry::Entry { m: variant.m, interface: self.interface, frame: &variant.frame, weights: variant.weights, isa: &*isas[v].1, needs: &needs }
         };
         let mut list = vec![(0, entry::TASK, unique("task", None), false)];
         if self.several() {
-            (0..ranks.len()).for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
+            (0..needs.len()).for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
             let code = Code::Machine(entry::signature_of(&*isas[0].1, self.interface, entry::CPU_LEVEL), cpu_level::code()?);
             out.push(Source { name: unique("cpu_level", None), id: Id { variant: None, number: entry::CPU_LEVEL }, exported: false, code, libm: vec![], tile: false, tiles: vec![] });
         }

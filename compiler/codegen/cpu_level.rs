@@ -1,14 +1,15 @@
-//! Machine code that tells which of the x86-64 levels the CPU has, the four of the psABI, AVX512-VNNI and AVX512-BF16: what an object with code for several
-//! levels asks once.
+//! Machine code that tells what the CPU has of what x86-64 levels need: the levels of the psABI, AVX-VNNI, AVX512-VNNI and
+//! AVX512-BF16. An object with code for several levels asks it once.
 //!
 //! `cpuid` says what the processor can do, `xgetbv` which registers the operating system saves; a level needs both.
 //! (macOS saves ZMM only after a process has used them: there level 3 is the highest that is found.)
 
 use crate::diag::{Failure, Result};
+use crate::target::has;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-/// What a level needs beyond the one below: bits of `cpuid`, and of the state components that the system saves.
+/// What a level of the psABI needs beyond the one below: bits of `cpuid`, and of the state components that the system saves.
 struct Needs {
     /// Leaf 1, ECX.
     basic: u32,
@@ -27,13 +28,15 @@ const V3: Needs = Needs { basic: 1 << 12 | 1 << 22 | 1 << 27 | 1 << 28 | 1 << 29
 /// Level 4: AVX-512 F, DQ, CD, BW, VL; XMM, YMM, masks and ZMM.
 const V4: Needs = Needs { basic: 0, extended: 1 << 16 | 1 << 17 | 1 << 28 | 1 << 30 | 1 << 31, amd: 0, state: 0xe6 };
 
-/// Level 5: AVX512-VNNI, bit 11 of leaf 7, ECX.
-const VNNI: u32 = 1 << 11;
+/// AVX512-VNNI: leaf 7, ECX.
+const AVX512_VNNI: u32 = 1 << 11;
+/// AVX-VNNI: leaf 7, subleaf 1, EAX.
+const AVX_VNNI: u32 = 1 << 4;
+/// AVX512-BF16: leaf 7, subleaf 1, EAX.
+const AVX512_BF16: u32 = 1 << 5;
 
-/// Level 6: AVX512-BF16, bit 5 of leaf 7, subleaf 1, EAX.
-const BF16: u32 = 1 << 5;
-
-/// A function without arguments that returns 1..=6, in the calling conventions of System V and of Windows.
+/// A function without arguments that returns bits of [`has`], at least one, in the calling conventions of System V and of
+/// Windows.
 pub fn code() -> Result<Vec<u8>> {
     assemble().map_err(|e| Failure::bug("cpu_level", e.to_string()))
 }
@@ -41,12 +44,10 @@ pub fn code() -> Result<Vec<u8>> {
 fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
     let mut a = CodeAssembler::new(64)?;
     let mut done = a.create_label();
-    // cpuid writes eax, ebx, ecx and edx; of these only rbx is the caller's.
+    // cpuid writes eax, ebx, ecx and edx, xgetbv eax and edx; of these only rbx is the caller's.
     let (answer, basic, extended, amd) = (r8d, r9d, r10d, r11d);
-    // Level 3 asks `amd` before anything of leaf 7 is read.
-    let more = amd;
     a.push(rbx)?;
-    a.mov(answer, 1)?;
+    a.mov(answer, has::BASE)?;
     a.mov(eax, 0x8000_0001u32)?;
     a.cpuid()?;
     a.mov(amd, ecx)?;
@@ -55,43 +56,52 @@ fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
     a.mov(basic, ecx)?;
     need(&mut a, basic, V2.basic, done)?;
     need(&mut a, amd, V2.amd, done)?;
-    a.mov(answer, 2)?;
+    a.or(answer, has::V2 as i32)?;
     need(&mut a, basic, V3.basic, done)?;
     need(&mut a, amd, V3.amd, done)?;
     a.xor(eax, eax)?;
     a.cpuid()?;
     a.cmp(eax, 7)?;
     a.jb(done)?;
-    a.mov(eax, 7)?;
-    a.xor(ecx, ecx)?;
-    a.cpuid()?;
-    a.mov(extended, ebx)?;
-    a.mov(more, ecx)?;
-    need(&mut a, extended, V3.extended, done)?;
     // Only where OSXSAVE is set, which has been seen.
     a.xor(ecx, ecx)?;
     a.xgetbv()?;
     let state = basic;
     a.mov(state, eax)?;
     need(&mut a, state, V3.state, done)?;
-    a.mov(answer, 3)?;
-    need(&mut a, extended, V4.extended, done)?;
-    need(&mut a, state, V4.state, done)?;
-    a.mov(answer, 4)?;
-    need(&mut a, more, VNNI, done)?;
-    a.mov(answer, 5)?;
-    // Leaf 7 says in EAX how many subleaves it has.
     a.mov(eax, 7)?;
     a.xor(ecx, ecx)?;
     a.cpuid()?;
+    a.mov(extended, ebx)?;
+    let more = amd;
+    a.mov(more, ecx)?;
+    need(&mut a, extended, V3.extended, done)?;
+    a.or(answer, has::V3 as i32)?;
+    // Leaf 7 says in EAX how many subleaves it has.
+    let mut none = a.create_label();
+    let mut asked = a.create_label();
     a.cmp(eax, 1)?;
-    a.jb(done)?;
+    a.jb(none)?;
     a.mov(eax, 7)?;
     a.mov(ecx, 1)?;
     a.cpuid()?;
-    a.mov(more, eax)?;
-    need(&mut a, more, BF16, done)?;
-    a.mov(answer, 6)?;
+    let sub = edx;
+    a.mov(sub, eax)?;
+    a.jmp(asked)?;
+    a.set_label(&mut none)?;
+    a.xor(sub, sub)?;
+    a.set_label(&mut asked)?;
+    let mut next = a.create_label();
+    need(&mut a, sub, AVX_VNNI, next)?;
+    a.or(answer, has::AVX_VNNI as i32)?;
+    a.set_label(&mut next)?;
+    need(&mut a, extended, V4.extended, done)?;
+    need(&mut a, state, V4.state, done)?;
+    a.or(answer, has::V4 as i32)?;
+    need(&mut a, more, AVX512_VNNI, done)?;
+    a.or(answer, has::AVX512_VNNI as i32)?;
+    need(&mut a, sub, AVX512_BF16, done)?;
+    a.or(answer, has::AVX512_BF16 as i32)?;
     a.set_label(&mut done)?;
     a.mov(eax, answer)?;
     a.pop(rbx)?;
@@ -99,10 +109,10 @@ fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
     a.assemble(0)
 }
 
-/// Leaves unless all `bits` are set.
-fn need(a: &mut CodeAssembler, register: AsmRegister32, bits: u32, done: CodeLabel) -> std::result::Result<(), IcedError> {
+/// Goes elsewhere unless all `bits` are set.
+fn need(a: &mut CodeAssembler, register: AsmRegister32, bits: u32, otherwise: CodeLabel) -> std::result::Result<(), IcedError> {
     a.mov(eax, register)?;
     a.and(eax, bits)?;
     a.cmp(eax, bits)?;
-    a.jne(done)
+    a.jne(otherwise)
 }

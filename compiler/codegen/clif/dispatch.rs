@@ -1,4 +1,4 @@
-//! `call` of an object with code for several CPU levels: the best one that the machine has.
+//! `call` of an object with code for several CPU levels: the last one of which the machine has everything.
 
 use super::entry::{CALL_OF, CPU_LEVEL, CPU_LEVEL_WORD, DATA_NAMESPACE, Entry};
 use super::func::Emit;
@@ -18,7 +18,7 @@ impl Entry<'_> {
         let flags = e.flags();
         let known = e.b.ins().load(I32, flags, word, 0);
         let (ask, go) = (e.b.create_block(), e.b.create_block());
-        let rank = e.b.append_block_param(go, I32);
+        let has = e.b.append_block_param(go, I32);
         e.b.ins().brif(known, go, &[known.into()], ask, &[]);
         e.b.switch_to_block(ask);
         e.b.set_cold_block(ask);
@@ -28,10 +28,12 @@ impl Entry<'_> {
         e.b.ins().store(flags, answer, word, 0);
         e.b.ins().jump(go, &[answer.into()]);
         e.b.switch_to_block(go);
-        for (v, needed) in self.ranks.iter().enumerate().skip(1).rev() {
+        for (v, needs) in self.needs.iter().enumerate().skip(1).rev() {
             let (here, below) = (e.b.create_block(), e.b.create_block());
-            let has = e.b.ins().icmp_imm_s(IntCC::UnsignedGreaterThanOrEqual, rank, i64::from(*needed));
-            e.b.ins().brif(has, here, &[], below, &[]);
+            let needs = e.b.ins().iconst(I32, i64::from(*needs));
+            let found = e.b.ins().band(has, needs);
+            let all = e.b.ins().icmp(IntCC::Equal, found, needs);
+            e.b.ins().brif(all, here, &[], below, &[]);
             e.b.switch_to_block(here);
             self.leave_with(e, v, p);
             e.b.switch_to_block(below);

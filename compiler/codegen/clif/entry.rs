@@ -99,8 +99,8 @@ pub struct Entry<'a> {
     pub weights: &'a Layout,
     /// Target.
     pub isa: &'a dyn TargetIsa,
-    /// Ranks of the CPU levels of all variants.
-    pub ranks: &'a [u32],
+    /// What CPUs must have for the levels of all variants.
+    pub needs: &'a [u32],
 }
 
 impl Entry<'_> {
