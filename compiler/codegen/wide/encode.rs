@@ -289,6 +289,8 @@ impl Emit<'_> {
                         i.set_op_mask(r[1]);
                         i
                     }),
+                    // The bytes stand in the first part of the register.
+                    (Form::I8 | Form::U8 | Form::I16 | Form::U16, 1) if !wide => Instruction::with2(code, at, Register::XMM0 + hw(al[0])),
                     (_, 1) => Instruction::with2(code, at, v),
                     _ if wide => Instruction::with2(code, at, v).map(|mut i| {
                         i.set_op_mask(r[1]);
@@ -314,6 +316,11 @@ impl Emit<'_> {
                     _ => 0x4E,
                 };
                 Instruction::with4(table::SWAP_HALVES[c], d, r[0], r[0], imm)
+            }
+            Op::Un(Un::Narrow(bytes)) => {
+                let l = self.literal(table::narrow(bytes).to_vec());
+                let mask = self.behind(l, false)?;
+                Instruction::with3(table::SHUFFLE, d, r[0], mask)
             }
             Op::Un(op) => match table::un(op) {
                 (row, Some(imm)) => Instruction::with3(row[c], d, r[0], imm),
@@ -344,11 +351,15 @@ impl Emit<'_> {
     fn beside(&mut self, bits: u32) -> std::result::Result<MemoryOperand, IcedError> {
         let wide = self.width == Width::Avx512;
         let l = self.literal(vec![bits; if wide { 1 } else { self.width.lanes() as usize }]);
+        self.behind(l, wide)
+    }
+    /// A literal as a memory operand, one number for all lanes or all of them.
+    fn behind(&mut self, l: CodeLabel, each: bool) -> std::result::Result<MemoryOperand, IcedError> {
         // What stands for the label until the code is put together.
         let mut probe = CodeAssembler::new(64)?;
         probe.lea(iced_x86::code_asm::rax, qword_ptr(l))?;
         let place = probe.instructions().first().map_or(0, Instruction::memory_displacement64);
-        Ok(MemoryOperand::with_base_displ_size_bcst_seg(Register::RIP, place as i64, 1, wide, Register::None))
+        Ok(MemoryOperand::with_base_displ_size_bcst_seg(Register::RIP, place as i64, 1, each, Register::None))
     }
     fn whole_literal(&mut self, d: Register, l: CodeLabel) -> std::result::Result<(), IcedError> {
         match (get_ymm(d), get_zmm(d), get_xmm(d)) {

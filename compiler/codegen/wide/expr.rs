@@ -1,7 +1,7 @@
 //! Expressions -> vector operations.
 
 use super::builder::Count;
-use super::ir::{Bin, Form, Op, Pred, Un, Value};
+use super::ir::{Bin, Form, Op, Pred, Un, Value, Width};
 use super::tile::{Fit, Translate, Val};
 use crate::codegen::math;
 use crate::nest::{BinOp, Buf, Expr, Scalar, UnOp};
@@ -178,6 +178,15 @@ impl Translate<'_> {
             }
             _ => return Err(NO_TYPE),
         })
+    }
+    /// What is stored in a form, side by side in the first part of the register where the store does not narrow.
+    pub(super) fn narrowed(&mut self, form: Form, v: Value) -> Value {
+        if self.b.width() == Width::Avx512 || matches!(form, Form::Whole | Form::F16) {
+            return v;
+        }
+        let v = self.b.un(Un::Narrow(form.bytes() as u8), v);
+        let upper = self.b.un(Un::Swap(4), v);
+        self.b.bin(Bin::Or, v, upper)
     }
     /// The upper half, rounded to even; NaN stays NaN.
     fn to_bf16(&mut self, x: Value) -> Value {

@@ -115,6 +115,10 @@ pub enum Un {
     Sar(u8),
     /// Lane i <-> lane i ^ k.
     Swap(u8),
+    /// The low bytes of each lane, so many (1 or 2), side by side: of the lower half of the lanes from the first byte of the
+    /// lower half of the register on, of the upper half in the upper half, as far in as the others take; zeros elsewhere.
+    /// 256 bits only.
+    Narrow(u8),
 }
 
 /// How a vector stands in memory.

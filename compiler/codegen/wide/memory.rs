@@ -93,6 +93,7 @@ impl Translate<'_> {
                 if !super::table::has(form, true, self.mask.is_some(), self.b.width().column()) {
                     return Err("a store that these vectors do not have");
                 }
+                let v = self.narrowed(form, v);
                 self.b.store(form, mem, v, self.mask);
             }
             0 if self.lane.is_none() && matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32) => self.b.store_scalar(mem, v.v),

@@ -57,7 +57,21 @@ pub(super) fn un(op: Un) -> (Row, Option<u32>) {
         Un::Shl(n) => (row!(VEX_Vpslld_ymm_ymm_imm8 EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8), Some(u32::from(n))),
         Un::Shr(n) => (row!(VEX_Vpsrld_ymm_ymm_imm8 EVEX_Vpsrld_zmm_k1z_zmmm512b32_imm8), Some(u32::from(n))),
         Un::Sar(n) => (row!(VEX_Vpsrad_ymm_ymm_imm8 EVEX_Vpsrad_zmm_k1z_zmmm512b32_imm8), Some(u32::from(n))),
+        // See [`narrow`].
+        Un::Narrow(_) => (row!(INVALID INVALID), None),
         Un::Swap(k) => (row!(VEX_Vpermilps_ymm_ymmm256_imm8 EVEX_Vpermilps_zmm_k1z_zmmm512b32_imm8), Some(if k == 1 { 0xB1 } else { 0x4E })),
+    }
+}
+
+/// Bytes of each half by number, at 256 bits.
+pub(super) const SHUFFLE: Code = Code::VEX_Vpshufb_ymm_ymm_ymmm256;
+
+/// What [`SHUFFLE`] takes for [`Un::Narrow`].
+pub(super) fn narrow(bytes: u8) -> [u32; 8] {
+    const NONE: u32 = 0x8080_8080;
+    match bytes {
+        1 => [0x0c08_0400, NONE, NONE, NONE, NONE, 0x0c08_0400, NONE, NONE],
+        _ => [0x0504_0100, 0x0d0c_0908, NONE, NONE, NONE, NONE, 0x0504_0100, 0x0d0c_0908],
     }
 }
 
@@ -111,13 +125,13 @@ pub(super) fn load(form: Form) -> Row {
     }
 }
 
-/// Stores that convert; `INVALID` where there is none.
+/// Stores that convert; `INVALID` where there is none. At 256 bits integers are narrowed before ([`Un::Narrow`]).
 pub(super) fn store(form: Form) -> Row {
     match form {
         Form::Whole => MOVE_OUT,
         Form::F16 => row!(VEX_Vcvtps2ph_xmmm128_ymm_imm8 EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae),
-        Form::I8 | Form::U8 => row!(INVALID EVEX_Vpmovdb_xmmm128_k1z_zmm),
-        Form::I16 | Form::U16 => row!(INVALID EVEX_Vpmovdw_ymmm256_k1z_zmm),
+        Form::I8 | Form::U8 => row!(VEX_Vmovq_xmmm64_xmm EVEX_Vpmovdb_xmmm128_k1z_zmm),
+        Form::I16 | Form::U16 => row!(VEX_Vmovdqu_xmmm128_xmm EVEX_Vpmovdw_ymmm256_k1z_zmm),
     }
 }
 
