@@ -32,6 +32,8 @@ pub struct Builder {
     hoisted: Vec<Node>,
     known: Map<Op, Value>,
     conditions: Set<Value>,
+    /// Vectors and masks whose lanes are all alike.
+    alike: Set<Value>,
     /// Functions may use tables, where the vectors have them: other results than those of levels that have none.
     pub(super) tables: bool,
 }
@@ -39,7 +41,7 @@ pub struct Builder {
 impl Builder {
     /// An empty function.
     pub fn new(width: Width) -> Builder {
-        Builder { f: Func { width, params: vec![], classes: vec![], blocks: vec![Block::default()] }, hoisted: vec![], known: Map::default(), conditions: Set::default(), tables: false }
+        Builder { f: Func { width, params: vec![], classes: vec![], blocks: vec![Block::default()] }, hoisted: vec![], known: Map::default(), conditions: Set::default(), alike: Set::default(), tables: false }
     }
     /// Vector length.
     pub fn width(&self) -> Width {
@@ -69,7 +71,26 @@ impl Builder {
         let def = self.fresh(class);
         let b = self.f.blocks.len() - 1;
         self.f.blocks[b].nodes.push(Node { op, args: args.to_vec(), mem, literal: None, def: Some(def) });
+        self.note_alike(op, args, def);
         def
+    }
+    fn note_alike(&mut self, op: Op, args: &[Value], def: Value) {
+        let each = |b: &Builder| args.iter().all(|a| b.alike.contains(a));
+        let alike = match op {
+            Op::Const(_) | Op::Splat => true,
+            Op::FirstLanes(n) => n == 0 || n >= self.f.width.lanes(),
+            Op::Broadcast(_) => args.is_empty(),
+            Op::Un(Un::Narrow(_)) => false,
+            Op::Bin(_) | Op::Un(_) | Op::Fma { .. } | Op::Cmp(_) | Op::ICmp(_) | Op::MaskAnd | Op::MaskOr | Op::MaskXor | Op::Select => each(self),
+            _ => false,
+        };
+        if alike {
+            self.alike.insert(def);
+        }
+    }
+    /// True if all lanes of a vector or mask are known to be alike.
+    pub fn is_alike(&self, v: Value) -> bool {
+        self.alike.contains(&v)
     }
     fn constant(&mut self, op: Op, class: Class) -> Value {
         if let Some(v) = self.known.get(&op) {
@@ -78,6 +99,7 @@ impl Builder {
         let def = self.fresh(class);
         self.hoisted.push(Node { op, args: vec![], mem: None, literal: None, def: Some(def) });
         self.known.insert(op, def);
+        self.note_alike(op, &[], def);
         def
     }
     /// 32 bits in all lanes.

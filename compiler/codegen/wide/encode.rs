@@ -260,7 +260,19 @@ impl Emit<'_> {
                     i.set_zeroing_masking(true);
                     i
                 }),
-                _ => Instruction::with3(table::MASKED_LOAD, d, r[0], at),
+                _ if form == Form::Whole => Instruction::with3(table::MASKED_LOAD, d, r[0], at),
+                // All lanes of the mask are alike: pieces of 32 bits, as many as the elements take.
+                _ => {
+                    let mut mask = Register::XMM0 + hw(al[0]);
+                    if form.bytes() == 1 {
+                        let l = self.literal(vec![u32::MAX, u32::MAX, 0, 0]);
+                        let half = self.behind(l, false)?;
+                        self.add(Instruction::with3(Code::VEX_Vpand_xmm_xmm_xmmm128, dx, mask, half))?;
+                        mask = dx;
+                    }
+                    self.add(Instruction::with3(table::MASKED_PART, dx, mask, at))?;
+                    Instruction::with2(table::load(form)[c], d, dx)
+                }
             },
             Op::Prefetch { far } => Instruction::with1(if far { Code::Prefetcht1_m8 } else { Code::Prefetcht0_m8 }, at),
             Op::Broadcast(Form::Whole) => Instruction::with2(table::BROADCAST[c], d, at).map(|mut i| {

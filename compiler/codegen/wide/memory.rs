@@ -29,7 +29,9 @@ impl Translate<'_> {
         let v = if !(0..=1).contains(&a.lane) {
             self.every_second(a, form, mem)?
         } else if a.lane == 1 {
-            if !super::table::has(form, false, mask.is_some(), self.b.width().column()) {
+            // Narrow vectors of 256-bit code are loaded as a whole or not at all.
+            let masked = mask.is_some_and(|k| !self.b.is_alike(k));
+            if !super::table::has(form, false, masked, self.b.width().column()) {
                 return Err("a load that these vectors do not have");
             }
             if self.from_memory(a) {

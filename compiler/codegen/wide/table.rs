@@ -113,6 +113,9 @@ pub(super) const MASKED_LOAD: Code = Code::VEX_Vmaskmovps_ymm_ymm_m256;
 /// See [`MASKED_LOAD`].
 pub(super) const MASKED_STORE: Code = Code::VEX_Vmaskmovps_m256_ymm_ymm;
 
+/// 32-bit pieces of 128 bits where a mask is set.
+pub(super) const MASKED_PART: Code = Code::VEX_Vpmaskmovd_xmm_xmm_m128;
+
 /// Loads that convert.
 pub(super) fn load(form: Form) -> Row {
     match form {

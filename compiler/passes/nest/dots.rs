@@ -13,8 +13,7 @@
 //! Contractions without columns (depthwise convolutions) become sums of floats where these are exact (`as_floats`): their
 //! vectors run along the channels, and have no quads.
 //!
-//! All of it is exact modulo 2^32, as the sums are. Arithmetic on 8-bit integers that only moves and compares them
-//! happens in 32 bits (`widen`), which vectors have.
+//! All of it is exact modulo 2^32, as the sums are.
 //!
 //! `exact_sums` leaves a module alone where dot products suit all of it ([`suit`]): floats would be slower.
 
@@ -130,7 +129,6 @@ pub fn run(m: &mut Module, level: &Level) -> Result<HashMap<Reg, Interval>> {
             bounds.insert(sum.0, sum.1);
         }
     }
-    widen::run(m);
     Ok(bounds)
 }
 

@@ -205,8 +205,8 @@ pub(super) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
 /// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise. Where there are
 /// loops inside, what they move counts.
 fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
-    // Vectors of 16 lanes load and store bytes and halves, those of 8 halves of one kind.
-    let byte = |t: ElemType| lanes >= 16 && matches!(t, ElemType::U8 | ElemType::I8 | ElemType::BF16) || lanes >= 8 && t == ElemType::F16;
+    // Vectors of 8 lanes and more load and store bytes and halves.
+    let byte = |t: ElemType| lanes >= 8 && matches!(t, ElemType::U8 | ElemType::I8 | ElemType::BF16 | ElemType::F16);
     let stored = |s: &Stmt, t: ElemType| byte(t) && t.is_int() && matches!(s, Stmt::Store { .. });
     let (mut good, mut bad) = (0, 0);
     let mut fits = true;

@@ -4,7 +4,7 @@
 //! if it were a kernel.
 
 use super::shape::peel;
-use super::{attention, columns, contract, depthwise, dots, halves, lanes, pooled, turn, work};
+use super::{attention, columns, contract, depthwise, dots, halves, lanes, pooled, turn, widen, work};
 use crate::diag::Result;
 use crate::nest::{Kernel, LoopKind, Module, Stage, Stmt, visit};
 use crate::sym::Sym;
@@ -15,6 +15,7 @@ use std::collections::HashSet;
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
     let bounds = dots::run(m, level)?;
+    widen::run(m);
     columns::run(m, bounds);
     halves::run(m, level)?;
     // What attention adds is scheduled where it is made.
