@@ -50,7 +50,7 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass { name: "drop_dead_kernels", level: OptLevel::O0, per_level: false, run: |m, _| passes::nest::dead::run(m) },
     NestPass { name: "inline_elementwise", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::inline::identity(m) },
     NestPass { name: "fold_constants", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::fold::run(m) },
-    NestPass { name: passes::nest::exact::NAME, level: OptLevel::O2, per_level: false, run: |m, l| if l.facts.dot && passes::nest::dots::suit(m) { Ok(()) } else { passes::nest::exact::run(m) } },
+    NestPass { name: passes::nest::exact::NAME, level: OptLevel::O2, per_level: false, run: passes::nest::exact::run },
     NestPass { name: "fuse_epilogues", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::epilogue::run(m) },
     NestPass { name: "inline_producers", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::inline::general(m) },
     NestPass { name: "widen_halves", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::storage::run(m) },
@@ -128,8 +128,8 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     if stop("lower") {
         return Ok(Stopped::Nest(Box::new(module)));
     }
-    // Levels with dot products of bytes go their own way where integer sums become floats; where there are none, they
-    // are asked for by name only.
+    // Levels with dot products of bytes go their own way from where integer sums become floats; they are asked for by name
+    // only if no sum has a use for them.
     if options.opt < OptLevel::O2 {
         target.keep(|f| !f.dot);
     }

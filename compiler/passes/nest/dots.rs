@@ -15,15 +15,16 @@
 //!
 //! All of it is exact modulo 2^32, as the sums are.
 //!
-//! `exact_sums` leaves a module alone where dot products suit all of it ([`suit`]): floats would be slower.
+//! Which contractions those are is decided once for a module ([`taken`]), by `exact_sums`: it leaves them alone, and the
+//! bytes that they read, and makes floats of the others.
 
 use super::exact::{self, Contraction};
-use super::grouped::{Grouped, columns};
+use super::grouped::{self, Copies, Grouped, columns};
 use super::shape::{Uses, as_map, instance};
 use super::{contract, widen};
 use crate::diag::Result;
 use crate::nest::bounds::Interval;
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Module, Place, Reg, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Module, Place, Reg, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::{ConstData, ElemType};
@@ -41,19 +42,37 @@ struct Plan {
     g: Grouped,
 }
 
-/// True if the module has integer contractions, and every one either takes dot products or has no columns: a
-/// depthwise convolution, whose vectors run along the channels.
-pub fn suit(m: &Module) -> bool {
-    let all: Vec<(Kernel, Contraction)> = visit::calls(&m.driver).into_iter().filter_map(|k| Some((k, exact::contraction(m, &m.kernels[k].body)?))).collect();
-    let mut some = false;
-    for (k, c) in all {
-        let planned = plan(m, k, &c).is_some();
-        some |= planned;
-        if !planned && columns(m, k, &c.a.1, &c.b.1) && columns(m, k, &c.b.1, &c.a.1) {
-            return false;
+/// Integer contractions of a module that stay integers on levels with dot products.
+pub(super) struct Taken {
+    /// By dot products.
+    pub dots: HashSet<Kernel>,
+    /// As sums of floats that read bytes (`as_floats`), as long as these are in memory: depthwise convolutions.
+    pub windows: HashSet<Kernel>,
+}
+
+/// What dot products do in a module; nothing if no contraction takes them.
+pub(super) fn taken(m: &Module) -> Taken {
+    let mut t = Taken { dots: HashSet::new(), windows: HashSet::new() };
+    for (k, c) in contractions(m) {
+        if plan(m, k, &c).is_some() {
+            t.dots.insert(k);
+        } else if window(m, k, &c).is_some() {
+            t.windows.insert(k);
         }
     }
-    some
+    if t.dots.is_empty() {
+        t.windows.clear();
+    }
+    t
+}
+
+/// True if dot products have a use in the module.
+pub fn suit(m: &Module) -> bool {
+    contractions(m).iter().any(|(k, c)| plan(m, *k, c).is_some())
+}
+
+fn contractions(m: &Module) -> Vec<(Kernel, Contraction)> {
+    grouped::kernels(m).into_iter().filter_map(|k| Some((k, exact::contraction(m, &m.kernels[k].body)?))).collect()
 }
 
 fn plan(m: &Module, k: Kernel, c: &Contraction) -> Option<Plan> {
@@ -78,47 +97,27 @@ pub fn run(m: &mut Module, level: &Level) -> Result<HashMap<Reg, Interval>> {
     if !level.facts.dot {
         return Ok(bounds);
     }
-    let plans: Vec<(Kernel, Plan)> = visit::calls(&m.driver)
-        .into_iter()
-        .filter_map(|k| {
-            let c = exact::contraction(m, &m.kernels[k].body)?;
-            Some((k, plan(m, k, &c)?))
-        })
-        .collect();
-    if plans.is_empty() {
-        return Ok(bounds);
+    let mut plans: Vec<(Kernel, Plan)> = vec![];
+    let mut windows: Vec<(Kernel, Contraction)> = vec![];
+    // What passes between have made unfit.
+    let mut others: Vec<(Kernel, Contraction)> = vec![];
+    for (k, c) in contractions(m) {
+        match plan(m, k, &c) {
+            Some(p) => plans.push((k, p)),
+            None if window(m, k, &c).is_some() => windows.push((k, c)),
+            None => others.push((k, c)),
+        }
     }
-    let windows: Vec<(Kernel, Contraction)> = visit::calls(&m.driver)
-        .into_iter()
-        .filter_map(|k| {
-            let c = exact::contraction(m, &m.kernels[k].body)?;
-            let both = columns(m, k, &c.a.1, &c.b.1) && columns(m, k, &c.b.1, &c.a.1);
-            (!both && plan(m, k, &c).is_none()).then_some((k, c))
-        })
-        .collect();
+    exact::copied(m, &others);
     let scratch = exact::scratch(m);
     // What is read where it is.
     let in_place: Vec<bool> = plans.iter().map(|(_, p)| p.g.in_place(m) && (m.bufs[p.g.x.0].ty == ElemType::U8 || scratch.contains(&m.storage(p.g.x.0)))).collect();
     let flipped: HashSet<Buf> = plans.iter().zip(&in_place).filter(|((_, p), here)| **here && m.bufs[p.g.x.0].ty == ElemType::I8).map(|((_, p), _)| m.storage(p.g.x.0)).collect();
     let signed: Vec<bool> = plans.iter().map(|(_, p)| m.bufs[p.g.x.0].ty == ElemType::I8).collect();
     images_of_few_channels(m, &plans, &in_place);
-    let straight = !m.driver.iter().any(|s| matches!(s, Stmt::If { .. } | Stmt::While { .. } | Stmt::For { .. } | Stmt::With { .. }));
-    let mut made: HashMap<(Buf, usize), Buf> = HashMap::new();
+    let mut copies = Copies::default();
     for (((k, p), here), signed) in plans.iter().zip(&in_place).zip(&signed) {
-        let quads = if *here {
-            p.g.view(m, p.g.x.0)
-        } else {
-            // What is gathered for one contraction is there for later ones, unless branches are between them.
-            let key = (p.g.x.0, p.g.of_x);
-            match made.get(&key).filter(|_| straight) {
-                Some(b) => *b,
-                None => {
-                    let b = gather(m, *k, p, straight);
-                    made.insert(key, b);
-                    b
-                }
-            }
-        };
+        let quads = if *here { p.g.view(m, p.g.x.0) } else { copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| gather(m, *k, p)) };
         contract(m, *k, p, quads, *signed);
     }
     flip(m, &flipped);
@@ -132,16 +131,36 @@ pub fn run(m: &mut Module, level: &Level) -> Result<HashMap<Reg, Interval>> {
     Ok(bounds)
 }
 
-/// A contraction without columns - a depthwise convolution - as a sum of floats, if these hold every partial sum: vectors
-/// multiply and add floats at once. Bytes of the image become floats as they are loaded; `flipped`: which operands are
-/// stored with 128 added.
-fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, flipped: (bool, bool)) -> Option<(Reg, Interval)> {
-    let ((x, w), flipped) = if weights(m, c.b.0) { ((&c.a, &c.b), flipped.0) } else { ((&c.b, &c.a), flipped.1) };
-    let Place::Const(data) = &m.bufs[w.0].place else { return None };
+/// A contraction without columns as a sum of floats.
+struct Window<'a> {
+    /// The image, and if it is the second factor.
+    x: &'a (Buf, Vec<Dim>),
+    second: bool,
+    w: &'a (Buf, Vec<Dim>),
+}
+
+/// A contraction without columns - a depthwise convolution -, if floats hold every partial sum.
+fn window<'a>(m: &Module, k: Kernel, c: &'a Contraction) -> Option<Window<'a>> {
+    if columns(m, k, &c.a.1, &c.b.1) && columns(m, k, &c.b.1, &c.a.1) {
+        return None;
+    }
+    let second = !weights(m, c.b.0);
+    let (x, w) = if second { (&c.b, &c.a) } else { (&c.a, &c.b) };
     if !weights(m, w.0) || matches!(m.bufs[x.0].place, Place::Const(_)) {
         return None;
     }
-    let most = c.bound(m, w, if m.bufs[x.0].ty == ElemType::U8 { 255 } else { FLIP }).filter(|s| *s <= exact::EXACT)?;
+    // Signed bytes may come with 128 added.
+    c.bound(m, w, 255).filter(|s| *s <= exact::EXACT)?;
+    Some(Window { x, second, w })
+}
+
+/// A window as a sum of floats: vectors multiply and add floats at once. Bytes of the image become floats as they are
+/// loaded; `flipped`: which operands are stored with 128 added.
+fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, flipped: (bool, bool)) -> Option<(Reg, Interval)> {
+    let Window { x, second, w } = window(m, k, c)?;
+    let most = c.bound(m, w, if m.bufs[x.0].ty == ElemType::U8 { 255 } else { FLIP })?;
+    let flipped = if second { flipped.1 } else { flipped.0 };
+    let Place::Const(data) = &m.bufs[w.0].place else { return None };
     let values: Vec<f32> = data.to_i64s()?.into_iter().map(|v| v as f32).collect();
     let (data, name) = (ConstData::f32s(data.dims().to_vec(), &values), m.bufs[w.0].name.clone());
     let sums = flipped.then(|| depth_sums(m, c, w)).flatten();
@@ -180,10 +199,10 @@ fn images_of_few_channels(m: &mut Module, plans: &[(Kernel, Plan)], in_place: &[
 
 /// A kernel before `k` that puts the activations together as quads, channels innermost; signed ones flipped. If they are
 /// an image with a border made for `k` alone, it makes the border, too.
-fn gather(m: &mut Module, k: Kernel, p: &Plan, straight: bool) -> Buf {
+fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let (x, of) = (p.g.x.0, p.g.of_x);
     let signed = m.bufs[x].ty == ElemType::I8;
-    let bordered = if straight { bordered(m, k, x, of) } else { None };
+    let bordered = bordered(m, k, x, of);
     let mut dims = m.bufs[x].dims.clone();
     let channels = dims[of];
     dims[of] = channels.ceil_div(QUAD);
@@ -219,14 +238,11 @@ fn gather(m: &mut Module, k: Kernel, p: &Plan, straight: bool) -> Buf {
         let sum = (0..few).map(|i| placed(i, wide(part(i, &b.inside)))).reduce(|a, b| a + b).unwrap_or(Expr::int(ElemType::I32, 0));
         Expr::select(part(0, &b.cond), sum, Expr::int(ElemType::I32, outside))
     });
-    m.kernels[id].name = format!("{}.quads", m.kernels[k].name);
-    // The call was put at the driver's end.
-    let call = m.driver.pop().into_iter().collect();
-    visit::splice_call(&mut m.driver, k, true, call);
+    grouped::before(m, k, id, "quads");
     if let Some(b) = bordered {
         visit::drop_calls(&mut m.driver, &|k| k == b.kernel);
     }
-    out
+    (id, out)
 }
 
 /// A copy of an image with a border around it.
@@ -243,7 +259,7 @@ struct Bordered {
 fn bordered(m: &Module, k: Kernel, x: Buf, of: usize) -> Option<Bordered> {
     let uses = Uses::new(m);
     let ([kernel], true) = (uses.writers(x), uses.readers(x) == [k] && !uses.pinned(x) && matches!(m.bufs[x].place, Place::Temp)) else { return None };
-    let map = as_map(&m.kernels[*kernel].body).filter(|map| map.buf == x)?;
+    let map = as_map(&m.kernels[*kernel].body).filter(|map| map.buf == x && uses.may_move(m, *kernel, k))?;
     let cover = map.cover(m)?;
     let (Expr::Select(cond, inside, fill), true) = (map.value, m.bufs[x].dims[of].as_const()? <= QUAD) else { return None };
     let (Expr::Load { .. }, Expr::Const(fill)) = (&*inside, *fill) else { return None };

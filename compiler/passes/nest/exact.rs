@@ -6,12 +6,19 @@
 //! for the whole depth, parts of it are summed by kernels of their own, and the integers added.
 //!
 //! 8-bit integers in scratch are floats then, too: all of them are exact, the conversions between operators cancel, and
-//! what is left of them has vector forms. Contractions beyond the bound stay integers.
+//! what is left of them has vector forms. What stays as bytes - inputs, what the driver reads, views of other types - a
+//! kernel before the contraction converts. Contractions beyond the bound stay integers.
+//!
+//! On levels with dot products of bytes the contractions that these suit stay integers ([`dots::taken`]), and scratch is
+//! bytes but for what the others alone read.
 
+use super::dots::{self, Taken};
+use super::grouped::{self, Copies};
 use super::shape::peel;
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, visit};
 use crate::sym::{Dim, Sym};
+use crate::target::Level;
 use crate::tensor::{ConstData, ElemType};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,34 +31,93 @@ pub(super) const EXACT: i64 = 1 << 24;
 const MOST_PARTS: i64 = 8;
 
 /// Runs the pass.
-pub fn run(m: &mut Module) -> Result<()> {
-    let candidates = scratch(m);
+pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let kernels = visit::calls(&m.driver);
+    let taken = level.facts.dot.then(|| dots::taken(m));
     // The kernels are read as they were before the types change.
-    let exact: Vec<(Kernel, Contraction, i64)> = kernels
-        .iter()
-        .filter_map(|k| {
-            let c = contraction(m, &m.kernels[*k].body)?;
-            let parts = c.parts(m, &candidates)?;
-            Some((*k, c, parts))
-        })
-        .collect();
+    let all: Vec<(Kernel, Contraction)> = grouped::kernels(m).into_iter().filter_map(|k| Some((k, contraction(m, &m.kernels[k].body)?))).collect();
+    let floats = as_floats_from_now_on(m, &all, taken.as_ref());
+    let types: HashMap<Buf, ElemType> = m.bufs.keys().filter(|b| floats.contains(&m.storage(*b))).map(|b| (b, m.bufs[b].ty)).collect();
+    let keeps = |k: &Kernel, c: &Contraction| match &taken {
+        Some(t) => t.dots.contains(k) || t.windows.contains(k) && !c.operands().iter().any(|b| types.contains_key(b)),
+        None => false,
+    };
+    let exact: Vec<(Kernel, Contraction, i64)> = all.into_iter().filter(|(k, c)| !keeps(k, c)).filter_map(|(k, c)| c.parts(m).map(|parts| (k, c, parts))).collect();
     if exact.is_empty() {
         return Ok(());
     }
-    let types: HashMap<Buf, ElemType> = m.bufs.keys().filter(|b| candidates.contains(&m.storage(*b))).map(|b| (b, m.bufs[b].ty)).collect();
     for b in types.keys() {
         m.bufs[*b].ty = ElemType::F32;
     }
-    let mut floats: HashMap<Buf, Buf> = HashMap::new();
+    let mut made = Floats::default();
     for (k, c, parts) in &exact {
-        as_floats(m, *k, c, *parts, &mut floats);
+        as_floats(m, *k, c, *parts, &mut made);
     }
     for k in kernels {
         let body = std::mem::take(&mut m.kernels[k].body);
         m.kernels[k].body = body.into_iter().map(|s| stores(s.map_exprs(&mut |e| e.rewrite(&mut |e| simplify(m, &types, e))), &types)).collect();
     }
     Ok(())
+}
+
+/// Scratch that becomes floats: all of it, or where dot products read bytes what only contractions of floats read.
+fn as_floats_from_now_on(m: &Module, all: &[(Kernel, Contraction)], taken: Option<&Taken>) -> HashSet<Buf> {
+    let candidates = scratch(m);
+    let Some(t) = taken.filter(|t| !t.dots.is_empty()) else { return candidates };
+    let read = |which: &dyn Fn(&Kernel, &Contraction) -> bool| -> HashSet<Buf> { all.iter().filter(|(k, c)| which(k, c)).flat_map(|(_, c)| c.operands()).map(|b| m.storage(b)).collect() };
+    let bytes = read(&|k, _| t.dots.contains(k));
+    let wanted = read(&|k, c| !t.dots.contains(k) && !t.windows.contains(k) && c.parts(m).is_some());
+    candidates.into_iter().filter(|b| wanted.contains(b) && !bytes.contains(b)).collect()
+}
+
+/// The contractions as exact sums whose operands are copied as floats: all else stays as it is.
+pub(super) fn copied(m: &mut Module, contractions: &[(Kernel, Contraction)]) {
+    let mut made = Floats::default();
+    for (k, c) in contractions {
+        if let Some(parts) = c.parts(m) {
+            as_floats(m, *k, c, parts, &mut made);
+        }
+    }
+}
+
+/// Operands as floats.
+#[derive(Default)]
+struct Floats {
+    constants: HashMap<Buf, Buf>,
+    copies: Copies,
+}
+
+impl Floats {
+    /// A buffer of the values of `b` for contraction `k`: itself if it holds floats.
+    fn of(&mut self, m: &mut Module, k: Kernel, b: Buf) -> Option<Buf> {
+        if m.bufs[b].ty == ElemType::F32 {
+            return Some(b);
+        }
+        let own = m.storage(b) == b && m.bufs[b].layout == Layout::RowMajor;
+        let (Place::Const(data), true) = (&m.bufs[b].place, own) else {
+            return Some(self.copies.get(m, k, (b, 0), |m| copy(m, k, b)));
+        };
+        if let Some(f) = self.constants.get(&b) {
+            return Some(*f);
+        }
+        let values: Vec<f32> = data.to_i64s()?.into_iter().map(|v| v as f32).collect();
+        let data = Arc::new(ConstData::f32s(data.dims().to_vec(), &values));
+        let name = m.bufs[b].name.clone();
+        let f = m.constant(name, data);
+        self.constants.insert(b, f);
+        Some(f)
+    }
+}
+
+/// A kernel before `k` that copies bytes as floats.
+fn copy(m: &mut Module, k: Kernel, b: Buf) -> (Kernel, Buf) {
+    let (name, dims, layout) = (format!("{}.f32", m.bufs[b].name), m.bufs[b].dims.clone(), m.bufs[b].layout.clone());
+    let out = m.temp(name, ElemType::F32, dims);
+    m.bufs[out].layout = layout;
+    let origin = m.kernels[k].origin.clone();
+    let id = m.map(out, &origin, |kb, at| super::contract::extended(kb.load(b, at)));
+    grouped::before(m, k, id, "f32");
+    (id, out)
 }
 
 /// Temporaries of 8-bit integers that kernels read and write element by element.
@@ -120,11 +186,7 @@ fn magnitude(t: ElemType) -> i64 {
 
 impl Contraction {
     /// Into how many parts of equal size the outermost depth loop falls so that each sum is exact; `None` if none fits.
-    fn parts(&self, m: &Module, scratch: &HashSet<Buf>) -> Option<i64> {
-        let known = |b: Buf| self.usable(m, b, scratch);
-        if !known(self.a.0) || !known(self.b.0) {
-            return None;
-        }
+    fn parts(&self, m: &Module) -> Option<i64> {
         let outer = self.depth[0].1.as_const();
         (1..=MOST_PARTS).find(|n| (*n == 1 || outer.is_some_and(|e| e % n == 0)) && self.is_exact(m, *n))
     }
@@ -139,13 +201,13 @@ impl Contraction {
     pub(super) fn bound(&self, m: &Module, w: &(Buf, Vec<Dim>), other: i64) -> Option<i64> {
         self.weight_sum(m, w, 1)?.checked_mul(other)
     }
-    fn usable(&self, m: &Module, b: Buf, scratch: &HashSet<Buf>) -> bool {
-        let of = m.storage(b);
-        scratch.contains(&of) || of == b && m.bufs[b].layout == Layout::RowMajor && matches!(m.bufs[b].place, Place::Const(_))
+    /// What the factors are read from.
+    fn operands(&self) -> [Buf; 2] {
+        [self.a.0, self.b.0]
     }
     /// The largest sum of magnitudes over one part of the depth of a constant operand.
     fn weight_sum(&self, m: &Module, (buf, at): &(Buf, Vec<Dim>), parts: i64) -> Option<i64> {
-        let Place::Const(c) = &m.bufs[*buf].place else { return None };
+        let (Place::Const(c), Layout::RowMajor) = (&m.bufs[*buf].place, &m.bufs[*buf].layout) else { return None };
         // Dimensions that the depth runs over are summed as a whole, which is no less.
         let summed: Vec<bool> = at.iter().map(|d| self.depth.iter().any(|s| d.contains(s.0))).collect();
         let dims = c.dims();
@@ -177,20 +239,8 @@ impl Contraction {
 }
 
 /// The contraction with float operands; its tail sees the sum as the integer that it is.
-fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, parts: i64, floats: &mut HashMap<Buf, Buf>) {
-    let mut float = |m: &mut Module, b: Buf| -> Option<Buf> {
-        let Place::Const(data) = &m.bufs[b].place else { return Some(b) };
-        if let Some(f) = floats.get(&b) {
-            return Some(*f);
-        }
-        let values: Vec<f32> = data.to_i64s()?.into_iter().map(|v| v as f32).collect();
-        let data = Arc::new(ConstData::f32s(data.dims().to_vec(), &values));
-        let name = m.bufs[b].name.clone();
-        let f = m.constant(name, data);
-        floats.insert(b, f);
-        Some(f)
-    };
-    let (Some(a), Some(b)) = (float(m, c.a.0), float(m, c.b.0)) else { return };
+fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, parts: i64, made: &mut Floats) {
+    let (Some(a), Some(b)) = (made.of(m, k, c.a.0), made.of(m, k, c.b.0)) else { return };
     let product = Product { a: (a, c.a.1.clone()), b: (b, c.b.1.clone()) };
     let (outer, extent) = c.depth[0];
     let size = if parts == 1 { extent } else { extent.floor_div(parts) };

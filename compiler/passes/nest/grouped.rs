@@ -1,11 +1,13 @@
 //! Contractions whose depth is taken in groups of neighbours along one of its loops, the *channel*: what `dots` (quads of
-//! bytes) and `halves` (pairs of bf16) share. A group is one 32-bit element, as [`Expr::Dot`] has it.
+//! bytes) and `halves` (pairs of bf16) share. A group is one 32-bit element, as [`Expr::Dot`] has it. Operands that are not in
+//! memory as a contraction reads them are copied by kernels before it ([`Copies`]).
 
 use super::contract::depends;
-use super::shape::peel;
-use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt};
+use super::shape::{Uses, peel};
+use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::{ConstData, ElemType};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A read of a buffer.
@@ -109,6 +111,46 @@ impl Grouped {
                 })
             }),
         }
+    }
+}
+
+/// Kernels that the driver calls in one place, in order: others have no place before them.
+pub(super) fn kernels(m: &Module) -> Vec<Kernel> {
+    let calls = visit::calls(&m.driver);
+    let mut times: HashMap<Kernel, usize> = HashMap::new();
+    calls.iter().for_each(|k| *times.entry(*k).or_default() += 1);
+    calls.into_iter().filter(|k| times[k] == 1).collect()
+}
+
+/// A map at the driver's end moves to right before `k`; it is named after it.
+pub(super) fn before(m: &mut Module, k: Kernel, map: Kernel, suffix: &str) {
+    m.kernels[map].name = format!("{}.{suffix}", m.kernels[k].name);
+    let call = m.driver.pop().into_iter().collect();
+    visit::splice_call(&mut m.driver, k, true, call);
+}
+
+/// Copies of operands that kernels before contractions make. What was copied for one contraction is there for a later one
+/// if copying it there would come to the same ([`Uses::may_move`]): then nothing that the copy is made from changes
+/// between, and no branch or loop runs one of them alone.
+#[derive(Default)]
+pub(super) struct Copies {
+    /// What is copied, along which dimension; by which kernel, and where to.
+    made: Vec<((Buf, usize), Kernel, Buf)>,
+}
+
+impl Copies {
+    /// The copy of `x` along dimension `of` for contraction `k`, by `make` if there is none.
+    pub fn get(&mut self, m: &mut Module, k: Kernel, (x, of): (Buf, usize), make: impl FnOnce(&mut Module) -> (Kernel, Buf)) -> Buf {
+        let same = |c: &&((Buf, usize), Kernel, Buf)| c.0 == (x, of);
+        if self.made.iter().any(|c| same(&c)) {
+            let uses = Uses::new(m);
+            if let Some(c) = self.made.iter().filter(same).find(|c| uses.may_move(m, c.1, k)) {
+                return c.2;
+            }
+        }
+        let (by, copy) = make(m);
+        self.made.push(((x, of), by, copy));
+        copy
     }
 }
 

@@ -11,10 +11,10 @@
 //! factors are sums already.
 
 use super::contract::{self, Parts, Product};
-use super::grouped::Grouped;
+use super::grouped::{self, Copies, Grouped};
 use super::shape::is_temp;
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Math, Module, Place, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Math, Module, Place, visit};
 use crate::target::Level;
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
@@ -30,7 +30,7 @@ struct Plan {
 
 /// True if the pass would find something.
 pub fn suit(m: &Module) -> bool {
-    visit::calls(&m.driver).into_iter().any(|k| plan(m, k).is_some())
+    grouped::kernels(m).into_iter().any(|k| plan(m, k).is_some())
 }
 
 fn plan(m: &Module, k: Kernel) -> Option<Plan> {
@@ -57,31 +57,16 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     if !level.facts.bf16 || m.math != Math::Fast {
         return Ok(());
     }
-    let mut seen = HashSet::new();
-    let plans: Vec<(Kernel, Plan)> = visit::calls(&m.driver).into_iter().filter(|k| seen.insert(*k)).filter_map(|k| Some((k, plan(m, k)?))).collect();
+    let plans: Vec<(Kernel, Plan)> = grouped::kernels(m).into_iter().filter_map(|k| Some((k, plan(m, k)?))).collect();
     // What is stored as bf16 from now on.
     for b in private(m, &plans) {
         for v in m.bufs.keys().filter(|v| m.storage(*v) == b).collect::<Vec<_>>() {
             m.bufs[v].ty = ElemType::BF16;
         }
     }
-    let straight = m.driver.iter().all(|s| matches!(s, Stmt::Call(_) | Stmt::Check { .. } | Stmt::Define { .. }));
-    let mut made: HashMap<(Buf, usize), Buf> = HashMap::new();
+    let mut copies = Copies::default();
     for (k, p) in plans {
-        let pairs = if p.g.in_place(m) && m.bufs[p.g.x.0].ty == ElemType::BF16 {
-            p.g.view(m, p.g.x.0)
-        } else {
-            // What is rounded for one contraction is there for later ones, unless branches are between them.
-            let key = (p.g.x.0, p.g.of_x);
-            match made.get(&key).filter(|_| straight) {
-                Some(b) => *b,
-                None => {
-                    let b = gather(m, k, &p);
-                    made.insert(key, b);
-                    b
-                }
-            }
-        };
+        let pairs = if p.g.in_place(m) && m.bufs[p.g.x.0].ty == ElemType::BF16 { p.g.view(m, p.g.x.0) } else { copies.get(m, k, (p.g.x.0, p.g.of_x), |m| gather(m, k, &p)) };
         contract(m, k, &p, pairs);
     }
     Ok(())
@@ -110,7 +95,7 @@ fn private(m: &Module, plans: &[(Kernel, Plan)]) -> Vec<Buf> {
 }
 
 /// A kernel before `k` that rounds the activations, channels innermost.
-fn gather(m: &mut Module, k: Kernel, p: &Plan) -> Buf {
+fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let (x, of) = (p.g.x.0, p.g.of_x);
     let mut dims = m.bufs[x].dims.clone();
     let channels = dims[of];
@@ -125,11 +110,8 @@ fn gather(m: &mut Module, k: Kernel, p: &Plan) -> Buf {
         let v = kb.load(x, at);
         if kb.m.syms.in_range(at[of], channels) { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, at[of], channels), v, Expr::num(ElemType::F32, 0.0)) }
     });
-    m.kernels[id].name = format!("{}.bf16", m.kernels[k].name);
-    // The call was put at the driver's end.
-    let call = m.driver.pop().into_iter().collect();
-    visit::splice_call(&mut m.driver, k, true, call);
-    p.g.view(m, out)
+    grouped::before(m, k, id, "bf16");
+    (id, p.g.view(m, out))
 }
 
 /// The contraction by dot products of pairs.
