@@ -41,7 +41,14 @@ pub struct Builder {
 impl Builder {
     /// An empty function.
     pub fn new(width: Width) -> Builder {
-        Builder { f: Func { width, params: vec![], classes: vec![], blocks: vec![Block::default()] }, hoisted: vec![], known: Map::default(), conditions: Set::default(), alike: Set::default(), tables: false }
+        Builder {
+            f: Func { width, params: vec![], classes: vec![], blocks: vec![Block::default()] },
+            hoisted: vec![],
+            known: Map::default(),
+            conditions: Set::default(),
+            alike: Set::default(),
+            tables: false,
+        }
     }
     /// Vector length.
     pub fn width(&self) -> Width {
