@@ -35,6 +35,8 @@ const NPY: &[(&str, ElemType)] = &[
     ("<u2", ElemType::U16),
     ("<u4", ElemType::U32),
     ("<u8", ElemType::U64),
+    ("<c8", ElemType::C64),
+    ("<c16", ElemType::C128),
     ("|b1", ElemType::Bool),
 ];
 
@@ -50,7 +52,7 @@ fn from_npy(path: &Path, name: &str, mut r: impl Read) -> Result<Array> {
     let header = npyz::NpyHeader::from_reader(&mut r).map_err(io(path))?;
     let descr = header.dtype().descr();
     let descr = descr.trim_matches('\'');
-    let Some(ty) = element(descr) else { return Err(bad(path, format!("dtype {descr}"), "a little-endian number, bool, or string (dtype U or S)")) };
+    let Some(ty) = element(descr) else { return Err(bad(path, format!("dtype {descr}"), "a little-endian number, complex number, bool, or string (dtype U or S)")) };
     if header.order() != npyz::Order::C && header.shape().len() > 1 {
         return Err(bad(path, "column-major order", "row-major order: save numpy.ascontiguousarray(x)"));
     }
@@ -167,9 +169,13 @@ impl Array {
         let n = count(&self.dims).and_then(|n| usize::try_from(n).ok())?;
         if self.ty == ElemType::Str { texts::decode(&self.data, n) } else { None }
     }
-    /// The values as f64.
+    /// The values as f64; of complex numbers both parts.
     pub fn to_f64s(&self) -> Vec<f64> {
-        let c = crate::tensor::ConstData::new(self.ty, self.dims.clone(), self.data.clone());
+        let (ty, dims) = match self.ty.part() {
+            Some(part) => (part, [self.dims.as_slice(), &[2]].concat()),
+            None => (self.ty, self.dims.clone()),
+        };
+        let c = crate::tensor::ConstData::new(ty, dims, self.data.clone());
         c.and_then(|c| c.to_f64s().or_else(|| c.to_i64s().map(|v| v.into_iter().map(|x| x as f64).collect()))).unwrap_or_default()
     }
 }

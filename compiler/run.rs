@@ -274,8 +274,8 @@ pub fn random_arrays(t: &Tensor, sizes: &HashMap<Sym, i64>, seed: u64) -> Result
     })
 }
 
-/// A tensor of values that depend on nothing but the seed: floats between -1 and 1, integers 0 or 1, strings of a few
-/// lower-case words.
+/// A tensor of values that depend on nothing but the seed: floats and parts of complex numbers between
+/// -1 and 1, integers 0 or 1, strings of a few lower-case words.
 pub fn random_input(t: &Tensor, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<Array> {
     let dims: Option<Vec<i64>> = t.dims.iter().map(|d| d.eval(&|s| sizes.get(&s).copied()).filter(|v| *v >= 0)).collect();
     match dims.filter(|_| t.described.is_none()) {
@@ -313,10 +313,13 @@ fn random(name: String, ty: ElemType, dims: Vec<i64>, seed: u64) -> Result<Array
     let mut data = vec![];
     for _ in 0..n {
         let r = next();
-        let unit = (r >> 40) as f32 / 16_777_216.0 * 2.0 - 1.0;
+        let between = |bits: u64| bits as f32 / 16_777_216.0 * 2.0 - 1.0;
+        let (unit, second) = (between(r >> 40), |r: u64| between(r & 0xff_ffff));
         match ty {
             ElemType::F32 => data.extend(unit.to_le_bytes()),
             ElemType::F64 => data.extend(f64::from(unit).to_le_bytes()),
+            ElemType::C64 => data.extend([unit, second(r)].iter().flat_map(|v| v.to_le_bytes())),
+            ElemType::C128 => data.extend([unit, second(r)].iter().flat_map(|v| f64::from(*v).to_le_bytes())),
             ElemType::F16 => data.extend(half::f16::from_f32(unit).to_le_bytes()),
             ElemType::BF16 => data.extend(half::bf16::from_f32(unit).to_le_bytes()),
             _ => data.extend(&((r >> 40) % 2).to_le_bytes().repeat(2)[..width as usize]),

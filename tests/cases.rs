@@ -226,6 +226,12 @@ impl Numbers {
             let list: Vec<&str> = (0..n).map(|_| WORDS[(self.next() >> 33) as usize % WORDS.len()]).collect();
             return Array { name: name.to_owned(), ty, dims, data: onnxc_runtime::texts::encode(&list) };
         }
+        if let Some(part) = ty.part() {
+            // Few values, so that some are equal, and zeros among them.
+            let data = (0..2 * n).map(|_| ((self.next() >> 33) % 3) as f32 - 1.0);
+            let data = data.flat_map(|x| if part == ElemType::F32 { x.to_le_bytes().to_vec() } else { f64::from(x).to_le_bytes().to_vec() }).collect();
+            return Array { name: name.to_owned(), ty, dims, data };
+        }
         let data = (0..n)
             .flat_map(|_| {
                 let r = self.next();

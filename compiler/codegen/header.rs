@@ -54,7 +54,11 @@ const COMMON_BEGIN: &str = r#"/* ---- onnxc common part, ABI 1: byte-identical i
 
 const COMMON_TYPES: &str = r#"/* numbers are ONNX TensorProto.DataType */
 enum { ONNXC_F32 = 1, ONNXC_U8 = 2, ONNXC_I8 = 3, ONNXC_U16 = 4, ONNXC_I16 = 5, ONNXC_I32 = 6, ONNXC_I64 = 7,
-       ONNXC_STR = 8, ONNXC_BOOL = 9, ONNXC_F16 = 10, ONNXC_F64 = 11, ONNXC_U32 = 12, ONNXC_U64 = 13, ONNXC_BF16 = 16 };
+       ONNXC_STR = 8, ONNXC_BOOL = 9, ONNXC_F16 = 10, ONNXC_F64 = 11, ONNXC_U32 = 12, ONNXC_U64 = 13, ONNXC_C64 = 14, ONNXC_C128 = 15,
+       ONNXC_BF16 = 16 };
+/* as C's complex types and std::complex lie in memory */
+typedef struct onnxc_complex64 { float re, im; } onnxc_complex64;
+typedef struct onnxc_complex128 { double re, im; } onnxc_complex128;
 typedef struct onnxc_str {     /* an element of a tensor of strings, 16 bytes */
   const char *data;            /* UTF-8, not ended by NUL; anything where len is 0 */
 #if UINTPTR_MAX == 0xffffffffu
@@ -219,7 +223,7 @@ pub(super) fn type_name(ty: ElemType) -> &'static str {
 }
 
 /// What an element is stored as, in C and in Rust. Packed types are bytes; so are bool and the 8-bit floats. A complex
-/// element is two numbers in C, an array of two in Rust.
+/// element is a struct in C, an array of two in Rust.
 pub(super) fn storage(ty: ElemType) -> (&'static str, &'static str) {
     use ElemType::*;
     match ty {
@@ -232,8 +236,8 @@ pub(super) fn storage(ty: ElemType) -> (&'static str, &'static str) {
         U16 | F16 | BF16 => ("uint16_t", "u16"),
         U32 => ("uint32_t", "u32"),
         U64 => ("uint64_t", "u64"),
-        C64 => ("float", "[f32; 2]"),
-        C128 => ("double", "[f64; 2]"),
+        C64 => ("onnxc_complex64", "[f32; 2]"),
+        C128 => ("onnxc_complex128", "[f64; 2]"),
         Str => ("onnxc_str", "Str<'_>"),
         U8 | Bool | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0 | F6E2M3 | F6E3M2 | U4 | I4 | F4E2M1 | U2 | I2 => ("uint8_t", "u8"),
     }

@@ -7,13 +7,13 @@ pub(super) const VALUE: &str = r#"
 pub mod dtype {
     pub const F32: i32 = 1; pub const U8: i32 = 2; pub const I8: i32 = 3; pub const U16: i32 = 4; pub const I16: i32 = 5;
     pub const I32: i32 = 6; pub const I64: i32 = 7; pub const STR: i32 = 8; pub const BOOL: i32 = 9; pub const F16: i32 = 10; pub const F64: i32 = 11;
-    pub const U32: i32 = 12; pub const U64: i32 = 13; pub const BF16: i32 = 16;
+    pub const U32: i32 = 12; pub const U64: i32 = 13; pub const C64: i32 = 14; pub const C128: i32 = 15; pub const BF16: i32 = 16;
 }
 mod sealed {
     pub trait Element<'a>: Copy { fn holds(dtype: i32) -> bool; }
 }
 macro_rules! elements { ($($t:ty: $($n:ident)|+;)*) => { $(impl<'a> sealed::Element<'a> for $t { fn holds(d: i32) -> bool { $(d == dtype::$n)||+ } })* }; }
-elements! { f32: F32; f64: F64; i8: I8; i16: I16; i32: I32; i64: I64; u8: U8 | BOOL; u16: U16 | F16 | BF16; u32: U32; u64: U64; }
+elements! { f32: F32; f64: F64; i8: I8; i16: I16; i32: I32; i64: I64; u8: U8 | BOOL; u16: U16 | F16 | BF16; u32: U32; u64: U64; [f32; 2]: C64; [f64; 2]: C128; }
 
 /// What is no single tensor: a sequence, an optional, a map, or a tensor in one of them. It borrows what it is made of; a
 /// result borrows the workspace.

@@ -276,11 +276,12 @@ impl KernelBuilder<'_> {
     }
     /// Zero of a compute type; of strings the empty one.
     pub fn zero(&mut self, ty: ElemType) -> Expr {
-        if ty != ElemType::Str {
-            return Expr::num(ty, 0.0);
-        }
-        let data = ConstData::strings(vec![1], vec![Default::default()]);
-        let buf = self.m.constant("empty", Arc::new(data.unwrap_or_else(|| ConstData::from_i64s(&[]))));
+        let (name, data) = match ty {
+            ElemType::Str => ("empty", ConstData::strings(vec![1], vec![Default::default()])),
+            t if t.is_complex() => ("zero", ConstData::new(t, vec![1], vec![0; t.bits() as usize / 8])),
+            t => return Expr::num(t, 0.0),
+        };
+        let buf = self.m.constant(name, Arc::new(data.unwrap_or_else(|| ConstData::from_i64s(&[]))));
         Expr::Load { buf, at: vec![Dim::constant(0)] }
     }
     /// Reads `buf` under numpy broadcasting against an index of at least its rank.

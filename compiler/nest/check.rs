@@ -286,9 +286,6 @@ impl<'a> Body<'a> {
             self.fault(format!("\"{}\": found {} subscripts, expected {}", d.name, at.len(), d.dims.len()));
             return;
         }
-        if matches!(d.ty, ElemType::C64 | ElemType::C128) {
-            self.fault(format!("\"{}\" has no elements of a compute type", d.name));
-        }
         for (i, (x, n)) in at.iter().zip(&d.dims).enumerate() {
             self.dim(*x);
             // Over numbers a proof exists or the access is wrong; over symbolic sizes the prover may just not find it.
@@ -321,7 +318,7 @@ impl<'a> Body<'a> {
         match e {
             Expr::Const(s) => {
                 let bits = s.ty.bits();
-                if s.ty.compute() != s.ty || bits > 64 || (bits < 64 && s.bits >> bits != 0) || (s.ty == ElemType::Bool && s.bits > 1) {
+                if s.ty.compute() != s.ty || bits > 64 || s.ty.is_complex() || (bits < 64 && s.bits >> bits != 0) || (s.ty == ElemType::Bool && s.bits > 1) {
                     self.fault(format!("bits {:#x} are no constant of type {}", s.bits, s.ty.short()));
                 }
                 s.ty
@@ -407,7 +404,7 @@ impl<'a> Body<'a> {
             }
             Expr::Cast(t, a) => {
                 let from = self.expr(a);
-                if t.compute() != *t || *t == ElemType::Str || from == ElemType::Str {
+                if t.compute() != *t || [*t, from].iter().any(|t| *t == ElemType::Str || t.is_complex()) {
                     self.fault(format!("cast to {}, which is no compute type", t.short()));
                 }
                 *t
@@ -468,7 +465,7 @@ impl<'a> Body<'a> {
             UnOp::Not => t == ElemType::Bool,
             UnOp::BitNot => t.is_int(),
             UnOp::Neg | UnOp::Abs | UnOp::Sign => t.is_float() || t.is_int(),
-            UnOp::Bits(to) => to.bits() == t.bits() && to.compute() == to && t != ElemType::Str && to != ElemType::Str,
+            UnOp::Bits(to) => to.bits() == t.bits() && to.compute() == to && [t, to].iter().all(|t| *t != ElemType::Str && !t.is_complex()),
             _ => t.is_float(),
         };
         if !fits {
@@ -485,8 +482,8 @@ impl<'a> Body<'a> {
             BinOp::And | BinOp::Or | BinOp::Xor => t == ElemType::Bool || t.is_int(),
             BinOp::Shl | BinOp::Shr => t.is_int(),
             BinOp::Atan2 => t.is_float(),
-            BinOp::Min | BinOp::Max => t != ElemType::Str,
-            op if op.is_comparison() => true,
+            BinOp::Min | BinOp::Max => t != ElemType::Str && !t.is_complex(),
+            op if op.is_comparison() => !t.is_complex(),
             _ => t.is_float() || t.is_int(),
         };
         if !fits {

@@ -16,6 +16,7 @@ mod code;
 mod compile;
 mod execute;
 mod memory;
+mod pairs;
 mod scalar;
 mod text;
 
@@ -24,6 +25,7 @@ pub use scalar::{eval_binop, eval_cast, eval_unop, from_storage, to_storage};
 use super::*;
 use compile::{Compiler, Def};
 use memory::{Region, Shape};
+use pairs::Pairs;
 use std::collections::HashMap;
 use std::fmt;
 use text::Texts;
@@ -87,6 +89,7 @@ fn run_boxed(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]]) -> Res<Outcome> 
         shapes: (0..m.bufs.len()).map(|_| None).collect(),
         mem: (0..=m.bufs.len()).map(|_| Region::Unused).collect(),
         texts: Texts::default(),
+        pairs: Pairs::default(),
     };
     let bound = m.syms.iter().filter_map(|s| Some((s, m.syms.bound_value(s)?)));
     for (s, v) in bound.chain(dims.iter().copied()) {
@@ -161,4 +164,5 @@ struct State<'a> {
     /// One region for each buffer that owns memory; the last one is the workspace.
     mem: Vec<Region<'a>>,
     texts: Texts,
+    pairs: Pairs,
 }

@@ -215,6 +215,11 @@ pub fn has_texts(m: &super::Module, body: &[Stmt]) -> bool {
     loads(body).into_iter().chain(stores(body)).any(|b| m.bufs[b].ty == crate::tensor::ElemType::Str) || !shown(body).is_empty()
 }
 
+/// True if texts or complex numbers are moved: elements without vectors.
+pub fn has_opaque(m: &super::Module, body: &[Stmt]) -> bool {
+    loads(body).into_iter().chain(stores(body)).any(|b| m.bufs[b].ty.is_complex()) || has_texts(m, body)
+}
+
 /// Buffers written, in order of first use.
 pub fn stores(body: &[Stmt]) -> Vec<Buf> {
     let mut out = vec![];

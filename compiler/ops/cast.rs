@@ -71,7 +71,7 @@ impl Operator for Cast {
             None => cx.tensor(1)?.elem,
         };
         for e in [t.elem, to] {
-            if !(e.is_float() || e.is_int() || e == ElemType::Bool || e == ElemType::Str && !self.bits) {
+            if !(e.is_float() || e.is_int() || e == ElemType::Bool || e == ElemType::Str && !self.bits || e.is_complex() && self.bits) {
                 return cx.error(codes::OP_FEATURE, format!("{} between {} and {to} is not supported yet", if self.bits { "BitCast" } else { "Cast" }, t.elem)).fail();
             }
         }

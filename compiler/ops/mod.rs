@@ -62,10 +62,50 @@ macro_rules! ops {
 
 include!("table.rs");
 
+/// Operators that only move elements, or only ask for shapes: they take elements of any type that they are declared for,
+/// strings and complex numbers too.
+pub const MOVERS: &[&str] = &[
+    "CenterCropPad",
+    "Compress",
+    "Concat",
+    "DepthToSpace",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Identity",
+    "OneHot",
+    "Pad",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Reshape",
+    "ReverseSequence",
+    "Scatter",
+    "ScatterElements",
+    "ScatterND",
+    "Shape",
+    "Size",
+    "Slice",
+    "SpaceToDepth",
+    "Split",
+    "Squeeze",
+    "TensorScatter",
+    "Tile",
+    "Transpose",
+    "Trilu",
+    "Unsqueeze",
+    "Where",
+    "com.microsoft:ExpandDims",
+    "com.microsoft:GatherND",
+    "com.microsoft:UnfoldTensor",
+];
+
 /// Operators that the importer itself turns into something else.
 pub const AT_IMPORT: &[&str] = &["Constant"];
 
-fn qualified(domain: &str, name: &str) -> String {
+/// The name with its domain, if that is not ONNX's own.
+pub fn qualified(domain: &str, name: &str) -> String {
     if domain.is_empty() { name.to_owned() } else { format!("{domain}:{name}") }
 }
 

@@ -45,10 +45,10 @@ impl Operator for Scatter {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
-        if let Scatter::Elements { join: Some(_), .. } | Scatter::Nd { join: Some(_) } = self
-            && t.elem == ElemType::Str
+        if let Scatter::Elements { join: Some(op), .. } | Scatter::Nd { join: Some(op) } = self
+            && let Some(why) = irreducible(t.elem, *op)
         {
-            return cx.error(codes::OP_TYPE, "strings have no reduction").fail();
+            return cx.error(codes::OP_TYPE, why).fail();
         }
         match self {
             Scatter::Elements { axis, .. } => {
@@ -161,8 +161,38 @@ fn place(k: &mut KernelBuilder, i: Buf, o: &[Dim], dims: &[Dim], last: usize, to
     k.at_index(pos, dims[d], |k, p| place(k, i, o, dims, last, [to.as_slice(), &[p]].concat(), body));
 }
 
+/// Why elements of a type can not be combined, if that is so.
+fn irreducible(t: ElemType, op: BinOp) -> Option<&'static str> {
+    match op {
+        _ if t == ElemType::Str => Some("strings have no reduction"),
+        BinOp::Max | BinOp::Min if t.is_complex() => Some("complex numbers have no order, and so no reduction to the largest or the smallest"),
+        _ => None,
+    }
+}
+
+/// `y[to] = y[to] join update` of complex numbers, part by part.
+fn put_complex(k: &mut KernelBuilder, part: ElemType, (y, to): (Buf, &[Dim]), (u, at): (Buf, &[Dim]), op: BinOp) {
+    let mut parts = |b: Buf, at: &[Dim]| {
+        let dims = [k.m.bufs[b].dims.as_slice(), &[Dim::constant(2)]].concat();
+        let b = k.m.view_as(b, part, dims);
+        let v = [0, 1].map(|p| k.load(b, &[at, &[Dim::constant(p)]].concat()));
+        (b, v.map(|v| k.let_(v)))
+    };
+    let ((y, [a, b]), (_, [c, d])) = (parts(y, to), parts(u, at));
+    let sum = match op {
+        BinOp::Add => [a + c, b + d],
+        _ => [a.clone() * c.clone() - b.clone() * d.clone(), a * d + b * c],
+    };
+    for (p, v) in sum.into_iter().enumerate() {
+        k.store(y, &[to, &[Dim::from(p)]].concat(), v);
+    }
+}
+
 /// `y[to] = y[to] join update`.
 fn put(k: &mut KernelBuilder, y: Buf, to: &[Dim], (u, at): (Buf, &[Dim]), join: Option<BinOp>) {
+    if let (Some(op), Some(part)) = (join, k.m.bufs[y].ty.part()) {
+        return put_complex(k, part, (y, to), (u, at), op);
+    }
     let v = k.load(u, at);
     let join = join.map(|op| match (k.m.bufs[y].ty, op) {
         (ElemType::Bool, BinOp::Add | BinOp::Max) => BinOp::Or,

@@ -456,7 +456,7 @@ fn lower_pad(cx: &mut LowerCx, mode: Mode, attr: &Option<Vec<i64>>, value: f32) 
     let fill = match (cx.constant(2).and_then(|c| c.scalar()), cx.input_opt(2)) {
         (Some(v), _) if ty.is_float() || ty.bits() < 64 => Some(Expr::num(ty, v)),
         (_, Some(b)) if cx.since >= 11 => Some(Expr::Load { buf: b, at: vec![Dim::constant(0); cx.dims(b).len()] }),
-        _ if ty == ElemType::Str => None,
+        _ if ty == ElemType::Str || ty.is_complex() => None,
         _ => Some(Expr::num(ty, f64::from(value))),
     };
     let syms = cx.m.syms.clone();

@@ -5,6 +5,7 @@ ops! {
     Select = select;
     Cast = cast;
     View = view;
+    Complex = complex;
     Control = control;
     Composite = composite;
     Contrib = contrib;

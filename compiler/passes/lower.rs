@@ -113,11 +113,10 @@ impl<'a> Lower<'a> {
     fn tensor<'f>(&self, f: &Frame<'f>, v: Value) -> Result<&'f TensorType> {
         let d = &f.g.values[v];
         match &d.ty {
-            Some(ValueType::Tensor(t)) if t.elem != ElemType::C64 && t.elem != ElemType::C128 => Ok(t),
-            Some(t) => Error::new(codes::OP_FEATURE, format!("\"{}\" has a type that is not supported yet", d.name))
-                .at(&self.model.origin)
-                .found_expected(t.display(&self.model.syms), "a tensor of numbers or strings")
-                .fail(),
+            Some(ValueType::Tensor(t)) => Ok(t),
+            Some(t) => {
+                Error::new(codes::OP_FEATURE, format!("\"{}\" has a type that is not supported yet", d.name)).at(&self.model.origin).found_expected(t.display(&self.model.syms), "a tensor").fail()
+            }
             None => Err(Failure::bug("lower", format!("\"{}\" has no type", d.name))),
         }
     }

@@ -86,6 +86,19 @@ impl ElemType {
         use ElemType::*;
         matches!(self, F32 | F64 | F16 | BF16 | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F4E2M1 | F6E2M3 | F6E3M2 | F8E8M0)
     }
+    /// complex64 and complex128: pairs of floats, real part first. Elements are opaque: they move, and nothing else; what
+    /// computes with them sees their parts.
+    pub fn is_complex(self) -> bool {
+        matches!(self, ElemType::C64 | ElemType::C128)
+    }
+    /// Type of the parts of a complex number.
+    pub fn part(self) -> Option<ElemType> {
+        match self {
+            ElemType::C64 => Some(ElemType::F32),
+            ElemType::C128 => Some(ElemType::F64),
+            _ => None,
+        }
+    }
     /// A float or integer of less than 16 bits that is computed in another type: storing rounds or wraps, so a value
     /// that was stored and loaded may differ from what it was.
     pub fn is_small(self) -> bool {

@@ -84,7 +84,7 @@ pub trait Element: sealed::Number + Copy {
 macro_rules! elements {
     ($($t:ty = $n:literal),*) => { $(impl sealed::Number for $t {} impl Element for $t { const DTYPE: i32 = $n; })* };
 }
-elements!(f32 = 1, u8 = 2, i8 = 3, u16 = 4, i16 = 5, i32 = 6, i64 = 7, f64 = 11, u32 = 12, u64 = 13);
+elements!(f32 = 1, u8 = 2, i8 = 3, u16 = 4, i16 = 5, i32 = 6, i64 = 7, f64 = 11, u32 = 12, u64 = 13, [f32; 2] = 14, [f64; 2] = 15);
 
 /// Bytes of a dense tensor; packed types round up, and of strings these are the elements without what they show.
 /// [`Status::Abi`] for unknown types, [`Status::Dim`] where dims are negative or too large.
@@ -258,7 +258,7 @@ impl Elements {
             let words = |s: &onnxc_str| [(s.data.expose_provenance() as i64).to_ne_bytes(), s.len.to_ne_bytes()].concat();
             Some(Buffer::copy_of(&list.iter().flat_map(words).collect::<Vec<u8>>())?)
         } else {
-            let align = abi::element_bits(t.dtype).map_or(ALIGN, |b| (b as usize / 8).max(1));
+            let align = abi::element_bits(t.dtype).map_or(ALIGN, |b| (b as usize / 8).clamp(1, 8));
             if t.data.as_ptr().addr().is_multiple_of(align) { None } else { Some(Buffer::copy_of(&t.data)?) }
         };
         Ok(Elements { at: own.as_deref().unwrap_or(&t.data).as_ptr().cast(), _own: own })

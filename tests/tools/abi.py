@@ -6,7 +6,7 @@ import subprocess
 import numpy as np
 
 DTYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,
-          10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64,
+          10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64, 14: np.complex64, 15: np.complex128,
           # What numpy does not have, by its bits; below a byte, one element each, packed on the way in and out.
           16: np.uint16, 17: np.uint8, 18: np.uint8, 19: np.uint8, 20: np.uint8, 24: np.uint8, 27: np.uint8, 28: np.uint8,
           21: np.uint8, 22: np.uint8, 23: np.uint8, 25: np.uint8, 26: np.uint8}

@@ -3,6 +3,7 @@
 use super::expr::Val;
 use super::func::Emit;
 use super::lanes::is_lane_type;
+use super::pairs::is_pair;
 use crate::diag::Result;
 use crate::nest::{Buf, Expr};
 use crate::sym::Dim;
@@ -45,8 +46,8 @@ impl Emit<'_, '_> {
             return Ok(Val { v: self.from_storage(storage_ty, raw)?, ty, vec: false });
         }
         let (p, disp) = self.address(buf, linear)?;
-        if ty == ElemType::Str {
-            let v = self.load_text(buf, p, disp)?;
+        if is_pair(ty) {
+            let v = self.load_pair(buf, p, disp)?;
             if let Some(s) = self.scopes.last_mut() {
                 s.loads.insert(key, v);
             }
@@ -87,8 +88,8 @@ impl Emit<'_, '_> {
         }
         let v = self.value(value)?;
         if !lanes || (!v.vec && matches!(self.stride(buf, at), Stride::Same)) {
-            if ty == ElemType::Str {
-                return self.store_text(buf, linear, v);
+            if is_pair(ty) {
+                return self.store_pair(buf, linear, v);
             }
             let raw = self.to_storage(ty, v)?;
             let (p, disp) = self.address(buf, linear)?;

@@ -2,7 +2,8 @@
 //!
 //! `driver` emits what the entry function does. Of a kernel, `func` keeps the state, `stmt` and `loops` walk statements, `index` emits dims and
 //! addresses, `memory` loads and stores, `accumulators` what nests sum up in; `expr` emits values (scalar, or four lanes inside `vec` loops:
-//! `lanes`), with `arithmetic`, `math` for elementary functions, `convert` for conversions and storage types, `text` for strings.
+//! `lanes`), with `arithmetic`, `math` for elementary functions, `convert` for conversions and storage types, `pairs` for
+//! values of 128 bits, `text` for strings.
 
 mod accumulators;
 mod arithmetic;
@@ -17,6 +18,7 @@ mod lanes;
 mod loops;
 mod math;
 mod memory;
+mod pairs;
 mod private;
 mod stmt;
 mod text;

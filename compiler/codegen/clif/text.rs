@@ -16,15 +16,12 @@ impl Emit<'_, '_> {
     fn text_value(&mut self, address: Value, len: Value) -> Value {
         self.b.ins().iconcat(address, len)
     }
-    /// The element at an address.
-    pub fn load_text(&mut self, buf: Buf, p: Value, disp: i32) -> Result<Value> {
-        let flags = self.flags();
-        let mut address = self.b.ins().load(I64, flags, p, disp);
-        let len = self.b.ins().load(I64, flags, p, disp + 8);
+    /// Where the bytes of an element lie whose words are given.
+    pub fn text_address(&mut self, buf: Buf, address: Value, len: Value) -> Result<Value> {
         match self.m.bufs[self.m.storage(buf)].place {
             Place::Const(_) => {
                 let base = self.start_of(buf)?;
-                address = self.b.ins().iadd(base, address);
+                return Ok(self.b.ins().iadd(base, address));
             }
             // Sums of lengths are checked against the room that there is: none may be negative.
             Place::Input(_) => {
@@ -33,15 +30,7 @@ impl Emit<'_, '_> {
             }
             _ => {}
         }
-        Ok(self.text_value(address, len))
-    }
-    pub fn store_text(&mut self, buf: Buf, linear: Dim, v: Val) -> Result<()> {
-        let flags = self.flags();
-        let (address, len) = self.b.ins().isplit(v.v);
-        let (p, disp) = self.address(buf, linear)?;
-        self.b.ins().store(flags, address, p, disp);
-        self.b.ins().store(flags, len, p, disp + 8);
-        Ok(())
+        Ok(address)
     }
     /// Where a buffer begins.
     fn start_of(&mut self, buf: Buf) -> Result<Value> {
@@ -74,15 +63,6 @@ impl Emit<'_, '_> {
             _ => return self.bug("operands of a text"),
         };
         Ok(Val { v, ty, vec: false })
-    }
-    /// A choice between scalars; of texts, half by half.
-    pub fn pick(&mut self, c: Value, a: Val, b: Val) -> Val {
-        if a.ty != ElemType::Str {
-            return Val { v: self.b.ins().select(c, a.v, b.v), ..a };
-        }
-        let ((x, n), (y, m)) = (self.b.ins().isplit(a.v), self.b.ins().isplit(b.v));
-        let (p, len) = (self.b.ins().select(c, x, y), self.b.ins().select(c, n, m));
-        Val { v: self.text_value(p, len), ..a }
     }
     pub fn compare_texts(&mut self, op: BinOp, a: Val, b: Val) -> Result<Val> {
         let ((x, n), (y, m)) = (self.b.ins().isplit(a.v), self.b.ins().isplit(b.v));

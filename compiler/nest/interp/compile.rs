@@ -145,7 +145,11 @@ impl Compiler<'_> {
                 let access = self.access(*buf, at)?;
                 let (v, ty) = self.expr(value)?;
                 same(ty, access.ty.compute(), "a stored value")?;
-                if ty == ElemType::Str { Op::StoreText(access, v) } else { Op::Store(access, v) }
+                match ty {
+                    ElemType::Str => Op::StoreText(access, v),
+                    ElemType::C128 => Op::StorePair(access, v),
+                    _ => Op::Store(access, v),
+                }
             }
             Stmt::If { cond, then, els } => {
                 let c = self.truth(cond)?;
@@ -204,9 +208,6 @@ impl Compiler<'_> {
         let Some(d) = self.m.bufs.get(buf) else { return msg(format!("there is no buffer {buf}")) };
         if d.dims.len() != at.len() {
             return msg(format!("{buf} \"{}\" of rank {} is indexed with {} subscripts", d.name, d.dims.len(), at.len()));
-        }
-        if d.ty != ElemType::Str {
-            number(d.ty)?;
         }
         let at = at.iter().map(|d| self.ix(*d)).collect::<Res<_>>()?;
         Ok(Access { buf: buf.as_u32() as usize, ty: d.ty, bits: self.m.element_bits(buf), at })
@@ -279,7 +280,13 @@ impl Compiler<'_> {
             Expr::Load { buf, at } => {
                 let a = self.access(*buf, at)?;
                 let ty = a.ty.compute();
-                (if ty == ElemType::Str { Node::LoadText(Box::new(a)) } else { Node::Load(Box::new(a)) }, ty)
+                let a = Box::new(a);
+                let load = match ty {
+                    ElemType::Str => Node::LoadText(a),
+                    ElemType::C128 => Node::LoadPair(a),
+                    _ => Node::Load(a),
+                };
+                (load, ty)
             }
             Expr::Un(op, a) => {
                 let (a, ty) = self.expr(a)?;
@@ -419,7 +426,7 @@ fn integer(t: ElemType, what: &str) -> Res<()> {
 }
 
 pub(super) fn number(t: ElemType) -> Res<()> {
-    if matches!(t, ElemType::Str | ElemType::C64 | ElemType::C128) { msg(format!("elements of type {t}")) } else { Ok(()) }
+    if t == ElemType::Str || t.is_complex() { msg(format!("elements of type {t}")) } else { Ok(()) }
 }
 
 fn compute(t: ElemType) -> Res<()> {

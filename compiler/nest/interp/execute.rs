@@ -80,6 +80,10 @@ impl State<'_> {
                     let v = self.eval(e)?;
                     self.store(a, v)?;
                 }
+                Op::StorePair(a, e) => {
+                    let v = self.eval(e)?;
+                    self.store_pair(a, v)?;
+                }
                 Op::StoreText(a, e) => {
                     let v = self.eval(e)?;
                     self.store_text(a, v)?;
@@ -132,6 +136,7 @@ impl State<'_> {
             Node::Reg(r) => self.regs[*r],
             Node::Acc(c) => self.cells[self.cell(c)?],
             Node::Load(a) => return self.load(a),
+            Node::LoadPair(a) => return self.load_pair(a),
             Node::LoadText(a) => return self.load_text(a),
             Node::Text(op, v) => return self.text_op(*op, v),
             Node::CompareText(op, p) => {

@@ -80,7 +80,7 @@ pub(super) fn evaluate(node: &NodeData, operands: &[Option<Operand>], outputs: &
 }
 
 fn is_number(t: ElemType) -> bool {
-    t.bytes().is_some() && !matches!(t, ElemType::Str | ElemType::C64 | ElemType::C128)
+    t.bytes().is_some() && t != ElemType::Str
 }
 
 /// The contents of an operand as a small constant.

@@ -8,12 +8,14 @@
 //! | Scan version 8 | a Scan over the batch around one over the sequence ([`batched`]) |
 //! | operators of com.microsoft that are others of ONNX in a row | those ([`contrib`]) |
 //! | If with a known condition | the branch ([`branches`]) |
+//! | operators that compute with complex numbers | those on their parts ([`complex`]) |
 //!
 //! Types of the operands are known then, which decides what is made. Bodies of loops are inferred several times, until
 //! the sizes of what they carry settle; what is made there must hold for any sizes.
 
 mod batched;
 pub(super) mod branches;
+pub(super) mod complex;
 mod contrib;
 mod flex;
 mod gradient;
@@ -23,7 +25,7 @@ use crate::diag::{Failure, Origin, Result};
 use crate::graph::{Def, Graph, Node, NodeData, Value, ValueData};
 use crate::ops::composite::Composite;
 use crate::ops::control::Control;
-use crate::ops::{self, AttrValue, Attrs, Known, Op, Operand};
+use crate::ops::{self, AttrValue, Attrs, Known, Op, Operand, Schema};
 use crate::sym::{Dim, SymTable};
 use crate::tensor::{ConstData, ElemType, TensorType};
 use std::collections::HashMap;
@@ -31,6 +33,9 @@ use std::sync::Arc;
 
 /// The nodes that take the place of `n`, in order; `None` if it stays. `once`: the graph is inferred once.
 pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>], syms: &SymTable, once: bool) -> Result<Option<Vec<Node>>> {
+    if complex::applies(&g.nodes[n], operands) {
+        return complex::expand(g, n).map(Some);
+    }
     match g.nodes[n].op.clone() {
         Op::Composite(Composite::FlexAttention(a)) => flex::expand(g, n, &a, syms, once).map(Some),
         Op::Composite(Composite::Gradient(a)) => gradient::expand(g, n, a, syms, once).map(Some),
@@ -95,16 +100,23 @@ impl<'a> Make<'a> {
     fn whole(&mut self, (domain, name): (&str, &str), attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize, subgraphs: Vec<(String, Graph)>) -> Result<Vec<Value>> {
         let newest = ops::schema::newest(domain).unwrap_or(1);
         let schema = ops::find(domain, name, newest).map_err(|_| Failure::bug("expand", format!("no operator {name}")))?;
+        self.parsed(schema, attrs, inputs, outputs, subgraphs)
+    }
+    /// A node of a version of an operator.
+    fn parsed(&mut self, schema: &'static Schema, attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize, subgraphs: Vec<(String, Graph)>) -> Result<Vec<Value>> {
         let names = subgraphs.iter().map(|(n, _)| n.clone()).collect();
         let mut a = Attrs::new(schema, inputs.len(), outputs, self.origin.clone(), attrs.clone(), names);
         let op = ops::parse(&mut a)?;
         a.finish()?;
-        let n = self.g.nodes.next_key();
+        Ok(self.place(op, schema, attrs, inputs, outputs, subgraphs))
+    }
+    fn place(&mut self, op: Op, schema: &'static Schema, attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize, subgraphs: Vec<(String, Graph)>) -> Vec<Value> {
+        let (name, n) = (schema.name, self.g.nodes.next_key());
         let results: Vec<Value> = (0..outputs).map(|k| self.value(format!("{}.{}{}", self.prefix, name.to_lowercase(), n.as_u32()), Def::Node(n, k as u32))).collect();
         let outputs = results.iter().map(|v| Some(*v)).collect();
         self.g.nodes.push(NodeData { op, schema, attrs, inputs, outputs, subgraphs, origin: self.origin.clone() });
         self.made.push(n);
-        Ok(results)
+        results
     }
     /// A node with one result.
     fn with(&mut self, name: &str, attrs: Vec<(&str, AttrValue)>, inputs: &[Value]) -> Result<Value> {

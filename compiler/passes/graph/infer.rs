@@ -64,7 +64,7 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
             continue;
         }
         let (r, outputs) = match &node.op {
-            Op::Control(_) | Op::Composite(_) | Op::Contrib(_) => {
+            op if matches!(op, Op::Control(_) | Op::Composite(_) | Op::Contrib(_)) || super::expand::complex::applies(node, &operands) => {
                 let (names, declared) = (std::mem::take(&mut cx.names), std::mem::take(&mut cx.declared));
                 match findings.absorb(super::expand::expand(g, n, &operands, syms, once))? {
                     None => continue,
@@ -93,12 +93,9 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
         };
         let node = &g.nodes[n];
         let elems = operands.iter().flatten().map(|o| &o.ty).chain(outputs.iter().flatten().map(|o| &o.0)).filter_map(|t| t.as_tensor()).map(|t| t.elem);
-        if let Some(t) = elems.into_iter().find(|t| !has_code(*t) || *t == ElemType::Str && !takes_strings(&node.op, node.schema.domain, node.schema.name)) {
-            let title = match t {
-                ElemType::Str => format!("{} computes with its elements, and nothing says what comes of strings", node.schema.name),
-                _ => format!("{} of element type {t} is not supported yet", node.schema.name),
-            };
-            findings.push(Error::new(codes::OP_FEATURE, title).at(&node.origin));
+        if let Some(t) = elems.into_iter().find(|t| !takes(&node.op, &crate::ops::qualified(node.schema.domain, node.schema.name), *t)) {
+            let what = if t == ElemType::Str { "strings" } else { "complex numbers" };
+            findings.push(Error::new(codes::OP_FEATURE, format!("{} computes with its elements, and nothing says what comes of {what}", node.schema.name)).at(&node.origin));
             continue;
         }
         if findings.absorb(r)?.is_none() {
@@ -155,14 +152,15 @@ fn declared_dims(ty: &ValueType, params: &BTreeSet<Sym>, syms: &SymTable) -> Opt
     dims.iter().all(|d| d.syms().is_subset(params)).then_some(dims)
 }
 
-/// Operators that know strings, or only move elements; others compute with them.
-fn takes_strings(op: &Op, domain: &str, name: &str) -> bool {
-    matches!(op, Op::Control(_) | Op::Bundle(_) | Op::Maps(_)) || crate::ops::text::OPERATORS.contains(&if domain.is_empty() { name.to_owned() } else { format!("{domain}:{name}") }.as_str())
-}
-
-/// Element types that generated code can load and store so far.
-fn has_code(t: ElemType) -> bool {
-    t.is_float() || t.is_int() || matches!(t, ElemType::Bool | ElemType::Str)
+/// Strings are for operators that know them, complex numbers for those that see them by their bits; both for those that only
+/// move elements. Others compute with numbers.
+fn takes(op: &Op, name: &str, t: ElemType) -> bool {
+    let moves = matches!(op, Op::Control(_) | Op::Bundle(_) | Op::Maps(_)) || crate::ops::MOVERS.contains(&name);
+    match t {
+        ElemType::Str => moves || crate::ops::text::OPERATORS.contains(&name),
+        t if t.is_complex() => moves || matches!(op, Op::Complex(_)) || name == "BitCast",
+        _ => true,
+    }
 }
 
 /// Sizes in bits must fit 63 bits: positions are computed in them.

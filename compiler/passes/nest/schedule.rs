@@ -25,7 +25,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         if !kernels.contains(&k) || !done.insert(k) {
             continue;
         }
-        if facts.lanes == 1 || visit::has_texts(m, &m.kernels[k].body) {
+        if facts.lanes == 1 || visit::has_opaque(m, &m.kernels[k].body) {
             work::estimate(m, k);
         } else if is_compound(&m.kernels[k].body) {
             // Who writes such a kernel estimates its work.

@@ -1,0 +1,93 @@
+//! Operators that compute with complex numbers, as operators on their real and imaginary parts.
+//!
+//! | operator | becomes |
+//! |---|---|
+//! | Col2Im, GridSample, Resize, Upsample | itself for either part: sums with real factors |
+//! | NonZero | where either part is not zero |
+//! | Unique | of pairs: they are ordered by the real part first, as numpy does it |
+
+use super::Make;
+use crate::diag::{Failure, Result};
+use crate::graph::{Graph, Node, NodeData, Value};
+use crate::ops::complex::Complex;
+use crate::ops::{AttrValue, Op, Operand};
+use crate::tensor::ElemType;
+
+/// True if the operator has a rule and its first operand is of complex numbers.
+pub(in crate::passes::graph) fn applies(node: &NodeData, operands: &[Option<Operand>]) -> bool {
+    let complex = operands.first().and_then(|o| o.as_ref()?.ty.as_tensor()).is_some_and(|t| t.elem.is_complex());
+    complex && node.schema.domain.is_empty() && matches!(node.schema.name, "Col2Im" | "GridSample" | "NonZero" | "Resize" | "Unique" | "Upsample")
+}
+
+pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
+    let node = g.nodes[n].clone();
+    let mut make = Make::at(g, n);
+    let Some(Some(x)) = node.inputs.first().copied() else { return Err(Failure::bug("complex", "no operand")) };
+    let results = match node.schema.name {
+        "NonZero" => {
+            let flags = parts(&mut make, x)?.map(|p| make.with("Cast", vec![("to", AttrValue::Int(ElemType::Bool as i64))], &[p]));
+            let [re, im] = flags;
+            let any = make.op("Or", &[re?, im?])?;
+            vec![make.op("NonZero", &[any])?]
+        }
+        "Unique" => unique(&mut make, &node, x)?,
+        _ => vec![either(&mut make, &node, x)?],
+    };
+    for (old, new) in node.outputs.iter().zip(results) {
+        if let Some(old) = old {
+            make.define(*old, new)?;
+        }
+    }
+    Ok(make.made)
+}
+
+/// A view of complex numbers as pairs, or back.
+fn view(make: &mut Make, of: Complex, x: Value) -> Result<Value> {
+    let made = make.place(Op::Complex(of), of.schema(), vec![], vec![Some(x)], 1, vec![]);
+    made.first().copied().ok_or_else(|| Failure::bug("complex", "a node without a result"))
+}
+
+/// Real and imaginary parts.
+fn parts(make: &mut Make, x: Value) -> Result<[Value; 2]> {
+    let pairs = view(make, Complex::Parts, x)?;
+    let mut part = |i| {
+        let i = make.integer(i);
+        make.with("Gather", vec![("axis", AttrValue::Int(-1))], &[pairs, i])
+    };
+    Ok([part(0)?, part(1)?])
+}
+
+/// The operator for the real parts and for the imaginary ones. A number that the operator gives where there is no element is a
+/// real one.
+fn either(make: &mut Make, node: &NodeData, x: Value) -> Result<Value> {
+    let mut pair = vec![];
+    let last = make.ints(&[-1]);
+    for (i, part) in parts(make, x)?.into_iter().enumerate() {
+        let mut inputs = node.inputs.clone();
+        inputs[0] = Some(part);
+        let attrs = node.attrs.iter().filter(|(name, _)| i == 0 || name != "extrapolation_value").cloned().collect();
+        let y = make.parsed(node.schema, attrs, inputs, 1, vec![])?;
+        pair.push(make.op("Unsqueeze", &[y[0], last])?);
+    }
+    let pairs = make.with("Concat", vec![("axis", AttrValue::Int(-1))], &pair)?;
+    view(make, Complex::Join, pairs)
+}
+
+/// Slices along an axis, pairs where there is none, are ordered element by element.
+fn unique(make: &mut Make, node: &NodeData, x: Value) -> Result<Vec<Value>> {
+    let attr = |name: &str| node.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+    let mut pairs = view(make, Complex::Parts, x)?;
+    let axis = match attr("axis") {
+        Some(AttrValue::Int(a)) => a - i64::from(a < 0),
+        _ => {
+            let rows = make.ints(&[-1, 2]);
+            pairs = make.op("Reshape", &[pairs, rows])?;
+            0
+        }
+    };
+    let mut attrs = vec![("axis", AttrValue::Int(axis))];
+    attrs.extend(attr("sorted").map(|v| ("sorted", v)));
+    let mut results = make.node("Unique", attrs, vec![Some(pairs)], 4)?;
+    results[0] = view(make, Complex::Join, results[0])?;
+    Ok(results)
+}
