@@ -97,6 +97,9 @@ fn diagnostic_codes_are_unique() {
 /// Operators that tests/versions/run.py does not know: it is ONNX Runtime's own.
 const LEFT_OUT: &[&str] = &["SimplifiedLayerNormalization"];
 
+/// Operators of com.microsoft that compute with complex numbers, as those of ONNX that they become.
+const PARTS: &[&str] = &["com.microsoft:Unique"];
+
 /// Element types under one name in the table; what is left stands by itself.
 const TYPE_GROUPS: &[(&str, &[&str])] = &[
     ("floats", &["float16", "bfloat16", "float", "double"]),
@@ -144,7 +147,8 @@ fn element(t: &str) -> String {
 }
 
 /// Types of the newest version of an operator, by type variable: those of its schema but those that a verdict says are
-/// refused. Where there are no verdicts (other domains than ONNX's), strings and complex numbers are none.
+/// refused. Where there are no verdicts (other domains than ONNX's), strings and complex numbers are for operators that are
+/// known to take them.
 fn accepted(op: &str, schema: &onnxc::ops::Schema, verdicts: &BTreeMap<(String, i64, String, String), String>) -> String {
     let tested = verdicts.keys().any(|k| k.0 == op);
     let passes = |v: &String| v.starts_with("pass") || v.starts_with("compiles");
@@ -161,7 +165,12 @@ fn accepted(op: &str, schema: &onnxc::ops::Schema, verdicts: &BTreeMap<(String, 
             Some((_, values)) => verdict(var, values.trim_end_matches(')')).is_none_or(passes),
             None => match verdict(var, t) {
                 Some(v) => passes(v),
-                None => !tested && !matches!(t.as_str(), "string" | "complex64" | "complex128") && onnxc::tensor::ElemType::from_onnx_name(t).is_some(),
+                None if tested => false,
+                None => match onnxc::tensor::ElemType::from_onnx_name(t) {
+                    Some(onnxc::tensor::ElemType::Str) => onnxc::ops::MOVERS.contains(&op) || onnxc::ops::text::OPERATORS.contains(&op),
+                    Some(t) if t.is_complex() => onnxc::ops::MOVERS.contains(&op) || PARTS.contains(&op),
+                    t => t.is_some(),
+                },
             },
         };
         // Of a tensor or what is made of such tensors, the tensor's type tells all.

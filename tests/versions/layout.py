@@ -101,9 +101,10 @@ R["GatherND"] = lambda c: [case(c.x(2, 3, 4), np.array([[0, 1], [1, 2]]))] + ([c
 
 
 def joins(c):
-    if c["T"] in ("string", "bool") or c["T"].startswith("complex"):
+    if c["T"] in ("string", "bool"):
         return []
-    return [{"reduction": r} for r in (("add", "mul", "none") if c.v >= 16 else ()) + (("max", "min") if c.v >= 18 else ())]
+    ordered = c.v >= 18 and not c["T"].startswith("complex")
+    return [{"reduction": r} for r in (("add", "mul", "none") if c.v >= 16 else ()) + (("max", "min") if ordered else ())]
 
 
 def scatter(c):
@@ -135,7 +136,8 @@ def distinct(axis, ordered, n):
     """onnx.reference has no unsorted slices."""
     def want(x):
         parts = [(v,) for v in x.reshape(-1).tolist()] if axis is None else [tuple(p.reshape(-1).tolist()) for p in np.moveaxis(x, axis, 0)]
-        values = sorted(set(parts)) if ordered else list(dict.fromkeys(parts))
+        rank = lambda p: [(v.real, v.imag) if isinstance(v, complex) else v for v in p]
+        values = sorted(set(parts), key=rank) if ordered else list(dict.fromkeys(parts))
         at = [parts.index(v) for v in values]
         y = x.reshape(-1)[at] if axis is None else np.take(x, at, axis)
         return [y, np.array(at), np.array([values.index(p) for p in parts]), np.array([parts.count(v) for v in values])][:n]

@@ -35,6 +35,10 @@ EXACT = {"Cast", "CastLike", "BitCast", "QuantizeLinear", "DequantizeLinear", "Q
 # Operators that only move elements: where nobody takes strings, numbers in their place say where each of them comes from. 0 is
 # an element that comes from nowhere.
 MOVES = {"CenterCropPad", "Gather", "GridSample", "Pad", "Resize", "Trilu", "Upsample"}
+# Moves, and sums with real factors, that references do not know of complex numbers, or drop their imaginary parts of: both
+# parts by themselves.
+BY_PARTS = {"Col2Im", "GridSample", "OneHot", "Resize", "Scatter", "Upsample"}
+PARTS = {"complex64": "float", "complex128": "double"}
 # Versions that nobody implements, where a later or earlier one means the same for every case.
 SAME = {("Scatter", 11): 9, ("OneHot", 28): 11, ("MaxRoiPool", 22): 1, ("Upsample", 10): 9, ("TreeEnsembleClassifier", 5): 3, ("TreeEnsembleRegressor", 5): 3}
 
@@ -139,6 +143,8 @@ def expected(case, schema, binding, both=False):
         return case.want(*values), "numpy", None, 0
     if schema.name in MOVES and types[0] == "string":
         return moved(case, schema, binding, operands)
+    if schema.name in BY_PARTS and set(types) & set(PARTS):
+        return by_parts(case, schema, {v: PARTS.get(t, t) for v, t in binding.items()}, types, operands)
     small, plain, floats = (binding,) * 3 if schema.name in EXACT else native(schema, binding)
     reasons = []
     for k, b in enumerate((small, plain, floats)):
@@ -165,6 +171,20 @@ def moved(case, schema, binding, operands):
     variable = schema.inputs[0].type_str
     results, *rest = expected(dataclasses.replace(case, operands=numbers), schema, {**binding, variable: "float"})
     return (None if results is None else [np.array(texts, object)[np.asarray(r).astype(np.int64)] for r in results], *rest)
+
+
+def by_parts(case, schema, binding, types, operands):
+    """Results for complex operands from those for their parts. What an attribute puts outside is real."""
+    out = []
+    for name in ("real", "imag"):
+        part = lambda o: Const(getattr(o.value, name)) if isinstance(o, Const) else getattr(o, name)
+        put = [part(o) if t in PARTS else given for o, t, given in zip(operands, types, case.operands)]
+        other = lambda o: next((p for p, given in zip(put, case.operands) if given is o), o)
+        attributes = {k: 0.0 if k == "extrapolation_value" and name == "imag" else v for k, v in case.attributes.items()}
+        same = (case.same[0], case.same[1] and [other(o) for o in case.same[1]], case.same[2]) if isinstance(case.same, tuple) else case.same
+        out.append(expected(type(case)(put, attributes, case.out, same), schema, binding))
+    (re, by, _, rtol), (im, *_) = out
+    return (None if re is None or im is None else [a + 1j * b for a, b in zip(re, im)]), by, None, rtol
 
 
 def attempt(case, schema, binding, other, operands, types, both):
