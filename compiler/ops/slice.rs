@@ -265,7 +265,8 @@ fn slice_windows(syms: &SymTable, from: &[Dim], starts: &[Dim], ends: &[Dim], ax
         // Negative positions count from the end; then both are clamped (Slice-13 says how).
         let from_end = |d: Dim| -> std::result::Result<Dim, String> {
             match d.as_const() {
-                Some(i64::MIN) => Ok(Dim::constant(-1) - n),
+                // As far before the beginning as no dimension is long.
+                Some(c) if c < -(1 << 62) => Ok(Dim::constant(-1) - n),
                 Some(c) if c < 0 => Ok(d + n),
                 Some(_) => Ok(d),
                 None if syms.is_nonneg(d) => Ok(d),
