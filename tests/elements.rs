@@ -1,5 +1,5 @@
-//! Strings: the interpreter against native code on the cases that have some, whose nests read back as they were written; and
-//! programs in C and Rust that call a model of strings.
+//! Elements that are more than one number: strings and complex numbers. The interpreter against native code on the cases that
+//! have some, whose nests read back as they were written; and programs in C, C++ and Rust that call models of them.
 
 use onnxc::nest::{Place, interp, parse, print};
 use onnxc::onnx::Source;
@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const CASES: &[&str] = &["string_moves", "string_choices", "string_makers", "string_normalizers", "string_casts", "tokenizers", "tfidf", "ml_encoders_1", "ml_encoders_strings"];
+const CASES: &[&str] =
+    &["string_moves", "string_choices", "string_makers", "string_normalizers", "string_casts", "tokenizers", "tfidf", "ml_encoders_1", "ml_encoders_strings", "complex_moves", "complex_parts"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -48,11 +49,13 @@ fn interpreter_and_code_agree() {
     }
 }
 
-/// The model of tests/strings as an object, a header and a Rust module in a folder of this test's own.
-fn greet(name: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("strings").join(name);
+/// A model of tests as an object, a header and a Rust module in a folder of the test's own.
+fn compiled(model: &str, name: &str) -> PathBuf {
+    let source = root().join("tests").join(model);
+    let stem = source.file_stem().expect("a file").to_string_lossy().into_owned();
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("elements").join(format!("{stem}_{name}"));
     std::fs::create_dir_all(&dir).expect("a folder");
-    run(Command::new(env!("CARGO_BIN_EXE_onnxc")).arg(root().join("tests/strings/greet.onnxtxt")).arg("-o").arg(dir.join("greet.o")).args(["--emit", "obj,header,rust"]));
+    run(Command::new(env!("CARGO_BIN_EXE_onnxc")).arg(&source).arg("-o").arg(dir.join(stem + ".o")).args(["--emit", "obj,header,rust"]));
     dir
 }
 
@@ -70,29 +73,44 @@ fn starts(tool: &str) -> bool {
     found
 }
 
-const SAID: &str = "Hello, wörld|Hello, you|Hello,;wörld;Hello,;you;|10\n";
-
-#[test]
-fn a_program_in_c() {
-    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+/// What the program beside a model says that a compiler of C or C++ makes of it.
+fn said_by_c(model: &str, tool: (&str, &str), flags: &[&str]) -> Option<String> {
+    let cc = std::env::var(tool.0).unwrap_or_else(|_| tool.1.into());
     if !starts(&cc) {
-        return;
+        return None;
     }
-    let dir = greet("c");
-    let strict = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"];
-    run(Command::new(&cc).args(strict).arg(format!("-I{}", dir.display())).arg(root().join("tests/strings/program.c")).arg(dir.join("greet.o")).arg("-o").arg(dir.join("greet")));
-    assert_eq!(run(&mut Command::new(dir.join("greet"))), SAID);
+    let dir = compiled(model, tool.0);
+    let strict = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"];
+    let (program, object) = (root().join("tests").join(model).with_file_name("program.c"), dir.join(Path::new(model).file_name().expect("a file")).with_extension("o"));
+    run(Command::new(&cc).args(flags).args(strict).arg(format!("-I{}", dir.display())).arg(program).args(["-x", "none"]).arg(object).arg("-o").arg(dir.join("program")));
+    Some(run(&mut Command::new(dir.join("program"))))
+}
+
+fn said_by_rust(model: &str) -> Option<String> {
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
+    if !starts(&rustc) {
+        return None;
+    }
+    let dir = compiled(model, "rust");
+    std::fs::copy(root().join("tests").join(model).with_file_name("program.rs"), dir.join("main.rs")).expect("the program");
+    let object = dir.join(Path::new(model).file_name().expect("a file")).with_extension("o");
+    run(Command::new(&rustc).current_dir(&dir).args(["--edition", "2024", "main.rs", "-o", "program", "-C"]).arg(format!("link-arg={}", object.display())));
+    Some(run(&mut Command::new(dir.join("program"))))
 }
 
 #[test]
-fn a_program_in_rust() {
-    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
-    if !starts(&rustc) {
-        return;
+fn strings_in_c_and_rust() {
+    const MODEL: &str = "strings/greet.onnxtxt";
+    for said in [said_by_c(MODEL, ("CC", "cc"), &["-std=c11"]), said_by_rust(MODEL)].into_iter().flatten() {
+        assert_eq!(said, "Hello, wörld|Hello, you|Hello,;wörld;Hello,;you;|10\n");
     }
-    let dir = greet("rust");
-    std::fs::copy(root().join("tests/strings/program.rs"), dir.join("main.rs")).expect("the program");
-    let object = format!("link-arg={}", dir.join("greet.o").display());
-    run(Command::new(&rustc).current_dir(&dir).args(["--edition", "2024", "main.rs", "-o", "greet", "-C"]).arg(object));
-    assert_eq!(run(&mut Command::new(dir.join("greet"))), SAID);
+}
+
+#[test]
+fn complex_numbers_in_c_cpp_and_rust() {
+    const MODEL: &str = "complex/spectrum.onnxtxt";
+    let said = [said_by_c(MODEL, ("CC", "cc"), &["-std=c11"]), said_by_c(MODEL, ("CXX", "c++"), &["-std=c++17", "-x", "c++"]), said_by_rust(MODEL)];
+    for said in said.into_iter().flatten() {
+        assert_eq!(said, "5+6i 3+4i 1+2i 0.5-1i 7+8i 1.5-2i 0+0.0625i \n");
+    }
 }
