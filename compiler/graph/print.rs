@@ -292,7 +292,8 @@ fn contents(c: &ConstData) -> String {
         return hash();
     }
     let b = c.bytes();
-    let list: Vec<String> = match c.elem() {
+    // Of complex numbers both parts.
+    let list: Vec<String> = match c.elem().part().unwrap_or(c.elem()) {
         ElemType::F32 => b.chunks_exact(4).map(|x| float(format!("{:?}", f32::from_le_bytes([x[0], x[1], x[2], x[3]])))).collect(),
         ElemType::F64 => b.chunks_exact(8).map(|x| float(format!("{:?}", f64::from_le_bytes([x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]])))).collect(),
         // ONNX text has these by their bits.
