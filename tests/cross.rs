@@ -112,6 +112,19 @@ numbers (double[N, 5] x, int32[N, 5] i, uint8[N, 5] u, bool[N, 5] c) => (double[
   d = Xor (l, c)
 }"#,
     ),
+    (
+        "complex",
+        r#"<ir_version: 8, opset_import: ["" : 18]>
+complex (complex64[N, 5] x, complex128[N, 5] z, bool[N, 5] c) => (complex64[5, N] t, complex128[N, 7] p, complex128[N, 5] w, complex128[N, 5] s, complex64[N, 10] r)
+<complex128[1] one = {1, -0.5}, int64[4] pads = {0, 1, 0, 1}, int64[1, 1] at = {1}, complex128[1, 5] new = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, float[2] scales = {1, 2}>
+{
+  t = Transpose (x)
+  p = Pad (z, pads)
+  w = Where (c, z, one)
+  s = ScatterND <reduction = "mul"> (z, at, new)
+  r = Resize <mode = "linear"> (x, , scales)
+}"#,
+    ),
 ];
 
 /// All levels that objects for x86-64 have.

@@ -4,8 +4,9 @@ use onnxc::nest::Module;
 use onnxc::nest::interp::{self, Outcome};
 use onnxc::tensor::ElemType;
 
-/// Elements as floats.
+/// Elements as floats; of complex numbers both parts.
 pub fn values(ty: ElemType, bytes: &[u8]) -> Vec<f64> {
+    let ty = ty.part().unwrap_or(ty);
     let n = ty.bytes().unwrap_or(1) as usize;
     bytes
         .chunks_exact(n)
@@ -30,7 +31,7 @@ pub fn compare(m: &Module, want: &Outcome, got: &Outcome, tolerance: f64) -> Res
         let tolerance = match d.ty {
             ElemType::F16 => tolerance.max(2e-3),
             ElemType::BF16 => tolerance.max(2e-2),
-            t if t.is_float() => tolerance,
+            t if t.is_float() || t.is_complex() => tolerance,
             _ => 0.0,
         };
         let (xs, ys) = (values(d.ty, x), values(d.ty, y));

@@ -31,6 +31,9 @@ pub struct Gen {
 
 const STORED: &[T] = &[T::F32, T::F32, T::F32, T::F32, T::F64, T::I32, T::I64, T::U8, T::Bool, T::F16, T::BF16, T::I8, T::U32, T::I16];
 
+/// Types of elements that only move.
+const MOVED: &[T] = &[T::C64, T::C128];
+
 /// The same steps for the same seed; fewer of them make a beginning of the same module.
 pub fn generate(seed: u64, steps: usize) -> Gen {
     let mut syms = SymTable::new();
@@ -58,6 +61,9 @@ pub fn data(seed: u64, ty: T, n: usize) -> Vec<u8> {
 
 fn random_bytes(r: &mut Rng, ty: T, n: usize, limit: Option<i64>) -> Vec<u8> {
     let mut out = vec![];
+    if let Some(part) = ty.part() {
+        return random_bytes(r, part, 2 * n, None);
+    }
     for _ in 0..n {
         let bits = match ty {
             _ if limit.is_some() => r.below(limit.unwrap_or(1).max(1) as usize) as u64,
@@ -139,7 +145,7 @@ impl Gen {
             let back = self.r.below(3.min(fit.len()));
             return fit[fit.len() - 1 - back];
         }
-        let types: Vec<T> = STORED.iter().copied().filter(|t| ok(*t)).collect();
+        let types: Vec<T> = STORED.iter().chain(MOVED).copied().filter(|t| ok(*t)).collect();
         let (ty, dims) = (self.r.of(&types), self.shape(rank, 4.max(rank)));
         self.source(ty, &dims, None)
     }
@@ -148,7 +154,7 @@ impl Gen {
         let one = |d: &Dim| d.as_const() == Some(1);
         let fits = |g: &Gen, b: Buf| {
             let d = g.dims(b);
-            d.len() <= dims.len() && d.iter().rev().zip(dims.iter().rev()).all(|(a, b)| a == b || one(a))
+            !g.ty(b).is_complex() && d.len() <= dims.len() && d.iter().rev().zip(dims.iter().rev()).all(|(a, b)| a == b || one(a))
         };
         let fit: Vec<Buf> = self.values.iter().map(|v| v.buf).filter(|b| fits(self, *b)).collect();
         if !fit.is_empty() && self.r.chance(65) {
@@ -175,7 +181,7 @@ impl Gen {
     // ---- Elementwise ----
 
     fn map(&mut self) {
-        let base = self.pick(1, |_| true);
+        let base = self.pick(1, |t| !t.is_complex());
         let dims = self.dims(base);
         let mut operands = vec![base];
         for _ in 0..self.r.below(3) {
@@ -203,7 +209,8 @@ impl Gen {
     // ---- Index remappings ----
 
     fn remap(&mut self) {
-        let x = self.pick(1, |_| true);
+        let moved = self.r.chance(12);
+        let x = self.pick(1, |t| t.is_complex() == moved);
         let (from, ty) = (self.dims(x), self.m.bufs[x].ty);
         let exact = self.exact(x);
         let rank = from.len();
@@ -270,7 +277,8 @@ impl Gen {
                     let mut src = at.to_vec();
                     src[axis] = at[axis] - before;
                     let inside = Expr::cmp_index(BinOp::Ge, src[axis], 0).and(Expr::cmp_index(BinOp::Lt, src[axis], from[axis]));
-                    Expr::select(inside, k.load(x, &src), Expr::num(ty.compute(), fill))
+                    let fill = if ty.is_complex() { k.zero(ty) } else { Expr::num(ty.compute(), fill) };
+                    Expr::select(inside, k.load(x, &src), fill)
                 });
             }
             // Nearest neighbour and depth-to-space: divisions in subscripts.
@@ -361,7 +369,7 @@ impl Gen {
     // ---- Reductions ----
 
     fn reduce(&mut self) {
-        let x = self.pick(1, |t| t != T::Bool);
+        let x = self.pick(1, |t| t != T::Bool && !t.is_complex());
         let from = self.dims(x);
         let ty = self.ty(x);
         let reduced: Vec<bool> = from.iter().map(|_| self.r.chance(50)).collect();
