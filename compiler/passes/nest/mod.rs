@@ -24,6 +24,7 @@ pub mod lanes;
 pub mod layout;
 mod lifetimes;
 mod pack;
+mod pad;
 pub mod phases;
 pub mod place;
 pub mod pooled;

@@ -121,3 +121,20 @@ fn term<'a>(m: &Module, bounds: &Bounds, e: &'a Expr) -> Option<Term<'a>> {
     let (lo, hi) = (lo as i64, hi as i64);
     (hi.checked_sub(lo)? < MOST_VALUES).then_some(Term { value, scale, lo, hi })
 }
+
+/// erf(x / c) as erf(x * (1 / c)), for whoever may change roundings: what that adds to the error is half a unit of the
+/// argument, and the division costs as much as the rest of a GELU.
+pub fn of_erf(e: Expr) -> Expr {
+    let product = |x: Expr| match x {
+        Expr::Bin(BinOp::Div, x, by) => match number(&by) {
+            Some(c) => *x * Expr::f32(1.0 / c),
+            None => Expr::Bin(BinOp::Div, x, by),
+        },
+        x => x,
+    };
+    e.rewrite(&mut |e| match e {
+        Expr::Un(UnOp::Erf, x) => Expr::un(UnOp::Erf, product(*x)),
+        Expr::Let { reg, value, body } if matches!(&*body, Expr::Un(UnOp::Erf, x) if matches!(**x, Expr::Reg(r) if r == reg)) => Expr::Let { reg, value: Box::new(product(*value)), body },
+        e => e,
+    })
+}

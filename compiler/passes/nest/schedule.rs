@@ -4,9 +4,9 @@
 //! if it were a kernel.
 
 use super::shape::peel;
-use super::{attention, columns, contract, depthwise, dots, halves, lanes, pooled, turn, widen, work};
+use super::{attention, columns, contract, depthwise, dots, halves, lanes, pad, pooled, quotient, turn, widen, work};
 use crate::diag::Result;
-use crate::nest::{Kernel, LoopKind, Module, Stage, Stmt, visit};
+use crate::nest::{Kernel, LoopKind, Math, Module, Stage, Stmt, visit};
 use crate::sym::Sym;
 use crate::target::{Facts, Level};
 use std::collections::HashSet;
@@ -18,6 +18,13 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     widen::run(m);
     columns::run(m, bounds);
     halves::run(m, level)?;
+    pad::run(m);
+    if m.math != Math::Strict {
+        for k in visit::calls(&m.driver) {
+            let body = std::mem::take(&mut m.kernels[k].body);
+            m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut quotient::of_erf)).collect();
+        }
+    }
     // What attention adds is scheduled where it is made.
     let kernels: HashSet<Kernel> = visit::calls(&m.driver).into_iter().collect();
     let mut done: HashSet<Kernel> = if facts.lanes > 1 { attention::run(m, facts).into_iter().collect() } else { HashSet::new() };
