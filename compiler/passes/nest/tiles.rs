@@ -4,6 +4,7 @@
 //! partial vectors. Around it run the rows of a block that stays in the cache, the panels, the blocks; what is parallel
 //! is one loop over all of them.
 
+mod finish;
 mod register;
 
 use super::contract::{Packed, Parts};
@@ -26,9 +27,11 @@ const MANY: i64 = 16;
 /// enough that small problems still have a block for each thread.
 const SHORT: i64 = 64;
 /// Rows of a tile at most where rows lie a multiple of 4 KiB apart: they meet in one set of the first-level cache, which
-/// has 8 or 12 ways. Also where only run time knows how many rows there are: what is left is less, and nothing if the
-/// number is a multiple of eight.
+/// has 8 or 12 ways. Also where only run time knows how many rows there are, and tiles of twelve do not fit: what is left
+/// is less, and nothing if the number is a multiple of eight.
 const CROWDED_ROWS: i64 = 8;
+/// Rows of a tile where only run time knows how many there are, see `heights`.
+const TALL_ROWS: i64 = 12;
 /// Rows of a tile at most: beyond, pointers get scarce.
 const MOST_ROWS: i64 = 14;
 
@@ -116,8 +119,10 @@ impl Tile {
             }
         }
         let (mut nv, mut mr, _) = best;
-        if crowded || m_row.is_some_and(|r| r.1.as_const().is_none()) {
+        if crowded {
             mr = mr.min(CROWDED_ROWS);
+        } else if m_row.is_some_and(|r| r.1.as_const().is_none()) {
+            mr = if mr >= TALL_ROWS { TALL_ROWS } else { mr.min(CROWDED_ROWS) };
         }
         // All rows in one tile where B comes from memory: its elements then arrive while they are used, all the time.
         let all = m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
@@ -256,12 +261,27 @@ fn each_panel(m: &mut Module, t: &Tile, panel: Dim, columns: impl Fn(&mut Module
 pub(super) fn of_rows(m: &mut Module, p: &Parts, t: &Tile, count: Dim) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let panels = t.n_extent.ceil_div(t.nr);
-    let panel = m.syms.loop_var("p", zero, panels);
-    let body = each_panel(m, t, panel.into(), |m, cols| column(m, p, t, panel.into(), Rows { from: zero, count, ahead: None }, cols));
-    match panels.as_const() {
-        Some(1) => put(m, body, &|s| (s == panel).then_some(zero)),
-        _ => vec![Stmt::For { kind: LoopKind::Seq, var: panel, lo: zero, hi: panels, body }],
+    let full = t.n_extent.floor_div(t.nr);
+    let panel = m.syms.loop_var("p", zero, full);
+    let rows = Rows { from: zero, count, ahead: None };
+    let mut out = vec![];
+    // Without the last one the loop over panels is one piece of machine code.
+    if full.as_const() != Some(0) {
+        let body = column(m, p, t, panel.into(), rows, Cols::Full);
+        match full.as_const() {
+            Some(1) => out = put(m, body, &|s| (s == panel).then_some(zero)),
+            _ => out.push(Stmt::For { kind: LoopKind::Seq, var: panel, lo: zero, hi: full, body }),
+        }
     }
+    match t.n_extent.modulo(t.nr).as_const() {
+        Some(0) => {}
+        Some(r) => out.extend(column(m, p, t, full, rows, Cols::Some(r))),
+        None => {
+            let then = column(m, p, t, full, rows, Cols::Guarded);
+            out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Lt, full, panels), then, els: vec![] });
+        }
+    }
+    out
 }
 
 /// Rows of one panel: tile after tile.
@@ -313,19 +333,21 @@ fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, c
         }
         return out;
     }
-    let mr = t.mr;
     let mut out = vec![];
-    let blocks = m.syms.simplify(rows.count.floor_div(mr));
-    if blocks.as_const() != Some(0) {
-        let v = m.syms.loop_var("m", zero, blocks);
-        let body = block(m, p, t, rows.from + Dim::sym(v) * mr, mr, panel, sub, cols, ahead(v.into()));
-        out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body });
+    let (mut from, mut left, mut pass, mut mr) = (rows.from, rows.count, zero, t.mr);
+    for (blocks, height) in heights(m, rows.count, t.mr) {
+        if blocks.as_const() != Some(0) {
+            let v = m.syms.loop_var("m", zero, blocks);
+            let body = block(m, p, t, from + Dim::sym(v) * height, height, panel, sub, cols, ahead(pass + v));
+            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body });
+        }
+        (from, left, pass, mr) = (from + blocks * height, left - blocks * height, pass + blocks, height);
     }
-    let left = m.syms.simplify(rows.count.modulo(mr));
+    let left = m.syms.simplify(if mr == t.mr { rows.count.modulo(mr) } else { left });
     match left.as_const() {
         Some(0) => {}
         Some(r) => {
-            let rest = block(m, p, t, rows.from + blocks * mr, r, panel, sub, cols, ahead(blocks));
+            let rest = block(m, p, t, from, r, panel, sub, cols, ahead(pass));
             out.extend(if out.is_empty() { rest } else { group(m, rest) });
         }
         None => {
@@ -335,12 +357,22 @@ fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, c
                 n *= 2;
             }
             while n > 0 {
-                let row = m.syms.simplify(rows.from + blocks * mr + left.floor_div(2 * n) * (2 * n));
-                let then = block(m, p, t, row, n, panel, sub, cols, ahead(blocks));
+                let row = m.syms.simplify(from + left.floor_div(2 * n) * (2 * n));
+                let then = block(m, p, t, row, n, panel, sub, cols, ahead(pass));
                 out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Ne, left.floor_div(n).modulo(2), 0), then, els: vec![] });
                 n /= 2;
             }
         }
     }
     out
+}
+
+/// Numbers of tiles of each height for rows that only run time counts. Tiles of twelve do more for each element that they
+/// load, but would leave up to eleven rows: as many tiles of eight take their place as leave three at most.
+fn heights(m: &Module, count: Dim, mr: i64) -> Vec<(Dim, i64)> {
+    if mr != TALL_ROWS {
+        return vec![(m.syms.simplify(count.floor_div(mr)), mr)];
+    }
+    let eights = m.syms.simplify((count.floor_div(4) * 2).modulo(3).min(count.floor_div(8)));
+    vec![(m.syms.simplify((count - eights * 8).floor_div(TALL_ROWS)), TALL_ROWS), (eights, 8)]
 }

@@ -1,7 +1,8 @@
-//! One register tile: accumulators, the sum with what it asks memory for, the epilogue and the store.
+//! One register tile: accumulators and the sum, with what it asks memory for.
 
+use super::finish;
 use super::{Panels, Tile};
-use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Place, Reg, Stmt};
+use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Place, Stmt};
 use crate::passes::nest::contract::{Packed, Parts};
 use crate::passes::nest::shape::fresh_regs;
 use crate::sym::{Dim, Sym};
@@ -104,6 +105,12 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
         let set = Stmt::Set { reg: acc, at, value };
         unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }]))
     };
+    let reads = finish::reads(m, p, t, row, panel * t.nr + sub * t.width(), nv);
+    let steps = Dim::product(depth.iter().map(|d| d.1));
+    let early = depth.len() > 1 || inner.as_const().is_none_or(|k| k < 4 * LATE * mr);
+    if early && steps.as_const().is_none_or(|k| k >= LONG) {
+        out.extend(reads.iter().flat_map(|(r, ask)| unroll(*r, mr, vec![ask.clone()])));
+    }
     let mut inner = match depth.last() {
         None => step(m, &|_| None, zero),
         Some((var, hi, _)) => match hi.as_const() {
@@ -115,7 +122,7 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
                 let part = Dim::sym(u).modulo(split);
                 let mut body = ahead.map_or(vec![], |a| ask(t, &depth, panel, q.into(), a));
                 body.extend(unroll(u, 4, step(m, &|s| (s == *var).then_some(at), part)));
-                let mut s = vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body }];
+                let mut s = if early { sum_in_fours(m, q, whole, body, None) } else { sum_in_fours(m, q, whole, body, Some((mr, &reads))) };
                 match hi.modulo(4).as_const() {
                     Some(0) => {}
                     Some(r) => {
@@ -144,8 +151,29 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
         let set = Stmt::Set { reg: acc, at: vec![zero, i.into(), v.into()], value: sum };
         out.extend(unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }])));
     }
-    out.extend(stores(m, p, t, acc, row, mr, panel * t.nr + sub * t.width(), nv, cols));
+    out.extend(finish::stores(m, p, t, acc, row, mr, panel * t.nr + sub * t.width(), nv, cols));
     out
+}
+
+/// Steps of a sum during which what its epilogue reads arrives.
+const LONG: i64 = 128;
+/// How many times as many fours of steps a sum has as rows, at least, to ask row by row at its end.
+const LATE: i64 = 4;
+
+/// The loop over the steps of a sum in fours. The last ones ask for what the epilogue reads, each for a row of `rows`: what
+/// is asked for at the beginning stands in the way of the sum's own lines.
+fn sum_in_fours(m: &mut Module, q: Sym, whole: Dim, body: Vec<Stmt>, late: Option<(i64, &[(Sym, Stmt)])>) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let Some((rows, reads)) = late.filter(|l| !l.1.is_empty()) else {
+        return vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body }];
+    };
+    let first = whole - rows;
+    let last = m.syms.loop_var("k", zero, Dim::constant(rows));
+    let put = |s: Stmt, from: Sym, to: Dim| s.map_dims(&mut |d| d.subst(&mut |s| (s == from).then_some(to)));
+    let mut end: Vec<Stmt> = reads.iter().map(|(r, ask)| put(ask.clone(), *r, last.into())).collect();
+    end.extend(fresh_regs(m, &body).into_iter().map(|s| put(s, q, first + last)));
+    m.syms.set_loop_range(q, zero, first);
+    vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: first, body }, Stmt::For { kind: LoopKind::Seq, var: last, lo: zero, hi: Dim::constant(rows), body: end }]
 }
 
 /// Asks for a part of the next panel in the four steps number `q` of a pass.
@@ -165,56 +193,6 @@ fn ask(t: &Tile, depth: &[(Sym, Dim, Sym)], panel: Dim, q: Dim, a: Ahead) -> Vec
         .collect()
 }
 
-fn unroll(var: Sym, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
+pub(super) fn unroll(var: Sym, n: i64, body: Vec<Stmt>) -> Vec<Stmt> {
     vec![Stmt::For { kind: LoopKind::Unroll, var, lo: Dim::constant(0), hi: Dim::constant(n), body }]
-}
-
-/// The epilogue and the store of a tile whose first column is `col`.
-#[allow(clippy::too_many_arguments)]
-fn stores(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
-    let (zero, lanes) = (Dim::constant(0), t.lanes);
-    let i = m.syms.loop_var("r", zero, Dim::constant(mr));
-    let vector = |m: &mut Module, v: Dim, hi: Dim| -> Vec<Stmt> {
-        let l = m.syms.loop_var("l", zero, hi);
-        let at = |s: Sym| {
-            if s == t.n {
-                return Some(col + v * lanes + l);
-            }
-            t.m_row.filter(|x| x.0 == s).map(|_| row + i)
-        };
-        let body = fresh_regs(m, &p.tail)
-            .into_iter()
-            .map(|s| {
-                s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| at(s)))).map_exprs(&mut |e| {
-                    e.rewrite(&mut |e| match e {
-                        Expr::Acc { reg, .. } if reg == p.acc => Expr::Acc { reg: acc, at: vec![zero, i.into(), v], lane: None },
-                        e => e,
-                    })
-                })
-            })
-            .collect();
-        vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi, body }]
-    };
-    let whole = match cols {
-        Cols::Some(r) => r / lanes,
-        Cols::Full => nv,
-        Cols::Guarded => 0,
-    };
-    let mut body = vec![];
-    if whole > 0 {
-        let v = m.syms.loop_var("v", zero, Dim::constant(whole));
-        let inner = vector(m, v.into(), Dim::constant(lanes));
-        body.extend(unroll(v, whole, inner));
-    }
-    match cols {
-        Cols::Some(r) if r % lanes != 0 => body.extend(vector(m, Dim::constant(whole), Dim::constant(r % lanes))),
-        Cols::Guarded => {
-            for v in 0..nv {
-                let left = (t.n_extent - col - v * lanes).min(Dim::constant(lanes)).max(zero);
-                body.extend(vector(m, Dim::constant(v), left));
-            }
-        }
-        _ => {}
-    }
-    unroll(i, mr, body)
 }
