@@ -11,6 +11,11 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32X4, I32, I32X4};
 use cranelift_codegen::ir::{InstBuilder, Value};
 
+/// True for types of 64 bits, whose lanes are emitted one by one.
+pub(super) fn is_long(t: ElemType) -> bool {
+    matches!(t, ElemType::F64 | ElemType::I64 | ElemType::U64)
+}
+
 pub(super) fn is_lane_type(t: ElemType) -> bool {
     matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool)
 }

@@ -1,6 +1,7 @@
 //! Loops: counted ones, unrolled ones, vectors with what is left behind the last whole one.
 
 use super::func::{Emit, Lanes, Scope, Slot};
+use super::lanes::is_long;
 use crate::diag::Result;
 use crate::nest::{Expr, LoopKind, Reg, Stmt};
 use crate::sym::{Dim, Sym};
@@ -44,6 +45,10 @@ impl Emit<'_, '_> {
         let trip = self.m.syms.simplify(hi - lo);
         if !n.is_multiple_of(4) {
             return self.bug(format!("vectors of {n} lanes"));
+        }
+        if self.has_longs(body) && !self.has_lanes(body) {
+            let (a, z) = (self.dim(lo)?, self.dim(hi)?);
+            return self.counted(var, a, z, 1, body);
         }
         if let (Some(a), Some(t)) = (lo.as_const(), trip.as_const()) {
             let whole = t.max(0) / step * step;
@@ -104,6 +109,9 @@ impl Emit<'_, '_> {
     }
     /// One whole vector.
     fn parts(&mut self, var: Sym, base: Dim, n: u32, body: &[Stmt]) -> Result<()> {
+        if self.has_longs(body) {
+            return (0..n).try_for_each(|l| self.lane(var, base, l, body));
+        }
         for part in 0..n / 4 {
             self.lanes = Some(Lanes { sym: var, base: base + i64::from(4 * part), part, lane: None });
             self.block(body)?;
@@ -120,12 +128,25 @@ impl Emit<'_, '_> {
     }
     /// The last, partial vector, of a length known now.
     fn partial(&mut self, var: Sym, base: Dim, rest: i64, body: &[Stmt]) -> Result<()> {
-        for part in 0..rest as u32 / 4 {
+        let whole = if self.has_longs(body) { 0 } else { rest as u32 / 4 };
+        for part in 0..whole {
             self.lanes = Some(Lanes { sym: var, base: base + i64::from(4 * part), part, lane: None });
             self.block(body)?;
         }
         self.lanes = None;
-        (rest as u32 / 4 * 4..rest as u32).try_for_each(|l| self.lane(var, base, l, body))
+        (whole * 4..rest as u32).try_for_each(|l| self.lane(var, base, l, body))
+    }
+    /// True if a body makes values of 64 bits: its lanes are emitted one after the other.
+    fn has_longs(&self, body: &[Stmt]) -> bool {
+        let mut found = false;
+        crate::nest::visit::walk(body, &mut |s| {
+            found |= match s {
+                Stmt::Let { reg, .. } | Stmt::Set { reg, .. } => is_long(self.m.regs[*reg].ty),
+                Stmt::Store { buf, .. } => is_long(self.m.bufs[*buf].ty),
+                _ => false,
+            }
+        });
+        found
     }
     /// True if a body reads or sets accumulators that have lanes.
     fn has_lanes(&self, body: &[Stmt]) -> bool {

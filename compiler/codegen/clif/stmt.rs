@@ -3,8 +3,9 @@
 use super::func::{Emit, Slot, TILE_NAMESPACE};
 use crate::codegen::wide;
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, LoopKind, Reg, Stmt, visit};
-use cranelift_codegen::ir::types::I64;
+use crate::nest::{Buf, Expr, LoopKind, Reg, Status, Stmt, visit};
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{AbiParam, ExtFuncData, ExternalName, InstBuilder, Signature, UserExternalName};
 use cranelift_codegen::isa::CallConv;
 
@@ -59,12 +60,19 @@ impl Emit<'_, '_> {
             .collect::<Result<Vec<_>>>()?;
         let mut sig = Signature::new(CallConv::SystemV);
         sig.params = vec![AbiParam::new(I64); args.len()];
+        if tile.checks {
+            sig.returns = vec![AbiParam::new(I32)];
+        }
         let signature = self.b.import_signature(sig);
         let index = self.tiles.len() as u32;
         self.tiles.push(tile.func);
         let name = self.b.func.declare_imported_user_function(UserExternalName { namespace: TILE_NAMESPACE, index });
         let f = self.b.import_function(ExtFuncData { name: ExternalName::user(name), signature, colocated: true, patchable: false });
-        self.b.ins().call(f, &args);
+        let call = self.b.ins().call(f, &args);
+        if let Some(outside) = self.b.inst_results(call).first().copied() {
+            let ok = self.b.ins().icmp_imm_s(IntCC::Equal, outside, 0);
+            self.require(ok, Status::Index);
+        }
         crate::nest::visit::stores(body).into_iter().for_each(|b| self.forget_loads(b));
         Ok(true)
     }

@@ -27,6 +27,8 @@ pub(super) struct Access {
     pub disp: i32,
     /// Elements per lane.
     pub lane: i64,
+    /// Indices read from memory, with their strides in elements.
+    pub bound: Vec<(Sym, Dim)>,
 }
 
 impl Translate<'_> {
@@ -49,7 +51,7 @@ impl Translate<'_> {
             None => more = self.substituted(site.rest),
         }
         if more.as_const().is_none() {
-            let loops: Vec<Sym> = self.deeper.iter().copied().chain(self.active.iter().map(|a| a.0)).chain(self.lane.map(|l| l.sym)).collect();
+            let loops: Vec<Sym> = self.deeper.iter().copied().chain(self.active.iter().map(|a| a.0)).chain(self.lane.map(|l| l.sym)).chain(self.withs.iter().copied()).collect();
             for s in loops.into_iter().filter(|s| more.contains(*s)).collect::<Vec<_>>() {
                 let Some((c, rest)) = more.linear_in(s) else { return Err("an access that is not linear in a loop variable") };
                 more = rest;
@@ -70,6 +72,7 @@ impl Translate<'_> {
                 moves.push((*s, c));
             }
         }
+        let bound: Vec<(Sym, Dim)> = strides.iter().filter(|t| self.withs.contains(&t.0) && t.1.as_const() != Some(0)).copied().collect();
         let lane = match self.lane {
             Some(l) => stride(l.sym).as_const().ok_or("a stride between lanes that run time knows")?,
             None => 0,
@@ -85,7 +88,7 @@ impl Translate<'_> {
             None => (rest + constant, 0),
         };
         let arg = self.arg(Arg::Pointer { buf: site.storage, linear: rest, size: site.size })?;
-        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane })
+        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, bound })
     }
     /// What all copies of an access have in common.
     fn site(&mut self, buf: Buf, at: &[Dim]) -> Fit<Rc<Site>> {
@@ -99,9 +102,9 @@ impl Translate<'_> {
         let linear = (self.outer)(self.m.linear(buf, at));
         let mut rest = linear;
         let mut terms = Some(vec![]);
-        for s in self.locals.iter().filter(|s| linear.contains(**s)) {
+        for s in self.locals.iter().chain(&self.withs).filter(|s| linear.contains(**s)) {
             match (rest.linear_in(*s), &mut terms) {
-                (Some((c, r)), Some(t)) if !self.locals.iter().any(|s| c.contains(*s)) => {
+                (Some((c, r)), Some(t)) if !self.locals.iter().chain(&self.withs).any(|s| c.contains(*s)) => {
                     t.push((*s, c));
                     rest = r;
                 }

@@ -1,6 +1,6 @@
 //! Instruction forms, then registers by regalloc2.
 
-use super::ir::{Block, Class, Func, Node, Op, REGISTER_PARAMS, Value, Width};
+use super::ir::{Block, Class, Form, Func, Node, Op, REGISTER_PARAMS, Value, Width};
 use crate::codegen::Map;
 use crate::diag::{Failure, Result};
 use regalloc2::{Inst, InstRange, MachineEnv, Operand, Output, PReg, PRegSet, RegClass, RegallocOptions, VReg};
@@ -16,6 +16,8 @@ pub(super) struct Alloc {
     ranges: Vec<InstRange>,
     operands: Vec<Vec<Operand>>,
     pub blocks: Vec<Block>,
+    /// See [`Func::long`].
+    pub long: bool,
     succs: Vec<Vec<regalloc2::Block>>,
     preds: Vec<Vec<regalloc2::Block>>,
     params: Vec<Vec<VReg>>,
@@ -47,7 +49,7 @@ impl regalloc2::Function for Alloc {
         &self.params[b.index()]
     }
     fn is_ret(&self, i: Inst) -> bool {
-        self.nodes[i.index()].op == Op::Ret
+        matches!(self.nodes[i.index()].op, Op::Ret | Op::RetAny)
     }
     fn is_branch(&self, i: Inst) -> bool {
         matches!(self.nodes[i.index()].op, Op::Jump | Op::BranchLess(_))
@@ -82,7 +84,7 @@ pub(super) fn allocate(f: &Func) -> Result<(Alloc, Output)> {
     let mut f = f.clone();
     super::consts::place(&mut f);
     let mut blocks = std::mem::take(&mut f.blocks);
-    select_forms(&mut blocks);
+    select_forms(&mut blocks, if f.long { Form::Double } else { Form::Whole });
     let alloc = operands(&f, blocks);
     let set = |r: &[usize], c| r.iter().fold(PRegSet::empty(), |s, i| s.with(PReg::new(*i, c)));
     let vectors: Vec<usize> = (0..if f.width == Width::Avx512 { 32 } else { 16 }).collect();
@@ -98,8 +100,9 @@ pub(super) fn allocate(f: &Func) -> Result<(Alloc, Output)> {
     Ok((alloc, out))
 }
 
-/// Folds loads that are used once into their consumer; chooses FMA forms by which input dies.
-fn select_forms(blocks: &mut [Block]) {
+/// Folds loads of whole vectors (those of `form`) that are used once into their consumer; chooses FMA forms by which input
+/// dies.
+fn select_forms(blocks: &mut [Block], form: Form) {
     let mut uses: Map<Value, (usize, usize)> = Map::default();
     let mut defined: Map<Value, usize> = Map::default();
     let mut at = 0;
@@ -133,29 +136,29 @@ fn select_forms(blocks: &mut [Block]) {
         let mut gone = vec![];
         for i in 0..b.nodes.len() {
             let dies = |v: Value| uses.get(&v).is_some_and(|u| u.1 == at + i) && defined.get(&v) == Some(&bi);
-            if let (Op::Fma { neg }, &[x, y, z]) = (b.nodes[i].op, b.nodes[i].args.as_slice()) {
+            if let (Op::Fma { neg, bits }, &[x, y, z]) = (b.nodes[i].op, b.nodes[i].args.as_slice()) {
                 let (op, args) = if !dies(z) && dies(x) {
-                    (Op::Fma213 { neg }, vec![x, y, z])
+                    (Op::Fma213 { neg, bits }, vec![x, y, z])
                 } else if !dies(z) && dies(y) {
-                    (Op::Fma213 { neg }, vec![y, x, z])
+                    (Op::Fma213 { neg, bits }, vec![y, x, z])
                 } else {
-                    (Op::Fma231 { neg }, vec![z, x, y])
+                    (Op::Fma231 { neg, bits }, vec![z, x, y])
                 };
                 b.nodes[i].op = op;
                 b.nodes[i].args = args;
             }
-            if let (Op::Fma { neg }, &[x, y]) = (b.nodes[i].op, b.nodes[i].args.as_slice()) {
-                b.nodes[i].op = Op::Fma213 { neg };
+            if let (Op::Fma { neg, bits }, &[x, y]) = (b.nodes[i].op, b.nodes[i].args.as_slice()) {
+                b.nodes[i].op = Op::Fma213 { neg, bits };
                 b.nodes[i].args = if !dies(x) && dies(y) { vec![y, x] } else { vec![x, y] };
             }
             match b.nodes[i].op {
-                Op::Load(super::ir::Form::Whole) if b.nodes[i].args.is_empty() => {
+                Op::Load(f) if f == form && b.nodes[i].args.is_empty() => {
                     if let Some(d) = b.nodes[i].def {
                         loads.insert(d, i);
                     }
                 }
-                Op::Store(_) | Op::StoreScalar => loads.clear(),
-                Op::Bin(_) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 if b.nodes[i].literal.is_none() => {
+                Op::Store(_) | Op::StoreScalar(_) => loads.clear(),
+                Op::Bin(..) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 if b.nodes[i].literal.is_none() => {
                     let last = b.nodes[i].args.last().copied();
                     if let Some((v, l)) = last.and_then(|v| Some((v, *loads.get(&v)?)))
                         && uses.get(&v).is_some_and(|u| u.0 == 1)
@@ -186,8 +189,10 @@ fn operands(f: &Func, blocks: Vec<Block>) -> Alloc {
             let mut o: Vec<Operand> = n.args.iter().map(|v| Operand::reg_use(reg(*v))).collect();
             match n.op {
                 Op::Args => o = f.params.iter().zip(PARAM_REGS).map(|(v, r)| Operand::reg_fixed_def(reg(*v), PReg::new(r, RegClass::Int))).collect(),
+                // The result is written before they are read.
+                Op::Gather(_) => o = n.args.iter().map(|v| Operand::reg_use_at_end(reg(*v))).collect(),
                 // The last source may stay in its spill slot.
-                Op::Bin(_) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 if n.mem.is_none() && n.literal.is_none() => {
+                Op::Bin(..) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 if n.mem.is_none() && n.literal.is_none() => {
                     if let (Some(x), Some(v)) = (o.last_mut(), n.args.last()) {
                         *x = Operand::any_use(reg(*v));
                     }
@@ -195,7 +200,7 @@ fn operands(f: &Func, blocks: Vec<Block>) -> Alloc {
                 _ => {}
             }
             if let Some(m) = &n.mem {
-                o.push(Operand::reg_use(reg(m.base)));
+                o.push(if matches!(n.op, Op::Gather(_)) { Operand::reg_use_at_end(reg(m.base)) } else { Operand::reg_use(reg(m.base)) });
                 if let Some((i, _)) = m.index {
                     o.push(Operand::reg_use(reg(i)));
                 }
@@ -221,6 +226,7 @@ fn operands(f: &Func, blocks: Vec<Block>) -> Alloc {
         ranges,
         operands,
         blocks,
+        long: f.long,
         values: f.classes.len(),
         vector_slots: f.width.bytes() as usize / 8,
     }

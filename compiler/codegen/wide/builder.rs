@@ -1,7 +1,7 @@
 //! Makes functions of the tile IR: constants once at the entry, loops with what they carry. Edges from a block with several
 //! successors to one with several predecessors are split here.
 
-use super::ir::{Bin, Block, Class, Form, Func, Mem, Node, Op, Pred, REGISTER_PARAMS, Un, Value, Width};
+use super::ir::{Bin, Bits, Block, Class, Form, Func, Mem, Node, Number, Op, Pred, REGISTER_PARAMS, Un, Value, Width};
 use crate::codegen::math::Table;
 use crate::codegen::{Map, Set};
 
@@ -25,6 +25,9 @@ pub struct Loop {
     around: Option<(usize, Vec<Value>)>,
 }
 
+/// Every other lane.
+static EVEN: Table = [0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14];
+
 /// Makes a function.
 pub struct Builder {
     f: Func,
@@ -39,10 +42,10 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// An empty function.
-    pub fn new(width: Width) -> Builder {
+    /// An empty function; `long`: lanes have 64 bits.
+    pub fn new(width: Width, long: bool) -> Builder {
         Builder {
-            f: Func { width, params: vec![], classes: vec![], blocks: vec![Block::default()] },
+            f: Func { width, long, params: vec![], classes: vec![], blocks: vec![Block::default()] },
             hoisted: vec![],
             known: Map::default(),
             conditions: Set::default(),
@@ -53,6 +56,14 @@ impl Builder {
     /// Vector length.
     pub fn width(&self) -> Width {
         self.f.width
+    }
+    /// True if lanes have 64 bits.
+    pub fn is_long(&self) -> bool {
+        self.f.long
+    }
+    /// Lanes of a vector.
+    pub fn lanes(&self) -> u32 {
+        self.f.width.lanes() / if self.f.long { 2 } else { 1 }
     }
     fn fresh(&mut self, c: Class) -> Value {
         self.f.classes.push(c);
@@ -84,11 +95,13 @@ impl Builder {
     fn note_alike(&mut self, op: Op, args: &[Value], def: Value) {
         let each = |b: &Builder| args.iter().all(|a| b.alike.contains(a));
         let alike = match op {
-            Op::Const(_) | Op::Splat => true,
-            Op::FirstLanes(n) => n == 0 || n >= self.f.width.lanes(),
+            Op::Const(_) | Op::Splat(_) => true,
+            Op::FirstLanes(n) => n == 0 || n >= self.lanes(),
             Op::Broadcast(_) => args.is_empty(),
-            Op::Un(Un::Narrow(_)) => false,
-            Op::Bin(_) | Op::Un(_) | Op::Fma { .. } | Op::Cmp(_) | Op::ICmp(_) | Op::MaskAnd | Op::MaskOr | Op::MaskXor | Op::Select => each(self),
+            Op::Un(Un::Narrow(_), _) => false,
+            // A mask that shrinks is alike if it was.
+            Op::Bin(Bin::Pick, _) => args.last().is_some_and(|a| self.alike.contains(a)),
+            Op::Bin(..) | Op::Un(..) | Op::Fma { .. } | Op::Cmp(..) | Op::ICmp(..) | Op::MaskAnd | Op::MaskOr | Op::MaskXor | Op::Select(_) => each(self),
             _ => false,
         };
         if alike {
@@ -111,7 +124,11 @@ impl Builder {
     }
     /// 32 bits in all lanes.
     pub fn bits(&mut self, x: u32) -> Value {
-        self.constant(Op::Const(x), Class::Vector)
+        self.constant(Op::Const(Number::Word(x)), Class::Vector)
+    }
+    /// 64 bits in all lanes.
+    pub fn bits64(&mut self, x: u64) -> Value {
+        self.constant(Op::Const(Number::Long(x)), Class::Vector)
     }
     /// A float in all lanes.
     pub fn f32(&mut self, x: f32) -> Value {
@@ -121,17 +138,21 @@ impl Builder {
     pub fn table(&mut self, x: &'static Table) -> Value {
         self.constant(Op::Table(x), Class::Vector)
     }
+    /// Size of the integers that count lanes.
+    pub(super) fn index_bits(&self) -> Bits {
+        if self.f.long { Bits::B64 } else { Bits::B32 }
+    }
     /// Lane numbers.
     pub fn iota(&mut self) -> Value {
         self.iota_by(1)
     }
     /// Lane numbers times a number.
     pub fn iota_by(&mut self, n: u32) -> Value {
-        self.constant(Op::Iota(n), Class::Vector)
+        self.constant(Op::Iota(n, self.index_bits()), Class::Vector)
     }
     /// An integer in all lanes.
     pub fn splat(&mut self, x: Value) -> Value {
-        self.value(Op::Splat, &[x], None, Class::Vector)
+        self.value(Op::Splat(self.index_bits()), &[x], None, Class::Vector)
     }
     /// A vector made by an operation.
     pub(super) fn vector(&mut self, op: Op, args: &[Value], mem: Option<Mem>) -> Value {
@@ -175,7 +196,7 @@ impl Builder {
             Count::Fixed(n) => self.constant(Op::FirstLanes(n as u32), Class::Mask),
             Count::Run(n) => {
                 let (i, n) = (self.iota(), self.splat(n));
-                self.icmp(Pred::Lt, i, n)
+                self.icmp(Pred::Lt, i, n, self.index_bits())
             }
         }
     }
@@ -185,6 +206,7 @@ impl Builder {
     }
     /// A vector from memory.
     pub fn load(&mut self, form: Form, mem: Mem, mask: Option<Value>) -> Value {
+        let mask = mask.map(|k| self.mask_for(k, form.lane()));
         self.value(Op::Load(form), mask.as_slice(), Some(mem), Class::Vector)
     }
     /// Asks for a line of memory.
@@ -197,47 +219,101 @@ impl Builder {
     }
     /// A vector to memory.
     pub fn store(&mut self, form: Form, mem: Mem, v: Value, mask: Option<Value>) {
+        let mask = mask.map(|k| self.mask_for(k, form.lane()));
         let args: Vec<Value> = std::iter::once(v).chain(mask).collect();
         self.push(Op::Store(form), &args, Some(mem), None);
     }
     /// The first lane to memory.
-    pub fn store_scalar(&mut self, mem: Mem, v: Value) {
-        self.push(Op::StoreScalar, &[v], Some(mem), None);
+    pub fn store_scalar(&mut self, mem: Mem, v: Value, bits: Bits) {
+        self.push(Op::StoreScalar(bits), &[v], Some(mem), None);
     }
-    /// Lane by lane.
+    /// An address as a register.
+    pub(super) fn address(&mut self, mem: Mem) -> Value {
+        if mem.index.is_none() {
+            return self.add_imm(mem.base, i64::from(mem.disp));
+        }
+        self.value(Op::Address, &[], Some(mem), Class::Int)
+    }
+    /// x * n.
+    pub(super) fn mul_imm(&mut self, x: Value, n: i32) -> Value {
+        if n == 1 { x } else { self.value(Op::MulImm(n), &[x], None, Class::Int) }
+    }
+    /// The first lane of a vector of integers that count lanes.
+    pub(super) fn first(&mut self, x: Value) -> Value {
+        self.value(Op::First(self.index_bits()), &[x], None, Class::Int)
+    }
+    /// Elements at distances that lanes say; see [`Op::Gather`].
+    pub(super) fn gather(&mut self, form: Form, index: Value, mem: Mem, mask: Option<Value>) -> Value {
+        let base = self.address(mem);
+        let mask = mask.unwrap_or_else(|| self.all_lanes(true));
+        let mask = self.mask_for(mask, form.lane());
+        // One of its own.
+        let own = self.masks(Op::MaskAnd, mask, mask);
+        self.value(Op::Gather(form), &[index, own], Some(Mem { base, index: None, disp: 0 }), Class::Vector)
+    }
+    /// Lane by lane, of 32 bits.
     pub fn bin(&mut self, op: Bin, a: Value, b: Value) -> Value {
-        self.value(Op::Bin(op), &[a, b], None, Class::Vector)
+        self.bin_of(op, a, b, Bits::B32)
     }
     /// Lane by lane.
+    pub fn bin_of(&mut self, op: Bin, a: Value, b: Value, bits: Bits) -> Value {
+        self.value(Op::Bin(op, bits), &[a, b], None, Class::Vector)
+    }
+    /// Lane by lane, of 32 bits.
     pub fn un(&mut self, op: Un, a: Value) -> Value {
-        self.value(Op::Un(op), &[a], None, Class::Vector)
+        self.un_of(op, a, Bits::B32)
+    }
+    /// Lane by lane; `bits` of the operand.
+    pub fn un_of(&mut self, op: Un, a: Value, bits: Bits) -> Value {
+        self.value(Op::Un(op, bits), &[a], None, Class::Vector)
     }
     /// a * b + c.
-    pub fn fma(&mut self, a: Value, b: Value, c: Value) -> Value {
-        self.value(Op::Fma { neg: false }, &[a, b, c], None, Class::Vector)
+    pub fn fma_of(&mut self, a: Value, b: Value, c: Value, bits: Bits) -> Value {
+        self.value(Op::Fma { neg: false, bits }, &[a, b, c], None, Class::Vector)
     }
     /// Compares floats.
-    pub fn cmp(&mut self, p: Pred, a: Value, b: Value) -> Value {
-        self.value(Op::Cmp(p), &[a, b], None, Class::Mask)
+    pub fn cmp(&mut self, p: Pred, a: Value, b: Value, bits: Bits) -> Value {
+        let c = self.value(Op::Cmp(p, bits), &[a, b], None, Class::Mask);
+        self.mask_of(c, bits)
+    }
+    /// A mask of AVX2 is a vector, here of as many bits a lane as the longest elements have: one of 32 bits grows.
+    fn mask_of(&mut self, c: Value, bits: Bits) -> Value {
+        if self.f.width == Width::Avx512 || !self.f.long || bits == Bits::B64 {
+            return c;
+        }
+        self.value(Op::Un(Un::Extend, Bits::B32), &[c], None, Class::Mask)
+    }
+    /// A mask as instructions on elements of a size take it.
+    pub(super) fn mask_for(&mut self, mask: Value, bits: Bits) -> Value {
+        if self.f.width == Width::Avx512 || !self.f.long || bits == Bits::B64 {
+            return mask;
+        }
+        let even = self.table(&EVEN);
+        self.value(Op::Bin(Bin::Pick, Bits::B32), &[even, mask], None, Class::Mask)
     }
     /// Compares integers.
-    pub fn icmp(&mut self, p: Pred, a: Value, b: Value) -> Value {
+    pub fn icmp(&mut self, p: Pred, a: Value, b: Value, bits: Bits) -> Value {
         match (self.f.width, p) {
             // AVX2 has equality and "greater" only.
             (Width::Avx2, Pred::Le) => {
-                let c = self.value(Op::ICmp(Pred::Lt), &[b, a], None, Class::Mask);
+                let c = self.value(Op::ICmp(Pred::Lt, bits), &[b, a], None, Class::Mask);
+                let c = self.mask_of(c, bits);
                 self.not(c)
             }
             (Width::Avx2, Pred::Ne) => {
-                let c = self.value(Op::ICmp(Pred::Eq), &[a, b], None, Class::Mask);
+                let c = self.value(Op::ICmp(Pred::Eq, bits), &[a, b], None, Class::Mask);
+                let c = self.mask_of(c, bits);
                 self.not(c)
             }
-            _ => self.value(Op::ICmp(p), &[a, b], None, Class::Mask),
+            _ => {
+                let c = self.value(Op::ICmp(p, bits), &[a, b], None, Class::Mask);
+                self.mask_of(c, bits)
+            }
         }
     }
     /// All lanes, or none, as a mask.
     pub fn all_lanes(&mut self, set: bool) -> Value {
-        let n = if set { self.f.width.lanes() } else { 0 };
+        let n = if set { self.lanes() } else { 0 };
         self.constant(Op::FirstLanes(n), Class::Mask)
     }
     /// The other lanes.
@@ -250,8 +326,9 @@ impl Builder {
         self.value(op, &[a, b], None, Class::Mask)
     }
     /// `a` where the mask is set, else `b`.
-    pub fn select(&mut self, mask: Value, a: Value, b: Value) -> Value {
-        self.value(Op::Select, &[b, a, mask], None, Class::Vector)
+    pub fn select(&mut self, mask: Value, a: Value, b: Value, bits: Bits) -> Value {
+        let mask = self.mask_for(mask, bits);
+        self.value(Op::Select(bits), &[b, a, mask], None, Class::Vector)
     }
     fn new_block(&mut self) -> usize {
         self.f.blocks.push(Block::default());
@@ -342,9 +419,12 @@ impl Builder {
         self.f.blocks[exit].params = merged.clone();
         merged
     }
-    /// The finished function.
-    pub fn finish(mut self) -> Func {
-        self.push(Op::Ret, &[], None, None);
+    /// The finished function; it returns whether a mask has any lane.
+    pub fn finish(mut self, any: Option<Value>) -> Func {
+        match any {
+            Some(mask) => self.push(Op::RetAny, &[mask], None, None),
+            None => self.push(Op::Ret, &[], None, None),
+        };
         let mut head = vec![Node { op: Op::Args, args: vec![], mem: None, literal: None, def: None }];
         for (i, p) in self.f.params.iter().enumerate().skip(REGISTER_PARAMS) {
             head.push(Node { op: Op::StackArg((i - REGISTER_PARAMS) as u32), args: vec![], mem: None, literal: None, def: Some(*p) });

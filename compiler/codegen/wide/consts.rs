@@ -6,7 +6,7 @@
 //! (AVX-512 broadcasts one element, AVX2 reads whole vectors), or registers that are filled just before; innermost loops
 //! with registers to spare fill theirs before they begin.
 
-use super::ir::{Bin, Block, Class, Func, Node, Op, Value, Width};
+use super::ir::{Bin, Block, Class, Func, Node, Number, Op, Value, Width};
 use crate::codegen::Map;
 
 /// Vector registers that are kept for what instruction forms need on the way.
@@ -14,7 +14,7 @@ const SPARE: usize = 1;
 
 /// Moves constants where registers do not suffice.
 pub(super) fn place(f: &mut Func) {
-    let constants: Map<Value, u32> =
+    let constants: Map<Value, Number> =
         f.blocks.first().map_or_else(Map::default, |b| b.nodes.iter().filter_map(|n| if let (Op::Const(x), Some(d)) = (n.op, n.def) { Some((d, x)) } else { None }).collect());
     if constants.is_empty() {
         return;
@@ -89,31 +89,33 @@ pub(super) fn place(f: &mut Func) {
 }
 
 /// A constant of its own.
-fn fresh(f: &mut Func, bits: u32) -> (Node, Value) {
+fn fresh(f: &mut Func, bits: Number) -> (Node, Value) {
     f.classes.push(Class::Vector);
     let v = Value(f.classes.len() as u32 - 1);
     (Node { op: Op::Const(bits), args: vec![], mem: None, literal: None, def: Some(v) }, v)
 }
 
 /// Makes a constant the memory operand of an instruction, if it can have one there.
-fn fold(n: &mut Node, constants: &Map<Value, u32>) {
+fn fold(n: &mut Node, constants: &Map<Value, Number>) {
     let known = |v: &Value| constants.get(v).copied();
     if n.mem.is_some() {
         return;
     }
     match (n.op, n.args.as_slice()) {
-        (Op::Bin(op), &[a, b]) => {
+        (Op::Bin(op, bits), &[a, b]) => {
+            // What is read has the size that the instruction expects.
+            let known = |v: &Value| known(v).filter(|x| x.bits() == bits);
             if let Some(x) = known(&b) {
                 (n.args, n.literal) = (vec![a], Some(x));
             } else if let (Some(x), true) = (known(&a), commutes(op)) {
                 (n.args, n.literal) = (vec![b], Some(x));
             }
         }
-        (Op::Fma { neg }, &[a, b, c]) => {
+        (Op::Fma { neg, bits }, &[a, b, c]) => {
             if let Some(x) = known(&c) {
                 (n.args, n.literal) = (vec![a, b], Some(x));
             } else if let Some((x, y)) = known(&b).map(|x| (x, a)).or_else(|| known(&a).map(|x| (x, b))) {
-                (n.op, n.args, n.literal) = (Op::Fma231 { neg }, vec![c, y], Some(x));
+                (n.op, n.args, n.literal) = (Op::Fma231 { neg, bits }, vec![c, y], Some(x));
             }
         }
         _ => {}
@@ -131,7 +133,7 @@ fn innermost(blocks: &[Block]) -> Vec<(usize, usize)> {
 }
 
 /// Most vectors that live at once in each block, constants aside.
-fn pressure(f: &Func, constants: &Map<Value, u32>) -> Vec<usize> {
+fn pressure(f: &Func, constants: &Map<Value, Number>) -> Vec<usize> {
     let counts = |v: &Value| f.classes[v.0 as usize] == Class::Vector && !constants.contains_key(v);
     let mut live_in: Vec<Vec<bool>> = vec![vec![false; f.classes.len()]; f.blocks.len()];
     let mut most = vec![0; f.blocks.len()];

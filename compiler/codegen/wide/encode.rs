@@ -4,7 +4,7 @@
 //! and reaches its literals, which stand behind `ret`, relative to the instruction pointer; it needs no relocation.
 
 use super::alloc::{Alloc, SAVED};
-use super::ir::{Form, Node, Op, Pred, Un, Width};
+use super::ir::{Bits, Form, Node, Number, Op, Pred, Un, Width};
 use super::table::{self, Row};
 use crate::codegen::Map;
 use crate::diag::{Failure, Result};
@@ -163,7 +163,10 @@ impl Emit<'_> {
                 self.a.jl(self.labels[less])?;
                 if next != Some(not) { self.a.jmp(self.labels[not]) } else { Ok(()) }
             }
-            Op::Ret => {
+            Op::Ret | Op::RetAny => {
+                if n.op == Op::RetAny {
+                    self.any(self.reg(al[0]))?;
+                }
                 let (rsp, rbp) = (self.gpr(4), self.gpr(5));
                 if self.frame > 0 {
                     self.a.mov(rsp, rbp)?;
@@ -177,6 +180,15 @@ impl Emit<'_> {
                 self.a.ret()
             }
             _ => self.plain(n, al),
+        }
+    }
+    /// Whether a mask has any lane, in eax.
+    fn any(&mut self, mask: Register) -> std::result::Result<(), IcedError> {
+        use iced_x86::code_asm::eax;
+        match (get_k(mask), get_ymm(mask)) {
+            (Some(k), _) => self.a.kmovw(eax, k),
+            (_, Some(y)) => self.a.vmovmskps(eax, y),
+            _ => Ok(()),
         }
     }
     /// Instructions inside a block.
@@ -199,8 +211,12 @@ impl Emit<'_> {
             None if al[i].is_stack() => Instruction::with3(code, d, x, Self::slot(al[i])),
             None => Instruction::with3(code, d, x, r[i]),
         };
-        // The same register 16, 32 bytes long.
+        // The same register 16, 32 bytes long, and half as long as the vectors.
         let (dx, dy) = (Register::XMM0 + dn, Register::YMM0 + dn);
+        let half_of = |n: u32| if wide { Register::YMM0 + n } else { Register::XMM0 + n };
+        let long = self.f.long;
+        // Forms of 32 bits and less fill half a vector beside lanes of 64.
+        let short = |form: Form| long && form != Form::Double;
         let i = match n.op {
             Op::Args => return Ok(()),
             Op::StackArg(k) => {
@@ -216,8 +232,31 @@ impl Emit<'_> {
             Op::AddImm(k) => Instruction::with2(Code::Lea_r64_m, d, MemoryOperand::with_base_displ(r[0], i64::from(k))),
             Op::Add => Instruction::with2(Code::Lea_r64_m, d, MemoryOperand::with_base_index_scale_displ_size(r[0], r[1], 1, 0, 0)),
             Op::AndImm(k) => Instruction::with2(Code::And_rm64_imm32, d, k),
-            Op::Const(0) => Instruction::with3(table::bin(super::ir::Bin::Xor)[c], d, d, d),
-            Op::Const(bits) => {
+            Op::MulImm(k) => Instruction::with3(Code::Imul_r64_rm64_imm32, d, r[0], k),
+            Op::Address => Instruction::with2(Code::Lea_r64_m, d, at),
+            Op::First(bits) => {
+                let x = Register::XMM0 + hw(al[0]);
+                let row: Row = match bits {
+                    Bits::B64 => [Code::VEX_Vmovq_rm64_xmm, Code::EVEX_Vmovq_rm64_xmm],
+                    Bits::B32 => [Code::VEX_Vmovd_rm32_xmm, Code::EVEX_Vmovd_rm32_xmm],
+                };
+                if bits == Bits::B32 {
+                    self.add(Instruction::with2(row[c], Register::EAX + dn, x))?;
+                    Instruction::with2(Code::Movsxd_r64_rm32, d, Register::EAX + dn)
+                } else {
+                    Instruction::with2(row[c], d, x)
+                }
+            }
+            Op::Const(x) if x.is_zero() => Instruction::with3(table::bin(super::ir::Bin::Xor, Bits::B32)[c], d, d, d),
+            Op::Const(Number::Long(bits)) => {
+                let m = qword_ptr(self.literal(vec![bits as u32, (bits >> 32) as u32]));
+                return match (get_ymm(d), get_zmm(d)) {
+                    (Some(y), _) => self.a.vbroadcastsd(y, m),
+                    (_, Some(z)) => self.a.vbroadcastsd(z, m),
+                    _ => Ok(()),
+                };
+            }
+            Op::Const(Number::Word(bits)) => {
                 let m = dword_ptr(self.literal(vec![bits]));
                 return match (get_ymm(d), get_zmm(d)) {
                     (Some(y), _) => self.a.vbroadcastss(y, m),
@@ -229,8 +268,11 @@ impl Emit<'_> {
                 let l = self.literal(x.to_vec());
                 return self.whole_literal(d, l);
             }
-            Op::Iota(n) => {
-                let l = self.literal((0..self.width.lanes()).map(|i| i * n).collect());
+            Op::Iota(n, bits) => {
+                let l = match bits {
+                    Bits::B32 => self.literal((0..self.width.lanes()).map(|i| i * n).collect()),
+                    Bits::B64 => self.literal((0..self.width.lanes() / 2).flat_map(|i| [i * n, 0]).collect()),
+                };
                 return self.whole_literal(d, l);
             }
             Op::FirstLanes(k) if wide => {
@@ -241,10 +283,19 @@ impl Emit<'_> {
                 };
             }
             Op::FirstLanes(k) => {
-                let l = self.literal((0..self.width.lanes()).map(|j| if j < k { u32::MAX } else { 0 }).collect());
+                let lane = |j: u32| if long { j / 2 } else { j };
+                let l = self.literal((0..self.width.lanes()).map(|j| if lane(j) < k { u32::MAX } else { 0 }).collect());
                 return self.whole_literal(d, l);
             }
-            Op::Splat => {
+            Op::Splat(Bits::B64) => {
+                if wide {
+                    Instruction::with2(Code::EVEX_Vpbroadcastq_zmm_k1z_r64, d, r[0])
+                } else {
+                    self.add(Instruction::with2(Code::VEX_Vmovq_xmm_rm64, dx, r[0]))?;
+                    Instruction::with2(Code::VEX_Vpbroadcastq_ymm_xmmm64, d, dx)
+                }
+            }
+            Op::Splat(Bits::B32) => {
                 let narrow = Register::EAX + hw(al[0]);
                 if wide {
                     Instruction::with2(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, d, narrow)
@@ -253,29 +304,52 @@ impl Emit<'_> {
                     Instruction::with2(Code::VEX_Vpbroadcastd_ymm_xmmm32, d, dx)
                 }
             }
-            Op::Load(form) => match na {
-                0 => Instruction::with2(table::load(form)[c], d, at),
-                _ if wide => Instruction::with2(table::load(form)[c], d, at).map(|mut i| {
-                    i.set_op_mask(r[0]);
-                    i.set_zeroing_masking(true);
-                    i
-                }),
-                _ if form == Form::Whole => Instruction::with3(table::MASKED_LOAD, d, r[0], at),
-                // All lanes of the mask are alike: pieces of 32 bits, as many as the elements take.
-                _ => {
-                    let mut mask = Register::XMM0 + hw(al[0]);
-                    if form.bytes() == 1 {
-                        let l = self.literal(vec![u32::MAX, u32::MAX, 0, 0]);
-                        let half = self.behind(l, false)?;
-                        self.add(Instruction::with3(Code::VEX_Vpand_xmm_xmm_xmmm128, dx, mask, half))?;
-                        mask = dx;
+            Op::Load(form) => {
+                let v = if short(form) { half_of(dn) } else { d };
+                let code = table::load(form, short(form))[c];
+                match na {
+                    0 => Instruction::with2(code, v, at),
+                    _ if wide => Instruction::with2(code, v, at).map(|mut i| {
+                        i.set_op_mask(r[0]);
+                        i.set_zeroing_masking(true);
+                        i
+                    }),
+                    _ if matches!(form, Form::Whole | Form::Double) => {
+                        let mask = if short(form) { half_of(hw(al[0])) } else { r[0] };
+                        Instruction::with3(table::masked(form, short(form))[0], v, mask, at)
                     }
-                    self.add(Instruction::with3(table::MASKED_PART, dx, mask, at))?;
-                    Instruction::with2(table::load(form)[c], d, dx)
+                    // All lanes of the mask are alike: pieces of 32 bits, as many as the elements take.
+                    _ => {
+                        let mut mask = Register::XMM0 + hw(al[0]);
+                        let pieces = self.width.lanes() / if long { 2 } else { 1 } * form.bytes() / 4;
+                        if pieces < 4 {
+                            let l = self.literal((0..4).map(|i| if i < pieces { u32::MAX } else { 0 }).collect());
+                            let some = self.behind(l, false)?;
+                            self.add(Instruction::with3(Code::VEX_Vpand_xmm_xmm_xmmm128, dx, mask, some))?;
+                            mask = dx;
+                        }
+                        self.add(Instruction::with3(table::MASKED_PART, dx, mask, at))?;
+                        Instruction::with2(code, v, dx)
+                    }
                 }
-            },
+            }
+            Op::Gather(form) => {
+                self.add(Instruction::with3(table::bin(super::ir::Bin::Xor, Bits::B32)[c], d, d, d))?;
+                let v = if short(form) { half_of(dn) } else { d };
+                let at = MemoryOperand::with_base_index_scale(r[na], r[0], form.bytes());
+                let code = table::gather(form, long)[c];
+                if wide {
+                    Instruction::with2(code, v, at).map(|mut i| {
+                        i.set_op_mask(r[1]);
+                        i
+                    })
+                } else {
+                    let mask = if short(form) { half_of(hw(al[1])) } else { r[1] };
+                    Instruction::with3(code, v, at, mask)
+                }
+            }
             Op::Prefetch { far } => Instruction::with1(if far { Code::Prefetcht1_m8 } else { Code::Prefetcht0_m8 }, at),
-            Op::Broadcast(Form::Whole) => Instruction::with2(table::BROADCAST[c], d, at).map(|mut i| {
+            Op::Broadcast(form @ (Form::Whole | Form::Double)) => Instruction::with2(table::broadcast(if form == Form::Double { Bits::B64 } else { Bits::B32 })[c], d, at).map(|mut i| {
                 if na > 0 {
                     i.set_op_mask(r[0]);
                     i.set_zeroing_masking(true);
@@ -290,11 +364,11 @@ impl Emit<'_> {
                 };
                 let part = if form.bytes() == 1 { dx } else { part };
                 self.add(Instruction::with2(row[c], part, at))?;
-                Instruction::with2(table::load(form)[c], d, part)
+                Instruction::with2(table::load(form, false)[c], d, part)
             }
             Op::Store(form) => {
-                let code = table::store(form)[c];
-                let v = r[0];
+                let code = table::store(form, short(form))[c];
+                let v = if short(form) { half_of(hw(al[0])) } else { r[0] };
                 match (form, na) {
                     (Form::F16, 1) => Instruction::with3(code, at, v, 0),
                     (Form::F16, _) => Instruction::with3(code, at, v, 0).map(|mut i| {
@@ -308,20 +382,28 @@ impl Emit<'_> {
                         i.set_op_mask(r[1]);
                         i
                     }),
-                    _ => Instruction::with3(table::MASKED_STORE, at, r[1], v),
+                    _ => {
+                        let mask = if short(form) { half_of(hw(al[1])) } else { r[1] };
+                        Instruction::with3(table::masked(form, short(form))[1], at, mask, v)
+                    }
                 }
             }
-            Op::StoreScalar => {
+            Op::StoreScalar(bits) => {
                 let v = Register::XMM0 + hw(al[0]);
-                let code = if wide { Code::EVEX_Vmovss_m32_k1_xmm } else { Code::VEX_Vmovss_m32_xmm };
+                let code = match bits {
+                    Bits::B32 if wide => Code::EVEX_Vmovss_m32_k1_xmm,
+                    Bits::B32 => Code::VEX_Vmovss_m32_xmm,
+                    Bits::B64 if wide => Code::EVEX_Vmovsd_m64_k1_xmm,
+                    Bits::B64 => Code::VEX_Vmovsd_m64_xmm,
+                };
                 Instruction::with2(code, at, v)
             }
-            Op::Bin(op) => last(table::bin(op)[c], d, r[0], 1),
-            Op::Fma231 { neg } => last(table::fma(true, neg)[c], d, r[1], 2),
+            Op::Bin(op, bits) => last(table::bin(op, bits)[c], d, r[0], 1),
+            Op::Fma231 { neg, bits } => last(table::fma(true, neg, bits)[c], d, r[1], 2),
             Op::Dot => last(table::DOT[c], d, r[1], 2),
             Op::Dot2 => last(table::DOT2[c], d, r[1], 2),
-            Op::Fma213 { neg } => last(table::fma(false, neg)[c], d, r[1], 2),
-            Op::Un(Un::Swap(k @ (4 | 8))) => {
+            Op::Fma213 { neg, bits } => last(table::fma(false, neg, bits)[c], d, r[1], 2),
+            Op::Un(Un::Swap(k @ (4 | 8)), _) => {
                 let imm = match (wide, k) {
                     (false, _) => 0x01,
                     (true, 4) => 0xB1,
@@ -329,19 +411,23 @@ impl Emit<'_> {
                 };
                 Instruction::with4(table::SWAP_HALVES[c], d, r[0], r[0], imm)
             }
-            Op::Un(Un::Narrow(bytes)) => {
+            Op::Un(Un::Narrow(bytes), _) => {
                 let l = self.literal(table::narrow(bytes).to_vec());
                 let mask = self.behind(l, false)?;
                 Instruction::with3(table::SHUFFLE, d, r[0], mask)
             }
-            Op::Un(op) => match table::un(op) {
-                (row, Some(imm)) => Instruction::with3(row[c], d, r[0], imm),
-                (row, None) => Instruction::with2(row[c], d, r[0]),
-            },
-            Op::Cmp(p) => Instruction::with4(table::CMP[c], d, r[0], r[1], p as u32),
-            Op::ICmp(p) if wide => Instruction::with4(table::ICMP[c], d, r[0], r[1], p as u32),
-            Op::ICmp(Pred::Eq) => Instruction::with3(table::ICMP[c], d, r[0], r[1]),
-            Op::ICmp(_) => Instruction::with3(table::IGREATER, d, r[1], r[0]),
+            Op::Un(op, bits) => {
+                let (from, to) = table::halves(op, bits);
+                let (d, x) = (if to { half_of(dn) } else { d }, if from { half_of(hw(al[0])) } else { r[0] });
+                match table::un(op, bits) {
+                    (row, Some(imm)) => Instruction::with3(row[c], d, x, imm),
+                    (row, None) => Instruction::with2(row[c], d, x),
+                }
+            }
+            Op::Cmp(p, bits) => Instruction::with4(table::cmp(bits)[c], d, r[0], r[1], p as u32),
+            Op::ICmp(p, bits) if wide => Instruction::with4(table::icmp(bits)[c], d, r[0], r[1], p as u32),
+            Op::ICmp(Pred::Eq, bits) => Instruction::with3(table::icmp(bits)[c], d, r[0], r[1]),
+            Op::ICmp(_, bits) => Instruction::with3(table::igreater(bits), d, r[1], r[0]),
             Op::MaskAnd | Op::MaskOr | Op::MaskXor => {
                 let row: Row = match n.op {
                     Op::MaskAnd => [Code::VEX_Vpand_ymm_ymm_ymmm256, Code::VEX_Kandw_kr_kr_kr],
@@ -350,19 +436,24 @@ impl Emit<'_> {
                 };
                 Instruction::with3(row[c], d, r[0], r[1])
             }
-            Op::Select if wide => Instruction::with3(table::BLEND[c], d, r[0], r[1]).map(|mut i| {
+            Op::Select(bits) if wide => Instruction::with3(table::blend(bits)[c], d, r[0], r[1]).map(|mut i| {
                 i.set_op_mask(r[2]);
                 i
             }),
-            Op::Select => Instruction::with4(table::BLEND[c], d, r[0], r[1], r[2]),
-            Op::Fma { .. } | Op::Jump | Op::BranchLess(_) | Op::Ret => return Ok(()),
+            Op::Select(bits) => Instruction::with4(table::blend(bits)[c], d, r[0], r[1], r[2]),
+            Op::Fma { .. } | Op::Jump | Op::BranchLess(_) | Op::Ret | Op::RetAny => return Ok(()),
         };
         self.add(i)
     }
     /// A number in all lanes as a memory operand.
-    fn beside(&mut self, bits: u32) -> std::result::Result<MemoryOperand, IcedError> {
+    fn beside(&mut self, x: Number) -> std::result::Result<MemoryOperand, IcedError> {
         let wide = self.width == Width::Avx512;
-        let l = self.literal(vec![bits; if wide { 1 } else { self.width.lanes() as usize }]);
+        let words = match x {
+            Number::Word(x) => vec![x],
+            Number::Long(x) => vec![x as u32, (x >> 32) as u32],
+        };
+        let n = if wide { 1 } else { self.width.lanes() as usize / words.len() };
+        let l = self.literal(words.repeat(n));
         self.behind(l, wide)
     }
     /// A literal as a memory operand, one number for all lanes or all of them.

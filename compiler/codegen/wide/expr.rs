@@ -1,7 +1,7 @@
 //! Expressions -> vector operations.
 
 use super::builder::Count;
-use super::ir::{Bin, Form, Op, Pred, Un, Value, Width};
+use super::ir::{Bin, Bits, Form, Op, Pred, Un, Value, Width};
 use super::tile::{Fit, Translate, Val};
 use crate::codegen::math;
 use crate::nest::{BinOp, Buf, Expr, Scalar, UnOp};
@@ -26,13 +26,20 @@ fn is_clamped(e: &Expr) -> bool {
     hi.ty == ElemType::F32 && lo.to_f64() >= -65536.0 && hi.to_f64() <= 65536.0
 }
 
-fn is_vector_type(t: ElemType) -> bool {
-    matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool)
+/// True for elements of 64 bits.
+pub(super) fn is_long(t: ElemType) -> bool {
+    matches!(t, ElemType::F64 | ElemType::I64 | ElemType::U64)
+}
+
+/// Size of the lanes of a type.
+pub(super) fn bits_of(t: ElemType) -> Bits {
+    if is_long(t) { Bits::B64 } else { Bits::B32 }
 }
 
 /// How elements of a type are moved, where there are vectors of them.
 pub(super) fn form(ty: ElemType) -> Option<Form> {
     Some(match ty {
+        ElemType::F64 | ElemType::I64 | ElemType::U64 => Form::Double,
         ElemType::F32 | ElemType::I32 | ElemType::U32 => Form::Whole,
         ElemType::F16 => Form::F16,
         ElemType::BF16 | ElemType::U16 => Form::U16,
@@ -58,6 +65,10 @@ impl Translate<'_> {
                 let v = self.acc(*reg, at)?;
                 self.horizontal(*op, v)
             }
+            Expr::Index(d) if self.b.is_long() => {
+                let d = self.substituted(*d);
+                self.index(d)
+            }
             Expr::Index(_) | Expr::Address(_) => Err("an index as a number"),
             Expr::Load { buf, at } => {
                 let ty = self.m.bufs[*buf].ty;
@@ -81,10 +92,10 @@ impl Translate<'_> {
             }
             Expr::Fma(a, b, c) => {
                 let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
-                if a.ty != ElemType::F32 {
+                if !matches!(a.ty, ElemType::F32 | ElemType::F64) {
                     return Err(NO_TYPE);
                 }
-                Ok(Val { v: self.b.fma(a.v, b.v, c.v), ..a })
+                Ok(Val { v: self.b.fma_of(a.v, b.v, c.v, bits_of(a.ty)), ..a })
             }
             Expr::Dot(a, b, c) => {
                 let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
@@ -112,7 +123,7 @@ impl Translate<'_> {
                 self.regs.insert(*reg, v);
                 self.value(body)
             }
-            Expr::With { .. } => Err("an index read from memory"),
+            Expr::With { sym, value, extent, body } => self.with_index(*sym, value, *extent, body),
             Expr::Text(..) => Err("a text"),
         }
     }
@@ -127,7 +138,7 @@ impl Translate<'_> {
     /// A value whose accesses happen only in the lanes of a condition.
     fn under(&mut self, c: Value, e: &Expr) -> Fit<Val> {
         let mut reads = false;
-        e.walk(&mut |e| reads |= matches!(e, Expr::Load { .. }));
+        e.walk(&mut |e| reads |= matches!(e, Expr::Load { .. } | Expr::With { .. }));
         if !reads {
             return self.value(e);
         }
@@ -149,18 +160,22 @@ impl Translate<'_> {
             ElemType::U8 | ElemType::U16 => self.b.bits(s.bits as u32),
             ElemType::I8 => self.b.bits(i32::from(s.bits as i8) as u32),
             ElemType::I16 => self.b.bits(i32::from(s.bits as i16) as u32),
+            t if is_long(t) && self.b.is_long() => self.b.bits64(s.bits),
             _ => return Err(NO_TYPE),
         };
         Ok(Val { v, ty: s.ty })
     }
     fn from_storage(&mut self, ty: ElemType, a: &super::access::Access) -> Fit<Val> {
+        if is_long(ty) && !self.b.is_long() {
+            return Err(NO_TYPE);
+        }
         let v = self.load_form(a, form(ty).ok_or(NO_TYPE)?)?;
         Ok(match ty {
             ElemType::BF16 => Val { v: self.b.un(Un::Shl(16), v), ty: ElemType::F32 },
             ElemType::F16 => Val { v, ty: ElemType::F32 },
             ElemType::Bool => {
                 let zero = self.b.bits(0);
-                Val { v: self.b.icmp(Pred::Ne, v, zero), ty }
+                Val { v: self.b.icmp(Pred::Ne, v, zero, Bits::B32), ty }
             }
             _ => Val { v, ty },
         })
@@ -168,20 +183,21 @@ impl Translate<'_> {
     pub(super) fn to_storage(&mut self, ty: ElemType, v: Val) -> Fit<(Form, Value)> {
         Ok(match ty {
             ElemType::F32 | ElemType::I32 | ElemType::U32 => (Form::Whole, v.v),
+            t if is_long(t) && self.b.is_long() => (Form::Double, v.v),
             ElemType::F16 => (Form::F16, v.v),
             ElemType::BF16 => (Form::U16, self.to_bf16(v.v)),
             ElemType::U8 | ElemType::I8 => (Form::U8, v.v),
             ElemType::U16 | ElemType::I16 => (Form::U16, v.v),
             ElemType::Bool => {
                 let (one, zero) = (self.b.bits(1), self.b.bits(0));
-                (Form::U8, self.b.select(v.v, one, zero))
+                (Form::U8, self.b.select(v.v, one, zero, Bits::B32))
             }
             _ => return Err(NO_TYPE),
         })
     }
     /// What is stored in a form, side by side in the first part of the register where the store does not narrow.
-    pub(super) fn narrowed(&mut self, form: Form, v: Value) -> Value {
-        if self.b.width() == Width::Avx512 || matches!(form, Form::Whole | Form::F16) {
+    pub(super) fn side_by_side(&mut self, form: Form, v: Value) -> Value {
+        if self.b.width() == Width::Avx512 || matches!(form, Form::Double | Form::Whole | Form::F16) {
             return v;
         }
         let v = self.b.un(Un::Narrow(form.bytes() as u8), v);
@@ -196,8 +212,8 @@ impl Translate<'_> {
         let r = self.b.bin(Bin::IAdd, x, bias);
         let r = self.b.bin(Bin::IAdd, r, odd);
         let r = self.b.un(Un::Shr(16), r);
-        let nan = self.b.cmp(Pred::Unordered, x, x);
-        self.b.select(nan, quiet, r)
+        let nan = self.b.cmp(Pred::Unordered, x, x, Bits::B32);
+        self.b.select(nan, quiet, r, Bits::B32)
     }
     /// `a` in the lanes of `c`, else `b`.
     fn pick(&mut self, c: Value, a: Val, b: Val) -> Fit<Val> {
@@ -207,97 +223,127 @@ impl Translate<'_> {
             let d = self.b.masks(Op::MaskAnd, c, d);
             return Ok(Val { v: self.b.masks(Op::MaskXor, b.v, d), ..a });
         }
-        Ok(Val { v: self.b.select(c, a.v, b.v), ..a })
+        Ok(Val { v: self.b.select(c, a.v, b.v, bits_of(a.ty)), ..a })
     }
     fn horizontal(&mut self, op: BinOp, v: Val) -> Fit<Val> {
-        let mut k = self.b.width().lanes() as u8 / 2;
+        let mut k = self.b.lanes() as u8 / 2;
+        let words = if is_long(v.ty) { 2 } else { 1 };
         let mut r = v;
         while k > 0 {
-            let s = Val { v: self.b.un(Un::Swap(k), r.v), ..r };
+            let s = Val { v: self.b.un(Un::Swap(k * words), r.v), ..r };
             r = self.binary(op, r, s, false)?;
             k /= 2;
         }
         Ok(r)
     }
     fn unary(&mut self, op: UnOp, a: Val) -> Fit<Val> {
-        let int = matches!(a.ty, ElemType::I32 | ElemType::U32);
+        let bits = bits_of(a.ty);
+        let int = matches!(a.ty, ElemType::I32 | ElemType::U32 | ElemType::I64 | ElemType::U64);
         let v = match (op, a.ty) {
             (UnOp::Not, ElemType::Bool) => self.b.not(a.v),
-            (UnOp::Bits(t), ElemType::F32 | ElemType::I32 | ElemType::U32) if is_vector_type(t) && t != ElemType::Bool => return Ok(Val { ty: t, ..a }),
+            (UnOp::Bits(t), x) if (int || matches!(x, ElemType::F32 | ElemType::F64)) && t.compute() == t && t.bits() == x.bits() && form(t).is_some() => return Ok(Val { ty: t, ..a }),
             (UnOp::Neg, _) if int => {
-                let zero = self.b.bits(0);
-                self.b.bin(Bin::ISub, zero, a.v)
+                let zero = self.number(0.0, a.ty);
+                self.b.bin_of(Bin::ISub, zero, a.v, bits)
             }
             (UnOp::Abs, ElemType::I32) => self.b.un(Un::IAbs, a.v),
-            (UnOp::BitNot, _) if int => {
-                let ones = self.b.bits(u32::MAX);
-                self.b.bin(Bin::Xor, a.v, ones)
+            (UnOp::Abs, ElemType::I64) => self.b.long_abs(a.v),
+            (UnOp::Abs, ElemType::U32 | ElemType::U64) => a.v,
+            (UnOp::Sign, _) if int => {
+                let (zero, one) = (self.number(0.0, a.ty), self.number(1.0, a.ty));
+                let is_zero = self.b.icmp(Pred::Eq, a.v, zero, bits);
+                let sign = self.b.select(is_zero, zero, one, bits);
+                if a.ty.is_signed_int() {
+                    let (minus, below) = (self.number(-1.0, a.ty), self.b.icmp(Pred::Lt, a.v, zero, bits));
+                    self.b.select(below, minus, sign, bits)
+                } else {
+                    sign
+                }
             }
-            (_, ElemType::F32) => return self.float_unary(op, a),
+            (UnOp::BitNot, _) if int => {
+                let ones = if bits == Bits::B64 { self.b.bits64(u64::MAX) } else { self.b.bits(u32::MAX) };
+                self.b.bin_of(Bin::Xor, a.v, ones, bits)
+            }
+            (_, ElemType::F32 | ElemType::F64) => return self.float_unary(op, a),
             _ => return Err("an operation without vectors"),
         };
         Ok(Val { v, ..a })
     }
+    /// A number of a type in all lanes.
+    fn number(&mut self, x: f64, ty: ElemType) -> Value {
+        let bits = Scalar::from_f64(ty, x).bits;
+        if is_long(ty) { self.b.bits64(bits) } else { self.b.bits(bits as u32) }
+    }
     fn float_unary(&mut self, op: UnOp, a: Val) -> Fit<Val> {
-        let x = a.v;
+        let (x, bits) = (a.v, bits_of(a.ty));
+        let sign = |t: &mut Self| t.number(-0.0, a.ty);
+        let rounded = |t: &mut Self, op: Un| t.b.un_of(op, x, bits);
         let v = match op {
             UnOp::Neg => {
-                let sign = self.b.bits(0x8000_0000);
-                self.b.bin(Bin::Xor, x, sign)
+                let sign = sign(self);
+                self.b.bin_of(Bin::Xor, x, sign, bits)
             }
-            UnOp::Abs => self.b.abs(x),
-            UnOp::Floor => self.b.un(Un::Floor, x),
-            UnOp::Ceil => self.b.un(Un::Ceil, x),
-            UnOp::Trunc => self.b.un(Un::Trunc, x),
-            UnOp::Round => self.b.un(Un::Round, x),
-            UnOp::Sqrt => self.b.un(Un::Sqrt, x),
+            UnOp::Abs => self.magnitude(a),
+            UnOp::Floor => rounded(self, Un::Floor),
+            UnOp::Ceil => rounded(self, Un::Ceil),
+            UnOp::Trunc => rounded(self, Un::Trunc),
+            UnOp::Round => rounded(self, Un::Round),
+            UnOp::Sqrt => rounded(self, Un::Sqrt),
             UnOp::Recip => {
-                let one = self.b.f32(1.0);
-                self.b.bin(Bin::Div, one, x)
+                let one = self.number(1.0, a.ty);
+                self.b.bin_of(Bin::Div, one, x, bits)
             }
             UnOp::Sign => {
                 // Zero and NaN stay what they are.
-                let (zero, one, minus) = (self.b.f32(0.0), self.b.f32(1.0), self.b.f32(-1.0));
-                let (pos, neg) = (self.b.cmp(Pred::Lt, zero, x), self.b.cmp(Pred::Lt, x, zero));
-                let r = self.b.select(neg, minus, x);
-                self.b.select(pos, one, r)
+                let (zero, one, minus) = (self.number(0.0, a.ty), self.number(1.0, a.ty), self.number(-1.0, a.ty));
+                let (pos, neg) = (self.b.cmp(Pred::Lt, zero, x, bits), self.b.cmp(Pred::Lt, x, zero, bits));
+                let r = self.b.select(neg, minus, x, bits);
+                self.b.select(pos, one, r, bits)
             }
-            UnOp::IsNan => return Ok(Val { v: self.b.cmp(Pred::Unordered, x, x), ty: ElemType::Bool }),
+            UnOp::IsNan => return Ok(Val { v: self.b.cmp(Pred::Unordered, x, x, bits), ty: ElemType::Bool }),
             UnOp::IsInf => {
-                let (m, inf) = (self.b.abs(x), self.b.f32(f32::INFINITY));
-                return Ok(Val { v: self.b.cmp(Pred::Eq, m, inf), ty: ElemType::Bool });
+                let (m, inf) = (self.magnitude(a), self.number(f64::INFINITY, a.ty));
+                return Ok(Val { v: self.b.cmp(Pred::Eq, m, inf, bits), ty: ElemType::Bool });
             }
-            op if math::has(op) => math::function(&mut self.b, op, x),
+            op if math::has(op) && a.ty == ElemType::F32 => math::function(&mut self.b, op, x),
             _ => return Err("a function without vectors"),
         };
         Ok(Val { v, ..a })
+    }
+    fn magnitude(&mut self, a: Val) -> Value {
+        if a.ty == ElemType::F32 {
+            return self.b.abs(a.v);
+        }
+        let rest = self.b.bits64(i64::MAX as u64);
+        self.b.bin_of(Bin::And, a.v, rest, Bits::B64)
     }
     /// `known`: the second operand is a number other than NaN.
     fn binary(&mut self, op: BinOp, a: Val, b: Val, known: bool) -> Fit<Val> {
         if op.is_comparison() {
             return self.compare(op, a, b);
         }
+        let bits = bits_of(a.ty);
         let v = match a.ty {
-            ElemType::F32 => match op {
-                BinOp::Add => self.b.bin(Bin::Add, a.v, b.v),
-                BinOp::Sub => self.b.bin(Bin::Sub, a.v, b.v),
-                BinOp::Mul => self.b.bin(Bin::Mul, a.v, b.v),
-                BinOp::Div => self.b.bin(Bin::Div, a.v, b.v),
+            ElemType::F32 | ElemType::F64 => match op {
+                BinOp::Add => self.b.bin_of(Bin::Add, a.v, b.v, bits),
+                BinOp::Sub => self.b.bin_of(Bin::Sub, a.v, b.v, bits),
+                BinOp::Mul => self.b.bin_of(Bin::Mul, a.v, b.v, bits),
+                BinOp::Div => self.b.bin_of(Bin::Div, a.v, b.v, bits),
                 BinOp::Min | BinOp::Max => {
                     let op = if op == BinOp::Min { Bin::Min } else { Bin::Max };
                     // The instruction gives its second operand if either is NaN.
                     if known {
-                        self.b.bin(op, b.v, a.v)
+                        self.b.bin_of(op, b.v, a.v, bits)
                     } else {
-                        let r = self.b.bin(op, a.v, b.v);
-                        let nan = self.b.cmp(Pred::Unordered, a.v, a.v);
-                        self.b.select(nan, a.v, r)
+                        let r = self.b.bin_of(op, a.v, b.v, bits);
+                        let nan = self.b.cmp(Pred::Unordered, a.v, a.v, bits);
+                        self.b.select(nan, a.v, r, bits)
                     }
                 }
                 _ => return Err("a function without vectors"),
             },
-            ElemType::I32 | ElemType::U32 => {
-                let signed = a.ty == ElemType::I32;
+            ElemType::I32 | ElemType::U32 | ElemType::I64 | ElemType::U64 => {
+                let signed = a.ty.is_signed_int();
                 let op = match op {
                     BinOp::Add => Bin::IAdd,
                     BinOp::Sub => Bin::ISub,
@@ -309,9 +355,10 @@ impl Translate<'_> {
                     BinOp::And => Bin::And,
                     BinOp::Or => Bin::Or,
                     BinOp::Xor => Bin::Xor,
+                    BinOp::Shl | BinOp::Shr => return self.shift(op, a, b),
                     _ => return Err("an operation of integers without vectors"),
                 };
-                self.b.bin(op, a.v, b.v)
+                if bits == Bits::B64 { self.b.long(op, a.v, b.v) } else { self.b.bin(op, a.v, b.v) }
             }
             ElemType::Bool => match op {
                 BinOp::And => self.b.masks(Op::MaskAnd, a.v, b.v),
@@ -323,6 +370,19 @@ impl Translate<'_> {
         };
         Ok(Val { v, ..a })
     }
+    /// Counts are taken modulo the number of bits; instructions shift everything out.
+    fn shift(&mut self, op: BinOp, a: Val, n: Val) -> Fit<Val> {
+        let bits = bits_of(a.ty);
+        let most = self.number(f64::from(a.ty.bits() - 1), a.ty);
+        let n = self.b.bin_of(Bin::And, n.v, most, bits);
+        let op = match op {
+            BinOp::Shl => Bin::Shl,
+            _ if a.ty.is_signed_int() => Bin::Sar,
+            _ => Bin::Shr,
+        };
+        let v = if bits == Bits::B64 { self.b.long(op, a.v, n) } else { self.b.bin(op, a.v, n) };
+        Ok(Val { v, ..a })
+    }
     fn compare(&mut self, op: BinOp, a: Val, b: Val) -> Fit<Val> {
         let (x, y, p) = match op {
             BinOp::Eq => (a.v, b.v, Pred::Eq),
@@ -332,15 +392,11 @@ impl Translate<'_> {
             BinOp::Gt => (b.v, a.v, Pred::Lt),
             _ => (b.v, a.v, Pred::Le),
         };
+        let bits = bits_of(a.ty);
         let v = match a.ty {
-            ElemType::F32 => self.b.cmp(p, x, y),
-            ElemType::I32 | ElemType::I8 | ElemType::U8 | ElemType::I16 | ElemType::U16 => self.b.icmp(p, x, y),
-            ElemType::U32 => {
-                // With the highest bit turned the order is that of signed numbers.
-                let top = self.b.bits(0x8000_0000);
-                let (x, y) = (self.b.bin(Bin::Xor, x, top), self.b.bin(Bin::Xor, y, top));
-                self.b.icmp(p, x, y)
-            }
+            ElemType::F32 | ElemType::F64 => self.b.cmp(p, x, y, bits),
+            ElemType::I32 | ElemType::I64 | ElemType::I8 | ElemType::U8 | ElemType::I16 | ElemType::U16 => self.b.icmp(p, x, y, bits),
+            ElemType::U32 | ElemType::U64 => self.b.ucmp(p, x, y, bits),
             ElemType::Bool if matches!(p, Pred::Eq | Pred::Ne) => {
                 let d = self.b.masks(Op::MaskXor, x, y);
                 if p == Pred::Eq { self.b.not(d) } else { d }
@@ -349,14 +405,14 @@ impl Translate<'_> {
         };
         Ok(Val { v, ty: ElemType::Bool })
     }
-    /// Compares what loop variables say, in 32 bits where both sides fit.
+    /// Compares what loop variables say: where lanes have 32 bits, if both sides fit.
     fn compare_indices(&mut self, op: BinOp, a: Dim, b: Dim) -> Fit<Val> {
         let fits = |d: Dim| {
             let r = self.m.syms.range(d);
             matches!((r.lo, r.hi), (Some(lo), Some(hi)) if i32::try_from(lo).is_ok() && i32::try_from(hi).is_ok())
         };
         // Ranges belong to the variables as the nest has them.
-        if !fits(a) || !fits(b) {
+        if !self.b.is_long() && (!fits(a) || !fits(b)) {
             return Err("a comparison of indices beyond 32 bits");
         }
         let (a, b) = (self.substituted(a), self.substituted(b));
@@ -391,72 +447,30 @@ impl Translate<'_> {
             let t = if c == 1 {
                 v
             } else {
-                let k = self.b.bits(c as i32 as u32);
-                self.b.bin(Bin::IMul, v, k)
+                let k = self.index_number(c);
+                self.index_op(Bin::IMul, v, k)
             };
             sum = Some(match sum {
-                Some(s) => self.b.bin(Bin::IAdd, s, t),
+                Some(s) => self.index_op(Bin::IAdd, s, t),
                 None => t,
             });
         }
         let base = match self.count(rest)? {
-            Count::Fixed(c) => self.b.bits(c as i32 as u32),
+            Count::Fixed(c) => self.index_number(c),
             Count::Run(v) => self.b.splat(v),
         };
         let v = match sum {
-            Some(s) => self.b.bin(Bin::IAdd, s, base),
+            Some(s) => self.index_op(Bin::IAdd, s, base),
             None => base,
         };
-        Ok(Val { v, ty: ElemType::I32 })
+        Ok(Val { v, ty: if self.b.is_long() { ElemType::I64 } else { ElemType::I32 } })
     }
-    fn cast(&mut self, to: ElemType, a: Val) -> Fit<Val> {
-        use ElemType::{Bool, F32, I8, I16, I32, U8, U16, U32};
-        let small = |t: ElemType| matches!(t, I8 | U8 | I16 | U16);
-        let v = match (a.ty, to) {
-            (x, y) if x == y => a.v,
-            (F32, Bool) => {
-                let zero = self.b.f32(0.0);
-                self.b.cmp(Pred::Ne, a.v, zero)
-            }
-            (I32 | U32 | I8 | U8 | I16 | U16, Bool) => {
-                let zero = self.b.bits(0);
-                self.b.icmp(Pred::Ne, a.v, zero)
-            }
-            (Bool, F32) => {
-                let (one, zero) = (self.b.f32(1.0), self.b.f32(0.0));
-                self.b.select(a.v, one, zero)
-            }
-            (Bool, t) if small(t) || matches!(t, I32 | U32) => {
-                let (one, zero) = (self.b.bits(1), self.b.bits(0));
-                self.b.select(a.v, one, zero)
-            }
-            (x, F32) if x == I32 || small(x) => self.b.un(Un::ToFloat, a.v),
-            (x, I32) if small(x) || x == U32 => a.v,
-            (F32, I32) => self.to_int(a.v),
-            (F32, t) if small(t) => {
-                let (lo, hi) = match t {
-                    I8 => (-128, 127),
-                    U8 => (0, 255),
-                    I16 => (-32768, 32767),
-                    _ => (0, 65535),
-                };
-                let i = self.to_int(a.v);
-                let (lo, hi) = (self.b.bits(lo as u32), self.b.bits(hi));
-                let i = self.b.bin(Bin::IMax, i, lo);
-                self.b.bin(Bin::IMin, i, hi)
-            }
-            (I32 | U32, U8 | U16) => {
-                let k = self.b.bits(if to == U8 { 0xff } else { 0xffff });
-                self.b.bin(Bin::And, a.v, k)
-            }
-            (I32 | U32, I8 | I16) => {
-                let n = if to == I8 { 24 } else { 16 };
-                let up = self.b.un(Un::Shl(n), a.v);
-                self.b.un(Un::Sar(n), up)
-            }
-            _ => return Err("a conversion without vectors"),
-        };
-        Ok(Val { v, ty: to })
+    /// A number as lanes count.
+    pub(super) fn index_number(&mut self, c: i64) -> Value {
+        if self.b.is_long() { self.b.bits64(c as u64) } else { self.b.bits(c as i32 as u32) }
+    }
+    pub(super) fn index_op(&mut self, op: Bin, a: Value, b: Value) -> Value {
+        if self.b.is_long() { self.b.long(op, a, b) } else { self.b.bin(op, a, b) }
     }
     /// A number that `is_near` as i32; NaN gives 0x8000_0000.
     fn near_int(&mut self, e: &Expr) -> Fit<Val> {
@@ -487,14 +501,5 @@ impl Translate<'_> {
                 }
             }
         }
-    }
-    /// Towards zero, saturating; NaN becomes 0.
-    fn to_int(&mut self, x: Value) -> Value {
-        let i = self.b.un(Un::TruncInt, x);
-        let (limit, most, zero) = (self.b.f32(2_147_483_648.0), self.b.bits(0x7fff_ffff), self.b.bits(0));
-        let over = self.b.cmp(Pred::Le, limit, x);
-        let i = self.b.select(over, most, i);
-        let nan = self.b.cmp(Pred::Unordered, x, x);
-        self.b.select(nan, zero, i)
     }
 }

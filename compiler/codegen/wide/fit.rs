@@ -3,20 +3,28 @@
 
 use super::Isa;
 use super::expr::form;
-use super::ir::Width;
 use super::tile::Fit;
 use crate::codegen::{Map, Set};
 use crate::nest::{Expr, LoopKind, Module, Reg, Stmt, visit};
 use crate::tensor::ElemType;
 use std::collections::HashSet;
 
-/// Refuses what cannot be a tile.
-pub(super) fn check(m: &Module, isa: Isa, body: &[Stmt]) -> Fit<()> {
+/// Refuses what cannot be a tile; true if its vectors have lanes of 64 bits. Vector loops as long as the vectors of 32 bits a
+/// lane have those, half as long ones the others: schedules make these where elements of 64 bits stand in a nest.
+pub(super) fn check(m: &Module, isa: Isa, body: &[Stmt]) -> Fit<bool> {
     let mut defined: HashSet<Reg> = HashSet::new();
-    let mut vectors = false;
+    let (mut lanes, mut vectors) = (None, false);
     let mut fit = Ok(());
     visit::walk(body, &mut |s| {
-        let r = statement(m, isa.width, s);
+        let r = statement(m, s).and_then(|n| match (n, lanes) {
+            (Some(n), Some(l)) if n != l => Err("vectors of several lengths"),
+            (Some(n), _) if n == isa.width.lanes() || 2 * n == isa.width.lanes() => {
+                lanes = Some(n);
+                Ok(())
+            }
+            (Some(_), _) => Err("vectors of another length than the registers"),
+            (None, _) => Ok(()),
+        });
         vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. } | Stmt::Prefetch { .. });
         if let Stmt::Let { reg, .. } | Stmt::Acc { reg, .. } = s {
             defined.insert(*reg);
@@ -38,22 +46,22 @@ pub(super) fn check(m: &Module, isa: Isa, body: &[Stmt]) -> Fit<()> {
             fit = r;
         }
     });
-    fit
+    fit.map(|()| lanes.is_some_and(|l| l < isa.width.lanes()))
 }
 
-fn statement(m: &Module, width: Width, s: &Stmt) -> Fit<()> {
+/// Lanes of a loop's or an accumulator's vectors.
+fn statement(m: &Module, s: &Stmt) -> Fit<Option<u32>> {
     match s {
-        Stmt::For { kind: LoopKind::Vec(n), .. } if *n != width.lanes() => Err("a vector loop of another length than the vectors"),
-        Stmt::Acc { lanes, .. } if *lanes != 1 && *lanes != width.lanes() => Err("an accumulator of another length than the vectors"),
+        Stmt::For { kind: LoopKind::Vec(n), .. } => Ok(Some(*n)),
+        Stmt::Acc { lanes, .. } if *lanes != 1 => Ok(Some(*lanes)),
         Stmt::Store { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
-        Stmt::For { .. } | Stmt::Acc { .. } | Stmt::Store { .. } | Stmt::Prefetch { .. } | Stmt::Let { .. } | Stmt::Set { .. } => Ok(()),
+        Stmt::For { .. } | Stmt::Acc { .. } | Stmt::Store { .. } | Stmt::Prefetch { .. } | Stmt::Let { .. } | Stmt::Set { .. } => Ok(None),
         _ => Err("a statement that is no loop, value, accumulator or store"),
     }
 }
 
 fn expression(m: &Module, isa: Isa, defined: &HashSet<Reg>, e: &Expr) -> Fit<()> {
     match e {
-        Expr::With { .. } => Err("an index read from memory"),
         Expr::Text(..) => Err("a text"),
         Expr::Dot(.., c) => match m.type_of(c) {
             ElemType::F32 if !isa.bf16 => Err("a dot product of bf16 on a level that has none"),

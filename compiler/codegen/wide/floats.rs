@@ -1,7 +1,7 @@
 //! The operations that elementary functions are made of, as vector operations.
 
 use super::builder::Builder;
-use super::ir::{Bin, Op, Pred, Un, Value, Width};
+use super::ir::{Bin, Bits, Op, Pred, Un, Value, Width};
 use crate::codegen::math::{Floats, Table};
 
 impl Floats for Builder {
@@ -22,7 +22,7 @@ impl Floats for Builder {
         self.bin(Bin::Div, a, b)
     }
     fn fma(&mut self, a: Value, b: Value, c: Value) -> Value {
-        Builder::fma(self, a, b, c)
+        self.fma_of(a, b, c, Bits::B32)
     }
     fn lesser(&mut self, a: Value, b: Value) -> Value {
         self.bin(Bin::Min, a, b)
@@ -31,12 +31,12 @@ impl Floats for Builder {
         self.bin(Bin::Max, a, b)
     }
     fn if_less(&mut self, x: Value, y: Value, a: Value, b: Value) -> Value {
-        let c = self.cmp(Pred::Lt, x, y);
-        self.select(c, a, b)
+        let c = self.cmp(Pred::Lt, x, y, Bits::B32);
+        self.select(c, a, b, Bits::B32)
     }
     fn if_equal(&mut self, x: Value, y: Value, a: Value, b: Value) -> Value {
-        let c = self.cmp(Pred::Eq, x, y);
-        self.select(c, a, b)
+        let c = self.cmp(Pred::Eq, x, y, Bits::B32);
+        self.select(c, a, b, Bits::B32)
     }
     fn abs(&mut self, a: Value) -> Value {
         let m = self.bits(0x7fff_ffff);
@@ -110,7 +110,14 @@ impl Builder {
         Floats::abs(self, a)
     }
     /// One element of memory in the lanes of a mask, 0 in the others; nothing is read if there are none.
-    pub fn broadcast_masked(&mut self, mem: super::ir::Mem, mask: Value) -> Value {
-        self.vector(Op::Broadcast(super::ir::Form::Whole), &[mask], Some(mem))
+    pub fn broadcast_masked(&mut self, form: super::ir::Form, mem: super::ir::Mem, mask: Value) -> Value {
+        // Beside lanes of 64 bits a mask says nothing of the upper half.
+        let mask = if self.is_long() {
+            let all = self.all_lanes(true);
+            self.masks(Op::MaskAnd, mask, all)
+        } else {
+            mask
+        };
+        self.vector(Op::Broadcast(form), &[mask], Some(mem))
     }
 }

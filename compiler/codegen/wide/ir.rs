@@ -1,8 +1,9 @@
 //! The tile IR: vector operations in SSA form inside counted loops.
 //!
 //! A value is an integer register (pointers, counters), a whole vector, or a mask of its lanes. Vectors have
-//! [`Width::lanes`] lanes of 32 bits; a scalar is a vector whose lanes are all equal. Loops carry values as block
-//! parameters, as regalloc2 wants them.
+//! [`Width::lanes`] lanes of 32 bits; a scalar is a vector whose lanes are all equal. A function that works on elements of
+//! 64 bits ([`Func::long`]) has half as many lanes: elements of 32 bits then fill the lower half of a vector, and what
+//! stands above them is of no use to anybody. Loops carry values as block parameters, as regalloc2 wants them.
 
 use crate::codegen::math::Table;
 
@@ -33,6 +34,37 @@ impl Width {
             Width::Avx2 => 0,
             Width::Avx512 => 1,
         }
+    }
+}
+
+/// Bits of the lanes that an operation works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Bits {
+    B32,
+    B64,
+}
+
+/// What all lanes of a constant hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Number {
+    /// 32 bits.
+    Word(u32),
+    /// 64 bits.
+    Long(u64),
+}
+
+impl Number {
+    /// Size of the lanes.
+    pub(super) fn bits(self) -> Bits {
+        match self {
+            Number::Word(_) => Bits::B32,
+            Number::Long(_) => Bits::B64,
+        }
+    }
+    /// True if no bit is set.
+    pub(super) fn is_zero(self) -> bool {
+        matches!(self, Number::Word(0) | Number::Long(0))
     }
 }
 
@@ -81,6 +113,8 @@ pub enum Bin {
     IAdd,
     ISub,
     IMul,
+    /// The products of the lower halves of 64-bit lanes, unsigned.
+    IMulLow,
     IMin,
     IMax,
     UMin,
@@ -104,16 +138,31 @@ pub enum Un {
     Floor,
     Ceil,
     Trunc,
-    /// f32 -> i32: rounding to nearest, towards zero.
+    /// Floats -> i32: rounding to nearest, towards zero.
     ToInt,
     TruncInt,
-    /// i32 -> f32.
+    /// Floats -> i64, u64: towards zero. What does not fit becomes i64::MIN and u64::MAX. AVX-512 only.
+    TruncLong,
+    TruncUnsigned,
+    /// Integers -> f32; u64 (AVX-512 only, as is i64).
     ToFloat,
+    UnsignedToFloat,
+    /// Integers -> f64; unsigned ones, AVX-512 only, as is i64.
+    ToDouble,
+    UnsignedToDouble,
+    /// f32 -> f64 and back.
+    Double,
+    Single,
+    /// i32, u32 -> 64 bits.
+    Extend,
+    ExtendUnsigned,
+    /// 64 bits -> the lower 32, AVX-512 only.
+    Low,
     IAbs,
     Shl(u8),
     Shr(u8),
     Sar(u8),
-    /// Lane i <-> lane i ^ k.
+    /// Lane i <-> lane i ^ k, of lanes of 32 bits.
     Swap(u8),
     /// The low bytes of each lane, so many (1 or 2), side by side: of the lower half of the lanes from the first byte of the
     /// lower half of the register on, of the upper half in the upper half, as far in as the others take; zeros elsewhere.
@@ -125,6 +174,8 @@ pub enum Un {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Form {
+    /// 64 bits a lane.
+    Double,
     /// 32 bits a lane.
     Whole,
     /// IEEE half precision, converted.
@@ -140,10 +191,15 @@ impl Form {
     /// Bytes of a lane in memory.
     pub fn bytes(self) -> u32 {
         match self {
+            Form::Double => 8,
             Form::Whole => 4,
             Form::F16 | Form::I16 | Form::U16 => 2,
             Form::I8 | Form::U8 => 1,
         }
+    }
+    /// Size of a lane in a register.
+    pub fn lane(self) -> Bits {
+        if self == Form::Double { Bits::B64 } else { Bits::B32 }
     }
 }
 
@@ -162,18 +218,27 @@ pub enum Op {
     Add,
     /// a & immediate.
     AndImm(i32),
-    /// All lanes the same 32 bits.
-    Const(u32),
+    /// a * immediate.
+    MulImm(i32),
+    /// The address of the memory operand.
+    Address,
+    /// The first lane of a vector of integers.
+    First(Bits),
+    /// All lanes the same number.
+    Const(Number),
     /// A number for each of 16 lanes, AVX-512 only.
     Table(&'static Table),
     /// Lane numbers 0, 1, 2, ... times a number.
-    Iota(u32),
+    Iota(u32, Bits),
     /// An integer in all lanes.
-    Splat,
+    Splat(Bits),
     /// The mask of the first n lanes.
     FirstLanes(u32),
     /// A vector from memory; an argument is a mask, lanes outside read as 0 and touch nothing.
     Load(Form),
+    /// An element for each lane from where the memory operand begins, so many elements on as the first argument, as wide as
+    /// lanes count, says. The second is a mask that the instruction uses up: nobody else reads it. Other lanes become 0.
+    Gather(Form),
     /// One element of memory in all lanes; an argument is a mask, without lanes in which nothing is read.
     Broadcast(Form),
     /// Asks for a line of memory, into the second-level cache if `far`; the address need not exist.
@@ -184,25 +249,31 @@ pub enum Op {
     /// A vector to memory; a second argument is a mask.
     Store(Form),
     /// The first lane to memory.
-    StoreScalar,
+    StoreScalar(Bits),
     /// Lane by lane.
-    Bin(Bin),
-    /// Lane by lane.
-    Un(Un),
+    Bin(Bin, Bits),
+    /// Lane by lane: bits of the operand.
+    Un(Un, Bits),
     /// a * b + c, or c - a * b, rounded once.
     Fma {
         /// Subtract the product.
         neg: bool,
+        /// Size of the lanes.
+        bits: Bits,
     },
     /// `Fma` that overwrites its first argument: c, a, b (the addend), or a, b, c (a factor).
     Fma231 {
         /// Subtract the product.
         neg: bool,
+        /// Size of the lanes.
+        bits: Bits,
     },
     /// See `Fma231`.
     Fma213 {
         /// Subtract the product.
         neg: bool,
+        /// Size of the lanes.
+        bits: Bits,
     },
     /// First argument plus four products of bytes a lane: unsigned ones of the second, signed ones of the third. It
     /// overwrites the first. AVX512-VNNI; at 256 bits AVX-VNNI.
@@ -210,9 +281,9 @@ pub enum Op {
     /// c + the products of two pairs of bf16, the upper ones first.
     Dot2,
     /// Compares floats.
-    Cmp(Pred),
+    Cmp(Pred, Bits),
     /// Compares signed integers.
-    ICmp(Pred),
+    ICmp(Pred, Bits),
     /// Masks combined.
     MaskAnd,
     /// Masks combined.
@@ -220,13 +291,15 @@ pub enum Op {
     /// Masks combined.
     MaskXor,
     /// The lanes of its second argument where the mask (the third) is set, else those of the first.
-    Select,
+    Select(Bits),
     /// To the only successor.
     Jump,
     /// To the first successor if a < b (or a < immediate), else to the second.
     BranchLess(Option<i32>),
     /// The end.
     Ret,
+    /// The end, with 0 as the result if a mask has no lane.
+    RetAny,
 }
 
 /// A memory operand.
@@ -250,7 +323,7 @@ pub struct Node {
     /// Memory operand.
     pub mem: Option<Mem>,
     /// A number in all lanes, read from behind the code, in place of the last operand.
-    pub literal: Option<u32>,
+    pub literal: Option<Number>,
     /// Result.
     pub def: Option<Value>,
 }
@@ -275,6 +348,8 @@ pub struct Block {
 pub struct Func {
     /// Vector length.
     pub width: Width,
+    /// Vectors have lanes of 64 bits, and half as many.
+    pub long: bool,
     /// Parameters in order; the first six arrive in registers.
     pub params: Vec<Value>,
     /// Classes of all values.

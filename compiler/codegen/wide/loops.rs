@@ -3,8 +3,8 @@
 use super::access::Stream;
 use super::builder::Count;
 use super::ir::Value;
-use super::tile::{Arg, Fit, Lane, Place, Translate};
-use crate::nest::{Buf, LoopKind, Reg, Stmt, visit};
+use super::tile::{Arg, Fit, Lane, Place, Translate, outside};
+use crate::nest::{Buf, Expr, LoopKind, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 
 impl Translate<'_> {
@@ -14,7 +14,7 @@ impl Translate<'_> {
         match (kind, trip.as_const()) {
             (_, Some(n)) if n <= 0 => Ok(()),
             (LoopKind::Unroll, Some(n)) => {
-                if n == i64::from(self.b.width().lanes()) && self.lane.is_none() && self.mask.is_none() {
+                if n == i64::from(self.b.lanes()) && self.lane.is_none() && self.mask.is_none() {
                     self.turn_columns(var, lo, body)?;
                 }
                 for i in 0..n {
@@ -123,7 +123,7 @@ impl Translate<'_> {
             let bytes = s.1.last()?.1.as_const()? * i64::from(self.size_of(s.0));
             matches!(bytes, 1 | 2 | 4 | 8).then_some(bytes as u8)
         };
-        let innermost = !has_loop(body, i64::from(self.b.width().lanes()));
+        let innermost = !has_loop(body, i64::from(self.b.lanes()));
         let indexed = innermost && moving.len() > 1;
         let (by_index, by_pointer): (Vec<Stream>, Vec<Stream>) = moving.into_iter().partition(|s| indexed && scale(s).is_some());
         let scales: Vec<u8> = by_index.iter().map(|s| scale(s).unwrap_or(1)).collect();
@@ -216,6 +216,11 @@ impl Translate<'_> {
                 v.push(*reg);
             }
         });
+        let mut reads = false;
+        visit::walk_exprs(body, &mut |e| reads |= matches!(e, Expr::With { .. }));
+        if reads {
+            v.push(outside());
+        }
         v
     }
     fn acc_values(&self, regs: &[Reg]) -> Vec<Value> {

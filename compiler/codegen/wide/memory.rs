@@ -1,6 +1,7 @@
 //! Loads and stores of tiles. A load is made once for all that read it, until a store may have changed it.
 
 use super::access::Access;
+use super::expr::{bits_of, is_long};
 use super::ir::{Form, Mem, Un, Value, Width};
 use super::tile::{Fit, Place, Translate, Val};
 use crate::nest::{Buf, Expr, Place as NestPlace};
@@ -19,7 +20,14 @@ impl Translate<'_> {
     }
     /// Loads a vector of neighbours, or one element for all lanes.
     pub fn load_form(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        if self.is_gather(a, form) {
+            return self.gathered(a, form);
+        }
         let mem = self.mem(a)?;
+        self.load_at(a, form, mem)
+    }
+    /// The same from a place.
+    pub(super) fn load_at(&mut self, a: &Access, form: Form, mem: Mem) -> Fit<Value> {
         let mask = self.mask;
         let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, a.lane, false, mask);
         if let Some((_, v)) = self.loaded.get(&key) {
@@ -27,7 +35,7 @@ impl Translate<'_> {
         }
         let wide = self.b.width() == Width::Avx512;
         let v = if !(0..=1).contains(&a.lane) {
-            self.every_second(a, form, mem)?
+            self.every_second(form, mem)?
         } else if a.lane == 1 {
             // Narrow vectors of 256-bit code are loaded as a whole or not at all.
             let masked = mask.is_some_and(|k| !self.b.is_alike(k));
@@ -42,10 +50,15 @@ impl Translate<'_> {
             // Where some lanes do not exist the element may not either, if a condition made the mask.
             match mask {
                 Some(k) if self.mask_is_condition() => {
-                    if !wide || form != Form::Whole {
-                        return Err("a conditional load of one element");
+                    if !matches!(form, Form::Whole | Form::Double) {
+                        return Err("a conditional load of one short element");
                     }
-                    self.b.broadcast_masked(mem, k)
+                    if wide {
+                        self.b.broadcast_masked(form, mem, k)
+                    } else {
+                        let zero = self.index_number(0);
+                        self.b.gather(form, zero, mem, Some(k))
+                    }
                 }
                 _ => self.b.broadcast(form, mem),
             }
@@ -55,6 +68,10 @@ impl Translate<'_> {
     }
     /// The same for small integers as floats: converted once, as they are loaded once.
     pub(super) fn load_as_float(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        if self.is_gather(a, form) {
+            let v = self.gathered(a, form)?;
+            return Ok(self.b.un(Un::ToFloat, v));
+        }
         let mem = self.mem(a)?;
         let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, a.lane, true, self.mask);
         if let Some((_, v)) = self.loaded.get(&key) {
@@ -87,6 +104,9 @@ impl Translate<'_> {
             value => self.value(value)?,
         };
         let a = self.access(buf, at)?;
+        if !a.bound.is_empty() {
+            return Err("a store at an index read from memory");
+        }
         let mem = self.mem(&a)?;
         let ty = self.m.bufs[buf].ty;
         match a.lane {
@@ -95,10 +115,10 @@ impl Translate<'_> {
                 if !super::table::has(form, true, self.mask.is_some(), self.b.width().column()) {
                     return Err("a store that these vectors do not have");
                 }
-                let v = self.narrowed(form, v);
+                let v = self.side_by_side(form, v);
                 self.b.store(form, mem, v, self.mask);
             }
-            0 if self.lane.is_none() && matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32) => self.b.store_scalar(mem, v.v),
+            0 if self.lane.is_none() && (matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32) || is_long(ty) && self.b.is_long()) => self.b.store_scalar(mem, v.v, bits_of(ty)),
             _ => return Err("a store that steps over elements"),
         }
         let (m, s) = (self.m, a.storage);

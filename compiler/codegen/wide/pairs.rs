@@ -3,15 +3,16 @@
 
 use super::access::Access;
 use super::builder::Count;
-use super::ir::{Bin, Form, Mem, Value};
+use super::ir::{Bin, Bits, Form, Mem, Value};
 use super::tile::{Fit, Translate};
 
 impl Translate<'_> {
+    /// True for accesses that [`Translate::every_second`] knows.
+    pub(super) fn is_every_second(&self, a: &Access, form: Form) -> bool {
+        a.lane == 2 && form == Form::Whole && !self.b.is_long() && self.mask.is_none_or(|k| self.b.lanes_of(k).is_some())
+    }
     /// The vector of an access with two elements per lane; `mem` is where the first lane's stands.
-    pub(super) fn every_second(&mut self, a: &Access, form: Form, mem: Mem) -> Fit<Value> {
-        if a.lane != 2 || form != Form::Whole {
-            return Err("a load that steps over elements");
-        }
+    pub(super) fn every_second(&mut self, form: Form, mem: Mem) -> Fit<Value> {
         let lanes = self.b.width().lanes();
         let used = match self.mask {
             None => lanes,
@@ -31,6 +32,6 @@ impl Translate<'_> {
         }
         let high = part(lanes);
         let lower = self.b.first_lanes(Count::Fixed(i64::from(lanes / 2)));
-        Ok(self.b.select(lower, low, high))
+        Ok(self.b.select(lower, low, high, Bits::B32))
     }
 }

@@ -9,10 +9,12 @@
 use super::Isa;
 use super::access::{Site, Stream};
 use super::builder::{Builder, Count};
+use super::expr::{bits_of, is_long};
+use super::gather::Bound;
 use super::ir::{Form, Func, Value};
 use crate::codegen::{Map, Set};
 use crate::nest::bounds::Bounds;
-use crate::nest::{Buf, Math, Module, Reg, Stmt, visit};
+use crate::nest::{Buf, Expr, Math, Module, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::rc::Rc;
@@ -23,6 +25,8 @@ pub struct Tile {
     pub func: Func,
     /// Its arguments in order.
     pub args: Vec<Arg>,
+    /// True if it reads indices and returns, as 32 bits, whether one of them was out of range.
+    pub checks: bool,
 }
 
 /// An argument of a tile, as the kernel around it computes it.
@@ -44,6 +48,11 @@ pub enum Arg {
 /// Why a nest is no tile.
 pub type Misfit = &'static str;
 
+/// In place of an accumulator: lanes that met an index out of range.
+pub(super) fn outside() -> Reg {
+    Reg::from_u32(u32::MAX - 1)
+}
+
 pub(super) type Fit<T> = Result<T, Misfit>;
 
 /// Arguments beyond this many cost more than they save.
@@ -51,9 +60,14 @@ const MOST_ARGS: usize = 48;
 
 /// Translates statements; `substitute` puts in what the kernel has unrolled around them.
 pub fn translate(m: &Module, isa: Isa, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
-    super::fit::check(m, isa, body)?;
+    let long = super::fit::check(m, isa, body)?;
     let mut locals = vec![];
-    let mut prefetched = vec![];
+    let (mut prefetched, mut withs) = (vec![], vec![]);
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::With { sym, .. } = e {
+            withs.push(*sym);
+        }
+    });
     visit::walk(body, &mut |s| match s {
         Stmt::For { var, .. } => locals.push(*var),
         Stmt::Prefetch { buf, .. } => prefetched.push(m.storage(*buf)),
@@ -61,16 +75,18 @@ pub fn translate(m: &Module, isa: Isa, body: &[Stmt], substitute: &dyn Fn(Dim) -
     });
     let mut t = Translate {
         m,
-        b: Builder::new(isa.width),
+        b: Builder::new(isa.width, long),
         outer: substitute,
         put: Map::default(),
         active: vec![],
         deeper: vec![],
         locals,
+        withs,
+        bound: Map::default(),
         prefetched,
         sites: Map::default(),
         accs: Map::default(),
-        short: super::fit::short_sums(body, i64::from(isa.width.lanes())),
+        short: super::fit::short_sums(body, i64::from(isa.width.lanes()) / if long { 2 } else { 1 }),
         regs: Map::default(),
         args: vec![],
         params: vec![],
@@ -83,8 +99,14 @@ pub fn translate(m: &Module, isa: Isa, body: &[Stmt], substitute: &dyn Fn(Dim) -
         bounds: Bounds::default(),
     };
     t.b.tables = m.math != Math::Strict;
+    let checks = !t.withs.is_empty();
+    if checks {
+        let none = t.b.all_lanes(false);
+        t.accs.insert(outside(), Acc { values: vec![none], shape: vec![], lanes: 1, ty: ElemType::Bool });
+    }
     t.block(body)?;
-    Ok(Tile { args: t.args, func: t.b.finish() })
+    let outside = t.accs.get(&outside()).and_then(|a| a.values.first().copied());
+    Ok(Tile { args: t.args, func: t.b.finish(outside), checks })
 }
 
 /// A value of a nest's expression: a vector, or a mask for truth values.
@@ -130,6 +152,10 @@ pub(super) struct Translate<'a> {
     pub(super) deeper: Vec<Sym>,
     /// Variables of all loops of the tile.
     pub(super) locals: Vec<Sym>,
+    /// Symbols of indices that are read from memory.
+    pub(super) withs: Vec<Sym>,
+    /// Those that have a value.
+    pub(super) bound: Map<Sym, Bound>,
     /// Buffers that statements ask for by themselves.
     pub(super) prefetched: Vec<Buf>,
     pub(super) sites: Map<(Buf, usize), Rc<Site>>,
@@ -170,8 +196,8 @@ impl Translate<'_> {
             }
             Stmt::Acc { reg, lanes, shape, init } => {
                 let ty = self.m.regs[*reg].ty;
-                if !matches!(ty, ElemType::F32 | ElemType::I32) {
-                    return Err("an accumulator that is neither f32 nor i32");
+                if !(matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32) || is_long(ty) && self.b.is_long()) {
+                    return Err("an accumulator without vectors");
                 }
                 let v = self.value(init)?.v;
                 let n = shape.iter().product::<u32>() as usize;
@@ -183,7 +209,7 @@ impl Translate<'_> {
                 let i = self.acc_index(*reg, at)?;
                 let Some(acc) = self.accs.get(reg) else { return Err("an accumulator of another nest") };
                 let v = match self.mask {
-                    Some(k) if acc.lanes > 1 && !self.short.contains(reg) => self.b.select(k, v, acc.values[i]),
+                    Some(k) if acc.lanes > 1 && !self.short.contains(reg) => self.b.select(k, v, acc.values[i], bits_of(acc.ty)),
                     _ => v,
                 };
                 if let Some(a) = self.accs.get_mut(reg) {
@@ -239,7 +265,7 @@ impl Translate<'_> {
     }
     /// True if a dim depends on loops of the tile.
     pub fn is_inner(&self, d: Dim) -> bool {
-        self.active.iter().any(|(s, _)| d.contains(*s)) || self.deeper.iter().any(|s| d.contains(*s)) || self.lane.is_some_and(|l| d.contains(l.sym))
+        self.active.iter().any(|(s, _)| d.contains(*s)) || self.deeper.iter().chain(&self.withs).any(|s| d.contains(*s)) || self.lane.is_some_and(|l| d.contains(l.sym))
     }
     pub(super) fn arg(&mut self, a: Arg) -> Fit<usize> {
         if let Some(i) = self.args.iter().position(|x| *x == a) {

@@ -2,7 +2,7 @@
 //! the rows are loaded as vectors and turned in registers, lane against row.
 
 use super::builder::Count;
-use super::ir::{Bin, Form, Pred, Un, Value};
+use super::ir::{Bin, Bits, Form, Pred, Un, Value};
 use super::tile::{Fit, Translate};
 use crate::nest::{Buf, Expr, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};
@@ -12,7 +12,7 @@ impl Translate<'_> {
     /// Loads what the body of an unrolled loop with as many iterations as lanes, `for var in lo..`, reads in columns;
     /// iteration `turning` finds it in `turned`.
     pub(super) fn turn_columns(&mut self, var: Sym, lo: Dim, body: &[Stmt]) -> Fit<()> {
-        let lanes = self.b.width().lanes();
+        let lanes = self.b.lanes();
         let [Stmt::For { kind: LoopKind::Vec(n), var: lane, lo: start, hi, body }] = body else { return Ok(()) };
         if *n != lanes || start.as_const() != Some(0) || hi.as_const() != Some(i64::from(lanes)) {
             return Ok(());
@@ -24,11 +24,12 @@ impl Translate<'_> {
                 loads.push((*buf, at));
             }
         });
+        let whole = if self.b.is_long() { ElemType::F64 } else { ElemType::F32 };
         let mut done: Vec<(Buf, &[Dim], Vec<Value>)> = vec![];
         for (buf, at) in loads {
             let step = |t: &Self, s: Sym| t.substituted(t.m.linear(buf, at)).linear_in(s).map(|x| x.0);
             let (Some(across), Some(along)) = (step(self, *lane), step(self, var)) else { continue };
-            if matches!(across.as_const(), Some(0 | 1)) || along.as_const() != Some(1) || self.m.bufs[buf].ty != ElemType::F32 || self.is_inner(across) {
+            if matches!(across.as_const(), Some(0 | 1)) || along.as_const() != Some(1) || self.m.bufs[buf].ty != whole || self.is_inner(across) {
                 continue;
             }
             let rows = match done.iter().find(|d| d.0 == buf && d.1 == at) {
@@ -46,25 +47,26 @@ impl Translate<'_> {
     }
     /// A vector along the unrolled loop for each lane. Element [lo, 0] is in range, and its neighbours along both loops are.
     fn rows(&mut self, buf: Buf, at: &[Dim], (var, lo): (Sym, Dim), lane: Sym, across: Dim) -> Fit<Vec<Value>> {
-        let lanes = self.b.width().lanes();
+        let lanes = self.b.lanes();
+        let form = if self.b.is_long() { Form::Double } else { Form::Whole };
         let first = |t: &mut Self, r: Dim| {
             let mut a = t.with(lane, r, |t| t.with(var, lo, |t| t.access(buf, at)))?;
             a.lane = 1;
             Ok(a)
         };
         if across.as_const().is_some() {
-            return (0..lanes).map(|r| first(self, Dim::from(r)).and_then(|a| self.load_form(&a, Form::Whole))).collect();
+            return (0..lanes).map(|r| first(self, Dim::from(r)).and_then(|a| self.load_form(&a, form))).collect();
         }
         // Rows a distance apart that run time knows.
         let a = first(self, Dim::constant(0))?;
-        let Count::Run(step) = self.count(across * 4)? else { return Err("a distance that is no register") };
+        let Count::Run(step) = self.count(across * i64::from(form.bytes()))? else { return Err("a distance that is no register") };
         let mut mem = self.mem(&a)?;
         let mut rows = vec![];
         for r in 0..lanes {
             if r > 0 {
                 mem.base = self.b.add(mem.base, step);
             }
-            rows.push(self.b.load(Form::Whole, mem, None));
+            rows.push(self.b.load(form, mem, None));
         }
         Ok(rows)
     }
@@ -75,17 +77,18 @@ impl Translate<'_> {
     /// Lane i of vector k becomes lane k of vector i: pairs of blocks change places, of half the size each time.
     fn turn(&mut self, v: &mut [Value]) {
         let lanes = v.len();
-        let iota = self.b.iota();
+        let (iota, bits) = (self.b.iota(), self.b.index_bits());
+        let words = if bits == Bits::B64 { 2 } else { 1 };
         let mut k = lanes / 2;
         while k > 0 {
-            let (bit, zero) = (self.b.bits(k as u32), self.b.bits(0));
-            let bit = self.b.bin(Bin::And, iota, bit);
-            let upper = self.b.icmp(Pred::Ne, bit, zero);
+            let (bit, zero) = if bits == Bits::B64 { (self.b.bits64(k as u64), self.b.bits64(0)) } else { (self.b.bits(k as u32), self.b.bits(0)) };
+            let bit = self.b.bin_of(Bin::And, iota, bit, bits);
+            let upper = self.b.icmp(Pred::Ne, bit, zero, bits);
             for i in (0..lanes).filter(|i| i & k == 0) {
                 let (a, b) = (v[i], v[i | k]);
-                let (sa, sb) = (self.b.un(Un::Swap(k as u8), a), self.b.un(Un::Swap(k as u8), b));
-                v[i] = self.b.select(upper, sb, a);
-                v[i | k] = self.b.select(upper, b, sa);
+                let (sa, sb) = (self.b.un(Un::Swap(k as u8 * words), a), self.b.un(Un::Swap(k as u8 * words), b));
+                v[i] = self.b.select(upper, sb, a, bits);
+                v[i | k] = self.b.select(upper, b, sa, bits);
             }
             k /= 2;
         }

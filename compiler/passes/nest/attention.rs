@@ -293,7 +293,7 @@ fn merge(m: &mut Module, mut g: Group, facts: Facts) -> bool {
     let rename = |i: usize, s: Sym| g.renames[i].iter().find(|r| r.0 == s).map(|r| Dim::sym(r.1));
     put_parts(&mut g.qk, &|s| rename(0, s));
     let most = m.syms.range(extent).hi.unwrap_or(i64::MAX).min(height);
-    let (nr1, nr2) = (tiles::panel(most, keys), tiles::panel(most, width));
+    let (nr1, nr2) = (tiles::panel(most, keys, 16), tiles::panel(most, width, 16));
     let Some(panels1) = contract::panels(m, g.scores, &g.qk, &batch, g.columns.0, keys, nr1, facts) else { return false };
     let Some(panels2) = contract::panels(m, g.values, &g.pv, &batch, n2, width, nr2, facts) else { return false };
     // The scratch takes the place of what was a matrix.

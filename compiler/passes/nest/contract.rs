@@ -42,6 +42,8 @@ pub(super) struct Parts {
 pub(super) enum Product {
     /// Of floats.
     Fma,
+    /// Of floats of 64 bits.
+    Double,
     /// Of bytes as floats, and floats.
     Extended,
     /// Of quads of bytes; the unsigned ones are those of B if `swapped`.
@@ -58,12 +60,29 @@ pub(super) enum Product {
 impl Product {
     /// Type of the sum.
     pub fn ty(self) -> ElemType {
-        if matches!(self, Product::Fma | Product::Extended | Product::Halves) { ElemType::F32 } else { ElemType::I32 }
+        match self {
+            Product::Fma | Product::Extended | Product::Halves => ElemType::F32,
+            Product::Double => ElemType::F64,
+            Product::Dot { .. } | Product::Bytes => ElemType::I32,
+        }
+    }
+    /// What a level's vectors are for it.
+    pub fn facts(self, facts: Facts) -> Facts {
+        match self {
+            // Where Cranelift takes vectors apart every lane of a sum has a register.
+            Product::Double if facts.width < 256 => Facts { registers: facts.registers / facts.lanes, ..facts },
+            Product::Double => Facts { lanes: facts.lanes / 2, ..facts },
+            _ => facts,
+        }
+    }
+    /// Columns of panels come in multiples of this on every level: lanes of the longest vectors.
+    pub fn unit(self) -> i64 {
+        if self == Product::Double { 8 } else { 16 }
     }
     /// The sum with one more product.
     pub fn step(self, a: Expr, b: Expr, sum: Expr) -> Expr {
         match self {
-            Product::Fma => Expr::fma(a, b, sum),
+            Product::Fma | Product::Double => Expr::fma(a, b, sum),
             Product::Extended => Expr::fma(extended(a), b, sum),
             Product::Dot { swapped: false } | Product::Halves => Expr::dot(a, b, sum),
             Product::Dot { swapped: true } => Expr::dot(b, a, sum),
@@ -79,6 +98,7 @@ impl Product {
                     Expr::Cast(_, a) => (Product::Extended, [a, b, c]),
                     _ => return None,
                 },
+                _ if ty == ElemType::F64 => (Product::Double, [a, b, c]),
                 _ => (Product::Fma, [a, b, c]),
             },
             Expr::Dot(a, b, c) if ty == ElemType::F32 => (Product::Halves, [a, b, c]),
@@ -145,6 +165,7 @@ pub(super) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) 
     if matches!(p.product, Product::Bytes | Product::Extended) {
         return false;
     }
+    let (facts, unit) = (p.product.facts(facts), p.product.unit());
     p.whole = within == Within::Kernel;
     split_phases(m, &mut p);
     let only_b = |p: &Parts, s: Sym| depends(&p.b.1, s) && !depends(&p.a.1, s);
@@ -190,7 +211,7 @@ pub(super) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) 
     let most = row.map_or(1, |r| m.syms.range(r.1).hi.unwrap_or(i64::MAX));
     let depth = Dim::product(p.depth.iter().map(|d| d.1));
     let turn = turn(m, &p, &batch, within, most, depth * n_extent);
-    let nr = tiles::panel(most, n_extent);
+    let nr = tiles::panel(most, n_extent, unit);
     let Some(panels) = panels(m, k, &p, &batch, n, n_extent, nr, facts) else { return false };
     let apart = row.and_then(|r| lanes::stride(m, p.a.0, &p.a.1, r.0)).map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
     let mut t = Tile::new(row, most, n, n_extent, nr, panels, batch, apart != 0 && apart % 4096 == 0, facts);
@@ -202,7 +223,7 @@ pub(super) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) 
     }
     let all = |loops: &mut dyn Iterator<Item = &(Sym, Dim)>| Dim::product(loops.map(|l| l.1));
     // Vectors that are partly empty take as long as whole ones.
-    let lanes = |l: &(Sym, Dim)| if l.0 == n { l.1.ceil_div(16) * 16 } else { l.1 };
+    let lanes = |l: &(Sym, Dim)| if l.0 == n { l.1.ceil_div(unit) * unit } else { l.1 };
     let work = (Dim::product(p.loops.iter().chain(&p.depth).map(lanes)) * 2).floor_div(8);
     // Few rows wait for the weights.
     let read = all(&mut p.loops.iter().filter(|l| depends(&p.b.1, l.0)).chain(&p.depth));
@@ -340,7 +361,7 @@ pub(super) fn panels(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)],
     const NEAR: i64 = 4096;
     let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_));
     let along = |s: Sym| lanes::stride(m, p.b.0, &p.b.1, s);
-    let near = p.depth.last().and_then(|d| along(d.0)).is_some_and(|s| (0..NEAR / 4).contains(&s));
+    let near = p.depth.last().and_then(|d| along(d.0)).is_some_and(|s| (0..NEAR / if p.product == Product::Double { 8 } else { 4 }).contains(&s));
     if !constant && p.depth.len() == 1 && near && along(n) == Some(1) && n_extent.modulo(i64::from(facts.lanes)).as_const() == Some(0) {
         return Some(Panels::InPlace);
     }

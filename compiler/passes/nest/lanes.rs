@@ -6,6 +6,7 @@ mod rows;
 
 pub(super) use rows::rows;
 
+use super::longs;
 use super::shape::{ParNest, fresh_regs, peel, wrap};
 use super::work;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
@@ -80,6 +81,17 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
     if let Some(v) = collapse(m, &mut nest, var) {
         var = v;
     }
+    // Indices that all lanes share are read outside of the vectors.
+    let mut outside = vec![];
+    while let [Stmt::Store { buf, at, value: Expr::With { sym, value, extent, body } }] = nest.body.as_slice()
+        && !longs::depends(value, var)
+        && !extent.contains(var)
+    {
+        outside.push((*sym, (**value).clone(), *extent));
+        nest.body = vec![Stmt::Store { buf: *buf, at: at.clone(), value: (**body).clone() }];
+    }
+    let lanes = longs::lanes(m, &nest.body, lanes);
+    let within = |body: Vec<Stmt>| outside.iter().rev().fold(body, |body, (sym, value, extent)| vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]);
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
     if extent.as_const().is_some_and(|c| c < 4) || !suits(m, &nest.body, var, lanes) {
         return None;
@@ -99,10 +111,10 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
                 let lo = Dim::sym(c) * n;
                 let hi = if extent.modulo(n).as_const() == Some(0) { lo + n } else { extent.min(lo + n) };
                 let (body, v) = renamed(m, &nest.body, var, lo, hi);
-                let body = vec![Stmt::For { kind: vector(lanes), var: v, lo, hi, body }];
+                let body = within(vec![Stmt::For { kind: vector(lanes), var: v, lo, hi, body }]);
                 return Some(vec![Stmt::For { kind: LoopKind::Par, var: c, lo: zero, hi: extent.ceil_div(n), body }]);
             }
-            None => out.push(Stmt::For { kind: vector(lanes), var, lo: zero, hi: extent, body: nest.body.clone() }),
+            None => out.extend(within(vec![Stmt::For { kind: vector(lanes), var, lo: zero, hi: extent, body: nest.body.clone() }])),
         }
     } else {
         let lets = nest.body.iter().any(|s| matches!(s, Stmt::Let { .. }));
@@ -205,7 +217,14 @@ pub(super) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
 /// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise. Where there are
 /// loops inside, what they move counts.
 fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
-    // Vectors of 8 lanes and more load and store bytes and halves.
+    let long = longs::has(m, body);
+    if long && !longs::suit(m, body) {
+        return false;
+    }
+    let word = |t: ElemType| t.bits() == 32 || long && longs::is(t);
+    let value_type = |t: ElemType| matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool) || long && longs::is(t);
+    let lanes = if long { 2 * lanes } else { lanes };
+    // Vectors of 8 words and more load and store bytes and halves.
     let byte = |t: ElemType| lanes >= 8 && matches!(t, ElemType::U8 | ElemType::I8 | ElemType::BF16 | ElemType::F16);
     let stored = |s: &Stmt, t: ElemType| byte(t) && t.is_int() && matches!(s, Stmt::Store { .. });
     let (mut good, mut bad) = (0, 0);
@@ -213,20 +232,20 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
     visit::walk(body, &mut |s| match s {
         Stmt::For { lo, hi, .. } => fits &= !lo.contains(var) && !hi.contains(var),
         Stmt::Store { buf, at, .. } => {
-            fits &= m.bufs[*buf].ty.bits() == 32 || matches!(m.bufs[*buf].ty, ElemType::F16 | ElemType::BF16 | ElemType::Bool | ElemType::U8 | ElemType::I8);
+            fits &= word(m.bufs[*buf].ty) || matches!(m.bufs[*buf].ty, ElemType::F16 | ElemType::BF16 | ElemType::Bool | ElemType::U8 | ElemType::I8);
             if stride(m, *buf, at, var) != Some(1) {
                 bad += 1;
             }
         }
-        Stmt::Acc { reg, .. } => fits &= matches!(m.regs[*reg].ty, ElemType::F32 | ElemType::I32),
+        Stmt::Acc { reg, .. } => fits &= matches!(m.regs[*reg].ty, ElemType::F32 | ElemType::I32) || long && longs::is(m.regs[*reg].ty),
         Stmt::If { .. } | Stmt::While { .. } | Stmt::With { .. } | Stmt::Check { .. } => fits = false,
-        Stmt::Let { value, .. } => fits &= matches!(m.type_of(value), ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool),
+        Stmt::Let { value, .. } => fits &= value_type(m.type_of(value)),
         _ => {}
     });
     visit::walk(body, &mut |s| {
         if let (Some(e), true) = (s.expr(), !matches!(s, Stmt::For { .. })) {
             let t = m.type_of(e);
-            fits &= matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool) || stored(s, t);
+            fits &= value_type(t) || stored(s, t);
         }
     });
     let mut count = |body: &[Stmt], inner: &[Sym]| {
@@ -235,7 +254,7 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
                 && (inner.is_empty() || at.iter().any(|d| inner.iter().any(|s| d.contains(*s))))
             {
                 match stride(m, *buf, at, var) {
-                    Some(0 | 1) if m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty) => good += 1,
+                    Some(0 | 1) if word(m.bufs[*buf].ty) || byte(m.bufs[*buf].ty) => good += 1,
                     _ if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)) => good += 1,
                     _ => bad += 1,
                 }

@@ -23,6 +23,7 @@ pub mod inline;
 pub mod lanes;
 pub mod layout;
 mod lifetimes;
+mod longs;
 mod pack;
 mod pad;
 pub mod phases;

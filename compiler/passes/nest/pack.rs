@@ -65,7 +65,7 @@ pub(super) fn at_run_time(m: &mut Module, k: Kernel, p: &Parts, s: &Shape, facts
             let at: Vec<Dim> = l.outer.iter().chain(&l.depth).map(|x| Dim::sym(x.0)).chain([Dim::sym(lane)]).collect();
             let loops: Vec<(Sym, Dim)> = l.outer.iter().chain(&l.depth).copied().chain([(lane, Dim::constant(s.nr))]).collect();
             m.kernels[id].body = wrap(&loops, vec![Stmt::Store { buf: packed, at, value }]);
-            lanes::schedule(m, id, i64::from(facts.lanes), true);
+            lanes::schedule(m, id, i64::from(facts.width / 32), true);
             std::mem::take(&mut m.kernels[id].body)
         }
     };

@@ -7,7 +7,7 @@
 mod finish;
 mod register;
 
-use super::contract::{Packed, Parts};
+use super::contract::{Packed, Parts, Product};
 use super::shape::{parallel, put};
 use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt};
 use crate::sym::{Dim, Sym};
@@ -48,7 +48,7 @@ pub(super) struct Tile {
     m_row: Option<(Sym, Dim)>,
     n: Sym,
     n_extent: Dim,
-    /// Columns of a panel, a multiple of 16.
+    /// Columns of a panel, a multiple of the longest vectors.
     nr: i64,
     panels: Panels,
     batch: Vec<(Sym, Dim)>,
@@ -62,12 +62,12 @@ pub(super) struct Tile {
 }
 
 /// Columns of a panel: as little padding as possible, tiles that keep the multipliers busy. The model is a core with 32
-/// registers of 16 lanes and two multipliers and loads a cycle; narrower levels cut panels into several tiles.
-pub(super) fn panel(rows: i64, n: Dim) -> i64 {
-    let Some(n) = n.as_const() else { return 32 };
-    let vectors = (n + 15) / 16;
+/// registers of `unit` lanes and two multipliers and loads a cycle; narrower levels cut panels into several tiles.
+pub(super) fn panel(rows: i64, n: Dim, unit: i64) -> i64 {
+    let Some(n) = n.as_const() else { return 2 * unit };
+    let vectors = (n + unit - 1) / unit;
     if rows == 1 {
-        return 16 * row_panel(vectors);
+        return unit * row_panel(vectors);
     }
     let cost = |w: i64| {
         let most = if rows > MOST_KNOWN { rows_of(32, w).min(CROWDED_ROWS) } else { rows_of(32, w) };
@@ -81,7 +81,7 @@ pub(super) fn panel(rows: i64, n: Dim) -> i64 {
     };
     let widths: &[i64] = &[2, 4, 3, 5, 6, 1];
     // Of equals the one with the least padding.
-    16 * widths.iter().copied().min_by_key(|w| (cost(*w), (vectors + w - 1) / w * w)).unwrap_or(2)
+    unit * widths.iter().copied().min_by_key(|w| (cost(*w), (vectors + w - 1) / w * w)).unwrap_or(2)
 }
 
 /// Vectors of a panel for a single row, whose weights are read once: no more than there are, and panels for several
@@ -168,7 +168,8 @@ pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
     let extent = t.m_row.map_or(Dim::constant(1), |r| r.1);
     let large = matches!(&t.panels, Panels::Packed(p) if p.large) && panels.as_const().is_some_and(|p| p >= MANY);
     let bytes = if large { FAR_ROWS } else { ROWS };
-    let most = depth.as_const().map_or(192, |d| (bytes / (4 * d.max(1))).clamp(1, if resident { SHORT } else { 1 << 20 }));
+    let size = if p.product == Product::Double { 8 } else { 4 };
+    let most = depth.as_const().map_or(192, |d| (bytes / (size * d.max(1))).clamp(1, if resident { SHORT } else { 1 << 20 }));
     // Blocks of equal height where that is known. Else rather higher than lower: a last block of a few rows would read all
     // of B for them.
     let tall = match extent.as_const() {

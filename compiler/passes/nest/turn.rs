@@ -26,7 +26,7 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
         return false;
     }
     let Some(map) = as_map(&m.kernels[k].body) else { return false };
-    let lanes = i64::from(facts.lanes);
+    let lanes = i64::from(facts.lanes) / if m.bufs[map.buf].ty == ElemType::F64 { 2 } else { 1 };
     let Some((map, to, from)) = sides(m, map, lanes) else { return false };
     work::estimate(m, k);
     let body = emit(m, &map, to, from, lanes);
@@ -40,9 +40,12 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
     let owner = m.storage(map.buf);
     let mut own = false;
     map.value.walk(&mut |e| own |= matches!(e, Expr::Load { buf, .. } if m.storage(*buf) == owner));
-    if own || m.bufs[map.buf].ty.bits() != 32 && m.bufs[map.buf].ty != ElemType::F16 {
+    if own || m.bufs[map.buf].ty.bits() != 32 && !matches!(m.bufs[map.buf].ty, ElemType::F16 | ElemType::F64) {
         return None;
     }
+    // All of 64 bits, or nothing.
+    let long = m.bufs[map.buf].ty == ElemType::F64;
+    let (word, other) = if long { (ElemType::F64, ElemType::F64) } else { (ElemType::F32, ElemType::I32) };
     let find = |m: &Module, map: &Map| -> Option<(Side, Side)> {
         let to = lanes::unit_stride_var(m, map.buf, &map.at, &map.loops)?;
         let mut from: Vec<Sym> = vec![];
@@ -50,7 +53,7 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
         let mut fits = true;
         reads(&map.value, false, &mut |buf, at, conditional| match lanes::stride(m, buf, at, to) {
             Some(0 | 1) => {}
-            _ if m.bufs[buf].ty == ElemType::F32 && !conditional && m.linear(buf, at).linear_in(to).is_some() => {
+            _ if m.bufs[buf].ty == word && !conditional && m.linear(buf, at).linear_in(to).is_some() => {
                 match map.loops.iter().find(|l| lanes::stride(m, buf, at, l.0) == Some(1)) {
                     Some(l) if !from.contains(&l.0) => from.push(l.0),
                     Some(_) => {}
@@ -66,7 +69,7 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
             fits &= match e {
                 Expr::With { .. } => false,
                 Expr::Load { .. } | Expr::Index(_) => true,
-                e => matches!(m.type_of(e), ElemType::F32 | ElemType::I32 | ElemType::Bool),
+                e => m.type_of(e) == word || m.type_of(e) == other || m.type_of(e) == ElemType::Bool,
             }
         });
         let [from] = from.as_slice() else { return None };

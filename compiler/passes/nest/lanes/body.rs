@@ -2,6 +2,7 @@
 
 use super::vector;
 use crate::nest::{Expr, LoopKind, Module, Reg, Stmt, visit};
+use crate::passes::nest::longs;
 use crate::passes::nest::shape::{fresh_regs, loop_like};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -34,7 +35,7 @@ fn convert_lets(m: &mut Module, body: Vec<Stmt>, map: &mut HashMap<Reg, Reg>) ->
     let mut out = vec![];
     for s in body {
         match s {
-            Stmt::Let { reg, value } if split && matches!(m.regs[reg].ty, ElemType::F32 | ElemType::I32 | ElemType::U32) => {
+            Stmt::Let { reg, value } if split && (matches!(m.regs[reg].ty, ElemType::F32 | ElemType::I32 | ElemType::U32) || longs::is(m.regs[reg].ty)) => {
                 let ty = m.regs[reg].ty;
                 let acc = m.reg(ty);
                 map.insert(reg, acc);
@@ -112,7 +113,14 @@ pub(super) fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i6
             }
             Stmt::Acc { reg, init, .. } => {
                 flush(m, &mut straight, &mut out);
-                out.push(Stmt::Acc { reg: *reg, lanes: lanes.0 as u32, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: init.clone() });
+                // What lanes begin with may differ.
+                let mut varies = false;
+                init.walk(&mut |e| varies |= !matches!(e, Expr::Const(_)));
+                let first = if varies { Expr::num(m.regs[*reg].ty, 0.0) } else { init.clone() };
+                out.push(Stmt::Acc { reg: *reg, lanes: lanes.0 as u32, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: first });
+                if varies {
+                    straight.push(Stmt::Set { reg: *reg, at: vec![], value: init.clone() });
+                }
             }
             s => straight.push(s.clone()),
         }

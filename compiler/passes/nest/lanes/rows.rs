@@ -3,6 +3,7 @@
 use super::body::lanes_of;
 use super::{along_result, suits, vector};
 use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Reg, Scalar, Stmt};
+use crate::passes::nest::longs;
 use crate::passes::nest::shape::{fresh_regs, loop_like, peel, wrap};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -39,7 +40,8 @@ pub(in crate::passes::nest) fn rows(m: &mut Module, body: &[Stmt], lanes: i64) -
 /// What combines an accumulator with each element, if that may be done in any order.
 fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
     let Stmt::Set { reg, at, value } = s else { return None };
-    if !at.is_empty() || m.regs[*reg].ty != ElemType::F32 {
+    let ty = m.regs[*reg].ty;
+    if !at.is_empty() || ty != ElemType::F32 && !longs::is(ty) {
         return None;
     }
     let own = |e: &Expr| matches!(e, Expr::Acc { reg: r, .. } if r == reg);
@@ -48,7 +50,8 @@ fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
         e.walk(&mut |e| hit |= own(e));
         !hit
     };
-    let any_order = m.math != Math::Strict;
+    // Sums of integers are the same in any order.
+    let any_order = m.math != Math::Strict || ty.is_int();
     match value {
         Expr::Bin(op @ (BinOp::Max | BinOp::Min), a, b) if own(a) && free(b) => Some((*reg, *op)),
         _ if !any_order => None,
@@ -62,6 +65,7 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], lanes: i64) -> Opt
     if hi.as_const().is_some_and(|c| c < 8) || !body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Set { .. })) {
         return None;
     }
+    let lanes = longs::lanes(m, body, lanes);
     let mut reductions = vec![];
     for s in body {
         if let Stmt::Set { .. } = s {
@@ -91,12 +95,13 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], lanes: i64) -> Opt
     let mut out = vec![];
     let mut lane_of: HashMap<Reg, Reg> = HashMap::new();
     for (r, op) in &reductions {
-        let lane = m.reg(ElemType::F32);
+        let ty = m.regs[*r].ty;
+        let lane = m.reg(ty);
         let init = match op {
-            BinOp::Add => Scalar::f32(0.0),
-            BinOp::Mul => Scalar::f32(1.0),
-            BinOp::Max => Scalar::lowest(ElemType::F32),
-            _ => Scalar::highest(ElemType::F32),
+            BinOp::Add => Scalar::from_f64(ty, 0.0),
+            BinOp::Mul => Scalar::from_f64(ty, 1.0),
+            BinOp::Max => Scalar::lowest(ty),
+            _ => Scalar::highest(ty),
         };
         out.push(Stmt::Acc { reg: lane, lanes: lanes as u32, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: init.into() });
         lane_of.insert(*r, lane);
