@@ -6,7 +6,7 @@
 
 use super::shape::{Map, Uses, as_map, instance, is_plain, is_temp, through_view};
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, UnOp, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, UnOp, visit};
 use crate::sym::Sym;
 use crate::tensor::ElemType;
 use std::collections::HashMap;
@@ -50,7 +50,21 @@ fn run(m: &mut Module, only_identity: bool) -> Result<()> {
         gone.push(k);
     }
     visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
+    for k in visit::calls(&m.driver) {
+        let body = std::mem::take(&mut m.kernels[k].body);
+        m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut without_ones))).collect();
+    }
     Ok(())
+}
+
+/// x for x * 1 and x / 1.
+pub(super) fn without_ones(e: Expr) -> Expr {
+    let one = |e: &Expr| matches!(e, Expr::Const(c) if c.ty.is_float() && c.to_f64() == 1.0);
+    match e {
+        Expr::Bin(BinOp::Mul | BinOp::Div, x, y) if one(&y) => *x,
+        Expr::Bin(BinOp::Mul, x, y) if one(&x) => *y,
+        e => e,
+    }
 }
 
 /// True if storing rounds what other buffers hold with more bits: a Cast to f16 that must be seen. Between operators

@@ -93,7 +93,10 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
     let lanes = longs::lanes(m, &nest.body, lanes);
     let within = |body: Vec<Stmt>| outside.iter().rev().fold(body, |body, (sym, value, extent)| vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]);
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
-    if extent.as_const().is_some_and(|c| c < 4) || !suits(m, &nest.body, var, lanes) {
+    // Two or three neighbours are worth a vector where a mask tells which lanes exist.
+    let plain = nest.body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+    let least = if plain && lanes >= 8 { 2 } else { 4 };
+    if extent.as_const().is_some_and(|c| c < least) || !suits(m, &nest.body, var, lanes) {
         return None;
     }
     relayout_constants(m, &mut nest.body, var);

@@ -11,7 +11,7 @@
 
 use super::contract::{depends, take_apart};
 use super::lanes::stride;
-use super::shape::{self, Uses, as_map, fresh_regs, instance, is_temp, peel, wrap};
+use super::shape::{self, Uses, as_map, fresh_regs, instance, is_temp, peel, seq_loops, wrap};
 use super::work;
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
@@ -116,25 +116,6 @@ fn in_planes(m: &Module, uses: &Uses, image: Buf) -> bool {
     let given = |b: Buf| matches!(m.bufs[m.storage(b)].place, Place::Input(_));
     let copied = || uses.writers(image).iter().all(|k| as_map(&m.kernels[*k].body).is_some() && visit::loads(&m.kernels[*k].body).into_iter().all(given));
     few && data.layout == Layout::RowMajor && data.ty == ElemType::F32 && (given(image) || is_temp(m, image) && copied())
-}
-
-/// Variables and extents, outermost first.
-type Loops = Vec<(Sym, Dim)>;
-
-/// Loops from 0 one inside the other, and what stands in the innermost.
-fn seq_loops(mut s: &Stmt) -> Option<(Loops, &[Stmt])> {
-    let mut loops = vec![];
-    loop {
-        let Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } = s else { return None };
-        if lo.as_const() != Some(0) {
-            return None;
-        }
-        loops.push((*var, *hi));
-        match body.as_slice() {
-            [one @ Stmt::For { .. }] => s = one,
-            body => return Some((loops, body)),
-        }
-    }
 }
 
 fn seq(var: Sym, hi: Dim, body: Vec<Stmt>) -> Stmt {

@@ -4,7 +4,7 @@
 //! if it were a kernel.
 
 use super::shape::peel;
-use super::{attention, columns, contract, depthwise, dots, halves, lanes, pad, pooled, quotient, turn, widen, work};
+use super::{attention, columns, contract, depthwise, digits, dots, halves, lanes, pad, pooled, quotient, turn, widen, work};
 use crate::diag::Result;
 use crate::nest::{Kernel, LoopKind, Math, Module, Stage, Stmt, visit};
 use crate::sym::Sym;
@@ -61,8 +61,11 @@ pub(super) enum Within {
 /// One nest, the whole kernel or a part of it.
 fn nest(m: &mut Module, k: Kernel, facts: Facts, within: Within) {
     let whole = within == Within::Kernel;
-    let done = pooled::schedule(m, k, facts) || contract::schedule(m, k, facts, within) || depthwise::schedule(m, k, facts) || whole && turn::schedule(m, k, facts);
-    if !done {
+    if pooled::schedule(m, k, facts) || contract::schedule(m, k, facts, within) || depthwise::schedule(m, k, facts) {
+        return;
+    }
+    digits::split(m, k);
+    if !(whole && turn::schedule(m, k, facts)) {
         lanes::schedule(m, k, i64::from(facts.lanes), whole);
     }
 }

@@ -27,6 +27,25 @@ pub fn peel(body: &[Stmt]) -> ParNest {
     ParNest { loops, body: body.to_vec() }
 }
 
+/// Variables and extents, outermost first.
+pub(super) type Loops = Vec<(Sym, Dim)>;
+
+/// Loops from 0 one inside the other, and what stands in the innermost.
+pub(super) fn seq_loops(mut s: &Stmt) -> Option<(Loops, &[Stmt])> {
+    let mut loops = vec![];
+    loop {
+        let Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } = s else { return None };
+        if lo.as_const() != Some(0) {
+            return None;
+        }
+        loops.push((*var, *hi));
+        match body.as_slice() {
+            [one @ Stmt::For { .. }] => s = one,
+            body => return Some((loops, body)),
+        }
+    }
+}
+
 /// Puts loops around a body again.
 pub fn wrap(loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
     loops.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: Dim::constant(0), hi: *hi, body }])
