@@ -102,6 +102,12 @@ fn contrib() {
     script("contrib.py", &[exe()]);
 }
 
+/// Values and sizes at the edges.
+#[test]
+fn edges() {
+    script("edges.py", &[exe()]);
+}
+
 /// Branches, loops and run-time sizes against ONNX Runtime.
 #[test]
 fn control_flow() {

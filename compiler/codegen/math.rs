@@ -357,12 +357,13 @@ static ERF_NEAR: [Table; 6] = [
         -0.9998613,
         -0.9999709,
         -0.99999464,
-        -0.9999991,
+        -0.999_998_87,
     ]),
     table([0.0, 0.2762982, 0.5205504, 0.711226, 0.8428219, 0.92288053, 0.9660869, 0.9866763, 0.9953194, 0.9985365, 0.9995922, 0.99989945, 0.999978, 0.9999957, 0.9999993, 0.9999999]),
 ];
 
-/// By 16 polynomials, where coefficients can be picked lane by lane. Beyond the last piece erf is 1.
+/// By 16 polynomials, where coefficients can be picked lane by lane. Beyond the last piece erf is 1, exactly: 1 + erf(x) of a
+/// large negative x must be 0, as it is a factor of x in GELU.
 fn erf_in_pieces<B: Floats>(b: &mut B, x: B::V) -> Option<B::V> {
     let (m, limit, shift) = (b.abs(x), b.num(x, 3.874_999_8), b.num(x, 3_145_728.0));
     let m = b.lesser(limit, m);

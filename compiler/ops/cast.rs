@@ -155,11 +155,16 @@ impl Cast {
         });
     }
     fn convert(&self, k: &mut KernelBuilder, from: ElemType, to: ElemType, v: Expr) -> Expr {
-        let v = if from.is_float() && to.is_packed() && to.is_int() {
-            // What is out of range wraps, as in the ONNX reference: by way of 32 bits.
-            Expr::cast(ElemType::I32, to.compute(), Expr::cast(from, ElemType::I32, v))
-        } else {
-            Expr::cast(from, to.compute(), v)
+        let v = match to {
+            // What is out of range wraps, as in the ONNX reference and ONNX Runtime: by way of a wider type with a sign.
+            t if from.is_float() && t.is_int() && t.bits() < 32 => Expr::cast(ElemType::I32, t.compute(), Expr::cast(from, ElemType::I32, v)),
+            ElemType::U32 if from.is_float() => Expr::cast(ElemType::I64, to, Expr::cast(from, ElemType::I64, v)),
+            ElemType::U64 if from.is_float() => k.shared(v, |_, v| {
+                let negative = Expr::bin(BinOp::Lt, v.clone(), Expr::num(from, 0.0));
+                let below = Expr::cast(ElemType::I64, to, Expr::cast(from, ElemType::I64, v.clone()));
+                Expr::select(negative, below, Expr::cast(from, to, v))
+            }),
+            _ => Expr::cast(from, to.compute(), v),
         };
         match to {
             ElemType::F8E8M0 => self.power_of_two(k, v),

@@ -140,7 +140,11 @@ impl Operator for Slice {
             Slice::Pad { pads, mode, .. } => {
                 let pads = pad_amounts(cx, pads, t.rank())?;
                 let dims: Vec<Dim> = t.dims.iter().zip(&pads).map(|(d, (a, b))| *d + *a + *b).collect();
-                for (d, n) in dims.iter().zip(&t.dims) {
+                for ((d, n), (a, b)) in dims.iter().zip(&t.dims).zip(&pads) {
+                    let left = *n - (-*a).max(0) - (-*b).max(0);
+                    if *mode != Mode::Constant && left.as_const().is_some_and(|l| l < 1) && d.as_const() != Some(0) {
+                        return cx.error(codes::OP_SHAPE, "negative pads leave nothing that could be repeated").fail();
+                    }
                     if d.as_const().is_some_and(|d| d < 0) || (*mode != Mode::Constant && n.as_const() == Some(0) && d.as_const() != Some(0)) {
                         return cx.error(codes::OP_SHAPE, "the padding does not fit the input").fail();
                     }
@@ -467,6 +471,12 @@ fn lower_pad(cx: &mut LowerCx, mode: Mode, attr: &Option<Vec<i64>>, value: f32) 
         let mut index = vec![];
         for ((i, n), (lo, hi)) in at.iter().zip(&from).zip(&pads) {
             let p = *i - *lo;
+            // Negative pads cut off first: what is left is repeated or mirrored.
+            let cut = |d: Dim| if syms.is_nonneg(d) { Dim::constant(0) } else { (-d).max(0) };
+            let (before, behind) = (cut(*lo), cut(*hi));
+            let whole = before.as_const() == Some(0) && behind.as_const() == Some(0);
+            let kept = if whole { *n } else { (*n - before - behind).max(1) };
+            let within = |q: Dim| if whole { q } else { (before + q).min(*n - 1) };
             index.push(match mode {
                 Mode::Constant => {
                     let mut need = |c: Expr| {
@@ -484,12 +494,12 @@ fn lower_pad(cx: &mut LowerCx, mode: Mode, attr: &Option<Vec<i64>>, value: f32) 
                     p
                 }
                 Mode::Edge => p.max(0).min(*n - 1),
-                Mode::Wrap => p.modulo(*n),
+                Mode::Wrap => within((p - before).modulo(kept)),
                 // Period 2(n - 1): position q of it stands for min(q, period - q).
                 Mode::Reflect => {
-                    let period = ((*n - 1) * 2).max(1);
-                    let q = p.modulo(period);
-                    q.min(period - q).min(*n - 1).max(0)
+                    let period = ((kept - 1) * 2).max(1);
+                    let q = (p - before).modulo(period);
+                    within(q.min(period - q).min(kept - 1).max(0))
                 }
             });
         }

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Values and sizes at the edges: no elements, scalars, NaN, infinities, what overflows, positions from the end; against
+ONNX Runtime.
+
+    edges.py ONNXC [--only PART] [-O LEVEL]
+"""
+import sys
+
+import numpy as np
+import quantized
+from onnx import TensorProto as T
+from quantized import case, f, node
+
+nan, inf = np.nan, np.inf
+I64 = lambda *v: np.array(v, np.int64)
+count = 0
+
+
+def check(op, feeds, consts=None, names=None, out=1, rtol=1e-6, opset=22, **attributes):
+    global count
+    count += 1
+    operands = names or " ".join([*feeds, *(consts or {})])
+    case(f"e{count}_{op.lower()}", node(op, operands, " ".join(f"y{i}" for i in range(out)), **attributes), feeds, consts, rtol=rtol, opset=opset)
+
+
+def values():
+    special = np.array([0, -0.0, 1, -1, 1e-40, 0.5, -0.5, 1.5, 2.5, -2.5, 88, -104, inf, -inf, nan], np.float32)
+    for op in "Abs Neg Exp Sqrt Sigmoid Tanh Softplus Softsign Relu Atan Sinh Asinh Erf Ceil Floor Round Reciprocal HardSwish Mish Elu Selu LeakyRelu ThresholdedRelu HardSigmoid IsNaN IsInf".split():
+        check(op, {"x": special})
+    # A large negative number times 1 + erf of it is 0.
+    for v in (-4.0, -6.0, -10.0, -100.0, -1e10, -3.4e38, -inf, nan, inf):
+        check("Gelu", {"x": np.full(40, v, np.float32)}, rtol=1e-3)
+    x, y = np.array([nan, 1, inf, -inf, 2, nan, -0.0], np.float32), np.array([1, nan, 2, 1, -inf, nan, 0.0], np.float32)
+    for op in ("Min", "Max", "Equal", "Less", "LessOrEqual", "Add", "Mul", "Div", "Pow"):
+        check(op, {"x": x, "y": y})
+    check("Mod", {"x": np.array([-7.5, 7.5, 5, inf, nan], np.float32), "y": np.array([3, -3, inf, 2, 1], np.float32)}, fmod=1)
+    # What is out of range wraps by way of wider integers.
+    wide = np.array([0, 1.9, -1.9, 127.5, 128, -129, 255.9, 256, -1, 65536, -70000, 1e9, 2e9, -2e9], np.float32)
+    for to in (T.INT8, T.UINT8, T.INT16, T.UINT16, T.INT32, T.UINT32, T.INT64, T.UINT64):
+        check("Cast", {"x": np.tile(wide, 5)}, to=to)
+        check("Cast", {"x": wide.astype(np.float64)}, to=to)
+        check("Cast", {"x": np.array([2**31, -2**31 - 1, 255, -1, 2**63 - 1], np.int64)}, to=to)
+    check("Cast", {"x": np.array([nan, -0.0, 1e-8], np.float32)}, to=T.BOOL)
+    for dt in (np.int8, np.int32, np.int64, np.uint8, np.uint32):
+        i = np.iinfo(dt)
+        a, b = np.array([i.max, i.max, 7, i.min, 5, i.min], dt), np.array([1, i.max, 3, i.max, 2, 3], dt)
+        for op in ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max", "Less"):
+            check(op, {"a": a, "b": b})
+    a, b = np.array([-7, 7, -7, 7, 5, -5], np.int32), np.array([3, 3, -3, -3, -5, 5], np.int32)
+    for fmod in (0, 1):
+        check("Mod", {"a": a, "b": b}, fmod=fmod)
+    half = lambda *v: np.array(v, np.float16)
+    check("Add", {"a": half(65504, 60000, -65504), "b": half(16, 10000, -32)})
+    check("ReduceSum", {"x": np.full((2, 4000), 20, np.float16)}, {"a": I64(1)})
+    check("ReduceMean", {"x": np.full((2, 8000), 20, np.float16)}, {"a": I64(1)})
+    check("MatMul", {"a": np.full((2, 100), 30, np.float16), "b": np.full((100, 2), 30, np.float16)})
+    rows = np.array([[-inf, 3], [1e38, -1e38], [200, -200], [inf, 1], [nan, 1]], np.float32)
+    for op in ("Softmax", "LogSoftmax", "ReduceLogSumExp", "ReduceMax", "ReduceSum"):
+        check(op, {"x": rows}, {"a": I64(1)} if op[0] == "R" else {}, **({} if op[0] == "R" else {"axis": 1}))
+
+
+def sizes():
+    for s, t in (((0,), (1,)), ((0, 3), (3,)), ((2, 0), (2, 1)), ((), ()), ((), (2, 3)), ((1, 0, 2), (4, 1, 1)), ((0,), ())):
+        for op in ("Add", "Max", "Less"):
+            check(op, {"a": f(*s), "b": f(*t)})
+    check("Concat", {"a": f(0), "b": f(0)}, axis=0)
+    check("Concat", {"a": f(0, 3), "b": f(2, 3), "c": f(0, 3)}, axis=0)
+    for s, t in (((0, 2, 3), (3, 4)), ((2, 0), (0, 3)), ((0, 3), (3, 2)), ((3,), (4, 3, 2)), ((3,), (3,))):
+        check("MatMul", {"a": f(*s), "b": f(*t)}, rtol=1e-5)
+    check("Gemm", {"a": f(0, 5), "b": f(5, 4), "c": f(4)})
+    check("Gemm", {"a": f(3, 0), "b": f(0, 4), "c": f(4)})
+    check("Gemm", {"a": f(3, 5), "b": f(5, 4), "c": np.full(4, nan, np.float32)}, beta=0.0, rtol=1e-5)
+    check("NonZero", {"x": f(0, 3)})
+    check("Conv", {"x": f(0, 2, 5, 5), "w": f(3, 2, 3, 3)})
+    check("AveragePool", {"x": f(0, 2, 5, 5)}, kernel_shape=[2, 2])
+    check("Softmax", {"x": f(3, 0)})
+    check("Transpose", {"x": f(2, 0, 3)}, perm=[2, 0, 1])
+    check("Tile", {"x": f(2, 3)}, {"r": I64(0, 2)})
+    check("Expand", {"x": f()}, {"s": I64(2, 0)})
+    check("Reshape", {"x": f(0, 3)}, {"s": I64(3, 0)}, allowzero=1)
+    check("Split", {"x": f(5, 2)}, {"s": I64(0, 5, 0)}, out=3, axis=0)
+    check("TopK", {"x": f(4, 5)}, {"k": I64(0)}, out=2, axis=0)
+    for op in ("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceLogSumExp"):
+        check(op, {"x": f(2, 0, 4)}, {"a": I64(1)})
+        check(op, {"x": f(2, 3, 4)}, {"a": I64()}, noop_with_empty_axes=1)
+        check(op, {"x": f()}, keepdims=0)
+    for indices in (np.zeros((0, 2), np.int64), np.array(-2, np.int64)):
+        check("Gather", {"x": f(4, 5), "i": indices}, axis=-1)
+    check("ScatterND", {"x": f(4, 5), "i": np.zeros((0, 1), np.int64), "u": f(0, 5)})
+
+
+def positions():
+    least, most = -2**63, 2**63 - 1
+    for start, end, axis, step in ((5, -100, 0, -1), (-1, least, 0, -2), (most, least, 1, -1), (2, 2, 0, 1), (-100, 100, -1, 100), (0, most, -2, 3), (7, 9, 0, 1), (4, -6, 0, -1)):
+        operands = {"s": I64(start), "e": I64(end), "a": I64(axis), "p": I64(step)}
+        check("Slice", {"x": f(5, 4)}, operands)
+        check("Slice", {"x": f(5, 4), **operands})
+    # Negative pads cut first; the rest is repeated.
+    for mode in ("constant", "reflect", "edge", "wrap"):
+        for low, high in ((-1, 2), (2, -1), (-1, -1), (1, 1), (0, -3), *(((-2, 6), (3, -2)) if mode != "reflect" else ())):
+            check("Pad", {"x": f(5)}, {"p": I64(low, high)}, mode=mode)
+            check("Pad", {"x": f(5), "p": I64(low, high)}, mode=mode)
+    for reduction in ("add", "mul", "max", "min"):
+        check("ScatterND", {"x": f(4, 5), "i": I64(0, 1, 0, 1, -1, -5, 3, 4).reshape(4, 2), "u": f(4)}, reduction=reduction)
+        check("ScatterElements", {"x": f(4, 4), "i": I64(0, -1, 3, 3, -4, 0).reshape(2, 3), "u": f(2, 3)}, axis=-1, reduction=reduction)
+    for k in (-10, -1, 0, 1, 10):
+        check("Trilu", {"x": f(2, 3, 4)}, {"k": np.array(k, np.int64)}, upper=0)
+        check("EyeLike", {"x": f(3, 4)}, k=k)
+    for axis in (-1, 0):
+        check("OneHot", {"i": I64(-3, -1, 0, 2, 3, 5)}, {"d": np.array(3, np.int64), "v": np.array([2, 5], np.float32)}, axis=axis)
+    for largest in (0, 1):
+        check("TopK", {"x": np.array([[1, 1, 2, 2, 0], [inf, -inf, 0, inf, 1]], np.float32)}, {"k": I64(3)}, out=2, largest=largest)
+    for exclusive in (0, 1):
+        for reverse in (0, 1):
+            check("CumSum", {"x": f(3, 4)}, {"a": np.array(-1, np.int64)}, exclusive=exclusive, reverse=reverse, rtol=1e-5)
+
+
+if __name__ == "__main__":
+    sys.exit(quantized.main({"values": values, "sizes": sizes, "positions": positions}))
