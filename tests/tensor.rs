@@ -111,6 +111,15 @@ fn values_read_back() {
     assert!(ConstData::f32s(vec![0], &[]).is_splat());
 }
 
+/// Sizes do not pass for elements where there are none.
+#[test]
+fn empty_constants_are_no_others() {
+    let of = |dims: &[i64], values: &[i64]| ConstData::i64s_shaped(dims.to_vec(), values);
+    assert_ne!(of(&[0], &[]).hash(), of(&[], &[0]).hash());
+    assert_ne!(of(&[0, 0], &[]).hash(), of(&[0], &[]).hash());
+    assert_eq!(of(&[0], &[]).hash(), of(&[0], &[]).hash());
+}
+
 #[test]
 fn identity_of_constants() {
     let a = ConstData::f32s(vec![2, 2], &[1.0, 2.0, 3.0, 4.0]);

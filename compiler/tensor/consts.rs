@@ -149,7 +149,9 @@ impl ConstData {
     pub fn hash(&self) -> [u8; 32] {
         *self.hash.get_or_init(|| {
             let mut h = Sha256::new();
-            h.update([self.elem as u8]);
+            // Where there are elements, sizes and elements can be told apart by how many bytes they are together.
+            let empty = u8::from(self.dims.contains(&0)) << 7;
+            h.update([self.elem as u8 | empty]);
             self.dims.iter().for_each(|d| h.update(d.to_le_bytes()));
             match &self.store {
                 Store::Strings(v) => v.iter().for_each(|s| {
