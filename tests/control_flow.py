@@ -217,6 +217,90 @@ m (float[N] x, int64[2] shape, int64 n) => (float[a] pos, float[b, c] wide, floa
 }""", *({"x": ramp(9) if k else -np.ones(5, f32), "shape": np.array(s, i64), "n": number(n)} for k, s, n in ((1, [2, 3], 1), (1, [1, 1], -2), (0, [4, 1], 0))))
 
 
+# --- What grows around a loop. ---
+
+case("sequences_grow", """
+m (int64 n, float[N] x) => (float[a] all, float[b] front, float[d, N] slices, int64 len, float[e] tail) <bool go = {1}, int64 far = {1000}, int64[1] none = {0}, int64[1] one = {1}, int64 zero = {0}, int64 five = {5}, float[1] last = {7}> {
+  empty = SequenceEmpty ()
+  some = SequenceConstruct (x)
+  start = Less (zero, n)
+  s, t, tail, slices = Loop (far, start, empty, some, last) <
+    body = b (int64 i, bool c, seq(float[p]) u, seq(float[q]) w, float[r] v) => (bool co, seq(float[p1]) uo, seq(float[q1]) wo, float[r1] vo, float[N] slice) {
+      k = Mod (i, five)  end = Unsqueeze (k, none)  to = Add (end, one)
+      part = Slice (x, none, to)
+      first = SequenceInsert (u, part)
+      half = SequenceInsert (u, v)  h = SequenceLength (half)
+      uo = SequenceInsert (first, v)
+      wo = SequenceInsert (w, part, zero)
+      f = Cast <to = 1> (h)
+      slice = Add (x, f)
+      vl = Slice (v, none, one)  vp = Add (vl, f)  vo = Concat <axis = 0> (v, vp)
+      done = SequenceLength (u)  next = Add (i, one)  scalar = Squeeze (next)  co = Less (scalar, n) } >
+  all = ConcatFromSequence <axis = 0> (s)
+  front = ConcatFromSequence <axis = 0> (t)
+  len = SequenceLength (s)
+}""", *({"n": number(n), "x": ramp(6)} for n in (1, 2, 7, 60)))
+
+case("sequences_grow_and_shrink", """
+m (int64 n, float[N, 2] x) => (float[a, 2] all, float[b, 2] kept, int64 len) <bool go = {1}, int64[1] none = {0}, int64[1] one = {1}, int64 zero = {0}> {
+  some = SequenceConstruct (x, x)
+  s, t = Loop (n, go, some, some) <
+    body = b (int64 i, bool c, seq(float[p, 2]) u, seq(float[q, 2]) w) => (bool co, seq(float[p1, 2]) uo, seq(float[q, 2]) wo) {
+      co = Identity (c)
+      was = SequenceAt (u, i)
+      y = Relu (was)
+      two = Concat <axis = 0> (y, was)
+      more = SequenceInsert (u, y)  most = SequenceInsert (more, two, i)
+      uo = SequenceErase (most, zero)
+      wo = Identity (w) } >
+  all = ConcatFromSequence <axis = 0> (s)
+  kept = ConcatFromSequence <axis = 0> (t)
+  len = SequenceLength (s)
+}""", *({"n": number(n), "x": ramp(2, 2)} for n in (0, 1, 6)))
+
+case("sequences_change_places", """
+m (int64 n, float[N] x) => (float[a] one, float[b] two) <bool go = {1}, int64 zero = {0}> {
+  s = SequenceConstruct (x)
+  e = SequenceConstruct (x, x)
+  p, q = Loop (n, go, s, e) <
+    body = b (int64 i, bool c, seq(float[p]) u, seq(float[q]) w) => (bool co, seq(float[p1]) uo, seq(float[q1]) wo) {
+      co = Identity (c)
+      y = SequenceAt (w, zero)  z = Neg (y)
+      wo = SequenceInsert (u, y)
+      uo = SequenceInsert (w, z) } >
+  one = ConcatFromSequence <axis = 0> (p)
+  two = ConcatFromSequence <axis = 0> (q)
+}""", *({"n": number(n), "x": ramp(3)} for n in (0, 1, 2, 9)))
+
+case("sequences_grow_in_nested_loops", """
+m (int64 n, int64 k, float[N] x) => (float[a] all, float[b] v, float[c, d] slices) <bool go = {1}, int64[1] none = {0}, int64[1] one = {1}> {
+  empty = SequenceEmpty ()
+  s, v, slices = Loop (n, go, empty, x) <
+    body = b (int64 i, bool c, seq(float[p]) u, float[q] w) => (bool co, seq(float[p1]) uo, float[q1] wo, float[N] slice) {
+      co = Identity (c)
+      uo, wo = Loop (k, go, u, w) <
+        body = b2 (int64 j, bool e, seq(float[r]) g, float[t] h) => (bool eo, seq(float[r1]) ho, float[t1] hh) {
+          eo = Identity (e)
+          f = Cast <to = 1> (j)  y = Add (h, f)
+          ho = SequenceInsert (g, y)
+          first = Slice (y, none, one)  hh = Concat <axis = 0> (h, first) } >
+      g = Cast <to = 1> (i)
+      slice = Mul (x, g) } >
+  all = ConcatFromSequence <axis = 0> (s)
+}""", *({"n": number(n), "k": number(k), "x": ramp(3)} for n, k in ((1, 1), (3, 4), (7, 5), (4, 9))))
+
+case("results_of_loops_change_places", """
+m (int64 n, float[N] x) => (float[a] one, float[b] two) <bool go = {1}, int64 three = {3}> {
+  y = Neg (x)
+  one, two = Loop (n, go, x, y) <
+    body = b (int64 i, bool c, float[p] u, float[q] w) => (bool co, float[p1] uo, float[q1] wo) {
+      co = Identity (c)
+      wo, uo = Loop (three, go, w, u) <
+        body = b2 (int64 j, bool e, float[r] g, float[s] h) => (bool eo, float[r1] gg, float[s1] hh) {
+          eo = Identity (e)  gg = Concat <axis = 0> (g, w)  hh = Concat <axis = 0> (h, h) } > } >
+}""", *({"n": number(n), "x": ramp(64)} for n in (0, 1, 2, 3)))
+
+
 def bad(feeds, status):
     return {**feeds, "": status}
 

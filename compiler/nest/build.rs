@@ -69,7 +69,7 @@ impl Module {
     pub fn element_bits(&self, b: Buf) -> u32 {
         let bits = self.bufs[b].ty.bits();
         match self.bufs[self.storage(b)].place {
-            Place::Temp | Place::Arena(_) => bits.max(8),
+            Place::Temp | Place::Room | Place::Arena(_) => bits.max(8),
             _ => bits,
         }
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! module = sym* buf* kernel* driver
 //! buf    = name, ElemType (storage), Dim* (logical shape), layout, place
-//! place  = input n | output n | const c | temp | view of buf | pointer sym | arena slot
+//! place  = input n | output n | const c | temp | room | view of buf | pointer sym | arena slot
 //! kernel = name, origin, stmt*
 //! driver = stmt*                                   -- what `infer` does: checks, sizes, If, While, Call kernel
 //! stmt   = For(kind, var, lo Dim, hi Dim, stmt*)   kind = seq | par | vec(n) | unroll
@@ -38,7 +38,9 @@
 //! 6. Every symbol and register has one definition, in scope at each use. Accumulator subscripts are constants
 //!    after unrolling.
 //!    A run-time size may be defined again where it is in scope: from then on it has the new value, and buffers whose
-//!    shape or place depends on it have another one, with contents undefined.
+//!    shape or place depends on it have another one, with contents undefined; and what got its size again in a body
+//!    inside is gone. A `room` is scratch with elements to spare, of which views show the first ones: it keeps its
+//!    contents where its size, and those of all rooms that are defined together with it, are what they were before.
 //! 7. Types of less than a byte are packed in inputs, outputs and constants, and take a byte each in scratch: nobody
 //!    stores to a packed buffer. Outputs are packed through a view that has whole bytes ([`Module::view_as`]). A view of
 //!    another element type sees the bits of the elements; a store to one type and a load of another do not fuse.
@@ -211,8 +213,10 @@ pub enum Place {
     Const(Arc<ConstData>),
     /// Scratch, not placed yet.
     Temp,
+    /// Scratch with elements to spare, which keeps its contents while its size stays: see rule 6. Not placed yet.
+    Room,
     /// The same memory as another buffer with as many bytes: both row-major (a reshape), or of one memory order and one
-    /// shape but for the innermost dimension, whose elements are of other types (quads of bytes).
+    /// shape but for the innermost dimension, whose elements are of other types (quads of bytes). Of a room, its first bytes.
     View(Buf),
     /// Memory of the caller that a descriptor points to: it begins at the value of a symbol that the driver defines. Read only.
     Pointer(Sym),

@@ -125,8 +125,8 @@ impl Verifier<'_> {
                     self.fault(format!("constant \"{name}\": found {} elements of type {}, expected {} of type {}", c.count(), c.elem().short(), count.display(&m.syms), d.ty.short()));
                 }
             }
-            Place::Temp if m.stage == Stage::Placed => self.fault(format!("buffer \"{name}\" has no place")),
-            Place::Temp => {}
+            Place::Temp | Place::Room if m.stage == Stage::Placed => self.fault(format!("buffer \"{name}\" has no place")),
+            Place::Temp | Place::Room => {}
             Place::Pointer(s) => {
                 if m.syms.kind(*s) != SymKind::Runtime || d.layout != Layout::RowMajor {
                     self.fault(format!("buffer \"{name}\" begins at no run-time symbol, or is not row-major"));

@@ -289,7 +289,7 @@ fn columns(cx: &LowerCx, table: Buf) -> Dim {
 }
 
 /// Stores row `r` of a table: a tensor of sizes `dims` whose elements begin at `place`.
-fn store_row(k: &mut KernelBuilder, table: Buf, r: Dim, place: Expr, dims: &[Dim]) {
+pub(crate) fn store_row(k: &mut KernelBuilder, table: Buf, r: Dim, place: Expr, dims: &[Dim]) {
     let columns = k.m.bufs[table].dims[1];
     let rank = dims.len();
     let mut list = vec![place, int(rank as i64)];

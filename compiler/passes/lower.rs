@@ -1,7 +1,9 @@
 //! Graph IR -> nest IR: the only place that knows both. Every node writes its kernels; values with known contents are
 //! stored from the expressions over dims that inference found, and only where somebody reads them as a tensor.
 
+mod collect;
 mod control;
+mod grow;
 
 use crate::diag::{Error, Failure, Result, codes};
 use crate::graph::{Def, Graph, Model, Node, Value};
@@ -17,7 +19,7 @@ use std::collections::HashSet;
 pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
     let mut m = Module::new(name, model.syms.clone());
     m.heap = heap;
-    let mut cx = Lower { model, m, defined: HashSet::new() };
+    let mut cx = Lower { model, m, defined: HashSet::new(), resized: HashSet::new() };
     cx.m.dim_params = model.dim_params.clone();
     let mut f = Frame::new(&model.graph);
     cx.inputs(&mut f)?;
@@ -94,6 +96,9 @@ struct Lower<'a> {
     m: Module,
     /// Run-time sizes that the driver has defined.
     defined: HashSet<Sym>,
+    /// Buffers whose sizes bodies define again: they lie behind those of the bodies around, which may overwrite them as soon
+    /// as these define theirs.
+    resized: HashSet<Buf>,
 }
 
 /// One graph while it is lowered.

@@ -5,10 +5,12 @@
 //! memory moves then, and what was there is gone (`passes/nest/dynamic`). So inside a body a carried value is seen
 //! under sizes that are defined once, at the body's begin, and so is a result after the operator.
 
+use super::collect::Collected;
+use super::grow::{Chain, Next, Room};
 use super::{Frame, Lower, insert_checks};
 use crate::diag::{Failure, Origin, Result};
 use crate::graph::{Graph, Node, Value};
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Place, Status, Stmt};
+use crate::nest::{BinOp, Buf, Expr, Place, Status, Stmt};
 use crate::ops::control::{Control, Scan};
 use crate::ops::cx::MAX_SIZE;
 use crate::ops::{Known, LowerCx};
@@ -18,21 +20,12 @@ use crate::tensor::{ElemType, TensorType};
 use std::collections::HashSet;
 
 /// A value that lives outside of a body and is written in it.
-struct Held {
-    buf: Buf,
+pub(super) struct Held {
+    pub buf: Buf,
     /// Its own sizes, which bodies define again: one for each dimension that changes.
-    sizes: Vec<Option<Sym>>,
-}
-
-/// The scan output of a loop.
-struct Collected {
-    /// Where the slices of all iterations lie.
-    buf: Buf,
-    /// Dimension along which they stand.
-    axis: usize,
-    reversed: bool,
-    /// Grows with each iteration: its sizes, the first of them the number of slices.
-    growing: Option<Held>,
+    pub sizes: Vec<Option<Sym>>,
+    /// What it is the beginning of, if it is appended to.
+    pub room: Option<Room>,
 }
 
 /// What a body runs under.
@@ -42,11 +35,11 @@ struct Turn {
     it: Sym,
 }
 
-fn size_symbol(l: &mut Lower, hint: &str) -> Sym {
+pub(super) fn size_symbol(l: &mut Lower, hint: &str) -> Sym {
     l.m.syms.fresh_number(hint, Range::new(0, MAX_SIZE))
 }
 
-fn define(l: &mut Lower, sym: Sym, value: impl Into<Dim>) {
+pub(super) fn define(l: &mut Lower, sym: Sym, value: impl Into<Dim>) {
     let r = l.m.syms.declared_range(sym);
     let stmt = Stmt::Define { sym, value: Expr::Index(value.into()), lo: Dim::constant(r.lo.unwrap_or(i64::MIN)), hi: r.hi.map(Dim::constant) };
     l.m.driver.push(stmt);
@@ -96,7 +89,7 @@ impl<'a> Lower<'a> {
         self.copy(from, to);
     }
     /// A buffer for a value of type `t` whose dimensions in `varies` have sizes of their own, defined as `first` now.
-    fn hold(&mut self, name: &str, t: &TensorType, varies: &[bool], first: &[Dim]) -> Held {
+    pub(super) fn hold(&mut self, name: &str, t: &TensorType, varies: &[bool], first: &[Dim]) -> Held {
         let mut dims = t.dims.clone();
         let mut sizes = vec![];
         for d in 0..t.rank() {
@@ -111,20 +104,34 @@ impl<'a> Lower<'a> {
                 define(self, *s, *v);
             }
         }
-        Held { buf: self.m.temp(name, t.elem, dims), sizes }
+        let buf = self.m.temp(name, t.elem, dims);
+        if varies.contains(&true) {
+            self.resized.insert(buf);
+        }
+        Held { buf, sizes, room: None }
     }
     /// Gives held values the sizes of new ones, all at once, and then their contents.
-    fn renew(&mut self, list: &[(&Held, Buf)]) {
-        for (h, from) in list {
-            let dims = self.m.bufs[*from].dims.clone();
+    pub(super) fn renew(&mut self, list: &[(&Held, Next)]) {
+        let aside = self.make_room(list);
+        for (h, next) in list {
+            let dims = match next {
+                Next::Value(from) => self.m.bufs[*from].dims.clone(),
+                Next::Appended(a) => a.dims.clone(),
+            };
             for (s, d) in h.sizes.iter().zip(dims) {
                 if let Some(s) = s {
                     define(self, *s, d);
                 }
             }
         }
-        for (h, from) in list {
-            self.move_to(*from, h.buf);
+        for (from, room, n) in aside {
+            self.copy_part(from, room, Dim::constant(0), n);
+        }
+        for (h, next) in list {
+            match next {
+                Next::Value(from) => self.move_to(*from, h.buf),
+                Next::Appended(a) => self.append(h, a),
+            }
         }
     }
     /// A table without rows with as many columns as another one has, if that is a number.
@@ -188,7 +195,7 @@ impl<'a> Lower<'a> {
             let name = f.g.values[v].name.clone();
             let h = match f.bufs[v] {
                 // Known sizes: right into the output.
-                Some(b) if !varies.contains(&true) => Held { buf: b, sizes: vec![None; t.rank()] },
+                Some(b) if !varies.contains(&true) => Held { buf: b, sizes: vec![None; t.rank()], room: None },
                 _ => self.hold(&name, &t, &varies, &zeros),
             };
             // What bounds the result bounds its buffer.
@@ -214,7 +221,8 @@ impl<'a> Lower<'a> {
                     let b = l.value(&mut inner, *v)?;
                     let b = if tables.contains(&k) { l.with_columns(b, l.m.bufs[h.buf].dims[1]) } else { b };
                     if b != h.buf {
-                        done.push((h, b));
+                        let b = if l.resized.contains(&l.m.storage(b)) { l.settled(b) } else { b };
+                        done.push((h, Next::Value(b)));
                     }
                 }
                 l.renew(&done);
@@ -236,15 +244,17 @@ impl<'a> Lower<'a> {
     // ---- Loop and Scan ----
 
     /// Buffers of the carried values, filled with the first ones. `v` of the body, initial buffer, type of the result.
-    fn carry(&mut self, inner: &Frame<'a>, list: &[(Value, Buf)]) -> Result<Vec<Held>> {
+    fn carry(&mut self, inner: &Frame<'a>, list: &[(Value, Buf)], chains: &[Chain]) -> Result<Vec<Held>> {
         let mut held = vec![];
-        for (v, first) in list {
+        for (k, (v, first)) in list.iter().enumerate() {
             let t = self.tensor(inner, *v)?.clone();
             let have = self.m.bufs[*first].dims.clone();
             let varies: Vec<bool> = (0..t.rank()).map(|d| t.dims[d] != have[d]).collect();
             let mut own = t.clone();
             own.dims.clone_from(&have);
-            held.push(self.hold(&inner.g.values[*v].name, &own, &varies, &have));
+            let name = &inner.g.values[*v].name;
+            let grows = chains.get(k).is_some_and(Option::is_some) && varies.contains(&true);
+            held.push(if grows { self.hold_in_room(name, &own, &varies, &have) } else { self.hold(name, &own, &varies, &have) });
         }
         Ok(held)
     }
@@ -269,119 +279,59 @@ impl<'a> Lower<'a> {
         }
         Ok(())
     }
-    /// A value that a body hands on, in memory that no carried value shares.
-    fn handed(&mut self, inner: &mut Frame<'a>, v: Value, held: &HashSet<Buf>) -> Result<Buf> {
-        let b = self.value(inner, v)?;
-        let owner = self.m.storage(b);
-        let safe = !held.contains(&owner) && matches!(self.m.bufs[owner].place, Place::Temp | Place::Const(_) | Place::Input(_));
-        if safe {
-            return Ok(b);
-        }
+    /// A copy of a buffer in memory that stays while other sizes are defined again.
+    fn settled(&mut self, b: Buf) -> Buf {
         let t = self.m.tensor_type(b);
         let own = self.m.temp(format!("{}.next", self.m.bufs[b].name), t.elem, t.dims);
         self.copy(b, own);
-        Ok(own)
+        own
+    }
+    /// A value that a body hands on, in memory that no carried value shares.
+    pub(super) fn handed(&mut self, inner: &mut Frame<'a>, v: Value, held: &HashSet<Buf>) -> Result<Buf> {
+        let b = self.value(inner, v)?;
+        let owner = self.m.storage(b);
+        let safe = !held.contains(&owner) && !self.resized.contains(&owner) && matches!(self.m.bufs[owner].place, Place::Temp | Place::Const(_) | Place::Input(_));
+        Ok(if safe { b } else { self.settled(b) })
     }
     /// End of an iteration: what is carried and collected becomes that of the next one.
-    fn end(&mut self, inner: &mut Frame<'a>, turn: &Turn, held: &[Held], first: usize, collected: &[Collected]) -> Result<()> {
-        let owners: HashSet<Buf> = held.iter().map(|h| h.buf).chain(collected.iter().map(|c| c.buf)).collect();
-        let mut done: Vec<(&Held, Buf)> = vec![];
+    fn end(&mut self, inner: &mut Frame<'a>, turn: &Turn, (held, chains): (&[Held], &[Chain]), first: usize, collected: &[Collected]) -> Result<()> {
+        let owners: HashSet<Buf> = held.iter().map(|h| h.buf).chain(collected.iter().map(|c| c.buf)).map(|b| self.m.storage(b)).collect();
+        let mut done: Vec<(&Held, Next)> = vec![];
         for (k, h) in held.iter().enumerate() {
-            let b = self.handed(inner, inner.g.outputs[first + k], &owners)?;
-            done.push((h, b));
+            let v = inner.g.outputs[first + k];
+            match chains.get(k) {
+                Some(Some(chain)) if h.room.is_some() => {
+                    let next = self.appended(inner, v, chain, &owners)?;
+                    done.push((h, next));
+                }
+                // It stays what it was.
+                Some(Some(_)) => {}
+                _ => {
+                    let b = self.handed(inner, v, &owners)?;
+                    done.push((h, Next::Value(b)));
+                }
+            }
         }
         for (j, c) in collected.iter().enumerate() {
             let v = inner.g.outputs[first + held.len() + j];
-            let b = self.value(inner, v)?;
             match &c.growing {
                 Some(h) => {
-                    let next = self.appended(h, b, turn.it)?;
+                    let slice = self.handed(inner, v, &owners)?;
+                    let next = self.one_slice_more(h, slice, turn.it);
                     done.push((h, next));
                 }
-                None => self.collect(c, b, turn.it),
+                None => {
+                    let b = self.value(inner, v)?;
+                    self.collect(c, b, turn.it);
+                }
             }
         }
         self.renew(&done);
         Ok(())
     }
-    /// Stores one slice.
-    fn collect(&mut self, c: &Collected, slice: Buf, it: Sym) {
-        let dims = self.m.bufs[slice].dims.clone();
-        let count = self.m.bufs[c.buf].dims[c.axis];
-        let place = if c.reversed { count - 1 - it } else { it.into() };
-        let (name, origin) = (self.m.bufs[c.buf].name.clone(), self.model.origin.element(format!("scan output \"{}\"", self.m.bufs[c.buf].name)));
-        let (to, axis) = (c.buf, c.axis);
-        self.m.kernel(&name, &origin, |k| {
-            k.nest(LoopKind::Par, &dims, |k, at| {
-                let mut out = at.to_vec();
-                out.insert(axis, place);
-                let v = k.load(slice, at);
-                k.store(to, &out, v);
-            });
-        });
-    }
-    /// What was collected so far with one slice more, in memory of its own.
-    fn appended(&mut self, h: &Held, slice: Buf, it: Sym) -> Result<Buf> {
-        let dims = self.m.bufs[slice].dims.clone();
-        // All slices must have the sizes of the first.
-        for (s, d) in h.sizes[1..].iter().zip(&dims) {
-            if let Some(s) = s {
-                let first = Expr::cmp_index(BinOp::Eq, it, 0);
-                let same = Expr::cmp_index(BinOp::Eq, *s, *d);
-                self.m.driver.push(Stmt::Check { cond: Expr::bin(BinOp::Or, first, same), status: Status::Value });
-            }
-        }
-        let count = size_symbol(self, "count");
-        define(self, count, Dim::from(it) + 1);
-        let all: Vec<Dim> = std::iter::once(Dim::from(count)).chain(dims.iter().copied()).collect();
-        let next = self.m.temp(format!("{}.next", self.m.bufs[h.buf].name), self.m.bufs[slice].ty, all);
-        let before: Vec<Dim> = std::iter::once(Dim::from(it)).chain(dims.iter().copied()).collect();
-        let old = self.m.view(h.buf, before.clone());
-        let name = self.m.bufs[next].name.clone();
-        let origin = self.model.origin.element(format!("scan output \"{name}\""));
-        self.m.kernel(&name, &origin, |k| {
-            k.nest(LoopKind::Par, &before, |k, at| {
-                let v = k.load(old, at);
-                k.store(next, at, v);
-            });
-        });
-        self.m.kernel(&name, &origin, |k| {
-            k.nest(LoopKind::Par, &dims, |k, at| {
-                let out: Vec<Dim> = std::iter::once(Dim::from(it)).chain(at.iter().copied()).collect();
-                let v = k.load(slice, at);
-                k.store(next, &out, v);
-            });
-        });
-        Ok(next)
-    }
     /// Sizes of dims that the body alone knows.
-    fn known_outside(&self, dims: &[Dim]) -> bool {
+    pub(super) fn known_outside(&self, dims: &[Dim]) -> bool {
         dims.iter().all(|d| d.syms().into_iter().all(|s| self.m.syms.kind(s) != SymKind::Runtime || self.defined.contains(&s)))
-    }
-    /// Where the slices of result `v` go. `exact`: as many iterations as `count`, known before the loop.
-    fn collector(&mut self, f: &Frame<'a>, v: Option<Value>, slice: &TensorType, name: &str, count: Option<Dim>, (axis, reversed): (usize, bool)) -> Result<Collected> {
-        if let (Some(n), true) = (count, self.known_outside(&slice.dims)) {
-            let mut dims = slice.dims.clone();
-            dims.insert(axis, n);
-            let buf = match v.and_then(|v| f.bufs[v]) {
-                // Right into the output.
-                Some(b) if self.m.bufs[b].dims == dims => b,
-                _ => self.m.temp(name, slice.elem, dims),
-            };
-            return Ok(Collected { buf, axis, reversed, growing: None });
-        }
-        if reversed || axis != 0 {
-            return Err(Failure::bug("lower", "a growing scan output along another axis"));
-        }
-        let dims: Vec<Dim> = std::iter::once(Dim::constant(0)).chain(slice.dims.iter().copied()).collect();
-        let mut varies = vec![true];
-        varies.extend(slice.dims.iter().map(|d| !self.known_outside(&[*d])));
-        let zeros = vec![Dim::constant(0); dims.len()];
-        let h = self.hold(name, &TensorType::new(slice.elem, dims), &varies, &zeros);
-        // Nothing yet: no element is stored, but what the first iteration copies is there.
-        let ty = slice.elem.compute();
-        self.m.map(h.buf, &self.model.origin.element(format!("scan output \"{name}\"")), |k, _| k.zero(ty));
-        Ok(Collected { buf: h.buf, axis, reversed, growing: Some(h) })
     }
     fn repeat(&mut self, f: &mut Frame<'a>, n: Node, tables: &[usize]) -> Result<()> {
         let node = &f.g.nodes[n];
@@ -438,7 +388,8 @@ impl<'a> Lower<'a> {
             _ => None,
         };
         let mut collected = vec![];
-        let held = self.carry(&inner, &first)?;
+        let chains = self.chains(&mut inner, &first, tables)?;
+        let held = self.carry(&inner, &first, &chains)?;
         for (j, v) in scans.iter().enumerate() {
             let t = self.tensor(&inner, *v)?.clone();
             let to = node.outputs.get(carried + j).copied().flatten();
@@ -457,7 +408,7 @@ impl<'a> Lower<'a> {
                 let truth = scalar_in(k, more);
                 k.store(go, &[], truth);
             });
-            l.end(&mut inner, &turn, &held, 1, &collected)
+            l.end(&mut inner, &turn, (&held, &chains), 1, &collected)
         })?;
         let mut cond = scalar(self, go);
         if let Some(b) = limit {
@@ -498,7 +449,7 @@ impl<'a> Lower<'a> {
         let it = self.m.syms.fresh_number("iteration", Range::at_least(0));
         let turn = Turn { at, it };
         self.kernel(node, "start", |k, _| k.store(at, &[], Expr::int(ElemType::I64, 0)));
-        let held = self.carry(&inner, &first)?;
+        let held = self.carry(&inner, &first, &[])?;
         let mut collected = vec![];
         for (j, v) in sub.outputs[carried..].iter().enumerate() {
             let t = self.tensor(&inner, *v)?.clone();
@@ -529,7 +480,7 @@ impl<'a> Lower<'a> {
                 inner.bufs[v] = Some(slice);
             }
             l.nodes(&mut inner)?;
-            l.end(&mut inner, &turn, &held, 0, &collected)?;
+            l.end(&mut inner, &turn, (&held, &[]), 0, &collected)?;
             l.kernel(node, "step", |k, _| k.store(at, &[], Expr::Load { buf: at, at: vec![] } + Expr::int(ElemType::I64, 1)));
             Ok(())
         })?;

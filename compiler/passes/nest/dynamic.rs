@@ -4,7 +4,8 @@
 //! Two stacks grow towards each other. A buffer is placed on the lower one as soon as the driver has defined its sizes,
 //! and is gone when the body that defined them ends. A size that is defined *again* in an inner body (a value carried
 //! around a loop, the result of a branch) gives its buffer new memory at that point: everything of the inner body has
-//! gone by then, but for what the new contents are copied from. That is on the upper stack, where nothing moves.
+//! gone by then, but for what the new contents are copied from. That is on the upper stack, where nothing moves. A room
+//! (`passes/lower/grow`) keeps its memory as long as no room of its group gets another size: rooms lie below the others.
 //!
 //! The driver gets statements for this: `low` and `top` are run-time sizes like others, and so are the places.
 
@@ -166,7 +167,8 @@ impl Planner<'_> {
         for g in 0..self.groups.len() {
             let mut pieces: Vec<Piece> = vec![];
             let mut bufs = self.groups[g].bufs.clone();
-            bufs.sort_by_key(|b| self.l.span(*b).first);
+            // Rooms stay where they are while none of them grows: whatever else changes lies behind them.
+            bufs.sort_by_key(|b| (!matches!(self.m.bufs[*b].place, Place::Room), self.l.span(*b).first));
             for b in bufs {
                 let (span, size, top) = (self.l.span(b), place::bytes(self.m, b), self.late[&b].top);
                 let share = self.groups[g].base.is_none();

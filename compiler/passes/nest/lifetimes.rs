@@ -48,7 +48,7 @@ impl Lifetimes {
     }
     fn note(&mut self, m: &Module, b: Buf, scope: usize) {
         let b = m.storage(b);
-        if matches!(m.bufs[b].place, Place::Temp) {
+        if matches!(m.bufs[b].place, Place::Temp | Place::Room) {
             let at = self.next;
             let list = self.uses.entry(b).or_default();
             if list.is_empty() {
@@ -63,7 +63,7 @@ impl Lifetimes {
             if let Stmt::Call(k) = s {
                 let body = &m.kernels[*k].body;
                 visit::stores(body).into_iter().chain(visit::loads(body)).for_each(|b| self.note(m, b, scope));
-                self.shown.extend(visit::shown(body).into_iter().map(|b| m.storage(b)).filter(|b| matches!(m.bufs[*b].place, Place::Temp)));
+                self.shown.extend(visit::shown(body).into_iter().map(|b| m.storage(b)).filter(|b| matches!(m.bufs[*b].place, Place::Temp | Place::Room)));
             }
             self.next += 1;
             for b in s.bodies() {

@@ -107,6 +107,8 @@ pub struct Uses {
     readers: HashMap<Buf, Vec<Kernel>>,
     /// What statements of the driver read.
     pinned: HashSet<Buf>,
+    /// Sizes that the driver defines again.
+    again: HashSet<Sym>,
     /// The driver is a straight line: nothing is computed twice.
     straight: bool,
 }
@@ -131,10 +133,13 @@ impl Uses {
             }
             u.pinned.extend(s.loads().into_iter().chain(s.writes()).map(|b| m.storage(b)));
             u.straight &= s.bodies().is_empty();
-            if let Stmt::Define { sym, .. } = s {
-                u.straight &= defined.insert(*sym);
+            if let Stmt::Define { sym, .. } = s
+                && !defined.insert(*sym)
+            {
+                u.again.insert(*sym);
             }
         });
+        u.straight &= u.again.is_empty();
         u
     }
     /// True if the driver neither branches nor loops, and defines nothing twice.
@@ -162,10 +167,13 @@ impl Uses {
         for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
             syms.extend(m.bufs[b].dims.iter().chain(&m.bufs[m.storage(b)].dims).flat_map(|d| d.syms()).chain(m.pointer(b)));
         }
+        // What has got another size is gone when a body around it defines one again.
+        let sized_again = |b: &Buf| m.bufs[*b].dims.iter().any(|d| self.again.iter().any(|s| d.contains(*s)));
+        let passing = reads.iter().any(sized_again);
         // Nor may it be overwritten while it is read.
         let mut free = !visit::stores(&m.kernels[to].body).into_iter().any(|b| reads.contains(&m.storage(b)));
         visit::walk(between, &mut |s| match s {
-            Stmt::Define { sym, .. } => free &= !syms.contains(sym),
+            Stmt::Define { sym, .. } => free &= !(syms.contains(sym) || passing && self.again.contains(sym)),
             Stmt::Call(k) => free &= !visit::stores(&m.kernels[*k].body).into_iter().any(|b| reads.contains(&m.storage(b))),
             s => free &= s.writes().is_none_or(|b| !reads.contains(&m.storage(b))),
         });

@@ -1,0 +1,81 @@
+//! Scan outputs of loops: slices side by side in the result, or one behind the other where only the end tells how many they
+//! are.
+
+use super::control::Held;
+use super::grow::{Appended, Next, Piece};
+use super::{Frame, Lower};
+use crate::diag::{Failure, Result};
+use crate::graph::Value;
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Status, Stmt};
+use crate::sym::{Dim, Sym};
+use crate::tensor::TensorType;
+
+/// The scan output of a loop.
+pub(super) struct Collected {
+    /// Where the slices of all iterations lie.
+    pub buf: Buf,
+    /// Dimension along which they stand.
+    pub axis: usize,
+    pub reversed: bool,
+    /// Grows with each iteration: its sizes, the first of them the number of slices.
+    pub growing: Option<Held>,
+}
+
+impl<'a> Lower<'a> {
+    /// Stores one slice.
+    pub(super) fn collect(&mut self, c: &Collected, slice: Buf, it: Sym) {
+        let dims = self.m.bufs[slice].dims.clone();
+        let count = self.m.bufs[c.buf].dims[c.axis];
+        let place = if c.reversed { count - 1 - it } else { it.into() };
+        let (name, origin) = (self.m.bufs[c.buf].name.clone(), self.model.origin.element(format!("scan output \"{}\"", self.m.bufs[c.buf].name)));
+        let (to, axis) = (c.buf, c.axis);
+        self.m.kernel(&name, &origin, |k| {
+            k.nest(LoopKind::Par, &dims, |k, at| {
+                let mut out = at.to_vec();
+                out.insert(axis, place);
+                let v = k.load(slice, at);
+                k.store(to, &out, v);
+            });
+        });
+    }
+    /// What was collected so far, and one slice.
+    pub(super) fn one_slice_more(&mut self, h: &Held, slice: Buf, it: Sym) -> Next {
+        let dims = self.m.bufs[slice].dims.clone();
+        // All slices must have the sizes of the first.
+        for (s, d) in h.sizes[1..].iter().zip(&dims) {
+            if let Some(s) = s {
+                let first = Expr::cmp_index(BinOp::Eq, it, 0);
+                let same = Expr::cmp_index(BinOp::Eq, *s, *d);
+                self.m.driver.push(Stmt::Check { cond: Expr::bin(BinOp::Or, first, same), status: Status::Value });
+            }
+        }
+        let old = Dim::from(it) * Dim::product(dims.iter().copied());
+        let all = std::iter::once(Dim::from(it) + 1).chain(dims).collect();
+        Next::Appended(Appended { old, dims: all, pieces: vec![Piece::Elements(old, slice)] })
+    }
+    /// Where the slices of result `v` go. `exact`: as many iterations as `count`, known before the loop.
+    pub(super) fn collector(&mut self, f: &Frame<'a>, v: Option<Value>, slice: &TensorType, name: &str, count: Option<Dim>, (axis, reversed): (usize, bool)) -> Result<Collected> {
+        if let (Some(n), true) = (count, self.known_outside(&slice.dims)) {
+            let mut dims = slice.dims.clone();
+            dims.insert(axis, n);
+            let buf = match v.and_then(|v| f.bufs[v]) {
+                // Right into the output.
+                Some(b) if self.m.bufs[b].dims == dims => b,
+                _ => self.m.temp(name, slice.elem, dims),
+            };
+            return Ok(Collected { buf, axis, reversed, growing: None });
+        }
+        if reversed || axis != 0 {
+            return Err(Failure::bug("lower", "a growing scan output along another axis"));
+        }
+        let dims: Vec<Dim> = std::iter::once(Dim::constant(0)).chain(slice.dims.iter().copied()).collect();
+        let mut varies = vec![true];
+        varies.extend(slice.dims.iter().map(|d| !self.known_outside(&[*d])));
+        let zeros = vec![Dim::constant(0); dims.len()];
+        let h = self.hold_in_room(name, &TensorType::new(slice.elem, dims), &varies, &zeros);
+        // Nothing yet: no element is stored, but what the first iteration copies is there.
+        let ty = slice.elem.compute();
+        self.m.map(h.buf, &self.model.origin.element(format!("scan output \"{name}\"")), |k, _| k.zero(ty));
+        Ok(Collected { buf: h.buf, axis, reversed, growing: Some(h) })
+    }
+}
