@@ -19,6 +19,8 @@ mod exprs;
 mod modules;
 #[path = "nest_fuzz/operations.rs"]
 mod operations;
+#[path = "nest_fuzz/tiles.rs"]
+mod tiles;
 
 use check::compare;
 use modules::{Gen, generate};
@@ -192,6 +194,34 @@ fn operations_agree_on_special_values() {
             match guarded(|| native(&done, &target, &[], &inputs, &want)) {
                 Ok(got) => wrong.extend(operations::differences(&t, &want, &got).into_iter().map(|d| format!("{name}: {d}"))),
                 Err(e) => wrong.push(format!("{name}: {e}\n{}", print(&t.m))),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Scheduled nests as code generation gets them.
+#[test]
+fn tiles_agree_with_the_interpreter() {
+    let mut wrong = vec![];
+    let levels = variants().into_iter().filter(|v| v.0 == OptLevel::O2);
+    for (_, target) in levels {
+        for c in tiles::cases(target.lowest().facts.lanes) {
+            let inputs: Vec<&[u8]> = c.data.iter().map(Vec::as_slice).collect();
+            let sizes = || {
+                c.m.outputs.iter().map(|b| vec![0; (c.m.bufs[*b].dims.iter().map(|d| d.as_const().expect("a number")).product::<i64>() * i64::from(c.m.bufs[*b].ty.bytes().expect("bytes"))) as usize])
+            };
+            let got = |like: &Outcome| guarded(|| native(&c.m, &target, &[], &inputs, like));
+            let r = match interp::run(&c.m, &[], &inputs) {
+                Ok(want) => got(&want).and_then(|got| compare(&c.m, &want, &got, 1e-6)),
+                Err(Stop::Status(s)) => match got(&Outcome { outputs: sizes().collect(), dims: vec![] }) {
+                    Err(e) if e == format!("native code returned status {}", s as i32) => Ok(()),
+                    other => Err(format!("status {s:?} expected, got {other:?}")),
+                },
+                Err(e) => Err(format!("interpreter: {e}")),
+            };
+            if let Err(e) = r {
+                wrong.push(format!("{}: {}: {e}", target.cpu(), c.name));
             }
         }
     }

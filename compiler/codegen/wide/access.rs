@@ -145,6 +145,10 @@ impl Translate<'_> {
                     found.push(a.stream);
                 }
             }
+            if let Stmt::If { then, els, .. } = s {
+                self.collect(then, found)?;
+                self.collect(els, found)?;
+            }
             let Stmt::For { kind, var, lo, hi, body } = s else { continue };
             let (lo, hi) = (self.substituted(*lo), self.substituted(*hi));
             match (kind, (hi - lo).as_const()) {

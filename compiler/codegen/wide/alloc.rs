@@ -157,7 +157,7 @@ fn select_forms(blocks: &mut [Block], form: Form) {
                         loads.insert(d, i);
                     }
                 }
-                Op::Store(_) | Op::StoreScalar(_) => loads.clear(),
+                Op::Store(_) | Op::StoreScalar(_) | Op::StoreLane(..) | Op::Scatter(_) => loads.clear(),
                 Op::Bin(..) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 if b.nodes[i].literal.is_none() => {
                     let last = b.nodes[i].args.last().copied();
                     if let Some((v, l)) = last.and_then(|v| Some((v, *loads.get(&v)?)))

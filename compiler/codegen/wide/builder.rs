@@ -223,6 +223,36 @@ impl Builder {
         let args: Vec<Value> = std::iter::once(v).chain(mask).collect();
         self.push(Op::Store(form), &args, Some(mem), None);
     }
+    /// The first `n` lanes to memory, `step` bytes apart; false if that is too far.
+    pub(super) fn store_lanes(&mut self, form: Form, mem: Mem, v: Value, n: u32, step: i64) -> bool {
+        let each = if form == Form::Double { 2 } else { 4 };
+        let last = step.checked_mul(i64::from(n)).and_then(|x| x.checked_add(i64::from(mem.disp)));
+        if last.is_none_or(|x| i32::try_from(x).is_err()) {
+            return false;
+        }
+        let mut part = v;
+        for lane in 0..n {
+            if lane > 0 && lane % each == 0 {
+                part = self.un(Un::Part((lane / each) as u8), v);
+            }
+            let disp = mem.disp.wrapping_add((step * i64::from(lane)) as i32);
+            self.push(Op::StoreLane(form, (lane % each) as u8), &[part], Some(Mem { disp, ..mem }), None);
+        }
+        true
+    }
+    /// Lanes to places at distances that a vector says.
+    pub(super) fn scatter(&mut self, form: Form, index: Value, mem: Mem, v: Value, mask: Value) {
+        let base = self.address(mem);
+        let own = self.masks(Op::MaskAnd, mask, mask);
+        self.push(Op::Scatter(form), &[v, index, own], Some(Mem { base, index: None, disp: 0 }), None);
+    }
+    /// Opens a part that runs only if a mask has any lane; as [`Builder::open_if_positive`].
+    pub(super) fn open_if_any(&mut self, mask: Value) -> usize {
+        let all = self.all_lanes(true);
+        let mask = self.masks(Op::MaskAnd, mask, all);
+        let any = self.value(Op::AnyLane, &[mask], None, Class::Int);
+        self.open_if_positive(any)
+    }
     /// The first lane to memory.
     pub fn store_scalar(&mut self, mem: Mem, v: Value, bits: Bits) {
         self.push(Op::StoreScalar(bits), &[v], Some(mem), None);

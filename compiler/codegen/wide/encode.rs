@@ -388,6 +388,23 @@ impl Emit<'_> {
                     }
                 }
             }
+            Op::StoreLane(form, lane) => {
+                let v = Register::XMM0 + hw(al[0]);
+                match table::store_lane(form, lane) {
+                    (row, Some(imm)) => Instruction::with3(row[c], at, v, imm),
+                    (row, None) => Instruction::with2(row[c], at, v),
+                }
+            }
+            Op::Scatter(form) => {
+                let v = if short(form) { half_of(hw(al[0])) } else { r[0] };
+                let at = MemoryOperand::with_base_index_scale(r[na], r[1], form.bytes());
+                Instruction::with2(table::scatter(form, long), at, v).map(|mut i| {
+                    i.set_op_mask(r[2]);
+                    i
+                })
+            }
+            Op::AnyLane if wide => Instruction::with2(Code::VEX_Kmovw_r32_kr, Register::EAX + dn, r[0]),
+            Op::AnyLane => Instruction::with2(Code::VEX_Vmovmskps_r32_ymm, Register::EAX + dn, r[0]),
             Op::StoreScalar(bits) => {
                 let v = Register::XMM0 + hw(al[0]);
                 let code = match bits {
@@ -418,7 +435,14 @@ impl Emit<'_> {
             }
             Op::Un(op, bits) => {
                 let (from, to) = table::halves(op, bits);
-                let (d, x) = (if to { half_of(dn) } else { d }, if from { half_of(hw(al[0])) } else { r[0] });
+                let d = if matches!(op, Un::Part(_)) {
+                    dx
+                } else if to {
+                    half_of(dn)
+                } else {
+                    d
+                };
+                let x = if from { half_of(hw(al[0])) } else { r[0] };
                 match table::un(op, bits) {
                     (row, Some(imm)) => Instruction::with3(row[c], d, x, imm),
                     (row, None) => Instruction::with2(row[c], d, x),

@@ -12,6 +12,7 @@ use std::collections::HashSet;
 /// Refuses what cannot be a tile; true if its vectors have lanes of 64 bits. Vector loops as long as the vectors of 32 bits a
 /// lane have those, half as long ones the others: schedules make these where elements of 64 bits stand in a nest.
 pub(super) fn check(m: &Module, isa: Isa, body: &[Stmt]) -> Fit<bool> {
+    branches(body, false)?;
     let mut defined: HashSet<Reg> = HashSet::new();
     let (mut lanes, mut vectors) = (None, false);
     let mut fit = Ok(());
@@ -49,6 +50,22 @@ pub(super) fn check(m: &Module, isa: Isa, body: &[Stmt]) -> Fit<bool> {
     fit.map(|()| lanes.is_some_and(|l| l < isa.width.lanes()))
 }
 
+/// Branches inside loops only: around everything they are Cranelift's, with a tile in each arm.
+fn branches(body: &[Stmt], inside: bool) -> Fit<()> {
+    body.iter().try_for_each(|s| match s {
+        Stmt::If { .. } if !inside => Err("a branch around a tile"),
+        Stmt::For { kind, body, .. } => branches(body, inside || *kind != LoopKind::Unroll),
+        _ => Ok(()),
+    })
+}
+
+/// True if loops are inside that run one iteration after the other.
+fn loops(body: &[Stmt]) -> bool {
+    let mut found = false;
+    visit::walk(body, &mut |s| found |= matches!(s, Stmt::For { kind: LoopKind::Seq | LoopKind::Par, .. }));
+    found
+}
+
 /// Lanes of a loop's or an accumulator's vectors.
 fn statement(m: &Module, s: &Stmt) -> Fit<Option<u32>> {
     match s {
@@ -56,7 +73,9 @@ fn statement(m: &Module, s: &Stmt) -> Fit<Option<u32>> {
         Stmt::Acc { lanes, .. } if *lanes != 1 => Ok(Some(*lanes)),
         Stmt::Store { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
         Stmt::For { .. } | Stmt::Acc { .. } | Stmt::Store { .. } | Stmt::Prefetch { .. } | Stmt::Let { .. } | Stmt::Set { .. } => Ok(None),
-        _ => Err("a statement that is no loop, value, accumulator or store"),
+        Stmt::If { then, els, .. } if !loops(then) && !loops(els) => Ok(None),
+        Stmt::If { .. } => Err("a branch around loops"),
+        _ => Err("a statement that is no loop, value, accumulator, branch or store"),
     }
 }
 

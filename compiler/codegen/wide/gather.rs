@@ -59,7 +59,7 @@ impl Translate<'_> {
         r
     }
     /// True if lanes may differ in the value of an expression.
-    fn varies(&self, e: &Expr) -> bool {
+    pub(super) fn varies(&self, e: &Expr) -> bool {
         let differs = |d: &Dim| self.lane.is_some_and(|l| d.contains(l.sym)) || self.bound.iter().any(|(s, b)| b.first.is_none() && d.contains(*s));
         let mut inner: Vec<Reg> = vec![];
         let mut hit = false;

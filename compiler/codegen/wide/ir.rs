@@ -168,6 +168,8 @@ pub enum Un {
     /// lower half of the register on, of the upper half in the upper half, as far in as the others take; zeros elsewhere.
     /// 256 bits only.
     Narrow(u8),
+    /// The 16 bytes number k.
+    Part(u8),
 }
 
 /// How a vector stands in memory.
@@ -248,6 +250,12 @@ pub enum Op {
     },
     /// A vector to memory; a second argument is a mask.
     Store(Form),
+    /// A lane of the first 16 bytes to memory, cut off as its form says.
+    StoreLane(Form, u8),
+    /// A lane each to where the second argument says, as with [`Op::Gather`]; the third is a mask, used up. AVX-512 only.
+    Scatter(Form),
+    /// 1 or more if a mask has any lane, else 0.
+    AnyLane,
     /// The first lane to memory.
     StoreScalar(Bits),
     /// Lane by lane.

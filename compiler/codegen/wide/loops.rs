@@ -6,6 +6,7 @@ use super::ir::Value;
 use super::tile::{Arg, Fit, Lane, Place, Translate, outside};
 use crate::nest::{Buf, Expr, LoopKind, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
 
 impl Translate<'_> {
     pub(super) fn for_(&mut self, kind: LoopKind, var: Sym, lo: Dim, hi: Dim, body: &[Stmt]) -> Fit<()> {
@@ -108,6 +109,36 @@ impl Translate<'_> {
             let r = self.with(var, d, |t| t.block(body));
             self.mask = outer;
             r?;
+        }
+        Ok(())
+    }
+    /// A branch that all lanes take together, inside a loop: around everything it is Cranelift's.
+    pub(super) fn branch(&mut self, cond: &Expr, then: &[Stmt], els: &[Stmt]) -> Fit<()> {
+        if self.active.is_empty() {
+            return Err("a branch around a tile");
+        }
+        if self.varies(cond) {
+            return Err("a branch on lanes");
+        }
+        let c = self.value(cond)?;
+        if c.ty != ElemType::Bool {
+            return Err("a branch on a number");
+        }
+        let not = self.b.not(c.v);
+        for (c, body) in [(c.v, then), (not, els)] {
+            if body.is_empty() {
+                continue;
+            }
+            let before = self.accs_set_in(body);
+            let around = self.acc_values(&before);
+            let opened = self.b.open_if_any(c);
+            let saved = (self.streams.clone(), self.loaded.clone());
+            self.block(body)?;
+            (self.streams, self.loaded) = saved;
+            self.forget(body);
+            let through = self.acc_values(&before);
+            let merged = self.b.close_if(opened, &around, &through);
+            self.set_acc_values(&before, &merged);
         }
         Ok(())
     }

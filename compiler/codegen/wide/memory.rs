@@ -2,8 +2,8 @@
 
 use super::access::Access;
 use super::expr::{bits_of, is_long};
-use super::ir::{Form, Mem, Un, Value, Width};
-use super::tile::{Fit, Place, Translate, Val};
+use super::ir::{Bin, Form, Mem, Un, Value, Width};
+use super::tile::{Fit, Misfit, Place, Translate, Val};
 use crate::nest::{Buf, Expr, Place as NestPlace};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -97,6 +97,28 @@ impl Translate<'_> {
         // Remainders of vector loops have at least one lane; conditions may have none.
         self.mask.is_some_and(|k| self.b.is_condition(k))
     }
+    /// Stores lane after lane, `step` elements apart.
+    fn store_apart(&mut self, form: Form, mem: Mem, v: Value, step: i64) -> Fit<()> {
+        const FAR: Misfit = "a store that steps too far";
+        if form == Form::F16 {
+            return Err("a store of f16 that are no neighbours");
+        }
+        let bytes = step.checked_mul(i64::from(form.bytes())).ok_or(FAR)?;
+        let lanes = match self.mask {
+            None => Some(self.b.lanes()),
+            Some(k) => self.b.lanes_of(k),
+        };
+        match (lanes, self.mask) {
+            (Some(n), _) => self.b.store_lanes(form, mem, v, n, bytes).then_some(()).ok_or(FAR),
+            (None, Some(k)) if self.b.width() == Width::Avx512 && matches!(form, Form::Whole | Form::Double) && i32::try_from(step.saturating_mul(16)).is_ok() => {
+                let (iota, step) = (self.b.iota(), self.index_number(step));
+                let index = self.index_op(Bin::IMul, iota, step);
+                self.b.scatter(form, index, mem, v, k);
+                Ok(())
+            }
+            _ => Err("a store lane by lane of lanes that run time knows"),
+        }
+    }
     pub(super) fn store(&mut self, buf: Buf, at: &[Dim], value: &Expr) -> Fit<()> {
         let v = match value {
             // What is stored is the low byte.
@@ -112,14 +134,19 @@ impl Translate<'_> {
         match a.lane {
             1 => {
                 let (form, v) = self.to_storage(ty, v)?;
-                if !super::table::has(form, true, self.mask.is_some(), self.b.width().column()) {
-                    return Err("a store that these vectors do not have");
+                if super::table::has(form, true, self.mask.is_some(), self.b.width().column()) {
+                    let v = self.side_by_side(form, v);
+                    self.b.store(form, mem, v, self.mask);
+                } else {
+                    self.store_apart(form, mem, v, 1)?;
                 }
-                let v = self.side_by_side(form, v);
-                self.b.store(form, mem, v, self.mask);
             }
             0 if self.lane.is_none() && (matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32) || is_long(ty) && self.b.is_long()) => self.b.store_scalar(mem, v.v, bits_of(ty)),
-            _ => return Err("a store that steps over elements"),
+            0 => return Err("a store of one element in lanes"),
+            step => {
+                let (form, v) = self.to_storage(ty, v)?;
+                self.store_apart(form, mem, v, step)?;
+            }
         }
         let (m, s) = (self.m, a.storage);
         self.loaded.retain(|_, (b, _)| !m.overlaps(s, *b));

@@ -103,6 +103,7 @@ pub(super) fn un(op: Un, bits: Bits) -> (Row, Option<u32>) {
         Un::ExtendUnsigned => (row!(VEX_Vpmovzxdq_ymm_xmmm128 EVEX_Vpmovzxdq_zmm_k1z_ymmm256), None),
         Un::TruncLong => (row!(INVALID EVEX_Vcvttps2qq_zmm_k1z_ymmm256b32_sae), None),
         Un::TruncUnsigned => (row!(INVALID EVEX_Vcvttps2uqq_zmm_k1z_ymmm256b32_sae), None),
+        Un::Part(k) => (row!(VEX_Vextractf128_xmmm128_ymm_imm8 EVEX_Vextractf32x4_xmmm128_k1z_zmm_imm8), Some(u32::from(k))),
         Un::Single | Un::Low | Un::UnsignedToFloat => (row!(INVALID INVALID), None),
     }
 }
@@ -143,7 +144,7 @@ fn un64(op: Un) -> (Row, Option<u32>) {
         Un::Shr(n) => (row!(VEX_Vpsrlq_ymm_ymm_imm8 EVEX_Vpsrlq_zmm_k1z_zmmm512b64_imm8), Some(u32::from(n))),
         Un::Sar(n) => (row!(INVALID EVEX_Vpsraq_zmm_k1z_zmmm512b64_imm8), Some(u32::from(n))),
         // Swaps count lanes of 32 bits.
-        Un::Swap(_) | Un::Narrow(_) | Un::Double | Un::Extend | Un::ExtendUnsigned => (row!(INVALID INVALID), None),
+        Un::Swap(_) | Un::Narrow(_) | Un::Part(_) | Un::Double | Un::Extend | Un::ExtendUnsigned => (row!(INVALID INVALID), None),
     }
 }
 
@@ -275,5 +276,28 @@ pub(super) fn gather(form: Form, long: bool) -> Row {
         (Form::Whole, true) => row!(VEX_Vgatherqps_xmm_vm64y_xmm EVEX_Vgatherqps_ymm_k1_vm64z),
         (Form::Whole, false) => row!(VEX_Vgatherdps_ymm_vm32y_ymm EVEX_Vgatherdps_zmm_k1_vm32z),
         _ => row!(INVALID INVALID),
+    }
+}
+
+/// Elements to distances that lanes say.
+pub(super) fn scatter(form: Form, long: bool) -> Code {
+    match (form, long) {
+        (Form::Double, _) => Code::EVEX_Vscatterqpd_vm64z_k1_zmm,
+        (Form::Whole, true) => Code::EVEX_Vscatterqps_vm64z_k1_ymm,
+        (Form::Whole, false) => Code::EVEX_Vscatterdps_vm32z_k1_zmm,
+        _ => Code::INVALID,
+    }
+}
+
+/// A lane of 16 bytes to memory, and the immediate that names it; `INVALID` where there is none.
+pub(super) fn store_lane(form: Form, lane: u8) -> (Row, Option<u32>) {
+    let lane = u32::from(lane);
+    match form {
+        Form::Double if lane == 0 => (row!(VEX_Vmovlpd_m64_xmm EVEX_Vmovlpd_m64_xmm), None),
+        Form::Double => (row!(VEX_Vmovhpd_m64_xmm EVEX_Vmovhpd_m64_xmm), None),
+        Form::Whole => (row!(VEX_Vextractps_rm32_xmm_imm8 EVEX_Vextractps_rm32_xmm_imm8), Some(lane)),
+        Form::U8 | Form::I8 => (row!(VEX_Vpextrb_r32m8_xmm_imm8 EVEX_Vpextrb_r32m8_xmm_imm8), Some(4 * lane)),
+        Form::U16 | Form::I16 => (row!(VEX_Vpextrw_r32m16_xmm_imm8 EVEX_Vpextrw_r32m16_xmm_imm8), Some(2 * lane)),
+        Form::F16 => (row!(INVALID INVALID), None),
     }
 }

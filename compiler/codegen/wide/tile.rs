@@ -224,7 +224,8 @@ impl Translate<'_> {
                 self.b.prefetch(mem, true);
                 Ok(())
             }
-            _ => Err("a statement that is no loop, value, accumulator or store"),
+            Stmt::If { cond, then, els } => self.branch(cond, then, els),
+            _ => Err("a statement that is no loop, value, accumulator, branch or store"),
         }
     }
     pub(super) fn acc_index(&self, reg: Reg, at: &[Dim]) -> Fit<usize> {

@@ -1,0 +1,84 @@
+//! Scheduled nests written by hand, for what schedules seldom make: stores that step over elements, branches inside loops,
+//! elements that are read for some lanes only, indices from memory.
+
+use crate::modules::data;
+use onnxc::nest::Module;
+use onnxc::nest::parse::parse;
+use onnxc::tensor::ElemType as T;
+
+/// A module, its inputs, and whether it ends with a status.
+pub struct Case {
+    pub name: String,
+    pub m: Module,
+    pub data: Vec<Vec<u8>>,
+}
+
+fn case(name: String, inputs: &[(T, &str, i64)], outputs: &[(T, &str)], kernel: &str) -> Case {
+    let mut text = String::from("nest v1 tiles stage=placed\n");
+    for (i, (t, dims, _)) in inputs.iter().enumerate() {
+        text += &format!("buf a{i} : {}[{dims}] input {i}\n", t.short());
+    }
+    for (i, (t, dims)) in outputs.iter().enumerate() {
+        text += &format!("buf y{i} : {}[{dims}] output {i}\n", t.short());
+    }
+    text += &format!("workspace 0\nkernel k work 100 ;\n{kernel}\ndriver\n  call k\n");
+    let m = parse(&text, &|_| None).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
+    let data = inputs.iter().enumerate().map(|(i, (t, _, n))| data(i as u64 + 3, *t, *n as usize)).collect();
+    Case { name, m, data }
+}
+
+/// All of them, for a level whose vectors have so many lanes of 32 bits.
+pub fn cases(lanes: u32) -> Vec<Case> {
+    let mut out = vec![];
+    let each = |t: T| if t.bits() == 64 { (lanes / 2).max(4) } else { lanes };
+    for t in [T::F32, T::F64, T::I64, T::I32, T::U8, T::I16, T::BF16, T::Bool] {
+        let l = each(t);
+        for n in [1, 3, 7, 8, 15, 16, 21, 40] {
+            let rows = 3;
+            out.push(case(
+                format!("{t}: {n} elements stored across, vectors of {l}"),
+                &[(t, &format!("{rows}, {n}"), rows * n)],
+                &[(t, &format!("{n}, {rows}"))],
+                &format!("  par i0 in 0..{rows} {{\n    vec({l}) i1 in 0..{n} {{\n      y0[i1, i0] = a0[i0, i1]\n    }}\n  }}"),
+            ));
+        }
+    }
+    for (t, zero) in [(T::F32, "0.0"), (T::F64, "0.0:f64"), (T::I64, "0:i64"), (T::I32, "0:i32")] {
+        let (l, name) = (each(t), t.short());
+        out.push(case(
+            format!("{t}: a branch in a loop, vectors of {l}"),
+            &[(t, &format!("9, {l}"), 9 * i64::from(l)), (t, "9", 9)],
+            &[(t, &format!("{l}"))],
+            &format!(
+                "  acc %0 x{l} = {zero} : {name}\n  seq i0 in 0..9 {{\n    if (a1[i0] > {zero}) {{\n      vec({l}) i1 in 0..{l} {{\n        %0 = (%0 + a0[i0, i1])\n      }}\n    }}\n    else {{\n      vec({l}) i2 in 0..{l} {{\n        %0 = (%0 - a0[i0, i2])\n      }}\n    }}\n  }}\n  vec({l}) i3 in 0..{l} {{\n    y0[i3] = %0\n  }}"
+            ),
+        ));
+        for n in [5, 16, 19] {
+            out.push(case(
+                format!("{t}: one element for some lanes, {n} in vectors of {l}"),
+                &[(t, &format!("{n}"), n), (t, "2", 2)],
+                &[(t, &format!("2, {n}"))],
+                &format!("  par i0 in 0..2 {{\n    vec({l}) i1 in 0..{n} {{\n      y0[i0, i1] = select((a0[i1] > {zero}), a1[i0], {zero})\n    }}\n  }}"),
+            ));
+            out.push(case(
+                format!("{t}: every third element, {n} in vectors of {l}"),
+                &[(t, &format!("{}", 3 * n), 3 * n)],
+                &[(t, &format!("{n}"))],
+                &format!("  vec({l}) i0 in 0..{n} {{\n    y0[i0] = a0[3*i0]\n  }}"),
+            ));
+            for bad in [false, true] {
+                let long = (lanes / 2).max(4);
+                let mut c = case(
+                    format!("{t}: elements at indices{}, {n} in vectors of {long}", if bad { " out of range" } else { "" }),
+                    &[(t, "4, 11", 44), (T::I64, &format!("{n}"), n)],
+                    &[(t, &format!("4, {n}"))],
+                    &format!("  par i0 in 0..4 {{\n    vec({long}) i1 in 0..{n} {{\n      y0[i0, i1] = (with x2 = a1[i1] < 11 in a0[i0, x2])\n    }}\n  }}"),
+                );
+                let index = |i: i64| if bad && i + 1 == n { 11 } else { (i * 7) % 11 };
+                c.data[1] = (0..n).flat_map(|i| index(i).to_le_bytes()).collect();
+                out.push(c);
+            }
+        }
+    }
+    out
+}
