@@ -7,6 +7,7 @@ import math
 import sys
 
 import numpy as np
+import onnxruntime as ort
 import quantized
 from quantized import RNG, case, f, ms, q
 
@@ -180,5 +181,100 @@ def streams():
     case("nbits_qkv_skip", ms("MatMulNBitsQkv", ["x", "k", "g", "qb", "qs", "", "kb", "ks", "", "vb", "vs"], "a b c1 s", **at), {"x": f(3, 64), "k": f(3, 64)}, consts, rtol=1e-4, want=qkv)
 
 
+def sparse():
+    """Attention over some of the keys."""
+    heads, groups, size, block, room = 4, 2, 16, 16, 64
+    rows = np.array([[0, 1, 3, 5, 8], [0, 1, 3, 6, 9]], I32)
+    columns = np.array([[0, 0, 1, 1, 2, 1, 2, 3, -1], [0, 0, 1, 0, 1, 2, 0, 2, 3]], I32)
+    cache = lambda: f(2, groups, room, size)
+    turn = {"cos": f(room, size // 2), "sin": f(room, size // 2)}
+
+    def bound(n, feeds, consts):
+        """ONNX Runtime wants the caches to be written where they are."""
+        m = quantized.model_of([n], feeds, consts, 17, list(n.output))
+        binding = (session := ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])).io_binding()
+        held = {k: ort.OrtValue.ortvalue_from_numpy(v.copy()) for k, v in feeds.items()}
+        for k, v in held.items():
+            binding.bind_ortvalue_input(k, v)
+        binding.bind_output("y")
+        for k in ("pk", "pv"):
+            binding.bind_ortvalue_output(f"{k}2", held[k])
+        session.run_with_iobinding(binding)
+        return binding.copy_outputs_to_cpu()
+
+    def defined(caches, q, t, n, r, c):
+        """ONNX Runtime misses rows of sequences that are shorter than others."""
+        length, out = q.shape[1], np.zeros((*q.shape[:2], heads, size), np.float32)
+        for b, h, i in np.ndindex(len(q), heads, length):
+            own = i + (0 if t[0] == length else n[b] - length)
+            line = r[h % 2, own // block:][:2]
+            read = np.isin(np.arange(own + 1) // block, c[h % 2, line[0]:line[1]])
+            keys, values = (a[b, h // (heads // groups), :own + 1][read] for a in caches)
+            out[b, i, h] = softmax(keys @ q[b, i, h * size:(h + 1) * size] / math.sqrt(size)) @ values
+        return [out.reshape(q.shape), *caches]
+
+    def attended(name, names, feeds, consts, **attributes):
+        n = ms("SparseAttention", names, "y pk2 pv2", **attributes)
+        want = bound(n, feeds, consts)
+        if len(set(feeds["n"] if "n" in feeds else consts["n"])) > 1:
+            want = defined(want[1:], *(feeds[k] for k in "qtn"), consts["r"], consts["c"])
+        case(name, n, feeds, consts, rtol=1e-5, want=lambda **_: want)
+
+    at = dict(num_heads=heads, kv_num_heads=groups, sparse_block_size=block)
+    for name, length, total, lengths in (("prompt", 40, 40, [40, 40]), ("padded", 40, 40, [40, 33]), ("step", 1, 41, [41, 34]), ("far", 1, 60, [60, 60])):
+        for rotary in (0, 1) if len(set(lengths)) == 1 else (0,):
+            feeds = {"q": f(2, length, heads * size), "k": f(2, length, groups * size), "v": f(2, length, groups * size), "pk": cache(), "pv": cache()}
+            sizes = {"t": np.array([total], I32), "n": np.array(lengths, I32)}
+            names = ["q", "k", "v", "pk", "pv", "r", "c", "t", "n", *(turn if rotary else ())]
+            # Rows of padding are anything.
+            attended(f"sparse_{name}_{rotary}", names, {**feeds, **sizes}, {"r": rows, "c": columns, **(turn if rotary else {})}, do_rotary=rotary, **at)
+    attended("sparse_packed", ["q", "", "", "pk", "pv", "r", "c", "t", "n"], {"q": f(2, 20, (heads + 2 * groups) * size), "pk": cache(), "pv": cache()},
+             {"r": rows, "c": columns, "t": np.array([20], I32), "n": np.array([20, 20], I32)}, scale=0.3, **at)
+
+    def longformer(x, w, b, m, gw, gb, g, window=2, heads=2):
+        part = lambda w, b: [a.reshape(2, 8, heads, -1).transpose(0, 2, 1, 3) for a in np.split(x @ w + b, 3, 2)]
+        i, (q1, k1, v1), (q2, k2, v2) = np.arange(8), part(w, b), part(gw, gb)
+        seen = (np.abs(i - i[:, None]) <= window)[None] | (g[:, None] > 0)
+        score = lambda q, k: q @ k.transpose(0, 1, 3, 2) / math.sqrt(q.shape[-1]) + m[:, None, None]
+        near = softmax(np.where(seen[:, None], score(q1, k1), -np.inf)) @ v1
+        v = np.where(g[:, None, :, None] > 0, softmax(score(q2, k2)) @ v2, near)
+        return [v.transpose(0, 2, 1, 3).reshape(x.shape).astype(np.float32)]
+
+    feeds = {"x": f(2, 8, 12), "m": np.where(np.arange(8) < [[8], [6]], 0, -10000).astype(np.float32), "g": np.array([[1, 0, 0, 0, 0, 1, 0, 0], [1] + [0] * 7], I32)}
+    case("longformer", ms("LongformerAttention", "x w b m gw gb g", num_heads=2, window=2), feeds, {"w": f(12, 36), "b": f(36), "gw": f(12, 36), "gb": f(36)}, rtol=1e-5, want=longformer)
+
+
+def decoding():
+    """Hashes, n-grams that must not repeat, ways through costs."""
+    words = np.array(["", "a", "ab", "abc", "abcd", "hello world", "日本語", "x" * 37], object)
+    for positive in (0, 1):
+        for seed in (0, 42, 2**32 - 5):
+            for name, x in (("int32", RNG.integers(-2**31, 2**31, 20).astype(I32)), ("uint32", RNG.integers(0, 2**32, 20).astype(np.uint32)), ("int64", RNG.integers(-2**62, 2**62, 20)), ("float", f(20)), ("double", RNG.standard_normal(20)), ("text", words)):
+                case(f"murmur_{name}_{positive}_{seed}", ms("MurmurHash3", "x", positive=positive, seed=seed), {"x": x}, want=lambda x, positive=positive, seed=seed: [hashed(x, seed).view(np.uint32 if positive else I32)])
+    for n in (1, 2, 3, 9):
+        case(f"repeat_block_{n}", ms("NGramRepeatBlock", "i s", ngram_size=n), {"i": RNG.integers(0, 3, (4, 7)).astype(I64), "s": f(4, 6)})
+    for shape in ((5, 7), (1, 9, 4), (1, 1), (1, 6), (6, 1)):
+        case(f"warping_{'_'.join(map(str, shape))}", ms("DynamicTimeWarping", "x"), {"x": f(*shape)})
+    case("warping_ties", ms("DynamicTimeWarping", "x"), {"x": np.ones((5, 7), np.float32)})
+
+
+def hashed(x, seed):
+    """MurmurHash3_x86_32."""
+    rotated = lambda v, by: (v << by | v >> (32 - by)) & 0xFFFFFFFF
+    out = []
+    for v in x:
+        data, h = v.encode() if isinstance(v, str) else v.tobytes(), seed
+        for i in range(0, len(data), 4):
+            part = data[i:i + 4]
+            h ^= rotated(int.from_bytes(part, "little") * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
+            if len(part) == 4:
+                h = (rotated(h, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF
+        h ^= len(data)
+        h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+        h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+        out.append(h ^ h >> 16)
+    return np.array(out, np.uint32)
+
+
 if __name__ == "__main__":
-    sys.exit(quantized.main({"experts": experts, "packed": packed, "streams": streams}))
+    sys.exit(quantized.main({"experts": experts, "packed": packed, "streams": streams, "decoding": decoding, "sparse": sparse}))

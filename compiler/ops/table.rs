@@ -72,6 +72,8 @@ ops! {
     RegexFullMatch = regex_full_match;
     Tokenizer = tokenizer;
     TfIdf = tfidf;
+    Murmur = murmur;
+    Decoding = decoding;
     Sequence = sequence;
     Bundle = bundle;
     Maps = maps;

@@ -42,6 +42,7 @@ pub const OPERATORS: &[&str] = &[
     "ai.onnx.ml:OneHotEncoder",
     "ai.onnx.ml:SVMClassifier",
     "ai.onnx.ml:TreeEnsembleClassifier",
+    "com.microsoft:MurmurHash3",
     "com.microsoft:Tokenizer",
     "com.microsoft:Unique",
 ];

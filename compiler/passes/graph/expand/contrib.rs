@@ -4,6 +4,7 @@
 mod experts;
 mod gated;
 mod packed;
+mod sparse;
 mod streams;
 
 use super::Make;
@@ -36,6 +37,8 @@ pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Re
         | "FusedMatMulActivation"
         | "MatMulNBitsMlp"
         | "MatMulNBitsQkv" => cx.streams()?,
+        "SparseAttention" => cx.sparse_attention()?,
+        "LongformerAttention" => vec![Some(cx.longformer()?)],
         "MoE" | "QMoE" => vec![Some(cx.experts()?)],
         "Unique" => {
             let x = cx.x(0)?;
