@@ -220,6 +220,20 @@ pub fn has_opaque(m: &super::Module, body: &[Stmt]) -> bool {
     loads(body).into_iter().chain(stores(body)).any(|b| m.bufs[b].ty.is_complex()) || has_texts(m, body)
 }
 
+/// Every store and load: its buffer and subscripts.
+pub fn accesses(body: &[Stmt], f: &mut dyn FnMut(Buf, &[Dim])) {
+    walk(body, &mut |s| {
+        if let Stmt::Store { buf, at, .. } = s {
+            f(*buf, at);
+        }
+    });
+    walk_exprs(body, &mut |e| {
+        if let Expr::Load { buf, at } = e {
+            f(*buf, at);
+        }
+    });
+}
+
 /// Buffers written, in order of first use.
 pub fn stores(body: &[Stmt]) -> Vec<Buf> {
     let mut out = vec![];

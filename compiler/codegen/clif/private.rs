@@ -28,7 +28,7 @@ pub(super) fn find(m: &Module, k: Kernel) -> Option<Private<'_>> {
     }
     let mut bufs: Vec<Buf> = vec![];
     let mut alone = true;
-    accesses(body, &mut |b, at| {
+    visit::accesses(body, &mut |b, at| {
         let here = at.first().is_some_and(|d| d.as_sym() == Some(*part));
         alone &= !at.iter().skip(usize::from(here)).any(|d| d.contains(*part));
         if here && !bufs.contains(&b) {
@@ -39,7 +39,7 @@ pub(super) fn find(m: &Module, k: Kernel) -> Option<Private<'_>> {
     // Nowhere else: neither another kernel, nor another part, nor a view.
     visit::walk(&m.driver, &mut |s| {
         if let Stmt::Call(other) = s {
-            accesses(&m.kernels[*other].body, &mut |b, at| {
+            visit::accesses(&m.kernels[*other].body, &mut |b, at| {
                 if bufs.contains(&m.storage(b)) {
                     alone &= *other == k && bufs.contains(&b) && at.first().is_some_and(|d| d.as_sym() == Some(*part));
                 }
@@ -58,17 +58,4 @@ pub(super) fn find(m: &Module, k: Kernel) -> Option<Private<'_>> {
         }
     });
     alone.then_some(Private { var: *var, part: *part, body })
-}
-
-fn accesses(body: &[Stmt], f: &mut dyn FnMut(Buf, &[Dim])) {
-    visit::walk(body, &mut |s| {
-        if let Stmt::Store { buf, at, .. } = s {
-            f(*buf, at);
-        }
-    });
-    visit::walk_exprs(body, &mut |e| {
-        if let Expr::Load { buf, at } = e {
-            f(*buf, at);
-        }
-    });
 }

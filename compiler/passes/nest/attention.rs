@@ -143,16 +143,7 @@ fn may_overwrite(m: &Module, body: &[Stmt], from: Buf, to: Buf, dims: &[Dim]) ->
                 own &= position(m, b, at, dims).and_then(|p| p.last().copied()).and_then(|d| d.as_sym()) == Some(*var);
             }
         };
-        visit::walk(body, &mut |s| {
-            if let Stmt::Store { buf, at, .. } = s {
-                check(*buf, at);
-            }
-        });
-        visit::walk_exprs(body, &mut |e| {
-            if let Expr::Load { buf, at } = e {
-                check(*buf, at);
-            }
-        });
+        visit::accesses(body, &mut check);
         if !own {
             return false;
         }
