@@ -7,7 +7,7 @@
 use super::matmul::product_sum;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Buf, Expr, LoopKind};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
 
 /// Attributes of both operators and of pooling.
@@ -167,17 +167,21 @@ impl Operator for Conv {
                     let (a, b) = (k.load(src, &at), k.load(w, &wt));
                     k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
                 });
-                let v = Expr::acc(acc);
-                let v = match bias {
-                    Some(b) => v + k.load(b, &[oc]),
-                    None => v,
-                };
+                let v = with_bias(k, Expr::acc(acc), bias, oc);
                 let mut to = vec![o[0], oc];
                 to.extend_from_slice(&o[3..]);
                 k.store(y, &to, v);
             });
         });
         Ok(())
+    }
+}
+
+/// A sum with the bias of its output channel.
+pub(super) fn with_bias(k: &KernelBuilder, sum: Expr, bias: Option<Buf>, channel: Dim) -> Expr {
+    match bias {
+        Some(b) => sum + k.load(b, &[channel]),
+        None => sum,
     }
 }
 
@@ -380,11 +384,7 @@ impl Conv {
                     let (a, b) = (k.load(src, &at), k.load(w, &wt));
                     k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
                 });
-                let v = Expr::acc(acc);
-                let v = match bias {
-                    Some(b) => v + k.load(b, &[oc]),
-                    None => v,
-                };
+                let v = with_bias(k, Expr::acc(acc), bias, oc);
                 let mut to = vec![o[0], oc];
                 to.extend(axes.iter().enumerate().map(|(i, a)| place[i] * a.stride + phase[i]));
                 k.store(out, &to, v);

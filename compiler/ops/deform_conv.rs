@@ -3,7 +3,7 @@
 //! Spec: <https://onnx.ai/onnx/operators/onnx__DeformConv.html>. Version 22 adds bfloat16. The displaced elements,
 //! interpolated and masked, are gathered first; what remains is a convolution over them.
 
-use super::conv::{Auto, Axis, Window};
+use super::conv::{Auto, Axis, Window, with_bias};
 use super::grid_sample::{Mode, Padding, Sampling};
 use super::matmul::product_sum;
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -117,11 +117,7 @@ impl Operator for DeformConv {
                     let (a, b) = (k.load(columns, &from), k.load(w, &weight));
                     k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
                 });
-                let v = Expr::acc(acc);
-                let v = match bias {
-                    Some(b) => v + k.load(b, &[channel]),
-                    None => v,
-                };
+                let v = with_bias(k, Expr::acc(acc), bias, channel);
                 let to: Vec<Dim> = [o[0], channel].iter().chain(&o[3..]).copied().collect();
                 k.store(y, &to, v);
             });
