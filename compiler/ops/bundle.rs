@@ -8,7 +8,8 @@
 //! must know the rank takes the sequence. An optional tensor is a sequence of at most one member; an optional sequence has a
 //! truth value before its table.
 //!
-//! These operators are none of ONNX: only `passes/graph/sequences` makes them.
+//! These operators are none of ONNX: only `passes/graph/sequences` makes them, out of those in `sequence` and `maps` whose
+//! members only run time knows.
 
 pub mod boundary;
 mod parts;
@@ -18,6 +19,7 @@ use crate::diag::{Failure, Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt};
 use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType, TensorType};
+use super::sequence::{Concat, Split};
 use boundary::Boundary;
 use runtime::{eq, int, le};
 use std::sync::{Arc, LazyLock};
@@ -56,19 +58,9 @@ pub enum Bundle {
     /// Two tables of one length -> the first.
     Alike,
     /// Tensor, sizes -> table, data.
-    Split {
-        /// May be negative.
-        axis: i64,
-        /// Keep the axis where members have size 1 because no sizes are given.
-        keepdims: bool,
-    },
+    Split(Split),
     /// Table, data -> tensor.
-    Concat {
-        /// May be negative.
-        axis: i64,
-        /// Members stand along an axis of their own.
-        new_axis: bool,
-    },
+    Concat(Concat),
     /// Descriptor of the caller -> parts.
     Unpack(Boundary),
     /// Parts of all outputs that are no tensors -> their descriptors.
@@ -94,8 +86,8 @@ impl Bundle {
             Bundle::Has => "Has",
             Bundle::Require => "Require",
             Bundle::Alike => "Alike",
-            Bundle::Split { .. } => "Split",
-            Bundle::Concat { .. } => "Concat",
+            Bundle::Split(_) => "Split",
+            Bundle::Concat(_) => "Concat",
             Bundle::Unpack(_) => "Unpack",
             Bundle::Publish(_) => "Publish",
             Bundle::Rows(_) => "Rows",
@@ -202,7 +194,7 @@ impl Operator for Bundle {
                 cx.require_eq(len, other, "the sequences differ in length")?;
                 cx.set(0, i64_, vec![len, columns]);
             }
-            Bundle::Split { axis, keepdims } => {
+            Bundle::Split(Split { axis, keepdims }) => {
                 let t = cx.tensor(0)?.clone();
                 let axis = axis_of(cx, *axis, t.rank())?;
                 let given = cx.tensor_opt(1)?.cloned();
@@ -224,7 +216,7 @@ impl Operator for Bundle {
                 cx.set(0, i64_, vec![len, Dim::constant(columns)]);
                 cx.set(1, t.elem, vec![t.count()]);
             }
-            Bundle::Concat { axis, new_axis } => {
+            Bundle::Concat(Concat { axis, new_axis }) => {
                 let (len, columns) = table(cx, 0)?;
                 let data = cx.tensor(1)?.clone();
                 let rank = rank(cx, columns)? + usize::from(*new_axis);
@@ -269,8 +261,8 @@ impl Operator for Bundle {
                 let x = cx.input(0);
                 cx.alias(0, x);
             }
-            Bundle::Split { axis, keepdims } => parts::split(cx, *axis, *keepdims),
-            Bundle::Concat { axis, new_axis } => parts::concat(cx, *axis, *new_axis),
+            Bundle::Split(s) => parts::split(cx, *s),
+            Bundle::Concat(c) => parts::concat(cx, *c),
             Bundle::Unpack(b) => return boundary::unpack(cx, b),
             Bundle::Publish(list) => return boundary::publish(cx, list),
         }

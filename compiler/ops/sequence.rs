@@ -1,6 +1,6 @@
 //! Sequences and optionals. A graph pass (`passes/graph/sequences`) writes them as tensors before shapes are inferred:
-//! a sequence becomes a table and the data of its members, and the operators become those of `bundle`. Here are their
-//! attributes.
+//! a sequence becomes a table and the data of its members, and the operators become those of `bundle`, or nothing where the
+//! members are known. Here are their attributes.
 //!
 //! | operator | versions |
 //! |---|---|
@@ -15,6 +15,24 @@ use super::{AttrValue, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Failure, Result};
 use crate::tensor::{ElemType, ValueType};
 
+/// SplitToSequence, of a model and of `bundle`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Split {
+    /// May be negative.
+    pub axis: i64,
+    /// Keep the axis where members have size 1 because no sizes are given.
+    pub keepdims: bool,
+}
+
+/// ConcatFromSequence, of a model and of `bundle`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Concat {
+    /// May be negative.
+    pub axis: i64,
+    /// Members stand along an axis of their own.
+    pub new_axis: bool,
+}
+
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
@@ -25,14 +43,8 @@ pub enum Sequence {
     Insert,
     Erase,
     Length,
-    Split {
-        axis: i64,
-        keepdims: bool,
-    },
-    Concat {
-        axis: i64,
-        new_axis: bool,
-    },
+    Split(Split),
+    Concat(Concat),
     Map,
     /// The type of the element where there is none.
     Optional(Option<ValueType>),
@@ -63,8 +75,8 @@ impl Operator for Sequence {
             "SequenceInsert" => Sequence::Insert,
             "SequenceErase" => Sequence::Erase,
             "SequenceLength" => Sequence::Length,
-            "SplitToSequence" => Sequence::Split { axis: a.int("axis", 0)?, keepdims: a.flag("keepdims", true)? },
-            "ConcatFromSequence" => Sequence::Concat { axis: a.int_required("axis")?, new_axis: a.flag("new_axis", false)? },
+            "SplitToSequence" => Sequence::Split(Split { axis: a.int("axis", 0)?, keepdims: a.flag("keepdims", true)? }),
+            "ConcatFromSequence" => Sequence::Concat(Concat { axis: a.int_required("axis")?, new_axis: a.flag("new_axis", false)? }),
             "SequenceMap" => {
                 if !a.subgraphs().iter().any(|s| s == "body") {
                     return a.error("SequenceMap needs the graph body").fail();

@@ -6,6 +6,7 @@ use super::{HEAD, is_size, ix, same};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt};
 use crate::ops::LowerCx;
 use crate::ops::runtime::{check, int, le};
+use crate::ops::sequence::{Concat, Split};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -46,7 +47,7 @@ fn nonneg(axis: i64, rank: usize) -> usize {
 }
 
 /// SplitToSequence.
-pub(super) fn split(cx: &mut LowerCx, axis: i64, keepdims: bool) {
+pub(super) fn split(cx: &mut LowerCx, Split { axis, keepdims }: Split) {
     let x = cx.input(0);
     let dims = cx.dims(x);
     let axis = nonneg(axis, dims.len());
@@ -130,7 +131,7 @@ pub(super) fn split(cx: &mut LowerCx, axis: i64, keepdims: bool) {
 }
 
 /// ConcatFromSequence.
-pub(super) fn concat(cx: &mut LowerCx, axis: i64, new_axis: bool) {
+pub(super) fn concat(cx: &mut LowerCx, Concat { axis, new_axis }: Concat) {
     let (t, data, y) = (cx.input(0), cx.input(1), cx.output(0));
     let (len, total) = (cx.dims(t)[0], cx.dims(data)[0]);
     let dims = cx.dims(y);

@@ -5,7 +5,7 @@ use crate::diag::{Result, codes};
 use crate::graph::{Def, Node, Value};
 use crate::ops::bundle::Bundle;
 use crate::ops::maps::{Keys, Maps};
-use crate::ops::sequence::Sequence;
+use crate::ops::sequence::{Concat, Sequence, Split};
 use crate::ops::view::View;
 use crate::ops::{AttrValue, Attrs, Op, schema};
 use crate::tensor::{ConstData, ElemType};
@@ -109,8 +109,8 @@ impl Scope {
                 let s = self.sequence(n, 0)?;
                 self.become_bundle(n, Bundle::Length, vec![s.table])
             }
-            Sequence::Split { axis, keepdims } => self.split(n, *axis, *keepdims),
-            Sequence::Concat { axis, new_axis } => self.concat(n, *axis, *new_axis),
+            Sequence::Split(s) => self.split(n, *s),
+            Sequence::Concat(c) => self.concat(n, *c),
             Sequence::Map => self.map(n),
             Sequence::Optional(ty) => {
                 let t = match (self.operand_opt(n, 0), ty) {
@@ -155,7 +155,8 @@ impl Scope {
             t => self.give(n, t),
         }
     }
-    fn split(&mut self, n: Node, axis: i64, keepdims: bool) -> Result<()> {
+    fn split(&mut self, n: Node, op: Split) -> Result<()> {
+        let Split { axis, keepdims } = op;
         let (x, sizes) = (self.tensor(n, 0)?, self.operand_opt(n, 1));
         if let Some(parts) = self.known_parts(x, sizes, axis)
             && (sizes.is_some() || keepdims)
@@ -177,7 +178,7 @@ impl Scope {
         }
         let out = self.result(n);
         let inputs = [x].into_iter().chain(sizes).collect();
-        let v = self.become_parts(n, Bundle::Split { axis, keepdims }, inputs, Kind::Sequence.suffixes())?;
+        let v = self.become_parts(n, Bundle::Split(op), inputs, Kind::Sequence.suffixes())?;
         if let Some(out) = out {
             self.parts.insert(out, Parts::Seq(Seq { table: v[0], data: v[1], dims: None }));
         }
@@ -205,10 +206,11 @@ impl Scope {
         };
         ((1..=MOST).contains(&parts.len()) && parts.iter().all(|p| *p >= 0)).then_some(parts)
     }
-    fn concat(&mut self, n: Node, axis: i64, new_axis: bool) -> Result<()> {
+    fn concat(&mut self, n: Node, op: Concat) -> Result<()> {
+        let Concat { axis, new_axis } = op;
         let Some((members, ..)) = self.list(n).filter(|l| !l.0.is_empty()) else {
             let s = self.sequence(n, 0)?;
-            return self.become_bundle(n, Bundle::Concat { axis, new_axis }, vec![s.table, s.data]);
+            return self.become_bundle(n, Bundle::Concat(op), vec![s.table, s.data]);
         };
         let mut operands = members;
         if new_axis {
