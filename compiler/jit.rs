@@ -317,15 +317,10 @@ impl Drop for Loaded {
 }
 
 /// The elements of encoded strings whose bytes lie at `base`.
-pub(crate) fn addressed(data: &[u8], base: *const u8) -> Vec<u8> {
-    let mut out = vec![];
+fn addressed(data: &[u8], base: *const u8) -> Vec<u8> {
     // The first element's bytes stand behind the last element.
     let n = texts::place(data, 0).map_or(0, |(at, _)| at / texts::SIZE);
-    for (at, len) in (0..n).filter_map(|i| texts::place(data, i)) {
-        out.extend((base.wrapping_add(at).expose_provenance() as u64).to_ne_bytes());
-        out.extend((len as u64).to_ne_bytes());
-    }
-    out
+    texts::addressed(data, n, base).unwrap_or_default()
 }
 
 fn bytes_mut(v: &mut [Chunk]) -> &mut [u8] {

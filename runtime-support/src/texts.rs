@@ -40,10 +40,10 @@ pub fn decode(data: &[u8], n: usize) -> Option<Vec<&[u8]>> {
     (0..n).map(|i| place(data, i).and_then(|(at, n)| data.get(at..at + n))).collect()
 }
 
-/// The first `n` elements with addresses, which stay as long as `data` does.
-pub fn elements(data: &[u8], n: usize) -> Option<Vec<onnxc_str>> {
-    let list = decode(data, n)?;
-    Some(list.into_iter().map(|s| onnxc_str::new(s.as_ptr().cast(), s.len() as i64)).collect())
+/// The first `n` elements, as bytes, with the addresses that they have where the data begin at `base`.
+pub fn addressed(data: &[u8], n: usize, base: *const u8) -> Option<Vec<u8>> {
+    let element = |(at, len): (usize, usize)| [(base.wrapping_add(at).expose_provenance() as i64).to_ne_bytes(), (len as i64).to_ne_bytes()].concat();
+    (0..n).map(|i| place(data, i).map(element)).collect::<Option<Vec<_>>>().map(|list| list.concat())
 }
 
 /// Elements that generated code wrote, as bytes.
@@ -79,8 +79,8 @@ mod tests {
         assert_eq!(decode(&data, 4), Some(list.iter().map(|s| s.as_bytes()).collect()));
         assert_eq!(decode(&data, 6), None);
         assert_eq!(decode(&data[..60], 4), None);
-        let with_addresses = elements(&data, 4).unwrap();
+        let with_addresses = addressed(&data, 4, data.as_ptr()).unwrap();
         // SAFETY: `data` is still there.
-        assert_eq!(unsafe { encode_elements(&with_addresses) }, data);
+        assert_eq!(unsafe { encode_elements(&read_elements(&with_addresses, 4)) }, data);
     }
 }

@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code, reason = "reads what generated code describes, and bytes as the numbers that they are")]
 
-use crate::abi::{self, Status, onnxc_str, onnxc_value};
+use crate::abi::{self, Status, onnxc_value};
 use crate::buffer::{ALIGN, Buffer};
 use crate::texts;
 use std::ffi::c_void;
@@ -254,9 +254,7 @@ impl Elements {
     /// The elements; they stay as long as the tensor does.
     pub(crate) fn of(t: &Tensor) -> Result<Elements, Status> {
         let own = if t.dtype == abi::STRING {
-            let list = texts::elements(&t.data, count(&t.dims)).ok_or(Status::Dim)?;
-            let words = |s: &onnxc_str| [(s.data.expose_provenance() as i64).to_ne_bytes(), s.len.to_ne_bytes()].concat();
-            Some(Buffer::copy_of(&list.iter().flat_map(words).collect::<Vec<u8>>())?)
+            Some(Buffer::copy_of(&texts::addressed(&t.data, count(&t.dims), t.data.as_ptr()).ok_or(Status::Dim)?)?)
         } else {
             let align = abi::element_bits(t.dtype).map_or(ALIGN, |b| (b as usize / 8).clamp(1, 8));
             if t.data.as_ptr().addr().is_multiple_of(align) { None } else { Some(Buffer::copy_of(&t.data)?) }
