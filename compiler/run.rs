@@ -1,6 +1,7 @@
 //! `onnxc run`, `onnxc verify` and `onnxc bench`: a model through the JIT, with the code generator that writes objects.
 
 use crate::arrays::Array;
+use crate::codegen::header::status_text;
 use crate::codegen::interface::{Interface, Kind, Tensor};
 use crate::described::{self, Input};
 use crate::diag::{Error, Failure, Result, codes};
@@ -340,23 +341,6 @@ fn bytes_of(t: &Tensor, dims: &[i64]) -> Result<usize> {
 
 /// Shapes and bytes of the outputs, and the arrays in those that are no tensors.
 type Called = (Vec<Vec<i64>>, Vec<Vec<u8>>, Vec<Vec<Array>>);
-
-/// Text of a status code.
-pub fn status_text(s: i32) -> &'static str {
-    match s {
-        0 => "ok",
-        1 => "null pointer",
-        2 => "bad alignment",
-        3 => "a dimension is negative, above its bound, or inconsistent",
-        4 => "buffer too small",
-        5 => "an index is out of range",
-        6 => "bad value (integer division by zero)",
-        7 => "weights do not match",
-        8 => "cancelled",
-        9 => "abi mismatch",
-        _ => "unknown status",
-    }
-}
 
 /// Compares an output with its reference: `|got - want| <= atol + rtol * |want|`, NaN equal to NaN.
 pub fn compare(got: &Array, want: &Array, rtol: f64, atol: f64) -> Result<Comparison> {

@@ -28,6 +28,11 @@ pub(super) const STATUS: &[StatusRow] = &[
     (9, "ABI", "Abi", "abi mismatch", "struct_size / version mismatch"),
 ];
 
+/// What a status code says and means.
+pub fn status_text(code: i32) -> String {
+    STATUS.iter().find(|s| s.0 == code).map_or("unknown status".into(), |(_, _, _, text, meaning)| format!("{text}: {meaning}"))
+}
+
 const COMMON_BEGIN: &str = r#"/* ---- onnxc common part, ABI 1: byte-identical in every generated header ---- */
 #ifndef ONNXC_ABI_1_INCLUDED
 #define ONNXC_ABI_1_INCLUDED
