@@ -219,11 +219,22 @@ fn plan(l: &Layer) -> Plan {
             (t + groups - 1) / groups
         }
     };
-    let groups = tiles.ceil_div(size);
     // U of a slice is read once for each group; few groups share the work by slices.
-    let few = groups.as_const().is_some_and(|g| g < 8);
-    let slices = if few || l.c.1 * l.k.1 > 64 * 64 { [64, 32].into_iter().find(|w| l.k.1 % w == 0).map_or(1, |w| l.k.1 / w) } else { 1 };
+    let few = tiles.as_const().is_some_and(|t| (t + size - 1) / size < 8);
+    let narrow = [64, 32].into_iter().find(|w| l.k.1 % w == 0).map_or(1, |w| l.k.1 / w);
+    let slices = if few || l.c.1 * l.k.1 > 64 * 64 { narrow } else { 1 };
+    let (size, slices) = tiles.as_const().and_then(|t| even(l, t, size)).filter(|_| few).unwrap_or((size, slices));
+    let groups = tiles.ceil_div(size);
     Plan { tiles: size, whole: None, groups, total: images * groups, slices, block: l.c.1, fresh: false, images }
+}
+
+/// Tiles of a group and slices that give a few threads equal shares of a single image of `t` tiles, where that is cut into
+/// groups of about `size`.
+fn even(l: &Layer, t: i64, size: i64) -> Option<(i64, i64)> {
+    const THREADS: i64 = 4;
+    let groups = (t + size - 1) / size;
+    let cuts = [(groups, 64), (groups, 32), (groups + 1, 64), (groups + 1, 32)];
+    cuts.into_iter().find(|(g, width)| l.k.1 % width == 0 && g * (l.k.1 / width) % THREADS == 0).map(|(g, width)| ((t + g - 1) / g, l.k.1 / width))
 }
 
 /// The images of group `g`, and their tiles: loops over both run through all tiles of the group.
