@@ -233,8 +233,15 @@ fn plan(l: &Layer) -> Plan {
 fn even(l: &Layer, t: i64, size: i64) -> Option<(i64, i64)> {
     const THREADS: i64 = 4;
     let groups = (t + size - 1) / size;
-    let cuts = [(groups, 64), (groups, 32), (groups + 1, 64), (groups + 1, 32)];
-    cuts.into_iter().find(|(g, width)| l.k.1 % width == 0 && g * (l.k.1 / width) % THREADS == 0).map(|(g, width)| ((t + g - 1) / g, l.k.1 / width))
+    // Larger groups read U less often, as long as V and M stay in the cache; narrower slices read V more often.
+    let cuts = [(groups - 1, 64), (groups, 64), (groups + 1, 64), (groups, 32), (groups + 1, 32)];
+    let suits = |g: i64, width: i64| {
+        let size = (t + g - 1) / g;
+        let fits = g >= groups || size * 36 * 4 * (l.c.1 + l.k.1.min(64)) <= 768 << 10;
+        fits && (g <= groups || size >= 12) && l.k.1 % width == 0 && g * (l.k.1 / width) % THREADS == 0
+    };
+    let (g, width) = cuts.into_iter().find(|(g, width)| *g > 0 && suits(*g, *width))?;
+    Some(((t + g - 1) / g, l.k.1 / width))
 }
 
 /// The images of group `g`, and their tiles: loops over both run through all tiles of the group.
