@@ -39,6 +39,13 @@ fn row_reads(m: &Module, p: &Parts, t: &Tile) -> Vec<(Buf, Vec<Dim>)> {
     reads
 }
 
+/// Whether an epilogue reads what a second-level cache does not keep: an image is large even if there is only one.
+pub(super) fn reads_from_afar(m: &Module, p: &Parts, t: &Tile) -> bool {
+    const NEAR: i64 = 512 << 10;
+    let bytes = |b: Buf| m.bufs[b].dims.iter().filter_map(|d| d.as_const()).product::<i64>() * i64::from(m.bufs[b].ty.bytes().unwrap_or(0));
+    row_reads(m, p, t).iter().any(|r| bytes(r.0) > NEAR)
+}
+
 /// Asks for what the epilogue of the tile at `row` and `col` reads in a row, line by line: each with the variable that
 /// stands for the row.
 pub(super) fn reads(m: &mut Module, p: &Parts, t: &Tile, row: Dim, col: Dim, nv: i64) -> Vec<(Sym, Stmt)> {

@@ -108,7 +108,8 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
     let reads = finish::reads(m, p, t, row, panel * t.nr + sub * t.width(), nv);
     let steps = Dim::product(depth.iter().map(|d| d.1));
     let early = depth.len() > 1 || inner.as_const().is_none_or(|k| k < 4 * LATE * mr);
-    if early && steps.as_const().is_none_or(|k| k >= LONG) {
+    let long = if finish::reads_from_afar(m, p, t) { SHORT } else { LONG };
+    if early && steps.as_const().is_none_or(|k| k >= long) {
         out.extend(reads.iter().flat_map(|(r, ask)| unroll(*r, mr, vec![ask.clone()])));
     }
     let mut inner = match depth.last() {
@@ -157,6 +158,8 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
 
 /// Steps of a sum during which what its epilogue reads arrives.
 const LONG: i64 = 128;
+/// Steps of a sum that are worth it where that comes from beyond the second-level cache.
+const SHORT: i64 = 48;
 /// How many times as many fours of steps a sum has as rows, at least, to ask row by row at its end.
 const LATE: i64 = 4;
 
