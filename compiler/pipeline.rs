@@ -53,6 +53,7 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass { name: passes::nest::exact::NAME, level: OptLevel::O2, per_level: false, run: passes::nest::exact::run },
     NestPass { name: "fuse_epilogues", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::epilogue::run(m) },
     NestPass { name: "inline_producers", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::inline::general(m) },
+    NestPass { name: "join_rows", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::join::run(m) },
     NestPass { name: "split_rows", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::split::run(m) },
     NestPass { name: "widen_halves", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::storage::run(m) },
     NestPass { name: "fuse_pooling", level: OptLevel::O2, per_level: false, run: |m, l| passes::nest::pooled::run(m, l.facts.lanes) },

@@ -1,7 +1,8 @@
 //! Passes over the nest IR. `inline`, `epilogue`, `copies` and `fold` fuse, `exact` computes small integer sums as floats,
 //! `layout` (with `flat`) and `schedule` (with `attention`, `contract`, `pack`, `tiles`, `depthwise`, `turn`, `lanes` and `rows`;
 //! `dots`, `widen` and `columns` for quantized numbers, `halves` for bf16, both with `grouped`) decide loops, vectors and memory order. For some
-//! convolutions `winograd` takes another sum, `gate` other factors, `phases` fuller vectors. `storage` keeps scratch in f32,
+//! convolutions `winograd` takes another sum, `gate` other factors, `phases` fuller vectors, `pooled` vectors along rows under a
+//! pooling window. `join` and `split` decide which kernels compute rows, `digits` takes loops of maps apart. `storage` keeps scratch in f32,
 //! `place` decides memory. `shape` is what they share, `work` what they weigh.
 
 mod attention;
@@ -21,6 +22,7 @@ pub mod gate;
 mod grouped;
 pub mod halves;
 pub mod inline;
+pub mod join;
 pub mod lanes;
 pub mod layout;
 mod lifetimes;
