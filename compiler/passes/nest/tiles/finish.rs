@@ -9,7 +9,7 @@ use crate::passes::nest::shape::fresh_regs;
 use crate::sym::{Dim, Sym};
 
 /// Bytes of a line of memory.
-const LINE: i64 = 64;
+pub(super) const LINE: i64 = 64;
 
 /// What a pass over the sums of a tile does.
 #[derive(Clone, Copy, PartialEq)]
@@ -57,8 +57,11 @@ pub(super) fn reads(m: &mut Module, p: &Parts, t: &Tile, row: Dim, col: Dim, nv:
         for v in (0..nv).step_by(step as usize) {
             let i = m.syms.loop_var("r", Dim::constant(0), Dim::constant(t.mr.max(1)));
             let put = |s: Sym| if s == t.n { Some(col + v * t.lanes) } else { (s == of).then(|| row + i) };
-            let at = at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| put(s)))).collect();
-            out.push((i, Stmt::Prefetch { buf, at }));
+            let at: Vec<Dim> = at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| put(s)))).collect();
+            // Rows that memory does not follow in equal steps would take the loop out of its tile.
+            if m.linear(buf, &at).linear_in(i).is_some() {
+                out.push((i, Stmt::Prefetch { buf, at }));
+            }
         }
     }
     out

@@ -4,6 +4,7 @@ use super::finish;
 use super::{Panels, Tile};
 use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Place, Stmt};
 use crate::passes::nest::contract::{Packed, Parts};
+use crate::passes::nest::lanes;
 use crate::passes::nest::shape::fresh_regs;
 use crate::sym::{Dim, Sym};
 
@@ -122,6 +123,7 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
                 let at = if t.backwards && !in_order { (whole - 1 - q) * 4 + u } else { Dim::sym(q) * 4 + u };
                 let part = Dim::sym(u).modulo(split);
                 let mut body = ahead.map_or(vec![], |a| ask(t, &depth, panel, q.into(), a));
+                body.extend(next_rows(m, p, t, row, mr, q, whole));
                 body.extend(unroll(u, 4, step(m, &|s| (s == *var).then_some(at), part)));
                 let mut s = if early { sum_in_fours(m, q, whole, body, None) } else { sum_in_fours(m, q, whole, body, Some((mr, &reads))) };
                 match hi.modulo(4).as_const() {
@@ -154,6 +156,30 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
     }
     out.extend(finish::stores(m, p, t, acc, row, mr, panel * t.nr + sub * t.width(), nv, cols));
     out
+}
+
+/// Fours of steps from which on a sum asks for the next tile's rows, and elements of a gap between rows at most.
+const ROWS_AHEAD: i64 = 64;
+const GAP: i64 = 32;
+
+/// Asks for the rows of A that the next tile reads, where they lie one behind the other, a part in each four of steps: of
+/// several threads another one may have written them, and its cache is far away.
+fn next_rows(m: &Module, p: &Parts, t: &Tile, row: Dim, mr: i64, q: Sym, whole: Dim) -> Vec<Stmt> {
+    let ([depth], Some((r, _)), Some(whole)) = (p.depth.as_slice(), t.m_row, whole.as_const()) else { return vec![] };
+    let along = |s: Sym| lanes::stride(m, p.a.0, &p.a.1, s);
+    let (Some(1), Some(step), Some(bytes)) = (along(depth.0), along(r), m.bufs[p.a.0].ty.bytes()) else { return vec![] };
+    let constant = matches!(m.bufs[m.storage(p.a.0)].place, Place::Const(_));
+    if constant || whole < ROWS_AHEAD || !(whole * 4..=whole * 4 + GAP).contains(&step) {
+        return vec![];
+    }
+    let line = finish::LINE / i64::from(bytes);
+    let each = (mr * step + line * whole - 1) / (line * whole);
+    (0..each)
+        .map(|i| {
+            let put = |s: Sym| if s == r { Some(row + mr) } else { (s == depth.0).then(|| (Dim::sym(q) * each + i) * line) };
+            Stmt::Prefetch { buf: p.a.0, at: p.a.1.iter().map(|d| d.subst(&mut |s| put(s))).collect() }
+        })
+        .collect()
 }
 
 /// Steps of a sum during which what its epilogue reads arrives.
