@@ -5,7 +5,7 @@
 //! loop-carried value change is found by trying: the body is inferred with the sizes of the first iteration; those
 //! that come out different become run-time sizes, and the body is inferred again, until nothing changes.
 
-use super::infer::{Hints, infer_graph};
+use super::infer::{Hints, Role, infer_graph};
 use crate::diag::{Error, Failure, Findings, Origin, Result, codes};
 use crate::graph::{Def, Graph, Node, NodeData, Value};
 use crate::ops::control::{Control, Scan};
@@ -43,7 +43,7 @@ struct Cx<'a> {
 pub(super) fn uneven(node: &NodeData, k: usize) -> Error {
     Error::new(codes::OP_FEATURE, format!("result {k} has another rank in each branch, which is not supported"))
         .at(&node.origin)
-        .help("every result of the model, and what a loop computes, must have one rank: reshape it inside the branches")
+        .help("what a loop computes, and results of a branch inside another one, must have one rank: reshape them inside the branches")
 }
 
 /// Infers a control-flow node. Results of If whose rank the branches do not agree on are noted in `uneven` and have no type,
@@ -118,7 +118,7 @@ impl Cx<'_> {
         capture(sub, self.g);
         reset(sub);
         let mut local = Findings::default();
-        infer_graph(sub, syms, &mut local, &Hints::new(), once)?;
+        infer_graph(sub, syms, &mut local, &Hints::new(), if once { Role::Branch } else { Role::Body })?;
         if last {
             local.errors().iter().chain(local.warnings()).for_each(|e| self.findings.push(e.clone()));
         }

@@ -22,7 +22,7 @@ pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
     }
     findings.check()?;
     let hints = declared_shapes(&model.graph, &model.syms);
-    infer_graph(&mut model.graph, &mut model.syms, findings, &hints, true)?;
+    infer_graph(&mut model.graph, &mut model.syms, findings, &hints, Role::Main)?;
     findings.check()?;
     // What was made in the place of other nodes may compute more than is asked for.
     super::dead::run(model)
@@ -31,9 +31,21 @@ pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
 /// Shapes that may be taken as far as run time checks them.
 pub(super) type Hints = SecondaryMap<Value, Option<Vec<Dim>>>;
 
-/// Types of all results of a graph whose inputs and captures have types. `once`: with these types only, so that what
-/// follows from them may be written into the graph.
-pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings, hints: &Hints, once: bool) -> Result<()> {
+/// What a graph is to the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The model itself: its results are the caller's.
+    Main,
+    /// A branch whose graph around is inferred once.
+    Branch,
+    /// A body that is inferred several times, until the types that it carries settle.
+    Body,
+}
+
+/// Types of all results of a graph whose inputs and captures have types. But for a [`Role::Body`] with these types only, so that
+/// what follows from them may be written into the graph.
+pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings, hints: &Hints, role: Role) -> Result<()> {
+    let once = role != Role::Body;
     let mut place = 0;
     while let Some(n) = g.order.get(place).copied() {
         if findings.is_full() {
@@ -80,6 +92,9 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
                 let r = super::control::infer(g, n, &c, super::control::Outer { operands: &operands, names, declared, once }, syms, findings, &mut outputs, &mut uneven);
                 if r.is_ok() && !uneven.is_empty() {
                     place -= 1;
+                    if role == Role::Main {
+                        super::expand::branches::describe(g, n, &uneven)?;
+                    }
                     if super::expand::branches::sink(g, n, place, &uneven) {
                         continue;
                     }

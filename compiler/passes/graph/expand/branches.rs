@@ -1,12 +1,17 @@
 //! If: a branch that is chosen at compile time joins the graph around; and where the branches compute a result of
 //! different ranks, the nodes that use it move into both of them. Ranks are known everywhere then, as the graph IR has it.
-//! Only a result of the graph itself must have one rank.
+//! A result of the model itself is described to the caller, as optionals are: a descriptor tells its rank. Only what a loop
+//! computes, and a result of a branch within a branch, must have one rank.
 
-use super::{Make, Piece};
-use crate::diag::Result;
+use super::{Make, Piece, stand_in};
+use crate::diag::{Failure, Result};
 use crate::graph::{Def, Graph, Node, Value, ValueData};
-use crate::ops::Operand;
+use crate::ops::bundle::Bundle;
+use crate::ops::bundle::boundary::{Boundary, Form};
+use crate::ops::control::Control;
+use crate::ops::{Op, Operand};
 use crate::passes::graph::control::known_truth;
+use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
 
 /// The nodes of the branch that is taken, if that is known.
@@ -23,6 +28,80 @@ pub(super) fn inline(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Re
         }
     }
     Ok(Some(make.made))
+}
+
+/// Results of the model among the uneven results of the If node `n` become optionals that are there, which each branch packs.
+pub(in crate::passes::graph) fn describe(g: &mut Graph, n: Node, uneven: &[usize]) -> Result<()> {
+    let origin = g.nodes[n].origin.clone();
+    let mut subgraphs = std::mem::take(&mut g.nodes[n].subgraphs);
+    cut(g, n, &mut subgraphs);
+    for k in uneven {
+        let Some(Some(v)) = g.nodes[n].outputs.get(*k).copied() else { continue };
+        let places: Vec<usize> = (0..g.outputs.len()).filter(|i| g.outputs[*i] == v).collect();
+        if places.is_empty() {
+            continue;
+        }
+        let (name, first) = (g.values[v].name.clone(), g.nodes[n].outputs.len());
+        for (_, sub) in &mut subgraphs {
+            let Some(x) = sub.outputs.get(*k).copied() else { return Err(Failure::bug("branches", "a branch without a result")) };
+            let mut make = Make { g: sub, origin: origin.clone(), prefix: name.clone(), made: vec![] };
+            let pack = Bundle::Pack { elem: None, rank: 0, like: 0 };
+            let schema = pack.schema()?;
+            let parts = make.place(Op::Bundle(pack), schema, vec![], vec![Some(x)], 2, vec![]);
+            let made = make.made;
+            sub.order.extend(made);
+            for v in parts {
+                sub.outputs.push(v);
+                sub.output_names.push(sub.values[v].name.clone());
+            }
+        }
+        let parts: Vec<Value> = ["table", "data"].iter().enumerate().map(|(j, s)| stand_in(g, format!("{name}.{s}"), Def::Node(n, (first + j) as u32))).collect();
+        g.nodes[n].outputs.extend(parts.iter().map(|v| Some(*v)));
+        if let Op::Control(Control::If { tables }) = &mut g.nodes[n].op {
+            tables.push(first);
+        }
+        for i in places {
+            g.outputs[i] = publish(g, n, &name, &parts)?;
+        }
+    }
+    g.nodes[n].subgraphs = subgraphs;
+    Ok(())
+}
+
+/// One more result that the last node of the graph describes.
+fn publish(g: &mut Graph, n: Node, name: &str, parts: &[Value]) -> Result<Value> {
+    // Inference finds the type of the elements.
+    let form = Boundary { form: Form::Optional, elem: ElemType::F32, key: None, dims: None };
+    let inputs = parts.iter().map(|v| Some(*v));
+    let last = g.order.iter().copied().find(|n| matches!(g.nodes[*n].op, Op::Bundle(Bundle::Publish(_))));
+    let Some(last) = last else {
+        let publish = Bundle::Publish(vec![form]);
+        let (schema, origin) = (publish.schema()?, g.nodes[n].origin.clone());
+        let mut make = Make { g, origin, prefix: name.to_owned(), made: vec![] };
+        let made = make.place(Op::Bundle(publish), schema, vec![], inputs.collect(), 1, vec![]);
+        let node = make.made;
+        g.order.extend(node);
+        return made.first().copied().ok_or_else(|| Failure::bug("branches", "a node without a result"));
+    };
+    let k = g.nodes[last].outputs.len();
+    let v = stand_in(g, format!("{name}.described"), Def::Node(last, k as u32));
+    let node = &mut g.nodes[last];
+    node.inputs.extend(inputs);
+    node.outputs.push(Some(v));
+    if let Op::Bundle(Bundle::Publish(list)) = &mut node.op {
+        list.push(form);
+    }
+    Ok(v)
+}
+
+/// Lets the node and its branches have as many results as the branch with the fewest.
+fn cut(g: &mut Graph, n: Node, subgraphs: &mut [(String, Graph)]) {
+    let fewest = subgraphs.iter().map(|(_, s)| s.outputs.len()).min().unwrap_or(0);
+    for (_, sub) in subgraphs {
+        sub.outputs.truncate(fewest);
+        sub.output_names.truncate(fewest);
+    }
+    g.nodes[n].outputs.resize(fewest, None);
 }
 
 /// Values that a node reads, those that its bodies capture too.
@@ -70,10 +149,8 @@ pub(in crate::passes::graph) fn sink(g: &mut Graph, n: Node, at: usize, uneven: 
     let results: Vec<Value> = moved.iter().flat_map(|m| g.nodes[*m].outputs.iter().flatten().copied()).filter(|v| made.contains(v) && outside.contains(v)).collect();
 
     let mut subgraphs = std::mem::take(&mut g.nodes[n].subgraphs);
-    let fewest = subgraphs.iter().map(|(_, s)| s.outputs.len()).min().unwrap_or(0);
+    cut(g, n, &mut subgraphs);
     for (_, sub) in &mut subgraphs {
-        sub.outputs.truncate(fewest);
-        sub.output_names.truncate(fewest);
         let mut map: HashMap<Value, Value> = outputs.iter().copied().zip(&sub.outputs).filter_map(|(o, v)| Some((o?, *v))).collect();
         let known: HashMap<Value, Value> = sub.captures.iter().copied().collect();
         let needs: Vec<Value> = moved.iter().flat_map(|m| reads(g, *m)).collect();
@@ -102,7 +179,6 @@ pub(in crate::passes::graph) fn sink(g: &mut Graph, n: Node, at: usize, uneven: 
     }
     let node = &mut g.nodes[n];
     node.subgraphs = subgraphs;
-    node.outputs.resize(fewest, None);
     for v in node.outputs.iter_mut().filter(|v| v.is_some_and(|v| leaving.contains(&v))) {
         *v = None;
     }
