@@ -187,7 +187,14 @@ impl Slices {
         k.nest(LoopKind::Seq, &self.rest, |k, r| {
             let (x, y) = (k.load(self.x, &self.at(a, r)), k.load(self.x, &self.at(b, r)));
             let (x, y) = (k.let_(x), k.let_(y));
-            let sign = Expr::select(Expr::bin(BinOp::Lt, x.clone(), y.clone()), int(-1), one_if(Expr::bin(BinOp::Gt, x, y)));
+            let sign = Expr::select(Expr::bin(BinOp::Lt, x.clone(), y.clone()), int(-1), one_if(Expr::bin(BinOp::Gt, x.clone(), y.clone())));
+            let sign = if k.m.type_of(&x).is_float() {
+                // As numpy has it: NaN is one value, behind all others.
+                let (x, y) = (k.let_(Expr::un(UnOp::IsNan, x)), k.let_(Expr::un(UnOp::IsNan, y)));
+                Expr::select(runtime::or(x.clone(), y.clone()), one_if(x) - one_if(y), sign)
+            } else {
+                sign
+            };
             k.set(order, Expr::select(eq(Expr::acc(order), int(0)), sign, Expr::acc(order)));
         });
         order
