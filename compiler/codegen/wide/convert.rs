@@ -1,8 +1,9 @@
 //! Conversions between compute types (ONNX Cast), lane by lane.
 
-use super::expr::{bits_of, is_long};
+use super::expr::{NO_TYPE, bits_of, is_long, is_near};
 use super::ir::{Bin, Bits, Pred, Un, Value, Width};
 use super::tile::{Fit, Translate, Val};
+use crate::nest::{BinOp, Expr, UnOp};
 use crate::tensor::ElemType;
 
 impl Translate<'_> {
@@ -110,5 +111,35 @@ impl Translate<'_> {
         let i = self.b.select(over, most, i, Bits::B32);
         let nan = self.b.cmp(Pred::Unordered, x, x, Bits::B32);
         self.b.select(nan, zero, i, Bits::B32)
+    }
+    /// A number that `is_near` as i32; NaN gives 0x8000_0000.
+    pub(super) fn near_int(&mut self, e: &Expr) -> Fit<Val> {
+        let (op, x) = match e {
+            Expr::Un(UnOp::Round, x) => (Un::ToInt, &**x),
+            x => (Un::TruncInt, x),
+        };
+        let x = self.value(x)?;
+        Ok(Val { v: if x.ty == ElemType::F32 { self.b.un(op, x.v) } else { x.v }, ty: ElemType::I32 })
+    }
+    /// A vector with the low byte of a number as `t` in each lane.
+    pub(super) fn low_byte(&mut self, e: &Expr, t: ElemType) -> Fit<Value> {
+        match e {
+            // NaN and what is out of range give 0x8000_0000, whose low byte is that of 0. Floats are clamped here.
+            Expr::Cast(ElemType::I32, x) if is_near(x) => Ok(self.near_int(x)?.v),
+            Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) if matches!(**y, Expr::Const(_)) => {
+                let (x, y) = (self.low_byte(x, t)?, self.value(y)?);
+                if y.ty != ElemType::I32 {
+                    return Err(NO_TYPE);
+                }
+                Ok(self.b.bin(if *op == BinOp::Add { Bin::IAdd } else { Bin::ISub }, x, y.v))
+            }
+            e => {
+                let v = self.value(e)?;
+                match v.ty {
+                    ElemType::I32 | ElemType::U32 => Ok(v.v),
+                    _ => self.cast(t, v).map(|v| v.v),
+                }
+            }
+        }
     }
 }

@@ -8,10 +8,10 @@ use crate::nest::{BinOp, Buf, Expr, Scalar, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-const NO_TYPE: &str = "an element type without vectors";
+pub(super) const NO_TYPE: &str = "an element type without vectors";
 
 /// True for floats clamped by numbers to what i32 holds, rounded or not.
-fn is_near(e: &Expr) -> bool {
+pub(super) fn is_near(e: &Expr) -> bool {
     match e {
         Expr::Un(UnOp::Round, x) => is_clamped(x),
         e => is_clamped(e),
@@ -471,35 +471,5 @@ impl Translate<'_> {
     }
     pub(super) fn index_op(&mut self, op: Bin, a: Value, b: Value) -> Value {
         if self.b.is_long() { self.b.long(op, a, b) } else { self.b.bin(op, a, b) }
-    }
-    /// A number that `is_near` as i32; NaN gives 0x8000_0000.
-    fn near_int(&mut self, e: &Expr) -> Fit<Val> {
-        let (op, x) = match e {
-            Expr::Un(UnOp::Round, x) => (Un::ToInt, &**x),
-            x => (Un::TruncInt, x),
-        };
-        let x = self.value(x)?;
-        Ok(Val { v: if x.ty == ElemType::F32 { self.b.un(op, x.v) } else { x.v }, ty: ElemType::I32 })
-    }
-    /// A vector with the low byte of a number as `t` in each lane.
-    pub(super) fn low_byte(&mut self, e: &Expr, t: ElemType) -> Fit<Value> {
-        match e {
-            // NaN and what is out of range give 0x8000_0000, whose low byte is that of 0. Floats are clamped here.
-            Expr::Cast(ElemType::I32, x) if is_near(x) => Ok(self.near_int(x)?.v),
-            Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) if matches!(**y, Expr::Const(_)) => {
-                let (x, y) = (self.low_byte(x, t)?, self.value(y)?);
-                if y.ty != ElemType::I32 {
-                    return Err(NO_TYPE);
-                }
-                Ok(self.b.bin(if *op == BinOp::Add { Bin::IAdd } else { Bin::ISub }, x, y.v))
-            }
-            e => {
-                let v = self.value(e)?;
-                match v.ty {
-                    ElemType::I32 | ElemType::U32 => Ok(v.v),
-                    _ => self.cast(t, v).map(|v| v.v),
-                }
-            }
-        }
     }
 }
