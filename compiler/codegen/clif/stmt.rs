@@ -152,8 +152,10 @@ impl Emit<'_, '_> {
 /// How many statements from the first on belong to its accumulators: up to the next ones, or to a loop behind their store.
 fn tile_at(body: &[Stmt]) -> usize {
     let unrolled = |s: &Stmt| matches!(s, Stmt::For { kind: LoopKind::Unroll, .. });
+    // What sums begin with stands right behind the accumulators.
+    let begins = |i: usize| i == 2 && visit::stores(&body[1..2]).is_empty();
     match body.first() {
-        Some(Stmt::Acc { .. }) => (1..body.len()).find(|i| matches!(body[*i], Stmt::Acc { .. }) || unrolled(&body[*i - 1]) && !unrolled(&body[*i])).unwrap_or(body.len()),
+        Some(Stmt::Acc { .. }) => (1..body.len()).find(|i| matches!(body[*i], Stmt::Acc { .. }) || unrolled(&body[*i - 1]) && !unrolled(&body[*i]) && !begins(*i)).unwrap_or(body.len()),
         _ => 1,
     }
 }

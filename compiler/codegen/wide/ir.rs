@@ -187,6 +187,8 @@ pub enum Form {
     U8,
     I16,
     U16,
+    /// Stores of 8 bits, 512 bits only: unsigned numbers that are too large become 255.
+    NearU8,
 }
 
 impl Form {
@@ -196,7 +198,7 @@ impl Form {
             Form::Double => 8,
             Form::Whole => 4,
             Form::F16 | Form::I16 | Form::U16 => 2,
-            Form::I8 | Form::U8 => 1,
+            Form::I8 | Form::U8 | Form::NearU8 => 1,
         }
     }
     /// Size of a lane in a register.

@@ -4,7 +4,7 @@ use super::access::Access;
 use super::expr::{bits_of, is_long};
 use super::ir::{Bin, Form, Mem, Un, Value, Width};
 use super::tile::{Fit, Misfit, Place, Translate, Val};
-use crate::nest::{Buf, Expr, Place as NestPlace};
+use crate::nest::{BinOp, Buf, Expr, Place as NestPlace, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -120,6 +120,16 @@ impl Translate<'_> {
         }
     }
     pub(super) fn store(&mut self, buf: Buf, at: &[Dim], value: &Expr) -> Fit<()> {
+        let plain = self.access(buf, at)?;
+        if self.b.width() == Width::Avx512 && !self.b.is_long() && plain.lane == 1 && plain.bound.is_empty() {
+            if let Some(v) = self.near_byte(buf, value)? {
+                let a = self.access(buf, at)?;
+                let mem = self.mem(&a)?;
+                self.b.store(Form::NearU8, mem, v, self.mask);
+                self.stored(a.storage);
+                return Ok(());
+            }
+        }
         let v = match value {
             // What is stored is the low byte.
             Expr::Cast(t @ (ElemType::U8 | ElemType::I8), x) if self.m.bufs[buf].ty == *t => Val { v: self.low_byte(x, *t)?, ty: *t },
@@ -148,8 +158,44 @@ impl Translate<'_> {
                 self.store_apart(form, mem, v, step)?;
             }
         }
-        let (m, s) = (self.m, a.storage);
-        self.loaded.retain(|_, (b, _)| !m.overlaps(s, *b));
+        self.stored(a.storage);
         Ok(())
+    }
+    fn stored(&mut self, storage: Buf) {
+        let m = self.m;
+        self.loaded.retain(|_, (b, _)| !m.overlaps(storage, *b));
+    }
+    /// For `store u8(i32(round(min(max(x, lo), hi))) + z)` where 255 is the upper limit: the number without that limit,
+    /// which the store has.
+    fn near_byte(&mut self, buf: Buf, value: &Expr) -> Fit<Option<Value>> {
+        const FAR: f64 = (1 << 30) as f64;
+        let (Expr::Cast(ElemType::U8, x), ElemType::U8) = (value, self.m.bufs[buf].ty) else { return Ok(None) };
+        let (x, zero) = match &**x {
+            Expr::Bin(BinOp::Add, x, z) => match &**z {
+                Expr::Const(z) => (&**x, z.to_i64()),
+                _ => return Ok(None),
+            },
+            x => (x, 0),
+        };
+        let Expr::Cast(ElemType::I32, x) = x else { return Ok(None) };
+        let (op, x) = match &**x {
+            Expr::Un(UnOp::Round, x) => (Un::ToInt, &**x),
+            x => (Un::TruncInt, x),
+        };
+        let Expr::Bin(BinOp::Min, x, hi) = x else { return Ok(None) };
+        let (Expr::Bin(BinOp::Max, inner, lo), Expr::Const(hi)) = (&**x, &**hi) else { return Ok(None) };
+        let Expr::Const(lo) = &**lo else { return Ok(None) };
+        // Whole limits, so that rounding does not pass them; no conversion or sum overflows.
+        let limits = hi.ty == ElemType::F32 && lo.to_f64() + zero as f64 >= 0.0 && lo.to_f64().fract() == 0.0 && hi.to_f64() + zero as f64 == 255.0 && zero.abs() < FAR as i64;
+        if !limits || self.bounds.of(self.m, inner).is_none_or(|b| b.0 < -FAR || b.1 > FAR) {
+            return Ok(None);
+        }
+        let v = self.value(x)?;
+        let v = self.b.un(op, v.v);
+        if zero == 0 {
+            return Ok(Some(v));
+        }
+        let z = self.b.bits(zero as i32 as u32);
+        Ok(Some(self.b.bin(Bin::IAdd, v, z)))
     }
 }

@@ -232,6 +232,7 @@ pub(super) const MASKED_PART: Code = Code::VEX_Vpmaskmovd_xmm_xmm_m128;
 /// Loads that convert; `half`: so many lanes of 32 bits as a vector has of 64.
 pub(super) fn load(form: Form, half: bool) -> Row {
     match (form, half) {
+        (Form::NearU8, _) => row!(INVALID INVALID),
         (Form::Double, _) => row!(VEX_Vmovupd_ymm_ymmm256 EVEX_Vmovupd_zmm_k1z_zmmm512),
         (Form::Whole, false) => MOVE,
         (Form::F16, false) => row!(VEX_Vcvtph2ps_ymm_xmmm128 EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae),
@@ -251,6 +252,8 @@ pub(super) fn load(form: Form, half: bool) -> Row {
 /// Stores that convert; `INVALID` where there is none. At 256 bits integers are narrowed before ([`Un::Narrow`]).
 pub(super) fn store(form: Form, half: bool) -> Row {
     match (form, half) {
+        (Form::NearU8, false) => row!(INVALID EVEX_Vpmovusdb_xmmm128_k1z_zmm),
+        (Form::NearU8, true) => row!(INVALID EVEX_Vpmovusdb_xmmm64_k1z_ymm),
         (Form::Double, _) => row!(VEX_Vmovupd_ymmm256_ymm EVEX_Vmovupd_zmmm512_k1z_zmm),
         (Form::Whole, false) => MOVE_OUT,
         (Form::F16, false) => row!(VEX_Vcvtps2ph_xmmm128_ymm_imm8 EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae),
@@ -298,6 +301,6 @@ pub(super) fn store_lane(form: Form, lane: u8) -> (Row, Option<u32>) {
         Form::Whole => (row!(VEX_Vextractps_rm32_xmm_imm8 EVEX_Vextractps_rm32_xmm_imm8), Some(lane)),
         Form::U8 | Form::I8 => (row!(VEX_Vpextrb_r32m8_xmm_imm8 EVEX_Vpextrb_r32m8_xmm_imm8), Some(4 * lane)),
         Form::U16 | Form::I16 => (row!(VEX_Vpextrw_r32m16_xmm_imm8 EVEX_Vpextrw_r32m16_xmm_imm8), Some(2 * lane)),
-        Form::F16 => (row!(INVALID INVALID), None),
+        Form::F16 | Form::NearU8 => (row!(INVALID INVALID), None),
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Parts {
     pub a: (Buf, Vec<Dim>),
     /// See `a`.
     pub b: (Buf, Vec<Dim>),
+    /// What the sum begins with, if not with zero.
+    pub start: Option<Expr>,
     /// Lets and the store.
     pub tail: Vec<Stmt>,
     /// True if the kernel has nothing else.
@@ -141,7 +143,7 @@ pub(super) fn take_apart(body: &[Stmt]) -> Option<Parts> {
     if zero.ty != product.ty() || r != reg || rc != reg || depth.is_empty() || !straight || stores != 1 {
         return None;
     }
-    Some(Parts { loops: nest.loops, acc: *reg, depth, a: (*ba, ia.clone()), b: (*bb, ib.clone()), tail: tail.to_vec(), whole: true, product })
+    Some(Parts { loops: nest.loops, acc: *reg, depth, a: (*ba, ia.clone()), b: (*bb, ib.clone()), start: None, tail: tail.to_vec(), whole: true, product })
 }
 
 /// True for kernels of the form above.
@@ -208,6 +210,7 @@ pub(super) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) 
         let d = p.depth.remove(i);
         p.depth.push(d);
     }
+    begin_with_constant(m, &mut p);
     let most = row.map_or(1, |r| m.syms.range(r.1).hi.unwrap_or(i64::MAX));
     let depth = Dim::product(p.depth.iter().map(|d| d.1));
     let turn = turn(m, &p, &batch, within, most, depth * n_extent);
@@ -231,6 +234,34 @@ pub(super) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) 
     m.kernels[k].body = body;
     m.kernels[k].work = if waits { read * READ } else { work };
     true
+}
+
+/// A sum of integers to which a constant is added begins with it.
+fn begin_with_constant(m: &Module, p: &mut Parts) {
+    if !matches!(p.product, Product::Dot { .. }) {
+        return;
+    }
+    let constant = |e: &Expr| matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty == ElemType::I32 && matches!(m.bufs[*buf].place, Place::Const(_)));
+    let (mut sums, mut terms) = (0, vec![]);
+    crate::nest::visit::walk_exprs(&p.tail, &mut |e| match e {
+        Expr::Acc { reg, .. } if *reg == p.acc => sums += 1,
+        Expr::Bin(BinOp::Add, x, y) if matches!(&**x, Expr::Acc { reg, .. } if *reg == p.acc) && constant(y) => terms.push((**y).clone()),
+        _ => {}
+    });
+    let (1, [start]) = (sums, terms.as_slice()) else { return };
+    p.start = Some(start.clone());
+    let acc = p.acc;
+    p.tail = std::mem::take(&mut p.tail)
+        .into_iter()
+        .map(|s| {
+            s.map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match e {
+                    Expr::Bin(BinOp::Add, x, y) if matches!(&*x, Expr::Acc { reg, .. } if *reg == acc) && constant(&y) => *x,
+                    e => e,
+                })
+            })
+        })
+        .collect();
 }
 
 /// Work of reading a weight that lies beyond the second-level cache, in scalar operations as `KernelData::work` counts.

@@ -19,6 +19,8 @@ enum Step {
     /// Stores what stands there.
     Stores,
     Both,
+    /// Puts what the sum begins with there.
+    Begins,
 }
 
 /// What an epilogue reads along the columns, other elements in each row.
@@ -70,6 +72,23 @@ pub(super) fn reads(m: &mut Module, p: &Parts, t: &Tile, row: Dim, col: Dim, nv:
 /// The epilogue and the store of a tile whose first column is `col`.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn stores(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
+    // A load waits for a store just before it to an address that ends in the same twelve bits: all that an epilogue
+    // reads row by row comes before the first store.
+    let whole = cols.whole(nv, t.lanes) > 0;
+    let apart = whole && !row_reads(m, p, t).is_empty() && stored(m, p) == Some(p.product.ty());
+    let steps: &[Step] = if apart { &[Step::Values, Step::Stores] } else { &[Step::Both] };
+    passes(m, p, t, steps, acc, row, mr, col, nv, cols)
+}
+
+/// What the sums of a tile begin with.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn begins(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
+    passes(m, p, t, &[Step::Begins], acc, row, mr, col, nv, cols)
+}
+
+/// Passes over the sums of a tile.
+#[allow(clippy::too_many_arguments)]
+fn passes(m: &mut Module, p: &Parts, t: &Tile, steps: &[Step], acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
     let (zero, lanes) = (Dim::constant(0), t.lanes);
     let value = |m: &mut Module, step: Step, i: Sym, v: Dim, hi: Dim| -> Vec<Stmt> {
         let l = m.syms.loop_var("l", zero, hi);
@@ -80,7 +99,11 @@ pub(super) fn stores(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr
             t.m_row.filter(|x| x.0 == s).map(|_| row + i)
         };
         let sum = vec![zero, i.into(), v];
-        let body = fresh_regs(m, &p.tail)
+        let list = match (step, &p.start) {
+            (Step::Begins, Some(start)) => vec![Stmt::Set { reg: acc, at: sum.clone(), value: start.clone() }],
+            _ => fresh_regs(m, &p.tail),
+        };
+        let body = list
             .into_iter()
             .filter_map(|s| match (step, s) {
                 (Step::Stores, Stmt::Store { buf, at, .. }) => Some(Stmt::Store { buf, at, value: Expr::acc(p.acc) }),
@@ -99,15 +122,7 @@ pub(super) fn stores(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr
             .collect();
         vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi, body }]
     };
-    let whole = match cols {
-        Cols::Some(r) => r / lanes,
-        Cols::Full => nv,
-        Cols::Guarded => 0,
-    };
-    // A load waits for a store just before it to an address that ends in the same twelve bits: all that an epilogue
-    // reads row by row comes before the first store.
-    let apart = whole > 0 && !row_reads(m, p, t).is_empty() && stored(m, p) == Some(p.product.ty());
-    let steps: &[Step] = if apart { &[Step::Values, Step::Stores] } else { &[Step::Both] };
+    let whole = cols.whole(nv, lanes);
     let mut out = vec![];
     for step in steps {
         let i = m.syms.loop_var("r", zero, Dim::constant(mr));
@@ -117,13 +132,14 @@ pub(super) fn stores(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr
             let inner = value(m, *step, i, v.into(), Dim::constant(lanes));
             body.extend(unroll(v, whole, inner));
         }
+        let rest = if *step == Step::Begins { Step::Begins } else { Step::Both };
         match cols {
             // Of what is left of a vector, nothing is put in the place of the sum.
-            Cols::Some(r) if r % lanes != 0 && *step != Step::Values => body.extend(value(m, Step::Both, i, Dim::constant(whole), Dim::constant(r % lanes))),
+            Cols::Some(r) if r % lanes != 0 && *step != Step::Values => body.extend(value(m, rest, i, Dim::constant(whole), Dim::constant(r % lanes))),
             Cols::Guarded => {
                 for v in 0..nv {
                     let left = (t.n_extent - col - v * lanes).min(Dim::constant(lanes)).max(zero);
-                    body.extend(value(m, Step::Both, i, Dim::constant(v), left));
+                    body.extend(value(m, rest, i, Dim::constant(v), left));
                 }
             }
             _ => {}

@@ -18,6 +18,17 @@ pub(super) enum Cols {
     Guarded,
 }
 
+impl Cols {
+    /// How many of `nv` vectors surely exist as a whole.
+    pub fn whole(self, nv: i64, lanes: i64) -> i64 {
+        match self {
+            Cols::Some(r) => r / lanes,
+            Cols::Full => nv,
+            Cols::Guarded => 0,
+        }
+    }
+}
+
 /// What tiles ask memory for while they use a panel: the next one, a part in each of the passes over the panel.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
@@ -83,6 +94,10 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
     let ty = p.product.ty();
     let acc = m.reg(ty);
     let mut out = vec![Stmt::Acc { reg: acc, lanes: lanes as u32, shape: vec![split as u32, mr as u32, nv as u32], init: Expr::num(ty, 0.0) }];
+    let first = panel * t.nr + sub * t.width();
+    if p.start.is_some() {
+        out.extend(finish::begins(m, p, t, acc, row, mr, first, nv, cols));
+    }
     let vars = |m: &mut Module| (m.syms.loop_var("r", zero, Dim::constant(mr)), m.syms.loop_var("v", zero, Dim::constant(nv)), m.syms.loop_var("l", zero, Dim::constant(lanes)));
     let step = |m: &mut Module, at_k: &dyn Fn(Sym) -> Option<Dim>, part: Dim| -> Vec<Stmt> {
         let (i, v, l) = vars(m);
@@ -106,7 +121,7 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
         let set = Stmt::Set { reg: acc, at, value };
         unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }]))
     };
-    let reads = finish::reads(m, p, t, row, panel * t.nr + sub * t.width(), nv);
+    let reads = finish::reads(m, p, t, row, first, nv);
     let steps = Dim::product(depth.iter().map(|d| d.1));
     let early = depth.len() > 1 || inner.as_const().is_none_or(|k| k < 4 * LATE * mr);
     let long = if finish::reads_from_afar(m, p, t) { SHORT } else { LONG };
@@ -154,7 +169,7 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
         let set = Stmt::Set { reg: acc, at: vec![zero, i.into(), v.into()], value: sum };
         out.extend(unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }])));
     }
-    out.extend(finish::stores(m, p, t, acc, row, mr, panel * t.nr + sub * t.width(), nv, cols));
+    out.extend(finish::stores(m, p, t, acc, row, mr, first, nv, cols));
     out
 }
 
