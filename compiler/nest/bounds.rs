@@ -12,6 +12,9 @@ const MOST: u64 = 1 << 16;
 /// A closed interval.
 pub type Interval = (f64, f64);
 
+/// How often accumulators begin, and the largest magnitude that they come to.
+type Sums = HashMap<Reg, (Option<f64>, Option<f64>)>;
+
 /// Answers for the expressions of one module.
 #[derive(Default)]
 pub struct Bounds {
@@ -27,6 +30,44 @@ impl Bounds {
     /// With what is known of registers.
     pub fn new(regs: HashMap<Reg, Interval>) -> Self {
         Bounds { regs, constants: RefCell::default() }
+    }
+    /// With what is known of the sums in a body whose terms are products of bytes and constants, as floats.
+    pub fn of_sums(m: &Module, body: &[Stmt]) -> Self {
+        let b = Bounds::default();
+        let mut found: Sums = HashMap::new();
+        b.sums(m, body, Some(1.0), &mut found);
+        let regs = found.into_iter().filter_map(|(r, (_, most))| finite((-most?, most?)).map(|i| (r, i))).collect();
+        Bounds { regs, ..b }
+    }
+    /// The largest magnitudes of float accumulators that begin with zero, where a body runs so many times.
+    fn sums(&self, m: &Module, body: &[Stmt], times: Option<f64>, found: &mut Sums) {
+        for s in body {
+            match s {
+                Stmt::Acc { reg, init: Expr::Const(zero), .. } if zero.ty == ElemType::F32 && zero.bits == 0 => drop(found.insert(*reg, (times, Some(0.0)))),
+                Stmt::Set { reg, value, .. } => {
+                    let Some((begun, most)) = found.get_mut(reg) else { continue };
+                    let steps = times.zip(*begun).map(|(times, begun)| times / begun);
+                    *most = most.zip(self.term(m, *reg, value)).zip(steps).map(|((sum, term), steps)| sum + term * steps);
+                }
+                Stmt::For { lo, hi, body, .. } => {
+                    let trips = (*hi - *lo).as_const().map(|n| n as f64);
+                    self.sums(m, body, times.zip(trips).map(|(a, b)| a * b), found);
+                }
+                Stmt::If { then, els, .. } => [then, els].into_iter().for_each(|b| self.sums(m, b, times, found)),
+                Stmt::While { body, .. } => self.sums(m, body, None, found),
+                _ => {}
+            }
+        }
+    }
+    /// The largest magnitude of what a step adds to a sum: a byte times a constant.
+    fn term(&self, m: &Module, sum: Reg, value: &Expr) -> Option<f64> {
+        let Expr::Fma(a, b, c) = value else { return None };
+        let (Expr::Acc { reg, .. }, Expr::Cast(ElemType::F32, byte), Expr::Load { buf, .. }) = (&**c, &**a, &**b) else { return None };
+        let (Expr::Cast(ElemType::I32, byte), Place::Const(_)) = (&**byte, &m.bufs[*buf].place) else { return None };
+        let small = matches!(&**byte, Expr::Load { buf, .. } if matches!(m.bufs[*buf].ty, ElemType::U8 | ElemType::I8));
+        (*reg == sum && small).then_some(())?;
+        let (lo, hi) = self.of(m, b)?;
+        Some(hi.max(-lo) * 255.0)
     }
     /// Bounds of the value; of a float they say, too, that it is finite and no NaN.
     pub fn of(&self, m: &Module, e: &Expr) -> Option<Interval> {

@@ -96,7 +96,7 @@ pub fn translate(m: &Module, isa: Isa, body: &[Stmt], substitute: &dyn Fn(Dim) -
         turning: 0,
         lane: None,
         mask: None,
-        bounds: Bounds::default(),
+        bounds: Bounds::of_sums(m, body),
     };
     t.b.tables = m.math != Math::Strict;
     let checks = !t.withs.is_empty();
