@@ -121,14 +121,16 @@ impl Translate<'_> {
     }
     pub(super) fn store(&mut self, buf: Buf, at: &[Dim], value: &Expr) -> Fit<()> {
         let plain = self.access(buf, at)?;
-        if self.b.width() == Width::Avx512 && !self.b.is_long() && plain.lane == 1 && plain.bound.is_empty() {
-            if let Some(v) = self.near_byte(buf, value)? {
-                let a = self.access(buf, at)?;
-                let mem = self.mem(&a)?;
-                self.b.store(Form::NearU8, mem, v, self.mask);
-                self.stored(a.storage);
-                return Ok(());
-            }
+        if self.b.width() == Width::Avx512
+            && !self.b.is_long()
+            && plain.lane == 1
+            && plain.bound.is_empty()
+            && let Some(v) = self.near_byte(buf, value)?
+        {
+            let mem = self.mem(&plain)?;
+            self.b.store(Form::NearU8, mem, v, self.mask);
+            self.stored(plain.storage);
+            return Ok(());
         }
         let v = match value {
             // What is stored is the low byte.
