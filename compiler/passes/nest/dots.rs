@@ -15,7 +15,7 @@
 //!
 //! All of it is exact modulo 2^32, as the sums are.
 //!
-//! Which contractions those are is decided once for a module ([`taken`]), by `exact_sums`: it leaves them alone, and the
+//! Which contractions those are is decided once for a module (`taken`), by `exact_sums`: it leaves them alone, and the
 //! bytes that they read, and makes floats of the others.
 
 use super::exact::{self, Contraction};

@@ -9,7 +9,7 @@
 //! what is left of them has vector forms. What stays as bytes - inputs, what the driver reads, views of other types - a
 //! kernel before the contraction converts. Contractions beyond the bound stay integers.
 //!
-//! On levels with dot products of bytes the contractions that these suit stay integers ([`dots::taken`]), and scratch is
+//! On levels with dot products of bytes the contractions that these suit stay integers (`dots::taken`), and scratch is
 //! bytes but for what the others alone read.
 
 use super::dots::{self, Taken};

@@ -12,7 +12,7 @@
 //! cache between the steps. Where channels are cut into slices, all slices share a V that a kernel of its own makes.
 //!
 //! U is four times the weights. Where it would come from memory for a few tiles, it is made while the model runs, block after
-//! block of input channels ([slot][36][C / blocks][K / slices]), and M is a sum over blocks; a group is then several
+//! block of input channels (`[slot][36][C / blocks][K / slices]`), and M is a sum over blocks; a group is then several
 //! images if these are small. While a block is multiplied, memory is asked for the weights of the next one.
 //!
 //! Parts of V and M are named by a loop of one iteration inside the parallel one: code generation lets all iterations of
