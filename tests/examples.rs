@@ -156,17 +156,22 @@ fn rust_iris() {
     let (here, there) = ("path = \"../..\"", format!("path = '{}'", root().display()));
     assert!(manifest.contains(here));
     // Warnings are errors here, also those of the generated module.
-    std::fs::write(dir.join("Cargo.toml"), manifest.replace(here, &there) + "\n[lints.rust]\nwarnings = \"deny\"\n").unwrap();
+    // The README's third program takes the model by its metadata, with the runtime crate.
+    let runtime = format!("\n[dependencies]\nonnxc-runtime = {{ path = '{}' }}\n", root().join("runtime-support").display());
+    std::fs::write(dir.join("Cargo.toml"), manifest.replace(here, &there) + &runtime + "\n[lints.rust]\nwarnings = \"deny\"\n").unwrap();
     std::fs::copy(root().join("Cargo.lock"), dir.join("Cargo.lock")).unwrap();
 
-    // The README's build script is the example's, its program a second one beside it.
-    let [build, main] = &readme("rust")[..] else { panic!("the README has two blocks of Rust") };
+    // The README's build script is the example's, its programs stand beside that of the example.
+    let [build, main, generic] = &readme("rust")[..] else { panic!("the README has three blocks of Rust") };
     let script = std::fs::read_to_string(src.join("build.rs")).unwrap();
     assert!(build.lines().all(|l| script.contains(l.trim())), "{build}");
     std::fs::create_dir_all(dir.join("src/bin")).unwrap();
     std::fs::write(dir.join("src/bin/readme.rs"), main).unwrap();
+    std::fs::write(dir.join("src/bin/generic.rs"), generic).unwrap();
     assert!(cargo_run(&dir, "rust-iris").ends_with("15 of 15 right\n"));
     assert!(cargo_run(&dir, "readme").starts_with("[0.9"));
+    let said = cargo_run(&dir, "generic");
+    assert!(said.contains(": Some([0.9") || said.contains(": Ok([0.9"), "{said}");
 }
 
 fn cargo_run(dir: &Path, bin: &str) -> String {
