@@ -178,13 +178,14 @@ const ROWS_AHEAD: i64 = 64;
 const GAP: i64 = 32;
 
 /// Asks for the rows of A that the next tile reads, where they lie one behind the other, a part in each four of steps: of
-/// several threads another one may have written them, and its cache is far away.
+/// several threads another one may have written them, and its cache is far away. Not where only run time counts rows: of
+/// a few of them there is no next tile, and what lies behind would take the way to memory from the weights.
 fn next_rows(m: &Module, p: &Parts, t: &Tile, row: Dim, mr: i64, q: Sym, whole: Dim) -> Vec<Stmt> {
-    let ([depth], Some((r, _)), Some(whole)) = (p.depth.as_slice(), t.m_row, whole.as_const()) else { return vec![] };
+    let ([depth], Some((r, count)), Some(whole)) = (p.depth.as_slice(), t.m_row, whole.as_const()) else { return vec![] };
     let along = |s: Sym| lanes::stride(m, p.a.0, &p.a.1, s);
     let (Some(1), Some(step), Some(bytes)) = (along(depth.0), along(r), m.bufs[p.a.0].ty.bytes()) else { return vec![] };
     let constant = matches!(m.bufs[m.storage(p.a.0)].place, Place::Const(_));
-    if constant || whole < ROWS_AHEAD || !(whole * 4..=whole * 4 + GAP).contains(&step) {
+    if constant || count.as_const().is_none() || whole < ROWS_AHEAD || !(whole * 4..=whole * 4 + GAP).contains(&step) {
         return vec![];
     }
     let line = finish::LINE / i64::from(bytes);
