@@ -16,6 +16,7 @@ mod code;
 mod compile;
 mod execute;
 mod memory;
+mod numbers;
 mod pairs;
 mod scalar;
 mod text;
@@ -25,10 +26,9 @@ pub use scalar::{eval_binop, eval_cast, eval_unop, from_storage, to_storage};
 use super::*;
 use compile::{Compiler, Def};
 use memory::{Region, Shape};
-use pairs::Pairs;
-use std::collections::HashMap;
+use numbers::Numbers;
 use std::fmt;
-use text::Texts;
+use text::Span;
 
 /// What a run left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,8 +88,8 @@ fn run_boxed(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]]) -> Res<Outcome> 
         lanes: vec![],
         shapes: (0..m.bufs.len()).map(|_| None).collect(),
         mem: (0..=m.bufs.len()).map(|_| Region::Unused).collect(),
-        texts: Texts::default(),
-        pairs: Pairs::default(),
+        texts: Numbers::default(),
+        pairs: Numbers::default(),
     };
     let bound = m.syms.iter().filter_map(|s| Some((s, m.syms.bound_value(s)?)));
     for (s, v) in bound.chain(dims.iter().copied()) {
@@ -163,6 +163,6 @@ struct State<'a> {
     shapes: Vec<Option<Shape>>,
     /// One region for each buffer that owns memory; the last one is the workspace.
     mem: Vec<Region<'a>>,
-    texts: Texts,
-    pairs: Pairs,
+    texts: Numbers<Span>,
+    pairs: Numbers<u128>,
 }

@@ -3,22 +3,6 @@
 use super::code::Access;
 use super::*;
 
-/// All values so far, by number.
-#[derive(Default)]
-pub(super) struct Pairs {
-    list: Vec<u128>,
-    numbers: HashMap<u128, u64>,
-}
-
-impl Pairs {
-    fn number(&mut self, bits: u128) -> u64 {
-        *self.numbers.entry(bits).or_insert_with(|| {
-            self.list.push(bits);
-            self.list.len() as u64 - 1
-        })
-    }
-}
-
 impl State<'_> {
     pub(super) fn load_pair(&mut self, a: &Access) -> Res<u64> {
         let (region, base, i) = self.locate(a)?;
@@ -28,7 +12,7 @@ impl State<'_> {
         }
     }
     pub(super) fn store_pair(&mut self, a: &Access, number: u64) -> Res<()> {
-        let Some(bits) = usize::try_from(number).ok().and_then(|i| self.pairs.list.get(i)).copied() else { return msg("a value of 128 bits that was never made") };
+        let Some(bits) = self.pairs.get(number) else { return msg("a value of 128 bits that was never made") };
         let (region, base, i) = self.locate(a)?;
         let at = base + i * 16;
         let Region::Own(bytes) = &mut self.mem[region] else { return msg("a store of 128 bits to what is read-only") };

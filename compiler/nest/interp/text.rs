@@ -13,26 +13,10 @@ pub(super) struct Span {
     len: usize,
 }
 
-/// All texts so far, by number.
-#[derive(Default)]
-pub(super) struct Texts {
-    list: Vec<Span>,
-    numbers: HashMap<Span, u64>,
-}
-
-impl Texts {
-    fn number(&mut self, s: Span) -> u64 {
-        *self.numbers.entry(s).or_insert_with(|| {
-            self.list.push(s);
-            self.list.len() as u64 - 1
-        })
-    }
-}
-
 impl State<'_> {
     pub(super) fn span(&self, number: u64) -> Res<Span> {
-        match usize::try_from(number).ok().and_then(|i| self.texts.list.get(i)) {
-            Some(s) => Ok(*s),
+        match self.texts.get(number) {
+            Some(s) => Ok(s),
             None => msg("a text that was never written"),
         }
     }

@@ -8,10 +8,10 @@
 //! that levels share them; `tiles` makes the loops.
 
 use super::schedule::Within;
-use super::shape::{peel, relocate};
+use super::shape::{peel, relocate, seq_loops};
 use super::tiles::{self, Panels, Tile};
 use super::{lanes, pack};
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Module, Place, Reg, Stmt};
 use crate::sym::{Answer, Dim, Sym, SymKind};
 use crate::target::Facts;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
@@ -128,19 +128,13 @@ pub(super) fn take_apart(body: &[Stmt]) -> Option<Parts> {
     if !shape.is_empty() || zero.bits != 0 || tail.is_empty() {
         return None;
     }
-    let mut depth = vec![];
-    let mut s = inner;
-    while let Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } = s {
-        let ([one], Some(0)) = (body.as_slice(), lo.as_const()) else { return None };
-        depth.push((*var, *hi));
-        s = one;
-    }
-    let Stmt::Set { reg: r, value, .. } = s else { return None };
+    let (depth, step) = seq_loops(inner)?;
+    let [Stmt::Set { reg: r, value, .. }] = step else { return None };
     let (product, [a, b, c]) = Product::of(zero.ty, value)?;
     let (Expr::Load { buf: ba, at: ia }, Expr::Load { buf: bb, at: ib }, Expr::Acc { reg: rc, .. }) = (a, b, c) else { return None };
     let straight = tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
     let stores = tail.iter().filter(|s| matches!(s, Stmt::Store { .. })).count();
-    if zero.ty != product.ty() || r != reg || rc != reg || depth.is_empty() || !straight || stores != 1 {
+    if zero.ty != product.ty() || r != reg || rc != reg || !straight || stores != 1 {
         return None;
     }
     Some(Parts { loops: nest.loops, acc: *reg, depth, a: (*ba, ia.clone()), b: (*bb, ib.clone()), start: None, tail: tail.to_vec(), whole: true, product })

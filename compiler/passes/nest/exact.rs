@@ -14,7 +14,7 @@
 
 use super::dots::{self, Taken};
 use super::grouped::{self, Copies};
-use super::shape::peel;
+use super::shape::{peel, seq_loops};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, visit};
 use crate::sym::{Dim, Sym};
@@ -155,13 +155,8 @@ pub(super) fn contraction(m: &Module, body: &[Stmt]) -> Option<Contraction> {
     if !shape.is_empty() || zero.bits != 0 || zero.ty != ElemType::I32 {
         return None;
     }
-    let (mut depth, mut s) = (vec![], inner);
-    while let Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } = s {
-        let ([one], Some(0)) = (body.as_slice(), lo.as_const()) else { return None };
-        depth.push((*var, *hi));
-        s = one;
-    }
-    let Stmt::Set { reg: r, value: Expr::Bin(BinOp::Add, product, sum), .. } = s else { return None };
+    let (depth, step) = seq_loops(inner)?;
+    let [Stmt::Set { reg: r, value: Expr::Bin(BinOp::Add, product, sum), .. }] = step else { return None };
     let (Expr::Bin(BinOp::Mul, a, b), Expr::Acc { reg: old, .. }) = (&**product, &**sum) else { return None };
     let operand = |e: &Expr| match e {
         Expr::Cast(ElemType::I32, x) => match &**x {
@@ -175,7 +170,7 @@ pub(super) fn contraction(m: &Module, body: &[Stmt]) -> Option<Contraction> {
         visit::walk(&nest.body, &mut |s| n += usize::from(matches!(s, Stmt::Set { reg: x, .. } if x == reg)));
         n
     };
-    (r == reg && old == reg && sets == 1 && !depth.is_empty()).then_some(())?;
+    (r == reg && old == reg && sets == 1).then_some(())?;
     Some(Contraction { acc: *reg, a: operand(a)?, b: operand(b)?, depth })
 }
 

@@ -52,7 +52,7 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     let nest = peel(&m.kernels[pool].body);
     let [head @ Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(_) }, window @ Stmt::For { .. }, tail @ ..] = nest.body.as_slice() else { return None };
     let (taps, inner) = seq_loops(window)?;
-    let [Stmt::Set { reg: r, value: Expr::Bin(BinOp::Max | BinOp::Min | BinOp::Add, sum, read), .. }] = inner else { return None };
+    let [Stmt::Set { reg: r, value: Expr::Bin(op @ (BinOp::Max | BinOp::Min | BinOp::Add), sum, read), .. }] = inner else { return None };
     let (Expr::Acc { reg: old, .. }, Expr::Load { buf: image, at }) = (&**sum, &**read) else { return None };
     let ([conv], [_]) = (uses.writers(*image), uses.readers(*image)) else { return None };
     let plain = shape.is_empty() && r == reg && old == reg && m.regs[*reg].ty == ElemType::F32 && is_temp(m, *image) && m.bufs[*image].ty == ElemType::F32 && !uses.pinned(*image);
@@ -101,8 +101,6 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
         inside.push(Stmt::Let { reg: *reg, value: instance(m, value, &place) });
     }
     let value = instance(m, value, &place);
-    let Stmt::For { .. } = window else { return None };
-    let Expr::Bin(op, ..) = inner.first().and_then(Stmt::expr)? else { return None };
     inside.push(Stmt::Set { reg: *reg, at: vec![], value: Expr::Bin(*op, Box::new(Expr::acc(*reg)), Box::new(value)) });
     let inside = taps.iter().rev().fold(inside, |body, (var, hi)| vec![seq(*var, *hi, body)]);
     let body: Vec<Stmt> = [head.clone()].into_iter().chain(inside).chain(tail.iter().cloned()).collect();

@@ -6,7 +6,7 @@
 //! middle between two integers can tell a difference. A division costs as much as ten multiplications.
 
 use crate::nest::bounds::Bounds;
-use crate::nest::{BinOp, Expr, Module, UnOp};
+use crate::nest::{BinOp, Expr, Module, UnOp, visit};
 use crate::tensor::ElemType;
 
 /// Values of an integer that are tried, and arguments in all.
@@ -124,7 +124,14 @@ fn term<'a>(m: &Module, bounds: &Bounds, e: &'a Expr) -> Option<Term<'a>> {
 
 /// erf(x / c) as erf(x * (1 / c)), for whoever may change roundings: what that adds to the error is half a unit of the
 /// argument, and the division costs as much as the rest of a GELU.
-pub fn of_erf(e: Expr) -> Expr {
+pub fn erfs(m: &mut Module) {
+    for k in visit::calls(&m.driver) {
+        let body = std::mem::take(&mut m.kernels[k].body);
+        m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut of_erf)).collect();
+    }
+}
+
+fn of_erf(e: Expr) -> Expr {
     let product = |x: Expr| match x {
         Expr::Bin(BinOp::Div, x, by) => match number(&by) {
             Some(c) => *x * Expr::f32(1.0 / c),

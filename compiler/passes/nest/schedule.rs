@@ -20,10 +20,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     halves::run(m, level)?;
     pad::run(m);
     if m.math != Math::Strict {
-        for k in visit::calls(&m.driver) {
-            let body = std::mem::take(&mut m.kernels[k].body);
-            m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut quotient::of_erf)).collect();
-        }
+        quotient::erfs(m);
     }
     // What attention adds is scheduled where it is made.
     let kernels: HashSet<Kernel> = visit::calls(&m.driver).into_iter().collect();

@@ -43,8 +43,9 @@ struct Row {
     at: Vec<Dim>,
     value: Expr,
     reader: Kernel,
-    /// The result as the reader sees it.
+    /// The result as the reader sees it, and where it reads.
     view: Buf,
+    read_at: Vec<Dim>,
     /// Dimensions before that of the rows.
     lead: usize,
     /// Rows of the reader in a row.
@@ -70,13 +71,13 @@ fn row(m: &Module, uses: &Uses, k: Kernel) -> Option<Row> {
     let map = as_map(&m.kernels[reader].body)?;
     let mut loads = vec![];
     map.value.walk(&mut |e| {
-        if let Expr::Load { buf, .. } = e
+        if let Expr::Load { buf, at } = e
             && m.storage(*buf) == out
         {
-            loads.push(*buf);
+            loads.push((*buf, at.clone()));
         }
     });
-    let [view] = loads[..] else { return None };
+    let [(view, read_at)] = <[_; 1]>::try_from(loads).ok()?;
     let (dims, seen, lead) = (&data.dims, &m.bufs[view].dims, outer - 1);
     let (own_rows, rows) = (dims[lead], *seen.get(lead)?);
     let parts = match (own_rows.as_const(), rows.as_const()) {
@@ -85,7 +86,7 @@ fn row(m: &Module, uses: &Uses, k: Kernel) -> Option<Row> {
         _ => return None,
     };
     let same = seen[..lead] == dims[..lead] && m.syms.simplify(Dim::product(seen[lead + 1..].iter().copied()) * parts) == m.syms.simplify(length);
-    same.then(|| Row { loops: nest.loops.clone(), before: before.to_vec(), vars: inner.iter().map(|l| l.0).collect(), out, at: at.clone(), value: value.clone(), reader, view, lead, parts })
+    same.then(|| Row { loops: nest.loops.clone(), before: before.to_vec(), vars: inner.iter().map(|l| l.0).collect(), out, at: at.clone(), value: value.clone(), reader, view, read_at, lead, parts })
 }
 
 fn split(m: &mut Module, k: Kernel, row: &Row) {
@@ -94,16 +95,7 @@ fn split(m: &mut Module, k: Kernel, row: &Row) {
     }
     let mut kept = vec![];
     let dims = m.bufs[row.view].dims.clone();
-    let Some(map) = as_map(&m.kernels[row.reader].body) else { return };
-    let mut at_view = vec![];
-    map.value.walk(&mut |e| {
-        if let Expr::Load { buf, at } = e
-            && *buf == row.view
-        {
-            at_view = at.clone();
-        }
-    });
-    let element = element(m, row, row.value.clone(), &at_view, &mut kept);
+    let element = element(m, row, row.value.clone(), &row.read_at, &mut kept);
     let part = m.syms.loop_var("p", Dim::constant(0), Dim::constant(row.parts));
     let mut stores = vec![];
     for (i, (buf, value)) in kept.into_iter().enumerate() {
