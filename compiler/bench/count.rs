@@ -2,6 +2,7 @@
 
 use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Reg, Stmt, UnOp, visit};
 use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
 
 /// Loops whose inner bounds depend on their variable are walked; beyond so many iterations, that many samples stand for all.
@@ -16,25 +17,89 @@ pub struct Amounts {
     /// Bytes of all buffers read and written, each place once; of a buffer that is read in parts, what the reads cover
     /// at most.
     pub bytes: f64,
+    /// The operations in units of what the peak is measured in, f32: those on elements of 64 bits take two lanes.
+    pub lanes: f64,
 }
 
-/// Counts a kernel for given sizes; none where a loop's length is only known at run time.
-pub fn kernel(m: &Module, k: Kernel, sizes: &HashMap<Sym, i64>) -> Option<Amounts> {
-    let mut lanes = HashMap::new();
-    visit::walk(&m.kernels[k].body, &mut |s| {
-        if let Stmt::Acc { reg, lanes: n, .. } = s {
-            lanes.insert(*reg, *n);
-        }
-    });
-    let mut c = Counter { m, env: sizes.clone(), lanes, walked: sizes.keys().copied().collect(), flops: 0.0, accesses: HashMap::new(), data: HashMap::new() };
-    c.body(&m.kernels[k].body, 1.0)?;
-    let mut bytes = 0.0;
-    for (b, n) in &c.accesses {
-        let d = &m.bufs[*b];
-        let size = d.dims.iter().try_fold(1.0, |n, d| Some(n * c.eval(*d)? as f64))?;
-        bytes += n.min(size) * f64::from(d.ty.bits()) / 8.0;
+impl std::ops::Add for Amounts {
+    type Output = Amounts;
+    fn add(self, o: Amounts) -> Amounts {
+        Amounts { flops: self.flops + o.flops, bytes: self.bytes + o.bytes, lanes: self.lanes + o.lanes }
     }
-    Some(Amounts { flops: c.flops, bytes })
+}
+
+/// What the kernels of a schedule compute, counted on the nests before it: packing and padding are no work. Where a schedule made
+/// one kernel of several, it has the work of all, and what they hand to each other moves no bytes. A kernel that a schedule has
+/// added only moves bytes. `None` where a loop's length is only known at run time.
+pub fn scheduled(before: &Module, after: &Module, kernels: &[Kernel], sizes: &HashMap<Sym, i64>) -> Vec<Option<Amounts>> {
+    let merged = merged(before, after);
+    let written: HashSet<Buf> = visit::calls(&after.driver).into_iter().flat_map(|k| stored(after, k)).collect();
+    let count = |k: &Kernel| {
+        if !before.kernels.is_valid(*k) {
+            return Some(Amounts { flops: 0.0, lanes: 0.0, ..group(after, &[*k], sizes, &|_| true)? });
+        }
+        let all: Vec<Kernel> = merged.get(k).into_iter().flatten().copied().chain([*k]).collect();
+        let between: HashSet<Buf> = all.iter().flat_map(|k| stored(before, *k)).filter(|b| !written.contains(b)).collect();
+        group(before, &all, sizes, &|b| all.len() == 1 || !between.contains(&b))
+    };
+    kernels.iter().map(count).collect()
+}
+
+fn stored(m: &Module, k: Kernel) -> Vec<Buf> {
+    visit::stores(&m.kernels[k].body).into_iter().map(|b| m.storage(b)).collect()
+}
+
+/// For kernels of a schedule, those without a call of their own any more whose work they took over: a kernel that stores
+/// the other's result, or else one that read it.
+fn merged(before: &Module, after: &Module) -> HashMap<Kernel, Vec<Kernel>> {
+    let kept: Vec<Kernel> = visit::calls(&after.driver).into_iter().filter(|k| before.kernels.is_valid(*k)).collect();
+    let mut heir: HashMap<Kernel, Kernel> = kept.iter().map(|k| (*k, *k)).collect();
+    let writers: HashMap<Buf, Kernel> = kept.iter().flat_map(|k| stored(after, *k).into_iter().map(|b| (b, *k))).collect();
+    let order = visit::calls(&before.driver);
+    let mut out: HashMap<Kernel, Vec<Kernel>> = HashMap::new();
+    // Readers stand behind writers, and have found their heirs when the writer asks for it.
+    for k in order.iter().rev() {
+        if heir.contains_key(k) {
+            continue;
+        }
+        let results = stored(before, *k);
+        let reads = |r: &&Kernel| visit::loads(&before.kernels[**r].body).iter().any(|b| results.contains(&before.storage(*b)));
+        let to = results.iter().find_map(|b| writers.get(b)).or_else(|| order.iter().filter(reads).find_map(|r| heir.get(r))).copied();
+        if let Some(to) = to {
+            heir.insert(*k, to);
+            out.entry(to).or_default().push(*k);
+        }
+    }
+    out
+}
+
+/// Counts kernels together, without the bytes of buffers that are not `kept`.
+fn group(m: &Module, kernels: &[Kernel], sizes: &HashMap<Sym, i64>, kept: &dyn Fn(Buf) -> bool) -> Option<Amounts> {
+    let (mut total, mut accesses) = (Amounts::default(), HashMap::new());
+    for k in kernels {
+        let body = &m.kernels[*k].body;
+        let mut lanes = HashMap::new();
+        visit::walk(body, &mut |s| {
+            if let Stmt::Acc { reg, lanes: n, .. } = s {
+                lanes.insert(*reg, *n);
+            }
+        });
+        let mut c = Counter { m, env: sizes.clone(), lanes, walked: sizes.keys().copied().collect(), flops: 0.0, accesses, data: HashMap::new() };
+        c.body(body, 1.0)?;
+        total = total + Amounts { flops: c.flops, bytes: 0.0, lanes: c.flops * if computes_doubles(m, body) { 2.0 } else { 1.0 } };
+        accesses = c.accesses;
+    }
+    for (b, n) in accesses.into_iter().filter(|(b, _)| kept(*b)) {
+        let d = &m.bufs[b];
+        let size = d.dims.iter().try_fold(1.0, |n, d| Some(n * d.eval(&|s| sizes.get(&s).copied())? as f64))?;
+        total.bytes += n.min(size) * f64::from(d.ty.bits()) / 8.0;
+    }
+    Some(total)
+}
+
+/// Whether what a body stores is made of f64.
+fn computes_doubles(m: &Module, body: &[Stmt]) -> bool {
+    visit::stores(body).iter().any(|b| m.bufs[*b].ty == ElemType::F64)
 }
 
 struct Counter<'a> {
@@ -212,7 +277,8 @@ mod tests {
         let c = crate::pipeline::compile(&source, &Options { opt, ..Options::default() }).expect("compiles");
         let m = &c.unscheduled;
         let sizes = m.dim_params.iter().map(|s| (*s, 5)).collect();
-        visit::calls(&m.driver).into_iter().filter_map(|k| kernel(m, k, &sizes)).collect()
+        let last = c.modules.last().expect("a level");
+        scheduled(m, last, &visit::calls(&last.driver), &sizes).into_iter().flatten().collect()
     }
 
     #[test]
@@ -229,6 +295,26 @@ mod tests {
     fn elementwise_bytes_are_those_of_the_buffers() {
         let text = "<ir_version: 8, opset_import: [\"\" : 17]>\ng (float[N, 24] x, float[24] b) => (float[N, 24] y) { y = Add (x, b) }\n";
         let a = counts(text, OptLevel::O2);
-        assert_eq!(a, [Amounts { flops: 120.0, bytes: 4.0 * (120.0 + 24.0 + 120.0) }]);
+        assert_eq!(a, [Amounts { flops: 120.0, bytes: 4.0 * (120.0 + 24.0 + 120.0), lanes: 120.0 }]);
+    }
+
+    #[test]
+    fn operations_on_doubles_take_two_lanes() {
+        let text = "<ir_version: 8, opset_import: [\"\" : 17]>\ng (double[N, 24] x, double[24] b) => (double[N, 24] y) { y = Add (x, b) }\n";
+        let a = counts(text, OptLevel::O2);
+        assert_eq!(a, [Amounts { flops: 120.0, bytes: 8.0 * (120.0 + 24.0 + 120.0), lanes: 240.0 }]);
+    }
+
+    #[test]
+    fn merged_kernels_have_the_work_of_all_and_no_bytes_between_them() {
+        let text = "<ir_version: 8, opset_import: [\"\" : 17]>\ng (float[4, 96, 64] q, float[4, 64, 96] k, float[4, 96, 64] v) => (float[4, 96, 64] y) {\n\
+            s = MatMul (q, k)\n p = Softmax <axis = -1> (s)\n y = MatMul (p, v)\n}\n";
+        let sum = |opt| counts(text, opt).into_iter().fold(Amounts::default(), |s, a| s + a);
+        let (apart, merged) = (sum(OptLevel::O0), sum(OptLevel::O2));
+        let products = 2.0 * 2.0 * 4.0 * 96.0 * 96.0 * 64.0;
+        assert!((1.0..1.2).contains(&(merged.flops / products)), "{merged:?}");
+        assert!((1.0..1.2).contains(&(apart.flops / products)), "{apart:?}");
+        assert_eq!(merged.bytes, 4.0 * 4.0 * 4.0 * 96.0 * 64.0, "inputs and outputs");
+        assert!(apart.bytes > merged.bytes, "{apart:?}");
     }
 }

@@ -11,14 +11,11 @@ pub mod print;
 use crate::arrays::Array;
 use crate::described::Input;
 use crate::diag::Result;
-use crate::nest::{Kernel, Module};
-use crate::pipeline::Compiled;
 use crate::run::{self, Runner};
-use crate::sym::{Dim, Sym};
+use crate::sym::Dim;
 use count::Amounts;
 use onnxc_runtime::pool::Pool;
 use onnxc_runtime::probe::{self, Vectors};
-use std::collections::HashMap;
 use std::time::Instant;
 
 /// Working set that no cache holds.
@@ -127,7 +124,7 @@ impl Machine {
 impl Report {
     /// The least time that the machine's limits allow for these amounts, and whether arithmetic sets it.
     pub fn limit(&self, a: Amounts) -> (f64, bool) {
-        let (compute, memory) = (a.flops / self.machine.flops, a.bytes / self.bandwidth);
+        let (compute, memory) = (a.lanes / self.machine.flops, a.bytes / self.bandwidth);
         (compute.max(memory), compute >= memory)
     }
 }
@@ -142,7 +139,7 @@ pub fn run(r: &Runner, given: Vec<Array>, s: &Settings) -> Result<Report> {
     let mut bound = r.bind(&inputs, pool.as_ref())?;
     let times = whole(&mut || bound.call(), s.seconds).map_err(run::status_error)?;
     let kernels = bound.kernels();
-    let amounts: Vec<Option<Amounts>> = kernels.iter().map(|k| amounts(c, m, *k, &sizes)).collect();
+    let amounts = count::scheduled(&c.unscheduled, m, &kernels, &sizes);
     let mut no_nodes = None;
     let nodes = match (s.per_node, kernels.is_empty()) {
         (false, _) => None,
@@ -172,18 +169,13 @@ pub fn run(r: &Runner, given: Vec<Array>, s: &Settings) -> Result<Report> {
         cpu: r.level().name.clone(),
         dims: i.dim_params.iter().map(|p| (p.name.clone(), sizes.get(&p.sym).copied().unwrap_or(0))).collect(),
         times,
-        amounts: (!amounts.is_empty()).then(|| amounts.iter().try_fold(Amounts::default(), |s, a| a.map(|a| Amounts { flops: s.flops + a.flops, bytes: s.bytes + a.bytes }))).flatten(),
+        amounts: (!amounts.is_empty()).then(|| amounts.iter().try_fold(Amounts::default(), |s, a| a.map(|a| s + a))).flatten(),
         machine,
         working_set,
         bandwidth: if in_memory { machine.memory } else { probe::read_bandwidth(working_set as usize, s.threads).max(machine.memory) },
         nodes,
         no_nodes,
     })
-}
-
-/// Work of a kernel as the model asks for it; kernels that a schedule has added (packing) only move bytes.
-fn amounts(c: &Compiled, m: &Module, k: Kernel, sizes: &HashMap<Sym, i64>) -> Option<Amounts> {
-    if c.unscheduled.kernels.is_valid(k) { count::kernel(&c.unscheduled, k, sizes) } else { Some(Amounts { flops: 0.0, ..count::kernel(m, k, sizes)? }) }
 }
 
 type Status = std::result::Result<(), i32>;

@@ -47,7 +47,9 @@ pub fn text(r: &Report) -> String {
     match r.amounts {
         Some(a) => {
             let (flops, rate) = (a.flops / r.times.min, a.bytes / r.times.min);
-            out += &format!("  {:.1} GFLOP/s of {:.1} ({:.1} % of the peak of {}-bit multiply-adds)\n", flops / 1e9, r.machine.flops / 1e9, flops / r.machine.flops * 100.0, r.machine.vector_bits);
+            // The peak for this mixture of types.
+            let peak = if a.lanes > 0.0 { r.machine.flops * a.flops / a.lanes } else { r.machine.flops };
+            out += &format!("  {:.1} GFLOP/s of {:.1} ({:.1} % of the peak of {}-bit multiply-adds)\n", flops / 1e9, peak / 1e9, flops / peak * 100.0, r.machine.vector_bits);
             out += &format!("  {:.1} GB/s of {:.1} ({:.1} % of the bandwidth for a working set of {})", rate / 1e9, r.bandwidth / 1e9, rate / r.bandwidth * 100.0, bytes(r.working_set as f64));
             out += &format!(", {:.1} % of memory's {:.1}\n", rate / r.machine.memory * 100.0, r.machine.memory / 1e9);
         }
@@ -113,7 +115,7 @@ pub fn json(r: &Report) -> Value {
         "median": r.times.median,
         "calls": r.times.calls,
         "amounts": amounts(r.amounts, r.times.min),
-        "peak_fraction": r.amounts.map(|a| a.flops / r.times.min / r.machine.flops),
+        "peak_fraction": r.amounts.map(|a| a.lanes / r.times.min / r.machine.flops),
         "memory_fraction": r.amounts.map(|a| a.bytes / r.times.min / r.machine.memory),
         "machine": machine_json(&r.machine),
         "working_set": r.working_set,
