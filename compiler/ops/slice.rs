@@ -1,16 +1,14 @@
-//! Slice, Split and Pad: windows of the input.
+//! Slice and Split: windows of the input.
 //!
 //! | operator | versions |
 //! |---|---|
 //! | Slice | 1: attributes `starts`, `ends`, `axes`, steps 1; 10 and later: inputs |
 //! | Split | 1: attribute or input `split`; 2, 11: attribute; 13: input; 18: `num_outputs`, the last part may be smaller |
-//! | Pad | 1: `paddings`, `value`; 2: `pads`, `value`; 11: inputs; 18: `axes`; 19: mode wrap |
 
 use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
+use crate::nest::{BinOp, Expr, KernelBuilder};
 use crate::sym::{Answer, Dim, SymTable};
-use crate::tensor::ElemType;
 
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,25 +16,14 @@ use crate::tensor::ElemType;
 pub enum Slice {
     Slice { starts: Option<Vec<i64>>, ends: Option<Vec<i64>>, axes: Option<Vec<i64>> },
     Split { axis: i64, sizes: Option<Vec<i64>>, parts: usize },
-    Pad { mode: Mode, pads: Option<Vec<i64>>, value: f32 },
-}
-
-/// What stands outside.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs)]
-pub enum Mode {
-    Constant,
-    Reflect,
-    Edge,
-    Wrap,
 }
 
 impl Operator for Slice {
-    const OPS: &'static [&'static str] = &["Slice", "Split", "Pad"];
+    const OPS: &'static [&'static str] = &["Slice", "Split"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
             "Slice" => Slice::Slice { starts: a.ints_opt("starts")?, ends: a.ints_opt("ends")?, axes: a.ints_opt("axes")? },
-            "Split" => {
+            _ => {
                 let parts = a.n_outputs();
                 if let Some(n) = a.int_opt("num_outputs")?
                     && n != parts as i64
@@ -44,16 +31,6 @@ impl Operator for Slice {
                     return a.error(format!("attribute \"num_outputs\" is {n}, but the node has {parts} outputs")).fail();
                 }
                 Slice::Split { axis: a.int("axis", 0)?, sizes: a.ints_opt("split")?, parts }
-            }
-            _ => {
-                let mode = match a.choice("mode", "constant", &["constant", "reflect", "edge", "wrap"])?.as_str() {
-                    "reflect" => Mode::Reflect,
-                    "edge" => Mode::Edge,
-                    "wrap" => Mode::Wrap,
-                    _ => Mode::Constant,
-                };
-                let pads = if a.since() == 1 { a.ints_opt("paddings")? } else { a.ints_opt("pads")? };
-                Slice::Pad { mode, pads, value: a.float("value", 0.0)? }
             }
         })
     }
@@ -119,45 +96,6 @@ impl Operator for Slice {
                     cx.set_known(i, t.elem, dims, part);
                 }
             }
-            Slice::Pad { pads: None, .. } if runtime::late(cx, 1) || cx.has(3) && cx.ints_value(3).is_none() => {
-                let axes = if cx.has(3) { runtime::need_length(cx, 3, "axes")? } else { t.rank() };
-                if runtime::need_length(cx, 1, "pads")? != 2 * axes {
-                    return cx.error(codes::OP_SHAPE, format!("the number of pads is not that of the axes, {axes}, twice")).fail();
-                }
-                let named = match (cx.has(3), cx.ints_value(3)) {
-                    (true, None) => None,
-                    (true, Some(a)) => Some(a.into_iter().map(|a| cx.axis(a, t.rank())).collect::<Result<Vec<_>>>()?),
-                    _ => Some((0..t.rank()).collect()),
-                };
-                let mut dims = t.dims.clone();
-                for d in 0..t.rank() {
-                    if named.as_ref().is_none_or(|a| a.contains(&d)) {
-                        dims[d] = cx.size(0, d, t.rank());
-                    }
-                }
-                cx.set(0, t.elem, dims);
-            }
-            Slice::Pad { pads, mode, .. } => {
-                let pads = pad_amounts(cx, pads, t.rank())?;
-                let dims: Vec<Dim> = t.dims.iter().zip(&pads).map(|(d, (a, b))| *d + *a + *b).collect();
-                for ((d, n), (a, b)) in dims.iter().zip(&t.dims).zip(&pads) {
-                    let left = *n - (-*a).max(0) - (-*b).max(0);
-                    if *mode != Mode::Constant && left.as_const().is_some_and(|l| l < 1) && d.as_const() != Some(0) {
-                        return cx.error(codes::OP_SHAPE, "negative pads leave nothing that could be repeated").fail();
-                    }
-                    if d.as_const().is_some_and(|d| d < 0) || (*mode != Mode::Constant && n.as_const() == Some(0) && d.as_const() != Some(0)) {
-                        return cx.error(codes::OP_SHAPE, "the padding does not fit the input").fail();
-                    }
-                    if !cx.syms.is_nonneg(*d) {
-                        cx.syms.require_at_most(Dim::constant(0), *d);
-                    }
-                    // There must be something to repeat or mirror.
-                    if *mode != Mode::Constant && n != d {
-                        cx.syms.require_at_most(Dim::constant(1), *n);
-                    }
-                }
-                cx.set(0, t.elem, dims);
-            }
         }
         Ok(())
     }
@@ -222,7 +160,6 @@ impl Operator for Slice {
                     });
                 }
             }
-            Slice::Pad { mode, pads, value } => lower_pad(cx, *mode, pads, *value)?,
         }
         Ok(())
     }
@@ -234,7 +171,7 @@ struct Window {
     step: i64,
 }
 
-fn args(attr: &Option<Vec<i64>>, input: Option<Vec<Dim>>) -> Vec<Dim> {
+pub(super) fn args(attr: &Option<Vec<i64>>, input: Option<Vec<Dim>>) -> Vec<Dim> {
     match attr {
         Some(a) => a.iter().map(|v| Dim::constant(*v)).collect(),
         None => input.unwrap_or_default(),
@@ -425,142 +362,4 @@ fn split_sizes(cx: &mut InferCx, attr: &Option<Vec<i64>>, parts: usize, total: D
     }
     cx.require_eq(Dim::sum(sizes.iter().copied()), total, "the parts do not add up to the axis")?;
     Ok(sizes)
-}
-
-fn pad_amounts(cx: &InferCx, attr: &Option<Vec<i64>>, rank: usize) -> Result<Vec<(Dim, Dim)>> {
-    let list: Vec<Dim> = match attr {
-        Some(a) => a.iter().map(|v| Dim::constant(*v)).collect(),
-        None => cx.need_dims(1, "the pads")?,
-    };
-    let axes: Vec<i64> = if cx.has(3) { cx.need_ints(3, "the axes")? } else { (0..rank as i64).collect() };
-    spread_pads(&list, &axes, rank).ok_or_else(|| cx.error(codes::OP_SHAPE, format!("{} pads for {} axes", list.len(), axes.len())).into())
-}
-
-fn spread_pads(list: &[Dim], axes: &[i64], rank: usize) -> Option<Vec<(Dim, Dim)>> {
-    let mut out = vec![(Dim::constant(0), Dim::constant(0)); rank];
-    if list.len() != 2 * axes.len() {
-        return None;
-    }
-    for (i, a) in axes.iter().enumerate() {
-        let a = usize::try_from(if *a < 0 { a + rank as i64 } else { *a }).ok()?;
-        *out.get_mut(a)? = (list[i], list[axes.len() + i]);
-    }
-    Some(out)
-}
-
-fn lower_pad(cx: &mut LowerCx, mode: Mode, attr: &Option<Vec<i64>>, value: f32) -> Result<()> {
-    let (x, y) = (cx.input(0), cx.output(0));
-    let from = cx.dims(x);
-    let rank = from.len();
-    let list = args(attr, cx.dims_value(1));
-    let axes = if cx.input_opt(3).is_some() { cx.ints_value(3).unwrap_or_default() } else { (0..rank as i64).collect() };
-    let late = attr.is_none() && (runtime::late_operand(cx, 1).is_some() || cx.input_opt(3).is_some() && cx.ints_value(3).is_none());
-    let pads = if late { Some(define_pads(cx, mode)) } else { spread_pads(&list, &axes, rank) };
-    let Some(pads) = pads else { return cx.bug("pads changed") };
-    let ty = cx.elem(y).compute();
-    let fill = match (cx.constant(2).and_then(|c| c.scalar()), cx.input_opt(2)) {
-        (Some(v), _) if ty.is_float() || ty.bits() < 64 => Some(Expr::num(ty, v)),
-        (_, Some(b)) if cx.since >= 11 => Some(Expr::Load { buf: b, at: vec![Dim::constant(0); cx.dims(b).len()] }),
-        _ if ty == ElemType::Str || ty.is_complex() => None,
-        _ => Some(Expr::num(ty, f64::from(value))),
-    };
-    let syms = cx.m.syms.clone();
-    cx.map(y, |k, at| {
-        let fill = fill.unwrap_or_else(|| k.zero(ty));
-        let mut inside = None;
-        let mut index = vec![];
-        for ((i, n), (lo, hi)) in at.iter().zip(&from).zip(&pads) {
-            let p = *i - *lo;
-            // Negative pads cut off first: what is left is repeated or mirrored.
-            let cut = |d: Dim| if syms.is_nonneg(d) { Dim::constant(0) } else { (-d).max(0) };
-            let (before, behind) = (cut(*lo), cut(*hi));
-            let whole = before.as_const() == Some(0) && behind.as_const() == Some(0);
-            let kept = if whole { *n } else { (*n - before - behind).max(1) };
-            let within = |q: Dim| if whole { q } else { (before + q).min(*n - 1) };
-            index.push(match mode {
-                Mode::Constant => {
-                    let mut need = |c: Expr| {
-                        inside = Some(match inside.take() {
-                            None => c,
-                            Some(o) => Expr::bin(BinOp::And, o, c),
-                        });
-                    };
-                    if !syms.is_nonneg(-*lo) {
-                        need(Expr::cmp_index(BinOp::Ge, p, 0));
-                    }
-                    if !syms.is_nonneg(-*hi) {
-                        need(Expr::cmp_index(BinOp::Lt, p, *n));
-                    }
-                    p
-                }
-                Mode::Edge => p.max(0).min(*n - 1),
-                Mode::Wrap => within((p - before).modulo(kept)),
-                // Period 2(n - 1): position q of it stands for min(q, period - q).
-                Mode::Reflect => {
-                    let period = ((kept - 1) * 2).max(1);
-                    let q = (p - before).modulo(period);
-                    within(q.min(period - q).min(kept - 1).max(0))
-                }
-            });
-        }
-        let v = k.load(x, &index);
-        match inside {
-            Some(c) => Expr::select(c, v, fill),
-            None => v,
-        }
-    });
-    Ok(())
-}
-
-/// Pads before and behind each dimension, defined by the driver together with the sizes of the result.
-fn define_pads(cx: &mut LowerCx, mode: Mode) -> Vec<(Dim, Dim)> {
-    let (x, y) = (cx.input(0), cx.output(0));
-    let (from, out) = (cx.dims(x), cx.dims(y));
-    let rank = from.len();
-    let (pads, axes) = (cx.input(1), cx.input_opt(3));
-    let known = if axes.is_some() { cx.ints_value(3) } else { Some((0..rank as i64).collect()) };
-    let found = cx.compute(3 * rank.max(1), |k, list| {
-        use runtime::{check, int, le};
-        let v = runtime::values(k, pads);
-        let n = v.len() / 2;
-        let named = match (&known, axes) {
-            (None, Some(b)) => {
-                runtime::axis_flags(k, b, rank);
-                runtime::values(k, b)
-            }
-            _ => vec![],
-        };
-        for x in &v {
-            // So that sums do not overflow.
-            check(k, le(Expr::un(UnOp::Abs, x.clone()), int(1 << 50)));
-            check(k, le(int(-(1 << 50)), x.clone()));
-        }
-        for d in 0..rank {
-            let (mut low, mut high) = (int(0), int(0));
-            for j in 0..n {
-                match &known {
-                    Some(a) if a.get(j).is_some_and(|a| *a == d as i64 || a + rank as i64 == d as i64) => (low, high) = (v[j].clone(), v[n + j].clone()),
-                    None => {
-                        let axis = named[j].clone();
-                        let hit = k.let_(runtime::or(runtime::eq(axis.clone(), int(d as i64)), runtime::eq(axis, int(d as i64 - rank as i64))));
-                        low = k.let_(Expr::select(hit.clone(), v[j].clone(), low));
-                        high = k.let_(Expr::select(hit, v[n + j].clone(), high));
-                    }
-                    _ => {}
-                }
-            }
-            let size = k.let_(low.clone() + Expr::index(from[d]) + high.clone());
-            check(k, le(int(0), size.clone()));
-            if mode != Mode::Constant {
-                // There must be something to repeat or mirror.
-                check(k, runtime::or(runtime::eq(size.clone(), int(0)), le(int(1), Expr::index(from[d]))));
-            }
-            for (i, v) in [low, high, size].into_iter().enumerate() {
-                k.store(list, &[Dim::from(3 * d + i)], v);
-            }
-        }
-    });
-    let load = |i: usize| Expr::Load { buf: found, at: vec![Dim::from(i)] };
-    (0..rank).for_each(|d| cx.define(out[d], load(3 * d + 2)));
-    (0..rank).map(|d| (cx.number("before", load(3 * d), None, None), cx.number("behind", load(3 * d + 1), None, None))).collect()
 }

@@ -13,6 +13,7 @@ ops! {
     Fill = fill;
     Permute = permute;
     Slice = slice;
+    Pad = pad;
     Concat = concat;
     Gather = gather;
     Choose = choose;
