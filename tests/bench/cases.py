@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import operators
+
 PREFERRED = ["onnxruntime", "openvino", "onnxc"]
 
 
@@ -40,6 +42,10 @@ def all_cases(a, work):
     """Every case of the command line, one after the other: inflated models are large."""
     if a.micro:
         yield from micro_cases(a, work)
+    if a.operators:
+        for name, path, feeds in operators.operator_models(work):
+            if a.operators is True or name in a.operators.split(","):
+                yield Case(name, "-", path, {}, feeds, a.tolerance)
     for m in a.models:
         if os.path.isdir(m) and not os.path.exists(os.path.join(m, "io.json")):
             for d in sorted(os.listdir(m)):

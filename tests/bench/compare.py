@@ -2,6 +2,7 @@
 
     compare.py ONNXC MODEL... [--threads 1,4] [--out DIR] [--append]
     compare.py ONNXC --micro  [--threads 1,4] [--out DIR] [--append]
+    compare.py ONNXC --operators [NAMES] [--threads 1,4] [--out DIR] [--append]
 
 A MODEL is an .onnx file, a folder with stripped.onnx and io.json, or a folder of such folders.
 """
@@ -189,6 +190,7 @@ def arguments():
     p.add_argument("onnxc", help="the program; - leaves onnxc out")
     p.add_argument("models", nargs="*")
     p.add_argument("--micro", action="store_true", help="matrix products 256 to 1024 and the 3x3 layers of ResNet instead of models")
+    p.add_argument("--operators", nargs="?", const=True, metavar="NAMES", help="single operators (all, or names separated by commas) instead of models")
     p.add_argument("--threads", default="1,4", help="thread counts, separated by commas")
     p.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a symbolic dimension of plain .onnx files (default 1)")
     p.add_argument("--fix-dims", action="store_true", help="tell all contestants the sizes before they compile")
@@ -207,7 +209,7 @@ def arguments():
     a.contestants = [c for c in a.contestants.split(",") if not (c == "onnxc" and a.onnxc == "-")]
     a.dims = dict((k, int(v)) for k, v in (d.split("=") for d in a.dim))
     unknown = set(a.contestants) - set(CONTESTANTS)
-    if unknown or not (a.models or a.micro):
+    if unknown or not (a.models or a.micro or a.operators):
         p.error(f"unknown contestant {', '.join(unknown)}" if unknown else "no model given")
     return a
 
