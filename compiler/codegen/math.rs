@@ -1,11 +1,13 @@
-//! Elementary functions of f32 by polynomials, written once for every backend.
+//! Elementary functions of floats by polynomials, written once for every backend: of f32 here, of f64 in [`double`].
 //!
 //! exp, log: argument reduction of Cephes (S. L. Moshier) and minimax polynomials of single precision. expm1, log1p: the
 //! same polynomials, and what the reduction loses near 1 put back exactly. erf, tanh: a polynomial near 0, elsewhere
 //! their distance from 1 as a power of two (erf's polynomial near 0: N. Juffa). erf where vectors pick from tables: pieces,
 //! expanded at points where its value is nearly exact (S. Gal). `tests/math.rs` holds the errors.
 
-use crate::nest::{BinOp, Expr, UnOp};
+mod double;
+
+use crate::nest::UnOp;
 use crate::tensor::ElemType;
 
 /// Bits of 16 numbers.
@@ -20,12 +22,12 @@ const fn table(x: [f32; 16]) -> Table {
     t
 }
 
-/// What a backend must have: operations on vectors (or scalars) of f32, IEEE 754, each rounded once.
+/// What a backend must have: operations on vectors (or scalars) of f32 or of f64, IEEE 754, each rounded once.
 pub trait Floats {
     /// A value.
     type V: Copy;
-    /// A number in all lanes.
-    fn num(&mut self, like: Self::V, x: f32) -> Self::V;
+    /// A number in all lanes, rounded to the type of `like`.
+    fn num(&mut self, like: Self::V, x: f64) -> Self::V;
     /// a + b.
     fn add(&mut self, a: Self::V, b: Self::V) -> Self::V;
     /// a - b.
@@ -57,7 +59,7 @@ pub trait Floats {
     fn sqrt(&mut self, a: Self::V) -> Self::V;
     /// To an integer value, halves to even.
     fn round(&mut self, a: Self::V) -> Self::V;
-    /// y * 2^n for an integer value n in -151..=129 and y in [0.5, 2], rounded once.
+    /// y * 2^n for an integer value n in -151..=129 (f64: -1077..=1025) and y in [0.5, 2], rounded once.
     fn scale(&mut self, y: Self::V, n: Self::V) -> Self::V;
     /// The same where the result is normal: n is added to the exponent.
     fn scale_normal(&mut self, y: Self::V, n: Self::V) -> Self::V;
@@ -77,8 +79,11 @@ pub fn has(op: UnOp) -> bool {
     matches!(op, UnOp::Exp | UnOp::Log | UnOp::Erf | UnOp::Tanh | UnOp::Sigmoid | UnOp::Expm1 | UnOp::Log1p)
 }
 
-/// One of them; NaN stays NaN.
-pub fn function<B: Floats>(b: &mut B, op: UnOp, x: B::V) -> B::V {
+/// One of them, of values of a type (f32 or f64); NaN stays NaN.
+pub fn function<B: Floats>(b: &mut B, op: UnOp, ty: ElemType, x: B::V) -> B::V {
+    if ty == ElemType::F64 {
+        return double::function(b, op, x);
+    }
     match op {
         UnOp::Exp => exp(b, x),
         UnOp::Log => log(b, x),
@@ -90,16 +95,7 @@ pub fn function<B: Floats>(b: &mut B, op: UnOp, x: B::V) -> B::V {
     }
 }
 
-/// Base and exponent of a power with a constant exponent for which a few operations do.
-pub fn constant_power(e: &Expr) -> Option<(&Expr, f64)> {
-    let Expr::Bin(BinOp::Pow, base, exponent) = e else { return None };
-    match **exponent {
-        Expr::Const(c) if c.ty == ElemType::F32 && [-1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0].contains(&c.to_f64()) => Some((base, c.to_f64())),
-        _ => None,
-    }
-}
-
-/// x^p for the exponents of [`constant_power`].
+/// x^p for the exponents of [`crate::nest::visit::constant_power`].
 pub fn power<B: Floats>(b: &mut B, x: B::V, p: f64) -> B::V {
     if p < 0.0 {
         let (one, y) = (b.num(x, 1.0), power(b, x, -p));
@@ -107,7 +103,7 @@ pub fn power<B: Floats>(b: &mut B, x: B::V, p: f64) -> B::V {
     }
     if p == 0.5 {
         // Other than the square root's, the power of -0 is 0 and that of -inf inf.
-        let (zero, inf, minus_inf) = (b.num(x, 0.0), b.num(x, f32::INFINITY), b.num(x, f32::NEG_INFINITY));
+        let (zero, inf, minus_inf) = (b.num(x, 0.0), b.num(x, f64::INFINITY), b.num(x, f64::NEG_INFINITY));
         let r = b.sqrt(x);
         let r = b.add(r, zero);
         return b.if_equal(x, minus_inf, inf, r);
@@ -124,17 +120,17 @@ pub fn power<B: Floats>(b: &mut B, x: B::V, p: f64) -> B::V {
 }
 
 /// Horner's rule, highest coefficient first.
-fn poly<B: Floats>(b: &mut B, x: B::V, coefficients: &[f32]) -> B::V {
-    let mut r = b.num(x, coefficients[0]);
+fn poly<B: Floats, C: Copy + Into<f64>>(b: &mut B, x: B::V, coefficients: &[C]) -> B::V {
+    let mut r = b.num(x, coefficients[0].into());
     for c in &coefficients[1..] {
-        let c = b.num(x, *c);
+        let c = b.num(x, (*c).into());
         r = b.fma(r, x, c);
     }
     r
 }
 
 /// Between two numbers; NaN passes.
-fn clamped<B: Floats>(b: &mut B, x: B::V, lo: f32, hi: f32) -> B::V {
+fn clamped<B: Floats>(b: &mut B, x: B::V, lo: f64, hi: f64) -> B::V {
     let (hi, lo) = (b.num(x, hi), b.num(x, lo));
     let c = b.lesser(hi, x);
     b.greater(lo, c)
@@ -145,7 +141,7 @@ const EXP: [f32; 5] = [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.008_368_711, 
 
 /// n and e^r - 1 with x = n ln 2 + r and |r| <= ln 2 / 2.
 fn reduced<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V) {
-    let log2e = b.num(x, std::f32::consts::LOG2_E);
+    let log2e = b.num(x, std::f64::consts::LOG2_E);
     let n = b.mul(x, log2e);
     let n = b.round(n);
     let (c1, c2) = (b.num(x, -0.693_359_4), b.num(x, 2.121_944_4e-4));
@@ -153,7 +149,7 @@ fn reduced<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V) {
     let r = b.fma(n, c2, r);
     let rr = b.mul(r, r);
     // Estrin's scheme: the way through it is half as long as through Horner's.
-    let [c0, c1, c2, c3, c4] = EXP.map(|c| b.num(x, c));
+    let [c0, c1, c2, c3, c4] = EXP.map(|c| b.num(x, c.into()));
     let (p, q) = (b.fma(c1, r, c0), b.fma(c3, r, c2));
     let q = b.fma(c4, rr, q);
     let p = b.fma(q, rr, p);
@@ -202,14 +198,14 @@ fn sigmoid<B: Floats>(b: &mut B, x: B::V) -> B::V {
 
 /// x = 2^e m with m in [sqrt 1/2, sqrt 2): log x = e ln 2 + log m.
 fn log<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let (least, scale) = (b.num(x, f32::MIN_POSITIVE), b.num(x, 8_388_608.0));
+    let (least, scale) = (b.num(x, f32::MIN_POSITIVE.into()), b.num(x, 8_388_608.0));
     let up = b.mul(x, scale);
     let y = b.if_less(x, least, up, x);
     let (e, m) = b.split(y);
     let (zero, shift) = (b.num(x, 0.0), b.num(x, 23.0));
     let shift = b.if_less(x, least, shift, zero);
     let ef = b.sub(e, shift);
-    let root = b.num(x, std::f32::consts::FRAC_1_SQRT_2);
+    let root = b.num(x, std::f64::consts::FRAC_1_SQRT_2);
     let one = b.num(x, 1.0);
     let (m2, e2) = (b.add(m, m), b.sub(ef, one));
     let ef = b.if_less(m, root, e2, ef);
@@ -222,7 +218,7 @@ fn log<B: Floats>(b: &mut B, x: B::V) -> B::V {
 /// Puts in what the logarithm is where x is no positive number: log 0 = -inf, log inf = inf, of negative numbers and
 /// NaN NaN.
 fn log_limits<B: Floats>(b: &mut B, x: B::V, y: B::V) -> B::V {
-    let (zero, inf, minus_inf, nan) = (b.num(x, 0.0), b.num(x, f32::INFINITY), b.num(x, f32::NEG_INFINITY), b.num(x, f32::NAN));
+    let (zero, inf, minus_inf, nan) = (b.num(x, 0.0), b.num(x, f64::INFINITY), b.num(x, f64::NEG_INFINITY), b.num(x, f64::NAN));
     let y = b.if_less(zero, x, y, nan);
     let y = b.if_equal(x, zero, minus_inf, y);
     b.if_equal(x, inf, inf, y)
@@ -231,7 +227,7 @@ fn log_limits<B: Floats>(b: &mut B, x: B::V, y: B::V) -> B::V {
 /// e ln 2 + log(1 + f) for 1 + f in [sqrt 1/2, sqrt 2).
 fn log_near_1<B: Floats>(b: &mut B, f: B::V, ef: B::V) -> B::V {
     let x = f;
-    let p = poly(b, f, &[7.037_683_6e-2, -1.151_461e-1, 1.167_699_9e-1, -1.242_014_1e-1, 1.424_932_3e-1, -1.666_805_7e-1, 2.000_071_5e-1, -2.499_999_4e-1, 3.333_333e-1]);
+    let p = poly::<B, f32>(b, f, &[7.037_683_6e-2, -1.151_461e-1, 1.167_699_9e-1, -1.242_014_1e-1, 1.424_932_3e-1, -1.666_805_7e-1, 2.000_071_5e-1, -2.499_999_4e-1, 3.333_333e-1]);
     let z = b.mul(f, f);
     let fz = b.mul(f, z);
     let y = b.mul(fz, p);
@@ -249,10 +245,10 @@ fn tanh<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (m, one, limit) = (b.abs(x), b.num(x, 1.0), b.num(x, 10.0));
     let m = b.lesser(limit, m);
     let z = b.mul(m, m);
-    let p = poly(b, z, &[-5.830_325e-3, 2.074_496_3e-2, -5.377_024_4e-2, 1.333_178_4e-1, -3.333_329_3e-1]);
+    let p = poly::<B, f32>(b, z, &[-5.830_325e-3, 2.074_496_3e-2, -5.377_024_4e-2, 1.333_178_4e-1, -3.333_329_3e-1]);
     let p = b.mul(p, z);
     let near = b.fma(p, m, m);
-    let factor = b.num(x, 2.0 * std::f32::consts::LOG2_E);
+    let factor = b.num(x, 2.0 * std::f64::consts::LOG2_E);
     let twice = b.mul(m, factor);
     let e = exp2_rough(b, twice);
     let below = b.add(e, one);
@@ -390,9 +386,9 @@ fn erf<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (m, one, limit) = (b.abs(x), b.num(x, 1.0), b.num(x, 4.0));
     let m = b.lesser(limit, m);
     let z = b.mul(m, m);
-    let p = poly(b, z, &[-5.967_617e-4, 4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_25e-1, -3.761_253_4e-1, 1.283_791_7e-1]);
+    let p = poly::<B, f32>(b, z, &[-5.967_617e-4, 4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_25e-1, -3.761_253_4e-1, 1.283_791_7e-1]);
     let near = b.fma(p, m, m);
-    let q = poly(b, m, &[3.095_950_4e-4, -4.645_441_7e-3, 3.304_621_3e-2, -1.518_968_2e-1, -9.171_203_4e-1, -1.628_110_2]);
+    let q = poly::<B, f32>(b, m, &[3.095_950_4e-4, -4.645_441_7e-3, 3.304_621_3e-2, -1.518_968_2e-1, -9.171_203_4e-1, -1.628_110_2]);
     let q = b.mul(q, m);
     let e = exp2_rough(b, q);
     let far = b.sub(one, e);
@@ -419,7 +415,7 @@ fn log1p<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let one = b.num(x, 1.0);
     let u = b.add(x, one);
     let (e, m) = b.split(u);
-    let root = b.num(x, std::f32::consts::FRAC_1_SQRT_2);
+    let root = b.num(x, std::f64::consts::FRAC_1_SQRT_2);
     let lower = b.sub(e, one);
     let e = b.if_less(m, root, lower, e);
     let minus = b.neg(e);

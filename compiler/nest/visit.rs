@@ -1,7 +1,8 @@
 //! Walking and rewriting nests.
 
-use super::{Buf, Expr, Kernel, Stmt, TextOp};
+use super::{BinOp, Buf, Expr, Kernel, Stmt, TextOp};
 use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
 
 impl Expr {
     /// Direct operands.
@@ -287,4 +288,13 @@ pub fn splice_call(driver: &mut Vec<Stmt>, k: Kernel, keep: bool, with: Vec<Stmt
 
 fn visit_calls(body: &[Stmt], k: Kernel) -> bool {
     calls(body).contains(&k)
+}
+
+/// Base and exponent of a power with a constant exponent for which a few operations do.
+pub fn constant_power(e: &Expr) -> Option<(&Expr, f64)> {
+    let Expr::Bin(BinOp::Pow, base, exponent) = e else { return None };
+    match **exponent {
+        Expr::Const(c) if matches!(c.ty, ElemType::F32 | ElemType::F64) && [-1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0].contains(&c.to_f64()) => Some((base, c.to_f64())),
+        _ => None,
+    }
 }

@@ -7,7 +7,7 @@ use super::convert::scalar_type;
 use super::func::{Emit, Slot};
 use crate::codegen::math;
 use crate::diag::Result;
-use crate::nest::{BinOp, Expr, Reg, Scalar, Status};
+use crate::nest::{BinOp, Expr, Reg, Scalar, Status, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -28,7 +28,7 @@ impl Emit<'_, '_> {
         if in_vec && self.varying(e) && !self.has_vector_form(e) {
             return self.by_lanes(e);
         }
-        if let Some((base, p)) = math::constant_power(e) {
+        if let Some((base, p)) = visit::constant_power(e) {
             let x = self.value(base)?;
             return Ok(math::power(self, x, p));
         }

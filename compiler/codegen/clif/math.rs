@@ -1,5 +1,5 @@
-//! Functions of one float: what Cranelift has, what [`math`] makes of it (f32, scalar or four lanes), and libm for f64
-//! and the rare ones.
+//! Functions of one float: what Cranelift has, what [`math`] makes of it (f32, scalar or four lanes, and f64), and libm for
+//! the rare ones.
 
 use super::expr::Val;
 use super::func::Emit;
@@ -8,8 +8,8 @@ use crate::diag::Result;
 use crate::nest::{BinOp, Scalar, UnOp};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::FloatCC;
-use cranelift_codegen::ir::types::{F32, F32X4, I32, I32X4};
-use cranelift_codegen::ir::{InstBuilder, Value};
+use cranelift_codegen::ir::types::{F32, F32X4, F64, I32, I32X4, I64};
+use cranelift_codegen::ir::{InstBuilder, Type, Value};
 use target_lexicon::Architecture;
 
 impl Emit<'_, '_> {
@@ -45,14 +45,7 @@ impl Emit<'_, '_> {
                 };
                 return Ok(Val { v: self.bits_as(t, a.v), ty: to, vec: a.vec });
             }
-            UnOp::Sigmoid if a.ty == ElemType::F64 => {
-                let n = self.b.ins().fneg(a.v);
-                let e = self.call_imported("exp", &[n]);
-                let one = self.num(a, 1.0);
-                let d = self.b.ins().fadd(one.v, e);
-                self.b.ins().fdiv(one.v, d)
-            }
-            op if math::has(op) && a.ty == ElemType::F32 => return Ok(math::function(self, op, a)),
+            op if math::has(op) => return Ok(math::function(self, op, a.ty, a)),
             op => {
                 let Some(name) = libm_name(op) else { return self.bug(format!("{op:?} of floats")) };
                 if a.vec {
@@ -125,8 +118,10 @@ impl Emit<'_, '_> {
         let c = self.constant(Scalar::from_f64(like.ty, x));
         self.widen(c, like.vec)
     }
-    fn bits(&mut self, like: Val, x: u32) -> Val {
-        let c = self.constant(Scalar { ty: ElemType::I32, bits: u64::from(x) });
+    /// Bits in all lanes: those of f32 or of f64.
+    fn pattern(&mut self, like: Val, single: u32, double: u64) -> Val {
+        let (ty, bits) = if like.ty == ElemType::F64 { (ElemType::I64, double) } else { (ElemType::I32, u64::from(single)) };
+        let c = self.constant(Scalar { ty, bits });
         self.widen(c, like.vec)
     }
     fn op(&mut self, op: BinOp, a: Val, b: Val) -> Val {
@@ -138,33 +133,47 @@ impl Emit<'_, '_> {
         };
         Val { v, ..a }
     }
-    fn to_int(&mut self, n: Val) -> Val {
-        let v = self.b.ins().fcvt_to_sint_sat(if n.vec { I32X4 } else { I32 }, n.v);
-        Val { v, ty: ElemType::I32, vec: n.vec }
+    /// A float's type and the integers of its size.
+    fn types(&self, like: Val) -> (Type, Type) {
+        match (like.ty, like.vec) {
+            (ElemType::F64, _) => (F64, I64),
+            (_, true) => (F32X4, I32X4),
+            (_, false) => (F32, I32),
+        }
     }
-    fn shift_right_signed(&mut self, v: Val, n: i64) -> Val {
+    /// Where the exponent begins, and that of 1.
+    fn exponent(like: Val) -> (i64, u32) {
+        if like.ty == ElemType::F64 { (52, 1023) } else { (23, 127) }
+    }
+    fn shift(&mut self, op: BinOp, v: Value, n: i64) -> Value {
         let c = self.b.ins().iconst(I32, n);
-        Val { v: self.b.ins().sshr(v.v, c), ..v }
+        match op {
+            BinOp::Shl => self.b.ins().ishl(v, c),
+            _ => self.b.ins().sshr(v, c),
+        }
     }
-    fn power_of_two(&mut self, k: Val) -> Val {
-        let bias = self.bits(Val { ty: ElemType::I32, ..k }, 127);
-        let e = self.b.ins().iadd(k.v, bias.v);
-        let c = self.b.ins().iconst(I32, 23);
-        let v = self.b.ins().ishl(e, c);
-        self.as_float(v, k.vec)
+    /// 2^k as a value like another one.
+    fn power_of_two(&mut self, like: Val, k: Value) -> Val {
+        let (at, one) = Self::exponent(like);
+        let bias = self.pattern(like, one, one.into());
+        let e = self.b.ins().iadd(k, bias.v);
+        let v = self.shift(BinOp::Shl, e, at);
+        self.as_float(like, v)
     }
-    fn as_float(&mut self, v: Value, vec: bool) -> Val {
-        Val { v: self.bits_as(if vec { F32X4 } else { F32 }, v), ty: ElemType::F32, vec }
+    fn as_float(&mut self, like: Val, v: Value) -> Val {
+        let t = self.types(like).0;
+        Val { v: self.bits_as(t, v), ..like }
     }
-    fn as_int(&mut self, v: Val) -> Val {
-        Val { v: self.bits_as(if v.vec { I32X4 } else { I32 }, v.v), ty: ElemType::I32, vec: v.vec }
+    fn as_int(&mut self, v: Val) -> Value {
+        let t = self.types(v).1;
+        self.bits_as(t, v.v)
     }
 }
 
 impl Floats for Emit<'_, '_> {
     type V = Val;
-    fn num(&mut self, like: Val, x: f32) -> Val {
-        Emit::num(self, like, f64::from(x))
+    fn num(&mut self, like: Val, x: f64) -> Val {
+        Emit::num(self, like, x)
     }
     fn add(&mut self, a: Val, b: Val) -> Val {
         self.op(BinOp::Add, a, b)
@@ -209,50 +218,48 @@ impl Floats for Emit<'_, '_> {
     }
     /// 2^n in two factors, so that subnormal results are rounded once.
     fn scale(&mut self, y: Val, n: Val) -> Val {
-        let k = self.to_int(n);
-        let half = self.shift_right_signed(k, 1);
-        let rest = Val { v: self.b.ins().isub(k.v, half.v), ..k };
-        let (a, b) = (self.power_of_two(half), self.power_of_two(rest));
+        let to = self.types(n).1;
+        let k = self.b.ins().fcvt_to_sint_sat(to, n.v);
+        let half = self.shift(BinOp::Shr, k, 1);
+        let rest = self.b.ins().isub(k, half);
+        let (a, b) = (self.power_of_two(y, half), self.power_of_two(y, rest));
         let y = self.op(BinOp::Mul, y, a);
         self.op(BinOp::Mul, y, b)
     }
     fn scale_normal(&mut self, y: Val, n: Val) -> Val {
-        let k = self.to_int(n);
-        let c = self.b.ins().iconst(I32, 23);
-        let k = self.b.ins().ishl(k.v, c);
+        let to = self.types(n).1;
+        let k = self.b.ins().fcvt_to_sint_sat(to, n.v);
+        let k = self.shift(BinOp::Shl, k, Self::exponent(y).0);
         let bits = self.as_int(y);
-        let v = self.b.ins().iadd(bits.v, k);
-        self.as_float(v, y.vec)
+        let v = self.b.ins().iadd(bits, k);
+        self.as_float(y, v)
     }
     fn with_sign(&mut self, a: Val, b: Val) -> Val {
         let (x, y) = (self.as_int(a), self.as_int(b));
-        let mask = self.bits(y, 0x8000_0000);
-        let sign = self.b.ins().band(y.v, mask.v);
-        let v = self.b.ins().bor(x.v, sign);
-        self.as_float(v, a.vec)
+        let mask = self.pattern(b, 1 << 31, 1 << 63);
+        let sign = self.b.ins().band(y, mask.v);
+        let v = self.b.ins().bor(x, sign);
+        self.as_float(a, v)
     }
     fn split(&mut self, x: Val) -> (Val, Val) {
-        let b = self.as_int(x);
-        let c23 = self.b.ins().iconst(I32, 23);
-        let e = Val { v: self.b.ins().ushr(b.v, c23), ..b };
-        let (mask, half) = (self.bits(b, 0x007f_ffff), self.bits(b, 0x3f00_0000));
-        let m = self.b.ins().band(b.v, mask.v);
+        let bits = self.as_int(x);
+        let (at, one) = Self::exponent(x);
+        let shift = self.b.ins().iconst(I32, at);
+        let e = self.b.ins().ushr(bits, shift);
+        let mask = self.pattern(x, 0x007f_ffff, (1 << 52) - 1);
+        let half = self.pattern(x, 0.5f32.to_bits(), 0.5f64.to_bits());
+        let m = self.b.ins().band(bits, mask.v);
         let m = self.b.ins().bor(m, half.v);
-        let m = self.as_float(m, x.vec);
-        let e = Val { v: self.b.ins().fcvt_from_sint(if x.vec { F32X4 } else { F32 }, e.v), ty: ElemType::F32, vec: x.vec };
-        let bias = Emit::num(self, x, 126.0);
+        let m = self.as_float(x, m);
+        let to = self.types(x).0;
+        let e = Val { v: self.b.ins().fcvt_from_sint(to, e), ..x };
+        let bias = Emit::num(self, x, f64::from(one - 1));
         (self.op(BinOp::Sub, e, bias), m)
     }
 }
 
 fn libm_name(op: UnOp) -> Option<&'static str> {
     Some(match op {
-        UnOp::Exp => "exp",
-        UnOp::Log => "log",
-        UnOp::Erf => "erf",
-        UnOp::Tanh => "tanh",
-        UnOp::Expm1 => "expm1",
-        UnOp::Log1p => "log1p",
         UnOp::Sin => "sin",
         UnOp::Cos => "cos",
         UnOp::Tan => "tan",

@@ -1,10 +1,11 @@
 //! Expressions -> vector operations.
 
 use super::builder::Count;
+use super::floats::Lanes;
 use super::ir::{Bin, Bits, Form, Op, Pred, Un, Value, Width};
 use super::tile::{Fit, Translate, Val};
-use crate::codegen::math;
-use crate::nest::{BinOp, Buf, Expr, Scalar, UnOp};
+use crate::codegen::math::{self, Floats};
+use crate::nest::{BinOp, Buf, Expr, Scalar, UnOp, visit};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -52,9 +53,9 @@ pub(super) fn form(ty: ElemType) -> Option<Form> {
 
 impl Translate<'_> {
     pub(super) fn value(&mut self, e: &Expr) -> Fit<Val> {
-        if let Some((base, p)) = math::constant_power(e) {
+        if let Some((base, p)) = visit::constant_power(e) {
             let x = self.value(base)?;
-            return Ok(Val { v: math::power(&mut self.b, x.v, p), ..x });
+            return Ok(Val { v: math::power(&mut Lanes { b: &mut self.b, bits: bits_of(x.ty) }, x.v, p), ..x });
         }
         match e {
             Expr::Const(s) => self.constant(*s),
@@ -305,17 +306,13 @@ impl Translate<'_> {
                 let (m, inf) = (self.magnitude(a), self.number(f64::INFINITY, a.ty));
                 return Ok(Val { v: self.b.cmp(Pred::Eq, m, inf, bits), ty: ElemType::Bool });
             }
-            op if math::has(op) && a.ty == ElemType::F32 => math::function(&mut self.b, op, x),
+            op if math::has(op) => math::function(&mut Lanes { b: &mut self.b, bits }, op, a.ty, x),
             _ => return Err("a function without vectors"),
         };
         Ok(Val { v, ..a })
     }
     fn magnitude(&mut self, a: Val) -> Value {
-        if a.ty == ElemType::F32 {
-            return self.b.abs(a.v);
-        }
-        let rest = self.b.bits64(i64::MAX as u64);
-        self.b.bin_of(Bin::And, a.v, rest, Bits::B64)
+        Lanes { b: &mut self.b, bits: bits_of(a.ty) }.abs(a.v)
     }
     /// `known`: the second operand is a number other than NaN.
     fn binary(&mut self, op: BinOp, a: Val, b: Val, known: bool) -> Fit<Val> {

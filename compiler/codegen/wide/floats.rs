@@ -4,10 +4,49 @@ use super::builder::Builder;
 use super::ir::{Bin, Bits, Op, Pred, Un, Value, Width};
 use crate::codegen::math::{Floats, Table};
 
-impl Floats for Builder {
+/// Floats of a size as elementary functions take them.
+pub(super) struct Lanes<'a> {
+    pub b: &'a mut Builder,
+    pub bits: Bits,
+}
+
+/// 2^52 + 2^51: the lowest bits of a small whole number added to it are those of the number.
+const UNITS: f64 = 6_755_399_441_055_744.0;
+/// Bits of the exponent of 1.
+const BIAS: f64 = 1023.0;
+
+impl Lanes<'_> {
+    fn bin(&mut self, op: Bin, a: Value, b: Value) -> Value {
+        self.b.bin_of(op, a, b, self.bits)
+    }
+    fn un(&mut self, op: Un, a: Value) -> Value {
+        self.b.un_of(op, a, self.bits)
+    }
+    /// Bits in all lanes: those of f32 or of f64.
+    fn pattern(&mut self, single: u32, double: u64) -> Value {
+        match self.bits {
+            Bits::B32 => self.b.bits(single),
+            Bits::B64 => self.b.bits64(double),
+        }
+    }
+    fn sign_bit(&mut self) -> Value {
+        self.pattern(1 << 31, 1 << 63)
+    }
+    fn number(&mut self, x: f64) -> Value {
+        self.pattern((x as f32).to_bits(), x.to_bits())
+    }
+    /// A whole number of f64 and what is added to it, moved to where exponents stand.
+    fn at_exponent(&mut self, n: Value, plus: f64) -> Value {
+        let units = self.number(UNITS + plus);
+        let k = self.bin(Bin::Add, n, units);
+        self.un(Un::Shl(52), k)
+    }
+}
+
+impl Floats for Lanes<'_> {
     type V = Value;
-    fn num(&mut self, _: Value, x: f32) -> Value {
-        self.f32(x)
+    fn num(&mut self, _: Value, x: f64) -> Value {
+        self.number(x)
     }
     fn add(&mut self, a: Value, b: Value) -> Value {
         self.bin(Bin::Add, a, b)
@@ -22,7 +61,7 @@ impl Floats for Builder {
         self.bin(Bin::Div, a, b)
     }
     fn fma(&mut self, a: Value, b: Value, c: Value) -> Value {
-        self.fma_of(a, b, c, Bits::B32)
+        self.b.fma_of(a, b, c, self.bits)
     }
     fn lesser(&mut self, a: Value, b: Value) -> Value {
         self.bin(Bin::Min, a, b)
@@ -31,23 +70,23 @@ impl Floats for Builder {
         self.bin(Bin::Max, a, b)
     }
     fn if_less(&mut self, x: Value, y: Value, a: Value, b: Value) -> Value {
-        let c = self.cmp(Pred::Lt, x, y, Bits::B32);
-        self.select(c, a, b, Bits::B32)
+        let c = self.b.cmp(Pred::Lt, x, y, self.bits);
+        self.b.select(c, a, b, self.bits)
     }
     fn if_equal(&mut self, x: Value, y: Value, a: Value, b: Value) -> Value {
-        let c = self.cmp(Pred::Eq, x, y, Bits::B32);
-        self.select(c, a, b, Bits::B32)
+        let c = self.b.cmp(Pred::Eq, x, y, self.bits);
+        self.b.select(c, a, b, self.bits)
     }
     fn abs(&mut self, a: Value) -> Value {
-        let m = self.bits(0x7fff_ffff);
+        let m = self.pattern(0x7fff_ffff, u64::MAX >> 1);
         self.bin(Bin::And, a, m)
     }
     fn neg(&mut self, a: Value) -> Value {
-        let m = self.bits(0x8000_0000);
+        let m = self.sign_bit();
         self.bin(Bin::Xor, a, m)
     }
     fn neg_abs(&mut self, a: Value) -> Value {
-        let m = self.bits(0x8000_0000);
+        let m = self.sign_bit();
         self.bin(Bin::Or, a, m)
     }
     fn sqrt(&mut self, a: Value) -> Value {
@@ -57,16 +96,25 @@ impl Floats for Builder {
         self.un(Un::Round, a)
     }
     fn scale(&mut self, y: Value, n: Value) -> Value {
-        if self.width() == Width::Avx512 {
+        if self.b.width() == Width::Avx512 {
             return self.bin(Bin::Scale, y, n);
         }
         // 2^n in two factors, so that subnormal results are rounded once.
+        if self.bits == Bits::B64 {
+            let half = self.number(0.5);
+            let half = self.bin(Bin::Mul, n, half);
+            let half = self.un(Un::Floor, half);
+            let rest = self.bin(Bin::Sub, n, half);
+            let (a, b) = (self.at_exponent(half, BIAS), self.at_exponent(rest, BIAS));
+            let y = self.bin(Bin::Mul, y, a);
+            return self.bin(Bin::Mul, y, b);
+        }
         let k = self.un(Un::ToInt, n);
         let half = self.un(Un::Sar(1), k);
         let rest = self.bin(Bin::ISub, k, half);
         let mut r = y;
         for k in [half, rest] {
-            let bias = self.bits(127);
+            let bias = self.b.bits(127);
             let e = self.bin(Bin::IAdd, k, bias);
             let p = self.un(Un::Shl(23), e);
             r = self.bin(Bin::Mul, r, p);
@@ -74,41 +122,50 @@ impl Floats for Builder {
         r
     }
     fn scale_normal(&mut self, y: Value, n: Value) -> Value {
-        if self.width() == Width::Avx512 {
+        if self.b.width() == Width::Avx512 {
             return self.bin(Bin::Scale, y, n);
         }
-        let k = self.un(Un::ToInt, n);
-        let k = self.un(Un::Shl(23), k);
+        let k = if self.bits == Bits::B64 {
+            self.at_exponent(n, 0.0)
+        } else {
+            let k = self.un(Un::ToInt, n);
+            self.un(Un::Shl(23), k)
+        };
         self.bin(Bin::IAdd, y, k)
     }
     fn with_sign(&mut self, a: Value, b: Value) -> Value {
-        let m = self.bits(0x8000_0000);
+        let m = self.sign_bit();
         let s = self.bin(Bin::And, b, m);
         self.bin(Bin::Or, a, s)
     }
     fn entry(&mut self, index: Value, table: &'static Table) -> Option<Value> {
-        if self.width() != Width::Avx512 || !self.tables {
+        if self.bits == Bits::B64 || self.b.width() != Width::Avx512 || !self.b.tables {
             return None;
         }
-        let t = self.table(table);
+        let t = self.b.table(table);
         Some(self.bin(Bin::Pick, index, t))
     }
     fn split(&mut self, x: Value) -> (Value, Value) {
-        let e = self.un(Un::Shr(23), x);
-        let e = self.un(Un::ToFloat, e);
-        let bias = self.f32(126.0);
-        let e = self.bin(Bin::Sub, e, bias);
-        let (mask, half) = (self.bits(0x007f_ffff), self.bits(0x3f00_0000));
+        let e = if self.bits == Bits::B64 {
+            // As the lowest bits of a float; the exponent of a half is taken off with it.
+            const WHOLE: f64 = 4_503_599_627_370_496.0;
+            let e = self.un(Un::Shr(52), x);
+            let (units, added) = (self.number(WHOLE), self.number(WHOLE + BIAS - 1.0));
+            let e = self.bin(Bin::Or, e, units);
+            self.bin(Bin::Sub, e, added)
+        } else {
+            let e = self.un(Un::Shr(23), x);
+            let e = self.un(Un::ToFloat, e);
+            let bias = self.number(126.0);
+            self.bin(Bin::Sub, e, bias)
+        };
+        let (mask, half) = (self.pattern(0x007f_ffff, (1 << 52) - 1), self.number(0.5));
         let m = self.bin(Bin::And, x, mask);
         (e, self.bin(Bin::Or, m, half))
     }
 }
 
 impl Builder {
-    /// |a|.
-    pub fn abs(&mut self, a: Value) -> Value {
-        Floats::abs(self, a)
-    }
     /// One element of memory in the lanes of a mask, 0 in the others; nothing is read if there are none.
     pub fn broadcast_masked(&mut self, form: super::ir::Form, mem: super::ir::Mem, mask: Value) -> Value {
         // Beside lanes of 64 bits a mask says nothing of the upper half.
