@@ -208,11 +208,12 @@ fn tiles_agree_with_the_interpreter() {
     for (_, target) in levels {
         for c in tiles::cases(target.lowest().facts.lanes) {
             let inputs: Vec<&[u8]> = c.data.iter().map(Vec::as_slice).collect();
+            let dims: Vec<(Sym, i64)> = c.m.dim_params.iter().copied().zip(c.sizes.iter().copied()).collect();
             let sizes = || {
                 c.m.outputs.iter().map(|b| vec![0; (c.m.bufs[*b].dims.iter().map(|d| d.as_const().expect("a number")).product::<i64>() * i64::from(c.m.bufs[*b].ty.bytes().expect("bytes"))) as usize])
             };
-            let got = |like: &Outcome| guarded(|| native(&c.m, &target, &[], &inputs, like));
-            let r = match interp::run(&c.m, &[], &inputs) {
+            let got = |like: &Outcome| guarded(|| native(&c.m, &target, &dims, &inputs, like));
+            let r = match interp::run(&c.m, &dims, &inputs) {
                 Ok(want) => got(&want).and_then(|got| compare(&c.m, &want, &got, 1e-6)),
                 Err(Stop::Status(s)) => match got(&Outcome { outputs: sizes().collect(), dims: vec![] }) {
                     Err(e) if e == format!("native code returned status {}", s as i32) => Ok(()),

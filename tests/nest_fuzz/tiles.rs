@@ -11,10 +11,20 @@ pub struct Case {
     pub name: String,
     pub m: Module,
     pub data: Vec<Vec<u8>>,
+    /// Of the sizes that it has.
+    pub sizes: Vec<i64>,
 }
 
 fn case(name: String, inputs: &[(T, &str, i64)], outputs: &[(T, &str)], kernel: &str) -> Case {
+    of_sizes(name, &[], inputs, outputs, kernel)
+}
+
+/// With sizes N, M, .. that only run time knows.
+fn of_sizes(name: String, sizes: &[i64], inputs: &[(T, &str, i64)], outputs: &[(T, &str)], kernel: &str) -> Case {
     let mut text = String::from("nest v1 tiles stage=placed\n");
+    if !sizes.is_empty() {
+        text += &format!("dims {}\n", ["N", "M", "K"][..sizes.len()].join(", "));
+    }
     for (i, (t, dims, _)) in inputs.iter().enumerate() {
         text += &format!("buf a{i} : {}[{dims}] input {i}\n", t.short());
     }
@@ -24,7 +34,7 @@ fn case(name: String, inputs: &[(T, &str, i64)], outputs: &[(T, &str)], kernel: 
     text += &format!("workspace 0\nkernel k work 100 ;\n{kernel}\ndriver\n  call k\n");
     let m = parse(&text, &|_| None).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
     let data = inputs.iter().enumerate().map(|(i, (t, _, n))| data(i as u64 + 3, *t, *n as usize)).collect();
-    Case { name, m, data }
+    Case { name, m, data, sizes: sizes.to_vec() }
 }
 
 /// All of them, for a level whose vectors have so many lanes of 32 bits.
@@ -79,6 +89,38 @@ pub fn cases(lanes: u32) -> Vec<Case> {
                 out.push(c);
             }
         }
+    }
+    // Sizes that may be anything, as numbers and beside indices; elements whose distance they do not tell.
+    for n in [1, 5, 16, 33, 70] {
+        let l = lanes;
+        out.push(of_sizes(
+            format!("sums by a size, {n} in vectors of {l}"),
+            &[n],
+            &[(T::F32, "3, N", 3 * n)],
+            &[(T::F32, "3")],
+            &format!(
+                "  par i0 in 0..3 {{\n    acc %0 x{l} = 0.0 : f32\n    acc %1 = 0.0 : f32\n    vec({l}) i1 in 0..N {{\n      %0 = (%0 + a0[i0, i1])\n    }}\n    %1 = (lanes_add(%0) / f32(idx(2*N + 3)))\n    y0[i0] = %1\n  }}"
+            ),
+        ));
+        for (op, t) in [("<", T::F32), ("<=", T::I32), (">", T::F32), (">=", T::I32), ("==", T::F32), ("!=", T::F32)] {
+            let zero = if t == T::F32 { "0.0" } else { "0:i32" };
+            out.push(of_sizes(
+                format!("an index {op} a size, {n} in vectors of {l}"),
+                &[n],
+                &[(t, "N, 96", n * 96)],
+                &[(t, "N, 3, 96")],
+                &format!(
+                    "  par i0 in 0..N {{\n    seq i1 in 0..3 {{\n      vec({l}) i2 in 0..96 {{\n        y0[i0, i1, i2] = select((idx(i2 + 7*i1) {op} idx(N - i0 + 4)), a0[i0, i2], {zero})\n      }}\n    }}\n  }}"
+                ),
+            ));
+        }
+        out.push(of_sizes(
+            format!("columns of rows that run time counts, {n} in vectors of {l}"),
+            &[n],
+            &[(T::F32, "N, 40, 5", n * 200)],
+            &[(T::F32, "N, 5, 40")],
+            &format!("  par i0 in 0..N {{\n    par i1 in 0..5 {{\n      vec({l}) i2 in 0..40 {{\n        y0[i0, i1, i2] = a0[i0, i2, i1]\n      }}\n    }}\n  }}"),
+        ));
     }
     out
 }

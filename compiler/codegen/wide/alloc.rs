@@ -207,7 +207,7 @@ fn operands(f: &Func, blocks: Vec<Block>) -> Alloc {
             }
             if let Some(d) = n.def {
                 o.push(match n.op {
-                    Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 | Op::AndImm(_) => Operand::reg_reuse_def(reg(d), 0),
+                    Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 | Op::AndImm(_) | Op::Lesser | Op::Greater => Operand::reg_reuse_def(reg(d), 0),
                     _ => Operand::reg_def(reg(d)),
                 });
             }

@@ -95,7 +95,7 @@ impl Builder {
     fn note_alike(&mut self, op: Op, args: &[Value], def: Value) {
         let each = |b: &Builder| args.iter().all(|a| b.alike.contains(a));
         let alike = match op {
-            Op::Const(_) | Op::Splat(_) => true,
+            Op::Const(_) | Op::Splat(_) | Op::SplatFloat => true,
             Op::FirstLanes(n) => n == 0 || n >= self.lanes(),
             Op::Broadcast(_) => args.is_empty(),
             Op::Un(Un::Narrow(_), _) => false,
@@ -185,6 +185,12 @@ impl Builder {
     /// x + y.
     pub fn add(&mut self, x: Value, y: Value) -> Value {
         self.value(Op::Add, &[x, y], None, Class::Int)
+    }
+    /// x, at least and at most a number.
+    pub(super) fn limited(&mut self, x: Value, lo: i64, hi: i64) -> Value {
+        let (lo, hi) = (self.int(lo), self.int(hi));
+        let x = self.value(Op::Lesser, &[x, hi], None, Class::Int);
+        self.value(Op::Greater, &[x, lo], None, Class::Int)
     }
     /// x & n.
     pub fn and_imm(&mut self, x: Value, n: i32) -> Value {

@@ -4,7 +4,7 @@
 //! and reaches its literals, which stand behind `ret`, relative to the instruction pointer; it needs no relocation.
 
 use super::alloc::{Alloc, SAVED};
-use super::ir::{Bits, Form, Node, Number, Op, Pred, Un, Width};
+use super::ir::{Bin, Bits, Form, Node, Number, Op, Pred, Un, Width};
 use super::table::{self, Row};
 use crate::codegen::Map;
 use crate::diag::{Failure, Result};
@@ -232,6 +232,10 @@ impl Emit<'_> {
             Op::AddImm(k) => Instruction::with2(Code::Lea_r64_m, d, MemoryOperand::with_base_displ(r[0], i64::from(k))),
             Op::Add => Instruction::with2(Code::Lea_r64_m, d, MemoryOperand::with_base_index_scale_displ_size(r[0], r[1], 1, 0, 0)),
             Op::AndImm(k) => Instruction::with2(Code::And_rm64_imm32, d, k),
+            Op::Lesser | Op::Greater => {
+                self.add(Instruction::with2(Code::Cmp_r64_rm64, d, r[1]))?;
+                Instruction::with2(if n.op == Op::Lesser { Code::Cmovg_r64_rm64 } else { Code::Cmovl_r64_rm64 }, d, r[1])
+            }
             Op::MulImm(k) => Instruction::with3(Code::Imul_r64_rm64_imm32, d, r[0], k),
             Op::Address => Instruction::with2(Code::Lea_r64_m, d, at),
             Op::First(bits) => {
@@ -247,7 +251,7 @@ impl Emit<'_> {
                     Instruction::with2(row[c], d, x)
                 }
             }
-            Op::Const(x) if x.is_zero() => Instruction::with3(table::bin(super::ir::Bin::Xor, Bits::B32)[c], d, d, d),
+            Op::Const(x) if x.is_zero() => Instruction::with3(table::bin(Bin::Xor, Bits::B32)[c], d, d, d),
             Op::Const(Number::Long(bits)) => {
                 let m = qword_ptr(self.literal(vec![bits as u32, (bits >> 32) as u32]));
                 return match (get_ymm(d), get_zmm(d)) {
@@ -303,6 +307,13 @@ impl Emit<'_> {
                     self.add(Instruction::with2(Code::VEX_Vmovd_xmm_rm32, dx, narrow))?;
                     Instruction::with2(Code::VEX_Vpbroadcastd_ymm_xmmm32, d, dx)
                 }
+            }
+            Op::SplatFloat => {
+                let row: Row = [Code::VEX_Vcvtsi2ss_xmm_xmm_rm64, Code::EVEX_Vcvtsi2ss_xmm_xmm_rm64_er];
+                // The other lanes come from a number that nobody waits for.
+                self.add(Instruction::with3(table::bin(Bin::Xor, Bits::B32)[c], d, d, d))?;
+                self.add(Instruction::with3(row[c], dx, dx, r[0]))?;
+                Instruction::with2([Code::VEX_Vbroadcastss_ymm_xmm, Code::EVEX_Vbroadcastss_zmm_k1z_xmmm32][c], d, dx)
             }
             Op::Load(form) => {
                 let v = if short(form) { half_of(dn) } else { d };

@@ -1,6 +1,5 @@
 //! Expressions -> vector operations.
 
-use super::builder::Count;
 use super::floats::Lanes;
 use super::ir::{Bin, Bits, Form, Op, Pred, Un, Value, Width};
 use super::tile::{Fit, Translate, Val};
@@ -115,6 +114,7 @@ impl Translate<'_> {
                 let (a, form) = (self.access(buf, at)?, form(self.m.bufs[buf].ty).ok_or(NO_TYPE)?);
                 Ok(Val { v: self.load_as_float(&a, form)?, ty: ElemType::F32 })
             }
+            Expr::Cast(to, a) if let (Expr::Index(d), false) = (&**a, self.b.is_long()) => self.index_as(*to, *d),
             Expr::Cast(to, a) => {
                 let a = self.value(a)?;
                 self.cast(*to, a)
@@ -380,7 +380,7 @@ impl Translate<'_> {
         let v = if bits == Bits::B64 { self.b.long(op, a.v, n) } else { self.b.bin(op, a.v, n) };
         Ok(Val { v, ..a })
     }
-    fn compare(&mut self, op: BinOp, a: Val, b: Val) -> Fit<Val> {
+    pub(super) fn compare(&mut self, op: BinOp, a: Val, b: Val) -> Fit<Val> {
         let (x, y, p) = match op {
             BinOp::Eq => (a.v, b.v, Pred::Eq),
             BinOp::Ne => (a.v, b.v, Pred::Ne),
@@ -401,72 +401,5 @@ impl Translate<'_> {
             _ => return Err("a comparison without vectors"),
         };
         Ok(Val { v, ty: ElemType::Bool })
-    }
-    /// Compares what loop variables say: where lanes have 32 bits, if both sides fit.
-    fn compare_indices(&mut self, op: BinOp, a: Dim, b: Dim) -> Fit<Val> {
-        let fits = |d: Dim| {
-            let r = self.m.syms.range(d);
-            matches!((r.lo, r.hi), (Some(lo), Some(hi)) if i32::try_from(lo).is_ok() && i32::try_from(hi).is_ok())
-        };
-        // Ranges belong to the variables as the nest has them.
-        if !self.b.is_long() && (!fits(a) || !fits(b)) {
-            return Err("a comparison of indices beyond 32 bits");
-        }
-        let (a, b) = (self.substituted(a), self.substituted(b));
-        let (a, b) = (self.index(a)?, self.index(b)?);
-        self.compare(op, a, b)
-    }
-    fn index(&mut self, d: Dim) -> Fit<Val> {
-        let mut rest = d;
-        let mut sum: Option<Value> = None;
-        let mut terms: Vec<(Value, i64)> = vec![];
-        let mut loops: Vec<(crate::sym::Sym, Option<Value>)> = self.counters().iter().map(|(s, v)| (*s, Some(*v))).collect();
-        let lane = self.lane_sym();
-        if let Some(l) = lane.filter(|l| !loops.iter().any(|x| x.0 == *l)) {
-            loops.push((l, None));
-        }
-        for (s, counter) in loops {
-            if !rest.contains(s) {
-                continue;
-            }
-            let Some((c, r)) = rest.linear_in(s) else { return Err("an index that is not linear in a loop variable") };
-            let Some(c) = c.as_const() else { return Err("an index with a stride that run time knows") };
-            rest = r;
-            if let Some(v) = counter {
-                let v = self.b.splat(v);
-                terms.push((v, c));
-            }
-            if Some(s) == lane {
-                terms.push((self.b.iota(), c));
-            }
-        }
-        for (v, c) in terms {
-            let t = if c == 1 {
-                v
-            } else {
-                let k = self.index_number(c);
-                self.index_op(Bin::IMul, v, k)
-            };
-            sum = Some(match sum {
-                Some(s) => self.index_op(Bin::IAdd, s, t),
-                None => t,
-            });
-        }
-        let base = match self.count(rest)? {
-            Count::Fixed(c) => self.index_number(c),
-            Count::Run(v) => self.b.splat(v),
-        };
-        let v = match sum {
-            Some(s) => self.index_op(Bin::IAdd, s, base),
-            None => base,
-        };
-        Ok(Val { v, ty: if self.b.is_long() { ElemType::I64 } else { ElemType::I32 } })
-    }
-    /// A number as lanes count.
-    pub(super) fn index_number(&mut self, c: i64) -> Value {
-        if self.b.is_long() { self.b.bits64(c as u64) } else { self.b.bits(c as i32 as u32) }
-    }
-    pub(super) fn index_op(&mut self, op: Bin, a: Value, b: Value) -> Value {
-        if self.b.is_long() { self.b.long(op, a, b) } else { self.b.bin(op, a, b) }
     }
 }

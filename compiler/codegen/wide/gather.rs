@@ -103,7 +103,9 @@ impl Translate<'_> {
         }
         let bits = self.b.index_bits();
         let most = |m: &Module| m.syms.range(Dim::product(m.bufs[a.storage].dims.iter().copied())).hi;
-        if bits == Bits::B32 && most(self.m).is_none_or(|n| i32::try_from(n).is_err()) {
+        // Where only lanes step apart, they do so by numbers that are known.
+        let near = a.bound.is_empty() && i32::try_from(a.lane.saturating_mul(16)).is_ok();
+        if bits == Bits::B32 && !near && most(self.m).is_none_or(|n| i32::try_from(n).is_err()) {
             return Err("a distance beyond 32 bits");
         }
         let mut index = None;

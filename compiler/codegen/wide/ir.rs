@@ -224,6 +224,10 @@ pub enum Op {
     AndImm(i32),
     /// a * immediate.
     MulImm(i32),
+    /// The lesser of a and b.
+    Lesser,
+    /// The greater of a and b.
+    Greater,
     /// The address of the memory operand.
     Address,
     /// The first lane of a vector of integers.
@@ -236,6 +240,8 @@ pub enum Op {
     Iota(u32, Bits),
     /// An integer in all lanes.
     Splat(Bits),
+    /// An integer as f32, rounded once, in all lanes.
+    SplatFloat,
     /// The mask of the first n lanes.
     FirstLanes(u32),
     /// A vector from memory; an argument is a mask, lanes outside read as 0 and touch nothing.

@@ -13,6 +13,7 @@ mod expr;
 mod fit;
 mod floats;
 mod gather;
+mod index;
 pub mod ir;
 mod longs;
 mod loops;
