@@ -1,4 +1,4 @@
-//! Errors of 3x3 convolutions by Winograd's transform, measured against sums in f64.
+//! Errors of convolutions by Winograd's transform, in two dimensions (3x3) and along one (5x5), measured against sums in f64.
 //!
 //! The direct sum in f32 is off by about 1e-7 times the square root of the number of terms; the transform multiplies that
 //! by a small number. The bounds here are twice what was measured, relative to the root mean square of the result.
@@ -23,11 +23,23 @@ impl Numbers {
     }
 }
 
-/// Root mean square and largest error of `c` channels into `out` on `images` of `side` x `side`, relative to the result's
-/// rms. `fresh`: whether weights are transformed while the model runs.
-fn errors(cpu: &str, images: usize, c: usize, out: usize, side: usize, fresh: bool) -> (f64, f64) {
+/// A convolution of `c` channels into `out` on `images` of `side` x `side`.
+#[derive(Clone, Copy)]
+struct Layer {
+    images: usize,
+    c: usize,
+    out: usize,
+    side: usize,
+    taps: usize,
+    /// Whether weights are transformed while the model runs.
+    fresh: bool,
+}
+
+/// Root mean square and largest error, relative to the result's rms.
+fn errors(cpu: &str, l: Layer) -> (f64, f64) {
+    let Layer { images, c, out, side, taps, fresh } = l;
     let mut n = Numbers(0x9e37_79b9_7f4a_7c15 ^ c as u64);
-    let w: Vec<f32> = (0..out * c * 9).map(|_| n.next()).collect();
+    let w: Vec<f32> = (0..out * c * taps * taps).map(|_| n.next()).collect();
     let x: Vec<f32> = (0..images * c * side * side).map(|_| n.next()).collect();
     let mut list = String::new();
     for v in &w {
@@ -38,8 +50,9 @@ fn errors(cpu: &str, images: usize, c: usize, out: usize, side: usize, fresh: bo
     for i in 0..out * out {
         let _ = write!(eye, "{}{}", if i == 0 { "" } else { ", " }, u8::from(i % (out + 1) == 0));
     }
+    let pad = taps / 2;
     let text = format!(
-        "<ir_version: 8, opset_import: [\"\" : 17]>\nconv (float[N, {c}, {side}, {side}] x) => (float[N, {out}, {side}, {side}] y)\n<float[{out}, {c}, 3, 3] w = {{{list}}}, float[{out}, {out}, 1, 1] e = {{{eye}}}>\n{{\n t = Conv <pads = [1, 1, 1, 1]> (x, w)\n y = Conv (t, e)\n}}\n"
+        "<ir_version: 8, opset_import: [\"\" : 17]>\nconv (float[N, {c}, {side}, {side}] x) => (float[N, {out}, {side}, {side}] y)\n<float[{out}, {c}, {taps}, {taps}] w = {{{list}}}, float[{out}, {out}, 1, 1] e = {{{eye}}}>\n{{\n t = Conv <pads = [{pad}, {pad}, {pad}, {pad}]> (x, w)\n y = Conv (t, e)\n}}\n"
     );
     let source = Source { name: "conv.onnxtxt".into(), bytes: text.into_bytes().into(), folder: None };
     let options = Options { opt: OptLevel::O2, cpu: Some(cpu.into()), ..Options::default() };
@@ -59,11 +72,11 @@ fn errors(cpu: &str, images: usize, c: usize, out: usize, side: usize, fresh: bo
             let (k, oy, ox) = (at / (side * side), at / side % side, at % side);
             let mut want = 0.0f64;
             for ci in 0..c {
-                for ky in 0..3 {
-                    for kx in 0..3 {
+                for ky in 0..taps {
+                    for kx in 0..taps {
                         let (iy, ix) = (oy + ky, ox + kx);
-                        if (1..=side).contains(&iy) && (1..=side).contains(&ix) {
-                            want += f64::from(w[((k * c + ci) * 3 + ky) * 3 + kx]) * f64::from(x[(ci * side + iy - 1) * side + ix - 1]);
+                        if (pad..side + pad).contains(&iy) && (pad..side + pad).contains(&ix) {
+                            want += f64::from(w[((k * c + ci) * taps + ky) * taps + kx]) * f64::from(x[(ci * side + iy - pad) * side + ix - pad]);
                         }
                     }
                 }
@@ -81,8 +94,21 @@ fn errors(cpu: &str, images: usize, c: usize, out: usize, side: usize, fresh: bo
 
 #[test]
 fn errors_stay_within_their_bounds() {
+    let layer = |images, c, out, side| Layer { images, c, out, side, taps: 3, fresh: false };
     // Groups of several images: the last one has fewer.
-    let cases = [(1, 16, 16, 14, false, 2e-6, 2.5e-5), (1, 64, 16, 20, false, 4e-6, 6e-5), (1, 256, 16, 13, false, 7e-6, 8e-5), (5, 128, 64, 14, true, 7e-6, 8e-5), (3, 128, 64, 7, true, 7e-6, 8e-5)];
+    let fresh = |images, c, out, side| Layer { fresh: true, ..layer(images, c, out, side) };
+    // Along one dimension: six rows of results with three taps, four with five.
+    let line = |images, c, out, side, taps| Layer { taps, ..layer(images, c, out, side) };
+    let cases = [
+        (layer(1, 16, 16, 14), 2e-6, 2.5e-5),
+        (layer(1, 64, 16, 20), 4e-6, 6e-5),
+        (layer(1, 256, 16, 13), 7e-6, 8e-5),
+        (fresh(5, 128, 64, 14), 7e-6, 8e-5),
+        (fresh(3, 128, 64, 7), 7e-6, 8e-5),
+        (line(2, 8, 32, 18, 3), 1.1e-6, 1.3e-5),
+        (line(2, 6, 16, 10, 5), 1.1e-6, 8e-6),
+        (line(1, 32, 32, 21, 5), 2.2e-6, 1.6e-5),
+    ];
     let mut levels = vec!["native"];
     #[cfg(target_arch = "x86_64")]
     {
@@ -90,10 +116,10 @@ fn errors_stay_within_their_bounds() {
         levels.extend((is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some("x86-64-v3"));
     }
     for cpu in levels {
-        for (images, c, out, side, fresh, rms_bound, most_bound) in cases {
-            let (rms, most) = errors(cpu, images, c, out, side, fresh);
-            println!("{cpu}, {c} channels: {rms:.2e} rms, {most:.2e} at most");
-            assert!(rms < rms_bound && most < most_bound, "{cpu}, {c} channels: rms {rms:.2e}, most {most:.2e}");
+        for (l, rms_bound, most_bound) in cases {
+            let ((rms, most), Layer { c, taps, .. }) = (errors(cpu, l), l);
+            println!("{cpu}, {c} channels, {taps} taps: {rms:.2e} rms, {most:.2e} at most");
+            assert!(rms < rms_bound && most < most_bound, "{cpu}, {c} channels, {taps} taps: rms {rms:.2e}, most {most:.2e}");
         }
     }
 }

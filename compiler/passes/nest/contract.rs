@@ -18,6 +18,7 @@ use crate::tensor::{ConstData, ElemType, consts::Remap};
 use std::sync::Arc;
 
 /// The form of a contraction, taken apart.
+#[derive(Clone)]
 pub(super) struct Parts {
     /// The `par` nest.
     pub loops: Vec<(Sym, Dim)>,

@@ -1,5 +1,7 @@
-//! winograd: 3x3 convolutions of stride 1 as F(4x4, 3x3) (Winograd; Lavin, Gray: Fast Algorithms for Convolutional
-//! Neural Networks): 36 products of matrices for a tile of 4x4 results instead of 144.
+//! winograd: convolutions with fewer multiplications (Winograd; Lavin, Gray: Fast Algorithms for Convolutional Neural
+//! Networks). `points` has the transforms of F(m, r); `line` applies them along one dimension of the image, where a
+//! convolution has few channels or many taps. Here they are applied in both: 3x3 convolutions of stride 1 as F(4x4, 3x3),
+//! 36 products of matrices for a tile of 4x4 results instead of 144.
 //!
 //! ```text
 //! U = G g G'   once, here, in f64          [slice][36][C][K / slices]
@@ -23,14 +25,17 @@
 //! stores again afterwards: stores go from the last position to the first.
 //!
 //! Sums are made in another order than the operator's definition has it, with factors from 1/24 to 8: errors are a
-//! few times those of the direct sum (tests/winograd.rs). `wins` is the one place that decides.
+//! few times those of the direct sum, along one dimension half of that (tests/winograd.rs). `wins` decides for two
+//! dimensions, `line::Line::gain` for one.
 
+mod line;
+mod points;
 mod transform;
 
 use super::contract::{Parts, Product, take_apart};
 use super::lanes;
 use crate::diag::Result;
-use crate::nest::{Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
+use crate::nest::{Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::{ConstData, ElemType};
@@ -66,8 +71,11 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     let kernels = visit::calls(&m.driver);
     for k in kernels {
-        if let Some(l) = layer(m, k).filter(|l| wins(m, l)) {
+        let Some(parts) = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma) else { continue };
+        if let Some(l) = layer(m, &parts).filter(|l| wins(m, l)) {
             rewrite(m, k, &l);
+        } else if let Some(l) = line::layer(m, &parts) {
+            line::rewrite(m, k, &l);
         }
     }
     Ok(())
@@ -90,8 +98,7 @@ struct Layer {
     from: (i64, i64),
 }
 
-fn layer(m: &Module, k: Kernel) -> Option<Layer> {
-    let p = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma)?;
+fn layer(m: &Module, p: &Parts) -> Option<Layer> {
     let ([an, ac, ay, ax], [wk, wc, wy, wx]) = (p.a.1.as_slice(), p.b.1.as_slice()) else { return None };
     let of = |list: &[(Sym, Dim)], d: &Dim| d.as_sym().and_then(|s| list.iter().copied().find(|l| l.0 == s));
     let (c, ky, kx) = (of(&p.depth, ac)?, of(&p.depth, wy)?, of(&p.depth, wx)?);
@@ -123,7 +130,7 @@ fn layer(m: &Module, k: Kernel) -> Option<Layer> {
     let (c, k) = ((c.0, c.1.as_const()?), (kk.0, kk.1.as_const()?));
     let shape = [k.1, c.1, 3, 3];
     let fits = m.bufs[p.b.0].dims.iter().zip(shape).all(|(d, n)| d.as_const() == Some(n)) && m.bufs[owner].layout == Layout::RowMajor && weights.count() == (9 * k.1 * c.1) as u64;
-    fits.then(|| Layer { weights: weights.clone(), n, k, y, x, c, from: (from_y, from_x), parts: p })
+    fits.then(|| Layer { weights: weights.clone(), n, k, y, x, c, from: (from_y, from_x), parts: p.clone() })
 }
 
 /// Whether the transform is worth it: enough tiles for the matrix products, few of them beyond the image.
@@ -275,11 +282,34 @@ fn tile_at(l: &Layer, p: &Plan, g: Dim, (i, t): (Dim, Dim)) -> At {
     At { image: if l.n.is_some() { image } else { Dim::constant(0) }, y: t.floor_div(wide), x: t.modulo(wide) }
 }
 
-/// Position `4 * tile + i + from`, at most `last`; the clamp only where it can be needed.
-fn position(tile: Dim, i: i64, from: i64, tiles: Dim, last: Dim) -> Dim {
-    let most = (tiles * 4 + (i + from - 4) - last).as_const();
-    let at = tile * 4 + (i + from);
+/// Position `size * tile + i + from`, at most `last`; the clamp only where it can be needed.
+fn position(tile: Dim, i: i64, from: i64, size: i64, tiles: Dim, last: Dim) -> Dim {
+    let most = (tiles * size + (i + from - size) - last).as_const();
+    let at = tile * size + (i + from);
     if most.is_some_and(|d| d <= 0) { at } else { at.min(last) }
+}
+
+/// A statement of an epilogue with `value` in place of the sum, and what `put` names in place of loop variables.
+fn finished(s: Stmt, sum: Reg, value: &Expr, put: &dyn Fn(Sym) -> Option<Dim>) -> Stmt {
+    s.map_dims(&mut |d| d.subst(&mut |s| put(s))).map_exprs(&mut |e| {
+        e.rewrite(&mut |e| match e {
+            Expr::Acc { reg, .. } if reg == sum => value.clone(),
+            e => e,
+        })
+    })
+}
+
+/// The parallel loop over `slots` parts of scratch, and what each does one after the other: of `total` iterations its share.
+fn in_slots(kb: &mut KernelBuilder, total: Dim, slots: i64, step: &mut dyn FnMut(&mut KernelBuilder, Dim, Dim)) {
+    kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {
+        kb.range(LoopKind::Seq, "q", first, first + 1, |kb, slot| {
+            if total.as_const() == Some(slots) {
+                step(kb, slot, first);
+            } else {
+                kb.range(LoopKind::Seq, "i", (first * total).floor_div(slots), ((first + 1) * total).floor_div(slots), |kb, i| step(kb, slot, i));
+            }
+        });
+    });
 }
 
 fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
@@ -322,58 +352,49 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
         calls.push(id);
     }
     let id = m.kernel(&name, &origin, |kb| {
-        kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {
-            kb.range(LoopKind::Seq, "q", first, first + 1, |kb, slot| {
-                let step = |kb: &mut KernelBuilder, i: Dim| {
-                    let (slice, g) = (i.floor_div(p.total), i.modulo(p.total));
-                    let (images, tiles) = members(kb.m, l, &p, g);
-                    let each = |kb: &mut KernelBuilder, f: &mut dyn FnMut(&mut KernelBuilder, At, Dim)| {
-                        kb.nest(LoopKind::Seq, &[images, tiles], |kb, at| {
-                            let from = tile_at(l, &p, g, (at[0], at[1]));
-                            f(kb, from, at[0] * tiles + at[1]);
-                        });
-                    };
-                    if !shared {
-                        each(kb, &mut |kb, at, t| input(kb, l, &at, (p.block, blocks), v, [slot, t]));
-                    }
-                    let from = if shared { g } else { slot };
-                    let part = |kb: &mut KernelBuilder, b: Dim, more: bool| {
-                        if p.fresh {
-                            weights(kb, (w, slice, b * p.block), (p.block, width), u, slot);
-                        }
-                        let products = |kb: &mut KernelBuilder, e: Dim, at: &[Dim]| {
-                            let (t, k) = (at[0] * tiles + at[1], at[2]);
-                            let acc = kb.acc(Expr::f32(0.0));
-                            kb.range(LoopKind::Seq, "c", 0, p.block, |kb, c| {
-                                let (x, y) = (kb.load(v, &[from, b, e, t, c]), kb.load(u, &[if p.fresh { slot } else { slice }, e, c, k]));
-                                kb.set(acc, Expr::fma(x, y, Expr::acc(acc)));
-                            });
-                            let at = [slot, e, t, k];
-                            let sum = if more { Expr::acc(acc) + kb.load(mm, &at) } else { Expr::acc(acc) };
-                            kb.store(mm, &at, sum);
-                        };
-                        if p.fresh {
-                            kb.range(LoopKind::Seq, "e", 0, 36, |kb, e| {
-                                kb.nest(LoopKind::Par, &[images, tiles, constant(width)], |kb, o| products(kb, e, o));
-                                ask(kb, (w, slice, (b + 1) * p.block), p.block * width, e);
-                            });
-                        } else {
-                            kb.nest(LoopKind::Par, &[constant(36), images, tiles, constant(width)], |kb, o| products(kb, o[0], &o[1..]));
-                        }
-                    };
-                    part(kb, constant(0), false);
-                    if blocks > 1 {
-                        kb.range(LoopKind::Seq, "b", 1, blocks, |kb, b| part(kb, b, true));
-                    }
-                    each(kb, &mut |kb, at, t| {
-                        kb.range(LoopKind::Par, "k", 0, width, |kb, k| output(kb, l, &at, p.fresh, mm, (slot, t, k), slice * width + k));
-                    });
-                };
-                if total.as_const() == Some(slots) {
-                    step(kb, first);
-                } else {
-                    kb.range(LoopKind::Seq, "i", (first * total).floor_div(slots), ((first + 1) * total).floor_div(slots), step);
+        in_slots(kb, total, slots, &mut |kb, slot, i| {
+            let (slice, g) = (i.floor_div(p.total), i.modulo(p.total));
+            let (images, tiles) = members(kb.m, l, &p, g);
+            let each = |kb: &mut KernelBuilder, f: &mut dyn FnMut(&mut KernelBuilder, At, Dim)| {
+                kb.nest(LoopKind::Seq, &[images, tiles], |kb, at| {
+                    let from = tile_at(l, &p, g, (at[0], at[1]));
+                    f(kb, from, at[0] * tiles + at[1]);
+                });
+            };
+            if !shared {
+                each(kb, &mut |kb, at, t| input(kb, l, &at, (p.block, blocks), v, [slot, t]));
+            }
+            let from = if shared { g } else { slot };
+            let part = |kb: &mut KernelBuilder, b: Dim, more: bool| {
+                if p.fresh {
+                    weights(kb, (w, slice, b * p.block), (p.block, width), u, slot);
                 }
+                let products = |kb: &mut KernelBuilder, e: Dim, at: &[Dim]| {
+                    let (t, k) = (at[0] * tiles + at[1], at[2]);
+                    let acc = kb.acc(Expr::f32(0.0));
+                    kb.range(LoopKind::Seq, "c", 0, p.block, |kb, c| {
+                        let (x, y) = (kb.load(v, &[from, b, e, t, c]), kb.load(u, &[if p.fresh { slot } else { slice }, e, c, k]));
+                        kb.set(acc, Expr::fma(x, y, Expr::acc(acc)));
+                    });
+                    let at = [slot, e, t, k];
+                    let sum = if more { Expr::acc(acc) + kb.load(mm, &at) } else { Expr::acc(acc) };
+                    kb.store(mm, &at, sum);
+                };
+                if p.fresh {
+                    kb.range(LoopKind::Seq, "e", 0, 36, |kb, e| {
+                        kb.nest(LoopKind::Par, &[images, tiles, constant(width)], |kb, o| products(kb, e, o));
+                        ask(kb, (w, slice, (b + 1) * p.block), p.block * width, e);
+                    });
+                } else {
+                    kb.nest(LoopKind::Par, &[constant(36), images, tiles, constant(width)], |kb, o| products(kb, o[0], &o[1..]));
+                }
+            };
+            part(kb, constant(0), false);
+            if blocks > 1 {
+                kb.range(LoopKind::Seq, "b", 1, blocks, |kb, b| part(kb, b, true));
+            }
+            each(kb, &mut |kb, at, t| {
+                kb.range(LoopKind::Par, "k", 0, width, |kb, k| output(kb, l, &at, p.fresh, mm, (slot, t, k), slice * width + k));
             });
         });
     });

@@ -1,10 +1,11 @@
-//! The transforms of F(4x4, 3x3): of weights, of the image, of the products.
+//! The transforms of F(4x4, 3x3): of weights, of the image, of the products; those of F(4, 3) once in each dimension.
 //!
 //! Weights that are transformed while the model runs leave out the factors of G's rows, and what comes out of the products is
 //! divided by them: there are far fewer of those.
 
 use super::super::shape::fresh_regs;
-use super::{At, Layer, position};
+use super::points::SQUARE;
+use super::{At, Layer, finished, position};
 use crate::nest::{Buf, Expr, KernelBuilder, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ConstData;
@@ -12,20 +13,17 @@ use crate::tensor::consts::Remap;
 
 /// U = G g G', `[slice][36][C][K / slices]`.
 pub(super) fn transformed(l: &Layer, slices: i64) -> Option<ConstData> {
-    const G: [[f64; 3]; 6] =
-        [[0.25, 0.0, 0.0], [-1.0 / 6.0, -1.0 / 6.0, -1.0 / 6.0], [-1.0 / 6.0, 1.0 / 6.0, -1.0 / 6.0], [1.0 / 24.0, 1.0 / 12.0, 1.0 / 6.0], [1.0 / 24.0, -1.0 / 12.0, 1.0 / 6.0], [0.0, 0.0, 1.0]];
     let (k, c) = (usize::try_from(l.k.1).ok()?, usize::try_from(l.c.1).ok()?);
     let width = k / usize::try_from(slices).ok()?;
     let w: Vec<f64> = l.weights.to_f64s()?;
     let mut out = vec![0f32; 36 * c * k];
     for (i, g) in w.chunks_exact(9).enumerate() {
         let (ki, ci) = (i / c, i % c);
+        let columns: Vec<Vec<f64>> = (0..3).map(|x| SQUARE.filter(&[g[x], g[3 + x], g[6 + x]])).collect();
         for y in 0..6 {
-            // One row of G g.
-            let row: [f64; 3] = std::array::from_fn(|j| (0..3).map(|r| G[y][r] * g[3 * r + j]).sum());
-            for x in 0..6 {
-                let sum: f64 = (0..3).map(|j| row[j] * G[x][j]).sum();
-                out[((ki / width * 36 + y * 6 + x) * c + ci) * width + ki % width] = sum as f32;
+            let row: Vec<f64> = columns.iter().map(|c| c[y]).collect();
+            for (x, value) in SQUARE.filter(&row).into_iter().enumerate() {
+                out[((ki / width * 36 + y * 6 + x) * c + ci) * width + ki % width] = value as f32;
             }
         }
     }
@@ -75,52 +73,37 @@ pub(super) fn ask(kb: &mut KernelBuilder, (w, slice, first): (Buf, Dim, Dim), pa
     });
 }
 
-fn add(kb: &mut KernelBuilder, a: &Expr, b: &Expr) -> Expr {
+pub(super) fn add(kb: &mut KernelBuilder, a: &Expr, b: &Expr) -> Expr {
     kb.let_(a.clone() + b.clone())
 }
 
-fn sub(kb: &mut KernelBuilder, a: &Expr, b: &Expr) -> Expr {
+pub(super) fn sub(kb: &mut KernelBuilder, a: &Expr, b: &Expr) -> Expr {
     kb.let_(a.clone() - b.clone())
 }
 
 /// c * x + y.
-fn scaled(kb: &mut KernelBuilder, c: f32, x: &Expr, y: &Expr) -> Expr {
+pub(super) fn scaled(kb: &mut KernelBuilder, c: f32, x: &Expr, y: &Expr) -> Expr {
     kb.let_(Expr::fma(Expr::f32(c), x.clone(), y.clone()))
 }
 
-/// One column of B' d.
-fn input_column(kb: &mut KernelBuilder, d: &[Expr; 6]) -> [Expr; 6] {
-    let (a, c) = (scaled(kb, -4.0, &d[2], &d[4]), scaled(kb, -4.0, &d[1], &d[3]));
-    let (e, f) = (sub(kb, &d[4], &d[2]), sub(kb, &d[3], &d[1]));
-    let (s, t) = (scaled(kb, -5.0, &d[2], &d[4]), scaled(kb, -5.0, &d[3], &d[5]));
-    [scaled(kb, 4.0, &d[0], &s), add(kb, &a, &c), sub(kb, &a, &c), scaled(kb, 2.0, &f, &e), scaled(kb, -2.0, &f, &e), scaled(kb, 4.0, &d[1], &t)]
-}
-
-/// One column of A' m.
-fn output_column(kb: &mut KernelBuilder, m: &[Expr; 6]) -> [Expr; 4] {
-    let (s, d) = (add(kb, &m[1], &m[2]), sub(kb, &m[1], &m[2]));
-    let (s2, d2) = (add(kb, &m[3], &m[4]), sub(kb, &m[3], &m[4]));
-    let (first, last) = (add(kb, &m[0], &s), scaled(kb, 8.0, &d2, &d));
-    [add(kb, &first, &s2), scaled(kb, 2.0, &d2, &d), scaled(kb, 4.0, &s2, &s), add(kb, &last, &m[5])]
-}
-
 /// The same where the rows of U have the factors of [`weight_column`].
-fn rescaled_column(kb: &mut KernelBuilder, m: &[Expr; 6]) -> [Expr; 4] {
+fn rescaled_column(kb: &mut KernelBuilder, m: &[Expr]) -> Vec<Expr> {
+    let [m0, m1, m2, m3, m4, m5] = m else { return vec![] };
     let times = |kb: &mut KernelBuilder, c: f32, x: &Expr| kb.let_(Expr::f32(c) * x.clone());
-    let (s, d) = (add(kb, &m[1], &m[2]), sub(kb, &m[1], &m[2]));
-    let (s2, d2) = (add(kb, &m[3], &m[4]), sub(kb, &m[3], &m[4]));
+    let (s, d) = (add(kb, m1, m2), sub(kb, m1, m2));
+    let (s2, d2) = (add(kb, m3, m4), sub(kb, m3, m4));
     const SIXTH: f32 = 1.0 / 6.0;
     let a = times(kb, 1.0 / 24.0, &s2);
     let a = scaled(kb, -SIXTH, &s, &a);
     let b = times(kb, 1.0 / 12.0, &d2);
     let c = times(kb, SIXTH, &s2);
-    let e = scaled(kb, 1.0 / 3.0, &d2, &m[5]);
-    [scaled(kb, 0.25, &m[0], &a), scaled(kb, -SIXTH, &d, &b), scaled(kb, -SIXTH, &s, &c), scaled(kb, -SIXTH, &d, &e)]
+    let e = scaled(kb, 1.0 / 3.0, &d2, m5);
+    vec![scaled(kb, 0.25, m0, &a), scaled(kb, -SIXTH, &d, &b), scaled(kb, -SIXTH, &s, &c), scaled(kb, -SIXTH, &d, &e)]
 }
 
-/// Column `x` of six rows.
-fn column(rows: &[[Expr; 6]], x: usize) -> [Expr; 6] {
-    std::array::from_fn(|y| rows[y][x].clone())
+/// Number `x` of each row.
+fn column(rows: &[Vec<Expr>], x: usize) -> Vec<Expr> {
+    rows.iter().filter_map(|r| r.get(x).cloned()).collect()
 }
 
 /// V of one tile, all channels, so many in so many blocks.
@@ -129,20 +112,22 @@ pub(super) fn input(kb: &mut KernelBuilder, l: &Layer, at: &At, (block, blocks):
     let (ty, tx) = (l.y.1.ceil_div(4), l.x.1.ceil_div(4));
     kb.nest(LoopKind::Par, &[blocks.into(), block.into()], |kb, o| {
         let c = o[0] * block + o[1];
-        let rows: Vec<[Expr; 6]> = (0..6)
+        let rows: Vec<Vec<Expr>> = (0..6)
             .map(|x| {
-                let d: [Expr; 6] = std::array::from_fn(|y| {
-                    let (py, px) = (position(at.y, y as i64, l.from.0, ty, dims[2] - 1), position(at.x, x, l.from.1, tx, dims[3] - 1));
-                    let e = kb.load(src, &[at.image, c, py, px]);
-                    kb.let_(e)
-                });
-                input_column(kb, &d)
+                let d: Vec<Expr> = (0..6)
+                    .map(|y| {
+                        let (py, px) = (position(at.y, y, l.from.0, 4, ty, dims[2] - 1), position(at.x, x, l.from.1, 4, tx, dims[3] - 1));
+                        let e = kb.load(src, &[at.image, c, py, px]);
+                        kb.let_(e)
+                    })
+                    .collect();
+                SQUARE.input(kb, &d)
             })
             .collect();
         // `rows[x]` is column x of B' d: its row y is what the second transform runs along.
         for y in 0..6 {
             let d = column(&rows, y);
-            for (x, e) in input_column(kb, &d).into_iter().enumerate() {
+            for (x, e) in SQUARE.input(kb, &d).into_iter().enumerate() {
                 kb.store(v, &[place[0], o[0], Dim::from(6 * y + x), place[1], o[1]], e);
             }
         }
@@ -151,22 +136,24 @@ pub(super) fn input(kb: &mut KernelBuilder, l: &Layer, at: &At, (block, blocks):
 
 /// The results of one tile for channel `k` of a slice, which is channel `oc` of the image.
 pub(super) fn output(kb: &mut KernelBuilder, l: &Layer, at: &At, fresh: bool, m: Buf, (slot, t, k): (Dim, Dim, Dim), oc: Dim) {
-    let column_of = if fresh { rescaled_column } else { output_column };
-    let columns: Vec<[Expr; 4]> = (0..6)
+    let column_of = |kb: &mut KernelBuilder, m: &[Expr]| if fresh { rescaled_column(kb, m) } else { SQUARE.output(kb, m) };
+    let columns: Vec<Vec<Expr>> = (0..6)
         .map(|x| {
-            let d: [Expr; 6] = std::array::from_fn(|y| {
-                let e = kb.load(m, &[slot, Dim::from(6 * y + x), t, k]);
-                kb.let_(e)
-            });
+            let d: Vec<Expr> = (0..6)
+                .map(|y| {
+                    let e = kb.load(m, &[slot, Dim::from(6 * y + x), t, k]);
+                    kb.let_(e)
+                })
+                .collect();
             column_of(kb, &d)
         })
         .collect();
     let (ty, tx) = (l.y.1.ceil_div(4), l.x.1.ceil_div(4));
     for y in (0..4).rev() {
-        let row: [Expr; 6] = std::array::from_fn(|x| columns[x][y].clone());
+        let row = column(&columns, y);
         let results = column_of(kb, &row);
         for (x, value) in results.into_iter().enumerate().rev() {
-            let (py, px) = (position(at.y, y as i64, 0, ty, l.y.1 - 1), position(at.x, x as i64, 0, tx, l.x.1 - 1));
+            let (py, px) = (position(at.y, y as i64, 0, 4, ty, l.y.1 - 1), position(at.x, x as i64, 0, 4, tx, l.x.1 - 1));
             let put = |s: Sym| match s {
                 s if s == l.k.0 => Some(oc),
                 s if s == l.y.0 => Some(py),
@@ -174,13 +161,7 @@ pub(super) fn output(kb: &mut KernelBuilder, l: &Layer, at: &At, fresh: bool, m:
                 s => l.n.filter(|n| n.0 == s).map(|_| at.image),
             };
             for s in fresh_regs(kb.m, &l.parts.tail) {
-                let s = s.map_dims(&mut |d| d.subst(&mut |s| put(s))).map_exprs(&mut |e| {
-                    e.rewrite(&mut |e| match e {
-                        Expr::Acc { reg, .. } if reg == l.parts.acc => value.clone(),
-                        e => e,
-                    })
-                });
-                kb.push(s);
+                kb.push(finished(s, l.parts.acc, &value, &put));
             }
         }
     }
