@@ -23,10 +23,15 @@ use std::sync::Arc;
 
 /// Iterations of the parallel loop at most, and so copies of V and M.
 const SLOTS: i64 = 16;
-/// Bytes of U, and of V and M of a group, that a second-level cache keeps.
-const NEAR: i64 = 512 << 10;
-/// Rows of a group's products that are enough.
+/// Bytes of U that come fast enough, and of V and M of a group that stay in the second-level cache besides.
+const MOST_WEIGHTS: i64 = 1 << 20;
+const NEAR: i64 = 256 << 10;
+/// Rows of a group's products that are enough, and where U is larger than this.
 const ROWS: i64 = 12;
+const MORE_ROWS: i64 = 24;
+const LARGE: i64 = 256 << 10;
+/// Tiles where only run time knows.
+const MANY: i64 = 1 << 20;
 /// Lanes of the longest vectors.
 const LANES: i64 = 16;
 
@@ -117,6 +122,10 @@ impl Line {
         let terms = self.parts.depth.iter().try_fold(1, |n, d| Some(n * d.1.as_const()?))?;
         Some(terms / self.form.taps() as i64)
     }
+    /// Bytes of U.
+    fn bytes(&self) -> i64 {
+        4 * self.products() * self.depth().unwrap_or(0) * self.k.1
+    }
     /// The image's dimensions besides batch and this one, in the order of memory.
     fn kept(&self, m: &Module) -> Vec<usize> {
         let order: Vec<usize> = match &m.bufs[self.parts.a.0].layout {
@@ -130,10 +139,11 @@ impl Line {
     fn gain(&self, m: &Module) -> f64 {
         let Some(depth) = self.depth() else { return 0.0 };
         let (n, r) = (self.products(), self.results());
-        // Rows of the last tile that are not there; as a guess where only run time knows.
-        let used = self.y.1.as_const().map_or(0.8, |y| y as f64 / (((y + r - 1) / r * r) as f64).max(1.0));
-        let bytes = 4 * n * depth * self.k.1;
-        if self.k.1 < LANES || bytes > NEAR {
+        // Rows that are there, of those of all groups; as a guess where only run time knows.
+        let size = r * self.tiles(m);
+        let used = self.y.1.as_const().map_or(0.8, |y| y as f64 / (((y + size - 1) / size * size) as f64).max(1.0));
+        // Groups of several tiles would be mostly repetitions of the last one where there are few rows.
+        if self.k.1 < LANES || self.bytes() > MOST_WEIGHTS || self.y.1.as_const().is_none() && self.tiles(m) > 1 {
             return 0.0;
         }
         let vectors = ((self.k.1 + LANES - 1) / LANES) as f64;
@@ -174,14 +184,15 @@ impl Line {
     }
     /// Tiles of a group: enough for the rows of a product, as long as V and M stay near.
     fn tiles(&self, m: &Module) -> i64 {
-        let all = self.y.1.ceil_div(self.results()).as_const().unwrap_or(i64::MAX);
+        let all = self.y.1.ceil_div(self.results()).as_const().unwrap_or(MANY);
         let row = Dim::product(self.others.iter().map(|l| l.1)).as_const();
         let image = self.kept(m).into_iter().map(|d| m.bufs[self.parts.a.0].dims.get(d).and_then(|d| d.as_const())).try_fold(1, |n, d| Some(n * d?));
         let (Some(row), Some(image)) = (row, image) else { return 1 };
-        let most = (NEAR / 2 / (4 * self.products() * (image + row * self.k.1)).max(1)).min(all).max(1);
-        let enough = ((ROWS + row - 1) / row.max(1)).min(most);
-        // None beyond the last one, if that takes no more than twice as many.
-        (enough..=most.min(2 * enough)).find(|t| all % t == 0).unwrap_or(enough)
+        let rows = if self.bytes() > LARGE { MORE_ROWS } else { ROWS };
+        let most = (NEAR / (4 * self.products() * (image + row * self.k.1)).max(1)).min(all).max(1);
+        let enough = ((rows + row - 1) / row.max(1)).min(most);
+        // As few as possible beyond the last one.
+        (enough..=most.min(2 * enough)).min_by_key(|t| (all + t - 1) / t * t).unwrap_or(enough)
     }
 }
 
