@@ -123,3 +123,14 @@ fn errors_stay_within_their_bounds() {
         }
     }
 }
+
+/// Sums of integers as floats have to be exact, which the transform is not.
+#[test]
+fn sums_of_integers_are_left_alone() {
+    let text = "<ir_version: 8, opset_import: [\"\" : 17]>\nconv (uint8[1, 64, 28, 28] x) => (int32[1, 64, 28, 28] y)\n<int64[4] shape = {64, 64, 3, 3}>\n{\n w = ConstantOfShape <value = int8[1] {77}> (shape)\n y = ConvInteger <pads = [1, 1, 1, 1]> (x, w)\n}\n";
+    for target in ["aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu"] {
+        let source = Source { name: "conv.onnxtxt".into(), bytes: text.as_bytes().into(), folder: None };
+        let compiled = pipeline::compile(&source, &Options { opt: OptLevel::O2, target: Some(target.into()), ..Options::default() }).expect("compiles");
+        assert!(compiled.modules.iter().all(|m| !m.bufs.values().any(|b| b.name.ends_with(".winograd"))), "{target}");
+    }
+}

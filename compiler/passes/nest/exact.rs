@@ -1,7 +1,8 @@
 //! exact_sums: integer contractions (`ops/integer` tells their form) whose sums stay below 2^24 are computed in f32.
 //!
 //! Every partial sum of integers up to 2^24 in magnitude is a float, whatever the order: the result is the same to the
-//! bit, and the contraction gets the register tiles that floats have. The bound comes from the weights: the sum of
+//! bit, and the contraction gets the register tiles that floats have (who computes sums by other means than adding
+//! products finds `i32(sum)` behind them, and leaves them alone). The bound comes from the weights: the sum of
 //! their magnitudes for each result, times the largest magnitude of the other operand's type. Where that is too much
 //! for the whole depth, parts of it are summed by kernels of their own, and the integers added.
 //!
@@ -247,7 +248,7 @@ fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, parts: i64, made: &mut 
     let sum = m.reg(ElemType::F32);
     let value = product.value(sum, &|s| (s == outer && parts > 1).then(|| size * (parts - 1) + outer));
     let as_int = |e: Expr| Expr::cast(ElemType::F32, ElemType::I32, e);
-    let total = sums.iter().fold(as_int(Expr::acc(sum)), |t, (buf, at)| t + as_int(Expr::Load { buf: *buf, at: at.clone() }));
+    let total = sums.iter().fold(as_int(Expr::acc(sum)), |t, (buf, at)| t + Expr::Load { buf: *buf, at: at.clone() });
     let with = Rewrite { old: c.acc, new: sum, outer, size, value, total };
     let body = std::mem::take(&mut m.kernels[k].body);
     m.kernels[k].body = body.into_iter().map(|s| with.apply(s)).collect();
@@ -271,7 +272,7 @@ fn partial(m: &mut Module, k: Kernel, c: &Contraction, product: &Product, from: 
     let (result, at) = nest.body.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })?;
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
     let dims = m.bufs[result].dims.clone();
-    let out = m.temp(format!("{name}.part"), ElemType::F32, dims);
+    let out = m.temp(format!("{name}.part"), ElemType::I32, dims);
     let extents: Vec<Dim> = nest.loops.iter().map(|l| l.1).collect();
     let depth: Vec<Dim> = [size].into_iter().chain(c.depth[1..].iter().map(|d| d.1)).collect();
     let id = m.kernel(&name, &origin, |kb| {
@@ -284,7 +285,7 @@ fn partial(m: &mut Module, k: Kernel, c: &Contraction, product: &Product, from: 
                 kb.set(acc, v);
             });
             let to: Vec<Dim> = at.iter().map(|d| d.subst(&mut |s| outside(s))).collect();
-            kb.store(out, &to, Expr::acc(acc));
+            kb.store(out, &to, Expr::cast(ElemType::F32, ElemType::I32, Expr::acc(acc)));
         });
     });
     m.kernels[id].name = format!("{name}.part");

@@ -25,8 +25,8 @@
 //! stores again afterwards: stores go from the last position to the first.
 //!
 //! Sums are made in another order than the operator's definition has it, with factors from 1/24 to 8: errors are a
-//! few times those of the direct sum, along one dimension half of that (tests/winograd.rs). `wins` decides for two
-//! dimensions, `line::Line::gain` for one.
+//! few times those of the direct sum, along one dimension half of that (tests/winograd.rs). Sums of integers (`exact`) are
+//! left alone. `wins` decides for two dimensions, `line::Line::gain` for one.
 
 mod line;
 mod points;
@@ -71,7 +71,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     let kernels = visit::calls(&m.driver);
     for k in kernels {
-        let Some(parts) = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma) else { continue };
+        let Some(parts) = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma && !is_exact(p)) else { continue };
         if let Some(l) = layer(m, &parts).filter(|l| wins(m, l)) {
             rewrite(m, k, &l);
         } else if let Some(l) = line::layer(m, &parts) {
@@ -96,6 +96,13 @@ struct Layer {
     weights: Arc<ConstData>,
     /// Where the window of output (0, 0) begins.
     from: (i64, i64),
+}
+
+/// True for sums that are integers, whose transforms would not be.
+fn is_exact(p: &Parts) -> bool {
+    let mut found = false;
+    visit::walk_exprs(&p.tail, &mut |e| found |= matches!(e, Expr::Cast(ElemType::I32, x) if matches!(&**x, Expr::Acc { reg, .. } if *reg == p.acc)));
+    found
 }
 
 fn layer(m: &Module, p: &Parts) -> Option<Layer> {
