@@ -10,7 +10,7 @@ use crate::ops::bundle::boundary::{Boundary, Form};
 use crate::options::{self, OptLevel, Options};
 use crate::passes;
 use crate::sym::{Answer, Dim};
-use crate::target::{Level, Target};
+use crate::target::{Dot, Facts, Level, Target};
 use crate::tensor::ElemType;
 use rayon::prelude::*;
 use std::time::Instant;
@@ -130,22 +130,25 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     if stop("lower") {
         return Ok(Stopped::Nest(Box::new(module)));
     }
-    // Levels with dot products of bytes go their own way from where integer sums become floats; they are asked for by name
-    // only if no sum has a use for them.
+    // Levels with other dot products go their own way from where integer sums become floats, if any sum has a use for them.
+    // Those with dot products of bytes are there by name only if none has.
     if options.opt < OptLevel::O2 {
-        target.keep(|f| !f.dot);
+        target.keep(|f| f.dot != Dot::Quads);
     }
-    let dots = options.opt >= OptLevel::O2 && target.levels.iter().any(|l| l.facts.dot);
     let (shared, per_level): (Vec<&NestPass>, Vec<&NestPass>) = NEST_PASSES.iter().filter(|p| p.level <= options.opt).partition(|p| !p.per_level);
     let mut ways = vec![(target.lowest().clone(), module)];
     for p in shared {
         if p.name == passes::nest::exact::NAME {
-            let suit = dots && passes::nest::dots::suit(&ways[0].1);
-            let halves = options.math == options::Math::Fast && passes::nest::halves::suit(&ways[0].1);
-            target.keep(|f| if f.bf16 { halves } else { suit || !f.dot });
-            if let (true, false, Some(l)) = (suit, ways[0].0.facts.dot, target.levels.iter().find(|l| l.facts.dot)) {
-                let copy = ways[0].1.clone();
-                ways.push((l.clone(), copy));
+            let module = ways[0].1.clone();
+            let suit = |f: &Facts| passes::nest::dots::suit(&module, f);
+            let halves = options.math == options::Math::Fast && passes::nest::halves::suit(&module);
+            target.keep(|f| if f.bf16 { halves } else { f.dot != Dot::Quads || suit(f) });
+            if target.levels.iter().any(|l| suit(&l.facts)) {
+                for l in &target.levels {
+                    if ways.iter().all(|w| w.0.facts.dot != l.facts.dot) {
+                        ways.push((l.clone(), module.clone()));
+                    }
+                }
             }
         }
         clock.step(p.name, || ways.iter_mut().try_for_each(|(level, m)| (p.run)(m, level)))?;

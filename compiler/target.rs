@@ -38,8 +38,8 @@ pub struct Known {
     features: &'static [&'static str],
     /// Bits of the widest vector registers.
     width: u32,
-    /// Dot products of bytes.
-    dot: bool,
+    /// Dot products of integers.
+    dot: Dot,
     /// Dot products of bf16.
     bf16: bool,
 }
@@ -53,16 +53,16 @@ const N4_VNNI: u32 = N4 | has::AVX512_VNNI;
 /// need not contain each other: CPUs with dot products at 256 bits only and CPUs with AVX-512 only have one of two levels
 /// each. Cranelift's vectors have 128 bits on every level; `width` is for code that goes beyond.
 pub const LEVELS: &[Known] = &[
-    Known { name: "x86-64", arch: "x86_64", needs: has::BASE, features: &[], width: 128, dot: false, bf16: false },
-    Known { name: "x86-64-v2", arch: "x86_64", needs: N2, features: V2, width: 128, dot: false, bf16: false },
-    Known { name: "x86-64-v3", arch: "x86_64", needs: N3, features: V3, width: 256, dot: false, bf16: false },
-    Known { name: "x86-64-v3-vnni", arch: "x86_64", needs: N3 | has::AVX_VNNI, features: V3, width: 256, dot: true, bf16: false },
-    Known { name: "x86-64-v4", arch: "x86_64", needs: N4, features: V3, width: 512, dot: false, bf16: false },
-    Known { name: "x86-64-v4-vnni", arch: "x86_64", needs: N4_VNNI, features: V3, width: 512, dot: true, bf16: false },
-    Known { name: "x86-64-v4-bf16", arch: "x86_64", needs: N4_VNNI | has::AVX512_BF16, features: V3, width: 512, dot: true, bf16: true },
-    Known { name: "generic", arch: "aarch64", needs: has::BASE, features: &[], width: 128, dot: false, bf16: false },
-    Known { name: "rv64gc", arch: "riscv64", needs: has::BASE, features: RV64GC, width: 128, dot: false, bf16: false },
-    Known { name: "rv64gcv", arch: "riscv64", needs: has::BASE | has::RVV, features: RV64GCV, width: 128, dot: false, bf16: false },
+    Known { name: "x86-64", arch: "x86_64", needs: has::BASE, features: &[], width: 128, dot: Dot::None, bf16: false },
+    Known { name: "x86-64-v2", arch: "x86_64", needs: N2, features: V2, width: 128, dot: Dot::None, bf16: false },
+    Known { name: "x86-64-v3", arch: "x86_64", needs: N3, features: V3, width: 256, dot: Dot::Pairs, bf16: false },
+    Known { name: "x86-64-v3-vnni", arch: "x86_64", needs: N3 | has::AVX_VNNI, features: V3, width: 256, dot: Dot::Quads, bf16: false },
+    Known { name: "x86-64-v4", arch: "x86_64", needs: N4, features: V3, width: 512, dot: Dot::Pairs, bf16: false },
+    Known { name: "x86-64-v4-vnni", arch: "x86_64", needs: N4_VNNI, features: V3, width: 512, dot: Dot::Quads, bf16: false },
+    Known { name: "x86-64-v4-bf16", arch: "x86_64", needs: N4_VNNI | has::AVX512_BF16, features: V3, width: 512, dot: Dot::Quads, bf16: true },
+    Known { name: "generic", arch: "aarch64", needs: has::BASE, features: &[], width: 128, dot: Dot::None, bf16: false },
+    Known { name: "rv64gc", arch: "riscv64", needs: has::BASE, features: RV64GC, width: 128, dot: Dot::None, bf16: false },
+    Known { name: "rv64gcv", arch: "riscv64", needs: has::BASE | has::RVV, features: RV64GCV, width: 128, dot: Dot::None, bf16: false },
 ];
 const V2: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt"];
 const V3: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt", "has_avx", "has_avx2", "has_bmi1", "has_bmi2", "has_fma", "has_lzcnt"];
@@ -93,6 +93,17 @@ pub struct Level {
     features: Vec<&'static str>,
 }
 
+/// Dot products of integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dot {
+    /// None.
+    None,
+    /// Two products of 16 bits, which are added to a sum: AVX2.
+    Pairs,
+    /// Four products of bytes and a sum: AVX512-VNNI, AVX-VNNI.
+    Quads,
+}
+
 /// Facts for schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -102,14 +113,14 @@ pub struct Facts {
     pub registers: u32,
     /// Bits of the widest vector registers: 128, 256 (AVX2 and FMA) or 512 (AVX-512 F, BW, CD, DQ, VL).
     pub width: u32,
-    /// Whether vectors have dot products of bytes: AVX512-VNNI, AVX-VNNI.
-    pub dot: bool,
+    /// Dot products of integers that vectors have.
+    pub dot: Dot,
     /// Whether vectors have dot products of bf16: AVX512-BF16.
     pub bf16: bool,
 }
 
 impl Level {
-    fn new(name: &str, needs: u32, architecture: Architecture, features: &[&'static str], width: u32, (dot, bf16): (bool, bool)) -> Level {
+    fn new(name: &str, needs: u32, architecture: Architecture, features: &[&'static str], width: u32, (dot, bf16): (Dot, bool)) -> Level {
         let (lanes, registers) = match architecture {
             Architecture::X86_64 => (width / 32, if width == 512 { 32 } else { 16 }),
             Architecture::Riscv64(_) if !features.contains(&"has_v") => (1, 1),
@@ -245,10 +256,11 @@ fn native(architecture: Architecture) -> Level {
     let bf16 = vnni && all!("avx512bf16");
     let found = [(v2, has::V2), (v3, has::V3), (v4, has::V4), (avx_vnni, has::AVX_VNNI), (vnni, has::AVX512_VNNI), (bf16, has::AVX512_BF16)];
     let needs = found.into_iter().filter(|x| x.0).fold(has::BASE, |n, x| n | x.1);
+    let of = |quads: bool| if quads { Dot::Quads } else { Dot::Pairs };
     let (width, dot) = match (v4, v3) {
-        (true, _) => (512, vnni),
-        (_, true) => (256, avx_vnni),
-        _ => (128, false),
+        (true, _) => (512, of(vnni)),
+        (_, true) => (256, of(avx_vnni)),
+        _ => (128, Dot::None),
     };
     Level::new("native", needs, architecture, &f, width, (dot, bf16))
 }
@@ -257,6 +269,6 @@ fn native(architecture: Architecture) -> Level {
 fn native(architecture: Architecture) -> Level {
     match LEVELS.iter().find(|l| l.arch == std::env::consts::ARCH) {
         Some(l) => Level::new("native", l.needs, architecture, l.features, l.width, (l.dot, l.bf16)),
-        None => Level::new("native", 0, architecture, &[], 128, (false, false)),
+        None => Level::new("native", 0, architecture, &[], 128, (Dot::None, false)),
     }
 }

@@ -240,9 +240,9 @@ impl Counter<'_> {
                 let d = self.expr(x, times) | self.expr(y, times) | self.expr(z, times);
                 op(self, d, 2.0)
             }
-            Expr::Dot(x, y, z) => {
+            Expr::Dot(g, x, y, z) => {
                 let d = self.expr(x, times) | self.expr(y, times) | self.expr(z, times);
-                op(self, d, if self.m.type_of(z).is_float() { 4.0 } else { 8.0 })
+                op(self, d, 2.0 * g.size() as f64)
             }
             Expr::Select(c, x, y) => {
                 let d = self.expr(c, times);

@@ -130,7 +130,7 @@ impl Module {
                 }
             }
             Expr::Fma(a, ..) => self.type_of(a),
-            Expr::Dot(.., c) => self.type_of(c),
+            Expr::Dot(g, ..) => g.sum(),
             Expr::Select(_, a, _) => self.type_of(a),
             Expr::Cast(t, _) => *t,
             Expr::Text(TextOp::Len, _) => ElemType::I64,
@@ -423,9 +423,9 @@ impl Expr {
     pub fn fma(a: Expr, b: Expr, c: Expr) -> Self {
         Expr::Fma(Box::new(a), Box::new(b), Box::new(c))
     }
-    /// Four products of bytes and a sum, see [`Expr::Dot`].
-    pub fn dot(a: Expr, b: Expr, c: Expr) -> Self {
-        Expr::Dot(Box::new(a), Box::new(b), Box::new(c))
+    /// Products and a sum, see [`Expr::Dot`].
+    pub fn dot(g: Group, a: Expr, b: Expr, c: Expr) -> Self {
+        Expr::Dot(g, Box::new(a), Box::new(b), Box::new(c))
     }
     /// Bytes of a text.
     pub fn text_len(s: Expr) -> Self {

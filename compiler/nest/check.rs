@@ -380,14 +380,12 @@ impl<'a> Body<'a> {
                 }
                 t
             }
-            Expr::Dot(a, b, c) => {
+            Expr::Dot(g, a, b, c) => {
                 for t in [self.expr(a), self.expr(b)] {
-                    self.want(t, ElemType::I32, "type of a factor of dot2 or dot4");
+                    self.want(t, ElemType::I32, &format!("type of a factor of {}", g.name()));
                 }
                 let t = self.expr(c);
-                if t != ElemType::F32 {
-                    self.want(t, ElemType::I32, "type of the sum of dot4");
-                }
+                self.want(t, g.sum(), &format!("type of the sum of {}", g.name()));
                 t
             }
             Expr::Select(c, a, b) => {

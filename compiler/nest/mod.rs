@@ -17,7 +17,7 @@
 //!        | Call(kernel)                            -- driver only
 //!        | Foreign(function, from buf, to buf)     -- driver only: a function that the object does not have
 //! expr   = Const | Reg | Acc(reg[Dim*], lane?) | Horizontal(op, reg[Dim*]) | Index(Dim) | Load(buf[Dim*]) | Address(buf)
-//!        | Un(op, e) | Bin(op, e, e) | Fma(e, e, e) | Dot(e, e, e) | Select(c, e, e) | Cast(type, e)
+//!        | Un(op, e) | Bin(op, e, e) | Fma(e, e, e) | Dot(group, e, e, e) | Select(c, e, e) | Cast(type, e)
 //!        | Let(reg, e, in e) | With(sym, e, extent, in e)
 //!        | Text(len | byte | part | of buf, e*)             -- on texts, values of type `str`
 //! ```
@@ -383,9 +383,9 @@ pub enum Expr {
     Bin(BinOp, Box<Expr>, Box<Expr>),
     /// a * b + c, rounded once where the target has fma (`--math strict`: twice), floats only.
     Fma(Box<Expr>, Box<Expr>, Box<Expr>),
-    /// a . b + c of i32: the four bytes of a (unsigned, 0..=255) times those of b (signed), each with its counterpart,
-    /// all four products added to c, modulo 2^32. Bytes come in quads by way of views of bytes as i32.
-    Dot(Box<Expr>, Box<Expr>, Box<Expr>),
+    /// a . b + c: the parts of a, an i32, times those of b, each with its counterpart, all products added to c. Parts lie
+    /// side by side in memory and come together by way of views as i32.
+    Dot(Group, Box<Expr>, Box<Expr>, Box<Expr>),
     Select(Box<Expr>, Box<Expr>, Box<Expr>),
     /// Conversion as in ONNX Cast (float to int truncates, saturating; to bool: not zero).
     Cast(ElemType, Box<Expr>),
@@ -402,6 +402,38 @@ pub enum Expr {
         extent: Dim,
         body: Box<Expr>,
     },
+}
+
+/// What a factor of [`Expr::Dot`] is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// Four bytes, of a unsigned (0..=255), of b signed; sums are i32, modulo 2^32.
+    Bytes,
+    /// Two signed integers of 16 bits; sums are i32, modulo 2^32.
+    Words,
+    /// Two bf16, the upper one first; sums are f32.
+    Halves,
+}
+
+impl Group {
+    /// All of them.
+    pub const ALL: [Group; 3] = [Group::Bytes, Group::Words, Group::Halves];
+    /// Its operation in texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::Bytes => "dot4",
+            Group::Words => "dot2i",
+            Group::Halves => "dot2",
+        }
+    }
+    /// Type of the sum.
+    pub fn sum(self) -> ElemType {
+        if self == Group::Halves { ElemType::F32 } else { ElemType::I32 }
+    }
+    /// Parts of a factor.
+    pub fn size(self) -> i64 {
+        if self == Group::Bytes { 4 } else { 2 }
+    }
 }
 
 /// Operations on one value. The type stays unless said otherwise.

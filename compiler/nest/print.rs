@@ -337,7 +337,7 @@ impl<'a> Printer<'a> {
                     None => format!("{}({a}, {b})", bin_name(*op)),
                 }
             }
-            Expr::Dot(a, b, c) => format!("dot{}({}, {}, {})", if self.m.type_of(c) == ElemType::F32 { 2 } else { 4 }, self.expr(a), self.expr(b), self.expr(c)),
+            Expr::Dot(g, a, b, c) => format!("{}({}, {}, {})", g.name(), self.expr(a), self.expr(b), self.expr(c)),
             Expr::Fma(a, b, c) => format!("fma({}, {}, {})", self.expr(a), self.expr(b), self.expr(c)),
             Expr::Select(a, b, c) => format!("select({}, {}, {})", self.expr(a), self.expr(b), self.expr(c)),
             Expr::Cast(t, a) => format!("{}({})", t.short(), self.expr(a)),

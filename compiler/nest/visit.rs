@@ -11,7 +11,7 @@ impl Expr {
             Expr::Const(_) | Expr::Reg(_) | Expr::Acc { .. } | Expr::Horizontal { .. } | Expr::Index(_) | Expr::Load { .. } | Expr::Address(_) => vec![],
             Expr::Un(_, a) | Expr::Cast(_, a) => vec![a],
             Expr::Bin(_, a, b) => vec![a, b],
-            Expr::Fma(a, b, c) | Expr::Dot(a, b, c) | Expr::Select(a, b, c) => vec![a, b, c],
+            Expr::Fma(a, b, c) | Expr::Dot(_, a, b, c) | Expr::Select(a, b, c) => vec![a, b, c],
             Expr::Let { value, body, .. } | Expr::With { value, body, .. } => vec![value, body],
             Expr::Text(_, v) => v.iter().collect(),
         }
@@ -32,7 +32,7 @@ impl Expr {
             Expr::Text(op, v) => Expr::Text(op, v.into_iter().map(|e| e.rewrite(f)).collect()),
             Expr::Bin(op, x, y) => Expr::Bin(op, b(x, f), b(y, f)),
             Expr::Fma(x, y, z) => Expr::Fma(b(x, f), b(y, f), b(z, f)),
-            Expr::Dot(x, y, z) => Expr::Dot(b(x, f), b(y, f), b(z, f)),
+            Expr::Dot(g, x, y, z) => Expr::Dot(g, b(x, f), b(y, f), b(z, f)),
             Expr::Select(x, y, z) => Expr::Select(b(x, f), b(y, f), b(z, f)),
             Expr::Let { reg, value, body } => Expr::Let { reg, value: b(value, f), body: b(body, f) },
             Expr::With { sym, value, extent, body } => Expr::With { sym, value: b(value, f), extent, body: b(body, f) },

@@ -5,10 +5,10 @@ use super::convert::scalar_type;
 use super::expr::Val;
 use super::func::Emit;
 use crate::diag::Result;
-use crate::nest::{BinOp, Scalar, Status, UnOp};
+use crate::nest::{BinOp, Group, Scalar, Status, UnOp};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I32, I64};
+use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I16X8, I32, I64};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value};
 
 impl Emit<'_, '_> {
@@ -21,11 +21,15 @@ impl Emit<'_, '_> {
         };
         Val { v, ..a }
     }
-    /// Byte by byte, of scalars: what has dot products is `wide`.
-    pub(super) fn dot(&mut self, a: Val, b: Val, c: Val) -> Val {
-        if c.ty == ElemType::F32 {
-            return self.dot_of_halves(a, b, c);
+    /// Of words in vectors and scalars; part by part, of scalars, where only `wide` has the instruction.
+    pub(super) fn dot(&mut self, g: Group, a: Val, b: Val, c: Val) -> Val {
+        match g {
+            Group::Bytes => self.dot_of_bytes(a, b, c),
+            Group::Words => self.dot_of_words(a, b, c),
+            Group::Halves => self.dot_of_halves(a, b, c),
         }
+    }
+    fn dot_of_bytes(&mut self, a: Val, b: Val, c: Val) -> Val {
         let mut sum = c.v;
         for i in 0..4 {
             let x = self.b.ins().ushr_imm_u(a.v, 8 * i);
@@ -36,6 +40,31 @@ impl Emit<'_, '_> {
             sum = self.b.ins().iadd(sum, p);
         }
         Val { v: sum, ..c }
+    }
+    fn dot_of_words(&mut self, a: Val, b: Val, c: Val) -> Val {
+        let vec = a.vec || b.vec || c.vec;
+        let (a, b, c) = (self.widen(a, vec), self.widen(b, vec), self.widen(c, vec));
+        if !vec {
+            let mut sum = c.v;
+            for upper in [false, true] {
+                let mut part = |x: Val| {
+                    let x = if upper { x.v } else { self.b.ins().ishl_imm_u(x.v, 16) };
+                    self.b.ins().sshr_imm_u(x, 16)
+                };
+                let (x, y) = (part(a), part(b));
+                let p = self.b.ins().imul(x, y);
+                sum = self.b.ins().iadd(sum, p);
+            }
+            return Val { v: sum, ..c };
+        }
+        let (x, y) = (self.bits_as(I16X8, a.v), self.bits_as(I16X8, b.v));
+        // As x86-64 knows it for an instruction.
+        let (x0, y0) = (self.b.ins().swiden_low(x), self.b.ins().swiden_low(y));
+        let low = self.b.ins().imul(x0, y0);
+        let (x1, y1) = (self.b.ins().swiden_high(x), self.b.ins().swiden_high(y));
+        let high = self.b.ins().imul(x1, y1);
+        let products = self.b.ins().iadd_pairwise(low, high);
+        Val { v: self.b.ins().iadd(products, c.v), ..c }
     }
     /// The upper halves first, as the instruction does.
     fn dot_of_halves(&mut self, a: Val, b: Val, c: Val) -> Val {

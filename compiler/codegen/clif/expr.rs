@@ -68,9 +68,9 @@ impl Emit<'_, '_> {
                 let (a, b, c) = (self.widen(a, vec), self.widen(b, vec), self.widen(c, vec));
                 Ok(self.fma(a, b, c))
             }
-            Expr::Dot(a, b, c) => {
+            Expr::Dot(g, a, b, c) => {
                 let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
-                Ok(self.dot(a, b, c))
+                Ok(self.dot(*g, a, b, c))
             }
             Expr::Select(c, a, b) => self.select(c, a, b),
             Expr::Cast(to, a) => {

@@ -5,7 +5,7 @@ use super::func::{Emit, Slot};
 use super::memory::Stride;
 use crate::codegen::math;
 use crate::diag::Result;
-use crate::nest::{BinOp, Expr, Reg, UnOp, visit};
+use crate::nest::{BinOp, Expr, Group, Reg, UnOp, visit};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32X4, I32, I32X4};
@@ -55,7 +55,7 @@ impl Emit<'_, '_> {
             Expr::Load { buf, at } => matches!(self.stride(*buf, at), Stride::Next | Stride::Second | Stride::Same) && matches!(self.m.bufs[*buf].ty, ElemType::F32 | ElemType::I32 | ElemType::U32),
             Expr::Un(op, a) => ok(a) && self.vector_unary(*op, self.m.type_of(a)),
             Expr::Bin(op, a, b) => ok(a) && ok(b) && (vector_binary(*op, self.m.type_of(a)) || visit::constant_power(e).is_some()),
-            Expr::Fma(a, b, c) => ok(a) && ok(b) && ok(c),
+            Expr::Fma(a, b, c) | Expr::Dot(Group::Words, a, b, c) => ok(a) && ok(b) && ok(c),
             Expr::Dot(..) | Expr::Text(..) => false,
             Expr::Select(c, a, b) => {
                 let lazy = |x: &Expr| !has_memory(x);

@@ -102,6 +102,8 @@ fn fold(n: &mut Node, constants: &Map<Value, Number>) {
         return;
     }
     match (n.op, n.args.as_slice()) {
+        // Reads whole vectors at any length.
+        (Op::Bin(Bin::Pairs, _), _) => {}
         (Op::Bin(op, bits), &[a, b]) => {
             // What is read has the size that the instruction expects.
             let known = |v: &Value| known(v).filter(|x| x.bits() == bits);

@@ -4,7 +4,7 @@ use super::floats::Lanes;
 use super::ir::{Bin, Bits, Form, Op, Pred, Un, Value, Width};
 use super::tile::{Fit, Translate, Val};
 use crate::codegen::math::{self, Floats};
-use crate::nest::{BinOp, Buf, Expr, Scalar, UnOp, visit};
+use crate::nest::{BinOp, Buf, Expr, Group, Scalar, UnOp, visit};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -97,10 +97,17 @@ impl Translate<'_> {
                 }
                 Ok(Val { v: self.b.fma_of(a.v, b.v, c.v, bits_of(a.ty)), ..a })
             }
-            Expr::Dot(a, b, c) => {
+            Expr::Dot(g, a, b, c) => {
                 let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
-                let op = if c.ty == ElemType::F32 { Op::Dot2 } else { Op::Dot };
-                Ok(Val { v: self.b.vector(op, &[c.v, a.v, b.v], None), ..c })
+                let v = match g {
+                    Group::Bytes => self.b.vector(Op::Dot, &[c.v, a.v, b.v], None),
+                    Group::Halves => self.b.vector(Op::Dot2, &[c.v, a.v, b.v], None),
+                    Group::Words => {
+                        let products = self.b.bin(Bin::Pairs, a.v, b.v);
+                        self.b.bin(Bin::IAdd, products, c.v)
+                    }
+                };
+                Ok(Val { v, ..c })
             }
             Expr::Select(c, a, b) => {
                 let c = self.value(c)?.v;

@@ -5,8 +5,7 @@ use super::Isa;
 use super::expr::form;
 use super::tile::Fit;
 use crate::codegen::{Map, Set};
-use crate::nest::{Expr, LoopKind, Module, Reg, Stmt, visit};
-use crate::tensor::ElemType;
+use crate::nest::{Expr, Group, LoopKind, Module, Reg, Stmt, visit};
 use std::collections::HashSet;
 
 /// Refuses what cannot be a tile; true if its vectors have lanes of 64 bits. Vector loops as long as the vectors of 32 bits a
@@ -82,11 +81,8 @@ fn statement(m: &Module, s: &Stmt) -> Fit<Option<u32>> {
 fn expression(m: &Module, isa: Isa, defined: &HashSet<Reg>, e: &Expr) -> Fit<()> {
     match e {
         Expr::Text(..) => Err("a text"),
-        Expr::Dot(.., c) => match m.type_of(c) {
-            ElemType::F32 if !isa.bf16 => Err("a dot product of bf16 on a level that has none"),
-            ElemType::I32 if !isa.dot => Err("a dot product of bytes on a level that has none"),
-            _ => Ok(()),
-        },
+        Expr::Dot(Group::Halves, ..) if !isa.bf16 => Err("a dot product of bf16 on a level that has none"),
+        Expr::Dot(Group::Bytes, ..) if !isa.dot => Err("a dot product of bytes on a level that has none"),
         Expr::Acc { lane: Some(_), .. } => Err("a single lane"),
         Expr::Load { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
         Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if !defined.contains(r) => Err("a value of another nest"),

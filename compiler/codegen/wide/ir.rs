@@ -113,6 +113,8 @@ pub enum Bin {
     IAdd,
     ISub,
     IMul,
+    /// The two products of the signed halves of each lane, added.
+    Pairs,
     /// The products of the lower halves of 64-bit lanes, unsigned.
     IMulLow,
     IMin,

@@ -24,7 +24,7 @@ pub mod tile;
 mod turn;
 
 use crate::diag::Result;
-use crate::target::Facts;
+use crate::target::{Dot, Facts};
 pub use ir::{Func, Width};
 use std::fmt::Write;
 pub use tile::{Arg, Tile, translate};
@@ -54,7 +54,7 @@ impl Isa {
             512 => Width::Avx512,
             _ => return None,
         };
-        Some(Isa { width, dot: facts.dot, bf16: facts.bf16 })
+        Some(Isa { width, dot: facts.dot == Dot::Quads, bf16: facts.bf16 })
     }
 }
 

@@ -324,16 +324,13 @@ impl Compiler<'_> {
                 }
                 (Node::Fma(ty == ElemType::F32, Box::new((a, b, c))), ty)
             }
-            Expr::Dot(a, b, c) => {
+            Expr::Dot(g, a, b, c) => {
                 let ((a, ta), (b, tb), (c, tc)) = (self.expr(a)?, self.expr(b)?, self.expr(c)?);
                 for t in [ta, tb] {
                     same(t, ElemType::I32, "a factor of a dot product")?;
                 }
-                if tc == ElemType::F32 {
-                    return Ok((Node::Dot2(Box::new((a, b, c))), tc));
-                }
-                same(tc, ElemType::I32, "the sum of dot4")?;
-                (Node::Dot(Box::new((a, b, c))), tc)
+                same(tc, g.sum(), "the sum of a dot product")?;
+                (Node::Dot(*g, Box::new((a, b, c))), tc)
             }
             Expr::Select(c, a, b) => {
                 let c = self.truth(c)?;

@@ -154,16 +154,9 @@ impl State<'_> {
                 let (a, b, c) = (self.eval(&p.0)?, self.eval(&p.1)?, self.eval(&p.2)?);
                 if *single { u64::from(f32_of(a).mul_add(f32_of(b), f32_of(c)).to_bits()) } else { f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)).to_bits() }
             }
-            Node::Dot(p) => {
+            Node::Dot(g, p) => {
                 let (a, b, c) = (self.eval(&p.0)?, self.eval(&p.1)?, self.eval(&p.2)?);
-                let products = (a as u32).to_le_bytes().into_iter().zip((b as u32).to_le_bytes()).map(|(x, y)| i32::from(x) * i32::from(y as i8));
-                u64::from(products.fold(c as i32, i32::wrapping_add) as u32)
-            }
-            Node::Dot2(p) => {
-                let (a, b, c) = (self.eval(&p.0)?, self.eval(&p.1)?, self.eval(&p.2)?);
-                let half = |pair: u64, upper: bool| f32::from_bits(if upper { pair as u32 & 0xffff_0000 } else { (pair as u32) << 16 });
-                let sum = half(a, true).mul_add(half(b, true), f32_of(c));
-                u64::from(half(a, false).mul_add(half(b, false), sum).to_bits())
+                dot(*g, a as u32, b as u32, c as u32).into()
             }
             Node::Index(x) => self.index(x)? as u64,
             Node::Compare32(op, p) => {
@@ -222,6 +215,26 @@ impl State<'_> {
             Some(v) => Ok(v.bits),
             None if matches!(op, BinOp::Div | BinOp::Rem | BinOp::Mod) && b == 0 => leave(Status::Value),
             None => msg(format!("{op:?} of {}", ty.short())),
+        }
+    }
+}
+
+/// The bits of a dot product and a sum.
+fn dot(g: Group, a: u32, b: u32, c: u32) -> u32 {
+    match g {
+        Group::Bytes => {
+            let products = a.to_le_bytes().into_iter().zip(b.to_le_bytes()).map(|(x, y)| i32::from(x) * i32::from(y as i8));
+            products.fold(c as i32, i32::wrapping_add) as u32
+        }
+        Group::Words => {
+            let part = |x: u32, upper: bool| i32::from((if upper { x >> 16 } else { x }) as i16);
+            let products = [false, true].map(|u| part(a, u) * part(b, u));
+            products.into_iter().fold(c as i32, i32::wrapping_add) as u32
+        }
+        Group::Halves => {
+            let half = |x: u32, upper: bool| f32::from_bits(if upper { x & 0xffff_0000 } else { x << 16 });
+            let sum = half(a, true).mul_add(half(b, true), f32::from_bits(c));
+            half(a, false).mul_add(half(b, false), sum).to_bits()
         }
     }
 }

@@ -277,9 +277,11 @@ impl Parser<'_> {
         }
         self.want(",")?;
         let c = self.boxed()?;
+        if let Some(g) = Group::ALL.into_iter().find(|g| g.name() == w) {
+            return Ok(Expr::Dot(g, a, b, c));
+        }
         match w {
             "fma" => Ok(Expr::Fma(a, b, c)),
-            "dot2" | "dot4" => Ok(Expr::Dot(a, b, c)),
             "select" => Ok(Expr::Select(a, b, c)),
             "part" => Ok(Expr::text_part(*a, *b, *c)),
             _ => self.fail("the end of an operation"),

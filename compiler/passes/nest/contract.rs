@@ -11,7 +11,7 @@ use super::schedule::Within;
 use super::shape::{peel, relocate, seq_loops};
 use super::tiles::{self, Panels, Tile};
 use super::{lanes, pack};
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Module, Place, Reg, Stmt};
+use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, Reg, Stmt};
 use crate::sym::{Answer, Dim, Sym, SymKind};
 use crate::target::Facts;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
@@ -49,13 +49,13 @@ pub(super) enum Product {
     Double,
     /// Of bytes as floats, and floats.
     Extended,
-    /// Of quads of bytes; the unsigned ones are those of B if `swapped`.
+    /// Of groups; of bytes, the unsigned ones are those of B if `swapped`.
     Dot {
+        /// What a group is.
+        group: Group,
         /// A and B have changed places.
         swapped: bool,
     },
-    /// Of pairs of bf16.
-    Halves,
     /// Of single bytes, extended: what `exact` and `dots` rewrite, or nobody.
     Bytes,
 }
@@ -64,9 +64,10 @@ impl Product {
     /// Type of the sum.
     pub fn ty(self) -> ElemType {
         match self {
-            Product::Fma | Product::Extended | Product::Halves => ElemType::F32,
+            Product::Fma | Product::Extended => ElemType::F32,
             Product::Double => ElemType::F64,
-            Product::Dot { .. } | Product::Bytes => ElemType::I32,
+            Product::Dot { group, .. } => group.sum(),
+            Product::Bytes => ElemType::I32,
         }
     }
     /// What a level's vectors are for it.
@@ -87,8 +88,8 @@ impl Product {
         match self {
             Product::Fma | Product::Double => Expr::fma(a, b, sum),
             Product::Extended => Expr::fma(extended(a), b, sum),
-            Product::Dot { swapped: false } | Product::Halves => Expr::dot(a, b, sum),
-            Product::Dot { swapped: true } => Expr::dot(b, a, sum),
+            Product::Dot { group, swapped: false } => Expr::dot(group, a, b, sum),
+            Product::Dot { group, swapped: true } => Expr::dot(group, b, a, sum),
             Product::Bytes => Expr::cast(ElemType::I8, ElemType::I32, a) * Expr::cast(ElemType::I8, ElemType::I32, b) + sum,
         }
     }
@@ -104,8 +105,7 @@ impl Product {
                 _ if ty == ElemType::F64 => (Product::Double, [a, b, c]),
                 _ => (Product::Fma, [a, b, c]),
             },
-            Expr::Dot(a, b, c) if ty == ElemType::F32 => (Product::Halves, [a, b, c]),
-            Expr::Dot(a, b, c) => (Product::Dot { swapped: false }, [a, b, c]),
+            Expr::Dot(group, a, b, c) => (Product::Dot { group: *group, swapped: false }, [a, b, c]),
             Expr::Bin(BinOp::Add, p, c) => match &**p {
                 Expr::Bin(BinOp::Mul, a, b) if byte(a) && byte(b) => match (&**a, &**b) {
                     (Expr::Cast(_, a), Expr::Cast(_, b)) => (Product::Bytes, [a, b, c]),
@@ -172,7 +172,7 @@ pub(super) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) 
     // The vector runs along memory of the result: a matrix product may swap its operands for that.
     if next.is_some_and(|v| only_a(&p, v)) && p.depth.len() == 1 {
         std::mem::swap(&mut p.a, &mut p.b);
-        if let Product::Dot { swapped } = &mut p.product {
+        if let Product::Dot { group: Group::Bytes, swapped } = &mut p.product {
             *swapped = !*swapped;
         }
     }
@@ -233,7 +233,7 @@ pub(super) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) 
 
 /// A sum of integers to which a constant is added begins with it.
 fn begin_with_constant(m: &Module, p: &mut Parts) {
-    if !matches!(p.product, Product::Dot { .. }) {
+    if !matches!(p.product, Product::Dot { group: Group::Bytes | Group::Words, .. }) {
         return;
     }
     let constant = |e: &Expr| matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty == ElemType::I32 && matches!(m.bufs[*buf].place, Place::Const(_)));

@@ -10,7 +10,7 @@
 //! what is left of them has vector forms. What stays as bytes - inputs, what the driver reads, views of other types - a
 //! kernel before the contraction converts. Contractions beyond the bound stay integers.
 //!
-//! On levels with dot products of bytes the contractions that these suit stay integers (`dots::taken`), and scratch is
+//! On levels with dot products of integers the contractions that these suit stay integers (`dots::taken`), and scratch is
 //! bytes but for what the others alone read.
 
 use super::dots::{self, Taken};
@@ -34,7 +34,7 @@ const MOST_PARTS: i64 = 8;
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let kernels = visit::calls(&m.driver);
-    let taken = level.facts.dot.then(|| dots::taken(m));
+    let taken = dots::group(&level.facts).map(|g| dots::taken(m, g));
     // The kernels are read as they were before the types change.
     let all: Vec<(Kernel, Contraction)> = grouped::kernels(m).into_iter().filter_map(|k| Some((k, contraction(m, &m.kernels[k].body)?))).collect();
     let floats = as_floats_from_now_on(m, &all, taken.as_ref());

@@ -1,10 +1,10 @@
 //! Contractions whose depth is taken in groups of neighbours along one of its loops, the *channel*: what `dots` (quads of
-//! bytes) and `halves` (pairs of bf16) share. A group is one 32-bit element, as [`Expr::Dot`] has it. Operands that are not in
+//! bytes, pairs of words) and `halves` (pairs of bf16) share. A group is one 32-bit element, as [`Expr::Dot`] has it. Operands that are not in
 //! memory as a contraction reads them are copied by kernels before it ([`Copies`]).
 
 use super::contract::depends;
 use super::shape::{Uses, peel};
-use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
+use crate::nest::{Buf, Expr, Group, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::{ConstData, ElemType};
 use std::collections::HashMap;
@@ -21,8 +21,8 @@ pub(super) struct Grouped {
     pub x: Read,
     /// Weights, a constant.
     pub w: Read,
-    /// Elements of a group.
-    pub size: i64,
+    /// What a group is.
+    pub group: Group,
     /// The channel.
     pub channel: Sym,
     /// Its extent in elements.
@@ -34,8 +34,9 @@ pub(super) struct Grouped {
 }
 
 impl Grouped {
-    /// The longest depth loop that can be taken in groups of `size`, where vectors can run along columns of the weights.
-    pub fn find(m: &Module, k: Kernel, acc: Reg, (x, w): (&Read, &Read), depth: &[(Sym, Dim)], size: i64) -> Option<Grouped> {
+    /// The longest depth loop that can be taken in groups, where vectors can run along columns of the weights.
+    pub fn find(m: &Module, k: Kernel, acc: Reg, (x, w): (&Read, &Read), depth: &[(Sym, Dim)], group: Group) -> Option<Grouped> {
+        let size = group.size();
         let in_depth = |d: &Dim| depth.iter().any(|v| d.contains(v.0));
         let alone = |v: Sym| w.1.iter().position(|d| d.as_sym() == Some(v));
         // Each depth loop runs over a dimension of the weights of its own.
@@ -52,7 +53,7 @@ impl Grouped {
             (one.as_const() == Some(1) && whole).then_some((extent, v.0, p, of_w))
         };
         let (extent, channel, of_x, of_w) = depth.iter().filter_map(channel).max_by_key(|c| c.0)?;
-        Some(Grouped { acc, x: x.clone(), w: w.clone(), size, channel, extent, of_x, of_w })
+        Some(Grouped { acc, x: x.clone(), w: w.clone(), group, channel, extent, of_x, of_w })
     }
     /// True if the channel is innermost in the memory of the activations, in whole groups.
     pub fn in_place(&self, m: &Module) -> bool {
@@ -61,12 +62,12 @@ impl Grouped {
             Layout::RowMajor => d.dims.len().checked_sub(1),
             Layout::Permuted(v) => v.last().copied(),
         };
-        innermost == Some(self.of_x) && d.dims[self.of_x].as_const().is_some_and(|n| n % self.size == 0)
+        innermost == Some(self.of_x) && d.dims[self.of_x].as_const().is_some_and(|n| n % self.group.size() == 0)
     }
     /// A buffer of the activations' shape in groups where it is: the channel divided.
     pub fn view(&self, m: &mut Module, b: Buf) -> Buf {
         let (mut dims, layout) = (m.bufs[b].dims.clone(), m.bufs[b].layout.clone());
-        dims[self.of_x] = dims[self.of_x].floor_div(self.size);
+        dims[self.of_x] = dims[self.of_x].floor_div(self.group.size());
         let v = m.view_as(b, ElemType::I32, dims);
         m.bufs[v].layout = layout;
         v
@@ -75,7 +76,7 @@ impl Grouped {
     pub fn weights(&self, m: &mut Module, name: String, elements: &[u8], bytes: usize) -> Option<Buf> {
         let Place::Const(c) = &m.bufs[self.w.0].place else { return None };
         let mut dims = c.dims().to_vec();
-        let (n, size) = (usize::try_from(*dims.get(self.of_w)?).ok()?, usize::try_from(self.size).ok()?);
+        let (n, size) = (usize::try_from(*dims.get(self.of_w)?).ok()?, usize::try_from(self.group.size()).ok()?);
         let inner = usize::try_from(dims[self.of_w + 1..].iter().product::<i64>()).ok()?;
         let groups = n.div_ceil(size);
         let mut out = vec![0u8; elements.len() / (n * inner * bytes).max(1) * groups * inner * size * bytes];
@@ -89,11 +90,11 @@ impl Grouped {
     }
     /// The contraction by dot products of `x` and `w`, both in groups; `total` stands for its sum afterwards.
     pub fn rewrite(&self, m: &mut Module, k: Kernel, (x, w): (Buf, Buf), total: &Expr) {
-        let group_of = |d: &Dim| d.linear_in(self.channel).map_or(*d, |(_, rest)| Dim::sym(self.channel) + rest.floor_div(self.size));
+        let group_of = |d: &Dim| d.linear_in(self.channel).map_or(*d, |(_, rest)| Dim::sym(self.channel) + rest.floor_div(self.group.size()));
         let at = self.x.1.iter().enumerate().map(|(i, d)| if i == self.of_x { group_of(d) } else { *d }).collect();
-        let count = Dim::constant((self.extent + self.size - 1) / self.size);
+        let count = Dim::constant((self.extent + self.group.size() - 1) / self.group.size());
         m.syms.set_loop_range(self.channel, Dim::constant(0), count);
-        let value = Expr::dot(Expr::Load { buf: x, at }, Expr::Load { buf: w, at: self.w.1.clone() }, Expr::acc(self.acc));
+        let value = Expr::dot(self.group, Expr::Load { buf: x, at }, Expr::Load { buf: w, at: self.w.1.clone() }, Expr::acc(self.acc));
         let body = std::mem::take(&mut m.kernels[k].body);
         m.kernels[k].body = body.into_iter().map(|s| self.apply(s, count, &value, total)).collect();
     }

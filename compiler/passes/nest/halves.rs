@@ -14,7 +14,7 @@ use super::contract::{self, Parts, Product};
 use super::grouped::{self, Copies, Grouped};
 use super::shape::is_temp;
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Math, Module, Place, visit};
+use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Math, Module, Place, visit};
 use crate::target::Level;
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
@@ -43,7 +43,7 @@ fn plan(m: &Module, k: Kernel) -> Option<Plan> {
     if !matches!(m.bufs[x.0].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16) {
         return None;
     }
-    let g = Grouped::find(m, k, parts.acc, (&x, &w), &parts.depth, PAIR).filter(|g| g.extent > 1)?;
+    let g = Grouped::find(m, k, parts.acc, (&x, &w), &parts.depth, Group::Halves).filter(|g| g.extent > 1)?;
     Some(Plan { parts, g })
 }
 

@@ -228,14 +228,14 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
     let value_type = |t: ElemType| matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool) || long && longs::is(t);
     let lanes = if long { 2 * lanes } else { lanes };
     // Vectors of 8 words and more load and store bytes and halves.
-    let byte = |t: ElemType| lanes >= 8 && matches!(t, ElemType::U8 | ElemType::I8 | ElemType::BF16 | ElemType::F16);
+    let byte = |t: ElemType| lanes >= 8 && matches!(t, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16 | ElemType::BF16 | ElemType::F16);
     let stored = |s: &Stmt, t: ElemType| byte(t) && t.is_int() && matches!(s, Stmt::Store { .. });
     let (mut good, mut bad) = (0, 0);
     let mut fits = true;
     visit::walk(body, &mut |s| match s {
         Stmt::For { lo, hi, .. } => fits &= !lo.contains(var) && !hi.contains(var),
         Stmt::Store { buf, at, .. } => {
-            fits &= word(m.bufs[*buf].ty) || matches!(m.bufs[*buf].ty, ElemType::F16 | ElemType::BF16 | ElemType::Bool | ElemType::U8 | ElemType::I8);
+            fits &= word(m.bufs[*buf].ty) || matches!(m.bufs[*buf].ty, ElemType::F16 | ElemType::BF16 | ElemType::Bool | ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16);
             if stride(m, *buf, at, var) != Some(1) {
                 bad += 1;
             }

@@ -72,7 +72,7 @@ impl Widen<'_> {
             Expr::Text(op, v) => Expr::Text(op, v.into_iter().map(|e| self.expr(e)).collect()),
             Expr::Bin(op, x, y) => Expr::Bin(op, b(x), b(y)),
             Expr::Fma(x, y, z) => Expr::Fma(b(x), b(y), b(z)),
-            Expr::Dot(x, y, z) => Expr::Dot(b(x), b(y), b(z)),
+            Expr::Dot(g, x, y, z) => Expr::Dot(g, b(x), b(y), b(z)),
             Expr::Select(x, y, z) => Expr::Select(b(x), b(y), b(z)),
             Expr::Let { reg, value, body } => Expr::Let { reg, value: b(value), body: b(body) },
             Expr::With { sym, value, extent, body } => Expr::With { sym, value: b(value), extent, body: b(body) },
