@@ -2,8 +2,9 @@
 //!
 //! exp, log: argument reduction of Cephes (S. L. Moshier) and minimax polynomials of single precision. expm1, log1p: the
 //! same polynomials, and what the reduction loses near 1 put back exactly. erf, tanh: a polynomial near 0, elsewhere
-//! their distance from 1 as a power of two (erf's polynomial near 0: N. Juffa). erf where vectors pick from tables: pieces,
-//! expanded at points where its value is nearly exact (S. Gal). `tests/math.rs` holds the errors.
+//! their distance from 1 as a power of two (erf's polynomial near 0: N. Juffa). Where vectors pick from tables: powers of
+//! two by sixteenths (P. Tang); erf in pieces, expanded at points where its value is nearly exact (S. Gal). `tests/math.rs`
+//! holds the errors.
 
 mod double;
 
@@ -59,16 +60,20 @@ pub trait Floats {
     fn sqrt(&mut self, a: Self::V) -> Self::V;
     /// To an integer value, halves to even.
     fn round(&mut self, a: Self::V) -> Self::V;
-    /// y * 2^n for an integer value n in -151..=129 (f64: -1077..=1025) and y in [0.5, 2], rounded once.
+    /// y * 2^n for an integer value n in -151..=129 (f64: -1077..=1025) and y in [0.5, 2], rounded once; where there are
+    /// tables, n may have a fraction and its floor counts, here and below.
     fn scale(&mut self, y: Self::V, n: Self::V) -> Self::V;
     /// The same where the result is normal: n is added to the exponent.
     fn scale_normal(&mut self, y: Self::V, n: Self::V) -> Self::V;
     /// |a| with the sign of b, for a that is not negative.
     fn with_sign(&mut self, a: Self::V, b: Self::V) -> Self::V;
-    /// What stands in a table of 16 at the lowest four bits of an index; none where that takes more than a few
-    /// operations.
-    fn entry(&mut self, _index: Self::V, _table: &'static Table) -> Option<Self::V> {
-        None
+    /// True if a few operations pick from a table of 16.
+    fn has_tables(&self) -> bool {
+        false
+    }
+    /// What stands in a table of 16 at the lowest four bits of an index, where there are tables.
+    fn entry(&mut self, index: Self::V, _table: &'static Table) -> Self::V {
+        index
     }
     /// For a positive normal x: e and m with x = 2^e m and m in [0.5, 1).
     fn split(&mut self, x: Self::V) -> (Self::V, Self::V);
@@ -159,7 +164,7 @@ fn reduced<B: Floats>(b: &mut B, x: B::V) -> (B::V, B::V) {
 /// e^x = 2^n e^r.
 fn exp<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let x = clamped(b, x, -104.0, 89.0);
-    exp_clamped(b, x)
+    if b.has_tables() { exp_in_pieces(b, x) } else { exp_clamped(b, x) }
 }
 
 /// The same for -104 <= x <= 89, or NaN.
@@ -170,12 +175,51 @@ fn exp_clamped<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.scale(y, n)
 }
 
+/// 2^(i/16).
+#[allow(clippy::approx_constant)]
+static POWERS: Table =
+    table([1.0, 1.0442737, 1.0905077, 1.1387886, 1.1892071, 1.2418578, 1.2968396, 1.3542556, 1.4142135, 1.4768262, 1.5422108, 1.6104903, 1.6817929, 1.7562522, 1.8340081, 1.9152066]);
+/// What brings numbers to multiples of 1/16: the last four bits of the sum count them.
+const SIXTEENTHS: f64 = 786_432.0;
+
+/// The same with n a multiple of 1/16, whose fraction picks from a table: so small an r leaves little to its polynomial. The
+/// error is a little larger, too large for sigmoid.
+fn exp_in_pieces<B: Floats>(b: &mut B, x: B::V) -> B::V {
+    let (log2e, shift) = (b.num(x, std::f64::consts::LOG2_E), b.num(x, SIXTEENTHS));
+    let sum = b.fma(x, log2e, shift);
+    let n = b.sub(sum, shift);
+    let (c1, c2) = (b.num(x, -0.693_359_4), b.num(x, 2.121_944_4e-4));
+    let r = b.fma(n, c1, x);
+    let r = b.fma(n, c2, r);
+    let (rr, c2, c3) = (b.mul(r, r), b.num(x, 0.5), b.num(x, 1.0 / 6.0));
+    let p = b.fma(r, c3, c2);
+    let p = b.fma(p, rr, r);
+    let power = b.entry(sum, &POWERS);
+    let y = b.fma(p, power, power);
+    b.scale(y, n)
+}
+
 /// Coefficients of 2^f for |f| <= 1/2; the linear one is the best for this degree, not ln 2.
 #[allow(clippy::approx_constant)]
 const EXP2: [f32; 6] = [1.326_472_7e-3, 9.671_513e-3, 5.550_733_6e-2, 2.402_224_2e-1, 6.931_47e-1, 1.0];
 
+/// (2^f - 1) / f for |f| <= 1/32.
+#[allow(clippy::approx_constant)]
+const EXP2_NEAR: [f32; 3] = [5.550_411e-2, 2.402_265e-1, 6.931_472e-1];
+
 /// 2^x where that is a normal number, to 2^-23: enough where it is added to something larger.
 fn exp2_rough<B: Floats>(b: &mut B, x: B::V) -> B::V {
+    if b.has_tables() {
+        let shift = b.num(x, SIXTEENTHS);
+        let sum = b.add(x, shift);
+        let n = b.sub(sum, shift);
+        let f = b.sub(x, n);
+        let p = poly(b, f, &EXP2_NEAR);
+        let p = b.mul(p, f);
+        let power = b.entry(sum, &POWERS);
+        let y = b.fma(p, power, power);
+        return b.scale_normal(y, n);
+    }
     let n = b.round(x);
     let f = b.sub(x, n);
     let y = poly(b, f, &EXP2);
@@ -360,28 +404,28 @@ static ERF_NEAR: [Table; 6] = [
 
 /// By 16 polynomials, where coefficients can be picked lane by lane. Beyond the last piece erf is 1, exactly: 1 + erf(x) of a
 /// large negative x must be 0, as it is a factor of x in GELU.
-fn erf_in_pieces<B: Floats>(b: &mut B, x: B::V) -> Option<B::V> {
+fn erf_in_pieces<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (m, limit, shift) = (b.abs(x), b.num(x, 3.874_999_8), b.num(x, 3_145_728.0));
     let m = b.lesser(limit, m);
     // The last bits of the sum count quarters.
     let piece = b.add(m, shift);
-    let at = b.entry(piece, &ERF_AT)?;
+    let at = b.entry(piece, &ERF_AT);
     let t = b.sub(m, at);
-    let mut p = b.entry(piece, &ERF_NEAR[0])?;
+    let mut p = b.entry(piece, &ERF_NEAR[0]);
     for table in &ERF_NEAR[1..5] {
-        let c = b.entry(piece, table)?;
+        let c = b.entry(piece, table);
         p = b.fma(p, t, c);
     }
-    let c = b.entry(piece, &ERF_NEAR[5])?;
+    let c = b.entry(piece, &ERF_NEAR[5]);
     let near = b.add(t, c);
     let r = b.fma(p, t, near);
-    Some(b.with_sign(r, x))
+    b.with_sign(r, x)
 }
 
 /// Near 0 a polynomial, elsewhere 1 - 2^q with a polynomial q.
 fn erf<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    if let Some(r) = erf_in_pieces(b, x) {
-        return r;
+    if b.has_tables() {
+        return erf_in_pieces(b, x);
     }
     let (m, one, limit) = (b.abs(x), b.num(x, 1.0), b.num(x, 4.0));
     let m = b.lesser(limit, m);

@@ -138,12 +138,12 @@ impl Floats for Lanes<'_> {
         let s = self.bin(Bin::And, b, m);
         self.bin(Bin::Or, a, s)
     }
-    fn entry(&mut self, index: Value, table: &'static Table) -> Option<Value> {
-        if self.bits == Bits::B64 || self.b.width() != Width::Avx512 || !self.b.tables {
-            return None;
-        }
+    fn has_tables(&self) -> bool {
+        self.bits == Bits::B32 && self.b.width() == Width::Avx512 && self.b.tables
+    }
+    fn entry(&mut self, index: Value, table: &'static Table) -> Value {
         let t = self.b.table(table);
-        Some(self.bin(Bin::Pick, index, t))
+        self.bin(Bin::Pick, index, t)
     }
     fn split(&mut self, x: Value) -> (Value, Value) {
         let e = if self.bits == Bits::B64 {
