@@ -5,8 +5,11 @@
 //! scores of all keys are computed, normalised and used while they are in the cache, so that the matrix of all
 //! scores is never written. A row is whole: nothing is rescaled, and results do not depend on the number of threads.
 //!
-//! Scores live in a buffer with a place for each iteration of the `par` loop, which has at most [`PIECES`]: an iteration
-//! takes several blocks one after the other, and tasks are ranges of iterations.
+//! Softmax goes through a block in phases, see `softmax`. Scores live in a buffer with a place for each iteration of the
+//! `par` loop, which has at most [`PIECES`]: an iteration takes several blocks one after the other, and tasks are ranges of
+//! iterations.
+
+mod softmax;
 
 use super::contract::{self, Parts, depends};
 use super::lanes;
@@ -16,6 +19,7 @@ use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::ElemType;
+use softmax::Found;
 
 /// Iterations of the `par` loop at most: what tasks there may be.
 const PIECES: i64 = 64;
@@ -289,7 +293,7 @@ fn merge(m: &mut Module, mut g: Group, facts: Facts) -> bool {
     let Some(panels2) = contract::panels(m, g.values, &g.pv, &batch, n2, width, nr2, facts) else { return false };
     // The scratch takes the place of what was a matrix.
     let name = format!("{}.block", m.bufs[g.bufs[0]].name);
-    let scratch = m.temp(name, ElemType::F32, vec![pieces, Dim::constant(height), keys]);
+    let scratch = m.temp(name, ElemType::F32, vec![pieces, Dim::constant(height), row_length(keys)]);
     let piece = m.syms.loop_var("t", zero, pieces);
     let local = m.syms.loop_var("r", zero, Dim::constant(height));
     let first = m.syms.loop_var("b", zero, extent);
@@ -310,6 +314,8 @@ fn merge(m: &mut Module, mut g: Group, facts: Facts) -> bool {
     g.pv.a = (scratch, here(position(m, g.pv.a.0, &g.pv.a.1, &dims).and_then(|p| p.last().copied()).unwrap_or_default()));
     put_parts(&mut g.qk, &at_row);
     put_parts(&mut g.pv, &at_row);
+    let name = format!("{}.rows", m.bufs[g.bufs[0]].name);
+    let found = Found::new(m, name, pieces, piece.into(), local.into(), height);
     let mut rows = vec![];
     for (i, k) in g.rows.iter().enumerate() {
         let nest = peel(&m.kernels[*k].body);
@@ -319,7 +325,22 @@ fn merge(m: &mut Module, mut g: Group, facts: Facts) -> bool {
             body = vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body }];
         }
         let sub = |d: Dim| d.subst(&mut |s| rename(i + 1, s)).subst(&mut |s| at_row(s));
-        rows.push(body.into_iter().map(|s| redirect(m, s).map_dims(&mut |d| sub(d))).collect());
+        let body = body.into_iter().map(|s| redirect(m, s).map_dims(&mut |d| sub(d))).collect();
+        if i > 0 {
+            rows.push(body);
+            continue;
+        }
+        rows = softmax::phases(m, body, &found);
+        if g.rows.len() == 1
+            && let Some(scale) = softmax::scale(m, &mut rows, scratch, keys, &found)
+        {
+            let acc = g.pv.acc;
+            let scaled = |e: Expr| match e {
+                Expr::Acc { reg, .. } if reg == acc => Expr::bin(BinOp::Mul, e, scale.clone()),
+                e => e,
+            };
+            g.pv.tail = std::mem::take(&mut g.pv.tail).into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| scaled(e)))).collect();
+        }
     }
     let of = Some((local, Dim::constant(height)));
     let t1 = Tile::new(of, most, g.columns.0, keys, nr1, panels1, batch.clone(), false, facts);
@@ -366,6 +387,17 @@ fn merge(m: &mut Module, mut g: Group, facts: Facts) -> bool {
     true
 }
 
+/// Floats from row to row of the scores: whole lines of memory, not 4 KiB or a multiple of it.
+fn row_length(keys: Dim) -> Dim {
+    const LINE: i64 = 16;
+    const PAGE: i64 = 1024;
+    let whole = keys.ceil_div(LINE) * LINE;
+    match whole.as_const() {
+        Some(n) if n % PAGE == 0 => Dim::constant(n + LINE),
+        _ => whole,
+    }
+}
+
 /// Rows of a block.
 fn height(extent: Dim, keys: Dim) -> i64 {
     let most = keys.as_const().map_or(ROWS, |k| (BYTES / (4 * k.max(1))).clamp(ROWS / 2, ROWS));
@@ -400,14 +432,13 @@ fn work(m: &Module, g: &Group) -> Dim {
 fn emit(m: &mut Module, b: &Block, from: Dim, count: Dim, facts: Facts) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let mut out = tiles::of_rows(m, &b.qk.0, &b.qk.1, count);
-    let r = m.syms.loop_var("r", zero, count);
-    let mut rows = vec![];
     for body in &b.rows {
+        let r = m.syms.loop_var("r", zero, count);
         let body: Vec<Stmt> = fresh_regs(m, body);
-        rows.extend(lanes::rows(m, &body, i64::from(facts.lanes)));
+        let body = lanes::rows(m, &body, i64::from(facts.lanes));
+        let body = put(m, body, &|s| (s == b.local).then(|| Dim::sym(r)));
+        out.push(Stmt::For { kind: LoopKind::Seq, var: r, lo: zero, hi: count, body });
     }
-    let rows = put(m, rows, &|s| (s == b.local).then(|| Dim::sym(r)));
-    out.push(Stmt::For { kind: LoopKind::Seq, var: r, lo: zero, hi: count, body: rows });
     out.extend(tiles::of_rows(m, &b.pv.0, &b.pv.1, count));
     put(m, out, &|s| (s == b.first).then_some(from))
 }
