@@ -47,6 +47,23 @@ convs (float[N, 32, 50, 50] x) => (float[N, 96, 50, 50] y)
 }
 """
 
+# A depthwise convolution behind the one that makes its image, in bands of rows.
+ROWS = """<ir_version: 8, opset_import: ["" : 17]>
+rows (float[N, 8, 40, 50] x) => (float[N, 64, 20, 25] y)
+<float zero = {0}, float one = {1}, float n = {512}, float n2 = {576}, int64[4] s = {64, 8, 1, 1}, int64[4] s2 = {64, 1, 3, 3}>
+{
+  r = Range (zero, n, one)
+  t = Sin (r)
+  w = Reshape (t, s)
+  r2 = Range (zero, n2, one)
+  t2 = Sin (r2)
+  w2 = Reshape (t2, s2)
+  c = Conv (x, w)
+  d = Relu (c)
+  y = Conv <group = 64, pads = [1, 1, 1, 1], strides = [2, 2]> (d, w2)
+}
+"""
+
 GATHER = """<ir_version: 8, opset_import: ["" : 17]>
 pick (float[N, 3] x, int64[M] i) => (float[M, 3] y)
 {
@@ -170,6 +187,8 @@ def output_sizes():
 def tasks():
     same_bits("tasks", DENSE, (301, 64))
     same_bits("convs", CONVS, (3, 32, 50, 50))
+    for images in (1, 3, 20):
+        same_bits("rows", ROWS, (images, 8, 40, 50))
 
 
 def same_bits(name, text, shape):

@@ -79,7 +79,7 @@ fn boxed(m: &Module, buf: Buf, at: &[Dim], ranges: &HashMap<Sym, (Dim, Dim)>) ->
 }
 
 /// True if all that a kernel stores to a buffer provably lies outside a part of it.
-fn apart(m: &Module, k: Kernel, whole: Buf, part: &[(Dim, Dim)]) -> bool {
+pub(super) fn apart(m: &Module, k: Kernel, whole: Buf, part: &[(Dim, Dim)]) -> bool {
     let body = &m.kernels[k].body;
     let ranges = ranges(body);
     let mut fine = true;
