@@ -3,7 +3,7 @@
 //! exp, log: argument reduction of Cephes (S. L. Moshier) and minimax polynomials of single precision. expm1, log1p: the
 //! same polynomials, and what the reduction loses near 1 put back exactly. erf, tanh: a polynomial near 0, elsewhere
 //! their distance from 1 as a power of two (erf's polynomial near 0: N. Juffa). Where vectors pick from tables: powers of
-//! two by sixteenths (P. Tang); erf in pieces, expanded at points where its value is nearly exact (S. Gal). `tests/math.rs`
+//! two by sixteenths (P. Tang); erf in pieces, expanded at points where its value is nearly exact (as S. Gal chose them). `tests/math.rs`
 //! holds the errors.
 
 mod double;
@@ -304,120 +304,119 @@ fn tanh<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.with_sign(r, x)
 }
 
-/// Points near multiples of 1/4 where erf is close to a number of single precision.
-static ERF_AT: Table =
-    table([0.0, 0.2499734, 0.50005746, 0.75010943, 1.0002918, 1.2499171, 1.4998468, 1.7500873, 1.9998627, 2.2498941, 2.4996042, 2.7501175, 3.0006936, 3.2503858, 3.5007153, 3.7492847]);
-/// Around each of them erf = c0 + t + t (c1 + t (c2 + ..)): c5 first.
+/// Around n / 4, erf = c0 + t (c1 + t (c2 + ..)) with c0 a value of single precision that erf comes close to there by chance;
+/// around 0, t + t (c1 + t (c2 + ..)). c5 first.
 static ERF_NEAR: [Table; 6] = [
     table([
-        0.112210274,
-        0.08093381,
-        0.008201088,
-        -0.052483607,
-        -0.068749495,
-        -0.047117017,
-        -0.015028298,
-        0.0064382865,
-        0.012987969,
-        0.010637411,
-        0.0061335727,
-        0.0027752498,
-        0.0010283081,
-        3.1894143e-4,
-        2.2766973e-4,
-        4.78949e-5,
+        0.11108991,
+        0.07956803,
+        0.0074845813,
+        -0.0526901,
+        -0.06873108,
+        -0.047071278,
+        -0.015008039,
+        0.0064424435,
+        0.0129880095,
+        0.010637253,
+        0.006133524,
+        0.0027752228,
+        0.0010283223,
+        0.0003189354,
+        8.387956e-05,
+        0.00043822263,
     ]),
     table([
-        0.0,
-        0.12609614,
-        0.18199763,
-        0.15007468,
-        0.06918249,
-        -0.0056783515,
-        -0.044167828,
-        -0.047904074,
-        -0.034443464,
-        -0.019151893,
-        -0.008695264,
-        -0.0032926097,
-        -0.0010568884,
-        -2.917319e-4,
-        2.4568292e-4,
-        -7.797752e-5,
+        0.000257372,
+        0.12610303,
+        0.18199511,
+        0.15010343,
+        0.06928262,
+        -0.005698289,
+        -0.044179406,
+        -0.04790699,
+        -0.034434527,
+        -0.019146167,
+        -0.008683146,
+        -0.0032941974,
+        -0.0010605033,
+        -0.00029233296,
+        -6.942208e-05,
+        8.518271e-05,
     ]),
     table([
-        -0.3761227,
-        -0.30920562,
-        -0.14643674,
-        0.02684584,
-        0.1384464,
-        0.16753758,
-        0.13878068,
-        0.09014222,
-        0.048242755,
-        0.021732837,
-        0.008363704,
-        0.0027586713,
-        7.860617e-4,
-        1.9531426e-4,
-        3.9835715e-5,
-        7.55292e-6,
+        -0.3761395,
+        -0.30916658,
+        -0.14646517,
+        0.026784005,
+        0.13836525,
+        0.16753484,
+        0.13875324,
+        0.090158865,
+        0.048223834,
+        0.02172473,
+        0.0083499495,
+        0.0027602203,
+        0.0007889983,
+        0.00019576504,
+        4.2280168e-05,
+        1.4220983e-05,
     ]),
     table([
-        0.0,
-        -0.26497468,
-        -0.4394113,
-        -0.48218668,
-        -0.4149868,
-        -0.29569528,
-        -0.17846122,
-        -0.092333585,
-        -0.041353893,
-        -0.016076814,
-        -0.00545534,
-        -0.0016111141,
-        -4.1604356e-4,
-        -9.4609866e-5,
-        -2.4943809e-5,
-        -2.078203e-6,
+        2.2283736e-07,
+        -0.2649993,
+        -0.43938604,
+        -0.4821955,
+        -0.41510797,
+        -0.29565364,
+        -0.17839746,
+        -0.09235719,
+        -0.04133402,
+        -0.016069915,
+        -0.005445417,
+        -0.001612088,
+        -0.00041768124,
+        -9.4836425e-05,
+        -1.8889734e-05,
+        -3.3041986e-06,
     ]),
     table([
         0.12837917,
-        0.060028307,
-        -0.12126786,
-        -0.35717446,
-        -0.58513474,
-        -0.7634299,
-        -0.88101506,
-        -0.9472411,
-        -0.97932166,
-        -0.9928543,
-        -0.9978174,
-        -0.9994141,
-        -0.9998613,
-        -0.9999709,
-        -0.99999464,
-        -0.999_998_87,
+        1.0600141,
+        0.8787826,
+        0.6429311,
+        0.41510752,
+        0.23652112,
+        0.11893029,
+        0.05277499,
+        0.020666983,
+        0.007142319,
+        0.0021782846,
+        0.0005862776,
+        0.00013925327,
+        2.918912e-05,
+        5.399459e-06,
+        8.7589547e-07,
     ]),
-    table([0.0, 0.2762982, 0.5205504, 0.711226, 0.8428219, 0.92288053, 0.9660869, 0.9866763, 0.9953194, 0.9985365, 0.9995922, 0.99989945, 0.999978, 0.9999957, 0.9999993, 0.9999999]),
+    table([0.0, 0.2763264, 0.5204999, 0.71115565, 0.8427008, 0.92290014, 0.96610516, 0.9866717, 0.9953223, 0.9985373, 0.999593, 0.9998994, 0.9999779, 0.9999957, 0.9999993, 0.9999999]),
 ];
 
 /// By 16 polynomials, where coefficients can be picked lane by lane. Beyond the last piece erf is 1, exactly: 1 + erf(x) of a
 /// large negative x must be 0, as it is a factor of x in GELU.
 fn erf_in_pieces<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let (m, limit, shift) = (b.abs(x), b.num(x, 3.874_999_8), b.num(x, 3_145_728.0));
+    let (m, limit, shift) = (b.abs(x), b.num(x, f64::from(3.874_999_8_f32)), b.num(x, 3_145_728.0));
     let m = b.lesser(limit, m);
     // The last bits of the sum count quarters.
     let piece = b.add(m, shift);
-    let at = b.entry(piece, &ERF_AT);
-    let t = b.sub(m, at);
+    let n = b.sub(piece, shift);
+    let t = b.sub(m, n);
     let mut p = b.entry(piece, &ERF_NEAR[0]);
     for table in &ERF_NEAR[1..5] {
         let c = b.entry(piece, table);
         p = b.fma(p, t, c);
     }
+    // Around 0, where c0 is 0, t is the larger one.
     let c = b.entry(piece, &ERF_NEAR[5]);
-    let near = b.add(t, c);
+    let near = b.greater(c, t);
     let r = b.fma(p, t, near);
     b.with_sign(r, x)
 }

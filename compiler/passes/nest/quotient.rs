@@ -123,7 +123,8 @@ fn term<'a>(m: &Module, bounds: &Bounds, e: &'a Expr) -> Option<Term<'a>> {
 }
 
 /// erf(x / c) as erf(x * (1 / c)), for whoever may change roundings: what that adds to the error is half a unit of the
-/// argument, and the division costs as much as the rest of a GELU.
+/// argument, and the division costs as much as the rest of a GELU. Its 0.5 * (erf(..) + 1) is one operation, and the same
+/// number: halves are exact.
 pub fn erfs(m: &mut Module) {
     for k in visit::calls(&m.driver) {
         let body = std::mem::take(&mut m.kernels[k].body);
@@ -142,6 +143,27 @@ fn of_erf(e: Expr) -> Expr {
     e.rewrite(&mut |e| match e {
         Expr::Un(UnOp::Erf, x) => Expr::un(UnOp::Erf, product(*x)),
         Expr::Let { reg, value, body } if matches!(&*body, Expr::Un(UnOp::Erf, x) if matches!(**x, Expr::Reg(r) if r == reg)) => Expr::Let { reg, value: Box::new(product(*value)), body },
+        Expr::Bin(BinOp::Mul, x, y) if is(&x, 0.5) => halved(*y).unwrap_or_else(|y| *x * y),
+        Expr::Bin(BinOp::Mul, x, y) if is(&y, 0.5) => halved(*x).unwrap_or_else(|x| x * *y),
         e => e,
     })
+}
+
+/// True for one number.
+fn is(e: &Expr, x: f32) -> bool {
+    number(e) == Some(x)
+}
+
+/// Half of erf(..) + 1, or of a product of it.
+fn halved(e: Expr) -> std::result::Result<Expr, Expr> {
+    let erf = |e: &Expr| matches!(e, Expr::Un(UnOp::Erf, _)) || matches!(e, Expr::Let { body, .. } if matches!(**body, Expr::Un(UnOp::Erf, _)));
+    match e {
+        Expr::Bin(BinOp::Add, x, y) if erf(&x) && is(&y, 1.0) => Ok(Expr::fma(*x, Expr::f32(0.5), Expr::f32(0.5))),
+        Expr::Bin(BinOp::Add, x, y) if erf(&y) && is(&x, 1.0) => Ok(Expr::fma(*y, Expr::f32(0.5), Expr::f32(0.5))),
+        Expr::Bin(BinOp::Mul, x, y) => match halved(*y) {
+            Ok(y) => Ok(*x * y),
+            Err(y) => halved(*x).map(|x| x * y.clone()).map_err(|x| x * y),
+        },
+        e => Err(e),
+    }
 }
