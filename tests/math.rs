@@ -36,6 +36,15 @@ const CASES: &[Case] = &[
     case("x^-0.5", "pow(x[i0], -0.5)", |x| libm::pow(x, -0.5), 1.5),
     case("sin", "sin(x[i0])", libm::sin, 2.0),
     case("cos", "cos(x[i0])", libm::cos, 2.0),
+    case("tan", "tan(x[i0])", libm::tan, 2.0),
+    case("asin", "asin(x[i0])", libm::asin, 2.0),
+    case("acos", "acos(x[i0])", libm::acos, 2.0),
+    case("atan", "atan(x[i0])", libm::atan, 2.0),
+    case("sinh", "sinh(x[i0])", libm::sinh, 2.0),
+    case("cosh", "cosh(x[i0])", libm::cosh, 2.0),
+    case("asinh", "asinh(x[i0])", libm::asinh, 2.0),
+    case("acosh", "acosh(x[i0])", |x| if x < 1.0 { f64::NAN } else { libm::acosh(x) }, 2.0),
+    case("atanh", "atanh(x[i0])", libm::atanh, 2.0),
     case("sqrt", "sqrt(x[i0])", f64::sqrt, 0.5),
     case("reciprocal", "recip(x[i0])", |x| 1.0 / x, 0.5),
     case("division", "(x[i0] / 3.0)", |x| x / 3.0, 0.5),
@@ -43,7 +52,8 @@ const CASES: &[Case] = &[
 
 /// Every exponent, both signs; more of those in which functions are neither their first term nor their limit.
 fn samples() -> Vec<f32> {
-    let mut v = vec![0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    // The last three are as close to multiples of pi/2 as floats get.
+    let mut v = vec![0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 16_367_173.0 * 72f32.exp2(), 16_367_173.0 * 73f32.exp2(), 6_381_956_970_095_103.0 * 2.0];
     for exponent in 0..255u32 {
         let n = if (107..136).contains(&exponent) { 4096 } else { 64 };
         for i in 0..n {

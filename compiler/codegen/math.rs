@@ -6,7 +6,9 @@
 //! two by sixteenths (P. Tang); erf in pieces, expanded at points where its value is nearly exact (as S. Gal chose them). `tests/math.rs`
 //! holds the errors.
 
+mod circular;
 mod double;
+mod hyperbolic;
 
 use crate::nest::UnOp;
 use crate::tensor::ElemType;
@@ -39,6 +41,10 @@ pub trait Floats {
     fn div(&mut self, a: Self::V, b: Self::V) -> Self::V;
     /// a * b + c, rounded once where the target can.
     fn fma(&mut self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// True if `fma` rounds once.
+    fn fuses(&self) -> bool;
+    /// What `rare` gives in the lanes with `x < y`, else `usual`; `rare` runs only if there are any.
+    fn if_any_less<const N: usize>(&mut self, x: Self::V, y: Self::V, usual: [Self::V; N], rare: impl FnOnce(&mut Self) -> [Self::V; N]) -> [Self::V; N];
     /// `a < b ? a : b`: b if either is NaN.
     fn lesser(&mut self, a: Self::V, b: Self::V) -> Self::V;
     /// `a > b ? a : b`: b if either is NaN.
@@ -79,9 +85,14 @@ pub trait Floats {
     fn split(&mut self, x: Self::V) -> (Self::V, Self::V);
 }
 
-/// Functions that this module has.
-pub fn has(op: UnOp) -> bool {
-    matches!(op, UnOp::Exp | UnOp::Log | UnOp::Erf | UnOp::Tanh | UnOp::Sigmoid | UnOp::Expm1 | UnOp::Log1p)
+/// Functions that this module has of a type.
+pub fn has(op: UnOp, ty: ElemType) -> bool {
+    use UnOp::*;
+    match op {
+        Exp | Log | Erf | Tanh | Sigmoid | Expm1 | Log1p => true,
+        Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh => ty == ElemType::F32,
+        _ => false,
+    }
 }
 
 /// One of them, of values of a type (f32 or f64); NaN stays NaN.
@@ -96,6 +107,17 @@ pub fn function<B: Floats>(b: &mut B, op: UnOp, ty: ElemType, x: B::V) -> B::V {
         UnOp::Erf => erf(b, x),
         UnOp::Sigmoid => sigmoid(b, x),
         UnOp::Expm1 => expm1(b, x),
+        UnOp::Sin => circular::sine(b, x, 0.0),
+        UnOp::Cos => circular::sine(b, x, 1.0),
+        UnOp::Tan => circular::tan(b, x),
+        UnOp::Asin => circular::asin(b, x),
+        UnOp::Acos => circular::acos(b, x),
+        UnOp::Atan => circular::atan(b, x),
+        UnOp::Sinh => hyperbolic::sinh(b, x),
+        UnOp::Cosh => hyperbolic::cosh(b, x),
+        UnOp::Asinh => hyperbolic::asinh(b, x),
+        UnOp::Acosh => hyperbolic::acosh(b, x),
+        UnOp::Atanh => hyperbolic::atanh(b, x),
         _ => log1p(b, x),
     }
 }

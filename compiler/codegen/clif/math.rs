@@ -9,7 +9,7 @@ use crate::nest::{BinOp, Scalar, UnOp};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::types::{F32, F32X4, F64, I32, I32X4, I64};
-use cranelift_codegen::ir::{InstBuilder, Type, Value};
+use cranelift_codegen::ir::{BlockArg, InstBuilder, Type, Value};
 use target_lexicon::Architecture;
 
 impl Emit<'_, '_> {
@@ -45,7 +45,7 @@ impl Emit<'_, '_> {
                 };
                 return Ok(Val { v: self.bits_as(t, a.v), ty: to, vec: a.vec });
             }
-            op if math::has(op) => return Ok(math::function(self, op, a.ty, a)),
+            op if math::has(op, a.ty) => return Ok(math::function(self, op, a.ty, a)),
             op => {
                 let Some(name) = libm_name(op) else { return self.bug(format!("{op:?} of floats")) };
                 if a.vec {
@@ -189,6 +189,34 @@ impl Floats for Emit<'_, '_> {
     }
     fn fma(&mut self, a: Val, b: Val, c: Val) -> Val {
         Emit::fma(self, a, b, c)
+    }
+    fn fuses(&self) -> bool {
+        self.has_fma()
+    }
+    fn if_any_less<const N: usize>(&mut self, x: Val, y: Val, usual: [Val; N], rare: impl FnOnce(&mut Self) -> [Val; N]) -> [Val; N] {
+        let c = self.float_cmp(FloatCC::LessThan, x, y);
+        let any = if c.vec { self.b.ins().vany_true(c.v) } else { c.v };
+        let (some, done) = (self.b.create_block(), self.b.create_block());
+        let around: Vec<BlockArg> = usual.iter().map(|v| v.v.into()).collect();
+        self.b.ins().brif(any, some, &[], done, &around);
+        self.b.switch_to_block(some);
+        self.b.seal_block(some);
+        self.b.set_cold_block(some);
+        self.push();
+        let other = rare(self);
+        self.pop();
+        let mut through: Vec<BlockArg> = vec![];
+        for (o, u) in other.into_iter().zip(usual) {
+            through.push(self.blend(c, o, u).v.into());
+        }
+        self.b.ins().jump(done, &through);
+        let merged = usual.map(|u| {
+            let t = self.b.func.dfg.value_type(u.v);
+            Val { v: self.b.append_block_param(done, t), ..u }
+        });
+        self.b.switch_to_block(done);
+        self.b.seal_block(done);
+        merged
     }
     fn lesser(&mut self, a: Val, b: Val) -> Val {
         self.if_less(a, b, a, b)

@@ -63,6 +63,20 @@ impl Floats for Lanes<'_> {
     fn fma(&mut self, a: Value, b: Value, c: Value) -> Value {
         self.b.fma_of(a, b, c, self.bits)
     }
+    fn fuses(&self) -> bool {
+        true
+    }
+    fn if_any_less<const N: usize>(&mut self, x: Value, y: Value, usual: [Value; N], rare: impl FnOnce(&mut Self) -> [Value; N]) -> [Value; N] {
+        let c = self.b.cmp(Pred::Lt, x, y, self.bits);
+        let opened = self.b.open_if_any(c);
+        let other = rare(self);
+        let mut through = usual;
+        for (t, o) in through.iter_mut().zip(other) {
+            *t = self.b.select(c, o, *t, self.bits);
+        }
+        let merged = self.b.close_if(opened, &usual, &through);
+        std::array::from_fn(|i| merged[i])
+    }
     fn lesser(&mut self, a: Value, b: Value) -> Value {
         self.bin(Bin::Min, a, b)
     }
