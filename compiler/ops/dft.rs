@@ -11,7 +11,10 @@
 //! A transform is a contraction with a matrix of cosines and sines: over signal position and real or imaginary part, to
 //! frequency and part. The matrix is a constant where sizes are known and it is not too large; otherwise its elements come
 //! from the table of the roots of unity, or, where only run time knows the length, are computed as they are needed.
+//! Long transforms whose length has factors go in two steps ([`factors`]).
 //! `inverse` with `onesided` goes back from half a spectrum to a real signal.
+
+mod factors;
 
 use super::matmul::product_sum;
 use super::cx::MAX_SIZE;
@@ -100,6 +103,14 @@ impl Operator for Dft {
         let (l, _) = self.sizes(dims[axis], length);
         let used = self.used(dims[axis], l);
         let count = if self.inverse && self.onesided { l } else { out[axis] };
+        if l == dims[axis] {
+            let product = |d: &[Dim]| Dim::product(d.iter().copied());
+            let apart = |d: &[Dim]| vec![product(&d[..axis]), d[axis], product(&d[axis + 1..rank - 1]), d[rank - 1]];
+            let (x, y) = (cx.m.view(x, apart(&dims)), cx.m.view(y, apart(&out)));
+            if self.by_factors(cx, x, y) {
+                return Ok(());
+            }
+        }
         let roots = self.roots(cx, l, used, dims[rank - 1], count, ty);
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &out, |k, at| {
@@ -371,6 +382,11 @@ impl Dft {
                 None => v,
             }
         });
+        let one = Dim::constant(1);
+        let (signal, spectrum) = (cx.m.view(framed, vec![out[0] * out[1], length, one, dims[2]]), cx.m.view(y, vec![out[0] * out[1], out[2], one, out[3]]));
+        if self.by_factors(cx, signal, spectrum) {
+            return Ok(());
+        }
         let roots = self.roots(cx, length, length, dims[2], out[2], ty);
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &out, |k, at| {

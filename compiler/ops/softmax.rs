@@ -9,7 +9,12 @@ use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Scalar, UnOp};
 use crate::sym::Dim;
+use crate::tensor::{ConstData, ElemType};
 use std::ops::Range;
+use std::sync::Arc;
+
+/// Rows of fewer elements have positions that f32 tells apart, and a table of them.
+const LONGEST: i64 = 1 << 20;
 
 /// Which of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,6 +74,15 @@ pub fn rows(cx: &mut LowerCx, kind: Kind, x: Buf, y: Buf, axes: Range<usize>) {
     let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[last..]).copied().collect();
     let row = dims[axis..last].to_vec();
     let ty = cx.elem(x).compute();
+    // Positions as numbers, to be compared in vectors.
+    let positions = match row.as_slice() {
+        [n] if kind == Kind::Hard => n.as_const().filter(|n| (2..LONGEST).contains(n)).and_then(|n| {
+            let data: Vec<u8> = (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect();
+            ConstData::new(ElemType::F32, vec![n], data)
+        }),
+        _ => None,
+    };
+    let positions = positions.map(|p| cx.m.constant("positions", Arc::new(p)));
     cx.kernel(|k| {
         k.nest(LoopKind::Par, &outer, |k, o| {
             let at = |r: &[Dim]| -> Vec<Dim> { o[..axis].iter().chain(r).chain(&o[axis..]).copied().collect() };
@@ -77,6 +91,21 @@ pub fn rows(cx: &mut LowerCx, kind: Kind, x: Buf, y: Buf, axes: Range<usize>) {
                 let v = k.load(x, &at(r));
                 k.update(BinOp::Max, top, v);
             });
+            if let (Kind::Hard, Some(positions)) = (kind, positions) {
+                // The first of those as large as the largest.
+                let none = Expr::num(ElemType::F32, LONGEST as f64);
+                let first = k.acc(none.clone());
+                k.nest(LoopKind::Seq, &row, |k, r| {
+                    let hit = Expr::bin(BinOp::Eq, k.load(x, &at(r)), Expr::acc(top));
+                    let here = k.load(positions, r);
+                    k.update(BinOp::Min, first, Expr::select(hit, here, none.clone()));
+                });
+                k.nest(LoopKind::Seq, &row, |k, r| {
+                    let hit = Expr::bin(BinOp::Eq, k.load(positions, r), Expr::acc(first));
+                    k.store(y, &at(r), Expr::select(hit, Expr::num(ty, 1.0), Expr::num(ty, 0.0)));
+                });
+                return;
+            }
             if kind == Kind::Hard {
                 let seen = k.acc(Expr::num(ty, 0.0));
                 k.nest(LoopKind::Seq, &row, |k, r| {

@@ -6,8 +6,11 @@
 //! | 10 | input K |
 //! | 11, 24 | `largest`, `sorted`; without order any is right, so there is one |
 //!
-//! Of equal elements the first comes first. NaN is larger than all numbers. A few are found one after the other, each in
-//! a pass over the row; for more, the positions of the row are sorted by merging, in scratch memory.
+//! Of equal elements the first comes first. NaN is larger than all numbers. Elements of at most 32 bits: see [`keys`]. Of others a
+//! few are found one after the other, each in a pass over the row; for more, the positions of the row are sorted by merging, in
+//! scratch memory.
+
+mod keys;
 
 use super::{Attrs, InferCx, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
@@ -76,6 +79,11 @@ impl Operator for TopK {
             cx.define(row.count, runtime::entry(cx, b, 0));
         }
         let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
+        if keys::suits(cx, &row) {
+            let scratch = keys::scratch(cx, &row, &outer);
+            cx.kernel(|k| k.nest(LoopKind::Par, &outer, |k, o| self.by_keys(k, &row, o, &scratch)));
+            return Ok(());
+        }
         let scratch = match row.count.as_const() {
             Some(..=FEW) => None,
             _ => {

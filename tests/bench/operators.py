@@ -103,11 +103,11 @@ OPERATORS = [
     ("scatter_nd", "ScatterND", {}, [(1000, 128), rows(n=(200, 1), below=1000), (200, 128)]),
     ("scatter_elements", "ScatterElements", {"axis": 1}, [(512, 768), rows(n=(512, 64), below=768), (512, 64)]),
     ("scatter_add", "ScatterElements", {"axis": 0, "reduction": "add"}, [(512, 64), rows(n=(2000, 64), below=512), (2000, 64)]),
-    ("one_hot", "OneHot", {}, [rows(n=(128,), below=1000), np.int64(1000), np.array([0, 1], np.float32)]),
+    ("one_hot", "OneHot", {}, [(I64, (128,)), np.int64(1000), np.array([0, 1], np.float32)]),
     ("trilu", "Trilu", {}, [(12, 128, 128)]),
     ("reverse_sequence", "ReverseSequence", {"batch_axis": 1, "time_axis": 0}, [(40, 8, 256), np.arange(33, 41)]),
     ("nonzero", "NonZero", {}, [(128, 768)]),
-    ("unique", "Unique", {}, [rows(n=(20000,), below=5000)]),
+    ("unique", "Unique", {}, [(I64, (20000,))]),
     ("compress", "Compress", {"axis": 0}, [(512, 768), rows(n=(512,), below=2).astype(bool)]),
     # Images
     ("conv_1x1", "Conv", {}, [DEEP, weights(256, 256, 1, 1)]),

@@ -130,7 +130,7 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
         let step = lanes * u;
         let blocks = extent.floor_div(step);
         let rest = m.syms.simplify(extent.modulo(step));
-        let nest_body = lets_as_accs(m, nest.body.clone());
+        let nest_body = lets_as_accs(m, short_rows(nest.body.clone()));
         if blocks.as_const() != Some(0) {
             let b = m.syms.loop_var("c", zero, blocks);
             let body = fresh_regs(m, &nest_body);
@@ -150,6 +150,25 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
     }
     m.syms.set_loop_range(var, zero, extent);
     Some(wrap(&others, out))
+}
+
+/// Several loops over the same few elements are unrolled: what one has read the next finds in registers.
+fn short_rows(body: Vec<Stmt>) -> Vec<Stmt> {
+    const MOST: i64 = 32;
+    let trip = |s: &Stmt| match s {
+        Stmt::For { kind: LoopKind::Seq, lo, hi, body, .. } if lo.as_const() == Some(0) && !body.iter().any(|s| matches!(s, Stmt::For { .. })) => hi.as_const(),
+        _ => None,
+    };
+    let trips: Vec<i64> = body.iter().filter_map(trip).collect();
+    let alike = matches!(trips.as_slice(), [first, rest @ ..] if !rest.is_empty() && *first <= MOST && rest.iter().all(|t| t == first));
+    if !alike {
+        return body;
+    }
+    let unroll = |s: Stmt| match s {
+        Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => Stmt::For { kind: LoopKind::Unroll, var, lo, hi, body },
+        s => s,
+    };
+    body.into_iter().map(unroll).collect()
 }
 
 fn vector(lanes: i64) -> LoopKind {

@@ -31,6 +31,8 @@ pub(in crate::passes::nest) fn rows(m: &mut Module, body: &[Stmt], lanes: i64) -
                 }
             }
             Stmt::With { sym, value, extent, body } => out.push(Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body: rows(m, body, lanes) }),
+            Stmt::While { cond, body } => out.push(Stmt::While { cond: cond.clone(), body: rows(m, body, lanes) }),
+            Stmt::If { cond, then, els } => out.push(Stmt::If { cond: cond.clone(), then: rows(m, then, lanes), els: rows(m, els, lanes) }),
             s => out.push(s.clone()),
         }
     }

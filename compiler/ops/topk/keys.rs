@@ -1,0 +1,242 @@
+//! TopK of elements of at most 32 bits: each becomes an integer key that grows with its place in the order, and key and
+//! position together an integer of 64 bits, so that every comparison is one of integers and no two are equal.
+//!
+//! Few of many: the row is seen as a matrix of which the largest key of each column is found, many columns at once. At least
+//! k columns have one that is not below the k-th largest of these, or whatever a bisection found a little below it; the
+//! elements of such columns that are not below it either, hardly more than k, go through a sorted list. Otherwise the row is sorted by merging.
+
+use super::{Row, TopK};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, Stmt, UnOp};
+use crate::ops::{LowerCx, runtime};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+use runtime::int;
+
+/// Scratch of the rows.
+pub(super) enum Scratch {
+    /// Two lists of packed keys to sort.
+    Sort(Buf, Buf),
+    /// The largest key of each column, the limit and how many are not below it, and the list.
+    Few { columns: i64, tops: Buf, limit: Buf, count: Buf, list: Buf },
+}
+
+/// Positions that fit beside a key.
+const POSITIONS: i64 = 1 << 32;
+
+/// True if elements have keys and rows positions that fit beside them.
+pub(super) fn suits(k: &LowerCx, row: &Row) -> bool {
+    let narrow = matches!(row.ty, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::I16 | ElemType::U16 | ElemType::I8 | ElemType::U8);
+    narrow && k.m.syms.range(row.n).hi.is_some_and(|n| n < POSITIONS)
+}
+
+/// Columns that make a search for `count` of `n` cheapest, if it is cheaper than sorting all: of each column the top is looked at, of those
+/// that count every element.
+fn columns(count: i64, n: i64) -> Option<i64> {
+    let m = ((4 * count * n) as f64).sqrt() as i64;
+    let m = (m + 63) / 64 * 64;
+    (count * count <= 8 * n && m >= 2 * count && 4 * m <= n).then_some(m)
+}
+
+/// Scratch for rows, one for each index of `outer`.
+pub(super) fn scratch(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Scratch {
+    let mut buf = |name: &str, ty: ElemType, n: Dim| cx.temp(name, ty, outer.iter().copied().chain([n]).collect::<Vec<_>>());
+    let size = row.count.as_const().zip(row.n.as_const());
+    match size.and_then(|(c, n)| columns(c, n)) {
+        Some(columns) => Scratch::Few {
+            columns,
+            tops: buf("tops", ElemType::I32, columns.into()),
+            limit: buf("limit", ElemType::I32, 1.into()),
+            count: buf("count", ElemType::F32, 1.into()),
+            list: buf("list", ElemType::I64, row.count + 1),
+        },
+        None => Scratch::Sort(buf("order", ElemType::I64, row.n), buf("merged", ElemType::I64, row.n)),
+    }
+}
+
+impl TopK {
+    /// One row.
+    pub(super) fn by_keys(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Scratch) {
+        match *s {
+            Scratch::Sort(order, merged) => self.merge(k, row, o, order, merged),
+            Scratch::Few { columns, tops, limit, count, list } => {
+                let lowest = self.tops(k, row, o, columns, tops, (limit, count));
+                self.pick(k, row, o, (columns, tops, list), lowest);
+            }
+        }
+    }
+    /// An i32 that is larger for what stands before.
+    fn key(&self, k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
+        let to = ElemType::I32;
+        let key = match ty {
+            ElemType::F32 => k.shared(v, |k, v| {
+                // Zeros are equal.
+                let zero = Expr::num(ty, 0.0);
+                let bits = Expr::un(UnOp::Bits(to), Expr::select(Expr::bin(BinOp::Eq, v.clone(), zero.clone()), zero, v.clone()));
+                k.shared(bits, |_, b| {
+                    let flipped = Expr::bin(BinOp::Xor, b.clone(), Expr::int(to, i64::from(i32::MAX)));
+                    let key = Expr::select(Expr::bin(BinOp::Lt, b.clone(), Expr::int(to, 0)), flipped, b);
+                    Expr::select(Expr::un(UnOp::IsNan, v), Expr::int(to, i64::from(i32::MAX)), key)
+                })
+            }),
+            ElemType::U32 => Expr::bin(BinOp::Xor, Expr::un(UnOp::Bits(to), v), Expr::int(to, i64::from(i32::MIN))),
+            ElemType::I32 => v,
+            t => Expr::cast(t, to, v),
+        };
+        if self.largest { key } else { Expr::un(UnOp::BitNot, key) }
+    }
+    fn key_at(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], i: Dim) -> Expr {
+        let v = k.load(row.x, &row.at(o, i));
+        self.key(k, row.ty, v)
+    }
+    /// A limit that at least as many tops of columns reach as are asked for, and hardly more.
+    fn tops(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], columns: i64, tops: Buf, (limit, count): (Buf, Buf)) -> Expr {
+        let (full, rest) = (row.n.floor_div(columns), row.n.modulo(columns));
+        let zero = Dim::constant(0);
+        k.range(LoopKind::Par, "j", 0, columns, |k, j| {
+            let top = k.acc(Scalar::int(ElemType::I32, i64::from(i32::MIN)).into());
+            k.range(LoopKind::Seq, "r", 0, full, |k, r| {
+                let key = self.key_at(k, row, o, r * columns + j);
+                k.update(BinOp::Max, top, key);
+            });
+            k.store(tops, &spot(o, j), Expr::acc(top));
+        });
+        if rest.as_const() != Some(0) {
+            k.range(LoopKind::Par, "j", 0, rest, |k, j| {
+                let key = self.key_at(k, row, o, full * columns + j);
+                let top = k.load(tops, &spot(o, j));
+                k.store(tops, &spot(o, j), key.max(top));
+            });
+        }
+        let wanted = Expr::index(row.count);
+        let enough = Expr::index(row.count + row.count.floor_div(4) + 1);
+        // All keys are at least the first, none the second.
+        let (lo, hi) = (k.acc(int(i64::from(i32::MIN))), k.acc(int(i64::from(i32::MAX) + 1)));
+        let going = Expr::bin(BinOp::Gt, Expr::acc(hi) - Expr::acc(lo), int(1));
+        k.while_(going, |k| {
+            let mid = k.let_(Expr::bin(BinOp::Shr, Expr::acc(lo) + Expr::acc(hi), int(1)));
+            k.store(limit, &spot(o, zero), Expr::cast(ElemType::I64, ElemType::I32, mid.clone()));
+            // A loop of its own: a list of statements that are vectors all of them.
+            k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
+                let reached = k.acc(Expr::num(ElemType::F32, 0.0));
+                k.range(LoopKind::Seq, "j", 0, columns, |k, j| {
+                    let hit = Expr::bin(BinOp::Ge, k.load(tops, &spot(o, j)), k.load(limit, &spot(o, zero)));
+                    k.update(BinOp::Add, reached, Expr::select(hit, Expr::num(ElemType::F32, 1.0), Expr::num(ElemType::F32, 0.0)));
+                });
+                k.store(count, &spot(o, zero), Expr::acc(reached));
+            });
+            let reached = Expr::cast(ElemType::F32, ElemType::I64, k.load(count, &spot(o, zero)));
+            let reached = k.let_(reached);
+            let many = k.let_(Expr::bin(BinOp::Ge, reached.clone(), wanted));
+            k.set(lo, Expr::select(many.clone(), mid.clone(), Expr::acc(lo)));
+            let close = many.clone().and(runtime::le(reached, enough));
+            let above = Expr::select(many, Expr::acc(hi), mid.clone());
+            k.set(hi, Expr::select(close, mid, above));
+        });
+        Expr::acc(lo)
+    }
+    /// What reaches the limit goes into a sorted list, in any order.
+    fn pick(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, list): (i64, Buf, Buf), lowest: Expr) {
+        let lowest = k.let_(Expr::cast(ElemType::I64, ElemType::I32, lowest));
+        let (full, rest) = (row.n.floor_div(columns), row.n.modulo(columns));
+        let extent = row.count + 1;
+        // Nothing is before the first entry.
+        k.store(list, &spot(o, 0.into()), int(i64::MAX));
+        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| k.store(list, &spot(o, j + 1), int(i64::MIN)));
+        let consider = |k: &mut KernelBuilder, i: Dim| {
+            let key = self.key_at(k, row, o, i);
+            let key = k.let_(key);
+            k.if_(Expr::bin(BinOp::Ge, key.clone(), lowest.clone()), |k| {
+                let new = k.let_(packed(key, i));
+                let entry = |k: &mut KernelBuilder, at: Expr| k.with_index(at, extent, |k, i| k.load(list, &spot(o, i)));
+                let last = k.load(list, &spot(o, row.count));
+                k.if_(Expr::bin(BinOp::Lt, last, new.clone()), |k| {
+                    let at = k.acc(Expr::index(row.count));
+                    let before = entry(k, Expr::acc(at) - int(1));
+                    k.while_(Expr::bin(BinOp::Lt, before, new.clone()), |k| {
+                        let before = entry(k, Expr::acc(at) - int(1));
+                        k.at_index(Expr::acc(at), extent, |k, i| k.store(list, &spot(o, i), before));
+                        k.set(at, Expr::acc(at) - int(1));
+                    });
+                    k.at_index(Expr::acc(at), extent, |k, i| k.store(list, &spot(o, i), new));
+                });
+            });
+        };
+        k.range(LoopKind::Seq, "j", 0, columns, |k, j| {
+            let top = k.load(tops, &spot(o, j));
+            k.if_(Expr::bin(BinOp::Ge, top, lowest.clone()), |k| {
+                k.range(LoopKind::Seq, "r", 0, full, |k, r| consider(k, r * columns + j));
+                if rest.as_const() != Some(0) {
+                    k.if_(Expr::cmp_index(BinOp::Lt, j, rest), |k| consider(k, full * columns + j));
+                }
+            });
+        });
+        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
+            let p = k.load(list, &spot(o, j + 1));
+            self.result(k, row, o, j, p);
+        });
+    }
+    fn result(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], j: Dim, p: Expr) {
+        let i = k.let_(position(p));
+        let v = k.with_index(i.clone(), row.n, |k, i| k.load(row.x, &row.at(o, i)));
+        row.store(k, o, j, v, i);
+    }
+    /// Merges sorted runs of 1, 2, 4, ... until there is one.
+    fn merge(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], order: Buf, merged: Buf) {
+        let (n, size) = (row.n, Expr::index(row.n));
+        let lt = |a: Expr, b: Expr| Expr::bin(BinOp::Lt, a, b);
+        k.range(LoopKind::Par, "i", 0, n, |k, i| {
+            let key = self.key_at(k, row, o, i);
+            k.store(order, &spot(o, i), packed(key, i));
+        });
+        let width = k.acc(int(1));
+        let body = k.block(|k| {
+            // What is left of two runs, and where the next two begin.
+            let [a, a_end, b, b_end] = [0; 4].map(|z| k.acc(int(z)));
+            k.range(LoopKind::Seq, "p", 0, n, |k, p| {
+                k.if_(runtime::eq(Expr::index(p), Expr::acc(b_end)), |k| {
+                    k.set(a, Expr::index(p));
+                    k.set(a_end, (Expr::index(p) + Expr::acc(width)).min(size.clone()));
+                    k.set(b, Expr::acc(a_end));
+                    k.set(b_end, (Expr::acc(a_end) + Expr::acc(width)).min(size.clone()));
+                });
+                // Beyond a run stands anything.
+                let element = |k: &mut KernelBuilder, at: Expr| {
+                    let v = k.with_index(at.min(Expr::index(n - 1)), n, |k, i| k.load(order, &spot(o, i)));
+                    k.let_(v)
+                };
+                let (va, vb) = (element(k, Expr::acc(a)), element(k, Expr::acc(b)));
+                let (left_a, left_b) = (lt(Expr::acc(a), Expr::acc(a_end)), lt(Expr::acc(b), Expr::acc(b_end)));
+                let second = k.let_(left_b.and(runtime::or(Expr::un(UnOp::Not, left_a), lt(va.clone(), vb.clone()))));
+                k.store(merged, &spot(o, p), Expr::select(second.clone(), vb, va));
+                let step = k.let_(Expr::cast(ElemType::Bool, ElemType::I64, second));
+                k.update(BinOp::Add, b, step.clone());
+                k.update(BinOp::Add, a, int(1) - step);
+            });
+            k.range(LoopKind::Seq, "p", 0, n, |k, p| {
+                let v = k.load(merged, &spot(o, p));
+                k.store(order, &spot(o, p), v);
+            });
+            k.update(BinOp::Add, width, Expr::acc(width));
+        });
+        k.push(Stmt::While { cond: lt(Expr::acc(width), size), body });
+        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
+            let p = k.load(order, &spot(o, j));
+            self.result(k, row, o, j, p);
+        });
+    }
+}
+
+fn spot(o: &[Dim], i: Dim) -> Vec<Dim> {
+    o.iter().chain([&i]).copied().collect()
+}
+
+/// Key and position: larger for a larger key, and of equal keys for the first.
+fn packed(key: Expr, i: Dim) -> Expr {
+    let key = Expr::bin(BinOp::Shl, Expr::cast(ElemType::I32, ElemType::I64, key), int(32));
+    key + (int(POSITIONS - 1) - Expr::index(i))
+}
+
+/// The position again.
+fn position(packed: Expr) -> Expr {
+    int(POSITIONS - 1) - Expr::bin(BinOp::And, packed, int(POSITIONS - 1))
+}
