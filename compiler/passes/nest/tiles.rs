@@ -30,7 +30,7 @@ const SHORT: i64 = 64;
 /// has 8 or 12 ways. Also where only run time knows how many rows there are, and tiles of twelve do not fit: what is left
 /// is less, and nothing if the number is a multiple of eight.
 const CROWDED_ROWS: i64 = 8;
-/// Rows of a tile where only run time knows how many there are, see `heights`.
+/// Rows of a tile where only run time knows how many there are, see `tall` and `heights`.
 const TALL_ROWS: i64 = 12;
 /// Rows of a tile at most: beyond, pointers get scarce.
 const MOST_ROWS: i64 = 14;
@@ -189,7 +189,8 @@ pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
     let inner_panels = resident || rows.is_empty();
     // Tiles that read a panel one after the other: those of a block, or all of them.
     let high = tall.map_or(extent, Dim::constant);
-    let passes = if inner_panels { extent.min(high).ceil_div(t.mr) } else { extent.ceil_div(t.mr) };
+    let most_rows = if t.mr == TALL_ROWS && extent.as_const().is_none() { TALL_ROWS + 1 } else { t.mr };
+    let passes = if inner_panels { extent.min(high).ceil_div(most_rows) } else { extent.ceil_div(most_rows) };
     let ahead = Ahead::new(m, p, t, passes);
     let of_block = |h: i64| ahead.map(|a| if inner_panels { a } else { a.at(Dim::sym(block) * ((h + t.mr - 1) / t.mr)) });
     let columns = |m: &mut Module, cols: Cols| -> Vec<Stmt> {
@@ -334,14 +335,18 @@ fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, c
         }
         return out;
     }
+    let tall = |m: &mut Module, blocks: Dim, height: i64, from: Dim, pass: Dim| -> Vec<Stmt> {
+        if blocks.as_const() == Some(0) {
+            return vec![];
+        }
+        let v = m.syms.loop_var("m", zero, blocks);
+        let body = block(m, p, t, from + Dim::sym(v) * height, height, panel, sub, cols, ahead(pass + v));
+        vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body }]
+    };
     let mut out = vec![];
     let (mut from, mut left, mut pass, mut mr) = (rows.from, rows.count, zero, t.mr);
     for (blocks, height) in heights(m, rows.count, t.mr) {
-        if blocks.as_const() != Some(0) {
-            let v = m.syms.loop_var("m", zero, blocks);
-            let body = block(m, p, t, from + Dim::sym(v) * height, height, panel, sub, cols, ahead(pass + v));
-            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body });
-        }
+        out.extend(tall(m, blocks, height, from, pass));
         (from, left, pass, mr) = (from + blocks * height, left - blocks * height, pass + blocks, height);
     }
     let left = m.syms.simplify(if mr == t.mr { rows.count.modulo(mr) } else { left });
@@ -365,7 +370,14 @@ fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, c
             }
         }
     }
-    out
+    // What twelves leave is one row more for as many of them, if there are as many.
+    let (rest, tiles) = (m.syms.simplify(rows.count.modulo(TALL_ROWS)), m.syms.simplify(rows.count.floor_div(TALL_ROWS)));
+    if t.mr != TALL_ROWS || rest.as_const() == Some(0) {
+        return out;
+    }
+    let mut then = tall(m, rest, TALL_ROWS + 1, rows.from, zero);
+    then.extend(tall(m, m.syms.simplify(tiles - rest), TALL_ROWS, rows.from + rest * (TALL_ROWS + 1), rest));
+    vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, rest, tiles), then, els: out }]
 }
 
 /// Numbers of tiles of each height for rows that only run time counts. Tiles of twelve do more for each element that they
