@@ -176,7 +176,7 @@ pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
         Some(e) => {
             let blocks = if e <= most.max(t.mr) { 1 } else { (e + most - 1) / most };
             let others = t.batch.iter().chain(if resident { rows } else { &[] }).fold(panels, |n, l| n * l.1);
-            match others.as_const().map_or(blocks, |n| even(blocks, n, e / t.mr)) {
+            match others.as_const().map_or(blocks, |n| even(blocks, n, (e, t.mr))) {
                 1 => None,
                 b if b == blocks => Some(((e + b - 1) / b + t.mr - 1) / t.mr * t.mr),
                 b => Some((e + b - 1) / b),
@@ -228,21 +228,26 @@ pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
     }
 }
 
-/// Blocks of rows, at most `most` or as many as there are, so that a few threads get equal shares of `others` times as many
-/// pieces.
-fn even(blocks: i64, others: i64, most: i64) -> i64 {
+/// Blocks of rows, at least `blocks`, so that a few threads get equal shares of `others` times as many pieces: of so many
+/// rows, in tiles of so many.
+fn even(blocks: i64, others: i64, (rows, mr): (i64, i64)) -> i64 {
     const THREADS: i64 = 4;
     const ENOUGH: i64 = 16;
-    let idle = |b: i64| {
+    let tiles = |rows: i64| (rows + mr - 1) / mr;
+    let least = tiles(rows).max(1);
+    // In sixteenths of the time, roughly: small differences do not matter. Where blocks cut tiles there are more of them,
+    // which read as many weights each.
+    let cost = |b: i64| {
         let n = b * others;
         let rounds = (n + THREADS - 1) / THREADS;
-        // In percent of the time, roughly: small differences do not matter.
-        (rounds * THREADS - n) * 16 / (rounds * THREADS)
+        let height = ((rows + b - 1) / b).max(1);
+        let more = rows / height * tiles(height) + tiles(rows % height) - least;
+        (rounds * THREADS - n) * 16 / (rounds * THREADS) + 4 * more / least
     };
     if blocks * others >= ENOUGH {
         return blocks;
     }
-    (blocks..=most.min(blocks + 3).max(blocks)).min_by_key(|b| idle(*b)).unwrap_or(blocks)
+    (blocks..=least.min(blocks + 3).max(blocks)).min_by_key(|b| cost(*b)).unwrap_or(blocks)
 }
 
 /// What `columns` makes for a whole panel, and for the last one where that is not whole.
