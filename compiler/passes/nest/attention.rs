@@ -343,8 +343,8 @@ fn merge(m: &mut Module, mut g: Group, facts: Facts) -> bool {
         }
     }
     let of = Some((local, Dim::constant(height)));
-    let t1 = Tile::new(of, most, g.columns.0, keys, nr1, panels1, batch.clone(), false, facts);
-    let t2 = Tile::new(of, most, n2, width, nr2, panels2, batch.clone(), false, facts);
+    let t1 = Tile::new((of, 1), most, g.columns.0, keys, nr1, panels1, batch.clone(), false, facts);
+    let t2 = Tile::new((of, 1), most, n2, width, nr2, panels2, batch.clone(), false, facts);
     let work = work(m, &g);
     let b = Block { qk: (g.qk, t1), rows, pv: (g.pv, t2), local, first };
     // Blocks: all of one height, but perhaps the last.

@@ -191,7 +191,7 @@ pub(super) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) 
     // Innermost what runs through A's memory in the smallest steps: channels of images, columns of matrices.
     let step = |m: &Module, s: Sym| lanes::stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
     p.depth.sort_by_key(|d| std::cmp::Reverse(step(m, d.0)));
-    let row = rows.pop();
+    let mut row = rows.pop();
     // But not what steps from row to row: unrolled steps would share elements of A, and keep them in registers that the
     // sums need.
     let between = row.and_then(|r| lanes::stride(m, p.a.0, &p.a.1, r.0)).map_or(0, i64::abs);
@@ -206,13 +206,23 @@ pub(super) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) 
         p.depth.push(d);
     }
     begin_with_constant(m, &mut p);
-    let most = row.map_or(1, |r| m.syms.range(r.1).hi.unwrap_or(i64::MAX));
+    // Short rows of an image: several of them a tile, where registers are enough.
+    let several = short_rows(&rows, row);
+    let most = several.or_else(|| m.syms.range(row?.1).hi).unwrap_or(if row.is_some() { i64::MAX } else { 1 });
     let depth = Dim::product(p.depth.iter().map(|d| d.1));
     let turn = turn(m, &p, &batch, within, most, depth * n_extent);
     let nr = tiles::panel(most, n_extent, unit);
     let Some(panels) = panels(m, k, &p, &batch, n, n_extent, nr, facts) else { return false };
+    let mut together = 1;
+    if let (Some(all), Some((_, short))) = (several, row)
+        && let Some(short) = short.as_const()
+        && tiles::rows_of_panel(nr, all, facts) >= 2 * short
+    {
+        row = rows.pop().and_then(|outer| Some(joined(m, &mut p, outer, row?)));
+        together = short;
+    }
     let apart = row.and_then(|r| lanes::stride(m, p.a.0, &p.a.1, r.0)).map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
-    let mut t = Tile::new(row, most, n, n_extent, nr, panels, batch, apart != 0 && apart % 4096 == 0, facts);
+    let mut t = Tile::new((row, together), most, n, n_extent, nr, panels, batch, apart != 0 && apart % 4096 == 0, facts);
     let mut body = tiles::emit(m, &p, &t, &rows);
     if let Some(loop_) = turn {
         t.turn();
@@ -309,6 +319,23 @@ fn split_phases(m: &mut Module, p: &mut Parts) {
             break;
         }
     }
+}
+
+/// Rows of both innermost row loops, where both are known and a tile may hold several of the inner one, which are short.
+fn short_rows(outer: &[(Sym, Dim)], inner: Option<(Sym, Dim)>) -> Option<i64> {
+    let (outer, inner) = (outer.last()?.1.as_const()?, inner?.1.as_const()?);
+    (outer > 1 && (2..=tiles::MOST_ROWS / 2).contains(&inner)).then_some(outer * inner)
+}
+
+/// Both loops as one, which does not run evenly over memory: tiles begin where the inner one does.
+fn joined(m: &mut Module, p: &mut Parts, (outer, oe): (Sym, Dim), (inner, ie): (Sym, Dim)) -> (Sym, Dim) {
+    let var = m.syms.loop_var("m", Dim::constant(0), oe * ie);
+    let v = Dim::sym(var);
+    let put = |s: Sym| if s == outer { Some(v.floor_div(ie)) } else { (s == inner).then(|| v.modulo(ie)) };
+    let of = |d: &Dim| d.subst(&mut |s| put(s));
+    p.a.1 = p.a.1.iter().map(of).collect();
+    p.tail = std::mem::take(&mut p.tail).into_iter().map(|s| s.map_dims(&mut |d| of(&d))).collect();
+    (var, oe * ie)
 }
 
 fn linear_in(m: &Module, buf: Buf, at: &[Dim], s: Sym) -> bool {

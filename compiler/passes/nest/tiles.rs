@@ -33,7 +33,7 @@ const CROWDED_ROWS: i64 = 8;
 /// Rows of a tile where only run time knows how many there are, see `tall` and `heights`.
 const TALL_ROWS: i64 = 12;
 /// Rows of a tile at most: beyond, pointers get scarce.
-const MOST_ROWS: i64 = 14;
+pub(super) const MOST_ROWS: i64 = 14;
 
 /// Where a tile reads B.
 pub(super) enum Panels {
@@ -46,6 +46,8 @@ pub(super) enum Panels {
 /// How a contraction is tiled.
 pub(super) struct Tile {
     m_row: Option<(Sym, Dim)>,
+    /// Rows that stand in one tile: those of a tile are a multiple of it.
+    together: i64,
     n: Sym,
     n_extent: Dim,
     /// Columns of a panel, a multiple of the longest vectors.
@@ -103,22 +105,37 @@ fn rows_of(registers: i64, nv: i64) -> i64 {
     ((registers - 1 - nv) / nv).clamp(1, MOST_ROWS)
 }
 
-impl Tile {
-    /// Chooses the tile for a level. `most`: rows at most; `crowded`: they lie a multiple of 4 KiB apart.
-    #[allow(clippy::too_many_arguments)]
-    pub fn new(m_row: Option<(Sym, Dim)>, most: i64, n: Sym, n_extent: Dim, nr: i64, panels: Panels, batch: Vec<(Sym, Dim)>, crowded: bool, facts: Facts) -> Tile {
-        let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
-        let vectors = nr / lanes;
-        let mut best = (1, 1, 0.0);
-        for nv in (1..=vectors.min(8)).filter(|v| vectors % v == 0) {
-            let mr = rows_of(registers, nv).min(most.max(1));
-            // Multiplications a load.
-            let score = (mr * nv) as f64 / (mr + nv) as f64;
-            if mr * nv + nv < registers && score > best.2 {
-                best = (nv, mr, score);
-            }
+/// Vectors and rows of a tile for panels of `nr` columns: as many multiplications for each load as registers allow.
+fn shape(nr: i64, most: i64, facts: Facts) -> (i64, i64) {
+    let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
+    let vectors = nr / lanes;
+    let mut best = (1, 1, 0.0);
+    for nv in (1..=vectors.min(8)).filter(|v| vectors % v == 0) {
+        let mr = rows_of(registers, nv).min(most.max(1));
+        let score = (mr * nv) as f64 / (mr + nv) as f64;
+        if mr * nv + nv < registers && score > best.2 {
+            best = (nv, mr, score);
         }
-        let (mut nv, mut mr, _) = best;
+    }
+    (best.0, best.1)
+}
+
+/// Rows of a tile for panels of `nr` columns, where there are `most` rows.
+pub(super) fn rows_of_panel(nr: i64, most: i64, facts: Facts) -> i64 {
+    shape(nr, most, facts).1
+}
+
+/// The next multiple.
+fn multiple(n: i64, of: i64) -> i64 {
+    (n + of - 1) / of * of
+}
+
+impl Tile {
+    /// Chooses the tile for a level. `together`: rows that one tile has; `most`: rows at most; `crowded`: they lie a multiple of 4 KiB apart.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new((m_row, together): (Option<(Sym, Dim)>, i64), most: i64, n: Sym, n_extent: Dim, nr: i64, panels: Panels, batch: Vec<(Sym, Dim)>, crowded: bool, facts: Facts) -> Tile {
+        let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
+        let (mut nv, mut mr) = shape(nr, most, facts);
         if crowded {
             mr = mr.min(CROWDED_ROWS);
         } else if m_row.is_some_and(|r| r.1.as_const().is_none()) {
@@ -130,12 +147,13 @@ impl Tile {
         if large && all > mr && all <= 16 && all + 2 <= registers {
             (nv, mr) = (1, all);
         }
+        mr = (mr / together * together).max(together);
         if let Some(r) = m_row.and_then(|r| r.1.as_const()).filter(|r| *r > 0) {
             // Tiles of equal height.
             let tiles = (r + mr - 1) / mr;
-            mr = (r + tiles - 1) / tiles;
+            mr = multiple((r + tiles - 1) / tiles, together);
         }
-        Tile { m_row, n, n_extent, nr, panels, batch, lanes, nv, mr, backwards: false }
+        Tile { m_row, together, n, n_extent, nr, panels, batch, lanes, nv, mr, backwards: false }
     }
     /// Turns the order in which the weights are read.
     pub fn turn(&mut self) {
@@ -179,7 +197,7 @@ pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
             match others.as_const().map_or(blocks, |n| even(blocks, n, (e, t.mr))) {
                 1 => None,
                 b if b == blocks => Some(((e + b - 1) / b + t.mr - 1) / t.mr * t.mr),
-                b => Some((e + b - 1) / b),
+                b => Some(multiple((e + b - 1) / b, t.together)),
             }
         }
         None => Some((most + t.mr - 1) / t.mr * t.mr),
@@ -327,9 +345,10 @@ fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, c
     if let Some(count) = rows.count.as_const() {
         // Tiles of equal height, or of two that differ by one row.
         let tiles = (count + t.mr - 1) / t.mr;
-        let (low, high) = if tiles > 0 { (count / tiles, count % tiles) } else { (0, 0) };
+        let each = t.together;
+        let (low, high) = if tiles > 0 { (count / each / tiles * each, count / each % tiles) } else { (0, 0) };
         let mut out = vec![];
-        for (n, height, from, pass) in [(high, low + 1, rows.from, zero), (tiles - high, low, rows.from + high * (low + 1), high.into())] {
+        for (n, height, from, pass) in [(high, low + each, rows.from, zero), (tiles - high, low, rows.from + high * (low + each), high.into())] {
             if n == 1 {
                 out.extend(block(m, p, t, from, height, panel, sub, cols, ahead(pass)));
             } else if n > 1 {
