@@ -28,8 +28,10 @@ pub(super) fn run(m: &mut Module) {
                 Layout::RowMajor => last,
                 Layout::Permuted(order) => order[last],
             };
-            let whole = data.dims[inner].as_const().is_some_and(|n| n > 0 && n * BYTES % WAY == 0);
-            let crowded = p.loops.iter().any(|l| l.1.as_const() != Some(1) && lanes::stride(m, *buf, at, l.0).is_some_and(|s| s != 0 && s * BYTES % WAY == 0));
+            let steps = || p.loops.iter().filter(|l| l.1.as_const() != Some(1)).filter_map(|l| lanes::stride(m, *buf, at, l.0));
+            // Rows, or every other one.
+            let whole = data.dims[inner].as_const().is_some_and(|n| n > 0 && (n * BYTES % WAY == 0 || n * 2 * BYTES % WAY == 0 && steps().any(|s| s == 2 * n)));
+            let crowded = steps().any(|s| s != 0 && s * BYTES % WAY == 0);
             let deep = p.depth.iter().any(|d| lanes::stride(m, *buf, at, d.0) == Some(1));
             if whole && crowded && deep && !viewed.contains(buf) && found.iter().all(|f| f.0 != *buf) {
                 found.push((*buf, inner, LINE / BYTES));
