@@ -25,7 +25,7 @@ use softmax::Found;
 const PIECES: i64 = 64;
 /// Rows of a block, and how many bytes of scores a block has at most where that is known.
 const ROWS: i64 = 28;
-const BYTES: i64 = 96 << 10;
+const BYTES: i64 = 176 << 10;
 
 /// The kernels of one attention, and how they fit together.
 struct Group {
