@@ -62,6 +62,7 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass { name: "winograd", level: OptLevel::O2, per_level: false, run: passes::nest::winograd::run },
     NestPass { name: "fuse_depthwise", level: OptLevel::O2, per_level: false, run: passes::nest::bands::run },
     NestPass { name: "fill_vectors", level: OptLevel::O2, per_level: false, run: |m, l| passes::nest::phases::run(m, l.facts.lanes) },
+    NestPass { name: "pair_chains", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::beside::run(m) },
     NestPass { name: "schedule", level: OptLevel::O2, per_level: true, run: passes::nest::schedule::run },
     NestPass { name: "place_memory", level: OptLevel::O0, per_level: true, run: |m, _| passes::nest::place::run(m) },
 ];

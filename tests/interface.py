@@ -64,6 +64,21 @@ rows (float[N, 8, 40, 50] x) => (float[N, 64, 20, 25] y)
 }
 """
 
+# The two directions of a recurrence are tasks.
+CHAINS = """<ir_version: 8, opset_import: ["" : 17]>
+chains (float[N, 1, 8] x) => (float[N, 2, 1, 32] y)
+<float zero = {0}, float one = {1}, float n = {2048}, float n2 = {8192}, int64[3] s = {2, 128, 8}, int64[3] s2 = {2, 128, 32}>
+{
+  r = Range (zero, n, one)
+  t = Sin (r)
+  w = Reshape (t, s)
+  r2 = Range (zero, n2, one)
+  t2 = Sin (r2)
+  w2 = Reshape (t2, s2)
+  y, h, c = LSTM <hidden_size = 32, direction = "bidirectional"> (x, w, w2)
+}
+"""
+
 GATHER = """<ir_version: 8, opset_import: ["" : 17]>
 pick (float[N, 3] x, int64[M] i) => (float[M, 3] y)
 {
@@ -187,6 +202,7 @@ def output_sizes():
 def tasks():
     same_bits("tasks", DENSE, (301, 64))
     same_bits("convs", CONVS, (3, 32, 50, 50))
+    same_bits("chains", CHAINS, (300, 1, 8))
     for images in (1, 3, 20):
         same_bits("rows", ROWS, (images, 8, 40, 50))
 

@@ -70,7 +70,12 @@ fn nest(m: &mut Module, k: Kernel, facts: Facts, within: Within) {
 /// True for a kernel of parallel nests inside other loops.
 fn is_compound(body: &[Stmt]) -> bool {
     let inside = peel(body).body;
-    inside.iter().all(|s| matches!(s, Stmt::For { .. })) && has_nest(&inside)
+    let compound = |body: &[Stmt]| body.iter().all(|s| matches!(s, Stmt::For { .. })) && has_nest(body);
+    match inside.as_slice() {
+        // Of chains beside each other, each is one.
+        [Stmt::If { then, els, .. }] => compound(then) && (compound(els) || is_compound(els)),
+        inside => compound(inside),
+    }
 }
 
 fn has_nest(body: &[Stmt]) -> bool {
@@ -87,6 +92,10 @@ fn parts(m: &mut Module, k: Kernel, body: Vec<Stmt>, facts: Facts, turn: Option<
             Stmt::For { kind, var, lo, hi, body } if is_compound(&body) || kind == LoopKind::Seq && has_nest(&body) => {
                 let turn = if kind == LoopKind::Seq { Some(var) } else { turn };
                 out.push(Stmt::For { kind, var, lo, hi, body: parts(m, k, body, facts, turn) });
+            }
+            Stmt::If { cond, then, els } if has_nest(&then) => {
+                let (then, els) = (parts(m, k, then, facts, turn), parts(m, k, els, facts, turn));
+                out.push(Stmt::If { cond, then, els });
             }
             s => {
                 m.kernels[k].body = vec![s];
