@@ -11,7 +11,7 @@
 
 use super::{Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp, visit};
 use crate::sym::{Answer, Dim, SymTable};
 use crate::tensor::ElemType;
 
@@ -109,7 +109,7 @@ impl Operator for Binary {
             let mut v: Vec<Expr> = inputs.iter().map(|b| k.load_broadcast(*b, at)).collect();
             match fun {
                 Fun::Plain(BinOp::Mod) if ty.is_float() => float_mod(k, ty, v.remove(0), v.remove(0)),
-                Fun::Plain(BinOp::Pow) => pow(v.remove(0), types[0], v.remove(0), types[1]),
+                Fun::Plain(BinOp::Pow) => pow(k, v.remove(0), types[0], v.remove(0), types[1]),
                 Fun::Plain(f) => v.into_iter().reduce(|a, b| Expr::bin(f, a, b)).unwrap_or(Expr::num(ty, 0.0)),
                 Fun::Mean => {
                     let n = v.len() as f64;
@@ -162,11 +162,20 @@ fn float_mod(k: &mut KernelBuilder, ty: ElemType, a: Expr, b: Expr) -> Expr {
 }
 
 /// Both operands may have other types: the power is taken in the base's type, or in f64 for integer bases.
-fn pow(x: Expr, tx: ElemType, y: Expr, ty: ElemType) -> Expr {
+fn pow(k: &mut KernelBuilder, x: Expr, tx: ElemType, y: Expr, ty: ElemType) -> Expr {
     if let (Expr::Const(c), true) = (&y, tx.is_float()) {
         match c.to_f64() {
             2.0 => return Expr::bin(BinOp::Mul, x.clone(), x),
             1.0 => return x,
+            // Of a negative base no power, or that of its magnitude.
+            p if tx == ElemType::F32 && p.is_finite() && (p.fract() != 0.0 || p % 2.0 == 0.0) && visit::constant_power(&Expr::bin(BinOp::Pow, x.clone(), Expr::cast(ty, tx, y.clone()))).is_none() && p != 0.0 => {
+                return k.shared(x, |_, x| {
+                    let low = Expr::num(tx, f64::NEG_INFINITY);
+                    let base = if p.fract() == 0.0 { Expr::un(UnOp::Abs, x) } else { Expr::select(Expr::bin(BinOp::Eq, x.clone(), low), Expr::num(tx, f64::INFINITY), x) };
+                    let log = Expr::un(UnOp::Log, Expr::cast(tx, ElemType::F64, base));
+                    Expr::cast(ElemType::F64, tx, Expr::un(UnOp::Exp, log * Expr::num(ElemType::F64, p)))
+                });
+            }
             _ => {}
         }
     }

@@ -9,7 +9,7 @@
 
 use super::{Attrs, InferCx, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 use runtime::int;
@@ -57,7 +57,11 @@ impl Operator for Nms {
         let (batches, classes, n) = (dims[0], dims[1], dims[2]);
         let scalar = |k: &KernelBuilder, b: Option<Buf>, none: Expr| b.map_or(none, |b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]));
         let (most, overlap, least) = (cx.input_opt(2), cx.input_opt(3), cx.input_opt(4));
-        let alive = cx.temp("alive", ElemType::U8, vec![batches, classes, n]);
+        let planes = self.planes(cx, boxes, batches, n);
+        // Scores of boxes that are neither taken nor hidden; -inf of others.
+        let live = cx.temp("live", F, vec![batches, classes, n]);
+        let highest = cx.temp("highest", F, vec![batches, classes, 1.into()]);
+        let found = cx.temp("found", ElemType::I64, vec![batches, classes, 1.into()]);
         let taken = cx.temp("taken", ElemType::I64, vec![batches, classes, n]);
         let number = cx.temp("number", ElemType::I64, vec![batches, classes]);
         cx.kernel(|k| {
@@ -65,37 +69,52 @@ impl Operator for Nms {
                 let (b, c) = (at[0], at[1]);
                 let limit = scalar(k, most, int(0)).min(Expr::index(n));
                 let limit = k.let_(limit);
-                let threshold = scalar(k, overlap, Expr::f32(0.0));
-                let threshold = k.let_(threshold);
                 k.range(LoopKind::Seq, "i", 0, n, |k, i| {
-                    let ok = match least {
-                        Some(_) => Expr::bin(BinOp::Gt, k.load(scores, &[b, c, i]), scalar(k, least, Expr::f32(0.0))),
-                        None => Expr::bool(true),
+                    let s = k.load(scores, &[b, c, i]);
+                    let s = k.let_(s);
+                    // What is no finite number comes last.
+                    let lowest = Expr::from(Scalar::from_f64(F, f64::from(f32::MIN)));
+                    let v = Expr::select(Expr::bin(BinOp::Gt, s.clone(), lowest.clone()), s.clone(), lowest);
+                    let v = match least {
+                        Some(_) => Expr::select(Expr::bin(BinOp::Gt, s, scalar(k, least, Expr::f32(0.0))), v, gone()),
+                        None => v,
                     };
-                    k.store(alive, &[b, c, i], Expr::cast(ElemType::Bool, ElemType::U8, ok));
+                    k.store(live, &[b, c, i], v);
                 });
                 let (count, more) = (k.acc(int(0)), k.acc(Expr::bin(BinOp::Gt, limit.clone(), int(0))));
                 k.while_(Expr::acc(more), |k| {
-                    let (best, score) = (k.acc(int(-1)), k.acc(Expr::f32(0.0)));
-                    k.range(LoopKind::Seq, "i", 0, n, |k, i| {
-                        let s = k.load(scores, &[b, c, i]);
-                        let s = k.let_(s);
-                        let better = runtime::or(Expr::bin(BinOp::Lt, Expr::acc(best), int(0)), Expr::bin(BinOp::Gt, s.clone(), Expr::acc(score)));
-                        let open = Expr::bin(BinOp::Ne, k.load(alive, &[b, c, i]), Expr::int(ElemType::U8, 0));
-                        let better = k.let_(open.and(better));
-                        k.set(best, Expr::select(better.clone(), Expr::index(i), Expr::acc(best)));
-                        k.set(score, Expr::select(better, s, Expr::acc(score)));
+                    // The first of those with the highest score; each part apart, vectors of one length.
+                    k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
+                        let top = k.acc(gone());
+                        k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+                            let v = k.load(live, &[b, c, i]);
+                            k.update(BinOp::Max, top, v);
+                        });
+                        k.store(highest, &[b, c, 0.into()], Expr::acc(top));
                     });
-                    k.set(more, Expr::bin(BinOp::Ge, Expr::acc(best), int(0)));
+                    k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
+                        let first = k.acc(Expr::index(n));
+                        k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+                            let v = k.load(live, &[b, c, i]);
+                            let hit = Expr::bin(BinOp::Eq, v.clone(), k.load(highest, &[b, c, 0.into()])).and(Expr::bin(BinOp::Gt, v, gone()));
+                            k.update(BinOp::Min, first, Expr::select(hit, Expr::index(i), Expr::index(n)));
+                        });
+                        k.store(found, &[b, c, 0.into()], Expr::acc(first));
+                    });
+                    let best = k.load(found, &[b, c, 0.into()]);
+                    let best = k.let_(best);
+                    k.set(more, Expr::bin(BinOp::Lt, best.clone(), Expr::index(n)));
                     k.if_(Expr::acc(more), |k| {
-                        k.at_index(Expr::acc(best), n, |k, i| {
+                        k.at_index(best, n, |k, i| {
                             k.at_index(Expr::acc(count), n, |k, p| k.store(taken, &[b, c, p], Expr::index(i)));
-                            let one = self.corners(k, boxes, b, i);
-                            k.store(alive, &[b, c, i], Expr::int(ElemType::U8, 0));
+                            k.store(live, &[b, c, i], gone());
+                            // All that they share is read here, so that the loop is one of vectors.
                             k.range(LoopKind::Seq, "j", 0, n, |k, j| {
-                                let other = self.corners(k, boxes, b, j);
-                                let hides = overlaps(k, &one, &other, threshold.clone());
-                                k.if_(hides, |k| k.store(alive, &[b, c, j], Expr::int(ElemType::U8, 0)));
+                                let [one, other] = [i, j].map(|i| std::array::from_fn(|d| k.load(planes, &[b, d.into(), i])));
+                                let threshold = scalar(k, overlap, Expr::f32(0.0));
+                                let hides = overlaps(k, &one, &other, threshold);
+                                let was = k.load(live, &[b, c, j]);
+                                k.store(live, &[b, c, j], Expr::select(hides, gone(), was));
                             });
                         });
                         k.update(BinOp::Add, count, int(1));
@@ -136,6 +155,20 @@ impl Operator for Nms {
 }
 
 impl Nms {
+    /// Smallest and largest position in both directions and the area of every box: planes [batches, 5, n].
+    fn planes(&self, cx: &mut LowerCx, boxes: Buf, batches: Dim, n: Dim) -> Buf {
+        let planes = cx.temp("planes", F, vec![batches, 5.into(), n]);
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &[batches, n], |k, at| {
+                let list = self.corners(k, boxes, at[0], at[1]);
+                let area = (list[2].clone() - list[0].clone()) * (list[3].clone() - list[1].clone());
+                for (d, v) in list.into_iter().chain([area]).enumerate() {
+                    k.store(planes, &[at[0], d.into(), at[1]], v);
+                }
+            });
+        });
+        planes
+    }
     /// Smallest and largest position in both directions, in registers.
     fn corners(&self, k: &mut KernelBuilder, boxes: Buf, b: Dim, i: Dim) -> [Expr; 4] {
         let v: Vec<Expr> = (0..4)
@@ -155,20 +188,24 @@ impl Nms {
     }
 }
 
-/// True if two boxes share more of their union than the threshold.
-fn overlaps(k: &mut KernelBuilder, a: &[Expr; 4], b: &[Expr; 4], threshold: Expr) -> Expr {
+/// The score of a box that is out.
+fn gone() -> Expr {
+    Expr::f32(f32::NEG_INFINITY)
+}
+
+/// True if two boxes, given as their planes show them, share more of their union than the threshold.
+fn overlaps(k: &mut KernelBuilder, a: &[Expr; 5], b: &[Expr; 5], threshold: Expr) -> Expr {
     let zero = || Expr::f32(0.0);
-    let side = |k: &mut KernelBuilder, d: usize| {
+    let mut side = |d: usize| {
         let (lo, hi) = (a[d].clone().max(b[d].clone()), a[d + 2].clone().min(b[d + 2].clone()));
         k.let_(hi - lo)
     };
-    let (h, w) = (side(k, 0), side(k, 1));
-    let area = |v: &[Expr; 4]| (v[2].clone() - v[0].clone()) * (v[3].clone() - v[1].clone());
-    let (one, two) = (k.let_(area(a)), k.let_(area(b)));
+    let (h, w) = (side(0), side(1));
+    let (one, two) = (a[4].clone(), b[4].clone());
     let shared = k.let_(h.clone() * w.clone());
     let union = k.let_(one.clone() + two.clone() - shared.clone());
     let positive = |e: Expr| Expr::bin(BinOp::Gt, e, zero());
     let all = positive(h).and(positive(w)).and(positive(one)).and(positive(two)).and(positive(union.clone()));
     let ratio = shared / Expr::select(positive(union.clone()), union, Expr::f32(1.0));
-    k.let_(all.and(Expr::bin(BinOp::Gt, ratio, threshold)))
+    all.and(Expr::bin(BinOp::Gt, ratio, threshold))
 }

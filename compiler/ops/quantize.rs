@@ -244,23 +244,33 @@ pub fn quantized(wide: ElemType, to: ElemType, quotient: Expr, zero: Option<Expr
 
 /// Scale and zero point by which DynamicQuantizeLinear quantizes `x` to u8: its range, which includes 0.
 pub fn dynamic_range(cx: &mut LowerCx, x: Buf) -> (Buf, Buf) {
-    let dims = cx.dims(x);
+    let count = Dim::product(cx.dims(x));
+    let flat = cx.m.view(x, vec![count]);
+    let range = cx.temp("range", ElemType::F32, vec![2.into()]);
     let (scale, zero) = (cx.temp("scale", ElemType::F32, vec![]), cx.temp("zero_point", ElemType::U8, vec![]));
     let f = ElemType::F32;
     cx.kernel(|k| {
         let (lo, hi) = (k.acc(Expr::f32(0.0)), k.acc(Expr::f32(0.0)));
-        k.nest(LoopKind::Seq, &dims, |k, at| {
-            let v = k.load(x, at);
+        k.nest(LoopKind::Seq, &[count], |k, at| {
+            let v = k.load(flat, at);
             let v = k.let_(v);
             k.update(BinOp::Min, lo, v.clone());
             k.update(BinOp::Max, hi, v);
         });
-        let flat = Expr::bin(BinOp::Eq, Expr::acc(hi), Expr::acc(lo));
+        k.store(range, &[0.into()], Expr::acc(lo));
+        k.store(range, &[1.into()], Expr::acc(hi));
+    });
+    cx.kernel(|k| {
+        let [lo, hi] = [0, 1].map(|i| {
+            let v = k.load(range, &[Dim::constant(i)]);
+            k.let_(v)
+        });
+        let flat = Expr::bin(BinOp::Eq, hi.clone(), lo.clone());
         // Of nothing but zeros: ONNX does not say; ONNX Runtime has 1.
-        let s = Expr::select(flat, Expr::f32(1.0), (Expr::acc(hi) - Expr::acc(lo)) / Expr::f32(255.0));
+        let s = Expr::select(flat, Expr::f32(1.0), (hi - lo.clone()) / Expr::f32(255.0));
         let s = k.let_(s);
         k.store(scale, &[], s.clone());
-        let z = Expr::f32(0.0) - Expr::acc(lo) / s;
+        let z = Expr::f32(0.0) - lo / s;
         let z = Expr::un(UnOp::Round, z.max(Expr::f32(0.0)).min(Expr::f32(255.0)));
         k.store(zero, &[], Expr::cast(f, ElemType::U8, z));
     });

@@ -145,9 +145,9 @@ impl Unary {
             Unary::Selu(a, g) => Expr::select(lt(zero(), x.clone()), x.clone() * c(g), Expr::un(UnOp::Expm1, x) * c(a) * c(g)),
             Unary::HardSigmoid(a, b) => hard_sigmoid(ty, x, a, b),
             Unary::HardSwish => x.clone() * hard_sigmoid(ty, x, 1.0 / 6.0, 0.5),
-            Unary::Softplus => softplus(ty, x),
+            Unary::Softplus => softplus(k, ty, x),
             Unary::Softsign => x.clone() / (Expr::un(UnOp::Abs, x) + Expr::num(ty, 1.0)),
-            Unary::Mish => x.clone() * Expr::un(UnOp::Tanh, softplus(ty, x)),
+            Unary::Mish => mish(k, ty, x),
             Unary::Swish(1.0) => x.clone() * Expr::un(UnOp::Sigmoid, x),
             Unary::Swish(a) => x.clone() * Expr::un(UnOp::Sigmoid, x * c(a)),
             Unary::Gelu { tanh: false } => x.clone() * Expr::num(ty, 0.5) * (Expr::un(UnOp::Erf, x * Expr::num(ty, std::f64::consts::FRAC_1_SQRT_2)) + Expr::num(ty, 1.0)),
@@ -175,9 +175,34 @@ fn hard_sigmoid(ty: ElemType, x: Expr, a: f32, b: f32) -> Expr {
     (x * Expr::num(ty, f64::from(a)) + Expr::num(ty, f64::from(b))).min(Expr::num(ty, 1.0)).max(Expr::num(ty, 0.0))
 }
 
-/// log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)), which does not overflow.
-fn softplus(ty: ElemType, x: Expr) -> Expr {
-    x.clone().max(Expr::num(ty, 0.0)) + Expr::un(UnOp::Log1p, Expr::un(UnOp::Exp, -Expr::un(UnOp::Abs, x)))
+/// log(1 + exp(x)) = max(x, 0) + log(1 + u) with u = exp(-|x|) <= 1, which does not overflow.
+fn softplus(k: &mut KernelBuilder, ty: ElemType, x: Expr) -> Expr {
+    let num = |v: f64| Expr::num(ty, v);
+    let u = Expr::un(UnOp::Exp, -Expr::un(UnOp::Abs, x.clone()));
+    let top = x.max(num(0.0));
+    if ty != ElemType::F32 {
+        return top + Expr::un(UnOp::Log1p, u);
+    }
+    // 2 atanh(s) with s = u / (2 + u) <= 1/3: to 2^-27 by a polynomial in s^2.
+    const ATANH: [f64; 4] = [1.400_344_2e-1, 1.400_150_8e-1, 2.001_071_9e-1, 3.333_321e-1];
+    k.shared(u, |k, u| {
+        k.shared(u.clone() / (u + num(2.0)), |k, s| {
+            k.shared(s.clone() * s.clone(), |k, z| {
+                let p = ATANH[1..].iter().fold(num(ATANH[0]), |p, c| Expr::fma(p, z.clone(), num(*c)));
+                k.shared(s.clone() + s, |_, twice| top + Expr::fma(twice.clone() * z, p, twice))
+            })
+        })
+    })
+}
+
+/// x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2); of large x the quotient is 1.
+fn mish(k: &mut KernelBuilder, ty: ElemType, x: Expr) -> Expr {
+    let two = Expr::num(ty, 2.0);
+    let e = Expr::un(UnOp::Exp, x.clone().min(Expr::num(ty, 44.0)));
+    k.shared(e, |k, e| {
+        let n = e.clone() * (e + two.clone());
+        k.shared(n, |_, n| x * (n.clone() / (n + two)))
+    })
 }
 
 /// Known integers through a function of dims.

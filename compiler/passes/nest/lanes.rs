@@ -1,6 +1,7 @@
 //! Vectors for everything but contractions: maps, pooling, depthwise convolutions along the contiguous dimension of the
 //! result; rows (softmax, normalization, reductions) along the contiguous dimension of what they read.
 
+mod abreast;
 mod body;
 mod rows;
 
@@ -41,6 +42,7 @@ pub fn schedule(m: &mut Module, k: Kernel, lanes: i64, whole: bool) {
             let body = rows(m, &nest.body, lanes);
             let mut loops = nest.loops.clone();
             order_loops(m, &nest, &mut loops);
+            let body = abreast::jam(m, &mut loops, body);
             super::rows::schedule(m, loops, body)
         }
     };
