@@ -85,17 +85,7 @@ pub trait Floats {
     fn split(&mut self, x: Self::V) -> (Self::V, Self::V);
 }
 
-/// Functions that this module has of a type.
-pub fn has(op: UnOp, ty: ElemType) -> bool {
-    use UnOp::*;
-    match op {
-        Exp | Log | Erf | Tanh | Sigmoid | Expm1 | Log1p => true,
-        Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh => ty == ElemType::F32,
-        _ => false,
-    }
-}
-
-/// One of them, of values of a type (f32 or f64); NaN stays NaN.
+/// One of the [elementary functions](UnOp::is_elementary) of values of a type (f32 or f64); NaN stays NaN.
 pub fn function<B: Floats>(b: &mut B, op: UnOp, ty: ElemType, x: B::V) -> B::V {
     if ty == ElemType::F64 {
         return double::function(b, op, x);

@@ -1,6 +1,6 @@
 //! Walking and rewriting nests.
 
-use super::{BinOp, Buf, Expr, Kernel, Stmt, TextOp};
+use super::{BinOp, Buf, Expr, Kernel, Stmt, TextOp, UnOp};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -288,6 +288,18 @@ pub fn splice_call(driver: &mut Vec<Stmt>, k: Kernel, keep: bool, with: Vec<Stmt
 
 fn visit_calls(body: &[Stmt], k: Kernel) -> bool {
     calls(body).contains(&k)
+}
+
+impl UnOp {
+    /// True for functions of a type that code computes by itself, in vectors too.
+    pub fn is_elementary(self, ty: ElemType) -> bool {
+        use UnOp::*;
+        match self {
+            Exp | Log | Erf | Tanh | Sigmoid | Expm1 | Log1p => ty.is_float(),
+            Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh => ty == ElemType::F32,
+            _ => false,
+        }
+    }
 }
 
 /// Base and exponent of a power with a constant exponent for which a few operations do.

@@ -37,6 +37,47 @@ fn of_sizes(name: String, sizes: &[i64], inputs: &[(T, &str, i64)], outputs: &[(
     Case { name, m, data, sizes: sizes.to_vec() }
 }
 
+/// Gathers and squares of elements of less than 32 bits: buffers that end with the last element that is read.
+fn short_elements(lanes: u32) -> Vec<Case> {
+    let mut out = vec![];
+    for t in [T::U8, T::I8, T::U16, T::I16, T::F16, T::BF16] {
+        let zero = if t.is_float() { "0.0".to_owned() } else { format!("0:{}", t.short()) };
+        for n in [1, 2, 5, 16, 19] {
+            for step in [2, 3, 7] {
+                let l = lanes;
+                // The buffer has four bytes or fewer, too.
+                let all = step * (n - 1) + 1;
+                out.push(case(
+                    format!("{t}: elements {step} apart, {n} in vectors of {l}"),
+                    &[(t, &format!("2, {all}"), 2 * all)],
+                    &[(t, &format!("2, {n}")), (T::F32, &format!("{n}"))],
+                    &format!(
+                        "  par i0 in 0..2 {{\n    vec({l}) i1 in 0..{n} {{\n      y0[i0, i1] = a0[i0, {step}*i1]\n    }}\n  }}\n  vec({l}) i2 in 0..{n} {{\n    y1[i2] = {}\n  }}",
+                        if t.is_float() { format!("a0[1, {step}*i2]") } else { format!("f32(i32(a0[1, {step}*i2]))") }
+                    ),
+                ));
+            }
+            for (index, l) in [(T::I64, (lanes / 2).max(4)), (T::I32, lanes)] {
+                let mut c = case(
+                    format!("{t}: elements at indices of {index}, {n} in vectors of {l}"),
+                    &[(t, "4, 11", 44), (index, &format!("{n}"), n)],
+                    &[(t, &format!("4, {n}"))],
+                    &format!("  par i0 in 0..4 {{\n    vec({l}) i1 in 0..{n} {{\n      y0[i0, i1] = select((idx(i1) != 2:i64), (with x2 = a1[i1] < 11 in a0[i0, x2]), {zero})\n    }}\n  }}"),
+                );
+                c.data[1] = (0..n).flat_map(|i| ((10 + i * 7) % 11).to_le_bytes()[..index.bytes().unwrap_or(8) as usize].to_vec()).collect();
+                out.push(c);
+            }
+        }
+        out.push(case(
+            format!("{t}: a square, vectors of {lanes}"),
+            &[(t, &format!("{lanes}, {lanes}"), i64::from(lanes * lanes))],
+            &[(t, &format!("{lanes}, {lanes}"))],
+            &format!("  unroll i0 in 0..{lanes} {{\n    vec({lanes}) i1 in 0..{lanes} {{\n      y0[i0, i1] = a0[i1, i0]\n    }}\n  }}"),
+        ));
+    }
+    out
+}
+
 /// All of them, for a level whose vectors have so many lanes of 32 bits.
 pub fn cases(lanes: u32) -> Vec<Case> {
     let mut out = vec![];
@@ -90,6 +131,7 @@ pub fn cases(lanes: u32) -> Vec<Case> {
             }
         }
     }
+    out.extend(short_elements(lanes));
     // Sizes that may be anything, as numbers and beside indices; elements whose distance they do not tell.
     for n in [1, 5, 16, 33, 70] {
         let l = lanes;

@@ -3,7 +3,6 @@
 use super::expr::{Val, has_memory};
 use super::func::{Emit, Slot};
 use super::memory::Stride;
-use crate::codegen::math;
 use crate::diag::Result;
 use crate::nest::{BinOp, Expr, Group, Reg, UnOp, visit};
 use crate::tensor::ElemType;
@@ -68,7 +67,7 @@ impl Emit<'_, '_> {
     fn vector_unary(&self, op: UnOp, ty: ElemType) -> bool {
         match ty {
             ElemType::F32 => {
-                math::has(op, ty) || matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Sign | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round | UnOp::Sqrt | UnOp::Recip | UnOp::IsNan | UnOp::IsInf)
+                op.is_elementary(ty) || matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Sign | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round | UnOp::Sqrt | UnOp::Recip | UnOp::IsNan | UnOp::IsInf)
             }
             ElemType::Bool => op == UnOp::Not,
             _ => matches!(op, UnOp::Neg | UnOp::BitNot),

@@ -45,7 +45,7 @@ impl Emit<'_, '_> {
                 };
                 return Ok(Val { v: self.bits_as(t, a.v), ty: to, vec: a.vec });
             }
-            op if math::has(op, a.ty) => return Ok(math::function(self, op, a.ty, a)),
+            op if op.is_elementary(a.ty) => return Ok(math::function(self, op, a.ty, a)),
             op => {
                 let Some(name) = libm_name(op) else { return self.bug(format!("{op:?} of floats")) };
                 if a.vec {

@@ -8,7 +8,7 @@
 use super::{Floats, clamped, log_limits, poly};
 use crate::nest::UnOp;
 
-/// One of the functions that [`super::has`] names.
+/// One of the elementary functions.
 pub(super) fn function<B: Floats>(b: &mut B, op: UnOp, x: B::V) -> B::V {
     match op {
         UnOp::Exp => exp(b, x),

@@ -347,7 +347,8 @@ impl Emit<'_> {
             Op::Gather(form) => {
                 self.add(Instruction::with3(table::bin(super::ir::Bin::Xor, Bits::B32)[c], d, d, d))?;
                 let v = if short(form) { half_of(dn) } else { d };
-                let at = MemoryOperand::with_base_index_scale(r[na], r[0], form.bytes());
+                let scale = if form.bytes() < 4 { 1 } else { form.bytes() };
+                let at = MemoryOperand::with_base_index_scale(r[na], r[0], scale);
                 let code = table::gather(form, long)[c];
                 if wide {
                     Instruction::with2(code, v, at).map(|mut i| {

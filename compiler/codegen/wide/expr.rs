@@ -313,7 +313,7 @@ impl Translate<'_> {
                 let (m, inf) = (self.magnitude(a), self.number(f64::INFINITY, a.ty));
                 return Ok(Val { v: self.b.cmp(Pred::Eq, m, inf, bits), ty: ElemType::Bool });
             }
-            op if math::has(op, a.ty) => math::function(&mut Lanes { b: &mut self.b, bits }, op, a.ty, x),
+            op if op.is_elementary(a.ty) => math::function(&mut Lanes { b: &mut self.b, bits }, op, a.ty, x),
             _ => return Err("a function without vectors"),
         };
         Ok(Val { v, ..a })

@@ -5,8 +5,8 @@
 
 use super::access::Access;
 use super::builder::Count;
-use super::ir::{Bin, Bits, Form, Mem, Op, Pred, Value};
-use super::tile::{Fit, Translate, Val, outside};
+use super::ir::{Bin, Bits, Form, Mem, Op, Pred, Un, Value};
+use super::tile::{Arg, Fit, Translate, Val, outside};
 use crate::nest::{Expr, Module, Reg};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -98,14 +98,11 @@ impl Translate<'_> {
             mem = Mem { base, index: None, disp: 0 };
             return self.load_at(a, form, mem);
         }
-        if !matches!(form, Form::Whole | Form::Double) {
-            return Err("a load of short elements that are no neighbours");
-        }
         let bits = self.b.index_bits();
         let most = |m: &Module| m.syms.range(Dim::product(m.bufs[a.storage].dims.iter().copied())).hi;
         // Where only lanes step apart, they do so by numbers that are known.
         let near = a.bound.is_empty() && i32::try_from(a.lane.saturating_mul(16)).is_ok();
-        if bits == Bits::B32 && !near && most(self.m).is_none_or(|n| i32::try_from(n).is_err()) {
+        if bits == Bits::B32 && !near && most(self.m).is_none_or(|n| i32::try_from(n.saturating_mul(2)).is_err()) {
             return Err("a distance beyond 32 bits");
         }
         let mut index = None;
@@ -130,7 +127,62 @@ impl Translate<'_> {
             add(self, iota, step, a.lane == 1);
         }
         let Some(index) = index else { return Err(NO_INDEX) };
+        if form.bytes() < 4 {
+            return self.short_gather(a, form, index, mem);
+        }
         Ok(self.b.gather(form, index, mem, self.mask))
+    }
+    /// Elements of 8 and 16 bits. Each lane reads four bytes: those that begin with its element, or the last four of the
+    /// buffer where these begin earlier. So nothing is read behind the end, and nothing before the beginning of a buffer that has
+    /// four bytes.
+    fn short_gather(&mut self, a: &Access, form: Form, index: Value, mem: Mem) -> Fit<Value> {
+        let owner = &self.m.bufs[a.storage];
+        let total = Dim::product(owner.dims.iter().copied());
+        let size = owner.ty.bytes().ok_or("elements smaller than a byte")?;
+        if !self.m.syms.is_nonneg(total * i64::from(size) - 4) {
+            return Err("a gather from what may be shorter than a word");
+        }
+        let end = self.arg(Arg::Pointer { buf: a.storage, linear: total, size })?;
+        let base = self.b.address(mem);
+        // Bytes from where lanes count to the last word.
+        let minus = self.b.mul_imm(base, -1);
+        let room = self.b.add(self.params[end], minus);
+        let room = self.b.add_imm(room, -4);
+        let long = self.b.is_long();
+        let room = if long { room } else { self.b.limited(room, i32::MIN.into(), i32::MAX.into()) };
+        let room = self.b.splat(room);
+        let distance = if form.bytes() == 2 { self.index_op(Bin::IAdd, index, index) } else { index };
+        let at = self.index_op(Bin::IMin, distance, room);
+        let word = self.b.gather(form, at, Mem { base, index: None, disp: 0 }, self.mask);
+        let before = self.index_op(Bin::ISub, distance, at);
+        let before = if long { self.b.low(before) } else { before };
+        let before = self.b.un(Un::Shl(3), before);
+        let word = self.b.bin(Bin::Shr, word, before);
+        Ok(match form {
+            Form::I8 | Form::I16 => {
+                let n = 32 - 8 * form.bytes() as u8;
+                let up = self.b.un(Un::Shl(n), word);
+                self.b.un(Un::Sar(n), up)
+            }
+            _ => {
+                let mask = self.b.bits(if form.bytes() == 1 { 0xff } else { 0xffff });
+                let x = self.b.bin(Bin::And, word, mask);
+                if form == Form::F16 { self.half_to_float(x) } else { x }
+            }
+        })
+    }
+    /// The f32 that the lower 16 bits of each lane are as f16.
+    fn half_to_float(&mut self, x: Value) -> Value {
+        let (rest, top) = (self.b.bits(0x7fff), self.b.bits(0x8000));
+        let (m, sign) = (self.b.bin(Bin::And, x, rest), self.b.bin(Bin::And, x, top));
+        let (m, sign) = (self.b.un(Un::Shl(13), m), self.b.un(Un::Shl(16), sign));
+        // The exponent is off by what both count from; subnormal numbers are so too.
+        let (scale, last, most) = (self.b.f32(2f32.powi(112)), self.b.bits(0x0f7f_ffff), self.b.bits(0x7f80_0000));
+        let v = self.b.bin(Bin::Mul, m, scale);
+        let special = self.b.icmp(Pred::Lt, last, m, Bits::B32);
+        let all = self.b.bin(Bin::Or, v, most);
+        let v = self.b.select(special, all, v, Bits::B32);
+        self.b.bin(Bin::Or, v, sign)
     }
 }
 

@@ -250,6 +250,7 @@ pub enum Op {
     Load(Form),
     /// An element for each lane from where the memory operand begins, so many elements on as the first argument, as wide as
     /// lanes count, says. The second is a mask that the instruction uses up: nobody else reads it. Other lanes become 0.
+    /// Of forms of less than 32 bits, the four bytes that stand so many bytes on.
     Gather(Form),
     /// One element of memory in all lanes; an argument is a mask, without lanes in which nothing is read.
     Broadcast(Form),

@@ -278,9 +278,8 @@ pub(super) fn has(form: Form, stores: bool, masked: bool, column: usize) -> bool
 pub(super) fn gather(form: Form, long: bool) -> Row {
     match (form, long) {
         (Form::Double, _) => row!(VEX_Vgatherqpd_ymm_vm64y_ymm EVEX_Vgatherqpd_zmm_k1_vm64z),
-        (Form::Whole, true) => row!(VEX_Vgatherqps_xmm_vm64y_xmm EVEX_Vgatherqps_ymm_k1_vm64z),
-        (Form::Whole, false) => row!(VEX_Vgatherdps_ymm_vm32y_ymm EVEX_Vgatherdps_zmm_k1_vm32z),
-        _ => row!(INVALID INVALID),
+        (_, true) => row!(VEX_Vgatherqps_xmm_vm64y_xmm EVEX_Vgatherqps_ymm_k1_vm64z),
+        (_, false) => row!(VEX_Vgatherdps_ymm_vm32y_ymm EVEX_Vgatherdps_zmm_k1_vm32z),
     }
 }
 

@@ -2,7 +2,8 @@
 //! the rows are loaded as vectors and turned in registers, lane against row.
 
 use super::builder::Count;
-use super::ir::{Bin, Bits, Form, Pred, Un, Value};
+use super::expr::{NO_TYPE, form, is_long};
+use super::ir::{Bin, Bits, Pred, Un, Value};
 use super::tile::{Fit, Translate};
 use crate::nest::{Buf, Expr, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};
@@ -24,12 +25,14 @@ impl Translate<'_> {
                 loads.push((*buf, at));
             }
         });
-        let whole = if self.b.is_long() { ElemType::F64 } else { ElemType::F32 };
+        // Integers and f32: what is in a register is what is in memory.
+        let long = self.b.is_long();
+        let turns = |t: ElemType| t.compute() == t && form(t).is_some() && t != ElemType::Bool && is_long(t) == long;
         let mut done: Vec<(Buf, &[Dim], Vec<Value>)> = vec![];
         for (buf, at) in loads {
             let step = |t: &Self, s: Sym| t.substituted(t.m.linear(buf, at)).linear_in(s).map(|x| x.0);
             let (Some(across), Some(along)) = (step(self, *lane), step(self, var)) else { continue };
-            if matches!(across.as_const(), Some(0 | 1)) || along.as_const() != Some(1) || self.m.bufs[buf].ty != whole || self.is_inner(across) {
+            if matches!(across.as_const(), Some(0 | 1)) || along.as_const() != Some(1) || !turns(self.m.bufs[buf].ty) || self.is_inner(across) {
                 continue;
             }
             let rows = match done.iter().find(|d| d.0 == buf && d.1 == at) {
@@ -48,7 +51,7 @@ impl Translate<'_> {
     /// A vector along the unrolled loop for each lane. Element [lo, 0] is in range, and its neighbours along both loops are.
     fn rows(&mut self, buf: Buf, at: &[Dim], (var, lo): (Sym, Dim), lane: Sym, across: Dim) -> Fit<Vec<Value>> {
         let lanes = self.b.lanes();
-        let form = if self.b.is_long() { Form::Double } else { Form::Whole };
+        let form = form(self.m.bufs[buf].ty).ok_or(NO_TYPE)?;
         let first = |t: &mut Self, r: Dim| {
             let mut a = t.with(lane, r, |t| t.with(var, lo, |t| t.access(buf, at)))?;
             a.lane = 1;

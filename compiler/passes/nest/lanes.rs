@@ -249,14 +249,15 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
     let value_type = |t: ElemType| matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool) || long && longs::is(t);
     let lanes = if long { 2 * lanes } else { lanes };
     // Vectors of 8 words and more load and store bytes and halves.
-    let byte = |t: ElemType| lanes >= 8 && matches!(t, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16 | ElemType::BF16 | ElemType::F16);
+    let short = |t: ElemType| matches!(t, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16 | ElemType::BF16 | ElemType::F16);
+    let byte = |t: ElemType| lanes >= 8 && short(t);
     let stored = |s: &Stmt, t: ElemType| byte(t) && t.is_int() && matches!(s, Stmt::Store { .. });
     let (mut good, mut bad) = (0, 0);
     let mut fits = true;
     visit::walk(body, &mut |s| match s {
         Stmt::For { lo, hi, .. } => fits &= !lo.contains(var) && !hi.contains(var),
         Stmt::Store { buf, at, .. } => {
-            fits &= word(m.bufs[*buf].ty) || matches!(m.bufs[*buf].ty, ElemType::F16 | ElemType::BF16 | ElemType::Bool | ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16);
+            fits &= word(m.bufs[*buf].ty) || short(m.bufs[*buf].ty) || m.bufs[*buf].ty == ElemType::Bool;
             if stride(m, *buf, at, var) != Some(1) {
                 bad += 1;
             }
@@ -272,6 +273,7 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
             fits &= value_type(t) || stored(s, t);
         }
     });
+    let plain = body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
     let mut count = |body: &[Stmt], inner: &[Sym]| {
         visit::walk_exprs(body, &mut |e| {
             if let Expr::Load { buf, at } = e
@@ -280,6 +282,8 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
                 match stride(m, *buf, at, var) {
                     Some(0 | 1) if word(m.bufs[*buf].ty) || byte(m.bufs[*buf].ty) => good += 1,
                     _ if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)) => good += 1,
+                    // A gather costs what its loads do one by one.
+                    Some(_) if plain && lanes >= 8 && (word(m.bufs[*buf].ty) || short(m.bufs[*buf].ty)) => {}
                     _ => bad += 1,
                 }
             }
@@ -292,6 +296,10 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
         }
     });
     count(body, &inner);
+    // An elementary function costs as much as several loads of lanes one by one.
+    if plain {
+        visit::walk_exprs(body, &mut |e| good += if matches!(e, Expr::Un(op, a) if op.is_elementary(m.type_of(a))) { 8 } else { 0 });
+    }
     fits && good >= bad
 }
 

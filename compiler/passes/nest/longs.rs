@@ -58,8 +58,8 @@ pub(super) fn suit(m: &Module, body: &[Stmt]) -> bool {
     });
     visit::walk_exprs(body, &mut |e| {
         fits &= match e {
-            // There are gathers of words and longs.
-            Expr::Load { buf, at } => matches!(m.bufs[*buf].ty.bits(), 32 | 64) || !at.iter().any(|d| indices.iter().any(|s| d.contains(*s))),
+            // There are gathers of what has whole bytes.
+            Expr::Load { buf, at } => matches!(m.bufs[*buf].ty.bits(), 8 | 16 | 32 | 64) || !at.iter().any(|d| indices.iter().any(|s| d.contains(*s))),
             Expr::Un(op, a) => unary(*op, m.type_of(a)),
             Expr::Bin(op, a, _) => binary(*op, m.type_of(a)) || visit::constant_power(e).is_some(),
             Expr::Text(..) | Expr::Address(_) => false,
@@ -91,7 +91,7 @@ pub(super) fn depends(e: &Expr, var: Sym) -> bool {
 fn unary(op: UnOp, t: ElemType) -> bool {
     let plain = matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Sign | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round | UnOp::Sqrt | UnOp::Recip | UnOp::IsNan | UnOp::IsInf | UnOp::Bits(_));
     match t {
-        ElemType::F32 | ElemType::F64 => plain || matches!(op, UnOp::Exp | UnOp::Log | UnOp::Erf | UnOp::Tanh | UnOp::Sigmoid | UnOp::Expm1 | UnOp::Log1p),
+        ElemType::F32 | ElemType::F64 => plain || op.is_elementary(t),
         ElemType::Bool => op == UnOp::Not,
         _ => matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Sign | UnOp::BitNot | UnOp::Bits(_)),
     }

@@ -2,7 +2,7 @@
 //! `layout` (with `flat`) and `schedule` (with `attention`, `contract`, `pack`, `tiles`, `depthwise`, `turn`, `lanes` and `rows`;
 //! `dots`, `widen` and `columns` for quantized numbers, `halves` for bf16, both with `grouped`) decide loops, vectors and memory order. For some
 //! convolutions `winograd` takes another sum, `gate` other factors, `phases` fuller vectors, `pooled` vectors along rows under a
-//! pooling window, `bands` a kernel together with a depthwise one. `beside` makes one kernel of chains that do not need each other. `join` and `split` decide which kernels compute rows, `digits` takes loops of maps apart. `storage` keeps scratch in f32,
+//! pooling window, `bands` a kernel together with a depthwise one. `beside` makes one kernel of chains that do not need each other. `join` and `split` decide which kernels compute rows, `digits` takes loops of maps apart, `moves` spares conversions. `storage` keeps scratch in f32,
 //! `place` decides memory. `shape` is what they share, `work` what they weigh.
 
 mod attention;
@@ -29,6 +29,7 @@ pub mod lanes;
 pub mod layout;
 mod lifetimes;
 mod longs;
+mod moves;
 mod pack;
 mod pad;
 pub mod phases;

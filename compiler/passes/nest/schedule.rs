@@ -4,7 +4,7 @@
 //! if it were a kernel.
 
 use super::shape::peel;
-use super::{attention, columns, contract, depthwise, digits, dots, halves, lanes, pad, pooled, quotient, turn, widen, work};
+use super::{attention, columns, contract, depthwise, digits, dots, halves, lanes, moves, pad, pooled, quotient, turn, widen, work};
 use crate::diag::Result;
 use crate::nest::{Kernel, LoopKind, Math, Module, Stage, Stmt, visit};
 use crate::sym::Sym;
@@ -19,6 +19,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     columns::run(m, bounds);
     halves::run(m, level)?;
     pad::run(m);
+    moves::run(m);
     if m.math != Math::Strict {
         quotient::erfs(m);
     }

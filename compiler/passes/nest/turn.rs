@@ -5,7 +5,7 @@
 //! dimension is no multiple of a square, the last square overlaps the one before: both store the same there.
 
 use super::shape::{Map, as_map, instance, loop_like, parallel};
-use super::{lanes, work};
+use super::{lanes, longs, work};
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
@@ -26,7 +26,7 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
         return false;
     }
     let Some(map) = as_map(&m.kernels[k].body) else { return false };
-    let lanes = i64::from(facts.lanes) / if m.bufs[map.buf].ty == ElemType::F64 { 2 } else { 1 };
+    let lanes = i64::from(facts.lanes) / if longs::is(m.bufs[map.buf].ty) { 2 } else { 1 };
     let Some((map, to, from)) = sides(m, map, lanes) else { return false };
     work::estimate(m, k);
     let body = emit(m, &map, to, from, lanes);
@@ -40,12 +40,13 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
     let owner = m.storage(map.buf);
     let mut own = false;
     map.value.walk(&mut |e| own |= matches!(e, Expr::Load { buf, .. } if m.storage(*buf) == owner));
-    if own || m.bufs[map.buf].ty.bits() != 32 && !matches!(m.bufs[map.buf].ty, ElemType::F16 | ElemType::F64) {
+    let ty = m.bufs[map.buf].ty;
+    // All of 64 bits, or nothing. What is shorter than 32 has lanes of 32.
+    let long = longs::is(ty);
+    let turns = |t: ElemType| if long { longs::is(t) } else { matches!(t.bits(), 8 | 16 | 32) && (t.is_int() || t == ElemType::F32) };
+    if own || !turns(ty) && ty != ElemType::F16 {
         return None;
     }
-    // All of 64 bits, or nothing.
-    let long = m.bufs[map.buf].ty == ElemType::F64;
-    let (word, other) = if long { (ElemType::F64, ElemType::F64) } else { (ElemType::F32, ElemType::I32) };
     let find = |m: &Module, map: &Map| -> Option<(Side, Side)> {
         let to = lanes::unit_stride_var(m, map.buf, &map.at, &map.loops)?;
         let mut from: Vec<Sym> = vec![];
@@ -53,7 +54,7 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
         let mut fits = true;
         reads(&map.value, false, &mut |buf, at, conditional| match lanes::stride(m, buf, at, to) {
             Some(0 | 1) => {}
-            _ if m.bufs[buf].ty == word && !conditional && m.linear(buf, at).linear_in(to).is_some() => {
+            _ if turns(m.bufs[buf].ty) && !conditional && m.linear(buf, at).linear_in(to).is_some() => {
                 match map.loops.iter().find(|l| lanes::stride(m, buf, at, l.0) == Some(1)) {
                     Some(l) if !from.contains(&l.0) => from.push(l.0),
                     Some(_) => {}
@@ -69,7 +70,7 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
             fits &= match e {
                 Expr::With { .. } => false,
                 Expr::Load { .. } | Expr::Index(_) => true,
-                e => m.type_of(e) == word || m.type_of(e) == other || m.type_of(e) == ElemType::Bool,
+                e => turns(m.type_of(e)) || m.type_of(e) == ElemType::Bool,
             }
         });
         let [from] = from.as_slice() else { return None };

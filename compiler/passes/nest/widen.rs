@@ -1,14 +1,14 @@
-//! Arithmetic of 8-bit integers in 32 bits: vectors have lanes of 32 bits.
+//! Arithmetic of integers of 8 and 16 bits in 32: vectors have lanes of 32 bits.
 //!
-//! What only moves, chooses and compares has the same result in any width. The rest (what wraps) is computed in 8 bits
-//! and converted. Bytes are cut off where they are stored: `store u8(x)`.
+//! What only moves, chooses and compares has the same result in any width. The rest (what wraps) is computed in few bits
+//! and converted. Numbers are cut off where they are stored: `store u8(x)`.
 
 use crate::nest::{BinOp, Buf, Expr, Module, Reg, Scalar, Stmt, visit};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
 
-fn is_byte(t: ElemType) -> bool {
-    matches!(t, ElemType::U8 | ElemType::I8)
+fn is_short(t: ElemType) -> bool {
+    matches!(t, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16)
 }
 
 /// Rewrites all kernels.
@@ -21,7 +21,7 @@ pub fn run(m: &mut Module) {
                 found.push(*reg);
             }
         });
-        for r in found.into_iter().filter(|r| is_byte(m.regs[*r].ty)).collect::<Vec<_>>() {
+        for r in found.into_iter().filter(|r| is_short(m.regs[*r].ty)).collect::<Vec<_>>() {
             let wide = m.reg(ElemType::I32);
             regs.insert(r, wide);
         }
@@ -51,7 +51,7 @@ impl Widen<'_> {
             Stmt::Set { reg, at, value } => Stmt::Set { value: self.of_reg(reg, value), reg: new(reg), at },
             Stmt::Store { buf, at, value } => {
                 let t = self.m.type_of(&value);
-                let value = if is_byte(t) && !matches!(value, Expr::Load { .. } | Expr::Const(_)) { Expr::Cast(t, Box::new(self.wide(value))) } else { self.expr(value) };
+                let value = if is_short(t) && !matches!(value, Expr::Load { .. } | Expr::Const(_)) { Expr::Cast(t, Box::new(self.wide(value))) } else { self.expr(value) };
                 Stmt::Store { buf, at, value }
             }
             s => s.map_exprs(&mut |e| self.expr(e)),
@@ -60,13 +60,13 @@ impl Widen<'_> {
     fn of_reg(&self, r: Reg, e: Expr) -> Expr {
         if self.regs.contains_key(&r) { self.wide(e) } else { self.expr(e) }
     }
-    /// An expression of another type, with what is of 8 bits inside widened.
+    /// An expression of another type, with what is short inside widened.
     fn expr(&self, e: Expr) -> Expr {
         let b = |e: Box<Expr>| Box::new(self.expr(*e));
         match e {
-            Expr::Cast(ElemType::I32, x) if is_byte(self.m.type_of(&x)) => self.wide(*x),
-            Expr::Cast(t @ ElemType::F32, x) if is_byte(self.m.type_of(&x)) => Expr::Cast(t, Box::new(self.wide(*x))),
-            Expr::Bin(op, x, y) if op.is_comparison() && is_byte(self.m.type_of(&x)) => Expr::bin(op, self.wide(*x), self.wide(*y)),
+            Expr::Cast(ElemType::I32, x) if is_short(self.m.type_of(&x)) => self.wide(*x),
+            Expr::Cast(t @ ElemType::F32, x) if is_short(self.m.type_of(&x)) => Expr::Cast(t, Box::new(self.wide(*x))),
+            Expr::Bin(op, x, y) if op.is_comparison() && is_short(self.m.type_of(&x)) => Expr::bin(op, self.wide(*x), self.wide(*y)),
             Expr::Un(op, x) => Expr::Un(op, b(x)),
             Expr::Cast(t, x) => Expr::Cast(t, b(x)),
             Expr::Text(op, v) => Expr::Text(op, v.into_iter().map(|e| self.expr(e)).collect()),
@@ -76,12 +76,12 @@ impl Widen<'_> {
             Expr::Select(x, y, z) => Expr::Select(b(x), b(y), b(z)),
             Expr::Let { reg, value, body } => Expr::Let { reg, value: b(value), body: b(body) },
             Expr::With { sym, value, extent, body } => Expr::With { sym, value: b(value), extent, body: b(body) },
-            // A value of 8 bits where one is wanted.
+            // A short value where one is wanted.
             Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if self.regs.contains_key(&r) => Expr::Cast(self.m.regs[r].ty, Box::new(self.wide(e))),
             e => e,
         }
     }
-    /// An expression of 8 bits as i32.
+    /// A short expression as i32.
     fn wide(&self, e: Expr) -> Expr {
         let b = |e: Box<Expr>| Box::new(self.wide(*e));
         match e {
