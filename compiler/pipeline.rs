@@ -133,7 +133,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
         return Ok(Stopped::Nest(Box::new(module)));
     }
     // Levels with other dot products go their own way from where integer sums become floats, if any sum has a use for them.
-    // Those with dot products of bytes are there by name only if none has.
+    // Those with dot products of bytes are there by name only if no sum suits these.
     if options.opt < OptLevel::O2 {
         target.keep(|f| f.dot != Dot::Quads);
     }

@@ -53,8 +53,8 @@ const N4_VNNI: u32 = N4 | has::AVX512_VNNI;
 /// need not contain each other: CPUs with dot products at 256 bits only and CPUs with AVX-512 only have one of two levels
 /// each. Cranelift's vectors have 128 bits on every level; `width` is for code that goes beyond.
 pub const LEVELS: &[Known] = &[
-    Known { name: "x86-64", arch: "x86_64", needs: has::BASE, features: &[], width: 128, dot: Dot::None, bf16: false },
-    Known { name: "x86-64-v2", arch: "x86_64", needs: N2, features: V2, width: 128, dot: Dot::None, bf16: false },
+    Known { name: "x86-64", arch: "x86_64", needs: has::BASE, features: &[], width: 128, dot: Dot::Pairs, bf16: false },
+    Known { name: "x86-64-v2", arch: "x86_64", needs: N2, features: V2, width: 128, dot: Dot::Pairs, bf16: false },
     Known { name: "x86-64-v3", arch: "x86_64", needs: N3, features: V3, width: 256, dot: Dot::Pairs, bf16: false },
     Known { name: "x86-64-v3-vnni", arch: "x86_64", needs: N3 | has::AVX_VNNI, features: V3, width: 256, dot: Dot::Quads, bf16: false },
     Known { name: "x86-64-v4", arch: "x86_64", needs: N4, features: V3, width: 512, dot: Dot::Pairs, bf16: false },
@@ -98,7 +98,7 @@ pub struct Level {
 pub enum Dot {
     /// None.
     None,
-    /// Two products of 16 bits, which are added to a sum: AVX2.
+    /// Two products of 16 bits, which are added to a sum: every x86-64.
     Pairs,
     /// Four products of bytes and a sum: AVX512-VNNI, AVX-VNNI.
     Quads,
@@ -256,12 +256,12 @@ fn native(architecture: Architecture) -> Level {
     let bf16 = vnni && all!("avx512bf16");
     let found = [(v2, has::V2), (v3, has::V3), (v4, has::V4), (avx_vnni, has::AVX_VNNI), (vnni, has::AVX512_VNNI), (bf16, has::AVX512_BF16)];
     let needs = found.into_iter().filter(|x| x.0).fold(has::BASE, |n, x| n | x.1);
-    let of = |quads: bool| if quads { Dot::Quads } else { Dot::Pairs };
-    let (width, dot) = match (v4, v3) {
-        (true, _) => (512, of(vnni)),
-        (_, true) => (256, of(avx_vnni)),
-        _ => (128, Dot::None),
+    let (width, quads) = match (v4, v3) {
+        (true, _) => (512, vnni),
+        (_, true) => (256, avx_vnni),
+        _ => (128, false),
     };
+    let dot = if quads { Dot::Quads } else { Dot::Pairs };
     Level::new("native", needs, architecture, &f, width, (dot, bf16))
 }
 

@@ -13,7 +13,7 @@ pub const ALIGN: u64 = 64;
 pub const HEADER: u64 = 64;
 
 /// Hashing gigabytes would cost more than it saves: constants up to this size are shared if their contents are equal,
-/// larger ones if they are made the same way from the same data.
+/// larger ones if they are made the same way from equal data.
 const HASHED: u64 = 1 << 16;
 
 /// The constants of one or several modules.

@@ -163,11 +163,11 @@ impl ConstData {
             h.finalize().into()
         })
     }
-    /// True if both are the same bytes in memory, or the same rearrangement of such: their bytes are equal, and nothing
-    /// large is read to find out. False says nothing.
+    /// True if both have the same bytes, or are the same rearrangement of such. What is large is read as far as both agree,
+    /// and nothing is rearranged to find out. False says nothing.
     pub fn same_origin(&self, o: &ConstData) -> bool {
         match (&self.store, &o.store) {
-            (Store::Bytes(a), Store::Bytes(b)) => a.as_ptr() == b.as_ptr() && a.len() == b.len(),
+            (Store::Bytes(a), Store::Bytes(b)) => a.len() == b.len() && (a.as_ptr() == b.as_ptr() || a == b),
             (Store::Remap(a, f), Store::Remap(b, g)) => f == g && (Arc::ptr_eq(a, b) || a.elem == b.elem && a.dims == b.dims && a.same_origin(b)),
             _ => false,
         }

@@ -5,6 +5,7 @@
 
 use super::convert::scalar_type;
 use super::func::{Emit, Slot};
+use super::lanes::shift;
 use crate::codegen::math;
 use crate::diag::Result;
 use crate::nest::{BinOp, Expr, Reg, Scalar, Status, visit};
@@ -56,6 +57,14 @@ impl Emit<'_, '_> {
                 let c = self.compare(if *op == BinOp::Max { BinOp::Gt } else { BinOp::Lt }, b, a);
                 Ok(self.blend(c, b, a))
             }
+            Expr::Bin(BinOp::Shl, a, b)
+                if in_vec
+                    && self.varying(a)
+                    && let Some(n) = shift(b) =>
+            {
+                let a = self.value(a)?;
+                Ok(Val { v: self.b.ins().ishl_imm_u(a.v, n), ..a })
+            }
             Expr::Bin(op, a, b) => {
                 let a = self.value(a)?;
                 let b = self.value(b)?;
@@ -73,6 +82,7 @@ impl Emit<'_, '_> {
                 Ok(self.dot(*g, a, b, c))
             }
             Expr::Select(c, a, b) => self.select(c, a, b),
+            e if in_vec && let Some((buf, at)) = self.small_load(e) => self.load_small(buf, at),
             Expr::Cast(to, a) => {
                 let a = self.value(a)?;
                 self.cast(*to, a)

@@ -48,11 +48,13 @@ impl Emit<'_, '_> {
         }
         let ok = |x: &Expr| self.has_vector_form(x) && (is_lane_type(self.m.type_of(x)));
         match e {
+            e if self.small_load(e).is_some() => true,
             Expr::Const(_) | Expr::Horizontal { .. } => true,
             Expr::Reg(_) | Expr::Acc { .. } => true,
             Expr::Index(_) | Expr::Address(_) | Expr::With { .. } => false,
             Expr::Load { buf, at } => matches!(self.stride(*buf, at), Stride::Next | Stride::Second | Stride::Same) && matches!(self.m.bufs[*buf].ty, ElemType::F32 | ElemType::I32 | ElemType::U32),
             Expr::Un(op, a) => ok(a) && self.vector_unary(*op, self.m.type_of(a)),
+            Expr::Bin(BinOp::Shl, a, b) => ok(a) && shift(b).is_some(),
             Expr::Bin(op, a, b) => ok(a) && ok(b) && (vector_binary(*op, self.m.type_of(a)) || visit::constant_power(e).is_some()),
             Expr::Fma(a, b, c) | Expr::Dot(Group::Words, a, b, c) => ok(a) && ok(b) && ok(c),
             Expr::Dot(..) | Expr::Text(..) => false,
@@ -148,10 +150,18 @@ impl Emit<'_, '_> {
     }
 }
 
+/// A number of bits that lanes of 32 can be shifted by.
+pub(super) fn shift(e: &Expr) -> Option<i64> {
+    match e {
+        Expr::Const(c) if matches!(c.ty, ElemType::I32 | ElemType::U32) => Some(c.to_i64()).filter(|n| (0..32).contains(n)),
+        _ => None,
+    }
+}
+
 fn vector_binary(op: BinOp, ty: ElemType) -> bool {
     match ty {
         ElemType::F32 => !matches!(op, BinOp::Pow | BinOp::Atan2 | BinOp::Rem | BinOp::Mod),
         ElemType::Bool => matches!(op, BinOp::And | BinOp::Or | BinOp::Xor),
-        _ => matches!(op, BinOp::Add | BinOp::Sub | BinOp::Mul | BinOp::And | BinOp::Or | BinOp::Xor) || op.is_comparison(),
+        _ => matches!(op, BinOp::Add | BinOp::Sub | BinOp::Mul | BinOp::And | BinOp::Or | BinOp::Xor | BinOp::Min | BinOp::Max) || op.is_comparison(),
     }
 }

@@ -83,6 +83,11 @@ impl Emit<'_, '_> {
         let linear = self.linear(buf, at);
         let flags = self.flags();
         let lanes = self.lanes.is_some_and(|l| l.lane.is_none());
+        if lanes && let Some(x) = self.small_store(buf, at, value) {
+            let v = self.value(x)?;
+            let v = self.widen(v, true);
+            return self.store_small(buf, linear, v.v);
+        }
         if lanes && !is_lane_type(ty.compute()) {
             return self.store_by_lanes(buf, linear, value);
         }

@@ -20,6 +20,7 @@ mod math;
 mod memory;
 mod pairs;
 mod private;
+mod small;
 mod stmt;
 mod text;
 

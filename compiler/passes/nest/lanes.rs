@@ -248,9 +248,9 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
     let word = |t: ElemType| t.bits() == 32 || long && longs::is(t);
     let value_type = |t: ElemType| matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool) || long && longs::is(t);
     let lanes = if long { 2 * lanes } else { lanes };
-    // Vectors of 8 words and more load and store bytes and halves.
+    // Vectors of four words load and store bytes and halves of words, those of 8 and more small floats, too.
     let short = |t: ElemType| matches!(t, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16 | ElemType::BF16 | ElemType::F16);
-    let byte = |t: ElemType| lanes >= 8 && short(t);
+    let byte = |t: ElemType| short(t) && (lanes >= 8 || t.is_int());
     let stored = |s: &Stmt, t: ElemType| byte(t) && t.is_int() && matches!(s, Stmt::Store { .. });
     let (mut good, mut bad) = (0, 0);
     let mut fits = true;
