@@ -3,7 +3,7 @@
 //! another shape change; operators index logically and notice nothing.
 
 use super::shape::{as_map, peel};
-use super::{contract, flat, pooled};
+use super::{contract, flat, lanes, pooled};
 use crate::diag::Result;
 use crate::nest::{Buf, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
@@ -68,9 +68,13 @@ fn detach(m: &mut Module, k: Kernel) {
     let [out] = visit::stores(body)[..] else { return };
     let planes = matches!(m.bufs[out].place, Place::Output(_)) && (3..=5).contains(&m.bufs[out].dims.len());
     let many = planes && m.bufs[out].dims[1].as_const().is_some_and(|c| c >= LEAST);
-    let taps = peel(body).body.iter().any(|s| matches!(s, Stmt::For { body, .. } if matches!(body.as_slice(), [Stmt::For { .. }])));
+    let nest = peel(body);
+    let taps = nest.body.iter().any(|s| matches!(s, Stmt::For { body, .. } if matches!(body.as_slice(), [Stmt::For { .. }])));
+    // The phases of a strided result never lie side by side.
+    let positions: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| contract::depends(&from, l.0)).collect();
+    let apart = nest.body.iter().any(|s| matches!(s, Stmt::Store { at, .. } if lanes::unit_stride_var(m, out, at, &positions).is_none()));
     let images = images(body);
-    if !many || !taps || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
+    if !many || !taps && !apart || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
         return;
     }
     let own = m.temp(format!("{}.image", m.bufs[out].name), m.bufs[out].ty, m.bufs[out].dims.clone());
@@ -153,7 +157,8 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
     if image {
         // A result that is no longer an image (its channels have moved elsewhere) stays as it is.
         let channels: Vec<Sym> = single.as_ref().map_or(vec![], |(_, a, _, w)| nest.loops.iter().map(|l| l.0).filter(|s| contract::depends(w, *s) && !contract::depends(a, *s)).collect());
-        let has = |d: &Dim| channels.iter().any(|c| d.contains(*c));
+        // The phase of a transposed convolution stands beside the position that it belongs to.
+        let has = |d: &Dim| channels.iter().any(|c| d.contains(*c)) && d.syms().iter().all(|s| channels.contains(s));
         let mut moved: Vec<Buf> = vec![];
         visit::walk(&nest.body, &mut |s| {
             if let Stmt::Store { buf, at, .. } = s
