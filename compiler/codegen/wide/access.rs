@@ -6,6 +6,8 @@ use crate::nest::{Buf, Expr, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};
 use std::rc::Rc;
 
+pub(super) const NOT_LINEAR: &str = "an access that is not linear in its loops";
+
 /// How an access moves with the loops around it: argument, then loop and stride in elements.
 pub(super) type Stream = (usize, Vec<(Sym, Dim)>);
 
@@ -27,6 +29,8 @@ pub(super) struct Access {
     pub disp: i32,
     /// Elements per lane.
     pub lane: i64,
+    /// Where the lanes read, in elements from the first one on, if they are not so many apart each.
+    pub places: Option<Vec<i64>>,
     /// Indices read from memory, with their strides in elements.
     pub bound: Vec<(Sym, Dim)>,
 }
@@ -50,6 +54,22 @@ impl Translate<'_> {
             }
             None => more = self.substituted(site.rest),
         }
+        let mut places = None;
+        // Lanes of a loop of one vector may lie anywhere. While an outer loop is opened, the first one stands for them.
+        let vectors: Vec<Sym> = self.deeper.iter().copied().filter(|s| self.lanes_of_one.contains(s)).collect();
+        for v in vectors {
+            if more.contains(v) && more.linear_in(v).is_none() {
+                more = more.subst(&mut |s| (s == v).then(|| Dim::constant(0)));
+            }
+        }
+        if let Some(l) = self.lane.map(|l| l.sym)
+            && more.contains(l)
+            && more.linear_in(l).is_none()
+            && !self.active.iter().any(|a| a.0 == l)
+        {
+            let (first, list) = self.places(more, l).ok_or(NOT_LINEAR)?;
+            (more, places) = (first, Some(list));
+        }
         if more.as_const().is_none() {
             let loops: Vec<Sym> = self.deeper.iter().copied().chain(self.active.iter().map(|a| a.0)).chain(self.lane.map(|l| l.sym)).chain(self.withs.iter().copied()).collect();
             for s in loops.into_iter().filter(|s| more.contains(*s)).collect::<Vec<_>>() {
@@ -61,7 +81,7 @@ impl Translate<'_> {
                 }
             }
             if self.is_inner(more) {
-                return Err("an access that is not linear in its loops");
+                return Err(NOT_LINEAR);
             }
         }
         let stride = |s: Sym| strides.iter().find(|t| t.0 == s).map_or(Dim::constant(0), |t| t.1);
@@ -78,7 +98,7 @@ impl Translate<'_> {
             None => 0,
         };
         if moves.iter().any(|(_, c)| c.as_const().is_none() && self.is_inner(*c)) {
-            return Err("an access that is not linear in its loops");
+            return Err(NOT_LINEAR);
         }
         let rest = if site.terms.is_some() { site.rest + more } else { more };
         let (rest, c) = rest.split_const();
@@ -88,7 +108,7 @@ impl Translate<'_> {
             None => (rest + constant, 0),
         };
         let arg = self.arg(Arg::Pointer { buf: site.storage, linear: rest, size: site.size })?;
-        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, bound })
+        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, places, bound })
     }
     /// What all copies of an access have in common.
     fn site(&mut self, buf: Buf, at: &[Dim]) -> Fit<Rc<Site>> {

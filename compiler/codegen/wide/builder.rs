@@ -138,6 +138,14 @@ impl Builder {
     pub fn table(&mut self, x: &'static Table) -> Value {
         self.constant(Op::Table(x), Class::Vector)
     }
+    /// A small number for each lane of 32 bits.
+    pub(super) fn lane_numbers(&mut self, x: [u8; 16]) -> Value {
+        self.constant(Op::LaneNumbers(x), Class::Vector)
+    }
+    /// The mask of the lanes whose bits are set, of lanes of 32 bits.
+    pub(super) fn some_lanes(&mut self, x: u16) -> Value {
+        self.constant(Op::SomeLanes(x), Class::Mask)
+    }
     /// Size of the integers that count lanes.
     pub(super) fn index_bits(&self) -> Bits {
         if self.f.long { Bits::B64 } else { Bits::B32 }

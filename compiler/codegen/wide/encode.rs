@@ -272,6 +272,21 @@ impl Emit<'_> {
                 let l = self.literal(x.to_vec());
                 return self.whole_literal(d, l);
             }
+            Op::LaneNumbers(x) => {
+                let l = self.literal(x.iter().take(self.width.lanes() as usize).map(|n| u32::from(*n)).collect());
+                return self.whole_literal(d, l);
+            }
+            Op::SomeLanes(k) if wide => {
+                let l = self.literal(vec![u32::from(k)]);
+                return match get_k(d) {
+                    Some(k) => self.a.kmovw(k, word_ptr(l)),
+                    None => Ok(()),
+                };
+            }
+            Op::SomeLanes(k) => {
+                let l = self.literal((0..self.width.lanes()).map(|j| if k >> j & 1 == 1 { u32::MAX } else { 0 }).collect());
+                return self.whole_literal(d, l);
+            }
             Op::Iota(n, bits) => {
                 let l = match bits {
                     Bits::B32 => self.literal((0..self.width.lanes()).map(|i| i * n).collect()),

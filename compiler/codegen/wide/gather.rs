@@ -26,8 +26,8 @@ impl Translate<'_> {
         if !self.m.syms.is_pos(extent) {
             return Err("an index into what may be empty");
         }
-        let uniform = !self.varies(value);
         let index = self.value(value)?;
+        let uniform = self.b.is_alike(index.v) || !self.varies(value);
         let to = if self.b.is_long() { ElemType::I64 } else { ElemType::I32 };
         let index = self.cast(to, index)?.v;
         let bits = self.b.index_bits();
@@ -80,10 +80,13 @@ impl Translate<'_> {
     }
     /// True if an access is more than a pointer that loops move: lanes that are not neighbours, indices from memory.
     pub(super) fn is_gather(&self, a: &Access, form: Form) -> bool {
-        !matches!(a.lane, 0 | 1) && !self.is_every_second(a, form) || !a.bound.is_empty()
+        (a.places.is_some() || !matches!(a.lane, 0 | 1)) && !self.is_apart(a, form) || !a.bound.is_empty()
     }
     /// What lanes read at such an access.
     pub(super) fn gathered(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        if a.places.is_some() {
+            return Err(super::access::NOT_LINEAR);
+        }
         let size = i64::from(form.bytes());
         let mut mem = self.mem(a)?;
         let agree = a.bound.iter().all(|b| self.bound.get(&b.0).is_some_and(|b| b.first.is_some()));

@@ -238,6 +238,10 @@ pub enum Op {
     Const(Number),
     /// A number for each of 16 lanes, AVX-512 only.
     Table(&'static Table),
+    /// A small number for each lane of 32 bits.
+    LaneNumbers([u8; 16]),
+    /// The mask of the lanes of 32 bits whose bits are set.
+    SomeLanes(u16),
     /// Lane numbers 0, 1, 2, ... times a number.
     Iota(u32, Bits),
     /// An integer in all lanes.

@@ -23,6 +23,9 @@ impl Translate<'_> {
         if self.is_gather(a, form) {
             return self.gathered(a, form);
         }
+        if self.is_apart(a, form) {
+            return self.apart(a, form);
+        }
         let mem = self.mem(a)?;
         self.load_at(a, form, mem)
     }
@@ -34,9 +37,7 @@ impl Translate<'_> {
             return Ok(*v);
         }
         let wide = self.b.width() == Width::Avx512;
-        let v = if !(0..=1).contains(&a.lane) {
-            self.every_second(form, mem)?
-        } else if a.lane == 1 {
+        let v = if a.lane == 1 {
             // Narrow vectors of 256-bit code are loaded as a whole or not at all.
             let masked = mask.is_some_and(|k| !self.b.is_alike(k));
             if !super::table::has(form, false, masked, self.b.width().column()) {
@@ -68,8 +69,8 @@ impl Translate<'_> {
     }
     /// The same for small integers as floats: converted once, as they are loaded once.
     pub(super) fn load_as_float(&mut self, a: &Access, form: Form) -> Fit<Value> {
-        if self.is_gather(a, form) {
-            let v = self.gathered(a, form)?;
+        if self.is_gather(a, form) || self.is_apart(a, form) {
+            let v = self.load_form(a, form)?;
             return Ok(self.b.un(Un::ToFloat, v));
         }
         let mem = self.mem(a)?;
@@ -124,6 +125,7 @@ impl Translate<'_> {
         if self.b.width() == Width::Avx512
             && !self.b.is_long()
             && plain.lane == 1
+            && plain.places.is_none()
             && plain.bound.is_empty()
             && let Some(v) = self.near_byte(buf, value)?
         {
@@ -143,6 +145,9 @@ impl Translate<'_> {
         }
         let mem = self.mem(&a)?;
         let ty = self.m.bufs[buf].ty;
+        if a.places.is_some() {
+            return Err(super::access::NOT_LINEAR);
+        }
         match a.lane {
             1 => {
                 let (form, v) = self.to_storage(ty, v)?;

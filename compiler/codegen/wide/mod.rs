@@ -5,6 +5,7 @@
 
 mod access;
 mod alloc;
+mod apart;
 mod builder;
 mod consts;
 mod convert;
@@ -18,7 +19,6 @@ pub mod ir;
 mod longs;
 mod loops;
 mod memory;
-mod pairs;
 mod table;
 pub mod tile;
 mod turn;

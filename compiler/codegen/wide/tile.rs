@@ -14,7 +14,7 @@ use super::gather::Bound;
 use super::ir::{Form, Func, Value};
 use crate::codegen::{Map, Set};
 use crate::nest::bounds::Bounds;
-use crate::nest::{Buf, Expr, Math, Module, Reg, Stmt, visit};
+use crate::nest::{Buf, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::rc::Rc;
@@ -62,14 +62,21 @@ const MOST_ARGS: usize = 48;
 pub fn translate(m: &Module, isa: Isa, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
     let long = super::fit::check(m, isa, body)?;
     let mut locals = vec![];
-    let (mut prefetched, mut withs) = (vec![], vec![]);
+    let (mut prefetched, mut withs, mut lanes_of_one) = (vec![], vec![], vec![]);
     visit::walk_exprs(body, &mut |e| {
         if let Expr::With { sym, .. } = e {
             withs.push(*sym);
         }
     });
     visit::walk(body, &mut |s| match s {
-        Stmt::For { var, .. } => locals.push(*var),
+        Stmt::For { kind, var, lo, hi, .. } => {
+            locals.push(*var);
+            if let (LoopKind::Vec(n), Some(trip)) = (kind, (*hi - *lo).as_const())
+                && trip <= i64::from(*n)
+            {
+                lanes_of_one.push(*var);
+            }
+        }
         Stmt::Prefetch { buf, .. } => prefetched.push(m.storage(*buf)),
         _ => {}
     });
@@ -81,6 +88,7 @@ pub fn translate(m: &Module, isa: Isa, body: &[Stmt], substitute: &dyn Fn(Dim) -
         active: vec![],
         deeper: vec![],
         locals,
+        lanes_of_one,
         withs,
         bound: Map::default(),
         prefetched,
@@ -152,6 +160,8 @@ pub(super) struct Translate<'a> {
     pub(super) deeper: Vec<Sym>,
     /// Variables of all loops of the tile.
     pub(super) locals: Vec<Sym>,
+    /// Those of loops of a single vector.
+    pub(super) lanes_of_one: Vec<Sym>,
     /// Symbols of indices that are read from memory.
     pub(super) withs: Vec<Sym>,
     /// Those that have a value.

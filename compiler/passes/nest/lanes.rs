@@ -2,6 +2,7 @@
 //! result; rows (softmax, normalization, reductions) along the contiguous dimension of what they read.
 
 mod abreast;
+mod apart;
 mod body;
 mod rows;
 
@@ -83,6 +84,12 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
     if let Some(v) = collapse(m, &mut nest, var) {
         var = v;
     }
+    if lanes >= 8
+        && !longs::has(m, &nest.body)
+        && let Some(v) = apart::interleave(m, &mut nest, var, lanes)
+    {
+        var = v;
+    }
     // Indices that all lanes share are read outside of the vectors.
     let mut outside = vec![];
     while let [Stmt::Store { buf, at, value: Expr::With { sym, value, extent, body } }] = nest.body.as_slice()
@@ -98,7 +105,9 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
     // Two or three neighbours are worth a vector where a mask tells which lanes exist.
     let plain = nest.body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
     let least = if plain && lanes >= 8 { 2 } else { 4 };
-    if extent.as_const().is_some_and(|c| c < least) || !suits(m, &nest.body, var, lanes) {
+    // Vectors of Cranelift's have no shuffles for that.
+    let told = if plain && lanes >= 8 { Some(extent) } else { None };
+    if extent.as_const().is_some_and(|c| c < least) || !suits(m, &nest.body, var, lanes, told) {
         return None;
     }
     relayout_constants(m, &mut nest.body, var);
@@ -109,6 +118,10 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
     let mut out = vec![];
     if !has_loops && !has_acc {
         // A plain map: one vector loop, in pieces that several threads can take where nothing is around it.
+        if let Some(row) = told.and_then(|e| apart::row(m, &nest.body, (var, e), lanes)) {
+            m.syms.set_loop_range(var, zero, extent);
+            return Some(wrap(&others, within(row)));
+        }
         let piece = if others.is_empty() { piece(extent, lanes) } else { None };
         match piece {
             Some(n) => {
@@ -128,6 +141,14 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
             if u == 1 && !lets && extent.as_const().is_some_and(|e| e % (lanes * c) == 0) {
                 u = c;
             }
+        }
+        // A row of a few vectors is one block, with a last one that is partial.
+        let vectors = extent.as_const().map_or(0, |e| (e + lanes - 1) / lanes);
+        let (one, part) = (u == 1 && !lets && (2..=4).contains(&vectors), extent.modulo(lanes));
+        if one && part.as_const() != Some(0) {
+            let body = in_lanes(m, &nest.body, var, zero, vectors, (lanes, part));
+            m.syms.set_loop_range(var, zero, extent);
+            return Some(wrap(&others, body));
         }
         let step = lanes * u;
         let blocks = extent.floor_div(step);
@@ -239,8 +260,8 @@ pub(super) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
 }
 
 /// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise. Where there are
-/// loops inside, what they move counts.
-fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
+/// loops inside, what they move counts. `extent` is that of the variable where vectors may be told apart.
+fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64, extent: Option<Dim>) -> bool {
     let long = longs::has(m, body);
     if long && !longs::suit(m, body) {
         return false;
@@ -252,6 +273,9 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
     let short = |t: ElemType| matches!(t, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16 | ElemType::BF16 | ElemType::F16);
     let byte = |t: ElemType| short(t) && (lanes >= 8 || t.is_int());
     let stored = |s: &Stmt, t: ElemType| byte(t) && t.is_int() && matches!(s, Stmt::Store { .. });
+    // Short elements are not gathered where a condition says which lanes read.
+    let mut conditional = false;
+    visit::walk_exprs(body, &mut |e| conditional |= matches!(e, Expr::Select(..)));
     let (mut good, mut bad) = (0, 0);
     let mut fits = true;
     visit::walk(body, &mut |s| match s {
@@ -282,6 +306,8 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64) -> bool {
                 match stride(m, *buf, at, var) {
                     Some(0 | 1) if word(m.bufs[*buf].ty) || byte(m.bufs[*buf].ty) => good += 1,
                     _ if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)) => good += 1,
+                    Some(s) if lanes >= 8 && !long && apart::is_near(s) && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty) && !conditional) => good += 1,
+                    None if !long && !conditional && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty)) && extent.is_some_and(|e| apart::is_known(m, *buf, at, (var, e), lanes)) => good += 1,
                     // A gather costs what its loads do one by one.
                     Some(_) if plain && lanes >= 8 && (word(m.bufs[*buf].ty) || short(m.bufs[*buf].ty)) => {}
                     _ => bad += 1,

@@ -49,7 +49,7 @@ fn convert_lets(m: &mut Module, body: Vec<Stmt>, map: &mut HashMap<Reg, Reg>) ->
     out
 }
 
-/// Lanes of a vector, and how many of them are in use.
+/// Lanes of a vector, and how many of them are in use; of several vectors, in the last one.
 pub(super) type Lanes = (i64, Dim);
 
 /// The body for `lanes * u` neighbouring values of `var` from `base` on: accumulators get lanes, straight statements a
@@ -74,35 +74,40 @@ pub(super) fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i6
         if straight.is_empty() {
             return;
         }
-        let zero = Dim::constant(0);
-        let (i, l) = (m.syms.loop_var("u", zero, Dim::constant(u)), m.syms.loop_var("l", zero, lanes.1));
-        let here = base + Dim::sym(i) * lanes.0 + l;
-        let index = |at: Vec<Dim>| if u > 1 && at.is_empty() { vec![Dim::sym(i)] } else { at };
-        let body = straight
-            .drain(..)
-            .map(|s| {
-                let s = match s {
-                    Stmt::Set { reg, at, value } if accs.contains(&reg) => Stmt::Set { reg, at: index(at), value },
-                    s => s,
-                };
-                s.map_exprs(&mut |e| {
-                    e.rewrite(&mut |e| match e {
-                        Expr::Acc { reg, at, lane } if accs.contains(&reg) => Expr::Acc { reg, at: index(at), lane },
-                        e => e,
+        let (zero, whole) = (Dim::constant(0), Dim::constant(lanes.0));
+        let straight: Vec<Stmt> = std::mem::take(straight);
+        // Vectors from number `first` on, `n` of them with so many lanes.
+        let mut vectors = |m: &mut Module, first: i64, n: i64, used: Dim, body: Vec<Stmt>| {
+            let (i, l) = (m.syms.loop_var("u", zero, Dim::constant(n)), m.syms.loop_var("l", zero, used));
+            let number = if n > 1 { Dim::sym(i) + first } else { Dim::constant(first) };
+            let here = base + number * lanes.0 + l;
+            let index = |at: Vec<Dim>| if u > 1 && at.is_empty() { vec![number] } else { at };
+            let body = body
+                .into_iter()
+                .map(|s| {
+                    let s = match s {
+                        Stmt::Set { reg, at, value } if accs.contains(&reg) => Stmt::Set { reg, at: index(at), value },
+                        s => s,
+                    };
+                    s.map_exprs(&mut |e| {
+                        e.rewrite(&mut |e| match e {
+                            Expr::Acc { reg, at, lane } if accs.contains(&reg) => Expr::Acc { reg, at: index(at), lane },
+                            e => e,
+                        })
                     })
+                    .map_dims(&mut |d| d.subst(&mut |s| (s == var).then_some(here)))
                 })
-                .map_dims(&mut |d| d.subst(&mut |s| (s == var).then_some(here)))
-            })
-            .collect();
-        let vec = Stmt::For { kind: vector(lanes.0), var: l, lo: zero, hi: lanes.1, body };
-        out.push(if u > 1 {
-            Stmt::For { kind: LoopKind::Unroll, var: i, lo: zero, hi: Dim::constant(u), body: vec![vec] }
+                .collect();
+            let vec = Stmt::For { kind: vector(lanes.0), var: l, lo: zero, hi: used, body };
+            out.push(if n > 1 { Stmt::For { kind: LoopKind::Unroll, var: i, lo: zero, hi: Dim::constant(n), body: vec![vec] } } else { vec });
+        };
+        if u == 1 || lanes.1 == whole {
+            vectors(m, 0, u, lanes.1, straight);
         } else {
-            match vec {
-                Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == i).then_some(zero)))).collect() },
-                s => s,
-            }
-        });
+            let again = fresh_regs(m, &straight);
+            vectors(m, 0, u - 1, whole, straight);
+            vectors(m, u - 1, 1, lanes.1, again);
+        }
     };
     for s in body {
         match s {

@@ -1,10 +1,10 @@
 //! Sequential loops inside rows: stores along the row, and reductions with an accumulator for each lane.
 
 use super::body::lanes_of;
-use super::{along_result, suits, vector};
+use super::{along_result, collapse, suits, vector};
 use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Reg, Scalar, Stmt};
 use crate::passes::nest::longs;
-use crate::passes::nest::shape::{fresh_regs, loop_like, peel, wrap};
+use crate::passes::nest::shape::{ParNest, fresh_regs, loop_like, peel, seq_loops, wrap};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
@@ -14,6 +14,13 @@ pub(in crate::passes::nest) fn rows(m: &mut Module, body: &[Stmt], lanes: i64) -
     let mut out = vec![];
     for s in body {
         match s {
+            s @ Stmt::For { kind: LoopKind::Seq, body, .. }
+                if matches!(body.as_slice(), [Stmt::For { .. }])
+                    && let Some((var, hi, inner)) = one_loop(m, s)
+                    && let Some(v) = row_loop(m, var, hi, &inner, lanes) =>
+            {
+                out.extend(v);
+            }
             Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } if lo.as_const() == Some(0) => match row_loop(m, *var, *hi, body, lanes) {
                 Some(v) => out.extend(v),
                 None => out.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: rows(m, body, lanes) }),
@@ -37,6 +44,18 @@ pub(in crate::passes::nest) fn rows(m: &mut Module, body: &[Stmt], lanes: i64) -
         }
     }
     out
+}
+
+/// Loops one inside the other as a single one, where all accesses run on through memory.
+fn one_loop(m: &mut Module, s: &Stmt) -> Option<(Sym, Dim, Vec<Stmt>)> {
+    let (loops, body) = seq_loops(s)?;
+    let last = loops.last()?.0;
+    let mut nest = ParNest { loops, body: body.to_vec() };
+    collapse(m, &mut nest, last)?;
+    match nest.loops[..] {
+        [(var, hi)] => Some((var, hi, nest.body)),
+        _ => None,
+    }
 }
 
 /// What combines an accumulator with each element, if that may be done in any order.
@@ -85,7 +104,7 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], lanes: i64) -> Opt
             });
         }
     }
-    if mixed || !suits(m, body, var, lanes) {
+    if mixed || !suits(m, body, var, lanes, None) {
         return None;
     }
     let zero = Dim::constant(0);
