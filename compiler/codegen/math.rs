@@ -128,6 +128,11 @@ pub fn power<B: Floats>(b: &mut B, x: B::V, p: f64) -> B::V {
     if p == 1.0 {
         return x;
     }
+    if p < 1.0 {
+        let half = power(b, x, 0.5);
+        let quarter = b.sqrt(half);
+        return if p == 0.25 { quarter } else { b.mul(half, quarter) };
+    }
     let square = b.mul(x, x);
     match p {
         2.0 => square,

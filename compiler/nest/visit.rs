@@ -306,7 +306,7 @@ impl UnOp {
 pub fn constant_power(e: &Expr) -> Option<(&Expr, f64)> {
     let Expr::Bin(BinOp::Pow, base, exponent) = e else { return None };
     match **exponent {
-        Expr::Const(c) if matches!(c.ty, ElemType::F32 | ElemType::F64) && [-1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0].contains(&c.to_f64()) => Some((base, c.to_f64())),
+        Expr::Const(c) if matches!(c.ty, ElemType::F32 | ElemType::F64) && [-1.0, -0.5, 0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 4.0].contains(&c.to_f64()) => Some((base, c.to_f64())),
         _ => None,
     }
 }
