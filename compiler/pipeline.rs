@@ -57,6 +57,7 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass { name: "split_rows", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::split::run(m) },
     NestPass { name: "widen_halves", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::storage::run(m) },
     NestPass { name: "fuse_pooling", level: OptLevel::O2, per_level: false, run: |m, l| passes::nest::pooled::run(m, l.facts.lanes) },
+    NestPass { name: "pool_planes", level: OptLevel::O2, per_level: false, run: |m, l| if l.facts.lanes > 1 { passes::nest::planes::run(m) } else { Ok(()) } },
     NestPass { name: "choose_layouts", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::layout::run(m) },
     NestPass { name: "gate_weights", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::gate::run(m) },
     NestPass { name: "winograd", level: OptLevel::O2, per_level: false, run: passes::nest::winograd::run },

@@ -12,7 +12,7 @@
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -76,6 +76,25 @@ impl Operator for GridSample {
         let dims = cx.dims(x);
         let n = dims.len() - 2;
         let gty = cx.elem(grid).compute();
+        let own = self.sampling.between(cx.elem(x).compute());
+        let back = |k: &KernelBuilder, v: Expr| {
+            // Between integers the part behind the point is dropped; bool is true where anything is left.
+            match (k.m.type_of(&v), k.m.bufs[x].ty.compute()) {
+                (from, to) if from == to => v,
+                (from, ElemType::Bool) => Expr::bin(BinOp::Ne, v, Expr::num(from, 0.0)),
+                (from, to) => Expr::cast(from, to, v),
+            }
+        };
+        let short = gty == ElemType::F32 && dims[2..].iter().all(|d| d.as_const().is_some_and(|d| d <= SHORT));
+        if short && dims[1].as_const() != Some(1) && own != ElemType::F64 {
+            // Where elements lie and what they weigh is the same in all channels.
+            let taps = self.sampling.tables(cx, grid, &dims);
+            cx.map(y, |k, at| {
+                let v = self.sampling.from_tables(k, x, at, &taps, &mut vec![]);
+                back(k, v)
+            });
+            return Ok(());
+        }
         cx.map(y, |k, at| {
             // Coordinates stand in the order of the dimensions from the last.
             let coords = (0..n).map(|i| {
@@ -86,12 +105,7 @@ impl Operator for GridSample {
             });
             let coords: Vec<Expr> = coords.collect();
             let v = self.sampling.at(k, x, &at[..2], coords, gty);
-            // Between integers the part behind the point is dropped; bool is true where anything is left.
-            match (k.m.type_of(&v), k.m.bufs[x].ty.compute()) {
-                (from, to) if from == to => v,
-                (from, ElemType::Bool) => Expr::bin(BinOp::Ne, v, Expr::num(from, 0.0)),
-                (from, to) => Expr::cast(from, to, v),
-            }
+            back(k, v)
         });
         Ok(())
     }
@@ -109,6 +123,95 @@ pub struct Sampling {
 }
 
 impl Sampling {
+    /// Type of what is computed from elements of a type: numbers between integers are no integers.
+    fn between(&self, stored: ElemType) -> ElemType {
+        if self.mode == Mode::Nearest || stored.is_float() { stored } else { ElemType::F64 }
+    }
+    /// For each dimension and each element that counts there, where it lies (-1: nowhere) and what it weighs, for every
+    /// position of the grid.
+    fn tables(&self, cx: &mut LowerCx, grid: Buf, dims: &[Dim]) -> Vec<Vec<Tap>> {
+        let ty = ElemType::F32;
+        let (n, places) = (dims.len() - 2, cx.dims(grid));
+        let positions = &places[..places.len() - 1];
+        let count = match self.mode {
+            Mode::Nearest => 1,
+            Mode::Linear => 2,
+            Mode::Cubic => 4,
+        };
+        let tap = |cx: &mut LowerCx| Tap { index: cx.temp("index", ElemType::I32, positions.to_vec()), weight: (count > 1).then(|| cx.temp("weight", ty, positions.to_vec())) };
+        let taps: Vec<Vec<Tap>> = (0..n).map(|_| (0..count).map(|_| tap(cx)).collect()).collect();
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, positions, |k, at| {
+                for (i, taps) in taps.iter().enumerate() {
+                    let size = dims[2 + i];
+                    let c = self.denormalize(k.load(grid, &[at, &[Dim::from(n - 1 - i)]].concat()), size, ty);
+                    let c = k.let_(if self.mode == Mode::Nearest { Expr::un(UnOp::Round, c) } else { c });
+                    let c = self.fold(k, c, size, ty);
+                    let c = k.let_(c);
+                    let base = k.let_(Expr::un(if self.mode == Mode::Nearest { UnOp::Trunc } else { UnOp::Floor }, c.clone()));
+                    let r = k.let_(c - base.clone());
+                    let weights = if count == 1 { vec![(0.0, r)] } else { self.weights(r, ty) };
+                    for (tap, (offset, w)) in taps.iter().zip(weights) {
+                        let p = if count == 1 { base.clone() } else { base.clone() + Expr::num(ty, offset) };
+                        let p = match self.padding {
+                            Padding::Reflection => {
+                                let folded = self.fold(k, p, size, ty);
+                                Expr::un(UnOp::Trunc, folded)
+                            }
+                            _ => p,
+                        };
+                        let p = k.let_(p);
+                        let (zero, last) = (Expr::num(ty, 0.0), number(size - 1, ty));
+                        let near = index(p.clone(), size, ty);
+                        let inside = Expr::bin(BinOp::Ge, p.clone(), zero).and(Expr::bin(BinOp::Le, p, last));
+                        let i = if self.padding == Padding::Zeros { Expr::select(inside, near, Expr::int(ElemType::I32, -1)) } else { near };
+                        k.store(tap.index, at, i);
+                        if let Some(b) = tap.weight {
+                            k.store(b, at, w);
+                        }
+                    }
+                }
+            });
+        });
+        taps
+    }
+    /// What [`Sampling::at`] computes, with the tables for position `at` of the result. All indices are bound before any is
+    /// used: each once.
+    fn from_tables(&self, k: &mut KernelBuilder, x: Buf, at: &[Dim], taps: &[Vec<Tap>], bound: &mut Vec<Dim>) -> Expr {
+        let position = [&at[..1], &at[2..]].concat();
+        let Some((axis, tap)) = taps.iter().enumerate().flat_map(|(i, list)| list.iter().map(move |t| (i, t))).nth(bound.len()) else {
+            return self.combined(k, x, (at[..2].to_vec(), &position), taps, bound);
+        };
+        let (i, size) = (k.load(tap.index, &position), k.m.bufs[x].dims[2 + axis]);
+        k.with_index(i.max(Expr::int(ElemType::I32, 0)), size, |k, i| {
+            bound.push(i);
+            self.from_tables(k, x, at, taps, bound)
+        })
+    }
+    /// The sum over the taps of the dimensions from that of `from` on; `bound` are their indices.
+    fn combined(&self, k: &mut KernelBuilder, x: Buf, (from, position): (Vec<Dim>, &[Dim]), taps: &[Vec<Tap>], bound: &[Dim]) -> Expr {
+        let Some((here, rest)) = taps.split_first() else { return k.load(x, &from) };
+        let (own_indices, inner) = bound.split_at(here.len().min(bound.len()));
+        let mut total: Option<Expr> = None;
+        for (tap, i) in here.iter().zip(own_indices) {
+            let v = self.combined(k, x, ([&from[..], &[*i]].concat(), position), rest, inner);
+            let own = k.m.type_of(&v);
+            let v = if self.padding == Padding::Zeros {
+                let none = k.zero(own);
+                let inside = Expr::bin(BinOp::Ge, k.load(tap.index, position), Expr::int(ElemType::I32, 0));
+                Expr::select(inside, v, none)
+            } else {
+                v
+            };
+            let Some(w) = tap.weight else { return v };
+            let w = Expr::cast(ElemType::F32, own, k.load(w, position));
+            total = Some(match total {
+                None => v * w,
+                Some(t) => Expr::fma(v, w, t),
+            });
+        }
+        total.unwrap_or(Expr::num(ElemType::F32, 0.0))
+    }
     fn denormalize(&self, n: Expr, size: Dim, ty: ElemType) -> Expr {
         let one = Expr::num(ty, 1.0);
         let size = number(size, ty);
@@ -122,8 +225,7 @@ impl Sampling {
     }
     fn axis(&self, k: &mut KernelBuilder, x: Buf, at: &mut Vec<Dim>, coords: &[Expr], ty: ElemType) -> Expr {
         let stored = k.m.bufs[x].ty.compute();
-        // Numbers between integers are no integers.
-        let own = if self.mode == Mode::Nearest || stored.is_float() { stored } else { ElemType::F64 };
+        let own = self.between(stored);
         let Some((c, rest)) = coords.split_first() else {
             let v = k.load(x, at);
             return if own == stored { v } else { Expr::cast(stored, own, v) };
@@ -175,8 +277,8 @@ impl Sampling {
             _ => p,
         };
         k.shared(p, |k, p| {
-            let (zero, last) = (Expr::num(ty, 0.0), number(size, ty) - Expr::num(ty, 1.0));
-            let i = Expr::cast(ty, ElemType::I64, p.clone().max(zero.clone()).min(last.clone())).max(Expr::int(ElemType::I64, 0)).min(Expr::index(size - 1));
+            let (zero, last) = (Expr::num(ty, 0.0), if size.as_const().is_some() { number(size - 1, ty) } else { number(size, ty) - Expr::num(ty, 1.0) });
+            let i = index(p.clone(), size, ty);
             let v = k.with_index(i, size, |k, i| {
                 at.push(i);
                 let v = self.axis(k, x, at, rest, ty);
@@ -222,6 +324,24 @@ impl Sampling {
         }
     }
 }
+
+/// Tables for one element along a dimension.
+struct Tap {
+    index: Buf,
+    weight: Option<Buf>,
+}
+
+/// A position as an index, moved into the dimension. Lanes of floats count with integers of their size.
+fn index(p: Expr, size: Dim, ty: ElemType) -> Expr {
+    let clamped = |last: Expr| p.max(Expr::num(ty, 0.0)).min(last);
+    match size.as_const() {
+        Some(n) if n <= SHORT && ty == ElemType::F32 => Expr::cast(ty, ElemType::I32, clamped(Expr::num(ty, (n - 1) as f64))).max(Expr::int(ElemType::I32, 0)).min(Expr::int(ElemType::I32, n - 1)),
+        _ => Expr::cast(ty, ElemType::I64, clamped(number(size, ty) - Expr::num(ty, 1.0))).max(Expr::int(ElemType::I64, 0)).min(Expr::index(size - 1)),
+    }
+}
+
+/// Sizes up to this one, in f32, count without a doubt.
+const SHORT: i64 = 1 << 16;
 
 /// A size as a float.
 fn number(d: Dim, ty: ElemType) -> Expr {

@@ -28,7 +28,8 @@ use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Scalar, UnOp};
 use crate::sym::{Dim, SymTable};
-use crate::tensor::ElemType;
+use crate::tensor::{ConstData, ElemType};
+use std::sync::Arc;
 
 /// What becomes of the elements of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -124,6 +125,7 @@ impl Operator for Pool {
         let fill = if self.kind == Kind::Max { Scalar::lowest(ty) } else { Scalar::int(ty, 0) };
         let src = padded(cx, x, &self.reaching(&axes, &dims[2..], &shape[2..]), Some(fill.into()));
         let kernel: Vec<Dim> = axes.iter().map(|a| a.kernel.into()).collect();
+        let counts = self.counts(cx, &axes, &dims[2..], &shape[2..], ty);
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &shape, |k, at| {
                 let acc = k.acc(fill.into());
@@ -133,7 +135,11 @@ impl Operator for Pool {
                     let v = k.load(src, &from);
                     self.step(k, acc, v, ty);
                 });
-                let count = || Dim::product(axes.iter().enumerate().map(|(i, a)| self.count(a, dims[2 + i], at[2 + i])));
+                let count = || {
+                    let others = Dim::product((0..axes.len()).filter(|i| counts[*i].is_none()).map(|i| self.count(&axes[i], dims[2 + i], at[2 + i])));
+                    let lists = counts.iter().zip(&at[2..]).filter_map(|(list, i)| list.map(|buf| Expr::Load { buf, at: vec![*i] }));
+                    lists.chain((others.as_const() != Some(1)).then(|| Expr::count(ty, others))).reduce(|a, b| a * b).unwrap_or(Expr::num(ty, 1.0))
+                };
                 let y = self.finish(acc, ty, count);
                 k.store(out, at, y);
             });
@@ -159,13 +165,13 @@ impl Pool {
         }
     }
     /// The result, given the accumulator and how many elements count.
-    fn finish(&self, acc: Reg, ty: ElemType, count: impl FnOnce() -> Dim) -> Expr {
+    fn finish(&self, acc: Reg, ty: ElemType, count: impl FnOnce() -> Expr) -> Expr {
         let acc = Expr::acc(acc);
         match self.kind {
             Kind::Max | Kind::Lp(1.0) => acc,
             Kind::Average { .. } => {
                 let n = count();
-                acc / Expr::count(ty, n)
+                acc / n
             }
             Kind::Lp(2.0) => Expr::un(UnOp::Sqrt, acc),
             Kind::Lp(p) => Expr::bin(BinOp::Pow, acc, Expr::num(ty, 1.0 / p)),
@@ -205,6 +211,19 @@ impl Pool {
         let before = |end: Dim| (end - start).ceil_div(a.dilation).min(a.kernel).max(0);
         if with_pads { before(input + a.after) } else { before(input) - before(zero) }
     }
+    /// How many elements count, one number for each window along an axis, where that differs and is known.
+    fn counts(&self, cx: &mut LowerCx, axes: &[Axis], input: &[Dim], windows: &[Dim], ty: ElemType) -> Vec<Option<Buf>> {
+        /// Longer lists are computed where they are read.
+        const LONGEST: i64 = 1 << 16;
+        let list = |cx: &mut LowerCx, i: usize| -> Option<Buf> {
+            let n = windows[i].as_const().filter(|n| (1..=LONGEST).contains(n) && ty == ElemType::F32)?;
+            let values: Option<Vec<f32>> = (0..n).map(|o| self.count(&axes[i], input[i], o.into()).as_const().map(|c| c as f32)).collect();
+            let values = values.filter(|v| v.iter().any(|c| *c != v[0]))?;
+            Some(cx.m.constant("counts", Arc::new(ConstData::f32s(vec![n], &values))))
+        };
+        let averages = matches!(self.kind, Kind::Average { .. });
+        (0..axes.len()).map(|i| if averages { list(cx, i) } else { None }).collect()
+    }
     fn global(&self, cx: &mut LowerCx, x: Buf) {
         let (out, dims, ty) = (cx.output(0), cx.dims(x), cx.elem(x).compute());
         let init = if self.kind == Kind::Max { Scalar::lowest(ty) } else { Scalar::int(ty, 0) };
@@ -216,7 +235,7 @@ impl Pool {
                     let v = k.load(x, &[&at[..2], s].concat());
                     self.step(k, acc, v, ty);
                 });
-                let y = self.finish(acc, ty, || Dim::product(dims[2..].iter().copied()));
+                let y = self.finish(acc, ty, || Expr::count(ty, Dim::product(dims[2..].iter().copied())));
                 k.store(out, at, y);
             });
         });

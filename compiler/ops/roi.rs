@@ -77,21 +77,27 @@ impl Operator for Roi {
         let (x, rois, y) = (cx.input(0), cx.input(1), cx.output(0));
         let (dims, out) = (cx.dims(x), cx.dims(y));
         let ty = cx.elem(x).compute();
-        let batches = self.align.is_some().then(|| cx.input(2));
+        let Some(align) = &self.align else {
+            cx.kernel(|k| {
+                k.nest(LoopKind::Par, &out, |k, at| {
+                    let v = self.pooled(k, x, &dims, rois, at, ty);
+                    k.store(y, at, v);
+                });
+            });
+            return Ok(());
+        };
+        // Samples stand where they stand for all channels.
+        let batches = cx.input(2);
+        let bins = cx.temp("bins", ty, vec![out[0], out[2], out[3], out[1]]);
         cx.kernel(|k| {
-            k.nest(LoopKind::Par, &out, |k, at| {
-                let v = match (&self.align, batches) {
-                    (Some(a), Some(b)) => {
-                        let image = k.load(b, &at[..1]);
-                        let image = k.let_(image);
-                        let spans = [0, 1].map(|axis| self.span(k, a, rois, at, axis, ty));
-                        a.bin(k, x, &dims, image, at[1], &spans, ty)
-                    }
-                    _ => self.pooled(k, x, &dims, rois, at, ty),
-                };
-                k.store(y, at, v);
+            k.nest(LoopKind::Par, &[out[0], out[2], out[3]], |k, bin| {
+                let image = k.load(batches, &bin[..1]);
+                let image = k.let_(image);
+                let spans = [0, 1].map(|axis| self.span(k, align, rois, bin, axis, ty));
+                align.bin(k, x, &dims, image, (bins, bin), &spans, ty);
             });
         });
+        cx.map(y, |k, at| k.load(bins, &[at[0], at[2], at[3], at[1]]));
         Ok(())
     }
 }
@@ -119,7 +125,7 @@ impl Roi {
         if a.samples == 0 {
             runtime::check(k, Expr::bin(BinOp::Le, count.clone(), runtime::int(SAMPLES)));
         }
-        let bin = Expr::cast(ElemType::I64, ty, Expr::index(at[2 + axis]));
+        let bin = Expr::cast(ElemType::I64, ty, Expr::index(at[1 + axis]));
         let start = k.let_(from + bin * size.clone());
         Span { start, size, count }
     }
@@ -163,33 +169,52 @@ impl Roi {
 }
 
 impl Align {
-    /// The mean or maximum of a bin's samples.
+    /// The mean or maximum of a bin's samples, for all channels: the last dimension of `bins`.
     #[allow(clippy::too_many_arguments)]
-    fn bin(&self, k: &mut KernelBuilder, x: Buf, dims: &[Dim], image: Expr, channel: Dim, spans: &[Span; 2], ty: ElemType) -> Expr {
-        let total = k.acc(if self.max { Scalar::lowest(ty).into() } else { Expr::num(ty, 0.0) });
+    fn bin(&self, k: &mut KernelBuilder, x: Buf, dims: &[Dim], image: Expr, (bins, bin): (Buf, &[Dim]), spans: &[Span; 2], ty: ElemType) {
         let zero = runtime::int(0);
+        let op = if self.max { BinOp::Max } else { BinOp::Add };
+        let channels = |k: &mut KernelBuilder, value: &dyn Fn(&KernelBuilder, Expr, Dim) -> Expr| {
+            k.range(LoopKind::Seq, "c", 0, dims[1], |k, c| {
+                let at = [bin, &[c]].concat();
+                let v = value(k, k.load(bins, &at), c);
+                k.store(bins, &at, v);
+            });
+        };
+        let first: Expr = if self.max { Scalar::lowest(ty).into() } else { Expr::num(ty, 0.0) };
+        channels(k, &|_, _, _| first.clone());
         count_up(k, zero.clone(), spans[0].count.clone(), |k, row| {
             let y = corners(k, &spans[0], row, dims[2], ty);
             count_up(k, zero.clone(), spans[1].count.clone(), |k, column| {
                 let x_axis = corners(k, &spans[1], column, dims[3], ty);
-                let mut parts = vec![];
-                for (at_y, weight_y) in [(&y.low, &y.far), (&y.high, &y.near)] {
-                    for (at_x, weight_x) in [(&x_axis.low, &x_axis.far), (&x_axis.high, &x_axis.near)] {
-                        let v = element(k, x, dims, image.clone(), channel, at_y.clone(), at_x.clone());
-                        parts.push(weight_y.clone() * weight_x.clone() * v);
-                    }
-                }
-                let op = if self.max { BinOp::Max } else { BinOp::Add };
-                let v = parts.into_iter().reduce(|a, b| Expr::bin(op, a, b)).unwrap_or(Expr::num(ty, 0.0));
-                let inside = y.inside.clone().and(x_axis.inside.clone());
-                k.update(op, total, Expr::select(inside, v, Expr::num(ty, 0.0)));
+                let inside = k.let_(y.inside.clone().and(x_axis.inside.clone()));
+                let weights = [(&y.far, &x_axis.far), (&y.far, &x_axis.near), (&y.near, &x_axis.far), (&y.near, &x_axis.near)].map(|(a, b)| k.let_(a.clone() * b.clone()));
+                k.at_index(image.clone(), dims[0], |k, b| {
+                    k.at_index(y.low.clone(), dims[2], |k, top| {
+                        k.at_index(y.high.clone(), dims[2], |k, bottom| {
+                            k.at_index(x_axis.low.clone(), dims[3], |k, left| {
+                                k.at_index(x_axis.high.clone(), dims[3], |k, right| {
+                                    let places = [(top, left), (top, right), (bottom, left), (bottom, right)];
+                                    channels(k, &|k, before, c| {
+                                        let parts = places.iter().zip(&weights).map(|((r, column), w)| w.clone() * k.load(x, &[b, c, *r, *column]));
+                                        let v = parts.reduce(|a, b| Expr::bin(op, a, b)).unwrap_or(Expr::num(ty, 0.0));
+                                        Expr::bin(op, before, Expr::select(inside.clone(), v, Expr::num(ty, 0.0)))
+                                    });
+                                });
+                            });
+                        });
+                    });
+                });
             });
         });
         let samples = k.let_(spans[0].count.clone().max(zero.clone()) * spans[1].count.clone().max(zero.clone()));
         if self.max {
-            return Expr::select(runtime::eq(samples, zero), Expr::num(ty, 0.0), Expr::acc(total));
+            let none = k.let_(runtime::eq(samples, zero));
+            channels(k, &|_, v, _| Expr::select(none.clone(), Expr::num(ty, 0.0), v));
+        } else {
+            let samples = k.let_(Expr::cast(ElemType::I64, ty, samples.max(runtime::int(1))));
+            channels(k, &|_, v, _| v / samples.clone());
         }
-        Expr::acc(total) / Expr::cast(ElemType::I64, ty, samples.max(runtime::int(1)))
     }
 }
 

@@ -5,14 +5,19 @@
 use super::shape::{as_map, peel};
 use super::{contract, flat, lanes, pooled};
 use crate::diag::Result;
-use crate::nest::{Buf, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use std::collections::HashSet;
+
+/// Channels that fill half of a vector.
+const LEAST: i64 = 8;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
     for k in visit::calls(&m.driver) {
         detach(m, k);
+        detach_window(m, k);
+        attach_sampled(m, k);
     }
     let kernels = visit::calls(&m.driver);
     let flat: Vec<flat::Flat> = kernels.iter().filter_map(|k| flat::find(m, *k)).collect();
@@ -28,7 +33,9 @@ pub fn run(m: &mut Module) -> Result<()> {
     let may = |m: &Module, b: Buf| matches!(m.bufs[b].place, Place::Temp) && (3..=5).contains(&m.bufs[b].dims.len()) && (!viewed.contains(&b) || spatial_is_one(m, b));
     let mut chosen: HashSet<Buf> = HashSet::new();
     for k in &kernels {
-        chosen.extend(images(&m.kernels[*k].body).into_iter().filter(|b| may(m, *b)));
+        let body = &m.kernels[*k].body;
+        let samples = sampled(m, body).into_iter().flat_map(|s| s.result.into_iter().chain([s.image]));
+        chosen.extend(images(body).into_iter().chain(samples).filter(|b| may(m, *b)));
     }
     // Elementwise neighbours follow.
     loop {
@@ -46,7 +53,7 @@ pub fn run(m: &mut Module) -> Result<()> {
         }
     }
     let planes = pooled::planes(m, &kernels);
-    chosen.retain(|b| !comes_in_planes(m, &kernels, *b) && !planes.contains(b));
+    chosen.retain(|b| !comes_in_planes(m, &kernels, *b) && !stays_in_planes(m, &kernels, *b) && !planes.contains(b));
     flat.iter().filter(|f| chosen.contains(&f.image)).for_each(|f| flat::rewrite(m, f));
     for b in chosen {
         let rank = m.bufs[b].dims.len();
@@ -61,8 +68,6 @@ pub fn run(m: &mut Module) -> Result<()> {
 /// A convolution whose image the caller takes in planes stores it for itself, and a map turns it: vectors run along
 /// channels, which no tile could store one by one.
 fn detach(m: &mut Module, k: Kernel) {
-    /// Channels that fill half of a vector.
-    const LEAST: i64 = 8;
     let body = &m.kernels[k].body;
     let Some((a, from, w, at_w)) = contract::operands(body) else { return };
     let [out] = visit::stores(body)[..] else { return };
@@ -77,6 +82,92 @@ fn detach(m: &mut Module, k: Kernel) {
     if !many || !taps && !apart || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
         return;
     }
+    turn_result(m, k, out);
+}
+
+/// Pooling of an image that stands with channels innermost does the same.
+fn detach_window(m: &mut Module, k: Kernel) {
+    let body = &m.kernels[k].body;
+    let [out] = visit::stores(body)[..] else { return };
+    let dims = &m.bufs[out].dims;
+    let planes = matches!(m.bufs[out].place, Place::Output(_)) && (3..=5).contains(&dims.len()) && dims[1].as_const().is_some_and(|c| c >= LEAST) && !spatial_is_one(m, out);
+    let images = images(body);
+    if planes && contract::operands(body).is_none() && !visit::loads(body).contains(&out) && images.contains(&out) && images.iter().any(|b| matches!(m.bufs[*b].place, Place::Temp)) {
+        turn_result(m, k, out);
+    }
+}
+
+/// An image that is read at positions from memory, and the result: a position has all channels side by side, so vectors
+/// run along them whatever the positions are.
+fn attach_sampled(m: &mut Module, k: Kernel) {
+    let Some(Sampled { image, result, stored }) = sampled(m, &m.kernels[k].body) else { return };
+    let count = |b: Buf| Dim::product(m.bufs[b].dims.iter().copied()).as_const();
+    // Turning the image has to be worth it.
+    if count(image).zip(count(stored)).is_some_and(|(i, o)| i > o.saturating_mul(4)) {
+        return;
+    }
+    if matches!(m.bufs[image].place, Place::Input(_)) {
+        let own = m.temp(format!("{}.image", m.bufs[image].name), m.bufs[image].ty, m.bufs[image].dims.clone());
+        let origin = m.kernels[k].origin.clone();
+        let id = m.map(own, &origin, |kb, at| kb.load(image, at));
+        m.kernels[id].name = format!("{}.image", m.kernels[k].name);
+        let call = m.driver.pop();
+        visit::splice_call(&mut m.driver, k, true, call.into_iter().collect());
+        let body = std::mem::take(&mut m.kernels[k].body);
+        let swap = |e: Expr| match e {
+            Expr::Load { buf, at } if buf == image => Expr::Load { buf: own, at },
+            e => e,
+        };
+        m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| swap(e)))).collect();
+    }
+    if let Some(out) = result.filter(|b| matches!(m.bufs[*b].place, Place::Output(_))) {
+        turn_result(m, k, out);
+    }
+}
+
+/// A kernel that reads an image at positions from memory, channel by channel.
+struct Sampled {
+    image: Buf,
+    /// What it stores, if that is an image with the same channels.
+    result: Option<Buf>,
+    stored: Buf,
+}
+
+fn sampled(m: &Module, body: &[Stmt]) -> Option<Sampled> {
+    let (mut bound, mut stores): (Vec<Sym>, Vec<(Buf, Vec<Dim>)>) = (vec![], vec![]);
+    visit::walk(body, &mut |s| match s {
+        Stmt::With { sym, .. } => bound.push(*sym),
+        Stmt::Store { buf, at, .. } => stores.push((*buf, at.clone())),
+        _ => {}
+    });
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::With { sym, .. } = e {
+            bound.push(*sym);
+        }
+    });
+    let stored = stores.first()?.0;
+    let (mut fits, mut found): (bool, Option<(Buf, Sym)>) = (!bound.is_empty() && stores.iter().all(|s| s.0 == stored), None);
+    let reads: Vec<(Buf, Vec<Dim>)> = accesses(body).into_iter().filter(|a| a.0 != stored).collect();
+    for (buf, at) in &reads {
+        if at.len() >= 3 && at[2..].iter().all(|d| bound.iter().any(|s| d.contains(*s))) {
+            let here = (*buf, at[1].as_sym().filter(|s| !bound.contains(s))?);
+            fits &= found.is_none_or(|f| f == here);
+            found = Some(here);
+        }
+    }
+    let (image, channel) = found?;
+    let placed = (3..=5).contains(&m.bufs[image].dims.len()) && matches!(m.bufs[image].place, Place::Input(_) | Place::Temp) && m.storage(stored) != image;
+    fits &= placed && m.bufs[image].dims[1].as_const().is_some_and(|c| c >= LEAST);
+    // What else is read serves all channels, and the result runs along them.
+    fits &= reads.iter().all(|(b, at)| *b == image || !at.iter().any(|d| d.contains(channel)));
+    let whole = |at: &[Dim]| at.get(1).and_then(|d| d.as_sym()) == Some(channel);
+    let result = as_map(body).filter(|map| whole(&map.at) && (3..=5).contains(&map.at.len()) && m.bufs[stored].ty == m.bufs[image].ty).map(|_| stored);
+    fits &= result.is_some() || stores.iter().all(|(_, at)| at.last().is_some_and(|d| !d.syms().is_empty()) && m.bufs[stored].layout == Layout::RowMajor);
+    fits.then_some(Sampled { image, result, stored })
+}
+
+/// The result of a kernel is stored for itself, and a map turns it.
+fn turn_result(m: &mut Module, k: Kernel, out: Buf) {
     let own = m.temp(format!("{}.image", m.bufs[out].name), m.bufs[out].ty, m.bufs[out].dims.clone());
     let body = std::mem::take(&mut m.kernels[k].body);
     m.kernels[k].body = body.into_iter().map(|s| redirect(s, out, own)).collect();
@@ -104,6 +195,22 @@ fn comes_in_planes(m: &Module, kernels: &[Kernel], b: Buf) -> bool {
     few && kernels.iter().any(|k| as_map(&m.kernels[*k].body).is_some_and(|map| map.buf == b && visit::loads(&m.kernels[*k].body).iter().all(|s| !matches!(m.bufs[m.storage(*s)].place, Place::Temp))))
 }
 
+/// True for the padded copy of a caller's image that only convolutions to very few channels read, whose results go to the
+/// caller: vectors run along the rows of both.
+fn stays_in_planes(m: &Module, kernels: &[Kernel], b: Buf) -> bool {
+    const FEW: i64 = 4;
+    let reads = |k: &Kernel, b: Buf| visit::loads(&m.kernels[*k].body).iter().any(|l| m.storage(*l) == b);
+    let writes = |k: &Kernel, b: Buf| visit::stores(&m.kernels[*k].body).iter().any(|s| m.storage(*s) == b);
+    let few = |k: &Kernel| match visit::stores(&m.kernels[*k].body)[..] {
+        [out] => {
+            matches!(m.bufs[out].place, Place::Output(_)) && m.bufs[out].dims.len() >= 3 && m.bufs[out].dims[1].as_const().is_some_and(|c| c < FEW) && contract::is_contraction(&m.kernels[*k].body)
+        }
+        _ => false,
+    };
+    let mut read = kernels.iter().filter(|k| reads(k, b)).peekable();
+    read.peek().is_some() && read.all(few) && kernels.iter().filter(|k| writes(k, b)).all(|k| visit::loads(&m.kernels[*k].body).iter().all(|s| matches!(m.bufs[*s].place, Place::Input(_))))
+}
+
 /// [N, C, 1, 1] is the same memory either way.
 fn spatial_is_one(m: &Module, b: Buf) -> bool {
     m.bufs[b].dims[2..].iter().all(|d| d.as_const() == Some(1))
@@ -112,7 +219,7 @@ fn spatial_is_one(m: &Module, b: Buf) -> bool {
 fn accesses(body: &[Stmt]) -> Vec<(Buf, Vec<Dim>)> {
     let mut out = vec![];
     visit::walk_exprs(body, &mut |e| {
-        if let crate::nest::Expr::Load { buf, at } = e {
+        if let Expr::Load { buf, at } = e {
             out.push((*buf, at.clone()));
         }
     });

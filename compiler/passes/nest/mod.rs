@@ -34,6 +34,7 @@ mod pack;
 mod pad;
 pub mod phases;
 pub mod place;
+pub mod planes;
 pub mod pooled;
 mod quotient;
 mod rows;
