@@ -55,6 +55,8 @@ pub(super) struct Tile {
     panels: Panels,
     batch: Vec<(Sym, Dim)>,
     lanes: i64,
+    /// Vector registers of the level.
+    registers: i64,
     /// Vectors of a tile; a panel is one or several tiles wide.
     nv: i64,
     /// Rows of a tile.
@@ -153,7 +155,7 @@ impl Tile {
             let tiles = (r + mr - 1) / mr;
             mr = multiple((r + tiles - 1) / tiles, together);
         }
-        Tile { m_row, together, n, n_extent, nr, panels, batch, lanes, nv, mr, backwards: false }
+        Tile { m_row, together, n, n_extent, nr, panels, batch, lanes, registers, nv, mr, backwards: false }
     }
     /// Turns the order in which the weights are read.
     pub fn turn(&mut self) {

@@ -85,10 +85,10 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
     // The depth loops, with variables of their own; the innermost in steps of four.
     let depth: Vec<(Sym, Dim, Sym)> = p.depth.iter().map(|(s, hi)| (m.syms.loop_var("k", zero, *hi), *hi, *s)).collect();
     let inner = depth.last().map_or(Dim::constant(1), |d| d.1);
-    // Few accumulators would wait for each other: steps get accumulators of their own.
+    // Few accumulators would wait for each other: steps get accumulators of their own, where registers hold these too.
     let mut split = 1;
     let in_order = m.math == Math::Strict && p.product.ty().is_float();
-    while !in_order && split < 4 && mr * nv * split < 8 && inner.as_const().is_none_or(|c| c >= 8) {
+    while !in_order && split < 4 && mr * nv * split < 8 && 2 * mr * nv * split < t.registers && inner.as_const().is_none_or(|c| c >= 8) {
         split *= 2;
     }
     let ty = p.product.ty();
