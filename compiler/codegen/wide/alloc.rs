@@ -3,7 +3,7 @@
 use super::ir::{Block, Class, Form, Func, Node, Op, REGISTER_PARAMS, Value, Width};
 use crate::codegen::Map;
 use crate::diag::{Failure, Result};
-use regalloc2::{Inst, InstRange, MachineEnv, Operand, Output, PReg, PRegSet, RegClass, RegallocOptions, VReg};
+use regalloc2::{Inst, InstRange, MachineEnv, Operand, OperandConstraint, OperandKind, OperandPos, Output, PReg, PRegSet, RegClass, RegallocOptions, VReg};
 
 /// rdi, rsi, rdx, rcx, r8, r9: where the first parameters arrive (System V).
 const PARAM_REGS: [usize; REGISTER_PARAMS] = [7, 6, 2, 1, 8, 9];
@@ -190,7 +190,13 @@ fn operands(f: &Func, blocks: Vec<Block>) -> Alloc {
             match n.op {
                 Op::Args => o = f.params.iter().zip(PARAM_REGS).map(|(v, r)| Operand::reg_fixed_def(reg(*v), PReg::new(r, RegClass::Int))).collect(),
                 // The result is written before they are read.
-                Op::Gather(_) => o = n.args.iter().map(|v| Operand::reg_use_at_end(reg(*v))).collect(),
+                Op::Gather(_) => {
+                    o = n.args.iter().map(|v| Operand::reg_use_at_end(reg(*v))).collect();
+                    // QEMU takes ymm4 for no index at all (7.2 does), as it would be among general registers.
+                    if let (Width::Avx2, Some(x), Some(v)) = (f.width, o.first_mut(), n.args.first()) {
+                        *x = Operand::new(reg(*v), OperandConstraint::FixedReg(PReg::new(15, RegClass::Float)), OperandKind::Use, OperandPos::Late);
+                    }
+                }
                 // The last source may stay in its spill slot.
                 Op::Bin(..) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 if n.mem.is_none() && n.literal.is_none() => {
                     if let (Some(x), Some(v)) = (o.last_mut(), n.args.last()) {
