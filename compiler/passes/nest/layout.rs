@@ -168,22 +168,59 @@ fn sampled(m: &Module, body: &[Stmt]) -> Option<Sampled> {
 
 /// The result of a kernel is stored for itself, and a map turns it.
 fn turn_result(m: &mut Module, k: Kernel, out: Buf) {
-    let own = m.temp(format!("{}.image", m.bufs[out].name), m.bufs[out].ty, m.bufs[out].dims.clone());
-    let body = std::mem::take(&mut m.kernels[k].body);
-    m.kernels[k].body = body.into_iter().map(|s| redirect(s, out, own)).collect();
-    let origin = m.kernels[k].origin.clone();
-    let id = m.map(out, &origin, |kb, at| kb.load(own, at));
-    m.kernels[id].name = format!("{}.planes", m.kernels[k].name);
+    let Some(part) = part(m, k, out) else { return };
+    let dims: Vec<Dim> = part.iter().map(|p| p.1).collect();
+    let own = m.temp(format!("{}.image", m.bufs[out].name), m.bufs[out].ty, dims.clone());
+    let mut body = std::mem::take(&mut m.kernels[k].body);
+    redirect(&mut body, out, own, &part);
+    m.kernels[k].body = body;
+    let (origin, name) = (m.kernels[k].origin.clone(), format!("{}.planes", m.kernels[k].name));
+    m.kernel(&name, &origin, |kb| {
+        kb.nest(LoopKind::Par, &dims, |kb, at| {
+            let to: Vec<Dim> = at.iter().zip(&part).map(|(i, p)| *i + p.0).collect();
+            let v = kb.load(own, at);
+            kb.store(out, &to, v);
+        });
+    });
     // The call was put at the driver's end.
     let call = m.driver.pop();
     visit::splice_call(&mut m.driver, k, false, [Stmt::Call(k)].into_iter().chain(call).collect());
 }
 
-fn redirect(s: Stmt, from: Buf, to: Buf) -> Stmt {
-    match s {
-        Stmt::Store { buf, at, value } => Stmt::Store { buf: if buf == from { to } else { buf }, at, value },
-        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| redirect(s, from, to)).collect() },
-        s => s,
+/// Where the elements that a kernel stores begin in each dimension, and how many they are: all where no other kernel stores
+/// any.
+fn part(m: &Module, k: Kernel, out: Buf) -> Option<Vec<(Dim, Dim)>> {
+    let zero = Dim::constant(0);
+    let others = |o: &Kernel| *o != k && visit::stores(&m.kernels[*o].body).iter().any(|b| m.storage(*b) == m.storage(out));
+    if !visit::calls(&m.driver).iter().any(others) {
+        return Some(m.bufs[out].dims.iter().map(|d| (zero, *d)).collect());
+    }
+    let nest = peel(&m.kernels[k].body);
+    let mut stores: Vec<Vec<Dim>> = vec![];
+    visit::walk(&nest.body, &mut |s| {
+        if let Stmt::Store { at, .. } = s {
+            stores.push(at.clone());
+        }
+    });
+    let [at] = stores.as_slice() else { return None };
+    let extent = |d: &Dim| {
+        let (rest, from) = d.split_const();
+        let n = if rest == zero { Dim::constant(1) } else { nest.loops.iter().find(|l| Some(l.0) == rest.as_sym())?.1 };
+        Some((Dim::constant(from), n))
+    };
+    at.iter().map(extent).collect()
+}
+
+/// Stores to `from` go to `to`, which has a part of it.
+fn redirect(body: &mut [Stmt], from: Buf, to: Buf, part: &[(Dim, Dim)]) {
+    for s in body {
+        if let Stmt::Store { buf, at, .. } = s
+            && *buf == from
+        {
+            *buf = to;
+            at.iter_mut().zip(part).for_each(|(i, p)| *i = *i - p.0);
+        }
+        s.bodies_mut().into_iter().for_each(|b| redirect(b, from, to, part));
     }
 }
 
