@@ -26,15 +26,15 @@ const POSITIONS: i64 = 1 << 32;
 /// True if elements have keys and rows positions that fit beside them.
 pub(super) fn suits(k: &LowerCx, row: &Row) -> bool {
     let narrow = matches!(row.ty, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::I16 | ElemType::U16 | ElemType::I8 | ElemType::U8);
-    narrow && k.m.syms.range(row.n).hi.is_some_and(|n| n < POSITIONS)
+    narrow && row.count.as_const() != Some(0) && k.m.syms.range(row.n).hi.is_some_and(|n| n < POSITIONS)
 }
 
-/// Columns that make a search for `count` of `n` cheapest, if it is cheaper than sorting all: of each column the top is looked at, of those
-/// that count every element.
+/// Columns that make a search for `count` (not 0) of `n` cheapest, if it is cheaper than sorting all: of each column the top is
+/// looked at, of those that count every element.
 fn columns(count: i64, n: i64) -> Option<i64> {
-    let m = ((4 * count * n) as f64).sqrt() as i64;
+    let m = (4.0 * count as f64 * n as f64).sqrt() as i64;
     let m = (m + 63) / 64 * 64;
-    (count * count <= 8 * n && m >= 2 * count && 4 * m <= n).then_some(m)
+    (count.saturating_mul(count) <= n.saturating_mul(8) && m >= 2 * count && 4 * m <= n).then_some(m)
 }
 
 /// Scratch for rows, one for each index of `outer`.
