@@ -1,4 +1,4 @@
-//! Elementary functions of floats by polynomials, written once for every backend: of f32 here, of f64 in [`double`].
+//! Elementary functions of floats by polynomials, written once for every backend: of f32 here, of f64 in `math/double.rs`.
 //!
 //! exp, log: argument reduction of Cephes (S. L. Moshier) and minimax polynomials of single precision. expm1, log1p: the
 //! same polynomials, and what the reduction loses near 1 put back exactly. erf, tanh: a polynomial near 0, elsewhere
@@ -259,11 +259,16 @@ fn sigmoid<B: Floats>(b: &mut B, x: B::V) -> B::V {
 
 /// x = 2^e m with m in [sqrt 1/2, sqrt 2): log x = e ln 2 + log m.
 fn log<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let (least, scale) = (b.num(x, f32::MIN_POSITIVE.into()), b.num(x, 8_388_608.0));
-    let up = b.mul(x, scale);
-    let y = b.if_less(x, least, up, x);
+    log_by(b, x, (f32::MIN_POSITIVE.into(), 23), log_near_1)
+}
+
+/// With x = 2^e m: e ln 2 + log m, which `near_1` is of m - 1 and e. Below `least` x is subnormal, and 2^`up` x is not.
+fn log_by<B: Floats>(b: &mut B, x: B::V, (least, up): (f64, i32), near_1: fn(&mut B, B::V, B::V) -> B::V) -> B::V {
+    let (least, scale) = (b.num(x, least), b.num(x, f64::from(up).exp2()));
+    let raised = b.mul(x, scale);
+    let y = b.if_less(x, least, raised, x);
     let (e, m) = b.split(y);
-    let (zero, shift) = (b.num(x, 0.0), b.num(x, 23.0));
+    let (zero, shift) = (b.num(x, 0.0), b.num(x, f64::from(up)));
     let shift = b.if_less(x, least, shift, zero);
     let ef = b.sub(e, shift);
     let root = b.num(x, std::f64::consts::FRAC_1_SQRT_2);
@@ -272,7 +277,7 @@ fn log<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let ef = b.if_less(m, root, e2, ef);
     let m = b.if_less(m, root, m2, m);
     let f = b.sub(m, one);
-    let y = log_near_1(b, f, ef);
+    let y = near_1(b, f, ef);
     log_limits(b, x, y)
 }
 
@@ -457,11 +462,15 @@ fn erf<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.with_sign(r, x)
 }
 
-/// 2^n e^r - 1 = 2 (2^(n-1) (e^r - 1) + 2^(n-1) - 1/2): in halves, so that only the last step may overflow.
 fn expm1<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let (zero, half) = (b.num(x, 0.0), b.num(x, 0.5));
     let x = clamped(b, x, -20.0, 89.0);
     let (n, t) = reduced(b, x);
+    minus_1(b, n, t)
+}
+
+/// 2^n (1 + t) - 1 = 2 (2^(n-1) t + 2^(n-1) - 1/2): in halves, so that only the last step may overflow.
+fn minus_1<B: Floats>(b: &mut B, n: B::V, t: B::V) -> B::V {
+    let (zero, half) = (b.num(t, 0.0), b.num(t, 0.5));
     let h = b.scale_normal(half, n);
     let d = b.sub(h, half);
     let y = b.fma(h, t, d);
@@ -470,8 +479,12 @@ fn expm1<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.if_equal(n, zero, t, y)
 }
 
-/// With 1 + x = 2^e m: log1p x = e ln 2 + log m, where m - 1 = 2^-e x + (2^-e - 1) is rounded once.
 fn log1p<B: Floats>(b: &mut B, x: B::V) -> B::V {
+    log1p_by(b, x, log_near_1)
+}
+
+/// With 1 + x = 2^e m: log1p x = e ln 2 + log m, where m - 1 = 2^-e x + (2^-e - 1) is rounded once.
+fn log1p_by<B: Floats>(b: &mut B, x: B::V, near_1: fn(&mut B, B::V, B::V) -> B::V) -> B::V {
     let one = b.num(x, 1.0);
     let u = b.add(x, one);
     let (e, m) = b.split(u);
@@ -482,6 +495,6 @@ fn log1p<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let s = b.scale(one, minus);
     let d = b.sub(s, one);
     let f = b.fma(x, s, d);
-    let y = log_near_1(b, f, e);
+    let y = near_1(b, f, e);
     log_limits(b, u, y)
 }

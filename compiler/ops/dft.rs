@@ -11,7 +11,7 @@
 //! A transform is a contraction with a matrix of cosines and sines: over signal position and real or imaginary part, to
 //! frequency and part. The matrix is a constant where sizes are known and it is not too large; otherwise its elements come
 //! from the table of the roots of unity, or, where only run time knows the length, are computed as they are needed.
-//! Long transforms whose length has factors go in two steps ([`factors`]).
+//! Long transforms whose length has factors go in two steps (`dft/factors.rs`).
 //! `inverse` with `onesided` goes back from half a spectrum to a real signal.
 
 mod factors;

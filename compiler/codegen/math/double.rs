@@ -5,7 +5,7 @@
 //! of its quotient by x, elsewhere of the logarithm of what it lacks to 1. Products with numbers of an exponent's size are exact, so
 //! that bounds hold without fused operations too. `tests/math.rs` holds the errors.
 
-use super::{Floats, clamped, log_limits, poly};
+use super::{Floats, clamped, log_by, log1p_by, minus_1, poly};
 use crate::nest::UnOp;
 
 /// One of the elementary functions.
@@ -110,50 +110,18 @@ fn sigmoid<B: Floats>(b: &mut B, x: B::V) -> B::V {
 
 /// As of f32, of the reduced argument with what it lost.
 fn expm1<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let (zero, half) = (b.num(x, 0.0), b.num(x, 0.5));
     let x = clamped(b, x, -40.0, MOST);
     let (n, r, lost) = reduced(b, x);
     let t = exp_near_0(b, r, Some(lost));
-    let h = b.scale_normal(half, n);
-    let d = b.sub(h, half);
-    let y = b.fma(h, t, d);
-    let y = b.add(y, y);
-    // Halves of subnormal numbers are none.
-    b.if_equal(n, zero, t, y)
+    minus_1(b, n, t)
 }
 
-/// As of f32.
 fn log<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let (least, scale) = (b.num(x, f64::MIN_POSITIVE), b.num(x, 18_014_398_509_481_984.0));
-    let up = b.mul(x, scale);
-    let y = b.if_less(x, least, up, x);
-    let (e, m) = b.split(y);
-    let (zero, shift) = (b.num(x, 0.0), b.num(x, 54.0));
-    let shift = b.if_less(x, least, shift, zero);
-    let ef = b.sub(e, shift);
-    let (root, one) = (b.num(x, std::f64::consts::FRAC_1_SQRT_2), b.num(x, 1.0));
-    let (m2, e2) = (b.add(m, m), b.sub(ef, one));
-    let ef = b.if_less(m, root, e2, ef);
-    let m = b.if_less(m, root, m2, m);
-    let f = b.sub(m, one);
-    let y = log_near_1(b, f, ef);
-    log_limits(b, x, y)
+    log_by(b, x, (f64::MIN_POSITIVE, 54), log_near_1)
 }
 
-/// As of f32.
 fn log1p<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let one = b.num(x, 1.0);
-    let u = b.add(x, one);
-    let (e, m) = b.split(u);
-    let root = b.num(x, std::f64::consts::FRAC_1_SQRT_2);
-    let lower = b.sub(e, one);
-    let e = b.if_less(m, root, lower, e);
-    let minus = b.neg(e);
-    let s = b.scale(one, minus);
-    let d = b.sub(s, one);
-    let f = b.fma(x, s, d);
-    let y = log_near_1(b, f, e);
-    log_limits(b, u, y)
+    log1p_by(b, x, log_near_1)
 }
 
 /// Of log((1 + s) / (1 - s)) = 2 s + s R: R / s^2 in powers of s^2, highest first.
