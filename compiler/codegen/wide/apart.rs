@@ -5,7 +5,7 @@
 use super::access::Access;
 use super::builder::Count;
 use super::ir::{Bin, Bits, Form, Value, Width};
-use super::tile::{Fit, Translate};
+use super::tile::{Fit, Place, Translate};
 use crate::sym::{Dim, Sym};
 
 /// Neighbours that a vector holds, and which lanes take which of them.
@@ -57,7 +57,13 @@ impl Translate<'_> {
                     w.count = p - w.first + 1;
                     w.lanes.push((lane, (p - w.first) as u8));
                 }
-                None => parts.push(Part { first: p, count: 1, lanes: vec![(lane, 0)] }),
+                None => {
+                    // What lies before the next part is there.
+                    if let Some(w) = parts.last_mut() {
+                        w.count = lanes;
+                    }
+                    parts.push(Part { first: p, count: 1, lanes: vec![(lane, 0)] });
+                }
             }
         }
         // Short elements come in whole vectors only where masks do not apply to them.
@@ -73,21 +79,26 @@ impl Translate<'_> {
         const FAR: &str = "a load that steps too far";
         let Some(parts) = self.vectors_of(a, form) else { return Err("lanes too far apart for shuffles") };
         let (mem, lanes) = (self.mem(a)?, i64::from(self.b.lanes()));
+        let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, a.lane, false, self.mask);
+        if let (None, Some((_, v))) = (&a.places, self.loaded.get(&key)) {
+            return Ok(*v);
+        }
         let mut all: Option<Value> = None;
-        for w in parts {
+        for w in &parts {
             let bytes = w.first.checked_mul(i64::from(form.bytes())).and_then(|b| i32::try_from(b).ok()).and_then(|b| mem.disp.checked_add(b)).ok_or(FAR)?;
             let outer = self.mask;
             self.mask = (w.count < lanes).then(|| self.b.first_lanes(Count::Fixed(w.count)));
             let neighbours = Access { lane: 1, places: None, stream: a.stream.clone(), bound: vec![], ..*a };
             let v = self.load_at(&neighbours, form, super::ir::Mem { disp: bytes, ..mem });
             self.mask = outer;
-            let (mut from, mut chosen) = ([0u8; 16], 0u16);
-            for (lane, place) in &w.lanes {
-                if let Some(f) = from.get_mut(*lane as usize) {
-                    *f = *place;
+            // Lanes of other parts pick what makes the numbers of all parts alike where elements lie at equal distances.
+            let mut from = [0u8; 16];
+            for (p, other) in parts.iter().flat_map(|p| p.lanes.iter().map(move |l| (p, l))) {
+                if let Some(f) = from.get_mut(other.0 as usize) {
+                    *f = (p.first + i64::from(other.1) - w.first).rem_euclid(lanes) as u8;
                 }
-                chosen |= 1u16.checked_shl(*lane).unwrap_or(0);
             }
+            let chosen = w.lanes.iter().fold(0u16, |c, (lane, _)| c | 1u16.checked_shl(*lane).unwrap_or(0));
             let from = self.b.lane_numbers(from);
             let v = self.b.bin(Bin::Pick, from, v?);
             all = Some(match all {
@@ -98,6 +109,10 @@ impl Translate<'_> {
                 }
             });
         }
-        all.ok_or("a vector without lanes")
+        let v = all.ok_or("a vector without lanes")?;
+        if a.places.is_none() {
+            self.loaded.insert(key, (a.storage, v));
+        }
+        Ok(v)
     }
 }
