@@ -29,55 +29,41 @@ dense (float[N, 64] x) => (float[N, 96] y)
 }
 """ % ", ".join(str(i) for i in range(96))
 
+
+def sines(*shapes):
+    """Constants of these shapes, w and w2, as the beginning of a body."""
+    head, body = ["float zero = {0}", "float one = {1}"], ""
+    for k, shape in zip(("", "2"), shapes):
+        head += [f"float n{k} = {{{np.prod(shape)}}}", f"int64[{len(shape)}] s{k} = {{{', '.join(map(str, shape))}}}"]
+        body += f"  r{k} = Range (zero, n{k}, one)\n  t{k} = Sin (r{k})\n  w{k} = Reshape (t{k}, s{k})\n"
+    return f"<{', '.join(head)}>\n{{\n{body}"
+
+
 # Winograd's transform: tasks have scratch of their own. Groups of tiles, then slices of channels.
 CONVS = """<ir_version: 8, opset_import: ["" : 17]>
 convs (float[N, 32, 50, 50] x) => (float[N, 96, 50, 50] y)
-<float zero = {0}, float one = {1}, float n = {9216}, float n2 = {27648}, int64[4] s = {32, 32, 3, 3}, int64[4] s2 = {96, 32, 3, 3}>
-{
-  r = Range (zero, n, one)
-  t = Sin (r)
-  w = Reshape (t, s)
-  r2 = Range (zero, n2, one)
-  t2 = Sin (r2)
-  w2 = Reshape (t2, s2)
-  c = Conv <pads = [1, 1, 1, 1]> (x, w)
+%s  c = Conv <pads = [1, 1, 1, 1]> (x, w)
   d = Relu (c)
   e = Conv <pads = [1, 1, 1, 1]> (d, w)
   y = Conv <pads = [1, 1, 1, 1]> (e, w2)
 }
-"""
+""" % sines((32, 32, 3, 3), (96, 32, 3, 3))
 
 # A depthwise convolution behind the one that makes its image, in bands of rows.
 ROWS = """<ir_version: 8, opset_import: ["" : 17]>
 rows (float[N, 8, 40, 50] x) => (float[N, 64, 20, 25] y)
-<float zero = {0}, float one = {1}, float n = {512}, float n2 = {576}, int64[4] s = {64, 8, 1, 1}, int64[4] s2 = {64, 1, 3, 3}>
-{
-  r = Range (zero, n, one)
-  t = Sin (r)
-  w = Reshape (t, s)
-  r2 = Range (zero, n2, one)
-  t2 = Sin (r2)
-  w2 = Reshape (t2, s2)
-  c = Conv (x, w)
+%s  c = Conv (x, w)
   d = Relu (c)
   y = Conv <group = 64, pads = [1, 1, 1, 1], strides = [2, 2]> (d, w2)
 }
-"""
+""" % sines((64, 8, 1, 1), (64, 1, 3, 3))
 
 # The two directions of a recurrence are tasks.
 CHAINS = """<ir_version: 8, opset_import: ["" : 17]>
 chains (float[N, 1, 8] x) => (float[N, 2, 1, 32] y)
-<float zero = {0}, float one = {1}, float n = {2048}, float n2 = {8192}, int64[3] s = {2, 128, 8}, int64[3] s2 = {2, 128, 32}>
-{
-  r = Range (zero, n, one)
-  t = Sin (r)
-  w = Reshape (t, s)
-  r2 = Range (zero, n2, one)
-  t2 = Sin (r2)
-  w2 = Reshape (t2, s2)
-  y, h, c = LSTM <hidden_size = 32, direction = "bidirectional"> (x, w, w2)
+%s  y, h, c = LSTM <hidden_size = 32, direction = "bidirectional"> (x, w, w2)
 }
-"""
+""" % sines((2, 128, 8), (2, 128, 32))
 
 GATHER = """<ir_version: 8, opset_import: ["" : 17]>
 pick (float[N, 3] x, int64[M] i) => (float[M, 3] y)

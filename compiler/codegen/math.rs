@@ -243,13 +243,16 @@ fn exp2_rough<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.scale_normal(y, n)
 }
 
-/// 1 / (1 + e^-x): with e = e^-|x| <= 1 and q = e / (1 + e) it is 1 - q for positive x and q = e - e q for others, whose
-/// error is less than that of the quotient.
 fn sigmoid<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let least = b.num(x, -104.0);
-    let m = b.neg_abs(x);
+    sigmoid_by(b, x, -104.0, exp_clamped)
+}
+
+/// 1 / (1 + e^-x): with e = e^-|x| <= 1 and q = e / (1 + e) it is 1 - q for positive x and q = e - e q for others, whose
+/// error is less than that of the quotient. `exp` knows e^x from `least` on, below which it is 0.
+fn sigmoid_by<B: Floats>(b: &mut B, x: B::V, least: f64, exp: fn(&mut B, B::V) -> B::V) -> B::V {
+    let (least, m) = (b.num(x, least), b.neg_abs(x));
     let m = b.greater(least, m);
-    let e = exp_clamped(b, m);
+    let e = exp(b, m);
     let (zero, one, minus_one) = (b.num(x, 0.0), b.num(x, 1.0), b.num(x, -1.0));
     let below = b.sub(minus_one, e);
     let q = b.div(e, below);

@@ -5,7 +5,7 @@
 //! of its quotient by x, elsewhere of the logarithm of what it lacks to 1. Products with numbers of an exponent's size are exact, so
 //! that bounds hold without fused operations too. `tests/math.rs` holds the errors.
 
-use super::{Floats, clamped, log_by, log1p_by, minus_1, poly};
+use super::{Floats, clamped, log_by, log1p_by, minus_1, poly, sigmoid_by};
 use crate::nest::UnOp;
 
 /// One of the elementary functions.
@@ -96,16 +96,8 @@ fn exp_clamped<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.scale(y, n)
 }
 
-/// As of f32.
 fn sigmoid<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let (least, m) = (b.num(x, LEAST), b.neg_abs(x));
-    let m = b.greater(least, m);
-    let e = exp_clamped(b, m);
-    let (zero, one, minus_one) = (b.num(x, 0.0), b.num(x, 1.0), b.num(x, -1.0));
-    let below = b.sub(minus_one, e);
-    let q = b.div(e, below);
-    let base = b.if_less(x, zero, e, one);
-    b.fma(base, q, base)
+    sigmoid_by(b, x, LEAST, exp_clamped)
 }
 
 /// As of f32, of the reduced argument with what it lost.

@@ -8,7 +8,7 @@
 //! that levels share them; `tiles` makes the loops.
 
 use super::schedule::Within;
-use super::shape::{peel, relocate, seq_loops};
+use super::shape::{in_one, peel, relocate, seq_loops};
 use super::tiles::{self, Panels, Tile};
 use super::{lanes, pack};
 use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, Reg, Stmt};
@@ -330,9 +330,7 @@ fn short_rows(outer: &[(Sym, Dim)], inner: Option<(Sym, Dim)>) -> Option<i64> {
 /// Both loops as one, which does not run evenly over memory: tiles begin where the inner one does.
 fn joined(m: &mut Module, p: &mut Parts, (outer, oe): (Sym, Dim), (inner, ie): (Sym, Dim)) -> (Sym, Dim) {
     let var = m.syms.loop_var("m", Dim::constant(0), oe * ie);
-    let v = Dim::sym(var);
-    let put = |s: Sym| if s == outer { Some(v.floor_div(ie)) } else { (s == inner).then(|| v.modulo(ie)) };
-    let of = |d: &Dim| d.subst(&mut |s| put(s));
+    let of = |d: &Dim| in_one(*d, (outer, inner), ie, var);
     p.a.1 = p.a.1.iter().map(of).collect();
     p.tail = std::mem::take(&mut p.tail).into_iter().map(|s| s.map_dims(&mut |d| of(&d))).collect();
     (var, oe * ie)
@@ -348,17 +346,7 @@ fn collapse_rows(m: &mut Module, p: &mut Parts, rows: &mut Vec<(Sym, Dim)>, n: S
         let ((outer, oe), (inner, ie)) = (rows[rows.len() - 2], rows[rows.len() - 1]);
         // Other loops must not stand between in the order of rows; batch and column loops do not matter.
         let var = m.syms.loop_var("m", Dim::constant(0), oe * ie);
-        let v = Dim::sym(var);
-        let subst = |s: Sym| {
-            if s == outer {
-                Some(v.floor_div(ie))
-            } else if s == inner {
-                Some(v.modulo(ie))
-            } else {
-                None
-            }
-        };
-        let sub = |d: &Dim| d.subst(&mut |s| subst(s));
+        let sub = |d: &Dim| in_one(*d, (outer, inner), ie, var);
         let plain = |m: &Module, buf: Buf, at: &[Dim]| {
             let at: Vec<Dim> = at.iter().map(sub).collect();
             let l = m.linear(buf, &at);

@@ -9,7 +9,7 @@ mod rows;
 pub(super) use rows::rows;
 
 use super::longs;
-use super::shape::{ParNest, fresh_regs, peel, wrap};
+use super::shape::{ParNest, fresh_regs, in_one, peel, wrap};
 use super::work;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
@@ -217,18 +217,7 @@ pub(super) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
     while nest.loops.len() >= 2 {
         let ((outer, oe), (inner, ie)) = (nest.loops[nest.loops.len() - 2], nest.loops[nest.loops.len() - 1]);
         let v = m.syms.loop_var("i", Dim::constant(0), oe * ie);
-        let sub = |d: Dim| {
-            d.subst(&mut |s| {
-                let x = Dim::sym(v);
-                if s == outer {
-                    Some(x.floor_div(ie))
-                } else if s == inner {
-                    Some(x.modulo(ie))
-                } else {
-                    None
-                }
-            })
-        };
+        let sub = |d: Dim| in_one(d, (outer, inner), ie, v);
         let mut ok = true;
         let mut check = |buf: Buf, at: &[Dim]| {
             if at.iter().any(|d| d.contains(outer) || d.contains(inner)) {

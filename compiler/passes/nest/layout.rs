@@ -65,21 +65,25 @@ pub fn run(m: &mut Module) -> Result<()> {
     Ok(())
 }
 
+/// True for an image of enough channels that the caller takes in planes.
+fn leaves_in_planes(m: &Module, b: Buf) -> bool {
+    let d = &m.bufs[b];
+    matches!(d.place, Place::Output(_)) && (3..=5).contains(&d.dims.len()) && d.dims[1].as_const().is_some_and(|c| c >= LEAST)
+}
+
 /// A convolution whose image the caller takes in planes stores it for itself, and a map turns it: vectors run along
 /// channels, which no tile could store one by one.
 fn detach(m: &mut Module, k: Kernel) {
     let body = &m.kernels[k].body;
     let Some((a, from, w, at_w)) = contract::operands(body) else { return };
     let [out] = visit::stores(body)[..] else { return };
-    let planes = matches!(m.bufs[out].place, Place::Output(_)) && (3..=5).contains(&m.bufs[out].dims.len());
-    let many = planes && m.bufs[out].dims[1].as_const().is_some_and(|c| c >= LEAST);
     let nest = peel(body);
     let taps = nest.body.iter().any(|s| matches!(s, Stmt::For { body, .. } if matches!(body.as_slice(), [Stmt::For { .. }])));
     // The phases of a strided result never lie side by side.
     let positions: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| contract::depends(&from, l.0)).collect();
     let apart = nest.body.iter().any(|s| matches!(s, Stmt::Store { at, .. } if lanes::unit_stride_var(m, out, at, &positions).is_none()));
     let images = images(body);
-    if !many || !taps && !apart || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
+    if !leaves_in_planes(m, out) || !taps && !apart || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
         return;
     }
     turn_result(m, k, out);
@@ -89,8 +93,7 @@ fn detach(m: &mut Module, k: Kernel) {
 fn detach_window(m: &mut Module, k: Kernel) {
     let body = &m.kernels[k].body;
     let [out] = visit::stores(body)[..] else { return };
-    let dims = &m.bufs[out].dims;
-    let planes = matches!(m.bufs[out].place, Place::Output(_)) && (3..=5).contains(&dims.len()) && dims[1].as_const().is_some_and(|c| c >= LEAST) && !spatial_is_one(m, out);
+    let planes = leaves_in_planes(m, out) && !spatial_is_one(m, out);
     let images = images(body);
     if planes && contract::operands(body).is_none() && !visit::loads(body).contains(&out) && images.contains(&out) && images.iter().any(|b| matches!(m.bufs[*b].place, Place::Temp)) {
         turn_result(m, k, out);

@@ -27,6 +27,16 @@ pub fn peel(body: &[Stmt]) -> ParNest {
     ParNest { loops, body: body.to_vec() }
 }
 
+/// What a subscript becomes where one loop stands in place of two, the inner one of `extent` iterations.
+pub(super) fn in_one(d: Dim, (outer, inner): (Sym, Sym), extent: Dim, one: Sym) -> Dim {
+    let one = Dim::sym(one);
+    d.subst(&mut |s| match s {
+        s if s == outer => Some(one.floor_div(extent)),
+        s if s == inner => Some(one.modulo(extent)),
+        _ => None,
+    })
+}
+
 /// Variables and extents, outermost first.
 pub(super) type Loops = Vec<(Sym, Dim)>;
 

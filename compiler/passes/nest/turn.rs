@@ -4,7 +4,7 @@
 //! Squares as wide as a vector are loaded along one dimension, turned in registers and stored along the other. Where a
 //! dimension is no multiple of a square, the last square overlaps the one before: both store the same there.
 
-use super::shape::{Map, as_map, instance, loop_like, parallel};
+use super::shape::{Map, as_map, in_one, instance, loop_like, parallel};
 use super::{lanes, longs, work};
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
 use crate::sym::{Dim, Sym};
@@ -106,13 +106,7 @@ fn joined(m: &mut Module, mut map: Map) -> Map {
     while i + 1 < map.loops.len() {
         let ((outer, oe), (inner, ie)) = (map.loops[i], map.loops[i + 1]);
         let v = m.syms.loop_var("i", Dim::constant(0), oe * ie);
-        let put = |d: Dim| {
-            d.subst(&mut |s| match s {
-                s if s == outer => Some(Dim::sym(v).floor_div(ie)),
-                s if s == inner => Some(Dim::sym(v).modulo(ie)),
-                _ => None,
-            })
-        };
+        let put = |d: Dim| in_one(d, (outer, inner), ie, v);
         let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| put(*d)).collect() };
         let runs_on = |buf, at: &[Dim]| !at.iter().any(|d| d.contains(outer) || d.contains(inner)) || m.linear(buf, &moved(at)).linear_in(v).is_some();
         let mut fits = runs_on(map.buf, &map.at);

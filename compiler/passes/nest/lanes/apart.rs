@@ -6,7 +6,7 @@
 use super::body::renamed;
 use super::{stride, vector};
 use crate::nest::{Buf, Expr, LoopKind, Module, Stmt, visit};
-use crate::passes::nest::shape::ParNest;
+use crate::passes::nest::shape::{ParNest, in_one};
 use crate::sym::{Dim, Sym, SymTable};
 
 /// Vectors that the lanes of one may need.
@@ -125,13 +125,7 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i6
     let (outer, extent) = nest.loops.iter().copied().find(|l| step(l.0) == Some(inner))?;
     let all = extent * inner;
     let v = m.syms.loop_var("i", Dim::constant(0), all);
-    let put = |d: Dim| {
-        d.subst(&mut |s| match s {
-            s if s == outer => Some(Dim::sym(v).floor_div(inner)),
-            s if s == var => Some(Dim::sym(v).modulo(inner)),
-            _ => None,
-        })
-    };
+    let put = |d: Dim| in_one(d, (outer, var), inner.into(), v);
     let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| put(*d)).collect() };
     let mut fits = stride(m, *buf, &moved(at), v) == Some(1);
     let mut linear = vec![];
