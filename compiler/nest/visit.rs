@@ -310,3 +310,17 @@ pub fn constant_power(e: &Expr) -> Option<(&Expr, f64)> {
         _ => None,
     }
 }
+
+/// A quotient of integers by a number, or its rest, that products with the number's reciprocal give exactly: what is divided
+/// by what. Numbers whose reciprocal is exact or of no use (0, 1, -1) are none of these, nor are large ones.
+pub fn constant_divisor(e: &Expr) -> Option<(BinOp, &Expr, i64)> {
+    let Expr::Bin(op @ (BinOp::Div | BinOp::Rem | BinOp::Mod), a, by) = e else { return None };
+    let Expr::Const(c) = **by else { return None };
+    let limit = match c.ty {
+        ElemType::I64 | ElemType::U64 => 1i64 << 50,
+        ElemType::I32 | ElemType::U32 | ElemType::I16 | ElemType::U16 | ElemType::I8 | ElemType::U8 => 1 << 21,
+        _ => return None,
+    };
+    let by = if c.ty == ElemType::U64 { i64::try_from(c.bits).ok()? } else { c.to_i64() };
+    ((2..limit).contains(&by.checked_abs()?)).then_some((*op, &**a, by))
+}

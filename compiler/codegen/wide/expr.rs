@@ -56,6 +56,10 @@ impl Translate<'_> {
             let x = self.value(base)?;
             return Ok(Val { v: math::power(&mut Lanes { b: &mut self.b, bits: bits_of(x.ty) }, x.v, p), ..x });
         }
+        if let Some((op, x, by)) = visit::constant_divisor(e) {
+            let x = self.value(x)?;
+            return self.quotient(op, x, by);
+        }
         match e {
             Expr::Const(s) => self.constant(*s),
             Expr::Reg(r) => self.regs.get(r).copied().ok_or("a value of another nest"),

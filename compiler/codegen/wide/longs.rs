@@ -149,29 +149,52 @@ impl Builder {
     }
     /// f64 -> i64: the same.
     pub(super) fn double_to_long(&mut self, x: Value) -> Value {
-        let i = if self.avx2() {
-            let t = self.un_of(Un::Trunc, x, Bits::B64);
-            let (scale, back, units, mask) = (self.f64(2f64.powi(-32)), self.f64(-(2f64.powi(32))), self.f64(UNITS), self.bits64(0xffff_ffff));
-            let high = self.long_bin(Bin::Mul, t, scale);
-            let high = self.un_of(Un::Floor, high, Bits::B64);
-            let low = self.fma_of(high, back, t, Bits::B64);
-            let low = self.long_bin(Bin::Add, low, units);
-            let low = self.long_bin(Bin::And, low, mask);
-            let high = self.un_of(Un::TruncInt, high, Bits::B64);
-            let high = self.un(Un::Extend, high);
-            let high = self.un_of(Un::Shl(32), high, Bits::B64);
-            let i = self.long_bin(Bin::Or, high, low);
+        let mut i = self.near_long(x);
+        if self.avx2() {
             let (least, lowest) = (self.f64(-(2f64.powi(63))), self.bits64(TOP));
             let under = self.cmp(Pred::Lt, x, least, Bits::B64);
-            self.select(under, lowest, i, Bits::B64)
-        } else {
-            self.un_of(Un::TruncLong, x, Bits::B64)
-        };
+            i = self.select(under, lowest, i, Bits::B64);
+        }
         let (limit, most, zero) = (self.f64(2f64.powi(63)), self.bits64(TOP - 1), self.bits64(0));
         let over = self.cmp(Pred::Le, limit, x, Bits::B64);
         let i = self.select(over, most, i, Bits::B64);
         let nan = self.cmp(Pred::Unordered, x, x, Bits::B64);
         self.select(nan, zero, i, Bits::B64)
+    }
+    /// f64 -> i64, towards zero, of numbers that i64 holds.
+    pub(super) fn near_long(&mut self, x: Value) -> Value {
+        if !self.avx2() {
+            return self.un_of(Un::TruncLong, x, Bits::B64);
+        }
+        let t = self.un_of(Un::Trunc, x, Bits::B64);
+        let (scale, back, units, mask) = (self.f64(2f64.powi(-32)), self.f64(-(2f64.powi(32))), self.f64(UNITS), self.bits64(0xffff_ffff));
+        let high = self.long_bin(Bin::Mul, t, scale);
+        let high = self.un_of(Un::Floor, high, Bits::B64);
+        let low = self.fma_of(high, back, t, Bits::B64);
+        let low = self.long_bin(Bin::Add, low, units);
+        let low = self.long_bin(Bin::And, low, mask);
+        let high = self.un_of(Un::TruncInt, high, Bits::B64);
+        let high = self.un(Un::Extend, high);
+        let high = self.un_of(Un::Shl(32), high, Bits::B64);
+        self.long_bin(Bin::Or, high, low)
+    }
+    /// i64 -> f64 of less than 2^51.
+    pub(super) fn small_to_double(&mut self, x: Value) -> Value {
+        if !self.avx2() {
+            return self.un_of(Un::ToDouble, x, Bits::B64);
+        }
+        let middle = self.f64(1.5 * UNITS);
+        let x = self.long_bin(Bin::IAdd, x, middle);
+        self.long_bin(Bin::Sub, x, middle)
+    }
+    /// The same back, of whole numbers.
+    pub(super) fn small_to_long(&mut self, x: Value) -> Value {
+        if !self.avx2() {
+            return self.un_of(Un::TruncLong, x, Bits::B64);
+        }
+        let middle = self.f64(1.5 * UNITS);
+        let x = self.long_bin(Bin::Add, x, middle);
+        self.long_bin(Bin::ISub, x, middle)
     }
     /// f64 -> u64: the same; AVX-512 only.
     pub(super) fn double_to_unsigned_long(&mut self, x: Value) -> Value {

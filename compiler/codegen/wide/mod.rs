@@ -19,6 +19,7 @@ pub mod ir;
 mod longs;
 mod loops;
 mod memory;
+mod quotient;
 mod table;
 pub mod tile;
 mod turn;

@@ -61,7 +61,7 @@ pub(super) fn suit(m: &Module, body: &[Stmt]) -> bool {
             // There are gathers of what has whole bytes.
             Expr::Load { buf, at } => matches!(m.bufs[*buf].ty.bits(), 8 | 16 | 32 | 64) || !at.iter().any(|d| indices.iter().any(|s| d.contains(*s))),
             Expr::Un(op, a) => unary(*op, m.type_of(a)),
-            Expr::Bin(op, a, _) => binary(*op, m.type_of(a)) || visit::constant_power(e).is_some(),
+            Expr::Bin(op, a, _) => binary(*op, m.type_of(a)) || visit::constant_power(e).is_some() || visit::constant_divisor(e).is_some(),
             Expr::Text(..) | Expr::Address(_) => false,
             _ => true,
         }
