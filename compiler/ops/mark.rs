@@ -6,7 +6,7 @@
 
 use super::{Attrs, InferCx, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr, LoopKind};
+use crate::nest::{BinOp, Expr};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -69,12 +69,26 @@ impl Operator for Mark {
             Mark::Trilu { upper } => {
                 let op = if *upper { BinOp::Ge } else { BinOp::Le };
                 let diagonal = cx.input_opt(1);
+                let known = match diagonal {
+                    None => Some(Dim::constant(0)),
+                    Some(_) => cx.dims_value(1).and_then(|d| d.first().copied()),
+                };
                 let ty = cx.elem(x).compute();
-                let r = cx.dims(x).len();
+                let dims = cx.dims(x);
+                let r = dims.len();
+                let (rows, columns) = (dims[r - 2], dims[r - 1]);
                 cx.map(y, |k, at| {
-                    let d = diagonal.map_or(runtime::int(0), |b| runtime::value(k, b, 0));
-                    let v = k.load(x, at);
-                    Expr::select(Expr::bin(op, Expr::index(at[r - 1] - at[r - 2]), d), v, k.zero(ty))
+                    let (v, zero) = (k.load(x, at), k.zero(ty));
+                    // Positions are compared as what they are, so that lanes need no 64 bits.
+                    let chosen = |d: Dim| Expr::select(Expr::cmp_index(op, at[r - 1] - at[r - 2], d), v, zero);
+                    match (known, diagonal) {
+                        (None, Some(b)) => {
+                            // Diagonals outside of the matrix are all alike.
+                            let d = runtime::value(k, b, 0).max(Expr::index(Dim::constant(0) - rows)).min(Expr::index(columns)) + Expr::index(rows);
+                            k.with_index(d, rows + columns + 1, |_, d| chosen(d - rows))
+                        }
+                        (known, _) => chosen(known.unwrap_or(Dim::constant(0))),
+                    }
                 });
             }
             Mark::OneHot { axis } => {
@@ -86,17 +100,25 @@ impl Operator for Mark {
                 if !known {
                     cx.define(n, runtime::entry(cx, depth, 0));
                 }
-                cx.kernel(|k| {
-                    k.nest(LoopKind::Par, &out, |k, at| {
-                        let from: Vec<Dim> = at[..axis].iter().chain(&at[axis + 1..]).copied().collect();
-                        let i = Expr::cast(k.m.bufs[x].ty.compute(), ElemType::I64, k.load(x, &from));
-                        let v = k.shared(i, |k, i| {
-                            let hit = |d: Dim| runtime::eq(i.clone(), Expr::index(d));
-                            let hit = if from_end { runtime::or(hit(at[axis]), hit(at[axis] - n)) } else { hit(at[axis]) };
-                            Expr::select(hit, k.load(values, &[Dim::constant(1)]), k.load(values, &[Dim::constant(0)]))
-                        });
-                        k.store(y, at, v);
-                    });
+                // Positions first, -1 for none: what compares with each of them is short and simple.
+                let short = cx.m.syms.range(n).hi.is_some_and(|n| i32::try_from(n).is_ok());
+                let ty = if short { ElemType::I32 } else { ElemType::I64 };
+                let from = |at: &[Dim]| -> Vec<Dim> { at[..axis].iter().chain(&at[axis + 1..]).copied().collect() };
+                let positions = cx.temp("positions", ty, cx.dims(x));
+                cx.map(positions, |k, at| {
+                    let i = Expr::cast(k.m.bufs[x].ty.compute(), ElemType::I64, k.load(x, at));
+                    k.shared(i, |k, i| {
+                        let below = Expr::bin(BinOp::Lt, i.clone(), runtime::int(0));
+                        let i = if from_end { Expr::select(below, i.clone() + Expr::index(n), i) } else { i };
+                        k.shared(i, |_, i| {
+                            let inside = Expr::bin(BinOp::Ge, i.clone(), runtime::int(0)).and(Expr::bin(BinOp::Lt, i.clone(), Expr::index(n)));
+                            Expr::cast(ElemType::I64, ty, Expr::select(inside, i, runtime::int(-1)))
+                        })
+                    })
+                });
+                cx.map(y, |k, at| {
+                    let hit = Expr::bin(BinOp::Eq, k.load(positions, &from(at)), Expr::cast(ElemType::I64, ty, Expr::index(at[axis])));
+                    Expr::select(hit, k.load(values, &[Dim::constant(1)]), k.load(values, &[Dim::constant(0)]))
                 });
             }
         }

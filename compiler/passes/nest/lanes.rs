@@ -294,6 +294,7 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64, extent: Option<Dim>) -
             {
                 match stride(m, *buf, at, var) {
                     Some(0 | 1) if word(m.bufs[*buf].ty) || byte(m.bufs[*buf].ty) => good += 1,
+                    Some(0 | 1) if lanes >= 8 && m.bufs[*buf].ty == ElemType::Bool => good += 1,
                     _ if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)) => good += 1,
                     Some(s) if lanes >= 8 && !long && apart::is_near(s) && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty) && !conditional) => good += 1,
                     None if !long && !conditional && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty)) && extent.is_some_and(|e| apart::is_known(m, *buf, at, (var, e), lanes)) => good += 1,

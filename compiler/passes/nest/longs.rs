@@ -15,8 +15,14 @@ pub(super) fn lanes(m: &Module, body: &[Stmt], lanes: i64) -> i64 {
     if has(m, body) { (lanes / 2).max(4).min(lanes) } else { lanes }
 }
 
+/// True for an index that 32 bits hold.
+fn fits(m: &Module, d: Dim) -> bool {
+    let r = m.syms.range(d);
+    matches!((r.lo, r.hi), (Some(lo), Some(hi)) if i32::try_from(lo).is_ok() && i32::try_from(hi).is_ok())
+}
+
 /// True if values of 64 bits are loaded, made or stored. Indices that are compared with each
-/// other are none, nor are run-time sizes.
+/// other, or taken as numbers of 32 bits, are none, nor are run-time sizes.
 pub(super) fn has(m: &Module, body: &[Stmt]) -> bool {
     let mut found = false;
     visit::walk(body, &mut |s| {
@@ -27,21 +33,23 @@ pub(super) fn has(m: &Module, body: &[Stmt]) -> bool {
         };
     });
     let varies = |d: &Dim| d.syms().into_iter().any(|s| m.syms.kind(s) == SymKind::Loop);
-    let (mut indices, mut compared) = (0, 0);
+    let (mut indices, mut near) = (0, 0);
     visit::walk_exprs(body, &mut |e| match e {
         Expr::Load { buf, .. } => found |= is(m.bufs[*buf].ty),
+        // What an index is as a shorter integer lanes know by themselves.
+        Expr::Cast(ElemType::I32, x) if let Expr::Index(d) = &**x => near += usize::from(varies(d) && fits(m, *d)),
         Expr::Cast(t, _) => found |= is(*t),
         Expr::Const(c) => found |= is(c.ty),
         Expr::Let { reg, .. } => found |= is(m.regs[*reg].ty),
         Expr::Index(d) => indices += usize::from(varies(d)),
         Expr::Bin(op, a, b) if op.is_comparison() => {
             if let (Expr::Index(a), Expr::Index(b)) = (&**a, &**b) {
-                compared += usize::from(varies(a)) + usize::from(varies(b));
+                near += usize::from(varies(a)) + usize::from(varies(b));
             }
         }
         _ => {}
     });
-    found || indices > compared
+    found || indices > near
 }
 
 /// True if there are vector operations for all of a nest that has values of 64 bits: for what else it holds too, since one
