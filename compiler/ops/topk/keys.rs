@@ -2,8 +2,9 @@
 //! position together an integer of 64 bits, so that every comparison is one of integers and no two are equal.
 //!
 //! Few of many: the row is seen as a matrix of which the largest key of each column is found, many columns at once. At least
-//! k columns have one that is not below the k-th largest of these, or whatever a bisection found a little below it; the
-//! elements of such columns that are not below it either, hardly more than k, go through a sorted list. Otherwise the row is sorted by merging.
+//! k columns have one that is not below the k-th largest of these: the k-th that is found one after the other, or what a
+//! bisection found a little below it. The elements of such columns that are not below it either, hardly more than k, go
+//! through a sorted list. Otherwise the row is sorted by merging.
 
 use super::{Row, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, Stmt, UnOp};
@@ -20,6 +21,8 @@ pub(super) enum Scratch {
     Few { columns: i64, tops: Buf, limit: Buf, count: Buf, list: Buf },
 }
 
+/// Up to so many tops are found one after the other: a bisection takes as many steps.
+const SUCCESSIVE: i64 = 8;
 /// Positions that fit beside a key.
 const POSITIONS: i64 = 1 << 32;
 
@@ -30,11 +33,14 @@ pub(super) fn suits(k: &LowerCx, row: &Row) -> bool {
 }
 
 /// Columns that make a search for `count` (not 0) of `n` cheapest, if it is cheaper than sorting all: of each column the top is
-/// looked at, of those that count every element.
+/// looked at, of those that count every element. With hardly fewer columns than elements each element is one.
 fn columns(count: i64, n: i64) -> Option<i64> {
     let m = (4.0 * count as f64 * n as f64).sqrt() as i64;
     let m = (m + 63) / 64 * 64;
-    (count.saturating_mul(count) <= n.saturating_mul(8) && m >= 2 * count && 4 * m <= n).then_some(m)
+    let m = if 2 * m <= n && m >= 2 * count { m } else { n };
+    // The list moves half of its entries for each that comes, merging all elements once for each doubling of the runs.
+    let merging = n.saturating_mul(i64::from(n.ilog2())).saturating_mul(8);
+    (2 * count <= n && count.saturating_mul(count) <= merging).then_some(m)
 }
 
 /// Scratch for rows, one for each index of `outer`.
@@ -46,7 +52,7 @@ pub(super) fn scratch(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Scratch {
             columns,
             tops: buf("tops", ElemType::I32, columns.into()),
             limit: buf("limit", ElemType::I32, 1.into()),
-            count: buf("count", ElemType::F32, 1.into()),
+            count: buf("count", ElemType::I32, 1.into()),
             list: buf("list", ElemType::I64, row.count + 1),
         },
         None => Scratch::Sort(buf("order", ElemType::I64, row.n), buf("merged", ElemType::I64, row.n)),
@@ -88,10 +94,9 @@ impl TopK {
         let v = k.load(row.x, &row.at(o, i));
         self.key(k, row.ty, v)
     }
-    /// A limit that at least as many tops of columns reach as are asked for, and hardly more.
+    /// A limit, an i32, that at least as many tops of columns reach as are asked for, and hardly more.
     fn tops(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], columns: i64, tops: Buf, (limit, count): (Buf, Buf)) -> Expr {
         let (full, rest) = (row.n.floor_div(columns), row.n.modulo(columns));
-        let zero = Dim::constant(0);
         k.range(LoopKind::Par, "j", 0, columns, |k, j| {
             let top = k.acc(Scalar::int(ElemType::I32, i64::from(i32::MIN)).into());
             k.range(LoopKind::Seq, "r", 0, full, |k, r| {
@@ -107,36 +112,14 @@ impl TopK {
                 k.store(tops, &spot(o, j), key.max(top));
             });
         }
-        let wanted = Expr::index(row.count);
-        let enough = Expr::index(row.count + row.count.floor_div(4) + 1);
-        // All keys are at least the first, none the second.
-        let (lo, hi) = (k.acc(int(i64::from(i32::MIN))), k.acc(int(i64::from(i32::MAX) + 1)));
-        let going = Expr::bin(BinOp::Gt, Expr::acc(hi) - Expr::acc(lo), int(1));
-        k.while_(going, |k| {
-            let mid = k.let_(Expr::bin(BinOp::Shr, Expr::acc(lo) + Expr::acc(hi), int(1)));
-            k.store(limit, &spot(o, zero), Expr::cast(ElemType::I64, ElemType::I32, mid.clone()));
-            // A loop of its own: a list of statements that are vectors all of them.
-            k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
-                let reached = k.acc(Expr::num(ElemType::F32, 0.0));
-                k.range(LoopKind::Seq, "j", 0, columns, |k, j| {
-                    let hit = Expr::bin(BinOp::Ge, k.load(tops, &spot(o, j)), k.load(limit, &spot(o, zero)));
-                    k.update(BinOp::Add, reached, Expr::select(hit, Expr::num(ElemType::F32, 1.0), Expr::num(ElemType::F32, 0.0)));
-                });
-                k.store(count, &spot(o, zero), Expr::acc(reached));
-            });
-            let reached = Expr::cast(ElemType::F32, ElemType::I64, k.load(count, &spot(o, zero)));
-            let reached = k.let_(reached);
-            let many = k.let_(Expr::bin(BinOp::Ge, reached.clone(), wanted));
-            k.set(lo, Expr::select(many.clone(), mid.clone(), Expr::acc(lo)));
-            let close = many.clone().and(runtime::le(reached, enough));
-            let above = Expr::select(many, Expr::acc(hi), mid.clone());
-            k.set(hi, Expr::select(close, mid, above));
-        });
-        Expr::acc(lo)
+        match row.count.as_const() {
+            Some(n @ ..=SUCCESSIVE) => successive(k, o, columns, (tops, limit), n),
+            _ => halving(k, row, o, columns, tops, (limit, count)),
+        }
     }
     /// What reaches the limit goes into a sorted list, in any order.
     fn pick(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, list): (i64, Buf, Buf), lowest: Expr) {
-        let lowest = k.let_(Expr::cast(ElemType::I64, ElemType::I32, lowest));
+        let lowest = k.let_(lowest);
         let (full, rest) = (row.n.floor_div(columns), row.n.modulo(columns));
         let extent = row.count + 1;
         // Nothing is before the first entry.
@@ -224,6 +207,67 @@ impl TopK {
             self.result(k, row, o, j, p);
         });
     }
+}
+
+/// The least or the greatest of the columns' tops, as `value` shows them, into a buffer. Its loops stand in one of their own: a
+/// list of statements that are vectors all of them.
+fn extreme(k: &mut KernelBuilder, o: &[Dim], columns: i64, (tops, to): (Buf, Buf), op: BinOp, value: impl Fn(&KernelBuilder, Expr) -> Expr) {
+    k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
+        let first = if op == BinOp::Max { Scalar::lowest(ElemType::I32) } else { Scalar::highest(ElemType::I32) };
+        let found = k.acc(first.into());
+        k.range(LoopKind::Seq, "j", 0, columns, |k, j| {
+            let v = k.load(tops, &spot(o, j));
+            let v = value(k, v);
+            k.update(op, found, v);
+        });
+        k.store(to, &spot(o, Dim::constant(0)), Expr::acc(found));
+    });
+}
+
+/// The n-th greatest of the different tops, one after the other.
+fn successive(k: &mut KernelBuilder, o: &[Dim], columns: i64, (tops, limit): (Buf, Buf), n: i64) -> Expr {
+    let last = spot(o, Dim::constant(0));
+    extreme(k, o, columns, (tops, limit), BinOp::Max, |_, v| v);
+    k.range(LoopKind::Seq, "s", 0, n - 1, |k, _| {
+        let lowest = || Expr::from(Scalar::lowest(ElemType::I32));
+        extreme(k, o, columns, (tops, limit), BinOp::Max, |k, v| Expr::select(Expr::bin(BinOp::Lt, v.clone(), k.load(limit, &last)), v, lowest()));
+    });
+    k.load(limit, &last)
+}
+
+/// What a bisection between the extremes finds.
+fn halving(k: &mut KernelBuilder, row: &Row, o: &[Dim], columns: i64, tops: Buf, (limit, count): (Buf, Buf)) -> Expr {
+    let zero = Dim::constant(0);
+    let wanted = Expr::index(row.count);
+    let enough = Expr::index(row.count + row.count.floor_div(4) + 1);
+    for (end, op) in [(count, BinOp::Min), (limit, BinOp::Max)] {
+        extreme(k, o, columns, (tops, end), op, |_, v| v);
+    }
+    // All keys are at least the first, none the second.
+    let [lo, hi] = [count, limit].map(|b| Expr::cast(ElemType::I32, ElemType::I64, k.load(b, &spot(o, zero))));
+    let (lo, hi) = (k.acc(lo), k.acc(hi + int(1)));
+    let going = Expr::bin(BinOp::Gt, Expr::acc(hi) - Expr::acc(lo), int(1));
+    k.while_(going, |k| {
+        let mid = k.let_(Expr::bin(BinOp::Shr, Expr::acc(lo) + Expr::acc(hi), int(1)));
+        k.store(limit, &spot(o, zero), Expr::cast(ElemType::I64, ElemType::I32, mid.clone()));
+        // A loop of its own: a list of statements that are vectors all of them.
+        k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
+            let reached = k.acc(Expr::int(ElemType::I32, 0));
+            k.range(LoopKind::Seq, "j", 0, columns, |k, j| {
+                let hit = Expr::bin(BinOp::Ge, k.load(tops, &spot(o, j)), k.load(limit, &spot(o, zero)));
+                k.update(BinOp::Add, reached, Expr::select(hit, Expr::int(ElemType::I32, 1), Expr::int(ElemType::I32, 0)));
+            });
+            k.store(count, &spot(o, zero), Expr::acc(reached));
+        });
+        let reached = Expr::cast(ElemType::I32, ElemType::I64, k.load(count, &spot(o, zero)));
+        let reached = k.let_(reached);
+        let many = k.let_(Expr::bin(BinOp::Ge, reached.clone(), wanted));
+        k.set(lo, Expr::select(many.clone(), mid.clone(), Expr::acc(lo)));
+        let close = many.clone().and(runtime::le(reached, enough));
+        let above = Expr::select(many, Expr::acc(hi), mid.clone());
+        k.set(hi, Expr::select(close, mid, above));
+    });
+    Expr::cast(ElemType::I64, ElemType::I32, Expr::acc(lo))
 }
 
 fn spot(o: &[Dim], i: Dim) -> Vec<Dim> {

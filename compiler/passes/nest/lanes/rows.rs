@@ -62,7 +62,7 @@ fn one_loop(m: &mut Module, s: &Stmt) -> Option<(Sym, Dim, Vec<Stmt>)> {
 fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
     let Stmt::Set { reg, at, value } = s else { return None };
     let ty = m.regs[*reg].ty;
-    if !at.is_empty() || ty != ElemType::F32 && !longs::is(ty) {
+    if !at.is_empty() || !matches!(ty, ElemType::F32 | ElemType::I32) && !longs::is(ty) {
         return None;
     }
     let own = |e: &Expr| matches!(e, Expr::Acc { reg: r, .. } if r == reg);
