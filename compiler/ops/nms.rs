@@ -5,8 +5,9 @@
 //! | 10, 11 | the same |
 //!
 //! Boxes are taken in the order of their scores, the first of equal ones first; a box goes if it overlaps one that was
-//! taken by more than the threshold. Sizes of the result are counted, defined, then the result is filled.
+//! taken before by more than the threshold. Sizes of the result are counted, defined, then the result is filled.
 
+use super::topk::keys;
 use super::{Attrs, InferCx, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar};
@@ -22,6 +23,8 @@ pub struct Nms {
 }
 
 const F: ElemType = ElemType::F32;
+/// Boxes of a block. The best of each is known, so that the next box is found among few.
+const BLOCK: i64 = 32;
 
 impl Operator for Nms {
     const OPS: &'static [&'static str] = &["NonMaxSuppression"];
@@ -41,11 +44,7 @@ impl Operator for Nms {
                 return cx.error(codes::OP_SHAPE, format!("input {i} must be one number")).fail();
             }
         }
-        let most = match (cx.has(2), cx.ints_value(2).as_deref()) {
-            (false, _) => Dim::constant(0),
-            (_, Some([m])) => Dim::min(*n, (*m).max(0)),
-            _ => *n,
-        };
+        let most = room(*n, cx.has(2), cx.ints_value(2).as_deref());
         let count = cx.size(0, 0, 2);
         cx.bound(&[count], *b * *c * most);
         cx.set(0, ElemType::I64, vec![count, Dim::constant(3)]);
@@ -58,15 +57,24 @@ impl Operator for Nms {
         let scalar = |k: &KernelBuilder, b: Option<Buf>, none: Expr| b.map_or(none, |b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]));
         let (most, overlap, least) = (cx.input_opt(2), cx.input_opt(3), cx.input_opt(4));
         let planes = self.planes(cx, boxes, batches, n);
-        // Scores of boxes that are neither taken nor hidden; -inf of others.
-        let live = cx.temp("live", F, vec![batches, classes, n]);
-        let highest = cx.temp("highest", F, vec![batches, classes, 1.into()]);
-        let found = cx.temp("found", ElemType::I64, vec![batches, classes, 1.into()]);
-        let taken = cx.temp("taken", ElemType::I64, vec![batches, classes, n]);
+        // Score and position of boxes that were not looked at, as one number that is greater for what comes first, and the
+        // greatest of each block.
+        let blocks = n.ceil_div(BLOCK);
+        let live = cx.temp("live", ElemType::I64, vec![batches, classes, blocks * BLOCK]);
+        let tops = cx.temp("tops", ElemType::I64, vec![batches, classes, blocks]);
+        // Results of loops that are vectors.
+        let best = cx.temp("best", ElemType::I64, vec![batches, classes, 1.into()]);
+        let hidden = cx.temp("hidden", F, vec![batches, classes, 1.into()]);
+        // Boxes that were taken, and their planes.
+        let room = room(n, most.is_some(), cx.ints_value(2).as_deref());
+        let taken = cx.temp("taken", ElemType::I64, vec![batches, classes, room]);
+        let kept = cx.temp("kept", F, vec![batches, classes * 5, room]);
         let number = cx.temp("number", ElemType::I64, vec![batches, classes]);
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &[batches, classes], |k, at| {
                 let (b, c) = (at[0], at[1]);
+                let [best, hidden] = [best, hidden].map(|buf| (buf, [b, c, Dim::constant(0)]));
+                runtime::check(k, Expr::bin(BinOp::Lt, Expr::index(n), int(keys::POSITIONS)));
                 let limit = scalar(k, most, int(0)).min(Expr::index(n));
                 let limit = k.let_(limit);
                 k.range(LoopKind::Seq, "i", 0, n, |k, i| {
@@ -74,51 +82,58 @@ impl Operator for Nms {
                     let s = k.let_(s);
                     // What is no finite number comes last.
                     let lowest = Expr::from(Scalar::from_f64(F, f64::from(f32::MIN)));
-                    let v = Expr::select(Expr::bin(BinOp::Gt, s.clone(), lowest.clone()), s.clone(), lowest);
-                    let v = match least {
-                        Some(_) => Expr::select(Expr::bin(BinOp::Gt, s, scalar(k, least, Expr::f32(0.0))), v, gone()),
-                        None => v,
+                    let v = k.let_(Expr::select(Expr::bin(BinOp::Gt, s.clone(), lowest.clone()), s.clone(), lowest));
+                    let key = keys::ordered(k, F, v);
+                    let key = keys::packed(key, i);
+                    let key = match least {
+                        Some(_) => Expr::select(Expr::bin(BinOp::Gt, s, scalar(k, least, Expr::f32(0.0))), key, gone()),
+                        None => key,
                     };
-                    k.store(live, &[b, c, i], v);
+                    k.store(live, &[b, c, i], key);
+                });
+                k.range(LoopKind::Seq, "i", 0, blocks * BLOCK - n, |k, i| k.store(live, &[b, c, n + i], gone()));
+                k.range(LoopKind::Seq, "j", 0, blocks, |k, j| {
+                    let top = k.acc(gone());
+                    k.range(LoopKind::Seq, "i", 0, BLOCK, |k, i| {
+                        let v = k.load(live, &[b, c, j * BLOCK + i]);
+                        k.update(BinOp::Max, top, v);
+                    });
+                    k.store(tops, &[b, c, j], Expr::acc(top));
                 });
                 let (count, more) = (k.acc(int(0)), k.acc(Expr::bin(BinOp::Gt, limit.clone(), int(0))));
                 k.while_(Expr::acc(more), |k| {
-                    // The first of those with the highest score; each part apart, vectors of one length.
-                    k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
-                        let top = k.acc(gone());
-                        k.range(LoopKind::Seq, "i", 0, n, |k, i| {
-                            let v = k.load(live, &[b, c, i]);
-                            k.update(BinOp::Max, top, v);
-                        });
-                        k.store(highest, &[b, c, 0.into()], Expr::acc(top));
-                    });
-                    k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
-                        let first = k.acc(Expr::index(n));
-                        k.range(LoopKind::Seq, "i", 0, n, |k, i| {
-                            let v = k.load(live, &[b, c, i]);
-                            let hit = Expr::bin(BinOp::Eq, v.clone(), k.load(highest, &[b, c, 0.into()])).and(Expr::bin(BinOp::Gt, v, gone()));
-                            k.update(BinOp::Min, first, Expr::select(hit, Expr::index(i), Expr::index(n)));
-                        });
-                        k.store(found, &[b, c, 0.into()], Expr::acc(first));
-                    });
-                    let best = k.load(found, &[b, c, 0.into()]);
-                    let best = k.let_(best);
-                    k.set(more, Expr::bin(BinOp::Lt, best.clone(), Expr::index(n)));
+                    greatest(k, blocks, best, gone(), |k, j| k.load(tops, &[b, c, j]));
+                    let next = k.load(best.0, &best.1);
+                    let next = k.let_(next);
+                    k.set(more, Expr::bin(BinOp::Gt, next.clone(), gone()));
                     k.if_(Expr::acc(more), |k| {
-                        k.at_index(best, n, |k, i| {
-                            k.at_index(Expr::acc(count), n, |k, p| k.store(taken, &[b, c, p], Expr::index(i)));
-                            k.store(live, &[b, c, i], gone());
-                            // All that they share is read here, so that the loop is one of vectors.
-                            k.range(LoopKind::Seq, "j", 0, n, |k, j| {
-                                let [one, other] = [i, j].map(|i| std::array::from_fn(|d| k.load(planes, &[b, d.into(), i])));
-                                let threshold = scalar(k, overlap, Expr::f32(0.0));
-                                let hides = overlaps(k, &one, &other, threshold);
-                                let was = k.load(live, &[b, c, j]);
-                                k.store(live, &[b, c, j], Expr::select(hides, gone(), was));
+                        k.at_index(keys::position(next), n, |k, i| {
+                            let block = i.floor_div(BLOCK);
+                            greatest(k, BLOCK.into(), (tops, [b, c, block]), gone(), |k, j| {
+                                let v = k.load(live, &[b, c, block * BLOCK + j]);
+                                Expr::select(Expr::bin(BinOp::Lt, v.clone(), k.load(best.0, &best.1)), v, gone())
                             });
+                                let one: [Expr; 5] = std::array::from_fn(|d| k.load(planes, &[b, d.into(), i]));
+                                k.at_index(Expr::acc(count), room + 1, |k, have| {
+                                    greatest(k, have, hidden, Expr::f32(0.0), |k, t| {
+                                        let other = std::array::from_fn(|d| k.load(kept, &[b, c * 5 + Dim::from(d), t]));
+                                        let threshold = scalar(k, overlap, Expr::f32(0.0));
+                                        let hides = overlaps(k, &other, &one, threshold);
+                                        Expr::select(hides, Expr::f32(1.0), Expr::f32(0.0))
+                                    });
+                                });
+                                let free = Expr::bin(BinOp::Eq, k.load(hidden.0, &hidden.1), Expr::f32(0.0));
+                                k.if_(free, |k| {
+                                    k.at_index(Expr::acc(count), room, |k, p| {
+                                        k.store(taken, &[b, c, p], Expr::index(i));
+                                        for (d, v) in one.into_iter().enumerate() {
+                                            k.store(kept, &[b, c * 5 + Dim::from(d), p], v);
+                                        }
+                                    });
+                                    k.update(BinOp::Add, count, int(1));
+                                    k.set(more, Expr::bin(BinOp::Lt, Expr::acc(count), limit));
+                                });
                         });
-                        k.update(BinOp::Add, count, int(1));
-                        k.set(more, Expr::bin(BinOp::Lt, Expr::acc(count), limit));
                     });
                 });
                 k.store(number, &[b, c], Expr::acc(count));
@@ -136,7 +151,7 @@ impl Operator for Nms {
         cx.kernel(|k| {
             let next = k.acc(int(0));
             k.nest(LoopKind::Seq, &[batches, classes], |k, at| {
-                k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+                k.range(LoopKind::Seq, "i", 0, room, |k, i| {
                     let have = k.load(number, at);
                     k.if_(Expr::bin(BinOp::Lt, Expr::index(i), have), |k| {
                         k.at_index(Expr::acc(next), total, |k, p| {
@@ -188,9 +203,31 @@ impl Nms {
     }
 }
 
-/// The score of a box that is out.
+/// How many boxes may be taken of `n`, as far as that is known.
+fn room(n: Dim, limited: bool, most: Option<&[i64]>) -> Dim {
+    match (limited, most) {
+        (false, _) => Dim::constant(0),
+        (_, Some([m])) => Dim::min(n, (*m).max(0)),
+        _ => n,
+    }
+}
+
+/// The greatest of many values, into an element of a buffer. The loop stands in one of its own: a list of statements that are
+/// vectors all of them.
+fn greatest(k: &mut KernelBuilder, n: Dim, (to, at): (Buf, [Dim; 3]), least: Expr, value: impl FnOnce(&mut KernelBuilder, Dim) -> Expr) {
+    k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
+        let found = k.acc(least);
+        k.range(LoopKind::Seq, "j", 0, n, |k, j| {
+            let v = value(k, j);
+            k.update(BinOp::Max, found, v);
+        });
+        k.store(to, &at, Expr::acc(found));
+    });
+}
+
+/// The number of a box that is out.
 fn gone() -> Expr {
-    Expr::f32(f32::NEG_INFINITY)
+    int(i64::MIN)
 }
 
 /// True if two boxes, given as their planes show them, share more of their union than the threshold.

@@ -10,7 +10,7 @@
 //! few are found one after the other, each in a pass over the row; for more, the positions of the row are sorted by merging, in
 //! scratch memory.
 
-mod keys;
+pub mod keys;
 
 use super::{Attrs, InferCx, LowerCx, Operator, runtime};
 use crate::diag::{Result, codes};

@@ -24,7 +24,7 @@ pub(super) enum Scratch {
 /// Up to so many tops are found one after the other: a bisection takes as many steps.
 const SUCCESSIVE: i64 = 8;
 /// Positions that fit beside a key.
-const POSITIONS: i64 = 1 << 32;
+pub const POSITIONS: i64 = 1 << 32;
 
 /// True if elements have keys and rows positions that fit beside them.
 pub(super) fn suits(k: &LowerCx, row: &Row) -> bool {
@@ -72,22 +72,7 @@ impl TopK {
     }
     /// An i32 that is larger for what stands before.
     fn key(&self, k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
-        let to = ElemType::I32;
-        let key = match ty {
-            ElemType::F32 => k.shared(v, |k, v| {
-                // Zeros are equal.
-                let zero = Expr::num(ty, 0.0);
-                let bits = Expr::un(UnOp::Bits(to), Expr::select(Expr::bin(BinOp::Eq, v.clone(), zero.clone()), zero, v.clone()));
-                k.shared(bits, |_, b| {
-                    let flipped = Expr::bin(BinOp::Xor, b.clone(), Expr::int(to, i64::from(i32::MAX)));
-                    let key = Expr::select(Expr::bin(BinOp::Lt, b.clone(), Expr::int(to, 0)), flipped, b);
-                    Expr::select(Expr::un(UnOp::IsNan, v), Expr::int(to, i64::from(i32::MAX)), key)
-                })
-            }),
-            ElemType::U32 => Expr::bin(BinOp::Xor, Expr::un(UnOp::Bits(to), v), Expr::int(to, i64::from(i32::MIN))),
-            ElemType::I32 => v,
-            t => Expr::cast(t, to, v),
-        };
+        let key = ordered(k, ty, v);
         if self.largest { key } else { Expr::un(UnOp::BitNot, key) }
     }
     fn key_at(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], i: Dim) -> Expr {
@@ -209,6 +194,25 @@ impl TopK {
     }
 }
 
+/// An i32 in the order of the numbers of a type of at most 32 bits. Zeros are equal, NaN is larger than all numbers.
+pub fn ordered(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
+    let to = ElemType::I32;
+    match ty {
+        ElemType::F32 => k.shared(v, |k, v| {
+            let zero = Expr::num(ty, 0.0);
+            let bits = Expr::un(UnOp::Bits(to), Expr::select(Expr::bin(BinOp::Eq, v.clone(), zero.clone()), zero, v.clone()));
+            k.shared(bits, |_, b| {
+                let flipped = Expr::bin(BinOp::Xor, b.clone(), Expr::int(to, i64::from(i32::MAX)));
+                let key = Expr::select(Expr::bin(BinOp::Lt, b.clone(), Expr::int(to, 0)), flipped, b);
+                Expr::select(Expr::un(UnOp::IsNan, v), Expr::int(to, i64::from(i32::MAX)), key)
+            })
+        }),
+        ElemType::U32 => Expr::bin(BinOp::Xor, Expr::un(UnOp::Bits(to), v), Expr::int(to, i64::from(i32::MIN))),
+        ElemType::I32 => v,
+        t => Expr::cast(t, to, v),
+    }
+}
+
 /// The least or the greatest of the columns' tops, as `value` shows them, into a buffer. Its loops stand in one of their own: a
 /// list of statements that are vectors all of them.
 fn extreme(k: &mut KernelBuilder, o: &[Dim], columns: i64, (tops, to): (Buf, Buf), op: BinOp, value: impl Fn(&KernelBuilder, Expr) -> Expr) {
@@ -275,12 +279,12 @@ fn spot(o: &[Dim], i: Dim) -> Vec<Dim> {
 }
 
 /// Key and position: larger for a larger key, and of equal keys for the first.
-fn packed(key: Expr, i: Dim) -> Expr {
+pub fn packed(key: Expr, i: Dim) -> Expr {
     let key = Expr::bin(BinOp::Shl, Expr::cast(ElemType::I32, ElemType::I64, key), int(32));
     key + (int(POSITIONS - 1) - Expr::index(i))
 }
 
 /// The position again.
-fn position(packed: Expr) -> Expr {
+pub fn position(packed: Expr) -> Expr {
     int(POSITIONS - 1) - Expr::bin(BinOp::And, packed, int(POSITIONS - 1))
 }

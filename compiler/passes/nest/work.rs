@@ -25,7 +25,7 @@ pub fn estimate(m: &mut Module, k: Kernel) {
 }
 
 /// How often loops run their innermost bodies, loops beside each other together; `None` without loops. Bounds that depend
-/// on a loop outside are taken as in its first iteration.
+/// on a loop outside are taken as in its first iteration, those that depend on a number from memory as with the greatest.
 pub(super) fn turns(body: &[Stmt], first: &mut HashMap<Sym, Dim>) -> Option<Dim> {
     let mut sum: Option<Dim> = None;
     for s in body {
@@ -35,6 +35,10 @@ pub(super) fn turns(body: &[Stmt], first: &mut HashMap<Sym, Dim>) -> Option<Dim>
             first.insert(*var, lo);
             Some(turns(body, first).unwrap_or(Dim::constant(1)) * (hi - lo).max(1))
         } else {
+            if let Stmt::With { sym, extent, .. } = s {
+                let most = extent.subst(&mut |s| first.get(&s).copied());
+                first.insert(*sym, most);
+            }
             s.bodies().into_iter().filter_map(|b| turns(b, first)).reduce(|a, b| a + b)
         };
         sum = match (sum, inside) {
