@@ -6,12 +6,14 @@
 //! it takes:
 //!
 //! * The weights are constants; for quads their values are those of i8. They become i32 elements of four bytes or two words
-//!   each along the channel, filled up with zeros; from there on they are packed like any others.
+//!   each along the channel, filled up with zeros; from there on they are packed like any others. Where no operand is a
+//!   constant a kernel before the contraction makes groups of one (`runtime`), unsigned bytes in quads as signed ones less
+//!   128, for which 128 times the sum of the activations is added again.
 //! * Activations stay bytes. Those whose channel is innermost in memory, in whole quads, are read as i32 where they are,
 //!   through a view. For pairs a kernel before the contraction makes words of them (`spread`): each is read for many
 //!   columns. Others a kernel before the contraction puts together (`gather`).
 //! * Signed activations are stored with 128 added (the sign bit flipped): other readers subtract it again, and the
-//!   contraction subtracts 128 times the sum of the weights, a constant.
+//!   contraction subtracts 128 times the sum of the weights.
 //!
 //! Contractions without columns (depthwise convolutions) become sums of floats where these are exact (`as_floats`): their
 //! vectors run along the channels, and have no quads.
@@ -20,6 +22,8 @@
 //!
 //! Which contractions those are is decided once for a module (`taken`), by `exact_sums`: it leaves them alone, and the
 //! bytes that they read, and makes floats of the others.
+
+mod runtime;
 
 use super::exact::{self, Contraction};
 use super::grouped::{self, Copies, Grouped, columns};
@@ -91,7 +95,7 @@ fn plan(m: &Module, k: Kernel, c: &Contraction, group: Group) -> Option<Plan> {
     let (x, w) = match (weights(m, c.a.0, group), weights(m, c.b.0, group)) {
         (_, true) => (&c.a, &c.b),
         (true, false) => (&c.b, &c.a),
-        _ => return None,
+        _ => return runtime::plan(m, k, c, group),
     };
     let g = Grouped::find(m, k, c.acc, (x, w), &c.depth, group)?;
     Some(Plan { c: c.clone(), g })
@@ -125,14 +129,14 @@ pub fn run(m: &mut Module, level: &Level) -> Result<HashMap<Reg, Interval>> {
     let flipped: HashSet<Buf> = plans.iter().zip(&in_place).filter(|((_, p), here)| **here && m.bufs[p.g.x.0].ty == ElemType::I8).map(|((_, p), _)| m.storage(p.g.x.0)).collect();
     let signed: Vec<bool> = plans.iter().map(|(_, p)| m.bufs[p.g.x.0].ty == ElemType::I8).collect();
     images_of_few_channels(m, &plans, &in_place);
-    let mut copies = Copies::default();
+    let (mut copies, mut made) = (Copies::default(), Copies::default());
     for (((k, p), here), signed) in plans.iter().zip(&in_place).zip(&signed) {
         let groups = match (here, group) {
             (true, Group::Bytes) => p.g.view(m, p.g.x.0),
             (true, _) => copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| spread(m, *k, p)),
             (false, _) => copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| gather(m, *k, p)),
         };
-        contract(m, *k, p, groups, *signed);
+        contract(m, *k, p, groups, *signed, &mut made);
     }
     flip(m, &flipped);
     for (k, c) in windows {
@@ -319,13 +323,22 @@ fn bordered(m: &Module, k: Kernel, x: Buf, of: usize) -> Option<Bordered> {
 }
 
 /// The contraction by dot products of groups.
-fn contract(m: &mut Module, k: Kernel, p: &Plan, groups: Buf, signed: bool) {
-    let sums = if signed { depth_sums(m, &p.c, &p.g.w) } else { None };
-    let Some(w) = weights_in_groups(m, p).filter(|_| !signed || sums.is_some()) else { return };
-    let total = match sums {
-        Some(sums) => Expr::acc(p.c.acc) - sums,
-        None => Expr::acc(p.c.acc),
+fn contract(m: &mut Module, k: Kernel, p: &Plan, groups: Buf, signed: bool, made: &mut Copies) {
+    let constant = matches!(m.bufs[p.g.w.0].place, Place::Const(_));
+    let sums = match (signed, constant) {
+        (true, true) => depth_sums(m, &p.c, &p.g.w),
+        (true, false) => Some(runtime::depth_sums(m, k, &p.c, &p.g.w)),
+        _ => None,
     };
+    let w = if constant { weights_in_groups(m, p) } else { Some(made.get(m, k, (p.g.w.0, p.g.of_w), |m| runtime::groups(m, k, p))) };
+    let Some(w) = w.filter(|_| !signed || sums.is_some()) else { return };
+    let mut total = Expr::acc(p.c.acc);
+    if let Some(sums) = sums {
+        total = total - sums;
+    }
+    if !constant && runtime::lessened(m, &p.g) {
+        total = total + runtime::depth_sums(m, k, &p.c, &p.g.x);
+    }
     p.g.rewrite(m, k, (groups, w), &total);
 }
 

@@ -76,7 +76,7 @@ fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
     match value {
         Expr::Bin(op @ (BinOp::Max | BinOp::Min), a, b) if own(a) && free(b) => Some((*reg, *op)),
         _ if !any_order => None,
-        Expr::Bin(op @ (BinOp::Add | BinOp::Mul), a, b) if own(a) && free(b) => Some((*reg, *op)),
+        Expr::Bin(op @ (BinOp::Add | BinOp::Mul), a, b) if own(a) && free(b) || free(a) && own(b) => Some((*reg, *op)),
         Expr::Fma(a, b, c) if own(c) && free(a) && free(b) => Some((*reg, BinOp::Add)),
         _ => None,
     }
