@@ -7,7 +7,7 @@
 //! | Compress | 9, 11: negative axes too |
 //! | Unique | 11 |
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator, radix, runtime};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, UnOp};
 use crate::sym::Dim;
@@ -213,7 +213,13 @@ fn unique(cx: &mut LowerCx, axis: Option<i64>, sorted: bool) -> Result<()> {
     let mut rest = cx.dims(x);
     let n = rest.remove(axis);
     let s = Slices { x, axis, n, rest };
-    let order = sort(cx, &s);
+    // Slices of one number are sorted by its digits, unless they are known to be few.
+    let ty = cx.elem(x).compute();
+    let single = s.rest.iter().all(|d| d.as_const() == Some(1)) && n.as_const().is_none_or(|n| n >= radix::LEAST);
+    let order = match radix::digits(ty) {
+        Some(digits) if single => radix::sort(cx, n, ty, digits, |k, i| k.load(x, &s.at(i, &vec![Dim::constant(0); s.rest.len()]))),
+        _ => sort(cx, &s),
+    };
     // Groups of equal slices: the group of each slice, how many there are of each, the first of each.
     let (group, counts, firsts) = (cx.temp("group", ElemType::I64, vec![n]), cx.temp("count", ElemType::I64, vec![n]), cx.temp("first", ElemType::I64, vec![n]));
     let found = cx.compute(1, |k, out| {

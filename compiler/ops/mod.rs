@@ -7,6 +7,7 @@
 
 pub mod attrs;
 pub mod cx;
+pub mod radix;
 pub mod runtime;
 pub mod schema;
 pub mod scores;
