@@ -17,6 +17,9 @@ use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
+/// Neighbours that ScatterElements takes together: a line of memory or two.
+const TOGETHER: i64 = 16;
+
 /// The operators; `join` combines an update with what is there.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
@@ -113,18 +116,32 @@ impl Operator for Scatter {
         match self {
             Scatter::Elements { axis, join } => {
                 let axis = from_end(*axis);
-                let outer: Vec<Dim> = idx[..axis].iter().chain(&idx[axis + 1..]).copied().collect();
-                // Only updates along the axis can meet.
+                let update = |k: &mut KernelBuilder, at: &[Dim]| {
+                    let pos = k.load(i, at);
+                    let pos = from_start(k, i, pos, dims[axis]);
+                    k.at_index(pos, dims[axis], |k, p| {
+                        let mut to = at.to_vec();
+                        to[axis] = p;
+                        put(k, y, &to, (u, at), *join);
+                    });
+                };
+                // Only updates along the axis can meet. What lies together in memory is taken together.
+                let last = idx.len() - 1;
+                let mut outer: Vec<Dim> = idx.iter().enumerate().filter(|d| d.0 != axis).map(|d| *d.1).collect();
+                if axis != last {
+                    outer[last - 1] = idx[last].ceil_div(TOGETHER);
+                }
                 cx.kernel(|k| {
                     k.nest(LoopKind::Par, &outer, |k, o| {
-                        k.nest(LoopKind::Seq, &idx[axis..=axis], |k, r| {
-                            let at: Vec<Dim> = o[..axis].iter().chain(r).chain(&o[axis..]).copied().collect();
-                            let pos = k.load(i, &at);
-                            let pos = from_start(k, i, pos, dims[axis]);
-                            k.at_index(pos, dims[axis], |k, p| {
-                                let mut to = at.clone();
-                                to[axis] = p;
-                                put(k, y, &to, (u, &at), *join);
+                        k.range(LoopKind::Seq, "r", 0, idx[axis], |k, r| {
+                            let mut at: Vec<Dim> = o[..axis].iter().chain([&r]).chain(&o[axis..]).copied().collect();
+                            if axis == last {
+                                return update(k, &at);
+                            }
+                            let first = at[last] * TOGETHER;
+                            k.range(LoopKind::Seq, "i", 0, (idx[last] - first).min(TOGETHER), |k, i| {
+                                at[last] = first + i;
+                                update(k, &at);
                             });
                         });
                     });

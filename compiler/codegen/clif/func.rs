@@ -11,6 +11,7 @@ use crate::nest::foreign::DECODE_IMAGE;
 use crate::nest::{Buf, Kernel, LoopKind, Module, Reg, Status, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
+use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{self, I32, I64};
 use cranelift_codegen::ir::{AbiParam, Block, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData, Signature, UserExternalName, UserFuncName, Value};
 use cranelift_codegen::isa::TargetIsa;
@@ -243,7 +244,9 @@ impl Emit<'_, '_> {
     pub fn require(&mut self, ok: Value, s: Status) {
         let fail = self.fail(s);
         let go = self.b.create_block();
-        self.b.ins().brif(ok, go, &[], fail, &[]);
+        // The way out first, as in loops.
+        let bad = self.b.ins().icmp_imm_s(IntCC::Equal, ok, 0);
+        self.b.ins().brif(bad, fail, &[], go, &[]);
         self.b.switch_to_block(go);
         self.b.seal_block(go);
     }

@@ -178,8 +178,10 @@ impl Emit<'_, '_> {
         let i = self.b.append_block_param(head, I64);
         self.b.ins().jump(head, &[BlockArg::from(a)]);
         self.b.switch_to_block(head);
-        let more = self.b.ins().icmp(IntCC::SignedLessThan, i, z);
-        self.b.ins().brif(more, inner, &[], done, &[]);
+        // The way out first: Cranelift's order of blocks has what is first last, and it takes what does not change out of a
+        // loop only where the blocks of the loop follow each other.
+        let over = self.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, i, z);
+        self.b.ins().brif(over, done, &[], inner, &[]);
         self.b.switch_to_block(inner);
         self.b.seal_block(inner);
         self.vars.insert(var, i);

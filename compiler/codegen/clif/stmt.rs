@@ -121,7 +121,9 @@ impl Emit<'_, '_> {
                 self.push();
                 self.scopes.iter_mut().for_each(|s| s.loads.clear());
                 let c = self.truth(cond)?;
-                self.b.ins().brif(c, inner, &[], done, &[]);
+                // The way out first, as in counted loops.
+                let over = self.b.ins().icmp_imm_s(IntCC::Equal, c, 0);
+                self.b.ins().brif(over, done, &[], inner, &[]);
                 self.b.switch_to_block(inner);
                 self.b.seal_block(inner);
                 self.block(body)?;
