@@ -27,7 +27,7 @@ pub fn digits(ty: ElemType) -> Option<i64> {
 }
 
 /// An i64 with the key in its lowest bytes. Zeros are equal, so are all NaN, which come last.
-fn key(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
+pub fn key(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
     let to = ElemType::I64;
     let turned = |v: Expr| Expr::bin(BinOp::Xor, v, int(i64::MIN));
     match ty {
@@ -56,57 +56,79 @@ fn key(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
     }
 }
 
+/// Scratch for sorting: positions in order, room for as many, and how often each digit has each value.
+#[derive(Clone, Copy)]
+pub struct Lists {
+    /// What [`positions`] makes.
+    pub order: Buf,
+    next: Buf,
+    counts: Buf,
+}
+
+impl Lists {
+    /// For lists of `n` keys of `digits` bytes, one for each index of `outer`.
+    pub fn new(cx: &mut LowerCx, outer: &[Dim], n: Dim, digits: i64) -> Lists {
+        let mut buf = |name: &str, dims: &[Dim]| cx.temp(name, ElemType::I64, [outer, dims].concat());
+        Lists { order: buf("order", &[n]), next: buf("next", &[n]), counts: buf("digits", &[Dim::constant(digits), DIGIT.into()]) }
+    }
+}
+
 /// A buffer of the positions 0..n in the order of what `value` says stands there, of a type that has keys of `digits` bytes.
 pub fn sort(cx: &mut LowerCx, n: Dim, ty: ElemType, digits: i64, value: impl Fn(&KernelBuilder, Dim) -> Expr) -> Buf {
-    let (order, next) = (cx.temp("order", ElemType::I64, vec![n]), cx.temp("next", ElemType::I64, vec![n]));
-    let counts = cx.temp("digits", ElemType::I64, vec![Dim::constant(digits), DIGIT.into()]);
-    let key_at = |k: &mut KernelBuilder, i: Dim| {
-        let v = value(k, i);
-        let v = key(k, ty, v);
-        k.let_(v)
-    };
-    let digit = |key: Expr, d: Dim| Expr::bin(BinOp::And, Expr::bin(BinOp::Shr, key, Expr::index(d * 8)), int(DIGIT - 1));
+    let lists = Lists::new(cx, &[], n, digits);
     cx.kernel(|k| {
-        k.nest(LoopKind::Seq, &[Dim::constant(digits), DIGIT.into()], |k, at| k.store(counts, at, int(0)));
-        k.range(LoopKind::Seq, "i", 0, n, |k, i| {
-            k.store(order, &[i], Expr::index(i));
-            let key = key_at(k, i);
-            for d in (0..digits).map(Dim::constant) {
-                k.at_index(digit(key.clone(), d), DIGIT.into(), |k, g| {
-                    let c = k.load(counts, &[d, g]);
-                    k.store(counts, &[d, g], c + int(1));
-                });
-            }
-        });
-        k.range(LoopKind::Seq, "d", 0, digits, |k, d| {
-            let (most, sum) = (k.acc(int(0)), k.acc(int(0)));
-            k.range(LoopKind::Seq, "g", 0, DIGIT, |k, g| {
-                let c = k.load(counts, &[d, g]);
-                let c = k.let_(c);
-                k.update(BinOp::Max, most, c.clone());
-                // Where the first number with this digit goes.
-                k.store(counts, &[d, g], Expr::acc(sum));
-                k.update(BinOp::Add, sum, c);
+        positions(k, &[], n, digits, &lists, |k, i| {
+            let v = value(k, i);
+            key(k, ty, v)
+        })
+    });
+    lists.order
+}
+
+/// The positions 0..n in the order of their keys of `digits` bytes, in the lists that belong to the indices `o`.
+pub fn positions(k: &mut KernelBuilder, o: &[Dim], n: Dim, digits: i64, lists: &Lists, key: impl Fn(&mut KernelBuilder, Dim) -> Expr) {
+    let Lists { order, next, counts } = *lists;
+    let (spot, count) = (|i: Dim| [o, &[i]].concat(), |d: Dim, g: Dim| [o, &[d, g]].concat());
+    let digit = |key: Expr, d: Dim| Expr::bin(BinOp::And, Expr::bin(BinOp::Shr, key, Expr::index(d * 8)), int(DIGIT - 1));
+    k.nest(LoopKind::Seq, &[Dim::constant(digits), DIGIT.into()], |k, at| k.store(counts, &count(at[0], at[1]), int(0)));
+    k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+        k.store(order, &spot(i), Expr::index(i));
+        let key = key(k, i);
+        let key = k.let_(key);
+        for d in (0..digits).map(Dim::constant) {
+            k.at_index(digit(key.clone(), d), DIGIT.into(), |k, g| {
+                let c = k.load(counts, &count(d, g));
+                k.store(counts, &count(d, g), c + int(1));
             });
-            k.if_(Expr::un(UnOp::Not, eq(Expr::acc(most), Expr::index(n))), |k| {
-                k.range(LoopKind::Seq, "i", 0, n, |k, i| {
-                    let e = k.load(order, &[i]);
-                    k.at_index(e, n, |k, e| {
-                        let key = key_at(k, e);
-                        k.at_index(digit(key, d), DIGIT.into(), |k, g| {
-                            let place = k.load(counts, &[d, g]);
-                            let place = k.let_(place);
-                            k.store(counts, &[d, g], place.clone() + int(1));
-                            k.at_index(place, n, |k, p| k.store(next, &[p], Expr::index(e)));
-                        });
+        }
+    });
+    k.range(LoopKind::Seq, "d", 0, digits, |k, d| {
+        let (most, sum) = (k.acc(int(0)), k.acc(int(0)));
+        k.range(LoopKind::Seq, "g", 0, DIGIT, |k, g| {
+            let c = k.load(counts, &count(d, g));
+            let c = k.let_(c);
+            k.update(BinOp::Max, most, c.clone());
+            // Where the first number with this digit goes.
+            k.store(counts, &count(d, g), Expr::acc(sum));
+            k.update(BinOp::Add, sum, c);
+        });
+        k.if_(Expr::un(UnOp::Not, eq(Expr::acc(most), Expr::index(n))), |k| {
+            k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+                let e = k.load(order, &spot(i));
+                k.at_index(e, n, |k, e| {
+                    let key = key(k, e);
+                    k.at_index(digit(key, d), DIGIT.into(), |k, g| {
+                        let place = k.load(counts, &count(d, g));
+                        let place = k.let_(place);
+                        k.store(counts, &count(d, g), place.clone() + int(1));
+                        k.at_index(place, n, |k, p| k.store(next, &spot(p), Expr::index(e)));
                     });
                 });
-                k.range(LoopKind::Seq, "i", 0, n, |k, i| {
-                    let e = k.load(next, &[i]);
-                    k.store(order, &[i], e);
-                });
+            });
+            k.range(LoopKind::Seq, "i", 0, n, |k, i| {
+                let e = k.load(next, &spot(i));
+                k.store(order, &spot(i), e);
             });
         });
     });
-    order
 }

@@ -7,12 +7,12 @@
 //! | 11, 24 | `largest`, `sorted`; without order any is right, so there is one |
 //!
 //! Of equal elements the first comes first. NaN is larger than all numbers. Elements of at most 32 bits: see `topk/keys.rs`. Of others a
-//! few are found one after the other, each in a pass over the row; for more, the positions of the row are sorted by merging, in
-//! scratch memory.
+//! few are found one after the other, each in a pass over the row; for more, the positions of the row are sorted, by digits or,
+//! where the row may be short, by merging, in scratch memory.
 
 pub mod keys;
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator, radix, runtime};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Stmt, UnOp};
 use crate::sym::Dim;
@@ -79,6 +79,12 @@ impl Operator for TopK {
             cx.define(row.count, runtime::entry(cx, b, 0));
         }
         let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
+        let few = if keys::suits(cx, &row) { keys::finds_few(&row) } else { row.count.as_const().is_some_and(|c| c <= FEW) };
+        if let (Some(digits), true) = (radix::digits(row.ty), !few && row.n.as_const().is_some_and(|n| n >= radix::LEAST)) {
+            let lists = radix::Lists::new(cx, &outer, row.n, digits);
+            cx.kernel(|k| k.nest(LoopKind::Par, &outer, |k, o| self.by_digits(k, &row, o, digits, &lists)));
+            return Ok(());
+        }
         if keys::suits(cx, &row) {
             let scratch = keys::scratch(cx, &row, &outer);
             cx.kernel(|k| k.nest(LoopKind::Par, &outer, |k, o| self.by_keys(k, &row, o, &scratch)));
@@ -147,6 +153,24 @@ impl TopK {
             row.store(k, o, j, Expr::acc(best), Expr::acc(best_at));
         });
     }
+    /// Sorts the positions by digits.
+    fn by_digits(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], digits: i64, lists: &radix::Lists) {
+        radix::positions(k, o, row.n, digits, lists, |k, i| {
+            let v = k.load(row.x, &row.at(o, i));
+            let key = radix::key(k, row.ty, v);
+            if self.largest { Expr::un(UnOp::BitNot, key) } else { key }
+        });
+        self.in_order(k, row, o, lists.order);
+    }
+    /// The first elements of a list of positions.
+    fn in_order(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], order: Buf) {
+        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
+            let i = k.load(order, &[o, &[j]].concat());
+            let i = k.let_(i);
+            let v = k.with_index(i.clone(), row.n, |k, i| k.load(row.x, &row.at(o, i)));
+            row.store(k, o, j, v, i);
+        });
+    }
     /// Merges sorted runs of 1, 2, 4, ... positions until there is one.
     fn sort(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (order, merged): (Buf, Buf)) {
         let (n, size) = (row.n, Expr::index(row.n));
@@ -189,12 +213,7 @@ impl TopK {
             k.update(BinOp::Add, width, Expr::acc(width));
         });
         k.push(Stmt::While { cond: lt(Expr::acc(width), size), body });
-        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
-            let i = k.load(order, &spot(j));
-            let i = k.let_(i);
-            let v = k.with_index(i.clone(), n, |k, i| k.load(row.x, &row.at(o, i)));
-            row.store(k, o, j, v, i);
-        });
+        self.in_order(k, row, o, order);
     }
     /// True if value `a` stands before `b` wherever they are.
     fn before(&self, ty: ElemType, a: Expr, b: Expr) -> Expr {

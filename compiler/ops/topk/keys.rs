@@ -4,7 +4,7 @@
 //! Few of many: the row is seen as a matrix of which the largest key of each column is found, many columns at once. At least
 //! k columns have one that is not below the k-th largest of these: the k-th that is found one after the other, or what a
 //! bisection found a little below it. The elements of such columns that are not below it either, hardly more than k, go
-//! through a sorted list. Otherwise the row is sorted by merging.
+//! through a sorted list. Otherwise the row is sorted: by merging here, where it is short or nobody knows how long it is.
 
 use super::{Row, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, Stmt, UnOp};
@@ -39,8 +39,13 @@ fn columns(count: i64, n: i64) -> Option<i64> {
     let m = (m + 63) / 64 * 64;
     let m = if 2 * m <= n && m >= 2 * count { m } else { n };
     // The list moves half of its entries for each that comes, merging all elements once for each doubling of the runs.
-    let merging = n.saturating_mul(i64::from(n.ilog2())).saturating_mul(8);
+    let merging = n.saturating_mul(i64::from(n.max(1).ilog2())).saturating_mul(8);
     (2 * count <= n && count.saturating_mul(count) <= merging).then_some(m)
+}
+
+/// True if not all of a row is sorted.
+pub(super) fn finds_few(row: &Row) -> bool {
+    row.count.as_const().zip(row.n.as_const()).is_some_and(|(c, n)| columns(c, n).is_some())
 }
 
 /// Scratch for rows, one for each index of `outer`.
