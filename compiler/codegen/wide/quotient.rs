@@ -32,8 +32,13 @@ impl Translate<'_> {
             let (none, zero, one) = (self.zero_of(bits), self.real(0.0, bits), self.real(1.0, bits));
             let (below, some) = (self.b.icmp(Pred::Lt, a.v, none, bits), self.b.cmp(Pred::Lt, zero, left, bits));
             let moved = self.b.masks(super::ir::Op::MaskAnd, below, some);
-            let (next, less) = (self.b.bin_of(Bin::Add, k, one, bits), self.b.bin_of(Bin::Add, left, minus, bits));
-            (k, left) = (self.b.select(moved, next, k, bits), self.b.select(moved, less, left, bits));
+            if op == BinOp::Div {
+                let next = self.b.bin_of(Bin::Add, k, one, bits);
+                k = self.b.select(moved, next, k, bits);
+            } else {
+                let less = self.b.bin_of(Bin::Add, left, minus, bits);
+                left = self.b.select(moved, less, left, bits);
+            }
         }
         if op != BinOp::Div {
             return Ok(Val { v: self.whole(left, bits), ..a });
