@@ -7,14 +7,17 @@
 //! Geijn: Anatomy of High-Performance Matrix Multiplication). The width of panels does not depend on the CPU level, so
 //! that levels share them; `tiles` makes the loops.
 
+mod loops;
+
 use super::schedule::Within;
-use super::shape::{in_one, peel, relocate, seq_loops};
+use super::shape::{peel, relocate, seq_loops};
 use super::tiles::{self, Panels, Tile};
 use super::{lanes, pack};
 use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, Reg, Stmt};
 use crate::sym::{Answer, Dim, Sym, SymKind};
 use crate::target::Facts;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
+use loops::{collapse_columns, collapse_rows, joined, split_phases};
 use std::sync::Arc;
 
 /// The form of a contraction, taken apart.
@@ -181,7 +184,7 @@ pub(super) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) 
         None => p.loops.iter().rev().map(|l| l.0).find(|v| only_b(&p, *v)),
     };
     let Some(n) = n else { return false };
-    let Some(n_extent) = p.loops.iter().find(|l| l.0 == n).map(|l| l.1) else { return false };
+    let Some((n, n_extent)) = collapse_columns(m, &mut p, n) else { return false };
     if n_extent.as_const().is_some_and(|c| c < 4) {
         return false;
     }
@@ -289,91 +292,10 @@ fn turn(m: &Module, p: &Parts, batch: &[(Sym, Dim)], within: Within, rows: i64, 
     (constant && rows <= 4 && !depends(&p.b.1, s) && (24 << 10..=512 << 10).contains(&bytes)).then_some(s)
 }
 
-/// Takes loops apart that A reads by quotient and B by remainder (a transposed convolution whose windows do not overlap):
-/// the quotient is a row, the remainder picks the weights.
-fn split_phases(m: &mut Module, p: &mut Parts) {
-    const MOST: i64 = 16;
-    for i in 0..p.loops.len() {
-        let (v, extent) = p.loops[i];
-        if !depends(&p.a.1, v) || !depends(&p.b.1, v) {
-            continue;
-        }
-        let zero = Dim::constant(0);
-        let of = |m: &Module, at: &[Dim], s: i64, q: Sym, r: Sym| -> Vec<Dim> { at.iter().map(|d| m.syms.simplify(d.subst(&mut |x| (x == v).then(|| Dim::sym(q) * s + r)))).collect() };
-        for s in 2..=MOST {
-            let phase = Dim::constant(s);
-            let asked = |at: &[Dim]| at.iter().any(|d| *d == Dim::sym(v).floor_div(phase) || *d == Dim::sym(v).modulo(phase));
-            let quotient = m.syms.simplify(extent.floor_div(s));
-            if !asked(&p.a.1) || !asked(&p.b.1) || m.syms.simplify(extent.modulo(s)).as_const() != Some(0) {
-                continue;
-            }
-            let (q, r) = (m.syms.loop_var("q", zero, quotient), m.syms.loop_var("r", zero, phase));
-            let (a, b) = (of(m, &p.a.1, s, q, r), of(m, &p.b.1, s, q, r));
-            if depends(&a, r) || depends(&b, q) {
-                continue;
-            }
-            (p.a.1, p.b.1) = (a, b);
-            p.tail = std::mem::take(&mut p.tail).into_iter().map(|t| t.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |x| (x == v).then(|| Dim::sym(q) * s + r))))).collect();
-            p.loops[i] = (q, quotient);
-            p.loops.push((r, phase));
-            break;
-        }
-    }
-}
-
 /// Rows of both innermost row loops, where both are known and a tile may hold several of the inner one, which are short.
 fn short_rows(outer: &[(Sym, Dim)], inner: Option<(Sym, Dim)>) -> Option<i64> {
     let (outer, inner) = (outer.last()?.1.as_const()?, inner?.1.as_const()?);
     (outer > 1 && (2..=tiles::MOST_ROWS / 2).contains(&inner)).then_some(outer * inner)
-}
-
-/// Both loops as one, which does not run evenly over memory: tiles begin where the inner one does.
-fn joined(m: &mut Module, p: &mut Parts, (outer, oe): (Sym, Dim), (inner, ie): (Sym, Dim)) -> (Sym, Dim) {
-    let var = m.syms.loop_var("m", Dim::constant(0), oe * ie);
-    let of = |d: &Dim| in_one(*d, (outer, inner), ie, var);
-    p.a.1 = p.a.1.iter().map(of).collect();
-    p.tail = std::mem::take(&mut p.tail).into_iter().map(|s| s.map_dims(&mut |d| of(&d))).collect();
-    (var, oe * ie)
-}
-
-fn linear_in(m: &Module, buf: Buf, at: &[Dim], s: Sym) -> bool {
-    m.linear(buf, at).linear_in(s).is_some()
-}
-
-/// Joins row loops that run over memory as one, in every access.
-fn collapse_rows(m: &mut Module, p: &mut Parts, rows: &mut Vec<(Sym, Dim)>, n: Sym) {
-    while rows.len() >= 2 {
-        let ((outer, oe), (inner, ie)) = (rows[rows.len() - 2], rows[rows.len() - 1]);
-        // Other loops must not stand between in the order of rows; batch and column loops do not matter.
-        let var = m.syms.loop_var("m", Dim::constant(0), oe * ie);
-        let sub = |d: &Dim| in_one(*d, (outer, inner), ie, var);
-        let plain = |m: &Module, buf: Buf, at: &[Dim]| {
-            let at: Vec<Dim> = at.iter().map(sub).collect();
-            let l = m.linear(buf, &at);
-            l.linear_in(var).is_some() && l.linear_in(n).is_some()
-        };
-        let mut ok = plain(m, p.a.0, &p.a.1);
-        for s in &p.tail {
-            if let Stmt::Store { buf, at, .. } = s {
-                // The result may have gaps between rows (a padded image): once a row, a division by a constant is cheap.
-                ok &= plain(m, *buf, at) || ie.as_const().is_some() && linear_in(m, *buf, &at.iter().map(sub).collect::<Vec<_>>(), n);
-            }
-            if let Some(e) = s.expr() {
-                e.walk(&mut |e| match e {
-                    Expr::Load { buf, at } if depends(at, outer) || depends(at, inner) => ok &= plain(m, *buf, at),
-                    Expr::Index(d) if d.contains(outer) || d.contains(inner) => ok = false,
-                    _ => {}
-                });
-            }
-        }
-        if !ok {
-            return;
-        }
-        p.a.1 = p.a.1.iter().map(sub).collect();
-        p.tail = std::mem::take(&mut p.tail).into_iter().map(|s| s.map_dims(&mut |d| sub(&d))).collect();
-        rows.truncate(rows.len() - 2);
-        rows.push((var, oe * ie));
-    }
 }
 
 /// Bytes of weights that no cache of one core holds.

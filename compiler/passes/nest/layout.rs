@@ -72,7 +72,7 @@ fn leaves_in_planes(m: &Module, b: Buf) -> bool {
 }
 
 /// A convolution whose image the caller takes in planes stores it for itself, and a map turns it: vectors run along
-/// channels, which no tile could store one by one.
+/// channels, which no tile could store one by one, or whose vectors are fuller.
 fn detach(m: &mut Module, k: Kernel) {
     let body = &m.kernels[k].body;
     let Some((a, from, w, at_w)) = contract::operands(body) else { return };
@@ -83,10 +83,31 @@ fn detach(m: &mut Module, k: Kernel) {
     let positions: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| contract::depends(&from, l.0)).collect();
     let apart = nest.body.iter().any(|s| matches!(s, Stmt::Store { at, .. } if lanes::unit_stride_var(m, out, at, &positions).is_none()));
     let images = images(body);
-    if !leaves_in_planes(m, out) || !taps && !apart || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
+    if !leaves_in_planes(m, out) || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
         return;
     }
-    turn_result(m, k, out);
+    if taps || apart || is_ragged(m, a, out, w) {
+        turn_result(m, k, out);
+    }
+}
+
+/// True for a 1x1 convolution that takes longer in vectors along its planes, the last of which may be nearly empty, than in
+/// vectors along channels with a result to be turned. Whole vectors are read where they lie.
+fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
+    // What it takes to pack an element of the image, and to turn one of the result, in steps of a sum.
+    const PACK: i64 = 5;
+    const TURN: i64 = 12;
+    const LANES: i64 = 16;
+    let known = |b: Buf| m.bufs[b].dims.iter().map(|d| d.as_const()).collect::<Option<Vec<i64>>>();
+    let (Some(from), Some(to), Some(w)) = (known(image), known(out), known(weights)) else { return false };
+    let (plane, channels) = (to[2..].iter().product::<i64>(), to[1]);
+    // A plane is one row of columns, unless the image has a larger one.
+    let row = if from[2..] == to[2..] { plane } else { to[to.len() - 1] };
+    let depth: i64 = w[1..].iter().product();
+    let whole = |n: i64| (n + LANES - 1) / LANES * LANES;
+    let along_planes = plane / row * whole(row) * channels * depth + plane * depth * PACK;
+    let along_channels = plane * whole(channels) * depth + plane * channels * TURN;
+    row % LANES != 0 && along_planes > along_channels
 }
 
 /// Pooling of an image that stands with channels innermost does the same.

@@ -80,8 +80,10 @@ pub(super) fn panel(rows: i64, n: Dim, unit: i64) -> i64 {
         let (low, high) = (r / tiles, r % tiles);
         // Cycles of a step, in sixteenths: multiplications, loads, and the latency of four; what lines of B take on their
         // way from the second level.
-        let step = |mr: i64| (mr * w).max(mr + w).max(8) * 8 + 2 * w;
-        (high * step(low + 1) + (tiles - high) * step(low)) * ((vectors + w - 1) / w)
+        let step = |mr: i64, w: i64| (mr * w).max(mr + w).max(8) * 8 + 2 * w;
+        // The last panel may have fewer vectors.
+        let panel = |w: i64| if w == 0 { 0 } else { high * step(low + 1, w) + (tiles - high) * step(low, w) };
+        panel(w) * (vectors / w) + panel(vectors % w)
     };
     let widths: &[i64] = &[2, 4, 3, 5, 6, 1];
     // Of equals the one with the least padding.
