@@ -6,7 +6,8 @@ mod apart;
 mod body;
 mod rows;
 
-pub(super) use rows::rows;
+pub(super) use abreast::beside;
+pub(super) use rows::{SUMS, rows};
 
 use super::longs;
 use super::shape::{ParNest, fresh_regs, in_one, peel, wrap};
@@ -40,11 +41,18 @@ pub fn schedule(m: &mut Module, k: Kernel, lanes: i64, whole: bool) {
         }
         Some(b) => b,
         None => {
-            let body = rows(m, &nest.body, lanes);
-            let mut loops = nest.loops.clone();
-            order_loops(m, &nest, &mut loops);
-            let body = abreast::jam(m, &mut loops, body);
-            super::rows::schedule(m, loops, body)
+            let mut nest = nest;
+            let mut loops = std::mem::take(&mut nest.loops);
+            order_loops(m, &nest.body, &mut loops);
+            nest.loops = loops;
+            let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
+            if let Some((row, _)) = nest.loops.last().copied().filter(|_| !empty) {
+                collapse(m, &mut nest, row);
+            }
+            let abreast = abreast::rows_of(m, &nest, lanes);
+            let body = rows(m, &nest.body, lanes, SUMS / abreast);
+            let body = abreast::jam(m, &mut nest.loops, body);
+            super::rows::schedule(m, ParNest { body, ..nest }, abreast)
         }
     };
     m.kernels[k].body = body;
@@ -63,8 +71,8 @@ fn first_store(body: &[Stmt]) -> Option<(Buf, Vec<Dim>)> {
 }
 
 /// Outermost the largest step through the result's memory.
-fn order_loops(m: &Module, nest: &ParNest, loops: &mut [(Sym, Dim)]) {
-    let Some((buf, at)) = first_store(&nest.body) else { return };
+fn order_loops(m: &Module, body: &[Stmt], loops: &mut [(Sym, Dim)]) {
+    let Some((buf, at)) = first_store(body) else { return };
     let d = &m.bufs[buf];
     let order: Vec<usize> = match &d.layout {
         Layout::RowMajor => return,
@@ -78,7 +86,7 @@ fn order_loops(m: &Module, nest: &ParNest, loops: &mut [(Sym, Dim)]) {
 fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>> {
     let (buf, at) = first_store(&nest.body)?;
     let mut loops = nest.loops.clone();
-    order_loops(m, nest, &mut loops);
+    order_loops(m, &nest.body, &mut loops);
     let mut nest = ParNest { loops, body: nest.body.clone() };
     let mut var = unit_stride_var(m, buf, &at, &nest.loops)?;
     if let Some(v) = collapse(m, &mut nest, var) {

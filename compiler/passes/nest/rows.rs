@@ -6,7 +6,7 @@
 
 use super::shape::{ParNest, parallel, wrap};
 use super::{lanes, work};
-use crate::nest::{LoopKind, Module, Stmt, visit};
+use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
@@ -16,16 +16,13 @@ const ELEMENTS: i64 = 4096;
 /// Tiles that leave something for every thread.
 const TILES: i64 = 16;
 
-/// The loops of a nest of rows around its vectors; `body` stands inside all of `loops`.
-pub(super) fn schedule(m: &mut Module, loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
+/// The loops of a nest of rows around its vectors, so many rows of which go abreast.
+pub(super) fn schedule(m: &mut Module, mut nest: ParNest, abreast: i64) -> Vec<Stmt> {
     let mut vectors = false;
-    visit::walk(&body, &mut |s| vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
-    if !vectors || loops.iter().any(|l| l.1.as_const() == Some(0)) {
-        return wrap(&loops, body);
+    visit::walk(&nest.body, &mut |s| vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
+    if !vectors || nest.loops.iter().any(|l| l.1.as_const() == Some(0)) {
+        return wrap(&nest.loops, nest.body);
     }
-    let mut nest = ParNest { loops, body };
-    let Some((var, _)) = nest.loops.last().copied() else { return nest.body };
-    lanes::collapse(m, &mut nest, var);
     let Some((var, hi)) = nest.loops.pop() else { return nest.body };
     if hi.as_const().is_some_and(|h| h <= 1) {
         nest.loops.push((var, hi));
@@ -38,13 +35,20 @@ pub(super) fn schedule(m: &mut Module, loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) 
             row = row.max((*hi - *lo).as_const());
         }
     });
-    let most = row.map_or(ROWS, |r| ELEMENTS / r.max(1)).min(hi.as_const().map_or(ROWS, |h| h / TILES)).clamp(1, ROWS);
+    let most = row.map_or(ROWS, |r| ELEMENTS / r.max(1)).min(hi.as_const().map_or(ROWS, |h| h / TILES)).clamp(1, ROWS).max(abreast) / abreast * abreast;
     let pieces = hi.ceil_div(most);
     let c = m.syms.loop_var("c", zero, pieces);
     let lo = Dim::sym(c) * most;
     let end = if hi.modulo(most).as_const() == Some(0) { lo + most } else { hi.min(lo + most) };
     m.syms.set_loop_range(var, lo, end);
-    let body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body: nest.body }];
+    let mut body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body: nest.body.clone() }];
+    if abreast > 1 {
+        let b = m.syms.loop_var("b", zero, Dim::constant(most / abreast));
+        let several = lanes::beside(m, &nest.body, var, lo + Dim::sym(b) * abreast, abreast);
+        let several = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: Dim::constant(most / abreast), body: several }];
+        let whole = m.syms.simplify(hi.floor_div(most));
+        body = if end == lo + most { several } else { vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, Dim::sym(c), whole), then: several, els: body }] };
+    }
     nest.loops.push((c, pieces));
     parallel(m, &nest.loops, body)
 }

@@ -9,21 +9,24 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
 
+/// Accumulators of a reduction, so that an operation need not wait for the one before.
+pub(in crate::passes::nest) const SUMS: i64 = 4;
+
 /// Vectorises sequential loops inside rows: stores along the row, and reductions with one accumulator a lane.
-pub(in crate::passes::nest) fn rows(m: &mut Module, body: &[Stmt], lanes: i64) -> Vec<Stmt> {
+pub(in crate::passes::nest) fn rows(m: &mut Module, body: &[Stmt], lanes: i64, sums: i64) -> Vec<Stmt> {
     let mut out = vec![];
     for s in body {
         match s {
             s @ Stmt::For { kind: LoopKind::Seq, body, .. }
                 if matches!(body.as_slice(), [Stmt::For { .. }])
                     && let Some((var, hi, inner)) = one_loop(m, s)
-                    && let Some(v) = row_loop(m, var, hi, &inner, lanes) =>
+                    && let Some(v) = row_loop(m, var, hi, &inner, lanes, sums) =>
             {
                 out.extend(v);
             }
-            Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } if lo.as_const() == Some(0) => match row_loop(m, *var, *hi, body, lanes) {
+            Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } if lo.as_const() == Some(0) => match row_loop(m, *var, *hi, body, lanes, sums) {
                 Some(v) => out.extend(v),
-                None => out.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: rows(m, body, lanes) }),
+                None => out.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: rows(m, body, lanes, sums) }),
             },
             // A nest of its own among others: a step of a recurrence.
             Stmt::For { kind: LoopKind::Par, .. } => {
@@ -32,14 +35,14 @@ pub(in crate::passes::nest) fn rows(m: &mut Module, body: &[Stmt], lanes: i64) -
                     None if nest.loops.is_empty() => out.push(s.clone()),
                     Some(v) => out.extend(v),
                     None => {
-                        let body = rows(m, &nest.body, lanes);
+                        let body = rows(m, &nest.body, lanes, sums);
                         out.extend(wrap(&nest.loops, body));
                     }
                 }
             }
-            Stmt::With { sym, value, extent, body } => out.push(Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body: rows(m, body, lanes) }),
-            Stmt::While { cond, body } => out.push(Stmt::While { cond: cond.clone(), body: rows(m, body, lanes) }),
-            Stmt::If { cond, then, els } => out.push(Stmt::If { cond: cond.clone(), then: rows(m, then, lanes), els: rows(m, els, lanes) }),
+            Stmt::With { sym, value, extent, body } => out.push(Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body: rows(m, body, lanes, sums) }),
+            Stmt::While { cond, body } => out.push(Stmt::While { cond: cond.clone(), body: rows(m, body, lanes, sums) }),
+            Stmt::If { cond, then, els } => out.push(Stmt::If { cond: cond.clone(), then: rows(m, then, lanes, sums), els: rows(m, els, lanes, sums) }),
             s => out.push(s.clone()),
         }
     }
@@ -82,7 +85,7 @@ fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
     }
 }
 
-fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], lanes: i64) -> Option<Vec<Stmt>> {
+fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], lanes: i64, sums: i64) -> Option<Vec<Stmt>> {
     if hi.as_const().is_some_and(|c| c < 8) || !body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Set { .. })) {
         return None;
     }
@@ -110,7 +113,7 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], lanes: i64) -> Opt
     let zero = Dim::constant(0);
     // Several accumulators, so that an operation need not wait for the one before.
     let stores = body.iter().any(|s| matches!(s, Stmt::Store { .. }));
-    let u = if reductions.is_empty() || stores || hi.as_const().is_some_and(|c| c < 4 * lanes) { 1 } else { 4 };
+    let u = if reductions.is_empty() || stores || hi.as_const().is_some_and(|c| c < sums * lanes) { 1 } else { sums };
     let step = lanes * u;
     let whole = hi.floor_div(step);
     let mut out = vec![];
