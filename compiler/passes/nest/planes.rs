@@ -28,6 +28,13 @@ const SMALL: i64 = 4;
 /// more for each tap than turning the image once.
 const MOST: i64 = 12;
 
+/// Results of a row from which on its vectors are whole for the most part, and several at a time. Turning an image of shorter
+/// rows costs less, where it has channels for squares,
+const WIDE: i64 = 32;
+const CHANNELS: i64 = 16;
+/// and where it stays, with its copies, in the second-level cache: bytes.
+const CACHED: i64 = 512 << 10;
+
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
     for k in visit::calls(&m.driver) {
@@ -135,12 +142,19 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
     let pays = match &weights {
         None => !padding.is_empty() || x.taps * y.taps > SMALL,
         // Weights of the channel, and nothing that runs along a row.
-        Some((_, at)) => x.step == 1 && (SMALL + 1..=MOST).contains(&(x.taps * y.taps)) && !at.iter().any(|d| d.contains(x.var) || d.contains(y.var)),
+        Some((_, at)) => !(x.results < WIDE && is_turned(m, image)) && x.step == 1 && (SMALL + 1..=MOST).contains(&(x.taps * y.taps)) && !at.iter().any(|d| d.contains(x.var) || d.contains(y.var)),
     };
     if !same || !used || !pays || y.taps == 1 || y.results == 0 || x.results == 0 {
         return None;
     }
     Some(Pool { image, outer, planes: m.bufs[image].dims[..2].to_vec(), y, x, op: *op, weights, init: *init, acc: *reg, tail: tail.to_vec(), padding })
+}
+
+/// True for an image that is easy to turn.
+fn is_turned(m: &Module, image: Buf) -> bool {
+    let d = &m.bufs[image].dims;
+    let count = Dim::product(d.iter().copied()).as_const();
+    d[1].as_const().is_some_and(|c| c >= CHANNELS) && count.is_some_and(|n| n < CACHED / 4)
 }
 
 /// The input of which `src` is a copy with `fill` around it, made for kernel `k` alone, and how much stands before it.

@@ -2,7 +2,8 @@
 //! innermost, transposes.
 //!
 //! Squares as wide as a vector are loaded along one dimension, turned in registers and stored along the other. Where a
-//! dimension is no multiple of a square, the last square overlaps the one before: both store the same there.
+//! dimension is no multiple of a square, the last square overlaps the one before: both store the same there. Rows shorter
+//! than a square are read as one where they lie so, whatever stands between them in the result.
 
 use super::shape::{Map, as_map, in_one, instance, loop_like, parallel};
 use super::{lanes, longs, work};
@@ -10,6 +11,9 @@ use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::ElemType;
+
+/// Elements of short rows that are read as one long one, at most: a square for each vector of them stands by itself.
+const UNROLLED: i64 = 512;
 
 /// Loads that a square turns at most: each takes as many registers as a vector has lanes.
 const TURNS: usize = 2;
@@ -29,7 +33,9 @@ pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
     let lanes = i64::from(facts.lanes) / if longs::is(m.bufs[map.buf].ty) { 2 } else { 1 };
     let Some((map, to, from)) = sides(m, map, lanes) else { return false };
     work::estimate(m, k);
-    let body = emit(m, &map, to, from, lanes);
+    let line = m.linear(map.buf, &map.at).linear_in(from.var).is_some();
+    let body = if line { Some(emit(m, &map, to, from, lanes)) } else { emit_apart(m, &map, &to, &from, lanes) };
+    let Some(body) = body else { return false };
     m.kernels[k].body = body;
     true
 }
@@ -81,8 +87,11 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
         Some((side(to)?, side(*from)?))
     };
     // Rows and columns of a plane are one dimension where they lie so on both sides.
-    let map = joined(m, map);
-    let (to, from) = find(m, &map)?;
+    let mut map = joined(m, map);
+    let (to, mut from) = find(m, &map)?;
+    if from.extent.as_const().is_some_and(|e| e < lanes) {
+        from = joined_source(m, &mut map, &from)?;
+    }
     let enough = |s: &Side| s.extent.as_const().is_none_or(|e| e >= lanes);
     (to.var != from.var && enough(&to) && enough(&from)).then_some((map, to, from))
 }
@@ -125,6 +134,45 @@ fn joined(m: &mut Module, mut map: Map) -> Map {
         i = i.saturating_sub(1);
     }
     map
+}
+
+/// Joins rows shorter than a square with the loop around them, where they lie one behind the other in all that is turned; in
+/// the result, they may not.
+fn joined_source(m: &mut Module, map: &mut Map, from: &Side) -> Option<Side> {
+    let i = map.loops.iter().position(|l| l.0 == from.var).filter(|i| *i > 0)?;
+    let ((outer, oe), (inner, ie)) = (map.loops[i - 1], map.loops[i]);
+    let all = (oe * ie).as_const().filter(|n| *n <= UNROLLED)?;
+    let mut fits = true;
+    map.value.walk(&mut |e| match e {
+        Expr::Load { buf, at } if at.iter().any(|d| d.contains(outer) || d.contains(inner)) => {
+            fits &= lanes::stride(m, *buf, at, inner) == Some(1) && lanes::stride(m, *buf, at, outer) == ie.as_const();
+        }
+        Expr::Index(d) => fits &= !d.contains(outer) && !d.contains(inner),
+        _ => {}
+    });
+    if !fits {
+        return None;
+    }
+    let v = m.syms.loop_var("i", Dim::constant(0), Dim::constant(all));
+    let put = |d: Dim| in_one(d, (outer, inner), ie, v);
+    map.at = map.at.iter().map(|d| put(*d)).collect();
+    map.value = map.value.clone().map_dims(&mut |d| put(d));
+    map.loops.splice(i - 1..=i, [(v, Dim::constant(all))]);
+    Some(Side { var: v, extent: Dim::constant(all) })
+}
+
+/// Squares of a result that is no line along the side of what is read, one by one.
+fn emit_apart(m: &mut Module, map: &Map, to: &Side, from: &Side, lanes: i64) -> Option<Vec<Stmt>> {
+    let (zero, n) = (Dim::constant(0), from.extent.as_const()?);
+    let squares = to.extent.ceil_div(lanes);
+    let c = m.syms.loop_var("c", zero, squares);
+    let first = Dim::sym(c) * lanes;
+    let column = if to.extent.modulo(lanes).as_const() == Some(0) { first } else { first.min(to.extent - lanes) };
+    let mut loops: Vec<(Sym, Dim)> = map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
+    loops.push((c, squares));
+    let rows = (0..(n + lanes - 1) / lanes).map(|b| Dim::constant((b * lanes).min(n - lanes)));
+    let body = rows.flat_map(|row| one(m, map, to, from, (column, row), lanes)).collect();
+    Some(parallel(m, &loops, body))
 }
 
 /// Squares, and what is left where a side whose length only run time knows is shorter than one.
