@@ -5,6 +5,7 @@ mod abreast;
 mod apart;
 mod body;
 mod rows;
+mod strip;
 
 pub(super) use abreast::beside;
 pub(super) use rows::{SUMS, rows};
@@ -119,6 +120,7 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
         return None;
     }
     relayout_constants(m, &mut nest.body, var);
+    let strip = strip::through_scratch(m, &mut nest, var, lanes);
     let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
     let zero = Dim::constant(0);
     let has_loops = nest.body.iter().any(|s| matches!(s, Stmt::For { .. }));
@@ -146,7 +148,7 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
         let lets = nest.body.iter().any(|s| matches!(s, Stmt::Let { .. }));
         let mut u = 1;
         for c in [4, 2] {
-            if u == 1 && !lets && extent.as_const().is_some_and(|e| e % (lanes * c) == 0) {
+            if u == 1 && !lets && !strip && extent.as_const().is_some_and(|e| e % (lanes * c) == 0) {
                 u = c;
             }
         }
@@ -163,10 +165,21 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
         let rest = m.syms.simplify(extent.modulo(step));
         let nest_body = lets_as_accs(m, short_rows(nest.body.clone()));
         if blocks.as_const() != Some(0) {
-            let b = m.syms.loop_var("c", zero, blocks);
             let body = fresh_regs(m, &nest_body);
-            let body = in_lanes(m, &body, var, Dim::sym(b) * step, u, (lanes, Dim::constant(lanes)));
-            out.push(Stmt::For { kind: LoopKind::Par, var: b, lo: zero, hi: blocks, body });
+            let whole = (lanes, Dim::constant(lanes));
+            if strip {
+                // Vectors that share scratch are one task.
+                let (tasks, each) = (blocks.floor_div(strip::VECTORS), Dim::constant(strip::VECTORS));
+                let (t, b) = (m.syms.loop_var("t", zero, tasks), m.syms.loop_var("c", zero, each));
+                let body = in_lanes(m, &body, var, (Dim::sym(t) * each + b) * step, u, whole);
+                let body = body.into_iter().map(|s| s.map_dims(&mut |d| m.syms.simplify(d))).collect();
+                let body = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: each, body }];
+                out.push(Stmt::For { kind: LoopKind::Par, var: t, lo: zero, hi: tasks, body });
+            } else {
+                let b = m.syms.loop_var("c", zero, blocks);
+                let body = in_lanes(m, &body, var, Dim::sym(b) * step, u, whole);
+                out.push(Stmt::For { kind: LoopKind::Par, var: b, lo: zero, hi: blocks, body });
+            }
         }
         if rest.as_const() != Some(0) {
             // u is 1 here: the extent is no multiple of more.

@@ -97,7 +97,7 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
 }
 
 /// Every load of an expression, and whether it stands under a condition.
-fn reads<'a>(e: &'a Expr, conditional: bool, f: &mut dyn FnMut(Buf, &'a [Dim], bool)) {
+pub(super) fn reads<'a>(e: &'a Expr, conditional: bool, f: &mut dyn FnMut(Buf, &'a [Dim], bool)) {
     match e {
         Expr::Load { buf, at } => f(*buf, at, conditional),
         Expr::Select(c, a, b) => {
