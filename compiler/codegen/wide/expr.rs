@@ -339,13 +339,13 @@ impl Translate<'_> {
                 BinOp::Div => self.b.bin_of(Bin::Div, a.v, b.v, bits),
                 BinOp::Min | BinOp::Max => {
                     let op = if op == BinOp::Min { Bin::Min } else { Bin::Max };
-                    // The instruction gives its second operand if either is NaN.
+                    // The instruction gives its second operand if either is NaN. Of a reduction the first one is what waits.
+                    let r = self.b.bin_of(op, b.v, a.v, bits);
                     if known {
-                        self.b.bin_of(op, b.v, a.v, bits)
+                        r
                     } else {
-                        let r = self.b.bin_of(op, a.v, b.v, bits);
-                        let nan = self.b.cmp(Pred::Unordered, a.v, a.v, bits);
-                        self.b.select(nan, a.v, r, bits)
+                        let nan = self.b.cmp(Pred::Unordered, b.v, b.v, bits);
+                        self.b.select(nan, b.v, r, bits)
                     }
                 }
                 _ => return Err("a function without vectors"),
