@@ -146,9 +146,9 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
         }
     } else {
         let lets = nest.body.iter().any(|s| matches!(s, Stmt::Let { .. }));
-        let mut u = 1;
+        let mut u = if strip { strip::SIDE } else { 1 };
         for c in [4, 2] {
-            if u == 1 && !lets && !strip && extent.as_const().is_some_and(|e| e % (lanes * c) == 0) {
+            if u == 1 && !lets && extent.as_const().is_some_and(|e| e % (lanes * c) == 0) {
                 u = c;
             }
         }
@@ -163,13 +163,14 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
         let step = lanes * u;
         let blocks = extent.floor_div(step);
         let rest = m.syms.simplify(extent.modulo(step));
-        let nest_body = lets_as_accs(m, short_rows(nest.body.clone()));
+        let row_body = if strip { nest.body.clone() } else { short_rows(nest.body.clone()) };
+        let nest_body = lets_as_accs(m, row_body);
         if blocks.as_const() != Some(0) {
             let body = fresh_regs(m, &nest_body);
             let whole = (lanes, Dim::constant(lanes));
             if strip {
                 // Vectors that share scratch are one task.
-                let (tasks, each) = (blocks.floor_div(strip::VECTORS), Dim::constant(strip::VECTORS));
+                let (tasks, each) = (blocks.floor_div(strip::TURNS), Dim::constant(strip::TURNS));
                 let (t, b) = (m.syms.loop_var("t", zero, tasks), m.syms.loop_var("c", zero, each));
                 let body = in_lanes(m, &body, var, (Dim::sym(t) * each + b) * step, u, whole);
                 let body = body.into_iter().map(|s| s.map_dims(&mut |d| m.syms.simplify(d))).collect();

@@ -1,7 +1,8 @@
 //! Rows across planes that lie a multiple of 4 KiB apart: softmax along the channels of an image.
 //!
 //! Lines of so many channels meet in one set of each cache, and are gone when the next loop over the row asks for them. So what
-//! several loops read, or one stores for another, goes through scratch: each element is read once and stored once.
+//! several loops read, or one stores for another, goes through scratch: each element is read once and stored once, several
+//! lines of a channel at a time.
 
 use super::stride;
 use crate::nest::{Buf, Expr, LoopKind, Module, Stmt, visit};
@@ -14,8 +15,9 @@ use std::collections::{HashMap, HashSet};
 /// Bytes between lines that meet in a set of the first-level cache, and how many a set has at least.
 const APART: i64 = 4096;
 const WAYS: i64 = 8;
-/// Vectors of a task, which share the scratch.
-pub(super) const VECTORS: i64 = 16;
+/// Vectors that run through a row side by side, so that lines come in runs, and how often a task does so with its scratch.
+pub(super) const SIDE: i64 = 4;
+pub(super) const TURNS: i64 = 4;
 
 /// An access of a row: the buffer, and the subscripts with the variable of the first loop.
 type Place = (Buf, Vec<Dim>);
@@ -23,7 +25,7 @@ type Place = (Buf, Vec<Dim>);
 /// Takes what loops over a row have in common through scratch; false if there is no need to.
 pub(super) fn through_scratch(m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i64) -> bool {
     let Some(extent) = nest.loops.iter().find(|l| l.0 == var).map(|l| l.1) else { return false };
-    let step = VECTORS * lanes;
+    let step = TURNS * SIDE * lanes;
     if extent.as_const().is_none_or(|e| e % step != 0 || e < 2 * step) {
         return false;
     }
@@ -66,11 +68,11 @@ pub(super) fn through_scratch(m: &mut Module, nest: &mut ParNest, var: Sym, lane
         return false;
     }
     let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
-    let sizes = [extent.floor_div(step), Dim::constant(places.len() as i64), count, Dim::constant(lanes)];
+    let sizes = [extent.floor_div(step), Dim::constant(places.len() as i64), count, Dim::constant(SIDE * lanes)];
     let dims: Vec<Dim> = others.iter().map(|l| l.1).chain(sizes).collect();
     let scratch = m.temp("strip".to_owned(), ElemType::F32, dims);
     let slot = |n: usize, r: Sym| -> Vec<Dim> {
-        let own = [Dim::sym(var).floor_div(step), Dim::constant(n as i64), Dim::sym(r), Dim::sym(var).modulo(lanes)];
+        let own = [Dim::sym(var).floor_div(step), Dim::constant(n as i64), Dim::sym(r), Dim::sym(var).modulo(SIDE * lanes)];
         others.iter().map(|l| Dim::sym(l.0)).chain(own).collect()
     };
     let mut present = vec![false; places.len()];
