@@ -43,6 +43,8 @@ pub struct Variant<'a> {
     pub frame: Frame,
     /// Where its weights lie in the blob.
     pub weights: &'a Layout,
+    /// Who uses its scratch.
+    pub users: clif::Users,
 }
 
 /// Which function of the object it is.
@@ -105,7 +107,7 @@ struct Targets<'a> {
 impl<'a> Unit<'a> {
     /// Plans the frames. There is one module for each level of the target, and the blob has been made from them.
     pub fn new(modules: &'a [Module], interface: &'a Interface, weights: &'a Blob, target: &'a Target, pic: bool) -> Unit<'a> {
-        let variants = target.levels.iter().zip(modules).zip(&weights.layouts).map(|((level, m), weights)| Variant { level, m, frame: Frame::new(m), weights }).collect();
+        let variants = target.levels.iter().zip(modules).zip(&weights.layouts).map(|((level, m), weights)| Variant { level, m, frame: Frame::new(m), weights, users: clif::Users::new(m) }).collect();
         Unit { interface, variants, weights, target, pic }
     }
     /// Code generators of the variants: without optimisation, and with it.
@@ -141,7 +143,9 @@ impl<'a> Unit<'a> {
             .into_par_iter()
             .map(|(v, k, id, name)| {
                 let variant = &self.variants[v];
-                let c = clif::kernel(variant.m, k, &variant.frame, variant.weights, !self.interface.weights.external, &*isas[v].1, wide::Isa::of(&variant.level.facts))?;
+                let Variant { m, frame, weights, users, .. } = variant;
+                let setting = clif::Setting { m, frame, weights, users, embedded: !self.interface.weights.external, isa: &*isas[v].1, wide: wide::Isa::of(&variant.level.facts) };
+                let c = clif::kernel(&setting, k)?;
                 Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
             })
             .collect::<Result<_>>()?;

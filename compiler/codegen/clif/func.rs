@@ -1,6 +1,7 @@
 //! One kernel, one function: its state while it is emitted, its frame, scopes, and how it leaves.
 
 use super::expr::Val;
+use super::private::Users;
 use crate::codegen::frame::{Frame, Word};
 use crate::codegen::weights::Layout;
 use crate::codegen::wide;
@@ -120,20 +121,39 @@ pub fn imported_signature(isa: &dyn TargetIsa, name: &str) -> Signature {
     s
 }
 
-/// Emits one kernel; `embedded`: constants are part of the object, not a file that somebody may change.
-pub fn kernel(m: &Module, k: Kernel, frame_plan: &Frame, weights: &Layout, embedded: bool, isa: &dyn TargetIsa, wide: Option<wide::Isa>) -> Result<KernelCode> {
+/// What the kernels of a module have in common.
+pub struct Setting<'a> {
+    /// The module.
+    pub m: &'a Module,
+    /// Its frame.
+    pub frame: &'a Frame,
+    /// Where its constants lie.
+    pub weights: &'a Layout,
+    /// Constants are part of the object, not a file that somebody may change.
+    pub embedded: bool,
+    /// The code generator.
+    pub isa: &'a dyn TargetIsa,
+    /// The other one, if the level has vectors for it.
+    pub wide: Option<wide::Isa>,
+    /// Who uses scratch.
+    pub users: &'a Users,
+}
+
+/// Emits one kernel.
+pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
+    let (m, isa) = (s.m, s.isa);
     let mut func = Function::with_name_signature(UserFuncName::user(0, k.as_u32()), signature(isa));
     let mut fcx = FunctionBuilderContext::new();
     let b = FunctionBuilder::new(&mut func, &mut fcx);
-    let (mut e, p) = Emit::start(m, frame_plan, weights, isa, b);
-    e.wide = wide;
-    e.bounds = embedded.then(|| {
+    let (mut e, p) = Emit::start(m, s.frame, s.weights, isa, b);
+    e.wide = s.wide;
+    e.bounds = s.embedded.then(|| {
         let mut b = Bounds::default();
         b.learn(m, &m.kernels[k].body);
         b
     });
     e.load_words(&m.kernels[k].body)?;
-    let own = super::private::find(m, k);
+    let own = super::private::find(m, k, s.users);
     match m.kernels[k].body.as_slice() {
         _ if let Some(own) = &own => {
             e.vars.insert(own.part, p[1]);

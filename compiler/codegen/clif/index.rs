@@ -295,31 +295,44 @@ impl Emit<'_, '_> {
     }
     /// Emits, before a loop, the loop-invariant part of every address in it.
     pub fn hoist(&mut self, body: &[Stmt]) -> Result<()> {
-        let mut accesses: Vec<(Buf, Vec<Dim>)> = vec![];
-        collect(body, &mut |b, at| accesses.push((b, at.to_vec())), &mut self.unrolled.clone());
-        for (buf, at) in accesses {
-            if self.m.is_packed(buf) {
-                continue;
+        let mut accesses = vec![];
+        collect(body, &mut vec![], &mut |buf, at, unrolled| {
+            if !self.m.is_packed(buf) {
+                accesses.push((buf, self.linear(buf, at), unrolled.to_vec()));
             }
-            let size = self.m.element_bits(buf) / 8;
-            let linear = self.linear(buf, &at);
-            let View::Sum { terms, .. } = linear.view() else { continue };
-            let mut outer = Dim::constant(0);
-            for t in terms {
-                let p = t.1.iter().fold(Dim::constant(t.0), |p, a| p * atom_dim(a));
-                if p.syms().iter().all(|s| self.vars.contains_key(s)) {
-                    outer = outer + p;
-                }
+        });
+        let mut seen = crate::codegen::Set::default();
+        for (buf, linear, unrolled) in accesses {
+            if seen.insert((buf, linear)) {
+                self.hoist_address(buf, linear, &unrolled)?;
             }
-            if outer.as_const().is_some() {
-                continue;
+        }
+        Ok(())
+    }
+    /// The invariant part of one address, inside loops to be unrolled: where their variables have constant factors, they
+    /// do not matter to it.
+    fn hoist_address(&mut self, buf: Buf, linear: Dim, unrolled: &[Unrolled]) -> Result<()> {
+        let matters = |u: &&Unrolled| linear.contains(u.0) && linear.linear_in(u.0).is_none_or(|(factor, _)| factor.as_const().is_none());
+        if let Some((var, values)) = unrolled.iter().find(matters) {
+            return values.clone().try_for_each(|i| self.hoist_address(buf, linear.subst(&mut |s| (s == *var).then(|| Dim::constant(i))), unrolled));
+        }
+        let View::Sum { terms, .. } = linear.view() else { return Ok(()) };
+        let mut outer = Dim::constant(0);
+        for t in terms {
+            let p = t.1.iter().fold(Dim::constant(t.0), |p, a| p * atom_dim(a));
+            if p.syms().iter().all(|s| self.vars.contains_key(s)) {
+                outer = outer + p;
             }
-            let storage = self.m.storage(buf);
-            self.pointer(storage, outer, size)?;
+        }
+        if outer.as_const().is_none() {
+            self.pointer(self.m.storage(buf), outer, self.m.element_bits(buf) / 8)?;
         }
         Ok(())
     }
 }
+
+/// A loop to be unrolled, and its iterations.
+type Unrolled = (Sym, std::ops::Range<i64>);
 
 fn atom_dim(a: &Atom) -> Dim {
     match a {
@@ -331,34 +344,26 @@ fn atom_dim(a: &Atom) -> Dim {
     }
 }
 
-/// Every access in a body, unrolled loops expanded.
-fn collect(body: &[Stmt], f: &mut dyn FnMut(Buf, &[Dim]), unrolled: &mut crate::codegen::Map<Sym, Dim>) {
+/// Every access in a body, with the loops to be unrolled that stand around it.
+fn collect(body: &[Stmt], around: &mut Vec<Unrolled>, f: &mut dyn FnMut(Buf, &[Dim], &[Unrolled])) {
     for s in body {
-        let sub = |d: &Dim, u: &crate::codegen::Map<Sym, Dim>| d.subst(&mut |s| u.get(&s).copied());
         if let Some(e) = s.expr() {
             e.walk(&mut |e| {
                 if let Expr::Load { buf, at } = e {
-                    let at: Vec<Dim> = at.iter().map(|d| sub(d, unrolled)).collect();
-                    f(*buf, &at);
+                    f(*buf, at, around);
                 }
             });
         }
         if let Stmt::Store { buf, at, .. } = s {
-            let at: Vec<Dim> = at.iter().map(|d| sub(d, unrolled)).collect();
-            f(*buf, &at);
+            f(*buf, at, around);
         }
-        if let Stmt::For { kind: LoopKind::Unroll, var, lo, hi, body } = s
-            && let (Some(a), Some(z)) = (lo.as_const(), hi.as_const())
-        {
-            for i in a..z {
-                unrolled.insert(*var, Dim::constant(i));
-                collect(body, f, unrolled);
-            }
-            unrolled.remove(var);
-            continue;
-        }
-        for b in s.bodies() {
-            collect(b, f, unrolled);
-        }
+        let unrolled = match s {
+            Stmt::For { kind: LoopKind::Unroll, var, lo, hi, .. } => lo.as_const().zip(hi.as_const()).map(|(a, z)| (*var, a..z)),
+            _ => None,
+        };
+        let depth = around.len();
+        around.extend(unrolled);
+        s.bodies().into_iter().for_each(|b| collect(b, around, f));
+        around.truncate(depth);
     }
 }

@@ -24,4 +24,5 @@ mod small;
 mod stmt;
 mod text;
 
-pub use func::{KernelCode, LIBM_NAMESPACE, Libm, TILE_NAMESPACE, imported_signature, kernel};
+pub use func::{KernelCode, LIBM_NAMESPACE, Libm, Setting, TILE_NAMESPACE, imported_signature, kernel};
+pub use private::Users;

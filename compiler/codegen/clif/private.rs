@@ -5,8 +5,10 @@
 //! part: code takes that of the task's first iteration, which then stays in the cache. Tasks begin at different
 //! iterations, so that no two share one.
 
+use crate::codegen::Map;
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
+use std::collections::BTreeSet;
 
 /// A parallel loop around such a loop.
 pub(super) struct Private<'a> {
@@ -18,8 +20,27 @@ pub(super) struct Private<'a> {
     pub body: &'a [Stmt],
 }
 
+/// The kernel that alone uses a buffer, for each that is used by one only.
+pub struct Users(Map<Buf, Option<Kernel>>);
+
+impl Users {
+    /// Looks at all kernels that the driver calls.
+    pub fn new(m: &Module) -> Users {
+        let mut users: Map<Buf, Option<Kernel>> = Map::default();
+        for k in visit::calls(&m.driver).into_iter().collect::<BTreeSet<_>>() {
+            visit::accesses(&m.kernels[k].body, &mut |b, _| {
+                users.entry(m.storage(b)).and_modify(|u| *u = u.filter(|u| *u == k)).or_insert(Some(k));
+            });
+        }
+        Users(users)
+    }
+    fn only(&self, b: Buf, k: Kernel) -> bool {
+        self.0.get(&b) == Some(&Some(k))
+    }
+}
+
 /// The kernel's body in this form; `None` if it is not, or if the part does not belong to the iteration alone.
-pub(super) fn find(m: &Module, k: Kernel) -> Option<Private<'_>> {
+pub(super) fn find<'a>(m: &'a Module, k: Kernel, users: &Users) -> Option<Private<'a>> {
     let [Stmt::For { kind: LoopKind::Par, var, body, .. }] = m.kernels[k].body.as_slice() else { return None };
     let [Stmt::For { kind: LoopKind::Seq, var: part, lo, hi, body }] = body.as_slice() else { return None };
     let s = Dim::sym(*var);
@@ -37,13 +58,10 @@ pub(super) fn find(m: &Module, k: Kernel) -> Option<Private<'_>> {
     });
     alone &= bufs.iter().all(|b| matches!(m.bufs[*b].place, Place::Arena(_)) && m.bufs[*b].layout == Layout::RowMajor);
     // Nowhere else: neither another kernel, nor another part, nor a view.
-    visit::walk(&m.driver, &mut |s| {
-        if let Stmt::Call(other) = s {
-            visit::accesses(&m.kernels[*other].body, &mut |b, at| {
-                if bufs.contains(&m.storage(b)) {
-                    alone &= *other == k && bufs.contains(&b) && at.first().is_some_and(|d| d.as_sym() == Some(*part));
-                }
-            });
+    alone &= bufs.iter().all(|b| users.only(*b, k));
+    visit::accesses(body, &mut |b, at| {
+        if bufs.contains(&m.storage(b)) {
+            alone &= bufs.contains(&b) && at.first().is_some_and(|d| d.as_sym() == Some(*part));
         }
     });
     // Nothing but subscripts depends on it.
