@@ -96,7 +96,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "SIZE")]
     pub heap: Option<String>,
     /// Liberties with floats. strict: none, sums in one order on every CPU level. default: sums in parts, Winograd's
-    /// convolutions. fast: also weights and what they multiply rounded to bf16, on CPUs with AVX512_BF16; an object holds
+    /// convolutions, Strassen's products of matrices. fast: also weights and what they multiply rounded to bf16, on CPUs with AVX512_BF16; an object holds
     /// what its CPU levels read, with several of them both floats and bf16: --cpu x86-64-v4-bf16 alone halves the weights.
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     pub math: MathArg,

@@ -64,7 +64,8 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass { name: "fuse_depthwise", level: OptLevel::O2, per_level: false, run: passes::nest::bands::run },
     NestPass { name: "fill_vectors", level: OptLevel::O2, per_level: false, run: |m, l| passes::nest::phases::run(m, l.facts.lanes) },
     NestPass { name: "pair_chains", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::beside::run(m) },
-    NestPass { name: "schedule", level: OptLevel::O2, per_level: true, run: passes::nest::schedule::run },
+    NestPass { name: "strassen", level: OptLevel::O2, per_level: true, run: passes::nest::strassen::run },
+    NestPass { name: passes::nest::schedule::NAME, level: OptLevel::O2, per_level: true, run: passes::nest::schedule::run },
     NestPass { name: "place_memory", level: OptLevel::O0, per_level: true, run: |m, _| passes::nest::place::run(m) },
 ];
 
@@ -165,7 +166,12 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     }
     let way = |l: &Level| ways.iter().find(|w| w.0.facts.dot == l.facts.dot).unwrap_or(&ways[0]).1.clone();
     let mut modules: Vec<Module> = target.levels.iter().map(way).collect();
+    // What is counted is the module of the highest level.
+    let mut unscheduled = modules.last().cloned();
     for p in per_level {
+        if p.name == passes::nest::schedule::NAME {
+            unscheduled = modules.last().cloned();
+        }
         clock.step(p.name, || target.levels.par_iter().zip(&mut modules).try_for_each(|(level, m)| (p.run)(m, level)))?;
         modules.par_iter().try_for_each(|m| check(m, options.verify))?;
         if stop(p.name) {
@@ -175,11 +181,10 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
             });
         }
     }
-    // What is counted is the module of the highest level.
-    let Some((_, module)) = ways.pop() else { return Err(crate::diag::Failure::bug("pipeline", "no module")) };
+    let Some(unscheduled) = unscheduled else { return Err(crate::diag::Failure::bug("pipeline", "no module")) };
     let weights = Blob::new(&modules);
     let interface = clock.step("interface", || interface(&model, &modules, source, options, &target, &weights))?;
-    Ok(Stopped::Done(Box::new(Compiled { model, unscheduled: module, modules, interface, target, weights, warnings: findings.warnings().to_vec() })))
+    Ok(Stopped::Done(Box::new(Compiled { model, unscheduled, modules, interface, target, weights, warnings: findings.warnings().to_vec() })))
 }
 
 /// Bytes that are enough for every module. Dim params are numbered alike in all of them.

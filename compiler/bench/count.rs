@@ -141,8 +141,10 @@ impl Counter<'_> {
             Stmt::While { .. } => None,
             Stmt::With { sym, value, extent, body } => {
                 self.expr(value, times);
-                let middle = self.eval(*extent)? / 2;
-                self.env.insert(*sym, middle);
+                // An index that only data tells is in the middle.
+                let known = if let Expr::Index(d) = value { self.eval(*d) } else { None };
+                let at = known.map_or_else(|| self.eval(*extent).map(|n| n / 2), Some)?;
+                self.env.insert(*sym, at);
                 let r = self.body(body, times);
                 self.env.remove(sym);
                 r
@@ -174,7 +176,7 @@ impl Counter<'_> {
         let mut depends = false;
         visit::walk(body, &mut |s| match s {
             Stmt::For { lo, hi, .. } => depends |= lo.contains(var) || hi.contains(var),
-            Stmt::If { cond, .. } => cond.walk(&mut |e| depends |= matches!(e, Expr::Index(d) if d.contains(var))),
+            Stmt::If { cond: e, .. } | Stmt::With { value: e, .. } => e.walk(&mut |e| depends |= matches!(e, Expr::Index(d) if d.contains(var))),
             _ => {}
         });
         let samples = if depends { trip.min(SAMPLES) } else { 1 };
@@ -203,6 +205,13 @@ impl Counter<'_> {
             Expr::Bin(BinOp::Or, a, b) => Some(self.truth(a)? || self.truth(b)?),
             Expr::Bin(op, a, b) if op.is_comparison() => Some(op.holds(index(a)?, index(b)?)),
             _ => None,
+        }
+    }
+    /// A factor: a sum of two elements is made once for all rows of a tile, and little beside their products.
+    fn factor(&mut self, e: &Expr, times: f64) -> bool {
+        match e {
+            Expr::Bin(_, x, y) if matches!((&**x, &**y), (Expr::Load { .. }, Expr::Load { .. })) => self.expr(x, times) | self.expr(y, times),
+            e => self.expr(e, times),
         }
     }
     /// Counts an expression; true if it is made of data rather than of indices and constants.
@@ -237,7 +246,7 @@ impl Counter<'_> {
                 op(self, d, if b.is_comparison() { 0.0 } else { 1.0 })
             }
             Expr::Fma(x, y, z) => {
-                let d = self.expr(x, times) | self.expr(y, times) | self.expr(z, times);
+                let d = self.expr(x, times) | self.factor(y, times) | self.expr(z, times);
                 op(self, d, 2.0)
             }
             Expr::Dot(g, x, y, z) => {

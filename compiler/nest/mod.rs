@@ -117,7 +117,7 @@ pub enum Math {
     /// contraction are fused where the level has that instruction. Operators compute what their definition says.
     Strict,
     /// Sums in several parts (one for each lane of a vector), and other algorithms with a bounded error: Winograd's
-    /// convolutions.
+    /// convolutions, Strassen's products of matrices.
     #[default]
     Default,
     /// Besides, factors of contractions with constant weights are rounded to bf16 where the CPU multiplies these.

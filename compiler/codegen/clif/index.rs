@@ -345,7 +345,7 @@ fn atom_dim(a: &Atom) -> Dim {
 }
 
 /// Every access in a body, with the loops to be unrolled that stand around it.
-fn collect(body: &[Stmt], around: &mut Vec<Unrolled>, f: &mut dyn FnMut(Buf, &[Dim], &[Unrolled])) {
+fn collect(body: &[Stmt], around: &mut Vec<Unrolled>, f: &mut impl FnMut(Buf, &[Dim], &[Unrolled])) {
     for s in body {
         if let Some(e) = s.expr() {
             e.walk(&mut |e| {

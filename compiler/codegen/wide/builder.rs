@@ -34,6 +34,8 @@ pub struct Builder {
     /// Constants, made once at the entry.
     hoisted: Vec<Node>,
     known: Map<Op, Value>,
+    /// What operations on two vectors made in this block: unrolled loops compute it again.
+    made: Map<(Op, Value, Value), Value>,
     conditions: Set<Value>,
     /// Vectors and masks whose lanes are all alike.
     alike: Set<Value>,
@@ -48,6 +50,7 @@ impl Builder {
             f: Func { width, long, params: vec![], classes: vec![], blocks: vec![Block::default()] },
             hoisted: vec![],
             known: Map::default(),
+            made: Map::default(),
             conditions: Set::default(),
             alike: Set::default(),
             tables: false,
@@ -301,7 +304,13 @@ impl Builder {
     }
     /// Lane by lane.
     pub fn bin_of(&mut self, op: Bin, a: Value, b: Value, bits: Bits) -> Value {
-        self.value(Op::Bin(op, bits), &[a, b], None, Class::Vector)
+        let key = (Op::Bin(op, bits), a, b);
+        if let Some(v) = self.made.get(&key) {
+            return *v;
+        }
+        let v = self.value(key.0, &[a, b], None, Class::Vector);
+        self.made.insert(key, v);
+        v
     }
     /// Lane by lane, of 32 bits.
     pub fn un(&mut self, op: Un, a: Value) -> Value {
@@ -375,6 +384,7 @@ impl Builder {
         self.value(Op::Select(bits), &[b, a, mask], None, Class::Vector)
     }
     fn new_block(&mut self) -> usize {
+        self.made.clear();
         self.f.blocks.push(Block::default());
         self.f.blocks.len() - 1
     }

@@ -13,7 +13,7 @@ use super::schedule::Within;
 use super::shape::{peel, relocate, seq_loops};
 use super::tiles::{self, Panels, Tile};
 use super::{lanes, pack};
-use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, Reg, Stmt};
+use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, Reg, Stmt, visit};
 use crate::sym::{Answer, Dim, Sym, SymKind};
 use crate::target::Facts;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
@@ -33,6 +33,11 @@ pub(super) struct Parts {
     pub a: (Buf, Vec<Dim>),
     /// See `a`.
     pub b: (Buf, Vec<Dim>),
+    /// Where B is a sum or a difference of two elements of its buffer: the second one.
+    pub with: Option<(BinOp, Vec<Dim>)>,
+    /// What each row asks memory for while its sum runs: shares of the lines from places on. The last subscripts move on with
+    /// the row, by its share.
+    pub asks: Vec<(Buf, Vec<Dim>)>,
     /// What the sum begins with, if not with zero.
     pub start: Option<Expr>,
     /// Lets and the store.
@@ -41,6 +46,15 @@ pub(super) struct Parts {
     pub whole: bool,
     /// How factors come to the sum.
     pub product: Product,
+}
+
+impl Parts {
+    /// True for sums of integers, which have to be exact: no sums of other factors may take their place.
+    pub fn is_exact(&self) -> bool {
+        let mut found = false;
+        visit::walk_exprs(&self.tail, &mut |e| found |= matches!(e, Expr::Cast(ElemType::I32, x) if matches!(&**x, Expr::Acc { reg, .. } if *reg == self.acc)));
+        found
+    }
 }
 
 /// A step of the sum.
@@ -127,21 +141,37 @@ pub(super) fn extended(byte: Expr) -> Expr {
 }
 
 pub(super) fn take_apart(body: &[Stmt]) -> Option<Parts> {
+    take_any_apart(body).filter(|p| p.with.is_none() && p.asks.is_empty())
+}
+
+/// The same, also where B is a sum of two elements or the sum asks for memory: what passes make.
+fn take_any_apart(body: &[Stmt]) -> Option<Parts> {
     let nest = peel(body);
     let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, tail @ ..] = nest.body.as_slice() else { return None };
     if !shape.is_empty() || zero.bits != 0 || tail.is_empty() {
         return None;
     }
     let (depth, step) = seq_loops(inner)?;
-    let [Stmt::Set { reg: r, value, .. }] = step else { return None };
+    let (Stmt::Set { reg: r, value, .. }, asks) = step.split_last()? else { return None };
+    let asked = |s: &Stmt| if let Stmt::Prefetch { buf, at } = s { Some((*buf, at.clone())) } else { None };
+    let asks = asks.iter().map(asked).collect::<Option<Vec<_>>>()?;
     let (product, [a, b, c]) = Product::of(zero.ty, value)?;
+    let (b, second) = match b {
+        Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) if product == Product::Fma => (&**x, Some((*op, &**y))),
+        b => (b, None),
+    };
     let (Expr::Load { buf: ba, at: ia }, Expr::Load { buf: bb, at: ib }, Expr::Acc { reg: rc, .. }) = (a, b, c) else { return None };
+    let with = match second {
+        None => None,
+        Some((op, Expr::Load { buf, at })) if buf == bb => Some((op, at.clone())),
+        _ => return None,
+    };
     let straight = tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
     let stores = tail.iter().filter(|s| matches!(s, Stmt::Store { .. })).count();
     if zero.ty != product.ty() || r != reg || rc != reg || !straight || stores != 1 {
         return None;
     }
-    Some(Parts { loops: nest.loops, acc: *reg, depth, a: (*ba, ia.clone()), b: (*bb, ib.clone()), start: None, tail: tail.to_vec(), whole: true, product })
+    Some(Parts { loops: nest.loops, acc: *reg, depth, a: (*ba, ia.clone()), b: (*bb, ib.clone()), with, asks, start: None, tail: tail.to_vec(), whole: true, product })
 }
 
 /// True for kernels of the form above.
@@ -161,7 +191,7 @@ pub(super) fn depends(at: &[Dim], s: Sym) -> bool {
 
 /// Schedules the kernel, or a nest within one; false if it is no contraction, or one that this schedule does not fit.
 pub(super) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) -> bool {
-    let Some(mut p) = take_apart(&m.kernels[k].body) else { return false };
+    let Some(mut p) = take_any_apart(&m.kernels[k].body) else { return false };
     if matches!(p.product, Product::Bytes | Product::Extended) {
         return false;
     }
@@ -251,7 +281,7 @@ fn begin_with_constant(m: &Module, p: &mut Parts) {
     }
     let constant = |e: &Expr| matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty == ElemType::I32 && matches!(m.bufs[*buf].place, Place::Const(_)));
     let (mut sums, mut terms) = (0, vec![]);
-    crate::nest::visit::walk_exprs(&p.tail, &mut |e| match e {
+    visit::walk_exprs(&p.tail, &mut |e| match e {
         Expr::Acc { reg, .. } if *reg == p.acc => sums += 1,
         Expr::Bin(BinOp::Add, x, y) if matches!(&**x, Expr::Acc { reg, .. } if *reg == p.acc) && constant(y) => terms.push((**y).clone()),
         _ => {}
@@ -324,9 +354,14 @@ pub(super) fn panels(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)],
     const NEAR: i64 = 4096;
     let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_));
     let along = |s: Sym| lanes::stride(m, p.b.0, &p.b.1, s);
+    // A constant that is one panel.
+    let panel = n_extent.as_const() == Some(nr) && p.depth.last().is_some_and(|d| along(d.0) == Some(nr));
     let near = p.depth.last().and_then(|d| along(d.0)).is_some_and(|s| (0..NEAR / if p.product == Product::Double { 8 } else { 4 }).contains(&s));
-    if !constant && p.depth.len() == 1 && near && along(n) == Some(1) && n_extent.modulo(i64::from(facts.lanes)).as_const() == Some(0) {
+    if (!constant || panel) && p.depth.len() == 1 && near && along(n) == Some(1) && n_extent.modulo(i64::from(facts.lanes)).as_const() == Some(0) {
         return Some(Panels::InPlace);
+    }
+    if p.with.is_some() {
+        return None;
     }
     pack(m, k, p, batch, n, n_extent, nr, facts).map(Panels::Packed)
 }
@@ -335,58 +370,70 @@ pub(super) fn panels(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)],
 #[allow(clippy::too_many_arguments)]
 fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Packed> {
     let own: Vec<(Sym, Dim)> = batch.iter().copied().filter(|b| depends(&p.b.1, b.0)).collect();
-    let panels = n_extent.ceil_div(nr);
-    let mut dims: Vec<Dim> = own.iter().map(|b| b.1).collect();
-    dims.push(panels);
-    dims.extend(p.depth.iter().map(|d| d.1));
-    dims.push(Dim::constant(nr));
-    let name = format!("{}.packed", m.bufs[p.b.0].name);
-    let storage = m.storage(p.b.0);
-    let at = if p.b.0 == storage { p.b.1.clone() } else { relocate(m, &m.bufs[p.b.0].dims, &p.b.1, &m.bufs[storage].dims) };
-    if let (Place::Const(c), false) = (&m.bufs[storage].place, m.is_recast(p.b.0)) {
-        if m.bufs[storage].layout != Layout::RowMajor {
-            return None;
-        }
-        let mut vars: Vec<Sym> = own.iter().map(|b| b.0).collect();
-        vars.push(n);
-        vars.extend(p.depth.iter().map(|d| d.0));
-        // Subscripts without a loop of the nest stay as they are.
-        let picked = |d: &Dim| d.as_const().is_none() && !vars.iter().any(|v| d.contains(*v));
-        let outer: Vec<Dim> = at.iter().copied().filter(picked).collect();
-        let extents: Vec<Dim> = at.iter().zip(c.dims()).filter(|x| picked(x.0)).map(|x| Dim::constant(*x.1)).collect();
-        let (mut offset, mut coeff) = (vec![], vec![]);
-        let mut next = 0;
-        for d in &at {
-            let mut rest = *d;
-            let mut row = vec![0; outer.len()];
-            if picked(d) {
-                row[next] = 1;
-                next += 1;
-                rest = Dim::constant(0);
-            }
-            for v in &vars {
-                let (c, r) = rest.linear_in(*v)?;
-                row.push(c.as_const()?);
-                rest = r;
-            }
-            let panel = outer.len() + own.len();
-            let lane = row[panel];
-            row[panel] = lane * nr;
-            row.push(lane);
-            offset.push(rest.as_const()?);
-            coeff.push(row);
-        }
-        let dims: Vec<i64> = extents.iter().chain(&dims).map(|d| d.as_const()).collect::<Option<_>>()?;
-        let data = ConstData::remap(c.clone(), Remap { dims, offset, coeff })?;
-        let large = data.byte_len() > LARGE;
-        let line = LINE / m.bufs[p.b.0].ty.bytes().map_or(4, i64::from);
-        return Some(Packed { buf: m.constant(name, Arc::new(data)), outer, own: own.iter().map(|b| b.0).collect(), large, line });
+    if matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && !m.is_recast(p.b.0) {
+        return pack_constant(m, p, &own, (n, n_extent), nr);
     }
     let known = |s: Sym| s == n || own.iter().chain(&p.depth).any(|l| l.0 == s) || m.syms.kind(s) != SymKind::Loop;
     if !p.b.1.iter().flat_map(|d| d.syms()).all(known) {
         return None;
     }
     let needs: Vec<Sym> = own.iter().map(|b| b.0).collect();
+    let (name, dims) = (packed_name(m, p), packed_dims(p, &own, n_extent, nr));
     let buf = pack::at_run_time(m, k, p, &pack::Shape { name, dims, own, n, n_extent, nr }, facts)?;
     Some(Packed { buf, outer: vec![], own: needs, large: false, line: 1 })
+}
+
+fn packed_name(m: &Module, p: &Parts) -> String {
+    format!("{}.packed", m.bufs[p.b.0].name)
+}
+
+/// Dims of panels, but for what loops around the nest pick.
+fn packed_dims(p: &Parts, own: &[(Sym, Dim)], n_extent: Dim, nr: i64) -> Vec<Dim> {
+    let own = own.iter().map(|b| b.1);
+    own.chain([n_extent.ceil_div(nr)]).chain(p.depth.iter().map(|d| d.1)).chain([Dim::constant(nr)]).collect()
+}
+
+/// A constant B as panels, see [`pack`]; `own` are the batch loops that it depends on.
+pub(super) fn pack_constant(m: &mut Module, p: &Parts, own: &[(Sym, Dim)], (n, n_extent): (Sym, Dim), nr: i64) -> Option<Packed> {
+    let storage = m.storage(p.b.0);
+    let Place::Const(c) = &m.bufs[storage].place else { return None };
+    if m.bufs[storage].layout != Layout::RowMajor || m.is_recast(p.b.0) {
+        return None;
+    }
+    let at = if p.b.0 == storage { p.b.1.clone() } else { relocate(m, &m.bufs[p.b.0].dims, &p.b.1, &m.bufs[storage].dims) };
+    let mut vars: Vec<Sym> = own.iter().map(|b| b.0).collect();
+    vars.push(n);
+    vars.extend(p.depth.iter().map(|d| d.0));
+    // Subscripts without a loop of the nest stay as they are.
+    let picked = |d: &Dim| d.as_const().is_none() && !vars.iter().any(|v| d.contains(*v));
+    let outer: Vec<Dim> = at.iter().copied().filter(picked).collect();
+    let extents: Vec<Dim> = at.iter().zip(c.dims()).filter(|x| picked(x.0)).map(|x| Dim::constant(*x.1)).collect();
+    let (mut offset, mut coeff) = (vec![], vec![]);
+    let mut next = 0;
+    for d in &at {
+        let mut rest = *d;
+        let mut row = vec![0; outer.len()];
+        if picked(d) {
+            row[next] = 1;
+            next += 1;
+            rest = Dim::constant(0);
+        }
+        for v in &vars {
+            let (c, r) = rest.linear_in(*v)?;
+            row.push(c.as_const()?);
+            rest = r;
+        }
+        let panel = outer.len() + own.len();
+        let lane = row[panel];
+        row[panel] = lane * nr;
+        row.push(lane);
+        offset.push(rest.as_const()?);
+        coeff.push(row);
+    }
+    let dims: Vec<i64> = extents.into_iter().chain(packed_dims(p, own, n_extent, nr)).map(|d| d.as_const()).collect::<Option<_>>()?;
+    let data = ConstData::remap(c.clone(), Remap { dims, offset, coeff })?;
+    let large = data.byte_len() > LARGE;
+    let line = LINE / m.bufs[p.b.0].ty.bytes().map_or(4, i64::from);
+    let name = packed_name(m, p);
+    Some(Packed { buf: m.constant(name, Arc::new(data)), outer, own: own.iter().map(|b| b.0).collect(), large, line })
 }

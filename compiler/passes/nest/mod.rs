@@ -42,6 +42,7 @@ pub mod schedule;
 pub mod shape;
 pub mod split;
 pub mod storage;
+pub mod strassen;
 mod tiles;
 mod turn;
 mod widen;

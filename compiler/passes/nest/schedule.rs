@@ -11,6 +11,9 @@ use crate::sym::Sym;
 use crate::target::{Facts, Level};
 use std::collections::HashSet;
 
+/// The pass.
+pub const NAME: &str = "schedule";
+
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
@@ -71,7 +74,7 @@ fn nest(m: &mut Module, k: Kernel, facts: Facts, within: Within) {
 /// True for a kernel of parallel nests inside other loops.
 fn is_compound(body: &[Stmt]) -> bool {
     let inside = peel(body).body;
-    let compound = |body: &[Stmt]| body.iter().all(|s| matches!(s, Stmt::For { .. })) && has_nest(body);
+    let compound = |body: &[Stmt]| body.iter().all(|s| matches!(s, Stmt::For { .. } | Stmt::With { .. })) && has_nest(body);
     match inside.as_slice() {
         // Of chains beside each other, each is one.
         [Stmt::If { then, els, .. }] => compound(then) && (compound(els) || is_compound(els)),
@@ -97,6 +100,10 @@ fn parts(m: &mut Module, k: Kernel, body: Vec<Stmt>, facts: Facts, turn: Option<
             Stmt::If { cond, then, els } if has_nest(&then) => {
                 let (then, els) = (parts(m, k, then, facts, turn), parts(m, k, els, facts, turn));
                 out.push(Stmt::If { cond, then, els });
+            }
+            Stmt::With { sym, value, extent, body } if has_nest(&body) => {
+                let body = parts(m, k, body, facts, turn);
+                out.push(Stmt::With { sym, value, extent, body });
             }
             s => {
                 m.kernels[k].body = vec![s];

@@ -1,6 +1,6 @@
 //! What fusion and schedules need to know of kernels: their loops, their accesses, who reads what.
 
-use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Place, Reg, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, KernelBuilder, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use std::collections::{HashMap, HashSet};
 
@@ -413,4 +413,37 @@ pub(super) fn put(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Option<Dim
     });
     ranges.into_iter().for_each(|(var, lo, hi)| m.syms.set_loop_range(var, lo, hi));
     body
+}
+
+/// A statement of an epilogue with `value` in place of the sum, and what `put` names in place of loop variables.
+pub(super) fn finished(s: Stmt, sum: Reg, value: &Expr, put: &dyn Fn(Sym) -> Option<Dim>) -> Stmt {
+    s.map_dims(&mut |d| d.subst(&mut |s| put(s))).map_exprs(&mut |e| {
+        e.rewrite(&mut |e| match e {
+            Expr::Acc { reg, .. } if reg == sum => value.clone(),
+            e => e,
+        })
+    })
+}
+
+/// The parallel loop over `slots` parts of scratch, and what each does one after the other: of `total` iterations its share.
+pub(super) fn in_slots(kb: &mut KernelBuilder, total: Dim, slots: i64, step: &mut dyn FnMut(&mut KernelBuilder, Dim, Dim)) {
+    kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {
+        kb.range(LoopKind::Seq, "q", first, first + 1, |kb, slot| {
+            if total.as_const() == Some(slots) {
+                step(kb, slot, first);
+            } else {
+                kb.range(LoopKind::Seq, "i", (first * total).floor_div(slots), ((first + 1) * total).floor_div(slots), |kb, i| step(kb, slot, i));
+            }
+        });
+    });
+}
+
+/// The sum of two values, as a value.
+pub(super) fn add(kb: &mut KernelBuilder, a: &Expr, b: &Expr) -> Expr {
+    kb.let_(a.clone() + b.clone())
+}
+
+/// Their difference.
+pub(super) fn sub(kb: &mut KernelBuilder, a: &Expr, b: &Expr) -> Expr {
+    kb.let_(a.clone() - b.clone())
 }

@@ -198,7 +198,8 @@ pub(super) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
         Some(e) => {
             let blocks = if e <= most.max(t.mr) { 1 } else { (e + most - 1) / most };
             let others = t.batch.iter().chain(if resident { rows } else { &[] }).fold(panels, |n, l| n * l.1);
-            match m.syms.range(others).lo.map_or(blocks, |n| even(blocks, n.max(1), (e, t.mr))) {
+            // A part of a larger kernel is one thread's.
+            match m.syms.range(others).lo.filter(|_| p.whole).map_or(blocks, |n| even(blocks, n.max(1), (e, t.mr))) {
                 1 => None,
                 b if b == blocks => Some(((e + b - 1) / b + t.mr - 1) / t.mr * t.mr),
                 b => Some(multiple((e + b - 1) / b, t.together)),

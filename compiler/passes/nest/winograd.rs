@@ -34,8 +34,9 @@ mod transform;
 
 use super::contract::{Parts, Product, take_apart};
 use super::lanes;
+use super::shape::in_slots;
 use crate::diag::Result;
-use crate::nest::{Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Reg, Stmt, visit};
+use crate::nest::{Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::{ConstData, ElemType};
@@ -71,7 +72,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     let kernels = visit::calls(&m.driver);
     for k in kernels {
-        let Some(parts) = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma && !is_exact(p)) else { continue };
+        let Some(parts) = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma && !p.is_exact()) else { continue };
         if let Some(l) = layer(m, &parts).filter(|l| wins(m, l)) {
             rewrite(m, k, &l);
         } else if let Some(l) = line::layer(m, &parts) {
@@ -96,13 +97,6 @@ struct Layer {
     weights: Arc<ConstData>,
     /// Where the window of output (0, 0) begins.
     from: (i64, i64),
-}
-
-/// True for sums that are integers, whose transforms would not be.
-fn is_exact(p: &Parts) -> bool {
-    let mut found = false;
-    visit::walk_exprs(&p.tail, &mut |e| found |= matches!(e, Expr::Cast(ElemType::I32, x) if matches!(&**x, Expr::Acc { reg, .. } if *reg == p.acc)));
-    found
 }
 
 fn layer(m: &Module, p: &Parts) -> Option<Layer> {
@@ -294,29 +288,6 @@ fn position(tile: Dim, i: i64, from: i64, size: i64, tiles: Dim, last: Dim) -> D
     let most = (tiles * size + (i + from - size) - last).as_const();
     let at = tile * size + (i + from);
     if most.is_some_and(|d| d <= 0) { at } else { at.min(last) }
-}
-
-/// A statement of an epilogue with `value` in place of the sum, and what `put` names in place of loop variables.
-fn finished(s: Stmt, sum: Reg, value: &Expr, put: &dyn Fn(Sym) -> Option<Dim>) -> Stmt {
-    s.map_dims(&mut |d| d.subst(&mut |s| put(s))).map_exprs(&mut |e| {
-        e.rewrite(&mut |e| match e {
-            Expr::Acc { reg, .. } if reg == sum => value.clone(),
-            e => e,
-        })
-    })
-}
-
-/// The parallel loop over `slots` parts of scratch, and what each does one after the other: of `total` iterations its share.
-fn in_slots(kb: &mut KernelBuilder, total: Dim, slots: i64, step: &mut dyn FnMut(&mut KernelBuilder, Dim, Dim)) {
-    kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {
-        kb.range(LoopKind::Seq, "q", first, first + 1, |kb, slot| {
-            if total.as_const() == Some(slots) {
-                step(kb, slot, first);
-            } else {
-                kb.range(LoopKind::Seq, "i", (first * total).floor_div(slots), ((first + 1) * total).floor_div(slots), |kb, i| step(kb, slot, i));
-            }
-        });
-    });
 }
 
 fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {

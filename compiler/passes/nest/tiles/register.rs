@@ -2,7 +2,7 @@
 
 use super::finish;
 use super::{Panels, Tile};
-use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Place, Stmt};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Place, Stmt};
 use crate::passes::nest::contract::{Packed, Parts};
 use crate::passes::nest::lanes;
 use crate::passes::nest::shape::fresh_regs;
@@ -45,17 +45,25 @@ pub(super) struct Ahead {
 const ASKED: i64 = 256 << 10;
 
 impl Ahead {
-    /// For panels of constants that `tiles` passes read one after the other.
+    /// For panels of constants that `tiles` passes read one after the other, or for what the contraction says.
     pub(super) fn new(m: &Module, p: &Parts, t: &Tile, passes: Dim) -> Option<Ahead> {
+        if let (Some((buf, at)), Some((row, rows))) = (p.asks.first(), t.m_row) {
+            let lines = (at.last()?.linear_in(row)?.0 * rows).ceil_div(finish::LINE / i64::from(m.bufs[*buf].ty.bytes()?));
+            return Ahead::shared(m, p, lines, passes);
+        }
         let Panels::Packed(Packed { buf, line, .. }) = &t.panels else { return None };
         let Place::Const(c) = &m.bufs[*buf].place else { return None };
         let depth = Dim::product(p.depth.iter().map(|d| d.1)).as_const()?;
-        let lines = depth * t.nr / *line;
-        let steps = p.depth.last()?.1.as_const()? / 4 * (depth / p.depth.last()?.1.as_const()?.max(1));
-        if (c.byte_len() as i64) < ASKED || t.n_extent.as_const()? <= t.nr || steps == 0 || passes.as_const() == Some(1) {
+        if (c.byte_len() as i64) < ASKED || t.n_extent.as_const()? <= t.nr || passes.as_const() == Some(1) {
             return None;
         }
-        let lines = m.syms.simplify(Dim::constant(lines).ceil_div(passes.max(1)));
+        Ahead::shared(m, p, Dim::constant(depth * t.nr / *line), passes)
+    }
+    /// So many lines, a part in each of the passes.
+    fn shared(m: &Module, p: &Parts, lines: Dim, passes: Dim) -> Option<Ahead> {
+        let (last, outer) = p.depth.split_last()?;
+        let steps = outer.iter().try_fold(last.1.as_const()? / 4, |n, d| Some(n * d.1.as_const()?)).filter(|n| *n > 0)?;
+        let lines = m.syms.simplify(lines.ceil_div(passes.max(1)));
         let step = m.syms.simplify(lines.ceil_div(steps).min(Dim::constant(MOST_LINES)));
         Some(Ahead { pass: Dim::constant(0), lines, step, each: step.as_const().unwrap_or(MOST_LINES) })
     }
@@ -105,6 +113,7 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
         let k_of = |s: Sym| depth.iter().find(|d| d.2 == s).map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0)));
         let at_row = |s: Sym, r: Dim| t.m_row.filter(|x| x.0 == s).map(|_| r);
         let a: Vec<Dim> = p.a.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| at_row(s, row + i)))).collect();
+        let in_place = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| (s == t.n).then(|| panel * t.nr + lane)))).collect() };
         let (buf, b) = match &t.panels {
             Panels::Packed(packed) => {
                 let own = t.batch.iter().filter(|x| packed.own.contains(&x.0)).map(|x| Dim::sym(x.0));
@@ -114,10 +123,16 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
                 b.push(lane);
                 (packed.buf, b)
             }
-            Panels::InPlace => (p.b.0, p.b.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| (s == t.n).then(|| panel * t.nr + lane)))).collect()),
+            Panels::InPlace => (p.b.0, in_place(&p.b.1)),
         };
         let at = vec![part, i.into(), v.into()];
-        let value = p.product.step(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf, at: b }, Expr::Acc { reg: acc, at: at.clone(), lane: None });
+        let factor = |at: Vec<Dim>| Expr::Load { buf, at };
+        // The sum of two elements stands in every row; code has it once.
+        let b = match &p.with {
+            Some((op, second)) => Expr::bin(*op, factor(b), factor(in_place(second))),
+            None => factor(b),
+        };
+        let value = p.product.step(Expr::Load { buf: p.a.0, at: a }, b, Expr::Acc { reg: acc, at: at.clone(), lane: None });
         let set = Stmt::Set { reg: acc, at, value };
         unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }]))
     };
@@ -137,7 +152,7 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
                 let (q, u) = (m.syms.loop_var("k", zero, whole), m.syms.loop_var("u", zero, Dim::constant(4)));
                 let at = if t.backwards && !in_order { (whole - 1 - q) * 4 + u } else { Dim::sym(q) * 4 + u };
                 let part = Dim::sym(u).modulo(split);
-                let mut body = ahead.map_or(vec![], |a| ask(t, &depth, panel, q.into(), a));
+                let mut body = ahead.map_or(vec![], |a| ask(m, p, t, &depth, panel, q.into(), a));
                 body.extend(next_rows(m, p, t, row, mr, q, whole));
                 body.extend(unroll(u, 4, step(m, &|s| (s == *var).then_some(at), part)));
                 let mut s = if early { sum_in_fours(m, q, whole, body, None) } else { sum_in_fours(m, q, whole, body, Some((mr, &reads))) };
@@ -179,13 +194,14 @@ const GAP: i64 = 32;
 
 /// Asks for the rows of A that the next tile reads, where they lie one behind the other, a part in each four of steps: of
 /// several threads another one may have written them, and its cache is far away. Not where only run time counts rows: of
-/// a few of them there is no next tile, and what lies behind would take the way to memory from the weights.
+/// a few of them there is no next tile, and what lies behind would take the way to memory from the weights. Nor beside other
+/// requests.
 fn next_rows(m: &Module, p: &Parts, t: &Tile, row: Dim, mr: i64, q: Sym, whole: Dim) -> Vec<Stmt> {
     let ([depth], Some((r, count)), Some(whole)) = (p.depth.as_slice(), t.m_row, whole.as_const()) else { return vec![] };
     let along = |s: Sym| lanes::stride(m, p.a.0, &p.a.1, s);
     let (Some(1), Some(step), Some(bytes)) = (along(depth.0), along(r), m.bufs[p.a.0].ty.bytes()) else { return vec![] };
     let constant = matches!(m.bufs[m.storage(p.a.0)].place, Place::Const(_));
-    if constant || count.as_const().is_none() || whole < ROWS_AHEAD || !(whole * 4..=whole * 4 + GAP).contains(&step) {
+    if constant || !p.asks.is_empty() || count.as_const().is_none() || whole < ROWS_AHEAD || !(whole * 4..=whole * 4 + GAP).contains(&step) {
         return vec![];
     }
     let line = finish::LINE / i64::from(bytes);
@@ -221,19 +237,31 @@ fn sum_in_fours(m: &mut Module, q: Sym, whole: Dim, body: Vec<Stmt>, late: Optio
     vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: first, body }, Stmt::For { kind: LoopKind::Seq, var: last, lo: zero, hi: Dim::constant(rows), body: end }]
 }
 
-/// Asks for a part of the next panel in the four steps number `q` of a pass.
-fn ask(t: &Tile, depth: &[(Sym, Dim, Sym)], panel: Dim, q: Dim, a: Ahead) -> Vec<Stmt> {
-    let (Panels::Packed(packed), Some((last, outer))) = (&t.panels, depth.split_last()) else { return vec![] };
-    let own = t.batch.iter().filter(|x| packed.own.contains(&x.0)).map(|x| Dim::sym(x.0));
+/// Asks for a part of the next panel, or of what the contraction says, in the four steps number `q` of a pass.
+fn ask(m: &Module, p: &Parts, t: &Tile, depth: &[(Sym, Dim, Sym)], panel: Dim, q: Dim, a: Ahead) -> Vec<Stmt> {
+    let Some((last, outer)) = depth.split_last() else { return vec![] };
+    let places: Vec<(Buf, i64, Vec<Dim>)> = match &t.panels {
+        _ if !p.asks.is_empty() => {
+            let first = |d: &Dim| d.subst(&mut |s| t.m_row.filter(|r| r.0 == s).map(|_| Dim::constant(0)));
+            p.asks.iter().map(|(buf, at)| (*buf, finish::LINE / m.bufs[*buf].ty.bytes().map_or(4, i64::from), at.iter().map(first).collect())).collect()
+        }
+        Panels::Packed(packed) => {
+            let own = t.batch.iter().filter(|x| packed.own.contains(&x.0)).map(|x| Dim::sym(x.0));
+            let at = packed.outer.iter().copied().chain(own).chain([panel + 1]).chain(depth.iter().map(|_| Dim::constant(0)));
+            vec![(packed.buf, packed.line, at.chain([Dim::constant(0)]).collect())]
+        }
+        Panels::InPlace => vec![],
+    };
     let turn = outer.iter().fold(Dim::constant(0), |n, d| n * d.1 + d.0) * last.1.floor_div(4) + q;
     let first = a.pass * a.lines + turn * a.step;
+    let each = |i: i64| places.iter().map(move |(buf, line, from)| (i, *buf, *line, from.clone()));
     (0..a.each)
-        .map(|i| {
-            let mut at: Vec<Dim> = packed.outer.iter().copied().chain(own.clone()).collect();
-            at.push(panel + 1);
-            at.extend(depth.iter().map(|_| Dim::constant(0)));
-            at.push((first + i) * packed.line);
-            Stmt::Prefetch { buf: packed.buf, at }
+        .flat_map(each)
+        .map(|(i, buf, line, mut at)| {
+            if let Some(d) = at.last_mut() {
+                *d = *d + (first + i) * line;
+            }
+            Stmt::Prefetch { buf, at }
         })
         .collect()
 }

@@ -14,8 +14,9 @@
 use super::super::contract::{Parts, Product, depends};
 use super::super::lanes;
 use super::super::shape::fresh_regs;
+use super::super::shape::{finished, in_slots};
 use super::points::Form;
-use super::{finished, in_slots, position};
+use super::position;
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::{ConstData, ElemType};

@@ -5,7 +5,8 @@
 //! rows of B' and A' come in pairs too, which share their even and their odd halves. U has all the fractions; factors
 //! of the other two are powers of two or sums of few.
 
-use super::transform::{add, scaled, sub};
+use super::super::shape::{add, sub};
+use super::transform::scaled;
 use crate::nest::{Expr, KernelBuilder};
 
 /// Points besides 0 and infinity, each with its negative. More than these cost too many digits.

@@ -3,9 +3,9 @@
 //! Weights that are transformed while the model runs leave out the factors of G's rows, and what comes out of the products is
 //! divided by them: there are far fewer of those.
 
-use super::super::shape::fresh_regs;
+use super::super::shape::{add, finished, fresh_regs, sub};
 use super::points::SQUARE;
-use super::{At, Layer, finished, position};
+use super::{At, Layer, position};
 use crate::nest::{Buf, Expr, KernelBuilder, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ConstData;
@@ -71,14 +71,6 @@ pub(super) fn ask(kb: &mut KernelBuilder, (w, slice, first): (Buf, Dim, Dim), pa
     kb.range(LoopKind::Seq, "j", 0, lines, |kb, j| {
         kb.push(Stmt::Prefetch { buf: w, at: vec![slice, first, Dim::constant(0), Dim::constant(0), (e * lines + j) * line] });
     });
-}
-
-pub(super) fn add(kb: &mut KernelBuilder, a: &Expr, b: &Expr) -> Expr {
-    kb.let_(a.clone() + b.clone())
-}
-
-pub(super) fn sub(kb: &mut KernelBuilder, a: &Expr, b: &Expr) -> Expr {
-    kb.let_(a.clone() - b.clone())
 }
 
 /// c * x + y.
