@@ -35,9 +35,9 @@ pub(super) struct Parts {
     pub b: (Buf, Vec<Dim>),
     /// Where B is a sum or a difference of two elements of its buffer: the second one.
     pub with: Option<(BinOp, Vec<Dim>)>,
-    /// What each row asks memory for while its sum runs: shares of the lines from places on. The last subscripts move on with
+    /// What each row asks memory for while its sum runs: a share of the lines from here on. The last subscript moves on with
     /// the row, by its share.
-    pub asks: Vec<(Buf, Vec<Dim>)>,
+    pub ask: Option<(Buf, Vec<Dim>)>,
     /// What the sum begins with, if not with zero.
     pub start: Option<Expr>,
     /// Lets and the store.
@@ -141,7 +141,7 @@ pub(super) fn extended(byte: Expr) -> Expr {
 }
 
 pub(super) fn take_apart(body: &[Stmt]) -> Option<Parts> {
-    take_any_apart(body).filter(|p| p.with.is_none() && p.asks.is_empty())
+    take_any_apart(body).filter(|p| p.with.is_none() && p.ask.is_none())
 }
 
 /// The same, also where B is a sum of two elements or the sum asks for memory: what passes make.
@@ -152,9 +152,11 @@ fn take_any_apart(body: &[Stmt]) -> Option<Parts> {
         return None;
     }
     let (depth, step) = seq_loops(inner)?;
-    let (Stmt::Set { reg: r, value, .. }, asks) = step.split_last()? else { return None };
-    let asked = |s: &Stmt| if let Stmt::Prefetch { buf, at } = s { Some((*buf, at.clone())) } else { None };
-    let asks = asks.iter().map(asked).collect::<Option<Vec<_>>>()?;
+    let (ask, r, value) = match step {
+        [Stmt::Set { reg, value, .. }] => (None, reg, value),
+        [Stmt::Prefetch { buf, at }, Stmt::Set { reg, value, .. }] => (Some((*buf, at.clone())), reg, value),
+        _ => return None,
+    };
     let (product, [a, b, c]) = Product::of(zero.ty, value)?;
     let (b, second) = match b {
         Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) if product == Product::Fma => (&**x, Some((*op, &**y))),
@@ -171,7 +173,7 @@ fn take_any_apart(body: &[Stmt]) -> Option<Parts> {
     if zero.ty != product.ty() || r != reg || rc != reg || !straight || stores != 1 {
         return None;
     }
-    Some(Parts { loops: nest.loops, acc: *reg, depth, a: (*ba, ia.clone()), b: (*bb, ib.clone()), with, asks, start: None, tail: tail.to_vec(), whole: true, product })
+    Some(Parts { loops: nest.loops, acc: *reg, depth, a: (*ba, ia.clone()), b: (*bb, ib.clone()), with, ask, start: None, tail: tail.to_vec(), whole: true, product })
 }
 
 /// True for kernels of the form above.

@@ -47,7 +47,7 @@ const ASKED: i64 = 256 << 10;
 impl Ahead {
     /// For panels of constants that `tiles` passes read one after the other, or for what the contraction says.
     pub(super) fn new(m: &Module, p: &Parts, t: &Tile, passes: Dim) -> Option<Ahead> {
-        if let (Some((buf, at)), Some((row, rows))) = (p.asks.first(), t.m_row) {
+        if let (Some((buf, at)), Some((row, rows))) = (&p.ask, t.m_row) {
             let lines = (at.last()?.linear_in(row)?.0 * rows).ceil_div(finish::LINE / i64::from(m.bufs[*buf].ty.bytes()?));
             return Ahead::shared(m, p, lines, passes);
         }
@@ -201,7 +201,7 @@ fn next_rows(m: &Module, p: &Parts, t: &Tile, row: Dim, mr: i64, q: Sym, whole: 
     let along = |s: Sym| lanes::stride(m, p.a.0, &p.a.1, s);
     let (Some(1), Some(step), Some(bytes)) = (along(depth.0), along(r), m.bufs[p.a.0].ty.bytes()) else { return vec![] };
     let constant = matches!(m.bufs[m.storage(p.a.0)].place, Place::Const(_));
-    if constant || !p.asks.is_empty() || count.as_const().is_none() || whole < ROWS_AHEAD || !(whole * 4..=whole * 4 + GAP).contains(&step) {
+    if constant || p.ask.is_some() || count.as_const().is_none() || whole < ROWS_AHEAD || !(whole * 4..=whole * 4 + GAP).contains(&step) {
         return vec![];
     }
     let line = finish::LINE / i64::from(bytes);
@@ -240,24 +240,23 @@ fn sum_in_fours(m: &mut Module, q: Sym, whole: Dim, body: Vec<Stmt>, late: Optio
 /// Asks for a part of the next panel, or of what the contraction says, in the four steps number `q` of a pass.
 fn ask(m: &Module, p: &Parts, t: &Tile, depth: &[(Sym, Dim, Sym)], panel: Dim, q: Dim, a: Ahead) -> Vec<Stmt> {
     let Some((last, outer)) = depth.split_last() else { return vec![] };
-    let places: Vec<(Buf, i64, Vec<Dim>)> = match &t.panels {
-        _ if !p.asks.is_empty() => {
+    let (buf, line, from): (Buf, i64, Vec<Dim>) = match (&p.ask, &t.panels) {
+        (Some((buf, at)), _) => {
             let first = |d: &Dim| d.subst(&mut |s| t.m_row.filter(|r| r.0 == s).map(|_| Dim::constant(0)));
-            p.asks.iter().map(|(buf, at)| (*buf, finish::LINE / m.bufs[*buf].ty.bytes().map_or(4, i64::from), at.iter().map(first).collect())).collect()
+            (*buf, finish::LINE / m.bufs[*buf].ty.bytes().map_or(4, i64::from), at.iter().map(first).collect())
         }
-        Panels::Packed(packed) => {
+        (None, Panels::Packed(packed)) => {
             let own = t.batch.iter().filter(|x| packed.own.contains(&x.0)).map(|x| Dim::sym(x.0));
             let at = packed.outer.iter().copied().chain(own).chain([panel + 1]).chain(depth.iter().map(|_| Dim::constant(0)));
-            vec![(packed.buf, packed.line, at.chain([Dim::constant(0)]).collect())]
+            (packed.buf, packed.line, at.chain([Dim::constant(0)]).collect())
         }
-        Panels::InPlace => vec![],
+        (None, Panels::InPlace) => return vec![],
     };
     let turn = outer.iter().fold(Dim::constant(0), |n, d| n * d.1 + d.0) * last.1.floor_div(4) + q;
     let first = a.pass * a.lines + turn * a.step;
-    let each = |i: i64| places.iter().map(move |(buf, line, from)| (i, *buf, *line, from.clone()));
     (0..a.each)
-        .flat_map(each)
-        .map(|(i, buf, line, mut at)| {
+        .map(|i| {
+            let mut at = from.clone();
             if let Some(d) = at.last_mut() {
                 *d = *d + (first + i) * line;
             }
