@@ -284,7 +284,7 @@ impl Emit<'_, '_> {
         let View::Sum { terms, constant } = d.view() else { return (d, Dim::constant(0)) };
         let (mut own, mut rest) = (Dim::constant(0), Dim::constant(constant));
         for t in terms {
-            let p = t.1.iter().fold(Dim::constant(t.0), |p, a| p * atom_dim(a));
+            let p = term_dim(t);
             if s.is_none_or(|s| p.contains(s)) {
                 own = own + p;
             } else {
@@ -319,7 +319,7 @@ impl Emit<'_, '_> {
         let View::Sum { terms, .. } = linear.view() else { return Ok(()) };
         let mut outer = Dim::constant(0);
         for t in terms {
-            let p = t.1.iter().fold(Dim::constant(t.0), |p, a| p * atom_dim(a));
+            let p = term_dim(t);
             if p.syms().iter().all(|s| self.vars.contains_key(s)) {
                 outer = outer + p;
             }
@@ -333,6 +333,11 @@ impl Emit<'_, '_> {
 
 /// A loop to be unrolled, and its iterations.
 type Unrolled = (Sym, std::ops::Range<i64>);
+
+/// A term of a sum.
+fn term_dim((factor, atoms): &(i64, Vec<Atom>)) -> Dim {
+    atoms.iter().fold(Dim::constant(*factor), |p, a| p * atom_dim(a))
+}
 
 fn atom_dim(a: &Atom) -> Dim {
     match a {

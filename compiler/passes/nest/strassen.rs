@@ -154,14 +154,15 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, asks: bool) {
     let total = m.syms.simplify(groups * panels);
     let slots = total.as_const().map_or(SLOTS, |t| t.min(SLOTS));
     // An odd number of cache lines from row to row: else rows would share few sets of a cache.
-    let line = ((half / 16) | 1) * 16;
-    let v = m.temp(format!("{name}.v"), ElemType::F32, vec![constant(7), pairs, constant(line)]);
+    let stride = ((half / 16) | 1) * 16;
+    let v = m.temp(format!("{name}.v"), ElemType::F32, vec![constant(7), pairs, constant(stride)]);
     let high = size.as_const().unwrap_or(GROUP);
     let p = m.temp(format!("{name}.p"), ElemType::F32, [slots, 7, high | 1, PANEL].map(constant));
     let sums = m.kernel(&format!("{name}.v"), &origin, |kb| {
         kb.nest(LoopKind::Par, &[pairs, constant(half)], |kb, at| sums_of_rows(kb, l, v, (at[0], at[1])));
     });
     m.kernels[sums].work = l.rows * l.k.1;
+    // Weights of a line of memory.
     let line = 64 / m.bufs[w].ty.bytes().map_or(4, i64::from);
     let id = m.kernel(&name, &origin, |kb| {
         in_slots(kb, total, slots, &mut |kb, slot, i| {

@@ -36,11 +36,6 @@ pub(super) fn groups(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let (w, of, size) = (p.g.w.0, p.g.of_w, p.g.group.size());
     let lessened = lessened(m, &p.g);
     let mut dims = m.bufs[w].dims.clone();
-    // What nobody writes may be read as the bits that it is.
-    let bits_of = match m.bufs[m.storage(w)].place {
-        Place::Input(_) if p.g.group == Group::Bytes => m.view_as(w, ElemType::U8, dims.clone()),
-        _ => w,
-    };
     let extent = dims[of];
     dims[of] = extent.ceil_div(size);
     let out = m.temp(format!("{}.{}", m.bufs[w].name, suffix(p)), ElemType::I32, dims);
@@ -51,8 +46,8 @@ pub(super) fn groups(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
         let part = |i: i64| {
             let mut from = at.to_vec();
             from[of] = at[of] * size + i;
-            let mut v = Expr::Cast(ElemType::I32, Box::new(kb.load(bits_of, &from)));
-            if kb.m.bufs[bits_of].ty == ElemType::I8 && i + 1 < size {
+            let mut v = Expr::Cast(ElemType::I32, Box::new(kb.load(w, &from)));
+            if kb.m.bufs[w].ty == ElemType::I8 && i + 1 < size {
                 v = Expr::bin(BinOp::And, v, number((1 << bits) - 1));
             }
             let v = if kb.m.syms.in_range(from[of], extent) { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, from[of], extent), v, number(0)) };
