@@ -171,7 +171,8 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, asks: bool) {
             let known = pairs.as_const().is_some();
             let first = if known { kb.m.syms.simplify((g * size).min(pairs - size)) } else { g * size };
             named(kb, pair, constant(panels), &mut |kb, pair| {
-                named(kb, first, pairs, &mut |kb, first| {
+                let firsts = if known { pairs - size + 1 } else { pairs };
+                named(kb, first, firsts, &mut |kb, first| {
                     let count = if known { size } else { kb.m.syms.simplify((pairs - first).min(size)) };
                     named(kb, count, constant(high + 1), &mut |kb, count| {
                         let share = kb.m.syms.simplify(constant(l.block * PANEL / line).ceil_div(count.max(1)) * line);
