@@ -5,6 +5,7 @@
 
 use super::contract::Parts;
 use super::shape::{Map, Uses, as_map, instance, is_temp, through_view, wrap};
+use super::work::MOVE;
 use super::{lanes, rows};
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, LoopKind, Module, Stmt, visit};
 use crate::sym::{Dim, Sym};
@@ -70,7 +71,7 @@ pub(super) fn at_run_time(m: &mut Module, k: Kernel, p: &Parts, s: &Shape, facts
         }
     };
     m.kernels[id].body = body;
-    m.kernels[id].work = Dim::product(s.dims.iter().copied());
+    m.kernels[id].work = Dim::product(s.dims.iter().copied()) * (1 + 2 * MOVE);
     if let Some((gone, _)) = source {
         visit::drop_calls(&mut m.driver, &|x| x == gone);
     }

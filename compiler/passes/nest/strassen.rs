@@ -28,7 +28,7 @@
 
 use super::contract::{Packed, Parts, Product, depends, pack_constant, take_apart};
 use super::lanes;
-use super::shape::{add, finished, fresh_regs, in_slots, sub};
+use super::shape::{Uses, add, finished, fresh_regs, in_slots, sub};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
@@ -60,15 +60,14 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     if level.facts.width < 512 || m.math != Math::Default {
         return Ok(());
     }
-    for k in visit::calls(&m.driver) {
-        let Some(parts) = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma && !p.is_exact()) else { continue };
-        let Some(l) = layer(m, parts) else { continue };
-        let (range, (least, most)) = (m.syms.range(l.rows), l.worth());
-        if range.hi.is_some_and(|h| h < least) || range.lo.is_some_and(|l| l > most) {
-            continue;
-        }
-        let sure = range.lo.is_some_and(|l| l >= least) && range.hi.is_some_and(|h| h <= most);
-        rewrite(m, k, &l, !sure);
+    let uses = Uses::new(m);
+    let layers: Vec<(Kernel, Layer)> = visit::calls(&m.driver).into_iter().filter_map(|k| Some((k, layer(m, take_apart(&m.kernels[k].body)?)?))).collect();
+    // Sums of rows that several products read, query, key and value say, are made once.
+    let first: Vec<usize> = layers.iter().enumerate().map(|(i, (k, l))| layers[..i].iter().position(|(j, of)| l.reads_as(of) && uses.may_move(m, *j, *k)).unwrap_or(i)).collect();
+    let mut sums: Vec<Option<Buf>> = vec![];
+    for ((k, l), first) in layers.iter().zip(first) {
+        let made = sums.get(first).copied().flatten();
+        sums.push(rewrite(m, *k, l, made));
     }
     Ok(())
 }
@@ -85,9 +84,15 @@ struct Layer {
     k: (Sym, i64),
     /// Steps of a block of half the depth.
     block: i64,
+    /// How many rows it pays for, at least and at most, if only run time tells whether there are so many.
+    asks: Option<(i64, i64)>,
 }
 
+/// What a kernel has to be; none where it does not pay.
 fn layer(m: &Module, parts: Parts) -> Option<Layer> {
+    if parts.product != Product::Fma || parts.is_exact() {
+        return None;
+    }
     let [(k, depth)] = parts.depth.as_slice() else { return None };
     let (k, depth) = (*k, depth.as_const()?);
     let of_b: Vec<(Sym, Dim)> = parts.loops.iter().copied().filter(|l| depends(&parts.b.1, l.0)).collect();
@@ -108,18 +113,22 @@ fn layer(m: &Module, parts: Parts) -> Option<Layer> {
         return None;
     }
     let block = (1..=BLOCK / 16).rev().map(|b| 16 * b).find(|b| depth / 2 % b == 0).filter(|b| 4 * b >= BLOCK || 2 * b == depth)?;
-    Some(Layer { rows, loops, n: (n, columns), k: (k, depth), block, parts })
+    let (range, least, most) = (m.syms.range(rows), LEAST * least_groups(columns), V_BYTES / (7 * depth));
+    if range.hi.is_some_and(|h| h < least) || range.lo.is_some_and(|l| l > most) {
+        return None;
+    }
+    let sure = range.lo.is_some_and(|l| l >= least) && range.hi.is_some_and(|h| h <= most);
+    Some(Layer { rows, loops, n: (n, columns), k: (k, depth), block, asks: (!sure).then_some((least, most)), parts })
 }
 
 impl Layer {
-    /// How many rows there are to be, at least and at most.
-    fn worth(&self) -> (i64, i64) {
-        (LEAST * self.least_groups(), V_BYTES / (7 * self.k.1))
-    }
-    /// Groups of rows at least, for threads to share.
-    fn least_groups(&self) -> i64 {
-        let panels = self.n.1 / (2 * PANEL);
-        if panels < 4 * THREADS && panels % THREADS != 0 { 2 } else { 1 }
+    /// True if the sums of rows are those of `other`, whenever the other one makes them.
+    fn reads_as(&self, other: &Layer) -> bool {
+        let extents = |l: &Layer| l.loops.iter().map(|l| l.1).collect::<Vec<Dim>>();
+        let of = |s: Sym| if s == self.k.0 { Some(other.k.0) } else { self.loops.iter().zip(&other.loops).find(|(a, _)| a.0 == s).map(|(_, b)| b.0) };
+        let at = |d: &Dim| d.subst(&mut |s| of(s).map(Dim::sym));
+        let (a, b) = (&self.parts.a, &other.parts.a);
+        a.0 == b.0 && self.k.1 == other.k.1 && self.asks == other.asks && extents(self) == extents(other) && a.1.iter().map(at).eq(b.1.iter().copied())
     }
     /// True if every row has a neighbour.
     fn is_even(&self, m: &Module) -> bool {
@@ -134,16 +143,23 @@ impl Layer {
     }
 }
 
-/// Puts the seven products in the place of a kernel, or, if `asks`, beside it: then the driver chooses.
-fn rewrite(m: &mut Module, k: Kernel, l: &Layer, asks: bool) {
-    let Some(Packed { buf: w, outer, .. }) = pack_constant(m, &l.parts, &[], (l.n.0, Dim::constant(l.n.1)), PANEL) else { return };
+/// Groups of rows at least, for threads to share.
+fn least_groups(columns: i64) -> i64 {
+    let panels = columns / (2 * PANEL);
+    if panels < 4 * THREADS && panels % THREADS != 0 { 2 } else { 1 }
+}
+
+/// Puts the seven products in the place of a kernel, or beside it where the driver has to choose. `made`: the sums of rows, if
+/// an earlier product has them. Gives back where they are.
+fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Buf>) -> Option<Buf> {
+    let Packed { buf: w, outer, .. } = pack_constant(m, &l.parts, &[], (l.n.0, Dim::constant(l.n.1)), PANEL)?;
     if !outer.is_empty() {
-        return;
+        return None;
     }
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
     let constant = Dim::constant;
-    let (half, pairs, panels) = (l.k.1 / 2, l.rows.ceil_div(2), l.n.1 / (2 * PANEL));
-    let groups = pairs.ceil_div(GROUP).max(constant(l.least_groups()));
+    let (pairs, panels) = (l.rows.ceil_div(2), l.n.1 / (2 * PANEL));
+    let groups = pairs.ceil_div(GROUP).max(constant(least_groups(l.n.1)));
     // Of equal size where that is known, else whole tiles.
     let size = match pairs.as_const() {
         Some(_) => pairs.ceil_div(groups),
@@ -153,15 +169,10 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, asks: bool) {
     let groups = pairs.ceil_div(size);
     let total = m.syms.simplify(groups * panels);
     let slots = total.as_const().map_or(SLOTS, |t| t.min(SLOTS));
-    // An odd number of cache lines from row to row: else rows would share few sets of a cache.
-    let stride = ((half / 16) | 1) * 16;
-    let v = m.temp(format!("{name}.v"), ElemType::F32, vec![constant(7), pairs, constant(stride)]);
     let high = size.as_const().unwrap_or(GROUP);
     let p = m.temp(format!("{name}.p"), ElemType::F32, [slots, 7, high | 1, PANEL].map(constant));
-    let sums = m.kernel(&format!("{name}.v"), &origin, |kb| {
-        kb.nest(LoopKind::Par, &[pairs, constant(half)], |kb, at| sums_of_rows(kb, l, v, (at[0], at[1])));
-    });
-    m.kernels[sums].work = l.rows * l.k.1;
+    let calls = m.driver.len();
+    let v = made.unwrap_or_else(|| sums_of_rows(m, k, l));
     // Weights of a line of memory.
     let line = 64 / m.bufs[w].ty.bytes().map_or(4, i64::from);
     let id = m.kernel(&name, &origin, |kb| {
@@ -183,12 +194,29 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, asks: bool) {
         });
     });
     m.kernels[id].work = l.rows * (l.n.1 * l.k.1 / 32 * 7);
-    m.driver.truncate(m.driver.len() - 2);
-    let calls = vec![Stmt::Call(sums), Stmt::Call(id)];
-    let (least, most) = l.worth();
-    let worth = Expr::bin(BinOp::And, Expr::cmp_index(BinOp::Ge, l.rows, least), Expr::cmp_index(BinOp::Le, l.rows, most));
-    let with = if asks { vec![Stmt::If { cond: worth, then: calls, els: vec![Stmt::Call(k)] }] } else { calls };
+    let calls = m.driver.split_off(calls);
+    let with = match l.asks {
+        Some((least, most)) => {
+            let worth = Expr::bin(BinOp::And, Expr::cmp_index(BinOp::Ge, l.rows, least), Expr::cmp_index(BinOp::Le, l.rows, most));
+            vec![Stmt::If { cond: worth, then: calls, els: vec![Stmt::Call(k)] }]
+        }
+        None => calls,
+    };
     visit::splice_call(&mut m.driver, k, false, with);
+    Some(v)
+}
+
+/// A kernel that makes V.
+fn sums_of_rows(m: &mut Module, k: Kernel, l: &Layer) -> Buf {
+    let (name, origin) = (format!("{}.v", m.kernels[k].name), m.kernels[k].origin.clone());
+    let (half, pairs) = (l.k.1 / 2, l.rows.ceil_div(2));
+    // An odd number of cache lines from row to row: else rows would share few sets of a cache.
+    let stride = ((half / 16) | 1) * 16;
+    let v = m.temp(name.clone(), ElemType::F32, vec![Dim::constant(7), pairs, Dim::constant(stride)]);
+    m.kernel(&name, &origin, |kb| {
+        kb.nest(LoopKind::Par, &[pairs, Dim::constant(half)], |kb, at| left_factors(kb, l, v, (at[0], at[1])));
+    });
+    v
 }
 
 /// `f` with a value below `limit` that has a name of its own, where it is no number: what it is made of would make every
@@ -286,7 +314,7 @@ const FACTORS: [Factors; 3] = [
 ];
 
 /// The left factors that belong to these, in step `c` of pair `t` of rows.
-fn sums_of_rows(kb: &mut KernelBuilder, l: &Layer, v: Buf, (t, c): (Dim, Dim)) {
+fn left_factors(kb: &mut KernelBuilder, l: &Layer, v: Buf, (t, c): (Dim, Dim)) {
     let last = if l.is_even(kb.m) { t * 2 + 1 } else { (t * 2 + 1).min(l.rows - 1) };
     let [a11, a12, a21, a22] = [(t * 2, c), (t * 2, c + l.k.1 / 2), (last, c), (last, c + l.k.1 / 2)].map(|(r, c)| {
         let at: Vec<Dim> = l.parts.a.1.iter().map(|d| d.subst(&mut |s| if s == l.k.0 { Some(c) } else { l.row(r, s) })).collect();

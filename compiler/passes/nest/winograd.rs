@@ -35,6 +35,7 @@ mod transform;
 use super::contract::{Parts, Product, take_apart};
 use super::lanes;
 use super::shape::in_slots;
+use super::work::MOVE;
 use crate::diag::Result;
 use crate::nest::{Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
 use crate::sym::{Dim, Sym};
@@ -326,7 +327,8 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
                 input(kb, l, &at, (p.block, blocks), v, [g, i * t + t_at]);
             });
         });
-        m.kernels[id].work = p.images * l.y.1 * l.x.1 * (l.c.1 * 4);
+        // Reads the image and writes 36 sums for 16 elements of it.
+        m.kernels[id].work = p.images * l.y.1 * l.x.1 * (l.c.1 * (4 + 3 * MOVE));
         calls.push(id);
     }
     let id = m.kernel(&name, &origin, |kb| {

@@ -1,14 +1,19 @@
 //! How much work a kernel is: what decides on tasks, and what schedules weigh.
 
-use super::shape::peel;
-use crate::nest::{Expr, Kernel, Module, Stmt, visit};
-use crate::sym::{Dim, Sym};
-use std::collections::HashMap;
+use super::contract::depends;
+use super::shape::{ParNest, peel};
+use crate::nest::{Buf, Expr, Kernel, Module, Stmt, visit};
+use crate::sym::{Answer, Dim, Sym};
+use std::collections::{BTreeMap, HashMap};
 
 /// How often a `while` loop is taken to run: a search, or a way down a tree.
 const WHILE_TURNS: i64 = 8;
 
-/// Estimates the work of a kernel.
+/// Work of bringing four bytes into a core that another one wrote, or of taking the memory for them from there, in scalar
+/// operations as `KernelData::work` counts: with several threads this is what small kernels wait for.
+pub(super) const MOVE: i64 = 2;
+
+/// Estimates the work of a kernel: its operations, and the memory it touches.
 pub fn estimate(m: &mut Module, k: Kernel) {
     let nest = peel(&m.kernels[k].body);
     let ops: usize = {
@@ -21,7 +26,48 @@ pub fn estimate(m: &mut Module, k: Kernel) {
     let mut first = nest.loops.iter().map(|l| (l.0, Dim::constant(0))).collect();
     let inner = turns(&nest.body, &mut first).unwrap_or(Dim::constant(1));
     let turns = if waits { WHILE_TURNS } else { 1 };
-    m.kernels[k].work = Dim::product(nest.loops.iter().map(|l| l.1)) * inner * (ops.div_ceil(4).max(1) as i64 * turns);
+    let operations = Dim::product(nest.loops.iter().map(|l| l.1)) * inner * (ops.div_ceil(4).max(1) as i64 * turns);
+    m.kernels[k].work = operations + touched(m, &nest, &first) * MOVE;
+}
+
+/// Words of four bytes that a nest touches, of each buffer where it touches most.
+fn touched(m: &Module, nest: &ParNest, first: &HashMap<Sym, Dim>) -> Dim {
+    let mut of: BTreeMap<Buf, Dim> = BTreeMap::new();
+    let mut loops = nest.loops.clone();
+    accesses(&nest.body, first, &mut loops, &mut |buf, at, loops| {
+        let bytes = m.bufs[buf].ty.bytes().map_or(1, i64::from);
+        let words = (Dim::product(loops.iter().filter(|l| depends(at, l.0)).map(|l| l.1)) * bytes).ceil_div(4);
+        let most = of.entry(buf).or_insert(words);
+        if m.syms.le(words, *most) == Answer::No {
+            *most = words;
+        }
+    });
+    of.into_values().fold(Dim::constant(0), |a, b| a + b)
+}
+
+/// Calls `f` for each load and store with the loops around it; `first` as in [`turns`].
+fn accesses(body: &[Stmt], first: &HashMap<Sym, Dim>, loops: &mut Vec<(Sym, Dim)>, f: &mut dyn FnMut(Buf, &[Dim], &[(Sym, Dim)])) {
+    for s in body {
+        if let Some(e) = s.expr() {
+            e.walk(&mut |e| {
+                if let Expr::Load { buf, at } = e {
+                    f(*buf, at, loops);
+                }
+            });
+        }
+        if let Stmt::Store { buf, at, .. } = s {
+            f(*buf, at, loops);
+        }
+        let depth = loops.len();
+        if let Stmt::For { var, lo, hi, .. } = s {
+            let at_first = |d: &Dim| d.subst(&mut |s| first.get(&s).copied());
+            loops.push((*var, (at_first(hi) - at_first(lo)).max(1)));
+        }
+        for b in s.bodies() {
+            accesses(b, first, loops, f);
+        }
+        loops.truncate(depth);
+    }
 }
 
 /// How often loops run their innermost bodies, loops beside each other together; `None` without loops. Bounds that depend
