@@ -223,7 +223,8 @@ impl<'a> Bound<'a> {
         };
         let values: HashMap<Sym, i64> = m.dim_params.iter().copied().zip(dims.iter().copied()).collect();
         let eval = |d: Dim| d.eval(&|s| values.get(&s).copied());
-        if let (Some(frame), Some(steps)) = (b.fill_frame(m, &eval), b.plan(m, &eval)) {
+        let mut steps = vec![];
+        if let (Some(frame), Some(())) = (b.fill_frame(m, &eval), b.plan(m, &m.driver, &eval, &mut steps)) {
             (b.frame, b.steps) = (frame, steps);
         }
         Ok(b)
@@ -248,13 +249,16 @@ impl<'a> Bound<'a> {
         };
         self.code.frame.words.iter().map(word).collect()
     }
-    /// The driver's calls in order; none if it does more than check and call.
-    fn plan(&self, m: &Module, eval: &dyn Fn(Dim) -> Option<i64>) -> Option<Vec<Step>> {
+    /// Adds the driver's calls in order, those of the branches that the sizes choose; none if it does more than that.
+    fn plan(&self, m: &Module, driver: &[Stmt], eval: &dyn Fn(Dim) -> Option<i64>, steps: &mut Vec<Step>) -> Option<()> {
         let most = self.exec.map_or(0, |e| e.as_raw().max_tasks as i64);
-        let mut steps = vec![];
-        for s in &m.driver {
+        for s in driver {
             let k = match s {
                 Stmt::Check { .. } => continue,
+                Stmt::If { cond, then, els } => {
+                    self.plan(m, if cond.truth(eval)? { then } else { els }, eval, steps)?;
+                    continue;
+                }
                 Stmt::Call(k) => *k,
                 _ => return None,
             };
@@ -269,9 +273,9 @@ impl<'a> Bound<'a> {
             };
             steps.push(Step { kernel: k, address: *self.code.kernels.get(&k)?, trip: trip.unwrap_or(1), tasks });
         }
-        Some(steps)
+        Some(())
     }
-    /// Kernels in the order of the driver; empty if the driver is no plain list of calls.
+    /// Kernels in the order of the driver; empty if the driver loops, computes sizes, or branches by what inputs hold.
     pub fn kernels(&self) -> Vec<Kernel> {
         self.steps.iter().map(|s| s.kernel).collect()
     }

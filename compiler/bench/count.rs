@@ -1,6 +1,6 @@
 //! What a kernel does, counted on its nest: arithmetic operations, and bytes that it must move.
 
-use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Reg, Stmt, UnOp, visit};
+use crate::nest::{Buf, Expr, Kernel, Module, Reg, Stmt, UnOp, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
@@ -194,18 +194,7 @@ impl Counter<'_> {
     }
     /// A condition on indices, if it is the same for all iterations that the current ones stand for.
     fn truth(&self, e: &Expr) -> Option<bool> {
-        let index = |e: &Expr| match e {
-            Expr::Index(d) if d.syms().iter().all(|s| self.walked.contains(s)) => self.eval(*d),
-            Expr::Const(c) if c.ty.is_int() => Some(c.to_i64()),
-            _ => None,
-        };
-        match e {
-            Expr::Un(UnOp::Not, a) => self.truth(a).map(|t| !t),
-            Expr::Bin(BinOp::And, a, b) => Some(self.truth(a)? && self.truth(b)?),
-            Expr::Bin(BinOp::Or, a, b) => Some(self.truth(a)? || self.truth(b)?),
-            Expr::Bin(op, a, b) if op.is_comparison() => Some(op.holds(index(a)?, index(b)?)),
-            _ => None,
-        }
+        e.truth(&|d| d.syms().iter().all(|s| self.walked.contains(s)).then(|| self.eval(d)).flatten())
     }
     /// A factor: a sum of two elements is made once for all rows of a tile, and little beside their products.
     fn factor(&mut self, e: &Expr, times: f64) -> bool {

@@ -144,7 +144,7 @@ pub fn run(r: &Runner, given: Vec<Array>, s: &Settings) -> Result<Report> {
     let nodes = match (s.per_node, kernels.is_empty()) {
         (false, _) => None,
         (true, true) => {
-            no_nodes = Some("the driver of this model is no plain list of kernels (it branches, loops, or computes sizes at run time)");
+            no_nodes = Some("the driver of this model is no plain list of kernels (it loops, branches by values, or computes sizes at run time)");
             None
         }
         (true, false) => {

@@ -55,6 +55,21 @@ impl Expr {
     pub fn subst(self, f: &dyn Fn(Sym) -> Option<Dim>) -> Expr {
         self.map_dims(&mut |d| d.subst(&mut |s| f(s)))
     }
+    /// Whether a condition on indices holds, with their values.
+    pub fn truth(&self, value: &dyn Fn(Dim) -> Option<i64>) -> Option<bool> {
+        let index = |e: &Expr| match e {
+            Expr::Index(d) => value(*d),
+            Expr::Const(c) if c.ty.is_int() => Some(c.to_i64()),
+            _ => None,
+        };
+        match self {
+            Expr::Un(UnOp::Not, a) => a.truth(value).map(|t| !t),
+            Expr::Bin(BinOp::And, a, b) => Some(a.truth(value)? && b.truth(value)?),
+            Expr::Bin(BinOp::Or, a, b) => Some(a.truth(value)? || b.truth(value)?),
+            Expr::Bin(op, a, b) if op.is_comparison() => Some(op.holds(index(a)?, index(b)?)),
+            _ => None,
+        }
+    }
     /// Number of operations, loads and leaves: how much inlining it costs.
     pub fn size(&self) -> usize {
         1 + self.children().into_iter().map(Expr::size).sum::<usize>()
