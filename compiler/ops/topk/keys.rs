@@ -4,7 +4,9 @@
 //! Few of many: the row is seen as a matrix of which the largest key of each column is found, many columns at once. At least
 //! k columns have one that is not below the k-th largest of these: the k-th that is found one after the other, or what a
 //! bisection found a little below it. The elements of such columns that are not below it either, hardly more than k, go
-//! through a sorted list. Otherwise the row is sorted: by merging here, where it is short or nobody knows how long it is.
+//! through a sorted list, or, if k is not small, into one of twice the length that is sorted when it is full and at the end:
+//! many elements may be equal. Otherwise the row is sorted: by merging
+//! here, where it is short or nobody knows how long it is.
 
 use super::{Row, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, Stmt, UnOp};
@@ -18,11 +20,22 @@ pub(super) enum Scratch {
     /// Two lists of packed keys to sort.
     Sort(Buf, Buf),
     /// The largest key of each column, the limit and how many are not below it, and the list.
-    Few { columns: i64, tops: Buf, limit: Buf, count: Buf, list: Buf },
+    Few { columns: i64, tops: Buf, limit: Buf, count: Buf, list: List },
+}
+
+/// Where packed keys are brought into order.
+#[derive(Clone, Copy)]
+pub(super) enum List {
+    /// Each finds its place among those that came before.
+    Ranked(Buf),
+    /// They are sorted when there are so many: two lists.
+    Sorted(Buf, Buf, i64),
 }
 
 /// Up to so many tops are found one after the other: a bisection takes as many steps.
 const SUCCESSIVE: i64 = 8;
+/// Longest list whose entries are moved for each that comes.
+const RANKED: i64 = 64;
 /// Positions that fit beside a key.
 pub const POSITIONS: i64 = 1 << 32;
 
@@ -38,9 +51,7 @@ fn columns(count: i64, n: i64) -> Option<i64> {
     let m = (4.0 * count as f64 * n as f64).sqrt() as i64;
     let m = (m + 63) / 64 * 64;
     let m = if 2 * m <= n && m >= 2 * count { m } else { n };
-    // The list moves half of its entries for each that comes, merging all elements once for each doubling of the runs.
-    let merging = n.saturating_mul(i64::from(n.max(1).ilog2())).saturating_mul(8);
-    (2 * count <= n && count.saturating_mul(count) <= merging).then_some(m)
+    (2 * count <= n).then_some(m)
 }
 
 /// True if not all of a row is sorted.
@@ -58,7 +69,13 @@ pub(super) fn scratch(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Scratch {
             tops: buf("tops", ElemType::I32, columns.into()),
             limit: buf("limit", ElemType::I32, 1.into()),
             count: buf("count", ElemType::I32, 1.into()),
-            list: buf("list", ElemType::I64, row.count + 1),
+            list: match row.count.as_const() {
+                Some(..=RANKED) => List::Ranked(buf("list", ElemType::I64, row.count + 1)),
+                count => {
+                    let room = 2 * count.unwrap_or(0) + RANKED;
+                    List::Sorted(buf("order", ElemType::I64, room.into()), buf("merged", ElemType::I64, room.into()), room)
+                }
+            },
         },
         None => Scratch::Sort(buf("order", ElemType::I64, row.n), buf("merged", ElemType::I64, row.n)),
     }
@@ -68,7 +85,14 @@ impl TopK {
     /// One row.
     pub(super) fn by_keys(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], s: &Scratch) {
         match *s {
-            Scratch::Sort(order, merged) => self.merge(k, row, o, order, merged),
+            Scratch::Sort(order, merged) => {
+                k.range(LoopKind::Par, "i", 0, row.n, |k, i| {
+                    let key = self.key_at(k, row, o, i);
+                    k.store(order, &spot(o, i), packed(key, i));
+                });
+                merge(k, o, row.n, row.n, (order, merged));
+                self.results(k, row, o, order, 0);
+            }
             Scratch::Few { columns, tops, limit, count, list } => {
                 let lowest = self.tops(k, row, o, columns, tops, (limit, count));
                 self.pick(k, row, o, (columns, tops, list), lowest);
@@ -107,44 +131,62 @@ impl TopK {
             _ => halving(k, row, o, columns, tops, (limit, count)),
         }
     }
-    /// What reaches the limit goes into a sorted list, in any order.
-    fn pick(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, list): (i64, Buf, Buf), lowest: Expr) {
+    /// What reaches the limit goes into the list, in any order.
+    fn pick(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, list): (i64, Buf, List), lowest: Expr) {
         let lowest = k.let_(lowest);
         let (full, rest) = (row.n.floor_div(columns), row.n.modulo(columns));
-        let extent = row.count + 1;
-        // Nothing is before the first entry.
-        k.store(list, &spot(o, 0.into()), int(i64::MAX));
-        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| k.store(list, &spot(o, j + 1), int(i64::MIN)));
+        if let List::Ranked(list) = list {
+            // Nothing is before the first entry.
+            k.store(list, &spot(o, 0.into()), int(i64::MAX));
+            k.range(LoopKind::Seq, "j", 0, row.count, |k, j| k.store(list, &spot(o, j + 1), int(i64::MIN)));
+        }
+        // How many the list holds, and what entries are to be larger than.
+        let (filled, least) = (k.acc(int(0)), k.acc(int(i64::MIN)));
         let consider = |k: &mut KernelBuilder, i: Dim| {
             let key = self.key_at(k, row, o, i);
             let key = k.let_(key);
             k.if_(Expr::bin(BinOp::Ge, key.clone(), lowest.clone()), |k| {
                 let new = k.let_(packed(key, i));
-                let entry = |k: &mut KernelBuilder, at: Expr| k.with_index(at, extent, |k, i| k.load(list, &spot(o, i)));
-                let last = k.load(list, &spot(o, row.count));
-                k.if_(Expr::bin(BinOp::Lt, last, new.clone()), |k| {
-                    let at = k.acc(Expr::index(row.count));
-                    let before = entry(k, Expr::acc(at) - int(1));
-                    k.while_(Expr::bin(BinOp::Lt, before, new.clone()), |k| {
-                        let before = entry(k, Expr::acc(at) - int(1));
-                        k.at_index(Expr::acc(at), extent, |k, i| k.store(list, &spot(o, i), before));
-                        k.set(at, Expr::acc(at) - int(1));
+                let List::Sorted(order, merged, room) = list else {
+                    if let List::Ranked(list) = list {
+                        rank(k, o, row.count, list, new);
+                    }
+                    return;
+                };
+                k.if_(Expr::bin(BinOp::Gt, new.clone(), Expr::acc(least)), |k| {
+                    k.at_index(Expr::acc(filled), room.into(), |k, at| k.store(order, &spot(o, at), new));
+                    k.update(BinOp::Add, filled, int(1));
+                    k.if_(runtime::eq(Expr::acc(filled), int(room)), |k| {
+                        merge(k, o, room.into(), room.into(), (order, merged));
+                        k.set(filled, Expr::index(row.count));
+                        let last = k.load(order, &spot(o, row.count - 1));
+                        k.set(least, last);
                     });
-                    k.at_index(Expr::acc(at), extent, |k, i| k.store(list, &spot(o, i), new));
                 });
             });
         };
+        let whole = rest.as_const() == Some(0);
         k.range(LoopKind::Seq, "j", 0, columns, |k, j| {
             let top = k.load(tops, &spot(o, j));
             k.if_(Expr::bin(BinOp::Ge, top, lowest.clone()), |k| {
-                k.range(LoopKind::Seq, "r", 0, full, |k, r| consider(k, r * columns + j));
-                if rest.as_const() != Some(0) {
-                    k.if_(Expr::cmp_index(BinOp::Lt, j, rest), |k| consider(k, full * columns + j));
-                }
+                k.range(LoopKind::Seq, "r", 0, if whole { full } else { full + 1 }, |k, r| {
+                    let i = r * columns + j;
+                    if whole { consider(k, i) } else { k.if_(Expr::cmp_index(BinOp::Lt, i, row.n), |k| consider(k, i)) }
+                });
             });
         });
+        match list {
+            List::Ranked(list) => self.results(k, row, o, list, 1),
+            List::Sorted(order, merged, room) => {
+                k.at_index(Expr::acc(filled), Dim::from(room), |k, n| merge(k, o, n, room.into(), (order, merged)));
+                self.results(k, row, o, order, 0);
+            }
+        }
+    }
+    /// The results that a list holds from entry `first` on.
+    fn results(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], list: Buf, first: i64) {
         k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
-            let p = k.load(list, &spot(o, j + 1));
+            let p = k.load(list, &spot(o, j + first));
             self.result(k, row, o, j, p);
         });
     }
@@ -153,50 +195,61 @@ impl TopK {
         let v = k.with_index(i.clone(), row.n, |k, i| k.load(row.x, &row.at(o, i)));
         row.store(k, o, j, v, i);
     }
-    /// Merges sorted runs of 1, 2, 4, ... until there is one.
-    fn merge(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], order: Buf, merged: Buf) {
-        let (n, size) = (row.n, Expr::index(row.n));
-        let lt = |a: Expr, b: Expr| Expr::bin(BinOp::Lt, a, b);
-        k.range(LoopKind::Par, "i", 0, n, |k, i| {
-            let key = self.key_at(k, row, o, i);
-            k.store(order, &spot(o, i), packed(key, i));
+}
+
+/// Puts an entry where it belongs in a list of `count` that has a largest one before them, if it is not behind all.
+fn rank(k: &mut KernelBuilder, o: &[Dim], count: Dim, list: Buf, new: Expr) {
+    let extent = count + 1;
+    let entry = |k: &mut KernelBuilder, at: Expr| k.with_index(at, extent, |k, i| k.load(list, &spot(o, i)));
+    let last = k.load(list, &spot(o, count));
+    k.if_(Expr::bin(BinOp::Lt, last, new.clone()), |k| {
+        let at = k.acc(Expr::index(count));
+        let before = entry(k, Expr::acc(at) - int(1));
+        k.while_(Expr::bin(BinOp::Lt, before, new.clone()), |k| {
+            let before = entry(k, Expr::acc(at) - int(1));
+            k.at_index(Expr::acc(at), extent, |k, i| k.store(list, &spot(o, i), before));
+            k.set(at, Expr::acc(at) - int(1));
         });
-        let width = k.acc(int(1));
-        let body = k.block(|k| {
-            // What is left of two runs, and where the next two begin.
-            let [a, a_end, b, b_end] = [0; 4].map(|z| k.acc(int(z)));
-            k.range(LoopKind::Seq, "p", 0, n, |k, p| {
-                k.if_(runtime::eq(Expr::index(p), Expr::acc(b_end)), |k| {
-                    k.set(a, Expr::index(p));
-                    k.set(a_end, (Expr::index(p) + Expr::acc(width)).min(size.clone()));
-                    k.set(b, Expr::acc(a_end));
-                    k.set(b_end, (Expr::acc(a_end) + Expr::acc(width)).min(size.clone()));
-                });
-                // Beyond a run stands anything.
-                let element = |k: &mut KernelBuilder, at: Expr| {
-                    let v = k.with_index(at.min(Expr::index(n - 1)), n, |k, i| k.load(order, &spot(o, i)));
-                    k.let_(v)
-                };
-                let (va, vb) = (element(k, Expr::acc(a)), element(k, Expr::acc(b)));
-                let (left_a, left_b) = (lt(Expr::acc(a), Expr::acc(a_end)), lt(Expr::acc(b), Expr::acc(b_end)));
-                let second = k.let_(left_b.and(runtime::or(Expr::un(UnOp::Not, left_a), lt(va.clone(), vb.clone()))));
-                k.store(merged, &spot(o, p), Expr::select(second.clone(), vb, va));
-                let step = k.let_(Expr::cast(ElemType::Bool, ElemType::I64, second));
-                k.update(BinOp::Add, b, step.clone());
-                k.update(BinOp::Add, a, int(1) - step);
+        k.at_index(Expr::acc(at), extent, |k, i| k.store(list, &spot(o, i), new));
+    });
+}
+
+/// Sorts the first `n` entries of a list of at most `most`, the largest first: merges sorted runs of 1, 2, 4, ... until there
+/// is one.
+fn merge(k: &mut KernelBuilder, o: &[Dim], n: Dim, most: Dim, (order, merged): (Buf, Buf)) {
+    let size = Expr::index(n);
+    let lt = |a: Expr, b: Expr| Expr::bin(BinOp::Lt, a, b);
+    let width = k.acc(int(1));
+    let body = k.block(|k| {
+        // What is left of two runs, and where the next two begin.
+        let [a, a_end, b, b_end] = [0; 4].map(|z| k.acc(int(z)));
+        k.range(LoopKind::Seq, "p", 0, n, |k, p| {
+            k.if_(runtime::eq(Expr::index(p), Expr::acc(b_end)), |k| {
+                k.set(a, Expr::index(p));
+                k.set(a_end, (Expr::index(p) + Expr::acc(width)).min(size.clone()));
+                k.set(b, Expr::acc(a_end));
+                k.set(b_end, (Expr::acc(a_end) + Expr::acc(width)).min(size.clone()));
             });
-            k.range(LoopKind::Seq, "p", 0, n, |k, p| {
-                let v = k.load(merged, &spot(o, p));
-                k.store(order, &spot(o, p), v);
-            });
-            k.update(BinOp::Add, width, Expr::acc(width));
+            // Beyond a run stands anything.
+            let element = |k: &mut KernelBuilder, at: Expr| {
+                let v = k.with_index(at.min(Expr::index(most - 1)), most, |k, i| k.load(order, &spot(o, i)));
+                k.let_(v)
+            };
+            let (va, vb) = (element(k, Expr::acc(a)), element(k, Expr::acc(b)));
+            let (left_a, left_b) = (lt(Expr::acc(a), Expr::acc(a_end)), lt(Expr::acc(b), Expr::acc(b_end)));
+            let second = k.let_(left_b.and(runtime::or(Expr::un(UnOp::Not, left_a), lt(va.clone(), vb.clone()))));
+            k.store(merged, &spot(o, p), Expr::select(second.clone(), vb, va));
+            let step = k.let_(Expr::cast(ElemType::Bool, ElemType::I64, second));
+            k.update(BinOp::Add, b, step.clone());
+            k.update(BinOp::Add, a, int(1) - step);
         });
-        k.push(Stmt::While { cond: lt(Expr::acc(width), size), body });
-        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
-            let p = k.load(order, &spot(o, j));
-            self.result(k, row, o, j, p);
+        k.range(LoopKind::Seq, "p", 0, n, |k, p| {
+            let v = k.load(merged, &spot(o, p));
+            k.store(order, &spot(o, p), v);
         });
-    }
+        k.update(BinOp::Add, width, Expr::acc(width));
+    });
+    k.push(Stmt::While { cond: lt(Expr::acc(width), size), body });
 }
 
 /// An i32 in the order of the numbers of a type of at most 32 bits. Zeros are equal, NaN is larger than all numbers.
