@@ -75,6 +75,7 @@ OPERATORS = [
     ("cumsum_first", "CumSum", {}, [(512, 768), ints(0)]),
     ("topk_5", "TopK", {}, [(64, 1000), ints(5)], 2),
     ("topk_long", "TopK", {}, [(1, 32000), ints(50)], 2),
+    ("topk_300", "TopK", {}, [(4, 8400), ints(300)], 2),
     ("topk_all", "TopK", {}, [(16, 1000), ints(1000)], 2),
     ("hardmax", "Hardmax", {"axis": -1}, [(64, 1000)]),
     # Movement
