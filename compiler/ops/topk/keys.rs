@@ -133,36 +133,44 @@ impl TopK {
     }
     /// What reaches the limit goes into the list, in any order.
     fn pick(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, list): (i64, Buf, List), lowest: Expr) {
-        let lowest = k.let_(lowest);
-        let (full, rest) = (row.n.floor_div(columns), row.n.modulo(columns));
-        if let List::Ranked(list) = list {
-            // Nothing is before the first entry.
-            k.store(list, &spot(o, 0.into()), int(i64::MAX));
-            k.range(LoopKind::Seq, "j", 0, row.count, |k, j| k.store(list, &spot(o, j + 1), int(i64::MIN)));
+        let from = (columns, tops, k.let_(lowest));
+        match list {
+            List::Ranked(list) => {
+                // Nothing is before the first entry.
+                k.store(list, &spot(o, 0.into()), int(i64::MAX));
+                k.range(LoopKind::Seq, "j", 0, row.count, |k, j| k.store(list, &spot(o, j + 1), int(i64::MIN)));
+                self.candidates(k, row, o, from, &mut |k, new| rank(k, o, row.count, list, new));
+                self.results(k, row, o, list, 1);
+            }
+            List::Sorted(order, merged, room) => {
+                // How many the list holds, and what entries are to be larger than.
+                let (filled, least) = (k.acc(int(0)), k.acc(int(i64::MIN)));
+                self.candidates(k, row, o, from, &mut |k, new| {
+                    k.if_(Expr::bin(BinOp::Gt, new.clone(), Expr::acc(least)), |k| {
+                        k.at_index(Expr::acc(filled), room.into(), |k, at| k.store(order, &spot(o, at), new));
+                        k.update(BinOp::Add, filled, int(1));
+                        k.if_(runtime::eq(Expr::acc(filled), int(room)), |k| {
+                            merge(k, o, room.into(), room.into(), (order, merged));
+                            k.set(filled, Expr::index(row.count));
+                            let last = k.load(order, &spot(o, row.count - 1));
+                            k.set(least, last);
+                        });
+                    });
+                });
+                k.at_index(Expr::acc(filled), room.into(), |k, n| merge(k, o, n, room.into(), (order, merged)));
+                self.results(k, row, o, order, 0);
+            }
         }
-        // How many the list holds, and what entries are to be larger than.
-        let (filled, least) = (k.acc(int(0)), k.acc(int(i64::MIN)));
-        let consider = |k: &mut KernelBuilder, i: Dim| {
+    }
+    /// Calls `f` with each packed key that is not below the limit, those of one column after the other.
+    fn candidates(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, lowest): (i64, Buf, Expr), f: &mut dyn FnMut(&mut KernelBuilder, Expr)) {
+        let (full, rest) = (row.n.floor_div(columns), row.n.modulo(columns));
+        let mut consider = |k: &mut KernelBuilder, i: Dim| {
             let key = self.key_at(k, row, o, i);
             let key = k.let_(key);
             k.if_(Expr::bin(BinOp::Ge, key.clone(), lowest.clone()), |k| {
                 let new = k.let_(packed(key, i));
-                let List::Sorted(order, merged, room) = list else {
-                    if let List::Ranked(list) = list {
-                        rank(k, o, row.count, list, new);
-                    }
-                    return;
-                };
-                k.if_(Expr::bin(BinOp::Gt, new.clone(), Expr::acc(least)), |k| {
-                    k.at_index(Expr::acc(filled), room.into(), |k, at| k.store(order, &spot(o, at), new));
-                    k.update(BinOp::Add, filled, int(1));
-                    k.if_(runtime::eq(Expr::acc(filled), int(room)), |k| {
-                        merge(k, o, room.into(), room.into(), (order, merged));
-                        k.set(filled, Expr::index(row.count));
-                        let last = k.load(order, &spot(o, row.count - 1));
-                        k.set(least, last);
-                    });
-                });
+                f(k, new);
             });
         };
         let whole = rest.as_const() == Some(0);
@@ -175,13 +183,6 @@ impl TopK {
                 });
             });
         });
-        match list {
-            List::Ranked(list) => self.results(k, row, o, list, 1),
-            List::Sorted(order, merged, room) => {
-                k.at_index(Expr::acc(filled), Dim::from(room), |k, n| merge(k, o, n, room.into(), (order, merged)));
-                self.results(k, row, o, order, 0);
-            }
-        }
     }
     /// The results that a list holds from entry `first` on.
     fn results(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], list: Buf, first: i64) {

@@ -63,7 +63,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let uses = Uses::new(m);
     let layers: Vec<(Kernel, Layer)> = visit::calls(&m.driver).into_iter().filter_map(|k| Some((k, layer(m, take_apart(&m.kernels[k].body)?)?))).collect();
     // Sums of rows that several products read, query, key and value say, are made once.
-    let first: Vec<usize> = layers.iter().enumerate().map(|(i, (k, l))| layers[..i].iter().position(|(j, of)| l.reads_as(of) && uses.may_move(m, *j, *k)).unwrap_or(i)).collect();
+    let first: Vec<usize> = layers.iter().enumerate().map(|(i, (k, l))| layers[..i].iter().position(|(j, of)| j != k && l.reads_as(of) && uses.may_move(m, *j, *k)).unwrap_or(i)).collect();
     let mut sums: Vec<Option<Buf>> = vec![];
     for ((k, l), first) in layers.iter().zip(first) {
         let made = sums.get(first).copied().flatten();
