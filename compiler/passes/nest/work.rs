@@ -45,8 +45,11 @@ fn touched(m: &Module, nest: &ParNest, first: &HashMap<Sym, Dim>) -> Dim {
     of.into_values().fold(Dim::constant(0), |a, b| a + b)
 }
 
-/// Calls `f` for each load and store with the loops around it; `first` as in [`turns`].
-fn accesses(body: &[Stmt], first: &HashMap<Sym, Dim>, loops: &mut Vec<(Sym, Dim)>, f: &mut dyn FnMut(Buf, &[Dim], &[(Sym, Dim)])) {
+/// Takes a load or a store, a buffer and where, with the loops around it.
+type OfAccess<'a> = dyn FnMut(Buf, &[Dim], &[(Sym, Dim)]) + 'a;
+
+/// Calls `f` for each load and store; `first` as in [`turns`].
+fn accesses(body: &[Stmt], first: &HashMap<Sym, Dim>, loops: &mut Vec<(Sym, Dim)>, f: &mut OfAccess) {
     for s in body {
         if let Some(e) = s.expr() {
             e.walk(&mut |e| {
