@@ -166,10 +166,11 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     }
     let way = |l: &Level| ways.iter().find(|w| w.0.facts.dot == l.facts.dot).unwrap_or(&ways[0]).1.clone();
     let mut modules: Vec<Module> = target.levels.iter().map(way).collect();
-    // What is counted is the module of the highest level.
-    let mut unscheduled = modules.last().cloned();
-    for p in per_level {
-        if p.name == passes::nest::schedule::NAME {
+    // What is counted is the module of the highest level, as it comes to the schedule, or to the first of these passes without one.
+    let counted = per_level.iter().position(|p| p.name == passes::nest::schedule::NAME).unwrap_or(0);
+    let mut unscheduled = None;
+    for (i, p) in per_level.into_iter().enumerate() {
+        if i == counted {
             unscheduled = modules.last().cloned();
         }
         clock.step(p.name, || target.levels.par_iter().zip(&mut modules).try_for_each(|(level, m)| (p.run)(m, level)))?;

@@ -115,6 +115,19 @@ impl Stmt {
         }
         out
     }
+    /// Calls `f` for each load and store of the statement itself, the loads first.
+    pub fn accesses(&self, f: &mut dyn FnMut(Buf, &[Dim])) {
+        if let Some(e) = self.expr() {
+            e.walk(&mut |e| {
+                if let Expr::Load { buf, at } = e {
+                    f(*buf, at);
+                }
+            });
+        }
+        if let Stmt::Store { buf, at, .. } = self {
+            f(*buf, at);
+        }
+    }
     /// The dims of the statement itself, without those of statements inside.
     pub fn dims(&self) -> Vec<Dim> {
         let mut out = match self {
@@ -238,16 +251,7 @@ pub fn has_opaque(m: &super::Module, body: &[Stmt]) -> bool {
 
 /// Every store and load: its buffer and subscripts.
 pub fn accesses(body: &[Stmt], f: &mut dyn FnMut(Buf, &[Dim])) {
-    walk(body, &mut |s| {
-        if let Stmt::Store { buf, at, .. } = s {
-            f(*buf, at);
-        }
-    });
-    walk_exprs(body, &mut |e| {
-        if let Expr::Load { buf, at } = e {
-            f(*buf, at);
-        }
-    });
+    walk(body, &mut |s| s.accesses(f));
 }
 
 /// Buffers written, in order of first use.

@@ -122,6 +122,12 @@ impl Row {
     fn at(&self, o: &[Dim], i: Dim) -> Vec<Dim> {
         o[..self.axis].iter().chain([&i]).chain(&o[self.axis..]).copied().collect()
     }
+    /// Result `j` is the element at a position.
+    fn take(&self, k: &mut KernelBuilder, o: &[Dim], j: Dim, position: Expr) {
+        let i = k.let_(position);
+        let v = k.with_index(i.clone(), self.n, |k, i| k.load(self.x, &self.at(o, i)));
+        self.store(k, o, j, v, i);
+    }
     fn store(&self, k: &mut KernelBuilder, o: &[Dim], j: Dim, value: Expr, index: Expr) {
         for (buf, v) in [(self.values, value), (self.indices, index)] {
             if let Some(b) = buf {
@@ -166,9 +172,7 @@ impl TopK {
     fn in_order(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], order: Buf) {
         k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
             let i = k.load(order, &[o, &[j]].concat());
-            let i = k.let_(i);
-            let v = k.with_index(i.clone(), row.n, |k, i| k.load(row.x, &row.at(o, i)));
-            row.store(k, o, j, v, i);
+            row.take(k, o, j, i);
         });
     }
     /// Merges sorted runs of 1, 2, 4, ... positions until there is one.

@@ -7,7 +7,7 @@
 use super::func::Emit;
 use crate::codegen::frame::base_of;
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, LoopKind, Stmt};
+use crate::nest::{Buf, LoopKind, Stmt};
 use crate::sym::{Atom, Dim, Sym, View};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
@@ -352,16 +352,7 @@ fn atom_dim(a: &Atom) -> Dim {
 /// Every access in a body, with the loops to be unrolled that stand around it.
 fn collect(body: &[Stmt], around: &mut Vec<Unrolled>, f: &mut impl FnMut(Buf, &[Dim], &[Unrolled])) {
     for s in body {
-        if let Some(e) = s.expr() {
-            e.walk(&mut |e| {
-                if let Expr::Load { buf, at } = e {
-                    f(*buf, at, around);
-                }
-            });
-        }
-        if let Stmt::Store { buf, at, .. } = s {
-            f(*buf, at, around);
-        }
+        s.accesses(&mut |buf, at| f(buf, at, around));
         let unrolled = match s {
             Stmt::For { kind: LoopKind::Unroll, var, lo, hi, .. } => lo.as_const().zip(hi.as_const()).map(|(a, z)| (*var, a..z)),
             _ => None,

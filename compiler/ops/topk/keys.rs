@@ -91,7 +91,7 @@ impl TopK {
                     k.store(order, &spot(o, i), packed(key, i));
                 });
                 merge(k, o, row.n, row.n, (order, merged));
-                self.results(k, row, o, order, 0);
+                results(k, row, o, order, 0);
             }
             Scratch::Few { columns, tops, limit, count, list } => {
                 let lowest = self.tops(k, row, o, columns, tops, (limit, count));
@@ -140,7 +140,7 @@ impl TopK {
                 k.store(list, &spot(o, 0.into()), int(i64::MAX));
                 k.range(LoopKind::Seq, "j", 0, row.count, |k, j| k.store(list, &spot(o, j + 1), int(i64::MIN)));
                 self.candidates(k, row, o, from, &mut |k, new| rank(k, o, row.count, list, new));
-                self.results(k, row, o, list, 1);
+                results(k, row, o, list, 1);
             }
             List::Sorted(order, merged, room) => {
                 // How many the list holds, and what entries are to be larger than.
@@ -158,7 +158,7 @@ impl TopK {
                     });
                 });
                 k.at_index(Expr::acc(filled), room.into(), |k, n| merge(k, o, n, room.into(), (order, merged)));
-                self.results(k, row, o, order, 0);
+                results(k, row, o, order, 0);
             }
         }
     }
@@ -184,18 +184,14 @@ impl TopK {
             });
         });
     }
-    /// The results that a list holds from entry `first` on.
-    fn results(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], list: Buf, first: i64) {
-        k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
-            let p = k.load(list, &spot(o, j + first));
-            self.result(k, row, o, j, p);
-        });
-    }
-    fn result(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], j: Dim, p: Expr) {
-        let i = k.let_(position(p));
-        let v = k.with_index(i.clone(), row.n, |k, i| k.load(row.x, &row.at(o, i)));
-        row.store(k, o, j, v, i);
-    }
+}
+
+/// The results that a list holds from entry `first` on.
+fn results(k: &mut KernelBuilder, row: &Row, o: &[Dim], list: Buf, first: i64) {
+    k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
+        let p = k.load(list, &spot(o, j + first));
+        row.take(k, o, j, position(p));
+    });
 }
 
 /// Puts an entry where it belongs in a list of `count` that has a largest one before them, if it is not behind all.

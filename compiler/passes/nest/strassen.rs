@@ -161,11 +161,9 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Buf>) -> Option<Bu
     let (pairs, panels) = (l.rows.ceil_div(2), l.n.1 / (2 * PANEL));
     let groups = pairs.ceil_div(GROUP).max(constant(least_groups(l.n.1)));
     // Of equal size where that is known, else whole tiles.
-    let size = match pairs.as_const() {
-        Some(_) => pairs.ceil_div(groups),
-        None => pairs.ceil_div(groups).ceil_div(TILE) * TILE,
-    };
-    let size = m.syms.simplify(size);
+    let known = pairs.as_const().is_some();
+    let equal = pairs.ceil_div(groups);
+    let size = m.syms.simplify(if known { equal } else { equal.ceil_div(TILE) * TILE });
     let groups = pairs.ceil_div(size);
     let total = m.syms.simplify(groups * panels);
     let slots = total.as_const().map_or(SLOTS, |t| t.min(SLOTS));
@@ -179,10 +177,8 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Buf>) -> Option<Bu
         in_slots(kb, total, slots, &mut |kb, slot, i| {
             let (g, pair) = (kb.m.syms.simplify(i.floor_div(panels)), kb.m.syms.simplify(i.modulo(panels)));
             // Of a number known now all groups are alike: the last one computes some rows again, to the same bits.
-            let known = pairs.as_const().is_some();
-            let first = if known { kb.m.syms.simplify((g * size).min(pairs - size)) } else { g * size };
+            let (first, firsts) = if known { (kb.m.syms.simplify((g * size).min(pairs - size)), pairs - size + 1) } else { (g * size, pairs) };
             named(kb, pair, constant(panels), &mut |kb, pair| {
-                let firsts = if known { pairs - size + 1 } else { pairs };
                 named(kb, first, firsts, &mut |kb, first| {
                     let count = if known { size } else { kb.m.syms.simplify((pairs - first).min(size)) };
                     named(kb, count, constant(high + 1), &mut |kb, count| {

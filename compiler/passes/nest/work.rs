@@ -51,16 +51,7 @@ type OfAccess<'a> = dyn FnMut(Buf, &[Dim], &[(Sym, Dim)]) + 'a;
 /// Calls `f` for each load and store; `first` as in [`turns`].
 fn accesses(body: &[Stmt], first: &HashMap<Sym, Dim>, loops: &mut Vec<(Sym, Dim)>, f: &mut OfAccess) {
     for s in body {
-        if let Some(e) = s.expr() {
-            e.walk(&mut |e| {
-                if let Expr::Load { buf, at } = e {
-                    f(*buf, at, loops);
-                }
-            });
-        }
-        if let Stmt::Store { buf, at, .. } = s {
-            f(*buf, at, loops);
-        }
+        s.accesses(&mut |buf, at| f(buf, at, loops));
         let depth = loops.len();
         if let Stmt::For { var, lo, hi, .. } = s {
             let at_first = |d: &Dim| d.subst(&mut |s| first.get(&s).copied());

@@ -13,8 +13,7 @@
 
 use super::super::contract::{Parts, Product, depends};
 use super::super::lanes;
-use super::super::shape::fresh_regs;
-use super::super::shape::{finished, in_slots};
+use super::super::shape::{finished, fresh_regs, in_slots};
 use super::points::Form;
 use super::position;
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Module, Place, Stmt, visit};
