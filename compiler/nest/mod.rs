@@ -67,6 +67,7 @@ mod group;
 pub mod interp;
 pub mod parse;
 pub mod print;
+pub mod reach;
 pub mod verify;
 pub mod visit;
 

@@ -15,7 +15,8 @@ pub enum Known {
     No,
     /// All of it.
     Const(Arc<ConstData>),
-    /// An integer tensor of rank 0 or 1 as expressions over dims: shape arithmetic folds away through these.
+    /// An integer tensor of known shape as expressions over dims, in row-major order: shape arithmetic folds away
+    /// through these.
     Dims(Vec<Dim>),
 }
 
@@ -91,8 +92,9 @@ impl<'a> InferCx<'a> {
     }
     /// Contents of integer input `i` (rank 0 or 1) as dims, if known.
     pub fn dims_value(&self, i: usize) -> Option<Vec<Dim>> {
-        match &self.inputs.get(i)?.as_ref()?.known {
-            Known::Dims(d) => Some(d.clone()),
+        let o = self.inputs.get(i)?.as_ref()?;
+        match &o.known {
+            Known::Dims(d) if o.ty.as_tensor().is_some_and(|t| t.rank() <= 1) => Some(d.clone()),
             Known::Const(c) if c.dims().len() <= 1 => c.to_i64s().map(|v| v.into_iter().map(Dim::constant).collect()),
             _ => None,
         }
@@ -141,6 +143,17 @@ impl<'a> InferCx<'a> {
             Answer::No => Err(self.error(codes::OP_SHAPE, what).found_expected(a.display(self.syms).to_string(), b.display(self.syms).to_string()).into()),
             Answer::Unknown => {
                 self.syms.equate(a, b);
+                Ok(())
+            }
+        }
+    }
+    /// Demands that a dim is 1 or equal to another, as [`InferCx::require_eq`] demands equality.
+    pub fn require_repeatable(&mut self, d: Dim, size: Dim, what: &str) -> Result<()> {
+        match (self.syms.eq(d, size), self.syms.eq(d, Dim::constant(1))) {
+            (Answer::Yes, _) | (_, Answer::Yes) => Ok(()),
+            (_, Answer::No) => self.require_eq(d, size, what),
+            _ => {
+                self.syms.require_repeatable(d, size);
                 Ok(())
             }
         }
@@ -274,12 +287,12 @@ impl LowerCx<'_> {
             _ => None,
         }
     }
-    /// Known integers of input `i` as dims.
+    /// Known integers of input `i` (rank 0 or 1) as dims.
     pub fn dims_value(&self, i: usize) -> Option<Vec<Dim>> {
         match self.known.get(i)? {
-            Known::Dims(d) => Some(d.clone()),
+            Known::Dims(d) if self.input_opt(i).is_none_or(|b| self.m.bufs[b].dims.len() <= 1) => Some(d.clone()),
             Known::Const(c) => c.to_i64s().map(|v| v.into_iter().map(Dim::constant).collect()),
-            Known::No => None,
+            _ => None,
         }
     }
     /// Known integers of input `i`.

@@ -7,6 +7,7 @@ mod grow;
 
 use crate::diag::{Error, Failure, Result, codes};
 use crate::graph::{Def, Graph, Model, Node, Value};
+use crate::nest::reach::{self, Need};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Status, Stmt};
 use crate::ops::bundle::{Bundle, boundary::WORDS};
 use crate::ops::{Known, LowerCx, Op};
@@ -43,8 +44,55 @@ pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
     let conditions = m.syms.conditions().to_vec();
     let mut driver = std::mem::take(&mut m.driver);
     insert_checks(&mut driver, &conditions, &m.syms, &HashSet::new());
-    m.driver = driver;
+    guard_accesses(&mut m, driver);
     Ok(m)
+}
+
+/// Puts what kernels rely on, and inference has neither proven nor checked, before their calls.
+fn guard_accesses(m: &mut Module, driver: Vec<Stmt>) {
+    let mut out = vec![];
+    let mut seen: Vec<Need> = vec![];
+    for mut s in driver {
+        for need in needs(m, &s) {
+            if need.unless_empty.is_empty() {
+                // A fact for all that follows.
+                let known = m.syms.conditions().len();
+                m.syms.require_at_most(need.least, need.most);
+                out.extend(m.syms.conditions()[known..].iter().copied().map(check));
+            } else if !seen.contains(&need) {
+                out.push(Stmt::Check { cond: need.expr(), status: Status::Dim });
+                seen.push(need);
+            }
+        }
+        if let Stmt::Define { sym, .. } = &s {
+            seen.retain(|n| n.dims().iter().all(|d| !d.contains(*sym)));
+        }
+        for b in s.bodies_mut() {
+            *b = guard_body(m, std::mem::take(b));
+        }
+        out.push(s);
+    }
+    m.driver = out;
+}
+
+/// What a body relies on is checked in it, as often as it runs: it may define sizes again.
+fn guard_body(m: &Module, body: Vec<Stmt>) -> Vec<Stmt> {
+    let mut out = vec![];
+    for mut s in body {
+        out.extend(needs(m, &s).into_iter().map(|n| Stmt::Check { cond: n.expr(), status: Status::Dim }));
+        for b in s.bodies_mut() {
+            *b = guard_body(m, std::mem::take(b));
+        }
+        out.push(s);
+    }
+    out
+}
+
+fn needs(m: &Module, s: &Stmt) -> Vec<Need> {
+    match s {
+        Stmt::Call(k) => reach::needs(m, *k),
+        s => reach::needs_of(m, s),
+    }
 }
 
 fn is_publish(g: &Graph, n: Node) -> bool {
@@ -185,10 +233,12 @@ impl<'a> Lower<'a> {
         Ok(b)
     }
     fn store_dims(&mut self, b: Buf, list: &[Dim]) {
-        let (name, ty, scalar) = (self.m.bufs[b].name.clone(), self.m.bufs[b].ty.compute(), self.m.bufs[b].dims.is_empty());
+        let (name, ty) = (self.m.bufs[b].name.clone(), self.m.bufs[b].ty.compute());
+        let shape: Vec<usize> = self.m.bufs[b].dims.iter().map(|d| d.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(1)).collect();
         self.m.kernel(&name, &self.model.origin.element(format!("shape value \"{name}\"")), |k| {
             for (i, d) in list.iter().enumerate() {
-                let at = if scalar { vec![] } else { vec![Dim::from(i)] };
+                let strides = (0..shape.len()).map(|d| shape[d + 1..].iter().product::<usize>());
+                let at: Vec<Dim> = strides.zip(&shape).map(|(s, n)| Dim::from(i / s % n)).collect();
                 k.store(b, &at, Expr::cast(ElemType::I64, ty, Expr::index(*d)));
             }
         });

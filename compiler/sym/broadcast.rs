@@ -91,6 +91,12 @@ impl SymTable {
             }
         }
     }
+    /// Records that `d` must be 1 or equal to `size`.
+    pub fn require_repeatable(&mut self, d: Dim, size: Dim) {
+        self.require_broadcast(d, size);
+        self.require_at_most(d, size.max(1));
+        self.below.push((d, size));
+    }
     /// True if checks establish that `a` is 1 or equal to `b`.
     pub fn broadcasts_to(&self, a: Dim, b: Dim) -> bool {
         let (mut seen, mut open) = (HashSet::from([a]), vec![a]);
