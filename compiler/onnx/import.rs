@@ -20,9 +20,10 @@ pub const IR_VERSIONS: std::ops::RangeInclusive<i64> = 1..=14;
 const MAX_GRAPH_DEPTH: usize = 64;
 
 /// Builds the graph of a decoded model.
-pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result<Model> {
+pub fn import(m: ModelProto, source: &Source, options: &ImportOptions, warnings: Vec<Error>) -> Result<Model> {
     let origin = Origin::file(&source.name);
     let mut findings = Findings::default();
+    warnings.into_iter().for_each(|w| findings.push(w));
     let ir = m.ir_version.unwrap_or(0);
     if !IR_VERSIONS.contains(&ir) {
         findings.push(
@@ -64,6 +65,7 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result
     let graph = cx.graph(g, &Arc::new(sets.clone()), "")?;
     cx.report_unknown();
     let dim_params = cx.dims(&graph, options);
+    std::mem::take(&mut cx.external.warnings).into_iter().for_each(|w| cx.findings.push(w));
     cx.findings.check()?;
     let mut opsets: Vec<(String, i64)> = sets.into_iter().collect();
     opsets.sort();
@@ -76,6 +78,7 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result
         origin,
         sha256: Sha256::digest(&source.bytes).into(),
         producer: [m.producer_name, m.producer_version].into_iter().flatten().collect::<Vec<_>>().join(" "),
+        warnings: cx.findings.warnings().to_vec(),
         external_files: cx.external.opened(),
     })
 }
