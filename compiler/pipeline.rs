@@ -188,7 +188,10 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     }
     let Some(unscheduled) = unscheduled else { return Err(crate::diag::Failure::bug("pipeline", "no module")) };
     let weights = Blob::new(&modules);
-    let interface = clock.step("interface", || interface(&model, &modules, source, options, &target, &weights))?;
+    let interface = clock.step("interface", || interface(&model, &modules, source, options, &target, &weights, &mut findings))?;
+    if options.strict {
+        crate::diag::strict(findings.warnings())?;
+    }
     Ok(Stopped::Done(Box::new(Compiled { model, unscheduled, modules, interface, target, weights, warnings: findings.warnings().to_vec() })))
 }
 
@@ -255,7 +258,7 @@ fn described(model: &Model, v: Value) -> Option<(Described, ElemType)> {
     Some((Described { kind, optional, key: b.key, dims: b.dims }, b.elem))
 }
 
-fn interface(model: &Model, modules: &[Module], source: &Source, options: &Options, target: &Target, weights: &Blob) -> Result<Interface> {
+fn interface(model: &Model, modules: &[Module], source: &Source, options: &Options, target: &Target, weights: &Blob, findings: &mut Findings) -> Result<Interface> {
     // What callers see is the same on every level, but for the workspace.
     let Some(m) = modules.first() else { return Err(crate::diag::Failure::bug("pipeline", "a target without levels")) };
     let workspace = workspace(modules);
@@ -282,7 +285,7 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
     };
     let inputs = m.inputs.iter().zip(&model.graph.inputs).map(|(b, v)| tensor(*b, v, "input")).collect::<Result<Vec<_>>>()?;
     let outputs = m.outputs.iter().zip(&model.graph.outputs).map(|(b, v)| tensor(*b, v, "output")).collect::<Result<Vec<_>>>()?;
-    names.check()?;
+    names.check()?.into_iter().for_each(|w| findings.push(w));
     let external = matches!(options.weights, options::Weights::File(_));
     let file = std::path::Path::new(&source.name).file_name().map_or(source.name.clone(), |f| f.to_string_lossy().into_owned());
     Ok(Interface {

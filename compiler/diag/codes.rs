@@ -42,7 +42,7 @@ codes! {
     TYPE_UNSUPPORTED = 108, "a type is not supported", "Inputs and outputs are tensors, sequences and optionals of tensors, and maps from int64 or strings to numbers.";
     DIM_OPTION = 201, "a --dim option does not fit the model", "Use --dim N=4 or --dim 'N<=32' with a dimension name that the model has.";
     DIM_OVERFLOW = 202, "a size does not fit 63 bits", "Bound the dimensions with --dim 'N<=...'.";
-    NAME_CLASH = 203, "two names become the same identifier", "Give one of them another name with --rename 'a/b=x'.";
+    NAME_CLASH = 203, "two names become the same identifier", "The second one gets a suffix, x_2. Give it a name of your own with --rename 'a/b=x'; two names must not get the same.";
     OPTION = 204, "an option does not fit", "See `onnxc --help`.";
     TARGET = 205, "the target is not supported", "See `onnxc --help` for the list of targets and CPU levels.";
     WEIGHTS_SIZE = 206, "the weights are too large to embed", "Use --weights file.";

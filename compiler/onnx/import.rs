@@ -2,9 +2,9 @@
 
 use super::external::External;
 use super::functions::{FlatNode, Functions, Opsets, domain, opsets};
-use super::proto::{AttributeProto, GraphProto, ModelProto, ValueInfoProto, attribute_proto::AttributeType, type_proto};
+use super::proto::{AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, attribute_proto::AttributeType, type_proto};
 use super::types::{Unnamed, value_type};
-use super::{ImportOptions, Source, tensors};
+use super::{ImportOptions, Source, declared, tensors, versions};
 use crate::diag::{Error, Findings, Origin, Result, codes};
 use crate::graph::{Def, Graph, Model, NodeData, Value, ValueData};
 use crate::ops::{self, AttrValue, Attrs, Known};
@@ -54,13 +54,15 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions, warnings:
     let mut cx = Import {
         functions,
         external: External::new(source.folder.clone()),
-        syms: SymTable::new(),
+        syms: SymTable::reading(options.dim_expressions),
         findings,
         frames: vec![],
         unknown: BTreeMap::new(),
         unimported: BTreeSet::new(),
         origin: origin.clone(),
     };
+    declared::check(&m, ir, &origin, &mut cx.findings);
+    versions::check(&m, ir, &origin, &mut cx.findings);
     let Some(g) = &m.graph else { return Error::new(codes::NOT_A_MODEL, "the model has no graph").at(&origin).fail() };
     let graph = cx.graph(g, &Arc::new(sets.clone()), "")?;
     cx.report_unknown();
@@ -179,20 +181,43 @@ impl Import {
         for t in &g.initializer {
             let name = t.name.clone().unwrap_or_default();
             let at = here.element(format!("initializer \"{name}\""));
+            if name.is_empty() {
+                self.unnamed(here, t.data_type, &t.dims);
+                continue;
+            }
             let c = tensors::tensor(t, &mut self.external, &at);
-            if let Some(c) = self.findings.absorb(c)? {
+            if let Some(c) = self.unless_unused(c, g, t)?.map_or(Ok(None), |c| self.findings.absorb(c))? {
                 self.constant(&name, c, &at);
             }
         }
         for t in &g.sparse_initializer {
             let name = t.values.as_ref().and_then(|v| v.name.clone()).unwrap_or_default();
             let at = here.element(format!("sparse initializer \"{name}\""));
+            if name.is_empty() {
+                self.unnamed(here, t.values.as_ref().and_then(|v| v.data_type), &t.dims);
+                continue;
+            }
             let c = tensors::sparse(t, &mut self.external, &at);
             if let Some(c) = self.findings.absorb(c)? {
                 self.constant(&name, c, &at);
             }
         }
         Ok(())
+    }
+    fn unnamed(&mut self, here: &Origin, elem: Option<i32>, dims: &[i64]) {
+        let elem = elem.and_then(ElemType::from_onnx).map_or("?", ElemType::onnx_name);
+        self.findings.push(Error::new(codes::GRAPH_INVALID, "an initializer without a name").at(here).found_expected(format!("an initializer {elem}{dims:?} without a name"), "a name, by which nodes use it"));
+    }
+    /// What is wrong with a file that nothing reads is a warning, and the tensor is dropped.
+    fn unless_unused(&mut self, c: Result<ConstData>, g: &GraphProto, t: &TensorProto) -> Result<Option<Result<ConstData>>> {
+        match c {
+            Err(crate::diag::Failure::Errors(list)) if declared::is_external(t) && !declared::uses(g, t.name.as_deref().unwrap_or_default()) => {
+                let warn = |e: Error| Error { severity: crate::diag::Severity::Warning, ..e }.note("nothing uses the tensor: it is dropped");
+                list.into_iter().for_each(|e| self.findings.push(warn(e)));
+                Ok(None)
+            }
+            c => Ok(Some(c)),
+        }
     }
     fn constant(&mut self, name: &str, c: ConstData, at: &Origin) {
         let data = Arc::new(c);
@@ -212,7 +237,7 @@ impl Import {
             if matches!(self.frame().graph.values[v].def, Def::Input(_)) {
                 self.fault(&at, "the input is declared twice");
             }
-            return Ok(());
+            return self.default_value(i, v, &at);
         }
         let ty = match &i.r#type {
             Some(t) => value_type(t, &mut self.syms, &if top { Unnamed::Symbol(&name) } else { Unnamed::Hint }, &at),
@@ -225,6 +250,22 @@ impl Import {
         let n = self.frame().graph.inputs.len() as u32;
         let v = self.define(&name, ValueData { name: name.clone(), ty, declared: None, def: Def::Input(n), known: Known::No }, &at);
         self.frame().graph.inputs.push(v);
+        Ok(())
+    }
+    /// An input whose value the model gives: sizes that the value fixes are fixed in the whole model.
+    fn default_value(&mut self, i: &ValueInfoProto, v: Value, at: &Origin) -> Result<()> {
+        let Def::Const(c) = self.frame().graph.values[v].def.clone() else { return Ok(()) };
+        let fixed = declared::default_value(i, c.elem(), c.dims(), at);
+        for (name, n) in self.findings.absorb(fixed)?.unwrap_or_default() {
+            let s = self.syms.param(&name);
+            match self.syms.bound_value(s).filter(|old| *old != n) {
+                Some(old) => {
+                    let e = Error::new(codes::TYPE_INVALID, format!("two default values give the dimension \"{name}\" two sizes")).at(at);
+                    self.findings.push(e.found_expected(n.to_string(), old.to_string()));
+                }
+                None => self.syms.bind(s, n),
+            }
+        }
         Ok(())
     }
     /// Declared types of outputs and inner values.

@@ -3,6 +3,7 @@
 //! `decode` recognises what the bytes are, `text` reads the ONNX textual syntax, `functions` inlines model-local
 //! functions, `tensors` and `external` make constants without copying, `import` builds the graph and gathers findings.
 
+pub mod declared;
 pub mod decode;
 pub mod external;
 pub mod functions;
@@ -10,6 +11,7 @@ pub mod import;
 pub mod tensors;
 pub mod text;
 pub mod types;
+pub mod versions;
 pub mod wire;
 
 /// Generated from proto/onnx.proto.
