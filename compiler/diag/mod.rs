@@ -163,6 +163,10 @@ impl Findings {
     pub fn has_errors(&self) -> bool {
         !self.errors.is_empty()
     }
+    /// How many errors there are, those included that are not kept.
+    pub fn count(&self) -> usize {
+        self.errors.len() + self.dropped
+    }
     /// The warnings so far.
     pub fn warnings(&self) -> &[Error] {
         &self.warnings
