@@ -112,8 +112,9 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let mut target = Target::new(options.target.as_deref(), options.cpu.as_deref())?;
     let name = crate::codegen::names::model_name(options.name.as_deref(), &source.name)?;
     let clock = Clock(options.time);
-    let mut model = clock.step("import", || onnx::read(source, &ImportOptions { dims: options.dims.clone() }))?;
+    let mut model = clock.step("import", || onnx::read(source, &ImportOptions { dims: options.dims.clone(), dim_expressions: options.dim_expressions }))?;
     let mut findings = Findings::default();
+    std::mem::take(&mut model.warnings).into_iter().for_each(|w| findings.push(w));
     let stop = |p: &str| options.stop_after.as_deref() == Some(p);
     if stop("import") {
         return Ok(Stopped::Graph(Box::new(model)));
@@ -126,6 +127,9 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
         if stop(p.name) {
             return Ok(Stopped::Graph(Box::new(model)));
         }
+    }
+    if options.strict {
+        crate::diag::strict(findings.warnings())?;
     }
     let heap = options.heap.map_or(nest::HEAP, |bytes| bytes.max(0) & !(passes::nest::place::ALIGN - 1));
     let mut module = clock.step("lower", || passes::lower::lower(&model, &name, heap))?;

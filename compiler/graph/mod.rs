@@ -47,6 +47,8 @@ pub struct Model {
     pub sha256: [u8; 32],
     /// Producer, for reports.
     pub producer: String,
+    /// Warnings and notes of the import.
+    pub warnings: Vec<crate::diag::Error>,
     /// External data files that were read, relative to the model's folder.
     pub external_files: Vec<String>,
 }

@@ -22,9 +22,10 @@ const MAX_GRAPH_DEPTH: usize = 64;
 const IMPORTS_SINCE: i64 = 3;
 
 /// Builds the graph of a decoded model.
-pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result<Model> {
+pub fn import(m: ModelProto, source: &Source, options: &ImportOptions, warnings: Vec<Error>) -> Result<Model> {
     let origin = Origin::file(&source.name);
     let mut findings = Findings::default();
+    warnings.into_iter().for_each(|w| findings.push(w));
     let ir = m.ir_version.unwrap_or(0);
     if !IR_VERSIONS.contains(&ir) {
         findings.push(
@@ -73,6 +74,7 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result
     let graph = cx.graph(g, &Arc::new(sets.clone()), "")?;
     cx.report_unknown();
     let dim_params = cx.dims(&graph, options);
+    std::mem::take(&mut cx.external.warnings).into_iter().for_each(|w| cx.findings.push(w));
     cx.findings.check()?;
     if cx.unresolved {
         return Err(Failure::bug("import", "a name is not resolved, and nothing was reported"));
@@ -88,6 +90,7 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result
         origin,
         sha256: Sha256::digest(&source.bytes).into(),
         producer: [m.producer_name, m.producer_version].into_iter().flatten().collect::<Vec<_>>().join(" "),
+        warnings: cx.findings.warnings().to_vec(),
         external_files: cx.external.opened(),
     })
 }

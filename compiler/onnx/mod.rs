@@ -12,6 +12,7 @@ pub mod scopes;
 pub mod tensors;
 pub mod text;
 pub mod types;
+pub mod wire;
 
 /// Generated from proto/onnx.proto.
 #[allow(missing_docs, clippy::all)]
@@ -41,12 +42,14 @@ pub struct Source {
 pub struct ImportOptions {
     /// `--dim` arguments in order.
     pub dims: Vec<(String, DimOption)>,
+    /// Texts of dims such as "2*N" are expressions over other dims; they are opaque names otherwise.
+    pub dim_expressions: bool,
 }
 
 /// Reads a model: binary, or ONNX textual syntax.
 pub fn read(source: &Source, options: &ImportOptions) -> Result<Model> {
-    let model = decode::decode(source)?;
-    import::import(model, source, options)
+    let decode::Decoded { model, warnings } = decode::decode(source)?;
+    import::import(model, source, options, warnings)
 }
 
 /// Opens a model file without reading it.
