@@ -75,8 +75,7 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions, warnings:
     cx.report_unknown();
     let dim_params = cx.dims(&graph, options);
     std::mem::take(&mut cx.external.warnings).into_iter().for_each(|w| cx.findings.push(w));
-    cx.findings.check()?;
-    if cx.unresolved {
+    if cx.unresolved && !cx.findings.has_errors() {
         return Err(Failure::bug("import", "a name is not resolved, and nothing was reported"));
     }
     let mut opsets: Vec<(String, i64)> = sets.into_iter().collect();
@@ -91,6 +90,7 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions, warnings:
         sha256: Sha256::digest(&source.bytes).into(),
         producer: [m.producer_name, m.producer_version].into_iter().flatten().collect::<Vec<_>>().join(" "),
         warnings: cx.findings.warnings().to_vec(),
+        errors: cx.findings.take_errors(),
         external_files: cx.external.opened(),
     })
 }
@@ -124,11 +124,11 @@ impl Import {
         let last = self.frames.len() - 1;
         &mut self.frames[last]
     }
-    /// Defines a name. Where it is defined already, `scopes` has reported it.
+    /// Defines a name. Where it is defined already, `scopes` has reported it, and the first definition stays.
     fn define(&mut self, name: &str, data: ValueData) -> Value {
         let f = self.frame();
         let v = f.graph.values.push(data);
-        f.names.insert(name.to_owned(), v);
+        f.names.entry(name.to_owned()).or_insert(v);
         v
     }
     /// The value of a name here, or captured from an enclosing graph.

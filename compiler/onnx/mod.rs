@@ -46,7 +46,7 @@ pub struct ImportOptions {
     pub dim_expressions: bool,
 }
 
-/// Reads a model: binary, or ONNX textual syntax.
+/// Reads a model: binary, or ONNX textual syntax. Faults of its graph are in [`Model::errors`].
 pub fn read(source: &Source, options: &ImportOptions) -> Result<Model> {
     let decode::Decoded { model, warnings } = decode::decode(source)?;
     import::import(model, source, options, warnings)
