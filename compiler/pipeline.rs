@@ -113,6 +113,9 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let name = crate::codegen::names::model_name(options.name.as_deref(), &source.name)?;
     let clock = Clock(options.time);
     let mut model = clock.step("import", || onnx::read(source, &ImportOptions { dims: options.dims.clone(), dim_expressions: options.dim_expressions }))?;
+    if !model.errors.is_empty() {
+        return Err(crate::diag::Failure::Errors(all_errors(model)));
+    }
     let mut findings = Findings::default();
     std::mem::take(&mut model.warnings).into_iter().for_each(|w| findings.push(w));
     let stop = |p: &str| options.stop_after.as_deref() == Some(p);
@@ -193,6 +196,22 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
         crate::diag::strict(findings.warnings())?;
     }
     Ok(Stopped::Done(Box::new(Compiled { model, unscheduled, modules, interface, target, weights, warnings: findings.warnings().to_vec() })))
+}
+
+/// Errors of the import, and those that inference finds in what they do not concern.
+fn all_errors(mut model: Model) -> Vec<Error> {
+    let mut all = Findings::default();
+    std::mem::take(&mut model.errors).into_iter().for_each(|e| all.push(e));
+    for pass in [passes::graph::sequences::run, passes::graph::infer::run] {
+        match pass(&mut model, &mut Findings::default()) {
+            Ok(()) => continue,
+            Err(crate::diag::Failure::Errors(list)) => list.into_iter().for_each(|e| all.push(e)),
+            // Bugs about half a model are none.
+            Err(_) => {}
+        }
+        break;
+    }
+    all.take_errors()
 }
 
 /// Bytes that are enough for every module. Dim params are numbered alike in all of them.

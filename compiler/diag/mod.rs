@@ -178,6 +178,10 @@ impl Findings {
     pub fn has_errors(&self) -> bool {
         !self.errors.is_empty()
     }
+    /// How many errors there are, those included that are not kept.
+    pub fn count(&self) -> usize {
+        self.errors.len() + self.dropped
+    }
     /// The warnings and notes so far.
     pub fn warnings(&self) -> &[Error] {
         &self.warnings
@@ -192,15 +196,17 @@ impl Findings {
     }
     /// Fails if any error was gathered.
     pub fn check(&mut self) -> Result<()> {
-        if self.errors.is_empty() {
-            return Ok(());
-        }
+        let errors = self.take_errors();
+        if errors.is_empty() { Ok(()) } else { Err(Failure::Errors(errors)) }
+    }
+    /// The errors, whose last one says how many more there were.
+    pub fn take_errors(&mut self) -> Vec<Error> {
         let mut errors = std::mem::take(&mut self.errors);
         if self.dropped > 0
             && let Some(last) = errors.last_mut()
         {
             last.notes.push(format!("{} more errors are not shown", self.dropped));
         }
-        Err(Failure::Errors(errors))
+        errors
     }
 }

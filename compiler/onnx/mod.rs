@@ -1,13 +1,15 @@
 //! Bytes or file -> graph IR. After this module nobody sees protobuf.
 //!
-//! `decode` recognises what the bytes are, `text` reads the ONNX textual syntax, `functions` inlines model-local
-//! functions, `tensors` and `external` make constants without copying, `import` builds the graph and gathers findings.
+//! `decode` recognises what the bytes are, `text` reads the ONNX textual syntax, `scopes` checks names and order,
+//! `functions` checks and inlines model-local functions, `attributes` checks the form of attributes, `tensors` and `external` make constants without copying, `import` builds the graph and gathers findings.
 
+pub mod attributes;
 pub mod declared;
 pub mod decode;
 pub mod external;
 pub mod functions;
 pub mod import;
+pub mod scopes;
 pub mod tensors;
 pub mod text;
 pub mod types;
@@ -46,7 +48,7 @@ pub struct ImportOptions {
     pub dim_expressions: bool,
 }
 
-/// Reads a model: binary, or ONNX textual syntax.
+/// Reads a model: binary, or ONNX textual syntax. Faults of its graph are in [`Model::errors`].
 pub fn read(source: &Source, options: &ImportOptions) -> Result<Model> {
     let decode::Decoded { model, warnings } = decode::decode(source)?;
     import::import(model, source, options, warnings)
