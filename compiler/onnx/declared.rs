@@ -46,20 +46,24 @@ fn without_effect(m: &ModelProto, origin: &Origin, findings: &mut Findings) {
     }
 }
 
-/// Sizes that are no sizes, and names that are no names.
+/// Sizes that are no sizes, and names that are no names. For inner values they are hints anyway, of which there may be
+/// thousands: only what is invalid is told.
 fn sizes(v: &ValueInfoProto, what: &str, origin: &Origin, findings: &mut Findings) {
     let at = origin.element(format!("{what} \"{}\"", v.name.as_deref().unwrap_or_default()));
     let Some(type_proto::Value::TensorType(t)) = v.r#type.as_ref().and_then(|t| t.value.as_ref()) else { return };
     for (i, d) in t.shape.iter().flat_map(|s| &s.dim).enumerate() {
         let wrong = |title: String, found: String| Error::new(codes::TYPE_INVALID, title).at(&at).found_expected(found, "a size of 0 or more, a name, or neither for a size that is not known");
         let odd = |title: String, found: String| Error { severity: crate::diag::Severity::Warning, ..wrong(title, found) };
+        let hint = what == "value_info";
         match &d.value {
+            Some(dimension::Value::DimValue(-1)) if hint => {}
+            Some(dimension::Value::DimParam(p)) if hint && p.is_empty() => {}
             Some(dimension::Value::DimValue(-1)) => findings.push(odd(format!("dimension {i} is -1: it counts as not known"), "dim_value -1".into())),
             Some(dimension::Value::DimValue(n)) if *n < 0 => findings.push(wrong(format!("dimension {i} is negative"), format!("dim_value {n}"))),
             Some(dimension::Value::DimParam(p)) if p.is_empty() => findings.push(odd(format!("dimension {i} has an empty name: it counts as not known"), "dim_param \"\"".into())),
             Some(dimension::Value::DimParam(p)) if p == "*" => {
                 let (title, found) = (format!("dimension {i} is \"*\", which once stood for any number of dimensions"), "dim_param \"*\"".to_owned());
-                findings.push(if what == "value_info" { odd(format!("{title}: the shape is ignored"), found) } else { wrong(title, found).help("give the shape with a name or a number for each dimension") });
+                findings.push(if hint { odd(format!("{title}: the shape is ignored"), found) } else { wrong(title, found).help("give the shape with a name or a number for each dimension") });
             }
             _ => {}
         }

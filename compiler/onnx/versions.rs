@@ -63,13 +63,13 @@ impl Walk {
             self.depth -= 1;
         }
     }
-    fn elem(&mut self, number: Option<i32>, place: &str) {
+    fn elem(&mut self, number: Option<i32>, place: &dyn Fn() -> String) {
         if let Some(e) = number.and_then(ElemType::from_onnx) {
-            self.feature(since(e), &format!("the type {}", e.onnx_name()), || place.to_owned());
+            self.feature(since(e), &format!("the type {}", e.onnx_name()), place);
         }
     }
     fn tensor(&mut self, t: &TensorProto, what: &str) {
-        self.elem(t.data_type, &format!("{what} \"{}\"", t.name.as_deref().unwrap_or_default()));
+        self.elem(t.data_type, &|| format!("{what} \"{}\"", t.name.as_deref().unwrap_or_default()));
     }
     fn function(&mut self, f: &FunctionProto) {
         let place = || format!("function \"{}\"", f.name.as_deref().unwrap_or_default());
@@ -88,7 +88,7 @@ impl Walk {
         }
         for (list, what) in [(&g.input, "input"), (&g.output, "output"), (&g.value_info, "value_info")] {
             for v in list {
-                let place = format!("{what} \"{}\"", v.name.as_deref().unwrap_or_default());
+                let place = || format!("{what} \"{}\"", v.name.as_deref().unwrap_or_default());
                 v.r#type.iter().for_each(|t| self.ty(t, &place));
             }
         }
@@ -99,29 +99,27 @@ impl Walk {
         if n.overload.as_deref().is_some_and(|o| !o.is_empty()) {
             self.feature(10, "overloads of functions", place);
         }
-        for a in &n.attribute {
-            self.attribute(a, &place());
-        }
+        n.attribute.iter().for_each(|a| self.attribute(a, &place));
     }
-    fn attribute(&mut self, a: &AttributeProto, place: &str) {
+    fn attribute(&mut self, a: &AttributeProto, place: &dyn Fn() -> String) {
         let kind = a.r#type.and_then(|t| AttributeType::try_from(t).ok());
         match kind {
-            Some(AttributeType::SparseTensor | AttributeType::SparseTensors) => self.feature(6, "sparse tensor attributes", || place.to_owned()),
-            Some(AttributeType::TypeProto | AttributeType::TypeProtos) => self.feature(8, "type attributes", || place.to_owned()),
+            Some(AttributeType::SparseTensor | AttributeType::SparseTensors) => self.feature(6, "sparse tensor attributes", place),
+            Some(AttributeType::TypeProto | AttributeType::TypeProtos) => self.feature(8, "type attributes", place),
             _ => {}
         }
         a.t.iter().chain(&a.tensors).for_each(|t| self.elem(t.data_type, place));
         a.tp.iter().chain(&a.type_protos).for_each(|t| self.ty(t, place));
         a.g.iter().chain(&a.graphs).for_each(|g| self.nested(|w| w.graph(g)));
     }
-    fn ty(&mut self, t: &TypeProto, place: &str) {
+    fn ty(&mut self, t: &TypeProto, place: &dyn Fn() -> String) {
         let inner = match &t.value {
             Some(type_proto::Value::TensorType(t)) => return self.elem(t.elem_type, place),
             Some(type_proto::Value::SparseTensorType(t)) => return self.elem(t.elem_type, place),
             Some(type_proto::Value::SequenceType(s)) => &s.elem_type,
             Some(type_proto::Value::MapType(m)) => &m.value_type,
             Some(type_proto::Value::OptionalType(o)) => {
-                self.feature(8, "optional types", || place.to_owned());
+                self.feature(8, "optional types", place);
                 &o.elem_type
             }
             _ => return,
