@@ -66,11 +66,12 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions, warnings:
         unknown: BTreeMap::new(),
         unimported: BTreeSet::new(),
         deprecated: BTreeSet::new(),
+        broken: scopes::Broken::new(),
         unresolved: false,
         origin: origin.clone(),
     };
     let Some(g) = &m.graph else { return Error::new(codes::NOT_A_MODEL, "the model has no graph").at(&origin).fail() };
-    scopes::check_graph(g, ir, &origin, &mut cx.findings);
+    cx.broken = scopes::check_graph(g, ir, &origin, &mut cx.findings);
     let graph = cx.graph(g, &Arc::new(sets.clone()), "")?;
     cx.report_unknown();
     let dim_params = cx.dims(&graph, options);
@@ -113,6 +114,8 @@ pub(super) struct Import {
     unimported: BTreeSet<String>,
     /// Deprecated operators that were warned about.
     deprecated: BTreeSet<String>,
+    /// Nodes with an error in one of their graphs, which has been reported.
+    broken: scopes::Broken,
     /// A name was not found. `scopes`, or what could not be imported before, has been reported.
     unresolved: bool,
     origin: Origin,
@@ -257,6 +260,7 @@ impl Import {
         if flat.broken || op.is_empty() || p.output.is_empty() {
             return Ok(());
         }
+        at.sound &= self.broken.is_empty() || !self.broken.contains(&(flat.path.to_string(), flat.index));
         let level = self.frames.len() - 1;
         let mut inputs = vec![];
         for name in &p.input {
