@@ -137,6 +137,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let heap = options.heap.map_or(nest::HEAP, |bytes| bytes.max(0) & !(passes::nest::place::ALIGN - 1));
     let mut module = clock.step("lower", || passes::lower::lower(&model, &name, heap))?;
     module.math = options.math;
+    nest::overflow::check(&module)?;
     check(&module, options.verify)?;
     if stop("lower") {
         return Ok(Stopped::Nest(Box::new(module)));
@@ -189,6 +190,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
             });
         }
     }
+    modules.par_iter().try_for_each(nest::overflow::check)?;
     let Some(unscheduled) = unscheduled else { return Err(crate::diag::Failure::bug("pipeline", "no module")) };
     let weights = Blob::new(&modules);
     let interface = clock.step("interface", || interface(&model, &modules, source, options, &target, &weights, &mut findings))?;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Calls nest at most this deep.
 const MAX_DEPTH: usize = 64;
 /// Inlining stops beyond this many nodes or calls.
-const MAX_NODES: usize = 4_000_000;
+const MAX_NODES: usize = 1_000_000;
 
 /// Domains whose operators ONNX defines.
 const STANDARD: &[&str] = &["", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training"];
@@ -101,6 +101,8 @@ pub struct Functions {
     calls: usize,
     /// Numbers that must not be those of calls: names of the model look like names made for them.
     taken: HashSet<usize>,
+    /// A limit was exceeded, and that has been reported.
+    exceeded: bool,
 }
 
 impl Functions {
@@ -142,8 +144,8 @@ impl Functions {
             return;
         };
         // The importer says which domain is not imported.
-        if n.broken || f.broken || !n.opsets.contains_key(&key.0) {
-            n.broken |= f.broken;
+        if n.broken || f.broken || self.exceeded || !n.opsets.contains_key(&key.0) {
+            n.broken |= f.broken || self.exceeded;
             cx.out.push(n);
             return;
         }
@@ -156,6 +158,7 @@ impl Functions {
         if cx.stack.len() >= MAX_DEPTH || nodes > MAX_NODES || self.calls > MAX_NODES {
             let found = format!("{} calls deep, {} calls, {nodes} nodes", cx.stack.len(), self.calls);
             let e = fail("function calls nest too deeply or grow too large".into()).found_expected(found, format!("at most {MAX_DEPTH} calls deep and {MAX_NODES} nodes"));
+            self.exceeded = true;
             errors.push(e.help("inline the functions where the model is written, or compute what they share once"));
         }
         for (what, given, formal) in [("inputs", call.input.len(), f.input.len()), ("outputs", call.output.len(), f.output.len())] {

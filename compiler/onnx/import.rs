@@ -66,13 +66,14 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions, warnings:
         unknown: BTreeMap::new(),
         unimported: BTreeSet::new(),
         deprecated: BTreeSet::new(),
+        broken: scopes::Broken::new(),
         unresolved: false,
         origin: origin.clone(),
     };
     declared::check(&m, ir, &origin, &mut cx.findings);
     versions::check(&m, ir, &origin, &mut cx.findings);
     let Some(g) = &m.graph else { return Error::new(codes::NOT_A_MODEL, "the model has no graph").at(&origin).fail() };
-    scopes::check_graph(g, ir, &origin, &mut cx.findings);
+    cx.broken = scopes::check_graph(g, ir, &origin, &mut cx.findings);
     let graph = cx.graph(g, &Arc::new(sets.clone()), "")?;
     cx.report_unknown();
     let dim_params = cx.dims(&graph, options);
@@ -100,6 +101,8 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions, warnings:
 struct Frame {
     graph: Graph,
     names: HashMap<String, Value>,
+    /// Names that are defined twice.
+    twice: BTreeSet<String>,
 }
 
 pub(super) struct Import {
@@ -115,6 +118,8 @@ pub(super) struct Import {
     unimported: BTreeSet<String>,
     /// Deprecated operators that were warned about.
     deprecated: BTreeSet<String>,
+    /// Nodes with an error in one of their graphs, which has been reported.
+    broken: scopes::Broken,
     /// A name was not found. `scopes`, or what could not be imported before, has been reported.
     unresolved: bool,
     origin: Origin,
@@ -130,7 +135,11 @@ impl Import {
     fn define(&mut self, name: &str, data: ValueData) -> Value {
         let f = self.frame();
         let v = f.graph.values.push(data);
-        f.names.entry(name.to_owned()).or_insert(v);
+        if f.names.contains_key(name) {
+            f.twice.insert(name.to_owned());
+        } else {
+            f.names.insert(name.to_owned(), v);
+        }
         v
     }
     /// The value of a name here, or captured from an enclosing graph.
@@ -151,7 +160,7 @@ impl Import {
             return Error::new(codes::TOO_DEEP, "subgraphs nest too deeply").at(&self.origin).fail();
         }
         let here = Origin { graph: path.to_owned(), ..self.origin.clone() };
-        self.frames.push(Frame { graph: Graph { name: g.name.clone().unwrap_or_default(), ..Default::default() }, names: HashMap::new() });
+        self.frames.push(Frame { graph: Graph { name: g.name.clone().unwrap_or_default(), ..Default::default() }, names: HashMap::new(), twice: BTreeSet::new() });
         self.initializers(g, &here)?;
         for i in &g.input {
             self.input(i, &here)?;
@@ -173,6 +182,9 @@ impl Import {
         let level = self.frames.len() - 1;
         for o in &g.output {
             let name = o.name.clone().unwrap_or_default();
+            if self.frame().twice.contains(&name) {
+                continue;
+            }
             match self.lookup(&name, level) {
                 Some(v) => {
                     let declared = hints.get(name.as_str()).cloned();
@@ -298,12 +310,13 @@ impl Import {
         if flat.broken || op.is_empty() || p.output.is_empty() {
             return Ok(());
         }
+        let mut resolved = self.broken.is_empty() || !self.broken.contains(&(flat.path.to_string(), flat.index));
         let level = self.frames.len() - 1;
         let mut inputs = vec![];
         for name in &p.input {
             let v = if name.is_empty() { None } else { self.lookup(name, level) };
             if v.is_none() && !name.is_empty() {
-                (at.sound, self.unresolved) = (false, true);
+                (resolved, self.unresolved) = (false, true);
             }
             inputs.push(v);
         }
@@ -317,13 +330,13 @@ impl Import {
                     let path = scopes::inside(&flat.path, p, flat.index, &name);
                     let errors = self.findings.count();
                     subgraphs.push((name, self.graph(g, &flat.opsets, &path)?));
-                    at.sound &= errors == self.findings.count() && !self.unresolved;
+                    resolved &= errors == self.findings.count() && !self.unresolved;
                 }
                 (_, v) => values.extend(self.absorb(v, &mut at)?.flatten().map(|v| (name, v))),
             }
         }
         if op == "Gradient" && dom == "ai.onnx.preview.training" {
-            at.sound &= self.named_tensors(&values, &mut inputs, &at.origin);
+            resolved &= self.named_tensors(&values, &mut inputs, &at.origin);
         }
         let Some(opset) = opset else {
             self.no_import(&dom, flat, &at.origin);
@@ -362,19 +375,19 @@ impl Import {
         while inputs.last().is_some_and(Option::is_none) {
             inputs.pop();
         }
-        if at.sound {
+        let attrs = values.clone();
+        if !at.sound {
+            return Ok(());
+        }
+        let parsed = parse(schema, inputs.len(), n_outputs, &at.origin, values, &subgraphs);
+        let Some(op) = self.absorb(parsed, &mut at)? else { return Ok(()) };
+        if resolved {
             let fits = self.types_fit(schema, &inputs, &at.origin);
             self.absorb(fits, &mut at)?;
         }
-        let attrs = values.clone();
-        let parsed = match at.sound {
-            false => None,
-            true => {
-                let r = parse(schema, inputs.len(), n_outputs, &at.origin, values, &subgraphs);
-                self.absorb(r, &mut at)?
-            }
-        };
-        let Some(op) = parsed else { return Ok(()) };
+        if !at.sound || !resolved {
+            return Ok(());
+        }
         inputs.resize(inputs.len().max(schema.inputs.min), None);
         let n = self.frame().graph.nodes.next_key();
         let mut outputs = vec![];

@@ -33,15 +33,19 @@ pub fn origin_of(base: &Origin, path: &str, n: &NodeProto, index: usize) -> Orig
     Origin { graph: path.to_owned(), node: Some(index), name, op: operator(n), output, ..base.clone() }
 }
 
+/// Path and index of nodes with an error in one of their graphs.
+pub type Broken = HashSet<(String, usize)>;
+
 /// Checks the main graph and all graphs inside it.
-pub fn check_graph(g: &GraphProto, ir: i64, base: &Origin, findings: &mut Findings) {
-    let mut s = Scopes { findings, base: base.clone(), ir, levels: vec![], function: false };
+pub fn check_graph(g: &GraphProto, ir: i64, base: &Origin, findings: &mut Findings) -> Broken {
+    let mut s = Scopes { findings, base: base.clone(), ir, levels: vec![], function: false, broken: HashSet::new() };
     s.graph(g, String::new());
+    s.broken
 }
 
 /// Checks the body of a function; `path` is what to call it.
 pub fn check_function(f: &FunctionProto, ir: i64, path: &str, base: &Origin, findings: &mut Findings) {
-    let mut s = Scopes { findings, base: base.clone(), ir, levels: vec![], function: true };
+    let mut s = Scopes { findings, base: base.clone(), ir, levels: vec![], function: true, broken: HashSet::new() };
     s.function(f, path.to_owned());
 }
 
@@ -85,6 +89,7 @@ struct Scopes<'a, 'f> {
     levels: Vec<Level<'a>>,
     /// The outermost level is the body of a function.
     function: bool,
+    broken: Broken,
 }
 
 impl<'a> Scopes<'a, '_> {
@@ -221,10 +226,14 @@ impl<'a> Scopes<'a, '_> {
             for (k, name) in n.input.iter().enumerate().filter(|(_, s)| !s.is_empty()) {
                 self.uses(name, k, &at);
             }
+            let errors = self.findings.count();
             for a in n.attribute.iter().filter(|a| !a.name.as_deref().unwrap_or("").starts_with(PRIVATE)) {
                 for g in a.g.iter().chain(&a.graphs) {
                     self.graph(g, inside(&path, n, i, a.name.as_deref().unwrap_or("")));
                 }
+            }
+            if self.findings.count() > errors {
+                self.broken.insert((path, i));
             }
             for name in n.output.iter().filter(|s| !s.is_empty()) {
                 self.define(name, Site::Node(i), &at);
