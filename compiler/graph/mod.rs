@@ -47,6 +47,10 @@ pub struct Model {
     pub sha256: [u8; 32],
     /// Producer, for reports.
     pub producer: String,
+    /// Errors of the import. The graph has only what none of them concerns; nothing may be compiled from it.
+    pub errors: Vec<crate::diag::Error>,
+    /// Warnings and notes of the import.
+    pub warnings: Vec<crate::diag::Error>,
     /// External data files that were read, relative to the model's folder.
     pub external_files: Vec<String>,
 }

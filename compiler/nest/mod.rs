@@ -65,6 +65,7 @@ mod facts;
 pub mod foreign;
 mod group;
 pub mod interp;
+pub mod overflow;
 pub mod parse;
 pub mod print;
 pub mod reach;

@@ -2,10 +2,10 @@
 
 use super::external::External;
 use super::functions::{FlatNode, Functions, Opsets, domain, opsets};
-use super::proto::{AttributeProto, GraphProto, ModelProto, ValueInfoProto, attribute_proto::AttributeType, type_proto};
+use super::proto::{GraphProto, ModelProto, TensorProto, ValueInfoProto, type_proto};
 use super::types::{Unnamed, value_type};
-use super::{ImportOptions, Source, tensors};
-use crate::diag::{Error, Findings, Origin, Result, codes};
+use super::{ImportOptions, Source, declared, scopes, tensors, versions};
+use crate::diag::{Error, Failure, Findings, Origin, Result, codes};
 use crate::graph::{Def, Graph, Model, NodeData, Value, ValueData};
 use crate::ops::{self, AttrValue, Attrs, Known};
 use crate::sym::text::DimOption;
@@ -18,11 +18,14 @@ use std::sync::Arc;
 /// IR versions that onnxc reads.
 pub const IR_VERSIONS: std::ops::RangeInclusive<i64> = 1..=14;
 const MAX_GRAPH_DEPTH: usize = 64;
+/// First IR version with opset_import.
+const IMPORTS_SINCE: i64 = 3;
 
 /// Builds the graph of a decoded model.
-pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result<Model> {
+pub fn import(m: ModelProto, source: &Source, options: &ImportOptions, warnings: Vec<Error>) -> Result<Model> {
     let origin = Origin::file(&source.name);
     let mut findings = Findings::default();
+    warnings.into_iter().for_each(|w| findings.push(w));
     let ir = m.ir_version.unwrap_or(0);
     if !IR_VERSIONS.contains(&ir) {
         findings.push(
@@ -32,10 +35,7 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result
                 .help("re-export the model, or update onnxc"),
         );
     }
-    let mut sets = findings.absorb(opsets(&m.opset_import, &origin))?.unwrap_or_else(|| {
-        // Reported; go on with something, so that the nodes do not complain as well.
-        m.opset_import.iter().map(|o| (domain(o.domain.as_deref()).to_owned(), o.version.unwrap_or(1).max(1))).collect()
-    });
+    let mut sets = opsets(&m.opset_import, false, &origin, &mut findings);
     for (d, v) in &sets {
         if let Some(newest) = ops::schema::newest(d).filter(|n| v > n) {
             let shown = if d.is_empty() { "ai.onnx" } else { d };
@@ -44,27 +44,43 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result
         }
     }
     if m.opset_import.is_empty() {
-        if ir >= 3 {
-            findings.push(Error::new(codes::OPSET_IMPORT, "the model imports no operator set").at(&origin).found_expected("no opset_import", "one for every domain that its nodes use"));
+        if ir >= IMPORTS_SINCE {
+            let e = Error::new(codes::OPSET_IMPORT, "the model imports no operator set").at(&origin);
+            let e = e.found_expected(format!("no opset_import at IR version {ir}"), "one for every domain that its nodes use");
+            findings.push(e.help("add the opset_import that the model was written for"));
         }
         sets.insert(String::new(), 1);
+    } else if (1..IMPORTS_SINCE).contains(&ir) {
+        let e = Error::warning(codes::OPSET_IMPORT, "the model imports operator sets, which its IR version does not have: they count").at(&origin);
+        let e = e.found_expected(format!("opset_import at IR version {ir}"), format!("opset_import from IR version {IMPORTS_SINCE} on, version 1 before"));
+        findings.push(e.help(format!("set the model's ir_version to {IMPORTS_SINCE} or more")));
     }
-    let functions = findings.absorb(Functions::new(&m, &origin))?.unwrap_or_default();
+    let functions = Functions::new(&m, &sets, &origin, &mut findings);
     let mut cx = Import {
+        ir,
         functions,
         external: External::new(source.folder.clone()),
-        syms: SymTable::new(),
+        syms: SymTable::reading(options.dim_expressions),
         findings,
         frames: vec![],
         unknown: BTreeMap::new(),
         unimported: BTreeSet::new(),
+        deprecated: BTreeSet::new(),
+        broken: scopes::Broken::new(),
+        unresolved: false,
         origin: origin.clone(),
     };
+    declared::check(&m, ir, &origin, &mut cx.findings);
+    versions::check(&m, ir, &origin, &mut cx.findings);
     let Some(g) = &m.graph else { return Error::new(codes::NOT_A_MODEL, "the model has no graph").at(&origin).fail() };
+    cx.broken = scopes::check_graph(g, ir, &origin, &mut cx.findings);
     let graph = cx.graph(g, &Arc::new(sets.clone()), "")?;
     cx.report_unknown();
     let dim_params = cx.dims(&graph, options);
-    cx.findings.check()?;
+    std::mem::take(&mut cx.external.warnings).into_iter().for_each(|w| cx.findings.push(w));
+    if cx.unresolved && !cx.findings.has_errors() {
+        return Err(Failure::bug("import", "a name is not resolved, and nothing was reported"));
+    }
     let mut opsets: Vec<(String, i64)> = sets.into_iter().collect();
     opsets.sort();
     Ok(Model {
@@ -76,6 +92,8 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result
         origin,
         sha256: Sha256::digest(&source.bytes).into(),
         producer: [m.producer_name, m.producer_version].into_iter().flatten().collect::<Vec<_>>().join(" "),
+        warnings: cx.findings.warnings().to_vec(),
+        errors: cx.findings.take_errors(),
         external_files: cx.external.opened(),
     })
 }
@@ -83,35 +101,44 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions) -> Result
 struct Frame {
     graph: Graph,
     names: HashMap<String, Value>,
+    /// Names that are defined twice.
+    twice: BTreeSet<String>,
 }
 
-struct Import {
+pub(super) struct Import {
+    pub(super) ir: i64,
     functions: Functions,
-    external: External,
-    syms: SymTable,
+    pub(super) external: External,
+    pub(super) syms: SymTable,
     findings: Findings,
     frames: Vec<Frame>,
     /// (domain, operator, opset) -> where first, how often, why.
     unknown: BTreeMap<(String, String, i64), (Origin, usize, String)>,
     /// Domains whose missing import was reported.
     unimported: BTreeSet<String>,
+    /// Deprecated operators that were warned about.
+    deprecated: BTreeSet<String>,
+    /// Nodes with an error in one of their graphs, which has been reported.
+    broken: scopes::Broken,
+    /// A name was not found. `scopes`, or what could not be imported before, has been reported.
+    unresolved: bool,
     origin: Origin,
 }
 
 impl Import {
-    fn fault(&mut self, origin: &Origin, title: impl Into<String>) {
-        self.findings.push(Error::new(codes::GRAPH_INVALID, title).at(origin));
-    }
     fn frame(&mut self) -> &mut Frame {
         // One frame is pushed before anything asks for it.
         let last = self.frames.len() - 1;
         &mut self.frames[last]
     }
-    fn define(&mut self, name: &str, data: ValueData, origin: &Origin) -> Value {
+    /// Defines a name. Where it is defined already, `scopes` has reported it, and the first definition stays.
+    fn define(&mut self, name: &str, data: ValueData) -> Value {
         let f = self.frame();
         let v = f.graph.values.push(data);
-        if f.names.insert(name.to_owned(), v).is_some() {
-            self.fault(origin, format!("the name \"{name}\" is defined twice"));
+        if f.names.contains_key(name) {
+            f.twice.insert(name.to_owned());
+        } else {
+            f.names.insert(name.to_owned(), v);
         }
         v
     }
@@ -133,23 +160,31 @@ impl Import {
             return Error::new(codes::TOO_DEEP, "subgraphs nest too deeply").at(&self.origin).fail();
         }
         let here = Origin { graph: path.to_owned(), ..self.origin.clone() };
-        self.frames.push(Frame { graph: Graph { name: g.name.clone().unwrap_or_default(), ..Default::default() }, names: HashMap::new() });
+        self.frames.push(Frame { graph: Graph { name: g.name.clone().unwrap_or_default(), ..Default::default() }, names: HashMap::new(), twice: BTreeSet::new() });
         self.initializers(g, &here)?;
         for i in &g.input {
             self.input(i, &here)?;
         }
+        if self.frames.len() > 1 {
+            let own = &mut self.frame().graph;
+            for v in own.inputs.clone() {
+                own.values[v].declared = own.values[v].ty.clone();
+            }
+        }
         let hints = self.hints(g, &here);
-        let flat = self.functions.flatten(&g.node, sets, path, &here);
-        let flat = self.findings.absorb(flat)?.unwrap_or_default();
-        for (i, n) in flat.iter().enumerate() {
+        let flat = self.functions.flatten(&g.node, sets, path, &self.origin, &mut self.findings);
+        for n in &flat {
             if self.findings.is_full() {
                 break;
             }
-            self.node(n, i, &hints)?;
+            self.node(n, &hints)?;
         }
         let level = self.frames.len() - 1;
         for o in &g.output {
             let name = o.name.clone().unwrap_or_default();
+            if self.frame().twice.contains(&name) {
+                continue;
+            }
             match self.lookup(&name, level) {
                 Some(v) => {
                     let declared = hints.get(name.as_str()).cloned();
@@ -159,57 +194,71 @@ impl Import {
                     g.output_names.push(name);
                     g.output_elems.push(declared_elem(o));
                 }
-                None if self.unknown.is_empty() && self.unimported.is_empty() && !self.findings.has_errors() => self.findings.push(
-                    Error::new(codes::GRAPH_INVALID, format!("the output \"{name}\" is never computed"))
-                        .at(&here)
-                        .help("a node must compute it; check the spelling, or remove it from the graph's outputs"),
-                ),
-                None => {}
+                None => self.unresolved = true,
             }
         }
         match self.frames.pop() {
             Some(f) => Ok(f.graph),
-            None => Err(crate::diag::Failure::bug("import", "no frame")),
+            None => Err(Failure::bug("import", "no frame")),
         }
     }
     fn initializers(&mut self, g: &GraphProto, here: &Origin) -> Result<()> {
         for t in &g.initializer {
             let name = t.name.clone().unwrap_or_default();
             let at = here.element(format!("initializer \"{name}\""));
+            if name.is_empty() {
+                self.unnamed(here, t.data_type, &t.dims);
+                continue;
+            }
             let c = tensors::tensor(t, &mut self.external, &at);
-            if let Some(c) = self.findings.absorb(c)? {
-                self.constant(&name, c, &at);
+            if let Some(c) = self.unless_unused(c, g, t)?.map_or(Ok(None), |c| self.findings.absorb(c))? {
+                self.constant(&name, c);
             }
         }
         for t in &g.sparse_initializer {
             let name = t.values.as_ref().and_then(|v| v.name.clone()).unwrap_or_default();
             let at = here.element(format!("sparse initializer \"{name}\""));
+            if name.is_empty() {
+                self.unnamed(here, t.values.as_ref().and_then(|v| v.data_type), &t.dims);
+                continue;
+            }
             let c = tensors::sparse(t, &mut self.external, &at);
             if let Some(c) = self.findings.absorb(c)? {
-                self.constant(&name, c, &at);
+                self.constant(&name, c);
             }
         }
         Ok(())
     }
-    fn constant(&mut self, name: &str, c: ConstData, at: &Origin) {
+    fn unnamed(&mut self, here: &Origin, elem: Option<i32>, dims: &[i64]) {
+        let elem = elem.and_then(ElemType::from_onnx).map_or("?", ElemType::onnx_name);
+        self.findings.push(Error::new(codes::GRAPH_INVALID, "an initializer without a name").at(here).found_expected(format!("an initializer {elem}{dims:?} without a name"), "a name, by which nodes use it"));
+    }
+    /// What is wrong with a file that nothing reads is a warning, and the tensor is dropped.
+    fn unless_unused(&mut self, c: Result<ConstData>, g: &GraphProto, t: &TensorProto) -> Result<Option<Result<ConstData>>> {
+        match c {
+            Err(Failure::Errors(list)) if declared::is_external(t) && !declared::uses(g, t.name.as_deref().unwrap_or_default()) => {
+                let warn = |e: Error| Error { severity: crate::diag::Severity::Warning, ..e }.note("nothing uses the tensor: it is dropped");
+                list.into_iter().for_each(|e| self.findings.push(warn(e)));
+                Ok(None)
+            }
+            c => Ok(Some(c)),
+        }
+    }
+    fn constant(&mut self, name: &str, c: ConstData) {
         let data = Arc::new(c);
         let ty = Some(ValueType::Tensor(data.tensor_type()));
-        self.define(name, ValueData { name: name.to_owned(), ty, declared: None, known: Known::Const(data.clone()), def: Def::Const(data) }, at);
+        self.define(name, ValueData { name: name.to_owned(), ty, declared: None, known: Known::Const(data.clone()), def: Def::Const(data) });
     }
     /// Inputs that have an initializer are constants (the initializer is their default value).
     fn input(&mut self, i: &ValueInfoProto, here: &Origin) -> Result<()> {
         let name = i.name.clone().unwrap_or_default();
         let at = here.element(format!("input \"{name}\""));
         if name.is_empty() {
-            self.fault(&at, "an input without a name");
             return Ok(());
         }
         let top = self.frames.len() == 1;
         if let Some(v) = self.frame().names.get(&name).copied() {
-            if matches!(self.frame().graph.values[v].def, Def::Input(_)) {
-                self.fault(&at, "the input is declared twice");
-            }
-            return Ok(());
+            return self.default_value(i, v, &at);
         }
         let ty = match &i.r#type {
             Some(t) => value_type(t, &mut self.syms, &if top { Unnamed::Symbol(&name) } else { Unnamed::Hint }, &at),
@@ -220,8 +269,24 @@ impl Import {
             self.findings.push(Error::new(codes::TYPE_INVALID, "the input has no type").at(&at));
         }
         let n = self.frame().graph.inputs.len() as u32;
-        let v = self.define(&name, ValueData { name: name.clone(), ty, declared: None, def: Def::Input(n), known: Known::No }, &at);
+        let v = self.define(&name, ValueData { name: name.clone(), ty, declared: None, def: Def::Input(n), known: Known::No });
         self.frame().graph.inputs.push(v);
+        Ok(())
+    }
+    /// An input whose value the model gives: sizes that the value fixes are fixed in the whole model.
+    fn default_value(&mut self, i: &ValueInfoProto, v: Value, at: &Origin) -> Result<()> {
+        let Def::Const(c) = self.frame().graph.values[v].def.clone() else { return Ok(()) };
+        let fixed = declared::default_value(i, c.elem(), c.dims(), at);
+        for (name, n) in self.findings.absorb(fixed)?.unwrap_or_default() {
+            let s = self.syms.param(&name);
+            match self.syms.bound_value(s).filter(|old| *old != n) {
+                Some(old) => {
+                    let e = Error::new(codes::TYPE_INVALID, format!("two default values give the dimension \"{name}\" two sizes")).at(at);
+                    self.findings.push(e.found_expected(n.to_string(), old.to_string()));
+                }
+                None => self.syms.bind(s, n),
+            }
+        }
         Ok(())
     }
     /// Declared types of outputs and inner values.
@@ -236,107 +301,152 @@ impl Import {
         }
         out
     }
-    fn node(&mut self, flat: &FlatNode, index: usize, hints: &HashMap<String, ValueType>) -> Result<()> {
+    fn node(&mut self, flat: &FlatNode, hints: &HashMap<String, ValueType>) -> Result<()> {
         let p = &flat.proto;
         let (dom, op) = (domain(p.domain.as_deref()).to_owned(), p.op_type.clone().unwrap_or_default());
-        let shown = if dom.is_empty() { op.clone() } else { format!("{dom}.{op}") };
         let opset = flat.opsets.get(&dom).copied();
-        let origin = Origin { graph: flat.path.clone(), node: Some(index), name: p.name.clone().unwrap_or_default(), op: shown.clone(), opset: opset.unwrap_or(0), ..self.origin.clone() };
-        if op.is_empty() {
-            self.fault(&origin, "a node without an operator");
+        let origin = Origin { opset: opset.unwrap_or(0), ..scopes::origin_of(&self.origin, &flat.path, p, flat.index) };
+        let mut at = Position { origin, notes: &flat.notes, sound: !flat.broken };
+        if flat.broken || op.is_empty() || p.output.is_empty() {
             return Ok(());
         }
+        let mut resolved = self.broken.is_empty() || !self.broken.contains(&(flat.path.to_string(), flat.index));
         let level = self.frames.len() - 1;
         let mut inputs = vec![];
-        let mut ok = true;
         for name in &p.input {
-            if name.is_empty() {
-                inputs.push(None);
-                continue;
+            let v = if name.is_empty() { None } else { self.lookup(name, level) };
+            if v.is_none() && !name.is_empty() {
+                (resolved, self.unresolved) = (false, true);
             }
-            match self.lookup(name, level) {
-                Some(v) => inputs.push(Some(v)),
-                None => {
-                    ok = false;
-                    self.findings.push(
-                        Error::new(codes::GRAPH_INVALID, format!("the input \"{name}\" is not defined before its use"))
-                            .at(&origin)
-                            .help("nodes must stand in topological order, and every name must be an input, an initializer or an earlier output"),
-                    );
-                }
-            }
+            inputs.push(v);
         }
-        while inputs.last().is_some_and(|v: &Option<Value>| v.is_none()) {
-            inputs.pop();
-        }
-        let mut subgraphs = vec![];
-        let mut values = vec![];
-        for a in &p.attribute {
+        let (mut subgraphs, mut values) = (vec![], vec![]);
+        let named = super::attributes::check_names(&p.attribute, &at.origin.op, &at.origin);
+        self.absorb(named, &mut at)?;
+        for a in p.attribute.iter().filter(|a| !a.name.as_deref().unwrap_or("").starts_with(super::attributes::PRIVATE)) {
             let name = a.name.clone().unwrap_or_default();
-            if let Some(g) = &a.g {
-                let path = [flat.path.as_str(), &format!("{shown} \"{}\" {name}", origin.name)].iter().filter(|s| !s.is_empty()).copied().collect::<Vec<_>>().join(" > ");
-                subgraphs.push((name, self.graph(g, &flat.opsets, &path)?));
-                continue;
-            }
-            let v = self.attribute(a, &origin);
-            if let Some(v) = self.findings.absorb(v)? {
-                values.push((name, v));
+            match (&a.g, self.attribute(a, &at.origin)) {
+                (Some(g), Ok(None)) => {
+                    let path = scopes::inside(&flat.path, p, flat.index, &name);
+                    let errors = self.findings.count();
+                    subgraphs.push((name, self.graph(g, &flat.opsets, &path)?));
+                    resolved &= errors == self.findings.count() && !self.unresolved;
+                }
+                (_, v) => values.extend(self.absorb(v, &mut at)?.flatten().map(|v| (name, v))),
             }
         }
         if op == "Gradient" && dom == "ai.onnx.preview.training" {
-            ok &= self.named_tensors(&values, &mut inputs, &origin);
+            resolved &= self.named_tensors(&values, &mut inputs, &at.origin);
         }
-        let n_outputs = p.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
-        if dom.is_empty() && op == "Constant" {
-            return self.constant_node(p.attribute.as_slice(), &p.output, &values, &origin);
+        let Some(opset) = opset else {
+            self.no_import(&dom, flat, &at.origin);
+            return Ok(());
+        };
+        let constant = dom.is_empty() && op == "Constant";
+        let schema = match ops::find(&dom, &op, opset) {
+            Ok(schema) => schema,
+            Err(_) if constant => match ops::schema::versions("", "Constant").iter().rev().find(|s| s.since <= opset) {
+                Some(schema) => schema,
+                None => return Err(Failure::bug("import", "no schema of Constant")),
+            },
+            Err(why) => {
+                let why = match why {
+                    _ if dom.is_empty() && EXPERIMENTAL.contains(&op.as_str()) => "experimental, removed from ONNX".to_owned(),
+                    ops::Unknown::Operator => "not supported".to_owned(),
+                    ops::Unknown::Version => format!("exists since version {}, the model imports {opset}", ops::schema::versions(&dom, &op).first().map_or(0, |s| s.since)),
+                };
+                self.missing(&dom, &op, opset, &at.origin, &why);
+                return Ok(());
+            }
+        };
+        self.warn_deprecated(schema, opset, &at.origin);
+        let fits = operands_fit(schema, p, &at.origin);
+        self.absorb(fits, &mut at)?;
+        if constant {
+            if at.sound {
+                let r = self.constant_node(&p.output, schema, &values, &at.origin);
+                self.absorb(r, &mut at)?;
+            }
+            return Ok(());
+        }
+        // Variadic results are counted with those that nobody names at the end.
+        let named = p.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
+        let n_outputs = if schema.outputs.max() == usize::MAX { p.output.len() } else { named };
+        while inputs.last().is_some_and(Option::is_none) {
+            inputs.pop();
         }
         let attrs = values.clone();
-        let parsed = match opset {
-            // An undefined operand has been reported; the operator would only complain about it again.
-            _ if !ok => None,
-            None => {
-                // Once for each domain: every further node of it would say the same.
-                if self.unimported.insert(dom.clone()) {
-                    let shown = if dom.is_empty() { "ai.onnx" } else { &dom };
-                    let mut have: Vec<&str> = flat.opsets.keys().map(|d| if d.is_empty() { "ai.onnx" } else { d.as_str() }).collect();
-                    have.sort_unstable();
-                    let e = Error::new(codes::OPSET_IMPORT, format!("no operator set of domain {shown} is imported")).at(&origin);
-                    self.findings.push(e.found_expected(format!("imports of {}", have.join(", ")), format!("an opset_import entry for {shown}")));
-                }
-                None
-            }
-            Some(v) => match ops::find(&dom, &op, v) {
-                Err(why) => {
-                    let why = match why {
-                        ops::Unknown::Operator => "not supported".to_owned(),
-                        ops::Unknown::Version => format!("exists since version {}, the model imports {v}", ops::schema::versions(&dom, &op).first().map_or(0, |s| s.since)),
-                    };
-                    self.missing(&dom, &op, v, &origin, &why);
-                    None
-                }
-                Ok(schema) => {
-                    let r = all_given(schema, &inputs, &origin).and_then(|()| self.parse(schema, inputs.len(), n_outputs, &origin, values, &subgraphs));
-                    self.findings.absorb(r)?
-                }
-            },
-        };
+        if !at.sound {
+            return Ok(());
+        }
+        let parsed = parse(schema, inputs.len(), n_outputs, &at.origin, values, &subgraphs);
+        let Some(op) = self.absorb(parsed, &mut at)? else { return Ok(()) };
+        if resolved {
+            let fits = self.types_fit(schema, &inputs, &at.origin);
+            self.absorb(fits, &mut at)?;
+        }
+        if !at.sound || !resolved {
+            return Ok(());
+        }
+        inputs.resize(inputs.len().max(schema.inputs.min), None);
+        let n = self.frame().graph.nodes.next_key();
         let mut outputs = vec![];
-        let frame_nodes = self.frame().graph.nodes.len();
         for (k, name) in p.output[..n_outputs].iter().enumerate() {
-            if name.is_empty() {
-                outputs.push(None);
-                continue;
-            }
-            let def = Def::Node(crate::graph::Node::from_u32(frame_nodes as u32), k as u32);
-            let data = ValueData { name: name.clone(), ty: None, declared: hints.get(name).cloned(), def, known: Known::No };
-            outputs.push(Some(self.define(name, data, &origin)));
+            let data = ValueData { name: name.clone(), ty: None, declared: hints.get(name).cloned(), def: Def::Node(n, k as u32), known: Known::No };
+            outputs.push((!name.is_empty()).then(|| self.define(name, data)));
         }
-        if let (Some((op, schema)), true) = (parsed, ok) {
-            let g = &mut self.frame().graph;
-            let n = g.nodes.push(NodeData { op, schema, attrs, inputs, outputs, subgraphs, origin });
-            g.order.push(n);
-        }
+        let g = &mut self.frame().graph;
+        g.nodes.push(NodeData { op, schema, attrs, inputs, outputs, subgraphs, origin: at.origin });
+        g.order.push(n);
         Ok(())
+    }
+    /// Takes the errors of a step; the node is broken if there are any.
+    fn absorb<T>(&mut self, r: Result<T>, at: &mut Position) -> Result<Option<T>> {
+        at.sound &= r.is_ok();
+        self.findings.absorb(r.map_err(|f| match f {
+            Failure::Errors(list) => Failure::Errors(list.into_iter().map(|e| at.notes.iter().fold(e, |e, n| e.note(n.clone()))).collect()),
+            f => f,
+        }))
+    }
+    /// Types of operands that are known before inference. Nodes that nothing uses are not inferred, and what takes sequences is
+    /// rewritten before.
+    fn types_fit(&mut self, schema: &ops::Schema, inputs: &[Option<Value>], origin: &Origin) -> Result<()> {
+        let level = self.frames.len() - 1;
+        let values = &self.frames[level].graph.values;
+        let data: Vec<Option<&ValueData>> = inputs.iter().map(|v| v.map(|v| &values[v])).collect();
+        // What a nested graph declares of its inputs is a hint.
+        let settled = |d: &&ValueData| level == 0 || !matches!(d.def, Def::Input(_));
+        let types: Vec<Option<&ValueType>> = data.iter().map(|d| d.filter(settled).and_then(|d| d.ty.as_ref())).collect();
+        let Err((i, name, expected)) = schema.check_types(&types) else { return Ok(()) };
+        let mut e = Error::new(codes::OP_TYPE, format!("input {i} ({name}) has a type that {} version {} does not take", schema.name, schema.since)).at(origin);
+        for (k, d) in data.iter().enumerate() {
+            if let Some((d, t)) = d.and_then(|d| Some((d, d.ty.as_ref()?))) {
+                e = e.row(format!("input {k} \"{}\"", d.name), t.display(&self.syms));
+            }
+        }
+        e.found_expected(types[i].map(|t| t.display(&self.syms)).unwrap_or_default(), expected).fail()
+    }
+    /// Once for each domain: every further node of it would say the same.
+    fn no_import(&mut self, dom: &str, flat: &FlatNode, origin: &Origin) {
+        if !self.unimported.insert(dom.to_owned()) {
+            return;
+        }
+        let shown = if dom.is_empty() { "ai.onnx" } else { dom };
+        let mut have: Vec<&str> = flat.opsets.keys().map(|d| if d.is_empty() { "ai.onnx" } else { d.as_str() }).collect();
+        have.sort_unstable();
+        let e = Error::new(codes::OPSET_IMPORT, format!("no operator set of domain {shown} is imported")).at(origin);
+        let e = e.found_expected(format!("imports of {}", have.join(", ")), format!("an opset_import entry for {shown}"));
+        self.findings.push(e.help("add the entry, with the version that the model was written for"));
+    }
+    fn warn_deprecated(&mut self, schema: &ops::Schema, opset: i64, origin: &Origin) {
+        let name = ops::dotted(schema.domain, schema.name);
+        let Some((_, from, to, instead)) = DEPRECATED.iter().find(|d| d.0 == name && (d.1..=d.2).contains(&opset)) else { return };
+        if !self.deprecated.insert(name.clone()) {
+            return;
+        }
+        let versions = if *to == i64::MAX { format!("from version {from} on") } else { format!("in versions {from} to {to}") };
+        let e = Error::warning(codes::GRAPH_INVALID, format!("{name} is deprecated {versions}; it is compiled as version {}", schema.since)).at(origin);
+        self.findings.push(e.found_expected(format!("{name} at opset {opset}"), (*instead).to_owned()).help("convert the model with onnx.version_converter"));
     }
     /// The tensors that Gradient names become operands behind the others: what they are called is known here only.
     fn named_tensors(&mut self, values: &[(String, AttrValue)], inputs: &mut Vec<Option<Value>>, origin: &Origin) -> bool {
@@ -362,34 +472,6 @@ impl Import {
         }
         ok
     }
-    fn parse(
-        &mut self,
-        schema: &'static ops::Schema,
-        n_in: usize,
-        n_out: usize,
-        origin: &Origin,
-        values: Vec<(String, AttrValue)>,
-        subgraphs: &[(String, Graph)],
-    ) -> Result<(ops::Op, &'static ops::Schema)> {
-        let arity = |n: usize, f: &ops::schema::Formals, what: &str| -> Result<()> {
-            if n >= f.min && n <= f.max() {
-                return Ok(());
-            }
-            let expected = match (f.min, f.max()) {
-                (a, b) if a == b => a.to_string(),
-                (a, usize::MAX) => format!("{a} or more"),
-                (a, b) => format!("{a} to {b}"),
-            };
-            Error::new(codes::OP_ARITY, format!("wrong number of {what}")).at(origin).found_expected(n.to_string(), expected).fail()
-        };
-        arity(n_in, &schema.inputs, "inputs")?;
-        arity(n_out, &schema.outputs, "outputs")?;
-        let names = subgraphs.iter().map(|(n, _)| n.clone()).collect();
-        let mut a = Attrs::new(schema, n_in, n_out, origin.clone(), values, names);
-        let op = ops::parse(&mut a)?;
-        a.finish()?;
-        Ok((op, schema))
-    }
     fn missing(&mut self, dom: &str, op: &str, opset: i64, origin: &Origin, why: &str) {
         let e = self.unknown.entry((dom.to_owned(), op.to_owned(), opset)).or_insert_with(|| (origin.clone(), 0, why.to_owned()));
         e.1 += 1;
@@ -409,76 +491,35 @@ impl Import {
         }
         self.findings.push(e.help("the README lists the supported operators; a model-local function with this domain and name is used if the model has one"));
     }
-    fn constant_node(&mut self, attrs: &[AttributeProto], outputs: &[String], values: &[(String, AttrValue)], origin: &Origin) -> Result<()> {
-        let c = match (attrs, values) {
-            ([_], [(name, v)]) => match (name.as_str(), v) {
-                ("value" | "sparse_value", AttrValue::Tensor(t)) => Some((**t).clone()),
-                ("value_float", AttrValue::Float(f)) => Some(ConstData::f32s(vec![], &[*f])),
-                ("value_floats", AttrValue::Floats(f)) => Some(ConstData::f32s(vec![f.len() as i64], f)),
-                ("value_floats", AttrValue::Ints(f)) if f.is_empty() => Some(ConstData::f32s(vec![0], &[])),
-                ("value_int", AttrValue::Int(i)) => Some(ConstData::i64s_shaped(vec![], &[*i])),
-                ("value_ints", AttrValue::Ints(i)) => Some(ConstData::from_i64s(i)),
-                ("value_string", AttrValue::String(s)) => ConstData::strings(vec![], vec![s.clone().into()]),
-                ("value_strings", AttrValue::Strings(s)) => ConstData::strings(vec![s.len() as i64], s.iter().map(|s| s.clone().into()).collect()),
-                _ => None,
-            },
-            _ => None,
+    fn constant_node(&mut self, outputs: &[String], schema: &ops::Schema, values: &[(String, AttrValue)], origin: &Origin) -> Result<()> {
+        let fail = |title: String, found: String| {
+            let known: Vec<&str> = schema.attributes.iter().map(|a| a.0).collect();
+            Error::new(codes::OP_ATTRIBUTE, title).at(origin).found_expected(found, format!("one of {}", known.join(", "))).fail()
+        };
+        let [(name, v)] = values else {
+            let given: Vec<&str> = values.iter().map(|v| v.0.as_str()).collect();
+            let found = if given.is_empty() { "none".to_owned() } else { given.join(" and ") };
+            return fail("Constant needs exactly one of its value attributes".into(), found);
+        };
+        if !schema.attributes.iter().any(|a| a.0 == name) {
+            return fail(format!("Constant version {} has no attribute {name}", schema.since), name.clone());
+        }
+        let c = match (name.as_str(), v) {
+            ("value" | "sparse_value", AttrValue::Tensor(t)) => Some((**t).clone()),
+            ("value_float", AttrValue::Float(f)) => Some(ConstData::f32s(vec![], &[*f])),
+            ("value_floats", AttrValue::Floats(f)) => Some(ConstData::f32s(vec![f.len() as i64], f)),
+            ("value_floats", AttrValue::Ints(f)) if f.is_empty() => Some(ConstData::f32s(vec![0], &[])),
+            ("value_int", AttrValue::Int(i)) => Some(ConstData::i64s_shaped(vec![], &[*i])),
+            ("value_ints", AttrValue::Ints(i)) => Some(ConstData::from_i64s(i)),
+            ("value_string", AttrValue::String(s)) => ConstData::strings(vec![], vec![s.clone().into()]),
+            ("value_strings", AttrValue::Strings(s)) => ConstData::strings(vec![s.len() as i64], s.iter().map(|s| s.clone().into()).collect()),
+            _ => return fail(format!("attribute \"{name}\" of Constant does not fit"), v.describe()),
         };
         match (c, outputs) {
-            (Some(c), [name]) => self.constant(name, c, origin),
-            _ => self.findings.push(Error::new(codes::OP_ATTRIBUTE, "Constant needs one output and exactly one of its value attributes").at(origin)),
+            (Some(c), [name, ..]) => self.constant(name, c),
+            _ => return fail("the strings of Constant are too long".into(), "more than 4 GiB".into()),
         }
         Ok(())
-    }
-    fn attribute(&mut self, a: &AttributeProto, origin: &Origin) -> Result<AttrValue> {
-        let name = a.name.clone().unwrap_or_default();
-        let at = origin.element(format!("attribute \"{name}\""));
-        let bad = |title: &str| -> Result<AttrValue> { Error::new(codes::OP_ATTRIBUTE, format!("attribute \"{name}\": {title}")).at(origin).fail() };
-        if a.ref_attr_name.as_deref().is_some_and(|r| !r.is_empty()) {
-            return bad("a reference outside a function");
-        }
-        // Files of 2017 have no type: the field that is set tells it.
-        use AttributeType as T;
-        let ty = match a.r#type {
-            Some(t) if t != 0 => T::try_from(t).ok(),
-            _ => [
-                (a.f.is_some(), T::Float),
-                (a.i.is_some(), T::Int),
-                (a.s.is_some(), T::String),
-                (a.t.is_some(), T::Tensor),
-                (!a.floats.is_empty(), T::Floats),
-                (!a.ints.is_empty(), T::Ints),
-                (!a.strings.is_empty(), T::Strings),
-                (!a.tensors.is_empty(), T::Tensors),
-            ]
-            .into_iter()
-            .find(|x| x.0)
-            .map(|x| x.1),
-        };
-        Ok(match ty {
-            Some(T::Float) => AttrValue::Float(a.f.unwrap_or(0.0)),
-            Some(T::Int) => AttrValue::Int(a.i.unwrap_or(0)),
-            Some(T::String) => AttrValue::String(a.s.clone().unwrap_or_default().to_vec()),
-            Some(T::Floats) => AttrValue::Floats(a.floats.clone()),
-            Some(T::Ints) => AttrValue::Ints(a.ints.clone()),
-            Some(T::Strings) => AttrValue::Strings(a.strings.iter().map(|s| s.to_vec()).collect()),
-            Some(T::Tensor) => match &a.t {
-                Some(t) => AttrValue::Tensor(Arc::new(tensors::tensor(t, &mut self.external, &at)?)),
-                None => return bad("the tensor is missing"),
-            },
-            Some(T::Tensors) => AttrValue::Tensors(a.tensors.iter().map(|t| tensors::tensor(t, &mut self.external, &at).map(Arc::new)).collect::<Result<_>>()?),
-            Some(T::SparseTensor) => match &a.sparse_tensor {
-                Some(t) => AttrValue::Tensor(Arc::new(tensors::sparse(t, &mut self.external, &at)?)),
-                None => return bad("the tensor is missing"),
-            },
-            Some(T::TypeProto) => match a.tp.as_ref().map(|t| value_type(t, &mut self.syms, &Unnamed::Member, &at)).transpose()?.flatten() {
-                Some(t) => AttrValue::Type(t),
-                None => return bad("the type is missing or incomplete"),
-            },
-            // An empty list of an untyped attribute.
-            None => AttrValue::Ints(vec![]),
-            Some(T::Graph | T::Graphs | T::SparseTensors | T::TypeProtos | T::Undefined) => return bad("a kind of attribute that no supported operator has"),
-        })
     }
     /// Applies `--dim` and finds the parameters in order of first use.
     fn dims(&mut self, g: &Graph, options: &ImportOptions) -> Vec<Sym> {
@@ -518,14 +559,58 @@ fn declared_elem(v: &ValueInfoProto) -> Option<ElemType> {
     }
 }
 
-/// Operands that are not optional must not be left out between others.
-fn all_given(schema: &ops::Schema, inputs: &[Option<Value>], origin: &Origin) -> Result<()> {
-    let left_out = |(i, v): (usize, &Option<Value>)| v.is_none() && schema.inputs.list.get(i).is_some_and(|f| !f.optional && !f.variadic);
-    match inputs.iter().enumerate().position(left_out) {
-        Some(i) => Error::new(codes::OP_ARITY, format!("input {i} ({}) of {} version {} is missing", schema.inputs.list[i].name, schema.name, schema.since))
-            .at(origin)
-            .help("only optional inputs may be left out")
-            .fail(),
-        None => Ok(()),
+/// Where a node is, and whether everything about it could be read.
+struct Position<'a> {
+    origin: Origin,
+    /// What to add to findings about it.
+    notes: &'a [String],
+    sound: bool,
+}
+
+/// Operators of the first releases that ONNX took back without ever giving them a version.
+const EXPERIMENTAL: &[&str] = &[
+    "ATen", "Affine", "ConstantFill", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh",
+];
+
+/// Operators that some versions of their operator sets deprecate: name, first and last of these, and what to use.
+const DEPRECATED: &[(&str, i64, i64, &str)] = &[
+    ("Upsample", 10, i64::MAX, "Resize"),
+    ("Scatter", 11, i64::MAX, "ScatterElements"),
+    ("GroupNormalization", 18, 20, "GroupNormalization of version 21"),
+    ("ai.onnx.ml.TreeEnsembleClassifier", 5, i64::MAX, "ai.onnx.ml.TreeEnsemble"),
+    ("ai.onnx.ml.TreeEnsembleRegressor", 5, i64::MAX, "ai.onnx.ml.TreeEnsemble"),
+];
+
+/// Numbers of operands and results, empty names included, and that required ones are given.
+fn operands_fit(schema: &ops::Schema, p: &super::proto::NodeProto, origin: &Origin) -> Result<()> {
+    let mut errors = vec![];
+    let shown = format!("{} version {}", ops::dotted(schema.domain, schema.name), schema.since);
+    for (what, names, formals) in [("input", &p.input, &schema.inputs), ("output", &p.output, &schema.outputs)] {
+        let n = names.len();
+        if n < formals.min || n > formals.max() {
+            let expected = match (formals.min, formals.max()) {
+                (a, b) if a == b => a.to_string(),
+                (a, usize::MAX) => format!("{a} or more"),
+                (a, b) => format!("{a} to {b}"),
+            };
+            let empty = names.iter().filter(|s| s.is_empty()).count();
+            let found = if empty > 0 { format!("{n}, {empty} of them without a name") } else { n.to_string() };
+            let e = Error::new(codes::OP_ARITY, format!("wrong number of {what}s")).at(origin).found_expected(found, format!("{expected}, as {shown} has it"));
+            errors.push(e.help("the operator's specification lists them; the model may have been written for another version"));
+        }
+        let missing = formals.list.iter().zip(names).position(|(f, s)| s.is_empty() && !f.optional && !f.variadic);
+        if let Some(i) = missing {
+            let e = Error::new(codes::OP_ARITY, format!("{what} {i} ({}) of {shown} is missing", formals.list[i].name)).at(origin);
+            errors.push(e.found_expected("an empty name", format!("a value: only optional {what}s may be left out")).help(format!("name the {what}")));
+        }
     }
+    if errors.is_empty() { Ok(()) } else { Err(Failure::Errors(errors)) }
+}
+
+fn parse(schema: &'static ops::Schema, n_in: usize, n_out: usize, origin: &Origin, values: Vec<(String, AttrValue)>, subgraphs: &[(String, Graph)]) -> Result<ops::Op> {
+    let names = subgraphs.iter().map(|(n, _)| n.clone()).collect();
+    let mut a = Attrs::new(schema, n_in, n_out, origin.clone(), values, names);
+    let op = ops::parse(&mut a)?;
+    a.finish()?;
+    Ok(op)
 }

@@ -90,6 +90,8 @@ pub struct SymTable {
     pub(super) uppers: Vec<super::upper::Upper>,
     /// How many scopes are open ([`SymTable::open`]).
     pub(super) scopes: u32,
+    /// Texts of dims may be expressions over other dims (`--dim-expressions`).
+    pub expressions: bool,
 }
 
 /// What a [`SymTable`] knew before a scope was opened.
@@ -115,6 +117,10 @@ impl SymTable {
     pub fn new() -> Self {
         Self::default()
     }
+    /// An empty table that says whether texts of dims may be expressions over other dims.
+    pub fn reading(expressions: bool) -> Self {
+        SymTable { expressions, ..Self::default() }
+    }
     fn push(&mut self, name: String, kind: SymKind, range: Range) -> Sym {
         let s = Sym(self.syms.len() as u32);
         self.syms.push(SymData { name, kind, range, bound: None, looped: None });
@@ -122,21 +128,38 @@ impl SymTable {
     }
     /// The symbol of a `dim_param`: one for each name in the whole model. Sizes are never negative.
     pub fn param(&mut self, name: &str) -> Sym {
-        if let Some(s) = self.by_name.get(name) {
-            return *s;
+        match self.by_name.get(name).copied() {
+            Some(s) if self.kind(s) == SymKind::Param => return s,
+            // A name that was made up gives way to the model's.
+            Some(s) => {
+                self.by_name.remove(name);
+                let other = self.unused(&format!("{name}_2"));
+                self.by_name.insert(other.clone(), s);
+                self.syms[s.0 as usize].name = other;
+            }
+            None => {}
         }
         let s = self.push(name.to_owned(), SymKind::Param, Range::at_least(0));
         self.by_name.insert(name.to_owned(), s);
         s
     }
-    /// A new size with a unique name made from `hint`.
-    pub fn fresh(&mut self, kind: SymKind, hint: &str) -> Sym {
+    /// True if the model has a dim of this name.
+    pub fn is_param(&self, name: &str) -> bool {
+        self.lookup(name).is_some_and(|s| self.kind(s) == SymKind::Param)
+    }
+    /// A name made from `hint` that no symbol has.
+    fn unused(&mut self, hint: &str) -> String {
         let mut name = hint.to_owned();
         while self.by_name.contains_key(&name) {
             let n = self.numbered.entry(hint.to_owned()).or_insert(1);
             *n += 1;
             name = format!("{hint}_{n}");
         }
+        name
+    }
+    /// A new size with a unique name made from `hint`.
+    pub fn fresh(&mut self, kind: SymKind, hint: &str) -> Sym {
+        let name = self.unused(hint);
         let s = self.push(name.clone(), kind, Range::at_least(0));
         self.by_name.insert(name, s);
         s

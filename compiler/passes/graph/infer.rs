@@ -1,7 +1,7 @@
 //! infer_shapes: types, symbolic shapes and known contents of every value; all findings are gathered.
 
 use crate::diag::{Error, Findings, Result, codes};
-use crate::graph::{Graph, Model, Value};
+use crate::graph::{Def, Graph, Model, Value};
 use crate::ops::view::View;
 use crate::ops::{InferCx, Known, Op, Operand};
 use crate::sym::{Answer, Dim, Sym, SymTable};
@@ -23,6 +23,13 @@ pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
     findings.check()?;
     let hints = declared_shapes(&model.graph, &model.syms);
     infer_graph(&mut model.graph, &mut model.syms, findings, &hints, Role::Main)?;
+    let g = &model.graph;
+    for v in g.outputs.iter().filter(|v| matches!(g.values[**v].def, Def::Input(_) | Def::Const(_))) {
+        let (d, here) = (&g.values[*v], &model.origin);
+        if let Some((inferred, declared)) = d.ty.as_ref().zip(contradiction(d.ty.as_ref(), d.declared.as_ref(), &model.syms)) {
+            findings.push(wrong_output(&d.name, declared, inferred, &model.syms).at(&here.element(format!("output \"{}\"", d.name))));
+        }
+    }
     findings.check()?;
     // What was made in the place of other nodes may compute more than is asked for.
     super::dead::run(model)
@@ -130,11 +137,19 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
                 findings.push(e.at(&g.nodes[n].origin));
                 continue;
             }
+            let output = g.outputs.contains(&v);
             let d = &mut g.values[v];
-            if let Some(e) = contradiction(&ty, d.declared.as_ref(), syms) {
-                findings.push(
-                    Error::warning(codes::TYPE_INVALID, format!("\"{}\" is declared otherwise than the operators compute it", d.name)).at(&g.nodes[n].origin).found_expected(e, ty.display(syms)),
-                );
+            if let Some(declared) = contradiction(Some(&ty), d.declared.as_ref(), syms) {
+                // A nested graph's results may have other sizes in each run.
+                let elements = |t: Option<&ValueType>| t.and_then(|t| t.as_tensor()).map(|t| t.elem);
+                let e = if output && (role == Role::Main || elements(Some(&ty)) != elements(d.declared.as_ref())) {
+                    wrong_output(&d.name, declared, &ty, syms)
+                } else {
+                    let title = format!("\"{}\" is declared otherwise than the operators compute it: what they compute counts", d.name);
+                    let e = Error::warning(codes::TYPE_INVALID, title).row("declared", declared).row("computed", ty.display(syms));
+                    e.help("run onnx.shape_inference over the model without its value_info")
+                };
+                findings.push(e.at(&g.nodes[n].origin));
             }
             d.known = match known {
                 Known::Dims(v) => Known::Dims(v.into_iter().map(|d| short(syms.simplify(d), syms)).collect()),
@@ -227,8 +242,25 @@ fn short(d: Dim, syms: &mut SymTable) -> Dim {
 }
 
 /// Text of a declared type that can not be true. Declared types are never believed, only compared.
-fn contradiction(inferred: &ValueType, declared: Option<&ValueType>, syms: &SymTable) -> Option<String> {
-    let (ValueType::Tensor(a), ValueType::Tensor(b)) = (inferred, declared?) else { return None };
-    let wrong = a.elem != b.elem || a.rank() != b.rank() || a.dims.iter().zip(&b.dims).any(|(x, y)| syms.eq(*x, *y) == Answer::No);
-    wrong.then(|| b.display(syms))
+fn contradiction(inferred: Option<&ValueType>, declared: Option<&ValueType>, syms: &SymTable) -> Option<String> {
+    let (inferred, declared) = (inferred?, declared?);
+    contradicts(inferred, declared, syms).then(|| declared.display(syms))
+}
+
+fn contradicts(a: &ValueType, b: &ValueType, syms: &SymTable) -> bool {
+    match (a, b) {
+        (ValueType::Tensor(a), ValueType::Tensor(b)) => a.elem != b.elem || a.rank() != b.rank() || a.dims.iter().zip(&b.dims).any(|(x, y)| syms.eq(*x, *y) == Answer::No),
+        (ValueType::Member(a), ValueType::Member(b)) => a.elem != b.elem,
+        (ValueType::Member(a), ValueType::Tensor(b)) | (ValueType::Tensor(b), ValueType::Member(a)) => a.elem != b.elem,
+        (ValueType::Sequence(a), ValueType::Sequence(b)) | (ValueType::Optional(a), ValueType::Optional(b)) => contradicts(a, b, syms),
+        (ValueType::Map(k, a), ValueType::Map(l, b)) => k != l || contradicts(a, b, syms),
+        _ => true,
+    }
+}
+
+/// The error about an output of the model that is declared otherwise than it is.
+fn wrong_output(name: &str, declared: String, inferred: &ValueType, syms: &SymTable) -> Error {
+    let e = Error::new(codes::TYPE_INVALID, format!("the output \"{name}\" is declared otherwise than the operators compute it"));
+    let e = e.row("declared", declared).row("computed", inferred.display(syms));
+    e.help("correct the output's declared type, or leave its shape out")
 }
