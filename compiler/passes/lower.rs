@@ -7,10 +7,10 @@ mod grow;
 
 use crate::diag::{Error, Failure, Result, codes};
 use crate::graph::{Def, Graph, Model, Node, Value};
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Status, Stmt};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Reason, Status, Stmt, Subject};
 use crate::ops::bundle::{Bundle, boundary::WORDS};
 use crate::ops::{Known, LowerCx, Op};
-use crate::sym::{Condition, Dim, Sym, SymKind, SymTable};
+use crate::sym::{Condition, Dim, Source, Sym, SymKind, SymTable};
 use crate::tensor::{ElemType, TensorType, ValueType};
 use cranelift_entity::SecondaryMap;
 use std::collections::HashSet;
@@ -44,6 +44,7 @@ pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
     let mut driver = std::mem::take(&mut m.driver);
     insert_checks(&mut driver, &conditions, &m.syms, &HashSet::new());
     m.driver = driver;
+    explain(&mut m, &conditions);
     Ok(m)
 }
 
@@ -89,6 +90,33 @@ fn check(c: Condition) -> Stmt {
         }
     };
     Stmt::Check { cond, status: Status::Dim }
+}
+
+/// What a failed condition says, and the sizes that it shows.
+fn rule(c: Condition) -> (&'static str, [Dim; 2]) {
+    let number = |d: Dim| d.as_const();
+    match c {
+        Condition::Equal(a, b) if number(a).is_some() => ("{0}: it must be {1}", [b, a]),
+        Condition::Equal(a, b) if number(b).is_some() => ("{0}: it must be {1}", [a, b]),
+        Condition::Equal(a, b) => ("{0}, {1}: they must be equal", [a, b]),
+        Condition::Broadcast(a, b) if number(a).is_some() => ("{0}: it must be {1} or 1", [b, a]),
+        Condition::Broadcast(a, b) if number(b).is_some() => ("{0}: it must be {1} or 1", [a, b]),
+        Condition::Broadcast(a, b) => ("{0}, {1}: they must be equal, or one of them 1", [a, b]),
+        Condition::AtMost(a, b) if number(a) == Some(0) => ("{0}: it must not be negative", [b, a]),
+        Condition::AtMost(a, b) if number(a).is_some() => ("{0}: it must be at least {1}", [b, a]),
+        Condition::AtMost(a, b) if number(b).is_some() => ("{0}: it must be at most {1}", [a, b]),
+        Condition::AtMost(a, b) => ("{0}, {1}: the first must not be larger than the second", [a, b]),
+    }
+}
+
+/// Records what the checks of conditions are about.
+fn explain(m: &mut Module, conditions: &[Condition]) {
+    for c in conditions {
+        let Stmt::Check { cond, .. } = check(*c) else { continue };
+        let (rule, dims) = rule(*c);
+        let reason = Reason { source: m.syms.source(*c).cloned().unwrap_or_default(), rule: rule.into(), subjects: dims.map(Subject::Size).to_vec() };
+        m.reasons.check(&cond, reason);
+    }
 }
 
 struct Lower<'a> {
@@ -249,8 +277,11 @@ impl<'a> Lower<'a> {
         if node.outputs.iter().flatten().all(|v| !wanted(f, v) || !matches!(g.values[*v].known, Known::No)) {
             return Ok(());
         }
+        let first = self.m.driver.len();
         if let Op::Control(c) = &node.op {
-            return self.control(f, n, c);
+            self.control(f, n, c)?;
+            self.claim(first, g, n);
+            return Ok(());
         }
         let mut inputs = vec![];
         let mut known = vec![];
@@ -278,11 +309,18 @@ impl<'a> Lower<'a> {
         let mut cx = LowerCx { m: &mut self.m, origin: &node.origin, since: node.schema.since, inputs: &inputs, known: &known, defined: &mut self.defined, outputs };
         node.op.lower(&mut cx)?;
         let done = cx.outputs;
+        self.claim(first, g, n);
         for (v, b) in node.outputs.iter().zip(done) {
             if let (Some(v), Some(b)) = (v, b) {
                 f.bufs[*v] = Some(b);
             }
         }
         Ok(())
+    }
+    /// What the statements from `first` on check is about this node.
+    fn claim(&mut self, first: usize, g: &Graph, n: Node) {
+        let origin = &g.nodes[n].origin;
+        let source = || Source { node: origin.name.clone(), op: origin.op.clone(), tensors: vec![] }.into();
+        self.m.reasons.claim(self.m.driver.get(first..).unwrap_or_default(), &source);
     }
 }

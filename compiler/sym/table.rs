@@ -2,6 +2,7 @@
 
 use super::{Dim, Sym};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Result of a proof attempt. Yes and No are proofs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,17 @@ pub enum Condition {
     AtMost(Dim, Dim),
 }
 
+/// Who recorded a condition: what the message of a call that fails it names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// Name of the node; empty if it has none.
+    pub node: String,
+    /// Its operator.
+    pub op: String,
+    /// Its operands and results with their dims.
+    pub tensors: Vec<(String, Vec<Dim>)>,
+}
+
 #[derive(Clone, Debug)]
 struct SymData {
     name: String,
@@ -78,6 +90,9 @@ pub struct SymTable {
     numbered: HashMap<String, u32>,
     any_bound: bool,
     conditions: Vec<Condition>,
+    /// Conditions that nobody claimed yet ([`SymTable::claim`]).
+    unclaimed: Vec<Condition>,
+    sources: HashMap<Condition, Arc<Source>>,
     facts: Vec<(Sym, Dim)>,
     pub(super) uppers: Vec<super::upper::Upper>,
     /// How many scopes are open ([`SymTable::open`]).
@@ -270,7 +285,22 @@ impl SymTable {
     fn condition(&mut self, c: Condition) {
         if !self.conditions.contains(&c) {
             self.conditions.push(c);
+            self.unclaimed.push(c);
         }
+    }
+    /// Names the source of what was recorded since the last claim; a condition keeps its first source.
+    pub fn claim(&mut self, source: impl FnOnce() -> Source) {
+        if self.unclaimed.is_empty() {
+            return;
+        }
+        let source = Arc::new(source());
+        for c in self.unclaimed.drain(..) {
+            self.sources.entry(c).or_insert_with(|| source.clone());
+        }
+    }
+    /// Who recorded a condition.
+    pub fn source(&self, c: Condition) -> Option<&Arc<Source>> {
+        self.sources.get(&c)
     }
     /// Opens a scope: what is recorded until [`SymTable::close`] holds, and is checked, only there (in the body of a
     /// control-flow operator).

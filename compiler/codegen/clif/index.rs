@@ -92,8 +92,19 @@ impl Emit<'_, '_> {
                         let v = self.b.ins().fcvt_from_sint(F64, v);
                         self.b.ins().fabs(v)
                     }
-                    // Divisors are at least 1.
-                    Atom::FloorDiv(x, _) => self.magnitude(*x)?,
+                    // Divisors are at least 1; the quotient rounds down.
+                    Atom::FloorDiv(x, y) => {
+                        let x = self.magnitude(*x)?;
+                        match y.as_const().filter(|c| *c > 1) {
+                            Some(c) => {
+                                let c = self.b.ins().f64const(c as f64);
+                                let quotient = self.b.ins().fdiv(x, c);
+                                let one = self.b.ins().f64const(1.0);
+                                self.b.ins().fadd(quotient, one)
+                            }
+                            None => x,
+                        }
+                    }
                     Atom::Mod(_, y) => self.magnitude(*y)?,
                     // Of members that are not negative the least one counts.
                     Atom::Min(v) if v.iter().all(|x| self.m.syms.is_nonneg(*x)) => {
