@@ -38,7 +38,7 @@ impl core::fmt::Display for Error {
             // SAFETY: as above.
             let [node, op, rule] = [c.node, c.op_type, c.text].map(|p| unsafe { core::ffi::CStr::from_ptr(p) }.to_str().unwrap_or("?"));
             f.write_str(op)?;
-            if !node.is_empty() { write!(f, "{}"{node}"", if op.is_empty() { "" } else { " " })?; }
+            if !node.is_empty() { write!(f, "{}\"{node}\"", if op.is_empty() { "" } else { " " })?; }
             if !node.is_empty() || !op.is_empty() { f.write_str(": ")?; }
             if !rule.is_empty() { text = rule; }
         }

@@ -319,8 +319,7 @@ impl<'a> Lower<'a> {
     }
     /// What the statements from `first` on check is about this node.
     fn claim(&mut self, first: usize, g: &Graph, n: Node) {
-        let origin = &g.nodes[n].origin;
-        let source = || Source { node: origin.name.clone(), op: origin.op.clone(), tensors: vec![] }.into();
+        let source = || Source { node: g.called(n), op: g.nodes[n].origin.op.clone(), tensors: vec![] }.into();
         self.m.reasons.claim(self.m.driver.get(first..).unwrap_or_default(), &source);
     }
 }

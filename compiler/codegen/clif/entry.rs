@@ -10,7 +10,7 @@ use crate::codegen::header::from_data;
 use crate::codegen::interface::{Interface, Tensor};
 use crate::codegen::weights::Layout;
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Place, Status, Stmt};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Place, Status, Stmt, visit};
 use crate::sym::Dim;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I32, I64};
@@ -542,8 +542,22 @@ impl Entry<'_> {
         e.b.seal_block(bad);
         e.b.set_cold_block(bad);
         let data = &self.m.kernels[k];
-        let check = Check { status: None, ..Check::new(Status::Value, "") }.at(faults::node(&data.origin, &data.name));
-        e.leave(status, check, (vec![], None));
+        let at = faults::node(&data.origin, &data.name);
+        // Of kernels, those that make strings run out of memory.
+        let mut strings = false;
+        visit::walk(&data.body, &mut |s| strings |= matches!(s, Stmt::Check { status: Status::Capacity, .. }));
+        if strings {
+            let (full, other) = (e.b.create_block(), e.b.create_block());
+            let is = e.b.ins().icmp_imm_s(IntCC::Equal, status, i64::from(Status::Capacity as u8));
+            e.b.ins().brif(is, full, &[], other, &[]);
+            e.b.switch_to_block(full);
+            e.b.seal_block(full);
+            let text = format!("the strings that this call makes take more than {} bytes, which --heap sets", self.m.heap);
+            e.leave(status, Check::new(Status::Capacity, text).at(at), (vec![], None));
+            e.b.switch_to_block(other);
+            e.b.seal_block(other);
+        }
+        e.leave(status, Check { status: None, ..Check::new(Status::Value, "") }.at(at), (vec![], None));
         e.b.switch_to_block(go);
         e.b.seal_block(go);
     }

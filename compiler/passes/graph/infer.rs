@@ -149,7 +149,7 @@ fn source(g: &Graph, n: Node) -> Source {
         Some((d.name.clone(), d.ty.as_ref()?.as_tensor()?.dims.to_vec()))
     };
     let tensors = node.inputs.iter().chain(&node.outputs).flatten().filter_map(shape).collect();
-    Source { node: node.origin.name.clone(), op: node.origin.op.clone(), tensors }
+    Source { node: g.called(n), op: node.origin.op.clone(), tensors }
 }
 
 /// Shapes that the model declares for its outputs, or that follow from a declared one through operators that keep the
