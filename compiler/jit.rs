@@ -265,7 +265,16 @@ impl<'a> Bound<'a> {
     /// Binds inputs (copied) and fresh outputs of these sizes, which the interface and `dims` imply. `room` has the dims of
     /// outputs whose sizes follow from data, and is empty for others. `least`: bytes of workspace, if the model asks for less.
     #[allow(clippy::too_many_arguments, reason = "what a call takes, and how it runs")]
-    pub fn new(code: &'a Loaded, m: &Module, inputs: &[&[u8]], outputs: &[usize], dims: &[i64], mut room: Vec<Vec<i64>>, pool: Option<&'a Pool>, least: u64) -> std::result::Result<Bound<'a>, Stopped> {
+    pub fn new(
+        code: &'a Loaded,
+        m: &Module,
+        inputs: &[&[u8]],
+        outputs: &[usize],
+        dims: &[i64],
+        mut room: Vec<Vec<i64>>,
+        pool: Option<&'a Pool>,
+        least: u64,
+    ) -> std::result::Result<Bound<'a>, Stopped> {
         let asked = code.workspace(dims)?;
         let (workspace, usual) = (asked.max(least), least <= asked);
         let sizes = inputs.iter().map(|b| b.len()).chain(outputs.iter().copied()).chain([workspace as usize]);

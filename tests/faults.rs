@@ -63,7 +63,7 @@ fn in_rust() {
         return;
     }
     let dir = compiled("rust", &[]);
-    std::fs::copy(source("main.rs"), dir.join("main.rs")).expect("the program");
+    std::fs::copy(source("program.rs"), dir.join("main.rs")).expect("the program");
     run(Command::new(&rustc).current_dir(&dir).args(["--edition", "2024", "-D", "warnings", "main.rs", "-o", "program", "-C", "link-arg=pick.o"]));
     insta::assert_snapshot!("rust", run(&mut Command::new(dir.join("program"))));
 }

@@ -391,12 +391,7 @@ mod sys {
             o,
             "/// Bytes of workspace that [`infer`] needs for these dims.\npub fn workspace_size(dims: &Dims) -> Result<usize, Error> {{\n    let v = dims.values()?;\n    let mut bytes = 0u64;"
         );
-        let _ = writeln!(
-            o,
-            "    // SAFETY: the pointer is to a live `u64`; all else are numbers.\n    let rc = unsafe {{ sys::{}_workspace_size({}, &mut bytes) }};",
-            i.name,
-            list.join(", ")
-        );
+        let _ = writeln!(o, "    // SAFETY: the pointer is to a live `u64`; all else are numbers.\n    let rc = unsafe {{ sys::{}_workspace_size({}, &mut bytes) }};", i.name, list.join(", "));
         let nulls: Vec<String> = self.args().iter().map(|a| if a.c.starts_with("*const") { "core::ptr::null()".into() } else { "core::ptr::null_mut()".into() }).collect();
         let _ = writeln!(
             o,

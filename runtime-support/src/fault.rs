@@ -91,7 +91,8 @@ pub(crate) fn message(m: &'static onnxc_model, fault: &onnxc_fault) -> String {
         return String::new();
     }
     // SAFETY: the promise of whoever made the model known: there are as many rows, of constant texts.
-    let (c, text): (&onnxc_check_info, _) = unsafe { (&*m.checks.add(fault.check as usize), |p: *const c_char| if p.is_null() { String::new() } else { CStr::from_ptr(p).to_string_lossy().into_owned() }) };
+    let (c, text): (&onnxc_check_info, _) =
+        unsafe { (&*m.checks.add(fault.check as usize), |p: *const c_char| if p.is_null() { String::new() } else { CStr::from_ptr(p).to_string_lossy().into_owned() }) };
     let rule = text(c.text);
     let general = Status::check(fault.status).err().map_or(String::new(), |s| s.to_string());
     sentence(&text(c.node), &text(c.op_type), if rule.is_empty() { &general } else { &rule }, &fault.values)

@@ -234,9 +234,7 @@ impl Model {
                 }
             }
         }
-        let value = |(k, d): (usize, Option<(i64, &str, usize)>)| {
-            d.map(|d| d.0).ok_or_else(|| Error::new(Status::Dim, format!("dimension \"{}\" stands in no input", self.dim_params[k])))
-        };
+        let value = |(k, d): (usize, Option<(i64, &str, usize)>)| d.map(|d| d.0).ok_or_else(|| Error::new(Status::Dim, format!("dimension \"{}\" stands in no input", self.dim_params[k])));
         dims.into_iter().enumerate().map(value).collect()
     }
     /// Workspace bytes for given dim params.

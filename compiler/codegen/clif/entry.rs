@@ -242,7 +242,7 @@ impl Entry<'_> {
             Some(at) => {
                 let frame = e.frame;
                 self.load(e, frame, at)
-            },
+            }
             None => return e.bug("the end of the workspace is not in the frame"),
         };
         Ok(e.b.ins().iadd(end, missing))
