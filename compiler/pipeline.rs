@@ -323,6 +323,7 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
         outputs,
         workspace,
         workspace_max: m.syms.range(workspace).hi.and_then(|v| u64::try_from(v).ok()),
+        heap: crate::codegen::interface::heap(modules),
         weights: Weights { size: weights.size, align: crate::codegen::weights::ALIGN, sha256: if external { weights.sha256() } else { [0; 32] }, external },
         nodes: model.graph.order.iter().map(|n| &model.graph.nodes[*n].origin).map(|o| (o.name.clone(), o.op.clone())).collect(),
         foreign: crate::codegen::interface::foreign(m),

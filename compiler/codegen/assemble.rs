@@ -3,6 +3,7 @@
 
 use super::clif::{self, LIBM_NAMESPACE, TILE_NAMESPACE, entry};
 use super::cpu_level;
+use super::faults::{self, Checks};
 use super::frame::Frame;
 use super::interface::Interface;
 use super::weights::{Blob, Layout};
@@ -17,7 +18,9 @@ use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::{FinalizedMachReloc, FinalizedRelocTarget};
 use cranelift_module::{DataDescription, DataId, FuncId, Linkage, Module as Sink, ModuleReloc, ModuleRelocTarget};
 use rayon::prelude::*;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
 
 /// Everything that code generation needs to know of one model.
 pub struct Unit<'a> {
@@ -93,6 +96,8 @@ pub struct Assembled {
     pub functions: HashMap<u32, FuncId>,
     /// The weights, where they are embedded.
     pub weights: Option<DataId>,
+    /// The checks that a call makes.
+    pub checks: Checks,
 }
 
 /// What relocations refer to.
@@ -118,7 +123,7 @@ impl<'a> Unit<'a> {
         self.variants.len() > 1
     }
     /// All functions as Cranelift IR, in emission order.
-    pub fn sources(&self) -> Result<Vec<Source>> {
+    pub fn sources(&self) -> Result<(Vec<Source>, Checks)> {
         let isas = self.isas()?;
         let name = &self.interface.name;
         // Data objects have these names.
@@ -150,9 +155,11 @@ impl<'a> Unit<'a> {
             })
             .collect::<Result<_>>()?;
         let needs: Vec<u32> = self.variants.iter().map(|v| v.level.needs).collect();
+        let checks = Rc::new(RefCell::new(Checks::default()));
+        let makers: Vec<_> = self.variants.iter().map(|v| faults::makers(v.m)).collect();
         let entry = |v: usize| {
             let variant = &self.variants[v];
-            entry::Entry { m: variant.m, interface: self.interface, frame: &variant.frame, weights: variant.weights, isa: &*isas[v].1, needs: &needs }
+            entry::Entry { m: variant.m, interface: self.interface, frame: &variant.frame, weights: variant.weights, isa: &*isas[v].1, needs: &needs, checks: checks.clone(), makers: &makers[v] }
         };
         let mut list = vec![(0, entry::TASK, unique("task", None), false)];
         if self.several() {
@@ -179,7 +186,7 @@ impl<'a> Unit<'a> {
             };
             out.push(Source { name, id, exported, code: Code::Clif(Box::new(func)), libm: libm.names, tile: false, tiles: vec![] });
         }
-        Ok(out)
+        Ok((out, checks.take()))
     }
     fn compile(&self, sources: Vec<Source>, asm: bool) -> Result<Vec<(Source, Compiled)>> {
         let isas = self.isas()?;
@@ -214,7 +221,7 @@ impl<'a> Unit<'a> {
     }
     /// Machine code of every function as text.
     pub fn asm(&self) -> Result<String> {
-        let done = self.compile(self.sources()?, true)?;
+        let done = self.compile(self.sources()?.0, true)?;
         let (index, code) = wide_tiles(&done)?;
         let functions: String = done.iter().map(|(s, c)| format!("{}:\n{}\n", s.name, c.asm)).collect();
         let mut order: Vec<_> = index.iter().collect();
@@ -224,7 +231,8 @@ impl<'a> Unit<'a> {
     }
     /// Compiles everything into a sink.
     pub fn assemble(&self, sink: &mut dyn Sink) -> Result<Assembled> {
-        let done = self.compile(self.sources()?, false)?;
+        let (sources, checks) = self.sources()?;
+        let done = self.compile(sources, false)?;
         let bug = |e: cranelift_module::ModuleError| Failure::bug("assemble", e.to_string());
         let mut functions = HashMap::new();
         let mut libm: BTreeMap<&'static str, FuncId> = BTreeMap::new();
@@ -266,7 +274,7 @@ impl<'a> Unit<'a> {
             sink.define_function_bytes(targets.functions[&s.id], c.align, &c.bytes, &relocs).map_err(bug)?;
         }
         let functions = targets.functions.iter().filter(|(id, _)| id.variant.is_none()).map(|(id, f)| (id.number, *f)).collect();
-        Ok(Assembled { functions, weights })
+        Ok(Assembled { functions, weights, checks })
     }
 }
 

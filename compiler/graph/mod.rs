@@ -137,6 +137,12 @@ impl Graph {
             _ => None,
         }
     }
+    /// What messages call a node: its name, or that of its first result.
+    pub fn called(&self, n: Node) -> String {
+        let node = &self.nodes[n];
+        let result = || node.outputs.iter().flatten().next().map_or(String::new(), |v| self.values[*v].name.clone());
+        if node.origin.name.is_empty() { result() } else { node.origin.name.clone() }
+    }
     /// The body of a control-flow operator.
     pub fn body<'a>(subgraphs: &'a [(String, Graph)], name: &str) -> Option<&'a Graph> {
         subgraphs.iter().find(|(n, _)| n == name).map(|(_, g)| g)

@@ -8,10 +8,10 @@ mod grow;
 use crate::diag::{Error, Failure, Result, codes};
 use crate::graph::{Def, Graph, Model, Node, Value};
 use crate::nest::reach::{self, Need};
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Status, Stmt};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Reason, Status, Stmt, Subject, visit};
 use crate::ops::bundle::{Bundle, boundary::WORDS};
 use crate::ops::{Known, LowerCx, Op};
-use crate::sym::{Condition, Dim, Sym, SymKind, SymTable};
+use crate::sym::{Condition, Dim, Source, Sym, SymKind, SymTable};
 use crate::tensor::{ElemType, TensorType, ValueType};
 use cranelift_entity::SecondaryMap;
 use std::collections::HashSet;
@@ -44,6 +44,7 @@ pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
     let conditions = m.syms.conditions().to_vec();
     let mut driver = std::mem::take(&mut m.driver);
     insert_checks(&mut driver, &conditions, &m.syms, &HashSet::new());
+    explain(&mut m, &conditions);
     guard_accesses(&mut m, driver);
     Ok(m)
 }
@@ -58,34 +59,61 @@ fn guard_accesses(m: &mut Module, driver: Vec<Stmt>) {
                 // A fact for all that follows.
                 let known = m.syms.conditions().len();
                 m.syms.require_at_most(need.least, need.most);
-                out.extend(m.syms.conditions()[known..].iter().copied().map(check));
+                for c in m.syms.conditions()[known..].to_vec() {
+                    let made = check(c);
+                    note(m, &s, &made, c);
+                    out.push(made);
+                }
             } else if !seen.contains(&need) {
-                out.push(Stmt::Check { cond: need.expr(), status: Status::Dim });
+                out.push(guard(m, &s, &need));
                 seen.push(need);
             }
         }
         if let Stmt::Define { sym, .. } = &s {
             seen.retain(|n| n.dims().iter().all(|d| !d.contains(*sym)));
         }
-        for b in s.bodies_mut() {
-            *b = guard_body(m, std::mem::take(b));
-        }
+        guard_bodies(m, &mut s);
         out.push(s);
     }
     m.driver = out;
 }
 
 /// What a body relies on is checked in it, as often as it runs: it may define sizes again.
-fn guard_body(m: &Module, body: Vec<Stmt>) -> Vec<Stmt> {
-    let mut out = vec![];
-    for mut s in body {
-        out.extend(needs(m, &s).into_iter().map(|n| Stmt::Check { cond: n.expr(), status: Status::Dim }));
-        for b in s.bodies_mut() {
-            *b = guard_body(m, std::mem::take(b));
+fn guard_bodies(m: &mut Module, s: &mut Stmt) {
+    for b in s.bodies_mut() {
+        let mut out = vec![];
+        for mut s in std::mem::take(b) {
+            for need in needs(m, &s) {
+                out.push(guard(m, &s, &need));
+            }
+            guard_bodies(m, &mut s);
+            out.push(s);
         }
-        out.push(s);
+        *b = out;
     }
-    out
+}
+
+/// The check of what a statement relies on.
+fn guard(m: &mut Module, s: &Stmt, need: &Need) -> Stmt {
+    let made = Stmt::Check { cond: need.expr(), status: Status::Dim };
+    note(m, s, &made, Condition::AtMost(need.least, need.most));
+    made
+}
+
+/// Records that a check was made for a statement.
+fn note(m: &mut Module, s: &Stmt, made: &Stmt, c: Condition) {
+    let Stmt::Check { cond, .. } = made else { return };
+    let mut source = Source::default();
+    let mut bufs = s.loads();
+    if let Stmt::Call(k) = s {
+        let data = &m.kernels[*k];
+        source.node = data.origin.name.clone();
+        source.op = data.origin.op.clone();
+        bufs = visit::loads(&data.body).into_iter().chain(visit::stores(&data.body)).collect();
+    }
+    source.tensors = bufs.iter().map(|b| (m.bufs[*b].name.clone(), m.bufs[*b].dims.clone())).collect();
+    let (rule, dims) = rule(c);
+    m.reasons.check(cond, Reason { source: source.into(), rule: rule.into(), subjects: dims.map(Subject::Size).to_vec() });
 }
 
 fn needs(m: &Module, s: &Stmt) -> Vec<Need> {
@@ -137,6 +165,33 @@ fn check(c: Condition) -> Stmt {
         }
     };
     Stmt::Check { cond, status: Status::Dim }
+}
+
+/// What a failed condition says, and the sizes that it shows.
+fn rule(c: Condition) -> (&'static str, [Dim; 2]) {
+    let number = |d: Dim| d.as_const();
+    match c {
+        Condition::Equal(a, b) if number(a).is_some() => ("{0}: it must be {1}", [b, a]),
+        Condition::Equal(a, b) if number(b).is_some() => ("{0}: it must be {1}", [a, b]),
+        Condition::Equal(a, b) => ("{0}, {1}: they must be equal", [a, b]),
+        Condition::Broadcast(a, b) if number(a).is_some() => ("{0}: it must be {1} or 1", [b, a]),
+        Condition::Broadcast(a, b) if number(b).is_some() => ("{0}: it must be {1} or 1", [a, b]),
+        Condition::Broadcast(a, b) => ("{0}, {1}: they must be equal, or one of them 1", [a, b]),
+        Condition::AtMost(a, b) if number(a) == Some(0) => ("{0}: it must not be negative", [b, a]),
+        Condition::AtMost(a, b) if number(a).is_some() => ("{0}: it must be at least {1}", [b, a]),
+        Condition::AtMost(a, b) if number(b).is_some() => ("{0}: it must be at most {1}", [a, b]),
+        Condition::AtMost(a, b) => ("{0}, {1}: the first must not be larger than the second", [a, b]),
+    }
+}
+
+/// Records what the checks of conditions are about.
+fn explain(m: &mut Module, conditions: &[Condition]) {
+    for c in conditions {
+        let Stmt::Check { cond, .. } = check(*c) else { continue };
+        let (rule, dims) = rule(*c);
+        let reason = Reason { source: m.syms.source(*c).cloned().unwrap_or_default(), rule: rule.into(), subjects: dims.map(Subject::Size).to_vec() };
+        m.reasons.check(&cond, reason);
+    }
 }
 
 struct Lower<'a> {
@@ -299,8 +354,11 @@ impl<'a> Lower<'a> {
         if node.outputs.iter().flatten().all(|v| !wanted(f, v) || !matches!(g.values[*v].known, Known::No)) {
             return Ok(());
         }
+        let first = self.m.driver.len();
         if let Op::Control(c) = &node.op {
-            return self.control(f, n, c);
+            self.control(f, n, c)?;
+            self.claim(first, g, n);
+            return Ok(());
         }
         let mut inputs = vec![];
         let mut known = vec![];
@@ -328,11 +386,17 @@ impl<'a> Lower<'a> {
         let mut cx = LowerCx { m: &mut self.m, origin: &node.origin, since: node.schema.since, inputs: &inputs, known: &known, defined: &mut self.defined, outputs };
         node.op.lower(&mut cx)?;
         let done = cx.outputs;
+        self.claim(first, g, n);
         for (v, b) in node.outputs.iter().zip(done) {
             if let (Some(v), Some(b)) = (v, b) {
                 f.bufs[*v] = Some(b);
             }
         }
         Ok(())
+    }
+    /// What the statements from `first` on check is about this node.
+    fn claim(&mut self, first: usize, g: &Graph, n: Node) {
+        let source = || Source { node: g.called(n), op: g.nodes[n].origin.op.clone(), tensors: vec![] }.into();
+        self.m.reasons.claim(self.m.driver.get(first..).unwrap_or_default(), &source);
     }
 }

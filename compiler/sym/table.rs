@@ -2,6 +2,7 @@
 
 use super::{Dim, Sym};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Result of a proof attempt. Yes and No are proofs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,17 @@ pub enum Condition {
     AtMost(Dim, Dim),
 }
 
+/// Who recorded a condition: what the message of a call that fails it names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// Name of the node; empty if it has none.
+    pub node: String,
+    /// Its operator.
+    pub op: String,
+    /// Its operands and results with their dims.
+    pub tensors: Vec<(String, Vec<Dim>)>,
+}
+
 #[derive(Clone, Debug)]
 struct SymData {
     name: String,
@@ -80,6 +92,9 @@ pub struct SymTable {
     numbered: HashMap<String, u32>,
     any_bound: bool,
     conditions: Vec<Condition>,
+    /// Conditions that nobody claimed yet ([`SymTable::claim`]).
+    unclaimed: Vec<Condition>,
+    sources: HashMap<Condition, Arc<Source>>,
     facts: Vec<(Sym, Dim)>,
     /// Lower bounds of expressions (without their constants) that conditions establish.
     pub(super) lower: Vec<(Dim, i64)>,
@@ -297,7 +312,22 @@ impl SymTable {
     pub(super) fn condition(&mut self, c: Condition) {
         if !self.conditions.contains(&c) {
             self.conditions.push(c);
+            self.unclaimed.push(c);
         }
+    }
+    /// Names the source of what was recorded since the last claim; a condition keeps its first source.
+    pub fn claim(&mut self, source: impl FnOnce() -> Source) {
+        if self.unclaimed.is_empty() {
+            return;
+        }
+        let source = Arc::new(source());
+        for c in self.unclaimed.drain(..) {
+            self.sources.entry(c).or_insert_with(|| source.clone());
+        }
+    }
+    /// Who recorded a condition.
+    pub fn source(&self, c: Condition) -> Option<&Arc<Source>> {
+        self.sources.get(&c)
     }
     /// A symbol for a formula over sizes that are known at entry: generated code computes it once, and expressions that
     /// use it stay small. The formula itself where run time defines sizes in it.

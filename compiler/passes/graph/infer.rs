@@ -1,10 +1,10 @@
 //! infer_shapes: types, symbolic shapes and known contents of every value; all findings are gathered.
 
 use crate::diag::{Error, Findings, Result, codes};
-use crate::graph::{Def, Graph, Model, Value};
+use crate::graph::{Def, Graph, Model, Node, Value};
 use crate::ops::view::View;
 use crate::ops::{InferCx, Known, Op, Operand};
-use crate::sym::{Answer, Dim, Sym, SymTable};
+use crate::sym::{Answer, Dim, Source, Sym, SymTable};
 use crate::tensor::{ElemType, TensorType, ValueType};
 use cranelift_entity::SecondaryMap;
 use std::collections::BTreeSet;
@@ -157,8 +157,20 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
             };
             d.ty = Some(ty);
         }
+        syms.claim(|| source(g, n));
     }
     Ok(())
+}
+
+/// What messages of failed calls name of a node: itself, and the shapes of its operands and results.
+fn source(g: &Graph, n: Node) -> Source {
+    let node = &g.nodes[n];
+    let shape = |v: &Value| {
+        let d = &g.values[*v];
+        Some((d.name.clone(), d.ty.as_ref()?.as_tensor()?.dims.to_vec()))
+    };
+    let tensors = node.inputs.iter().chain(&node.outputs).flatten().filter_map(shape).collect();
+    Source { node: g.called(n), op: node.origin.op.clone(), tensors }
 }
 
 /// Shapes that the model declares for its outputs, or that follow from a declared one through operators that keep the
