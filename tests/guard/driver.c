@@ -411,7 +411,7 @@ static void call_once(const onnxc_model *m, const struct input *in, int64_t **ro
         memcpy(now, list[k]->data, (size_t)t->rank * 8);
         for (int32_t x = 0; x < t->rank; x++)
           if (now[x] < 0) verdict(res, NEGATIVE, "dimension %d of output %.60s is %lld, with status %d", x, t->name, (long long)now[x], s);
-        if (s == 0 && array_bytes(t->dtype, now, t->rank) > out[k]->size)
+        if (s == 0 && res->verdict == 0 && array_bytes(t->dtype, now, t->rank) > out[k]->size)
           verdict(res, MISUSE, "output %.60s is told to have more bytes than the %zu there was room for", t->name, out[k]->size);
         memcpy(room[k], now, (size_t)t->rank * 8);
         free(now);
