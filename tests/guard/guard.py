@@ -147,6 +147,7 @@ class Harness:
         self.findings = []
         self.count = collections.Counter()
         self.statuses = collections.Counter()
+        self.exhausted = collections.Counter()
         self.cc, self.emulator = ([cross.TOOLS[a.target][0]], [cross.TOOLS[a.target][1]]) if a.target else ([os.environ.get("CC", "cc")], [])
 
     def finding(self, build, what, note, sizes=None):
@@ -226,6 +227,7 @@ class Harness:
                     self.count["calls"] += reply.calls
                     self.count["requests"] += 1
                     self.statuses[reply.verdict] += 1
+                    self.exhausted[b.name] += reply.verdict == 4 and not wild
                 if reply.verdict == wire.TOO_LARGE:
                     continue
                 if reply.verdict < 0:
@@ -279,6 +281,9 @@ def report(h, path):
         x = min(found, key=lambda x: (sum((x["sizes"] or {}).values()), x["case"]))
         print(f"{what}: {note}: {len(found)} times in {len(cases)} models: {' '.join(cases[:12])}")
         print(f"    {x['case']} ({x['way']}, {x['level'] or 'default'}) sizes {x['sizes']}: {x['note'][:300]}")
+    exhausted = [f"{n} ({k})" for n, k in h.exhausted.most_common(12) if k]
+    if exhausted:
+        print("out of workspace with plain values: " + ", ".join(exhausted))
     names = {wire.abi.STATUS.get(s, wire.VERDICTS.get(s, "ok")): n for s, n in sorted(h.statuses.items())}
     print("verdicts: " + ", ".join(f"{n} {s}" for s, n in names.items()))
     print(f"{h.count['compiled']} models compiled, {h.count['refused']} refused, {h.count['calls']} calls, {h.count['findings']} findings")
@@ -313,6 +318,9 @@ def main():
     levels = a.levels.split(",") if a.levels else ["x86-64-v2", "x86-64-v3", "x86-64-v4"] if a.all and not a.target else [None]
     h = Harness(a)
     cases = []
+    if a.suite and not os.path.isdir(a.suite):
+        print(f"skipped: there are no networks in {a.suite}")
+        return 0
     if a.suite:
         cases = networks.cases(a.suite, a.tools, pathlib.Path(a.work) / "networks", a.filter, Case)
     else:
@@ -330,7 +338,8 @@ def main():
         for level in levels:
             for way in ways:
                 builds = [c for c in cases if way == "as it is" or sweep.inputs_of(c.model)]
-                work += [[Build(c, way, level) for c in builds[k:k + BATCH]] for k in range(0, len(builds), BATCH)]
+                at_once = 1 if a.suite else BATCH
+                work += [[Build(c, way, level) for c in builds[k:k + at_once]] for k in range(0, len(builds), at_once)]
         for f in [pool.submit(h.batch, w) for w in work]:
             f.result()
     report(h, a.report)
