@@ -18,7 +18,7 @@ use onnxc::target::Target;
 use onnxc::tensor::ElemType;
 
 /// More than this is not computed.
-const LARGEST: i64 = 1 << 28;
+const LARGEST: u64 = 1 << 28;
 /// Each tells the sizes of one output more.
 const MOST_RETRIES: usize = 16;
 
@@ -125,7 +125,7 @@ impl Ready {
     pub fn call(&self, params: &[i64], inputs: &[Vec<u8>], end: bool) -> Result<End, String> {
         let workspace = match self.loaded.workspace(params) {
             Ok(n) if n > 1 << 60 => return Err(format!("a workspace of {n} bytes is asked for")),
-            Ok(n) if n > LARGEST as u64 => return Ok(End::Large),
+            Ok(n) if n > LARGEST => return Ok(End::Large),
             Ok(n) => n as usize,
             Err(s) => {
                 // Whoever goes on gets the same answer, and nothing is touched.
@@ -229,7 +229,7 @@ impl Ready {
 }
 
 /// Number of elements, if that is one that is tried.
-pub fn count(dims: &[i64]) -> Option<i64> {
-    let n = dims.iter().try_fold(1i64, |n, d| n.checked_mul((*d).max(0)));
-    n.filter(|n| (0..LARGEST).contains(n))
+pub fn count(dims: &[i64]) -> Option<u64> {
+    let n = dims.iter().try_fold(1u64, |n, d| n.checked_mul(u64::try_from(*d).unwrap_or(0)));
+    n.filter(|n| *n < LARGEST)
 }

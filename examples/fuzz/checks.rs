@@ -83,8 +83,7 @@ fn variants() -> Vec<(OptLevel, Option<String>)> {
 }
 
 /// The interpreter's result with sizes fixed. None: refused, or larger than what is tried.
-fn reference(text: &str, ready: &Ready, sizes: &call::Sizes, inputs: &[Vec<u8>]) -> Result<Option<(End, onnxc::nest::Module)>, String> {
-    let _ = ready;
+fn reference(text: &str, sizes: &call::Sizes, inputs: &[Vec<u8>]) -> Result<Option<(End, onnxc::nest::Module)>, String> {
     match call::fixed(text, sizes).map_err(|e| format!("sizes fixed: {e}"))? {
         Built::Good(m) => Ok(Some((call::interpreted(&m, inputs)?, m))),
         Built::Refused(_) => Ok(None),
@@ -130,7 +129,21 @@ fn every_level(text: &str) -> Result<Done, String> {
     Ok(done)
 }
 
+/// What of a module without passes stays when it is compiled: an index out of range that nothing but a size follows from, or
+/// in a tensor without elements, may or may not be noticed.
+fn unnoticed(want: &End, got: &End) -> bool {
+    const INDEX: i32 = onnxc::nest::Status::Index as i32;
+    match (want, got) {
+        (End::Status(INDEX), End::Done(_)) => true,
+        (End::Done(o), End::Status(INDEX)) => o.outputs.iter().any(Vec::is_empty),
+        _ => false,
+    }
+}
+
 fn agree(want: Option<&End>, got: &End, m: &onnxc::nest::Module) -> Result<(), String> {
+    if want.is_some_and(|w| unnoticed(w, got)) {
+        return Ok(());
+    }
     match (want, got) {
         (_, End::Large) | (None | Some(End::Status(_) | End::Large), End::Status(_)) => Ok(()),
         (Some(End::Done(w)), End::Done(g)) => compared(m, w, g),
@@ -155,7 +168,7 @@ fn sizes(text: &str) -> Result<Done, String> {
                 if let Built::Good(ready) = Ready::new(text, sizes, OptLevel::O0, None)? {
                     let params = ready.params(sizes);
                     let Some(inputs) = ready.inputs(&params, seed) else { continue };
-                    if let Some((End::Done(_), _)) = reference(text, &ready, sizes, &inputs)? {
+                    if let Some((End::Done(_), _)) = reference(text, sizes, &inputs)? {
                         return Err(format!("refused for its symbols; with {sizes:?} it is not: {e}"));
                     }
                 }
@@ -178,7 +191,7 @@ fn sizes(text: &str) -> Result<Done, String> {
         }
         let Some(got) = first else { continue };
         done.results += u64::from(matches!(got, End::Done(_)));
-        let reference = reference(text, &ready, sizes, &inputs).map_err(at)?;
+        let reference = reference(text, sizes, &inputs).map_err(at)?;
         match reference {
             None if matches!(got, End::Done(_)) => return Err(at("a result, where fixed sizes are refused".into())),
             None => {}

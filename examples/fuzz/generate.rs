@@ -265,7 +265,7 @@ impl Gen {
     fn slice(&mut self, v: &Val) {
         let Some(axis) = self.any_axis(v) else { return };
         let step = self.r.of(&[1, 1, 1, 2, 3, -1, -2]);
-        let mut bound = |g: &mut Gen| if g.r.chance(35) { g.size_of(v, axis).name } else { let b = g.r.of(&[0, 1, 2, 3, 5, -1, -2, -4, 100, i64::MAX, i64::MIN]); g.ints(&[b]) };
+        let bound = |g: &mut Gen| if g.r.chance(35) { g.size_of(v, axis).name } else { let b = g.r.of(&[0, 1, 2, 3, 5, -1, -2, -4, 100, i64::MAX, i64::MIN]); g.ints(&[b]) };
         let (start, end) = (bound(self), bound(self));
         let (axes, steps) = (self.ints(&[axis as i64]), self.ints(&[step]));
         let mut dims = v.dims.clone();

@@ -36,6 +36,7 @@ mod seeds;
 mod shrink;
 
 use checks::{KINDS, Kind};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -48,7 +49,7 @@ struct Arguments {
     most: usize,
 }
 
-const USAGE: &str = "fuzz [--seconds N] [--seed S] [--out FOLDER] [--findings MOST] [bytes|graphs|nests|sizes|calls ...]
+const USAGE: &str = "fuzz [--seconds N] [--seed S] [--out FOLDER] [--classes MOST] [bytes|graphs|nests|sizes|calls ...]
 fuzz --replay FILE ...";
 
 fn arguments(list: &[String]) -> Option<Arguments> {
@@ -58,7 +59,7 @@ fn arguments(list: &[String]) -> Option<Arguments> {
         match x.as_str() {
             "--seconds" => a.seconds = list.next()?.parse().ok()?,
             "--seed" => a.seed = list.next()?.parse().ok()?,
-            "--findings" => a.most = list.next()?.parse().ok()?,
+            "--classes" => a.most = list.next()?.parse().ok()?,
             "--out" => a.out = list.next()?.into(),
             kind => a.kinds.push(Kind::find(kind)?),
         }
@@ -91,7 +92,14 @@ fn main() -> ExitCode {
 
 /// Checks items until the time is over; how many are at fault.
 fn fuzz(kind: Kind, a: &Arguments, until: Instant) -> usize {
-    let run = processes::run(kind, a.seed, until, a.most, |seed, what| {
+    let mut classes = BTreeMap::new();
+    let run = processes::run(kind, a.seed, until, |seed, what| {
+        // One of a class is made smaller; the others are counted.
+        let n = classes.entry(shrink::class(what)).or_insert(0u64);
+        *n += 1;
+        if *n > 1 || classes.len() > a.most {
+            return;
+        }
         let (name, bytes, what) = shrink::shrink(kind, seed, what, Duration::from_secs(60));
         let stored = std::fs::create_dir_all(&a.out).and_then(|()| std::fs::write(a.out.join(&name), &bytes));
         println!("{}, seed {seed}: {}\n    {}{}", kind.name(), what.lines().next().unwrap_or_default(), a.out.join(&name).display(), if stored.is_err() { " (cannot be written)" } else { "" });
@@ -100,6 +108,9 @@ fn fuzz(kind: Kind, a: &Arguments, until: Instant) -> usize {
         }
     });
     println!("{}: {} items, {} calls, {} results, {} refused, {} findings", kind.name(), run.items, run.done.calls, run.done.results, run.done.refused, run.findings);
+    for (class, n) in classes.iter().filter(|c| *c.1 > 1) {
+        println!("    {n} times: {class}");
+    }
     run.findings
 }
 

@@ -6,7 +6,7 @@ use crate::processes::verdict;
 use std::time::{Duration, Instant};
 
 /// What two findings of one cause have in common: the words without numbers.
-fn class(what: &str) -> String {
+pub fn class(what: &str) -> String {
     let line = what.lines().next().unwrap_or_default();
     // Sizes and levels stand before the last colon or so; they change while an item shrinks.
     let words = line.split(|c: char| !c.is_alphabetic()).filter(|w| w.len() > 3 && !w.starts_with("native"));
