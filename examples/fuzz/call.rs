@@ -33,6 +33,9 @@ pub enum End {
     Large,
 }
 
+/// The status of a call, the sizes afterwards, the outputs.
+pub type Returned = (i32, Vec<Vec<i64>>, Vec<Vec<u8>>);
+
 /// What stands between a model and its end.
 pub enum Built<T> {
     Good(T),
@@ -162,7 +165,7 @@ impl Ready {
         Err("the sizes that a call asks for grow with each call".into())
     }
     /// One call with outputs of these sizes: the status, the sizes afterwards, the outputs.
-    pub fn once(&self, params: &[i64], inputs: &[Vec<u8>], room: &[Vec<i64>], workspace: usize, end: bool) -> Result<(i32, Vec<Vec<i64>>, Vec<Vec<u8>>), String> {
+    pub fn once(&self, params: &[i64], inputs: &[Vec<u8>], room: &[Vec<i64>], workspace: usize, end: bool) -> Result<Returned, String> {
         let i = &self.interface;
         let fill = if end { 0xa5 } else { 0x5a };
         let memory = |data: &[u8], align: u32| {
@@ -172,7 +175,7 @@ impl Ready {
             m
         };
         let words = |list: &[i64]| list.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<u8>>();
-        let ins: Vec<Memory> = i.inputs.iter().zip(inputs).map(|(t, d)| memory(d, t.ty.bytes().unwrap_or(1) as u32)).collect();
+        let ins: Vec<Memory> = i.inputs.iter().zip(inputs).map(|(t, d)| memory(d, t.ty.bytes().unwrap_or(1))).collect();
         let dims = memory(&words(params), 8);
         let mut outs = vec![];
         for (t, r) in i.outputs.iter().zip(room) {
