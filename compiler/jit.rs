@@ -236,7 +236,7 @@ impl<'a> Bound<'a> {
             frame: vec![],
             steps: vec![],
         };
-        let values: HashMap<Sym, i64> = m.dim_params.iter().copied().zip(dims.iter().copied()).collect();
+        let values: HashMap<Sym, i64> = m.syms.with_derived(&m.dim_params.iter().copied().zip(dims.iter().copied()).collect());
         let eval = |d: Dim| d.eval(&|s| values.get(&s).copied());
         let mut steps = vec![];
         if let (Some(frame), Some(())) = (b.fill_frame(m, &eval), b.plan(m, &m.driver, &eval, &mut steps)) {

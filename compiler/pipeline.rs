@@ -274,7 +274,9 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
             return Ok(Tensor { name: d.name.clone(), ident, ty, dims: vec![], max_dims: vec![], aliases_input: None, described: Some(described) });
         }
         let max_dims = d.dims.iter().map(|x| m.syms.range(*x).hi).collect();
-        Ok(Tensor { name: d.name.clone(), ident, ty: d.ty, dims: d.dims.clone(), max_dims, aliases_input: None, described: None })
+        // Callers know the params only.
+        let dims = d.dims.iter().map(|x| m.syms.expanded(*x)).collect();
+        Ok(Tensor { name: d.name.clone(), ident, ty: d.ty, dims, max_dims, aliases_input: None, described: None })
     };
     let inputs = m.inputs.iter().zip(&model.graph.inputs).map(|(b, v)| tensor(*b, v, "input")).collect::<Result<Vec<_>>>()?;
     let outputs = m.outputs.iter().zip(&model.graph.outputs).map(|(b, v)| tensor(*b, v, "output")).collect::<Result<Vec<_>>>()?;

@@ -147,14 +147,10 @@ impl<'a> InferCx<'a> {
     }
     /// Result of multidirectional broadcasting; conditions left for run time are recorded.
     pub fn broadcast(&mut self, shapes: &[&[Dim]]) -> Result<Vec<Dim>> {
-        match crate::sym::broadcast::broadcast_shapes(self.syms, shapes) {
-            Ok(b) => {
-                b.conditions.iter().for_each(|(x, y)| self.syms.require_broadcast(*x, *y));
-                b.equal.iter().for_each(|(x, y)| self.syms.equate(*x, *y));
-                Ok(b.shape)
-            }
-            Err(m) => Err(self.error(codes::OP_SHAPE, format!("the shapes do not broadcast: {} against {}", m.a.display(self.syms), m.b.display(self.syms))).into()),
-        }
+        self.syms.broadcast(shapes).map_err(|m| {
+            let (a, b) = (m.a.display(self.syms), m.b.display(self.syms));
+            self.error(codes::OP_SHAPE, format!("the shapes do not broadcast: {a} against {b}")).into()
+        })
     }
     /// A new symbol for a size that only run time can tell. `lower` defines it ([`LowerCx::define`]).
     pub fn fresh(&mut self, hint: &str) -> Sym {

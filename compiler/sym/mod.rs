@@ -13,6 +13,7 @@
 
 mod bounds;
 pub mod broadcast;
+mod door;
 mod expr;
 mod memo;
 mod simplify;

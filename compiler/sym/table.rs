@@ -45,6 +45,8 @@ pub enum SymKind {
     Unnamed,
     /// Defined by generated code.
     Runtime,
+    /// A formula over older sizes that are known at entry ([`SymTable::name_formula`]).
+    Derived,
     /// A loop variable, or an index bound by `With`.
     Loop,
 }
@@ -79,9 +81,15 @@ pub struct SymTable {
     any_bound: bool,
     conditions: Vec<Condition>,
     facts: Vec<(Sym, Dim)>,
+    /// Lower bounds of expressions (without their constants) that conditions establish.
+    pub(super) lower: Vec<(Dim, i64)>,
+    /// Definitions of derived symbols, in order.
+    derived: Vec<(Sym, Dim)>,
+    /// Pairs `(a, b)` of which a condition says that `a` is 1 or equal to `b` (see `broadcast`).
+    pub(super) below: Vec<(Dim, Dim)>,
     pub(super) uppers: Vec<super::upper::Upper>,
     /// How many scopes are open ([`SymTable::open`]).
-    scopes: u32,
+    pub(super) scopes: u32,
 }
 
 /// What a [`SymTable`] knew before a scope was opened.
@@ -89,6 +97,8 @@ pub struct SymTable {
 pub struct Scope {
     conditions: Vec<Condition>,
     facts: Vec<(Sym, Dim)>,
+    lower: usize,
+    below: usize,
 }
 
 impl Condition {
@@ -261,27 +271,80 @@ impl SymTable {
     pub fn require_broadcast(&mut self, a: Dim, b: Dim) {
         self.condition(Condition::Broadcast(a, b));
     }
-    /// Records that `a <= b` must hold.
-    pub fn require_at_most(&mut self, a: Dim, b: Dim) {
-        if self.le(a, b) != Answer::Yes {
-            self.condition(Condition::AtMost(a, b));
-        }
-    }
-    fn condition(&mut self, c: Condition) {
+    pub(super) fn condition(&mut self, c: Condition) {
         if !self.conditions.contains(&c) {
             self.conditions.push(c);
         }
+    }
+    /// A symbol for a formula over sizes that are known at entry: generated code computes it once, and expressions that
+    /// use it stay small. The formula itself where run time defines sizes in it.
+    pub fn name_formula(&mut self, d: Dim, hint: &str) -> Dim {
+        let d = self.resolve(d);
+        if d.as_const().is_some() || d.as_sym().is_some() || d.is_overflow() || self.at_run_time(d) {
+            return d;
+        }
+        if let Some((s, _)) = self.derived.iter().find(|x| x.1 == d) {
+            return Dim::sym(*s);
+        }
+        Dim::sym(self.define_derived(hint, d))
+    }
+    /// The same for a formula that is a size: it is not negative.
+    pub fn name_extent(&mut self, d: Dim, hint: &str) -> Dim {
+        let named = self.name_formula(d, hint);
+        if let Some(s) = named.as_sym().filter(|s| self.kind(*s) == SymKind::Derived) {
+            self.set_range(s, Range::at_least(0));
+        }
+        named
+    }
+    /// Derived symbols with their definitions over older symbols, in order.
+    pub fn derived(&self) -> &[(Sym, Dim)] {
+        &self.derived
+    }
+    /// Values of sizes with those of the derived symbols that follow from them.
+    pub fn with_derived(&self, sizes: &HashMap<Sym, i64>) -> HashMap<Sym, i64> {
+        let mut out = sizes.clone();
+        for (s, d) in &self.derived {
+            if let Some(v) = d.eval(&|t| out.get(&t).copied()) {
+                out.insert(*s, v);
+            }
+        }
+        out
+    }
+    /// With the definitions of derived symbols put in: an expression over params. Poison if that is too large.
+    pub fn expanded(&self, d: Dim) -> Dim {
+        let mut d = d;
+        for (s, e) in self.derived.iter().rev() {
+            if d.contains(*s) {
+                d = d.subst(&mut |t| (t == *s).then_some(*e));
+            }
+        }
+        d
+    }
+    /// Adds a derived symbol with its definition (text form).
+    pub fn define_derived(&mut self, name: &str, definition: Dim) -> Sym {
+        let range = self.range(definition);
+        let s = self.fresh(SymKind::Derived, name);
+        self.syms[s.0 as usize].range = range;
+        self.derived.push((s, definition));
+        s
+    }
+    /// True outside of all bodies of control-flow operators: what is recorded here holds for the whole call.
+    pub(super) fn at_top(&self) -> bool {
+        self.scopes == 0
     }
     /// Opens a scope: what is recorded until [`SymTable::close`] holds, and is checked, only there (in the body of a
     /// control-flow operator).
     pub fn open(&mut self) -> Scope {
         self.scopes += 1;
-        Scope { conditions: std::mem::take(&mut self.conditions), facts: self.facts.clone() }
+        let (lower, below) = (self.lower.len(), self.below.len());
+        Scope { conditions: std::mem::take(&mut self.conditions), facts: self.facts.clone(), lower, below }
     }
     /// Closes a scope; what was recorded in it.
     pub fn close(&mut self, outer: Scope) -> Vec<Condition> {
         self.scopes = self.scopes.saturating_sub(1);
         self.facts = outer.facts;
+        self.lower.truncate(outer.lower);
+        self.below.truncate(outer.below);
         std::mem::replace(&mut self.conditions, outer.conditions)
     }
     /// What generated code checks: at entry, or once the run-time sizes in it are defined.

@@ -12,7 +12,7 @@ use crate::diag::Result;
 use crate::nest::foreign::{DECODE_IMAGE, Foreign, Function};
 use crate::nest::{Buf, Kernel, LoopKind, Slot, Status, Stmt, visit};
 use crate::sym::{Dim, Sym, SymKind};
-use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
+use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I32, I64};
 use cranelift_codegen::ir::{InstBuilder, Value};
 use std::collections::{BTreeSet, HashSet};
@@ -189,9 +189,7 @@ impl<'a, 'm> Driver<'a, 'm> {
         for (bits, syms) in &self.sizes {
             if due(&self.known, syms) {
                 self.refresh(e, &[], &[*bits])?;
-                let v = e.magnitude(*bits)?;
-                let limit = e.b.ins().f64const((1i64 << 62) as f64);
-                let ok = e.b.ins().fcmp(FloatCC::LessThan, v, limit);
+                let ok = e.fits(*bits)?;
                 e.require(ok, Status::Capacity);
             }
         }

@@ -9,7 +9,7 @@ use crate::codegen::interface::Interface;
 use crate::codegen::weights::Layout;
 use crate::diag::Result;
 use crate::nest::{Kernel, Module, Status, Stmt};
-use crate::sym::Dim;
+use crate::sym::{Atom, Dim, SymKind, SymTable, View};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{AbiParam, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, Signature, StackSlotData, StackSlotKind, UserExternalName, UserFuncName, Value};
@@ -55,6 +55,22 @@ pub const MAX_DIM: i64 = i32::MAX as i64;
 pub fn tasks(work: i64, trip: i64, most: i64) -> i64 {
     let most = if most == 0 { MAX_TASKS } else { most };
     (work / GRAIN).min(MAX_TASKS).min(most).min(trip).max(1)
+}
+
+/// A bound of the magnitude of a dim and of all sums in it, from the legal values of its symbols.
+fn magnitude(syms: &SymTable, d: Dim) -> f64 {
+    let View::Sum { terms, constant } = d.view() else { return d.as_const().map_or(f64::INFINITY, |c| (c as f64).abs()) };
+    let many = |v: &[Dim]| v.iter().map(|x| magnitude(syms, *x)).fold(0.0, f64::max);
+    let atom = |a: &Atom| match a {
+        Atom::Sym(s) => {
+            let r = syms.declared_range(*s);
+            let hi = r.hi.unwrap_or(if syms.kind(*s) == SymKind::Derived { i64::MAX } else { MAX_DIM });
+            (hi as f64).max(-(r.lo.unwrap_or(i64::MIN) as f64))
+        }
+        Atom::FloorDiv(x, y) | Atom::Mod(x, y) => many(&[*x, *y]),
+        Atom::Min(v) | Atom::Max(v) => many(v),
+    };
+    terms.iter().fold((constant as f64).abs(), |sum, (c, atoms)| sum + atoms.iter().map(atom).product::<f64>() * (*c as f64).abs())
 }
 
 /// Parameters of the entry functions in order, all of them words but the results.
@@ -196,6 +212,15 @@ impl Entry<'_> {
             e.vars.insert(d.sym, v);
         }
     }
+    /// Computes the derived sizes.
+    fn derived(&self, e: &mut Emit) -> Result<()> {
+        for (s, d) in self.m.syms.derived() {
+            self.fits(e, *d)?;
+            let v = e.dim(*d)?;
+            e.vars.insert(*s, v);
+        }
+        Ok(())
+    }
     fn workspace_for(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
         for ptr in p {
             let ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, *ptr, 0);
@@ -204,6 +229,7 @@ impl Entry<'_> {
             }
         }
         self.dims(e, p[0]);
+        self.derived(e)?;
         self.checks(e)?;
         let v = e.dim(self.interface.workspace)?;
         self.store(e, v, p[1], 0);
@@ -220,20 +246,20 @@ impl Entry<'_> {
             if let Stmt::Check { cond, status } = s
                 && early(self, s)
             {
+                s.dims().into_iter().try_for_each(|d| self.fits(e, d))?;
                 let c = e.truth(cond)?;
                 e.require(c, *status);
             }
         }
-        // Sizes that would overflow: an estimate from above in floating point stays below 2^62.
-        let i = self.interface;
-        let bytes = |t: &crate::codegen::interface::Tensor| Dim::product(t.dims.iter().copied()) * i64::from(t.ty.bits());
-        for d in i.inputs.iter().chain(&i.outputs).map(bytes).chain([i.workspace]).filter(|d| !self.m.syms.at_run_time(*d)) {
-            if self.m.syms.range(d).hi.is_some_and(|h| h < 1 << 62) {
-                continue;
-            }
-            let v = e.magnitude(d)?;
-            let limit = e.b.ins().f64const((1i64 << 62) as f64);
-            let ok = e.b.ins().fcmp(cranelift_codegen::ir::condcodes::FloatCC::LessThan, v, limit);
+        let (i, m) = (self.interface, self.m);
+        let bits = |b: &crate::nest::Buf| Dim::product(m.bufs[*b].dims.iter().copied()) * i64::from(m.element_bits(*b));
+        let sizes = m.inputs.iter().chain(&m.outputs).map(bits).chain([i.workspace]).filter(|d| !m.syms.at_run_time(*d));
+        sizes.into_iter().try_for_each(|d| self.fits(e, d))
+    }
+    /// Checks that 64-bit arithmetic gives the value of a dim, unless the bounds of its symbols say so.
+    fn fits(&self, e: &mut Emit, d: Dim) -> Result<()> {
+        if magnitude(&self.m.syms, d) >= (1i64 << 62) as f64 {
+            let ok = e.fits(d)?;
             e.require(ok, Status::Dim);
         }
         Ok(())
@@ -243,6 +269,7 @@ impl Entry<'_> {
         let [inputs, outputs, dims, out_dims, weights, workspace, exec] = p[..] else { return e.bug("call takes seven arguments") };
         let frame = self.slot(e, self.frame.size());
         self.dims(e, dims);
+        self.derived(e)?;
         self.checks(e)?;
         self.out_dims(e, out_dims)?;
         for (list, tensors) in [(inputs, &self.interface.inputs), (outputs, &self.interface.outputs)] {
@@ -315,11 +342,11 @@ impl Entry<'_> {
     /// actual sizes are written back (abi/README.md, rule 10).
     fn out_dims(&self, e: &mut Emit, out_dims: Value) -> Result<()> {
         let dynamic: Vec<(usize, &[Dim])> = self
-            .interface
+            .m
             .outputs
             .iter()
             .enumerate()
-            .map(|(k, t)| (k, t.dims.as_slice()))
+            .map(|(k, b)| (k, self.m.bufs[*b].dims.as_slice()))
             .filter(|(_, d)| d.iter().any(|d| d.as_const().is_none()) && !d.iter().any(|d| self.m.syms.at_run_time(*d)))
             .collect();
         if dynamic.is_empty() {

@@ -119,7 +119,13 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
         let outputs = super::evaluate::evaluate(node, &operands, &outputs, syms).unwrap_or(outputs);
         for (v, r) in node.outputs.clone().into_iter().zip(outputs) {
             let (Some(v), Some((ty, known))) = (v, r) else { continue };
-            let ty = clean(ty, syms);
+            let ty = match admit(&g.values[v].name, ty, syms) {
+                Ok(ty) => ty,
+                Err(e) => {
+                    findings.push(e.at(&g.nodes[n].origin));
+                    continue;
+                }
+            };
             if let Some(e) = too_large(&g.values[v].name, &ty, syms) {
                 findings.push(e.at(&g.nodes[n].origin));
                 continue;
@@ -131,7 +137,7 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
                 );
             }
             d.known = match known {
-                Known::Dims(v) => Known::Dims(v.into_iter().map(|d| syms.simplify(d)).collect()),
+                Known::Dims(v) => Known::Dims(v.into_iter().map(|d| short(syms.simplify(d), syms)).collect()),
                 k => k,
             };
             d.ty = Some(ty);
@@ -189,11 +195,35 @@ fn too_large(name: &str, ty: &ValueType, syms: &SymTable) -> Option<Error> {
     Some(e.help("bound or fix the dimensions: --dim 'N<=...' or --dim N=..."))
 }
 
-fn clean(ty: ValueType, syms: &SymTable) -> ValueType {
-    match ty {
-        ValueType::Tensor(t) => ValueType::Tensor(TensorType::new(t.elem, t.dims.into_iter().map(|d| syms.simplify(d)).collect::<Vec<Dim>>())),
-        t => t,
+/// Sizes with more atoms than this get a name: what is computed from them stays small.
+const LARGE: u32 = 32;
+
+/// Lets the sizes of a result through the door: what nothing proves about them is checked at run time. An error if one is
+/// negative whatever the symbols are.
+fn admit(name: &str, ty: ValueType, syms: &mut SymTable) -> std::result::Result<ValueType, Error> {
+    let ValueType::Tensor(t) = ty else { return Ok(ty) };
+    for d in &t.dims {
+        if syms.admit_extent(*d) == Answer::No {
+            let found = TensorType::new(t.elem, t.dims.clone()).display(syms);
+            return Err(Error::new(codes::OP_SHAPE, format!("\"{name}\" has a negative size")).found_expected(found, "sizes of 0 or more"));
+        }
     }
+    // The checks may have made the sizes simpler.
+    let mut dims: Vec<Dim> = t.dims.into_iter().map(|d| syms.simplify(d)).collect();
+    // A product of sums has a term for each combination: shorter formulas where it would be too large.
+    for most in [LARGE, LARGE / 4, 2] {
+        dims.iter_mut().filter(|d| d.size() > most).for_each(|d| *d = syms.name_extent(*d, "size"));
+        let positions = Dim::product(dims.iter().copied());
+        if !positions.is_overflow() {
+            break;
+        }
+    }
+    Ok(ValueType::Tensor(TensorType::new(t.elem, dims)))
+}
+
+/// A name for a large formula.
+fn short(d: Dim, syms: &mut SymTable) -> Dim {
+    if d.size() > LARGE { syms.name_formula(d, "value") } else { d }
 }
 
 /// Text of a declared type that can not be true. Declared types are never believed, only compared.

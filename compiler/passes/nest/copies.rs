@@ -7,8 +7,8 @@
 use super::contract;
 use super::shape::{Uses, as_map, is_temp};
 use crate::nest::{Buf, Expr, Kernel, Module, Place, Stmt, visit};
-use crate::sym::{Answer, Dim, Sym};
-use std::collections::HashMap;
+use crate::sym::{Answer, Dim, Sym, SymKind};
+use std::collections::{HashMap, HashSet};
 
 /// Runs until no copy is left that can go.
 pub(super) fn run(m: &mut Module) {
@@ -45,7 +45,20 @@ fn copy(m: &Module, uses: &Uses, k: Kernel) -> Option<Copy> {
     if !moves || uses.writers(part).is_empty() || !others.clone().all(|w| apart(m, *w, whole, &inside)) {
         return None;
     }
-    Some(Copy { kernel: k, part, whole, from })
+    sized_before(m, whole, &users(uses, part, k)).then_some(Copy { kernel: k, part, whole, from })
+}
+
+/// True if the driver has defined all run-time sizes of a buffer before it calls any of the kernels.
+pub(super) fn sized_before(m: &Module, b: Buf, kernels: &[Kernel]) -> bool {
+    let mut open: HashSet<Sym> = m.bufs[b].dims.iter().flat_map(|d| d.syms()).filter(|s| m.syms.kind(*s) == SymKind::Runtime).collect();
+    for s in &m.driver {
+        match s {
+            Stmt::Define { sym, .. } => drop(open.remove(sym)),
+            Stmt::Call(k) if kernels.contains(k) => break,
+            _ => {}
+        }
+    }
+    open.is_empty()
 }
 
 /// Bounds of all loops of a body.
