@@ -230,20 +230,24 @@ static void call_all(const onnxc_model *m, const struct input *in, struct placem
   }
   const void *blob = weights(m, p);
   for (int n = 0; n < MOST_RETRIES; n++) {
-    uint64_t before = 0, after = 0;
-    for (uint32_t k = 0; k < m->n_outputs; k++) before += m->outputs[k].kind ? 0 : array_bytes(m->outputs[k].dtype, room[k], m->outputs[k].rank);
-    call_once(m, in, room, p, workspace, blob, tasks, res);
-    if (refused && res->verdict == 0) verdict(res, MISUSE, "the call succeeds where workspace_for returns %lld", (long long)refused);
-    if (refused || res->verdict != ONNXC_E_CAPACITY) goto done;
+    int more = 0;
+    int64_t **before = allocated(m->n_outputs * sizeof *before);
     for (uint32_t k = 0; k < m->n_outputs; k++) {
-      uint64_t bytes = m->outputs[k].kind ? 0 : array_bytes(m->outputs[k].dtype, room[k], m->outputs[k].rank);
-      if (bytes > LARGEST) {
-        verdict(res, TOO_LARGE, "output %.60s", m->outputs[k].name);
-        goto done;
-      }
-      after += bytes;
+      size_t bytes = m->outputs[k].kind ? 0 : (size_t)m->outputs[k].rank * 8;
+      before[k] = allocated(bytes);
+      if (bytes) memcpy(before[k], room[k], bytes);
     }
-    if (after <= before) goto done; /* It is the workspace that is too small. */
+    call_once(m, in, room, p, workspace, blob, tasks, res);
+    for (uint32_t k = 0; k < m->n_outputs; k++) {
+      const onnxc_tensor_info *t = &m->outputs[k];
+      for (int32_t d = 0; !t->kind && d < t->rank; d++) more |= room[k][d] > before[k][d];
+      free(before[k]);
+      if (res->verdict == ONNXC_E_CAPACITY && !refused && !t->kind && array_bytes(t->dtype, room[k], t->rank) > LARGEST) verdict(res, TOO_LARGE, "output %.60s", t->name);
+    }
+    free(before);
+    if (refused && res->verdict == 0) verdict(res, MISUSE, "the call succeeds where workspace_for returns %lld", (long long)refused);
+    /* Where no size became larger, it is the workspace that is too small. */
+    if (refused || res->verdict != ONNXC_E_CAPACITY || !more) goto done;
   }
 done:
   for (uint32_t k = 0; k < m->n_outputs; k++) free(room[k]);
