@@ -188,6 +188,21 @@ impl Loaded {
         }
         Ok(())
     }
+    /// Runs the model once on memory of the caller's, as C does: for tests that place buffers themselves. `out_dims` has a
+    /// list, or null, for every output.
+    ///
+    /// # Safety
+    /// What [`Loaded::call_sized`] and [`Loaded::workspace`] tell holds for what the pointers lead to; that of a `const`
+    /// pointer is only read.
+    #[allow(unsafe_code)]
+    pub unsafe fn call_at(&self, inputs: &[*const u8], outputs: &[*mut u8], dims: *const i64, out_dims: &[*mut i64], workspace: *mut u8) -> std::result::Result<(), i32> {
+        // SAFETY: the code was generated with this signature; the caller vouches for the memory.
+        let f: Call = unsafe { std::mem::transmute(self.code) };
+        match f(inputs.as_ptr(), outputs.as_ptr(), dims, out_dims.as_ptr(), self.weights.as_ptr().cast(), workspace, std::ptr::null()) {
+            0 => Ok(()),
+            s => Err(s),
+        }
+    }
     /// Elements with addresses, of the inputs that are strings.
     fn elements(&self, inputs: &[&[u8]]) -> Vec<Option<Vec<u8>>> {
         inputs.iter().zip(&self.texts[0]).map(|(b, text)| text.then(|| addressed(b, b.as_ptr()))).collect()
