@@ -32,7 +32,7 @@ pub fn native(m: &Module, target: &Target, dims: &[(Sym, i64)], inputs: &[&[u8]]
     let loaded = Loaded::for_target(m, &Interface::of_module(m), target).map_err(|e| format!("code generation: {e}"))?;
     let mut outputs: Vec<Vec<u8>> = like.outputs.iter().map(|o| vec![0xab; o.len() + GUARD]).collect();
     let values: Vec<i64> = dims.iter().map(|d| d.1).collect();
-    loaded.call(inputs, &mut outputs, &values).map_err(|s| format!("native code returned status {s}"))?;
+    loaded.call(inputs, &mut outputs, &values).map_err(|s| format!("native code returned status {}", s.status))?;
     for (o, want) in outputs.iter_mut().zip(&like.outputs) {
         if o.split_off(want.len()).iter().any(|b| *b != 0xab) {
             return Err("native code wrote behind an output".into());
