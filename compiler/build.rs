@@ -96,7 +96,7 @@ impl Model {
         self.options.math = math;
         self
     }
-    /// Bytes of workspace for values whose size follows from data and has no bound.
+    /// Bytes of workspace for values whose size follows from data and has no bound, unless a caller gives another size.
     pub fn heap(mut self, bytes: i64) -> Self {
         self.options.heap = Some(bytes);
         self

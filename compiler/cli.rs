@@ -91,7 +91,7 @@ pub struct ModelArgs {
     /// Fix a symbolic dimension (N=4) or bound it ('N<=32', '1<=N<=32'); repeat for several.
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     pub dims: Vec<String>,
-    /// Workspace for values whose size follows from data and has no bound, and as much for new strings, in bytes or as 64K,
+    /// Workspace for values whose size follows from data and has no bound, unless a caller gives another size, and as much for new strings, in bytes or as 64K,
     /// 16M, 1G. Default: 16M.
     #[arg(long, value_name = "SIZE")]
     pub heap: Option<String>,
