@@ -7,6 +7,7 @@
 use super::facts::Facts;
 use super::{BinOp, Buf, Expr, Kernel, Module, Stmt};
 use crate::sym::{Dim, Sym, SymKind};
+use std::collections::HashMap;
 
 /// Loops around a statement.
 type Loops = Vec<(Sym, Dim, Dim)>;
@@ -34,16 +35,16 @@ impl Need {
     }
 }
 
-/// Conditions that a kernel relies on and nothing proves, each once.
-pub fn needs(m: &Module, k: Kernel) -> Vec<Need> {
-    let mut r = Reach::new(m);
+/// Conditions that a kernel relies on and nothing proves, each once. `checked` has been checked before it runs.
+pub fn needs(m: &Module, k: Kernel, checked: &[Expr]) -> Vec<Need> {
+    let mut r = Reach::new(m, checked);
     r.block(&m.kernels[k].body);
     r.out
 }
 
 /// The same for the expressions of one statement of the driver, without those of its bodies.
-pub fn needs_of(m: &Module, s: &Stmt) -> Vec<Need> {
-    let mut r = Reach::new(m);
+pub fn needs_of(m: &Module, s: &Stmt, checked: &[Expr]) -> Vec<Need> {
+    let mut r = Reach::new(m, checked);
     if let Some(e) = s.expr() {
         r.expr(e);
     }
@@ -58,8 +59,10 @@ struct Reach<'a> {
 }
 
 impl<'a> Reach<'a> {
-    fn new(m: &'a Module) -> Self {
-        Reach { m, facts: Facts::new(&m.syms), loops: vec![], out: vec![] }
+    fn new(m: &'a Module, checked: &'a [Expr]) -> Self {
+        let mut facts = Facts::new(&m.syms);
+        checked.iter().for_each(|c| facts.assume(c, true, &HashMap::new()));
+        Reach { m, facts, loops: vec![], out: vec![] }
     }
     fn block(&mut self, body: &[Stmt]) {
         for s in body {
@@ -104,8 +107,12 @@ impl<'a> Reach<'a> {
                 continue;
             }
             let (Some(least), Some(most), Some(guards)) = (self.extreme(*x, false), self.extreme(*x, true), self.guards()) else { continue };
+            // The loops around run where there is an access.
+            let mark = self.facts.mark();
+            guards.iter().for_each(|(lo, hi)| self.facts.learn(*hi - *lo - 1));
             self.want(Dim::constant(0), least, &guards);
             self.want(most + 1, *n, &guards);
+            self.facts.forget(mark);
         }
     }
     /// The least or largest value of a subscript, if it is linear in the loop variables and reaches that.

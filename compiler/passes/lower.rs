@@ -51,46 +51,48 @@ pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
 
 /// Puts what kernels rely on, and inference has neither proven nor checked, before their calls.
 fn guard_accesses(m: &mut Module, driver: Vec<Stmt>) {
-    let mut out = vec![];
-    let mut seen: Vec<Need> = vec![];
-    for mut s in driver {
-        for need in needs(m, &s) {
-            if need.unless_empty.is_empty() {
-                // A fact for all that follows.
-                let known = m.syms.conditions().len();
-                m.syms.require_at_most(need.least, need.most);
-                for c in m.syms.conditions()[known..].to_vec() {
-                    let made = check(c);
-                    note(m, &s, &made, c);
-                    out.push(made);
-                }
-            } else if !seen.contains(&need) {
-                out.push(guard(m, &s, &need));
-                seen.push(need);
-            }
-        }
-        if let Stmt::Define { sym, .. } = &s {
-            seen.retain(|n| n.dims().iter().all(|d| !d.contains(*sym)));
-        }
-        guard_bodies(m, &mut s);
-        out.push(s);
-    }
-    m.driver = out;
+    m.driver = guard_body(m, driver, vec![], true);
 }
 
-/// What a body relies on is checked in it, as often as it runs: it may define sizes again.
-fn guard_bodies(m: &mut Module, s: &mut Stmt) {
-    for b in s.bodies_mut() {
-        let mut out = vec![];
-        for mut s in std::mem::take(b) {
-            for need in needs(m, &s) {
-                out.push(guard(m, &s, &need));
+/// The same in one body of the driver. `checked`: conditions that hold where it begins.
+fn guard_body(m: &mut Module, body: Vec<Stmt>, mut checked: Vec<Expr>, top: bool) -> Vec<Stmt> {
+    let mut out = vec![];
+    for mut s in body {
+        for need in needs(m, &s, &checked) {
+            let mut made = vec![guard(m, &s, &need)];
+            if top && need.unless_empty.is_empty() {
+                // A fact for all that follows, in as few words as inference would say it.
+                let known = m.syms.conditions().len();
+                m.syms.require_at_most(need.least, need.most);
+                made = m.syms.conditions()[known..].iter().copied().map(check).collect();
+                for c in m.syms.conditions()[known..].to_vec() {
+                    note(m, &s, &check(c), c);
+                }
             }
-            guard_bodies(m, &mut s);
-            out.push(s);
+            checked.extend(made.iter().filter_map(Stmt::expr).cloned());
+            out.extend(made);
         }
-        *b = out;
+        match &s {
+            Stmt::Check { cond, .. } => checked.push(cond.clone()),
+            Stmt::Define { sym, .. } => checked.retain(|c| !mentions(c, *sym)),
+            _ => {}
+        }
+        let mut again = vec![];
+        s.bodies().into_iter().for_each(|b| visit::walk(b, &mut |s| again.extend(if let Stmt::Define { sym, .. } = s { Some(*sym) } else { None })));
+        // A loop comes back to its beginning with the sizes that it has defined.
+        checked.retain(|c| !again.iter().any(|s| mentions(c, *s)));
+        for b in s.bodies_mut() {
+            *b = guard_body(m, std::mem::take(b), checked.clone(), false);
+        }
+        out.push(s);
     }
+    out
+}
+
+fn mentions(cond: &Expr, s: Sym) -> bool {
+    let mut found = false;
+    cond.walk(&mut |e| found |= matches!(e, Expr::Index(d) if d.contains(s)));
+    found
 }
 
 /// The check of what a statement relies on.
@@ -116,10 +118,10 @@ fn note(m: &mut Module, s: &Stmt, made: &Stmt, c: Condition) {
     m.reasons.check(cond, Reason { source: source.into(), rule: rule.into(), subjects: dims.map(Subject::Size).to_vec() });
 }
 
-fn needs(m: &Module, s: &Stmt) -> Vec<Need> {
+fn needs(m: &Module, s: &Stmt, checked: &[Expr]) -> Vec<Need> {
     match s {
-        Stmt::Call(k) => reach::needs(m, *k),
-        s => reach::needs_of(m, s),
+        Stmt::Call(k) => reach::needs(m, *k, checked),
+        s => reach::needs_of(m, s, checked),
     }
 }
 
