@@ -91,9 +91,8 @@ pub fn check_names(list: &[AttributeProto], owner: &str, at: &Origin) -> Result<
 /// the field: writers of proto3 leave out zeros, and empty lists have no elements.
 pub fn kind(a: &AttributeProto, owner: &str, ir: i64, at: &Origin) -> Result<T> {
     let title = title(a, owner);
-    let fail = |what: &str, found: String, expected: String, help: &str| -> Result<T> {
-        Error::new(codes::OP_ATTRIBUTE, format!("{title} {what}")).at(at).found_expected(found, expected).help(help).fail()
-    };
+    let fail =
+        |what: &str, found: String, expected: String, help: &str| -> Result<T> { Error::new(codes::OP_ATTRIBUTE, format!("{title} {what}")).at(at).found_expected(found, expected).help(help).fail() };
     let rewrite = "write the model with onnx.helper.make_attribute, which sets type and value";
     let set = values(a);
     let shown = |v: &[(T, &str)]| v.iter().map(|v| v.1).collect::<Vec<_>>().join(" and ");
@@ -114,9 +113,7 @@ pub fn kind(a: &AttributeProto, owner: &str, ir: i64, at: &Origin) -> Result<T> 
         return fail("has a type that ONNX does not have", number.to_string(), "an AttributeType, 1 (FLOAT) to 14 (TYPE_PROTOS)".into(), rewrite);
     };
     match set.first() {
-        Some((found, name)) if *found != t => {
-            fail("has a value that is not of its type", format!("type {} with field {name}", t.as_str_name()), format!("field {}", field(t)), rewrite)
-        }
+        Some((found, name)) if *found != t => fail("has a value that is not of its type", format!("type {} with field {name}", t.as_str_name()), format!("field {}", field(t)), rewrite),
         None if matches!(t, T::Tensor | T::Graph | T::SparseTensor | T::TypeProto) => {
             fail("has no value", format!("type {} without field {}", t.as_str_name(), field(t)), format!("a value in field {}", field(t)), rewrite)
         }

@@ -231,7 +231,8 @@ impl Import {
     }
     fn unnamed(&mut self, here: &Origin, elem: Option<i32>, dims: &[i64]) {
         let elem = elem.and_then(ElemType::from_onnx).map_or("?", ElemType::onnx_name);
-        self.findings.push(Error::new(codes::GRAPH_INVALID, "an initializer without a name").at(here).found_expected(format!("an initializer {elem}{dims:?} without a name"), "a name, by which nodes use it"));
+        self.findings
+            .push(Error::new(codes::GRAPH_INVALID, "an initializer without a name").at(here).found_expected(format!("an initializer {elem}{dims:?} without a name"), "a name, by which nodes use it"));
     }
     /// What is wrong with a file that nothing reads is a warning, and the tensor is dropped.
     fn unless_unused(&mut self, c: Result<ConstData>, g: &GraphProto, t: &TensorProto) -> Result<Option<Result<ConstData>>> {
@@ -568,9 +569,7 @@ struct Position<'a> {
 }
 
 /// Operators of the first releases that ONNX took back without ever giving them a version.
-const EXPERIMENTAL: &[&str] = &[
-    "ATen", "Affine", "ConstantFill", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh",
-];
+const EXPERIMENTAL: &[&str] = &["ATen", "Affine", "ConstantFill", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"];
 
 /// Operators that some versions of their operator sets deprecate: name, first and last of these, and what to use.
 const DEPRECATED: &[(&str, i64, i64, &str)] = &[
