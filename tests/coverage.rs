@@ -60,8 +60,11 @@ fn every_code_that_a_model_can_cause_has_a_case() {
     let entries = std::fs::read_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/spec")).expect("tests/spec");
     let entries: Vec<String> = entries.flatten().filter(|e| e.path().extension().is_some_and(|x| x == "spec")).map(|e| std::fs::read_to_string(e.path()).expect("readable")).collect();
     let in_entries = |code: &str| entries.iter().flat_map(|t| t.lines()).any(|l| l.starts_with("--- ") && l.split_whitespace().any(|w| w == code));
-    let missing: Vec<String> =
-        onnxc::diag::codes::TABLE.iter().filter(|(c, name, ..)| !NOT_FROM_A_CASE.contains(name) && !found.contains(&format!("[{c}]")) && !in_entries(&c.to_string())).map(|(c, name, ..)| format!("{c} {name}")).collect();
+    let missing: Vec<String> = onnxc::diag::codes::TABLE
+        .iter()
+        .filter(|(c, name, ..)| !NOT_FROM_A_CASE.contains(name) && !found.contains(&format!("[{c}]")) && !in_entries(&c.to_string()))
+        .map(|(c, name, ..)| format!("{c} {name}"))
+        .collect();
     assert!(missing.is_empty(), "no case under tests/cases/errors shows {}", missing.join(", "));
 }
 

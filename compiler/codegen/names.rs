@@ -190,7 +190,9 @@ impl<'a> Names<'a> {
     pub fn ident(&mut self, name: &str, what: &str) -> Result<String> {
         if let Some((key, id)) = self.renames.get_key_value(name) {
             if *id != snake(id) || letters(id).is_empty() {
-                return Err(Failure::from(Error::new(codes::OPTION, format!("--rename '{}={id}' gives no identifier", name.escape_debug())).found_expected(id, "lower snake case, no keyword of C or Rust")));
+                return Err(Failure::from(
+                    Error::new(codes::OPTION, format!("--rename '{}={id}' gives no identifier", name.escape_debug())).found_expected(id, "lower snake case, no keyword of C or Rust"),
+                ));
             }
             let other = self.chosen.insert(id, Some(key)).flatten().filter(|o| *o != key);
             if let Some(other) = other {

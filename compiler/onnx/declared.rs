@@ -41,7 +41,11 @@ fn without_effect(m: &ModelProto, origin: &Origin, findings: &mut Findings) {
     let mut seen = BTreeSet::new();
     for key in m.metadata_props.iter().filter_map(|p| p.key.as_deref()) {
         if !seen.insert(key) {
-            findings.push(Error::warning(codes::NO_EFFECT, format!("the metadata have the key \"{key}\" twice: the first entry counts")).at(origin).found_expected(format!("\"{key}\" twice in metadata_props"), "each key once"));
+            findings.push(
+                Error::warning(codes::NO_EFFECT, format!("the metadata have the key \"{key}\" twice: the first entry counts"))
+                    .at(origin)
+                    .found_expected(format!("\"{key}\" twice in metadata_props"), "each key once"),
+            );
         }
     }
 }
@@ -76,9 +80,7 @@ pub fn complete(t: &TypeProto, at: &Origin) -> Result<()> {
 }
 
 fn complete_at(t: &TypeProto, path: &str, at: &Origin, depth: usize) -> Result<()> {
-    let missing = |field: &str, expected: &str| -> Result<()> {
-        Error::new(codes::TYPE_INVALID, "the type is incomplete").at(at).found_expected(format!("{path}{field} is missing"), expected).fail()
-    };
+    let missing = |field: &str, expected: &str| -> Result<()> { Error::new(codes::TYPE_INVALID, "the type is incomplete").at(at).found_expected(format!("{path}{field} is missing"), expected).fail() };
     let inner = |t: &Option<Box<TypeProto>>, field: &str| match t {
         Some(t) if depth < super::wire::MAX_DEPTH => complete_at(t, &format!("{path}.{field}"), at, depth + 1),
         _ => missing(&format!(".{field}"), "the type of the elements"),
@@ -151,7 +153,10 @@ pub fn default_value(i: &ValueInfoProto, elem: ElemType, dims: &[i64], at: &Orig
     let shape = t.shape.as_ref().map(|s| &s.dim);
     let text = shape.map_or("[..]".into(), |s| format!("[{}]", s.iter().map(shown).collect::<Vec<_>>().join(", ")));
     let differ = || -> Result<BTreeMap<String, i64>> {
-        Error::new(codes::TYPE_INVALID, "an initializer does not fit the input of the same name").at(at).found_expected(format!("initializer {}{dims:?}", elem.onnx_name()), format!("input {declared}{text}")).fail()
+        Error::new(codes::TYPE_INVALID, "an initializer does not fit the input of the same name")
+            .at(at)
+            .found_expected(format!("initializer {}{dims:?}", elem.onnx_name()), format!("input {declared}{text}"))
+            .fail()
     };
     if t.elem_type.and_then(ElemType::from_onnx) != Some(elem) || shape.is_some_and(|s| s.len() != dims.len()) {
         return differ();

@@ -231,7 +231,8 @@ impl Import {
     }
     fn unnamed(&mut self, here: &Origin, elem: Option<i32>, dims: &[i64]) {
         let elem = elem.and_then(ElemType::from_onnx).map_or("?", ElemType::onnx_name);
-        self.findings.push(Error::new(codes::GRAPH_INVALID, "an initializer without a name").at(here).found_expected(format!("an initializer {elem}{dims:?} without a name"), "a name, by which nodes use it"));
+        self.findings
+            .push(Error::new(codes::GRAPH_INVALID, "an initializer without a name").at(here).found_expected(format!("an initializer {elem}{dims:?} without a name"), "a name, by which nodes use it"));
     }
     /// What is wrong with a file that nothing reads is a warning, and the tensor is dropped.
     fn unless_unused(&mut self, c: Result<ConstData>, g: &GraphProto, t: &TensorProto) -> Result<Option<Result<ConstData>>> {
@@ -338,3 +339,60 @@ fn declared_elem(v: &ValueInfoProto) -> Option<ElemType> {
         _ => None,
     }
 }
+<<<<<<< HEAD
+=======
+
+/// Where a node is, and whether everything about it could be read.
+struct Position<'a> {
+    origin: Origin,
+    /// What to add to findings about it.
+    notes: &'a [String],
+    sound: bool,
+}
+
+/// Operators of the first releases that ONNX took back without ever giving them a version.
+const EXPERIMENTAL: &[&str] = &["ATen", "Affine", "ConstantFill", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"];
+
+/// Operators that some versions of their operator sets deprecate: name, first and last of these, and what to use.
+const DEPRECATED: &[(&str, i64, i64, &str)] = &[
+    ("Upsample", 10, i64::MAX, "Resize"),
+    ("Scatter", 11, i64::MAX, "ScatterElements"),
+    ("GroupNormalization", 18, 20, "GroupNormalization of version 21"),
+    ("ai.onnx.ml.TreeEnsembleClassifier", 5, i64::MAX, "ai.onnx.ml.TreeEnsemble"),
+    ("ai.onnx.ml.TreeEnsembleRegressor", 5, i64::MAX, "ai.onnx.ml.TreeEnsemble"),
+];
+
+/// Numbers of operands and results, empty names included, and that required ones are given.
+fn operands_fit(schema: &ops::Schema, p: &super::proto::NodeProto, origin: &Origin) -> Result<()> {
+    let mut errors = vec![];
+    let shown = format!("{} version {}", ops::dotted(schema.domain, schema.name), schema.since);
+    for (what, names, formals) in [("input", &p.input, &schema.inputs), ("output", &p.output, &schema.outputs)] {
+        let n = names.len();
+        if n < formals.min || n > formals.max() {
+            let expected = match (formals.min, formals.max()) {
+                (a, b) if a == b => a.to_string(),
+                (a, usize::MAX) => format!("{a} or more"),
+                (a, b) => format!("{a} to {b}"),
+            };
+            let empty = names.iter().filter(|s| s.is_empty()).count();
+            let found = if empty > 0 { format!("{n}, {empty} of them without a name") } else { n.to_string() };
+            let e = Error::new(codes::OP_ARITY, format!("wrong number of {what}s")).at(origin).found_expected(found, format!("{expected}, as {shown} has it"));
+            errors.push(e.help("the operator's specification lists them; the model may have been written for another version"));
+        }
+        let missing = formals.list.iter().zip(names).position(|(f, s)| s.is_empty() && !f.optional && !f.variadic);
+        if let Some(i) = missing {
+            let e = Error::new(codes::OP_ARITY, format!("{what} {i} ({}) of {shown} is missing", formals.list[i].name)).at(origin);
+            errors.push(e.found_expected("an empty name", format!("a value: only optional {what}s may be left out")).help(format!("name the {what}")));
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Failure::Errors(errors)) }
+}
+
+fn parse(schema: &'static ops::Schema, n_in: usize, n_out: usize, origin: &Origin, values: Vec<(String, AttrValue)>, subgraphs: &[(String, Graph)]) -> Result<ops::Op> {
+    let names = subgraphs.iter().map(|(n, _)| n.clone()).collect();
+    let mut a = Attrs::new(schema, n_in, n_out, origin.clone(), values, names);
+    let op = ops::parse(&mut a)?;
+    a.finish()?;
+    Ok(op)
+}
+>>>>>>> h-spec1

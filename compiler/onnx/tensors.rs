@@ -17,10 +17,7 @@ pub fn tensor(t: &TensorProto, external: &mut External, origin: &Origin) -> Resu
         return invalid(origin, "the tensor's shape is invalid").found_expected(format!("{:?}", t.dims), "sizes that are not negative, fewer than 2^63 elements").fail();
     };
     if t.segment.is_some() {
-        return Error::new(codes::TYPE_UNSUPPORTED, "a tensor in segments is not supported")
-            .at(origin)
-            .found_expected("the field \"segment\"", "a whole tensor")
-            .fail();
+        return Error::new(codes::TYPE_UNSUPPORTED, "a tensor in segments is not supported").at(origin).found_expected("the field \"segment\"", "a whole tensor").fail();
     }
     let filled = filled(t);
     if t.data_location == Some(DataLocation::External as i32) {
@@ -267,9 +264,7 @@ fn positions(s: &SparseTensorProto, indices: &ConstData, nnz: i64, n: u64, origi
                 None => Ok(rows.iter().map(|row| row.iter().zip(&s.dims).fold(0, |a, (i, d)| a * *d as usize + *i as usize)).collect()),
             }
         }
-        _ => invalid(origin, "the indices of the sparse tensor do not fit its values")
-            .found_expected(format!("shape {:?}", indices.dims()), format!("[{nnz}] or [{nnz}, {rank}]"))
-            .fail(),
+        _ => invalid(origin, "the indices of the sparse tensor do not fit its values").found_expected(format!("shape {:?}", indices.dims()), format!("[{nnz}] or [{nnz}, {rank}]")).fail(),
     }
 }
 

@@ -8,10 +8,12 @@ use crate::tensor::{ElemType, MemberType, TensorType, ValueType};
 /// Element type by number, or what is wrong with it.
 pub fn elem_type(n: Option<i32>, origin: &Origin) -> Result<ElemType, Failure> {
     match n {
-        Some(n) if n != 0 => ElemType::from_onnx(n).ok_or_else(|| {
-            Error::new(codes::TYPE_INVALID, format!("unknown element type {n}")).at(origin).found_expected(n.to_string(), "a number of TensorProto.DataType, 1 to 28").into()
-        }),
-        n => Err(Error::new(codes::TYPE_INVALID, "the element type is missing").at(origin).found_expected(if n.is_some() { "0 (UNDEFINED)" } else { "none" }, "a number of TensorProto.DataType, 1 to 28").into()),
+        Some(n) if n != 0 => ElemType::from_onnx(n)
+            .ok_or_else(|| Error::new(codes::TYPE_INVALID, format!("unknown element type {n}")).at(origin).found_expected(n.to_string(), "a number of TensorProto.DataType, 1 to 28").into()),
+        n => Err(Error::new(codes::TYPE_INVALID, "the element type is missing")
+            .at(origin)
+            .found_expected(if n.is_some() { "0 (UNDEFINED)" } else { "none" }, "a number of TensorProto.DataType, 1 to 28")
+            .into()),
     }
 }
 
