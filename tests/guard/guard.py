@@ -47,6 +47,8 @@ import wire
 BATCH = 60
 COMPILE_SECONDS = 120
 CALL_SECONDS = 20
+# What objects without --cpu need of an emulated machine.
+EMULATED = {"riscv64gc-unknown-linux-gnu": ["-cpu", "rv64,v=true,vlen=128,elen=64,vext_spec=v1.0"]}
 
 
 class Case:
@@ -122,7 +124,7 @@ class Build:
             path = out / f"{self.name}.onnx"
             path.write_bytes(self.model.SerializeToString())
         self.object, self.weights = out / f"{self.name}.o", out / f"{self.name}.weights"
-        machine = ["--target", target] if target else ["--cpu", self.level] if self.level else []
+        machine = [*(["--target", target] if target else []), *(["--cpu", self.level] if self.level else [])]
         command = [onnxc, str(path), "-o", str(self.object), "--name", self.name, "--emit", "obj,header,nest", "--weights", f"file={self.weights}", *machine]
         try:
             r = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
@@ -148,7 +150,10 @@ class Harness:
         self.count = collections.Counter()
         self.statuses = collections.Counter()
         self.exhausted = collections.Counter()
-        self.cc, self.emulator = ([cross.TOOLS[a.target][0]], [cross.TOOLS[a.target][1]]) if a.target else ([os.environ.get("CC", "cc")], [])
+        self.cc, self.emulator = os.environ.get("CC", "cc"), []
+        if a.target:
+            self.cc, emulator = cross.TOOLS[a.target]
+            self.emulator = [emulator, *EMULATED.get(a.target, [])]
 
     def finding(self, build, what, note, sizes=None):
         with self.lock:
@@ -162,7 +167,7 @@ class Harness:
         table += "static const struct { const char *name; const onnxc_model *model; } cases[] = {\n" + "".join(f'  {{"{n}", &{n}_model}},\n' for n in names) + "};\n"
         (out / "cases.h").write_text(f'#include "{names[0]}.h"\n{table}')
         exe = out / "driver"
-        subprocess.run([*self.cc, "-O1", "-g0", "-static", "-o", str(exe), "-I", str(out), "-I", str(HERE), str(HERE / "driver.c"), *[str(b.object) for b in builds], "-lm"], check=True)
+        subprocess.run([self.cc, "-O1", "-g0", "-static", "-o", str(exe), "-I", str(out), "-I", str(HERE), str(HERE / "driver.c"), *[str(b.object) for b in builds], "-lm"], check=True)
         return exe
 
     def batch(self, builds):
