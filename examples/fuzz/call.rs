@@ -19,8 +19,6 @@ use onnxc::tensor::ElemType;
 
 /// More than this is not computed.
 const LARGEST: u64 = 1 << 28;
-/// Each tells the sizes of one output more.
-const MOST_RETRIES: usize = 16;
 
 pub type Sizes = [(String, i64)];
 
@@ -148,7 +146,8 @@ impl Ready {
                 Some(d) => d,
             });
         }
-        for _ in 0..MOST_RETRIES {
+        // Each call may tell the sizes of one output more.
+        for _ in 0..room.len() + 4 {
             let (status, dims, outputs) = self.once(params, inputs, &room, workspace, end)?;
             if status == 0 {
                 return Ok(End::Done(Outcome { outputs, dims }));

@@ -256,7 +256,12 @@ fn hostile(text: &str) -> Result<Done, String> {
         let calm = ready.inputs(&params, seed).unwrap_or_default();
         if let End::Done(o) = ready.call(&params, &calm, true)? {
             for _ in 0..3 {
-                let room: Vec<Vec<i64>> = o.dims.iter().zip(&ready.interface.outputs).map(|(d, t)| d.iter().map(|n| if t.from_data(&ready.interface.syms) && r.chance(50) { r.of(&[0, n - 1, n / 2, -1, i64::MIN]) } else { *n }).collect()).collect();
+                let room: Vec<Vec<i64>> = o
+                    .dims
+                    .iter()
+                    .zip(&ready.interface.outputs)
+                    .map(|(d, t)| d.iter().map(|n| if t.from_data(&ready.interface.syms) && r.chance(50) { r.of(&[0, n - 1, n / 2, -1, i64::MIN]) } else { *n }).collect())
+                    .collect();
                 if room.iter().zip(&o.dims).any(|(r, d)| r != d && call::count(r) >= call::count(d)) {
                     continue;
                 }

@@ -265,7 +265,14 @@ impl Gen {
     fn slice(&mut self, v: &Val) {
         let Some(axis) = self.any_axis(v) else { return };
         let step = self.r.of(&[1, 1, 1, 2, 3, -1, -2]);
-        let bound = |g: &mut Gen| if g.r.chance(35) { g.size_of(v, axis).name } else { let b = g.r.of(&[0, 1, 2, 3, 5, -1, -2, -4, 100, i64::MAX, i64::MIN]); g.ints(&[b]) };
+        let bound = |g: &mut Gen| {
+            if g.r.chance(35) {
+                g.size_of(v, axis).name
+            } else {
+                let b = g.r.of(&[0, 1, 2, 3, 5, -1, -2, -4, 100, i64::MAX, i64::MIN]);
+                g.ints(&[b])
+            }
+        };
         let (start, end) = (bound(self), bound(self));
         let (axes, steps) = (self.ints(&[axis as i64]), self.ints(&[step]));
         let mut dims = v.dims.clone();
@@ -499,7 +506,12 @@ impl Gen {
                 self.one("GatherElements", format!("axis = {axis}"), &[&v.name, &i.name], v.ty, dims, like);
             }
             _ if v.exact && v.ty == Ty::F32 => {
-                let k = if self.r.chance(50) { self.size_of(v, axis).name } else { let k = self.r.between(0, 3); self.ints(&[k]) };
+                let k = if self.r.chance(50) {
+                    self.size_of(v, axis).name
+                } else {
+                    let k = self.r.between(0, 3);
+                    self.ints(&[k])
+                };
                 dims[axis] = self.unknown();
                 self.add("TopK", format!("axis = {axis}"), &[&v.name, &k], vec![(Ty::F32, dims.clone(), true, v.depth), (Ty::I64, dims, true, 0)]);
             }
@@ -592,9 +604,7 @@ impl Gen {
         };
         let collects = self.r.chance(40);
         let (decl, copy) = if collects { (format!(", {ty}[{}] s{id}", rank_out.replace('r', "q")), format!("s{id} = Abs (a{id})")) } else { (String::new(), String::new()) };
-        let attrs = format!(
-            "body = body{id} (int64 i{id}, bool on{id}, {ty}[{rank}] a{id}) => (bool go{id}, {ty}[{rank_out}] b{id}{decl}) {{ go{id} = Identity (on{id}) {body} {copy} }}"
-        );
+        let attrs = format!("body = body{id} (int64 i{id}, bool on{id}, {ty}[{rank}] a{id}) => (bool go{id}, {ty}[{rank_out}] b{id}{decl}) {{ go{id} = Identity (on{id}) {body} {copy} }}");
         let four = self.int(4);
         let times = self.one("Min", "", &[&n.name, &four], Ty::I64, vec![], (true, 0));
         let mut dims = v.dims.clone();

@@ -16,7 +16,6 @@
 #include "values.h"
 
 enum { SIGNAL = -1, DISTURBED = -2, NEGATIVE = -3, ABSURD = -4, TOO_LARGE = -5, UNKNOWN_STATUS = -6, DIFFERENT = -7, MISUSE = -8 };
-enum { MOST_RETRIES = 16 };
 #define LARGEST ((uint64_t)1 << 30)
 
 struct input {
@@ -229,7 +228,8 @@ static void call_all(const onnxc_model *m, const struct input *in, struct placem
     }
   }
   const void *blob = weights(m, p);
-  for (int n = 0; n < MOST_RETRIES; n++) {
+  /* Each call may tell the sizes of one output more. */
+  for (uint32_t n = 0; n < m->n_outputs + 4; n++) {
     int more = 0;
     int64_t **before = allocated(m->n_outputs * sizeof *before);
     for (uint32_t k = 0; k < m->n_outputs; k++) {
