@@ -7,6 +7,7 @@ mod call;
 #[allow(dead_code)]
 #[path = "nest_fuzz/check.rs"]
 mod check;
+#[allow(dead_code)]
 #[path = "../examples/fuzz/checks.rs"]
 mod checks;
 #[path = "nest_fuzz/contractions.rs"]
