@@ -145,7 +145,7 @@ impl Module {
     pub fn kernel(&mut self, name: &str, origin: &Origin, write: impl FnOnce(&mut KernelBuilder)) -> Kernel {
         let mut k = KernelBuilder { m: self, body: vec![] };
         write(&mut k);
-        let body = k.body;
+        let body = running(k.body);
         let id = self.kernels.push(KernelData { name: name.to_owned(), origin: origin.clone(), work: Dim::constant(0), body });
         self.driver.push(Stmt::Call(id));
         id
@@ -161,6 +161,25 @@ impl Module {
             });
         })
     }
+}
+
+/// Without loops that have no iterations: what stands in them has no meaning, such as positions in an empty tensor.
+fn running(body: Vec<Stmt>) -> Vec<Stmt> {
+    let mut out = vec![];
+    for mut s in body {
+        let never = matches!(&s, Stmt::For { lo, hi, .. } if (*hi - *lo).as_const().is_some_and(|n| n <= 0));
+        if never {
+            continue;
+        }
+        let had = s.bodies().iter().any(|b| !b.is_empty());
+        s.bodies_mut().into_iter().for_each(|b| *b = running(std::mem::take(b)));
+        let left = s.bodies().iter().any(|b| !b.is_empty());
+        if matches!(s, Stmt::For { .. }) && had && !left {
+            continue;
+        }
+        out.push(s);
+    }
+    out
 }
 
 /// Writes the body of one kernel.

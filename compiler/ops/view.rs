@@ -184,6 +184,11 @@ fn reshape(cx: &mut InferCx, from: &[Dim], target: Vec<Dim>, allowzero: bool) ->
                 dims.push(Dim::constant(1));
             }
             Some(v) if v < 0 => return cx.error(codes::OP_SHAPE, "the shape holds a negative size or -1 twice").fail(),
+            // A computed 0 would copy the input's size: that is refused at run time, unless both are 0.
+            None if !allowzero && from.get(i).is_some_and(|f| f != d) => {
+                cx.syms.require_at_most(from[i].min(1), *d);
+                dims.push(*d);
+            }
             _ => dims.push(*d),
         }
     }

@@ -81,8 +81,14 @@ fn guard_body(m: &mut Module, body: Vec<Stmt>, mut checked: Vec<Expr>, top: bool
         s.bodies().into_iter().for_each(|b| visit::walk(b, &mut |s| again.extend(if let Stmt::Define { sym, .. } = s { Some(*sym) } else { None })));
         // A loop comes back to its beginning with the sizes that it has defined.
         checked.retain(|c| !again.iter().any(|s| mentions(c, *s)));
-        for b in s.bodies_mut() {
-            *b = guard_body(m, std::mem::take(b), checked.clone(), false);
+        let begins = match &s {
+            Stmt::If { cond, .. } | Stmt::While { cond, .. } => Some(cond.clone()),
+            _ => None,
+        };
+        for (i, b) in s.bodies_mut().into_iter().enumerate() {
+            // The first body begins where the condition is true.
+            let known = checked.iter().chain(begins.iter().filter(|_| i == 0)).cloned().collect();
+            *b = guard_body(m, std::mem::take(b), known, false);
         }
         out.push(s);
     }

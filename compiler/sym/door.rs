@@ -54,6 +54,9 @@ impl SymTable {
         if self.is_nonneg(d) {
             return;
         }
+        if self.is_pos(-d) {
+            self.impossible = Some(whole);
+        }
         let reduced = if depth < MAX_STEPS { self.reduced(d) } else { None };
         match reduced {
             Some(Reduced::All(list)) => {

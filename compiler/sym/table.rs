@@ -92,6 +92,8 @@ pub struct SymTable {
     numbered: HashMap<String, u32>,
     any_bound: bool,
     conditions: Vec<Condition>,
+    /// A condition that no sizes fulfil, recorded since [`SymTable::take_impossible`].
+    pub(super) impossible: Option<Condition>,
     /// Conditions that nobody claimed yet ([`SymTable::claim`]).
     unclaimed: Vec<Condition>,
     sources: HashMap<Condition, Arc<Source>>,
@@ -310,10 +312,16 @@ impl SymTable {
         self.condition(Condition::Broadcast(a, b));
     }
     pub(super) fn condition(&mut self, c: Condition) {
+        // A comparison of what has no value says nothing.
+        c.dims().into_iter().for_each(|d| self.admit_divisors(d));
         if !self.conditions.contains(&c) {
             self.conditions.push(c);
             self.unclaimed.push(c);
         }
+    }
+    /// A condition that was recorded since the last call and that no sizes fulfil.
+    pub fn take_impossible(&mut self) -> Option<Condition> {
+        self.impossible.take()
     }
     /// Names the source of what was recorded since the last claim; a condition keeps its first source.
     pub fn claim(&mut self, source: impl FnOnce() -> Source) {

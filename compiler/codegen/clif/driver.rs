@@ -250,6 +250,12 @@ impl<'a, 'm> Driver<'a, 'm> {
                 for (i, d) in o.dims.iter().enumerate() {
                     let room = self.entry.load(e, o.capacity, 8 * i as i32);
                     let n = e.dim(*d)?;
+                    // The check of a size stands behind its definition, and nobody may be told a negative one.
+                    if d.as_sym().is_none() {
+                        let sound = e.b.ins().icmp_imm_s(IntCC::SignedGreaterThanOrEqual, n, 0);
+                        let row = Check::new(Status::Dim, format!("output {} dimension {i} would be %lld", quoted(&self.entry.interface.outputs[o.index as usize].name))).with_values(1);
+                        e.require_check(sound, row, &mut |_| Ok((vec![n], None)))?;
+                    }
                     let enough = e.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, room, n);
                     ok = e.b.ins().band(ok, enough);
                     self.entry.store(e, n, o.list, 8 * i as i32);

@@ -99,6 +99,8 @@ pub(super) struct Emit<'a, 'b> {
     /// What is known of integers, where constants are sure to be what they are now: indices inside their bounds are not
     /// checked.
     pub bounds: Option<Bounds>,
+    /// All checks of sizes have been made before this code runs. Entry functions compute sizes in checks, too.
+    pub checked: bool,
 }
 
 /// `(frame, begin, end) -> status`.
@@ -149,6 +151,7 @@ pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
     let b = FunctionBuilder::new(&mut func, &mut fcx);
     let (mut e, p) = Emit::start(m, s.frame, s.weights, isa, b);
     e.wide = s.wide;
+    e.checked = true;
     e.bounds = s.embedded.then(|| {
         let mut b = Bounds::default();
         b.learn(m, &m.kernels[k].body);
@@ -203,6 +206,7 @@ impl<'a, 'b> Emit<'a, 'b> {
             tiles: vec![],
             misfits: Set::default(),
             bounds: None,
+            checked: false,
         };
         (e, params)
     }

@@ -197,7 +197,7 @@ impl Emit<'_, '_> {
             _ => {
                 let mut d = self.emit_dim(y)?;
                 // A check refuses divisors below 1; a size of a path that is not taken must not trap either.
-                if !self.m.syms.is_pos(y) {
+                if !(self.checked && self.m.syms.is_pos(y)) {
                     let one = self.b.ins().iconst(I64, 1);
                     d = self.b.ins().smax(d, one);
                 }

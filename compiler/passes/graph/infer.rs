@@ -4,7 +4,7 @@ use crate::diag::{Error, Findings, Result, codes};
 use crate::graph::{Def, Graph, Model, Node, Value};
 use crate::ops::view::View;
 use crate::ops::{InferCx, Known, Op, Operand};
-use crate::sym::{Answer, Dim, Source, Sym, SymTable};
+use crate::sym::{Answer, Condition, Dim, Source, Sym, SymTable};
 use crate::tensor::{ElemType, TensorType, ValueType};
 use cranelift_entity::SecondaryMap;
 use std::collections::BTreeSet;
@@ -120,7 +120,13 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
             findings.push(Error::new(codes::OP_FEATURE, format!("{} computes with its elements, and nothing says what comes of {what}", node.schema.name)).at(&node.origin));
             continue;
         }
+        let impossible = syms.take_impossible();
         if findings.absorb(r)?.is_none() {
+            continue;
+        }
+        if let Some(Condition::AtMost(a, b)) = impossible {
+            let (a, b) = (a.display(syms), b.display(syms));
+            findings.push(Error::new(codes::OP_SHAPE, "the operator does not take tensors of these sizes").at(&node.origin).found_expected(format!("{a} > {b}"), format!("{a} <= {b}")));
             continue;
         }
         let outputs = super::evaluate::evaluate(node, &operands, &outputs, syms).unwrap_or(outputs);
