@@ -259,6 +259,10 @@ unsafe impl Sync for onnxc_tensor_info {}
 // SAFETY: as above.
 unsafe impl Send for onnxc_tensor_info {}
 // SAFETY: as above.
+unsafe impl Sync for onnxc_check_info {}
+// SAFETY: as above.
+unsafe impl Send for onnxc_check_info {}
+// SAFETY: as above.
 unsafe impl Sync for onnxc_node_info {}
 // SAFETY: as above.
 unsafe impl Send for onnxc_node_info {}

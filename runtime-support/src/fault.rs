@@ -85,9 +85,14 @@ pub fn sentence(node: &str, op: &str, text: &str, values: &[i64]) -> String {
     out + rest
 }
 
+/// Whether the metadata has a table of checks: not in objects of compilers that had none.
+pub(crate) fn has_checks(m: &onnxc_model) -> bool {
+    m.struct_size as usize >= size_of::<onnxc_model>() && !m.checks.is_null()
+}
+
 /// What the metadata says of a fault; empty where it says nothing.
 pub(crate) fn message(m: &'static onnxc_model, fault: &onnxc_fault) -> String {
-    if (m.struct_size as usize) < size_of::<onnxc_model>() || m.checks.is_null() || fault.check >= m.n_checks {
+    if !has_checks(m) || fault.check >= m.n_checks {
         return String::new();
     }
     // SAFETY: the promise of whoever made the model known: there are as many rows, of constant texts.

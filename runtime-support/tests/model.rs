@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "stands in for generated code")]
 
-use onnxc_runtime::abi::{self, DIM_COMPUTED as X, onnxc_exec, onnxc_model, onnxc_tensor_info, onnxc_value};
+use onnxc_runtime::abi::{self, DIM_COMPUTED as X, onnxc_check_info, onnxc_exec, onnxc_fault, onnxc_model, onnxc_tensor_info, onnxc_value};
 use onnxc_runtime::{Dim, Kind, Map, Model, Pool, Status, Tensor, Value, Workspace};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null;
@@ -47,7 +47,19 @@ static MODEL: onnxc_model = onnxc_model {
     n_nodes: 0,
     workspace_for: Some(workspace_for),
     call: Some(call),
+    checks: CHECKS.as_ptr(),
+    n_checks: 1,
+    reserved: 0,
 };
+static CHECKS: [onnxc_check_info; 1] = [onnxc_check_info {
+    node: c"".as_ptr(),
+    op_type: c"".as_ptr(),
+    text: c"input \"x\" dimension 0 (N) is %lld: it must be from 0 to 1048576".as_ptr(),
+    tensors: [c"x".as_ptr(), null(), null(), null()],
+    dims: [0, -1, -1, -1],
+    status: 3,
+    n_values: 1,
+}];
 
 unsafe extern "C" fn workspace_for(dims: *const i64, bytes: *mut u64) -> i32 {
     // SAFETY: the ABI: one dim param.
@@ -82,6 +94,11 @@ unsafe extern "C" fn row(ctx: *mut c_void, i: usize) {
 unsafe extern "C" fn call(i: *const *const c_void, o: *const *mut c_void, dims: *const i64, od: *const *mut i64, weights: *const c_void, ws: *mut c_void, exec: *const onnxc_exec) -> i32 {
     // SAFETY: the ABI, which this test is about.
     unsafe {
+        if !(0..=MAX_N).contains(&*dims) {
+            let exec = exec.as_ref().expect("the driver always passes one");
+            exec.fault.write(onnxc_fault { check: 0, status: 3, values: [*dims, 0, 0, 0], workspace_size: 0 });
+            return 3;
+        }
         let n = *dims as usize;
         let (x, limit) = ((*i).cast::<f32>(), *(*i.add(1)).cast::<f32>());
         if !x.is_aligned() || !ws.addr().is_multiple_of(64) || !weights.is_null() {
@@ -216,7 +233,7 @@ fn insatiable() {
 fn arguments_are_checked() {
     let m = model(MODEL).unwrap();
     let (x, limit) = (floats(&[1, 2], &[1.0, 2.0]), floats(&[], &[0.0]));
-    assert_eq!(m.dims_of(&[x.clone(), limit.clone()]), Ok(vec![1]));
+    assert_eq!(m.dims_of(&[x.clone(), limit.clone()]).unwrap(), [1]);
     for (inputs, status) in [
         (vec![x.clone()], Status::Null),
         (vec![x.clone(), x.clone()], Status::Dim),
@@ -228,10 +245,20 @@ fn arguments_are_checked() {
     ] {
         assert_eq!(m.call(&inputs, None).unwrap_err(), status, "{inputs:?}");
     }
-    assert_eq!(m.workspace_for(&[5]), Ok(20));
+    assert_eq!(m.workspace_for(&[5]).unwrap(), 20);
     for dims in [&[][..], &[1, 1], &[-1], &[MAX_N + 1], &[i64::MAX]] {
-        assert_eq!(m.workspace_for(dims), Err(Status::Dim));
+        assert_eq!(m.workspace_for(dims).unwrap_err(), Status::Dim);
     }
+    // The model's own check: its fault, and its text with the value.
+    let e = m.workspace_for(&[MAX_N + 1]).unwrap_err();
+    assert_eq!(e.to_string(), "bad dimension: input \"x\" dimension 0 (N) is 1048577: it must be from 0 to 1048576");
+    assert_eq!(e.fault().map(|f| (f.check, f.values[0])), Some((0, MAX_N + 1)));
+    // Metadata of a compiler without checks: the status alone, and no call to learn more.
+    unsafe extern "C" fn never(_: *const *const c_void, _: *const *mut c_void, _: *const i64, _: *const *mut i64, _: *const c_void, _: *mut c_void, _: *const onnxc_exec) -> i32 {
+        std::process::abort()
+    }
+    let old = model(onnxc_model { struct_size: 168, call: Some(never), checks: null(), ..MODEL }).unwrap();
+    assert_eq!(old.workspace_for(&[MAX_N + 1]).unwrap_err().to_string(), "bad dimension");
 }
 
 /// A sequence, an optional, a map and strings, handed back as the caller described them.
@@ -275,7 +302,7 @@ fn descriptors() {
     for (k, wrong) in [Value::None, Value::None, Tensor::new(&[], &[1i64]).unwrap().into(), Value::None, vec![Value::None].into()].into_iter().enumerate() {
         let mut list = given.clone();
         list[k] = wrong;
-        assert_eq!(m.call(&list, None).err(), (k != 1).then_some(Status::Value), "{k}");
+        assert_eq!(m.call(&list, None).err().map(|e| e.status()), (k != 1).then_some(Status::Value), "{k}");
     }
     static ODD: [onnxc_tensor_info; 1] = [described(c"odd", 1, 9)];
     assert_eq!(model(onnxc_model { inputs: ODD.as_ptr(), n_inputs: 1, ..raw }).unwrap_err(), Status::Abi);
@@ -300,7 +327,7 @@ fn bad_metadata() {
     }
     // A larger struct of a later compiler and a missing `workspace_for` are fine.
     let m = model(onnxc_model { struct_size: 4096, workspace_for: None, ..MODEL }).unwrap();
-    assert_eq!(m.workspace_for(&[1]), Ok(4 << 20));
+    assert_eq!(m.workspace_for(&[1]).unwrap(), 4 << 20);
 }
 
 #[test]
