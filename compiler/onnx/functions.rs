@@ -5,14 +5,10 @@
 //! attribute is absent. Bodies keep the operator sets that the function imports.
 
 use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
-use crate::diag::{Error, Origin, Result, codes};
+use crate::diag::{Error, Origin, Result, codes, limits};
+use prost::Message as _;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Calls nest at most this deep.
-const MAX_DEPTH: usize = 64;
-/// Inlining stops beyond this many nodes or calls.
-const MAX_NODES: usize = 4_000_000;
 
 /// Operator set versions by domain ("" is ai.onnx).
 pub type Opsets = HashMap<String, i64>;
@@ -62,6 +58,9 @@ type Key = (String, String, String);
 pub struct Functions {
     table: HashMap<Key, (FunctionProto, Arc<Opsets>)>,
     calls: std::cell::Cell<usize>,
+    /// Nodes that calls have become, and how many they may become.
+    made: std::cell::Cell<u64>,
+    most: u64,
 }
 
 impl Functions {
@@ -79,7 +78,9 @@ impl Functions {
                 return Error::new(codes::FUNCTION_INVALID, "the function is defined twice").at(&at).fail();
             }
         }
-        Ok(Functions { table, calls: 0.into() })
+        let lists = model.graph.iter().map(|g| &g.node).chain(model.functions.iter().map(|f| &f.node));
+        let written: u64 = lists.flatten().map(weight).sum();
+        Ok(Functions { table, calls: 0.into(), made: 0.into(), most: limits::CALLED_NODES.value.saturating_add(2 * written) })
     }
     fn find(&self, n: &NodeProto) -> Option<(&Key, &(FunctionProto, Arc<Opsets>))> {
         let key = (domain(n.domain.as_deref()).to_owned(), n.op_type.clone().unwrap_or_default(), n.overload.clone().unwrap_or_default());
@@ -96,15 +97,25 @@ impl Functions {
     }
     fn expand(&self, n: NodeProto, opsets: &Arc<Opsets>, path: &str, origin: &Origin, stack: &mut Vec<Key>, out: &mut Vec<FlatNode>) -> Result<()> {
         let Some((key, (f, sets))) = self.find(&n) else {
+            if !stack.is_empty() {
+                self.made.set(self.made.get() + weight(&n));
+            }
             out.push(FlatNode { proto: n, opsets: opsets.clone(), path: path.to_owned() });
             return Ok(());
         };
+        // Calls count, too: a function may hold nothing but calls.
+        self.made.set(self.made.get() + 1);
         let fail = |title: String| Error::new(codes::FUNCTION_INVALID, title).at(&origin.element(format!("call of function {}", show(key)))).fail();
         if stack.contains(key) {
             return fail("the function calls itself".into());
         }
-        if stack.len() >= MAX_DEPTH || out.len() > MAX_NODES || self.calls.get() > MAX_NODES {
-            return fail("function calls nest too deeply or grow too large".into());
+        let at = origin.element(format!("call of function {}", show(key)));
+        if limits::CALL_DEPTH.exceeded_by(stack.len() as u64 + 1) {
+            return limits::CALL_DEPTH.error("function calls nest too deeply", stack.len() + 1).at(&at).fail();
+        }
+        if self.made.get() > self.most {
+            let most = self.most;
+            return limits::CALLED_NODES.error("function calls become too many nodes", format!("more than {most}")).at(&at).fail();
         }
         if n.input.len() > f.input.len() || n.output.len() > f.output.len() {
             return fail(format!("the call has {} inputs and {} outputs, the function {} and {}", n.input.len(), n.output.len(), f.input.len(), f.output.len()));
@@ -142,6 +153,11 @@ impl Functions {
         }
         Ok(())
     }
+}
+
+/// What a node counts: one, and one for each KiB of its attributes and bodies, which a call copies.
+fn weight(n: &NodeProto) -> u64 {
+    1 + n.encoded_len() as u64 / 1024
 }
 
 fn show(k: &Key) -> String {

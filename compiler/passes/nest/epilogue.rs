@@ -6,8 +6,8 @@
 //! Padding comes last: a kernel whose only reader copies its result into a padded buffer stores there itself, and small
 //! kernels fill what is around it. What comes from the caller is copied by a kernel without conditions.
 
-use super::uses::Pending;
 use super::shape::{Map, Uses, as_map, cover, instance, is_temp, peel, relocate, wrap};
+use super::uses::Pending;
 use super::{contract, copies, lanes};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
