@@ -35,6 +35,8 @@ limits! {
     PATTERN_BYTES = 4 << 20, "bytes of the automaton of a regular expression before it is made deterministic", "repeat less often than {1000} within each other";
     TABLE_BYTES = 16 << 20, "bytes of the tables of all regular expressions together", "avoid alternatives far from the end of a match, such as (a|b)*a(a|b){20}";
     SEPARATORS = 32, "separators of a Tokenizer", "write separators of one character as one regular expression, [ ,;]";
+    FOLDED_STEPS = 1 << 33, "operations at compile time on constants, besides 64 for each element of these; what is beyond is left to run time", "store what is computed of constants in the model";
+    FOLDED_BYTES = 256 << 20, "bytes of results of such operations, besides 8 for each element of these; what is beyond is left to run time", "store what is computed of constants in the model";
     DIM_TEXT = 1024, "characters of a dimension's name that are read as an expression; longer ones are names", "give the size a name";
 }
 
