@@ -61,6 +61,16 @@ impl Model {
         self.options.dims.push((name.into(), DimOption::Bind(size)));
         self
     }
+    /// Reads texts of dimensions such as `2*N` as expressions over other dimensions; they are opaque names otherwise.
+    pub fn dim_expressions(mut self) -> Self {
+        self.options.dim_expressions = true;
+        self
+    }
+    /// Fails at warnings as at errors.
+    pub fn strict(mut self) -> Self {
+        self.options.strict = true;
+        self
+    }
     /// Bounds a symbolic dimension, so that the workspace has a fixed size.
     pub fn dim_at_most(mut self, name: impl Into<String>, size: i64) -> Self {
         self.options.dims.push((name.into(), DimOption::Within(Range { lo: None, hi: Some(size) })));
@@ -86,7 +96,7 @@ impl Model {
         self.options.math = math;
         self
     }
-    /// Bytes of workspace for values whose size follows from data and has no bound.
+    /// Bytes of workspace for values whose size follows from data and has no bound, unless a caller gives another size.
     pub fn heap(mut self, bytes: i64) -> Self {
         self.options.heap = Some(bytes);
         self

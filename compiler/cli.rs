@@ -91,7 +91,7 @@ pub struct ModelArgs {
     /// Fix a symbolic dimension (N=4) or bound it ('N<=32', '1<=N<=32'); repeat for several.
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     pub dims: Vec<String>,
-    /// Workspace for values whose size follows from data and has no bound, and as much for new strings, in bytes or as 64K,
+    /// Workspace for values whose size follows from data and has no bound, unless a caller gives another size, and as much for new strings, in bytes or as 64K,
     /// 16M, 1G. Default: 16M.
     #[arg(long, value_name = "SIZE")]
     pub heap: Option<String>,
@@ -100,6 +100,13 @@ pub struct ModelArgs {
     /// what its CPU levels read, with several of them both floats and bf16: --cpu x86-64-v4-bf16 alone halves the weights.
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     pub math: MathArg,
+    /// Read the text of a dimension such as "2*N" as an expression over other dimensions. By default it is a name like any
+    /// other, as ONNX has it.
+    #[arg(long)]
+    pub dim_expressions: bool,
+    /// Stop at warnings as at errors.
+    #[arg(long)]
+    pub strict: bool,
     /// How findings are printed on stderr.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub message_format: MessageFormat,
@@ -282,6 +289,10 @@ impl ModelArgs {
 }
 
 impl ModelArgs {
+    /// Options with these arguments put in.
+    pub fn apply(&self, options: Options) -> Result<Options> {
+        Ok(Options { dims: self.dims()?, heap: self.heap()?, math: self.math.into(), strict: self.strict, dim_expressions: self.dim_expressions, ..options })
+    }
     /// The parsed `--heap` argument.
     pub fn heap(&self) -> Result<Option<i64>> {
         let Some(text) = &self.heap else { return Ok(None) };
@@ -335,6 +346,8 @@ impl CompileArgs {
             renames: self.renames.iter().map(|r| pair(r, "--rename")).collect::<Result<_>>()?,
             verify: cfg!(debug_assertions),
             stop_after: self.stop_after.clone(),
+            strict: self.common.strict,
+            dim_expressions: self.common.dim_expressions,
             time: self.time_passes,
         })
     }

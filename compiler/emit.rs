@@ -46,7 +46,7 @@ fn text(w: &mut dyn Write, s: &str) -> Result<()> {
 }
 
 fn clif(c: &Compiled) -> Result<String> {
-    Ok(unit(c).sources()?.into_iter().filter_map(|s| if let Code::Clif(f) = s.code { Some(format!("; {}\n{}\n", s.name, f.display())) } else { None }).collect())
+    Ok(unit(c).sources()?.0.into_iter().filter_map(|s| if let Code::Clif(f) = s.code { Some(format!("; {}\n{}\n", s.name, f.display())) } else { None }).collect())
 }
 
 /// The text of every module; where there are several, each under a line that names its CPU level.

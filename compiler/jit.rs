@@ -3,7 +3,9 @@
 use crate::arrays::Array;
 use crate::codegen::assemble::Unit;
 use crate::codegen::clif::entry;
+use crate::codegen::faults::{Check, Checks};
 use crate::codegen::frame::{Frame, Word};
+use crate::codegen::header::status_text;
 use crate::codegen::interface::Interface;
 use crate::codegen::weights::{Blob, HEADER};
 use crate::described;
@@ -14,7 +16,7 @@ use crate::sym::{Dim, Sym};
 use crate::target::Target;
 use crate::tensor::ElemType;
 use cranelift_jit::{JITBuilder, JITModule};
-use onnxc_runtime::abi::onnxc_value;
+use onnxc_runtime::abi::{onnxc_exec, onnxc_fault, onnxc_value};
 use onnxc_runtime::pool::{Exec, Pool};
 use onnxc_runtime::texts;
 use onnxc_runtime::value::{self, Descriptor};
@@ -30,7 +32,31 @@ pub struct Loaded {
     frame: Frame,
     /// Which inputs and which outputs are strings.
     texts: [Vec<bool>; 2],
+    checks: Checks,
     module: Option<JITModule>,
+}
+
+/// A call that failed: the status of the interface, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Status of the interface.
+    pub status: i32,
+    /// What the check says that failed; empty if it is not known.
+    pub reason: String,
+    /// Bytes of workspace that would have been enough up to where the call ran out of it; else 0.
+    pub workspace: u64,
+}
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.status, if self.reason.is_empty() { status_text(self.status) } else { self.reason.clone() })
+    }
+}
+
+impl From<i32> for Stopped {
+    fn from(status: i32) -> Stopped {
+        Stopped { status, reason: String::new(), workspace: 0 }
+    }
 }
 
 /// 64 bytes, 64-byte aligned.
@@ -87,10 +113,10 @@ impl Loaded {
         let workspace_for = module.get_finalized_function(ids.functions[&entry::WORKSPACE_FOR]);
         let kernels = m.kernels.keys().filter_map(|k| Some((k, module.get_finalized_function(*ids.functions.get(&k.as_u32())?) as usize))).collect();
         let texts = [&m.inputs, &m.outputs].map(|list| list.iter().map(|b| m.bufs[*b].ty == ElemType::Str).collect());
-        Ok(Loaded { code, workspace_for, weights, kernels, frame: Frame::new(m), texts, module: Some(module) })
+        Ok(Loaded { code, workspace_for, weights, kernels, frame: Frame::new(m), texts, checks: ids.checks, module: Some(module) })
     }
     /// Workspace bytes for dim params, or a status.
-    pub fn workspace(&self, dims: &[i64]) -> std::result::Result<u64, i32> {
+    pub fn workspace(&self, dims: &[i64]) -> std::result::Result<u64, Stopped> {
         let mut bytes = 0u64;
         // SAFETY: the code was generated with this signature; `dims` has an entry for every dim param (checked by
         // the caller against the interface).
@@ -98,16 +124,21 @@ impl Loaded {
         let f: WorkspaceFor = unsafe { std::mem::transmute(self.workspace_for) };
         match f(dims.as_ptr(), &mut bytes) {
             0 => Ok(bytes),
-            s => Err(s),
+            s => {
+                // A call checks the dims before it looks at anything else.
+                let (inputs, outputs) = (vec![std::ptr::null(); self.texts[0].len()], vec![std::ptr::null_mut(); self.texts[1].len()]);
+                let lists = vec![std::ptr::null_mut(); outputs.len()];
+                Err(self.call_with(&inputs, &outputs, dims, &lists, (std::ptr::null_mut(), 0), None).err().filter(|e| e.status == s).unwrap_or_else(|| s.into()))
+            }
         }
     }
     /// Runs the model once. Inputs and outputs must have the sizes that the interface and `dims` imply.
-    pub fn call(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64]) -> std::result::Result<(), i32> {
+    pub fn call(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64]) -> std::result::Result<(), Stopped> {
         let mut sizes = vec![vec![]; outputs.len()];
         self.call_sized(inputs, outputs, dims, &mut sizes)
     }
     /// The same where outputs may be described (`onnxc_value`): what they describe, as arrays with these names.
-    pub fn call_named(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>], names: &[Option<&str>]) -> std::result::Result<Vec<Vec<Array>>, i32> {
+    pub fn call_named(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>], names: &[Option<&str>]) -> std::result::Result<Vec<Vec<Array>>, Stopped> {
         let mut workspace = vec![];
         self.call_in(inputs, outputs, dims, sizes, &mut workspace)?;
         let read = |(bytes, name): (&Vec<u8>, &Option<&str>)| {
@@ -116,25 +147,36 @@ impl Loaded {
             // workspace, which is still there.
             #[allow(unsafe_code)]
             let value = unsafe { value::read(&std::ptr::read_unaligned(bytes.as_ptr().cast::<onnxc_value>())) };
-            Ok(described::arrays(name, &value.map_err(|s| s.code())?))
+            Ok(described::arrays(name, &value.map_err(|s| Stopped::from(s.code()))?))
         };
         outputs.iter().zip(names).map(read).collect()
     }
     /// The same where sizes of outputs follow from data. `sizes` has a list for every output, empty where its sizes are
     /// known: what there is room for; afterwards, the sizes it has or needs. Strings come and go in the form of [`texts`].
-    pub fn call_sized(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>]) -> std::result::Result<(), i32> {
+    pub fn call_sized(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>]) -> std::result::Result<(), Stopped> {
         self.call_in(inputs, outputs, dims, sizes, &mut vec![])
     }
-    fn call_in(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>], workspace: &mut Vec<Chunk>) -> std::result::Result<(), i32> {
-        let bytes = self.workspace(dims)?;
-        workspace.resize((bytes / 64 + 1) as usize, Chunk([0; 64]));
+    fn call_in(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>], memory: &mut Vec<Chunk>) -> std::result::Result<(), Stopped> {
+        let mut bytes = self.workspace(dims)?;
         let list = |s: &mut Vec<i64>| if s.is_empty() { std::ptr::null_mut() } else { s.as_mut_ptr() };
+        let rooms = sizes.to_vec();
         let out_dims: Vec<*mut i64> = sizes.iter_mut().map(list).collect();
-        let workspace = bytes_mut(workspace);
         let elements = self.elements(inputs);
         let i: Vec<*const u8> = inputs.iter().zip(&elements).map(|(b, e)| e.as_ref().map_or(b.as_ptr(), |e| e.as_ptr())).collect();
         let o: Vec<*mut u8> = outputs.iter_mut().map(|b| b.as_mut_ptr()).collect();
-        self.call_with(&i, &o, dims, &out_dims, workspace.as_mut_ptr(), None)?;
+        loop {
+            *memory = room(bytes)?;
+            match self.call_with(&i, &o, dims, &out_dims, (memory.as_mut_ptr().cast(), bytes), None) {
+                Err(e) if e.workspace > bytes => {
+                    // What comes behind will need more, too.
+                    bytes = e.workspace.max(bytes.saturating_mul(2));
+                    for (list, room) in sizes.iter_mut().zip(&rooms) {
+                        list.copy_from_slice(room);
+                    }
+                }
+                r => break r?,
+            }
+        }
         for ((out, list), _) in outputs.iter_mut().zip(sizes.iter()).zip(&self.texts[1]).filter(|x| *x.1) {
             let room = out.len() / texts::SIZE;
             let n = if list.is_empty() { room } else { crate::tensor::count(list).map_or(0, |n| n as usize).min(room) };
@@ -146,21 +188,59 @@ impl Loaded {
         }
         Ok(())
     }
-    /// Elements with addresses, of the inputs that are strings.
-    fn elements(&self, inputs: &[&[u8]]) -> Vec<Option<Vec<u8>>> {
-        inputs.iter().zip(&self.texts[0]).map(|(b, text)| text.then(|| addressed(b, b.as_ptr()))).collect()
-    }
-    fn call_with(&self, inputs: &[*const u8], outputs: &[*mut u8], dims: &[i64], out_dims: &[*mut i64], workspace: *mut u8, exec: Option<&Exec<'_>>) -> std::result::Result<(), i32> {
-        // SAFETY: the code was generated with this signature. It reads and writes inside the buffers, whose sizes the
-        // caller vouches for, inside the workspace of the size it asked for, and inside the weights.
-        #[allow(unsafe_code)]
+    /// Runs the model once on memory of the caller's, as C does: for tests that place buffers themselves. `out_dims` has a
+    /// list, or null, for every output.
+    ///
+    /// # Safety
+    /// What [`Loaded::call_sized`] and [`Loaded::workspace`] tell holds for what the pointers lead to; that of a `const`
+    /// pointer is only read.
+    #[allow(unsafe_code)]
+    pub unsafe fn call_at(&self, inputs: &[*const u8], outputs: &[*mut u8], dims: *const i64, out_dims: &[*mut i64], workspace: *mut u8) -> std::result::Result<(), i32> {
+        // SAFETY: the code was generated with this signature; the caller vouches for the memory.
         let f: Call = unsafe { std::mem::transmute(self.code) };
-        let exec = exec.map_or(std::ptr::null(), |e| std::ptr::from_ref(e.as_raw()).cast());
-        match f(inputs.as_ptr(), outputs.as_ptr(), dims.as_ptr(), out_dims.as_ptr(), self.weights.as_ptr().cast(), workspace, exec) {
+        match f(inputs.as_ptr(), outputs.as_ptr(), dims, out_dims.as_ptr(), self.weights.as_ptr().cast(), workspace, std::ptr::null()) {
             0 => Ok(()),
             s => Err(s),
         }
     }
+    /// Elements with addresses, of the inputs that are strings.
+    fn elements(&self, inputs: &[&[u8]]) -> Vec<Option<Vec<u8>>> {
+        inputs.iter().zip(&self.texts[0]).map(|(b, text)| text.then(|| addressed(b, b.as_ptr()))).collect()
+    }
+    /// `workspace`: where it is, and how many bytes it has (0: as many as the model asked for).
+    fn call_with(&self, inputs: &[*const u8], outputs: &[*mut u8], dims: &[i64], out_dims: &[*mut i64], workspace: (*mut u8, u64), exec: Option<&Exec<'_>>) -> std::result::Result<(), Stopped> {
+        let mut fault = onnxc_fault::NONE;
+        let exec = onnxc_exec { workspace_size: workspace.1, fault: &raw mut fault, ..exec.map_or(onnxc_exec::NONE, |e| *e.as_raw()) };
+        match self.enter(inputs, outputs, dims, out_dims, workspace.0, &raw const exec) {
+            0 => Ok(()),
+            s => Err(self.stopped(s, &fault)),
+        }
+    }
+    fn enter(&self, inputs: &[*const u8], outputs: &[*mut u8], dims: &[i64], out_dims: &[*mut i64], workspace: *mut u8, exec: *const onnxc_exec) -> i32 {
+        // SAFETY: the code was generated with this signature. It reads and writes inside the buffers, whose sizes the
+        // caller vouches for, inside the workspace of the size it asked for or was told, and inside the weights.
+        #[allow(unsafe_code)]
+        let f: Call = unsafe { std::mem::transmute(self.code) };
+        f(inputs.as_ptr(), outputs.as_ptr(), dims.as_ptr(), out_dims.as_ptr(), self.weights.as_ptr().cast(), workspace, exec.cast())
+    }
+    fn stopped(&self, status: i32, fault: &onnxc_fault) -> Stopped {
+        let check = self.checks.list().get(fault.check as usize);
+        let text = |c: &Check| if c.text.is_empty() { status_text(status).replace('%', "%%") } else { c.text.clone() };
+        let reason = check.map_or(String::new(), |c| onnxc_runtime::fault::sentence(&c.node, &c.op, &text(c), &fault.values));
+        Stopped { status, reason, workspace: fault.workspace_size }
+    }
+}
+
+/// Zeroed memory of so many bytes at least.
+fn room(bytes: u64) -> std::result::Result<Vec<Chunk>, Stopped> {
+    let chunks = bytes / 64 + 1;
+    let mut v: Vec<Chunk> = vec![];
+    let reserved = usize::try_from(chunks).ok().is_some_and(|n| v.try_reserve_exact(n).is_ok());
+    if !reserved {
+        return Err(Stopped { status: 4, reason: format!("there is no memory for a workspace of {bytes} bytes"), workspace: 0 });
+    }
+    v.resize(chunks as usize, Chunk([0; 64]));
+    Ok(v)
 }
 
 /// A model with its buffers, bound once and called often: as a whole, or kernel by kernel in the driver's order.
@@ -170,11 +250,16 @@ pub struct Bound<'a> {
     inputs: Vec<*const u8>,
     outputs: Vec<*mut u8>,
     out_dims: Vec<*mut i64>,
-    _room: Vec<Vec<i64>>,
+    room: Vec<Vec<i64>>,
+    /// As they were before a call.
+    rooms: Vec<Vec<i64>>,
+    /// The workspace is as large as the model asked for.
+    usual: bool,
     // What the pointers lead to; never touched while bound.
     _memory: Vec<Vec<Chunk>>,
     _described: Vec<Descriptor<'a>>,
     workspace: *mut u8,
+    bytes: u64,
     exec: Option<Exec<'a>>,
     pool: Option<&'a Pool>,
     frame: Vec<u64>,
@@ -193,9 +278,20 @@ type KernelFn = extern "C" fn(*const u64, i64, i64) -> i32;
 
 impl<'a> Bound<'a> {
     /// Binds inputs (copied) and fresh outputs of these sizes, which the interface and `dims` imply. `room` has the dims of
-    /// outputs whose sizes follow from data, and is empty for others.
-    pub fn new(code: &'a Loaded, m: &Module, inputs: &[&[u8]], outputs: &[usize], dims: &[i64], mut room: Vec<Vec<i64>>, pool: Option<&'a Pool>) -> std::result::Result<Bound<'a>, i32> {
-        let workspace = code.workspace(dims)?;
+    /// outputs whose sizes follow from data, and is empty for others. `least`: bytes of workspace, if the model asks for less.
+    #[allow(clippy::too_many_arguments, reason = "what a call takes, and how it runs")]
+    pub fn new(
+        code: &'a Loaded,
+        m: &Module,
+        inputs: &[&[u8]],
+        outputs: &[usize],
+        dims: &[i64],
+        mut room: Vec<Vec<i64>>,
+        pool: Option<&'a Pool>,
+        least: u64,
+    ) -> std::result::Result<Bound<'a>, Stopped> {
+        let asked = code.workspace(dims)?;
+        let (workspace, usual) = (asked.max(least), least <= asked);
         let sizes = inputs.iter().map(|b| b.len()).chain(outputs.iter().copied()).chain([workspace as usize]);
         let mut memory: Vec<Vec<Chunk>> = sizes.map(|n| vec![Chunk([0; 64]); n / 64 + 1]).collect();
         inputs.iter().zip(&mut memory).for_each(|(b, c)| bytes_mut(c)[..b.len()].copy_from_slice(b));
@@ -212,8 +308,11 @@ impl<'a> Bound<'a> {
             inputs: ins.iter().map(|p| p.cast_const()).collect(),
             outputs: rest[..outputs.len()].to_vec(),
             out_dims: room.iter_mut().map(|s| if s.is_empty() { std::ptr::null_mut() } else { s.as_mut_ptr() }).collect(),
-            _room: room,
+            rooms: room.clone(),
+            room,
+            usual,
             workspace: rest[outputs.len()],
+            bytes: workspace,
             _memory: memory,
             _described: vec![],
             exec: pool.map(Pool::exec),
@@ -221,13 +320,17 @@ impl<'a> Bound<'a> {
             frame: vec![],
             steps: vec![],
         };
-        let values: HashMap<Sym, i64> = m.dim_params.iter().copied().zip(dims.iter().copied()).collect();
+        let values: HashMap<Sym, i64> = m.syms.with_derived(&m.dim_params.iter().copied().zip(dims.iter().copied()).collect());
         let eval = |d: Dim| d.eval(&|s| values.get(&s).copied());
         let mut steps = vec![];
         if let (Some(frame), Some(())) = (b.fill_frame(m, &eval), b.plan(m, &m.driver, &eval, &mut steps)) {
             (b.frame, b.steps) = (frame, steps);
         }
         Ok(b)
+    }
+    /// Bytes of the workspace.
+    pub fn workspace_size(&self) -> u64 {
+        self.bytes
     }
     /// Keeps what descriptors among the inputs point to.
     pub fn keeping(mut self, described: Vec<Descriptor<'a>>) -> Bound<'a> {
@@ -279,12 +382,26 @@ impl<'a> Bound<'a> {
     pub fn kernels(&self) -> Vec<Kernel> {
         self.steps.iter().map(|s| s.kernel).collect()
     }
-    /// Runs the model once; the error is a status of the interface.
-    pub fn call(&mut self) -> std::result::Result<(), i32> {
-        self.code.call_with(&self.inputs, &self.outputs, &self.dims, &self.out_dims, self.workspace, self.exec.as_ref())
+    /// Runs the model once.
+    pub fn call(&mut self) -> std::result::Result<(), Stopped> {
+        let raw = self.exec.map_or(onnxc_exec::NONE, |e| *e.as_raw());
+        let exec = onnxc_exec { workspace_size: self.bytes, ..raw };
+        // A caller without a pool has no need of an exec, unless its workspace is another than the model asked for.
+        let exec = if self.exec.is_none() && self.usual { std::ptr::null() } else { &raw const exec };
+        match self.code.enter(&self.inputs, &self.outputs, &self.dims, &self.out_dims, self.workspace, exec) {
+            0 => Ok(()),
+            // Once more, to learn why.
+            s => {
+                for (list, room) in self.room.iter_mut().zip(&self.rooms) {
+                    list.copy_from_slice(room);
+                }
+                let r = self.code.call_with(&self.inputs, &self.outputs, &self.dims, &self.out_dims, (self.workspace, self.bytes), self.exec.as_ref());
+                Err(r.err().unwrap_or_else(|| s.into()))
+            }
+        }
     }
     /// Runs one kernel of [`Bound::kernels`] as the driver would. Those before it must have run, in order.
-    pub fn call_kernel(&mut self, index: usize) -> std::result::Result<(), i32> {
+    pub fn call_kernel(&mut self, index: usize) -> std::result::Result<(), Stopped> {
         let Some(step) = self.steps.get(index) else { return Ok(()) };
         // SAFETY: the code was generated with this signature; the frame is the one the driver builds for these buffers.
         #[allow(unsafe_code)]
@@ -304,7 +421,7 @@ impl<'a> Bound<'a> {
             }
             _ => f(self.frame.as_ptr(), 0, step.trip),
         };
-        if status == 0 { Ok(()) } else { Err(status) }
+        if status == 0 { Ok(()) } else { Err(status.into()) }
     }
 }
 

@@ -149,7 +149,7 @@ fn stopped(s: Stopped, output: &Path, stdout: bool) -> Result<()> {
 }
 
 fn check(a: &CheckArgs) -> Result<()> {
-    let options = Options { dims: a.common.dims()?, heap: a.common.heap()?, math: a.common.math.into(), ..Options::default() };
+    let options = a.common.apply(Options::default())?;
     let src = source(&a.model)?;
     let c = with_progress(&format!("onnxc: checking {}", src.name), || pipeline::compile(&src, &options))?;
     warn(&c, a.common.message_format);
@@ -173,7 +173,7 @@ fn runner(model: &Path, common: &ModelArgs) -> Result<Runner> {
 }
 
 fn runner_with(model: &Path, common: &ModelArgs, options: Options) -> Result<Runner> {
-    let options = Options { dims: common.dims()?, heap: common.heap()?, math: common.math.into(), ..options };
+    let options = common.apply(options)?;
     let src = source(model)?;
     let c = with_progress(&format!("onnxc: compiling {}", src.name), || pipeline::compile(&src, &options))?;
     warn(&c, common.message_format);

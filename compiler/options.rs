@@ -52,6 +52,10 @@ pub struct Options {
     pub verify: bool,
     /// Stops after the pass of this name.
     pub stop_after: Option<String>,
+    /// Warnings are errors.
+    pub strict: bool,
+    /// Texts of dims such as "2*N" are expressions over other dims; they are opaque names otherwise.
+    pub dim_expressions: bool,
     /// Prints each pass and its time to stderr.
     pub time: bool,
 }

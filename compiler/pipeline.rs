@@ -112,8 +112,12 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let mut target = Target::new(options.target.as_deref(), options.cpu.as_deref())?;
     let name = crate::codegen::names::model_name(options.name.as_deref(), &source.name)?;
     let clock = Clock(options.time);
-    let mut model = clock.step("import", || onnx::read(source, &ImportOptions { dims: options.dims.clone() }))?;
+    let mut model = clock.step("import", || onnx::read(source, &ImportOptions { dims: options.dims.clone(), dim_expressions: options.dim_expressions }))?;
+    if !model.errors.is_empty() {
+        return Err(crate::diag::Failure::Errors(all_errors(model)));
+    }
     let mut findings = Findings::default();
+    std::mem::take(&mut model.warnings).into_iter().for_each(|w| findings.push(w));
     let stop = |p: &str| options.stop_after.as_deref() == Some(p);
     if stop("import") {
         return Ok(Stopped::Graph(Box::new(model)));
@@ -127,9 +131,13 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
             return Ok(Stopped::Graph(Box::new(model)));
         }
     }
+    if options.strict {
+        crate::diag::strict(findings.warnings())?;
+    }
     let heap = options.heap.map_or(nest::HEAP, |bytes| bytes.max(0) & !(passes::nest::place::ALIGN - 1));
     let mut module = clock.step("lower", || passes::lower::lower(&model, &name, heap))?;
     module.math = options.math;
+    nest::overflow::check(&module)?;
     check(&module, options.verify)?;
     if stop("lower") {
         return Ok(Stopped::Nest(Box::new(module)));
@@ -182,10 +190,30 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
             });
         }
     }
+    modules.par_iter().try_for_each(nest::overflow::check)?;
     let Some(unscheduled) = unscheduled else { return Err(crate::diag::Failure::bug("pipeline", "no module")) };
     let weights = Blob::new(&modules);
-    let interface = clock.step("interface", || interface(&model, &modules, source, options, &target, &weights))?;
+    let interface = clock.step("interface", || interface(&model, &modules, source, options, &target, &weights, &mut findings))?;
+    if options.strict {
+        crate::diag::strict(findings.warnings())?;
+    }
     Ok(Stopped::Done(Box::new(Compiled { model, unscheduled, modules, interface, target, weights, warnings: findings.warnings().to_vec() })))
+}
+
+/// Errors of the import, and those that inference finds in what they do not concern.
+fn all_errors(mut model: Model) -> Vec<Error> {
+    let mut all = Findings::default();
+    std::mem::take(&mut model.errors).into_iter().for_each(|e| all.push(e));
+    for pass in [passes::graph::sequences::run, passes::graph::infer::run] {
+        match pass(&mut model, &mut Findings::default()) {
+            Ok(()) => continue,
+            Err(crate::diag::Failure::Errors(list)) => list.into_iter().for_each(|e| all.push(e)),
+            // Bugs about half a model are none.
+            Err(_) => {}
+        }
+        break;
+    }
+    all.take_errors()
 }
 
 /// Bytes that are enough for every module. Dim params are numbered alike in all of them.
@@ -251,7 +279,7 @@ fn described(model: &Model, v: Value) -> Option<(Described, ElemType)> {
     Some((Described { kind, optional, key: b.key, dims: b.dims }, b.elem))
 }
 
-fn interface(model: &Model, modules: &[Module], source: &Source, options: &Options, target: &Target, weights: &Blob) -> Result<Interface> {
+fn interface(model: &Model, modules: &[Module], source: &Source, options: &Options, target: &Target, weights: &Blob, findings: &mut Findings) -> Result<Interface> {
     // What callers see is the same on every level, but for the workspace.
     let Some(m) = modules.first() else { return Err(crate::diag::Failure::bug("pipeline", "a target without levels")) };
     let workspace = workspace(modules);
@@ -274,11 +302,13 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
             return Ok(Tensor { name: d.name.clone(), ident, ty, dims: vec![], max_dims: vec![], aliases_input: None, described: Some(described) });
         }
         let max_dims = d.dims.iter().map(|x| m.syms.range(*x).hi).collect();
-        Ok(Tensor { name: d.name.clone(), ident, ty: d.ty, dims: d.dims.clone(), max_dims, aliases_input: None, described: None })
+        // Callers know the params only.
+        let dims = d.dims.iter().map(|x| m.syms.expanded(*x)).collect();
+        Ok(Tensor { name: d.name.clone(), ident, ty: d.ty, dims, max_dims, aliases_input: None, described: None })
     };
     let inputs = m.inputs.iter().zip(&model.graph.inputs).map(|(b, v)| tensor(*b, v, "input")).collect::<Result<Vec<_>>>()?;
     let outputs = m.outputs.iter().zip(&model.graph.outputs).map(|(b, v)| tensor(*b, v, "output")).collect::<Result<Vec<_>>>()?;
-    names.check()?;
+    names.check()?.into_iter().for_each(|w| findings.push(w));
     let external = matches!(options.weights, options::Weights::File(_));
     let file = std::path::Path::new(&source.name).file_name().map_or(source.name.clone(), |f| f.to_string_lossy().into_owned());
     Ok(Interface {
@@ -293,6 +323,7 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
         outputs,
         workspace,
         workspace_max: m.syms.range(workspace).hi.and_then(|v| u64::try_from(v).ok()),
+        heap: crate::codegen::interface::heap(modules),
         weights: Weights { size: weights.size, align: crate::codegen::weights::ALIGN, sha256: if external { weights.sha256() } else { [0; 32] }, external },
         nodes: model.graph.order.iter().map(|n| &model.graph.nodes[*n].origin).map(|o| (o.name.clone(), o.op.clone())).collect(),
         foreign: crate::codegen::interface::foreign(m),

@@ -5,7 +5,7 @@ use crate::codegen::header::status_text;
 use crate::codegen::interface::{Interface, Kind, Tensor};
 use crate::described::{self, Input};
 use crate::diag::{Error, Failure, Result, codes};
-use crate::jit::{Bound, Loaded};
+use crate::jit::{Bound, Loaded, Stopped};
 use crate::nest::Module;
 use crate::pipeline::Compiled;
 use crate::sym::{Dim, Sym};
@@ -87,8 +87,10 @@ impl Runner {
     /// One call; shapes and bytes of the outputs.
     fn called(&self, data: &[&[u8]], sizes: &HashMap<Sym, i64>) -> Result<Called> {
         let i = &self.compiled.interface;
-        let shapes = self.output_shapes(sizes)?;
         let dims = self.dims(sizes);
+        // The model's own checks say more than sizes that are none.
+        self.code.workspace(&dims).map_err(status_error)?;
+        let shapes = self.output_shapes(sizes)?;
         let names: Vec<Option<&str>> = i.outputs.iter().map(|t| t.described.as_ref().map(|_| t.name.as_str())).collect();
         // Too small a capacity tells the sizes that are needed, of one output more each time.
         let mut capacity: Vec<Vec<i64>> = i.outputs.iter().map(|t| if t.from_data(&i.syms) { vec![0; t.dims.len()] } else { vec![] }).collect();
@@ -99,12 +101,12 @@ impl Runner {
                 outputs.push(vec![0u8; if list.is_empty() { *n } else { bytes_of(t, list)? }]);
             }
             match self.code.call_named(data, &mut outputs, &dims, &mut have, &names) {
-                Err(4) if have.iter().flatten().zip(capacity.iter().flatten()).any(|(need, room)| need > room) => {
+                Err(e) if e.status == 4 && have.iter().flatten().zip(capacity.iter().flatten()).any(|(need, room)| need > room) => {
                     for (room, need) in capacity.iter_mut().flatten().zip(have.iter().flatten()) {
                         *room = (*room).max(*need);
                     }
                 }
-                Err(s) => return Err(status_error(s)),
+                Err(e) => return Err(status_error(e)),
                 Ok(values) => {
                     let mut out = vec![];
                     for ((t, (dims, _)), (list, data)) in i.outputs.iter().zip(shapes).zip(have.into_iter().zip(&mut outputs)) {
@@ -137,15 +139,29 @@ impl Runner {
             self.output_shapes(&sizes)?.into_iter().unzip::<_, _, Vec<_>, Vec<usize>>()
         };
         let room: Vec<Vec<i64>> = i.outputs.iter().zip(shapes).map(|(t, s)| if t.from_data(&i.syms) { s } else { vec![] }).collect();
-        let bound = Bound::new(&self.code, self.module(), &data, &outputs, &self.dims(&sizes), room, pool).map_err(status_error)?;
-        Ok(bound.keeping(described))
+        let mut least = 0;
+        loop {
+            let mut bound = Bound::new(&self.code, self.module(), &data, &outputs, &self.dims(&sizes), room.clone(), pool, least).map_err(status_error)?;
+            if i.heap > 0
+                && let Err(e) = bound.call()
+                && e.workspace > bound.workspace_size()
+            {
+                least = e.workspace.max(bound.workspace_size().saturating_mul(2));
+                continue;
+            }
+            return Ok(bound.keeping(described));
+        }
     }
     /// Shapes and bytes of the outputs; empty where they follow from data.
     fn output_shapes(&self, sizes: &HashMap<Sym, i64>) -> Result<Vec<(Vec<i64>, usize)>> {
         let i = &self.compiled.interface;
-        let eval = |d: &Dim| {
-            let v = d.eval(&|s| sizes.get(&s).copied()).filter(|v| *v >= 0);
-            v.ok_or_else(|| Failure::from(Error::new(codes::RUN_INPUT, "an output has no valid size for these inputs")))
+        let eval = |t: &Tensor, k: usize, d: Dim| {
+            let v = d.eval(&|s| sizes.get(&s).copied());
+            v.filter(|v| *v >= 0).ok_or_else(|| {
+                let found = v.map_or("no number".into(), |v| v.to_string());
+                let e = Error::new(codes::RUN_INPUT, format!("output \"{}\" dimension {k} has no valid size for these inputs", t.name));
+                Failure::from(e.found_expected(found, format!("{} >= 0", d.display(&i.syms))))
+            })
         };
         let shape = |t: &Tensor| {
             if t.described.is_some() {
@@ -154,7 +170,7 @@ impl Runner {
             if t.from_data(&i.syms) {
                 return Ok((vec![], 0));
             }
-            let dims = t.dims.iter().map(eval).collect::<Result<Vec<i64>>>()?;
+            let dims = t.dims.iter().enumerate().map(|(k, d)| eval(t, k, *d)).collect::<Result<Vec<i64>>>()?;
             let n = bytes_of(t, &dims)?;
             Ok((dims, n))
         };
@@ -168,22 +184,31 @@ impl Runner {
     pub fn sizes(&self, inputs: &[Input]) -> Result<HashMap<Sym, i64>> {
         let i = &self.compiled.interface;
         let mut sizes: HashMap<Sym, i64> = HashMap::new();
+        // Where a size was seen first.
+        let mut seen: HashMap<Sym, (&str, usize)> = HashMap::new();
         let mut errors = vec![];
         for (t, a) in i.inputs.iter().zip(inputs) {
             let Input::Array(a) = a else { continue };
             let expected = crate::tensor::TensorType::new(t.ty, t.dims.clone()).display(&i.syms);
             let mut ok = t.ty == a.ty && t.dims.len() == a.dims.len();
+            let mut clash = None;
             if ok {
-                for (d, n) in t.dims.iter().zip(&a.dims) {
+                for (k, (d, n)) in t.dims.iter().zip(&a.dims).enumerate() {
                     if let Some(s) = d.as_sym() {
-                        ok &= *sizes.entry(s).or_insert(*n) == *n;
+                        let first = *sizes.entry(s).or_insert(*n);
+                        let (name, at) = *seen.entry(s).or_insert((&t.name, k));
+                        if first != *n {
+                            ok = false;
+                            clash = Some(format!("input \"{name}\" dimension {at} is {first}, input \"{}\" dimension {k} is {n}: they are both {}", t.name, i.syms.name(s)));
+                        }
                     }
                 }
                 ok &= t.dims.iter().zip(&a.dims).all(|(d, n)| d.eval(&|s| sizes.get(&s).copied()).is_none_or(|v| v == *n));
             }
             ok &= t.ty != ElemType::Str || a.to_strings().is_some();
             if !ok {
-                errors.push(Error::new(codes::RUN_INPUT, format!("input \"{}\" does not fit", t.name)).found_expected(format!("{}{:?}", a.ty, a.dims), expected));
+                let e = Error::new(codes::RUN_INPUT, format!("input \"{}\" does not fit", t.name)).found_expected(format!("{}{:?}", a.ty, a.dims), expected);
+                errors.push(if let Some(c) = clash { e.note(c) } else { e });
             }
         }
         if errors.is_empty() { Ok(sizes) } else { Err(Failure::Errors(errors)) }
@@ -329,9 +354,10 @@ fn random(name: String, ty: ElemType, dims: Vec<i64>, seed: u64) -> Result<Array
     Ok(Array { name, ty, dims, data })
 }
 
-/// A status of the interface as an error.
-pub fn status_error(s: i32) -> Failure {
-    Error::new(codes::RUN_STATUS, format!("the model returned status {s}: {}", status_text(s))).into()
+/// A failed call as an error.
+pub fn status_error(s: Stopped) -> Failure {
+    let e = Error::new(codes::RUN_STATUS, format!("the model returned status {}: {}", s.status, status_text(s.status)));
+    if s.reason.is_empty() { e } else { e.row("check", s.reason) }.into()
 }
 
 fn bytes_of(t: &Tensor, dims: &[i64]) -> Result<usize> {

@@ -9,6 +9,7 @@
 //! # dim: N=4                     like --dim
 //! # target: aarch64-unknown-linux-gnu
 //! # cpu: x86-64-v2,x86-64-v4     like --cpu; for x86-64 one level, x86-64-v3, unless said otherwise
+//! # dim-expressions            like --dim-expressions
 //! # opt: 0                       like -O
 //! # math: fast                   like --math
 //! ```
@@ -66,6 +67,7 @@ fn case(path: &Path) -> Result<(), String> {
             "emit" => emits.extend(value.split(',').map(|s| s.trim().to_owned())),
             "stop-after" => stops.extend(value.split(',').map(|s| s.trim().to_owned())),
             "error" => error = true,
+            "dim-expressions" => options.dim_expressions = true,
             "run" => seeds.extend(value.split(',').filter_map(|s| s.trim().parse::<u64>().ok())),
             "dim" => options.dims.push(onnxc::sym::text::parse_dim_option(value)?),
             "target" => options.target = Some(value.to_owned()),

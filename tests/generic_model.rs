@@ -16,11 +16,15 @@ unsafe extern "C" {
 
 /// Compiles a model of the cases, links it into a library and loads it for good; nothing where there is no C compiler.
 fn load(case: &str) -> Option<Model> {
+    load_from("cases/ops", case, &[])
+}
+
+fn load_from(folder: &str, case: &str, options: &[&str]) -> Option<Model> {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("generic_model");
     std::fs::create_dir_all(&dir).expect("a folder");
     let (object, library) = (dir.join(case).with_extension("o"), dir.join(case).with_extension("so"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/ops").join(case).with_extension("onnxtxt");
-    let out = Command::new(env!("CARGO_BIN_EXE_onnxc")).arg(source).args(["--cpu", "native", "--name", case, "-o"]).arg(&object).output().expect("onnxc runs");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder).join(case).with_extension("onnxtxt");
+    let out = Command::new(env!("CARGO_BIN_EXE_onnxc")).arg(source).args(["--cpu", "native", "--name", case, "-o"]).arg(&object).args(options).output().expect("onnxc runs");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let Ok(out) = Command::new(&cc).arg("-shared").arg("-o").arg(&library).arg(&object).arg("-lm").output() else {
@@ -67,7 +71,7 @@ fn sequences() {
     // Of another type, with other sizes, without what is asked for, of another kind.
     let wrong = Tensor::new(&[1, 3], &[1i32, 2, 3]).expect("three");
     for (s, status) in [(vec![wrong].into(), Status::Value), (vec![floats(&[3, 1], &a)].into(), Status::Value), (Vec::<Tensor>::new().into(), Status::Index), (Value::None, Status::Value)] {
-        assert_eq!(m.call(&[s, floats(&[1, 3], &x).into(), int(&1)], None), Err(status));
+        assert_eq!(m.call(&[s, floats(&[1, 3], &x).into(), int(&1)], None).expect_err("a senseless value"), status);
     }
 }
 
@@ -81,7 +85,7 @@ fn optionals() {
     assert_eq!(out[0].tensor().and_then(Tensor::to_bools), Some(vec![true]));
     assert_eq!(out[5], vec![floats(&[0], &[]), floats(&[1], &[3.0])].into());
     assert_eq!((&out[6], &out[7]), (&a.clone().into(), &Value::None));
-    assert_eq!(m.call(&[Value::None, Value::None, a.into()], None), Err(Status::Value));
+    assert_eq!(m.call(&[Value::None, Value::None, a.into()], None).expect_err("no element"), Status::Value);
 }
 
 #[test]
@@ -106,4 +110,23 @@ fn strings() {
     let rows: Vec<&Map> = out[2].items().expect("a sequence").iter().filter_map(Value::map).collect();
     assert_eq!(rows[1].keys().to_strings(), Some(vec!["no", "yes"]));
     assert_eq!(rows[1].values().as_slice(), Some(&[1.0f32, 0.0][..]));
+}
+
+#[test]
+fn errors_have_names_and_workspaces_grow() {
+    let Some(m) = load_from("faults", "pick", &["--dim", "N<=32", "--heap", "1K"]) else { return };
+    let zeros = [0.0f32; 256];
+    let call = |n: i64, k: i64, y: i64, last: i64, count: i64| {
+        let x = floats(&[n, k], &zeros[..(n * k) as usize]);
+        let list = [0, last];
+        let i = Tensor::new(&[2], &list).expect("two");
+        m.call(&[x.into(), floats(&[y], &zeros[..y as usize]).into(), i.into(), int(&count)], None)
+    };
+    let says = |r: Result<Vec<Value>, onnxc_runtime::Error>, text: &str| assert_eq!(r.expect_err("a failed call").to_string(), text);
+    says(call(40, 3, 3, 1, 10), "bad dimension: input \"x\" dimension 0 (N) is 40: it must be from 0 to 32");
+    says(call(2, 3, 4, 1, 10), "bad dimension: Add \"s\": input \"x\" dimension 1 (K) is 3, input \"y\" dimension 0 (M) is 4: they must be equal, or one of them 1");
+    says(call(2, 3, 3, 7, 10), "index out of range: Gather \"z\": index out of range");
+    says(m.call(&[], None), "null pointer: 0 inputs are given, and the model has 4");
+    let out = call(2, 3, 3, 1, 1000).expect("more than --heap gives");
+    assert_eq!(out[1].as_slice(), Some(&[49_999_916_666_700i64][..]));
 }

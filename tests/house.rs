@@ -239,3 +239,18 @@ fn readme_lists_the_supported_operators() {
     }
     assert!(have == want, "the operator table of the README is out of date: run `ONNXC_UPDATE=1 cargo test --test house`");
 }
+
+/// R-VARIADIC-01 of tests/spec.
+#[test]
+fn only_the_last_operand_is_variadic() {
+    for (_, operators) in onnxc::ops::FAMILIES {
+        for o in *operators {
+            let (domain, name) = o.rsplit_once(':').unwrap_or(("", o));
+            for s in onnxc::ops::schema::versions(domain, name) {
+                for list in [&s.inputs.list, &s.outputs.list] {
+                    assert!(list.iter().rev().skip(1).all(|f| !f.variadic), "{o}-{}", s.since);
+                }
+            }
+        }
+    }
+}

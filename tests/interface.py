@@ -1,4 +1,4 @@
-"""The generated interface from outside: statuses, weights files, output sizes, tasks.
+"""The generated interface from outside: statuses and faults, weights files, output sizes, workspaces, tasks.
 
     interface.py ONNXC WORK_DIR
 """
@@ -95,6 +95,39 @@ divide (int32[N] a, int32[N] b) => (int32[N] y)
 """
 
 
+# Sizes that only data tells; what comes before is of known size.
+TRACE = """<ir_version: 8, opset_import: ["" : 17]>
+trace (float[N, 64] x, int64 count) => (float[N, 64] y, int64 total)
+<int64 zero = {0}, int64 one = {1}, int64 axis = {0}>
+{
+  a = Softmax <axis = 1> (x)
+  y = Softmax <axis = 0> (a)
+  r = Range (zero, count, one)
+  c = CumSum (r, axis)
+  d = Mul (c, c)
+  e = CumSum (d, axis)
+  total = ReduceMax <keepdims = 0> (e)
+}
+"""
+
+# Sizes that follow from the parameters and may be negative.
+VALID = """<ir_version: 8, opset_import: ["" : 17]>
+valid (float[N, 1, T] x) => (float[A, B, C] y)
+<float[1, 1, 5] w = {1, 1, 1, 1, 1}>
+{
+  y = Conv (x, w)
+}
+"""
+
+# A number of results that only data tells.
+FIND = """<ir_version: 8, opset_import: ["" : 17]>
+find (float[N, M] x) => (int64[R, C] y)
+{
+  y = NonZero (x)
+}
+"""
+
+
 def build(name, text, *flags):
     path = os.path.join(WORK, name)
     with open(path + ".onnx", "w") as f:
@@ -161,6 +194,79 @@ def statuses():
     fails(run, "bad value")
 
 
+def faults():
+    m = build("outer", OUTER)
+    feeds = lambda n, m: {"x": np.ones((n, 1, 8), np.float32), "y": np.ones((1, m, 8), np.float32)}
+    run, _ = m.prepare(feeds(2, 3))
+    run()
+    m = build("bounded", OUTER, "--dim", "2<=N<=32")
+    for n in (1, 33):
+        fails(lambda: m.prepare(feeds(n, 3)), f'input "x" dimension 0 (N) is {n}: it must be from 2 to 32')
+    m = build("valid", VALID)
+    fails(lambda: m.prepare({"x": np.ones((1, 1, 2), np.float32)})[0](), "dimension 2 (T - 4) is -2: it must not be negative")
+    m = build("find", FIND)
+    run, _ = m.prepare({"x": np.ones((3, 4), np.float32)}, [(2, 5)])
+    fails(run, 'output "y" has the dimensions [2, 12], and its capacity is smaller')
+    m = build("pick", GATHER)
+    run, _ = m.prepare({"x": np.ones((4, 3), np.float32), "i": np.array([9], np.int64)})
+    fails(run, 'Gather "y": index out of range')
+    m = build("divide", DIVIDE)
+    run, _ = m.prepare({"a": np.ones(3, np.int32), "b": np.zeros(3, np.int32)})
+    fails(run, 'Div "y": bad value')
+    # Every check can be told, whatever its values are.
+    for m in (m, build("traced", TRACE), build("guarded", VALID)):
+        for k in range(m.info.n_checks):
+            c = m.info.checks[k]
+            assert c.text.decode().count("%lld") == c.n_values <= 4
+            assert 0 <= c.status <= 9 and (c.text or not c.status) and (c.text or c.node)
+            assert m.fault_string(abi.Fault(check=k, status=5))
+
+
+def workspaces():
+    m = build("trace", TRACE, "--heap", "1K")
+    x = rng.standard_normal((7, 64)).astype(np.float32)
+    feeds = lambda n: {"x": x, "count": np.array(n, np.int64)}
+    total = lambda n: int((np.cumsum(np.arange(n)) ** 2).sum())
+    run, (y, _) = m.prepare(feeds(10))
+    run()
+    want = y.copy()
+    asked = run.workspace.size
+    for n in (1, 1000, 5000):
+        run, outs = m.prepare(feeds(n))
+        run()
+        assert (outs[0] == want).all() and outs[1] == total(n), n
+    assert run.workspace.size > asked
+    run, _ = m.prepare(feeds(5000), grow=False)
+    fails(run, "bytes, and the workspace has")
+    # What a call asks for is enough up to there; never more than that is written.
+    run, outs = m.prepare(feeds(1000), grow=False)
+    pin, pout, dims, lists, w, _, _ = run.arguments()
+    size, rounds = 1, 0
+    while True:
+        room = abi.aligned((max(size, asked) + 8191) & ~63)
+        room[:] = 0xA5
+        fault = abi.Fault()
+        e = abi.Exec(ct.sizeof(abi.Exec), workspace_size=size, fault=ct.pointer(fault))
+        rc = m.info.call(pin, pout, dims, lists, w, room.ctypes.data, ct.addressof(e))
+        assert (room[size:] == 0xA5).all(), f"a workspace of {size} bytes"
+        if rc == 0:
+            break
+        if rounds == 0:
+            assert (room == 0xA5).all(), "written before the size is checked"
+        assert rc == 4 and fault.workspace_size > size, (rc, fault.workspace_size, size)
+        size, rounds = fault.workspace_size, rounds + 1
+    assert outs[1] == total(1000) and 2 <= rounds <= 8, rounds
+    # A caller of an older header: what lies behind its exec is not looked at.
+    room = abi.aligned(asked)
+    run, outs = m.prepare(feeds(10))
+    pin, pout, dims, lists, w, _, _ = run.arguments()
+    fault = abi.Fault(check=77)
+    e = abi.Exec(ct.sizeof(abi.OldExec), workspace_size=1, fault=ct.pointer(fault))
+    assert m.info.call(pin, pout, dims, lists, w, room.ctypes.data, ct.addressof(e)) == 0
+    assert m.info.call(pin, pout, dims, lists, w, room.ctypes.data + 1, ct.addressof(e)) == 2 and fault.check == 77
+    assert outs[1] == total(10)
+
+
 def weights_file():
     m = build("apart", DENSE, "--weights", "file")
     assert m.info.weights_size == os.path.getsize(os.path.join(WORK, "apart.weights"))
@@ -169,7 +275,7 @@ def weights_file():
     run()
     assert np.allclose(y, x.sum(1, keepdims=True) * 0.25 + np.arange(96), atol=1e-4)
     m.weights[0] ^= 1
-    fails(run, "weights do not match")
+    fails(run, 'the weights are not those of this model, which are in "apart.weights"')
 
 
 def output_sizes():
@@ -207,13 +313,13 @@ def same_bits(name, text, shape):
             [t.start() for t in pool]
             [t.join() for t in pool]
         callback = abi.PARALLEL_FOR(parallel_for)
-        e = abi.Exec(ct.sizeof(abi.Exec), None, callback, threads, None)
+        e = abi.Exec(ct.sizeof(abi.Exec), None, callback, threads)
         y[:] = 0
         run(ct.addressof(e))
         assert (y == want).all(), f"{threads} threads give other bits"
     assert max(used, default=0) > 1, "nothing ran in parallel"
 
 
-for test in (statuses, weights_file, output_sizes, tasks):
+for test in (statuses, faults, workspaces, weights_file, output_sizes, tasks):
     test()
     print(f"{test.__name__}: ok")

@@ -1,53 +1,19 @@
 //! No model file, however broken, makes the compiler panic: real models with random damage go through the whole
 //! pipeline, up to placed loop nests. What comes out is a module or a list of findings.
 
+#[path = "../examples/fuzz/damage.rs"]
+mod damage;
+#[allow(dead_code)]
+#[path = "nest_fuzz/exprs.rs"]
+mod exprs;
+
+use damage::damage;
+use exprs::Rng;
 use onnxc::diag::Failure;
 use onnxc::onnx::Source;
 use onnxc::options::Options;
 use onnxc::pipeline;
 use std::path::Path;
-
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
-
-/// Flips, overwrites, cuts, repeats; mostly in the part that is structure, not weights.
-fn damage(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
-    let mut b = bytes.to_vec();
-    for _ in 0..1 + rng.below(6) {
-        let at = rng.below(b.len());
-        match rng.below(8) {
-            0 => b.truncate(at),
-            1 => b[at] = 0xff,
-            2 => b[at] = 0,
-            3 => {
-                let n = rng.below(16).min(b.len() - at);
-                b.drain(at..at + n);
-            }
-            4 => {
-                let part: Vec<u8> = b[at..(at + 1 + rng.below(40)).min(b.len())].to_vec();
-                let to = rng.below(b.len());
-                b.splice(to..to, part);
-            }
-            5 => b[at] = b[at].wrapping_add(1),
-            _ => b[at] ^= 1 << rng.below(8),
-        }
-        if b.is_empty() {
-            b.push(8);
-        }
-    }
-    b
-}
 
 fn try_all(name: &str, bytes: &[u8], rounds: usize) {
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15 ^ bytes.len() as u64);

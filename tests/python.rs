@@ -135,6 +135,29 @@ fn sequences() {
     script("sequences.py", &[exe(), work.as_os_str(), "1".as_ref(), "100".as_ref()]);
 }
 
+fn guard_pages(name: &str, more: &[&str]) {
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let args: Vec<&std::ffi::OsStr> = [exe(), "--work".as_ref(), work.as_os_str()].into_iter().chain(more.iter().map(std::ffi::OsStr::new)).collect();
+    script("guard/guard.py", &args);
+}
+
+/// A sample of models with every buffer against an inaccessible page, with sizes as they are and as symbols.
+#[test]
+fn every_access_stays_inside() {
+    guard_pages("guard", &[]);
+}
+
+/// The same on other CPUs, where a cross compiler and qemu are installed.
+#[test]
+fn every_access_stays_inside_on_aarch64() {
+    guard_pages("guard_aarch64", &["--target", "aarch64-unknown-linux-gnu", "--share", "25", "--calls", "12"]);
+}
+
+#[test]
+fn every_access_stays_inside_on_riscv64() {
+    guard_pages("guard_riscv64", &["--target", "riscv64gc-unknown-linux-gnu", "--share", "25", "--calls", "12"]);
+}
+
 #[test]
 fn random_graphs() {
     script("fuzz.py", &[exe(), "1".as_ref(), "150".as_ref()]);

@@ -84,14 +84,15 @@ fn group(m: &Module, kernels: &[Kernel], sizes: &HashMap<Sym, i64>, kept: &dyn F
                 lanes.insert(*reg, *n);
             }
         });
-        let mut c = Counter { m, env: sizes.clone(), lanes, walked: sizes.keys().copied().collect(), flops: 0.0, accesses, data: HashMap::new() };
+        let env = m.syms.with_derived(sizes);
+        let mut c = Counter { m, walked: env.keys().copied().collect(), env, lanes, flops: 0.0, accesses, data: HashMap::new() };
         c.body(body, 1.0)?;
         total = total + Amounts { flops: c.flops, bytes: 0.0, lanes: c.flops * if computes_doubles(m, body) { 2.0 } else { 1.0 } };
         accesses = c.accesses;
     }
     for (b, n) in accesses.into_iter().filter(|(b, _)| kept(*b)) {
         let d = &m.bufs[b];
-        let size = d.dims.iter().try_fold(1.0, |n, d| Some(n * d.eval(&|s| sizes.get(&s).copied())? as f64))?;
+        let size = d.dims.iter().try_fold(1.0, |n, d| Some(n * m.syms.expanded(*d).eval(&|s| sizes.get(&s).copied())? as f64))?;
         total.bytes += n.min(size) * f64::from(d.ty.bits()) / 8.0;
     }
     Some(total)

@@ -11,6 +11,7 @@ pub mod print;
 use crate::arrays::Array;
 use crate::described::Input;
 use crate::diag::Result;
+use crate::jit::Stopped;
 use crate::run::{self, Runner};
 use crate::sym::Dim;
 use count::Amounts;
@@ -178,7 +179,7 @@ pub fn run(r: &Runner, given: Vec<Array>, s: &Settings) -> Result<Report> {
     })
 }
 
-type Status = std::result::Result<(), i32>;
+type Status = std::result::Result<(), Stopped>;
 
 /// Of samples of `batch` calls each.
 fn summary(samples: &mut [f64], batch: usize) -> Times {
@@ -187,8 +188,8 @@ fn summary(samples: &mut [f64], batch: usize) -> Times {
 }
 
 /// Times calls: a fifth of the time to warm up and to find how many calls make a sample, then samples.
-fn whole(call: &mut dyn FnMut() -> Status, seconds: f64) -> std::result::Result<Times, i32> {
-    let mut sample = |batch: usize| -> std::result::Result<f64, i32> {
+fn whole(call: &mut dyn FnMut() -> Status, seconds: f64) -> std::result::Result<Times, Stopped> {
+    let mut sample = |batch: usize| -> std::result::Result<f64, Stopped> {
         let t = Instant::now();
         for _ in 0..batch {
             call()?;
@@ -214,7 +215,7 @@ fn whole(call: &mut dyn FnMut() -> Status, seconds: f64) -> std::result::Result<
 
 /// Times kernels in passes over all of them in their order, so that each finds the caches as the one before left them.
 /// Short ones are called several times in a row, because the clock has its grain.
-fn each(call: &mut dyn FnMut(usize) -> Status, n: usize, seconds: f64) -> std::result::Result<Vec<Times>, i32> {
+fn each(call: &mut dyn FnMut(usize) -> Status, n: usize, seconds: f64) -> std::result::Result<Vec<Times>, Stopped> {
     let mut batch = vec![1usize; n];
     // The first passes warm up and find the batches.
     for _ in 0..3 {

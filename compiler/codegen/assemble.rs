@@ -3,6 +3,7 @@
 
 use super::clif::{self, LIBM_NAMESPACE, TILE_NAMESPACE, entry};
 use super::cpu_level;
+use super::faults::{self, Checks};
 use super::frame::Frame;
 use super::interface::Interface;
 use super::weights::{Blob, Layout};
@@ -17,7 +18,9 @@ use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::{FinalizedMachReloc, FinalizedRelocTarget};
 use cranelift_module::{DataDescription, DataId, FuncId, Linkage, Module as Sink, ModuleReloc, ModuleRelocTarget};
 use rayon::prelude::*;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
 
 /// Everything that code generation needs to know of one model.
 pub struct Unit<'a> {
@@ -56,22 +59,12 @@ pub struct Id {
     pub number: u32,
 }
 
-/// A function before its code is generated.
-struct Plan {
-    name: String,
-    id: Id,
-    exported: bool,
-    what: What,
-}
-
-/// What a function is made from.
-enum What {
-    /// A kernel of a variant.
-    Kernel(usize, Kernel),
-    /// An entry function of a variant, by number.
-    Entry(usize, u32),
-    /// The function that asks which CPU it is.
-    CpuLevel,
+/// A function that the object will have.
+enum Plan {
+    /// A kernel of a variant. Its code is generated when it is compiled.
+    Kernel { name: String, id: Id, variant: usize, kernel: Kernel },
+    /// A function whose code there is.
+    Ready(Source),
 }
 
 /// A function before compilation.
@@ -111,6 +104,8 @@ pub struct Assembled {
     pub functions: HashMap<u32, FuncId>,
     /// The weights, where they are embedded.
     pub weights: Option<DataId>,
+    /// The checks that a call makes.
+    pub checks: Checks,
 }
 
 /// What relocations refer to.
@@ -135,13 +130,16 @@ impl<'a> Unit<'a> {
     fn several(&self) -> bool {
         self.variants.len() > 1
     }
-    /// All functions as Cranelift IR, in emission order.
-    pub fn sources(&self) -> Result<Vec<Source>> {
+    /// All functions as Cranelift IR, in emission order, and the checks that their calls make.
+    pub fn sources(&self) -> Result<(Vec<Source>, Checks)> {
         let isas = self.isas()?;
-        self.plans().into_par_iter().map(|p| self.source(p, &isas)).collect()
+        let (plans, checks) = self.plans(&isas)?;
+        let sources = plans.into_par_iter().map(|p| self.source(p, &isas)).collect::<Result<_>>()?;
+        Ok((sources, checks))
     }
-    /// Which functions the object has, in emission order.
-    fn plans(&self) -> Vec<Plan> {
+    /// Which functions the object has, in emission order. The entry functions of all variants share one table of checks,
+    /// so their IR is generated here, one after another; that of kernels is left to [`Unit::source`].
+    fn plans(&self, isas: &[(OwnedTargetIsa, OwnedTargetIsa)]) -> Result<(Vec<Plan>, Checks)> {
         let name = &self.interface.name;
         // Data objects have these names.
         let mut names = HashSet::from([format!("{name}.weights"), format!("{name}.cpu")]);
@@ -163,14 +161,22 @@ impl<'a> Unit<'a> {
             let own = self.several().then_some(v);
             for k in called(variant.m) {
                 let name = unique(&variant.m.kernels[k].name, own);
-                out.push(Plan { name, id: Id { variant: own, number: k.as_u32() }, exported: false, what: What::Kernel(v, k) });
+                out.push(Plan::Kernel { name, id: Id { variant: own, number: k.as_u32() }, variant: v, kernel: k });
             }
         }
+        let needs: Vec<u32> = self.variants.iter().map(|v| v.level.needs).collect();
+        let checks = Rc::new(RefCell::new(Checks::default()));
+        let makers: Vec<_> = self.variants.iter().map(|v| faults::makers(v.m)).collect();
+        let entry = |v: usize| {
+            let variant = &self.variants[v];
+            entry::Entry { m: variant.m, interface: self.interface, frame: &variant.frame, weights: variant.weights, isa: &*isas[v].1, needs: &needs, checks: checks.clone(), makers: &makers[v] }
+        };
         let mut list = vec![(0, entry::TASK, unique("task", None), false)];
         if self.several() {
             (0..self.variants.len()).for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
+            let code = Code::Machine(entry::signature_of(&*isas[0].1, self.interface, entry::CPU_LEVEL), cpu_level::code()?);
             let id = Id { variant: None, number: entry::CPU_LEVEL };
-            out.push(Plan { name: unique("cpu_level", None), id, exported: false, what: What::CpuLevel });
+            out.push(Plan::Ready(Source { name: unique("cpu_level", None), id, exported: false, code, libm: vec![], tile: false, tiles: vec![] }));
         }
         list.extend([
             (0, if self.several() { entry::DISPATCH } else { entry::CALL }, unique("call", None), false),
@@ -188,39 +194,29 @@ impl<'a> Unit<'a> {
                 entry::DISPATCH => Id { variant: None, number: entry::CALL },
                 _ => Id { variant: None, number },
             };
-            out.push(Plan { name, id, exported, what: What::Entry(v, number) });
+            let (func, libm) = entry(v).function(number)?;
+            out.push(Plan::Ready(Source { name, id, exported, code: Code::Clif(Box::new(func)), libm: libm.names, tile: false, tiles: vec![] }));
         }
-        out
+        Ok((out, checks.take()))
     }
     /// A function as Cranelift IR.
     fn source(&self, p: Plan, isas: &[(OwnedTargetIsa, OwnedTargetIsa)]) -> Result<Source> {
-        let Plan { name, id, exported, what } = p;
-        match what {
-            What::Kernel(v, k) => {
-                let variant = &self.variants[v];
-                let Variant { m, frame, weights, users, .. } = variant;
-                let setting = clif::Setting { m, frame, weights, users, embedded: !self.interface.weights.external, isa: &*isas[v].1, wide: wide::Isa::of(&variant.level.facts) };
-                let c = clif::kernel(&setting, k)?;
-                Ok(Source { name, id, exported, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
-            }
-            What::CpuLevel => {
-                let code = Code::Machine(entry::signature_of(&*isas[0].1, self.interface, entry::CPU_LEVEL), cpu_level::code()?);
-                Ok(Source { name, id, exported, code, libm: vec![], tile: false, tiles: vec![] })
-            }
-            What::Entry(v, number) => {
-                let variant = &self.variants[v];
-                let needs: Vec<u32> = self.variants.iter().map(|v| v.level.needs).collect();
-                let entry = entry::Entry { m: variant.m, interface: self.interface, frame: &variant.frame, weights: variant.weights, isa: &*isas[v].1, needs: &needs };
-                let (func, libm) = entry.function(number)?;
-                Ok(Source { name, id, exported, code: Code::Clif(Box::new(func)), libm: libm.names, tile: false, tiles: vec![] })
-            }
-        }
+        let (name, id, variant, kernel) = match p {
+            Plan::Kernel { name, id, variant, kernel } => (name, id, variant, kernel),
+            Plan::Ready(s) => return Ok(s),
+        };
+        let isa = &*isas[variant].1;
+        let Variant { m, frame, weights, users, level } = &self.variants[variant];
+        let setting = clif::Setting { m, frame, weights, users, embedded: !self.interface.weights.external, isa, wide: wide::Isa::of(&level.facts) };
+        let c = clif::kernel(&setting, kernel)?;
+        Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
     }
-    /// Machine code of all functions. Each is generated and compiled in one go: the IR of all of them together takes ten
-    /// times the memory of their code.
-    fn compile(&self, asm: bool) -> Result<Vec<(Source, Compiled)>> {
+    /// Machine code of all functions, and the checks that their calls make. A kernel is generated and compiled in one go:
+    /// the IR of all of them together takes ten times the memory of their code.
+    fn compile(&self, asm: bool) -> Result<(Vec<(Source, Compiled)>, Checks)> {
         let isas = self.isas()?;
-        self.plans()
+        let (plans, checks) = self.plans(&isas)?;
+        let done = plans
             .into_par_iter()
             .map(|p| {
                 let mut s = self.source(p, &isas)?;
@@ -251,11 +247,12 @@ impl<'a> Unit<'a> {
                 func.params = cx.func.params;
                 Ok((s, Compiled { func, ..c }))
             })
-            .collect()
+            .collect::<Result<_>>()?;
+        Ok((done, checks))
     }
     /// Machine code of every function as text.
     pub fn asm(&self) -> Result<String> {
-        let done = self.compile(true)?;
+        let (done, _) = self.compile(true)?;
         let (index, code) = wide_tiles(&done)?;
         let functions: String = done.iter().map(|(s, c)| format!("{}:\n{}\n", s.name, c.asm)).collect();
         let mut order: Vec<_> = index.iter().collect();
@@ -265,7 +262,7 @@ impl<'a> Unit<'a> {
     }
     /// Compiles everything into a sink.
     pub fn assemble(&self, sink: &mut dyn Sink) -> Result<Assembled> {
-        let done = self.compile(false)?;
+        let (done, checks) = self.compile(false)?;
         let bug = |e: cranelift_module::ModuleError| Failure::bug("assemble", e.to_string());
         let mut functions = HashMap::new();
         let mut libm: BTreeMap<&'static str, FuncId> = BTreeMap::new();
@@ -307,7 +304,7 @@ impl<'a> Unit<'a> {
             sink.define_function_bytes(targets.functions[&s.id], c.align, &c.bytes, &relocs).map_err(bug)?;
         }
         let functions = targets.functions.iter().filter(|(id, _)| id.variant.is_none()).map(|(id, f)| (id.number, *f)).collect();
-        Ok(Assembled { functions, weights })
+        Ok(Assembled { functions, weights, checks })
     }
 }
 

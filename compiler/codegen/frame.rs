@@ -16,7 +16,7 @@ pub enum Word {
     Input(u32),
     /// Pointer to the caller's output.
     Output(u32),
-    /// Value of a dim param, a run-time size or an address.
+    /// Value of a dim param, a derived size, a run-time size or an address.
     Sym(Sym),
     /// Pointer to an arena slot whose offset is not a number.
     Slot(Slot),
@@ -39,6 +39,7 @@ impl Frame {
         (0..m.inputs.len()).for_each(|i| f.add(Word::Input(i as u32)));
         (0..m.outputs.len()).for_each(|i| f.add(Word::Output(i as u32)));
         m.dim_params.iter().for_each(|s| f.add(Word::Sym(*s)));
+        m.syms.derived().iter().for_each(|(s, _)| f.add(Word::Sym(*s)));
         visit::walk(&m.driver, &mut |s| {
             if let Stmt::Define { sym, .. } = s {
                 f.add(Word::Sym(*sym));

@@ -113,12 +113,30 @@ static inline onnxc_value onnxc_map(int32_t key_dtype, int32_t dtype, int64_t le
 }
 typedef struct onnxc_node_info { const char *name, *op_type; uint32_t first_tap, reserved; } onnxc_node_info;
 typedef void (*onnxc_task_fn)(void *task_ctx, size_t index);
+#define ONNXC_VALUES 4
+typedef struct onnxc_check_info { /* a check that a call makes */
+  const char *node, *op_type;  /* "" where the call itself is at fault */
+  const char *text;            /* a sentence, %lld for each value in order and %% for %; "": see the status */
+  const char *tensors[ONNXC_VALUES]; /* what each value is of: a tensor, NULL for anything else */
+  int32_t dims[ONNXC_VALUES];  /* which dimension of that tensor; -1 for none */
+  int32_t status;              /* what the call returns; 0: see the fault */
+  uint32_t n_values;
+} onnxc_check_info;
+typedef struct onnxc_fault {   /* filled by a call that fails; one that succeeds leaves it alone */
+  uint32_t check;              /* index into checks of <m>_model */
+  int32_t status;              /* what the call returned */
+  int64_t values[ONNXC_VALUES];
+  uint64_t workspace_size;     /* where the call ran out of workspace: bytes that would have been enough up to there; else 0 */
+} onnxc_fault;
 typedef struct onnxc_exec {    /* everything optional; NULL means serial, silent */
   size_t struct_size;          /* = sizeof(onnxc_exec) of the caller */
   void *user;
   void (*parallel_for)(void *user, size_t n, onnxc_task_fn fn, void *task_ctx); /* must return after all n ran */
   size_t max_tasks;            /* upper bound on n; 0 = let the model choose */
   int32_t (*on_node)(void *user, uint32_t node, int32_t end); /* only in objects built with --trace */
+  uint64_t workspace_size;     /* bytes at workspace; 0: as many as <m>_workspace_size tells. What the model does not need for
+                                  other things holds values whose size follows from data */
+  onnxc_fault *fault;          /* which check failed */
 } onnxc_exec;
 typedef struct onnxc_model {
   uint32_t abi_version, struct_size;
@@ -132,6 +150,8 @@ typedef struct onnxc_model {
   int32_t (*workspace_for)(const int64_t *dim_params, uint64_t *bytes);
   int32_t (*call)(const void *const *inputs, void *const *outputs, const int64_t *dim_params,
                   int64_t *const *out_dims, const void *weights, void *workspace, const onnxc_exec *exec);
+  const onnxc_check_info *checks;
+  uint32_t n_checks, reserved;
 } onnxc_model;
 static inline const char *onnxc_status_string(int32_t s) {
   switch (s) {
@@ -139,6 +159,55 @@ static inline const char *onnxc_status_string(int32_t s) {
 
 const COMMON_END: &str = r#"  default: return "unknown status";
   }
+}
+static inline size_t onnxc_fault_put(char *buffer, size_t size, size_t at, const char *s) {
+  for (; *s; s++, at++)
+    if (at < size) buffer[at] = *s;
+  return at;
+}
+/* Why a call failed, such as: Add "sum": input "x" dimension 1 (K) is 5, input "y" dimension 0 (M) is 6: they must be equal.
+   Writes at most size bytes, the last of them 0; returns the length of the whole text. */
+static inline size_t onnxc_fault_string(const onnxc_model *model, const onnxc_fault *fault, char *buffer, size_t size) {
+  const onnxc_check_info *check = NULL;
+  const char *s = "";
+  char part[24];
+  size_t at = 0;
+  uint32_t k = 0;
+  if (model->struct_size >= sizeof(onnxc_model) && fault->check < model->n_checks) check = &model->checks[fault->check];
+  if (check) {
+    at = onnxc_fault_put(buffer, size, at, check->op_type);
+    if (check->node[0]) {
+      at = onnxc_fault_put(buffer, size, at, at ? " \"" : "\"");
+      at = onnxc_fault_put(buffer, size, at, check->node);
+      at = onnxc_fault_put(buffer, size, at, "\"");
+    }
+    if (at) at = onnxc_fault_put(buffer, size, at, ": ");
+    s = check->text;
+  }
+  if (!s[0]) s = onnxc_status_string(fault->status);
+  while (*s) {
+    if (s[0] == '%' && s[1] == 'l' && s[2] == 'l' && s[3] == 'd') {
+      const int64_t v = k < ONNXC_VALUES ? fault->values[k] : 0;
+      uint64_t u = v < 0 ? (uint64_t)0 - (uint64_t)v : (uint64_t)v;
+      size_t n = sizeof part;
+      part[--n] = 0;
+      do {
+        part[--n] = (char)('0' + (int)(u % 10));
+        u /= 10;
+      } while (u);
+      if (v < 0) part[--n] = '-';
+      at = onnxc_fault_put(buffer, size, at, part + n);
+      k++;
+      s += 4;
+    } else {
+      if (s[0] == '%' && s[1] == '%') s++;
+      part[0] = *s++;
+      part[1] = 0;
+      at = onnxc_fault_put(buffer, size, at, part);
+    }
+  }
+  if (size) buffer[at < size ? at : size - 1] = 0;
+  return at;
 }
 #endif /* ONNXC_ABI_1_INCLUDED */
 "#;
@@ -448,7 +517,7 @@ impl Header<'_> {
         self.manual(o);
         let mut args = self.arguments();
         self.prototype(o, "infer", &args);
-        o.push_str("/* same, with the application's own thread pool, tracing or cancellation */\n");
+        o.push_str("/* same, with the application's own thread pool, tracing or cancellation; it tells which check failed */\n");
         args.push("const onnxc_exec *exec".into());
         self.prototype(o, "infer_exec", &args);
         if i.inputs.len() + i.outputs.len() > MANY {
@@ -489,6 +558,14 @@ impl Header<'_> {
             let _ = writeln!(o, "   weights: the contents of {}.weights, {u}_WEIGHTS_SIZE bytes aligned to {u}_WEIGHTS_ALIGN, such as a mapping; only read.", self.m);
         }
         let size = if fixed_workspace(i).is_some() { format!("{u}_WORKSPACE_SIZE bytes") } else { format!("as many bytes as {}_workspace_size tells,", self.m) };
+        if i.heap > 0 {
+            let _ = writeln!(
+                o,
+                "   {} bytes of these hold values whose size follows from data. {m}_infer_exec takes another size: less will do where it is\n   enough, and on ONNXC_E_CAPACITY the fault tells a workspace_size to call again with.",
+                i.heap,
+                m = self.m
+            );
+        }
         let _ = writeln!(
             o,
             "   workspace: {size} aligned to {u}_WORKSPACE_ALIGN; contents in and out undefined.\n   Returns ONNXC_OK or a positive ONNXC_E_ code; on error the outputs are unspecified. */"

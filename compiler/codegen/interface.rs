@@ -31,6 +31,8 @@ pub struct Interface {
     pub workspace: Dim,
     /// Upper bound of the workspace where every dim param is bounded.
     pub workspace_max: Option<u64>,
+    /// Bytes of the workspace that hold values whose size follows from data, unless the caller says how large it is.
+    pub heap: u64,
     /// Weights.
     pub weights: Weights,
     /// Nodes of the model in order, for tracing: name, operator.
@@ -64,12 +66,18 @@ impl Interface {
             outputs: m.outputs.iter().map(tensor).collect(),
             workspace: m.workspace,
             workspace_max: None,
+            heap: heap(std::slice::from_ref(m)),
             weights: Weights::default(),
             nodes: vec![],
             foreign: foreign(m),
             syms: m.syms.clone(),
         }
     }
+}
+
+/// [`Interface::heap`] of the modules of all levels.
+pub fn heap(modules: &[Module]) -> u64 {
+    modules.iter().filter(|m| m.end.is_some()).map(|m| m.heap.max(0) as u64).max().unwrap_or(0)
 }
 
 /// Functions that a module's driver calls by name.

@@ -1,6 +1,7 @@
 //! `<m>_model`: the versioned metadata of the interface (abi/README.md, rule 10), one relocated data object.
 
 use super::clif::entry;
+use super::faults::{Check, Checks, VALUES};
 use super::interface::{Interface, Tensor};
 use crate::sym::Dim;
 use cranelift_module::{DataDescription, DataId, FuncId, Module, ModuleResult};
@@ -26,13 +27,16 @@ pub struct Meta {
 }
 
 /// Size of `onnxc_model` in bytes with 64-bit pointers.
-const MODEL_SIZE: usize = 8 + 4 * 8 + 32 + 4 * 8 + 4 * 8 + 4 * 4 + 2 * 8;
+const MODEL_SIZE: usize = 8 + 4 * 8 + 32 + 4 * 8 + 4 * 8 + 4 * 4 + 2 * 8 + 2 * 8;
+
+/// Size of `onnxc_check_info` in bytes with 64-bit pointers.
+const CHECK_SIZE: usize = (3 + VALUES) * 8 + VALUES * 4 + 2 * 4;
 
 /// Size of `onnxc_value` in bytes with 64-bit pointers.
 pub const VALUE_SIZE: u64 = 56;
 
 /// Lays the metadata out.
-pub fn build(i: &Interface) -> Meta {
+pub fn build(i: &Interface, checks: &Checks) -> Meta {
     let mut m = Meta { bytes: vec![0; MODEL_SIZE], ..Meta::default() };
     let text: Vec<usize> = [&i.name, &i.producer, &i.target, &i.cpu].map(|s| m.string(s)).to_vec();
     let inputs = m.tensors(i, &i.inputs);
@@ -40,6 +44,7 @@ pub fn build(i: &Interface) -> Meta {
     let names: Vec<usize> = i.dim_params.iter().map(|d| m.string(&d.name)).collect();
     let params = m.pointers(&names);
     let nodes = m.nodes(i);
+    let table = m.checks(checks.list());
     m.u32(ABI_VERSION);
     m.u32(MODEL_SIZE as u32);
     for t in text {
@@ -58,6 +63,9 @@ pub fn build(i: &Interface) -> Meta {
     }
     m.pointer(Pointer::Function(entry::WORKSPACE_FOR));
     m.pointer(Pointer::Function(entry::CALL));
+    m.pointer(Pointer::Here(table));
+    m.u32(checks.list().len() as u32);
+    m.u32(0);
     debug_assert_eq!(m.cursor, MODEL_SIZE);
     m
 }
@@ -134,6 +142,36 @@ impl Meta {
             self.pointers.push((at + 24 * k, Pointer::Here(name)));
             self.pointers.push((at + 24 * k + 8, Pointer::Here(op)));
         }
+        at
+    }
+    fn checks(&mut self, list: &[Check]) -> usize {
+        // Names stand in many rows.
+        let mut known: HashMap<String, usize> = HashMap::new();
+        let mut text = |m: &mut Meta, s: &str| *known.entry(s.to_owned()).or_insert_with(|| m.string(s));
+        let parts: Vec<(Vec<usize>, Vec<usize>)> = list
+            .iter()
+            .map(|c| {
+                let texts = [&c.node, &c.op, &c.text].map(|s| text(self, s)).to_vec();
+                (texts, c.values.iter().map(|v| text(self, &v.tensor)).collect())
+            })
+            .collect();
+        let at = self.align();
+        self.bytes.resize(at + CHECK_SIZE * list.len(), 0);
+        let saved = self.cursor;
+        for (k, (c, (texts, tensors))) in list.iter().zip(parts).enumerate() {
+            self.cursor = at + CHECK_SIZE * k;
+            texts.into_iter().for_each(|t| self.pointer(Pointer::Here(t)));
+            for (j, t) in (0..VALUES).zip(tensors.into_iter().map(Some).chain(std::iter::repeat(None))) {
+                match t.filter(|_| c.values.get(j).is_some_and(|v| !v.tensor.is_empty())) {
+                    Some(t) => self.pointer(Pointer::Here(t)),
+                    None => self.cursor += 8,
+                }
+            }
+            (0..VALUES).for_each(|j| self.u32(c.values.get(j).and_then(|v| v.dim).unwrap_or(u32::MAX)));
+            self.u32(c.status.map_or(0, |s| s as u32));
+            self.u32(c.values.len() as u32);
+        }
+        self.cursor = saved;
         at
     }
     /// Defines the data object.

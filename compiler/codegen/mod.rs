@@ -7,6 +7,7 @@
 pub mod assemble;
 pub mod clif;
 pub mod cpu_level;
+pub mod faults;
 pub mod frame;
 pub mod header;
 pub mod interface;
@@ -15,6 +16,7 @@ pub mod meta;
 pub mod names;
 pub mod object;
 pub mod rust;
+mod rust_error;
 mod rust_value;
 pub mod weights;
 pub mod wide;

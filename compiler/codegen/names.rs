@@ -1,7 +1,9 @@
-//! ONNX names -> identifiers for C and Rust (abi/README.md, rule 12): lower snake case, other characters `_`, prefix
-//! `m_` before a digit or a keyword. Two names that become one are an error that lists both.
+//! ONNX names -> identifiers for C and Rust: lower snake case, other characters `_`, prefix `m_` before a digit or a
+//! keyword. A name of which nothing is left counts: `in_1`. Names that meet get the next free suffix in the order of the
+//! model (`x`, `x_2`), with a warning that names both; a dimension and a tensor may have one name in ONNX, and there it is
+//! a note. What the user chose with --rename stays as it is.
 
-use crate::diag::{Error, Failure, Findings, Result, codes};
+use crate::diag::{Error, Failure, Findings, Result, Severity, codes};
 use std::collections::BTreeMap;
 
 const KEYWORDS: &[&str] = &[
@@ -126,8 +128,14 @@ const KEYWORDS: &[&str] = &[
     "yield",
 ];
 
-/// An identifier for a name.
+/// An identifier for a name; nothing but the prefix if the name has no letter and no digit.
 pub fn snake(name: &str) -> String {
+    let out = letters(name);
+    if out.is_empty() || out.starts_with(|c: char| c.is_ascii_digit()) || KEYWORDS.contains(&out.as_str()) { format!("m_{out}") } else { out }
+}
+
+/// What is left of a name in lower snake case.
+fn letters(name: &str) -> String {
     let mut out = String::new();
     let mut low = false;
     for c in name.chars() {
@@ -144,8 +152,7 @@ pub fn snake(name: &str) -> String {
             }
         }
     }
-    let out = out.trim_end_matches('_').to_owned();
-    if out.is_empty() || out.starts_with(|c: char| c.is_ascii_digit()) || KEYWORDS.contains(&out.as_str()) { format!("m_{out}") } else { out }
+    out.trim_end_matches('_').to_owned()
 }
 
 /// `<m>`: what the user chose, else the file's stem.
@@ -164,37 +171,74 @@ pub fn model_name(given: Option<&str>, file: &str) -> Result<String> {
 /// Identifiers of one interface.
 pub struct Names<'a> {
     renames: &'a BTreeMap<String, String>,
+    /// Identifier -> name and what it is.
     used: BTreeMap<String, (String, String)>,
+    /// What the user chose, and who has it.
+    chosen: BTreeMap<&'a str, Option<&'a str>>,
+    /// How many names of a kind nothing was left of.
+    nameless: BTreeMap<&'static str, usize>,
     findings: Findings,
 }
 
 impl<'a> Names<'a> {
     /// With the user's renames.
     pub fn new(renames: &'a BTreeMap<String, String>) -> Self {
-        Names { renames, used: BTreeMap::new(), findings: Findings::default() }
+        let chosen = renames.values().map(|id| (id.as_str(), None)).collect();
+        Names { renames, used: BTreeMap::new(), chosen, nameless: BTreeMap::new(), findings: Findings::default() }
     }
-    /// The identifier of a name; a clash is noted.
+    /// The identifier of a name; names that meet are noted. `what` is input, output or dimension.
     pub fn ident(&mut self, name: &str, what: &str) -> Result<String> {
-        let id = match self.renames.get(name) {
-            Some(r) => r.clone(),
-            None => snake(name),
-        };
-        if id != snake(&id) {
-            return Err(Failure::from(Error::new(codes::OPTION, "--rename gives no identifier").found_expected(id, "lower snake case")));
+        if let Some((key, id)) = self.renames.get_key_value(name) {
+            if *id != snake(id) || letters(id).is_empty() {
+                return Err(Failure::from(
+                    Error::new(codes::OPTION, format!("--rename '{}={id}' gives no identifier", name.escape_debug())).found_expected(id, "lower snake case, no keyword of C or Rust"),
+                ));
+            }
+            let other = self.chosen.insert(id, Some(key)).flatten().filter(|o| *o != key);
+            if let Some(other) = other {
+                let e = Error::new(codes::NAME_CLASH, format!("--rename gives two names the identifier \"{id}\""));
+                self.findings.push(e.row("first", shown(what, other)).row("second", shown(what, key)));
+            }
+            self.used.insert(id.clone(), (name.to_owned(), what.to_owned()));
+            return Ok(id.clone());
         }
-        if let Some((other, kind)) = self.used.get(&id) {
-            self.findings.push(
-                Error::new(codes::NAME_CLASH, format!("two names become the identifier \"{id}\""))
-                    .row("first", format!("{kind} \"{other}\""))
-                    .row("second", format!("{what} \"{name}\""))
-                    .help(format!("name one of them: --rename '{name}={id}_2'")),
-            );
+        let short = match what {
+            "input" => "in",
+            "output" => "out",
+            _ => "dim",
+        };
+        let base = if letters(name).is_empty() {
+            let n = self.nameless.entry(short).or_insert(0);
+            *n += 1;
+            format!("{short}_{n}")
+        } else {
+            snake(name)
+        };
+        let mut id = base.clone();
+        let mut n = 1usize;
+        while self.used.contains_key(&id) || self.chosen.contains_key(id.as_str()) {
+            n += 1;
+            id = format!("{base}_{n}");
+        }
+        if let Some((other, kind)) = self.used.get(&base) {
+            // A dimension and a tensor have namespaces of their own in ONNX.
+            let apart = (kind == "dimension") != (what == "dimension");
+            let e = Error::warning(codes::NAME_CLASH, format!("two names become the identifier \"{base}\": the second one gets \"{id}\""))
+                .row("first", shown(kind, other))
+                .row("second", shown(what, name))
+                .help(format!("choose a name: --rename '{}={id}'", name.escape_debug()));
+            self.findings.push(Error { severity: if apart { Severity::Note } else { Severity::Warning }, ..e });
         }
         self.used.insert(id.clone(), (name.to_owned(), what.to_owned()));
         Ok(id)
     }
-    /// Fails if names clashed.
-    pub fn check(&mut self) -> Result<()> {
-        self.findings.check()
+    /// Fails if the user gave two names one identifier; what was noted otherwise.
+    pub fn check(mut self) -> Result<Vec<Error>> {
+        self.findings.check()?;
+        Ok(self.findings.warnings().to_vec())
     }
+}
+
+fn shown(what: &str, name: &str) -> String {
+    format!("{what} \"{}\"", name.escape_debug())
 }

@@ -28,7 +28,7 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
     let builder = ObjectBuilder::new(isa, format!("{}.onnxc", unit.interface.name), cranelift_module::default_libcall_names()).map_err(bug)?;
     let mut module = ObjectModule::new(builder);
     let ids = unit.assemble(&mut module)?;
-    let meta = meta::build(unit.interface);
+    let meta = meta::build(unit.interface, &ids.checks);
     let id = module.declare_data(&format!("{}_model", unit.interface.name), Linkage::Export, false, false).map_err(bug)?;
     meta.define(&mut module, id, &ids.functions).map_err(bug)?;
     let mut product = module.finish();

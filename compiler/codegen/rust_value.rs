@@ -34,9 +34,9 @@ impl<'a> Value<'a> {
     /// A row-major tensor of elements of a type in [`dtype`], which `T` must be able to hold.
     pub fn tensor<T: sealed::Element<'a>>(dtype: i32, dims: &'a [i64], data: &'a [T]) -> Result<Value<'a>, Error> {
         let n = dims.iter().try_fold(1i64, |n, d| if *d < 0 { None } else { n.checked_mul(*d) });
-        if n != i64::try_from(data.len()).ok() { return Err(Error::Dim); }
-        if !T::holds(dtype) { return Err(Error::Value); }
-        let rank = i32::try_from(dims.len()).map_err(|_| Error::Dim)?;
+        if n != i64::try_from(data.len()).ok() { return Err(Error::local(Status::Dim, "a tensor has %lld elements, and its dims tell %lld (-1: none)", data.len() as i64, n.unwrap_or(-1))); }
+        if !T::holds(dtype) { return Err(Error::local(Status::Value, "a tensor of dtype %lld is made of elements of another type", dtype as i64, 0)); }
+        let rank = i32::try_from(dims.len()).map_err(|_| Error::local(Status::Dim, "a tensor has %lld dims", dims.len() as i64, 0))?;
         Ok(Value { kind: 1, dtype, rank, len: data.len() as i64, dims: dims.as_ptr(), data: data.as_ptr().cast(), ..Value::NONE })
     }
     /// A sequence of tensors.
@@ -45,8 +45,8 @@ impl<'a> Value<'a> {
     }
     /// A map.
     pub fn map<K: sealed::Element<'a>, V: sealed::Element<'a>>(key_dtype: i32, keys: &'a [K], dtype: i32, values: &'a [V]) -> Result<Value<'a>, Error> {
-        if keys.len() != values.len() { return Err(Error::Dim); }
-        if !K::holds(key_dtype) || !V::holds(dtype) { return Err(Error::Value); }
+        if keys.len() != values.len() { return Err(Error::local(Status::Dim, "a map has %lld keys and %lld values", keys.len() as i64, values.len() as i64)); }
+        if !K::holds(key_dtype) || !V::holds(dtype) { return Err(Error::local(Status::Value, "a map of dtypes %lld and %lld is made of elements of other types", key_dtype as i64, dtype as i64)); }
         Ok(Value { kind: 3, dtype, key_dtype, len: keys.len() as i64, data: values.as_ptr().cast(), keys: keys.as_ptr().cast(), ..Value::NONE })
     }
     /// True for an optional without an element.

@@ -29,6 +29,9 @@ codes! {
     TYPE_INVALID = 8, "a declared type is broken or contradicts the operators", "The declared type of an input or output must be complete and must agree with what the graph computes.";
     TEXT_SYNTAX = 9, "the model text does not parse", "The ONNX textual syntax is described in docs/Syntax.md of the ONNX project.";
     TOO_DEEP = 10, "nesting is too deep", "Messages and graphs nest at most 64 levels deep.";
+    UNKNOWN_FIELD = 11, "the file holds what ONNX does not define", "Fields with numbers or wire types that onnx.proto does not have are skipped, as protobuf has it, and names that are not UTF-8 are taken as they are, shown with \\xNN for such bytes. Neither comes from an exporter: the file may be damaged.";
+    NEWER_FEATURE = 12, "the model uses what its IR version does not have yet", "onnxc honours it. Other runtimes may not: set ir_version to the version that brought the feature.";
+    NO_EFFECT = 13, "a part of the model has no effect", "The rows name it. What remains is compiled as if it were not there.";
     OP_UNSUPPORTED = 101, "operators are not supported", "The README's table lists what is supported. A model-local function of the same name is used instead if the model has one.";
     OP_ARITY = 102, "wrong number of inputs or outputs", "The operator's specification tells how many it takes.";
     OP_ATTRIBUTE = 103, "an attribute is missing, unknown or has a wrong value", "The operator's specification at the imported opset lists its attributes.";
@@ -36,9 +39,10 @@ codes! {
     OP_SHAPE = 105, "the operands' shapes do not fit", "See the rows for the shapes found.";
     OP_FEATURE = 106, "this use of the operator is not supported yet", "It is valid ONNX; onnxc refuses it rather than compute something else.";
     DYNAMIC_VALUE = 107, "a value that decides a shape is only known at run time", "Make it an initializer, or bind the dimensions it comes from with --dim.";
+    TYPE_UNSUPPORTED = 108, "a type is not supported", "Inputs and outputs are tensors, sequences and optionals of tensors, and maps from int64 or strings to numbers.";
     DIM_OPTION = 201, "a --dim option does not fit the model", "Use --dim N=4 or --dim 'N<=32' with a dimension name that the model has.";
     DIM_OVERFLOW = 202, "a size does not fit 63 bits", "Bound the dimensions with --dim 'N<=...'.";
-    NAME_CLASH = 203, "two names become the same identifier", "Give one of them another name with --rename 'a/b=x'.";
+    NAME_CLASH = 203, "two names become the same identifier", "The second one gets a suffix, x_2. Give it a name of your own with --rename 'a/b=x'; two names must not get the same.";
     OPTION = 204, "an option does not fit", "See `onnxc --help`.";
     TARGET = 205, "the target is not supported", "See `onnxc --help` for the list of targets and CPU levels.";
     WEIGHTS_SIZE = 206, "the weights are too large to embed", "Use --weights file.";

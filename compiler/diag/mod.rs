@@ -18,6 +18,8 @@ pub const MAX_FINDINGS: usize = 20;
 /// How severe a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
+    /// Compilation goes on, and so it does under `--strict`: something of the model has no effect.
+    Note,
     /// Compilation goes on.
     Warning,
     /// Compilation stops, exit code 1.
@@ -52,6 +54,10 @@ impl Error {
     pub fn warning(code: Code, title: impl Into<String>) -> Self {
         Error { severity: Severity::Warning, ..Error::new(code, title) }
     }
+    /// The same, as a note.
+    pub fn remark(code: Code, title: impl Into<String>) -> Self {
+        Error { severity: Severity::Note, ..Error::new(code, title) }
+    }
     /// Sets the place, unless a more precise one is already there.
     pub fn at(mut self, origin: &Origin) -> Self {
         if self.origin.op.is_empty() {
@@ -82,6 +88,15 @@ impl Error {
     pub fn fail<T>(self) -> Result<T> {
         Err(self.into())
     }
+}
+
+/// `--strict`: fails if there is a warning, which is an error then. Notes stay notes.
+pub fn strict(warnings: &[Error]) -> Result<()> {
+    let mut findings = Findings::default();
+    for w in warnings.iter().filter(|w| w.severity == Severity::Warning) {
+        findings.push(Error { severity: Severity::Error, ..w.clone() }.note("a warning, which --strict makes an error"));
+    }
+    findings.check()
 }
 
 /// A fault of onnxc itself: a verifier finding or an impossible state.
@@ -142,7 +157,7 @@ impl Findings {
         match e.severity {
             Severity::Error if self.errors.len() >= MAX_FINDINGS => self.dropped += 1,
             Severity::Error => self.errors.push(e),
-            Severity::Warning => self.warnings.push(e),
+            Severity::Warning | Severity::Note => self.warnings.push(e),
         }
     }
     /// Takes the errors out of a failed step and returns its value otherwise; IO failures and bugs pass through.
@@ -164,7 +179,11 @@ impl Findings {
     pub fn has_errors(&self) -> bool {
         !self.errors.is_empty()
     }
-    /// The warnings so far.
+    /// How many errors there are, those included that are not kept.
+    pub fn count(&self) -> usize {
+        self.errors.len() + self.dropped
+    }
+    /// The warnings and notes so far.
     pub fn warnings(&self) -> &[Error] {
         &self.warnings
     }
@@ -178,15 +197,17 @@ impl Findings {
     }
     /// Fails if any error was gathered.
     pub fn check(&mut self) -> Result<()> {
-        if self.errors.is_empty() {
-            return Ok(());
-        }
+        let errors = self.take_errors();
+        if errors.is_empty() { Ok(()) } else { Err(Failure::Errors(errors)) }
+    }
+    /// The errors, whose last one says how many more there were.
+    pub fn take_errors(&mut self) -> Vec<Error> {
         let mut errors = std::mem::take(&mut self.errors);
         if self.dropped > 0
             && let Some(last) = errors.last_mut()
         {
             last.notes.push(format!("{} more errors are not shown", self.dropped));
         }
-        Err(Failure::Errors(errors))
+        errors
     }
 }

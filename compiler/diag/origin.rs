@@ -7,9 +7,9 @@ use std::fmt;
 pub struct Origin {
     /// Model file as the user named it, `<stdin>` for standard input.
     pub file: String,
-    /// Path of nested graphs or functions, empty for the main graph.
+    /// Path of nested graphs and function calls, outermost first, as [`place`] writes them; empty for the main graph.
     pub graph: String,
-    /// Index of the node in its graph.
+    /// Index of the node in its graph or function, as the file has it.
     pub node: Option<usize>,
     /// Node name, as in the file.
     pub name: String,
@@ -17,6 +17,8 @@ pub struct Origin {
     pub op: String,
     /// Version of the operator set that the model imports for this node's domain.
     pub opset: i64,
+    /// First output of the node that has a name: tells nodes without a name apart.
+    pub output: String,
     /// Anything else: an initializer, an input, an attribute path.
     pub element: String,
 }
@@ -40,6 +42,13 @@ impl Origin {
     }
 }
 
+/// A node within a path: `node 2 "if0" (If)`.
+pub fn place(index: usize, name: &str, op: &str) -> String {
+    let name = if name.is_empty() { String::new() } else { format!(" \"{name}\"") };
+    let op = if op.is_empty() { String::new() } else { format!(" ({op})") };
+    format!("node {index}{name}{op}")
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = vec![];
@@ -50,13 +59,13 @@ impl fmt::Display for Origin {
             parts.push(format!("in {}", self.graph));
         }
         if let Some(i) = self.node {
-            let name = if self.name.is_empty() { String::new() } else { format!(" \"{}\"", self.name) };
-            let op = match (self.op.is_empty(), self.opset) {
-                (true, _) => String::new(),
-                (false, 0) => format!(" ({})", self.op),
-                (false, v) => format!(" ({}, opset {v})", self.op),
+            let op = match self.opset {
+                0 => self.op.clone(),
+                v if self.op.is_empty() => format!("opset {v}"),
+                v => format!("{}, opset {v}", self.op),
             };
-            parts.push(format!("node {i}{name}{op}"));
+            let output = if self.output.is_empty() { String::new() } else { format!(" -> \"{}\"", self.output) };
+            parts.push(format!("{}{output}", place(i, &self.name, &op)));
         }
         if !self.element.is_empty() {
             parts.push(self.element.clone());

@@ -9,6 +9,7 @@ pub fn text(e: &Error) -> String {
     let kind = match e.severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
+        Severity::Note => "note",
     };
     let mut s = format!("{kind}[{}]: {}\n", e.code, e.title);
     let place = e.origin.to_string();
@@ -32,9 +33,9 @@ pub fn text(e: &Error) -> String {
 pub fn json(e: &Error) -> String {
     let o = &e.origin;
     json!({
-        "severity": match e.severity { Severity::Error => "error", Severity::Warning => "warning" },
+        "severity": match e.severity { Severity::Error => "error", Severity::Warning => "warning", Severity::Note => "note" },
         "code": e.code.to_string(), "title": e.title,
-        "origin": { "file": o.file, "graph": o.graph, "node": o.node, "name": o.name, "op": o.op, "opset": o.opset, "element": o.element },
+        "origin": { "file": o.file, "graph": o.graph, "node": o.node, "name": o.name, "op": o.op, "opset": o.opset, "output": o.output, "element": o.element },
         "rows": e.rows.iter().map(|(l, v)| json!({"label": l, "text": v})).collect::<Vec<_>>(),
         "notes": e.notes, "help": e.help,
     })

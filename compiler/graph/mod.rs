@@ -47,6 +47,10 @@ pub struct Model {
     pub sha256: [u8; 32],
     /// Producer, for reports.
     pub producer: String,
+    /// Errors of the import. The graph has only what none of them concerns; nothing may be compiled from it.
+    pub errors: Vec<crate::diag::Error>,
+    /// Warnings and notes of the import.
+    pub warnings: Vec<crate::diag::Error>,
     /// External data files that were read, relative to the model's folder.
     pub external_files: Vec<String>,
 }
@@ -132,6 +136,12 @@ impl Graph {
             Def::Const(c) => Some(c),
             _ => None,
         }
+    }
+    /// What messages call a node: its name, or that of its first result.
+    pub fn called(&self, n: Node) -> String {
+        let node = &self.nodes[n];
+        let result = || node.outputs.iter().flatten().next().map_or(String::new(), |v| self.values[*v].name.clone());
+        if node.origin.name.is_empty() { result() } else { node.origin.name.clone() }
     }
     /// The body of a control-flow operator.
     pub fn body<'a>(subgraphs: &'a [(String, Graph)], name: &str) -> Option<&'a Graph> {

@@ -149,6 +149,10 @@ impl Printer<'_> {
             }
             self.line(&comment(&format!("# dims {}", list.join(" "))));
         }
+        for (s, d) in m.syms.derived() {
+            let (name, text) = (quote(&self.sym(*s)), self.dim(*d));
+            self.line(&comment(&format!("# let {name} = {text}")));
+        }
         for c in m.syms.conditions() {
             let text = match c {
                 Condition::Equal(a, b) => format!("{} = {}", self.dim(*a), self.dim(*b)),

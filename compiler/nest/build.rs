@@ -16,6 +16,8 @@ impl Module {
             slots: PrimaryMap::new(),
             workspace: Dim::constant(0),
             heap: HEAP,
+            end: None,
+            reasons: Reasons::default(),
             math: Math::Default,
             texts: None,
             driver: vec![],

@@ -102,6 +102,11 @@ fn run_boxed(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]]) -> Res<Outcome> 
         }
         (st.vars[i], st.set[i]) = (v, true);
     }
+    for (s, d) in m.syms.derived() {
+        if let Some(v) = d.eval(&|t| st.set[t.0 as usize].then(|| st.vars[t.0 as usize])) {
+            (st.vars[s.0 as usize], st.set[s.0 as usize]) = (v, true);
+        }
+    }
     if let Some(s) = m.dim_params.iter().find(|s| !st.set.get(s.0 as usize).copied().unwrap_or(false)) {
         return msg(format!("dim param s{} has no value", s.0));
     }

@@ -65,14 +65,18 @@ mod facts;
 pub mod foreign;
 mod group;
 pub mod interp;
+pub mod overflow;
 pub mod parse;
 pub mod print;
+pub mod reach;
+pub mod reasons;
 pub mod verify;
 pub mod visit;
 
 pub use build::KernelBuilder;
 pub use foreign::Foreign;
 pub use group::Group;
+pub use reasons::{Reason, Reasons, Subject};
 
 use crate::diag::Origin;
 use crate::sym::{Dim, Sym, SymTable};
@@ -148,6 +152,11 @@ pub struct Module {
     pub workspace: Dim,
     /// Bytes at the end of the workspace for buffers whose size only run time knows, where the module has any.
     pub heap: i64,
+    /// The end of the memory for these buffers, which the driver defines first: the workspace of a call may be larger than
+    /// [`Module::workspace`], or have less of this memory (stage Placed).
+    pub end: Option<Sym>,
+    /// What the driver's checks are about.
+    pub reasons: Reasons,
     /// What passes may do to floats.
     pub math: Math,
     /// Memory for texts that kernels make, where they make any.

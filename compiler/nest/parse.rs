@@ -141,9 +141,19 @@ impl<'a> Parser<'a> {
     }
     fn module(&mut self) -> Result<()> {
         if self.eat("dims") {
-            while !matches!(self.peek(), Tok::Word("buf" | "workspace" | "kernel" | "driver")) || matches!(self.second(), Tok::Punct("<=")) {
+            while !matches!(self.peek(), Tok::Word("let" | "buf" | "workspace" | "kernel" | "driver")) || matches!(self.second(), Tok::Punct("<=")) {
                 self.param()?;
             }
+        }
+        while self.eat("let") {
+            let (Tok::Word(name) | Tok::Quoted(name)) = self.next() else {
+                self.at -= 1;
+                return self.fail("the name of a size");
+            };
+            self.want("=")?;
+            let definition = self.dim()?;
+            let s = self.m.syms.define_derived(name, definition);
+            self.sizes.insert(name.to_owned(), s);
         }
         loop {
             match self.next() {

@@ -101,6 +101,10 @@ impl<'a> Printer<'a> {
                 .collect();
             self.line(&format!("dims {}", list.join(" ")));
         }
+        for (s, d) in m.syms.derived() {
+            let text = self.dim(*d);
+            self.line(&format!("let {} = {text}", self.sizes[s].1));
+        }
         // Buffers in order of use: inputs, outputs, then as the kernels meet them.
         let mut order: Vec<Buf> = m.inputs.iter().chain(&m.outputs).copied().collect();
         let mut kernels = vec![];
@@ -360,6 +364,7 @@ impl<'a> Printer<'a> {
 /// that a module that was read back prints the same.
 fn sizes(m: &Module) -> HashMap<Sym, (Sym, String)> {
     let mut order = m.dim_params.clone();
+    order.extend(m.syms.derived().iter().map(|d| d.0));
     visit::walk(&m.driver, &mut |s| {
         if let Stmt::Define { sym, .. } = s {
             order.push(*sym);

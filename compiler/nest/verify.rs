@@ -287,7 +287,7 @@ impl Verifier<'_> {
             .filter(|s| match m.syms.kind(*s) {
                 SymKind::Param | SymKind::Unnamed => !self.params.contains(s) && m.syms.bound_value(*s).is_none(),
                 SymKind::Runtime => !early && !self.sizes.contains(s),
-                SymKind::Loop => false,
+                SymKind::Loop | SymKind::Derived => false,
             })
             .collect();
         missing.sort_unstable();

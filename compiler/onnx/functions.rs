@@ -1,14 +1,24 @@
 //! Model-local functions: calls are replaced by the function's nodes (IR.md, "Functions").
 //!
-//! A function sees its own names only, so every name in its body gets the call's prefix; formal inputs and outputs
-//! become the call's. Attribute references take the call's attribute, else the function's default, else the
-//! attribute is absent. Bodies keep the operator sets that the function imports.
+//! `check` looks at every function before any call is inlined; calls of a broken one have results that nobody complains
+//! about. A function sees its own names only, so every name in its body gets the call's prefix; formal inputs and outputs
+//! become the call's. Attribute references take the call's attribute, else the function's default, else the attribute is
+//! absent. Bodies keep the operator sets that the function imports. An operator that onnxc has in a domain of ONNX itself
+//! wins over a function of the same name; elsewhere the function wins.
 
-use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
-use crate::diag::{Error, Origin, Result, codes, limits};
+mod check;
+
+use super::attributes;
+use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, attribute_proto::AttributeType};
+use crate::diag::origin::place;
+use crate::diag::{Error, Findings, Origin, codes, limits};
+use crate::ops;
 use prost::Message as _;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+
+/// Domains whose operators ONNX defines.
+const STANDARD: &[&str] = &["", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training"];
 
 /// Operator set versions by domain ("" is ai.onnx).
 pub type Opsets = HashMap<String, i64>;
@@ -21,23 +31,31 @@ pub fn domain(d: Option<&str>) -> &str {
     }
 }
 
-/// Reads imports; a repeated domain is an error.
-pub fn opsets(list: &[OperatorSetIdProto], origin: &Origin) -> Result<Opsets> {
+/// The operator of a node with its domain, as messages show it.
+pub fn operator(n: &NodeProto) -> String {
+    ops::dotted(domain(n.domain.as_deref()), n.op_type.as_deref().unwrap_or(""))
+}
+
+/// Reads the imports of a model or, if `function`, of a function. The highest version of a domain counts; in a function it
+/// is imported once.
+pub fn opsets(list: &[OperatorSetIdProto], function: bool, origin: &Origin, findings: &mut Findings) -> Opsets {
     let mut out = Opsets::new();
     for o in list {
         let d = domain(o.domain.as_deref()).to_owned();
         let shown = if d.is_empty() { "ai.onnx".to_owned() } else { d.clone() };
-        let Some(v) = o.version.filter(|v| *v >= 1) else {
-            return Error::new(codes::OPSET_IMPORT, format!("the import of operator set {shown} has no valid version"))
-                .at(origin)
-                .found_expected(format!("{:?}", o.version), "a version of 1 or more")
-                .fail();
-        };
-        if out.insert(d, v).is_some_and(|old| old != v) {
-            return Error::new(codes::OPSET_IMPORT, format!("operator set {shown} is imported twice, with different versions")).at(origin).fail();
-        }
+        let found = o.version.map_or("no version".into(), |v| v.to_string());
+        let v = o.version.filter(|v| *v >= 1).unwrap_or_else(|| {
+            let e = Error::new(codes::OPSET_IMPORT, format!("the import of operator set {shown} has no valid version")).at(origin);
+            findings.push(e.found_expected(found, "a version of 1 or more").help("import the version that the model was written for"));
+            ops::schema::newest(&d).unwrap_or(1)
+        });
+        let Some(old) = out.insert(d.clone(), v).filter(|old| *old != v) else { continue };
+        out.insert(d, v.max(old));
+        let title = format!("operator set {shown} is imported twice, with different versions");
+        let e = if function { Error::new(codes::OPSET_IMPORT, title) } else { Error::warning(codes::OPSET_IMPORT, title + ": the highest counts") };
+        findings.push(e.at(origin).found_expected(format!("versions {old} and {v}"), "one version").help("remove one of the opset_import entries"));
     }
-    Ok(out)
+    out
 }
 
 /// A node outside any function, with what its meaning depends on.
@@ -48,110 +66,196 @@ pub struct FlatNode {
     /// Versions in force for it and its subgraphs.
     pub opsets: Arc<Opsets>,
     /// Path of the calls it comes from, empty in the model itself.
-    pub path: String,
+    pub path: Arc<str>,
+    /// Its index in its graph or function.
+    pub index: usize,
+    /// What the call that it comes from leaves out.
+    pub notes: Vec<String>,
+    /// It cannot be imported, and that has been reported.
+    pub broken: bool,
 }
 
+/// Domain, name, overload.
 type Key = (String, String, String);
+
+fn key_of(n: &NodeProto) -> Key {
+    (domain(n.domain.as_deref()).to_owned(), n.op_type.clone().unwrap_or_default(), n.overload.clone().unwrap_or_default())
+}
+
+#[derive(Debug)]
+struct Function {
+    proto: FunctionProto,
+    opsets: Arc<Opsets>,
+    /// It has been reported as broken.
+    broken: bool,
+}
 
 /// The functions of one model.
 #[derive(Debug, Default)]
 pub struct Functions {
-    table: HashMap<Key, (FunctionProto, Arc<Opsets>)>,
-    calls: std::cell::Cell<usize>,
-    /// Nodes that calls have become, and how many they may become.
-    made: std::cell::Cell<u64>,
+    table: BTreeMap<Key, Function>,
+    calls: usize,
+    /// Numbers that must not be those of calls: names of the model look like names made for them.
+    taken: HashSet<usize>,
+    /// What nodes that calls have become count, and the limit.
+    made: u64,
     most: u64,
+    /// A limit was exceeded, and that has been reported.
+    exceeded: bool,
 }
 
 impl Functions {
-    /// Checks and indexes the model's functions.
-    pub fn new(model: &ModelProto, origin: &Origin) -> Result<Functions> {
-        let mut table = HashMap::new();
-        for f in &model.functions {
-            let key = (domain(f.domain.as_deref()).to_owned(), f.name.clone().unwrap_or_default(), f.overload.clone().unwrap_or_default());
-            let at = origin.element(format!("function {}", show(&key)));
-            if key.1.is_empty() {
-                return Error::new(codes::FUNCTION_INVALID, "a function without a name").at(&at).fail();
-            }
-            let sets = Arc::new(opsets(&f.opset_import, &at)?);
-            if table.insert(key, (f.clone(), sets)).is_some() {
-                return Error::new(codes::FUNCTION_INVALID, "the function is defined twice").at(&at).fail();
-            }
+    /// Checks and indexes the model's functions. `opsets` are those of the model.
+    pub fn new(model: &ModelProto, opsets: &Opsets, origin: &Origin, findings: &mut Findings) -> Functions {
+        let mut f = Functions::default();
+        if !model.functions.is_empty() {
+            check::run(&mut f, model, opsets, origin, findings);
+            f.taken = check::numbers(model);
+            let lists = model.graph.iter().map(|g| &g.node).chain(model.functions.iter().map(|f| &f.node));
+            f.most = limits::CALLED_NODES.value.saturating_add(2 * lists.flatten().map(weight).sum::<u64>());
         }
-        let lists = model.graph.iter().map(|g| &g.node).chain(model.functions.iter().map(|f| &f.node));
-        let written: u64 = lists.flatten().map(weight).sum();
-        Ok(Functions { table, calls: 0.into(), made: 0.into(), most: limits::CALLED_NODES.value.saturating_add(2 * written) })
+        f
     }
-    fn find(&self, n: &NodeProto) -> Option<(&Key, &(FunctionProto, Arc<Opsets>))> {
-        let key = (domain(n.domain.as_deref()).to_owned(), n.op_type.clone().unwrap_or_default(), n.overload.clone().unwrap_or_default());
-        self.table.get_key_value(&key)
+    /// The function that a node calls where these operator sets are in force.
+    fn find(&self, n: &NodeProto, opsets: &Opsets) -> Option<(&Key, &Function)> {
+        if self.table.is_empty() {
+            return None;
+        }
+        let key = key_of(n);
+        let found = self.table.get_key_value(&key)?;
+        (!key.2.is_empty() || !built_in(&key, opsets)).then_some(found)
     }
     /// All nodes of a list, calls inlined.
-    pub fn flatten(&self, nodes: &[NodeProto], opsets: &Arc<Opsets>, path: &str, origin: &Origin) -> Result<Vec<FlatNode>> {
-        let mut out = vec![];
-        let mut stack = vec![];
-        for n in nodes {
-            self.expand(n.clone(), opsets, path, origin, &mut stack, &mut out)?;
+    pub fn flatten(&mut self, nodes: &[NodeProto], opsets: &Arc<Opsets>, path: &str, origin: &Origin, findings: &mut Findings) -> Vec<FlatNode> {
+        let mut cx = Flatten { out: vec![], stack: vec![], origin, findings };
+        let path: Arc<str> = path.into();
+        for (i, n) in nodes.iter().enumerate() {
+            let node = FlatNode { proto: n.clone(), opsets: opsets.clone(), path: path.clone(), index: i, notes: vec![], broken: false };
+            self.expand(node, &mut cx);
         }
-        Ok(out)
+        cx.out
     }
-    fn expand(&self, n: NodeProto, opsets: &Arc<Opsets>, path: &str, origin: &Origin, stack: &mut Vec<Key>, out: &mut Vec<FlatNode>) -> Result<()> {
-        let Some((key, (f, sets))) = self.find(&n) else {
-            if !stack.is_empty() {
-                self.made.set(self.made.get() + weight(&n));
+    fn expand(&mut self, mut n: FlatNode, cx: &mut Flatten) {
+        let Some((key, f)) = self.find(&n.proto, &n.opsets) else {
+            if let Some(e) = self.overload(&n.proto) {
+                cx.findings.push(e.at(&at(&n, cx.origin)));
+                n.broken = true;
             }
-            out.push(FlatNode { proto: n, opsets: opsets.clone(), path: path.to_owned() });
-            return Ok(());
+            if !cx.stack.is_empty() {
+                self.made += weight(&n.proto);
+            }
+            cx.out.push(n);
+            return;
         };
+        // The importer says which domain is not imported.
+        if n.broken || f.broken || self.exceeded || !n.opsets.contains_key(&key.0) {
+            n.broken |= f.broken || self.exceeded;
+            cx.out.push(n);
+            return;
+        }
+        let (key, f, sets) = (key.clone(), f.proto.clone(), f.opsets.clone());
+        let origin = at(&n, cx.origin);
+        let call = std::mem::take(&mut n.proto);
+        let fail = |title: String| Error::new(codes::FUNCTION_INVALID, title).at(&origin);
+        let mut errors = vec![];
         // Calls count, too: a function may hold nothing but calls.
-        self.made.set(self.made.get() + 1);
-        let fail = |title: String| Error::new(codes::FUNCTION_INVALID, title).at(&origin.element(format!("call of function {}", show(key)))).fail();
-        if stack.contains(key) {
-            return fail("the function calls itself".into());
+        self.made += 1;
+        let depth = cx.stack.len() as u64 + 1;
+        if limits::CALL_DEPTH.exceeded_by(depth) {
+            errors.push(limits::CALL_DEPTH.error("function calls nest too deeply", depth).at(&origin));
+        } else if self.made > self.most {
+            errors.push(limits::CALLED_NODES.error("function calls become too many nodes", format!("more than {}", self.most)).at(&origin));
         }
-        let at = origin.element(format!("call of function {}", show(key)));
-        if limits::CALL_DEPTH.exceeded_by(stack.len() as u64 + 1) {
-            return limits::CALL_DEPTH.error("function calls nest too deeply", stack.len() + 1).at(&at).fail();
+        self.exceeded = !errors.is_empty();
+        for (what, given, formal) in [("inputs", call.input.len(), f.input.len()), ("outputs", call.output.len(), f.output.len())] {
+            if given > formal {
+                let e = fail(format!("the call of function {} has too many {what}", show(&key)));
+                errors.push(e.found_expected(format!("{given} {what}"), format!("at most {formal}")).help("remove those that the function does not have"));
+            }
         }
-        if self.made.get() > self.most {
-            let most = self.most;
-            return limits::CALLED_NODES.error("function calls become too many nodes", format!("more than {most}")).at(&at).fail();
+        let mut attrs: HashMap<&str, &AttributeProto> = f.attribute_proto.iter().map(|a| (a.name.as_deref().unwrap_or(""), a)).collect();
+        if let Err(crate::diag::Failure::Errors(e)) = attributes::check_names(&call.attribute, &show(&key), &origin) {
+            errors.extend(e);
         }
-        if n.input.len() > f.input.len() || n.output.len() > f.output.len() {
-            return fail(format!("the call has {} inputs and {} outputs, the function {} and {}", n.input.len(), n.output.len(), f.input.len(), f.output.len()));
+        for a in &call.attribute {
+            let name = a.name.as_deref().unwrap_or("");
+            if !name.starts_with(attributes::PRIVATE) && !name.is_empty() && !f.attribute.iter().any(|d| d == name) && !attrs.contains_key(name) {
+                let e = Error::warning(codes::FUNCTION_INVALID, format!("function {} has no attribute \"{name}\"", show(&key))).at(&origin);
+                let has = f.attribute.iter().map(String::as_str).chain(f.attribute_proto.iter().filter_map(|a| a.name.as_deref())).collect::<Vec<_>>().join(", ");
+                let has = if has.is_empty() { "none: it has no attributes".into() } else { format!("one of {has}") };
+                cx.findings.push(e.found_expected(format!("\"{name}\""), has).help("remove the attribute from the call: it has no effect"));
+            }
         }
-        self.calls.set(self.calls.get() + 1);
-        let label = n.name.clone().filter(|s| !s.is_empty()).unwrap_or_else(|| key.1.clone());
-        let prefix = format!("{label}.{}/", self.calls.get());
+        attrs.extend(call.attribute.iter().map(|a| (a.name.as_deref().unwrap_or(""), a)));
+        errors.extend(mistyped(&f.node, &attrs, &show(&key)).into_iter().map(|e| e.at(&origin)));
+        if !errors.is_empty() {
+            errors.into_iter().for_each(|e| cx.findings.push(e));
+            (n.proto, n.broken) = (call, true);
+            cx.out.push(n);
+            return;
+        }
+        self.calls += 1;
+        while self.taken.contains(&self.calls) {
+            self.calls += 1;
+        }
+        let label = call.name.clone().filter(|s| !s.is_empty()).unwrap_or_else(|| key.1.clone());
+        let prefix = format!("{label}.{}/", self.calls);
         let mut names: HashMap<String, String> = HashMap::new();
         for (i, formal) in f.input.iter().enumerate() {
-            names.insert(formal.clone(), n.input.get(i).cloned().unwrap_or_default());
+            names.insert(formal.clone(), call.input.get(i).cloned().unwrap_or_default());
         }
         // An output that is also an input of the function needs a copy, not a second name.
         let mut copies = vec![];
         for (i, formal) in f.output.iter().enumerate() {
-            let actual = n.output.get(i).cloned().unwrap_or_default();
-            if names.contains_key(formal) {
+            let actual = call.output.get(i).cloned().unwrap_or_default();
+            if f.input.contains(formal) {
                 copies.push((formal.clone(), actual));
             } else if !actual.is_empty() {
                 names.insert(formal.clone(), actual);
             }
         }
-        let mut attrs: HashMap<&str, &AttributeProto> = f.attribute_proto.iter().map(|a| (a.name.as_deref().unwrap_or(""), a)).collect();
-        attrs.extend(n.attribute.iter().map(|a| (a.name.as_deref().unwrap_or(""), a)));
-        let inner_path = if path.is_empty() { show(key) } else { format!("{path} > {}", show(key)) };
-        let cx = Rename { names: &names, prefix: &prefix, attrs: &attrs };
-        stack.push(key.clone());
-        for node in &f.node {
-            self.expand(cx.node(node), sets, &inner_path, origin, stack, out)?;
+        let inner_path: Arc<str> = {
+            let here = place(n.index, call.name.as_deref().unwrap_or(""), &show(&key));
+            if n.path.is_empty() { here.into() } else { format!("{} > {here}", n.path).into() }
+        };
+        let mut rename = Rename { names: &names, prefix: &prefix, attrs: &attrs, local: vec![] };
+        cx.stack.push(key.clone());
+        for (i, node) in f.node.iter().enumerate() {
+            let mut notes: Vec<String> = vec![];
+            for (k, formal) in node.input.iter().enumerate().filter(|(_, s)| !s.is_empty()) {
+                if names.get(formal).is_some_and(String::is_empty) {
+                    notes.push(format!("input {k} is \"{formal}\" of function {}, which the call leaves out", show(&key)));
+                }
+            }
+            for (a, r) in node.attribute.iter().filter_map(|a| Some((a.name.as_deref().unwrap_or(""), attributes::reference(a)?))) {
+                if !attrs.contains_key(r) {
+                    notes.push(format!("attribute {a} is \"{r}\" of function {}, which the call leaves out and which has no default", show(&key)));
+                }
+            }
+            let proto = rename.node(node);
+            self.expand(FlatNode { proto, opsets: sets.clone(), path: inner_path.clone(), index: i, notes, broken: false }, cx);
         }
-        stack.pop();
+        cx.stack.pop();
         for (formal, actual) in copies.into_iter().filter(|(_, a)| !a.is_empty()) {
-            let proto = NodeProto { op_type: Some("Identity".into()), input: vec![names[&formal].clone()], output: vec![actual], ..Default::default() };
-            let sets = if opsets.contains_key("") { opsets.clone() } else { Arc::new(Opsets::from([(String::new(), 1)])) };
-            out.push(FlatNode { proto, opsets: sets, path: inner_path.clone() });
+            let input = vec![names[&formal].clone()];
+            let notes = if input[0].is_empty() { vec![format!("\"{formal}\" of function {} is left out by the call", show(&key))] } else { vec![] };
+            let proto = NodeProto { op_type: Some("Identity".into()), input, output: vec![actual], ..Default::default() };
+            let newest = Arc::new(Opsets::from([(String::new(), ops::schema::newest("").unwrap_or(1))]));
+            cx.out.push(FlatNode { proto, opsets: newest, path: inner_path.clone(), index: f.node.len(), notes, broken: false });
         }
-        Ok(())
+    }
+    /// What is wrong with the overload of a node that calls no function.
+    fn overload(&self, n: &NodeProto) -> Option<Error> {
+        let key = key_of(n);
+        let same = |k: &&Key| k.0 == key.0 && k.1 == key.1;
+        if key.2.is_empty() && (ops::schema::versions(&key.0, &key.1).iter().next().is_some() || !self.table.keys().any(|k| same(&k))) {
+            return None;
+        }
+        let have: Vec<String> = self.table.keys().filter(same).map(show).collect();
+        let have = if have.is_empty() { "no function of that name".to_owned() } else { have.join(", ") };
+        let title = format!("there is no function {}", show(&key));
+        let found = if key.2.is_empty() { "a call without an overload".to_owned() } else { format!("a call with overload \"{}\"", key.2) };
+        Some(Error::new(codes::FUNCTION_INVALID, title).found_expected(found, format!("an overload that the model has: {have}")).help("correct the node's overload, or add the function"))
     }
 }
 
@@ -160,27 +264,69 @@ fn weight(n: &NodeProto) -> u64 {
     1 + n.encoded_len() as u64 / 1024
 }
 
-fn show(k: &Key) -> String {
-    let d = if k.0.is_empty() { String::new() } else { format!("{}.", k.0) };
-    let o = if k.2.is_empty() { String::new() } else { format!(":{}", k.2) };
-    format!("{d}{}{o}", k.1)
+/// What inlining carries along.
+struct Flatten<'a> {
+    out: Vec<FlatNode>,
+    stack: Vec<Key>,
+    origin: &'a Origin,
+    findings: &'a mut Findings,
 }
 
+fn at(n: &FlatNode, origin: &Origin) -> Origin {
+    super::scopes::origin_of(origin, &n.path, &n.proto, n.index)
+}
+
+/// True if onnxc has the operator, and ONNX defines its domain.
+fn built_in(key: &Key, opsets: &Opsets) -> bool {
+    STANDARD.contains(&key.0.as_str()) && opsets.get(&key.0).is_some_and(|v| known(&key.0, &key.1, *v))
+}
+
+/// True if onnxc has the operator in this version of its operator set.
+fn known(domain: &str, name: &str, version: i64) -> bool {
+    ops::find(domain, name, version).is_ok() || domain.is_empty() && ops::AT_IMPORT.contains(&name)
+}
+
+/// Errors about attributes of a call whose types are not those of the references to them.
+fn mistyped(nodes: &[NodeProto], attrs: &HashMap<&str, &AttributeProto>, function: &str) -> Vec<Error> {
+    let mut out = vec![];
+    for a in nodes.iter().flat_map(|n| &n.attribute) {
+        for g in a.g.iter().chain(&a.graphs) {
+            out.extend(mistyped(&g.node, attrs, function));
+        }
+        let Some((name, given)) = attributes::reference(a).and_then(|r| attrs.get_key_value(r)) else { continue };
+        let (want, found) = (a.r#type(), given.r#type());
+        if want != AttributeType::Undefined && found != AttributeType::Undefined && want != found {
+            let e = Error::new(codes::FUNCTION_INVALID, format!("attribute \"{name}\" of function {function} has another type than its use")).found_expected(found.as_str_name(), want.as_str_name());
+            out.push(e.help("give the attribute the type that the function's body names"));
+        }
+    }
+    out
+}
+
+fn show(k: &Key) -> String {
+    let o = if k.2.is_empty() { String::new() } else { format!(":{}", k.2) };
+    format!("{}{o}", ops::dotted(&k.0, &k.1))
+}
+
+/// Gives the names of a body the call's prefix. The prefix ends in a number between `.` and `/` that no name of the model
+/// has there, so what it makes differs from every other name.
 struct Rename<'a> {
     names: &'a HashMap<String, String>,
     prefix: &'a str,
     attrs: &'a HashMap<&'a str, &'a AttributeProto>,
+    /// Names that the graphs around define within the body: they hide formal inputs and outputs.
+    local: Vec<HashSet<String>>,
 }
 
 impl Rename<'_> {
     fn name(&self, n: &str) -> String {
-        match self.names.get(n) {
+        match self.names.get(n).filter(|_| !self.local.iter().any(|l| l.contains(n))) {
             Some(m) => m.clone(),
             None if n.is_empty() => String::new(),
             None => format!("{}{n}", self.prefix),
         }
     }
-    fn node(&self, n: &NodeProto) -> NodeProto {
+    fn node(&mut self, n: &NodeProto) -> NodeProto {
         let name = n.name.as_deref().filter(|s| !s.is_empty()).map(|s| format!("{}{s}", self.prefix));
         NodeProto {
             input: n.input.iter().map(|s| self.name(s)).collect(),
@@ -190,19 +336,24 @@ impl Rename<'_> {
             ..n.clone()
         }
     }
-    fn attribute(&self, a: &AttributeProto) -> Option<AttributeProto> {
-        match a.ref_attr_name.as_deref().filter(|r| !r.is_empty()) {
+    fn attribute(&mut self, a: &AttributeProto) -> Option<AttributeProto> {
+        match attributes::reference(a) {
             Some(r) => self.attrs.get(r).map(|v| AttributeProto { name: a.name.clone(), ..(*v).clone() }),
             None => Some(AttributeProto { g: a.g.as_ref().map(|g| self.graph(g)), graphs: a.graphs.iter().map(|g| self.graph(g)).collect(), ..a.clone() }),
         }
     }
-    fn graph(&self, g: &GraphProto) -> GraphProto {
+    fn graph(&mut self, g: &GraphProto) -> GraphProto {
+        let sparse = g.sparse_initializer.iter().filter_map(|t| t.values.as_ref()?.name.clone());
+        let own = g.input.iter().filter_map(|v| v.name.clone()).chain(g.initializer.iter().filter_map(|t| t.name.clone())).chain(sparse);
+        self.local.push(own.chain(g.node.iter().flat_map(|n| n.output.iter().cloned())).collect());
         let mut g = g.clone();
         let rename = |n: &mut Option<String>| *n = n.as_deref().map(|s| self.name(s));
         g.input.iter_mut().chain(&mut g.output).chain(&mut g.value_info).for_each(|v| rename(&mut v.name));
         g.initializer.iter_mut().for_each(|t| rename(&mut t.name));
         g.sparse_initializer.iter_mut().filter_map(|t| t.values.as_mut()).for_each(|t| rename(&mut t.name));
-        g.node = g.node.iter().map(|n| self.node(n)).collect();
+        let nodes = std::mem::take(&mut g.node);
+        g.node = nodes.iter().map(|n| self.node(n)).collect();
+        self.local.pop();
         g
     }
 }

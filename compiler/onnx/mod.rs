@@ -1,15 +1,21 @@
 //! Bytes or file -> graph IR. After this module nobody sees protobuf.
 //!
-//! `decode` recognises what the bytes are, `text` reads the ONNX textual syntax, `functions` inlines model-local
-//! functions, `tensors` and `external` make constants without copying, `import` builds the graph and gathers findings.
+//! `decode` recognises what the bytes are, `text` reads the ONNX textual syntax, `scopes` checks names and order,
+//! `functions` checks and inlines model-local functions, `attributes` checks the form of attributes, `nodes` reads nodes, `tensors` and `external` make constants without copying, `import` builds the graph and gathers findings.
 
+pub mod attributes;
+pub mod declared;
 pub mod decode;
 pub mod external;
 pub mod functions;
 pub mod import;
+pub mod nodes;
+pub mod scopes;
 pub mod tensors;
 pub mod text;
 pub mod types;
+pub mod versions;
+pub mod wire;
 
 /// Generated from proto/onnx.proto.
 #[allow(missing_docs, clippy::all)]
@@ -39,12 +45,14 @@ pub struct Source {
 pub struct ImportOptions {
     /// `--dim` arguments in order.
     pub dims: Vec<(String, DimOption)>,
+    /// Texts of dims such as "2*N" are expressions over other dims; they are opaque names otherwise.
+    pub dim_expressions: bool,
 }
 
-/// Reads a model: binary, or ONNX textual syntax.
+/// Reads a model: binary, or ONNX textual syntax. Faults of its graph are in [`Model::errors`].
 pub fn read(source: &Source, options: &ImportOptions) -> Result<Model> {
-    let model = decode::decode(source)?;
-    import::import(model, source, options)
+    let decode::Decoded { model, warnings } = decode::decode(source)?;
+    import::import(model, source, options, warnings)
 }
 
 /// Opens a model file without reading it.

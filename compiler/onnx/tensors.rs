@@ -10,100 +10,209 @@ fn invalid(origin: &Origin, title: impl Into<String>) -> Error {
     Error::new(codes::TENSOR_INVALID, title).at(origin)
 }
 
-/// The constant that a TensorProto holds.
+/// The constant that a TensorProto holds. Warnings go to `external`.
 pub fn tensor(t: &TensorProto, external: &mut External, origin: &Origin) -> Result<ConstData> {
     let elem = super::types::elem_type(t.data_type, origin)?;
     let Some(n) = count(&t.dims) else {
         return invalid(origin, "the tensor's shape is invalid").found_expected(format!("{:?}", t.dims), "sizes that are not negative, fewer than 2^63 elements").fail();
     };
     if t.segment.is_some() {
-        return invalid(origin, "segmented tensors are not supported").fail();
+        return Error::new(codes::TYPE_UNSUPPORTED, "a tensor in segments is not supported").at(origin).found_expected("the field \"segment\"", "a whole tensor").fail();
     }
-    if elem == ElemType::Str {
-        if t.raw_data.is_some() {
-            return invalid(origin, "a string tensor must not use raw_data").fail();
-        }
-        if let Some(i) = t.string_data.iter().position(|s| std::str::from_utf8(s).is_err()) {
-            return invalid(origin, format!("string {i} of the tensor is no UTF-8")).fail();
-        }
-        return ConstData::strings(t.dims.clone(), t.string_data.clone()).ok_or_else(|| mismatch(origin, t.string_data.len() as u64, n, "strings"));
-    }
-    let want = elem.bytes_for(n).unwrap_or(u64::MAX);
+    let filled = filled(t);
     if t.data_location == Some(DataLocation::External as i32) {
+        if elem == ElemType::Str {
+            return invalid(origin, "a string tensor can not be external").found_expected("data_location EXTERNAL", "string_data").fail();
+        }
+        if let Some((field, _)) = filled.first() {
+            let e = invalid(origin, "an external tensor has data in the model, too");
+            return e.found_expected(format!("data_location EXTERNAL and {field}"), "external data only").fail();
+        }
         return external_tensor(t, elem, n, external, origin);
     }
-    let data = match &t.raw_data {
-        Some(raw) => unpacked(elem, n, raw.clone()),
-        None => typed(t, elem, n, origin)?,
+    if !t.external_data.is_empty() {
+        external.warnings.push(
+            Error::warning(codes::NO_EFFECT, "a tensor has entries of external data that are not used")
+                .at(origin)
+                .found_expected("external_data with data_location DEFAULT", "data_location EXTERNAL, or no external_data"),
+        );
+    }
+    if let [(a, _), (b, _), ..] = filled.as_slice() {
+        return invalid(origin, "the tensor has its data twice").found_expected(format!("{a} and {b}"), "one field with data").fail();
+    }
+    let want = typed_field(elem);
+    let field = match filled.first() {
+        Some((f, _)) => *f,
+        None => want,
     };
-    let len = data.len() as u64;
-    ConstData::new(elem, t.dims.clone(), data).ok_or_else(|| mismatch(origin, len, want, "bytes"))
+    if elem == ElemType::Str && field == "raw_data" {
+        return invalid(origin, "a string tensor must not use raw_data").found_expected("raw_data", "string_data").fail();
+    }
+    if field != "raw_data" && field != want {
+        let e = invalid(origin, "the tensor's data is in the field of another type");
+        return e.found_expected(format!("{} in {field}", elem.onnx_name()), format!("{want} or raw_data")).fail();
+    }
+    match field {
+        "raw_data" => raw(t, elem, n, external, origin),
+        "string_data" => strings(t, n, external, origin),
+        _ => typed(t, elem, n, external, origin),
+    }
 }
 
-fn mismatch(origin: &Origin, found: u64, expected: u64, what: &str) -> Failure {
-    invalid(origin, "the tensor's data does not fit its shape").found_expected(format!("{found} {what}"), format!("{expected} {what}")).into()
+/// The fields with data, and how many values each has.
+fn filled(t: &TensorProto) -> Vec<(&'static str, usize)> {
+    let all = [
+        ("raw_data", t.raw_data.as_ref().map_or(0, Bytes::len)),
+        ("float_data", t.float_data.len()),
+        ("int32_data", t.int32_data.len()),
+        ("string_data", t.string_data.len()),
+        ("int64_data", t.int64_data.len()),
+        ("double_data", t.double_data.len()),
+        ("uint64_data", t.uint64_data.len()),
+    ];
+    all.into_iter().filter(|(_, n)| *n > 0).collect()
 }
 
-/// 6-bit floats are a bit stream in files, in which an element may lie in two bytes. Here each has a byte.
+/// Which types use which field (onnx.proto).
+fn typed_field(elem: ElemType) -> &'static str {
+    use ElemType::*;
+    match elem {
+        F32 | C64 => "float_data",
+        F64 | C128 => "double_data",
+        I64 => "int64_data",
+        U32 | U64 => "uint64_data",
+        Str => "string_data",
+        _ => "int32_data",
+    }
+}
+
+fn mismatch(origin: &Origin, t: &TensorProto, elem: ElemType, found: String, expected: String) -> Error {
+    invalid(origin, "the tensor's data does not fit its shape").row("tensor", format!("{}{:?}", elem.onnx_name(), t.dims)).found_expected(found, expected)
+}
+
+/// Bytes of a tensor in raw_data and in external files: 6-bit floats are a bit stream there, in which an element may lie
+/// in two bytes. Elsewhere each has a byte.
+fn raw_size(elem: ElemType, n: u64) -> u64 {
+    if six_bits(elem) { n.saturating_mul(6).div_ceil(8) } else { elem.bytes_for(n).unwrap_or(u64::MAX) }
+}
+
 fn six_bits(elem: ElemType) -> bool {
     matches!(elem, ElemType::F6E2M3 | ElemType::F6E3M2)
 }
 
-fn unpacked(elem: ElemType, n: u64, raw: Bytes) -> Bytes {
-    if !six_bits(elem) || n.checked_mul(6).map(|b| b.div_ceil(8)) != Some(raw.len() as u64) {
-        return raw;
+fn raw(t: &TensorProto, elem: ElemType, n: u64, external: &mut External, origin: &Origin) -> Result<ConstData> {
+    let raw = t.raw_data.clone().unwrap_or_default();
+    let want = raw_size(elem, n);
+    if raw.len() as u64 != want {
+        return mismatch(origin, t, elem, format!("{} bytes in raw_data", raw.len()), format!("{want} bytes")).fail();
     }
-    let word = |at: usize| u16::from(raw[at]) | u16::from(raw.get(at + 1).copied().unwrap_or(0)) << 8;
-    (0..n as usize).map(|i| (word(i * 6 / 8) >> (i * 6 % 8)) as u8 & 0x3f).collect::<Vec<u8>>().into()
+    from_raw(t, elem, n, raw, external, origin)
+}
+
+/// Data of the right size, as it lies in raw_data.
+fn from_raw(t: &TensorProto, elem: ElemType, n: u64, raw: Bytes, external: &mut External, origin: &Origin) -> Result<ConstData> {
+    let data = if six_bits(elem) {
+        let used = n * 6 % 8;
+        if used > 0 && raw.last().is_some_and(|b| b >> used != 0) {
+            return invalid(origin, "the bits behind the last 6-bit float are not zero").found_expected(format!("a last byte of {:#04x}", raw[raw.len() - 1]), "zeros there").fail();
+        }
+        let word = |at: usize| u16::from(raw[at]) | u16::from(raw.get(at + 1).copied().unwrap_or(0)) << 8;
+        (0..n as usize).map(|i| (word(i * 6 / 8) >> (i * 6 % 8)) as u8 & 0x3f).collect::<Vec<u8>>().into()
+    } else if elem == ElemType::Bool && raw.iter().any(|b| *b > 1) {
+        not_a_bool(external, origin);
+        raw.iter().map(|b| u8::from(*b != 0)).collect::<Vec<u8>>().into()
+    } else {
+        raw
+    };
+    ConstData::new(elem, t.dims.clone(), data).ok_or_else(|| Failure::bug("tensors", "data of another size"))
+}
+
+fn not_a_bool(external: &mut External, origin: &Origin) {
+    external.warnings.push(Error::warning(codes::TENSOR_INVALID, "a bool that is neither 0 nor 1 counts as true").at(origin));
+}
+
+fn strings(t: &TensorProto, n: u64, external: &mut External, origin: &Origin) -> Result<ConstData> {
+    if let Some(i) = t.string_data.iter().position(|s| std::str::from_utf8(s).is_err()) {
+        let e = invalid(origin, format!("string {i} of the tensor is no UTF-8"));
+        return e.found_expected(format!("\"{}\"", super::wire::escaped(&t.string_data[i])), "UTF-8, which operators on strings rely on").fail();
+    }
+    if let Some(i) = t.string_data.iter().position(|s| s.starts_with(b"\xef\xbb\xbf")) {
+        external.warnings.push(Error::warning(codes::TENSOR_INVALID, format!("string {i} of the tensor begins with a byte order mark")).at(origin));
+    }
+    let len = t.string_data.len();
+    let unfit = || mismatch(origin, t, ElemType::Str, format!("{len} strings"), format!("{n} strings")).into();
+    ConstData::strings(t.dims.clone(), t.string_data.clone()).ok_or_else(unfit)
 }
 
 fn external_tensor(t: &TensorProto, elem: ElemType, n: u64, external: &mut External, origin: &Origin) -> Result<ConstData> {
-    let want = elem.bytes_for(n).unwrap_or(u64::MAX);
-    let get = |k: &str| t.external_data.iter().find(|e| e.key.as_deref() == Some(k)).and_then(|e| e.value.as_deref());
-    let number = |k: &str| match get(k) {
-        None => Ok(None),
-        Some(s) => s
-            .trim()
-            .parse::<u64>()
-            .map(Some)
-            .map_err(|_| Failure::from(Error::new(codes::EXTERNAL_DATA, format!("external data: {k} is not a number")).at(origin).found_expected(s, "a number of bytes"))),
-    };
-    let Some(location) = get("location") else { return Error::new(codes::EXTERNAL_DATA, "external data without a location").at(origin).fail() };
-    let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);
-    let size = if six_bits(elem) { (n.saturating_mul(6)).div_ceil(8) } else { want };
-    let data = unpacked(elem, n, external.slice(location, offset, Some(length.unwrap_or(size)), origin)?);
-    let len = data.len() as u64;
-    ConstData::new(elem, t.dims.clone(), data).ok_or_else(|| mismatch(origin, len, want, "bytes in the external file"))
+    let want = raw_size(elem, n);
+    let range = external.range(&t.external_data, origin)?;
+    if let Some(length) = range.length.filter(|l| *l != want) {
+        return mismatch(origin, t, elem, format!("{length} bytes in the external file"), format!("{want} bytes")).fail();
+    }
+    // Without elements there is nothing to read, and the file need not be there.
+    let data = if want == 0 { Bytes::new() } else { external.slice(&range, want, origin)? };
+    from_raw(t, elem, n, data, external, origin)
 }
 
-/// Data from the typed fields (onnx.proto: which types use which field).
-fn typed(t: &TensorProto, elem: ElemType, n: u64, origin: &Origin) -> Result<Bytes> {
+/// Data from the typed fields.
+fn typed(t: &TensorProto, elem: ElemType, n: u64, external: &mut External, origin: &Origin) -> Result<ConstData> {
     use ElemType::*;
-    let from_i32 = |f: &dyn Fn(i32, &mut Vec<u8>)| {
-        let mut v = vec![];
-        t.int32_data.iter().for_each(|x| f(*x, &mut v));
-        v
+    let field = typed_field(elem);
+    let entries = match field {
+        "float_data" => t.float_data.len(),
+        "double_data" => t.double_data.len(),
+        "int64_data" => t.int64_data.len(),
+        "uint64_data" => t.uint64_data.len(),
+        _ => t.int32_data.len(),
+    } as u64;
+    // Packed types have a byte in each entry, complex ones an entry for each part.
+    let want = match elem {
+        C64 | C128 => n.saturating_mul(2),
+        _ if elem.is_packed() => elem.bytes_for(n).unwrap_or(u64::MAX),
+        _ => n,
     };
+    if entries != want {
+        let e = mismatch(origin, t, elem, format!("{entries} values in {field}"), format!("{want} values"));
+        let dense = n.saturating_mul(u64::from(elem.bits())).div_ceil(32);
+        return if elem.is_packed() && entries == dense { e.note("ambiguous packing: an entry holds one byte of elements, not four").fail() } else { e.fail() };
+    }
+    let out_of_range = |i: usize, v: String, lo: i64, hi: i64| -> Result<ConstData> {
+        let e = invalid(origin, format!("value {i} of {field} does not fit {}", elem.onnx_name()));
+        e.found_expected(v, format!("{lo} to {hi}")).fail()
+    };
+    // Bit patterns may be written signed or unsigned.
+    let (lo, hi) = match elem {
+        I16 | U16 | F16 | BF16 => (-0x8000, 0xffff),
+        F6E2M3 | F6E3M2 => (0, 0x3f),
+        I32 | Bool => (i32::MIN, i32::MAX),
+        _ => (-0x80, 0xff),
+    };
+    if field == "int32_data"
+        && let Some(i) = t.int32_data.iter().position(|v| !(lo..=hi).contains(v))
+    {
+        return out_of_range(i, t.int32_data[i].to_string(), lo.into(), hi.into());
+    }
+    if elem == U32
+        && let Some(i) = t.uint64_data.iter().position(|v| *v > u64::from(u32::MAX))
+    {
+        return out_of_range(i, t.uint64_data[i].to_string(), 0, u32::MAX.into());
+    }
+    if elem == Bool && t.int32_data.iter().any(|v| !matches!(v, 0 | 1)) {
+        not_a_bool(external, origin);
+    }
     let v: Vec<u8> = match elem {
         F32 | C64 => t.float_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
         F64 | C128 => t.double_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
         I64 => t.int64_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
         U64 => t.uint64_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
         U32 => t.uint64_data.iter().flat_map(|x| (*x as u32).to_le_bytes()).collect(),
-        I32 => from_i32(&|x, v| v.extend(x.to_le_bytes())),
-        I16 | U16 | F16 | BF16 => from_i32(&|x, v| v.extend((x as u16).to_le_bytes())),
-        I8 | U8 | Bool | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0 => from_i32(&|x, v| v.push(x as u8)),
-        F6E2M3 | F6E3M2 => from_i32(&|x, v| v.push(x as u8 & 0x3f)),
-        // One byte of packed elements in each entry.
-        U4 | I4 | F4E2M1 | U2 | I2 => from_i32(&|x, v| v.push(x as u8)),
-        Str => vec![],
+        I32 => t.int32_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        I16 | U16 | F16 | BF16 => t.int32_data.iter().flat_map(|x| (*x as u16).to_le_bytes()).collect(),
+        Bool => t.int32_data.iter().map(|x| u8::from(*x != 0)).collect(),
+        _ => t.int32_data.iter().map(|x| *x as u8).collect(),
     };
-    let want = elem.bytes_for(n).unwrap_or(u64::MAX);
-    if v.len() as u64 != want {
-        let entry = u64::from(elem.bytes().unwrap_or(1)).max(1);
-        return Err(mismatch(origin, v.len() as u64 / entry, want / entry, "values"));
-    }
-    Ok(v.into())
+    ConstData::new(elem, t.dims.clone(), v).ok_or_else(|| Failure::bug("tensors", "data of another size"))
 }
 
 /// Largest sparse tensor that is made dense, in bytes.
@@ -111,34 +220,73 @@ const MAX_DENSE: u64 = 1 << 31;
 
 /// A sparse constant, made dense.
 pub fn sparse(s: &SparseTensorProto, external: &mut External, origin: &Origin) -> Result<ConstData> {
-    let (Some(values), Some(indices)) = (&s.values, &s.indices) else { return invalid(origin, "a sparse tensor without values or indices").fail() };
-    let values = tensor(values, external, origin)?;
-    let indices = tensor(indices, external, origin)?;
-    let bad = |title: &str| -> Failure { invalid(origin, title).into() };
-    let n = count(&s.dims).ok_or_else(|| bad("the sparse tensor's shape is invalid"))?;
-    let size = values.elem().bytes().ok_or_else(|| bad("sparse tensors of packed types are not supported"))? as usize;
-    let at = indices.to_i64s().ok_or_else(|| bad("the indices of a sparse tensor must be int64"))?;
-    let nnz = values.count() as usize;
-    let linear: Vec<i64> = match indices.dims() {
-        [k] if *k as usize == nnz => at,
-        [k, r] if *k as usize == nnz && *r as usize == s.dims.len() => {
-            let mut v = vec![];
-            for row in at.chunks(s.dims.len().max(1)) {
-                if row.iter().zip(&s.dims).any(|(i, d)| i < &0 || i >= d) {
-                    return Err(bad("an index of the sparse tensor is out of range"));
-                }
-                v.push(row.iter().zip(&s.dims).fold(0, |a, (i, d)| a * d + i));
-            }
-            v
-        }
-        _ => return Err(bad("the indices of the sparse tensor do not fit its values")),
-    };
-    let total = n.checked_mul(size as u64).filter(|b| *b <= MAX_DENSE).ok_or_else(|| bad("the sparse tensor is too large"))?;
-    let mut data = vec![0u8; total as usize];
-    let src = values.bytes();
-    for (k, i) in linear.iter().enumerate() {
-        let i = usize::try_from(*i).ok().filter(|i| (*i as u64) < n).ok_or_else(|| bad("an index of the sparse tensor is out of range"))?;
-        data[i * size..(i + 1) * size].copy_from_slice(&src[k * size..(k + 1) * size]);
+    let Some(values) = &s.values else { return invalid(origin, "a sparse tensor without values").fail() };
+    let values = tensor(values, external, &origin.element(format!("{}, values", origin.element)))?;
+    let rank = s.dims.len();
+    if rank == 0 || s.dims.iter().any(|d| *d <= 0) {
+        return invalid(origin, "the shape of the sparse tensor is invalid").found_expected(format!("{:?}", s.dims), "at least one size, all above 0").fail();
     }
-    ConstData::new(values.elem(), s.dims.clone(), data).ok_or_else(|| bad("the sparse tensor is broken"))
+    let [nnz] = *values.dims() else {
+        return invalid(origin, "the values of the sparse tensor are no list").found_expected(format!("shape {:?}", values.dims()), "one dimension").fail();
+    };
+    let n = count(&s.dims).ok_or_else(|| invalid(origin, "the shape of the sparse tensor is invalid").found_expected(format!("{:?}", s.dims), "fewer than 2^63 elements"))?;
+    let linear = match &s.indices {
+        None if nnz == 0 => vec![],
+        None => return invalid(origin, "a sparse tensor without indices").found_expected("none", format!("one for each of {nnz} values")).fail(),
+        Some(indices) => positions(s, &tensor(indices, external, &origin.element(format!("{}, indices", origin.element)))?, nnz, n, origin)?,
+    };
+    if let Some(k) = (1..linear.len()).find(|k| linear[k - 1] >= linear[*k]) {
+        let e = invalid(origin, format!("index {k} of the sparse tensor does not follow the one before it"));
+        return e.found_expected(format!("{} behind {}", linear[k], linear[k - 1]), "positions that ascend, each once").fail();
+    }
+    dense(&values, &s.dims, n, &linear, origin)
+}
+
+/// Linear positions, within the shape.
+fn positions(s: &SparseTensorProto, indices: &ConstData, nnz: i64, n: u64, origin: &Origin) -> Result<Vec<usize>> {
+    let rank = s.dims.len();
+    let list = (indices.elem() == ElemType::I64).then(|| indices.to_i64s()).flatten();
+    let Some(list) = list else {
+        return invalid(origin, "the indices of a sparse tensor must be int64").found_expected(indices.elem().onnx_name(), "int64").fail();
+    };
+    let outside = |k: usize, found: String| -> Result<Vec<usize>> {
+        invalid(origin, format!("index {k} of the sparse tensor is out of range")).found_expected(found, format!("a position in {:?}", s.dims)).fail()
+    };
+    match *indices.dims() {
+        [k] if k == nnz => match list.iter().position(|i| u64::try_from(*i).map_or(true, |i| i >= n)) {
+            Some(k) => outside(k, list[k].to_string()),
+            None => Ok(list.iter().map(|i| *i as usize).collect()),
+        },
+        [k, r] if k == nnz && r as usize == rank => {
+            let rows: Vec<&[i64]> = list.chunks(rank).collect();
+            match rows.iter().position(|row| row.iter().zip(&s.dims).any(|(i, d)| *i < 0 || i >= d)) {
+                Some(k) => outside(k, format!("{:?}", rows[k])),
+                None => Ok(rows.iter().map(|row| row.iter().zip(&s.dims).fold(0, |a, (i, d)| a * *d as usize + *i as usize)).collect()),
+            }
+        }
+        _ => invalid(origin, "the indices of the sparse tensor do not fit its values").found_expected(format!("shape {:?}", indices.dims()), format!("[{nnz}] or [{nnz}, {rank}]")).fail(),
+    }
+}
+
+fn dense(values: &ConstData, dims: &[i64], n: u64, at: &[usize], origin: &Origin) -> Result<ConstData> {
+    let elem = values.elem();
+    if elem.bytes_for(n).is_none_or(|b| b > MAX_DENSE) {
+        return invalid(origin, "the sparse tensor is too large").found_expected(format!("{}{dims:?}", elem.onnx_name()), format!("at most {MAX_DENSE} bytes when dense")).fail();
+    }
+    let made = if let Some(list) = values.as_strings() {
+        let mut all = vec![Bytes::new(); n as usize];
+        at.iter().zip(list).for_each(|(i, s)| all[*i] = s.clone());
+        ConstData::strings(dims.to_vec(), all)
+    } else if elem.is_packed() {
+        let (bits, codes) = (elem.bits() as usize, values.codes().unwrap_or_default());
+        let mut data = vec![0u8; elem.bytes_for(n).unwrap_or(0) as usize];
+        at.iter().zip(codes).for_each(|(i, c)| data[i * bits / 8] |= c << (i * bits % 8));
+        ConstData::new(elem, dims.to_vec(), data)
+    } else {
+        let (size, src) = (elem.bytes().unwrap_or(1) as usize, values.bytes());
+        let mut data = vec![0u8; n as usize * size];
+        at.iter().zip(src.chunks(size)).for_each(|(i, c)| data[i * size..(i + 1) * size].copy_from_slice(c));
+        ConstData::new(elem, dims.to_vec(), data)
+    };
+    made.ok_or_else(|| Failure::bug("tensors", "a sparse tensor of another size"))
 }

@@ -8,10 +8,12 @@ use crate::tensor::{ElemType, MemberType, TensorType, ValueType};
 /// Element type by number, or what is wrong with it.
 pub fn elem_type(n: Option<i32>, origin: &Origin) -> Result<ElemType, Failure> {
     match n {
-        Some(n) if n != 0 => ElemType::from_onnx(n).ok_or_else(|| {
-            Error::new(codes::TYPE_INVALID, format!("unknown element type {n}")).at(origin).found_expected(n.to_string(), "a number of TensorProto.DataType that onnxc knows, 1 to 26").into()
-        }),
-        _ => Err(Error::new(codes::TYPE_INVALID, "the element type is missing").at(origin).into()),
+        Some(n) if n != 0 => ElemType::from_onnx(n)
+            .ok_or_else(|| Error::new(codes::TYPE_INVALID, format!("unknown element type {n}")).at(origin).found_expected(n.to_string(), "a number of TensorProto.DataType, 1 to 28").into()),
+        n => Err(Error::new(codes::TYPE_INVALID, "the element type is missing")
+            .at(origin)
+            .found_expected(if n.is_some() { "0 (UNDEFINED)" } else { "none" }, "a number of TensorProto.DataType, 1 to 28")
+            .into()),
     }
 }
 
@@ -28,6 +30,9 @@ pub enum Unnamed<'a> {
 /// The type; `None` for a hint that says too little.
 pub fn value_type(t: &TypeProto, syms: &mut SymTable, unnamed: &Unnamed, origin: &Origin) -> Result<Option<ValueType>, Failure> {
     let invalid = |title: &str| -> Failure { Error::new(codes::TYPE_INVALID, title).at(origin).into() };
+    if let Unnamed::Symbol(_) = unnamed {
+        super::declared::complete(t, origin)?;
+    }
     let inner = |t: &Option<Box<TypeProto>>, syms: &mut SymTable| match t {
         Some(t) => value_type(t, syms, &Unnamed::Member, origin).map(|v| v.map(Box::new)),
         None => Err(invalid("the type of the elements is missing")),
@@ -59,8 +64,9 @@ pub fn value_type(t: &TypeProto, syms: &mut SymTable, unnamed: &Unnamed, origin:
             let key = elem_type(m.key_type, origin)?;
             inner(&m.value_type, syms)?.map(|v| ValueType::Map(key, v))
         }
-        Some(type_proto::Value::SparseTensorType(_)) => return Err(invalid("sparse tensors as inputs or outputs are not supported")),
-        Some(type_proto::Value::OpaqueType(_)) => return Err(invalid("opaque types are not supported")),
+        Some(type_proto::Value::SparseTensorType(_) | type_proto::Value::OpaqueType(_)) => {
+            return Err(Error::new(codes::TYPE_UNSUPPORTED, "sparse tensors and opaque values are not supported").at(origin).into());
+        }
     })
 }
 
@@ -78,8 +84,7 @@ fn shape(s: &TensorShapeProto, syms: &mut SymTable, unnamed: &Unnamed) -> Option
     for (i, d) in s.dim.iter().enumerate() {
         dims.push(match (&d.value, unnamed) {
             (Some(dimension::Value::DimValue(v)), _) if *v >= 0 => Dim::constant(*v),
-            (Some(dimension::Value::DimParam(p)), Unnamed::Symbol(_)) if !p.is_empty() => named(p, syms)?,
-            (Some(dimension::Value::DimParam(p)), Unnamed::Hint) if !p.is_empty() => named(p, syms)?,
+            (Some(dimension::Value::DimParam(p)), Unnamed::Symbol(_) | Unnamed::Hint) if !p.is_empty() && p != "*" => named(p, syms),
             (_, Unnamed::Symbol(name)) => syms.fresh(SymKind::Unnamed, &format!("{name}_dim{i}")).into(),
             (_, Unnamed::Hint | Unnamed::Member) => return None,
         });
@@ -87,13 +92,14 @@ fn shape(s: &TensorShapeProto, syms: &mut SymTable, unnamed: &Unnamed) -> Option
     Some(dims)
 }
 
-/// Exporters write expressions over other names too ("2*N", "past + S"): these are what they say.
-fn named(p: &str, syms: &mut SymTable) -> Option<Dim> {
-    if syms.lookup(p).is_none() && !limits::DIM_TEXT.exceeded_by(p.len() as u64) && p.contains(['+', '*', '-', '(']) {
+/// The text of a dim is a name. Exporters write expressions over other names too ("2*N", "past + S"), which count as such
+/// where the user says so.
+fn named(p: &str, syms: &mut SymTable) -> Dim {
+    if syms.expressions && !syms.is_param(p) && !limits::DIM_TEXT.exceeded_by(p.len() as u64) && p.contains(['+', '*', '-', '(']) {
         let table = &*syms;
         if let Ok(d) = crate::sym::text::parse(p, &mut |n| table.lookup(n)) {
-            return Some(d);
+            return d;
         }
     }
-    Some(syms.param(p).into())
+    syms.param(p).into()
 }

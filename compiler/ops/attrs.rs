@@ -107,10 +107,13 @@ impl Attrs {
         self.values.iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }
     fn wrong<T>(&self, name: &str, expected: &str) -> Result<T> {
-        match self.values.iter().find(|(n, _)| n == name) {
-            Some((_, v)) => Error::new(codes::OP_ATTRIBUTE, format!("attribute \"{name}\" of {} does not fit", self.op())).at(&self.origin).found_expected(v.describe(), expected).fail(),
-            None => Error::new(codes::OP_ATTRIBUTE, format!("{} version {} needs the attribute {name}", self.op(), self.since())).at(&self.origin).row("expected", expected).fail(),
-        }
+        let shown = format!("{} version {}", self.op(), self.since());
+        let (title, found) = match self.values.iter().find(|(n, _)| n == name) {
+            Some((_, v)) => (format!("attribute \"{name}\" of {} does not fit", self.op()), v.describe()),
+            None => (format!("{shown} needs the attribute {name}"), "no value".into()),
+        };
+        let e = Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin).found_expected(found, expected);
+        e.help(format!("the specification of {shown} says what the attribute may be")).fail()
     }
     /// An optional integer.
     pub fn int_opt(&mut self, name: &str) -> Result<Option<i64>> {
@@ -223,16 +226,31 @@ impl Attrs {
     /// Fails on attributes that this version does not have, on required ones that are missing, and on known ones that
     /// the operator did not read.
     pub fn finish(&self) -> Result<()> {
-        let fail = |title: String| Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin).help("the model may have been written for another operator set version").fail();
-        let left: Vec<&str> = self.values.iter().map(|(n, _)| n.as_str()).filter(|n| !self.knows(n)).collect();
+        let fail = |title: String, found: String, expected: String| {
+            let e = Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin).found_expected(found, expected);
+            e.help("the model may have been written for another operator set version").fail()
+        };
+        let shown = format!("{} version {}", self.op(), self.since());
+        let left: Vec<&str> = self.values.iter().map(|(n, _)| n).chain(&self.subgraphs).map(String::as_str).filter(|n| !self.knows(n)).collect();
         if !left.is_empty() {
-            return fail(format!("{} version {} has no attribute {}", self.op(), self.since(), left.join(", ")));
+            let known: Vec<&str> = self.schema.attributes.iter().map(|a| a.0).collect();
+            let known = if known.is_empty() { "no attributes".into() } else { known.join(", ") };
+            return fail(format!("{shown} has no attribute {}", left.join(", ")), left.join(", "), known);
+        }
+        let graph = |n: &&String| self.schema.attributes.iter().any(|(a, kind, _)| a == *n && *kind != "graph");
+        if let Some(name) = self.subgraphs.iter().find(graph) {
+            let kind = self.schema.attributes.iter().find(|a| a.0 == name).map_or("", |a| a.1);
+            return Error::new(codes::OP_ATTRIBUTE, format!("attribute \"{name}\" of {} does not fit", self.op())).at(&self.origin).found_expected("a graph", kind).fail();
         }
         let missing: Vec<&str> = self.schema.attributes.iter().filter(|(n, kind, required)| *required && *kind != "graph" && !self.values.iter().any(|(v, _)| v == n)).map(|a| a.0).collect();
         if !missing.is_empty() {
-            return fail(format!("{} version {} needs the attribute {}", self.op(), self.since(), missing.join(", ")));
+            return fail(format!("{shown} needs the attribute {}", missing.join(", ")), "no value".into(), missing.join(", "));
         }
         let unread: Vec<&str> = self.values.iter().map(|(n, _)| n.as_str()).filter(|n| !self.read.iter().any(|r| r == n)).collect();
-        if unread.is_empty() { Ok(()) } else { fail(format!("the attribute {} of {} is not supported", unread.join(", "), self.op())) }
+        if unread.is_empty() {
+            return Ok(());
+        }
+        let e = Error::new(codes::OP_ATTRIBUTE, format!("the attribute {} of {} is not supported", unread.join(", "), self.op())).at(&self.origin);
+        e.found_expected(unread.join(", "), "no value").help("remove it if its value is the default").fail()
     }
 }

@@ -277,6 +277,10 @@ fn fold_dims(syms: &SymTable, op: BinOp, a: Dim, b: Dim) -> Option<Dim> {
         BinOp::Min => Some(a.min(b)),
         BinOp::Max => Some(a.max(b)),
         BinOp::Div if b.as_const() != Some(0) && syms.is_nonneg(a) && syms.is_pos(b) => Some(a.floor_div(b)),
+        // Quotients of integers are rounded towards zero.
+        BinOp::Div if b.as_const().is_none() && syms.is_pos(b) || b.as_const().is_some_and(|b| b > 0) && a.as_const().is_none() => {
+            Some(a.max(0).floor_div(b) - (-a).max(0).floor_div(b))
+        }
         BinOp::Mod if syms.is_pos(b) => Some(a.modulo(b)),
         BinOp::Div => a.as_const().zip(b.as_const()).and_then(|(a, b)| a.checked_div(b)).map(Dim::constant),
         BinOp::Eq => truth(syms.eq(a, b)),

@@ -203,6 +203,9 @@ impl Conv {
             w.dims[0]
         };
         if let Some(b) = cx.tensor_opt(bias)? {
+            if b.rank() != 1 {
+                return cx.error(codes::OP_SHAPE, "the bias must have one dimension").found_expected(format!("rank {}", b.rank()), "rank 1").fail();
+            }
             cx.require_eq(b.count(), channels, "the bias does not fit the output channels")?;
         }
         let mut dims = vec![x.dims[0], channels];

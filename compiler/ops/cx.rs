@@ -15,7 +15,8 @@ pub enum Known {
     No,
     /// All of it.
     Const(Arc<ConstData>),
-    /// An integer tensor of rank 0 or 1 as expressions over dims: shape arithmetic folds away through these.
+    /// An integer tensor of known shape as expressions over dims, in row-major order: shape arithmetic folds away
+    /// through these.
     Dims(Vec<Dim>),
 }
 
@@ -91,8 +92,9 @@ impl<'a> InferCx<'a> {
     }
     /// Contents of integer input `i` (rank 0 or 1) as dims, if known.
     pub fn dims_value(&self, i: usize) -> Option<Vec<Dim>> {
-        match &self.inputs.get(i)?.as_ref()?.known {
-            Known::Dims(d) => Some(d.clone()),
+        let o = self.inputs.get(i)?.as_ref()?;
+        match &o.known {
+            Known::Dims(d) if o.ty.as_tensor().is_some_and(|t| t.rank() <= 1) => Some(d.clone()),
             Known::Const(c) if c.dims().len() <= 1 => c.to_i64s().map(|v| v.into_iter().map(Dim::constant).collect()),
             _ => None,
         }
@@ -145,16 +147,23 @@ impl<'a> InferCx<'a> {
             }
         }
     }
+    /// Demands that a dim is 1 or equal to another, as [`InferCx::require_eq`] demands equality.
+    pub fn require_repeatable(&mut self, d: Dim, size: Dim, what: &str) -> Result<()> {
+        match (self.syms.eq(d, size), self.syms.eq(d, Dim::constant(1))) {
+            (Answer::Yes, _) | (_, Answer::Yes) => Ok(()),
+            (_, Answer::No) => self.require_eq(d, size, what),
+            _ => {
+                self.syms.require_repeatable(d, size);
+                Ok(())
+            }
+        }
+    }
     /// Result of multidirectional broadcasting; conditions left for run time are recorded.
     pub fn broadcast(&mut self, shapes: &[&[Dim]]) -> Result<Vec<Dim>> {
-        match crate::sym::broadcast::broadcast_shapes(self.syms, shapes) {
-            Ok(b) => {
-                b.conditions.iter().for_each(|(x, y)| self.syms.require_broadcast(*x, *y));
-                b.equal.iter().for_each(|(x, y)| self.syms.equate(*x, *y));
-                Ok(b.shape)
-            }
-            Err(m) => Err(self.error(codes::OP_SHAPE, format!("the shapes do not broadcast: {} against {}", m.a.display(self.syms), m.b.display(self.syms))).into()),
-        }
+        self.syms.broadcast(shapes).map_err(|m| {
+            let (a, b) = (m.a.display(self.syms), m.b.display(self.syms));
+            self.error(codes::OP_SHAPE, format!("the shapes do not broadcast: {a} against {b}")).into()
+        })
     }
     /// A new symbol for a size that only run time can tell. `lower` defines it ([`LowerCx::define`]).
     pub fn fresh(&mut self, hint: &str) -> Sym {
@@ -278,12 +287,12 @@ impl LowerCx<'_> {
             _ => None,
         }
     }
-    /// Known integers of input `i` as dims.
+    /// Known integers of input `i` (rank 0 or 1) as dims.
     pub fn dims_value(&self, i: usize) -> Option<Vec<Dim>> {
         match self.known.get(i)? {
-            Known::Dims(d) => Some(d.clone()),
+            Known::Dims(d) if self.input_opt(i).is_none_or(|b| self.m.bufs[b].dims.len() <= 1) => Some(d.clone()),
             Known::Const(c) => c.to_i64s().map(|v| v.into_iter().map(Dim::constant).collect()),
-            Known::No => None,
+            _ => None,
         }
     }
     /// Known integers of input `i`.

@@ -73,6 +73,9 @@ impl Operator for DeformConv {
             }
         }
         if let Some(b) = cx.tensor_opt(3)? {
+            if b.rank() != 1 {
+                return cx.error(codes::OP_SHAPE, "the bias must have one dimension").found_expected(format!("rank {}", b.rank()), "rank 1").fail();
+            }
             cx.require_eq(b.count(), w.dims[0], "the bias does not fit the output channels")?;
         }
         cx.set(0, x.elem, dims);

@@ -50,7 +50,8 @@ impl Operator for Dft {
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let x = cx.tensor(0)?.clone();
         let last = x.dims.last().copied().unwrap_or_default();
-        if x.rank() < 2 || !matches!(last.as_const(), Some(1 | 2)) {
+        let real = self.frames && x.rank() == 2;
+        if x.rank() < 2 || !(real || matches!(last.as_const(), Some(1 | 2))) {
             return cx.error(codes::OP_SHAPE, "the last dimension of the signal must be 1 (real) or 2 (real and imaginary part)").fail();
         }
         if self.frames {
@@ -323,7 +324,7 @@ fn turn(i: Expr, n: Expr) -> Expr {
 
 impl Dft {
     fn infer_frames(&self, cx: &mut InferCx, x: &[Dim], elem: ElemType) -> Result<()> {
-        let [batch, n, _] = x[..] else { return cx.error(codes::OP_SHAPE, "the signal must have rank 3").fail() };
+        let ([batch, n] | [batch, n, _]) = x[..] else { return cx.error(codes::OP_SHAPE, "the signal must have rank 3, or rank 2 if it is real").fail() };
         let one = |v: Option<Vec<Dim>>| v.and_then(|v| v.first().copied());
         let window = cx.tensor_opt(2)?.map(|w| w.count());
         let length = match (window, cx.has(3)) {
@@ -371,6 +372,11 @@ impl Dft {
             cx.m.view(w, vec![n])
         });
         let (step, length) = self.frame(cx, window);
+        // A real signal may come without a dimension for its one part.
+        let x = match cx.dims(x)[..] {
+            [batch, n] => cx.m.view(x, vec![batch, n, Dim::constant(1)]),
+            _ => x,
+        };
         let (dims, out) = (cx.dims(x), cx.dims(y));
         let ty = cx.elem(x).compute();
         // Frames under the window, then one contraction.

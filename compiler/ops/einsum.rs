@@ -10,7 +10,6 @@ use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
-use crate::sym::broadcast::broadcast_shapes;
 use std::collections::BTreeMap;
 
 /// A letter, or dimension n of `...` counted from the right.
@@ -104,7 +103,7 @@ impl Operator for Einsum {
             dots = dots.max(own);
             let labels = term.labels(own);
             for (l, d) in labels.iter().zip(dims) {
-                let wide = sizes.get(l).and_then(|old| broadcast_shapes(&cx.m.syms, &[&[*old], &[d]]).ok()?.shape.first().copied());
+                let wide = sizes.get(l).and_then(|old| cx.m.syms.broadcast(&[&[*old], &[d]]).ok()?.first().copied());
                 sizes.insert(*l, wide.unwrap_or(d));
             }
             factors.push((x, labels));

@@ -131,7 +131,8 @@ impl Operator for Fill {
             }
             Fill::Range => {
                 let bounds = [cx.input(0), cx.input(1), cx.input(2)];
-                let known = if ty.is_float() { (0..3).all(|i| cx.constant(i).is_some()) } else { (0..3).all(|i| cx.dims_value(i).is_some()) };
+                let number = |i| if i < 2 { cx.dims_value(i).is_some() } else { cx.ints_value(i).is_some() };
+                let known = if ty.is_float() { (0..3).all(|i| cx.constant(i).is_some()) } else { (0..3).all(number) };
                 if !known {
                     let n = cx.dims(out);
                     cx.define_all(&n, |k| vec![range_count(k, bounds, ty)]);

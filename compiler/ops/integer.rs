@@ -100,7 +100,7 @@ impl Operator for Integer {
                 n if what == "rows" => t.dims[n - 2],
                 n => t.dims[n - 1],
             };
-            cx.require_eq(along, size, &format!("input {i} must have one value for all or one for each of the {what}"))?;
+            cx.require_repeatable(along, size, &format!("input {i} must have one value for all or one for each of the {what}"))?;
         }
         let dims: Vec<Dim> = batch.into_iter().chain(m).chain(n).collect();
         if let Some(t) = cx.tensor_opt(r.bias)?.cloned() {
@@ -191,6 +191,15 @@ pub fn first(k: &KernelBuilder, b: Buf) -> Expr {
     k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()])
 }
 
+/// The subscript of a dimension that is repeated where its size is 1.
+fn repeated(k: &KernelBuilder, i: Dim, size: Dim) -> Dim {
+    match size.as_const() {
+        Some(1) => Dim::constant(0),
+        _ if k.m.syms.in_range(i, size) => i,
+        _ => i * crate::sym::broadcast::stride_factor(size),
+    }
+}
+
 /// Rows of a left operand, if it has some, and its depth.
 fn rows_and_depth(d: &[Dim], trans: bool) -> (Option<Dim>, Dim) {
     match d {
@@ -240,11 +249,7 @@ impl Position {
         let lead = own.saturating_sub(self.batch.len());
         let mut at = vec![Dim::constant(0); lead];
         for (d, i) in dims[lead..own].iter().zip(&self.batch[self.batch.len() - (own - lead)..]) {
-            at.push(match d.as_const() {
-                Some(1) => Dim::constant(0),
-                _ if k.m.syms.in_range(*i, *d) => *i,
-                _ => *i * crate::sym::broadcast::stride_factor(*d),
-            });
+            at.push(repeated(k, *i, *d));
         }
         at.extend_from_slice(last);
         k.load(buf, &at)
@@ -254,8 +259,8 @@ impl Position {
         let (dims, zero) = (&k.m.bufs[buf].dims, Dim::constant(0));
         let many = |d: &Dim| d.as_const() != Some(1);
         match (self.row, dims.as_slice()) {
-            (Some(i), [n]) if many(n) => k.load(buf, &[i]),
-            (Some(i), [.., n, _]) if dims.iter().any(many) => self.element(k, buf, &[if many(n) { i } else { zero }, zero]),
+            (Some(i), [n]) if many(n) => k.load(buf, &[repeated(k, i, *n)]),
+            (Some(i), [.., n, _]) if dims.iter().any(many) => self.element(k, buf, &[if many(n) { repeated(k, i, *n) } else { zero }, zero]),
             _ => first(k, buf),
         }
     }
@@ -264,8 +269,8 @@ impl Position {
         let (dims, zero) = (&k.m.bufs[buf].dims, Dim::constant(0));
         let many = |d: &Dim| d.as_const() != Some(1);
         match (self.column, dims.as_slice()) {
-            (Some(i), [n]) if many(n) => k.load(buf, &[i]),
-            (Some(i), [.., _, n]) if dims.iter().any(many) => self.element(k, buf, &[zero, if many(n) { i } else { zero }]),
+            (Some(i), [n]) if many(n) => k.load(buf, &[repeated(k, i, *n)]),
+            (Some(i), [.., _, n]) if dims.iter().any(many) => self.element(k, buf, &[zero, if many(n) { repeated(k, i, *n) } else { zero }]),
             _ => first(k, buf),
         }
     }

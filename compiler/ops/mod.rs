@@ -110,6 +110,11 @@ pub fn qualified(domain: &str, name: &str) -> String {
     if domain.is_empty() { name.to_owned() } else { format!("{domain}:{name}") }
 }
 
+/// The name with its domain as messages show it: `Relu`, `com.microsoft.Gelu`.
+pub fn dotted(domain: &str, name: &str) -> String {
+    if domain.is_empty() { name.to_owned() } else { format!("{domain}.{name}") }
+}
+
 /// The schema in force for an operator at an operator set version; why not, otherwise.
 pub fn find(domain: &str, name: &str, opset: i64) -> std::result::Result<&'static Schema, Unknown> {
     let q = qualified(domain, name);

@@ -45,7 +45,9 @@ impl Operator for Select {
         let shape = cx.broadcast(&[&c.dims, &a.dims, &b.dims])?;
         let known = match (cx.ints_value(0), cx.dims_value(1), cx.dims_value(2)) {
             (Some(c), Some(a), Some(b)) if shape.len() <= 1 => {
-                let n = c.len().max(a.len()).max(b.len());
+                // No elements win over one.
+                let lengths = [c.len(), a.len(), b.len()];
+                let n = if lengths.contains(&0) { 0 } else { c.len().max(a.len()).max(b.len()) };
                 let pick = |i: usize| {
                     let s = |len: usize| if len == 1 { 0 } else { i };
                     let v = if c[s(c.len())] != 0 { &a } else { &b };

@@ -7,10 +7,11 @@ mod grow;
 
 use crate::diag::{Error, Failure, Result, codes};
 use crate::graph::{Def, Graph, Model, Node, Value};
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Status, Stmt};
+use crate::nest::reach::{self, Need};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Reason, Status, Stmt, Subject, visit};
 use crate::ops::bundle::{Bundle, boundary::WORDS};
 use crate::ops::{Known, LowerCx, Op};
-use crate::sym::{Condition, Dim, Sym, SymKind, SymTable};
+use crate::sym::{Condition, Dim, Source, Sym, SymKind, SymTable};
 use crate::tensor::{ElemType, TensorType, ValueType};
 use cranelift_entity::SecondaryMap;
 use std::collections::HashSet;
@@ -43,8 +44,85 @@ pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
     let conditions = m.syms.conditions().to_vec();
     let mut driver = std::mem::take(&mut m.driver);
     insert_checks(&mut driver, &conditions, &m.syms, &HashSet::new());
-    m.driver = driver;
+    explain(&mut m, &conditions);
+    guard_accesses(&mut m, driver);
     Ok(m)
+}
+
+/// Puts what kernels rely on, and inference has neither proven nor checked, before their calls.
+fn guard_accesses(m: &mut Module, driver: Vec<Stmt>) {
+    m.driver = guard_body(m, driver, vec![], true);
+}
+
+/// The same in one body of the driver. `checked`: conditions that hold where it begins.
+fn guard_body(m: &mut Module, body: Vec<Stmt>, mut checked: Vec<Expr>, top: bool) -> Vec<Stmt> {
+    let mut out = vec![];
+    for mut s in body {
+        for need in needs(m, &s, &checked) {
+            let mut made = vec![guard(m, &s, &need)];
+            if top && need.unless_empty.is_empty() {
+                // A fact for all that follows, in as few words as inference would say it.
+                let known = m.syms.conditions().len();
+                m.syms.require_at_most(need.least, need.most);
+                made = m.syms.conditions()[known..].iter().copied().map(check).collect();
+                for c in m.syms.conditions()[known..].to_vec() {
+                    note(m, &s, &check(c), c);
+                }
+            }
+            checked.extend(made.iter().filter_map(Stmt::expr).cloned());
+            out.extend(made);
+        }
+        match &s {
+            Stmt::Check { cond, .. } => checked.push(cond.clone()),
+            Stmt::Define { sym, .. } => checked.retain(|c| !mentions(c, *sym)),
+            _ => {}
+        }
+        let mut again = vec![];
+        s.bodies().into_iter().for_each(|b| visit::walk(b, &mut |s| again.extend(if let Stmt::Define { sym, .. } = s { Some(*sym) } else { None })));
+        // A loop comes back to its beginning with the sizes that it has defined.
+        checked.retain(|c| !again.iter().any(|s| mentions(c, *s)));
+        for b in s.bodies_mut() {
+            *b = guard_body(m, std::mem::take(b), checked.clone(), false);
+        }
+        out.push(s);
+    }
+    out
+}
+
+fn mentions(cond: &Expr, s: Sym) -> bool {
+    let mut found = false;
+    cond.walk(&mut |e| found |= matches!(e, Expr::Index(d) if d.contains(s)));
+    found
+}
+
+/// The check of what a statement relies on.
+fn guard(m: &mut Module, s: &Stmt, need: &Need) -> Stmt {
+    let made = Stmt::Check { cond: need.expr(), status: Status::Dim };
+    note(m, s, &made, Condition::AtMost(need.least, need.most));
+    made
+}
+
+/// Records that a check was made for a statement.
+fn note(m: &mut Module, s: &Stmt, made: &Stmt, c: Condition) {
+    let Stmt::Check { cond, .. } = made else { return };
+    let mut source = Source::default();
+    let mut bufs = s.loads();
+    if let Stmt::Call(k) = s {
+        let data = &m.kernels[*k];
+        source.node = data.origin.name.clone();
+        source.op = data.origin.op.clone();
+        bufs = visit::loads(&data.body).into_iter().chain(visit::stores(&data.body)).collect();
+    }
+    source.tensors = bufs.iter().map(|b| (m.bufs[*b].name.clone(), m.bufs[*b].dims.clone())).collect();
+    let (rule, dims) = rule(c);
+    m.reasons.check(cond, Reason { source: source.into(), rule: rule.into(), subjects: dims.map(Subject::Size).to_vec() });
+}
+
+fn needs(m: &Module, s: &Stmt, checked: &[Expr]) -> Vec<Need> {
+    match s {
+        Stmt::Call(k) => reach::needs(m, *k, checked),
+        s => reach::needs_of(m, s, checked),
+    }
 }
 
 fn is_publish(g: &Graph, n: Node) -> bool {
@@ -89,6 +167,33 @@ fn check(c: Condition) -> Stmt {
         }
     };
     Stmt::Check { cond, status: Status::Dim }
+}
+
+/// What a failed condition says, and the sizes that it shows.
+fn rule(c: Condition) -> (&'static str, [Dim; 2]) {
+    let number = |d: Dim| d.as_const();
+    match c {
+        Condition::Equal(a, b) if number(a).is_some() => ("{0}: it must be {1}", [b, a]),
+        Condition::Equal(a, b) if number(b).is_some() => ("{0}: it must be {1}", [a, b]),
+        Condition::Equal(a, b) => ("{0}, {1}: they must be equal", [a, b]),
+        Condition::Broadcast(a, b) if number(a).is_some() => ("{0}: it must be {1} or 1", [b, a]),
+        Condition::Broadcast(a, b) if number(b).is_some() => ("{0}: it must be {1} or 1", [a, b]),
+        Condition::Broadcast(a, b) => ("{0}, {1}: they must be equal, or one of them 1", [a, b]),
+        Condition::AtMost(a, b) if number(a) == Some(0) => ("{0}: it must not be negative", [b, a]),
+        Condition::AtMost(a, b) if number(a).is_some() => ("{0}: it must be at least {1}", [b, a]),
+        Condition::AtMost(a, b) if number(b).is_some() => ("{0}: it must be at most {1}", [a, b]),
+        Condition::AtMost(a, b) => ("{0}, {1}: the first must not be larger than the second", [a, b]),
+    }
+}
+
+/// Records what the checks of conditions are about.
+fn explain(m: &mut Module, conditions: &[Condition]) {
+    for c in conditions {
+        let Stmt::Check { cond, .. } = check(*c) else { continue };
+        let (rule, dims) = rule(*c);
+        let reason = Reason { source: m.syms.source(*c).cloned().unwrap_or_default(), rule: rule.into(), subjects: dims.map(Subject::Size).to_vec() };
+        m.reasons.check(&cond, reason);
+    }
 }
 
 struct Lower<'a> {
@@ -185,10 +290,12 @@ impl<'a> Lower<'a> {
         Ok(b)
     }
     fn store_dims(&mut self, b: Buf, list: &[Dim]) {
-        let (name, ty, scalar) = (self.m.bufs[b].name.clone(), self.m.bufs[b].ty.compute(), self.m.bufs[b].dims.is_empty());
+        let (name, ty) = (self.m.bufs[b].name.clone(), self.m.bufs[b].ty.compute());
+        let shape: Vec<usize> = self.m.bufs[b].dims.iter().map(|d| d.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(1)).collect();
         self.m.kernel(&name, &self.model.origin.element(format!("shape value \"{name}\"")), |k| {
             for (i, d) in list.iter().enumerate() {
-                let at = if scalar { vec![] } else { vec![Dim::from(i)] };
+                let strides = (0..shape.len()).map(|d| shape[d + 1..].iter().product::<usize>());
+                let at: Vec<Dim> = strides.zip(&shape).map(|(s, n)| Dim::from(i / s % n)).collect();
                 k.store(b, &at, Expr::cast(ElemType::I64, ty, Expr::index(*d)));
             }
         });
@@ -249,8 +356,11 @@ impl<'a> Lower<'a> {
         if node.outputs.iter().flatten().all(|v| !wanted(f, v) || !matches!(g.values[*v].known, Known::No)) {
             return Ok(());
         }
+        let first = self.m.driver.len();
         if let Op::Control(c) = &node.op {
-            return self.control(f, n, c);
+            self.control(f, n, c)?;
+            self.claim(first, g, n);
+            return Ok(());
         }
         let mut inputs = vec![];
         let mut known = vec![];
@@ -278,11 +388,17 @@ impl<'a> Lower<'a> {
         let mut cx = LowerCx { m: &mut self.m, origin: &node.origin, since: node.schema.since, inputs: &inputs, known: &known, defined: &mut self.defined, outputs };
         node.op.lower(&mut cx)?;
         let done = cx.outputs;
+        self.claim(first, g, n);
         for (v, b) in node.outputs.iter().zip(done) {
             if let (Some(v), Some(b)) = (v, b) {
                 f.bufs[*v] = Some(b);
             }
         }
         Ok(())
+    }
+    /// What the statements from `first` on check is about this node.
+    fn claim(&mut self, first: usize, g: &Graph, n: Node) {
+        let source = || Source { node: g.called(n), op: g.nodes[n].origin.op.clone(), tensors: vec![] }.into();
+        self.m.reasons.claim(self.m.driver.get(first..).unwrap_or_default(), &source);
     }
 }

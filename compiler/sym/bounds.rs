@@ -82,9 +82,19 @@ impl Prover<'_> {
         if depth > 24 || !self.step() {
             return (None, None);
         }
-        let w = self.wide_sum(d, depth);
+        let w = self.with_checked(d, self.wide_sum(d, depth));
         self.ranges.borrow_mut().insert(d, w);
         w
+    }
+    /// The interval narrowed by what conditions say about this very expression.
+    fn with_checked(&self, d: Dim, (lo, hi): Wide) -> Wide {
+        if self.syms.lower.is_empty() || d.as_const().is_some() {
+            return (lo, hi);
+        }
+        let (terms, k) = d.split_const();
+        let below = self.syms.known_lower(terms).map(|v| i128::from(v) + i128::from(k));
+        let above = self.syms.known_lower(-terms).map(|v| i128::from(k) - i128::from(v));
+        (lo.into_iter().chain(below).max(), hi.into_iter().chain(above).min())
     }
     fn wide_sum(&self, d: Dim, depth: u32) -> Wide {
         match d.view() {
@@ -227,7 +237,21 @@ impl Prover<'_> {
     /// `d >= 0`.
     fn nonneg(&self, d: Dim) -> bool {
         let proven = |d: Dim| !d.is_overflow() && (self.above(d, 1) || self.expanded(d));
-        proven(d) || self.extreme(d, false, 0).is_some_and(|e| e != d && proven(e))
+        proven(d) || self.extreme(d, false, 0).is_some_and(|e| e != d && proven(e)) || self.by_facts(d)
+    }
+    /// `d >= 0` as a sum of a multiple of a checked fact and of what is not negative anyway. A fact about run-time sizes
+    /// is checked once they are defined: it says nothing about what does not depend on them.
+    fn by_facts(&self, d: Dim) -> bool {
+        let View::Sum { terms, .. } = d.view() else { return false };
+        self.syms.lower.iter().any(|(f, lo)| {
+            let View::Sum { terms: have, .. } = f.view() else { return false };
+            let Some((c, atoms)) = have.first() else { return false };
+            let Some((k, _)) = terms.iter().find(|t| t.1 == *atoms) else { return false };
+            let Some(times) = k.checked_div(*c).filter(|q| *q > 0) else { return false };
+            let late = |s: super::Sym| self.syms.kind(s) == SymKind::Runtime;
+            let rest = d - (*f - *lo) * times;
+            !rest.is_overflow() && self.step() && self.above(rest, 1) && f.syms().into_iter().all(|s| !late(s) || d.contains(s))
+        })
     }
     /// `d > -scale`, by interval or by cases.
     fn above(&self, d: Dim, scale: i64) -> bool {
@@ -313,6 +337,18 @@ impl Prover<'_> {
     /// A nonnegative index that [`super::broadcast::stride_factor`] makes 0 where the extent is 1: it is inside if
     /// its loop ends at the extent whenever the extent is not 1. That follows from a condition checked at entry.
     fn broadcast_index(&self, index: Dim, extent: Dim) -> bool {
+        self.inside_joined(index, extent) || self.inside_either(index, extent)
+    }
+    /// The loop ends at a size that the extent is known to broadcast to.
+    fn inside_joined(&self, index: Dim, extent: Dim) -> bool {
+        let View::Sum { terms: [(1, atoms)], constant: 0 } = index.view() else { return false };
+        let factor = super::broadcast::stride_factor(extent);
+        atoms.iter().enumerate().any(|(i, a)| {
+            let (Atom::Sym(s), [_, _]) = (a, atoms.as_slice()) else { return false };
+            Dim::atom(atoms[1 - i].clone()) == factor && self.syms.loop_range(*s).is_some_and(|(_, hi)| self.syms.broadcasts_to(extent, hi))
+        })
+    }
+    fn inside_either(&self, index: Dim, extent: Dim) -> bool {
         let View::Sum { terms: [(1, atoms)], constant: 0 } = index.view() else { return false };
         let factor = super::broadcast::stride_factor(extent);
         let [a, b] = atoms.as_slice() else { return false };

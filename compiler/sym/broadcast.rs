@@ -1,17 +1,11 @@
 //! Multidirectional broadcasting of symbolic shapes (ONNX Broadcasting.md).
+//!
+//! What a check establishes is a fact for all that follows: a dim that broadcast to another is 1 or equal to it
+//! ([`SymTable::broadcasts_to`], transitive). So the sizes of a chain of residual additions stay as small as the
+//! first of them, though nothing proves that the operands are equal.
 
 use super::{Answer, Atom, Dim, SymTable, View};
-
-/// Result of broadcasting.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broadcast {
-    /// The common shape.
-    pub shape: Vec<Dim>,
-    /// Pairs that must be equal or have a 1 among them; nothing proves it, so run time checks.
-    pub conditions: Vec<(Dim, Dim)>,
-    /// Pairs that can only broadcast by being equal, though neither is known not to be 1.
-    pub equal: Vec<(Dim, Dim)>,
-}
+use std::collections::HashSet;
 
 /// Two dims that can never broadcast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,60 +18,99 @@ pub struct Mismatch {
     pub b: Dim,
 }
 
+/// Largest formula of a common size that is kept as it is; a larger one gets a name.
+const KEPT: u32 = 16;
+
 /// 1, or 0 for a dim of size 1: the factor of an index into an operand that may have to be repeated.
 pub fn stride_factor(dim: Dim) -> Dim {
     Dim::constant(1).min(dim - 1)
 }
 
-/// Broadcasts shapes against each other, aligned at their last dims.
-pub fn broadcast_shapes(syms: &SymTable, shapes: &[&[Dim]]) -> Result<Broadcast, Mismatch> {
-    let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
-    let mut out = Broadcast { shape: vec![], conditions: vec![], equal: vec![] };
-    for axis in 0..rank {
-        let mut d = Dim::constant(1);
-        for s in shapes {
-            if let Some(i) = (axis + s.len()).checked_sub(rank) {
-                d = pair(syms, d, s[i], axis, &mut out)?;
+impl SymTable {
+    /// Broadcasts shapes against each other, aligned at their last dims. What nothing proves is recorded as a condition.
+    pub fn broadcast(&mut self, shapes: &[&[Dim]]) -> Result<Vec<Dim>, Mismatch> {
+        let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
+        let mut out = vec![];
+        for axis in 0..rank {
+            let mut d = Dim::constant(1);
+            for s in shapes {
+                if let Some(i) = (axis + s.len()).checked_sub(rank) {
+                    d = self.broadcast_dims(d, s[i], axis)?;
+                }
+            }
+            out.push(d);
+        }
+        Ok(out)
+    }
+    /// The common size of two dims.
+    fn broadcast_dims(&mut self, a: Dim, b: Dim, axis: usize) -> Result<Dim, Mismatch> {
+        let one = Dim::constant(1);
+        let (a1, b1) = (self.eq(a, one), self.eq(b, one));
+        if a1 == Answer::Yes {
+            return Ok(b);
+        }
+        let equal = self.eq(a, b);
+        if b1 == Answer::Yes || equal == Answer::Yes || self.broadcasts_to(b, a) {
+            return Ok(a);
+        }
+        if self.broadcasts_to(a, b) {
+            return Ok(b);
+        }
+        // min(c, b) with c > 1 is 1 only where b is: they must be equal, that is b <= c.
+        for (x, y) in [(a, b), (b, a)] {
+            if clipped_to(x).is_some_and(|(inner, c)| inner == y && c > 1) {
+                self.equate(x, y);
+                return Ok(y);
             }
         }
-        out.shape.push(d);
-    }
-    Ok(out)
-}
-
-fn pair(syms: &SymTable, a: Dim, b: Dim, axis: usize, out: &mut Broadcast) -> Result<Dim, Mismatch> {
-    let one = Dim::constant(1);
-    let is = |d: Dim, v: Dim| syms.eq(d, v);
-    if is(a, one) == Answer::Yes {
-        return Ok(b);
-    }
-    if is(b, one) == Answer::Yes || is(a, b) == Answer::Yes {
-        return Ok(a);
-    }
-    // min(c, b) with c > 1 is 1 only where b is: they must be equal, that is b <= c.
-    for (x, y) in [(a, b), (b, a)] {
-        if clipped_to(x).is_some_and(|(inner, c)| inner == y && c > 1) {
-            out.equal.push((x, y));
-            return Ok(y);
+        match (a1, b1) {
+            (Answer::No, Answer::No) if equal == Answer::No => Err(Mismatch { axis, a, b }),
+            (Answer::No, Answer::No) => {
+                self.equate(a, b);
+                self.below.extend([(a, b), (b, a)]);
+                Ok(if b.size() < a.size() { b } else { a })
+            }
+            (Answer::No, _) => {
+                self.require_broadcast(a, b);
+                self.below.push((b, a));
+                Ok(a)
+            }
+            (_, Answer::No) => {
+                self.require_broadcast(a, b);
+                self.below.push((a, b));
+                Ok(b)
+            }
+            _ => {
+                self.require_broadcast(a, b);
+                let most = a.max(b);
+                // A size of 0 wins over 1.
+                let common = if self.is_pos(a) && self.is_pos(b) { most } else { most * a.min(b).min(1) };
+                let common = if common.size() > KEPT { self.name_extent(common, "common") } else { common };
+                self.below.extend([(a, common), (b, common)]);
+                Ok(common)
+            }
         }
     }
-    let (a1, b1) = (is(a, one), is(b, one));
-    match (a1, b1) {
-        (Answer::No, Answer::No) if is(a, b) == Answer::No => Err(Mismatch { axis, a, b }),
-        (Answer::No, _) => {
-            out.conditions.push((a, b));
-            Ok(a)
+    /// Records that `d` must be 1 or equal to `size`.
+    pub fn require_repeatable(&mut self, d: Dim, size: Dim) {
+        self.require_broadcast(d, size);
+        self.require_at_most(d, size.max(1));
+        self.below.push((d, size));
+    }
+    /// True if checks establish that `a` is 1 or equal to `b`.
+    pub fn broadcasts_to(&self, a: Dim, b: Dim) -> bool {
+        let (mut seen, mut open) = (HashSet::from([a]), vec![a]);
+        while let Some(x) = open.pop() {
+            for (_, y) in self.below.iter().filter(|f| f.0 == x) {
+                if *y == b {
+                    return true;
+                }
+                if seen.insert(*y) {
+                    open.push(*y);
+                }
+            }
         }
-        (_, Answer::No) => {
-            out.conditions.push((a, b));
-            Ok(b)
-        }
-        _ => {
-            out.conditions.push((a, b));
-            let d = a.max(b);
-            // A size of 0 wins over 1.
-            Ok(if syms.is_pos(a) && syms.is_pos(b) { d } else { d * a.min(b).min(1) })
-        }
+        false
     }
 }
 

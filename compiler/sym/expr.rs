@@ -189,6 +189,10 @@ impl Dim {
         static OVERFLOW: LazyLock<Dim> = LazyLock::new(|| Dim::intern(Node::Overflow));
         *OVERFLOW
     }
+    /// Atoms of the written-out expression.
+    pub fn size(self) -> u32 {
+        self.0.size
+    }
     /// The same for equal expressions.
     pub(super) fn structural_hash(self) -> u64 {
         self.0.hash

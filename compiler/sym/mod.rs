@@ -13,6 +13,7 @@
 
 mod bounds;
 pub mod broadcast;
+mod door;
 mod expr;
 mod memo;
 mod simplify;
@@ -21,4 +22,4 @@ pub mod text;
 mod upper;
 
 pub use expr::{Atom, Dim, Sym, Term, View};
-pub use table::{Answer, Condition, Range, Scope, SymKind, SymTable};
+pub use table::{Answer, Condition, Range, Scope, Source, SymKind, SymTable};

@@ -7,6 +7,8 @@
 //!    divides exactly (as a number, or as a symbolic factor) leaves; of the constant, its multiple of the divisor.
 //! 4. For a number d > 0: `floordiv(c*x + r, d)` with g = gcd of d and all coefficients becomes
 //!    `floordiv((c/g)*x + floordiv(r, g), d/g)`.
+//!    A factor that all terms of dividend and divisor have in common leaves both, and a sum that divides without
+//!    remainder gives the quotient.
 //! 5. `floordiv(floordiv(x, a), b) = floordiv(x, a*b)` for numbers a, b > 0.
 //! 6. `d*floordiv(x, d) + mod(x, d) = x`, also with a common factor in front. This is the one rule that depends on
 //!    the order of additions (`mod + 2*d*floordiv` stays); [`super::SymTable::eq`] sees through it.
@@ -117,8 +119,47 @@ impl Dim {
         }
         memo::dim(memo::Op::FloorDiv, self, d, || self.quotient(d))
     }
+    /// Without the factor that all terms of two expressions have in common: what the quotient of both is made of.
+    fn without_common(self, d: Dim) -> Option<(Dim, Dim)> {
+        let ((a, k), (b, l)) = (self.parts()?, d.parts()?);
+        let numbers = a.iter().chain(b).map(|t| t.0).chain([k, l]);
+        let g = numbers.fold(0, gcd);
+        let mut common: Vec<Atom> = if k == 0 && l == 0 { b.first()?.1.clone() } else { vec![] };
+        for (_, p) in a.iter().chain(b) {
+            let mut left = p.clone();
+            common.retain(|x| left.iter().position(|y| y == x).map(|i| left.remove(i)).is_some());
+        }
+        if b.is_empty() || (g <= 1 && common.is_empty()) {
+            return None;
+        }
+        let factor = (g.max(1), common);
+        let divided = |t: &[Term], k: i64| Some(Dim::from_terms(t.iter().map(|t| Dim::divide_term(t, &factor)).collect::<Option<_>>()?, k / factor.0));
+        Some((divided(a, k)?, divided(b, l)?))
+    }
+    /// The quotient by a sum, if it divides without remainder.
+    fn exact_by_sum(self, d: Dim) -> Option<Dim> {
+        let (b, _) = d.parts()?;
+        let (mut q, mut r) = (Dim::constant(0), self);
+        for _ in 0..8 {
+            let lead = Dim::divide_term(r.parts()?.0.first()?, b.first()?)?;
+            let t = Dim::from_terms(vec![lead], 0);
+            (q, r) = (q + t, r - t * d);
+            if r.as_const() == Some(0) {
+                return Some(q);
+            }
+        }
+        None
+    }
     /// The quotient by a divisor that is not 0, 1 or -1, where not both are numbers.
     fn quotient(self, d: Dim) -> Dim {
+        if let Some((x, y)) = self.without_common(d) {
+            return x.floor_div(y);
+        }
+        if d.parts().is_some_and(|(t, k)| t.len() + usize::from(k != 0) > 1)
+            && let Some(q) = self.exact_by_sum(d)
+        {
+            return q;
+        }
         if let Some((q, r)) = self.split_by(d) {
             if r.as_const() == Some(0) {
                 return q;

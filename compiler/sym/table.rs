@@ -2,6 +2,7 @@
 
 use super::{Dim, Sym};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Result of a proof attempt. Yes and No are proofs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub enum SymKind {
     Unnamed,
     /// Defined by generated code.
     Runtime,
+    /// A formula over older sizes that are known at entry ([`SymTable::name_formula`]).
+    Derived,
     /// A loop variable, or an index bound by `With`.
     Loop,
 }
@@ -58,6 +61,17 @@ pub enum Condition {
     Broadcast(Dim, Dim),
     /// The first must not exceed the second.
     AtMost(Dim, Dim),
+}
+
+/// Who recorded a condition: what the message of a call that fails it names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// Name of the node; empty if it has none.
+    pub node: String,
+    /// Its operator.
+    pub op: String,
+    /// Its operands and results with their dims.
+    pub tensors: Vec<(String, Vec<Dim>)>,
 }
 
 #[derive(Clone, Debug)]
@@ -78,12 +92,23 @@ pub struct SymTable {
     numbered: HashMap<String, u32>,
     any_bound: bool,
     conditions: Vec<Condition>,
+    /// Conditions that nobody claimed yet ([`SymTable::claim`]).
+    unclaimed: Vec<Condition>,
+    sources: HashMap<Condition, Arc<Source>>,
     facts: Vec<(Sym, Dim)>,
+    /// Lower bounds of expressions (without their constants) that conditions establish.
+    pub(super) lower: Vec<(Dim, i64)>,
+    /// Definitions of derived symbols, in order.
+    derived: Vec<(Sym, Dim)>,
+    /// Pairs `(a, b)` of which a condition says that `a` is 1 or equal to `b` (see `broadcast`).
+    pub(super) below: Vec<(Dim, Dim)>,
     pub(super) uppers: Vec<super::upper::Upper>,
     /// How many scopes are open ([`SymTable::open`]).
-    scopes: u32,
+    pub(super) scopes: u32,
     /// What inference has cost so far, for `diag::limits`: bodies (`BODY_NODES`) and patterns (`TABLE_BYTES`).
     spent: [u64; 2],
+    /// Texts of dims may be expressions over other dims (`--dim-expressions`).
+    pub expressions: bool,
 }
 
 /// What a [`SymTable`] knew before a scope was opened.
@@ -91,6 +116,8 @@ pub struct SymTable {
 pub struct Scope {
     conditions: Vec<Condition>,
     facts: Vec<(Sym, Dim)>,
+    lower: usize,
+    below: usize,
 }
 
 impl Condition {
@@ -106,6 +133,10 @@ impl SymTable {
     /// An empty table.
     pub fn new() -> Self {
         Self::default()
+    }
+    /// An empty table that says whether texts of dims may be expressions over other dims.
+    pub fn reading(expressions: bool) -> Self {
+        SymTable { expressions, ..Self::default() }
     }
     /// Adds to what inference of branches and bodies has cost; the sum.
     pub fn spend_on_bodies(&mut self, cost: u64) -> u64 {
@@ -124,21 +155,38 @@ impl SymTable {
     }
     /// The symbol of a `dim_param`: one for each name in the whole model. Sizes are never negative.
     pub fn param(&mut self, name: &str) -> Sym {
-        if let Some(s) = self.by_name.get(name) {
-            return *s;
+        match self.by_name.get(name).copied() {
+            Some(s) if self.kind(s) == SymKind::Param => return s,
+            // A name that was made up gives way to the model's.
+            Some(s) => {
+                self.by_name.remove(name);
+                let other = self.unused(&format!("{name}_2"));
+                self.by_name.insert(other.clone(), s);
+                self.syms[s.0 as usize].name = other;
+            }
+            None => {}
         }
         let s = self.push(name.to_owned(), SymKind::Param, Range::at_least(0));
         self.by_name.insert(name.to_owned(), s);
         s
     }
-    /// A new size with a unique name made from `hint`.
-    pub fn fresh(&mut self, kind: SymKind, hint: &str) -> Sym {
+    /// True if the model has a dim of this name.
+    pub fn is_param(&self, name: &str) -> bool {
+        self.lookup(name).is_some_and(|s| self.kind(s) == SymKind::Param)
+    }
+    /// A name made from `hint` that no symbol has.
+    fn unused(&mut self, hint: &str) -> String {
         let mut name = hint.to_owned();
         while self.by_name.contains_key(&name) {
             let n = self.numbered.entry(hint.to_owned()).or_insert(1);
             *n += 1;
             name = format!("{hint}_{n}");
         }
+        name
+    }
+    /// A new size with a unique name made from `hint`.
+    pub fn fresh(&mut self, kind: SymKind, hint: &str) -> Sym {
+        let name = self.unused(hint);
         let s = self.push(name.clone(), kind, Range::at_least(0));
         self.by_name.insert(name, s);
         s
@@ -273,27 +321,95 @@ impl SymTable {
     pub fn require_broadcast(&mut self, a: Dim, b: Dim) {
         self.condition(Condition::Broadcast(a, b));
     }
-    /// Records that `a <= b` must hold.
-    pub fn require_at_most(&mut self, a: Dim, b: Dim) {
-        if self.le(a, b) != Answer::Yes {
-            self.condition(Condition::AtMost(a, b));
-        }
-    }
-    fn condition(&mut self, c: Condition) {
+    pub(super) fn condition(&mut self, c: Condition) {
         if !self.conditions.contains(&c) {
             self.conditions.push(c);
+            self.unclaimed.push(c);
         }
+    }
+    /// Names the source of what was recorded since the last claim; a condition keeps its first source.
+    pub fn claim(&mut self, source: impl FnOnce() -> Source) {
+        if self.unclaimed.is_empty() {
+            return;
+        }
+        let source = Arc::new(source());
+        for c in self.unclaimed.drain(..) {
+            self.sources.entry(c).or_insert_with(|| source.clone());
+        }
+    }
+    /// Who recorded a condition.
+    pub fn source(&self, c: Condition) -> Option<&Arc<Source>> {
+        self.sources.get(&c)
+    }
+    /// A symbol for a formula over sizes that are known at entry: generated code computes it once, and expressions that
+    /// use it stay small. The formula itself where run time defines sizes in it.
+    pub fn name_formula(&mut self, d: Dim, hint: &str) -> Dim {
+        let d = self.resolve(d);
+        if d.as_const().is_some() || d.as_sym().is_some() || d.is_overflow() || self.at_run_time(d) {
+            return d;
+        }
+        if let Some((s, _)) = self.derived.iter().find(|x| x.1 == d) {
+            return Dim::sym(*s);
+        }
+        Dim::sym(self.define_derived(hint, d))
+    }
+    /// The same for a formula that is a size: it is not negative.
+    pub fn name_extent(&mut self, d: Dim, hint: &str) -> Dim {
+        let named = self.name_formula(d, hint);
+        if let Some(s) = named.as_sym().filter(|s| self.kind(*s) == SymKind::Derived) {
+            self.set_range(s, Range::at_least(0));
+        }
+        named
+    }
+    /// Derived symbols with their definitions over older symbols, in order.
+    pub fn derived(&self) -> &[(Sym, Dim)] {
+        &self.derived
+    }
+    /// Values of sizes with those of the derived symbols that follow from them.
+    pub fn with_derived(&self, sizes: &HashMap<Sym, i64>) -> HashMap<Sym, i64> {
+        let mut out = sizes.clone();
+        for (s, d) in &self.derived {
+            if let Some(v) = d.eval(&|t| out.get(&t).copied()) {
+                out.insert(*s, v);
+            }
+        }
+        out
+    }
+    /// With the definitions of derived symbols put in: an expression over params. Poison if that is too large.
+    pub fn expanded(&self, d: Dim) -> Dim {
+        let mut d = d;
+        for (s, e) in self.derived.iter().rev() {
+            if d.contains(*s) {
+                d = d.subst(&mut |t| (t == *s).then_some(*e));
+            }
+        }
+        d
+    }
+    /// Adds a derived symbol with its definition (text form).
+    pub fn define_derived(&mut self, name: &str, definition: Dim) -> Sym {
+        let range = self.range(definition);
+        let s = self.fresh(SymKind::Derived, name);
+        self.syms[s.0 as usize].range = range;
+        self.derived.push((s, definition));
+        s
+    }
+    /// True outside of all bodies of control-flow operators: what is recorded here holds for the whole call.
+    pub(super) fn at_top(&self) -> bool {
+        self.scopes == 0
     }
     /// Opens a scope: what is recorded until [`SymTable::close`] holds, and is checked, only there (in the body of a
     /// control-flow operator).
     pub fn open(&mut self) -> Scope {
         self.scopes += 1;
-        Scope { conditions: std::mem::take(&mut self.conditions), facts: self.facts.clone() }
+        let (lower, below) = (self.lower.len(), self.below.len());
+        Scope { conditions: std::mem::take(&mut self.conditions), facts: self.facts.clone(), lower, below }
     }
     /// Closes a scope; what was recorded in it.
     pub fn close(&mut self, outer: Scope) -> Vec<Condition> {
         self.scopes = self.scopes.saturating_sub(1);
         self.facts = outer.facts;
+        self.lower.truncate(outer.lower);
+        self.below.truncate(outer.below);
         std::mem::replace(&mut self.conditions, outer.conditions)
     }
     /// What generated code checks: at entry, or once the run-time sizes in it are defined.

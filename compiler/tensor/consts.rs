@@ -246,8 +246,15 @@ impl PartialEq for ConstData {
     }
 }
 
-/// Number of elements of a shape; `None` if negative or beyond 63 bits.
+/// Number of elements of a shape; `None` if a size is negative or the number beyond 63 bits. A size of 0 makes it 0,
+/// whatever the others are.
 pub fn count(dims: &[i64]) -> Option<u64> {
+    if dims.iter().any(|d| *d < 0) {
+        return None;
+    }
+    if dims.contains(&0) {
+        return Some(0);
+    }
     dims.iter().try_fold(1u64, |n, &d| n.checked_mul(u64::try_from(d).ok()?)).filter(|&n| n <= i64::MAX as u64)
 }
 
@@ -261,7 +268,8 @@ impl Remap {
         }
         let mut strides = vec![1i64; src.dims.len()];
         for d in (0..src.dims.len().saturating_sub(1)).rev() {
-            strides[d] = strides[d + 1] * src.dims[d + 1];
+            // Without elements the other sizes may be anything, and nothing is read.
+            strides[d] = strides[d + 1].wrapping_mul(src.dims[d + 1]);
         }
         let inner = self.dims.last().copied().unwrap_or(1);
         let step: Vec<i64> = self.coeff.iter().map(|c| c.last().copied().unwrap_or(0)).collect();

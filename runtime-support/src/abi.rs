@@ -128,6 +128,48 @@ pub struct onnxc_node_info {
     pub reserved: u32,
 }
 
+/// Values of a fault.
+pub const ONNXC_VALUES: usize = 4;
+
+/// A check that a call makes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct onnxc_check_info {
+    /// Name of the node; empty where the call itself is at fault.
+    pub node: *const c_char,
+    /// Its operator.
+    pub op_type: *const c_char,
+    /// A sentence, `%lld` for each value in order, `%%` for a percent sign; empty: see the status.
+    pub text: *const c_char,
+    /// What each value is of: a tensor, null for anything else.
+    pub tensors: [*const c_char; ONNXC_VALUES],
+    /// Which dimension of that tensor; -1 for none.
+    pub dims: [i32; ONNXC_VALUES],
+    /// What the call returns; 0: see the fault.
+    pub status: i32,
+    /// Number of values.
+    pub n_values: u32,
+}
+
+/// Which check failed: filled by a call that fails.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct onnxc_fault {
+    /// Index into `checks` of [`onnxc_model`].
+    pub check: u32,
+    /// What the call returned.
+    pub status: i32,
+    /// The values that the check looked at.
+    pub values: [i64; ONNXC_VALUES],
+    /// Where the call ran out of workspace: bytes that would have been enough up to there; else 0.
+    pub workspace_size: u64,
+}
+
+impl onnxc_fault {
+    /// Before a call.
+    pub const NONE: onnxc_fault = onnxc_fault { check: u32::MAX, status: 0, values: [0; ONNXC_VALUES], workspace_size: 0 };
+}
+
 /// What a caller may lend to a run; everything is optional.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +184,16 @@ pub struct onnxc_exec {
     pub max_tasks: usize,
     /// Called around nodes, only by objects built with `--trace`.
     pub on_node: Option<onnxc_on_node>,
+    /// Bytes of the workspace; 0: as many as `workspace_for` tells.
+    pub workspace_size: u64,
+    /// Which check failed.
+    pub fault: *mut onnxc_fault,
+}
+
+impl onnxc_exec {
+    /// Serial and silent.
+    pub const NONE: onnxc_exec =
+        onnxc_exec { struct_size: size_of::<onnxc_exec>(), user: std::ptr::null_mut(), parallel_for: None, max_tasks: 0, on_node: None, workspace_size: 0, fault: std::ptr::null_mut() };
 }
 
 /// `<m>_model`.
@@ -190,6 +242,12 @@ pub struct onnxc_model {
     pub workspace_for: Option<onnxc_workspace_for>,
     /// The uniform entry.
     pub call: Option<onnxc_call>,
+    /// `n_checks` entries.
+    pub checks: *const onnxc_check_info,
+    /// Number of checks.
+    pub n_checks: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 // SAFETY: the pointers lead to constant data, and following them is unsafe anyway.
@@ -316,7 +374,11 @@ mod tests {
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn layout() {
-        assert_eq!(size_of::<onnxc_model>(), 168);
+        assert_eq!(size_of::<onnxc_model>(), 184);
+        assert_eq!(offset_of!(onnxc_model, checks), 168);
+        assert_eq!(size_of::<onnxc_check_info>(), 80);
+        assert_eq!(size_of::<onnxc_fault>(), 48);
+        assert_eq!(offset_of!(onnxc_fault, workspace_size), 40);
         assert_eq!(offset_of!(onnxc_model, model_sha256), 40);
         assert_eq!(offset_of!(onnxc_model, inputs), 104);
         assert_eq!(offset_of!(onnxc_model, call), 160);
@@ -324,7 +386,9 @@ mod tests {
         assert_eq!(size_of::<onnxc_node_info>(), 24);
         assert_eq!(size_of::<onnxc_str>(), 16);
         assert_eq!(offset_of!(onnxc_str, len), 8);
-        assert_eq!(size_of::<onnxc_exec>(), 40);
+        assert_eq!(size_of::<onnxc_exec>(), 56);
+        assert_eq!(offset_of!(onnxc_exec, workspace_size), 40);
+        assert_eq!(offset_of!(onnxc_exec, fault), 48);
         assert_eq!(offset_of!(onnxc_exec, parallel_for), 16);
         assert_eq!(offset_of!(onnxc_exec, max_tasks), 24);
     }

@@ -11,10 +11,12 @@
 //! * [`texts`]: strings as bytes.
 //! * `image` (feature `image`): decodes the images of models with ImageDecoder, whose objects call it; `--features image`
 //!   builds it into the library.
+//! * [`fault`]: why a call failed.
 //! * [`buffer`]: aligned memory for workspaces and outputs.
 
 pub mod abi;
 pub mod buffer;
+pub mod fault;
 #[cfg(feature = "image")]
 pub mod image;
 pub mod model;
@@ -26,6 +28,7 @@ pub mod weights;
 
 pub use abi::Status;
 pub use buffer::{Buffer, Workspace};
+pub use fault::Error;
 pub use model::{Dim, Kind, Model, ValueInfo};
 pub use pool::{Exec, Pool};
 pub use value::{Element, Map, Tensor, Value};

@@ -295,7 +295,7 @@ impl Pool {
     pub fn exec(&self) -> Exec<'_> {
         let max_tasks = if self.threads() == 1 { 1 } else { self.threads() * TASKS_PER_THREAD };
         let user = Arc::as_ptr(&self.shared).cast_mut().cast();
-        let raw = onnxc_exec { struct_size: size_of::<onnxc_exec>(), user, parallel_for: Some(parallel_for), max_tasks, on_node: None };
+        let raw = onnxc_exec { struct_size: size_of::<onnxc_exec>(), user, parallel_for: Some(parallel_for), max_tasks, ..onnxc_exec::NONE };
         Exec { raw, pool: PhantomData }
     }
     /// Calls `f` once for each index below `n`. If calls panic, the others still run, and the first panic goes on in

@@ -106,9 +106,30 @@ TASK = ct.CFUNCTYPE(None, ct.c_void_p, ct.c_size_t)
 PARALLEL_FOR = ct.CFUNCTYPE(None, ct.c_void_p, ct.c_size_t, TASK, ct.c_void_p)
 
 
+class Fault(ct.Structure):
+    _fields_ = [("check", ct.c_uint32), ("status", ct.c_int32), ("values", ct.c_int64 * 4), ("workspace_size", ct.c_uint64)]
+
+
 class Exec(ct.Structure):
     _fields_ = [("struct_size", ct.c_size_t), ("user", ct.c_void_p), ("parallel_for", PARALLEL_FOR),
-                ("max_tasks", ct.c_size_t), ("on_node", ct.c_void_p)]
+                ("max_tasks", ct.c_size_t), ("on_node", ct.c_void_p), ("workspace_size", ct.c_uint64), ("fault", ct.POINTER(Fault))]
+
+
+class OldExec(ct.Structure):
+    """As callers of the first versions have it."""
+    _fields_ = Exec._fields_[:5]
+
+
+class CheckInfo(ct.Structure):
+    _fields_ = [("node", ct.c_char_p), ("op_type", ct.c_char_p), ("text", ct.c_char_p), ("tensors", ct.c_char_p * 4),
+                ("dims", ct.c_int32 * 4), ("status", ct.c_int32), ("n_values", ct.c_uint32)]
+
+
+class Failed(RuntimeError):
+    """A call that failed: `status`, and the `fault` if the call has filled one."""
+    def __init__(self, text, status, fault):
+        super().__init__(text)
+        self.status, self.fault = status, fault
 
 
 CALL = ct.CFUNCTYPE(ct.c_int32, ct.c_void_p, ct.c_void_p, ct.c_void_p, ct.c_void_p, ct.c_void_p, ct.c_void_p, ct.c_void_p)
@@ -122,7 +143,8 @@ class ModelInfo(ct.Structure):
                 ("weights_align", ct.c_uint64), ("inputs", ct.POINTER(TensorInfo)), ("outputs", ct.POINTER(TensorInfo)),
                 ("dim_params", ct.POINTER(ct.c_char_p)), ("nodes", ct.c_void_p), ("n_inputs", ct.c_uint32),
                 ("n_outputs", ct.c_uint32), ("n_dim_params", ct.c_uint32), ("n_nodes", ct.c_uint32),
-                ("workspace_for", WORKSPACE_FOR), ("call", CALL)]
+                ("workspace_for", WORKSPACE_FOR), ("call", CALL),
+                ("checks", ct.POINTER(CheckInfo)), ("n_checks", ct.c_uint32), ("reserved", ct.c_uint32)]
 
 
 def link(objects, lib, *libraries):
@@ -165,8 +187,25 @@ class Model:
         self.outputs = [self.info.outputs[i] for i in range(self.info.n_outputs)]
         self.params = [self.info.dim_params[i].decode() for i in range(self.info.n_dim_params)]
 
-    def prepare(self, feeds, out_shapes=None):
-        """A zero-argument callable that runs the model, and the output arrays."""
+    def fault_string(self, fault):
+        """What `onnxc_fault_string` writes."""
+        if fault.check >= self.info.n_checks:
+            return STATUS.get(fault.status, "unknown status")
+        c = self.info.checks[fault.check]
+        node, op, text = c.node.decode(), c.op_type.decode(), c.text.decode() or STATUS.get(fault.status, "unknown status")
+        head = f'{op} "{node}"' if node and op else op or (f'"{node}"' if node else "")
+        values = iter(fault.values)
+        parts = [p.split("%lld") for p in text.split("%%")]
+        text = "%".join(p[0] + "".join(f"{next(values)}{q}" for q in p[1:]) for p in parts)
+        return f"{head}: {text}" if head else text
+
+    def failed(self, what, rc, fault, more=""):
+        why = self.fault_string(fault) if fault.check != 0xffffffff else ""
+        return Failed(f"{what}: {STATUS.get(rc, rc)} {why} {more}".rstrip(), rc, fault)
+
+    def prepare(self, feeds, out_shapes=None, grow=True):
+        """A zero-argument callable that runs the model, and the output arrays. It takes a larger workspace where a call runs out
+        of it, unless told not to `grow`."""
         params = [None] * len(self.params)
         arrays, values = [], []
         for t in self.inputs:
@@ -187,7 +226,11 @@ class Model:
         size = ct.c_uint64()
         rc = self.info.workspace_for(dims, size)
         if rc:
-            raise RuntimeError(f"workspace_for: {STATUS.get(rc, rc)}")
+            # A call checks the dims first, and says which check fails.
+            nulls, fault = (ct.c_void_p * 64)(), Fault(check=0xffffffff)
+            e = Exec(ct.sizeof(Exec), fault=ct.pointer(fault))
+            self.info.call(nulls, nulls, dims, nulls, None, None, ct.addressof(e))
+            raise self.failed("workspace_for", rc, fault)
         outs, lists = [], []
         for k, t in enumerate(self.outputs):
             if t.kind:
@@ -214,13 +257,25 @@ class Model:
         out_dims = (ct.c_void_p * max(1, len(lists)))(*[ct.addressof(r) if r is not None else None for r in lists])
 
         def run(exec_=None):
-            for r, room in zip(lists, rooms):
-                if r is not None:
-                    r[:] = room
-            rc = self.info.call(pin, pout, dims, out_dims, w, ws.ctypes.data, exec_)
+            nonlocal ws
+            while True:
+                for r, room in zip(lists, rooms):
+                    if r is not None:
+                        r[:] = room
+                e, fault = Exec(ct.sizeof(Exec)), Fault(check=0xffffffff)
+                if exec_:
+                    ct.memmove(ct.byref(e), exec_, min(ct.sizeof(e), ct.c_size_t.from_address(exec_).value))
+                    e.struct_size = ct.sizeof(e)
+                # A size of 0 would say nothing.
+                e.workspace_size, e.fault = max(ws.size, 1), ct.pointer(fault)
+                rc = self.info.call(pin, pout, dims, out_dims, w, ws.ctypes.data, ct.addressof(e))
+                if not grow or rc != 4 or fault.workspace_size <= ws.size:
+                    break
+                ws = aligned(max(fault.workspace_size, 2 * ws.size))
+                run.workspace = ws
             if rc:
                 need = [list(r) for r in lists if r is not None] if rc == 4 else ""
-                raise RuntimeError(f"call: {STATUS.get(rc, rc)} {need}".rstrip())
+                raise self.failed("call", rc, fault, need)
             for k, v in enumerate(full):
                 if isinstance(v, Value):
                     outs[k] = described(v)
@@ -236,7 +291,7 @@ class Model:
                 used = outs[k].size * bits % 8
                 assert not used or data[-1] >> used == 0, "bits after the last packed element"
                 outs[k][...] = unpack(data, bits, outs[k].shape)
-        run.keep = (values, arrays, ws, dims, self, full, lists, strings)
+        run.keep = (values, arrays, dims, self, full, lists, strings)
         run.inputs, run.workspace = arrays, ws
         # What `call` takes, for loops outside Python.
         run.arguments = lambda exec_=None: [ct.addressof(pin), ct.addressof(pout), ct.addressof(dims), ct.addressof(out_dims), w, ws.ctypes.data, exec_]

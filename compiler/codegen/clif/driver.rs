@@ -7,12 +7,13 @@
 
 use super::entry::Entry;
 use super::func::{Emit, Scope};
+use crate::codegen::faults::{Check, quoted};
 use crate::codegen::frame::{Word, base_of};
 use crate::diag::Result;
 use crate::nest::foreign::{DECODE_IMAGE, Foreign, Function};
-use crate::nest::{Buf, Kernel, LoopKind, Slot, Status, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, LoopKind, Slot, Status, Stmt, visit};
 use crate::sym::{Dim, Sym, SymKind};
-use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
+use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I32, I64};
 use cranelift_codegen::ir::{InstBuilder, Value};
 use std::collections::{BTreeSet, HashSet};
@@ -39,16 +40,19 @@ pub(super) struct Driver<'a, 'm> {
     /// The caller's `exec`.
     pub exec: Value,
     workspace: Value,
+    /// Bytes of the workspace.
+    end: Value,
     outputs: Vec<Sized>,
     slots: Vec<(Slot, BTreeSet<Sym>)>,
-    sizes: Vec<(Dim, BTreeSet<Sym>)>,
+    /// Sizes in bits, and of which buffers.
+    sizes: Vec<(Dim, BTreeSet<Sym>, Buf)>,
     /// Run-time sizes that have a value here.
     known: HashSet<Sym>,
 }
 
 impl<'a, 'm> Driver<'a, 'm> {
     /// Before the first statement. `out_dims` is the caller's.
-    pub fn new(entry: &'a Entry<'m>, e: &mut Emit, [frame, ctx, exec, workspace, out_dims]: [Value; 5]) -> Result<Self> {
+    pub fn new(entry: &'a Entry<'m>, e: &mut Emit, [frame, ctx, exec, workspace, out_dims, end]: [Value; 6]) -> Result<Self> {
         let m = entry.m;
         let late = |d: Dim| -> BTreeSet<Sym> { d.syms().into_iter().filter(|s| m.syms.kind(*s) == SymKind::Runtime).collect() };
         let mut outputs = vec![];
@@ -57,11 +61,12 @@ impl<'a, 'm> Driver<'a, 'm> {
             if syms.is_empty() {
                 continue;
             }
+            let missing = Check::new(Status::Null, format!("the list of the dimensions of output {} is NULL", quoted(&t.name)));
             let ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, out_dims, 0);
-            e.require(ok, Status::Null);
+            e.require_plain(ok, missing.clone())?;
             let list = entry.load(e, out_dims, 8 * k as i32);
             let ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, list, 0);
-            e.require(ok, Status::Null);
+            e.require_plain(ok, missing)?;
             let capacity = entry.slot(e, 8 * t.dims.len() as u32);
             for i in 0..t.dims.len() as i32 {
                 let v = entry.load(e, list, 8 * i);
@@ -76,22 +81,29 @@ impl<'a, 'm> Driver<'a, 'm> {
             let d = &m.bufs[b];
             let bits = Dim::product(d.dims.iter().copied()) * i64::from(m.element_bits(b));
             if m.syms.at_run_time(bits) && seen.insert(bits) && m.syms.range(bits).hi.is_none_or(|h| h >= 1 << 62) {
-                sizes.push((bits, late(bits)));
+                sizes.push((bits, late(bits), b));
             }
         }
-        Ok(Driver { entry, frame, ctx, exec, workspace, outputs, slots, sizes, known: HashSet::new() })
+        Ok(Driver { entry, frame, ctx, exec, workspace, end, outputs, slots, sizes, known: HashSet::new() })
     }
     /// Statements in order.
     pub fn block(&mut self, e: &mut Emit, body: &[Stmt]) -> Result<()> {
         let mut fresh = BTreeSet::new();
         for (i, s) in body.iter().enumerate() {
             self.refresh(e, &s.loads(), &s.dims())?;
+            if let (Some(x), Some(sink)) = (s.expr(), &mut e.sink) {
+                sink.near = self.entry.near(x);
+            }
             match s {
                 Stmt::Check { cond, status } => {
                     if !early(self.entry, s) {
                         let c = e.truth(cond)?;
-                        e.require(c, *status);
+                        self.entry.check(e, c, cond, *status)?;
                     }
+                }
+                Stmt::Define { sym, .. } if self.entry.m.end == Some(*sym) => {
+                    let end = self.end;
+                    self.define(e, *sym, end)?;
                 }
                 Stmt::Define { sym, value, lo, hi } => {
                     let v = e.value(value)?.v;
@@ -102,10 +114,9 @@ impl<'a, 'm> Driver<'a, 'm> {
                         let below = e.b.ins().icmp(IntCC::SignedLessThanOrEqual, v, high);
                         ok = e.b.ins().band(ok, below);
                     }
-                    e.require(ok, Status::Dim);
-                    let Some(at) = self.entry.frame.offset(Word::Sym(*sym)) else { return e.bug("a size that is not in the frame") };
-                    self.entry.store(e, v, self.frame, at);
-                    self.known.insert(*sym);
+                    let (row, shown) = self.range(*sym, value, *lo, *hi);
+                    e.require_check(ok, row, &mut |e| Ok(([Ok(v)].into_iter().chain(shown.iter().map(|d| e.dim(*d))).collect::<Result<_>>()?, None)))?;
+                    self.define(e, *sym, v)?;
                     fresh.insert(*sym);
                     // Sizes that are defined together count together.
                     if !matches!(body.get(i + 1), Some(Stmt::Define { .. })) {
@@ -147,6 +158,34 @@ impl<'a, 'm> Driver<'a, 'm> {
         }
         Ok(())
     }
+    /// Keeps the value of a size in the frame.
+    fn define(&mut self, e: &mut Emit, sym: Sym, v: Value) -> Result<()> {
+        let Some(at) = self.entry.frame.offset(Word::Sym(sym)) else { return e.bug("a size that is not in the frame") };
+        self.entry.store(e, v, self.frame, at);
+        self.known.insert(sym);
+        Ok(())
+    }
+    /// The row of a size that is out of its range, and bounds that the message shows beside it.
+    fn range(&self, sym: Sym, value: &Expr, lo: Dim, hi: Option<Dim>) -> (Check, Vec<Dim>) {
+        let m = self.entry.m;
+        let mut shown = vec![];
+        let mut bound = |d: Dim| {
+            d.as_const().map_or_else(
+                || {
+                    shown.push(d);
+                    "%lld".to_owned()
+                },
+                |c| c.to_string(),
+            )
+        };
+        let text = match hi {
+            Some(h) => format!("size {} is %lld: it must be from {} to {}", quoted(m.syms.name(sym)), bound(lo), bound(h)),
+            None => format!("size {} is %lld: it must be at least {}", quoted(m.syms.name(sym)), bound(lo)),
+        };
+        let source = m.reasons.of_size(sym).map(|r| (r.source.node.clone(), r.source.op.clone()));
+        let (node, op) = source.unwrap_or_else(|| self.entry.near(value));
+        (Check::new(Status::Dim, text).with_values(1 + shown.len()).at((&node, &op)), shown)
+    }
     /// A body; sizes that it defines end with it.
     fn inner(&mut self, e: &mut Emit, body: &[Stmt]) -> Result<()> {
         let outer = self.known.clone();
@@ -186,13 +225,12 @@ impl<'a, 'm> Driver<'a, 'm> {
     /// What follows from sizes that have just been defined.
     fn follow(&mut self, e: &mut Emit, fresh: &BTreeSet<Sym>) -> Result<()> {
         let due = |known: &HashSet<Sym>, syms: &BTreeSet<Sym>| syms.iter().any(|s| fresh.contains(s)) && syms.iter().all(|s| known.contains(s));
-        for (bits, syms) in &self.sizes {
+        for (bits, syms, buf) in &self.sizes {
             if due(&self.known, syms) {
                 self.refresh(e, &[], &[*bits])?;
-                let v = e.magnitude(*bits)?;
-                let limit = e.b.ins().f64const((1i64 << 62) as f64);
-                let ok = e.b.ins().fcmp(FloatCC::LessThan, v, limit);
-                e.require(ok, Status::Capacity);
+                let ok = e.fits(*bits)?;
+                let name = quoted(&self.entry.m.bufs[*buf].name);
+                e.require_plain(ok, Check::new(Status::Capacity, format!("{name} would be larger than memory can be")))?;
             }
         }
         for (slot, syms) in &self.slots {
@@ -216,12 +254,13 @@ impl<'a, 'm> Driver<'a, 'm> {
                     ok = e.b.ins().band(ok, enough);
                     self.entry.store(e, n, o.list, 8 * i as i32);
                 }
-                e.require(ok, Status::Capacity);
+                let t = &self.entry.interface.outputs[o.index as usize];
+                self.entry.fits(e, ok, t)?;
                 let n = e.dim(Dim::product(o.dims.iter().copied()))?;
                 let empty = e.b.ins().icmp_imm_s(IntCC::Equal, n, 0);
                 let given = e.b.ins().icmp_imm_s(IntCC::NotEqual, e.words[&Word::Output(o.index)], 0);
                 let ok = e.b.ins().bor(empty, given);
-                e.require(ok, Status::Null);
+                e.require_plain(ok, Check::new(Status::Null, format!("output {} is NULL", quoted(&t.name))))?;
             }
         }
         Ok(())
@@ -255,8 +294,8 @@ impl<'a, 'm> Driver<'a, 'm> {
         let format = e.b.ins().iconst(I32, format as i64);
         let status = e.call_imported(DECODE_IMAGE, &[from, size, format, shape, pixels]);
         let ok = e.b.ins().icmp_imm_s(IntCC::Equal, status, 0);
-        e.require(ok, Status::Value);
-        Ok(())
+        let row = Check::new(Status::Value, format!("{} cannot be made: the bytes are no image of the format", quoted(&m.bufs[f.to].name)));
+        e.require_plain(ok, row)
     }
     /// Runs a kernel: at once, or as tasks of the caller's `parallel_for`.
     fn kernel(&self, e: &mut Emit, k: Kernel) -> Result<()> {

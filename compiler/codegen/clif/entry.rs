@@ -2,19 +2,24 @@
 //! gather their arguments and call it), `workspace_for`, `workspace_size`, and the task that `parallel_for` runs.
 
 use super::driver::{Driver, early};
+use super::fault::{EXEC_SIZE, EXEC_WORKSPACE};
 use super::func::{Emit, Libm, Scope, signature};
+use crate::codegen::faults::{self, Check, Checks, Writer, general, quoted};
 use crate::codegen::frame::{Frame, Word};
 use crate::codegen::header::from_data;
-use crate::codegen::interface::Interface;
+use crate::codegen::interface::{Interface, Tensor};
 use crate::codegen::weights::Layout;
 use crate::diag::Result;
-use crate::nest::{Kernel, Module, Status, Stmt};
-use crate::sym::Dim;
+use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Place, Status, Stmt, visit};
+use crate::sym::{Atom, Dim, SymKind, SymTable, View};
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::types::{I32, I64};
+use cranelift_codegen::ir::types::{I8, I32, I64};
 use cranelift_codegen::ir::{AbiParam, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, Signature, StackSlotData, StackSlotKind, UserExternalName, UserFuncName, Value};
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
 
 /// Name space of the module's own functions in `UserExternalName`: kernels by number, then these.
 pub const LOCAL_NAMESPACE: u32 = 0;
@@ -55,6 +60,22 @@ pub const MAX_DIM: i64 = i32::MAX as i64;
 pub fn tasks(work: i64, trip: i64, most: i64) -> i64 {
     let most = if most == 0 { MAX_TASKS } else { most };
     (work / GRAIN).min(MAX_TASKS).min(most).min(trip).max(1)
+}
+
+/// A bound of the magnitude of a dim and of all sums in it, from the legal values of its symbols.
+fn magnitude(syms: &SymTable, d: Dim) -> f64 {
+    let View::Sum { terms, constant } = d.view() else { return d.as_const().map_or(f64::INFINITY, |c| (c as f64).abs()) };
+    let many = |v: &[Dim]| v.iter().map(|x| magnitude(syms, *x)).fold(0.0, f64::max);
+    let atom = |a: &Atom| match a {
+        Atom::Sym(s) => {
+            let r = syms.declared_range(*s);
+            let hi = r.hi.unwrap_or(if syms.kind(*s) == SymKind::Derived { i64::MAX } else { MAX_DIM });
+            (hi as f64).max(-(r.lo.unwrap_or(i64::MIN) as f64))
+        }
+        Atom::FloorDiv(x, y) | Atom::Mod(x, y) => many(&[*x, *y]),
+        Atom::Min(v) | Atom::Max(v) => many(v),
+    };
+    terms.iter().fold((constant as f64).abs(), |sum, (c, atoms)| sum + atoms.iter().map(atom).product::<f64>() * (*c as f64).abs())
 }
 
 /// Parameters of the entry functions in order, all of them words but the results.
@@ -101,6 +122,10 @@ pub struct Entry<'a> {
     pub isa: &'a dyn TargetIsa,
     /// What CPUs must have for the levels of all variants.
     pub needs: &'a [u32],
+    /// The checks of all variants.
+    pub checks: Rc<RefCell<Checks>>,
+    /// Which kernels write the buffers.
+    pub makers: &'a HashMap<Buf, Kernel>,
 }
 
 impl Entry<'_> {
@@ -120,6 +145,7 @@ impl Entry<'_> {
             INFER => self.infer(&mut e, &p, false),
             _ => self.infer(&mut e, &p, true),
         }
+        e.close_sink();
         e.fail_blocks();
         let libm = e.libm.clone();
         e.b.seal_all_blocks();
@@ -185,16 +211,86 @@ impl Entry<'_> {
         let r = e.b.inst_results(call)[0];
         e.b.ins().return_(&[r]);
     }
+    pub(super) fn words(&self) -> Writer<'_> {
+        Writer { m: self.m, interface: self.interface }
+    }
     /// Reads and checks the dim params.
-    fn dims(&self, e: &mut Emit, dims: Value) {
+    fn dims(&self, e: &mut Emit, dims: Value) -> Result<()> {
         for (k, d) in self.interface.dim_params.iter().enumerate() {
             let v = self.load(e, dims, 8 * k as i32);
+            let most = d.hi.unwrap_or(MAX_DIM);
             let lo = e.b.ins().icmp_imm_s(IntCC::SignedGreaterThanOrEqual, v, d.lo);
-            let hi = e.b.ins().icmp_imm_s(IntCC::SignedLessThanOrEqual, v, d.hi.unwrap_or(MAX_DIM));
+            let hi = e.b.ins().icmp_imm_s(IntCC::SignedLessThanOrEqual, v, most);
             let ok = e.b.ins().band(lo, hi);
-            e.require(ok, Status::Dim);
+            let (name, of) = self.words().param(Dim::sym(d.sym));
+            let mut check = Check::new(Status::Dim, format!("{name} is %lld: it must be from {} to {most}", d.lo));
+            check.values.push(of);
+            e.require_check(ok, check, &mut |_| Ok((vec![v], None)))?;
             e.vars.insert(d.sym, v);
         }
+        Ok(())
+    }
+    /// Leaves unless `ok`, the condition of a check of the driver. Capacity: memory at the end of the workspace.
+    pub(super) fn check(&self, e: &mut Emit, ok: Value, cond: &Expr, status: Status) -> Result<()> {
+        let near = self.near(cond);
+        let (row, shown) = match self.m.reasons.of_check(cond) {
+            Some(r) => self.words().row(r, status),
+            None => (Check::new(status, general(status)), vec![]),
+        };
+        let row = if row.node.is_empty() && row.op.is_empty() { row.at((&near.0, &near.1)) } else { row };
+        e.require_check(ok, row, &mut |e| {
+            let values = shown.iter().map(|d| e.dim(*d)).collect::<Result<Vec<_>>>()?;
+            let needed = match (status, cond) {
+                (Status::Capacity, Expr::Bin(BinOp::Le, used, end)) => match (&**used, &**end) {
+                    (Expr::Index(used), Expr::Index(end)) => Some(self.needed(e, *used - *end)?),
+                    _ => None,
+                },
+                _ => None,
+            };
+            Ok((values, needed))
+        })
+    }
+    /// Bytes of workspace for a call that lacks so many.
+    fn needed(&self, e: &mut Emit, missing: Dim) -> Result<Value> {
+        let missing = e.dim(missing)?;
+        let Some(end) = self.m.end else { return Ok(missing) };
+        let end = match self.frame.offset(Word::Sym(end)) {
+            Some(at) => {
+                let frame = e.frame;
+                self.load(e, frame, at)
+            }
+            None => return e.bug("the end of the workspace is not in the frame"),
+        };
+        Ok(e.b.ins().iadd(end, missing))
+    }
+    /// The node that computes what an expression of the driver reads.
+    pub(super) fn near(&self, x: &Expr) -> (String, String) {
+        let mut loads = vec![];
+        x.walk(&mut |x| {
+            if let Expr::Load { buf, .. } = x {
+                loads.push(self.m.storage(*buf));
+            }
+        });
+        let maker = loads.iter().find_map(|b| self.makers.get(b)).map(|k| &self.m.kernels[*k]);
+        let input = || loads.iter().map(|b| &self.m.bufs[*b]).find(|b| matches!(b.place, Place::Input(_)));
+        match (maker, input()) {
+            _ if loads.is_empty() => Default::default(),
+            (Some(k), _) => {
+                let (node, op) = faults::node(&k.origin, &k.name);
+                (node.to_owned(), op.to_owned())
+            }
+            (None, Some(b)) => (b.name.clone(), "input".into()),
+            (None, None) => Default::default(),
+        }
+    }
+    /// Computes the derived sizes.
+    fn derived(&self, e: &mut Emit) -> Result<()> {
+        for (s, d) in self.m.syms.derived() {
+            self.bounded(e, *d, &format!("size {}", quoted(self.m.syms.name(*s))))?;
+            let v = e.dim(*d)?;
+            e.vars.insert(*s, v);
+        }
+        Ok(())
     }
     fn workspace_for(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
         for ptr in p {
@@ -203,7 +299,8 @@ impl Entry<'_> {
                 e.require(ok, Status::Null);
             }
         }
-        self.dims(e, p[0]);
+        self.dims(e, p[0])?;
+        self.derived(e)?;
         self.checks(e)?;
         let v = e.dim(self.interface.workspace)?;
         self.store(e, v, p[1], 0);
@@ -220,29 +317,36 @@ impl Entry<'_> {
             if let Stmt::Check { cond, status } = s
                 && early(self, s)
             {
+                s.dims().into_iter().try_for_each(|d| self.bounded(e, d, "a size that a check compares"))?;
                 let c = e.truth(cond)?;
-                e.require(c, *status);
+                self.check(e, c, cond, *status)?;
             }
         }
-        // Sizes that would overflow: an estimate from above in floating point stays below 2^62.
-        let i = self.interface;
-        let bytes = |t: &crate::codegen::interface::Tensor| Dim::product(t.dims.iter().copied()) * i64::from(t.ty.bits());
-        for d in i.inputs.iter().chain(&i.outputs).map(bytes).chain([i.workspace]).filter(|d| !self.m.syms.at_run_time(*d)) {
-            if self.m.syms.range(d).hi.is_some_and(|h| h < 1 << 62) {
-                continue;
-            }
-            let v = e.magnitude(d)?;
-            let limit = e.b.ins().f64const((1i64 << 62) as f64);
-            let ok = e.b.ins().fcmp(cranelift_codegen::ir::condcodes::FloatCC::LessThan, v, limit);
-            e.require(ok, Status::Dim);
+        let (i, m) = (self.interface, self.m);
+        let bits = |b: &Buf| Dim::product(m.bufs[*b].dims.iter().copied()) * i64::from(m.element_bits(*b));
+        let kinds = [("input", &m.inputs), ("output", &m.outputs)];
+        let tensors = kinds.into_iter().flat_map(|(what, list)| list.iter().map(move |b| (format!("{what} {}", quoted(&m.bufs[*b].name)), bits(b))));
+        for (name, d) in tensors.chain([("the workspace".to_owned(), i.workspace)]).filter(|(_, d)| !m.syms.at_run_time(*d)) {
+            self.bounded(e, d, &name)?;
+        }
+        Ok(())
+    }
+    /// Checks that 64-bit arithmetic gives the value of a dim, unless the bounds of its symbols say so.
+    fn bounded(&self, e: &mut Emit, d: Dim, name: &str) -> Result<()> {
+        if magnitude(&self.m.syms, d) >= (1i64 << 62) as f64 {
+            let ok = e.fits(d)?;
+            e.require_plain(ok, Check::new(Status::Dim, format!("{name} would be larger than memory can be")))?;
         }
         Ok(())
     }
     /// `call(inputs, outputs, dims, out_dims, weights, workspace, exec)`.
     fn call(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
         let [inputs, outputs, dims, out_dims, weights, workspace, exec] = p[..] else { return e.bug("call takes seven arguments") };
+        e.open_sink(exec, &self.checks);
         let frame = self.slot(e, self.frame.size());
-        self.dims(e, dims);
+        e.frame = frame;
+        self.dims(e, dims)?;
+        self.derived(e)?;
         self.checks(e)?;
         self.out_dims(e, out_dims)?;
         for (list, tensors) in [(inputs, &self.interface.inputs), (outputs, &self.interface.outputs)] {
@@ -260,29 +364,32 @@ impl Entry<'_> {
                     let empty = e.b.ins().icmp_imm_s(IntCC::Equal, n, 0);
                     ok = e.b.ins().bor(ok, empty);
                 }
-                e.require(ok, Status::Null);
+                let what = if list == inputs { "input" } else { "output" };
+                e.require_plain(ok, Check::new(Status::Null, format!("{what} {} is NULL", quoted(&t.name))))?;
             }
         }
-        let aligned = |e: &mut Emit, v: Value, align: i64| {
+        let aligned = |e: &mut Emit, v: Value, what: &str| {
             let ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, v, 0);
-            e.require(ok, Status::Null);
-            let low = e.b.ins().band_imm_s(v, align - 1);
+            e.require_plain(ok, Check::new(Status::Null, format!("{what} is NULL")))?;
+            let low = e.b.ins().band_imm_s(v, 63);
             let ok = e.b.ins().icmp_imm_s(IntCC::Equal, low, 0);
-            e.require(ok, Status::Align);
+            e.require_plain(ok, Check::new(Status::Align, format!("the address of {what} is no multiple of 64")))
         };
+        let end = self.workspace_end(e, exec)?;
         if self.interface.workspace.as_const() != Some(0) {
-            aligned(e, workspace, 64);
+            aligned(e, workspace, "the workspace")?;
         }
         let weights = if self.interface.weights.size == 0 {
             weights
         } else if self.interface.weights.external {
-            aligned(e, weights, 64);
+            aligned(e, weights, "the weights")?;
             // The file begins with its SHA-256: eight bytes of it tell the right file from a wrong one.
             let found = self.load(e, weights, 0);
             let want = i64::from_le_bytes(std::array::from_fn(|k| self.interface.weights.sha256[k]));
             let want = e.b.ins().iconst(I64, want);
             let ok = e.b.ins().icmp(IntCC::Equal, found, want);
-            e.require(ok, Status::Weights);
+            let file = quoted(&format!("{}.weights", self.interface.name));
+            e.require_plain(ok, Check::new(Status::Weights, format!("the weights are not those of this model, which are in {file}")))?;
             e.b.ins().iadd_imm_s(weights, super::super::weights::HEADER as i64)
         } else {
             let name = e.b.func.declare_imported_user_function(UserExternalName { namespace: DATA_NAMESPACE, index: WEIGHTS });
@@ -307,21 +414,55 @@ impl Entry<'_> {
             self.store(e, v, frame, 8 * i as i32);
         }
         let task_ctx = self.slot(e, 48);
-        Driver::new(self, e, [frame, task_ctx, exec, workspace, out_dims])?.block(e, &self.m.driver)?;
+        Driver::new(self, e, [frame, task_ctx, exec, workspace, out_dims, end])?.block(e, &self.m.driver)?;
         self.ok(e);
         Ok(())
+    }
+    /// Where the workspace ends, from its begin: as the caller says, whose word counts (abi/README.md, rule 8), or as large as
+    /// `workspace_size` tells. What the caller says is checked before anything is written.
+    fn workspace_end(&self, e: &mut Emit, exec: Value) -> Result<Value> {
+        // Of memory at the end any number of bytes will do, for now.
+        let heap = if self.m.end.is_some() { self.m.heap } else { 0 };
+        let least = self.m.workspace - heap;
+        if self.m.workspace.as_const() == Some(0) {
+            return Ok(e.b.ins().iconst(I64, 0));
+        }
+        let usual = if self.m.end.is_some() { e.dim(self.m.workspace)? } else { e.b.ins().iconst(I64, 0) };
+        let (has, large, told, done) = (e.b.create_block(), e.b.create_block(), e.b.create_block(), e.b.create_block());
+        let end = e.b.append_block_param(done, I64);
+        e.b.ins().brif(exec, has, &[], done, &[usual.into()]);
+        e.b.switch_to_block(has);
+        e.b.seal_block(has);
+        let size = self.load(e, exec, 0);
+        let known = e.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, size, EXEC_SIZE);
+        e.b.ins().brif(known, large, &[], done, &[usual.into()]);
+        e.b.switch_to_block(large);
+        e.b.seal_block(large);
+        let given = self.load(e, exec, EXEC_WORKSPACE);
+        e.b.ins().brif(given, told, &[], done, &[usual.into()]);
+        e.b.switch_to_block(told);
+        e.b.seal_block(told);
+        e.push();
+        // Whoever has more than 63 bits has enough.
+        let most = e.b.ins().iconst(I64, i64::MAX);
+        let given = e.b.ins().umin(given, most);
+        let need = e.dim(least)?;
+        let ok = e.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, given, need);
+        let row = Check::new(Status::Capacity, "the workspace has %lld bytes, and these sizes take %lld").with_values(2);
+        e.require_check(ok, row, &mut |_| Ok((vec![given, need], Some(need))))?;
+        let whole = e.b.ins().band_imm_s(given, !63);
+        e.pop();
+        e.b.ins().jump(done, &[whole.into()]);
+        e.b.switch_to_block(done);
+        e.b.seal_block(done);
+        Ok(end)
     }
     /// Where the caller says how large its outputs are: too small is an error that tells the sizes needed, and the
     /// actual sizes are written back (abi/README.md, rule 10).
     fn out_dims(&self, e: &mut Emit, out_dims: Value) -> Result<()> {
-        let dynamic: Vec<(usize, &[Dim])> = self
-            .interface
-            .outputs
-            .iter()
-            .enumerate()
-            .map(|(k, t)| (k, t.dims.as_slice()))
-            .filter(|(_, d)| d.iter().any(|d| d.as_const().is_none()) && !d.iter().any(|d| self.m.syms.at_run_time(*d)))
-            .collect();
+        let at_entry = |dims: &[Dim]| dims.iter().any(|d| d.as_const().is_none()) && !dims.iter().any(|d| self.m.syms.at_run_time(*d));
+        let sized = |(k, b): (usize, &Buf)| (k, self.m.bufs[*b].dims.as_slice(), &self.interface.outputs[k]);
+        let dynamic: Vec<(usize, &[Dim], &Tensor)> = self.m.outputs.iter().enumerate().map(sized).filter(|x| at_entry(x.1)).collect();
         if dynamic.is_empty() {
             return Ok(());
         }
@@ -330,16 +471,18 @@ impl Entry<'_> {
         e.b.switch_to_block(given);
         e.b.seal_block(given);
         e.push();
-        let mut fits = e.b.ins().iconst(cranelift_codegen::ir::types::I8, 1);
-        for (k, dims) in dynamic {
+        // All sizes are told before one of them fails the call.
+        let mut fits = vec![];
+        for (k, dims, t) in dynamic {
             let list = self.load(e, out_dims, 8 * k as i32);
             let (some, next) = (e.b.create_block(), e.b.create_block());
-            let result = e.b.append_block_param(next, cranelift_codegen::ir::types::I8);
-            e.b.ins().brif(list, some, &[], next, &[fits.into()]);
+            let result = e.b.append_block_param(next, I8);
+            let yes = e.b.ins().iconst(I8, 1);
+            e.b.ins().brif(list, some, &[], next, &[yes.into()]);
             e.b.switch_to_block(some);
             e.b.seal_block(some);
             e.push();
-            let mut ok = fits;
+            let mut ok = yes;
             for (i, d) in dims.iter().enumerate() {
                 let capacity = self.load(e, list, 8 * i as i32);
                 let n = e.dim(*d)?;
@@ -351,14 +494,21 @@ impl Entry<'_> {
             e.b.ins().jump(next, &[ok.into()]);
             e.b.switch_to_block(next);
             e.b.seal_block(next);
-            fits = result;
+            fits.push((result, t));
         }
-        e.require(fits, Status::Capacity);
+        for (ok, t) in fits {
+            self.fits(e, ok, t)?;
+        }
         e.pop();
         e.b.ins().jump(after, &[]);
         e.b.switch_to_block(after);
         e.b.seal_block(after);
         Ok(())
+    }
+    /// Leaves unless `ok`: the caller has room for an output.
+    pub(super) fn fits(&self, e: &mut Emit, ok: Value, t: &Tensor) -> Result<()> {
+        let (row, shown) = self.words().capacity(t);
+        e.require_check(ok, row, &mut |e| Ok((shown.iter().map(|d| e.dim(*d)).collect::<Result<_>>()?, None)))
     }
     /// Runs a kernel of `n` iterations: at once, or as tasks of the caller's `parallel_for`.
     pub(super) fn launch(&self, e: &mut Emit, k: Kernel, n: Value, trip: Option<Dim>, [frame, ctx, exec]: [Value; 3]) -> Result<()> {
@@ -402,27 +552,43 @@ impl Entry<'_> {
             e.b.ins().call_indirect(sig, run, &[user, tasks, task, ctx]);
             let flags = e.flags();
             let status = e.b.ins().load(I32, flags, ctx, 32);
-            self.leave_if(e, status);
+            self.leave_if(e, status, k);
             e.b.ins().jump(done, &[]);
             e.b.switch_to_block(serial);
             e.b.seal_block(serial);
         }
         let call = e.b.ins().call(f, &[frame, zero, n]);
         let status = e.b.inst_results(call)[0];
-        self.leave_if(e, status);
+        self.leave_if(e, status, k);
         e.b.ins().jump(done, &[]);
         e.b.switch_to_block(done);
         e.b.seal_block(done);
         e.scopes = vec![Scope::default()];
         Ok(())
     }
-    fn leave_if(&self, e: &mut Emit, status: Value) {
+    fn leave_if(&self, e: &mut Emit, status: Value, k: Kernel) {
         let (bad, go) = (e.b.create_block(), e.b.create_block());
         e.b.ins().brif(status, bad, &[], go, &[]);
         e.b.switch_to_block(bad);
         e.b.seal_block(bad);
         e.b.set_cold_block(bad);
-        e.b.ins().return_(&[status]);
+        let data = &self.m.kernels[k];
+        let at = faults::node(&data.origin, &data.name);
+        // Of kernels, those that make strings run out of memory.
+        let mut strings = false;
+        visit::walk(&data.body, &mut |s| strings |= matches!(s, Stmt::Check { status: Status::Capacity, .. }));
+        if strings {
+            let (full, other) = (e.b.create_block(), e.b.create_block());
+            let is = e.b.ins().icmp_imm_s(IntCC::Equal, status, i64::from(Status::Capacity as u8));
+            e.b.ins().brif(is, full, &[], other, &[]);
+            e.b.switch_to_block(full);
+            e.b.seal_block(full);
+            let text = format!("the strings that this call makes take more than {} bytes, which --heap sets", self.m.heap);
+            e.leave(status, Check::new(Status::Capacity, text).at(at), (vec![], None));
+            e.b.switch_to_block(other);
+            e.b.seal_block(other);
+        }
+        e.leave(status, Check { status: None, ..Check::new(Status::Value, "") }.at(at), (vec![], None));
         e.b.switch_to_block(go);
         e.b.seal_block(go);
     }

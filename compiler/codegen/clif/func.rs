@@ -86,6 +86,8 @@ pub(super) struct Emit<'a, 'b> {
     pub lanes: Option<Lanes>,
     pub words: Map<Word, Value>,
     pub fails: Map<Status, Block>,
+    /// Where `call` says why it fails.
+    pub sink: Option<super::fault::Sink>,
     pub libm: Libm,
     pub libm_refs: Map<&'static str, FuncRef>,
     pub tile: bool,
@@ -193,6 +195,7 @@ impl<'a, 'b> Emit<'a, 'b> {
             lanes: None,
             words: Map::default(),
             fails: Map::default(),
+            sink: None,
             libm: Libm::default(),
             libm_refs: Map::default(),
             tile: false,
@@ -261,7 +264,7 @@ impl Emit<'_, '_> {
         b
     }
     /// Leaves with a status unless `ok` (an i8 truth value).
-    pub fn require(&mut self, ok: Value, s: Status) {
+    pub fn require_status(&mut self, ok: Value, s: Status) {
         let fail = self.fail(s);
         let go = self.b.create_block();
         // The way out first, as in loops.

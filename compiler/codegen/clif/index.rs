@@ -9,7 +9,7 @@ use crate::codegen::frame::base_of;
 use crate::diag::Result;
 use crate::nest::{Buf, LoopKind, Stmt};
 use crate::sym::{Atom, Dim, Sym, View};
-use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{InstBuilder, Value};
 
@@ -75,49 +75,63 @@ impl Emit<'_, '_> {
             s.dims.insert(d, v);
         }
     }
-    /// An upper bound of a dim's magnitude, in f64, for sizes that may not fit an i64.
-    pub fn magnitude(&mut self, d: Dim) -> Result<Value> {
-        use cranelift_codegen::ir::types::F64;
+    /// Truth of: no sum in this dim exceeds 2^62 in magnitude, so that 64-bit arithmetic gives its value. Computed in
+    /// f64 from the values of its parts, since a bound from their magnitudes would refuse legal sizes.
+    pub fn fits(&mut self, d: Dim) -> Result<Value> {
+        let mut peak = self.b.ins().f64const(0.0);
+        self.estimate(d, &mut peak)?;
+        let limit = self.b.ins().f64const((1i64 << 62) as f64);
+        Ok(self.b.ins().fcmp(FloatCC::LessThan, peak, limit))
+    }
+    /// A dim in f64, within rounding and 1 for each division. `peak` becomes at least the sum of the magnitudes of its
+    /// terms, here and in everything nested.
+    fn estimate(&mut self, d: Dim, peak: &mut Value) -> Result<Value> {
         let View::Sum { terms, constant } = d.view() else {
             let Some(c) = d.as_const() else { return self.bug("a size overflows") };
-            return Ok(self.b.ins().f64const((c as f64).abs()));
+            return Ok(self.b.ins().f64const(c as f64));
         };
-        let mut sum = self.b.ins().f64const((constant as f64).abs());
+        let mut sum = self.b.ins().f64const(constant as f64);
+        let mut magnitude = self.b.ins().f64const((constant as f64).abs());
         for (c, atoms) in terms {
-            let mut p = self.b.ins().f64const((*c as f64).abs());
+            let mut p = self.b.ins().f64const(*c as f64);
             for a in atoms {
-                let m = match a {
-                    Atom::Sym(_) => {
-                        let v = self.atom(a)?;
-                        let v = self.b.ins().fcvt_from_sint(F64, v);
-                        self.b.ins().fabs(v)
-                    }
-                    // Divisors are at least 1.
-                    Atom::FloorDiv(x, _) => self.magnitude(*x)?,
-                    Atom::Mod(_, y) => self.magnitude(*y)?,
-                    // Of members that are not negative the least one counts.
-                    Atom::Min(v) if v.iter().all(|x| self.m.syms.is_nonneg(*x)) => {
-                        let mut least = self.b.ins().f64const(f64::INFINITY);
-                        for x in v {
-                            let x = self.magnitude(*x)?;
-                            least = self.b.ins().fmin(least, x);
-                        }
-                        least
-                    }
-                    Atom::Min(v) | Atom::Max(v) => {
-                        let mut most = self.b.ins().f64const(0.0);
-                        for x in v {
-                            let x = self.magnitude(*x)?;
-                            most = self.b.ins().fmax(most, x);
-                        }
-                        most
-                    }
-                };
-                p = self.b.ins().fmul(p, m);
+                let v = self.estimate_atom(a, peak)?;
+                p = self.b.ins().fmul(p, v);
             }
             sum = self.b.ins().fadd(sum, p);
+            let size = self.b.ins().fabs(p);
+            magnitude = self.b.ins().fadd(magnitude, size);
         }
+        *peak = self.b.ins().fmax(*peak, magnitude);
         Ok(sum)
+    }
+    fn estimate_atom(&mut self, a: &Atom, peak: &mut Value) -> Result<Value> {
+        match a {
+            Atom::Sym(_) => {
+                let v = self.atom(a)?;
+                Ok(self.b.ins().fcvt_from_sint(cranelift_codegen::ir::types::F64, v))
+            }
+            // Divisors are at least 1.
+            Atom::FloorDiv(x, y) => {
+                let (x, y) = (self.estimate(*x, peak)?, self.estimate(*y, peak)?);
+                let one = self.b.ins().f64const(1.0);
+                let y = self.b.ins().fmax(y, one);
+                Ok(self.b.ins().fdiv(x, y))
+            }
+            Atom::Mod(x, y) => {
+                self.estimate(*x, peak)?;
+                self.estimate(*y, peak)
+            }
+            Atom::Min(v) | Atom::Max(v) => {
+                let min = matches!(a, Atom::Min(_));
+                let mut best = self.b.ins().f64const(if min { f64::INFINITY } else { f64::NEG_INFINITY });
+                for d in v {
+                    let x = self.estimate(*d, peak)?;
+                    best = if min { self.b.ins().fmin(best, x) } else { self.b.ins().fmax(best, x) };
+                }
+                Ok(best)
+            }
+        }
     }
     /// v * c.
     pub fn times(&mut self, v: Value, c: i64) -> Value {
@@ -181,7 +195,12 @@ impl Emit<'_, '_> {
                 }
             }
             _ => {
-                let d = self.emit_dim(y)?;
+                let mut d = self.emit_dim(y)?;
+                // A check refuses divisors below 1; a size of a path that is not taken must not trap either.
+                if !self.m.syms.is_pos(y) {
+                    let one = self.b.ins().iconst(I64, 1);
+                    d = self.b.ins().smax(d, one);
+                }
                 let q = if nonneg && self.m.syms.is_nonneg(y) { self.b.ins().udiv(a, d) } else { self.floor_quotient(a, d) };
                 if quotient {
                     q

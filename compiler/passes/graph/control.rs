@@ -139,11 +139,27 @@ impl Cx<'_> {
             return self.fail(codes::OP_SHAPE, "the condition of If must be one truth value");
         }
         let names = ["then_branch", "else_branch"];
+        let wanted = self.outer.names.len();
+        let mut counts = vec![];
         for n in names {
             let sub = self.body(subs, n)?;
-            if !sub.inputs.is_empty() || sub.outputs.len() < self.outer.names.len() {
-                return self.fail(codes::GRAPH_INVALID, format!("{n} must have no inputs and as many outputs as the node, {}", self.outer.names.len()));
+            let (inputs, outputs) = (sub.inputs.len(), sub.outputs.len());
+            counts.push(outputs);
+            let wrong = |what: &str, found: usize, expected: String| {
+                let e = Error::new(codes::GRAPH_INVALID, format!("{n} of If has the wrong number of {what}")).at(self.origin());
+                e.found_expected(format!("{found} {what}"), expected).help("branches see the values around them: they take no inputs, and give what the node gives").fail()
+            };
+            if inputs > 0 {
+                return wrong("inputs", inputs, "none".into());
             }
+            if outputs < wanted {
+                return wrong("outputs", outputs, format!("{wanted}, as the node has"));
+            }
+        }
+        if counts[0] != counts[1] {
+            let e = Error::new(codes::GRAPH_INVALID, "the branches of If have different numbers of outputs").at(self.origin());
+            let found = format!("{} in then_branch, {} in else_branch", counts[0], counts[1]);
+            return e.found_expected(found, "the same number in both").help("add the missing outputs to one branch, or remove them from the other").fail();
         }
         // A condition that is known leaves one branch, which runs as part of the graph around.
         if let Some(c) = known_truth(&cond.known) {
@@ -173,7 +189,9 @@ impl Cx<'_> {
                 continue;
             }
             if t.elem != e.elem {
-                return self.fail(codes::OP_TYPE, format!("result {k} is {} in one branch and {} in the other", t.elem, e.elem));
+                let title = format!("result {k} has another element type in each branch");
+                let e = Error::new(codes::OP_TYPE, title).at(self.origin()).row("then_branch", t.display(syms)).row("else_branch", e.display(syms));
+                return e.help("convert one of them with Cast").fail();
             }
             if t.rank() != e.rank() {
                 if !self.outer.once {
@@ -290,6 +308,20 @@ impl Cx<'_> {
             })
             .collect()
     }
+    fn body_counts<T>(&self, op: &str, found: String, expected: String) -> Result<T> {
+        let e = Error::new(codes::GRAPH_INVALID, format!("the body of {op} does not fit the node")).at(self.origin());
+        e.found_expected(found, expected).help("inputs and outputs of the body follow those of the node; what the body only reads it sees without an input").fail()
+    }
+    /// What the body declares of its inputs from number `first` on must not contradict what the node gives.
+    fn declared_inputs(&self, sub: &Graph, first: usize, given: &[ElemType]) -> Result<()> {
+        for (k, elem) in given.iter().enumerate() {
+            let d = &sub.values[sub.inputs[first + k]];
+            let Some(declared) = d.declared.as_ref().and_then(|t| t.as_tensor()).map(|t| t.elem).filter(|t| t != elem) else { continue };
+            let e = Error::new(codes::TYPE_INVALID, format!("input {} \"{}\" of the body is declared otherwise than the node gives it", first + k, d.name)).at(self.origin());
+            return e.row("declared", declared.to_string()).row("given", elem.to_string()).help("correct the declared type, or leave it out").fail();
+        }
+        Ok(())
+    }
     /// The iteration number and the like: a scalar, or a list of one as the body declares it.
     fn scalar_input(&self, sub: &mut Graph, i: usize, elem: ElemType, known: Known) {
         let v = sub.inputs[i];
@@ -302,7 +334,9 @@ impl Cx<'_> {
         let sub = self.body(subs, "body")?;
         let n = self.outer.operands.len().saturating_sub(2);
         if sub.inputs.len() != n + 2 || sub.outputs.len() < n + 1 {
-            return self.fail(codes::GRAPH_INVALID, format!("the body of Loop has {} inputs and {} outputs, the node carries {n} values", sub.inputs.len(), sub.outputs.len()));
+            let found = format!("{} inputs and {} outputs", sub.inputs.len(), sub.outputs.len());
+            let expected = format!("{} inputs and at least {} outputs, as the node carries {n} values", n + 2, n + 1);
+            return self.body_counts("Loop", found, expected);
         }
         for i in 0..2 {
             if self.operand(i).is_some_and(|o| tensor(o).is_none_or(|t| t.count().as_const() != Some(1))) {
@@ -310,6 +344,8 @@ impl Cx<'_> {
             }
         }
         let mut carried = self.carried_types(2, n + 2)?;
+        self.declared_inputs(sub, 0, &[ElemType::I64, ElemType::Bool])?;
+        self.declared_inputs(sub, 2, &carried.iter().map(|t| t.elem).collect::<Vec<_>>())?;
         let mark = syms.len();
         let it = syms.fresh_number("iteration", crate::sym::Range::at_least(0));
         self.scalar_input(sub, 0, ElemType::I64, Known::Dims(vec![it.into()]));
@@ -358,13 +394,15 @@ impl Cx<'_> {
         let all = self.outer.operands.len();
         let n = all - s.n_scanned;
         if sub.inputs.len() != all || sub.outputs.len() < n || sub.outputs.len() < self.outer.names.len() {
-            return self.fail(codes::GRAPH_INVALID, format!("the body of Scan has {} inputs and {} outputs, the node {all} and {}", sub.inputs.len(), sub.outputs.len(), self.outer.names.len()));
+            let found = format!("{} inputs and {} outputs", sub.inputs.len(), sub.outputs.len());
+            return self.body_counts("Scan", found, format!("{all} inputs and at least {} outputs, as the node has", self.outer.names.len().max(n)));
         }
         let scans = sub.outputs.len() - n;
         if [s.output_axes.len(), s.output_reversed.len()].iter().any(|k| *k != 0 && *k != scans) {
             return self.fail(codes::OP_ATTRIBUTE, format!("there are {scans} scan outputs: axes and directions must be as many"));
         }
         let mut types = self.carried_types(0, all)?;
+        self.declared_inputs(sub, 0, &types.iter().map(|t| t.elem).collect::<Vec<_>>())?;
         let mut count: Option<Dim> = None;
         for (j, t) in types[n..].iter().enumerate() {
             let axis = axis(s.input_axes.get(j).copied().unwrap_or(0), t.rank()).ok_or_else(|| Error::new(codes::OP_ATTRIBUTE, "an axis of a scanned input is out of range").at(self.origin()))?;

@@ -3,6 +3,9 @@
 //!
 //! The node is lowered alone and run by the interpreter of the nest IR. Larger results are the business of
 //! `passes/nest/fold`.
+//!
+//! Operators that only move elements also move sizes that are expressions: they run on marks, numbers that stand for the
+//! expressions, and the marks in the result say which expression lies where.
 
 use crate::graph::NodeData;
 use crate::nest::{Buf, LoopKind, Module, Place, interp};
@@ -21,7 +24,15 @@ pub(super) fn evaluate(node: &NodeData, operands: &[Option<Operand>], outputs: &
     if matches!(node.op, Op::Control(_)) || !outputs.iter().flatten().any(open) {
         return None;
     }
-    let constants: Vec<Option<Arc<ConstData>>> = operands.iter().map(|o| o.as_ref().map(constant).map_or(Some(None), |c| c.map(Some))).collect::<Option<_>>()?;
+    let mut marks = Marks::default();
+    let constants: Vec<Option<Arc<ConstData>>> = operands
+        .iter()
+        .enumerate()
+        .map(|(i, o)| match o {
+            None => Some(None),
+            Some(o) => constant(o).or_else(|| if moves(node.schema.name, i) { marks.of(o) } else { None }).map(Some),
+        })
+        .collect::<Option<_>>()?;
     let types: Vec<Option<&TensorType>> = outputs.iter().map(|o| o.as_ref().map_or(Some(None), |o| o.0.as_tensor().map(Some))).collect::<Option<_>>()?;
     for t in types.iter().flatten() {
         // Sizes that follow from the constants are found by running it.
@@ -70,13 +81,52 @@ pub(super) fn evaluate(node: &NodeData, operands: &[Option<Operand>], outputs: &
                     return None;
                 }
                 let shape: Vec<Dim> = dims.iter().map(|d| Dim::constant(*d)).collect();
-                let data = ConstData::new(t.elem, dims, bytes)?;
-                Some((ValueType::Tensor(TensorType::new(t.elem, shape)), Known::Const(Arc::new(data))))
+                let data = Arc::new(ConstData::new(t.elem, dims, bytes)?);
+                let known = marks.read(&data).map_or(Known::Const(data), Known::Dims);
+                Some((ValueType::Tensor(TensorType::new(t.elem, shape)), known))
             }
             (o, _) => o.clone(),
         });
     }
     Some(out)
+}
+
+/// True if operand `i` of an operator holds elements that it only moves.
+fn moves(op: &str, i: usize) -> bool {
+    match op {
+        "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Identity" | "Transpose" | "Slice" | "Split" | "Expand" | "Tile" => i == 0,
+        "Gather" | "GatherElements" | "GatherND" | "Compress" => i == 0,
+        "Pad" | "ScatterElements" | "ScatterND" => i == 0 || i == 2,
+        "Where" => i > 0,
+        "Concat" => true,
+        _ => false,
+    }
+}
+
+/// Numbers that stand for expressions over sizes. No model computes with numbers of this magnitude.
+#[derive(Default)]
+struct Marks(Vec<Dim>);
+
+impl Marks {
+    const FIRST: i64 = 0x4d61_726b_0000_0000;
+    /// An operand with a mark for each of its known elements.
+    fn of(&mut self, o: &Operand) -> Option<Arc<ConstData>> {
+        let (t, Known::Dims(list)) = (o.ty.as_tensor()?, &o.known) else { return None };
+        if t.elem != ElemType::I64 || list.len() as i64 > MOST {
+            return None;
+        }
+        let dims = t.dims.iter().map(|d| d.as_const()).collect::<Option<Vec<i64>>>()?;
+        let first = Self::FIRST + self.0.len() as i64;
+        self.0.extend(list);
+        let bytes: Vec<u8> = (0..list.len() as i64).flat_map(|i| (first + i).to_le_bytes()).collect();
+        ConstData::new(t.elem, dims, bytes).map(Arc::new)
+    }
+    /// The expressions in a result, if there are any.
+    fn read(&self, data: &ConstData) -> Option<Vec<Dim>> {
+        let values = data.to_i64s().filter(|_| !self.0.is_empty() && data.elem() == ElemType::I64)?;
+        let at = |v: i64| v.checked_sub(Self::FIRST).and_then(|i| self.0.get(usize::try_from(i).ok()?)).copied();
+        values.iter().any(|v| at(*v).is_some()).then(|| values.iter().map(|v| at(*v).unwrap_or(Dim::constant(*v))).collect())
+    }
 }
 
 fn is_number(t: ElemType) -> bool {

@@ -1,10 +1,10 @@
 //! infer_shapes: types, symbolic shapes and known contents of every value; all findings are gathered.
 
 use crate::diag::{Error, Findings, Result, codes, limits};
-use crate::graph::{Graph, Model, Value};
+use crate::graph::{Def, Graph, Model, Node, Value};
 use crate::ops::view::View;
 use crate::ops::{InferCx, Known, Op, Operand};
-use crate::sym::{Answer, Dim, Sym, SymTable};
+use crate::sym::{Answer, Dim, Source, Sym, SymTable};
 use crate::tensor::{ElemType, TensorType, ValueType};
 use cranelift_entity::SecondaryMap;
 use std::collections::BTreeSet;
@@ -23,6 +23,13 @@ pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
     findings.check()?;
     let hints = declared_shapes(&model.graph, &model.syms);
     infer_graph(&mut model.graph, &mut model.syms, findings, &hints, Role::Main)?;
+    let g = &model.graph;
+    for v in g.outputs.iter().filter(|v| matches!(g.values[**v].def, Def::Input(_) | Def::Const(_))) {
+        let (d, here) = (&g.values[*v], &model.origin);
+        if let Some((inferred, declared)) = d.ty.as_ref().zip(contradiction(d.ty.as_ref(), d.declared.as_ref(), &model.syms)) {
+            findings.push(wrong_output(&d.name, declared, inferred, &model.syms).at(&here.element(format!("output \"{}\"", d.name))));
+        }
+    }
     findings.check()?;
     // What was made in the place of other nodes may compute more than is asked for.
     super::dead::run(model)
@@ -129,25 +136,51 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
         let outputs = super::evaluate::evaluate(node, &operands, &outputs, syms).unwrap_or(outputs);
         for (v, r) in node.outputs.clone().into_iter().zip(outputs) {
             let (Some(v), Some((ty, known))) = (v, r) else { continue };
-            let ty = clean(ty, syms);
+            let ty = match admit(&g.values[v].name, ty, syms) {
+                Ok(ty) => ty,
+                Err(e) => {
+                    findings.push(e.at(&g.nodes[n].origin));
+                    continue;
+                }
+            };
             if let Some(e) = too_large(&g.values[v].name, &ty, syms) {
                 findings.push(e.at(&g.nodes[n].origin));
                 continue;
             }
+            let output = g.outputs.contains(&v);
             let d = &mut g.values[v];
-            if let Some(e) = contradiction(&ty, d.declared.as_ref(), syms) {
-                findings.push(
-                    Error::warning(codes::TYPE_INVALID, format!("\"{}\" is declared otherwise than the operators compute it", d.name)).at(&g.nodes[n].origin).found_expected(e, ty.display(syms)),
-                );
+            if let Some(declared) = contradiction(Some(&ty), d.declared.as_ref(), syms) {
+                // A nested graph's results may have other sizes in each run.
+                let elements = |t: Option<&ValueType>| t.and_then(|t| t.as_tensor()).map(|t| t.elem);
+                let e = if output && (role == Role::Main || elements(Some(&ty)) != elements(d.declared.as_ref())) {
+                    wrong_output(&d.name, declared, &ty, syms)
+                } else {
+                    let title = format!("\"{}\" is declared otherwise than the operators compute it: what they compute counts", d.name);
+                    let e = Error::warning(codes::TYPE_INVALID, title).row("declared", declared).row("computed", ty.display(syms));
+                    e.help("run onnx.shape_inference over the model without its value_info")
+                };
+                findings.push(e.at(&g.nodes[n].origin));
             }
             d.known = match known {
-                Known::Dims(v) => Known::Dims(v.into_iter().map(|d| syms.simplify(d)).collect()),
+                Known::Dims(v) => Known::Dims(v.into_iter().map(|d| short(syms.simplify(d), syms)).collect()),
                 k => k,
             };
             d.ty = Some(ty);
         }
+        syms.claim(|| source(g, n));
     }
     Ok(())
+}
+
+/// What messages of failed calls name of a node: itself, and the shapes of its operands and results.
+fn source(g: &Graph, n: Node) -> Source {
+    let node = &g.nodes[n];
+    let shape = |v: &Value| {
+        let d = &g.values[*v];
+        Some((d.name.clone(), d.ty.as_ref()?.as_tensor()?.dims.to_vec()))
+    };
+    let tensors = node.inputs.iter().chain(&node.outputs).flatten().filter_map(shape).collect();
+    Source { node: g.called(n), op: node.origin.op.clone(), tensors }
 }
 
 /// Shapes that the model declares for its outputs, or that follow from a declared one through operators that keep the
@@ -202,16 +235,57 @@ fn too_large(name: &str, ty: &ValueType, syms: &SymTable) -> Option<Error> {
     Some(e.help("bound or fix the dimensions: --dim 'N<=...' or --dim N=..."))
 }
 
-fn clean(ty: ValueType, syms: &SymTable) -> ValueType {
-    match ty {
-        ValueType::Tensor(t) => ValueType::Tensor(TensorType::new(t.elem, t.dims.into_iter().map(|d| syms.simplify(d)).collect::<Vec<Dim>>())),
-        t => t,
+/// Sizes with more atoms than this get a name: what is computed from them stays small.
+const LARGE: u32 = 32;
+
+/// Lets the sizes of a result through the door: what nothing proves about them is checked at run time. An error if one is
+/// negative whatever the symbols are.
+fn admit(name: &str, ty: ValueType, syms: &mut SymTable) -> std::result::Result<ValueType, Error> {
+    let ValueType::Tensor(t) = ty else { return Ok(ty) };
+    for d in &t.dims {
+        if syms.admit_extent(*d) == Answer::No {
+            let found = TensorType::new(t.elem, t.dims.clone()).display(syms);
+            return Err(Error::new(codes::OP_SHAPE, format!("\"{name}\" has a negative size")).found_expected(found, "sizes of 0 or more"));
+        }
     }
+    // The checks may have made the sizes simpler.
+    let mut dims: Vec<Dim> = t.dims.into_iter().map(|d| syms.simplify(d)).collect();
+    // A product of sums has a term for each combination: shorter formulas where it would be too large.
+    for most in [LARGE, LARGE / 4, 2] {
+        dims.iter_mut().filter(|d| d.size() > most).for_each(|d| *d = syms.name_extent(*d, "size"));
+        let positions = Dim::product(dims.iter().copied());
+        if !positions.is_overflow() {
+            break;
+        }
+    }
+    Ok(ValueType::Tensor(TensorType::new(t.elem, dims)))
+}
+
+/// A name for a large formula.
+fn short(d: Dim, syms: &mut SymTable) -> Dim {
+    if d.size() > LARGE { syms.name_formula(d, "value") } else { d }
 }
 
 /// Text of a declared type that can not be true. Declared types are never believed, only compared.
-fn contradiction(inferred: &ValueType, declared: Option<&ValueType>, syms: &SymTable) -> Option<String> {
-    let (ValueType::Tensor(a), ValueType::Tensor(b)) = (inferred, declared?) else { return None };
-    let wrong = a.elem != b.elem || a.rank() != b.rank() || a.dims.iter().zip(&b.dims).any(|(x, y)| syms.eq(*x, *y) == Answer::No);
-    wrong.then(|| b.display(syms))
+fn contradiction(inferred: Option<&ValueType>, declared: Option<&ValueType>, syms: &SymTable) -> Option<String> {
+    let (inferred, declared) = (inferred?, declared?);
+    contradicts(inferred, declared, syms).then(|| declared.display(syms))
+}
+
+fn contradicts(a: &ValueType, b: &ValueType, syms: &SymTable) -> bool {
+    match (a, b) {
+        (ValueType::Tensor(a), ValueType::Tensor(b)) => a.elem != b.elem || a.rank() != b.rank() || a.dims.iter().zip(&b.dims).any(|(x, y)| syms.eq(*x, *y) == Answer::No),
+        (ValueType::Member(a), ValueType::Member(b)) => a.elem != b.elem,
+        (ValueType::Member(a), ValueType::Tensor(b)) | (ValueType::Tensor(b), ValueType::Member(a)) => a.elem != b.elem,
+        (ValueType::Sequence(a), ValueType::Sequence(b)) | (ValueType::Optional(a), ValueType::Optional(b)) => contradicts(a, b, syms),
+        (ValueType::Map(k, a), ValueType::Map(l, b)) => k != l || contradicts(a, b, syms),
+        _ => true,
+    }
+}
+
+/// The error about an output of the model that is declared otherwise than it is.
+fn wrong_output(name: &str, declared: String, inferred: &ValueType, syms: &SymTable) -> Error {
+    let e = Error::new(codes::TYPE_INVALID, format!("the output \"{name}\" is declared otherwise than the operators compute it"));
+    let e = e.row("declared", declared).row("computed", inferred.display(syms));
+    e.help("correct the output's declared type, or leave its shape out")
 }

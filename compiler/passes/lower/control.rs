@@ -7,7 +7,7 @@
 
 use super::collect::Collected;
 use super::grow::{Chain, Next, Room};
-use super::{Frame, Lower, insert_checks};
+use super::{Frame, Lower, explain, insert_checks};
 use crate::diag::{Failure, Origin, Result};
 use crate::graph::{Graph, Node, Value};
 use crate::nest::{BinOp, Buf, Expr, Place, Status, Stmt};
@@ -79,6 +79,7 @@ impl<'a> Lower<'a> {
         let r = write(self);
         let mut list = std::mem::replace(&mut self.m.driver, outer);
         insert_checks(&mut list, &sub.conditions, &self.m.syms, &known);
+        explain(&mut self.m, &sub.conditions);
         self.defined = known;
         r.map(|()| list)
     }

@@ -5,10 +5,10 @@
 //! other stores to it must provably lie elsewhere; nobody can have read it.
 
 use super::contract;
-use super::shape::{Map, Uses, as_map, is_temp};
-use super::uses::Pending;
+use super::shape::{Map, as_map, is_temp};
+use super::uses::{Pending, Uses};
 use crate::nest::{Buf, Expr, Kernel, Module, Stmt, visit};
-use crate::sym::{Answer, Dim, Sym};
+use crate::sym::{Answer, Dim, Sym, SymKind};
 use std::collections::{HashMap, HashSet};
 
 /// Parts of an image at most: each is compared with all others.
@@ -65,7 +65,23 @@ fn copy(m: &Module, uses: &Uses, k: Kernel) -> Option<Copy> {
     if !moves || uses.writers(part).is_empty() || !others.clone().all(|w| apart(m, *w, whole, &inside)) {
         return None;
     }
-    Some(Copy { kernel: k, part, whole, from })
+    sized_before(m, whole, &users(uses, part, k)).then_some(Copy { kernel: k, part, whole, from })
+}
+
+/// True if the driver has defined all run-time sizes of a buffer before it calls any of the kernels.
+pub(super) fn sized_before(m: &Module, b: Buf, kernels: &[Kernel]) -> bool {
+    let mut open: HashSet<Sym> = m.bufs[b].dims.iter().flat_map(|d| d.syms()).filter(|s| m.syms.kind(*s) == SymKind::Runtime).collect();
+    if open.is_empty() {
+        return true;
+    }
+    for s in &m.driver {
+        match s {
+            Stmt::Define { sym, .. } => drop(open.remove(sym)),
+            Stmt::Call(k) if kernels.contains(k) => break,
+            _ => {}
+        }
+    }
+    open.is_empty()
 }
 
 /// Bounds of all loops of a body.

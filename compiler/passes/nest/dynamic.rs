@@ -11,9 +11,10 @@
 
 use super::lifetimes::Lifetimes;
 use super::place;
-use crate::nest::{BinOp, Buf, Expr, Module, Place, Slot, SlotData, Status, Stmt};
+use crate::nest::{BinOp, Buf, Expr, Module, Place, Reason, Slot, SlotData, Status, Stmt, Subject};
 use crate::sym::{Answer, Dim, Sym, SymKind};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 /// One buffer, or several that follow each other in the same memory.
 struct Piece {
@@ -88,9 +89,18 @@ pub fn place(m: &mut Module, l: &Lifetimes, late: &[Buf], end: Dim) -> Dim {
     p.at_scope = 0;
     driver = p.insert(driver, 0, &mut HashSet::new());
     let first = driver.iter().position(|s| !matches!(s, Stmt::Check { .. })).unwrap_or(driver.len());
-    driver.splice(first..first, [set(low, end), set(top, all)]);
+    let last = p.m.syms.fresh(SymKind::Runtime, "end");
+    driver.splice(first..first, [set(low, end), set(last, all), set(top, last)]);
     p.m.driver = driver;
+    m.end = Some(last);
     all
+}
+
+/// Why memory for buffers is checked: `{0}` bytes are asked for, `{1}` are left.
+fn reason(m: &Module, bufs: &[Buf], size: Dim, left: Dim) -> Reason {
+    let name = bufs.first().map_or("", |b| m.bufs[*b].name.as_str());
+    let rule = format!("\"{}\" takes {{0}} bytes, and the workspace has {{1}} left", name.replace(['{', '}'], "_"));
+    Reason { source: Arc::default(), rule, subjects: vec![Subject::Value(size), Subject::Value(left)] }
 }
 
 fn set(sym: Sym, value: impl Into<Dim>) -> Stmt {
@@ -192,10 +202,14 @@ impl Planner<'_> {
         }
     }
     /// Statements that take memory for a group.
-    fn take(&self, g: usize, again: bool) -> Vec<Stmt> {
+    fn take(&mut self, g: usize, again: bool) -> Vec<Stmt> {
         let mut out = vec![];
-        let group = &self.groups[g];
         let (low, top) = (Dim::sym(self.low), Dim::sym(self.top));
+        for p in &self.groups[g].pieces {
+            let why = reason(self.m, &p.bufs, p.size, top - low);
+            self.m.reasons.check(&Expr::cmp_index(BinOp::Le, low + p.size, top), why);
+        }
+        let group = &self.groups[g];
         if let Some(base) = group.base {
             out.push(if again { set(self.low, base) } else { set(base, low) });
         }

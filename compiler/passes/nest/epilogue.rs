@@ -233,6 +233,9 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
         ([], Place::Input(_)) => vec![],
         _ => return None,
     };
+    if !copies::sized_before(m, map.buf, &users) {
+        return None;
+    }
     if !is_temp(m, map.buf) || m.bufs[*t].ty != m.bufs[map.buf].ty || uses.writers(map.buf) != [c] || at.len() != cover.len() {
         return None;
     }

@@ -42,7 +42,9 @@ pub fn run(m: &mut Module) -> Result<()> {
 /// Bytes of a buffer, rounded up to the alignment.
 pub(super) fn bytes(m: &Module, b: Buf) -> Dim {
     let d = &m.bufs[b];
-    let n = Dim::product(d.dims.iter().copied());
+    // A size may be negative only where a branch that has checked it does not run: nothing is stored then.
+    let extent = |x: &Dim| if m.syms.is_nonneg(*x) { *x } else { Dim::max(*x, 0) };
+    let n = Dim::product(d.dims.iter().map(extent));
     let raw = n * i64::from(m.element_bits(b).div_ceil(8));
     m.syms.simplify(raw.ceil_div(ALIGN) * ALIGN)
 }

@@ -1,0 +1,125 @@
+//! How `call` leaves: every check has a cold block of its own, which hands its number and values to one block that fills the
+//! caller's `onnxc_fault` and returns. Calls that succeed pay for none of it. Kernels leave with a status alone; the driver
+//! adds which kernel it was.
+
+use super::func::Emit;
+use crate::codegen::faults::{Check, Checks, VALUES, general};
+use crate::diag::Result;
+use crate::nest::Status;
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::{I32, I64};
+use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, Value};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// `onnxc_exec` up to and with `fault`: callers with a smaller one know neither fault nor size.
+pub const EXEC_SIZE: i64 = 56;
+/// Offsets in `onnxc_exec`.
+pub const EXEC_WORKSPACE: i32 = 40;
+const EXEC_FAULT: i32 = 48;
+
+/// Where a function with an `exec` reports its faults.
+pub struct Sink {
+    block: Block,
+    exec: Value,
+    checks: Rc<RefCell<Checks>>,
+    /// Name and operator of the node that general checks belong to.
+    pub near: (String, String),
+}
+
+/// What a cold block tells: the values of the row, and the bytes of workspace that would have been enough up to here.
+pub type Told = (Vec<Value>, Option<Value>);
+
+impl Emit<'_, '_> {
+    /// Reports faults from now on.
+    pub fn open_sink(&mut self, exec: Value, checks: &Rc<RefCell<Checks>>) {
+        let block = self.b.create_block();
+        [I32, I32].into_iter().chain([I64; VALUES + 1]).for_each(|t| {
+            self.b.append_block_param(block, t);
+        });
+        self.sink = Some(Sink { block, exec, checks: checks.clone(), near: Default::default() });
+    }
+    /// Leaves with a status unless `ok` (an i8 truth value), and says why. `told` is emitted where the call fails only.
+    pub fn require_check(&mut self, ok: Value, check: Check, told: &mut dyn FnMut(&mut Self) -> Result<Told>) -> Result<()> {
+        let status = check.status.unwrap_or(Status::Value);
+        if self.sink.is_none() {
+            self.require_status(ok, status);
+            return Ok(());
+        }
+        let (bad, go) = (self.b.create_block(), self.b.create_block());
+        // The way out first, as in loops.
+        let fails = self.b.ins().icmp_imm_s(IntCC::Equal, ok, 0);
+        self.b.ins().brif(fails, bad, &[], go, &[]);
+        self.b.switch_to_block(bad);
+        self.b.seal_block(bad);
+        self.b.set_cold_block(bad);
+        self.push();
+        let told = told(self)?;
+        self.pop();
+        let status = self.b.ins().iconst(I32, i64::from(status as u8));
+        self.leave(status, check, told);
+        self.b.switch_to_block(go);
+        self.b.seal_block(go);
+        Ok(())
+    }
+    /// The same without values.
+    pub fn require_plain(&mut self, ok: Value, check: Check) -> Result<()> {
+        self.require_check(ok, check, &mut |_| Ok((vec![], None)))
+    }
+    /// A check of the node at hand, with nothing more to say than its status does.
+    pub fn require(&mut self, ok: Value, s: Status) {
+        let Some(sink) = &self.sink else { return self.require_status(ok, s) };
+        let check = Check::new(s, general(s)).at((&sink.near.0, &sink.near.1));
+        // Without values nothing can go wrong.
+        let _ = self.require_plain(ok, check);
+    }
+    /// Ends the block: the call returns `status` for this reason.
+    pub fn leave(&mut self, status: Value, check: Check, (values, needed): Told) {
+        let Some(sink) = &self.sink else {
+            self.b.ins().return_(&[status]);
+            return;
+        };
+        let (block, number) = (sink.block, sink.checks.borrow_mut().add(check));
+        let number = self.b.ins().iconst(I32, i64::from(number));
+        let mut args: Vec<Value> = values.into_iter().take(VALUES).collect();
+        while args.len() < VALUES {
+            args.push(self.b.ins().iconst(I64, 0));
+        }
+        args.push(match needed {
+            Some(v) => v,
+            None => self.b.ins().iconst(I64, 0),
+        });
+        let args: Vec<BlockArg> = [status, number].into_iter().chain(args).map(BlockArg::from).collect();
+        self.b.ins().jump(block, &args);
+    }
+    /// Writes the block that fills the fault.
+    pub fn close_sink(&mut self) {
+        let Some(sink) = self.sink.take() else { return };
+        self.b.switch_to_block(sink.block);
+        self.b.set_cold_block(sink.block);
+        let p = self.b.block_params(sink.block).to_vec();
+        let (has, large, write, out) = (self.b.create_block(), self.b.create_block(), self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(sink.exec, has, &[], out, &[]);
+        for b in [has, large, write, out] {
+            self.b.set_cold_block(b);
+        }
+        let flags = self.flags();
+        self.b.switch_to_block(has);
+        let size = self.b.ins().load(I64, flags, sink.exec, 0);
+        let known = self.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, size, EXEC_SIZE);
+        self.b.ins().brif(known, large, &[], out, &[]);
+        self.b.switch_to_block(large);
+        let fault = self.b.ins().load(I64, flags, sink.exec, EXEC_FAULT);
+        self.b.ins().brif(fault, write, &[], out, &[]);
+        self.b.switch_to_block(write);
+        // onnxc_fault: check, status, values, workspace_size.
+        self.b.ins().store(flags, p[1], fault, 0);
+        self.b.ins().store(flags, p[0], fault, 4);
+        for (k, v) in p[2..].iter().enumerate() {
+            self.b.ins().store(flags, *v, fault, 8 + 8 * k as i32);
+        }
+        self.b.ins().jump(out, &[]);
+        self.b.switch_to_block(out);
+        self.b.ins().return_(&[p[0]]);
+    }
+}

@@ -1,0 +1,121 @@
+//! Why calls fail: programs in C, C++ and Rust that make the checks of a model fail, compared with what they must say; the
+//! same through `onnxc-runtime`, `run` and `bench`, which give a call more workspace where it runs out.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const ONNXC: &str = env!("CARGO_BIN_EXE_onnxc");
+const STRICT: &[&str] = &["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"];
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults").join(name)
+}
+
+/// A folder of the test's own with the model as object, header and Rust module.
+fn compiled(name: &str, options: &[&str]) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("faults").join(name);
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let mut command = Command::new(ONNXC);
+    command.arg(source("pick.onnxtxt")).arg("-o").arg(dir.join("pick.o"));
+    run(command.args(["--emit", "obj,header,rust", "--dim", "N<=32", "--heap", "1K"]).args(options));
+    dir
+}
+
+fn output(command: &mut Command) -> Output {
+    command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"))
+}
+
+fn run(command: &mut Command) -> String {
+    let out = output(command);
+    assert!(out.status.success(), "{command:?}: {}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+fn starts(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").output().is_ok_and(|o| o.status.success());
+    if !found {
+        println!("skipped: there is no {tool} here");
+    }
+    found
+}
+
+#[test]
+fn in_c_and_cpp() {
+    for (var, default, flags) in [("CC", "cc", &["-std=c99"][..]), ("CXX", "c++", &["-std=c++11", "-x", "c++"])] {
+        let cc = std::env::var(var).unwrap_or_else(|_| default.into());
+        if !starts(&cc) {
+            continue;
+        }
+        // With one CPU level, and with several that share one table.
+        for (name, options) in [("one", &["--cpu", "native"][..]), ("several", &[])] {
+            let dir = compiled(&format!("{default}-{name}"), options);
+            let (object, program) = (dir.join("pick.o"), dir.join("program"));
+            run(Command::new(&cc).args(flags).args(STRICT).arg(format!("-I{}", dir.display())).arg(source("program.c")).args(["-x", "none"]).arg(object).arg("-o").arg(&program).arg("-lm"));
+            assert_eq!(run(&mut Command::new(program)), include_str!("faults/program_c.txt"));
+        }
+    }
+}
+
+#[test]
+fn in_rust() {
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
+    if !starts(&rustc) {
+        return;
+    }
+    let dir = compiled("rust", &[]);
+    std::fs::copy(source("program.rs"), dir.join("main.rs")).expect("the program");
+    run(Command::new(&rustc).current_dir(&dir).args(["--edition", "2024", "-D", "warnings", "main.rs", "-o", "program", "-C", "link-arg=pick.o"]));
+    assert_eq!(run(&mut Command::new(dir.join("program"))), include_str!("faults/program_rust.txt"));
+}
+
+/// A .npy file with zeros.
+fn zeros(dir: &Path, name: &str, kind: &str, shape: &str, bytes: &[u8]) -> String {
+    let mut head = format!("{{'descr': '<{kind}', 'fortran_order': False, 'shape': ({shape}), }}");
+    while (10 + head.len() + 1) % 64 != 0 {
+        head.push(' ');
+    }
+    head.push('\n');
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend((head.len() as u16).to_le_bytes());
+    file.extend(head.as_bytes());
+    file.extend(bytes);
+    let path = dir.join(format!("{name}.npy"));
+    std::fs::write(&path, file).expect("a file");
+    format!("{name}={}", path.display())
+}
+
+/// What `command` says of the model with these sizes of `x` and `y`, the last index, and the number of elements.
+fn told(command: &str, x: (usize, usize), y: usize, last: i64, count: i64) -> String {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("faults").join(format!("{command}-{x:?}-{y}-{last}-{count}"));
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let indices: Vec<u8> = [0, last].iter().flat_map(|i| i.to_le_bytes()).collect();
+    let inputs = [
+        zeros(&dir, "x", "f4", &format!("{}, {}", x.0, x.1), &vec![0; 4 * x.0 * x.1]),
+        zeros(&dir, "y", "f4", &format!("{y},"), &vec![0; 4 * y]),
+        zeros(&dir, "i", "i8", "2,", &indices),
+        zeros(&dir, "count", "i8", "", &count.to_le_bytes()),
+    ];
+    let mut c = Command::new(ONNXC);
+    c.arg(command).arg(source("pick.onnxtxt")).args(["--dim", "N<=32", "--heap", "1K"]).args(inputs.iter().flat_map(|i| ["--input", i]));
+    if command == "bench" {
+        c.args(["--seconds", "0.01"]);
+    }
+    let out = output(&mut c);
+    assert_eq!(out.status.code(), Some(if out.stderr.is_empty() { 0 } else { 1 }));
+    String::from_utf8_lossy(&if out.status.success() { out.stdout } else { out.stderr }).into_owned()
+}
+
+#[test]
+fn in_run_and_bench() {
+    for command in ["run", "bench"] {
+        let says = |x, y, last, count, text: &str| {
+            let said = told(command, x, y, last, count);
+            assert!(said.contains(text), "{command}: {said}");
+        };
+        says((40, 3), 3, 1, 10, "input \"x\" dimension 0 (N) is 40: it must be from 0 to 32");
+        says((2, 3), 4, 1, 10, "Add \"s\": input \"x\" dimension 1 (K) is 3, input \"y\" dimension 0 (M) is 4: they must be equal, or one of them 1");
+        says((2, 3), 3, 7, 10, "Gather \"z\": index out of range");
+        // Far more than --heap gives.
+        says((2, 3), 3, 1, 100_000, if command == "run" { "total" } else { "kernels" });
+    }
+}
