@@ -5,7 +5,7 @@ use onnxc::arrays::{self, Array};
 use onnxc::bench;
 use onnxc::cli::{BenchArgs, CheckArgs, Cli, Command, CompileArgs, MessageFormat, ModelArgs, RunArgs, VerifyArgs, normalize, pair};
 use onnxc::described;
-use onnxc::diag::{Error, Failure, Result, codes, render};
+use onnxc::diag::{Error, Failure, Result, codes, limits, render};
 use onnxc::emit;
 use onnxc::onnx::Source;
 use onnxc::options::{Options, Weights};
@@ -310,7 +310,11 @@ fn load_set(path: &Path, r: &Runner) -> Result<(Vec<Array>, Vec<Array>)> {
 
 fn explain(code: Option<&str>) -> Result<()> {
     match code {
-        None => codes::TABLE.iter().for_each(|(c, _, title, _)| println!("{c}  {title}")),
+        None => {
+            codes::TABLE.iter().for_each(|(c, _, title, _)| println!("{c}  {title}"));
+            println!("limits what a model may ask of the compiler");
+        }
+        Some("limits") => limits::TABLE.iter().for_each(|l| println!("{:14} {:>9}  {}\n{:14} {:>9}  instead: {}", l.name, l.value, l.bounds, "", "", l.help)),
         Some(text) => match codes::find(text) {
             Some((c, _, title, help)) => println!("{c}: {title}\n\n{help}"),
             None => return Error::new(codes::OPTION, format!("there is no diagnostic \"{text}\"")).help("`onnxc explain` lists all of them").fail(),

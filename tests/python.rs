@@ -96,6 +96,12 @@ fn quantized() {
     script("quantized.py", &[exe()]);
 }
 
+/// The compiler's time and memory against the size of the model, and bombs.
+#[test]
+fn growth() {
+    script("growth.py", &[exe()]);
+}
+
 /// Operators of com.microsoft that become others.
 #[test]
 fn contrib() {

@@ -59,6 +59,14 @@ pub struct Id {
     pub number: u32,
 }
 
+/// A function that the object will have.
+enum Plan {
+    /// A kernel of a variant. Its code is generated when it is compiled.
+    Kernel { name: String, id: Id, variant: usize, kernel: Kernel },
+    /// A function whose code there is.
+    Ready(Source),
+}
+
 /// A function before compilation.
 pub struct Source {
     /// Symbol.
@@ -122,38 +130,40 @@ impl<'a> Unit<'a> {
     fn several(&self) -> bool {
         self.variants.len() > 1
     }
-    /// All functions as Cranelift IR, in emission order.
+    /// All functions as Cranelift IR, in emission order, and the checks that their calls make.
     pub fn sources(&self) -> Result<(Vec<Source>, Checks)> {
         let isas = self.isas()?;
+        let (plans, checks) = self.plans(&isas)?;
+        let sources = plans.into_par_iter().map(|p| self.source(p, &isas)).collect::<Result<_>>()?;
+        Ok((sources, checks))
+    }
+    /// Which functions the object has, in emission order. The entry functions of all variants share one table of checks,
+    /// so their IR is generated here, one after another; that of kernels is left to [`Unit::source`].
+    fn plans(&self, isas: &[(OwnedTargetIsa, OwnedTargetIsa)]) -> Result<(Vec<Plan>, Checks)> {
         let name = &self.interface.name;
         // Data objects have these names.
         let mut names = HashSet::from([format!("{name}.weights"), format!("{name}.cpu")]);
+        let mut numbers: HashMap<String, u32> = HashMap::new();
         let mut unique = |base: &str, v: Option<usize>| {
             let clean: String = base.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/') { c } else { '_' }).collect();
             let clean = v.map_or(clean.clone(), |v| format!("{}.{clean}", self.variants[v].level.short()));
             let mut n = format!("{name}.{clean}");
-            let mut i = 1;
             while !names.insert(n.clone()) {
-                i += 1;
+                // Smaller numbers are taken: names are only added.
+                let i = numbers.entry(clean.clone()).or_insert(1);
+                *i += 1;
                 n = format!("{name}.{clean}.{i}");
             }
             n
         };
-        let mut kernels = vec![];
+        let mut out = vec![];
         for (v, variant) in self.variants.iter().enumerate() {
             let own = self.several().then_some(v);
-            kernels.extend(called(variant.m).into_iter().map(|k| (v, k, Id { variant: own, number: k.as_u32() }, unique(&variant.m.kernels[k].name, own))));
+            for k in called(variant.m) {
+                let name = unique(&variant.m.kernels[k].name, own);
+                out.push(Plan::Kernel { name, id: Id { variant: own, number: k.as_u32() }, variant: v, kernel: k });
+            }
         }
-        let mut out: Vec<Source> = kernels
-            .into_par_iter()
-            .map(|(v, k, id, name)| {
-                let variant = &self.variants[v];
-                let Variant { m, frame, weights, users, .. } = variant;
-                let setting = clif::Setting { m, frame, weights, users, embedded: !self.interface.weights.external, isa: &*isas[v].1, wide: wide::Isa::of(&variant.level.facts) };
-                let c = clif::kernel(&setting, k)?;
-                Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
-            })
-            .collect::<Result<_>>()?;
         let needs: Vec<u32> = self.variants.iter().map(|v| v.level.needs).collect();
         let checks = Rc::new(RefCell::new(Checks::default()));
         let makers: Vec<_> = self.variants.iter().map(|v| faults::makers(v.m)).collect();
@@ -163,9 +173,10 @@ impl<'a> Unit<'a> {
         };
         let mut list = vec![(0, entry::TASK, unique("task", None), false)];
         if self.several() {
-            (0..needs.len()).for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
+            (0..self.variants.len()).for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
             let code = Code::Machine(entry::signature_of(&*isas[0].1, self.interface, entry::CPU_LEVEL), cpu_level::code()?);
-            out.push(Source { name: unique("cpu_level", None), id: Id { variant: None, number: entry::CPU_LEVEL }, exported: false, code, libm: vec![], tile: false, tiles: vec![] });
+            let id = Id { variant: None, number: entry::CPU_LEVEL };
+            out.push(Plan::Ready(Source { name: unique("cpu_level", None), id, exported: false, code, libm: vec![], tile: false, tiles: vec![] }));
         }
         list.extend([
             (0, if self.several() { entry::DISPATCH } else { entry::CALL }, unique("call", None), false),
@@ -177,22 +188,38 @@ impl<'a> Unit<'a> {
             list.push((0, entry::WORKSPACE_SIZE, format!("{name}_workspace_size"), true));
         }
         for (v, number, name, exported) in list {
-            let (func, libm) = entry(v).function(number)?;
             let id = match number {
                 entry::CALL => Id { variant: self.several().then_some(v), number },
                 // Whoever calls `call` from outside the variants means this one.
                 entry::DISPATCH => Id { variant: None, number: entry::CALL },
                 _ => Id { variant: None, number },
             };
-            out.push(Source { name, id, exported, code: Code::Clif(Box::new(func)), libm: libm.names, tile: false, tiles: vec![] });
+            let (func, libm) = entry(v).function(number)?;
+            out.push(Plan::Ready(Source { name, id, exported, code: Code::Clif(Box::new(func)), libm: libm.names, tile: false, tiles: vec![] }));
         }
         Ok((out, checks.take()))
     }
-    fn compile(&self, sources: Vec<Source>, asm: bool) -> Result<Vec<(Source, Compiled)>> {
+    /// A function as Cranelift IR.
+    fn source(&self, p: Plan, isas: &[(OwnedTargetIsa, OwnedTargetIsa)]) -> Result<Source> {
+        let (name, id, variant, kernel) = match p {
+            Plan::Kernel { name, id, variant, kernel } => (name, id, variant, kernel),
+            Plan::Ready(s) => return Ok(s),
+        };
+        let isa = &*isas[variant].1;
+        let Variant { m, frame, weights, users, level } = &self.variants[variant];
+        let setting = clif::Setting { m, frame, weights, users, embedded: !self.interface.weights.external, isa, wide: wide::Isa::of(&level.facts) };
+        let c = clif::kernel(&setting, kernel)?;
+        Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
+    }
+    /// Machine code of all functions, and the checks that their calls make. A kernel is generated and compiled in one go:
+    /// the IR of all of them together takes ten times the memory of their code.
+    fn compile(&self, asm: bool) -> Result<(Vec<(Source, Compiled)>, Checks)> {
         let isas = self.isas()?;
-        sources
+        let (plans, checks) = self.plans(&isas)?;
+        let done = plans
             .into_par_iter()
-            .map(|mut s| {
+            .map(|p| {
+                let mut s = self.source(p, &isas)?;
                 let func = match &mut s.code {
                     Code::Clif(f) => std::mem::replace(&mut **f, Function::new()),
                     Code::Machine(signature, bytes) => {
@@ -215,13 +242,17 @@ impl<'a> Unit<'a> {
                     asm: code.vcode.clone().unwrap_or_default(),
                     func: Function::new(),
                 };
-                Ok((s, Compiled { func: cx.func, ..c }))
+                // What relocations name, without the instructions.
+                let mut func = Function::with_name_signature(Default::default(), cx.func.stencil.signature);
+                func.params = cx.func.params;
+                Ok((s, Compiled { func, ..c }))
             })
-            .collect()
+            .collect::<Result<_>>()?;
+        Ok((done, checks))
     }
     /// Machine code of every function as text.
     pub fn asm(&self) -> Result<String> {
-        let done = self.compile(self.sources()?.0, true)?;
+        let (done, _) = self.compile(true)?;
         let (index, code) = wide_tiles(&done)?;
         let functions: String = done.iter().map(|(s, c)| format!("{}:\n{}\n", s.name, c.asm)).collect();
         let mut order: Vec<_> = index.iter().collect();
@@ -231,8 +262,7 @@ impl<'a> Unit<'a> {
     }
     /// Compiles everything into a sink.
     pub fn assemble(&self, sink: &mut dyn Sink) -> Result<Assembled> {
-        let (sources, checks) = self.sources()?;
-        let done = self.compile(sources, false)?;
+        let (done, checks) = self.compile(false)?;
         let bug = |e: cranelift_module::ModuleError| Failure::bug("assemble", e.to_string());
         let mut functions = HashMap::new();
         let mut libm: BTreeMap<&'static str, FuncId> = BTreeMap::new();

@@ -46,6 +46,7 @@ codes! {
     OPTION = 204, "an option does not fit", "See `onnxc --help`.";
     TARGET = 205, "the target is not supported", "See `onnxc --help` for the list of targets and CPU levels.";
     WEIGHTS_SIZE = 206, "the weights are too large to embed", "Use --weights file.";
+    LIMIT = 210, "a limit of the compiler is exceeded", "The rows say what was found and what the limit is; `onnxc explain limits` lists all limits. They keep the time and memory of the compiler in proportion to the model's file.";
     VERIFY_FAILED = 301, "outputs differ from the reference", "The rows name the tensor and the largest difference.";
     RUN_INPUT = 302, "an input does not fit the model", "The rows name the type and shape that the model expects.";
     RUN_STATUS = 303, "the compiled model returned an error", "See the status in the title.";

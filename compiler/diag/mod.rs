@@ -5,6 +5,7 @@
 //! of them at once (at most [`MAX_FINDINGS`]). Nothing here prints: `render` turns findings into text or JSON.
 
 pub mod codes;
+pub mod limits;
 pub mod origin;
 pub mod render;
 

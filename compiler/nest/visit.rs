@@ -3,6 +3,8 @@
 use super::{BinOp, Buf, Expr, Kernel, Stmt, TextOp, UnOp};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
+use rustc_hash::FxBuildHasher;
+use std::collections::HashSet;
 
 impl Expr {
     /// Direct operands.
@@ -215,10 +217,10 @@ pub fn walk_exprs<'a>(body: &'a [Stmt], f: &mut dyn FnMut(&'a Expr)) {
 
 /// Buffers read, or shown as texts, in order of first use.
 pub fn loads(body: &[Stmt]) -> Vec<Buf> {
-    let mut out = vec![];
+    let (mut out, mut seen) = (vec![], HashSet::<Buf, FxBuildHasher>::default());
     walk_exprs(body, &mut |e| {
         if let Expr::Load { buf, .. } | Expr::Text(TextOp::Of(buf), _) = e
-            && !out.contains(buf)
+            && seen.insert(*buf)
         {
             out.push(*buf);
         }
@@ -256,10 +258,10 @@ pub fn accesses(body: &[Stmt], f: &mut dyn FnMut(Buf, &[Dim])) {
 
 /// Buffers written, in order of first use.
 pub fn stores(body: &[Stmt]) -> Vec<Buf> {
-    let mut out = vec![];
+    let (mut out, mut seen) = (vec![], HashSet::<Buf, FxBuildHasher>::default());
     walk(body, &mut |s| {
         if let Stmt::Store { buf, .. } = s
-            && !out.contains(buf)
+            && seen.insert(*buf)
         {
             out.push(*buf);
         }

@@ -11,15 +11,11 @@ mod check;
 use super::attributes;
 use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, attribute_proto::AttributeType};
 use crate::diag::origin::place;
-use crate::diag::{Error, Findings, Origin, codes};
+use crate::diag::{Error, Findings, Origin, codes, limits};
 use crate::ops;
+use prost::Message as _;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-
-/// Calls nest at most this deep.
-const MAX_DEPTH: usize = 64;
-/// Inlining stops beyond this many nodes or calls.
-const MAX_NODES: usize = 1_000_000;
 
 /// Domains whose operators ONNX defines.
 const STANDARD: &[&str] = &["", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training"];
@@ -101,6 +97,9 @@ pub struct Functions {
     calls: usize,
     /// Numbers that must not be those of calls: names of the model look like names made for them.
     taken: HashSet<usize>,
+    /// What nodes that calls have become count, and the limit.
+    made: u64,
+    most: u64,
     /// A limit was exceeded, and that has been reported.
     exceeded: bool,
 }
@@ -112,6 +111,8 @@ impl Functions {
         if !model.functions.is_empty() {
             check::run(&mut f, model, opsets, origin, findings);
             f.taken = check::numbers(model);
+            let lists = model.graph.iter().map(|g| &g.node).chain(model.functions.iter().map(|f| &f.node));
+            f.most = limits::CALLED_NODES.value.saturating_add(2 * lists.flatten().map(weight).sum::<u64>());
         }
         f
     }
@@ -140,6 +141,9 @@ impl Functions {
                 cx.findings.push(e.at(&at(&n, cx.origin)));
                 n.broken = true;
             }
+            if !cx.stack.is_empty() {
+                self.made += weight(&n.proto);
+            }
             cx.out.push(n);
             return;
         };
@@ -150,17 +154,19 @@ impl Functions {
             return;
         }
         let (key, f, sets) = (key.clone(), f.proto.clone(), f.opsets.clone());
-        let nodes = cx.out.len();
         let origin = at(&n, cx.origin);
         let call = std::mem::take(&mut n.proto);
         let fail = |title: String| Error::new(codes::FUNCTION_INVALID, title).at(&origin);
         let mut errors = vec![];
-        if cx.stack.len() >= MAX_DEPTH || nodes > MAX_NODES || self.calls > MAX_NODES {
-            let found = format!("{} calls deep, {} calls, {nodes} nodes", cx.stack.len(), self.calls);
-            let e = fail("function calls nest too deeply or grow too large".into()).found_expected(found, format!("at most {MAX_DEPTH} calls deep and {MAX_NODES} nodes"));
-            self.exceeded = true;
-            errors.push(e.help("inline the functions where the model is written, or compute what they share once"));
+        // Calls count, too: a function may hold nothing but calls.
+        self.made += 1;
+        let depth = cx.stack.len() as u64 + 1;
+        if limits::CALL_DEPTH.exceeded_by(depth) {
+            errors.push(limits::CALL_DEPTH.error("function calls nest too deeply", depth).at(&origin));
+        } else if self.made > self.most {
+            errors.push(limits::CALLED_NODES.error("function calls become too many nodes", format!("more than {}", self.most)).at(&origin));
         }
+        self.exceeded = !errors.is_empty();
         for (what, given, formal) in [("inputs", call.input.len(), f.input.len()), ("outputs", call.output.len(), f.output.len())] {
             if given > formal {
                 let e = fail(format!("the call of function {} has too many {what}", show(&key)));
@@ -251,6 +257,11 @@ impl Functions {
         let found = if key.2.is_empty() { "a call without an overload".to_owned() } else { format!("a call with overload \"{}\"", key.2) };
         Some(Error::new(codes::FUNCTION_INVALID, title).found_expected(found, format!("an overload that the model has: {have}")).help("correct the node's overload, or add the function"))
     }
+}
+
+/// What a node counts: one, and one for each KiB of its attributes and bodies, which a call copies.
+fn weight(n: &NodeProto) -> u64 {
+    1 + n.encoded_len() as u64 / 1024
 }
 
 /// What inlining carries along.

@@ -5,7 +5,7 @@ use super::functions::{Functions, Opsets, opsets};
 use super::proto::{GraphProto, ModelProto, TensorProto, ValueInfoProto, type_proto};
 use super::types::{Unnamed, value_type};
 use super::{ImportOptions, Source, declared, scopes, tensors, versions};
-use crate::diag::{Error, Failure, Findings, Origin, Result, codes};
+use crate::diag::{Error, Failure, Findings, Origin, Result, codes, limits};
 use crate::graph::{Def, Graph, Model, Value, ValueData};
 use crate::ops::{self, Known};
 use crate::sym::text::DimOption;
@@ -17,7 +17,6 @@ use std::sync::Arc;
 
 /// IR versions that onnxc reads.
 pub const IR_VERSIONS: std::ops::RangeInclusive<i64> = 1..=14;
-const MAX_GRAPH_DEPTH: usize = 64;
 /// First IR version with opset_import.
 const IMPORTS_SINCE: i64 = 3;
 
@@ -156,14 +155,19 @@ impl Import {
         Some(v)
     }
     pub(super) fn graph(&mut self, g: &GraphProto, sets: &Arc<Opsets>, path: &str) -> Result<Graph> {
-        if self.frames.len() >= MAX_GRAPH_DEPTH {
-            return Error::new(codes::TOO_DEEP, "subgraphs nest too deeply").at(&self.origin).fail();
+        if limits::GRAPH_DEPTH.exceeded_by(self.frames.len() as u64 + 1) {
+            let path = Origin { graph: path.to_owned(), ..self.origin.clone() };
+            return limits::GRAPH_DEPTH.error("subgraphs nest too deeply", self.frames.len() + 1).at(&path).fail();
         }
         let here = Origin { graph: path.to_owned(), ..self.origin.clone() };
         self.frames.push(Frame { graph: Graph { name: g.name.clone().unwrap_or_default(), ..Default::default() }, names: HashMap::new(), twice: BTreeSet::new() });
         self.initializers(g, &here)?;
         for i in &g.input {
             self.input(i, &here)?;
+        }
+        let parameters = self.frame().graph.inputs.len() + g.output.len();
+        if self.frames.len() == 1 && limits::PARAMETERS.exceeded_by(parameters as u64) {
+            return limits::PARAMETERS.error("the model has too many inputs and outputs", parameters).at(&here).fail();
         }
         if self.frames.len() > 1 {
             let own = &mut self.frame().graph;
@@ -212,7 +216,7 @@ impl Import {
             }
             let c = tensors::tensor(t, &mut self.external, &at);
             if let Some(c) = self.unless_unused(c, g, t)?.map_or(Ok(None), |c| self.findings.absorb(c))? {
-                self.constant(&name, c);
+                self.constant(&name, c, &at);
             }
         }
         for t in &g.sparse_initializer {
@@ -224,7 +228,7 @@ impl Import {
             }
             let c = tensors::sparse(t, &mut self.external, &at);
             if let Some(c) = self.findings.absorb(c)? {
-                self.constant(&name, c);
+                self.constant(&name, c, &at);
             }
         }
         Ok(())
@@ -245,7 +249,12 @@ impl Import {
             c => Ok(Some(c)),
         }
     }
-    pub(super) fn constant(&mut self, name: &str, c: ConstData) {
+    /// Defines a constant, if its rank is within the limit.
+    pub(super) fn constant(&mut self, name: &str, c: ConstData, at: &Origin) {
+        if limits::RANK.exceeded_by(c.dims().len() as u64) {
+            self.findings.push(limits::RANK.error("the tensor has too many dimensions", c.dims().len()).at(at));
+            return;
+        }
         let data = Arc::new(c);
         let ty = Some(ValueType::Tensor(data.tensor_type()));
         self.define(name, ValueData { name: name.to_owned(), ty, declared: None, known: Known::Const(data.clone()), def: Def::Const(data) });

@@ -228,7 +228,7 @@ impl Import {
             _ => return fail(format!("attribute \"{name}\" of Constant does not fit"), v.describe()),
         };
         match (c, outputs) {
-            (Some(c), [name, ..]) => self.constant(name, c),
+            (Some(c), [name, ..]) => self.constant(name, c, origin),
             _ => return fail("the strings of Constant are too long".into(), "more than 4 GiB".into()),
         }
         Ok(())

@@ -13,11 +13,8 @@ use super::attributes::PRIVATE;
 use super::functions::{domain, operator};
 use super::proto::{FunctionProto, GraphProto, NodeProto, TypeProto, type_proto};
 use crate::diag::origin::place;
-use crate::diag::{Error, Findings, Origin, codes};
+use crate::diag::{Error, Findings, Origin, codes, limits};
 use std::collections::{HashMap, HashSet};
-
-/// Graphs deeper than this are not looked at: the importer refuses them.
-const MAX_DEPTH: usize = 64;
 
 /// The path of a node's graph attribute within `path`.
 pub fn inside(path: &str, n: &NodeProto, index: usize, attribute: &str) -> String {
@@ -104,7 +101,8 @@ impl<'a> Scopes<'a, '_> {
         self.levels.push(Level { names: HashMap::new(), nodes, at: 0, reported: HashSet::new(), path });
     }
     fn graph(&mut self, g: &'a GraphProto, path: String) {
-        if self.levels.len() >= MAX_DEPTH {
+        // The importer refuses deeper ones.
+        if limits::GRAPH_DEPTH.exceeded_by(self.levels.len() as u64 + 1) {
             return;
         }
         self.open(path, &g.node);

@@ -1,7 +1,7 @@
 //! TypeProto -> ValueType.
 
 use super::proto::{TensorShapeProto, TypeProto, tensor_shape_proto, tensor_shape_proto::dimension, type_proto};
-use crate::diag::{Error, Failure, Origin, codes};
+use crate::diag::{Error, Failure, Origin, codes, limits};
 use crate::sym::{Dim, SymKind, SymTable};
 use crate::tensor::{ElemType, MemberType, TensorType, ValueType};
 
@@ -41,6 +41,10 @@ pub fn value_type(t: &TypeProto, syms: &mut SymTable, unnamed: &Unnamed, origin:
         None => None,
         Some(type_proto::Value::TensorType(t)) => {
             let elem = elem_type(t.elem_type, origin)?;
+            let rank = t.shape.as_ref().map_or(0, |s| s.dim.len());
+            if limits::RANK.exceeded_by(rank as u64) {
+                return Err(limits::RANK.error("the tensor has too many dimensions", rank).at(origin).into());
+            }
             match (&t.shape, unnamed) {
                 (s, Unnamed::Member) => Some(ValueType::Member(MemberType { elem, dims: s.as_ref().map(member_dims) })),
                 (Some(s), _) => shape(s, syms, unnamed).map(|dims| ValueType::Tensor(TensorType::new(elem, dims))),
@@ -91,7 +95,7 @@ fn shape(s: &TensorShapeProto, syms: &mut SymTable, unnamed: &Unnamed) -> Option
 /// The text of a dim is a name. Exporters write expressions over other names too ("2*N", "past + S"), which count as such
 /// where the user says so.
 fn named(p: &str, syms: &mut SymTable) -> Dim {
-    if syms.expressions && !syms.is_param(p) && p.contains(['+', '*', '-', '(']) {
+    if syms.expressions && !syms.is_param(p) && !limits::DIM_TEXT.exceeded_by(p.len() as u64) && p.contains(['+', '*', '-', '(']) {
         let table = &*syms;
         if let Ok(d) = crate::sym::text::parse(p, &mut |n| table.lookup(n)) {
             return d;

@@ -57,6 +57,9 @@ const PLAIN: &[(&str, BinOp)] = &[
     ("Sum", BinOp::Add),
 ];
 
+/// Operands that one kernel reads at most: the time of code generation grows with the square of an expression's length.
+const OPERANDS: usize = 64;
+
 impl Operator for Binary {
     const OPS: &'static [&'static str] = &[
         "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Max", "Min", "Sum", "Mean", "Mod", "PRelu", "BitShift",
@@ -101,7 +104,9 @@ impl Operator for Binary {
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let out = cx.output(0);
         let rank = cx.dims(out).len();
-        let inputs: Vec<Buf> = (0..cx.inputs.len()).map(|i| self.legacy_view(i, rank, cx)).collect();
+        let mut inputs: Vec<Buf> = (0..cx.inputs.len()).map(|i| self.legacy_view(i, rank, cx)).collect();
+        let n = inputs.len() as f64;
+        self.join(&mut inputs, cx);
         let types: Vec<ElemType> = inputs.iter().map(|b| cx.elem(*b).compute()).collect();
         let ty = types[0];
         let fun = self.fun;
@@ -112,7 +117,6 @@ impl Operator for Binary {
                 Fun::Plain(BinOp::Pow) => pow(k, v.remove(0), types[0], v.remove(0), types[1]),
                 Fun::Plain(f) => v.into_iter().reduce(|a, b| Expr::bin(f, a, b)).unwrap_or(Expr::num(ty, 0.0)),
                 Fun::Mean => {
-                    let n = v.len() as f64;
                     let sum = v.into_iter().reduce(|a, b| a + b).unwrap_or(Expr::num(ty, 0.0));
                     if n == 1.0 { sum } else { sum / Expr::num(ty, n) }
                 }
@@ -187,6 +191,25 @@ fn pow(k: &mut KernelBuilder, x: Expr, tx: ElemType, y: Expr, ty: ElemType) -> E
 }
 
 impl Binary {
+    /// Joins the first of very many operands (Sum, Mean, Max, Min) in kernels of their own, in the order of the operands.
+    fn join(&self, inputs: &mut Vec<Buf>, cx: &mut LowerCx) {
+        let out = cx.output(0);
+        while inputs.len() > OPERANDS {
+            let rest = inputs.split_off(OPERANDS);
+            let ty = cx.elem(inputs[0]).compute();
+            let dims = cx.dims(out);
+            let part = cx.m.temp(cx.m.bufs[out].name.clone(), ty, dims);
+            let op = match self.fun {
+                Fun::Plain(op) => op,
+                _ => BinOp::Add,
+            };
+            cx.map(part, |k, at| {
+                let loads: Vec<Expr> = inputs.iter().map(|b| k.load_broadcast(*b, at)).collect();
+                loads.into_iter().reduce(|a, b| Expr::bin(op, a, b)).unwrap_or(Expr::num(ty, 0.0))
+            });
+            *inputs = std::iter::once(part).chain(rest).collect();
+        }
+    }
     /// Shape of operand `i` with the trailing ones that `axis` of the old versions implies.
     fn aligned(&self, i: usize, cx: &InferCx) -> Result<Vec<Dim>> {
         let mut dims = cx.tensor(i)?.dims.clone();

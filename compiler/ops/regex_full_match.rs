@@ -2,7 +2,7 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__RegexFullMatch.html>. One version; the syntax is that of RE2.
 
-use super::text::automaton::{Automaton, Tables};
+use super::text::automaton::{self, Automaton, Tables};
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::LoopKind;
@@ -18,8 +18,9 @@ impl Operator for RegexFullMatch {
         Ok(RegexFullMatch(a.string_opt("pattern")?.unwrap_or_default()))
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
-        if let Err(e) = Automaton::new(&self.0) {
-            return cx.error(codes::OP_FEATURE, "the regular expression can not be compiled").found_expected(format!("{}: {e}", self.0), "the syntax of RE2").fail();
+        match Automaton::new(&self.0) {
+            Ok(a) => automaton::spend(cx, &[a])?,
+            Err(e) => return cx.error(codes::OP_FEATURE, "the regular expression can not be compiled").found_expected(format!("{}: {e}", self.0), "the syntax of RE2").fail(),
         }
         cx.set(0, ElemType::Bool, cx.tensor(0)?.dims.clone());
         Ok(())

@@ -6,12 +6,12 @@
 //! one empty separator, makes each code point a token. Tokens of fewer than `mincharnum` code points are left out. With
 //! `mark`, each list stands between U+0002 and U+0003 - unless there is no token at all.
 
-use super::text::automaton::{Automaton, Tables};
+use super::text::automaton::{self, Automaton, Tables};
 use super::text::parts::{Found, Lists};
 use super::runtime::int;
 use super::text::{self, code_point, lt, not};
 use super::{Attrs, InferCx, LowerCx, Operator, runtime};
-use crate::diag::{Result, codes};
+use crate::diag::{Result, codes, limits};
 use crate::nest::{BinOp, Expr, KernelBuilder, Reg};
 use crate::tensor::ElemType;
 
@@ -54,8 +54,14 @@ impl Operator for Tokenizer {
         if !(1..=2).contains(&t.rank()) {
             return cx.error(codes::OP_SHAPE, "Tokenizer takes a vector or a matrix").fail();
         }
-        if let Err((pattern, e)) = self.automata() {
-            return cx.error(codes::OP_FEATURE, "the regular expression can not be compiled").found_expected(format!("{pattern}: {e}"), "the syntax of RE2").fail();
+        if let How::Separators(list) = &self.how
+            && limits::SEPARATORS.exceeded_by(list.len() as u64)
+        {
+            return limits::SEPARATORS.error("the Tokenizer has too many separators", list.len()).at(cx.origin).fail();
+        }
+        match self.automata() {
+            Ok(list) => automaton::spend(cx, &list)?,
+            Err((pattern, e)) => return cx.error(codes::OP_FEATURE, "the regular expression can not be compiled").found_expected(format!("{pattern}: {e}"), "the syntax of RE2").fail(),
         }
         let size = cx.size(0, t.rank(), t.rank() + 1);
         cx.set(0, ElemType::Str, [t.dims.as_slice(), &[size]].concat());

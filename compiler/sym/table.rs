@@ -107,6 +107,8 @@ pub struct SymTable {
     pub(super) uppers: Vec<super::upper::Upper>,
     /// How many scopes are open ([`SymTable::open`]).
     pub(super) scopes: u32,
+    /// What inference has cost so far, for `diag::limits`: bodies (`BODY_NODES`) and patterns (`TABLE_BYTES`).
+    spent: [u64; 2],
     /// Texts of dims may be expressions over other dims (`--dim-expressions`).
     pub expressions: bool,
 }
@@ -137,6 +139,16 @@ impl SymTable {
     /// An empty table that says whether texts of dims may be expressions over other dims.
     pub fn reading(expressions: bool) -> Self {
         SymTable { expressions, ..Self::default() }
+    }
+    /// Adds to what inference of branches and bodies has cost; the sum.
+    pub fn spend_on_bodies(&mut self, cost: u64) -> u64 {
+        self.spent[0] = self.spent[0].saturating_add(cost);
+        self.spent[0]
+    }
+    /// Adds to what tables of patterns have cost; the sum.
+    pub fn spend_on_patterns(&mut self, cost: u64) -> u64 {
+        self.spent[1] = self.spent[1].saturating_add(cost);
+        self.spent[1]
     }
     fn push(&mut self, name: String, kind: SymKind, range: Range) -> Sym {
         let s = Sym(self.syms.len() as u32);

@@ -2,7 +2,9 @@
 //! by byte.
 
 use super::{lt, not, re2};
+use crate::diag::{Result, limits};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, Module, Reg};
+use crate::ops::InferCx;
 use crate::ops::runtime::{self, int};
 use crate::tensor::{ConstData, ElemType};
 use regex_automata::dfa::{Automaton as _, StartKind, dense};
@@ -10,9 +12,6 @@ use regex_automata::nfa::thompson;
 use regex_automata::{Anchored, Input, MatchKind};
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Largest tables, in bytes, before equal columns are joined.
-const MOST: usize = 64 << 20;
 
 /// An automaton without a start of its own: where it begins depends on the byte before.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,17 +30,24 @@ pub struct Automaton {
 
 impl Automaton {
     /// Compiles a pattern for matches that begin where the search does and may end anywhere; the reason if it can not.
-    pub fn new(pattern: &str) -> Result<Automaton, String> {
+    pub fn new(pattern: &str) -> std::result::Result<Automaton, String> {
         let tree = re2::parse(pattern)?;
         let config = dense::Config::new()
             .start_kind(StartKind::Anchored)
             .match_kind(MatchKind::All)
             .starts_for_each_pattern(false)
-            .dfa_size_limit(Some(MOST))
-            .determinize_size_limit(Some(MOST))
+            .dfa_size_limit(Some(limits::TABLE_BYTES.size()))
+            .determinize_size_limit(Some(limits::TABLE_BYTES.size()))
             .minimize(false);
-        let nfa = thompson::Compiler::new().configure(thompson::Config::new().utf8(true).nfa_size_limit(Some(MOST))).build_from_hir(&tree).map_err(|e| reason(&e))?;
-        let dfa = dense::Builder::new().configure(config).build_from_nfa(&nfa).map_err(|e| reason(&e))?;
+        let config_of_nfa = thompson::Config::new().utf8(true).nfa_size_limit(Some(limits::PATTERN_BYTES.size()));
+        let nfa = thompson::Compiler::new().configure(config_of_nfa).build_from_hir(&tree).map_err(|e| match e.size_limit() {
+            Some(_) => too_large(&limits::PATTERN_BYTES),
+            None => reason(&e),
+        })?;
+        let dfa = dense::Builder::new().configure(config).build_from_nfa(&nfa).map_err(|e| match e.is_size_limit_exceeded() {
+            true => too_large(&limits::TABLE_BYTES),
+            false => reason(&e),
+        })?;
         let mut numbers = HashMap::new();
         let mut order = vec![];
         let mut number = |s, order: &mut Vec<_>| {
@@ -83,6 +89,21 @@ impl Automaton {
         let next = rows.iter().enumerate().flat_map(|(s, r)| columns.iter().map(move |c| c[s]).chain([r[256]])).collect();
         Ok(Automaton { classes, columns: n, next, flags, starts })
     }
+}
+
+/// What is told of a pattern beyond a limit.
+fn too_large(limit: &limits::Limit) -> String {
+    format!("more than {} {} ({} of `onnxc explain limits`); {}", limit.value, limit.bounds, limit.name, limit.help)
+}
+
+/// Adds the tables of automata to what the model has spent on them.
+pub fn spend(cx: &mut InferCx, automata: &[Automaton]) -> Result<()> {
+    let bytes = automata.iter().map(|a| 4 * a.next.len() as u64).sum();
+    let spent = cx.syms.spend_on_patterns(bytes);
+    if limits::TABLE_BYTES.exceeded_by(spent) {
+        return limits::TABLE_BYTES.error("the regular expressions of the model are too large", spent).at(cx.origin).fail();
+    }
+    Ok(())
 }
 
 fn reason(e: &dyn std::error::Error) -> String {

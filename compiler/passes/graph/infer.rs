@@ -1,6 +1,6 @@
 //! infer_shapes: types, symbolic shapes and known contents of every value; all findings are gathered.
 
-use crate::diag::{Error, Findings, Result, codes};
+use crate::diag::{Error, Findings, Result, codes, limits};
 use crate::graph::{Def, Graph, Model, Node, Value};
 use crate::ops::view::View;
 use crate::ops::{InferCx, Known, Op, Operand};
@@ -60,6 +60,16 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
         }
         place += 1;
         let node = &g.nodes[n];
+        let weight = match role {
+            Role::Main => 0,
+            Role::Branch => 8,
+            Role::Body => 1,
+        };
+        let spent = syms.spend_on_bodies(weight);
+        if weight > 0 && limits::BODY_NODES.exceeded_by(spent) {
+            let e = limits::BODY_NODES.error("bodies of branches and loops are inferred too often", format!("more than {}", limits::BODY_NODES.value));
+            return e.at(&node.origin).fail();
+        }
         let operands: Option<Vec<Option<Operand>>> = node
             .inputs
             .iter()
@@ -220,6 +230,9 @@ fn takes(op: &Op, name: &str, t: ElemType) -> bool {
 /// Sizes in bits must fit 63 bits: positions are computed in them.
 fn too_large(name: &str, ty: &ValueType, syms: &SymTable) -> Option<Error> {
     let t = ty.as_tensor()?;
+    if limits::RANK.exceeded_by(t.rank() as u64) {
+        return Some(limits::RANK.error(format!("\"{name}\" has too many dimensions"), t.rank()));
+    }
     let bits = t.count() * i64::from(t.elem.bits());
     if !bits.is_overflow() && t.dims.iter().all(|d| !d.is_overflow()) {
         return None;

@@ -5,17 +5,29 @@
 //! other stores to it must provably lie elsewhere; nobody can have read it.
 
 use super::contract;
-use super::shape::{Uses, as_map, is_temp};
-use crate::nest::{Buf, Expr, Kernel, Module, Place, Stmt, visit};
+use super::shape::{Map, as_map, is_temp};
+use super::uses::{Pending, Uses};
+use crate::nest::{Buf, Expr, Kernel, Module, Stmt, visit};
 use crate::sym::{Answer, Dim, Sym, SymKind};
 use std::collections::{HashMap, HashSet};
 
+/// Parts of an image at most: each is compared with all others.
+const PARTS: usize = 256;
+
 /// Runs until no copy is left that can go.
-pub(super) fn run(m: &mut Module) {
-    loop {
-        let uses = Uses::new(m);
-        let Some(c) = uses.order.iter().find_map(|k| copy(m, &uses, *k)) else { return };
-        remove(m, &uses, &c);
+pub(super) fn run(m: &mut Module, uses: &mut Uses) {
+    let mut pending = Pending::new(uses, |k| as_copy(m, k).is_some());
+    while let Some(k) = pending.pop(uses) {
+        let Some(c) = copy(m, uses, k) else { continue };
+        let users = users(uses, c.part, c.kernel);
+        remove(m, &users, &c);
+        uses.update(m, &users, &[(k, &[])]);
+        // What decides about a copy: who writes and reads its part and its whole.
+        let mut bufs: HashSet<Buf> = users.iter().flat_map(|u| uses.accesses(*u)).collect();
+        bufs.insert(c.whole);
+        for b in bufs {
+            uses.writers(b).iter().chain(uses.readers(b)).for_each(|k| pending.push(*k));
+        }
     }
 }
 
@@ -27,13 +39,21 @@ struct Copy {
     from: Vec<Dim>,
 }
 
-/// The kernel as a copy that may go.
-fn copy(m: &Module, uses: &Uses, k: Kernel) -> Option<Copy> {
+/// The kernel as a copy from one image to another, and its part.
+fn as_copy(m: &Module, k: Kernel) -> Option<(Map, Buf)> {
     let map = as_map(&m.kernels[k].body)?;
-    let Expr::Load { buf: part, at } = &map.value else { return None };
+    let Expr::Load { buf: part, .. } = &map.value else { return None };
     let (part, whole) = (*part, map.buf);
     let plain = is_temp(m, part) && is_temp(m, whole) && part != whole && m.bufs[part].ty == m.bufs[whole].ty && m.bufs[part].dims.len() >= 4;
-    if !plain || !may_use_part(m, uses, part, whole) {
+    plain.then_some((map, part))
+}
+
+/// The kernel as a copy that may go.
+fn copy(m: &Module, uses: &Uses, k: Kernel) -> Option<Copy> {
+    let (map, part) = as_copy(m, k)?;
+    let Expr::Load { at, .. } = &map.value else { return None };
+    let whole = map.buf;
+    if uses.writers(whole).len() > PARTS || !may_use_part(m, uses, part, whole) {
         return None;
     }
     // All of the part, each element once.
@@ -51,6 +71,9 @@ fn copy(m: &Module, uses: &Uses, k: Kernel) -> Option<Copy> {
 /// True if the driver has defined all run-time sizes of a buffer before it calls any of the kernels.
 pub(super) fn sized_before(m: &Module, b: Buf, kernels: &[Kernel]) -> bool {
     let mut open: HashSet<Sym> = m.bufs[b].dims.iter().flat_map(|d| d.syms()).filter(|s| m.syms.kind(*s) == SymKind::Runtime).collect();
+    if open.is_empty() {
+        return true;
+    }
     for s in &m.driver {
         match s {
             Stmt::Define { sym, .. } => drop(open.remove(sym)),
@@ -109,9 +132,8 @@ pub(super) fn apart(m: &Module, k: Kernel, whole: Buf, part: &[(Dim, Dim)]) -> b
 }
 
 /// Takes the copy away.
-fn remove(m: &mut Module, uses: &Uses, c: &Copy) {
-    let from: Vec<Dim> = c.from.clone();
-    move_accesses(m, &users(uses, c.part, c.kernel), (c.part, c.whole), &from);
+fn remove(m: &mut Module, users: &[Kernel], c: &Copy) {
+    move_accesses(m, users, (c.part, c.whole), &c.from);
     visit::drop_calls(&mut m.driver, &|k| k == c.kernel);
 }
 
@@ -127,11 +149,10 @@ pub(super) fn users(uses: &Uses, b: Buf, copy: Kernel) -> Vec<Kernel> {
 /// convolutions may not, since some of their schedules know whole images only, nor may anybody who makes the part and
 /// reads the other.
 pub(super) fn may_use_part(m: &Module, uses: &Uses, part: Buf, whole: Buf) -> bool {
-    let viewed = m.bufs.values().any(|d| matches!(d.place, Place::View(of) if of == part));
     let summed = |k: &Kernel| contract::operands(&m.kernels[*k].body).is_some_and(|(a, _, b, _)| m.storage(a) == part || m.storage(b) == part);
     let read_by_sums = uses.readers(part).iter().any(summed);
     let mixed = uses.writers(part).iter().any(|w| uses.readers(whole).contains(w));
-    uses.is_straight() && !uses.pinned(part) && !uses.pinned(whole) && !viewed && !read_by_sums && !mixed
+    uses.is_straight() && !uses.pinned(part) && !uses.pinned(whole) && !uses.viewed(part) && !read_by_sums && !mixed
 }
 
 /// Lets kernels use a part of another image, from a position on, in place of an image of its own.

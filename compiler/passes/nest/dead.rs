@@ -57,6 +57,56 @@ impl Needed {
             _ => true,
         }
     }
+    /// What a statement that counts needs.
+    fn count(&mut self, m: &Module, s: &Stmt) {
+        self.own(m, s);
+        if let Stmt::Call(k) = s {
+            let body = &m.kernels[*k].body;
+            visit::loads(body).into_iter().chain(visit::stores(body)).for_each(|b| {
+                self.dims(m, &m.bufs[b].dims);
+                self.dims(m, &m.bufs[m.storage(b)].dims);
+            });
+            visit::loads(body).into_iter().for_each(|b| self.buffer(m, b));
+            let mut inside = vec![];
+            visit::walk(body, &mut |s| inside.extend(s.dims()));
+            self.dims(m, &inside);
+            self.dims(m, &[m.kernels[*k].work]);
+        }
+    }
+    /// What a loop needs: its body is walked until no more is needed. A body within it whose needs are known is then walked
+    /// once, so nested loops cost the square of their depth.
+    fn around(&mut self, m: &Module, body: &[Stmt]) {
+        loop {
+            let before = (self.bufs.len(), self.sizes.len());
+            self.mark(m, body);
+            if (self.bufs.len(), self.sizes.len()) == before {
+                break;
+            }
+        }
+    }
+    /// Notes what a body needs; true if one of its statements counts.
+    fn mark(&mut self, m: &Module, body: &[Stmt]) -> bool {
+        let mut any = false;
+        for s in body.iter().rev() {
+            let live = match s {
+                Stmt::If { then, els, .. } => {
+                    let (then, els) = (self.mark(m, then), self.mark(m, els));
+                    then || els
+                }
+                Stmt::While { body, .. } => {
+                    self.own(m, s);
+                    self.around(m, body);
+                    true
+                }
+                s => self.live(m, s),
+            };
+            if live {
+                self.count(m, s);
+                any = true;
+            }
+        }
+        any
+    }
     /// The statements that count.
     fn sweep(&mut self, m: &Module, body: Vec<Stmt>) -> Vec<Stmt> {
         let mut kept = vec![];
@@ -68,13 +118,7 @@ impl Needed {
                 }
                 Stmt::While { cond, body } => {
                     self.own(m, &Stmt::While { cond: cond.clone(), body: vec![] });
-                    loop {
-                        let before = (self.bufs.len(), self.sizes.len());
-                        self.sweep(m, body.clone());
-                        if (self.bufs.len(), self.sizes.len()) == before {
-                            break;
-                        }
-                    }
+                    self.around(m, &body);
                     let body = self.sweep(m, body);
                     Stmt::While { cond, body }
                 }
@@ -83,19 +127,7 @@ impl Needed {
             if !self.live(m, &s) {
                 continue;
             }
-            self.own(m, &s);
-            if let Stmt::Call(k) = &s {
-                let body = &m.kernels[*k].body;
-                visit::loads(body).into_iter().chain(visit::stores(body)).for_each(|b| {
-                    self.dims(m, &m.bufs[b].dims);
-                    self.dims(m, &m.bufs[m.storage(b)].dims);
-                });
-                visit::loads(body).into_iter().for_each(|b| self.buffer(m, b));
-                let mut inside = vec![];
-                visit::walk(body, &mut |s| inside.extend(s.dims()));
-                self.dims(m, &inside);
-                self.dims(m, &[m.kernels[*k].work]);
-            }
+            self.count(m, &s);
             kept.push(s);
         }
         kept.reverse();

@@ -307,8 +307,11 @@ struct Bordered {
 
 /// The kernel that makes `x` if nobody but `k` reads it, all channels have one border, and they are few.
 fn bordered(m: &Module, k: Kernel, x: Buf, of: usize) -> Option<Bordered> {
+    if !matches!(m.bufs[x].place, Place::Temp) {
+        return None;
+    }
     let uses = Uses::new(m);
-    let ([kernel], true) = (uses.writers(x), uses.readers(x) == [k] && !uses.pinned(x) && matches!(m.bufs[x].place, Place::Temp)) else { return None };
+    let ([kernel], true) = (uses.writers(x), uses.readers(x) == [k] && !uses.pinned(x)) else { return None };
     let map = as_map(&m.kernels[*kernel].body).filter(|map| map.buf == x && uses.may_move(m, *kernel, k))?;
     let cover = map.cover(m)?;
     let (Expr::Select(cond, inside, fill), true) = (map.value, m.bufs[x].dims[of].as_const()? <= FEW) else { return None };

@@ -7,6 +7,7 @@
 //! kernels fill what is around it. What comes from the caller is copied by a kernel without conditions.
 
 use super::shape::{Map, Uses, as_map, cover, instance, is_temp, peel, relocate, wrap};
+use super::uses::Pending;
 use super::{contract, copies, lanes};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
@@ -15,24 +16,30 @@ use std::collections::HashMap;
 
 /// Runs the pass until nothing changes.
 pub fn run(m: &mut Module) -> Result<()> {
-    loop {
-        let uses = Uses::new(m);
-        let mut changed = false;
-        for c in uses.order.clone() {
-            if let Some(p) = candidate(m, &uses, c) {
-                fuse(m, p, c);
-                changed = true;
-                break;
+    let mut uses = Uses::new(m);
+    let mut pending = Pending::new(&uses, |_| true);
+    while let Some(c) = pending.pop(&uses) {
+        let Some(plan) = candidate(m, &uses, c) else { continue };
+        let p = plan.producer;
+        let mut bufs: Vec<Buf> = uses.accesses(p).chain(uses.accesses(c)).collect();
+        fuse(m, plan, c);
+        uses.update(m, &[c], &[(p, &[])]);
+        bufs.extend(uses.accesses(c));
+        // What decides about a consumer: who else reads the buffers that it reads, and who writes them.
+        for b in bufs {
+            if let [reader] = uses.readers(b) {
+                pending.push(*reader);
             }
         }
-        if !changed {
-            break;
-        }
+        pending.push(c);
+        pending.push_refused(&uses);
     }
-    copies::run(m);
-    for c in Uses::new(m).order {
-        if let Some(p) = padding(m, &Uses::new(m), c) {
-            store_inside(m, p, c);
+    copies::run(m, &mut uses);
+    for c in uses.order.clone() {
+        if let Some(p) = padding(m, &uses, c) {
+            let users = p.users.clone();
+            let sides = store_inside(m, p, c);
+            uses.update(m, &users, &[(c, &sides)]);
         }
     }
     Ok(())
@@ -266,8 +273,8 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     Some(Padding { users, inner: *t, padded: map.buf, fill: (**fill).clone(), dims })
 }
 
-/// Carries it out: the copy goes, its place in the driver takes what fills the border, one kernel a side.
-fn store_inside(m: &mut Module, p: Padding, c: Kernel) {
+/// Carries it out: the copy goes, its place in the driver takes what fills the border, one kernel a side. Those kernels.
+fn store_inside(m: &mut Module, p: Padding, c: Kernel) -> Vec<Kernel> {
     let before: Vec<Dim> = p.dims.iter().map(|d| Dim::constant(d.0)).collect();
     copies::move_accesses(m, &p.users, (p.inner, p.padded), &before);
     let (name, origin) = (m.kernels[c].name.clone(), m.kernels[c].origin.clone());
@@ -306,5 +313,7 @@ fn store_inside(m: &mut Module, p: Padding, c: Kernel) {
             m.kernels[id].name = format!("{name}.halo{}", calls.len() - usize::from(p.users.is_empty()));
         }
     }
+    let sides = visit::calls(&calls);
     visit::splice_call(&mut m.driver, c, false, calls);
+    sides
 }

@@ -4,7 +4,7 @@
 
 use super::shape::{Uses, as_map};
 use crate::codegen::interface::Interface;
-use crate::diag::Result;
+use crate::diag::{Result, limits};
 use crate::jit::Loaded;
 use crate::nest::{Buf, Expr, Module, Place, Stmt, visit};
 use crate::tensor::ConstData;
@@ -21,6 +21,9 @@ pub fn run(m: &mut Module) -> Result<()> {
     let uses = Uses::new(m);
     let mut constant: HashSet<Buf> = HashSet::new();
     let mut kernels = vec![];
+    let stored: i64 = m.bufs.values().filter_map(|d| if let Place::Const(c) = &d.place { i64::try_from(c.count()).ok() } else { None }).fold(0, i64::saturating_add);
+    let mut steps_left = limits::FOLDED_STEPS.value as f64 + 64.0 * stored as f64;
+    let mut bytes_left = limits::FOLDED_BYTES.value as f64 + 8.0 * stored as f64;
     for k in uses.order.clone() {
         let body = &m.kernels[k].body;
         let known = |b: &Buf| {
@@ -32,6 +35,11 @@ pub fn run(m: &mut Module) -> Result<()> {
         if !fits || visit::has_texts(m, body) || !visit::loads(body).iter().all(known) || has_symbols(m, body) || lazy(m, body) {
             continue;
         }
+        let (made, taken) = (stores.iter().filter_map(|b| bytes(m, *b)).sum::<i64>() as f64, steps(m, body));
+        if made > bytes_left || taken > steps_left {
+            continue;
+        }
+        (bytes_left, steps_left) = (bytes_left - made, steps_left - taken);
         constant.extend(stores);
         kernels.push(k);
     }
@@ -72,6 +80,21 @@ pub fn run(m: &mut Module) -> Result<()> {
 fn bytes(m: &Module, b: Buf) -> Option<i64> {
     let n = m.bufs[b].dims.iter().try_fold(1i64, |n, d| n.checked_mul(d.as_const()?))?;
     m.bufs[b].ty.bytes_for(n as u64).and_then(|n| i64::try_from(n).ok())
+}
+
+/// Operations that a body takes. Of loops whose ends depend on other loops the largest counts; loops that data end count as
+/// if they ran a thousand times.
+fn steps(m: &Module, body: &[Stmt]) -> f64 {
+    let of = |s: &Stmt| {
+        let inside: f64 = s.bodies().into_iter().map(|b| steps(m, b)).sum();
+        let times = match s {
+            Stmt::For { lo, hi, .. } => (*hi - *lo).as_const().or_else(|| m.syms.range(*hi - *lo).hi).unwrap_or(1000).max(0) as f64,
+            Stmt::While { .. } => 1000.0,
+            _ => 1.0,
+        };
+        times * inside + s.expr().map_or(0, Expr::size) as f64
+    };
+    body.iter().map(of).sum()
 }
 
 /// Sizes that only run time knows.

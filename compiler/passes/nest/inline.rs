@@ -9,7 +9,7 @@ use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, UnOp, visit};
 use crate::sym::Sym;
 use crate::tensor::ElemType;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Largest expression that a fused kernel may grow to.
 const MAX_SIZE: usize = 160;
@@ -25,8 +25,8 @@ pub fn general(m: &mut Module) -> Result<()> {
 }
 
 fn run(m: &mut Module, only_identity: bool) -> Result<()> {
-    let uses = Uses::new(m);
-    let mut gone: Vec<Kernel> = vec![];
+    let mut uses = Uses::new(m);
+    let mut gone: HashSet<Kernel> = HashSet::new();
     // Producers in order: what is inlined has its own producers inlined already.
     for k in uses.order.clone() {
         let Some(map) = as_map(&m.kernels[k].body) else { continue };
@@ -37,17 +37,23 @@ fn run(m: &mut Module, only_identity: bool) -> Result<()> {
             continue;
         }
         let Some(cover) = map.cover(m) else { continue };
-        // Readers may have changed through earlier inlining: look again.
-        let readers: Vec<Kernel> = uses.order.iter().copied().filter(|r| !gone.contains(r) && reads(m, *r, map.buf)).collect();
+        let readers: Vec<Kernel> = match uses.is_repeated() {
+            true => uses.order.iter().copied().filter(|r| !gone.contains(r) && reads(m, *r, map.buf)).collect(),
+            false => uses.readers(map.buf).to_vec(),
+        };
         if readers.is_empty() || readers.iter().any(|r| !accepts(m, *r, &map, readers.len(), only_identity) || !uses.may_move(m, k, *r)) {
             continue;
         }
-        for r in readers {
-            let body = std::mem::take(&mut m.kernels[r].body);
+        for r in &readers {
+            let body = std::mem::take(&mut m.kernels[*r].body);
             let body = body.into_iter().map(|s| replace_loads(m, s, &map, &cover)).collect();
-            m.kernels[r].body = body;
+            m.kernels[*r].body = body;
         }
-        gone.push(k);
+        // The call goes with all others at the end; nobody reads what it writes until then.
+        if !uses.is_repeated() {
+            uses.apply(m, &readers, &[(k, &[])]);
+        }
+        gone.insert(k);
     }
     visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
     for k in visit::calls(&m.driver) {

@@ -26,15 +26,17 @@ const MOST: usize = 8;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
+    let mut uses = Uses::new(m);
+    if !uses.is_straight() {
+        return Ok(());
+    }
     for k in visit::calls(&m.driver).into_iter().rev() {
-        let uses = Uses::new(m);
-        if !uses.is_straight() {
-            return Ok(());
-        }
-        if uses.order.contains(&k)
+        if uses.is_called(k)
             && let Some(group) = group(m, &uses, k)
         {
-            join(m, &uses, k, group);
+            let gone = join(m, &uses, k, group);
+            let gone: Vec<(Kernel, &[Kernel])> = gone.iter().map(|k| (*k, &[][..])).collect();
+            uses.update(m, &[k], &gone);
         }
     }
     Ok(())
@@ -114,8 +116,7 @@ fn group(m: &Module, uses: &Uses, last: Kernel) -> Option<Vec<(Kernel, Member)>>
             break;
         }
     }
-    let place = |k: Kernel| uses.order.iter().position(|o| *o == k);
-    found.sort_by_key(|f| place(f.0));
+    found.sort_by_key(|f| uses.place(f.0));
     (found.iter().any(|f| matches!(f.1.part, Part::Number)) && found.last().is_some_and(|f| f.0 == last)).then_some(found)
 }
 
@@ -140,8 +141,9 @@ fn read_once(m: &Module, uses: &Uses, group: &[(Kernel, Member)], b: Buf) -> boo
     loads == 1 && group.iter().any(|g| g.0 == *reader)
 }
 
-fn join(m: &mut Module, uses: &Uses, last: Kernel, group: Vec<(Kernel, Member)>) {
-    let Some(rows) = group.last().map(|g| g.1.rows.clone()) else { return };
+/// Makes one kernel of a group; those that are gone.
+fn join(m: &mut Module, uses: &Uses, last: Kernel, group: Vec<(Kernel, Member)>) -> Vec<Kernel> {
+    let Some(rows) = group.last().map(|g| g.1.rows.clone()) else { return vec![] };
     let mut body: Vec<Stmt> = vec![];
     let mut numbers: HashMap<Buf, Reg> = HashMap::new();
     let mut elements: HashMap<Buf, (Vec<Sym>, Expr)> = HashMap::new();
@@ -184,4 +186,5 @@ fn join(m: &mut Module, uses: &Uses, last: Kernel, group: Vec<(Kernel, Member)>)
     m.kernels[last].body = wrap(&rows, body);
     let gone: Vec<Kernel> = group.iter().map(|g| g.0).filter(|k| *k != last).collect();
     visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
+    gone
 }

@@ -3,7 +3,7 @@
 //! `dots`, `widen` and `columns` for quantized numbers, `halves` for bf16, both with `grouped`) decide loops, vectors and memory order. For some
 //! convolutions `winograd` takes another sum, `gate` other factors, `phases` fuller vectors, `pooled` vectors along rows under a
 //! pooling window, `bands` a kernel together with a depthwise one. `beside` makes one kernel of chains that do not need each other. `join` and `split` decide which kernels compute rows, `digits` takes loops of maps apart, `moves` spares conversions. `storage` keeps scratch in f32,
-//! `place` decides memory. `shape` is what they share, `work` what they weigh.
+//! `place` decides memory. `shape` is what they share, `uses` who reads and writes what, `work` what they weigh.
 
 mod attention;
 pub mod bands;
@@ -45,6 +45,7 @@ pub mod storage;
 pub mod strassen;
 mod tiles;
 mod turn;
+mod uses;
 mod widen;
 pub mod winograd;
 pub mod work;

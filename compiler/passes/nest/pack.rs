@@ -80,15 +80,18 @@ pub(super) fn at_run_time(m: &mut Module, k: Kernel, p: &Parts, s: &Shape, facts
 
 /// The map that computes an operand for this contraction alone.
 fn producer(m: &Module, k: Kernel, b: Buf) -> Option<(Kernel, Map)> {
-    let uses = Uses::new(m);
     let t = m.storage(b);
+    if !is_temp(m, t) {
+        return None;
+    }
+    let uses = Uses::new(m);
     let ([w], [r]) = (uses.writers(t), uses.readers(t)) else { return None };
     let map = as_map(&m.kernels[*w].body)?;
     // Both at the driver's top level: inside its loops, what the map reads may change before the contraction runs.
     let top = |k: Kernel| m.driver.iter().any(|s| matches!(s, Stmt::Call(x) if *x == k));
     // What is rounded for storage stays rounded.
     let exact = m.bufs[t].ty == m.bufs[t].ty.compute();
-    (top(*w) && top(k) && is_temp(m, t) && *r == k && *w != k && map.buf == t && exact && map.cover(m).is_some()).then_some((*w, map))
+    (top(*w) && top(k) && *r == k && *w != k && map.buf == t && exact && map.cover(m).is_some()).then_some((*w, map))
 }
 
 /// An element of the operand.

@@ -37,17 +37,19 @@ const CACHED: i64 = 512 << 10;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
+    let mut uses = Uses::new(m);
     for k in visit::calls(&m.driver) {
-        let uses = Uses::new(m);
         let Some(p) = pool(m, &uses, k) else { continue };
         let body = emit(m, &p);
         let taps = if p.weights.is_some() { p.y.taps * p.x.taps } else { p.y.taps + p.x.taps };
         let work = Dim::product(p.planes.iter().copied()) * (p.y.results * p.x.results * taps);
         m.kernels[k].body = body;
         m.kernels[k].work = work.floor_div(8);
-        for w in p.padding {
-            visit::splice_call(&mut m.driver, w, false, vec![]);
+        for w in &p.padding {
+            visit::splice_call(&mut m.driver, *w, false, vec![]);
         }
+        let gone: Vec<(Kernel, &[Kernel])> = p.padding.iter().map(|w| (*w, &[][..])).collect();
+        uses.update(m, &[k], &gone);
     }
     Ok(())
 }

@@ -35,12 +35,13 @@ const UNROLLED: i64 = 8;
 /// Runs the pass.
 pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
     if lanes > 1 {
+        let mut uses = Uses::new(m);
         for k in visit::calls(&m.driver) {
-            let uses = Uses::new(m);
             if let Some((conv, body)) = fused(m, &uses, k) {
                 m.kernels[k].body = body;
                 m.kernels[k].origin = m.kernels[conv].origin.clone();
                 visit::splice_call(&mut m.driver, conv, false, vec![]);
+                uses.update(m, &[k], &[(conv, &[])]);
             }
         }
     }

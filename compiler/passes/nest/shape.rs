@@ -1,8 +1,9 @@
 //! What fusion and schedules need to know of kernels: their loops, their accesses, who reads what.
 
-use crate::nest::{Buf, Expr, Kernel, KernelBuilder, LoopKind, Module, Place, Reg, Stmt, visit};
+pub use super::uses::Uses;
+use crate::nest::{Buf, Expr, KernelBuilder, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// A perfect nest of `par` loops from 0 around a body.
 #[derive(Clone, Debug)]
@@ -106,107 +107,6 @@ pub fn cover(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -> Option<V
         }
     }
     (seen.len() == loops.len()).then_some(out)
-}
-
-/// Who writes and reads each buffer (by storage), in driver order.
-#[derive(Clone, Debug, Default)]
-pub struct Uses {
-    /// Kernels in driver order.
-    pub order: Vec<Kernel>,
-    writers: HashMap<Buf, Vec<Kernel>>,
-    readers: HashMap<Buf, Vec<Kernel>>,
-    /// What statements of the driver read.
-    pinned: HashSet<Buf>,
-    /// Sizes that the driver defines again.
-    again: HashSet<Sym>,
-    /// The driver is a straight line: nothing is computed twice.
-    straight: bool,
-}
-
-impl Uses {
-    /// Looks at every called kernel.
-    pub fn new(m: &Module) -> Uses {
-        let mut u = Uses { straight: true, ..Uses::default() };
-        let mut defined = HashSet::new();
-        visit::walk(&m.driver, &mut |s| {
-            if let Stmt::Call(k) = s {
-                u.order.push(*k);
-                let body = &m.kernels[*k].body;
-                let add = |t: &mut HashMap<Buf, Vec<Kernel>>, b: Buf| {
-                    let v = t.entry(m.storage(b)).or_default();
-                    if v.last() != Some(k) {
-                        v.push(*k);
-                    }
-                };
-                visit::stores(body).into_iter().for_each(|b| add(&mut u.writers, b));
-                visit::loads(body).into_iter().for_each(|b| add(&mut u.readers, b));
-            }
-            u.pinned.extend(s.loads().into_iter().chain(s.writes()).map(|b| m.storage(b)));
-            u.straight &= s.bodies().is_empty();
-            if let Stmt::Define { sym, .. } = s
-                && !defined.insert(*sym)
-            {
-                u.again.insert(*sym);
-            }
-        });
-        u.straight &= u.again.is_empty();
-        u
-    }
-    /// True if the driver neither branches nor loops, and defines nothing twice.
-    pub fn is_straight(&self) -> bool {
-        self.straight
-    }
-    /// True if the driver itself reads the buffer: it must be there.
-    pub fn pinned(&self, b: Buf) -> bool {
-        self.pinned.contains(&b)
-    }
-    /// True if what kernel `from` computes may as well be computed where kernel `to` is called: they stand in one body
-    /// of the driver, and nothing in between changes what `from` reads.
-    pub fn may_move(&self, m: &Module, from: Kernel, to: Kernel) -> bool {
-        if self.straight {
-            return true;
-        }
-        if visit::calls(&m.driver).into_iter().filter(|k| *k == from || *k == to).count() != 2 {
-            return false;
-        }
-        let Some(between) = between(&m.driver, from, to) else { return false };
-        let body = &m.kernels[from].body;
-        let reads: HashSet<Buf> = visit::loads(body).into_iter().map(|b| m.storage(b)).collect();
-        let mut syms = HashSet::new();
-        visit::walk(body, &mut |s| syms.extend(s.dims().into_iter().flat_map(|d| d.syms())));
-        for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
-            syms.extend(m.bufs[b].dims.iter().chain(&m.bufs[m.storage(b)].dims).flat_map(|d| d.syms()).chain(m.pointer(b)));
-        }
-        // What has got another size is gone when a body around it defines one again.
-        let sized_again = |b: &Buf| m.bufs[*b].dims.iter().any(|d| self.again.iter().any(|s| d.contains(*s)));
-        let passing = reads.iter().any(sized_again);
-        // Nor may it be overwritten while it is read.
-        let mut free = !visit::stores(&m.kernels[to].body).into_iter().any(|b| reads.contains(&m.storage(b)));
-        visit::walk(between, &mut |s| match s {
-            Stmt::Define { sym, .. } => free &= !(syms.contains(sym) || passing && self.again.contains(sym)),
-            Stmt::Call(k) => free &= !visit::stores(&m.kernels[*k].body).into_iter().any(|b| reads.contains(&m.storage(b))),
-            s => free &= s.writes().is_none_or(|b| !reads.contains(&m.storage(b))),
-        });
-        free
-    }
-    /// Kernels that write a buffer.
-    pub fn writers(&self, b: Buf) -> &[Kernel] {
-        self.writers.get(&b).map_or(&[], |v| v)
-    }
-    /// Kernels that read a buffer or a view of it.
-    pub fn readers(&self, b: Buf) -> &[Kernel] {
-        self.readers.get(&b).map_or(&[], |v| v)
-    }
-}
-
-/// The statements between two calls of one body of the driver.
-fn between(body: &[Stmt], from: Kernel, to: Kernel) -> Option<&[Stmt]> {
-    let at = |k: Kernel| body.iter().position(|s| matches!(s, Stmt::Call(x) if *x == k));
-    match (at(from), at(to)) {
-        (Some(a), Some(b)) if a < b => Some(&body[a + 1..b]),
-        (None, None) => body.iter().flat_map(Stmt::bodies).find_map(|b| between(b, from, to)),
-        _ => None,
-    }
 }
 
 /// Position in `to` (the buffer that owns the memory) of an access to a view of it.

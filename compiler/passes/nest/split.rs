@@ -23,10 +23,11 @@ const SMALL: u64 = 1 << 16;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
+    let mut uses = Uses::new(m);
     for k in visit::calls(&m.driver) {
-        let uses = Uses::new(m);
         if let Some(row) = row(m, &uses, k) {
             split(m, k, &row);
+            uses.update(m, &[k, row.reader], &[]);
         }
     }
     Ok(())
