@@ -145,7 +145,8 @@ impl Module {
     pub fn kernel(&mut self, name: &str, origin: &Origin, write: impl FnOnce(&mut KernelBuilder)) -> Kernel {
         let mut k = KernelBuilder { m: self, body: vec![] };
         write(&mut k);
-        let body = running(k.body);
+        let body = k.body;
+        let body = running(self, body);
         let id = self.kernels.push(KernelData { name: name.to_owned(), origin: origin.clone(), work: Dim::constant(0), body });
         self.driver.push(Stmt::Call(id));
         id
@@ -163,16 +164,16 @@ impl Module {
     }
 }
 
-/// Without loops that have no iterations: what stands in them has no meaning, such as positions in an empty tensor.
-fn running(body: Vec<Stmt>) -> Vec<Stmt> {
+/// Without the loops that have no iterations and hold what has no meaning, such as positions in an empty tensor.
+fn running(m: &Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let mut out = vec![];
     for mut s in body {
         let never = matches!(&s, Stmt::For { lo, hi, .. } if (*hi - *lo).as_const().is_some_and(|n| n <= 0));
-        if never {
+        if never && senseless(m, &s) {
             continue;
         }
         let had = s.bodies().iter().any(|b| !b.is_empty());
-        s.bodies_mut().into_iter().for_each(|b| *b = running(std::mem::take(b)));
+        s.bodies_mut().into_iter().for_each(|b| *b = running(m, std::mem::take(b)));
         let left = s.bodies().iter().any(|b| !b.is_empty());
         if matches!(s, Stmt::For { .. }) && had && !left {
             continue;
@@ -180,6 +181,19 @@ fn running(body: Vec<Stmt>) -> Vec<Stmt> {
         out.push(s);
     }
     out
+}
+
+/// True if a dim in a statement has no value, or an access may leave a buffer whose size is a number.
+fn senseless(m: &Module, s: &Stmt) -> bool {
+    let mut found = false;
+    s.walk(&mut |s| {
+        found |= s.dims().iter().any(|d| d.is_overflow());
+        s.accesses(&mut |b, at| {
+            let outside = |(x, n): (&Dim, &Dim)| n.as_const().is_some() && !m.syms.in_range(*x, *n);
+            found |= at.iter().zip(&m.bufs[b].dims).any(outside);
+        });
+    });
+    found
 }
 
 /// Writes the body of one kernel.
