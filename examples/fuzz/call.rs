@@ -133,7 +133,7 @@ impl Ready {
                 let room: Vec<Vec<i64>> = self.interface.outputs.iter().map(|t| vec![0; t.dims.len()]).collect();
                 return match self.once(params, inputs, &room, 0, end)?.0 {
                     0 => Err(format!("the call succeeds where workspace_for returns {s}")),
-                    _ => Ok(End::Status(s)),
+                    _ => Ok(End::Status(s.status)),
                 };
             }
         };
@@ -226,7 +226,7 @@ impl Ready {
     }
     /// Bytes of workspace, or a status.
     pub fn workspace(&self, params: &[i64]) -> Result<u64, i32> {
-        self.loaded.workspace(params)
+        self.loaded.workspace(params).map_err(|s| s.status)
     }
 }
 
