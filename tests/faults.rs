@@ -116,6 +116,6 @@ fn in_run_and_bench() {
         says((2, 3), 4, 1, 10, "Add \"s\": input \"x\" dimension 1 (K) is 3, input \"y\" dimension 0 (M) is 4: they must be equal, or one of them 1");
         says((2, 3), 3, 7, 10, "Gather \"z\": index out of range");
         // Far more than --heap gives.
-        says((2, 3), 3, 1, 100_000, if command == "run" { "total" } else { "kernels" });
+        says((2, 3), 3, 1, 100_000, if command == "run" { "total" } else { "per call at best" });
     }
 }

@@ -64,8 +64,9 @@ fn guard_body(m: &mut Module, body: Vec<Stmt>, mut checked: Vec<Expr>, top: bool
                 // A fact for all that follows, in as few words as inference would say it.
                 let known = m.syms.conditions().len();
                 m.syms.require_at_most(need.least, need.most);
-                made = m.syms.conditions()[known..].iter().copied().map(check).collect();
-                for c in m.syms.conditions()[known..].to_vec() {
+                let new = m.syms.conditions()[known..].to_vec();
+                made = new.iter().copied().map(check).collect();
+                for c in new {
                     note(m, &s, &check(c), c);
                 }
             }
