@@ -28,7 +28,7 @@ codes! {
     FUNCTION_INVALID = 7, "a model-local function is broken", "Functions must not call themselves, and attribute references need a value.";
     TYPE_INVALID = 8, "a declared type is broken or contradicts the operators", "The declared type of an input or output must be complete and must agree with what the graph computes.";
     TEXT_SYNTAX = 9, "the model text does not parse", "The ONNX textual syntax is described in docs/Syntax.md of the ONNX project.";
-    TOO_DEEP = 10, "nesting is too deep", "Messages and graphs nest at most 64 levels deep.";
+    TOO_DEEP = 10, "nesting is too deep", "Messages nest at most 100 levels deep.";
     UNKNOWN_FIELD = 11, "the file holds what ONNX does not define", "Fields with numbers or wire types that onnx.proto does not have are skipped, as protobuf has it, and names that are not UTF-8 are taken as they are, shown with \\xNN for such bytes. Neither comes from an exporter: the file may be damaged.";
     NEWER_FEATURE = 12, "the model uses what its IR version does not have yet", "onnxc honours it. Other runtimes may not: set ir_version to the version that brought the feature.";
     NO_EFFECT = 13, "a part of the model has no effect", "The rows name it. What remains is compiled as if it were not there.";
