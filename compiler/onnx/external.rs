@@ -2,7 +2,7 @@
 //! (spec ExternalData.md): relative, without `..`, no symbolic link that leads out, a regular file.
 //!
 //! A symbolic link that stays inside is followed: it gives nothing that the folder does not hold. What was checked is what
-//! is read: the open file is compared with the checked path ([`opened_inside`]).
+//! is read: the open file is compared with the checked path (`opened_inside`).
 
 use super::proto::StringStringEntryProto;
 use crate::diag::{Error, Failure, Origin, Result, codes};

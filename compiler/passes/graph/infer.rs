@@ -38,6 +38,9 @@ pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
 /// Shapes that may be taken as far as run time checks them.
 pub(super) type Hints = SecondaryMap<Value, Option<Vec<Dim>>>;
 
+/// What a node of a branch counts against `limits::BODY_NODES`: it may stay there as a copy.
+const BRANCH: u64 = 8;
+
 /// What a graph is to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -62,7 +65,7 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
         let node = &g.nodes[n];
         let weight = match role {
             Role::Main => 0,
-            Role::Branch => 8,
+            Role::Branch => BRANCH,
             Role::Body => 1,
         };
         let spent = syms.spend_on_bodies(weight);
@@ -112,6 +115,8 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
                     if role == Role::Main {
                         super::expand::branches::describe(g, n, &uneven)?;
                     }
+                    // Each user is copied into both branches.
+                    syms.spend_on_bodies(2 * BRANCH * (g.order.len() - place) as u64);
                     if super::expand::branches::sink(g, n, place, &uneven) {
                         continue;
                     }
