@@ -1,6 +1,6 @@
 //! infer_shapes: types, symbolic shapes and known contents of every value; all findings are gathered.
 
-use crate::diag::{Error, Findings, Result, codes, limits};
+use crate::diag::{Error, Findings, Origin, Result, codes, limits};
 use crate::graph::{Def, Graph, Model, Node, Value};
 use crate::ops::view::View;
 use crate::ops::{InferCx, Known, Op, Operand};
@@ -41,6 +41,21 @@ pub(super) type Hints = SecondaryMap<Value, Option<Vec<Dim>>>;
 /// What a node of a branch counts against `limits::BODY_NODES`: it may stay there as a copy.
 const BRANCH: u64 = 8;
 
+/// Takes from what bodies may cost.
+fn spend(syms: &mut SymTable, cost: u64, origin: &Origin) -> Result<()> {
+    if !limits::BODY_NODES.exceeded_by(syms.spend_on_bodies(cost)) {
+        return Ok(());
+    }
+    let e = limits::BODY_NODES.error("bodies of branches and loops are inferred too often", format!("more than {}", limits::BODY_NODES.value));
+    e.at(origin).fail()
+}
+
+/// A node with those in its bodies.
+fn nodes(g: &Graph, n: Node) -> u64 {
+    let inside = |s: &Graph| s.order.iter().map(|n| nodes(s, *n)).sum::<u64>();
+    1 + g.nodes[n].subgraphs.iter().map(|(_, s)| inside(s)).sum::<u64>()
+}
+
 /// What a graph is to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -68,10 +83,8 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
             Role::Branch => BRANCH,
             Role::Body => 1,
         };
-        let spent = syms.spend_on_bodies(weight);
-        if weight > 0 && limits::BODY_NODES.exceeded_by(spent) {
-            let e = limits::BODY_NODES.error("bodies of branches and loops are inferred too often", format!("more than {}", limits::BODY_NODES.value));
-            return e.at(&node.origin).fail();
+        if weight > 0 {
+            spend(syms, weight, &node.origin)?;
         }
         let operands: Option<Vec<Option<Operand>>> = node
             .inputs
@@ -115,8 +128,9 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
                     if role == Role::Main {
                         super::expand::branches::describe(g, n, &uneven)?;
                     }
-                    // Each user is copied into both branches.
-                    syms.spend_on_bodies(2 * BRANCH * (g.order.len() - place) as u64);
+                    // Each user is copied into both branches, with the bodies in it.
+                    let users: u64 = g.order[place..].iter().map(|n| nodes(g, *n)).sum();
+                    spend(syms, 2 * BRANCH * users, &g.nodes[n].origin)?;
                     if super::expand::branches::sink(g, n, place, &uneven) {
                         continue;
                     }
