@@ -727,7 +727,7 @@ def call(case, path, wanted):
             o.reshape(-1).view(np.uint8)[:] = 0xFF
         run()
         once = [o.copy() for o in outs]
-        run(ct.byref(TASKS))
+        run(ct.addressof(TASKS))
         for a, b in zip(once, outs):
             if a.tobytes() != b.tobytes():
                 return "tasks in another order give other bits"
