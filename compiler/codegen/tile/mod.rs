@@ -1,0 +1,61 @@
+//! Tiles: leaf functions of vectors that are longer than Cranelift's.
+//!
+//! A leaf nest becomes a function of the tile IR ([`ir`], made with [`builder`]) by [`translate()`], which asks what a
+//! machine can do and knows no instruction. `rematerialize` decides where constants are, `regalloc` gives registers
+//! (regalloc2), and a machine under `isa` selects and encodes instructions.
+
+mod builder;
+pub mod ir;
+mod isa;
+mod regalloc;
+mod rematerialize;
+pub mod translate;
+
+use crate::diag::Result;
+use crate::target::{Dot, Facts};
+pub use ir::{Func, Width};
+use isa::Machine;
+use std::fmt::Write;
+pub use translate::{Arg, Tile, translate};
+
+/// The machine code of a tile: position-independent, without relocations.
+pub fn compile(f: &Func) -> Result<Vec<u8>> {
+    let machine = isa::machine(f.width);
+    let (alloc, out) = regalloc::allocate(f, &machine)?;
+    machine.encode(&alloc, &out)
+}
+
+/// What tiles of a CPU level may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Caps {
+    /// Length of vectors.
+    pub width: Width,
+    /// Dot products of bytes.
+    pub dot: bool,
+    /// Dot products of bf16.
+    pub bf16: bool,
+}
+
+impl Caps {
+    /// The tiles of a CPU level; vectors of 128 bits are Cranelift's.
+    pub fn of(facts: &Facts) -> Option<Caps> {
+        let width = match facts.width {
+            256 => Width::Avx2,
+            512 => Width::Avx512,
+            _ => return None,
+        };
+        Some(Caps { width, dot: facts.dot == Dot::Quads, bf16: facts.bf16 })
+    }
+}
+
+/// The operations of a tile as text.
+pub fn listing(f: &Func) -> String {
+    let mut s = String::new();
+    for (i, b) in f.blocks.iter().enumerate() {
+        let _ = writeln!(s, "  block {i} {:?} -> {:?} {:?}", b.params, b.succs, b.jump_args);
+        for n in &b.nodes {
+            let _ = writeln!(s, "    {:?} = {:?} {:?} {:?}", n.def, n.op, n.args, n.mem);
+        }
+    }
+    s
+}
