@@ -97,6 +97,20 @@ fn nest_passes_match_the_files() {
     }
 }
 
+/// What vectors can do is asked of `target::Caps`, not told from how long they are.
+#[test]
+fn schedules_ask_for_capabilities() {
+    let mut files = vec![];
+    rust_files(&root().join("compiler/passes"), &mut files);
+    let mut wrong = vec![];
+    for f in files {
+        let text = std::fs::read_to_string(&f).expect("readable");
+        let told = |l: &&str| ["lanes >= ", "lanes > 4", "bits < 256", "bits >= 256", "Width::"].iter().any(|w| l.contains(w));
+        wrong.extend(text.lines().filter(told).map(|l| format!("{}: {}", f.display(), l.trim())));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn operator_table_matches_the_files() {
     let mut on_disk: Vec<String> =

@@ -207,7 +207,7 @@ impl<'a> Unit<'a> {
         };
         let isa = &*isas[variant].1;
         let Variant { m, frame, weights, users, level } = &self.variants[variant];
-        let setting = clif::Setting { m, frame, weights, users, embedded: !self.interface.weights.external, isa, caps: tile::Caps::of(&level.facts) };
+        let setting = clif::Setting { m, frame, weights, users, embedded: !self.interface.weights.external, isa, vectors: tile::Vectors::of(&level.facts) };
         let c = clif::kernel(&setting, kernel)?;
         Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
     }

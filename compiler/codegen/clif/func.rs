@@ -92,7 +92,7 @@ pub(super) struct Emit<'a, 'b> {
     pub libm_refs: Map<&'static str, FuncRef>,
     pub tile: bool,
     /// Vectors of tiles that are not Cranelift's.
-    pub caps: Option<tile::Caps>,
+    pub vectors: Option<tile::Vectors>,
     pub tiles: Vec<tile::Func>,
     /// Statements, by where they stand, that are no tile.
     pub misfits: Set<(usize, usize)>,
@@ -138,7 +138,7 @@ pub struct Setting<'a> {
     /// The code generator.
     pub isa: &'a dyn TargetIsa,
     /// The other one, if the level has vectors for it.
-    pub caps: Option<tile::Caps>,
+    pub vectors: Option<tile::Vectors>,
     /// Who uses scratch.
     pub users: &'a Users,
 }
@@ -150,7 +150,7 @@ pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
     let mut fcx = FunctionBuilderContext::new();
     let b = FunctionBuilder::new(&mut func, &mut fcx);
     let (mut e, p) = Emit::start(m, s.frame, s.weights, isa, b);
-    e.caps = s.caps;
+    e.vectors = s.vectors;
     e.checked = true;
     e.bounds = s.embedded.then(|| {
         let mut b = Bounds::default();
@@ -202,7 +202,7 @@ impl<'a, 'b> Emit<'a, 'b> {
             libm: Libm::default(),
             libm_refs: Map::default(),
             tile: false,
-            caps: None,
+            vectors: None,
             tiles: vec![],
             misfits: Set::default(),
             bounds: None,

@@ -40,13 +40,13 @@ impl Emit<'_, '_> {
     }
     /// Calls a tile for statements that fit one.
     pub(super) fn wide_tile(&mut self, body: &[Stmt]) -> Result<bool> {
-        let Some(caps) = self.caps.filter(|_| self.lanes.is_none()) else { return Ok(false) };
+        let Some(vectors) = self.vectors.filter(|_| self.lanes.is_none()) else { return Ok(false) };
         // A copy of what was no tile is none either.
         let key = (body.as_ptr() as usize, body.len());
         if self.misfits.contains(&key) {
             return Ok(false);
         }
-        let Ok(tile) = tile::translate(self.m, caps, body, &|d| self.substituted(d)) else {
+        let Ok(tile) = tile::translate(self.m, vectors, body, &|d| self.substituted(d)) else {
             self.misfits.insert(key);
             return Ok(false);
         };

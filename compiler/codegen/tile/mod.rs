@@ -1,4 +1,4 @@
-//! Tiles: leaf functions of vectors that are longer than Cranelift's.
+//! Vectors: leaf functions of vectors that are longer than Cranelift's.
 //!
 //! A leaf nest becomes a function of the tile IR ([`ir`], made with [`builder`]) by [`translate()`], which asks what a
 //! machine can do and knows no instruction. `rematerialize` decides where constants are, `regalloc` gives registers
@@ -12,7 +12,7 @@ mod rematerialize;
 pub mod translate;
 
 use crate::diag::Result;
-use crate::target::{Dot, Facts};
+use crate::target::{Caps, Facts};
 pub use ir::{Func, Width};
 use isa::Machine;
 use std::fmt::Write;
@@ -27,24 +27,22 @@ pub fn compile(f: &Func) -> Result<Vec<u8>> {
 
 /// What tiles of a CPU level may use.
 #[derive(Clone, Copy, Debug)]
-pub struct Caps {
+pub struct Vectors {
     /// Length of vectors.
     pub width: Width,
-    /// Dot products of bytes.
-    pub dot: bool,
-    /// Dot products of bf16.
-    pub bf16: bool,
+    /// What they can do.
+    pub caps: Caps,
 }
 
-impl Caps {
-    /// The tiles of a CPU level; vectors of 128 bits are Cranelift's.
-    pub fn of(facts: &Facts) -> Option<Caps> {
-        let width = match facts.width {
+impl Vectors {
+    /// The tiles of a CPU level, if there are any: vectors of 128 bits are Cranelift's.
+    pub fn of(facts: &Facts) -> Option<Vectors> {
+        let width = match facts.caps.bits {
             256 => Width::Avx2,
             512 => Width::Avx512,
             _ => return None,
         };
-        Some(Caps { width, dot: facts.dot == Dot::Quads, bf16: facts.bf16 })
+        Some(Vectors { width, caps: facts.caps })
     }
 }
 

@@ -3,29 +3,30 @@
 
 use super::Fit;
 use super::expr::form;
-use crate::codegen::tile::Caps;
+use crate::codegen::tile::Vectors;
 use crate::codegen::{Map, Set};
 use crate::nest::{Expr, Group, LoopKind, Module, Reg, Stmt, visit};
+use crate::target::Dot;
 use std::collections::HashSet;
 
 /// Refuses what cannot be a tile; true if its vectors have lanes of 64 bits. Vector loops as long as the vectors of 32 bits a
 /// lane have those, half as long ones the others: schedules make these where elements of 64 bits stand in a nest.
-pub(super) fn check(m: &Module, caps: Caps, body: &[Stmt]) -> Fit<bool> {
+pub(super) fn check(m: &Module, vectors: Vectors, body: &[Stmt]) -> Fit<bool> {
     branches(body, false)?;
     let mut defined: HashSet<Reg> = HashSet::new();
-    let (mut lanes, mut vectors) = (None, false);
+    let (mut lanes, mut found) = (None, false);
     let mut fit = Ok(());
     visit::walk(body, &mut |s| {
         let r = statement(m, s).and_then(|n| match (n, lanes) {
             (Some(n), Some(l)) if n != l => Err("vectors of several lengths"),
-            (Some(n), _) if n == caps.width.lanes() || 2 * n == caps.width.lanes() => {
+            (Some(n), _) if n == vectors.width.lanes() || 2 * n == vectors.width.lanes() => {
                 lanes = Some(n);
                 Ok(())
             }
             (Some(_), _) => Err("vectors of another length than the registers"),
             (None, _) => Ok(()),
         });
-        vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. } | Stmt::Prefetch { .. });
+        found |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. } | Stmt::Prefetch { .. });
         if let Stmt::Let { reg, .. } | Stmt::Acc { reg, .. } = s {
             defined.insert(*reg);
         }
@@ -34,19 +35,19 @@ pub(super) fn check(m: &Module, caps: Caps, body: &[Stmt]) -> Fit<bool> {
         }
     });
     fit?;
-    if !vectors {
+    if !found {
         return Err("no vector loop");
     }
     visit::walk_exprs(body, &mut |e| {
         if let Expr::Let { reg, .. } = e {
             defined.insert(*reg);
         }
-        let r = expression(m, caps, &defined, e);
+        let r = expression(m, vectors, &defined, e);
         if fit.is_ok() {
             fit = r;
         }
     });
-    fit.map(|()| lanes.is_some_and(|l| l < caps.width.lanes()))
+    fit.map(|()| lanes.is_some_and(|l| l < vectors.width.lanes()))
 }
 
 /// Branches inside loops only: around everything they are Cranelift's, with a tile in each arm.
@@ -78,11 +79,11 @@ fn statement(m: &Module, s: &Stmt) -> Fit<Option<u32>> {
     }
 }
 
-fn expression(m: &Module, caps: Caps, defined: &HashSet<Reg>, e: &Expr) -> Fit<()> {
+fn expression(m: &Module, vectors: Vectors, defined: &HashSet<Reg>, e: &Expr) -> Fit<()> {
     match e {
         Expr::Text(..) => Err("a text"),
-        Expr::Dot(Group::Halves, ..) if !caps.bf16 => Err("a dot product of bf16 on a level that has none"),
-        Expr::Dot(Group::Bytes, ..) if !caps.dot => Err("a dot product of bytes on a level that has none"),
+        Expr::Dot(Group::Halves, ..) if !vectors.caps.bf16 => Err("a dot product of bf16 on a level that has none"),
+        Expr::Dot(Group::Bytes, ..) if vectors.caps.dot != Dot::Quads => Err("a dot product of bytes on a level that has none"),
         Expr::Acc { lane: Some(_), .. } => Err("a single lane"),
         Expr::Load { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
         Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if !defined.contains(r) => Err("a value of another nest"),

@@ -20,7 +20,7 @@ mod permuted_loads;
 mod reciprocal_division;
 mod transpose;
 
-use crate::codegen::tile::Caps;
+use crate::codegen::tile::Vectors;
 use crate::codegen::tile::builder::{Builder, Count};
 use crate::codegen::tile::ir::{Form, Func, Value};
 use crate::codegen::{Map, Set};
@@ -73,8 +73,8 @@ type Fit<T> = Result<T, Misfit>;
 const MOST_ARGS: usize = 48;
 
 /// Translates statements; `substitute` puts in what the kernel has unrolled around them.
-pub fn translate(m: &Module, caps: Caps, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
-    let long = fit::check(m, caps, body)?;
+pub fn translate(m: &Module, vectors: Vectors, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
+    let long = fit::check(m, vectors, body)?;
     let mut locals = vec![];
     let (mut prefetched, mut withs, mut lanes_of_one) = (vec![], vec![], vec![]);
     visit::walk_exprs(body, &mut |e| {
@@ -96,7 +96,7 @@ pub fn translate(m: &Module, caps: Caps, body: &[Stmt], substitute: &dyn Fn(Dim)
     });
     let mut t = Translate {
         m,
-        b: Builder::new(caps.width, long),
+        b: Builder::new(vectors.width, long),
         outer: substitute,
         put: Map::default(),
         active: vec![],
@@ -108,7 +108,7 @@ pub fn translate(m: &Module, caps: Caps, body: &[Stmt], substitute: &dyn Fn(Dim)
         prefetched,
         sites: Map::default(),
         accs: Map::default(),
-        short: fit::short_sums(body, i64::from(caps.width.lanes()) / if long { 2 } else { 1 }),
+        short: fit::short_sums(body, i64::from(vectors.width.lanes()) / if long { 2 } else { 1 }),
         regs: Map::default(),
         args: vec![],
         params: vec![],

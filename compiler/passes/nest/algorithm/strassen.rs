@@ -57,7 +57,7 @@ const SLOTS: i64 = 32;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    if level.facts.width < 512 || m.math != Math::Default {
+    if level.facts.caps.bits < 512 || m.math != Math::Default {
         return Ok(());
     }
     let uses = Uses::new(m);

@@ -92,7 +92,7 @@ impl Product {
     pub fn facts(self, facts: Facts) -> Facts {
         match self {
             // Where Cranelift takes vectors apart every lane of a sum has a register.
-            Product::Double if facts.width < 256 => Facts { registers: facts.registers / facts.lanes, ..facts },
+            Product::Double if !facts.caps.long_lanes => Facts { registers: facts.registers / facts.lanes, ..facts },
             Product::Double => Facts { lanes: facts.lanes / 2, ..facts },
             _ => facts,
         }
