@@ -192,7 +192,7 @@ pub fn first(k: &KernelBuilder, b: Buf) -> Expr {
 }
 
 /// The subscript of a dimension that is repeated where its size is 1.
-fn repeated(k: &KernelBuilder, i: Dim, size: Dim) -> Dim {
+pub fn repeated(k: &KernelBuilder, i: Dim, size: Dim) -> Dim {
     match size.as_const() {
         Some(1) => Dim::constant(0),
         _ if k.m.syms.in_range(i, size) => i,

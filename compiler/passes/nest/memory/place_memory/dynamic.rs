@@ -4,7 +4,8 @@
 //! Two stacks grow towards each other. A buffer is placed on the lower one as soon as the driver has defined its sizes,
 //! and is gone when the body that defined them ends. A size that is defined *again* in an inner body (a value carried
 //! around a loop, the result of a branch) gives its buffer new memory at that point: everything of the inner body has
-//! gone by then, but for what the new contents are copied from. That is on the upper stack, where nothing moves. A room
+//! gone by then, but for what the new contents are copied from. That is on the upper stack, where nothing moves. Buffers
+//! that get new memory at one point follow each other there, wherever their sizes were defined first. A room
 //! (`passes/lower/grow`) keeps its memory as long as no room of its group gets another size: rooms lie below the others.
 //!
 //! The driver gets statements for this: `low` and `top` are run-time sizes like others, and so are the places.
@@ -160,13 +161,13 @@ impl Planner<'_> {
             }
             if due.len() > fresh.len() {
                 self.scopes[scope].again = true;
-                // What lives across this point belongs on the upper stack.
+                // What lives across this point belongs on the upper stack, if it lies behind what changes.
+                let first = due.iter().filter_map(|b| self.late[b].group).min();
                 for (b, x) in &mut self.late {
-                    let Some(g) = x.group.map(|g| &self.groups[g]) else { continue };
-                    let span = self.l.span(*b);
-                    if g.scope == scope && g.base.is_none() && span.last >= self.next {
+                    let Some((index, g)) = x.group.map(|g| (g, &self.groups[g])) else { continue };
+                    if Some(index) > first && g.base.is_none() && self.l.span(*b).last >= self.next {
                         x.top = true;
-                        self.scopes[scope].top = true;
+                        self.scopes[g.scope].top = true;
                     }
                 }
             }
@@ -258,8 +259,11 @@ impl Planner<'_> {
             let mut groups: Vec<usize> = due.iter().filter_map(|b| self.late[b].group).collect();
             groups.sort_unstable();
             groups.dedup();
+            // The first group that gets memory again gives back its own and all behind it; the others follow it.
+            let mut gives_back = true;
             for g in groups {
-                out.extend(self.take(g, self.groups[g].scope != scope));
+                let again = self.groups[g].scope != scope;
+                out.extend(self.take(g, again && std::mem::replace(&mut gives_back, false)));
             }
         }
         out.extend(after);
