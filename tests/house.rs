@@ -93,6 +93,8 @@ fn nest_passes_match_the_files() {
         let text = std::fs::read_to_string(&file).expect("the file of a pass");
         assert!(text.starts_with(&format!("//! {}:", p.name)), "{} does not begin with the pass's name", file.display());
         assert!(text.contains("\npub fn run("), "{} has no `pub fn run`", file.display());
+        let cases = root().join("tests/cases/nest").join(p.name);
+        assert!(std::fs::read_dir(&cases).is_ok_and(|d| d.count() > 1), "{} has no case with a module before and after it", p.name);
         assert!(p.holds.ends_with('.') && p.why.ends_with('.'), "{} says too little", p.name);
     }
 }

@@ -98,8 +98,7 @@ pub(super) struct Emit<'a, 'b> {
     pub tiles: Vec<tile::Func>,
     /// Statements, by where they stand, that are no tile.
     pub misfits: Set<(usize, usize)>,
-    /// What is known of integers, where constants are sure to be what they are now: indices inside their bounds are not
-    /// checked.
+    /// Value ranges, used to elide index checks; `None` if the weights come from a file, since they may change.
     pub bounds: Option<Bounds>,
     /// All checks of sizes have been made before this code runs. Entry functions compute sizes in checks, too.
     pub checked: bool,

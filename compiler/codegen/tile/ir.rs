@@ -166,9 +166,8 @@ pub enum Un {
     Sar(u8),
     /// Lane i <-> lane i ^ k, of lanes of 32 bits.
     Swap(u8),
-    /// The low bytes of each lane, so many (1 or 2), side by side: of the lower half of the lanes from the first byte of the
-    /// lower half of the register on, of the upper half in the upper half, as far in as the others take; zeros elsewhere.
-    /// 256 bits only.
+    /// Truncates each lane to so many bytes (1 or 2) and packs them within each half of 128 bits: those of the lower half from
+    /// its byte 0 on, those of the upper half right behind that position in its own half. The rest is 0. 256 bits only.
     Narrow(u8),
     /// The 16 bytes number k.
     Part(u8),
@@ -252,9 +251,9 @@ pub enum Op {
     FirstLanes(u32),
     /// A vector from memory; an argument is a mask, lanes outside read as 0 and touch nothing.
     Load(Form),
-    /// An element for each lane from where the memory operand begins, so many elements on as the first argument, as wide as
-    /// lanes count, says. The second is a mask that the instruction uses up: nobody else reads it. Other lanes become 0.
-    /// Of forms of less than 32 bits, the four bytes that stand so many bytes on.
+    /// lane i = mem[base + index[i] * size of the form]. Arguments: index (lanes of [`crate::codegen::tile::builder`]'s index
+    /// size) and mask, which the instruction clobbers: nobody else may read it. Lanes outside the mask become 0. A form of less
+    /// than 32 bits loads the 4 bytes at base + index[i].
     Gather(Form),
     /// One element of memory in all lanes; an argument is a mask, without lanes in which nothing is read.
     Broadcast(Form),
@@ -323,6 +322,13 @@ pub enum Op {
     Ret,
     /// The end, with 0 as the result if a mask has no lane.
     RetAny,
+}
+
+impl Op {
+    /// True for operations that are about their memory operand; with others it stands for the last argument.
+    pub(super) fn is_memory(self) -> bool {
+        matches!(self, Op::Load(_) | Op::Gather(_) | Op::Broadcast(_) | Op::Prefetch { .. } | Op::Store(_) | Op::StoreLane(..) | Op::Scatter(_) | Op::StoreScalar(_) | Op::Address)
+    }
 }
 
 /// A memory operand.

@@ -10,8 +10,9 @@ mod isa;
 mod regalloc;
 mod rematerialize;
 pub mod translate;
+mod verify;
 
-use crate::diag::Result;
+use crate::diag::{Failure, Result};
 use crate::target::{Caps, Facts};
 pub use ir::{Func, Width};
 use isa::Machine;
@@ -21,6 +22,9 @@ pub use translate::{Arg, Tile, translate};
 /// The machine code of a tile: position-independent, without relocations.
 pub fn compile(f: &Func) -> Result<Vec<u8>> {
     let machine = isa::machine(f.width);
+    if cfg!(debug_assertions) {
+        verify::verify(f, &machine).map_err(|e| Failure::bug("verify tile", e))?;
+    }
     let (alloc, out) = regalloc::allocate(f, &machine)?;
     machine.encode(&alloc, &out)
 }

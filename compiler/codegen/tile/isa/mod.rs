@@ -2,7 +2,7 @@
 
 mod x86_64;
 
-use super::ir::{Block, Class, Form, Func, Node, Value, Width};
+use super::ir::{Block, Class, Form, Func, Node, Op, Value, Width};
 use super::regalloc::Alloc;
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
@@ -19,6 +19,8 @@ pub(super) trait Machine {
     fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand>;
     /// The bytes of an allocated function.
     fn encode(&self, f: &Alloc, out: &Output) -> Result<Vec<u8>>;
+    /// Whether there are instructions for an operation.
+    fn has_op(&self, op: Op) -> bool;
     /// Whether vectors of a form can be loaded or stored, under a mask or without.
     fn has(&self, form: Form, stores: bool, masked: bool) -> bool;
 }

@@ -6,7 +6,7 @@ mod select;
 mod table;
 
 use super::Machine;
-use crate::codegen::tile::ir::{Block, Class, Form, Func, Node, Value, Width};
+use crate::codegen::tile::ir::{Block, Class, Form, Func, Node, Op, Value, Width};
 use crate::codegen::tile::regalloc::Alloc;
 use crate::diag::Result;
 use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
@@ -29,6 +29,9 @@ impl Machine for X86 {
     }
     fn encode(&self, f: &Alloc, out: &Output) -> Result<Vec<u8>> {
         encode::encode(self.0, f, out)
+    }
+    fn has_op(&self, op: Op) -> bool {
+        table::has_op(op, encode::column(self.0))
     }
     fn has(&self, form: Form, stores: bool, masked: bool) -> bool {
         table::has(form, stores, masked, encode::column(self.0))

@@ -1,6 +1,6 @@
 //! Operations -> instruction codes: one row an operation, one column a vector length.
 
-use crate::codegen::tile::ir::{Bin, Bits, Form, Un};
+use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Un};
 use iced_x86::Code;
 
 /// Codes at 256 bits (VEX) and 512 bits (EVEX).
@@ -266,6 +266,21 @@ pub(super) fn store(form: Form, half: bool) -> Row {
         (Form::I8 | Form::U8, true) => row!(VEX_Vmovd_rm32_xmm EVEX_Vpmovdb_xmmm64_k1z_ymm),
         (Form::I16 | Form::U16, true) => row!(VEX_Vmovq_xmmm64_xmm EVEX_Vpmovdw_xmmm128_k1z_ymm),
     }
+}
+
+/// True if there are instructions for an operation.
+pub(super) fn has_op(op: Op, column: usize) -> bool {
+    let code = match op {
+        Op::Bin(op, bits) => bin(op, bits)[column],
+        // Put together from others at 256 bits.
+        Op::Un(Un::Narrow(_), _) => return column == 0,
+        Op::Un(op, bits) => un(op, bits).0[column],
+        Op::Dot2 => DOT2[column],
+        Op::Table(_) | Op::Scatter(_) => return column == 1,
+        Op::StoreLane(form, lane) => store_lane(form, lane).0[column],
+        _ => return true,
+    };
+    code != Code::INVALID
 }
 
 /// True if the forms can be moved at a width, with a mask or without.
