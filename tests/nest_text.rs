@@ -87,7 +87,7 @@ const EDITS: &[(&str, &str, &str)] = &[
     ("exp(%1)", "exp(idx(i3))", "Exp of i64"),
     ("buf z : f16", "buf z : u4", "a store to \"z\", whose elements are packed"),
     ("  let %1 = (", "  let %1 = 0.0\n    let %1 = (", "a register has two definitions"),
-    ("z[i0, i1] = ", "z[0, i1] = ", "iterations of i0 store to one element of \"z\""),
+    ("z[i0, i1] = ", "z[0, i1] = ", " store to one element of \"z\""),
     ("  call fill\n  call y\n", "  call y\n  call fill\n", "kernel y reads \"/a/t.1\" before anything is written there"),
     ("  call fill\n", "  check (/a/t.1[0] < 0.0) else dim\n  call fill\n", "the driver reads \"/a/t.1\" before anything is written there"),
     ("stage=scheduled", "stage=built", "a vec or unroll loop before the kernel is scheduled"),
@@ -310,6 +310,9 @@ fn broken() -> Vec<(String, String)> {
         push(body, store(m, Expr::Cast(ElemType::F32, Box::new(Expr::Dot(Group::Bytes, zero(), zero(), zero())))));
     });
     out.push((faults(&m, Some(&Limits { lanes: 4, groups: vec![Group::Words] })), "dot4 on a level that does not have it".into()));
+    let mut m = read(GOOD);
+    edit(&mut m, "fill", |m, body| (0..25).for_each(|_| push(body, Stmt::Call(kernel(m, "y")))));
+    out.push((faults(&m, None), "5 more faults are not shown".into()));
     out.push((faults(&read(SHARED), None), "buffers \"a\" and \"b\" share memory and are in use at the same time".into()));
     out
 }

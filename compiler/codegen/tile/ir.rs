@@ -235,7 +235,7 @@ pub enum Op {
     First(Bits),
     /// All lanes the same number.
     Const(Number),
-    /// A number for each of 16 lanes, AVX-512 only.
+    /// A number for each lane; of 16, as many as there are.
     Table(&'static Table),
     /// A small number for each lane of 32 bits.
     LaneNumbers([u8; 16]),

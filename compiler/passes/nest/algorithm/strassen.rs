@@ -90,7 +90,7 @@ struct Layer {
 
 /// What a kernel has to be; none where it does not pay.
 fn layer(m: &Module, parts: Parts) -> Option<Layer> {
-    if parts.product != Product::Fma || parts.is_exact() {
+    if parts.product != Product::Fma || parts.is_exact(m) {
         return None;
     }
     let [(k, depth)] = parts.depth.as_slice() else { return None };

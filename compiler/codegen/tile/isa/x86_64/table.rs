@@ -276,7 +276,7 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
         Op::Un(Un::Narrow(_), _) => return column == 0,
         Op::Un(op, bits) => un(op, bits).0[column],
         Op::Dot2 => DOT2[column],
-        Op::Table(_) | Op::Scatter(_) => return column == 1,
+        Op::Scatter(_) => return column == 1,
         Op::StoreLane(form, lane) => store_lane(form, lane).0[column],
         _ => return true,
     };
