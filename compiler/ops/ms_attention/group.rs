@@ -87,6 +87,8 @@ impl MsAttention {
         let dq = cx.dims(q);
         let (elem, ty) = (cx.elem(q), cx.elem(q).compute());
         let (batch, tokens) = (dq[0], dq[1]);
+        // One value for each sample, in any shape: exporters write [batch] and [batch, 1].
+        let lengths = cx.m.view(lengths, vec![batch]);
         let size = self.group_size(&dq, k.is_some(), kv_heads);
         let (heads, few) = (Dim::constant(self.heads), Dim::constant(kv_heads));
         let part = |buf: Buf, offset: Dim| Operand { buf, form: Form::Hidden { size, offset } };
