@@ -7,6 +7,7 @@
 //! Geijn: Anatomy of High-Performance Matrix Multiplication). The width of panels does not depend on the CPU level, so
 //! that levels share them; `tiles` makes the loops.
 
+pub(super) mod few_bits;
 mod loops;
 
 use super::schedule::Within;

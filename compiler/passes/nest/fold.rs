@@ -1,7 +1,9 @@
 //! fold_constants: kernels that read constants only run now, in memory, and their results become constants.
 //!
+//! Weights of few bits stay as they are where contractions take them (`contract::few_bits`).
 //! Large pure rearrangements are left to the inliner, which turns them into packing without a copy.
 
+use super::contract::few_bits;
 use super::shape::{Uses, as_map};
 use crate::codegen::interface::Interface;
 use crate::diag::{Result, limits};
@@ -35,6 +37,13 @@ pub fn run(m: &mut Module) -> Result<()> {
         if !fits || visit::has_texts(m, body) || !visit::loads(body).iter().all(known) || has_symbols(m, body) || lazy(m, body) {
             continue;
         }
+        if let [made] = stores[..]
+            && bytes(m, made).is_none_or(|n| n >= LAZY_BYTES)
+            && few_bits::is_taken(m, &uses, k, made)
+        {
+            continue;
+        }
+        let body = &m.kernels[k].body;
         let (made, taken) = (stores.iter().filter_map(|b| bytes(m, *b)).sum::<i64>() as f64, steps(m, body));
         if made > bytes_left || taken > steps_left {
             continue;

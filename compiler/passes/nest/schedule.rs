@@ -18,6 +18,7 @@ pub const NAME: &str = "schedule";
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
     let bounds = dots::run(m, level)?;
+    let few_bits = contract::few_bits::run(m, facts);
     widen::run(m);
     columns::run(m, bounds);
     halves::run(m, level)?;
@@ -29,6 +30,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     // What attention adds is scheduled where it is made.
     let kernels: HashSet<Kernel> = visit::calls(&m.driver).into_iter().collect();
     let mut done: HashSet<Kernel> = if facts.lanes > 1 { attention::run(m, facts).into_iter().collect() } else { HashSet::new() };
+    done.extend(few_bits);
     for k in visit::calls(&m.driver) {
         if !kernels.contains(&k) || !done.insert(k) {
             continue;

@@ -4,12 +4,13 @@
 //! partial vectors. Around it run the rows of a block that stays in the cache, the panels, the blocks; what is parallel
 //! is one loop over all of them.
 
+pub(super) mod dequantize;
 mod finish;
 mod register;
 
 use super::contract::{Packed, Parts, Product};
 use super::shape::{parallel, put};
-use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use register::{Ahead, Cols, block, group};
@@ -41,6 +42,8 @@ pub(super) enum Panels {
     Packed(Packed),
     /// B itself, whose rows run along the columns in whole vectors.
     InPlace,
+    /// One panel at a time in scratch of a task, `[part][depth][columns]`; the symbol names the part.
+    Private(Buf, Sym),
 }
 
 /// How a contraction is tiled.
