@@ -21,6 +21,8 @@ pub struct Words {
     pub column: i64,
     /// From element to element.
     pub depth: i64,
+    /// The highest bit of each element is turned: signed elements become unsigned ones that are larger by as much.
+    pub flip: bool,
 }
 
 impl Words {
@@ -53,6 +55,7 @@ impl Words {
             let bit = i * bits;
             u32::from(data.get((bit / 8) as usize).copied().unwrap_or(0)) >> (bit % 8) & mask
         };
+        let turned = if self.flip { (0..per).fold(0u32, |m, i| m | 1 << (i * bits + bits - 1)) } else { 0 };
         let mut out = Vec::with_capacity((groups * width * 4) as usize);
         for panel in 0..panels {
             out.clear();
@@ -69,7 +72,7 @@ impl Words {
                             (0..here).fold(0, |word, i| word | field(first + i * self.depth) << (i * bits))
                         }
                     };
-                    out.extend_from_slice(&word.to_le_bytes());
+                    out.extend_from_slice(&(word ^ turned).to_le_bytes());
                 }
             }
             sink(&out);
@@ -91,8 +94,8 @@ mod tests {
             let count = data.len() as i64 * 8 / i64::from(bits);
             let src = Arc::new(ConstData::new(ElemType::U8, vec![data.len() as i64], data.clone()).unwrap());
             let (columns, elements) = (7, count / 7);
-            for (column, depth) in [(elements, 1), (1, columns)] {
-                let w = Words { bits, columns, elements, width: 4, offset: 0, column, depth };
+            for (column, depth, flip) in [(elements, 1, false), (1, columns, true)] {
+                let w = Words { bits, columns, elements, width: 4, offset: 0, column, depth, flip };
                 let made = ConstData::words(src.clone(), w.clone()).unwrap();
                 let bytes = made.bytes();
                 let per = w.per();
@@ -102,6 +105,7 @@ mod tests {
                         let want = data[(i / 8) as usize] >> (i % 8) & (0xffu32 >> (8 - bits)) as u8;
                         let at = ((n / 4 * w.dims()[1] + k / per) * 4 + n % 4) as usize * 4;
                         let word = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+                        let want = if flip { want ^ 1 << (bits - 1) } else { want };
                         assert_eq!((word >> (k % per * i64::from(bits))) as u8 & (0xffu32 >> (8 - bits)) as u8, want, "{bits} {n} {k}");
                     }
                 }

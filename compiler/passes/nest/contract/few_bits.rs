@@ -5,7 +5,7 @@
 //! Elements are put together in words of 32 bits, `[panel][word][column]`, by a lazy rearrangement; scales and zero points
 //! become `[panel][block][column]`. `tiles::dequantize` makes the loops.
 
-use super::loops::collapse_rows;
+use super::loops::{collapse_rows, joined};
 use super::{Parts, Product, depends, take_apart};
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Module, Place, visit};
 use crate::passes::nest::shape::{Map, Uses, as_map, instance, through_view};
@@ -106,19 +106,15 @@ fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
     if visit::loads(&p.tail).iter().any(|b| m.storage(*b) == made) {
         return None;
     }
-    let mut columns = p.loops.iter().filter(|l| depends(&p.b.1, l.0));
-    let (n, columns) = match (columns.next(), columns.next()) {
-        (Some(n), None) => (n.0, n.1.as_const()?),
-        _ => return None,
-    };
+    let (n, columns) = one_column(m, &mut p)?;
     let (depth, elements) = (p.depth[0].0, p.depth[0].1.as_const()?);
     if depends(&p.a.1, n) || columns < 1 || elements < 1 {
         return None;
     }
-    // One row, or rows that run over memory as one.
+    // Rows run over memory as one where they can.
     let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != n).collect();
     collapse_rows(m, &mut p, &mut rows, n);
-    if rows.len() > 1 || rows.iter().any(|r| !depends(&p.a.1, r.0)) {
+    if rows.iter().any(|r| !depends(&p.a.1, r.0)) {
         return None;
     }
     p.loops = rows.into_iter().chain([(n, Dim::constant(columns))]).collect();
@@ -138,6 +134,39 @@ fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
     let value = instance(m, &map.value, &|s| of.iter().find(|o| o.0 == s).map(|o| o.1));
     let weights = weights(m, &value, n, depth, elements)?;
     Some(Found { parts: p, map: w, n: (n, columns), weights })
+}
+
+/// The column and how many there are. Where the result has two loops for it (heads and their elements), of which B sees one
+/// position, they become one.
+fn one_column(m: &mut Module, p: &mut Parts) -> Option<(Sym, i64)> {
+    let of_b: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| depends(&p.b.1, l.0)).collect();
+    match of_b[..] {
+        [n] => Some((n.0, n.1.as_const()?)),
+        [a, b] => {
+            let zero = Dim::constant(0);
+            let runs = |outer: (Sym, Dim), inner: (Sym, Dim)| {
+                let extent = inner.1.as_const().filter(|e| e % WIDTH == 0)?;
+                let steps = |d: &Dim| {
+                    let (x, rest) = d.linear_in(outer.0)?;
+                    let (y, _) = rest.linear_in(inner.0)?;
+                    Some(x == y * extent)
+                };
+                p.b.1.iter().all(|d| steps(d) == Some(true)).then_some((outer, inner, extent * outer.1.as_const()?))
+            };
+            let (outer, inner, columns) = runs(a, b).or_else(|| runs(b, a))?;
+            if depends(&p.a.1, outer.0) || depends(&p.a.1, inner.0) {
+                return None;
+            }
+            let at: Vec<Dim> = p.b.1.clone();
+            let (n, extent) = joined(m, p, outer, inner);
+            let put = |s: Sym| if s == outer.0 { Some(zero) } else { (s == inner.0).then(|| Dim::sym(n)) };
+            p.b.1 = at.iter().map(|d| d.subst(&mut |s| put(s))).collect();
+            p.loops.retain(|l| l.0 != outer.0 && l.0 != inner.0);
+            p.loops.push((n, extent));
+            Some((n, columns))
+        }
+        _ => None,
+    }
 }
 
 /// Takes `(element - zero) * scale` apart.
@@ -260,7 +289,7 @@ fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts) -> bool {
     let (w, (n, columns)) = (&f.weights, f.n);
     let (source, bits, signed) = &w.elements;
     let [offset, column, depth] = w.at;
-    let words = Words { bits: *bits, columns, elements: w.depth, width: WIDTH, offset, column, depth };
+    let words = Words { bits: *bits, columns, elements: w.depth, width: WIDTH, offset, column, depth, flip: *signed };
     let Some(data) = ConstData::words(source.clone(), words) else { return false };
     let blocks = (w.depth + w.block - 1) / w.block;
     let scale = w.scale.as_ref().map(|t| t.packed(columns, blocks));
@@ -272,13 +301,16 @@ fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts) -> bool {
     let name = m.bufs[f.parts.b.0].name.clone();
     let words = m.constant(format!("{name}.words"), Arc::new(data));
     let scale = scale.map(|s| m.constant(format!("{name}.scales"), Arc::new(s)));
+    let by = if *signed { (1 << (bits - 1)) as f32 } else { 0.0 };
     let zero = match (zero, &w.zero) {
-        (Some(z), _) => Some(dequantize::Zero::Table(m.constant(format!("{name}.zeros"), Arc::new(z)))),
-        (None, Zero::Number(v)) => Some(dequantize::Zero::Number(*v)),
+        (Some(z), _) => Some(dequantize::Zero::Table(m.constant(format!("{name}.zeros"), Arc::new(z)), by)),
+        (None, Zero::Number(v)) => Some(dequantize::Zero::Number(*v + by)),
+        (None, _) if *signed => Some(dequantize::Zero::Number(by)),
         _ => None,
     };
-    let row = f.parts.loops.iter().copied().find(|l| l.0 != n);
-    let nest = Nest { n, columns, width: WIDTH, row, words, bits: i64::from(*bits), signed: *signed, scale, zero, block: w.block, depth: w.depth };
+    let mut rows: Vec<(Sym, Dim)> = f.parts.loops.iter().copied().filter(|l| l.0 != n).collect();
+    let row = rows.pop();
+    let nest = Nest { n, columns, width: WIDTH, row, outer: rows, words, bits: i64::from(*bits), scale, zero, block: w.block, depth: w.depth };
     let (body, work) = dequantize::emit(m, k, &f.parts, &nest, facts);
     m.kernels[k].body = body;
     m.kernels[k].work = work;

@@ -10,7 +10,8 @@ use super::register::{Cols, group, unroll};
 use super::{Panels, Rows, Tile, column, each_panel};
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Reg, Stmt};
 use crate::passes::nest::contract::Parts;
-use crate::passes::nest::shape::parallel;
+use crate::passes::nest::lanes;
+use crate::passes::nest::shape::{fresh_regs, parallel};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::ElemType;
@@ -26,8 +27,8 @@ const UNROLLED: i64 = 4;
 pub(in crate::passes::nest) enum Zero {
     /// One number.
     Number(f32),
-    /// `[panel][block][column]`.
-    Table(Buf),
+    /// `[panel][block][column]`, and a number besides.
+    Table(Buf, f32),
 }
 
 /// The weights, packed.
@@ -39,10 +40,11 @@ pub(in crate::passes::nest) struct Nest {
     pub width: i64,
     /// The row, and how many.
     pub row: Option<(Sym, Dim)>,
+    /// Other rows, which do not follow each other in memory.
+    pub outer: Vec<(Sym, Dim)>,
     /// `[panel][word][column]`.
     pub words: Buf,
     pub bits: i64,
-    pub signed: bool,
     /// `[panel][block][column]`.
     pub scale: Option<Buf>,
     pub zero: Option<Zero>,
@@ -66,7 +68,8 @@ pub(in crate::passes::nest) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Ne
     let (zero, lanes) = (Dim::constant(0), i64::from(facts.lanes));
     let panels = Dim::constant((w.columns + w.width - 1) / w.width);
     let rows = w.row.map_or(Dim::constant(1), |r| r.1);
-    let known = rows.as_const();
+    let all_rows = m.syms.simplify(Dim::product(w.outer.iter().map(|r| r.1)) * rows);
+    let known = all_rows.as_const();
     let (wide, n_extent) = (facts.width == 512, Dim::constant(w.columns));
     let nv = 2.min(w.width / lanes);
     let few = Tile {
@@ -84,11 +87,12 @@ pub(in crate::passes::nest) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Ne
         backwards: false,
     };
     let panel = m.syms.loop_var("p", zero, panels);
-    let work = Dim::product([rows, Dim::constant(w.columns), Dim::constant(w.depth)]).floor_div(4);
+    let work = Dim::product([all_rows, Dim::constant(w.columns), Dim::constant(w.depth)]).floor_div(4);
     // A row takes about as long as converting its weights does.
     let work = work + (w.columns * w.depth / 8).max(1);
     if known.is_some_and(|r| r <= FEW) {
         let body = each_panel(m, &few, panel.into(), |m, cols| few_rows(m, p, w, &few, panel.into(), rows, cols));
+        let body = w.around(body);
         return (parallel(m, &[(panel, panels)], body), work);
     }
     let slots = panels.as_const().map_or(SLOTS, |n| n.min(SLOTS));
@@ -102,13 +106,17 @@ pub(in crate::passes::nest) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Ne
     let convert = converted(m, w, panel.into(), lanes, (scratch, q));
     let all = Rows { from: zero, count: rows, ahead: None };
     let mut then = convert;
-    then.extend(each_panel(m, &many, panel.into(), |m, cols| column(m, p, &many, panel.into(), all, cols)));
+    let body = each_panel(m, &many, panel.into(), |m, cols| column(m, p, &many, panel.into(), all, cols));
+    then.extend(w.around(body));
     let body = if known.is_some() {
         then
     } else {
         let els = then;
         let then = each_panel(m, &few, panel.into(), |m, cols| few_rows(m, p, w, &few, panel.into(), rows, cols));
-        vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, rows, FEW), then, els }]
+        let then = w.around(then);
+        // Loops of both branches have variables of their own.
+        let els = fresh_regs(m, &els);
+        vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, all_rows, FEW), then, els }]
     };
     let share = |first: Dim| (first * panels).floor_div(slots);
     let (lo, hi) = (share(s.into()), share(Dim::sym(s) + 1));
@@ -218,15 +226,15 @@ fn each_word(m: &mut Module, first: Dim, words: i64, tail: i64, per: i64, each: 
 }
 
 impl Nest {
+    /// Loops over the rows that do not follow each other.
+    fn around(&self, body: Vec<Stmt>) -> Vec<Stmt> {
+        self.outer.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body }])
+    }
     /// Field number `j` of a word as a float.
     fn field(&self, word: Expr, j: i64) -> Expr {
-        let (int, shift) = (ElemType::I32, |op, x: Expr, n: i64| if n == 0 { x } else { Expr::bin(op, x, Expr::int(ElemType::I32, n)) });
-        let v = if self.signed {
-            shift(BinOp::Shr, shift(BinOp::Shl, word, 32 - self.bits * (j + 1)), 32 - self.bits)
-        } else {
-            Expr::bin(BinOp::And, shift(BinOp::Shr, word, self.bits * j), Expr::int(int, (1 << self.bits) - 1))
-        };
-        Expr::cast(int, ElemType::F32, v)
+        let int = ElemType::I32;
+        let word = if j == 0 { word } else { Expr::bin(BinOp::Shr, word, Expr::int(int, self.bits * j)) };
+        Expr::cast(int, ElemType::F32, Expr::bin(BinOp::And, word, Expr::int(int, (1 << self.bits) - 1)))
     }
     fn word(&self, at: Place, word: Dim, lane: Dim) -> Expr {
         Expr::Load { buf: self.words, at: vec![at.panel, word, at.column + lane] }
@@ -235,10 +243,11 @@ impl Nest {
     fn zero(&self, m: &Module, at: Place, block: Dim, lane: Dim) -> Option<Expr> {
         self.zero.as_ref().map(|z| match z {
             Zero::Number(v) => Expr::f32(*v),
-            Zero::Table(buf) => {
+            Zero::Table(buf, by) => {
                 let v = Expr::Load { buf: *buf, at: vec![at.panel, block, at.column + lane] };
                 let ty = m.bufs[*buf].ty.compute();
-                if ty.is_int() { Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(ty, ElemType::I32, v)) } else { v }
+                let v = if ty.is_int() { Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(ty, ElemType::I32, v)) } else { v };
+                if *by == 0.0 { v } else { v + Expr::f32(*by) }
             }
         })
     }
@@ -279,11 +288,16 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, row: Dim, mr: i64, panel
     let per = 32 / w.bits;
     let at = Place { panel, column: sub * t.width(), vectors: nv, lanes };
     let strict = m.math == Math::Strict;
-    // Few sums would wait for each other.
+    // Fields of 16 bits have sums of their own, where registers hold these: a field then stays where it is in the word, a
+    // power of two too large, and is not shifted. Otherwise sums are split as long as they would wait for each other.
+    let fields = (16 / w.bits).min(4);
+    let in_place = (fields + 1) * mr * nv + 6 <= t.registers;
     let mut split = 1;
-    while split < 4 && mr * nv * split < 8 && 4 * mr * nv * split < t.registers {
+    while !in_place && split < fields && mr * nv * split < 8 && 4 * mr * nv * split < t.registers {
         split *= 2;
     }
+    let split = if in_place { fields } else { split };
+    let along = lanes::stride(m, p.a.0, &p.a.1, p.depth[0].0) == Some(1);
     let total = m.reg(ElemType::F32);
     let acc = |reg: Reg, shape: &[i64]| Stmt::Acc { reg, lanes: lanes as u32, shape: shape.iter().map(|s| *s as u32).collect(), init: Expr::f32(0.0) };
     let zero = Dim::constant(0);
@@ -311,41 +325,74 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, row: Dim, mr: i64, panel
         }
         let (inner, rows) = (m.reg(ElemType::F32), m.reg(ElemType::F32));
         let centred = w.zero.is_some();
+        let added = |k: Dim| -> Vec<Stmt> {
+            let sum = |i: i64| {
+                let at = vec![Dim::constant(i)];
+                Stmt::Set { reg: rows, at: at.clone(), value: Expr::Acc { reg: rows, at, lane: None } + row_of(i, k) }
+            };
+            (0..mr).map(sum).collect()
+        };
         let mut body = vec![acc(inner, &[split, mr, nv])];
         if centred {
             body.push(acc(rows, &[mr]));
         }
         body.extend(each_word(m, first, words, tail, per, &mut |m, word, count| {
             let mut out = vec![];
-            for j in 0..count {
-                let part = Dim::constant(j % split);
+            let mut j = 0;
+            while j < count {
+                let here = fields.min(count - j);
                 out.extend(vectors(m, at, &mut |m, v, lane| {
-                    let q = m.reg(ElemType::F32);
-                    let mut body = vec![Stmt::Let { reg: q, value: w.field(w.word(at, word, lane), j) }];
-                    body.extend((0..mr).map(|i| {
-                        let at = vec![part, Dim::constant(i), v];
-                        Stmt::Set { reg: inner, at: at.clone(), value: Expr::fma(row_of(i, word * per + j), Expr::Reg(q), Expr::Acc { reg: inner, at, lane: None }) }
-                    }));
+                    let int = ElemType::I32;
+                    let shared = m.reg(int);
+                    let word_of = w.word(at, word, lane);
+                    let group = if in_place && j > 0 { Expr::bin(BinOp::Shr, word_of, Expr::int(int, w.bits * j)) } else { word_of };
+                    let mut body = vec![Stmt::Let { reg: shared, value: group }];
+                    for f in 0..here {
+                        let q = m.reg(ElemType::F32);
+                        let value = if in_place {
+                            let mask = ((1 << w.bits) - 1) << (w.bits * f);
+                            Expr::cast(int, ElemType::F32, Expr::bin(BinOp::And, Expr::Reg(shared), Expr::int(int, mask)))
+                        } else {
+                            w.field(Expr::Reg(shared), j + f)
+                        };
+                        body.push(Stmt::Let { reg: q, value });
+                        body.extend((0..mr).map(|i| {
+                            let at = vec![Dim::constant(f % split), Dim::constant(i), v];
+                            Stmt::Set { reg: inner, at: at.clone(), value: Expr::fma(row_of(i, word * per + j + f), Expr::Reg(q), Expr::Acc { reg: inner, at, lane: None }) }
+                        }));
+                    }
                     body
                 }));
-                if centred {
+                if centred && !along {
                     let one = Place { vectors: 1, ..at };
-                    out.extend(vectors(m, one, &mut |_, _, _| {
-                        let sum = |i: i64| {
-                            let at = vec![Dim::constant(i)];
-                            Stmt::Set { reg: rows, at: at.clone(), value: Expr::Acc { reg: rows, at, lane: None } + row_of(i, word * per + j) }
-                        };
-                        (0..mr).map(sum).collect()
-                    }));
+                    out.extend(vectors(m, one, &mut |_, _, _| (0..here).flat_map(|f| added(word * per + j + f)).collect()));
                 }
+                j += here;
             }
             out
         }));
+        if centred && along {
+            // The sum of a row in vectors along the row.
+            let (n, l) = (Dim::constant(words * per + tail), m.syms.loop_var("l", zero, Dim::constant(words * per + tail)));
+            let body_of = added(first * per + l);
+            body.push(Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: n, body: body_of });
+            let one = Place { vectors: 1, ..at };
+            body.extend(vectors(m, one, &mut |_, _, _| {
+                let whole = |i: i64| {
+                    let at = vec![Dim::constant(i)];
+                    Stmt::Set { reg: rows, at: at.clone(), value: Expr::Horizontal { op: BinOp::Add, reg: rows, at } }
+                };
+                (0..mr).map(whole).collect()
+            }));
+        }
         body.extend(vectors(m, at, &mut |m, v, lane| {
             (0..mr)
                 .map(|i| {
                     let of = |s: i64| Expr::Acc { reg: inner, at: vec![Dim::constant(s), Dim::constant(i), v], lane: None };
-                    let sum = (1..split).fold(of(0), |sum, s| sum + of(s));
+                    let sum = (1..split).fold(of(0), |sum, s| match in_place {
+                        true => Expr::fma(of(s), Expr::f32((-(s * w.bits) as f32).exp2()), sum),
+                        false => sum + of(s),
+                    });
                     let sum = match w.zero(m, at, b, lane) {
                         Some(z) => {
                             let rows = Expr::Acc { reg: rows, at: vec![Dim::constant(i)], lane: None };
