@@ -1,4 +1,6 @@
-//! The pass tables, and the one loop that runs, times, verifies and stops.
+//! The one loop that runs, times and verifies the rows of [`crate::passes::table`], and stops where it is asked to.
+
+mod ways;
 
 use crate::codegen::interface::{Described, DimParam, Interface, Kind, Tensor, Weights};
 use crate::codegen::weights::Blob;
@@ -9,65 +11,13 @@ use crate::onnx::{self, ImportOptions, Source};
 use crate::ops::bundle::boundary::{Boundary, Form};
 use crate::options::{self, OptLevel, Options};
 use crate::passes;
+pub use crate::passes::table::{GRAPH_PASSES, GraphPass, NEST_PASSES, NestPass};
 use crate::sym::{Answer, Dim};
-use crate::target::{Dot, Facts, Level, Target};
+use crate::target::{Level, Target};
 use crate::tensor::ElemType;
 use rayon::prelude::*;
 use std::time::Instant;
-
-/// A pass over the graph IR.
-pub struct GraphPass {
-    /// Name, as `--stop-after` takes it.
-    pub name: &'static str,
-    /// Least level it runs at.
-    pub level: OptLevel,
-    /// The pass.
-    pub run: fn(&mut Model, &mut Findings) -> Result<()>,
-}
-
-/// A pass over the nest IR.
-pub struct NestPass {
-    /// Name, as `--stop-after` takes it.
-    pub name: &'static str,
-    /// Least level it runs at.
-    pub level: OptLevel,
-    /// False for a pass that does the same for every CPU level: it runs once, before all that do not.
-    pub per_level: bool,
-    /// The pass.
-    pub run: fn(&mut Module, &Level) -> Result<()>,
-}
-
-/// Graph passes in order.
-pub const GRAPH_PASSES: &[GraphPass] = &[
-    GraphPass { name: "write_sequences", level: OptLevel::O0, run: passes::graph::sequences::run },
-    GraphPass { name: "drop_dead_nodes", level: OptLevel::O0, run: |m, _| passes::graph::dead::run(m) },
-    GraphPass { name: "infer_shapes", level: OptLevel::O0, run: passes::graph::infer::run },
-    GraphPass { name: "integer_quantized", level: OptLevel::O1, run: |m, _| passes::graph::quantize::run(m) },
-];
-
-/// Nest passes in order.
-pub const NEST_PASSES: &[NestPass] = &[
-    NestPass { name: "drop_dead_kernels", level: OptLevel::O0, per_level: false, run: |m, _| passes::nest::dead::run(m) },
-    NestPass { name: "inline_elementwise", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::inline::identity(m) },
-    NestPass { name: "fold_constants", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::fold::run(m) },
-    NestPass { name: passes::nest::exact::NAME, level: OptLevel::O2, per_level: false, run: passes::nest::exact::run },
-    NestPass { name: "fuse_epilogues", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::epilogue::run(m) },
-    NestPass { name: "inline_producers", level: OptLevel::O1, per_level: false, run: |m, _| passes::nest::inline::general(m) },
-    NestPass { name: "join_rows", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::join::run(m) },
-    NestPass { name: "split_rows", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::split::run(m) },
-    NestPass { name: "widen_halves", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::storage::run(m) },
-    NestPass { name: "fuse_pooling", level: OptLevel::O2, per_level: false, run: |m, l| passes::nest::pooled::run(m, l.facts.lanes) },
-    NestPass { name: "pool_planes", level: OptLevel::O2, per_level: false, run: |m, l| if l.facts.lanes > 1 { passes::nest::planes::run(m) } else { Ok(()) } },
-    NestPass { name: "choose_layouts", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::layout::run(m) },
-    NestPass { name: "gate_weights", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::gate::run(m) },
-    NestPass { name: "winograd", level: OptLevel::O2, per_level: false, run: passes::nest::winograd::run },
-    NestPass { name: "fuse_depthwise", level: OptLevel::O2, per_level: false, run: passes::nest::bands::run },
-    NestPass { name: "fill_vectors", level: OptLevel::O2, per_level: false, run: |m, l| passes::nest::phases::run(m, l.facts.lanes) },
-    NestPass { name: "pair_chains", level: OptLevel::O2, per_level: false, run: |m, _| passes::nest::beside::run(m) },
-    NestPass { name: "strassen", level: OptLevel::O2, per_level: true, run: passes::nest::strassen::run },
-    NestPass { name: passes::nest::schedule::NAME, level: OptLevel::O2, per_level: true, run: passes::nest::schedule::run },
-    NestPass { name: "place_memory", level: OptLevel::O0, per_level: true, run: |m, _| passes::nest::place::run(m) },
-];
+use ways::Ways;
 
 /// A model after all passes, ready for code generation.
 pub struct Compiled {
@@ -134,7 +84,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     if options.strict {
         crate::diag::strict(findings.warnings())?;
     }
-    let heap = options.heap.map_or(nest::HEAP, |bytes| bytes.max(0) & !(passes::nest::place::ALIGN - 1));
+    let heap = options.heap.map_or(nest::HEAP, |bytes| bytes.max(0) & !(passes::nest::memory::place_memory::ALIGN - 1));
     let mut module = clock.step("lower", || passes::lower::lower(&model, &name, heap))?;
     module.math = options.math;
     nest::overflow::check(&module)?;
@@ -142,54 +92,20 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     if stop("lower") {
         return Ok(Stopped::Nest(Box::new(module)));
     }
-    // Levels with other dot products go their own way from where integer sums become floats, if any sum has a use for them.
-    // Those with dot products of bytes are there by name only if no sum suits these.
-    if options.opt < OptLevel::O2 {
-        target.keep(|f| f.dot != Dot::Quads);
-    }
-    let (shared, per_level): (Vec<&NestPass>, Vec<&NestPass>) = NEST_PASSES.iter().filter(|p| p.level <= options.opt).partition(|p| !p.per_level);
-    let mut ways = vec![(target.lowest().clone(), module)];
-    for p in shared {
-        if p.name == passes::nest::exact::NAME {
-            let module = ways[0].1.clone();
-            let suit = |f: &Facts| passes::nest::dots::suit(&module, f);
-            let halves = options.math == options::Math::Fast && passes::nest::halves::suit(&module);
-            target.keep(|f| if f.bf16 { halves } else { f.dot != Dot::Quads || suit(f) });
-            if target.levels.iter().any(|l| suit(&l.facts)) {
-                for l in &target.levels {
-                    if ways.iter().all(|w| w.0.facts.dot != l.facts.dot) {
-                        ways.push((l.clone(), module.clone()));
-                    }
-                }
-            }
-        }
-        clock.step(p.name, || ways.iter_mut().try_for_each(|(level, m)| (p.run)(m, level)))?;
-        ways.iter().try_for_each(|w| check(&w.1, options.verify))?;
-        if stop(p.name) {
-            return Ok(match ways.len() {
-                1 => Stopped::Nest(Box::new(ways.remove(0).1)),
-                _ => Stopped::Levels(ways),
-            });
-        }
-    }
-    let way = |l: &Level| ways.iter().find(|w| w.0.facts.dot == l.facts.dot).unwrap_or(&ways[0]).1.clone();
-    let mut modules: Vec<Module> = target.levels.iter().map(way).collect();
-    // What is counted is the module of the highest level, as it comes to the schedule, or to the first of these passes without one.
-    let counted = per_level.iter().position(|p| p.name == passes::nest::schedule::NAME).unwrap_or(0);
+    let mut ways = Ways::new(module, &target);
     let mut unscheduled = None;
-    for (i, p) in per_level.into_iter().enumerate() {
-        if i == counted {
-            unscheduled = modules.last().cloned();
+    for p in NEST_PASSES.iter().filter(|p| p.level <= options.opt) {
+        ways.part(p, &mut target, options.opt);
+        if p.counted && unscheduled.is_none() {
+            unscheduled = ways.best().cloned();
         }
-        clock.step(p.name, || target.levels.par_iter().zip(&mut modules).try_for_each(|(level, m)| (p.run)(m, level)))?;
-        modules.par_iter().try_for_each(|m| check(m, options.verify))?;
+        clock.step(p.name, || ways.each(|level, m| (p.run)(m, level)))?;
+        ways.each(|_, m| check(m, options.verify))?;
         if stop(p.name) {
-            return Ok(match modules.len() {
-                1 => Stopped::Nest(Box::new(modules.remove(0))),
-                _ => Stopped::Levels(target.levels.into_iter().zip(modules).collect()),
-            });
+            return Ok(ways.stopped());
         }
     }
+    let modules = ways.modules();
     modules.par_iter().try_for_each(nest::overflow::check)?;
     let Some(unscheduled) = unscheduled else { return Err(crate::diag::Failure::bug("pipeline", "no module")) };
     let weights = Blob::new(&modules);

@@ -57,6 +57,27 @@ m (bool c, float[N, 4] x) => (float[a, 4] y) <int64[1] zero = {0}, int64[1] one 
   y = Concat <axis = 0> (more, part, x)
 }""", {"c": truth(True), "x": ramp(3, 4)}, {"c": truth(False), "x": ramp(3, 4)})
 
+case("loop_collects_two", """
+m (float[N] x, int64 times, bool go) => (float[a, b] small, float[c, d] large, float[e] last) <int64[1] one = {1}, int64[1] zero = {0}> {
+  last, small, large = Loop (times, go, x) <body = body (int64 i, bool on, float[s] before) => (bool again, float[t] after, float[u] p, float[v] q) {
+    again = Identity (on)
+    w = Relu (before)
+    after = Add (before, x)
+    some = NonZero (after)
+    count = Shape <start = 1, end = 2> (some)
+    p = Slice (after, zero, count)
+    q = Concat <axis = 0> (p, before, w)
+  }>
+}""", {"x": ramp(5) + f32(9), "times": number(7), "go": truth(True)}, {"x": ramp(1) + f32(9), "times": number(40), "go": truth(True)})
+
+case("scan_batched", """
+m (float[A, B] first, float[C, D, E] x) => (float[a, b] y, float[c, d, e] z) {
+  y, z = Scan <num_scan_inputs = 1, body = step (float[s] old, float[t] row) => (float[u] new, float[v] out) {
+    new = Add (old, row)
+    out = Identity (new)
+  }> ("", first, x)
+}""", {"first": ramp(1, 2), "x": ramp(1, 3, 2)}, {"first": ramp(3, 2), "x": ramp(3, 5, 2)}, opset=8)
+
 case("if_nested", """
 m (bool c, bool d, float[N] x) => (float[a] y) {
   y = If (c) <

@@ -62,6 +62,41 @@ fn every_module_says_what_it_is() {
     assert!(bare.is_empty(), "without //! at the top: {bare:?}");
 }
 
+/// A row of the pass table, a file and a pass are one thing with one name.
+#[test]
+fn nest_passes_match_the_files() {
+    use onnxc::passes::table::NEST_PASSES;
+    let dir = root().join("compiler/passes/nest");
+    let mut groups: Vec<&str> = NEST_PASSES.iter().map(|p| p.group.folder()).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    let mut on_disk: Vec<String> = vec![];
+    for g in &groups {
+        // A group may be one pass, with its parts in the folder.
+        if NEST_PASSES.iter().any(|p| p.name == *g) {
+            on_disk.push(format!("{g}/{g}"));
+            continue;
+        }
+        let files = std::fs::read_dir(dir.join(g)).expect("a group").flatten().filter_map(|e| e.file_name().into_string().ok());
+        on_disk.extend(files.filter_map(|n| n.strip_suffix(".rs").filter(|n| *n != "mod").map(|n| format!("{g}/{n}"))));
+    }
+    on_disk.sort();
+    let mut in_table: Vec<String> = NEST_PASSES.iter().map(|p| format!("{}/{}", p.group.folder(), p.name)).collect();
+    in_table.sort();
+    assert_eq!(on_disk, in_table);
+    let folders = std::fs::read_dir(&dir).expect("passes/nest").flatten().filter(|e| e.path().join("mod.rs").exists());
+    let others: Vec<String> = folders.filter_map(|e| e.file_name().into_string().ok()).filter(|n| !groups.contains(&n.as_str())).collect();
+    assert_eq!(others, ["analysis"], "a folder without a pass");
+    for p in NEST_PASSES {
+        let group = dir.join(p.group.folder());
+        let file = if p.name == p.group.folder() { group.join("mod.rs") } else { group.join(format!("{}.rs", p.name)) };
+        let text = std::fs::read_to_string(&file).expect("the file of a pass");
+        assert!(text.starts_with(&format!("//! {}:", p.name)), "{} does not begin with the pass's name", file.display());
+        assert!(text.contains("\npub fn run("), "{} has no `pub fn run`", file.display());
+        assert!(p.holds.ends_with('.') && p.why.ends_with('.'), "{} says too little", p.name);
+    }
+}
+
 #[test]
 fn operator_table_matches_the_files() {
     let mut on_disk: Vec<String> =

@@ -76,7 +76,7 @@ fn faults_are_found() {
         ("unroll r1", "seq r1", "not constant after unrolling"),
         ("/a/t.1[i0] = ", "/a/t.1[] = ", "found 0 subscripts, expected 1"),
         ("  call fill\n  call y\n", "  call y\n  call fill\n", "before anything is written there"),
-        ("stage=scheduled", "stage=built", "vec and unroll loops at stage built"),
+        ("stage=scheduled", "stage=built", "a vec or unroll loop before the kernel is scheduled"),
         ("stage=scheduled", "stage=placed", "has no place"),
         ("  call z\n", "", "is never written"),
         ("y[i0, i3] = 0.0", "x[i0, i3] = 0.0", "read-only"),

@@ -110,7 +110,7 @@ impl Module {
     }
     /// A new register of a compute type.
     pub fn reg(&mut self, ty: ElemType) -> Reg {
-        self.regs.push(RegData { ty })
+        self.regs.push(RegData { ty, whole: None })
     }
     /// Compute type of an expression.
     pub fn type_of(&self, e: &Expr) -> ElemType {
@@ -147,7 +147,7 @@ impl Module {
         write(&mut k);
         let body = k.body;
         let body = running(self, body);
-        let id = self.kernels.push(KernelData { name: name.to_owned(), origin: origin.clone(), work: Dim::constant(0), body });
+        let id = self.kernels.push(KernelData { name: name.to_owned(), origin: origin.clone(), work: Dim::constant(0), scheduled: false, body });
         self.driver.push(Stmt::Call(id));
         id
     }

@@ -29,6 +29,7 @@ enum Def<'a> {
 pub(super) struct Body<'a> {
     m: &'a Module,
     driver: bool,
+    scheduled: bool,
     facts: Facts<'a>,
     values: Values<'a>,
     regs: HashMap<Reg, Def<'a>>,
@@ -43,11 +44,12 @@ pub(super) struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// Nothing is in scope yet.
-    pub fn new(m: &'a Module, driver: bool) -> Self {
+    /// Nothing is in scope yet. `k`: whose body it is; `None` for the driver.
+    pub fn new(m: &'a Module, k: Option<Kernel>) -> Self {
         Body {
             m,
-            driver,
+            driver: k.is_none(),
+            scheduled: k.is_some_and(|k| m.kernels[k].scheduled),
             facts: Facts::new(&m.syms),
             values: HashMap::new(),
             regs: HashMap::new(),
@@ -132,8 +134,8 @@ impl<'a> Body<'a> {
                 if *lanes == 0 || shape.contains(&0) {
                     self.fault("an accumulator has no elements");
                 }
-                if *lanes > 1 && self.m.stage == Stage::Built {
-                    self.fault("accumulators have no lanes at stage built");
+                if *lanes > 1 && !self.scheduled {
+                    self.fault("an accumulator has lanes before the kernel is scheduled");
                 }
                 self.define_reg(*reg, Def::Acc { lanes: *lanes, shape, loops: self.loops.len() });
                 self.scope_regs.push(*reg);
@@ -222,8 +224,8 @@ impl<'a> Body<'a> {
             LoopKind::Unroll if lo.as_const().is_none() || hi.as_const().is_none() => self.fault("the bounds of an unroll loop are not constant"),
             _ => {}
         }
-        if matches!(kind, LoopKind::Vec(_) | LoopKind::Unroll) && self.m.stage == Stage::Built {
-            self.fault("vec and unroll loops at stage built");
+        if matches!(kind, LoopKind::Vec(_) | LoopKind::Unroll) && !self.scheduled {
+            self.fault("a vec or unroll loop before the kernel is scheduled");
         }
         self.define_sym(var, Some(kind));
         let mark = self.facts.mark();

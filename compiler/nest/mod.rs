@@ -186,6 +186,8 @@ pub struct Texts {
 pub struct RegData {
     /// Compute type.
     pub ty: ElemType,
+    /// The largest magnitude of a float accumulator that holds whole numbers only, exactly.
+    pub whole: Option<i64>,
 }
 
 /// One memory region.
@@ -253,6 +255,8 @@ pub struct KernelData {
     pub origin: Origin,
     /// Estimated scalar operations: decides into how many tasks its outermost `par` loop is split (0: one).
     pub work: Dim,
+    /// Whether a schedule has been applied to the body: only then it may have `vec` and `unroll` loops and accumulators with lanes.
+    pub scheduled: bool,
     /// What it does.
     pub body: Vec<Stmt>,
 }

@@ -265,13 +265,14 @@ impl<'a> Parser<'a> {
     fn kernel(&mut self) -> Result<()> {
         let name = self.word("a name")?.to_owned();
         let work = if self.eat("work") { self.dim()? } else { Dim::constant(0) };
+        let scheduled = self.eat("scheduled") || self.m.stage != Stage::Built;
         let Tok::Comment(text) = self.next() else {
             self.at -= 1;
             return self.fail("; and what the kernel computes");
         };
         self.enter();
         let body = self.stmts()?;
-        let k = self.m.kernels.push(KernelData { name: name.clone(), origin: origin(text.trim()), work, body });
+        let k = self.m.kernels.push(KernelData { name: name.clone(), origin: origin(text.trim()), work, scheduled, body });
         if self.kernels.insert(name, k).is_some() {
             return self.fail("a kernel with a new name");
         }
@@ -472,7 +473,12 @@ impl<'a> Parser<'a> {
         let init = self.expr()?;
         self.want(":")?;
         let ty = self.ty()?;
-        Ok(Stmt::Acc { reg: self.define(n, ty, true), lanes, shape, init })
+        let reg = self.define(n, ty, true);
+        if self.peek() == Tok::Word("whole") && self.second() == Tok::Punct("<=") {
+            self.at += 2;
+            self.m.regs[reg].whole = Some(self.number()?);
+        }
+        Ok(Stmt::Acc { reg, lanes, shape, init })
     }
     /// What the driver checks first is known to later proofs, as it was when the module was made.
     fn condition(&mut self, cond: &Expr, status: Status) {

@@ -182,7 +182,8 @@ impl<'a> Printer<'a> {
         let d = &self.m.kernels[k];
         let work = if d.work == Dim::constant(0) { String::new() } else { format!(" work {}", self.dim(d.work)) };
         let origin = d.origin.short().replace(char::is_control, " ");
-        let head = format!("kernel {}{work} ; {origin}", self.kernel_name(k));
+        let scheduled = if d.scheduled && self.m.stage == Stage::Built { " scheduled" } else { "" };
+        let head = format!("kernel {}{work}{scheduled} ; {origin}", self.kernel_name(k));
         self.line(head.trim_end());
         self.indent += 1;
         self.syms.clear();
@@ -265,7 +266,8 @@ impl<'a> Printer<'a> {
             Stmt::Acc { reg, lanes, shape, init } => {
                 let shape = if shape.is_empty() { String::new() } else { format!("[{}]", shape.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")) };
                 let lanes = if *lanes == 1 { String::new() } else { format!(" x{lanes}") };
-                let t = format!("acc {}{shape}{lanes} = {} : {}", self.reg(*reg), self.expr(init), self.m.regs[*reg].ty.short());
+                let whole = self.m.regs[*reg].whole.map_or(String::new(), |most| format!(" whole <= {most}"));
+                let t = format!("acc {}{shape}{lanes} = {} : {}{whole}", self.reg(*reg), self.expr(init), self.m.regs[*reg].ty.short());
                 self.line(&t);
             }
             Stmt::Set { reg, at, value } => {

@@ -186,7 +186,7 @@ impl Verifier<'_> {
         let bodies: Vec<_> = called(m)
             .into_par_iter()
             .map(|k| {
-                let mut body = Body::new(m, false);
+                let mut body = Body::new(m, Some(k));
                 body.block(&m.kernels[k].body);
                 (k, body.finish())
             })
@@ -200,7 +200,7 @@ impl Verifier<'_> {
             self.checked.insert(k, Uses { free, reads, writes });
             self.place_faults(&format!("kernel {}", d.name), &d.body, faults);
         }
-        let mut driver = Body::new(m, true);
+        let mut driver = Body::new(m, None);
         driver.block(&m.driver);
         let (_, faults) = driver.finish();
         self.place_faults("driver", &m.driver, faults);

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! (`conv` in its integer form has one `seq` loop for the channels and one for each spatial axis), so that a schedule
-//! can recognise it and use dot-product instructions (`passes/nest/dots`). Zero points stay outside, because
+//! can recognise it and use dot-product instructions (`passes/nest/quantize/integer_dot`). Zero points stay outside, because
 //! `sum (a - za)(b - zb) = sum ab - zb * sum a - za * sum (b - zb)`: the sums of constant weights are constants, and
 //! those of `a` are needed only where `zb` is not zero. All of it is exact modulo 2^32, as the specification has it.
 
@@ -192,7 +192,7 @@ pub fn first(k: &KernelBuilder, b: Buf) -> Expr {
 }
 
 /// The subscript of a dimension that is repeated where its size is 1.
-fn repeated(k: &KernelBuilder, i: Dim, size: Dim) -> Dim {
+pub fn repeated(k: &KernelBuilder, i: Dim, size: Dim) -> Dim {
     match size.as_const() {
         Some(1) => Dim::constant(0),
         _ if k.m.syms.in_range(i, size) => i,

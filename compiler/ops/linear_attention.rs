@@ -15,11 +15,12 @@
 //! Columns of S do not meet: batch, heads and values are parallel, tokens follow each other. `chunk_size` is a hint
 //! that changes nothing.
 
+use super::integer::repeated;
 use super::matmul::product_sum;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, LoopKind, UnOp};
-use crate::sym::{Answer, Dim};
+use crate::sym::Dim;
 
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,15 +81,21 @@ fn infer_linear(cx: &mut InferCx, q_heads: i64, kv_heads: i64, gated: bool, delt
         cx.require_eq(t.dims[1], q.dims[1], "the lengths differ")?;
     }
     let heads = Dim::constant(kv_heads);
-    for (i, wide) in [(4, heads * size), (5, Dim::constant(1))] {
+    for i in [4, 5] {
         let Some(t) = cx.tensor_opt(i)?.cloned() else { continue };
         if t.rank() != 3 {
             return cx.error(codes::OP_SHAPE, "decay and beta must have rank 3").fail();
         }
         cx.require_eq(t.dims[0], q.dims[0], "the batches differ")?;
         cx.require_eq(t.dims[1], q.dims[1], "the lengths differ")?;
-        if cx.syms.eq(t.dims[2], heads) != Answer::Yes {
-            cx.require_eq(t.dims[2], wide, &format!("the last dimension of input {i} does not fit the heads"))?;
+        let what = format!("the last dimension of input {i} does not fit the heads");
+        if i == 4 {
+            // One rate for each head, or one for each key element.
+            let each = t.dims[2].floor_div(kv_heads);
+            cx.require_eq(heads * each, t.dims[2], &what)?;
+            cx.require_repeatable(each, size, &what)?;
+        } else {
+            cx.require_repeatable(t.dims[2], heads, &what)?;
         }
     }
     let state = vec![q.dims[0], heads, size, value];
@@ -124,30 +131,29 @@ fn lower_linear(cx: &mut LowerCx, q_heads: i64, kv_heads: i64, scale: f32, gated
         (0.0, None) => Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::cast(crate::tensor::ElemType::I64, ty, Expr::index(size))),
         (s, _) => Expr::num(ty, f64::from(s)),
     };
-    let per_head = |cx: &LowerCx, b: crate::nest::Buf| cx.m.syms.eq(cx.dims(b)[2], heads) == Answer::Yes;
-    let decay = decay.map(|b| (b, per_head(cx, b)));
-    let beta = beta.map(|b| (b, per_head(cx, b)));
+    let decay = decay.map(|b| (b, cx.dims(b)[2].floor_div(kv_heads)));
+    let beta = beta.map(|b| (b, cx.dims(b)[2]));
     let tokens = dq[1];
     cx.kernel(|k| {
         k.nest(LoopKind::Par, &[dq[0], heads, value], |k, o| {
             let (b, h, m) = (o[0], o[1], o[2]);
             k.range(LoopKind::Seq, "t", 0, tokens, |k, t| {
                 let at = |d: Dim| [b, h, d, m];
-                if let Some((g, one)) = decay {
+                if let Some((g, each)) = decay {
                     k.nest(LoopKind::Seq, &[size], |k, d| {
-                        let rate = k.load(g, &[b, t, if one { h } else { h * size + d[0] }]);
+                        let rate = k.load(g, &[b, t, h * each + repeated(k, d[0], each)]);
                         let v = k.load(state, &at(d[0])) * Expr::un(UnOp::Exp, rate);
                         k.store(state, &at(d[0]), v);
                     });
                 }
                 let mut x = k.load(v, &[b, t, h * value + m]);
-                if let Some((g, own)) = beta {
+                if let Some((g, count)) = beta {
                     let seen = k.acc(Expr::num(ty, 0.0));
                     k.nest(LoopKind::Seq, &[size], |k, d| {
                         let (a, c) = (k.load(state, &at(d[0])), k.load(key, &[b, t, h * size + d[0]]));
                         k.set(seen, product_sum(ty, a, c, Expr::acc(seen)));
                     });
-                    x = k.load(g, &[b, t, if own { h } else { Dim::constant(0) }]) * (x - Expr::acc(seen));
+                    x = k.load(g, &[b, t, repeated(k, h, count)]) * (x - Expr::acc(seen));
                 }
                 let x = k.let_(x);
                 k.nest(LoopKind::Seq, &[size], |k, d| {

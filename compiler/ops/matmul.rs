@@ -1,4 +1,4 @@
-//! MatMul and Gemm, in the form that the contraction schedule recognises (see `passes/nest/contract`).
+//! MatMul and Gemm, in the form that the contraction schedule recognises (see `passes/nest/schedule/contract`).
 //!
 //! | Gemm | |
 //! |---|---|

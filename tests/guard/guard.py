@@ -292,7 +292,7 @@ def known(finding):
     """True if known.txt has the finding."""
     with open(os.path.join(HERE, "known.txt")) as f:
         rows = [line.split(None, 2) for line in f if line.strip() and not line.startswith("#")]
-    return any(fnmatch.fnmatchcase(finding["case"], case) and finding["way"] == way for case, way, _ in rows)
+    return any(fnmatch.fnmatchcase(finding["case"], case) and fnmatch.fnmatchcase(finding["way"], way) for case, way, _ in rows)
 
 
 def report(h, path):

@@ -48,6 +48,8 @@ pub(super) struct Driver<'a, 'm> {
     sizes: Vec<(Dim, BTreeSet<Sym>, Buf)>,
     /// Run-time sizes that have a value here.
     known: HashSet<Sym>,
+    /// True inside an `if` or a `while`, whose checks the entry has not made.
+    nested: bool,
 }
 
 impl<'a, 'm> Driver<'a, 'm> {
@@ -84,7 +86,7 @@ impl<'a, 'm> Driver<'a, 'm> {
                 sizes.push((bits, late(bits), b));
             }
         }
-        Ok(Driver { entry, frame, ctx, exec, workspace, end, outputs, slots, sizes, known: HashSet::new() })
+        Ok(Driver { entry, frame, ctx, exec, workspace, end, outputs, slots, sizes, known: HashSet::new(), nested: false })
     }
     /// Statements in order.
     pub fn block(&mut self, e: &mut Emit, body: &[Stmt]) -> Result<()> {
@@ -96,7 +98,7 @@ impl<'a, 'm> Driver<'a, 'm> {
             }
             match s {
                 Stmt::Check { cond, status } => {
-                    if !early(self.entry, s) {
+                    if self.nested || !early(self.entry, s) {
                         let c = e.truth(cond)?;
                         self.entry.check(e, c, cond, *status)?;
                     }
@@ -188,9 +190,9 @@ impl<'a, 'm> Driver<'a, 'm> {
     }
     /// A body; sizes that it defines end with it.
     fn inner(&mut self, e: &mut Emit, body: &[Stmt]) -> Result<()> {
-        let outer = self.known.clone();
+        let (known, nested) = (self.known.clone(), std::mem::replace(&mut self.nested, true));
         self.block(e, body)?;
-        self.known = outer;
+        (self.known, self.nested) = (known, nested);
         Ok(())
     }
     /// Forgets what another path may have changed and loads what the next statement needs.
@@ -320,7 +322,8 @@ impl<'a, 'm> Driver<'a, 'm> {
     }
 }
 
-/// True for a check of the driver that needs nothing but the dim params: it is made before everything else.
+/// True for a statement at the top level of the driver if it is a check of nothing but the dim params: the entry makes it
+/// before everything else.
 pub(super) fn early(entry: &Entry, s: &Stmt) -> bool {
     matches!(s, Stmt::Check { .. }) && s.loads().is_empty() && !s.dims().into_iter().any(|d| entry.m.syms.at_run_time(d))
 }

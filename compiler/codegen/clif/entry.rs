@@ -283,9 +283,13 @@ impl Entry<'_> {
             (None, None) => Default::default(),
         }
     }
-    /// Computes the derived sizes.
+    /// Computes the derived sizes, but for those of dim params that this module does not have: constants are folded in a
+    /// module of their own, with the symbols of the whole.
     fn derived(&self, e: &mut Emit) -> Result<()> {
         for (s, d) in self.m.syms.derived() {
+            if !d.syms().iter().all(|t| e.vars.contains_key(t)) {
+                continue;
+            }
             self.bounded(e, *d, &format!("size {}", quoted(self.m.syms.name(*s))))?;
             let v = e.dim(*d)?;
             e.vars.insert(*s, v);

@@ -111,6 +111,9 @@ impl Emit<'_, '_> {
             let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, v.v, n);
             self.require(ok, Status::Index);
         }
+        if !known {
+            self.bound.insert(sym);
+        }
         let shadowed = self.vars.insert(sym, v.v);
         self.scopes.push(super::func::Scope { syms: vec![sym], ..Default::default() });
         Ok(shadowed)

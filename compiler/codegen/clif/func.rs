@@ -81,6 +81,8 @@ pub(super) struct Emit<'a, 'b> {
     pub regs: Map<Reg, Slot>,
     /// Values of loop variables.
     pub vars: Map<Sym, Value>,
+    /// Indices that are in range only behind their check.
+    pub bound: Set<Sym>,
     /// Unrolled variables: what stands for them.
     pub unrolled: Map<Sym, Dim>,
     pub lanes: Option<Lanes>,
@@ -194,6 +196,7 @@ impl<'a, 'b> Emit<'a, 'b> {
             scopes: vec![Scope::default()],
             regs: Map::default(),
             vars: Map::default(),
+            bound: Set::default(),
             unrolled: Map::default(),
             lanes: None,
             words: Map::default(),

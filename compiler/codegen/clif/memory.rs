@@ -30,6 +30,14 @@ impl Emit<'_, '_> {
             _ => Stride::Other,
         }
     }
+    /// True if an access is in range wherever its loop variables have values, whatever conditions, checks and loops without
+    /// these variables stand around it: Cranelift may move its load out of them.
+    fn is_always_in_range(&self, buf: Buf, at: &[Dim]) -> bool {
+        at.iter().zip(&self.m.bufs[buf].dims).all(|(x, n)| {
+            let x = self.at_lane(self.substituted(*x));
+            !x.syms().iter().any(|s| self.bound.contains(s)) && self.m.syms.in_range(x, *n)
+        })
+    }
     pub(super) fn load(&mut self, buf: Buf, at: &[Dim]) -> Result<Val> {
         let stride = self.stride(buf, at);
         let second = matches!(stride, Stride::Second) && matches!(self.m.bufs[buf].ty, ElemType::F32 | ElemType::I32 | ElemType::U32);
@@ -54,7 +62,7 @@ impl Emit<'_, '_> {
             return Ok(Val { v, ty, vec: false });
         }
         let constant = matches!(self.m.bufs[self.m.storage(buf)].place, crate::nest::Place::Const(_) | crate::nest::Place::Input(_));
-        let flags = if constant { self.flags().with_readonly().with_can_move() } else { self.flags() };
+        let flags = if constant && self.is_always_in_range(buf, at) { self.flags().with_readonly().with_can_move() } else { self.flags() };
         let v = if vec {
             let t = if ty == ElemType::F32 { F32X4 } else { I32X4 };
             let v = self.b.ins().load(t, flags, p, disp);

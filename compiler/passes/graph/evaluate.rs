@@ -2,7 +2,7 @@
 //! selections, and what is constant there must be known before the shapes that follow from it.
 //!
 //! The node is lowered alone and run by the interpreter of the nest IR. Larger results are the business of
-//! `passes/nest/fold`.
+//! `passes/nest/fuse/fold_constants`.
 //!
 //! Operators that only move elements also move sizes that are expressions: they run on marks, numbers that stand for the
 //! expressions, and the marks in the result say which expression lies where.

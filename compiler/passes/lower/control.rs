@@ -2,7 +2,7 @@
 //!
 //! Results of branches, and values carried around a loop, have a buffer outside of the body. Where their sizes are only
 //! known inside, the buffer has sizes of its own that the body defines again before it copies its result there: the
-//! memory moves then, and what was there is gone (`passes/nest/dynamic`). So inside a body a carried value is seen
+//! memory moves then, and what was there is gone (`passes/nest/memory/place_memory/dynamic`). So inside a body a carried value is seen
 //! under sizes that are defined once, at the body's begin, and so is a result after the operator.
 
 use super::collect::Collected;

@@ -1,0 +1,467 @@
+//! attention: scores, softmax and the weighted sum of values as one nest over blocks of query rows.
+//!
+//! What exporters write is a contraction Q*K with scale and mask as its epilogue, a kernel of rows (softmax), perhaps maps,
+//! and a contraction with V. They become one `par` loop over pieces of (batch, head, block of rows); of a block the
+//! scores of all keys are computed, normalised and used while they are in the cache, so that the matrix of all
+//! scores is never written. A row is whole: nothing is rescaled, and results do not depend on the number of threads.
+//!
+//! Softmax goes through a block in phases, see `softmax`. Scores live in a buffer with a place for each iteration of the
+//! `par` loop, which has at most [`PIECES`]: an iteration takes several blocks one after the other, and tasks are ranges of
+//! iterations.
+
+mod softmax;
+
+use crate::diag::Result;
+use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::shape::{Uses, as_map, fresh_regs, is_temp, peel, put, relocate};
+use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::schedule::contract::{self, Parts, depends};
+use crate::passes::nest::schedule::lanes;
+use crate::passes::nest::schedule::tiles::{self, Tile};
+use crate::sym::{Dim, Sym};
+use crate::target::{Facts, Level};
+use crate::tensor::ElemType;
+use softmax::Found;
+
+/// Iterations of the `par` loop at most: what tasks there may be.
+const PIECES: i64 = 64;
+/// Rows of a block, and how many bytes of scores a block has at most where that is known.
+const ROWS: i64 = 28;
+const BYTES: i64 = 176 << 10;
+
+/// The kernels of one attention, and how they fit together.
+struct Group {
+    scores: Kernel,
+    /// Softmax, then maps over its result.
+    rows: Vec<Kernel>,
+    values: Kernel,
+    qk: Parts,
+    /// Column variables of the two contractions.
+    columns: (Sym, Sym),
+    pv: Parts,
+    /// Buffers that become the scratch.
+    bufs: Vec<Buf>,
+    /// Shape of the scores.
+    dims: Vec<Dim>,
+    /// The row's position in it.
+    row: usize,
+    /// Variables of the second contraction for each position but the last.
+    vars: Vec<Option<Sym>>,
+    /// For each kernel but `values`: what stands for its variables.
+    renames: Vec<Vec<(Sym, Sym)>>,
+}
+
+/// Runs the pass. Kernels that it makes are scheduled.
+pub fn run(m: &mut Module, level: &Level) -> Result<()> {
+    let facts = level.facts;
+    if facts.lanes == 1 {
+        return Ok(());
+    }
+    let uses = Uses::new(m);
+    for k in uses.order.clone() {
+        if let Some(g) = group(m, &uses, k) {
+            let values = g.values;
+            if merge(m, g, facts) {
+                m.kernels[values].scheduled = true;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Subscripts of an access in the shape of the scores.
+fn position(m: &Module, buf: Buf, at: &[Dim], dims: &[Dim]) -> Option<Vec<Dim>> {
+    let own = &m.bufs[buf].dims;
+    if own == dims {
+        return Some(at.to_vec());
+    }
+    (Dim::product(own.iter().copied()) == Dim::product(dims.iter().copied())).then(|| relocate(m, own, at, dims))
+}
+
+/// The loop variable of each position but the last; `None` if anything else stands there.
+fn row_vars(at: &[Dim], dims: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Option<Sym>>> {
+    let mut out = vec![];
+    for (i, d) in at.iter().zip(dims).take(dims.len() - 1) {
+        match (i.as_sym(), i.as_const()) {
+            (Some(s), _) if loops.iter().any(|l| l.0 == s && l.1 == *d) && !out.contains(&Some(s)) => out.push(Some(s)),
+            (_, Some(0)) if d.as_const() == Some(1) => out.push(None),
+            _ => return None,
+        }
+    }
+    Some(out)
+}
+
+/// Every access to one of `bufs` in a body, at the same row: its variables.
+fn rows_accessed(m: &Module, body: &[Stmt], loops: &[(Sym, Dim)], bufs: &[Buf], dims: &[Dim]) -> Option<Vec<Option<Sym>>> {
+    let mut all: Vec<(Buf, Vec<Dim>)> = vec![];
+    visit::walk(body, &mut |s| {
+        if let Stmt::Store { buf, at, .. } = s {
+            all.push((*buf, at.clone()));
+        }
+    });
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::Load { buf, at } = e {
+            all.push((*buf, at.clone()));
+        }
+    });
+    let mut found: Option<Vec<Option<Sym>>> = None;
+    for (b, at) in all {
+        if !bufs.contains(&m.storage(b)) {
+            continue;
+        }
+        let at = position(m, b, &at, dims)?;
+        let vars = row_vars(&at, dims, loops)?;
+        let last = at.last()?;
+        if vars.iter().flatten().any(|v| last.contains(*v)) || found.as_ref().is_some_and(|f| *f != vars) {
+            return None;
+        }
+        found = Some(vars);
+    }
+    // Nothing else runs over other rows.
+    found.filter(|f| f.iter().flatten().count() == loops.len())
+}
+
+/// True if a kernel of rows may write its result where its operand was: an element of the result is written where that
+/// of the operand is read for the last time.
+fn may_overwrite(m: &Module, body: &[Stmt], from: Buf, to: Buf, dims: &[Dim]) -> bool {
+    let touches = |e: &Expr, bufs: &[Buf]| {
+        let mut hit = false;
+        e.walk(&mut |e| hit |= matches!(e, Expr::Load { buf, .. } if bufs.contains(&m.storage(*buf))));
+        hit
+    };
+    let mut written = false;
+    for s in body {
+        let Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } = s else {
+            let straight = matches!(s, Stmt::Let { .. } | Stmt::Acc { .. } | Stmt::Set { .. });
+            if !straight || s.expr().is_some_and(|e| touches(e, &[from, to])) {
+                return false;
+            }
+            continue;
+        };
+        let straight = body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. }));
+        let stores = visit::stores(body).iter().any(|b| m.storage(*b) == to);
+        let reads = visit::loads(body).iter().any(|b| m.storage(*b) == from);
+        if !straight || written && reads || lo.as_const() != Some(0) || Some(hi) != dims.last() {
+            return false;
+        }
+        written |= stores;
+        // Where the row changes, each step keeps to its own element.
+        let mut own = true;
+        let mut check = |b: Buf, at: &[Dim]| {
+            if [from, to].contains(&m.storage(b)) {
+                own &= position(m, b, at, dims).and_then(|p| p.last().copied()).and_then(|d| d.as_sym()) == Some(*var);
+            }
+        };
+        visit::accesses(body, &mut check);
+        if !own {
+            return false;
+        }
+    }
+    written
+}
+
+/// The attention whose softmax is `k`.
+fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
+    let body = &m.kernels[k].body;
+    let sm = peel(body);
+    if !sm.body.iter().any(|s| matches!(s, Stmt::For { kind: LoopKind::Seq, .. })) || contract::is_contraction(body) {
+        return None;
+    }
+    let scratch = |b: Buf| is_temp(m, b) && m.bufs[b].ty == ElemType::F32;
+    // What the rows are made of.
+    let (scores, from) = visit::loads(body).into_iter().map(|b| m.storage(b)).find_map(|b| match uses.writers(b) {
+        [w] if *w != k && scratch(b) && uses.readers(b) == [k] && contract::is_contraction(&m.kernels[*w].body) => Some((*w, b)),
+        _ => None,
+    })?;
+    let dims = m.bufs[from].dims.clone();
+    let stores = visit::stores(body);
+    let ([to], true) = (stores.as_slice(), dims.len() >= 2) else { return None };
+    let mut bufs = vec![from, m.storage(*to)];
+    if !may_overwrite(m, &sm.body, from, bufs[1], &dims) {
+        return None;
+    }
+    let mut rows = vec![k];
+    let mut renames = vec![rows_accessed(m, &sm.body, &sm.loops, &bufs, &dims)?];
+    let values = loop {
+        let last = *bufs.last()?;
+        let others: Vec<Kernel> = uses.readers(last).iter().copied().filter(|r| !rows.contains(r)).collect();
+        let ([next], [_]) = (others.as_slice(), uses.writers(last)) else { return None };
+        if !scratch(last) {
+            return None;
+        }
+        let body = &m.kernels[*next].body;
+        let Some(map) = as_map(body) else { break *next };
+        let ((var, hi), outer) = map.loops.split_last()?;
+        let to = m.storage(map.buf);
+        let along = [Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body: vec![Stmt::Store { buf: map.buf, at: map.at.clone(), value: map.value.clone() }] }];
+        if bufs.contains(&to) || rows.len() > 3 || !may_overwrite(m, &along, last, to, &dims) {
+            return None;
+        }
+        bufs.push(to);
+        renames.push(rows_accessed(m, &along, outer, &bufs, &dims)?);
+        rows.push(*next);
+    };
+    let (mut qk, mut pv) = (contract::take_apart(&m.kernels[scores].body)?, contract::take_apart(&m.kernels[values].body)?);
+    if qk.product != contract::Product::Fma || pv.product != contract::Product::Fma {
+        return None;
+    }
+    // The second contraction.
+    let last = *bufs.last()?;
+    if m.storage(pv.b.0) == last {
+        std::mem::swap(&mut pv.a, &mut pv.b);
+    }
+    let [(depth, keys)] = pv.depth.as_slice() else { return None };
+    if m.storage(pv.a.0) != last || m.storage(pv.b.0) == last || dims.last() != Some(keys) {
+        return None;
+    }
+    let at = position(m, pv.a.0, &pv.a.1, &dims)?;
+    let vars = row_vars(&at, &dims, &pv.loops)?;
+    let (out, out_at) = store_of(&pv)?;
+    let rest: Vec<Sym> = pv.loops.iter().map(|l| l.0).filter(|s| !vars.contains(&Some(*s))).collect();
+    let ([n2], true) = (rest.as_slice(), at.last()?.as_sym() == Some(*depth)) else { return None };
+    if !depends(&pv.b.1, *n2) || stride(m, out, &out_at, *n2) != Some(1) {
+        return None;
+    }
+    // Weights are no keys: they would be read again for every block.
+    let weights = |b: Buf| matches!(m.bufs[m.storage(b)].place, Place::Const(_));
+    if weights(qk.a.0) || weights(qk.b.0) || weights(pv.b.0) {
+        return None;
+    }
+    // The first one.
+    let (to, to_at) = store_of(&qk)?;
+    let to_at = position(m, to, &to_at, &dims)?;
+    let vars1 = row_vars(&to_at, &dims, &qk.loops)?;
+    let n1 = to_at.last()?.as_sym().filter(|s| qk.loops.iter().any(|l| l.0 == *s && Some(&l.1) == dims.last()))?;
+    if m.storage(to) != from || qk.loops.len() != vars1.iter().flatten().count() + 1 || vars1.contains(&Some(n1)) {
+        return None;
+    }
+    if depends(&qk.a.1, n1) {
+        std::mem::swap(&mut qk.a, &mut qk.b);
+    }
+    if depends(&qk.a.1, n1) || !depends(&qk.b.1, n1) {
+        return None;
+    }
+    // Rows: neither keys nor values depend on them.
+    let row = (0..dims.len() - 1).rev().find(|i| match (vars1[*i], vars[*i]) {
+        (Some(a), Some(b)) => depends(&qk.a.1, a) && !depends(&qk.b.1, a) && !depends(&pv.b.1, b),
+        _ => false,
+    })?;
+    renames.insert(0, vars1);
+    let renames = renames.into_iter().map(|r| r.into_iter().zip(&vars).filter_map(|(from, to)| Some((from?, (*to)?))).collect()).collect();
+    // All at the driver's top level, so that the first may move down to the last.
+    let called = |k: &Kernel| m.driver.iter().any(|s| matches!(s, Stmt::Call(x) if x == k));
+    let top = called(&scores) && called(&values) && rows.iter().all(called);
+    top.then_some(Group { scores, rows, values, qk, columns: (n1, *n2), pv, bufs, dims, row, vars, renames })
+}
+
+fn store_of(p: &Parts) -> Option<(Buf, Vec<Dim>)> {
+    p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })
+}
+
+/// Parts with dims in place of variables.
+fn put_parts(p: &mut Parts, f: &dyn Fn(Sym) -> Option<Dim>) {
+    let sub = |d: &Dim| d.subst(&mut |s| f(s));
+    p.a.1 = p.a.1.iter().map(sub).collect();
+    p.b.1 = p.b.1.iter().map(sub).collect();
+    p.tail = std::mem::take(&mut p.tail).into_iter().map(|s| s.map_dims(&mut |d| sub(&d))).collect();
+}
+
+/// What both contractions of a merged kernel need to be emitted for a block of rows.
+struct Block {
+    qk: (Parts, Tile),
+    rows: Vec<Vec<Stmt>>,
+    pv: (Parts, Tile),
+    /// The row inside a block, and the first row of a block: both stand for themselves in the parts.
+    local: Sym,
+    first: Sym,
+}
+
+fn merge(m: &mut Module, mut g: Group, facts: Facts) -> bool {
+    let zero = Dim::constant(0);
+    let keys = g.dims[g.dims.len() - 1];
+    let (extent, Some(row)) = (g.dims[g.row], g.vars[g.row]) else { return false };
+    let batch: Vec<(Sym, Dim)> = g.vars.iter().zip(&g.dims).enumerate().filter(|(i, _)| *i != g.row).filter_map(|(_, (v, d))| Some(((*v)?, *d))).collect();
+    let (n2, width) = match g.pv.loops.iter().find(|l| l.0 == g.columns.1) {
+        Some(l) => *l,
+        None => return false,
+    };
+    let height = height(extent, keys);
+    let blocks = extent.ceil_div(height);
+    let total = Dim::product(batch.iter().map(|b| b.1)) * blocks;
+    let (pieces, each) = pieces(total);
+    // Operands of the contractions, packed where they must be.
+    let rename = |i: usize, s: Sym| g.renames[i].iter().find(|r| r.0 == s).map(|r| Dim::sym(r.1));
+    put_parts(&mut g.qk, &|s| rename(0, s));
+    let most = m.syms.range(extent).hi.unwrap_or(i64::MAX).min(height);
+    let (nr1, nr2) = (tiles::panel(most, keys, 16), tiles::panel(most, width, 16));
+    let Some(panels1) = contract::panels(m, g.scores, &g.qk, &batch, g.columns.0, keys, nr1, facts) else { return false };
+    let Some(panels2) = contract::panels(m, g.values, &g.pv, &batch, n2, width, nr2, facts) else { return false };
+    // The scratch takes the place of what was a matrix.
+    let name = format!("{}.block", m.bufs[g.bufs[0]].name);
+    let scratch = m.temp(name, ElemType::F32, vec![pieces, Dim::constant(height), row_length(keys)]);
+    let piece = m.syms.loop_var("t", zero, pieces);
+    let local = m.syms.loop_var("r", zero, Dim::constant(height));
+    let first = m.syms.loop_var("b", zero, extent);
+    let here = |last: Dim| vec![Dim::sym(piece), Dim::sym(local), last];
+    let at_row = |s: Sym| (s == row).then(|| Dim::sym(first) + local);
+    let (bufs, dims) = (g.bufs.clone(), g.dims.clone());
+    let redirect = |m: &Module, s: Stmt| {
+        let last = |buf: Buf, at: &[Dim]| position(m, buf, at, &dims).and_then(|p| p.last().copied()).unwrap_or_default();
+        let s = s.map_exprs(&mut |e| {
+            e.rewrite(&mut |e| match e {
+                Expr::Load { buf, at } if bufs.contains(&m.storage(buf)) => Expr::Load { buf: scratch, at: here(last(buf, &at)) },
+                e => e,
+            })
+        });
+        map_stores(s, &|buf, at| bufs.contains(&m.storage(buf)).then(|| (scratch, here(last(buf, at)))))
+    };
+    g.qk.tail = std::mem::take(&mut g.qk.tail).into_iter().map(|s| redirect(m, s)).collect();
+    g.pv.a = (scratch, here(position(m, g.pv.a.0, &g.pv.a.1, &dims).and_then(|p| p.last().copied()).unwrap_or_default()));
+    put_parts(&mut g.qk, &at_row);
+    put_parts(&mut g.pv, &at_row);
+    let name = format!("{}.rows", m.bufs[g.bufs[0]].name);
+    let found = Found::new(m, name, pieces, piece.into(), local.into(), height);
+    let mut rows = vec![];
+    for (i, k) in g.rows.iter().enumerate() {
+        let nest = peel(&m.kernels[*k].body);
+        let mut body = nest.body;
+        // Of a map, the loop along the row is the last one.
+        if let (Some((var, hi)), true) = (nest.loops.last(), i > 0) {
+            body = vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body }];
+        }
+        let sub = |d: Dim| d.subst(&mut |s| rename(i + 1, s)).subst(&mut |s| at_row(s));
+        let body = body.into_iter().map(|s| redirect(m, s).map_dims(&mut |d| sub(d))).collect();
+        if i > 0 {
+            rows.push(body);
+            continue;
+        }
+        rows = softmax::phases(m, body, &found);
+        if g.rows.len() == 1
+            && let Some(scale) = softmax::scale(m, &mut rows, scratch, keys, &found)
+        {
+            let acc = g.pv.acc;
+            let scaled = |e: Expr| match e {
+                Expr::Acc { reg, .. } if reg == acc => Expr::bin(BinOp::Mul, e, scale.clone()),
+                e => e,
+            };
+            g.pv.tail = std::mem::take(&mut g.pv.tail).into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| scaled(e)))).collect();
+        }
+    }
+    let of = Some((local, Dim::constant(height)));
+    let t1 = Tile::new((of, 1), most, g.columns.0, keys, nr1, panels1, batch.clone(), false, facts);
+    let t2 = Tile::new((of, 1), most, n2, width, nr2, panels2, batch.clone(), false, facts);
+    let work = work(m, &g);
+    let b = Block { qk: (g.qk, t1), rows, pv: (g.pv, t2), local, first };
+    // Blocks: all of one height, but perhaps the last.
+    let block = m.syms.loop_var("b", zero, blocks);
+    let from = Dim::sym(block) * height;
+    let body = match extent.as_const() {
+        Some(e) if e % height == 0 => emit(m, &b, from, Dim::constant(height), facts),
+        Some(e) => {
+            let then = emit(m, &b, from, Dim::constant(height), facts);
+            let els = emit(m, &b, Dim::constant(e / height * height), Dim::constant(e % height), facts);
+            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, e / height), then, els }]
+        }
+        None => emit(m, &b, from, (extent - from).min(Dim::constant(height)), facts),
+    };
+    // One loop over batch and blocks, blocks innermost: keys and values stay in the cache.
+    let (flat, inside) = match each.as_const() {
+        Some(1) => (Dim::sym(piece), None),
+        _ => {
+            let start = Dim::sym(piece) * each;
+            let count = if total.modulo(each).as_const() == Some(0) { each } else { each.min(total - start) };
+            let j = m.syms.loop_var("j", zero, count);
+            (start + Dim::sym(j), Some((j, count)))
+        }
+    };
+    let mut of: Vec<(Sym, Dim)> = vec![];
+    let mut rest = flat;
+    let nest: Vec<(Sym, Dim)> = batch.iter().copied().chain([(block, blocks)]).collect();
+    for (i, (var, hi)) in nest.iter().enumerate().rev() {
+        of.push((*var, if i == 0 { rest } else { rest.modulo(*hi) }));
+        rest = rest.floor_div(*hi);
+    }
+    let body = put(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
+    let body = match inside {
+        Some((j, count)) => vec![Stmt::For { kind: LoopKind::Seq, var: j, lo: zero, hi: count, body }],
+        None => body,
+    };
+    m.kernels[g.values].body = vec![Stmt::For { kind: LoopKind::Par, var: piece, lo: zero, hi: pieces, body }];
+    m.kernels[g.values].work = work;
+    m.driver.retain(|s| !matches!(s, Stmt::Call(k) if *k == g.scores || g.rows.contains(k)));
+    true
+}
+
+/// Floats from row to row of the scores: whole lines of memory, not 4 KiB or a multiple of it.
+fn row_length(keys: Dim) -> Dim {
+    const LINE: i64 = 16;
+    const PAGE: i64 = 1024;
+    let whole = keys.ceil_div(LINE) * LINE;
+    match whole.as_const() {
+        Some(n) if n % PAGE == 0 => Dim::constant(n + LINE),
+        _ => whole,
+    }
+}
+
+/// Rows of a block.
+fn height(extent: Dim, keys: Dim) -> i64 {
+    let most = keys.as_const().map_or(ROWS, |k| (BYTES / (4 * k.max(1))).clamp(ROWS / 2, ROWS));
+    // Blocks of equal height; else one that common lengths are multiples of.
+    extent.as_const().filter(|e| *e > 0).map_or(most / 8 * 8, |e| {
+        let blocks = (e + most - 1) / most;
+        (e + blocks - 1) / blocks
+    })
+}
+
+/// Iterations of the `par` loop, and blocks of each at most.
+fn pieces(total: Dim) -> (Dim, Dim) {
+    let each = match total.as_const() {
+        Some(t) if t <= 2 * PIECES => Dim::constant(1),
+        // Rather a few pieces less than a last one that is shorter.
+        Some(t) => {
+            let least = (t + PIECES - 1) / PIECES;
+            Dim::constant((least..2 * least).find(|e| t % e == 0).unwrap_or(least))
+        }
+        None => total.ceil_div(PIECES).max(1),
+    };
+    (total.ceil_div(each), each)
+}
+
+fn work(m: &Module, g: &Group) -> Dim {
+    let of = |p: &Parts| Dim::product(p.loops.iter().chain(&p.depth).map(|l| l.1)) * 2;
+    let softmax = Dim::product(g.dims.iter().copied()) * 8;
+    m.syms.simplify((of(&g.qk) + of(&g.pv)).floor_div(8) + softmax)
+}
+
+/// A block of `count` rows from `from` on.
+fn emit(m: &mut Module, b: &Block, from: Dim, count: Dim, facts: Facts) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let mut out = tiles::of_rows(m, &b.qk.0, &b.qk.1, count);
+    for body in &b.rows {
+        let r = m.syms.loop_var("r", zero, count);
+        let body: Vec<Stmt> = fresh_regs(m, body);
+        let body = lanes::rows(m, &body, i64::from(facts.lanes), lanes::SUMS);
+        let body = put(m, body, &|s| (s == b.local).then(|| Dim::sym(r)));
+        out.push(Stmt::For { kind: LoopKind::Seq, var: r, lo: zero, hi: count, body });
+    }
+    out.extend(tiles::of_rows(m, &b.pv.0, &b.pv.1, count));
+    put(m, out, &|s| (s == b.first).then_some(from))
+}
+
+/// A buffer and where.
+type Access = (Buf, Vec<Dim>);
+
+/// A statement with other targets of its stores.
+fn map_stores(s: Stmt, f: &dyn Fn(Buf, &[Dim]) -> Option<Access>) -> Stmt {
+    let list = |v: Vec<Stmt>| v.into_iter().map(|s| map_stores(s, f)).collect::<Vec<_>>();
+    match s {
+        Stmt::Store { buf, at, value } => {
+            let (buf, at) = f(buf, &at).unwrap_or((buf, at));
+            Stmt::Store { buf, at, value }
+        }
+        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
+        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
+        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
+        s => s,
+    }
+}

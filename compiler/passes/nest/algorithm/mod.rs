@@ -1,0 +1,7 @@
+//! Algorithms: kernels that compute the same results by other sums, where these are cheaper.
+
+pub mod attention;
+pub mod separable_pooling;
+pub mod simplify_erf;
+pub mod strassen;
+pub mod winograd;

@@ -1,0 +1,323 @@
+//! separable_pooling: windows over an image that comes from the caller in planes, and whose result goes there.
+//!
+//! Turning such an image to channels innermost and back takes longer than pooling it. What a window does - a maximum, a
+//! sum - it does first to the rows of the window, then to its columns:
+//!
+//! ```text
+//! par s { seq q in s .. s + 1 {
+//!     rows[q, y, j] = max over k of x[s, Y y + k - p, j]        whole vectors of neighbours, and no condition:
+//!     out[s, y, x]  = max over k of rows[q, y, X x + k]         windows at the upper and lower edge are told apart
+//! } }
+//! ```
+//!
+//! A plane's rows are scratch of a task, so they stay in the cache; around them stands what the window begins with, in place
+//! of the padded copy of the image. A depthwise convolution whose windows stand side by side has the whole plane there, with
+//! zeros around it.
+
+use crate::diag::Result;
+use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Place, Reg, Scalar, Stmt, visit};
+use crate::passes::nest::analysis::shape::{Uses, as_map, is_temp, peel, seq_loops};
+use crate::passes::nest::analysis::strides::stride;
+use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
+
+/// Windows of as many elements are read directly where nothing surrounds the image.
+const SMALL: i64 = 4;
+
+/// Taps of a depthwise convolution at most: from row to row vectors do not begin where lines of the cache do, which costs
+/// more for each tap than turning the image once.
+const MOST: i64 = 12;
+
+/// Results of a row from which on its vectors are whole for the most part, and several at a time. Turning an image of shorter
+/// rows costs less, where it has channels for squares,
+const WIDE: i64 = 32;
+const CHANNELS: i64 = 16;
+/// and where it stays, with its copies, in the second-level cache: bytes.
+const CACHED: i64 = 512 << 10;
+
+/// Runs the pass.
+pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
+    if lanes == 1 {
+        return Ok(());
+    }
+    let mut uses = Uses::new(m);
+    for k in visit::calls(&m.driver) {
+        let Some(p) = pool(m, &uses, k) else { continue };
+        let body = emit(m, &p);
+        let taps = if p.weights.is_some() { p.y.taps * p.x.taps } else { p.y.taps + p.x.taps };
+        let work = Dim::product(p.planes.iter().copied()) * (p.y.results * p.x.results * taps);
+        m.kernels[k].body = body;
+        m.kernels[k].work = work.floor_div(8);
+        for w in &p.padding {
+            visit::splice_call(&mut m.driver, *w, false, vec![]);
+        }
+        let gone: Vec<(Kernel, &[Kernel])> = p.padding.iter().map(|w| (*w, &[][..])).collect();
+        uses.update(m, &[k], &gone);
+    }
+    Ok(())
+}
+
+/// The window along one dimension: element `step o + apart k + first` of the image for result o and tap k.
+struct Side {
+    var: Sym,
+    tap: Option<Sym>,
+    results: i64,
+    size: i64,
+    step: i64,
+    taps: i64,
+    apart: i64,
+    first: i64,
+}
+
+impl Side {
+    fn position(&self, o: impl Into<Dim>, k: impl Into<Dim>) -> Dim {
+        o.into() * self.step + k.into() * self.apart + self.first
+    }
+    /// The taps of a result that lie in the image.
+    fn inside(&self, o: i64) -> (i64, i64) {
+        let base = self.step * o + self.first;
+        let hi = (self.size - base + self.apart - 1).div_euclid(self.apart).clamp(0, self.taps);
+        let lo = (self.apart - 1 - base).div_euclid(self.apart).clamp(0, hi);
+        (lo, hi)
+    }
+}
+
+struct Pool {
+    /// The image, as it comes.
+    image: Buf,
+    /// Variables and sizes of batch and channel, where there are loops for them.
+    outer: Vec<Option<Sym>>,
+    planes: Vec<Dim>,
+    y: Side,
+    x: Side,
+    op: BinOp,
+    /// What elements are multiplied by.
+    weights: Option<(Buf, Vec<Dim>)>,
+    init: Scalar,
+    acc: Reg,
+    tail: Vec<Stmt>,
+    /// Kernels that make a padded copy for this one alone.
+    padding: Vec<Kernel>,
+}
+
+fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
+    let nest = peel(&m.kernels[k].body);
+    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(init) }, window @ Stmt::For { .. }, tail @ ..] = nest.body.as_slice() else { return None };
+    let (taps, inner) = seq_loops(window)?;
+    let [Stmt::Set { reg: r, value, .. }] = inner else { return None };
+    let (op, sum, read, weights) = match value {
+        Expr::Bin(op @ (BinOp::Max | BinOp::Min | BinOp::Add), sum, read) => (op, sum, read, None),
+        Expr::Fma(read, w, sum) => match &**w {
+            Expr::Load { buf, at } if matches!(m.bufs[*buf].place, Place::Const(_)) => (&BinOp::Add, sum, read, Some((*buf, at.clone()))),
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let (Expr::Acc { reg: old, .. }, Expr::Load { buf: src, at }) = (&**sum, &**read) else { return None };
+    let stores: Vec<Buf> = tail.iter().filter_map(|s| if let Stmt::Store { buf, .. } = s { Some(*buf) } else { None }).collect();
+    let straight = tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+    let ([out], true) = (stores.as_slice(), straight && shape.is_empty() && r == reg && old == reg && init.ty == ElemType::F32 && at.len() == 4) else { return None };
+    if !matches!(m.bufs[*out].place, Place::Output(_)) || m.bufs[*out].dims.len() != 4 || *op == BinOp::Add && (m.math == Math::Strict && weights.is_none() || init.bits != 0) {
+        return None;
+    }
+    // Where the image comes from, and how far from its place in a padded copy.
+    let (image, before, padding) = match m.bufs[*src].place {
+        Place::Input(_) => (*src, [0, 0], vec![]),
+        _ => unpadded(m, uses, *src, k, *init)?,
+    };
+    let store = tail.iter().find_map(|s| if let Stmt::Store { at, .. } = s { Some(at) } else { None })?;
+    let extent = |list: &[(Sym, Dim)], s: Sym| list.iter().find(|l| l.0 == s).map(|l| l.1);
+    let side = |i: usize| -> Option<Side> {
+        let var = store[i].as_sym().filter(|s| extent(&nest.loops, *s).is_some())?;
+        let (step, mut rest) = at[i].linear_in(var)?;
+        let (mut count, mut apart, mut tap) = (1, 1, None);
+        if let Some((s, n)) = taps.iter().find(|t| at[i].contains(t.0)) {
+            let (c, r) = rest.linear_in(*s)?;
+            (count, apart, rest, tap) = (n.as_const()?, c.as_const().filter(|c| *c > 0)?, r, Some(*s));
+        }
+        let results = extent(&nest.loops, var)?.as_const()?;
+        let size = m.bufs[image].dims[i].as_const()?;
+        Some(Side { var, tap, results, size, step: step.as_const().filter(|s| *s > 0)?, taps: count, apart, first: rest.as_const()? - before[i - 2] })
+    };
+    let (y, x) = (side(2)?, side(3)?);
+    // Batch and channel: the same on both sides.
+    let outer: Vec<Option<Sym>> = (0..2).map(|i| at[i].as_sym()).collect();
+    let same = (0..2).all(|i| at[i] == store[i] && (at[i].as_const() == Some(0) || outer[i].is_some_and(|s| extent(&nest.loops, s) == Some(m.bufs[image].dims[i]))));
+    let used = nest.loops.len() == 2 + outer.iter().flatten().count() && taps.len() == usize::from(y.taps > 1) + usize::from(x.taps > 1);
+    let pays = match &weights {
+        None => !padding.is_empty() || x.taps * y.taps > SMALL,
+        // Weights of the channel, and nothing that runs along a row.
+        Some((_, at)) => !(x.results < WIDE && is_turned(m, image)) && x.step == 1 && (SMALL + 1..=MOST).contains(&(x.taps * y.taps)) && !at.iter().any(|d| d.contains(x.var) || d.contains(y.var)),
+    };
+    if !same || !used || !pays || y.taps == 1 || y.results == 0 || x.results == 0 {
+        return None;
+    }
+    Some(Pool { image, outer, planes: m.bufs[image].dims[..2].to_vec(), y, x, op: *op, weights, init: *init, acc: *reg, tail: tail.to_vec(), padding })
+}
+
+/// True for an image that is easy to turn.
+fn is_turned(m: &Module, image: Buf) -> bool {
+    let d = &m.bufs[image].dims;
+    let count = Dim::product(d.iter().copied()).as_const();
+    d[1].as_const().is_some_and(|c| c >= CHANNELS) && count.is_some_and(|n| n < CACHED / 4)
+}
+
+/// The input of which `src` is a copy with `fill` around it, made for kernel `k` alone, and how much stands before it.
+fn unpadded(m: &Module, uses: &Uses, src: Buf, k: Kernel, fill: Scalar) -> Option<(Buf, [i64; 2], Vec<Kernel>)> {
+    if !is_temp(m, src) || uses.readers(src) != [k] || uses.pinned(src) || !uses.is_straight() {
+        return None;
+    }
+    let mut found = None;
+    for w in uses.writers(src) {
+        let map = as_map(&m.kernels[*w].body).filter(|map| map.buf == src)?;
+        match &map.value {
+            Expr::Const(c) if *c == fill => {}
+            Expr::Load { buf, at } if found.is_none() && matches!(m.bufs[*buf].place, Place::Input(_)) && at.len() == 4 && m.bufs[*buf].ty == m.bufs[src].ty => {
+                let shift = |i: usize| (map.at[i] - at[i]).as_const().filter(|s| *s >= 0);
+                // All of the image, in its order.
+                let whole = (0..4).all(|i| match at[i].as_sym() {
+                    Some(s) => map.loops.contains(&(s, m.bufs[*buf].dims[i])) && stride(m, *buf, at, s).is_some(),
+                    None => at[i].as_const() == Some(0) && m.bufs[*buf].dims[i].as_const() == Some(1),
+                });
+                if !whole || shift(0) != Some(0) || shift(1) != Some(0) {
+                    return None;
+                }
+                found = Some((*buf, [shift(2)?, shift(3)?]));
+            }
+            _ => return None,
+        }
+    }
+    found.map(|(b, before)| (b, before, uses.writers(src).to_vec()))
+}
+
+/// The variables that stand for a plane: of the parallel loop, of the task's scratch, and the batch and channel.
+struct Plane {
+    s: Sym,
+    q: Sym,
+    at: [Dim; 2],
+}
+
+fn emit(m: &mut Module, p: &Pool) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let planes = Dim::product(p.planes.iter().copied());
+    let s = m.syms.loop_var("s", zero, planes);
+    let q = m.syms.loop_var("q", Dim::sym(s), Dim::sym(s) + 1);
+    let at = [Dim::sym(s).floor_div(p.planes[1]), Dim::sym(s).modulo(p.planes[1])].map(|d| m.syms.simplify(d));
+    let plane = Plane { s, q, at };
+    let inside = if p.weights.is_some() { filtered(m, p, &plane) } else { by_rows(m, p, &plane) };
+    let own = Stmt::For { kind: LoopKind::Seq, var: q, lo: Dim::sym(s), hi: Dim::sym(s) + 1, body: inside };
+    vec![Stmt::For { kind: LoopKind::Par, var: plane.s, lo: zero, hi: planes, body: vec![own] }]
+}
+
+/// Elements that all windows along a side span, and those of them that the image has.
+fn span(side: &Side) -> (i64, i64, i64) {
+    let width = side.step * (side.results - 1) + side.apart * (side.taps - 1) + 1;
+    (width, (-side.first).clamp(0, width), (side.size - side.first).clamp(0, width))
+}
+
+/// Scratch of a plane.
+#[derive(Clone, Copy)]
+struct Scratch {
+    buf: Buf,
+    q: Sym,
+    width: i64,
+}
+
+impl Scratch {
+    /// With so many rows and columns. (Rows and columns are one dimension: this is no image that has channels.)
+    fn new(m: &mut Module, p: &Pool, plane: &Plane, rows: i64, width: i64) -> Scratch {
+        let planes = Dim::product(p.planes.iter().copied());
+        let buf = m.temp(format!("{}.rows", m.bufs[p.image].name), ElemType::F32, vec![planes, (rows * width).into()]);
+        Scratch { buf, q: plane.q, width }
+    }
+    fn at(&self, row: Dim, column: Dim) -> Vec<Dim> {
+        vec![Dim::sym(self.q), row * self.width + column]
+    }
+}
+
+/// Stores to a block of the scratch, from a row and a column on.
+fn block(m: &mut Module, own: Scratch, rows: (i64, i64), columns: (i64, i64), value: &dyn Fn(Dim, Dim) -> Expr) -> Vec<Stmt> {
+    let (n, w) = (rows.1 - rows.0, columns.1 - columns.0);
+    let (i, j) = (m.syms.loop_var("y", Dim::constant(0), Dim::constant(n)), m.syms.loop_var("j", Dim::constant(0), Dim::constant(w)));
+    let (row, column) = (Dim::sym(i) + rows.0, Dim::sym(j) + columns.0);
+    nest(&[(i, n), (j, w)], vec![Stmt::Store { buf: own.buf, at: own.at(row, column), value: value(row, column) }])
+}
+
+/// A depthwise convolution: the plane with zeros around it, then every window.
+fn filtered(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
+    let (y, x) = (&p.y, &p.x);
+    let ((height, top, bottom), (width, left, right)) = (span(y), span(x));
+    let own = Scratch::new(m, p, plane, height, width);
+    let init = |_: Dim, _: Dim| p.init.into();
+    let mut inside = vec![];
+    for rows in [(0, top), (bottom, height)] {
+        inside.extend(block(m, own, rows, (0, width), &init));
+    }
+    for columns in [(0, left), (right, width)] {
+        inside.extend(block(m, own, (top, bottom), columns, &init));
+    }
+    inside.extend(block(m, own, (top, bottom), (left, right), &|row, column| Expr::Load { buf: p.image, at: vec![plane.at[0], plane.at[1], row + y.first, column + x.first] }));
+    let taps: Vec<(Sym, i64)> = [y, x].into_iter().filter_map(|s| Some((s.tap?, s.taps))).collect();
+    let tap = |s: &Side| s.tap.map_or(Dim::constant(0), Dim::sym);
+    let at = own.at(Dim::sym(y.var) * y.step + tap(y) * y.apart, Dim::sym(x.var) * x.step + tap(x) * x.apart);
+    let weight = p.weights.as_ref().map(|(buf, at)| Expr::Load { buf: *buf, at: at.clone() }).unwrap_or(Expr::num(ElemType::F32, 1.0));
+    let value = Expr::fma(Expr::Load { buf: own.buf, at }, weight, Expr::acc(p.acc));
+    let set = Stmt::Set { reg: p.acc, at: vec![], value };
+    let sum = taps.iter().rev().fold(set, |body, (var, n)| Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: Dim::constant(*n), body: vec![body] });
+    inside.extend(results(p, plane, vec![sum]));
+    inside
+}
+
+/// The nest of all results: what makes the accumulator, then what the kernel does with it.
+fn results(p: &Pool, plane: &Plane, sum: Vec<Stmt>) -> Vec<Stmt> {
+    let put = |d: Dim| d.subst(&mut |s| p.outer.iter().position(|o| *o == Some(s)).map(|i| plane.at[i]));
+    let mut body = vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init: p.init.into() }];
+    body.extend(sum.into_iter().chain(p.tail.iter().cloned()).map(|s| s.map_dims(&mut |d| put(d))));
+    nest(&[(p.y.var, p.y.results), (p.x.var, p.x.results)], body)
+}
+
+/// Rows, then columns.
+fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let (y, x) = (&p.y, &p.x);
+    let (width, lo, hi) = span(x);
+    let rows = Scratch::new(m, p, plane, y.results, width);
+    let mut inside = vec![];
+    // Rows: those of whole windows, and those at the edges one by one.
+    let whole: Vec<i64> = (0..y.results).filter(|o| y.inside(*o) == (0, y.taps)).collect();
+    let (first, count) = (whole.first().copied().unwrap_or(0), whole.len() as i64);
+    let edges = (0..y.results).filter(|o| !(first..first + count).contains(o)).map(|o| (o, 1, y.inside(o)));
+    let all: Vec<(i64, i64, (i64, i64))> = edges.chain((count > 0).then_some((first, count, (0, y.taps)))).collect();
+    for (o, n, (from, to)) in all {
+        let (i, j) = (m.syms.loop_var("y", zero, Dim::constant(n)), m.syms.loop_var("j", zero, Dim::constant(hi - lo)));
+        let t = m.syms.loop_var("k", zero, Dim::constant(to - from));
+        let row = Dim::constant(o) + if n > 1 { Dim::sym(i) } else { zero };
+        let acc = m.reg(p.init.ty);
+        let read = Expr::Load { buf: p.image, at: vec![plane.at[0], plane.at[1], y.position(row, Dim::sym(t) + from), Dim::sym(j) + lo + x.first] };
+        let step = Stmt::Set { reg: acc, at: vec![], value: Expr::bin(p.op, Expr::acc(acc), read) };
+        let body = vec![
+            Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: p.init.into() },
+            Stmt::For { kind: LoopKind::Seq, var: t, lo: zero, hi: Dim::constant(to - from), body: vec![step] },
+            Stmt::Store { buf: rows.buf, at: rows.at(row, Dim::sym(j) + lo), value: Expr::acc(acc) },
+        ];
+        let loops: Vec<(Sym, i64)> = if n > 1 { vec![(i, n), (j, hi - lo)] } else { vec![(j, hi - lo)] };
+        inside.extend(nest(&loops, body));
+    }
+    for columns in [(0, lo), (hi, width)] {
+        inside.extend(block(m, rows, (0, y.results), columns, &|_, _| p.init.into()));
+    }
+    // Columns.
+    let t = m.syms.loop_var("k", zero, Dim::constant(x.taps));
+    let read = Expr::Load { buf: rows.buf, at: rows.at(y.var.into(), Dim::sym(x.var) * x.step + Dim::sym(t) * x.apart) };
+    let step = Stmt::Set { reg: p.acc, at: vec![], value: Expr::bin(p.op, Expr::acc(p.acc), read) };
+    inside.extend(results(p, plane, vec![Stmt::For { kind: LoopKind::Seq, var: t, lo: zero, hi: Dim::constant(x.taps), body: vec![step] }]));
+    inside
+}
+
+/// Parallel loops around a body; nothing where one has no iterations.
+fn nest(loops: &[(Sym, i64)], body: Vec<Stmt>) -> Vec<Stmt> {
+    if loops.iter().any(|l| l.1 <= 0) {
+        return vec![];
+    }
+    loops.iter().rev().fold(body, |body, (var, n)| vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: Dim::constant(0), hi: Dim::constant(*n), body }])
+}

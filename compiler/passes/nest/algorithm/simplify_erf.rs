@@ -1,0 +1,56 @@
+//! simplify_erf: `erf(x / c)` becomes `erf(x * (1 / c))`, and `0.5 * (erf(..) + 1)` one multiply-add.
+//!
+//! The first changes the argument by half a unit in the last place at most, and saves a division that costs as much as the
+//! rest of a GELU: `--math strict` does without the pass. The second gives the same number, since halves are exact.
+
+use crate::diag::Result;
+use crate::nest::{BinOp, Expr, Math, Module, UnOp, visit};
+use crate::passes::nest::quantize::fold_requantize::reciprocal_division::number;
+
+/// Runs the pass.
+pub fn run(m: &mut Module) -> Result<()> {
+    if m.math == Math::Strict {
+        return Ok(());
+    }
+    for k in visit::calls(&m.driver) {
+        let body = std::mem::take(&mut m.kernels[k].body);
+        m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut of_erf)).collect();
+    }
+    Ok(())
+}
+
+fn of_erf(e: Expr) -> Expr {
+    let product = |x: Expr| match x {
+        Expr::Bin(BinOp::Div, x, by) => match number(&by) {
+            Some(c) => *x * Expr::f32(1.0 / c),
+            None => Expr::Bin(BinOp::Div, x, by),
+        },
+        x => x,
+    };
+    e.rewrite(&mut |e| match e {
+        Expr::Un(UnOp::Erf, x) => Expr::un(UnOp::Erf, product(*x)),
+        Expr::Let { reg, value, body } if matches!(&*body, Expr::Un(UnOp::Erf, x) if matches!(**x, Expr::Reg(r) if r == reg)) => Expr::Let { reg, value: Box::new(product(*value)), body },
+        Expr::Bin(BinOp::Mul, x, y) if is(&x, 0.5) => halved(*y).unwrap_or_else(|y| *x * y),
+        Expr::Bin(BinOp::Mul, x, y) if is(&y, 0.5) => halved(*x).unwrap_or_else(|x| x * *y),
+        e => e,
+    })
+}
+
+/// True for one number.
+fn is(e: &Expr, x: f32) -> bool {
+    number(e) == Some(x)
+}
+
+/// Half of erf(..) + 1, or of a product of it.
+fn halved(e: Expr) -> std::result::Result<Expr, Expr> {
+    let erf = |e: &Expr| matches!(e, Expr::Un(UnOp::Erf, _)) || matches!(e, Expr::Let { body, .. } if matches!(**body, Expr::Un(UnOp::Erf, _)));
+    match e {
+        Expr::Bin(BinOp::Add, x, y) if erf(&x) && is(&y, 1.0) => Ok(Expr::fma(*x, Expr::f32(0.5), Expr::f32(0.5))),
+        Expr::Bin(BinOp::Add, x, y) if erf(&y) && is(&x, 1.0) => Ok(Expr::fma(*y, Expr::f32(0.5), Expr::f32(0.5))),
+        Expr::Bin(BinOp::Mul, x, y) => match halved(*y) {
+            Ok(y) => Ok(*x * y),
+            Err(y) => halved(*x).map(|x| x * y.clone()).map_err(|x| x * y),
+        },
+        e => Err(e),
+    }
+}

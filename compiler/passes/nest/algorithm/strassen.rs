@@ -1,0 +1,346 @@
+//! strassen: products of matrices with fewer multiplications (Strassen: Gaussian Elimination is not Optimal).
+//!
+//! Rows, columns and the depth of `C = A B`, B constant, are cut into halves, and seven products of sums of the halves take the
+//! place of eight products of the halves.
+//!
+//! ```text
+//! A11 + A22, A21 - A11, A12 - A22, A11, A22, A21 + A22, A11 + A12                V  [7][pairs of rows][K / 2]
+//! M1 = (A11 + A22)(B11 + B22)   M6 = (A21 - A11)(B11 + B12)   M7 = (A12 - A22)(B21 + B22)
+//! M3 = A11 (B12 - B22)          M4 = A22 (B21 - B11)                             P  [slot][7][pairs of a group][32]
+//! M2 = (A21 + A22) B11          M5 = (A11 + A12) B22
+//! C11 = M1 + M4 - M5 + M7   C12 = M3 + M5   C21 = M2 + M4   C22 = M1 - M2 + M3 + M6, and the epilogue
+//! ```
+//!
+//! The halves of the depth are its first and its second one. Of rows and columns, neighbours belong together: row 2i with
+//! row 2i + 1, a panel of 32 columns with the next. So what a row holds reaches its neighbour only, and threads share the work
+//! by pairs of panels. An odd last row has itself as its neighbour. A kernel of its own makes V, since all panels read it. Sums
+//! of weights are made where they are multiplied, once for all rows of a tile: units that add stand idle there. Weights stay
+//! packed as contractions have them, so that a few rows, which this does not pay for, use the same ones: where run time
+//! counts the rows, the driver chooses (`worth`).
+//!
+//! One parallel loop runs over groups of rows and pairs of panels. Each goes through the depth block by block; the last
+//! products of a block ask memory for the next one.
+//!
+//! Errors are bounded by the norms of both rows of a pair, not by that of each: where they are of one size, about those of
+//! the plain sum, which has twice as many terms (tests/strassen.rs). What is not finite in a row reaches its neighbour.
+//! `--math strict` does without. Sums of integers are left alone. Only levels with 512-bit vectors have the pass: narrower
+//! ones have fewer products for each sum of weights, and many cores add on the units that multiply.
+
+use crate::diag::Result;
+use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::shape::{Uses, add, finished, fresh_regs, in_slots, sub};
+use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::schedule::contract::{Packed, Parts, Product, depends, pack_constant, take_apart};
+use crate::sym::{Dim, Sym};
+use crate::target::Level;
+use crate::tensor::ElemType;
+
+/// Columns of a panel.
+const PANEL: i64 = 32;
+/// Steps of a block of the depth at most, and pairs of rows of a group: what four products of a group need of V stays in the
+/// second-level cache, beside a block of a pair of panels and the next one.
+const BLOCK: i64 = 512;
+const GROUP: i64 = 108;
+/// Rows of a tile where run time counts them.
+const TILE: i64 = 12;
+/// Rows at least: a few tiles.
+const LEAST: i64 = 48;
+/// Bytes of V at most: more would come from memory again and again.
+const V_BYTES: i64 = 5 << 20;
+/// 16/K + 10/N of the plain product's time go to sums of P and of A, measured on a core with 512-bit vectors; with this
+/// number it has to be a fifteenth or less.
+const SUMS: i64 = 29;
+/// Threads that get equal shares: of few pairs of panels rows make more pieces.
+const THREADS: i64 = 4;
+/// Iterations of the parallel loop at most, and so copies of P.
+const SLOTS: i64 = 32;
+
+/// Runs the pass.
+pub fn run(m: &mut Module, level: &Level) -> Result<()> {
+    if level.facts.width < 512 || m.math != Math::Default {
+        return Ok(());
+    }
+    let uses = Uses::new(m);
+    let layers: Vec<(Kernel, Layer)> = visit::calls(&m.driver).into_iter().filter_map(|k| Some((k, layer(m, take_apart(&m.kernels[k].body)?)?))).collect();
+    // Sums of rows that several products read, query, key and value say, are made once.
+    let first: Vec<usize> = layers.iter().enumerate().map(|(i, (k, l))| layers[..i].iter().position(|(j, of)| j != k && l.reads_as(of) && uses.may_move(m, *j, *k)).unwrap_or(i)).collect();
+    let mut sums: Vec<Option<Buf>> = vec![];
+    for ((k, l), first) in layers.iter().zip(first) {
+        let made = sums.get(first).copied().flatten();
+        sums.push(rewrite(m, *k, l, made));
+    }
+    Ok(())
+}
+
+/// A product with constant weights.
+struct Layer {
+    parts: Parts,
+    /// Loops over rows, outermost first, and how many rows there are.
+    loops: Vec<(Sym, Dim)>,
+    rows: Dim,
+    /// Columns.
+    n: (Sym, i64),
+    /// The depth.
+    k: (Sym, i64),
+    /// Steps of a block of half the depth.
+    block: i64,
+    /// How many rows it pays for, at least and at most, if only run time tells whether there are so many.
+    asks: Option<(i64, i64)>,
+}
+
+/// What a kernel has to be; none where it does not pay.
+fn layer(m: &Module, parts: Parts) -> Option<Layer> {
+    if parts.product != Product::Fma || parts.is_exact() {
+        return None;
+    }
+    let [(k, depth)] = parts.depth.as_slice() else { return None };
+    let (k, depth) = (*k, depth.as_const()?);
+    let of_b: Vec<(Sym, Dim)> = parts.loops.iter().copied().filter(|l| depends(&parts.b.1, l.0)).collect();
+    let [(n, columns)] = of_b.as_slice() else { return None };
+    let (n, columns) = (*n, columns.as_const()?);
+    if depends(&parts.a.1, n) || columns % (2 * PANEL) != 0 || depth % 32 != 0 {
+        return None;
+    }
+    let owner = m.storage(parts.b.0);
+    if !matches!(m.bufs[owner].place, Place::Const(_)) || m.bufs[parts.a.0].ty != ElemType::F32 || stride(m, parts.a.0, &parts.a.1, k) != Some(1) {
+        return None;
+    }
+    let loops: Vec<(Sym, Dim)> = parts.loops.iter().copied().filter(|l| l.0 != n).collect();
+    let rows = Dim::product(loops.iter().map(|l| l.1));
+    // One of eight products is saved. Sums of P take a share that falls with the depth, those of A one that falls with the
+    // columns, and a few hundredths are lost anyway: what is left has to be worth it.
+    if SUMS * (8 * columns + 5 * depth) > depth * columns {
+        return None;
+    }
+    let block = (1..=BLOCK / 16).rev().map(|b| 16 * b).find(|b| depth / 2 % b == 0).filter(|b| 4 * b >= BLOCK || 2 * b == depth)?;
+    let (range, least, most) = (m.syms.range(rows), LEAST * least_groups(columns), V_BYTES / (7 * depth));
+    if range.hi.is_some_and(|h| h < least) || range.lo.is_some_and(|l| l > most) {
+        return None;
+    }
+    let sure = range.lo.is_some_and(|l| l >= least) && range.hi.is_some_and(|h| h <= most);
+    Some(Layer { rows, loops, n: (n, columns), k: (k, depth), block, asks: (!sure).then_some((least, most)), parts })
+}
+
+impl Layer {
+    /// True if the sums of rows are those of `other`, whenever the other one makes them.
+    fn reads_as(&self, other: &Layer) -> bool {
+        let extents = |l: &Layer| l.loops.iter().map(|l| l.1).collect::<Vec<Dim>>();
+        let of = |s: Sym| if s == self.k.0 { Some(other.k.0) } else { self.loops.iter().zip(&other.loops).find(|(a, _)| a.0 == s).map(|(_, b)| b.0) };
+        let at = |d: &Dim| d.subst(&mut |s| of(s).map(Dim::sym));
+        let (a, b) = (&self.parts.a, &other.parts.a);
+        a.0 == b.0 && self.k.1 == other.k.1 && self.asks == other.asks && extents(self) == extents(other) && a.1.iter().map(at).eq(b.1.iter().copied())
+    }
+    /// True if every row has a neighbour.
+    fn is_even(&self, m: &Module) -> bool {
+        m.syms.simplify(self.rows.modulo(2)).as_const() == Some(0)
+    }
+    /// What stands for a loop variable in row `r`.
+    fn row(&self, r: Dim, s: Sym) -> Option<Dim> {
+        let i = self.loops.iter().position(|l| l.0 == s)?;
+        let inner = Dim::product(self.loops[i + 1..].iter().map(|l| l.1));
+        let q = r.floor_div(inner);
+        Some(if i == 0 { q } else { q.modulo(self.loops[i].1) })
+    }
+}
+
+/// Groups of rows at least, for threads to share.
+fn least_groups(columns: i64) -> i64 {
+    let panels = columns / (2 * PANEL);
+    if panels < 4 * THREADS && panels % THREADS != 0 { 2 } else { 1 }
+}
+
+/// Puts the seven products in the place of a kernel, or beside it where the driver has to choose. `made`: the sums of rows, if
+/// an earlier product has them. Gives back where they are.
+fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Buf>) -> Option<Buf> {
+    let Packed { buf: w, outer, .. } = pack_constant(m, &l.parts, &[], (l.n.0, Dim::constant(l.n.1)), PANEL)?;
+    if !outer.is_empty() {
+        return None;
+    }
+    let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
+    let constant = Dim::constant;
+    let (pairs, panels) = (l.rows.ceil_div(2), l.n.1 / (2 * PANEL));
+    let groups = pairs.ceil_div(GROUP).max(constant(least_groups(l.n.1)));
+    // Of equal size where that is known, else whole tiles.
+    let known = pairs.as_const().is_some();
+    let equal = pairs.ceil_div(groups);
+    let size = m.syms.simplify(if known { equal } else { equal.ceil_div(TILE) * TILE });
+    let groups = pairs.ceil_div(size);
+    let total = m.syms.simplify(groups * panels);
+    let slots = total.as_const().map_or(SLOTS, |t| t.min(SLOTS));
+    let high = size.as_const().unwrap_or(GROUP);
+    let p = m.temp(format!("{name}.p"), ElemType::F32, [slots, 7, high | 1, PANEL].map(constant));
+    let calls = m.driver.len();
+    let v = made.unwrap_or_else(|| sums_of_rows(m, k, l));
+    // Weights of a line of memory.
+    let line = 64 / m.bufs[w].ty.bytes().map_or(4, i64::from);
+    let id = m.kernel(&name, &origin, |kb| {
+        in_slots(kb, total, slots, &mut |kb, slot, i| {
+            let (g, pair) = (kb.m.syms.simplify(i.floor_div(panels)), kb.m.syms.simplify(i.modulo(panels)));
+            // Of a number known now all groups are alike: the last one computes some rows again, to the same bits.
+            let (first, firsts) = if known { (kb.m.syms.simplify((g * size).min(pairs - size)), pairs - size + 1) } else { (g * size, pairs) };
+            named(kb, pair, constant(panels), &mut |kb, pair| {
+                named(kb, first, firsts, &mut |kb, first| {
+                    let count = if known { size } else { kb.m.syms.simplify((pairs - first).min(size)) };
+                    named(kb, count, constant(high + 1), &mut |kb, count| {
+                        let share = kb.m.syms.simplify(constant(l.block * PANEL / line).ceil_div(count.max(1)) * line);
+                        named(kb, share, constant(l.block * PANEL + 1), &mut |kb, share| group(kb, l, &Group { w, v, p, slot, pair, first, count, share }));
+                    });
+                });
+            });
+        });
+    });
+    m.kernels[id].work = l.rows * (l.n.1 * l.k.1 / 32 * 7);
+    let calls = m.driver.split_off(calls);
+    let with = match l.asks {
+        Some((least, most)) => {
+            let worth = Expr::bin(BinOp::And, Expr::cmp_index(BinOp::Ge, l.rows, least), Expr::cmp_index(BinOp::Le, l.rows, most));
+            vec![Stmt::If { cond: worth, then: calls, els: vec![Stmt::Call(k)] }]
+        }
+        None => calls,
+    };
+    visit::splice_call(&mut m.driver, k, false, with);
+    Some(v)
+}
+
+/// A kernel that makes V.
+fn sums_of_rows(m: &mut Module, k: Kernel, l: &Layer) -> Buf {
+    let (name, origin) = (format!("{}.v", m.kernels[k].name), m.kernels[k].origin.clone());
+    let (half, pairs) = (l.k.1 / 2, l.rows.ceil_div(2));
+    // An odd number of cache lines from row to row: else rows would share few sets of a cache.
+    let stride = ((half / 16) | 1) * 16;
+    let v = m.temp(name.clone(), ElemType::F32, vec![Dim::constant(7), pairs, Dim::constant(stride)]);
+    m.kernel(&name, &origin, |kb| {
+        kb.nest(LoopKind::Par, &[pairs, Dim::constant(half)], |kb, at| left_factors(kb, l, v, (at[0], at[1])));
+    });
+    v
+}
+
+/// `f` with a value below `limit` that has a name of its own, where it is no number: what it is made of would make every
+/// subscript long.
+fn named(kb: &mut KernelBuilder, value: Dim, limit: Dim, f: &mut dyn FnMut(&mut KernelBuilder, Dim)) {
+    if value.as_const().is_some() {
+        return f(kb, value);
+    }
+    kb.at_index(Expr::Index(value), limit, f);
+}
+
+/// A group of rows and a pair of panels.
+struct Group {
+    /// Weights, left factors, products.
+    w: Buf,
+    v: Buf,
+    p: Buf,
+    /// The part of scratch.
+    slot: Dim,
+    pair: Dim,
+    /// The first pair of rows, how many there are, and how many elements of a quarter of weights each asks for.
+    first: Dim,
+    count: Dim,
+    share: Dim,
+}
+
+/// Seven products of a group, and what they become.
+fn group(kb: &mut KernelBuilder, l: &Layer, g: &Group) {
+    let (half, panel) = (l.k.1 / 2, Dim::constant(PANEL));
+    let blocks = half / l.block;
+    let part = |kb: &mut KernelBuilder, b: Dim, more: bool| {
+        for f in &FACTORS {
+            kb.range(LoopKind::Seq, "e", 0, f.count, |kb, e| {
+                kb.nest(LoopKind::Par, &[g.count, panel], |kb, at| {
+                    let acc = kb.acc(Expr::f32(0.0));
+                    kb.range(LoopKind::Seq, "k", 0, l.block, |kb, c| {
+                        // The last products ask for the next block, early enough and not so early that it is gone again.
+                        if let Some(asked) = f.asks {
+                            let (next, (y, x)) = (b + 1, asked(e));
+                            let at = vec![(g.pair + next.floor_div(blocks)) * 2 + x, next.modulo(blocks) * l.block + y * half, at[0] * g.share];
+                            kb.push(Stmt::Prefetch { buf: g.w, at });
+                        }
+                        let k = b * l.block + c;
+                        let quarter = |kb: &KernelBuilder, (y, x): (Dim, Dim)| kb.load(g.w, &[g.pair * 2 + x, y * half + k, at[1]]);
+                        let x = kb.load(g.v, &[e + f.from, g.first + at[0], k]);
+                        let y = quarter(kb, (f.first)(e));
+                        let y = match f.second {
+                            Some((op, second)) => Expr::bin(op, y, quarter(kb, second(e))),
+                            None => y,
+                        };
+                        kb.set(acc, Expr::fma(x, y, Expr::acc(acc)));
+                    });
+                    let to = [g.slot, e + f.from, at[0], at[1]];
+                    let sum = if more { Expr::acc(acc) + kb.load(g.p, &to) } else { Expr::acc(acc) };
+                    kb.store(g.p, &to, sum);
+                });
+            });
+        }
+    };
+    part(kb, Dim::constant(0), false);
+    if blocks > 1 {
+        kb.range(LoopKind::Seq, "b", 1, blocks, |kb, b| part(kb, b, true));
+    }
+    // Rows in pairs, then the one without a neighbour.
+    let whole = kb.m.syms.simplify((l.rows.floor_div(2) - g.first).min(g.count));
+    let odd = if l.is_even(kb.m) { Dim::constant(0) } else { kb.m.syms.simplify(g.count - whole) };
+    for (from, count, both) in [(Dim::constant(0), whole, true), (whole, odd, false)] {
+        if count.as_const() != Some(0) {
+            kb.nest(LoopKind::Par, &[count, panel], |kb, at| {
+                let t = from + at[0];
+                finish(kb, l, (g.p, [g.slot, t, at[1]]), (g.first + t, g.pair * (2 * PANEL) + at[1]), both);
+            });
+        }
+    }
+}
+
+/// A half of the depth and a half of the columns, of product number e.
+type Quarter = fn(Dim) -> (Dim, Dim);
+
+/// Products one after the other whose right factors are of one form.
+struct Factors {
+    from: i64,
+    count: i64,
+    first: Quarter,
+    second: Option<(BinOp, Quarter)>,
+    /// What memory is asked for meanwhile.
+    asks: Option<Quarter>,
+}
+
+/// The right factors: B11 + B22, B11 + B12, B21 + B22; B12 - B22, B21 - B11; B11, B22.
+const FACTORS: [Factors; 3] = [
+    Factors { from: 0, count: 3, first: |e| (e.floor_div(2), Dim::constant(0)), second: Some((BinOp::Add, |e| ((e + 1).modulo(2), Dim::constant(1)))), asks: None },
+    Factors { from: 3, count: 2, first: |e| (e, Dim::constant(1) - e), second: Some((BinOp::Sub, |e| (Dim::constant(1) - e, Dim::constant(1) - e))), asks: Some(|e| (e, Dim::constant(0))) },
+    Factors { from: 5, count: 2, first: |e| (e, e), second: None, asks: Some(|e| (e, Dim::constant(1))) },
+];
+
+/// The left factors that belong to these, in step `c` of pair `t` of rows.
+fn left_factors(kb: &mut KernelBuilder, l: &Layer, v: Buf, (t, c): (Dim, Dim)) {
+    let last = if l.is_even(kb.m) { t * 2 + 1 } else { (t * 2 + 1).min(l.rows - 1) };
+    let [a11, a12, a21, a22] = [(t * 2, c), (t * 2, c + l.k.1 / 2), (last, c), (last, c + l.k.1 / 2)].map(|(r, c)| {
+        let at: Vec<Dim> = l.parts.a.1.iter().map(|d| d.subst(&mut |s| if s == l.k.0 { Some(c) } else { l.row(r, s) })).collect();
+        let e = kb.load(l.parts.a.0, &at);
+        kb.let_(e)
+    });
+    let (m1, m6, m7) = (add(kb, &a11, &a22), sub(kb, &a21, &a11), sub(kb, &a12, &a22));
+    let (m2, m5) = (add(kb, &a21, &a22), add(kb, &a11, &a12));
+    for (e, s) in [m1, m6, m7, a11, a22, m2, m5].into_iter().enumerate() {
+        kb.store(v, &[Dim::from(e as i64), t, c], s);
+    }
+}
+
+/// The four sums of products that stand at one place of P, or the two of a pair's first row, and the epilogue.
+fn finish(kb: &mut KernelBuilder, l: &Layer, (p, at): (Buf, [Dim; 3]), (t, column): (Dim, Dim), both: bool) {
+    let [m1, m6, m7, m3, m4, m2, m5] = std::array::from_fn(|e| {
+        let e = kb.load(p, &[at[0], Dim::from(e as i64), at[1], at[2]]);
+        kb.let_(e)
+    });
+    let (s, d) = (add(kb, &m1, &m4), sub(kb, &m7, &m5));
+    let mut results = vec![(t * 2, column, add(kb, &s, &d)), (t * 2, column + PANEL, add(kb, &m3, &m5))];
+    if both {
+        let (s, d) = (add(kb, &m1, &m3), sub(kb, &m6, &m2));
+        results.extend([(t * 2 + 1, column, add(kb, &m2, &m4)), (t * 2 + 1, column + PANEL, add(kb, &s, &d))]);
+    }
+    for (r, c, value) in results {
+        for s in fresh_regs(kb.m, &l.parts.tail) {
+            let s = finished(s, l.parts.acc, &value, &|s| if s == l.n.0 { Some(c) } else { l.row(r, s) });
+            let s = s.map_dims(&mut |d| kb.m.syms.simplify(d));
+            kb.push(s);
+        }
+    }
+}

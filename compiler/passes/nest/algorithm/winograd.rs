@@ -1,0 +1,385 @@
+//! winograd: convolutions with fewer multiplications (Winograd; Lavin, Gray: Fast Algorithms for Convolutional Neural
+//! Networks). `points` has the transforms of F(m, r); `line` applies them along one dimension of the image, where a
+//! convolution has few channels or many taps. Here they are applied in both: 3x3 convolutions of stride 1 as F(4x4, 3x3),
+//! 36 products of matrices for a tile of 4x4 results instead of 144.
+//!
+//! ```text
+//! U = G g G'   once, here, in f64          [slice][36][C][K / slices]
+//! V = B' d B   from 6x6 of the image       [slot][block of C][36][tiles of a group][C / blocks]
+//! M = V U      36 contractions             [slot][36][tiles of a group][K / slices]
+//! Y = A' M A   and the epilogue, 16 stores
+//! ```
+//!
+//! One parallel loop runs over groups of tiles and slices of output channels, so that V and M of a group stay in the
+//! cache between the steps. Where channels are cut into slices, all slices share a V that a kernel of its own makes.
+//!
+//! U is four times the weights. Where it would come from memory for a few tiles, it is made while the model runs, block after
+//! block of input channels (`[slot][36][C / blocks][K / slices]`), and M is a sum over blocks; a group is then several
+//! images if these are small. While a block is multiplied, memory is asked for the weights of the next one.
+//!
+//! Parts of V and M are named by a loop of one iteration inside the parallel one: code generation lets all iterations of
+//! a task use one part (codegen/clif/private.rs).
+//!
+//! No access has a condition, whatever the sizes are: a group's tiles beyond the last one repeat it, rows and columns
+//! beyond the image are clamped. What a tile stores beyond the image falls on its own last row or column, which it
+//! stores again afterwards: stores go from the last position to the first.
+//!
+//! Sums are made in another order than the operator's definition has it, with factors from 1/24 to 8: errors are a
+//! few times those of the direct sum, along one dimension half of that (tests/winograd.rs). Sums of integers (`exact_sums`) are
+//! left alone. `wins` decides for two dimensions, `line::Line::gain` for one.
+
+mod line;
+mod points;
+mod transform;
+
+use crate::diag::Result;
+use crate::nest::{Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::cost::MOVE;
+use crate::passes::nest::analysis::shape::in_slots;
+use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::schedule::contract::{Parts, Product, take_apart};
+use crate::sym::{Dim, Sym};
+use crate::target::Level;
+use crate::tensor::{ConstData, ElemType};
+use std::sync::Arc;
+use transform::{ask, input, output, packed, transformed, weights};
+
+/// Iterations of the parallel loop at most, and so copies of V and M.
+const SLOTS: i64 = 32;
+/// The same where weights are transformed while the model runs, and have a copy each, too.
+const FRESH_SLOTS: i64 = 16;
+/// Bytes of U that a second-level cache keeps.
+const NEAR_WEIGHTS: i64 = 1 << 20;
+/// Bytes of U that are worth storing: four times the weights.
+const MOST_WEIGHTS: i64 = 16 << 20;
+/// Tiles of a group at most where weights are transformed for each group: enough that this takes a small part of the
+/// time, few enough that M of a slice stays in the second-level cache.
+const FRESH_TILES: i64 = 64;
+/// Output channels of a slice there: a panel.
+const FRESH_WIDTH: i64 = 32;
+/// Input channels of a block there, at most: U of a block is written and read in the second-level cache.
+const FRESH_BLOCK: i64 = 32;
+/// Cycles for one input channel and 16 output channels, on a core with 512-bit vectors: products of a tile with U,
+const ROW: i64 = 20;
+/// reading U from beyond the second-level cache,
+const READ: i64 = 576;
+/// transforming weights.
+const TRANSFORM: i64 = 100;
+
+/// Runs the pass.
+pub fn run(m: &mut Module, level: &Level) -> Result<()> {
+    if level.facts.lanes == 1 || m.math == Math::Strict {
+        return Ok(());
+    }
+    let kernels = visit::calls(&m.driver);
+    for k in kernels {
+        let Some(parts) = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma && !p.is_exact()) else { continue };
+        if let Some(l) = layer(m, &parts).filter(|l| wins(m, l)) {
+            rewrite(m, k, &l);
+        } else if let Some(l) = line::layer(m, &parts) {
+            line::rewrite(m, k, &l);
+        }
+    }
+    Ok(())
+}
+
+/// A convolution that the transform fits.
+struct Layer {
+    parts: Parts,
+    /// Batch, where there is a loop.
+    n: Option<(Sym, Dim)>,
+    /// Output channels, rows, columns.
+    k: (Sym, i64),
+    y: (Sym, Dim),
+    x: (Sym, Dim),
+    /// Input channels.
+    c: (Sym, i64),
+    /// The weights `[K][C][3][3]`.
+    weights: Arc<ConstData>,
+    /// Where the window of output (0, 0) begins.
+    from: (i64, i64),
+}
+
+fn layer(m: &Module, p: &Parts) -> Option<Layer> {
+    let ([an, ac, ay, ax], [wk, wc, wy, wx]) = (p.a.1.as_slice(), p.b.1.as_slice()) else { return None };
+    let of = |list: &[(Sym, Dim)], d: &Dim| d.as_sym().and_then(|s| list.iter().copied().find(|l| l.0 == s));
+    let (c, ky, kx) = (of(&p.depth, ac)?, of(&p.depth, wy)?, of(&p.depth, wx)?);
+    let kk = of(&p.loops, wk)?;
+    if p.depth.len() != 3 || ac != wc || ky.1.as_const() != Some(3) || kx.1.as_const() != Some(3) || ky.0 == kx.0 {
+        return None;
+    }
+    let n = of(&p.loops, an);
+    if n.is_none() && an.as_const() != Some(0) || p.loops.len() != 3 + usize::from(n.is_some()) {
+        return None;
+    }
+    // Row (column) = loop + tap + a number.
+    let slides = |d: &Dim, tap: Sym| {
+        let (rest, from) = (*d - Dim::sym(tap)).split_const();
+        Some((of(&p.loops, &rest)?, from)).filter(|(l, f)| l.0 != kk.0 && *f >= 0)
+    };
+    let ((y, from_y), (x, from_x)) = (slides(ay, ky.0)?, slides(ax, kx.0)?);
+    let owner = m.storage(p.b.0);
+    let Place::Const(weights) = &m.bufs[owner].place else { return None };
+    let own = |s: Sym| n.is_some_and(|n| n.0 == s);
+    if y.0 == x.0 || own(y.0) || own(x.0) || own(kk.0) || !weights.elem().is_float() || m.bufs[p.a.0].ty != ElemType::F32 || m.storage(p.a.0) != p.a.0 {
+        return None;
+    }
+    // Vectors run along channels on both sides.
+    let (out, at) = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
+    if stride(m, p.a.0, &p.a.1, c.0) != Some(1) || stride(m, out, at, kk.0) != Some(1) {
+        return None;
+    }
+    let (c, k) = ((c.0, c.1.as_const()?), (kk.0, kk.1.as_const()?));
+    let shape = [k.1, c.1, 3, 3];
+    let fits = m.bufs[p.b.0].dims.iter().zip(shape).all(|(d, n)| d.as_const() == Some(n)) && m.bufs[owner].layout == Layout::RowMajor && weights.count() == (9 * k.1 * c.1) as u64;
+    fits.then(|| Layer { weights: weights.clone(), n, k, y, x, c, from: (from_y, from_x), parts: p.clone() })
+}
+
+/// Whether the transform is worth it: enough tiles for the matrix products, few of them beyond the image.
+fn wins(m: &Module, l: &Layer) -> bool {
+    let (tiles, area) = (tiles(l), l.y.1 * l.x.1);
+    let full = match (tiles.as_const(), area.as_const()) {
+        // Cycles of products, and of weights that are transformed for a single image.
+        (Some(t), Some(a)) if t < 9 => l.c.1.min(l.k.1) >= 64 && fresh(l).is_some() && ROW * t + TRANSFORM < ROW * a / 4,
+        (Some(t), Some(a)) => 16 * t <= 2 * a,
+        _ => m.syms.range(area).hi.is_none_or(|h| h >= 144),
+    };
+    full && l.c.1 >= 16 && l.k.1 >= 16 && (bytes(l) <= MOST_WEIGHTS || fresh(l).is_some())
+}
+
+/// Bytes of U.
+fn bytes(l: &Layer) -> i64 {
+    36 * 4 * l.c.1 * l.k.1
+}
+
+/// Tiles of an image.
+fn tiles(l: &Layer) -> Dim {
+    l.y.1.ceil_div(4) * l.x.1.ceil_div(4)
+}
+
+/// How the work is cut.
+struct Plan {
+    /// Tiles of a group, or at most so many.
+    tiles: i64,
+    /// Images of a group, where it has whole ones.
+    whole: Option<i64>,
+    /// Groups of an image, or of all images where they have whole ones.
+    groups: Dim,
+    /// All groups.
+    total: Dim,
+    /// Slices of the output channels.
+    slices: i64,
+    /// Input channels of a block.
+    block: i64,
+    /// Whether weights are transformed while the model runs.
+    fresh: bool,
+    images: Dim,
+}
+
+/// Output channels of a slice and input channels of a block, where weights are to be transformed while the model runs:
+/// where U comes from beyond the second-level cache, and there are too few tiles to hide that.
+fn fresh(l: &Layer) -> Option<(i64, i64)> {
+    let waits = tiles(l).as_const().is_some_and(|t| bytes(l) > NEAR_WEIGHTS && READ > ROW * t + TRANSFORM);
+    let block = (2..=FRESH_BLOCK / 16).rev().map(|b| 16 * b).find(|b| l.c.1 % b == 0)?;
+    (l.k.1 % FRESH_WIDTH == 0 && (waits || bytes(l) > MOST_WEIGHTS)).then_some((FRESH_WIDTH, block))
+}
+
+/// The plan where weights are transformed for each group: groups are large, of several images if these are small.
+fn fresh_plan(l: &Layer, (width, block): (i64, i64)) -> Plan {
+    let (tiles, images) = (tiles(l), l.n.map_or(Dim::constant(1), |n| n.1));
+    // Parts of equal size, none above `most`.
+    let share = |n: i64, most: i64| {
+        let parts = ((n + most - 1) / most).max(1);
+        ((n + parts - 1) / parts).max(1)
+    };
+    let (size, whole, groups) = match tiles.as_const() {
+        Some(t) if 2 * t <= FRESH_TILES => {
+            let most = FRESH_TILES / t;
+            let whole = images.as_const().map_or(most, |n| share(n, most));
+            (whole * t, Some(whole), images.ceil_div(whole))
+        }
+        t => {
+            let size = t.map_or(FRESH_TILES / 2, |t| share(t, FRESH_TILES));
+            (size, None, tiles.ceil_div(size))
+        }
+    };
+    let total = if whole.is_some() { groups } else { images * groups };
+    Plan { tiles: size, whole, groups, total, slices: l.k.1 / width, block, fresh: true, images }
+}
+
+fn plan(l: &Layer) -> Plan {
+    if let Some(cut) = fresh(l) {
+        return fresh_plan(l, cut);
+    }
+    let (tiles, images) = (tiles(l), l.n.map_or(Dim::constant(1), |n| n.1));
+    // V and M of a group in a second-level cache.
+    let most = ((512 << 10) / (36 * 4 * (l.c.1 + l.k.1.min(64)))).clamp(16, 49);
+    let size = match tiles.as_const() {
+        // Small images would be mostly repetitions of their last tile.
+        None => {
+            if l.c.1 * l.k.1 > 64 * 64 {
+                most.min(28)
+            } else {
+                14
+            }
+        }
+        Some(t) => {
+            let groups = (t + most - 1) / most;
+            (t + groups - 1) / groups
+        }
+    };
+    // U of a slice is read once for each group; few groups share the work by slices.
+    let few = tiles.as_const().is_some_and(|t| (t + size - 1) / size < 8);
+    let narrow = [64, 32].into_iter().find(|w| l.k.1 % w == 0).map_or(1, |w| l.k.1 / w);
+    let slices = if few || l.c.1 * l.k.1 > 64 * 64 { narrow } else { 1 };
+    let (size, slices) = tiles.as_const().and_then(|t| even(l, t, size)).filter(|_| few).unwrap_or((size, slices));
+    let groups = tiles.ceil_div(size);
+    Plan { tiles: size, whole: None, groups, total: images * groups, slices, block: l.c.1, fresh: false, images }
+}
+
+/// Tiles of a group and slices that give a few threads equal shares of a single image of `t` tiles, where that is cut into
+/// groups of about `size`.
+fn even(l: &Layer, t: i64, size: i64) -> Option<(i64, i64)> {
+    const THREADS: i64 = 4;
+    let groups = (t + size - 1) / size;
+    // Larger groups read U less often, as long as V and M stay in the cache; narrower slices read V more often.
+    let cuts = [(groups - 1, 64), (groups, 64), (groups + 1, 64), (groups, 32), (groups + 1, 32)];
+    let suits = |g: i64, width: i64| {
+        let size = (t + g - 1) / g;
+        let fits = g >= groups || size * 36 * 4 * (l.c.1 + l.k.1.min(64)) <= 768 << 10;
+        fits && (g <= groups || size >= 12) && l.k.1 % width == 0 && g * (l.k.1 / width) % THREADS == 0
+    };
+    let (g, width) = cuts.into_iter().find(|(g, width)| *g > 0 && suits(*g, *width))?;
+    Some(((t + g - 1) / g, l.k.1 / width))
+}
+
+/// The images of group `g`, and their tiles: loops over both run through all tiles of the group.
+fn members(m: &Module, l: &Layer, p: &Plan, g: Dim) -> (Dim, Dim) {
+    match p.whole {
+        None => (Dim::constant(1), Dim::constant(p.tiles)),
+        Some(n) => {
+            let even = m.syms.simplify(p.images.modulo(n)).as_const() == Some(0);
+            (if even { Dim::constant(n) } else { (p.images - g * n).min(Dim::constant(n)) }, tiles(l))
+        }
+    }
+}
+
+/// Which tile of which image an iteration works on.
+struct At {
+    image: Dim,
+    y: Dim,
+    x: Dim,
+}
+
+/// Tile `t` of image `i` of group `g`; beyond the last, the last.
+fn tile_at(l: &Layer, p: &Plan, g: Dim, (i, t): (Dim, Dim)) -> At {
+    let (all, wide) = (tiles(l), l.x.1.ceil_div(4));
+    let (image, t) = match p.whole {
+        Some(n) => (g * n + i, t),
+        None => {
+            let t = g.modulo(p.groups) * p.tiles + t;
+            (g.floor_div(p.groups), if (p.groups * p.tiles - all).as_const() == Some(0) { t } else { t.min(all - 1) })
+        }
+    };
+    At { image: if l.n.is_some() { image } else { Dim::constant(0) }, y: t.floor_div(wide), x: t.modulo(wide) }
+}
+
+/// Position `size * tile + i + from`, at most `last`; the clamp only where it can be needed.
+fn position(tile: Dim, i: i64, from: i64, size: i64, tiles: Dim, last: Dim) -> Dim {
+    let most = (tiles * size + (i + from - size) - last).as_const();
+    let at = tile * size + (i + from);
+    if most.is_some_and(|d| d <= 0) { at } else { at.min(last) }
+}
+
+fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
+    let p = plan(l);
+    let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
+    let width = l.k.1 / p.slices;
+    let Some(w) = (if p.fresh { packed(l, p.slices) } else { transformed(l, p.slices) }) else { return };
+    let w = m.constant(format!("{}.winograd", m.bufs[l.parts.b.0].name), Arc::new(w));
+    let constant = Dim::constant;
+    let total = p.total * p.slices;
+    let most = if p.fresh { FRESH_SLOTS } else { SLOTS };
+    let slots = total.as_const().map_or(most, |t| t.min(most));
+    let blocks = l.c.1 / p.block;
+    // An odd number of cache lines from one of the 36 planes to the next: else they would share few sets of a cache.
+    let odd = |n: i64| n + i64::from(n % 2 == 0);
+    let line = |channels: i64| if !p.fresh && channels % 16 == 0 { odd(channels / 16) * 16 } else { channels };
+    let group = |channels: i64| [constant(36), constant(odd(p.tiles)), constant(line(channels))];
+    let shared = p.slices > 1;
+    let v = m.temp(format!("{name}.v"), ElemType::F32, [[if shared { p.total } else { constant(slots) }, constant(blocks)].as_slice(), &group(p.block)].concat());
+    let mm = m.temp(format!("{name}.m"), ElemType::F32, [[constant(slots)].as_slice(), &group(width)].concat());
+    let u = if p.fresh { m.temp(format!("{name}.u"), ElemType::F32, vec![constant(slots), constant(36), constant(p.block + 1), constant(width)]) } else { w };
+    // A quarter of the direct sum.
+    let work = p.images * l.y.1 * l.x.1 * (9 * l.c.1 * l.k.1 / 16);
+    let mut calls = vec![];
+    if shared {
+        let id = m.kernel(&format!("{name}.v"), &origin, |kb| {
+            // Of groups of whole images one after the other, all tiles there are.
+            let (images, t, all) = match p.whole {
+                Some(n) => (n, tiles(l), p.images * tiles(l)),
+                None => (1, constant(p.tiles), p.total * p.tiles),
+            };
+            kb.range(LoopKind::Par, "r", 0, all, |kb, r| {
+                let (image, t_at) = (r.floor_div(t), r.modulo(t));
+                let (g, i) = (image.floor_div(images), image.modulo(images));
+                let at = tile_at(l, &p, g, (i, t_at));
+                input(kb, l, &at, (p.block, blocks), v, [g, i * t + t_at]);
+            });
+        });
+        // Reads the image and writes 36 sums for 16 elements of it.
+        m.kernels[id].work = p.images * l.y.1 * l.x.1 * (l.c.1 * (4 + 3 * MOVE));
+        calls.push(id);
+    }
+    let id = m.kernel(&name, &origin, |kb| {
+        in_slots(kb, total, slots, &mut |kb, slot, i| {
+            let (slice, g) = (i.floor_div(p.total), i.modulo(p.total));
+            let (images, tiles) = members(kb.m, l, &p, g);
+            let each = |kb: &mut KernelBuilder, f: &mut dyn FnMut(&mut KernelBuilder, At, Dim)| {
+                kb.nest(LoopKind::Seq, &[images, tiles], |kb, at| {
+                    let from = tile_at(l, &p, g, (at[0], at[1]));
+                    f(kb, from, at[0] * tiles + at[1]);
+                });
+            };
+            if !shared {
+                each(kb, &mut |kb, at, t| input(kb, l, &at, (p.block, blocks), v, [slot, t]));
+            }
+            let from = if shared { g } else { slot };
+            let part = |kb: &mut KernelBuilder, b: Dim, more: bool| {
+                if p.fresh {
+                    weights(kb, (w, slice, b * p.block), (p.block, width), u, slot);
+                }
+                let products = |kb: &mut KernelBuilder, e: Dim, at: &[Dim]| {
+                    let (t, k) = (at[0] * tiles + at[1], at[2]);
+                    let acc = kb.acc(Expr::f32(0.0));
+                    kb.range(LoopKind::Seq, "c", 0, p.block, |kb, c| {
+                        let (x, y) = (kb.load(v, &[from, b, e, t, c]), kb.load(u, &[if p.fresh { slot } else { slice }, e, c, k]));
+                        kb.set(acc, Expr::fma(x, y, Expr::acc(acc)));
+                    });
+                    let at = [slot, e, t, k];
+                    let sum = if more { Expr::acc(acc) + kb.load(mm, &at) } else { Expr::acc(acc) };
+                    kb.store(mm, &at, sum);
+                };
+                if p.fresh {
+                    kb.range(LoopKind::Seq, "e", 0, 36, |kb, e| {
+                        kb.nest(LoopKind::Par, &[images, tiles, constant(width)], |kb, o| products(kb, e, o));
+                        ask(kb, (w, slice, (b + 1) * p.block), p.block * width, e);
+                    });
+                } else {
+                    kb.nest(LoopKind::Par, &[constant(36), images, tiles, constant(width)], |kb, o| products(kb, o[0], &o[1..]));
+                }
+            };
+            part(kb, constant(0), false);
+            if blocks > 1 {
+                kb.range(LoopKind::Seq, "b", 1, blocks, |kb, b| part(kb, b, true));
+            }
+            each(kb, &mut |kb, at, t| {
+                kb.range(LoopKind::Par, "k", 0, width, |kb, k| output(kb, l, &at, p.fresh, mm, (slot, t, k), slice * width + k));
+            });
+        });
+    });
+    m.kernels[id].work = work;
+    calls.push(id);
+    m.driver.truncate(m.driver.len() - calls.len());
+    visit::splice_call(&mut m.driver, k, false, calls.into_iter().map(Stmt::Call).collect());
+}

@@ -1,0 +1,312 @@
+//! Convolutions as F(m, r) along one dimension of the image: m + r - 1 rows of products instead of m * r.
+//!
+//! ```text
+//! U = G g      once, here, in f64          [m + r - 1][K][C][other taps]
+//! V = B' d     from m + r - 1 rows         [slot][m + r - 1][tiles][the image's other dimensions]
+//! M = V U      m + r - 1 convolutions      [slot][m + r - 1][tiles][the result's other dimensions][K]
+//! Y = A' M     and the epilogue, m stores
+//! ```
+//!
+//! What the products save is less than in two dimensions, but each value of V serves all taps and strides of the other
+//! dimension, and so do the transforms: this pays with few channels, with filters of five or seven taps, with filters
+//! that are long in one direction.
+
+use super::points::Form;
+use super::position;
+use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::shape::{finished, fresh_regs, in_slots};
+use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::schedule::contract::{Parts, Product, depends};
+use crate::sym::{Dim, Sym};
+use crate::tensor::{ConstData, ElemType};
+use std::sync::Arc;
+
+/// Iterations of the parallel loop at most, and so copies of V and M.
+const SLOTS: i64 = 16;
+/// Bytes of U that come fast enough, and of V and M of a group that stay in the second-level cache besides.
+const MOST_WEIGHTS: i64 = 1 << 20;
+const NEAR: i64 = 256 << 10;
+/// Rows of a group's products that are enough, and where U is larger than this.
+const ROWS: i64 = 12;
+const MORE_ROWS: i64 = 24;
+const LARGE: i64 = 256 << 10;
+/// Tiles where only run time knows.
+const MANY: i64 = 1 << 20;
+/// Lanes of the longest vectors.
+const LANES: i64 = 16;
+
+/// A convolution and the dimension along which it is to be transformed.
+pub(super) struct Line {
+    parts: Parts,
+    form: Form,
+    /// Batch, where there is a loop.
+    n: Option<(Sym, Dim)>,
+    /// Output channels.
+    k: (Sym, i64),
+    /// The dimension's loop.
+    y: (Sym, Dim),
+    /// Its number in the subscripts of image and weights.
+    axis: usize,
+    /// Where the window of the first result begins.
+    from: i64,
+    /// The loops over other dimensions of the result.
+    others: Vec<(Sym, Dim)>,
+    /// The weights and their shape.
+    weights: Arc<ConstData>,
+    shape: Vec<i64>,
+}
+
+/// The convolution in this form, along the dimension and with as many results a tile as take the least time; `None` if the
+/// direct sum is as good.
+pub(super) fn layer(m: &Module, p: &Parts) -> Option<Line> {
+    (2..p.a.1.len()).flat_map(|axis| Form::all(taps(p, axis)).filter_map(move |form| along(m, p, axis, form))).filter(|l| l.gain(m) >= GAIN).max_by(|a, b| a.gain(m).total_cmp(&b.gain(m)))
+}
+
+/// Taps along a dimension; 1 where it has no loop of taps.
+fn taps(p: &Parts, axis: usize) -> usize {
+    let tap = p.b.1.get(axis).and_then(|d| d.as_sym());
+    p.depth.iter().find(|d| Some(d.0) == tap).and_then(|d| usize::try_from(d.1.as_const()?).ok()).filter(|n| *n > 1).unwrap_or(usize::MAX)
+}
+
+fn along(m: &Module, p: &Parts, axis: usize, form: Form) -> Option<Line> {
+    let ([an, ac, ..], [wk, wc, ..]) = (p.a.1.as_slice(), p.b.1.as_slice()) else { return None };
+    let find = |d: &Dim| d.as_sym().and_then(|s| p.loops.iter().copied().find(|l| l.0 == s));
+    let (k, n) = (find(wk)?, find(an));
+    let (tap, at) = (p.b.1.get(axis)?.as_sym()?, *p.a.1.get(axis)?);
+    let (rest, from) = (at - Dim::sym(tap)).split_const();
+    let y = find(&rest)?;
+    if p.product != Product::Fma || p.a.1.len() != p.b.1.len() || n.is_none() && an.as_const() != Some(0) || ac != wc || from < 0 {
+        return None;
+    }
+    // Other subscripts know nothing of them, nor of the batch and the output channels.
+    let once = |list: &[Dim], own: usize, s: Sym| list.iter().enumerate().all(|(i, d)| i == own || !d.contains(s));
+    let own = |s: Sym| n.is_some_and(|n| n.0 == s);
+    if !once(&p.a.1, axis, tap) || !once(&p.a.1, axis, y.0) || !once(&p.b.1, axis, tap) || depends(&p.b.1, y.0) || depends(&p.a.1, k.0) || y.0 == k.0 || own(y.0) || own(k.0) {
+        return None;
+    }
+    if n.is_some_and(|n| !once(&p.a.1, 0, n.0) || depends(&p.b.1, n.0)) || !once(&p.b.1, 0, k.0) {
+        return None;
+    }
+    let others: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != k.0 && l.0 != y.0 && !own(l.0)).collect();
+    if others.iter().any(|l| depends(&p.b.1, l.0) || ac.contains(l.0)) || m.bufs[p.a.0].ty != ElemType::F32 || m.storage(p.a.0) != p.a.0 {
+        return None;
+    }
+    let owner = m.storage(p.b.0);
+    let Place::Const(weights) = &m.bufs[owner].place else { return None };
+    let shape = m.bufs[p.b.0].dims.iter().map(|d| d.as_const()).collect::<Option<Vec<i64>>>()?;
+    let whole = shape.iter().product::<i64>().unsigned_abs() == weights.count() && !m.is_recast(p.b.0);
+    if !weights.elem().is_float() || m.bufs[owner].layout != Layout::RowMajor || !whole || shape.get(axis) != i64::try_from(form.taps()).ok().as_ref() {
+        return None;
+    }
+    // Vectors run along what is contiguous in the image, and along the result's channels.
+    let (out, to) = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
+    if stride(m, p.a.0, &p.a.1, y.0) == Some(1) || stride(m, out, to, k.0) != Some(1) {
+        return None;
+    }
+    Some(Line { parts: p.clone(), form, n, k: (k.0, k.1.as_const()?), y, axis, from, others, weights: weights.clone(), shape })
+}
+
+/// How many times as fast the products and transforms have to be, as they are counted here.
+const GAIN: f64 = 1.3;
+
+impl Line {
+    /// Results and products of a tile.
+    fn results(&self) -> i64 {
+        self.form.results() as i64
+    }
+    fn products(&self) -> i64 {
+        self.form.products() as i64
+    }
+    /// Terms of a sum that are not along the dimension.
+    fn depth(&self) -> Option<i64> {
+        let terms = self.parts.depth.iter().try_fold(1, |n, d| Some(n * d.1.as_const()?))?;
+        Some(terms / self.form.taps() as i64)
+    }
+    /// Bytes of U.
+    fn bytes(&self) -> i64 {
+        4 * self.products() * self.depth().unwrap_or(0) * self.k.1
+    }
+    /// The image's dimensions besides batch and this one, in the order of memory.
+    fn kept(&self, m: &Module) -> Vec<usize> {
+        let order: Vec<usize> = match &m.bufs[self.parts.a.0].layout {
+            Layout::RowMajor => (0..self.parts.a.1.len()).collect(),
+            Layout::Permuted(order) => order.clone(),
+        };
+        order.into_iter().filter(|d| *d != 0 && *d != self.axis).collect()
+    }
+    /// Time of the direct sum divided by that of the transform, both in multiply-adds of vectors for a tile of results in a
+    /// row; 0 where the transform does not fit.
+    fn gain(&self, m: &Module) -> f64 {
+        let Some(depth) = self.depth() else { return 0.0 };
+        let (n, r) = (self.products(), self.results());
+        // Rows that are there, of those of all groups; as a guess where only run time knows.
+        let size = r * self.tiles(m);
+        let used = self.y.1.as_const().map_or(0.8, |y| y as f64 / (((y + size - 1) / size * size) as f64).max(1.0));
+        // Groups of several tiles would be mostly repetitions of the last one where there are few rows.
+        if self.k.1 < LANES || self.bytes() > MOST_WEIGHTS || self.y.1.as_const().is_none() && self.tiles(m) > 1 {
+            return 0.0;
+        }
+        let vectors = ((self.k.1 + LANES - 1) / LANES) as f64;
+        let (n, r, depth) = (n as f64, r as f64, depth as f64);
+        let direct = used * r * self.form.taps() as f64 * depth * vectors;
+        // A store takes as long as two multiply-adds. A value of V serves a few results beside each other.
+        let read = self.kept(m).into_iter().map(|d| self.parts.a.1.get(d).map_or(1, |d| self.steps(*d))).product::<i64>() as f64;
+        let input = read / LANES as f64 * (3.0 * n + 2.0 * n);
+        let output = vectors * (2.0 * n + n * r / 2.0);
+        direct / (n * depth * vectors + input + output)
+    }
+    /// Elements of a dimension of the image for each result: those of the channels, and the stride.
+    fn steps(&self, at: Dim) -> i64 {
+        match self.others.iter().find_map(|l| at.linear_in(l.0).filter(|_| at.contains(l.0))) {
+            Some((stride, _)) => stride.as_const().unwrap_or(1),
+            None => self.parts.depth.iter().filter(|d| at.contains(d.0)).filter_map(|d| d.1.as_const()).product(),
+        }
+    }
+    /// G g for all channels, `[m + r - 1][K][C][other taps]`.
+    fn filters(&self) -> Option<ConstData> {
+        let dims = &self.shape;
+        let taps = self.form.taps();
+        let inner = dims.get(self.axis + 1..)?.iter().product::<i64>() as usize;
+        let outer = dims.get(..self.axis)?.iter().product::<i64>() as usize;
+        let w = self.weights.to_f64s()?;
+        let products = self.form.products();
+        let mut out = vec![0f32; products * outer * inner];
+        for (o, filter) in w.chunks_exact(taps * inner).enumerate() {
+            for i in 0..inner {
+                let g: Vec<f64> = filter.iter().skip(i).step_by(inner).copied().collect();
+                for (e, v) in self.form.filter(&g).into_iter().enumerate() {
+                    out[(e * outer + o) * inner + i] = v as f32;
+                }
+            }
+        }
+        let shape = [self.products()].into_iter().chain(dims.iter().enumerate().filter(|d| d.0 != self.axis).map(|d| *d.1)).collect();
+        Some(ConstData::f32s(shape, &out))
+    }
+    /// Tiles of a group: enough for the rows of a product, as long as V and M stay near.
+    fn tiles(&self, m: &Module) -> i64 {
+        let all = self.y.1.ceil_div(self.results()).as_const().unwrap_or(MANY);
+        let row = Dim::product(self.others.iter().map(|l| l.1)).as_const();
+        let image = self.kept(m).into_iter().map(|d| m.bufs[self.parts.a.0].dims.get(d).and_then(|d| d.as_const())).try_fold(1, |n, d| Some(n * d?));
+        let (Some(row), Some(image)) = (row, image) else { return 1 };
+        let rows = if self.bytes() > LARGE { MORE_ROWS } else { ROWS };
+        let most = (NEAR / (4 * self.products() * (image + row * self.k.1)).max(1)).min(all).max(1);
+        let enough = ((rows + row - 1) / row.max(1)).min(most);
+        // As few as possible beyond the last one.
+        (enough..=most.min(2 * enough)).min_by_key(|t| (all + t - 1) / t * t).unwrap_or(enough)
+    }
+}
+
+/// Replaces the kernel.
+pub(super) fn rewrite(m: &mut Module, k: Kernel, l: &Line) {
+    let Some(u) = l.filters() else { return };
+    let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
+    let u = m.constant(format!("{}.winograd", m.bufs[l.parts.b.0].name), Arc::new(u));
+    let size = l.tiles(m);
+    let all = l.y.1.ceil_div(l.results());
+    let groups = all.ceil_div(size);
+    let total = groups * l.n.map_or(Dim::constant(1), |n| n.1);
+    let slots = total.as_const().map_or(SLOTS, |t| t.clamp(1, SLOTS));
+    let kept = l.kept(m);
+    let part = [Dim::constant(slots), Dim::constant(l.products()), Dim::constant(size)];
+    let image: Vec<Dim> = kept.iter().filter_map(|d| m.bufs[l.parts.a.0].dims.get(*d).copied()).collect();
+    let row: Vec<Dim> = l.others.iter().map(|o| o.1).collect();
+    let v = m.temp(format!("{name}.v"), ElemType::F32, [part.as_slice(), &image].concat());
+    let mm = m.temp(format!("{name}.m"), ElemType::F32, [part.as_slice(), &row, &[Dim::constant(l.k.1)]].concat());
+    let sums = Dim::product(l.parts.loops.iter().map(|x| x.1)) * l.depth().unwrap_or(1);
+    let id = m.kernel(&name, &origin, |kb| {
+        in_slots(kb, total, slots, &mut |kb, slot, i| {
+            let first = i.modulo(groups) * size;
+            let at = |t: Dim| At { image: i.floor_div(groups), tile: if all.modulo(size).as_const() == Some(0) { first + t } else { (first + t).min(all - 1) }, all };
+            kb.nest(LoopKind::Seq, &[Dim::constant(size)], |kb, t| input(kb, l, &kept, &at(t[0]), v, [slot, t[0]]));
+            products(kb, l, &kept, (v, u, mm), slot, size);
+            kb.nest(LoopKind::Seq, &[Dim::constant(size)], |kb, t| output(kb, l, &at(t[0]), mm, [slot, t[0]]));
+        });
+    });
+    m.kernels[id].work = (sums * l.products()).floor_div(4 * l.results());
+    m.driver.truncate(m.driver.len() - 1);
+    visit::splice_call(&mut m.driver, k, false, vec![Stmt::Call(id)]);
+}
+
+/// Which tile of which image an iteration works on.
+struct At {
+    image: Dim,
+    tile: Dim,
+    /// Tiles there are.
+    all: Dim,
+}
+
+/// V of one tile.
+fn input(kb: &mut KernelBuilder, l: &Line, kept: &[usize], at: &At, v: Buf, place: [Dim; 2]) {
+    let src = l.parts.a.0;
+    let dims = kb.m.bufs[src].dims.clone();
+    let extents: Vec<Dim> = kept.iter().filter_map(|d| dims.get(*d).copied()).collect();
+    let last = dims.get(l.axis).map_or(Dim::constant(0), |d| *d - 1);
+    kb.nest(LoopKind::Par, &extents, |kb, o| {
+        let d: Vec<Expr> = (0..l.products())
+            .map(|y| {
+                let y = position(at.tile, y, l.from, l.results(), at.all, last);
+                let from: Vec<Dim> = (0..dims.len())
+                    .map(|d| match kept.iter().position(|k| *k == d) {
+                        Some(i) => o.get(i).copied().unwrap_or(at.image),
+                        None if d == l.axis => y,
+                        None => l.n.map_or(Dim::constant(0), |_| at.image),
+                    })
+                    .collect();
+                let e = kb.load(src, &from);
+                kb.let_(e)
+            })
+            .collect();
+        for (e, value) in l.form.input(kb, &d).into_iter().enumerate() {
+            kb.store(v, &[&[place[0], Dim::from(e as i64), place[1]], o].concat(), value);
+        }
+    });
+}
+
+/// M of a group: one convolution for each row of V.
+fn products(kb: &mut KernelBuilder, l: &Line, kept: &[usize], (v, u, m): (Buf, Buf, Buf), slot: Dim, tiles: i64) {
+    let extents: Vec<Dim> = [Dim::constant(l.products()), Dim::constant(tiles)].into_iter().chain(l.others.iter().map(|o| o.1)).chain([Dim::constant(l.k.1)]).collect();
+    kb.nest(LoopKind::Par, &extents, |kb, o| {
+        let (Some((e, rest)), Some(k)) = (o.split_first(), o.last()) else { return };
+        let acc = kb.acc(Expr::f32(0.0));
+        let tap = l.parts.b.1.get(l.axis).and_then(|d| d.as_sym());
+        let depth: Vec<(Sym, Dim)> = l.parts.depth.iter().copied().filter(|d| Some(d.0) != tap).collect();
+        let extents: Vec<Dim> = depth.iter().map(|d| d.1).collect();
+        kb.nest(LoopKind::Seq, &extents, |kb, c| {
+            let put = |s: Sym| {
+                let other = l.others.iter().position(|x| x.0 == s).and_then(|i| rest.get(i + 1));
+                other.or_else(|| depth.iter().position(|x| x.0 == s).and_then(|i| c.get(i))).copied().or_else(|| (s == l.k.0).then_some(*k))
+            };
+            let of = |at: &Dim| at.subst(&mut |s| put(s));
+            let image = kept.iter().filter_map(|d| l.parts.a.1.get(*d)).map(of);
+            let from: Vec<Dim> = [slot, *e].into_iter().chain(rest.first().copied()).chain(image).collect();
+            let weight: Vec<Dim> = [*e].into_iter().chain(l.parts.b.1.iter().enumerate().filter(|d| d.0 != l.axis).map(|d| of(d.1))).collect();
+            let (x, y) = (kb.load(v, &from), kb.load(u, &weight));
+            kb.set(acc, Expr::fma(x, y, Expr::acc(acc)));
+        });
+        kb.store(m, &[&[slot], o].concat(), Expr::acc(acc));
+    });
+}
+
+/// The results of one tile. What falls beyond the image goes to its last row, which is stored again afterwards.
+fn output(kb: &mut KernelBuilder, l: &Line, at: &At, m: Buf, place: [Dim; 2]) {
+    let extents: Vec<Dim> = l.others.iter().map(|o| o.1).chain([Dim::constant(l.k.1)]).collect();
+    kb.nest(LoopKind::Par, &extents, |kb, o| {
+        let values: Vec<Expr> = (0..l.products())
+            .map(|e| {
+                let e = kb.load(m, &[&[place[0], Dim::from(e), place[1]], o].concat());
+                kb.let_(e)
+            })
+            .collect();
+        for (j, value) in l.form.output(kb, &values).into_iter().enumerate().rev() {
+            let y = position(at.tile, j as i64, 0, l.results(), at.all, l.y.1 - 1);
+            let put = |s: Sym| match s {
+                s if s == l.k.0 => o.last().copied(),
+                s if s == l.y.0 => Some(y),
+                s => l.others.iter().position(|x| x.0 == s).and_then(|i| o.get(i).copied()).or_else(|| l.n.filter(|n| n.0 == s).map(|_| at.image)),
+            };
+            for s in fresh_regs(kb.m, &l.parts.tail) {
+                kb.push(finished(s, l.parts.acc, &value, &put));
+            }
+        }
+    });
+}

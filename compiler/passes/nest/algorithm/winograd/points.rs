@@ -1,0 +1,114 @@
+//! F(m, r): m neighbouring results of a filter with r taps from m + r - 1 products (Toom, Cook; Winograd).
+//!
+//! Filter and image are polynomials; their product is known from its values at 0, at pairs of points p and -p, and at
+//! infinity. The values of the transposed problem are U = G g and V = B' d, the results A' (U V). With pairs of points
+//! rows of B' and A' come in pairs too, which share their even and their odd halves. U has all the fractions; factors
+//! of the other two are powers of two or sums of few.
+
+use super::transform::scaled;
+use crate::nest::{Expr, KernelBuilder};
+use crate::passes::nest::analysis::shape::{add, sub};
+
+/// Points besides 0 and infinity, each with its negative. More than these cost too many digits.
+const PAIRS: [f64; 3] = [1.0, 2.0, 0.5];
+
+/// F(m, r) with one, two or three pairs of points.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Form {
+    results: usize,
+    taps: usize,
+}
+
+/// The form that [`super::transform`] applies in both directions.
+pub(super) const SQUARE: Form = Form { results: 4, taps: 3 };
+
+impl Form {
+    /// All forms for a filter of so many taps that give several results.
+    pub fn all(taps: usize) -> impl Iterator<Item = Form> {
+        (1..=PAIRS.len()).filter_map(move |p| (2 * p + 3).checked_sub(taps).filter(|m| *m > 1).map(|results| Form { results, taps }))
+    }
+    /// m, results of a tile.
+    pub fn results(self) -> usize {
+        self.results
+    }
+    /// r, taps of the filter.
+    pub fn taps(self) -> usize {
+        self.taps
+    }
+    /// Products of a tile, and values of the image that it reads.
+    pub fn products(self) -> usize {
+        self.results + self.taps - 1
+    }
+    fn pairs(self) -> &'static [f64] {
+        PAIRS.get(..(self.products() - 2) / 2).unwrap_or(&PAIRS)
+    }
+    /// Coefficients, from the lowest on, of the product of (z - q * q) over all pairs but `p`.
+    fn others(self, p: Option<f64>) -> Vec<f64> {
+        self.pairs().iter().filter(|q| Some(**q) != p).fold(vec![1.0], |r, q| {
+            let lower = r.iter().map(|c| -q * q * c).chain([0.0]);
+            lower.zip([0.0].into_iter().chain(r.iter().copied())).map(|(a, b)| a + b).collect()
+        })
+    }
+    /// G g: the filter's values, each divided by what B' leaves out.
+    pub fn filter(self, g: &[f64]) -> Vec<f64> {
+        let at = |p: f64| g.iter().rev().fold(0.0, |sum, c| sum * p + c);
+        let value = |r: &[f64], z: f64| r.iter().rev().fold(0.0, |sum, c| sum * z + c);
+        let mut out = vec![at(0.0) / value(&self.others(None), 0.0)];
+        for p in self.pairs() {
+            let n = 2.0 * p * p * value(&self.others(Some(*p)), p * p);
+            out.extend([at(*p) / n, at(-p) / n]);
+        }
+        out.push(g.last().copied().unwrap_or(0.0));
+        out
+    }
+    /// B' d, for as many elements as there are products.
+    pub fn input(self, kb: &mut KernelBuilder, d: &[Expr]) -> Vec<Expr> {
+        let all = self.others(None);
+        let mut out = vec![polynomial(kb, &all, d)];
+        for p in self.pairs() {
+            let r = self.others(Some(*p));
+            let (even, odd) = (polynomial(kb, &r, d.get(2..).unwrap_or(d)), polynomial(kb, &r, d.get(1..).unwrap_or(d)));
+            out.extend([plus(kb, *p, &odd, &even), plus(kb, -p, &odd, &even)]);
+        }
+        out.push(polynomial(kb, &all, d.get(1..).unwrap_or(d)));
+        out
+    }
+    /// A' v: the results.
+    pub fn output(self, kb: &mut KernelBuilder, v: &[Expr]) -> Vec<Expr> {
+        let [first, pairs @ .., last] = v else { return vec![] };
+        let halves: Vec<[Expr; 2]> = pairs.chunks_exact(2).map(|p| [add(kb, &p[0], &p[1]), sub(kb, &p[0], &p[1])]).collect();
+        (0..self.results)
+            .map(|j| {
+                let mut sum = (j == 0).then(|| first.clone());
+                for (h, p) in halves.iter().zip(self.pairs()) {
+                    let h = &h[j % 2];
+                    sum = Some(match sum {
+                        Some(s) => plus(kb, p.powi(j as i32), h, &s),
+                        // The first point is 1.
+                        None => h.clone(),
+                    });
+                }
+                match sum {
+                    Some(s) if j + 1 == self.results => add(kb, &s, last),
+                    s => s.unwrap_or_else(|| last.clone()),
+                }
+            })
+            .collect()
+    }
+}
+
+/// c * x + y.
+fn plus(kb: &mut KernelBuilder, c: f64, x: &Expr, y: &Expr) -> Expr {
+    match c {
+        1.0 => add(kb, y, x),
+        -1.0 => sub(kb, y, x),
+        c => scaled(kb, c as f32, x, y),
+    }
+}
+
+/// The sum of every other element times its coefficient; the last coefficient is 1.
+fn polynomial(kb: &mut KernelBuilder, coefficients: &[f64], d: &[Expr]) -> Expr {
+    let terms: Vec<(f64, &Expr)> = coefficients.iter().copied().zip(d.iter().step_by(2)).collect();
+    let Some((highest, lower)) = terms.split_last() else { return Expr::f32(0.0) };
+    lower.iter().rev().fold(highest.1.clone(), |sum, (c, e)| plus(kb, *c, e, &sum))
+}

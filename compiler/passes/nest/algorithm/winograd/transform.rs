@@ -1,0 +1,160 @@
+//! The transforms of F(4x4, 3x3): of weights, of the image, of the products; those of F(4, 3) once in each dimension.
+//!
+//! Weights that are transformed while the model runs leave out the factors of G's rows, and what comes out of the products is
+//! divided by them: there are far fewer of those.
+
+use super::points::SQUARE;
+use super::{At, Layer, position};
+use crate::nest::{Buf, Expr, KernelBuilder, LoopKind, Stmt};
+use crate::passes::nest::analysis::shape::{add, finished, fresh_regs, sub};
+use crate::sym::{Dim, Sym};
+use crate::tensor::ConstData;
+use crate::tensor::consts::Remap;
+
+/// U = G g G', `[slice][36][C][K / slices]`.
+pub(super) fn transformed(l: &Layer, slices: i64) -> Option<ConstData> {
+    let (k, c) = (usize::try_from(l.k.1).ok()?, usize::try_from(l.c.1).ok()?);
+    let width = k / usize::try_from(slices).ok()?;
+    let w: Vec<f64> = l.weights.to_f64s()?;
+    let mut out = vec![0f32; 36 * c * k];
+    for (i, g) in w.chunks_exact(9).enumerate() {
+        let (ki, ci) = (i / c, i % c);
+        let columns: Vec<Vec<f64>> = (0..3).map(|x| SQUARE.filter(&[g[x], g[3 + x], g[6 + x]])).collect();
+        for y in 0..6 {
+            let row: Vec<f64> = columns.iter().map(|c| c[y]).collect();
+            for (x, value) in SQUARE.filter(&row).into_iter().enumerate() {
+                out[((ki / width * 36 + y * 6 + x) * c + ci) * width + ki % width] = value as f32;
+            }
+        }
+    }
+    Some(ConstData::f32s(vec![slices, 36, l.c.1, l.k.1 / slices], &out))
+}
+
+/// The weights as [`weights`] reads them, `[slice][C][3][3][K / slices]`.
+pub(super) fn packed(l: &Layer, slices: i64) -> Option<ConstData> {
+    let width = l.k.1 / slices;
+    let coeff = vec![vec![width, 0, 0, 0, 1], vec![0, 1, 0, 0, 0], vec![0, 0, 1, 0, 0], vec![0, 0, 0, 1, 0]];
+    ConstData::remap(l.weights.clone(), Remap { dims: vec![slices, l.c.1, 3, 3, width], offset: vec![0; 4], coeff })
+}
+
+/// One column of G g, its rows times 4, -6, -6, 24, 24, 1.
+fn weight_column(kb: &mut KernelBuilder, g: &[Expr; 3]) -> [Expr; 6] {
+    let (s, t) = (add(kb, &g[0], &g[2]), scaled(kb, 4.0, &g[2], &g[0]));
+    [g[0].clone(), add(kb, &s, &g[1]), sub(kb, &s, &g[1]), scaled(kb, 2.0, &g[1], &t), scaled(kb, -2.0, &g[1], &t), g[2].clone()]
+}
+
+/// U of a slice and a block of input channels.
+pub(super) fn weights(kb: &mut KernelBuilder, (w, slice, first): (Buf, Dim, Dim), (block, width): (i64, i64), u: Buf, slot: Dim) {
+    kb.range(LoopKind::Seq, "c", 0, block, |kb, c| {
+        kb.range(LoopKind::Par, "k", 0, width, |kb, k| {
+            let columns: [[Expr; 6]; 3] = std::array::from_fn(|x| {
+                let g: [Expr; 3] = std::array::from_fn(|y| {
+                    let e = kb.load(w, &[slice, first + c, Dim::from(y), Dim::from(x), k]);
+                    kb.let_(e)
+                });
+                weight_column(kb, &g)
+            });
+            for y in 0..6 {
+                let row: [Expr; 3] = std::array::from_fn(|x| columns[x][y].clone());
+                for (x, e) in weight_column(kb, &row).into_iter().enumerate() {
+                    kb.store(u, &[slot, Dim::from(6 * y + x), c, k], e);
+                }
+            }
+        });
+    });
+}
+
+/// Asks memory for the weights of the next block, of so many pairs of channels: number `e` of 36 parts of them.
+pub(super) fn ask(kb: &mut KernelBuilder, (w, slice, first): (Buf, Dim, Dim), pairs: i64, e: Dim) {
+    let line = 64 / kb.m.bufs[w].ty.bytes().map_or(4, i64::from);
+    let lines = (pairs * 9 + 36 * line - 1) / (36 * line);
+    kb.range(LoopKind::Seq, "j", 0, lines, |kb, j| {
+        kb.push(Stmt::Prefetch { buf: w, at: vec![slice, first, Dim::constant(0), Dim::constant(0), (e * lines + j) * line] });
+    });
+}
+
+/// c * x + y.
+pub(super) fn scaled(kb: &mut KernelBuilder, c: f32, x: &Expr, y: &Expr) -> Expr {
+    kb.let_(Expr::fma(Expr::f32(c), x.clone(), y.clone()))
+}
+
+/// The same where the rows of U have the factors of [`weight_column`].
+fn rescaled_column(kb: &mut KernelBuilder, m: &[Expr]) -> Vec<Expr> {
+    let [m0, m1, m2, m3, m4, m5] = m else { return vec![] };
+    let times = |kb: &mut KernelBuilder, c: f32, x: &Expr| kb.let_(Expr::f32(c) * x.clone());
+    let (s, d) = (add(kb, m1, m2), sub(kb, m1, m2));
+    let (s2, d2) = (add(kb, m3, m4), sub(kb, m3, m4));
+    const SIXTH: f32 = 1.0 / 6.0;
+    let a = times(kb, 1.0 / 24.0, &s2);
+    let a = scaled(kb, -SIXTH, &s, &a);
+    let b = times(kb, 1.0 / 12.0, &d2);
+    let c = times(kb, SIXTH, &s2);
+    let e = scaled(kb, 1.0 / 3.0, &d2, m5);
+    vec![scaled(kb, 0.25, m0, &a), scaled(kb, -SIXTH, &d, &b), scaled(kb, -SIXTH, &s, &c), scaled(kb, -SIXTH, &d, &e)]
+}
+
+/// Number `x` of each row.
+fn column(rows: &[Vec<Expr>], x: usize) -> Vec<Expr> {
+    rows.iter().filter_map(|r| r.get(x).cloned()).collect()
+}
+
+/// V of one tile, all channels, so many in so many blocks.
+pub(super) fn input(kb: &mut KernelBuilder, l: &Layer, at: &At, (block, blocks): (i64, i64), v: Buf, place: [Dim; 2]) {
+    let (src, dims) = (l.parts.a.0, kb.m.bufs[l.parts.a.0].dims.clone());
+    let (ty, tx) = (l.y.1.ceil_div(4), l.x.1.ceil_div(4));
+    kb.nest(LoopKind::Par, &[blocks.into(), block.into()], |kb, o| {
+        let c = o[0] * block + o[1];
+        let rows: Vec<Vec<Expr>> = (0..6)
+            .map(|x| {
+                let d: Vec<Expr> = (0..6)
+                    .map(|y| {
+                        let (py, px) = (position(at.y, y, l.from.0, 4, ty, dims[2] - 1), position(at.x, x, l.from.1, 4, tx, dims[3] - 1));
+                        let e = kb.load(src, &[at.image, c, py, px]);
+                        kb.let_(e)
+                    })
+                    .collect();
+                SQUARE.input(kb, &d)
+            })
+            .collect();
+        // `rows[x]` is column x of B' d: its row y is what the second transform runs along.
+        for y in 0..6 {
+            let d = column(&rows, y);
+            for (x, e) in SQUARE.input(kb, &d).into_iter().enumerate() {
+                kb.store(v, &[place[0], o[0], Dim::from(6 * y + x), place[1], o[1]], e);
+            }
+        }
+    });
+}
+
+/// The results of one tile for channel `k` of a slice, which is channel `oc` of the image.
+pub(super) fn output(kb: &mut KernelBuilder, l: &Layer, at: &At, fresh: bool, m: Buf, (slot, t, k): (Dim, Dim, Dim), oc: Dim) {
+    let column_of = |kb: &mut KernelBuilder, m: &[Expr]| if fresh { rescaled_column(kb, m) } else { SQUARE.output(kb, m) };
+    let columns: Vec<Vec<Expr>> = (0..6)
+        .map(|x| {
+            let d: Vec<Expr> = (0..6)
+                .map(|y| {
+                    let e = kb.load(m, &[slot, Dim::from(6 * y + x), t, k]);
+                    kb.let_(e)
+                })
+                .collect();
+            column_of(kb, &d)
+        })
+        .collect();
+    let (ty, tx) = (l.y.1.ceil_div(4), l.x.1.ceil_div(4));
+    for y in (0..4).rev() {
+        let row = column(&columns, y);
+        let results = column_of(kb, &row);
+        for (x, value) in results.into_iter().enumerate().rev() {
+            let (py, px) = (position(at.y, y as i64, 0, 4, ty, l.y.1 - 1), position(at.x, x as i64, 0, 4, tx, l.x.1 - 1));
+            let put = |s: Sym| match s {
+                s if s == l.k.0 => Some(oc),
+                s if s == l.y.0 => Some(py),
+                s if s == l.x.0 => Some(px),
+                s => l.n.filter(|n| n.0 == s).map(|_| at.image),
+            };
+            for s in fresh_regs(kb.m, &l.parts.tail) {
+                kb.push(finished(s, l.parts.acc, &value, &put));
+            }
+        }
+    }
+}

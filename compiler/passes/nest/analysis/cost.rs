@@ -1,0 +1,90 @@
+//! How much work a kernel is: what decides on tasks, and what schedules weigh.
+
+use crate::nest::{Buf, Expr, Kernel, Module, Stmt, visit};
+use crate::passes::nest::analysis::shape::{ParNest, peel};
+use crate::passes::nest::schedule::contract::depends;
+use crate::sym::{Answer, Dim, Sym};
+use std::collections::{BTreeMap, HashMap};
+
+/// How often a `while` loop is taken to run: a search, or a way down a tree.
+const WHILE_TURNS: i64 = 8;
+
+/// Work of bringing four bytes into a core that another one wrote, or of taking the memory for them from there, in scalar
+/// operations as `KernelData::work` counts: with several threads this is what small kernels wait for.
+pub(crate) const MOVE: i64 = 2;
+
+/// Estimates the work of a kernel: its operations, and the memory it touches.
+pub fn estimate(m: &mut Module, k: Kernel) {
+    let nest = peel(&m.kernels[k].body);
+    let ops: usize = {
+        let mut n = 0;
+        visit::walk(&nest.body, &mut |s| n += s.expr().map_or(0, Expr::size));
+        n
+    };
+    let mut waits = false;
+    visit::walk(&nest.body, &mut |s| waits |= matches!(s, Stmt::While { .. }));
+    let mut first = nest.loops.iter().map(|l| (l.0, Dim::constant(0))).collect();
+    let inner = turns(&nest.body, &mut first).unwrap_or(Dim::constant(1));
+    let turns = if waits { WHILE_TURNS } else { 1 };
+    let operations = Dim::product(nest.loops.iter().map(|l| l.1)) * inner * (ops.div_ceil(4).max(1) as i64 * turns);
+    m.kernels[k].work = operations + touched(m, &nest, &first) * MOVE;
+}
+
+/// Words of four bytes that a nest touches, of each buffer where it touches most.
+fn touched(m: &Module, nest: &ParNest, first: &HashMap<Sym, Dim>) -> Dim {
+    let mut of: BTreeMap<Buf, Dim> = BTreeMap::new();
+    let mut loops = nest.loops.clone();
+    accesses(&nest.body, first, &mut loops, &mut |buf, at, loops| {
+        let bytes = m.bufs[buf].ty.bytes().map_or(1, i64::from);
+        let words = (Dim::product(loops.iter().filter(|l| depends(at, l.0)).map(|l| l.1)) * bytes).ceil_div(4);
+        let most = of.entry(buf).or_insert(words);
+        if m.syms.le(words, *most) == Answer::No {
+            *most = words;
+        }
+    });
+    of.into_values().fold(Dim::constant(0), |a, b| a + b)
+}
+
+/// Takes a load or a store, a buffer and where, with the loops around it.
+type OfAccess<'a> = dyn FnMut(Buf, &[Dim], &[(Sym, Dim)]) + 'a;
+
+/// Calls `f` for each load and store; `first` as in [`turns`].
+fn accesses(body: &[Stmt], first: &HashMap<Sym, Dim>, loops: &mut Vec<(Sym, Dim)>, f: &mut OfAccess) {
+    for s in body {
+        s.accesses(&mut |buf, at| f(buf, at, loops));
+        let depth = loops.len();
+        if let Stmt::For { var, lo, hi, .. } = s {
+            let at_first = |d: &Dim| d.subst(&mut |s| first.get(&s).copied());
+            loops.push((*var, (at_first(hi) - at_first(lo)).max(1)));
+        }
+        for b in s.bodies() {
+            accesses(b, first, loops, f);
+        }
+        loops.truncate(depth);
+    }
+}
+
+/// How often loops run their innermost bodies, loops beside each other together; `None` without loops. Bounds that depend
+/// on a loop outside are taken as in its first iteration, those that depend on a number from memory as with the greatest.
+pub(crate) fn turns(body: &[Stmt], first: &mut HashMap<Sym, Dim>) -> Option<Dim> {
+    let mut sum: Option<Dim> = None;
+    for s in body {
+        let inside = if let Stmt::For { var, lo, hi, body, .. } = s {
+            let at_first = |d: &Dim| d.subst(&mut |s| first.get(&s).copied());
+            let (lo, hi) = (at_first(lo), at_first(hi));
+            first.insert(*var, lo);
+            Some(turns(body, first).unwrap_or(Dim::constant(1)) * (hi - lo).max(1))
+        } else {
+            if let Stmt::With { sym, extent, .. } = s {
+                let most = extent.subst(&mut |s| first.get(&s).copied());
+                first.insert(*sym, most);
+            }
+            s.bodies().into_iter().filter_map(|b| turns(b, first)).reduce(|a, b| a + b)
+        };
+        sum = match (sum, inside) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+    }
+    sum
+}

@@ -1,0 +1,349 @@
+//! What fusion and schedules need to know of kernels: their loops, their accesses, who reads what.
+
+use crate::nest::{Buf, Expr, KernelBuilder, LoopKind, Module, Place, Reg, Stmt, visit};
+pub use crate::passes::nest::analysis::uses::Uses;
+use crate::sym::{Dim, Sym};
+use std::collections::HashMap;
+
+/// A perfect nest of `par` loops from 0 around a body.
+#[derive(Clone, Debug)]
+pub struct ParNest {
+    /// Variable and extent, outermost first.
+    pub loops: Vec<(Sym, Dim)>,
+    /// What stands inside.
+    pub body: Vec<Stmt>,
+}
+
+/// Peels the `par` loops of a kernel.
+pub fn peel(body: &[Stmt]) -> ParNest {
+    let mut loops = vec![];
+    let mut body = body;
+    while let [Stmt::For { kind: LoopKind::Par, var, lo, hi, body: inner }] = body {
+        if lo.as_const() != Some(0) {
+            break;
+        }
+        loops.push((*var, *hi));
+        body = inner;
+    }
+    ParNest { loops, body: body.to_vec() }
+}
+
+/// What a subscript becomes where one loop stands in place of two, the inner one of `extent` iterations.
+pub(crate) fn in_one(d: Dim, (outer, inner): (Sym, Sym), extent: Dim, one: Sym) -> Dim {
+    let one = Dim::sym(one);
+    d.subst(&mut |s| match s {
+        s if s == outer => Some(one.floor_div(extent)),
+        s if s == inner => Some(one.modulo(extent)),
+        _ => None,
+    })
+}
+
+/// Variables and extents, outermost first.
+pub(crate) type Loops = Vec<(Sym, Dim)>;
+
+/// Loops from 0 one inside the other, and what stands in the innermost.
+pub(crate) fn seq_loops(mut s: &Stmt) -> Option<(Loops, &[Stmt])> {
+    let mut loops = vec![];
+    loop {
+        let Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } = s else { return None };
+        if lo.as_const() != Some(0) {
+            return None;
+        }
+        loops.push((*var, *hi));
+        match body.as_slice() {
+            [one @ Stmt::For { .. }] => s = one,
+            body => return Some((loops, body)),
+        }
+    }
+}
+
+/// Puts loops around a body again.
+pub fn wrap(loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
+    loops.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: Dim::constant(0), hi: *hi, body }])
+}
+
+/// A kernel that computes each element of one buffer by one expression.
+#[derive(Clone, Debug)]
+pub struct Map {
+    /// The loops.
+    pub loops: Vec<(Sym, Dim)>,
+    /// What it writes.
+    pub buf: Buf,
+    /// Where.
+    pub at: Vec<Dim>,
+    /// What.
+    pub value: Expr,
+}
+
+/// The kernel as a map, if it is one.
+pub fn as_map(body: &[Stmt]) -> Option<Map> {
+    let n = peel(body);
+    match n.body.as_slice() {
+        [Stmt::Store { buf, at, value }] => Some(Map { loops: n.loops, buf: *buf, at: at.clone(), value: value.clone() }),
+        _ => None,
+    }
+}
+
+impl Map {
+    /// For each dimension the loop variable that runs over it; `None` for dims of size 1. The whole must be a full,
+    /// one-to-one cover of the buffer.
+    pub fn cover(&self, m: &Module) -> Option<Vec<Option<Sym>>> {
+        cover(m, self.buf, &self.at, &self.loops)
+    }
+}
+
+/// See [`Map::cover`].
+pub fn cover(m: &Module, buf: Buf, at: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Option<Sym>>> {
+    let mut seen = vec![];
+    let mut out = vec![];
+    for (i, d) in at.iter().zip(&m.bufs[buf].dims) {
+        match (i.as_sym(), i.as_const()) {
+            (Some(s), _) if loops.iter().any(|(v, hi)| *v == s && hi == d) && !seen.contains(&s) => {
+                seen.push(s);
+                out.push(Some(s));
+            }
+            (_, Some(0)) if d.as_const() == Some(1) => out.push(None),
+            _ => return None,
+        }
+    }
+    (seen.len() == loops.len()).then_some(out)
+}
+
+/// Position in `to` (the buffer that owns the memory) of an access to a view of it.
+pub fn through_view(m: &Module, view: Buf, at: &[Dim], to: Buf) -> Vec<Dim> {
+    if view == to {
+        return at.to_vec();
+    }
+    relocate(m, &m.bufs[view].dims, at, &m.bufs[to].dims)
+}
+
+/// The same row-major position under another shape.
+pub fn relocate(m: &Module, from: &[Dim], at: &[Dim], to: &[Dim]) -> Vec<Dim> {
+    // Equal leading dims keep their subscripts, and so do equal trailing ones: what is left in the middle is divided out.
+    let lead = from.iter().zip(to).take_while(|(a, b)| a == b).count();
+    let rest = |n: usize| n - lead;
+    let trail = from[lead..].iter().rev().zip(to[lead..].iter().rev()).take_while(|(a, b)| a == b).count();
+    let (fm, tm) = (&from[lead..lead + rest(from.len()) - trail], &to[lead..lead + rest(to.len()) - trail]);
+    let mid = fm.iter().zip(&at[lead..]).fold(Dim::constant(0), |s, (d, i)| s * *d + *i);
+    let mut out = at[..lead].to_vec();
+    let mut stride = Dim::product(tm.iter().copied());
+    for (k, d) in tm.iter().enumerate() {
+        stride = match stride.floor_div(*d) {
+            s if s * *d == stride => s,
+            _ => Dim::product(tm[k + 1..].iter().copied()),
+        };
+        let q = m.syms.simplify(mid.floor_div(stride));
+        // The outermost quotient is in range by itself.
+        out.push(if k == 0 { q } else { m.syms.simplify(q.modulo(*d)) });
+    }
+    for (o, d) in out[lead..].iter_mut().zip(tm) {
+        if d.as_const() == Some(1) {
+            *o = Dim::constant(0);
+        }
+    }
+    out.extend_from_slice(&at[from.len() - trail..]);
+    out
+}
+
+/// True if a dim holds no division: cheap and linear enough for inner loops.
+pub fn is_plain(d: Dim) -> bool {
+    use crate::sym::{Atom, View};
+    match d.view() {
+        View::Sum { terms, .. } => terms.iter().flat_map(|t| &t.1).all(|a| matches!(a, Atom::Sym(_))),
+        _ => true,
+    }
+}
+
+/// A copy of an expression with symbols replaced and with registers and bound indices of its own.
+pub fn instance(m: &mut Module, e: &Expr, f: &dyn Fn(Sym) -> Option<Dim>) -> Expr {
+    let mut regs: HashMap<Reg, Reg> = HashMap::new();
+    let mut syms: HashMap<Sym, Sym> = HashMap::new();
+    e.walk(&mut |e| match e {
+        Expr::Let { reg, .. } => {
+            let ty = m.regs[*reg].ty;
+            regs.insert(*reg, m.reg(ty));
+        }
+        Expr::With { sym, extent, .. } => {
+            let hi = extent.subst(&mut |s| f(s));
+            syms.insert(*sym, m.syms.loop_var("x", Dim::constant(0), hi));
+        }
+        _ => {}
+    });
+    let all = |s: Sym| syms.get(&s).map(|s| Dim::sym(*s)).or_else(|| f(s));
+    let table = std::mem::take(&mut m.syms);
+    let out = e.clone().map_dims(&mut |d| if d.as_const().is_some() { d } else { table.simplify(d.subst(&mut |s| all(s))) }).rewrite(&mut |e| match e {
+        Expr::Reg(r) => Expr::Reg(*regs.get(&r).unwrap_or(&r)),
+        Expr::Let { reg, value, body } => Expr::Let { reg: *regs.get(&reg).unwrap_or(&reg), value, body },
+        Expr::With { sym, value, extent, body } => Expr::With { sym: *syms.get(&sym).unwrap_or(&sym), value, extent, body },
+        e => e,
+    });
+    m.syms = table;
+    out
+}
+
+/// True for buffers that a pass may remove.
+pub fn is_temp(m: &Module, b: Buf) -> bool {
+    matches!(m.bufs[b].place, Place::Temp)
+}
+
+/// A new variable with the name of another.
+pub fn loop_like(m: &mut Module, var: Sym, lo: Dim, hi: Dim) -> Sym {
+    let name = m.syms.name(var).to_owned();
+    m.syms.loop_var(&name, lo, hi)
+}
+
+/// A copy with registers, loop variables and bound indices of its own: each has one definition.
+pub fn fresh_regs(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
+    let mut map: HashMap<Reg, Reg> = HashMap::new();
+    let mut bound: HashMap<Sym, Sym> = HashMap::new();
+    let mut note = |m: &mut Module, r: Reg| {
+        let ty = m.regs[r].ty;
+        map.entry(r).or_insert_with(|| m.reg(ty));
+    };
+    visit::walk(body, &mut |s| {
+        if let Stmt::Let { reg, .. } | Stmt::Acc { reg, .. } = s {
+            note(m, *reg);
+        }
+    });
+    visit::walk_exprs(body, &mut |e| match e {
+        Expr::Let { reg, .. } => note(m, *reg),
+        Expr::With { sym, extent, .. } => {
+            let new = loop_like(m, *sym, Dim::constant(0), *extent);
+            bound.insert(*sym, new);
+        }
+        _ => {}
+    });
+    let get = |r: Reg| *map.get(&r).unwrap_or(&r);
+    rename_loops(m, body.to_vec())
+        .into_iter()
+        .map(|s| {
+            map_regs(s, &get).map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match e {
+                    Expr::Reg(r) => Expr::Reg(get(r)),
+                    Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
+                    Expr::Horizontal { op, reg, at } => Expr::Horizontal { op, reg: get(reg), at },
+                    Expr::Let { reg, value, body } => Expr::Let { reg: get(reg), value, body },
+                    Expr::With { sym, value, extent, body } => Expr::With { sym: *bound.get(&sym).unwrap_or(&sym), value, extent, body },
+                    e => e,
+                })
+            })
+        })
+        .map(|s| if bound.is_empty() { s } else { s.map_dims(&mut |d| d.subst(&mut |s| bound.get(&s).map(|s| Dim::sym(*s)))) })
+        .collect()
+}
+
+/// A statement with other registers in what it defines and sets.
+fn map_regs(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
+    let list = |v: Vec<Stmt>| v.into_iter().map(|s| map_regs(s, get)).collect::<Vec<_>>();
+    match s {
+        Stmt::Let { reg, value } => Stmt::Let { reg: get(reg), value },
+        Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg: get(reg), lanes, shape, init },
+        Stmt::Set { reg, at, value } => Stmt::Set { reg: get(reg), at, value },
+        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
+        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
+        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
+        Stmt::With { sym, value, extent, body } => Stmt::With { sym, value, extent, body: list(body) },
+        s => s,
+    }
+}
+
+/// Inner loops and indices get variables of their own: every symbol has one definition.
+fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
+    let inside = |m: &mut Module, body: Vec<Stmt>, var: Sym, v: Sym| {
+        let body = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
+        rename_loops(m, body)
+    };
+    body.into_iter()
+        .map(|s| match s {
+            Stmt::For { kind, var, lo, hi, body } => {
+                let v = loop_like(m, var, lo, hi);
+                Stmt::For { kind, var: v, lo, hi, body: inside(m, body, var, v) }
+            }
+            Stmt::With { sym, value, extent, body } => {
+                let v = loop_like(m, sym, Dim::constant(0), extent);
+                Stmt::With { sym: v, value, extent, body: inside(m, body, sym, v) }
+            }
+            Stmt::If { cond, then, els } => Stmt::If { cond, then: rename_loops(m, then), els: rename_loops(m, els) },
+            Stmt::While { cond, body } => Stmt::While { cond, body: rename_loops(m, body) },
+            s => s,
+        })
+        .collect()
+}
+
+/// `par` loops around a body, joined into one until there are enough iterations for all threads.
+pub(crate) fn parallel(m: &mut Module, loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
+    const ENOUGH: i64 = 64;
+    let zero = Dim::constant(0);
+    let ones: Vec<Sym> = loops.iter().filter(|l| l.1.as_const() == Some(1)).map(|l| l.0).collect();
+    let mut body = put(m, body, &|s| ones.contains(&s).then_some(zero));
+    let loops: Vec<(Sym, Dim)> = loops.iter().copied().filter(|l| l.1.as_const() != Some(1)).collect();
+    if loops.is_empty() {
+        return body;
+    }
+    let (mut join, mut total) = (0, Dim::constant(1));
+    while join < loops.len() && total.as_const().is_none_or(|t| t < ENOUGH) {
+        total = total * loops[join].1;
+        join += 1;
+    }
+    for (var, hi) in loops[join..].iter().rev() {
+        body = vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: zero, hi: *hi, body }];
+    }
+    if join == 1 {
+        return vec![Stmt::For { kind: LoopKind::Par, var: loops[0].0, lo: zero, hi: loops[0].1, body }];
+    }
+    let all = m.syms.loop_var("t", zero, total);
+    let mut rest = Dim::sym(all);
+    let mut of: Vec<(Sym, Dim)> = vec![];
+    for (i, (var, hi)) in loops[..join].iter().enumerate().rev() {
+        of.push((*var, if i == 0 { rest } else { rest.modulo(*hi) }));
+        rest = rest.floor_div(*hi);
+    }
+    let body = put(m, body, &|s| of.iter().find(|x| x.0 == s).map(|x| x.1));
+    vec![Stmt::For { kind: LoopKind::Par, var: all, lo: zero, hi: total, body }]
+}
+
+/// A body with dims in place of loop variables.
+pub(crate) fn put(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Option<Dim>) -> Vec<Stmt> {
+    let body: Vec<Stmt> = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| f(s)))).collect();
+    let mut ranges = vec![];
+    visit::walk(&body, &mut |s| {
+        if let Stmt::For { var, lo, hi, .. } = s {
+            ranges.push((*var, *lo, *hi));
+        }
+    });
+    ranges.into_iter().for_each(|(var, lo, hi)| m.syms.set_loop_range(var, lo, hi));
+    body
+}
+
+/// A statement of an epilogue with `value` in place of the sum, and what `put` names in place of loop variables.
+pub(crate) fn finished(s: Stmt, sum: Reg, value: &Expr, put: &dyn Fn(Sym) -> Option<Dim>) -> Stmt {
+    s.map_dims(&mut |d| d.subst(&mut |s| put(s))).map_exprs(&mut |e| {
+        e.rewrite(&mut |e| match e {
+            Expr::Acc { reg, .. } if reg == sum => value.clone(),
+            e => e,
+        })
+    })
+}
+
+/// The parallel loop over `slots` parts of scratch, and what each does one after the other: of `total` iterations its share.
+pub(crate) fn in_slots(kb: &mut KernelBuilder, total: Dim, slots: i64, step: &mut dyn FnMut(&mut KernelBuilder, Dim, Dim)) {
+    kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {
+        kb.range(LoopKind::Seq, "q", first, first + 1, |kb, slot| {
+            if total.as_const() == Some(slots) {
+                step(kb, slot, first);
+            } else {
+                kb.range(LoopKind::Seq, "i", (first * total).floor_div(slots), ((first + 1) * total).floor_div(slots), |kb, i| step(kb, slot, i));
+            }
+        });
+    });
+}
+
+/// The sum of two values, as a value.
+pub(crate) fn add(kb: &mut KernelBuilder, a: &Expr, b: &Expr) -> Expr {
+    kb.let_(a.clone() + b.clone())
+}
+
+/// Their difference.
+pub(crate) fn sub(kb: &mut KernelBuilder, a: &Expr, b: &Expr) -> Expr {
+    kb.let_(a.clone() - b.clone())
+}

@@ -1,0 +1,145 @@
+//! fold_constants: kernels that read constants only run now, in memory, and their results become constants.
+//!
+//! Weights of few bits stay as they are where contractions take them (`quantize::few_bits`).
+//! Large pure rearrangements are left to the inliner, which turns them into packing without a copy.
+
+use crate::codegen::interface::Interface;
+use crate::diag::{Result, limits};
+use crate::jit::Loaded;
+use crate::nest::{Buf, Expr, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::shape::{Uses, as_map};
+use crate::passes::nest::quantize::few_bits;
+use crate::tensor::{ConstData, ElemType};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Larger results are not worth their bytes.
+const MAX_BYTES: i64 = 64 << 20;
+/// Rearrangements from this size on are left alone.
+const LAZY_BYTES: i64 = 1 << 16;
+/// Weights of few bits are left alone from this size on, as floats.
+const UNPACKED_BYTES: i64 = 1 << 13;
+
+/// Runs the pass. Whether weights of few bits stay as they are shows when these are constants: what reads some that
+/// are computed here waits for a second round.
+pub fn run(m: &mut Module) -> Result<()> {
+    if round(m, true)? {
+        round(m, false)?;
+    }
+    Ok(())
+}
+
+/// Folds what can be; true if something waits.
+fn round(m: &mut Module, wait: bool) -> Result<bool> {
+    let mut waits = false;
+    let uses = Uses::new(m);
+    let mut constant: HashSet<Buf> = HashSet::new();
+    let mut kernels = vec![];
+    let stored: i64 = m.bufs.values().filter_map(|d| if let Place::Const(c) = &d.place { i64::try_from(c.count()).ok() } else { None }).fold(0, i64::saturating_add);
+    let mut steps_left = limits::FOLDED_STEPS.value as f64 + 64.0 * stored as f64;
+    let mut bytes_left = limits::FOLDED_BYTES.value as f64 + 8.0 * stored as f64;
+    for k in uses.order.clone() {
+        let body = &m.kernels[k].body;
+        let known = |b: &Buf| {
+            let b = m.storage(*b);
+            matches!(m.bufs[b].place, Place::Const(_)) || constant.contains(&b)
+        };
+        let stores = visit::stores(body);
+        let fits = stores.iter().all(|b| uses.writers(*b).len() == 1 && matches!(m.bufs[*b].place, Place::Temp) && !m.bufs[*b].ty.is_packed() && bytes(m, *b).is_some_and(|n| n <= MAX_BYTES));
+        if !fits || visit::has_texts(m, body) || !visit::loads(body).iter().all(known) || has_symbols(m, body) || lazy(m, body) {
+            continue;
+        }
+        if let [made] = stores[..]
+            && extends(m, body, made)
+            && bytes(m, made).is_none_or(|n| n >= UNPACKED_BYTES)
+        {
+            let computed = visit::loads(body).iter().any(|b| constant.contains(&m.storage(*b)));
+            waits |= wait && computed;
+            if wait && computed || few_bits::is_taken(m, &uses, k, made) {
+                continue;
+            }
+        }
+        let body = &m.kernels[k].body;
+        let (made, taken) = (stores.iter().filter_map(|b| bytes(m, *b)).sum::<i64>() as f64, steps(m, body));
+        if made > bytes_left || taken > steps_left {
+            continue;
+        }
+        (bytes_left, steps_left) = (bytes_left - made, steps_left - taken);
+        constant.extend(stores);
+        kernels.push(k);
+    }
+    if kernels.is_empty() {
+        return Ok(false);
+    }
+    // What somebody else reads must be kept; the rest was on the way.
+    let inside: HashSet<_> = kernels.iter().copied().collect();
+    let mut keep: Vec<Buf> = constant.iter().copied().filter(|b| uses.pinned(*b) || uses.readers(*b).iter().any(|r| !inside.contains(r))).collect();
+    keep.sort();
+    let mut sub = Module::new("fold", m.syms.clone());
+    sub.bufs = m.bufs.clone();
+    sub.regs = m.regs.clone();
+    sub.kernels = m.kernels.clone();
+    sub.driver = kernels.iter().map(|k| Stmt::Call(*k)).collect();
+    for (i, b) in keep.iter().enumerate() {
+        sub.bufs[*b].place = Place::Output(i as u32);
+        sub.outputs.push(*b);
+    }
+    crate::passes::nest::fuse::drop_dead_kernels::run(&mut sub)?;
+    crate::passes::nest::memory::place_memory::run(&mut sub)?;
+    let mut out: Vec<Vec<u8>> = keep.iter().map(|b| vec![0u8; bytes(m, *b).unwrap_or(0) as usize]).collect();
+    let loaded = Loaded::new(&sub, &Interface::of_module(&sub))?;
+    if loaded.call(&[], &mut out, &[]).is_err() {
+        // An index out of range and the like: the run-time check stays where it is.
+        return Ok(false);
+    }
+    for (b, data) in keep.iter().zip(out) {
+        let dims = m.bufs[*b].dims.iter().filter_map(|d| d.as_const()).collect();
+        if let Some(c) = ConstData::new(m.bufs[*b].ty, dims, data) {
+            m.bufs[*b].place = Place::Const(Arc::new(c));
+        }
+    }
+    visit::drop_calls(&mut m.driver, &|k| inside.contains(&k));
+    Ok(waits)
+}
+
+/// True for a map that makes floats of smaller integers.
+fn extends(m: &Module, body: &[Stmt], made: Buf) -> bool {
+    let small = |b: &Buf| matches!(m.bufs[*b].ty, ElemType::U8 | ElemType::I8 | ElemType::U4 | ElemType::I4 | ElemType::U2 | ElemType::I2);
+    m.bufs[made].ty.is_float() && visit::loads(body).iter().any(small) && as_map(body).is_some()
+}
+
+fn bytes(m: &Module, b: Buf) -> Option<i64> {
+    let n = m.bufs[b].dims.iter().try_fold(1i64, |n, d| n.checked_mul(d.as_const()?))?;
+    m.bufs[b].ty.bytes_for(n as u64).and_then(|n| i64::try_from(n).ok())
+}
+
+/// Operations that a body takes. Of loops whose ends depend on other loops the largest counts; loops that data end count as
+/// if they ran a thousand times.
+fn steps(m: &Module, body: &[Stmt]) -> f64 {
+    let of = |s: &Stmt| {
+        let inside: f64 = s.bodies().into_iter().map(|b| steps(m, b)).sum();
+        let times = match s {
+            Stmt::For { lo, hi, .. } => (*hi - *lo).as_const().or_else(|| m.syms.range(*hi - *lo).hi).unwrap_or(1000).max(0) as f64,
+            Stmt::While { .. } => 1000.0,
+            _ => 1.0,
+        };
+        times * inside + s.expr().map_or(0, Expr::size) as f64
+    };
+    body.iter().map(of).sum()
+}
+
+/// Sizes that only run time knows.
+fn has_symbols(m: &Module, body: &[Stmt]) -> bool {
+    let mut hit = false;
+    visit::walk(body, &mut |s| {
+        s.clone().map_dims(&mut |d| {
+            hit |= d.syms().iter().any(|s| m.syms.kind(*s) != crate::sym::SymKind::Loop);
+            d
+        });
+    });
+    hit
+}
+
+fn lazy(m: &Module, body: &[Stmt]) -> bool {
+    as_map(body).is_some_and(|map| matches!(map.value, Expr::Load { .. }) && map.cover(m).is_some() && bytes(m, map.buf).is_none_or(|n| n >= LAZY_BYTES))
+}

@@ -1,0 +1,322 @@
+//! fuse_epilogues: an elementwise or permuting kernel that alone reads the result of another kernel moves into that
+//! kernel's store. Bias, activation, residual and transposition then happen in registers.
+//!
+//! The producer moves down to where the consumer stood, so that everything the consumer reads is there.
+//!
+//! Padding comes last: a kernel whose only reader copies its result into a padded buffer stores there itself, and small
+//! kernels fill what is around it. What comes from the caller is copied by a kernel without conditions.
+
+pub mod copies;
+
+use crate::diag::Result;
+use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::shape::{Map, Uses, as_map, cover, instance, is_temp, peel, relocate, wrap};
+use crate::passes::nest::analysis::strides::unit_stride_var;
+use crate::passes::nest::analysis::uses::Pending;
+use crate::passes::nest::schedule::contract;
+use crate::sym::{Dim, Sym};
+use std::collections::HashMap;
+
+/// Runs the pass until nothing changes.
+pub fn run(m: &mut Module) -> Result<()> {
+    let mut uses = Uses::new(m);
+    let mut pending = Pending::new(&uses, |_| true);
+    while let Some(c) = pending.pop(&uses) {
+        let Some(plan) = candidate(m, &uses, c) else { continue };
+        let p = plan.producer;
+        let mut bufs: Vec<Buf> = uses.accesses(p).chain(uses.accesses(c)).collect();
+        fuse(m, plan, c);
+        uses.update(m, &[c], &[(p, &[])]);
+        bufs.extend(uses.accesses(c));
+        // What decides about a consumer: who else reads the buffers that it reads, and who writes them.
+        for b in bufs {
+            if let [reader] = uses.readers(b) {
+                pending.push(*reader);
+            }
+        }
+        pending.push(c);
+        pending.push_refused(&uses);
+    }
+    copies::run(m, &mut uses);
+    for c in uses.order.clone() {
+        if let Some(p) = padding(m, &uses, c) {
+            let users = p.users.clone();
+            let sides = store_inside(m, p, c);
+            uses.update(m, &users, &[(c, &sides)]);
+        }
+    }
+    Ok(())
+}
+
+struct Plan {
+    producer: Kernel,
+    /// The producer's result.
+    buf: Buf,
+    /// For each loop of the consumer: its value at the producer's store.
+    subst: HashMap<Sym, Dim>,
+}
+
+fn candidate(m: &Module, uses: &Uses, c: Kernel) -> Option<Plan> {
+    let map = as_map(&m.kernels[c].body)?;
+    if map.value.size() > 80 {
+        return None;
+    }
+    let mut found = None;
+    for b in visit::loads(&m.kernels[c].body) {
+        let t = m.storage(b);
+        if !is_temp(m, t) || uses.readers(t) != [c] || uses.pinned(t) {
+            continue;
+        }
+        let [p] = uses.writers(t) else { continue };
+        if *p == c || !uses.may_move(m, *p, c) {
+            continue;
+        }
+        if let Some(plan) = plan(m, *p, c, t) {
+            // The latest producer: it moves least.
+            let at = uses.order.iter().position(|k| k == p);
+            if found.as_ref().is_none_or(|(best, _)| *best < at) {
+                found = Some((at, plan));
+            }
+        }
+    }
+    found.map(|f| f.1)
+}
+
+/// Where the kernel stores its result `t`, if it computes each element once, right inside its parallel loops, and does
+/// nothing else. Maps are the business of the inliner.
+fn only_store(m: &Module, p: Kernel, t: Buf) -> Option<Vec<Dim>> {
+    let producer = peel(&m.kernels[p].body);
+    let mut store = None;
+    for s in &producer.body {
+        if let Stmt::Store { buf, at, .. } = s {
+            if store.is_some() {
+                return None;
+            }
+            store = Some((*buf, at.clone()));
+        }
+    }
+    let (buf, at) = store?;
+    if buf != t || visit::stores(&m.kernels[p].body) != [t] || visit::loads(&m.kernels[p].body).iter().any(|b| m.storage(*b) == t) {
+        return None;
+    }
+    let mut all_stores = 0;
+    visit::walk(&producer.body, &mut |s| all_stores += usize::from(matches!(s, Stmt::Store { .. })));
+    if all_stores != 1 || producer.body.len() < 2 {
+        return None;
+    }
+    cover(m, t, &at, &producer.loops)?;
+    Some(at)
+}
+
+fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
+    let at = only_store(m, p, t)?;
+    let map = as_map(&m.kernels[c].body)?;
+    // Storing small types rounds or wraps, which the consumer must see.
+    if m.bufs[t].ty.is_small() {
+        return None;
+    }
+    // Tiles have no indices from memory.
+    let mut looks_up = false;
+    map.value.walk(&mut |e| looks_up |= matches!(e, Expr::With { .. }));
+    if looks_up && contract::is_contraction(&m.kernels[p].body) {
+        return None;
+    }
+    // Every load of the result at one position, and that position a bijection of the consumer's loops.
+    let mut access: Option<(Buf, Vec<Dim>)> = None;
+    let mut one = true;
+    map.value.walk(&mut |e| {
+        if let Expr::Load { buf, at } = e
+            && m.storage(*buf) == t
+        {
+            match &access {
+                None => access = Some((*buf, at.clone())),
+                Some((b, a)) => one &= b == buf && a == at,
+            }
+        }
+    });
+    let (view, index) = access.filter(|a| one && !m.is_recast(a.0))?;
+    // The load must cover the view: each loop once.
+    cover(m, view, &index, &map.loops)?;
+    let position = if view == t { at.clone() } else { relocate(m, &m.bufs[t].dims, &at, &m.bufs[view].dims) };
+    let subst: HashMap<Sym, Dim> = index.iter().zip(&position).filter_map(|(i, d)| i.as_sym().map(|s| (s, *d))).collect();
+    if turns_to_unknown(m, p, (t, &at), &map, &subst) {
+        return None;
+    }
+    // What the consumer does under conditions on its position needs them in the producer: fine, they are expressions.
+    Some(Plan { producer: p, buf: t, subst })
+}
+
+/// True if a contraction stores its result along a known number of columns, and with the consumer in its store along
+/// what only run time knows: panels of that are padded, and packed again and again. The consumer then moves on to who
+/// reads it.
+fn turns_to_unknown(m: &Module, p: Kernel, (t, at): (Buf, &[Dim]), map: &Map, subst: &HashMap<Sym, Dim>) -> bool {
+    if !contract::is_contraction(&m.kernels[p].body) || !is_temp(m, m.storage(map.buf)) {
+        return false;
+    }
+    let loops = peel(&m.kernels[p].body).loops;
+    let extent = |s: Option<Sym>| s.and_then(|s| loops.iter().find(|l| l.0 == s)).map(|l| l.1.as_const());
+    let to: Vec<Dim> = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
+    let (before, after) = (unit_stride_var(m, t, at, &loops), unit_stride_var(m, map.buf, &to, &loops));
+    matches!((extent(before), extent(after)), (Some(Some(_)), Some(None)))
+}
+
+fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
+    let Some(map) = as_map(&m.kernels[c].body) else { return };
+    let producer = peel(&m.kernels[plan.producer].body);
+    let subst = |s: Sym| plan.subst.get(&s).copied();
+    let value = instance(m, &map.value, &subst);
+    let to: Vec<Dim> = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst(s)))).collect();
+    let mut body = vec![];
+    for s in producer.body {
+        match s {
+            Stmt::Store { buf, value: result, .. } if buf == plan.buf => {
+                let loads = {
+                    let mut n = 0;
+                    value.walk(&mut |e| n += usize::from(matches!(e, Expr::Load { buf, .. } if m.storage(*buf) == plan.buf)));
+                    n
+                };
+                let ty = m.type_of(&result);
+                // Of 16-bit results the consumer sees the compute type: they are not rounded on the way.
+                let stored = m.bufs[plan.buf].ty;
+                debug_assert_eq!(stored.compute(), ty);
+                let simple = matches!(result, Expr::Acc { .. } | Expr::Reg(_));
+                let stand_in = if loads > 1 && !simple {
+                    let reg = m.reg(ty);
+                    body.push(Stmt::Let { reg, value: result });
+                    Expr::Reg(reg)
+                } else {
+                    result
+                };
+                let buf_of = plan.buf;
+                let value = value.clone().rewrite(&mut |e| match e {
+                    Expr::Load { buf, .. } if m.storage(buf) == buf_of => stand_in.clone(),
+                    e => e,
+                });
+                body.push(Stmt::Store { buf: map.buf, at: to.clone(), value });
+            }
+            s => body.push(s),
+        }
+    }
+    let loops = producer.loops;
+    m.kernels[c].body = wrap(&loops, body);
+    let name = m.kernels[plan.producer].name.clone();
+    m.kernels[c].name = name;
+    m.kernels[c].origin = m.kernels[plan.producer].origin.clone();
+    visit::drop_calls(&mut m.driver, &|k| k == plan.producer);
+}
+
+struct Padding {
+    /// Who computes what is inside, and who else reads it; nobody for the caller's.
+    users: Vec<Kernel>,
+    inner: Buf,
+    padded: Buf,
+    fill: Expr,
+    /// For each dimension: pad before, size inside, pad after.
+    dims: Vec<(i64, Dim, i64)>,
+}
+
+/// The kernel as a copy of another's whole result into the middle of a padded buffer.
+fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
+    let map = as_map(&m.kernels[c].body)?;
+    let cover = map.cover(m)?;
+    let Expr::Select(cond, inside, fill) = &map.value else { return None };
+    let (Expr::Load { buf: t, at }, Expr::Const(_)) = (&**inside, &**fill) else { return None };
+    let users = match (uses.writers(*t), &m.bufs[*t].place) {
+        ([p], Place::Temp) if *p != c && uses.readers(*t) == [c] => {
+            match as_map(&m.kernels[*p].body) {
+                // What only moves elements is followed into the copy (inline_producers).
+                Some(map) => (map.buf == *t && !matches!(map.value, Expr::Load { .. })).then(|| map.cover(m)).flatten().map(drop)?,
+                None => only_store(m, *p, *t).map(drop)?,
+            }
+            let may = !uses.pinned(*t) && uses.may_move(m, *p, c);
+            may.then(|| vec![*p])?
+        }
+        // Parts of a concatenation, or something that is read elsewhere too.
+        ([_, ..], Place::Temp) if copies::may_use_part(m, uses, *t, map.buf) && at.len() >= 4 => copies::users(uses, *t, c),
+        ([], Place::Input(_)) => vec![],
+        _ => return None,
+    };
+    if !copies::sized_before(m, map.buf, &users) {
+        return None;
+    }
+    if !is_temp(m, map.buf) || m.bufs[*t].ty != m.bufs[map.buf].ty || uses.writers(map.buf) != [c] || at.len() != cover.len() {
+        return None;
+    }
+    let mut dims = vec![];
+    for (k, i) in at.iter().enumerate() {
+        let (inner, outer) = (m.bufs[*t].dims[k], m.bufs[map.buf].dims[k]);
+        let before = match cover[k] {
+            Some(s) => (Dim::sym(s) - *i).as_const()?,
+            None => (-*i).as_const()?,
+        };
+        let after = (outer - inner - before).as_const()?;
+        if before < 0 || after < 0 {
+            return None;
+        }
+        dims.push((before, inner, after));
+    }
+    // The condition says just that the position is inside.
+    let leaf = |e: &Expr| match e {
+        Expr::Const(s) => s.bits != 0,
+        Expr::Bin(op, a, b) => match (op, &**a, &**b) {
+            (BinOp::Ge, Expr::Index(i), Expr::Index(z)) => z.as_const() == Some(0) && at.contains(i),
+            (BinOp::Lt, Expr::Index(i), Expr::Index(n)) => at.iter().zip(&m.bufs[*t].dims).any(|(x, d)| x == i && d == n),
+            _ => false,
+        },
+        _ => false,
+    };
+    let mut pending = vec![&**cond];
+    while let Some(e) = pending.pop() {
+        match e {
+            Expr::Bin(BinOp::And, a, b) => pending.extend([&**a, &**b]),
+            e if leaf(e) => {}
+            _ => return None,
+        }
+    }
+    Some(Padding { users, inner: *t, padded: map.buf, fill: (**fill).clone(), dims })
+}
+
+/// Carries it out: the copy goes, its place in the driver takes what fills the border, one kernel a side. Those kernels.
+fn store_inside(m: &mut Module, p: Padding, c: Kernel) -> Vec<Kernel> {
+    let before: Vec<Dim> = p.dims.iter().map(|d| Dim::constant(d.0)).collect();
+    copies::move_accesses(m, &p.users, (p.inner, p.padded), &before);
+    let (name, origin) = (m.kernels[c].name.clone(), m.kernels[c].origin.clone());
+    let mut calls = vec![];
+    if p.users.is_empty() {
+        let inner = m.bufs[p.inner].dims.clone();
+        m.kernel(&name, &origin, |kb| {
+            kb.nest(LoopKind::Par, &inner, |kb, ix| {
+                let at: Vec<Dim> = ix.iter().zip(&p.dims).map(|(i, d)| *i + d.0).collect();
+                let value = kb.load(p.inner, ix);
+                kb.store(p.padded, &at, value);
+            });
+        });
+        calls.extend(m.driver.pop());
+    }
+    for (k, (before, size, after)) in p.dims.iter().enumerate() {
+        for (start, n) in [(Dim::constant(0), *before), (*size + *before, *after)] {
+            if n == 0 {
+                continue;
+            }
+            // Sides do not overlap: dimensions before this one stay inside, those after it are whole.
+            let part = |j: usize, d: &(i64, Dim, i64)| match j.cmp(&k) {
+                std::cmp::Ordering::Less => (Dim::constant(d.0), d.1),
+                std::cmp::Ordering::Equal => (start, Dim::constant(n)),
+                std::cmp::Ordering::Greater => (Dim::constant(0), d.1 + (d.0 + d.2)),
+            };
+            let parts: Vec<(Dim, Dim)> = p.dims.iter().enumerate().map(|(j, d)| part(j, d)).collect();
+            let extents: Vec<Dim> = parts.iter().map(|x| x.1).collect();
+            let id = m.kernel(&name, &origin, |kb| {
+                kb.nest(LoopKind::Par, &extents, |kb, ix| {
+                    let at: Vec<Dim> = ix.iter().zip(&parts).map(|(i, x)| *i + x.0).collect();
+                    kb.store(p.padded, &at, p.fill.clone());
+                });
+            });
+            calls.extend(m.driver.pop());
+            m.kernels[id].name = format!("{name}.halo{}", calls.len() - usize::from(p.users.is_empty()));
+        }
+    }
+    let sides = visit::calls(&calls);
+    visit::splice_call(&mut m.driver, c, false, calls);
+    sides
+}

@@ -1,0 +1,210 @@
+//! inline_producers: a map kernel's expression takes the place of the loads of its result, through index remappings
+//! (transposes, slices, padding, broadcasts), in any kernel, where recomputing is cheaper than a buffer.
+//! `inline_elementwise` is an earlier round of it, for readers that read their own position.
+
+use crate::diag::Result;
+use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, UnOp, visit};
+use crate::passes::nest::analysis::shape::{Map, Uses, as_map, instance, is_plain, is_temp, through_view};
+use crate::sym::Sym;
+use crate::tensor::ElemType;
+use std::collections::{HashMap, HashSet};
+
+/// Largest expression that a fused kernel may grow to.
+const MAX_SIZE: usize = 160;
+
+/// Runs the pass.
+pub fn run(m: &mut Module) -> Result<()> {
+    inline(m, false)
+}
+
+/// Inlines producers; `only_identity`: where the reader reads its own position.
+pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
+    let mut uses = Uses::new(m);
+    let mut gone: HashSet<Kernel> = HashSet::new();
+    // Producers in order: what is inlined has its own producers inlined already.
+    for k in uses.order.clone() {
+        let Some(map) = as_map(&m.kernels[k].body) else { continue };
+        if !is_temp(m, map.buf) || uses.writers(map.buf) != [k] || uses.pinned(map.buf) {
+            continue;
+        }
+        if narrows(m, &map) || only_identity && looks_up_constants(m, &map) {
+            continue;
+        }
+        let Some(cover) = map.cover(m) else { continue };
+        let readers: Vec<Kernel> = match uses.is_repeated() {
+            true => uses.order.iter().copied().filter(|r| !gone.contains(r) && reads(m, *r, map.buf)).collect(),
+            false => uses.readers(map.buf).to_vec(),
+        };
+        if readers.is_empty() || readers.iter().any(|r| !accepts(m, *r, &map, readers.len(), only_identity) || !uses.may_move(m, k, *r)) {
+            continue;
+        }
+        for r in &readers {
+            let body = std::mem::take(&mut m.kernels[*r].body);
+            let body = body.into_iter().map(|s| replace_loads(m, s, &map, &cover)).collect();
+            m.kernels[*r].body = body;
+        }
+        // The call goes with all others at the end; nobody reads what it writes until then.
+        if !uses.is_repeated() {
+            uses.apply(m, &readers, &[(k, &[])]);
+        }
+        gone.insert(k);
+    }
+    visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
+    for k in visit::calls(&m.driver) {
+        let body = std::mem::take(&mut m.kernels[k].body);
+        m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut without_ones))).collect();
+    }
+    Ok(())
+}
+
+/// x for x * 1 and x / 1.
+pub(crate) fn without_ones(e: Expr) -> Expr {
+    let one = |e: &Expr| matches!(e, Expr::Const(c) if c.ty.is_float() && c.to_f64() == 1.0);
+    match e {
+        Expr::Bin(BinOp::Mul | BinOp::Div, x, y) if one(&y) => *x,
+        Expr::Bin(BinOp::Mul, x, y) if one(&x) => *y,
+        e => e,
+    }
+}
+
+/// True if storing rounds what other buffers hold with more bits: a Cast to f16 that must be seen. Between operators
+/// of one 16-bit type, fused kernels keep the precision of the compute type. Smaller types always round or wrap, unless
+/// their values just move.
+fn narrows(m: &Module, map: &Map) -> bool {
+    let ty = m.bufs[map.buf].ty;
+    if ty.is_small() {
+        return !moves(m, &map.value, ty);
+    }
+    if ty == ty.compute() || !ty.is_float() {
+        return false;
+    }
+    let mut wider = false;
+    map.value.walk(&mut |e| wider |= matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty != ty));
+    wider
+}
+
+/// True if the expression only chooses among stored elements of the type.
+fn moves(m: &Module, e: &Expr, ty: ElemType) -> bool {
+    match e {
+        Expr::Load { buf, .. } => m.bufs[*buf].ty == ty,
+        Expr::Select(_, a, b) => moves(m, a, ty) && moves(m, b, ty),
+        Expr::Const(c) => c.bits == 0,
+        _ => false,
+    }
+}
+
+/// True for rows of a constant table by constant indices: a constant, once it is folded.
+fn looks_up_constants(m: &Module, map: &Map) -> bool {
+    let (mut looks_up, mut constant) = (false, m.bufs[map.buf].dims.iter().all(|d| d.as_const().is_some()));
+    map.value.walk(&mut |e| match e {
+        Expr::With { .. } => looks_up = true,
+        Expr::Load { buf, .. } => constant &= matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)),
+        _ => {}
+    });
+    looks_up && constant
+}
+
+fn reads(m: &Module, k: Kernel, b: Buf) -> bool {
+    visit::loads(&m.kernels[k].body).into_iter().any(|l| m.storage(l) == b)
+}
+
+fn replace_loads(m: &mut Module, s: Stmt, map: &Map, cover: &[Option<Sym>]) -> Stmt {
+    s.map_exprs(&mut |e| {
+        e.rewrite(&mut |e| match e {
+            Expr::Load { buf, at } if m.storage(buf) == map.buf => {
+                let at = through_view(m, buf, &at, map.buf);
+                let subst: HashMap<Sym, crate::sym::Dim> = cover.iter().zip(&at).filter_map(|(s, d)| s.map(|s| (s, *d))).collect();
+                instance(m, &map.value, &|s| subst.get(&s).copied())
+            }
+            e => e,
+        })
+    })
+}
+
+/// How costly an expression is to compute again.
+enum Cost {
+    /// One load, elsewhere.
+    Remap,
+    /// A few cheap operations.
+    Cheap,
+    Dear,
+}
+
+fn cost(e: &Expr) -> Cost {
+    if let Expr::Load { .. } = e {
+        return Cost::Remap;
+    }
+    let mut dear = false;
+    e.walk(&mut |e| {
+        dear |= match e {
+            Expr::Un(op, _) => !matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Not | UnOp::IsNan | UnOp::IsInf | UnOp::Floor | UnOp::Ceil),
+            Expr::Bin(op, ..) => matches!(op, crate::nest::BinOp::Div | crate::nest::BinOp::Pow | crate::nest::BinOp::Rem | crate::nest::BinOp::Mod),
+            Expr::With { .. } => true,
+            _ => false,
+        }
+    });
+    if dear || e.size() > 12 { Cost::Dear } else { Cost::Cheap }
+}
+
+/// Whether reader `r` may compute `map` itself.
+fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bool) -> bool {
+    let body = &m.kernels[r].body;
+    let consumer = as_map(body);
+    let loads = accesses(m, body, map.buf);
+    if loads.iter().any(|l| m.is_recast(l.0)) {
+        return false;
+    }
+    let size: usize = {
+        let mut n = 0;
+        visit::walk(body, &mut |s| n += s.expr().map_or(0, Expr::size));
+        n
+    };
+    let grown = size + loads.len() * map.value.size();
+    if grown > MAX_SIZE {
+        return false;
+    }
+    if only_identity {
+        let Some(c) = consumer else { return false };
+        let same = loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).iter().zip(&m.bufs[map.buf].dims).all(|(i, d)| d.as_const() == Some(1) || i.as_sym().is_some()));
+        let whole = crate::sym::Dim::product(c.loops.iter().map(|l| l.1)) == crate::sym::Dim::product(map.loops.iter().map(|l| l.1));
+        // Storing what a loop-free remap reads would only move it; padding and slices stay for the second round.
+        return same && whole && (n_readers == 1 || matches!(cost(&map.value), Cost::Remap)) && c.cover(m).is_some();
+    }
+    let in_loop = loads_under_seq(m, body, map.buf);
+    let contraction = crate::passes::nest::schedule::contract::is_contraction(body);
+    let indices_plain = loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).iter().all(|d| is_plain(*d)));
+    match cost(&map.value) {
+        Cost::Remap => {
+            // Inner loops must stay free of divisions.
+            indices_plain && matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(*d)))
+        }
+        _ if contraction => false,
+        Cost::Cheap => indices_plain && (n_readers == 1 || map.value.size() <= 6) && (!in_loop || map.value.size() <= 8),
+        Cost::Dear => {
+            indices_plain && n_readers == 1 && !in_loop && consumer.is_some_and(|c| crate::sym::Dim::product(c.loops.iter().map(|l| l.1)) == crate::sym::Dim::product(map.loops.iter().map(|l| l.1)))
+        }
+    }
+}
+
+fn accesses(m: &Module, body: &[Stmt], b: Buf) -> Vec<(Buf, Vec<crate::sym::Dim>)> {
+    let mut out = vec![];
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::Load { buf, at } = e
+            && m.storage(*buf) == b
+        {
+            out.push((*buf, at.clone()));
+        }
+    });
+    out
+}
+
+/// True if the buffer is read inside a sequential loop: its elements may be read several times.
+fn loads_under_seq(m: &Module, body: &[Stmt], b: Buf) -> bool {
+    let mut hit = false;
+    visit::walk(body, &mut |s| {
+        if let Stmt::For { kind: LoopKind::Seq, body, .. } = s {
+            hit |= visit::loads(body).into_iter().any(|l| m.storage(l) == b);
+        }
+    });
+    hit
+}

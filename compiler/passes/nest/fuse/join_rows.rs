@@ -1,0 +1,190 @@
+//! join_rows: what several kernels compute of the same rows - means, deviations, and the map that uses them - becomes one
+//! kernel that takes row by row, as the operators LayerNormalization and Softmax are written: a row then stays in the
+//! first-level cache, and the sums in between in registers.
+//!
+//! ```text
+//! par r { m[r] = sum x[r, ..] }  par r { v[r] = sum (x[r, ..] - m[r])^2 }  par r, i { y[r, i] = f(x[r, i], m[r], v[r]) }
+//! ->  par r { m = sum x[r, ..]; v = sum (x[r, ..] - m)^2; seq i { y[r, i] = f(x[r, i], m, v) } }
+//! ```
+//!
+//! Kernels are told by their loops and accesses, not by the operators that they come from.
+
+use crate::diag::Result;
+use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Stmt, visit};
+use crate::passes::nest::analysis::shape::{Uses, as_map, instance, is_temp, peel, wrap};
+use crate::passes::nest::schedule::contract;
+use crate::sym::{Dim, Sym};
+use std::collections::HashMap;
+
+/// Elements of a row that stays in the first-level cache (longer rows are better shared out), and of one that takes longer
+/// than it takes until the sums of all lanes are one: kernels of one step each overlap that for several rows.
+const LENGTH: std::ops::RangeInclusive<i64> = 256..=8192;
+/// Elements that the second-level cache holds from one kernel to the next: nothing to gain.
+const NEAR: i64 = 128 << 10;
+/// Kernels that become one.
+const MOST: usize = 8;
+
+/// Runs the pass.
+pub fn run(m: &mut Module) -> Result<()> {
+    let mut uses = Uses::new(m);
+    if !uses.is_straight() {
+        return Ok(());
+    }
+    for k in visit::calls(&m.driver).into_iter().rev() {
+        if uses.is_called(k)
+            && let Some(group) = group(m, &uses, k)
+        {
+            let gone = join(m, &uses, k, group);
+            let gone: Vec<(Kernel, &[Kernel])> = gone.iter().map(|k| (*k, &[][..])).collect();
+            uses.update(m, &[k], &gone);
+        }
+    }
+    Ok(())
+}
+
+/// What a kernel computes of each row.
+enum Part {
+    /// A number.
+    Number,
+    /// Elements; those of one reader are computed where it reads them.
+    Elements,
+}
+
+/// A kernel of rows: its loops over rows, then those over elements, what it writes.
+struct Member {
+    rows: Vec<(Sym, Dim)>,
+    columns: Vec<(Sym, Dim)>,
+    out: Buf,
+    part: Part,
+}
+
+/// The kernel as a member, if it has so many loops over rows.
+fn member(m: &Module, k: Kernel, rows: usize) -> Option<Member> {
+    let nest = peel(&m.kernels[k].body);
+    let Some(Stmt::Store { buf, at, .. }) = nest.body.last() else { return None };
+    let product = contract::operands(&nest.body).is_some_and(|(a, _, b, _)| a != b);
+    if product || !visit::stores(&nest.body[..nest.body.len() - 1]).is_empty() || nest.loops.len() < rows || at.len() < nest.loops.len() {
+        return None;
+    }
+    let (own, columns) = nest.loops.split_at(rows);
+    // In the order of memory, rows first.
+    let in_order = nest.loops.iter().zip(at).all(|(l, d)| d.as_sym() == Some(l.0)) && at[nest.loops.len()..].iter().all(|d| d.as_const() == Some(0));
+    let whole = nest.loops.iter().zip(&m.bufs[*buf].dims).all(|(l, d)| l.1 == *d) && m.bufs[*buf].dims[nest.loops.len()..].iter().all(|d| d.as_const() == Some(1));
+    let part = match (nest.body.as_slice(), columns) {
+        ([_], [_]) => Part::Elements,
+        ([.., _, _], []) if nest.body.iter().all(|s| matches!(s, Stmt::Acc { .. } | Stmt::For { kind: LoopKind::Seq, .. } | Stmt::Let { .. } | Stmt::Store { .. })) => Part::Number,
+        _ => return None,
+    };
+    (in_order && whole).then(|| Member { rows: own.to_vec(), columns: columns.to_vec(), out: *buf, part })
+}
+
+/// The kernels that join a map, in the order of the driver; the map is the last.
+fn group(m: &Module, uses: &Uses, last: Kernel) -> Option<Vec<(Kernel, Member)>> {
+    let map = as_map(&m.kernels[last].body)?;
+    // Rows are what the numbers that it reads have in common.
+    let number = |b: Buf| {
+        uses.writers(b)
+            .first()
+            .and_then(|w| Some(peel(&m.kernels[*w].body).loops.len()).filter(|n| *n > 0 && *n < map.loops.len() && matches!(member(m, *w, *n), Some(Member { part: Part::Number, .. }))))
+    };
+    let rows = visit::loads(&m.kernels[last].body).into_iter().filter(|b| is_temp(m, *b)).find_map(number)?;
+    let head = member(m, last, rows)?;
+    let length = Dim::product(head.columns.iter().map(|c| c.1)).as_const()?;
+    let all = Dim::product(map.loops.iter().map(|l| l.1)).as_const();
+    if !LENGTH.contains(&length) || all.is_some_and(|n| n < NEAR) {
+        return None;
+    }
+    let mut found = vec![(last, head)];
+    loop {
+        let before = found.len();
+        let inputs: Vec<Buf> = found.iter().flat_map(|f| visit::loads(&m.kernels[f.0].body)).collect();
+        for b in inputs {
+            let ([w], true) = (uses.writers(b), is_temp(m, b) && !uses.pinned(b)) else { continue };
+            if found.iter().any(|f| f.0 == *w) || found.len() == MOST {
+                continue;
+            }
+            let Some(new) = member(m, *w, rows) else { continue };
+            let extents = new.rows.iter().zip(&found[0].1.rows).all(|(a, b)| a.1 == b.1);
+            let readers = uses.readers(b).iter().all(|r| found.iter().any(|f| f.0 == *r && reads_own_row(m, *r, &f.1, b, rows)));
+            // What a smaller type rounds or wraps has to be stored.
+            let kept = m.bufs[b].ty == m.bufs[b].ty.compute();
+            if extents && readers && kept && new.out == b {
+                found.push((*w, new));
+            }
+        }
+        if found.len() == before {
+            break;
+        }
+    }
+    found.sort_by_key(|f| uses.place(f.0));
+    (found.iter().any(|f| matches!(f.1.part, Part::Number)) && found.last().is_some_and(|f| f.0 == last)).then_some(found)
+}
+
+/// True if all that a member reads of a buffer is of its own row.
+fn reads_own_row(m: &Module, k: Kernel, member: &Member, b: Buf, rows: usize) -> bool {
+    let mut own = true;
+    visit::walk_exprs(&m.kernels[k].body, &mut |e| {
+        if let Expr::Load { buf, at } = e
+            && m.storage(*buf) == b
+        {
+            own &= *buf == b && at.len() >= rows && at.iter().zip(&member.rows).all(|(d, r)| d.as_sym() == Some(r.0));
+        }
+    });
+    own
+}
+
+/// True if one load of one member reads a buffer.
+fn read_once(m: &Module, uses: &Uses, group: &[(Kernel, Member)], b: Buf) -> bool {
+    let [reader] = uses.readers(b) else { return false };
+    let mut loads = 0;
+    visit::walk_exprs(&m.kernels[*reader].body, &mut |e| loads += usize::from(matches!(e, Expr::Load { buf, .. } if *buf == b)));
+    loads == 1 && group.iter().any(|g| g.0 == *reader)
+}
+
+/// Makes one kernel of a group; those that are gone.
+fn join(m: &mut Module, uses: &Uses, last: Kernel, group: Vec<(Kernel, Member)>) -> Vec<Kernel> {
+    let Some(rows) = group.last().map(|g| g.1.rows.clone()) else { return vec![] };
+    let mut body: Vec<Stmt> = vec![];
+    let mut numbers: HashMap<Buf, Reg> = HashMap::new();
+    let mut elements: HashMap<Buf, (Vec<Sym>, Expr)> = HashMap::new();
+    for (k, member) in &group {
+        let to = |s: Sym| member.rows.iter().position(|r| r.0 == s).and_then(|i| rows.get(i)).map(|r| Dim::sym(r.0));
+        let inside = peel(&m.kernels[*k].body).body;
+        let inside: Vec<Stmt> = inside
+            .into_iter()
+            .map(|s| {
+                let s = s.map_dims(&mut |d| d.subst(&mut |s| to(s)));
+                s.map_exprs(&mut |e| {
+                    e.rewrite(&mut |e| match e {
+                        Expr::Load { buf, at } => match (numbers.get(&buf), elements.get(&buf)) {
+                            (Some(r), _) => Expr::Reg(*r),
+                            (None, Some((columns, value))) => {
+                                let value = value.clone();
+                                instance(m, &value, &|s| columns.iter().position(|c| *c == s).and_then(|i| at.get(rows.len() + i).copied()))
+                            }
+                            (None, None) => Expr::Load { buf, at },
+                        },
+                        e => e,
+                    })
+                })
+            })
+            .collect();
+        let value = inside.last().and_then(Stmt::expr).cloned();
+        match (&member.part, value) {
+            (Part::Number, Some(value)) => {
+                let reg = m.reg(m.bufs[member.out].ty.compute());
+                numbers.insert(member.out, reg);
+                body.extend(inside.into_iter().filter(|s| !matches!(s, Stmt::Store { .. })));
+                body.push(Stmt::Let { reg, value });
+            }
+            (Part::Elements, Some(value)) if *k != last && read_once(m, uses, &group, member.out) => {
+                elements.insert(member.out, (member.columns.iter().map(|c| c.0).collect(), value));
+            }
+            _ => body.extend(member.columns.iter().rev().fold(inside, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body }])),
+        }
+    }
+    m.kernels[last].body = wrap(&rows, body);
+    let gone: Vec<Kernel> = group.iter().map(|g| g.0).filter(|k| *k != last).collect();
+    visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
+    gone
+}

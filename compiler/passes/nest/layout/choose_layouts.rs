@@ -1,0 +1,348 @@
+//! choose_layouts: images between convolutions are stored with channels innermost (NHWC), so that vectors run along
+//! output channels whatever stride, dilation or kernel a convolution has. Only temporaries that nobody views under
+//! another shape change; operators index logically and notice nothing.
+
+mod unflatten;
+
+use crate::diag::Result;
+use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::shape::{as_map, peel};
+use crate::passes::nest::analysis::strides::unit_stride_var;
+use crate::passes::nest::fuse::fuse_conv_pool;
+use crate::passes::nest::schedule::contract;
+use crate::sym::{Dim, Sym};
+use std::collections::HashSet;
+
+/// Channels that fill half of a vector.
+const LEAST: i64 = 8;
+
+/// Runs the pass.
+pub fn run(m: &mut Module) -> Result<()> {
+    for k in visit::calls(&m.driver) {
+        detach(m, k);
+        detach_window(m, k);
+        attach_sampled(m, k);
+    }
+    let kernels = visit::calls(&m.driver);
+    let flat: Vec<unflatten::Flat> = kernels.iter().filter_map(|k| unflatten::find(m, *k)).collect();
+    let mut viewed: HashSet<Buf> = HashSet::new();
+    for k in &kernels {
+        let body = &m.kernels[*k].body;
+        for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
+            if m.storage(b) != b && !flat.iter().any(|f| f.kernel == *k && f.view == b) {
+                viewed.insert(m.storage(b));
+            }
+        }
+    }
+    let may = |m: &Module, b: Buf| matches!(m.bufs[b].place, Place::Temp) && (3..=5).contains(&m.bufs[b].dims.len()) && (!viewed.contains(&b) || spatial_is_one(m, b));
+    let mut chosen: HashSet<Buf> = HashSet::new();
+    for k in &kernels {
+        let body = &m.kernels[*k].body;
+        let samples = sampled(m, body).into_iter().flat_map(|s| s.result.into_iter().chain([s.image]));
+        chosen.extend(images(body).into_iter().chain(samples).filter(|b| may(m, *b)));
+    }
+    // Elementwise neighbours follow.
+    loop {
+        let before = chosen.len();
+        for k in &kernels {
+            let body = &m.kernels[*k].body;
+            let Some(map) = as_map(body) else { continue };
+            let group: Vec<Buf> = accesses(body).into_iter().filter(|(_, at)| aligned(at, &map.at)).map(|(b, _)| b).chain([map.buf]).filter(|b| may(m, *b)).collect();
+            if group.iter().any(|b| chosen.contains(b)) {
+                chosen.extend(group);
+            }
+        }
+        if chosen.len() == before {
+            break;
+        }
+    }
+    let planes = fuse_conv_pool::planes(m, &kernels);
+    chosen.retain(|b| !comes_in_planes(m, &kernels, *b) && !stays_in_planes(m, &kernels, *b) && !planes.contains(b));
+    flat.iter().filter(|f| chosen.contains(&f.image)).for_each(|f| unflatten::rewrite(m, f));
+    for b in chosen {
+        let rank = m.bufs[b].dims.len();
+        let mut p = vec![0];
+        p.extend(2..rank);
+        p.push(1);
+        m.bufs[b].layout = Layout::Permuted(p);
+    }
+    Ok(())
+}
+
+/// True for an image of enough channels that the caller takes in planes.
+fn leaves_in_planes(m: &Module, b: Buf) -> bool {
+    let d = &m.bufs[b];
+    matches!(d.place, Place::Output(_)) && (3..=5).contains(&d.dims.len()) && d.dims[1].as_const().is_some_and(|c| c >= LEAST)
+}
+
+/// A convolution whose image the caller takes in planes stores it for itself, and a map turns it: vectors run along
+/// channels, which no tile could store one by one, or whose vectors are fuller.
+fn detach(m: &mut Module, k: Kernel) {
+    let body = &m.kernels[k].body;
+    let Some((a, from, w, at_w)) = contract::operands(body) else { return };
+    let [out] = visit::stores(body)[..] else { return };
+    let nest = peel(body);
+    let taps = nest.body.iter().any(|s| matches!(s, Stmt::For { body, .. } if matches!(body.as_slice(), [Stmt::For { .. }])));
+    // The phases of a strided result never lie side by side.
+    let positions: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| contract::depends(&from, l.0)).collect();
+    let apart = nest.body.iter().any(|s| matches!(s, Stmt::Store { at, .. } if unit_stride_var(m, out, at, &positions).is_none()));
+    let images = images(body);
+    if !leaves_in_planes(m, out) || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
+        return;
+    }
+    if taps || apart || is_ragged(m, a, out, w) {
+        turn_result(m, k, out);
+    }
+}
+
+/// True for a 1x1 convolution that takes longer in vectors along its planes, the last of which may be nearly empty, than in
+/// vectors along channels with a result to be turned. Whole vectors are read where they lie.
+fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
+    // What it takes to pack an element of the image, and to turn one of the result, in steps of a sum.
+    const PACK: i64 = 5;
+    const TURN: i64 = 12;
+    const LANES: i64 = 16;
+    let known = |b: Buf| m.bufs[b].dims.iter().map(|d| d.as_const()).collect::<Option<Vec<i64>>>();
+    let (Some(from), Some(to), Some(w)) = (known(image), known(out), known(weights)) else { return false };
+    let (plane, channels) = (to[2..].iter().product::<i64>(), to[1]);
+    // A plane is one row of columns, unless the image has a larger one.
+    let row = if from[2..] == to[2..] { plane } else { to[to.len() - 1] };
+    let depth: i64 = w[1..].iter().product();
+    let whole = |n: i64| (n + LANES - 1) / LANES * LANES;
+    let along_planes = plane / row * whole(row) * channels * depth + plane * depth * PACK;
+    let along_channels = plane * whole(channels) * depth + plane * channels * TURN;
+    row % LANES != 0 && along_planes > along_channels
+}
+
+/// Pooling of an image that stands with channels innermost does the same.
+fn detach_window(m: &mut Module, k: Kernel) {
+    let body = &m.kernels[k].body;
+    let [out] = visit::stores(body)[..] else { return };
+    let planes = leaves_in_planes(m, out) && !spatial_is_one(m, out);
+    let images = images(body);
+    if planes && contract::operands(body).is_none() && !visit::loads(body).contains(&out) && images.contains(&out) && images.iter().any(|b| matches!(m.bufs[*b].place, Place::Temp)) {
+        turn_result(m, k, out);
+    }
+}
+
+/// An image that is read at positions from memory, and the result: a position has all channels side by side, so vectors
+/// run along them whatever the positions are.
+fn attach_sampled(m: &mut Module, k: Kernel) {
+    let Some(Sampled { image, result, stored }) = sampled(m, &m.kernels[k].body) else { return };
+    let count = |b: Buf| Dim::product(m.bufs[b].dims.iter().copied()).as_const();
+    // Turning the image has to be worth it.
+    if count(image).zip(count(stored)).is_some_and(|(i, o)| i > o.saturating_mul(4)) {
+        return;
+    }
+    if matches!(m.bufs[image].place, Place::Input(_)) {
+        let own = m.temp(format!("{}.image", m.bufs[image].name), m.bufs[image].ty, m.bufs[image].dims.clone());
+        let origin = m.kernels[k].origin.clone();
+        let id = m.map(own, &origin, |kb, at| kb.load(image, at));
+        m.kernels[id].name = format!("{}.image", m.kernels[k].name);
+        let call = m.driver.pop();
+        visit::splice_call(&mut m.driver, k, true, call.into_iter().collect());
+        let body = std::mem::take(&mut m.kernels[k].body);
+        let swap = |e: Expr| match e {
+            Expr::Load { buf, at } if buf == image => Expr::Load { buf: own, at },
+            e => e,
+        };
+        m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| swap(e)))).collect();
+    }
+    if let Some(out) = result.filter(|b| matches!(m.bufs[*b].place, Place::Output(_))) {
+        turn_result(m, k, out);
+    }
+}
+
+/// A kernel that reads an image at positions from memory, channel by channel.
+struct Sampled {
+    image: Buf,
+    /// What it stores, if that is an image with the same channels.
+    result: Option<Buf>,
+    stored: Buf,
+}
+
+fn sampled(m: &Module, body: &[Stmt]) -> Option<Sampled> {
+    let (mut bound, mut stores): (Vec<Sym>, Vec<(Buf, Vec<Dim>)>) = (vec![], vec![]);
+    visit::walk(body, &mut |s| match s {
+        Stmt::With { sym, .. } => bound.push(*sym),
+        Stmt::Store { buf, at, .. } => stores.push((*buf, at.clone())),
+        _ => {}
+    });
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::With { sym, .. } = e {
+            bound.push(*sym);
+        }
+    });
+    let stored = stores.first()?.0;
+    let (mut fits, mut found): (bool, Option<(Buf, Sym)>) = (!bound.is_empty() && stores.iter().all(|s| s.0 == stored), None);
+    let reads: Vec<(Buf, Vec<Dim>)> = accesses(body).into_iter().filter(|a| a.0 != stored).collect();
+    for (buf, at) in &reads {
+        if at.len() >= 3 && at[2..].iter().all(|d| bound.iter().any(|s| d.contains(*s))) {
+            let here = (*buf, at[1].as_sym().filter(|s| !bound.contains(s))?);
+            fits &= found.is_none_or(|f| f == here);
+            found = Some(here);
+        }
+    }
+    let (image, channel) = found?;
+    let placed = (3..=5).contains(&m.bufs[image].dims.len()) && matches!(m.bufs[image].place, Place::Input(_) | Place::Temp) && m.storage(stored) != image;
+    fits &= placed && m.bufs[image].dims[1].as_const().is_some_and(|c| c >= LEAST);
+    // What else is read serves all channels, and the result runs along them.
+    fits &= reads.iter().all(|(b, at)| *b == image || !at.iter().any(|d| d.contains(channel)));
+    let whole = |at: &[Dim]| at.get(1).and_then(|d| d.as_sym()) == Some(channel);
+    let result = as_map(body).filter(|map| whole(&map.at) && (3..=5).contains(&map.at.len()) && m.bufs[stored].ty == m.bufs[image].ty).map(|_| stored);
+    fits &= result.is_some() || stores.iter().all(|(_, at)| at.last().is_some_and(|d| !d.syms().is_empty()) && m.bufs[stored].layout == Layout::RowMajor);
+    fits.then_some(Sampled { image, result, stored })
+}
+
+/// The result of a kernel is stored for itself, and a map turns it.
+fn turn_result(m: &mut Module, k: Kernel, out: Buf) {
+    let Some(part) = part(m, k, out) else { return };
+    let dims: Vec<Dim> = part.iter().map(|p| p.1).collect();
+    let own = m.temp(format!("{}.image", m.bufs[out].name), m.bufs[out].ty, dims.clone());
+    let mut body = std::mem::take(&mut m.kernels[k].body);
+    redirect(&mut body, out, own, &part);
+    m.kernels[k].body = body;
+    let (origin, name) = (m.kernels[k].origin.clone(), format!("{}.planes", m.kernels[k].name));
+    m.kernel(&name, &origin, |kb| {
+        kb.nest(LoopKind::Par, &dims, |kb, at| {
+            let to: Vec<Dim> = at.iter().zip(&part).map(|(i, p)| *i + p.0).collect();
+            let v = kb.load(own, at);
+            kb.store(out, &to, v);
+        });
+    });
+    // The call was put at the driver's end.
+    let call = m.driver.pop();
+    visit::splice_call(&mut m.driver, k, false, [Stmt::Call(k)].into_iter().chain(call).collect());
+}
+
+/// Where the elements that a kernel stores begin in each dimension, and how many they are: all where no other kernel stores
+/// any.
+fn part(m: &Module, k: Kernel, out: Buf) -> Option<Vec<(Dim, Dim)>> {
+    let zero = Dim::constant(0);
+    let others = |o: &Kernel| *o != k && visit::stores(&m.kernels[*o].body).iter().any(|b| m.storage(*b) == m.storage(out));
+    if !visit::calls(&m.driver).iter().any(others) {
+        return Some(m.bufs[out].dims.iter().map(|d| (zero, *d)).collect());
+    }
+    let nest = peel(&m.kernels[k].body);
+    let mut stores: Vec<Vec<Dim>> = vec![];
+    visit::walk(&nest.body, &mut |s| {
+        if let Stmt::Store { at, .. } = s {
+            stores.push(at.clone());
+        }
+    });
+    let [at] = stores.as_slice() else { return None };
+    let extent = |d: &Dim| {
+        let (rest, from) = d.split_const();
+        let n = if rest == zero { Dim::constant(1) } else { nest.loops.iter().find(|l| Some(l.0) == rest.as_sym())?.1 };
+        Some((Dim::constant(from), n))
+    };
+    at.iter().map(extent).collect()
+}
+
+/// Stores to `from` go to `to`, which has a part of it.
+fn redirect(body: &mut [Stmt], from: Buf, to: Buf, part: &[(Dim, Dim)]) {
+    for s in body {
+        if let Stmt::Store { buf, at, .. } = s
+            && *buf == from
+        {
+            *buf = to;
+            at.iter_mut().zip(part).for_each(|(i, p)| *i = *i - p.0);
+        }
+        s.bodies_mut().into_iter().for_each(|b| redirect(b, from, to, part));
+    }
+}
+
+/// True for the padded copy of a caller's image with few channels: vectors along channels would be nearly empty, and a
+/// convolution takes its elements one by one wherever they lie.
+fn comes_in_planes(m: &Module, kernels: &[Kernel], b: Buf) -> bool {
+    const FEW: i64 = 8;
+    let few = m.bufs[b].dims[1].as_const().is_some_and(|c| (2..=FEW).contains(&c));
+    few && kernels.iter().any(|k| as_map(&m.kernels[*k].body).is_some_and(|map| map.buf == b && visit::loads(&m.kernels[*k].body).iter().all(|s| !matches!(m.bufs[m.storage(*s)].place, Place::Temp))))
+}
+
+/// True for the padded copy of a caller's image that only convolutions to very few channels read, whose results go to the
+/// caller: vectors run along the rows of both.
+fn stays_in_planes(m: &Module, kernels: &[Kernel], b: Buf) -> bool {
+    const FEW: i64 = 4;
+    let reads = |k: &Kernel, b: Buf| visit::loads(&m.kernels[*k].body).iter().any(|l| m.storage(*l) == b);
+    let writes = |k: &Kernel, b: Buf| visit::stores(&m.kernels[*k].body).iter().any(|s| m.storage(*s) == b);
+    let few = |k: &Kernel| match visit::stores(&m.kernels[*k].body)[..] {
+        [out] => {
+            matches!(m.bufs[out].place, Place::Output(_)) && m.bufs[out].dims.len() >= 3 && m.bufs[out].dims[1].as_const().is_some_and(|c| c < FEW) && contract::is_contraction(&m.kernels[*k].body)
+        }
+        _ => false,
+    };
+    let mut read = kernels.iter().filter(|k| reads(k, b)).peekable();
+    read.peek().is_some() && read.all(few) && kernels.iter().filter(|k| writes(k, b)).all(|k| visit::loads(&m.kernels[*k].body).iter().all(|s| matches!(m.bufs[*s].place, Place::Input(_))))
+}
+
+/// [N, C, 1, 1] is the same memory either way.
+fn spatial_is_one(m: &Module, b: Buf) -> bool {
+    m.bufs[b].dims[2..].iter().all(|d| d.as_const() == Some(1))
+}
+
+fn accesses(body: &[Stmt]) -> Vec<(Buf, Vec<Dim>)> {
+    let mut out = vec![];
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::Load { buf, at } = e {
+            out.push((*buf, at.clone()));
+        }
+    });
+    out
+}
+
+/// The same variables in the same dimensions.
+fn aligned(a: &[Dim], b: &[Dim]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.syms().is_subset(&y.syms()) || y.syms().is_subset(&x.syms()))
+}
+
+/// Buffers that a convolution or pooling kernel reads and writes as images.
+fn images(body: &[Stmt]) -> Vec<Buf> {
+    let nest = peel(body);
+    let mut seq: Vec<Sym> = vec![];
+    visit::walk(&nest.body, &mut |s| {
+        if let Stmt::For { kind: LoopKind::Seq, var, .. } = s {
+            seq.push(*var);
+        }
+    });
+    if seq.is_empty() {
+        return vec![];
+    }
+    let reduces = |d: &Dim| seq.iter().any(|s| d.contains(*s));
+    let moves = |d: &Dim| nest.loops.iter().any(|l| d.contains(l.0));
+    // A window slides: a spatial subscript has both a loop and a reduction variable. Or all spatial dims are reduced.
+    let window = |at: &[Dim]| at.len() >= 3 && at[2..].iter().any(|d| reduces(d) && moves(d));
+    // (In three dimensions that is a normalized row: there the last one stays innermost.)
+    let global = |at: &[Dim]| at.len() >= 4 && !reduces(&at[1]) && !reduces(&at[0]) && at[2..].iter().all(|d| reduces(d) && !moves(d) || d.as_const() == Some(0));
+    // 1x1: the channel is reduced, the rest only moves.
+    let pointwise = |at: &[Dim]| at.len() >= 3 && reduces(&at[1]) && !moves(&at[1]) && at[2..].iter().all(|d| !reduces(d));
+    let single = contract::operands(body);
+    let mut out = vec![];
+    let mut image = false;
+    for (b, at) in accesses(body) {
+        let weights = single.as_ref().is_some_and(|(_, _, w, _)| *w == b);
+        if !weights && (window(&at) || pointwise(&at) && single.is_some() || global(&at) && single.is_none()) {
+            image = true;
+            out.push(b);
+        }
+    }
+    if image {
+        // A result that is no longer an image (its channels have moved elsewhere) stays as it is.
+        let channels: Vec<Sym> = single.as_ref().map_or(vec![], |(_, a, _, w)| nest.loops.iter().map(|l| l.0).filter(|s| contract::depends(w, *s) && !contract::depends(a, *s)).collect());
+        // The phase of a transposed convolution stands beside the position that it belongs to.
+        let has = |d: &Dim| channels.iter().any(|c| d.contains(*c)) && d.syms().iter().all(|s| channels.contains(s));
+        let mut moved: Vec<Buf> = vec![];
+        visit::walk(&nest.body, &mut |s| {
+            if let Stmt::Store { buf, at, .. } = s
+                && at.len() >= 3
+                && at[2..].iter().any(has)
+            {
+                moved.push(*buf);
+            }
+        });
+        out.extend(visit::stores(body).into_iter().filter(|b| !moved.contains(b)));
+        // Residuals and scales in the epilogue.
+        out.extend(accesses(body).into_iter().filter(|(b, at)| at.len() >= 3 && !at.iter().any(reduces) && !at[2..].iter().any(has) && single.as_ref().is_none_or(|(_, _, w, _)| w != b)).map(|x| x.0));
+    }
+    out
+}

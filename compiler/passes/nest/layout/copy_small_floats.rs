@@ -1,0 +1,87 @@
+//! copy_small_floats: small floats that only move: a store of what a load of the same type gives, chosen and indexed perhaps, moves bits. As
+//! integers of their size, which views of the buffers show, they are not converted to f32 and back.
+
+use crate::diag::Result;
+use crate::nest::interp::to_storage;
+use crate::nest::{Buf, Expr, Kernel, Module, Scalar, Stmt, visit};
+use crate::tensor::ElemType;
+use std::collections::HashMap;
+
+/// Rewrites all kernels.
+pub fn run(m: &mut Module) -> Result<()> {
+    let mut views = HashMap::new();
+    for k in m.kernels.keys().collect::<Vec<Kernel>>() {
+        let mut some = false;
+        visit::walk(&m.kernels[k].body, &mut |s| some |= matches!(s, Stmt::Store { buf, value, .. } if moves(m, m.bufs[*buf].ty, value)));
+        if some {
+            let body = std::mem::take(&mut m.kernels[k].body);
+            m.kernels[k].body = body.into_iter().map(|s| stmt(m, s, &mut views)).collect();
+        }
+    }
+    Ok(())
+}
+
+/// The integer of the size of a float that arithmetic converts.
+fn bits(t: ElemType) -> Option<ElemType> {
+    match (t.is_float() && t.compute() != t, t.bits()) {
+        (true, 16) => Some(ElemType::U16),
+        (true, 8) => Some(ElemType::U8),
+        _ => None,
+    }
+}
+
+fn moves(m: &Module, t: ElemType, e: &Expr) -> bool {
+    let mut loads = false;
+    bits(t).is_some() && is_move(m, t, e, &mut loads) && loads
+}
+
+fn is_move(m: &Module, t: ElemType, e: &Expr, loads: &mut bool) -> bool {
+    match e {
+        Expr::Load { buf, .. } => {
+            *loads = true;
+            m.bufs[*buf].ty == t
+        }
+        Expr::Const(_) => true,
+        Expr::Select(_, a, b) => is_move(m, t, a, loads) && is_move(m, t, b, loads),
+        Expr::With { body, .. } | Expr::Let { body, .. } => is_move(m, t, body, loads),
+        _ => false,
+    }
+}
+
+/// The integers that a buffer of small floats is.
+fn view(m: &mut Module, buf: Buf, views: &mut HashMap<Buf, Buf>) -> Buf {
+    let d = &m.bufs[buf];
+    let (Some(ty), dims, layout) = (bits(d.ty), d.dims.clone(), d.layout.clone()) else { return buf };
+    *views.entry(buf).or_insert_with(|| {
+        let v = m.view_as(buf, ty, dims);
+        m.bufs[v].layout = layout;
+        v
+    })
+}
+
+fn stmt(m: &mut Module, s: Stmt, views: &mut HashMap<Buf, Buf>) -> Stmt {
+    let mut list = |m: &mut Module, v: Vec<Stmt>| v.into_iter().map(|s| stmt(m, s, views)).collect::<Vec<_>>();
+    match s {
+        Stmt::Store { buf, at, value } if moves(m, m.bufs[buf].ty, &value) => {
+            let value = moved(m, m.bufs[buf].ty, value, views);
+            Stmt::Store { buf: view(m, buf, views), at, value }
+        }
+        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(m, body) },
+        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(m, then), els: list(m, els) },
+        Stmt::While { cond, body } => Stmt::While { cond, body: list(m, body) },
+        Stmt::With { sym, value, extent, body } => Stmt::With { sym, value, extent, body: list(m, body) },
+        s => s,
+    }
+}
+
+fn moved(m: &mut Module, t: ElemType, e: Expr, views: &mut HashMap<Buf, Buf>) -> Expr {
+    let mut b = |m: &mut Module, e: Box<Expr>| Box::new(moved(m, t, *e, views));
+    match e {
+        Expr::Load { buf, at } => Expr::Load { buf: view(m, buf, views), at },
+        Expr::Const(c) => Scalar { ty: bits(t).unwrap_or(t), bits: to_storage(t, c) }.into(),
+        Expr::Select(c, x, y) => Expr::Select(c, b(m, x), b(m, y)),
+        Expr::With { sym, value, extent, body } => Expr::With { sym, value, extent, body: b(m, body) },
+        Expr::Let { reg, value, body } => Expr::Let { reg, value, body: b(m, body) },
+        e => e,
+    }
+}

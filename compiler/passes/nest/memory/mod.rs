@@ -1,0 +1,3 @@
+//! Memory: where every buffer lies.
+
+pub mod place_memory;

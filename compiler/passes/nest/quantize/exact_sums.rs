@@ -1,0 +1,408 @@
+//! exact_sums: integer contractions (`ops/integer` tells their form) whose sums stay below 2^24 are computed in f32.
+//!
+//! Every partial sum of integers up to 2^24 in magnitude is a float, whatever the order: the result is the same to the
+//! bit, and the contraction gets the register tiles that floats have (who computes sums by other means than adding
+//! products finds `i32(sum)` behind them, and leaves them alone). The bound comes from the weights: the sum of
+//! their magnitudes for each result, times the largest magnitude of the other operand's type. Where that is too much
+//! for the whole depth, parts of it are summed by kernels of their own, and the integers added.
+//!
+//! 8-bit integers in scratch are floats then, too: all of them are exact, the conversions between operators cancel, and
+//! what is left of them has vector forms. What stays as bytes - inputs, what the driver reads, views of other types - a
+//! kernel before the contraction converts. Contractions beyond the bound stay integers.
+//!
+//! On levels with dot products of integers the contractions that these suit stay integers (`integer_dot::taken`), and scratch is
+//! bytes but for what the others alone read.
+
+use crate::diag::Result;
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, visit};
+use crate::passes::nest::analysis::shape::{peel, seq_loops};
+use crate::passes::nest::quantize::integer_dot::operands::{self, Copies};
+use crate::passes::nest::quantize::integer_dot::{self, Taken};
+use crate::sym::{Dim, Sym};
+use crate::target::Level;
+use crate::tensor::{ConstData, ElemType};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Name of the pass.
+pub const NAME: &str = "exact_sums";
+/// Integers up to this magnitude are floats.
+pub(crate) const EXACT: i64 = 1 << 24;
+/// More parts than this are not worth their partial results.
+const MOST_PARTS: i64 = 8;
+
+/// Runs the pass.
+pub fn run(m: &mut Module, level: &Level) -> Result<()> {
+    let kernels = visit::calls(&m.driver);
+    let taken = integer_dot::group(&level.facts).map(|g| integer_dot::taken(m, g));
+    // The kernels are read as they were before the types change.
+    let all: Vec<(Kernel, Contraction)> = operands::kernels(m).into_iter().filter_map(|k| Some((k, contraction(m, &m.kernels[k].body)?))).collect();
+    let floats = as_floats_from_now_on(m, &all, taken.as_ref());
+    let types: HashMap<Buf, ElemType> = m.bufs.keys().filter(|b| floats.contains(&m.storage(*b))).map(|b| (b, m.bufs[b].ty)).collect();
+    let keeps = |k: &Kernel, c: &Contraction| match &taken {
+        Some(t) => t.dots.contains(k) || t.windows.contains(k) && !c.operands().iter().any(|b| types.contains_key(b)),
+        None => false,
+    };
+    let exact: Vec<(Kernel, Contraction, i64)> = all.into_iter().filter(|(k, c)| !keeps(k, c)).filter_map(|(k, c)| c.parts(m).map(|parts| (k, c, parts))).collect();
+    if exact.is_empty() {
+        return Ok(());
+    }
+    for b in types.keys() {
+        m.bufs[*b].ty = ElemType::F32;
+    }
+    let mut made = Floats::default();
+    for (k, c, parts) in &exact {
+        as_floats(m, *k, c, *parts, &mut made);
+    }
+    for k in kernels {
+        let body = std::mem::take(&mut m.kernels[k].body);
+        m.kernels[k].body = body.into_iter().map(|s| stores(s.map_exprs(&mut |e| e.rewrite(&mut |e| simplify(m, &types, e))), &types)).collect();
+    }
+    Ok(())
+}
+
+/// Scratch that becomes floats: all of it, or where dot products read bytes what only contractions of floats read.
+fn as_floats_from_now_on(m: &Module, all: &[(Kernel, Contraction)], taken: Option<&Taken>) -> HashSet<Buf> {
+    let candidates = scratch(m);
+    let Some(t) = taken.filter(|t| !t.dots.is_empty()) else { return candidates };
+    let read = |which: &dyn Fn(&Kernel, &Contraction) -> bool| -> HashSet<Buf> { all.iter().filter(|(k, c)| which(k, c)).flat_map(|(_, c)| c.operands()).map(|b| m.storage(b)).collect() };
+    let bytes = read(&|k, _| t.dots.contains(k));
+    let wanted = read(&|k, c| !t.dots.contains(k) && !t.windows.contains(k) && c.parts(m).is_some());
+    candidates.into_iter().filter(|b| wanted.contains(b) && !bytes.contains(b)).collect()
+}
+
+/// The contractions as exact sums whose operands are copied as floats: all else stays as it is.
+pub(crate) fn copied(m: &mut Module, contractions: &[(Kernel, Contraction)]) {
+    let mut made = Floats::default();
+    for (k, c) in contractions {
+        if let Some(parts) = c.parts(m) {
+            as_floats(m, *k, c, parts, &mut made);
+        }
+    }
+}
+
+/// Operands as floats.
+#[derive(Default)]
+struct Floats {
+    constants: HashMap<Buf, Buf>,
+    copies: Copies,
+}
+
+impl Floats {
+    /// A buffer of the values of `b` for contraction `k`: itself if it holds floats.
+    fn of(&mut self, m: &mut Module, k: Kernel, b: Buf) -> Option<Buf> {
+        if m.bufs[b].ty == ElemType::F32 {
+            return Some(b);
+        }
+        let own = m.storage(b) == b && m.bufs[b].layout == Layout::RowMajor;
+        let (Place::Const(data), true) = (&m.bufs[b].place, own) else {
+            return Some(self.copies.get(m, k, (b, 0), |m| copy(m, k, b)));
+        };
+        if let Some(f) = self.constants.get(&b) {
+            return Some(*f);
+        }
+        let values: Vec<f32> = data.to_i64s()?.into_iter().map(|v| v as f32).collect();
+        let data = Arc::new(ConstData::f32s(data.dims().to_vec(), &values));
+        let name = m.bufs[b].name.clone();
+        let f = m.constant(name, data);
+        self.constants.insert(b, f);
+        Some(f)
+    }
+}
+
+/// A kernel before `k` that copies bytes as floats.
+fn copy(m: &mut Module, k: Kernel, b: Buf) -> (Kernel, Buf) {
+    let (name, dims, layout) = (format!("{}.f32", m.bufs[b].name), m.bufs[b].dims.clone(), m.bufs[b].layout.clone());
+    let out = m.temp(name, ElemType::F32, dims);
+    m.bufs[out].layout = layout;
+    let origin = m.kernels[k].origin.clone();
+    let id = m.map(out, &origin, |kb, at| crate::passes::nest::schedule::contract::extended(kb.load(b, at)));
+    operands::before(m, k, id, "f32");
+    (id, out)
+}
+
+/// Temporaries of 8-bit integers that kernels read and write element by element.
+pub(crate) fn scratch(m: &Module) -> HashSet<Buf> {
+    let mut out: HashSet<Buf> = m.bufs.keys().filter(|b| matches!(m.bufs[*b].place, Place::Temp) && matches!(m.bufs[*b].ty, ElemType::U8 | ElemType::I8)).collect();
+    for b in m.bufs.keys().filter(|b| m.is_recast(*b)) {
+        out.remove(&m.storage(b));
+    }
+    for s in m.driver.iter().filter(|s| !matches!(s, Stmt::Call(_))) {
+        let mut driver = vec![];
+        visit::walk(std::slice::from_ref(s), &mut |s| driver.extend(s.writes().into_iter().chain(s.loads())));
+        for b in driver {
+            out.remove(&m.storage(b));
+        }
+    }
+    out
+}
+
+/// An integer contraction taken apart.
+#[derive(Clone)]
+pub(crate) struct Contraction {
+    /// The sum.
+    pub acc: Reg,
+    /// Factors.
+    pub a: (Buf, Vec<Dim>),
+    /// See `a`.
+    pub b: (Buf, Vec<Dim>),
+    /// The `seq` nest.
+    pub depth: Vec<(Sym, Dim)>,
+}
+
+pub(crate) fn contraction(m: &Module, body: &[Stmt]) -> Option<Contraction> {
+    let nest = peel(body);
+    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, ..] = nest.body.as_slice() else { return None };
+    if !shape.is_empty() || zero.bits != 0 || zero.ty != ElemType::I32 {
+        return None;
+    }
+    let (depth, step) = seq_loops(inner)?;
+    let [Stmt::Set { reg: r, value: Expr::Bin(BinOp::Add, product, sum), .. }] = step else { return None };
+    let (Expr::Bin(BinOp::Mul, a, b), Expr::Acc { reg: old, .. }) = (&**product, &**sum) else { return None };
+    let operand = |e: &Expr| match e {
+        Expr::Cast(ElemType::I32, x) => match &**x {
+            Expr::Load { buf, at } if matches!(m.bufs[*buf].ty, ElemType::U8 | ElemType::I8) => Some((*buf, at.clone())),
+            _ => None,
+        },
+        _ => None,
+    };
+    let sets = {
+        let mut n = 0;
+        visit::walk(&nest.body, &mut |s| n += usize::from(matches!(s, Stmt::Set { reg: x, .. } if x == reg)));
+        n
+    };
+    (r == reg && old == reg && sets == 1).then_some(())?;
+    Some(Contraction { acc: *reg, a: operand(a)?, b: operand(b)?, depth })
+}
+
+/// The largest magnitude of a type of 8 bits.
+fn magnitude(t: ElemType) -> i64 {
+    if t == ElemType::U8 { 255 } else { 128 }
+}
+
+impl Contraction {
+    /// Into how many parts of equal size the outermost depth loop falls so that each sum is exact; `None` if none fits.
+    fn parts(&self, m: &Module) -> Option<i64> {
+        let outer = self.depth[0].1.as_const();
+        (1..=MOST_PARTS).find(|n| (*n == 1 || outer.is_some_and(|e| e % n == 0)) && self.is_exact(m, *n))
+    }
+    fn is_exact(&self, m: &Module, parts: i64) -> bool {
+        let terms = self.depth.iter().try_fold(1i64, |n, d| n.checked_mul(m.syms.range(d.1).hi?));
+        let (ma, mb) = (magnitude(m.bufs[self.a.0].ty), magnitude(m.bufs[self.b.0].ty));
+        let by_types = terms.and_then(|n| n.checked_mul(ma * mb)).map(|n| n / parts);
+        let by_weights = |w: &(Buf, Vec<Dim>), other: i64| self.weight_sum(m, w, parts).and_then(|s| s.checked_mul(other));
+        [by_types, by_weights(&self.b, ma), by_weights(&self.a, mb)].into_iter().flatten().any(|s| s <= EXACT)
+    }
+    /// The largest magnitude of a sum with constant weights `w`, and an other operand up to `other`.
+    pub(crate) fn bound(&self, m: &Module, w: &(Buf, Vec<Dim>), other: i64) -> Option<i64> {
+        self.weight_sum(m, w, 1)?.checked_mul(other)
+    }
+    /// What the factors are read from.
+    fn operands(&self) -> [Buf; 2] {
+        [self.a.0, self.b.0]
+    }
+    /// The largest sum of magnitudes over one part of the depth of a constant operand.
+    fn weight_sum(&self, m: &Module, (buf, at): &(Buf, Vec<Dim>), parts: i64) -> Option<i64> {
+        let (Place::Const(c), Layout::RowMajor) = (&m.bufs[*buf].place, &m.bufs[*buf].layout) else { return None };
+        // Dimensions that the depth runs over are summed as a whole, which is no less.
+        let summed: Vec<bool> = at.iter().map(|d| self.depth.iter().any(|s| d.contains(s.0))).collect();
+        let dims = c.dims();
+        // Parts divide the dimension that the outermost loop runs over.
+        let divided = at.iter().position(|d| d.as_sym() == Some(self.depth[0].0));
+        let size = match (parts, divided) {
+            (1, _) => i64::MAX,
+            (n, Some(d)) => dims[d] / n,
+            _ => return None,
+        };
+        let mut sums: HashMap<i64, i64> = HashMap::new();
+        for (i, v) in c.to_i64s()?.into_iter().enumerate() {
+            let (mut rest, mut key, mut step) = (i, 0i64, 1i64);
+            for (d, n) in dims.iter().enumerate().rev() {
+                let n = *n as usize;
+                let own = if summed[d] { (Some(d) == divided && parts > 1).then(|| ((rest % n) as i64 / size, parts)) } else { Some(((rest % n) as i64, n as i64)) };
+                if let Some((i, n)) = own {
+                    key += i * step;
+                    step *= n;
+                }
+                rest /= n;
+            }
+            *sums.entry(key).or_default() += v.abs();
+        }
+        // The depth may pass an element more than once only where a dimension has no subscript of its own.
+        let once = self.depth.iter().all(|(s, _)| at.iter().any(|d| d.as_sym() == Some(*s)));
+        once.then(|| sums.into_values().max().unwrap_or(0))
+    }
+}
+
+/// The contraction with float operands; its tail sees the sum as the integer that it is.
+fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, parts: i64, made: &mut Floats) {
+    let (Some(a), Some(b)) = (made.of(m, k, c.a.0), made.of(m, k, c.b.0)) else { return };
+    let product = Product { a: (a, c.a.1.clone()), b: (b, c.b.1.clone()) };
+    let (outer, extent) = c.depth[0];
+    let size = if parts == 1 { extent } else { extent.floor_div(parts) };
+    // All parts but the last have a buffer like the result.
+    let sums: Vec<(Buf, Vec<Dim>)> = (0..parts - 1).filter_map(|i| partial(m, k, c, &product, size * i, size)).collect();
+    if parts > 1 {
+        m.syms.set_loop_range(outer, Dim::constant(0), size);
+    }
+    let sum = m.reg(ElemType::F32);
+    let value = product.value(sum, &|s| (s == outer && parts > 1).then(|| size * (parts - 1) + outer));
+    let as_int = |e: Expr| Expr::cast(ElemType::F32, ElemType::I32, e);
+    let total = sums.iter().fold(as_int(Expr::acc(sum)), |t, (buf, at)| t + Expr::Load { buf: *buf, at: at.clone() });
+    let with = Rewrite { old: c.acc, new: sum, outer, size, value, total };
+    let body = std::mem::take(&mut m.kernels[k].body);
+    m.kernels[k].body = body.into_iter().map(|s| with.apply(s)).collect();
+}
+
+struct Product {
+    a: (Buf, Vec<Dim>),
+    b: (Buf, Vec<Dim>),
+}
+
+impl Product {
+    fn value(&self, sum: Reg, at: &dyn Fn(Sym) -> Option<Dim>) -> Expr {
+        let load = |x: &(Buf, Vec<Dim>)| Expr::Load { buf: x.0, at: x.1.iter().map(|d| d.subst(&mut |s| at(s))).collect() };
+        Expr::fma(load(&self.a), load(&self.b), Expr::acc(sum))
+    }
+}
+
+/// A kernel before `k` that sums the depth from `from` on; its buffer, and the position of each result there.
+fn partial(m: &mut Module, k: Kernel, c: &Contraction, product: &Product, from: Dim, size: Dim) -> Option<(Buf, Vec<Dim>)> {
+    let nest = peel(&m.kernels[k].body);
+    let (result, at) = nest.body.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })?;
+    let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
+    let dims = m.bufs[result].dims.clone();
+    let out = m.temp(format!("{name}.part"), ElemType::I32, dims);
+    let extents: Vec<Dim> = nest.loops.iter().map(|l| l.1).collect();
+    let depth: Vec<Dim> = [size].into_iter().chain(c.depth[1..].iter().map(|d| d.1)).collect();
+    let id = m.kernel(&name, &origin, |kb| {
+        kb.nest(LoopKind::Par, &extents, |kb, ix| {
+            let outside = |s: Sym| nest.loops.iter().position(|l| l.0 == s).map(|i| ix[i]);
+            let acc = kb.acc(Expr::f32(0.0));
+            kb.nest(LoopKind::Seq, &depth, |kb, r| {
+                let inside = |s: Sym| c.depth.iter().position(|d| d.0 == s).map(|i| if i == 0 { r[0] + from } else { r[i] });
+                let v = product.value(acc, &|s| outside(s).or_else(|| inside(s)));
+                kb.set(acc, v);
+            });
+            let to: Vec<Dim> = at.iter().map(|d| d.subst(&mut |s| outside(s))).collect();
+            kb.store(out, &to, Expr::cast(ElemType::F32, ElemType::I32, Expr::acc(acc)));
+        });
+    });
+    m.kernels[id].name = format!("{name}.part");
+    // The call was put at the driver's end.
+    let call = m.driver.pop()?;
+    visit::splice_call(&mut m.driver, k, true, vec![call]).then_some((out, at))
+}
+
+/// The sum's register and what stands for it.
+pub(crate) struct Rewrite {
+    pub old: Reg,
+    pub new: Reg,
+    /// The outermost depth loop and how far it runs now.
+    pub outer: Sym,
+    pub size: Dim,
+    /// A step of the sum, and what stands for the sum behind it.
+    pub value: Expr,
+    pub total: Expr,
+}
+
+impl Rewrite {
+    pub fn apply(&self, s: Stmt) -> Stmt {
+        match s {
+            Stmt::Acc { reg, .. } if reg == self.old => Stmt::Acc { reg: self.new, lanes: 1, shape: vec![], init: Scalar::f32(0.0).into() },
+            Stmt::Set { reg, .. } if reg == self.old => Stmt::Set { reg: self.new, at: vec![], value: self.value.clone() },
+            Stmt::For { kind, var, lo, hi, body } => {
+                let hi = if var == self.outer { self.size } else { hi };
+                Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| self.apply(s)).collect() }
+            }
+            s => s.map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match e {
+                    Expr::Acc { reg, .. } if reg == self.old => self.total.clone(),
+                    e => e,
+                })
+            }),
+        }
+    }
+}
+
+/// Loads of what became floats, and the conversions around them. Operands come first: what `e` holds is rewritten.
+fn simplify(m: &Module, types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
+    match e {
+        // Contractions above read floats already; all other loads still have the type that was.
+        Expr::Load { buf, at } => match types.get(&buf) {
+            Some(t) => Expr::cast(ElemType::F32, *t, Expr::Load { buf, at }),
+            None => Expr::Load { buf, at },
+        },
+        // A contraction's loads are floats: their conversion was just put on.
+        Expr::Fma(a, b, c) => Expr::Fma(Box::new(bare(types, *a)), Box::new(bare(types, *b)), c),
+        Expr::Cast(to @ (ElemType::F32 | ElemType::I32), x) => match m.type_of(&x) {
+            ElemType::U8 | ElemType::I8 => from_float(to, as_float(types, *x)),
+            ElemType::I32 if to == ElemType::F32 => match *x {
+                Expr::Cast(ElemType::I32, y) if is_stored(types, &y) => *y,
+                x => Expr::Cast(to, Box::new(x)),
+            },
+            _ => Expr::Cast(to, x),
+        },
+        e => e,
+    }
+}
+
+/// Without a conversion to what it was.
+fn bare(types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
+    match e {
+        Expr::Cast(_, x) if is_stored(types, &x) => *x,
+        e => e,
+    }
+}
+
+fn is_stored(types: &HashMap<Buf, ElemType>, e: &Expr) -> bool {
+    matches!(e, Expr::Load { buf, .. } if types.contains_key(buf))
+}
+
+/// A float that holds an integer as `to`.
+fn from_float(to: ElemType, x: Expr) -> Expr {
+    match x {
+        x if to == ElemType::F32 => x,
+        Expr::Cast(ElemType::F32, y) if matches!(*y, Expr::Cast(ElemType::I32, _)) => *y,
+        // An 8-bit integer of another origin.
+        Expr::Cast(ElemType::F32, y) => Expr::Cast(to, y),
+        x => Expr::Cast(to, Box::new(x)),
+    }
+}
+
+/// An 8-bit integer as the float of its value.
+fn as_float(types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
+    let both = |a: Box<Expr>| Box::new(as_float(types, *a));
+    match e {
+        Expr::Const(s) => Expr::f32(s.to_i64() as f32),
+        Expr::Select(c, a, b) => Expr::Select(c, both(a), both(b)),
+        Expr::Bin(op @ (BinOp::Min | BinOp::Max), a, b) => Expr::Bin(op, both(a), both(b)),
+        Expr::Let { reg, value, body } => Expr::Let { reg, value, body: both(body) },
+        Expr::With { sym, value, extent, body } => Expr::With { sym, value, extent, body: both(body) },
+        Expr::Cast(_, x) if is_stored(types, &x) => *x,
+        // Clamped before: 32 bits hold the same, and have vectors. NaN is 0 either way.
+        Expr::Cast(t, x) if clamped(&x, t) => Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(ElemType::F32, ElemType::I32, *x)),
+        e => Expr::Cast(ElemType::F32, Box::new(e)),
+    }
+}
+
+/// True for `min(max(x, lo), hi)` of a float inside the range of a type.
+pub(crate) fn clamped(e: &Expr, t: ElemType) -> bool {
+    let Expr::Bin(BinOp::Min, x, hi) = e else { return false };
+    let (Expr::Bin(BinOp::Max, _, lo), Expr::Const(hi)) = (&**x, &**hi) else { return false };
+    let Expr::Const(lo) = &**lo else { return false };
+    hi.ty == ElemType::F32 && lo.to_f64() >= Scalar::lowest(t).to_f64() && hi.to_f64() <= Scalar::highest(t).to_f64()
+}
+
+/// Stores to what became floats.
+fn stores(s: Stmt, types: &HashMap<Buf, ElemType>) -> Stmt {
+    let list = |v: Vec<Stmt>| v.into_iter().map(|s| stores(s, types)).collect::<Vec<_>>();
+    match s {
+        Stmt::Store { buf, at, value } if types.contains_key(&buf) => Stmt::Store { buf, at, value: as_float(types, value) },
+        Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
+        Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
+        Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },
+        Stmt::With { sym, value, extent, body } => Stmt::With { sym, value, extent, body: list(body) },
+        s => s,
+    }
+}

@@ -1,0 +1,415 @@
+//! integer_dot: integer contractions (`ops/integer` tells their form) by dot products of quads of bytes or of pairs of words, on CPU
+//! levels that have them.
+//!
+//! The depth is taken in groups along one of its loops, the *channel*: of the four bytes side by side, those of the
+//! activations are unsigned, those of the weights signed, as [`Expr::Dot`] has them; words hold bytes of either kind. What
+//! it takes:
+//!
+//! * The weights are constants; for quads their values are those of i8. They become i32 elements of four bytes or two words
+//!   each along the channel, filled up with zeros; from there on they are packed like any others. Where no operand is a
+//!   constant a kernel before the contraction makes groups of one (`runtime`), unsigned bytes in quads as signed ones less
+//!   128, for which 128 times the sum of the activations is added again.
+//! * Activations stay bytes. Those whose channel is innermost in memory, in whole quads, are read as i32 where they are,
+//!   through a view. For pairs a kernel before the contraction makes words of them (`spread`): each is read for many
+//!   columns. Others a kernel before the contraction puts together (`gather`).
+//! * Signed activations are stored with 128 added (the sign bit flipped): other readers subtract it again, and the
+//!   contraction subtracts 128 times the sum of the weights.
+//!
+//! Contractions without columns (depthwise convolutions) become sums of floats where these are exact (`as_floats`): their
+//! vectors run along the channels, and have no quads.
+//!
+//! All of it is exact modulo 2^32, as the sums are.
+//!
+//! Which contractions those are is decided once for a module (`taken`), by `exact_sums`: it leaves them alone, and the
+//! bytes that they read, and makes floats of the others.
+
+pub mod operands;
+mod runtime;
+
+use crate::diag::Result;
+use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, visit};
+use crate::passes::nest::analysis::shape::{Uses, as_map, instance};
+use crate::passes::nest::quantize::exact_sums::{self, Contraction};
+use crate::passes::nest::quantize::widen_integers;
+use crate::passes::nest::schedule::contract;
+use crate::sym::{Dim, Sym};
+use crate::target::{Dot, Facts, Level};
+use crate::tensor::{ConstData, ElemType};
+use operands::{Copies, Grouped, columns};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Images of fewer channels are gathered along their rows.
+const FEW: i64 = 4;
+/// What signed activations are stored with.
+const FLIP: i64 = 128;
+
+/// A contraction that dot products suit.
+struct Plan {
+    c: Contraction,
+    g: Grouped,
+}
+
+/// Integer contractions of a module that stay integers on levels with dot products.
+pub(crate) struct Taken {
+    /// By dot products.
+    pub dots: HashSet<Kernel>,
+    /// As sums of floats that read bytes (`as_floats`), as long as these are in memory: depthwise convolutions.
+    pub windows: HashSet<Kernel>,
+}
+
+/// The groups of a level's dot products.
+pub(crate) fn group(facts: &Facts) -> Option<Group> {
+    match facts.dot {
+        Dot::None => None,
+        Dot::Pairs => Some(Group::Words),
+        Dot::Quads => Some(Group::Bytes),
+    }
+}
+
+/// What dot products do in a module; nothing if no contraction takes them.
+pub(crate) fn taken(m: &Module, group: Group) -> Taken {
+    let mut t = Taken { dots: HashSet::new(), windows: HashSet::new() };
+    for (k, c) in contractions(m) {
+        if plan(m, k, &c, group).is_some() {
+            t.dots.insert(k);
+        } else if window(m, k, &c, group).is_some() {
+            t.windows.insert(k);
+        }
+    }
+    if t.dots.is_empty() {
+        t.windows.clear();
+    }
+    t
+}
+
+/// True if a level's dot products have a use in the module.
+pub fn suit(m: &Module, facts: &Facts) -> bool {
+    group(facts).is_some_and(|g| contractions(m).iter().any(|(k, c)| plan(m, *k, c, g).is_some()))
+}
+
+/// Which levels share a module from `exact_sums` on: those with the same dot products, if these have a use at all.
+pub fn variant(m: &Module, facts: &Facts) -> u32 {
+    match facts.dot {
+        Dot::Quads if suit(m, facts) => 2,
+        Dot::Pairs if suit(m, facts) => 1,
+        _ => 0,
+    }
+}
+
+fn contractions(m: &Module) -> Vec<(Kernel, Contraction)> {
+    operands::kernels(m).into_iter().filter_map(|k| Some((k, exact_sums::contraction(m, &m.kernels[k].body)?))).collect()
+}
+
+fn plan(m: &Module, k: Kernel, c: &Contraction, group: Group) -> Option<Plan> {
+    let (x, w) = match (weights(m, c.a.0, group), weights(m, c.b.0, group)) {
+        (_, true) => (&c.a, &c.b),
+        (true, false) => (&c.b, &c.a),
+        _ => return runtime::plan(m, k, c, group),
+    };
+    let g = Grouped::find(m, k, c.acc, (x, w), &c.depth, group)?;
+    Some(Plan { c: c.clone(), g })
+}
+
+/// A constant of bytes whose values parts of a group have.
+fn weights(m: &Module, b: Buf, group: Group) -> bool {
+    let Place::Const(c) = &m.bufs[b].place else { return false };
+    m.bufs[b].layout == Layout::RowMajor && (c.elem() == ElemType::I8 || c.elem() == ElemType::U8 && (group == Group::Words || c.bytes().iter().all(|v| *v < 128)))
+}
+
+/// Runs the pass. Accumulators of sums that become floats get their range ([`crate::nest::RegData::whole`]).
+pub fn run(m: &mut Module, level: &Level) -> Result<()> {
+    let Some(group) = group(&level.facts) else { return Ok(()) };
+    let mut plans: Vec<(Kernel, Plan)> = vec![];
+    let mut windows: Vec<(Kernel, Contraction)> = vec![];
+    // What passes between have made unfit.
+    let mut others: Vec<(Kernel, Contraction)> = vec![];
+    for (k, c) in contractions(m) {
+        match plan(m, k, &c, group) {
+            Some(p) => plans.push((k, p)),
+            None if window(m, k, &c, group).is_some() => windows.push((k, c)),
+            None => others.push((k, c)),
+        }
+    }
+    exact_sums::copied(m, &others);
+    let scratch = exact_sums::scratch(m);
+    // What is read where it is.
+    let in_place: Vec<bool> = plans.iter().map(|(_, p)| p.g.in_place(m) && (m.bufs[p.g.x.0].ty == ElemType::U8 || scratch.contains(&m.storage(p.g.x.0)))).collect();
+    let flipped: HashSet<Buf> = plans.iter().zip(&in_place).filter(|((_, p), here)| **here && m.bufs[p.g.x.0].ty == ElemType::I8).map(|((_, p), _)| m.storage(p.g.x.0)).collect();
+    let signed: Vec<bool> = plans.iter().map(|(_, p)| m.bufs[p.g.x.0].ty == ElemType::I8).collect();
+    images_of_few_channels(m, &plans, &in_place);
+    let (mut copies, mut made) = (Copies::default(), Copies::default());
+    for (((k, p), here), signed) in plans.iter().zip(&in_place).zip(&signed) {
+        let groups = match (here, group) {
+            (true, Group::Bytes) => p.g.view(m, p.g.x.0),
+            (true, _) => copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| spread(m, *k, p)),
+            (false, _) => copies.get(m, *k, (p.g.x.0, p.g.of_x), |m| gather(m, *k, p)),
+        };
+        contract(m, *k, p, groups, *signed, &mut made);
+    }
+    flip(m, &flipped);
+    for (k, c) in windows {
+        let flipped = |b: Buf| flipped.contains(&m.storage(b));
+        let (a, b) = (flipped(c.a.0), flipped(c.b.0));
+        as_floats(m, k, &c, (a, b), group);
+    }
+    Ok(())
+}
+
+/// A contraction without columns as a sum of floats.
+struct Window<'a> {
+    /// The image, and if it is the second factor.
+    x: &'a (Buf, Vec<Dim>),
+    second: bool,
+    w: &'a (Buf, Vec<Dim>),
+}
+
+/// A contraction without columns - a depthwise convolution -, if floats hold every partial sum.
+fn window<'a>(m: &Module, k: Kernel, c: &'a Contraction, group: Group) -> Option<Window<'a>> {
+    if columns(m, k, &c.a.1, &c.b.1) && columns(m, k, &c.b.1, &c.a.1) {
+        return None;
+    }
+    let second = !weights(m, c.b.0, group);
+    let (x, w) = if second { (&c.b, &c.a) } else { (&c.a, &c.b) };
+    if !weights(m, w.0, group) || matches!(m.bufs[x.0].place, Place::Const(_)) {
+        return None;
+    }
+    // Signed bytes may come with 128 added.
+    c.bound(m, w, 255).filter(|s| *s <= exact_sums::EXACT)?;
+    Some(Window { x, second, w })
+}
+
+/// Makes a sum of floats of a window: vectors multiply and add floats at once. Bytes of the image become floats as they are
+/// loaded; `flipped`: which operands are stored with 128 added.
+fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, flipped: (bool, bool), group: Group) -> Option<()> {
+    let Window { x, second, w } = window(m, k, c, group)?;
+    let most = c.bound(m, w, if m.bufs[x.0].ty == ElemType::U8 { 255 } else { FLIP })?;
+    let flipped = if second { flipped.1 } else { flipped.0 };
+    let Place::Const(data) = &m.bufs[w.0].place else { return None };
+    let values: Vec<f32> = data.to_i64s()?.into_iter().map(|v| v as f32).collect();
+    let (data, name) = (ConstData::f32s(data.dims().to_vec(), &values), m.bufs[w.0].name.clone());
+    let sums = flipped.then(|| depth_sums(m, c, w)).flatten();
+    if flipped && sums.is_none() {
+        return None;
+    }
+    let floats = m.constant(name, Arc::new(data));
+    let sum = m.reg(ElemType::F32);
+    m.regs[sum].whole = Some(most);
+    let value = Expr::fma(contract::extended(Expr::Load { buf: x.0, at: x.1.clone() }), Expr::Load { buf: floats, at: w.1.clone() }, Expr::acc(sum));
+    let total = Expr::Cast(ElemType::I32, Box::new(Expr::acc(sum)));
+    let total = match sums {
+        Some(sums) => total - sums,
+        None => total,
+    };
+    let body = std::mem::take(&mut m.kernels[k].body);
+    let with = exact_sums::Rewrite { old: c.acc, new: sum, outer: c.depth[0].0, size: c.depth[0].1, value, total };
+    m.kernels[k].body = body.into_iter().map(|s| with.apply(s)).collect();
+    Some(())
+}
+
+/// Images of few channels are gathered along their rows.
+fn images_of_few_channels(m: &mut Module, plans: &[(Kernel, Plan)], in_place: &[bool]) {
+    let here: HashSet<Buf> = plans.iter().zip(in_place).filter(|x| *x.1).map(|x| m.storage(x.0.1.g.x.0)).collect();
+    let gathered: Vec<&Plan> = plans.iter().zip(in_place).filter(|x| !*x.1 && x.0.1.g.extent < FEW).map(|x| &x.0.1).collect();
+    if gathered.is_empty() {
+        return;
+    }
+    for b in m.bufs.keys().collect::<Vec<_>>() {
+        let d = &m.bufs[b];
+        let few = matches!(&d.layout, Layout::Permuted(v) if v.last().is_some_and(|c| d.dims[*c].as_const().is_some_and(|n| n < FEW)));
+        if few && !here.contains(&b) && matches!(d.ty, ElemType::U8 | ElemType::I8) {
+            m.bufs[b].layout = Layout::RowMajor;
+        }
+    }
+}
+
+/// A kernel before `k` that puts the activations together as groups, channels innermost; signed ones flipped. If they are
+/// an image with a border made for `k` alone, it makes the border, too.
+fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
+    let (x, of, size) = (p.g.x.0, p.g.of_x, p.g.group.size());
+    let signed = m.bufs[x].ty == ElemType::I8;
+    let bordered = bordered(m, k, x, of);
+    let mut dims = m.bufs[x].dims.clone();
+    let channels = dims[of];
+    dims[of] = channels.ceil_div(size);
+    let suffix = suffix(p);
+    let name = format!("{}.{suffix}", m.bufs[x].name);
+    let rank = dims.len();
+    let out = m.temp(name, ElemType::I32, dims);
+    let count = channels.as_const();
+    // Rows of few channels in several groups are made as rows.
+    if count.is_none_or(|c| c <= size || c >= FEW) {
+        m.bufs[out].layout = Layout::Permuted((0..rank).filter(|d| *d != of).chain([of]).collect());
+    }
+    let origin = m.kernels[k].origin.clone();
+    let few = count.filter(|c| *c < size).unwrap_or(size);
+    let code = |v: i64| v + if signed { FLIP } else { 0 };
+    let id = m.map(out, &origin, |kb, at| {
+        let from = |i: i64| {
+            let mut from = at.to_vec();
+            from[of] = at[of] * size + i;
+            from
+        };
+        let wide = |e: Expr| {
+            let v = Expr::Cast(ElemType::I32, Box::new(e));
+            if signed { v + Expr::int(ElemType::I32, FLIP) } else { v }
+        };
+        let placed = |i: i64, v: Expr| if i == 0 { v } else { v * Expr::int(ElemType::I32, 1 << (32 / size * i)) };
+        let byte = |kb: &crate::nest::KernelBuilder, i: i64, v: Expr| {
+            let inside = kb.m.syms.in_range(from(i)[of], channels);
+            placed(i, if inside { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, from(i)[of], channels), v, Expr::int(ElemType::I32, 0)) })
+        };
+        let zero = || Expr::int(ElemType::I32, 0);
+        let Some(b) = &bordered else { return (0..few).map(|i| byte(kb, i, wide(kb.load(x, &from(i))))).reduce(|a, b| a + b).unwrap_or(zero()) };
+        let mut part = |i: i64, e: &Expr| {
+            let at = from(i);
+            instance(kb.m, e, &|s| b.cover.iter().zip(&at).find(|c| *c.0 == Some(s)).map(|c| *c.1))
+        };
+        let outside = (0..few).map(|i| (code(b.fill) & 0xff) << (32 / size * i)).sum::<i64>();
+        let parts: Vec<Expr> = (0..few).map(|i| wide(part(i, &b.inside))).collect();
+        let cond = part(0, &b.cond);
+        let sum = (0..few).zip(parts).map(|(i, v)| byte(kb, i, v)).reduce(|a, b| a + b).unwrap_or(zero());
+        Expr::select(cond, sum, Expr::int(ElemType::I32, outside))
+    });
+    operands::before(m, k, id, suffix);
+    if let Some(b) = bordered {
+        visit::drop_calls(&mut m.driver, &|k| k == b.kernel);
+    }
+    (id, out)
+}
+
+/// A kernel before `k` that makes words of bytes which lie in pairs.
+fn spread(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
+    let x = p.g.x.0;
+    let (name, layout) = (format!("{}.{}", m.bufs[x].name, suffix(p)), m.bufs[x].layout.clone());
+    let mut dims = m.bufs[x].dims.clone();
+    dims[p.g.of_x] = dims[p.g.of_x].floor_div(p.g.group.size());
+    let pairs = m.view_as(x, ElemType::U16, dims.clone());
+    let out = m.temp(name, ElemType::I32, dims);
+    m.bufs[pairs].layout = layout.clone();
+    m.bufs[out].layout = layout;
+    let origin = m.kernels[k].origin.clone();
+    let id = m.map(out, &origin, |kb, at| {
+        let (pair, value) = (kb.m.reg(ElemType::I32), Expr::Cast(ElemType::I32, Box::new(kb.load(pairs, at))));
+        let apart = Expr::bin(BinOp::Or, Expr::Reg(pair), Expr::bin(BinOp::Shl, Expr::Reg(pair), Expr::int(ElemType::I32, 8)));
+        Expr::Let { reg: pair, value: Box::new(value), body: Box::new(Expr::bin(BinOp::And, apart, Expr::int(ElemType::I32, 0x00ff_00ff))) }
+    });
+    operands::before(m, k, id, suffix(p));
+    (id, out)
+}
+
+/// What copies in groups are named after.
+fn suffix(p: &Plan) -> &'static str {
+    if p.g.group == Group::Bytes { "quads" } else { "pairs" }
+}
+
+/// A copy of an image with a border around it.
+struct Bordered {
+    kernel: Kernel,
+    /// The loop variable of each dimension.
+    cover: Vec<Option<Sym>>,
+    cond: Expr,
+    inside: Expr,
+    fill: i64,
+}
+
+/// The kernel that makes `x` if nobody but `k` reads it, all channels have one border, and they are few.
+fn bordered(m: &Module, k: Kernel, x: Buf, of: usize) -> Option<Bordered> {
+    if !matches!(m.bufs[x].place, Place::Temp) {
+        return None;
+    }
+    let uses = Uses::new(m);
+    let ([kernel], true) = (uses.writers(x), uses.readers(x) == [k] && !uses.pinned(x)) else { return None };
+    let map = as_map(&m.kernels[*kernel].body).filter(|map| map.buf == x && uses.may_move(m, *kernel, k))?;
+    let cover = map.cover(m)?;
+    let (Expr::Select(cond, inside, fill), true) = (map.value, m.bufs[x].dims[of].as_const()? <= FEW) else { return None };
+    let (Expr::Load { .. }, Expr::Const(fill)) = (&*inside, *fill) else { return None };
+    let mut alike = true;
+    cond.walk(&mut |e| match (e, cover[of]) {
+        (Expr::Index(d), Some(c)) => alike &= !d.contains(c),
+        (Expr::Load { .. }, _) => alike = false,
+        _ => {}
+    });
+    alike.then_some(Bordered { kernel: *kernel, cover, cond: *cond, inside: *inside, fill: fill.to_i64() })
+}
+
+/// The contraction by dot products of groups.
+fn contract(m: &mut Module, k: Kernel, p: &Plan, groups: Buf, signed: bool, made: &mut Copies) {
+    let constant = matches!(m.bufs[p.g.w.0].place, Place::Const(_));
+    let sums = match (signed, constant) {
+        (true, true) => depth_sums(m, &p.c, &p.g.w),
+        (true, false) => Some(runtime::depth_sums(m, k, &p.c, &p.g.w)),
+        _ => None,
+    };
+    let w = if constant { weights_in_groups(m, p) } else { Some(made.get(m, k, (p.g.w.0, p.g.of_w), |m| runtime::groups(m, k, p))) };
+    let Some(w) = w.filter(|_| !signed || sums.is_some()) else { return };
+    let mut total = Expr::acc(p.c.acc);
+    if let Some(sums) = sums {
+        total = total - sums;
+    }
+    if !constant && runtime::lessened(m, &p.g) {
+        total = total + runtime::depth_sums(m, k, &p.c, &p.g.x);
+    }
+    p.g.rewrite(m, k, (groups, w), &total);
+}
+
+/// The weights as i32 of four bytes or two words.
+fn weights_in_groups(m: &mut Module, p: &Plan) -> Option<Buf> {
+    let Place::Const(c) = &m.bufs[p.g.w.0].place else { return None };
+    let name = m.bufs[p.g.w.0].name.clone();
+    if p.g.group == Group::Bytes {
+        let bytes = c.codes()?;
+        return p.g.weights(m, name, &bytes, 1);
+    }
+    let words: Vec<u8> = c.to_i64s()?.into_iter().flat_map(|v| (v as i16).to_le_bytes()).collect();
+    p.g.weights(m, name, &words, 2)
+}
+
+/// 128 times the sum of the weights over the depth, for each result.
+fn depth_sums(m: &mut Module, c: &Contraction, w: &(Buf, Vec<Dim>)) -> Option<Expr> {
+    let Place::Const(data) = &m.bufs[w.0].place else { return None };
+    let (dims, name) = (data.dims().to_vec(), m.bufs[w.0].name.clone());
+    let deep: Vec<bool> = w.1.iter().map(|d| c.depth.iter().any(|v| d.contains(v.0))).collect();
+    let own: Vec<i64> = dims.iter().zip(&deep).filter(|x| !x.1).map(|x| *x.0).collect();
+    let mut sums = vec![0i32; own.iter().product::<i64>() as usize];
+    for (i, v) in data.to_i64s()?.into_iter().enumerate() {
+        let (mut rest, mut at, mut step) = (i, 0, 1);
+        for (d, deep) in dims.iter().zip(&deep).rev() {
+            if !deep {
+                at += rest % *d as usize * step;
+                step *= *d as usize;
+            }
+            rest /= *d as usize;
+        }
+        sums[at] = sums[at].wrapping_add((FLIP * v) as i32);
+    }
+    let sums: Vec<u8> = sums.into_iter().flat_map(i32::to_le_bytes).collect();
+    let buf = m.constant(format!("{name}.sums"), Arc::new(ConstData::new(ElemType::I32, own, sums)?));
+    let at = w.1.iter().zip(&deep).filter(|x| !x.1).map(|x| *x.0).collect();
+    Some(Expr::Load { buf, at })
+}
+
+/// Signed bytes become unsigned ones, 128 added.
+fn flip(m: &mut Module, flipped: &HashSet<Buf>) {
+    let which: HashSet<Buf> = m.bufs.keys().filter(|b| flipped.contains(&m.storage(*b)) && m.bufs[*b].ty == ElemType::I8).collect();
+    for b in &which {
+        m.bufs[*b].ty = ElemType::U8;
+    }
+    let offset = || Expr::int(ElemType::I32, FLIP);
+    let wide = |e: Expr| Expr::Cast(ElemType::I32, Box::new(e));
+    for k in visit::calls(&m.driver) {
+        let body = std::mem::take(&mut m.kernels[k].body);
+        m.kernels[k].body = body
+            .into_iter()
+            .map(|s| {
+                let s = s.map_exprs(&mut |e| {
+                    e.rewrite(&mut |e| match e {
+                        Expr::Load { buf, .. } if which.contains(&buf) => Expr::Cast(ElemType::I8, Box::new(wide(e) - offset())),
+                        e => e,
+                    })
+                });
+                widen_integers::map_stores(s, &|buf, value| if which.contains(&buf) { Expr::Cast(ElemType::U8, Box::new(wide(value) + offset())) } else { value })
+            })
+            .collect();
+    }
+}

@@ -1,0 +1,161 @@
+//! Contractions whose depth is taken in groups of neighbours along one of its loops, the *channel*: what `integer_dot` (quads of
+//! bytes, pairs of words) and `bf16_dot` (pairs of bf16) share. A group is one 32-bit element, as [`Expr::Dot`] has it. Operands that are not in
+//! memory as a contraction reads them are copied by kernels before it ([`Copies`]).
+
+use crate::nest::{Buf, Expr, Group, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
+use crate::passes::nest::analysis::shape::{Uses, peel};
+use crate::passes::nest::schedule::contract::depends;
+use crate::sym::{Dim, Sym};
+use crate::tensor::{ConstData, ElemType};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A read of a buffer.
+type Read = (Buf, Vec<Dim>);
+
+/// The operands of a contraction, and the loop that is taken in groups.
+pub(crate) struct Grouped {
+    /// The sum.
+    pub acc: Reg,
+    /// Activations.
+    pub x: Read,
+    /// Weights, a constant.
+    pub w: Read,
+    /// What a group is.
+    pub group: Group,
+    /// The channel.
+    pub channel: Sym,
+    /// Its extent in elements.
+    pub extent: i64,
+    /// Where it stands in the subscripts of the activations.
+    pub of_x: usize,
+    /// And of the weights.
+    pub of_w: usize,
+}
+
+impl Grouped {
+    /// The longest depth loop that can be taken in groups, where vectors can run along columns of the weights.
+    pub fn find(m: &Module, k: Kernel, acc: Reg, (x, w): (&Read, &Read), depth: &[(Sym, Dim)], group: Group) -> Option<Grouped> {
+        let size = group.size();
+        let in_depth = |d: &Dim| depth.iter().any(|v| d.contains(v.0));
+        let alone = |v: Sym| w.1.iter().position(|d| d.as_sym() == Some(v));
+        // Each depth loop runs over a dimension of the weights of its own.
+        if !columns(m, k, &w.1, &x.1) || depth.iter().any(|v| alone(v.0).is_none()) || w.1.iter().any(|d| in_depth(d) && d.as_sym().is_none()) {
+            return None;
+        }
+        let channel = |v: &(Sym, Dim)| {
+            let extent = v.1.as_const().filter(|e| *e > 0)?;
+            let of_w = alone(v.0).filter(|p| m.bufs[w.0].dims[*p] == v.1)?;
+            let mut of_x = (0..x.1.len()).filter(|p| x.1[*p].contains(v.0));
+            let (p, None) = (of_x.next()?, of_x.next()) else { return None };
+            let (one, rest) = x.1[p].linear_in(v.0)?;
+            let whole = rest.as_const() == Some(0) || extent % size == 0 && rest.modulo(size).as_const() == Some(0);
+            (one.as_const() == Some(1) && whole).then_some((extent, v.0, p, of_w))
+        };
+        let (extent, channel, of_x, of_w) = depth.iter().filter_map(channel).max_by_key(|c| c.0)?;
+        Some(Grouped { acc, x: x.clone(), w: w.clone(), group, channel, extent, of_x, of_w })
+    }
+    /// True if the channel is innermost in the memory of the activations, in whole groups.
+    pub fn in_place(&self, m: &Module) -> bool {
+        let d = &m.bufs[self.x.0];
+        let innermost = match &d.layout {
+            Layout::RowMajor => d.dims.len().checked_sub(1),
+            Layout::Permuted(v) => v.last().copied(),
+        };
+        innermost == Some(self.of_x) && d.dims[self.of_x].as_const().is_some_and(|n| n % self.group.size() == 0)
+    }
+    /// A buffer of the activations' shape in groups where it is: the channel divided.
+    pub fn view(&self, m: &mut Module, b: Buf) -> Buf {
+        let (mut dims, layout) = (m.bufs[b].dims.clone(), m.bufs[b].layout.clone());
+        dims[self.of_x] = dims[self.of_x].floor_div(self.group.size());
+        let v = m.view_as(b, ElemType::I32, dims);
+        m.bufs[v].layout = layout;
+        v
+    }
+    /// The weights from elements of so many bytes to groups along the channel, zeros where it ends.
+    pub fn weights(&self, m: &mut Module, name: String, elements: &[u8], bytes: usize) -> Option<Buf> {
+        let Place::Const(c) = &m.bufs[self.w.0].place else { return None };
+        let mut dims = c.dims().to_vec();
+        let (n, size) = (usize::try_from(*dims.get(self.of_w)?).ok()?, usize::try_from(self.group.size()).ok()?);
+        let inner = usize::try_from(dims[self.of_w + 1..].iter().product::<i64>()).ok()?;
+        let groups = n.div_ceil(size);
+        let mut out = vec![0u8; elements.len() / (n * inner * bytes).max(1) * groups * inner * size * bytes];
+        for (i, v) in elements.chunks_exact(bytes).enumerate() {
+            let (o, c, j) = (i / inner / n, i / inner % n, i % inner);
+            let at = (((o * groups + c / size) * inner + j) * size + c % size) * bytes;
+            out[at..at + bytes].copy_from_slice(v);
+        }
+        dims[self.of_w] = groups as i64;
+        Some(m.constant(name, Arc::new(ConstData::new(ElemType::I32, dims, out)?)))
+    }
+    /// The contraction by dot products of `x` and `w`, both in groups; `total` stands for its sum afterwards.
+    pub fn rewrite(&self, m: &mut Module, k: Kernel, (x, w): (Buf, Buf), total: &Expr) {
+        let group_of = |d: &Dim| d.linear_in(self.channel).map_or(*d, |(_, rest)| Dim::sym(self.channel) + rest.floor_div(self.group.size()));
+        let at = self.x.1.iter().enumerate().map(|(i, d)| if i == self.of_x { group_of(d) } else { *d }).collect();
+        let count = Dim::constant((self.extent + self.group.size() - 1) / self.group.size());
+        m.syms.set_loop_range(self.channel, Dim::constant(0), count);
+        let value = Expr::dot(self.group, Expr::Load { buf: x, at }, Expr::Load { buf: w, at: self.w.1.clone() }, Expr::acc(self.acc));
+        let body = std::mem::take(&mut m.kernels[k].body);
+        m.kernels[k].body = body.into_iter().map(|s| self.apply(s, count, &value, total)).collect();
+    }
+    fn apply(&self, s: Stmt, count: Dim, value: &Expr, total: &Expr) -> Stmt {
+        match s {
+            Stmt::Set { reg, at, .. } if reg == self.acc => Stmt::Set { reg, at, value: value.clone() },
+            Stmt::For { kind, var, lo, hi, body } => {
+                let hi = if kind == LoopKind::Seq && var == self.channel { count } else { hi };
+                Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| self.apply(s, count, value, total)).collect() }
+            }
+            s => s.map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match e {
+                    Expr::Acc { reg, .. } if reg == self.acc => total.clone(),
+                    e => e,
+                })
+            }),
+        }
+    }
+}
+
+/// Kernels that the driver calls in one place, in order: others have no place before them.
+pub(crate) fn kernels(m: &Module) -> Vec<Kernel> {
+    let calls = visit::calls(&m.driver);
+    let mut times: HashMap<Kernel, usize> = HashMap::new();
+    calls.iter().for_each(|k| *times.entry(*k).or_default() += 1);
+    calls.into_iter().filter(|k| times[k] == 1).collect()
+}
+
+/// A map at the driver's end moves to right before `k`; it is named after it.
+pub(crate) fn before(m: &mut Module, k: Kernel, map: Kernel, suffix: &str) {
+    m.kernels[map].name = format!("{}.{suffix}", m.kernels[k].name);
+    let call = m.driver.pop().into_iter().collect();
+    visit::splice_call(&mut m.driver, k, true, call);
+}
+
+/// Copies of operands that kernels before contractions make. What was copied for one contraction is there for a later one
+/// if copying it there would come to the same ([`Uses::may_move`]): then nothing that the copy is made from changes
+/// between, and no branch or loop runs one of them alone.
+#[derive(Default)]
+pub(crate) struct Copies {
+    /// What is copied, along which dimension; by which kernel, and where to.
+    made: Vec<((Buf, usize), Kernel, Buf)>,
+}
+
+impl Copies {
+    /// The copy of `x` along dimension `of` for contraction `k`, by `make` if there is none.
+    pub fn get(&mut self, m: &mut Module, k: Kernel, (x, of): (Buf, usize), make: impl FnOnce(&mut Module) -> (Kernel, Buf)) -> Buf {
+        let same = |c: &&((Buf, usize), Kernel, Buf)| c.0 == (x, of);
+        if self.made.iter().any(|c| same(&c)) {
+            let uses = Uses::new(m);
+            if let Some(c) = self.made.iter().filter(same).find(|c| uses.may_move(m, c.1, k)) {
+                return c.2;
+            }
+        }
+        let (by, copy) = make(m);
+        self.made.push(((x, of), by, copy));
+        copy
+    }
+}
+
+/// True if a loop around runs over the subscripts of one operand only.
+pub(crate) fn columns(m: &Module, k: Kernel, of: &[Dim], not: &[Dim]) -> bool {
+    peel(&m.kernels[k].body).loops.iter().any(|l| depends(of, l.0) && !depends(not, l.0))
+}

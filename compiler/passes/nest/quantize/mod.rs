@@ -1,0 +1,8 @@
+//! Quantized and low-precision numbers: sums in floats or by dot products, and what stands between a sum and its store.
+
+pub mod bf16_dot;
+pub mod exact_sums;
+pub mod few_bits;
+pub mod fold_requantize;
+pub mod integer_dot;
+pub mod widen_integers;

@@ -1,0 +1,442 @@
+//! Contractions (MatMul, Gemm, Conv, ...): packed weights and register tiles.
+//!
+//! The form that operators write is a `par` nest around `acc = 0; seq nest { acc = fma(A, B, acc) }; store`. Loop
+//! variables are told apart by where they occur: the column variable n in B only (vectors run along it), row variables
+//! in A only, batch variables in both. B is packed into panels `[batch][ceil(N / nr)][K ..][nr]` - constants by a lazy
+//! rearrangement, others by a kernel - so that the inner loop reads it in order whatever its layout was (Goto, van de
+//! Geijn: Anatomy of High-Performance Matrix Multiplication). The width of panels does not depend on the CPU level, so
+//! that levels share them; `tiles` makes the loops.
+
+pub(crate) mod loops;
+
+use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, Reg, Stmt, visit};
+use crate::passes::nest::analysis::shape::{peel, relocate, seq_loops};
+use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
+use crate::passes::nest::schedule::Within;
+use crate::passes::nest::schedule::pack;
+use crate::passes::nest::schedule::tiles::{self, Panels, Tile};
+use crate::sym::{Answer, Dim, Sym, SymKind};
+use crate::target::Facts;
+use crate::tensor::{ConstData, ElemType, consts::Remap};
+use loops::{collapse_columns, collapse_rows, joined, split_phases};
+use std::sync::Arc;
+
+/// The form of a contraction, taken apart.
+#[derive(Clone)]
+pub(crate) struct Parts {
+    /// The `par` nest.
+    pub loops: Vec<(Sym, Dim)>,
+    /// The sum.
+    pub acc: Reg,
+    /// The `seq` nest.
+    pub depth: Vec<(Sym, Dim)>,
+    /// Factors.
+    pub a: (Buf, Vec<Dim>),
+    /// See `a`.
+    pub b: (Buf, Vec<Dim>),
+    /// Where B is a sum or a difference of two elements of its buffer: the second one.
+    pub with: Option<(BinOp, Vec<Dim>)>,
+    /// What each row asks memory for while its sum runs: a share of the lines from here on. The last subscript moves on with
+    /// the row, by its share.
+    pub ask: Option<(Buf, Vec<Dim>)>,
+    /// What the sum begins with, if not with zero.
+    pub start: Option<Expr>,
+    /// Lets and the store.
+    pub tail: Vec<Stmt>,
+    /// True if the kernel has nothing else.
+    pub whole: bool,
+    /// How factors come to the sum.
+    pub product: Product,
+}
+
+impl Parts {
+    /// True for sums of integers, which have to be exact: no sums of other factors may take their place.
+    pub fn is_exact(&self) -> bool {
+        let mut found = false;
+        visit::walk_exprs(&self.tail, &mut |e| found |= matches!(e, Expr::Cast(ElemType::I32, x) if matches!(&**x, Expr::Acc { reg, .. } if *reg == self.acc)));
+        found
+    }
+}
+
+/// A step of the sum.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Product {
+    /// Of floats.
+    Fma,
+    /// Of floats of 64 bits.
+    Double,
+    /// Of bytes as floats, and floats.
+    Extended,
+    /// Of groups; of bytes, the unsigned ones are those of B if `swapped`.
+    Dot {
+        /// What a group is.
+        group: Group,
+        /// A and B have changed places.
+        swapped: bool,
+    },
+    /// Of single bytes, extended: what `exact_sums` and `integer_dot` rewrite, or nobody.
+    Bytes,
+}
+
+impl Product {
+    /// Type of the sum.
+    pub fn ty(self) -> ElemType {
+        match self {
+            Product::Fma | Product::Extended => ElemType::F32,
+            Product::Double => ElemType::F64,
+            Product::Dot { group, .. } => group.sum(),
+            Product::Bytes => ElemType::I32,
+        }
+    }
+    /// What a level's vectors are for it.
+    pub fn facts(self, facts: Facts) -> Facts {
+        match self {
+            // Where Cranelift takes vectors apart every lane of a sum has a register.
+            Product::Double if facts.width < 256 => Facts { registers: facts.registers / facts.lanes, ..facts },
+            Product::Double => Facts { lanes: facts.lanes / 2, ..facts },
+            _ => facts,
+        }
+    }
+    /// Columns of panels come in multiples of this on every level: lanes of the longest vectors.
+    pub fn unit(self) -> i64 {
+        if self == Product::Double { 8 } else { 16 }
+    }
+    /// The sum with one more product.
+    pub fn step(self, a: Expr, b: Expr, sum: Expr) -> Expr {
+        match self {
+            Product::Fma | Product::Double => Expr::fma(a, b, sum),
+            Product::Extended => Expr::fma(extended(a), b, sum),
+            Product::Dot { group, swapped: false } => Expr::dot(group, a, b, sum),
+            Product::Dot { group, swapped: true } => Expr::dot(group, b, a, sum),
+            Product::Bytes => Expr::cast(ElemType::I8, ElemType::I32, a) * Expr::cast(ElemType::I8, ElemType::I32, b) + sum,
+        }
+    }
+    /// The step of a sum of this type.
+    fn of(ty: ElemType, e: &Expr) -> Option<(Product, [&Expr; 3])> {
+        let byte = |e: &Expr| matches!(e, Expr::Cast(ElemType::I32, _));
+        Some(match e {
+            Expr::Fma(a, b, c) => match &**a {
+                Expr::Cast(ElemType::F32, x) if byte(x) => match &**x {
+                    Expr::Cast(_, a) => (Product::Extended, [a, b, c]),
+                    _ => return None,
+                },
+                _ if ty == ElemType::F64 => (Product::Double, [a, b, c]),
+                _ => (Product::Fma, [a, b, c]),
+            },
+            Expr::Dot(group, a, b, c) => (Product::Dot { group: *group, swapped: false }, [a, b, c]),
+            Expr::Bin(BinOp::Add, p, c) => match &**p {
+                Expr::Bin(BinOp::Mul, a, b) if byte(a) && byte(b) => match (&**a, &**b) {
+                    (Expr::Cast(_, a), Expr::Cast(_, b)) => (Product::Bytes, [a, b, c]),
+                    _ => return None,
+                },
+                _ => return None,
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// A byte as the float of its value.
+pub(crate) fn extended(byte: Expr) -> Expr {
+    Expr::Cast(ElemType::F32, Box::new(Expr::Cast(ElemType::I32, Box::new(byte))))
+}
+
+pub(crate) fn take_apart(body: &[Stmt]) -> Option<Parts> {
+    take_any_apart(body).filter(|p| p.with.is_none() && p.ask.is_none())
+}
+
+/// The same, also where B is a sum of two elements or the sum asks for memory: what passes make.
+fn take_any_apart(body: &[Stmt]) -> Option<Parts> {
+    let nest = peel(body);
+    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, tail @ ..] = nest.body.as_slice() else { return None };
+    if !shape.is_empty() || zero.bits != 0 || tail.is_empty() {
+        return None;
+    }
+    let (depth, step) = seq_loops(inner)?;
+    let (ask, r, value) = match step {
+        [Stmt::Set { reg, value, .. }] => (None, reg, value),
+        [Stmt::Prefetch { buf, at }, Stmt::Set { reg, value, .. }] => (Some((*buf, at.clone())), reg, value),
+        _ => return None,
+    };
+    let (product, [a, b, c]) = Product::of(zero.ty, value)?;
+    let (b, second) = match b {
+        Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) if product == Product::Fma => (&**x, Some((*op, &**y))),
+        b => (b, None),
+    };
+    let (Expr::Load { buf: ba, at: ia }, Expr::Load { buf: bb, at: ib }, Expr::Acc { reg: rc, .. }) = (a, b, c) else { return None };
+    let with = match second {
+        None => None,
+        Some((op, Expr::Load { buf, at })) if buf == bb => Some((op, at.clone())),
+        _ => return None,
+    };
+    let straight = tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+    let stores = tail.iter().filter(|s| matches!(s, Stmt::Store { .. })).count();
+    if zero.ty != product.ty() || r != reg || rc != reg || !straight || stores != 1 {
+        return None;
+    }
+    Some(Parts { loops: nest.loops, acc: *reg, depth, a: (*ba, ia.clone()), b: (*bb, ib.clone()), with, ask, start: None, tail: tail.to_vec(), whole: true, product })
+}
+
+/// True for kernels of the form above.
+pub fn is_contraction(body: &[Stmt]) -> bool {
+    take_apart(body).is_some()
+}
+
+/// The reads of a contraction's operands, and its loops and store position: what the layout pass looks at.
+pub fn operands(body: &[Stmt]) -> Option<(Buf, Vec<Dim>, Buf, Vec<Dim>)> {
+    let p = take_apart(body)?;
+    Some((p.a.0, p.a.1, p.b.0, p.b.1))
+}
+
+pub(crate) fn depends(at: &[Dim], s: Sym) -> bool {
+    at.iter().any(|d| d.contains(s))
+}
+
+/// Schedules the kernel, or a nest within one; false if it is no contraction, or one that this schedule does not fit.
+pub(crate) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) -> bool {
+    let Some(mut p) = take_any_apart(&m.kernels[k].body) else { return false };
+    if matches!(p.product, Product::Bytes | Product::Extended) {
+        return false;
+    }
+    let (facts, unit) = (p.product.facts(facts), p.product.unit());
+    p.whole = within == Within::Kernel;
+    split_phases(m, &mut p);
+    let only_b = |p: &Parts, s: Sym| depends(&p.b.1, s) && !depends(&p.a.1, s);
+    let only_a = |p: &Parts, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
+    let Some((out, at)) = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None }) else { return false };
+    let next = unit_stride_var(m, out, &at, &p.loops);
+    // The vector runs along memory of the result: a matrix product may swap its operands for that.
+    if next.is_some_and(|v| only_a(&p, v)) && p.depth.len() == 1 {
+        std::mem::swap(&mut p.a, &mut p.b);
+        if let Product::Dot { group: Group::Bytes, swapped } = &mut p.product {
+            *swapped = !*swapped;
+        }
+    }
+    let n = match next.filter(|v| only_b(&p, *v)) {
+        Some(v) => Some(v),
+        None => p.loops.iter().rev().map(|l| l.0).find(|v| only_b(&p, *v)),
+    };
+    let Some(n) = n else { return false };
+    let Some((n, n_extent)) = collapse_columns(m, &mut p, n) else { return false };
+    if n_extent.as_const().is_some_and(|c| c < 4) {
+        return false;
+    }
+    let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| only_a(&p, l.0)).collect();
+    let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != n && !rows.iter().any(|r| r.0 == l.0)).collect();
+    collapse_rows(m, &mut p, &mut rows, n);
+    // Innermost what runs through A's memory in the smallest steps: channels of images, columns of matrices.
+    let step = |m: &Module, s: Sym| stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
+    p.depth.sort_by_key(|d| std::cmp::Reverse(step(m, d.0)));
+    let mut row = rows.pop();
+    // But not what steps from row to row: unrolled steps would share elements of A, and keep them in registers that the
+    // sums need.
+    let between = row.and_then(|r| stride(m, p.a.0, &p.a.1, r.0)).map_or(0, i64::abs);
+    let shares = |d: &(Sym, Dim)| {
+        let s = step(m, d.0);
+        s < between * 16 && d.1.as_const().is_none_or(|n| s.saturating_mul(n - 1) >= between)
+    };
+    if p.depth.last().is_some_and(&shares)
+        && let Some(i) = p.depth.iter().rposition(|d| !shares(d))
+    {
+        let d = p.depth.remove(i);
+        p.depth.push(d);
+    }
+    begin_with_constant(m, &mut p);
+    // Short rows of an image: several of them a tile, where registers are enough.
+    let several = short_rows(&rows, row);
+    let most = several.or_else(|| m.syms.range(row?.1).hi).unwrap_or(if row.is_some() { i64::MAX } else { 1 });
+    let depth = Dim::product(p.depth.iter().map(|d| d.1));
+    let turn = turn(m, &p, &batch, within, most, depth * n_extent);
+    let nr = tiles::panel(most, n_extent, unit);
+    let Some(panels) = panels(m, k, &p, &batch, n, n_extent, nr, facts) else { return false };
+    let mut together = 1;
+    if let (Some(all), Some((_, short))) = (several, row)
+        && let Some(short) = short.as_const()
+        && tiles::rows_of_panel(nr, all, facts) >= 2 * short
+    {
+        row = rows.pop().and_then(|outer| Some(joined(m, &mut p, outer, row?)));
+        together = short;
+    }
+    let apart = row.and_then(|r| stride(m, p.a.0, &p.a.1, r.0)).map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
+    let mut t = Tile::new((row, together), most, n, n_extent, nr, panels, batch, apart != 0 && apart % 4096 == 0, facts);
+    let mut body = tiles::emit(m, &p, &t, &rows);
+    if let Some(loop_) = turn {
+        t.turn();
+        let back = tiles::emit(m, &p, &t, &rows);
+        body = vec![Stmt::If { cond: Expr::cmp_index(BinOp::Eq, Dim::sym(loop_).modulo(2), 0), then: body, els: back }];
+    }
+    let all = |loops: &mut dyn Iterator<Item = &(Sym, Dim)>| Dim::product(loops.map(|l| l.1));
+    // Vectors that are partly empty take as long as whole ones.
+    let lanes = |l: &(Sym, Dim)| if l.0 == n { l.1.ceil_div(unit) * unit } else { l.1 };
+    let work = (Dim::product(p.loops.iter().chain(&p.depth).map(lanes)) * 2).floor_div(8);
+    // Few rows wait for the weights.
+    let read = all(&mut p.loops.iter().filter(|l| depends(&p.b.1, l.0)).chain(&p.depth));
+    let waits = from_afar(m, p.b.0) && m.syms.le(work, read * READ) == Answer::Yes;
+    m.kernels[k].body = body;
+    m.kernels[k].work = if waits { read * READ } else { work };
+    true
+}
+
+/// A sum of integers to which a constant is added begins with it.
+fn begin_with_constant(m: &Module, p: &mut Parts) {
+    if !matches!(p.product, Product::Dot { group: Group::Bytes | Group::Words, .. }) {
+        return;
+    }
+    let constant = |e: &Expr| matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty == ElemType::I32 && matches!(m.bufs[*buf].place, Place::Const(_)));
+    let (mut sums, mut terms) = (0, vec![]);
+    visit::walk_exprs(&p.tail, &mut |e| match e {
+        Expr::Acc { reg, .. } if *reg == p.acc => sums += 1,
+        Expr::Bin(BinOp::Add, x, y) if matches!(&**x, Expr::Acc { reg, .. } if *reg == p.acc) && constant(y) => terms.push((**y).clone()),
+        _ => {}
+    });
+    let (1, [start]) = (sums, terms.as_slice()) else { return };
+    p.start = Some(start.clone());
+    let acc = p.acc;
+    p.tail = std::mem::take(&mut p.tail)
+        .into_iter()
+        .map(|s| {
+            s.map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match e {
+                    Expr::Bin(BinOp::Add, x, y) if matches!(&*x, Expr::Acc { reg, .. } if *reg == acc) && constant(&y) => *x,
+                    e => e,
+                })
+            })
+        })
+        .collect();
+}
+
+/// Work of reading a weight that lies beyond the second-level cache, in scalar operations as `KernelData::work` counts.
+const READ: i64 = 6;
+
+/// True for a constant of a module whose constants do not fit a second-level cache: others were read since it was last.
+fn from_afar(m: &Module, b: Buf) -> bool {
+    const CACHE: u64 = 1 << 20;
+    let bytes = |b: &crate::nest::BufData| if let Place::Const(c) = &b.place { c.byte_len() } else { 0 };
+    matches!(m.bufs[m.storage(b)].place, Place::Const(_)) && m.bufs.values().map(bytes).sum::<u64>() > CACHE
+}
+
+/// The loop every other iteration of which reads the weights backwards, so that it begins with what is still in the
+/// first-level cache: where a loop reads the same weights again and again for a few rows, and they fill that cache but
+/// not the second.
+fn turn(m: &Module, p: &Parts, batch: &[(Sym, Dim)], within: Within, rows: i64, weights: Dim) -> Option<Sym> {
+    let Within::Loop(Some(s)) = within else { return None };
+    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && !batch.iter().any(|b| depends(&p.b.1, b.0));
+    let bytes = weights.as_const()? * i64::from(m.bufs[p.b.0].ty.bytes()?);
+    (constant && rows <= 4 && !depends(&p.b.1, s) && (24 << 10..=512 << 10).contains(&bytes)).then_some(s)
+}
+
+/// Rows of both innermost row loops, where both are known and a tile may hold several of the inner one, which are short.
+fn short_rows(outer: &[(Sym, Dim)], inner: Option<(Sym, Dim)>) -> Option<i64> {
+    let (outer, inner) = (outer.last()?.1.as_const()?, inner?.1.as_const()?);
+    (outer > 1 && (2..=tiles::MOST_ROWS / 2).contains(&inner)).then_some(outer * inner)
+}
+
+/// Bytes of weights that no cache of one core holds.
+const LARGE: u64 = 2 << 20;
+/// Bytes of a line of memory.
+const LINE: i64 = 64;
+
+/// B as panels.
+pub(crate) struct Packed {
+    /// The panels.
+    pub buf: Buf,
+    /// Leading subscripts that hang on loops around the nest.
+    pub outer: Vec<Dim>,
+    /// Batch loops that they depend on.
+    pub own: Vec<Sym>,
+    /// True if they are more than a cache holds.
+    pub large: bool,
+    /// Elements of a line of memory.
+    pub line: i64,
+}
+
+/// Where tiles read B: in place if its rows lie there as panels would, else packed.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn panels(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Panels> {
+    // Bytes from row to row: beyond, every row lies in a page of its own.
+    const NEAR: i64 = 4096;
+    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_));
+    let along = |s: Sym| stride(m, p.b.0, &p.b.1, s);
+    // A constant that is one panel.
+    let panel = n_extent.as_const() == Some(nr) && p.depth.last().is_some_and(|d| along(d.0) == Some(nr));
+    let near = p.depth.last().and_then(|d| along(d.0)).is_some_and(|s| (0..NEAR / if p.product == Product::Double { 8 } else { 4 }).contains(&s));
+    if (!constant || panel) && p.depth.len() == 1 && near && along(n) == Some(1) && n_extent.modulo(i64::from(facts.lanes)).as_const() == Some(0) {
+        return Some(Panels::InPlace);
+    }
+    if p.with.is_some() {
+        return None;
+    }
+    pack(m, k, p, batch, n, n_extent, nr, facts).map(Panels::Packed)
+}
+
+/// B as panels: `[what loops around the nest pick ..][batch that B depends on ..][panel][depth ..][nr]`.
+#[allow(clippy::too_many_arguments)]
+fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Packed> {
+    let own: Vec<(Sym, Dim)> = batch.iter().copied().filter(|b| depends(&p.b.1, b.0)).collect();
+    if matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && !m.is_recast(p.b.0) {
+        return pack_constant(m, p, &own, (n, n_extent), nr);
+    }
+    let known = |s: Sym| s == n || own.iter().chain(&p.depth).any(|l| l.0 == s) || m.syms.kind(s) != SymKind::Loop;
+    if !p.b.1.iter().flat_map(|d| d.syms()).all(known) {
+        return None;
+    }
+    let needs: Vec<Sym> = own.iter().map(|b| b.0).collect();
+    let (name, dims) = (packed_name(m, p), packed_dims(p, &own, n_extent, nr));
+    let buf = pack::at_run_time(m, k, p, &pack::Shape { name, dims, own, n, n_extent, nr }, facts)?;
+    Some(Packed { buf, outer: vec![], own: needs, large: false, line: 1 })
+}
+
+fn packed_name(m: &Module, p: &Parts) -> String {
+    format!("{}.packed", m.bufs[p.b.0].name)
+}
+
+/// Dims of panels, but for what loops around the nest pick.
+fn packed_dims(p: &Parts, own: &[(Sym, Dim)], n_extent: Dim, nr: i64) -> Vec<Dim> {
+    let own = own.iter().map(|b| b.1);
+    own.chain([n_extent.ceil_div(nr)]).chain(p.depth.iter().map(|d| d.1)).chain([Dim::constant(nr)]).collect()
+}
+
+/// A constant B as panels, see [`pack`]; `own` are the batch loops that it depends on.
+pub(crate) fn pack_constant(m: &mut Module, p: &Parts, own: &[(Sym, Dim)], (n, n_extent): (Sym, Dim), nr: i64) -> Option<Packed> {
+    let storage = m.storage(p.b.0);
+    let Place::Const(c) = &m.bufs[storage].place else { return None };
+    if m.bufs[storage].layout != Layout::RowMajor || m.is_recast(p.b.0) {
+        return None;
+    }
+    let at = if p.b.0 == storage { p.b.1.clone() } else { relocate(m, &m.bufs[p.b.0].dims, &p.b.1, &m.bufs[storage].dims) };
+    let mut vars: Vec<Sym> = own.iter().map(|b| b.0).collect();
+    vars.push(n);
+    vars.extend(p.depth.iter().map(|d| d.0));
+    // Subscripts without a loop of the nest stay as they are.
+    let picked = |d: &Dim| d.as_const().is_none() && !vars.iter().any(|v| d.contains(*v));
+    let outer: Vec<Dim> = at.iter().copied().filter(picked).collect();
+    let extents: Vec<Dim> = at.iter().zip(c.dims()).filter(|x| picked(x.0)).map(|x| Dim::constant(*x.1)).collect();
+    let (mut offset, mut coeff) = (vec![], vec![]);
+    let mut next = 0;
+    for d in &at {
+        let mut rest = *d;
+        let mut row = vec![0; outer.len()];
+        if picked(d) {
+            row[next] = 1;
+            next += 1;
+            rest = Dim::constant(0);
+        }
+        for v in &vars {
+            let (c, r) = rest.linear_in(*v)?;
+            row.push(c.as_const()?);
+            rest = r;
+        }
+        let panel = outer.len() + own.len();
+        let lane = row[panel];
+        row[panel] = lane * nr;
+        row.push(lane);
+        offset.push(rest.as_const()?);
+        coeff.push(row);
+    }
+    let dims: Vec<i64> = extents.into_iter().chain(packed_dims(p, own, n_extent, nr)).map(|d| d.as_const()).collect::<Option<_>>()?;
+    let data = ConstData::remap(c.clone(), Remap { dims, offset, coeff })?;
+    let large = data.byte_len() > LARGE;
+    let line = LINE / m.bufs[p.b.0].ty.bytes().map_or(4, i64::from);
+    let name = packed_name(m, p);
+    Some(Packed { buf: m.constant(name, Arc::new(data)), outer, own: own.iter().map(|b| b.0).collect(), large, line })
+}

@@ -1,0 +1,271 @@
+//! Depthwise convolutions: sums over a window in which every factor runs along the same channels.
+//!
+//! Vectors run along channels; a block of neighbouring results along a row shares what their windows have in common: each
+//! weight is loaded once for the block, each element of the image once for all windows that it is in. A task takes
+//! some channels through several rows where what windows of neighbouring rows share then stays in the first-level cache.
+
+use crate::nest::{BinOp, Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
+use crate::passes::nest::analysis::cost;
+use crate::passes::nest::analysis::shape::{fresh_regs, parallel, peel, put, wrap};
+use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
+use crate::passes::nest::schedule::contract::{Parts, Product, depends, take_apart};
+use crate::passes::nest::schedule::lanes;
+use crate::passes::nest::schedule::rows;
+use crate::sym::{Dim, Sym};
+use crate::target::Facts;
+use crate::tensor::ElemType;
+
+/// Taps of a window that are written out; larger ones keep their outermost loop.
+const UNROLLED: i64 = 25;
+/// Blocks of a signal that a task takes at least.
+const PIECE: i64 = 8;
+
+/// Schedules the kernel; false if it is no depthwise convolution with channels innermost.
+pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
+    let Some(p) = take_apart(&m.kernels[k].body).filter(|p| matches!(p.product, Product::Fma | Product::Extended)) else { return false };
+    let Some((out, at)) = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None }) else { return false };
+    let Some(c) = unit_stride_var(m, out, &at, &p.loops).filter(|c| depends(&p.b.1, *c)) else { return false };
+    let mut nest = peel(&m.kernels[k].body);
+    lanes::relayout_constants(m, &mut nest.body, c);
+    let Some(p) = take_apart(&wrap(&nest.loops, nest.body)) else { return false };
+    let Some(extent) = p.loops.iter().find(|l| l.0 == c).and_then(|l| l.1.as_const()).filter(|e| *e >= 4) else { return false };
+    if stride(m, p.a.0, &p.a.1, c) != Some(1) || stride(m, p.b.0, &p.b.1, c) != Some(1) {
+        return false;
+    }
+    // The row: what moves the image in the smallest steps and not the weights.
+    let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
+    let rows = p.loops.iter().copied().filter(|l| l.0 != c && !depends(&p.b.1, l.0));
+    let Some(x) = rows.filter(|l| step(l.0).is_some()).min_by_key(|l| step(l.0)) else { return false };
+    let Some(taps) = p.depth.iter().map(|d| d.1.as_const()).try_fold(1i64, |n, d| n.checked_mul(d?)) else { return false };
+    if taps > 4 * UNROLLED {
+        return false;
+    }
+    // Elements of the image that a row of the window has in common with others, for one more result.
+    let inner = p.depth.last().map_or(1, |d| d.1.as_const().unwrap_or(1));
+    let apart = match (p.depth.last().and_then(|d| stride(m, p.a.0, &p.a.1, d.0)), step(x.0)) {
+        (Some(tap), Some(row)) if tap > 0 => (row / tap).clamp(1, inner),
+        _ => inner,
+    };
+    let registers = i64::from(facts.registers);
+    let fits = |n: i64| n + (n - 1) * apart + inner + 2 <= registers;
+    let most = (1..=8).rev().find(|n| fits(*n)).unwrap_or(1);
+    let width = match x.1.as_const() {
+        Some(e) => {
+            let blocks = (e + most - 1) / most;
+            (e + blocks - 1) / blocks
+        }
+        None => most,
+    };
+    let b = Block { c, extent, x, width, lanes: i64::from(facts.lanes), taps };
+    // Rows: what moves the image in the next larger steps.
+    let zero = Dim::constant(0);
+    let mut outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != c && l.0 != x.0).collect();
+    outer.sort_by_key(|l| std::cmp::Reverse(stride(m, out, &at, l.0).unwrap_or(i64::MAX)));
+    let down = outer.iter().copied().filter(|l| !depends(&p.b.1, l.0) && step(l.0).is_some()).min_by_key(|l| step(l.0));
+    cost::estimate(m, k);
+    let Some((y, cut)) = down.and_then(|y| Some((y, cut(m, &p, (y, x), (extent, b.lanes))?))) else {
+        let body = b.columns(m, &p, None);
+        m.kernels[k].body = match outer.as_slice() {
+            [] | [_] if x.1.as_const().is_none_or(|e| e >= 2 * PIECE * width) => b.pieces(m, &p, &outer, body),
+            _ => rows::share(m, outer, body),
+        };
+        return true;
+    };
+    outer.retain(|l| l.0 != y.0);
+    let (high, together) = (cut.rows, cut.vectors);
+    let (blocks, groups) = (y.1.ceil_div(high), Dim::constant((extent + b.lanes * together - 1) / (b.lanes * together)));
+    let (block, v) = (m.syms.loop_var("b", zero, blocks), m.syms.loop_var("c", zero, groups));
+    let from = Dim::sym(block) * high;
+    let to = if y.1.modulo(high).as_const() == Some(0) { from + high } else { (from + high).min(y.1) };
+    outer.extend([(block, blocks), (v, groups)]);
+    let whole = extent / b.lanes;
+    let part = |m: &mut Module, base: Dim, used: i64| b.rows(m, &p, (y.0, from, to), Channels { base, used, vectors: together });
+    let body = match (whole, extent % b.lanes) {
+        (_, 0) => part(m, Dim::sym(v) * (b.lanes * together), b.lanes),
+        (0, rest) => part(m, zero, rest),
+        (_, rest) => {
+            let (then, els) = (part(m, Dim::sym(v) * b.lanes, b.lanes), part(m, Dim::constant(whole * b.lanes), rest));
+            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, v, whole), then, els }]
+        }
+    };
+    m.kernels[k].body = parallel(m, &outer, body);
+    true
+}
+
+/// How the work is cut into tasks.
+struct Cut {
+    /// Rows of the result.
+    rows: i64,
+    /// Vectors of channels.
+    vectors: i64,
+}
+
+/// Tasks that take a few channels through many rows: what neighbouring rows have in common of the image then comes from the
+/// first-level cache. None where it does not fit: all channels of a few neighbours are better there, since they lie together.
+fn cut(m: &Module, p: &Parts, (y, x): ((Sym, Dim), (Sym, Dim)), (extent, lanes): (i64, i64)) -> Option<Cut> {
+    const CACHE: i64 = 40 << 10;
+    const LINE: i64 = 64;
+    /// Sets of the cache; lines that lie a multiple of so many lines apart share one.
+    const SETS: i64 = 64;
+    const TASKS: i64 = 16;
+    let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
+    let (high, wide) = (y.1.as_const()?, x.1.as_const()?);
+    // Channels in memory from pixel to pixel, and so many lines that pixels fall on all sets of the cache.
+    let pixel = p.depth.iter().filter_map(|d| step(d.0)).chain(step(x.0)).min()? * 4;
+    let lines = if pixel % LINE == 0 { gcd(pixel / LINE, SETS) } else { 1 };
+    let vectors = lines * (LINE / (4 * lanes)).max(1);
+    // Along a row and across rows: how far a window goes beyond the first element of its results.
+    let taps = |l: Sym| p.depth.iter().filter(|d| step(d.0).is_some_and(|s| step(l).is_some_and(|own| s <= own))).filter_map(|d| Some((step(d.0)?, d.1.as_const()?))).max_by_key(|t| t.0);
+    let ((tap_y, rows), (tap_x, columns)) = (taps(y.0)?, taps(x.0)?);
+    let window = (rows * (wide * step(x.0)? / tap_x + columns) + rows * columns) * lines * LINE;
+    let groups = (extent + lanes * vectors - 1) / (lanes * vectors);
+    if window > CACHE || groups < 2 || extent % lanes != 0 && vectors > 1 || extent % (lanes * vectors) != 0 && vectors > 1 || tap_y == tap_x {
+        return None;
+    }
+    let blocks = ((TASKS + groups - 1) / groups).min(high).max(1);
+    Some(Cut { rows: (high + blocks - 1) / blocks, vectors })
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Some channels: where they begin, how many of a vector, how many vectors.
+#[derive(Clone, Copy)]
+struct Channels {
+    base: Dim,
+    used: i64,
+    vectors: i64,
+}
+
+struct Block {
+    c: Sym,
+    extent: i64,
+    x: (Sym, Dim),
+    /// Neighbouring results of a block.
+    width: i64,
+    lanes: i64,
+    taps: i64,
+}
+
+impl Block {
+    /// A signal's blocks in pieces that several threads can take; `short` computes one that is shorter than a piece. The
+    /// last piece overlaps the one before: both store the same there.
+    fn pieces(&self, m: &mut Module, p: &Parts, outer: &[(Sym, Dim)], short: Vec<Stmt>) -> Vec<Stmt> {
+        let (zero, width) = (Dim::constant(0), self.width);
+        let long = PIECE * width;
+        let pieces = self.x.1.ceil_div(long);
+        let (q, v) = (m.syms.loop_var("p", zero, pieces), m.syms.loop_var("x", zero, Dim::constant(PIECE)));
+        let from = (Dim::sym(q) * long).min(self.x.1 - long);
+        let inner = self.channels(m, p, from + Dim::sym(v) * width, width);
+        let body = vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(PIECE), body: inner }];
+        let body = match self.x.1.as_const() {
+            Some(_) => body,
+            None => vec![Stmt::If { cond: Expr::cmp_index(BinOp::Ge, self.x.1, long), then: body, els: short }],
+        };
+        let loops: Vec<(Sym, Dim)> = outer.iter().copied().chain([(q, pieces)]).collect();
+        parallel(m, &loops, body)
+    }
+    /// Rows of results (the loop over them, from where, to where) for some channels.
+    fn rows(&self, m: &mut Module, p: &Parts, (y, lo, hi): (Sym, Dim, Dim), channels: Channels) -> Vec<Stmt> {
+        let v = m.syms.loop_var("y", lo, hi);
+        let body = self.columns(m, p, Some(channels));
+        let body = put(m, body, &|s| (s == y).then(|| v.into()));
+        vec![Stmt::For { kind: LoopKind::Seq, var: v, lo, hi, body }]
+    }
+    /// A row of results, for some channels or for all.
+    fn columns(&self, m: &mut Module, p: &Parts, channels: Option<Channels>) -> Vec<Stmt> {
+        let (zero, width, extent) = (Dim::constant(0), self.width, self.x.1);
+        let piece = |m: &mut Module, from: Dim, width: i64| match channels {
+            Some(Channels { base, used, vectors: 1 }) => self.block(m, p, from, width, base, used),
+            Some(Channels { base, used, vectors }) => {
+                let v = m.syms.loop_var("v", zero, Dim::constant(vectors));
+                let body = self.block(m, p, from, width, base + Dim::sym(v) * self.lanes, used);
+                vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(vectors), body }]
+            }
+            None => self.channels(m, p, from, width),
+        };
+        let mut out = vec![];
+        let blocks = extent.floor_div(width);
+        if blocks.as_const() != Some(0) {
+            let v = m.syms.loop_var("x", zero, blocks);
+            let body = piece(m, Dim::sym(v) * width, width);
+            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body });
+        }
+        match extent.modulo(width).as_const() {
+            Some(0) => {}
+            Some(rest) => out.extend(piece(m, blocks * width, rest)),
+            None => {
+                let v = m.syms.loop_var("x", blocks * width, extent);
+                let body = piece(m, v.into(), 1);
+                out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: blocks * width, hi: extent, body });
+            }
+        }
+        out
+    }
+    /// `width` results from `from` on, all channels.
+    fn channels(&self, m: &mut Module, p: &Parts, from: Dim, width: i64) -> Vec<Stmt> {
+        let zero = Dim::constant(0);
+        let whole = self.extent / self.lanes;
+        let mut out = vec![];
+        if whole > 0 {
+            let v = m.syms.loop_var("c", zero, Dim::constant(whole));
+            let body = self.block(m, p, from, width, Dim::sym(v) * self.lanes, self.lanes);
+            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(whole), body });
+        }
+        if self.extent % self.lanes != 0 {
+            out.extend(self.block(m, p, from, width, Dim::constant(whole * self.lanes), self.extent % self.lanes));
+        }
+        out
+    }
+    /// The same for `used` channels from `base` on.
+    fn block(&self, m: &mut Module, p: &Parts, from: Dim, width: i64, base: Dim, used: i64) -> Vec<Stmt> {
+        let zero = Dim::constant(0);
+        let acc = m.reg(ElemType::F32);
+        let mut out = vec![Stmt::Acc { reg: acc, lanes: self.lanes as u32, shape: vec![width as u32], init: Expr::Const(Scalar::f32(0.0)) }];
+        let depth: Vec<(Sym, Sym, Dim)> = p.depth.iter().map(|d| (d.0, m.syms.loop_var("k", zero, d.1), d.1)).collect();
+        let (r, l) = (m.syms.loop_var("r", zero, Dim::constant(width)), m.syms.loop_var("l", zero, Dim::constant(used)));
+        let place = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| d.subst(&mut |s| self.position(s, from + r, base + l).or_else(|| depth.iter().find(|d| d.0 == s).map(|d| Dim::sym(d.1))))).collect() };
+        let here = vec![Dim::sym(r)];
+        let value = p.product.step(Expr::Load { buf: p.a.0, at: place(&p.a.1) }, Expr::Load { buf: p.b.0, at: place(&p.b.1) }, Expr::Acc { reg: acc, at: here.clone(), lane: None });
+        let mut body = self.row(r, width, l, used, vec![Stmt::Set { reg: acc, at: here, value }]);
+        for (i, (_, var, hi)) in depth.iter().enumerate().rev() {
+            let kind = if i == 0 && self.taps > UNROLLED { LoopKind::Seq } else { LoopKind::Unroll };
+            body = vec![Stmt::For { kind, var: *var, lo: zero, hi: *hi, body }];
+        }
+        out.extend(body);
+        out.extend(self.stores(m, p, acc, from, width, base, used));
+        out
+    }
+    #[allow(clippy::too_many_arguments)]
+    fn stores(&self, m: &mut Module, p: &Parts, acc: Reg, from: Dim, width: i64, base: Dim, used: i64) -> Vec<Stmt> {
+        let zero = Dim::constant(0);
+        let (r, l) = (m.syms.loop_var("r", zero, Dim::constant(width)), m.syms.loop_var("l", zero, Dim::constant(used)));
+        let tail = fresh_regs(m, &p.tail)
+            .into_iter()
+            .map(|s| {
+                s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| self.position(s, from + r, base + l)))).map_exprs(&mut |e| {
+                    e.rewrite(&mut |e| match e {
+                        Expr::Acc { reg, .. } if reg == p.acc => Expr::Acc { reg: acc, at: vec![r.into()], lane: None },
+                        e => e,
+                    })
+                })
+            })
+            .collect();
+        self.row(r, width, l, used, tail)
+    }
+    /// What a loop variable of the kernel is at result `x` and channel `c`.
+    fn position(&self, s: Sym, x: Dim, c: Dim) -> Option<Dim> {
+        match s {
+            s if s == self.x.0 => Some(x),
+            s if s == self.c => Some(c),
+            _ => None,
+        }
+    }
+    /// A body for each result of a block, in lanes.
+    fn row(&self, r: Sym, width: i64, l: Sym, used: i64, body: Vec<Stmt>) -> Vec<Stmt> {
+        let zero = Dim::constant(0);
+        let lanes = Stmt::For { kind: LoopKind::Vec(self.lanes as u32), var: l, lo: zero, hi: Dim::constant(used), body };
+        vec![Stmt::For { kind: LoopKind::Unroll, var: r, lo: zero, hi: Dim::constant(width), body: vec![lanes] }]
+    }
+}

@@ -1,0 +1,375 @@
+//! Vectors for everything but contractions: maps, pooling, depthwise convolutions along the contiguous dimension of the
+//! result; rows (softmax, normalization, reductions) along the contiguous dimension of what they read.
+
+mod body;
+mod permuted_loads;
+mod rows;
+mod stage_through_scratch;
+mod unroll_and_jam;
+
+pub(crate) use rows::{SUMS, rows};
+pub(crate) use unroll_and_jam::beside;
+
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::cost;
+use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, in_one, peel, wrap};
+use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
+use crate::passes::nest::schedule::lanes64;
+use crate::sym::{Dim, Sym};
+use crate::tensor::{ConstData, ElemType, consts::Remap};
+use body::{in_lanes, lets_as_accs, renamed};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Schedules one kernel (`whole`: its body is no part of a larger one) for vectors of so many lanes: loop order, vectors,
+/// work estimate.
+pub fn schedule(m: &mut Module, k: Kernel, lanes: i64, whole: bool) {
+    cost::estimate(m, k);
+    let nest = peel(&m.kernels[k].body);
+    let body = match along_result(m, &nest, lanes) {
+        Some(b) if whole => {
+            let nest = peel(&b);
+            crate::passes::nest::schedule::rows::share(m, nest.loops, nest.body)
+        }
+        Some(b) => b,
+        None => {
+            let mut nest = nest;
+            let mut loops = std::mem::take(&mut nest.loops);
+            order_loops(m, &nest.body, &mut loops);
+            nest.loops = loops;
+            let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
+            if let Some((row, _)) = nest.loops.last().copied().filter(|_| !empty) {
+                collapse(m, &mut nest, row);
+            }
+            let abreast = unroll_and_jam::rows_of(m, &nest, lanes);
+            let body = rows(m, &nest.body, lanes, SUMS / abreast);
+            let body = unroll_and_jam::jam(m, &mut nest.loops, body);
+            crate::passes::nest::schedule::rows::schedule(m, ParNest { body, ..nest }, abreast)
+        }
+    };
+    m.kernels[k].body = body;
+}
+
+fn first_store(body: &[Stmt]) -> Option<(Buf, Vec<Dim>)> {
+    let mut found = None;
+    visit::walk(body, &mut |s| {
+        if let Stmt::Store { buf, at, .. } = s
+            && found.is_none()
+        {
+            found = Some((*buf, at.clone()));
+        }
+    });
+    found
+}
+
+/// Outermost the largest step through the result's memory.
+fn order_loops(m: &Module, body: &[Stmt], loops: &mut [(Sym, Dim)]) {
+    let Some((buf, at)) = first_store(body) else { return };
+    let d = &m.bufs[buf];
+    let order: Vec<usize> = match &d.layout {
+        Layout::RowMajor => return,
+        Layout::Permuted(p) => p.clone(),
+    };
+    let place = |s: Sym| order.iter().position(|i| at[*i].contains(s)).unwrap_or(0);
+    loops.sort_by_key(|l| place(l.0));
+}
+
+/// Vectorises along the result's contiguous dimension.
+fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>> {
+    let (buf, at) = first_store(&nest.body)?;
+    let mut loops = nest.loops.clone();
+    order_loops(m, &nest.body, &mut loops);
+    let mut nest = ParNest { loops, body: nest.body.clone() };
+    let mut var = unit_stride_var(m, buf, &at, &nest.loops)?;
+    if let Some(v) = collapse(m, &mut nest, var) {
+        var = v;
+    }
+    if lanes >= 8
+        && !lanes64::has(m, &nest.body)
+        && let Some(v) = permuted_loads::interleave(m, &mut nest, var, lanes)
+    {
+        var = v;
+    }
+    // Indices that all lanes share are read outside of the vectors.
+    let mut outside = vec![];
+    while let [Stmt::Store { buf, at, value: Expr::With { sym, value, extent, body } }] = nest.body.as_slice()
+        && !lanes64::depends(value, var)
+        && !extent.contains(var)
+    {
+        outside.push((*sym, (**value).clone(), *extent));
+        nest.body = vec![Stmt::Store { buf: *buf, at: at.clone(), value: (**body).clone() }];
+    }
+    let lanes = lanes64::lanes(m, &nest.body, lanes);
+    let within = |body: Vec<Stmt>| outside.iter().rev().fold(body, |body, (sym, value, extent)| vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]);
+    let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
+    // Two or three neighbours are worth a vector where a mask tells which lanes exist.
+    let plain = nest.body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+    let least = if plain && lanes >= 8 { 2 } else { 4 };
+    // Vectors of Cranelift's have no shuffles for that.
+    let told = if plain && lanes >= 8 { Some(extent) } else { None };
+    if extent.as_const().is_some_and(|c| c < least) || !suits(m, &nest.body, var, lanes, told) {
+        return None;
+    }
+    relayout_constants(m, &mut nest.body, var);
+    let strip = stage_through_scratch::through_scratch(m, &mut nest, var, lanes);
+    let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
+    let zero = Dim::constant(0);
+    let has_loops = nest.body.iter().any(|s| matches!(s, Stmt::For { .. }));
+    let has_acc = nest.body.iter().any(|s| matches!(s, Stmt::Acc { .. }));
+    let mut out = vec![];
+    if !has_loops && !has_acc {
+        // A plain map: one vector loop, in pieces that several threads can take where nothing is around it.
+        if let Some(row) = told.and_then(|e| permuted_loads::row(m, &nest.body, (var, e), lanes)) {
+            m.syms.set_loop_range(var, zero, extent);
+            return Some(wrap(&others, within(row)));
+        }
+        let piece = if others.is_empty() { piece(extent, lanes) } else { None };
+        match piece {
+            Some(n) => {
+                let c = m.syms.loop_var("c", zero, extent.ceil_div(n));
+                let lo = Dim::sym(c) * n;
+                let hi = if extent.modulo(n).as_const() == Some(0) { lo + n } else { extent.min(lo + n) };
+                let (body, v) = renamed(m, &nest.body, var, lo, hi);
+                let body = within(vec![Stmt::For { kind: vector(lanes), var: v, lo, hi, body }]);
+                return Some(vec![Stmt::For { kind: LoopKind::Par, var: c, lo: zero, hi: extent.ceil_div(n), body }]);
+            }
+            None => out.extend(within(vec![Stmt::For { kind: vector(lanes), var, lo: zero, hi: extent, body: nest.body.clone() }])),
+        }
+    } else {
+        let lets = nest.body.iter().any(|s| matches!(s, Stmt::Let { .. }));
+        let mut u = if strip { stage_through_scratch::SIDE } else { 1 };
+        for c in [4, 2] {
+            if u == 1 && !lets && extent.as_const().is_some_and(|e| e % (lanes * c) == 0) {
+                u = c;
+            }
+        }
+        // A row of a few vectors is one block, with a last one that is partial.
+        let vectors = extent.as_const().map_or(0, |e| (e + lanes - 1) / lanes);
+        let (one, part) = (u == 1 && !lets && (2..=4).contains(&vectors), extent.modulo(lanes));
+        if one && part.as_const() != Some(0) {
+            let body = in_lanes(m, &nest.body, var, zero, vectors, (lanes, part));
+            m.syms.set_loop_range(var, zero, extent);
+            return Some(wrap(&others, body));
+        }
+        let step = lanes * u;
+        let blocks = extent.floor_div(step);
+        let rest = m.syms.simplify(extent.modulo(step));
+        let row_body = if strip { nest.body.clone() } else { short_rows(nest.body.clone()) };
+        let nest_body = lets_as_accs(m, row_body);
+        if blocks.as_const() != Some(0) {
+            let body = fresh_regs(m, &nest_body);
+            let whole = (lanes, Dim::constant(lanes));
+            if strip {
+                // Vectors that share scratch are one task.
+                let (tasks, each) = (blocks.floor_div(stage_through_scratch::TURNS), Dim::constant(stage_through_scratch::TURNS));
+                let (t, b) = (m.syms.loop_var("t", zero, tasks), m.syms.loop_var("c", zero, each));
+                let body = in_lanes(m, &body, var, (Dim::sym(t) * each + b) * step, u, whole);
+                let body = body.into_iter().map(|s| s.map_dims(&mut |d| m.syms.simplify(d))).collect();
+                let body = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: each, body }];
+                out.push(Stmt::For { kind: LoopKind::Par, var: t, lo: zero, hi: tasks, body });
+            } else {
+                let b = m.syms.loop_var("c", zero, blocks);
+                let body = in_lanes(m, &body, var, Dim::sym(b) * step, u, whole);
+                out.push(Stmt::For { kind: LoopKind::Par, var: b, lo: zero, hi: blocks, body });
+            }
+        }
+        if rest.as_const() != Some(0) {
+            // u is 1 here: the extent is no multiple of more.
+            let body = fresh_regs(m, &nest_body);
+            let body = in_lanes(m, &body, var, blocks * step, 1, (lanes, rest));
+            if rest.as_const().is_some() {
+                out.extend(body);
+            } else {
+                out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Gt, rest, 0), then: body, els: vec![] });
+            }
+        }
+    }
+    m.syms.set_loop_range(var, zero, extent);
+    Some(wrap(&others, out))
+}
+
+/// Several loops over the same few elements are unrolled: what one has read the next finds in registers.
+fn short_rows(body: Vec<Stmt>) -> Vec<Stmt> {
+    const MOST: i64 = 32;
+    let trip = |s: &Stmt| match s {
+        Stmt::For { kind: LoopKind::Seq, lo, hi, body, .. } if lo.as_const() == Some(0) && !body.iter().any(|s| matches!(s, Stmt::For { .. })) => hi.as_const(),
+        _ => None,
+    };
+    let trips: Vec<i64> = body.iter().filter_map(trip).collect();
+    let alike = matches!(trips.as_slice(), [first, rest @ ..] if !rest.is_empty() && *first <= MOST && rest.iter().all(|t| t == first));
+    if !alike {
+        return body;
+    }
+    let unroll = |s: Stmt| match s {
+        Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => Stmt::For { kind: LoopKind::Unroll, var, lo, hi, body },
+        s => s,
+    };
+    body.into_iter().map(unroll).collect()
+}
+
+fn vector(lanes: i64) -> LoopKind {
+    LoopKind::Vec(lanes as u32)
+}
+
+/// Elements of a piece of a map: enough to be worth a task, a divisor of the extent where there is one.
+fn piece(extent: Dim, lanes: i64) -> Option<i64> {
+    const LEAST: i64 = 1024;
+    match extent.as_const() {
+        Some(n) if n < 2 * LEAST => None,
+        Some(n) => Some((LEAST / lanes..=4 * LEAST / lanes).map(|k| k * lanes).find(|k| n % k == 0).unwrap_or(2 * LEAST)),
+        None => Some(2 * LEAST),
+    }
+}
+
+/// Joins the loops outside `var` with it while every access runs on through memory.
+pub(crate) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<Sym> {
+    if nest.loops.last().map(|l| l.0) != Some(var) {
+        return None;
+    }
+    let mut joined = None;
+    while nest.loops.len() >= 2 {
+        let ((outer, oe), (inner, ie)) = (nest.loops[nest.loops.len() - 2], nest.loops[nest.loops.len() - 1]);
+        let v = m.syms.loop_var("i", Dim::constant(0), oe * ie);
+        let sub = |d: Dim| in_one(d, (outer, inner), ie, v);
+        let mut ok = true;
+        let mut check = |buf: Buf, at: &[Dim]| {
+            if at.iter().any(|d| d.contains(outer) || d.contains(inner)) {
+                let at: Vec<Dim> = at.iter().map(|d| sub(*d)).collect();
+                ok &= m.linear(buf, &at).linear_in(v).is_some();
+            }
+        };
+        visit::walk(&nest.body, &mut |s| {
+            if let Stmt::Store { buf, at, .. } = s {
+                check(*buf, at);
+            }
+        });
+        let mut other = false;
+        visit::walk_exprs(&nest.body, &mut |e| match e {
+            Expr::Load { buf, at } => check(*buf, at),
+            Expr::Index(d) | Expr::With { extent: d, .. } => other |= d.contains(outer) || d.contains(inner),
+            _ => {}
+        });
+        if !ok || other {
+            break;
+        }
+        nest.body = std::mem::take(&mut nest.body).into_iter().map(|s| s.map_dims(&mut |d| sub(d))).collect();
+        nest.loops.truncate(nest.loops.len() - 2);
+        // Memory order: the subscripts come back as one linear position when addresses are made.
+        nest.loops.push((v, oe * ie));
+        joined = Some(v);
+    }
+    joined
+}
+
+/// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise. Where there are
+/// loops inside, what they move counts. `extent` is that of the variable where vectors may be told apart.
+fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64, extent: Option<Dim>) -> bool {
+    let long = lanes64::has(m, body);
+    if long && !lanes64::suit(m, body) {
+        return false;
+    }
+    let word = |t: ElemType| t.bits() == 32 || long && lanes64::is(t);
+    let value_type = |t: ElemType| matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool) || long && lanes64::is(t);
+    let lanes = if long { 2 * lanes } else { lanes };
+    // Vectors of four words load and store bytes and halves of words, those of 8 and more small floats, too.
+    let short = |t: ElemType| matches!(t, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16 | ElemType::BF16 | ElemType::F16);
+    let byte = |t: ElemType| short(t) && (lanes >= 8 || t.is_int());
+    let stored = |s: &Stmt, t: ElemType| byte(t) && t.is_int() && matches!(s, Stmt::Store { .. });
+    // Short elements are not gathered where a condition says which lanes read.
+    let mut conditional = false;
+    visit::walk_exprs(body, &mut |e| conditional |= matches!(e, Expr::Select(..)));
+    let (mut good, mut bad) = (0, 0);
+    let mut fits = true;
+    visit::walk(body, &mut |s| match s {
+        Stmt::For { lo, hi, .. } => fits &= !lo.contains(var) && !hi.contains(var),
+        Stmt::Store { buf, at, .. } => {
+            fits &= word(m.bufs[*buf].ty) || short(m.bufs[*buf].ty) || m.bufs[*buf].ty == ElemType::Bool;
+            if stride(m, *buf, at, var) != Some(1) {
+                bad += 1;
+            }
+        }
+        Stmt::Acc { reg, .. } => fits &= matches!(m.regs[*reg].ty, ElemType::F32 | ElemType::I32) || long && lanes64::is(m.regs[*reg].ty),
+        Stmt::If { .. } | Stmt::While { .. } | Stmt::With { .. } | Stmt::Check { .. } => fits = false,
+        Stmt::Let { value, .. } => fits &= value_type(m.type_of(value)),
+        _ => {}
+    });
+    visit::walk(body, &mut |s| {
+        if let (Some(e), true) = (s.expr(), !matches!(s, Stmt::For { .. })) {
+            let t = m.type_of(e);
+            fits &= value_type(t) || stored(s, t);
+        }
+    });
+    let plain = body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+    let mut count = |body: &[Stmt], inner: &[Sym]| {
+        visit::walk_exprs(body, &mut |e| {
+            if let Expr::Load { buf, at } = e
+                && (inner.is_empty() || at.iter().any(|d| inner.iter().any(|s| d.contains(*s))))
+            {
+                match stride(m, *buf, at, var) {
+                    Some(0 | 1) if word(m.bufs[*buf].ty) || byte(m.bufs[*buf].ty) => good += 1,
+                    Some(0 | 1) if lanes >= 8 && m.bufs[*buf].ty == ElemType::Bool => good += 1,
+                    _ if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)) => good += 1,
+                    Some(s) if lanes >= 8 && !long && permuted_loads::is_near(s) && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty) && !conditional) => good += 1,
+                    None if !long && !conditional && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty)) && extent.is_some_and(|e| permuted_loads::is_known(m, *buf, at, (var, e), lanes)) => {
+                        good += 1
+                    }
+                    // A gather costs what its loads do one by one.
+                    Some(_) if plain && lanes >= 8 && (word(m.bufs[*buf].ty) || short(m.bufs[*buf].ty)) => {}
+                    _ => bad += 1,
+                }
+            }
+        });
+    };
+    let mut inner = vec![];
+    visit::walk(body, &mut |s| {
+        if let Stmt::For { var, .. } = s {
+            inner.push(*var);
+        }
+    });
+    count(body, &inner);
+    // An elementary function costs as much as several loads of lanes one by one.
+    if plain {
+        visit::walk_exprs(body, &mut |e| good += if matches!(e, Expr::Un(op, a) if op.is_elementary(m.type_of(a))) { 8 } else { 0 });
+    }
+    fits && good >= bad
+}
+
+/// Small constants that are read across the vector direction are stored again so that they run along it.
+pub(crate) fn relayout_constants(m: &mut Module, body: &mut Vec<Stmt>, var: Sym) {
+    let mut again: HashMap<Buf, Buf> = HashMap::new();
+    let mut moved = |m: &mut Module, buf: Buf, at: &[Dim]| -> Option<(Buf, Vec<Dim>)> {
+        let Place::Const(c) = &m.bufs[buf].place else { return None };
+        if stride(m, buf, at, var).is_some_and(|s| s == 0 || s == 1) || m.bufs[buf].layout != Layout::RowMajor {
+            return None;
+        }
+        let with: Vec<usize> = (0..at.len()).filter(|i| at[*i].contains(var)).collect();
+        let [d] = with.as_slice() else { return None };
+        let mut perm: Vec<usize> = (0..at.len()).filter(|i| i != d).collect();
+        perm.push(*d);
+        let to: Vec<Dim> = perm.iter().map(|i| at[*i]).collect();
+        if let Some(b) = again.get(&buf) {
+            return Some((*b, to));
+        }
+        let dims: Vec<i64> = perm.iter().map(|i| c.dims()[*i]).collect();
+        let coeff = (0..at.len()).map(|i| perm.iter().map(|p| i64::from(*p == i)).collect()).collect();
+        let data = ConstData::remap(c.clone(), Remap { dims, offset: vec![0; at.len()], coeff })?;
+        let name = m.bufs[buf].name.clone();
+        let b = m.constant(name, Arc::new(data));
+        again.insert(buf, b);
+        Some((b, to))
+    };
+    *body = std::mem::take(body)
+        .into_iter()
+        .map(|s| {
+            s.map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match e {
+                    Expr::Load { buf, at } => match moved(m, buf, &at) {
+                        Some((buf, at)) => Expr::Load { buf, at },
+                        None => Expr::Load { buf, at },
+                    },
+                    e => e,
+                })
+            })
+        })
+        .collect();
+}

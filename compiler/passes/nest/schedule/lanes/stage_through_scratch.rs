@@ -1,0 +1,150 @@
+//! Rows across planes that lie a multiple of 4 KiB apart: softmax along the channels of an image.
+//!
+//! Lines of so many channels meet in one set of each cache, and are gone when the next loop over the row asks for them. So what
+//! several loops read, or one stores for another, goes through scratch: each element is read once and stored once, several
+//! lines of a channel at a time.
+
+use crate::nest::{Buf, Expr, LoopKind, Module, Stmt, visit};
+use crate::passes::nest::analysis::shape::ParNest;
+use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::schedule::transpose;
+use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
+use std::collections::{HashMap, HashSet};
+
+/// Bytes between lines that meet in a set of the first-level cache, and how many a set has at least.
+const APART: i64 = 4096;
+const WAYS: i64 = 8;
+/// Vectors that run through a row side by side, so that lines come in runs, and how often a task does so with its scratch.
+pub(super) const SIDE: i64 = 4;
+pub(super) const TURNS: i64 = 4;
+
+/// An access of a row: the buffer, and the subscripts with the variable of the first loop.
+type Place = (Buf, Vec<Dim>);
+
+/// Takes what loops over a row have in common through scratch; false if there is no need to.
+pub(super) fn through_scratch(m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i64) -> bool {
+    let Some(extent) = nest.loops.iter().find(|l| l.0 == var).map(|l| l.1) else { return false };
+    let step = TURNS * SIDE * lanes;
+    if extent.as_const().is_none_or(|e| e % step != 0 || e < 2 * step) {
+        return false;
+    }
+    let Some((first, count)) = row(&nest.body) else { return false };
+    let here = |s: &Stmt, at: &[Dim]| -> Vec<Dim> {
+        let own = if let Stmt::For { var, .. } = s { *var } else { first };
+        at.iter().map(|d| d.subst(&mut |s| (s == own).then(|| Dim::sym(first)))).collect()
+    };
+    // In which loops each element of the row is read and stored.
+    let (mut read, mut stored): (HashMap<Place, Vec<usize>>, HashMap<Place, Vec<usize>>) = Default::default();
+    let (mut order, mut conditional): (Vec<Place>, HashSet<Place>) = Default::default();
+    for (i, s) in nest.body.iter().enumerate() {
+        for inner in s.bodies().into_iter().flatten() {
+            if let Stmt::Store { buf, at, .. } = inner {
+                stored.entry((*buf, here(s, at))).or_default().push(i);
+            }
+            if let Some(e) = inner.expr() {
+                transpose::reads(e, false, &mut |buf, at, condition| {
+                    let place = (buf, here(s, at));
+                    if !read.contains_key(&place) {
+                        order.push(place.clone());
+                    }
+                    read.entry(place).or_default().push(i);
+                    if condition {
+                        conditional.insert((buf, here(s, at)));
+                    }
+                });
+            }
+        }
+    }
+    let far = |(buf, at): &Place| {
+        let apart = stride(m, *buf, at, first).is_some_and(|s| s != 0 && s * 4 % APART == 0);
+        m.bufs[*buf].ty == ElemType::F32 && apart && stride(m, *buf, at, var) == Some(1)
+    };
+    let again = |p: &Place, reads: &[usize]| reads.first() != reads.last() || stored.contains_key(p);
+    let places: Vec<Place> = order.into_iter().filter(|p| far(p) && !conditional.contains(p) && read.get(p).is_some_and(|reads| again(p, reads))).collect();
+    // What is stored lies where it is read, or elsewhere altogether.
+    let same = |p: &Place, q: &Place| m.storage(p.0) == m.storage(q.0) && p != q;
+    if places.is_empty() || read.keys().any(|p| stored.keys().any(|q| same(p, q))) {
+        return false;
+    }
+    let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
+    let sizes = [extent.floor_div(step), Dim::constant(places.len() as i64), count, Dim::constant(SIDE * lanes)];
+    let dims: Vec<Dim> = others.iter().map(|l| l.1).chain(sizes).collect();
+    let scratch = m.temp("strip".to_owned(), ElemType::F32, dims);
+    let slot = |n: usize, r: Sym| -> Vec<Dim> {
+        let own = [Dim::sym(var).floor_div(step), Dim::constant(n as i64), Dim::sym(r), Dim::sym(var).modulo(SIDE * lanes)];
+        others.iter().map(|l| Dim::sym(l.0)).chain(own).collect()
+    };
+    let mut present = vec![false; places.len()];
+    for i in 0..nest.body.len() {
+        let Stmt::For { var: r, .. } = nest.body[i] else { continue };
+        let whole = nest.body[i].clone();
+        let find = |buf: Buf, at: &[Dim]| places.iter().position(|p| p.0 == buf && p.1 == here(&whole, at));
+        let mut out = vec![];
+        let Stmt::For { body, .. } = &mut nest.body[i] else { continue };
+        for s in std::mem::take(body) {
+            // The first loop that reads an element takes it along.
+            let mut fresh: Vec<(usize, Expr)> = vec![];
+            if let Some(e) = s.expr() {
+                e.walk(&mut |e| {
+                    if let Expr::Load { buf, at } = e
+                        && let Some(n) = find(*buf, at)
+                        && !present[n]
+                    {
+                        fresh.push((n, e.clone()));
+                    }
+                });
+            }
+            for (n, e) in fresh {
+                if !present[n] {
+                    out.push(Stmt::Store { buf: scratch, at: slot(n, r), value: e });
+                    present[n] = true;
+                }
+            }
+            let s = s.map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match &e {
+                    Expr::Load { buf, at } => find(*buf, at).map_or(e.clone(), |n| Expr::Load { buf: scratch, at: slot(n, r) }),
+                    _ => e,
+                })
+            });
+            out.push(match s {
+                // The last store of an element stays.
+                Stmt::Store { buf, at, value } => match find(buf, &at).filter(|n| stored.get(&places[*n]).is_some_and(|s| s.last() != Some(&i))) {
+                    Some(n) => {
+                        present[n] = true;
+                        Stmt::Store { buf: scratch, at: slot(n, r), value }
+                    }
+                    None => Stmt::Store { buf, at, value },
+                },
+                s => s,
+            });
+        }
+        *body = out;
+    }
+    true
+}
+
+/// The variable of the first of several loops over the same row, and how long that is: more than a set of a cache has lines.
+fn row(body: &[Stmt]) -> Option<(Sym, Dim)> {
+    let mut found: Vec<(Sym, Dim)> = vec![];
+    for s in body {
+        match s {
+            Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => {
+                let straight = body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. }));
+                if !straight || lo.as_const() != Some(0) || found.first().is_some_and(|f| f.1 != *hi) {
+                    return None;
+                }
+                found.push((*var, *hi));
+            }
+            Stmt::Acc { .. } | Stmt::Let { .. } | Stmt::Set { .. } => {
+                let mut reads = false;
+                visit::walk_exprs(std::slice::from_ref(s), &mut |e| reads |= matches!(e, Expr::Load { .. }));
+                if reads {
+                    return None;
+                }
+            }
+            _ => return None,
+        }
+    }
+    found.first().copied().filter(|f| found.len() > 1 && f.1.as_const().is_some_and(|n| n > WAYS))
+}

@@ -1,0 +1,109 @@
+//! Several rows at once: a step of a running sum waits for the one before, and what follows a reduction waits for it, but not
+//! for those of other rows.
+
+use crate::nest::{LoopKind, Module, Stmt};
+use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
+use crate::passes::nest::schedule::lanes64;
+use crate::sym::{Dim, Sym};
+
+/// Rows that go abreast: what an addition takes until its result can be added to, in additions.
+const ROWS: i64 = 4;
+/// Most statements of a step.
+const STATEMENTS: usize = 4;
+
+/// The body of rows that are a scan each, for as many of them as go abreast; the innermost of the loops around is shorter then.
+pub(super) fn jam(m: &mut Module, loops: &mut [(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
+    let Some((var, extent)) = loops.last().copied() else { return body };
+    let Some(n) = extent.as_const().filter(|n| n % ROWS == 0 && *n >= 2 * ROWS) else { return body };
+    if !is_scan(&body) {
+        return body;
+    }
+    let zero = Dim::constant(0);
+    let block = m.syms.loop_var("b", zero, Dim::constant(n / ROWS));
+    if let Some(l) = loops.last_mut() {
+        *l = (block, Dim::constant(n / ROWS));
+    }
+    beside(m, &body, var, Dim::sym(block) * ROWS, ROWS)
+}
+
+/// The statements of so many rows, from row `first` on, as those of one.
+pub(crate) fn beside(m: &mut Module, body: &[Stmt], var: Sym, first: Dim, n: i64) -> Vec<Stmt> {
+    let row = |m: &mut Module, i: i64| fresh_regs(m, body).into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then_some(first + i)))).collect();
+    let rows: Vec<Vec<Stmt>> = (0..n).map(|i| row(m, i)).collect();
+    merged(rows)
+}
+
+/// Bytes of a row at most: what rows abreast read and write stays in the first-level cache from one loop to the next. Vectors
+/// of longer rows keep the units busy while a reduction is waited for.
+const SHORT: i64 = 4096;
+
+/// How many rows go abreast whose body is loops over the same few elements one after the other, with a reduction among them:
+/// what one waits for, others use.
+pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64) -> i64 {
+    // Rows that leave several times as many for every thread.
+    const ENOUGH: i64 = 8;
+    let most = SHORT / if lanes64::has(m, &nest.body) { 8 } else { 4 };
+    let (mut loops, mut reduces) = (0, false);
+    for s in &nest.body {
+        match s {
+            Stmt::Acc { lanes: 1, .. } | Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. } => {}
+            Stmt::For { kind: LoopKind::Seq, hi, body, .. }
+                if hi.as_const().is_some_and(|n| (8..=most).contains(&n)) && body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. })) =>
+            {
+                reduces |= body.iter().any(|s| matches!(s, Stmt::Set { .. }));
+                loops += 1;
+            }
+            _ => return 1,
+        }
+    }
+    // Vectors of eight lanes come with half as many registers.
+    let rows = match lanes {
+        16 => ROWS,
+        8 => ROWS / 2,
+        _ => 1,
+    };
+    let few = nest.loops.last().is_none_or(|l| l.1.as_const().is_some_and(|n| n < ENOUGH * rows));
+    if loops > 1 && reduces && !few { rows } else { 1 }
+}
+
+/// Accumulators and one sequential loop of few straight statements, which changes some of them and stores.
+fn is_scan(body: &[Stmt]) -> bool {
+    let mut scans = 0;
+    for s in body {
+        match s {
+            Stmt::Acc { lanes: 1, .. } => {}
+            Stmt::For { kind: LoopKind::Seq, body, .. } if body.len() <= STATEMENTS && body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. })) => {
+                let has = |f: fn(&Stmt) -> bool| body.iter().any(f);
+                if !has(|s| matches!(s, Stmt::Set { .. })) || !has(|s| matches!(s, Stmt::Store { .. })) {
+                    return false;
+                }
+                scans += 1;
+            }
+            _ => return false,
+        }
+    }
+    scans == 1
+}
+
+/// Statement by statement, loops as one.
+fn merged(rows: Vec<Vec<Stmt>>) -> Vec<Stmt> {
+    let mut rows: Vec<_> = rows.into_iter().map(Vec::into_iter).collect();
+    let mut out = vec![];
+    loop {
+        let step: Vec<Stmt> = rows.iter_mut().filter_map(Iterator::next).collect();
+        let Some(Stmt::For { kind, var, lo, hi, .. }) = step.first() else {
+            if step.is_empty() {
+                return out;
+            }
+            out.extend(step);
+            continue;
+        };
+        let (kind, var, lo, hi) = (*kind, *var, *lo, *hi);
+        let one = |s: Stmt| match s {
+            Stmt::For { var: own, body, .. } => body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == own).then(|| Dim::sym(var))))).collect(),
+            s => vec![s],
+        };
+        let bodies = step.into_iter().map(one).collect();
+        out.push(Stmt::For { kind, var, lo, hi, body: merged(bodies) });
+    }
+}

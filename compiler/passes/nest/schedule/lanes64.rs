@@ -1,0 +1,114 @@
+//! Elements of 64 bits: nests that have any are scheduled for vectors of half as many lanes, whatever else they hold.
+
+use crate::nest::{BinOp, Expr, Module, Stmt, UnOp, visit};
+use crate::sym::{Dim, Sym, SymKind};
+use crate::tensor::ElemType;
+
+/// True for such types.
+pub(crate) fn is(t: ElemType) -> bool {
+    matches!(t, ElemType::F64 | ElemType::I64 | ElemType::U64)
+}
+
+/// Lanes of a nest's vectors, on a level that has so many of 32 bits. Code that works four lanes at a time takes what is
+/// longer apart.
+pub(crate) fn lanes(m: &Module, body: &[Stmt], lanes: i64) -> i64 {
+    if has(m, body) { (lanes / 2).max(4).min(lanes) } else { lanes }
+}
+
+/// True for an index that 32 bits hold.
+fn fits(m: &Module, d: Dim) -> bool {
+    let r = m.syms.range(d);
+    matches!((r.lo, r.hi), (Some(lo), Some(hi)) if i32::try_from(lo).is_ok() && i32::try_from(hi).is_ok())
+}
+
+/// True if values of 64 bits are loaded, made or stored. Indices that are compared with each
+/// other, or taken as numbers of 32 bits, are none, nor are run-time sizes.
+pub(crate) fn has(m: &Module, body: &[Stmt]) -> bool {
+    let mut found = false;
+    visit::walk(body, &mut |s| {
+        found |= match s {
+            Stmt::Store { buf, .. } => is(m.bufs[*buf].ty),
+            Stmt::Let { reg, .. } | Stmt::Acc { reg, .. } => is(m.regs[*reg].ty),
+            _ => false,
+        };
+    });
+    let varies = |d: &Dim| d.syms().into_iter().any(|s| m.syms.kind(s) == SymKind::Loop);
+    let (mut indices, mut near) = (0, 0);
+    visit::walk_exprs(body, &mut |e| match e {
+        Expr::Load { buf, .. } => found |= is(m.bufs[*buf].ty),
+        // What an index is as a shorter integer lanes know by themselves.
+        Expr::Cast(ElemType::I32, x) if let Expr::Index(d) = &**x => near += usize::from(varies(d) && fits(m, *d)),
+        Expr::Cast(t, _) => found |= is(*t),
+        Expr::Const(c) => found |= is(c.ty),
+        Expr::Let { reg, .. } => found |= is(m.regs[*reg].ty),
+        Expr::Index(d) => indices += usize::from(varies(d)),
+        Expr::Bin(op, a, b) if op.is_comparison() => {
+            if let (Expr::Index(a), Expr::Index(b)) = (&**a, &**b) {
+                near += usize::from(varies(a)) + usize::from(varies(b));
+            }
+        }
+        _ => {}
+    });
+    found || indices > near
+}
+
+/// True if there are vector operations for all of a nest that has values of 64 bits: for what else it holds too, since one
+/// operation without keeps all of it from being vectors.
+pub(crate) fn suit(m: &Module, body: &[Stmt]) -> bool {
+    let mut fits = true;
+    let mut indices = vec![];
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::With { sym, extent, .. } = e {
+            indices.push(*sym);
+            // An index out of range becomes 0 before it is reported.
+            fits &= m.syms.is_pos(*extent);
+        }
+    });
+    visit::walk_exprs(body, &mut |e| {
+        fits &= match e {
+            // There are gathers of what has whole bytes.
+            Expr::Load { buf, at } => matches!(m.bufs[*buf].ty.bits(), 8 | 16 | 32 | 64) || !at.iter().any(|d| indices.iter().any(|s| d.contains(*s))),
+            Expr::Un(op, a) => unary(*op, m.type_of(a)),
+            Expr::Bin(op, a, _) => binary(*op, m.type_of(a)) || visit::constant_power(e).is_some() || visit::constant_divisor(e).is_some(),
+            Expr::Text(..) | Expr::Address(_) => false,
+            _ => true,
+        }
+    });
+    fits
+}
+
+/// True if an expression may differ between the iterations of a loop.
+pub(crate) fn depends(e: &Expr, var: Sym) -> bool {
+    let (mut hit, mut own) = (false, vec![]);
+    e.walk(&mut |e| {
+        hit |= match e {
+            Expr::Load { at, .. } => at.iter().any(|d| d.contains(var)),
+            Expr::Index(d) | Expr::With { extent: d, .. } => d.contains(var),
+            Expr::Let { reg, .. } => {
+                own.push(*reg);
+                false
+            }
+            Expr::Reg(r) => !own.contains(r),
+            Expr::Acc { .. } | Expr::Horizontal { .. } | Expr::Text(..) => true,
+            _ => false,
+        }
+    });
+    hit
+}
+
+fn unary(op: UnOp, t: ElemType) -> bool {
+    let plain = matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Sign | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round | UnOp::Sqrt | UnOp::Recip | UnOp::IsNan | UnOp::IsInf | UnOp::Bits(_));
+    match t {
+        ElemType::F32 | ElemType::F64 => plain || op.is_elementary(t),
+        ElemType::Bool => op == UnOp::Not,
+        _ => matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Sign | UnOp::BitNot | UnOp::Bits(_)),
+    }
+}
+
+fn binary(op: BinOp, t: ElemType) -> bool {
+    match op {
+        BinOp::Div => t.is_float(),
+        BinOp::Rem | BinOp::Mod | BinOp::Pow | BinOp::Atan2 => false,
+        _ => true,
+    }
+}

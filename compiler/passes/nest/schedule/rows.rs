@@ -1,0 +1,99 @@
+//! Kernels of rows (softmax, normalization, reductions along what lies together in memory): which rows a task takes;
+//! and which pieces of other loops around vectors do.
+//!
+//! Loops over rows become one where memory runs on from row to row, and a tile takes several rows at a time: what it
+//! prepares (numbers in all lanes, run-time sizes) serves all of them.
+
+use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt, visit};
+use crate::passes::nest::analysis::cost;
+use crate::passes::nest::analysis::shape::{ParNest, parallel, wrap};
+use crate::passes::nest::schedule::lanes;
+use crate::sym::{Dim, Sym};
+use std::collections::HashMap;
+
+/// Rows of a tile at most, and elements of all its rows where that is known.
+const ROWS: i64 = 8;
+const ELEMENTS: i64 = 4096;
+/// Tiles that leave something for every thread.
+const TILES: i64 = 16;
+
+/// The loops of a nest of rows around its vectors, so many rows of which go abreast.
+pub(crate) fn schedule(m: &mut Module, mut nest: ParNest, abreast: i64) -> Vec<Stmt> {
+    let mut vectors = false;
+    visit::walk(&nest.body, &mut |s| vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
+    if !vectors || nest.loops.iter().any(|l| l.1.as_const() == Some(0)) {
+        return wrap(&nest.loops, nest.body);
+    }
+    let Some((var, hi)) = nest.loops.pop() else { return nest.body };
+    if hi.as_const().is_some_and(|h| h <= 1) {
+        nest.loops.push((var, hi));
+        return wrap(&nest.loops, nest.body);
+    }
+    let zero = Dim::constant(0);
+    let mut row = Some(1);
+    visit::walk(&nest.body, &mut |s| {
+        if let Stmt::For { lo, hi, .. } = s {
+            row = row.max((*hi - *lo).as_const());
+        }
+    });
+    let most = row.map_or(ROWS, |r| ELEMENTS / r.max(1)).min(hi.as_const().map_or(ROWS, |h| h / TILES)).clamp(1, ROWS).max(abreast) / abreast * abreast;
+    let pieces = hi.ceil_div(most);
+    let c = m.syms.loop_var("c", zero, pieces);
+    let lo = Dim::sym(c) * most;
+    let end = if hi.modulo(most).as_const() == Some(0) { lo + most } else { hi.min(lo + most) };
+    m.syms.set_loop_range(var, lo, end);
+    let mut body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body: nest.body.clone() }];
+    if abreast > 1 {
+        let b = m.syms.loop_var("b", zero, Dim::constant(most / abreast));
+        let several = lanes::beside(m, &nest.body, var, lo + Dim::sym(b) * abreast, abreast);
+        let several = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: Dim::constant(most / abreast), body: several }];
+        let whole = m.syms.simplify(hi.floor_div(most));
+        body = if end == lo + most { several } else { vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, Dim::sym(c), whole), then: several, els: body }] };
+    }
+    nest.loops.push((c, pieces));
+    parallel(m, &nest.loops, body)
+}
+
+/// Elements that a task of vectors takes at least.
+const SHARE: i64 = 8192;
+
+/// The loops around vectors (`body` stands inside all of them): where the outermost has too few iterations for every
+/// thread, one loop over pieces of those inside.
+pub(crate) fn share(m: &mut Module, mut loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
+    const ENOUGH: i64 = 64;
+    let trips = |body: &[Stmt]| cost::turns(body, &mut HashMap::new()).unwrap_or(Dim::constant(1)).as_const();
+    let first = loops.first().and_then(|l| l.1.as_const());
+    let all = trips(&body).zip(loops.iter().map(|l| l.1.as_const()).try_fold(1i64, |n, e| n.checked_mul(e?))).map(|(b, l)| b.saturating_mul(l));
+    if loops.len() < 2 || first.is_some_and(|n| n >= ENOUGH) || all.is_some_and(|n| n <= SHARE) {
+        return wrap(&loops, body);
+    }
+    // Loops inside that together are no more than a share stay as they are.
+    let (mut size, mut body) = (trips(&body), body);
+    while loops.len() > 1
+        && let (Some((var, hi)), Some(n)) = (loops.last().copied(), size)
+        && let Some(e) = hi.as_const().and_then(|h| h.checked_mul(n)).filter(|e| *e <= SHARE)
+    {
+        loops.pop();
+        body = wrap(&[(var, hi)], body);
+        size = Some(e);
+    }
+    if loops.len() == 1 {
+        return wrap(&loops, body);
+    }
+    let Some((var, hi)) = loops.pop() else { return body };
+    let zero = Dim::constant(0);
+    let most = size.map_or(1, |n| SHARE / n.max(1)).clamp(1, ENOUGH);
+    let most = hi.as_const().map_or(most, |h| most.min(h.max(1)));
+    if most == 1 {
+        loops.push((var, hi));
+        return parallel(m, &loops, body);
+    }
+    let pieces = hi.ceil_div(most);
+    let c = m.syms.loop_var("c", zero, pieces);
+    let lo = Dim::sym(c) * most;
+    let end = if hi.modulo(most).as_const() == Some(0) { lo + most } else { hi.min(lo + most) };
+    m.syms.set_loop_range(var, lo, end);
+    let body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body }];
+    loops.push((c, pieces));
+    parallel(m, &loops, body)
+}

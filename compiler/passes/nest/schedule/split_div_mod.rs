@@ -1,0 +1,75 @@
+//! Loops taken apart into digits: a map whose subscripts hold quotients and remainders of a loop variable by a divisor of the
+//! loop's length (DepthToSpace, shuffled channels, windows of an image) gets two loops in place of the one. Then its
+//! accesses are linear, and need no division.
+
+use crate::nest::{Kernel, Module, Stmt, visit};
+use crate::passes::nest::analysis::shape::{as_map, loop_like, peel, wrap};
+use crate::sym::{Atom, Dim, Sym, View};
+
+/// Digits at most: each loop may have several divisors.
+const MOST: usize = 6;
+
+/// Takes the loops of a map apart; what stays with divisions stays as it is.
+pub(crate) fn split(m: &mut Module, k: Kernel) {
+    for _ in 0..MOST {
+        if as_map(&m.kernels[k].body).is_none() || !once(m, k) {
+            return;
+        }
+    }
+}
+
+fn once(m: &mut Module, k: Kernel) -> bool {
+    let nest = peel(&m.kernels[k].body);
+    let mut found: Option<(usize, Dim)> = None;
+    for d in dims(&nest.body) {
+        divisions(d, &mut |x, y| {
+            let at = x.as_sym().and_then(|s| nest.loops.iter().position(|l| l.0 == s));
+            if let (None, Some(i)) = (found, at)
+                && nest.loops[i].1.floor_div(y) * y == nest.loops[i].1
+                && nest.loops[i].1 != y
+                && m.syms.is_pos(y)
+            {
+                found = Some((i, y));
+            }
+        });
+    }
+    let Some((i, y)) = found else { return false };
+    let (var, hi) = nest.loops[i];
+    let zero = Dim::constant(0);
+    let (high, low) = (loop_like(m, var, zero, hi.floor_div(y)), loop_like(m, var, zero, y));
+    let digits = Dim::sym(high) * y + low;
+    let body: Vec<Stmt> = nest.body.iter().cloned().map(|s| s.map_dims(&mut |d| if d.contains(var) { m.syms.simplify(d.subst(&mut |s| (s == var).then_some(digits))) } else { d })).collect();
+    // A division by something else that does not fit these digits would cost as much as before.
+    let mut left = false;
+    dims(&body).into_iter().for_each(|d| divisions(d, &mut |x, _| left |= x.contains(high) && x.contains(low)));
+    if left {
+        return false;
+    }
+    let mut loops: Vec<(Sym, Dim)> = nest.loops.clone();
+    loops.splice(i..=i, [(high, hi.floor_div(y)), (low, y)]);
+    m.kernels[k].body = wrap(&loops, body);
+    true
+}
+
+/// Everything that statements subscript with.
+fn dims(body: &[Stmt]) -> Vec<Dim> {
+    let mut out = vec![];
+    visit::walk(body, &mut |s| out.extend(s.dims()));
+    out
+}
+
+/// Calls `f` with the operands of each quotient and remainder in a dim.
+fn divisions(d: Dim, f: &mut dyn FnMut(Dim, Dim)) {
+    let View::Sum { terms, .. } = d.view() else { return };
+    for a in terms.iter().flat_map(|t| &t.1) {
+        match a {
+            Atom::Sym(_) => {}
+            Atom::FloorDiv(x, y) | Atom::Mod(x, y) => {
+                f(*x, *y);
+                divisions(*x, f);
+                divisions(*y, f);
+            }
+            Atom::Min(v) | Atom::Max(v) => v.iter().for_each(|d| divisions(*d, f)),
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Register tiles of contractions, and the loops around them.
+//!
+//! A tile holds mr rows of nv vectors as accumulators; rest rows get smaller tiles, rest columns zero-padded panels and
+//! partial vectors. Around it run the rows of a block that stays in the cache, the panels, the blocks; what is parallel
+//! is one loop over all of them.
+
+pub(crate) mod dequantize;
+mod finish;
+mod register;
+
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt};
+use crate::passes::nest::analysis::shape::{parallel, put};
+use crate::passes::nest::schedule::contract::{Packed, Parts, Product};
+use crate::sym::{Dim, Sym};
+use crate::target::Facts;
+use register::{Ahead, Cols, block, group};
+
+/// Bytes of packed weights that stay in the second-level cache while rows pass by.
+const RESIDENT: i64 = 512 << 10;
+/// Bytes of rows that stay in the second-level cache while panels pass by.
+const ROWS: i64 = 384 << 10;
+/// Bytes of rows of a block where weights come from memory: the rows may come from the last-level cache, since a panel
+/// has work for all of them.
+const FAR_ROWS: i64 = 3 << 20;
+/// Panels that are enough to share out.
+const MANY: i64 = 16;
+/// Rows of a block where all weights stay there: enough that a panel comes to the first level for several tiles, few
+/// enough that small problems still have a block for each thread.
+const SHORT: i64 = 64;
+/// Rows of a tile at most where rows lie a multiple of 4 KiB apart: they meet in one set of the first-level cache, which
+/// has 8 or 12 ways. Also where only run time knows how many rows there are, and tiles of twelve do not fit: what is left
+/// is less, and nothing if the number is a multiple of eight.
+const CROWDED_ROWS: i64 = 8;
+/// Rows of a tile where only run time knows how many there are, see `tall` and `heights`.
+const TALL_ROWS: i64 = 12;
+/// Rows of a tile at most: beyond, pointers get scarce.
+pub(crate) const MOST_ROWS: i64 = 14;
+
+/// Where a tile reads B.
+pub(crate) enum Panels {
+    /// Panels `[batch that B depends on ..][panel][depth ..][columns]`, padded with zeros.
+    Packed(Packed),
+    /// B itself, whose rows run along the columns in whole vectors.
+    InPlace,
+    /// One panel at a time in scratch of a task, `[part][depth][columns]`; the symbol names the part.
+    Private(Buf, Sym),
+}
+
+/// How a contraction is tiled.
+pub(crate) struct Tile {
+    m_row: Option<(Sym, Dim)>,
+    /// Rows that stand in one tile: those of a tile are a multiple of it.
+    together: i64,
+    n: Sym,
+    n_extent: Dim,
+    /// Columns of a panel, a multiple of the longest vectors.
+    nr: i64,
+    panels: Panels,
+    batch: Vec<(Sym, Dim)>,
+    lanes: i64,
+    /// Vector registers of the level.
+    registers: i64,
+    /// Vectors of a tile; a panel is one or several tiles wide.
+    nv: i64,
+    /// Rows of a tile.
+    mr: i64,
+    /// Panels, and the steps of the sum in fours, in the reverse order.
+    backwards: bool,
+}
+
+/// Columns of a panel: as little padding as possible, tiles that keep the multipliers busy. The model is a core with 32
+/// registers of `unit` lanes and two multipliers and loads a cycle; narrower levels cut panels into several tiles.
+pub(crate) fn panel(rows: i64, n: Dim, unit: i64) -> i64 {
+    let Some(n) = n.as_const() else { return 2 * unit };
+    let vectors = (n + unit - 1) / unit;
+    if rows == 1 {
+        return unit * row_panel(vectors);
+    }
+    let cost = |w: i64| {
+        let most = if rows > MOST_KNOWN { rows_of(32, w).min(CROWDED_ROWS) } else { rows_of(32, w) };
+        let r = rows.clamp(1, MOST_KNOWN);
+        let tiles = (r + most - 1) / most;
+        let (low, high) = (r / tiles, r % tiles);
+        // Cycles of a step, in sixteenths: multiplications, loads, and the latency of four; what lines of B take on their
+        // way from the second level.
+        let step = |mr: i64, w: i64| (mr * w).max(mr + w).max(8) * 8 + 2 * w;
+        // The last panel may have fewer vectors.
+        let panel = |w: i64| if w == 0 { 0 } else { high * step(low + 1, w) + (tiles - high) * step(low, w) };
+        panel(w) * (vectors / w) + panel(vectors % w)
+    };
+    let widths: &[i64] = &[2, 4, 3, 5, 6, 1];
+    // Of equals the one with the least padding.
+    unit * widths.iter().copied().min_by_key(|w| (cost(*w), (vectors + w - 1) / w * w)).unwrap_or(2)
+}
+
+/// Vectors of a panel for a single row, whose weights are read once: no more than there are, and panels for several
+/// threads. A step loads a panel's vectors and one element.
+fn row_panel(vectors: i64) -> i64 {
+    const THREADS: i64 = 4;
+    let cost = |w: i64| {
+        let panels = (vectors + w - 1) / w;
+        (w + 1) * (panels + (panels + THREADS - 1) / THREADS * THREADS)
+    };
+    (1..=8).rev().min_by_key(|w| cost(*w)).unwrap_or(1)
+}
+
+/// Rows beyond which a number is taken to be unknown.
+const MOST_KNOWN: i64 = 4096;
+
+/// Rows of a tile of `nv` vectors: accumulators, a row of B and one of A fit the registers.
+fn rows_of(registers: i64, nv: i64) -> i64 {
+    ((registers - 1 - nv) / nv).clamp(1, MOST_ROWS)
+}
+
+/// Vectors and rows of a tile for panels of `nr` columns: as many multiplications for each load as registers allow.
+fn shape(nr: i64, most: i64, facts: Facts) -> (i64, i64) {
+    let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
+    let vectors = nr / lanes;
+    let mut best = (1, 1, 0.0);
+    for nv in (1..=vectors.min(8)).filter(|v| vectors % v == 0) {
+        let mr = rows_of(registers, nv).min(most.max(1));
+        let score = (mr * nv) as f64 / (mr + nv) as f64;
+        if mr * nv + nv < registers && score > best.2 {
+            best = (nv, mr, score);
+        }
+    }
+    (best.0, best.1)
+}
+
+/// Rows of a tile for panels of `nr` columns, where there are `most` rows.
+pub(crate) fn rows_of_panel(nr: i64, most: i64, facts: Facts) -> i64 {
+    shape(nr, most, facts).1
+}
+
+/// The next multiple.
+fn multiple(n: i64, of: i64) -> i64 {
+    (n + of - 1) / of * of
+}
+
+impl Tile {
+    /// Chooses the tile for a level. `together`: rows that one tile has; `most`: rows at most; `crowded`: they lie a multiple of 4 KiB apart.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new((m_row, together): (Option<(Sym, Dim)>, i64), most: i64, n: Sym, n_extent: Dim, nr: i64, panels: Panels, batch: Vec<(Sym, Dim)>, crowded: bool, facts: Facts) -> Tile {
+        let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
+        let (mut nv, mut mr) = shape(nr, most, facts);
+        if crowded {
+            mr = mr.min(CROWDED_ROWS);
+        } else if m_row.is_some_and(|r| r.1.as_const().is_none()) {
+            mr = if mr >= TALL_ROWS { TALL_ROWS } else { mr.min(CROWDED_ROWS) };
+        }
+        // All rows in one tile where B comes from memory: its elements then arrive while they are used, all the time.
+        let all = m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
+        let large = matches!(&panels, Panels::Packed(p) if p.large);
+        if large && all > mr && all <= 16 && all + 2 <= registers {
+            (nv, mr) = (1, all);
+        }
+        mr = (mr / together * together).max(together);
+        if let Some(r) = m_row.and_then(|r| r.1.as_const()).filter(|r| *r > 0) {
+            // Tiles of equal height.
+            let tiles = (r + mr - 1) / mr;
+            mr = multiple((r + tiles - 1) / tiles, together);
+        }
+        Tile { m_row, together, n, n_extent, nr, panels, batch, lanes, registers, nv, mr, backwards: false }
+    }
+    /// Turns the order in which the weights are read.
+    pub fn turn(&mut self) {
+        self.backwards = !self.backwards;
+    }
+    fn width(&self) -> i64 {
+        self.nv * self.lanes
+    }
+}
+
+/// Rows of a block: from where, how many.
+#[derive(Clone, Copy)]
+struct Rows {
+    from: Dim,
+    count: Dim,
+    ahead: Option<Ahead>,
+}
+
+/// The loops of a contraction; `rows` are the row loops outside the tile's own.
+pub(crate) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let panels = t.n_extent.ceil_div(t.nr);
+    let turn = m.syms.loop_var("p", zero, panels);
+    let panel = if t.backwards { panels - 1 - turn } else { turn.into() };
+    let depth = Dim::product(p.depth.iter().map(|d| d.1));
+    let bytes = i64::from(m.bufs[p.b.0].ty.bytes().unwrap_or(4));
+    let weights = (depth * panels * t.nr * bytes).as_const();
+    let resident = weights.is_some_and(|w| w <= RESIDENT);
+    // Blocks of rows.
+    let extent = t.m_row.map_or(Dim::constant(1), |r| r.1);
+    let large = matches!(&t.panels, Panels::Packed(p) if p.large) && panels.as_const().is_some_and(|p| p >= MANY);
+    let bytes = if large { FAR_ROWS } else { ROWS };
+    let size = if p.product == Product::Double { 8 } else { 4 };
+    let most = depth.as_const().map_or(192, |d| (bytes / (size * d.max(1))).clamp(1, if resident { SHORT } else { 1 << 20 }));
+    // Blocks of equal height where that is known. Else rather higher than lower: a last block of a few rows would read all
+    // of B for them.
+    let tall = match extent.as_const() {
+        Some(e) => {
+            let blocks = if e <= most.max(t.mr) { 1 } else { (e + most - 1) / most };
+            let others = t.batch.iter().chain(if resident { rows } else { &[] }).fold(panels, |n, l| n * l.1);
+            // A part of a larger kernel is one thread's.
+            match m.syms.range(others).lo.filter(|_| p.whole).map_or(blocks, |n| even(blocks, n.max(1), (e, t.mr))) {
+                1 => None,
+                b if b == blocks => Some(((e + b - 1) / b + t.mr - 1) / t.mr * t.mr),
+                b => Some(multiple((e + b - 1) / b, t.together)),
+            }
+        }
+        None => Some((most + t.mr - 1) / t.mr * t.mr),
+    };
+    let blocks = tall.map_or(Dim::constant(1), |h| extent.ceil_div(h));
+    let block = m.syms.loop_var("b", zero, blocks);
+    let inner_panels = resident || rows.is_empty();
+    // Tiles that read a panel one after the other: those of a block, or all of them.
+    let high = tall.map_or(extent, Dim::constant);
+    let most_rows = if t.mr == TALL_ROWS && extent.as_const().is_none() { TALL_ROWS + 1 } else { t.mr };
+    let passes = if inner_panels { extent.min(high).ceil_div(most_rows) } else { extent.ceil_div(most_rows) };
+    let ahead = Ahead::new(m, p, t, passes);
+    let of_block = |h: i64| ahead.map(|a| if inner_panels { a } else { a.at(Dim::sym(block) * ((h + t.mr - 1) / t.mr)) });
+    let columns = |m: &mut Module, cols: Cols| -> Vec<Stmt> {
+        let Some(h) = tall else { return column(m, p, t, panel, Rows { from: zero, count: extent, ahead }, cols) };
+        let from = Dim::sym(block) * h;
+        let ahead = of_block(h);
+        match extent.as_const() {
+            Some(e) if e % h == 0 => column(m, p, t, panel, Rows { from, count: Dim::constant(h), ahead }, cols),
+            Some(e) => {
+                let then = column(m, p, t, panel, Rows { from, count: Dim::constant(h), ahead }, cols);
+                let last = Rows { from: Dim::constant(e / h * h), count: Dim::constant(e % h), ahead };
+                let els = column(m, p, t, panel, last, cols);
+                vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, e / h), then, els }]
+            }
+            None => column(m, p, t, panel, Rows { from, count: (extent - from).min(Dim::constant(h)), ahead }, cols),
+        }
+    };
+    let body = each_panel(m, t, panel, columns);
+    // Small weights stay in the cache while rows pass by; large ones are read once.
+    let mut loops = t.batch.clone();
+    if inner_panels {
+        loops.extend(rows);
+        loops.extend([(block, blocks), (turn, panels)]);
+        parallel(m, &loops, body)
+    } else {
+        loops.push((turn, panels));
+        loops.push((block, blocks));
+        // Few panels: rows too are worth sharing out.
+        if panels.as_const().is_some_and(|p| p < 16) {
+            loops.extend(rows);
+            return parallel(m, &loops, body);
+        }
+        let inner = rows.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body }]);
+        parallel(m, &loops, inner)
+    }
+}
+
+/// Blocks of rows, at least `blocks`, so that a few threads get equal shares of `others` times as many pieces: of so many
+/// rows, in tiles of so many.
+fn even(blocks: i64, others: i64, (rows, mr): (i64, i64)) -> i64 {
+    const THREADS: i64 = 4;
+    const ENOUGH: i64 = 16;
+    let tiles = |rows: i64| (rows + mr - 1) / mr;
+    let least = tiles(rows).max(1);
+    // In sixteenths of the time, roughly: small differences do not matter. Where blocks cut tiles there are more of them,
+    // which read as many weights each.
+    let cost = |b: i64| {
+        let n = b * others;
+        let rounds = (n + THREADS - 1) / THREADS;
+        let height = ((rows + b - 1) / b).max(1);
+        let more = rows / height * tiles(height) + tiles(rows % height) - least;
+        (rounds * THREADS - n) * 16 / (rounds * THREADS) + 4 * more / least
+    };
+    if blocks * others >= ENOUGH {
+        return blocks;
+    }
+    (blocks..=least.min(blocks + 3).max(blocks)).min_by_key(|b| cost(*b)).unwrap_or(blocks)
+}
+
+/// What `columns` makes for a whole panel, and for the last one where that is not whole.
+fn each_panel(m: &mut Module, t: &Tile, panel: Dim, columns: impl Fn(&mut Module, Cols) -> Vec<Stmt>) -> Vec<Stmt> {
+    let full = t.n_extent.floor_div(t.nr);
+    match (t.n_extent.modulo(t.nr).as_const(), full.as_const()) {
+        (Some(0), _) => columns(m, Cols::Full),
+        (Some(r), Some(0)) => columns(m, Cols::Some(r)),
+        (r, _) => {
+            let then = columns(m, Cols::Full);
+            let els = columns(m, r.map_or(Cols::Guarded, Cols::Some));
+            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, panel, full), then, els }]
+        }
+    }
+}
+
+/// All columns of the first `count` rows, on one thread.
+pub(crate) fn of_rows(m: &mut Module, p: &Parts, t: &Tile, count: Dim) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let panels = t.n_extent.ceil_div(t.nr);
+    let full = t.n_extent.floor_div(t.nr);
+    let panel = m.syms.loop_var("p", zero, full);
+    let rows = Rows { from: zero, count, ahead: None };
+    let mut out = vec![];
+    // Without the last one the loop over panels is one piece of machine code.
+    if full.as_const() != Some(0) {
+        let body = column(m, p, t, panel.into(), rows, Cols::Full);
+        match full.as_const() {
+            Some(1) => out = put(m, body, &|s| (s == panel).then_some(zero)),
+            _ => out.push(Stmt::For { kind: LoopKind::Seq, var: panel, lo: zero, hi: full, body }),
+        }
+    }
+    match t.n_extent.modulo(t.nr).as_const() {
+        Some(0) => {}
+        Some(r) => out.extend(column(m, p, t, full, rows, Cols::Some(r))),
+        None => {
+            let then = column(m, p, t, full, rows, Cols::Guarded);
+            out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Lt, full, panels), then, els: vec![] });
+        }
+    }
+    out
+}
+
+/// Rows of one panel: tile after tile.
+fn column(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, rows: Rows, cols: Cols) -> Vec<Stmt> {
+    let subs = t.nr / t.width();
+    let mut out = vec![];
+    match cols {
+        Cols::Some(r) => {
+            for s in 0..subs {
+                let here = (r - s * t.width()).min(t.width());
+                if here > 0 {
+                    let cols = if here == t.width() { Cols::Full } else { Cols::Some(here) };
+                    let part = tall(m, p, t, panel, Dim::constant(s), rows, cols);
+                    out.extend(if r <= t.width() { part } else { group(m, part) });
+                }
+            }
+        }
+        _ if subs == 1 => out = tall(m, p, t, panel, Dim::constant(0), rows, cols),
+        _ => {
+            let (zero, subs) = (Dim::constant(0), Dim::constant(subs));
+            let s = m.syms.loop_var("s", zero, subs);
+            let body = tall(m, p, t, panel, s.into(), rows, cols);
+            out.push(Stmt::For { kind: LoopKind::Seq, var: s, lo: zero, hi: subs, body });
+        }
+    }
+    out
+}
+
+/// Rows of one tile's columns.
+fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, cols: Cols) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let ahead = |pass: Dim| rows.ahead.map(|a| a.at(pass));
+    if t.m_row.is_none() {
+        return block(m, p, t, zero, 1, panel, sub, cols, ahead(zero));
+    }
+    if let Some(count) = rows.count.as_const() {
+        // Tiles of equal height, or of two that differ by one row.
+        let tiles = (count + t.mr - 1) / t.mr;
+        let each = t.together;
+        let (low, high) = if tiles > 0 { (count / each / tiles * each, count / each % tiles) } else { (0, 0) };
+        let mut out = vec![];
+        for (n, height, from, pass) in [(high, low + each, rows.from, zero), (tiles - high, low, rows.from + high * (low + each), high.into())] {
+            if n == 1 {
+                out.extend(block(m, p, t, from, height, panel, sub, cols, ahead(pass)));
+            } else if n > 1 {
+                let v = m.syms.loop_var("m", zero, Dim::constant(n));
+                let body = block(m, p, t, from + Dim::sym(v) * height, height, panel, sub, cols, ahead(pass + v));
+                out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(n), body });
+            }
+        }
+        return out;
+    }
+    let tall = |m: &mut Module, blocks: Dim, height: i64, from: Dim, pass: Dim| -> Vec<Stmt> {
+        if blocks.as_const() == Some(0) {
+            return vec![];
+        }
+        let v = m.syms.loop_var("m", zero, blocks);
+        let body = block(m, p, t, from + Dim::sym(v) * height, height, panel, sub, cols, ahead(pass + v));
+        vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: blocks, body }]
+    };
+    let mut out = vec![];
+    let (mut from, mut left, mut pass, mut mr) = (rows.from, rows.count, zero, t.mr);
+    for (blocks, height) in heights(m, rows.count, t.mr) {
+        out.extend(tall(m, blocks, height, from, pass));
+        (from, left, pass, mr) = (from + blocks * height, left - blocks * height, pass + blocks, height);
+    }
+    let left = m.syms.simplify(if mr == t.mr { rows.count.modulo(mr) } else { left });
+    match left.as_const() {
+        Some(0) => {}
+        Some(r) => {
+            let rest = block(m, p, t, from, r, panel, sub, cols, ahead(pass));
+            out.extend(if out.is_empty() { rest } else { group(m, rest) });
+        }
+        None => {
+            // The binary digits of what is left, each with a tile of its own.
+            let mut n = 1;
+            while 2 * n < mr {
+                n *= 2;
+            }
+            while n > 0 {
+                let row = m.syms.simplify(from + left.floor_div(2 * n) * (2 * n));
+                let then = block(m, p, t, row, n, panel, sub, cols, ahead(pass));
+                out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Ne, left.floor_div(n).modulo(2), 0), then, els: vec![] });
+                n /= 2;
+            }
+        }
+    }
+    // What twelves leave is one row more for as many of them, if there are as many.
+    let (rest, tiles) = (m.syms.simplify(rows.count.modulo(TALL_ROWS)), m.syms.simplify(rows.count.floor_div(TALL_ROWS)));
+    if t.mr != TALL_ROWS || rest.as_const() == Some(0) {
+        return out;
+    }
+    let mut then = tall(m, rest, TALL_ROWS + 1, rows.from, zero);
+    then.extend(tall(m, m.syms.simplify(tiles - rest), TALL_ROWS, rows.from + rest * (TALL_ROWS + 1), rest));
+    vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, rest, tiles), then, els: out }]
+}
+
+/// Numbers of tiles of each height for rows that only run time counts. Tiles of twelve do more for each element that they
+/// load, but would leave up to eleven rows: as many tiles of eight take their place as leave three at most.
+fn heights(m: &Module, count: Dim, mr: i64) -> Vec<(Dim, i64)> {
+    if mr != TALL_ROWS {
+        return vec![(m.syms.simplify(count.floor_div(mr)), mr)];
+    }
+    let eights = m.syms.simplify((count.floor_div(4) * 2).modulo(3).min(count.floor_div(8)));
+    vec![(m.syms.simplify((count - eights * 8).floor_div(TALL_ROWS)), TALL_ROWS), (eights, 8)]
+}

@@ -1,0 +1,251 @@
+//! Maps whose result runs along another dimension in memory than what they read: images between planes and channels
+//! innermost, transposes.
+//!
+//! Squares as wide as a vector are loaded along one dimension, turned in registers and stored along the other. Where a
+//! dimension is no multiple of a square, the last square overlaps the one before: both store the same there. Rows shorter
+//! than a square are read as one where they lie so, whatever stands between them in the result.
+
+use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
+use crate::passes::nest::analysis::cost;
+use crate::passes::nest::analysis::shape::{Map, as_map, in_one, instance, loop_like, parallel};
+use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
+use crate::passes::nest::schedule::lanes64;
+use crate::sym::{Dim, Sym};
+use crate::target::Facts;
+use crate::tensor::ElemType;
+
+/// Elements of short rows that are read as one long one, at most: a square for each vector of them stands by itself.
+const UNROLLED: i64 = 512;
+
+/// Loads that a square turns at most: each takes as many registers as a vector has lanes.
+const TURNS: usize = 2;
+
+/// One dimension of the squares.
+struct Side {
+    var: Sym,
+    extent: Dim,
+}
+
+/// Schedules the kernel; false if it is no such map.
+pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
+    if facts.width < 256 {
+        return false;
+    }
+    let Some(map) = as_map(&m.kernels[k].body) else { return false };
+    let lanes = i64::from(facts.lanes) / if lanes64::is(m.bufs[map.buf].ty) { 2 } else { 1 };
+    let Some((map, to, from)) = sides(m, map, lanes) else { return false };
+    cost::estimate(m, k);
+    let line = m.linear(map.buf, &map.at).linear_in(from.var).is_some();
+    let body = if line { Some(emit(m, &map, to, from, lanes)) } else { emit_apart(m, &map, &to, &from, lanes) };
+    let Some(body) = body else { return false };
+    m.kernels[k].body = body;
+    true
+}
+
+/// The map, with loops joined where memory runs on; the side along which the result runs, and the one along which what
+/// has to be turned does.
+fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
+    let owner = m.storage(map.buf);
+    let mut own = false;
+    map.value.walk(&mut |e| own |= matches!(e, Expr::Load { buf, .. } if m.storage(*buf) == owner));
+    let ty = m.bufs[map.buf].ty;
+    // All of 64 bits, or nothing. What is shorter than 32 has lanes of 32.
+    let long = lanes64::is(ty);
+    let turns = |t: ElemType| if long { lanes64::is(t) } else { matches!(t.bits(), 8 | 16 | 32) && (t.is_int() || t == ElemType::F32) };
+    if own || !turns(ty) && ty != ElemType::F16 {
+        return None;
+    }
+    let find = |m: &Module, map: &Map| -> Option<(Side, Side)> {
+        let to = unit_stride_var(m, map.buf, &map.at, &map.loops)?;
+        let mut from: Vec<Sym> = vec![];
+        let mut turned: Vec<(Buf, &[Dim])> = vec![];
+        let mut fits = true;
+        reads(&map.value, false, &mut |buf, at, conditional| match stride(m, buf, at, to) {
+            Some(0 | 1) => {}
+            _ if turns(m.bufs[buf].ty) && !conditional && m.linear(buf, at).linear_in(to).is_some() => {
+                match map.loops.iter().find(|l| stride(m, buf, at, l.0) == Some(1)) {
+                    Some(l) if !from.contains(&l.0) => from.push(l.0),
+                    Some(_) => {}
+                    None => fits = false,
+                }
+                if !turned.contains(&(buf, at)) {
+                    turned.push((buf, at));
+                }
+            }
+            _ => fits = false,
+        });
+        map.value.walk(&mut |e| {
+            fits &= match e {
+                Expr::With { .. } => false,
+                Expr::Load { .. } | Expr::Index(_) => true,
+                e => turns(m.type_of(e)) || m.type_of(e) == ElemType::Bool,
+            }
+        });
+        let [from] = from.as_slice() else { return None };
+        if !fits || turned.len() > TURNS {
+            return None;
+        }
+        let side = |v: Sym| map.loops.iter().find(|l| l.0 == v).map(|l| Side { var: v, extent: l.1 });
+        Some((side(to)?, side(*from)?))
+    };
+    // Rows and columns of a plane are one dimension where they lie so on both sides.
+    let mut map = joined(m, map);
+    let (to, mut from) = find(m, &map)?;
+    if from.extent.as_const().is_some_and(|e| e < lanes) {
+        from = joined_source(m, &mut map, &from)?;
+    }
+    let enough = |s: &Side| s.extent.as_const().is_none_or(|e| e >= lanes);
+    (to.var != from.var && enough(&to) && enough(&from)).then_some((map, to, from))
+}
+
+/// Every load of an expression, and whether it stands under a condition.
+pub(crate) fn reads<'a>(e: &'a Expr, conditional: bool, f: &mut dyn FnMut(Buf, &'a [Dim], bool)) {
+    match e {
+        Expr::Load { buf, at } => f(*buf, at, conditional),
+        Expr::Select(c, a, b) => {
+            reads(c, conditional, f);
+            reads(a, true, f);
+            reads(b, true, f);
+        }
+        e => e.children().into_iter().for_each(|e| reads(e, conditional, f)),
+    }
+}
+
+/// Joins neighbouring loops where every access runs on through memory from one to the next.
+fn joined(m: &mut Module, mut map: Map) -> Map {
+    let mut i = 0;
+    while i + 1 < map.loops.len() {
+        let ((outer, oe), (inner, ie)) = (map.loops[i], map.loops[i + 1]);
+        let v = m.syms.loop_var("i", Dim::constant(0), oe * ie);
+        let put = |d: Dim| in_one(d, (outer, inner), ie, v);
+        let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| put(*d)).collect() };
+        let runs_on = |buf, at: &[Dim]| !at.iter().any(|d| d.contains(outer) || d.contains(inner)) || m.linear(buf, &moved(at)).linear_in(v).is_some();
+        let mut fits = runs_on(map.buf, &map.at);
+        map.value.walk(&mut |e| match e {
+            Expr::Load { buf, at } => fits &= runs_on(*buf, at),
+            Expr::Index(d) => fits &= !d.contains(outer) && !d.contains(inner),
+            _ => {}
+        });
+        if !fits {
+            i += 1;
+            continue;
+        }
+        map.at = moved(&map.at);
+        map.value = map.value.map_dims(&mut |d| put(d));
+        map.loops.splice(i..i + 2, [(v, oe * ie)]);
+        i = i.saturating_sub(1);
+    }
+    map
+}
+
+/// Joins rows shorter than a square with the loop around them, where they lie one behind the other in all that is turned; in
+/// the result, they may not.
+fn joined_source(m: &mut Module, map: &mut Map, from: &Side) -> Option<Side> {
+    let i = map.loops.iter().position(|l| l.0 == from.var).filter(|i| *i > 0)?;
+    let ((outer, oe), (inner, ie)) = (map.loops[i - 1], map.loops[i]);
+    let all = (oe * ie).as_const().filter(|n| *n <= UNROLLED)?;
+    let mut fits = true;
+    map.value.walk(&mut |e| match e {
+        Expr::Load { buf, at } if at.iter().any(|d| d.contains(outer) || d.contains(inner)) => {
+            fits &= stride(m, *buf, at, inner) == Some(1) && stride(m, *buf, at, outer) == ie.as_const();
+        }
+        Expr::Index(d) => fits &= !d.contains(outer) && !d.contains(inner),
+        _ => {}
+    });
+    if !fits {
+        return None;
+    }
+    let v = m.syms.loop_var("i", Dim::constant(0), Dim::constant(all));
+    let put = |d: Dim| in_one(d, (outer, inner), ie, v);
+    map.at = map.at.iter().map(|d| put(*d)).collect();
+    map.value = map.value.clone().map_dims(&mut |d| put(d));
+    map.loops.splice(i - 1..=i, [(v, Dim::constant(all))]);
+    Some(Side { var: v, extent: Dim::constant(all) })
+}
+
+/// Squares of a result that is no line along the side of what is read, one by one.
+fn emit_apart(m: &mut Module, map: &Map, to: &Side, from: &Side, lanes: i64) -> Option<Vec<Stmt>> {
+    let (zero, n) = (Dim::constant(0), from.extent.as_const()?);
+    let squares = to.extent.ceil_div(lanes);
+    let c = m.syms.loop_var("c", zero, squares);
+    let first = Dim::sym(c) * lanes;
+    let column = if to.extent.modulo(lanes).as_const() == Some(0) { first } else { first.min(to.extent - lanes) };
+    let mut loops: Vec<(Sym, Dim)> = map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
+    loops.push((c, squares));
+    let rows = (0..(n + lanes - 1) / lanes).map(|b| Dim::constant((b * lanes).min(n - lanes)));
+    let body = rows.flat_map(|row| one(m, map, to, from, (column, row), lanes)).collect();
+    Some(parallel(m, &loops, body))
+}
+
+/// Squares, and what is left where a side whose length only run time knows is shorter than one.
+fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let mut loops: Vec<(Sym, Dim)> = map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
+    // The squares of a known number of result vectors are one tile; else each is.
+    let inner = to.extent.as_const().filter(|e| *e <= 64 * lanes);
+    let mut conditions = vec![];
+    let mut square = |m: &mut Module, side: &Side, name: &str| {
+        let n = side.extent.ceil_div(lanes);
+        let v = m.syms.loop_var(name, zero, n);
+        loops.push((v, n));
+        if side.extent.as_const().is_none() {
+            conditions.push(Expr::cmp_index(BinOp::Ge, side.extent, lanes));
+        }
+        let first = Dim::sym(v) * lanes;
+        if side.extent.modulo(lanes).as_const() == Some(0) { first } else { first.min(side.extent - lanes) }
+    };
+    let row = square(m, &from, "b");
+    let body = match inner {
+        Some(e) => {
+            let mut body = vec![];
+            let whole = e / lanes;
+            let v = m.syms.loop_var("c", zero, Dim::constant(whole));
+            let inside = one(m, map, &to, &from, (Dim::sym(v) * lanes, row), lanes);
+            body.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(whole), body: inside });
+            if e % lanes != 0 {
+                body.extend(one(m, map, &to, &from, (Dim::constant(e - lanes), row), lanes));
+            }
+            body
+        }
+        None => {
+            let column = square(m, &to, "c");
+            one(m, map, &to, &from, (column, row), lanes)
+        }
+    };
+    let Some(cond) = conditions.into_iter().reduce(|a, b| Expr::bin(BinOp::And, a, b)) else { return parallel(m, &loops, body) };
+    // The squares that this iteration would have, cut off where a side ends.
+    let squares = loops.len() - if inner.is_some() { 1 } else { 2 };
+    let mut short = vec![];
+    for (side, block) in [(&from, loops.get(squares)), (&to, loops.get(squares + 1))] {
+        let v = loop_like(m, side.var, zero, side.extent);
+        let (lo, hi) = match block {
+            Some((b, _)) => (Dim::sym(*b) * lanes, side.extent.min(Dim::sym(*b) * lanes + lanes)),
+            None => (zero, side.extent),
+        };
+        m.syms.set_loop_range(v, lo, hi);
+        short.push((side.var, v, lo, hi));
+    }
+    let put = |d: Dim| d.subst(&mut |s| short.iter().find(|x| x.0 == s).map(|x| Dim::sym(x.1)));
+    let value = instance(m, &map.value, &|s| short.iter().find(|x| x.0 == s).map(|x| Dim::sym(x.1)));
+    let store = Stmt::Store { buf: map.buf, at: map.at.iter().map(|d| put(*d)).collect(), value };
+    let els = short.iter().rev().enumerate().fold(vec![store], |body, (i, (_, v, lo, hi))| {
+        let kind = if i == 0 { LoopKind::Vec(lanes as u32) } else { LoopKind::Seq };
+        vec![Stmt::For { kind, var: *v, lo: *lo, hi: *hi, body }]
+    });
+    parallel(m, &loops, vec![Stmt::If { cond, then: body, els }])
+}
+
+/// One square from (`column` of the result's vectors, `row`) on.
+fn one(m: &mut Module, map: &Map, to: &Side, from: &Side, (column, row): (Dim, Dim), lanes: i64) -> Vec<Stmt> {
+    let (zero, n) = (Dim::constant(0), Dim::constant(lanes));
+    let (u, l) = (m.syms.loop_var("u", zero, n), m.syms.loop_var("l", zero, n));
+    let put = |s: Sym| match s {
+        s if s == to.var => Some(column + l),
+        s if s == from.var => Some(row + u),
+        _ => None,
+    };
+    let value = instance(m, &map.value, &put);
+    let at = map.at.iter().map(|d| d.subst(&mut |s| put(s))).collect();
+    let vector = Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: n, body: vec![Stmt::Store { buf: map.buf, at, value }] };
+    vec![Stmt::For { kind: LoopKind::Unroll, var: u, lo: zero, hi: n, body: vec![vector] }]
+}
