@@ -270,6 +270,14 @@ pub const NEST_PASSES: &[NestPass] = &[
         ..PER_LEVEL
     },
     NestPass {
+        name: "few_bits",
+        group: Group::Quantize,
+        holds: "Contractions whose weights are constants of 2, 4 or 8 bits with scales make floats of them where they use them.",
+        why: "Before widen_integers, which rewrites what the weights are made with; it emits tiles itself.",
+        run: nest::quantize::few_bits::run,
+        ..PER_LEVEL
+    },
+    NestPass {
         name: "widen_integers",
         group: Group::Quantize,
         holds: "Arithmetic of 8- and 16-bit integers is in 32 bits.",
