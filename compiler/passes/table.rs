@@ -102,6 +102,7 @@ const PER_LEVEL: NestPass = NestPass { differs: Differs::Always, ..SHARED };
 /// Graph passes in order.
 pub const GRAPH_PASSES: &[GraphPass] = &[
     GraphPass { name: "write_sequences", level: O0, run: graph::sequences::run },
+    GraphPass { name: "add_taps", level: O0, run: graph::tap::run },
     GraphPass { name: "drop_dead_nodes", level: O0, run: |m, _| graph::dead::run(m) },
     GraphPass { name: "infer_shapes", level: O0, run: graph::infer::run },
     GraphPass { name: "integer_quantized", level: O1, run: |m, _| graph::quantize::run(m) },
