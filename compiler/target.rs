@@ -3,7 +3,7 @@
 use crate::diag::{Error, Result, codes};
 use cranelift_codegen::isa::{self, OwnedTargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
-use target_lexicon::{Architecture, BinaryFormat, OperatingSystem, Triple};
+use target_lexicon::{Aarch64Architecture, Architecture, BinaryFormat, Environment, OperatingSystem, Riscv64Architecture, Triple};
 
 /// What a CPU has beyond the base of its architecture, as far as levels differ in it: bits of [`Known::needs`], and of
 /// the answer of `codegen::cpu_level`.
@@ -163,32 +163,47 @@ impl Level {
 }
 
 impl Target {
-    /// The target of a triple (`None`: this machine) and a CPU level (`None`: the default of the architecture).
+    /// A triple that objects can be made for. Triples of bare metal have ELF objects, those of UEFI COFF.
+    pub fn triple(text: &str) -> std::result::Result<Triple, Error> {
+        let bad = |title: String, expected: &str| Err(Error::new(codes::TARGET, title).row("expected", expected));
+        let mut triple = match text.parse::<Triple>() {
+            Ok(t) => t,
+            Err(e) => return bad(format!("the target triple \"{text}\" is not known: {e}"), "e.g. x86_64-unknown-linux-gnu, aarch64-apple-darwin, riscv64gc-unknown-linux-gnu"),
+        };
+        match triple.architecture {
+            Architecture::X86_64 if triple.environment == Environment::Gnux32 => return bad(format!("\"{text}\" has pointers of 32 bits"), "pointers of 64 bits: x86_64-unknown-linux-gnu"),
+            Architecture::Aarch64(_) if triple.environment == Environment::GnuIlp32 => return bad(format!("\"{text}\" has pointers of 32 bits"), "pointers of 64 bits: aarch64-unknown-linux-gnu"),
+            Architecture::Aarch64(Aarch64Architecture::Aarch64be) => return bad(format!("\"{text}\" is big-endian"), "a little-endian target"),
+            Architecture::X86_64 | Architecture::Aarch64(_) | Architecture::Riscv64(_) => {}
+            _ => return bad(format!("the architecture of \"{text}\" is not supported"), "x86_64, aarch64 or riscv64"),
+        }
+        triple.binary_format = match (triple.operating_system, triple.binary_format) {
+            (OperatingSystem::Uefi, _) => BinaryFormat::Coff,
+            (_, BinaryFormat::Unknown) => BinaryFormat::Elf,
+            (_, f) => f,
+        };
+        if !matches!(triple.binary_format, BinaryFormat::Elf | BinaryFormat::Macho | BinaryFormat::Coff) {
+            return bad(format!("the object format of \"{text}\" is not supported"), "ELF, Mach-O or COFF");
+        }
+        if matches!(triple.architecture, Architecture::Riscv64(_)) && triple.binary_format != BinaryFormat::Elf {
+            return bad(format!("objects for \"{text}\" are not supported"), "ELF objects for riscv64");
+        }
+        Ok(triple)
+    }
+    /// The target of a triple (`None`: this machine) and a CPU level (`None`: the default of the triple, which every CPU that
+    /// the triple names has).
     pub fn new(triple: Option<&str>, cpu: Option<&str>) -> Result<Target> {
         let bad = |title: String, expected: String| Error::new(codes::TARGET, title).row("expected", expected).fail();
-        let triple = match triple {
-            None => Triple::host(),
-            Some(t) => match t.parse::<Triple>() {
-                Ok(t) => t,
-                Err(e) => return bad(format!("the target triple \"{t}\" is not known: {e}"), "e.g. x86_64-unknown-linux-gnu, aarch64-apple-darwin, riscv64gc-unknown-linux-gnu".into()),
-            },
-        };
-        let arch = match triple.architecture {
-            Architecture::X86_64 => "x86_64",
-            Architecture::Aarch64(_) => "aarch64",
-            Architecture::Riscv64(_) => "riscv64",
-            _ => return bad(format!("the architecture of \"{triple}\" is not supported"), "x86_64, aarch64 or riscv64".into()),
-        };
-        if arch == "aarch64" && triple.operating_system == OperatingSystem::Windows {
-            return bad("aarch64 Windows is not supported".into(), "its unwind information is not written yet: use x86_64-pc-windows-msvc".into());
-        }
-        if !matches!(triple.binary_format, BinaryFormat::Elf | BinaryFormat::Macho | BinaryFormat::Coff) {
-            return bad(format!("the object format of \"{triple}\" is not supported"), "ELF, Mach-O or COFF".into());
-        }
-        let default = match arch {
-            "x86_64" => "x86-64-v2+",
-            "aarch64" => "generic",
-            _ => "rv64gcv",
+        let triple = triple.map_or_else(|| Ok(Triple::host()), Target::triple)?;
+        let (arch, default) = match triple.architecture {
+            Architecture::X86_64 => ("x86_64", "x86-64-v2+"),
+            Architecture::Aarch64(_) => ("aarch64", "generic"),
+            Architecture::Riscv64(Riscv64Architecture::Riscv64a23) => ("riscv64", "rv64gcv"),
+            Architecture::Riscv64(Riscv64Architecture::Riscv64imac) if cpu.is_none() => {
+                let e = Error::new(codes::TARGET, format!("\"{triple}\" names CPUs without floating point, which no level has"));
+                return e.found_expected("no --cpu", "--cpu rv64gc if the CPU has the extensions F and D: the object then has the ABI lp64, as the triple says").fail();
+            }
+            _ => ("riscv64", "rv64gc"),
         };
         let cpu = cpu.unwrap_or(default);
         if cpu == "native" {
@@ -240,9 +255,15 @@ impl Target {
     pub fn cpu(&self) -> String {
         self.levels.iter().map(|l| l.name.as_str()).collect::<Vec<_>>().join(",")
     }
+    /// True where floats are passed in integer registers though the code may use those for floats: lp64 of riscv64.
+    pub fn soft_float(&self) -> bool {
+        self.triple.architecture == Architecture::Riscv64(Riscv64Architecture::Riscv64imac)
+    }
     /// Cranelift's view of a level. Tiles are compiled without optimisation: it would undo their order.
     pub fn isa(&self, level: &Level, optimise: bool, pic: bool) -> Result<OwnedTargetIsa> {
         let bug = |e: String| crate::diag::Failure::bug("target", e);
+        // Images of Windows on aarch64 are loaded anywhere: addresses are made of pages and offsets, as within one object.
+        let pic = pic && !(self.triple.binary_format == BinaryFormat::Coff && matches!(self.triple.architecture, Architecture::Aarch64(_)));
         let mut shared = settings::builder();
         for (k, v) in [
             ("is_pic", if pic { "true" } else { "false" }),
@@ -253,7 +274,12 @@ impl Target {
         ] {
             shared.set(k, v).map_err(|e| bug(format!("{k}: {e}")))?;
         }
-        let mut b = isa::lookup(self.triple.clone()).map_err(|e| bug(e.to_string()))?;
+        // UEFI has the calling convention of Windows, which Cranelift does not know.
+        let triple = match self.triple.operating_system {
+            OperatingSystem::Uefi => Triple { operating_system: OperatingSystem::Windows, ..self.triple.clone() },
+            _ => self.triple.clone(),
+        };
+        let mut b = isa::lookup(triple).map_err(|e| bug(e.to_string()))?;
         for f in &level.features {
             b.enable(f).map_err(|e| bug(format!("{f}: {e}")))?;
         }

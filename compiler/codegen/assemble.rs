@@ -8,10 +8,11 @@ use super::frame::Frame;
 use super::interface::Interface;
 use super::tile;
 use super::weights::{Blob, Layout};
-use crate::diag::{Failure, Result};
+use crate::diag::{Clock, Failure, Result};
 use crate::nest::{Kernel, Module, Stmt, visit};
 use crate::target::{Level, Target};
 use cranelift_codegen::Context;
+use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{ExternalName, Function, Signature};
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
@@ -21,6 +22,7 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
+use target_lexicon::BinaryFormat;
 
 /// Everything that code generation needs to know of one model.
 pub struct Unit<'a> {
@@ -34,6 +36,8 @@ pub struct Unit<'a> {
     pub target: &'a Target,
     /// Position-independent code (objects), or code for this process.
     pub pic: bool,
+    /// Times the steps.
+    pub clock: Clock,
 }
 
 /// The model as it is computed on one CPU level.
@@ -104,6 +108,8 @@ pub struct Assembled {
     pub functions: HashMap<u32, FuncId>,
     /// The weights, where they are embedded.
     pub weights: Option<DataId>,
+    /// Functions that the object imports.
+    pub libm: Vec<&'static str>,
     /// The checks that a call makes.
     pub checks: Checks,
 }
@@ -121,7 +127,7 @@ impl<'a> Unit<'a> {
     /// Plans the frames. There is one module for each level of the target, and the blob has been made from them.
     pub fn new(modules: &'a [Module], interface: &'a Interface, weights: &'a Blob, target: &'a Target, pic: bool) -> Unit<'a> {
         let variants = target.levels.iter().zip(modules).zip(&weights.layouts).map(|((level, m), weights)| Variant { level, m, frame: Frame::new(m), weights, users: clif::Users::new(m) }).collect();
-        Unit { interface, variants, weights, target, pic }
+        Unit { interface, variants, weights, target, pic, clock: Clock::default() }
     }
     /// Code generators of the variants: without optimisation, and with it.
     fn isas(&self) -> Result<Vec<(OwnedTargetIsa, OwnedTargetIsa)>> {
@@ -260,15 +266,17 @@ impl<'a> Unit<'a> {
         let tiles: String = order.into_iter().zip(code).map(|((f, i), c)| format!("{}.tile.{i}:\n{}\n{}\n", self.interface.name, tile::listing(f), hex(&c))).collect();
         Ok(functions + &tiles)
     }
-    /// Compiles everything into a sink.
-    pub fn assemble(&self, sink: &mut dyn Sink) -> Result<Assembled> {
+    /// Compiles everything into a sink. Relocations that the sink has no form for are left to the caller: addresses in COFF
+    /// objects for aarch64.
+    pub fn assemble(&self, sink: &mut dyn Sink, pages: &mut Vec<(FuncId, ModuleReloc)>) -> Result<Assembled> {
         let (done, checks) = self.compile(false)?;
         let bug = |e: cranelift_module::ModuleError| Failure::bug("assemble", e.to_string());
         let mut functions = HashMap::new();
         let mut libm: BTreeMap<&'static str, FuncId> = BTreeMap::new();
         let isa = self.target.isa(self.target.lowest(), true, self.pic)?;
         for (s, c) in &done {
-            let linkage = if s.exported { Linkage::Export } else { Linkage::Local };
+            let exported = if self.interface.hidden { Linkage::Hidden } else { Linkage::Export };
+            let linkage = if s.exported { exported } else { Linkage::Local };
             functions.insert(s.id, sink.declare_function(&s.name, linkage, &c.func.signature).map_err(bug)?);
         }
         for n in done.iter().flat_map(|(s, _)| &s.libm) {
@@ -300,11 +308,16 @@ impl<'a> Unit<'a> {
         };
         let targets = Targets { functions, libm, weights, cpu_level, tiles };
         for (s, c) in &done {
-            let relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
+            let mut relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
+            if self.target.triple.binary_format == BinaryFormat::Coff {
+                let paged = |r: &mut ModuleReloc| matches!(r.kind, Reloc::Aarch64AdrPrelPgHi21 | Reloc::Aarch64AddAbsLo12Nc);
+                pages.extend(relocs.extract_if(.., paged).map(|r| (targets.functions[&s.id], r)));
+            }
             sink.define_function_bytes(targets.functions[&s.id], c.align, &c.bytes, &relocs).map_err(bug)?;
         }
         let functions = targets.functions.iter().filter(|(id, _)| id.variant.is_none()).map(|(id, f)| (id.number, *f)).collect();
-        Ok(Assembled { functions, weights, checks })
+        let libm = targets.libm.keys().copied().collect();
+        Ok(Assembled { functions, weights, libm, checks })
     }
 }
 

@@ -10,6 +10,7 @@ pub mod cpu_level;
 pub mod faults;
 pub mod frame;
 pub mod header;
+pub mod hpp;
 pub mod interface;
 pub mod math;
 pub mod meta;

@@ -205,6 +205,13 @@ pub struct BufData {
     pub place: Place,
 }
 
+impl BufData {
+    /// True if it is known to have no elements.
+    pub fn is_empty(&self) -> bool {
+        self.dims.iter().any(|n| n.as_const() == Some(0))
+    }
+}
+
 /// Physical order of a buffer's dimensions, outermost first: row-major unless a pass chose otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Layout {

@@ -102,6 +102,7 @@ const PER_LEVEL: NestPass = NestPass { differs: Differs::Always, ..SHARED };
 /// Graph passes in order.
 pub const GRAPH_PASSES: &[GraphPass] = &[
     GraphPass { name: "write_sequences", level: O0, run: graph::sequences::run },
+    GraphPass { name: "add_taps", level: O0, run: graph::tap::run },
     GraphPass { name: "drop_dead_nodes", level: O0, run: |m, _| graph::dead::run(m) },
     GraphPass { name: "infer_shapes", level: O0, run: graph::infer::run },
     GraphPass { name: "integer_quantized", level: O1, run: |m, _| graph::quantize::run(m) },
@@ -267,6 +268,14 @@ pub const NEST_PASSES: &[NestPass] = &[
         holds: "Integer contractions are dot products of groups of bytes or words, or sums of floats whose range is known.",
         why: "After algorithms, which look at operands as operators have them.",
         run: nest::quantize::integer_dot::run,
+        ..PER_LEVEL
+    },
+    NestPass {
+        name: "few_bits",
+        group: Group::Quantize,
+        holds: "Contractions whose weights are constants of 2, 4 or 8 bits with scales make floats of them where they use them.",
+        why: "Before widen_integers, which rewrites what the weights are made with; it emits tiles itself.",
+        run: nest::quantize::few_bits::run,
         ..PER_LEVEL
     },
     NestPass {

@@ -17,6 +17,7 @@ use cranelift_codegen::ir::types::{self, I32, I64};
 use cranelift_codegen::ir::{AbiParam, Block, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData, Signature, UserExternalName, UserFuncName, Value};
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
+use target_lexicon::{Architecture, BinaryFormat};
 
 /// Functions of libm, or others that the object does not have, that a function calls; the number is the index in the user name space 1.
 #[derive(Clone, Debug, Default)]
@@ -309,7 +310,10 @@ impl Emit<'_, '_> {
                 let index = self.libm.names.len() as u32;
                 self.libm.names.push(name);
                 let name_ref = self.b.func.declare_imported_user_function(UserExternalName { namespace: LIBM_NAMESPACE, index });
-                let r = self.b.import_function(ExtFuncData { name: ExternalName::user(name_ref), signature, colocated: false, patchable: false });
+                // There is no table of addresses in COFF: linkers make a stub where the function is far.
+                let t = self.isa.triple();
+                let direct = t.binary_format == BinaryFormat::Coff && matches!(t.architecture, Architecture::Aarch64(_));
+                let r = self.b.import_function(ExtFuncData { name: ExternalName::user(name_ref), signature, colocated: direct, patchable: false });
                 self.libm_refs.insert(name, r);
                 r
             }

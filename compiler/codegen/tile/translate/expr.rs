@@ -86,6 +86,10 @@ impl Translate<'_> {
                 let a = self.value(a)?;
                 self.unary(*op, a)
             }
+            Expr::Bin(op @ (BinOp::Shl | BinOp::Shr), a, n) if matches!(**n, Expr::Const(_)) && !self.b.is_long() => {
+                let (a, Expr::Const(n)) = (self.value(a)?, &**n) else { return Err(NO_TYPE) };
+                self.shift_by(*op, a, n.bits)
+            }
             Expr::Bin(op, a, b) => {
                 if let (Expr::Index(x), Expr::Index(y), true) = (&**a, &**b, op.is_comparison()) {
                     return self.compare_indices(*op, *x, *y);
@@ -377,6 +381,17 @@ impl Translate<'_> {
             _ => return Err(NO_TYPE),
         };
         Ok(Val { v, ..a })
+    }
+    /// The same by a number that is known.
+    fn shift_by(&mut self, op: BinOp, a: Val, n: u64) -> Fit<Val> {
+        let n = n as u8 & 31;
+        let op = match (op, a.ty) {
+            (BinOp::Shl, ElemType::I32 | ElemType::U32) => Un::Shl(n),
+            (_, ElemType::I32) => Un::Sar(n),
+            (_, ElemType::U32) => Un::Shr(n),
+            _ => return Err(NO_TYPE),
+        };
+        Ok(if n == 0 { a } else { Val { v: self.b.un(op, a.v), ..a } })
     }
     /// Counts are taken modulo the number of bits; instructions shift everything out.
     fn shift(&mut self, op: BinOp, a: Val, n: Val) -> Fit<Val> {

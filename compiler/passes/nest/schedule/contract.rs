@@ -7,7 +7,7 @@
 //! Geijn: Anatomy of High-Performance Matrix Multiplication). The width of panels does not depend on the CPU level, so
 //! that levels share them; `tiles` makes the loops.
 
-mod loops;
+pub(crate) mod loops;
 
 use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, Reg, Stmt, visit};
 use crate::passes::nest::analysis::shape::{peel, relocate, seq_loops};
