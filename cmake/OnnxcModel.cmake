@@ -15,16 +15,14 @@
 #            and the C or C++ compiler
 #   OPTIONS  more options of onnxc
 #
-# The compiler is the cache variable ONNXC_EXECUTABLE; it is looked for beside this file, then in the PATH.
+# The compiler is the cache variable ONNXC_EXECUTABLE; the package looks for it where it was installed, then in the PATH.
 
 include_guard(GLOBAL)
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.20)
 
 find_program(ONNXC_EXECUTABLE onnxc
-  HINTS
-    "${CMAKE_CURRENT_LIST_DIR}/../../../bin"        # installed: <prefix>/lib/cmake/onnxc
-    "${CMAKE_CURRENT_LIST_DIR}/../target/release"   # the source tree
+  HINTS "${CMAKE_CURRENT_LIST_DIR}/../target/release"   # the source tree
   DOC "The ONNX compiler"
   NO_CMAKE_FIND_ROOT_PATH)
 

@@ -40,6 +40,8 @@ const NPY: &[(&str, ElemType)] = &[
     ("|b1", ElemType::Bool),
 ];
 
+const DTYPES: &str = "a little-endian number, complex number, bool, or string (dtype U or S)";
+
 fn io(path: &Path) -> impl Fn(std::io::Error) -> Failure + '_ {
     |e| Failure::Io(path.display().to_string(), e.to_string())
 }
@@ -52,7 +54,7 @@ fn from_npy(path: &Path, name: &str, mut r: impl Read) -> Result<Array> {
     let header = npyz::NpyHeader::from_reader(&mut r).map_err(io(path))?;
     let descr = header.dtype().descr();
     let descr = descr.trim_matches('\'');
-    let Some(ty) = element(descr) else { return Err(bad(path, format!("dtype {descr}"), "a little-endian number, complex number, bool, or string (dtype U or S)")) };
+    let Some(ty) = element(descr) else { return Err(bad(path, format!("dtype {descr}"), DTYPES)) };
     if header.order() != npyz::Order::C && header.shape().len() > 1 {
         return Err(bad(path, "column-major order", "row-major order: save numpy.ascontiguousarray(x)"));
     }
@@ -102,18 +104,65 @@ fn strings(path: &Path, descr: &str, dims: &[i64], data: &[u8]) -> Result<Vec<u8
     list.map(|l| texts::encode(&l)).ok_or_else(|| bad(path, "bytes that are no text", "strings in UTF-8, or of code points"))
 }
 
-/// Reads one .npy or .pb file.
-pub fn read(path: &Path) -> Result<Array> {
-    let file = std::fs::File::open(path).map_err(io(path))?;
-    let mut r = std::io::BufReader::new(file);
-    if path.extension().is_some_and(|e| e == "pb") {
-        let mut b = vec![];
-        r.read_to_end(&mut b).map_err(io(path))?;
-        let t = TensorProto::decode(b.as_slice()).map_err(|e| bad(path, e.to_string(), "one onnx.TensorProto"))?;
-        let c = crate::onnx::tensors::tensor(&t, &mut External::new(None), &Origin::file(path.display().to_string()))?;
-        return Ok(Array { name: t.name.unwrap_or_default(), ty: c.elem(), dims: c.dims().to_vec(), data: c.bytes().to_vec() });
+/// A format of array files, told by the extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// numpy's format of one array.
+    Npy,
+    /// A zip archive of .npy files, each with a name.
+    Npz,
+    /// One onnx.TensorProto, as in ONNX test data.
+    Pb,
+}
+
+/// What [`format`] knows, for messages.
+pub const FORMATS: &str = "a file that ends in .npy, .npz or .pb";
+
+/// The format of a file by its extension.
+pub fn format(path: &Path) -> Option<Format> {
+    match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+        "npy" => Some(Format::Npy),
+        "npz" => Some(Format::Npz),
+        "pb" => Some(Format::Pb),
+        _ => None,
     }
-    from_npy(path, "", r)
+}
+
+fn known_format(path: &Path) -> Result<Format> {
+    format(path).ok_or_else(|| bad(path, path.extension().map_or("no extension".into(), |e| format!(".{}", e.to_string_lossy())), FORMATS))
+}
+
+/// Reads the array of a .npy or .pb file, or the only one of an .npz file.
+pub fn read(path: &Path) -> Result<Array> {
+    read_named(path, "")
+}
+
+/// The same; of an .npz file the array of that name, or the only one.
+pub fn read_named(path: &Path, name: &str) -> Result<Array> {
+    let open = || std::fs::File::open(path).map(std::io::BufReader::new).map_err(io(path));
+    match known_format(path)? {
+        Format::Npy => from_npy(path, "", open()?),
+        Format::Npz => {
+            let mut all = read_npz(path)?;
+            if let Some(at) = all.iter().position(|a| a.name == name) {
+                return Ok(all.swap_remove(at));
+            }
+            match (all.pop(), all.len()) {
+                (Some(a), 0) => Ok(a),
+                (last, _) => {
+                    let names: Vec<String> = all.into_iter().chain(last).map(|a| a.name).collect();
+                    Err(bad(path, if names.is_empty() { "no arrays".into() } else { format!("arrays {}", names.join(", ")) }, &format!("an array named \"{name}\", or one array only")))
+                }
+            }
+        }
+        Format::Pb => {
+            let mut b = vec![];
+            open()?.read_to_end(&mut b).map_err(io(path))?;
+            let t = TensorProto::decode(b.as_slice()).map_err(|e| bad(path, e.to_string(), "one onnx.TensorProto"))?;
+            let c = crate::onnx::tensors::tensor(&t, &mut External::new(None), &Origin::file(path.display().to_string()))?;
+            Ok(Array { name: t.name.unwrap_or_default(), ty: c.elem(), dims: c.dims().to_vec(), data: c.bytes().to_vec() })
+        }
+    }
 }
 
 /// Reads all arrays of an .npz file.
@@ -127,15 +176,17 @@ pub fn read_npz(path: &Path) -> Result<Vec<Array>> {
             let header = npy.header().clone();
             let descr = header.dtype().descr();
             let descr = descr.trim_matches('\'').to_owned();
-            let Some(ty) = element(&descr) else { continue };
+            let Some(ty) = element(&descr) else { return Err(bad(path, format!("\"{n}\" of dtype {descr}"), DTYPES)) };
             if header.order() != npyz::Order::C && header.shape().len() > 1 {
-                return Err(bad(path, format!("\"{n}\" in column-major order"), "row-major order"));
+                return Err(bad(path, format!("\"{n}\" in column-major order"), "row-major order: save numpy.ascontiguousarray(x)"));
             }
             let dims: Vec<i64> = header.shape().iter().map(|d| *d as i64).collect();
             let mut data = vec![];
             npy.into_inner().read_to_end(&mut data).map_err(io(path))?;
             if ty == ElemType::Str {
                 data = strings(path, &descr, &dims, &data)?;
+            } else if count(&dims).and_then(|n| ty.bytes_for(n)) != Some(data.len() as u64) {
+                return Err(bad(path, format!("\"{n}\" with {} bytes of data", data.len()), "as many as the shape needs"));
             }
             out.push(Array { name: n, ty, dims, data });
         }
@@ -143,9 +194,41 @@ pub fn read_npz(path: &Path) -> Result<Vec<Array>> {
     Ok(out)
 }
 
-/// Writes one .npy file. What numpy does not have goes by its bits: bf16 as uint16, smaller types as uint8, an element each.
-/// Strings become elements of one width.
+/// Writes arrays in the format that the extension tells; .npy and .pb files hold one.
+///
+/// What numpy does not have goes by its bits: bf16 as uint16, smaller types as uint8, an element each. Strings become
+/// elements of one width. A .pb file keeps every type.
+pub fn write_all(path: &Path, arrays: &[&Array]) -> Result<()> {
+    let create = || std::fs::File::create(path).map(std::io::BufWriter::new).map_err(io(path));
+    let done = match (known_format(path)?, arrays) {
+        (Format::Npz, _) => {
+            let mut z = npyz::npz::NpzWriter::new(create()?);
+            for a in arrays {
+                z.zip_writer().start_file(npyz::npz::file_name_from_array_name(&a.name), Default::default()).map_err(|e| io(path)(e.into()))?;
+                to_npy(path, a, z.zip_writer())?;
+            }
+            z.zip_writer().finish().map_err(|e| io(path)(e.into()))?.flush()
+        }
+        (Format::Npy, [a]) => {
+            let mut w = create()?;
+            to_npy(path, a, &mut w)?;
+            w.flush()
+        }
+        (Format::Pb, [a]) => {
+            let mut w = create()?;
+            w.write_all(&proto(a).encode_to_vec()).and_then(|()| w.flush())
+        }
+        _ => return Err(bad(path, format!("{} arrays", arrays.len()), "one array; an .npz file holds several")),
+    };
+    done.map_err(io(path))
+}
+
+/// Writes one array.
 pub fn write(path: &Path, a: &Array) -> Result<()> {
+    write_all(path, &[a])
+}
+
+fn to_npy(path: &Path, a: &Array, w: &mut impl Write) -> Result<()> {
     let descr = NPY.iter().find(|(_, t)| *t == a.ty).map_or(if a.ty.bits() > 8 { "<u2" } else { "|u1" }, |(d, _)| d);
     let mut descr = descr.to_owned();
     let mut wide = None;
@@ -158,9 +241,16 @@ pub fn write(path: &Path, a: &Array) -> Result<()> {
     let codes = if a.ty.is_packed() { crate::tensor::ConstData::new(a.ty, a.dims.clone(), a.data.clone()).and_then(|c| c.codes()) } else { None };
     let dtype = npyz::DType::new_scalar(descr.parse().map_err(|_| Failure::bug("npy", descr.clone()))?);
     let shape: Vec<u64> = a.dims.iter().map(|d| *d as u64).collect();
-    let file = std::fs::File::create(path).map_err(io(path))?;
-    let mut w = npyz::WriteOptions::new_header_only().dtype(dtype).shape(&shape).writer(std::io::BufWriter::new(file)).write_header_only().map_err(io(path))?;
-    w.write_all(wide.as_ref().or(codes.as_ref()).unwrap_or(&a.data)).and_then(|()| w.flush()).map_err(io(path))
+    let w = npyz::WriteOptions::new_header_only().dtype(dtype).shape(&shape).writer(w).write_header_only().map_err(io(path))?;
+    w.write_all(wide.as_ref().or(codes.as_ref()).unwrap_or(&a.data)).map_err(io(path))
+}
+
+fn proto(a: &Array) -> TensorProto {
+    let t = TensorProto { name: Some(a.name.clone()), data_type: Some(a.ty as i32), dims: a.dims.clone(), ..Default::default() };
+    match a.to_strings() {
+        Some(list) => TensorProto { string_data: list.into_iter().map(|s| s.to_vec().into()).collect(), ..t },
+        None => TensorProto { raw_data: Some(a.data.clone().into()), ..t },
+    }
 }
 
 impl Array {

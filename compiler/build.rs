@@ -91,6 +91,21 @@ impl Model {
         self.options.weights = Weights::File(None);
         self
     }
+    /// Hides the object's symbols: what it is linked into does not export them.
+    pub fn hidden(mut self) -> Self {
+        self.options.hidden = true;
+        self
+    }
+    /// Reports every node to `on_node` of `infer_exec`.
+    pub fn trace(mut self) -> Self {
+        self.options.trace = true;
+        self
+    }
+    /// Makes inner tensors outputs: a name with `*` and `?` for any text, or `all`.
+    pub fn tap(mut self, pattern: impl Into<String>) -> Self {
+        self.options.taps.push(pattern.into());
+        self
+    }
     /// What may be done to floats.
     pub fn math(mut self, math: crate::options::Math) -> Self {
         self.options.math = math;

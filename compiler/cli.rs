@@ -3,10 +3,14 @@
 // Doc comments here are the help text; groups of flags have none.
 #![allow(missing_docs)]
 
-use crate::diag::{Error, Result, codes};
+pub mod values;
+
+use crate::diag::Clock;
 use crate::options::{Math, OptLevel, Options, Weights};
+use crate::sym::text::DimOption;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use values::{ArrayFile, Reference};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -33,8 +37,9 @@ const EXAMPLES: &str = "Examples:
   onnxc model.onnx -o model.o --dim 'N<=32'            bound it: the workspace gets a fixed size
   onnxc model.onnx -o m.o --target aarch64-apple-darwin
   onnxc model.onnx --emit nest -o -                    print the loop nests
-  onnxc run model.onnx --input x=x.npy --output y=y.npy
+  onnxc run model.onnx --input x=x.npy --output y=y.npz
   onnxc verify model.onnx --data test_data_set_0       compare with saved outputs
+  onnxc verify model.onnx --per-node                   find the first tensor that differs from ONNX Runtime's
   onnxc bench model.onnx --threads 4 --per-node        time it, kernel by kernel
 
 Exit codes: 0 ok, 1 model invalid or not supported, 2 usage, 3 input/output, 101 internal error.";
@@ -43,12 +48,24 @@ Exit codes: 0 ok, 1 model invalid or not supported, 2 usage, 3 input/output, 101
 pub enum Command {
     /// Check a model and list everything that is wrong or not supported.
     Check(CheckArgs),
+    /// Tell what is in a model: inputs, dimensions, operators, weights, memory, arithmetic.
+    Inspect(InspectArgs),
     /// Run a model once, in this process.
     Run(RunArgs),
     /// Compare a model's outputs with saved ones.
     Verify(VerifyArgs),
     /// Time a model in this process, and say how far from the machine's limits it is.
     Bench(BenchArgs),
+    /// Print the completions of a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages.
+    Man {
+        /// The folder, e.g. /usr/local/share/man/man1.
+        dir: PathBuf,
+    },
     /// Explain a diagnostic code, or list all of them.
     Explain {
         /// E.g. E0101.
@@ -89,12 +106,12 @@ impl From<MathArg> for Math {
 #[derive(Debug, Args)]
 pub struct ModelArgs {
     /// Fix a symbolic dimension (N=4) or bound it ('N<=32', '1<=N<=32'); repeat for several.
-    #[arg(long = "dim", value_name = "NAME=SIZE")]
-    pub dims: Vec<String>,
+    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = values::dim)]
+    pub dims: Vec<(String, DimOption)>,
     /// Workspace for values whose size follows from data and has no bound, unless a caller gives another size, and as much for new strings, in bytes or as 64K,
     /// 16M, 1G. Default: 16M.
-    #[arg(long, value_name = "SIZE")]
-    pub heap: Option<String>,
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
+    pub heap: Option<i64>,
     /// Liberties with floats. strict: none, sums in one order on every CPU level. default: sums in parts, Winograd's
     /// convolutions, Strassen's products of matrices. fast: also weights and what they multiply rounded to bf16, on CPUs with AVX512_BF16; an object holds
     /// what its CPU levels read, with several of them both floats and bf16: --cpu x86-64-v4-bf16 alone halves the weights.
@@ -121,27 +138,37 @@ pub struct CompileArgs {
     /// Object file; other outputs are written beside it. - prints a single text output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Prefix of all identifiers; default: the file's stem.
-    #[arg(long, value_name = "IDENT")]
+    /// Prefix of all identifiers; default: the stem of the output file, else of the model.
+    #[arg(long, value_name = "IDENT", value_parser = values::identifier)]
     pub name: Option<String>,
     /// Target triple; default: this machine.
-    #[arg(long, value_name = "TRIPLE")]
+    #[arg(long, value_name = "TRIPLE", value_parser = values::triple)]
     pub target: Option<String>,
     /// CPU levels, separated by commas: x86-64, x86-64-v2, x86-64-v3, x86-64-v3-vnni, x86-64-v4, x86-64-v4-vnni,
     /// x86-64-v4-bf16 (several: the object picks the last one of these that the machine has when it is called; x86-64-v3+:
     /// this one and those behind it that the model has a use for), generic (aarch64), rv64gc, rv64gcv, or native. Default
     /// for x86-64: x86-64-v2+, which is v2, v3, v4, for quantized models v3-vnni and v4-vnni, and with --math fast v4-bf16.
-    #[arg(long, value_name = "LEVELS")]
+    #[arg(long, value_name = "LEVELS", value_parser = values::cpu)]
     pub cpu: Option<String>,
-    /// What to write, separated by commas: obj, header, rust, graph, nest, clif, asm, plan. Default: obj,header.
-    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    /// What to write, separated by commas. Default: obj,header.
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = values::kinds())]
     pub emit: Vec<String>,
     /// Weights inside the object (embed), in a file beside it (file), or in a file of this name (file=PATH).
-    #[arg(long, value_name = "WHERE", default_value = "embed")]
-    pub weights: String,
+    #[arg(long, value_name = "WHERE", default_value = "embed", value_parser = values::weights)]
+    pub weights: Weights,
     /// Give an ONNX name an identifier of your own; repeat for several.
-    #[arg(long = "rename", value_name = "ONNX_NAME=IDENT")]
-    pub renames: Vec<String>,
+    #[arg(long = "rename", value_name = "ONNX_NAME=IDENT", value_parser = values::pair)]
+    pub renames: Vec<(String, String)>,
+    /// Hide the object's symbols: the shared library or program that it is linked into does not export them.
+    #[arg(long)]
+    pub hidden: bool,
+    /// Report every node to the callback `on_node` of `infer_exec`, before and after it runs.
+    #[arg(long)]
+    pub trace: bool,
+    /// Make an inner tensor an output, by its name in the model; * and ? stand for any text, `all` for every tensor. Repeat for
+    /// several. Nodes do not fuse across it.
+    #[arg(long = "tap", value_name = "NAME")]
+    pub taps: Vec<String>,
     /// Write a Makefile rule with all files that were read.
     #[arg(long = "depfile", value_name = "FILE", help = "Write a Makefile rule with all files that were read (also as -MD FILE)")]
     pub depfile: Option<PathBuf>,
@@ -149,9 +176,9 @@ pub struct CompileArgs {
     #[arg(short = 'O', value_name = "LEVEL", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=3))]
     pub opt: u8,
     /// Stop after this pass and print the IR (with -o -) or write it.
-    #[arg(long, value_name = "PASS")]
+    #[arg(long, value_name = "PASS", value_parser = values::passes())]
     pub stop_after: Option<String>,
-    /// Print what each pass took.
+    /// Print what each pass, code generation and writing took.
     #[arg(long)]
     pub time_passes: bool,
     #[command(flatten)]
@@ -167,21 +194,42 @@ pub struct CheckArgs {
     pub common: ModelArgs,
 }
 
+/// `onnxc inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// The model; - reads standard input.
+    pub model: PathBuf,
+    /// CPU levels of the object, as for compiling.
+    #[arg(long, value_name = "LEVELS", value_parser = values::cpu)]
+    pub cpu: Option<String>,
+    /// Size of a symbolic dimension for memory and arithmetic; default: the least that the model allows.
+    #[arg(long = "size", value_name = "NAME=SIZE", value_parser = values::size)]
+    pub sizes: Vec<(String, i64)>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub common: ModelArgs,
+}
+
 /// `onnxc run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The model; - reads standard input.
     pub model: PathBuf,
-    /// An input from a .npy or .pb file.
-    #[arg(long = "input", value_name = "NAME=FILE")]
-    pub inputs: Vec<String>,
-    /// Inputs without a file are made from this seed: numbers, strings, sequences of four members (symbolic dimensions are 1
-    /// where no file says more).
+    /// An input from a .npy, .npz or .pb file, or FILE.npz alone: all inputs that it names.
+    #[arg(long = "input", value_name = "NAME=FILE", value_parser = values::array_file)]
+    pub inputs: Vec<ArrayFile>,
+    /// Make inputs without a file from this seed: numbers, indices within the tensor that they index, strings, sequences of
+    /// four members. Symbolic dimensions are those of --size, else the least that the model allows.
     #[arg(long, value_name = "SEED")]
     pub random: Option<u64>,
-    /// Write an output to a .npy file.
-    #[arg(long = "output", value_name = "NAME=FILE")]
-    pub outputs: Vec<String>,
+    /// Size of a dimension of random inputs that stays symbolic in the compiled code (--dim fixes it instead).
+    #[arg(long = "size", value_name = "NAME=SIZE", value_parser = values::size)]
+    pub sizes: Vec<(String, i64)>,
+    /// Write an output to a .npy, .npz or .pb file, or all outputs to FILE.npz. Several may go to one .npz file.
+    #[arg(long = "output", value_name = "NAME=FILE", value_parser = values::array_file)]
+    pub outputs: Vec<ArrayFile>,
     #[command(flatten)]
     pub common: ModelArgs,
 }
@@ -193,13 +241,41 @@ pub struct VerifyArgs {
     pub model: PathBuf,
     /// A folder with input_0.pb .. and output_0.pb .. (ONNX test data), a folder of such folders, or an .npz with arrays
     /// named like the inputs and outputs.
-    #[arg(long, value_name = "PATH", required = true)]
+    #[arg(long, value_name = "PATH", required_unless_present = "per_node")]
     pub data: Vec<PathBuf>,
+    /// Compare every tensor of the main graph with --reference and mark the first one that differs. Inputs are those of
+    /// --data and --input, others are random.
+    #[arg(long)]
+    pub per_node: bool,
+    /// What --per-node compares with: onnxruntime or onnx, which run in Python, or an .npz file with tensors by their names.
+    #[arg(long, value_name = "WHAT", default_value = "onnxruntime", value_parser = values::reference, requires = "per_node")]
+    pub reference: Reference,
+    /// The Python that has the package of --reference.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3", requires = "per_node")]
+    pub python: PathBuf,
+    /// With --per-node: only these tensors; * and ? stand for any text.
+    #[arg(long = "tap", value_name = "NAME", requires = "per_node")]
+    pub taps: Vec<String>,
+    /// With --per-node: an input from a .npy, .npz or .pb file, as for `run`.
+    #[arg(long = "input", value_name = "NAME=FILE", value_parser = values::array_file, requires = "per_node", conflicts_with = "data")]
+    pub inputs: Vec<ArrayFile>,
+    /// With --per-node: seed of random inputs; default: 1.
+    #[arg(long, value_name = "SEED", requires = "per_node", conflicts_with = "data")]
+    pub random: Option<u64>,
+    /// With --per-node: size of a dimension of random inputs.
+    #[arg(long = "size", value_name = "NAME=SIZE", value_parser = values::size, requires = "per_node", conflicts_with = "data")]
+    pub sizes: Vec<(String, i64)>,
+    /// CPU level of the code, as for compiling; native is everything that this machine has.
+    #[arg(long, value_name = "LEVEL", default_value = "native", value_parser = values::cpu)]
+    pub cpu: String,
+    /// 0: none, 1: fusion, 2: tiles, vectors and layouts.
+    #[arg(short = 'O', value_name = "LEVEL", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub opt: u8,
     /// Relative tolerance.
-    #[arg(long, default_value_t = 1e-3)]
+    #[arg(long, default_value_t = 1e-3, value_parser = values::tolerance)]
     pub rtol: f64,
     /// Absolute tolerance.
-    #[arg(long, default_value_t = 1e-5)]
+    #[arg(long, default_value_t = 1e-5, value_parser = values::tolerance)]
     pub atol: f64,
     #[command(flatten)]
     pub common: ModelArgs,
@@ -213,10 +289,10 @@ pub struct BenchArgs {
     pub model: Option<PathBuf>,
     /// Size of a dimension that stays symbolic in the compiled code (--dim fixes it instead); default: 1 or the least
     /// that is allowed.
-    #[arg(long = "size", value_name = "NAME=SIZE")]
-    pub size: Vec<String>,
+    #[arg(long = "size", value_name = "NAME=SIZE", value_parser = values::size)]
+    pub sizes: Vec<(String, i64)>,
     /// CPU level of the code, as for compiling; native is everything that this machine has.
-    #[arg(long, value_name = "LEVEL", default_value = "native")]
+    #[arg(long, value_name = "LEVEL", default_value = "native", value_parser = values::cpu)]
     pub cpu: String,
     /// 0: none, 1: fusion, 2: tiles, vectors and layouts.
     #[arg(short = 'O', value_name = "LEVEL", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=3))]
@@ -225,14 +301,14 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value = "1")]
     pub threads: usize,
     /// How long to measure.
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = values::seconds)]
     pub seconds: f64,
     /// Also time every kernel and say what bounds it.
     #[arg(long)]
     pub per_node: bool,
-    /// An input from a .npy or .pb file, as for `run`.
-    #[arg(long = "input", value_name = "NAME=FILE")]
-    pub inputs: Vec<String>,
+    /// An input from a .npy, .npz or .pb file, as for `run`.
+    #[arg(long = "input", value_name = "NAME=FILE", value_parser = values::array_file)]
+    pub inputs: Vec<ArrayFile>,
     /// Inputs without a file are made from this seed: numbers, strings, sequences of four members.
     #[arg(long, value_name = "SEED", default_value = "1")]
     pub seed: u64,
@@ -246,16 +322,19 @@ pub struct BenchArgs {
     pub common: ModelArgs,
 }
 
-fn seconds(text: &str) -> std::result::Result<f64, String> {
-    text.parse().ok().filter(|s| *s > 0.0 && *s <= 86_400.0).ok_or_else(|| "a number of seconds above 0".into())
-}
-
 /// The level that `-O` stands for.
 fn opt_level(n: u8) -> OptLevel {
     match n {
         0 => OptLevel::O0,
         1 => OptLevel::O1,
         _ => OptLevel::O2,
+    }
+}
+
+impl VerifyArgs {
+    /// `-O`.
+    pub fn opt(&self) -> OptLevel {
+        opt_level(self.opt)
     }
 }
 
@@ -268,87 +347,35 @@ impl BenchArgs {
     pub fn opt(&self) -> OptLevel {
         opt_level(self.opt)
     }
-    /// The parsed `--size` arguments.
-    pub fn sizes(&self) -> Result<Vec<(String, i64)>> {
-        let parse = |s: &String| {
-            let (name, value) = pair(s, "--size")?;
-            match value.parse() {
-                Ok(n) if n >= 0 => Ok((name, n)),
-                _ => Error::new(codes::OPTION, format!("--size: \"{value}\" is not a size")).fail(),
-            }
-        };
-        self.size.iter().map(parse).collect()
-    }
-}
-
-impl ModelArgs {
-    /// The parsed `--dim` arguments.
-    pub fn dims(&self) -> Result<Vec<(String, crate::sym::text::DimOption)>> {
-        self.dims.iter().map(|d| crate::sym::text::parse_dim_option(d).map_err(|m| Error::new(codes::DIM_OPTION, format!("--dim: {m}")).into())).collect()
-    }
 }
 
 impl ModelArgs {
     /// Options with these arguments put in.
-    pub fn apply(&self, options: Options) -> Result<Options> {
-        Ok(Options { dims: self.dims()?, heap: self.heap()?, math: self.math.into(), strict: self.strict, dim_expressions: self.dim_expressions, ..options })
-    }
-    /// The parsed `--heap` argument.
-    pub fn heap(&self) -> Result<Option<i64>> {
-        let Some(text) = &self.heap else { return Ok(None) };
-        let (digits, shift) = match text.trim_end_matches(['K', 'M', 'G']) {
-            d if d.len() == text.len() => (d, 0),
-            d if d.len() + 1 == text.len() => (
-                d,
-                if text.ends_with('K') {
-                    10
-                } else if text.ends_with('M') {
-                    20
-                } else {
-                    30
-                },
-            ),
-            _ => ("", 0),
-        };
-        match digits.parse::<i64>().ok().and_then(|n| n.checked_mul(1 << shift)).filter(|n| (0..=1 << 40).contains(n)) {
-            Some(n) => Ok(Some(n)),
-            None => Error::new(codes::OPTION, "--heap").found_expected(text.clone(), "bytes, or a number with K, M or G, up to 1024G").fail(),
-        }
-    }
-}
-
-/// Splits `name=value`.
-pub fn pair(text: &str, flag: &str) -> Result<(String, String)> {
-    match text.rsplit_once('=') {
-        Some((a, b)) if !a.is_empty() && !b.is_empty() => Ok((a.to_owned(), b.to_owned())),
-        _ => Error::new(codes::OPTION, format!("{flag}: \"{text}\" is not of the form name=value")).fail(),
+    pub fn apply(&self, options: Options) -> Options {
+        let (dims, math) = (self.dims.clone(), self.math.into());
+        Options { dims, heap: self.heap, math, strict: self.strict, dim_expressions: self.dim_expressions, ..options }
     }
 }
 
 impl CompileArgs {
     /// As the library takes them.
-    pub fn options(&self) -> Result<Options> {
-        let weights = match self.weights.split_once('=') {
-            None if self.weights == "embed" => Weights::Embed,
-            None if self.weights == "file" => Weights::File(None),
-            Some(("file", p)) if !p.is_empty() => Weights::File(Some(p.into())),
-            _ => return Error::new(codes::OPTION, "--weights").found_expected(self.weights.clone(), "embed, file or file=PATH").fail(),
-        };
-        Ok(Options {
+    pub fn options(&self) -> Options {
+        let stdout = self.output.as_deref().is_some_and(|o| o.as_os_str() == "-");
+        self.common.apply(Options {
             name: self.name.clone(),
+            output: self.output.clone().filter(|_| !stdout),
             target: self.target.clone(),
             cpu: self.cpu.clone(),
-            dims: self.common.dims()?,
-            heap: self.common.heap()?,
-            math: self.common.math.into(),
             opt: opt_level(self.opt),
-            weights,
-            renames: self.renames.iter().map(|r| pair(r, "--rename")).collect::<Result<_>>()?,
+            weights: self.weights.clone(),
+            renames: self.renames.iter().cloned().collect(),
+            hidden: self.hidden,
+            trace: self.trace,
+            taps: self.taps.clone(),
             verify: cfg!(debug_assertions),
             stop_after: self.stop_after.clone(),
-            strict: self.common.strict,
-            dim_expressions: self.common.dim_expressions,
-            time: self.time_passes,
+            clock: Clock::new(self.time_passes),
+            ..Options::default()
         })
     }
 }

@@ -29,8 +29,10 @@ pub struct Kind {
 pub const KINDS: &[Kind] = &[
     Kind { name: "obj", extension: "o", help: "object file", write: |c, w| codegen::object::write(&unit(c), w) },
     Kind { name: "header", extension: "h", help: "C header", write: |c, w| text(w, &codegen::header::header(&c.interface)) },
+    Kind { name: "hpp", extension: "hpp", help: "C++ header over the C header", write: |c, w| text(w, &codegen::hpp::hpp(&c.interface)) },
     Kind { name: "rust", extension: "rs", help: "Rust module to include!", write: |c, w| text(w, &codegen::rust::rust_module(&c.interface)) },
     Kind { name: "graph", extension: "graph.txt", help: "graph IR before lowering", write: |c, w| text(w, &crate::graph::print::print(&c.model)) },
+    Kind { name: "dot", extension: "dot", help: "graph IR for Graphviz", write: |c, w| text(w, &crate::graph::dot::dot(&c.model)) },
     Kind { name: "nest", extension: "nest.txt", help: "loop nests after all passes", write: |c, w| text(w, &by_level(c, &crate::nest::print::print)) },
     Kind { name: "clif", extension: "clif", help: "Cranelift IR", write: |c, w| text(w, &clif(c)?) },
     Kind { name: "asm", extension: "s", help: "machine code as text", write: |c, w| text(w, &unit(c).asm()?) },
@@ -38,7 +40,7 @@ pub const KINDS: &[Kind] = &[
 ];
 
 fn unit(c: &Compiled) -> Unit<'_> {
-    Unit::new(&c.modules, &c.interface, &c.weights, &c.target, true)
+    Unit { clock: c.clock, ..Unit::new(&c.modules, &c.interface, &c.weights, &c.target, true) }
 }
 
 fn text(w: &mut dyn Write, s: &str) -> Result<()> {
@@ -110,10 +112,14 @@ pub fn write_all(c: &Compiled, kinds: &[&'static Kind], output: &Path, weights: 
     let result = (|| -> Result<()> {
         for k in kinds {
             let path = path_of(k, output);
-            stage(&path, inputs, &mut staged, &mut |w| (k.write)(c, w))?;
+            let mut write = || stage(&path, inputs, &mut staged, &mut |w| (k.write)(c, w));
+            // The object's writer times its own steps.
+            if k.name == "obj" { write()? } else { c.clock.step(&format!("write {}", k.name), write)? }
         }
         if let Some(path) = weights {
-            stage(path, inputs, &mut staged, &mut |w| codegen::object::write_weights(&c.weights, &c.interface.weights.sha256, w).map_err(|e| Failure::Io(path.display().to_string(), e.to_string())))?;
+            let io = |e: std::io::Error| Failure::Io(path.display().to_string(), e.to_string());
+            let mut write = |w: &mut dyn Write| codegen::object::write_weights(&c.weights, &c.interface.weights.sha256, w).map_err(io);
+            c.clock.step("write weights", || stage(path, inputs, &mut staged, &mut write))?;
         }
         Ok(())
     })();

@@ -99,7 +99,7 @@ impl Loaded {
         builder.symbol(DECODE_IMAGE, onnxc_runtime::image::onnxc_decode_image as *const u8);
         let mut module = JITModule::new(builder);
         let unit = Unit::new(modules, &interface, &blob, target, false);
-        let ids = unit.assemble(&mut module)?;
+        let ids = unit.assemble(&mut module, &mut vec![])?;
         module.finalize_definitions().map_err(bug)?;
         let mut weights = vec![Chunk([0; 64]); ((HEADER + unit.weights.size) / 64 + 1) as usize];
         let mut at = HEADER as usize;

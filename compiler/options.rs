@@ -1,5 +1,6 @@
 //! What a user can ask for, whichever way they ask: command line, build script, tests.
 
+use crate::diag::Clock;
 pub use crate::nest::Math;
 use crate::sym::text::DimOption;
 use std::collections::BTreeMap;
@@ -30,8 +31,10 @@ pub enum Weights {
 /// Options of a compilation.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// `<m>`: prefix of all identifiers; `None` is the file's stem.
+    /// `<m>`: prefix of all identifiers; `None` is the stem of `output`, else of the model.
     pub name: Option<String>,
+    /// The object file, where there will be one.
+    pub output: Option<PathBuf>,
     /// Target triple; `None` is this machine.
     pub target: Option<String>,
     /// CPU levels, separated by commas; `None` is the default of the architecture.
@@ -52,10 +55,16 @@ pub struct Options {
     pub verify: bool,
     /// Stops after the pass of this name.
     pub stop_after: Option<String>,
+    /// Exported symbols are hidden: no symbols of the shared library that the object is linked into.
+    pub hidden: bool,
+    /// Calls report each node to `on_node` of their `exec`.
+    pub trace: bool,
+    /// Patterns of inner tensors that become outputs (`*` and `?`, or `all`).
+    pub taps: Vec<String>,
     /// Warnings are errors.
     pub strict: bool,
     /// Texts of dims such as "2*N" are expressions over other dims; they are opaque names otherwise.
     pub dim_expressions: bool,
     /// Prints each pass and its time to stderr.
-    pub time: bool,
+    pub clock: Clock,
 }

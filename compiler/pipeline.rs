@@ -4,19 +4,20 @@ mod ways;
 
 use crate::codegen::interface::{Described, DimParam, Interface, Kind, Tensor, Weights};
 use crate::codegen::weights::Blob;
-use crate::diag::{Error, Findings, Result};
+use crate::diag::{Clock, Error, Findings, Origin, Result};
 use crate::graph::{Model, Value};
-use crate::nest::{self, Module};
+use crate::nest::verify::Limits;
+use crate::nest::{self, Group, Module};
 use crate::onnx::{self, ImportOptions, Source};
 use crate::ops::bundle::boundary::{Boundary, Form};
 use crate::options::{self, OptLevel, Options};
 use crate::passes;
 pub use crate::passes::table::{GRAPH_PASSES, GraphPass, NEST_PASSES, NestPass};
 use crate::sym::{Answer, Dim};
-use crate::target::{Level, Target};
+use crate::target::{Dot, Level, Target};
 use crate::tensor::ElemType;
 use rayon::prelude::*;
-use std::time::Instant;
+use std::collections::HashSet;
 use ways::Ways;
 
 /// A model after all passes, ready for code generation.
@@ -35,6 +36,8 @@ pub struct Compiled {
     pub weights: Blob,
     /// Warnings.
     pub warnings: Vec<Error>,
+    /// Times what is still to be done: code and files.
+    pub clock: Clock,
 }
 
 /// What the pipeline stopped at.
@@ -60,14 +63,16 @@ pub fn compile(source: &Source, options: &Options) -> Result<Compiled> {
 /// Reads a model and runs passes until `stop_after`.
 pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let mut target = Target::new(options.target.as_deref(), options.cpu.as_deref())?;
-    let name = crate::codegen::names::model_name(options.name.as_deref(), &source.name)?;
-    let clock = Clock(options.time);
+    let name = crate::codegen::names::model_name(options.name.as_deref(), options.output.as_deref(), &source.name)?;
+    let clock = options.clock;
     let mut model = clock.step("import", || onnx::read(source, &ImportOptions { dims: options.dims.clone(), dim_expressions: options.dim_expressions }))?;
     if !model.errors.is_empty() {
         return Err(crate::diag::Failure::Errors(all_errors(model)));
     }
     let mut findings = Findings::default();
     std::mem::take(&mut model.warnings).into_iter().for_each(|w| findings.push(w));
+    model.taps = passes::graph::tap::choose(&model, &options.taps, &mut findings);
+    findings.check()?;
     let stop = |p: &str| options.stop_after.as_deref() == Some(p);
     if stop("import") {
         return Ok(Stopped::Graph(Box::new(model)));
@@ -88,7 +93,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let mut module = clock.step("lower", || passes::lower::lower(&model, &name, heap))?;
     module.math = options.math;
     nest::overflow::check(&module)?;
-    check(&module, options.verify)?;
+    check(&module, None, options.verify)?;
     if stop("lower") {
         return Ok(Stopped::Nest(Box::new(module)));
     }
@@ -100,7 +105,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
             unscheduled = ways.best().cloned();
         }
         clock.step(p.name, || ways.each(|level, m| (p.run)(m, level)))?;
-        ways.each(|_, m| check(m, options.verify))?;
+        ways.each(|level, m| check(m, Some(level), options.verify))?;
         if stop(p.name) {
             return Ok(ways.stopped());
         }
@@ -113,7 +118,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     if options.strict {
         crate::diag::strict(findings.warnings())?;
     }
-    Ok(Stopped::Done(Box::new(Compiled { model, unscheduled, modules, interface, target, weights, warnings: findings.warnings().to_vec() })))
+    Ok(Stopped::Done(Box::new(Compiled { model, unscheduled, modules, interface, target, weights, warnings: findings.warnings().to_vec(), clock })))
 }
 
 /// Errors of the import, and those that inference finds in what they do not concern.
@@ -144,8 +149,15 @@ pub fn workspace(modules: &[Module]) -> Dim {
 }
 
 /// The verifier, after a pass.
-fn check(m: &Module, on: bool) -> Result<()> {
-    if on { nest::verify::verify(m) } else { Ok(()) }
+fn check(m: &Module, level: Option<&Level>, on: bool) -> Result<()> {
+    if on { nest::verify::verify_for(m, level.map(limits).as_ref()) } else { Ok(()) }
+}
+
+/// What the verifier may expect of modules for a level.
+pub fn limits(level: &Level) -> Limits {
+    let caps = level.facts.caps;
+    let groups = [(Group::Words, caps.dot != Dot::None), (Group::Bytes, caps.dot == Dot::Quads), (Group::Halves, caps.bf16)];
+    Limits { lanes: level.facts.lanes, groups: groups.into_iter().filter(|g| g.1).map(|g| g.0).collect() }
 }
 
 /// Names that `--stop-after` takes, in order.
@@ -167,19 +179,6 @@ pub fn finish_all(module: &Module, target: &Target, opt: OptLevel) -> Result<Vec
 
 fn finish_for(module: &mut Module, level: &Level, opt: OptLevel) -> Result<()> {
     NEST_PASSES.iter().filter(|p| p.level <= opt).try_for_each(|p| (p.run)(module, level))
-}
-
-struct Clock(bool);
-
-impl Clock {
-    fn step<T>(&self, name: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        let start = Instant::now();
-        let r = f();
-        if self.0 {
-            eprintln!("{:>9.3} ms  {name}", start.elapsed().as_secs_f64() * 1e3);
-        }
-        r
-    }
 }
 
 /// What a value at the border is if it is no tensor, and the type of its elements.
@@ -226,6 +225,11 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
     let outputs = m.outputs.iter().zip(&model.graph.outputs).map(|(b, v)| tensor(*b, v, "output")).collect::<Result<Vec<_>>>()?;
     names.check()?.into_iter().for_each(|w| findings.push(w));
     let external = matches!(options.weights, options::Weights::File(_));
+    let weights_path = match &options.weights {
+        options::Weights::File(Some(p)) => p.clone(),
+        _ => options.output.as_deref().unwrap_or(std::path::Path::new(&m.name)).with_extension("weights"),
+    };
+    let weights_file = weights_path.file_name().map_or(String::new(), |f| f.to_string_lossy().into_owned());
     let file = std::path::Path::new(&source.name).file_name().map_or(source.name.clone(), |f| f.to_string_lossy().into_owned());
     Ok(Interface {
         name: m.name.clone(),
@@ -234,15 +238,34 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
         model_sha256: model.sha256,
         target: target.triple.to_string(),
         cpu: target.cpu(),
+        several: target.levels.len() > 1,
         dim_params,
         inputs,
         outputs,
         workspace,
         workspace_max: m.syms.range(workspace).hi.and_then(|v| u64::try_from(v).ok()),
         heap: crate::codegen::interface::heap(modules),
-        weights: Weights { size: weights.size, align: crate::codegen::weights::ALIGN, sha256: if external { weights.sha256() } else { [0; 32] }, external },
-        nodes: model.graph.order.iter().map(|n| &model.graph.nodes[*n].origin).map(|o| (o.name.clone(), o.op.clone())).collect(),
+        weights: Weights { size: weights.size, align: crate::codegen::weights::ALIGN, sha256: if external { weights.sha256() } else { [0; 32] }, external, file: weights_file },
+        nodes: nodes(model, modules),
         foreign: crate::codegen::interface::foreign(m),
+        hidden: options.hidden,
+        trace: options.trace,
         syms: m.syms.clone(),
     })
+}
+
+/// Nodes of the main graph in order, and behind them those inside them, or made of them, that kernels compute.
+fn nodes(model: &Model, modules: &[Module]) -> Vec<Origin> {
+    let mut nodes: Vec<Origin> = model.graph.order.iter().map(|n| model.graph.nodes[*n].origin.clone()).collect();
+    let key = |o: &Origin| (o.graph.clone(), o.node, o.output.clone(), o.name.clone(), o.op.clone());
+    let mut seen: HashSet<_> = nodes.iter().map(key).collect();
+    for m in modules {
+        for k in nest::visit::calls(&m.driver) {
+            let o = &m.kernels[k].origin;
+            if seen.insert(key(o)) {
+                nodes.push(o.clone());
+            }
+        }
+    }
+    nodes
 }

@@ -2,17 +2,17 @@
 
 use crate::arrays::Array;
 use crate::codegen::header::status_text;
-use crate::codegen::interface::{Interface, Kind, Tensor};
+use crate::codegen::interface::Tensor;
 use crate::described::{self, Input};
 use crate::diag::{Error, Failure, Result, codes};
 use crate::jit::{Bound, Loaded, Stopped};
 use crate::nest::Module;
 use crate::pipeline::Compiled;
+use crate::random;
 use crate::sym::{Dim, Sym};
 use crate::target::{Level, Target};
 use crate::tensor::ElemType;
 use onnxc_runtime::pool::Pool;
-use onnxc_runtime::texts;
 use onnxc_runtime::value::Descriptor;
 use std::collections::HashMap;
 
@@ -66,10 +66,14 @@ impl Runner {
     }
     /// Runs the model on inputs in graph order. An output that is no tensor is several arrays ([`crate::described`]).
     pub fn run(&self, inputs: &[Input]) -> Result<Vec<Array>> {
+        self.run_with(inputs, &HashMap::new())
+    }
+    /// The same, with room for outputs whose sizes follow from data: one that suffices saves the calls that find it out.
+    pub fn run_with(&self, inputs: &[Input], room: &HashMap<String, Vec<i64>>) -> Result<Vec<Array>> {
         let i = &self.compiled.interface;
         let sizes = self.sizes(inputs)?;
         let described = self.descriptors(inputs)?;
-        let (shapes, outputs, values) = self.called(&bytes(inputs, &described), &sizes)?;
+        let (shapes, outputs, values) = self.called(&bytes(inputs, &described), &sizes, room)?;
         let mut out = vec![];
         for (((t, dims), data), parts) in i.outputs.iter().zip(shapes).zip(outputs).zip(values) {
             match &t.described {
@@ -85,7 +89,7 @@ impl Runner {
         list.filter_map(|(t, x)| if let Input::Members(m) = x { Some(described::descriptor(t, m.as_deref())) } else { None }).collect()
     }
     /// One call; shapes and bytes of the outputs.
-    fn called(&self, data: &[&[u8]], sizes: &HashMap<Sym, i64>) -> Result<Called> {
+    fn called(&self, data: &[&[u8]], sizes: &HashMap<Sym, i64>, room: &HashMap<String, Vec<i64>>) -> Result<Called> {
         let i = &self.compiled.interface;
         let dims = self.dims(sizes);
         // The model's own checks say more than sizes that are none.
@@ -93,7 +97,8 @@ impl Runner {
         let shapes = self.output_shapes(sizes)?;
         let names: Vec<Option<&str>> = i.outputs.iter().map(|t| t.described.as_ref().map(|_| t.name.as_str())).collect();
         // Too small a capacity tells the sizes that are needed, of one output more each time.
-        let mut capacity: Vec<Vec<i64>> = i.outputs.iter().map(|t| if t.from_data(&i.syms) { vec![0; t.dims.len()] } else { vec![] }).collect();
+        let least = |t: &Tensor| room.get(&t.name).filter(|d| d.len() == t.dims.len()).cloned().unwrap_or(vec![0; t.dims.len()]);
+        let mut capacity: Vec<Vec<i64>> = i.outputs.iter().map(|t| if t.from_data(&i.syms) { least(t) } else { vec![] }).collect();
         loop {
             let mut have = capacity.clone();
             let mut outputs = vec![];
@@ -131,7 +136,7 @@ impl Runner {
         let described = self.descriptors(inputs)?;
         let data = bytes(inputs, &described);
         let (shapes, outputs) = if i.outputs.iter().any(|t| t.from_data(&i.syms)) {
-            let (shapes, outputs, _) = self.called(&data, &sizes)?;
+            let (shapes, outputs, _) = self.called(&data, &sizes, &HashMap::new())?;
             let bytes = |((t, dims), data): ((&Tensor, &Vec<i64>), &Vec<u8>)| if t.described.is_some() { Ok(data.len()) } else { bytes_of(t, dims) };
             let sizes = i.outputs.iter().zip(&shapes).zip(&outputs).map(bytes).collect::<Result<_>>()?;
             (shapes, sizes)
@@ -213,23 +218,48 @@ impl Runner {
         }
         if errors.is_empty() { Ok(sizes) } else { Err(Failure::Errors(errors)) }
     }
-    /// Fills up named arrays with random ones ([`random_arrays`]) for the inputs that are not among them. Their symbolic sizes
-    /// are those that were named, else those of the arrays given, else the least that are allowed.
-    pub fn fill(&self, mut given: Vec<Array>, named: &[(String, i64)], seed: u64) -> Result<Vec<Array>> {
+    /// Fills up named arrays with random ones ([`random`]) for the inputs that are not among them. Their symbolic sizes are
+    /// those that were named, else those of the arrays given, else the least that the model's conditions allow. Where two or
+    /// more are open, the model is called to see whether it takes them: sizes that are compared while it runs (a mask as long
+    /// as past and present together) stand in no condition.
+    pub fn fill(&self, given: Vec<Array>, named: &[(String, i64)], seed: u64) -> Result<Vec<Array>> {
         let i = &self.compiled.interface;
-        let mut all = sizes_or_least(i, &[])?;
+        let mut fixed = HashMap::new();
         for t in i.inputs.iter().filter(|t| t.described.is_none()) {
             let dims = given.iter().find(|a| described::belongs(t, &a.name)).map_or(&[][..], |a| &a.dims);
-            all.extend(t.dims.iter().zip(dims).filter_map(|(d, n)| Some((d.as_sym()?, *n))));
+            fixed.extend(t.dims.iter().zip(dims).filter_map(|(d, n)| Some((d.as_sym()?, *n))));
         }
-        let chosen = sizes_or_least(i, named)?;
-        all.extend(i.dim_params.iter().filter(|p| named.iter().any(|(n, _)| *n == p.name)).map(|p| (p.sym, chosen[&p.sym])));
-        for (k, t) in i.inputs.iter().enumerate() {
+        fixed.extend(random::named_sizes(i, named)?);
+        let sizes = random::sizes(i, &fixed);
+        let first = self.filled(given.clone(), &sizes, seed)?;
+        if i.dim_params.iter().filter(|p| !fixed.contains_key(&p.sym)).count() < 2 || self.takes(&first) {
+            return Ok(first);
+        }
+        for more in random::neighbours(i, &fixed, &sizes) {
+            let inputs = self.filled(given.clone(), &more, seed)?;
+            if self.takes(&inputs) {
+                return Ok(inputs);
+            }
+        }
+        // The call says what is wrong with the first ones.
+        Ok(first)
+    }
+    fn filled(&self, mut given: Vec<Array>, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<Vec<Array>> {
+        let ranges = random::ranges(&self.compiled.unscheduled, sizes);
+        for (k, t) in self.compiled.interface.inputs.iter().enumerate() {
             if !given.iter().any(|g| described::belongs(t, &g.name)) {
-                given.extend(random_arrays(t, &all, seed.wrapping_add(k as u64))?);
+                given.extend(random::arrays(t, sizes, ranges.get(k).copied().flatten(), seed.wrapping_add(k as u64))?);
             }
         }
         Ok(given)
+    }
+    /// False where the model refuses inputs for what is in them, or for their sizes.
+    fn takes(&self, inputs: &[Array]) -> bool {
+        let refused = |e: &Error| e.code == codes::RUN_STATUS || e.code == codes::RUN_INPUT;
+        match self.order_inputs(inputs.to_vec()).and_then(|x| self.run(&x)) {
+            Err(Failure::Errors(list)) => !list.iter().any(refused),
+            _ => true,
+        }
     }
     /// Puts named arrays into graph order; without names, in the order given.
     pub fn order_inputs(&self, given: Vec<Array>) -> Result<Vec<Input>> {
@@ -252,21 +282,10 @@ impl Runner {
             return Ok(out);
         }
         Error::new(codes::RUN_INPUT, "inputs are missing")
-            .found_expected(given.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join(", "), missing.join("; "))
-            .help("give each as --input name=file.npy")
+            .found_expected(if given.is_empty() { "no inputs".into() } else { given.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join(", ") }, missing.join("; "))
+            .help("give each as --input name=file.npy, or make them with --random 1")
             .fail()
     }
-}
-
-/// Sizes of the dim params that were named, and of the others 1 or the least that is allowed.
-pub fn sizes_or_least(i: &Interface, named: &[(String, i64)]) -> Result<HashMap<Sym, i64>> {
-    if let Some((n, _)) = named.iter().find(|(n, _)| !i.dim_params.iter().any(|p| p.name == *n)) {
-        let known: Vec<&str> = i.dim_params.iter().map(|p| p.name.as_str()).collect();
-        return Error::new(codes::RUN_INPUT, format!("no dimension \"{n}\" is left to be chosen at run time"))
-            .found_expected(n.clone(), if known.is_empty() { "none: all are fixed".into() } else { known.join(", ") })
-            .fail();
-    }
-    Ok(i.dim_params.iter().map(|p| (p.sym, named.iter().rev().find(|(n, _)| *n == p.name).map_or(p.lo.max(1), |(_, v)| *v))).collect())
 }
 
 /// Bytes that stand for the inputs: elements, or a descriptor.
@@ -277,81 +296,6 @@ fn bytes<'a>(inputs: &'a [Input], described: &'a [Descriptor]) -> Vec<&'a [u8]> 
         Input::Members(_) => described.next().map_or(&[][..], |d| d.as_bytes()),
     };
     inputs.iter().map(of).collect()
-}
-
-/// Members of random sequences, entries of random maps, and sizes of their members that only run time knows.
-const MEMBERS: i64 = 4;
-
-/// An input as arrays ([`crate::described`]) of values that depend on nothing but the seed: a tensor ([`random_input`]), the
-/// element of an optional, a sequence of four members, a map with four entries.
-pub fn random_arrays(t: &Tensor, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<Vec<Array>> {
-    let Some(d) = &t.described else { return Ok(vec![random_input(t, sizes, seed)?]) };
-    let list = vec![MEMBERS];
-    let member = || d.dims.as_ref().map_or(list.clone(), |dims| dims.iter().map(|n| n.unwrap_or(MEMBERS)).collect());
-    Ok(match d.kind {
-        Kind::Map | Kind::Maps => {
-            let keys: Vec<String> = (0..MEMBERS).map(|k| format!("k{k}")).collect();
-            let data = if d.key == Some(ElemType::Str) { texts::encode(&keys) } else { (0..MEMBERS).flat_map(i64::to_le_bytes).collect() };
-            let keys = Array { name: format!("{}.keys", t.name), ty: d.key.unwrap_or(ElemType::I64), dims: list.clone(), data };
-            vec![keys, random(format!("{}.values", t.name), t.ty, list, seed)?]
-        }
-        Kind::Tensor => vec![random(format!("{}.0", t.name), t.ty, member(), seed)?],
-        Kind::Sequence => (0..MEMBERS).map(|k| random(format!("{}.{k}", t.name), t.ty, member(), seed.wrapping_add(k as u64))).collect::<Result<_>>()?,
-    })
-}
-
-/// A tensor of values that depend on nothing but the seed: floats and parts of complex numbers between
-/// -1 and 1, integers 0 or 1, strings of a few lower-case words.
-pub fn random_input(t: &Tensor, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<Array> {
-    let dims: Option<Vec<i64>> = t.dims.iter().map(|d| d.eval(&|s| sizes.get(&s).copied()).filter(|v| *v >= 0)).collect();
-    match dims.filter(|_| t.described.is_none()) {
-        Some(dims) => random(t.name.clone(), t.ty, dims, seed),
-        None => {
-            Error::new(codes::RUN_INPUT, format!("input \"{}\" can not be filled with random numbers", t.name)).found_expected(t.ty.to_string(), "a tensor with sizes that are not negative").fail()
-        }
-    }
-}
-
-fn random(name: String, ty: ElemType, dims: Vec<i64>, seed: u64) -> Result<Array> {
-    let Some(n) = crate::tensor::count(&dims).filter(|n| ty.bytes_for(*n).is_some()) else {
-        return Error::new(codes::RUN_INPUT, format!("input \"{name}\" can not be filled with random numbers")).found_expected(format!("{ty}{dims:?}"), "sizes that fit in memory").fail();
-    };
-    let Some(width) = ty.bytes() else {
-        // Packed elements: zeros.
-        return Ok(Array { name, ty, dims, data: vec![0; ty.bytes_for(n).unwrap_or(0) as usize] });
-    };
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        // splitmix64
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    if ty == ElemType::Str {
-        let mut word = || {
-            let r = next();
-            (0..1 + r % 6).map(|i| char::from(b'a' + (r >> (8 + 5 * i)) as u8 % 26)).collect::<String>()
-        };
-        let list: Vec<String> = (0..n).map(|_| [word(), word(), word()].join(" ")).collect();
-        return Ok(Array { name, ty, dims, data: texts::encode(&list) });
-    }
-    let mut data = vec![];
-    for _ in 0..n {
-        let r = next();
-        let between = |bits: u64| bits as f32 / 16_777_216.0 * 2.0 - 1.0;
-        let (unit, second) = (between(r >> 40), |r: u64| between(r & 0xff_ffff));
-        match ty {
-            ElemType::F32 => data.extend(unit.to_le_bytes()),
-            ElemType::F64 => data.extend(f64::from(unit).to_le_bytes()),
-            ElemType::C64 => data.extend([unit, second(r)].iter().flat_map(|v| v.to_le_bytes())),
-            ElemType::C128 => data.extend([unit, second(r)].iter().flat_map(|v| f64::from(*v).to_le_bytes())),
-            ElemType::F16 => data.extend(half::f16::from_f32(unit).to_le_bytes()),
-            ElemType::BF16 => data.extend(half::bf16::from_f32(unit).to_le_bytes()),
-            _ => data.extend(&((r >> 40) % 2).to_le_bytes().repeat(2)[..width as usize]),
-        }
-    }
-    Ok(Array { name, ty, dims, data })
 }
 
 /// A failed call as an error.

@@ -5,7 +5,8 @@ use onnxc::nest::{Place, interp, parse, print};
 use onnxc::onnx::Source;
 use onnxc::options::Options;
 use onnxc::pipeline::{self, Stopped};
-use onnxc::run::{Runner, compare, random_input, sizes_or_least};
+use onnxc::random;
+use onnxc::run::{Runner, compare};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,9 +26,9 @@ fn interpreter_and_code_agree() {
         let options = Options { cpu: Some("native".into()), ..Options::default() };
         let runner = Runner::new(pipeline::compile(&source, &options).unwrap_or_else(|e| panic!("{name}: {e}"))).expect("loads");
         let i = &runner.compiled().interface;
-        let sizes = sizes_or_least(i, &i.dim_params.iter().map(|p| (p.name.clone(), 4)).collect::<Vec<_>>()).expect("sizes");
+        let sizes = random::sizes(i, &i.dim_params.iter().map(|p| (p.sym, 4)).collect());
         for seed in 1..4 {
-            let inputs: Vec<_> = i.inputs.iter().map(|t| random_input(t, &sizes, seed).expect("an input")).collect();
+            let inputs: Vec<_> = i.inputs.iter().map(|t| random::tensor(t, &sizes, None, seed).expect("an input")).collect();
             let got = runner.run(&inputs.iter().cloned().map(onnxc::described::Input::Array).collect::<Vec<_>>()).unwrap_or_else(|e| panic!("{name}: {e}"));
             let bytes: Vec<&[u8]> = inputs.iter().map(|a| a.data.as_slice()).collect();
             for pass in ["lower", "inline_producers", "place_memory"] {

@@ -66,6 +66,27 @@ fn c_digits() {
     }
 }
 
+#[test]
+fn c_profile() {
+    let Some(cc) = tool("CC", "cc") else { return };
+    let (src, dir) = (example("c-profile"), scratch("c-profile"));
+    let model = example("c-digits").join("digits.onnx");
+    let build = |options: &[&str]| {
+        let object = compile(&model, &dir, options);
+        let program = dir.join("profile");
+        run(Command::new(&cc).arg("-std=c99").args(STRICT).args(["-O1", &include(&dir)]).arg(src.join("main.c")).arg(&object).arg("-o").arg(&program));
+        run(&mut Command::new(&program))
+    };
+    let rows = |text: &str| text.lines().skip(1).map(|l| l.split_whitespace().next().unwrap_or_default().to_owned()).collect::<Vec<_>>();
+    let traced = build(&["--trace"]);
+    assert!(rows(&traced).iter().any(|op| op == "Conv") && rows(&traced).iter().any(|op| op == "Gemm"), "{traced}");
+    assert!(traced.contains("%") && !traced.contains("nan"), "{traced}");
+    // Every node runs once where nothing fuses.
+    let plain = build(&["--trace", "-O0"]);
+    assert!(rows(&plain).len() >= rows(&traced).len(), "{plain}");
+    assert!(rows(&build(&[])).is_empty(), "an object without --trace calls on_node");
+}
+
 /// The code blocks of the README in one language, in order.
 fn readme(language: &str) -> Vec<String> {
     let text = std::fs::read_to_string(root().join("README.md")).unwrap();
@@ -106,6 +127,79 @@ fn cpp_batch() {
     }
 }
 
+const HPP_PROGRAM: &str = r#"
+#include "batch.hpp"
+#include "digits.hpp"
+#include "batch.hpp"
+#include <cstdio>
+#include <vector>
+
+int main() {
+  // Sizes known at compile time: an array of another size is a status.
+  float image[DIGITS_IMAGE_LEN] = {}, logits[DIGITS_LOGITS_LEN], few[3];
+  digits::workspace w;
+  const char *misfit = nullptr;
+  if (digits::try_infer(image, logits, w) != onnxc::status::ok) return 1;
+  if (digits::try_infer(image, few, w, nullptr, &misfit) != onnxc::status::capacity) return 2;
+  std::printf("%s\n", misfit);
+  // A batch, in vectors.
+  const batch::dims two = {2};
+  batch::workspace scratch(two), moved(std::move(scratch));
+  std::vector<float> images(2 * 64), scores(2 * 10);
+  if (batch::try_infer(two, images, scores, moved) != onnxc::status::ok) return 3;
+  if (batch::try_infer(two, std::vector<float>(5), scores, moved) != onnxc::status::dim) return 4;
+  if (scratch.data() || moved.size() == 0) return 5;
+#if ONNXC_EXCEPTIONS
+  batch::infer(two, images, scores, moved);
+  try {
+    batch::infer(batch::dims{-1}, images, scores, moved);
+    return 6;
+  } catch (const onnxc::error &e) {
+    std::printf("%s\n", e.what());
+    if (e.code() != onnxc::status::dim) return 7;
+  }
+  try {
+    batch::infer(two, images, scores, scratch);
+    return 8;
+  } catch (const onnxc::error &e) {
+    if (e.code() != onnxc::status::capacity) return 9;
+  }
+#endif
+  std::printf("all right\n");
+}
+"#;
+
+#[test]
+fn cpp_header() {
+    let Some(cxx) = tool("CXX", "c++") else { return };
+    let dir = scratch("cpp-header");
+    let (one, many) = (dir.join("digits.o"), dir.join("batch.o"));
+    run(Command::new(ONNXC).arg(example("c-digits").join("digits.onnx")).arg("-o").arg(&one).args(["--emit", "obj,header,hpp"]));
+    run(Command::new(ONNXC).arg(example("cpp-batch").join("digits_batch.onnx")).arg("-o").arg(&many).args(["--emit", "obj,header,hpp"]));
+    std::fs::write(dir.join("main.cpp"), HPP_PROGRAM).unwrap();
+    for std in ["c++11", "c++14", "c++17", "c++20"] {
+        for more in [&[][..], &["-fno-exceptions"]] {
+            let program = dir.join(format!("program-{std}-{}", more.len()));
+            run(Command::new(&cxx).arg(format!("-std={std}")).args(STRICT).args(more).args(["-O1", &include(&dir)]).arg(dir.join("main.cpp")).arg(&one).arg(&many).arg("-o").arg(&program));
+            let said = run(&mut Command::new(&program));
+            assert!(said.starts_with("logits\n") && said.ends_with("all right\n"), "{said}");
+        }
+    }
+    std::fs::write(dir.join("readme.cpp"), &readme("cpp")[0]).unwrap();
+    run(Command::new(&cxx).args(["-std=c++11", "-fsyntax-only"]).args(STRICT).arg(include(&dir)).arg(dir.join("readme.cpp")));
+    // Every kind of argument: sizes from data, packed elements, strings, sequences, a weights file.
+    for (name, options) in [("results_of_ranks", &[][..]), ("small_types", &[]), ("zip_map", &[]), ("complex_moves", &["--weights", "file"])] {
+        run(Command::new(ONNXC)
+            .arg(root().join("tests/cases/ops").join(name).with_extension("onnxtxt"))
+            .arg("-o")
+            .arg(dir.join(name).with_extension("o"))
+            .args(["--emit", "header,hpp"])
+            .args(options));
+        std::fs::write(dir.join("only.cpp"), format!("#include \"{name}.hpp\"\nint main() {{}}\n")).unwrap();
+        run(Command::new(&cxx).args(["-std=c++11", "-fsyntax-only"]).args(STRICT).arg(include(&dir)).arg(dir.join("only.cpp")));
+    }
+}
+
 #[test]
 fn cpp_batch_cmake() {
     let (Some(_), Some(cmake)) = (tool("CXX", "c++"), tool("CMAKE", "cmake")) else { return };
@@ -117,6 +211,50 @@ fn cpp_batch_cmake() {
     assert!(!compile().contains("Compiling"), "the second build has compiled the model again");
     let program = [build.join("cpp_batch"), build.join("Release").join("cpp_batch")].into_iter().find(|p| p.with_extension(std::env::consts::EXE_EXTENSION).is_file());
     assert!(run(&mut Command::new(program.expect("no program was built"))).ends_with("all right\n"));
+}
+
+/// The package where `cmake --install` puts it, as a project of its own finds it: find_package with a version, and pkg-config.
+#[test]
+fn cmake_package() {
+    let (Some(_), Some(cmake)) = (tool("CC", "cc"), tool("CMAKE", "cmake")) else { return };
+    let dir = scratch("cmake-package");
+    let prefix = dir.join("prefix");
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(dir.join("project")).unwrap();
+    run(Command::new(&cmake)
+        .arg("-S")
+        .arg(root().join("cmake"))
+        .arg("-B")
+        .arg(dir.join("package"))
+        .arg(format!("-DONNXC_EXECUTABLE={ONNXC}"))
+        .arg(format!("-DCMAKE_INSTALL_PREFIX={}", prefix.display())));
+    run(Command::new(&cmake).arg("--install").arg(dir.join("package")));
+    let project = |version: &str| {
+        let text = format!(
+            "cmake_minimum_required(VERSION 3.20)\nproject(p C)\nfind_package(onnxc {version} REQUIRED)\nonnxc_add_model(digits MODEL {})\nadd_executable(p main.c)\ntarget_include_directories(p PRIVATE {})\ntarget_link_libraries(p digits)\n",
+            example("c-digits").join("digits.onnx").display(),
+            example("c-digits").display()
+        );
+        std::fs::write(dir.join("project/CMakeLists.txt"), text).unwrap();
+        std::fs::copy(example("c-digits").join("main.c"), dir.join("project/main.c")).unwrap();
+        let build = dir.join(format!("build-{version}"));
+        let mut configure = Command::new(&cmake);
+        configure.arg("-S").arg(dir.join("project")).arg("-B").arg(&build).arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
+        let out = configure.output().unwrap();
+        (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned(), build)
+    };
+    let (found, said, build) = project(env!("CARGO_PKG_VERSION"));
+    assert!(found, "{said}");
+    assert!(run(Command::new(&cmake).arg("--build").arg(&build)).contains("Compiling"));
+    assert!(run(&mut Command::new(build.join("p"))).ends_with("10 of 10 right\n"));
+    let (found, said, _) = project("9.1");
+    assert!(!found && said.contains(env!("CARGO_PKG_VERSION")), "{said}");
+    let mut pkg_config = Command::new("pkg-config");
+    pkg_config.env("PKG_CONFIG_PATH", prefix.join("share/pkgconfig")).args(["--variable=onnxc", "onnxc"]);
+    if let Ok(out) = pkg_config.output() {
+        let program = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+        assert!(run(Command::new(&program).arg("--version")).contains(env!("CARGO_PKG_VERSION")), "{program}");
+    }
 }
 
 /// Headers with static, dynamic and bounded dims and with a weights file, in each language standard.

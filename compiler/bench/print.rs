@@ -15,7 +15,7 @@ fn time(seconds: f64) -> String {
 }
 
 /// Bytes in the unit that suits them.
-fn bytes(n: f64) -> String {
+pub fn bytes(n: f64) -> String {
     match n {
         n if n >= 1e9 => format!("{:.2} GB", n / 1e9),
         n if n >= 1e6 => format!("{:.2} MB", n / 1e6),

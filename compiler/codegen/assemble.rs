@@ -6,12 +6,13 @@ use super::cpu_level;
 use super::faults::{self, Checks};
 use super::frame::Frame;
 use super::interface::Interface;
+use super::tile;
 use super::weights::{Blob, Layout};
-use super::wide;
-use crate::diag::{Failure, Result};
+use crate::diag::{Clock, Failure, Result};
 use crate::nest::{Kernel, Module, Stmt, visit};
 use crate::target::{Level, Target};
 use cranelift_codegen::Context;
+use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{ExternalName, Function, Signature};
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
@@ -21,6 +22,7 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
+use target_lexicon::BinaryFormat;
 
 /// Everything that code generation needs to know of one model.
 pub struct Unit<'a> {
@@ -34,6 +36,8 @@ pub struct Unit<'a> {
     pub target: &'a Target,
     /// Position-independent code (objects), or code for this process.
     pub pic: bool,
+    /// Times the steps.
+    pub clock: Clock,
 }
 
 /// The model as it is computed on one CPU level.
@@ -79,7 +83,7 @@ pub struct Source {
     pub code: Code,
     libm: Vec<&'static str>,
     tile: bool,
-    tiles: Vec<wide::Func>,
+    tiles: Vec<tile::Func>,
 }
 
 /// What a function does.
@@ -104,6 +108,8 @@ pub struct Assembled {
     pub functions: HashMap<u32, FuncId>,
     /// The weights, where they are embedded.
     pub weights: Option<DataId>,
+    /// Functions that the object imports.
+    pub libm: Vec<&'static str>,
     /// The checks that a call makes.
     pub checks: Checks,
 }
@@ -114,14 +120,14 @@ struct Targets<'a> {
     libm: BTreeMap<&'static str, FuncId>,
     weights: Option<DataId>,
     cpu_level: Option<DataId>,
-    tiles: HashMap<&'a wide::Func, FuncId>,
+    tiles: HashMap<&'a tile::Func, FuncId>,
 }
 
 impl<'a> Unit<'a> {
     /// Plans the frames. There is one module for each level of the target, and the blob has been made from them.
     pub fn new(modules: &'a [Module], interface: &'a Interface, weights: &'a Blob, target: &'a Target, pic: bool) -> Unit<'a> {
         let variants = target.levels.iter().zip(modules).zip(&weights.layouts).map(|((level, m), weights)| Variant { level, m, frame: Frame::new(m), weights, users: clif::Users::new(m) }).collect();
-        Unit { interface, variants, weights, target, pic }
+        Unit { interface, variants, weights, target, pic, clock: Clock::default() }
     }
     /// Code generators of the variants: without optimisation, and with it.
     fn isas(&self) -> Result<Vec<(OwnedTargetIsa, OwnedTargetIsa)>> {
@@ -207,7 +213,7 @@ impl<'a> Unit<'a> {
         };
         let isa = &*isas[variant].1;
         let Variant { m, frame, weights, users, level } = &self.variants[variant];
-        let setting = clif::Setting { m, frame, weights, users, embedded: !self.interface.weights.external, isa, wide: wide::Isa::of(&level.facts) };
+        let setting = clif::Setting { m, frame, weights, users, embedded: !self.interface.weights.external, isa, vectors: tile::Vectors::of(&level.facts) };
         let c = clif::kernel(&setting, kernel)?;
         Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
     }
@@ -257,18 +263,20 @@ impl<'a> Unit<'a> {
         let functions: String = done.iter().map(|(s, c)| format!("{}:\n{}\n", s.name, c.asm)).collect();
         let mut order: Vec<_> = index.iter().collect();
         order.sort_by_key(|t| t.1);
-        let tiles: String = order.into_iter().zip(code).map(|((f, i), c)| format!("{}.tile.{i}:\n{}\n{}\n", self.interface.name, wide::listing(f), hex(&c))).collect();
+        let tiles: String = order.into_iter().zip(code).map(|((f, i), c)| format!("{}.tile.{i}:\n{}\n{}\n", self.interface.name, tile::listing(f), hex(&c))).collect();
         Ok(functions + &tiles)
     }
-    /// Compiles everything into a sink.
-    pub fn assemble(&self, sink: &mut dyn Sink) -> Result<Assembled> {
+    /// Compiles everything into a sink. Relocations that the sink has no form for are left to the caller: addresses in COFF
+    /// objects for aarch64.
+    pub fn assemble(&self, sink: &mut dyn Sink, pages: &mut Vec<(FuncId, ModuleReloc)>) -> Result<Assembled> {
         let (done, checks) = self.compile(false)?;
         let bug = |e: cranelift_module::ModuleError| Failure::bug("assemble", e.to_string());
         let mut functions = HashMap::new();
         let mut libm: BTreeMap<&'static str, FuncId> = BTreeMap::new();
         let isa = self.target.isa(self.target.lowest(), true, self.pic)?;
         for (s, c) in &done {
-            let linkage = if s.exported { Linkage::Export } else { Linkage::Local };
+            let exported = if self.interface.hidden { Linkage::Hidden } else { Linkage::Export };
+            let linkage = if s.exported { exported } else { Linkage::Local };
             functions.insert(s.id, sink.declare_function(&s.name, linkage, &c.func.signature).map_err(bug)?);
         }
         for n in done.iter().flat_map(|(s, _)| &s.libm) {
@@ -300,11 +308,16 @@ impl<'a> Unit<'a> {
         };
         let targets = Targets { functions, libm, weights, cpu_level, tiles };
         for (s, c) in &done {
-            let relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
+            let mut relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
+            if self.target.triple.binary_format == BinaryFormat::Coff {
+                let paged = |r: &mut ModuleReloc| matches!(r.kind, Reloc::Aarch64AdrPrelPgHi21 | Reloc::Aarch64AddAbsLo12Nc);
+                pages.extend(relocs.extract_if(.., paged).map(|r| (targets.functions[&s.id], r)));
+            }
             sink.define_function_bytes(targets.functions[&s.id], c.align, &c.bytes, &relocs).map_err(bug)?;
         }
         let functions = targets.functions.iter().filter(|(id, _)| id.variant.is_none()).map(|(id, f)| (id.number, *f)).collect();
-        Ok(Assembled { functions, weights, checks })
+        let libm = targets.libm.keys().copied().collect();
+        Ok(Assembled { functions, weights, libm, checks })
     }
 }
 
@@ -361,9 +374,9 @@ impl Targets<'_> {
 }
 
 /// Numbers of the tiles, each once.
-type TileNumbers<'a> = HashMap<&'a wide::Func, usize>;
+type TileNumbers<'a> = HashMap<&'a tile::Func, usize>;
 
-/// The wide tiles of all functions, each once, with their code.
+/// The tiles of all functions, each once, with their code.
 fn wide_tiles(done: &[(Source, Compiled)]) -> Result<(TileNumbers<'_>, Vec<Vec<u8>>)> {
     let mut index = HashMap::new();
     let mut order = vec![];
@@ -373,6 +386,6 @@ fn wide_tiles(done: &[(Source, Compiled)]) -> Result<(TileNumbers<'_>, Vec<Vec<u
             order.len() - 1
         });
     }
-    let code = order.into_par_iter().map(wide::compile).collect::<Result<Vec<_>>>()?;
+    let code = order.into_par_iter().map(tile::compile).collect::<Result<Vec<_>>>()?;
     Ok((index, code))
 }

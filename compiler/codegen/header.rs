@@ -111,7 +111,11 @@ static inline onnxc_value onnxc_map(int32_t key_dtype, int32_t dtype, int64_t le
   v.dtype = dtype; v.key_dtype = key_dtype; v.len = len; v.data = values; v.keys = keys;
   return v;
 }
-typedef struct onnxc_node_info { const char *name, *op_type; uint32_t first_tap, reserved; } onnxc_node_info;
+typedef struct onnxc_node_info {
+  const char *name, *op_type;
+  uint32_t first_tap;          /* index of the output that is its first result (--tap makes outputs); UINT32_MAX for none */
+  uint32_t reserved;
+} onnxc_node_info;
 typedef void (*onnxc_task_fn)(void *task_ctx, size_t index);
 #define ONNXC_VALUES 4
 typedef struct onnxc_check_info { /* a check that a call makes */
@@ -133,7 +137,9 @@ typedef struct onnxc_exec {    /* everything optional; NULL means serial, silent
   void *user;
   void (*parallel_for)(void *user, size_t n, onnxc_task_fn fn, void *task_ctx); /* must return after all n ran */
   size_t max_tasks;            /* upper bound on n; 0 = let the model choose */
-  int32_t (*on_node)(void *user, uint32_t node, int32_t end); /* only in objects built with --trace */
+  int32_t (*on_node)(void *user, uint32_t node, int32_t end); /* only in objects built with --trace: before (end = 0) and after
+                                  (end = 1) each kernel, node being the index in nodes of <m>_model of the node that it computes
+                                  (of fused ones the last); not 0 stops the call with ONNXC_E_CANCELLED */
   uint64_t workspace_size;     /* bytes at workspace; 0: as many as <m>_workspace_size tells. What the model does not need for
                                   other things holds values whose size follows from data */
   onnxc_fault *fault;          /* which check failed */
@@ -437,7 +443,7 @@ impl Header<'_> {
             }
         }
         if i.weights.external {
-            let _ = writeln!(o, "/* the file {}.weights */", self.m);
+            let _ = writeln!(o, "/* the file {} */", plain(&i.weights.file));
             let _ = writeln!(o, "#define {u}_WEIGHTS_SIZE   {}u  /* bytes of the file */\n#define {u}_WEIGHTS_ALIGN  {}u", weights_size(i), i.weights.align.max(1));
             let _ = writeln!(o, "#define {u}_WEIGHTS_SHA256 \"{}\"  /* first 32 bytes of the file; hash of what stands behind byte {HEADER} */", hex(&i.weights.sha256));
         }
@@ -517,7 +523,8 @@ impl Header<'_> {
         self.manual(o);
         let mut args = self.arguments();
         self.prototype(o, "infer", &args);
-        o.push_str("/* same, with the application's own thread pool, tracing or cancellation; it tells which check failed */\n");
+        let trace = if i.trace { " and a callback around each node, which may stop it" } else { "" };
+        let _ = writeln!(o, "/* same, with the application's own thread pool{trace}; it tells which check failed */");
         args.push("const onnxc_exec *exec".into());
         self.prototype(o, "infer_exec", &args);
         if i.inputs.len() + i.outputs.len() > MANY {
@@ -529,6 +536,9 @@ impl Header<'_> {
     fn manual(&self, o: &mut String) {
         let (i, u) = (self.i, &self.macros);
         o.push_str("/* Runs the model once. Re-entrant: touches only its arguments and read-only data; no allocation, no locks,\n   no errno, no FPU-mode change. Any thread may call it at any time with its own workspace.\n");
+        if i.several {
+            o.push_str("   The object has code for several CPU levels. Which one this machine has is found out once and kept in four bytes of\n   the object, its only writable data: every thread writes the same value.\n");
+        }
         for p in &i.dim_params {
             let _ = writeln!(o, "   {}: dimension \"{}\", {} to {}.", p.ident, plain(&p.name), p.lo, dim_max(p));
         }
@@ -555,7 +565,7 @@ impl Header<'_> {
             let _ = writeln!(o, "   Calls {name}, which you link: onnxc_runtime.h tells what it does, the library onnxc-runtime has it.");
         }
         if i.weights.external {
-            let _ = writeln!(o, "   weights: the contents of {}.weights, {u}_WEIGHTS_SIZE bytes aligned to {u}_WEIGHTS_ALIGN, such as a mapping; only read.", self.m);
+            let _ = writeln!(o, "   weights: the contents of {}, {u}_WEIGHTS_SIZE bytes aligned to {u}_WEIGHTS_ALIGN, such as a mapping; only read.", plain(&i.weights.file));
         }
         let size = if fixed_workspace(i).is_some() { format!("{u}_WORKSPACE_SIZE bytes") } else { format!("as many bytes as {}_workspace_size tells,", self.m) };
         if i.heap > 0 {

@@ -1,6 +1,7 @@
 //! What callers see of a compiled model: names, types, sizes. The header, the Rust module, the metadata and the entry
 //! functions are all written from this one description.
 
+use crate::diag::Origin;
 use crate::nest::foreign::DECODE_IMAGE;
 use crate::nest::{Buf, Module, Stmt, visit};
 use crate::sym::{Dim, Sym, SymTable};
@@ -21,6 +22,8 @@ pub struct Interface {
     pub target: String,
     /// CPU levels that the object has code for, e.g. `x86-64-v2,x86-64-v3`.
     pub cpu: String,
+    /// The object has code for several CPU levels, and keeps in a word of its own which of them this machine has.
+    pub several: bool,
     /// Dim params in signature order.
     pub dim_params: Vec<DimParam>,
     /// Inputs in graph order.
@@ -35,15 +38,23 @@ pub struct Interface {
     pub heap: u64,
     /// Weights.
     pub weights: Weights,
-    /// Nodes of the model in order, for tracing: name, operator.
-    pub nodes: Vec<(String, String)>,
+    /// Nodes of the model in order, then those of nested graphs that kernels compute.
+    pub nodes: Vec<Origin>,
     /// Functions that the object calls and whoever links it provides, beside those of libc and libm.
     pub foreign: Vec<&'static str>,
+    /// Exported symbols are hidden.
+    pub hidden: bool,
+    /// Calls report each node to `on_node`.
+    pub trace: bool,
     /// All symbols, for printing.
     pub syms: SymTable,
 }
 
 impl Interface {
+    /// Number of the node that a kernel computes, as `on_node` gets it: of fused ones the last.
+    pub fn node_of(&self, kernel: &Origin) -> Option<u32> {
+        self.nodes.iter().position(|n| same_node(n, kernel)).map(|k| k as u32)
+    }
     /// The interface of a module that no caller's build sees: for code in memory that reads its weights from outside.
     pub fn of_module(m: &Module) -> Interface {
         let tensor = |b: &Buf| {
@@ -61,6 +72,7 @@ impl Interface {
             model_sha256: [0; 32],
             target: String::new(),
             cpu: String::new(),
+            several: false,
             dim_params: m.dim_params.iter().map(param).collect(),
             inputs: m.inputs.iter().map(tensor).collect(),
             outputs: m.outputs.iter().map(tensor).collect(),
@@ -70,9 +82,16 @@ impl Interface {
             weights: Weights::default(),
             nodes: vec![],
             foreign: foreign(m),
+            hidden: false,
+            trace: false,
             syms: m.syms.clone(),
         }
     }
+}
+
+/// True if both are about one node.
+pub fn same_node(a: &Origin, b: &Origin) -> bool {
+    a.graph == b.graph && a.node == b.node && a.name == b.name && a.op == b.op && a.output == b.output
 }
 
 /// [`Interface::heap`] of the modules of all levels.
@@ -201,6 +220,8 @@ pub struct Weights {
     pub align: u64,
     /// SHA-256 of the blob.
     pub sha256: [u8; 32],
-    /// True if the caller passes a pointer to the mapped `<m>.weights` file.
+    /// True if the caller passes a pointer to the mapped weights file.
     pub external: bool,
+    /// Name of that file, without folders.
+    pub file: String,
 }

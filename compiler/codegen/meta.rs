@@ -135,12 +135,14 @@ impl Meta {
         at
     }
     fn nodes(&mut self, i: &Interface) -> usize {
-        let parts: Vec<(usize, usize)> = i.nodes.iter().map(|(n, o)| (self.string(n), self.string(o))).collect();
+        let parts: Vec<(usize, usize)> = i.nodes.iter().map(|o| (self.string(&o.name), self.string(&o.op))).collect();
         let at = self.align();
         self.bytes.resize(at + 24 * parts.len(), 0);
         for (k, (name, op)) in parts.into_iter().enumerate() {
             self.pointers.push((at + 24 * k, Pointer::Here(name)));
             self.pointers.push((at + 24 * k + 8, Pointer::Here(op)));
+            let tap = i.outputs.iter().position(|t| t.name == i.nodes[k].output).map_or(u32::MAX, |t| t as u32);
+            self.bytes[at + 24 * k + 16..at + 24 * k + 20].copy_from_slice(&tap.to_le_bytes());
         }
         at
     }

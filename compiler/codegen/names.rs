@@ -5,6 +5,7 @@
 
 use crate::diag::{Error, Failure, Findings, Result, Severity, codes};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 const KEYWORDS: &[&str] = &[
     "alignas",
@@ -155,16 +156,21 @@ fn letters(name: &str) -> String {
     out.trim_end_matches('_').to_owned()
 }
 
-/// `<m>`: what the user chose, else the file's stem.
-pub fn model_name(given: Option<&str>, file: &str) -> Result<String> {
+/// True for an identifier of C and Rust.
+pub fn is_identifier(n: &str) -> bool {
+    n.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && n.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !KEYWORDS.contains(&n)
+}
+
+/// `<m>`: what the user chose, else the stem of the output file, else that of the model (abi/README.md, rule 12: models of a
+/// hub are all called model.onnx).
+pub fn model_name(given: Option<&str>, output: Option<&Path>, model: &str) -> Result<String> {
     if let Some(n) = given {
-        let ok = n.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && n.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !KEYWORDS.contains(&n);
-        return if ok { Ok(n.to_owned()) } else { Error::new(codes::OPTION, "--name is not an identifier").found_expected(n, "a C and Rust identifier, such as my_model").fail() };
+        return if is_identifier(n) { Ok(n.to_owned()) } else { Error::new(codes::OPTION, "--name is not an identifier").found_expected(n, "a C and Rust identifier, such as my_model").fail() };
     }
-    if file.starts_with('<') {
+    if output.is_none() && model.starts_with('<') {
         return Ok("model".into());
     }
-    let stem = std::path::Path::new(file).file_stem().map_or("model".into(), |s| s.to_string_lossy().into_owned());
+    let stem = output.unwrap_or(Path::new(model)).file_stem().map_or("model".into(), |s| s.to_string_lossy().into_owned());
     Ok(snake(&stem))
 }
 

@@ -5,7 +5,8 @@ use super::assemble::{Assembled, Unit};
 use super::meta;
 use super::weights::{ALIGN, Blob};
 use crate::diag::{Error, Failure, Origin, Result, codes};
-use cranelift_module::{Linkage, Module as _};
+use cranelift_codegen::binemit::Reloc;
+use cranelift_module::{DataId, FuncId, Linkage, Module as _, ModuleReloc, ModuleRelocTarget};
 use cranelift_object::{ObjectBuilder, ObjectModule, object};
 use object::write::{StreamingBuffer, SymbolSection, WritableBuffer};
 use object::{SectionKind, SymbolKind, SymbolScope};
@@ -27,17 +28,60 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
     let bug = |e: cranelift_module::ModuleError| Failure::bug("object", e.to_string());
     let builder = ObjectBuilder::new(isa, format!("{}.onnxc", unit.interface.name), cranelift_module::default_libcall_names()).map_err(bug)?;
     let mut module = ObjectModule::new(builder);
-    let ids = unit.assemble(&mut module)?;
+    let mut pages = vec![];
+    let ids = unit.clock.step("generate code", || unit.assemble(&mut module, &mut pages))?;
     let meta = meta::build(unit.interface, &ids.checks);
-    let id = module.declare_data(&format!("{}_model", unit.interface.name), Linkage::Export, false, false).map_err(bug)?;
+    let id = module.declare_data(&format!("{}_model", unit.interface.name), if unit.interface.hidden { Linkage::Hidden } else { Linkage::Export }, false, false).map_err(bug)?;
     meta.define(&mut module, id, &ids.functions).map_err(bug)?;
     let mut product = module.finish();
     let hole = add_weights(&mut product, &ids, unit)?;
-    let mut sink = Sink { out: StreamingBuffer::new(out), hole, weights: unit.weights };
-    product.object.emit(&mut sink).map_err(|e| Failure::bug("object", e.to_string()))?;
-    let mut out = sink.out;
-    out.result().map_err(|e| Failure::Io("the object file".into(), e.to_string()))?;
-    out.into_inner().flush().map_err(|e| Failure::Io("the object file".into(), e.to_string()))
+    for (function, r) in pages {
+        add_page(&mut product, function, &r)?;
+    }
+    if unit.target.soft_float() {
+        soft_float(&mut product.object, &ids.libm, &unit.interface.target)?;
+    }
+    unit.clock.step("write obj", || {
+        let mut sink = Sink { out: StreamingBuffer::new(out), hole, weights: unit.weights };
+        product.object.emit(&mut sink).map_err(|e| Failure::bug("object", e.to_string()))?;
+        let mut out = sink.out;
+        out.result().map_err(|e| Failure::Io("the object file".into(), e.to_string()))?;
+        out.into_inner().flush().map_err(|e| Failure::Io("the object file".into(), e.to_string()))
+    })
+}
+
+/// Marks an object of RISC-V as one of the ABI lp64. Its own functions pass no floats to each other's callers; those of libm
+/// would take theirs in registers that this ABI does not use.
+fn soft_float(o: &mut object::write::Object<'_>, imports: &[&str], target: &str) -> Result<()> {
+    if let Some(f) = imports.iter().find(|n| !n.starts_with("mem") && !n.starts_with("onnxc_")) {
+        return Error::new(codes::TARGET, format!("the model needs {f} of libm, which the ABI of \"{target}\" calls without floating-point registers"))
+            .found_expected(target, "riscv64gc-unknown-none-elf, if the program can have the ABI lp64d")
+            .fail();
+    }
+    if let object::FileFlags::Elf { e_flags, .. } = &mut o.flags {
+        *e_flags &= !object::elf::EF_RISCV_FLOAT_ABI;
+    }
+    Ok(())
+}
+
+/// Adds half of an address on arm64 Windows, for which cranelift-object has no relocation.
+fn add_page(product: &mut cranelift_object::ObjectProduct, function: FuncId, r: &ModuleReloc) -> Result<()> {
+    let bug = |what: String| Failure::bug("object", what);
+    let typ = match r.kind {
+        Reloc::Aarch64AdrPrelPgHi21 => object::pe::IMAGE_REL_ARM64_PAGEBASE_REL21,
+        Reloc::Aarch64AddAbsLo12Nc => object::pe::IMAGE_REL_ARM64_PAGEOFFSET_12A,
+        k => return Err(bug(format!("relocation {k:?} in COFF"))),
+    };
+    let symbol = match r.name {
+        ModuleRelocTarget::User { namespace: 0, index } => product.function_symbol(FuncId::from_u32(index)),
+        ModuleRelocTarget::User { namespace: 1, index } => product.data_symbol(DataId::from_u32(index)),
+        _ => return Err(bug(format!("a relocation that names {:?}", r.name))),
+    };
+    let at = product.object.symbol(product.function_symbol(function));
+    let Some(section) = at.section.id() else { return Err(bug("a function without a section".into())) };
+    let offset = at.value + u64::from(r.offset);
+    let flags = object::write::RelocationFlags::Coff { typ };
+    product.object.add_relocation(section, object::write::Relocation { offset, symbol, addend: r.addend, flags }).map_err(|e| bug(e.to_string()))
 }
 
 /// Gives the weights' symbol a section; its contents are a mapping that nobody touches.

@@ -85,14 +85,7 @@ mod size {
 ";
 
 /// What a call is told beside its arguments.
-const EXEC: &str = "
-const NO_FAULT: sys::Fault = sys::Fault { check: u32::MAX, status: 0, values: [0; 4], workspace_size: 0 };
-fn exec(workspace_size: usize, fault: &mut sys::Fault) -> sys::Exec {
-    // A size of 0 would say nothing.
-    let workspace_size = workspace_size.max(1) as u64;
-    sys::Exec { struct_size: core::mem::size_of::<sys::Exec>(), user: core::ptr::null_mut(), parallel_for: None, max_tasks: 0, on_node: None, workspace_size, fault }
-}
-";
+const EXEC: &str = include_str!("rust_exec.rs.txt");
 
 /// Workspace of a fixed size.
 const FIXED_WORKSPACE: &str = "
@@ -292,9 +285,10 @@ impl Rust<'_> {
         o.push_str(
             "#[allow(non_upper_case_globals, non_snake_case, dead_code)]
 mod sys {
-    #[repr(C)] pub struct Exec { pub struct_size: usize, pub user: *mut core::ffi::c_void,
-        pub parallel_for: Option<unsafe extern \"C\" fn(*mut core::ffi::c_void, usize, unsafe extern \"C\" fn(*mut core::ffi::c_void, usize), *mut core::ffi::c_void)>,
-        pub max_tasks: usize, pub on_node: Option<unsafe extern \"C\" fn(*mut core::ffi::c_void, u32, i32) -> i32>, pub workspace_size: u64, pub fault: *mut Fault }\n",
+    pub type ParallelFor = unsafe extern \"C\" fn(*mut core::ffi::c_void, usize, unsafe extern \"C\" fn(*mut core::ffi::c_void, usize), *mut core::ffi::c_void);
+    pub type OnNode = unsafe extern \"C\" fn(*mut core::ffi::c_void, u32, i32) -> i32;
+    #[repr(C)] pub struct Exec { pub struct_size: usize, pub user: *mut core::ffi::c_void, pub parallel_for: Option<ParallelFor>,
+        pub max_tasks: usize, pub on_node: Option<OnNode>, pub workspace_size: u64, pub fault: *mut Fault }\n",
         );
         o.push_str(FAULT_TYPES);
         o.push_str("    unsafe extern \"C\" {\n");
@@ -332,13 +326,17 @@ mod sys {
                 let _ = writeln!(o, "/// {text}bytes of {what} `\"{}\"`, several elements in each\npub const {p}_{bound}SIZE: usize = {n};", plain(&t.name));
             }
         }
+        if i.trace {
+            let list: String = i.nodes.iter().map(|n| format!("    ({:?}, {:?}),\n", plain(&n.name), plain(&n.op))).collect();
+            let _ = writeln!(o, "/// Name and operator of each node, by the number that [`Exec::on_node`] gets.\npub const NODES: &[(&str, &str)] = &[\n{list}];");
+        }
         let _ = match (fixed_workspace(i), i.workspace_max) {
             (Some(n), _) => writeln!(o, "/// Bytes of [`Workspace`]{}.\npub const WORKSPACE_SIZE: usize = {n};", if self.fixed() { "" } else { " for a start" }),
             (None, Some(n)) => writeln!(o, "/// Upper bound of [`workspace_size`].\npub const WORKSPACE_MAX_SIZE: usize = {n};"),
             (None, None) => Ok(()),
         };
         if i.weights.external {
-            let _ = writeln!(o, "/// Bytes of the file `{}.weights`.\npub const WEIGHTS_SIZE: usize = {};", i.name, weights_size(i));
+            let _ = writeln!(o, "/// Bytes of the file `{}`.\npub const WEIGHTS_SIZE: usize = {};", plain(&i.weights.file), weights_size(i));
             let _ = writeln!(o, "/// Alignment of the weights in memory.\npub const WEIGHTS_ALIGN: usize = {};", i.weights.align.max(1));
             let _ = writeln!(o, "/// SHA-256 of what stands behind byte {HEADER} of the weights file; its first 32 bytes.\npub const WEIGHTS_SHA256: &str = \"{}\";", hex(&i.weights.sha256));
         }
@@ -395,7 +393,7 @@ mod sys {
         let nulls: Vec<String> = self.args().iter().map(|a| if a.c.starts_with("*const") { "core::ptr::null()".into() } else { "core::ptr::null_mut()".into() }).collect();
         let _ = writeln!(
             o,
-            "    if rc != 0 {{\n        let mut fault = NO_FAULT;\n        let exec = exec(0, &mut fault);\n        // SAFETY: the sizes are checked before any memory is read or written, and these fail.\n        let rc = unsafe {{ sys::{}_infer_exec({}, {}, &exec) }};\n        status(rc, &fault)?;\n    }}\n    usize::try_from(bytes).map_err(|_| Error::local(Status::Capacity, \"the workspace would be too large\", 0, 0))\n}}",
+            "    if rc != 0 {{\n        let mut fault = NO_FAULT;\n        let exec = exec(0, &mut fault, &mut Exec::default());\n        // SAFETY: the sizes are checked before any memory is read or written, and these fail.\n        let rc = unsafe {{ sys::{}_infer_exec({}, {}, &exec) }};\n        status(rc, &fault)?;\n    }}\n    usize::try_from(bytes).map_err(|_| Error::local(Status::Capacity, \"the workspace would be too large\", 0, 0))\n}}",
             i.name,
             list.join(", "),
             nulls.join(", ")
@@ -413,7 +411,7 @@ mod sys {
             let _ = writeln!(o, "/// `{0}`: the dims that `{1}` has room for; then its dims, also with [`Status::Capacity`].", self.out_dims(t), t.ident);
         }
         if i.weights.external {
-            let _ = writeln!(o, "/// `weights`: contents of the file `{}.weights`, aligned to [`WEIGHTS_ALIGN`], such as a mapping.", i.name);
+            let _ = writeln!(o, "/// `weights`: contents of the file `{}`, aligned to [`WEIGHTS_ALIGN`], such as a mapping.", plain(&i.weights.file));
         }
         let mut params: Vec<String> = args.iter().map(|a| format!("{}: {}", a.name, a.rust)).collect();
         let mut given: Vec<String> = args.iter().map(|a| a.pass.clone()).collect();
@@ -433,7 +431,19 @@ mod sys {
         if i.outputs.iter().any(|t| t.ty == ElemType::Str) {
             o.push_str("/// Strings of outputs lie in inputs, in weights or in the workspace, which they borrow.\n");
         }
-        let _ = writeln!(o, "pub fn infer{}({}) -> Result<(), Error> {{", if self.lends() { "<'s>" } else { "" }, params.join(", "));
+        let lifetimes = if self.lends() { "<'s>" } else { "" };
+        let (fault, exec) = (local(i, "fault"), local(i, "exec"));
+        let mut names: Vec<String> = args.iter().map(|a| a.name.clone()).collect();
+        if self.dynamic {
+            names.insert(0, self.dims.clone());
+        }
+        let _ = writeln!(o, "pub fn infer{lifetimes}({}) -> Result<(), Error> {{\n    infer_exec({}, &mut Exec::default())\n}}", params.join(", "), names.join(", "));
+        params.push(format!("{exec}: &mut Exec<'_>"));
+        o.push_str("/// [`infer`] with threads of the application, and telling it of nodes.\n");
+        if params.len() > 7 {
+            o.push_str("#[allow(clippy::too_many_arguments)]\n");
+        }
+        let _ = writeln!(o, "pub fn infer_exec{lifetimes}({}) -> Result<(), Error> {{", params.join(", "));
         if self.dynamic {
             let _ = writeln!(o, "    let {values} = {}.values()?;", self.dims);
         }
@@ -461,12 +471,11 @@ mod sys {
             };
         }
         if i.weights.external {
-            let text = format!("the weights have %lld bytes: those of {} have %lld", named(&format!("{}.weights", i.name)));
+            let text = format!("the weights have %lld bytes: those of {} have %lld", named(&i.weights.file));
             let _ = writeln!(o, "    if weights.len() < WEIGHTS_SIZE {{ return Err(Error::local(Status::Weights, {text:?}, weights.len() as i64, WEIGHTS_SIZE as i64)); }}");
         }
-        let (fault, exec) = (local(i, "fault"), local(i, "exec"));
         let size = if self.fixed() { "WORKSPACE_SIZE" } else { "workspace.size()" };
-        let _ = writeln!(o, "    let mut {fault} = NO_FAULT;\n    let {exec} = self::exec({size}, &mut {fault});");
+        let _ = writeln!(o, "    let mut {fault} = NO_FAULT;\n    let {exec} = self::exec({size}, &mut {fault}, {exec});");
         o.push_str("    // SAFETY: lengths and alignment are fixed by the types or checked above and by the call; the borrows exclude overlap.\n");
         given.push(format!("&{exec}"));
         let _ = writeln!(o, "    self::status(unsafe {{ self::sys::{}_infer_exec({}) }}, &{fault})\n}}", i.name, given.join(", "));

@@ -36,7 +36,7 @@ codes! {
     OP_ARITY = 102, "wrong number of inputs or outputs", "The operator's specification tells how many it takes.";
     OP_ATTRIBUTE = 103, "an attribute is missing, unknown or has a wrong value", "The operator's specification at the imported opset lists its attributes.";
     OP_TYPE = 104, "an operand has a type that the operator does not take", "The operator's specification lists the allowed types.";
-    OP_SHAPE = 105, "the operands' shapes do not fit", "See the rows for the shapes found.";
+    OP_SHAPE = 105, "the operands' shapes do not fit", "The rows name the operands with the shapes that inference found for them. Look at the node in the model, or print the graph with its shapes: onnxc model.onnx --emit graph -o -.";
     OP_FEATURE = 106, "this use of the operator is not supported yet", "It is valid ONNX; onnxc refuses it rather than compute something else.";
     DYNAMIC_VALUE = 107, "a value that decides a shape is only known at run time", "Make it an initializer, or bind the dimensions it comes from with --dim.";
     TYPE_UNSUPPORTED = 108, "a type is not supported", "Inputs and outputs are tensors, sequences and optionals of tensors, and maps from int64 or strings to numbers.";
@@ -50,6 +50,11 @@ codes! {
     VERIFY_FAILED = 301, "outputs differ from the reference", "The rows name the tensor and the largest difference.";
     RUN_INPUT = 302, "an input does not fit the model", "The rows name the type and shape that the model expects.";
     RUN_STATUS = 303, "the compiled model returned an error", "See the status in the title.";
+}
+
+/// True for findings about the command line: exit code 2.
+pub fn is_usage(code: Code) -> bool {
+    matches!(code, OPTION | TARGET | DIM_OPTION)
 }
 
 /// Looks a code up by its printed form, `E0203`.

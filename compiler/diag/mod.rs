@@ -2,13 +2,16 @@
 //!
 //! An [`Error`] has a code from [`codes`], the place it is about ([`Origin`]), what was found and expected as
 //! labelled rows, notes and one help line. Errors are gathered in [`Findings`] so that a model's owner sees all
-//! of them at once (at most [`MAX_FINDINGS`]). Nothing here prints: `render` turns findings into text or JSON.
+//! of them at once (at most [`MAX_FINDINGS`]). `render` turns findings into text or JSON; only the
+//! [`Clock`] of `--time-passes` prints.
 
+pub mod clock;
 pub mod codes;
 pub mod limits;
 pub mod origin;
 pub mod render;
 
+pub use clock::Clock;
 pub use codes::Code;
 pub use origin::Origin;
 

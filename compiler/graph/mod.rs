@@ -8,6 +8,7 @@
 //! 4. A subgraph's `captures` pair a value of the enclosing graph with the value that stands for it inside.
 //! 5. After `infer_shapes` every value that a live node defines has a type.
 
+pub mod dot;
 pub mod print;
 pub mod verify;
 
@@ -51,6 +52,8 @@ pub struct Model {
     pub errors: Vec<crate::diag::Error>,
     /// Warnings and notes of the import.
     pub warnings: Vec<crate::diag::Error>,
+    /// Inner tensors that become outputs, by their names in the file.
+    pub taps: Vec<String>,
     /// External data files that were read, relative to the model's folder.
     pub external_files: Vec<String>,
 }

@@ -4,7 +4,7 @@ use super::external::External;
 use super::functions::{Functions, Opsets, opsets};
 use super::proto::{GraphProto, ModelProto, TensorProto, ValueInfoProto, type_proto};
 use super::types::{Unnamed, value_type};
-use super::{ImportOptions, Source, declared, scopes, tensors, versions};
+use super::{ImportOptions, Source, declared, scopes, sort, tensors, versions};
 use crate::diag::{Error, Failure, Findings, Origin, Result, codes, limits};
 use crate::graph::{Def, Graph, Model, Value, ValueData};
 use crate::ops::{self, Known};
@@ -21,7 +21,7 @@ pub const IR_VERSIONS: std::ops::RangeInclusive<i64> = 1..=14;
 const IMPORTS_SINCE: i64 = 3;
 
 /// Builds the graph of a decoded model.
-pub fn import(m: ModelProto, source: &Source, options: &ImportOptions, warnings: Vec<Error>) -> Result<Model> {
+pub fn import(mut m: ModelProto, source: &Source, options: &ImportOptions, warnings: Vec<Error>) -> Result<Model> {
     let origin = Origin::file(&source.name);
     let mut findings = Findings::default();
     warnings.into_iter().for_each(|w| findings.push(w));
@@ -54,6 +54,7 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions, warnings:
         let e = e.found_expected(format!("opset_import at IR version {ir}"), format!("opset_import from IR version {IMPORTS_SINCE} on, version 1 before"));
         findings.push(e.help(format!("set the model's ir_version to {IMPORTS_SINCE} or more")));
     }
+    sort::sort(&mut m, &origin, &mut findings);
     let functions = Functions::new(&m, &sets, &origin, &mut findings);
     let mut cx = Import {
         ir,
@@ -93,6 +94,7 @@ pub fn import(m: ModelProto, source: &Source, options: &ImportOptions, warnings:
         producer: [m.producer_name, m.producer_version].into_iter().flatten().collect::<Vec<_>>().join(" "),
         warnings: cx.findings.warnings().to_vec(),
         errors: cx.findings.take_errors(),
+        taps: vec![],
         external_files: cx.external.opened(),
     })
 }
@@ -323,6 +325,19 @@ impl Import {
             match what {
                 DimOption::Bind(v) => self.syms.bind(s, *v),
                 DimOption::Within(r) => self.syms.set_range(s, *r),
+            }
+        }
+        let of_inputs: Vec<Sym> = g.inputs.iter().filter_map(|v| g.values[*v].ty.as_ref()?.as_tensor()).flat_map(|t| t.dims.iter().flat_map(|d| d.syms())).collect();
+        for (name, _) in &options.dims {
+            if self.syms.lookup(name).is_some_and(|s| !of_inputs.contains(&s) && matches!(self.syms.kind(s), SymKind::Param | SymKind::Unnamed)) {
+                let mut have: Vec<&str> = of_inputs.iter().map(|s| self.syms.name(*s)).collect();
+                have.dedup();
+                let e =
+                    Error::warning(codes::DIM_OPTION, format!("--dim: no input has the dimension \"{name}\": the option fixes no input, and only asserts what the model computes")).at(&self.origin);
+                self.findings.push(e.found_expected(
+                    format!("\"{name}\" of an output or an inner value"),
+                    if have.is_empty() { "none: all inputs have fixed sizes".into() } else { format!("one of {}", have.join(", ")) },
+                ));
             }
         }
         let mut out: Vec<Sym> = vec![];

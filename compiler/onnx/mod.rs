@@ -1,7 +1,7 @@
 //! Bytes or file -> graph IR. After this module nobody sees protobuf.
 //!
-//! `decode` recognises what the bytes are, `text` reads the ONNX textual syntax, `scopes` checks names and order,
-//! `functions` checks and inlines model-local functions, `attributes` checks the form of attributes, `nodes` reads nodes, `tensors` and `external` make constants without copying, `import` builds the graph and gathers findings.
+//! `decode` recognises what the bytes are, `text` reads the ONNX textual syntax, `sort` sorts nodes, `scopes` checks names
+//! and order, `functions` checks and inlines model-local functions, `attributes` checks the form of attributes, `nodes` reads nodes, `tensors` and `external` make constants without copying, `import` builds the graph and gathers findings.
 
 pub mod attributes;
 pub mod declared;
@@ -11,6 +11,7 @@ pub mod functions;
 pub mod import;
 pub mod nodes;
 pub mod scopes;
+pub mod sort;
 pub mod tensors;
 pub mod text;
 pub mod types;

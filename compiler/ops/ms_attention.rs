@@ -10,7 +10,8 @@ mod group;
 
 use super::attention::core::{self, Form, Operand, Sizes};
 use super::matmul::product_sum;
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;

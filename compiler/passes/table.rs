@@ -102,6 +102,7 @@ const PER_LEVEL: NestPass = NestPass { differs: Differs::Always, ..SHARED };
 /// Graph passes in order.
 pub const GRAPH_PASSES: &[GraphPass] = &[
     GraphPass { name: "write_sequences", level: O0, run: graph::sequences::run },
+    GraphPass { name: "add_taps", level: O0, run: graph::tap::run },
     GraphPass { name: "drop_dead_nodes", level: O0, run: |m, _| graph::dead::run(m) },
     GraphPass { name: "infer_shapes", level: O0, run: graph::infer::run },
     GraphPass { name: "integer_quantized", level: O1, run: |m, _| graph::quantize::run(m) },
@@ -262,7 +263,7 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "integer_dot",
         group: Group::Quantize,
-        serves: Some(Serves { level: |f| f.dot == Dot::Quads && !f.bf16, useful: nest::quantize::integer_dot::suit }),
+        serves: Some(Serves { level: |f| f.caps.dot == Dot::Quads && !f.caps.bf16, useful: nest::quantize::integer_dot::suit }),
         counted: true,
         holds: "Integer contractions are dot products of groups of bytes or words, or sums of floats whose range is known.",
         why: "After algorithms, which look at operands as operators have them.",
@@ -296,7 +297,7 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "bf16_dot",
         group: Group::Quantize,
-        serves: Some(Serves { level: |f| f.bf16, useful: |m, _| m.math == Math::Fast && nest::quantize::bf16_dot::suit(m) }),
+        serves: Some(Serves { level: |f| f.caps.bf16, useful: |m, _| m.math == Math::Fast && nest::quantize::bf16_dot::suit(m) }),
         holds: "With --math fast, contractions with constant weights are dot products of pairs of bf16.",
         why: "Before schedules, which pack pairs as they pack elements.",
         run: nest::quantize::bf16_dot::run,

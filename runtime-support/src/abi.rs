@@ -122,7 +122,7 @@ pub struct onnxc_node_info {
     pub name: *const c_char,
     /// Its operator.
     pub op_type: *const c_char,
-    /// First tap.
+    /// Index of the output that is its first result; `u32::MAX` for none.
     pub first_tap: u32,
     /// Zero.
     pub reserved: u32,

@@ -100,7 +100,7 @@ fn test(t: &Test, before: Option<&str>) -> Result<Option<String>, String> {
 fn options(flags: &[String]) -> Result<Options, String> {
     let args = ["onnxc", "model.onnx"].into_iter().map(str::to_owned).chain(flags.iter().cloned());
     let cli = Cli::try_parse_from(args).map_err(|e| e.to_string())?;
-    let o = cli.compile.options().map_err(|e| e.to_string())?;
+    let o = cli.compile.options();
     let cpu = o.cpu.clone().or_else(|| o.target.is_none().then(|| "native".into()));
     Ok(Options { cpu, verify: true, ..o })
 }

@@ -39,6 +39,8 @@ pub(super) struct Driver<'a, 'm> {
     pub ctx: Value,
     /// The caller's `exec`.
     pub exec: Value,
+    /// Its `on_node`, in objects that trace.
+    hook: Option<Value>,
     workspace: Value,
     /// Bytes of the workspace.
     end: Value,
@@ -76,6 +78,7 @@ impl<'a, 'm> Driver<'a, 'm> {
             }
             outputs.push(Sized { index: k as u32, dims: t.dims.clone(), syms, capacity, list });
         }
+        let hook = entry.interface.trace.then(|| entry.hook(e, exec));
         let slots = m.slots.iter().map(|(s, d)| (s, late(d.offset))).filter(|x| !x.1.is_empty()).collect();
         let mut seen: HashSet<Dim> = HashSet::new();
         let mut sizes = vec![];
@@ -86,7 +89,7 @@ impl<'a, 'm> Driver<'a, 'm> {
                 sizes.push((bits, late(bits), b));
             }
         }
-        Ok(Driver { entry, frame, ctx, exec, workspace, end, outputs, slots, sizes, known: HashSet::new(), nested: false })
+        Ok(Driver { entry, frame, ctx, exec, hook, workspace, end, outputs, slots, sizes, known: HashSet::new(), nested: false })
     }
     /// Statements in order.
     pub fn block(&mut self, e: &mut Emit, body: &[Stmt]) -> Result<()> {
@@ -318,7 +321,15 @@ impl<'a, 'm> Driver<'a, 'm> {
             Some(d) => e.dim(d)?,
             None => e.b.ins().iconst(I64, 1),
         };
-        self.entry.launch(e, k, n, trip, [self.frame, self.ctx, self.exec])
+        let exec = self.exec;
+        if let Some(hook) = self.hook {
+            self.entry.tell(e, [hook, exec], k, false);
+        }
+        self.entry.launch(e, k, n, trip, [self.frame, self.ctx, exec])?;
+        if let Some(hook) = self.hook {
+            self.entry.tell(e, [hook, exec], k, true);
+        }
+        Ok(())
     }
 }
 

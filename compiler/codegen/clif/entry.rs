@@ -347,6 +347,7 @@ impl Entry<'_> {
     fn call(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
         let [inputs, outputs, dims, out_dims, weights, workspace, exec] = p[..] else { return e.bug("call takes seven arguments") };
         e.open_sink(exec, &self.checks);
+        self.check_exec(e, exec)?;
         let frame = self.slot(e, self.frame.size());
         e.frame = frame;
         self.dims(e, dims)?;
@@ -392,7 +393,7 @@ impl Entry<'_> {
             let want = i64::from_le_bytes(std::array::from_fn(|k| self.interface.weights.sha256[k]));
             let want = e.b.ins().iconst(I64, want);
             let ok = e.b.ins().icmp(IntCC::Equal, found, want);
-            let file = quoted(&format!("{}.weights", self.interface.name));
+            let file = quoted(&self.interface.weights.file);
             e.require_plain(ok, Check::new(Status::Weights, format!("the weights are not those of this model, which are in {file}")))?;
             e.b.ins().iadd_imm_s(weights, super::super::weights::HEADER as i64)
         } else {

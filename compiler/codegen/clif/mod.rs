@@ -1,6 +1,6 @@
 //! The Cranelift backend: every kernel, on every target.
 //!
-//! `driver` emits what the entry function does, `fault` how it leaves. Of a kernel, `func` keeps the state, `stmt` and `loops` walk statements, `index` emits dims and
+//! `driver` emits what the entry function does, `fault` how it leaves, `trace` what it tells the caller. Of a kernel, `func` keeps the state, `stmt` and `loops` walk statements, `index` emits dims and
 //! addresses, `memory` loads and stores, `accumulators` what nests sum up in; `expr` emits values (scalar, or four lanes inside `vec` loops:
 //! `lanes`), with `arithmetic`, `math` for elementary functions, `convert` for conversions and storage types, `pairs` for
 //! values of 128 bits, `text` for strings.
@@ -24,6 +24,7 @@ mod private;
 mod small;
 mod stmt;
 mod text;
+mod trace;
 
 pub use func::{KernelCode, LIBM_NAMESPACE, Libm, Setting, TILE_NAMESPACE, imported_signature, kernel};
 pub use private::Users;

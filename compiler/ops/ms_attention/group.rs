@@ -7,7 +7,8 @@ use crate::ops::cast::saturated;
 use crate::ops::quantize::quantized;
 use crate::ops::attention::core::{self, Form, Operand, Sizes};
 use crate::ops::rope::{Rotation, rotate};
-use crate::ops::{InferCx, LowerCx, runtime};
+use crate::ops::support::runtime;
+use crate::ops::{InferCx, LowerCx};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 

@@ -7,3 +7,4 @@ mod expand;
 pub mod infer;
 pub mod quantize;
 pub mod sequences;
+pub mod tap;

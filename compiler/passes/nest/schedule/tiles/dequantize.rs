@@ -70,7 +70,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     let rows = w.row.map_or(Dim::constant(1), |r| r.1);
     let all_rows = m.syms.simplify(Dim::product(w.outer.iter().map(|r| r.1)) * rows);
     let known = all_rows.as_const();
-    let (wide, n_extent) = (facts.width == 512, Dim::constant(w.columns));
+    let (wide, n_extent) = (facts.caps.bits == 512, Dim::constant(w.columns));
     let nv = 2.min(w.width / lanes);
     let few = Tile {
         m_row: w.row,

@@ -75,7 +75,7 @@ impl Ahead {
 /// Lines that four steps of a sum ask for at most.
 const MOST_LINES: i64 = 4;
 
-/// Statements as one: what does not fit a tile of machine code beside others may fit alone.
+/// Wraps a body in a loop of one trip. Codegen outlines tiles statement by statement; this keeps `body` a candidate of its own.
 pub(super) fn group(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let (zero, one) = (Dim::constant(0), Dim::constant(1));
     vec![Stmt::For { kind: LoopKind::Seq, var: m.syms.loop_var("g", zero, one), lo: zero, hi: one, body }]

@@ -1,0 +1,80 @@
+//! `--trace`: the driver tells the caller's `on_node` of every node, before and after it runs (abi/README.md, rule 9).
+//!
+//! What runs is kernels. One that computes several nodes is told of as the last of them; a node of several kernels is told of
+//! several times. Both calls come from the thread that called the model.
+
+use super::entry::Entry;
+use super::func::Emit;
+use crate::codegen::faults::{self, Check};
+use crate::nest::{Kernel, Status};
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::{I32, I64};
+use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, Value};
+use target_lexicon::Architecture;
+
+/// Offset of `on_node` in `onnxc_exec`.
+const EXEC_ON_NODE: i32 = 32;
+
+impl Entry<'_> {
+    /// The caller's `on_node`, or 0.
+    pub(super) fn hook(&self, e: &mut Emit, exec: Value) -> Value {
+        let (has, done) = (e.b.create_block(), e.b.create_block());
+        let hook = e.b.append_block_param(done, I64);
+        e.b.ins().brif(exec, has, &[], done, &[exec.into()]);
+        e.b.switch_to_block(has);
+        e.b.seal_block(has);
+        let given = self.load(e, exec, EXEC_ON_NODE);
+        e.b.ins().jump(done, &[given.into()]);
+        e.b.switch_to_block(done);
+        e.b.seal_block(done);
+        hook
+    }
+    /// Calls `on_node`, if there is one; what it returns but 0 ends the call.
+    pub(super) fn tell(&self, e: &mut Emit, [hook, exec]: [Value; 2], k: Kernel, end: bool) {
+        let data = &self.m.kernels[k];
+        let Some(node) = self.interface.node_of(&data.origin) else { return };
+        let (call, stop, go) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
+        e.b.ins().brif(hook, call, &[], go, &[]);
+        e.b.switch_to_block(call);
+        e.b.seal_block(call);
+        let mut sig = Signature::new(self.isa.default_call_conv());
+        // RISC-V extends 32-bit arguments by their sign, whatever their type is.
+        let word = if matches!(self.isa.triple().architecture, Architecture::Riscv64(_)) { AbiParam::new(I32).sext() } else { AbiParam::new(I32) };
+        sig.params = vec![AbiParam::new(I64), word, word];
+        sig.returns = vec![AbiParam::new(I32)];
+        let sig = e.b.import_signature(sig);
+        let user = self.load(e, exec, 8);
+        let node = e.b.ins().iconst(I32, i64::from(node));
+        let end = e.b.ins().iconst(I32, i64::from(end));
+        let call = e.b.ins().call_indirect(sig, hook, &[user, node, end]);
+        let status = e.b.inst_results(call)[0];
+        e.b.ins().brif(status, stop, &[], go, &[]);
+        e.b.switch_to_block(stop);
+        e.b.seal_block(stop);
+        e.b.set_cold_block(stop);
+        let status = e.b.ins().iconst(I32, i64::from(Status::Cancelled as u8));
+        e.leave(status, Check::new(Status::Cancelled, "on_node stopped the call").at(faults::node(&data.origin, &data.name)), (vec![], None));
+        e.b.switch_to_block(go);
+        e.b.seal_block(go);
+    }
+    /// Leaves if the caller's `exec` is smaller than the first version of it was.
+    pub(super) fn check_exec(&self, e: &mut Emit, exec: Value) -> crate::diag::Result<()> {
+        let (has, done) = (e.b.create_block(), e.b.create_block());
+        e.b.ins().brif(exec, has, &[], done, &[]);
+        e.b.switch_to_block(has);
+        e.b.seal_block(has);
+        e.push();
+        let size = self.load(e, exec, 0);
+        let ok = e.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, size, EXEC_LEAST);
+        let row = Check::new(Status::Abi, "struct_size of the onnxc_exec is %lld: it must be sizeof(onnxc_exec)").with_values(1);
+        e.require_check(ok, row, &mut |_| Ok((vec![size], None)))?;
+        e.pop();
+        e.b.ins().jump(done, &[]);
+        e.b.switch_to_block(done);
+        e.b.seal_block(done);
+        Ok(())
+    }
+}
+
+/// `onnxc_exec` up to and with `on_node`: its first version.
+const EXEC_LEAST: i64 = 40;

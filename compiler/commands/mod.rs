@@ -1,0 +1,104 @@
+//! What each command of the program does: files in, files and findings out. `main.rs` only picks one of these.
+
+pub mod bench;
+pub mod check;
+pub mod compile;
+pub mod explain;
+pub mod inspect;
+pub mod per_node;
+pub mod run;
+pub mod shell;
+pub mod verify;
+
+use crate::arrays::{self, Array};
+use crate::cli::values::ArrayFile;
+use crate::cli::{MessageFormat, ModelArgs};
+use crate::codegen::interface::Tensor;
+use crate::described;
+use crate::diag::{Error, Failure, Result, codes, render};
+use crate::onnx::Source;
+use crate::options::Options;
+use crate::pipeline::{self, Compiled};
+use crate::run::Runner;
+use std::io::{IsTerminal, Read};
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// The model of a command line; `-` is standard input.
+fn source(path: &Path) -> Result<Source> {
+    if path == Path::new("-") {
+        let mut b = vec![];
+        std::io::stdin().lock().read_to_end(&mut b).map_err(|e| Failure::Io("<stdin>".into(), e.to_string()))?;
+        return Ok(Source { name: "<stdin>".into(), bytes: b.into(), folder: None });
+    }
+    crate::onnx::open(path)
+}
+
+/// Prints the warnings of a compilation.
+fn warn(c: &Compiled, format: MessageFormat) {
+    for w in &c.warnings {
+        match format {
+            MessageFormat::Text => eprintln!("{}", render::text(w)),
+            MessageFormat::Json => eprintln!("{}", render::json(w)),
+        }
+    }
+}
+
+/// Says on a terminal what is being done once it takes longer than a second.
+fn with_progress<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    let (stop, wait) = mpsc::channel::<()>();
+    let show = std::io::stderr().is_terminal();
+    let what = what.to_owned();
+    let ticker = std::thread::spawn(move || {
+        let start = Instant::now();
+        let mut shown = false;
+        while wait.recv_timeout(Duration::from_secs(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if show {
+                eprint!("\r{what} ... {} s", start.elapsed().as_secs());
+                shown = true;
+            }
+        }
+        if shown {
+            eprintln!();
+        }
+    });
+    let r = f();
+    drop(stop);
+    // The ticker only prints; that it ended is all there is to know.
+    let _ = ticker.join();
+    r
+}
+
+/// A model compiled into memory, for the highest CPU level of this machine unless `options` say otherwise.
+fn runner(src: &Source, common: &ModelArgs, options: Options) -> Result<Runner> {
+    let options = common.apply(options);
+    let c = with_progress(&format!("onnxc: compiling {}", src.name), || pipeline::compile(src, &options))?;
+    warn(&c, common.message_format);
+    Runner::new(c)
+}
+
+fn native() -> Options {
+    Options { cpu: Some("native".into()), ..Options::default() }
+}
+
+fn names(list: &[Tensor]) -> String {
+    list.iter().map(|t| t.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// The arrays of `--input` arguments.
+fn given_inputs(r: &Runner, list: &[ArrayFile]) -> Result<Vec<Array>> {
+    let i = &r.compiled().interface;
+    let mut out = vec![];
+    for f in list {
+        let read = match &f.name {
+            Some(name) => vec![Array { name: name.clone(), ..arrays::read_named(&f.path, name)? }],
+            None => arrays::read_npz(&f.path)?,
+        };
+        if let Some(a) = read.iter().find(|a| !i.inputs.iter().any(|t| described::belongs(t, &a.name))) {
+            return Error::new(codes::OPTION, format!("--input: the model has no input \"{}\"", a.name)).found_expected(a.name.clone(), names(&i.inputs)).fail();
+        }
+        out.extend(read);
+    }
+    Ok(out)
+}

@@ -1,0 +1,19 @@
+//! `onnxc completions` and `onnxc man`: what shells and readers know of the flags, from the table of flags itself.
+
+use crate::cli::Cli;
+use crate::diag::{Failure, Result};
+use clap::CommandFactory;
+use clap_complete::Shell;
+use std::path::Path;
+
+/// Prints the completions of a shell.
+pub fn completions(shell: Shell) {
+    clap_complete::generate(shell, &mut Cli::command(), "onnxc", &mut std::io::stdout());
+}
+
+/// Writes a man page for the program and one for each command.
+pub fn man(dir: &Path) -> Result<()> {
+    let io = |e: std::io::Error| Failure::Io(dir.display().to_string(), e.to_string());
+    std::fs::create_dir_all(dir).map_err(io)?;
+    clap_mangen::generate_to(Cli::command(), dir).map_err(io)
+}
