@@ -4,8 +4,8 @@
 //! One version. B is `[N, ceil(K / block), block * bits / 8]` with the first element in the low bits; element (n, k)
 //! stands for `(q - zero) * scale` of its block. `accuracy_level` allows less than f32 and is not needed.
 //!
-//! The weights are a map of their own, transposed for the product, which is written as in `matmul`: so it gets register
-//! tiles, and constant weights that are not large are unpacked at compile time.
+//! The weights are a map of their own, transposed for the product, which is written as in `matmul`. Constant ones never
+//! become floats in memory: pass `few_bits` moves the map into the product.
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};

@@ -134,7 +134,7 @@ pub const NEST_PASSES: &[NestPass] = &[
         level: O1,
         holds: "No kernel reads constants only.",
         why: "Before whatever asks which operands are constants. Chains are one kernel by now: fewer of them to run.",
-        run: |m, _| nest::fuse::fold_constants::run(m),
+        run: |m, l| nest::fuse::fold_constants::run(m, l.facts.lanes > 1),
         ..SHARED
     },
     NestPass {

@@ -191,12 +191,20 @@ pub fn present(cx: &mut LowerCx, name: &str, wanted: Option<Buf>, past: Option<B
         }
     };
     let before = past.map_or(Dim::constant(0), |p| cx.dims(p)[2]);
-    cx.map(out, |k, at| {
-        let fresh = new.load(k, at[0], at[1], at[2] - before, at[3]);
-        match past {
-            Some(p) => Expr::select(Expr::cmp_index(BinOp::Lt, at[2], before), k.load(p, at), fresh),
-            None => fresh,
-        }
+    // One copy behind the other: a choice in each element would be slower than memory.
+    if let Some(p) = past {
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &[batch, heads, before, size], |k, at| {
+                let v = k.load(p, at);
+                k.store(out, at, v);
+            });
+        });
+    }
+    cx.kernel(|k| {
+        k.nest(LoopKind::Par, &[batch, heads, positions - before, size], |k, at| {
+            let v = new.load(k, at[0], at[1], at[2], at[3]);
+            k.store(out, &[at[0], at[1], at[2] + before, at[3]], v);
+        });
     });
     Some(Operand { buf: out, form: Form::Heads })
 }

@@ -196,22 +196,36 @@ impl MsAttention {
                 Some(b) => b,
                 None => cx.temp(["present_key", "present_value"][i], cache_elem, vec![batch, few, keys, cache_size]),
             };
-            cx.map(out, |k, at| {
-                let n = k.load(before, &at[..1]);
-                k.shared(n, |k, n| {
-                    let fresh = Expr::index(at[2]) - n.clone();
-                    let is_new = Expr::bin(BinOp::Ge, fresh.clone(), runtime::int(0)).and(Expr::bin(BinOp::Lt, fresh.clone(), Expr::index(tokens)));
-                    let new = k.with_index(fresh, tokens, |k, t| match &cache {
-                        Some(c) => c.code(k, new, at, t, size),
-                        None => new.load(k, at[0], at[1], t, at[3]),
+            // The past as it is, zeros behind it, and the new tokens over both. What lies behind a sample's keys is not used.
+            if let Some(p) = past[i] {
+                cx.kernel(|k| {
+                    k.nest(LoopKind::Par, &[batch, few, longest, cache_size], |k, at| {
+                        let v = k.load(p, at);
+                        k.store(out, at, v);
                     });
-                    // What lies behind a sample's keys is not used; the past's elements stay there.
-                    let old = match past[i] {
-                        Some(p) => Expr::select(Expr::cmp_index(BinOp::Lt, at[2], longest), k.load(p, at), Expr::num(cache_ty, 0.0)),
-                        None => Expr::num(cache_ty, 0.0),
-                    };
-                    Expr::select(is_new, new, old)
-                })
+                });
+            }
+            let behind = cx.m.syms.simplify(keys - longest);
+            if behind.as_const() != Some(0) && (past[i].is_some() || behind != tokens) {
+                cx.kernel(|k| {
+                    k.nest(LoopKind::Par, &[batch, few, behind, cache_size], |k, at| {
+                        k.store(out, &[at[0], at[1], at[2] + longest, at[3]], Expr::num(cache_ty, 0.0));
+                    });
+                });
+            }
+            cx.kernel(|k| {
+                k.nest(LoopKind::Par, &[batch, few, tokens], |k, at| {
+                    let place = k.load(before, &at[..1]) + Expr::index(at[2]);
+                    k.at_index(place, keys, |k, p| {
+                        k.nest(LoopKind::Par, &[cache_size], |k, e| {
+                            let v = match &cache {
+                                Some(c) => c.code(k, new, [at[0], at[1], at[2], e[0]], size),
+                                None => new.load(k, at[0], at[1], at[2], e[0]),
+                            };
+                            k.store(out, &[at[0], at[1], p, e[0]], v);
+                        });
+                    });
+                });
             });
             let seen = match &cache {
                 Some(c) => {
@@ -321,10 +335,10 @@ impl Cache {
     fn scale(&self, k: &KernelBuilder, head: Dim, element: Dim) -> Expr {
         if self.each { k.load(self.scale, &[head, element]) } else { k.load(self.scale, &[Dim::constant(0)]) }
     }
-    /// What stands for token `t` of `new` at a place of the cache.
-    fn code(&self, k: &mut KernelBuilder, new: Operand, at: &[Dim], t: Dim, size: Dim) -> Expr {
+    /// What stands for an element of `new`, by batch, head, token and element of the cache.
+    fn code(&self, k: &mut KernelBuilder, new: Operand, at: [Dim; 4], size: Dim) -> Expr {
         let ty = k.m.bufs[new.buf].ty.compute();
-        let quotient = |k: &KernelBuilder, e: Dim| Expr::cast(ty, ElemType::F32, new.load(k, at[0], at[1], t, e)) / self.scale(k, at[1], e);
+        let quotient = |k: &KernelBuilder, e: Dim| Expr::cast(ty, ElemType::F32, new.load(k, at[0], at[1], at[2], e)) / self.scale(k, at[1], e);
         if !self.halves {
             let q = quotient(k, at[3]);
             return if self.elem.is_int() { quantized(ElemType::F32, self.elem, q, None) } else { saturated(self.elem, q) };

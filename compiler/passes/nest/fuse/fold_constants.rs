@@ -21,16 +21,16 @@ const LAZY_BYTES: i64 = 1 << 16;
 const UNPACKED_BYTES: i64 = 1 << 13;
 
 /// Runs the pass. Whether weights of few bits stay as they are shows when these are constants: what reads some that
-/// are computed here waits for a second round.
-pub fn run(m: &mut Module) -> Result<()> {
-    if round(m, true)? {
-        round(m, false)?;
+/// are computed here waits for a second round. Levels without `vectors` unpack them.
+pub fn run(m: &mut Module, vectors: bool) -> Result<()> {
+    if round(m, vectors, true)? {
+        round(m, vectors, false)?;
     }
     Ok(())
 }
 
 /// Folds what can be; true if something waits.
-fn round(m: &mut Module, wait: bool) -> Result<bool> {
+fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
     let mut waits = false;
     let uses = Uses::new(m);
     let mut constant: HashSet<Buf> = HashSet::new();
@@ -50,6 +50,7 @@ fn round(m: &mut Module, wait: bool) -> Result<bool> {
             continue;
         }
         if let [made] = stores[..]
+            && vectors
             && extends(m, body, made)
             && bytes(m, made).is_none_or(|n| n >= UNPACKED_BYTES)
         {
