@@ -6,14 +6,15 @@ use crate::codegen::interface::{Described, DimParam, Interface, Kind, Tensor, We
 use crate::codegen::weights::Blob;
 use crate::diag::{Clock, Error, Findings, Origin, Result};
 use crate::graph::{Model, Value};
-use crate::nest::{self, Module};
+use crate::nest::verify::Limits;
+use crate::nest::{self, Group, Module};
 use crate::onnx::{self, ImportOptions, Source};
 use crate::ops::bundle::boundary::{Boundary, Form};
 use crate::options::{self, OptLevel, Options};
 use crate::passes;
 pub use crate::passes::table::{GRAPH_PASSES, GraphPass, NEST_PASSES, NestPass};
 use crate::sym::{Answer, Dim};
-use crate::target::{Level, Target};
+use crate::target::{Dot, Level, Target};
 use crate::tensor::ElemType;
 use rayon::prelude::*;
 use std::collections::HashSet;
@@ -92,7 +93,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let mut module = clock.step("lower", || passes::lower::lower(&model, &name, heap))?;
     module.math = options.math;
     nest::overflow::check(&module)?;
-    check(&module, options.verify)?;
+    check(&module, None, options.verify)?;
     if stop("lower") {
         return Ok(Stopped::Nest(Box::new(module)));
     }
@@ -104,7 +105,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
             unscheduled = ways.best().cloned();
         }
         clock.step(p.name, || ways.each(|level, m| (p.run)(m, level)))?;
-        ways.each(|_, m| check(m, options.verify))?;
+        ways.each(|level, m| check(m, Some(level), options.verify))?;
         if stop(p.name) {
             return Ok(ways.stopped());
         }
@@ -148,8 +149,15 @@ pub fn workspace(modules: &[Module]) -> Dim {
 }
 
 /// The verifier, after a pass.
-fn check(m: &Module, on: bool) -> Result<()> {
-    if on { nest::verify::verify(m) } else { Ok(()) }
+fn check(m: &Module, level: Option<&Level>, on: bool) -> Result<()> {
+    if on { nest::verify::verify_for(m, level.map(limits).as_ref()) } else { Ok(()) }
+}
+
+/// What the verifier may expect of modules for a level.
+pub fn limits(level: &Level) -> Limits {
+    let caps = level.facts.caps;
+    let groups = [(Group::Words, caps.dot != Dot::None), (Group::Bytes, caps.dot == Dot::Quads), (Group::Halves, caps.bf16)];
+    Limits { lanes: level.facts.lanes, groups: groups.into_iter().filter(|g| g.1).map(|g| g.0).collect() }
 }
 
 /// Names that `--stop-after` takes, in order.

@@ -36,12 +36,8 @@ pub struct Known {
     pub needs: u32,
     /// Cranelift settings.
     features: &'static [&'static str],
-    /// Bits of the widest vector registers.
-    width: u32,
-    /// Dot products of integers.
-    dot: Dot,
-    /// Dot products of bf16.
-    bf16: bool,
+    /// What its vectors can do.
+    caps: Caps,
 }
 
 const N2: u32 = has::BASE | has::V2;
@@ -51,18 +47,18 @@ const N4_VNNI: u32 = N4 | has::AVX512_VNNI;
 
 /// CPU levels, of an architecture the better ones later: a CPU runs the last one of an object that it has all of. They
 /// need not contain each other: CPUs with dot products at 256 bits only and CPUs with AVX-512 only have one of two levels
-/// each. Cranelift's vectors have 128 bits on every level; `width` is for code that goes beyond.
+/// each. Cranelift's vectors have 128 bits on every level; [`Caps`] say what there is beyond.
 pub const LEVELS: &[Known] = &[
-    Known { name: "x86-64", arch: "x86_64", needs: has::BASE, features: &[], width: 128, dot: Dot::Pairs, bf16: false },
-    Known { name: "x86-64-v2", arch: "x86_64", needs: N2, features: V2, width: 128, dot: Dot::Pairs, bf16: false },
-    Known { name: "x86-64-v3", arch: "x86_64", needs: N3, features: V3, width: 256, dot: Dot::Pairs, bf16: false },
-    Known { name: "x86-64-v3-vnni", arch: "x86_64", needs: N3 | has::AVX_VNNI, features: V3, width: 256, dot: Dot::Quads, bf16: false },
-    Known { name: "x86-64-v4", arch: "x86_64", needs: N4, features: V3, width: 512, dot: Dot::Pairs, bf16: false },
-    Known { name: "x86-64-v4-vnni", arch: "x86_64", needs: N4_VNNI, features: V3, width: 512, dot: Dot::Quads, bf16: false },
-    Known { name: "x86-64-v4-bf16", arch: "x86_64", needs: N4_VNNI | has::AVX512_BF16, features: V3, width: 512, dot: Dot::Quads, bf16: true },
-    Known { name: "generic", arch: "aarch64", needs: has::BASE, features: &[], width: 128, dot: Dot::None, bf16: false },
-    Known { name: "rv64gc", arch: "riscv64", needs: has::BASE, features: RV64GC, width: 128, dot: Dot::None, bf16: false },
-    Known { name: "rv64gcv", arch: "riscv64", needs: has::BASE | has::RVV, features: RV64GCV, width: 128, dot: Dot::None, bf16: false },
+    Known { name: "x86-64", arch: "x86_64", needs: has::BASE, features: &[], caps: Caps::SSE2 },
+    Known { name: "x86-64-v2", arch: "x86_64", needs: N2, features: V2, caps: Caps::SSE2 },
+    Known { name: "x86-64-v3", arch: "x86_64", needs: N3, features: V3, caps: Caps::AVX2 },
+    Known { name: "x86-64-v3-vnni", arch: "x86_64", needs: N3 | has::AVX_VNNI, features: V3, caps: Caps::AVX_VNNI },
+    Known { name: "x86-64-v4", arch: "x86_64", needs: N4, features: V3, caps: Caps::AVX512 },
+    Known { name: "x86-64-v4-vnni", arch: "x86_64", needs: N4_VNNI, features: V3, caps: Caps::AVX512_VNNI },
+    Known { name: "x86-64-v4-bf16", arch: "x86_64", needs: N4_VNNI | has::AVX512_BF16, features: V3, caps: Caps::AVX512_BF16 },
+    Known { name: "generic", arch: "aarch64", needs: has::BASE, features: &[], caps: Caps::CRANELIFT },
+    Known { name: "rv64gc", arch: "riscv64", needs: has::BASE, features: RV64GC, caps: Caps::CRANELIFT },
+    Known { name: "rv64gcv", arch: "riscv64", needs: has::BASE | has::RVV, features: RV64GCV, caps: Caps::CRANELIFT },
 ];
 const V2: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt"];
 const V3: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt", "has_avx", "has_avx2", "has_bmi1", "has_bmi2", "has_fma", "has_lzcnt"];
@@ -93,6 +89,38 @@ pub struct Level {
     features: Vec<&'static str>,
 }
 
+/// What the vectors of a level can do. Schedules and `codegen::tile` ask for what they need and never for a length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// Bits of a vector.
+    pub bits: u32,
+    /// Vectors with fewer elements than they have lanes, at no more than the price of a whole one.
+    pub masks: bool,
+    /// Lanes that read elements at distances known at compile time, squares that are transposed in registers.
+    pub shuffles: bool,
+    /// Lanes that read elements from anywhere.
+    pub gathers: bool,
+    /// Loads and stores that convert floats of 16 bits.
+    pub short_floats: bool,
+    /// Arithmetic on lanes of 64 bits.
+    pub long_lanes: bool,
+    /// Dot products of integers.
+    pub dot: Dot,
+    /// Dot products of bf16.
+    pub bf16: bool,
+}
+
+impl Caps {
+    /// Vectors of 128 bits by Cranelift, on every architecture.
+    const CRANELIFT: Caps = Caps { bits: 128, masks: false, shuffles: false, gathers: false, short_floats: false, long_lanes: false, dot: Dot::None, bf16: false };
+    const SSE2: Caps = Caps { dot: Dot::Pairs, ..Caps::CRANELIFT };
+    const AVX2: Caps = Caps { bits: 256, masks: true, shuffles: true, gathers: true, short_floats: true, long_lanes: true, dot: Dot::Pairs, bf16: false };
+    const AVX_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX2 };
+    const AVX512: Caps = Caps { bits: 512, ..Caps::AVX2 };
+    const AVX512_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX512 };
+    const AVX512_BF16: Caps = Caps { bf16: true, ..Caps::AVX512_VNNI };
+}
+
 /// Dot products of integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dot {
@@ -111,22 +139,18 @@ pub struct Facts {
     pub lanes: u32,
     /// Vector registers.
     pub registers: u32,
-    /// Bits of the widest vector registers: 128, 256 (AVX2 and FMA) or 512 (AVX-512 F, BW, CD, DQ, VL).
-    pub width: u32,
-    /// Dot products of integers that vectors have.
-    pub dot: Dot,
-    /// Whether vectors have dot products of bf16: AVX512-BF16.
-    pub bf16: bool,
+    /// What vectors can do.
+    pub caps: Caps,
 }
 
 impl Level {
-    fn new(name: &str, needs: u32, architecture: Architecture, features: &[&'static str], width: u32, (dot, bf16): (Dot, bool)) -> Level {
+    fn new(name: &str, needs: u32, architecture: Architecture, features: &[&'static str], caps: Caps) -> Level {
         let (lanes, registers) = match architecture {
-            Architecture::X86_64 => (width / 32, if width == 512 { 32 } else { 16 }),
+            Architecture::X86_64 => (caps.bits / 32, if caps.bits == 512 { 32 } else { 16 }),
             Architecture::Riscv64(_) if !features.contains(&"has_v") => (1, 1),
             _ => (4, 32),
         };
-        Level { name: name.to_owned(), needs, facts: Facts { lanes, registers, width, dot, bf16 }, optional: false, features: features.to_vec() }
+        Level { name: name.to_owned(), needs, facts: Facts { lanes, registers, caps }, optional: false, features: features.to_vec() }
     }
     /// True if a machine of level `native` runs code of this level.
     pub fn runs_on(&self, native: &Level) -> bool {
@@ -210,7 +234,7 @@ impl Target {
         if known.len() > 1 && arch != "x86_64" {
             return bad(format!("an object for {arch} has code for one CPU level, not for \"{cpu}\""), "one level: code for several is for x86_64".into());
         }
-        let level = |(at, l): (usize, &Known)| Level { optional: !named.contains(&at), ..Level::new(l.name, l.needs, triple.architecture, l.features, l.width, (l.dot, l.bf16)) };
+        let level = |(at, l): (usize, &Known)| Level { optional: !named.contains(&at), ..Level::new(l.name, l.needs, triple.architecture, l.features, l.caps) };
         let levels = known.into_iter().map(level).collect();
         Ok(Target { triple, levels })
     }
@@ -273,7 +297,7 @@ fn native(architecture: Architecture) -> Level {
     macro_rules! all {
         ($($name:tt),*) => { true $(&& std::arch::is_x86_feature_detected!($name))* };
     }
-    // A level has all that the psABI lists for it, so `needs` and `width` promise no more than a named level does.
+    // A level has all that the psABI lists for it, so `needs` and `caps` promise no more than a named level does.
     let v2 = all!("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cmpxchg16b");
     let v3 = v2 && all!("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe");
     let v4 = v3 && all!("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl");
@@ -282,19 +306,21 @@ fn native(architecture: Architecture) -> Level {
     let bf16 = vnni && all!("avx512bf16");
     let found = [(v2, has::V2), (v3, has::V3), (v4, has::V4), (avx_vnni, has::AVX_VNNI), (vnni, has::AVX512_VNNI), (bf16, has::AVX512_BF16)];
     let needs = found.into_iter().filter(|x| x.0).fold(has::BASE, |n, x| n | x.1);
-    let (width, quads) = match (v4, v3) {
-        (true, _) => (512, vnni),
-        (_, true) => (256, avx_vnni),
-        _ => (128, false),
+    let caps = match (v4, v3) {
+        (true, _) if bf16 => Caps::AVX512_BF16,
+        (true, _) if vnni => Caps::AVX512_VNNI,
+        (true, _) => Caps::AVX512,
+        (_, true) if avx_vnni => Caps::AVX_VNNI,
+        (_, true) => Caps::AVX2,
+        _ => Caps::SSE2,
     };
-    let dot = if quads { Dot::Quads } else { Dot::Pairs };
-    Level::new("native", needs, architecture, &f, width, (dot, bf16))
+    Level::new("native", needs, architecture, &f, caps)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 fn native(architecture: Architecture) -> Level {
     match LEVELS.iter().find(|l| l.arch == std::env::consts::ARCH) {
-        Some(l) => Level::new("native", l.needs, architecture, l.features, l.width, (l.dot, l.bf16)),
-        None => Level::new("native", 0, architecture, &[], 128, (Dot::None, false)),
+        Some(l) => Level::new("native", l.needs, architecture, l.features, l.caps),
+        None => Level::new("native", 0, architecture, &[], Caps::CRANELIFT),
     }
 }

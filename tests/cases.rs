@@ -14,7 +14,22 @@
 //! # math: fast                   like --math
 //! ```
 //!
+//! A file `nest/PASS/NAME.nest` is a module as text that one nest pass gets: the snapshot shows what it makes of it. The
+//! interpreter must compute the same before and after. Directives stand before the text, behind a semicolon:
+//!
+//! ```text
+//! ; target: aarch64-unknown-linux-gnu
+//! ; cpu: x86-64-v3               the level, x86-64-v3 unless said otherwise
+//! ; dim: N=5                     a size for the interpreter
+//! ; math: fast
+//! ; const w : f32[8, 3] 7        the constant #w: numbers made from a seed
+//! ; same                         the pass changes nothing
+//! ```
+//!
 //! Snapshots lie beside the case. `INSTA_UPDATE=always cargo test --test cases` writes them.
+
+#[path = "cases/nest.rs"]
+mod nest;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use onnxc::arrays::Array;
@@ -37,7 +52,7 @@ fn main() {
         .into_iter()
         .map(|f| {
             let name = f.strip_prefix(&dir).expect("inside").with_extension("").display().to_string();
-            Trial::test(name, move || case(&f).map_err(Failed::from))
+            Trial::test(name, move || if f.extension().is_some_and(|x| x == "nest") { nest::case(&f) } else { case(&f) }.map_err(Failed::from))
         })
         .collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
@@ -48,7 +63,7 @@ fn find(dir: &Path, out: &mut Vec<PathBuf>) {
         let p = e.path();
         if p.is_dir() {
             find(&p, out);
-        } else if p.extension().is_some_and(|x| x == "onnxtxt") {
+        } else if p.extension().is_some_and(|x| x == "onnxtxt" || x == "nest") {
             out.push(p);
         }
     }

@@ -181,6 +181,44 @@ def streams():
     case("nbits_qkv_skip", ms("MatMulNBitsQkv", ["x", "k", "g", "qb", "qs", "", "kb", "ks", "", "vb", "vs"], "a b c1 s", **at), {"x": f(3, 64), "k": f(3, 64)}, consts, rtol=1e-4, want=qkv)
 
 
+def group_query():
+    """GroupQueryAttention with what decoders use of it: exposed scores, quantized caches, norms, sinks."""
+    heads, groups, size, past, tokens = 4, 2, 16, 3, 1
+    at = dict(num_heads=heads, kv_num_heads=groups)
+    first = {"q": f(2, 5, heads * size), "k": f(2, 5, groups * size), "v": f(2, 5, groups * size)}
+    lengths = {"sl": np.array([4, 4], I32), "t": np.array(5, I32)}
+    names = ["q", "k", "v", "", "", "sl", "t"]
+    column = {"sl": np.array([[4], [4]], I32), "t": lengths["t"]}
+    case("gqa_column", ms("GroupQueryAttention", names, "y k1 v1", **at), {**first, **column}, rtol=1e-5)
+    for scores in (1, 2):
+        for name, more in (("", {}), ("_window", {"local_window_size": 2}), ("_softcap", {"softcap": 1.5})):
+            case(f"gqa_scores_{scores}{name}", ms("GroupQueryAttention", names, "y k1 v1 qk", qk_output=scores, **at, **more), first, lengths, rtol=1e-5)
+    case("gqa_smooth", ms("GroupQueryAttention", names, "y k1 v1", smooth_softmax=1, **at), first, lengths, rtol=1e-5)
+    case("gqa_sinks", ms("GroupQueryAttention", [*names, "", "", "", "", "h"], "y k1 v1", **at), first, {**lengths, "h": f(heads)}, rtol=1e-5)
+
+    def turned(x, w, n):
+        x = x.reshape(*x.shape[:2], n, size)
+        return (x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(1e-5)) * w).transpose(0, 2, 1, 3)
+
+    def normed(q, k, v, sl, t, qn, kn):
+        q, k, v = turned(q, qn, heads), turned(k, kn, groups), v.reshape(*v.shape[:2], groups, size).transpose(0, 2, 1, 3)
+        x = q @ k.repeat(heads // groups, 1).swapaxes(-1, -2) * np.float32(size ** -0.5)
+        x = np.where(np.tril(np.ones(x.shape[-2:], bool)), x, -np.inf)
+        y = softmax(x) @ v.repeat(heads // groups, 1)
+        return [y.transpose(0, 2, 1, 3).reshape(2, 5, heads * size).astype(np.float32), k.astype(np.float32), v]
+
+    # ONNX Runtime's CPU provider does not take the norms.
+    case("gqa_norms", ms("GroupQueryAttention", [*names, *[""] * 7, "qn", "kn"], "y k1 v1", qk_norm_epsilon=1e-5, **at), first, {**lengths, "qn": f(size), "kn": f(size)}, rtol=1e-5, want=normed)
+    # A scale for each element of a large range: some new elements are beyond what the bits hold.
+    for bits, dtype in ((8, np.int8), (4, np.uint8)):
+        for mode in ("PER_TENSOR", "PER_CHANNEL"):
+            scale = lambda: np.array([0.05 * 8 / bits], np.float32) if mode == "PER_TENSOR" else np.abs(f(1, groups, 1, size, scale=0.4 / bits)) + np.float32(0.02)
+            cache = lambda: q(dtype, 2, groups, past, size * bits // 8)
+            feeds = {"q": f(2, tokens, heads * size), "k": f(2, tokens, groups * size), "v": f(2, tokens, groups * size), "pk": cache(), "pv": cache()}
+            case(f"gqa_cache_{bits}_{mode.lower()}", ms("GroupQueryAttention", ["q", "k", "v", "pk", "pv", "sl", "t", *[""] * 5, "ks", "vs"], "y k1 v1", k_quant_type=mode, v_quant_type=mode, kv_cache_bit_width=bits, **at),
+                 feeds, {"sl": np.array([past, past - 1], I32), "t": np.array(past + 1, I32), "ks": scale(), "vs": scale()}, rtol=1e-5)
+
+
 def sparse():
     """Attention over some of the keys."""
     heads, groups, size, block, room = 4, 2, 16, 16, 64
@@ -277,4 +315,4 @@ def hashed(x, seed):
 
 
 if __name__ == "__main__":
-    sys.exit(quantized.main({"experts": experts, "packed": packed, "streams": streams, "decoding": decoding, "sparse": sparse}))
+    sys.exit(quantized.main({"experts": experts, "packed": packed, "streams": streams, "decoding": decoding, "sparse": sparse, "group_query": group_query}))

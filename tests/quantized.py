@@ -108,6 +108,66 @@ def products():
             case(f"nbits_{bits}_{block}{name}", ms("MatMulNBits", ["a", "b", "s", *more], K=depth, N=12, bits=bits, block_size=block), {"a": f(2, 5, depth)}, {"b": w, "s": f(12, blocks), **more}, rtol=2e-6)
 
 
+def fields(bytes_, bits):
+    """Elements of few bits, the first one in the low bits of a byte."""
+    per = 8 // bits
+    return ((bytes_[..., None] >> (np.arange(per, dtype=np.uint8) * bits)) & ((1 << bits) - 1)).reshape(*bytes_.shape[:-1], -1).astype(np.float32)
+
+
+def few_bits():
+    """Weights of few bits that stay packed: a row, few rows, many; last panels, blocks and words that are not whole."""
+    def nbits(depth, columns, bits, block, zeros):
+        def want(a, b, s, z=None, c=0):
+            q = fields(b.reshape(columns, -1), bits)[:, :depth]
+            by = np.float32(1 << (bits - 1))
+            if zeros == "codes":
+                by = np.repeat(fields(z.reshape(columns, -1), bits)[:, :s.size // columns], block, 1)[:, :depth]
+            elif zeros == "floats":
+                by = np.repeat(z.reshape(columns, -1), block, 1)[:, :depth]
+            w = (q - by) * np.repeat(s.reshape(columns, -1), block, 1)[:, :depth]
+            return [(a.astype(np.float64) @ w.T.astype(np.float64) + c).astype(np.float32)]
+        return want
+
+    for bits in (2, 4, 8):
+        for block, depth, columns in ((16, 80, 96), (32, 256, 80), (64, 168, 33), (128, 384, 64), (256, 600, 32)):
+            blocks = -(-depth // block)
+            for zeros in ("", "codes", "floats"):
+                consts = {"b": q(np.uint8, columns, blocks, block * bits // 8), "s": np.abs(f(columns * blocks, scale=0.05)) + np.float32(0.01)}
+                names = ["a", "b", "s"]
+                if zeros:
+                    consts["z"] = q(np.uint8, columns * -(-blocks * bits // 8)) if zeros == "codes" else f(columns, blocks, scale=3)
+                    names.append("z")
+                if block == 32:
+                    names += [""] * (5 - len(names)) + ["c"]
+                    consts["c"] = f(columns)
+                for rows in ((1,), (3,), (2, 4), (9,), (41,)):
+                    n = ms("MatMulNBits", names, K=depth, N=columns, bits=bits, block_size=block, accuracy_level=4 if rows == (3,) else 0)
+                    case(f"few_bits_{bits}_{block}{zeros and '_'}{zeros}_{'x'.join(map(str, rows))}", n, {"a": f(*rows, depth)}, consts, rtol=2e-6, want=nbits(depth, columns, bits, block, zeros))
+    for dt, signed in (("UINT4", 0), ("INT4", 1), ("UINT8", 0), ("INT8", 1)):
+        bits = int(dt[-1])
+        kind = getattr(T, dt)
+        for axis, shape, block in ((0, (128, 96), 32), (0, (96, 48), 0), (1, (64, 128), 16)):
+            for zero in (0, 1):
+                lo, hi = (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
+                w = RNG.integers(lo, hi, shape)
+                of = tuple(n // block if i == axis and block else n for i, n in enumerate(shape)) if block else (shape[1 - axis],)
+                zeros = RNG.integers(lo, hi, of)
+                scale = np.abs(f(*of, scale=0.05)) + np.float32(0.01)
+
+                def small(a, kind=kind):
+                    return h.make_tensor("t", kind, a.shape, a.reshape(-1).tolist())
+
+                consts = {"w": small(w), "s": scale, **({"z": small(zeros)} if zero else {})}
+                along = (lambda v: np.repeat(v, block, axis)) if block else (lambda v: v[None] if axis == 0 else v[:, None])
+                real = (w - (along(zeros) if zero else 0)).astype(np.float32) * along(scale)
+                nodes = [node("DequantizeLinear", ["w", "s", *(["z"] if zero else [])], "d", axis=axis if block else 1 - axis, **({"block_size": block} if block else {}))]
+                nodes.append(node("MatMul", "a d") if axis == 0 else node("Gemm", "a d", transB=1))
+                depth = shape[axis]
+                for rows in (1, 5, 20):
+                    case(f"few_bits_dequantized_{dt.lower()}_{axis}_{block}_{zero}_{rows}", nodes, {"a": f(rows, depth)}, consts, rtol=2e-6, opset=21,
+                         want=lambda a, real=real, axis=axis, **_: [(a.astype(np.float64) @ (real if axis == 0 else real.T)).astype(np.float32)])
+
+
 def images():
     for dx, dw in ((np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8)):
         n = f"{np.dtype(dx).name}_{np.dtype(dw).name}"
@@ -286,11 +346,16 @@ def contrib():
          {"ids": RNG.integers(0, 11, (2, 6)).astype(i32), "types": RNG.integers(0, 2, (2, 6)).astype(i32), "mask": np.ones((2, 6), i32)}, {**tables, **scales, **zeros}, rtol=1e-4)
 
 
-PARTS = {"patterns": patterns, "basics": basics, "products": products, "images": images, "elementwise": elementwise, "contrib": contrib}
+PARTS = {"patterns": patterns, "basics": basics, "products": products, "images": images, "elementwise": elementwise, "contrib": contrib, "few_bits": few_bits}
 
 
 def model_of(nodes, feeds, consts, opset, outputs):
-    g = h.make_graph(nodes, "g", [value(n, a) for n, a in feeds.items()], [h.make_empty_tensor_value_info(o) for o in outputs], [nh.from_array(a, n) for n, a in consts.items()])
+    def constant(name, a):
+        t = a if isinstance(a, onnx.TensorProto) else nh.from_array(a)
+        t.name = name
+        return t
+
+    g = h.make_graph(nodes, "g", [value(n, a) for n, a in feeds.items()], [h.make_empty_tensor_value_info(o) for o in outputs], [constant(n, a) for n, a in consts.items()])
     return h.make_model(g, opset_imports=[h.make_opsetid("", opset), h.make_opsetid(MS, 1)], ir_version=10)
 
 

@@ -163,7 +163,7 @@ pub fn run(r: &Runner, given: Vec<Array>, s: &Settings) -> Result<Report> {
     let tensors = i.outputs.iter().filter(|t| t.described.is_none());
     let results: u64 = tensors.map(|t| eval(Dim::product(t.dims.iter().copied())) * u64::from(t.ty.bits()) / 8).sum();
     let working_set = inputs.iter().map(Input::byte_len).sum::<u64>() + results + c.weights.size + eval(m.workspace);
-    let machine = Machine::measure(r.level().facts.width, s.threads);
+    let machine = Machine::measure(r.level().facts.caps.bits, s.threads);
     let in_memory = working_set as usize >= MEMORY;
     Ok(Report {
         model: i.name.clone(),

@@ -6,8 +6,8 @@ use super::cpu_level;
 use super::faults::{self, Checks};
 use super::frame::Frame;
 use super::interface::Interface;
+use super::tile;
 use super::weights::{Blob, Layout};
-use super::wide;
 use crate::diag::{Clock, Failure, Result};
 use crate::nest::{Kernel, Module, Stmt, visit};
 use crate::target::{Level, Target};
@@ -83,7 +83,7 @@ pub struct Source {
     pub code: Code,
     libm: Vec<&'static str>,
     tile: bool,
-    tiles: Vec<wide::Func>,
+    tiles: Vec<tile::Func>,
 }
 
 /// What a function does.
@@ -120,7 +120,7 @@ struct Targets<'a> {
     libm: BTreeMap<&'static str, FuncId>,
     weights: Option<DataId>,
     cpu_level: Option<DataId>,
-    tiles: HashMap<&'a wide::Func, FuncId>,
+    tiles: HashMap<&'a tile::Func, FuncId>,
 }
 
 impl<'a> Unit<'a> {
@@ -213,7 +213,7 @@ impl<'a> Unit<'a> {
         };
         let isa = &*isas[variant].1;
         let Variant { m, frame, weights, users, level } = &self.variants[variant];
-        let setting = clif::Setting { m, frame, weights, users, embedded: !self.interface.weights.external, isa, wide: wide::Isa::of(&level.facts) };
+        let setting = clif::Setting { m, frame, weights, users, embedded: !self.interface.weights.external, isa, vectors: tile::Vectors::of(&level.facts) };
         let c = clif::kernel(&setting, kernel)?;
         Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
     }
@@ -263,7 +263,7 @@ impl<'a> Unit<'a> {
         let functions: String = done.iter().map(|(s, c)| format!("{}:\n{}\n", s.name, c.asm)).collect();
         let mut order: Vec<_> = index.iter().collect();
         order.sort_by_key(|t| t.1);
-        let tiles: String = order.into_iter().zip(code).map(|((f, i), c)| format!("{}.tile.{i}:\n{}\n{}\n", self.interface.name, wide::listing(f), hex(&c))).collect();
+        let tiles: String = order.into_iter().zip(code).map(|((f, i), c)| format!("{}.tile.{i}:\n{}\n{}\n", self.interface.name, tile::listing(f), hex(&c))).collect();
         Ok(functions + &tiles)
     }
     /// Compiles everything into a sink. Relocations that the sink has no form for are left to the caller: addresses in COFF
@@ -374,9 +374,9 @@ impl Targets<'_> {
 }
 
 /// Numbers of the tiles, each once.
-type TileNumbers<'a> = HashMap<&'a wide::Func, usize>;
+type TileNumbers<'a> = HashMap<&'a tile::Func, usize>;
 
-/// The wide tiles of all functions, each once, with their code.
+/// The tiles of all functions, each once, with their code.
 fn wide_tiles(done: &[(Source, Compiled)]) -> Result<(TileNumbers<'_>, Vec<Vec<u8>>)> {
     let mut index = HashMap::new();
     let mut order = vec![];
@@ -386,6 +386,6 @@ fn wide_tiles(done: &[(Source, Compiled)]) -> Result<(TileNumbers<'_>, Vec<Vec<u
             order.len() - 1
         });
     }
-    let code = order.into_par_iter().map(wide::compile).collect::<Result<Vec<_>>>()?;
+    let code = order.into_par_iter().map(tile::compile).collect::<Result<Vec<_>>>()?;
     Ok((index, code))
 }

@@ -19,8 +19,8 @@ pub mod object;
 pub mod rust;
 mod rust_error;
 mod rust_value;
+pub mod tile;
 pub mod weights;
-pub mod wide;
 
 /// Maps and sets of what code generation numbers. The keys are its own, not an input's, so the hash may be a fast one.
 type Map<K, V> = std::collections::HashMap<K, V, rustc_hash::FxBuildHasher>;

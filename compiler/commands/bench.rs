@@ -11,7 +11,7 @@ use crate::target::Target;
 pub fn bench(a: &BenchArgs) -> Result<()> {
     let show = |text: String, json: serde_json::Value| if a.json { println!("{json}") } else { print!("{text}") };
     let Some(model) = &a.model else {
-        let width = Target::new(None, Some(&a.cpu))?.levels.iter().map(|l| l.facts.width).max().unwrap_or(0);
+        let width = Target::new(None, Some(&a.cpu))?.levels.iter().map(|l| l.facts.caps.bits).max().unwrap_or(0);
         let m = bench::Machine::measure(width, a.threads());
         show(bench::print::machine(&m), bench::print::machine_json(&m));
         return Ok(());

@@ -164,12 +164,13 @@ impl Module {
     }
 }
 
-/// Without the loops that have no iterations and hold what has no meaning, such as positions in an empty tensor.
+/// Without the loops that have no iterations and either write to nothing or hold what has no meaning, such as positions in
+/// an empty tensor.
 fn running(m: &Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let mut out = vec![];
     for mut s in body {
         let never = matches!(&s, Stmt::For { lo, hi, .. } if (*hi - *lo).as_const().is_some_and(|n| n <= 0));
-        if never && senseless(m, &s) {
+        if never && (senseless(m, &s) || super::visit::stores(std::slice::from_ref(&s)).iter().all(|b| m.bufs[*b].is_empty())) {
             continue;
         }
         let had = s.bodies().iter().any(|b| !b.is_empty());
@@ -291,8 +292,13 @@ impl KernelBuilder<'_> {
     pub fn store(&mut self, buf: Buf, at: &[Dim], value: Expr) {
         self.push(Stmt::Store { buf, at: at.to_vec(), value });
     }
-    /// Reads one element. Of a constant with one element that is a number.
+    /// Reads one element. Of a constant with one element that is a number. Of a buffer without elements it is 0: no such
+    /// load runs, and none of its subscripts could be in range.
     pub fn load(&self, buf: Buf, at: &[Dim]) -> Expr {
+        let d = &self.m.bufs[buf];
+        if d.ty != ElemType::Str && d.is_empty() {
+            return Expr::num(d.ty.compute(), 0.0);
+        }
         match self.number(buf) {
             Some(s) => s.into(),
             None => Expr::Load { buf, at: at.to_vec() },

@@ -1,6 +1,7 @@
 //! The part of the verifier that checks one body: types, scopes, accumulators, loops, and that accesses are in range.
 
 use super::facts::{Facts, Values};
+use super::verify::Limits;
 use super::*;
 use crate::sym::SymKind;
 use std::collections::{HashMap, HashSet};
@@ -30,6 +31,7 @@ pub(super) struct Body<'a> {
     m: &'a Module,
     driver: bool,
     scheduled: bool,
+    limits: Option<&'a Limits>,
     facts: Facts<'a>,
     values: Values<'a>,
     regs: HashMap<Reg, Def<'a>>,
@@ -45,10 +47,11 @@ pub(super) struct Body<'a> {
 
 impl<'a> Body<'a> {
     /// Nothing is in scope yet. `k`: whose body it is; `None` for the driver.
-    pub fn new(m: &'a Module, k: Option<Kernel>) -> Self {
+    pub fn new(m: &'a Module, k: Option<Kernel>, limits: Option<&'a Limits>) -> Self {
         Body {
             m,
             driver: k.is_none(),
+            limits,
             scheduled: k.is_some_and(|k| m.kernels[k].scheduled),
             facts: Facts::new(&m.syms),
             values: HashMap::new(),
@@ -217,6 +220,9 @@ impl<'a> Body<'a> {
                 if n < 2 {
                     self.fault(format!("a vec({n}) loop"));
                 }
+                if let Some(l) = self.limits.filter(|l| l.lanes != n && l.lanes != 2 * n) {
+                    self.fault(format!("a vec({n}) loop on a level with vectors of {} lanes", l.lanes));
+                }
                 if self.loops.iter().any(|k| matches!(k, LoopKind::Vec(_))) {
                     self.fault("a vec loop inside a vec loop");
                 }
@@ -383,6 +389,9 @@ impl<'a> Body<'a> {
                 t
             }
             Expr::Dot(g, a, b, c) => {
+                if self.limits.is_some_and(|l| !l.groups.contains(g)) {
+                    self.fault(format!("{} on a level that does not have it", g.name()));
+                }
                 for t in [self.expr(a), self.expr(b)] {
                     self.want(t, ElemType::I32, &format!("type of a factor of {}", g.name()));
                 }

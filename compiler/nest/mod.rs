@@ -37,10 +37,10 @@
 //!    `vec` loop may be partial: lanes beyond `hi` do nothing. `unroll` loops have constant bounds.
 //! 6. Every symbol and register has one definition, in scope at each use. Accumulator subscripts are constants
 //!    after unrolling.
-//!    A run-time size may be defined again where it is in scope: from then on it has the new value, and buffers whose
-//!    shape or place depends on it have another one, with contents undefined; and what got its size again in a body
-//!    inside is gone. A `room` is scratch with elements to spare, of which views show the first ones: it keeps its
-//!    contents where its size, and those of all rooms that are defined together with it, are what they were before.
+//!    A `Define` may redefine a size that is in scope. Every buffer whose shape or address depends on the size then has
+//!    undefined contents; a size that a nested body redefined is undefined behind it. A `room` (scratch with elements to
+//!    spare, of which views show the first ones) is the exception: it keeps its contents while its size, and the sizes of
+//!    all rooms defined together with it, are unchanged.
 //! 7. Types of less than a byte are packed in inputs, outputs and constants, and take a byte each in scratch: nobody
 //!    stores to a packed buffer. Outputs are packed through a view that has whole bytes ([`Module::view_as`]). A view of
 //!    another element type sees the bits of the elements; a store to one type and a load of another do not fuse.
@@ -203,6 +203,13 @@ pub struct BufData {
     pub layout: Layout,
     /// Where it lives.
     pub place: Place,
+}
+
+impl BufData {
+    /// True if it is known to have no elements.
+    pub fn is_empty(&self) -> bool {
+        self.dims.iter().any(|n| n.as_const() == Some(0))
+    }
 }
 
 /// Physical order of a buffer's dimensions, outermost first: row-major unless a pass chose otherwise.

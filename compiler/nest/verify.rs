@@ -1,6 +1,10 @@
 //! The verifier: the rules of the module head, checked. A fault is a bug of the pass that ran before.
 //!
-//! Buffers, places and the driver's order are checked here; the body of one kernel (or of the driver) in `check`.
+//! Buffers, places and the driver's order are checked here; the body of one kernel (or of the driver) in `check`, stores of
+//! parallel iterations in `races`, memory that is shared over time in `arena`.
+
+mod arena;
+mod races;
 
 use super::check::{Body, Fault};
 use super::facts::Facts;
@@ -13,13 +17,30 @@ use std::collections::{HashMap, HashSet};
 /// How many faults a report lists.
 const MAX_FAULTS: usize = 20;
 
+/// What a CPU level has, as far as the rules ask for it.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Lanes of 32 bits that a vector has: 1 where there are none.
+    pub lanes: u32,
+    /// Dot products.
+    pub groups: Vec<Group>,
+}
+
 /// Checks a module; fails with a bug that lists the faults, each with its kernel and statement.
 pub fn verify(m: &Module) -> Result<()> {
-    let mut v = Verifier { m, faults: vec![], checked: HashMap::new(), params: m.dim_params.iter().copied().collect(), sizes: HashSet::new(), written: HashSet::new() };
+    verify_for(m, None)
+}
+
+/// The same for a module that is meant for a CPU level.
+pub fn verify_for(m: &Module, limits: Option<&Limits>) -> Result<()> {
+    let mut v = Verifier { m, limits, faults: vec![], checked: HashMap::new(), params: m.dim_params.iter().copied().collect(), sizes: HashSet::new(), written: HashSet::new() };
     v.buffers();
     v.signature();
     v.kernels();
     v.order(&m.driver);
+    if m.stage == Stage::Placed {
+        v.faults.extend(arena::check(m));
+    }
     // Of an output without elements nothing is left to write.
     for b in m.outputs.iter().filter(|b| !v.written.contains(*b) && m.bufs[**b].dims.iter().all(|d| d.as_const() != Some(0))) {
         v.faults.push(format!("output \"{}\" is never written", m.bufs[*b].name));
@@ -46,6 +67,7 @@ struct Uses {
 
 struct Verifier<'a> {
     m: &'a Module,
+    limits: Option<&'a Limits>,
     faults: Vec<String>,
     checked: HashMap<Kernel, Uses>,
     params: HashSet<Sym>,
@@ -182,13 +204,15 @@ impl Verifier<'_> {
         }
     }
     fn kernels(&mut self) {
-        let m = self.m;
+        let (m, limits) = (self.m, self.limits);
         let bodies: Vec<_> = called(m)
             .into_par_iter()
             .map(|k| {
-                let mut body = Body::new(m, Some(k));
+                let mut body = Body::new(m, Some(k), limits);
                 body.block(&m.kernels[k].body);
-                (k, body.finish())
+                let (free, mut faults) = body.finish();
+                races::check(m, &m.kernels[k].body, &mut faults);
+                (k, (free, faults))
             })
             .collect();
         for (k, (mut free, faults)) in bodies {
@@ -200,7 +224,7 @@ impl Verifier<'_> {
             self.checked.insert(k, Uses { free, reads, writes });
             self.place_faults(&format!("kernel {}", d.name), &d.body, faults);
         }
-        let mut driver = Body::new(m, None);
+        let mut driver = Body::new(m, None, limits);
         driver.block(&m.driver);
         let (_, faults) = driver.finish();
         self.place_faults("driver", &m.driver, faults);

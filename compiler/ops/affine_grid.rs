@@ -2,7 +2,8 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__AffineGrid.html>. One version, 20.
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{Expr, LoopKind};
 use crate::sym::Dim;

@@ -14,7 +14,8 @@
 pub mod core;
 
 use self::core::{Operand, Sizes};
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp};
 use crate::sym::Dim;

@@ -9,7 +9,7 @@
 //! Integers: Div truncates, Mod has the divisor's sign (`fmod = 1`: the dividend's), arithmetic wraps. Mod of floats needs
 //! `fmod = 1` before 28. BitShift 28 takes signed types. The slope of PRelu before 7 holds one value, or one a channel.
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp, visit};
 use crate::sym::{Answer, Dim, SymTable};
@@ -64,6 +64,9 @@ impl Operator for Binary {
     const OPS: &'static [&'static str] = &[
         "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Max", "Min", "Sum", "Mean", "Mod", "PRelu", "BitShift",
     ];
+    fn elements(op: &str) -> Elements {
+        if op == "Equal" { Elements::Strings } else { Elements::Numbers }
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("consumed_inputs");
         let legacy = match a.op() {

@@ -14,7 +14,8 @@
 pub mod boundary;
 mod parts;
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator, Schema, runtime, schema};
+use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator, Schema};
+use super::support::{runtime, schema};
 use crate::diag::{Failure, Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt};
 use crate::sym::Dim;
@@ -122,6 +123,9 @@ fn axis_of(cx: &InferCx, axis: i64, n: usize) -> Result<usize> {
 
 impl Operator for Bundle {
     const OPS: &'static [&'static str] = &[];
+    fn elements(_op: &str) -> Elements {
+        Elements::Any
+    }
     fn parse(_: &mut Attrs) -> Result<Self> {
         Err(Failure::bug("bundle", "no operator of a model"))
     }

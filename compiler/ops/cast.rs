@@ -11,9 +11,10 @@
 //! Strings and numbers become each other as in Python (`text/numbers.rs`, `text/parse.rs`); what is no number of the type leaves with
 //! `ONNXC_E_VALUE`. As a truth value a string tells whether it has bytes.
 
-use super::text::numbers::{self, Powers};
-use super::text::parse;
-use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime, text};
+use super::support::text::numbers::{self, Powers};
+use super::support::text::parse;
+use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
+use super::support::{runtime, text};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::tensor::{ElemType, SmallFloat};
@@ -44,6 +45,9 @@ pub enum Round {
 
 impl Operator for Cast {
     const OPS: &'static [&'static str] = &["Cast", "CastLike", "BitCast"];
+    fn elements(op: &str) -> Elements {
+        if op == "BitCast" { Elements::Complex } else { Elements::Strings }
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let to = match (a.op(), a.since()) {
             ("Cast", 1) => match a.string_opt("to")?.and_then(|s| ElemType::from_onnx_name(&s.to_lowercase())) {

@@ -3,7 +3,8 @@
 //! Spec: <https://onnx.ai/onnx/operators/onnx__CenterCropPad.html>. One version, 18. Of an odd difference the smaller
 //! half comes first.
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, LoopKind};
 use crate::sym::Dim;
@@ -16,6 +17,9 @@ pub struct CenterCropPad {
 
 impl Operator for CenterCropPad {
     const OPS: &'static [&'static str] = &["CenterCropPad"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Any
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(CenterCropPad { axes: a.ints_opt("axes")? })
     }

@@ -3,7 +3,8 @@
 //! Spec: <https://onnx.ai/onnx/operators/onnx__Col2Im.html>. One version, 18. Each element of the image gathers from
 //! the blocks that cover it.
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;

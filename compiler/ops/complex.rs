@@ -1,10 +1,10 @@
 //! Complex numbers and their parts: complex[d...] is float[d..., 2] in memory, the real part first.
 //!
-//! Most operators that take complex numbers only move them ([`super::MOVERS`]). Those that compute with them become nodes
+//! Most operators that take complex numbers only move them ([`super::Elements::Any`]). Those that compute with them become nodes
 //! between these two while shapes are inferred (`passes/graph/expand/complex.rs`). Both are views: they cost nothing.
 
-use super::schema::{self, Schema};
-use super::{Attrs, InferCx, Known, LowerCx, Operator};
+use super::support::schema::{self, Schema};
+use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Failure, Result};
 use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
@@ -31,6 +31,9 @@ impl Complex {
 
 impl Operator for Complex {
     const OPS: &'static [&'static str] = &[];
+    fn elements(_op: &str) -> Elements {
+        Elements::Complex
+    }
     fn parse(_: &mut Attrs) -> Result<Self> {
         Err(Failure::bug("complex", "no operator of a model"))
     }

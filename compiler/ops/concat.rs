@@ -7,7 +7,7 @@
 //!
 //! Every operand is one map kernel into its window of the output, so producers fuse into it.
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::LoopKind;
 use crate::sym::Dim;
@@ -21,6 +21,9 @@ pub struct Concat {
 
 impl Operator for Concat {
     const OPS: &'static [&'static str] = &["Concat"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Any
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(Concat { axis: a.int("axis", 1)? })
     }

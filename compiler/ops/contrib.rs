@@ -3,7 +3,7 @@
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.
 
-use super::{Attrs, InferCx, LowerCx, Operator};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Failure, Result};
 
 /// The operator; its attributes stand in the node.
@@ -76,6 +76,13 @@ impl Operator for Contrib {
         "com.microsoft:UnfoldTensor",
         "com.microsoft:Unique",
     ];
+    fn elements(op: &str) -> Elements {
+        match op {
+            "com.microsoft:ExpandDims" | "com.microsoft:GatherND" | "com.microsoft:UnfoldTensor" => Elements::Any,
+            "com.microsoft:Unique" => Elements::Strings,
+            _ => Elements::Numbers,
+        }
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         for (name, kind) in a.known() {
             match kind {

@@ -10,7 +10,7 @@
 //! Loop: the condition that the body computes ends the loop also where the node gives no first condition, as ONNX's own
 //! evaluator has it.
 
-use super::{Attrs, InferCx, LowerCx, Operator};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Failure, Result};
 
 /// The operators.
@@ -47,6 +47,9 @@ pub struct Scan {
 
 impl Operator for Control {
     const OPS: &'static [&'static str] = &["If", "Loop", "Scan"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Any
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let needed: &[&str] = if a.op() == "If" { &["then_branch", "else_branch"] } else { &["body"] };
         if let Some(n) = needed.iter().find(|n| !a.subgraphs().iter().any(|s| s == *n)) {

@@ -3,7 +3,8 @@
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version. Corners are parts of
 //! the distance between the first and the last element; samples outside of the image are `extrapolation_value`.
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
 use crate::sym::Dim;

@@ -3,7 +3,8 @@
 //! The axis is an operand: one that only run time knows selects one of the nests, `ONNXC_E_VALUE` if none.
 //! Versions differ in types.
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;

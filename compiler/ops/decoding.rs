@@ -7,8 +7,8 @@
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.
 
-use super::runtime::{eq, int, or};
-use super::text::lt;
+use super::support::runtime::{eq, int, or};
+use super::support::text::lt;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};

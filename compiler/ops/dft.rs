@@ -17,8 +17,9 @@
 mod factors;
 
 use super::matmul::product_sum;
-use super::cx::MAX_SIZE;
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::support::cx::MAX_SIZE;
+use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;

@@ -12,8 +12,9 @@
 //! hashed. From version 4 on a NaN key is found by NaN, before by nothing. OneHotEncoder casts numbers to
 //! integers; a value that is no category gives zeros, or `ONNXC_E_VALUE` if `zeros` is 0.
 
-use super::text::Dictionary;
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::support::text::Dictionary;
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Stmt, UnOp};
 use crate::sym::Dim;
@@ -57,6 +58,9 @@ pub enum Categories {
 
 impl Operator for Encode {
     const OPS: &'static [&'static str] = &["ai.onnx.ml:LabelEncoder", "ai.onnx.ml:CategoryMapper", "ai.onnx.ml:OneHotEncoder"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Strings
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         if a.op() == "OneHotEncoder" {
             let zeros = a.flag("zeros", true)?;

@@ -7,8 +7,9 @@
 //! * Imputer replaces elements that equal `replaced_value_*`; NaN there means NaNs.
 //! * FeatureVectorizer cuts or fills up with zeros each input to its entry of `inputdimensions`; a vector is one row.
 
-use super::scores::compute_type;
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::support::scores::compute_type;
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, LoopKind, Scalar, UnOp};
 use crate::sym::Dim;
@@ -39,6 +40,9 @@ pub enum Features {
 impl Operator for Features {
     const OPS: &'static [&'static str] =
         &["ai.onnx.ml:Scaler", "ai.onnx.ml:Normalizer", "ai.onnx.ml:Imputer", "ai.onnx.ml:Binarizer", "ai.onnx.ml:FeatureVectorizer", "ai.onnx.ml:ArrayFeatureExtractor"];
+    fn elements(op: &str) -> Elements {
+        if op == "ai.onnx.ml:ArrayFeatureExtractor" { Elements::Strings } else { Elements::Numbers }
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let floats = |a: &mut Attrs, name: &str| Ok::<_, crate::diag::Failure>(a.floats_opt(name)?.unwrap_or_default());
         Ok(match a.op() {

@@ -1,6 +1,7 @@
 //! Operators that make tensors from sizes: ConstantOfShape, Expand, Range, EyeLike.
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
+use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp};
 use crate::sym::{Answer, Dim};
@@ -19,6 +20,9 @@ pub enum Fill {
 
 impl Operator for Fill {
     const OPS: &'static [&'static str] = &["ConstantOfShape", "Expand", "Range", "EyeLike"];
+    fn elements(op: &str) -> Elements {
+        if op == "Expand" { Elements::Any } else { Elements::Numbers }
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
             "ConstantOfShape" => {

@@ -3,7 +3,7 @@
 //! Indices are in -n..n; out of range is a status (`ONNXC_E_INDEX`) at run time, an error when constant.
 //! Before version 11 negative indices were not allowed; accepting them harms nobody.
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder};
 use crate::sym::Dim;
@@ -20,6 +20,9 @@ pub enum Gather {
 
 impl Operator for Gather {
     const OPS: &'static [&'static str] = &["Gather", "GatherElements", "GatherND"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Any
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
             "Gather" => Gather::Gather(a.int("axis", 0)?),

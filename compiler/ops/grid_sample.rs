@@ -10,7 +10,7 @@
 //!
 //! [`Sampling`] also reads the input of `DeformConv`.
 
-use super::{Attrs, InferCx, LowerCx, Operator};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
@@ -42,6 +42,9 @@ pub struct GridSample {
 
 impl Operator for GridSample {
     const OPS: &'static [&'static str] = &["GridSample"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Strings
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let names: [&str; 3] = if a.since() < 20 { ["bilinear", "nearest", "bicubic"] } else { ["linear", "nearest", "cubic"] };
         let mode = match a.choice("mode", names[0], &names)?.as_str() {

@@ -5,8 +5,8 @@
 //! numbered, and one score s alone decides between class 0 and class 1 (s > 0).
 
 use super::matmul::product_sum;
-use super::scores::{Labels, Post, compute_type, matrix, pair, top};
-use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::scores::{Labels, Post, compute_type, matrix, pair, top};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, LoopKind};
 use crate::sym::Dim;
@@ -30,6 +30,9 @@ enum Kind {
 
 impl Operator for Linear {
     const OPS: &'static [&'static str] = &["ai.onnx.ml:LinearClassifier", "ai.onnx.ml:LinearRegressor"];
+    fn elements(op: &str) -> Elements {
+        if op == "ai.onnx.ml:LinearClassifier" { Elements::Strings } else { Elements::Numbers }
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let kind = if a.op() == "LinearRegressor" {
             Kind::Regressor { targets: a.int("targets", 1)? }

@@ -3,7 +3,8 @@
 //! Scores are [N, C, d1, ...], classes [N, d1, ...]. The mean divides by the sum of the weights. A class outside of
 //! 0..C that is not `ignore_index` is a status (`ONNXC_E_INDEX`). Versions differ in types.
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime, softmax};
+use super::{Attrs, InferCx, LowerCx, Operator, softmax};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;

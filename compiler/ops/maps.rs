@@ -10,8 +10,9 @@
 //! how numbers are written: they are as ONNX Runtime writes them, with six digits behind the point, and "0.f" stands where
 //! no key is. Strings that are no numbers are an error.
 
-use super::text::{self, lt};
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::support::text::{self, lt};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
@@ -63,6 +64,9 @@ fn keys(a: &mut Attrs, numbers: &str, strings: &str) -> Result<Keys> {
 
 impl Operator for Maps {
     const OPS: &'static [&'static str] = &["ai.onnx.ml:ZipMap", "ai.onnx.ml:CastMap", "ai.onnx.ml:DictVectorizer"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Any
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
             "ZipMap" => Maps::Zip(keys(a, "classlabels_int64s", "classlabels_strings")?),

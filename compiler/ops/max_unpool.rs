@@ -5,7 +5,8 @@
 //! Positions count in the tensor that `kernel_shape`, `strides` and `pads` imply. With `output_shape` that tensor stands
 //! in the first corner of the result. Where two elements have one position, the last one stays.
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{Expr, LoopKind};
 use crate::sym::Dim;

@@ -5,24 +5,48 @@
 //! ([`LowerCx`]). Which versions exist, how many operands they take, of which types and with which attributes stands
 //! in `schema.txt`, generated from the onnx package; it is checked before an operator sees anything.
 
-pub mod attrs;
-pub mod cx;
-pub mod radix;
-pub mod runtime;
-pub mod schema;
-pub mod scores;
-pub mod text;
+pub mod support;
 
-pub use attrs::{AttrValue, Attrs};
-pub use cx::{InferCx, Known, LowerCx, Operand};
-pub use schema::Schema;
+pub use support::attrs::{AttrValue, Attrs};
+pub use support::cx::{InferCx, Known, LowerCx, Operand};
+pub use support::schema::{self, Schema};
 
 use crate::diag::Result;
+use crate::tensor::ElemType;
+
+/// Which elements an operator takes, of those types that it is declared for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elements {
+    /// It computes with numbers.
+    Numbers,
+    /// Strings besides.
+    Strings,
+    /// Complex numbers besides.
+    Complex,
+    /// Any: it only moves elements, or asks for shapes.
+    Any,
+}
+
+impl Elements {
+    /// Whether elements of a type are among them.
+    pub fn take(self, t: ElemType) -> bool {
+        match self {
+            Elements::Any => true,
+            Elements::Strings => !t.is_complex(),
+            Elements::Complex => t != ElemType::Str,
+            Elements::Numbers => t != ElemType::Str && !t.is_complex(),
+        }
+    }
+}
 
 /// What a family implements.
 pub trait Operator: Clone + std::fmt::Debug + Sized {
     /// The operators of the family, `domain:Name`; the domain of `ai.onnx` is left out.
     const OPS: &'static [&'static str];
+    /// What an operator of the family takes besides numbers; the name is as in [`Operator::OPS`].
+    fn elements(_op: &str) -> Elements {
+        Elements::Numbers
+    }
     /// Attributes of the version in force ([`Attrs::since`]). An attribute nobody read is an error.
     fn parse(a: &mut Attrs) -> Result<Self>;
     /// Types, shapes and known values of the outputs.
@@ -48,7 +72,18 @@ macro_rules! ops {
             })*
             Err(crate::diag::Failure::bug("ops::parse", format!("{name} is not in the table")))
         }
+        /// What an operator of the table takes besides numbers.
+        pub fn elements(name: &str) -> Elements {
+            $(if $module::$variant::OPS.contains(&name) {
+                return $module::$variant::elements(name);
+            })*
+            Elements::Numbers
+        }
         impl Op {
+            /// See [`Operator::elements`].
+            pub fn elements(&self, name: &str) -> Elements {
+                match self { $(Op::$variant(_) => $module::$variant::elements(name)),* }
+            }
             /// See [`Operator::infer`].
             pub fn infer(&self, cx: &mut InferCx) -> Result<()> {
                 match self { $(Op::$variant(o) => o.infer(cx)),* }
@@ -62,45 +97,6 @@ macro_rules! ops {
 }
 
 include!("table.rs");
-
-/// Operators that only move elements, or only ask for shapes: they take elements of any type that they are declared for,
-/// strings and complex numbers too.
-pub const MOVERS: &[&str] = &[
-    "CenterCropPad",
-    "Compress",
-    "Concat",
-    "DepthToSpace",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "GatherElements",
-    "GatherND",
-    "Identity",
-    "OneHot",
-    "Pad",
-    "RandomNormalLike",
-    "RandomUniformLike",
-    "Reshape",
-    "ReverseSequence",
-    "Scatter",
-    "ScatterElements",
-    "ScatterND",
-    "Shape",
-    "Size",
-    "Slice",
-    "SpaceToDepth",
-    "Split",
-    "Squeeze",
-    "TensorScatter",
-    "Tile",
-    "Transpose",
-    "Trilu",
-    "Unsqueeze",
-    "Where",
-    "com.microsoft:ExpandDims",
-    "com.microsoft:GatherND",
-    "com.microsoft:UnfoldTensor",
-];
 
 /// Operators that the importer itself turns into something else.
 pub const AT_IMPORT: &[&str] = &["Constant"];

@@ -3,14 +3,15 @@
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each. Padding masks
 //! add `mask_filter_value` as ONNX Runtime does, they do not exclude; causal masks and windows exclude.
 //!
-//! Not taken: caches that share a buffer between past and present or are quantized or windowed, beams, ragged batches,
-//! rotations without tables, normalization of queries and keys, exposed scores.
+//! Not taken: caches that share a buffer between past and present or are windowed, beams, ragged batches, rotations
+//! without tables.
 
 mod group;
 
 use super::attention::core::{self, Form, Operand, Sizes};
 use super::matmul::product_sum;
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
@@ -22,13 +23,25 @@ enum Kind {
     /// With the hidden sizes of query, key and value, if they differ.
     Attention(Option<Vec<i64>>),
     MultiHead,
-    Group {
-        kv_heads: i64,
-        rotary: bool,
-        interleaved: bool,
-        window: i64,
-        smooth: bool,
-    },
+    Group(Group),
+}
+
+/// What GroupQueryAttention has besides.
+#[derive(Clone, Debug, PartialEq)]
+struct Group {
+    kv_heads: i64,
+    rotary: bool,
+    interleaved: bool,
+    window: i64,
+    smooth: bool,
+    /// Scores that are a result: 1 before the softmax, 2 behind it, else none.
+    scores: i64,
+    /// For keys and values: whether the cache is quantized.
+    quantized: [bool; 2],
+    /// Bits of elements of such a cache.
+    bits: i64,
+    /// Of the norms of queries and keys.
+    epsilon: f32,
 }
 
 /// The operators.
@@ -48,31 +61,43 @@ impl Operator for MsAttention {
         let heads = a.int_required("num_heads")?;
         let scale = a.float_opt("scale")?.filter(|s| *s != 0.0);
         let mut op = MsAttention { kind: Kind::MultiHead, heads, scale, causal: false, filter: a.float("mask_filter_value", -10000.0)?, softcap: 0.0 };
-        for (name, off) in [("do_rotary", a.op() == "GroupQueryAttention"), ("past_present_share_buffer", false), ("sliding_window_cache", false), ("qk_output", false)] {
+        for (name, off) in [("do_rotary", a.op() == "GroupQueryAttention"), ("past_present_share_buffer", false), ("sliding_window_cache", false)] {
             if !off && a.knows(name) && a.flag(name, false)? {
                 return a.error(format!("attribute \"{name}\" of {} is not supported", a.op())).row("expected", "0").fail();
             }
         }
         match a.op() {
             "GroupQueryAttention" => {
-                for name in ["k_quant_type", "v_quant_type"] {
-                    a.choice(name, "NONE", &["NONE"])?;
+                let mut quantized = [false; 2];
+                for (name, q) in ["k_quant_type", "v_quant_type"].into_iter().zip(&mut quantized) {
+                    *q = a.choice(name, "NONE", &["NONE", "PER_TENSOR", "PER_CHANNEL"])? != "NONE";
                 }
-                a.ignore("kv_cache_bit_width");
-                a.ignore("qk_norm_epsilon");
+                let bits = a.int("kv_cache_bit_width", 0)?;
+                if quantized.contains(&true) && !matches!(bits, 0 | 4 | 8) {
+                    return a.error(format!("attribute \"kv_cache_bit_width\" is {bits}")).found_expected(bits.to_string(), "4 or 8").fail();
+                }
+                let scores = a.int("qk_output", 0)?;
+                if !(0..=2).contains(&scores) {
+                    return a.error(format!("attribute \"qk_output\" is {scores}")).found_expected(scores.to_string(), "0, 1 or 2").fail();
+                }
+                let epsilon = a.float("qk_norm_epsilon", 1e-6)?;
                 let kv_heads = a.int_required("kv_num_heads")?;
                 if kv_heads < 1 || heads % kv_heads != 0 {
                     return a.error(format!("{heads} query heads do not share {kv_heads} key heads evenly")).fail();
                 }
                 op.causal = a.flag("causal", true)?;
                 op.softcap = a.float("softcap", 0.0)?;
-                op.kind = Kind::Group {
+                op.kind = Kind::Group(Group {
                     kv_heads,
                     rotary: a.flag("do_rotary", false)?,
                     interleaved: a.flag("rotary_interleaved", false)?,
                     window: a.int("local_window_size", -1)?,
                     smooth: a.int("smooth_softmax", -1)? > 0,
-                };
+                    scores,
+                    quantized,
+                    bits,
+                    epsilon,
+                });
             }
             "Attention" => {
                 a.ignore("rotary_embedding_dim");
@@ -90,7 +115,7 @@ impl Operator for MsAttention {
         let unsupported: &[(usize, &str)] = match self.kind {
             Kind::Attention(_) => &[(6, "past_sequence_length")],
             Kind::MultiHead => &[(8, "past_sequence_length"), (9, "cache_indirection")],
-            Kind::Group { .. } => &[(12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight")],
+            Kind::Group(_) => &[],
         };
         for (i, name) in unsupported {
             if cx.has(*i) {
@@ -100,14 +125,14 @@ impl Operator for MsAttention {
         match &self.kind {
             Kind::Attention(sizes) => self.infer_attention(cx, sizes.as_deref()),
             Kind::MultiHead => self.infer_multi_head(cx),
-            Kind::Group { kv_heads, rotary, .. } => self.infer_group(cx, *kv_heads, *rotary),
+            Kind::Group(g) => self.infer_group(cx, g),
         }
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         match &self.kind {
             Kind::Attention(sizes) => self.lower_attention(cx, sizes.as_deref()),
             Kind::MultiHead => self.lower_multi_head(cx),
-            Kind::Group { kv_heads, rotary, interleaved, window, smooth } => self.lower_group(cx, *kv_heads, rotary.then_some(*interleaved), *window, *smooth),
+            Kind::Group(g) => self.lower_group(cx, g),
         }
     }
 }

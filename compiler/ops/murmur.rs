@@ -2,9 +2,9 @@
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MurmurHash3>. One version.
 
-use super::runtime::{int, le};
-use super::text::lt;
-use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime::{int, le};
+use super::support::text::lt;
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::Result;
 use crate::nest::{BinOp, Expr, KernelBuilder, LoopKind, Reg, UnOp};
 use crate::tensor::ElemType;
@@ -79,6 +79,9 @@ fn text(k: &mut KernelBuilder, h: Reg, s: &Expr) -> Expr {
 
 impl Operator for Murmur {
     const OPS: &'static [&'static str] = &["com.microsoft:MurmurHash3"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Strings
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(Murmur { seed: a.int("seed", 0)? as u32, positive: a.flag("positive", true)? })
     }

@@ -9,7 +9,7 @@
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Place};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -89,14 +89,29 @@ impl Operator for NBits {
             flat(cx, z, &[self.columns, row])
         });
         let groups = cx.input_opt(4);
+        // Elements of few bits are packed in constants and inputs; a buffer of bytes in scratch is taken apart.
+        let packed = |cx: &LowerCx, b: Buf| self.bits == 8 || matches!(cx.m.bufs[cx.m.storage(b)].place, Place::Const(_) | Place::Input(_));
+        let small = match self.bits {
+            2 => ElemType::U2,
+            4 => ElemType::U4,
+            _ => ElemType::U8,
+        };
+        let padded = Dim::constant(self.blocks() * self.block);
+        let elements = packed(cx, b).then(|| cx.m.view_as(b, small, vec![columns, padded]));
+        let codes = zeros.filter(|z| cx.elem(*z) == ElemType::U8 && packed(cx, *z)).map(|z| cx.m.view_as(z, small, vec![columns, Dim::constant(self.zero_bytes() * 8 / self.bits)]));
+        let number = |e: Expr| Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(ElemType::U8, ElemType::I32, e));
         let weights = cx.temp("weights", ElemType::F32, vec![depth, columns]);
         cx.map(weights, |k, at| {
             let (r, n) = (at[0], at[1]);
             let inner = r.modulo(self.block);
             let per = 8 / self.bits;
-            let q = self.field(k.load(b, &[n, r.floor_div(self.block), inner.floor_div(per)]), inner.modulo(per));
+            let q = match elements {
+                Some(e) => number(k.load(e, &[n, r])),
+                None => self.field(k.load(b, &[n, r.floor_div(self.block), inner.floor_div(per)]), inner.modulo(per)),
+            };
             let value = |k: &KernelBuilder, block: Dim| {
                 let zero = match zeros {
+                    Some(_) if let Some(c) = codes => number(k.load(c, &[n, block])),
                     Some(z) if k.m.bufs[z].ty == ElemType::U8 => self.field(k.load(z, &[n, block.floor_div(per)]), block.modulo(per)),
                     Some(z) => k.load(z, &[n, block]),
                     None => Expr::f32((1 << (self.bits - 1)) as f32),

@@ -8,7 +8,8 @@
 //! taken before by more than the threshold. Sizes of the result are counted, defined, then the result is filled.
 
 use super::topk::keys;
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar};
 use crate::sym::Dim;

@@ -5,7 +5,8 @@
 //! | Pad | 1: `paddings`, `value`; 2: `pads`, `value`; 11: inputs; 18: `axes`; 19: mode wrap |
 
 use super::slice::args;
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, UnOp};
 use crate::sym::Dim;
@@ -30,6 +31,9 @@ enum Mode {
 
 impl Operator for Pad {
     const OPS: &'static [&'static str] = &["Pad"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Any
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let mode = match a.choice("mode", "constant", &["constant", "reflect", "edge", "wrap"])?.as_str() {
             "reflect" => Mode::Reflect,

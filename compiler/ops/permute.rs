@@ -2,7 +2,8 @@
 //!
 //! SpaceToDepth 28 adds `mode`. Tile 1 repeats one axis by two scalar inputs; 6 and later take a repeat count for every axis.
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::Expr;
 use crate::sym::Dim;
@@ -19,6 +20,9 @@ pub enum Permute {
 
 impl Operator for Permute {
     const OPS: &'static [&'static str] = &["Transpose", "DepthToSpace", "SpaceToDepth", "Tile"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Any
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let block = |a: &mut Attrs| -> Result<i64> {
             let b = a.int_required("blocksize")?;
@@ -96,7 +100,7 @@ impl Operator for Permute {
                         let own: Vec<Expr> = dims.iter().map(|d| Expr::index(*d)).collect();
                         let each = times.into_iter().zip(own).map(|(r, n)| {
                             // So that products do not overflow.
-                            runtime::check(k, runtime::le(r.clone(), runtime::int(super::cx::MAX_SIZE)));
+                            runtime::check(k, runtime::le(r.clone(), runtime::int(super::support::cx::MAX_SIZE)));
                             r * n
                         });
                         each.collect()

@@ -8,7 +8,7 @@
 
 pub mod philox;
 
-use super::{Attrs, InferCx, LowerCx, Operator};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
 use crate::sym::Dim;
@@ -38,6 +38,9 @@ pub struct Random {
 
 impl Operator for Random {
     const OPS: &'static [&'static str] = &["RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike", "Bernoulli", "Multinomial"];
+    fn elements(op: &str) -> Elements {
+        if matches!(op, "RandomUniformLike" | "RandomNormalLike") { Elements::Any } else { Elements::Numbers }
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let name = a.op();
         let kind = match name {

@@ -7,7 +7,8 @@
 //!
 //! Over nothing: sums 0, products 1, Min/Max the type's extremes, LogSum and LogSumExp -inf, Mean NaN.
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, Known, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
 use crate::sym::Dim;

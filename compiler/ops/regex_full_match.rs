@@ -2,8 +2,8 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__RegexFullMatch.html>. One version; the syntax is that of RE2.
 
-use super::text::automaton::{self, Automaton, Tables};
-use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::text::automaton::{self, Automaton, Tables};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::LoopKind;
 use crate::tensor::ElemType;
@@ -14,6 +14,9 @@ pub struct RegexFullMatch(String);
 
 impl Operator for RegexFullMatch {
     const OPS: &'static [&'static str] = &["RegexFullMatch"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Strings
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(RegexFullMatch(a.string_opt("pattern")?.unwrap_or_default()))
     }

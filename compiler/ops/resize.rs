@@ -19,7 +19,8 @@
 mod coords;
 mod plan;
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
@@ -63,6 +64,9 @@ pub struct Resize {
 
 impl Operator for Resize {
     const OPS: &'static [&'static str] = &["Resize", "Upsample"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Strings
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let linear = if a.op() == "Upsample" && a.since() == 1 { "bilinear" } else { "linear" };
         let modern = a.op() == "Resize" && a.since() >= 11;

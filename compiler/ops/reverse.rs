@@ -2,7 +2,8 @@
 //!
 //! A length that the input does not have is a status (`ONNXC_E_INDEX`). Versions differ in types.
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr};
 
@@ -15,6 +16,9 @@ pub struct ReverseSequence {
 
 impl Operator for ReverseSequence {
     const OPS: &'static [&'static str] = &["ReverseSequence"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Any
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         match (a.int("time_axis", 0)?, a.int("batch_axis", 1)?) {
             (0, 1) => Ok(ReverseSequence { time_axis: 0 }),

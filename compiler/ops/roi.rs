@@ -12,7 +12,8 @@
 //! With `sampling_ratio` 0 the number of samples depends on a region's size; a bin of more than 32768 by 32768 samples
 //! ends the call with `ONNXC_E_VALUE`.
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Scalar, Stmt, UnOp};
 use crate::sym::Dim;

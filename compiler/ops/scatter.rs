@@ -11,7 +11,8 @@
 //! (`ONNXC_E_VALUE`).
 
 use super::gather::from_start;
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
@@ -31,6 +32,9 @@ pub enum Scatter {
 
 impl Operator for Scatter {
     const OPS: &'static [&'static str] = &["Scatter", "ScatterElements", "ScatterND", "TensorScatter"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Any
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         if a.op() == "TensorScatter" {
             let circular = a.choice("mode", "linear", &["linear", "circular"])? == "circular";

@@ -5,7 +5,7 @@
 //! | 1, 6 | attributes `min`, `max` |
 //! | 11, 12, 13 | optional scalar inputs |
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::Expr;
 
@@ -20,6 +20,9 @@ pub enum Select {
 
 impl Operator for Select {
     const OPS: &'static [&'static str] = &["Where", "Clip"];
+    fn elements(op: &str) -> Elements {
+        if op == "Where" { Elements::Any } else { Elements::Numbers }
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("consumed_inputs");
         Ok(match a.op() {

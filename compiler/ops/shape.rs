@@ -5,7 +5,7 @@
 //! | 1, 13 | all dims |
 //! | 15 and later | `start`, `end`, clamped |
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::Result;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -20,6 +20,9 @@ pub enum Shape {
 
 impl Operator for Shape {
     const OPS: &'static [&'static str] = &["Shape", "Size"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Any
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(if a.op() == "Size" { Shape::Size } else { Shape::Shape { start: a.int("start", 0)?, end: a.int_opt("end")? } })
     }

@@ -5,7 +5,8 @@
 //! | Slice | 1: attributes `starts`, `ends`, `axes`, steps 1; 10 and later: inputs |
 //! | Split | 1: attribute or input `split`; 2, 11: attribute; 13: input; 18: `num_outputs`, the last part may be smaller |
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
+use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, KernelBuilder};
 use crate::sym::{Answer, Dim, SymTable};
@@ -20,6 +21,9 @@ pub enum Slice {
 
 impl Operator for Slice {
     const OPS: &'static [&'static str] = &["Slice", "Split"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Any
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
             "Slice" => Slice::Slice { starts: a.ints_opt("starts")?, ends: a.ints_opt("ends")?, axes: a.ints_opt("axes")? },

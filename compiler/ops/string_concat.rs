@@ -2,7 +2,8 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__StringConcat.html>. One version.
 
-use super::{Attrs, InferCx, LowerCx, Operator, text};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::support::text;
 use crate::diag::Result;
 use crate::tensor::ElemType;
 
@@ -12,6 +13,9 @@ pub struct StringConcat;
 
 impl Operator for StringConcat {
     const OPS: &'static [&'static str] = &["StringConcat"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Strings
+    }
     fn parse(_: &mut Attrs) -> Result<Self> {
         Ok(StringConcat)
     }

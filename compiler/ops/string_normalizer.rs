@@ -6,10 +6,10 @@
 //! `case_change_action` asks for, in lower case if it asks for none. Case maps as in Unicode, whatever `locale` says.
 //! If nothing is left that could go, the result is one empty string.
 
-use super::text::letters::{Case, Letters};
-use super::runtime::{self, int};
-use super::text::{self, Dictionary, lt};
-use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::text::letters::{Case, Letters};
+use super::support::runtime::{self, int};
+use super::support::text::{self, Dictionary, lt};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, LoopKind};
 use crate::sym::Dim;
@@ -25,6 +25,9 @@ pub struct StringNormalizer {
 
 impl Operator for StringNormalizer {
     const OPS: &'static [&'static str] = &["StringNormalizer"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Strings
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("locale");
         let case = match a.choice("case_change_action", "NONE", &["LOWER", "UPPER", "NONE"])?.as_str() {

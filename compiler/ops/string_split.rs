@@ -5,10 +5,10 @@
 //! Without a delimiter, or with an empty one, strings are cut at runs of white space (as Unicode has it), which at both ends
 //! goes. At most `maxsplit` cuts are made: the last part is the rest.
 
-use super::text::parts::{Found, Lists, is_space};
-use super::runtime::int;
-use super::text::{self, code_point, lt, not};
-use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::text::parts::{Found, Lists, is_space};
+use super::support::runtime::int;
+use super::support::text::{self, code_point, lt, not};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::Result;
 use crate::nest::{BinOp, Expr, KernelBuilder};
 use crate::tensor::ElemType;
@@ -23,6 +23,9 @@ pub struct StringSplit {
 
 impl Operator for StringSplit {
     const OPS: &'static [&'static str] = &["StringSplit"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Strings
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(StringSplit { delimiter: a.string_opt("delimiter")?.filter(|d| !d.is_empty()), most: a.int_opt("maxsplit")?.filter(|n| *n >= 0) })
     }

@@ -12,8 +12,8 @@
 mod coupling;
 
 use super::linear::{products, table};
-use super::scores::{Labels, Post, compute_type, matrix, pair, top};
-use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::scores::{Labels, Post, compute_type, matrix, pair, top};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
@@ -50,6 +50,9 @@ enum Kind {
 
 impl Operator for Svm {
     const OPS: &'static [&'static str] = &["ai.onnx.ml:SVMClassifier", "ai.onnx.ml:SVMRegressor"];
+    fn elements(op: &str) -> Elements {
+        if op == "ai.onnx.ml:SVMClassifier" { Elements::Strings } else { Elements::Numbers }
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let floats = |a: &mut Attrs, name: &str| Ok::<_, crate::diag::Failure>(a.floats_opt(name)?.unwrap_or_default());
         let similarity = match a.choice("kernel_type", "LINEAR", &["LINEAR", "POLY", "RBF", "SIGMOID"])?.as_str() {

@@ -16,7 +16,7 @@ ops! {
     Pad = pad;
     Concat = concat;
     Gather = gather;
-    Choose = choose;
+    NonzeroUnique = nonzero_unique;
     Nms = nms;
     Reduce = reduce;
     Softmax = softmax;
@@ -26,7 +26,7 @@ ops! {
     Pool = pool;
     Recurrent = recurrent;
     Cumulate = cumulate;
-    Mark = mark;
+    TriluOnehot = trilu_onehot;
     ReverseSequence = reverse;
     Loss = loss;
     TopK = topk;

@@ -7,9 +7,9 @@
 //! between each two, and so on; single items are counted once. The n-th weight is that of the n-th n-gram of the pool, which
 //! `ngram_indexes` gives a column of the result.
 
-use super::runtime::{self, int};
-use super::text::{Dictionary, lt};
-use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime::{self, int};
+use super::support::text::{Dictionary, lt};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
@@ -56,6 +56,9 @@ struct Tree {
 
 impl Operator for TfIdf {
     const OPS: &'static [&'static str] = &["TfIdfVectorizer"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Strings
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let mode = match a.choice("mode", "", &["TF", "IDF", "TFIDF"])?.as_str() {
             "TF" => Mode::Tf,

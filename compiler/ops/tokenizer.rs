@@ -6,11 +6,12 @@
 //! one empty separator, makes each code point a token. Tokens of fewer than `mincharnum` code points are left out. With
 //! `mark`, each list stands between U+0002 and U+0003 - unless there is no token at all.
 
-use super::text::automaton::{self, Automaton, Tables};
-use super::text::parts::{Found, Lists};
-use super::runtime::int;
-use super::text::{self, code_point, lt, not};
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::support::text::automaton::{self, Automaton, Tables};
+use super::support::text::parts::{Found, Lists};
+use super::support::runtime::int;
+use super::support::text::{self, code_point, lt, not};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes, limits};
 use crate::nest::{BinOp, Expr, KernelBuilder, Reg};
 use crate::tensor::ElemType;
@@ -33,6 +34,9 @@ enum How {
 
 impl Operator for Tokenizer {
     const OPS: &'static [&'static str] = &["com.microsoft:Tokenizer"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Strings
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let (mark, least) = (a.flag("mark", false)?, a.int("mincharnum", 1)?);
         let pad = a.string_opt("pad_value")?.unwrap_or_default();

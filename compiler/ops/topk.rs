@@ -12,7 +12,8 @@
 
 pub mod keys;
 
-use super::{Attrs, InferCx, LowerCx, Operator, radix, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::{radix, runtime};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Stmt, UnOp};
 use crate::sym::Dim;

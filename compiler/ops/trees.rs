@@ -24,8 +24,8 @@ mod attributes;
 mod forest;
 mod walk;
 
-use super::scores::{Labels, Post, compute_type, matrix, pair, top};
-use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::scores::{Labels, Post, compute_type, matrix, pair, top};
+use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr};
 use crate::sym::Dim;
@@ -55,6 +55,9 @@ enum Kind {
 
 impl Operator for Trees {
     const OPS: &'static [&'static str] = &["ai.onnx.ml:TreeEnsembleClassifier", "ai.onnx.ml:TreeEnsembleRegressor", "ai.onnx.ml:TreeEnsemble"];
+    fn elements(op: &str) -> Elements {
+        if op == "ai.onnx.ml:TreeEnsembleClassifier" { Elements::Strings } else { Elements::Numbers }
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let ensemble = a.op() == "TreeEnsemble";
         let attributes = if ensemble { Attributes::version_5(a)? } else { Attributes::version_1(a)? };

@@ -10,7 +10,8 @@
 //! A shape or axes that only run time knows: see `runtime`. Squeeze without axes keeps dimensions of sizes that the model
 //! computes, and run time checks that none of them is 1: another rank would be another graph.
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator, runtime};
+use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder};
 use crate::sym::{Answer, Dim, SymKind};
@@ -29,6 +30,9 @@ pub enum View {
 
 impl Operator for View {
     const OPS: &'static [&'static str] = &["Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"];
+    fn elements(_op: &str) -> Elements {
+        Elements::Any
+    }
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("consumed_inputs");
         Ok(match a.op() {

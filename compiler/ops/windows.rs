@@ -3,7 +3,8 @@
 //! Spec: <https://onnx.ai/onnx/operators/onnx__HannWindow.html>, `HammingWindow`, `BlackmanWindow`, `MelWeightMatrix`.
 //! One version each, 17. Values are computed in float64.
 
-use super::{Attrs, InferCx, LowerCx, Operator, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator};
+use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;

@@ -1,9 +1,9 @@
 //! Graph IR -> nest IR: the only place that knows both. Every node writes its kernels; values with known contents are
 //! stored from the expressions over dims that inference found, and only where somebody reads them as a tensor.
 
+mod append_buffers;
 mod collect;
 mod control;
-mod grow;
 
 use crate::diag::{Error, Failure, Result, codes};
 use crate::graph::{Def, Graph, Model, Node, Value};

@@ -263,11 +263,19 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "integer_dot",
         group: Group::Quantize,
-        serves: Some(Serves { level: |f| f.dot == Dot::Quads && !f.bf16, useful: nest::quantize::integer_dot::suit }),
+        serves: Some(Serves { level: |f| f.caps.dot == Dot::Quads && !f.caps.bf16, useful: nest::quantize::integer_dot::suit }),
         counted: true,
         holds: "Integer contractions are dot products of groups of bytes or words, or sums of floats whose range is known.",
         why: "After algorithms, which look at operands as operators have them.",
         run: nest::quantize::integer_dot::run,
+        ..PER_LEVEL
+    },
+    NestPass {
+        name: "few_bits",
+        group: Group::Quantize,
+        holds: "Contractions whose weights are constants of 2, 4 or 8 bits with scales make floats of them where they use them.",
+        why: "Before widen_integers, which rewrites what the weights are made with; it emits tiles itself.",
+        run: nest::quantize::few_bits::run,
         ..PER_LEVEL
     },
     NestPass {
@@ -289,7 +297,7 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "bf16_dot",
         group: Group::Quantize,
-        serves: Some(Serves { level: |f| f.bf16, useful: |m, _| m.math == Math::Fast && nest::quantize::bf16_dot::suit(m) }),
+        serves: Some(Serves { level: |f| f.caps.bf16, useful: |m, _| m.math == Math::Fast && nest::quantize::bf16_dot::suit(m) }),
         holds: "With --math fast, contractions with constant weights are dot products of pairs of bf16.",
         why: "Before schedules, which pack pairs as they pack elements.",
         run: nest::quantize::bf16_dot::run,

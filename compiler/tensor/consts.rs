@@ -3,7 +3,7 @@
 //! Nothing large is copied before the object is written: packing weights into panels, transposing and padding are
 //! [`Remap`]s, evaluated piece by piece while the weights blob is streamed out.
 
-use super::ElemType;
+use super::{ElemType, Words};
 use bytes::Bytes;
 use onnxc_runtime::texts;
 use sha2::{Digest, Sha256};
@@ -23,6 +23,7 @@ enum Store {
     Bytes(Bytes),
     Strings(Arc<Vec<Bytes>>),
     Remap(Arc<ConstData>, Remap),
+    Words(Arc<ConstData>, Words),
 }
 
 /// An affine rearrangement: element `o` of the result is source element `s` with
@@ -84,13 +85,21 @@ impl ConstData {
         }
         Some(ConstData { elem: src.elem, dims: map.dims.clone(), store: Store::Remap(src, map), hash: OnceLock::new() })
     }
+    /// Elements of few bits in words of 32 bits, lazy; `None` if they do not lie inside the source's bytes.
+    pub fn words(src: Arc<ConstData>, words: Words) -> Option<Self> {
+        if src.elem == ElemType::Str || !words.fits(src.byte_len() * 8 / u64::from(words.bits.max(1))) {
+            return None;
+        }
+        count(&words.dims())?;
+        Some(ConstData { elem: ElemType::I32, dims: words.dims(), store: Store::Words(src, words), hash: OnceLock::new() })
+    }
     /// The same data under another shape with as many elements.
     pub fn reshaped(&self, dims: Vec<i64>) -> Option<Self> {
         if count(&dims)? != self.count() {
             return None;
         }
         let store = match &self.store {
-            Store::Remap(..) => Store::Bytes(self.bytes()),
+            Store::Remap(..) | Store::Words(..) => Store::Bytes(self.bytes()),
             s => s.clone(),
         };
         Some(ConstData { elem: self.elem, dims, store, hash: OnceLock::new() })
@@ -135,6 +144,11 @@ impl ConstData {
                 map.write(src, &mut |b| out.extend_from_slice(b));
                 out.into()
             }
+            Store::Words(src, words) => {
+                let mut out = Vec::with_capacity(self.byte_len() as usize);
+                words.write(src, &mut |b| out.extend_from_slice(b));
+                out.into()
+            }
         }
     }
     /// Hands all bytes to `sink` in pieces of about a megabyte (a rearrangement: plus one row).
@@ -143,6 +157,7 @@ impl ConstData {
             Store::Bytes(b) => b.chunks(1 << 20).for_each(sink),
             Store::Strings(s) => texts::encode(s).chunks(1 << 20).for_each(sink),
             Store::Remap(src, map) => map.write(src, sink),
+            Store::Words(src, words) => words.write(src, sink),
         }
     }
     /// SHA-256 over element type, shape and data.
@@ -169,6 +184,7 @@ impl ConstData {
         match (&self.store, &o.store) {
             (Store::Bytes(a), Store::Bytes(b)) => a.len() == b.len() && (a.as_ptr() == b.as_ptr() || a == b),
             (Store::Remap(a, f), Store::Remap(b, g)) => f == g && (Arc::ptr_eq(a, b) || a.elem == b.elem && a.dims == b.dims && a.same_origin(b)),
+            (Store::Words(a, f), Store::Words(b, g)) => f == g && (Arc::ptr_eq(a, b) || a.same_origin(b)),
             _ => false,
         }
     }

@@ -2,7 +2,9 @@
 pub mod consts;
 pub mod small;
 pub mod types;
+pub mod words;
 
 pub use consts::{ConstData, count};
 pub use small::SmallFloat;
 pub use types::{ElemType, MemberType, Shape, TensorType, ValueType};
+pub use words::Words;

@@ -21,7 +21,7 @@ impl Emit<'_, '_> {
         };
         Val { v, ..a }
     }
-    /// Of words in vectors and scalars; part by part, of scalars, where only `wide` has the instruction.
+    /// Of words in vectors and scalars; part by part, of scalars, where only tiles have the instruction.
     pub(super) fn dot(&mut self, g: Group, a: Val, b: Val, c: Val) -> Val {
         match g {
             Group::Bytes => self.dot_of_bytes(a, b, c),

@@ -3,8 +3,8 @@
 use super::expr::Val;
 use super::private::Users;
 use crate::codegen::frame::{Frame, Word};
+use crate::codegen::tile;
 use crate::codegen::weights::Layout;
-use crate::codegen::wide;
 use crate::codegen::{Map, Set};
 use crate::diag::{Failure, Result};
 use crate::nest::bounds::Bounds;
@@ -35,13 +35,13 @@ pub struct KernelCode {
     /// True if the code keeps accumulators in registers in a written order (compile without optimisation).
     pub tile: bool,
     /// Wide tiles that it calls; the number is the index in the user name space [`TILE_NAMESPACE`].
-    pub tiles: Vec<wide::Func>,
+    pub tiles: Vec<tile::Func>,
 }
 
 /// Name space of libm functions in `UserExternalName`.
 pub const LIBM_NAMESPACE: u32 = 1;
 
-/// Name space of wide tiles in `UserExternalName`.
+/// Name space of tiles in `UserExternalName`.
 pub const TILE_NAMESPACE: u32 = 3;
 
 /// What a register stands for.
@@ -95,12 +95,11 @@ pub(super) struct Emit<'a, 'b> {
     pub libm_refs: Map<&'static str, FuncRef>,
     pub tile: bool,
     /// Vectors of tiles that are not Cranelift's.
-    pub wide: Option<wide::Isa>,
-    pub tiles: Vec<wide::Func>,
+    pub vectors: Option<tile::Vectors>,
+    pub tiles: Vec<tile::Func>,
     /// Statements, by where they stand, that are no tile.
     pub misfits: Set<(usize, usize)>,
-    /// What is known of integers, where constants are sure to be what they are now: indices inside their bounds are not
-    /// checked.
+    /// Value ranges, used to elide index checks; `None` if the weights come from a file, since they may change.
     pub bounds: Option<Bounds>,
     /// All checks of sizes have been made before this code runs. Entry functions compute sizes in checks, too.
     pub checked: bool,
@@ -141,7 +140,7 @@ pub struct Setting<'a> {
     /// The code generator.
     pub isa: &'a dyn TargetIsa,
     /// The other one, if the level has vectors for it.
-    pub wide: Option<wide::Isa>,
+    pub vectors: Option<tile::Vectors>,
     /// Who uses scratch.
     pub users: &'a Users,
 }
@@ -153,7 +152,7 @@ pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
     let mut fcx = FunctionBuilderContext::new();
     let b = FunctionBuilder::new(&mut func, &mut fcx);
     let (mut e, p) = Emit::start(m, s.frame, s.weights, isa, b);
-    e.wide = s.wide;
+    e.vectors = s.vectors;
     e.checked = true;
     e.bounds = s.embedded.then(|| {
         let mut b = Bounds::default();
@@ -206,7 +205,7 @@ impl<'a, 'b> Emit<'a, 'b> {
             libm: Libm::default(),
             libm_refs: Map::default(),
             tile: false,
-            wide: None,
+            vectors: None,
             tiles: vec![],
             misfits: Set::default(),
             bounds: None,

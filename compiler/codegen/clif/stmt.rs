@@ -1,7 +1,7 @@
-//! Statements -> control flow; statements that fit a wide tile become a call of it.
+//! Statements -> control flow; statements that fit a tile become a call of it.
 
 use super::func::{Emit, Slot, TILE_NAMESPACE};
-use crate::codegen::wide;
+use crate::codegen::tile;
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, LoopKind, Reg, Status, Stmt, visit};
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -38,15 +38,15 @@ impl Emit<'_, '_> {
         }
         Ok(())
     }
-    /// Calls a wide tile for statements that fit one.
+    /// Calls a tile for statements that fit one.
     pub(super) fn wide_tile(&mut self, body: &[Stmt]) -> Result<bool> {
-        let Some(isa) = self.wide.filter(|_| self.lanes.is_none()) else { return Ok(false) };
+        let Some(vectors) = self.vectors.filter(|_| self.lanes.is_none()) else { return Ok(false) };
         // A copy of what was no tile is none either.
         let key = (body.as_ptr() as usize, body.len());
         if self.misfits.contains(&key) {
             return Ok(false);
         }
-        let Ok(tile) = wide::translate(self.m, isa, body, &|d| self.substituted(d)) else {
+        let Ok(tile) = tile::translate(self.m, vectors, body, &|d| self.substituted(d)) else {
             self.misfits.insert(key);
             return Ok(false);
         };
@@ -54,8 +54,8 @@ impl Emit<'_, '_> {
             .args
             .iter()
             .map(|a| match a {
-                wide::Arg::Pointer { buf, linear, size } => self.pointer(*buf, *linear, *size),
-                wide::Arg::Number(d) => self.dim(*d),
+                tile::Arg::Pointer { buf, linear, size } => self.pointer(*buf, *linear, *size),
+                tile::Arg::Number(d) => self.dim(*d),
             })
             .collect::<Result<Vec<_>>>()?;
         let mut sig = Signature::new(CallConv::SystemV);
@@ -94,7 +94,7 @@ impl Emit<'_, '_> {
                 self.forget_loads(*buf);
                 Ok(())
             }
-            // A hint of the wide tiles.
+            // A hint of the tiles.
             Stmt::Prefetch { .. } => Ok(()),
             Stmt::If { cond, then, els } => {
                 let c = self.truth(cond)?;

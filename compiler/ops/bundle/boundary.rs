@@ -8,8 +8,8 @@
 use super::{HEAD, ix};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Place, Status, Stmt};
-use crate::ops::cx::MAX_SIZE;
-use crate::ops::runtime::{check, eq, int, le, or};
+use crate::ops::support::cx::MAX_SIZE;
+use crate::ops::support::runtime::{check, eq, int, le, or};
 use crate::ops::{InferCx, Known, LowerCx};
 use crate::sym::{Dim, Range, Sym};
 use crate::tensor::{ElemType, MemberType, ValueType};

@@ -5,7 +5,7 @@
 use super::{HEAD, is_size, ix, same};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt};
 use crate::ops::LowerCx;
-use crate::ops::runtime::{check, int, le};
+use crate::ops::support::runtime::{check, int, le};
 use crate::ops::sequence::{Concat, Split};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -60,7 +60,7 @@ pub(super) fn split(cx: &mut LowerCx, Split { axis, keepdims }: Split) {
         (Some(t), Some(s)) => {
             let len = cx.dims(t)[0];
             if len.as_const().is_none() && cx.ints_value(1).is_none() {
-                let n = crate::ops::runtime::entry(cx, s, 0);
+                let n = crate::ops::support::runtime::entry(cx, s, 0);
                 cx.m.driver.push(Stmt::Check { cond: le(int(1), n.clone()), status: Status::Value });
                 cx.define(len, (ix(cut.along) + n.clone() - int(1)) / n);
             }
@@ -80,7 +80,7 @@ pub(super) fn split(cx: &mut LowerCx, Split { axis, keepdims }: Split) {
                 let left = ix(cut.along) - Expr::acc(start);
                 let size = match (number, sizes) {
                     (Some(s), _) => {
-                        let n = crate::ops::runtime::value(k, s, 0);
+                        let n = crate::ops::support::runtime::value(k, s, 0);
                         k.let_(n.min(left))
                     }
                     (None, Some(s)) => {

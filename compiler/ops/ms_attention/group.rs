@@ -1,17 +1,20 @@
 //! GroupQueryAttention: query heads that share keys, a cache that grows, rotations, windows, sinks.
 
-use super::MsAttention;
+use super::{Group, MsAttention};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Expr, KernelBuilder, LoopKind};
+use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
+use crate::ops::cast::saturated;
+use crate::ops::quantize::quantized;
 use crate::ops::attention::core::{self, Form, Operand, Sizes};
 use crate::ops::rope::{Rotation, rotate};
-use crate::ops::{InferCx, LowerCx, runtime};
-use crate::nest::Buf;
+use crate::ops::support::runtime;
+use crate::ops::{InferCx, LowerCx};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
 impl MsAttention {
-    pub(super) fn infer_group(&self, cx: &mut InferCx, kv_heads: i64, rotary: bool) -> Result<()> {
+    pub(super) fn infer_group(&self, cx: &mut InferCx, g: &Group) -> Result<()> {
+        let kv_heads = g.kv_heads;
         let q = cx.tensor(0)?.clone();
         let (k, v) = (cx.tensor_opt(1)?.cloned(), cx.tensor_opt(2)?.cloned());
         if q.rank() != 3 || k.is_some() != v.is_some() {
@@ -30,18 +33,48 @@ impl MsAttention {
         }
         let n = cx.tensor(5)?.count();
         cx.require_eq(n, q.dims[0], "seqlens_k does not have one value for each sample")?;
-        if rotary && !(cx.has(7) && cx.has(8)) {
+        if g.rotary && !(cx.has(7) && cx.has(8)) {
             return cx.error(codes::OP_ARITY, "do_rotary needs cos_cache and sin_cache").fail();
         }
         let mut before = Dim::constant(0);
         let past = [cx.tensor_opt(3)?.cloned(), cx.tensor_opt(4)?.cloned()];
-        for p in past.iter().flatten() {
-            if p.rank() != 4 || p.elem != q.elem {
-                return cx.error(codes::OP_FEATURE, "the past must have rank 4 and the type of the query").fail();
+        let mut caches = [(q.elem, size); 2];
+        for (i, p) in past.iter().enumerate() {
+            let (name, what) = (["k_scale", "v_scale"][i], ["past_key", "past_value"][i]);
+            if g.quantized[i] {
+                let Some(p) = p else {
+                    return cx.error(codes::OP_FEATURE, format!("a quantized cache needs the input {what}: it has the cache's type")).fail();
+                };
+                let fits = if g.bits == 4 { p.elem == ElemType::U8 } else { matches!(p.elem, ElemType::I8 | ElemType::F8E4M3FN) };
+                if !fits {
+                    let expected = if g.bits == 4 { "uint8" } else { "int8 or float8e4m3fn" };
+                    return cx.error(codes::OP_TYPE, format!("{what} has the wrong type")).found_expected(p.elem.to_string(), expected).fail();
+                }
+                let Some(s) = cx.tensor_opt(12 + i)? else {
+                    return cx.error(codes::OP_ARITY, format!("a quantized cache needs the input {name}")).fail();
+                };
+                let n = s.count();
+                if n.as_const() != Some(1) {
+                    cx.require_eq(n, size * kv_heads, "a scale is one for all, or one for each key head and element")?;
+                }
+                caches[i] = (p.elem, if g.bits == 4 { size.ceil_div(2) } else { size });
+            }
+            let Some(p) = p else { continue };
+            if p.rank() != 4 || p.elem != caches[i].0 {
+                return cx.error(codes::OP_FEATURE, "the past must have rank 4 and the type of the query, unless it is quantized").fail();
             }
             before = p.dims[2];
-            for (a, b) in p.dims.iter().zip([q.dims[0], Dim::constant(kv_heads), past[0].as_ref().map_or(before, |p| p.dims[2]), size]) {
+            for (a, b) in p.dims.iter().zip([q.dims[0], Dim::constant(kv_heads), past[0].as_ref().map_or(before, |p| p.dims[2]), caches[i].1]) {
                 cx.require_eq(*a, b, "the past does not fit")?;
+            }
+        }
+        if cx.has(14) != cx.has(15) {
+            return cx.error(codes::OP_ARITY, "q_norm_weight and k_norm_weight are given together or not at all").fail();
+        }
+        for i in [14, 15] {
+            if let Some(t) = cx.tensor_opt(i)? {
+                let n = t.count();
+                cx.require_eq(n, size, "a norm's weight does not have one value for each element of a head")?;
             }
         }
         if let Some(t) = cx.tensor_opt(11)? {
@@ -66,11 +99,14 @@ impl MsAttention {
         };
         self.check_bias(cx, 10, q.dims[0], q.dims[1], total)?;
         if cx.outputs.len() > 3 {
-            return cx.error(codes::OP_FEATURE, "the output output_qk is not supported").fail();
+            if g.scores == 0 {
+                return cx.error(codes::OP_ATTRIBUTE, "the output output_qk needs the attribute qk_output to say which scores it has").found_expected("0", "1 or 2").fail();
+            }
+            cx.set(3, q.elem, vec![q.dims[0], Dim::constant(self.heads), q.dims[1], total]);
         }
-        let cache = vec![q.dims[0], Dim::constant(kv_heads), keys, size];
-        cx.set(2, q.elem, cache.clone());
-        cx.set(1, q.elem, cache);
+        for (i, (elem, size)) in caches.into_iter().enumerate().rev() {
+            cx.set(1 + i, elem, vec![q.dims[0], Dim::constant(kv_heads), keys, size]);
+        }
         cx.set(0, q.elem, vec![q.dims[0], q.dims[1], size * self.heads]);
         Ok(())
     }
@@ -80,13 +116,16 @@ impl MsAttention {
 
     /// Sample b has `seqlens_k[b] + 1` keys; those before the new ones come from the past (none in a first call, where
     /// the new tokens are all there is).
-    pub(super) fn lower_group(&self, cx: &mut LowerCx, kv_heads: i64, rotary: Option<bool>, window: i64, smooth: bool) -> Result<()> {
+    pub(super) fn lower_group(&self, cx: &mut LowerCx, g: &Group) -> Result<()> {
+        let (kv_heads, rotary, window) = (g.kv_heads, g.rotary.then_some(g.interleaved), g.window);
         let (q, k, v) = (cx.input(0), cx.input_opt(1), cx.input_opt(2));
         let past = [cx.input_opt(3), cx.input_opt(4)];
         let (lengths, total, ids, bias, sinks) = (cx.input(5), cx.input(6), cx.input_opt(9), cx.input_opt(10), cx.input_opt(11));
         let dq = cx.dims(q);
         let (elem, ty) = (cx.elem(q), cx.elem(q).compute());
         let (batch, tokens) = (dq[0], dq[1]);
+        // One value for each sample, in any shape: exporters write [batch] and [batch, 1].
+        let lengths = cx.m.view(lengths, vec![batch]);
         let size = self.group_size(&dq, k.is_some(), kv_heads);
         let (heads, few) = (Dim::constant(self.heads), Dim::constant(kv_heads));
         let part = |buf: Buf, offset: Dim| Operand { buf, form: Form::Hidden { size, offset } };
@@ -119,6 +158,14 @@ impl MsAttention {
                 k.store(before, b, Expr::select(first, runtime::int(0), n));
             });
         });
+        for (o, i, name, n) in [(&mut query, 14, "normed_query", heads), (&mut key, 15, "normed_key", few)] {
+            if let Some(weight) = cx.input_opt(i) {
+                let out = cx.temp(name, elem, vec![batch, n, tokens, size]);
+                let out = Operand { buf: out, form: Form::Heads };
+                normalize(cx, *o, out, weight, (vec![batch, n, tokens], size), g.epsilon);
+                *o = out;
+            }
+        }
         if let (Some(interleaved), Some(cos), Some(sin)) = (rotary, cx.input_opt(7), cx.input_opt(8)) {
             let half = cx.dims(cos)[1];
             for (o, name, n) in [(&mut query, "turned_query", heads), (&mut key, "turned_key", few)] {
@@ -139,27 +186,47 @@ impl MsAttention {
         }
         let mut present = [key, value];
         for (i, new) in [key, value].into_iter().enumerate() {
+            let cache = g.quantized[i].then(|| Cache::new(cx, g, i, size)).flatten();
+            let (cache_elem, cache_size) = match (&cache, past[i]) {
+                (Some(c), Some(p)) => (cx.elem(p), c.stored(size)),
+                _ => (elem, size),
+            };
+            let cache_ty = cache_elem.compute();
             let out = match cx.output_opt(1 + i) {
                 Some(b) => b,
-                None => cx.temp(["present_key", "present_value"][i], elem, vec![batch, few, keys, size]),
+                None => cx.temp(["present_key", "present_value"][i], cache_elem, vec![batch, few, keys, cache_size]),
             };
             cx.map(out, |k, at| {
                 let n = k.load(before, &at[..1]);
                 k.shared(n, |k, n| {
                     let fresh = Expr::index(at[2]) - n.clone();
                     let is_new = Expr::bin(BinOp::Ge, fresh.clone(), runtime::int(0)).and(Expr::bin(BinOp::Lt, fresh.clone(), Expr::index(tokens)));
-                    let new = k.with_index(fresh, tokens, |k, t| new.load(k, at[0], at[1], t, at[3]));
+                    let new = k.with_index(fresh, tokens, |k, t| match &cache {
+                        Some(c) => c.code(k, new, at, t, size),
+                        None => new.load(k, at[0], at[1], t, at[3]),
+                    });
                     // What lies behind a sample's keys is not used; the past's elements stay there.
                     let old = match past[i] {
-                        Some(p) => Expr::select(Expr::cmp_index(BinOp::Lt, at[2], longest), k.load(p, at), Expr::num(ty, 0.0)),
-                        None => Expr::num(ty, 0.0),
+                        Some(p) => Expr::select(Expr::cmp_index(BinOp::Lt, at[2], longest), k.load(p, at), Expr::num(cache_ty, 0.0)),
+                        None => Expr::num(cache_ty, 0.0),
                     };
                     Expr::select(is_new, new, old)
                 })
             });
-            present[i] = Operand { buf: out, form: Form::Heads };
+            let seen = match &cache {
+                Some(c) => {
+                    let floats = cx.temp(["cached_key", "cached_value"][i], ty, vec![batch, few, keys, size]);
+                    cx.map(floats, |k, at| c.value(k, out, at));
+                    floats
+                }
+                None => out,
+            };
+            present[i] = Operand { buf: seen, form: Form::Heads };
         }
-        let Some(y) = cx.output_opt(0) else { return Ok(()) };
+        let scores_out = cx.output_opt(3);
+        if cx.output_opt(0).is_none() && scores_out.is_none() {
+            return Ok(());
+        }
         let s = Sizes { batch, kv_heads: few, shared: Dim::constant(self.heads / kv_heads), queries: tokens, keys, size, value_size: size };
         let scale = self.scale(size, ty);
         let x = core::scores(cx, &s, query, present[0], scale, ty);
@@ -190,9 +257,98 @@ impl MsAttention {
             Some(b) => k.load(b, &[at[1]]),
             None => Expr::num(ty, 0.0),
         };
-        let p = core::softmax(cx, masked, true, if sinks.is_some() || smooth { Some(&sink) } else { None });
+        let p = core::softmax(cx, masked, true, if sinks.is_some() || g.smooth { Some(&sink) } else { None });
+        if let Some(out) = scores_out {
+            // What is masked is 0 in the scores, too.
+            cx.map(out, |k, at| match g.scores {
+                1 => {
+                    let v = k.load(masked, at);
+                    k.shared(v, |_, v| Expr::select(Expr::bin(BinOp::Eq, v.clone(), core::masked(ty)), Expr::num(ty, 0.0), v))
+                }
+                _ => k.load(p, at),
+            });
+        }
+        let Some(y) = cx.output_opt(0) else { return Ok(()) };
         let y = Operand::of_rank(cx, y, size);
         core::values(cx, &s, p, present[1], y);
         Ok(())
+    }
+}
+
+/// RMS normalization of each head of `x`.
+fn normalize(cx: &mut LowerCx, x: Operand, y: Operand, weight: Buf, (rows, size): (Vec<Dim>, Dim), epsilon: f32) {
+    let ty = cx.elem(x.buf).compute();
+    cx.kernel(|k| {
+        k.nest(LoopKind::Par, &rows, |k, at| {
+            let square = k.acc(Expr::num(ty, 0.0));
+            k.nest(LoopKind::Seq, &[size], |k, r| {
+                let v = x.load(k, at[0], at[1], at[2], r[0]);
+                let v = k.let_(v);
+                k.update(BinOp::Add, square, v.clone() * v);
+            });
+            let mean = Expr::acc(square) / Expr::cast(ElemType::I64, ty, Expr::index(size));
+            let factor = k.let_(Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, mean + Expr::num(ty, f64::from(epsilon))));
+            k.nest(LoopKind::Seq, &[size], |k, r| {
+                let v = x.load(k, at[0], at[1], at[2], r[0]) * factor.clone() * k.load(weight, r);
+                k.store(y.buf, &y.at(at[0], at[1], at[2], r[0]), v);
+            });
+        });
+    });
+}
+
+/// A quantized cache of keys or values.
+struct Cache {
+    scale: Buf,
+    /// A scale for each head and element, `[head, element]`.
+    each: bool,
+    /// Two elements in a byte, the first one in the low bits, with 8 added.
+    halves: bool,
+    elem: ElemType,
+}
+
+impl Cache {
+    fn new(cx: &mut LowerCx, g: &Group, i: usize, size: Dim) -> Option<Cache> {
+        let (scale, past) = (cx.input_opt(12 + i)?, cx.input_opt(3 + i)?);
+        let each = Dim::product(cx.dims(scale)).as_const() != Some(1);
+        let dims = if each { vec![Dim::constant(g.kv_heads), size] } else { vec![Dim::constant(1)] };
+        let elem = cx.elem(past);
+        Some(Cache { scale: cx.m.view(scale, dims), each, halves: g.bits == 4, elem })
+    }
+    /// Stored elements of a head.
+    fn stored(&self, size: Dim) -> Dim {
+        if self.halves { size.ceil_div(2) } else { size }
+    }
+    fn scale(&self, k: &KernelBuilder, head: Dim, element: Dim) -> Expr {
+        if self.each { k.load(self.scale, &[head, element]) } else { k.load(self.scale, &[Dim::constant(0)]) }
+    }
+    /// What stands for token `t` of `new` at a place of the cache.
+    fn code(&self, k: &mut KernelBuilder, new: Operand, at: &[Dim], t: Dim, size: Dim) -> Expr {
+        let ty = k.m.bufs[new.buf].ty.compute();
+        let quotient = |k: &KernelBuilder, e: Dim| Expr::cast(ty, ElemType::F32, new.load(k, at[0], at[1], t, e)) / self.scale(k, at[1], e);
+        if !self.halves {
+            let q = quotient(k, at[3]);
+            return if self.elem.is_int() { quantized(ElemType::F32, self.elem, q, None) } else { saturated(self.elem, q) };
+        }
+        let nibble = |k: &KernelBuilder, e: Dim| {
+            let v = Expr::un(UnOp::Round, quotient(k, e)).max(Expr::f32(-8.0)).min(Expr::f32(7.0));
+            Expr::cast(ElemType::F32, ElemType::I32, v + Expr::f32(8.0))
+        };
+        let low = nibble(k, at[3] * 2);
+        let second = at[3] * 2 + 1;
+        let high = if k.m.syms.in_range(second, size) { nibble(k, second) } else { Expr::select(Expr::cmp_index(BinOp::Lt, second, size), nibble(k, second), Expr::int(ElemType::I32, 8)) };
+        Expr::cast(ElemType::I32, ElemType::U8, low + high * Expr::int(ElemType::I32, 16))
+    }
+    /// The value of element `at` of a cache.
+    fn value(&self, k: &mut KernelBuilder, cache: Buf, at: &[Dim]) -> Expr {
+        let scale = self.scale(k, at[1], at[3]);
+        if !self.halves {
+            let v = k.load(cache, at);
+            let ty = k.m.type_of(&v);
+            return Expr::cast(ty, ElemType::F32, v) * scale;
+        }
+        let byte = Expr::cast(ElemType::U8, ElemType::I32, k.load(cache, &[at[0], at[1], at[2], at[3].floor_div(2)]));
+        let shift = Expr::cast(ElemType::I64, ElemType::I32, Expr::index(at[3].modulo(2) * 4));
+        let v = Expr::bin(BinOp::Shr, byte, shift).and(Expr::int(ElemType::I32, 15)) - Expr::int(ElemType::I32, 8);
+        Expr::cast(ElemType::I32, ElemType::F32, v) * scale
     }
 }

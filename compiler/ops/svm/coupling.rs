@@ -3,7 +3,7 @@
 use super::super::LowerCx;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Stmt, UnOp};
 use crate::ops::linear::table;
-use crate::ops::runtime;
+use crate::ops::support::runtime;
 use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;

@@ -10,7 +10,8 @@
 
 use super::{Row, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, Stmt, UnOp};
-use crate::ops::{LowerCx, runtime};
+use crate::ops::LowerCx;
+use crate::ops::support::runtime;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 use runtime::int;

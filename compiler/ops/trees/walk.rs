@@ -9,7 +9,8 @@
 
 use super::forest::Forest;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Scalar, Stmt, UnOp};
-use crate::ops::{LowerCx, runtime};
+use crate::ops::LowerCx;
+use crate::ops::support::runtime;
 use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;

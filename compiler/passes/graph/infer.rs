@@ -144,7 +144,7 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
         };
         let node = &g.nodes[n];
         let elems = operands.iter().flatten().map(|o| &o.ty).chain(outputs.iter().flatten().map(|o| &o.0)).filter_map(|t| t.as_tensor()).map(|t| t.elem);
-        if let Some(t) = elems.into_iter().find(|t| !takes(&node.op, &crate::ops::qualified(node.schema.domain, node.schema.name), *t)) {
+        if let Some(t) = elems.into_iter().find(|t| !node.op.elements(&crate::ops::qualified(node.schema.domain, node.schema.name)).take(*t)) {
             let what = if t == ElemType::Str { "strings" } else { "complex numbers" };
             findings.push(Error::new(codes::OP_FEATURE, format!("{} computes with its elements, and nothing says what comes of {what}", node.schema.name)).at(&node.origin));
             continue;
@@ -233,17 +233,6 @@ fn declared_shapes(g: &Graph, syms: &SymTable) -> SecondaryMap<Value, Option<Vec
 fn declared_dims(ty: &ValueType, params: &BTreeSet<Sym>, syms: &SymTable) -> Option<Vec<Dim>> {
     let dims: Vec<Dim> = ty.as_tensor()?.dims.iter().map(|d| syms.resolve(*d)).collect();
     dims.iter().all(|d| d.syms().is_subset(params)).then_some(dims)
-}
-
-/// Strings are for operators that know them, complex numbers for those that see them by their bits; both for those that only
-/// move elements. Others compute with numbers.
-fn takes(op: &Op, name: &str, t: ElemType) -> bool {
-    let moves = matches!(op, Op::Control(_) | Op::Bundle(_) | Op::Maps(_)) || crate::ops::MOVERS.contains(&name);
-    match t {
-        ElemType::Str => moves || crate::ops::text::OPERATORS.contains(&name),
-        t if t.is_complex() => moves || matches!(op, Op::Complex(_)) || name == "BitCast",
-        _ => true,
-    }
 }
 
 /// Sizes in bits must fit 63 bits: positions are computed in them.

@@ -1,8 +1,8 @@
 //! Scan outputs of loops: slices side by side in the result, or one behind the other where only the end tells how many they
 //! are.
 
+use super::append_buffers::{Appended, Next, Piece};
 use super::control::Held;
-use super::grow::{Appended, Next, Piece};
 use super::{Frame, Lower};
 use crate::diag::{Failure, Result};
 use crate::graph::Value;

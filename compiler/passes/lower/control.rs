@@ -5,14 +5,14 @@
 //! memory moves then, and what was there is gone (`passes/nest/memory/place_memory/dynamic`). So inside a body a carried value is seen
 //! under sizes that are defined once, at the body's begin, and so is a result after the operator.
 
+use super::append_buffers::{Chain, Next, Room};
 use super::collect::Collected;
-use super::grow::{Chain, Next, Room};
 use super::{Frame, Lower, explain, insert_checks};
 use crate::diag::{Failure, Origin, Result};
 use crate::graph::{Graph, Node, Value};
 use crate::nest::{BinOp, Buf, Expr, Place, Status, Stmt};
 use crate::ops::control::{Control, Scan};
-use crate::ops::cx::MAX_SIZE;
+use crate::ops::support::cx::MAX_SIZE;
 use crate::ops::{Known, LowerCx};
 use crate::passes::graph::control::{axis, is_true, known_truth};
 use crate::sym::{Dim, Range, Sym, SymKind};

@@ -3,10 +3,11 @@
 use super::{Kind, Parts, Scope, Thing, newest};
 use crate::diag::{Error, Failure, Origin, Result, codes};
 use crate::graph::{Def, Graph, Node, NodeData, Value};
+use crate::ops::Op;
 use crate::ops::bundle::Bundle;
 use crate::ops::control::Control;
 use crate::ops::sequence::Sequence;
-use crate::ops::{Op, schema};
+use crate::ops::support::schema;
 use std::collections::HashMap;
 
 /// Which of some values are tables, given what all of them are.

@@ -6,8 +6,9 @@ use crate::graph::{Def, Node, Value};
 use crate::ops::bundle::Bundle;
 use crate::ops::maps::{Keys, Maps};
 use crate::ops::sequence::{Concat, Sequence, Split};
+use crate::ops::support::schema;
 use crate::ops::view::View;
-use crate::ops::{AttrValue, Attrs, Op, schema};
+use crate::ops::{AttrValue, Attrs, Op};
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 

@@ -440,7 +440,7 @@ fn emit(m: &mut Module, b: &Block, from: Dim, count: Dim, facts: Facts) -> Vec<S
     for body in &b.rows {
         let r = m.syms.loop_var("r", zero, count);
         let body: Vec<Stmt> = fresh_regs(m, body);
-        let body = lanes::rows(m, &body, i64::from(facts.lanes), lanes::SUMS);
+        let body = lanes::rows(m, &body, facts.into(), lanes::SUMS);
         let body = put(m, body, &|s| (s == b.local).then(|| Dim::sym(r)));
         out.push(Stmt::For { kind: LoopKind::Seq, var: r, lo: zero, hi: count, body });
     }

@@ -28,11 +28,11 @@ const SMALL: i64 = 4;
 /// more for each tap than turning the image once.
 const MOST: i64 = 12;
 
-/// Results of a row from which on its vectors are whole for the most part, and several at a time. Turning an image of shorter
-/// rows costs less, where it has channels for squares,
+/// Shortest result row worth pooling in place: its vectors are whole for the most part, several at a time.
 const WIDE: i64 = 32;
+/// Fewest channels for which transposing a shorter row to channels innermost is cheaper instead.
 const CHANNELS: i64 = 16;
-/// and where it stays, with its copies, in the second-level cache: bytes.
+/// Largest image, in bytes, for which that holds: with its copies it stays in the second-level cache.
 const CACHED: i64 = 512 << 10;
 
 /// Runs the pass.

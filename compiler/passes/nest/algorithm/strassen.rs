@@ -47,8 +47,8 @@ const TILE: i64 = 12;
 const LEAST: i64 = 48;
 /// Bytes of V at most: more would come from memory again and again.
 const V_BYTES: i64 = 5 << 20;
-/// 16/K + 10/N of the plain product's time go to sums of P and of A, measured on a core with 512-bit vectors; with this
-/// number it has to be a fifteenth or less.
+/// Minimum profit: the extra sums may cost at most 1/15 of the plain product. Model: 16/K + 10/N, measured on a core with
+/// 512-bit vectors.
 const SUMS: i64 = 29;
 /// Threads that get equal shares: of few pairs of panels rows make more pieces.
 const THREADS: i64 = 4;
@@ -57,7 +57,7 @@ const SLOTS: i64 = 32;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    if level.facts.width < 512 || m.math != Math::Default {
+    if level.facts.caps.bits < 512 || m.math != Math::Default {
         return Ok(());
     }
     let uses = Uses::new(m);
@@ -90,7 +90,7 @@ struct Layer {
 
 /// What a kernel has to be; none where it does not pay.
 fn layer(m: &Module, parts: Parts) -> Option<Layer> {
-    if parts.product != Product::Fma || parts.is_exact() {
+    if parts.product != Product::Fma || parts.is_exact(m) {
         return None;
     }
     let [(k, depth)] = parts.depth.as_slice() else { return None };

@@ -73,7 +73,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     let kernels = visit::calls(&m.driver);
     for k in kernels {
-        let Some(parts) = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma && !p.is_exact()) else { continue };
+        let Some(parts) = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma && !p.is_exact(m)) else { continue };
         if let Some(l) = layer(m, &parts).filter(|l| wins(m, l)) {
             rewrite(m, k, &l);
         } else if let Some(l) = line::layer(m, &parts) {

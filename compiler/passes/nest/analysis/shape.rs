@@ -197,8 +197,8 @@ pub fn fresh_regs(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
     let mut map: HashMap<Reg, Reg> = HashMap::new();
     let mut bound: HashMap<Sym, Sym> = HashMap::new();
     let mut note = |m: &mut Module, r: Reg| {
-        let ty = m.regs[r].ty;
-        map.entry(r).or_insert_with(|| m.reg(ty));
+        let data = m.regs[r];
+        map.entry(r).or_insert_with(|| m.regs.push(data));
     };
     visit::walk(body, &mut |s| {
         if let Stmt::Let { reg, .. } | Stmt::Acc { reg, .. } = s {

@@ -1,5 +1,6 @@
 //! fold_constants: kernels that read constants only run now, in memory, and their results become constants.
 //!
+//! Weights of few bits stay as they are where contractions take them (`quantize::few_bits`).
 //! Large pure rearrangements are left to the inliner, which turns them into packing without a copy.
 
 use crate::codegen::interface::Interface;
@@ -7,7 +8,8 @@ use crate::diag::{Result, limits};
 use crate::jit::Loaded;
 use crate::nest::{Buf, Expr, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::shape::{Uses, as_map};
-use crate::tensor::ConstData;
+use crate::passes::nest::quantize::few_bits;
+use crate::tensor::{ConstData, ElemType};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -15,9 +17,21 @@ use std::sync::Arc;
 const MAX_BYTES: i64 = 64 << 20;
 /// Rearrangements from this size on are left alone.
 const LAZY_BYTES: i64 = 1 << 16;
+/// Weights of few bits are left alone from this size on, as floats.
+const UNPACKED_BYTES: i64 = 1 << 13;
 
-/// Runs the pass.
+/// Runs the pass. Whether weights of few bits stay as they are shows when these are constants: what reads some that
+/// are computed here waits for a second round.
 pub fn run(m: &mut Module) -> Result<()> {
+    if round(m, true)? {
+        round(m, false)?;
+    }
+    Ok(())
+}
+
+/// Folds what can be; true if something waits.
+fn round(m: &mut Module, wait: bool) -> Result<bool> {
+    let mut waits = false;
     let uses = Uses::new(m);
     let mut constant: HashSet<Buf> = HashSet::new();
     let mut kernels = vec![];
@@ -35,6 +49,17 @@ pub fn run(m: &mut Module) -> Result<()> {
         if !fits || visit::has_texts(m, body) || !visit::loads(body).iter().all(known) || has_symbols(m, body) || lazy(m, body) {
             continue;
         }
+        if let [made] = stores[..]
+            && extends(m, body, made)
+            && bytes(m, made).is_none_or(|n| n >= UNPACKED_BYTES)
+        {
+            let computed = visit::loads(body).iter().any(|b| constant.contains(&m.storage(*b)));
+            waits |= wait && computed;
+            if wait && computed || few_bits::is_taken(m, &uses, k, made) {
+                continue;
+            }
+        }
+        let body = &m.kernels[k].body;
         let (made, taken) = (stores.iter().filter_map(|b| bytes(m, *b)).sum::<i64>() as f64, steps(m, body));
         if made > bytes_left || taken > steps_left {
             continue;
@@ -44,7 +69,7 @@ pub fn run(m: &mut Module) -> Result<()> {
         kernels.push(k);
     }
     if kernels.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     // What somebody else reads must be kept; the rest was on the way.
     let inside: HashSet<_> = kernels.iter().copied().collect();
@@ -65,7 +90,7 @@ pub fn run(m: &mut Module) -> Result<()> {
     let loaded = Loaded::new(&sub, &Interface::of_module(&sub))?;
     if loaded.call(&[], &mut out, &[]).is_err() {
         // An index out of range and the like: the run-time check stays where it is.
-        return Ok(());
+        return Ok(false);
     }
     for (b, data) in keep.iter().zip(out) {
         let dims = m.bufs[*b].dims.iter().filter_map(|d| d.as_const()).collect();
@@ -74,7 +99,13 @@ pub fn run(m: &mut Module) -> Result<()> {
         }
     }
     visit::drop_calls(&mut m.driver, &|k| inside.contains(&k));
-    Ok(())
+    Ok(waits)
+}
+
+/// True for a map that makes floats of smaller integers.
+fn extends(m: &Module, body: &[Stmt], made: Buf) -> bool {
+    let small = |b: &Buf| matches!(m.bufs[*b].ty, ElemType::U8 | ElemType::I8 | ElemType::U4 | ElemType::I4 | ElemType::U2 | ElemType::I2);
+    m.bufs[made].ty.is_float() && visit::loads(body).iter().any(small) && as_map(body).is_some()
 }
 
 fn bytes(m: &Module, b: Buf) -> Option<i64> {

@@ -16,8 +16,8 @@ use crate::passes::nest::schedule::contract;
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
-/// Elements of a row that stays in the first-level cache (longer rows are better shared out), and of one that takes longer
-/// than it takes until the sums of all lanes are one: kernels of one step each overlap that for several rows.
+/// Row lengths worth joining. Longer rows leave the first-level cache and split better over threads; in shorter ones the
+/// horizontal reduction dominates, which kernels of one step each overlap for several rows.
 const LENGTH: std::ops::RangeInclusive<i64> = 256..=8192;
 /// Elements that the second-level cache holds from one kernel to the next: nothing to gain.
 const NEAR: i64 = 128 << 10;

@@ -54,7 +54,8 @@ pub(crate) fn bytes(m: &Module, b: Buf) -> Dim {
 /// Lives of the temporaries whose size, or a bound of it, is known at entry.
 fn planned(m: &Module, l: &Lifetimes) -> Vec<Life> {
     let life = |buf: &Buf| {
-        let size = m.syms.upper(bytes(m, *buf))?;
+        // A bound may be below zero where the sizes that it bounds can have no value: their check comes later.
+        let size = m.syms.upper(bytes(m, *buf)).map(|d| if m.syms.is_nonneg(d) { d } else { d.max(0) })?;
         let span = l.span(*buf);
         Some(Life { buf: *buf, first: span.first, last: span.last, size: m.syms.simplify(size) })
     };

@@ -54,7 +54,7 @@ fn weights(m: &Module, b: Buf) -> bool {
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    if !level.facts.bf16 || m.math != Math::Fast {
+    if !level.facts.caps.bf16 || m.math != Math::Fast {
         return Ok(());
     }
     let plans: Vec<(Kernel, Plan)> = operands::kernels(m).into_iter().filter_map(|k| Some((k, plan(m, k)?))).collect();

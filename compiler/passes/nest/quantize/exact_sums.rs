@@ -1,8 +1,8 @@
 //! exact_sums: integer contractions (`ops/integer` tells their form) whose sums stay below 2^24 are computed in f32.
 //!
 //! Every partial sum of integers up to 2^24 in magnitude is a float, whatever the order: the result is the same to the
-//! bit, and the contraction gets the register tiles that floats have (who computes sums by other means than adding
-//! products finds `i32(sum)` behind them, and leaves them alone). The bound comes from the weights: the sum of
+//! bit, and the contraction gets the register tiles that floats have. Its accumulator is marked (`RegData::whole`), so
+//! that passes that compute sums by other means than adding products leave it alone. The bound comes from the weights: the sum of
 //! their magnitudes for each result, times the largest magnitude of the other operand's type. Where that is too much
 //! for the whole depth, parts of it are summed by kernels of their own, and the integers added.
 //!
@@ -246,6 +246,7 @@ fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, parts: i64, made: &mut 
         m.syms.set_loop_range(outer, Dim::constant(0), size);
     }
     let sum = m.reg(ElemType::F32);
+    m.regs[sum].whole = Some(EXACT);
     let value = product.value(sum, &|s| (s == outer && parts > 1).then(|| size * (parts - 1) + outer));
     let as_int = |e: Expr| Expr::cast(ElemType::F32, ElemType::I32, e);
     let total = sums.iter().fold(as_int(Expr::acc(sum)), |t, (buf, at)| t + Expr::Load { buf: *buf, at: at.clone() });
@@ -279,6 +280,7 @@ fn partial(m: &mut Module, k: Kernel, c: &Contraction, product: &Product, from: 
         kb.nest(LoopKind::Par, &extents, |kb, ix| {
             let outside = |s: Sym| nest.loops.iter().position(|l| l.0 == s).map(|i| ix[i]);
             let acc = kb.acc(Expr::f32(0.0));
+            kb.m.regs[acc].whole = Some(EXACT);
             kb.nest(LoopKind::Seq, &depth, |kb, r| {
                 let inside = |s: Sym| c.depth.iter().position(|d| d.0 == s).map(|i| if i == 0 { r[0] + from } else { r[i] });
                 let v = product.value(acc, &|s| outside(s).or_else(|| inside(s)));

@@ -60,7 +60,7 @@ pub(crate) struct Taken {
 
 /// The groups of a level's dot products.
 pub(crate) fn group(facts: &Facts) -> Option<Group> {
-    match facts.dot {
+    match facts.caps.dot {
         Dot::None => None,
         Dot::Pairs => Some(Group::Words),
         Dot::Quads => Some(Group::Bytes),
@@ -90,7 +90,7 @@ pub fn suit(m: &Module, facts: &Facts) -> bool {
 
 /// Which levels share a module from `exact_sums` on: those with the same dot products, if these have a use at all.
 pub fn variant(m: &Module, facts: &Facts) -> u32 {
-    match facts.dot {
+    match facts.caps.dot {
         Dot::Quads if suit(m, facts) => 2,
         Dot::Pairs if suit(m, facts) => 1,
         _ => 0,

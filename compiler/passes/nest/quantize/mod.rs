@@ -2,6 +2,7 @@
 
 pub mod bf16_dot;
 pub mod exact_sums;
+pub mod few_bits;
 pub mod fold_requantize;
 pub mod integer_dot;
 pub mod widen_integers;

@@ -7,7 +7,7 @@
 //! Geijn: Anatomy of High-Performance Matrix Multiplication). The width of panels does not depend on the CPU level, so
 //! that levels share them; `tiles` makes the loops.
 
-mod loops;
+pub(crate) mod loops;
 
 use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, Reg, Stmt, visit};
 use crate::passes::nest::analysis::shape::{peel, relocate, seq_loops};
@@ -50,10 +50,11 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// True for sums of integers, which have to be exact: no sums of other factors may take their place.
-    pub fn is_exact(&self) -> bool {
-        let mut found = false;
-        visit::walk_exprs(&self.tail, &mut |e| found |= matches!(e, Expr::Cast(ElemType::I32, x) if matches!(&**x, Expr::Acc { reg, .. } if *reg == self.acc)));
+    /// True for sums that have to be exact, so that no sums of other factors may take their place: those known to be whole
+    /// numbers, and those that are converted to an integer, which shows the smallest error.
+    pub fn is_exact(&self, m: &Module) -> bool {
+        let mut found = m.regs[self.acc].whole.is_some();
+        visit::walk_exprs(&self.tail, &mut |e| found |= matches!(e, Expr::Cast(t, x) if t.is_int() && matches!(&**x, Expr::Acc { reg, .. } if *reg == self.acc)));
         found
     }
 }
@@ -92,7 +93,7 @@ impl Product {
     pub fn facts(self, facts: Facts) -> Facts {
         match self {
             // Where Cranelift takes vectors apart every lane of a sum has a register.
-            Product::Double if facts.width < 256 => Facts { registers: facts.registers / facts.lanes, ..facts },
+            Product::Double if !facts.caps.long_lanes => Facts { registers: facts.registers / facts.lanes, ..facts },
             Product::Double => Facts { lanes: facts.lanes / 2, ..facts },
             _ => facts,
         }

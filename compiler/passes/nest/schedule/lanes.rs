@@ -16,17 +16,39 @@ use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, in_one, peel, wr
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::lanes64;
 use crate::sym::{Dim, Sym};
+use crate::target::{Caps, Facts};
 use crate::tensor::{ConstData, ElemType, consts::Remap};
 use body::{in_lanes, lets_as_accs, renamed};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Schedules one kernel (`whole`: its body is no part of a larger one) for vectors of so many lanes: loop order, vectors,
-/// work estimate.
-pub fn schedule(m: &mut Module, k: Kernel, lanes: i64, whole: bool) {
+/// The vectors of a nest.
+#[derive(Clone, Copy)]
+pub struct Vectors {
+    /// Elements of one.
+    pub lanes: i64,
+    /// What the level's vectors can do.
+    pub caps: Caps,
+}
+
+impl From<Facts> for Vectors {
+    fn from(f: Facts) -> Vectors {
+        Vectors { lanes: i64::from(f.lanes), caps: f.caps }
+    }
+}
+
+impl Vectors {
+    /// Those of a nest with such a body: of half as many lanes where it has elements of 64 bits.
+    fn of(self, m: &Module, body: &[Stmt]) -> Vectors {
+        Vectors { lanes: lanes64::lanes(m, body, self.lanes), ..self }
+    }
+}
+
+/// Schedules one kernel (`whole`: its body is no part of a larger one): loop order, vectors, work estimate.
+pub fn schedule(m: &mut Module, k: Kernel, vectors: Vectors, whole: bool) {
     cost::estimate(m, k);
     let nest = peel(&m.kernels[k].body);
-    let body = match along_result(m, &nest, lanes) {
+    let body = match along_result(m, &nest, vectors) {
         Some(b) if whole => {
             let nest = peel(&b);
             crate::passes::nest::schedule::rows::share(m, nest.loops, nest.body)
@@ -41,8 +63,8 @@ pub fn schedule(m: &mut Module, k: Kernel, lanes: i64, whole: bool) {
             if let Some((row, _)) = nest.loops.last().copied().filter(|_| !empty) {
                 collapse(m, &mut nest, row);
             }
-            let abreast = unroll_and_jam::rows_of(m, &nest, lanes);
-            let body = rows(m, &nest.body, lanes, SUMS / abreast);
+            let abreast = unroll_and_jam::rows_of(m, &nest, vectors.lanes);
+            let body = rows(m, &nest.body, vectors, SUMS / abreast);
             let body = unroll_and_jam::jam(m, &mut nest.loops, body);
             crate::passes::nest::schedule::rows::schedule(m, ParNest { body, ..nest }, abreast)
         }
@@ -75,7 +97,7 @@ fn order_loops(m: &Module, body: &[Stmt], loops: &mut [(Sym, Dim)]) {
 }
 
 /// Vectorises along the result's contiguous dimension.
-fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>> {
+fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> Option<Vec<Stmt>> {
     let (buf, at) = first_store(&nest.body)?;
     let mut loops = nest.loops.clone();
     order_loops(m, &nest.body, &mut loops);
@@ -84,9 +106,9 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
     if let Some(v) = collapse(m, &mut nest, var) {
         var = v;
     }
-    if lanes >= 8
+    if vectors.caps.shuffles
         && !lanes64::has(m, &nest.body)
-        && let Some(v) = permuted_loads::interleave(m, &mut nest, var, lanes)
+        && let Some(v) = permuted_loads::interleave(m, &mut nest, var, vectors.lanes)
     {
         var = v;
     }
@@ -99,15 +121,15 @@ fn along_result(m: &mut Module, nest: &ParNest, lanes: i64) -> Option<Vec<Stmt>>
         outside.push((*sym, (**value).clone(), *extent));
         nest.body = vec![Stmt::Store { buf: *buf, at: at.clone(), value: (**body).clone() }];
     }
-    let lanes = lanes64::lanes(m, &nest.body, lanes);
+    let vectors = vectors.of(m, &nest.body);
+    let lanes = vectors.lanes;
     let within = |body: Vec<Stmt>| outside.iter().rev().fold(body, |body, (sym, value, extent)| vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]);
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
     // Two or three neighbours are worth a vector where a mask tells which lanes exist.
     let plain = nest.body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
-    let least = if plain && lanes >= 8 { 2 } else { 4 };
-    // Vectors of Cranelift's have no shuffles for that.
-    let told = if plain && lanes >= 8 { Some(extent) } else { None };
-    if extent.as_const().is_some_and(|c| c < least) || !suits(m, &nest.body, var, lanes, told) {
+    let least = if plain && vectors.caps.masks { 2 } else { 4 };
+    let told = if plain && vectors.caps.shuffles { Some(extent) } else { None };
+    if extent.as_const().is_some_and(|c| c < least) || !suits(m, &nest.body, var, vectors, told) {
         return None;
     }
     relayout_constants(m, &mut nest.body, var);
@@ -263,7 +285,7 @@ pub(crate) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
 
 /// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise. Where there are
 /// loops inside, what they move counts. `extent` is that of the variable where vectors may be told apart.
-fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64, extent: Option<Dim>) -> bool {
+fn suits(m: &Module, body: &[Stmt], var: Sym, Vectors { lanes, caps }: Vectors, extent: Option<Dim>) -> bool {
     let long = lanes64::has(m, body);
     if long && !lanes64::suit(m, body) {
         return false;
@@ -271,9 +293,8 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64, extent: Option<Dim>) -
     let word = |t: ElemType| t.bits() == 32 || long && lanes64::is(t);
     let value_type = |t: ElemType| matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool) || long && lanes64::is(t);
     let lanes = if long { 2 * lanes } else { lanes };
-    // Vectors of four words load and store bytes and halves of words, those of 8 and more small floats, too.
     let short = |t: ElemType| matches!(t, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16 | ElemType::BF16 | ElemType::F16);
-    let byte = |t: ElemType| short(t) && (lanes >= 8 || t.is_int());
+    let byte = |t: ElemType| short(t) && (caps.short_floats || t.is_int());
     let stored = |s: &Stmt, t: ElemType| byte(t) && t.is_int() && matches!(s, Stmt::Store { .. });
     // Short elements are not gathered where a condition says which lanes read.
     let mut conditional = false;
@@ -307,14 +328,14 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, lanes: i64, extent: Option<Dim>) -
             {
                 match stride(m, *buf, at, var) {
                     Some(0 | 1) if word(m.bufs[*buf].ty) || byte(m.bufs[*buf].ty) => good += 1,
-                    Some(0 | 1) if lanes >= 8 && m.bufs[*buf].ty == ElemType::Bool => good += 1,
+                    Some(0 | 1) if caps.masks && m.bufs[*buf].ty == ElemType::Bool => good += 1,
                     _ if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)) => good += 1,
-                    Some(s) if lanes >= 8 && !long && permuted_loads::is_near(s) && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty) && !conditional) => good += 1,
+                    Some(s) if caps.shuffles && !long && permuted_loads::is_near(s) && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty) && !conditional) => good += 1,
                     None if !long && !conditional && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty)) && extent.is_some_and(|e| permuted_loads::is_known(m, *buf, at, (var, e), lanes)) => {
                         good += 1
                     }
                     // A gather costs what its loads do one by one.
-                    Some(_) if plain && lanes >= 8 && (word(m.bufs[*buf].ty) || short(m.bufs[*buf].ty)) => {}
+                    Some(_) if plain && caps.gathers && (word(m.bufs[*buf].ty) || short(m.bufs[*buf].ty)) => {}
                     _ => bad += 1,
                 }
             }

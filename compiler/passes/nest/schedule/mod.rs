@@ -63,7 +63,7 @@ fn nest(m: &mut Module, k: Kernel, facts: Facts, within: Within) {
     }
     split_div_mod::split(m, k);
     if !(whole && transpose::schedule(m, k, facts)) {
-        lanes::schedule(m, k, i64::from(facts.lanes), whole);
+        lanes::schedule(m, k, facts.into(), whole);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::passes::nest::analysis::cost::MOVE;
 use crate::passes::nest::analysis::shape::{Map, Uses, as_map, instance, is_temp, through_view, wrap};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::contract::Parts;
-use crate::passes::nest::schedule::lanes;
+use crate::passes::nest::schedule::lanes::{self, Vectors};
 use crate::passes::nest::schedule::rows;
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
@@ -68,7 +68,7 @@ pub(crate) fn at_run_time(m: &mut Module, k: Kernel, p: &Parts, s: &Shape, facts
             let at: Vec<Dim> = l.outer.iter().chain(&l.depth).map(|x| Dim::sym(x.0)).chain([Dim::sym(lane)]).collect();
             let loops: Vec<(Sym, Dim)> = l.outer.iter().chain(&l.depth).copied().chain([(lane, Dim::constant(s.nr))]).collect();
             m.kernels[id].body = wrap(&loops, vec![Stmt::Store { buf: packed, at, value }]);
-            lanes::schedule(m, id, i64::from(facts.width / 32), true);
+            lanes::schedule(m, id, Vectors { lanes: i64::from(facts.caps.bits / 32), caps: facts.caps }, true);
             std::mem::take(&mut m.kernels[id].body)
         }
     };
@@ -109,7 +109,7 @@ fn element(m: &mut Module, p: &Parts, s: &Shape, l: &Loops, source: Option<&Map>
 /// The kernel for an operand that runs along the depth in memory.
 fn turned(m: &mut Module, p: &Parts, s: &Shape, l: &Loops, packed: Buf, source: Option<&Map>, facts: Facts) -> Option<Vec<Stmt>> {
     let ([(k, depth)], zero, width) = (l.depth.as_slice(), Dim::constant(0), i64::from(facts.lanes)) else { return None };
-    if facts.width < 256 || s.nr % width != 0 || depth.modulo(width).as_const() != Some(0) {
+    if !facts.caps.shuffles || s.nr % width != 0 || depth.modulo(width).as_const() != Some(0) {
         return None;
     }
     // One load runs along the depth; others, if any, are one element for all or run along the columns.

@@ -4,10 +4,11 @@
 //! partial vectors. Around it run the rows of a block that stays in the cache, the panels, the blocks; what is parallel
 //! is one loop over all of them.
 
+pub(crate) mod dequantize;
 mod finish;
 mod register;
 
-use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::shape::{parallel, put};
 use crate::passes::nest::schedule::contract::{Packed, Parts, Product};
 use crate::sym::{Dim, Sym};
@@ -41,6 +42,8 @@ pub(crate) enum Panels {
     Packed(Packed),
     /// B itself, whose rows run along the columns in whole vectors.
     InPlace,
+    /// One panel at a time in scratch of a task, `[part][depth][columns]`; the symbol names the part.
+    Private(Buf, Sym),
 }
 
 /// How a contraction is tiled.

@@ -28,7 +28,7 @@ struct Side {
 
 /// Schedules the kernel; false if it is no such map.
 pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
-    if facts.width < 256 {
+    if !facts.caps.shuffles {
         return false;
     }
     let Some(map) = as_map(&m.kernels[k].body) else { return false };

@@ -1,7 +1,7 @@
 //! Sequential loops inside rows: stores along the row, and reductions with an accumulator for each lane.
 
 use super::body::lanes_of;
-use super::{along_result, collapse, suits, vector};
+use super::{Vectors, along_result, collapse, suits, vector};
 use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Reg, Scalar, Stmt};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, loop_like, peel, seq_loops, wrap};
 use crate::passes::nest::schedule::lanes64;
@@ -13,36 +13,36 @@ use std::collections::HashMap;
 pub(crate) const SUMS: i64 = 4;
 
 /// Vectorises sequential loops inside rows: stores along the row, and reductions with one accumulator a lane.
-pub(crate) fn rows(m: &mut Module, body: &[Stmt], lanes: i64, sums: i64) -> Vec<Stmt> {
+pub(crate) fn rows(m: &mut Module, body: &[Stmt], vectors: Vectors, sums: i64) -> Vec<Stmt> {
     let mut out = vec![];
     for s in body {
         match s {
             s @ Stmt::For { kind: LoopKind::Seq, body, .. }
                 if matches!(body.as_slice(), [Stmt::For { .. }])
                     && let Some((var, hi, inner)) = one_loop(m, s)
-                    && let Some(v) = row_loop(m, var, hi, &inner, lanes, sums) =>
+                    && let Some(v) = row_loop(m, var, hi, &inner, vectors, sums) =>
             {
                 out.extend(v);
             }
-            Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } if lo.as_const() == Some(0) => match row_loop(m, *var, *hi, body, lanes, sums) {
+            Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } if lo.as_const() == Some(0) => match row_loop(m, *var, *hi, body, vectors, sums) {
                 Some(v) => out.extend(v),
-                None => out.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: rows(m, body, lanes, sums) }),
+                None => out.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: rows(m, body, vectors, sums) }),
             },
             // A nest of its own among others: a step of a recurrence.
             Stmt::For { kind: LoopKind::Par, .. } => {
                 let nest = peel(std::slice::from_ref(s));
-                match along_result(m, &nest, lanes) {
+                match along_result(m, &nest, vectors) {
                     None if nest.loops.is_empty() => out.push(s.clone()),
                     Some(v) => out.extend(v),
                     None => {
-                        let body = rows(m, &nest.body, lanes, sums);
+                        let body = rows(m, &nest.body, vectors, sums);
                         out.extend(wrap(&nest.loops, body));
                     }
                 }
             }
-            Stmt::With { sym, value, extent, body } => out.push(Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body: rows(m, body, lanes, sums) }),
-            Stmt::While { cond, body } => out.push(Stmt::While { cond: cond.clone(), body: rows(m, body, lanes, sums) }),
-            Stmt::If { cond, then, els } => out.push(Stmt::If { cond: cond.clone(), then: rows(m, then, lanes, sums), els: rows(m, els, lanes, sums) }),
+            Stmt::With { sym, value, extent, body } => out.push(Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body: rows(m, body, vectors, sums) }),
+            Stmt::While { cond, body } => out.push(Stmt::While { cond: cond.clone(), body: rows(m, body, vectors, sums) }),
+            Stmt::If { cond, then, els } => out.push(Stmt::If { cond: cond.clone(), then: rows(m, then, vectors, sums), els: rows(m, els, vectors, sums) }),
             s => out.push(s.clone()),
         }
     }
@@ -85,11 +85,12 @@ fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
     }
 }
 
-fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], lanes: i64, sums: i64) -> Option<Vec<Stmt>> {
+fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], vectors: Vectors, sums: i64) -> Option<Vec<Stmt>> {
     if hi.as_const().is_some_and(|c| c < 8) || !body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Set { .. })) {
         return None;
     }
-    let lanes = lanes64::lanes(m, body, lanes);
+    let vectors = vectors.of(m, body);
+    let lanes = vectors.lanes;
     let mut reductions = vec![];
     for s in body {
         if let Stmt::Set { .. } = s {
@@ -107,7 +108,7 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], lanes: i64, sums: 
             });
         }
     }
-    if mixed || !suits(m, body, var, lanes, None) {
+    if mixed || !suits(m, body, var, vectors, None) {
         return None;
     }
     let zero = Dim::constant(0);

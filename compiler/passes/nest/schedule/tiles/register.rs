@@ -75,7 +75,7 @@ impl Ahead {
 /// Lines that four steps of a sum ask for at most.
 const MOST_LINES: i64 = 4;
 
-/// Statements as one: what does not fit a tile of machine code beside others may fit alone.
+/// Wraps a body in a loop of one trip. Codegen outlines tiles statement by statement; this keeps `body` a candidate of its own.
 pub(super) fn group(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let (zero, one) = (Dim::constant(0), Dim::constant(1));
     vec![Stmt::For { kind: LoopKind::Seq, var: m.syms.loop_var("g", zero, one), lo: zero, hi: one, body }]
@@ -124,6 +124,10 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
                 (packed.buf, b)
             }
             Panels::InPlace => (p.b.0, in_place(&p.b.1)),
+            Panels::Private(buf, part) => {
+                let depth = depth.iter().map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0)));
+                (*buf, std::iter::once(Dim::sym(*part)).chain(depth).chain([lane]).collect())
+            }
         };
         let at = vec![part, i.into(), v.into()];
         let factor = |at: Vec<Dim>| Expr::Load { buf, at };
@@ -250,7 +254,7 @@ fn ask(m: &Module, p: &Parts, t: &Tile, depth: &[(Sym, Dim, Sym)], panel: Dim, q
             let at = packed.outer.iter().copied().chain(own).chain([panel + 1]).chain(depth.iter().map(|_| Dim::constant(0)));
             (packed.buf, packed.line, at.chain([Dim::constant(0)]).collect())
         }
-        (None, Panels::InPlace) => return vec![],
+        (None, Panels::InPlace | Panels::Private(..)) => return vec![],
     };
     let turn = outer.iter().fold(Dim::constant(0), |n, d| n * d.1 + d.0) * last.1.floor_div(4) + q;
     let first = a.pass * a.lines + turn * a.step;

@@ -1,0 +1,491 @@
+//! Makes functions of the tile IR: constants once at the entry, loops with what they carry. Edges from a block with several
+//! successors to one with several predecessors are split here.
+
+use crate::codegen::math::Table;
+use crate::codegen::tile::ir::{Bin, Bits, Block, Class, Form, Func, Mem, Node, Number, Op, Pred, REGISTER_PARAMS, Un, Value, Width};
+use crate::codegen::{Map, Set};
+
+/// A bound or a count: a number or a register.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Count {
+    /// Known now.
+    Fixed(i64),
+    /// Known at run time.
+    Run(Value),
+}
+
+/// An open loop.
+pub struct Loop {
+    /// The counter: 0, step, 2 * step, ...
+    pub i: Value,
+    /// The carried values at the head of an iteration.
+    pub inside: Vec<Value>,
+    head: usize,
+    end: Count,
+    around: Option<(usize, Vec<Value>)>,
+}
+
+/// Every other lane.
+static EVEN: Table = [0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14];
+
+/// Makes a function.
+pub struct Builder {
+    f: Func,
+    /// Constants, made once at the entry.
+    hoisted: Vec<Node>,
+    known: Map<Op, Value>,
+    /// What operations on two vectors made in this block: unrolled loops compute it again.
+    made: Map<(Op, Value, Value), Value>,
+    conditions: Set<Value>,
+    /// Vectors and masks whose lanes are all alike.
+    alike: Set<Value>,
+    /// Functions may use tables, where the vectors have them: other results than those of levels that have none.
+    pub(super) tables: bool,
+}
+
+impl Builder {
+    /// An empty function; `long`: lanes have 64 bits.
+    pub fn new(width: Width, long: bool) -> Builder {
+        Builder {
+            f: Func { width, long, params: vec![], classes: vec![], blocks: vec![Block::default()] },
+            hoisted: vec![],
+            known: Map::default(),
+            made: Map::default(),
+            conditions: Set::default(),
+            alike: Set::default(),
+            tables: false,
+        }
+    }
+    /// Vector length.
+    pub fn width(&self) -> Width {
+        self.f.width
+    }
+    /// True if lanes have 64 bits.
+    pub fn is_long(&self) -> bool {
+        self.f.long
+    }
+    /// Lanes of a vector.
+    pub fn lanes(&self) -> u32 {
+        self.f.width.lanes() / if self.f.long { 2 } else { 1 }
+    }
+    fn fresh(&mut self, c: Class) -> Value {
+        self.f.classes.push(c);
+        Value(self.f.classes.len() as u32 - 1)
+    }
+    fn class(&self, v: Value) -> Class {
+        self.f.classes[v.0 as usize]
+    }
+    /// One more parameter.
+    pub fn param(&mut self) -> Value {
+        let v = self.fresh(Class::Int);
+        self.f.params.push(v);
+        v
+    }
+    /// Appends an instruction.
+    pub fn push(&mut self, op: Op, args: &[Value], mem: Option<Mem>, def: Option<Class>) -> Option<Value> {
+        let def = def.map(|c| self.fresh(c));
+        let b = self.f.blocks.len() - 1;
+        self.f.blocks[b].nodes.push(Node { op, args: args.to_vec(), mem, literal: None, def });
+        def
+    }
+    fn value(&mut self, op: Op, args: &[Value], mem: Option<Mem>, class: Class) -> Value {
+        let def = self.fresh(class);
+        let b = self.f.blocks.len() - 1;
+        self.f.blocks[b].nodes.push(Node { op, args: args.to_vec(), mem, literal: None, def: Some(def) });
+        self.note_alike(op, args, def);
+        def
+    }
+    fn note_alike(&mut self, op: Op, args: &[Value], def: Value) {
+        let each = |b: &Builder| args.iter().all(|a| b.alike.contains(a));
+        let alike = match op {
+            Op::Const(_) | Op::Splat(_) | Op::SplatFloat => true,
+            Op::FirstLanes(n) => n == 0 || n >= self.lanes(),
+            Op::Broadcast(_) => args.is_empty(),
+            Op::Un(Un::Narrow(_), _) => false,
+            // A mask that shrinks is alike if it was.
+            Op::Bin(Bin::Pick, _) => args.last().is_some_and(|a| self.alike.contains(a)),
+            Op::Bin(..) | Op::Un(..) | Op::Fma { .. } | Op::Cmp(..) | Op::ICmp(..) | Op::MaskAnd | Op::MaskOr | Op::MaskXor | Op::Select(_) => each(self),
+            _ => false,
+        };
+        if alike {
+            self.alike.insert(def);
+        }
+    }
+    /// True if all lanes of a vector or mask are known to be alike.
+    pub fn is_alike(&self, v: Value) -> bool {
+        self.alike.contains(&v)
+    }
+    fn constant(&mut self, op: Op, class: Class) -> Value {
+        if let Some(v) = self.known.get(&op) {
+            return *v;
+        }
+        let def = self.fresh(class);
+        self.hoisted.push(Node { op, args: vec![], mem: None, literal: None, def: Some(def) });
+        self.known.insert(op, def);
+        self.note_alike(op, &[], def);
+        def
+    }
+    /// 32 bits in all lanes.
+    pub fn bits(&mut self, x: u32) -> Value {
+        self.constant(Op::Const(Number::Word(x)), Class::Vector)
+    }
+    /// 64 bits in all lanes.
+    pub fn bits64(&mut self, x: u64) -> Value {
+        self.constant(Op::Const(Number::Long(x)), Class::Vector)
+    }
+    /// A float in all lanes.
+    pub fn f32(&mut self, x: f32) -> Value {
+        self.bits(x.to_bits())
+    }
+    /// A number for each lane.
+    pub fn table(&mut self, x: &'static Table) -> Value {
+        self.constant(Op::Table(x), Class::Vector)
+    }
+    /// A small number for each lane of 32 bits.
+    pub(super) fn lane_numbers(&mut self, x: [u8; 16]) -> Value {
+        self.constant(Op::LaneNumbers(x), Class::Vector)
+    }
+    /// The mask of the lanes whose bits are set, of lanes of 32 bits.
+    pub(super) fn some_lanes(&mut self, x: u16) -> Value {
+        self.constant(Op::SomeLanes(x), Class::Mask)
+    }
+    /// Size of the integers that count lanes.
+    pub(super) fn index_bits(&self) -> Bits {
+        if self.f.long { Bits::B64 } else { Bits::B32 }
+    }
+    /// Lane numbers.
+    pub fn iota(&mut self) -> Value {
+        self.iota_by(1)
+    }
+    /// Lane numbers times a number.
+    pub fn iota_by(&mut self, n: u32) -> Value {
+        self.constant(Op::Iota(n, self.index_bits()), Class::Vector)
+    }
+    /// An integer in all lanes.
+    pub fn splat(&mut self, x: Value) -> Value {
+        self.value(Op::Splat(self.index_bits()), &[x], None, Class::Vector)
+    }
+    /// A vector made by an operation.
+    pub(super) fn vector(&mut self, op: Op, args: &[Value], mem: Option<Mem>) -> Value {
+        self.value(op, args, mem, Class::Vector)
+    }
+    /// Remembers that a mask may have no lane at all.
+    pub fn condition(&mut self, mask: Value) -> Value {
+        self.conditions.insert(mask);
+        mask
+    }
+    /// True for masks that may have no lane.
+    pub fn is_condition(&self, mask: Value) -> bool {
+        self.conditions.contains(&mask)
+    }
+    /// An integer.
+    pub fn int(&mut self, x: i64) -> Value {
+        self.value(Op::Int(x), &[], None, Class::Int)
+    }
+    /// Pointer or integer plus a number.
+    pub fn add_imm(&mut self, x: Value, n: i64) -> Value {
+        match i32::try_from(n) {
+            Ok(0) => x,
+            Ok(n) => self.value(Op::AddImm(n), &[x], None, Class::Int),
+            Err(_) => {
+                let n = self.int(n);
+                self.add(x, n)
+            }
+        }
+    }
+    /// x + y.
+    pub fn add(&mut self, x: Value, y: Value) -> Value {
+        self.value(Op::Add, &[x, y], None, Class::Int)
+    }
+    /// x, at least and at most a number.
+    pub(super) fn limited(&mut self, x: Value, lo: i64, hi: i64) -> Value {
+        let (lo, hi) = (self.int(lo), self.int(hi));
+        let x = self.value(Op::Lesser, &[x, hi], None, Class::Int);
+        self.value(Op::Greater, &[x, lo], None, Class::Int)
+    }
+    /// x & n.
+    pub fn and_imm(&mut self, x: Value, n: i32) -> Value {
+        self.value(Op::AndImm(n), &[x], None, Class::Int)
+    }
+    /// The mask of the first lanes.
+    pub fn first_lanes(&mut self, n: Count) -> Value {
+        match n {
+            Count::Fixed(n) => self.constant(Op::FirstLanes(n as u32), Class::Mask),
+            Count::Run(n) => {
+                let (i, n) = (self.iota(), self.splat(n));
+                self.icmp(Pred::Lt, i, n, self.index_bits())
+            }
+        }
+    }
+    /// How many lanes a mask of the first ones has, if it is one of a known number.
+    pub fn lanes_of(&self, mask: Value) -> Option<u32> {
+        self.known.iter().find_map(|(op, v)| if let (Op::FirstLanes(n), true) = (op, *v == mask) { Some(*n) } else { None })
+    }
+    /// A vector from memory.
+    pub fn load(&mut self, form: Form, mem: Mem, mask: Option<Value>) -> Value {
+        let mask = mask.map(|k| self.mask_for(k, form.lane()));
+        self.value(Op::Load(form), mask.as_slice(), Some(mem), Class::Vector)
+    }
+    /// Asks for a line of memory.
+    pub fn prefetch(&mut self, mem: Mem, far: bool) {
+        self.push(Op::Prefetch { far }, &[], Some(mem), None);
+    }
+    /// An element from memory in all lanes.
+    pub fn broadcast(&mut self, form: Form, mem: Mem) -> Value {
+        self.value(Op::Broadcast(form), &[], Some(mem), Class::Vector)
+    }
+    /// A vector to memory.
+    pub fn store(&mut self, form: Form, mem: Mem, v: Value, mask: Option<Value>) {
+        let mask = mask.map(|k| self.mask_for(k, form.lane()));
+        let args: Vec<Value> = std::iter::once(v).chain(mask).collect();
+        self.push(Op::Store(form), &args, Some(mem), None);
+    }
+    /// The first `n` lanes to memory, `step` bytes apart; false if that is too far.
+    pub(super) fn store_lanes(&mut self, form: Form, mem: Mem, v: Value, n: u32, step: i64) -> bool {
+        let each = if form == Form::Double { 2 } else { 4 };
+        let last = step.checked_mul(i64::from(n)).and_then(|x| x.checked_add(i64::from(mem.disp)));
+        if last.is_none_or(|x| i32::try_from(x).is_err()) {
+            return false;
+        }
+        let mut part = v;
+        for lane in 0..n {
+            if lane > 0 && lane % each == 0 {
+                part = self.un(Un::Part((lane / each) as u8), v);
+            }
+            let disp = mem.disp.wrapping_add((step * i64::from(lane)) as i32);
+            self.push(Op::StoreLane(form, (lane % each) as u8), &[part], Some(Mem { disp, ..mem }), None);
+        }
+        true
+    }
+    /// Lanes to places at distances that a vector says.
+    pub(super) fn scatter(&mut self, form: Form, index: Value, mem: Mem, v: Value, mask: Value) {
+        let base = self.address(mem);
+        let own = self.masks(Op::MaskAnd, mask, mask);
+        self.push(Op::Scatter(form), &[v, index, own], Some(Mem { base, index: None, disp: 0 }), None);
+    }
+    /// Opens a part that runs only if a mask has any lane; as [`Builder::open_if_positive`].
+    pub(super) fn open_if_any(&mut self, mask: Value) -> usize {
+        let all = self.all_lanes(true);
+        let mask = self.masks(Op::MaskAnd, mask, all);
+        let any = self.value(Op::AnyLane, &[mask], None, Class::Int);
+        self.open_if_positive(any)
+    }
+    /// The first lane to memory.
+    pub fn store_scalar(&mut self, mem: Mem, v: Value, bits: Bits) {
+        self.push(Op::StoreScalar(bits), &[v], Some(mem), None);
+    }
+    /// An address as a register.
+    pub(super) fn address(&mut self, mem: Mem) -> Value {
+        if mem.index.is_none() {
+            return self.add_imm(mem.base, i64::from(mem.disp));
+        }
+        self.value(Op::Address, &[], Some(mem), Class::Int)
+    }
+    /// x * n.
+    pub(super) fn mul_imm(&mut self, x: Value, n: i32) -> Value {
+        if n == 1 { x } else { self.value(Op::MulImm(n), &[x], None, Class::Int) }
+    }
+    /// The first lane of a vector of integers that count lanes.
+    pub(super) fn first(&mut self, x: Value) -> Value {
+        self.value(Op::First(self.index_bits()), &[x], None, Class::Int)
+    }
+    /// Elements at distances that lanes say; see [`Op::Gather`].
+    pub(super) fn gather(&mut self, form: Form, index: Value, mem: Mem, mask: Option<Value>) -> Value {
+        let base = self.address(mem);
+        let mask = mask.unwrap_or_else(|| self.all_lanes(true));
+        let mask = self.mask_for(mask, form.lane());
+        // One of its own.
+        let own = self.masks(Op::MaskAnd, mask, mask);
+        self.value(Op::Gather(form), &[index, own], Some(Mem { base, index: None, disp: 0 }), Class::Vector)
+    }
+    /// Lane by lane, of 32 bits.
+    pub fn bin(&mut self, op: Bin, a: Value, b: Value) -> Value {
+        self.bin_of(op, a, b, Bits::B32)
+    }
+    /// Lane by lane.
+    pub fn bin_of(&mut self, op: Bin, a: Value, b: Value, bits: Bits) -> Value {
+        let key = (Op::Bin(op, bits), a, b);
+        if let Some(v) = self.made.get(&key) {
+            return *v;
+        }
+        let v = self.value(key.0, &[a, b], None, Class::Vector);
+        self.made.insert(key, v);
+        v
+    }
+    /// Lane by lane, of 32 bits.
+    pub fn un(&mut self, op: Un, a: Value) -> Value {
+        self.un_of(op, a, Bits::B32)
+    }
+    /// Lane by lane; `bits` of the operand.
+    pub fn un_of(&mut self, op: Un, a: Value, bits: Bits) -> Value {
+        self.value(Op::Un(op, bits), &[a], None, Class::Vector)
+    }
+    /// a * b + c.
+    pub fn fma_of(&mut self, a: Value, b: Value, c: Value, bits: Bits) -> Value {
+        self.value(Op::Fma { neg: false, bits }, &[a, b, c], None, Class::Vector)
+    }
+    /// Compares floats.
+    pub fn cmp(&mut self, p: Pred, a: Value, b: Value, bits: Bits) -> Value {
+        let c = self.value(Op::Cmp(p, bits), &[a, b], None, Class::Mask);
+        self.mask_of(c, bits)
+    }
+    /// A mask of AVX2 is a vector, here of as many bits a lane as the longest elements have: one of 32 bits grows.
+    fn mask_of(&mut self, c: Value, bits: Bits) -> Value {
+        if self.f.width == Width::Avx512 || !self.f.long || bits == Bits::B64 {
+            return c;
+        }
+        self.value(Op::Un(Un::Extend, Bits::B32), &[c], None, Class::Mask)
+    }
+    /// A mask as instructions on elements of a size take it.
+    pub(super) fn mask_for(&mut self, mask: Value, bits: Bits) -> Value {
+        if self.f.width == Width::Avx512 || !self.f.long || bits == Bits::B64 {
+            return mask;
+        }
+        let even = self.table(&EVEN);
+        self.value(Op::Bin(Bin::Pick, Bits::B32), &[even, mask], None, Class::Mask)
+    }
+    /// Compares integers.
+    pub fn icmp(&mut self, p: Pred, a: Value, b: Value, bits: Bits) -> Value {
+        match (self.f.width, p) {
+            // AVX2 has equality and "greater" only.
+            (Width::Avx2, Pred::Le) => {
+                let c = self.value(Op::ICmp(Pred::Lt, bits), &[b, a], None, Class::Mask);
+                let c = self.mask_of(c, bits);
+                self.not(c)
+            }
+            (Width::Avx2, Pred::Ne) => {
+                let c = self.value(Op::ICmp(Pred::Eq, bits), &[a, b], None, Class::Mask);
+                let c = self.mask_of(c, bits);
+                self.not(c)
+            }
+            _ => {
+                let c = self.value(Op::ICmp(p, bits), &[a, b], None, Class::Mask);
+                self.mask_of(c, bits)
+            }
+        }
+    }
+    /// All lanes, or none, as a mask.
+    pub fn all_lanes(&mut self, set: bool) -> Value {
+        let n = if set { self.lanes() } else { 0 };
+        self.constant(Op::FirstLanes(n), Class::Mask)
+    }
+    /// The other lanes.
+    pub fn not(&mut self, mask: Value) -> Value {
+        let all = self.all_lanes(true);
+        self.masks(Op::MaskXor, mask, all)
+    }
+    /// Combines masks (`MaskAnd`, `MaskOr`, `MaskXor`).
+    pub fn masks(&mut self, op: Op, a: Value, b: Value) -> Value {
+        self.value(op, &[a, b], None, Class::Mask)
+    }
+    /// `a` where the mask is set, else `b`.
+    pub fn select(&mut self, mask: Value, a: Value, b: Value, bits: Bits) -> Value {
+        let mask = self.mask_for(mask, bits);
+        self.value(Op::Select(bits), &[b, a, mask], None, Class::Vector)
+    }
+    fn new_block(&mut self) -> usize {
+        self.made.clear();
+        self.f.blocks.push(Block::default());
+        self.f.blocks.len() - 1
+    }
+    fn edge(&mut self, from: usize, to: usize) {
+        self.f.blocks[from].succs.push(to);
+        self.f.blocks[to].preds.push(from);
+    }
+    fn current(&self) -> usize {
+        self.f.blocks.len() - 1
+    }
+    fn branch_less(&mut self, a: Value, b: Count) -> usize {
+        match b {
+            Count::Fixed(n) if i32::try_from(n).is_ok() => self.push(Op::BranchLess(Some(n as i32)), &[a], None, None),
+            Count::Fixed(n) => {
+                let n = self.int(n);
+                self.push(Op::BranchLess(None), &[a, n], None, None)
+            }
+            Count::Run(n) => self.push(Op::BranchLess(None), &[a, n], None, None),
+        };
+        self.current()
+    }
+    /// Opens `for i in (0..end).step_by(step)` that carries values. With `guard` the loop may run not at all; without,
+    /// `end > 0` is promised.
+    pub fn open_loop(&mut self, end: Count, guard: bool, carried: &[Value]) -> Loop {
+        let zero = self.int(0);
+        let first: Vec<Value> = std::iter::once(zero).chain(carried.iter().copied()).collect();
+        let around = if guard {
+            let before = self.branch_less(zero, end);
+            let enter = self.new_block();
+            self.edge(before, enter);
+            Some((before, carried.to_vec()))
+        } else {
+            None
+        };
+        let enter = self.current();
+        self.push(Op::Jump, &[], None, None);
+        self.f.blocks[enter].jump_args = first;
+        let head = self.new_block();
+        self.edge(enter, head);
+        let i = self.fresh(Class::Int);
+        let inside: Vec<Value> = carried.iter().map(|v| self.fresh(self.class(*v))).collect();
+        self.f.blocks[head].params = std::iter::once(i).chain(inside.iter().copied()).collect();
+        Loop { i, inside, head, end, around }
+    }
+    /// Closes a loop with what its carried values become; returns them as they are afterwards.
+    pub fn close_loop(&mut self, l: Loop, step: i64, after: &[Value]) -> Vec<Value> {
+        let next = self.add_imm(l.i, step);
+        let tail = self.branch_less(next, l.end);
+        let latch = self.new_block();
+        self.push(Op::Jump, &[], None, None);
+        self.f.blocks[latch].jump_args = std::iter::once(next).chain(after.iter().copied()).collect();
+        self.edge(tail, latch);
+        self.edge(latch, l.head);
+        let out = self.new_block();
+        self.edge(tail, out);
+        match l.around {
+            None => after.to_vec(),
+            Some((before, carried)) => self.join(before, out, &carried, after),
+        }
+    }
+    /// Opens a part that runs only if `n > 0`; hand what this returns to [`Builder::close_if`].
+    pub fn open_if_positive(&mut self, n: Value) -> usize {
+        let zero = self.int(0);
+        let before = self.branch_less(zero, Count::Run(n));
+        let inside = self.new_block();
+        self.edge(before, inside);
+        before
+    }
+    /// Values after the part: `through` if it ran, else `around`.
+    pub fn close_if(&mut self, opened: usize, around: &[Value], through: &[Value]) -> Vec<Value> {
+        let out = self.current();
+        self.join(opened, out, around, through)
+    }
+    /// Ends `out` and the way around it (the second successor of `before`) in a common block.
+    fn join(&mut self, before: usize, out: usize, around: &[Value], through: &[Value]) -> Vec<Value> {
+        self.push(Op::Jump, &[], None, None);
+        self.f.blocks[out].jump_args = through.to_vec();
+        let way = self.new_block();
+        self.edge(before, way);
+        self.push(Op::Jump, &[], None, None);
+        self.f.blocks[way].jump_args = around.to_vec();
+        let exit = self.new_block();
+        self.edge(out, exit);
+        self.edge(way, exit);
+        let merged: Vec<Value> = around.iter().map(|v| self.fresh(self.class(*v))).collect();
+        self.f.blocks[exit].params = merged.clone();
+        merged
+    }
+    /// The finished function; it returns whether a mask has any lane.
+    pub fn finish(mut self, any: Option<Value>) -> Func {
+        match any {
+            Some(mask) => self.push(Op::RetAny, &[mask], None, None),
+            None => self.push(Op::Ret, &[], None, None),
+        };
+        let mut head = vec![Node { op: Op::Args, args: vec![], mem: None, literal: None, def: None }];
+        for (i, p) in self.f.params.iter().enumerate().skip(REGISTER_PARAMS) {
+            head.push(Node { op: Op::StackArg((i - REGISTER_PARAMS) as u32), args: vec![], mem: None, literal: None, def: Some(*p) });
+        }
+        head.append(&mut self.hoisted);
+        head.append(&mut self.f.blocks[0].nodes);
+        self.f.blocks[0].nodes = head;
+        self.f
+    }
+}

@@ -1,0 +1,391 @@
+//! The tile IR: vector operations in SSA form inside counted loops.
+//!
+//! A value is an integer register (pointers, counters), a whole vector, or a mask of its lanes. Vectors have
+//! [`Width::lanes`] lanes of 32 bits; a scalar is a vector whose lanes are all equal. A function that works on elements of
+//! 64 bits ([`Func::long`]) has half as many lanes: elements of 32 bits then fill the lower half of a vector, and what
+//! stands above them is of no use to anybody. Loops carry values as block parameters, as regalloc2 wants them.
+
+use crate::codegen::math::Table;
+
+/// Vector length, and with it the encoding and what there are masks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Width {
+    /// 256 bits, VEX: AVX2 and FMA (x86-64-v3).
+    Avx2,
+    /// 512 bits, EVEX: AVX-512 F, BW, DQ, VL (x86-64-v4).
+    Avx512,
+}
+
+impl Width {
+    /// Lanes of 32 bits.
+    pub fn lanes(self) -> u32 {
+        match self {
+            Width::Avx2 => 8,
+            Width::Avx512 => 16,
+        }
+    }
+    /// Bytes of a vector.
+    pub fn bytes(self) -> u32 {
+        self.lanes() * 4
+    }
+    /// Vector registers.
+    pub(super) fn registers(self) -> usize {
+        match self {
+            Width::Avx2 => 16,
+            Width::Avx512 => 32,
+        }
+    }
+}
+
+/// Bits of the lanes that an operation works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Bits {
+    B32,
+    B64,
+}
+
+/// What all lanes of a constant hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Number {
+    /// 32 bits.
+    Word(u32),
+    /// 64 bits.
+    Long(u64),
+}
+
+impl Number {
+    /// Size of the lanes.
+    pub(super) fn bits(self) -> Bits {
+        match self {
+            Number::Word(_) => Bits::B32,
+            Number::Long(_) => Bits::B64,
+        }
+    }
+    /// True if no bit is set.
+    pub(super) fn is_zero(self) -> bool {
+        matches!(self, Number::Word(0) | Number::Long(0))
+    }
+}
+
+/// A value of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Value(pub(super) u32);
+
+/// What kind of register holds a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// 64-bit integers and pointers.
+    Int,
+    /// Vectors.
+    Vector,
+    /// One truth value a lane: a k register, or with AVX2 a vector of zeros and ones.
+    Mask,
+}
+
+/// Comparison; the discriminants are the immediates of `vcmpps` (ordered, quiet) and `vpcmpd`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Pred {
+    Eq = 0,
+    Lt = 1,
+    Le = 2,
+    Unordered = 3,
+    Ne = 4,
+}
+
+/// Operations on two vectors, lane by lane; the second operand may come from memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Bin {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    /// The second operand if either is NaN or both are zero, as the instruction has it.
+    Min,
+    Max,
+    And,
+    Or,
+    Xor,
+    /// not a and b.
+    AndNot,
+    IAdd,
+    ISub,
+    IMul,
+    /// The two products of the signed halves of each lane, added.
+    Pairs,
+    /// The products of the lower halves of 64-bit lanes, unsigned.
+    IMulLow,
+    IMin,
+    IMax,
+    UMin,
+    UMax,
+    Shl,
+    Shr,
+    Sar,
+    /// a * 2^floor(b), AVX-512 only.
+    Scale,
+    /// The lane of b that the lowest bits of a say.
+    Pick,
+}
+
+/// Operations on one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Un {
+    Sqrt,
+    /// To an integer value, halves to even.
+    Round,
+    Floor,
+    Ceil,
+    Trunc,
+    /// Floats -> i32: rounding to nearest, towards zero.
+    ToInt,
+    TruncInt,
+    /// Floats -> i64, u64: towards zero. What does not fit becomes i64::MIN and u64::MAX. AVX-512 only.
+    TruncLong,
+    TruncUnsigned,
+    /// Integers -> f32; u64 (AVX-512 only, as is i64).
+    ToFloat,
+    UnsignedToFloat,
+    /// Integers -> f64; unsigned ones, AVX-512 only, as is i64.
+    ToDouble,
+    UnsignedToDouble,
+    /// f32 -> f64 and back.
+    Double,
+    Single,
+    /// i32, u32 -> 64 bits.
+    Extend,
+    ExtendUnsigned,
+    /// 64 bits -> the lower 32, AVX-512 only.
+    Low,
+    IAbs,
+    Shl(u8),
+    Shr(u8),
+    Sar(u8),
+    /// Lane i <-> lane i ^ k, of lanes of 32 bits.
+    Swap(u8),
+    /// Truncates each lane to so many bytes (1 or 2) and packs them within each half of 128 bits: those of the lower half from
+    /// its byte 0 on, those of the upper half right behind that position in its own half. The rest is 0. 256 bits only.
+    Narrow(u8),
+    /// The 16 bytes number k.
+    Part(u8),
+}
+
+/// How a vector stands in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Form {
+    /// 64 bits a lane.
+    Double,
+    /// 32 bits a lane.
+    Whole,
+    /// IEEE half precision, converted.
+    F16,
+    /// 8 and 16 bits, extended on load, cut off on store.
+    I8,
+    U8,
+    I16,
+    U16,
+    /// Stores of 8 bits, 512 bits only: unsigned numbers that are too large become 255.
+    NearU8,
+}
+
+impl Form {
+    /// Bytes of a lane in memory.
+    pub fn bytes(self) -> u32 {
+        match self {
+            Form::Double => 8,
+            Form::Whole => 4,
+            Form::F16 | Form::I16 | Form::U16 => 2,
+            Form::I8 | Form::U8 | Form::NearU8 => 1,
+        }
+    }
+    /// Size of a lane in a register.
+    pub fn lane(self) -> Bits {
+        if self == Form::Double { Bits::B64 } else { Bits::B32 }
+    }
+}
+
+/// What an instruction does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Defines the parameters.
+    Args,
+    /// A parameter that arrives on the stack, by number.
+    StackArg(u32),
+    /// An integer.
+    Int(i64),
+    /// a + immediate.
+    AddImm(i32),
+    /// a + b.
+    Add,
+    /// a & immediate.
+    AndImm(i32),
+    /// a * immediate.
+    MulImm(i32),
+    /// The lesser of a and b.
+    Lesser,
+    /// The greater of a and b.
+    Greater,
+    /// The address of the memory operand.
+    Address,
+    /// The first lane of a vector of integers.
+    First(Bits),
+    /// All lanes the same number.
+    Const(Number),
+    /// A number for each lane; of 16, as many as there are.
+    Table(&'static Table),
+    /// A small number for each lane of 32 bits.
+    LaneNumbers([u8; 16]),
+    /// The mask of the lanes of 32 bits whose bits are set.
+    SomeLanes(u16),
+    /// Lane numbers 0, 1, 2, ... times a number.
+    Iota(u32, Bits),
+    /// An integer in all lanes.
+    Splat(Bits),
+    /// An integer as f32, rounded once, in all lanes.
+    SplatFloat,
+    /// The mask of the first n lanes.
+    FirstLanes(u32),
+    /// A vector from memory; an argument is a mask, lanes outside read as 0 and touch nothing.
+    Load(Form),
+    /// lane i = mem[base + index[i] * size of the form]. Arguments: index (lanes of [`crate::codegen::tile::builder`]'s index
+    /// size) and mask, which the instruction clobbers: nobody else may read it. Lanes outside the mask become 0. A form of less
+    /// than 32 bits loads the 4 bytes at base + index[i].
+    Gather(Form),
+    /// One element of memory in all lanes; an argument is a mask, without lanes in which nothing is read.
+    Broadcast(Form),
+    /// Asks for a line of memory, into the second-level cache if `far`; the address need not exist.
+    Prefetch {
+        /// Not into the first.
+        far: bool,
+    },
+    /// A vector to memory; a second argument is a mask.
+    Store(Form),
+    /// A lane of the first 16 bytes to memory, cut off as its form says.
+    StoreLane(Form, u8),
+    /// A lane each to where the second argument says, as with [`Op::Gather`]; the third is a mask, used up. AVX-512 only.
+    Scatter(Form),
+    /// 1 or more if a mask has any lane, else 0.
+    AnyLane,
+    /// The first lane to memory.
+    StoreScalar(Bits),
+    /// Lane by lane.
+    Bin(Bin, Bits),
+    /// Lane by lane: bits of the operand.
+    Un(Un, Bits),
+    /// a * b + c, or c - a * b, rounded once.
+    Fma {
+        /// Subtract the product.
+        neg: bool,
+        /// Size of the lanes.
+        bits: Bits,
+    },
+    /// `Fma` that overwrites its first argument: c, a, b (the addend), or a, b, c (a factor).
+    Fma231 {
+        /// Subtract the product.
+        neg: bool,
+        /// Size of the lanes.
+        bits: Bits,
+    },
+    /// See `Fma231`.
+    Fma213 {
+        /// Subtract the product.
+        neg: bool,
+        /// Size of the lanes.
+        bits: Bits,
+    },
+    /// First argument plus four products of bytes a lane: unsigned ones of the second, signed ones of the third. It
+    /// overwrites the first. AVX512-VNNI; at 256 bits AVX-VNNI.
+    Dot,
+    /// c + the products of two pairs of bf16, the upper ones first.
+    Dot2,
+    /// Compares floats.
+    Cmp(Pred, Bits),
+    /// Compares signed integers.
+    ICmp(Pred, Bits),
+    /// Masks combined.
+    MaskAnd,
+    /// Masks combined.
+    MaskOr,
+    /// Masks combined.
+    MaskXor,
+    /// The lanes of its second argument where the mask (the third) is set, else those of the first.
+    Select(Bits),
+    /// To the only successor.
+    Jump,
+    /// To the first successor if a < b (or a < immediate), else to the second.
+    BranchLess(Option<i32>),
+    /// The end.
+    Ret,
+    /// The end, with 0 as the result if a mask has no lane.
+    RetAny,
+}
+
+impl Op {
+    /// True for operations that are about their memory operand; with others it stands for the last argument.
+    pub(super) fn is_memory(self) -> bool {
+        matches!(self, Op::Load(_) | Op::Gather(_) | Op::Broadcast(_) | Op::Prefetch { .. } | Op::Store(_) | Op::StoreLane(..) | Op::Scatter(_) | Op::StoreScalar(_) | Op::Address)
+    }
+}
+
+/// A memory operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mem {
+    /// Pointer.
+    pub base: Value,
+    /// Added, times 1, 2, 4 or 8.
+    pub index: Option<(Value, u8)>,
+    /// Bytes added.
+    pub disp: i32,
+}
+
+/// An instruction.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// Operation.
+    pub op: Op,
+    /// Operands.
+    pub args: Vec<Value>,
+    /// Memory operand.
+    pub mem: Option<Mem>,
+    /// A number in all lanes, read from behind the code, in place of the last operand.
+    pub literal: Option<Number>,
+    /// Result.
+    pub def: Option<Value>,
+}
+
+/// A basic block.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Block {
+    /// Instructions; the last one leaves.
+    pub nodes: Vec<Node>,
+    /// Values that predecessors hand over.
+    pub params: Vec<Value>,
+    /// Where it goes.
+    pub succs: Vec<usize>,
+    /// Where it comes from.
+    pub preds: Vec<usize>,
+    /// What it hands to its only successor.
+    pub jump_args: Vec<Value>,
+}
+
+/// A finished function. Equal functions have equal code.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Func {
+    /// Vector length.
+    pub width: Width,
+    /// Vectors have lanes of 64 bits, and half as many.
+    pub long: bool,
+    /// Parameters in order; the first six arrive in registers.
+    pub params: Vec<Value>,
+    /// Classes of all values.
+    pub classes: Vec<Class>,
+    /// Blocks in the order of their code; the first is the entry.
+    pub blocks: Vec<Block>,
+}
+
+/// Parameters in registers (System V).
+pub const REGISTER_PARAMS: usize = 6;

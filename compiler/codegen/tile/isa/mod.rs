@@ -1,0 +1,31 @@
+//! What the tile backend needs of a machine. A folder each.
+
+mod x86_64;
+
+use super::ir::{Block, Class, Form, Func, Node, Op, Value, Width};
+use super::regalloc::Alloc;
+use crate::diag::Result;
+use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
+
+/// A machine: instruction selection, registers, encoding.
+pub(super) trait Machine {
+    /// Rewrites operations as the machine has them: folds loads of whole vectors (those of `form`) into what uses them.
+    fn select(&self, blocks: &mut [Block], form: Form);
+    /// The registers that hold a kind of value.
+    fn class(&self, c: Class) -> RegClass;
+    /// The registers there are.
+    fn env(&self) -> MachineEnv;
+    /// The operands of an instruction with their constraints: arguments, memory operand, result.
+    fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand>;
+    /// The bytes of an allocated function.
+    fn encode(&self, f: &Alloc, out: &Output) -> Result<Vec<u8>>;
+    /// Whether there are instructions for an operation.
+    fn has_op(&self, op: Op) -> bool;
+    /// Whether vectors of a form can be loaded or stored, under a mask or without.
+    fn has(&self, form: Form, stores: bool, masked: bool) -> bool;
+}
+
+/// The machine that has vectors of a length.
+pub(super) fn machine(w: Width) -> impl Machine {
+    x86_64::X86(w)
+}

@@ -1,0 +1,39 @@
+//! x86-64 with 256-bit (AVX2, FMA) and 512-bit (AVX-512 F, BW, DQ, VL) vectors.
+
+mod encode;
+mod registers;
+mod select;
+mod table;
+
+use super::Machine;
+use crate::codegen::tile::ir::{Block, Class, Form, Func, Node, Op, Value, Width};
+use crate::codegen::tile::regalloc::Alloc;
+use crate::diag::Result;
+use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
+
+/// Tiles of a vector length.
+pub(super) struct X86(pub Width);
+
+impl Machine for X86 {
+    fn select(&self, blocks: &mut [Block], form: Form) {
+        select::forms(blocks, form);
+    }
+    fn class(&self, c: Class) -> RegClass {
+        registers::class(self.0, c)
+    }
+    fn env(&self) -> MachineEnv {
+        registers::env(self.0)
+    }
+    fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
+        registers::operands(f, n, reg)
+    }
+    fn encode(&self, f: &Alloc, out: &Output) -> Result<Vec<u8>> {
+        encode::encode(self.0, f, out)
+    }
+    fn has_op(&self, op: Op) -> bool {
+        table::has_op(op, encode::column(self.0))
+    }
+    fn has(&self, form: Form, stores: bool, masked: bool) -> bool {
+        table::has(form, stores, masked, encode::column(self.0))
+    }
+}

@@ -1,0 +1,84 @@
+//! Instruction selection: memory operands and the forms of fused multiply-add.
+
+use crate::codegen::Map;
+use crate::codegen::tile::ir::{Block, Form, Op, Value};
+
+/// Folds loads of whole vectors (those of `form`) that are used once into their consumer; chooses FMA forms by which input
+/// dies.
+pub(super) fn forms(blocks: &mut [Block], form: Form) {
+    let mut uses: Map<Value, (usize, usize)> = Map::default();
+    let mut defined: Map<Value, usize> = Map::default();
+    let mut at = 0;
+    for (i, b) in blocks.iter().enumerate() {
+        b.params.iter().for_each(|p| {
+            defined.insert(*p, i);
+        });
+        let mut used = |v: Value, at: usize| {
+            let u = uses.entry(v).or_default();
+            *u = (u.0 + 1, at);
+        };
+        for n in &b.nodes {
+            n.args.iter().for_each(|v| used(*v, at));
+            if let Some(m) = &n.mem {
+                used(m.base, at);
+                if let Some((x, _)) = m.index {
+                    used(x, at);
+                }
+            }
+            if let Some(d) = n.def {
+                defined.insert(d, i);
+            }
+            at += 1;
+        }
+        b.jump_args.iter().for_each(|v| used(*v, at));
+    }
+    at = 0;
+    for (bi, b) in blocks.iter_mut().enumerate() {
+        // Loads since the last store that a consumer may take over.
+        let mut loads: Map<Value, usize> = Map::default();
+        let mut gone = vec![];
+        for i in 0..b.nodes.len() {
+            let dies = |v: Value| uses.get(&v).is_some_and(|u| u.1 == at + i) && defined.get(&v) == Some(&bi);
+            if let (Op::Fma { neg, bits }, &[x, y, z]) = (b.nodes[i].op, b.nodes[i].args.as_slice()) {
+                let (op, args) = if !dies(z) && dies(x) {
+                    (Op::Fma213 { neg, bits }, vec![x, y, z])
+                } else if !dies(z) && dies(y) {
+                    (Op::Fma213 { neg, bits }, vec![y, x, z])
+                } else {
+                    (Op::Fma231 { neg, bits }, vec![z, x, y])
+                };
+                b.nodes[i].op = op;
+                b.nodes[i].args = args;
+            }
+            if let (Op::Fma { neg, bits }, &[x, y]) = (b.nodes[i].op, b.nodes[i].args.as_slice()) {
+                b.nodes[i].op = Op::Fma213 { neg, bits };
+                b.nodes[i].args = if !dies(x) && dies(y) { vec![y, x] } else { vec![x, y] };
+            }
+            match b.nodes[i].op {
+                Op::Load(f) if f == form && b.nodes[i].args.is_empty() => {
+                    if let Some(d) = b.nodes[i].def {
+                        loads.insert(d, i);
+                    }
+                }
+                Op::Store(_) | Op::StoreScalar(_) | Op::StoreLane(..) | Op::Scatter(_) => loads.clear(),
+                Op::Bin(..) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 if b.nodes[i].literal.is_none() => {
+                    let last = b.nodes[i].args.last().copied();
+                    if let Some((v, l)) = last.and_then(|v| Some((v, *loads.get(&v)?)))
+                        && uses.get(&v).is_some_and(|u| u.0 == 1)
+                    {
+                        b.nodes[i].args.pop();
+                        b.nodes[i].mem = b.nodes[l].mem;
+                        gone.push(l);
+                    }
+                }
+                _ => {}
+            }
+        }
+        at += b.nodes.len();
+        let mut i = 0;
+        b.nodes.retain(|_| {
+            i += 1;
+            !gone.contains(&(i - 1))
+        });
+    }
+}

@@ -1,0 +1,63 @@
+//! Vectors: leaf functions of vectors that are longer than Cranelift's.
+//!
+//! A leaf nest becomes a function of the tile IR ([`ir`], made with [`builder`]) by [`translate()`], which asks what a
+//! machine can do and knows no instruction. `rematerialize` decides where constants are, `regalloc` gives registers
+//! (regalloc2), and a machine under `isa` selects and encodes instructions.
+
+mod builder;
+pub mod ir;
+mod isa;
+mod regalloc;
+mod rematerialize;
+pub mod translate;
+mod verify;
+
+use crate::diag::{Failure, Result};
+use crate::target::{Caps, Facts};
+pub use ir::{Func, Width};
+use isa::Machine;
+use std::fmt::Write;
+pub use translate::{Arg, Tile, translate};
+
+/// The machine code of a tile: position-independent, without relocations.
+pub fn compile(f: &Func) -> Result<Vec<u8>> {
+    let machine = isa::machine(f.width);
+    if cfg!(debug_assertions) {
+        verify::verify(f, &machine).map_err(|e| Failure::bug("verify tile", e))?;
+    }
+    let (alloc, out) = regalloc::allocate(f, &machine)?;
+    machine.encode(&alloc, &out)
+}
+
+/// What tiles of a CPU level may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Vectors {
+    /// Length of vectors.
+    pub width: Width,
+    /// What they can do.
+    pub caps: Caps,
+}
+
+impl Vectors {
+    /// The tiles of a CPU level, if there are any: vectors of 128 bits are Cranelift's.
+    pub fn of(facts: &Facts) -> Option<Vectors> {
+        let width = match facts.caps.bits {
+            256 => Width::Avx2,
+            512 => Width::Avx512,
+            _ => return None,
+        };
+        Some(Vectors { width, caps: facts.caps })
+    }
+}
+
+/// The operations of a tile as text.
+pub fn listing(f: &Func) -> String {
+    let mut s = String::new();
+    for (i, b) in f.blocks.iter().enumerate() {
+        let _ = writeln!(s, "  block {i} {:?} -> {:?} {:?}", b.params, b.succs, b.jump_args);
+        for n in &b.nodes {
+            let _ = writeln!(s, "    {:?} = {:?} {:?} {:?}", n.def, n.op, n.args, n.mem);
+        }
+    }
+    s
+}

@@ -1,0 +1,431 @@
+//! Expressions -> vector operations.
+
+use super::floats::Lanes;
+use super::{Fit, Translate, Val};
+use crate::codegen::math::{self, Floats};
+use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Pred, Un, Value, Width};
+use crate::nest::{BinOp, Buf, Expr, Group, Scalar, UnOp, visit};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+pub(super) const NO_TYPE: &str = "an element type without vectors";
+
+/// True for floats clamped by numbers to what i32 holds, rounded or not.
+pub(super) fn is_near(e: &Expr) -> bool {
+    match e {
+        Expr::Un(UnOp::Round, x) => is_clamped(x),
+        e => is_clamped(e),
+    }
+}
+
+/// True for floats clamped by numbers to what i32 holds.
+fn is_clamped(e: &Expr) -> bool {
+    let Expr::Bin(BinOp::Min, x, hi) = e else { return false };
+    let (Expr::Bin(BinOp::Max, _, lo), Expr::Const(hi)) = (&**x, &**hi) else { return false };
+    let Expr::Const(lo) = &**lo else { return false };
+    hi.ty == ElemType::F32 && lo.to_f64() >= -65536.0 && hi.to_f64() <= 65536.0
+}
+
+/// True for elements of 64 bits.
+pub(super) fn is_long(t: ElemType) -> bool {
+    matches!(t, ElemType::F64 | ElemType::I64 | ElemType::U64)
+}
+
+/// Size of the lanes of a type.
+pub(super) fn bits_of(t: ElemType) -> Bits {
+    if is_long(t) { Bits::B64 } else { Bits::B32 }
+}
+
+/// How elements of a type are moved, where there are vectors of them.
+pub(super) fn form(ty: ElemType) -> Option<Form> {
+    Some(match ty {
+        ElemType::F64 | ElemType::I64 | ElemType::U64 => Form::Double,
+        ElemType::F32 | ElemType::I32 | ElemType::U32 => Form::Whole,
+        ElemType::F16 => Form::F16,
+        ElemType::BF16 | ElemType::U16 => Form::U16,
+        ElemType::I16 => Form::I16,
+        ElemType::U8 | ElemType::Bool => Form::U8,
+        ElemType::I8 => Form::I8,
+        _ => return None,
+    })
+}
+
+impl Translate<'_> {
+    pub(super) fn value(&mut self, e: &Expr) -> Fit<Val> {
+        if let Some((base, p)) = visit::constant_power(e) {
+            let x = self.value(base)?;
+            return Ok(Val { v: math::power(&mut Lanes { b: &mut self.b, bits: bits_of(x.ty) }, x.v, p), ..x });
+        }
+        if let Some((op, x, by)) = visit::constant_divisor(e) {
+            let x = self.value(x)?;
+            return self.quotient(op, x, by);
+        }
+        match e {
+            Expr::Const(s) => self.constant(*s),
+            Expr::Reg(r) => self.regs.get(r).copied().ok_or("a value of another nest"),
+            Expr::Acc { reg, at, lane: None } => self.acc(*reg, at),
+            Expr::Acc { .. } => Err("a single lane"),
+            Expr::Horizontal { op, reg, at } => {
+                let v = self.acc(*reg, at)?;
+                self.horizontal(*op, v)
+            }
+            Expr::Index(d) if self.b.is_long() => {
+                let d = self.substituted(*d);
+                self.index(d)
+            }
+            Expr::Index(_) | Expr::Address(_) => Err("an index as a number"),
+            Expr::Load { buf, at } => {
+                let ty = self.m.bufs[*buf].ty;
+                if let Some(v) = self.turned(*buf, at) {
+                    return Ok(Val { v, ty });
+                }
+                let a = self.access(*buf, at)?;
+                self.from_storage(ty, &a)
+            }
+            Expr::Un(op, a) => {
+                let a = self.value(a)?;
+                self.unary(*op, a)
+            }
+            Expr::Bin(op @ (BinOp::Shl | BinOp::Shr), a, n) if matches!(**n, Expr::Const(_)) && !self.b.is_long() => {
+                let (a, Expr::Const(n)) = (self.value(a)?, &**n) else { return Err(NO_TYPE) };
+                self.shift_by(*op, a, n.bits)
+            }
+            Expr::Bin(op, a, b) => {
+                if let (Expr::Index(x), Expr::Index(y), true) = (&**a, &**b, op.is_comparison()) {
+                    return self.compare_indices(*op, *x, *y);
+                }
+                let constant = |e: &Expr| matches!(e, Expr::Const(c) if !c.to_f64().is_nan());
+                let (known, a, b) = (constant(b), self.value(a)?, self.value(b)?);
+                self.binary(*op, a, b, known)
+            }
+            Expr::Fma(a, b, c) => {
+                let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
+                if !matches!(a.ty, ElemType::F32 | ElemType::F64) {
+                    return Err(NO_TYPE);
+                }
+                Ok(Val { v: self.b.fma_of(a.v, b.v, c.v, bits_of(a.ty)), ..a })
+            }
+            Expr::Dot(g, a, b, c) => {
+                let (a, b, c) = (self.value(a)?, self.value(b)?, self.value(c)?);
+                let v = match g {
+                    Group::Bytes => self.b.vector(Op::Dot, &[c.v, a.v, b.v], None),
+                    Group::Halves => self.b.vector(Op::Dot2, &[c.v, a.v, b.v], None),
+                    Group::Words => {
+                        let products = self.b.bin(Bin::Pairs, a.v, b.v);
+                        self.b.bin(Bin::IAdd, products, c.v)
+                    }
+                };
+                Ok(Val { v, ..c })
+            }
+            Expr::Select(c, a, b) => {
+                let c = self.value(c)?.v;
+                let no = self.b.not(c);
+                let a = self.under(c, a)?;
+                let b = self.under(no, b)?;
+                self.pick(c, a, b)
+            }
+            Expr::Cast(ElemType::I32, a) if is_near(a) && self.bounds.of(self.m, a).is_some() => self.near_int(a),
+            Expr::Cast(ElemType::F32, a) if let Some((buf, at)) = self.small_load(a) => {
+                let (a, form) = (self.access(buf, at)?, form(self.m.bufs[buf].ty).ok_or(NO_TYPE)?);
+                Ok(Val { v: self.load_as_float(&a, form)?, ty: ElemType::F32 })
+            }
+            Expr::Cast(to, a) if let (Expr::Index(d), false) = (&**a, self.b.is_long()) => self.index_as(*to, *d),
+            Expr::Cast(to, a) => {
+                let a = self.value(a)?;
+                self.cast(*to, a)
+            }
+            Expr::Let { reg, value, body } => {
+                let v = self.value(value)?;
+                self.regs.insert(*reg, v);
+                self.value(body)
+            }
+            Expr::With { sym, value, extent, body } => self.with_index(*sym, value, *extent, body),
+            Expr::Text(..) => Err("a text"),
+        }
+    }
+    /// The load of an integer of 8 or 16 bits, extended or not.
+    fn small_load<'e>(&self, e: &'e Expr) -> Option<(Buf, &'e [Dim])> {
+        let e = if let Expr::Cast(ElemType::I32, x) = e { x } else { e };
+        match e {
+            Expr::Load { buf, at } if matches!(self.m.bufs[*buf].ty, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16) => Some((*buf, at)),
+            _ => None,
+        }
+    }
+    /// A value whose accesses happen only in the lanes of a condition.
+    fn under(&mut self, c: Value, e: &Expr) -> Fit<Val> {
+        let mut reads = false;
+        e.walk(&mut |e| reads |= matches!(e, Expr::Load { .. } | Expr::With { .. }));
+        if !reads {
+            return self.value(e);
+        }
+        let outer = self.mask;
+        let k = match outer {
+            Some(m) => self.b.masks(Op::MaskAnd, m, c),
+            None => c,
+        };
+        let k = self.b.condition(k);
+        self.mask = Some(k);
+        let r = self.value(e);
+        self.mask = outer;
+        r
+    }
+    fn constant(&mut self, s: Scalar) -> Fit<Val> {
+        let v = match s.ty {
+            ElemType::Bool => self.b.all_lanes(s.bits != 0),
+            ElemType::F32 | ElemType::I32 | ElemType::U32 => self.b.bits(s.bits as u32),
+            ElemType::U8 | ElemType::U16 => self.b.bits(s.bits as u32),
+            ElemType::I8 => self.b.bits(i32::from(s.bits as i8) as u32),
+            ElemType::I16 => self.b.bits(i32::from(s.bits as i16) as u32),
+            t if is_long(t) && self.b.is_long() => self.b.bits64(s.bits),
+            _ => return Err(NO_TYPE),
+        };
+        Ok(Val { v, ty: s.ty })
+    }
+    fn from_storage(&mut self, ty: ElemType, a: &super::access::Access) -> Fit<Val> {
+        if is_long(ty) && !self.b.is_long() {
+            return Err(NO_TYPE);
+        }
+        let v = self.load_form(a, form(ty).ok_or(NO_TYPE)?)?;
+        Ok(match ty {
+            ElemType::BF16 => Val { v: self.b.un(Un::Shl(16), v), ty: ElemType::F32 },
+            ElemType::F16 => Val { v, ty: ElemType::F32 },
+            ElemType::Bool => {
+                let zero = self.b.bits(0);
+                Val { v: self.b.icmp(Pred::Ne, v, zero, Bits::B32), ty }
+            }
+            _ => Val { v, ty },
+        })
+    }
+    pub(super) fn to_storage(&mut self, ty: ElemType, v: Val) -> Fit<(Form, Value)> {
+        Ok(match ty {
+            ElemType::F32 | ElemType::I32 | ElemType::U32 => (Form::Whole, v.v),
+            t if is_long(t) && self.b.is_long() => (Form::Double, v.v),
+            ElemType::F16 => (Form::F16, v.v),
+            ElemType::BF16 => (Form::U16, self.to_bf16(v.v)),
+            ElemType::U8 | ElemType::I8 => (Form::U8, v.v),
+            ElemType::U16 | ElemType::I16 => (Form::U16, v.v),
+            ElemType::Bool => {
+                let (one, zero) = (self.b.bits(1), self.b.bits(0));
+                (Form::U8, self.b.select(v.v, one, zero, Bits::B32))
+            }
+            _ => return Err(NO_TYPE),
+        })
+    }
+    /// What is stored in a form, side by side in the first part of the register where the store does not narrow.
+    pub(super) fn side_by_side(&mut self, form: Form, v: Value) -> Value {
+        if self.b.width() == Width::Avx512 || matches!(form, Form::Double | Form::Whole | Form::F16) {
+            return v;
+        }
+        let v = self.b.un(Un::Narrow(form.bytes() as u8), v);
+        let upper = self.b.un(Un::Swap(4), v);
+        self.b.bin(Bin::Or, v, upper)
+    }
+    /// The upper half, rounded to even; NaN stays NaN.
+    fn to_bf16(&mut self, x: Value) -> Value {
+        let (one, bias, quiet) = (self.b.bits(1), self.b.bits(0x7fff), self.b.bits(0x7fc0));
+        let up = self.b.un(Un::Shr(16), x);
+        let odd = self.b.bin(Bin::And, up, one);
+        let r = self.b.bin(Bin::IAdd, x, bias);
+        let r = self.b.bin(Bin::IAdd, r, odd);
+        let r = self.b.un(Un::Shr(16), r);
+        let nan = self.b.cmp(Pred::Unordered, x, x, Bits::B32);
+        self.b.select(nan, quiet, r, Bits::B32)
+    }
+    /// `a` in the lanes of `c`, else `b`.
+    fn pick(&mut self, c: Value, a: Val, b: Val) -> Fit<Val> {
+        if a.ty == ElemType::Bool {
+            // b xor (c and (a xor b))
+            let d = self.b.masks(Op::MaskXor, a.v, b.v);
+            let d = self.b.masks(Op::MaskAnd, c, d);
+            return Ok(Val { v: self.b.masks(Op::MaskXor, b.v, d), ..a });
+        }
+        Ok(Val { v: self.b.select(c, a.v, b.v, bits_of(a.ty)), ..a })
+    }
+    fn horizontal(&mut self, op: BinOp, v: Val) -> Fit<Val> {
+        let mut k = self.b.lanes() as u8 / 2;
+        let words = if is_long(v.ty) { 2 } else { 1 };
+        let mut r = v;
+        while k > 0 {
+            let s = Val { v: self.b.un(Un::Swap(k * words), r.v), ..r };
+            r = self.binary(op, r, s, false)?;
+            k /= 2;
+        }
+        Ok(r)
+    }
+    fn unary(&mut self, op: UnOp, a: Val) -> Fit<Val> {
+        let bits = bits_of(a.ty);
+        let int = matches!(a.ty, ElemType::I32 | ElemType::U32 | ElemType::I64 | ElemType::U64);
+        let v = match (op, a.ty) {
+            (UnOp::Not, ElemType::Bool) => self.b.not(a.v),
+            (UnOp::Bits(t), x) if (int || matches!(x, ElemType::F32 | ElemType::F64)) && t.compute() == t && t.bits() == x.bits() && form(t).is_some() => return Ok(Val { ty: t, ..a }),
+            (UnOp::Neg, _) if int => {
+                let zero = self.number(0.0, a.ty);
+                self.b.bin_of(Bin::ISub, zero, a.v, bits)
+            }
+            (UnOp::Abs, ElemType::I32) => self.b.un(Un::IAbs, a.v),
+            (UnOp::Abs, ElemType::I64) => self.b.long_abs(a.v),
+            (UnOp::Abs, ElemType::U32 | ElemType::U64) => a.v,
+            (UnOp::Sign, _) if int => {
+                let (zero, one) = (self.number(0.0, a.ty), self.number(1.0, a.ty));
+                let is_zero = self.b.icmp(Pred::Eq, a.v, zero, bits);
+                let sign = self.b.select(is_zero, zero, one, bits);
+                if a.ty.is_signed_int() {
+                    let (minus, below) = (self.number(-1.0, a.ty), self.b.icmp(Pred::Lt, a.v, zero, bits));
+                    self.b.select(below, minus, sign, bits)
+                } else {
+                    sign
+                }
+            }
+            (UnOp::BitNot, _) if int => {
+                let ones = if bits == Bits::B64 { self.b.bits64(u64::MAX) } else { self.b.bits(u32::MAX) };
+                self.b.bin_of(Bin::Xor, a.v, ones, bits)
+            }
+            (_, ElemType::F32 | ElemType::F64) => return self.float_unary(op, a),
+            _ => return Err("an operation without vectors"),
+        };
+        Ok(Val { v, ..a })
+    }
+    /// A number of a type in all lanes.
+    fn number(&mut self, x: f64, ty: ElemType) -> Value {
+        let bits = Scalar::from_f64(ty, x).bits;
+        if is_long(ty) { self.b.bits64(bits) } else { self.b.bits(bits as u32) }
+    }
+    fn float_unary(&mut self, op: UnOp, a: Val) -> Fit<Val> {
+        let (x, bits) = (a.v, bits_of(a.ty));
+        let sign = |t: &mut Self| t.number(-0.0, a.ty);
+        let rounded = |t: &mut Self, op: Un| t.b.un_of(op, x, bits);
+        let v = match op {
+            UnOp::Neg => {
+                let sign = sign(self);
+                self.b.bin_of(Bin::Xor, x, sign, bits)
+            }
+            UnOp::Abs => self.magnitude(a),
+            UnOp::Floor => rounded(self, Un::Floor),
+            UnOp::Ceil => rounded(self, Un::Ceil),
+            UnOp::Trunc => rounded(self, Un::Trunc),
+            UnOp::Round => rounded(self, Un::Round),
+            UnOp::Sqrt => rounded(self, Un::Sqrt),
+            UnOp::Recip => {
+                let one = self.number(1.0, a.ty);
+                self.b.bin_of(Bin::Div, one, x, bits)
+            }
+            UnOp::Sign => {
+                // Zero and NaN stay what they are.
+                let (zero, one, minus) = (self.number(0.0, a.ty), self.number(1.0, a.ty), self.number(-1.0, a.ty));
+                let (pos, neg) = (self.b.cmp(Pred::Lt, zero, x, bits), self.b.cmp(Pred::Lt, x, zero, bits));
+                let r = self.b.select(neg, minus, x, bits);
+                self.b.select(pos, one, r, bits)
+            }
+            UnOp::IsNan => return Ok(Val { v: self.b.cmp(Pred::Unordered, x, x, bits), ty: ElemType::Bool }),
+            UnOp::IsInf => {
+                let (m, inf) = (self.magnitude(a), self.number(f64::INFINITY, a.ty));
+                return Ok(Val { v: self.b.cmp(Pred::Eq, m, inf, bits), ty: ElemType::Bool });
+            }
+            op if op.is_elementary(a.ty) => math::function(&mut Lanes { b: &mut self.b, bits }, op, a.ty, x),
+            _ => return Err("a function without vectors"),
+        };
+        Ok(Val { v, ..a })
+    }
+    fn magnitude(&mut self, a: Val) -> Value {
+        Lanes { b: &mut self.b, bits: bits_of(a.ty) }.abs(a.v)
+    }
+    /// `known`: the second operand is a number other than NaN.
+    fn binary(&mut self, op: BinOp, a: Val, b: Val, known: bool) -> Fit<Val> {
+        if op.is_comparison() {
+            return self.compare(op, a, b);
+        }
+        let bits = bits_of(a.ty);
+        let v = match a.ty {
+            ElemType::F32 | ElemType::F64 => match op {
+                BinOp::Add => self.b.bin_of(Bin::Add, a.v, b.v, bits),
+                BinOp::Sub => self.b.bin_of(Bin::Sub, a.v, b.v, bits),
+                BinOp::Mul => self.b.bin_of(Bin::Mul, a.v, b.v, bits),
+                BinOp::Div => self.b.bin_of(Bin::Div, a.v, b.v, bits),
+                BinOp::Min | BinOp::Max => {
+                    let op = if op == BinOp::Min { Bin::Min } else { Bin::Max };
+                    // The instruction gives its second operand if either is NaN. Of a reduction the first one is what waits.
+                    let r = self.b.bin_of(op, b.v, a.v, bits);
+                    if known {
+                        r
+                    } else {
+                        let nan = self.b.cmp(Pred::Unordered, b.v, b.v, bits);
+                        self.b.select(nan, b.v, r, bits)
+                    }
+                }
+                _ => return Err("a function without vectors"),
+            },
+            ElemType::I32 | ElemType::U32 | ElemType::I64 | ElemType::U64 => {
+                let signed = a.ty.is_signed_int();
+                let op = match op {
+                    BinOp::Add => Bin::IAdd,
+                    BinOp::Sub => Bin::ISub,
+                    BinOp::Mul => Bin::IMul,
+                    BinOp::Min if signed => Bin::IMin,
+                    BinOp::Max if signed => Bin::IMax,
+                    BinOp::Min => Bin::UMin,
+                    BinOp::Max => Bin::UMax,
+                    BinOp::And => Bin::And,
+                    BinOp::Or => Bin::Or,
+                    BinOp::Xor => Bin::Xor,
+                    BinOp::Shl | BinOp::Shr => return self.shift(op, a, b),
+                    _ => return Err("an operation of integers without vectors"),
+                };
+                if bits == Bits::B64 { self.b.long(op, a.v, b.v) } else { self.b.bin(op, a.v, b.v) }
+            }
+            ElemType::Bool => match op {
+                BinOp::And => self.b.masks(Op::MaskAnd, a.v, b.v),
+                BinOp::Or => self.b.masks(Op::MaskOr, a.v, b.v),
+                BinOp::Xor => self.b.masks(Op::MaskXor, a.v, b.v),
+                _ => return Err("an operation of truth values"),
+            },
+            _ => return Err(NO_TYPE),
+        };
+        Ok(Val { v, ..a })
+    }
+    /// The same by a number that is known.
+    fn shift_by(&mut self, op: BinOp, a: Val, n: u64) -> Fit<Val> {
+        let n = n as u8 & 31;
+        let op = match (op, a.ty) {
+            (BinOp::Shl, ElemType::I32 | ElemType::U32) => Un::Shl(n),
+            (_, ElemType::I32) => Un::Sar(n),
+            (_, ElemType::U32) => Un::Shr(n),
+            _ => return Err(NO_TYPE),
+        };
+        Ok(if n == 0 { a } else { Val { v: self.b.un(op, a.v), ..a } })
+    }
+    /// Counts are taken modulo the number of bits; instructions shift everything out.
+    fn shift(&mut self, op: BinOp, a: Val, n: Val) -> Fit<Val> {
+        let bits = bits_of(a.ty);
+        let most = self.number(f64::from(a.ty.bits() - 1), a.ty);
+        let n = self.b.bin_of(Bin::And, n.v, most, bits);
+        let op = match op {
+            BinOp::Shl => Bin::Shl,
+            _ if a.ty.is_signed_int() => Bin::Sar,
+            _ => Bin::Shr,
+        };
+        let v = if bits == Bits::B64 { self.b.long(op, a.v, n) } else { self.b.bin(op, a.v, n) };
+        Ok(Val { v, ..a })
+    }
+    pub(super) fn compare(&mut self, op: BinOp, a: Val, b: Val) -> Fit<Val> {
+        let (x, y, p) = match op {
+            BinOp::Eq => (a.v, b.v, Pred::Eq),
+            BinOp::Ne => (a.v, b.v, Pred::Ne),
+            BinOp::Lt => (a.v, b.v, Pred::Lt),
+            BinOp::Le => (a.v, b.v, Pred::Le),
+            BinOp::Gt => (b.v, a.v, Pred::Lt),
+            _ => (b.v, a.v, Pred::Le),
+        };
+        let bits = bits_of(a.ty);
+        let v = match a.ty {
+            ElemType::F32 | ElemType::F64 => self.b.cmp(p, x, y, bits),
+            ElemType::I32 | ElemType::I64 | ElemType::I8 | ElemType::U8 | ElemType::I16 | ElemType::U16 => self.b.icmp(p, x, y, bits),
+            ElemType::U32 | ElemType::U64 => self.b.ucmp(p, x, y, bits),
+            ElemType::Bool if matches!(p, Pred::Eq | Pred::Ne) => {
+                let d = self.b.masks(Op::MaskXor, x, y);
+                if p == Pred::Eq { self.b.not(d) } else { d }
+            }
+            _ => return Err("a comparison without vectors"),
+        };
+        Ok(Val { v, ty: ElemType::Bool })
+    }
+}

@@ -1,0 +1,126 @@
+//! What can be told at a glance: whether statements may be a tile at all. Kernels ask at every level of their nests, so
+//! this looks at each statement once, before anything is unrolled.
+
+use super::Fit;
+use super::expr::form;
+use crate::codegen::tile::Vectors;
+use crate::codegen::{Map, Set};
+use crate::nest::{Expr, Group, LoopKind, Module, Reg, Stmt, visit};
+use crate::target::Dot;
+use std::collections::HashSet;
+
+/// Refuses what cannot be a tile; true if its vectors have lanes of 64 bits. Vector loops as long as the vectors of 32 bits a
+/// lane have those, half as long ones the others: schedules make these where elements of 64 bits stand in a nest.
+pub(super) fn check(m: &Module, vectors: Vectors, body: &[Stmt]) -> Fit<bool> {
+    branches(body, false)?;
+    let mut defined: HashSet<Reg> = HashSet::new();
+    let (mut lanes, mut found) = (None, false);
+    let mut fit = Ok(());
+    visit::walk(body, &mut |s| {
+        let r = statement(m, s).and_then(|n| match (n, lanes) {
+            (Some(n), Some(l)) if n != l => Err("vectors of several lengths"),
+            (Some(n), _) if n == vectors.width.lanes() || 2 * n == vectors.width.lanes() => {
+                lanes = Some(n);
+                Ok(())
+            }
+            (Some(_), _) => Err("vectors of another length than the registers"),
+            (None, _) => Ok(()),
+        });
+        found |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. } | Stmt::Prefetch { .. });
+        if let Stmt::Let { reg, .. } | Stmt::Acc { reg, .. } = s {
+            defined.insert(*reg);
+        }
+        if fit.is_ok() {
+            fit = r;
+        }
+    });
+    fit?;
+    if !found {
+        return Err("no vector loop");
+    }
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::Let { reg, .. } = e {
+            defined.insert(*reg);
+        }
+        let r = expression(m, vectors, &defined, e);
+        if fit.is_ok() {
+            fit = r;
+        }
+    });
+    fit.map(|()| lanes.is_some_and(|l| l < vectors.width.lanes()))
+}
+
+/// Branches inside loops only: around everything they are Cranelift's, with a tile in each arm.
+fn branches(body: &[Stmt], inside: bool) -> Fit<()> {
+    body.iter().try_for_each(|s| match s {
+        Stmt::If { .. } if !inside => Err("a branch around a tile"),
+        Stmt::For { kind, body, .. } => branches(body, inside || *kind != LoopKind::Unroll),
+        _ => Ok(()),
+    })
+}
+
+/// True if loops are inside that run one iteration after the other.
+fn loops(body: &[Stmt]) -> bool {
+    let mut found = false;
+    visit::walk(body, &mut |s| found |= matches!(s, Stmt::For { kind: LoopKind::Seq | LoopKind::Par, .. }));
+    found
+}
+
+/// Lanes of a loop's or an accumulator's vectors.
+fn statement(m: &Module, s: &Stmt) -> Fit<Option<u32>> {
+    match s {
+        Stmt::For { kind: LoopKind::Vec(n), .. } => Ok(Some(*n)),
+        Stmt::Acc { lanes, .. } if *lanes != 1 => Ok(Some(*lanes)),
+        Stmt::Store { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
+        Stmt::For { .. } | Stmt::Acc { .. } | Stmt::Store { .. } | Stmt::Prefetch { .. } | Stmt::Let { .. } | Stmt::Set { .. } => Ok(None),
+        Stmt::If { then, els, .. } if !loops(then) && !loops(els) => Ok(None),
+        Stmt::If { .. } => Err("a branch around loops"),
+        _ => Err("a statement that is no loop, value, accumulator, branch or store"),
+    }
+}
+
+fn expression(m: &Module, vectors: Vectors, defined: &HashSet<Reg>, e: &Expr) -> Fit<()> {
+    match e {
+        Expr::Text(..) => Err("a text"),
+        Expr::Dot(Group::Halves, ..) if !vectors.caps.bf16 => Err("a dot product of bf16 on a level that has none"),
+        Expr::Dot(Group::Bytes, ..) if vectors.caps.dot != Dot::Quads => Err("a dot product of bytes on a level that has none"),
+        Expr::Acc { lane: Some(_), .. } => Err("a single lane"),
+        Expr::Load { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
+        Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if !defined.contains(r) => Err("a value of another nest"),
+        _ => Ok(()),
+    }
+}
+
+/// Accumulators that stand only in vector loops of one and the same length, shorter than a vector: what their other lanes
+/// hold is nobody's business.
+pub(super) fn short_sums(body: &[Stmt], lanes: i64) -> Set<Reg> {
+    let mut lengths: Map<Reg, Option<i64>> = Map::default();
+    note(body, None, lanes, &mut lengths);
+    lengths.into_iter().filter(|(_, n)| n.is_some()).map(|(r, _)| r).collect()
+}
+
+fn note(body: &[Stmt], length: Option<i64>, lanes: i64, lengths: &mut Map<Reg, Option<i64>>) {
+    let mut seen = |r: Reg, length: Option<i64>| {
+        let n = lengths.entry(r).or_insert(length);
+        *n = n.filter(|n| Some(*n) == length);
+    };
+    for s in body {
+        if let Stmt::Set { reg, .. } = s {
+            seen(*reg, length);
+        }
+        if let Some(e) = s.expr() {
+            e.walk(&mut |e| match e {
+                Expr::Acc { reg, .. } => seen(*reg, length),
+                Expr::Horizontal { reg, .. } => seen(*reg, None),
+                _ => {}
+            });
+        }
+    }
+    for s in body {
+        let inside = match s {
+            Stmt::For { kind: LoopKind::Vec(_), lo, hi, .. } => (*hi - *lo).as_const().filter(|n| (1..lanes).contains(n)),
+            _ => length,
+        };
+        s.bodies().into_iter().for_each(|b| note(b, inside, lanes, lengths));
+    }
+}

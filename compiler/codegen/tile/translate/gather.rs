@@ -1,0 +1,192 @@
+//! Indices that a nest reads from memory, and accesses that step over elements: what lanes read then are gathers.
+//!
+//! An index out of range reads nothing that it should not: it becomes 0, and a mask that loops carry on remembers it. The
+//! tile returns whether that mask has a lane.
+
+use super::access::Access;
+use super::{Arg, Fit, Translate, Val, outside};
+use crate::codegen::tile::builder::Count;
+use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Pred, Un, Value};
+use crate::nest::{Expr, Module, Reg};
+use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
+
+/// An index read from memory.
+#[derive(Clone, Copy)]
+pub(super) struct Bound {
+    /// As lanes count.
+    value: Value,
+    /// As an integer, where all lanes agree.
+    first: Option<Value>,
+}
+
+impl Translate<'_> {
+    /// Binds an index for an expression.
+    pub(super) fn with_index(&mut self, sym: Sym, value: &Expr, extent: Dim, body: &Expr) -> Fit<Val> {
+        if !self.m.syms.is_pos(extent) {
+            return Err("an index into what may be empty");
+        }
+        let index = self.value(value)?;
+        let uniform = self.b.is_alike(index.v) || !self.varies(value);
+        let to = if self.b.is_long() { ElemType::I64 } else { ElemType::I32 };
+        let index = self.cast(to, index)?.v;
+        let bits = self.b.index_bits();
+        let extent = self.substituted(extent);
+        let limit = match self.count(extent)? {
+            Count::Fixed(n) if bits == Bits::B32 && i32::try_from(n).is_err() => return Err("an index beyond 32 bits"),
+            Count::Fixed(n) => self.index_number(n),
+            Count::Run(_) if bits == Bits::B32 => return Err("an index whose limit run time knows"),
+            Count::Run(n) => self.b.splat(n),
+        };
+        let out = self.b.ucmp(Pred::Le, limit, index, bits);
+        let zero = self.index_number(0);
+        let value = self.b.select(out, zero, index, bits);
+        let out = match self.mask {
+            Some(k) => self.b.masks(Op::MaskAnd, k, out),
+            None => out,
+        };
+        if let Some(v) = self.accs.get(&outside()).and_then(|a| a.values.first().copied()) {
+            let v = self.b.masks(Op::MaskOr, v, out);
+            self.accs.entry(outside()).and_modify(|a| a.values = vec![v]);
+        }
+        let first = uniform.then(|| self.b.first(value));
+        self.bound.insert(sym, Bound { value, first });
+        // What was read at another index is something else.
+        let before = self.loaded.clone();
+        let r = self.value(body);
+        self.loaded = before;
+        self.bound.remove(&sym);
+        r
+    }
+    /// True if lanes may differ in the value of an expression.
+    pub(super) fn varies(&self, e: &Expr) -> bool {
+        let differs = |d: &Dim| self.lane.is_some_and(|l| d.contains(l.sym)) || self.bound.iter().any(|(s, b)| b.first.is_none() && d.contains(*s));
+        let mut inner: Vec<Reg> = vec![];
+        let mut hit = false;
+        e.walk(&mut |e| {
+            hit |= match e {
+                Expr::Index(d) => differs(d) || self.put.values().any(differs) && d.as_const().is_none(),
+                Expr::Load { at, .. } => at.iter().any(differs) || self.put.values().any(differs) && at.iter().any(|d| d.as_const().is_none()),
+                Expr::Let { reg, .. } => {
+                    inner.push(*reg);
+                    false
+                }
+                Expr::Reg(r) => !inner.contains(r),
+                Expr::Acc { .. } | Expr::With { .. } => true,
+                _ => false,
+            }
+        });
+        hit
+    }
+    /// True if an access is more than a pointer that loops move: lanes that are not neighbours, indices from memory.
+    pub(super) fn is_gather(&self, a: &Access, form: Form) -> bool {
+        (a.places.is_some() || !matches!(a.lane, 0 | 1)) && !self.is_apart(a, form) || !a.bound.is_empty()
+    }
+    /// What lanes read at such an access.
+    pub(super) fn gathered(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        if a.places.is_some() {
+            return Err(super::access::NOT_LINEAR);
+        }
+        let size = i64::from(form.bytes());
+        let mut mem = self.mem(a)?;
+        let agree = a.bound.iter().all(|b| self.bound.get(&b.0).is_some_and(|b| b.first.is_some()));
+        if agree && matches!(a.lane, 0 | 1) {
+            let mut base = self.b.address(mem);
+            for (s, c) in &a.bound {
+                let Some(first) = self.bound.get(s).and_then(|b| b.first) else { return Err(NO_INDEX) };
+                let Some(step) = c.as_const().and_then(|c| c.checked_mul(size)).and_then(|c| i32::try_from(c).ok()) else { return Err("an index with a stride that run time knows") };
+                let step = self.b.mul_imm(first, step);
+                base = self.b.add(base, step);
+            }
+            mem = Mem { base, index: None, disp: 0 };
+            return self.load_at(a, form, mem);
+        }
+        let bits = self.b.index_bits();
+        let most = |m: &Module| m.syms.range(Dim::product(m.bufs[a.storage].dims.iter().copied())).hi;
+        // Where only lanes step apart, they do so by numbers that are known.
+        let near = a.bound.is_empty() && i32::try_from(a.lane.saturating_mul(16)).is_ok();
+        if bits == Bits::B32 && !near && most(self.m).is_none_or(|n| i32::try_from(n.saturating_mul(2)).is_err()) {
+            return Err("a distance beyond 32 bits");
+        }
+        let mut index = None;
+        let mut add = |t: &mut Self, x: Value, step: Value, one: bool| {
+            let x = if one { x } else { t.index_op(Bin::IMul, x, step) };
+            index = Some(match index {
+                Some(i) => t.index_op(Bin::IAdd, i, x),
+                None => x,
+            });
+        };
+        for (s, c) in &a.bound {
+            let Some(b) = self.bound.get(s).copied() else { return Err(NO_INDEX) };
+            let step = match self.count(*c)? {
+                Count::Fixed(c) => self.index_number(c),
+                Count::Run(_) if bits == Bits::B32 => return Err("an index with a stride that run time knows"),
+                Count::Run(v) => self.b.splat(v),
+            };
+            add(self, b.value, step, c.as_const() == Some(1));
+        }
+        if a.lane != 0 {
+            let (iota, step) = (self.b.iota(), self.index_number(a.lane));
+            add(self, iota, step, a.lane == 1);
+        }
+        let Some(index) = index else { return Err(NO_INDEX) };
+        if form.bytes() < 4 {
+            return self.short_gather(a, form, index, mem);
+        }
+        Ok(self.b.gather(form, index, mem, self.mask))
+    }
+    /// Elements of 8 and 16 bits. Each lane reads four bytes: those that begin with its element, or the last four of the
+    /// buffer where these begin earlier. So nothing is read behind the end, and nothing before the beginning of a buffer that has
+    /// four bytes.
+    fn short_gather(&mut self, a: &Access, form: Form, index: Value, mem: Mem) -> Fit<Value> {
+        let owner = &self.m.bufs[a.storage];
+        let total = Dim::product(owner.dims.iter().copied());
+        let size = owner.ty.bytes().ok_or("elements smaller than a byte")?;
+        if !self.m.syms.is_nonneg(total * i64::from(size) - 4) {
+            return Err("a gather from what may be shorter than a word");
+        }
+        let end = self.arg(Arg::Pointer { buf: a.storage, linear: total, size })?;
+        let base = self.b.address(mem);
+        // Bytes from where lanes count to the last word.
+        let minus = self.b.mul_imm(base, -1);
+        let room = self.b.add(self.params[end], minus);
+        let room = self.b.add_imm(room, -4);
+        let long = self.b.is_long();
+        let room = if long { room } else { self.b.limited(room, i32::MIN.into(), i32::MAX.into()) };
+        let room = self.b.splat(room);
+        let distance = if form.bytes() == 2 { self.index_op(Bin::IAdd, index, index) } else { index };
+        let at = self.index_op(Bin::IMin, distance, room);
+        let word = self.b.gather(form, at, Mem { base, index: None, disp: 0 }, self.mask);
+        let before = self.index_op(Bin::ISub, distance, at);
+        let before = if long { self.b.low(before) } else { before };
+        let before = self.b.un(Un::Shl(3), before);
+        let word = self.b.bin(Bin::Shr, word, before);
+        Ok(match form {
+            Form::I8 | Form::I16 => {
+                let n = 32 - 8 * form.bytes() as u8;
+                let up = self.b.un(Un::Shl(n), word);
+                self.b.un(Un::Sar(n), up)
+            }
+            _ => {
+                let mask = self.b.bits(if form.bytes() == 1 { 0xff } else { 0xffff });
+                let x = self.b.bin(Bin::And, word, mask);
+                if form == Form::F16 { self.half_to_float(x) } else { x }
+            }
+        })
+    }
+    /// The f32 that the lower 16 bits of each lane are as f16.
+    fn half_to_float(&mut self, x: Value) -> Value {
+        let (rest, top) = (self.b.bits(0x7fff), self.b.bits(0x8000));
+        let (m, sign) = (self.b.bin(Bin::And, x, rest), self.b.bin(Bin::And, x, top));
+        let (m, sign) = (self.b.un(Un::Shl(13), m), self.b.un(Un::Shl(16), sign));
+        // The exponent is off by what both count from; subnormal numbers are so too.
+        let (scale, last, most) = (self.b.f32(2f32.powi(112)), self.b.bits(0x0f7f_ffff), self.b.bits(0x7f80_0000));
+        let v = self.b.bin(Bin::Mul, m, scale);
+        let special = self.b.icmp(Pred::Lt, last, m, Bits::B32);
+        let all = self.b.bin(Bin::Or, v, most);
+        let v = self.b.select(special, all, v, Bits::B32);
+        self.b.bin(Bin::Or, v, sign)
+    }
+}
+
+const NO_INDEX: &str = "an index without a value";

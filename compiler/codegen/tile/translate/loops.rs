@@ -1,0 +1,290 @@
+//! Loops of tiles: unrolled ones, vectors and their last, partial one, counted ones, which carry accumulators and pointers.
+
+use super::access::Stream;
+use super::{Arg, Fit, Lane, Place, Translate, outside};
+use crate::codegen::tile::builder::Count;
+use crate::codegen::tile::ir::Value;
+use crate::nest::{Buf, Expr, LoopKind, Reg, Stmt, visit};
+use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
+
+impl Translate<'_> {
+    pub(super) fn for_(&mut self, kind: LoopKind, var: Sym, lo: Dim, hi: Dim, body: &[Stmt]) -> Fit<()> {
+        let (lo, hi) = (self.substituted(lo), self.substituted(hi));
+        let trip = self.m.syms.simplify(hi - lo);
+        match (kind, trip.as_const()) {
+            (_, Some(n)) if n <= 0 => Ok(()),
+            (LoopKind::Unroll, Some(n)) => {
+                if n == i64::from(self.b.lanes()) && self.lane.is_none() && self.mask.is_none() {
+                    self.turn_columns(var, lo, body)?;
+                }
+                for i in 0..n {
+                    if !self.turned.is_empty() {
+                        self.turning = i as usize;
+                    }
+                    self.with(var, lo + i, |t| t.block(body))?;
+                }
+                self.turned.clear();
+                Ok(())
+            }
+            (LoopKind::Unroll, None) => Err("an unrolled loop without constant bounds"),
+            (LoopKind::Seq | LoopKind::Par, Some(1)) => self.with(var, lo, |t| t.block(body)),
+            (LoopKind::Seq | LoopKind::Par, _) => self.shifted(var, lo, |t| {
+                let end = t.count(trip)?;
+                let guard = !t.m.syms.is_pos(trip);
+                t.counted(var, end, guard, 1, body)
+            }),
+            (LoopKind::Vec(n), _) => {
+                if self.lane.is_some() {
+                    return Err("a vector loop inside a vector loop");
+                }
+                self.lane = Some(Lane { sym: var });
+                let r = self.shifted(var, lo, |t| t.vector(var, trip, i64::from(n), body));
+                self.lane = None;
+                r
+            }
+        }
+    }
+    /// Runs `f` with a dim in place of a variable.
+    pub(super) fn with<T>(&mut self, var: Sym, d: Dim, f: impl FnOnce(&mut Self) -> Fit<T>) -> Fit<T> {
+        let before = self.put.insert(var, d);
+        let r = f(self);
+        match before {
+            Some(b) => self.put.insert(var, b),
+            None => self.put.remove(&var),
+        };
+        r
+    }
+    /// Runs `f` with a variable that counts from 0.
+    pub(super) fn shifted<T>(&mut self, var: Sym, lo: Dim, f: impl FnOnce(&mut Self) -> Fit<T>) -> Fit<T> {
+        if lo.as_const() == Some(0) { f(self) } else { self.with(var, lo + Dim::sym(var), f) }
+    }
+    fn vector(&mut self, var: Sym, trip: Dim, lanes: i64, body: &[Stmt]) -> Fit<()> {
+        let Some(n) = trip.as_const() else {
+            let Count::Run(n) = self.count(trip)? else { return Err("a size that is no register") };
+            // A single vector at most: no loop.
+            let single = self.m.syms.le(trip, Dim::constant(lanes)) == crate::sym::Answer::Yes;
+            let whole = if single { n } else { self.b.and_imm(n, -(lanes as i32)) };
+            let streams = if single { vec![] } else { self.counted_streams(var, Count::Run(whole), true, lanes, body)? };
+            if trip.modulo(lanes).as_const() == Some(0) {
+                return Ok(());
+            }
+            // What is left, where the loop has stopped.
+            let rest = if single { n } else { self.b.and_imm(n, lanes as i32 - 1) };
+            let before = self.accs_set_in(body);
+            let around = self.acc_values(&before);
+            let opened = self.b.open_if_positive(rest);
+            let saved = (self.streams.clone(), self.loaded.clone(), self.mask);
+            self.loaded.clear();
+            for (s, p) in streams {
+                let p = Place { index: p.index.map(|(_, k)| (whole, k)), ..p };
+                self.streams.insert(s, p);
+            }
+            self.mask = Some(self.b.first_lanes(Count::Run(rest)));
+            if !single {
+                self.active.push((var, whole));
+            }
+            self.block(body)?;
+            if !single {
+                self.active.pop();
+            }
+            (self.streams, self.loaded, self.mask) = saved;
+            self.forget(body);
+            let through = self.acc_values(&before);
+            let merged = self.b.close_if(opened, &around, &through);
+            self.set_acc_values(&before, &merged);
+            return Ok(());
+        };
+        let (whole, rest) = (n / lanes * lanes, n % lanes);
+        if whole == lanes {
+            // One vector: the variable is the lane.
+            self.block(body)?;
+        } else if whole > 0 {
+            self.counted(var, Count::Fixed(whole), false, lanes, body)?;
+        }
+        if rest > 0 {
+            let d = self.put.get(&var).copied().unwrap_or(Dim::sym(var));
+            let d = d.subst(&mut |s| (s == var).then(|| Dim::sym(var) + whole));
+            let outer = self.mask.replace(self.b.first_lanes(Count::Fixed(rest)));
+            let r = self.with(var, d, |t| t.block(body));
+            self.mask = outer;
+            r?;
+        }
+        Ok(())
+    }
+    /// A branch that all lanes take together, inside a loop: around everything it is Cranelift's.
+    pub(super) fn branch(&mut self, cond: &Expr, then: &[Stmt], els: &[Stmt]) -> Fit<()> {
+        if self.active.is_empty() {
+            return Err("a branch around a tile");
+        }
+        if self.varies(cond) {
+            return Err("a branch on lanes");
+        }
+        let c = self.value(cond)?;
+        if c.ty != ElemType::Bool {
+            return Err("a branch on a number");
+        }
+        let not = self.b.not(c.v);
+        for (c, body) in [(c.v, then), (not, els)] {
+            if body.is_empty() {
+                continue;
+            }
+            let before = self.accs_set_in(body);
+            let around = self.acc_values(&before);
+            let opened = self.b.open_if_any(c);
+            let saved = (self.streams.clone(), self.loaded.clone());
+            self.block(body)?;
+            (self.streams, self.loaded) = saved;
+            self.forget(body);
+            let through = self.acc_values(&before);
+            let merged = self.b.close_if(opened, &around, &through);
+            self.set_acc_values(&before, &merged);
+        }
+        Ok(())
+    }
+    fn counted(&mut self, var: Sym, end: Count, guard: bool, step: i64, body: &[Stmt]) -> Fit<()> {
+        self.counted_streams(var, end, guard, step, body).map(drop)
+    }
+    /// `for var in (0..end).step_by(step)`: accumulators and pointers are carried. Returns where the streams stand
+    /// afterwards.
+    fn counted_streams(&mut self, var: Sym, end: Count, guard: bool, step: i64, body: &[Stmt]) -> Fit<Vec<(Stream, Place)>> {
+        let moving = self.moving(var, body)?;
+        // A counter that all streams share instead of a pointer each.
+        let scale = |s: &Stream| {
+            let bytes = s.1.last()?.1.as_const()? * i64::from(self.size_of(s.0));
+            matches!(bytes, 1 | 2 | 4 | 8).then_some(bytes as u8)
+        };
+        let innermost = !has_loop(body, i64::from(self.b.lanes()));
+        let indexed = innermost && moving.len() > 1;
+        let (by_index, by_pointer): (Vec<Stream>, Vec<Stream>) = moving.into_iter().partition(|s| indexed && scale(s).is_some());
+        let scales: Vec<u8> = by_index.iter().map(|s| scale(s).unwrap_or(1)).collect();
+        let accs = self.accs_set_in(body);
+        let mut carried = self.acc_values(&accs);
+        let base_of = |t: &mut Self, s: &Stream| -> Fit<Place> {
+            let outside = (s.0, s.1[..s.1.len() - 1].to_vec());
+            t.place(&outside)
+        };
+        let mut starts = vec![];
+        for s in &by_pointer {
+            let p = base_of(self, s)?;
+            starts.push(self.flat(p));
+        }
+        let mut bases = vec![];
+        for s in &by_index {
+            let p = base_of(self, s)?;
+            bases.push(self.flat(p));
+        }
+        let strides: Vec<Option<Value>> = by_pointer.iter().map(|s| self.stride_value(s, step)).collect::<Fit<_>>()?;
+        carried.extend(&starts);
+        let saved = (self.streams.clone(), self.loaded.clone());
+        self.forget(body);
+        let l = self.b.open_loop(end, guard, &carried);
+        let inside = l.inside.clone();
+        self.set_acc_values(&accs, &inside[..inside.len() - starts.len()]);
+        let pointers = inside[inside.len() - starts.len()..].to_vec();
+        for (s, p) in by_pointer.iter().zip(&pointers) {
+            self.streams.insert(s.clone(), Place { base: *p, index: None });
+        }
+        for ((s, b), k) in by_index.iter().zip(&bases).zip(&scales) {
+            self.streams.insert(s.clone(), Place { base: *b, index: Some((l.i, *k)) });
+        }
+        self.active.push((var, l.i));
+        self.block(body)?;
+        self.active.pop();
+        let mut after = self.acc_values(&accs);
+        for ((s, p), run) in by_pointer.iter().zip(&pointers).zip(&strides) {
+            let next = match run {
+                Some(v) => self.b.add(*p, *v),
+                None => {
+                    let bytes = s.1.last().and_then(|c| c.1.as_const()).unwrap_or(0) * step * i64::from(self.size_of(s.0));
+                    self.b.add_imm(*p, bytes)
+                }
+            };
+            after.push(next);
+        }
+        (self.streams, self.loaded) = saved;
+        self.forget(body);
+        let merged = self.b.close_loop(l, step, &after);
+        let n = merged.len() - starts.len();
+        self.set_acc_values(&accs, &merged[..n]);
+        let mut out: Vec<(Stream, Place)> = by_pointer.into_iter().zip(&merged[n..]).map(|(s, p)| (s, Place { base: *p, index: None })).collect();
+        out.extend(by_index.into_iter().zip(bases).zip(scales).map(|((s, b), k)| (s, Place { base: b, index: Some((b, k)) })));
+        Ok(out)
+    }
+    /// A run-time stride in bytes as a register; `None` for numbers.
+    fn stride_value(&mut self, s: &Stream, step: i64) -> Fit<Option<Value>> {
+        let Some((_, c)) = s.1.last() else { return Err("a stream without a stride") };
+        if c.as_const().is_some() {
+            return Ok(None);
+        }
+        let bytes = *c * step * i64::from(self.size_of(s.0));
+        match self.count(bytes)? {
+            Count::Run(v) => Ok(Some(v)),
+            Count::Fixed(_) => Ok(None),
+        }
+    }
+    pub(super) fn size_of(&self, arg: usize) -> u32 {
+        match &self.args[arg] {
+            Arg::Pointer { size, .. } => *size,
+            Arg::Number(_) => 1,
+        }
+    }
+    /// A place without an index.
+    fn flat(&mut self, p: Place) -> Value {
+        match p.index {
+            None => p.base,
+            // Indexed places belong to innermost loops only.
+            Some((i, _)) => self.b.add(p.base, i),
+        }
+    }
+    fn accs_set_in(&self, body: &[Stmt]) -> Vec<Reg> {
+        let mut v = vec![];
+        visit::walk(body, &mut |s| {
+            if let Stmt::Set { reg, .. } = s
+                && self.accs.contains_key(reg)
+                && !v.contains(reg)
+            {
+                v.push(*reg);
+            }
+        });
+        let mut reads = false;
+        visit::walk_exprs(body, &mut |e| reads |= matches!(e, Expr::With { .. }));
+        if reads {
+            v.push(outside());
+        }
+        v
+    }
+    fn acc_values(&self, regs: &[Reg]) -> Vec<Value> {
+        regs.iter().flat_map(|r| self.accs[r].values.iter().copied()).collect()
+    }
+    fn set_acc_values(&mut self, regs: &[Reg], values: &[Value]) {
+        let mut it = values.iter().copied();
+        for r in regs {
+            if let Some(a) = self.accs.get_mut(r) {
+                a.values.iter_mut().zip(&mut it).for_each(|(x, v)| *x = v);
+            }
+        }
+    }
+    /// Drops loads that stores in a body may change.
+    fn forget(&mut self, body: &[Stmt]) {
+        let stored: Vec<Buf> = visit::stores(body).into_iter().map(|b| self.m.storage(b)).collect();
+        let m = self.m;
+        self.loaded.retain(|_, (b, _)| !stored.iter().any(|s| m.overlaps(*s, *b)));
+    }
+}
+
+/// True if a loop with iterations of its own is inside.
+fn has_loop(body: &[Stmt], lanes: i64) -> bool {
+    let mut found = false;
+    visit::walk(body, &mut |s| {
+        if let Stmt::For { kind, lo, hi, .. } = s {
+            let trip = (*hi - *lo).as_const();
+            found |= match kind {
+                LoopKind::Unroll => false,
+                LoopKind::Vec(_) => trip.is_none_or(|t| t >= 2 * lanes),
+                _ => trip != Some(1),
+            };
+        }
+    });
+    found
+}

@@ -1,0 +1,209 @@
+//! Loads and stores of tiles. A load is made once for all that read it, until a store may have changed it.
+
+use super::access::Access;
+use super::expr::{bits_of, is_long};
+use super::{Fit, Misfit, Place, Translate, Val};
+use crate::codegen::tile::ir::{Bin, Form, Mem, Un, Value, Width};
+use crate::codegen::tile::isa::{self, Machine};
+use crate::nest::{BinOp, Buf, Expr, Place as NestPlace, UnOp};
+use crate::sym::Dim;
+use crate::tensor::ElemType;
+
+/// Constants from so many bytes on come from memory or a far cache: other constants were read since.
+const LARGE: u64 = 64 << 10;
+/// Bytes between what a tile reads and what it asks memory for: some hundred nanoseconds of work.
+const AHEAD: i32 = 4096;
+
+impl Translate<'_> {
+    pub(super) fn mem(&self, a: &Access) -> Fit<Mem> {
+        let p = self.place(&a.stream)?;
+        Ok(Mem { base: p.base, index: p.index, disp: a.disp })
+    }
+    /// Loads a vector of neighbours, or one element for all lanes.
+    pub fn load_form(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        if self.is_gather(a, form) {
+            return self.gathered(a, form);
+        }
+        if self.is_apart(a, form) {
+            return self.apart(a, form);
+        }
+        let mem = self.mem(a)?;
+        self.load_at(a, form, mem)
+    }
+    /// The same from a place.
+    pub(super) fn load_at(&mut self, a: &Access, form: Form, mem: Mem) -> Fit<Value> {
+        let mask = self.mask;
+        let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, a.lane, false, mask);
+        if let Some((_, v)) = self.loaded.get(&key) {
+            return Ok(*v);
+        }
+        let wide = self.b.width() == Width::Avx512;
+        let v = if a.lane == 1 {
+            // Narrow vectors of 256-bit code are loaded as a whole or not at all.
+            let masked = mask.is_some_and(|k| !self.b.is_alike(k));
+            if !isa::machine(self.b.width()).has(form, false, masked) {
+                return Err("a load that these vectors do not have");
+            }
+            if self.from_memory(a) {
+                self.b.prefetch(Mem { disp: mem.disp.wrapping_add(AHEAD), ..mem }, false);
+            }
+            self.b.load(form, mem, mask)
+        } else {
+            // Where some lanes do not exist the element may not either, if a condition made the mask.
+            match mask {
+                Some(k) if self.mask_is_condition() => {
+                    if !matches!(form, Form::Whole | Form::Double) {
+                        return Err("a conditional load of one short element");
+                    }
+                    if wide {
+                        self.b.broadcast_masked(form, mem, k)
+                    } else {
+                        let zero = self.index_number(0);
+                        self.b.gather(form, zero, mem, Some(k))
+                    }
+                }
+                _ => self.b.broadcast(form, mem),
+            }
+        };
+        self.loaded.insert(key, (a.storage, v));
+        Ok(v)
+    }
+    /// The same for small integers as floats: converted once, as they are loaded once.
+    pub(super) fn load_as_float(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        if self.is_gather(a, form) || self.is_apart(a, form) {
+            let v = self.load_form(a, form)?;
+            return Ok(self.b.un(Un::ToFloat, v));
+        }
+        let mem = self.mem(a)?;
+        let key = (Place { base: mem.base, index: mem.index }, mem.disp, form, a.lane, true, self.mask);
+        if let Some((_, v)) = self.loaded.get(&key) {
+            return Ok(*v);
+        }
+        let v = self.load_form(a, form)?;
+        let v = self.b.un(Un::ToFloat, v);
+        self.loaded.insert(key, (a.storage, v));
+        Ok(v)
+    }
+    /// True for constants that come from afar, where the innermost loop runs through them in order: what it will read is
+    /// asked for early.
+    fn from_memory(&self, a: &Access) -> bool {
+        const LEAST: i64 = 128;
+        let far = |c: &crate::tensor::ConstData| c.byte_len() >= LARGE;
+        let runs = match (self.active.last(), a.stream.1.last()) {
+            (Some((innermost, _)), Some((moves, stride))) => innermost == moves && stride.as_const().is_some_and(|s| s.saturating_mul(i64::from(self.size_of(a.stream.0))) >= LEAST),
+            _ => false,
+        };
+        runs && !self.prefetched.contains(&a.storage) && matches!(&self.m.bufs[a.storage].place, NestPlace::Const(c) if far(c))
+    }
+    fn mask_is_condition(&self) -> bool {
+        // Remainders of vector loops have at least one lane; conditions may have none.
+        self.mask.is_some_and(|k| self.b.is_condition(k))
+    }
+    /// Stores lane after lane, `step` elements apart.
+    fn store_apart(&mut self, form: Form, mem: Mem, v: Value, step: i64) -> Fit<()> {
+        const FAR: Misfit = "a store that steps too far";
+        if form == Form::F16 {
+            return Err("a store of f16 that are no neighbours");
+        }
+        let bytes = step.checked_mul(i64::from(form.bytes())).ok_or(FAR)?;
+        let lanes = match self.mask {
+            None => Some(self.b.lanes()),
+            Some(k) => self.b.lanes_of(k),
+        };
+        match (lanes, self.mask) {
+            (Some(n), _) => self.b.store_lanes(form, mem, v, n, bytes).then_some(()).ok_or(FAR),
+            (None, Some(k)) if self.b.width() == Width::Avx512 && matches!(form, Form::Whole | Form::Double) && i32::try_from(step.saturating_mul(16)).is_ok() => {
+                let (iota, step) = (self.b.iota(), self.index_number(step));
+                let index = self.index_op(Bin::IMul, iota, step);
+                self.b.scatter(form, index, mem, v, k);
+                Ok(())
+            }
+            _ => Err("a store lane by lane of lanes that run time knows"),
+        }
+    }
+    pub(super) fn store(&mut self, buf: Buf, at: &[Dim], value: &Expr) -> Fit<()> {
+        let plain = self.access(buf, at)?;
+        if self.b.width() == Width::Avx512
+            && !self.b.is_long()
+            && plain.lane == 1
+            && plain.places.is_none()
+            && plain.bound.is_empty()
+            && let Some(v) = self.near_byte(buf, value)?
+        {
+            let mem = self.mem(&plain)?;
+            self.b.store(Form::NearU8, mem, v, self.mask);
+            self.stored(plain.storage);
+            return Ok(());
+        }
+        let v = match value {
+            // What is stored is the low byte.
+            Expr::Cast(t @ (ElemType::U8 | ElemType::I8), x) if self.m.bufs[buf].ty == *t => Val { v: self.low_byte(x, *t)?, ty: *t },
+            value => self.value(value)?,
+        };
+        let a = self.access(buf, at)?;
+        if !a.bound.is_empty() {
+            return Err("a store at an index read from memory");
+        }
+        let mem = self.mem(&a)?;
+        let ty = self.m.bufs[buf].ty;
+        if a.places.is_some() {
+            return Err(super::access::NOT_LINEAR);
+        }
+        match a.lane {
+            1 => {
+                let (form, v) = self.to_storage(ty, v)?;
+                if isa::machine(self.b.width()).has(form, true, self.mask.is_some()) {
+                    let v = self.side_by_side(form, v);
+                    self.b.store(form, mem, v, self.mask);
+                } else {
+                    self.store_apart(form, mem, v, 1)?;
+                }
+            }
+            0 if self.lane.is_none() && (matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32) || is_long(ty) && self.b.is_long()) => self.b.store_scalar(mem, v.v, bits_of(ty)),
+            0 => return Err("a store of one element in lanes"),
+            step => {
+                let (form, v) = self.to_storage(ty, v)?;
+                self.store_apart(form, mem, v, step)?;
+            }
+        }
+        self.stored(a.storage);
+        Ok(())
+    }
+    fn stored(&mut self, storage: Buf) {
+        let m = self.m;
+        self.loaded.retain(|_, (b, _)| !m.overlaps(storage, *b));
+    }
+    /// For `store u8(i32(round(min(max(x, lo), hi))) + z)` where 255 is the upper limit: the number without that limit,
+    /// which the store has.
+    fn near_byte(&mut self, buf: Buf, value: &Expr) -> Fit<Option<Value>> {
+        const FAR: f64 = (1 << 30) as f64;
+        let (Expr::Cast(ElemType::U8, x), ElemType::U8) = (value, self.m.bufs[buf].ty) else { return Ok(None) };
+        let (x, zero) = match &**x {
+            Expr::Bin(BinOp::Add, x, z) => match &**z {
+                Expr::Const(z) => (&**x, z.to_i64()),
+                _ => return Ok(None),
+            },
+            x => (x, 0),
+        };
+        let Expr::Cast(ElemType::I32, x) = x else { return Ok(None) };
+        let (op, x) = match &**x {
+            Expr::Un(UnOp::Round, x) => (Un::ToInt, &**x),
+            x => (Un::TruncInt, x),
+        };
+        let Expr::Bin(BinOp::Min, x, hi) = x else { return Ok(None) };
+        let (Expr::Bin(BinOp::Max, inner, lo), Expr::Const(hi)) = (&**x, &**hi) else { return Ok(None) };
+        let Expr::Const(lo) = &**lo else { return Ok(None) };
+        // Whole limits, so that rounding does not pass them; no conversion or sum overflows.
+        let limits = hi.ty == ElemType::F32 && lo.to_f64() + zero as f64 >= 0.0 && lo.to_f64().fract() == 0.0 && hi.to_f64() + zero as f64 == 255.0 && zero.abs() < FAR as i64;
+        if !limits || self.bounds.of(self.m, inner).is_none_or(|b| b.0 < -FAR || b.1 > FAR) {
+            return Ok(None);
+        }
+        let v = self.value(x)?;
+        let v = self.b.un(op, v.v);
+        if zero == 0 {
+            return Ok(Some(v));
+        }
+        let z = self.b.bits(zero as i32 as u32);
+        Ok(Some(self.b.bin(Bin::IAdd, v, z)))
+    }
+}

@@ -1,0 +1,315 @@
+//! Leaf nests -> tiles.
+//!
+//! A tile is what a kernel does innermost: statements whose loops have bounds that do not depend on each other, whose
+//! accesses move linearly with every loop variable, and which contain at least one vector loop as long as the target's
+//! vectors. Everything that depends on the kernel around it - pointers, run-time sizes and strides - is an argument,
+//! so that tiles of one structure are one function. What does not fit ([`Misfit`]) stays with Cranelift, which then
+//! tries the statements inside; the reasons are the rule.
+
+mod access;
+mod convert;
+mod expr;
+mod fit;
+mod floats;
+mod gather;
+mod index;
+mod lanes64;
+mod loops;
+mod memory;
+mod permuted_loads;
+mod reciprocal_division;
+mod transpose;
+
+use crate::codegen::tile::Vectors;
+use crate::codegen::tile::builder::{Builder, Count};
+use crate::codegen::tile::ir::{Form, Func, Value};
+use crate::codegen::{Map, Set};
+use crate::nest::bounds::Bounds;
+use crate::nest::{Buf, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
+use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
+use access::{Site, Stream};
+use expr::{bits_of, is_long};
+use gather::Bound;
+use std::rc::Rc;
+
+/// A leaf nest as a function, and what to call it with.
+pub struct Tile {
+    /// The function.
+    pub func: Func,
+    /// Its arguments in order.
+    pub args: Vec<Arg>,
+    /// True if it reads indices and returns, as 32 bits, whether one of them was out of range.
+    pub checks: bool,
+}
+
+/// An argument of a tile, as the kernel around it computes it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Arg {
+    /// The address of an element of a buffer's storage.
+    Pointer {
+        /// Storage.
+        buf: Buf,
+        /// Element.
+        linear: Dim,
+        /// Bytes of an element.
+        size: u32,
+    },
+    /// An integer.
+    Number(Dim),
+}
+
+/// Why a nest is no tile.
+pub type Misfit = &'static str;
+
+/// In place of an accumulator: lanes that met an index out of range.
+fn outside() -> Reg {
+    Reg::from_u32(u32::MAX - 1)
+}
+
+type Fit<T> = Result<T, Misfit>;
+
+/// Arguments beyond this many cost more than they save.
+const MOST_ARGS: usize = 48;
+
+/// Translates statements; `substitute` puts in what the kernel has unrolled around them.
+pub fn translate(m: &Module, vectors: Vectors, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
+    let long = fit::check(m, vectors, body)?;
+    let mut locals = vec![];
+    let (mut prefetched, mut withs, mut lanes_of_one) = (vec![], vec![], vec![]);
+    visit::walk_exprs(body, &mut |e| {
+        if let Expr::With { sym, .. } = e {
+            withs.push(*sym);
+        }
+    });
+    visit::walk(body, &mut |s| match s {
+        Stmt::For { kind, var, lo, hi, .. } => {
+            locals.push(*var);
+            if let (LoopKind::Vec(n), Some(trip)) = (kind, (*hi - *lo).as_const())
+                && trip <= i64::from(*n)
+            {
+                lanes_of_one.push(*var);
+            }
+        }
+        Stmt::Prefetch { buf, .. } => prefetched.push(m.storage(*buf)),
+        _ => {}
+    });
+    let mut t = Translate {
+        m,
+        b: Builder::new(vectors.width, long),
+        outer: substitute,
+        put: Map::default(),
+        active: vec![],
+        deeper: vec![],
+        locals,
+        lanes_of_one,
+        withs,
+        bound: Map::default(),
+        prefetched,
+        sites: Map::default(),
+        accs: Map::default(),
+        short: fit::short_sums(body, i64::from(vectors.width.lanes()) / if long { 2 } else { 1 }),
+        regs: Map::default(),
+        args: vec![],
+        params: vec![],
+        streams: Map::default(),
+        loaded: Map::default(),
+        turned: Map::default(),
+        turning: 0,
+        lane: None,
+        mask: None,
+        bounds: Bounds::of_sums(m, body),
+    };
+    t.b.tables = m.math != Math::Strict;
+    let checks = !t.withs.is_empty();
+    if checks {
+        let none = t.b.all_lanes(false);
+        t.accs.insert(outside(), Acc { values: vec![none], shape: vec![], lanes: 1, ty: ElemType::Bool });
+    }
+    t.block(body)?;
+    let outside = t.accs.get(&outside()).and_then(|a| a.values.first().copied());
+    Ok(Tile { args: t.args, func: t.b.finish(outside), checks })
+}
+
+/// A value of a nest's expression: a vector, or a mask for truth values.
+#[derive(Clone, Copy, Debug)]
+struct Val {
+    pub v: Value,
+    pub ty: ElemType,
+}
+
+struct Acc {
+    values: Vec<Value>,
+    shape: Vec<u32>,
+    lanes: u32,
+    ty: ElemType,
+}
+
+/// The vector loop we are in.
+#[derive(Clone, Copy)]
+struct Lane {
+    pub sym: Sym,
+}
+
+/// Where a stream is now.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Place {
+    base: Value,
+    index: Option<(Value, u8)>,
+}
+
+/// A load that was made: place, displacement, form, elements per lane, whether integers were converted to floats,
+/// and for which lanes.
+type Loaded = (Place, i32, Form, i64, bool, Option<Value>);
+
+struct Translate<'a> {
+    pub m: &'a Module,
+    pub b: Builder,
+    outer: &'a dyn Fn(Dim) -> Dim,
+    /// What stands for variables of unrolled loops and of loops that do not start at 0.
+    put: Map<Sym, Dim>,
+    /// Loops that run, with their counters.
+    active: Vec<(Sym, Value)>,
+    /// Loops inside the one that is being opened: their terms do not matter yet.
+    deeper: Vec<Sym>,
+    /// Variables of all loops of the tile.
+    locals: Vec<Sym>,
+    /// Those of loops of a single vector.
+    lanes_of_one: Vec<Sym>,
+    /// Symbols of indices that are read from memory.
+    withs: Vec<Sym>,
+    /// Those that have a value.
+    bound: Map<Sym, Bound>,
+    /// Buffers that statements ask for by themselves.
+    prefetched: Vec<Buf>,
+    sites: Map<(Buf, usize), Rc<Site>>,
+    accs: Map<Reg, Acc>,
+    /// Accumulators of which nobody looks at more lanes than the least that are set.
+    short: Set<Reg>,
+    pub regs: Map<Reg, Val>,
+    args: Vec<Arg>,
+    params: Vec<Value>,
+    streams: Map<Stream, Place>,
+    loaded: Map<Loaded, (Buf, Value)>,
+    /// Columns of the unrolled loop that is being translated, by the access that reads them.
+    turned: Map<(Buf, usize), Vec<Value>>,
+    /// The iteration of that loop.
+    turning: usize,
+    lane: Option<Lane>,
+    /// Lanes that exist, where not all do.
+    pub mask: Option<Value>,
+    bounds: Bounds,
+}
+
+impl Translate<'_> {
+    /// With everything put in that stands for variables.
+    pub fn substituted(&self, d: Dim) -> Dim {
+        let d = (self.outer)(d);
+        if self.put.is_empty() || d.as_const().is_some() { d } else { d.subst(&mut |s| self.put.get(&s).copied()) }
+    }
+    fn block(&mut self, body: &[Stmt]) -> Fit<()> {
+        body.iter().try_for_each(|s| self.stmt(s))
+    }
+    fn stmt(&mut self, s: &Stmt) -> Fit<()> {
+        match s {
+            Stmt::For { kind, var, lo, hi, body } => self.for_(*kind, *var, *lo, *hi, body),
+            Stmt::Let { reg, value } => {
+                let v = self.value(value)?;
+                self.regs.insert(*reg, v);
+                Ok(())
+            }
+            Stmt::Acc { reg, lanes, shape, init } => {
+                let ty = self.m.regs[*reg].ty;
+                if !(matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32) || is_long(ty) && self.b.is_long()) {
+                    return Err("an accumulator without vectors");
+                }
+                let v = self.value(init)?.v;
+                let n = shape.iter().product::<u32>() as usize;
+                self.accs.insert(*reg, Acc { values: vec![v; n], shape: shape.clone(), lanes: *lanes, ty });
+                Ok(())
+            }
+            Stmt::Set { reg, at, value } => {
+                let v = self.value(value)?.v;
+                let i = self.acc_index(*reg, at)?;
+                let Some(acc) = self.accs.get(reg) else { return Err("an accumulator of another nest") };
+                let v = match self.mask {
+                    Some(k) if acc.lanes > 1 && !self.short.contains(reg) => self.b.select(k, v, acc.values[i], bits_of(acc.ty)),
+                    _ => v,
+                };
+                if let Some(a) = self.accs.get_mut(reg) {
+                    a.values[i] = v;
+                }
+                Ok(())
+            }
+            Stmt::Store { buf, at, value } => self.store(*buf, at, value),
+            Stmt::Prefetch { buf, at } => {
+                let a = self.access(*buf, at)?;
+                let mem = self.mem(&a)?;
+                self.b.prefetch(mem, true);
+                Ok(())
+            }
+            Stmt::If { cond, then, els } => self.branch(cond, then, els),
+            _ => Err("a statement that is no loop, value, accumulator, branch or store"),
+        }
+    }
+    fn acc_index(&self, reg: Reg, at: &[Dim]) -> Fit<usize> {
+        let Some(acc) = self.accs.get(&reg) else { return Err("an accumulator of another nest") };
+        let mut i = 0;
+        for (d, n) in at.iter().zip(&acc.shape) {
+            match self.substituted(*d).as_const() {
+                Some(c) if (0..i64::from(*n)).contains(&c) => i = i * *n as usize + c as usize,
+                _ => return Err("an accumulator subscript that is no number"),
+            }
+        }
+        Ok(i)
+    }
+    /// The current value of an accumulator.
+    pub fn acc(&self, reg: Reg, at: &[Dim]) -> Fit<Val> {
+        let i = self.acc_index(reg, at)?;
+        let a = &self.accs[&reg];
+        Ok(Val { v: a.values[i], ty: a.ty })
+    }
+    fn place(&self, s: &Stream) -> Fit<Place> {
+        match self.streams.get(s) {
+            Some(p) => Ok(*p),
+            None if s.1.is_empty() => Ok(Place { base: self.params[s.0], index: None }),
+            // A loop that does not move it.
+            None => Err("a stream that nothing carries"),
+        }
+    }
+    /// A dim as a number or an argument.
+    pub fn count(&mut self, d: Dim) -> Fit<Count> {
+        if let Some(c) = d.as_const() {
+            return Ok(Count::Fixed(c));
+        }
+        if self.is_inner(d) {
+            return Err("a bound or stride that depends on a loop of the tile");
+        }
+        let i = self.arg(Arg::Number(d))?;
+        Ok(Count::Run(self.params[i]))
+    }
+    /// True if a dim depends on loops of the tile.
+    pub fn is_inner(&self, d: Dim) -> bool {
+        self.active.iter().any(|(s, _)| d.contains(*s)) || self.deeper.iter().chain(&self.withs).any(|s| d.contains(*s)) || self.lane.is_some_and(|l| d.contains(l.sym))
+    }
+    fn arg(&mut self, a: Arg) -> Fit<usize> {
+        if let Some(i) = self.args.iter().position(|x| *x == a) {
+            return Ok(i);
+        }
+        if self.args.len() == MOST_ARGS {
+            return Err("too many arguments");
+        }
+        self.args.push(a);
+        let p = self.b.param();
+        self.params.push(p);
+        Ok(self.args.len() - 1)
+    }
+    /// Counters of the loops that run.
+    pub fn counters(&self) -> &[(Sym, Value)] {
+        &self.active
+    }
+    /// The variable of the vector loop.
+    pub fn lane_sym(&self) -> Option<Sym> {
+        self.lane.map(|l| l.sym)
+    }
+}

@@ -1,0 +1,100 @@
+//! Integers divided by a number, and what is left: products with its reciprocal, for which there are vectors.
+//!
+//! A first quotient is wrong in its last bits only, so what it leaves is small, and a float holds it exactly. What that
+//! leaves is exact: `floor((rest + 1/2) / by)` of whole numbers is as far from both neighbours as `1/2 / by`, and the
+//! rounding of the reciprocal and of one fused operation stays below that within the limits of
+//! [`constant_divisor`](crate::nest::visit::constant_divisor).
+
+use super::expr::{bits_of, is_long};
+use super::{Fit, Translate, Val};
+use crate::codegen::tile::ir::{Bin, Bits, Pred, Un, Value, Width};
+use crate::nest::BinOp;
+use crate::tensor::ElemType;
+
+impl Translate<'_> {
+    /// `Div`, `Rem` or `Mod` by a number that `constant_divisor` allows.
+    pub(super) fn quotient(&mut self, op: BinOp, a: Val, by: i64) -> Fit<Val> {
+        let (bits, signed) = (bits_of(a.ty), a.ty.is_signed_int());
+        if a.ty == ElemType::U64 && self.b.width() == Width::Avx2 {
+            return Err("a quotient of unsigned integers of 64 bits");
+        }
+        let size = by.unsigned_abs() as f64;
+        // Of fewer bits than a float's the number itself is the rest.
+        let (first, rest) = if a.ty.bits() < 32 { (None, self.b.un(Un::ToFloat, a.v)) } else { self.first_quotient(a, by) };
+        let below_zero = op == BinOp::Mod && by < 0;
+        let (inverse, half) = (self.real(1.0 / size, bits), self.real(if below_zero { -0.5 } else { 0.5 } / size, bits));
+        let k = self.b.fma_of(rest, inverse, half, bits);
+        let mut k = self.b.un_of(if below_zero { Un::Ceil } else { Un::Floor }, k, bits);
+        let minus = self.real(-size, bits);
+        let mut left = self.b.fma_of(k, minus, rest, bits);
+        if op != BinOp::Mod && signed {
+            // Towards zero: of numbers below it the quotient is the next one.
+            let (none, zero, one) = (self.zero_of(bits), self.real(0.0, bits), self.real(1.0, bits));
+            let (below, some) = (self.b.icmp(Pred::Lt, a.v, none, bits), self.b.cmp(Pred::Lt, zero, left, bits));
+            let moved = self.b.masks(crate::codegen::tile::ir::Op::MaskAnd, below, some);
+            if op == BinOp::Div {
+                let next = self.b.bin_of(Bin::Add, k, one, bits);
+                k = self.b.select(moved, next, k, bits);
+            } else {
+                let less = self.b.bin_of(Bin::Add, left, minus, bits);
+                left = self.b.select(moved, less, left, bits);
+            }
+        }
+        if op != BinOp::Div {
+            return Ok(Val { v: self.whole(left, bits), ..a });
+        }
+        let mut q = self.whole(k, bits);
+        if let Some(first) = first {
+            q = self.b.bin_of(Bin::IAdd, first, q, bits);
+        }
+        if by < 0 {
+            let none = self.zero_of(bits);
+            q = self.b.bin_of(Bin::ISub, none, q, bits);
+        }
+        Ok(Val { v: q, ..a })
+    }
+    /// A quotient by |by| that is off by little, and what it leaves as a float.
+    fn first_quotient(&mut self, a: Val, by: i64) -> (Option<Value>, Value) {
+        let (bits, size) = (bits_of(a.ty), by.unsigned_abs());
+        let inverse = self.real(1.0 / size as f64, bits);
+        let q = match a.ty {
+            ElemType::I64 => {
+                let x = self.b.long_to_double(a.v);
+                let x = self.b.bin_of(Bin::Mul, x, inverse, bits);
+                self.b.near_long(x)
+            }
+            ElemType::U64 => {
+                let x = self.b.un_of(Un::UnsignedToDouble, a.v, bits);
+                let x = self.b.bin_of(Bin::Mul, x, inverse, bits);
+                self.b.un_of(Un::TruncUnsigned, x, bits)
+            }
+            ElemType::U32 => {
+                // Of half the number, which is a signed one; 2^31 is what too large ones become.
+                let (x, twice) = (self.b.un(Un::Shr(1), a.v), self.real(2.0 / size as f64, bits));
+                let x = self.b.un(Un::ToFloat, x);
+                let x = self.b.bin(Bin::Mul, x, twice);
+                self.b.un(Un::TruncInt, x)
+            }
+            _ => {
+                let x = self.b.un(Un::ToFloat, a.v);
+                let x = self.b.bin(Bin::Mul, x, inverse);
+                self.b.un(Un::TruncInt, x)
+            }
+        };
+        let by = if is_long(a.ty) { self.b.bits64(size) } else { self.b.bits(size as u32) };
+        let product = if is_long(a.ty) { self.b.long(Bin::IMul, q, by) } else { self.b.bin(Bin::IMul, q, by) };
+        let rest = self.b.bin_of(Bin::ISub, a.v, product, bits);
+        let rest = if is_long(a.ty) { self.b.small_to_double(rest) } else { self.b.un(Un::ToFloat, rest) };
+        (Some(q), rest)
+    }
+    /// A whole number, far from where floats have gaps, as an integer.
+    fn whole(&mut self, x: Value, bits: Bits) -> Value {
+        if bits == Bits::B64 { self.b.small_to_long(x) } else { self.b.un(Un::TruncInt, x) }
+    }
+    fn real(&mut self, x: f64, bits: Bits) -> Value {
+        if bits == Bits::B64 { self.b.f64(x) } else { self.b.f32(x as f32) }
+    }
+    fn zero_of(&mut self, bits: Bits) -> Value {
+        if bits == Bits::B64 { self.b.bits64(0) } else { self.b.bits(0) }
+    }
+}

@@ -1,0 +1,110 @@
+//! Iterations of a `par` or `vec` loop that store to one element (rule 5).
+//!
+//! Only what is certain is a fault: an address that does not change with the loop while the value does, or a linear one
+//! where two iterations meet whatever the sizes are. Stores under a condition, and addresses that an index from memory or a
+//! loop with bounds of the iteration's own goes into, are left alone.
+
+use crate::nest::check::Fault;
+use crate::nest::{Buf, Expr, LoopKind, Module, Stmt};
+use crate::sym::{Answer, Dim, Sym};
+
+/// What stands between a parallel loop and a store inside.
+struct Inside<'a> {
+    m: &'a Module,
+    var: Sym,
+    /// Iterations, where they are known.
+    count: Option<i64>,
+    /// Loops with constant bounds: variable and iterations. Of no use to tell anything: the others.
+    loops: Vec<(Sym, Option<i64>)>,
+    /// Indices whose values are unknown.
+    bound: Vec<Sym>,
+    faults: &'a mut Vec<Fault>,
+}
+
+/// Checks all parallel loops of a body.
+pub(super) fn check(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) {
+    for s in body {
+        if let Stmt::For { kind: LoopKind::Par | LoopKind::Vec(_), var, lo, hi, body } = s {
+            let count = (*hi - *lo).as_const();
+            if count.is_none_or(|n| n > 1) && m.syms.le(*hi - *lo, Dim::constant(1)) != Answer::Yes {
+                Inside { m, var: *var, count, loops: vec![], bound: vec![], faults: &mut *faults }.block(body);
+            }
+        }
+        s.bodies().into_iter().for_each(|b| check(m, b, faults));
+    }
+}
+
+impl Inside<'_> {
+    fn block(&mut self, body: &[Stmt]) {
+        for s in body {
+            match s {
+                Stmt::Store { buf, at, value } => self.store(s, *buf, at, value),
+                Stmt::For { var, lo, hi, body, .. } => {
+                    // A variable whose bounds change with the iteration may do the same for an address.
+                    let own = [lo, hi].into_iter().any(|d| d.contains(self.var) || self.bound.iter().any(|b| d.contains(*b)));
+                    if own {
+                        self.bound.push(*var);
+                    }
+                    self.loops.push((*var, (*hi - *lo).as_const()));
+                    self.block(body);
+                    self.loops.pop();
+                    if own {
+                        self.bound.pop();
+                    }
+                }
+                Stmt::With { sym, body, .. } => {
+                    self.bound.push(*sym);
+                    self.block(body);
+                    self.bound.pop();
+                }
+                // Which iterations store is not known.
+                _ => {}
+            }
+        }
+    }
+    fn store(&mut self, s: &Stmt, buf: Buf, at: &[Dim], value: &Expr) {
+        // Without elements there is nothing that iterations could share.
+        let empty = self.m.bufs[buf].dims.iter().any(|d| d.as_const() == Some(0));
+        let address = self.m.linear(buf, at);
+        if empty || self.bound.iter().any(|b| address.contains(*b)) {
+            return;
+        }
+        let meet = if address.contains(self.var) { self.linear_meet(address) } else { self.changes(value) };
+        if meet {
+            let text = format!("iterations of {} store to one element of \"{}\"", self.m.syms.unique_name(self.var), self.m.bufs[buf].name);
+            self.faults.push(Fault { stmt: std::ptr::from_ref(s).addr(), text });
+        }
+    }
+    /// Whether a value may differ between iterations.
+    fn changes(&self, value: &Expr) -> bool {
+        let mut found = false;
+        value.walk(&mut |e| {
+            found |= match e {
+                Expr::Index(d) => d.contains(self.var),
+                Expr::Load { at, .. } => at.iter().any(|d| d.contains(self.var)),
+                Expr::Reg(_) | Expr::Acc { .. } | Expr::Horizontal { .. } => true,
+                _ => false,
+            };
+        });
+        found
+    }
+    /// True if a step of the loop is made up for by steps of one loop inside.
+    fn linear_meet(&self, address: Dim) -> bool {
+        let step = |s: Sym| address.linear_in(s).and_then(|l| l.0.as_const());
+        let (Some(own), Some(count)) = (step(self.var), self.count) else { return false };
+        self.loops.iter().any(|(s, n)| {
+            let (Some(inner), Some(n)) = (step(*s), *n) else { return false };
+            if inner == 0 || own == 0 {
+                return false;
+            }
+            let common = gcd(own.unsigned_abs(), inner.unsigned_abs());
+            // So many steps of the one are as long as so many of the other.
+            let (steps, inside) = (inner.unsigned_abs() / common, own.unsigned_abs() / common);
+            steps < count.unsigned_abs() && inside < n.unsigned_abs()
+        })
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

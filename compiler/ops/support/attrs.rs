@@ -1,0 +1,256 @@
+//! Attributes of one node: typed getters that note what was read, so that a leftover is an error and not ignored.
+
+use crate::diag::{Error, Origin, Result, codes};
+use crate::ops::Schema;
+use crate::tensor::{ConstData, ElemType, ValueType};
+use std::sync::Arc;
+
+/// A decoded attribute value. Graph attributes are kept apart, in the node's `subgraphs`.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum AttrValue {
+    Float(f32),
+    Int(i64),
+    String(Vec<u8>),
+    Tensor(Arc<ConstData>),
+    Type(ValueType),
+    Floats(Vec<f32>),
+    Ints(Vec<i64>),
+    Strings(Vec<Vec<u8>>),
+    Tensors(Vec<Arc<ConstData>>),
+}
+
+impl AttrValue {
+    /// For messages: the value and its kind.
+    pub fn describe(&self) -> String {
+        let text = |s: &[u8]| format!("\"{}\"", String::from_utf8_lossy(s));
+        match self {
+            AttrValue::Float(f) => format!("{f:?} (a float)"),
+            AttrValue::Int(i) => format!("{i} (an integer)"),
+            AttrValue::String(s) => format!("{} (a string)", text(s)),
+            AttrValue::Tensor(_) => "a tensor".into(),
+            AttrValue::Type(_) => "a type".into(),
+            AttrValue::Floats(v) => format!("{v:?} (a list of floats)"),
+            AttrValue::Ints(v) => format!("{v:?} (a list of integers)"),
+            AttrValue::Strings(v) => format!("[{}] (a list of strings)", v.iter().map(|s| text(s)).collect::<Vec<_>>().join(", ")),
+            AttrValue::Tensors(_) => "a list of tensors".into(),
+        }
+    }
+}
+
+/// The attributes of one node, and which operator and version they belong to.
+#[derive(Clone, Debug)]
+pub struct Attrs {
+    schema: &'static Schema,
+    n_inputs: usize,
+    n_outputs: usize,
+    origin: Origin,
+    values: Vec<(String, AttrValue)>,
+    read: Vec<String>,
+    subgraphs: Vec<String>,
+}
+
+impl Attrs {
+    /// Attributes of a node; `subgraphs` are the names of graph attributes.
+    pub fn new(schema: &'static Schema, n_inputs: usize, n_outputs: usize, origin: Origin, values: Vec<(String, AttrValue)>, subgraphs: Vec<String>) -> Self {
+        Attrs { schema, n_inputs, n_outputs, origin, values, read: vec![], subgraphs }
+    }
+    /// The same node as one of another operator of ai.onnx, with the attributes that this one has; `None` if there is
+    /// no such version. They count as read.
+    pub fn of(&mut self, name: &str, opset: i64) -> Option<Attrs> {
+        let schema = crate::ops::find("", name, opset).ok()?;
+        let values: Vec<_> = self.values.iter().filter(|(n, _)| schema.attributes.iter().any(|a| a.0 == n)).cloned().collect();
+        self.read.extend(values.iter().map(|v| v.0.clone()));
+        Some(Attrs { schema, n_inputs: 1, n_outputs: 1, origin: self.origin.clone(), values, read: vec![], subgraphs: vec![] })
+    }
+    /// Operator set domain, "" for ai.onnx.
+    pub fn domain(&self) -> &'static str {
+        self.schema.domain
+    }
+    /// Operator name.
+    pub fn op(&self) -> &'static str {
+        self.schema.name
+    }
+    /// Version of the operator in force.
+    pub fn since(&self) -> i64 {
+        self.schema.since
+    }
+    /// True if the version in force has the attribute.
+    pub fn knows(&self, name: &str) -> bool {
+        self.schema.attributes.iter().any(|(n, ..)| *n == name)
+    }
+    /// Names and kinds of all attributes of the version in force.
+    pub fn known(&self) -> Vec<(&'static str, &'static str)> {
+        self.schema.attributes.iter().map(|a| (a.0, a.1)).collect()
+    }
+    /// Number of inputs given (trailing omitted ones not counted).
+    pub fn n_inputs(&self) -> usize {
+        self.n_inputs
+    }
+    /// Number of outputs given.
+    pub fn n_outputs(&self) -> usize {
+        self.n_outputs
+    }
+    /// The node.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+    /// Names of graph attributes.
+    pub fn subgraphs(&self) -> &[String] {
+        &self.subgraphs
+    }
+    /// The raw value, noted as read.
+    pub fn get(&mut self, name: &str) -> Option<&AttrValue> {
+        if !self.read.iter().any(|r| r == name) {
+            self.read.push(name.to_owned());
+        }
+        self.values.iter().find(|(n, _)| n == name).map(|(_, v)| v)
+    }
+    fn wrong<T>(&self, name: &str, expected: &str) -> Result<T> {
+        let shown = format!("{} version {}", self.op(), self.since());
+        let (title, found) = match self.values.iter().find(|(n, _)| n == name) {
+            Some((_, v)) => (format!("attribute \"{name}\" of {} does not fit", self.op()), v.describe()),
+            None => (format!("{shown} needs the attribute {name}"), "no value".into()),
+        };
+        let e = Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin).found_expected(found, expected);
+        e.help(format!("the specification of {shown} says what the attribute may be")).fail()
+    }
+    /// An optional integer.
+    pub fn int_opt(&mut self, name: &str) -> Result<Option<i64>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::Int(i)) => Ok(Some(*i)),
+            Some(_) => self.wrong(name, "an integer"),
+        }
+    }
+    /// An integer with a default.
+    pub fn int(&mut self, name: &str, default: i64) -> Result<i64> {
+        Ok(self.int_opt(name)?.unwrap_or(default))
+    }
+    /// A required integer.
+    pub fn int_required(&mut self, name: &str) -> Result<i64> {
+        match self.int_opt(name)? {
+            Some(i) => Ok(i),
+            None => self.wrong(name, "an integer (the attribute is required)"),
+        }
+    }
+    /// A 0/1 flag with a default.
+    pub fn flag(&mut self, name: &str, default: bool) -> Result<bool> {
+        Ok(self.int(name, i64::from(default))? != 0)
+    }
+    /// An optional float.
+    pub fn float_opt(&mut self, name: &str) -> Result<Option<f32>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::Float(f)) => Ok(Some(*f)),
+            Some(_) => self.wrong(name, "a float"),
+        }
+    }
+    /// A float with a default.
+    pub fn float(&mut self, name: &str, default: f32) -> Result<f32> {
+        Ok(self.float_opt(name)?.unwrap_or(default))
+    }
+    /// Optional integers.
+    pub fn ints_opt(&mut self, name: &str) -> Result<Option<Vec<i64>>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::Ints(v)) => Ok(Some(v.clone())),
+            Some(AttrValue::Floats(v)) if v.is_empty() => Ok(Some(vec![])),
+            Some(_) => self.wrong(name, "a list of integers"),
+        }
+    }
+    /// Optional floats.
+    pub fn floats_opt(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::Floats(v)) => Ok(Some(v.clone())),
+            Some(AttrValue::Ints(v)) if v.is_empty() => Ok(Some(vec![])),
+            Some(_) => self.wrong(name, "a list of floats"),
+        }
+    }
+    /// An optional string (UTF-8).
+    pub fn string_opt(&mut self, name: &str) -> Result<Option<String>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::String(s)) => match String::from_utf8(s.clone()) {
+                Ok(s) => Ok(Some(s)),
+                Err(_) => self.wrong(name, "a string in UTF-8"),
+            },
+            Some(_) => self.wrong(name, "a string"),
+        }
+    }
+    /// Optional strings (UTF-8).
+    pub fn strings_opt(&mut self, name: &str) -> Result<Option<Vec<String>>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::Strings(v)) => match v.iter().map(|s| String::from_utf8(s.clone())).collect() {
+                Ok(v) => Ok(Some(v)),
+                Err(_) => self.wrong(name, "strings in UTF-8"),
+            },
+            Some(AttrValue::Ints(v)) if v.is_empty() => Ok(Some(vec![])),
+            Some(AttrValue::Floats(v)) if v.is_empty() => Ok(Some(vec![])),
+            Some(_) => self.wrong(name, "a list of strings"),
+        }
+    }
+    /// A string out of a closed list, with a default.
+    pub fn choice(&mut self, name: &str, default: &str, allowed: &[&str]) -> Result<String> {
+        let s = self.string_opt(name)?.unwrap_or_else(|| default.to_owned());
+        if allowed.contains(&s.as_str()) { Ok(s) } else { self.wrong(name, &format!("one of {}", allowed.join(", "))) }
+    }
+    /// An optional tensor.
+    pub fn tensor_opt(&mut self, name: &str) -> Result<Option<Arc<ConstData>>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(AttrValue::Tensor(t)) => Ok(Some(t.clone())),
+            Some(_) => self.wrong(name, "a tensor"),
+        }
+    }
+    /// An element type by its number.
+    pub fn elem_type_opt(&mut self, name: &str) -> Result<Option<ElemType>> {
+        match self.int_opt(name)? {
+            None => Ok(None),
+            Some(n) => match i32::try_from(n).ok().and_then(ElemType::from_onnx) {
+                Some(t) => Ok(Some(t)),
+                None => self.wrong(name, "the number of an element type"),
+            },
+        }
+    }
+    /// Accepts an attribute that changes nothing here (e.g. `consumed_inputs` of the first versions).
+    pub fn ignore(&mut self, name: &str) {
+        self.get(name);
+    }
+    /// An error about an attribute.
+    pub fn error(&self, title: impl Into<String>) -> Error {
+        Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin)
+    }
+    /// Fails on attributes that this version does not have, on required ones that are missing, and on known ones that
+    /// the operator did not read.
+    pub fn finish(&self) -> Result<()> {
+        let fail = |title: String, found: String, expected: String| {
+            let e = Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin).found_expected(found, expected);
+            e.help("the model may have been written for another operator set version").fail()
+        };
+        let shown = format!("{} version {}", self.op(), self.since());
+        let left: Vec<&str> = self.values.iter().map(|(n, _)| n).chain(&self.subgraphs).map(String::as_str).filter(|n| !self.knows(n)).collect();
+        if !left.is_empty() {
+            let known: Vec<&str> = self.schema.attributes.iter().map(|a| a.0).collect();
+            let known = if known.is_empty() { "no attributes".into() } else { known.join(", ") };
+            return fail(format!("{shown} has no attribute {}", left.join(", ")), left.join(", "), known);
+        }
+        let graph = |n: &&String| self.schema.attributes.iter().any(|(a, kind, _)| a == *n && *kind != "graph");
+        if let Some(name) = self.subgraphs.iter().find(graph) {
+            let kind = self.schema.attributes.iter().find(|a| a.0 == name).map_or("", |a| a.1);
+            return Error::new(codes::OP_ATTRIBUTE, format!("attribute \"{name}\" of {} does not fit", self.op())).at(&self.origin).found_expected("a graph", kind).fail();
+        }
+        let missing: Vec<&str> = self.schema.attributes.iter().filter(|(n, kind, required)| *required && *kind != "graph" && !self.values.iter().any(|(v, _)| v == n)).map(|a| a.0).collect();
+        if !missing.is_empty() {
+            return fail(format!("{shown} needs the attribute {}", missing.join(", ")), "no value".into(), missing.join(", "));
+        }
+        let unread: Vec<&str> = self.values.iter().map(|(n, _)| n.as_str()).filter(|n| !self.read.iter().any(|r| r == n)).collect();
+        if unread.is_empty() {
+            return Ok(());
+        }
+        let e = Error::new(codes::OP_ATTRIBUTE, format!("the attribute {} of {} is not supported", unread.join(", "), self.op())).at(&self.origin);
+        e.found_expected(unread.join(", "), "no value").help("remove it if its value is the default").fail()
+    }
+}

@@ -1,0 +1,196 @@
+//! Values around loops that grow behind their end: data of sequences that a body inserts to, tables of those that it
+//! appends to, slices that a loop collects (`collect`).
+//!
+//! Such a value is the beginning of a room, and a turn stores what it adds behind it. What is there is moved only where
+//! something does not fit any more: then that room becomes half as large again as it must be, and all rooms of the loop,
+//! which may move, step aside and come back. So the elements that are copied are a few times those that are added, however
+//! many turns there are.
+
+use super::control::{Held, define, size_symbol};
+use super::{Frame, Lower};
+use crate::diag::{Failure, Result};
+use crate::graph::{Def, Graph, Node, Value};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Place, Stmt};
+use crate::ops::bundle::{Bundle, store_row};
+use crate::ops::support::cx::MAX_SIZE;
+use crate::ops::{Known, Op};
+use crate::sym::{Dim, Range, Sym};
+use crate::tensor::TensorType;
+use std::collections::HashSet;
+
+/// Memory with elements to spare.
+pub(super) struct Room {
+    buf: Buf,
+    /// Elements that fit.
+    size: Sym,
+}
+
+/// The insertions that make the next value of what is carried, in order; `None` where other nodes make it.
+pub(super) type Chain = Option<Vec<Node>>;
+
+/// What a held value becomes.
+pub(super) enum Next {
+    /// Another one.
+    Value(Buf),
+    /// Itself, and more behind it.
+    Appended(Appended),
+}
+
+/// What a turn adds.
+pub(super) struct Appended {
+    /// Elements before.
+    pub old: Dim,
+    /// Sizes afterwards.
+    pub dims: Vec<Dim>,
+    pub pieces: Vec<Piece>,
+}
+
+pub(super) enum Piece {
+    /// All elements of a buffer, from this one on.
+    Elements(Dim, Buf),
+    /// A row of a table: its number, where the member begins, the member's sizes.
+    Row(Dim, Dim, Vec<Dim>),
+}
+
+/// The insertions between what is carried in and out.
+fn chain(f: &Frame, out: Value, input: Value, table: bool) -> Chain {
+    let mut list = vec![];
+    let mut v = out;
+    while v != input {
+        let Def::Node(n, k) = f.g.values[v].def else { return None };
+        let node = &f.g.nodes[n];
+        let appends = !table || node.inputs.get(3).copied().flatten().is_none();
+        if !matches!(node.op, Op::Bundle(Bundle::Insert)) || k != u32::from(!table) || !appends || f.uses[v] != 1 {
+            return None;
+        }
+        list.push(n);
+        v = node.inputs.get(usize::from(!table)).copied().flatten()?;
+    }
+    list.reverse();
+    Some(list)
+}
+
+fn operand(g: &Graph, n: Node, i: usize) -> Result<Value> {
+    g.nodes[n].inputs.get(i).copied().flatten().ok_or_else(|| Failure::bug("lower", "an insertion without a member"))
+}
+
+impl<'a> Lower<'a> {
+    /// Which values that a loop carries are appended to. `tables`: those that are tables; their data follow. The nodes
+    /// that insert have nothing to do for them any more.
+    pub(super) fn chains(&mut self, inner: &mut Frame<'a>, first: &[(Value, Buf)], tables: &[usize]) -> Result<Vec<Chain>> {
+        let mut out = vec![];
+        for (k, (v, b)) in first.iter().enumerate() {
+            let y = inner.g.outputs[1 + k];
+            let table = tables.contains(&k);
+            let (t, next, have) = (self.tensor(inner, *v)?, self.tensor(inner, y)?, &self.m.bufs[*b].dims);
+            // Rows have one length, whatever is appended.
+            let even = !table || [t.dims[1], next.dims[1], have[1]].windows(2).all(|w| w[0] == w[1] && w[0].as_const().is_some());
+            let varies = t.dims.iter().zip(have).any(|(d, h)| d != h);
+            let known = !matches!(inner.g.values[y].known, Known::No) || !matches!(inner.g.values[*v].known, Known::No);
+            let found = if even && !known { chain(inner, y, *v, table) } else { None };
+            out.push(found.filter(|c| varies || c.is_empty()));
+        }
+        // Insertions after the first read what they append to: all of the sequence grows, or they do their work.
+        for t in tables {
+            if out.get(*t) != out.get(t + 1) {
+                out.iter_mut().skip(*t).take(2).filter(|c| c.as_ref().is_some_and(|c| c.len() > 1)).for_each(|c| *c = None);
+            }
+        }
+        for (k, c) in out.iter().enumerate() {
+            for n in c.iter().flatten() {
+                let which = usize::from(!tables.contains(&k));
+                if let Some(v) = inner.g.nodes[*n].outputs.get(which).copied().flatten() {
+                    inner.uses[v] = 0;
+                }
+            }
+        }
+        Ok(out)
+    }
+    /// As [`Lower::hold`], at the beginning of a room.
+    pub(super) fn hold_in_room(&mut self, name: &str, t: &TensorType, varies: &[bool], first: &[Dim]) -> Held {
+        let size = size_symbol(self, &format!("{name}_room"));
+        define(self, size, Dim::product(first.iter().copied()));
+        let buf = self.m.buf(name, t.elem, vec![Dim::sym(size)], Place::Room);
+        let mut held = self.hold(name, t, varies, first);
+        // The buffer that was made shows the beginning of the room.
+        self.m.bufs[held.buf].place = Place::View(buf);
+        self.resized.insert(buf);
+        held.room = Some(Room { buf, size });
+        held
+    }
+    /// What the insertions of `chain` make of a carried value, whose next value is `v`.
+    pub(super) fn appended(&mut self, inner: &mut Frame<'a>, v: Value, chain: &[Node], held: &HashSet<Buf>) -> Result<Next> {
+        let dims = self.tensor(inner, v)?.dims.clone();
+        let mut pieces = vec![];
+        let mut old = Dim::product(dims.iter().copied());
+        for (k, n) in chain.iter().enumerate() {
+            let (x, data) = (operand(inner.g, *n, 2)?, operand(inner.g, *n, 1)?);
+            let (member, place) = (self.tensor(inner, x)?.dims.clone(), self.tensor(inner, data)?.count());
+            if let [_, _] = dims[..] {
+                let before = self.tensor(inner, operand(inner.g, *n, 0)?)?;
+                pieces.push(Piece::Row(before.dims[0], place, member));
+                old = if k == 0 { before.count() } else { old };
+            } else {
+                pieces.push(Piece::Elements(place, self.handed(inner, x, held)?));
+                old = if k == 0 { place } else { old };
+            }
+        }
+        Ok(Next::Appended(Appended { old, dims, pieces }))
+    }
+    /// Defines the sizes of rooms so that what is added fits: then the contents of all, and how many elements these are, lie
+    /// in memory that stays, and come back once all sizes are defined. Nothing does if nothing grows.
+    pub(super) fn make_room(&mut self, list: &[(&Held, Next)]) -> Vec<(Buf, Buf, Dim)> {
+        let rooms: Vec<(&Room, &Appended)> = list.iter().filter_map(|(h, n)| if let (Some(r), Next::Appended(a)) = (&h.room, n) { Some((r, a)) } else { None }).collect();
+        let need = |a: &Appended| Dim::product(a.dims.iter().copied());
+        let full = |(r, a): &(&Room, &Appended)| Expr::cmp_index(BinOp::Gt, need(a), r.size);
+        let Some(any) = rooms.iter().map(full).reduce(|a, b| Expr::bin(BinOp::Or, a, b)) else { return vec![] };
+        let grows = self.m.syms.fresh_number("grows", Range::new(0, 1));
+        self.m.driver.push(Stmt::Define { sym: grows, value: Expr::select(any, Expr::index(1), Expr::index(0)), lo: Dim::constant(0), hi: Some(Dim::constant(1)) });
+        self.defined.insert(grows);
+        let mut aside = vec![];
+        for (r, a) in &rooms {
+            let n = Dim::sym(grows) * a.old;
+            let name = format!("{}.aside", self.m.bufs[r.buf].name);
+            let own = self.m.temp(name, self.m.bufs[r.buf].ty, vec![n]);
+            self.copy_part(r.buf, own, Dim::constant(0), n);
+            aside.push((own, r.buf, n));
+        }
+        for (r, a) in &rooms {
+            let larger = Expr::index((need(a) + need(a).floor_div(2) + 16).min(Dim::constant(MAX_SIZE)));
+            let value = Expr::select(full(&(*r, *a)), larger, Expr::index(r.size));
+            self.m.driver.push(Stmt::Define { sym: r.size, value, lo: Dim::constant(0), hi: Some(Dim::constant(MAX_SIZE)) });
+        }
+        aside
+    }
+    /// Copies the first `n` elements to place `at` of a list.
+    pub(super) fn copy_part(&mut self, from: Buf, to: Buf, at: Dim, n: Dim) {
+        let name = self.m.bufs[to].name.clone();
+        let origin = self.model.origin.element(format!("growing \"{name}\""));
+        self.m.kernel(&name, &origin, |k| {
+            k.nest(LoopKind::Par, &[n], |k, i| {
+                let v = k.load(from, i);
+                k.store(to, &[at + i[0]], v);
+            });
+        });
+    }
+    /// Stores what a turn adds, where there is room.
+    pub(super) fn append(&mut self, h: &Held, a: &Appended) {
+        let Some(room) = &h.room else { return };
+        for p in &a.pieces {
+            match p {
+                Piece::Elements(at, x) => {
+                    let n = Dim::product(self.m.bufs[*x].dims.iter().copied());
+                    if n.as_const() != Some(0) {
+                        let flat = self.m.view(*x, vec![n]);
+                        self.copy_part(flat, room.buf, *at, n);
+                    }
+                }
+                Piece::Row(r, place, dims) => {
+                    let name = self.m.bufs[room.buf].name.clone();
+                    let origin = self.model.origin.element(format!("growing \"{name}\""));
+                    self.m.kernel(&name, &origin, |k| store_row(k, h.buf, *r, Expr::index(*place), dims));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! few_bits: contractions whose operand a map makes from constants of 2, 4 or 8 bits, with scales and zero
+//! points that change from block to block along the depth (MatMulNBits, blocked DequantizeLinear).
+//!
+//! Such a map never runs: `fold_constants` leaves it alone, and here its expression moves into the contraction.
+//! Elements are put together in words of 32 bits, `[panel][word][column]`, by a lazy rearrangement; scales and zero points
+//! become `[panel][block][column]`. `tiles::dequantize` makes the loops.
+
+use crate::diag::Result;
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Module, Place, visit};
+use crate::passes::nest::analysis::shape::{Map, Uses, as_map, instance, through_view};
+use crate::passes::nest::schedule::contract::loops::{collapse_rows, joined};
+use crate::passes::nest::schedule::contract::{Parts, Product, depends, take_apart};
+use crate::passes::nest::schedule::tiles::dequantize::{self, Nest};
+use crate::sym::{Dim, Sym};
+use crate::target::{Facts, Level};
+use crate::tensor::{ConstData, ElemType, Words, consts::Remap};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Columns of a panel: panels are the same on every level, so that levels share them.
+const WIDTH: i64 = 32;
+
+/// What weights of few bits are, as the map says it: `(element - zero) * scale`.
+struct Weights {
+    /// The elements, their number of bits, and whether they are signed.
+    elements: (Arc<ConstData>, u32, bool),
+    /// Position of element (k, n): offset, and steps along columns and depth.
+    at: [i64; 3],
+    zero: Zero,
+    /// A scale for each block and column.
+    scale: Option<Table>,
+    /// Elements of a block.
+    block: i64,
+    /// Elements of a column.
+    depth: i64,
+}
+
+enum Zero {
+    None,
+    Number(f32),
+    Table(Table),
+}
+
+/// Values by block and column: offset, and steps along columns and blocks.
+struct Table {
+    data: Arc<ConstData>,
+    at: [i64; 3],
+}
+
+/// A contraction with such weights.
+struct Found {
+    parts: Parts,
+    map: Kernel,
+    /// The column.
+    n: (Sym, i64),
+    weights: Weights,
+}
+
+/// True if the map that makes a buffer should stay as it is: contractions alone read it, and take it in.
+pub(crate) fn is_taken(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> bool {
+    let readers = uses.readers(made).to_vec();
+    !readers.is_empty() && !uses.pinned(made) && readers.iter().all(|r| as_map(&m.kernels[map].body).is_some_and(|x| find(m, *r, map, &x).is_some()))
+}
+
+/// Runs the pass. Contractions that it takes are scheduled.
+pub fn run(m: &mut Module, level: &Level) -> Result<()> {
+    let facts = level.facts;
+    if facts.lanes == 1 || WIDTH % i64::from(facts.lanes) != 0 {
+        return Ok(());
+    }
+    let uses = Uses::new(m);
+    let mut found = vec![];
+    let calls: HashSet<Kernel> = visit::calls(&m.driver).into_iter().collect();
+    for k in visit::calls(&m.driver) {
+        let Some(p) = take_apart(&m.kernels[k].body) else { continue };
+        let made = m.storage(p.b.0);
+        let [w] = uses.writers(made) else { continue };
+        let (w, Some(map)) = (*w, as_map(&m.kernels[*w].body)) else { continue };
+        if !calls.contains(&w) || uses.pinned(made) {
+            continue;
+        }
+        if let Some(f) = find(m, k, w, &map) {
+            found.push((k, f));
+        }
+    }
+    let mut done = vec![];
+    for (k, f) in found {
+        let map = f.map;
+        if rewrite(m, k, f, facts) {
+            done.push((k, map));
+        }
+    }
+    // Maps that nobody reads any more.
+    let taken: HashSet<Kernel> = done.iter().map(|d| d.0).collect();
+    let gone: HashSet<Kernel> = done.iter().map(|d| d.1).filter(|w| visit::stores(&m.kernels[*w].body).iter().all(|b| uses.readers(*b).iter().all(|r| taken.contains(r)))).collect();
+    visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
+    Ok(())
+}
+
+/// The contraction with the weights that a map makes for it, if it is one.
+fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
+    let mut p = take_apart(&m.kernels[k].body)?;
+    let made = m.storage(p.b.0);
+    if map.buf != made || m.storage(p.a.0) == made || !matches!(m.bufs[made].place, Place::Temp) || p.product != Product::Fma || p.depth.len() != 1 || m.is_recast(p.b.0) {
+        return None;
+    }
+    // Nothing else of the kernel reads it.
+    if visit::loads(&p.tail).iter().any(|b| m.storage(*b) == made) {
+        return None;
+    }
+    let (n, columns) = one_column(m, &mut p)?;
+    let (depth, elements) = (p.depth[0].0, p.depth[0].1.as_const()?);
+    if depends(&p.a.1, n) || columns < 1 || elements < 1 {
+        return None;
+    }
+    // Rows run over memory as one where they can.
+    let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != n).collect();
+    collapse_rows(m, &mut p, &mut rows, n);
+    if rows.iter().any(|r| !depends(&p.a.1, r.0)) {
+        return None;
+    }
+    p.loops = rows.into_iter().chain([(n, Dim::constant(columns))]).collect();
+    // The map's expression at the element that the contraction reads.
+    let at = through_view(m, p.b.0, &p.b.1, made);
+    let mut of: Vec<(Sym, Dim)> = vec![];
+    for (to, from) in map.at.iter().zip(&at) {
+        match (to.as_sym(), to.as_const()) {
+            (Some(s), _) if map.loops.iter().any(|l| l.0 == s) && of.iter().all(|o| o.0 != s) => of.push((s, *from)),
+            (_, Some(0)) => {}
+            _ => return None,
+        }
+    }
+    if of.len() != map.loops.len() {
+        return None;
+    }
+    let value = instance(m, &map.value, &|s| of.iter().find(|o| o.0 == s).map(|o| o.1));
+    let weights = weights(m, &value, n, depth, elements)?;
+    Some(Found { parts: p, map: w, n: (n, columns), weights })
+}
+
+/// The column and how many there are. Where the result has two loops for it (heads and their elements), of which B sees one
+/// position, they become one.
+fn one_column(m: &mut Module, p: &mut Parts) -> Option<(Sym, i64)> {
+    let of_b: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| depends(&p.b.1, l.0)).collect();
+    match of_b[..] {
+        [n] => Some((n.0, n.1.as_const()?)),
+        [a, b] => {
+            let zero = Dim::constant(0);
+            let runs = |outer: (Sym, Dim), inner: (Sym, Dim)| {
+                let extent = inner.1.as_const().filter(|e| e % WIDTH == 0)?;
+                let steps = |d: &Dim| {
+                    let (x, rest) = d.linear_in(outer.0)?;
+                    let (y, _) = rest.linear_in(inner.0)?;
+                    Some(x == y * extent)
+                };
+                p.b.1.iter().all(|d| steps(d) == Some(true)).then_some((outer, inner, extent * outer.1.as_const()?))
+            };
+            let (outer, inner, columns) = runs(a, b).or_else(|| runs(b, a))?;
+            if depends(&p.a.1, outer.0) || depends(&p.a.1, inner.0) {
+                return None;
+            }
+            let at: Vec<Dim> = p.b.1.clone();
+            let (n, extent) = joined(m, p, outer, inner);
+            let put = |s: Sym| if s == outer.0 { Some(zero) } else { (s == inner.0).then(|| Dim::sym(n)) };
+            p.b.1 = at.iter().map(|d| d.subst(&mut |s| put(s))).collect();
+            p.loops.retain(|l| l.0 != outer.0 && l.0 != inner.0);
+            p.loops.push((n, extent));
+            Some((n, columns))
+        }
+        _ => None,
+    }
+}
+
+/// Takes `(element - zero) * scale` apart.
+fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> Option<Weights> {
+    let is_scale = |e: &Expr| matches!(e, Expr::Load { buf, .. } if matches!(m.bufs[*buf].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16));
+    let (centred, scale) = match value {
+        Expr::Bin(BinOp::Mul, x, s) if is_scale(s) => (&**x, Some(&**s)),
+        Expr::Bin(BinOp::Mul, s, x) if is_scale(s) => (&**x, Some(&**s)),
+        x => (x, None),
+    };
+    let centred = uncast(centred);
+    let (element, zero) = match centred {
+        Expr::Bin(BinOp::Sub, x, z) => (uncast(x), Some(uncast(z))),
+        x => (x, None),
+    };
+    let Expr::Load { buf, at } = element else { return None };
+    let (ty, data) = (m.bufs[*buf].ty, constant(m, *buf)?);
+    if !matches!(ty, ElemType::U2 | ElemType::I2 | ElemType::U4 | ElemType::I4 | ElemType::U8 | ElemType::I8) {
+        return None;
+    }
+    let of_element = affine(m, *buf, at, n, depth)?;
+    // Tables that hang on blocks: of one length for all of them.
+    let tables: Vec<(Buf, Vec<Dim>)> = [scale, zero].into_iter().flatten().filter_map(|e| if let Expr::Load { buf, at } = e { Some((*buf, at.clone())) } else { None }).collect();
+    let per = i64::from(32 / ty.bits());
+    let mut blocks: Vec<i64> = tables.iter().flat_map(|t| m.bufs[t.0].dims.clone()).filter_map(|d| d.as_const()).filter(|d| *d > 0).map(|d| (elements + d - 1) / d).collect();
+    blocks.extend((2..20).map(|i| 1 << i));
+    blocks.retain(|b| *b < elements && *b % per == 0);
+    blocks.sort();
+    let whole = std::iter::once(elements);
+    let (block, at_block) = whole.chain(blocks.into_iter().rev()).find_map(|b| {
+        let all: Option<Vec<[i64; 3]>> = tables.iter().map(|(buf, at)| by_block(m, *buf, at, n, depth, elements, b)).collect();
+        Some((b, all?))
+    })?;
+    let table = |m: &Module, e: &Expr| -> Option<Table> {
+        let Expr::Load { buf, at } = e else { return None };
+        let i = tables.iter().position(|t| t.0 == *buf && t.1 == *at)?;
+        Some(Table { data: whole_bytes(m, *buf)?, at: at_block[i] })
+    };
+    let scale = match scale {
+        Some(s) => Some(table(m, s)?),
+        None => None,
+    };
+    let zero = match zero {
+        None => Zero::None,
+        Some(Expr::Const(c)) if c.ty.is_float() => Zero::Number(c.to_f64() as f32),
+        Some(Expr::Const(c)) => Zero::Number(c.to_i64() as f32),
+        Some(e) => Zero::Table(table(m, e)?),
+    };
+    Some(Weights { elements: (data, ty.bits(), ty.is_signed_int()), at: of_element, zero, scale, block, depth: elements })
+}
+
+/// Without conversions that keep the values of small integers.
+fn uncast(mut e: &Expr) -> &Expr {
+    while let Expr::Cast(ElemType::F32 | ElemType::I32, x) = e {
+        e = x;
+    }
+    e
+}
+
+/// The data of a constant in row-major order.
+fn constant(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
+    let s = m.storage(b);
+    match &m.bufs[s].place {
+        Place::Const(c) if m.bufs[s].layout == Layout::RowMajor && m.bufs[b].layout == Layout::RowMajor => Some(c.clone()),
+        _ => None,
+    }
+}
+
+/// The same with a byte or more for each element, as [`Table`] wants it.
+fn whole_bytes(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
+    let (data, ty) = (constant(m, b)?, m.bufs[b].ty);
+    if !matches!(ty, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::U8 | ElemType::I8 | ElemType::U4 | ElemType::I4 | ElemType::U2 | ElemType::I2) {
+        return None;
+    }
+    let count = data.byte_len() * 8 / u64::from(ty.bits());
+    let seen = if data.elem() == ty { data } else { Arc::new(ConstData::new(ty, vec![i64::try_from(count).ok()?], data.bytes())?) };
+    if !ty.is_packed() {
+        return Some(seen);
+    }
+    let bytes: Vec<u8> = seen.to_i64s()?.into_iter().map(|v| v as u8).collect();
+    ConstData::new(ty.compute(), vec![bytes.len() as i64], bytes).map(Arc::new)
+}
+
+/// Position of an element as offset + a * column + b * depth.
+fn affine(m: &Module, buf: Buf, at: &[Dim], n: Sym, depth: Sym) -> Option<[i64; 3]> {
+    linear(m.syms.simplify(m.linear(buf, at)), n, depth)
+}
+
+fn linear(d: Dim, n: Sym, depth: Sym) -> Option<[i64; 3]> {
+    let (column, rest) = d.linear_in(n)?;
+    let (step, offset) = rest.linear_in(depth)?;
+    let found = [offset.as_const()?, column.as_const()?, step.as_const()?];
+    found.iter().all(|v| *v >= 0).then_some(found)
+}
+
+/// The same for what is one for each block of elements; the last step is from block to block.
+fn by_block(m: &mut Module, buf: Buf, at: &[Dim], n: Sym, depth: Sym, elements: i64, block: i64) -> Option<[i64; 3]> {
+    let d = m.syms.simplify(m.linear(buf, at));
+    let zero = Dim::constant(0);
+    let b = m.syms.loop_var("b", zero, Dim::constant((elements + block - 1) / block));
+    let i = m.syms.loop_var("i", zero, Dim::constant(block));
+    let within = Dim::sym(b) * block + i;
+    let d = m.syms.simplify(d.subst(&mut |s| (s == depth).then_some(if block == elements { Dim::sym(i) } else { within })));
+    if d.contains(i) { None } else { linear(d, n, b) }
+}
+
+impl Table {
+    /// `[panel][block][column]`.
+    fn packed(&self, columns: i64, blocks: i64) -> Option<ConstData> {
+        let count = i64::try_from(self.data.count()).ok()?;
+        let flat = Arc::new(self.data.reshaped(vec![count])?);
+        let [offset, column, block] = self.at;
+        let dims = vec![(columns + WIDTH - 1) / WIDTH, blocks, WIDTH];
+        ConstData::remap(flat, Remap { dims, offset: vec![offset], coeff: vec![vec![column * WIDTH, block, column]] })
+    }
+}
+
+/// Puts the weights in words and makes the loops.
+fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts) -> bool {
+    let (w, (n, columns)) = (&f.weights, f.n);
+    let (source, bits, signed) = &w.elements;
+    let [offset, column, depth] = w.at;
+    let words = Words { bits: *bits, columns, elements: w.depth, width: WIDTH, offset, column, depth, flip: *signed };
+    let Some(data) = ConstData::words(source.clone(), words) else { return false };
+    let blocks = (w.depth + w.block - 1) / w.block;
+    let scale = w.scale.as_ref().map(|t| t.packed(columns, blocks));
+    let zero = match &w.zero {
+        Zero::Table(t) => Some(t.packed(columns, blocks)),
+        _ => None,
+    };
+    let (Some(scale), Some(zero)) = (scale.map_or(Some(None), |t| t.map(Some)), zero.map_or(Some(None), |t| t.map(Some))) else { return false };
+    let name = m.bufs[f.parts.b.0].name.clone();
+    let words = m.constant(format!("{name}.words"), Arc::new(data));
+    let scale = scale.map(|s| m.constant(format!("{name}.scales"), Arc::new(s)));
+    let by = if *signed { (1 << (bits - 1)) as f32 } else { 0.0 };
+    let zero = match (zero, &w.zero) {
+        (Some(z), _) => Some(dequantize::Zero::Table(m.constant(format!("{name}.zeros"), Arc::new(z)), by)),
+        (None, Zero::Number(v)) => Some(dequantize::Zero::Number(*v + by)),
+        (None, _) if *signed => Some(dequantize::Zero::Number(by)),
+        _ => None,
+    };
+    let mut rows: Vec<(Sym, Dim)> = f.parts.loops.iter().copied().filter(|l| l.0 != n).collect();
+    let row = rows.pop();
+    let nest = Nest { n, columns, width: WIDTH, row, outer: rows, words, bits: i64::from(*bits), scale, zero, block: w.block, depth: w.depth };
+    let (body, work) = dequantize::emit(m, k, &f.parts, &nest, facts);
+    m.kernels[k].body = body;
+    m.kernels[k].work = work;
+    m.kernels[k].scheduled = true;
+    true
+}

@@ -1,0 +1,434 @@
+//! Tiles of contractions whose weights are words of few bits (`quantize::few_bits`).
+//!
+//! Of few rows, each element becomes a float in a register: `sum_k a_k (q_k - z) s` of a block is
+//! `s (sum_k a_k q_k - z sum_k a_k)`, so that scale and zero point are used once in a block (`--math strict`: in each
+//! step, as the model has it). Of many rows, a panel becomes floats in scratch of a task (codegen/clif/private.rs), which all
+//! rows then use as they use any panel. Where run time counts the rows, it chooses.
+
+use super::finish;
+use super::register::{Cols, group, unroll};
+use super::{Panels, Rows, Tile, column, each_panel};
+use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Reg, Stmt};
+use crate::passes::nest::analysis::shape::{fresh_regs, parallel};
+use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::schedule::contract::Parts;
+use crate::sym::{Dim, Sym};
+use crate::target::Facts;
+use crate::tensor::ElemType;
+
+/// Rows up to which elements become floats in registers.
+const FEW: i64 = 8;
+/// Iterations of the parallel loop at most where each has scratch.
+const SLOTS: i64 = 32;
+/// Words of a block that are taken without a loop.
+const UNROLLED: i64 = 4;
+
+/// What is subtracted from elements.
+pub(crate) enum Zero {
+    /// One number.
+    Number(f32),
+    /// `[panel][block][column]`, and a number besides.
+    Table(Buf, f32),
+}
+
+/// The weights, packed.
+pub(crate) struct Nest {
+    /// The column, and how many.
+    pub n: Sym,
+    pub columns: i64,
+    /// Columns of a panel.
+    pub width: i64,
+    /// The row, and how many.
+    pub row: Option<(Sym, Dim)>,
+    /// Other rows, which do not follow each other in memory.
+    pub outer: Vec<(Sym, Dim)>,
+    /// `[panel][word][column]`.
+    pub words: Buf,
+    pub bits: i64,
+    /// `[panel][block][column]`.
+    pub scale: Option<Buf>,
+    pub zero: Option<Zero>,
+    /// Elements of a block, whole words, or all.
+    pub block: i64,
+    /// Elements of a column.
+    pub depth: i64,
+}
+
+/// Where vectors are: the panel, the first column in it, and how many vectors.
+#[derive(Clone, Copy)]
+struct Place {
+    panel: Dim,
+    column: Dim,
+    vectors: i64,
+    lanes: i64,
+}
+
+/// The contraction's body and work.
+pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts) -> (Vec<Stmt>, Dim) {
+    let (zero, lanes) = (Dim::constant(0), i64::from(facts.lanes));
+    let panels = Dim::constant((w.columns + w.width - 1) / w.width);
+    let rows = w.row.map_or(Dim::constant(1), |r| r.1);
+    let all_rows = m.syms.simplify(Dim::product(w.outer.iter().map(|r| r.1)) * rows);
+    let known = all_rows.as_const();
+    let (wide, n_extent) = (facts.caps.bits == 512, Dim::constant(w.columns));
+    let nv = 2.min(w.width / lanes);
+    let few = Tile {
+        m_row: w.row,
+        together: 1,
+        n: w.n,
+        n_extent,
+        nr: w.width,
+        panels: Panels::InPlace,
+        batch: vec![],
+        lanes,
+        registers: i64::from(facts.registers),
+        nv,
+        mr: if wide { 4 } else { 2 },
+        backwards: false,
+    };
+    let panel = m.syms.loop_var("p", zero, panels);
+    let work = Dim::product([all_rows, Dim::constant(w.columns), Dim::constant(w.depth)]).floor_div(4);
+    // A row takes about as long as converting its weights does.
+    let work = work + (w.columns * w.depth / 8).max(1);
+    if known.is_some_and(|r| r <= FEW) {
+        let body = each_panel(m, &few, panel.into(), |m, cols| few_rows(m, p, w, &few, panel.into(), rows, cols));
+        let body = w.around(body);
+        return (parallel(m, &[(panel, panels)], body), work);
+    }
+    let slots = panels.as_const().map_or(SLOTS, |n| n.min(SLOTS));
+    let (name, ty) = (format!("{}.weights", m.kernels[k].name), ElemType::F32);
+    let scratch = m.temp(name, ty, vec![Dim::constant(slots), Dim::constant(w.depth), Dim::constant(w.width)]);
+    let s = m.syms.loop_var("s", zero, Dim::constant(slots));
+    let q = m.syms.loop_var("q", s.into(), Dim::sym(s) + 1);
+    let most = m.syms.range(rows).hi.unwrap_or(i64::MAX);
+    let crowded = false;
+    let many = Tile::new((w.row, 1), most, w.n, n_extent, w.width, Panels::Private(scratch, q), vec![], crowded, facts);
+    let convert = converted(m, w, panel.into(), lanes, (scratch, q));
+    let all = Rows { from: zero, count: rows, ahead: None };
+    let mut then = convert;
+    let body = each_panel(m, &many, panel.into(), |m, cols| column(m, p, &many, panel.into(), all, cols));
+    then.extend(w.around(body));
+    let body = if known.is_some() {
+        then
+    } else {
+        let els = then;
+        let then = each_panel(m, &few, panel.into(), |m, cols| few_rows(m, p, w, &few, panel.into(), rows, cols));
+        let then = w.around(then);
+        // Loops of both branches have variables of their own.
+        let els = fresh_regs(m, &els);
+        vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, all_rows, FEW), then, els }]
+    };
+    let share = |first: Dim| (first * panels).floor_div(slots);
+    let (lo, hi) = (share(s.into()), share(Dim::sym(s) + 1));
+    m.syms.set_loop_range(panel, lo, hi);
+    let body = vec![Stmt::For { kind: LoopKind::Seq, var: panel, lo, hi, body }];
+    let body = vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: s.into(), hi: Dim::sym(s) + 1, body }];
+    (vec![Stmt::For { kind: LoopKind::Par, var: s, lo: zero, hi: Dim::constant(slots), body }], work)
+}
+
+/// All rows of a panel in registers.
+fn few_rows(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, panel: Dim, rows: Dim, cols: Cols) -> Vec<Stmt> {
+    let subs = t.nr / t.width();
+    let mut out = vec![];
+    match cols {
+        Cols::Some(r) => {
+            for s in 0..subs {
+                let here = (r - s * t.width()).min(t.width());
+                if here > 0 {
+                    let cols = if here == t.width() { Cols::Full } else { Cols::Some(here) };
+                    let part = heights(m, p, w, t, panel, Dim::constant(s), rows, cols);
+                    out.extend(group(m, part));
+                }
+            }
+        }
+        _ if subs == 1 => out = heights(m, p, w, t, panel, Dim::constant(0), rows, cols),
+        _ => {
+            let s = m.syms.loop_var("s", Dim::constant(0), Dim::constant(subs));
+            let body = heights(m, p, w, t, panel, s.into(), rows, cols);
+            out.push(Stmt::For { kind: LoopKind::Seq, var: s, lo: Dim::constant(0), hi: Dim::constant(subs), body });
+        }
+    }
+    out
+}
+
+/// Tiles of `t.mr` rows, then the binary digits of what is left.
+fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, panel: Dim, sub: Dim, rows: Dim, cols: Cols) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let whole = m.syms.simplify(rows.floor_div(t.mr));
+    let mut out = vec![];
+    match whole.as_const() {
+        Some(0) => {}
+        Some(1) => out.extend(block(m, p, w, t, zero, t.mr, panel, sub, cols)),
+        _ => {
+            let v = m.syms.loop_var("m", zero, whole);
+            let body = block(m, p, w, t, Dim::sym(v) * t.mr, t.mr, panel, sub, cols);
+            out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: whole, body });
+        }
+    }
+    let mut height = t.mr / 2;
+    while height > 0 {
+        let row = m.syms.simplify(rows.floor_div(2 * height) * (2 * height));
+        let digit = m.syms.simplify(rows.floor_div(height).modulo(2));
+        match digit.as_const() {
+            Some(0) => {}
+            Some(_) => {
+                let part = block(m, p, w, t, row, height, panel, sub, cols);
+                out.extend(group(m, part));
+            }
+            None => {
+                let then = block(m, p, w, t, row, height, panel, sub, cols);
+                out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Ne, digit, 0), then, els: vec![] });
+            }
+        }
+        height /= 2;
+    }
+    out
+}
+
+/// Runs over the words of a column: `each` makes what is done with blocks number `b`, from word `first` on, of so many words,
+/// and of so many elements of the word behind them.
+fn blocks(m: &mut Module, w: &Nest, each: &mut dyn FnMut(&mut Module, Dim, Dim, i64, i64) -> Vec<Stmt>) -> Vec<Stmt> {
+    let per = 32 / w.bits;
+    let (words, zero) = (w.block / per, Dim::constant(0));
+    // A block that is all of a column may end within a word.
+    let whole = if w.block % per == 0 { w.depth / w.block } else { 0 };
+    let rest = w.depth - whole * w.block;
+    let mut out = vec![];
+    if whole > 0 {
+        let b = m.syms.loop_var("b", zero, Dim::constant(whole));
+        let body = each(m, b.into(), Dim::sym(b) * words, words, 0);
+        out.push(Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: Dim::constant(whole), body });
+    }
+    if rest > 0 {
+        out.extend(each(m, Dim::constant(whole), Dim::constant(whole * words), rest / per, rest % per));
+    }
+    out
+}
+
+/// Runs over `words` words from `first` on and `tail` elements of the next one: `each` takes the word and how many of its
+/// elements.
+fn each_word(m: &mut Module, first: Dim, words: i64, tail: i64, per: i64, each: &mut dyn FnMut(&mut Module, Dim, i64) -> Vec<Stmt>) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let mut out = vec![];
+    let step = [UNROLLED, 2].into_iter().find(|s| words % s == 0).unwrap_or(1).min(words.max(1));
+    let turns = words / step;
+    if turns > 0 {
+        let u = m.syms.loop_var("u", zero, Dim::constant(step));
+        let q = m.syms.loop_var("w", zero, Dim::constant(turns));
+        let body = each(m, first + Dim::sym(q) * step + u, per);
+        let body = unroll(u, step, body);
+        out.push(Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: Dim::constant(turns), body });
+    }
+    if tail > 0 {
+        out.extend(each(m, first + words, tail));
+    }
+    out
+}
+
+impl Nest {
+    /// Loops over the rows that do not follow each other.
+    fn around(&self, body: Vec<Stmt>) -> Vec<Stmt> {
+        self.outer.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body }])
+    }
+    /// Field number `j` of a word as a float.
+    fn field(&self, word: Expr, j: i64) -> Expr {
+        let int = ElemType::I32;
+        let word = if j == 0 { word } else { Expr::bin(BinOp::Shr, word, Expr::int(int, self.bits * j)) };
+        Expr::cast(int, ElemType::F32, Expr::bin(BinOp::And, word, Expr::int(int, (1 << self.bits) - 1)))
+    }
+    fn word(&self, at: Place, word: Dim, lane: Dim) -> Expr {
+        Expr::Load { buf: self.words, at: vec![at.panel, word, at.column + lane] }
+    }
+    /// The zero point of a block, as a float.
+    fn zero(&self, m: &Module, at: Place, block: Dim, lane: Dim) -> Option<Expr> {
+        self.zero.as_ref().map(|z| match z {
+            Zero::Number(v) => Expr::f32(*v),
+            Zero::Table(buf, by) => {
+                let v = Expr::Load { buf: *buf, at: vec![at.panel, block, at.column + lane] };
+                let ty = m.bufs[*buf].ty.compute();
+                let v = if ty.is_int() { Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(ty, ElemType::I32, v)) } else { v };
+                if *by == 0.0 { v } else { v + Expr::f32(*by) }
+            }
+        })
+    }
+    fn scale(&self, at: Place, block: Dim, lane: Dim) -> Option<Expr> {
+        self.scale.map(|buf| Expr::Load { buf, at: vec![at.panel, block, at.column + lane] })
+    }
+    /// An element as the model has it.
+    fn value(&self, m: &Module, at: Place, (word, j): (Dim, i64), block: Dim, lane: Dim) -> Expr {
+        let v = self.field(self.word(at, word, lane), j);
+        let v = match self.zero(m, at, block, lane) {
+            Some(z) => v - z,
+            None => v,
+        };
+        match self.scale(at, block, lane) {
+            Some(s) => v * s,
+            None => v,
+        }
+    }
+}
+
+/// For each vector: a loop over its lanes around what `f` makes for lane `.1` of vector `.0`.
+fn vectors(m: &mut Module, at: Place, f: &mut dyn FnMut(&mut Module, Dim, Dim) -> Vec<Stmt>) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
+    let v = m.syms.loop_var("v", zero, Dim::constant(at.vectors));
+    let l = m.syms.loop_var("l", zero, Dim::constant(at.lanes));
+    let body = f(m, v.into(), Dim::sym(v) * at.lanes + l);
+    unroll(v, at.vectors, vec![Stmt::For { kind: LoopKind::Vec(at.lanes as u32), var: l, lo: zero, hi: Dim::constant(at.lanes), body }])
+}
+
+/// One tile: rows `row .. row + mr`, columns of a part of a panel.
+#[allow(clippy::too_many_arguments)]
+fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, row: Dim, mr: i64, panel: Dim, sub: Dim, cols: Cols) -> Vec<Stmt> {
+    let lanes = t.lanes;
+    let nv = match cols {
+        Cols::Some(r) => (r + lanes - 1) / lanes,
+        _ => t.nv,
+    };
+    let per = 32 / w.bits;
+    let at = Place { panel, column: sub * t.width(), vectors: nv, lanes };
+    let strict = m.math == Math::Strict;
+    // Fields of 16 bits have sums of their own, where registers hold these: a field then stays where it is in the word, a
+    // power of two too large, and is not shifted. Otherwise sums are split as long as they would wait for each other.
+    let fields = (16 / w.bits).min(4);
+    let in_place = (fields + 1) * mr * nv + 6 <= t.registers;
+    let mut split = 1;
+    while !in_place && split < fields && mr * nv * split < 8 && 4 * mr * nv * split < t.registers {
+        split *= 2;
+    }
+    let split = if in_place { fields } else { split };
+    let along = stride(m, p.a.0, &p.a.1, p.depth[0].0) == Some(1);
+    let total = m.reg(ElemType::F32);
+    let acc = |reg: Reg, shape: &[i64]| Stmt::Acc { reg, lanes: lanes as u32, shape: shape.iter().map(|s| *s as u32).collect(), init: Expr::f32(0.0) };
+    let zero = Dim::constant(0);
+    let row_of = |i: i64, k: Dim| -> Expr {
+        let put = |s: Sym| if s == p.depth[0].0 { Some(k) } else { w.row.filter(|r| r.0 == s).map(|_| row + i) };
+        Expr::Load { buf: p.a.0, at: p.a.1.iter().map(|d| d.subst(&mut |s| put(s))).collect() }
+    };
+    let mut out = vec![acc(total, &[1, mr, nv])];
+    out.extend(blocks(m, w, &mut |m, b, first, words, tail| {
+        if strict {
+            return each_word(m, first, words, tail, per, &mut |m, word, count| {
+                let step = |m: &mut Module, j: i64| {
+                    vectors(m, at, &mut |m, v, lane| {
+                        let q = m.reg(ElemType::F32);
+                        let mut body = vec![Stmt::Let { reg: q, value: w.value(m, at, (word, j), b, lane) }];
+                        body.extend((0..mr).map(|i| {
+                            let at = vec![zero, Dim::constant(i), v];
+                            Stmt::Set { reg: total, at: at.clone(), value: Expr::fma(row_of(i, word * per + j), Expr::Reg(q), Expr::Acc { reg: total, at, lane: None }) }
+                        }));
+                        body
+                    })
+                };
+                (0..count).flat_map(|j| step(m, j)).collect()
+            });
+        }
+        let (inner, rows) = (m.reg(ElemType::F32), m.reg(ElemType::F32));
+        let centred = w.zero.is_some();
+        let added = |k: Dim| -> Vec<Stmt> {
+            let sum = |i: i64| {
+                let at = vec![Dim::constant(i)];
+                Stmt::Set { reg: rows, at: at.clone(), value: Expr::Acc { reg: rows, at, lane: None } + row_of(i, k) }
+            };
+            (0..mr).map(sum).collect()
+        };
+        let mut body = vec![acc(inner, &[split, mr, nv])];
+        if centred {
+            body.push(acc(rows, &[mr]));
+        }
+        body.extend(each_word(m, first, words, tail, per, &mut |m, word, count| {
+            let mut out = vec![];
+            let mut j = 0;
+            while j < count {
+                let here = fields.min(count - j);
+                out.extend(vectors(m, at, &mut |m, v, lane| {
+                    let int = ElemType::I32;
+                    let shared = m.reg(int);
+                    let word_of = w.word(at, word, lane);
+                    let group = if in_place && j > 0 { Expr::bin(BinOp::Shr, word_of, Expr::int(int, w.bits * j)) } else { word_of };
+                    let mut body = vec![Stmt::Let { reg: shared, value: group }];
+                    for f in 0..here {
+                        let q = m.reg(ElemType::F32);
+                        let value = if in_place {
+                            let mask = ((1 << w.bits) - 1) << (w.bits * f);
+                            Expr::cast(int, ElemType::F32, Expr::bin(BinOp::And, Expr::Reg(shared), Expr::int(int, mask)))
+                        } else {
+                            w.field(Expr::Reg(shared), j + f)
+                        };
+                        body.push(Stmt::Let { reg: q, value });
+                        body.extend((0..mr).map(|i| {
+                            let at = vec![Dim::constant(f % split), Dim::constant(i), v];
+                            Stmt::Set { reg: inner, at: at.clone(), value: Expr::fma(row_of(i, word * per + j + f), Expr::Reg(q), Expr::Acc { reg: inner, at, lane: None }) }
+                        }));
+                    }
+                    body
+                }));
+                if centred && !along {
+                    let one = Place { vectors: 1, ..at };
+                    out.extend(vectors(m, one, &mut |_, _, _| (0..here).flat_map(|f| added(word * per + j + f)).collect()));
+                }
+                j += here;
+            }
+            out
+        }));
+        if centred && along {
+            // The sum of a row in vectors along the row.
+            let (n, l) = (Dim::constant(words * per + tail), m.syms.loop_var("l", zero, Dim::constant(words * per + tail)));
+            let body_of = added(first * per + l);
+            body.push(Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: n, body: body_of });
+            let one = Place { vectors: 1, ..at };
+            body.extend(vectors(m, one, &mut |_, _, _| {
+                let whole = |i: i64| {
+                    let at = vec![Dim::constant(i)];
+                    Stmt::Set { reg: rows, at: at.clone(), value: Expr::Horizontal { op: BinOp::Add, reg: rows, at } }
+                };
+                (0..mr).map(whole).collect()
+            }));
+        }
+        body.extend(vectors(m, at, &mut |m, v, lane| {
+            (0..mr)
+                .map(|i| {
+                    let of = |s: i64| Expr::Acc { reg: inner, at: vec![Dim::constant(s), Dim::constant(i), v], lane: None };
+                    let sum = (1..split).fold(of(0), |sum, s| match in_place {
+                        true => Expr::fma(of(s), Expr::f32((-(s * w.bits) as f32).exp2()), sum),
+                        false => sum + of(s),
+                    });
+                    let sum = match w.zero(m, at, b, lane) {
+                        Some(z) => {
+                            let rows = Expr::Acc { reg: rows, at: vec![Dim::constant(i)], lane: None };
+                            sum - rows * z
+                        }
+                        None => sum,
+                    };
+                    let at_total = vec![zero, Dim::constant(i), v];
+                    let before = Expr::Acc { reg: total, at: at_total.clone(), lane: None };
+                    let value = match w.scale(at, b, lane) {
+                        Some(s) => Expr::fma(s, sum, before),
+                        None => before + sum,
+                    };
+                    Stmt::Set { reg: total, at: at_total, value }
+                })
+                .collect()
+        }));
+        body
+    }));
+    let first = panel * t.nr + sub * t.width();
+    out.extend(finish::stores(m, p, t, total, row, mr, first, nv, cols));
+    out
+}
+
+/// A panel as floats, in scratch.
+fn converted(m: &mut Module, w: &Nest, panel: Dim, lanes: i64, (scratch, part): (Buf, Sym)) -> Vec<Stmt> {
+    let at = Place { panel, column: Dim::constant(0), vectors: w.width / lanes, lanes };
+    let per = 32 / w.bits;
+    let out = blocks(m, w, &mut |m, b, first, words, tail| {
+        each_word(m, first, words, tail, per, &mut |m, word, count| {
+            let mut out = vec![];
+            for j in 0..count {
+                out.extend(vectors(m, at, &mut |m, _, lane| vec![Stmt::Store { buf: scratch, at: vec![part.into(), word * per + j, lane], value: w.value(m, at, (word, j), b, lane) }]));
+            }
+            out
+        })
+    });
+    group(m, out)
+}

@@ -1,0 +1,118 @@
+//! Elements of few bits, put together in words of 32 bits, so that a vector of words holds elements of as many columns.
+
+use super::ConstData;
+
+/// Word `(panel, group, lane)` holds, from its low bits on, elements `group * per .. group * per + per` of column
+/// `panel * width + lane`, where `per = 32 / bits`. Element `k` of column `n` is number `offset + n * column + k * depth`
+/// of the source. What lies beyond the last column or element is zero, or whatever the source has there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Words {
+    /// Bits of an element: 2, 4 or 8.
+    pub bits: u32,
+    /// Columns.
+    pub columns: i64,
+    /// Elements of a column.
+    pub elements: i64,
+    /// Columns of a panel.
+    pub width: i64,
+    /// Where the first element stands.
+    pub offset: i64,
+    /// From column to column.
+    pub column: i64,
+    /// From element to element.
+    pub depth: i64,
+    /// The highest bit of each element is turned: signed elements become unsigned ones that are larger by as much.
+    pub flip: bool,
+}
+
+impl Words {
+    /// Elements of a word.
+    pub fn per(&self) -> i64 {
+        i64::from(32 / self.bits)
+    }
+    /// Panels, groups, lanes.
+    pub fn dims(&self) -> Vec<i64> {
+        let up = |a: i64, b: i64| (a + b - 1) / b;
+        vec![up(self.columns, self.width), up(self.elements, self.per()), self.width]
+    }
+    /// True if all elements lie inside `count` of them.
+    pub(super) fn fits(&self, count: u64) -> bool {
+        let small = |v: i64| (0..1 << 40).contains(&v);
+        let sane = matches!(self.bits, 2 | 4 | 8) && self.columns > 0 && self.elements > 0 && self.width > 0;
+        let all = [self.columns, self.elements, self.width, self.offset, self.column, self.depth];
+        let last = || i128::from(self.offset) + i128::from(self.column) * i128::from(self.columns - 1) + i128::from(self.depth) * i128::from(self.elements - 1);
+        sane && all.into_iter().all(small) && last() < i128::from(count)
+    }
+    /// Hands all words to `sink`, a panel at a time.
+    pub(super) fn write(&self, src: &ConstData, sink: &mut dyn FnMut(&[u8])) {
+        let data = src.bytes();
+        let (per, bits) = (self.per(), i64::from(self.bits));
+        let [panels, groups, width] = self.dims()[..] else { return };
+        // Elements of a column that follow each other in memory, in whole words.
+        let whole = self.depth == 1 && (self.offset * bits) % 32 == 0 && (self.column * bits) % 32 == 0;
+        let mask = (1u32 << self.bits) - 1;
+        let field = |i: i64| {
+            let bit = i * bits;
+            u32::from(data.get((bit / 8) as usize).copied().unwrap_or(0)) >> (bit % 8) & mask
+        };
+        let turned = if self.flip { (0..per).fold(0u32, |m, i| m | 1 << (i * bits + bits - 1)) } else { 0 };
+        let mut out = Vec::with_capacity((groups * width * 4) as usize);
+        for panel in 0..panels {
+            out.clear();
+            for group in 0..groups {
+                for lane in 0..width {
+                    let n = panel * width + lane;
+                    let first = self.offset + n * self.column + group * per * self.depth;
+                    let at = (first * bits / 8) as usize;
+                    let word = match data.get(at..at + 4) {
+                        _ if n >= self.columns => 0,
+                        Some(w) if whole => u32::from_le_bytes([w[0], w[1], w[2], w[3]]),
+                        _ => {
+                            let here = per.min(self.elements - group * per);
+                            (0..here).fold(0, |word, i| word | field(first + i * self.depth) << (i * bits))
+                        }
+                    };
+                    out.extend_from_slice(&(word ^ turned).to_le_bytes());
+                }
+            }
+            sink(&out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::ElemType;
+    use std::sync::Arc;
+
+    /// Every field is the element that the formula names, along the depth and across it.
+    #[test]
+    fn fields_are_elements() {
+        let data: Vec<u8> = (0..7 * 24).map(|i| (i * 37 % 251) as u8).collect();
+        for bits in [2u32, 4, 8] {
+            let count = data.len() as i64 * 8 / i64::from(bits);
+            let src = Arc::new(ConstData::new(ElemType::U8, vec![data.len() as i64], data.clone()).unwrap());
+            let (columns, elements) = (7, count / 7);
+            for (column, depth, flip) in [(elements, 1, false), (1, columns, true)] {
+                let w = Words { bits, columns, elements, width: 4, offset: 0, column, depth, flip };
+                let made = ConstData::words(src.clone(), w.clone()).unwrap();
+                let bytes = made.bytes();
+                let per = w.per();
+                for n in 0..columns {
+                    for k in 0..elements {
+                        let i = offset_of(&w, n, k) * i64::from(bits);
+                        let want = data[(i / 8) as usize] >> (i % 8) & (0xffu32 >> (8 - bits)) as u8;
+                        let at = ((n / 4 * w.dims()[1] + k / per) * 4 + n % 4) as usize * 4;
+                        let word = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+                        let want = if flip { want ^ 1 << (bits - 1) } else { want };
+                        assert_eq!((word >> (k % per * i64::from(bits))) as u8 & (0xffu32 >> (8 - bits)) as u8, want, "{bits} {n} {k}");
+                    }
+                }
+            }
+        }
+    }
+    fn offset_of(w: &Words, n: i64, k: i64) -> i64 {
+        w.offset + n * w.column + k * w.depth
+    }
+}
