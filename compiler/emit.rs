@@ -40,7 +40,7 @@ pub const KINDS: &[Kind] = &[
 ];
 
 fn unit(c: &Compiled) -> Unit<'_> {
-    Unit { clock: c.clock, ..Unit::new(&c.modules, &c.interface, &c.weights, &c.target, true) }
+    Unit { clock: c.clock.clone(), ..Unit::new(&c.modules, &c.interface, &c.weights, &c.target, true) }
 }
 
 fn text(w: &mut dyn Write, s: &str) -> Result<()> {

@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         Some(Command::Run(a)) => (a.common.message_format, run::run(a)),
         Some(Command::Verify(a)) => (a.common.message_format, verify::verify(a)),
         Some(Command::Bench(a)) => (a.common.message_format, bench::bench(a)),
-        Some(Command::Completions { shell }) => (MessageFormat::Text, Ok(shell::completions(*shell))),
+        Some(Command::Completions { shell }) => (MessageFormat::Text, shell::completions(*shell)),
         Some(Command::Man { dir }) => (MessageFormat::Text, shell::man(dir)),
         Some(Command::Explain { code }) => (MessageFormat::Text, explain::explain(code.as_deref())),
     };

@@ -64,7 +64,7 @@ pub fn compile(source: &Source, options: &Options) -> Result<Compiled> {
 pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let mut target = Target::new(options.target.as_deref(), options.cpu.as_deref())?;
     let name = crate::codegen::names::model_name(options.name.as_deref(), options.output.as_deref(), &source.name)?;
-    let clock = options.clock;
+    let clock = options.clock.clone();
     let mut model = clock.step("import", || onnx::read(source, &ImportOptions { dims: options.dims.clone(), dim_expressions: options.dim_expressions }))?;
     if !model.errors.is_empty() {
         return Err(crate::diag::Failure::Errors(all_errors(model)));
@@ -113,7 +113,7 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let modules = ways.modules();
     modules.par_iter().try_for_each(nest::overflow::check)?;
     let Some(unscheduled) = unscheduled else { return Err(crate::diag::Failure::bug("pipeline", "no module")) };
-    let weights = Blob::new(&modules);
+    let weights = clock.step("pack weights", || Ok(Blob::new(&modules)))?;
     let interface = clock.step("interface", || interface(&model, &modules, source, options, &target, &weights, &mut findings))?;
     if options.strict {
         crate::diag::strict(findings.warnings())?;

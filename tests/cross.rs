@@ -242,6 +242,11 @@ fn objects_have_the_right_format_and_symbols() {
         ("x86_64-pc-windows-msvc", ALL, Coff, X86_64),
         ("x86_64-pc-windows-gnu", "x86-64-v3", Coff, X86_64),
         ("x86_64-pc-windows-gnu", ALL, Coff, X86_64),
+        ("aarch64-pc-windows-msvc", "generic", Coff, Aarch64),
+        ("aarch64-unknown-uefi", "generic", Coff, Aarch64),
+        ("x86_64-unknown-uefi", "x86-64-v2", Coff, X86_64),
+        ("x86_64-unknown-none", "x86-64", Elf, X86_64),
+        ("aarch64-unknown-none", "generic", Elf, Aarch64),
     ];
     let cases: Vec<(&str, Case)> = MODELS.iter().map(|(n, t)| (*n, text_case(n, t))).collect();
     let mut wrong = String::new();

@@ -146,20 +146,21 @@ int main() {
   const batch::dims two = {2};
   batch::workspace scratch(two), moved(std::move(scratch));
   std::vector<float> images(2 * 64), scores(2 * 10);
-  if (batch::try_infer(two, images, scores, moved) != onnxc::status::ok) return 3;
-  if (batch::try_infer(two, std::vector<float>(5), scores, moved) != onnxc::status::dim) return 4;
+  std::vector<std::int64_t> labels(2);
+  if (batch::try_infer(two, images, scores, labels, moved) != onnxc::status::ok) return 3;
+  if (batch::try_infer(two, std::vector<float>(5), scores, labels, moved) != onnxc::status::dim) return 4;
   if (scratch.data() || moved.size() == 0) return 5;
 #if ONNXC_EXCEPTIONS
-  batch::infer(two, images, scores, moved);
+  batch::infer(two, images, scores, labels, moved);
   try {
-    batch::infer(batch::dims{-1}, images, scores, moved);
+    batch::infer(batch::dims{-1}, images, scores, labels, moved);
     return 6;
   } catch (const onnxc::error &e) {
     std::printf("%s\n", e.what());
     if (e.code() != onnxc::status::dim) return 7;
   }
   try {
-    batch::infer(two, images, scores, scratch);
+    batch::infer(two, images, scores, labels, scratch);
     return 8;
   } catch (const onnxc::error &e) {
     if (e.code() != onnxc::status::capacity) return 9;

@@ -309,3 +309,27 @@ fn only_the_last_operand_is_variadic() {
         }
     }
 }
+
+/// Flags that tests give in another way: short ones, spellings of their own, and what clap adds.
+const TESTED_OTHERWISE: &[&str] = &["help", "version", "output", "depfile"];
+
+#[test]
+fn every_flag_is_used_by_a_test() {
+    use clap::CommandFactory;
+    let mut files = vec![];
+    rust_files(&root().join("tests"), &mut files);
+    for e in std::fs::read_dir(root().join("tests")).expect("tests").flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|x| x == "py")) {
+        files.push(e);
+    }
+    let text: String = files.iter().map(|f| std::fs::read_to_string(f).expect("readable")).collect();
+    let program = onnxc::cli::Cli::command();
+    let mut unused = vec![];
+    for c in std::iter::once(&program).chain(program.get_subcommands()) {
+        for flag in c.get_arguments().filter_map(|a| a.get_long()).filter(|f| !TESTED_OTHERWISE.contains(f)) {
+            if !text.contains(&format!("--{flag}")) {
+                unused.push(format!("{} --{flag}", c.get_name()));
+            }
+        }
+    }
+    assert!(unused.is_empty(), "no test uses {}", unused.join(", "));
+}

@@ -16,7 +16,7 @@ use crate::run::Runner;
 use crate::tensor::ElemType;
 use prost::Message;
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -154,6 +154,9 @@ fn reference(a: &VerifyArgs, src: &Source, names: &[String], inputs: &[Array], d
     let mut m = decode::decode(src)?.model;
     sort::sort(&mut m, &Origin::file(&src.name), &mut Findings::default());
     if let Some(g) = &mut m.graph {
+        // Tensors within calls of functions have names here that the file does not have.
+        let own: HashSet<&str> = g.node.iter().flat_map(|n| n.output.iter().map(String::as_str)).collect();
+        let names: Vec<String> = names.iter().filter(|n| own.contains(n.as_str())).cloned().collect();
         g.output.extend(names.iter().map(|n| ValueInfoProto { name: Some(n.clone()), ..Default::default() }));
     }
     write(&file("model.onnx"), &m.encode_to_vec())?;

@@ -4,11 +4,14 @@ use crate::cli::Cli;
 use crate::diag::{Failure, Result};
 use clap::CommandFactory;
 use clap_complete::Shell;
+use std::io::Write;
 use std::path::Path;
 
 /// Prints the completions of a shell.
-pub fn completions(shell: Shell) {
-    clap_complete::generate(shell, &mut Cli::command(), "onnxc", &mut std::io::stdout());
+pub fn completions(shell: Shell) -> Result<()> {
+    let mut text = vec![];
+    clap_complete::generate(shell, &mut Cli::command(), "onnxc", &mut text);
+    std::io::stdout().write_all(&text).map_err(|e| Failure::Io("<stdout>".into(), e.to_string()))
 }
 
 /// Writes a man page for the program and one for each command.

@@ -47,7 +47,9 @@ import wire
 BATCH = 60
 COMPILE_SECONDS = 120
 CALL_SECONDS = 20
-# What objects without --cpu need of an emulated machine.
+# Code with vectors is what has most accesses to check.
+VECTORS = {"riscv64gc-unknown-linux-gnu": "rv64gcv"}
+# What it needs of an emulated machine.
 EMULATED = {"riscv64gc-unknown-linux-gnu": ["-cpu", "rv64,v=true,vlen=128,elen=64,vext_spec=v1.0"]}
 
 
@@ -126,7 +128,8 @@ class Build:
             path = out / f"{self.name}.onnx"
             path.write_bytes(self.model.SerializeToString())
         self.object, self.weights = out / f"{self.name}.o", out / f"{self.name}.weights"
-        machine = [*(["--target", target] if target else []), *(["--cpu", self.level] if self.level else [])]
+        level = self.level or VECTORS.get(target)
+        machine = [*(["--target", target] if target else []), *(["--cpu", level] if level else [])]
         command = [onnxc, str(path), "-o", str(self.object), "--name", self.name, "--emit", "obj,header,nest", "--weights", f"file={self.weights}", *machine]
         try:
             r = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
