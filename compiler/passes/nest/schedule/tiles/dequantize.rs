@@ -63,6 +63,23 @@ struct Place {
     lanes: i64,
 }
 
+/// Columns of a tile: some of part `sub` of a panel.
+#[derive(Clone, Copy)]
+struct Part {
+    panel: Dim,
+    sub: Dim,
+    cols: Cols,
+}
+
+/// Words of a column: block number `block`, from word `first` on `words` of them and `tail` elements of the next one.
+#[derive(Clone, Copy)]
+struct Span {
+    block: Dim,
+    first: Dim,
+    words: i64,
+    tail: i64,
+}
+
 /// The contraction's body and work.
 pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts) -> (Vec<Stmt>, Dim) {
     let (zero, lanes) = (Dim::constant(0), i64::from(facts.lanes));
@@ -136,15 +153,15 @@ fn few_rows(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, panel: Dim, rows: Dim
                 let here = (r - s * t.width()).min(t.width());
                 if here > 0 {
                     let cols = if here == t.width() { Cols::Full } else { Cols::Some(here) };
-                    let part = heights(m, p, w, t, panel, Dim::constant(s), rows, cols);
+                    let part = heights(m, p, w, t, Part { panel, sub: Dim::constant(s), cols }, rows);
                     out.extend(group(m, part));
                 }
             }
         }
-        _ if subs == 1 => out = heights(m, p, w, t, panel, Dim::constant(0), rows, cols),
+        _ if subs == 1 => out = heights(m, p, w, t, Part { panel, sub: Dim::constant(0), cols }, rows),
         _ => {
             let s = m.syms.loop_var("s", Dim::constant(0), Dim::constant(subs));
-            let body = heights(m, p, w, t, panel, s.into(), rows, cols);
+            let body = heights(m, p, w, t, Part { panel, sub: s.into(), cols }, rows);
             out.push(Stmt::For { kind: LoopKind::Seq, var: s, lo: Dim::constant(0), hi: Dim::constant(subs), body });
         }
     }
@@ -152,16 +169,16 @@ fn few_rows(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, panel: Dim, rows: Dim
 }
 
 /// Tiles of `t.mr` rows, then the binary digits of what is left.
-fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, panel: Dim, sub: Dim, rows: Dim, cols: Cols) -> Vec<Stmt> {
+fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, rows: Dim) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let whole = m.syms.simplify(rows.floor_div(t.mr));
     let mut out = vec![];
     match whole.as_const() {
         Some(0) => {}
-        Some(1) => out.extend(block(m, p, w, t, zero, t.mr, panel, sub, cols)),
+        Some(1) => out.extend(block(m, p, w, t, part, (zero, t.mr))),
         _ => {
             let v = m.syms.loop_var("m", zero, whole);
-            let body = block(m, p, w, t, Dim::sym(v) * t.mr, t.mr, panel, sub, cols);
+            let body = block(m, p, w, t, part, (Dim::sym(v) * t.mr, t.mr));
             out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: whole, body });
         }
     }
@@ -172,11 +189,11 @@ fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, panel: Dim, sub: Dim, 
         match digit.as_const() {
             Some(0) => {}
             Some(_) => {
-                let part = block(m, p, w, t, row, height, panel, sub, cols);
-                out.extend(group(m, part));
+                let tile = block(m, p, w, t, part, (row, height));
+                out.extend(group(m, tile));
             }
             None => {
-                let then = block(m, p, w, t, row, height, panel, sub, cols);
+                let then = block(m, p, w, t, part, (row, height));
                 out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Ne, digit, 0), then, els: vec![] });
             }
         }
@@ -185,9 +202,8 @@ fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, panel: Dim, sub: Dim, 
     out
 }
 
-/// Runs over the words of a column: `each` makes what is done with blocks number `b`, from word `first` on, of so many words,
-/// and of so many elements of the word behind them.
-fn blocks(m: &mut Module, w: &Nest, each: &mut dyn FnMut(&mut Module, Dim, Dim, i64, i64) -> Vec<Stmt>) -> Vec<Stmt> {
+/// Runs over the words of a column, block by block: `each` makes what is done with the words of one.
+fn blocks(m: &mut Module, w: &Nest, each: &mut dyn FnMut(&mut Module, Span) -> Vec<Stmt>) -> Vec<Stmt> {
     let per = 32 / w.bits;
     let (words, zero) = (w.block / per, Dim::constant(0));
     // A block that is all of a column may end within a word.
@@ -196,18 +212,19 @@ fn blocks(m: &mut Module, w: &Nest, each: &mut dyn FnMut(&mut Module, Dim, Dim, 
     let mut out = vec![];
     if whole > 0 {
         let b = m.syms.loop_var("b", zero, Dim::constant(whole));
-        let body = each(m, b.into(), Dim::sym(b) * words, words, 0);
+        let body = each(m, Span { block: b.into(), first: Dim::sym(b) * words, words, tail: 0 });
         out.push(Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: Dim::constant(whole), body });
     }
     if rest > 0 {
-        out.extend(each(m, Dim::constant(whole), Dim::constant(whole * words), rest / per, rest % per));
+        out.extend(each(m, Span { block: Dim::constant(whole), first: Dim::constant(whole * words), words: rest / per, tail: rest % per }));
     }
     out
 }
 
 /// Runs over `words` words from `first` on and `tail` elements of the next one: `each` takes the word and how many of its
 /// elements.
-fn each_word(m: &mut Module, first: Dim, words: i64, tail: i64, per: i64, each: &mut dyn FnMut(&mut Module, Dim, i64) -> Vec<Stmt>) -> Vec<Stmt> {
+fn each_word(m: &mut Module, span: Span, per: i64, each: &mut dyn FnMut(&mut Module, Dim, i64) -> Vec<Stmt>) -> Vec<Stmt> {
+    let Span { first, words, tail, .. } = span;
     let zero = Dim::constant(0);
     let mut out = vec![];
     let step = [UNROLLED, 2].into_iter().find(|s| words % s == 0).unwrap_or(1).min(words.max(1));
@@ -278,8 +295,8 @@ fn vectors(m: &mut Module, at: Place, f: &mut dyn FnMut(&mut Module, Dim, Dim) -
 }
 
 /// One tile: rows `row .. row + mr`, columns of a part of a panel.
-#[allow(clippy::too_many_arguments)]
-fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, row: Dim, mr: i64, panel: Dim, sub: Dim, cols: Cols) -> Vec<Stmt> {
+fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (Dim, i64)) -> Vec<Stmt> {
+    let Part { panel, sub, cols } = part;
     let lanes = t.lanes;
     let nv = match cols {
         Cols::Some(r) => (r + lanes - 1) / lanes,
@@ -306,9 +323,10 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, row: Dim, mr: i64, panel
         Expr::Load { buf: p.a.0, at: p.a.1.iter().map(|d| d.subst(&mut |s| put(s))).collect() }
     };
     let mut out = vec![acc(total, &[1, mr, nv])];
-    out.extend(blocks(m, w, &mut |m, b, first, words, tail| {
+    out.extend(blocks(m, w, &mut |m, span| {
+        let Span { block: b, first, words, tail } = span;
         if strict {
-            return each_word(m, first, words, tail, per, &mut |m, word, count| {
+            return each_word(m, span, per, &mut |m, word, count| {
                 let step = |m: &mut Module, j: i64| {
                     vectors(m, at, &mut |m, v, lane| {
                         let q = m.reg(ElemType::F32);
@@ -336,7 +354,7 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, row: Dim, mr: i64, panel
         if centred {
             body.push(acc(rows, &[mr]));
         }
-        body.extend(each_word(m, first, words, tail, per, &mut |m, word, count| {
+        body.extend(each_word(m, span, per, &mut |m, word, count| {
             let mut out = vec![];
             let mut j = 0;
             while j < count {
@@ -421,8 +439,9 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, row: Dim, mr: i64, panel
 fn converted(m: &mut Module, w: &Nest, panel: Dim, lanes: i64, (scratch, part): (Buf, Sym)) -> Vec<Stmt> {
     let at = Place { panel, column: Dim::constant(0), vectors: w.width / lanes, lanes };
     let per = 32 / w.bits;
-    let out = blocks(m, w, &mut |m, b, first, words, tail| {
-        each_word(m, first, words, tail, per, &mut |m, word, count| {
+    let out = blocks(m, w, &mut |m, span| {
+        let b = span.block;
+        each_word(m, span, per, &mut |m, word, count| {
             let mut out = vec![];
             for j in 0..count {
                 out.extend(vectors(m, at, &mut |m, _, lane| vec![Stmt::Store { buf: scratch, at: vec![part.into(), word * per + j, lane], value: w.value(m, at, (word, j), b, lane) }]));
