@@ -168,7 +168,9 @@ pub fn read_named(path: &Path, name: &str) -> Result<Array> {
 /// Reads all arrays of an .npz file.
 pub fn read_npz(path: &Path) -> Result<Vec<Array>> {
     let mut z = npyz::npz::NpzArchive::open(path).map_err(io(path))?;
-    let names: Vec<String> = z.array_names().map(str::to_owned).collect();
+    let mut names: Vec<String> = z.array_names().map(str::to_owned).collect();
+    // The archive lists its files in the order of a hash table.
+    names.sort_unstable();
     let mut out = vec![];
     for n in names {
         let dtype_and_data = z.by_name(&n).map_err(io(path))?;
