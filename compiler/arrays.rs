@@ -115,7 +115,7 @@ pub enum Format {
     Pb,
 }
 
-/// What [`format`] knows, for messages.
+/// What [`format()`] knows, for messages.
 pub const FORMATS: &str = "a file that ends in .npy, .npz or .pb";
 
 /// The format of a file by its extension.

@@ -251,9 +251,9 @@ pub enum Op {
     FirstLanes(u32),
     /// A vector from memory; an argument is a mask, lanes outside read as 0 and touch nothing.
     Load(Form),
-    /// lane i = mem[base + index[i] * size of the form]. Arguments: index (lanes of [`crate::codegen::tile::builder`]'s index
+    /// lane i = mem\[base + index\[i\] * size of the form\]. Arguments: index (lanes of `builder`'s index
     /// size) and mask, which the instruction clobbers: nobody else may read it. Lanes outside the mask become 0. A form of less
-    /// than 32 bits loads the 4 bytes at base + index[i].
+    /// than 32 bits loads the 4 bytes at base + index\[i\].
     Gather(Form),
     /// One element of memory in all lanes; an argument is a mask, without lanes in which nothing is read.
     Broadcast(Form),

@@ -1,6 +1,6 @@
 //! Vectors: leaf functions of vectors that are longer than Cranelift's.
 //!
-//! A leaf nest becomes a function of the tile IR ([`ir`], made with [`builder`]) by [`translate()`], which asks what a
+//! A leaf nest becomes a function of the tile IR ([`ir`], made with `builder`) by [`translate()`], which asks what a
 //! machine can do and knows no instruction. `rematerialize` decides where constants are, `regalloc` gives registers
 //! (regalloc2), and a machine under `isa` selects and encodes instructions.
 

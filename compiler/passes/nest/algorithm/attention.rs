@@ -6,7 +6,7 @@
 //! scores is never written. A row is whole: nothing is rescaled, and results do not depend on the number of threads.
 //!
 //! Softmax goes through a block in phases, see `softmax`. Scores live in a buffer with a place for each iteration of the
-//! `par` loop, which has at most [`PIECES`]: an iteration takes several blocks one after the other, and tasks are ranges of
+//! `par` loop, which has at most `PIECES`: an iteration takes several blocks one after the other, and tasks are ranges of
 //! iterations.
 
 mod softmax;

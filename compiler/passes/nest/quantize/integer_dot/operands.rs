@@ -1,6 +1,6 @@
 //! Contractions whose depth is taken in groups of neighbours along one of its loops, the *channel*: what `integer_dot` (quads of
 //! bytes, pairs of words) and `bf16_dot` (pairs of bf16) share. A group is one 32-bit element, as [`Expr::Dot`] has it. Operands that are not in
-//! memory as a contraction reads them are copied by kernels before it ([`Copies`]).
+//! memory as a contraction reads them are copied by kernels before it (`Copies`).
 
 use crate::nest::{Buf, Expr, Group, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::passes::nest::analysis::shape::{Uses, peel};
