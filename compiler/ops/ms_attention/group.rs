@@ -36,6 +36,19 @@ impl MsAttention {
         if g.rotary && !(cx.has(7) && cx.has(8)) {
             return cx.error(codes::OP_ARITY, "do_rotary needs cos_cache and sin_cache").fail();
         }
+        for (i, name, rank) in [(7, "cos_cache", 2), (8, "sin_cache", 2), (9, "position_ids", 2), (11, "head_sink", 1), (14, "q_norm_weight", 1), (15, "k_norm_weight", 1)] {
+            if let Some(t) = cx.tensor_opt(i)?
+                && t.rank() != rank
+            {
+                let found = t.rank().to_string();
+                return cx.error(codes::OP_SHAPE, format!("{name} must have rank {rank}")).found_expected(found, rank.to_string()).fail();
+            }
+        }
+        if let (Some(cos), Some(sin)) = (cx.tensor_opt(7)?.cloned(), cx.tensor_opt(8)?.cloned()) {
+            for (a, b) in sin.dims.iter().zip(&cos.dims) {
+                cx.require_eq(*a, *b, "cos_cache and sin_cache differ in shape")?;
+            }
+        }
         let mut before = Dim::constant(0);
         let past = [cx.tensor_opt(3)?.cloned(), cx.tensor_opt(4)?.cloned()];
         let mut caches = [(q.elem, size); 2];
