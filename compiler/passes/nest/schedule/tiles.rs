@@ -319,28 +319,35 @@ pub(crate) fn of_rows(m: &mut Module, p: &Parts, t: &Tile, count: Dim) -> Vec<St
 
 /// Rows of one panel: tile after tile.
 fn column(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, rows: Rows, cols: Cols) -> Vec<Stmt> {
+    let several = matches!(cols, Cols::Some(r) if r > t.width());
+    each_part(m, t, cols, |m, sub, cols| {
+        let part = tall(m, p, t, panel, sub, rows, cols);
+        if several { group(m, part) } else { part }
+    })
+}
+
+/// The parts of a panel, each as wide as a tile: `each` takes the number of a part and the columns that it has.
+fn each_part(m: &mut Module, t: &Tile, cols: Cols, mut each: impl FnMut(&mut Module, Dim, Cols) -> Vec<Stmt>) -> Vec<Stmt> {
     let subs = t.nr / t.width();
-    let mut out = vec![];
     match cols {
         Cols::Some(r) => {
+            let mut out = vec![];
             for s in 0..subs {
                 let here = (r - s * t.width()).min(t.width());
                 if here > 0 {
                     let cols = if here == t.width() { Cols::Full } else { Cols::Some(here) };
-                    let part = tall(m, p, t, panel, Dim::constant(s), rows, cols);
-                    out.extend(if r <= t.width() { part } else { group(m, part) });
+                    out.extend(each(m, Dim::constant(s), cols));
                 }
             }
+            out
         }
-        _ if subs == 1 => out = tall(m, p, t, panel, Dim::constant(0), rows, cols),
+        _ if subs == 1 => each(m, Dim::constant(0), cols),
         _ => {
-            let (zero, subs) = (Dim::constant(0), Dim::constant(subs));
-            let s = m.syms.loop_var("s", zero, subs);
-            let body = tall(m, p, t, panel, s.into(), rows, cols);
-            out.push(Stmt::For { kind: LoopKind::Seq, var: s, lo: zero, hi: subs, body });
+            let s = m.syms.loop_var("s", Dim::constant(0), Dim::constant(subs));
+            let body = each(m, s.into(), cols);
+            vec![Stmt::For { kind: LoopKind::Seq, var: s, lo: Dim::constant(0), hi: Dim::constant(subs), body }]
         }
     }
-    out
 }
 
 /// Rows of one tile's columns.

@@ -7,7 +7,7 @@
 
 use super::finish;
 use super::register::{Cols, group, unroll};
-use super::{Panels, Rows, Tile, column, each_panel};
+use super::{Panels, Rows, Tile, column, each_panel, each_part};
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Reg, Stmt};
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel};
 use crate::passes::nest::analysis::strides::stride;
@@ -145,27 +145,11 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
 
 /// All rows of a panel in registers.
 fn few_rows(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, panel: Dim, rows: Dim, cols: Cols) -> Vec<Stmt> {
-    let subs = t.nr / t.width();
-    let mut out = vec![];
-    match cols {
-        Cols::Some(r) => {
-            for s in 0..subs {
-                let here = (r - s * t.width()).min(t.width());
-                if here > 0 {
-                    let cols = if here == t.width() { Cols::Full } else { Cols::Some(here) };
-                    let part = heights(m, p, w, t, Part { panel, sub: Dim::constant(s), cols }, rows);
-                    out.extend(group(m, part));
-                }
-            }
-        }
-        _ if subs == 1 => out = heights(m, p, w, t, Part { panel, sub: Dim::constant(0), cols }, rows),
-        _ => {
-            let s = m.syms.loop_var("s", Dim::constant(0), Dim::constant(subs));
-            let body = heights(m, p, w, t, Part { panel, sub: s.into(), cols }, rows);
-            out.push(Stmt::For { kind: LoopKind::Seq, var: s, lo: Dim::constant(0), hi: Dim::constant(subs), body });
-        }
-    }
-    out
+    let apart = matches!(cols, Cols::Some(_));
+    each_part(m, t, cols, |m, sub, cols| {
+        let part = heights(m, p, w, t, Part { panel, sub, cols }, rows);
+        if apart { group(m, part) } else { part }
+    })
 }
 
 /// Tiles of `t.mr` rows, then the binary digits of what is left.
