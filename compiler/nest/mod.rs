@@ -70,6 +70,7 @@ pub mod parse;
 pub mod print;
 pub mod reach;
 pub mod reasons;
+pub mod schedule;
 pub mod verify;
 pub mod visit;
 
@@ -264,6 +265,9 @@ pub struct KernelData {
     pub work: Dim,
     /// Whether a schedule has been applied to the body: only then it may have `vec` and `unroll` loops and accumulators with lanes.
     pub scheduled: bool,
+    /// The schedules that were applied, one for each nest in the order of the body; none for bodies that a pass emits
+    /// with loops of its own.
+    pub schedules: Vec<schedule::Schedule>,
     /// What it does.
     pub body: Vec<Stmt>,
 }

@@ -272,7 +272,7 @@ impl<'a> Parser<'a> {
         };
         self.enter();
         let body = self.stmts()?;
-        let k = self.m.kernels.push(KernelData { name: name.clone(), origin: origin(text.trim()), work, scheduled, body });
+        let k = self.m.kernels.push(KernelData { name: name.clone(), origin: origin(text.trim()), work, scheduled, schedules: vec![], body });
         if self.kernels.insert(name, k).is_some() {
             return self.fail("a kernel with a new name");
         }

@@ -294,8 +294,10 @@ fn merge(m: &mut Module, mut g: Group, facts: Facts) -> bool {
     put_parts(&mut g.qk, &|s| rename(0, s));
     let most = m.syms.range(extent).hi.unwrap_or(i64::MAX).min(height);
     let (nr1, nr2) = (tiles::panel(most, keys, 16), tiles::panel(most, width, 16));
-    let Some(panels1) = contract::panels(m, g.scores, &g.qk, &batch, g.columns.0, keys, nr1, facts) else { return false };
-    let Some(panels2) = contract::panels(m, g.values, &g.pv, &batch, n2, width, nr2, facts) else { return false };
+    let Some(panels1) = contract::packing(m, g.scores, &g.qk, &batch, g.columns.0, keys, nr1, facts) else { return false };
+    let Some(panels2) = contract::packing(m, g.values, &g.pv, &batch, n2, width, nr2, facts) else { return false };
+    let panels1 = panels1.apply(m, g.scores, &g.qk);
+    let panels2 = panels2.apply(m, g.values, &g.pv);
     // The scratch takes the place of what was a matrix.
     let name = format!("{}.block", m.bufs[g.bufs[0]].name);
     let scratch = m.temp(name, ElemType::F32, vec![pieces, Dim::constant(height), row_length(keys)]);

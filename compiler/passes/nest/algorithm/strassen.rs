@@ -30,7 +30,7 @@ use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::shape::{Uses, add, finished, fresh_regs, in_slots, sub};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::{Packed, Parts, Product, depends, pack_constant, take_apart};
+use crate::passes::nest::schedule::contract::{Packed, Parts, Product, depends, constant_panels, take_apart};
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::ElemType;
@@ -152,7 +152,7 @@ fn least_groups(columns: i64) -> i64 {
 /// Puts the seven products in the place of a kernel, or beside it where the driver has to choose. `made`: the sums of rows, if
 /// an earlier product has them. Gives back where they are.
 fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Buf>) -> Option<Buf> {
-    let Packed { buf: w, outer, .. } = pack_constant(m, &l.parts, &[], (l.n.0, Dim::constant(l.n.1)), PANEL)?;
+    let Packed { buf: w, outer, .. } = constant_panels(m, &l.parts, &[], (l.n.0, Dim::constant(l.n.1)), PANEL)?.place(m);
     if !outer.is_empty() {
         return None;
     }

@@ -1,6 +1,6 @@
 //! How much work a kernel is: what decides on tasks, and what schedules weigh.
 
-use crate::nest::{Buf, Expr, Kernel, Module, Stmt, visit};
+use crate::nest::{Buf, Expr, Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{ParNest, peel};
 use crate::passes::nest::schedule::contract::depends;
 use crate::sym::{Answer, Dim, Sym};
@@ -13,9 +13,9 @@ const WHILE_TURNS: i64 = 8;
 /// operations as `KernelData::work` counts: with several threads this is what small kernels wait for.
 pub(crate) const MOVE: i64 = 2;
 
-/// Estimates the work of a kernel: its operations, and the memory it touches.
-pub fn estimate(m: &mut Module, k: Kernel) {
-    let nest = peel(&m.kernels[k].body);
+/// The work of a nest: its operations, and the memory it touches.
+pub fn work(m: &Module, body: &[Stmt]) -> Dim {
+    let nest = peel(body);
     let ops: usize = {
         let mut n = 0;
         visit::walk(&nest.body, &mut |s| n += s.expr().map_or(0, Expr::size));
@@ -27,7 +27,7 @@ pub fn estimate(m: &mut Module, k: Kernel) {
     let inner = turns(&nest.body, &mut first).unwrap_or(Dim::constant(1));
     let turns = if waits { WHILE_TURNS } else { 1 };
     let operations = Dim::product(nest.loops.iter().map(|l| l.1)) * inner * (ops.div_ceil(4).max(1) as i64 * turns);
-    m.kernels[k].work = operations + touched(m, &nest, &first) * MOVE;
+    operations + touched(m, &nest, &first) * MOVE
 }
 
 /// Words of four bytes that a nest touches, of each buffer where it touches most.

@@ -8,7 +8,7 @@ use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::shape::{as_map, peel};
 use crate::passes::nest::analysis::strides::unit_stride_var;
-use crate::passes::nest::fuse::fuse_conv_pool;
+use crate::passes::nest::schedule::conv_pool;
 use crate::passes::nest::schedule::contract;
 use crate::sym::{Dim, Sym};
 use std::collections::HashSet;
@@ -56,7 +56,7 @@ pub fn run(m: &mut Module) -> Result<()> {
             break;
         }
     }
-    let planes = fuse_conv_pool::planes(m, &kernels);
+    let planes = conv_pool::planes(m, &kernels);
     chosen.retain(|b| !comes_in_planes(m, &kernels, *b) && !stays_in_planes(m, &kernels, *b) && !planes.contains(b));
     flat.iter().filter(|f| chosen.contains(&f.image)).for_each(|f| unflatten::rewrite(m, f));
     for b in chosen {

@@ -9,12 +9,12 @@
 
 pub(crate) mod loops;
 
+use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, Reg, Stmt, visit};
 use crate::passes::nest::analysis::shape::{peel, relocate, seq_loops};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::schedule::Within;
-use crate::passes::nest::schedule::pack;
-use crate::passes::nest::schedule::tiles::{self, Panels, Tile};
+use crate::passes::nest::schedule::tiles::{self, Loops, Panels, Tile};
+use crate::passes::nest::schedule::{Plan, Request, Within, pack};
 use crate::sym::{Answer, Dim, Sym, SymKind};
 use crate::target::Facts;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
@@ -50,6 +50,10 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
+    /// Where the result goes.
+    pub fn store(&self) -> Option<(Buf, Vec<Dim>)> {
+        self.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })
+    }
     /// True for sums that have to be exact, so that no sums of other factors may take their place: those known to be whole
     /// numbers, and those that are converted to an integer, which shows the smallest error.
     pub fn is_exact(&self, m: &Module) -> bool {
@@ -193,63 +197,51 @@ pub(crate) fn depends(at: &[Dim], s: Sym) -> bool {
     at.iter().any(|d| d.contains(s))
 }
 
-/// Schedules the kernel, or a nest within one; false if it is no contraction, or one that this schedule does not fit.
-pub(crate) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) -> bool {
-    let Some(mut p) = take_any_apart(&m.kernels[k].body) else { return false };
+/// A contraction in register tiles.
+struct Contraction {
+    p: Parts,
+    /// Row loops outside the tile's own.
+    rows: Vec<(Sym, Dim)>,
+    tile: Tile<Packing>,
+    loops: Loops,
+    /// The loop every other iteration of which reads the weights backwards.
+    turn: Option<Sym>,
+    work: Dim,
+}
+
+/// Register tiles for a contraction, a kernel or a nest within one.
+pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
+    let mut p = take_any_apart(request.body)?;
     if matches!(p.product, Product::Bytes | Product::Extended) {
-        return false;
+        return None;
     }
-    let (facts, unit) = (p.product.facts(facts), p.product.unit());
-    p.whole = within == Within::Kernel;
+    let (facts, unit) = (p.product.facts(request.facts), p.product.unit());
+    p.whole = request.within == Within::Kernel;
     split_phases(m, &mut p);
-    let only_b = |p: &Parts, s: Sym| depends(&p.b.1, s) && !depends(&p.a.1, s);
-    let only_a = |p: &Parts, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
-    let Some((out, at)) = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None }) else { return false };
-    let next = unit_stride_var(m, out, &at, &p.loops);
-    // The vector runs along memory of the result: a matrix product may swap its operands for that.
-    if next.is_some_and(|v| only_a(&p, v)) && p.depth.len() == 1 {
-        std::mem::swap(&mut p.a, &mut p.b);
-        if let Product::Dot { group: Group::Bytes, swapped } = &mut p.product {
-            *swapped = !*swapped;
-        }
-    }
-    let n = match next.filter(|v| only_b(&p, *v)) {
-        Some(v) => Some(v),
-        None => p.loops.iter().rev().map(|l| l.0).find(|v| only_b(&p, *v)),
-    };
-    let Some(n) = n else { return false };
-    let Some((n, n_extent)) = collapse_columns(m, &mut p, n) else { return false };
+    let n = columns(m, &mut p)?;
+    let (n, n_extent) = collapse_columns(m, &mut p, n)?;
     if n_extent.as_const().is_some_and(|c| c < 4) {
-        return false;
+        return None;
     }
+    let only_a = |p: &Parts, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
     let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| only_a(&p, l.0)).collect();
-    let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != n && !rows.iter().any(|r| r.0 == l.0)).collect();
+    let others = |l: &(Sym, Dim)| l.0 != n && !rows.iter().any(|r| r.0 == l.0);
+    let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(others).collect();
     collapse_rows(m, &mut p, &mut rows, n);
-    // Innermost what runs through A's memory in the smallest steps: channels of images, columns of matrices.
-    let step = |m: &Module, s: Sym| stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
-    p.depth.sort_by_key(|d| std::cmp::Reverse(step(m, d.0)));
     let mut row = rows.pop();
-    // But not what steps from row to row: unrolled steps would share elements of A, and keep them in registers that the
-    // sums need.
-    let between = row.and_then(|r| stride(m, p.a.0, &p.a.1, r.0)).map_or(0, i64::abs);
-    let shares = |d: &(Sym, Dim)| {
-        let s = step(m, d.0);
-        s < between * 16 && d.1.as_const().is_none_or(|n| s.saturating_mul(n - 1) >= between)
-    };
-    if p.depth.last().is_some_and(&shares)
-        && let Some(i) = p.depth.iter().rposition(|d| !shares(d))
-    {
-        let d = p.depth.remove(i);
-        p.depth.push(d);
-    }
+    order_reduction(m, &mut p, row);
     begin_with_constant(m, &mut p);
     // Short rows of an image: several of them a tile, where registers are enough.
     let several = short_rows(&rows, row);
-    let most = several.or_else(|| m.syms.range(row?.1).hi).unwrap_or(if row.is_some() { i64::MAX } else { 1 });
+    let most = match (several, row) {
+        (Some(n), _) => n,
+        (None, Some(r)) => m.syms.range(r.1).hi.unwrap_or(i64::MAX),
+        (None, None) => 1,
+    };
     let depth = Dim::product(p.depth.iter().map(|d| d.1));
-    let turn = turn(m, &p, &batch, within, most, depth * n_extent);
+    let turn = turn(m, &p, &batch, request.within, most, depth * n_extent);
     let nr = tiles::panel(most, n_extent, unit);
-    let Some(panels) = panels(m, k, &p, &batch, n, n_extent, nr, facts) else { return false };
+    let packing = packing(m, request.k, &p, &batch, n, n_extent, nr, facts)?;
     let mut together = 1;
     if let (Some(all), Some((_, short))) = (several, row)
         && let Some(short) = short.as_const()
@@ -259,13 +251,70 @@ pub(crate) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) 
         together = short;
     }
     let apart = row.and_then(|r| stride(m, p.a.0, &p.a.1, r.0)).map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
-    let mut t = Tile::new((row, together), most, n, n_extent, nr, panels, batch, apart != 0 && apart % 4096 == 0, facts);
-    let mut body = tiles::emit(m, &p, &t, &rows);
-    if let Some(loop_) = turn {
-        t.turn();
-        let back = tiles::emit(m, &p, &t, &rows);
-        body = vec![Stmt::If { cond: Expr::cmp_index(BinOp::Eq, Dim::sym(loop_).modulo(2), 0), then: body, els: back }];
+    let tile = Tile::new((row, together), most, n, n_extent, nr, packing, batch, apart != 0 && apart % 4096 == 0, facts);
+    let loops = Loops::new(m, &p, &tile, &rows);
+    let work = work(m, &p, n, unit);
+    Some(Box::new(Contraction { p, rows, tile, loops, turn, work }))
+}
+
+impl Plan for Contraction {
+    fn schedule(&self, m: &Module) -> Schedule {
+        let s = tiles::describe(m, &self.p, &self.tile, &self.loops);
+        let order = if self.turn.is_some() { vec!["weights forwards and backwards in turn"] } else { vec![] };
+        Schedule { order: s.order.into_iter().chain(order).collect(), ..s }
     }
+    fn work(&self) -> Dim {
+        self.work
+    }
+    fn apply(self: Box<Self>, m: &mut Module, k: Kernel) -> Vec<Stmt> {
+        let Contraction { p, rows, tile, loops, turn, .. } = *self;
+        let mut t = tile.read_from(|packing| packing.apply(m, k, &p));
+        let body = tiles::emit(m, &p, &t, &loops, &rows);
+        let Some(turn) = turn else { return body };
+        t.turn();
+        let back = tiles::emit(m, &p, &t, &loops, &rows);
+        vec![Stmt::If { cond: Expr::cmp_index(BinOp::Eq, Dim::sym(turn).modulo(2), 0), then: body, els: back }]
+    }
+}
+
+/// The column: a loop that B alone depends on, along memory of the result where there is one. A matrix product may swap its
+/// operands for that.
+fn columns(m: &Module, p: &mut Parts) -> Option<Sym> {
+    let only = |one: &[Dim], other: &[Dim], s: Sym| depends(one, s) && !depends(other, s);
+    let (out, at) = p.store()?;
+    let next = unit_stride_var(m, out, &at, &p.loops);
+    if next.is_some_and(|v| only(&p.a.1, &p.b.1, v)) && p.depth.len() == 1 {
+        std::mem::swap(&mut p.a, &mut p.b);
+        if let Product::Dot { group: Group::Bytes, swapped } = &mut p.product {
+            *swapped = !*swapped;
+        }
+    }
+    let only_b = |v: &Sym| only(&p.b.1, &p.a.1, *v);
+    next.filter(only_b).or_else(|| p.loops.iter().rev().map(|l| l.0).find(only_b))
+}
+
+/// Orders the loops of the sum: innermost what runs through A's memory in the smallest steps, channels of images, columns of
+/// matrices.
+fn order_reduction(m: &Module, p: &mut Parts, row: Option<(Sym, Dim)>) {
+    let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
+    p.depth.sort_by_key(|d| std::cmp::Reverse(step(d.0)));
+    // But not what steps from row to row: unrolled steps would share elements of A, and keep them in registers that the
+    // sums need.
+    let between = row.and_then(|r| stride(m, p.a.0, &p.a.1, r.0)).map_or(0, i64::abs);
+    let shares = |d: &(Sym, Dim)| {
+        let s = step(d.0);
+        s < between * 16 && d.1.as_const().is_none_or(|n| s.saturating_mul(n - 1) >= between)
+    };
+    if p.depth.last().is_some_and(shares)
+        && let Some(i) = p.depth.iter().rposition(|d| !shares(d))
+    {
+        let d = p.depth.remove(i);
+        p.depth.push(d);
+    }
+}
+
+/// Work of the contraction with columns `n`, whose panels have a multiple of `unit`.
+fn work(m: &Module, p: &Parts, n: Sym, unit: i64) -> Dim {
     let all = |loops: &mut dyn Iterator<Item = &(Sym, Dim)>| Dim::product(loops.map(|l| l.1));
     // Vectors that are partly empty take as long as whole ones.
     let lanes = |l: &(Sym, Dim)| if l.0 == n { l.1.ceil_div(unit) * unit } else { l.1 };
@@ -273,9 +322,7 @@ pub(crate) fn schedule(m: &mut Module, k: Kernel, facts: Facts, within: Within) 
     // Few rows wait for the weights.
     let read = all(&mut p.loops.iter().filter(|l| depends(&p.b.1, l.0)).chain(&p.depth));
     let waits = from_afar(m, p.b.0) && m.syms.le(work, read * READ) == Answer::Yes;
-    m.kernels[k].body = body;
-    m.kernels[k].work = if waits { read * READ } else { work };
-    true
+    if waits { read * READ } else { work }
 }
 
 /// A sum of integers to which a constant is added begins with it.
@@ -351,9 +398,64 @@ pub(crate) struct Packed {
     pub line: i64,
 }
 
-/// Where tiles read B: in place if its rows lie there as panels would, else packed.
+/// Panels of a constant, which are no buffer yet.
+pub(crate) struct ConstPanels {
+    name: String,
+    data: Arc<ConstData>,
+    outer: Vec<Dim>,
+    own: Vec<Sym>,
+    line: i64,
+}
+
+impl ConstPanels {
+    /// True if they are more than a cache holds.
+    fn large(&self) -> bool {
+        self.data.byte_len() > LARGE
+    }
+    /// The panels as a buffer.
+    pub fn place(self, m: &mut Module) -> Packed {
+        let large = self.large();
+        Packed { buf: m.constant(self.name, self.data), outer: self.outer, own: self.own, large, line: self.line }
+    }
+}
+
+/// How tiles read B.
+pub(crate) enum Packing {
+    /// In place.
+    InPlace,
+    /// As panels of a constant.
+    Constant(ConstPanels),
+    /// As panels that a kernel makes.
+    Kernel(pack::Panels),
+}
+
+impl Packing {
+    /// Adds what makes the panels of contraction `k`.
+    pub fn apply(self, m: &mut Module, k: Kernel, p: &Parts) -> Panels {
+        match self {
+            Packing::InPlace => Panels::InPlace,
+            Packing::Constant(panels) => Panels::Packed(panels.place(m)),
+            Packing::Kernel(panels) => {
+                let own = panels.own.iter().map(|b| b.0).collect();
+                let buf = panels.apply(m, k, p);
+                Panels::Packed(Packed { buf, outer: vec![], own, large: false, line: 1 })
+            }
+        }
+    }
+}
+
+impl tiles::Source for Packing {
+    fn large(&self) -> bool {
+        matches!(self, Packing::Constant(c) if c.large())
+    }
+    fn constant(&self, _: &Module) -> Option<(u64, i64)> {
+        if let Packing::Constant(c) = self { Some((c.data.byte_len(), c.line)) } else { None }
+    }
+}
+
+/// How tiles read B: in place if its rows lie there as panels would, else packed.
 #[allow(clippy::too_many_arguments)]
-pub(crate) fn panels(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Panels> {
+pub(crate) fn packing(m: &Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Packing> {
     // Bytes from row to row: beyond, every row lies in a page of its own.
     const NEAR: i64 = 4096;
     let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_));
@@ -362,29 +464,22 @@ pub(crate) fn panels(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)],
     let panel = n_extent.as_const() == Some(nr) && p.depth.last().is_some_and(|d| along(d.0) == Some(nr));
     let near = p.depth.last().and_then(|d| along(d.0)).is_some_and(|s| (0..NEAR / if p.product == Product::Double { 8 } else { 4 }).contains(&s));
     if (!constant || panel) && p.depth.len() == 1 && near && along(n) == Some(1) && n_extent.modulo(i64::from(facts.lanes)).as_const() == Some(0) {
-        return Some(Panels::InPlace);
+        return Some(Packing::InPlace);
     }
     if p.with.is_some() {
         return None;
     }
-    pack(m, k, p, batch, n, n_extent, nr, facts).map(Panels::Packed)
-}
-
-/// B as panels: `[what loops around the nest pick ..][batch that B depends on ..][panel][depth ..][nr]`.
-#[allow(clippy::too_many_arguments)]
-fn pack(m: &mut Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Packed> {
+    // Panels are `[what loops around the nest pick ..][batch that B depends on ..][panel][depth ..][nr]`.
     let own: Vec<(Sym, Dim)> = batch.iter().copied().filter(|b| depends(&p.b.1, b.0)).collect();
-    if matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && !m.is_recast(p.b.0) {
-        return pack_constant(m, p, &own, (n, n_extent), nr);
+    if constant && !m.is_recast(p.b.0) {
+        return constant_panels(m, p, &own, (n, n_extent), nr).map(Packing::Constant);
     }
     let known = |s: Sym| s == n || own.iter().chain(&p.depth).any(|l| l.0 == s) || m.syms.kind(s) != SymKind::Loop;
     if !p.b.1.iter().flat_map(|d| d.syms()).all(known) {
         return None;
     }
-    let needs: Vec<Sym> = own.iter().map(|b| b.0).collect();
     let (name, dims) = (packed_name(m, p), packed_dims(p, &own, n_extent, nr));
-    let buf = pack::at_run_time(m, k, p, &pack::Shape { name, dims, own, n, n_extent, nr }, facts)?;
-    Some(Packed { buf, outer: vec![], own: needs, large: false, line: 1 })
+    Some(Packing::Kernel(pack::Panels::new(m, k, p, pack::Shape { name, dims, own, n, n_extent, nr }, facts)))
 }
 
 fn packed_name(m: &Module, p: &Parts) -> String {
@@ -397,8 +492,8 @@ fn packed_dims(p: &Parts, own: &[(Sym, Dim)], n_extent: Dim, nr: i64) -> Vec<Dim
     own.chain([n_extent.ceil_div(nr)]).chain(p.depth.iter().map(|d| d.1)).chain([Dim::constant(nr)]).collect()
 }
 
-/// A constant B as panels, see [`pack`]; `own` are the batch loops that it depends on.
-pub(crate) fn pack_constant(m: &mut Module, p: &Parts, own: &[(Sym, Dim)], (n, n_extent): (Sym, Dim), nr: i64) -> Option<Packed> {
+/// A constant B as panels, see [`packing`]; `own` are the batch loops that it depends on.
+pub(crate) fn constant_panels(m: &Module, p: &Parts, own: &[(Sym, Dim)], (n, n_extent): (Sym, Dim), nr: i64) -> Option<ConstPanels> {
     let storage = m.storage(p.b.0);
     let Place::Const(c) = &m.bufs[storage].place else { return None };
     if m.bufs[storage].layout != Layout::RowMajor || m.is_recast(p.b.0) {
@@ -436,8 +531,6 @@ pub(crate) fn pack_constant(m: &mut Module, p: &Parts, own: &[(Sym, Dim)], (n, n
     }
     let dims: Vec<i64> = extents.into_iter().chain(packed_dims(p, own, n_extent, nr)).map(|d| d.as_const()).collect::<Option<_>>()?;
     let data = ConstData::remap(c.clone(), Remap { dims, offset, coeff })?;
-    let large = data.byte_len() > LARGE;
     let line = LINE / m.bufs[p.b.0].ty.bytes().map_or(4, i64::from);
-    let name = packed_name(m, p);
-    Some(Packed { buf: m.constant(name, Arc::new(data)), outer, own: own.iter().map(|b| b.0).collect(), large, line })
+    Some(ConstPanels { name: packed_name(m, p), data: Arc::new(data), outer, own: own.iter().map(|b| b.0).collect(), line })
 }

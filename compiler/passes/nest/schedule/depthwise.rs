@@ -4,15 +4,14 @@
 //! weight is loaded once for the block, each element of the image once for all windows that it is in. A task takes
 //! some channels through several rows where what windows of neighbouring rows share then stays in the first-level cache.
 
+use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel, peel, put, wrap};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::contract::{Parts, Product, depends, take_apart};
-use crate::passes::nest::schedule::lanes;
-use crate::passes::nest::schedule::rows;
+use crate::passes::nest::schedule::{Plan, Request, lanes, rows};
 use crate::sym::{Dim, Sym};
-use crate::target::Facts;
 use crate::tensor::ElemType;
 
 /// Taps of a window that are written out; larger ones keep their outermost loop.
@@ -20,76 +19,115 @@ const UNROLLED: i64 = 25;
 /// Blocks of a signal that a task takes at least.
 const PIECE: i64 = 8;
 
-/// Schedules the kernel; false if it is no depthwise convolution with channels innermost.
-pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
-    let Some(p) = take_apart(&m.kernels[k].body).filter(|p| matches!(p.product, Product::Fma | Product::Extended)) else { return false };
-    let Some((out, at)) = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None }) else { return false };
-    let Some(c) = unit_stride_var(m, out, &at, &p.loops).filter(|c| depends(&p.b.1, *c)) else { return false };
-    let mut nest = peel(&m.kernels[k].body);
+/// A depthwise convolution with channels innermost.
+struct Window {
+    p: Parts,
+    block: Block,
+    /// Loops around the blocks.
+    outer: Vec<(Sym, Dim)>,
+    rows: Rows,
+    work: Dim,
+}
+
+/// What a task takes of the rows of results.
+enum Rows {
+    /// All channels of a row or of several.
+    Whole,
+    /// All channels of some blocks of a signal.
+    Pieces,
+    /// Some channels of rows one below the other: the loop over them, and how many.
+    Some((Sym, Dim), Cut),
+}
+
+/// Blocks of neighbouring results for a depthwise convolution with channels innermost.
+pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
+    let fits = |p: &Parts| matches!(p.product, Product::Fma | Product::Extended);
+    let p = take_apart(request.body).filter(fits)?;
+    let (out, at) = p.store()?;
+    let c = unit_stride_var(m, out, &at, &p.loops).filter(|c| depends(&p.b.1, *c))?;
+    let mut nest = peel(request.body);
     lanes::relayout_constants(m, &mut nest.body, c);
-    let Some(p) = take_apart(&wrap(&nest.loops, nest.body)) else { return false };
-    let Some(extent) = p.loops.iter().find(|l| l.0 == c).and_then(|l| l.1.as_const()).filter(|e| *e >= 4) else { return false };
+    let p = take_apart(&wrap(&nest.loops, nest.body))?;
+    let extent = p.loops.iter().find(|l| l.0 == c).and_then(|l| l.1.as_const()).filter(|e| *e >= 4)?;
     if stride(m, p.a.0, &p.a.1, c) != Some(1) || stride(m, p.b.0, &p.b.1, c) != Some(1) {
-        return false;
+        return None;
     }
     // The row: what moves the image in the smallest steps and not the weights.
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
     let rows = p.loops.iter().copied().filter(|l| l.0 != c && !depends(&p.b.1, l.0));
-    let Some(x) = rows.filter(|l| step(l.0).is_some()).min_by_key(|l| step(l.0)) else { return false };
-    let Some(taps) = p.depth.iter().map(|d| d.1.as_const()).try_fold(1i64, |n, d| n.checked_mul(d?)) else { return false };
+    let x = rows.filter(|l| step(l.0).is_some()).min_by_key(|l| step(l.0))?;
+    let taps = p.depth.iter().map(|d| d.1.as_const()).try_fold(1i64, |n, d| n.checked_mul(d?))?;
     if taps > 4 * UNROLLED {
-        return false;
+        return None;
     }
+    let width = width(m, &p, x, i64::from(request.facts.registers));
+    let block = Block { c, extent, x, width, lanes: i64::from(request.facts.lanes), taps };
+    // Rows: what moves the image in the next larger steps.
+    let mut outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != c && l.0 != x.0).collect();
+    outer.sort_by_key(|l| std::cmp::Reverse(stride(m, out, &at, l.0).unwrap_or(i64::MAX)));
+    let down = outer.iter().copied().filter(|l| !depends(&p.b.1, l.0) && step(l.0).is_some()).min_by_key(|l| step(l.0));
+    let rows = match down.and_then(|y| Some((y, cut(m, &p, (y, x), (extent, block.lanes))?))) {
+        Some((y, cut)) => {
+            outer.retain(|l| l.0 != y.0);
+            Rows::Some(y, cut)
+        }
+        None if outer.len() <= 1 && x.1.as_const().is_none_or(|e| e >= 2 * PIECE * width) => Rows::Pieces,
+        None => Rows::Whole,
+    };
+    let work = cost::work(m, request.body);
+    Some(Box::new(Window { p, block, outer, rows, work }))
+}
+
+/// Neighbouring results of a block along row `x`: as many as have registers for their sums and for what their windows
+/// share, in blocks of equal size.
+fn width(m: &Module, p: &Parts, x: (Sym, Dim), registers: i64) -> i64 {
+    let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
     // Elements of the image that a row of the window has in common with others, for one more result.
     let inner = p.depth.last().map_or(1, |d| d.1.as_const().unwrap_or(1));
     let apart = match (p.depth.last().and_then(|d| stride(m, p.a.0, &p.a.1, d.0)), step(x.0)) {
         (Some(tap), Some(row)) if tap > 0 => (row / tap).clamp(1, inner),
         _ => inner,
     };
-    let registers = i64::from(facts.registers);
     let fits = |n: i64| n + (n - 1) * apart + inner + 2 <= registers;
     let most = (1..=8).rev().find(|n| fits(*n)).unwrap_or(1);
-    let width = match x.1.as_const() {
+    match x.1.as_const() {
         Some(e) => {
             let blocks = (e + most - 1) / most;
             (e + blocks - 1) / blocks
         }
         None => most,
-    };
-    let b = Block { c, extent, x, width, lanes: i64::from(facts.lanes), taps };
-    // Rows: what moves the image in the next larger steps.
-    let zero = Dim::constant(0);
-    let mut outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != c && l.0 != x.0).collect();
-    outer.sort_by_key(|l| std::cmp::Reverse(stride(m, out, &at, l.0).unwrap_or(i64::MAX)));
-    let down = outer.iter().copied().filter(|l| !depends(&p.b.1, l.0) && step(l.0).is_some()).min_by_key(|l| step(l.0));
-    cost::estimate(m, k);
-    let Some((y, cut)) = down.and_then(|y| Some((y, cut(m, &p, (y, x), (extent, b.lanes))?))) else {
-        let body = b.columns(m, &p, None);
-        m.kernels[k].body = match outer.as_slice() {
-            [] | [_] if x.1.as_const().is_none_or(|e| e >= 2 * PIECE * width) => b.pieces(m, &p, &outer, body),
-            _ => rows::share(m, outer, body),
+    }
+}
+
+impl Plan for Window {
+    fn schedule(&self, _: &Module) -> Schedule {
+        let b = &self.block;
+        let s = Schedule::new("window").vectors(b.lanes, "channels", b.extent.into());
+        let taps = if b.taps > UNROLLED { self.p.depth.iter().skip(1).filter_map(|d| d.1.as_const()).product() } else { b.taps };
+        let blocks = match &self.rows {
+            Rows::Whole => vec![],
+            Rows::Pieces => vec![("results of a piece", Dim::constant(PIECE * b.width))],
+            Rows::Some(_, cut) => vec![("rows", cut.rows.into()), ("channels", (cut.vectors * b.lanes).into())],
         };
-        return true;
-    };
-    outer.retain(|l| l.0 != y.0);
-    let (high, together) = (cut.rows, cut.vectors);
-    let (blocks, groups) = (y.1.ceil_div(high), Dim::constant((extent + b.lanes * together - 1) / (b.lanes * together)));
-    let (block, v) = (m.syms.loop_var("b", zero, blocks), m.syms.loop_var("c", zero, groups));
-    let from = Dim::sym(block) * high;
-    let to = if y.1.modulo(high).as_const() == Some(0) { from + high } else { (from + high).min(y.1) };
-    outer.extend([(block, blocks), (v, groups)]);
-    let whole = extent / b.lanes;
-    let part = |m: &mut Module, base: Dim, used: i64| b.rows(m, &p, (y.0, from, to), Channels { base, used, vectors: together });
-    let body = match (whole, extent % b.lanes) {
-        (_, 0) => part(m, Dim::sym(v) * (b.lanes * together), b.lanes),
-        (0, rest) => part(m, zero, rest),
-        (_, rest) => {
-            let (then, els) = (part(m, Dim::sym(v) * b.lanes, b.lanes), part(m, Dim::constant(whole * b.lanes), rest));
-            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, v, whole), then, els }]
+        Schedule { tile: vec![("results", b.width), ("vectors", 1)], unroll: vec![("taps", taps)], blocks, ..s }
+    }
+    fn work(&self) -> Dim {
+        self.work
+    }
+    fn apply(self: Box<Self>, m: &mut Module, _: Kernel) -> Vec<Stmt> {
+        let Window { p, block: b, outer, rows, .. } = *self;
+        match rows {
+            Rows::Some(y, cut) => b.cut(m, &p, outer, y, &cut),
+            Rows::Pieces => {
+                let body = b.columns(m, &p, None);
+                b.pieces(m, &p, &outer, body)
+            }
+            Rows::Whole => {
+                let body = b.columns(m, &p, None);
+                rows::share(m, outer, body)
+            }
         }
-    };
-    m.kernels[k].body = parallel(m, &outer, body);
-    true
+    }
 }
 
 /// How the work is cut into tasks.
@@ -149,6 +187,26 @@ struct Block {
 }
 
 impl Block {
+    /// Tasks of some channels of some rows.
+    fn cut(&self, m: &mut Module, p: &Parts, mut outer: Vec<(Sym, Dim)>, y: (Sym, Dim), cut: &Cut) -> Vec<Stmt> {
+        let (zero, extent, high, together) = (Dim::constant(0), self.extent, cut.rows, cut.vectors);
+        let (blocks, groups) = (y.1.ceil_div(high), Dim::constant((extent + self.lanes * together - 1) / (self.lanes * together)));
+        let (block, v) = (m.syms.loop_var("b", zero, blocks), m.syms.loop_var("c", zero, groups));
+        let from = Dim::sym(block) * high;
+        let to = if y.1.modulo(high).as_const() == Some(0) { from + high } else { (from + high).min(y.1) };
+        outer.extend([(block, blocks), (v, groups)]);
+        let whole = extent / self.lanes;
+        let part = |m: &mut Module, base: Dim, used: i64| self.rows(m, p, (y.0, from, to), Channels { base, used, vectors: together });
+        let body = match (whole, extent % self.lanes) {
+            (_, 0) => part(m, Dim::sym(v) * (self.lanes * together), self.lanes),
+            (0, rest) => part(m, zero, rest),
+            (_, rest) => {
+                let (then, els) = (part(m, Dim::sym(v) * self.lanes, self.lanes), part(m, Dim::constant(whole * self.lanes), rest));
+                vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, v, whole), then, els }]
+            }
+        };
+        parallel(m, &outer, body)
+    }
     /// A signal's blocks in pieces that several threads can take; `short` computes one that is shorter than a piece. The
     /// last piece overlaps the one before: both store the same there.
     fn pieces(&self, m: &mut Module, p: &Parts, outer: &[(Sym, Dim)], short: Vec<Stmt>) -> Vec<Stmt> {

@@ -10,15 +10,19 @@ mod unroll_and_jam;
 pub(crate) use rows::{SUMS, rows};
 pub(crate) use unroll_and_jam::beside;
 
+use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, in_one, peel, wrap};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::schedule::lanes64;
+use crate::passes::nest::schedule::rows::Tasks;
+use crate::passes::nest::schedule::{Request, Within, lanes64};
 use crate::sym::{Dim, Sym};
 use crate::target::{Caps, Facts};
 use crate::tensor::{ConstData, ElemType, consts::Remap};
 use body::{in_lanes, lets_as_accs, renamed};
+use permuted_loads::Pieces;
+use stage_through_scratch::Staging;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -44,32 +48,82 @@ impl Vectors {
     }
 }
 
-/// Schedules one kernel (`whole`: its body is no part of a larger one): loop order, vectors, work estimate.
-pub fn schedule(m: &mut Module, k: Kernel, vectors: Vectors, whole: bool) {
-    cost::estimate(m, k);
-    let nest = peel(&m.kernels[k].body);
-    let body = match along_result(m, &nest, vectors) {
-        Some(b) if whole => {
-            let nest = peel(&b);
-            crate::passes::nest::schedule::rows::share(m, nest.loops, nest.body)
+/// A nest in vectors.
+struct Plan {
+    /// The nest, its inner loops in vectors.
+    nest: ParNest,
+    kind: Kind,
+    schedule: Schedule,
+    work: Dim,
+}
+
+/// What vectors run along decides how tasks are made.
+enum Kind {
+    /// Along the result; a part of a larger nest has no tasks of its own.
+    Result {
+        /// True for a whole kernel.
+        whole: bool,
+    },
+    /// Along loops inside rows.
+    Rows(Tasks),
+}
+
+/// Vectors for any nest: loop order, vectors, tasks. Tasks depend on the trip counts of the loops in vectors, so these are
+/// made here.
+pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn super::Plan>> {
+    let whole = request.within == Within::Kernel;
+    Some(Box::new(plan(m, request.body, request.facts.into(), whole)))
+}
+
+/// The same for the body of a kernel that is made to prepare another: its scheduled body.
+pub(crate) fn schedule(m: &mut Module, k: Kernel, body: &[Stmt], vectors: Vectors) -> Vec<Stmt> {
+    let plan = Box::new(plan(m, body, vectors, true));
+    let schedule = plan.schedule.clone();
+    let body = super::Plan::apply(plan, m, k);
+    m.kernels[k].schedules.push(Schedule { tasks: tasks(&body), ..schedule });
+    body
+}
+
+fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
+    let work = cost::work(m, body);
+    let mut nest = peel(body);
+    if let Some(along) = along_result(m, &nest, vectors) {
+        let schedule = along.describe();
+        return Plan { nest: peel(&along.apply(m)), kind: Kind::Result { whole }, schedule, work };
+    }
+    order_loops(m, &nest.body, &mut nest.loops);
+    let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
+    if let Some((row, _)) = nest.loops.last().copied().filter(|_| !empty) {
+        collapse(m, &mut nest, row);
+    }
+    let abreast = unroll_and_jam::rows_of(m, &nest, vectors.lanes);
+    let steps = rows::choose(m, &nest.body, vectors, SUMS / abreast);
+    let inner = rows::describe(&steps);
+    let body = rows::apply(m, &nest.body, steps);
+    nest.body = unroll_and_jam::jam(m, &mut nest.loops, body);
+    let tasks = Tasks::of_rows(&nest, abreast);
+    let mut schedule = Schedule::new(if inner.is_empty() { "scalars" } else { "rows" });
+    if let Tasks::Rows { most, abreast } = tasks {
+        schedule.blocks = vec![("rows of a task", Dim::constant(most))];
+        schedule.tile = [("rows", abreast)].into_iter().filter(|t| t.1 > 1).collect();
+    }
+    Plan { nest, kind: Kind::Rows(tasks), schedule: Schedule { inner, ..schedule }, work }
+}
+
+impl super::Plan for Plan {
+    fn schedule(&self, _: &Module) -> Schedule {
+        self.schedule.clone()
+    }
+    fn work(&self) -> Dim {
+        self.work
+    }
+    fn apply(self: Box<Self>, m: &mut Module, _: Kernel) -> Vec<Stmt> {
+        match self.kind {
+            Kind::Result { whole: true } => super::rows::share(m, self.nest.loops, self.nest.body),
+            Kind::Result { whole: false } => wrap(&self.nest.loops, self.nest.body),
+            Kind::Rows(tasks) => tasks.apply(m, self.nest),
         }
-        Some(b) => b,
-        None => {
-            let mut nest = nest;
-            let mut loops = std::mem::take(&mut nest.loops);
-            order_loops(m, &nest.body, &mut loops);
-            nest.loops = loops;
-            let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
-            if let Some((row, _)) = nest.loops.last().copied().filter(|_| !empty) {
-                collapse(m, &mut nest, row);
-            }
-            let abreast = unroll_and_jam::rows_of(m, &nest, vectors.lanes);
-            let body = rows(m, &nest.body, vectors, SUMS / abreast);
-            let body = unroll_and_jam::jam(m, &mut nest.loops, body);
-            crate::passes::nest::schedule::rows::schedule(m, ParNest { body, ..nest }, abreast)
-        }
-    };
-    m.kernels[k].body = body;
+    }
 }
 
 fn first_store(body: &[Stmt]) -> Option<(Buf, Vec<Dim>)> {
@@ -96,8 +150,35 @@ fn order_loops(m: &Module, body: &[Stmt], loops: &mut [(Sym, Dim)]) {
     loops.sort_by_key(|l| place(l.0));
 }
 
-/// Vectorises along the result's contiguous dimension.
-fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> Option<Vec<Stmt>> {
+/// A nest whose vectors run along the contiguous dimension of the result.
+pub(super) struct Along {
+    nest: ParNest,
+    var: Sym,
+    extent: Dim,
+    lanes: i64,
+    /// Indices that all lanes share: the symbol, its value, and what bounds it.
+    outside: Vec<(Sym, Expr, Dim)>,
+    how: How,
+}
+
+/// How vectors follow each other.
+enum How {
+    /// Each vector by itself, which knows where its lanes read.
+    Apart(Pieces),
+    /// One loop, in pieces of so many elements that threads can share.
+    Shared(i64),
+    /// One loop.
+    Loop,
+    /// The row is one block of so many vectors, the last of them partial.
+    Row(i64),
+    /// Blocks of so many vectors side by side.
+    Blocks(i64),
+    /// The same, where what loops have in common passes scratch.
+    Staged(Staging),
+}
+
+/// Chooses vectors along the result's contiguous dimension; None where they do not suit.
+fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> Option<Along> {
     let (buf, at) = first_store(&nest.body)?;
     let mut loops = nest.loops.clone();
     order_loops(m, &nest.body, &mut loops);
@@ -112,18 +193,9 @@ fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> Option<Vec<
     {
         var = v;
     }
-    // Indices that all lanes share are read outside of the vectors.
-    let mut outside = vec![];
-    while let [Stmt::Store { buf, at, value: Expr::With { sym, value, extent, body } }] = nest.body.as_slice()
-        && !lanes64::depends(value, var)
-        && !extent.contains(var)
-    {
-        outside.push((*sym, (**value).clone(), *extent));
-        nest.body = vec![Stmt::Store { buf: *buf, at: at.clone(), value: (**body).clone() }];
-    }
+    let outside = shared_indices(&mut nest, var);
     let vectors = vectors.of(m, &nest.body);
     let lanes = vectors.lanes;
-    let within = |body: Vec<Stmt>| outside.iter().rev().fold(body, |body, (sym, value, extent)| vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]);
     let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
     // Two or three neighbours are worth a vector where a mask tells which lanes exist.
     let plain = nest.body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
@@ -133,81 +205,124 @@ fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> Option<Vec<
         return None;
     }
     relayout_constants(m, &mut nest.body, var);
-    let strip = stage_through_scratch::through_scratch(m, &mut nest, var, lanes);
-    let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
-    let zero = Dim::constant(0);
-    let has_loops = nest.body.iter().any(|s| matches!(s, Stmt::For { .. }));
-    let has_acc = nest.body.iter().any(|s| matches!(s, Stmt::Acc { .. }));
-    let mut out = vec![];
-    if !has_loops && !has_acc {
-        // A plain map: one vector loop, in pieces that several threads can take where nothing is around it.
-        if let Some(row) = told.and_then(|e| permuted_loads::row(m, &nest.body, (var, e), lanes)) {
-            m.syms.set_loop_range(var, zero, extent);
-            return Some(wrap(&others, within(row)));
+    let has = |what: fn(&Stmt) -> bool| nest.body.iter().any(what);
+    let how = if !has(|s| matches!(s, Stmt::For { .. } | Stmt::Acc { .. })) {
+        let alone = nest.loops.iter().all(|l| l.0 == var);
+        match told.and_then(|e| permuted_loads::along(m, &nest.body, (var, e), lanes)) {
+            Some(pieces) => How::Apart(pieces),
+            None => piece(extent, lanes).filter(|_| alone).map_or(How::Loop, How::Shared),
         }
-        let piece = if others.is_empty() { piece(extent, lanes) } else { None };
-        match piece {
-            Some(n) => {
+    } else if let Some(staging) = stage_through_scratch::choose(m, &nest, var, lanes) {
+        How::Staged(staging)
+    } else {
+        let lets = has(|s| matches!(s, Stmt::Let { .. }));
+        let side = [4, 2].into_iter().find(|c| !lets && extent.as_const().is_some_and(|e| e % (lanes * c) == 0)).unwrap_or(1);
+        // A row of a few vectors is one block, with a last one that is partial.
+        let vectors = extent.as_const().map_or(0, |e| (e + lanes - 1) / lanes);
+        let one = side == 1 && !lets && (2..=4).contains(&vectors);
+        if one && extent.modulo(lanes).as_const() != Some(0) { How::Row(vectors) } else { How::Blocks(side) }
+    };
+    Some(Along { nest, var, extent, lanes, outside, how })
+}
+
+/// Takes indices that all lanes share out of a store.
+fn shared_indices(nest: &mut ParNest, var: Sym) -> Vec<(Sym, Expr, Dim)> {
+    let mut outside = vec![];
+    while let [Stmt::Store { buf, at, value: Expr::With { sym, value, extent, body } }] = nest.body.as_slice()
+        && !lanes64::depends(value, var)
+        && !extent.contains(var)
+    {
+        outside.push((*sym, (**value).clone(), *extent));
+        nest.body = vec![Stmt::Store { buf: *buf, at: at.clone(), value: (**body).clone() }];
+    }
+    outside
+}
+
+impl Along {
+    /// The schedule.
+    fn describe(&self) -> Schedule {
+        let s = Schedule::new("map").vectors(self.lanes, "elements of the result", self.extent);
+        let blocks = |side: i64| if side > 1 { vec![("vectors", side)] } else { vec![] };
+        match &self.how {
+            How::Apart(_) => Schedule { strategy: "map of permuted loads", ..s },
+            How::Shared(n) => Schedule { blocks: vec![("elements of a task", Dim::constant(*n))], ..s },
+            How::Loop => s,
+            How::Row(n) | How::Blocks(n) => Schedule { strategy: "map of sums", tile: blocks(*n), ..s },
+            How::Staged(_) => {
+                let tile = blocks(stage_through_scratch::SIDE);
+                Schedule { strategy: "map of sums", tile, staging: vec!["elements that several loops share"], ..s }
+            }
+        }
+    }
+    /// The nest in vectors.
+    fn apply(self, m: &mut Module) -> Vec<Stmt> {
+        let Along { mut nest, var, extent, lanes, outside, how } = self;
+        let zero = Dim::constant(0);
+        let around = |body: Vec<Stmt>, (sym, value, extent): &(Sym, Expr, Dim)| {
+            vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]
+        };
+        let within = |body: Vec<Stmt>| outside.iter().rev().fold(body, around);
+        let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
+        let out = match how {
+            How::Apart(pieces) => within(pieces.apply(m, &nest.body, (var, extent), lanes)),
+            How::Shared(n) => {
                 let c = m.syms.loop_var("c", zero, extent.ceil_div(n));
                 let lo = Dim::sym(c) * n;
                 let hi = if extent.modulo(n).as_const() == Some(0) { lo + n } else { extent.min(lo + n) };
                 let (body, v) = renamed(m, &nest.body, var, lo, hi);
                 let body = within(vec![Stmt::For { kind: vector(lanes), var: v, lo, hi, body }]);
-                return Some(vec![Stmt::For { kind: LoopKind::Par, var: c, lo: zero, hi: extent.ceil_div(n), body }]);
+                return vec![Stmt::For { kind: LoopKind::Par, var: c, lo: zero, hi: extent.ceil_div(n), body }];
             }
-            None => out.extend(within(vec![Stmt::For { kind: vector(lanes), var, lo: zero, hi: extent, body: nest.body.clone() }])),
-        }
-    } else {
-        let lets = nest.body.iter().any(|s| matches!(s, Stmt::Let { .. }));
-        let mut u = if strip { stage_through_scratch::SIDE } else { 1 };
-        for c in [4, 2] {
-            if u == 1 && !lets && extent.as_const().is_some_and(|e| e % (lanes * c) == 0) {
-                u = c;
+            How::Loop => within(vec![Stmt::For { kind: vector(lanes), var, lo: zero, hi: extent, body: nest.body }]),
+            How::Row(n) => in_lanes(m, &nest.body, var, zero, n, (lanes, extent.modulo(lanes))),
+            How::Blocks(side) => {
+                let body = short_rows(nest.body);
+                side_by_side(m, body, (var, extent), lanes, side, false)
             }
-        }
-        // A row of a few vectors is one block, with a last one that is partial.
-        let vectors = extent.as_const().map_or(0, |e| (e + lanes - 1) / lanes);
-        let (one, part) = (u == 1 && !lets && (2..=4).contains(&vectors), extent.modulo(lanes));
-        if one && part.as_const() != Some(0) {
-            let body = in_lanes(m, &nest.body, var, zero, vectors, (lanes, part));
-            m.syms.set_loop_range(var, zero, extent);
-            return Some(wrap(&others, body));
-        }
-        let step = lanes * u;
-        let blocks = extent.floor_div(step);
-        let rest = m.syms.simplify(extent.modulo(step));
-        let row_body = if strip { nest.body.clone() } else { short_rows(nest.body.clone()) };
-        let nest_body = lets_as_accs(m, row_body);
-        if blocks.as_const() != Some(0) {
-            let body = fresh_regs(m, &nest_body);
-            let whole = (lanes, Dim::constant(lanes));
-            if strip {
-                // Vectors that share scratch are one task.
-                let (tasks, each) = (blocks.floor_div(stage_through_scratch::TURNS), Dim::constant(stage_through_scratch::TURNS));
-                let (t, b) = (m.syms.loop_var("t", zero, tasks), m.syms.loop_var("c", zero, each));
-                let body = in_lanes(m, &body, var, (Dim::sym(t) * each + b) * step, u, whole);
-                let body = body.into_iter().map(|s| s.map_dims(&mut |d| m.syms.simplify(d))).collect();
-                let body = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: each, body }];
-                out.push(Stmt::For { kind: LoopKind::Par, var: t, lo: zero, hi: tasks, body });
-            } else {
-                let b = m.syms.loop_var("c", zero, blocks);
-                let body = in_lanes(m, &body, var, Dim::sym(b) * step, u, whole);
-                out.push(Stmt::For { kind: LoopKind::Par, var: b, lo: zero, hi: blocks, body });
+            How::Staged(staging) => {
+                staging.apply(m, &mut nest, var, lanes);
+                side_by_side(m, nest.body, (var, extent), lanes, stage_through_scratch::SIDE, true)
             }
-        }
-        if rest.as_const() != Some(0) {
-            // u is 1 here: the extent is no multiple of more.
-            let body = fresh_regs(m, &nest_body);
-            let body = in_lanes(m, &body, var, blocks * step, 1, (lanes, rest));
-            if rest.as_const().is_some() {
-                out.extend(body);
-            } else {
-                out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Gt, rest, 0), then: body, els: vec![] });
-            }
+        };
+        m.syms.set_loop_range(var, zero, extent);
+        wrap(&others, out)
+    }
+}
+
+/// A row in blocks of `side` vectors, and what is left in single ones. Blocks that share scratch (`staged`) are one task.
+fn side_by_side(m: &mut Module, body: Vec<Stmt>, (var, extent): (Sym, Dim), lanes: i64, side: i64, staged: bool) -> Vec<Stmt> {
+    let (zero, step) = (Dim::constant(0), lanes * side);
+    let blocks = extent.floor_div(step);
+    let rest = m.syms.simplify(extent.modulo(step));
+    let nest_body = lets_as_accs(m, body);
+    let mut out = vec![];
+    if blocks.as_const() != Some(0) {
+        let body = fresh_regs(m, &nest_body);
+        let whole = (lanes, Dim::constant(lanes));
+        if staged {
+            let (tasks, each) = (blocks.floor_div(stage_through_scratch::TURNS), Dim::constant(stage_through_scratch::TURNS));
+            let (t, b) = (m.syms.loop_var("t", zero, tasks), m.syms.loop_var("c", zero, each));
+            let body = in_lanes(m, &body, var, (Dim::sym(t) * each + b) * step, side, whole);
+            let body = body.into_iter().map(|s| s.map_dims(&mut |d| m.syms.simplify(d))).collect();
+            let body = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: each, body }];
+            out.push(Stmt::For { kind: LoopKind::Par, var: t, lo: zero, hi: tasks, body });
+        } else {
+            let b = m.syms.loop_var("c", zero, blocks);
+            let body = in_lanes(m, &body, var, Dim::sym(b) * step, side, whole);
+            out.push(Stmt::For { kind: LoopKind::Par, var: b, lo: zero, hi: blocks, body });
         }
     }
-    m.syms.set_loop_range(var, zero, extent);
-    Some(wrap(&others, out))
+    if rest.as_const() != Some(0) {
+        // Blocks of several vectors leave nothing: they divide the row.
+        let body = fresh_regs(m, &nest_body);
+        let body = in_lanes(m, &body, var, blocks * step, 1, (lanes, rest));
+        if rest.as_const().is_some() {
+            out.extend(body);
+        } else {
+            out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Gt, rest, 0), then: body, els: vec![] });
+        }
+    }
+    out
 }
 
 /// Several loops over the same few elements are unrolled: what one has read the next finds in registers.

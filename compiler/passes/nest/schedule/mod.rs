@@ -1,9 +1,14 @@
 //! schedule: tiles for contractions, vectors for the rest (stage Scheduled).
 //!
+//! Each nest is visited once. [`choose`] asks the candidates in turn; the first that knows the nest prepares it (joins
+//! loops where memory runs on, lays out small constants anew) and decides how it runs: a [`Plan`]. The plan's schedule is
+//! kept with the kernel, and the plan applied. A candidate is a file here and a row of [`SUMS`] or [`MAPS`].
+//!
 //! A kernel is one nest, or a parallel loop around several of them (`is_compound`): then each is scheduled by itself, as
 //! if it were a kernel.
 
 pub mod contract;
+pub mod conv_pool;
 pub mod depthwise;
 pub mod lanes;
 pub mod lanes64;
@@ -14,36 +19,24 @@ pub mod tiles;
 pub mod transpose;
 
 use crate::diag::Result;
+use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{Kernel, LoopKind, Module, Stage, Stmt, visit};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::shape::peel;
-use crate::passes::nest::fuse::fuse_conv_pool;
-use crate::sym::Sym;
+use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level};
 
-/// Runs the pass.
-pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    let facts = level.facts;
-    for k in visit::calls(&m.driver) {
-        if std::mem::replace(&mut m.kernels[k].scheduled, true) {
-            continue;
-        }
-        if facts.lanes == 1 || visit::has_opaque(m, &m.kernels[k].body) {
-            cost::estimate(m, k);
-        } else if is_compound(&m.kernels[k].body) {
-            // Who writes such a kernel estimates its work.
-            let work = m.kernels[k].work;
-            let body = std::mem::take(&mut m.kernels[k].body);
-            let body = parts(m, k, body, facts, None);
-            m.kernels[k].body = body;
-            m.kernels[k].work = work;
-        } else {
-            nest(m, k, facts, Within::Kernel);
-        }
-    }
-    m.kernels.values_mut().for_each(|k| k.scheduled = true);
-    m.stage = Stage::Scheduled;
-    Ok(())
+/// A nest that needs a schedule.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    /// The kernel that has it, which the driver calls.
+    pub k: Kernel,
+    /// The nest.
+    pub body: &'a [Stmt],
+    /// What it is part of.
+    pub within: Within,
+    /// The level's vectors and registers.
+    pub facts: Facts,
 }
 
 /// What a nest is part of.
@@ -55,15 +48,85 @@ pub(crate) enum Within {
     Loop(Option<Sym>),
 }
 
-/// One nest, the whole kernel or a part of it.
-fn nest(m: &mut Module, k: Kernel, facts: Facts, within: Within) {
-    let whole = within == Within::Kernel;
-    if fuse_conv_pool::schedule(m, k, facts) || contract::schedule(m, k, facts, within) || depthwise::schedule(m, k, facts) {
-        return;
+/// A schedule that was chosen for a nest, with the nest in the form that the schedule speaks of.
+pub(crate) trait Plan {
+    /// The schedule, without its tasks.
+    fn schedule(&self, m: &Module) -> Schedule;
+    /// Scalar operations of the nest, as `KernelData::work` counts.
+    fn work(&self) -> Dim;
+    /// The scheduled nest. Everything is decided; kernels that prepare operands are added before `k`.
+    fn apply(self: Box<Self>, m: &mut Module, k: Kernel) -> Vec<Stmt>;
+}
+
+/// Chooses a schedule for nests of its kind; None for others. It may make symbols and constants, but changes no kernel.
+type Candidate = fn(&mut Module, &Request) -> Option<Box<dyn Plan>>;
+
+/// Schedules of sums with two factors.
+const SUMS: &[Candidate] = &[conv_pool::choose, contract::choose, depthwise::choose];
+/// Schedules of everything, where loops over digits have taken the place of divisions; the last one takes any nest.
+const MAPS: &[Candidate] = &[transpose::choose, lanes::choose];
+
+/// Runs the pass.
+pub fn run(m: &mut Module, level: &Level) -> Result<()> {
+    let facts = level.facts;
+    for k in visit::calls(&m.driver) {
+        if std::mem::replace(&mut m.kernels[k].scheduled, true) {
+            continue;
+        }
+        let body = m.kernels[k].body.clone();
+        if facts.lanes == 1 || visit::has_opaque(m, &body) {
+            m.kernels[k].work = cost::work(m, &body);
+            m.kernels[k].schedules.push(Schedule { tasks: tasks(&body), ..Schedule::new("scalars") });
+        } else if is_compound(&body) {
+            // Who writes such a kernel estimates its work.
+            m.kernels[k].body = parts(m, k, body, facts, None);
+        } else {
+            let (body, work) = nest(m, &Request { k, body: &body, within: Within::Kernel, facts });
+            m.kernels[k].body = body;
+            m.kernels[k].work = work;
+        }
     }
-    split_div_mod::split(m, k);
-    if !(whole && transpose::schedule(m, k, facts)) {
-        lanes::schedule(m, k, facts.into(), whole);
+    m.kernels.values_mut().for_each(|k| k.scheduled = true);
+    m.stage = Stage::Scheduled;
+    Ok(())
+}
+
+/// Schedules one nest, the whole kernel or a part of it: the body, and its work.
+pub(crate) fn nest(m: &mut Module, request: &Request) -> (Vec<Stmt>, Dim) {
+    let plan = choose(m, request);
+    let (schedule, work) = (plan.schedule(m), plan.work());
+    let body = plan.apply(m, request.k);
+    m.kernels[request.k].schedules.push(Schedule { tasks: tasks(&body), ..schedule });
+    (body, work)
+}
+
+fn choose(m: &mut Module, request: &Request) -> Box<dyn Plan> {
+    if let Some(plan) = SUMS.iter().find_map(|candidate| candidate(m, request)) {
+        return plan;
+    }
+    let body = split_div_mod::split(m, request.body.to_vec());
+    let request = Request { body: &body, ..*request };
+    match MAPS.iter().find_map(|candidate| candidate(m, &request)) {
+        Some(plan) => plan,
+        None => Box::new(Scalars { work: cost::work(m, &body), body }),
+    }
+}
+
+/// A nest as it is.
+struct Scalars {
+    body: Vec<Stmt>,
+    work: Dim,
+}
+
+impl Plan for Scalars {
+    fn schedule(&self, _: &Module) -> Schedule {
+        Schedule::new("scalars")
+    }
+    fn work(&self) -> Dim {
+        self.work
+    }
+    fn apply(self: Box<Self>, _: &mut Module, _: Kernel) -> Vec<Stmt> {
+        self.body
     }
 }
 
@@ -84,7 +147,7 @@ fn has_nest(body: &[Stmt]) -> bool {
     found
 }
 
-/// Schedules the nests inside; `k` lends its body.
+/// Schedules the nests inside.
 fn parts(m: &mut Module, k: Kernel, body: Vec<Stmt>, facts: Facts, turn: Option<Sym>) -> Vec<Stmt> {
     let mut out = vec![];
     for s in body {
@@ -101,11 +164,7 @@ fn parts(m: &mut Module, k: Kernel, body: Vec<Stmt>, facts: Facts, turn: Option<
                 let body = parts(m, k, body, facts, turn);
                 out.push(Stmt::With { sym, value, extent, body });
             }
-            s => {
-                m.kernels[k].body = vec![s];
-                nest(m, k, facts, Within::Loop(turn));
-                out.append(&mut m.kernels[k].body);
-            }
+            s => out.extend(nest(m, &Request { k, body: &[s], within: Within::Loop(turn), facts }).0),
         }
     }
     out

@@ -3,6 +3,7 @@
 //! A map that only made the operand is computed on the way. Where the operand runs along the depth in memory, squares as
 //! wide as a vector are turned in registers.
 
+use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost::MOVE;
 use crate::passes::nest::analysis::shape::{Map, Uses, as_map, instance, is_temp, through_view, wrap};
@@ -38,46 +39,79 @@ struct Loops {
     of: Vec<(Sym, Dim)>,
 }
 
-/// Adds a kernel that packs operand B of contraction `k`, right before it.
-pub(crate) fn at_run_time(m: &mut Module, k: Kernel, p: &Parts, s: &Shape, facts: Facts) -> Option<Buf> {
-    let zero = Dim::constant(0);
-    let packed = m.temp(s.name.clone(), m.bufs[p.b.0].ty, s.dims.clone());
-    let source = if p.whole { producer(m, k, p.b.0) } else { None };
-    let mut l = Loops { outer: vec![], depth: vec![], of: vec![] };
-    for (var, hi) in &s.own {
-        let v = m.syms.loop_var("i", zero, *hi);
-        l.outer.push((v, *hi));
-        l.of.push((*var, v.into()));
+/// Panels that a kernel makes.
+pub(crate) struct Panels {
+    shape: Shape,
+    /// The map that computes the operand, which the kernel takes the place of.
+    source: Option<(Kernel, Map)>,
+    facts: Facts,
+}
+
+impl std::ops::Deref for Panels {
+    type Target = Shape;
+    fn deref(&self) -> &Shape {
+        &self.shape
     }
-    let panels = s.n_extent.ceil_div(s.nr);
-    let panel = m.syms.loop_var("p", zero, panels);
-    l.outer.push((panel, panels));
-    for (var, hi) in &p.depth {
-        let v = m.syms.loop_var("k", zero, *hi);
-        l.depth.push((v, *hi));
-        l.of.push((*var, v.into()));
+}
+
+impl Panels {
+    /// Panels of operand B of contraction `k`.
+    pub fn new(m: &Module, k: Kernel, p: &Parts, shape: Shape, facts: Facts) -> Panels {
+        let source = if p.whole { producer(m, k, p.b.0) } else { None };
+        Panels { shape, source, facts }
     }
-    let id = m.kernels.push(KernelData { name: format!("{}.pack", m.kernels[k].name), origin: m.kernels[k].origin.clone(), work: zero, scheduled: true, body: vec![] });
-    let body = match turned(m, p, s, &l, packed, source.as_ref().map(|s| &s.1), facts) {
-        Some(body) => body,
-        None => {
-            let lane = m.syms.loop_var("l", zero, Dim::constant(s.nr));
-            let col = Dim::sym(panel) * s.nr + lane;
-            let v = element(m, p, s, &l, source.as_ref().map(|s| &s.1), col);
-            let value = if s.n_extent.modulo(s.nr).as_const() == Some(0) { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, col, s.n_extent), v, Expr::num(m.bufs[p.b.0].ty.compute(), 0.0)) };
-            let at: Vec<Dim> = l.outer.iter().chain(&l.depth).map(|x| Dim::sym(x.0)).chain([Dim::sym(lane)]).collect();
-            let loops: Vec<(Sym, Dim)> = l.outer.iter().chain(&l.depth).copied().chain([(lane, Dim::constant(s.nr))]).collect();
-            m.kernels[id].body = wrap(&loops, vec![Stmt::Store { buf: packed, at, value }]);
-            lanes::schedule(m, id, Vectors { lanes: i64::from(facts.caps.bits / 32), caps: facts.caps }, true);
-            std::mem::take(&mut m.kernels[id].body)
+    /// Adds the kernel, right before contraction `k`, which the driver calls.
+    pub fn apply(self, m: &mut Module, k: Kernel, p: &Parts) -> Buf {
+        let Panels { shape: s, source, facts } = self;
+        let zero = Dim::constant(0);
+        let packed = m.temp(s.name.clone(), m.bufs[p.b.0].ty, s.dims.clone());
+        let mut l = Loops { outer: vec![], depth: vec![], of: vec![] };
+        for (var, hi) in &s.own {
+            let v = m.syms.loop_var("i", zero, *hi);
+            l.outer.push((v, *hi));
+            l.of.push((*var, v.into()));
         }
-    };
-    m.kernels[id].body = body;
-    m.kernels[id].work = Dim::product(s.dims.iter().copied()) * (1 + 2 * MOVE);
-    if let Some((gone, _)) = source {
-        visit::drop_calls(&mut m.driver, &|x| x == gone);
+        let panels = s.n_extent.ceil_div(s.nr);
+        let panel = m.syms.loop_var("p", zero, panels);
+        l.outer.push((panel, panels));
+        for (var, hi) in &p.depth {
+            let v = m.syms.loop_var("k", zero, *hi);
+            l.depth.push((v, *hi));
+            l.of.push((*var, v.into()));
+        }
+        let work = Dim::product(s.dims.iter().copied()) * (1 + 2 * MOVE);
+        let (name, origin) = (format!("{}.pack", m.kernels[k].name), m.kernels[k].origin.clone());
+        let id = m.kernels.push(KernelData { name, origin, work, scheduled: true, schedules: vec![], body: vec![] });
+        let map = source.as_ref().map(|s| &s.1);
+        let body = match turned(m, p, &s, &l, packed, map, facts) {
+            Some(body) => {
+                let squares = Schedule::new("panels turned in registers").vectors(i64::from(facts.lanes), "columns", s.n_extent);
+                m.kernels[id].schedules.push(Schedule { tasks: tasks(&body), ..squares });
+                body
+            }
+            None => plain(m, p, &s, &l, packed, map, (id, facts)),
+        };
+        m.kernels[id].body = body;
+        if let Some((gone, _)) = source {
+            visit::drop_calls(&mut m.driver, &|x| x == gone);
+        }
+        visit::splice_call(&mut m.driver, k, true, vec![Stmt::Call(id)]);
+        packed
     }
-    visit::splice_call(&mut m.driver, k, true, vec![Stmt::Call(id)]).then_some(packed)
+}
+
+/// The kernel for any operand: a map over the panels.
+fn plain(m: &mut Module, p: &Parts, s: &Shape, l: &Loops, packed: Buf, source: Option<&Map>, (id, facts): (Kernel, Facts)) -> Vec<Stmt> {
+    let lane = m.syms.loop_var("l", Dim::constant(0), Dim::constant(s.nr));
+    let col = Dim::sym(l.outer.last().map_or(lane, |p| p.0)) * s.nr + lane;
+    let v = element(m, p, s, l, source, col);
+    let inside = s.n_extent.modulo(s.nr).as_const() == Some(0);
+    let nothing = Expr::num(m.bufs[p.b.0].ty.compute(), 0.0);
+    let value = if inside { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, col, s.n_extent), v, nothing) };
+    let at: Vec<Dim> = l.outer.iter().chain(&l.depth).map(|x| Dim::sym(x.0)).chain([Dim::sym(lane)]).collect();
+    let loops: Vec<(Sym, Dim)> = l.outer.iter().chain(&l.depth).copied().chain([(lane, Dim::constant(s.nr))]).collect();
+    let body = wrap(&loops, vec![Stmt::Store { buf: packed, at, value }]);
+    lanes::schedule(m, id, &body, Vectors { lanes: i64::from(facts.caps.bits / 32), caps: facts.caps })
 }
 
 /// The map that computes an operand for this contraction alone.

@@ -17,41 +17,60 @@ const ELEMENTS: i64 = 4096;
 /// Tiles that leave something for every thread.
 const TILES: i64 = 16;
 
-/// The loops of a nest of rows around its vectors, so many rows of which go abreast.
-pub(crate) fn schedule(m: &mut Module, mut nest: ParNest, abreast: i64) -> Vec<Stmt> {
-    let mut vectors = false;
-    visit::walk(&nest.body, &mut |s| vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
-    if !vectors || nest.loops.iter().any(|l| l.1.as_const() == Some(0)) {
-        return wrap(&nest.loops, nest.body);
+/// What a task takes of a nest of rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Tasks {
+    /// Loops stay as they are.
+    Keep,
+    /// Rows of the innermost loop: how many, and how many of them go abreast.
+    Rows {
+        /// At most.
+        most: i64,
+        /// Side by side.
+        abreast: i64,
+    },
+}
+
+impl Tasks {
+    /// Tasks of a nest of rows around its vectors, so many rows of which go abreast.
+    pub fn of_rows(nest: &ParNest, abreast: i64) -> Tasks {
+        let mut vectors = false;
+        visit::walk(&nest.body, &mut |s| vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
+        let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
+        let several = |l: &&(Sym, Dim)| !l.1.as_const().is_some_and(|h| h <= 1);
+        let Some((_, hi)) = nest.loops.last().filter(several).filter(|_| vectors && !empty) else { return Tasks::Keep };
+        let mut row = Some(1);
+        visit::walk(&nest.body, &mut |s| {
+            if let Stmt::For { lo, hi, .. } = s {
+                row = row.max((*hi - *lo).as_const());
+            }
+        });
+        let rows = row.map_or(ROWS, |r| ELEMENTS / r.max(1)).min(hi.as_const().map_or(ROWS, |h| h / TILES));
+        Tasks::Rows { most: rows.clamp(1, ROWS).max(abreast) / abreast * abreast, abreast }
     }
-    let Some((var, hi)) = nest.loops.pop() else { return nest.body };
-    if hi.as_const().is_some_and(|h| h <= 1) {
-        nest.loops.push((var, hi));
-        return wrap(&nest.loops, nest.body);
-    }
-    let zero = Dim::constant(0);
-    let mut row = Some(1);
-    visit::walk(&nest.body, &mut |s| {
-        if let Stmt::For { lo, hi, .. } = s {
-            row = row.max((*hi - *lo).as_const());
+    /// The loops of the nest.
+    pub fn apply(self, m: &mut Module, mut nest: ParNest) -> Vec<Stmt> {
+        let Tasks::Rows { most, abreast } = self else { return wrap(&nest.loops, nest.body) };
+        let Some((var, hi)) = nest.loops.pop() else { return nest.body };
+        let zero = Dim::constant(0);
+        let pieces = hi.ceil_div(most);
+        let c = m.syms.loop_var("c", zero, pieces);
+        let lo = Dim::sym(c) * most;
+        let end = if hi.modulo(most).as_const() == Some(0) { lo + most } else { hi.min(lo + most) };
+        m.syms.set_loop_range(var, lo, end);
+        let mut body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body: nest.body.clone() }];
+        if abreast > 1 {
+            let b = m.syms.loop_var("b", zero, Dim::constant(most / abreast));
+            let several = lanes::beside(m, &nest.body, var, lo + Dim::sym(b) * abreast, abreast);
+            let several = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: Dim::constant(most / abreast), body: several }];
+            let whole = m.syms.simplify(hi.floor_div(most));
+            let all = end == lo + most;
+            let cond = || Expr::cmp_index(BinOp::Lt, Dim::sym(c), whole);
+            body = if all { several } else { vec![Stmt::If { cond: cond(), then: several, els: body }] };
         }
-    });
-    let most = row.map_or(ROWS, |r| ELEMENTS / r.max(1)).min(hi.as_const().map_or(ROWS, |h| h / TILES)).clamp(1, ROWS).max(abreast) / abreast * abreast;
-    let pieces = hi.ceil_div(most);
-    let c = m.syms.loop_var("c", zero, pieces);
-    let lo = Dim::sym(c) * most;
-    let end = if hi.modulo(most).as_const() == Some(0) { lo + most } else { hi.min(lo + most) };
-    m.syms.set_loop_range(var, lo, end);
-    let mut body = vec![Stmt::For { kind: LoopKind::Seq, var, lo, hi: end, body: nest.body.clone() }];
-    if abreast > 1 {
-        let b = m.syms.loop_var("b", zero, Dim::constant(most / abreast));
-        let several = lanes::beside(m, &nest.body, var, lo + Dim::sym(b) * abreast, abreast);
-        let several = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: Dim::constant(most / abreast), body: several }];
-        let whole = m.syms.simplify(hi.floor_div(most));
-        body = if end == lo + most { several } else { vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, Dim::sym(c), whole), then: several, els: body }] };
+        nest.loops.push((c, pieces));
+        parallel(m, &nest.loops, body)
     }
-    nest.loops.push((c, pieces));
-    parallel(m, &nest.loops, body)
 }
 
 /// Elements that a task of vectors takes at least.

@@ -2,7 +2,7 @@
 //! loop's length (DepthToSpace, shuffled channels, windows of an image) gets two loops in place of the one. Then its
 //! accesses are linear, and need no division.
 
-use crate::nest::{Kernel, Module, Stmt, visit};
+use crate::nest::{Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{as_map, loop_like, peel, wrap};
 use crate::sym::{Atom, Dim, Sym, View};
 
@@ -10,16 +10,19 @@ use crate::sym::{Atom, Dim, Sym, View};
 const MOST: usize = 6;
 
 /// Takes the loops of a map apart; what stays with divisions stays as it is.
-pub(crate) fn split(m: &mut Module, k: Kernel) {
+pub(crate) fn split(m: &mut Module, mut body: Vec<Stmt>) -> Vec<Stmt> {
     for _ in 0..MOST {
-        if as_map(&m.kernels[k].body).is_none() || !once(m, k) {
-            return;
+        match once(m, &body) {
+            Some(next) => body = next,
+            None => break,
         }
     }
+    body
 }
 
-fn once(m: &mut Module, k: Kernel) -> bool {
-    let nest = peel(&m.kernels[k].body);
+fn once(m: &mut Module, body: &[Stmt]) -> Option<Vec<Stmt>> {
+    as_map(body)?;
+    let nest = peel(body);
     let mut found: Option<(usize, Dim)> = None;
     for d in dims(&nest.body) {
         divisions(d, &mut |x, y| {
@@ -33,7 +36,7 @@ fn once(m: &mut Module, k: Kernel) -> bool {
             }
         });
     }
-    let Some((i, y)) = found else { return false };
+    let (i, y) = found?;
     let (var, hi) = nest.loops[i];
     let zero = Dim::constant(0);
     let (high, low) = (loop_like(m, var, zero, hi.floor_div(y)), loop_like(m, var, zero, y));
@@ -43,12 +46,11 @@ fn once(m: &mut Module, k: Kernel) -> bool {
     let mut left = false;
     dims(&body).into_iter().for_each(|d| divisions(d, &mut |x, _| left |= x.contains(high) && x.contains(low)));
     if left {
-        return false;
+        return None;
     }
     let mut loops: Vec<(Sym, Dim)> = nest.loops.clone();
     loops.splice(i..=i, [(high, hi.floor_div(y)), (low, y)]);
-    m.kernels[k].body = wrap(&loops, body);
-    true
+    Some(wrap(&loops, body))
 }
 
 /// Everything that statements subscript with.

@@ -8,9 +8,10 @@ pub(crate) mod dequantize;
 mod finish;
 mod register;
 
-use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt};
+use crate::nest::schedule::{self, Schedule};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Stmt};
 use crate::passes::nest::analysis::shape::{parallel, put};
-use crate::passes::nest::schedule::contract::{Packed, Parts, Product};
+use crate::passes::nest::schedule::contract::{Packed, Packing, Parts, Product};
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use register::{Ahead, Cols, block, group};
@@ -46,8 +47,27 @@ pub(crate) enum Panels {
     Private(Buf, Sym),
 }
 
-/// How a contraction is tiled.
-pub(crate) struct Tile {
+/// What tiles read B from, as far as schedules ask.
+pub(crate) trait Source {
+    /// True for panels that no cache of one core holds.
+    fn large(&self) -> bool;
+    /// Of panels of a constant: their bytes, and elements of a line of memory.
+    fn constant(&self, m: &Module) -> Option<(u64, i64)>;
+}
+
+impl Source for Panels {
+    fn large(&self) -> bool {
+        matches!(self, Panels::Packed(p) if p.large)
+    }
+    fn constant(&self, m: &Module) -> Option<(u64, i64)> {
+        let Panels::Packed(Packed { buf, line, .. }) = self else { return None };
+        let Place::Const(c) = &m.bufs[*buf].place else { return None };
+        Some((c.byte_len(), *line))
+    }
+}
+
+/// How a contraction is tiled; its panels, or how they are to be made.
+pub(crate) struct Tile<P = Panels> {
     m_row: Option<(Sym, Dim)>,
     /// Rows that stand in one tile: those of a tile are a multiple of it.
     together: i64,
@@ -55,7 +75,7 @@ pub(crate) struct Tile {
     n_extent: Dim,
     /// Columns of a panel, a multiple of the longest vectors.
     nr: i64,
-    panels: Panels,
+    panels: P,
     batch: Vec<(Sym, Dim)>,
     lanes: i64,
     /// Vector registers of the level.
@@ -137,10 +157,10 @@ fn multiple(n: i64, of: i64) -> i64 {
     (n + of - 1) / of * of
 }
 
-impl Tile {
+impl<P: Source> Tile<P> {
     /// Chooses the tile for a level. `together`: rows that one tile has; `most`: rows at most; `crowded`: they lie a multiple of 4 KiB apart.
     #[allow(clippy::too_many_arguments)]
-    pub fn new((m_row, together): (Option<(Sym, Dim)>, i64), most: i64, n: Sym, n_extent: Dim, nr: i64, panels: Panels, batch: Vec<(Sym, Dim)>, crowded: bool, facts: Facts) -> Tile {
+    pub fn new((m_row, together): (Option<(Sym, Dim)>, i64), most: i64, n: Sym, n_extent: Dim, nr: i64, panels: P, batch: Vec<(Sym, Dim)>, crowded: bool, facts: Facts) -> Tile<P> {
         let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
         let (mut nv, mut mr) = shape(nr, most, facts);
         if crowded {
@@ -150,8 +170,7 @@ impl Tile {
         }
         // All rows in one tile where B comes from memory: its elements then arrive while they are used, all the time.
         let all = m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
-        let large = matches!(&panels, Panels::Packed(p) if p.large);
-        if large && all > mr && all <= 16 && all + 2 <= registers {
+        if panels.large() && all > mr && all <= 16 && all + 2 <= registers {
             (nv, mr) = (1, all);
         }
         mr = (mr / together * together).max(together);
@@ -162,12 +181,21 @@ impl Tile {
         }
         Tile { m_row, together, n, n_extent, nr, panels, batch, lanes, registers, nv, mr, backwards: false }
     }
+    /// The same with its panels in place.
+    pub fn read_from<Q>(self, panels: impl FnOnce(P) -> Q) -> Tile<Q> {
+        let Tile { m_row, together, n, n_extent, nr, batch, lanes, registers, nv, mr, backwards, .. } = self;
+        Tile { m_row, together, n, n_extent, nr, panels: panels(self.panels), batch, lanes, registers, nv, mr, backwards }
+    }
     /// Turns the order in which the weights are read.
     pub fn turn(&mut self) {
         self.backwards = !self.backwards;
     }
     fn width(&self) -> i64 {
         self.nv * self.lanes
+    }
+    /// Rows, one where there is no loop over them.
+    fn rows(&self) -> Dim {
+        self.m_row.map_or(Dim::constant(1), |r| r.1)
     }
 }
 
@@ -179,48 +207,112 @@ struct Rows {
     ahead: Option<Ahead>,
 }
 
-/// The loops of a contraction; `rows` are the row loops outside the tile's own.
-pub(crate) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> Vec<Stmt> {
+/// The loops around tiles.
+#[derive(Clone, Copy)]
+pub(crate) struct Loops {
+    /// Rows of a block; None where all rows are one.
+    block: Option<i64>,
+    /// How blocks, panels and rows follow each other.
+    order: Order,
+    /// What tiles ask memory for while they use a panel.
+    ahead: Option<Ahead>,
+}
+
+/// Loops from the outermost on.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    /// Other rows, blocks, panels: small weights stay in the cache while rows pass by.
+    Panels,
+    /// Panels, blocks, other rows: large weights are read once. Other rows are shared out too.
+    Rows,
+    /// The same on one thread each: there are panels enough to share out.
+    RowsOfOne,
+}
+
+impl Loops {
+    /// Chooses the loops around a tile; `rows` are the row loops outside the tile's own.
+    pub fn new<P: Source>(m: &Module, p: &Parts, t: &Tile<P>, rows: &[(Sym, Dim)]) -> Loops {
+        let panels = t.n_extent.ceil_div(t.nr);
+        let depth = Dim::product(p.depth.iter().map(|d| d.1));
+        let bytes = i64::from(m.bufs[p.b.0].ty.bytes().unwrap_or(4));
+        let weights = (depth * panels * t.nr * bytes).as_const();
+        let resident = weights.is_some_and(|w| w <= RESIDENT);
+        let extent = t.rows();
+        let large = t.panels.large() && panels.as_const().is_some_and(|p| p >= MANY);
+        let bytes = if large { FAR_ROWS } else { ROWS };
+        let size = if p.product == Product::Double { 8 } else { 4 };
+        let most = depth.as_const().map_or(192, |d| (bytes / (size * d.max(1))).clamp(1, if resident { SHORT } else { 1 << 20 }));
+        // Blocks of equal height where that is known. Else rather higher than lower: a last block of a few rows would read all
+        // of B for them.
+        let block = match extent.as_const() {
+            Some(e) => {
+                let blocks = if e <= most.max(t.mr) { 1 } else { (e + most - 1) / most };
+                let others = t.batch.iter().chain(if resident { rows } else { &[] }).fold(panels, |n, l| n * l.1);
+                // A part of a larger kernel is one thread's.
+                match m.syms.range(others).lo.filter(|_| p.whole).map_or(blocks, |n| even(blocks, n.max(1), (e, t.mr))) {
+                    1 => None,
+                    b if b == blocks => Some(((e + b - 1) / b + t.mr - 1) / t.mr * t.mr),
+                    b => Some(multiple((e + b - 1) / b, t.together)),
+                }
+            }
+            None => Some((most + t.mr - 1) / t.mr * t.mr),
+        };
+        let order = match panels.as_const() {
+            _ if resident || rows.is_empty() => Order::Panels,
+            // Few panels: rows too are worth sharing out.
+            Some(n) if n < MANY => Order::Rows,
+            _ => Order::RowsOfOne,
+        };
+        // Tiles that read a panel one after the other: those of a block, or all of them.
+        let high = block.map_or(extent, Dim::constant);
+        let most_rows = if t.mr == TALL_ROWS && extent.as_const().is_none() { TALL_ROWS + 1 } else { t.mr };
+        let rows_of_panel = if order == Order::Panels { extent.min(high) } else { extent };
+        Loops { block, order, ahead: Ahead::new(m, p, t, rows_of_panel.ceil_div(most_rows)) }
+    }
+    fn order(self) -> Vec<&'static str> {
+        match self.order {
+            Order::Panels => vec!["other rows", "blocks", "panels"],
+            Order::Rows => vec!["panels", "blocks", "other rows"],
+            Order::RowsOfOne => vec!["panels", "blocks", "other rows of one task"],
+        }
+    }
+}
+
+/// The schedule of a contraction.
+pub(crate) fn describe(m: &Module, p: &Parts, t: &Tile<Packing>, l: &Loops) -> Schedule {
+    let s = Schedule::new("register tiles").vectors(t.lanes, "columns", t.n_extent);
+    let packing = match &t.panels {
+        Packing::InPlace => schedule::Packing::InPlace,
+        Packing::Kernel(_) => schedule::Packing::Kernel { columns: t.nr },
+        panels => schedule::Packing::Constant { columns: t.nr, bytes: panels.constant(m).map_or(0, |c| c.0) },
+    };
+    let steps = p.depth.last().map_or(1, |d| d.1.as_const().map_or(4, |n| n.min(4)));
+    let sums = register::split(m, p, t, t.mr, t.nv);
+    let ahead = l.ahead.map(|_| if p.ask.is_some() { "lines that the contraction names" } else { "next panel" });
+    let next_rows = register::asks_for_rows(m, p, t).then_some("rows of the next tile");
+    Schedule {
+        tile: vec![("rows", t.mr), ("vectors", t.nv)],
+        blocks: l.block.map(|n| vec![("rows", Dim::constant(n))]).unwrap_or_default(),
+        packing: vec![("B", packing)],
+        unroll: [("steps of the sum", steps), ("sums of an element", sums)].into_iter().filter(|u| u.1 > 1).collect(),
+        prefetch: ahead.into_iter().chain(next_rows).collect(),
+        order: l.order(),
+        ..s
+    }
+}
+
+/// A contraction in tiles, with such loops around them; `rows` are the row loops outside the tile's own.
+pub(crate) fn emit(m: &mut Module, p: &Parts, t: &Tile, l: &Loops, rows: &[(Sym, Dim)]) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let panels = t.n_extent.ceil_div(t.nr);
     let turn = m.syms.loop_var("p", zero, panels);
     let panel = if t.backwards { panels - 1 - turn } else { turn.into() };
-    let depth = Dim::product(p.depth.iter().map(|d| d.1));
-    let bytes = i64::from(m.bufs[p.b.0].ty.bytes().unwrap_or(4));
-    let weights = (depth * panels * t.nr * bytes).as_const();
-    let resident = weights.is_some_and(|w| w <= RESIDENT);
-    // Blocks of rows.
-    let extent = t.m_row.map_or(Dim::constant(1), |r| r.1);
-    let large = matches!(&t.panels, Panels::Packed(p) if p.large) && panels.as_const().is_some_and(|p| p >= MANY);
-    let bytes = if large { FAR_ROWS } else { ROWS };
-    let size = if p.product == Product::Double { 8 } else { 4 };
-    let most = depth.as_const().map_or(192, |d| (bytes / (size * d.max(1))).clamp(1, if resident { SHORT } else { 1 << 20 }));
-    // Blocks of equal height where that is known. Else rather higher than lower: a last block of a few rows would read all
-    // of B for them.
-    let tall = match extent.as_const() {
-        Some(e) => {
-            let blocks = if e <= most.max(t.mr) { 1 } else { (e + most - 1) / most };
-            let others = t.batch.iter().chain(if resident { rows } else { &[] }).fold(panels, |n, l| n * l.1);
-            // A part of a larger kernel is one thread's.
-            match m.syms.range(others).lo.filter(|_| p.whole).map_or(blocks, |n| even(blocks, n.max(1), (e, t.mr))) {
-                1 => None,
-                b if b == blocks => Some(((e + b - 1) / b + t.mr - 1) / t.mr * t.mr),
-                b => Some(multiple((e + b - 1) / b, t.together)),
-            }
-        }
-        None => Some((most + t.mr - 1) / t.mr * t.mr),
-    };
-    let blocks = tall.map_or(Dim::constant(1), |h| extent.ceil_div(h));
+    let extent = t.rows();
+    let blocks = l.block.map_or(Dim::constant(1), |h| extent.ceil_div(h));
     let block = m.syms.loop_var("b", zero, blocks);
-    let inner_panels = resident || rows.is_empty();
-    // Tiles that read a panel one after the other: those of a block, or all of them.
-    let high = tall.map_or(extent, Dim::constant);
-    let most_rows = if t.mr == TALL_ROWS && extent.as_const().is_none() { TALL_ROWS + 1 } else { t.mr };
-    let passes = if inner_panels { extent.min(high).ceil_div(most_rows) } else { extent.ceil_div(most_rows) };
-    let ahead = Ahead::new(m, p, t, passes);
-    let of_block = |h: i64| ahead.map(|a| if inner_panels { a } else { a.at(Dim::sym(block) * ((h + t.mr - 1) / t.mr)) });
+    let of_block = |h: i64| l.ahead.map(|a| if l.order == Order::Panels { a } else { a.at(Dim::sym(block) * ((h + t.mr - 1) / t.mr)) });
     let columns = |m: &mut Module, cols: Cols| -> Vec<Stmt> {
-        let Some(h) = tall else { return column(m, p, t, panel, Rows { from: zero, count: extent, ahead }, cols) };
+        let Some(h) = l.block else { return column(m, p, t, panel, Rows { from: zero, count: extent, ahead: l.ahead }, cols) };
         let from = Dim::sym(block) * h;
         let ahead = of_block(h);
         match extent.as_const() {
@@ -235,23 +327,18 @@ pub(crate) fn emit(m: &mut Module, p: &Parts, t: &Tile, rows: &[(Sym, Dim)]) -> 
         }
     };
     let body = each_panel(m, t, panel, columns);
-    // Small weights stay in the cache while rows pass by; large ones are read once.
     let mut loops = t.batch.clone();
-    if inner_panels {
-        loops.extend(rows);
-        loops.extend([(block, blocks), (turn, panels)]);
-        parallel(m, &loops, body)
-    } else {
-        loops.push((turn, panels));
-        loops.push((block, blocks));
-        // Few panels: rows too are worth sharing out.
-        if panels.as_const().is_some_and(|p| p < 16) {
-            loops.extend(rows);
-            return parallel(m, &loops, body);
+    match l.order {
+        Order::Panels => loops.extend(rows.iter().copied().chain([(block, blocks), (turn, panels)])),
+        Order::Rows => loops.extend([(turn, panels), (block, blocks)].into_iter().chain(rows.iter().copied())),
+        Order::RowsOfOne => {
+            loops.extend([(turn, panels), (block, blocks)]);
+            let around = |body, (var, hi): &(Sym, Dim)| vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body }];
+            let inner = rows.iter().rev().fold(body, around);
+            return parallel(m, &loops, inner);
         }
-        let inner = rows.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body }]);
-        parallel(m, &loops, inner)
     }
+    parallel(m, &loops, body)
 }
 
 /// Blocks of rows, at least `blocks`, so that a few threads get equal shares of `others` times as many pieces: of so many

@@ -5,13 +5,13 @@
 //! dimension is no multiple of a square, the last square overlaps the one before: both store the same there. Rows shorter
 //! than a square are read as one where they lie so, whatever stands between them in the result.
 
+use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::shape::{Map, as_map, in_one, instance, loop_like, parallel};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::schedule::lanes64;
+use crate::passes::nest::schedule::{Plan, Request, Within, lanes64};
 use crate::sym::{Dim, Sym};
-use crate::target::Facts;
 use crate::tensor::ElemType;
 
 /// Elements of short rows that are read as one long one, at most: a square for each vector of them stands by itself.
@@ -26,20 +26,44 @@ struct Side {
     extent: Dim,
 }
 
-/// Schedules the kernel; false if it is no such map.
-pub fn schedule(m: &mut Module, k: Kernel, facts: Facts) -> bool {
-    if !facts.caps.shuffles {
-        return false;
+/// A map in squares.
+struct Squares {
+    map: Map,
+    to: Side,
+    from: Side,
+    lanes: i64,
+    /// The result is a line along the side of what is read.
+    line: bool,
+    work: Dim,
+}
+
+/// Squares for a map that runs along another dimension than what it reads.
+pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
+    if !request.facts.caps.shuffles || request.within != Within::Kernel {
+        return None;
     }
-    let Some(map) = as_map(&m.kernels[k].body) else { return false };
-    let lanes = i64::from(facts.lanes) / if lanes64::is(m.bufs[map.buf].ty) { 2 } else { 1 };
-    let Some((map, to, from)) = sides(m, map, lanes) else { return false };
-    cost::estimate(m, k);
+    let map = as_map(request.body)?;
+    let lanes = i64::from(request.facts.lanes) / if lanes64::is(m.bufs[map.buf].ty) { 2 } else { 1 };
+    let (map, to, from) = sides(m, map, lanes)?;
     let line = m.linear(map.buf, &map.at).linear_in(from.var).is_some();
-    let body = if line { Some(emit(m, &map, to, from, lanes)) } else { emit_apart(m, &map, &to, &from, lanes) };
-    let Some(body) = body else { return false };
-    m.kernels[k].body = body;
-    true
+    let work = cost::work(m, request.body);
+    (line || from.extent.as_const().is_some()).then(|| Box::new(Squares { map, to, from, lanes, line, work }) as _)
+}
+
+impl Plan for Squares {
+    fn schedule(&self, _: &Module) -> Schedule {
+        let s = Schedule::new("squares turned in registers").vectors(self.lanes, "elements of the result", self.to.extent);
+        Schedule { tile: vec![("rows", self.lanes), ("vectors", 1)], blocks: vec![("elements read in order", self.from.extent)], ..s }
+    }
+    fn work(&self) -> Dim {
+        self.work
+    }
+    fn apply(self: Box<Self>, m: &mut Module, _: Kernel) -> Vec<Stmt> {
+        match self.from.extent.as_const() {
+            Some(n) if !self.line => emit_apart(m, &self.map, &self.to, &self.from, n, self.lanes),
+            _ => emit(m, &self.map, self.to, self.from, self.lanes),
+        }
+    }
 }
 
 /// The map, with loops joined where memory runs on; the side along which the result runs, and the one along which what
@@ -164,8 +188,8 @@ fn joined_source(m: &mut Module, map: &mut Map, from: &Side) -> Option<Side> {
 }
 
 /// Squares of a result that is no line along the side of what is read, one by one.
-fn emit_apart(m: &mut Module, map: &Map, to: &Side, from: &Side, lanes: i64) -> Option<Vec<Stmt>> {
-    let (zero, n) = (Dim::constant(0), from.extent.as_const()?);
+fn emit_apart(m: &mut Module, map: &Map, to: &Side, from: &Side, n: i64, lanes: i64) -> Vec<Stmt> {
+    let zero = Dim::constant(0);
     let squares = to.extent.ceil_div(lanes);
     let c = m.syms.loop_var("c", zero, squares);
     let first = Dim::sym(c) * lanes;
@@ -174,7 +198,7 @@ fn emit_apart(m: &mut Module, map: &Map, to: &Side, from: &Side, lanes: i64) -> 
     loops.push((c, squares));
     let rows = (0..(n + lanes - 1) / lanes).map(|b| Dim::constant((b * lanes).min(n - lanes)));
     let body = rows.flat_map(|row| one(m, map, to, from, (column, row), lanes)).collect();
-    Some(parallel(m, &loops, body))
+    parallel(m, &loops, body)
 }
 
 /// Squares, and what is left where a side whose length only run time knows is shorter than one.

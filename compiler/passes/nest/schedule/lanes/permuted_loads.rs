@@ -21,7 +21,7 @@ pub(super) fn is_near(step: i64) -> bool {
 }
 
 /// Pieces of so many vectors, from the second vector of a row on, and vectors behind them.
-struct Pieces {
+pub(super) struct Pieces {
     vectors: i64,
     count: i64,
     rest: i64,
@@ -90,31 +90,37 @@ fn positions(m: &Module, body: &[Stmt], var: Sym) -> Vec<Dim> {
     found
 }
 
-/// A map over a row in vectors of `lanes`, each by itself; `None` if all its accesses are linear, or none of this kind.
-pub(super) fn row(m: &mut Module, body: &[Stmt], (var, extent): (Sym, Dim), lanes: i64) -> Option<Vec<Stmt>> {
+/// The vectors of a map over a row, if some of its accesses are not linear and all are known; each vector is by itself then.
+pub(super) fn along(m: &Module, body: &[Stmt], (var, extent): (Sym, Dim), lanes: i64) -> Option<Pieces> {
     let found = positions(m, body, var);
-    if found.is_empty() {
-        return None;
+    if found.is_empty() { None } else { pieces(m, &found, (var, extent), lanes) }
+}
+
+impl Pieces {
+    /// The map over the row.
+    pub fn apply(&self, m: &mut Module, body: &[Stmt], (var, extent): (Sym, Dim), lanes: i64) -> Vec<Stmt> {
+        let zero = Dim::constant(0);
+        let one = |m: &mut Module, first: Dim, n: i64| {
+            let (body, l) = renamed(m, body, var, zero, Dim::constant(n));
+            let put = |m: &Module, d: Dim| m.syms.simplify(d.subst(&mut |s| (s == l).then(|| first + l)));
+            let body = body.into_iter().map(|s| s.map_dims(&mut |d| put(m, d))).collect();
+            Stmt::For { kind: vector(lanes), var: l, lo: zero, hi: Dim::constant(n), body }
+        };
+        // Pieces are of rows whose length is known.
+        let extent = extent.as_const().unwrap_or_default();
+        let (whole, mut out) = (extent / lanes, vec![]);
+        if self.count > 0 {
+            out.push(one(m, zero, lanes));
+            let c = m.syms.loop_var("c", zero, Dim::constant(self.count));
+            let body = (0..self.vectors).map(|v| one(m, (Dim::sym(c) * self.vectors + 1 + v) * lanes, lanes)).collect();
+            out.push(Stmt::For { kind: LoopKind::Seq, var: c, lo: zero, hi: Dim::constant(self.count), body });
+        }
+        out.extend((whole - self.rest..whole).map(|c| one(m, Dim::constant(c * lanes), lanes)).collect::<Vec<_>>());
+        if extent % lanes != 0 {
+            out.push(one(m, Dim::constant(whole * lanes), extent % lanes));
+        }
+        out
     }
-    let p = pieces(m, &found, (var, extent), lanes)?;
-    let (zero, extent) = (Dim::constant(0), extent.as_const()?);
-    let one = |m: &mut Module, first: Dim, n: i64| {
-        let (body, l) = renamed(m, body, var, zero, Dim::constant(n));
-        let body = body.into_iter().map(|s| s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| (s == l).then(|| first + l))))).collect();
-        Stmt::For { kind: vector(lanes), var: l, lo: zero, hi: Dim::constant(n), body }
-    };
-    let (whole, mut out) = (extent / lanes, vec![]);
-    if p.count > 0 {
-        out.push(one(m, zero, lanes));
-        let c = m.syms.loop_var("c", zero, Dim::constant(p.count));
-        let body = (0..p.vectors).map(|v| one(m, (Dim::sym(c) * p.vectors + 1 + v) * lanes, lanes)).collect();
-        out.push(Stmt::For { kind: LoopKind::Seq, var: c, lo: zero, hi: Dim::constant(p.count), body });
-    }
-    out.extend((whole - p.rest..whole).map(|c| one(m, Dim::constant(c * lanes), lanes)).collect::<Vec<_>>());
-    if extent % lanes != 0 {
-        out.push(one(m, Dim::constant(whole * lanes), extent % lanes));
-    }
-    Some(out)
 }
 
 /// Joins a short innermost loop with the one outside it where the result runs on through memory and lanes still find what

@@ -1,7 +1,8 @@
 //! Sequential loops inside rows: stores along the row, and reductions with an accumulator for each lane.
 
 use super::body::lanes_of;
-use super::{Vectors, along_result, collapse, suits, vector};
+use super::{Along, Vectors, along_result, collapse, suits, vector};
+use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Reg, Scalar, Stmt};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, loop_like, peel, seq_loops, wrap};
 use crate::passes::nest::schedule::lanes64;
@@ -12,41 +13,116 @@ use std::collections::HashMap;
 /// Accumulators of a reduction, so that an operation need not wait for the one before.
 pub(crate) const SUMS: i64 = 4;
 
-/// Vectorises sequential loops inside rows: stores along the row, and reductions with one accumulator a lane.
-pub(crate) fn rows(m: &mut Module, body: &[Stmt], vectors: Vectors, sums: i64) -> Vec<Stmt> {
-    let mut out = vec![];
-    for s in body {
-        match s {
-            s @ Stmt::For { kind: LoopKind::Seq, body, .. }
-                if matches!(body.as_slice(), [Stmt::For { .. }])
-                    && let Some((var, hi, inner)) = one_loop(m, s)
-                    && let Some(v) = row_loop(m, var, hi, &inner, vectors, sums) =>
+/// What becomes of a statement.
+pub(super) enum Step {
+    /// Nothing.
+    Keep,
+    /// A loop in vectors.
+    Loop(RowLoop),
+    /// A nest of its own among others, in vectors along its result: a step of a recurrence.
+    Nest(Along),
+    /// The same with vectors inside its rows.
+    Rows(Vec<Step>),
+    /// What stands inside, for each body.
+    Inside(Vec<Vec<Step>>),
+}
+
+/// A sequential loop in vectors.
+pub(super) struct RowLoop {
+    var: Sym,
+    hi: Dim,
+    body: Vec<Stmt>,
+    lanes: i64,
+    /// Accumulators of each lane.
+    sums: i64,
+    /// Accumulators that change, and what combines them.
+    reductions: Vec<(Reg, BinOp)>,
+}
+
+/// Chooses vectors for sequential loops inside rows: stores along the row, and reductions with accumulators of each lane.
+pub(super) fn choose(m: &mut Module, body: &[Stmt], vectors: Vectors, sums: i64) -> Vec<Step> {
+    body.iter().map(|s| step(m, s, vectors, sums)).collect()
+}
+
+fn step(m: &mut Module, s: &Stmt, vectors: Vectors, sums: i64) -> Step {
+    match s {
+        Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => {
+            if matches!(body.as_slice(), [Stmt::For { .. }])
+                && let Some((var, hi, inner)) = one_loop(m, s)
+                && let Some(row) = row_loop(m, var, hi, &inner, vectors, sums)
             {
-                out.extend(v);
+                return Step::Loop(row);
             }
-            Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } if lo.as_const() == Some(0) => match row_loop(m, *var, *hi, body, vectors, sums) {
-                Some(v) => out.extend(v),
-                None => out.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: *lo, hi: *hi, body: rows(m, body, vectors, sums) }),
-            },
-            // A nest of its own among others: a step of a recurrence.
-            Stmt::For { kind: LoopKind::Par, .. } => {
-                let nest = peel(std::slice::from_ref(s));
-                match along_result(m, &nest, vectors) {
-                    None if nest.loops.is_empty() => out.push(s.clone()),
-                    Some(v) => out.extend(v),
-                    None => {
-                        let body = rows(m, &nest.body, vectors, sums);
-                        out.extend(wrap(&nest.loops, body));
-                    }
-                }
+            if lo.as_const() != Some(0) {
+                return Step::Keep;
             }
-            Stmt::With { sym, value, extent, body } => out.push(Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body: rows(m, body, vectors, sums) }),
-            Stmt::While { cond, body } => out.push(Stmt::While { cond: cond.clone(), body: rows(m, body, vectors, sums) }),
-            Stmt::If { cond, then, els } => out.push(Stmt::If { cond: cond.clone(), then: rows(m, then, vectors, sums), els: rows(m, els, vectors, sums) }),
-            s => out.push(s.clone()),
+            match row_loop(m, *var, *hi, body, vectors, sums) {
+                Some(row) => Step::Loop(row),
+                None => Step::Inside(vec![choose(m, body, vectors, sums)]),
+            }
+        }
+        Stmt::For { kind: LoopKind::Par, .. } => {
+            let nest = peel(std::slice::from_ref(s));
+            match along_result(m, &nest, vectors) {
+                None if nest.loops.is_empty() => Step::Keep,
+                Some(along) => Step::Nest(along),
+                None => Step::Rows(choose(m, &nest.body, vectors, sums)),
+            }
+        }
+        Stmt::With { body, .. } | Stmt::While { body, .. } => Step::Inside(vec![choose(m, body, vectors, sums)]),
+        Stmt::If { then, els, .. } => Step::Inside(vec![choose(m, then, vectors, sums), choose(m, els, vectors, sums)]),
+        _ => Step::Keep,
+    }
+}
+
+/// The schedules of the loops in vectors.
+pub(super) fn describe(steps: &[Step]) -> Vec<Schedule> {
+    let mut out = vec![];
+    for s in steps {
+        match s {
+            Step::Keep => {}
+            Step::Loop(row) => {
+                let reduces = if row.reductions.is_empty() { "loop" } else { "reduction" };
+                let unroll = [("accumulators of a lane", row.sums)].into_iter().filter(|u| u.1 > 1).collect();
+                out.push(Schedule { unroll, ..Schedule::new(reduces).vectors(row.lanes, "elements of a row", row.hi) });
+            }
+            Step::Nest(along) => out.push(along.describe()),
+            Step::Rows(steps) => out.extend(describe(steps)),
+            Step::Inside(bodies) => out.extend(bodies.iter().flat_map(|steps| describe(steps))),
         }
     }
     out
+}
+
+/// The body with what was chosen for each statement.
+pub(super) fn apply(m: &mut Module, body: &[Stmt], steps: Vec<Step>) -> Vec<Stmt> {
+    body.iter().zip(steps).flat_map(|(s, step)| apply_one(m, s, step)).collect()
+}
+
+fn apply_one(m: &mut Module, s: &Stmt, step: Step) -> Vec<Stmt> {
+    match step {
+        Step::Keep => vec![s.clone()],
+        Step::Loop(row) => row.apply(m),
+        Step::Nest(along) => along.apply(m),
+        Step::Rows(steps) => {
+            let nest = peel(std::slice::from_ref(s));
+            let body = apply(m, &nest.body, steps);
+            wrap(&nest.loops, body)
+        }
+        Step::Inside(steps) => {
+            let mut s = s.clone();
+            for (body, steps) in s.bodies_mut().into_iter().zip(steps) {
+                *body = apply(m, body, steps);
+            }
+            vec![s]
+        }
+    }
+}
+
+/// The same in one go, for who schedules rows inside a nest of its own.
+pub(crate) fn rows(m: &mut Module, body: &[Stmt], vectors: Vectors, sums: i64) -> Vec<Stmt> {
+    let steps = choose(m, body, vectors, sums);
+    apply(m, body, steps)
 }
 
 /// Loops one inside the other as a single one, where all accesses run on through memory.
@@ -85,7 +161,7 @@ fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
     }
 }
 
-fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], vectors: Vectors, sums: i64) -> Option<Vec<Stmt>> {
+fn row_loop(m: &Module, var: Sym, hi: Dim, body: &[Stmt], vectors: Vectors, sums: i64) -> Option<RowLoop> {
     if hi.as_const().is_some_and(|c| c < 8) || !body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Set { .. })) {
         return None;
     }
@@ -111,86 +187,94 @@ fn row_loop(m: &mut Module, var: Sym, hi: Dim, body: &[Stmt], vectors: Vectors, 
     if mixed || !suits(m, body, var, vectors, None) {
         return None;
     }
-    let zero = Dim::constant(0);
     // Several accumulators, so that an operation need not wait for the one before.
     let stores = body.iter().any(|s| matches!(s, Stmt::Store { .. }));
-    let u = if reductions.is_empty() || stores || hi.as_const().is_some_and(|c| c < sums * lanes) { 1 } else { sums };
-    let step = lanes * u;
-    let whole = hi.floor_div(step);
-    let mut out = vec![];
-    let mut lane_of: HashMap<Reg, Reg> = HashMap::new();
-    for (r, op) in &reductions {
-        let ty = m.regs[*r].ty;
-        let lane = m.reg(ty);
-        let init = match op {
-            BinOp::Add => Scalar::from_f64(ty, 0.0),
-            BinOp::Mul => Scalar::from_f64(ty, 1.0),
-            BinOp::Max => Scalar::lowest(ty),
-            _ => Scalar::highest(ty),
-        };
-        out.push(Stmt::Acc { reg: lane, lanes: lanes as u32, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: init.into() });
-        lane_of.insert(*r, lane);
-    }
-    let get = |r: Reg| *lane_of.get(&r).unwrap_or(&r);
-    let own = |m: &mut Module| -> Vec<Stmt> {
-        fresh_regs(m, body)
-            .into_iter()
-            .map(|s| {
-                map_sets(s, &get).map_exprs(&mut |e| {
-                    e.rewrite(&mut |e| match e {
-                        Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
-                        e => e,
-                    })
-                })
-            })
-            .collect()
-    };
-    if u == 1 {
-        // One vector loop, the last vector partial.
-        let v = loop_like(m, var, zero, hi);
-        let main = own(m).into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
-        out.push(Stmt::For { kind: vector(lanes), var: v, lo: zero, hi, body: main });
-    } else {
-        let q = m.syms.loop_var("q", zero, whole);
-        let main = own(m);
-        let accs: Vec<Reg> = lane_of.values().copied().collect();
-        let inner = lanes_of(m, &main, var, Dim::sym(q) * step, u, &accs, (lanes, Dim::constant(lanes)));
-        out.push(Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body: inner });
-        if hi.modulo(step).as_const() != Some(0) {
-            // What is left goes to the first accumulator; its lanes are those of whole vectors.
-            let v = loop_like(m, var, whole * step, hi);
-            let first = |at: Vec<Dim>, r: Reg| if accs.contains(&r) { vec![zero] } else { at };
-            let rest = own(m)
+    let one = reductions.is_empty() || stores || hi.as_const().is_some_and(|c| c < sums * lanes);
+    Some(RowLoop { var, hi, body: body.to_vec(), lanes, sums: if one { 1 } else { sums }, reductions })
+}
+
+impl RowLoop {
+    /// The loop in vectors, with what combines its accumulators.
+    fn apply(self, m: &mut Module) -> Vec<Stmt> {
+        let RowLoop { var, hi, body, lanes, sums: u, reductions } = self;
+        let zero = Dim::constant(0);
+        let step = lanes * u;
+        let whole = hi.floor_div(step);
+        let mut out = vec![];
+        let mut lane_of: HashMap<Reg, Reg> = HashMap::new();
+        for (r, op) in &reductions {
+            let ty = m.regs[*r].ty;
+            let lane = m.reg(ty);
+            let init = match op {
+                BinOp::Add => Scalar::from_f64(ty, 0.0),
+                BinOp::Mul => Scalar::from_f64(ty, 1.0),
+                BinOp::Max => Scalar::lowest(ty),
+                _ => Scalar::highest(ty),
+            };
+            out.push(Stmt::Acc { reg: lane, lanes: lanes as u32, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: init.into() });
+            lane_of.insert(*r, lane);
+        }
+        let get = |r: Reg| *lane_of.get(&r).unwrap_or(&r);
+        let own = |m: &mut Module| -> Vec<Stmt> {
+            fresh_regs(m, &body)
                 .into_iter()
-                .map(|s| match s {
-                    Stmt::Set { reg, at, value } => Stmt::Set { reg, at: first(at, reg), value },
-                    s => s,
-                })
                 .map(|s| {
-                    s.map_exprs(&mut |e| {
+                    map_sets(s, &get).map_exprs(&mut |e| {
                         e.rewrite(&mut |e| match e {
-                            Expr::Acc { reg, at, lane } => Expr::Acc { reg, at: first(at, reg), lane },
+                            Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
                             e => e,
                         })
                     })
-                    .map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))
                 })
-                .collect();
-            out.push(Stmt::For { kind: vector(lanes), var: v, lo: whole * step, hi, body: rest });
+                .collect()
+        };
+        if u == 1 {
+            // One vector loop, the last vector partial.
+            let v = loop_like(m, var, zero, hi);
+            let main = own(m).into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
+            out.push(Stmt::For { kind: vector(lanes), var: v, lo: zero, hi, body: main });
+        } else {
+            let q = m.syms.loop_var("q", zero, whole);
+            let main = own(m);
+            let accs: Vec<Reg> = lane_of.values().copied().collect();
+            let inner = lanes_of(m, &main, var, Dim::sym(q) * step, u, &accs, (lanes, Dim::constant(lanes)));
+            out.push(Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body: inner });
+            if hi.modulo(step).as_const() != Some(0) {
+                // What is left goes to the first accumulator; its lanes are those of whole vectors.
+                let v = loop_like(m, var, whole * step, hi);
+                let first = |at: Vec<Dim>, r: Reg| if accs.contains(&r) { vec![zero] } else { at };
+                let rest = own(m)
+                    .into_iter()
+                    .map(|s| match s {
+                        Stmt::Set { reg, at, value } => Stmt::Set { reg, at: first(at, reg), value },
+                        s => s,
+                    })
+                    .map(|s| {
+                        s.map_exprs(&mut |e| {
+                            e.rewrite(&mut |e| match e {
+                                Expr::Acc { reg, at, lane } => Expr::Acc { reg, at: first(at, reg), lane },
+                                e => e,
+                            })
+                        })
+                        .map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))
+                    })
+                    .collect();
+                out.push(Stmt::For { kind: vector(lanes), var: v, lo: whole * step, hi, body: rest });
+            }
         }
-    }
-    for (r, op) in &reductions {
-        let lane = lane_of[r];
-        let at = |i: i64| if u > 1 { vec![Dim::constant(i)] } else { vec![] };
-        if u > 1 {
-            let part = |i: i64| Expr::Acc { reg: lane, at: at(i), lane: None };
-            let sum = (1..u).fold(part(0), |sum, i| Expr::bin(*op, sum, part(i)));
-            let l = m.syms.loop_var("l", zero, Dim::constant(lanes));
-            out.push(Stmt::For { kind: vector(lanes), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![Stmt::Set { reg: lane, at: at(0), value: sum }] });
+        for (r, op) in &reductions {
+            let lane = lane_of[r];
+            let at = |i: i64| if u > 1 { vec![Dim::constant(i)] } else { vec![] };
+            if u > 1 {
+                let part = |i: i64| Expr::Acc { reg: lane, at: at(i), lane: None };
+                let sum = (1..u).fold(part(0), |sum, i| Expr::bin(*op, sum, part(i)));
+                let l = m.syms.loop_var("l", zero, Dim::constant(lanes));
+                out.push(Stmt::For { kind: vector(lanes), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![Stmt::Set { reg: lane, at: at(0), value: sum }] });
+            }
+            out.push(Stmt::Set { reg: *r, at: vec![], value: Expr::bin(*op, Expr::acc(*r), Expr::Horizontal { op: *op, reg: lane, at: at(0) }) });
         }
-        out.push(Stmt::Set { reg: *r, at: vec![], value: Expr::bin(*op, Expr::acc(*r), Expr::Horizontal { op: *op, reg: lane, at: at(0) }) });
+        out
     }
-    Some(out)
 }
 
 fn map_sets(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {

@@ -22,25 +22,40 @@ pub(super) const TURNS: i64 = 4;
 /// An access of a row: the buffer, and the subscripts with the variable of the first loop.
 type Place = (Buf, Vec<Dim>);
 
-/// Takes what loops over a row have in common through scratch; false if there is no need to.
-pub(super) fn through_scratch(m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i64) -> bool {
-    let Some(extent) = nest.loops.iter().find(|l| l.0 == var).map(|l| l.1) else { return false };
+/// What passes scratch.
+pub(super) struct Staging {
+    /// The variable of the first loop over the row, and its trips.
+    first: (Sym, Dim),
+    /// The loop that vectors run along, and how far it goes.
+    extent: Dim,
+    /// What goes through scratch.
+    places: Vec<Place>,
+    /// The last loop that stores each place, where one does.
+    stored: HashMap<Place, usize>,
+}
+
+/// A subscript with the variable of the first loop in the place of the loop's own.
+fn in_first(first: Sym, s: &Stmt, at: &[Dim]) -> Vec<Dim> {
+    let own = if let Stmt::For { var, .. } = s { *var } else { first };
+    at.iter().map(|d| d.subst(&mut |s| (s == own).then(|| Dim::sym(first)))).collect()
+}
+
+/// What loops over a row have in common and is better read once; None if there is no need to.
+pub(super) fn choose(m: &Module, nest: &ParNest, var: Sym, lanes: i64) -> Option<Staging> {
+    let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
     let step = TURNS * SIDE * lanes;
     if extent.as_const().is_none_or(|e| e % step != 0 || e < 2 * step) {
-        return false;
+        return None;
     }
-    let Some((first, count)) = row(&nest.body) else { return false };
-    let here = |s: &Stmt, at: &[Dim]| -> Vec<Dim> {
-        let own = if let Stmt::For { var, .. } = s { *var } else { first };
-        at.iter().map(|d| d.subst(&mut |s| (s == own).then(|| Dim::sym(first)))).collect()
-    };
+    let (first, count) = row(&nest.body)?;
+    let here = |s: &Stmt, at: &[Dim]| in_first(first, s, at);
     // In which loops each element of the row is read and stored.
-    let (mut read, mut stored): (HashMap<Place, Vec<usize>>, HashMap<Place, Vec<usize>>) = Default::default();
+    let (mut read, mut stored): (HashMap<Place, Vec<usize>>, HashMap<Place, usize>) = Default::default();
     let (mut order, mut conditional): (Vec<Place>, HashSet<Place>) = Default::default();
     for (i, s) in nest.body.iter().enumerate() {
         for inner in s.bodies().into_iter().flatten() {
             if let Stmt::Store { buf, at, .. } = inner {
-                stored.entry((*buf, here(s, at))).or_default().push(i);
+                stored.insert((*buf, here(s, at)), i);
             }
             if let Some(e) = inner.expr() {
                 transpose::reads(e, false, &mut |buf, at, condition| {
@@ -48,10 +63,10 @@ pub(super) fn through_scratch(m: &mut Module, nest: &mut ParNest, var: Sym, lane
                     if !read.contains_key(&place) {
                         order.push(place.clone());
                     }
-                    read.entry(place).or_default().push(i);
                     if condition {
-                        conditional.insert((buf, here(s, at)));
+                        conditional.insert(place.clone());
                     }
+                    read.entry(place).or_default().push(i);
                 });
             }
         }
@@ -61,67 +76,74 @@ pub(super) fn through_scratch(m: &mut Module, nest: &mut ParNest, var: Sym, lane
         m.bufs[*buf].ty == ElemType::F32 && apart && stride(m, *buf, at, var) == Some(1)
     };
     let again = |p: &Place, reads: &[usize]| reads.first() != reads.last() || stored.contains_key(p);
-    let places: Vec<Place> = order.into_iter().filter(|p| far(p) && !conditional.contains(p) && read.get(p).is_some_and(|reads| again(p, reads))).collect();
+    let needs = |p: &Place| far(p) && !conditional.contains(p) && read.get(p).is_some_and(|reads| again(p, reads));
+    let places: Vec<Place> = order.into_iter().filter(needs).collect();
     // What is stored lies where it is read, or elsewhere altogether.
     let same = |p: &Place, q: &Place| m.storage(p.0) == m.storage(q.0) && p != q;
-    if places.is_empty() || read.keys().any(|p| stored.keys().any(|q| same(p, q))) {
-        return false;
-    }
-    let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
-    let sizes = [extent.floor_div(step), Dim::constant(places.len() as i64), count, Dim::constant(SIDE * lanes)];
-    let dims: Vec<Dim> = others.iter().map(|l| l.1).chain(sizes).collect();
-    let scratch = m.temp("strip".to_owned(), ElemType::F32, dims);
-    let slot = |n: usize, r: Sym| -> Vec<Dim> {
-        let own = [Dim::sym(var).floor_div(step), Dim::constant(n as i64), Dim::sym(r), Dim::sym(var).modulo(SIDE * lanes)];
-        others.iter().map(|l| Dim::sym(l.0)).chain(own).collect()
-    };
-    let mut present = vec![false; places.len()];
-    for i in 0..nest.body.len() {
-        let Stmt::For { var: r, .. } = nest.body[i] else { continue };
-        let whole = nest.body[i].clone();
-        let find = |buf: Buf, at: &[Dim]| places.iter().position(|p| p.0 == buf && p.1 == here(&whole, at));
-        let mut out = vec![];
-        let Stmt::For { body, .. } = &mut nest.body[i] else { continue };
-        for s in std::mem::take(body) {
-            // The first loop that reads an element takes it along.
-            let mut fresh: Vec<(usize, Expr)> = vec![];
-            if let Some(e) = s.expr() {
-                e.walk(&mut |e| {
-                    if let Expr::Load { buf, at } = e
-                        && let Some(n) = find(*buf, at)
-                        && !present[n]
-                    {
-                        fresh.push((n, e.clone()));
+    let clear = !read.keys().any(|p| stored.keys().any(|q| same(p, q)));
+    (!places.is_empty() && clear).then_some(Staging { first: (first, count), extent, places, stored })
+}
+
+impl Staging {
+    /// Takes the places through scratch.
+    pub fn apply(&self, m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i64) {
+        let Staging { first: (first, count), extent, places, stored } = self;
+        let step = TURNS * SIDE * lanes;
+        let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
+        let sizes = [extent.floor_div(step), Dim::constant(places.len() as i64), *count, Dim::constant(SIDE * lanes)];
+        let dims: Vec<Dim> = others.iter().map(|l| l.1).chain(sizes).collect();
+        let scratch = m.temp("strip".to_owned(), ElemType::F32, dims);
+        let slot = |n: usize, r: Sym| -> Vec<Dim> {
+            let own = [Dim::sym(var).floor_div(step), Dim::constant(n as i64), Dim::sym(r), Dim::sym(var).modulo(SIDE * lanes)];
+            others.iter().map(|l| Dim::sym(l.0)).chain(own).collect()
+        };
+        let mut present = vec![false; places.len()];
+        for (i, loop_) in nest.body.iter_mut().enumerate() {
+            let whole = loop_.clone();
+            let Stmt::For { var: r, body, .. } = loop_ else { continue };
+            let r = *r;
+            let find = |buf: Buf, at: &[Dim]| places.iter().position(|p| p.0 == buf && p.1 == in_first(*first, &whole, at));
+            let mut out = vec![];
+            for s in std::mem::take(body) {
+                // The first loop that reads an element takes it along.
+                let mut fresh: Vec<(usize, Expr)> = vec![];
+                if let Some(e) = s.expr() {
+                    e.walk(&mut |e| {
+                        if let Expr::Load { buf, at } = e
+                            && let Some(n) = find(*buf, at)
+                            && !present[n]
+                        {
+                            fresh.push((n, e.clone()));
+                        }
+                    });
+                }
+                for (n, e) in fresh {
+                    if !present[n] {
+                        out.push(Stmt::Store { buf: scratch, at: slot(n, r), value: e });
+                        present[n] = true;
                     }
+                }
+                let s = s.map_exprs(&mut |e| {
+                    e.rewrite(&mut |e| match &e {
+                        Expr::Load { buf, at } => find(*buf, at).map_or(e.clone(), |n| Expr::Load { buf: scratch, at: slot(n, r) }),
+                        _ => e,
+                    })
+                });
+                out.push(match s {
+                    // The last store of an element stays.
+                    Stmt::Store { buf, at, value } => match find(buf, &at).filter(|n| stored.get(&places[*n]).is_some_and(|last| *last != i)) {
+                        Some(n) => {
+                            present[n] = true;
+                            Stmt::Store { buf: scratch, at: slot(n, r), value }
+                        }
+                        None => Stmt::Store { buf, at, value },
+                    },
+                    s => s,
                 });
             }
-            for (n, e) in fresh {
-                if !present[n] {
-                    out.push(Stmt::Store { buf: scratch, at: slot(n, r), value: e });
-                    present[n] = true;
-                }
-            }
-            let s = s.map_exprs(&mut |e| {
-                e.rewrite(&mut |e| match &e {
-                    Expr::Load { buf, at } => find(*buf, at).map_or(e.clone(), |n| Expr::Load { buf: scratch, at: slot(n, r) }),
-                    _ => e,
-                })
-            });
-            out.push(match s {
-                // The last store of an element stays.
-                Stmt::Store { buf, at, value } => match find(buf, &at).filter(|n| stored.get(&places[*n]).is_some_and(|s| s.last() != Some(&i))) {
-                    Some(n) => {
-                        present[n] = true;
-                        Stmt::Store { buf: scratch, at: slot(n, r), value }
-                    }
-                    None => Stmt::Store { buf, at, value },
-                },
-                s => s,
-            });
+            *body = out;
         }
-        *body = out;
     }
-    true
 }
 
 /// The variable of the first of several loops over the same row, and how long that is: more than a set of a cache has lines.

@@ -1,11 +1,11 @@
 //! One register tile: accumulators and the sum, with what it asks memory for.
 
 use super::finish;
-use super::{Panels, Tile};
+use super::{Panels, Source, Tile};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Place, Stmt};
 use crate::passes::nest::analysis::shape::fresh_regs;
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::{Packed, Parts};
+use crate::passes::nest::schedule::contract::Parts;
 use crate::sym::{Dim, Sym};
 
 /// Columns of a panel that exist.
@@ -46,18 +46,17 @@ const ASKED: i64 = 256 << 10;
 
 impl Ahead {
     /// For panels of constants that `tiles` passes read one after the other, or for what the contraction says.
-    pub(super) fn new(m: &Module, p: &Parts, t: &Tile, passes: Dim) -> Option<Ahead> {
+    pub(super) fn new<P: Source>(m: &Module, p: &Parts, t: &Tile<P>, passes: Dim) -> Option<Ahead> {
         if let (Some((buf, at)), Some((row, rows))) = (&p.ask, t.m_row) {
             let lines = (at.last()?.linear_in(row)?.0 * rows).ceil_div(finish::LINE / i64::from(m.bufs[*buf].ty.bytes()?));
             return Ahead::shared(m, p, lines, passes);
         }
-        let Panels::Packed(Packed { buf, line, .. }) = &t.panels else { return None };
-        let Place::Const(c) = &m.bufs[*buf].place else { return None };
+        let (bytes, line) = t.panels.constant(m)?;
         let depth = Dim::product(p.depth.iter().map(|d| d.1)).as_const()?;
-        if (c.byte_len() as i64) < ASKED || t.n_extent.as_const()? <= t.nr || passes.as_const() == Some(1) {
+        if (bytes as i64) < ASKED || t.n_extent.as_const()? <= t.nr || passes.as_const() == Some(1) {
             return None;
         }
-        Ahead::shared(m, p, Dim::constant(depth * t.nr / *line), passes)
+        Ahead::shared(m, p, Dim::constant(depth * t.nr / line), passes)
     }
     /// So many lines, a part in each of the passes.
     fn shared(m: &Module, p: &Parts, lines: Dim, passes: Dim) -> Option<Ahead> {
@@ -81,6 +80,22 @@ pub(super) fn group(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     vec![Stmt::For { kind: LoopKind::Seq, var: m.syms.loop_var("g", zero, one), lo: zero, hi: one, body }]
 }
 
+/// True if a sum adds up one term after the other.
+fn in_order(m: &Module, p: &Parts) -> bool {
+    m.math == Math::Strict && p.product.ty().is_float()
+}
+
+/// Accumulators of each element of a tile of so many rows and vectors. Few accumulators would wait for each other: steps get
+/// accumulators of their own, where registers hold these too.
+pub(super) fn split<P>(m: &Module, p: &Parts, t: &Tile<P>, mr: i64, nv: i64) -> i64 {
+    let long = p.depth.last().map_or(Some(1), |d| d.1.as_const()).is_none_or(|c| c >= 8);
+    let mut split = 1;
+    while !in_order(m, p) && split < 4 && mr * nv * split < 8 && 2 * mr * nv * split < t.registers && long {
+        split *= 2;
+    }
+    split
+}
+
 /// One register tile: rows `row .. row + mr`, columns of one part of a panel.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub: Dim, cols: Cols, ahead: Option<Ahead>) -> Vec<Stmt> {
@@ -93,12 +108,8 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
     // The depth loops, with variables of their own; the innermost in steps of four.
     let depth: Vec<(Sym, Dim, Sym)> = p.depth.iter().map(|(s, hi)| (m.syms.loop_var("k", zero, *hi), *hi, *s)).collect();
     let inner = depth.last().map_or(Dim::constant(1), |d| d.1);
-    // Few accumulators would wait for each other: steps get accumulators of their own, where registers hold these too.
-    let mut split = 1;
-    let in_order = m.math == Math::Strict && p.product.ty().is_float();
-    while !in_order && split < 4 && mr * nv * split < 8 && 2 * mr * nv * split < t.registers && inner.as_const().is_none_or(|c| c >= 8) {
-        split *= 2;
-    }
+    let in_order = in_order(m, p);
+    let split = split(m, p, t, mr, nv);
     let ty = p.product.ty();
     let acc = m.reg(ty);
     let mut out = vec![Stmt::Acc { reg: acc, lanes: lanes as u32, shape: vec![split as u32, mr as u32, nv as u32], init: Expr::num(ty, 0.0) }];
@@ -196,19 +207,29 @@ pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, pane
 const ROWS_AHEAD: i64 = 64;
 const GAP: i64 = 32;
 
-/// Asks for the rows of A that the next tile reads, where they lie one behind the other, a part in each four of steps: of
+/// The stride of the rows of A, where tiles ask for the rows that the next one reads: where they lie one behind the other. Of
 /// several threads another one may have written them, and its cache is far away. Not where only run time counts rows: of
 /// a few of them there is no next tile, and what lies behind would take the way to memory from the weights. Nor beside other
 /// requests.
-fn next_rows(m: &Module, p: &Parts, t: &Tile, row: Dim, mr: i64, q: Sym, whole: Dim) -> Vec<Stmt> {
-    let ([depth], Some((r, count)), Some(whole)) = (p.depth.as_slice(), t.m_row, whole.as_const()) else { return vec![] };
+fn next_rows_apart<P>(m: &Module, p: &Parts, t: &Tile<P>) -> Option<(Sym, i64)> {
+    let ([depth], (r, count)) = (p.depth.as_slice(), t.m_row?) else { return None };
     let along = |s: Sym| stride(m, p.a.0, &p.a.1, s);
-    let (Some(1), Some(step), Some(bytes)) = (along(depth.0), along(r), m.bufs[p.a.0].ty.bytes()) else { return vec![] };
+    let (whole, step) = (depth.1.floor_div(4).as_const()?, along(r)?);
     let constant = matches!(m.bufs[m.storage(p.a.0)].place, Place::Const(_));
-    if constant || p.ask.is_some() || count.as_const().is_none() || whole < ROWS_AHEAD || !(whole * 4..=whole * 4 + GAP).contains(&step) {
-        return vec![];
-    }
-    let line = finish::LINE / i64::from(bytes);
+    let here = !constant && p.ask.is_none() && count.as_const().is_some() && along(depth.0) == Some(1);
+    let long = whole >= ROWS_AHEAD && (whole * 4..=whole * 4 + GAP).contains(&step);
+    (here && long && m.bufs[p.a.0].ty.bytes().is_some()).then_some((r, step))
+}
+
+/// See [`next_rows_apart`].
+pub(super) fn asks_for_rows<P>(m: &Module, p: &Parts, t: &Tile<P>) -> bool {
+    next_rows_apart(m, p, t).is_some()
+}
+
+/// Asks for the rows of A that the next tile reads, a part in each four of steps.
+fn next_rows(m: &Module, p: &Parts, t: &Tile, row: Dim, mr: i64, q: Sym, whole: Dim) -> Vec<Stmt> {
+    let (Some((r, step)), [depth], Some(whole)) = (next_rows_apart(m, p, t), p.depth.as_slice(), whole.as_const()) else { return vec![] };
+    let line = finish::LINE / m.bufs[p.a.0].ty.bytes().map_or(4, i64::from);
     let each = (mr * step + line * whole - 1) / (line * whole);
     (0..each)
         .map(|i| {

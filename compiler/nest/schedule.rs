@@ -1,0 +1,151 @@
+//! Schedules: how nests run, as data. The pass `schedule` chooses one for each nest, applies it, and keeps it with the
+//! kernel; `--emit schedule` prints them.
+
+use crate::nest::{KernelData, LoopKind, Module, Stmt, visit};
+use crate::sym::Dim;
+
+/// How one nest runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    /// The algorithm that emits the nest.
+    pub strategy: &'static str,
+    /// What vectors run along; none for a nest of scalars.
+    pub vectors: Option<Vectors>,
+    /// What one step computes in registers: how many of what.
+    pub tile: Vec<(&'static str, i64)>,
+    /// Blocks for caches: of what, how many at most.
+    pub blocks: Vec<(&'static str, Dim)>,
+    /// Where operands that do not stay as they are come from.
+    pub packing: Vec<(&'static str, Packing)>,
+    /// Loops that are unrolled, and how often.
+    pub unroll: Vec<(&'static str, i64)>,
+    /// What is asked from memory ahead of its use.
+    pub prefetch: Vec<&'static str>,
+    /// What passes scratch of a task.
+    pub staging: Vec<&'static str>,
+    /// Loops around the tile, outermost first, where the schedule has a choice.
+    pub order: Vec<&'static str>,
+    /// Iterations of the parallel loops.
+    pub tasks: Dim,
+    /// Schedules of loops inside that have their own.
+    pub inner: Vec<Schedule>,
+}
+
+/// The vectors of a nest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Vectors {
+    /// Elements of one.
+    pub lanes: i64,
+    /// The loop that they run along, by its role.
+    pub along: &'static str,
+    /// How many iterations it has.
+    pub extent: Dim,
+}
+
+/// Where an operand of a contraction is read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Packing {
+    /// Where it lies.
+    InPlace,
+    /// In panels of so many columns that the compiler makes, of so many bytes.
+    Constant {
+        /// Columns of a panel.
+        columns: i64,
+        /// Bytes of all panels.
+        bytes: u64,
+    },
+    /// In panels of so many columns that a kernel before this one makes.
+    Kernel {
+        /// Columns of a panel.
+        columns: i64,
+    },
+}
+
+impl Schedule {
+    /// A schedule that only has a name.
+    pub fn new(strategy: &'static str) -> Schedule {
+        Schedule {
+            strategy,
+            vectors: None,
+            tile: vec![],
+            blocks: vec![],
+            packing: vec![],
+            unroll: vec![],
+            prefetch: vec![],
+            staging: vec![],
+            order: vec![],
+            tasks: Dim::constant(1),
+            inner: vec![],
+        }
+    }
+    /// The same with vectors.
+    pub fn vectors(self, lanes: i64, along: &'static str, extent: Dim) -> Schedule {
+        Schedule { vectors: Some(Vectors { lanes, along, extent }), ..self }
+    }
+}
+
+/// Iterations of the outermost parallel loops of a body.
+pub fn tasks(mut body: &[Stmt]) -> Dim {
+    let mut n = Dim::constant(1);
+    while let [Stmt::For { kind: LoopKind::Par, lo, hi, body: inner, .. }] = body {
+        n = n * (*hi - *lo);
+        body = inner;
+    }
+    n
+}
+
+/// The schedules of all kernels, one block for each kernel in the order of the driver's calls.
+pub fn print(m: &Module) -> String {
+    let mut out = format!("schedule v1 {}\n", m.name);
+    let mut seen = vec![];
+    for k in visit::calls(&m.driver) {
+        if !seen.contains(&k) {
+            seen.push(k);
+            kernel(m, &m.kernels[k], &mut out);
+        }
+    }
+    out
+}
+
+fn kernel(m: &Module, k: &KernelData, out: &mut String) {
+    let origin = k.origin.short().replace(char::is_control, " ");
+    *out += format!("kernel {} work {} ; {origin}", k.name, k.work.display(&m.syms)).trim_end();
+    *out += "\n";
+    k.schedules.iter().for_each(|s| schedule(m, s, 1, out));
+}
+
+fn schedule(m: &Module, s: &Schedule, depth: usize, out: &mut String) {
+    let mut line = |indent: usize, text: String| *out += &format!("{}{text}\n", "  ".repeat(indent));
+    line(depth, s.strategy.to_owned());
+    let mut row = |name: &str, values: Vec<String>| {
+        if !values.is_empty() {
+            line(depth + 1, format!("{name:<9} {}", values.join(", ")));
+        }
+    };
+    let counted = |list: &[(&str, i64)]| list.iter().map(|(what, n)| format!("{n} {what}")).collect();
+    let texts = |list: &[&str]| list.iter().map(|t| (*t).to_owned()).collect();
+    if let Some(v) = s.vectors {
+        row("vectors", vec![format!("{} lanes along {} {}", v.lanes, v.extent.display(&m.syms), v.along)]);
+    }
+    row("tile", counted(&s.tile));
+    row("blocks", s.blocks.iter().map(|(what, n)| format!("{} {what}", n.display(&m.syms))).collect());
+    row("packing", s.packing.iter().map(|(operand, p)| format!("{operand} {}", packing(*p))).collect());
+    row("unroll", counted(&s.unroll));
+    row("prefetch", texts(&s.prefetch));
+    row("staging", texts(&s.staging));
+    if !s.order.is_empty() {
+        row("order", vec![s.order.join(" > ")]);
+    }
+    if s.tasks != Dim::constant(1) {
+        row("tasks", vec![s.tasks.display(&m.syms).to_string()]);
+    }
+    s.inner.iter().for_each(|s| schedule(m, s, depth + 1, out));
+}
+
+fn packing(p: Packing) -> String {
+    match p {
+        Packing::InPlace => "in place".to_owned(),
+        Packing::Constant { columns, bytes } => format!("in constant panels of {columns} columns, {bytes} bytes"),
+        Packing::Kernel { columns } => format!("in panels of {columns} columns that a kernel makes"),
+    }
+}

@@ -1,0 +1,200 @@
+//! Convolutions with pooling behind them in one kernel, as `fuse_conv_pool` makes them.
+//!
+//! Vectors run along the pooled row: each lane has a window of sums, which differ in where they begin, and pooling is an
+//! operation on whole vectors.
+
+use crate::nest::schedule::Schedule;
+use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Stmt, visit};
+use crate::passes::nest::analysis::cost;
+use crate::passes::nest::analysis::shape::{self, fresh_regs, peel, seq_loops};
+use crate::passes::nest::analysis::strides::stride;
+use crate::passes::nest::fuse::fuse_conv_pool::{STEP, seq};
+use crate::passes::nest::schedule::contract::depends;
+use crate::passes::nest::schedule::{self, Request};
+use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
+
+/// Taps of a row of the convolution's window that are written out.
+const UNROLLED: i64 = 8;
+
+/// The fused form, taken apart.
+struct Pooled {
+    loops: Vec<(Sym, Dim)>,
+    pooled: (Reg, Expr),
+    window: Vec<(Sym, Dim)>,
+    sum: Reg,
+    depth: Vec<(Sym, Dim)>,
+    /// The step of the sum.
+    step: Expr,
+    a: (Buf, Vec<Dim>),
+    w: (Buf, Vec<Dim>),
+    /// What follows a sum, up to the step of the pooling.
+    then: Vec<Stmt>,
+    tail: Vec<Stmt>,
+}
+
+fn take(body: &[Stmt]) -> Option<Pooled> {
+    let nest = peel(body);
+    let [Stmt::Acc { reg, lanes: 1, init, .. }, window @ Stmt::For { .. }, tail @ ..] = nest.body.as_slice() else { return None };
+    let (window, inside) = seq_loops(window)?;
+    let [Stmt::Acc { reg: sum, lanes: 1, .. }, depth @ Stmt::For { .. }, then @ ..] = inside else { return None };
+    let (depth, step) = seq_loops(depth)?;
+    let [Stmt::Set { value: step @ Expr::Fma(a, w, _), .. }] = step else { return None };
+    let (Expr::Load { buf: a, at: at_a }, Expr::Load { buf: w, at: at_w }) = (&**a, &**w) else { return None };
+    let sets = then.iter().filter(|s| matches!(s, Stmt::Set { reg: r, .. } if r == reg)).count();
+    let straight = then.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. })) && tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+    (sets == 1 && straight && !tail.is_empty()).then(|| Pooled {
+        loops: nest.loops.clone(),
+        pooled: (*reg, init.clone()),
+        window,
+        sum: *sum,
+        depth,
+        step: step.clone(),
+        a: (*a, at_a.clone()),
+        w: (*w, at_w.clone()),
+        then: then.to_vec(),
+        tail: tail.to_vec(),
+    })
+}
+
+/// Images that stay in planes because a kernel of this form reads or writes them.
+pub(crate) fn planes(m: &Module, kernels: &[Kernel]) -> Vec<Buf> {
+    kernels.iter().filter_map(|k| take(&m.kernels[*k].body).map(|p| [vec![p.a.0], visit::stores(&p.tail)].concat())).flatten().collect()
+}
+
+/// A kernel of the fused form, in vectors along the pooled row.
+struct Plan {
+    p: Pooled,
+    row: (Sym, i64),
+    channel: (Sym, i64),
+    lanes: i64,
+    /// Parts of the channels, each with registers for all its sums.
+    parts: i64,
+    work: Dim,
+}
+
+/// Vectors along the pooled row for a kernel of the fused form.
+pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn schedule::Plan>> {
+    let p = take(request.body)?;
+    let known = |l: &(Sym, Dim)| Some((l.0, l.1.as_const()?));
+    let along = |l: &&(Sym, Dim)| stride(m, p.a.0, &p.a.1, l.0) == Some(STEP) && !depends(&p.w.1, l.0);
+    let row = p.loops.iter().find(along).and_then(known)?;
+    let channel = p.loops.iter().find(|l| depends(&p.w.1, l.0) && !depends(&p.a.1, l.0)).and_then(known)?;
+    let window = p.window.iter().try_fold(1i64, |n, w| n.checked_mul(w.1.as_const()?))?;
+    let (lanes, registers) = (i64::from(request.facts.lanes), i64::from(request.facts.registers));
+    // The sums of some channels, the image's elements for one tap, a weight, and what loading takes.
+    let most = ((registers - window - 4) / window).clamp(1, channel.1);
+    let parts = (channel.1 + most - 1) / most;
+    let work = cost::work(m, request.body);
+    Some(Box::new(Plan { p, row, channel, lanes, parts, work }))
+}
+
+impl schedule::Plan for Plan {
+    fn schedule(&self, _: &Module) -> Schedule {
+        let s = Schedule::new("convolution with pooling").vectors(self.lanes, "pooled results of a row", self.row.1.into());
+        let window = self.p.window.iter().filter_map(|w| w.1.as_const()).product();
+        let channels = (self.channel.1 + self.parts - 1) / self.parts;
+        let taps = self.p.depth.last().and_then(|d| d.1.as_const()).filter(|n| *n <= UNROLLED);
+        let unroll = taps.map(|n| ("taps of a row", n)).into_iter().collect();
+        Schedule { tile: vec![("channels", channels), ("sums of a window", window)], unroll, ..s }
+    }
+    fn work(&self) -> Dim {
+        self.work
+    }
+    fn apply(self: Box<Self>, m: &mut Module, _: Kernel) -> Vec<Stmt> {
+        let (p, lanes, (wide, channels)) = (&self.p, self.lanes, (self.row.1, self.channel.1));
+        let (zero, whole) = (Dim::constant(0), wide / lanes);
+        let mut body = vec![];
+        for i in 0..self.parts {
+            let (from, to) = (channels * i / self.parts, channels * (i + 1) / self.parts);
+            let block = |m: &mut Module, base: Dim, used: i64| {
+                Block { p, x: (self.row.0, base), c: (self.channel.0, from), channels: to - from, lanes, used }.emit(m)
+            };
+            if whole > 0 {
+                let v = m.syms.loop_var("x", zero, Dim::constant(whole));
+                let inside = block(m, Dim::sym(v) * lanes, lanes);
+                body.push(seq(v, Dim::constant(whole), inside));
+            }
+            if wide % lanes > 0 {
+                body.extend(block(m, Dim::constant(whole * lanes), wide % lanes));
+            }
+        }
+        let outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != self.row.0 && l.0 != self.channel.0).collect();
+        shape::parallel(m, &outer, body)
+    }
+}
+
+/// A vector of pooled results for some channels.
+struct Block<'a> {
+    p: &'a Pooled,
+    /// The row's variable and where the vector begins.
+    x: (Sym, Dim),
+    /// The channels' variable and the first of them.
+    c: (Sym, i64),
+    channels: i64,
+    lanes: i64,
+    used: i64,
+}
+
+impl Block<'_> {
+    fn emit(&self, m: &mut Module) -> Vec<Stmt> {
+        let p = self.p;
+        let (sum, pooled) = (m.reg(ElemType::F32), m.reg(ElemType::F32));
+        let sizes: Vec<u32> = [self.channels].into_iter().chain(p.window.iter().filter_map(|w| w.1.as_const())).map(|n| n as u32).collect();
+        let acc = |reg: Reg, shape: &[u32], init: Expr| Stmt::Acc { reg, lanes: self.lanes as u32, shape: shape.to_vec(), init };
+        let mut out = vec![acc(sum, &sizes, Expr::num(ElemType::F32, 0.0))];
+        // The innermost taps are written out.
+        let depth: Vec<(Sym, Sym, Dim)> = p.depth.iter().map(|d| (d.0, shape::loop_like(m, d.0, Dim::constant(0), d.1), d.1)).collect();
+        let mut body = self.each(m, true, (sum, pooled), &|| vec![Stmt::Set { reg: p.sum, at: vec![], value: p.step.clone() }]);
+        for (i, (old, var, hi)) in depth.iter().enumerate().rev() {
+            let kind = if i + 1 == depth.len() && hi.as_const().is_some_and(|n| n <= UNROLLED) { LoopKind::Unroll } else { LoopKind::Seq };
+            body = shape::put(m, body, &|s| (s == *old).then(|| Dim::sym(*var)));
+            body = vec![Stmt::For { kind, var: *var, lo: Dim::constant(0), hi: *hi, body }];
+        }
+        out.extend(body);
+        out.push(acc(pooled, &sizes[..1], p.pooled.1.clone()));
+        out.extend(self.each(m, true, (sum, pooled), &|| p.then.clone()));
+        out.extend(self.each(m, false, (sum, pooled), &|| p.tail.clone()));
+        out
+    }
+    /// Statements of the kernel for each channel (and each result of the window), in lanes.
+    fn each(&self, m: &mut Module, window: bool, (sum, pooled): (Reg, Reg), body: &dyn Fn() -> Vec<Stmt>) -> Vec<Stmt> {
+        let (p, zero) = (self.p, Dim::constant(0));
+        let c = m.syms.loop_var("c", zero, Dim::constant(self.channels));
+        let l = m.syms.loop_var("l", zero, Dim::constant(self.used));
+        let inner: Vec<(Sym, Sym, Dim)> = if window { p.window.iter().map(|w| (w.0, shape::loop_like(m, w.0, zero, w.1), w.1)).collect() } else { vec![] };
+        let at_sum: Vec<Dim> = [Dim::sym(c)].into_iter().chain(inner.iter().map(|w| Dim::sym(w.1))).collect();
+        let at_pooled = vec![Dim::sym(c)];
+        let place = |r: Reg| if r == p.sum { Some((sum, at_sum.clone())) } else { (r == p.pooled.0).then(|| (pooled, at_pooled.clone())) };
+        let fresh = fresh_regs(m, &body());
+        let moved = fresh.into_iter().map(|s| {
+            let s = s.map_exprs(&mut |e| {
+                e.rewrite(&mut |e| match e {
+                    Expr::Acc { reg, at, lane } => match place(reg) {
+                        Some((reg, at)) => Expr::Acc { reg, at, lane: None },
+                        None => Expr::Acc { reg, at, lane },
+                    },
+                    e => e,
+                })
+            });
+            match s {
+                Stmt::Set { reg, at, value } => match place(reg) {
+                    Some((reg, at)) => Stmt::Set { reg, at, value },
+                    None => Stmt::Set { reg, at, value },
+                },
+                s => s,
+            }
+        });
+        let dims = |s: Sym| match s {
+            s if s == self.x.0 => Some(self.x.1 + l),
+            s if s == self.c.0 => Some(Dim::sym(c) + self.c.1),
+            s => inner.iter().find(|w| w.0 == s).map(|w| Dim::sym(w.1)),
+        };
+        let moved: Vec<Stmt> = moved.map(|s| s.map_dims(&mut |d| d.subst(&mut |s| dims(s)))).collect();
+        let mut body = vec![Stmt::For { kind: LoopKind::Vec(self.lanes as u32), var: l, lo: zero, hi: Dim::constant(self.used), body: moved }];
+        for (_, var, hi) in inner.iter().rev() {
+            body = vec![Stmt::For { kind: LoopKind::Unroll, var: *var, lo: zero, hi: *hi, body }];
+        }
+        vec![Stmt::For { kind: LoopKind::Unroll, var: c, lo: zero, hi: Dim::constant(self.channels), body }]
+    }
+}
