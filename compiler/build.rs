@@ -106,6 +106,12 @@ impl Model {
         self.options.taps.push(pattern.into());
         self
     }
+    /// State in place: an output may be the memory of an input (`present.*`, `past.*`), and a step stores only what it
+    /// appends. The dimension that grows becomes a capacity, `<size>_capacity`, which [`Model::dim`] may fix.
+    pub fn alias(mut self, output: impl Into<String>, input: impl Into<String>) -> Self {
+        self.options.aliases.push((output.into(), input.into()));
+        self
+    }
     /// What may be done to floats.
     pub fn math(mut self, math: crate::options::Math) -> Self {
         self.options.math = math;

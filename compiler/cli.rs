@@ -169,6 +169,11 @@ pub struct CompileArgs {
     /// several. Nodes do not fuse across it.
     #[arg(long = "tap", value_name = "NAME")]
     pub taps: Vec<String>,
+    /// State in place: the output may be the memory of the input, and only what a step appends is stored; * stands for the same
+    /// text in both names: 'present.*=past.*'. The dimension that grows becomes a capacity that the caller chooses,
+    /// called PAST_capacity after the size PAST of what is there (--dim fixes it). Repeat for several.
+    #[arg(long = "alias", value_name = "OUTPUT=INPUT", value_parser = values::pair)]
+    pub aliases: Vec<(String, String)>,
     /// Write a Makefile rule with all files that were read.
     #[arg(long = "depfile", value_name = "FILE", help = "Write a Makefile rule with all files that were read (also as -MD FILE)")]
     pub depfile: Option<PathBuf>,
@@ -372,6 +377,7 @@ impl CompileArgs {
             hidden: self.hidden,
             trace: self.trace,
             taps: self.taps.clone(),
+            aliases: self.aliases.clone(),
             verify: cfg!(debug_assertions),
             stop_after: self.stop_after.clone(),
             clock: Clock::new(self.time_passes),

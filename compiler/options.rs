@@ -61,6 +61,8 @@ pub struct Options {
     pub trace: bool,
     /// Patterns of inner tensors that become outputs (`*` and `?`, or `all`).
     pub taps: Vec<String>,
+    /// Outputs and the inputs whose memory they may have (`*` stands for the same text in both).
+    pub aliases: Vec<(String, String)>,
     /// Warnings are errors.
     pub strict: bool,
     /// Texts of dims such as "2*N" are expressions over other dims; they are opaque names otherwise.

@@ -65,13 +65,16 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let mut target = Target::new(options.target.as_deref(), options.cpu.as_deref())?;
     let name = crate::codegen::names::model_name(options.name.as_deref(), options.output.as_deref(), &source.name)?;
     let clock = options.clock.clone();
-    let mut model = clock.step("import", || onnx::read(source, &ImportOptions { dims: options.dims.clone(), dim_expressions: options.dim_expressions }))?;
+    let mut model = clock.step("import", || {
+        onnx::read(source, &ImportOptions { dims: options.dims.clone(), dim_expressions: options.dim_expressions, capacities: (!options.aliases.is_empty()).then_some(passes::lower::state::SUFFIX) })
+    })?;
     if !model.errors.is_empty() {
         return Err(crate::diag::Failure::Errors(all_errors(model)));
     }
     let mut findings = Findings::default();
     std::mem::take(&mut model.warnings).into_iter().for_each(|w| findings.push(w));
     model.taps = passes::graph::tap::choose(&model, &options.taps, &mut findings);
+    model.aliases = passes::lower::state::choose(&model, &options.aliases, &mut findings);
     findings.check()?;
     let stop = |p: &str| options.stop_after.as_deref() == Some(p);
     if stop("import") {
@@ -199,7 +202,7 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
     let Some(m) = modules.first() else { return Err(crate::diag::Failure::bug("pipeline", "a target without levels")) };
     let workspace = workspace(modules);
     let mut names = crate::codegen::names::Names::new(&options.renames);
-    let dim_params = model
+    let dim_params = m
         .dim_params
         .iter()
         .map(|s| {
@@ -222,7 +225,10 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
         Ok(Tensor { name: d.name.clone(), ident, ty: d.ty, dims, max_dims, aliases_input: None, described: None })
     };
     let inputs = m.inputs.iter().zip(&model.graph.inputs).map(|(b, v)| tensor(*b, v, "input")).collect::<Result<Vec<_>>>()?;
-    let outputs = m.outputs.iter().zip(&model.graph.outputs).map(|(b, v)| tensor(*b, v, "output")).collect::<Result<Vec<_>>>()?;
+    let mut outputs = m.outputs.iter().zip(&model.graph.outputs).map(|(b, v)| tensor(*b, v, "output")).collect::<Result<Vec<_>>>()?;
+    for (o, i) in &model.aliases {
+        outputs[*o].aliases_input = Some(*i as u32);
+    }
     names.check()?.into_iter().for_each(|w| findings.push(w));
     let external = matches!(options.weights, options::Weights::File(_));
     let weights_path = match &options.weights {

@@ -22,6 +22,8 @@ pub struct Runner {
     /// Which of the levels runs.
     best: usize,
     code: Loaded,
+    /// Sizes that stand in no input: how many positions of a state are in use.
+    chosen: HashMap<Sym, i64>,
 }
 
 /// How an output compares with its reference.
@@ -50,7 +52,12 @@ impl Runner {
         let (Some(module), Some(level)) = (compiled.modules.get(best), compiled.target.levels.get(best)) else { return Err(Failure::bug("run", "a model without code")) };
         let target = Target { levels: vec![level.clone()], ..host };
         let code = Loaded::for_target(module, &compiled.interface, &target)?;
-        Ok(Runner { compiled, best, code })
+        Ok(Runner { compiled, best, code, chosen: HashMap::new() })
+    }
+    /// Sizes, by name, for dimensions that stand in no input; 0 unless they are chosen.
+    pub fn choose(&mut self, named: &[(String, i64)]) -> Result<()> {
+        self.chosen = random::named_sizes(&self.compiled.interface, named)?;
+        Ok(())
     }
     /// The nests of the code that runs.
     pub fn module(&self) -> &Module {
@@ -215,6 +222,9 @@ impl Runner {
                 let e = Error::new(codes::RUN_INPUT, format!("input \"{}\" does not fit", t.name)).found_expected(format!("{}{:?}", a.ty, a.dims), expected);
                 errors.push(if let Some(c) = clash { e.note(c) } else { e });
             }
+        }
+        for (s, n) in &self.chosen {
+            sizes.entry(*s).or_insert(*n);
         }
         if errors.is_empty() { Ok(sizes) } else { Err(Failure::Errors(errors)) }
     }

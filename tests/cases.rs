@@ -9,6 +9,8 @@
 //! # dim: N=4                     like --dim
 //! # target: aarch64-unknown-linux-gnu
 //! # cpu: x86-64-v2,x86-64-v4     like --cpu; for x86-64 one level, x86-64-v3, unless said otherwise
+//! # alias: present=past          like --alias
+//! # size: P=3                    for runs: a size that stands in no input
 //! # dim-expressions            like --dim-expressions
 //! # opt: 0                       like -O
 //! # math: fast                   like --math
@@ -75,7 +77,7 @@ fn case(path: &Path) -> Result<(), String> {
     let mut options = Options { verify: true, target: Some("x86_64-unknown-linux-gnu".into()), ..Options::default() };
     let mut cpu = None;
     let mut emits: Vec<String> = vec![];
-    let (mut stops, mut seeds, mut error) = (vec![], vec![], false);
+    let (mut stops, mut seeds, mut sizes, mut error) = (vec![], vec![], vec![], false);
     for l in text.lines().filter_map(|l| l.strip_prefix('#')) {
         let (key, value) = l.split_once(':').map_or((l.trim(), ""), |(k, v)| (k.trim(), v.trim()));
         match key {
@@ -85,6 +87,8 @@ fn case(path: &Path) -> Result<(), String> {
             "dim-expressions" => options.dim_expressions = true,
             "run" => seeds.extend(value.split(',').filter_map(|s| s.trim().parse::<u64>().ok())),
             "dim" => options.dims.push(onnxc::sym::text::parse_dim_option(value)?),
+            "alias" => options.aliases.extend(value.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned()))),
+            "size" => sizes.extend(value.split_once('=').and_then(|(n, v)| Some((n.to_owned(), v.parse().ok()?)))),
             "target" => options.target = Some(value.to_owned()),
             "cpu" => cpu = Some(value.to_owned()),
             "math" => {
@@ -131,8 +135,8 @@ fn case(path: &Path) -> Result<(), String> {
         snapshot(path, &stem, e, &text)?;
     }
     for seed in seeds {
-        run(&source, &options, seed)?;
-        strict(&source, &options, seed)?;
+        run(&source, &options, &sizes, seed)?;
+        strict(&source, &options, &sizes, seed)?;
     }
     Ok(())
 }
@@ -147,11 +151,11 @@ fn snapshot(path: &Path, stem: &str, kind: &str, text: &str) -> Result<(), Strin
 }
 
 /// Optimised code against unoptimised code, on the same numbers.
-fn run(source: &Source, options: &Options, seed: u64) -> Result<(), String> {
+fn run(source: &Source, options: &Options, sizes: &[(String, i64)], seed: u64) -> Result<(), String> {
     let text = |e: onnxc::diag::Failure| e.to_string();
     let build = |opt| {
         let o = Options { opt, target: None, cpu: Some("native".into()), ..options.clone() };
-        pipeline::compile(source, &o).and_then(Runner::new).map_err(text)
+        runner(source, &o, sizes).map_err(text)
     };
     let (plain, fast) = (build(OptLevel::O0)?, build(OptLevel::O2)?);
     let inputs = random_inputs(&plain.compiled().interface, seed);
@@ -172,11 +176,11 @@ fn run(source: &Source, options: &Options, seed: u64) -> Result<(), String> {
 }
 
 /// With `--math strict` levels with vectors of 8 and of 16 lanes, with dot products of bytes and without, give the same bits.
-fn strict(source: &Source, options: &Options, seed: u64) -> Result<(), String> {
+fn strict(source: &Source, options: &Options, sizes: &[(String, i64)], seed: u64) -> Result<(), String> {
     let text = |e: onnxc::diag::Failure| e.to_string();
     let build = |cpu: &str| {
         let o = Options { math: Math::Strict, target: None, cpu: Some(cpu.into()), ..options.clone() };
-        pipeline::compile(source, &o).and_then(Runner::new).map_err(text)
+        runner(source, &o, sizes).map_err(text)
     };
     let host = Target::host().map_err(text)?;
     let has = |cpu: &&str| Target::new(None, Some(cpu)).is_ok_and(|t| t.lowest().runs_on(host.lowest()));
@@ -193,6 +197,12 @@ fn strict(source: &Source, options: &Options, seed: u64) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn runner(source: &Source, options: &Options, sizes: &[(String, i64)]) -> onnxc::diag::Result<Runner> {
+    let mut r = pipeline::compile(source, options).and_then(Runner::new)?;
+    r.choose(sizes)?;
+    Ok(r)
 }
 
 fn random_inputs(i: &Interface, seed: u64) -> Vec<Input> {

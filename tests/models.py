@@ -18,7 +18,7 @@ import abi
 
 DEFAULT = """mlp_tiny mnist_cnn functions_mlp espcn unet resnet50 mobilenet_v2 efficientnet_b0 vit_b_16 vit_tiny_patch16_224
 minilm bert_base whisper_tiny_encoder gpt2 distil_encoder_decoder lstm_tagger gru_kws depthwise_audio resnet18_fp16 resnet18_qdq_int8
-mobilenet_v2_qdq_int8 vad_loop ssdlite320_mobilenet_v3 gbdt text_tfidf rf_iris wav2vec2_small segformer_b0 convnext_tiny deeplabv3_mobilenet""".split()
+mobilenet_v2_qdq_int8 vad_loop ssdlite320_mobilenet_v3 gbdt text_tfidf rf_iris wav2vec2_small segformer_b0 convnext_tiny deeplabv3_mobilenet fasterrcnn_mobilenet""".split()
 
 
 def best(f, seconds=1.0, least=3):

@@ -69,6 +69,13 @@ fn strings() {
     script("strings.py", &[exe(), work.as_os_str()]);
 }
 
+/// Caches of decoders in the caller's memory (`--alias`) against ONNX Runtime, step by step.
+#[test]
+fn state_in_place() {
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("state");
+    script("state.py", &[exe(), work.as_os_str()]);
+}
+
 /// A sample on aarch64, where a cross compiler and qemu are installed.
 #[test]
 fn onnx_backend_suite_on_aarch64() {

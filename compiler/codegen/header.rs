@@ -549,7 +549,7 @@ impl Header<'_> {
         };
         for t in &i.outputs {
             if let Some(x) = t.aliases_input.and_then(|k| i.inputs.get(k as usize)) {
-                let _ = writeln!(o, "   {} may be the same memory as {}.", t.ident, x.ident);
+                let _ = writeln!(o, "   {0} may be the same memory as {1}: then what {1} holds stays, and only what is new is stored.", t.ident, x.ident);
             }
             if let Some(d) = &t.described {
                 let _ = writeln!(o, "   {}: filled by the call, {}; what it points to is valid until the next use of workspace.", t.ident, plain(&d.text(type_name(t.ty))));

@@ -184,6 +184,13 @@ struct Arg {
     pass: String,
 }
 
+impl Arg {
+    /// True for an input that is the memory of an output, which stands for both.
+    fn is_shared(&self) -> bool {
+        self.rust.is_empty()
+    }
+}
+
 /// Text of the Rust module.
 pub fn rust_module(i: &Interface) -> String {
     let r = Rust { i, dynamic: !i.dim_params.is_empty(), dims: local(i, "dims"), values: local(i, "values") };
@@ -258,6 +265,12 @@ impl Rust<'_> {
         let i = self.i;
         let mut v = vec![];
         for (what, t) in tensors(i) {
+            // One borrow for both, the output's; the pointer has the name of the input.
+            let inputs = || i.outputs.iter().filter_map(|o| Some((o, &i.inputs[o.aliases_input? as usize])));
+            if what == "input" && inputs().any(|(_, x)| std::ptr::eq(x, t)) {
+                v.push(Arg { name: t.ident.clone(), c: format!("*const {}", storage(t.ty).1), rust: String::new(), pass: t.ident.clone() });
+                continue;
+            }
             let ((pointer, reference, method), elem) = (if what == "input" { ("*const", "&", "as_ptr") } else { ("*mut", "&mut ", "as_mut_ptr") }, storage(t.ty).1);
             if t.described.is_some() {
                 let (c, rust) = if what == "input" { ("*const super::Value<'_>", if self.lends() { "&Value<'s>" } else { "&Value<'_>" }) } else { ("*mut super::Value<'_>", "&mut Value<'s>") };
@@ -266,7 +279,8 @@ impl Rust<'_> {
             }
             let body = if t.len().is_some() { self.array(t) } else { format!("[{}]", self.element(t)) };
             let elem = elem.replace("Str", "super::Str");
-            v.push(Arg { name: t.ident.clone(), c: format!("{pointer} {elem}"), rust: format!("{reference}{body}"), pass: format!("{}.{method}()", t.ident) });
+            let pass = inputs().find(|(o, _)| std::ptr::eq(*o, t)).map_or_else(|| format!("{}.{method}()", t.ident), |(_, x)| x.ident.clone());
+            v.push(Arg { name: t.ident.clone(), c: format!("{pointer} {elem}"), rust: format!("{reference}{body}"), pass });
         }
         for t in i.outputs.iter().filter(|t| from_data(i, t)) {
             let name = self.out_dims(t);
@@ -413,7 +427,12 @@ mod sys {
         if i.weights.external {
             let _ = writeln!(o, "/// `weights`: contents of the file `{}`, aligned to [`WEIGHTS_ALIGN`], such as a mapping.", plain(&i.weights.file));
         }
-        let mut params: Vec<String> = args.iter().map(|a| format!("{}: {}", a.name, a.rust)).collect();
+        for t in &i.outputs {
+            if let Some(x) = t.aliases_input.map(|k| &i.inputs[k as usize]) {
+                let _ = writeln!(o, "/// `{}`: holds input `\"{}\"`; what is there stays, and what is new is stored behind it.", t.ident, plain(&x.name));
+            }
+        }
+        let mut params: Vec<String> = args.iter().filter(|a| !a.is_shared()).map(|a| format!("{}: {}", a.name, a.rust)).collect();
         let mut given: Vec<String> = args.iter().map(|a| a.pass.clone()).collect();
         if self.dynamic {
             params.insert(0, format!("{}: &Dims", self.dims));
@@ -433,7 +452,7 @@ mod sys {
         }
         let lifetimes = if self.lends() { "<'s>" } else { "" };
         let (fault, exec) = (local(i, "fault"), local(i, "exec"));
-        let mut names: Vec<String> = args.iter().map(|a| a.name.clone()).collect();
+        let mut names: Vec<String> = args.iter().filter(|a| !a.is_shared()).map(|a| a.name.clone()).collect();
         if self.dynamic {
             names.insert(0, self.dims.clone());
         }
@@ -447,7 +466,7 @@ mod sys {
         if self.dynamic {
             let _ = writeln!(o, "    let {values} = {}.values()?;", self.dims);
         }
-        for (what, t) in tensors(i).filter(|(_, t)| t.len().is_none()) {
+        for (what, t) in tensors(i).filter(|(_, t)| t.len().is_none() && !args.iter().any(|a| a.is_shared() && a.name == t.ident)) {
             let x = &t.ident;
             let _ = match (what, from_data(i, t)) {
                 ("input", false) => {
@@ -476,6 +495,9 @@ mod sys {
         }
         let size = if self.fixed() { "WORKSPACE_SIZE" } else { "workspace.size()" };
         let _ = writeln!(o, "    let mut {fault} = NO_FAULT;\n    let {exec} = self::exec({size}, &mut {fault}, {exec});");
+        for (t, k) in i.outputs.iter().filter_map(|t| Some((t, t.aliases_input?))) {
+            let _ = writeln!(o, "    let {} = {}.as_mut_ptr();", i.inputs[k as usize].ident, t.ident);
+        }
         o.push_str("    // SAFETY: lengths and alignment are fixed by the types or checked above and by the call; the borrows exclude overlap.\n");
         given.push(format!("&{exec}"));
         let _ = writeln!(o, "    self::status(unsafe {{ self::sys::{}_infer_exec({}) }}, &{fault})\n}}", i.name, given.join(", "));
@@ -488,7 +510,7 @@ mod sys {
         let (outputs, rest) = rest.split_at(i.outputs.len() + i.outputs.iter().filter(|t| from_data(i, t)).count());
         let lends = |list: &[Arg]| self.lends() && list.iter().any(|a| a.rust.contains("Str<"));
         for (name, what, list) in [("Inputs", "inputs", inputs), ("Outputs", "outputs", outputs)] {
-            let lifetimes = if list.is_empty() {
+            let lifetimes = if list.iter().all(Arg::is_shared) {
                 ""
             } else if lends(list) {
                 "<'a, 's>"
@@ -496,7 +518,7 @@ mod sys {
                 "<'a>"
             };
             let _ = writeln!(o, "\n/// The {what} of [`infer_io`].\npub struct {name}{lifetimes} {{");
-            for a in list {
+            for a in list.iter().filter(|a| !a.is_shared()) {
                 let about = tensors(i)
                     .find(|(_, t)| t.ident == a.name)
                     .map_or("Dims.".into(), |(what, t)| format!("{} `\"{}\"`: {}.", if what == "input" { "Input" } else { "Output" }, plain(&t.name), code(&type_text(i, t))));
@@ -505,7 +527,7 @@ mod sys {
             o.push_str("}\n");
         }
         let of = |list: &[Arg]| {
-            if list.is_empty() {
+            if list.iter().all(Arg::is_shared) {
                 ""
             } else if lends(list) {
                 "<'_, 's>"
@@ -514,14 +536,14 @@ mod sys {
             }
         };
         let mut params = vec![format!("inputs: &Inputs{}", of(inputs)), format!("outputs: &mut Outputs{}", of(outputs))];
-        let mut given: Vec<String> = inputs.iter().map(|a| format!("inputs.{}", a.name)).chain(outputs.iter().map(|a| format!("outputs.{}", a.name))).collect();
+        let mut given: Vec<String> = inputs.iter().filter(|a| !a.is_shared()).map(|a| format!("inputs.{}", a.name)).chain(outputs.iter().map(|a| format!("outputs.{}", a.name))).collect();
         if self.dynamic {
             params.insert(0, "dims: &Dims".into());
             given.insert(0, "dims".into());
         }
         params.extend(rest.iter().map(|a| format!("{}: {}", a.name, a.rust)));
         given.extend(rest.iter().map(|a| a.name.clone()));
-        let unused = if inputs.is_empty() {
+        let unused = if inputs.iter().all(Arg::is_shared) {
             "    let _ = inputs;\n"
         } else if outputs.is_empty() {
             "    let _ = outputs;\n"

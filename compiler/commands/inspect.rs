@@ -37,7 +37,7 @@ pub fn inspect(a: &InspectArgs) -> Result<()> {
     let c = with_progress(&format!("onnxc: reading {}", src.name), || pipeline::compile(&src, &options))?;
     warn(&c, a.common.message_format);
     // The graph as the file has it: passes replace operators and drop what is dead.
-    let file = crate::onnx::read(&src, &ImportOptions { dims: options.dims.clone(), dim_expressions: options.dim_expressions })?;
+    let file = crate::onnx::read(&src, &ImportOptions { dims: options.dims.clone(), dim_expressions: options.dim_expressions, capacities: None })?;
     let sizes = random::sizes(&c.interface, &random::named_sizes(&c.interface, &a.sizes)?);
     let mut f = Findings {
         producer: file.producer.clone(),

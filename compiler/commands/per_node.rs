@@ -102,7 +102,7 @@ pub fn per_node(a: &VerifyArgs, set: Option<Vec<Array>>) -> Result<()> {
 
 /// The tensors that `--tap` names, or all of them.
 fn plan(src: &Source, a: &VerifyArgs) -> Result<Plan> {
-    let model = crate::onnx::read(src, &ImportOptions { dims: a.common.dims.clone(), dim_expressions: a.common.dim_expressions })?;
+    let model = crate::onnx::read(src, &ImportOptions { dims: a.common.dims.clone(), dim_expressions: a.common.dim_expressions, capacities: None })?;
     if !model.errors.is_empty() {
         return Err(Failure::Errors(model.errors));
     }

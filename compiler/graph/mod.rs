@@ -14,6 +14,7 @@ pub mod verify;
 
 use crate::diag::Origin;
 use crate::ops::{AttrValue, Known, Op, Schema};
+use crate::sym::text::DimOption;
 use crate::sym::{Condition, Sym, SymTable};
 use crate::tensor::{ConstData, ElemType, ValueType};
 use cranelift_entity::{PrimaryMap, entity_impl};
@@ -54,6 +55,10 @@ pub struct Model {
     pub warnings: Vec<crate::diag::Error>,
     /// Inner tensors that become outputs, by their names in the file.
     pub taps: Vec<String>,
+    /// Outputs and the inputs whose memory they may have, by their numbers (`--alias`).
+    pub aliases: Vec<(usize, usize)>,
+    /// `--dim` of dimensions that only lowering makes: capacities.
+    pub late_dims: Vec<(String, DimOption)>,
     /// External data files that were read, relative to the model's folder.
     pub external_files: Vec<String>,
 }

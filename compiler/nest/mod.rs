@@ -51,7 +51,7 @@
 //!    first word of an element is the position of its bytes behind the elements (`onnxc_runtime::texts`).
 //! 10. `Address(buf)`, an i64, is where a buffer begins; it stands only in statements of the driver and counts there as
 //!     a use of the buffer. A buffer whose place is `pointer sym` begins where `sym` says: memory of the caller, read
-//!     only. The interpreter has no addresses.
+//!     only. The interpreter has no addresses; it knows whether two are of one buffer.
 //! 11. A complex number (`c64`, `c128`) is opaque: it moves, and nothing else, and stands in buffers only, not in `Const`.
 //!     What computes with its parts sees them through a view of floats.
 //!

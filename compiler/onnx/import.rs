@@ -83,6 +83,7 @@ pub fn import(mut m: ModelProto, source: &Source, options: &ImportOptions, warni
     }
     let mut opsets: Vec<(String, i64)> = sets.into_iter().collect();
     opsets.sort();
+    let late_dims = options.dims.iter().filter(|(n, _)| options.is_late(&cx.syms, n)).cloned().collect();
     Ok(Model {
         graph,
         syms: cx.syms,
@@ -95,6 +96,8 @@ pub fn import(mut m: ModelProto, source: &Source, options: &ImportOptions, warni
         warnings: cx.findings.warnings().to_vec(),
         errors: cx.findings.take_errors(),
         taps: vec![],
+        aliases: vec![],
+        late_dims,
         external_files: cx.external.opened(),
     })
 }
@@ -316,6 +319,9 @@ impl Import {
     /// Applies `--dim` and finds the parameters in order of first use.
     fn dims(&mut self, g: &Graph, options: &ImportOptions) -> Vec<Sym> {
         for (name, what) in &options.dims {
+            if options.is_late(&self.syms, name) {
+                continue;
+            }
             let Some(s) = self.syms.lookup(name).filter(|s| matches!(self.syms.kind(*s), SymKind::Param | SymKind::Unnamed)) else {
                 let all: Vec<String> = self.syms.iter().filter(|s| matches!(self.syms.kind(*s), SymKind::Param | SymKind::Unnamed)).map(|s| self.syms.name(s).to_owned()).collect();
                 let have = if all.is_empty() { "the model has no symbolic dimensions".into() } else { format!("one of {}", all.join(", ")) };

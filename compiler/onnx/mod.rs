@@ -26,6 +26,7 @@ pub mod proto {
 
 use crate::diag::Result;
 use crate::graph::Model;
+use crate::sym::SymTable;
 use crate::sym::text::DimOption;
 use bytes::Bytes;
 use std::path::PathBuf;
@@ -48,6 +49,15 @@ pub struct ImportOptions {
     pub dims: Vec<(String, DimOption)>,
     /// Texts of dims such as "2*N" are expressions over other dims; they are opaque names otherwise.
     pub dim_expressions: bool,
+    /// There are `--alias`: a dimension whose name ends with this may be a capacity, which lowering makes.
+    pub capacities: Option<&'static str>,
+}
+
+impl ImportOptions {
+    /// True if the model has no dimension of that name, and it may be a capacity.
+    pub(crate) fn is_late(&self, syms: &SymTable, name: &str) -> bool {
+        self.capacities.is_some_and(|end| name.ends_with(end)) && syms.lookup(name).is_none()
+    }
 }
 
 /// Reads a model: binary, or ONNX textual syntax. Faults of its graph are in [`Model::errors`].

@@ -4,6 +4,7 @@
 mod append_buffers;
 mod collect;
 mod control;
+pub mod state;
 
 use crate::diag::{Error, Failure, Result, codes};
 use crate::graph::{Def, Graph, Model, Node, Value};
@@ -45,6 +46,7 @@ pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
     let mut driver = std::mem::take(&mut m.driver);
     insert_checks(&mut driver, &conditions, &m.syms, &HashSet::new());
     explain(&mut m, &conditions);
+    state::share(&mut m, model, &mut driver)?;
     guard_accesses(&mut m, driver);
     Ok(m)
 }

@@ -95,7 +95,7 @@ pub struct ValueInfo {
     pub max_dims: Vec<Option<i64>>,
     /// Upper bound of the bytes.
     pub max_bytes: Option<u64>,
-    /// Outputs: the input that it may share memory with. The driver never shares.
+    /// Outputs: the input that it may share memory with, as it does in [`Model::step`].
     pub aliases_input: Option<usize>,
 }
 
@@ -202,6 +202,10 @@ impl Model {
     /// The dim params that follow from the inputs' shapes. [`Status::Dim`] if shapes contradict the model or each other,
     /// or a param stands in no input; [`Status::Value`] if an input is of another kind or type.
     pub fn dims_of(&self, inputs: &[Value<'_>]) -> Result<Vec<i64>, Error> {
+        self.dims_with(inputs, &[])
+    }
+    /// The same, with `sizes` by name for params that stand in no input: how many positions of a state are in use.
+    pub fn dims_with(&self, inputs: &[Value<'_>], sizes: &[(&str, i64)]) -> Result<Vec<i64>, Error> {
         // The value of each param, and where it comes from.
         let mut dims: Vec<Option<(i64, &str, usize)>> = vec![None; self.dim_params.len()];
         if inputs.len() != self.inputs.len() {
@@ -232,6 +236,15 @@ impl Model {
                         }
                     }
                 }
+            }
+        }
+        for (name, n) in sizes {
+            let Some(k) = self.dim_params.iter().position(|p| p == name) else {
+                return Err(Error::new(Status::Dim, format!("the model has no dimension \"{name}\"")));
+            };
+            let (m, first, at) = *dims[k].get_or_insert((*n, "", 0));
+            if m != *n {
+                return Err(Error::new(Status::Dim, format!("input \"{first}\" dimension {at} is {m}: \"{name}\" is said to be {n}")));
             }
         }
         let value = |(k, d): (usize, Option<(i64, &str, usize)>)| d.map(|d| d.0).ok_or_else(|| Error::new(Status::Dim, format!("dimension \"{}\" stands in no input", self.dim_params[k])));
@@ -279,26 +292,79 @@ impl Model {
     /// itself: [`Status::Value`] for another type or other sizes.
     pub fn call_in(&self, inputs: &[Value<'_>], exec: Option<&Exec<'_>>, workspace: &mut Workspace) -> Result<Vec<Value<'static>>, Error> {
         let dims = self.dims_of(inputs)?;
-        let bytes = self.workspace_for(&dims)?;
+        self.call_on(inputs, &dims, &mut [], exec, workspace)
+    }
+    /// [`Model::call_in`] for models with state in place (`--alias`): an output that may have the memory of an input takes the
+    /// memory of that tensor, which is [`Value::None`] afterwards, if it is an output of another call or
+    /// [`Tensor::zeros`], and nobody else holds it. Otherwise the model copies it. After an error it is there
+    /// again, with undefined contents behind what was in use.
+    ///
+    /// `sizes`: dim params that stand in no input, such as how many positions of the state are in use.
+    pub fn step(&self, inputs: &mut [Value<'_>], sizes: &[(&str, i64)], exec: Option<&Exec<'_>>, workspace: &mut Workspace) -> Result<Vec<Value<'static>>, Error> {
+        let dims = self.dims_with(inputs, sizes)?;
+        let mut state: Vec<State> = vec![];
+        for (output, t) in self.outputs.iter().enumerate() {
+            let Some((input, v)) = t.aliases_input.and_then(|i| Some((i, inputs.get_mut(i)?))) else { continue };
+            let shape: Option<Vec<i64>> = t.known_dims(&dims).into_iter().collect();
+            if let Value::Tensor(x) = v
+                && x.dtype() == t.dtype
+                && shape.as_deref() == Some(x.dims())
+            {
+                let (shape, dtype) = (x.dims().to_vec(), x.dtype());
+                match std::mem::replace(v, Value::None) {
+                    Value::Tensor(x) => match x.into_buffer() {
+                        Ok(data) => state.push(State { input, output, dtype, shape, data }),
+                        Err(x) => *v = Value::Tensor(x),
+                    },
+                    other => *v = other,
+                }
+            }
+        }
+        let result = self.call_on(inputs, &dims, &mut state, exec, workspace);
+        if result.is_err() {
+            for s in state {
+                // SAFETY: a state of strings is not shared.
+                inputs[s.input] = Value::Tensor(unsafe { Tensor::written(s.dtype, s.shape, s.data) }?);
+            }
+        }
+        result
+    }
+    /// One call, repeated while capacities and the workspace are too small. `state`: memory that is input and output; it comes back after
+    /// an error.
+    fn call_on(&self, inputs: &[Value<'_>], dims: &[i64], state: &mut [State], exec: Option<&Exec<'_>>, workspace: &mut Workspace) -> Result<Vec<Value<'static>>, Error> {
+        let bytes = self.workspace_for(dims)?;
         if self.needs_weights() {
             return Err(Error::new(Status::Null, format!("the weights of \"{}\" are missing: Model::with_weights", self.name)));
         }
         let lent = self.inputs.iter().zip(inputs).map(|(t, v)| In::new(t, v)).collect::<Result<Vec<_>, _>>()?;
         let inputs: Vec<*const c_void> = lent.iter().map(In::as_ptr).collect();
         workspace.reserve(bytes, self.workspace_align)?;
-        let mut outs = self.outputs.iter().map(|t| Out::new(t, &dims)).collect::<Result<Vec<_>, _>>()?;
+        let own = |k: usize| state.iter().any(|s| s.output == k);
+        let mut outs = self.outputs.iter().enumerate().map(|(k, t)| Out::new(t, dims, !own(k))).collect::<Result<Vec<_>, _>>()?;
+        for s in state.iter_mut() {
+            std::mem::swap(&mut s.data, &mut outs[s.output].data);
+        }
+        let pairs: Vec<(usize, usize)> = state.iter().map(|s| (s.input, s.output)).collect();
+        if let Err(e) = self.rounds(inputs, dims, &mut outs, &pairs, exec, workspace) {
+            for s in state {
+                std::mem::swap(&mut s.data, &mut outs[s.output].data);
+            }
+            return Err(e);
+        }
+        // The workspace holds what results show until they are copied here.
+        Ok(outs.into_iter().map(Out::finish).collect::<Result<_, _>>()?)
+    }
+    /// `pairs`: inputs and outputs that are one memory.
+    fn rounds(&self, mut inputs: Vec<*const c_void>, dims: &[i64], outs: &mut [Out], pairs: &[(usize, usize)], exec: Option<&Exec<'_>>, workspace: &mut Workspace) -> Result<(), Error> {
         // Each round settles at least one computed dim for good, or doubles the workspace.
         let rounds = 64 + self.outputs.iter().flat_map(|t| &t.dims).filter(|d| **d == Dim::Computed).count();
         for _ in 0..rounds {
-            let Err(e) = self.call_once(&inputs, &dims, &mut outs, exec, workspace) else {
-                // The workspace holds what results show until they are copied here.
-                return Ok(outs.into_iter().map(Out::finish).collect::<Result<_, _>>()?);
-            };
+            let Err(e) = self.call_once(&mut inputs, dims, outs, pairs, exec, workspace) else { return Ok(()) };
             if e.status() != Status::Capacity {
                 return Err(e);
             }
             let mut grown = false;
-            for o in &mut outs {
+            for o in outs.iter_mut() {
                 grown |= o.grow()?;
             }
             let needed = e.fault().map_or(0, |f| usize::try_from(f.workspace_size).unwrap_or(usize::MAX));
@@ -316,8 +382,9 @@ impl Model {
         }
         Err(Status::Capacity.into())
     }
-    fn call_once(&self, inputs: &[*const c_void], dims: &[i64], outs: &mut [Out], exec: Option<&Exec<'_>>, workspace: &mut Workspace) -> Result<(), Error> {
+    fn call_once(&self, inputs: &mut [*const c_void], dims: &[i64], outs: &mut [Out], pairs: &[(usize, usize)], exec: Option<&Exec<'_>>, workspace: &mut Workspace) -> Result<(), Error> {
         let data: Vec<*mut c_void> = outs.iter_mut().map(Out::as_mut_ptr).collect();
+        pairs.iter().for_each(|(i, o)| inputs[*i] = data[*o].cast_const());
         let out_dims: Vec<*mut i64> = outs.iter_mut().map(Out::dims_ptr).collect();
         let weights = self.weights.as_ref().map_or(std::ptr::null(), |w| w.as_ptr().cast());
         let mut fault = onnxc_fault::NONE;
@@ -326,7 +393,7 @@ impl Model {
         // SAFETY: `from_raw`'s promise makes this a call of generated code with: inputs of the sizes that the metadata
         // and `dims` imply, aligned, or descriptors of values; outputs of the capacity in `out_dims`, or room for a descriptor; an entry in `dims` per param; the weights of
         // the declared size; a workspace of the size that the model asked for; an exec that outlives the call. The
-        // outputs and the workspace are exclusively borrowed and overlap nothing.
+        // outputs and the workspace are exclusively borrowed and overlap nothing, but for pairs that the metadata allows.
         let code = unsafe { (self.call)(inputs.as_ptr(), data.as_ptr(), dims.as_ptr(), out_dims.as_ptr(), weights, workspace.as_mut_ptr().cast(), &raw const exec) };
         if code == 0 { Ok(()) } else { Err(self.error(code, fault)) }
     }
@@ -362,6 +429,15 @@ impl<'a> In<'a> {
     }
 }
 
+/// Memory that is an input and an output.
+struct State {
+    input: usize,
+    output: usize,
+    dtype: i32,
+    shape: Vec<i64>,
+    data: Buffer,
+}
+
 /// An output while the model runs.
 struct Out<'a> {
     info: &'a ValueInfo,
@@ -377,9 +453,10 @@ struct Out<'a> {
 }
 
 impl<'a> Out<'a> {
-    fn new(info: &'a ValueInfo, params: &[i64]) -> Result<Out<'a>, Status> {
+    /// With memory of its own, or none: then it gets some that is there.
+    fn new(info: &'a ValueInfo, params: &[i64], own: bool) -> Result<Out<'a>, Status> {
         let capacity = info.first_capacity(params);
-        let data = Buffer::new(if info.kind == Kind::Tensor { value::byte_len(info.dtype, &capacity)? } else { 0 })?;
+        let data = Buffer::new(if own && info.kind == Kind::Tensor { value::byte_len(info.dtype, &capacity)? } else { 0 })?;
         Ok(Out { info, described: NOTHING, known: info.known_dims(params), dims: capacity.clone(), capacity, data })
     }
     /// What the model is given.

@@ -129,6 +129,21 @@ impl<'a> Tensor<'a> {
         }
         Tensor::own(abi::STRING, dims.to_vec(), &texts::encode(list))
     }
+    /// A tensor of zeros, of any type but strings: a state to begin with.
+    pub fn zeros(dtype: i32, dims: &[i64]) -> Result<Tensor<'static>, Status> {
+        if dtype == abi::STRING {
+            return Err(Status::Value);
+        }
+        Tensor::checked(dtype, dims.to_vec(), Data::Own(Arc::new(Buffer::new(byte_len(dtype, dims)?)?)))
+    }
+    /// Its memory, if nobody else has it and it holds no strings.
+    pub(crate) fn into_buffer(self) -> Result<Buffer, Tensor<'a>> {
+        let Tensor { dtype, dims, data } = self;
+        match data {
+            Data::Own(b) if dtype != abi::STRING => Arc::try_unwrap(b).map_err(|b| Tensor { dtype, dims, data: Data::Own(b) }),
+            data => Err(Tensor { dtype, dims, data }),
+        }
+    }
     fn own(dtype: i32, dims: Vec<i64>, bytes: &[u8]) -> Result<Tensor<'static>, Status> {
         Tensor::checked(dtype, dims, Data::Own(Arc::new(Buffer::copy_of(bytes)?)))
     }

@@ -203,10 +203,11 @@ class Model:
         why = self.fault_string(fault) if fault.check != 0xffffffff else ""
         return Failed(f"{what}: {STATUS.get(rc, rc)} {why} {more}".rstrip(), rc, fault)
 
-    def prepare(self, feeds, out_shapes=None, grow=True):
+    def prepare(self, feeds, out_shapes=None, grow=True, sizes=(), in_place=False):
         """A zero-argument callable that runs the model, and the output arrays. It takes a larger workspace where a call runs out
-        of it, unless told not to `grow`."""
-        params = [None] * len(self.params)
+        of it, unless told not to `grow`. `sizes` are those that stand in no input; with `in_place` outputs are the arrays of
+        the inputs whose memory they may have."""
+        params = [dict(sizes).get(p) for p in self.params]
         arrays, values = [], []
         for t in self.inputs:
             if t.kind:
@@ -244,6 +245,10 @@ class Model:
                 shape = list(out_shapes[k])
                 room = (ct.c_int64 * max(1, len(shape)))(*shape)
             lists.append(room)
+            if in_place and t.aliases_input >= 0:
+                assert tuple(shape) == arrays[t.aliases_input].shape, t.name
+                outs.append(arrays[t.aliases_input])
+                continue
             outs.append(np.full(shape, "", object) if t.dtype == STRING else np.zeros(shape, DTYPES[t.dtype]))
         ws = aligned(size.value)
         pin = (ct.c_void_p * max(1, len(arrays)))(*[ct.addressof(a) if isinstance(a, Value) else ct.addressof(a[0]) if isinstance(a, tuple) else a.ctypes.data for a in arrays])

@@ -301,6 +301,11 @@ impl Compiler<'_> {
                 };
                 (Node::Un(*op, ty, Box::new(a)), to)
             }
+            // Buffers lie apart here: of addresses it is known whether they are of one.
+            Expr::Bin(op @ (BinOp::Eq | BinOp::Ne), a, b) if let (Expr::Address(a), Expr::Address(b)) = (&**a, &**b) => {
+                let same = self.m.storage(*a) == self.m.storage(*b);
+                return self.expr(&Expr::Const(Scalar { ty: ElemType::Bool, bits: u64::from(same == (*op == BinOp::Eq)) }));
+            }
             Expr::Bin(op, a, b) => {
                 let ((a, ty), (b, tb)) = (self.expr(a)?, self.expr(b)?);
                 same(tb, ty, "the second operand")?;

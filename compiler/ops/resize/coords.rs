@@ -3,6 +3,11 @@
 //! The formulas are written once over [`Num`] and evaluated twice: as numbers where all sizes are known, so that the
 //! result is a table or an index expression, and as expressions of the generated code where they are not.
 //!
+//! Coordinates are computed in float32, operation by operation, as ONNX Runtime and the reference implementation do
+//! ([`Single`]): a network that was trained or exported with them depends on which of two sources a coordinate between
+//! them takes, and on weights that are off by the rounding of large coordinates. Where only run time
+//! knows the sizes, scales p / q of small numbers are taken exactly, so that weights repeat.
+//!
 //! An element has `taps` sources at `first .. first + taps`, clamped to the input (the same as repeating its edge).
 //! With x the source coordinate, base = ceil(x) - 1 and ratio = x - base in (0, 1], source base + i weighs
 //! f((i - ratio) * s), where s is the scale if antialiasing shrinks and 1 otherwise.
@@ -25,6 +30,8 @@ pub trait Num: Clone + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Se
     fn larger(self, b: Self) -> Self;
     /// `if self <= limit { then } else { els }`.
     fn at_most(self, limit: f64, then: Self, els: Self) -> Self;
+    /// The nearest float32.
+    fn single(self) -> Self;
 }
 
 impl Num for f64 {
@@ -46,6 +53,9 @@ impl Num for f64 {
     fn at_most(self, limit: f64, then: f64, els: f64) -> f64 {
         if self <= limit { then } else { els }
     }
+    fn single(self) -> f64 {
+        f64::from(self as f32)
+    }
 }
 
 impl Num for Expr {
@@ -66,6 +76,65 @@ impl Num for Expr {
     }
     fn at_most(self, limit: f64, then: Expr, els: Expr) -> Expr {
         Expr::select(Expr::bin(BinOp::Le, self, Expr::of(limit)), then, els)
+    }
+    fn single(self) -> Expr {
+        Expr::cast(ElemType::F32, ElemType::F64, Expr::cast(ElemType::F64, ElemType::F32, self))
+    }
+}
+
+/// A number whose operations round to float32.
+#[derive(Clone, Debug)]
+pub struct Single<N>(N);
+
+impl<N: Num> Add for Single<N> {
+    type Output = Self;
+    fn add(self, b: Self) -> Self {
+        Single((self.0 + b.0).single())
+    }
+}
+
+impl<N: Num> Sub for Single<N> {
+    type Output = Self;
+    fn sub(self, b: Self) -> Self {
+        Single((self.0 - b.0).single())
+    }
+}
+
+impl<N: Num> Mul for Single<N> {
+    type Output = Self;
+    fn mul(self, b: Self) -> Self {
+        Single((self.0 * b.0).single())
+    }
+}
+
+impl<N: Num> Div for Single<N> {
+    type Output = Self;
+    fn div(self, b: Self) -> Self {
+        Single((self.0 / b.0).single())
+    }
+}
+
+impl<N: Num> Num for Single<N> {
+    fn of(v: f64) -> Self {
+        Single(N::of(v.single()))
+    }
+    fn down(self) -> Self {
+        Single(self.0.down())
+    }
+    fn up(self) -> Self {
+        Single(self.0.up())
+    }
+    fn size(self) -> Self {
+        Single(self.0.size())
+    }
+    fn larger(self, b: Self) -> Self {
+        Single(self.0.larger(b.0))
+    }
+    fn at_most(self, limit: f64, then: Self, els: Self) -> Self {
+        Single(self.0.at_most(limit, then.0, els.0))
+    }
+    fn single(self) -> Self {
+        self
     }
 }
 
@@ -118,6 +187,17 @@ pub struct Sizes<N> {
 }
 
 impl<N: Num> Sizes<N> {
+    /// Coordinate in the input of output element `y`, in float32 throughout.
+    pub fn source_single(&self, mode: Transform, y: N) -> N {
+        let single = |v: &N| Single(v.clone().single());
+        let sizes = Sizes {
+            input: single(&self.input),
+            output: single(&self.output),
+            scale: single(&self.scale),
+            region: (single(&self.region.0), single(&self.region.1)),
+        };
+        sizes.source(mode, single(&y)).0
+    }
     /// Coordinate in the input of output element `y`.
     pub fn source(&self, mode: Transform, y: N) -> N {
         let (n, width) = (self.input.clone(), self.scale.clone() * self.input.clone());
@@ -191,30 +271,50 @@ pub struct Table {
     pub outside: Vec<bool>,
 }
 
-/// Numbers for the output elements `0..n`. `shrink`: the scale of the filter, at most 1; `inside`: only sources within
-/// the input count (`exclude_outside`).
-#[allow(clippy::too_many_arguments)]
-pub fn table(sizes: &Sizes<f64>, n: usize, mode: Transform, filter: Filter, shrink: f64, taps: i64, normalize: bool, inside: bool) -> Table {
+/// How [`table`] takes sources.
+pub struct Rule {
+    /// Coordinates.
+    pub mode: Transform,
+    /// Weights.
+    pub filter: Filter,
+    /// The scale of the filter, at most 1.
+    pub shrink: f64,
+    /// Sources of an element.
+    pub taps: i64,
+    /// Weights are divided by their sum.
+    pub normalize: bool,
+    /// Only sources within the input count (`exclude_outside`).
+    pub inside: bool,
+    /// Coordinates are not rounded to float32.
+    pub exact: bool,
+}
+
+/// Numbers for the output elements `0..n`.
+pub fn table(sizes: &Sizes<f64>, n: usize, rule: &Rule) -> Table {
     let mut t = Table { first: Vec::with_capacity(n), weights: vec![], outside: Vec::with_capacity(n) };
     let last = sizes.input - 1.0;
     for y in 0..n {
-        let x = sizes.source(mode, y as f64);
+        let exactly = sizes.source(rule.mode, y as f64);
+        let x = if rule.exact { exactly } else { sizes.source_single(rule.mode, y as f64) };
         t.outside.push(x < 0.0 || x > last);
-        if let Filter::Nearest(m) = filter {
+        if let Filter::Nearest(m) = rule.filter {
             t.first.push(Filter::nearest(m, x) as i64);
             continue;
         }
+        // Beside a whole number, rounding may choose other sources with nearly the same result. The exact coordinate
+        // keeps the sources on a line.
+        let x = if x.ceil() == exactly.ceil() { x } else { exactly };
         let base = x.ceil() - 1.0;
-        let start = 1.0 - (taps / 2) as f64;
+        let start = 1.0 - (rule.taps / 2) as f64;
         t.first.push((base + start) as i64);
-        let mut w: Vec<f64> = (0..taps)
+        let mut w: Vec<f64> = (0..rule.taps)
             .map(|i| {
                 let i = start + i as f64;
                 let out = base + i < 0.0 || base + i > last;
-                if inside && out { 0.0 } else { filter.weight((i - (x - base)) * shrink) }
+                if rule.inside && out { 0.0 } else { rule.filter.weight((i - (x - base)) * rule.shrink) }
             })
             .collect();
-        if normalize {
+        if rule.normalize {
             let sum: f64 = w.iter().sum();
             let sum = if sum == 0.0 { 1.0 } else { sum };
             w.iter_mut().for_each(|w| *w /= sum);
@@ -255,6 +355,17 @@ pub fn ratio(v: f64) -> Option<(i64, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn coordinates_round_to_float32() {
+        // 213 / 160: the quotient of output element 424 differs from the exact one in float32.
+        let sizes = Sizes { input: 320.0, output: 426.0, scale: 426.0 / 320.0, region: (0.0, 1.0) };
+        let exact = sizes.source(Transform::HalfPixel, 424.0);
+        let single = sizes.source_single(Transform::HalfPixel, 424.0);
+        let expected = (424.0f32 + 0.5) / (426.0f32 / 320.0) - 0.5;
+        assert_eq!(single, f64::from(expected));
+        assert!(single != exact && (single - exact).abs() < 1e-4);
+    }
 
     #[test]
     fn lines_are_exact() {

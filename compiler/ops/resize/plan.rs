@@ -1,6 +1,6 @@
 //! How one axis of a Resize is computed: sources and weights of its elements, at compile time or by small kernels.
 
-use super::coords::{self, Filter, Sizes, Transform};
+use super::coords::{self, Filter, Rule, Sizes, Transform};
 use super::{Aspect, Resize};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt, UnOp};
@@ -166,13 +166,26 @@ impl Resize {
             let taps = if nearest { 1 } else { 2 * (reach as f64 / shrink).ceil() as i64 };
             // The numbers repeat from p outputs (q inputs) to the next for a scale of p / q in these modes.
             let relative = matches!(transform, Transform::HalfPixel | Transform::Asymmetric) || transform == Transform::PytorchHalfPixel && s >= 2.0;
-            let period = coords::ratio(s).filter(|_| relative && !self.exclude_outside).map(|(p, _)| p);
+            let period = coords::ratio(s).filter(|_| relative && !self.exclude_outside);
+            let fixed = n.as_const().is_some() && out.as_const().is_some_and(|out| out <= TABLE && out * taps <= 1 << 22);
+            // Float32 holds such quotients exactly.
+            let exact = |(p, q): (i64, i64)| p.count_ones() == 1 && q.count_ones() == 1;
+            let period = period.filter(|r| !fixed || exact(*r)).map(|(p, _)| p);
+            let rule = Rule {
+                mode: transform,
+                filter: self.filter,
+                shrink,
+                taps,
+                normalize: self.antialias || self.exclude_outside,
+                inside: self.exclude_outside,
+                exact: period.is_some(),
+            };
             let make = |n: f64, out: f64, count: usize| {
                 let sizes = Sizes { input: n, output: out, scale: s, region: (from, to) };
-                coords::table(&sizes, count, transform, self.filter, shrink, taps, self.antialias || self.exclude_outside, self.exclude_outside)
+                coords::table(&sizes, count, &rule)
             };
             let table = match (n.as_const(), out.as_const(), period) {
-                (Some(n), Some(out), _) if out <= TABLE && out * taps <= 1 << 22 => Some((make(n as f64, out as f64, out as usize), out)),
+                (Some(n), Some(out), _) if fixed => Some((make(n as f64, out as f64, out as usize), out)),
                 (_, _, Some(p)) => Some((make(1e6, 1e6 * s, 4 * p as usize), p)),
                 _ => None,
             };
@@ -218,7 +231,7 @@ impl Resize {
         cx.kernel(|k| {
             task.checks.into_iter().for_each(|c| runtime::check(k, c));
             k.nest(LoopKind::Par, &[out], |k, at| {
-                let v = sizes.source(transform, wide(at[0]));
+                let v = sizes.source_single(transform, wide(at[0]));
                 k.store(x, at, v);
             });
         });
