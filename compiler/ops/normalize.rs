@@ -168,8 +168,13 @@ impl Normalize {
             _ => dims.get(1).copied().unwrap_or(Dim::constant(1)),
         };
         for i in 1..=operands {
-            let d = cx.tensor(i)?.count();
-            cx.require_eq(d, channels, &format!("input {i} does not fit the channels"))?;
+            let t = cx.tensor(i)?.clone();
+            // Without `spatial` the operands have the shape of one image, or are flat.
+            if t.rank() != 1 && !(matches!(self, Normalize::Batch { spatial: false, .. }) && t.rank() + 1 == dims.len()) {
+                let e = cx.error(codes::OP_SHAPE, format!("input {i} has rank {}", t.rank()));
+                return e.found_expected(format!("rank {}", t.rank()), "one value for each channel, rank 1").fail();
+            }
+            cx.require_eq(t.count(), channels, &format!("input {i} does not fit the channels"))?;
         }
         Ok(())
     }

@@ -304,7 +304,7 @@ impl SymTable {
             (Some(s), Some(t)) if s < t => Some((t, x)),
             (Some(s), _) if !y.contains(s) => Some((s, y)),
             (_, Some(t)) if !x.contains(t) => Some((t, x)),
-            _ => None,
+            _ => solved(x - y),
         };
         // Proofs about what comes before a run-time size is defined must not use what is only checked then: the size
         // itself gives way, and only to older ones.
@@ -438,3 +438,14 @@ impl SymTable {
         name
     }
 }
+
+/// The symbol and its value where `d == 0` says that a symbol is a number or a multiple of an older one: 16 n - 16.
+fn solved(d: Dim) -> Option<(Sym, Dim)> {
+    let syms = d.syms();
+    let last = *syms.iter().max()?;
+    let (factor, rest) = d.linear_in(last)?;
+    let factor = factor.as_const().filter(|f| *f != 0 && syms.len() <= 2)?;
+    let value = (rest * -1).floor_div(factor);
+    (value * factor + rest == Dim::constant(0)).then_some((last, value))
+}
+
