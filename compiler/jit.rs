@@ -8,8 +8,8 @@ use crate::codegen::frame::{Frame, Word};
 use crate::codegen::header::status_text;
 use crate::codegen::interface::Interface;
 use crate::codegen::weights::{Blob, HEADER};
-use crate::described;
 use crate::diag::{Failure, Result};
+use crate::io_descriptors;
 use crate::nest::foreign::DECODE_IMAGE;
 use crate::nest::{Kernel, LoopKind, Module, Stmt};
 use crate::sym::{Dim, Sym};
@@ -147,7 +147,7 @@ impl Loaded {
             // workspace, which is still there.
             #[allow(unsafe_code)]
             let value = unsafe { value::read(&std::ptr::read_unaligned(bytes.as_ptr().cast::<onnxc_value>())) };
-            Ok(described::arrays(name, &value.map_err(|s| Stopped::from(s.code()))?))
+            Ok(io_descriptors::arrays(name, &value.map_err(|s| Stopped::from(s.code()))?))
         };
         outputs.iter().zip(names).map(read).collect()
     }

@@ -191,7 +191,7 @@ fn sources(m: &Module, e: &Expr, roots: &HashMap<Buf, BTreeSet<Buf>>, out: &mut 
 /// Members of random sequences, entries of random maps, and sizes of their members that only run time knows.
 const MEMBERS: i64 = 4;
 
-/// An input as arrays ([`crate::described`]) of values that depend on nothing but the seed: a tensor ([`tensor`]), the
+/// An input as arrays ([`crate::io_descriptors`]) of values that depend on nothing but the seed: a tensor ([`tensor`]), the
 /// element of an optional, a sequence of four members, a map with four entries.
 pub fn arrays(t: &Tensor, sizes: &HashMap<Sym, i64>, range: Option<Range>, seed: u64) -> Result<Vec<Array>> {
     let Some(d) = &t.described else { return Ok(vec![tensor(t, sizes, range, seed)?]) };

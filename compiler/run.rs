@@ -3,8 +3,8 @@
 use crate::arrays::Array;
 use crate::codegen::header::status_text;
 use crate::codegen::interface::Tensor;
-use crate::described::{self, Input};
 use crate::diag::{Error, Failure, Result, codes};
+use crate::io_descriptors::{self, Input};
 use crate::jit::{Bound, Loaded, Stopped};
 use crate::nest::Module;
 use crate::pipeline::Compiled;
@@ -71,7 +71,7 @@ impl Runner {
     pub fn compiled(&self) -> &Compiled {
         &self.compiled
     }
-    /// Runs the model on inputs in graph order. An output that is no tensor is several arrays ([`crate::described`]).
+    /// Runs the model on inputs in graph order. An output that is no tensor is several arrays ([`crate::io_descriptors`]).
     pub fn run(&self, inputs: &[Input]) -> Result<Vec<Array>> {
         self.run_with(inputs, &HashMap::new())
     }
@@ -93,7 +93,7 @@ impl Runner {
     /// Descriptors of the inputs that are no tensors, in order.
     fn descriptors<'a>(&self, inputs: &'a [Input]) -> Result<Vec<Descriptor<'a>>> {
         let list = self.compiled.interface.inputs.iter().zip(inputs);
-        list.filter_map(|(t, x)| if let Input::Members(m) = x { Some(described::descriptor(t, m.as_deref())) } else { None }).collect()
+        list.filter_map(|(t, x)| if let Input::Members(m) = x { Some(io_descriptors::descriptor(t, m.as_deref())) } else { None }).collect()
     }
     /// One call; shapes and bytes of the outputs.
     fn called(&self, data: &[&[u8]], sizes: &HashMap<Sym, i64>, room: &HashMap<String, Vec<i64>>) -> Result<Called> {
@@ -124,7 +124,7 @@ impl Runner {
                     for ((t, (dims, _)), (list, data)) in i.outputs.iter().zip(shapes).zip(have.into_iter().zip(&mut outputs)) {
                         let dims = if list.is_empty() { dims } else { list };
                         if t.described.is_some() {
-                            data.truncate(described::SIZE);
+                            data.truncate(io_descriptors::SIZE);
                         } else if t.ty != ElemType::Str {
                             data.truncate(bytes_of(t, &dims)?);
                         }
@@ -177,7 +177,7 @@ impl Runner {
         };
         let shape = |t: &Tensor| {
             if t.described.is_some() {
-                return Ok((vec![], described::SIZE));
+                return Ok((vec![], io_descriptors::SIZE));
             }
             if t.from_data(&i.syms) {
                 return Ok((vec![], 0));
@@ -236,7 +236,7 @@ impl Runner {
         let i = &self.compiled.interface;
         let mut fixed = HashMap::new();
         for t in i.inputs.iter().filter(|t| t.described.is_none()) {
-            let dims = given.iter().find(|a| described::belongs(t, &a.name)).map_or(&[][..], |a| &a.dims);
+            let dims = given.iter().find(|a| io_descriptors::belongs(t, &a.name)).map_or(&[][..], |a| &a.dims);
             fixed.extend(t.dims.iter().zip(dims).filter_map(|(d, n)| Some((d.as_sym()?, *n))));
         }
         fixed.extend(random::named_sizes(i, named)?);
@@ -257,7 +257,7 @@ impl Runner {
     fn filled(&self, mut given: Vec<Array>, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<Vec<Array>> {
         let ranges = random::ranges(&self.compiled.unscheduled, sizes);
         for (k, t) in self.compiled.interface.inputs.iter().enumerate() {
-            if !given.iter().any(|g| described::belongs(t, &g.name)) {
+            if !given.iter().any(|g| io_descriptors::belongs(t, &g.name)) {
                 given.extend(random::arrays(t, sizes, ranges.get(k).copied().flatten(), seed.wrapping_add(k as u64))?);
             }
         }
@@ -279,7 +279,7 @@ impl Runner {
         let named = given.iter().any(|a| !a.name.is_empty());
         for (k, t) in i.inputs.iter().enumerate() {
             if t.described.is_some() {
-                out.push(described::gather(t, &given)?);
+                out.push(io_descriptors::gather(t, &given)?);
                 continue;
             }
             let found = if named { given.iter().find(|a| a.name == t.name).or_else(|| given.iter().find(|a| a.name == t.ident)) } else { given.get(k) };

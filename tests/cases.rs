@@ -36,7 +36,7 @@ mod nest;
 use libtest_mimic::{Arguments, Failed, Trial};
 use onnxc::arrays::Array;
 use onnxc::codegen::interface::{Interface, Kind};
-use onnxc::described::Input;
+use onnxc::io_descriptors::Input;
 use onnxc::onnx::Source;
 use onnxc::options::{Math, OptLevel, Options};
 use onnxc::pipeline::{self, Stopped};

@@ -29,7 +29,7 @@ fn interpreter_and_code_agree() {
         let sizes = random::sizes(i, &i.dim_params.iter().map(|p| (p.sym, 4)).collect());
         for seed in 1..4 {
             let inputs: Vec<_> = i.inputs.iter().map(|t| random::tensor(t, &sizes, None, seed).expect("an input")).collect();
-            let got = runner.run(&inputs.iter().cloned().map(onnxc::described::Input::Array).collect::<Vec<_>>()).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let got = runner.run(&inputs.iter().cloned().map(onnxc::io_descriptors::Input::Array).collect::<Vec<_>>()).unwrap_or_else(|e| panic!("{name}: {e}"));
             let bytes: Vec<&[u8]> = inputs.iter().map(|a| a.data.as_slice()).collect();
             for pass in ["lower", "inline_producers", "place_memory"] {
                 let stopped = pipeline::run(&source, &Options { stop_after: Some(pass.into()), ..options.clone() });

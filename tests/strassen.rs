@@ -5,7 +5,7 @@
 //! square of the results.
 
 use onnxc::arrays::Array;
-use onnxc::described::Input;
+use onnxc::io_descriptors::Input;
 use onnxc::nest::Module;
 use onnxc::onnx::Source;
 use onnxc::options::{Math, OptLevel, Options};

@@ -64,7 +64,7 @@ fn errors(cpu: &str, l: Layer) -> (f64, f64) {
     let runner = Runner::new(compiled).expect("loads");
     let data = x.iter().flat_map(|v| v.to_le_bytes()).collect();
     let input = Array { name: "x".into(), ty: ElemType::F32, dims: vec![images as i64, c as i64, side as i64, side as i64], data };
-    let y = runner.run(&[onnxc::described::Input::Array(input)]).expect("runs").remove(0).to_f64s();
+    let y = runner.run(&[onnxc::io_descriptors::Input::Array(input)]).expect("runs").remove(0).to_f64s();
     let (mut sum, mut off, mut most) = (0.0f64, 0.0f64, 0.0f64);
     for (i, y) in y.chunks_exact(out * side * side).enumerate() {
         let x = &x[i * c * side * side..];

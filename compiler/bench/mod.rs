@@ -9,8 +9,8 @@ pub mod count;
 pub mod print;
 
 use crate::arrays::Array;
-use crate::described::Input;
 use crate::diag::Result;
+use crate::io_descriptors::Input;
 use crate::jit::Stopped;
 use crate::run::{self, Runner};
 use crate::sym::Dim;

@@ -14,8 +14,8 @@ use crate::arrays::{self, Array};
 use crate::cli::values::ArrayFile;
 use crate::cli::{MessageFormat, ModelArgs};
 use crate::codegen::interface::Tensor;
-use crate::described;
 use crate::diag::{Error, Failure, Result, codes, render};
+use crate::io_descriptors;
 use crate::onnx::Source;
 use crate::options::Options;
 use crate::pipeline::{self, Compiled};
@@ -95,7 +95,7 @@ fn given_inputs(r: &Runner, list: &[ArrayFile]) -> Result<Vec<Array>> {
             Some(name) => vec![Array { name: name.clone(), ..arrays::read_named(&f.path, name)? }],
             None => arrays::read_npz(&f.path)?,
         };
-        if let Some(a) = read.iter().find(|a| !i.inputs.iter().any(|t| described::belongs(t, &a.name))) {
+        if let Some(a) = read.iter().find(|a| !i.inputs.iter().any(|t| io_descriptors::belongs(t, &a.name))) {
             return Error::new(codes::OPTION, format!("--input: the model has no input \"{}\"", a.name)).found_expected(a.name.clone(), names(&i.inputs)).fail();
         }
         out.extend(read);

@@ -4,8 +4,8 @@ use super::{given_inputs, names, native, runner, source};
 use crate::arrays::{self, Array, Format};
 use crate::cli::RunArgs;
 use crate::cli::values::ArrayFile;
-use crate::described;
 use crate::diag::{Error, Result, codes};
+use crate::io_descriptors;
 use crate::run::Runner;
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn check_outputs(r: &Runner, files: &[ArrayFile]) -> Result<()> {
     let outputs = &r.compiled().interface.outputs;
     for f in files {
         let Some(name) = &f.name else { continue };
-        let Some(t) = outputs.iter().find(|t| described::belongs(t, name)) else {
+        let Some(t) = outputs.iter().find(|t| io_descriptors::belongs(t, name)) else {
             return Error::new(codes::OPTION, format!("--output: the model has no output \"{name}\"")).found_expected(name.clone(), names(outputs)).fail();
         };
         if t.described.is_some() && arrays::format(&f.path) != Some(Format::Npz) && *name == t.name {
@@ -47,7 +47,7 @@ fn write(r: &Runner, files: &[ArrayFile], outputs: &[Array]) -> Result<()> {
     let wanted = |f: &ArrayFile| -> Vec<&Array> {
         let Some(name) = &f.name else { return outputs.iter().collect() };
         let tensor = tensors.iter().find(|t| *name == t.name || *name == t.ident);
-        outputs.iter().filter(|o| o.name == *name || tensor.is_some_and(|t| described::belongs(t, &o.name))).collect()
+        outputs.iter().filter(|o| o.name == *name || tensor.is_some_and(|t| io_descriptors::belongs(t, &o.name))).collect()
     };
     let mut done: Vec<&Path> = vec![];
     for f in files {

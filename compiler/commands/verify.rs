@@ -3,8 +3,8 @@
 use super::{per_node, runner, source};
 use crate::arrays::{self, Array};
 use crate::cli::VerifyArgs;
-use crate::described;
 use crate::diag::{Error, Failure, Result, codes};
+use crate::io_descriptors;
 use crate::options::Options;
 use crate::run::{self, Runner};
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ fn load_set(path: &Path, r: &Runner) -> Result<(Vec<Array>, Vec<Array>)> {
     let i = &r.compiled().interface;
     if path.is_file() {
         let all = arrays::read_npz(path)?;
-        let is_input = |a: &Array| i.inputs.iter().any(|t| if t.described.is_some() { described::belongs(t, &a.name) } else { t.name == a.name });
+        let is_input = |a: &Array| i.inputs.iter().any(|t| if t.described.is_some() { io_descriptors::belongs(t, &a.name) } else { t.name == a.name });
         return Ok(all.into_iter().partition(is_input));
     }
     let read = |prefix: &str| -> Result<Vec<Array>> {

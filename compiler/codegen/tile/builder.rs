@@ -103,7 +103,7 @@ impl Builder {
             Op::Broadcast(_) => args.is_empty(),
             Op::Un(Un::Narrow(_), _) => false,
             // A mask that shrinks is alike if it was.
-            Op::Bin(Bin::Pick, _) => args.last().is_some_and(|a| self.alike.contains(a)),
+            Op::Bin(Bin::Permute, _) => args.last().is_some_and(|a| self.alike.contains(a)),
             Op::Bin(..) | Op::Un(..) | Op::Fma { .. } | Op::Cmp(..) | Op::ICmp(..) | Op::MaskAnd | Op::MaskOr | Op::MaskXor | Op::Select(_) => each(self),
             _ => false,
         };
@@ -242,7 +242,7 @@ impl Builder {
     }
     /// The first `n` lanes to memory, `step` bytes apart; false if that is too far.
     pub(super) fn store_lanes(&mut self, form: Form, mem: Mem, v: Value, n: u32, step: i64) -> bool {
-        let each = if form == Form::Double { 2 } else { 4 };
+        let each = if form == Form::B64 { 2 } else { 4 };
         let last = step.checked_mul(i64::from(n)).and_then(|x| x.checked_add(i64::from(mem.disp)));
         if last.is_none_or(|x| i32::try_from(x).is_err()) {
             return false;
@@ -342,7 +342,7 @@ impl Builder {
             return mask;
         }
         let even = self.table(&EVEN);
-        self.value(Op::Bin(Bin::Pick, Bits::B32), &[even, mask], None, Class::Mask)
+        self.value(Op::Bin(Bin::Permute, Bits::B32), &[even, mask], None, Class::Mask)
     }
     /// Compares integers.
     pub fn icmp(&mut self, p: Pred, a: Value, b: Value, bits: Bits) -> Value {

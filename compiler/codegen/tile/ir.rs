@@ -114,7 +114,7 @@ pub enum Bin {
     ISub,
     IMul,
     /// The two products of the signed halves of each lane, added.
-    Pairs,
+    MulAddPairs,
     /// The products of the lower halves of 64-bit lanes, unsigned.
     IMulLow,
     IMin,
@@ -127,7 +127,7 @@ pub enum Bin {
     /// a * 2^floor(b), AVX-512 only.
     Scale,
     /// The lane of b that the lowest bits of a say.
-    Pick,
+    Permute,
 }
 
 /// Operations on one vector.
@@ -178,9 +178,9 @@ pub enum Un {
 #[allow(missing_docs)]
 pub enum Form {
     /// 64 bits a lane.
-    Double,
+    B64,
     /// 32 bits a lane.
-    Whole,
+    B32,
     /// IEEE half precision, converted.
     F16,
     /// 8 and 16 bits, extended on load, cut off on store.
@@ -196,15 +196,15 @@ impl Form {
     /// Bytes of a lane in memory.
     pub fn bytes(self) -> u32 {
         match self {
-            Form::Double => 8,
-            Form::Whole => 4,
+            Form::B64 => 8,
+            Form::B32 => 4,
             Form::F16 | Form::I16 | Form::U16 => 2,
             Form::I8 | Form::U8 | Form::NearU8 => 1,
         }
     }
     /// Size of a lane in a register.
     pub fn lane(self) -> Bits {
-        if self == Form::Double { Bits::B64 } else { Bits::B32 }
+        if self == Form::B64 { Bits::B64 } else { Bits::B32 }
     }
 }
 

@@ -72,7 +72,7 @@ pub(super) fn allocate(f: &Func, machine: &impl Machine) -> Result<(Alloc, Outpu
     let mut f = f.clone();
     rematerialize::place(&mut f);
     let mut blocks = std::mem::take(&mut f.blocks);
-    machine.select(&mut blocks, if f.long { Form::Double } else { Form::Whole });
+    machine.select(&mut blocks, if f.long { Form::B64 } else { Form::B32 });
     let alloc = operands(&f, blocks, machine);
     let options = RegallocOptions { validate_ssa: cfg!(debug_assertions), ..Default::default() };
     let out = regalloc2::run(&alloc, &machine.env(), &options).map_err(|e| Failure::bug("register allocation of a tile", format!("{e:?}")))?;

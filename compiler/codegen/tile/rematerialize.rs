@@ -103,7 +103,7 @@ fn fold(n: &mut Node, constants: &Map<Value, Number>) {
     }
     match (n.op, n.args.as_slice()) {
         // Reads whole vectors at any length.
-        (Op::Bin(Bin::Pairs, _), _) => {}
+        (Op::Bin(Bin::MulAddPairs, _), _) => {}
         (Op::Bin(op, bits), &[a, b]) => {
             // What is read has the size that the instruction expects.
             let known = |v: &Value| known(v).filter(|x| x.bits() == bits);

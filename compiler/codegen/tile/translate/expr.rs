@@ -39,8 +39,8 @@ pub(super) fn bits_of(t: ElemType) -> Bits {
 /// How elements of a type are moved, where there are vectors of them.
 pub(super) fn form(ty: ElemType) -> Option<Form> {
     Some(match ty {
-        ElemType::F64 | ElemType::I64 | ElemType::U64 => Form::Double,
-        ElemType::F32 | ElemType::I32 | ElemType::U32 => Form::Whole,
+        ElemType::F64 | ElemType::I64 | ElemType::U64 => Form::B64,
+        ElemType::F32 | ElemType::I32 | ElemType::U32 => Form::B32,
         ElemType::F16 => Form::F16,
         ElemType::BF16 | ElemType::U16 => Form::U16,
         ElemType::I16 => Form::I16,
@@ -111,7 +111,7 @@ impl Translate<'_> {
                     Group::Bytes => self.b.vector(Op::Dot, &[c.v, a.v, b.v], None),
                     Group::Halves => self.b.vector(Op::Dot2, &[c.v, a.v, b.v], None),
                     Group::Words => {
-                        let products = self.b.bin(Bin::Pairs, a.v, b.v);
+                        let products = self.b.bin(Bin::MulAddPairs, a.v, b.v);
                         self.b.bin(Bin::IAdd, products, c.v)
                     }
                 };
@@ -198,8 +198,8 @@ impl Translate<'_> {
     }
     pub(super) fn to_storage(&mut self, ty: ElemType, v: Val) -> Fit<(Form, Value)> {
         Ok(match ty {
-            ElemType::F32 | ElemType::I32 | ElemType::U32 => (Form::Whole, v.v),
-            t if is_long(t) && self.b.is_long() => (Form::Double, v.v),
+            ElemType::F32 | ElemType::I32 | ElemType::U32 => (Form::B32, v.v),
+            t if is_long(t) && self.b.is_long() => (Form::B64, v.v),
             ElemType::F16 => (Form::F16, v.v),
             ElemType::BF16 => (Form::U16, self.to_bf16(v.v)),
             ElemType::U8 | ElemType::I8 => (Form::U8, v.v),
@@ -213,7 +213,7 @@ impl Translate<'_> {
     }
     /// What is stored in a form, side by side in the first part of the register where the store does not narrow.
     pub(super) fn side_by_side(&mut self, form: Form, v: Value) -> Value {
-        if self.b.width() == Width::Avx512 || matches!(form, Form::Double | Form::Whole | Form::F16) {
+        if self.b.width() == Width::Avx512 || matches!(form, Form::B64 | Form::B32 | Form::F16) {
             return v;
         }
         let v = self.b.un(Un::Narrow(form.bytes() as u8), v);

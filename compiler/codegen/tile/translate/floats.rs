@@ -157,7 +157,7 @@ impl Floats for Lanes<'_> {
     }
     fn entry(&mut self, index: Value, table: &'static Table) -> Value {
         let t = self.b.table(table);
-        self.bin(Bin::Pick, index, t)
+        self.bin(Bin::Permute, index, t)
     }
     fn split(&mut self, x: Value) -> (Value, Value) {
         let e = if self.bits == Bits::B64 {

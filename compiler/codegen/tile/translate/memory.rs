@@ -52,7 +52,7 @@ impl Translate<'_> {
             // Where some lanes do not exist the element may not either, if a condition made the mask.
             match mask {
                 Some(k) if self.mask_is_condition() => {
-                    if !matches!(form, Form::Whole | Form::Double) {
+                    if !matches!(form, Form::B32 | Form::B64) {
                         return Err("a conditional load of one short element");
                     }
                     if wide {
@@ -112,7 +112,7 @@ impl Translate<'_> {
         };
         match (lanes, self.mask) {
             (Some(n), _) => self.b.store_lanes(form, mem, v, n, bytes).then_some(()).ok_or(FAR),
-            (None, Some(k)) if self.b.width() == Width::Avx512 && matches!(form, Form::Whole | Form::Double) && i32::try_from(step.saturating_mul(16)).is_ok() => {
+            (None, Some(k)) if self.b.width() == Width::Avx512 && matches!(form, Form::B32 | Form::B64) && i32::try_from(step.saturating_mul(16)).is_ok() => {
                 let (iota, step) = (self.b.iota(), self.index_number(step));
                 let index = self.index_op(Bin::IMul, iota, step);
                 self.b.scatter(form, index, mem, v, k);

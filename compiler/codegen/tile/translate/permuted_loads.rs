@@ -67,7 +67,7 @@ impl Translate<'_> {
             }
         }
         // Short elements come in whole vectors only where masks do not apply to them.
-        let loads = wide || form == Form::Whole || parts.iter().all(|w| w.count == lanes);
+        let loads = wide || form == Form::B32 || parts.iter().all(|w| w.count == lanes);
         (parts.len() <= most && loads).then_some(parts)
     }
     /// True for accesses that [`Translate::apart`] knows.
@@ -100,7 +100,7 @@ impl Translate<'_> {
             }
             let chosen = w.lanes.iter().fold(0u16, |c, (lane, _)| c | 1u16.checked_shl(*lane).unwrap_or(0));
             let from = self.b.lane_numbers(from);
-            let v = self.b.bin(Bin::Pick, from, v?);
+            let v = self.b.bin(Bin::Permute, from, v?);
             all = Some(match all {
                 None => v,
                 Some(before) => {

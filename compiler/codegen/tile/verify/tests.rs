@@ -11,9 +11,9 @@ fn good() -> Func {
     let start = b.f32(0.0);
     let l = b.open_loop(Count::Fixed(16), false, &[start]);
     let at = |base: Value| Mem { base, index: Some((l.i, 4)), disp: 0 };
-    let v = b.load(Form::Whole, at(x), None);
+    let v = b.load(Form::B32, at(x), None);
     let sum = b.bin(Bin::Add, l.inside[0], v);
-    b.store(Form::Whole, at(y), sum, None);
+    b.store(Form::B32, at(y), sum, None);
     b.close_loop(l, 8, &[sum]);
     b.finish(None)
 }

@@ -264,6 +264,42 @@ fn any_contraction(body: &[Stmt]) -> Option<Contraction> {
     Some(Contraction { loops: nest.loops, acc, depth: steps, a, b, with, ask, start: None, tail, whole: true, product })
 }
 
+/// A sum of products of two bytes each, as integers, whatever follows it.
+#[derive(Clone, Debug)]
+pub(crate) struct ByteSum {
+    /// The sum.
+    pub acc: Reg,
+    /// Factors.
+    pub a: (Buf, Vec<Dim>),
+    /// See `a`.
+    pub b: (Buf, Vec<Dim>),
+    /// The `seq` nest.
+    pub depth: Loops,
+}
+
+/// The sum of bytes that a nest begins with, if nothing else changes it.
+pub(crate) fn byte_sum(m: &Module, body: &[Stmt]) -> Option<ByteSum> {
+    let nest = peel(body);
+    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, ..] = nest.body.as_slice() else { return None };
+    if !shape.is_empty() || zero.bits != 0 || zero.ty != ElemType::I32 {
+        return None;
+    }
+    let (depth, step) = seq_loops(inner)?;
+    let [Stmt::Set { reg: r, value: Expr::Bin(BinOp::Add, product, sum), .. }] = step else { return None };
+    let (Expr::Bin(BinOp::Mul, a, b), Expr::Acc { reg: old, .. }) = (&**product, &**sum) else { return None };
+    let operand = |e: &Expr| match e {
+        Expr::Cast(ElemType::I32, x) => match &**x {
+            Expr::Load { buf, at } if matches!(m.bufs[*buf].ty, ElemType::U8 | ElemType::I8) => Some((*buf, at.clone())),
+            _ => None,
+        },
+        _ => None,
+    };
+    let mut sets = 0;
+    visit::walk(&nest.body, &mut |s| sets += usize::from(matches!(s, Stmt::Set { reg: x, .. } if x == reg)));
+    let alone = r == reg && old == reg && sets == 1;
+    Some(ByteSum { acc: *reg, a: operand(a)?, b: operand(b)?, depth }).filter(|_| alone)
+}
+
 /// One element in each step, combined with what is there; or its product with another one, added.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {

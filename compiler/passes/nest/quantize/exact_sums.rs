@@ -15,7 +15,8 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, visit};
-use crate::passes::nest::analysis::shape::{peel, seq_loops};
+use crate::passes::nest::analysis::form::{ByteSum, byte_sum};
+use crate::passes::nest::analysis::shape::peel;
 use crate::passes::nest::quantize::integer_dot::operands::{self, Copies};
 use crate::passes::nest::quantize::integer_dot::{self, Taken};
 use crate::sym::{Dim, Sym};
@@ -36,14 +37,14 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let kernels = visit::calls(&m.driver);
     let taken = integer_dot::group(&level.facts).map(|g| integer_dot::taken(m, g));
     // The kernels are read as they were before the types change.
-    let all: Vec<(Kernel, Contraction)> = operands::kernels(m).into_iter().filter_map(|k| Some((k, contraction(m, &m.kernels[k].body)?))).collect();
+    let all: Vec<(Kernel, ByteSum)> = operands::kernels(m).into_iter().filter_map(|k| Some((k, byte_sum(m, &m.kernels[k].body)?))).collect();
     let floats = as_floats_from_now_on(m, &all, taken.as_ref());
     let types: HashMap<Buf, ElemType> = m.bufs.keys().filter(|b| floats.contains(&m.storage(*b))).map(|b| (b, m.bufs[b].ty)).collect();
-    let keeps = |k: &Kernel, c: &Contraction| match &taken {
+    let keeps = |k: &Kernel, c: &ByteSum| match &taken {
         Some(t) => t.dots.contains(k) || t.windows.contains(k) && !c.operands().iter().any(|b| types.contains_key(b)),
         None => false,
     };
-    let exact: Vec<(Kernel, Contraction, i64)> = all.into_iter().filter(|(k, c)| !keeps(k, c)).filter_map(|(k, c)| c.parts(m).map(|parts| (k, c, parts))).collect();
+    let exact: Vec<(Kernel, ByteSum, i64)> = all.into_iter().filter(|(k, c)| !keeps(k, c)).filter_map(|(k, c)| c.parts(m).map(|parts| (k, c, parts))).collect();
     if exact.is_empty() {
         return Ok(());
     }
@@ -62,17 +63,17 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 }
 
 /// Scratch that becomes floats: all of it, or where dot products read bytes what only contractions of floats read.
-fn as_floats_from_now_on(m: &Module, all: &[(Kernel, Contraction)], taken: Option<&Taken>) -> HashSet<Buf> {
+fn as_floats_from_now_on(m: &Module, all: &[(Kernel, ByteSum)], taken: Option<&Taken>) -> HashSet<Buf> {
     let candidates = scratch(m);
     let Some(t) = taken.filter(|t| !t.dots.is_empty()) else { return candidates };
-    let read = |which: &dyn Fn(&Kernel, &Contraction) -> bool| -> HashSet<Buf> { all.iter().filter(|(k, c)| which(k, c)).flat_map(|(_, c)| c.operands()).map(|b| m.storage(b)).collect() };
+    let read = |which: &dyn Fn(&Kernel, &ByteSum) -> bool| -> HashSet<Buf> { all.iter().filter(|(k, c)| which(k, c)).flat_map(|(_, c)| c.operands()).map(|b| m.storage(b)).collect() };
     let bytes = read(&|k, _| t.dots.contains(k));
     let wanted = read(&|k, c| !t.dots.contains(k) && !t.windows.contains(k) && c.parts(m).is_some());
     candidates.into_iter().filter(|b| wanted.contains(b) && !bytes.contains(b)).collect()
 }
 
 /// The contractions as exact sums whose operands are copied as floats: all else stays as it is.
-pub(crate) fn copied(m: &mut Module, contractions: &[(Kernel, Contraction)]) {
+pub(crate) fn copied(m: &mut Module, contractions: &[(Kernel, ByteSum)]) {
     let mut made = Floats::default();
     for (k, c) in contractions {
         if let Some(parts) = c.parts(m) {
@@ -137,50 +138,12 @@ pub(crate) fn scratch(m: &Module) -> HashSet<Buf> {
     out
 }
 
-/// An integer contraction taken apart.
-#[derive(Clone)]
-pub(crate) struct Contraction {
-    /// The sum.
-    pub acc: Reg,
-    /// Factors.
-    pub a: (Buf, Vec<Dim>),
-    /// See `a`.
-    pub b: (Buf, Vec<Dim>),
-    /// The `seq` nest.
-    pub depth: Vec<(Sym, Dim)>,
-}
-
-pub(crate) fn contraction(m: &Module, body: &[Stmt]) -> Option<Contraction> {
-    let nest = peel(body);
-    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, ..] = nest.body.as_slice() else { return None };
-    if !shape.is_empty() || zero.bits != 0 || zero.ty != ElemType::I32 {
-        return None;
-    }
-    let (depth, step) = seq_loops(inner)?;
-    let [Stmt::Set { reg: r, value: Expr::Bin(BinOp::Add, product, sum), .. }] = step else { return None };
-    let (Expr::Bin(BinOp::Mul, a, b), Expr::Acc { reg: old, .. }) = (&**product, &**sum) else { return None };
-    let operand = |e: &Expr| match e {
-        Expr::Cast(ElemType::I32, x) => match &**x {
-            Expr::Load { buf, at } if matches!(m.bufs[*buf].ty, ElemType::U8 | ElemType::I8) => Some((*buf, at.clone())),
-            _ => None,
-        },
-        _ => None,
-    };
-    let sets = {
-        let mut n = 0;
-        visit::walk(&nest.body, &mut |s| n += usize::from(matches!(s, Stmt::Set { reg: x, .. } if x == reg)));
-        n
-    };
-    (r == reg && old == reg && sets == 1).then_some(())?;
-    Some(Contraction { acc: *reg, a: operand(a)?, b: operand(b)?, depth })
-}
-
 /// The largest magnitude of a type of 8 bits.
 fn magnitude(t: ElemType) -> i64 {
     if t == ElemType::U8 { 255 } else { 128 }
 }
 
-impl Contraction {
+impl ByteSum {
     /// Into how many parts of equal size the outermost depth loop falls so that each sum is exact; `None` if none fits.
     fn parts(&self, m: &Module) -> Option<i64> {
         let outer = self.depth[0].1.as_const();
@@ -235,7 +198,7 @@ impl Contraction {
 }
 
 /// The contraction with float operands; its tail sees the sum as the integer that it is.
-fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, parts: i64, made: &mut Floats) {
+fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, parts: i64, made: &mut Floats) {
     let (Some(a), Some(b)) = (made.of(m, k, c.a.0), made.of(m, k, c.b.0)) else { return };
     let product = Product { a: (a, c.a.1.clone()), b: (b, c.b.1.clone()) };
     let (outer, extent) = c.depth[0];
@@ -268,7 +231,7 @@ impl Product {
 }
 
 /// A kernel before `k` that sums the depth from `from` on; its buffer, and the position of each result there.
-fn partial(m: &mut Module, k: Kernel, c: &Contraction, product: &Product, from: Dim, size: Dim) -> Option<(Buf, Vec<Dim>)> {
+fn partial(m: &mut Module, k: Kernel, c: &ByteSum, product: &Product, from: Dim, size: Dim) -> Option<(Buf, Vec<Dim>)> {
     let nest = peel(&m.kernels[k].body);
     let (result, at) = nest.body.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })?;
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());

@@ -28,9 +28,9 @@ mod runtime;
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, visit};
-use crate::passes::nest::analysis::form;
+use crate::passes::nest::analysis::form::{self, ByteSum, byte_sum};
 use crate::passes::nest::analysis::shape::{Uses, as_map, instance};
-use crate::passes::nest::quantize::exact_sums::{self, Contraction};
+use crate::passes::nest::quantize::exact_sums;
 use crate::passes::nest::quantize::widen_integers;
 use crate::sym::{Dim, Sym};
 use crate::target::{Dot, Facts, Level};
@@ -46,7 +46,7 @@ const FLIP: i64 = 128;
 
 /// A contraction that dot products suit.
 struct Plan {
-    c: Contraction,
+    c: ByteSum,
     g: Grouped,
 }
 
@@ -97,11 +97,11 @@ pub fn variant(m: &Module, facts: &Facts) -> u32 {
     }
 }
 
-fn contractions(m: &Module) -> Vec<(Kernel, Contraction)> {
-    operands::kernels(m).into_iter().filter_map(|k| Some((k, exact_sums::contraction(m, &m.kernels[k].body)?))).collect()
+fn contractions(m: &Module) -> Vec<(Kernel, ByteSum)> {
+    operands::kernels(m).into_iter().filter_map(|k| Some((k, byte_sum(m, &m.kernels[k].body)?))).collect()
 }
 
-fn plan(m: &Module, k: Kernel, c: &Contraction, group: Group) -> Option<Plan> {
+fn plan(m: &Module, k: Kernel, c: &ByteSum, group: Group) -> Option<Plan> {
     let (x, w) = match (weights(m, c.a.0, group), weights(m, c.b.0, group)) {
         (_, true) => (&c.a, &c.b),
         (true, false) => (&c.b, &c.a),
@@ -121,9 +121,9 @@ fn weights(m: &Module, b: Buf, group: Group) -> bool {
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let Some(group) = group(&level.facts) else { return Ok(()) };
     let mut plans: Vec<(Kernel, Plan)> = vec![];
-    let mut windows: Vec<(Kernel, Contraction)> = vec![];
+    let mut windows: Vec<(Kernel, ByteSum)> = vec![];
     // What passes between have made unfit.
-    let mut others: Vec<(Kernel, Contraction)> = vec![];
+    let mut others: Vec<(Kernel, ByteSum)> = vec![];
     for (k, c) in contractions(m) {
         match plan(m, k, &c, group) {
             Some(p) => plans.push((k, p)),
@@ -165,7 +165,7 @@ struct Window<'a> {
 }
 
 /// A contraction without columns - a depthwise convolution -, if floats hold every partial sum.
-fn window<'a>(m: &Module, k: Kernel, c: &'a Contraction, group: Group) -> Option<Window<'a>> {
+fn window<'a>(m: &Module, k: Kernel, c: &'a ByteSum, group: Group) -> Option<Window<'a>> {
     if columns(m, k, &c.a.1, &c.b.1) && columns(m, k, &c.b.1, &c.a.1) {
         return None;
     }
@@ -181,7 +181,7 @@ fn window<'a>(m: &Module, k: Kernel, c: &'a Contraction, group: Group) -> Option
 
 /// Makes a sum of floats of a window: vectors multiply and add floats at once. Bytes of the image become floats as they are
 /// loaded; `flipped`: which operands are stored with 128 added.
-fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, flipped: (bool, bool), group: Group) -> Option<()> {
+fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, flipped: (bool, bool), group: Group) -> Option<()> {
     let Window { x, second, w } = window(m, k, c, group)?;
     let most = c.bound(m, w, if m.bufs[x.0].ty == ElemType::U8 { 255 } else { FLIP })?;
     let flipped = if second { flipped.1 } else { flipped.0 };
@@ -366,7 +366,7 @@ fn weights_in_groups(m: &mut Module, p: &Plan) -> Option<Buf> {
 }
 
 /// 128 times the sum of the weights over the depth, for each result.
-fn depth_sums(m: &mut Module, c: &Contraction, w: &(Buf, Vec<Dim>)) -> Option<Expr> {
+fn depth_sums(m: &mut Module, c: &ByteSum, w: &(Buf, Vec<Dim>)) -> Option<Expr> {
     let Place::Const(data) = &m.bufs[w.0].place else { return None };
     let (dims, name) = (data.dims().to_vec(), m.bufs[w.0].name.clone());
     let deep: Vec<bool> = w.1.iter().map(|d| c.depth.iter().any(|v| d.contains(v.0))).collect();

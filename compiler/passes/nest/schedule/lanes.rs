@@ -1,28 +1,27 @@
 //! Vectors for everything but contractions: maps, pooling, depthwise convolutions along the contiguous dimension of the
 //! result; rows (softmax, normalization, reductions) along the contiguous dimension of what they read.
 
+mod along;
 mod body;
 mod permuted_loads;
 mod rows;
 mod stage_through_scratch;
 mod unroll_and_jam;
 
+use along::{Along, along_result};
 pub(crate) use rows::{SUMS, rows};
 pub(crate) use unroll_and_jam::beside;
 
 use crate::nest::schedule::{Schedule, tasks};
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::cost;
-use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, in_one, peel, wrap};
-use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
+use crate::passes::nest::analysis::shape::{ParNest, in_one, peel, wrap};
+use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::rows::Tasks;
 use crate::passes::nest::schedule::{Request, Within, lanes64};
 use crate::sym::{Dim, Sym};
 use crate::target::{Caps, Facts};
 use crate::tensor::{ConstData, ElemType, consts::Remap};
-use body::{in_lanes, lets_as_accs, renamed};
-use permuted_loads::Pieces;
-use stage_through_scratch::Staging;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -150,210 +149,8 @@ fn order_loops(m: &Module, body: &[Stmt], loops: &mut [(Sym, Dim)]) {
     loops.sort_by_key(|l| place(l.0));
 }
 
-/// A nest whose vectors run along the contiguous dimension of the result.
-pub(super) struct Along {
-    nest: ParNest,
-    var: Sym,
-    extent: Dim,
-    lanes: i64,
-    /// Indices that all lanes share: the symbol, its value, and what bounds it.
-    outside: Vec<(Sym, Expr, Dim)>,
-    how: How,
-}
-
-/// How vectors follow each other.
-enum How {
-    /// Each vector by itself, which knows where its lanes read.
-    Apart(Pieces),
-    /// One loop, in pieces of so many elements that threads can share.
-    Shared(i64),
-    /// One loop.
-    Loop,
-    /// The row is one block of so many vectors, the last of them partial.
-    Row(i64),
-    /// Blocks of so many vectors side by side.
-    Blocks(i64),
-    /// The same, where what loops have in common passes scratch.
-    Staged(Staging),
-}
-
-/// Chooses vectors along the result's contiguous dimension; None where they do not suit.
-fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> Option<Along> {
-    let (buf, at) = first_store(&nest.body)?;
-    let mut loops = nest.loops.clone();
-    order_loops(m, &nest.body, &mut loops);
-    let mut nest = ParNest { loops, body: nest.body.clone() };
-    let mut var = unit_stride_var(m, buf, &at, &nest.loops)?;
-    if let Some(v) = collapse(m, &mut nest, var) {
-        var = v;
-    }
-    if vectors.caps.shuffles
-        && !lanes64::has(m, &nest.body)
-        && let Some(v) = permuted_loads::interleave(m, &mut nest, var, vectors.lanes)
-    {
-        var = v;
-    }
-    let outside = shared_indices(&mut nest, var);
-    let vectors = vectors.of(m, &nest.body);
-    let lanes = vectors.lanes;
-    let extent = nest.loops.iter().find(|l| l.0 == var)?.1;
-    // Two or three neighbours are worth a vector where a mask tells which lanes exist.
-    let plain = nest.body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
-    let least = if plain && vectors.caps.masks { 2 } else { 4 };
-    let told = if plain && vectors.caps.shuffles { Some(extent) } else { None };
-    if extent.as_const().is_some_and(|c| c < least) || !suits(m, &nest.body, var, vectors, told) {
-        return None;
-    }
-    relayout_constants(m, &mut nest.body, var);
-    let has = |what: fn(&Stmt) -> bool| nest.body.iter().any(what);
-    let how = if !has(|s| matches!(s, Stmt::For { .. } | Stmt::Acc { .. })) {
-        let alone = nest.loops.iter().all(|l| l.0 == var);
-        match told.and_then(|e| permuted_loads::along(m, &nest.body, (var, e), lanes)) {
-            Some(pieces) => How::Apart(pieces),
-            None => piece(extent, lanes).filter(|_| alone).map_or(How::Loop, How::Shared),
-        }
-    } else if let Some(staging) = stage_through_scratch::choose(m, &nest, var, lanes) {
-        How::Staged(staging)
-    } else {
-        let lets = has(|s| matches!(s, Stmt::Let { .. }));
-        let side = [4, 2].into_iter().find(|c| !lets && extent.as_const().is_some_and(|e| e % (lanes * c) == 0)).unwrap_or(1);
-        // A row of a few vectors is one block, with a last one that is partial.
-        let vectors = extent.as_const().map_or(0, |e| (e + lanes - 1) / lanes);
-        let one = side == 1 && !lets && (2..=4).contains(&vectors);
-        if one && extent.modulo(lanes).as_const() != Some(0) { How::Row(vectors) } else { How::Blocks(side) }
-    };
-    Some(Along { nest, var, extent, lanes, outside, how })
-}
-
-/// Takes indices that all lanes share out of a store.
-fn shared_indices(nest: &mut ParNest, var: Sym) -> Vec<(Sym, Expr, Dim)> {
-    let mut outside = vec![];
-    while let [Stmt::Store { buf, at, value: Expr::With { sym, value, extent, body } }] = nest.body.as_slice()
-        && !lanes64::depends(value, var)
-        && !extent.contains(var)
-    {
-        outside.push((*sym, (**value).clone(), *extent));
-        nest.body = vec![Stmt::Store { buf: *buf, at: at.clone(), value: (**body).clone() }];
-    }
-    outside
-}
-
-impl Along {
-    /// The schedule.
-    fn describe(&self) -> Schedule {
-        let s = Schedule::new("map").vectors(self.lanes, "elements of the result", self.extent);
-        let blocks = |side: i64| if side > 1 { vec![("vectors", side)] } else { vec![] };
-        match &self.how {
-            How::Apart(_) => Schedule { strategy: "map of permuted loads", ..s },
-            How::Shared(n) => Schedule { blocks: vec![("elements of a task", Dim::constant(*n))], ..s },
-            How::Loop => s,
-            How::Row(n) | How::Blocks(n) => Schedule { strategy: "map of sums", tile: blocks(*n), ..s },
-            How::Staged(_) => {
-                let tile = blocks(stage_through_scratch::SIDE);
-                Schedule { strategy: "map of sums", tile, staging: vec!["elements that several loops share"], ..s }
-            }
-        }
-    }
-    /// The nest in vectors.
-    fn apply(self, m: &mut Module) -> Vec<Stmt> {
-        let Along { mut nest, var, extent, lanes, outside, how } = self;
-        let zero = Dim::constant(0);
-        let around = |body: Vec<Stmt>, (sym, value, extent): &(Sym, Expr, Dim)| vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }];
-        let within = |body: Vec<Stmt>| outside.iter().rev().fold(body, around);
-        let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
-        let out = match how {
-            How::Apart(pieces) => within(pieces.apply(m, &nest.body, (var, extent), lanes)),
-            How::Shared(n) => {
-                let c = m.syms.loop_var("c", zero, extent.ceil_div(n));
-                let lo = Dim::sym(c) * n;
-                let hi = if extent.modulo(n).as_const() == Some(0) { lo + n } else { extent.min(lo + n) };
-                let (body, v) = renamed(m, &nest.body, var, lo, hi);
-                let body = within(vec![Stmt::For { kind: vector(lanes), var: v, lo, hi, body }]);
-                return vec![Stmt::For { kind: LoopKind::Par, var: c, lo: zero, hi: extent.ceil_div(n), body }];
-            }
-            How::Loop => within(vec![Stmt::For { kind: vector(lanes), var, lo: zero, hi: extent, body: nest.body }]),
-            How::Row(n) => in_lanes(m, &nest.body, var, zero, n, (lanes, extent.modulo(lanes))),
-            How::Blocks(side) => {
-                let body = short_rows(nest.body);
-                side_by_side(m, body, (var, extent), lanes, side, false)
-            }
-            How::Staged(staging) => {
-                staging.apply(m, &mut nest, var, lanes);
-                side_by_side(m, nest.body, (var, extent), lanes, stage_through_scratch::SIDE, true)
-            }
-        };
-        m.syms.set_loop_range(var, zero, extent);
-        wrap(&others, out)
-    }
-}
-
-/// A row in blocks of `side` vectors, and what is left in single ones. Blocks that share scratch (`staged`) are one task.
-fn side_by_side(m: &mut Module, body: Vec<Stmt>, (var, extent): (Sym, Dim), lanes: i64, side: i64, staged: bool) -> Vec<Stmt> {
-    let (zero, step) = (Dim::constant(0), lanes * side);
-    let blocks = extent.floor_div(step);
-    let rest = m.syms.simplify(extent.modulo(step));
-    let nest_body = lets_as_accs(m, body);
-    let mut out = vec![];
-    if blocks.as_const() != Some(0) {
-        let body = fresh_regs(m, &nest_body);
-        let whole = (lanes, Dim::constant(lanes));
-        if staged {
-            let (tasks, each) = (blocks.floor_div(stage_through_scratch::TURNS), Dim::constant(stage_through_scratch::TURNS));
-            let (t, b) = (m.syms.loop_var("t", zero, tasks), m.syms.loop_var("c", zero, each));
-            let body = in_lanes(m, &body, var, (Dim::sym(t) * each + b) * step, side, whole);
-            let body = body.into_iter().map(|s| s.map_dims(&mut |d| m.syms.simplify(d))).collect();
-            let body = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: each, body }];
-            out.push(Stmt::For { kind: LoopKind::Par, var: t, lo: zero, hi: tasks, body });
-        } else {
-            let b = m.syms.loop_var("c", zero, blocks);
-            let body = in_lanes(m, &body, var, Dim::sym(b) * step, side, whole);
-            out.push(Stmt::For { kind: LoopKind::Par, var: b, lo: zero, hi: blocks, body });
-        }
-    }
-    if rest.as_const() != Some(0) {
-        // Blocks of several vectors leave nothing: they divide the row.
-        let body = fresh_regs(m, &nest_body);
-        let body = in_lanes(m, &body, var, blocks * step, 1, (lanes, rest));
-        if rest.as_const().is_some() {
-            out.extend(body);
-        } else {
-            out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Gt, rest, 0), then: body, els: vec![] });
-        }
-    }
-    out
-}
-
-/// Several loops over the same few elements are unrolled: what one has read the next finds in registers.
-fn short_rows(body: Vec<Stmt>) -> Vec<Stmt> {
-    const MOST: i64 = 32;
-    let trip = |s: &Stmt| match s {
-        Stmt::For { kind: LoopKind::Seq, lo, hi, body, .. } if lo.as_const() == Some(0) && !body.iter().any(|s| matches!(s, Stmt::For { .. })) => hi.as_const(),
-        _ => None,
-    };
-    let trips: Vec<i64> = body.iter().filter_map(trip).collect();
-    let alike = matches!(trips.as_slice(), [first, rest @ ..] if !rest.is_empty() && *first <= MOST && rest.iter().all(|t| t == first));
-    if !alike {
-        return body;
-    }
-    let unroll = |s: Stmt| match s {
-        Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => Stmt::For { kind: LoopKind::Unroll, var, lo, hi, body },
-        s => s,
-    };
-    body.into_iter().map(unroll).collect()
-}
-
 fn vector(lanes: i64) -> LoopKind {
     LoopKind::Vec(lanes as u32)
-}
-
-/// Elements of a piece of a map: enough to be worth a task, a divisor of the extent where there is one.
-fn piece(extent: Dim, lanes: i64) -> Option<i64> {
-    const LEAST: i64 = 1024;
-    match extent.as_const() {
-        Some(n) if n < 2 * LEAST => None,
-        Some(n) => Some((LEAST / lanes..=4 * LEAST / lanes).map(|k| k * lanes).find(|k| n % k == 0).unwrap_or(2 * LEAST)),
-        None => Some(2 * LEAST),
-    }
 }
 
 /// Joins the loops outside `var` with it while every access runs on through memory.

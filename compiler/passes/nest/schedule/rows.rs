@@ -37,7 +37,7 @@ impl Tasks {
         let mut vectors = false;
         visit::walk(&nest.body, &mut |s| vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
         let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
-        let several = |l: &&(Sym, Dim)| !l.1.as_const().is_some_and(|h| h <= 1);
+        let several = |l: &&(Sym, Dim)| l.1.as_const().is_none_or(|h| h > 1);
         let Some((_, hi)) = nest.loops.last().filter(several).filter(|_| vectors && !empty) else { return Tasks::Keep };
         let mut row = Some(1);
         visit::walk(&nest.body, &mut |s| {

@@ -38,10 +38,10 @@ pub(super) fn bin(op: Bin, bits: Bits) -> Row {
         Bin::Shl => row!(VEX_Vpsllvd_ymm_ymm_ymmm256 EVEX_Vpsllvd_zmm_k1z_zmm_zmmm512b32),
         Bin::Shr => row!(VEX_Vpsrlvd_ymm_ymm_ymmm256 EVEX_Vpsrlvd_zmm_k1z_zmm_zmmm512b32),
         Bin::Scale => row!(INVALID EVEX_Vscalefps_zmm_k1z_zmm_zmmm512b32_er),
-        Bin::Pick => row!(VEX_Vpermps_ymm_ymm_ymmm256 EVEX_Vpermps_zmm_k1z_zmm_zmmm512b32),
+        Bin::Permute => row!(VEX_Vpermps_ymm_ymm_ymmm256 EVEX_Vpermps_zmm_k1z_zmm_zmmm512b32),
         Bin::Sar => row!(VEX_Vpsravd_ymm_ymm_ymmm256 EVEX_Vpsravd_zmm_k1z_zmm_zmmm512b32),
         Bin::IMulLow => row!(VEX_Vpmuludq_ymm_ymm_ymmm256 EVEX_Vpmuludq_zmm_k1z_zmm_zmmm512b64),
-        Bin::Pairs => row!(VEX_Vpmaddwd_ymm_ymm_ymmm256 EVEX_Vpmaddwd_zmm_k1z_zmm_zmmm512),
+        Bin::MulAddPairs => row!(VEX_Vpmaddwd_ymm_ymm_ymmm256 EVEX_Vpmaddwd_zmm_k1z_zmm_zmmm512),
     }
 }
 
@@ -69,9 +69,9 @@ fn bin64(op: Bin) -> Row {
         Bin::Shl => row!(VEX_Vpsllvq_ymm_ymm_ymmm256 EVEX_Vpsllvq_zmm_k1z_zmm_zmmm512b64),
         Bin::Shr => row!(VEX_Vpsrlvq_ymm_ymm_ymmm256 EVEX_Vpsrlvq_zmm_k1z_zmm_zmmm512b64),
         Bin::Sar => row!(INVALID EVEX_Vpsravq_zmm_k1z_zmm_zmmm512b64),
-        Bin::Pairs => row!(INVALID INVALID),
+        Bin::MulAddPairs => row!(INVALID INVALID),
         Bin::Scale => row!(INVALID EVEX_Vscalefpd_zmm_k1z_zmm_zmmm512b64_er),
-        Bin::Pick => row!(INVALID EVEX_Vpermpd_zmm_k1z_zmm_zmmm512b64),
+        Bin::Permute => row!(INVALID EVEX_Vpermpd_zmm_k1z_zmm_zmmm512b64),
     }
 }
 
@@ -222,7 +222,7 @@ pub(super) fn broadcast(bits: Bits) -> Row {
 /// Masked moves at 256 bits, in and out; at 512 every instruction takes a mask.
 pub(super) fn masked(form: Form, half: bool) -> [Code; 2] {
     match (form, half) {
-        (Form::Double, _) => [Code::VEX_Vmaskmovpd_ymm_ymm_m256, Code::VEX_Vmaskmovpd_m256_ymm_ymm],
+        (Form::B64, _) => [Code::VEX_Vmaskmovpd_ymm_ymm_m256, Code::VEX_Vmaskmovpd_m256_ymm_ymm],
         (_, true) => [Code::VEX_Vmaskmovps_xmm_xmm_m128, Code::VEX_Vmaskmovps_m128_xmm_xmm],
         (_, false) => [Code::VEX_Vmaskmovps_ymm_ymm_m256, Code::VEX_Vmaskmovps_m256_ymm_ymm],
     }
@@ -235,14 +235,14 @@ pub(super) const MASKED_PART: Code = Code::VEX_Vpmaskmovd_xmm_xmm_m128;
 pub(super) fn load(form: Form, half: bool) -> Row {
     match (form, half) {
         (Form::NearU8, _) => row!(INVALID INVALID),
-        (Form::Double, _) => row!(VEX_Vmovupd_ymm_ymmm256 EVEX_Vmovupd_zmm_k1z_zmmm512),
-        (Form::Whole, false) => MOVE,
+        (Form::B64, _) => row!(VEX_Vmovupd_ymm_ymmm256 EVEX_Vmovupd_zmm_k1z_zmmm512),
+        (Form::B32, false) => MOVE,
         (Form::F16, false) => row!(VEX_Vcvtph2ps_ymm_xmmm128 EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae),
         (Form::I8, false) => row!(VEX_Vpmovsxbd_ymm_xmmm64 EVEX_Vpmovsxbd_zmm_k1z_xmmm128),
         (Form::U8, false) => row!(VEX_Vpmovzxbd_ymm_xmmm64 EVEX_Vpmovzxbd_zmm_k1z_xmmm128),
         (Form::I16, false) => row!(VEX_Vpmovsxwd_ymm_xmmm128 EVEX_Vpmovsxwd_zmm_k1z_ymmm256),
         (Form::U16, false) => row!(VEX_Vpmovzxwd_ymm_xmmm128 EVEX_Vpmovzxwd_zmm_k1z_ymmm256),
-        (Form::Whole, true) => row!(VEX_Vmovups_xmm_xmmm128 EVEX_Vmovups_ymm_k1z_ymmm256),
+        (Form::B32, true) => row!(VEX_Vmovups_xmm_xmmm128 EVEX_Vmovups_ymm_k1z_ymmm256),
         (Form::F16, true) => row!(VEX_Vcvtph2ps_xmm_xmmm64 EVEX_Vcvtph2ps_ymm_k1z_xmmm128),
         (Form::I8, true) => row!(VEX_Vpmovsxbd_xmm_xmmm32 EVEX_Vpmovsxbd_ymm_k1z_xmmm64),
         (Form::U8, true) => row!(VEX_Vpmovzxbd_xmm_xmmm32 EVEX_Vpmovzxbd_ymm_k1z_xmmm64),
@@ -256,12 +256,12 @@ pub(super) fn store(form: Form, half: bool) -> Row {
     match (form, half) {
         (Form::NearU8, false) => row!(INVALID EVEX_Vpmovusdb_xmmm128_k1z_zmm),
         (Form::NearU8, true) => row!(INVALID EVEX_Vpmovusdb_xmmm64_k1z_ymm),
-        (Form::Double, _) => row!(VEX_Vmovupd_ymmm256_ymm EVEX_Vmovupd_zmmm512_k1z_zmm),
-        (Form::Whole, false) => MOVE_OUT,
+        (Form::B64, _) => row!(VEX_Vmovupd_ymmm256_ymm EVEX_Vmovupd_zmmm512_k1z_zmm),
+        (Form::B32, false) => MOVE_OUT,
         (Form::F16, false) => row!(VEX_Vcvtps2ph_xmmm128_ymm_imm8 EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae),
         (Form::I8 | Form::U8, false) => row!(VEX_Vmovq_xmmm64_xmm EVEX_Vpmovdb_xmmm128_k1z_zmm),
         (Form::I16 | Form::U16, false) => row!(VEX_Vmovdqu_xmmm128_xmm EVEX_Vpmovdw_ymmm256_k1z_zmm),
-        (Form::Whole, true) => row!(VEX_Vmovups_xmmm128_xmm EVEX_Vmovups_ymmm256_k1z_ymm),
+        (Form::B32, true) => row!(VEX_Vmovups_xmmm128_xmm EVEX_Vmovups_ymmm256_k1z_ymm),
         (Form::F16, true) => row!(VEX_Vcvtps2ph_xmmm64_xmm_imm8 EVEX_Vcvtps2ph_xmmm128_k1z_ymm_imm8),
         (Form::I8 | Form::U8, true) => row!(VEX_Vmovd_rm32_xmm EVEX_Vpmovdb_xmmm64_k1z_ymm),
         (Form::I16 | Form::U16, true) => row!(VEX_Vmovq_xmmm64_xmm EVEX_Vpmovdw_xmmm128_k1z_ymm),
@@ -286,13 +286,13 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
 /// True if the forms can be moved at a width, with a mask or without.
 pub(super) fn has(form: Form, stores: bool, masked: bool, column: usize) -> bool {
     let code = if stores { store(form, false) } else { load(form, false) }[column];
-    code != Code::INVALID && (column == 1 || !masked || matches!(form, Form::Whole | Form::Double))
+    code != Code::INVALID && (column == 1 || !masked || matches!(form, Form::B32 | Form::B64))
 }
 
 /// Elements from distances that lanes say; `long`: these have 64 bits.
 pub(super) fn gather(form: Form, long: bool) -> Row {
     match (form, long) {
-        (Form::Double, _) => row!(VEX_Vgatherqpd_ymm_vm64y_ymm EVEX_Vgatherqpd_zmm_k1_vm64z),
+        (Form::B64, _) => row!(VEX_Vgatherqpd_ymm_vm64y_ymm EVEX_Vgatherqpd_zmm_k1_vm64z),
         (_, true) => row!(VEX_Vgatherqps_xmm_vm64y_xmm EVEX_Vgatherqps_ymm_k1_vm64z),
         (_, false) => row!(VEX_Vgatherdps_ymm_vm32y_ymm EVEX_Vgatherdps_zmm_k1_vm32z),
     }
@@ -301,9 +301,9 @@ pub(super) fn gather(form: Form, long: bool) -> Row {
 /// Elements to distances that lanes say.
 pub(super) fn scatter(form: Form, long: bool) -> Code {
     match (form, long) {
-        (Form::Double, _) => Code::EVEX_Vscatterqpd_vm64z_k1_zmm,
-        (Form::Whole, true) => Code::EVEX_Vscatterqps_vm64z_k1_ymm,
-        (Form::Whole, false) => Code::EVEX_Vscatterdps_vm32z_k1_zmm,
+        (Form::B64, _) => Code::EVEX_Vscatterqpd_vm64z_k1_zmm,
+        (Form::B32, true) => Code::EVEX_Vscatterqps_vm64z_k1_ymm,
+        (Form::B32, false) => Code::EVEX_Vscatterdps_vm32z_k1_zmm,
         _ => Code::INVALID,
     }
 }
@@ -312,9 +312,9 @@ pub(super) fn scatter(form: Form, long: bool) -> Code {
 pub(super) fn store_lane(form: Form, lane: u8) -> (Row, Option<u32>) {
     let lane = u32::from(lane);
     match form {
-        Form::Double if lane == 0 => (row!(VEX_Vmovlpd_m64_xmm EVEX_Vmovlpd_m64_xmm), None),
-        Form::Double => (row!(VEX_Vmovhpd_m64_xmm EVEX_Vmovhpd_m64_xmm), None),
-        Form::Whole => (row!(VEX_Vextractps_rm32_xmm_imm8 EVEX_Vextractps_rm32_xmm_imm8), Some(lane)),
+        Form::B64 if lane == 0 => (row!(VEX_Vmovlpd_m64_xmm EVEX_Vmovlpd_m64_xmm), None),
+        Form::B64 => (row!(VEX_Vmovhpd_m64_xmm EVEX_Vmovhpd_m64_xmm), None),
+        Form::B32 => (row!(VEX_Vextractps_rm32_xmm_imm8 EVEX_Vextractps_rm32_xmm_imm8), Some(lane)),
         Form::U8 | Form::I8 => (row!(VEX_Vpextrb_r32m8_xmm_imm8 EVEX_Vpextrb_r32m8_xmm_imm8), Some(4 * lane)),
         Form::U16 | Form::I16 => (row!(VEX_Vpextrw_r32m16_xmm_imm8 EVEX_Vpextrw_r32m16_xmm_imm8), Some(2 * lane)),
         Form::F16 | Form::NearU8 => (row!(INVALID INVALID), None),

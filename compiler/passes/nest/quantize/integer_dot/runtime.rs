@@ -2,13 +2,13 @@
 
 use super::{FLIP, Plan, suffix};
 use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, LoopKind, Module, Place};
-use crate::passes::nest::quantize::exact_sums::Contraction;
+use crate::passes::nest::analysis::form::ByteSum;
 use crate::passes::nest::quantize::integer_dot::operands::{self, Grouped};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
 /// Which operand takes the place of the weights: in quads a signed one, where there is the choice beside unsigned activations.
-pub(super) fn plan(m: &Module, k: Kernel, c: &Contraction, group: Group) -> Option<Plan> {
+pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, group: Group) -> Option<Plan> {
     let fits = |b: Buf| !matches!(m.bufs[m.storage(b)].place, Place::Const(_)) && m.bufs[b].layout == Layout::RowMajor;
     if !fits(c.a.0) || !fits(c.b.0) {
         return None;
@@ -61,7 +61,7 @@ pub(super) fn groups(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
 }
 
 /// 128 times the sum of an operand over the depth, for each result: by a kernel before `k`.
-pub(super) fn depth_sums(m: &mut Module, k: Kernel, c: &Contraction, (buf, at): &(Buf, Vec<Dim>)) -> Expr {
+pub(super) fn depth_sums(m: &mut Module, k: Kernel, c: &ByteSum, (buf, at): &(Buf, Vec<Dim>)) -> Expr {
     let deep: Vec<Option<usize>> = at.iter().map(|d| c.depth.iter().position(|v| d.as_sym() == Some(v.0))).collect();
     let own: Vec<Dim> = m.bufs[*buf].dims.iter().zip(&deep).filter(|x| x.1.is_none()).map(|x| *x.0).collect();
     let out = m.temp(format!("{}.sums", m.bufs[*buf].name), ElemType::I32, own.clone());

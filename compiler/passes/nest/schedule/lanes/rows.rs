@@ -193,16 +193,20 @@ fn row_loop(m: &Module, var: Sym, hi: Dim, body: &[Stmt], vectors: Vectors, sums
     Some(RowLoop { var, hi, body: body.to_vec(), lanes, sums: if one { 1 } else { sums }, reductions })
 }
 
+/// For each accumulator that changes, the one with lanes that takes its place.
+type LaneOf = HashMap<Reg, Reg>;
+
 impl RowLoop {
     /// The loop in vectors, with what combines its accumulators.
     fn apply(self, m: &mut Module) -> Vec<Stmt> {
-        let RowLoop { var, hi, body, lanes, sums: u, reductions } = self;
-        let zero = Dim::constant(0);
-        let step = lanes * u;
-        let whole = hi.floor_div(step);
-        let mut out = vec![];
-        let mut lane_of: HashMap<Reg, Reg> = HashMap::new();
-        for (r, op) in &reductions {
+        let (mut out, lane_of) = self.accumulators(m);
+        out.extend(if self.sums == 1 { vec![self.one_loop(m, &lane_of)] } else { self.unrolled(m, &lane_of) });
+        out.extend(self.combined(m, &lane_of));
+        out
+    }
+    fn accumulators(&self, m: &mut Module) -> (Vec<Stmt>, LaneOf) {
+        let (mut out, mut lane_of) = (vec![], LaneOf::new());
+        for (r, op) in &self.reductions {
             let ty = m.regs[*r].ty;
             let lane = m.reg(ty);
             let init = match op {
@@ -211,75 +215,70 @@ impl RowLoop {
                 BinOp::Max => Scalar::lowest(ty),
                 _ => Scalar::highest(ty),
             };
-            out.push(Stmt::Acc { reg: lane, lanes: lanes as u32, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: init.into() });
+            let shape = if self.sums > 1 { vec![self.sums as u32] } else { vec![] };
+            out.push(Stmt::Acc { reg: lane, lanes: self.lanes as u32, shape, init: init.into() });
             lane_of.insert(*r, lane);
         }
+        (out, lane_of)
+    }
+    /// A copy of the body on accumulators with lanes; `at` gives their subscripts.
+    fn body(&self, m: &mut Module, lane_of: &LaneOf, at: &dyn Fn(Vec<Dim>, Reg) -> Vec<Dim>) -> Vec<Stmt> {
         let get = |r: Reg| *lane_of.get(&r).unwrap_or(&r);
-        let own = |m: &mut Module| -> Vec<Stmt> {
-            fresh_regs(m, &body)
-                .into_iter()
-                .map(|s| {
-                    map_sets(s, &get).map_exprs(&mut |e| {
-                        e.rewrite(&mut |e| match e {
-                            Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
-                            e => e,
-                        })
-                    })
-                })
-                .collect()
+        let set = |s: Stmt| match s {
+            Stmt::Set { reg, at: place, value } => Stmt::Set { reg: get(reg), at: at(place, get(reg)), value },
+            s => s,
         };
-        if u == 1 {
-            // One vector loop, the last vector partial.
-            let v = loop_like(m, var, zero, hi);
-            let main = own(m).into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
-            out.push(Stmt::For { kind: vector(lanes), var: v, lo: zero, hi, body: main });
-        } else {
-            let q = m.syms.loop_var("q", zero, whole);
-            let main = own(m);
-            let accs: Vec<Reg> = lane_of.values().copied().collect();
-            let inner = lanes_of(m, &main, var, Dim::sym(q) * step, u, &accs, (lanes, Dim::constant(lanes)));
-            out.push(Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body: inner });
-            if hi.modulo(step).as_const() != Some(0) {
-                // What is left goes to the first accumulator; its lanes are those of whole vectors.
-                let v = loop_like(m, var, whole * step, hi);
-                let first = |at: Vec<Dim>, r: Reg| if accs.contains(&r) { vec![zero] } else { at };
-                let rest = own(m)
-                    .into_iter()
-                    .map(|s| match s {
-                        Stmt::Set { reg, at, value } => Stmt::Set { reg, at: first(at, reg), value },
-                        s => s,
-                    })
-                    .map(|s| {
-                        s.map_exprs(&mut |e| {
-                            e.rewrite(&mut |e| match e {
-                                Expr::Acc { reg, at, lane } => Expr::Acc { reg, at: first(at, reg), lane },
-                                e => e,
-                            })
-                        })
-                        .map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))
-                    })
-                    .collect();
-                out.push(Stmt::For { kind: vector(lanes), var: v, lo: whole * step, hi, body: rest });
-            }
-        }
-        for (r, op) in &reductions {
-            let lane = lane_of[r];
-            let at = |i: i64| if u > 1 { vec![Dim::constant(i)] } else { vec![] };
-            if u > 1 {
-                let part = |i: i64| Expr::Acc { reg: lane, at: at(i), lane: None };
-                let sum = (1..u).fold(part(0), |sum, i| Expr::bin(*op, sum, part(i)));
-                let l = m.syms.loop_var("l", zero, Dim::constant(lanes));
-                out.push(Stmt::For { kind: vector(lanes), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![Stmt::Set { reg: lane, at: at(0), value: sum }] });
-            }
-            out.push(Stmt::Set { reg: *r, at: vec![], value: Expr::bin(*op, Expr::acc(*r), Expr::Horizontal { op: *op, reg: lane, at: at(0) }) });
+        let read = |e: Expr| match e {
+            Expr::Acc { reg, at: place, lane } => Expr::Acc { reg: get(reg), at: at(place, get(reg)), lane },
+            e => e,
+        };
+        fresh_regs(m, &self.body).into_iter().map(|s| set(s).map_exprs(&mut |e| e.rewrite(&mut |e| read(e)))).collect()
+    }
+    /// Vectors from `lo` to the end of the row, the last one partial.
+    fn vectors(&self, lo: Dim, v: Sym, body: Vec<Stmt>) -> Stmt {
+        let put = |d: Dim| d.subst(&mut |s| (s == self.var).then(|| Dim::sym(v)));
+        let body = body.into_iter().map(|s| s.map_dims(&mut |d| put(d))).collect();
+        Stmt::For { kind: vector(self.lanes), var: v, lo, hi: self.hi, body }
+    }
+    /// One vector loop.
+    fn one_loop(&self, m: &mut Module, lane_of: &LaneOf) -> Stmt {
+        let v = loop_like(m, self.var, Dim::constant(0), self.hi);
+        let body = self.body(m, lane_of, &|at, _| at);
+        self.vectors(Dim::constant(0), v, body)
+    }
+    /// Vectors with accumulators of their own side by side, and what is left.
+    fn unrolled(&self, m: &mut Module, lane_of: &LaneOf) -> Vec<Stmt> {
+        let (zero, step, lanes) = (Dim::constant(0), self.lanes * self.sums, Dim::constant(self.lanes));
+        let whole = self.hi.floor_div(step);
+        let q = m.syms.loop_var("q", zero, whole);
+        let main = self.body(m, lane_of, &|at, _| at);
+        let accs: Vec<Reg> = lane_of.values().copied().collect();
+        let inner = lanes_of(m, &main, self.var, Dim::sym(q) * step, self.sums, &accs, (self.lanes, lanes));
+        let mut out = vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body: inner }];
+        if self.hi.modulo(step).as_const() != Some(0) {
+            // What is left goes to the first accumulator; its lanes are those of whole vectors.
+            let v = loop_like(m, self.var, whole * step, self.hi);
+            let rest = self.body(m, lane_of, &|at, r| if accs.contains(&r) { vec![zero] } else { at });
+            out.push(self.vectors(whole * step, v, rest));
         }
         out
     }
-}
-
-fn map_sets(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
-    match s {
-        Stmt::Set { reg, at, value } => Stmt::Set { reg: get(reg), at, value },
-        s => s,
+    /// What lanes and accumulators side by side hold, put together.
+    fn combined(&self, m: &mut Module, lane_of: &LaneOf) -> Vec<Stmt> {
+        let (zero, lanes, mut out) = (Dim::constant(0), Dim::constant(self.lanes), vec![]);
+        let at = |i: i64| if self.sums > 1 { vec![Dim::constant(i)] } else { vec![] };
+        for (r, op) in &self.reductions {
+            let lane = lane_of[r];
+            if self.sums > 1 {
+                let part = |i: i64| Expr::Acc { reg: lane, at: at(i), lane: None };
+                let sum = (1..self.sums).fold(part(0), |sum, i| Expr::bin(*op, sum, part(i)));
+                let l = m.syms.loop_var("l", zero, lanes);
+                let body = vec![Stmt::Set { reg: lane, at: at(0), value: sum }];
+                out.push(Stmt::For { kind: vector(self.lanes), var: l, lo: zero, hi: lanes, body });
+            }
+            let all = Expr::Horizontal { op: *op, reg: lane, at: at(0) };
+            out.push(Stmt::Set { reg: *r, at: vec![], value: Expr::bin(*op, Expr::acc(*r), all) });
+        }
+        out
     }
 }
