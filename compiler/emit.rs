@@ -34,12 +34,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "graph", extension: "graph.txt", help: "graph IR before lowering", write: |c, w| text(w, &crate::graph::print::print(&c.model)) },
     Kind { name: "dot", extension: "dot", help: "graph IR for Graphviz", write: |c, w| text(w, &crate::graph::dot::dot(&c.model)) },
     Kind { name: "nest", extension: "nest.txt", help: "loop nests after all passes", write: |c, w| text(w, &by_level(c, &crate::nest::print::print)) },
-    Kind {
-        name: "schedule",
-        extension: "schedule.txt",
-        help: "schedules of all kernels: vectors, tiles, blocks, packing, tasks",
-        write: |c, w| text(w, &by_level(c, &crate::nest::schedule::print)),
-    },
+    Kind { name: "schedule", extension: "schedule.txt", help: "schedules of all kernels: vectors, tiles, blocks, packing, tasks", write: |c, w| text(w, &by_level(c, &crate::nest::schedule::print)) },
     Kind { name: "clif", extension: "clif", help: "Cranelift IR", write: |c, w| text(w, &clif(c)?) },
     Kind { name: "asm", extension: "s", help: "machine code as text", write: |c, w| text(w, &unit(c).asm()?) },
     Kind { name: "plan", extension: "plan.txt", help: "memory plan: where every buffer lies, and when it is alive", write: |c, w| text(w, &by_level(c, &|m| plan(m, c.weights.size))) },

@@ -64,19 +64,7 @@ pub enum Packing {
 impl Schedule {
     /// A schedule that only has a name.
     pub fn new(strategy: &'static str) -> Schedule {
-        Schedule {
-            strategy,
-            vectors: None,
-            tile: vec![],
-            blocks: vec![],
-            packing: vec![],
-            unroll: vec![],
-            prefetch: vec![],
-            staging: vec![],
-            order: vec![],
-            tasks: Dim::constant(1),
-            inner: vec![],
-        }
+        Schedule { strategy, vectors: None, tile: vec![], blocks: vec![], packing: vec![], unroll: vec![], prefetch: vec![], staging: vec![], order: vec![], tasks: Dim::constant(1), inner: vec![] }
     }
     /// The same with vectors.
     pub fn vectors(self, lanes: i64, along: &'static str, extent: Dim) -> Schedule {

@@ -30,7 +30,7 @@ use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::shape::{Uses, add, finished, fresh_regs, in_slots, sub};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::{Packed, Parts, Product, depends, constant_panels, take_apart};
+use crate::passes::nest::schedule::contract::{Packed, Parts, Product, constant_panels, depends, take_apart};
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::ElemType;

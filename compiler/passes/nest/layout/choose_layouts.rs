@@ -8,8 +8,8 @@ use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::shape::{as_map, peel};
 use crate::passes::nest::analysis::strides::unit_stride_var;
-use crate::passes::nest::schedule::conv_pool;
 use crate::passes::nest::schedule::contract;
+use crate::passes::nest::schedule::conv_pool;
 use crate::sym::{Dim, Sym};
 use std::collections::HashSet;
 

@@ -107,9 +107,7 @@ impl schedule::Plan for Plan {
         let mut body = vec![];
         for i in 0..self.parts {
             let (from, to) = (channels * i / self.parts, channels * (i + 1) / self.parts);
-            let block = |m: &mut Module, base: Dim, used: i64| {
-                Block { p, x: (self.row.0, base), c: (self.channel.0, from), channels: to - from, lanes, used }.emit(m)
-            };
+            let block = |m: &mut Module, base: Dim, used: i64| Block { p, x: (self.row.0, base), c: (self.channel.0, from), channels: to - from, lanes, used }.emit(m);
             if whole > 0 {
                 let v = m.syms.loop_var("x", zero, Dim::constant(whole));
                 let inside = block(m, Dim::sym(v) * lanes, lanes);

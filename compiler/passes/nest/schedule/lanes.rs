@@ -258,9 +258,7 @@ impl Along {
     fn apply(self, m: &mut Module) -> Vec<Stmt> {
         let Along { mut nest, var, extent, lanes, outside, how } = self;
         let zero = Dim::constant(0);
-        let around = |body: Vec<Stmt>, (sym, value, extent): &(Sym, Expr, Dim)| {
-            vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]
-        };
+        let around = |body: Vec<Stmt>, (sym, value, extent): &(Sym, Expr, Dim)| vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }];
         let within = |body: Vec<Stmt>| outside.iter().rev().fold(body, around);
         let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
         let out = match how {
