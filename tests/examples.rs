@@ -118,9 +118,9 @@ fn llm() {
     assert!(words * 10 > c.stdout.len() * 6, "{}", String::from_utf8_lossy(&c.stdout));
 }
 
-/// The code blocks of the README in one language, in order.
-fn readme(language: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(root().join("README.md")).unwrap();
+/// The code blocks of a page in one language, in order.
+fn blocks(page: &str, language: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(root().join(page)).unwrap();
     let begin = format!("```{language}\n");
     text.split(&begin).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
@@ -130,7 +130,7 @@ fn readme_c_program() {
     let Some(cc) = tool("CC", "cc") else { return };
     let dir = scratch("readme-c");
     let object = compile(&example("c-digits").join("digits.onnx"), &dir, &[]);
-    std::fs::write(dir.join("readme.c"), &readme("c")[0]).unwrap();
+    std::fs::write(dir.join("readme.c"), &blocks("README.md", "c")[0]).unwrap();
     let program = dir.join("readme");
     run(Command::new(&cc).arg("-std=c99").args(STRICT).arg(include(&dir)).arg(dir.join("readme.c")).arg(&object).arg("-o").arg(&program));
     assert!(run(&mut Command::new(&program)).trim().parse::<f64>().is_ok());
@@ -217,7 +217,7 @@ fn cpp_header() {
             assert!(said.starts_with("logits\n") && said.ends_with("all right\n"), "{said}");
         }
     }
-    std::fs::write(dir.join("readme.cpp"), &readme("cpp")[0]).unwrap();
+    std::fs::write(dir.join("readme.cpp"), &blocks("README.md", "cpp")[0]).unwrap();
     run(Command::new(&cxx).args(["-std=c++11", "-fsyntax-only"]).args(STRICT).arg(include(&dir)).arg(dir.join("readme.cpp")));
     // Every kind of argument: sizes from data, packed elements, strings, sequences, a weights file.
     for (name, options) in [("results_of_ranks", &[][..]), ("small_types", &[]), ("zip_map", &[]), ("complex_moves", &["--weights", "file"])] {
@@ -326,13 +326,14 @@ fn rust_iris() {
     let (here, there) = ("path = \"../..\"", format!("path = '{}'", root().display()));
     assert!(manifest.contains(here));
     // Warnings are errors here, also those of the generated module.
-    // The README's third program takes the model by its metadata, with the runtime crate.
+    // The program of docs/calling.md takes the model by its metadata, with the runtime crate.
     let runtime = format!("\n[dependencies]\nonnxc-runtime = {{ path = '{}' }}\n", root().join("runtime-support").display());
     std::fs::write(dir.join("Cargo.toml"), manifest.replace(here, &there) + &runtime + "\n[lints.rust]\nwarnings = \"deny\"\n").unwrap();
     std::fs::copy(root().join("Cargo.lock"), dir.join("Cargo.lock")).unwrap();
 
     // The README's build script is the example's, its programs stand beside that of the example.
-    let [build, main, generic] = &readme("rust")[..] else { panic!("the README has three blocks of Rust") };
+    let [build, main] = &blocks("README.md", "rust")[..] else { panic!("the README has two blocks of Rust") };
+    let [generic] = &blocks("docs/calling.md", "rust")[..] else { panic!("docs/calling.md has one block of Rust") };
     let script = std::fs::read_to_string(src.join("build.rs")).unwrap();
     assert!(build.lines().all(|l| script.contains(l.trim())), "{build}");
     std::fs::create_dir_all(dir.join("src/bin")).unwrap();

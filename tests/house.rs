@@ -1,4 +1,4 @@
-//! The house rules as tests: imports point one way, tables match the files on disk, the README matches the tables.
+//! The house rules as tests: imports point one way, tables match the files on disk, docs/operators.md matches the tables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -264,7 +264,7 @@ fn every_version_has_a_verdict() {
     assert!(missing.is_empty(), "no verdict in tests/versions/expected.txt:\n{}", missing.join("\n"));
 }
 
-/// The README's operator table, made from the operator table, the schemas, and the verdicts.
+/// The table of docs/operators.md, made from the operator table, the schemas, and the verdicts.
 fn operator_table() -> String {
     let verdicts = verdicts();
     let mut ops: Vec<&str> = onnxc::ops::FAMILIES.iter().flat_map(|(_, o)| o.iter().copied()).chain(onnxc::ops::AT_IMPORT.iter().copied()).collect();
@@ -281,9 +281,9 @@ fn operator_table() -> String {
 
 /// With `ONNXC_UPDATE=1` it writes the section instead.
 #[test]
-fn readme_lists_the_supported_operators() {
-    let path = root().join("README.md");
-    let text = std::fs::read_to_string(&path).expect("README.md");
+fn docs_list_the_supported_operators() {
+    let path = root().join("docs/operators.md");
+    let text = std::fs::read_to_string(&path).expect("docs/operators.md");
     let (begin, end) = ("<!-- operators: generated, see tests/house.rs -->\n", "<!-- end of operators -->");
     let (head, rest) = text.split_once(begin).expect("begin marker");
     let (have, tail) = rest.split_once(end).expect("end marker");
@@ -292,7 +292,7 @@ fn readme_lists_the_supported_operators() {
         std::fs::write(&path, format!("{head}{begin}{want}{end}{tail}")).expect("writable");
         return;
     }
-    assert!(have == want, "the operator table of the README is out of date: run `ONNXC_UPDATE=1 cargo test --test house`");
+    assert!(have == want, "docs/operators.md is out of date: run `ONNXC_UPDATE=1 cargo test --test house`");
 }
 
 /// R-VARIADIC-01 of tests/spec.

@@ -7,6 +7,8 @@ use crate::sym::Dim;
 /// How one nest runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
+    /// What the nest is; empty for loops inside one.
+    pub form: &'static str,
     /// The algorithm that emits the nest.
     pub strategy: &'static str,
     /// What vectors run along; none for a nest of scalars.
@@ -59,12 +61,30 @@ pub enum Packing {
         /// Columns of a panel.
         columns: i64,
     },
+    /// In panels of so many columns, one at a time in scratch of a task.
+    Task {
+        /// Columns of a panel.
+        columns: i64,
+    },
 }
 
 impl Schedule {
     /// A schedule that only has a name.
     pub fn new(strategy: &'static str) -> Schedule {
-        Schedule { strategy, vectors: None, tile: vec![], blocks: vec![], packing: vec![], unroll: vec![], prefetch: vec![], staging: vec![], order: vec![], tasks: Dim::constant(1), inner: vec![] }
+        Schedule {
+            form: "",
+            strategy,
+            vectors: None,
+            tile: vec![],
+            blocks: vec![],
+            packing: vec![],
+            unroll: vec![],
+            prefetch: vec![],
+            staging: vec![],
+            order: vec![],
+            tasks: Dim::constant(1),
+            inner: vec![],
+        }
     }
     /// The same with vectors.
     pub fn vectors(self, lanes: i64, along: &'static str, extent: Dim) -> Schedule {
@@ -104,19 +124,20 @@ fn kernel(m: &Module, k: &KernelData, out: &mut String) {
 
 fn schedule(m: &Module, s: &Schedule, depth: usize, out: &mut String) {
     let mut line = |indent: usize, text: String| *out += &format!("{}{text}\n", "  ".repeat(indent));
-    line(depth, s.strategy.to_owned());
+    let form = if s.form.is_empty() { String::new() } else { format!("{}: ", s.form) };
+    line(depth, format!("{form}{}", s.strategy));
     let mut row = |name: &str, values: Vec<String>| {
         if !values.is_empty() {
             line(depth + 1, format!("{name:<9} {}", values.join(", ")));
         }
     };
-    let counted = |list: &[(&str, i64)]| list.iter().map(|(what, n)| format!("{n} {what}")).collect();
+    let counted = |list: &[(&str, i64)]| list.iter().map(|(what, n)| format!("{what} {n}")).collect();
     let texts = |list: &[&str]| list.iter().map(|t| (*t).to_owned()).collect();
     if let Some(v) = s.vectors {
-        row("vectors", vec![format!("{} lanes along {} {}", v.lanes, v.extent.display(&m.syms), v.along)]);
+        row("vectors", vec![format!("{} lanes along {}, {} of them", v.lanes, v.along, v.extent.display(&m.syms))]);
     }
     row("tile", counted(&s.tile));
-    row("blocks", s.blocks.iter().map(|(what, n)| format!("{} {what}", n.display(&m.syms))).collect());
+    row("blocks", s.blocks.iter().map(|(what, n)| format!("{what} {}", n.display(&m.syms))).collect());
     row("packing", s.packing.iter().map(|(operand, p)| format!("{operand} {}", packing(*p))).collect());
     row("unroll", counted(&s.unroll));
     row("prefetch", texts(&s.prefetch));
@@ -134,6 +155,7 @@ fn packing(p: Packing) -> String {
     match p {
         Packing::InPlace => "in place".to_owned(),
         Packing::Constant { columns, bytes } => format!("in constant panels of {columns} columns, {bytes} bytes"),
+        Packing::Task { columns } => format!("in panels of {columns} columns, one at a time in scratch"),
         Packing::Kernel { columns } => format!("in panels of {columns} columns that a kernel makes"),
     }
 }

@@ -201,7 +201,7 @@ impl Import {
             let first = Origin { file: String::new(), op: String::new(), opset: 0, ..first.clone() };
             e = e.row(format!("{d} {op}-{v}"), format!("{n} node{}, first: {first}; {why}", if *n == 1 { "" } else { "s" }));
         }
-        self.findings.push(e.help("the README lists the supported operators; a model-local function with this domain and name is used if the model has one"));
+        self.findings.push(e.help("docs/operators.md lists the supported operators; a model-local function with this domain and name is used if the model has one"));
     }
     fn constant_node(&mut self, outputs: &[String], schema: &ops::Schema, values: &[(String, AttrValue)], origin: &Origin) -> Result<()> {
         let fail = |title: String, found: String| {

@@ -235,7 +235,7 @@ fn operators(functions: &Functions, model: &ModelProto, sets: &Opsets, origin: &
         }
         if !unknown.is_empty() {
             let e = Error::warning(codes::FUNCTION_INVALID, "a function that nothing calls has operators that are not supported").at(&at);
-            findings.push(e.found_expected(join(&unknown), "operators that the README lists").help("remove the function"));
+            findings.push(e.found_expected(join(&unknown), "operators that docs/operators.md lists").help("remove the function"));
         }
     }
 }

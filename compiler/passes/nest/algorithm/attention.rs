@@ -12,10 +12,13 @@
 mod softmax;
 
 use crate::diag::Result;
+use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::form::{self, Contraction, ProductKind, depends};
+use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{Uses, as_map, fresh_regs, is_temp, peel, put, relocate};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::{self, Parts, depends};
+use crate::passes::nest::schedule::contract;
 use crate::passes::nest::schedule::lanes;
 use crate::passes::nest::schedule::tiles::{self, Tile};
 use crate::sym::{Dim, Sym};
@@ -27,7 +30,7 @@ use softmax::Found;
 const PIECES: i64 = 64;
 /// Rows of a block, and how many bytes of scores a block has at most where that is known.
 const ROWS: i64 = 28;
-const BYTES: i64 = 176 << 10;
+const BYTES: i64 = 11 * L2 / 64;
 
 /// The kernels of one attention, and how they fit together.
 struct Group {
@@ -35,10 +38,10 @@ struct Group {
     /// Softmax, then maps over its result.
     rows: Vec<Kernel>,
     values: Kernel,
-    qk: Parts,
+    qk: Contraction,
     /// Column variables of the two contractions.
     columns: (Sym, Sym),
-    pv: Parts,
+    pv: Contraction,
     /// Buffers that become the scratch.
     bufs: Vec<Buf>,
     /// Shape of the scores.
@@ -164,13 +167,13 @@ fn may_overwrite(m: &Module, body: &[Stmt], from: Buf, to: Buf, dims: &[Dim]) ->
 fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
     let body = &m.kernels[k].body;
     let sm = peel(body);
-    if !sm.body.iter().any(|s| matches!(s, Stmt::For { kind: LoopKind::Seq, .. })) || contract::is_contraction(body) {
+    if !sm.body.iter().any(|s| matches!(s, Stmt::For { kind: LoopKind::Seq, .. })) || form::is_contraction(body) {
         return None;
     }
     let scratch = |b: Buf| is_temp(m, b) && m.bufs[b].ty == ElemType::F32;
     // What the rows are made of.
     let (scores, from) = visit::loads(body).into_iter().map(|b| m.storage(b)).find_map(|b| match uses.writers(b) {
-        [w] if *w != k && scratch(b) && uses.readers(b) == [k] && contract::is_contraction(&m.kernels[*w].body) => Some((*w, b)),
+        [w] if *w != k && scratch(b) && uses.readers(b) == [k] && form::is_contraction(&m.kernels[*w].body) => Some((*w, b)),
         _ => None,
     })?;
     let dims = m.bufs[from].dims.clone();
@@ -201,8 +204,8 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
         renames.push(rows_accessed(m, &along, outer, &bufs, &dims)?);
         rows.push(*next);
     };
-    let (mut qk, mut pv) = (contract::take_apart(&m.kernels[scores].body)?, contract::take_apart(&m.kernels[values].body)?);
-    if qk.product != contract::Product::Fma || pv.product != contract::Product::Fma {
+    let (mut qk, mut pv) = (form::contraction(&m.kernels[scores].body)?, form::contraction(&m.kernels[values].body)?);
+    if qk.product != ProductKind::Fma || pv.product != ProductKind::Fma {
         return None;
     }
     // The second contraction.
@@ -254,12 +257,12 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
     top.then_some(Group { scores, rows, values, qk, columns: (n1, *n2), pv, bufs, dims, row, vars, renames })
 }
 
-fn store_of(p: &Parts) -> Option<(Buf, Vec<Dim>)> {
+fn store_of(p: &Contraction) -> Option<(Buf, Vec<Dim>)> {
     p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })
 }
 
-/// Parts with dims in place of variables.
-fn put_parts(p: &mut Parts, f: &dyn Fn(Sym) -> Option<Dim>) {
+/// A contraction with dims in place of variables.
+fn put_parts(p: &mut Contraction, f: &dyn Fn(Sym) -> Option<Dim>) {
     let sub = |d: &Dim| d.subst(&mut |s| f(s));
     p.a.1 = p.a.1.iter().map(sub).collect();
     p.b.1 = p.b.1.iter().map(sub).collect();
@@ -268,9 +271,9 @@ fn put_parts(p: &mut Parts, f: &dyn Fn(Sym) -> Option<Dim>) {
 
 /// What both contractions of a merged kernel need to be emitted for a block of rows.
 struct Block {
-    qk: (Parts, Tile),
+    qk: (Contraction, Tile),
     rows: Vec<Vec<Stmt>>,
-    pv: (Parts, Tile),
+    pv: (Contraction, Tile),
     /// The row inside a block, and the first row of a block: both stand for themselves in the parts.
     local: Sym,
     first: Sym,
@@ -353,6 +356,7 @@ fn merge(m: &mut Module, mut g: Group, facts: Facts) -> bool {
     let t1 = Tile::new((of, 1), most, g.columns.0, keys, nr1, panels1, batch.clone(), false, facts);
     let t2 = Tile::new((of, 1), most, n2, width, nr2, panels2, batch.clone(), false, facts);
     let work = work(m, &g);
+    let inner = vec![tiles::describe_tile(m, &g.qk, &t1), tiles::describe_tile(m, &g.pv, &t2)];
     let b = Block { qk: (g.qk, t1), rows, pv: (g.pv, t2), local, first };
     // Blocks: all of one height, but perhaps the last.
     let block = m.syms.loop_var("b", zero, blocks);
@@ -390,6 +394,8 @@ fn merge(m: &mut Module, mut g: Group, facts: Facts) -> bool {
     };
     m.kernels[g.values].body = vec![Stmt::For { kind: LoopKind::Par, var: piece, lo: zero, hi: pieces, body }];
     m.kernels[g.values].work = work;
+    m.kernels[g.values].schedules =
+        vec![Schedule { form: "attention", blocks: vec![("rows", Dim::constant(height))], staging: vec!["scores of a block"], tasks: pieces, inner, ..Schedule::new("rows of scores between tiles") }];
     m.driver.retain(|s| !matches!(s, Stmt::Call(k) if *k == g.scores || g.rows.contains(k)));
     true
 }
@@ -430,7 +436,7 @@ fn pieces(total: Dim) -> (Dim, Dim) {
 }
 
 fn work(m: &Module, g: &Group) -> Dim {
-    let of = |p: &Parts| Dim::product(p.loops.iter().chain(&p.depth).map(|l| l.1)) * 2;
+    let of = |p: &Contraction| Dim::product(p.loops.iter().chain(&p.depth).map(|l| l.1)) * 2;
     let softmax = Dim::product(g.dims.iter().copied()) * 8;
     m.syms.simplify((of(&g.qk) + of(&g.pv)).floor_div(8) + softmax)
 }

@@ -16,7 +16,9 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Place, Reg, Scalar, Stmt, visit};
-use crate::passes::nest::analysis::shape::{Uses, as_map, is_temp, peel, seq_loops};
+use crate::passes::nest::analysis::form::{Window, window};
+use crate::passes::nest::analysis::machine::L2;
+use crate::passes::nest::analysis::shape::{Uses, as_map, is_temp};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -33,7 +35,7 @@ const WIDE: i64 = 32;
 /// Fewest channels for which transposing a shorter row to channels innermost is cheaper instead.
 const CHANNELS: i64 = 16;
 /// Largest image, in bytes, for which that holds: with its copies it stays in the second-level cache.
-const CACHED: i64 = 512 << 10;
+const CACHED: i64 = L2 / 2;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
@@ -101,49 +103,39 @@ struct Pool {
 }
 
 fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
-    let nest = peel(&m.kernels[k].body);
-    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(init) }, window @ Stmt::For { .. }, tail @ ..] = nest.body.as_slice() else { return None };
-    let (taps, inner) = seq_loops(window)?;
-    let [Stmt::Set { reg: r, value, .. }] = inner else { return None };
-    let (op, sum, read, weights) = match value {
-        Expr::Bin(op @ (BinOp::Max | BinOp::Min | BinOp::Add), sum, read) => (op, sum, read, None),
-        Expr::Fma(read, w, sum) => match &**w {
-            Expr::Load { buf, at } if matches!(m.bufs[*buf].place, Place::Const(_)) => (&BinOp::Add, sum, read, Some((*buf, at.clone()))),
-            _ => return None,
-        },
-        _ => return None,
-    };
-    let (Expr::Acc { reg: old, .. }, Expr::Load { buf: src, at }) = (&**sum, &**read) else { return None };
+    let Window { loops, acc: reg, init, taps, op, read: (src, at), weight: weights, tail } = window(&m.kernels[k].body)?;
+    if weights.as_ref().is_some_and(|(buf, _)| !matches!(m.bufs[*buf].place, Place::Const(_))) {
+        return None;
+    }
     let stores: Vec<Buf> = tail.iter().filter_map(|s| if let Stmt::Store { buf, .. } = s { Some(*buf) } else { None }).collect();
-    let straight = tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
-    let ([out], true) = (stores.as_slice(), straight && shape.is_empty() && r == reg && old == reg && init.ty == ElemType::F32 && at.len() == 4) else { return None };
-    if !matches!(m.bufs[*out].place, Place::Output(_)) || m.bufs[*out].dims.len() != 4 || *op == BinOp::Add && (m.math == Math::Strict && weights.is_none() || init.bits != 0) {
+    let ([out], true) = (stores.as_slice(), init.ty == ElemType::F32 && at.len() == 4) else { return None };
+    if !matches!(m.bufs[*out].place, Place::Output(_)) || m.bufs[*out].dims.len() != 4 || op == BinOp::Add && (m.math == Math::Strict && weights.is_none() || init.bits != 0) {
         return None;
     }
     // Where the image comes from, and how far from its place in a padded copy.
-    let (image, before, padding) = match m.bufs[*src].place {
-        Place::Input(_) => (*src, [0, 0], vec![]),
-        _ => unpadded(m, uses, *src, k, *init)?,
+    let (image, before, padding) = match m.bufs[src].place {
+        Place::Input(_) => (src, [0, 0], vec![]),
+        _ => unpadded(m, uses, src, k, init)?,
     };
     let store = tail.iter().find_map(|s| if let Stmt::Store { at, .. } = s { Some(at) } else { None })?;
     let extent = |list: &[(Sym, Dim)], s: Sym| list.iter().find(|l| l.0 == s).map(|l| l.1);
     let side = |i: usize| -> Option<Side> {
-        let var = store[i].as_sym().filter(|s| extent(&nest.loops, *s).is_some())?;
+        let var = store[i].as_sym().filter(|s| extent(&loops, *s).is_some())?;
         let (step, mut rest) = at[i].linear_in(var)?;
         let (mut count, mut apart, mut tap) = (1, 1, None);
         if let Some((s, n)) = taps.iter().find(|t| at[i].contains(t.0)) {
             let (c, r) = rest.linear_in(*s)?;
             (count, apart, rest, tap) = (n.as_const()?, c.as_const().filter(|c| *c > 0)?, r, Some(*s));
         }
-        let results = extent(&nest.loops, var)?.as_const()?;
+        let results = extent(&loops, var)?.as_const()?;
         let size = m.bufs[image].dims[i].as_const()?;
         Some(Side { var, tap, results, size, step: step.as_const().filter(|s| *s > 0)?, taps: count, apart, first: rest.as_const()? - before[i - 2] })
     };
     let (y, x) = (side(2)?, side(3)?);
     // Batch and channel: the same on both sides.
     let outer: Vec<Option<Sym>> = (0..2).map(|i| at[i].as_sym()).collect();
-    let same = (0..2).all(|i| at[i] == store[i] && (at[i].as_const() == Some(0) || outer[i].is_some_and(|s| extent(&nest.loops, s) == Some(m.bufs[image].dims[i]))));
-    let used = nest.loops.len() == 2 + outer.iter().flatten().count() && taps.len() == usize::from(y.taps > 1) + usize::from(x.taps > 1);
+    let same = (0..2).all(|i| at[i] == store[i] && (at[i].as_const() == Some(0) || outer[i].is_some_and(|s| extent(&loops, s) == Some(m.bufs[image].dims[i]))));
+    let used = loops.len() == 2 + outer.iter().flatten().count() && taps.len() == usize::from(y.taps > 1) + usize::from(x.taps > 1);
     let pays = match &weights {
         None => !padding.is_empty() || x.taps * y.taps > SMALL,
         // Weights of the channel, and nothing that runs along a row.
@@ -152,7 +144,7 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
     if !same || !used || !pays || y.taps == 1 || y.results == 0 || x.results == 0 {
         return None;
     }
-    Some(Pool { image, outer, planes: m.bufs[image].dims[..2].to_vec(), y, x, op: *op, weights, init: *init, acc: *reg, tail: tail.to_vec(), padding })
+    Some(Pool { image, outer, planes: m.bufs[image].dims[..2].to_vec(), y, x, op, weights, init, acc: reg, tail, padding })
 }
 
 /// True for an image that is easy to turn.

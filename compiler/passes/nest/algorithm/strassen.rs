@@ -28,9 +28,11 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction, depends};
+use crate::passes::nest::analysis::machine::{L2, LINE, THREADS};
 use crate::passes::nest::analysis::shape::{Uses, add, finished, fresh_regs, in_slots, sub};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::{Packed, Parts, Product, constant_panels, depends, take_apart};
+use crate::passes::nest::schedule::contract::{Packed, constant_panels};
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::ElemType;
@@ -46,12 +48,10 @@ const TILE: i64 = 12;
 /// Rows at least: a few tiles.
 const LEAST: i64 = 48;
 /// Bytes of V at most: more would come from memory again and again.
-const V_BYTES: i64 = 5 << 20;
+const V_BYTES: i64 = 5 * L2;
 /// Minimum profit: the extra sums may cost at most 1/15 of the plain product. Model: 16/K + 10/N, measured on a core with
 /// 512-bit vectors.
 const SUMS: i64 = 29;
-/// Threads that get equal shares: of few pairs of panels rows make more pieces.
-const THREADS: i64 = 4;
 /// Iterations of the parallel loop at most, and so copies of P.
 const SLOTS: i64 = 32;
 
@@ -61,7 +61,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         return Ok(());
     }
     let uses = Uses::new(m);
-    let layers: Vec<(Kernel, Layer)> = visit::calls(&m.driver).into_iter().filter_map(|k| Some((k, layer(m, take_apart(&m.kernels[k].body)?)?))).collect();
+    let layers: Vec<(Kernel, Layer)> = visit::calls(&m.driver).into_iter().filter_map(|k| Some((k, layer(m, contraction(&m.kernels[k].body)?)?))).collect();
     // Sums of rows that several products read, query, key and value say, are made once.
     let first: Vec<usize> = layers.iter().enumerate().map(|(i, (k, l))| layers[..i].iter().position(|(j, of)| j != k && l.reads_as(of) && uses.may_move(m, *j, *k)).unwrap_or(i)).collect();
     let mut sums: Vec<Option<Buf>> = vec![];
@@ -74,7 +74,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 
 /// A product with constant weights.
 struct Layer {
-    parts: Parts,
+    parts: Contraction,
     /// Loops over rows, outermost first, and how many rows there are.
     loops: Vec<(Sym, Dim)>,
     rows: Dim,
@@ -89,8 +89,8 @@ struct Layer {
 }
 
 /// What a kernel has to be; none where it does not pay.
-fn layer(m: &Module, parts: Parts) -> Option<Layer> {
-    if parts.product != Product::Fma || parts.is_exact(m) {
+fn layer(m: &Module, parts: Contraction) -> Option<Layer> {
+    if parts.product != ProductKind::Fma || parts.is_exact(m) {
         return None;
     }
     let [(k, depth)] = parts.depth.as_slice() else { return None };
@@ -172,7 +172,7 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Buf>) -> Option<Bu
     let calls = m.driver.len();
     let v = made.unwrap_or_else(|| sums_of_rows(m, k, l));
     // Weights of a line of memory.
-    let line = 64 / m.bufs[w].ty.bytes().map_or(4, i64::from);
+    let line = LINE / m.bufs[w].ty.bytes().map_or(4, i64::from);
     let id = m.kernel(&name, &origin, |kb| {
         in_slots(kb, total, slots, &mut |kb, slot, i| {
             let (g, pair) = (kb.m.syms.simplify(i.floor_div(panels)), kb.m.syms.simplify(i.modulo(panels)));

@@ -35,9 +35,10 @@ mod transform;
 use crate::diag::Result;
 use crate::nest::{Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::cost::MOVE;
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction};
+use crate::passes::nest::analysis::machine::{L2, THREADS};
 use crate::passes::nest::analysis::shape::in_slots;
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::{Parts, Product, take_apart};
 use crate::sym::{Dim, Sym};
 use crate::target::Level;
 use crate::tensor::{ConstData, ElemType};
@@ -49,9 +50,9 @@ const SLOTS: i64 = 32;
 /// The same where weights are transformed while the model runs, and have a copy each, too.
 const FRESH_SLOTS: i64 = 16;
 /// Bytes of U that a second-level cache keeps.
-const NEAR_WEIGHTS: i64 = 1 << 20;
+const NEAR_WEIGHTS: i64 = L2;
 /// Bytes of U that are worth storing: four times the weights.
-const MOST_WEIGHTS: i64 = 16 << 20;
+const MOST_WEIGHTS: i64 = 16 * L2;
 /// Tiles of a group at most where weights are transformed for each group: enough that this takes a small part of the
 /// time, few enough that M of a slice stays in the second-level cache.
 const FRESH_TILES: i64 = 64;
@@ -73,7 +74,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     let kernels = visit::calls(&m.driver);
     for k in kernels {
-        let Some(parts) = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma && !p.is_exact(m)) else { continue };
+        let Some(parts) = contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma && !p.is_exact(m)) else { continue };
         if let Some(l) = layer(m, &parts).filter(|l| wins(m, l)) {
             rewrite(m, k, &l);
         } else if let Some(l) = line::layer(m, &parts) {
@@ -85,7 +86,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 
 /// A convolution that the transform fits.
 struct Layer {
-    parts: Parts,
+    parts: Contraction,
     /// Batch, where there is a loop.
     n: Option<(Sym, Dim)>,
     /// Output channels, rows, columns.
@@ -100,7 +101,7 @@ struct Layer {
     from: (i64, i64),
 }
 
-fn layer(m: &Module, p: &Parts) -> Option<Layer> {
+fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
     let ([an, ac, ay, ax], [wk, wc, wy, wx]) = (p.a.1.as_slice(), p.b.1.as_slice()) else { return None };
     let of = |list: &[(Sym, Dim)], d: &Dim| d.as_sym().and_then(|s| list.iter().copied().find(|l| l.0 == s));
     let (c, ky, kx) = (of(&p.depth, ac)?, of(&p.depth, wy)?, of(&p.depth, wx)?);
@@ -240,13 +241,12 @@ fn plan(l: &Layer) -> Plan {
 /// Tiles of a group and slices that give a few threads equal shares of a single image of `t` tiles, where that is cut into
 /// groups of about `size`.
 fn even(l: &Layer, t: i64, size: i64) -> Option<(i64, i64)> {
-    const THREADS: i64 = 4;
     let groups = (t + size - 1) / size;
     // Larger groups read U less often, as long as V and M stay in the cache; narrower slices read V more often.
     let cuts = [(groups - 1, 64), (groups, 64), (groups + 1, 64), (groups, 32), (groups + 1, 32)];
     let suits = |g: i64, width: i64| {
         let size = (t + g - 1) / g;
-        let fits = g >= groups || size * 36 * 4 * (l.c.1 + l.k.1.min(64)) <= 768 << 10;
+        let fits = g >= groups || size * 36 * 4 * (l.c.1 + l.k.1.min(64)) <= 3 * L2 / 4;
         fits && (g <= groups || size >= 12) && l.k.1 % width == 0 && g * (l.k.1 / width) % THREADS == 0
     };
     let (g, width) = cuts.into_iter().find(|(g, width)| *g > 0 && suits(*g, *width))?;

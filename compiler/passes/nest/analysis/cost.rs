@@ -1,8 +1,8 @@
 //! How much work a kernel is: what decides on tasks, and what schedules weigh.
 
 use crate::nest::{Buf, Expr, Module, Stmt, visit};
+use crate::passes::nest::analysis::form::depends;
 use crate::passes::nest::analysis::shape::{ParNest, peel};
-use crate::passes::nest::schedule::contract::depends;
 use crate::sym::{Answer, Dim, Sym};
 use std::collections::{BTreeMap, HashMap};
 

@@ -10,10 +10,10 @@
 //! result stays in planes: the next convolution takes its elements one by one wherever they lie.
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
-use crate::passes::nest::analysis::shape::{self, Uses, as_map, instance, is_temp, peel, seq_loops, wrap};
+use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::form::{ProductKind, Window, contraction, depends, window};
+use crate::passes::nest::analysis::shape::{self, Uses, as_map, instance, is_temp, wrap};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::{depends, take_apart};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
@@ -46,29 +46,25 @@ pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
 
 /// The body of a pooling kernel with the convolution before it inside, and that convolution.
 fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>)> {
-    let nest = peel(&m.kernels[pool].body);
-    let [head @ Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(_) }, window @ Stmt::For { .. }, tail @ ..] = nest.body.as_slice() else { return None };
-    let (taps, inner) = seq_loops(window)?;
-    let [Stmt::Set { reg: r, value: Expr::Bin(op @ (BinOp::Max | BinOp::Min | BinOp::Add), sum, read), .. }] = inner else { return None };
-    let (Expr::Acc { reg: old, .. }, Expr::Load { buf: image, at }) = (&**sum, &**read) else { return None };
-    let ([conv], [_]) = (uses.writers(*image), uses.readers(*image)) else { return None };
-    let plain = shape.is_empty() && r == reg && old == reg && m.regs[*reg].ty == ElemType::F32 && is_temp(m, *image) && m.bufs[*image].ty == ElemType::F32 && !uses.pinned(*image);
-    if !plain || !uses.may_move(m, *conv, pool) || !tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. })) {
+    let Window { loops, acc, init, taps, op, read: (image, at), weight: None, tail } = window(&m.kernels[pool].body)? else { return None };
+    let ([conv], [_]) = (uses.writers(image), uses.readers(image)) else { return None };
+    let floats = m.regs[acc].ty == ElemType::F32 && m.bufs[image].ty == ElemType::F32;
+    if !floats || !is_temp(m, image) || uses.pinned(image) || !uses.may_move(m, *conv, pool) {
         return None;
     }
-    let p = take_apart(&m.kernels[*conv].body).filter(|p| p.product == crate::passes::nest::schedule::contract::Product::Fma)?;
+    let p = contraction(&m.kernels[*conv].body).filter(|p| p.product == ProductKind::Fma)?;
     let [lets @ .., Stmt::Store { buf, at: to, value }] = p.tail.as_slice() else { return None };
-    if buf != image || !lets.iter().all(|s| matches!(s, Stmt::Let { .. })) {
+    if *buf != image || !lets.iter().all(|s| matches!(s, Stmt::Let { .. })) {
         return None;
     }
-    let cover = shape::cover(m, *image, to, &p.loops)?;
+    let cover = shape::cover(m, image, to, &p.loops)?;
     // Windows do not overlap: no sum is computed twice.
     let tap = |d: &Dim| taps.iter().find(|t| d.contains(t.0)).copied();
     let apart = at.iter().all(|d| match tap(d) {
         None => d.as_sym().is_some() || d.as_const() == Some(0),
         Some((t, hi)) => match (d.linear_in(t), hi.as_const()) {
             (Some((one, rest)), Some(hi)) => {
-                one.as_const() == Some(1) && nest.loops.iter().any(|l| rest.linear_in(l.0).is_some_and(|(c, rest)| c.as_const().is_some_and(|c| c >= hi) && rest.as_const() == Some(0)))
+                one.as_const() == Some(1) && loops.iter().any(|l| rest.linear_in(l.0).is_some_and(|(c, rest)| c.as_const().is_some_and(|c| c >= hi) && rest.as_const() == Some(0)))
             }
             _ => false,
         },
@@ -81,10 +77,10 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| d.subst(&mut |s| place(s))).collect() };
     let (a, w) = (moved(&p.a.1), moved(&p.b.1));
     // Channels are few and the weights' alone; a row is nearly as long as its vectors.
-    let channel = nest.loops.iter().find(|l| depends(&w, l.0) && !depends(&a, l.0)).filter(|l| l.1.as_const().is_some_and(|c| (2..=FEW).contains(&c)))?;
-    let row = nest.loops.iter().find(|l| stride(m, p.a.0, &a, l.0) == Some(STEP))?;
+    let channel = loops.iter().find(|l| depends(&w, l.0) && !depends(&a, l.0)).filter(|l| l.1.as_const().is_some_and(|c| (2..=FEW).contains(&c)))?;
+    let row = loops.iter().find(|l| stride(m, p.a.0, &a, l.0) == Some(STEP))?;
     let long = row.1.as_const().is_some_and(|x| 4 * x >= 3 * ((x + LANES - 1) / LANES * LANES));
-    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && nest.loops.iter().all(|l| l.0 == channel.0 || !depends(&w, l.0));
+    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && loops.iter().all(|l| l.0 == channel.0 || !depends(&w, l.0));
     let stored = tail.iter().all(|s| !matches!(s, Stmt::Store { buf, at, .. } if stride(m, *buf, at, row.0) != Some(1) || m.bufs[*buf].ty != ElemType::F32));
     let numbers = p.depth.iter().all(|d| d.1.as_const().is_some());
     if !long || !constant || !stored || !numbers || !in_planes(m, uses, p.a.0) {
@@ -98,10 +94,11 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
         inside.push(Stmt::Let { reg: *reg, value: instance(m, value, &place) });
     }
     let value = instance(m, value, &place);
-    inside.push(Stmt::Set { reg: *reg, at: vec![], value: Expr::Bin(*op, Box::new(Expr::acc(*reg)), Box::new(value)) });
+    inside.push(Stmt::Set { reg: acc, at: vec![], value: Expr::Bin(op, Box::new(Expr::acc(acc)), Box::new(value)) });
     let inside = taps.iter().rev().fold(inside, |body, (var, hi)| vec![seq(*var, *hi, body)]);
-    let body: Vec<Stmt> = [head.clone()].into_iter().chain(inside).chain(tail.iter().cloned()).collect();
-    Some((*conv, wrap(&nest.loops, body)))
+    let head = Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: Expr::Const(init) };
+    let body: Vec<Stmt> = [head].into_iter().chain(inside).chain(tail).collect();
+    Some((*conv, wrap(&loops, body)))
 }
 
 /// True for what the caller gives, or its padded copy, if it has few channels.

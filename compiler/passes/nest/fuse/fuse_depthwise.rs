@@ -15,9 +15,10 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction, depends};
+use crate::passes::nest::analysis::machine::{L1, L2, THREADS};
 use crate::passes::nest::analysis::shape::{Uses, fresh_regs, is_temp, peel};
 use crate::passes::nest::fuse::fuse_epilogues::copies;
-use crate::passes::nest::schedule::contract::{Parts, Product, depends, take_apart};
 use crate::sym::{Answer, Dim, Sym};
 use crate::target::Level;
 use crate::tensor::{ConstData, ElemType, consts::Remap};
@@ -27,13 +28,12 @@ use std::sync::Arc;
 const SLOTS: i64 = 32;
 /// Channels of a group: whole vectors on every level, in panels that tiles like. The first ones are preferred.
 const WIDTHS: [i64; 3] = [32, 48, 64];
-/// Bands of an image at most, and threads that are to have equal shares.
+/// Bands of an image at most.
 const BANDS: i64 = 4;
-const THREADS: i64 = 4;
 /// Bytes of a band that stay in the first-level cache.
-const NEAR: i64 = 44 << 10;
+const NEAR: i64 = L1 * 11 / 12;
 /// Bytes of the maker's weights at most: tiles of a kernel of its own ask memory for more of them in time.
-const NEAR_WEIGHTS: i64 = 256 << 10;
+const NEAR_WEIGHTS: i64 = L2 / 4;
 /// Multiply-adds that take as long as an element of the image on its way to an outer cache and back, measured.
 const SAVED: i64 = 2;
 
@@ -68,8 +68,8 @@ struct Pair {
     follower: Kernel,
     fillers: Vec<Kernel>,
     fill: Option<Expr>,
-    make: (Parts, Vars),
-    follow: (Parts, Vars),
+    make: (Contraction, Vars),
+    follow: (Contraction, Vars),
     image: Buf,
     images: Dim,
     channels: i64,
@@ -111,7 +111,7 @@ fn constant(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
 }
 
 fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
-    let d = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma)?;
+    let d = contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma)?;
     let image = d.a.0;
     let data = &m.bufs[image];
     let [n, c, y, x] = d.a.1.as_slice() else { return None };
@@ -144,9 +144,9 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
         return None;
     }
     // Who makes its image.
-    let (makers, fillers): (Vec<Kernel>, Vec<Kernel>) = uses.writers(image).iter().partition(|w| take_apart(&m.kernels[**w].body).is_some());
+    let (makers, fillers): (Vec<Kernel>, Vec<Kernel>) = uses.writers(image).iter().partition(|w| contraction(&m.kernels[**w].body).is_some());
     let [maker] = makers.as_slice() else { return None };
-    let p = take_apart(&m.kernels[*maker].body).filter(|p| p.product == Product::Fma)?;
+    let p = contraction(&m.kernels[*maker].body).filter(|p| p.product == ProductKind::Fma)?;
     let at = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { (*buf == image).then(|| at.clone()) } else { None })?;
     let [pn, pc, py, px] = at.as_slice() else { return None };
     let pn = batch(&p.loops, pn)?;
@@ -277,7 +277,7 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
     let constant = Dim::constant;
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
     let band = m.temp(format!("{name}.band"), ElemType::F32, [slots, high, p.padded.1, cut.width].map(constant));
-    let work = |q: &Parts| (Dim::product(q.loops.iter().chain(&q.depth).map(|l| l.1)) * 2).floor_div(8);
+    let work = |q: &Contraction| (Dim::product(q.loops.iter().chain(&q.depth).map(|l| l.1)) * 2).floor_div(8);
     let work = work(&p.make.0) + work(&p.follow.0);
     let id = m.kernel(&name, &origin, |kb| {
         kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {

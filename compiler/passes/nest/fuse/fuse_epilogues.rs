@@ -10,10 +10,10 @@ pub mod copies;
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::form;
 use crate::passes::nest::analysis::shape::{Map, Uses, as_map, cover, instance, is_temp, peel, relocate, wrap};
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Pending;
-use crate::passes::nest::schedule::contract;
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
@@ -118,7 +118,7 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     // Tiles have no indices from memory.
     let mut looks_up = false;
     map.value.walk(&mut |e| looks_up |= matches!(e, Expr::With { .. }));
-    if looks_up && contract::is_contraction(&m.kernels[p].body) {
+    if looks_up && form::is_contraction(&m.kernels[p].body) {
         return None;
     }
     // Every load of the result at one position, and that position a bijection of the consumer's loops.
@@ -150,7 +150,7 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
 /// what only run time knows: panels of that are padded, and packed again and again. The consumer then moves on to who
 /// reads it.
 fn turns_to_unknown(m: &Module, p: Kernel, (t, at): (Buf, &[Dim]), map: &Map, subst: &HashMap<Sym, Dim>) -> bool {
-    if !contract::is_contraction(&m.kernels[p].body) || !is_temp(m, m.storage(map.buf)) {
+    if !form::is_contraction(&m.kernels[p].body) || !is_temp(m, m.storage(map.buf)) {
         return false;
     }
     let loops = peel(&m.kernels[p].body).loops;

@@ -5,8 +5,8 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Math, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction};
 use crate::passes::nest::analysis::shape::{Uses, as_map, instance, is_temp};
-use crate::passes::nest::schedule::contract::{Parts, Product, take_apart};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ pub fn run(m: &mut Module) -> Result<()> {
 
 /// What such a convolution is rewritten from.
 struct Gated {
-    parts: Parts,
+    parts: Contraction,
     /// Who multiplies.
     map: Kernel,
     /// The image itself, and where the convolution reads it.
@@ -41,7 +41,7 @@ struct Gated {
 }
 
 fn gated(m: &Module, uses: &Uses, k: Kernel) -> Option<Gated> {
-    let parts = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma)?;
+    let parts = contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma)?;
     let ((t, at), (w, wat)) = (&parts.a, &parts.b);
     let constant = matches!(m.bufs[*w].place, Place::Const(_)) && m.bufs[*w].ty == ElemType::F32;
     let ([map_kernel], true) = (uses.writers(*t), constant && is_temp(m, *t) && uses.readers(*t) == [k] && !uses.pinned(*t)) else { return None };

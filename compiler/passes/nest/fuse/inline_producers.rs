@@ -171,7 +171,7 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
         return same && whole && (n_readers == 1 || matches!(cost(&map.value), Cost::Remap)) && c.cover(m).is_some();
     }
     let in_loop = loads_under_seq(m, body, map.buf);
-    let contraction = crate::passes::nest::schedule::contract::is_contraction(body);
+    let contraction = crate::passes::nest::analysis::form::is_contraction(body);
     let indices_plain = loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).iter().all(|d| is_plain(*d)));
     match cost(&map.value) {
         Cost::Remap => {

@@ -11,8 +11,9 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Stmt, visit};
+use crate::passes::nest::analysis::form;
+use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{Uses, as_map, instance, is_temp, peel, wrap};
-use crate::passes::nest::schedule::contract;
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
@@ -20,7 +21,7 @@ use std::collections::HashMap;
 /// horizontal reduction dominates, which kernels of one step each overlap for several rows.
 const LENGTH: std::ops::RangeInclusive<i64> = 256..=8192;
 /// Elements that the second-level cache holds from one kernel to the next: nothing to gain.
-const NEAR: i64 = 128 << 10;
+const NEAR: i64 = L2 / 8;
 /// Kernels that become one.
 const MOST: usize = 8;
 
@@ -62,7 +63,7 @@ struct Member {
 fn member(m: &Module, k: Kernel, rows: usize) -> Option<Member> {
     let nest = peel(&m.kernels[k].body);
     let Some(Stmt::Store { buf, at, .. }) = nest.body.last() else { return None };
-    let product = contract::operands(&nest.body).is_some_and(|(a, _, b, _)| a != b);
+    let product = form::operands(&nest.body).is_some_and(|(a, _, b, _)| a != b);
     if product || !visit::stores(&nest.body[..nest.body.len() - 1]).is_empty() || nest.loops.len() < rows || at.len() < nest.loops.len() {
         return None;
     }

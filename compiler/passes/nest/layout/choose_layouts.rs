@@ -6,9 +6,9 @@ mod unflatten;
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::form;
 use crate::passes::nest::analysis::shape::{as_map, peel};
 use crate::passes::nest::analysis::strides::unit_stride_var;
-use crate::passes::nest::schedule::contract;
 use crate::passes::nest::schedule::conv_pool;
 use crate::sym::{Dim, Sym};
 use std::collections::HashSet;
@@ -79,12 +79,12 @@ fn leaves_in_planes(m: &Module, b: Buf) -> bool {
 /// channels, which no tile could store one by one, or whose vectors are fuller.
 fn detach(m: &mut Module, k: Kernel) {
     let body = &m.kernels[k].body;
-    let Some((a, from, w, at_w)) = contract::operands(body) else { return };
+    let Some((a, from, w, at_w)) = form::operands(body) else { return };
     let [out] = visit::stores(body)[..] else { return };
     let nest = peel(body);
     let taps = nest.body.iter().any(|s| matches!(s, Stmt::For { body, .. } if matches!(body.as_slice(), [Stmt::For { .. }])));
     // The phases of a strided result never lie side by side.
-    let positions: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| contract::depends(&from, l.0)).collect();
+    let positions: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| form::depends(&from, l.0)).collect();
     let apart = nest.body.iter().any(|s| matches!(s, Stmt::Store { at, .. } if unit_stride_var(m, out, at, &positions).is_none()));
     let images = images(body);
     if !leaves_in_planes(m, out) || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
@@ -120,7 +120,7 @@ fn detach_window(m: &mut Module, k: Kernel) {
     let [out] = visit::stores(body)[..] else { return };
     let planes = leaves_in_planes(m, out) && !spatial_is_one(m, out);
     let images = images(body);
-    if planes && contract::operands(body).is_none() && !visit::loads(body).contains(&out) && images.contains(&out) && images.iter().any(|b| matches!(m.bufs[*b].place, Place::Temp)) {
+    if planes && form::operands(body).is_none() && !visit::loads(body).contains(&out) && images.contains(&out) && images.iter().any(|b| matches!(m.bufs[*b].place, Place::Temp)) {
         turn_result(m, k, out);
     }
 }
@@ -267,9 +267,7 @@ fn stays_in_planes(m: &Module, kernels: &[Kernel], b: Buf) -> bool {
     let reads = |k: &Kernel, b: Buf| visit::loads(&m.kernels[*k].body).iter().any(|l| m.storage(*l) == b);
     let writes = |k: &Kernel, b: Buf| visit::stores(&m.kernels[*k].body).iter().any(|s| m.storage(*s) == b);
     let few = |k: &Kernel| match visit::stores(&m.kernels[*k].body)[..] {
-        [out] => {
-            matches!(m.bufs[out].place, Place::Output(_)) && m.bufs[out].dims.len() >= 3 && m.bufs[out].dims[1].as_const().is_some_and(|c| c < FEW) && contract::is_contraction(&m.kernels[*k].body)
-        }
+        [out] => matches!(m.bufs[out].place, Place::Output(_)) && m.bufs[out].dims.len() >= 3 && m.bufs[out].dims[1].as_const().is_some_and(|c| c < FEW) && form::is_contraction(&m.kernels[*k].body),
         _ => false,
     };
     let mut read = kernels.iter().filter(|k| reads(k, b)).peekable();
@@ -316,7 +314,7 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
     let global = |at: &[Dim]| at.len() >= 4 && !reduces(&at[1]) && !reduces(&at[0]) && at[2..].iter().all(|d| reduces(d) && !moves(d) || d.as_const() == Some(0));
     // 1x1: the channel is reduced, the rest only moves.
     let pointwise = |at: &[Dim]| at.len() >= 3 && reduces(&at[1]) && !moves(&at[1]) && at[2..].iter().all(|d| !reduces(d));
-    let single = contract::operands(body);
+    let single = form::operands(body);
     let mut out = vec![];
     let mut image = false;
     for (b, at) in accesses(body) {
@@ -328,7 +326,7 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
     }
     if image {
         // A result that is no longer an image (its channels have moved elsewhere) stays as it is.
-        let channels: Vec<Sym> = single.as_ref().map_or(vec![], |(_, a, _, w)| nest.loops.iter().map(|l| l.0).filter(|s| contract::depends(w, *s) && !contract::depends(a, *s)).collect());
+        let channels: Vec<Sym> = single.as_ref().map_or(vec![], |(_, a, _, w)| nest.loops.iter().map(|l| l.0).filter(|s| form::depends(w, *s) && !form::depends(a, *s)).collect());
         // The phase of a transposed convolution stands beside the position that it belongs to.
         let has = |d: &Dim| channels.iter().any(|c| d.contains(*c)) && d.syms().iter().all(|s| channels.contains(s));
         let mut moved: Vec<Buf> = vec![];

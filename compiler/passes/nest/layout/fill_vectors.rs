@@ -13,9 +13,9 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Math, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction};
 use crate::passes::nest::analysis::shape::wrap;
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::{Parts, Product, take_apart};
 use crate::sym::{Dim, Sym};
 use crate::tensor::{ConstData, ElemType};
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
 
 /// A convolution with few channels.
 struct Layer {
-    parts: Parts,
+    parts: Contraction,
     /// Output channels, columns, and the taps of a row of the window.
     k: (Sym, i64),
     x: (Sym, i64),
@@ -49,7 +49,7 @@ struct Layer {
 }
 
 fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
-    let p = take_apart(&m.kernels[kernel].body).filter(|p| p.product == Product::Fma)?;
+    let p = contraction(&m.kernels[kernel].body).filter(|p| p.product == ProductKind::Fma)?;
     let Place::Const(weights) = &m.bufs[p.b.0].place else { return None };
     if weights.elem() != ElemType::F32 || m.bufs[p.b.0].layout != Layout::RowMajor {
         return None;

@@ -3,16 +3,14 @@
 
 use crate::diag::Result;
 use crate::nest::{Buf, Layout, Module, Place, visit};
+use crate::passes::nest::analysis::form;
+use crate::passes::nest::analysis::machine::{LINE, PAGE};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 use std::collections::HashSet;
 
-/// Bytes after which addresses meet in a set.
-const WAY: i64 = 4096;
-/// Bytes of a line of memory, and of an element.
-const LINE: i64 = 64;
+/// Bytes of an element.
 const BYTES: i64 = 4;
 
 /// Lengthens the rows of what contractions read row by row, where nobody sees the same memory in another shape.
@@ -21,7 +19,7 @@ pub fn run(m: &mut Module) -> Result<()> {
     viewed.extend(m.bufs.keys().filter(|b| m.storage(*b) != *b));
     let mut found: Vec<(Buf, usize, i64)> = vec![];
     for k in visit::calls(&m.driver) {
-        let Some(p) = contract::take_apart(&m.kernels[k].body) else { continue };
+        let Some(p) = form::contraction(&m.kernels[k].body) else { continue };
         for (buf, at) in [&p.a, &p.b] {
             let data = &m.bufs[*buf];
             let (Place::Temp, ElemType::F32, Some(last)) = (&data.place, data.ty, data.dims.len().checked_sub(1)) else { continue };
@@ -31,8 +29,8 @@ pub fn run(m: &mut Module) -> Result<()> {
             };
             let steps = || p.loops.iter().filter(|l| l.1.as_const() != Some(1)).filter_map(|l| stride(m, *buf, at, l.0));
             // Rows, or every other one.
-            let whole = data.dims[inner].as_const().is_some_and(|n| n > 0 && (n * BYTES % WAY == 0 || n * 2 * BYTES % WAY == 0 && steps().any(|s| s == 2 * n)));
-            let crowded = steps().any(|s| s != 0 && s * BYTES % WAY == 0);
+            let whole = data.dims[inner].as_const().is_some_and(|n| n > 0 && (n * BYTES % PAGE == 0 || n * 2 * BYTES % PAGE == 0 && steps().any(|s| s == 2 * n)));
+            let crowded = steps().any(|s| s != 0 && s * BYTES % PAGE == 0);
             let deep = p.depth.iter().any(|d| stride(m, *buf, at, d.0) == Some(1));
             if whole && crowded && deep && !viewed.contains(buf) && found.iter().all(|f| f.0 != *buf) {
                 found.push((*buf, inner, LINE / BYTES));

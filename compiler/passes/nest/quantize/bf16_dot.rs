@@ -12,9 +12,9 @@
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Math, Module, Place, visit};
+use crate::passes::nest::analysis::form::{self, Contraction, ProductKind};
 use crate::passes::nest::analysis::shape::is_temp;
 use crate::passes::nest::quantize::integer_dot::operands::{self, Copies, Grouped};
-use crate::passes::nest::schedule::contract::{self, Parts, Product};
 use crate::target::Level;
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
@@ -24,7 +24,7 @@ const PAIR: i64 = 2;
 
 /// A contraction that dot products of bf16 suit.
 struct Plan {
-    parts: Parts,
+    parts: Contraction,
     g: Grouped,
 }
 
@@ -34,7 +34,7 @@ pub fn suit(m: &Module) -> bool {
 }
 
 fn plan(m: &Module, k: Kernel) -> Option<Plan> {
-    let parts = contract::take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma)?;
+    let parts = form::contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma)?;
     let (x, w) = match (weights(m, parts.a.0), weights(m, parts.b.0)) {
         (false, true) => (parts.a.clone(), parts.b.clone()),
         (true, false) => (parts.b.clone(), parts.a.clone()),

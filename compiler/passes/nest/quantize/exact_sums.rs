@@ -116,7 +116,7 @@ fn copy(m: &mut Module, k: Kernel, b: Buf) -> (Kernel, Buf) {
     let out = m.temp(name, ElemType::F32, dims);
     m.bufs[out].layout = layout;
     let origin = m.kernels[k].origin.clone();
-    let id = m.map(out, &origin, |kb, at| crate::passes::nest::schedule::contract::extended(kb.load(b, at)));
+    let id = m.map(out, &origin, |kb, at| crate::passes::nest::analysis::form::extended(kb.load(b, at)));
     operands::before(m, k, id, "f32");
     (id, out)
 }

@@ -13,6 +13,7 @@
 mod activations;
 
 use crate::diag::Result;
+use crate::nest::schedule::{Packing, Schedule, tasks};
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Math, Module, Place, visit};
 use crate::passes::nest::analysis::shape::{Map, Uses, as_map, instance, through_view};
 use crate::passes::nest::schedule::contract::loops::{collapse_rows, joined};
@@ -340,6 +341,14 @@ fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made:
     let (body, work) = dequantize::emit(m, k, &f.parts, &nest, facts);
     m.kernels[k].body = body;
     m.kernels[k].work = work;
+    let bytes = if let Place::Const(c) = &m.bufs[words].place { c.byte_len() } else { 0 };
+    let panels = Packing::Constant { columns: WIDTH, bytes };
+    m.kernels[k].schedules = vec![Schedule {
+        form: "contraction",
+        packing: vec![("words of B", panels)],
+        tasks: tasks(&m.kernels[k].body),
+        ..Schedule::new("tiles of few bits").vectors(i64::from(facts.lanes), "columns", Dim::constant(columns))
+    }];
     m.kernels[k].scheduled = true;
     true
 }

@@ -28,10 +28,10 @@ mod runtime;
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, visit};
+use crate::passes::nest::analysis::form;
 use crate::passes::nest::analysis::shape::{Uses, as_map, instance};
 use crate::passes::nest::quantize::exact_sums::{self, Contraction};
 use crate::passes::nest::quantize::widen_integers;
-use crate::passes::nest::schedule::contract;
 use crate::sym::{Dim, Sym};
 use crate::target::{Dot, Facts, Level};
 use crate::tensor::{ConstData, ElemType};
@@ -195,7 +195,7 @@ fn as_floats(m: &mut Module, k: Kernel, c: &Contraction, flipped: (bool, bool), 
     let floats = m.constant(name, Arc::new(data));
     let sum = m.reg(ElemType::F32);
     m.regs[sum].whole = Some(most);
-    let value = Expr::fma(contract::extended(Expr::Load { buf: x.0, at: x.1.clone() }), Expr::Load { buf: floats, at: w.1.clone() }, Expr::acc(sum));
+    let value = Expr::fma(form::extended(Expr::Load { buf: x.0, at: x.1.clone() }), Expr::Load { buf: floats, at: w.1.clone() }, Expr::acc(sum));
     let total = Expr::Cast(ElemType::I32, Box::new(Expr::acc(sum)));
     let total = match sums {
         Some(sums) => total - sums,

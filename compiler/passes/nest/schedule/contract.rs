@@ -9,9 +9,12 @@
 
 pub(crate) mod loops;
 
-use crate::nest::schedule::Schedule;
-use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, Reg, Stmt, visit};
-use crate::passes::nest::analysis::shape::{peel, relocate, seq_loops};
+use crate::nest::schedule::{self, Schedule};
+use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind};
+pub(crate) use crate::passes::nest::analysis::form::{Contraction as Parts, ProductKind as Product, contraction as take_apart, depends};
+use crate::passes::nest::analysis::machine::{L1, L2, LINE, PAGE};
+use crate::passes::nest::analysis::shape::relocate;
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::tiles::{self, Loops, Panels, Tile};
 use crate::passes::nest::schedule::{Plan, Request, Within, pack};
@@ -21,185 +24,19 @@ use crate::tensor::{ConstData, ElemType, consts::Remap};
 use loops::{collapse_columns, collapse_rows, joined, split_phases};
 use std::sync::Arc;
 
-/// The form of a contraction, taken apart.
-#[derive(Clone)]
-pub(crate) struct Parts {
-    /// The `par` nest.
-    pub loops: Vec<(Sym, Dim)>,
-    /// The sum.
-    pub acc: Reg,
-    /// The `seq` nest.
-    pub depth: Vec<(Sym, Dim)>,
-    /// Factors.
-    pub a: (Buf, Vec<Dim>),
-    /// See `a`.
-    pub b: (Buf, Vec<Dim>),
-    /// Where B is a sum or a difference of two elements of its buffer: the second one.
-    pub with: Option<(BinOp, Vec<Dim>)>,
-    /// What each row asks memory for while its sum runs: a share of the lines from here on. The last subscript moves on with
-    /// the row, by its share.
-    pub ask: Option<(Buf, Vec<Dim>)>,
-    /// What the sum begins with, if not with zero.
-    pub start: Option<Expr>,
-    /// Lets and the store.
-    pub tail: Vec<Stmt>,
-    /// True if the kernel has nothing else.
-    pub whole: bool,
-    /// How factors come to the sum.
-    pub product: Product,
-}
-
-impl Parts {
-    /// Where the result goes.
-    pub fn store(&self) -> Option<(Buf, Vec<Dim>)> {
-        self.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })
+/// What a level's vectors are for a product.
+fn facts_of(product: ProductKind, facts: Facts) -> Facts {
+    match product {
+        // Where Cranelift takes vectors apart every lane of a sum has a register.
+        ProductKind::Double if !facts.caps.long_lanes => Facts { registers: facts.registers / facts.lanes, ..facts },
+        ProductKind::Double => Facts { lanes: facts.lanes / 2, ..facts },
+        _ => facts,
     }
-    /// True for sums that have to be exact, so that no sums of other factors may take their place: those known to be whole
-    /// numbers, and those that are converted to an integer, which shows the smallest error.
-    pub fn is_exact(&self, m: &Module) -> bool {
-        let mut found = m.regs[self.acc].whole.is_some();
-        visit::walk_exprs(&self.tail, &mut |e| found |= matches!(e, Expr::Cast(t, x) if t.is_int() && matches!(&**x, Expr::Acc { reg, .. } if *reg == self.acc)));
-        found
-    }
-}
-
-/// A step of the sum.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Product {
-    /// Of floats.
-    Fma,
-    /// Of floats of 64 bits.
-    Double,
-    /// Of bytes as floats, and floats.
-    Extended,
-    /// Of groups; of bytes, the unsigned ones are those of B if `swapped`.
-    Dot {
-        /// What a group is.
-        group: Group,
-        /// A and B have changed places.
-        swapped: bool,
-    },
-    /// Of single bytes, extended: what `exact_sums` and `integer_dot` rewrite, or nobody.
-    Bytes,
-}
-
-impl Product {
-    /// Type of the sum.
-    pub fn ty(self) -> ElemType {
-        match self {
-            Product::Fma | Product::Extended => ElemType::F32,
-            Product::Double => ElemType::F64,
-            Product::Dot { group, .. } => group.sum(),
-            Product::Bytes => ElemType::I32,
-        }
-    }
-    /// What a level's vectors are for it.
-    pub fn facts(self, facts: Facts) -> Facts {
-        match self {
-            // Where Cranelift takes vectors apart every lane of a sum has a register.
-            Product::Double if !facts.caps.long_lanes => Facts { registers: facts.registers / facts.lanes, ..facts },
-            Product::Double => Facts { lanes: facts.lanes / 2, ..facts },
-            _ => facts,
-        }
-    }
-    /// Columns of panels come in multiples of this on every level: lanes of the longest vectors.
-    pub fn unit(self) -> i64 {
-        if self == Product::Double { 8 } else { 16 }
-    }
-    /// The sum with one more product.
-    pub fn step(self, a: Expr, b: Expr, sum: Expr) -> Expr {
-        match self {
-            Product::Fma | Product::Double => Expr::fma(a, b, sum),
-            Product::Extended => Expr::fma(extended(a), b, sum),
-            Product::Dot { group, swapped: false } => Expr::dot(group, a, b, sum),
-            Product::Dot { group, swapped: true } => Expr::dot(group, b, a, sum),
-            Product::Bytes => Expr::cast(ElemType::I8, ElemType::I32, a) * Expr::cast(ElemType::I8, ElemType::I32, b) + sum,
-        }
-    }
-    /// The step of a sum of this type.
-    fn of(ty: ElemType, e: &Expr) -> Option<(Product, [&Expr; 3])> {
-        let byte = |e: &Expr| matches!(e, Expr::Cast(ElemType::I32, _));
-        Some(match e {
-            Expr::Fma(a, b, c) => match &**a {
-                Expr::Cast(ElemType::F32, x) if byte(x) => match &**x {
-                    Expr::Cast(_, a) => (Product::Extended, [a, b, c]),
-                    _ => return None,
-                },
-                _ if ty == ElemType::F64 => (Product::Double, [a, b, c]),
-                _ => (Product::Fma, [a, b, c]),
-            },
-            Expr::Dot(group, a, b, c) => (Product::Dot { group: *group, swapped: false }, [a, b, c]),
-            Expr::Bin(BinOp::Add, p, c) => match &**p {
-                Expr::Bin(BinOp::Mul, a, b) if byte(a) && byte(b) => match (&**a, &**b) {
-                    (Expr::Cast(_, a), Expr::Cast(_, b)) => (Product::Bytes, [a, b, c]),
-                    _ => return None,
-                },
-                _ => return None,
-            },
-            _ => return None,
-        })
-    }
-}
-
-/// A byte as the float of its value.
-pub(crate) fn extended(byte: Expr) -> Expr {
-    Expr::Cast(ElemType::F32, Box::new(Expr::Cast(ElemType::I32, Box::new(byte))))
-}
-
-pub(crate) fn take_apart(body: &[Stmt]) -> Option<Parts> {
-    take_any_apart(body).filter(|p| p.with.is_none() && p.ask.is_none())
-}
-
-/// The same, also where B is a sum of two elements or the sum asks for memory: what passes make.
-fn take_any_apart(body: &[Stmt]) -> Option<Parts> {
-    let nest = peel(body);
-    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, tail @ ..] = nest.body.as_slice() else { return None };
-    if !shape.is_empty() || zero.bits != 0 || tail.is_empty() {
-        return None;
-    }
-    let (depth, step) = seq_loops(inner)?;
-    let (ask, r, value) = match step {
-        [Stmt::Set { reg, value, .. }] => (None, reg, value),
-        [Stmt::Prefetch { buf, at }, Stmt::Set { reg, value, .. }] => (Some((*buf, at.clone())), reg, value),
-        _ => return None,
-    };
-    let (product, [a, b, c]) = Product::of(zero.ty, value)?;
-    let (b, second) = match b {
-        Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) if product == Product::Fma => (&**x, Some((*op, &**y))),
-        b => (b, None),
-    };
-    let (Expr::Load { buf: ba, at: ia }, Expr::Load { buf: bb, at: ib }, Expr::Acc { reg: rc, .. }) = (a, b, c) else { return None };
-    let with = match second {
-        None => None,
-        Some((op, Expr::Load { buf, at })) if buf == bb => Some((op, at.clone())),
-        _ => return None,
-    };
-    let straight = tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
-    let stores = tail.iter().filter(|s| matches!(s, Stmt::Store { .. })).count();
-    if zero.ty != product.ty() || r != reg || rc != reg || !straight || stores != 1 {
-        return None;
-    }
-    Some(Parts { loops: nest.loops, acc: *reg, depth, a: (*ba, ia.clone()), b: (*bb, ib.clone()), with, ask, start: None, tail: tail.to_vec(), whole: true, product })
-}
-
-/// True for kernels of the form above.
-pub fn is_contraction(body: &[Stmt]) -> bool {
-    take_apart(body).is_some()
-}
-
-/// The reads of a contraction's operands, and its loops and store position: what the layout pass looks at.
-pub fn operands(body: &[Stmt]) -> Option<(Buf, Vec<Dim>, Buf, Vec<Dim>)> {
-    let p = take_apart(body)?;
-    Some((p.a.0, p.a.1, p.b.0, p.b.1))
-}
-
-pub(crate) fn depends(at: &[Dim], s: Sym) -> bool {
-    at.iter().any(|d| d.contains(s))
 }
 
 /// A contraction in register tiles.
-struct Contraction {
-    p: Parts,
+struct Tiled {
+    p: Contraction,
     /// Row loops outside the tile's own.
     rows: Vec<(Sym, Dim)>,
     tile: Tile<Packing>,
@@ -211,11 +48,12 @@ struct Contraction {
 
 /// Register tiles for a contraction, a kernel or a nest within one.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
-    let mut p = take_any_apart(request.body)?;
-    if matches!(p.product, Product::Bytes | Product::Extended) {
+    let Form::Contraction(p) = request.form else { return None };
+    let mut p = (**p).clone();
+    if matches!(p.product, ProductKind::Bytes | ProductKind::Extended) {
         return None;
     }
-    let (facts, unit) = (p.product.facts(request.facts), p.product.unit());
+    let (facts, unit) = (facts_of(p.product, request.facts), p.product.unit());
     p.whole = request.within == Within::Kernel;
     split_phases(m, &mut p);
     let n = columns(m, &mut p)?;
@@ -223,7 +61,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     if n_extent.as_const().is_some_and(|c| c < 4) {
         return None;
     }
-    let only_a = |p: &Parts, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
+    let only_a = |p: &Contraction, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
     let mut rows: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| only_a(&p, l.0)).collect();
     let others = |l: &(Sym, Dim)| l.0 != n && !rows.iter().any(|r| r.0 == l.0);
     let batch: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(others).collect();
@@ -251,15 +89,15 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
         together = short;
     }
     let apart = row.and_then(|r| stride(m, p.a.0, &p.a.1, r.0)).map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
-    let tile = Tile::new((row, together), most, n, n_extent, nr, packing, batch, apart != 0 && apart % 4096 == 0, facts);
+    let tile = Tile::new((row, together), most, n, n_extent, nr, packing, batch, apart != 0 && apart % PAGE == 0, facts);
     let loops = Loops::new(m, &p, &tile, &rows);
     let work = work(m, &p, n, unit);
-    Some(Box::new(Contraction { p, rows, tile, loops, turn, work }))
+    Some(Box::new(Tiled { p, rows, tile, loops, turn, work }))
 }
 
-impl Plan for Contraction {
+impl Plan for Tiled {
     fn schedule(&self, m: &Module) -> Schedule {
-        let s = tiles::describe(m, &self.p, &self.tile, &self.loops);
+        let s = tiles::describe(m, &self.p, &self.tile, &self.loops, !self.rows.is_empty());
         let order = if self.turn.is_some() { vec!["weights forwards and backwards in turn"] } else { vec![] };
         Schedule { order: s.order.into_iter().chain(order).collect(), ..s }
     }
@@ -267,7 +105,7 @@ impl Plan for Contraction {
         self.work
     }
     fn apply(self: Box<Self>, m: &mut Module, k: Kernel) -> Vec<Stmt> {
-        let Contraction { p, rows, tile, loops, turn, .. } = *self;
+        let Tiled { p, rows, tile, loops, turn, .. } = *self;
         let mut t = tile.read_from(|packing| packing.apply(m, k, &p));
         let body = tiles::emit(m, &p, &t, &loops, &rows);
         let Some(turn) = turn else { return body };
@@ -279,13 +117,13 @@ impl Plan for Contraction {
 
 /// The column: a loop that B alone depends on, along memory of the result where there is one. A matrix product may swap its
 /// operands for that.
-fn columns(m: &Module, p: &mut Parts) -> Option<Sym> {
+fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
     let only = |one: &[Dim], other: &[Dim], s: Sym| depends(one, s) && !depends(other, s);
     let (out, at) = p.store()?;
     let next = unit_stride_var(m, out, &at, &p.loops);
     if next.is_some_and(|v| only(&p.a.1, &p.b.1, v)) && p.depth.len() == 1 {
         std::mem::swap(&mut p.a, &mut p.b);
-        if let Product::Dot { group: Group::Bytes, swapped } = &mut p.product {
+        if let ProductKind::Dot { group: Group::Bytes, swapped } = &mut p.product {
             *swapped = !*swapped;
         }
     }
@@ -295,7 +133,7 @@ fn columns(m: &Module, p: &mut Parts) -> Option<Sym> {
 
 /// Orders the loops of the sum: innermost what runs through A's memory in the smallest steps, channels of images, columns of
 /// matrices.
-fn order_reduction(m: &Module, p: &mut Parts, row: Option<(Sym, Dim)>) {
+fn order_reduction(m: &Module, p: &mut Contraction, row: Option<(Sym, Dim)>) {
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
     p.depth.sort_by_key(|d| std::cmp::Reverse(step(d.0)));
     // But not what steps from row to row: unrolled steps would share elements of A, and keep them in registers that the
@@ -314,7 +152,7 @@ fn order_reduction(m: &Module, p: &mut Parts, row: Option<(Sym, Dim)>) {
 }
 
 /// Work of the contraction with columns `n`, whose panels have a multiple of `unit`.
-fn work(m: &Module, p: &Parts, n: Sym, unit: i64) -> Dim {
+fn work(m: &Module, p: &Contraction, n: Sym, unit: i64) -> Dim {
     let all = |loops: &mut dyn Iterator<Item = &(Sym, Dim)>| Dim::product(loops.map(|l| l.1));
     // Vectors that are partly empty take as long as whole ones.
     let lanes = |l: &(Sym, Dim)| if l.0 == n { l.1.ceil_div(unit) * unit } else { l.1 };
@@ -326,8 +164,8 @@ fn work(m: &Module, p: &Parts, n: Sym, unit: i64) -> Dim {
 }
 
 /// A sum of integers to which a constant is added begins with it.
-fn begin_with_constant(m: &Module, p: &mut Parts) {
-    if !matches!(p.product, Product::Dot { group: Group::Bytes | Group::Words, .. }) {
+fn begin_with_constant(m: &Module, p: &mut Contraction) {
+    if !matches!(p.product, ProductKind::Dot { group: Group::Bytes | Group::Words, .. }) {
         return;
     }
     let constant = |e: &Expr| matches!(e, Expr::Load { buf, .. } if m.bufs[*buf].ty == ElemType::I32 && matches!(m.bufs[*buf].place, Place::Const(_)));
@@ -358,19 +196,18 @@ const READ: i64 = 6;
 
 /// True for a constant of a module whose constants do not fit a second-level cache: others were read since it was last.
 fn from_afar(m: &Module, b: Buf) -> bool {
-    const CACHE: u64 = 1 << 20;
     let bytes = |b: &crate::nest::BufData| if let Place::Const(c) = &b.place { c.byte_len() } else { 0 };
-    matches!(m.bufs[m.storage(b)].place, Place::Const(_)) && m.bufs.values().map(bytes).sum::<u64>() > CACHE
+    matches!(m.bufs[m.storage(b)].place, Place::Const(_)) && m.bufs.values().map(bytes).sum::<u64>() > L2 as u64
 }
 
 /// The loop every other iteration of which reads the weights backwards, so that it begins with what is still in the
 /// first-level cache: where a loop reads the same weights again and again for a few rows, and they fill that cache but
 /// not the second.
-fn turn(m: &Module, p: &Parts, batch: &[(Sym, Dim)], within: Within, rows: i64, weights: Dim) -> Option<Sym> {
+fn turn(m: &Module, p: &Contraction, batch: &[(Sym, Dim)], within: Within, rows: i64, weights: Dim) -> Option<Sym> {
     let Within::Loop(Some(s)) = within else { return None };
     let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && !batch.iter().any(|b| depends(&p.b.1, b.0));
     let bytes = weights.as_const()? * i64::from(m.bufs[p.b.0].ty.bytes()?);
-    (constant && rows <= 4 && !depends(&p.b.1, s) && (24 << 10..=512 << 10).contains(&bytes)).then_some(s)
+    (constant && rows <= 4 && !depends(&p.b.1, s) && (L1 / 2..=L2 / 2).contains(&bytes)).then_some(s)
 }
 
 /// Rows of both innermost row loops, where both are known and a tile may hold several of the inner one, which are short.
@@ -380,9 +217,7 @@ fn short_rows(outer: &[(Sym, Dim)], inner: Option<(Sym, Dim)>) -> Option<i64> {
 }
 
 /// Bytes of weights that no cache of one core holds.
-const LARGE: u64 = 2 << 20;
-/// Bytes of a line of memory.
-const LINE: i64 = 64;
+const LARGE: u64 = 2 * L2 as u64;
 
 /// B as panels.
 pub(crate) struct Packed {
@@ -431,7 +266,7 @@ pub(crate) enum Packing {
 
 impl Packing {
     /// Adds what makes the panels of contraction `k`.
-    pub fn apply(self, m: &mut Module, k: Kernel, p: &Parts) -> Panels {
+    pub fn apply(self, m: &mut Module, k: Kernel, p: &Contraction) -> Panels {
         match self {
             Packing::InPlace => Panels::InPlace,
             Packing::Constant(panels) => Panels::Packed(panels.place(m)),
@@ -451,18 +286,23 @@ impl tiles::Source for Packing {
     fn constant(&self, _: &Module) -> Option<(u64, i64)> {
         if let Packing::Constant(c) = self { Some((c.data.byte_len(), c.line)) } else { None }
     }
+    fn describe(&self, _: &Module, columns: i64) -> schedule::Packing {
+        match self {
+            Packing::InPlace => schedule::Packing::InPlace,
+            Packing::Constant(c) => schedule::Packing::Constant { columns, bytes: c.data.byte_len() },
+            Packing::Kernel(_) => schedule::Packing::Kernel { columns },
+        }
+    }
 }
 
 /// How tiles read B: in place if its rows lie there as panels would, else packed.
 #[allow(clippy::too_many_arguments)]
-pub(crate) fn packing(m: &Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Packing> {
-    // Bytes from row to row: beyond, every row lies in a page of its own.
-    const NEAR: i64 = 4096;
+pub(crate) fn packing(m: &Module, k: Kernel, p: &Contraction, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Packing> {
     let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_));
     let along = |s: Sym| stride(m, p.b.0, &p.b.1, s);
     // A constant that is one panel.
     let panel = n_extent.as_const() == Some(nr) && p.depth.last().is_some_and(|d| along(d.0) == Some(nr));
-    let near = p.depth.last().and_then(|d| along(d.0)).is_some_and(|s| (0..NEAR / if p.product == Product::Double { 8 } else { 4 }).contains(&s));
+    let near = p.depth.last().and_then(|d| along(d.0)).is_some_and(|s| (0..PAGE / if p.product == ProductKind::Double { 8 } else { 4 }).contains(&s));
     if (!constant || panel) && p.depth.len() == 1 && near && along(n) == Some(1) && n_extent.modulo(i64::from(facts.lanes)).as_const() == Some(0) {
         return Some(Packing::InPlace);
     }
@@ -482,18 +322,18 @@ pub(crate) fn packing(m: &Module, k: Kernel, p: &Parts, batch: &[(Sym, Dim)], n:
     Some(Packing::Kernel(pack::Panels::new(m, k, p, pack::Shape { name, dims, own, n, n_extent, nr }, facts)))
 }
 
-fn packed_name(m: &Module, p: &Parts) -> String {
+fn packed_name(m: &Module, p: &Contraction) -> String {
     format!("{}.packed", m.bufs[p.b.0].name)
 }
 
 /// Dims of panels, but for what loops around the nest pick.
-fn packed_dims(p: &Parts, own: &[(Sym, Dim)], n_extent: Dim, nr: i64) -> Vec<Dim> {
+fn packed_dims(p: &Contraction, own: &[(Sym, Dim)], n_extent: Dim, nr: i64) -> Vec<Dim> {
     let own = own.iter().map(|b| b.1);
     own.chain([n_extent.ceil_div(nr)]).chain(p.depth.iter().map(|d| d.1)).chain([Dim::constant(nr)]).collect()
 }
 
 /// A constant B as panels, see [`packing`]; `own` are the batch loops that it depends on.
-pub(crate) fn constant_panels(m: &Module, p: &Parts, own: &[(Sym, Dim)], (n, n_extent): (Sym, Dim), nr: i64) -> Option<ConstPanels> {
+pub(crate) fn constant_panels(m: &Module, p: &Contraction, own: &[(Sym, Dim)], (n, n_extent): (Sym, Dim), nr: i64) -> Option<ConstPanels> {
     let storage = m.storage(p.b.0);
     let Place::Const(c) = &m.bufs[storage].place else { return None };
     if m.bufs[storage].layout != Layout::RowMajor || m.is_recast(p.b.0) {

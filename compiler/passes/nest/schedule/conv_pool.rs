@@ -6,10 +6,10 @@
 use crate::nest::schedule::Schedule;
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Stmt, visit};
 use crate::passes::nest::analysis::cost;
-use crate::passes::nest::analysis::shape::{self, fresh_regs, peel, seq_loops};
+use crate::passes::nest::analysis::form::{Form, PooledContraction, depends, pooled_contraction};
+use crate::passes::nest::analysis::shape::{self, fresh_regs};
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::fuse::fuse_conv_pool::{STEP, seq};
-use crate::passes::nest::schedule::contract::depends;
 use crate::passes::nest::schedule::{self, Request};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -17,54 +17,14 @@ use crate::tensor::ElemType;
 /// Taps of a row of the convolution's window that are written out.
 const UNROLLED: i64 = 8;
 
-/// The fused form, taken apart.
-struct Pooled {
-    loops: Vec<(Sym, Dim)>,
-    pooled: (Reg, Expr),
-    window: Vec<(Sym, Dim)>,
-    sum: Reg,
-    depth: Vec<(Sym, Dim)>,
-    /// The step of the sum.
-    step: Expr,
-    a: (Buf, Vec<Dim>),
-    w: (Buf, Vec<Dim>),
-    /// What follows a sum, up to the step of the pooling.
-    then: Vec<Stmt>,
-    tail: Vec<Stmt>,
-}
-
-fn take(body: &[Stmt]) -> Option<Pooled> {
-    let nest = peel(body);
-    let [Stmt::Acc { reg, lanes: 1, init, .. }, window @ Stmt::For { .. }, tail @ ..] = nest.body.as_slice() else { return None };
-    let (window, inside) = seq_loops(window)?;
-    let [Stmt::Acc { reg: sum, lanes: 1, .. }, depth @ Stmt::For { .. }, then @ ..] = inside else { return None };
-    let (depth, step) = seq_loops(depth)?;
-    let [Stmt::Set { value: step @ Expr::Fma(a, w, _), .. }] = step else { return None };
-    let (Expr::Load { buf: a, at: at_a }, Expr::Load { buf: w, at: at_w }) = (&**a, &**w) else { return None };
-    let sets = then.iter().filter(|s| matches!(s, Stmt::Set { reg: r, .. } if r == reg)).count();
-    let straight = then.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. })) && tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
-    (sets == 1 && straight && !tail.is_empty()).then(|| Pooled {
-        loops: nest.loops.clone(),
-        pooled: (*reg, init.clone()),
-        window,
-        sum: *sum,
-        depth,
-        step: step.clone(),
-        a: (*a, at_a.clone()),
-        w: (*w, at_w.clone()),
-        then: then.to_vec(),
-        tail: tail.to_vec(),
-    })
-}
-
 /// Images that stay in planes because a kernel of this form reads or writes them.
 pub(crate) fn planes(m: &Module, kernels: &[Kernel]) -> Vec<Buf> {
-    kernels.iter().filter_map(|k| take(&m.kernels[*k].body).map(|p| [vec![p.a.0], visit::stores(&p.tail)].concat())).flatten().collect()
+    kernels.iter().filter_map(|k| pooled_contraction(&m.kernels[*k].body).map(|p| [vec![p.a.0], visit::stores(&p.tail)].concat())).flatten().collect()
 }
 
 /// A kernel of the fused form, in vectors along the pooled row.
 struct Plan {
-    p: Pooled,
+    p: PooledContraction,
     row: (Sym, i64),
     channel: (Sym, i64),
     lanes: i64,
@@ -75,7 +35,8 @@ struct Plan {
 
 /// Vectors along the pooled row for a kernel of the fused form.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn schedule::Plan>> {
-    let p = take(request.body)?;
+    let Form::PooledContraction(p) = request.form else { return None };
+    let p = (**p).clone();
     let known = |l: &(Sym, Dim)| Some((l.0, l.1.as_const()?));
     let along = |l: &&(Sym, Dim)| stride(m, p.a.0, &p.a.1, l.0) == Some(STEP) && !depends(&p.w.1, l.0);
     let row = p.loops.iter().find(along).and_then(known)?;
@@ -124,7 +85,7 @@ impl schedule::Plan for Plan {
 
 /// A vector of pooled results for some channels.
 struct Block<'a> {
-    p: &'a Pooled,
+    p: &'a PooledContraction,
     /// The row's variable and where the vector begins.
     x: (Sym, Dim),
     /// The channels' variable and the first of them.

@@ -7,9 +7,10 @@
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
 use crate::passes::nest::analysis::cost;
+use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind, contraction, depends};
+use crate::passes::nest::analysis::machine::{L1, LINE, SETS};
 use crate::passes::nest::analysis::shape::{fresh_regs, parallel, peel, put, wrap};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
-use crate::passes::nest::schedule::contract::{Parts, Product, depends, take_apart};
 use crate::passes::nest::schedule::{Plan, Request, lanes, rows};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -21,7 +22,7 @@ const PIECE: i64 = 8;
 
 /// A depthwise convolution with channels innermost.
 struct Window {
-    p: Parts,
+    p: Contraction,
     block: Block,
     /// Loops around the blocks.
     outer: Vec<(Sym, Dim)>,
@@ -41,13 +42,15 @@ enum Rows {
 
 /// Blocks of neighbouring results for a depthwise convolution with channels innermost.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>> {
-    let fits = |p: &Parts| matches!(p.product, Product::Fma | Product::Extended);
-    let p = take_apart(request.body).filter(fits)?;
+    let Form::Contraction(p) = request.form else { return None };
+    if !p.is_plain() || !matches!(p.product, ProductKind::Fma | ProductKind::Extended) {
+        return None;
+    }
     let (out, at) = p.store()?;
     let c = unit_stride_var(m, out, &at, &p.loops).filter(|c| depends(&p.b.1, *c))?;
     let mut nest = peel(request.body);
     lanes::relayout_constants(m, &mut nest.body, c);
-    let p = take_apart(&wrap(&nest.loops, nest.body))?;
+    let p = contraction(&wrap(&nest.loops, nest.body))?;
     let extent = p.loops.iter().find(|l| l.0 == c).and_then(|l| l.1.as_const()).filter(|e| *e >= 4)?;
     if stride(m, p.a.0, &p.a.1, c) != Some(1) || stride(m, p.b.0, &p.b.1, c) != Some(1) {
         return None;
@@ -80,7 +83,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
 
 /// Neighbouring results of a block along row `x`: as many as have registers for their sums and for what their windows
 /// share, in blocks of equal size.
-fn width(m: &Module, p: &Parts, x: (Sym, Dim), registers: i64) -> i64 {
+fn width(m: &Module, p: &Contraction, x: (Sym, Dim), registers: i64) -> i64 {
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
     // Elements of the image that a row of the window has in common with others, for one more result.
     let inner = p.depth.last().map_or(1, |d| d.1.as_const().unwrap_or(1));
@@ -140,11 +143,9 @@ struct Cut {
 
 /// Tasks that take a few channels through many rows: what neighbouring rows have in common of the image then comes from the
 /// first-level cache. None where it does not fit: all channels of a few neighbours are better there, since they lie together.
-fn cut(m: &Module, p: &Parts, (y, x): ((Sym, Dim), (Sym, Dim)), (extent, lanes): (i64, i64)) -> Option<Cut> {
-    const CACHE: i64 = 40 << 10;
-    const LINE: i64 = 64;
-    /// Sets of the cache; lines that lie a multiple of so many lines apart share one.
-    const SETS: i64 = 64;
+fn cut(m: &Module, p: &Contraction, (y, x): ((Sym, Dim), (Sym, Dim)), (extent, lanes): (i64, i64)) -> Option<Cut> {
+    // Of the first-level cache; the weights and the results take the rest.
+    const CACHE: i64 = L1 * 5 / 6;
     const TASKS: i64 = 16;
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
     let (high, wide) = (y.1.as_const()?, x.1.as_const()?);
@@ -188,7 +189,7 @@ struct Block {
 
 impl Block {
     /// Tasks of some channels of some rows.
-    fn cut(&self, m: &mut Module, p: &Parts, mut outer: Vec<(Sym, Dim)>, y: (Sym, Dim), cut: &Cut) -> Vec<Stmt> {
+    fn cut(&self, m: &mut Module, p: &Contraction, mut outer: Vec<(Sym, Dim)>, y: (Sym, Dim), cut: &Cut) -> Vec<Stmt> {
         let (zero, extent, high, together) = (Dim::constant(0), self.extent, cut.rows, cut.vectors);
         let (blocks, groups) = (y.1.ceil_div(high), Dim::constant((extent + self.lanes * together - 1) / (self.lanes * together)));
         let (block, v) = (m.syms.loop_var("b", zero, blocks), m.syms.loop_var("c", zero, groups));
@@ -209,7 +210,7 @@ impl Block {
     }
     /// A signal's blocks in pieces that several threads can take; `short` computes one that is shorter than a piece. The
     /// last piece overlaps the one before: both store the same there.
-    fn pieces(&self, m: &mut Module, p: &Parts, outer: &[(Sym, Dim)], short: Vec<Stmt>) -> Vec<Stmt> {
+    fn pieces(&self, m: &mut Module, p: &Contraction, outer: &[(Sym, Dim)], short: Vec<Stmt>) -> Vec<Stmt> {
         let (zero, width) = (Dim::constant(0), self.width);
         let long = PIECE * width;
         let pieces = self.x.1.ceil_div(long);
@@ -225,14 +226,14 @@ impl Block {
         parallel(m, &loops, body)
     }
     /// Rows of results (the loop over them, from where, to where) for some channels.
-    fn rows(&self, m: &mut Module, p: &Parts, (y, lo, hi): (Sym, Dim, Dim), channels: Channels) -> Vec<Stmt> {
+    fn rows(&self, m: &mut Module, p: &Contraction, (y, lo, hi): (Sym, Dim, Dim), channels: Channels) -> Vec<Stmt> {
         let v = m.syms.loop_var("y", lo, hi);
         let body = self.columns(m, p, Some(channels));
         let body = put(m, body, &|s| (s == y).then(|| v.into()));
         vec![Stmt::For { kind: LoopKind::Seq, var: v, lo, hi, body }]
     }
     /// A row of results, for some channels or for all.
-    fn columns(&self, m: &mut Module, p: &Parts, channels: Option<Channels>) -> Vec<Stmt> {
+    fn columns(&self, m: &mut Module, p: &Contraction, channels: Option<Channels>) -> Vec<Stmt> {
         let (zero, width, extent) = (Dim::constant(0), self.width, self.x.1);
         let piece = |m: &mut Module, from: Dim, width: i64| match channels {
             Some(Channels { base, used, vectors: 1 }) => self.block(m, p, from, width, base, used),
@@ -262,7 +263,7 @@ impl Block {
         out
     }
     /// `width` results from `from` on, all channels.
-    fn channels(&self, m: &mut Module, p: &Parts, from: Dim, width: i64) -> Vec<Stmt> {
+    fn channels(&self, m: &mut Module, p: &Contraction, from: Dim, width: i64) -> Vec<Stmt> {
         let zero = Dim::constant(0);
         let whole = self.extent / self.lanes;
         let mut out = vec![];
@@ -277,7 +278,7 @@ impl Block {
         out
     }
     /// The same for `used` channels from `base` on.
-    fn block(&self, m: &mut Module, p: &Parts, from: Dim, width: i64, base: Dim, used: i64) -> Vec<Stmt> {
+    fn block(&self, m: &mut Module, p: &Contraction, from: Dim, width: i64, base: Dim, used: i64) -> Vec<Stmt> {
         let zero = Dim::constant(0);
         let acc = m.reg(ElemType::F32);
         let mut out = vec![Stmt::Acc { reg: acc, lanes: self.lanes as u32, shape: vec![width as u32], init: Expr::Const(Scalar::f32(0.0)) }];
@@ -296,7 +297,7 @@ impl Block {
         out
     }
     #[allow(clippy::too_many_arguments)]
-    fn stores(&self, m: &mut Module, p: &Parts, acc: Reg, from: Dim, width: i64, base: Dim, used: i64) -> Vec<Stmt> {
+    fn stores(&self, m: &mut Module, p: &Contraction, acc: Reg, from: Dim, width: i64, base: Dim, used: i64) -> Vec<Stmt> {
         let zero = Dim::constant(0);
         let (r, l) = (m.syms.loop_var("r", zero, Dim::constant(width)), m.syms.loop_var("l", zero, Dim::constant(used)));
         let tail = fresh_regs(m, &p.tail)

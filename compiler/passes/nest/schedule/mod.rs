@@ -22,6 +22,7 @@ use crate::diag::Result;
 use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{Kernel, LoopKind, Module, Stage, Stmt, visit};
 use crate::passes::nest::analysis::cost;
+use crate::passes::nest::analysis::form::Form;
 use crate::passes::nest::analysis::shape::peel;
 use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level};
@@ -33,6 +34,8 @@ pub(crate) struct Request<'a> {
     pub k: Kernel,
     /// The nest.
     pub body: &'a [Stmt],
+    /// What it is.
+    pub form: &'a Form,
     /// What it is part of.
     pub within: Within,
     /// The level's vectors and registers.
@@ -81,7 +84,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             // Who writes such a kernel estimates its work.
             m.kernels[k].body = parts(m, k, body, facts, None);
         } else {
-            let (body, work) = nest(m, &Request { k, body: &body, within: Within::Kernel, facts });
+            let (body, work) = nest(m, k, &body, Within::Kernel, facts);
             m.kernels[k].body = body;
             m.kernels[k].work = work;
         }
@@ -92,11 +95,12 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 }
 
 /// Schedules one nest, the whole kernel or a part of it: the body, and its work.
-pub(crate) fn nest(m: &mut Module, request: &Request) -> (Vec<Stmt>, Dim) {
-    let plan = choose(m, request);
+fn nest(m: &mut Module, k: Kernel, body: &[Stmt], within: Within, facts: Facts) -> (Vec<Stmt>, Dim) {
+    let form = Form::of(body);
+    let plan = choose(m, &Request { k, body, form: &form, within, facts });
     let (schedule, work) = (plan.schedule(m), plan.work());
-    let body = plan.apply(m, request.k);
-    m.kernels[request.k].schedules.push(Schedule { tasks: tasks(&body), ..schedule });
+    let body = plan.apply(m, k);
+    m.kernels[k].schedules.push(Schedule { form: form.name(), tasks: tasks(&body), ..schedule });
     (body, work)
 }
 
@@ -104,11 +108,13 @@ fn choose(m: &mut Module, request: &Request) -> Box<dyn Plan> {
     if let Some(plan) = SUMS.iter().find_map(|candidate| candidate(m, request)) {
         return plan;
     }
-    let body = split_div_mod::split(m, request.body.to_vec());
-    let request = Request { body: &body, ..*request };
+    // Of a map, loops over digits stand in the place of divisions.
+    let split = request.form.map().and_then(|_| split_div_mod::split(m, request.body));
+    let form = split.as_ref().map(|body| Form::of(body));
+    let request = Request { body: split.as_deref().unwrap_or(request.body), form: form.as_ref().unwrap_or(request.form), ..*request };
     match MAPS.iter().find_map(|candidate| candidate(m, &request)) {
         Some(plan) => plan,
-        None => Box::new(Scalars { work: cost::work(m, &body), body }),
+        None => Box::new(Scalars { work: cost::work(m, request.body), body: request.body.to_vec() }),
     }
 }
 
@@ -164,7 +170,7 @@ fn parts(m: &mut Module, k: Kernel, body: Vec<Stmt>, facts: Facts, turn: Option<
                 let body = parts(m, k, body, facts, turn);
                 out.push(Stmt::With { sym, value, extent, body });
             }
-            s => out.extend(nest(m, &Request { k, body: &[s], within: Within::Loop(turn), facts }).0),
+            s => out.extend(nest(m, k, &[s], Within::Loop(turn), facts).0),
         }
     }
     out

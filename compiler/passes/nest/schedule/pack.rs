@@ -6,9 +6,9 @@
 use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost::MOVE;
+use crate::passes::nest::analysis::form::Contraction;
 use crate::passes::nest::analysis::shape::{Map, Uses, as_map, instance, is_temp, through_view, wrap};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::Parts;
 use crate::passes::nest::schedule::lanes::{self, Vectors};
 use crate::passes::nest::schedule::rows;
 use crate::sym::{Dim, Sym};
@@ -56,12 +56,12 @@ impl std::ops::Deref for Panels {
 
 impl Panels {
     /// Panels of operand B of contraction `k`.
-    pub fn new(m: &Module, k: Kernel, p: &Parts, shape: Shape, facts: Facts) -> Panels {
+    pub fn new(m: &Module, k: Kernel, p: &Contraction, shape: Shape, facts: Facts) -> Panels {
         let source = if p.whole { producer(m, k, p.b.0) } else { None };
         Panels { shape, source, facts }
     }
     /// Adds the kernel, right before contraction `k`, which the driver calls.
-    pub fn apply(self, m: &mut Module, k: Kernel, p: &Parts) -> Buf {
+    pub fn apply(self, m: &mut Module, k: Kernel, p: &Contraction) -> Buf {
         let Panels { shape: s, source, facts } = self;
         let zero = Dim::constant(0);
         let packed = m.temp(s.name.clone(), m.bufs[p.b.0].ty, s.dims.clone());
@@ -101,7 +101,7 @@ impl Panels {
 }
 
 /// The kernel for any operand: a map over the panels.
-fn plain(m: &mut Module, p: &Parts, s: &Shape, l: &Loops, packed: Buf, source: Option<&Map>, (id, facts): (Kernel, Facts)) -> Vec<Stmt> {
+fn plain(m: &mut Module, p: &Contraction, s: &Shape, l: &Loops, packed: Buf, source: Option<&Map>, (id, facts): (Kernel, Facts)) -> Vec<Stmt> {
     let lane = m.syms.loop_var("l", Dim::constant(0), Dim::constant(s.nr));
     let col = Dim::sym(l.outer.last().map_or(lane, |p| p.0)) * s.nr + lane;
     let v = element(m, p, s, l, source, col);
@@ -131,7 +131,7 @@ fn producer(m: &Module, k: Kernel, b: Buf) -> Option<(Kernel, Map)> {
 }
 
 /// An element of the operand.
-fn element(m: &mut Module, p: &Parts, s: &Shape, l: &Loops, source: Option<&Map>, col: Dim) -> Expr {
+fn element(m: &mut Module, p: &Contraction, s: &Shape, l: &Loops, source: Option<&Map>, col: Dim) -> Expr {
     let put = |v: Sym| if v == s.n { Some(col) } else { l.of.iter().find(|x| x.0 == v).map(|x| x.1) };
     let at: Vec<Dim> = p.b.1.iter().map(|d| d.subst(&mut |v| put(v))).collect();
     let cover = source.and_then(|map| map.cover(m));
@@ -141,7 +141,7 @@ fn element(m: &mut Module, p: &Parts, s: &Shape, l: &Loops, source: Option<&Map>
 }
 
 /// The kernel for an operand that runs along the depth in memory.
-fn turned(m: &mut Module, p: &Parts, s: &Shape, l: &Loops, packed: Buf, source: Option<&Map>, facts: Facts) -> Option<Vec<Stmt>> {
+fn turned(m: &mut Module, p: &Contraction, s: &Shape, l: &Loops, packed: Buf, source: Option<&Map>, facts: Facts) -> Option<Vec<Stmt>> {
     let ([(k, depth)], zero, width) = (l.depth.as_slice(), Dim::constant(0), i64::from(facts.lanes)) else { return None };
     if !facts.caps.shuffles || s.nr % width != 0 || depth.modulo(width).as_const() != Some(0) {
         return None;

@@ -3,25 +3,25 @@
 //! accesses are linear, and need no division.
 
 use crate::nest::{Module, Stmt, visit};
-use crate::passes::nest::analysis::shape::{as_map, loop_like, peel, wrap};
+use crate::passes::nest::analysis::shape::{loop_like, peel, wrap};
 use crate::sym::{Atom, Dim, Sym, View};
 
 /// Digits at most: each loop may have several divisors.
 const MOST: usize = 6;
 
-/// Takes the loops of a map apart; what stays with divisions stays as it is.
-pub(crate) fn split(m: &mut Module, mut body: Vec<Stmt>) -> Vec<Stmt> {
+/// The map with its loops taken apart; None if it stays as it is. What stays with divisions stays as it is.
+pub(crate) fn split(m: &mut Module, body: &[Stmt]) -> Option<Vec<Stmt>> {
+    let mut split = None;
     for _ in 0..MOST {
-        match once(m, &body) {
-            Some(next) => body = next,
+        match once(m, split.as_deref().unwrap_or(body)) {
+            Some(next) => split = Some(next),
             None => break,
         }
     }
-    body
+    split
 }
 
 fn once(m: &mut Module, body: &[Stmt]) -> Option<Vec<Stmt>> {
-    as_map(body)?;
     let nest = peel(body);
     let mut found: Option<(usize, Dim)> = None;
     for d in dims(&nest.body) {

@@ -11,19 +11,21 @@ mod register;
 
 use crate::nest::schedule::{self, Schedule};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Place, Stmt};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind};
+use crate::passes::nest::analysis::machine::{L2, THREADS};
 use crate::passes::nest::analysis::shape::{parallel, put};
-use crate::passes::nest::schedule::contract::{Packed, Packing, Parts, Product};
+use crate::passes::nest::schedule::contract::Packed;
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use register::{Ahead, Cols, block, group};
 
 /// Bytes of packed weights that stay in the second-level cache while rows pass by.
-const RESIDENT: i64 = 512 << 10;
+const RESIDENT: i64 = L2 / 2;
 /// Bytes of rows that stay in the second-level cache while panels pass by.
-const ROWS: i64 = 384 << 10;
+const ROWS: i64 = 3 * L2 / 8;
 /// Bytes of rows of a block where weights come from memory: the rows may come from the last-level cache, since a panel
 /// has work for all of them.
-const FAR_ROWS: i64 = 3 << 20;
+const FAR_ROWS: i64 = 3 * L2;
 /// Panels that are enough to share out.
 const MANY: i64 = 16;
 /// Rows of a block where all weights stay there: enough that a panel comes to the first level for several tiles, few
@@ -54,6 +56,8 @@ pub(crate) trait Source {
     fn large(&self) -> bool;
     /// Of panels of a constant: their bytes, and elements of a line of memory.
     fn constant(&self, m: &Module) -> Option<(u64, i64)>;
+    /// What a schedule says of panels of so many columns.
+    fn describe(&self, m: &Module, columns: i64) -> schedule::Packing;
 }
 
 impl Source for Panels {
@@ -64,6 +68,14 @@ impl Source for Panels {
         let Panels::Packed(Packed { buf, line, .. }) = self else { return None };
         let Place::Const(c) = &m.bufs[*buf].place else { return None };
         Some((c.byte_len(), *line))
+    }
+    fn describe(&self, m: &Module, columns: i64) -> schedule::Packing {
+        match (self, self.constant(m)) {
+            (Panels::InPlace, _) => schedule::Packing::InPlace,
+            (Panels::Private(..), _) => schedule::Packing::Task { columns },
+            (_, Some((bytes, _))) => schedule::Packing::Constant { columns, bytes },
+            (_, None) => schedule::Packing::Kernel { columns },
+        }
     }
 }
 
@@ -117,7 +129,6 @@ pub(crate) fn panel(rows: i64, n: Dim, unit: i64) -> i64 {
 /// Vectors of a panel for a single row, whose weights are read once: no more than there are, and panels for several
 /// threads. A step loads a panel's vectors and one element.
 fn row_panel(vectors: i64) -> i64 {
-    const THREADS: i64 = 4;
     let cost = |w: i64| {
         let panels = (vectors + w - 1) / w;
         (w + 1) * (panels + (panels + THREADS - 1) / THREADS * THREADS)
@@ -232,7 +243,7 @@ enum Order {
 
 impl Loops {
     /// Chooses the loops around a tile; `rows` are the row loops outside the tile's own.
-    pub fn new<P: Source>(m: &Module, p: &Parts, t: &Tile<P>, rows: &[(Sym, Dim)]) -> Loops {
+    pub fn new<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>, rows: &[(Sym, Dim)]) -> Loops {
         let panels = t.n_extent.ceil_div(t.nr);
         let depth = Dim::product(p.depth.iter().map(|d| d.1));
         let bytes = i64::from(m.bufs[p.b.0].ty.bytes().unwrap_or(4));
@@ -241,7 +252,7 @@ impl Loops {
         let extent = t.rows();
         let large = t.panels.large() && panels.as_const().is_some_and(|p| p >= MANY);
         let bytes = if large { FAR_ROWS } else { ROWS };
-        let size = if p.product == Product::Double { 8 } else { 4 };
+        let size = if p.product == ProductKind::Double { 8 } else { 4 };
         let most = depth.as_const().map_or(192, |d| (bytes / (size * d.max(1))).clamp(1, if resident { SHORT } else { 1 << 20 }));
         // Blocks of equal height where that is known. Else rather higher than lower: a last block of a few rows would read all
         // of B for them.
@@ -270,40 +281,38 @@ impl Loops {
         let rows_of_panel = if order == Order::Panels { extent.min(high) } else { extent };
         Loops { block, order, ahead: Ahead::new(m, p, t, rows_of_panel.ceil_div(most_rows)) }
     }
-    fn order(self) -> Vec<&'static str> {
+    /// The loops from the outermost on, with loops over other rows or without.
+    fn order(self, rows: bool) -> Vec<&'static str> {
         match self.order {
-            Order::Panels => vec!["other rows", "blocks", "panels"],
+            Order::Panels if rows => vec!["other rows", "blocks", "panels"],
+            Order::Panels => vec!["blocks", "panels"],
             Order::Rows => vec!["panels", "blocks", "other rows"],
-            Order::RowsOfOne => vec!["panels", "blocks", "other rows of one task"],
+            Order::RowsOfOne => vec!["panels", "blocks", "other rows of a task"],
         }
     }
 }
 
-/// The schedule of a contraction.
-pub(crate) fn describe(m: &Module, p: &Parts, t: &Tile<Packing>, l: &Loops) -> Schedule {
-    let s = Schedule::new("register tiles").vectors(t.lanes, "columns", t.n_extent);
-    let packing = match &t.panels {
-        Packing::InPlace => schedule::Packing::InPlace,
-        Packing::Kernel(_) => schedule::Packing::Kernel { columns: t.nr },
-        panels => schedule::Packing::Constant { columns: t.nr, bytes: panels.constant(m).map_or(0, |c| c.0) },
-    };
-    let steps = p.depth.last().map_or(1, |d| d.1.as_const().map_or(4, |n| n.min(4)));
-    let sums = register::split(m, p, t, t.mr, t.nv);
+/// The schedule of a contraction with such loops around its tiles, and with loops over other rows or without.
+pub(crate) fn describe<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>, l: &Loops, rows: bool) -> Schedule {
     let ahead = l.ahead.map(|_| if p.ask.is_some() { "lines that the contraction names" } else { "next panel" });
     let next_rows = register::asks_for_rows(m, p, t).then_some("rows of the next tile");
+    Schedule { blocks: l.block.map(|n| vec![("rows", Dim::constant(n))]).unwrap_or_default(), prefetch: ahead.into_iter().chain(next_rows).collect(), order: l.order(rows), ..describe_tile(m, p, t) }
+}
+
+/// The schedule of a contraction, but for loops around its tiles.
+pub(crate) fn describe_tile<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>) -> Schedule {
+    let steps = p.depth.last().map_or(1, |d| d.1.as_const().map_or(4, |n| n.min(4)));
+    let sums = register::split(m, p, t, t.mr, t.nv);
     Schedule {
         tile: vec![("rows", t.mr), ("vectors", t.nv)],
-        blocks: l.block.map(|n| vec![("rows", Dim::constant(n))]).unwrap_or_default(),
-        packing: vec![("B", packing)],
+        packing: vec![("B", t.panels.describe(m, t.nr))],
         unroll: [("steps of the sum", steps), ("sums of an element", sums)].into_iter().filter(|u| u.1 > 1).collect(),
-        prefetch: ahead.into_iter().chain(next_rows).collect(),
-        order: l.order(),
-        ..s
+        ..Schedule::new("register tiles").vectors(t.lanes, "columns", t.n_extent)
     }
 }
 
 /// A contraction in tiles, with such loops around them; `rows` are the row loops outside the tile's own.
-pub(crate) fn emit(m: &mut Module, p: &Parts, t: &Tile, l: &Loops, rows: &[(Sym, Dim)]) -> Vec<Stmt> {
+pub(crate) fn emit(m: &mut Module, p: &Contraction, t: &Tile, l: &Loops, rows: &[(Sym, Dim)]) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let panels = t.n_extent.ceil_div(t.nr);
     let turn = m.syms.loop_var("p", zero, panels);
@@ -345,7 +354,6 @@ pub(crate) fn emit(m: &mut Module, p: &Parts, t: &Tile, l: &Loops, rows: &[(Sym,
 /// Blocks of rows, at least `blocks`, so that a few threads get equal shares of `others` times as many pieces: of so many
 /// rows, in tiles of so many.
 fn even(blocks: i64, others: i64, (rows, mr): (i64, i64)) -> i64 {
-    const THREADS: i64 = 4;
     const ENOUGH: i64 = 16;
     let tiles = |rows: i64| (rows + mr - 1) / mr;
     let least = tiles(rows).max(1);
@@ -379,7 +387,7 @@ fn each_panel(m: &mut Module, t: &Tile, panel: Dim, columns: impl Fn(&mut Module
 }
 
 /// All columns of the first `count` rows, on one thread.
-pub(crate) fn of_rows(m: &mut Module, p: &Parts, t: &Tile, count: Dim) -> Vec<Stmt> {
+pub(crate) fn of_rows(m: &mut Module, p: &Contraction, t: &Tile, count: Dim) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let panels = t.n_extent.ceil_div(t.nr);
     let full = t.n_extent.floor_div(t.nr);
@@ -406,7 +414,7 @@ pub(crate) fn of_rows(m: &mut Module, p: &Parts, t: &Tile, count: Dim) -> Vec<St
 }
 
 /// Rows of one panel: tile after tile.
-fn column(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, rows: Rows, cols: Cols) -> Vec<Stmt> {
+fn column(m: &mut Module, p: &Contraction, t: &Tile, panel: Dim, rows: Rows, cols: Cols) -> Vec<Stmt> {
     let several = matches!(cols, Cols::Some(r) if r > t.width());
     each_part(m, t, cols, |m, sub, cols| {
         let part = tall(m, p, t, panel, sub, rows, cols);
@@ -439,7 +447,7 @@ fn each_part(m: &mut Module, t: &Tile, cols: Cols, mut each: impl FnMut(&mut Mod
 }
 
 /// Rows of one tile's columns.
-fn tall(m: &mut Module, p: &Parts, t: &Tile, panel: Dim, sub: Dim, rows: Rows, cols: Cols) -> Vec<Stmt> {
+fn tall(m: &mut Module, p: &Contraction, t: &Tile, panel: Dim, sub: Dim, rows: Rows, cols: Cols) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let ahead = |pass: Dim| rows.ahead.map(|a| a.at(pass));
     if t.m_row.is_none() {

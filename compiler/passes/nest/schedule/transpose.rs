@@ -8,7 +8,7 @@
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::cost;
-use crate::passes::nest::analysis::shape::{Map, as_map, in_one, instance, loop_like, parallel};
+use crate::passes::nest::analysis::shape::{Map, in_one, instance, loop_like, parallel};
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
 use crate::passes::nest::schedule::{Plan, Request, Within, lanes64};
 use crate::sym::{Dim, Sym};
@@ -42,7 +42,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     if !request.facts.caps.shuffles || request.within != Within::Kernel {
         return None;
     }
-    let map = as_map(request.body)?;
+    let map = request.form.map()?.clone();
     let lanes = i64::from(request.facts.lanes) / if lanes64::is(m.bufs[map.buf].ty) { 2 } else { 1 };
     let (map, to, from) = sides(m, map, lanes)?;
     let line = m.linear(map.buf, &map.at).linear_in(from.var).is_some();

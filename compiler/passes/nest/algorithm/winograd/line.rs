@@ -14,9 +14,10 @@
 use super::points::Form;
 use super::position;
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, depends};
+use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::{finished, fresh_regs, in_slots};
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::{Parts, Product, depends};
 use crate::sym::{Dim, Sym};
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
@@ -24,12 +25,12 @@ use std::sync::Arc;
 /// Iterations of the parallel loop at most, and so copies of V and M.
 const SLOTS: i64 = 16;
 /// Bytes of U that come fast enough, and of V and M of a group that stay in the second-level cache besides.
-const MOST_WEIGHTS: i64 = 1 << 20;
-const NEAR: i64 = 256 << 10;
+const MOST_WEIGHTS: i64 = L2;
+const NEAR: i64 = L2 / 4;
 /// Rows of a group's products that are enough, and where U is larger than this.
 const ROWS: i64 = 12;
 const MORE_ROWS: i64 = 24;
-const LARGE: i64 = 256 << 10;
+const LARGE: i64 = L2 / 4;
 /// Tiles where only run time knows.
 const MANY: i64 = 1 << 20;
 /// Lanes of the longest vectors.
@@ -37,7 +38,7 @@ const LANES: i64 = 16;
 
 /// A convolution and the dimension along which it is to be transformed.
 pub(super) struct Line {
-    parts: Parts,
+    parts: Contraction,
     form: Form,
     /// Batch, where there is a loop.
     n: Option<(Sym, Dim)>,
@@ -58,24 +59,24 @@ pub(super) struct Line {
 
 /// The convolution in this form, along the dimension and with as many results a tile as take the least time; `None` if the
 /// direct sum is as good.
-pub(super) fn layer(m: &Module, p: &Parts) -> Option<Line> {
+pub(super) fn layer(m: &Module, p: &Contraction) -> Option<Line> {
     (2..p.a.1.len()).flat_map(|axis| Form::all(taps(p, axis)).filter_map(move |form| along(m, p, axis, form))).filter(|l| l.gain(m) >= GAIN).max_by(|a, b| a.gain(m).total_cmp(&b.gain(m)))
 }
 
 /// Taps along a dimension; 1 where it has no loop of taps.
-fn taps(p: &Parts, axis: usize) -> usize {
+fn taps(p: &Contraction, axis: usize) -> usize {
     let tap = p.b.1.get(axis).and_then(|d| d.as_sym());
     p.depth.iter().find(|d| Some(d.0) == tap).and_then(|d| usize::try_from(d.1.as_const()?).ok()).filter(|n| *n > 1).unwrap_or(usize::MAX)
 }
 
-fn along(m: &Module, p: &Parts, axis: usize, form: Form) -> Option<Line> {
+fn along(m: &Module, p: &Contraction, axis: usize, form: Form) -> Option<Line> {
     let ([an, ac, ..], [wk, wc, ..]) = (p.a.1.as_slice(), p.b.1.as_slice()) else { return None };
     let find = |d: &Dim| d.as_sym().and_then(|s| p.loops.iter().copied().find(|l| l.0 == s));
     let (k, n) = (find(wk)?, find(an));
     let (tap, at) = (p.b.1.get(axis)?.as_sym()?, *p.a.1.get(axis)?);
     let (rest, from) = (at - Dim::sym(tap)).split_const();
     let y = find(&rest)?;
-    if p.product != Product::Fma || p.a.1.len() != p.b.1.len() || n.is_none() && an.as_const() != Some(0) || ac != wc || from < 0 {
+    if p.product != ProductKind::Fma || p.a.1.len() != p.b.1.len() || n.is_none() && an.as_const() != Some(0) || ac != wc || from < 0 {
         return None;
     }
     // Other subscripts know nothing of them, nor of the batch and the output channels.

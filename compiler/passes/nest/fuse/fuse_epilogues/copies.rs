@@ -5,9 +5,9 @@
 //! other stores to it must provably lie elsewhere; nobody can have read it.
 
 use crate::nest::{Buf, Expr, Kernel, Module, Stmt, visit};
+use crate::passes::nest::analysis::form;
 use crate::passes::nest::analysis::shape::{Map, as_map, is_temp};
 use crate::passes::nest::analysis::uses::{Pending, Uses};
-use crate::passes::nest::schedule::contract;
 use crate::sym::{Answer, Dim, Sym, SymKind};
 use std::collections::{HashMap, HashSet};
 
@@ -149,7 +149,7 @@ pub(crate) fn users(uses: &Uses, b: Buf, copy: Kernel) -> Vec<Kernel> {
 /// convolutions may not, since some of their schedules know whole images only, nor may anybody who makes the part and
 /// reads the other.
 pub(crate) fn may_use_part(m: &Module, uses: &Uses, part: Buf, whole: Buf) -> bool {
-    let summed = |k: &Kernel| contract::operands(&m.kernels[*k].body).is_some_and(|(a, _, b, _)| m.storage(a) == part || m.storage(b) == part);
+    let summed = |k: &Kernel| form::operands(&m.kernels[*k].body).is_some_and(|(a, _, b, _)| m.storage(a) == part || m.storage(b) == part);
     let read_by_sums = uses.readers(part).iter().any(summed);
     let mixed = uses.writers(part).iter().any(|w| uses.readers(whole).contains(w));
     uses.is_straight() && !uses.pinned(part) && !uses.pinned(whole) && !uses.viewed(part) && !read_by_sums && !mixed

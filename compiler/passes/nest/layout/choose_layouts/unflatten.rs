@@ -3,15 +3,15 @@
 //! is then free to have channels innermost.
 
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Place, Stmt};
+use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction};
 use crate::passes::nest::analysis::shape::{is_temp, wrap};
-use crate::passes::nest::schedule::contract::{Parts, Product, take_apart};
 use crate::sym::{Dim, Sym};
 
 /// Such a contraction.
 pub(crate) struct Flat {
     /// Where it stands.
     pub kernel: Kernel,
-    parts: Parts,
+    parts: Contraction,
     /// The loop along a row.
     depth: Sym,
     /// The rows.
@@ -22,7 +22,7 @@ pub(crate) struct Flat {
 
 /// The kernel as such a contraction, if it is one.
 pub(crate) fn find(m: &Module, k: Kernel) -> Option<Flat> {
-    let p = take_apart(&m.kernels[k].body).filter(|p| p.product == Product::Fma)?;
+    let p = contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma)?;
     let (view, image) = (p.a.0, m.storage(p.a.0));
     let ([row, at], [(depth, extent)]) = (p.a.1.as_slice(), p.depth.as_slice()) else { return None };
     let (dims, own) = (&m.bufs[image].dims, &m.bufs[view].dims);

@@ -3,8 +3,8 @@
 //! memory as a contraction reads them are copied by kernels before it (`Copies`).
 
 use crate::nest::{Buf, Expr, Group, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
+use crate::passes::nest::analysis::form::depends;
 use crate::passes::nest::analysis::shape::{Uses, peel};
-use crate::passes::nest::schedule::contract::depends;
 use crate::sym::{Dim, Sym};
 use crate::tensor::{ConstData, ElemType};
 use std::collections::HashMap;

@@ -1,14 +1,14 @@
 //! Loops of a contraction that are taken as one because memory runs on from one to the other, or as two.
 
-use super::{Parts, depends};
 use crate::nest::{Buf, Expr, Module, Stmt};
+use crate::passes::nest::analysis::form::{Contraction, depends};
 use crate::passes::nest::analysis::shape::in_one;
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
 
 /// Takes loops apart that A reads by quotient and B by remainder (a transposed convolution whose windows do not overlap):
 /// the quotient is a row, the remainder picks the weights.
-pub(crate) fn split_phases(m: &mut Module, p: &mut Parts) {
+pub(crate) fn split_phases(m: &mut Module, p: &mut Contraction) {
     const MOST: i64 = 16;
     for i in 0..p.loops.len() {
         let (v, extent) = p.loops[i];
@@ -39,7 +39,7 @@ pub(crate) fn split_phases(m: &mut Module, p: &mut Parts) {
 }
 
 /// Both loops as one, which does not run evenly over memory: tiles begin where the inner one does.
-pub(crate) fn joined(m: &mut Module, p: &mut Parts, (outer, oe): (Sym, Dim), (inner, ie): (Sym, Dim)) -> (Sym, Dim) {
+pub(crate) fn joined(m: &mut Module, p: &mut Contraction, (outer, oe): (Sym, Dim), (inner, ie): (Sym, Dim)) -> (Sym, Dim) {
     let var = m.syms.loop_var("m", Dim::constant(0), oe * ie);
     let of = |d: &Dim| in_one(*d, (outer, inner), ie, var);
     p.a.1 = p.a.1.iter().map(of).collect();
@@ -53,7 +53,7 @@ fn linear_in(m: &Module, buf: Buf, at: &[Dim], s: Sym) -> bool {
 }
 
 /// The column with the loops outside it that run on over memory, in every access: a plane of an image is one row of columns.
-pub(crate) fn collapse_columns(m: &mut Module, p: &mut Parts, mut n: Sym) -> Option<(Sym, Dim)> {
+pub(crate) fn collapse_columns(m: &mut Module, p: &mut Contraction, mut n: Sym) -> Option<(Sym, Dim)> {
     loop {
         let i = p.loops.iter().position(|l| l.0 == n)?;
         let inner = p.loops[i];
@@ -65,7 +65,7 @@ pub(crate) fn collapse_columns(m: &mut Module, p: &mut Parts, mut n: Sym) -> Opt
 }
 
 /// True if every access with the column goes on where the next round of the outer loop begins.
-fn runs_on(m: &Module, p: &Parts, (outer, _): (Sym, Dim), (inner, extent): (Sym, Dim)) -> bool {
+fn runs_on(m: &Module, p: &Contraction, (outer, _): (Sym, Dim), (inner, extent): (Sym, Dim)) -> bool {
     let Some(extent) = extent.as_const() else { return false };
     let plain = |buf: Buf, at: &[Dim]| {
         let Some(x) = stride(m, buf, at, inner) else { return false };
@@ -88,7 +88,7 @@ fn runs_on(m: &Module, p: &Parts, (outer, _): (Sym, Dim), (inner, extent): (Sym,
 }
 
 /// Joins row loops that run over memory as one, in every access.
-pub(crate) fn collapse_rows(m: &mut Module, p: &mut Parts, rows: &mut Vec<(Sym, Dim)>, n: Sym) {
+pub(crate) fn collapse_rows(m: &mut Module, p: &mut Contraction, rows: &mut Vec<(Sym, Dim)>, n: Sym) {
     while rows.len() >= 2 {
         let ((outer, oe), (inner, ie)) = (rows[rows.len() - 2], rows[rows.len() - 1]);
         // Other loops must not stand between in the order of rows; batch and column loops do not matter.

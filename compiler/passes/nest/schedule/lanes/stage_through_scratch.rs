@@ -5,6 +5,7 @@
 //! lines of a channel at a time.
 
 use crate::nest::{Buf, Expr, LoopKind, Module, Stmt, visit};
+use crate::passes::nest::analysis::machine::{PAGE, WAYS};
 use crate::passes::nest::analysis::shape::ParNest;
 use crate::passes::nest::analysis::strides::stride;
 use crate::passes::nest::schedule::transpose;
@@ -12,9 +13,6 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
 
-/// Bytes between lines that meet in a set of the first-level cache, and how many a set has at least.
-const APART: i64 = 4096;
-const WAYS: i64 = 8;
 /// Vectors that run through a row side by side, so that lines come in runs, and how often a task does so with its scratch.
 pub(super) const SIDE: i64 = 4;
 pub(super) const TURNS: i64 = 4;
@@ -72,7 +70,7 @@ pub(super) fn choose(m: &Module, nest: &ParNest, var: Sym, lanes: i64) -> Option
         }
     }
     let far = |(buf, at): &Place| {
-        let apart = stride(m, *buf, at, first).is_some_and(|s| s != 0 && s * 4 % APART == 0);
+        let apart = stride(m, *buf, at, first).is_some_and(|s| s != 0 && s * 4 % PAGE == 0);
         m.bufs[*buf].ty == ElemType::F32 && apart && stride(m, *buf, at, var) == Some(1)
     };
     let again = |p: &Place, reads: &[usize]| reads.first() != reads.last() || stored.contains_key(p);

@@ -2,6 +2,7 @@
 //! for those of other rows.
 
 use crate::nest::{LoopKind, Module, Stmt};
+use crate::passes::nest::analysis::form;
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs};
 use crate::passes::nest::schedule::lanes64;
 use crate::sym::{Dim, Sym};
@@ -15,7 +16,7 @@ const STATEMENTS: usize = 4;
 pub(super) fn jam(m: &mut Module, loops: &mut [(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
     let Some((var, extent)) = loops.last().copied() else { return body };
     let Some(n) = extent.as_const().filter(|n| n % ROWS == 0 && *n >= 2 * ROWS) else { return body };
-    if !is_scan(&body) {
+    if !is_short_scan(&body) {
         return body;
     }
     let zero = Dim::constant(0);
@@ -66,23 +67,9 @@ pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64) -> i64 {
     if loops > 1 && reduces && !few { rows } else { 1 }
 }
 
-/// Accumulators and one sequential loop of few straight statements, which changes some of them and stores.
-fn is_scan(body: &[Stmt]) -> bool {
-    let mut scans = 0;
-    for s in body {
-        match s {
-            Stmt::Acc { lanes: 1, .. } => {}
-            Stmt::For { kind: LoopKind::Seq, body, .. } if body.len() <= STATEMENTS && body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. })) => {
-                let has = |f: fn(&Stmt) -> bool| body.iter().any(f);
-                if !has(|s| matches!(s, Stmt::Set { .. })) || !has(|s| matches!(s, Stmt::Store { .. })) {
-                    return false;
-                }
-                scans += 1;
-            }
-            _ => return false,
-        }
-    }
-    scans == 1
+/// A scan whose steps are short.
+fn is_short_scan(body: &[Stmt]) -> bool {
+    form::is_scan(body) && body.iter().flat_map(Stmt::bodies).all(|step| step.len() <= STATEMENTS)
 }
 
 /// Statement by statement, loops as one.

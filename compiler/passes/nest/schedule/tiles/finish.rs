@@ -3,13 +3,13 @@
 use super::Tile;
 use super::register::{Cols, unroll};
 use crate::nest::{Buf, Expr, LoopKind, Module, Reg, Stmt};
+use crate::passes::nest::analysis::form::{Contraction, depends};
+use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::fresh_regs;
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::{Parts, depends};
 use crate::sym::{Dim, Sym};
 
-/// Bytes of a line of memory.
-pub(super) const LINE: i64 = 64;
+pub(super) use crate::passes::nest::analysis::machine::LINE;
 
 /// What a pass over the sums of a tile does.
 #[derive(Clone, Copy, PartialEq)]
@@ -24,7 +24,7 @@ enum Step {
 }
 
 /// What an epilogue reads along the columns, other elements in each row.
-fn row_reads(m: &Module, p: &Parts, t: &Tile) -> Vec<(Buf, Vec<Dim>)> {
+fn row_reads(m: &Module, p: &Contraction, t: &Tile) -> Vec<(Buf, Vec<Dim>)> {
     let mut reads: Vec<(Buf, Vec<Dim>)> = vec![];
     let Some((of, _)) = t.m_row else { return reads };
     for e in p.tail.iter().filter_map(|s| s.expr()) {
@@ -42,15 +42,15 @@ fn row_reads(m: &Module, p: &Parts, t: &Tile) -> Vec<(Buf, Vec<Dim>)> {
 }
 
 /// Whether an epilogue reads what a second-level cache does not keep: an image is large even if there is only one.
-pub(super) fn reads_from_afar(m: &Module, p: &Parts, t: &Tile) -> bool {
-    const NEAR: i64 = 512 << 10;
+pub(super) fn reads_from_afar(m: &Module, p: &Contraction, t: &Tile) -> bool {
+    const NEAR: i64 = L2 / 2;
     let bytes = |b: Buf| m.bufs[b].dims.iter().filter_map(|d| d.as_const()).product::<i64>() * i64::from(m.bufs[b].ty.bytes().unwrap_or(0));
     row_reads(m, p, t).iter().any(|r| bytes(r.0) > NEAR)
 }
 
 /// Asks for what the epilogue of the tile at `row` and `col` reads in a row, line by line: each with the variable that
 /// stands for the row.
-pub(super) fn reads(m: &mut Module, p: &Parts, t: &Tile, row: Dim, col: Dim, nv: i64) -> Vec<(Sym, Stmt)> {
+pub(super) fn reads(m: &mut Module, p: &Contraction, t: &Tile, row: Dim, col: Dim, nv: i64) -> Vec<(Sym, Stmt)> {
     let Some((of, _)) = t.m_row else { return vec![] };
     let mut out = vec![];
     for (buf, at) in row_reads(m, p, t) {
@@ -71,7 +71,7 @@ pub(super) fn reads(m: &mut Module, p: &Parts, t: &Tile, row: Dim, col: Dim, nv:
 
 /// The epilogue and the store of a tile whose first column is `col`.
 #[allow(clippy::too_many_arguments)]
-pub(super) fn stores(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
+pub(super) fn stores(m: &mut Module, p: &Contraction, t: &Tile, acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
     // A load waits for a store just before it to an address that ends in the same twelve bits: all that an epilogue
     // reads row by row comes before the first store.
     let whole = cols.whole(nv, t.lanes) > 0;
@@ -82,13 +82,13 @@ pub(super) fn stores(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr
 
 /// What the sums of a tile begin with.
 #[allow(clippy::too_many_arguments)]
-pub(super) fn begins(m: &mut Module, p: &Parts, t: &Tile, acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
+pub(super) fn begins(m: &mut Module, p: &Contraction, t: &Tile, acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
     passes(m, p, t, &[Step::Begins], acc, row, mr, col, nv, cols)
 }
 
 /// Passes over the sums of a tile.
 #[allow(clippy::too_many_arguments)]
-fn passes(m: &mut Module, p: &Parts, t: &Tile, steps: &[Step], acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
+fn passes(m: &mut Module, p: &Contraction, t: &Tile, steps: &[Step], acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
     let (zero, lanes) = (Dim::constant(0), t.lanes);
     let value = |m: &mut Module, step: Step, i: Sym, v: Dim, hi: Dim| -> Vec<Stmt> {
         let l = m.syms.loop_var("l", zero, hi);
@@ -150,6 +150,6 @@ fn passes(m: &mut Module, p: &Parts, t: &Tile, steps: &[Step], acc: Reg, row: Di
 }
 
 /// The compute type of what a contraction stores.
-fn stored(m: &Module, p: &Parts) -> Option<crate::tensor::ElemType> {
+fn stored(m: &Module, p: &Contraction) -> Option<crate::tensor::ElemType> {
     p.tail.iter().find_map(|s| if let Stmt::Store { value, .. } = s { Some(m.type_of(value)) } else { None })
 }

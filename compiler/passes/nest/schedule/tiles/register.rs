@@ -3,9 +3,10 @@
 use super::finish;
 use super::{Panels, Source, Tile};
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Place, Stmt};
+use crate::passes::nest::analysis::form::Contraction;
+use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::fresh_regs;
 use crate::passes::nest::analysis::strides::stride;
-use crate::passes::nest::schedule::contract::Parts;
 use crate::sym::{Dim, Sym};
 
 /// Columns of a panel that exist.
@@ -42,11 +43,11 @@ pub(super) struct Ahead {
 }
 
 /// Bytes of weights from which on they are taken not to be in the second-level cache when they are needed.
-const ASKED: i64 = 256 << 10;
+const ASKED: i64 = L2 / 4;
 
 impl Ahead {
     /// For panels of constants that `tiles` passes read one after the other, or for what the contraction says.
-    pub(super) fn new<P: Source>(m: &Module, p: &Parts, t: &Tile<P>, passes: Dim) -> Option<Ahead> {
+    pub(super) fn new<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>, passes: Dim) -> Option<Ahead> {
         if let (Some((buf, at)), Some((row, rows))) = (&p.ask, t.m_row) {
             let lines = (at.last()?.linear_in(row)?.0 * rows).ceil_div(finish::LINE / i64::from(m.bufs[*buf].ty.bytes()?));
             return Ahead::shared(m, p, lines, passes);
@@ -59,7 +60,7 @@ impl Ahead {
         Ahead::shared(m, p, Dim::constant(depth * t.nr / line), passes)
     }
     /// So many lines, a part in each of the passes.
-    fn shared(m: &Module, p: &Parts, lines: Dim, passes: Dim) -> Option<Ahead> {
+    fn shared(m: &Module, p: &Contraction, lines: Dim, passes: Dim) -> Option<Ahead> {
         let (last, outer) = p.depth.split_last()?;
         let steps = outer.iter().try_fold(last.1.as_const()? / 4, |n, d| Some(n * d.1.as_const()?)).filter(|n| *n > 0)?;
         let lines = m.syms.simplify(lines.ceil_div(passes.max(1)));
@@ -81,13 +82,13 @@ pub(super) fn group(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
 }
 
 /// True if a sum adds up one term after the other.
-fn in_order(m: &Module, p: &Parts) -> bool {
+fn in_order(m: &Module, p: &Contraction) -> bool {
     m.math == Math::Strict && p.product.ty().is_float()
 }
 
 /// Accumulators of each element of a tile of so many rows and vectors. Few accumulators would wait for each other: steps get
 /// accumulators of their own, where registers hold these too.
-pub(super) fn split<P>(m: &Module, p: &Parts, t: &Tile<P>, mr: i64, nv: i64) -> i64 {
+pub(super) fn split<P>(m: &Module, p: &Contraction, t: &Tile<P>, mr: i64, nv: i64) -> i64 {
     let long = p.depth.last().map_or(Some(1), |d| d.1.as_const()).is_none_or(|c| c >= 8);
     let mut split = 1;
     while !in_order(m, p) && split < 4 && mr * nv * split < 8 && 2 * mr * nv * split < t.registers && long {
@@ -98,7 +99,7 @@ pub(super) fn split<P>(m: &Module, p: &Parts, t: &Tile<P>, mr: i64, nv: i64) -> 
 
 /// One register tile: rows `row .. row + mr`, columns of one part of a panel.
 #[allow(clippy::too_many_arguments)]
-pub(super) fn block(m: &mut Module, p: &Parts, t: &Tile, row: Dim, mr: i64, panel: Dim, sub: Dim, cols: Cols, ahead: Option<Ahead>) -> Vec<Stmt> {
+pub(super) fn block(m: &mut Module, p: &Contraction, t: &Tile, row: Dim, mr: i64, panel: Dim, sub: Dim, cols: Cols, ahead: Option<Ahead>) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let lanes = t.lanes;
     let nv = match cols {
@@ -211,7 +212,7 @@ const GAP: i64 = 32;
 /// several threads another one may have written them, and its cache is far away. Not where only run time counts rows: of
 /// a few of them there is no next tile, and what lies behind would take the way to memory from the weights. Nor beside other
 /// requests.
-fn next_rows_apart<P>(m: &Module, p: &Parts, t: &Tile<P>) -> Option<(Sym, i64)> {
+fn next_rows_apart<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> Option<(Sym, i64)> {
     let ([depth], (r, count)) = (p.depth.as_slice(), t.m_row?) else { return None };
     let along = |s: Sym| stride(m, p.a.0, &p.a.1, s);
     let (whole, step) = (depth.1.floor_div(4).as_const()?, along(r)?);
@@ -222,12 +223,12 @@ fn next_rows_apart<P>(m: &Module, p: &Parts, t: &Tile<P>) -> Option<(Sym, i64)> 
 }
 
 /// See [`next_rows_apart`].
-pub(super) fn asks_for_rows<P>(m: &Module, p: &Parts, t: &Tile<P>) -> bool {
+pub(super) fn asks_for_rows<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> bool {
     next_rows_apart(m, p, t).is_some()
 }
 
 /// Asks for the rows of A that the next tile reads, a part in each four of steps.
-fn next_rows(m: &Module, p: &Parts, t: &Tile, row: Dim, mr: i64, q: Sym, whole: Dim) -> Vec<Stmt> {
+fn next_rows(m: &Module, p: &Contraction, t: &Tile, row: Dim, mr: i64, q: Sym, whole: Dim) -> Vec<Stmt> {
     let (Some((r, step)), [depth], Some(whole)) = (next_rows_apart(m, p, t), p.depth.as_slice(), whole.as_const()) else { return vec![] };
     let line = finish::LINE / m.bufs[p.a.0].ty.bytes().map_or(4, i64::from);
     let each = (mr * step + line * whole - 1) / (line * whole);
@@ -263,7 +264,7 @@ fn sum_in_fours(m: &mut Module, q: Sym, whole: Dim, body: Vec<Stmt>, late: Optio
 }
 
 /// Asks for a part of the next panel, or of what the contraction says, in the four steps number `q` of a pass.
-fn ask(m: &Module, p: &Parts, t: &Tile, depth: &[(Sym, Dim, Sym)], panel: Dim, q: Dim, a: Ahead) -> Vec<Stmt> {
+fn ask(m: &Module, p: &Contraction, t: &Tile, depth: &[(Sym, Dim, Sym)], panel: Dim, q: Dim, a: Ahead) -> Vec<Stmt> {
     let Some((last, outer)) = depth.split_last() else { return vec![] };
     let (buf, line, from): (Buf, i64, Vec<Dim>) = match (&p.ask, &t.panels) {
         (Some((buf, at)), _) => {
