@@ -23,11 +23,14 @@ pub(super) struct Form {
     pub number: Option<i64>,
 }
 
-/// What there is already, by what it is made of: element `.1` of buffer `.0` in terms of numbered variables.
+/// What activations are made of: a buffer, an element of it in terms of numbered variables, how many rows, the form.
+type Key = (Buf, Vec<Dim>, Vec<Dim>, Form);
+
+/// What there is already.
 #[derive(Default)]
 pub(super) struct Made {
     vars: Vec<Sym>,
-    list: Vec<((Buf, Vec<Dim>, Vec<Dim>, Form), Buffers)>,
+    list: Vec<(Key, Buffers)>,
 }
 
 /// Buffers of [`Bytes`].
