@@ -87,6 +87,37 @@ fn c_profile() {
     assert!(rows(&build(&[])).is_empty(), "an object without --trace calls on_node");
 }
 
+/// A language model with its caches in place: C and Rust say the same.
+#[test]
+fn llm() {
+    let (Some(cc), Some(rustc)) = (tool("CC", "cc"), tool("RUSTC", "rustc")) else { return };
+    let (src, dir) = (example("llm"), scratch("llm"));
+    let model = dir.join("llm.onnx");
+    std::fs::copy(src.join("model.onnx"), &model).unwrap();
+    assert!(std::fs::metadata(&model).unwrap().len() < 1 << 20);
+    let sizes = ["--dim", "past_capacity=256", "--dim", "tokens<=256"];
+    let object = compile(&model, &dir, &[&["--emit", "obj,header,rust", "--alias", "present.*=past.*"], &sizes[..]].concat());
+    // What the Makefile and the build script say is what is tested.
+    let told = std::fs::read_to_string(src.join("Makefile")).unwrap() + &std::fs::read_to_string(src.join("rust/build.rs")).unwrap();
+    for text in ["--alias 'present.*=past.*'", "past_capacity=256", "\"past_capacity\", 256", "tokens<=256", "\"tokens\", 256"] {
+        assert!(told.contains(text), "{text}");
+    }
+    let (talk, twin) = (dir.join("talk"), dir.join("talk-rust"));
+    run(Command::new(&cc).arg("-std=c11").args(STRICT).args(["-O1", &include(&dir)]).arg(src.join("main.c")).arg(&object).arg("-lm").arg("-o").arg(&talk));
+    let mut rust = Command::new(&rustc);
+    rust.args(["--edition", "2024", "-D", "warnings", "-C"]).arg(format!("link-arg={}", object.display())).arg(src.join("rust/src/main.rs")).arg("-o").arg(&twin);
+    run(rust.env("OUT_DIR", &dir));
+    // Longer than the caches, which are filled anew.
+    let args = ["The object needs no ", "300", "0"];
+    let said = |program: &Path| Command::new(program).args(args).output().unwrap();
+    let (c, rust) = (said(&talk), said(&twin));
+    assert!(c.status.success() && c.stdout.len() == args[0].len() + 301 && c.stdout.starts_with(args[0].as_bytes()), "{c:?}");
+    assert_eq!(c.stdout, rust.stdout);
+    // It has learned words: nearly all of what it says are letters and spaces.
+    let words = c.stdout.iter().filter(|b| b.is_ascii_lowercase() || **b == b' ').count();
+    assert!(words * 10 > c.stdout.len() * 6, "{}", String::from_utf8_lossy(&c.stdout));
+}
+
 /// The code blocks of a page in one language, in order.
 fn blocks(page: &str, language: &str) -> Vec<String> {
     let text = std::fs::read_to_string(root().join(page)).unwrap();

@@ -147,7 +147,7 @@ impl Module {
         write(&mut k);
         let body = k.body;
         let body = running(self, body);
-        let id = self.kernels.push(KernelData { name: name.to_owned(), origin: origin.clone(), work: Dim::constant(0), scheduled: false, schedules: vec![], body });
+        let id = self.kernels.push(KernelData { name: name.to_owned(), origin: origin.clone(), work: Dim::constant(0), scheduled: false, schedules: vec![], narrow: false, body });
         self.driver.push(Stmt::Call(id));
         id
     }

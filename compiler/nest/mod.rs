@@ -268,6 +268,9 @@ pub struct KernelData {
     /// The schedules that were applied, one for each nest in the order of the body; none for bodies that a pass emits
     /// with loops of its own.
     pub schedules: Vec<schedule::Schedule>,
+    /// The model allows the kernel's sums of products to take their first factors as integers of 8 bits, one scale for each
+    /// block of them (`accuracy_level` 4). The body says what is exact.
+    pub narrow: bool,
     /// What it does.
     pub body: Vec<Stmt>,
 }

@@ -266,13 +266,14 @@ impl<'a> Parser<'a> {
         let name = self.word("a name")?.to_owned();
         let work = if self.eat("work") { self.dim()? } else { Dim::constant(0) };
         let scheduled = self.eat("scheduled") || self.m.stage != Stage::Built;
+        let narrow = self.eat("narrow");
         let Tok::Comment(text) = self.next() else {
             self.at -= 1;
             return self.fail("; and what the kernel computes");
         };
         self.enter();
         let body = self.stmts()?;
-        let k = self.m.kernels.push(KernelData { name: name.clone(), origin: origin(text.trim()), work, scheduled, schedules: vec![], body });
+        let k = self.m.kernels.push(KernelData { name: name.clone(), origin: origin(text.trim()), work, scheduled, schedules: vec![], narrow, body });
         if self.kernels.insert(name, k).is_some() {
             return self.fail("a kernel with a new name");
         }

@@ -183,7 +183,8 @@ impl<'a> Printer<'a> {
         let work = if d.work == Dim::constant(0) { String::new() } else { format!(" work {}", self.dim(d.work)) };
         let origin = d.origin.short().replace(char::is_control, " ");
         let scheduled = if d.scheduled && self.m.stage == Stage::Built { " scheduled" } else { "" };
-        let head = format!("kernel {}{work}{scheduled} ; {origin}", self.kernel_name(k));
+        let narrow = if d.narrow { " narrow" } else { "" };
+        let head = format!("kernel {}{work}{scheduled}{narrow} ; {origin}", self.kernel_name(k));
         self.line(head.trim_end());
         self.indent += 1;
         self.syms.clear();

@@ -2,7 +2,8 @@
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits>.
 //! One version. B is `[N, ceil(K / block), block * bits / 8]` with the first element in the low bits; element (n, k)
-//! stands for `(q - zero) * scale` of its block. `accuracy_level` allows less than f32 and is not needed.
+//! stands for `(q - zero) * scale` of its block. `accuracy_level` 4 allows activations as integers of 8
+//! bits, one scale for each of the blocks (`KernelData::narrow`); the other levels allow less than f32 and are not needed.
 //!
 //! The weights are a map of their own, transposed for the product, which is written as in `matmul`. Constant ones never
 //! become floats in memory: pass `few_bits` moves the map into the product.
@@ -20,6 +21,8 @@ pub struct NBits {
     columns: i64,
     bits: i64,
     block: i64,
+    /// Activations may be integers of 8 bits.
+    narrow: bool,
 }
 
 impl NBits {
@@ -35,8 +38,7 @@ impl NBits {
 impl Operator for NBits {
     const OPS: &'static [&'static str] = &["com.microsoft:MatMulNBits"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let n = NBits { depth: a.int_required("K")?, columns: a.int_required("N")?, bits: a.int("bits", 4)?, block: a.int_required("block_size")? };
-        a.ignore("accuracy_level");
+        let n = NBits { depth: a.int_required("K")?, columns: a.int_required("N")?, bits: a.int("bits", 4)?, block: a.int_required("block_size")?, narrow: a.int("accuracy_level", 0)? == 4 };
         let small = |v: i64| (1..=1 << 28).contains(&v);
         if !small(n.depth) || !small(n.columns) {
             return a.error("attributes \"K\" and \"N\" must be positive, below 2^28").fail();
@@ -124,7 +126,7 @@ impl Operator for NBits {
             }
         });
         let (out, bias) = (cx.dims(y), cx.input_opt(5));
-        cx.kernel(|k| {
+        let product = cx.kernel(|k| {
             k.nest(LoopKind::Par, &out, |k, at| {
                 let Some((n, row)) = at.split_last() else { return };
                 let acc = k.acc(Expr::f32(0.0));
@@ -139,6 +141,7 @@ impl Operator for NBits {
                 k.store(y, at, v);
             });
         });
+        cx.m.kernels[product].narrow = self.narrow;
         Ok(())
     }
 }

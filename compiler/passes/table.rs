@@ -63,7 +63,7 @@ pub enum Differs {
     Always,
 }
 
-/// CPU levels that exist for the sake of one pass: an object has them only if that pass has a use for them in the model,
+/// CPU levels that exist for the sake of a pass: an object has them only if it, or another pass that names them, has a use for them in the model,
 /// unless the user named them.
 pub struct Serves {
     /// Whether a level is one of them.
@@ -273,6 +273,7 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "few_bits",
         group: Group::Quantize,
+        serves: Some(Serves { level: |f| f.caps.dot == Dot::Quads && !f.caps.bf16, useful: nest::quantize::few_bits::suit }),
         holds: "Contractions whose weights are constants of 2, 4 or 8 bits with scales make floats of them where they use them.",
         why: "Before widen_integers, which rewrites what the weights are made with; it emits tiles itself.",
         run: nest::quantize::few_bits::run,

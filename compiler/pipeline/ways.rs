@@ -58,7 +58,10 @@ impl Ways {
         self.pruned = true;
         let Some(Way { module, .. }) = self.list.first() else { return };
         let serves = || NEST_PASSES.iter().filter_map(|p| Some((p.level <= opt, p.serves.as_ref()?)));
-        target.keep(|f: &Facts| serves().all(|(runs, s)| !(s.level)(f) || runs && (s.useful)(module, f)));
+        target.keep(|f: &Facts| {
+            let list: Vec<_> = serves().filter(|(_, s)| (s.level)(f)).collect();
+            list.is_empty() || list.iter().any(|(runs, s)| *runs && (s.useful)(module, f))
+        });
         self.levels = target.levels.clone();
         self.list[0].levels = (0..self.levels.len()).collect();
     }

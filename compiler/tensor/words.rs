@@ -2,8 +2,9 @@
 
 use super::ConstData;
 
-/// Word `(panel, group, lane)` holds, from its low bits on, elements `group * per .. group * per + per` of column
-/// `panel * width + lane`, where `per = 32 / bits`. Element `k` of column `n` is number `offset + n * column + k * depth`
+/// Word `(panel, group, lane)` holds elements `group * per .. group * per + per` of column `panel * width + lane`, where
+/// `per = 32 / bits`. Four elements that follow each other stand in the four bytes, at the same bits of each, so that a shift
+/// and a mask make a factor of a dot product of bytes: element `e` of a word stands in field [`position`]. Element `k` of column `n` is number `offset + n * column + k * depth`
 /// of the source. What lies beyond the last column or element is zero, or whatever the source has there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Words {
@@ -23,6 +24,32 @@ pub struct Words {
     pub depth: i64,
     /// The highest bit of each element is turned: signed elements become unsigned ones that are larger by as much.
     pub flip: bool,
+}
+
+/// The field of a word, from its low bits on, that holds element `e` of it.
+pub fn position(bits: i64, e: i64) -> i64 {
+    e % 4 * (8 / bits) + e / 4
+}
+
+/// The element of a word that its field `p` holds.
+pub fn element(bits: i64, p: i64) -> i64 {
+    let quads = 8 / bits;
+    p % quads * 4 + p / quads
+}
+
+/// A word whose fields stand in the order of its elements, with each in its place.
+fn placed(word: u32, bits: i64) -> u32 {
+    match bits {
+        8 => word,
+        4 => {
+            let apart = |x: u32| {
+                let x = (x | x << 8) & 0x00ff_00ff;
+                (x | x << 4) & 0x0f0f_0f0f
+            };
+            apart(word & 0xffff) | apart(word >> 16) << 4
+        }
+        _ => (0..32 / bits).fold(0, |w, e| w | (word >> (e * bits) & ((1 << bits) - 1)) << (position(bits, e) * bits)),
+    }
 }
 
 impl Words {
@@ -66,10 +93,10 @@ impl Words {
                     let at = (first * bits / 8) as usize;
                     let word = match data.get(at..at + 4) {
                         _ if n >= self.columns => 0,
-                        Some(w) if whole => u32::from_le_bytes([w[0], w[1], w[2], w[3]]),
+                        Some(w) if whole => placed(u32::from_le_bytes([w[0], w[1], w[2], w[3]]), bits),
                         _ => {
                             let here = per.min(self.elements - group * per);
-                            (0..here).fold(0, |word, i| word | field(first + i * self.depth) << (i * bits))
+                            (0..here).fold(0, |word, i| word | field(first + i * self.depth) << (position(bits, i) * bits))
                         }
                     };
                     out.extend_from_slice(&(word ^ turned).to_le_bytes());
@@ -106,9 +133,18 @@ mod tests {
                         let at = ((n / 4 * w.dims()[1] + k / per) * 4 + n % 4) as usize * 4;
                         let word = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
                         let want = if flip { want ^ 1 << (bits - 1) } else { want };
-                        assert_eq!((word >> (k % per * i64::from(bits))) as u8 & (0xffu32 >> (8 - bits)) as u8, want, "{bits} {n} {k}");
+                        assert_eq!((word >> (position(i64::from(bits), k % per) * i64::from(bits))) as u8 & (0xffu32 >> (8 - bits)) as u8, want, "{bits} {n} {k}");
                     }
                 }
+            }
+        }
+    }
+    #[test]
+    fn places() {
+        for bits in [2, 4, 8] {
+            for e in 0..32 / bits {
+                assert_eq!(element(bits, position(bits, e)), e);
+                assert_eq!(placed(1 << (e * bits), bits), 1 << (position(bits, e) * bits));
             }
         }
     }

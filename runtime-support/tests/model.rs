@@ -133,6 +133,70 @@ unsafe extern "C" fn call(i: *const *const c_void, o: *const *mut c_void, dims: 
     }
 }
 
+// State in place: past: f32[C] and present: f32[C] may be one memory; position N takes the value 10 + N. A call with N = C fails.
+static STATE_IN: [onnxc_tensor_info; 1] = [tensor(c"past", 1, &[-2], &[X], NO_MAX)];
+static STATE_OUT: [onnxc_tensor_info; 1] = [onnxc_tensor_info { aliases_input: 0, ..tensor(c"present", 1, &[-2], &[X], NO_MAX) }];
+struct Two([*const c_char; 2]);
+// SAFETY: constant text.
+unsafe impl Sync for Two {}
+static STATE_PARAMS: Two = Two([c"N".as_ptr(), c"C".as_ptr()]);
+
+unsafe extern "C" fn append(i: *const *const c_void, o: *const *mut c_void, dims: *const i64, _: *const *mut i64, _: *const c_void, _: *mut c_void, _: *const onnxc_exec) -> i32 {
+    // SAFETY: the ABI, with a state of C elements.
+    unsafe {
+        let (n, c, past, present) = (*dims as usize, *dims.add(1) as usize, (*i).cast::<f32>(), (*o).cast::<f32>());
+        if n >= c {
+            return 4;
+        }
+        if past != present {
+            present.copy_from(past, n);
+            *present.add(c - 1) = -1.0;
+        }
+        *present.add(n) = 10.0 + n as f32;
+    }
+    0
+}
+
+#[test]
+fn state_in_place() {
+    let raw = onnxc_model {
+        inputs: STATE_IN.as_ptr(),
+        outputs: STATE_OUT.as_ptr(),
+        dim_params: STATE_PARAMS.0.as_ptr(),
+        n_inputs: 1,
+        n_outputs: 1,
+        n_dim_params: 2,
+        workspace_for: None,
+        call: Some(append),
+        checks: null(),
+        n_checks: 0,
+        ..MODEL
+    };
+    let m = model(raw).unwrap();
+    assert_eq!(m.outputs()[0].aliases_input, Some(0));
+    let mut ws = Workspace::default();
+    let mut state = vec![Value::from(Tensor::zeros(1, &[4]).unwrap())];
+    // A model that copies marks the last element.
+    for n in 0..3 {
+        state = m.step(&mut state, &[("N", n)], None, &mut ws).unwrap();
+    }
+    assert_eq!(state[0].as_slice::<f32>(), Some(&[10.0, 11.0, 12.0, 0.0][..]));
+    // Somebody else holds it: it is copied and stays.
+    let held = state.clone();
+    let next = m.step(&mut state, &[("N", 1)], None, &mut ws).unwrap();
+    assert_eq!((next[0].as_slice::<f32>(), &state), (Some(&[10.0, 11.0, 0.0, -1.0][..]), &held));
+    drop(held);
+    // After an error it is there again.
+    let e = m.step(&mut state, &[("N", 4)], None, &mut ws).unwrap_err();
+    assert_eq!((e.status(), state[0].as_slice::<f32>()), (Status::Capacity, Some(&[10.0, 11.0, 12.0, 0.0][..])));
+    assert_eq!(m.step(&mut state, &[], None, &mut ws).unwrap_err().status(), Status::Dim);
+    assert_eq!(m.step(&mut state, &[("N", 0), ("C", 5)], None, &mut ws).unwrap_err().status(), Status::Dim);
+    assert_eq!(m.step(&mut state, &[("M", 0)], None, &mut ws).unwrap_err().status(), Status::Dim);
+    let numbers = [1.0f32; 4];
+    let lent = m.step(&mut [floats(&[4], &numbers)], &[("N", 2)], None, &mut ws).unwrap();
+    assert_eq!(lent[0].as_slice::<f32>(), Some(&[1.0, 1.0, 12.0, -1.0][..]));
+}
+
 fn model(raw: onnxc_model) -> Result<Model, Status> {
     // SAFETY: made from `MODEL` in this file, and leaked.
     unsafe { Model::from_raw(Box::leak(Box::new(raw))) }

@@ -98,7 +98,7 @@ fn compare(m: &Module, want: &Outcome, got: &Outcome) -> Result<(), String> {
         let array = |data: &[u8]| Array { name: String::new(), ty, dims: vec![data.len() as i64 * 8 / i64::from(ty.bits())], data: data.to_vec() };
         let (rtol, atol) = if !ty.is_float() {
             (0.0, 0.0)
-        } else if ty.bits() == 32 && m.math != Math::Fast {
+        } else if ty.bits() == 32 && m.math != Math::Fast && !m.kernels.values().any(|k| k.narrow) {
             (1e-4, 1e-5)
         } else {
             (2e-2, 2e-2)

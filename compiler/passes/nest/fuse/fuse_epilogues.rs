@@ -202,6 +202,7 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
     let name = m.kernels[plan.producer].name.clone();
     m.kernels[c].name = name;
     m.kernels[c].origin = m.kernels[plan.producer].origin.clone();
+    m.kernels[c].narrow = m.kernels[plan.producer].narrow;
     visit::drop_calls(&mut m.driver, &|k| k == plan.producer);
 }
 

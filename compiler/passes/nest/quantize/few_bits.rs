@@ -4,16 +4,23 @@
 //! Such a map never runs: `fold_constants` leaves it alone, and here its expression moves into the contraction.
 //! Elements are put together in words of 32 bits, `[panel][word][column]`, by a lazy rearrangement; scales and zero points
 //! become `[panel][block][column]`. `tiles::dequantize` makes the loops.
+//!
+//! Where the model allows it (`KernelData::narrow`), `--math strict` does not forbid it and the level has dot products of
+//! bytes, a kernel before the contraction makes integers of 8 bits of the activations, block by block: `b = round(a / s)` with
+//! `s = max |a| / 127` (`activations`), and the products are of integers (`tiles::byte_dots`). Contractions of one operand
+//! share them.
+
+mod activations;
 
 use crate::diag::Result;
 use crate::nest::schedule::{Packing, Schedule, tasks};
-use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Module, Place, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, Math, Module, Place, visit};
 use crate::passes::nest::analysis::shape::{Map, Uses, as_map, instance, through_view};
 use crate::passes::nest::schedule::contract::loops::{collapse_rows, joined};
 use crate::passes::nest::schedule::contract::{Parts, Product, depends, take_apart};
 use crate::passes::nest::schedule::tiles::dequantize::{self, Nest};
 use crate::sym::{Dim, Sym};
-use crate::target::{Facts, Level};
+use crate::target::{Dot, Facts, Level};
 use crate::tensor::{ConstData, ElemType, Words, consts::Remap};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -63,6 +70,11 @@ pub(crate) fn is_taken(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> b
     !readers.is_empty() && !uses.pinned(made) && readers.iter().all(|r| as_map(&m.kernels[map].body).is_some_and(|x| find(m, *r, map, &x).is_some()))
 }
 
+/// True if dot products of bytes may have a use in a module.
+pub fn suit(m: &Module, facts: &Facts) -> bool {
+    facts.caps.dot == Dot::Quads && m.math != Math::Strict && visit::calls(&m.driver).iter().any(|k| m.kernels[*k].narrow)
+}
+
 /// Runs the pass. Contractions that it takes are scheduled.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
@@ -85,9 +97,10 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         }
     }
     let mut done = vec![];
+    let mut made = activations::Made::default();
     for (k, f) in found {
         let map = f.map;
-        if rewrite(m, k, f, facts) {
+        if rewrite(m, k, f, facts, &uses, &mut made) {
             done.push((k, map));
         }
     }
@@ -288,7 +301,7 @@ impl Table {
 }
 
 /// Puts the weights in words and makes the loops.
-fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts) -> bool {
+fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made: &mut activations::Made) -> bool {
     let (w, (n, columns)) = (&f.weights, f.n);
     let (source, bits, signed) = &w.elements;
     let [offset, column, depth] = w.at;
@@ -312,8 +325,19 @@ fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts) -> bool {
         _ => None,
     };
     let mut rows: Vec<(Sym, Dim)> = f.parts.loops.iter().copied().filter(|l| l.0 != n).collect();
+    let per = i64::from(32 / bits);
+    let bytes = if m.kernels[k].narrow && suit(m, &facts) && w.block <= activations::LONGEST {
+        let number = match &zero {
+            None => Some(0),
+            Some(dequantize::Zero::Number(v)) if v.fract() == 0.0 && v.abs() <= 255.0 => Some(*v as i64),
+            Some(_) => None,
+        };
+        made.of(m, k, &f.parts, &rows, activations::Form { block: w.block, depth: w.depth, per, number }, uses)
+    } else {
+        None
+    };
     let row = rows.pop();
-    let nest = Nest { n, columns, width: WIDTH, row, outer: rows, words, bits: i64::from(*bits), scale, zero, block: w.block, depth: w.depth };
+    let nest = Nest { n, columns, width: WIDTH, row, outer: rows, words, bits: i64::from(*bits), scale, zero, block: w.block, depth: w.depth, bytes };
     let (body, work) = dequantize::emit(m, k, &f.parts, &nest, facts);
     m.kernels[k].body = body;
     m.kernels[k].work = work;

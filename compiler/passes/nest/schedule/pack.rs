@@ -81,7 +81,7 @@ impl Panels {
         }
         let work = Dim::product(s.dims.iter().copied()) * (1 + 2 * MOVE);
         let (name, origin) = (format!("{}.pack", m.kernels[k].name), m.kernels[k].origin.clone());
-        let id = m.kernels.push(KernelData { name, origin, work, scheduled: true, schedules: vec![], body: vec![] });
+        let id = m.kernels.push(KernelData { name, origin, work, scheduled: true, schedules: vec![], narrow: false, body: vec![] });
         let map = source.as_ref().map(|s| &s.1);
         let body = match turned(m, p, &s, &l, packed, map, facts) {
             Some(body) => {

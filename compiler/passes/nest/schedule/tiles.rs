@@ -4,6 +4,7 @@
 //! partial vectors. Around it run the rows of a block that stays in the cache, the panels, the blocks; what is parallel
 //! is one loop over all of them.
 
+pub(crate) mod byte_dots;
 pub(crate) mod dequantize;
 mod finish;
 mod loops;

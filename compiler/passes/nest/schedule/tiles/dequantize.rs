@@ -5,6 +5,7 @@
 //! step, as the model has it). Of many rows, a panel becomes floats in scratch of a task (codegen/clif/private.rs), which all
 //! rows then use as they use any panel. Where run time counts the rows, it chooses.
 
+use super::byte_dots;
 use super::finish;
 use super::register::{Cols, group, unroll};
 use super::{Panels, Rows, Tile, column, each_panel, each_part};
@@ -15,6 +16,7 @@ use crate::passes::nest::schedule::contract::Parts;
 use crate::sym::{Dim, Sym};
 use crate::target::Facts;
 use crate::tensor::ElemType;
+use crate::tensor::words::{element, position};
 
 /// Rows up to which elements become floats in registers.
 const FEW: i64 = 8;
@@ -52,32 +54,34 @@ pub(crate) struct Nest {
     pub block: i64,
     /// Elements of a column.
     pub depth: i64,
+    /// The activations as integers of 8 bits, where the model allows that and the level has dot products of bytes.
+    pub bytes: Option<byte_dots::Bytes>,
 }
 
 /// Where vectors are: the panel, the first column in it, and how many vectors.
 #[derive(Clone, Copy)]
-struct Place {
-    panel: Dim,
-    column: Dim,
-    vectors: i64,
-    lanes: i64,
+pub(super) struct Place {
+    pub panel: Dim,
+    pub column: Dim,
+    pub vectors: i64,
+    pub lanes: i64,
 }
 
 /// Columns of a tile: some of part `sub` of a panel.
 #[derive(Clone, Copy)]
-struct Part {
-    panel: Dim,
-    sub: Dim,
-    cols: Cols,
+pub(super) struct Part {
+    pub panel: Dim,
+    pub sub: Dim,
+    pub cols: Cols,
 }
 
 /// Words of a column: block number `block`, from word `first` on `words` of them and `tail` elements of the next one.
 #[derive(Clone, Copy)]
-struct Span {
-    block: Dim,
-    first: Dim,
-    words: i64,
-    tail: i64,
+pub(super) struct Span {
+    pub block: Dim,
+    pub first: Dim,
+    pub words: i64,
+    pub tail: i64,
 }
 
 /// The contraction's body and work.
@@ -107,6 +111,9 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
     let work = Dim::product([all_rows, Dim::constant(w.columns), Dim::constant(w.depth)]).floor_div(4);
     // A row takes about as long as converting its weights does.
     let work = work + (w.columns * w.depth / 8).max(1);
+    if w.bytes.is_some() {
+        return (byte_dots::rows(m, p, w, &few, (panel, panels), (rows, all_rows)), work.floor_div(4));
+    }
     if known.is_some_and(|r| r <= FEW) {
         let body = each_panel(m, &few, panel.into(), |m, cols| few_rows(m, p, w, &few, panel.into(), rows, cols));
         let body = w.around(body);
@@ -144,7 +151,7 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
 }
 
 /// All rows of a panel in registers.
-fn few_rows(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, panel: Dim, rows: Dim, cols: Cols) -> Vec<Stmt> {
+pub(super) fn few_rows(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, panel: Dim, rows: Dim, cols: Cols) -> Vec<Stmt> {
     let apart = matches!(cols, Cols::Some(_));
     each_part(m, t, cols, |m, sub, cols| {
         let part = heights(m, p, w, t, Part { panel, sub, cols }, rows);
@@ -187,7 +194,7 @@ fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, rows: Dim)
 }
 
 /// Runs over the words of a column, block by block: `each` makes what is done with the words of one.
-fn blocks(m: &mut Module, w: &Nest, each: &mut dyn FnMut(&mut Module, Span) -> Vec<Stmt>) -> Vec<Stmt> {
+pub(super) fn blocks(m: &mut Module, w: &Nest, each: &mut dyn FnMut(&mut Module, Span) -> Vec<Stmt>) -> Vec<Stmt> {
     let per = 32 / w.bits;
     let (words, zero) = (w.block / per, Dim::constant(0));
     // A block that is all of a column may end within a word.
@@ -207,7 +214,7 @@ fn blocks(m: &mut Module, w: &Nest, each: &mut dyn FnMut(&mut Module, Span) -> V
 
 /// Runs over `words` words from `first` on and `tail` elements of the next one: `each` takes the word and how many of its
 /// elements.
-fn each_word(m: &mut Module, span: Span, per: i64, each: &mut dyn FnMut(&mut Module, Dim, i64) -> Vec<Stmt>) -> Vec<Stmt> {
+pub(super) fn each_word(m: &mut Module, span: Span, per: i64, each: &mut dyn FnMut(&mut Module, Dim, i64) -> Vec<Stmt>) -> Vec<Stmt> {
     let Span { first, words, tail, .. } = span;
     let zero = Dim::constant(0);
     let mut out = vec![];
@@ -228,20 +235,20 @@ fn each_word(m: &mut Module, span: Span, per: i64, each: &mut dyn FnMut(&mut Mod
 
 impl Nest {
     /// Loops over the rows that do not follow each other.
-    fn around(&self, body: Vec<Stmt>) -> Vec<Stmt> {
+    pub(super) fn around(&self, body: Vec<Stmt>) -> Vec<Stmt> {
         self.outer.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body }])
     }
-    /// Field number `j` of a word as a float.
+    /// Element number `j` of a word as a float.
     fn field(&self, word: Expr, j: i64) -> Expr {
-        let int = ElemType::I32;
-        let word = if j == 0 { word } else { Expr::bin(BinOp::Shr, word, Expr::int(int, self.bits * j)) };
+        let (int, place) = (ElemType::I32, position(self.bits, j));
+        let word = if place == 0 { word } else { Expr::bin(BinOp::Shr, word, Expr::int(int, self.bits * place)) };
         Expr::cast(int, ElemType::F32, Expr::bin(BinOp::And, word, Expr::int(int, (1 << self.bits) - 1)))
     }
-    fn word(&self, at: Place, word: Dim, lane: Dim) -> Expr {
+    pub(super) fn word(&self, at: Place, word: Dim, lane: Dim) -> Expr {
         Expr::Load { buf: self.words, at: vec![at.panel, word, at.column + lane] }
     }
     /// The zero point of a block, as a float.
-    fn zero(&self, m: &Module, at: Place, block: Dim, lane: Dim) -> Option<Expr> {
+    pub(super) fn zero(&self, m: &Module, at: Place, block: Dim, lane: Dim) -> Option<Expr> {
         self.zero.as_ref().map(|z| match z {
             Zero::Number(v) => Expr::f32(*v),
             Zero::Table(buf, by) => {
@@ -252,7 +259,7 @@ impl Nest {
             }
         })
     }
-    fn scale(&self, at: Place, block: Dim, lane: Dim) -> Option<Expr> {
+    pub(super) fn scale(&self, at: Place, block: Dim, lane: Dim) -> Option<Expr> {
         self.scale.map(|buf| Expr::Load { buf, at: vec![at.panel, block, at.column + lane] })
     }
     /// An element as the model has it.
@@ -270,7 +277,7 @@ impl Nest {
 }
 
 /// For each vector: a loop over its lanes around what `f` makes for lane `.1` of vector `.0`.
-fn vectors(m: &mut Module, at: Place, f: &mut dyn FnMut(&mut Module, Dim, Dim) -> Vec<Stmt>) -> Vec<Stmt> {
+pub(super) fn vectors(m: &mut Module, at: Place, f: &mut dyn FnMut(&mut Module, Dim, Dim) -> Vec<Stmt>) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let v = m.syms.loop_var("v", zero, Dim::constant(at.vectors));
     let l = m.syms.loop_var("l", zero, Dim::constant(at.lanes));
@@ -280,6 +287,9 @@ fn vectors(m: &mut Module, at: Place, f: &mut dyn FnMut(&mut Module, Dim, Dim) -
 
 /// One tile: rows `row .. row + mr`, columns of a part of a panel.
 fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (Dim, i64)) -> Vec<Stmt> {
+    if let Some(b) = &w.bytes {
+        return byte_dots::block(m, p, (w, b), t, part, (row, mr));
+    }
     let Part { panel, sub, cols } = part;
     let lanes = t.lanes;
     let nv = match cols {
@@ -340,36 +350,38 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
         }
         body.extend(each_word(m, span, per, &mut |m, word, count| {
             let mut out = vec![];
-            let mut j = 0;
-            while j < count {
-                let here = fields.min(count - j);
+            // Fields that stand beside each other, and the elements in them.
+            for j in (0..per).step_by(fields as usize) {
+                let here: Vec<(i64, i64)> = (0..fields).map(|f| (f, element(w.bits, j + f))).filter(|(_, e)| *e < count).collect();
+                if here.is_empty() {
+                    continue;
+                }
                 out.extend(vectors(m, at, &mut |m, v, lane| {
                     let int = ElemType::I32;
                     let shared = m.reg(int);
                     let word_of = w.word(at, word, lane);
                     let group = if in_place && j > 0 { Expr::bin(BinOp::Shr, word_of, Expr::int(int, w.bits * j)) } else { word_of };
                     let mut body = vec![Stmt::Let { reg: shared, value: group }];
-                    for f in 0..here {
+                    for (f, e) in here.iter().copied() {
                         let q = m.reg(ElemType::F32);
                         let value = if in_place {
                             let mask = ((1 << w.bits) - 1) << (w.bits * f);
                             Expr::cast(int, ElemType::F32, Expr::bin(BinOp::And, Expr::Reg(shared), Expr::int(int, mask)))
                         } else {
-                            w.field(Expr::Reg(shared), j + f)
+                            w.field(Expr::Reg(shared), e)
                         };
                         body.push(Stmt::Let { reg: q, value });
                         body.extend((0..mr).map(|i| {
                             let at = vec![Dim::constant(f % split), Dim::constant(i), v];
-                            Stmt::Set { reg: inner, at: at.clone(), value: Expr::fma(row_of(i, word * per + j + f), Expr::Reg(q), Expr::Acc { reg: inner, at, lane: None }) }
+                            Stmt::Set { reg: inner, at: at.clone(), value: Expr::fma(row_of(i, word * per + e), Expr::Reg(q), Expr::Acc { reg: inner, at, lane: None }) }
                         }));
                     }
                     body
                 }));
                 if centred && !along {
                     let one = Place { vectors: 1, ..at };
-                    out.extend(vectors(m, one, &mut |_, _, _| (0..here).flat_map(|f| added(word * per + j + f)).collect()));
+                    out.extend(vectors(m, one, &mut |_, _, _| here.iter().flat_map(|(_, e)| added(word * per + *e)).collect()));
                 }
-                j += here;
             }
             out
         }));
