@@ -108,6 +108,13 @@ impl Operator for Pad {
             let fill = fill.unwrap_or_else(|| k.zero(ty));
             let mut inside = None;
             let mut index = vec![];
+            // Pads on one side may be larger than what cuts on the other leave: no element is one of the operand.
+            let outside = |((i, n), (lo, _)): ((&Dim, &Dim), &(Dim, Dim))| {
+                k.m.syms.is_nonneg(*lo - *i - 1) || k.m.syms.is_nonneg(*i - *lo - *n)
+            };
+            if *mode == Mode::Constant && at.iter().zip(&from).zip(&pads).any(outside) {
+                return fill;
+            }
             for ((i, n), (lo, hi)) in at.iter().zip(&from).zip(&pads) {
                 let p = *i - *lo;
                 // Negative pads cut off first: what is left is repeated or mirrored.

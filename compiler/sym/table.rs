@@ -448,4 +448,3 @@ fn solved(d: Dim) -> Option<(Sym, Dim)> {
     let value = (rest * -1).floor_div(factor);
     (value * factor + rest == Dim::constant(0)).then_some((last, value))
 }
-

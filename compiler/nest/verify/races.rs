@@ -6,7 +6,7 @@
 
 use crate::nest::check::Fault;
 use crate::nest::{Buf, Expr, LoopKind, Module, Stmt};
-use crate::sym::{Answer, Dim, Sym};
+use crate::sym::{Answer, Condition, Dim, Sym};
 
 /// What stands between a parallel loop and a store inside.
 struct Inside<'a> {
@@ -21,12 +21,19 @@ struct Inside<'a> {
     faults: &'a mut Vec<Fault>,
 }
 
+/// Whether an equation that the driver checks is about the symbols of a size: N * N == N leaves 0 and 1, which no proof
+/// here can tell.
+fn settled(m: &Module, size: Dim) -> bool {
+    let about = |d: &Dim| size.syms().iter().any(|s| d.contains(*s));
+    m.syms.conditions().iter().any(|c| matches!(c, Condition::Equal(a, b) if about(a) || about(b)))
+}
+
 /// Checks all parallel loops of a body.
 pub(super) fn check(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) {
     for s in body {
         if let Stmt::For { kind: LoopKind::Par | LoopKind::Vec(_), var, lo, hi, body } = s {
             let count = (*hi - *lo).as_const();
-            if count.is_none_or(|n| n > 1) && m.syms.le(*hi - *lo, Dim::constant(1)) != Answer::Yes {
+            if count.map_or_else(|| !settled(m, *hi - *lo), |n| n > 1) && m.syms.le(*hi - *lo, Dim::constant(1)) != Answer::Yes {
                 Inside { m, var: *var, count, loops: vec![], bound: vec![], faults: &mut *faults }.block(body);
             }
         }

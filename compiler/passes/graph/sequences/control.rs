@@ -120,16 +120,25 @@ impl Scope {
         self.g.nodes[n].outputs = new;
         Ok(())
     }
+    /// The first inputs, as far as they are given, must be tensors.
+    fn tensors(&self, n: Node, count: usize) -> Result<()> {
+        for i in (0..count).filter(|i| self.operand_opt(n, *i).is_some()) {
+            self.tensor(n, i)?;
+        }
+        Ok(())
+    }
     pub(super) fn control(&mut self, n: Node, op: &Control) -> Result<()> {
         match op {
-            Control::If { .. } => self.branch(n),
-            Control::Loop { .. } => self.repeat(n),
+            Control::If { .. } => {
+                self.tensors(n, 1)?;
+                self.branch(n)
+            }
+            Control::Loop { .. } => {
+                self.tensors(n, 2)?;
+                self.repeat(n)
+            }
             Control::Scan(_) => {
-                for i in 0..self.g.nodes[n].inputs.len() {
-                    if self.operand_opt(n, i).is_some() {
-                        self.tensor(n, i)?;
-                    }
-                }
+                self.tensors(n, self.g.nodes[n].inputs.len())?;
                 let origin = self.origin(n);
                 for (name, g) in std::mem::take(&mut self.g.nodes[n].subgraphs) {
                     let mut inner = self.enter(g);

@@ -178,12 +178,17 @@ fn begin_with_constant(m: &Module, p: &mut Contraction) {
     let (1, [start]) = (sums, terms.as_slice()) else { return };
     p.start = Some(start.clone());
     let acc = p.acc;
+    // Once: without it, the sum may stand before another constant.
+    let mut left = true;
     p.tail = std::mem::take(&mut p.tail)
         .into_iter()
         .map(|s| {
             s.map_exprs(&mut |e| {
                 e.rewrite(&mut |e| match e {
-                    Expr::Bin(BinOp::Add, x, y) if matches!(&*x, Expr::Acc { reg, .. } if *reg == acc) && constant(&y) => *x,
+                    Expr::Bin(BinOp::Add, x, y) if left && *y == *start && matches!(&*x, Expr::Acc { reg, .. } if *reg == acc) => {
+                        left = false;
+                        *x
+                    }
                     e => e,
                 })
             })

@@ -123,6 +123,14 @@ fn producer(m: &Module, k: Kernel, b: Buf) -> Option<(Kernel, Map)> {
     let uses = Uses::new(m);
     let ([w], [r]) = (uses.writers(t), uses.readers(t)) else { return None };
     let map = as_map(&m.kernels[*w].body)?;
+    // The other operand or the epilogue may read the same buffer (X times X).
+    let mut loads = 0;
+    visit::walk_exprs(&m.kernels[k].body, &mut |e| {
+        loads += usize::from(matches!(e, Expr::Load { buf, .. } if m.storage(*buf) == t));
+    });
+    if loads != 1 {
+        return None;
+    }
     // Both at the driver's top level: inside its loops, what the map reads may change before the contraction runs.
     let top = |k: Kernel| m.driver.iter().any(|s| matches!(s, Stmt::Call(x) if *x == k));
     // What is rounded for storage stays rounded.
