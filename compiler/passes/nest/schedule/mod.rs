@@ -1,8 +1,8 @@
 //! schedule: tiles for contractions, vectors for the rest (stage Scheduled).
 //!
-//! Each nest is visited once. [`choose`] asks the candidates in turn; the first that knows the nest prepares it (joins
-//! loops where memory runs on, lays out small constants anew) and decides how it runs: a [`Plan`]. The plan's schedule is
-//! kept with the kernel, and the plan applied. A candidate is a file here and a row of [`SUMS`] or [`MAPS`].
+//! Each nest is visited once. `choose` asks the candidates in turn; the first that knows the nest prepares it (joins
+//! loops where memory runs on, lays out small constants anew) and decides how it runs: a `Plan`. The plan's schedule is
+//! kept with the kernel, and the plan applied. A candidate is a file here and a row of `SUMS` or `MAPS`.
 //!
 //! A kernel is one nest, or a parallel loop around several of them (`is_compound`): then each is scheduled by itself, as
 //! if it were a kernel.
