@@ -18,8 +18,9 @@ const LEAST: i64 = 8;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
+    let viewed = viewed_images(m);
     for k in visit::calls(&m.driver) {
-        detach(m, k);
+        detach(m, k, &viewed);
         detach_window(m, k);
         attach_sampled(m, k);
     }
@@ -69,15 +70,28 @@ pub fn run(m: &mut Module) -> Result<()> {
     Ok(())
 }
 
+/// Temporaries that some kernel reads or writes under another shape: they stay in ONNX's memory order.
+fn viewed_images(m: &Module) -> HashSet<Buf> {
+    let kernels = visit::calls(&m.driver);
+    let bodies = kernels.iter().map(|k| &m.kernels[*k].body);
+    let accesses = bodies.flat_map(|body| visit::loads(body).into_iter().chain(visit::stores(body)));
+    accesses.filter(|b| m.storage(*b) != *b).map(|b| m.storage(b)).filter(|b| matches!(m.bufs[*b].place, Place::Temp)).collect()
+}
+
 /// True for an image of enough channels that the caller takes in planes.
 fn leaves_in_planes(m: &Module, b: Buf) -> bool {
     let d = &m.bufs[b];
     matches!(d.place, Place::Output(_)) && (3..=5).contains(&d.dims.len()) && d.dims[1].as_const().is_some_and(|c| c >= LEAST)
 }
 
-/// A convolution whose image the caller takes in planes stores it for itself, and a map turns it: vectors run along
-/// channels, which no tile could store one by one, or whose vectors are fuller.
-fn detach(m: &mut Module, k: Kernel) {
+/// True for a temporary of enough channels whose planes are read under another shape.
+fn viewed_in_planes(m: &Module, b: Buf, viewed: &HashSet<Buf>) -> bool {
+    viewed.contains(&b) && (3..=5).contains(&m.bufs[b].dims.len()) && m.bufs[b].dims[1].as_const().is_some_and(|c| c >= LEAST) && !spatial_is_one(m, b)
+}
+
+/// A convolution whose image the caller takes in planes, or a reader under another shape, stores it for itself, and a map
+/// turns it: vectors run along channels, which no tile could store one by one, or whose vectors are fuller.
+fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let Some((a, from, w, at_w)) = form::operands(body) else { return };
     let [out] = visit::stores(body)[..] else { return };
@@ -87,10 +101,13 @@ fn detach(m: &mut Module, k: Kernel) {
     let positions: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| form::depends(&from, l.0)).collect();
     let apart = nest.body.iter().any(|s| matches!(s, Stmt::Store { at, .. } if unit_stride_var(m, out, at, &positions).is_none()));
     let images = images(body);
-    if !leaves_in_planes(m, out) || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
+    let planes = leaves_in_planes(m, out) || viewed_in_planes(m, out, viewed);
+    if !planes || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
         return;
     }
-    if taps || apart || is_ragged(m, a, out, w) {
+    // Of a depthwise convolution image and result have the same innermost dimension.
+    let depthwise = from[1].syms().iter().any(|s| form::depends(&at_w, *s) && nest.loops.iter().any(|l| l.0 == *s));
+    if taps || apart || depthwise || is_ragged(m, a, out, w) {
         turn_result(m, k, out);
     }
 }
@@ -294,6 +311,19 @@ fn aligned(a: &[Dim], b: &[Dim]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.syms().is_subset(&y.syms()) || y.syms().is_subset(&x.syms()))
 }
 
+/// The loops over the result's channels: those that only the weights have, or those that choose a channel of the image where
+/// each has results of its own (depthwise convolutions, pooling).
+fn result_channels(loops: &[(Sym, Dim)], body: &[Stmt], images: &[Buf]) -> Vec<Sym> {
+    let of = |keep: &dyn Fn(Sym) -> bool| -> Vec<Sym> { loops.iter().map(|l| l.0).filter(|s| keep(*s)).collect() };
+    if let Some((_, a, _, w)) = form::operands(body) {
+        let own = of(&|s| form::depends(&w, s) && !form::depends(&a, s));
+        let per_group = of(&|s| form::depends(&w, s) && a.get(1).is_some_and(|d| d.contains(s)));
+        return if own.is_empty() { per_group } else { own };
+    }
+    let chosen: Vec<Dim> = accesses(body).into_iter().filter(|(b, at)| images.contains(b) && at.len() >= 3).map(|(_, at)| at[1]).collect();
+    of(&|s| chosen.iter().any(|d| d.contains(s)))
+}
+
 /// Buffers that a convolution or pooling kernel reads and writes as images.
 fn images(body: &[Stmt]) -> Vec<Buf> {
     let nest = peel(body);
@@ -326,7 +356,7 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
     }
     if image {
         // A result that is no longer an image (its channels have moved elsewhere) stays as it is.
-        let channels: Vec<Sym> = single.as_ref().map_or(vec![], |(_, a, _, w)| nest.loops.iter().map(|l| l.0).filter(|s| form::depends(w, *s) && !form::depends(a, *s)).collect());
+        let channels = result_channels(&nest.loops, body, &out);
         // The phase of a transposed convolution stands beside the position that it belongs to.
         let has = |d: &Dim| channels.iter().any(|c| d.contains(*c)) && d.syms().iter().all(|s| channels.contains(s));
         let mut moved: Vec<Buf> = vec![];
