@@ -63,6 +63,10 @@ impl Operator for TopK {
         {
             return cx.error(codes::OP_SHAPE, format!("K is {k}, but the axis has {n} elements")).fail();
         }
+        if t.elem.bits() <= 32 && t.elem != ElemType::Str {
+            // Key and position are one integer.
+            cx.syms.require_at_most(t.dims[axis], Dim::constant(keys::POSITIONS - 1));
+        }
         let mut dims = t.dims;
         dims[axis] = k;
         cx.set(0, t.elem, dims.clone());

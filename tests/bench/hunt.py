@@ -122,17 +122,15 @@ def kernels(a, row, form):
     """The kernels that take the most of a case, against the machine's limits."""
     sizes = [x for k, v in row["sizes"].items() for x in ("--size", f"{k}={v}")] if form == "symbols" else []
     r = subprocess.run([a.onnxc, "bench", row["paths"][form], "--per-node", "--json", "--seconds", "0.2", *sizes], capture_output=True, text=True)
-    s = subprocess.run([a.onnxc, row["paths"][form], "--emit", "schedule", "--cpu", a.cpu, "-o", "-"], capture_output=True, text=True)
-    chosen = {}
-    for line in s.stdout.splitlines():
-        head = line.split()
-        if len(head) > 1 and head[0] == "kernel":
-            chosen[head[1].lstrip("@").rstrip(":")] = line
     if r.returncode:
         return [r.stderr.strip()[-200:]]
-    nodes = [n for n in json.loads(r.stdout)["nodes"] if n["share"] >= 0.08]
-    return [f"{n['min'] * 1e6:9.1f} us  {n['share'] * 100:3.0f} %  {n['amounts']['flops_per_second'] / 1e9:6.1f} GFLOP/s  {n['amounts']['bytes_per_second'] / 1e9:6.1f} GB/s  {n['op']} {n['kernel']}"
-            for n in sorted(nodes, key=lambda n: -n["share"])[:5]]
+    out = []
+    for n in sorted(json.loads(r.stdout)["nodes"], key=lambda n: -n["share"])[:5]:
+        amounts = n["amounts"] or {}
+        flops, bytes_ = (amounts.get(k, 0.0) / 1e9 for k in ("flops_per_second", "bytes_per_second"))
+        if n["share"] >= 0.08:
+            out.append(f"{n['min'] * 1e6:9.1f} us  {n['share'] * 100:3.0f} %  {flops:6.1f} GFLOP/s  {bytes_:6.1f} GB/s  {n['op']} {n['kernel']}")
+    return out
 
 
 def line(row):

@@ -139,7 +139,7 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     cover(m, view, &index, &map.loops)?;
     let position = if view == t { at.clone() } else { relocate(m, &m.bufs[t].dims, &at, &m.bufs[view].dims) };
     let subst: HashMap<Sym, Dim> = index.iter().zip(&position).filter_map(|(i, d)| i.as_sym().map(|s| (s, *d))).collect();
-    if turns_to_unknown(m, p, (t, &at), &map, &subst) {
+    if turns_to_unknown(m, p, (t, &at), &map, &subst) || splits_vectors(m, p, (t, &at), &map, &subst) {
         return None;
     }
     // What the consumer does under conditions on its position needs them in the producer: fine, they are expressions.
@@ -158,6 +158,25 @@ fn turns_to_unknown(m: &Module, p: Kernel, (t, at): (Buf, &[Dim]), map: &Map, su
     let to: Vec<Dim> = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
     let (before, after) = (unit_stride_var(m, t, at, &loops), unit_stride_var(m, map.buf, &to, &loops));
     matches!((extent(before), extent(after)), (Some(Some(_)), Some(None)))
+}
+
+/// True if the consumer takes a contraction's columns apart into pieces that are no whole vectors (heads of 20 elements), which
+/// a tile would store one by one.
+fn splits_vectors(m: &Module, p: Kernel, (t, at): (Buf, &[Dim]), map: &Map, subst: &HashMap<Sym, Dim>) -> bool {
+    const LANES: i64 = 16;
+    if !form::is_contraction(&m.kernels[p].body) {
+        return false;
+    }
+    let loops = peel(&m.kernels[p].body).loops;
+    let Some(column) = unit_stride_var(m, t, at, &loops) else { return false };
+    let to: Vec<Dim> = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
+    let linear = m.linear(map.buf, &to);
+    if linear.linear_in(column).is_some() {
+        return false;
+    }
+    let mut whole = true;
+    linear.divisions(&mut |x, y| whole &= !x.contains(column) || y.as_const().is_some_and(|y| y % LANES == 0));
+    !whole
 }
 
 fn fuse(m: &mut Module, plan: Plan, c: Kernel) {

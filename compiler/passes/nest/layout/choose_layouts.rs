@@ -20,6 +20,7 @@ const LEAST: i64 = 8;
 pub fn run(m: &mut Module) -> Result<()> {
     let viewed = viewed_images(m);
     for k in visit::calls(&m.driver) {
+        attach_depthwise(m, k, &viewed);
         detach(m, k, &viewed);
         detach_window(m, k);
         attach_sampled(m, k);
@@ -106,7 +107,7 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
         return;
     }
     // Of a depthwise convolution image and result have the same innermost dimension.
-    let depthwise = from[1].syms().iter().any(|s| form::depends(&at_w, *s) && nest.loops.iter().any(|l| l.0 == *s));
+    let depthwise = is_depthwise(&nest.loops, &from, &at_w);
     if taps || apart || depthwise || is_ragged(m, a, out, w) {
         turn_result(m, k, out);
     }
@@ -152,22 +153,48 @@ fn attach_sampled(m: &mut Module, k: Kernel) {
         return;
     }
     if matches!(m.bufs[image].place, Place::Input(_)) {
-        let own = m.temp(format!("{}.image", m.bufs[image].name), m.bufs[image].ty, m.bufs[image].dims.clone());
-        let origin = m.kernels[k].origin.clone();
-        let id = m.map(own, &origin, |kb, at| kb.load(image, at));
-        m.kernels[id].name = format!("{}.image", m.kernels[k].name);
-        let call = m.driver.pop();
-        visit::splice_call(&mut m.driver, k, true, call.into_iter().collect());
-        let body = std::mem::take(&mut m.kernels[k].body);
-        let swap = |e: Expr| match e {
-            Expr::Load { buf, at } if buf == image => Expr::Load { buf: own, at },
-            e => e,
-        };
-        m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| swap(e)))).collect();
+        copy_image(m, k, image);
     }
     if let Some(out) = result.filter(|b| matches!(m.bufs[*b].place, Place::Output(_))) {
         turn_result(m, k, out);
     }
+}
+
+/// The kernel reads a copy of an image, whose order in memory is free.
+fn copy_image(m: &mut Module, k: Kernel, image: Buf) {
+    let own = m.temp(format!("{}.image", m.bufs[image].name), m.bufs[image].ty, m.bufs[image].dims.clone());
+    let origin = m.kernels[k].origin.clone();
+    let id = m.map(own, &origin, |kb, at| kb.load(image, at));
+    m.kernels[id].name = format!("{}.image", m.kernels[k].name);
+    let call = m.driver.pop();
+    visit::splice_call(&mut m.driver, k, true, call.into_iter().collect());
+    let body = std::mem::take(&mut m.kernels[k].body);
+    let swap = |e: Expr| match e {
+        Expr::Load { buf, at } if buf == image => Expr::Load { buf: own, at },
+        e => e,
+    };
+    m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| swap(e)))).collect();
+}
+
+/// A depthwise convolution reads a copy of an image that the caller, or who reads it under another shape, has in planes:
+/// vectors run along channels.
+fn attach_depthwise(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
+    let body = &m.kernels[k].body;
+    let Some((image, at, w, at_w)) = form::operands(body) else { return };
+    let [out] = visit::stores(body)[..] else { return };
+    let loops = peel(body).loops;
+    let channels = m.bufs[image].dims.get(1).and_then(|d| d.as_const());
+    let kept = m.storage(image) == image && (matches!(m.bufs[image].place, Place::Input(_)) || viewed_in_planes(m, image, viewed));
+    let fits = kept && image != w && (3..=5).contains(&at.len()) && !spatial_is_one(m, image) && images(body).contains(&image);
+    if fits && channels.is_some_and(|c| c >= LEAST) && m.storage(out) != image && is_depthwise(&loops, &at, &at_w) {
+        copy_image(m, k, image);
+    }
+}
+
+/// True if each channel of the image has weights of its own and no sum runs over several.
+fn is_depthwise(loops: &[(Sym, Dim)], image: &[Dim], weights: &[Dim]) -> bool {
+    let Some(channel) = image.get(1).and_then(|d| d.as_sym()) else { return false };
+    form::depends(weights, channel) && loops.iter().any(|l| l.0 == channel)
 }
 
 /// A kernel that reads an image at positions from memory, channel by channel.

@@ -86,17 +86,39 @@ pub(super) fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> 
     Some(Along { nest, var, extent, lanes, outside, how })
 }
 
-/// Takes indices that all lanes share out of a store.
+/// Takes indices that all lanes share out of a store, wherever its value always needs them.
 fn shared_indices(nest: &mut ParNest, var: Sym) -> Vec<(Sym, Expr, Dim)> {
     let mut outside = vec![];
-    while let [Stmt::Store { buf, at, value: Expr::With { sym, value, extent, body } }] = nest.body.as_slice()
-        && !lanes64::depends(value, var)
-        && !extent.contains(var)
-    {
-        outside.push((*sym, (**value).clone(), *extent));
-        nest.body = vec![Stmt::Store { buf: *buf, at: at.clone(), value: (**body).clone() }];
+    if let [Stmt::Store { value, .. }] = nest.body.as_mut_slice() {
+        let whole = std::mem::replace(value, Expr::bool(true));
+        *value = without_indices(whole, var, &mut outside);
     }
     outside
+}
+
+/// The expression without the indices that do not depend on `var`, which are put into `outside`, each behind those that it
+/// needs. What stands under a condition may be out of range where the condition does not hold, and stays.
+fn without_indices(e: Expr, var: Sym, outside: &mut Vec<(Sym, Expr, Dim)>) -> Expr {
+    if let Expr::With { sym, value, extent, body } = e {
+        let value = without_indices(*value, var, outside);
+        let mut local = lanes64::depends(&value, var) || extent.contains(var);
+        value.walk(&mut |e| local |= matches!(e, Expr::Reg(_) | Expr::Acc { .. }));
+        if local {
+            return Expr::With { sym, value: Box::new(value), extent, body };
+        }
+        outside.push((sym, value, extent));
+        return without_indices(*body, var, outside);
+    }
+    let mut inside = |e: Box<Expr>| Box::new(without_indices(*e, var, outside));
+    match e {
+        Expr::Select(c, a, b) => Expr::Select(inside(c), a, b),
+        Expr::Un(op, a) => Expr::Un(op, inside(a)),
+        Expr::Cast(t, a) => Expr::Cast(t, inside(a)),
+        Expr::Bin(op, a, b) => Expr::Bin(op, inside(a), inside(b)),
+        Expr::Fma(a, b, c) => Expr::Fma(inside(a), inside(b), inside(c)),
+        Expr::Let { reg, value, body } => Expr::Let { reg, value: inside(value), body: inside(body) },
+        e => e,
+    }
 }
 
 impl Along {
