@@ -11,7 +11,7 @@
 use super::{Row, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, Stmt, UnOp};
 use crate::ops::LowerCx;
-use crate::ops::support::runtime;
+use crate::ops::support::{radix, runtime};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 use runtime::int;
@@ -52,13 +52,15 @@ fn columns(count: i64, n: i64) -> Option<i64> {
     let m = (4.0 * count as f64 * n as f64).sqrt() as i64;
     let m = (m + 63) / 64 * 64;
     let m = if 2 * m <= n && m >= 2 * count { m } else { n };
-    (2 * count <= n).then_some(m)
+    // Sorting all by digits takes as long as bringing an eighth into order by merging.
+    let digits = n >= radix::LEAST && count > RANKED;
+    (if digits { 8 * count <= n } else { 2 * count <= n }).then_some(m)
 }
 
 /// The same of a row; where only run time knows how long it is, several columns for each that is asked for.
 fn columns_of(row: &Row) -> Option<i64> {
     // More would be sorted as fast.
-    const MOST: i64 = 1 << 12;
+    const MOST: i64 = 512;
     match (row.count.as_const(), row.n.as_const()) {
         (Some(c), Some(n)) => columns(c, n),
         (Some(c), None) if c <= MOST => Some((4 * c + 63) / 64 * 64),

@@ -5,12 +5,13 @@
 mod unflatten;
 
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::passes::nest::analysis::form;
-use crate::passes::nest::analysis::shape::{as_map, peel};
+use crate::passes::nest::analysis::shape::{as_map, instance, peel, wrap};
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::schedule::conv_pool;
 use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
 use std::collections::HashSet;
 
 /// Channels that fill half of a vector.
@@ -102,15 +103,23 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     let positions: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| form::depends(&from, l.0)).collect();
     let apart = nest.body.iter().any(|s| matches!(s, Stmt::Store { at, .. } if unit_stride_var(m, out, at, &positions).is_none()));
     let images = images(body);
-    let planes = leaves_in_planes(m, out) || viewed_in_planes(m, out, viewed);
+    let planes = leaves_in_planes(m, out) || viewed_in_planes(m, out, viewed) || taps && few_leave_in_planes(m, a, out);
     if !planes || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
         return;
     }
     // Of a depthwise convolution image and result have the same innermost dimension.
     let depthwise = is_depthwise(&nest.loops, &from, &at_w);
     if taps || apart || depthwise || is_ragged(m, a, out, w) {
-        turn_result(m, k, out);
+        turn_result(m, k, out, viewed);
     }
+}
+
+/// True for an image of few channels that the caller takes in planes, made of one whose channels are innermost.
+fn few_leave_in_planes(m: &Module, image: Buf, out: Buf) -> bool {
+    let (from, to) = (&m.bufs[image], &m.bufs[out]);
+    let few = matches!(to.place, Place::Output(_)) && to.dims.len() == 4 && to.dims[1].as_const().is_some_and(|c| (2..LEAST).contains(&c));
+    let kernels = visit::calls(&m.driver);
+    few && matches!(from.place, Place::Temp) && from.dims[1].as_const().is_some_and(|c| c > LEAST) && !comes_in_planes(m, &kernels, image) && !stays_in_planes(m, &kernels, image)
 }
 
 /// True for a 1x1 convolution that takes longer in vectors along its planes, the last of which may be nearly empty, than in
@@ -139,7 +148,7 @@ fn detach_window(m: &mut Module, k: Kernel) {
     let planes = leaves_in_planes(m, out) && !spatial_is_one(m, out);
     let images = images(body);
     if planes && form::operands(body).is_none() && !visit::loads(body).contains(&out) && images.contains(&out) && images.iter().any(|b| matches!(m.bufs[*b].place, Place::Temp)) {
-        turn_result(m, k, out);
+        turn_result(m, k, out, &HashSet::new());
     }
 }
 
@@ -156,7 +165,7 @@ fn attach_sampled(m: &mut Module, k: Kernel) {
         copy_image(m, k, image);
     }
     if let Some(out) = result.filter(|b| matches!(m.bufs[*b].place, Place::Output(_))) {
-        turn_result(m, k, out);
+        turn_result(m, k, out, &HashSet::new());
     }
 }
 
@@ -238,25 +247,92 @@ fn sampled(m: &Module, body: &[Stmt]) -> Option<Sampled> {
     fits.then_some(Sampled { image, result, stored })
 }
 
-/// The result of a kernel is stored for itself, and a map turns it.
-fn turn_result(m: &mut Module, k: Kernel, out: Buf) {
+/// The result of a kernel is stored for itself, and a map turns it. `viewed` are temporaries that stay in planes.
+fn turn_result(m: &mut Module, k: Kernel, out: Buf, viewed: &HashSet<Buf>) {
     let Some(part) = part(m, k, out) else { return };
+    let finish = finish(m, k, viewed, &part);
     let dims: Vec<Dim> = part.iter().map(|p| p.1).collect();
-    let own = m.temp(format!("{}.image", m.bufs[out].name), m.bufs[out].ty, dims.clone());
+    let own = m.temp(format!("{}.image", m.bufs[out].name), finish.as_ref().map_or(m.bufs[out].ty, |f| f.ty), dims.clone());
     let mut body = std::mem::take(&mut m.kernels[k].body);
+    if let Some(f) = &finish {
+        body = f.unfinished(body);
+    }
     redirect(&mut body, out, own, &part);
     m.kernels[k].body = body;
     let (origin, name) = (m.kernels[k].origin.clone(), format!("{}.planes", m.kernels[k].name));
     m.kernel(&name, &origin, |kb| {
         kb.nest(LoopKind::Par, &dims, |kb, at| {
             let to: Vec<Dim> = at.iter().zip(&part).map(|(i, p)| *i + p.0).collect();
-            let v = kb.load(own, at);
+            let sum = kb.load(own, at);
+            let v = match &finish {
+                None => sum,
+                Some(f) => f.value(kb, at, sum),
+            };
             kb.store(out, &to, v);
         });
     });
     // The call was put at the driver's end.
     let call = m.driver.pop();
     visit::splice_call(&mut m.driver, k, false, [Stmt::Call(k)].into_iter().chain(call).collect());
+}
+
+/// What a contraction makes of its sum.
+struct Finish {
+    acc: Reg,
+    ty: ElemType,
+    value: Expr,
+    /// Loops with what stands for them: a dimension of the result, and how much less than the position there.
+    loops: Vec<(Sym, usize, Dim)>,
+}
+
+/// What a contraction makes of its sum, where that reads images that stay in planes (a residual of the caller's): the map that
+/// turns the result does it, beside which they run along memory.
+fn finish(m: &Module, k: Kernel, viewed: &HashSet<Buf>, part: &[(Dim, Dim)]) -> Option<Finish> {
+    let p = form::contraction(&m.kernels[k].body)?;
+    let planes = |b: Buf| m.storage(b) != b || matches!(m.bufs[b].place, Place::Input(_)) || viewed.contains(&b);
+    let (mut reads, mut value, mut lets) = (false, None, vec![]);
+    for s in &p.tail {
+        s.expr()?.walk(&mut |e| reads |= matches!(e, Expr::Load { buf, at } if at.len() >= 3 && planes(*buf) && at[2..].iter().any(|d| d.as_const().is_none())));
+        match s {
+            Stmt::Let { reg, value } => lets.push((*reg, value.clone())),
+            Stmt::Store { value: v, .. } => value = Some(v.clone()),
+            _ => return None,
+        }
+    }
+    let value = lets.into_iter().rev().fold(value?, |body, (reg, value)| Expr::Let { reg, value: Box::new(value), body: Box::new(body) });
+    let (_, at) = p.store()?;
+    let mut loops = vec![];
+    for (i, d) in at.iter().enumerate() {
+        let (rest, from) = d.split_const();
+        if let Some(s) = rest.as_sym() {
+            loops.push((s, i, part[i].0 - from));
+        } else if rest != Dim::constant(0) {
+            return None;
+        }
+    }
+    let whole = p.loops.iter().all(|l| loops.iter().any(|x| x.0 == l.0));
+    (reads && whole).then_some(Finish { acc: p.acc, ty: p.product.ty(), value, loops })
+}
+
+impl Finish {
+    /// The contraction with nothing but its sum.
+    fn unfinished(&self, body: Vec<Stmt>) -> Vec<Stmt> {
+        let nest = peel(&body);
+        let plain = |s: Stmt| match s {
+            Stmt::Store { buf, at, .. } => Stmt::Store { buf, at, value: Expr::acc(self.acc) },
+            s => s,
+        };
+        let body = nest.body.into_iter().filter(|s| !matches!(s, Stmt::Let { .. })).map(plain).collect();
+        wrap(&nest.loops, body)
+    }
+    /// The result at a position, made of the sum there.
+    fn value(&self, kb: &mut KernelBuilder, at: &[Dim], sum: Expr) -> Expr {
+        let put = |s: Sym| self.loops.iter().find(|l| l.0 == s).map(|l| at[l.1] + l.2);
+        instance(kb.m, &self.value, &put).rewrite(&mut |e| match e {
+            Expr::Acc { reg, .. } if reg == self.acc => sum.clone(),
+            e => e,
+        })
+    }
 }
 
 /// Where the elements that a kernel stores begin in each dimension, and how many they are: all where no other kernel stores
