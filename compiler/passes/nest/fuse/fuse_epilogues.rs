@@ -249,7 +249,13 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
         ([p], Place::Temp) if *p != c && uses.readers(*t) == [c] && !uses.pinned(*t) && uses.may_move(m, *p, c) => match as_map(&m.kernels[*p].body) {
             // What only moves elements is followed into the copy (inline_producers).
             Some(map) if matches!(map.value, Expr::Load { .. }) => vec![],
-            Some(map) => if map.buf == *t && map.cover(m).is_some() { vec![*p] } else { vec![] },
+            Some(map) => {
+                if map.buf == *t && map.cover(m).is_some() {
+                    vec![*p]
+                } else {
+                    vec![]
+                }
+            }
             None => only_store(m, *p, *t).map_or(vec![], |_| vec![*p]),
         },
         // Parts of a concatenation, or something that is read elsewhere too.
@@ -266,8 +272,7 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     }
     let dims = inside_dims(m, map.buf, cond, &cover)?;
     // The whole result, at the same positions.
-    let whole = at.len() == cover.len()
-        && at.iter().zip(&cover).zip(dims.iter().zip(&m.bufs[*t].dims)).all(|((i, s), (d, n))| d.1 == *n && *i == s.map_or(Dim::constant(0), Dim::sym) - d.0);
+    let whole = at.len() == cover.len() && at.iter().zip(&cover).zip(dims.iter().zip(&m.bufs[*t].dims)).all(|((i, s), (d, n))| d.1 == *n && *i == s.map_or(Dim::constant(0), Dim::sym) - d.0);
     if !whole && !users.is_empty() {
         return None;
     }

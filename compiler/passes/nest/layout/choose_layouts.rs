@@ -21,8 +21,9 @@ const LEAST: i64 = 8;
 pub fn run(m: &mut Module) -> Result<()> {
     let viewed = viewed_images(m);
     for k in visit::calls(&m.driver) {
-        attach_depthwise(m, k, &viewed);
+        attach_channels(m, k, &viewed);
         detach(m, k, &viewed);
+        attach_residuals(m, k);
         detach_window(m, k);
         attach_sampled(m, k);
     }
@@ -185,18 +186,47 @@ fn copy_image(m: &mut Module, k: Kernel, image: Buf) {
     m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| swap(e)))).collect();
 }
 
-/// A depthwise convolution reads a copy of an image that the caller, or who reads it under another shape, has in planes:
-/// vectors run along channels.
-fn attach_depthwise(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
+/// Depthwise convolutions and windows over images whose sizes run time knows read a copy of an image that the caller, or who
+/// reads it under another shape, has in planes: vectors run along channels.
+fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
-    let Some((image, at, w, at_w)) = form::operands(body) else { return };
     let [out] = visit::stores(body)[..] else { return };
     let loops = peel(body).loops;
-    let channels = m.bufs[image].dims.get(1).and_then(|d| d.as_const());
-    let kept = m.storage(image) == image && (matches!(m.bufs[image].place, Place::Input(_)) || viewed_in_planes(m, image, viewed));
-    let fits = kept && image != w && (3..=5).contains(&at.len()) && !spatial_is_one(m, image) && images(body).contains(&image);
-    if fits && channels.is_some_and(|c| c >= LEAST) && m.storage(out) != image && is_depthwise(&loops, &at, &at_w) {
+    let unknown = |b: Buf| m.bufs[b].dims[2..].iter().any(|d| d.as_const().is_none());
+    let image = match (form::operands(body), form::window(body)) {
+        (Some((image, at, w, at_w)), _) => (image != w && is_depthwise(&loops, &at, &at_w)).then_some(image),
+        (None, Some(w)) => (w.weight.is_none() && w.taps.len() >= 2 && m.bufs[w.read.0].dims.len() == 4 && unknown(w.read.0)).then_some(w.read.0),
+        _ => None,
+    };
+    let Some(image) = image.filter(|b| m.storage(*b) == *b && (3..=5).contains(&m.bufs[*b].dims.len()) && m.bufs[*b].ty == ElemType::F32) else { return };
+    let kept = matches!(m.bufs[image].place, Place::Input(_)) || viewed_in_planes(m, image, viewed);
+    let fits = kept && !spatial_is_one(m, image) && m.storage(out) != image && images(body).contains(&image);
+    if fits && m.bufs[image].dims[1].as_const().is_some_and(|c| c >= LEAST) {
         copy_image(m, k, image);
+    }
+}
+
+/// A contraction that stores channels side by side reads a copy of a residual that the caller has in planes.
+fn attach_residuals(m: &mut Module, k: Kernel) {
+    let Some(p) = form::contraction(&m.kernels[k].body) else { return };
+    let Some((out, at)) = p.store() else { return };
+    if unit_stride_var(m, out, &at, &p.loops).is_none_or(|c| form::depends(&p.a.1, c)) || matches!(m.bufs[p.a.0].place, Place::Input(_)) {
+        return;
+    }
+    let mut found: Vec<Buf> = vec![];
+    for s in &p.tail {
+        if let Some(e) = s.expr() {
+            e.walk(&mut |e| match e {
+                Expr::Load { buf, at } if at.len() == 4 && matches!(m.bufs[*buf].place, Place::Input(_)) && at[2..].iter().any(|d| d.as_const().is_none()) && !found.contains(buf) => found.push(*buf),
+                _ => {}
+            });
+        }
+    }
+    for b in found {
+        let unknown = m.bufs[b].dims[2..].iter().any(|d| d.as_const().is_none());
+        if unknown && m.bufs[b].dims[1].as_const().is_some_and(|c| c >= LEAST) && m.bufs[b].ty == ElemType::F32 && b != p.a.0 && b != p.b.0 {
+            copy_image(m, k, b);
+        }
     }
 }
 

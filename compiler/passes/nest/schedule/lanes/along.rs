@@ -102,7 +102,13 @@ fn without_indices(e: Expr, var: Sym, outside: &mut Vec<(Sym, Expr, Dim)>) -> Ex
     if let Expr::With { sym, value, extent, body } = e {
         let value = without_indices(*value, var, outside);
         let mut local = lanes64::depends(&value, var) || extent.contains(var);
-        value.walk(&mut |e| local |= matches!(e, Expr::Reg(_) | Expr::Acc { .. }));
+        let mut own = vec![];
+        value.walk(&mut |e| match e {
+            Expr::Let { reg, .. } => own.push(*reg),
+            Expr::Reg(r) => local |= !own.contains(r),
+            Expr::Acc { .. } => local = true,
+            _ => {}
+        });
         if local {
             return Expr::With { sym, value: Box::new(value), extent, body };
         }
