@@ -2,16 +2,18 @@
 //! output channels whatever stride, dilation or kernel a convolution has. Only temporaries that nobody views under
 //! another shape change; operators index logically and notice nothing.
 
+mod apart;
 mod unflatten;
 
 use crate::diag::Result;
-use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
+use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form;
-use crate::passes::nest::analysis::shape::{as_map, instance, peel, wrap};
+use crate::passes::nest::analysis::shape::{as_map, peel};
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::schedule::conv_pool;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
+use apart::{copy_image, turn_result};
 use std::collections::HashSet;
 
 /// Channels that fill half of a vector.
@@ -170,22 +172,6 @@ fn attach_sampled(m: &mut Module, k: Kernel) {
     }
 }
 
-/// The kernel reads a copy of an image, whose order in memory is free.
-fn copy_image(m: &mut Module, k: Kernel, image: Buf) {
-    let own = m.temp(format!("{}.image", m.bufs[image].name), m.bufs[image].ty, m.bufs[image].dims.clone());
-    let origin = m.kernels[k].origin.clone();
-    let id = m.map(own, &origin, |kb, at| kb.load(image, at));
-    m.kernels[id].name = format!("{}.image", m.kernels[k].name);
-    let call = m.driver.pop();
-    visit::splice_call(&mut m.driver, k, true, call.into_iter().collect());
-    let body = std::mem::take(&mut m.kernels[k].body);
-    let swap = |e: Expr| match e {
-        Expr::Load { buf, at } if buf == image => Expr::Load { buf: own, at },
-        e => e,
-    };
-    m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| swap(e)))).collect();
-}
-
 /// Depthwise convolutions and windows over images whose sizes run time knows read a copy of an image that the caller, or who
 /// reads it under another shape, has in planes: vectors run along channels.
 fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
@@ -277,131 +263,6 @@ fn sampled(m: &Module, body: &[Stmt]) -> Option<Sampled> {
     fits.then_some(Sampled { image, result, stored })
 }
 
-/// The result of a kernel is stored for itself, and a map turns it. `viewed` are temporaries that stay in planes.
-fn turn_result(m: &mut Module, k: Kernel, out: Buf, viewed: &HashSet<Buf>) {
-    let Some(part) = part(m, k, out) else { return };
-    let finish = finish(m, k, viewed, &part);
-    let dims: Vec<Dim> = part.iter().map(|p| p.1).collect();
-    let own = m.temp(format!("{}.image", m.bufs[out].name), finish.as_ref().map_or(m.bufs[out].ty, |f| f.ty), dims.clone());
-    let mut body = std::mem::take(&mut m.kernels[k].body);
-    if let Some(f) = &finish {
-        body = f.unfinished(body);
-    }
-    redirect(&mut body, out, own, &part);
-    m.kernels[k].body = body;
-    let (origin, name) = (m.kernels[k].origin.clone(), format!("{}.planes", m.kernels[k].name));
-    m.kernel(&name, &origin, |kb| {
-        kb.nest(LoopKind::Par, &dims, |kb, at| {
-            let to: Vec<Dim> = at.iter().zip(&part).map(|(i, p)| *i + p.0).collect();
-            let sum = kb.load(own, at);
-            let v = match &finish {
-                None => sum,
-                Some(f) => f.value(kb, at, sum),
-            };
-            kb.store(out, &to, v);
-        });
-    });
-    // The call was put at the driver's end.
-    let call = m.driver.pop();
-    visit::splice_call(&mut m.driver, k, false, [Stmt::Call(k)].into_iter().chain(call).collect());
-}
-
-/// What a contraction makes of its sum.
-struct Finish {
-    acc: Reg,
-    ty: ElemType,
-    value: Expr,
-    /// Loops with what stands for them: a dimension of the result, and how much less than the position there.
-    loops: Vec<(Sym, usize, Dim)>,
-}
-
-/// What a contraction makes of its sum, where that reads images that stay in planes (a residual of the caller's): the map that
-/// turns the result does it, beside which they run along memory.
-fn finish(m: &Module, k: Kernel, viewed: &HashSet<Buf>, part: &[(Dim, Dim)]) -> Option<Finish> {
-    let p = form::contraction(&m.kernels[k].body)?;
-    let planes = |b: Buf| m.storage(b) != b || matches!(m.bufs[b].place, Place::Input(_)) || viewed.contains(&b);
-    let (mut reads, mut value, mut lets) = (false, None, vec![]);
-    for s in &p.tail {
-        s.expr()?.walk(&mut |e| reads |= matches!(e, Expr::Load { buf, at } if at.len() >= 3 && planes(*buf) && at[2..].iter().any(|d| d.as_const().is_none())));
-        match s {
-            Stmt::Let { reg, value } => lets.push((*reg, value.clone())),
-            Stmt::Store { value: v, .. } => value = Some(v.clone()),
-            _ => return None,
-        }
-    }
-    let value = lets.into_iter().rev().fold(value?, |body, (reg, value)| Expr::Let { reg, value: Box::new(value), body: Box::new(body) });
-    let (_, at) = p.store()?;
-    let mut loops = vec![];
-    for (i, d) in at.iter().enumerate() {
-        let (rest, from) = d.split_const();
-        if let Some(s) = rest.as_sym() {
-            loops.push((s, i, part[i].0 - from));
-        } else if rest != Dim::constant(0) {
-            return None;
-        }
-    }
-    let whole = p.loops.iter().all(|l| loops.iter().any(|x| x.0 == l.0));
-    (reads && whole).then_some(Finish { acc: p.acc, ty: p.product.ty(), value, loops })
-}
-
-impl Finish {
-    /// The contraction with nothing but its sum.
-    fn unfinished(&self, body: Vec<Stmt>) -> Vec<Stmt> {
-        let nest = peel(&body);
-        let plain = |s: Stmt| match s {
-            Stmt::Store { buf, at, .. } => Stmt::Store { buf, at, value: Expr::acc(self.acc) },
-            s => s,
-        };
-        let body = nest.body.into_iter().filter(|s| !matches!(s, Stmt::Let { .. })).map(plain).collect();
-        wrap(&nest.loops, body)
-    }
-    /// The result at a position, made of the sum there.
-    fn value(&self, kb: &mut KernelBuilder, at: &[Dim], sum: Expr) -> Expr {
-        let put = |s: Sym| self.loops.iter().find(|l| l.0 == s).map(|l| at[l.1] + l.2);
-        instance(kb.m, &self.value, &put).rewrite(&mut |e| match e {
-            Expr::Acc { reg, .. } if reg == self.acc => sum.clone(),
-            e => e,
-        })
-    }
-}
-
-/// Where the elements that a kernel stores begin in each dimension, and how many they are: all where no other kernel stores
-/// any.
-fn part(m: &Module, k: Kernel, out: Buf) -> Option<Vec<(Dim, Dim)>> {
-    let zero = Dim::constant(0);
-    let others = |o: &Kernel| *o != k && visit::stores(&m.kernels[*o].body).iter().any(|b| m.storage(*b) == m.storage(out));
-    if !visit::calls(&m.driver).iter().any(others) {
-        return Some(m.bufs[out].dims.iter().map(|d| (zero, *d)).collect());
-    }
-    let nest = peel(&m.kernels[k].body);
-    let mut stores: Vec<Vec<Dim>> = vec![];
-    visit::walk(&nest.body, &mut |s| {
-        if let Stmt::Store { at, .. } = s {
-            stores.push(at.clone());
-        }
-    });
-    let [at] = stores.as_slice() else { return None };
-    let extent = |d: &Dim| {
-        let (rest, from) = d.split_const();
-        let n = if rest == zero { Dim::constant(1) } else { nest.loops.iter().find(|l| Some(l.0) == rest.as_sym())?.1 };
-        Some((Dim::constant(from), n))
-    };
-    at.iter().map(extent).collect()
-}
-
-/// Stores to `from` go to `to`, which has a part of it.
-fn redirect(body: &mut [Stmt], from: Buf, to: Buf, part: &[(Dim, Dim)]) {
-    for s in body {
-        if let Stmt::Store { buf, at, .. } = s
-            && *buf == from
-        {
-            *buf = to;
-            at.iter_mut().zip(part).for_each(|(i, p)| *i = *i - p.0);
-        }
-        s.bodies_mut().into_iter().for_each(|b| redirect(b, from, to, part));
-    }
-}
-
 /// True for the padded copy of a caller's image with few channels: vectors along channels would be nearly empty, and a
 /// convolution takes its elements one by one wherever they lie.
 fn comes_in_planes(m: &Module, kernels: &[Kernel], b: Buf) -> bool {
@@ -444,19 +305,6 @@ fn aligned(a: &[Dim], b: &[Dim]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.syms().is_subset(&y.syms()) || y.syms().is_subset(&x.syms()))
 }
 
-/// The loops over the result's channels: those that only the weights have, or those that choose a channel of the image where
-/// each has results of its own (depthwise convolutions, pooling).
-fn result_channels(loops: &[(Sym, Dim)], body: &[Stmt], images: &[Buf]) -> Vec<Sym> {
-    let of = |keep: &dyn Fn(Sym) -> bool| -> Vec<Sym> { loops.iter().map(|l| l.0).filter(|s| keep(*s)).collect() };
-    if let Some((_, a, _, w)) = form::operands(body) {
-        let own = of(&|s| form::depends(&w, s) && !form::depends(&a, s));
-        let per_group = of(&|s| form::depends(&w, s) && a.get(1).is_some_and(|d| d.contains(s)));
-        return if own.is_empty() { per_group } else { own };
-    }
-    let chosen: Vec<Dim> = accesses(body).into_iter().filter(|(b, at)| images.contains(b) && at.len() >= 3).map(|(_, at)| at[1]).collect();
-    of(&|s| chosen.iter().any(|d| d.contains(s)))
-}
-
 /// Buffers that a convolution or pooling kernel reads and writes as images.
 fn images(body: &[Stmt]) -> Vec<Buf> {
     let nest = peel(body);
@@ -480,16 +328,20 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
     let single = form::operands(body);
     let mut out = vec![];
     let mut image = false;
+    // Channels that the kernel keeps as they are: those of depthwise convolutions, groups and pooling.
+    let mut kept: Vec<Sym> = vec![];
     for (b, at) in accesses(body) {
         let weights = single.as_ref().is_some_and(|(_, _, w, _)| *w == b);
         if !weights && (window(&at) || pointwise(&at) && single.is_some() || global(&at) && single.is_none()) {
             image = true;
+            kept.extend(nest.loops.iter().map(|l| l.0).filter(|l| at[1].contains(*l)));
             out.push(b);
         }
     }
     if image {
         // A result that is no longer an image (its channels have moved elsewhere) stays as it is.
-        let channels = result_channels(&nest.loops, body, &out);
+        let made = |s: &Sym| single.as_ref().is_some_and(|(_, a, _, w)| form::depends(w, *s) && !form::depends(a, *s));
+        let channels: Vec<Sym> = nest.loops.iter().map(|l| l.0).filter(|s| kept.contains(s) || made(s)).collect();
         // The phase of a transposed convolution stands beside the position that it belongs to.
         let has = |d: &Dim| channels.iter().any(|c| d.contains(*c)) && d.syms().iter().all(|s| channels.contains(s));
         let mut moved: Vec<Buf> = vec![];

@@ -86,44 +86,66 @@ pub(super) fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> 
     Some(Along { nest, var, extent, lanes, outside, how })
 }
 
-/// Takes indices that all lanes share out of a store, wherever its value always needs them.
+/// Takes indices that all lanes share out of a store, each once. Those in an arm of a select stay: where the arm is not taken
+/// they may be out of range.
 fn shared_indices(nest: &mut ParNest, var: Sym) -> Vec<(Sym, Expr, Dim)> {
-    let mut outside = vec![];
+    let mut shared = Shared { var, outside: vec![], kept: vec![] };
     if let [Stmt::Store { value, .. }] = nest.body.as_mut_slice() {
-        let whole = std::mem::replace(value, Expr::bool(true));
-        *value = without_indices(whole, var, &mut outside);
+        let whole = std::mem::replace(value, Expr::f32(0.0));
+        *value = shared.take(whole);
     }
-    outside
+    shared.outside
 }
 
-/// The expression without the indices that do not depend on `var`, which are put into `outside`, each behind those that it
-/// needs. What stands under a condition may be out of range where the condition does not hold, and stays.
-fn without_indices(e: Expr, var: Sym, outside: &mut Vec<(Sym, Expr, Dim)>) -> Expr {
-    if let Expr::With { sym, value, extent, body } = e {
-        let value = without_indices(*value, var, outside);
-        let mut local = lanes64::depends(&value, var) || extent.contains(var);
-        let mut own = vec![];
-        value.walk(&mut |e| match e {
-            Expr::Let { reg, .. } => own.push(*reg),
-            Expr::Reg(r) => local |= !own.contains(r),
-            Expr::Acc { .. } => local = true,
-            _ => {}
-        });
-        if local {
-            return Expr::With { sym, value: Box::new(value), extent, body };
+struct Shared {
+    /// The loop whose iterations are the lanes.
+    var: Sym,
+    /// Taken out: the symbol, its value, and what bounds it.
+    outside: Vec<(Sym, Expr, Dim)>,
+    /// Symbols of indices that stay inside.
+    kept: Vec<Sym>,
+}
+
+impl Shared {
+    fn take(&mut self, e: Expr) -> Expr {
+        let mut each = |e: Box<Expr>| Box::new(self.take(*e));
+        match e {
+            Expr::Un(op, a) => Expr::Un(op, each(a)),
+            Expr::Cast(t, a) => Expr::Cast(t, each(a)),
+            Expr::Bin(op, a, b) => Expr::Bin(op, each(a), each(b)),
+            Expr::Fma(a, b, c) => Expr::Fma(each(a), each(b), each(c)),
+            Expr::Select(c, a, b) => Expr::Select(each(c), a, b),
+            Expr::Let { reg, value, body } => Expr::Let { reg, value: each(value), body: each(body) },
+            Expr::With { sym, value, extent, body } => {
+                let value = self.take(*value);
+                let mut inside = lanes64::depends(&value, self.var) || extent.contains(self.var);
+                // Values that have a name stand inside.
+                let mut own = vec![];
+                value.walk(&mut |e| match e {
+                    Expr::Let { reg, .. } => own.push(*reg),
+                    Expr::Reg(r) => inside |= !own.contains(r),
+                    Expr::Acc { .. } => inside = true,
+                    _ => {}
+                });
+                value.clone().map_dims(&mut |d| {
+                    inside |= self.kept.iter().any(|s| d.contains(*s));
+                    d
+                });
+                if inside || self.kept.iter().any(|s| extent.contains(*s)) {
+                    self.kept.push(sym);
+                    return Expr::With { sym, value: Box::new(value), extent, body: Box::new(self.take(*body)) };
+                }
+                let body = match self.outside.iter().find(|o| o.1 == value && o.2 == extent) {
+                    Some((same, ..)) => body.subst(&|s| (s == sym).then(|| Dim::sym(*same))),
+                    None => {
+                        self.outside.push((sym, value, extent));
+                        *body
+                    }
+                };
+                self.take(body)
+            }
+            e => e,
         }
-        outside.push((sym, value, extent));
-        return without_indices(*body, var, outside);
-    }
-    let mut inside = |e: Box<Expr>| Box::new(without_indices(*e, var, outside));
-    match e {
-        Expr::Select(c, a, b) => Expr::Select(inside(c), a, b),
-        Expr::Un(op, a) => Expr::Un(op, inside(a)),
-        Expr::Cast(t, a) => Expr::Cast(t, inside(a)),
-        Expr::Bin(op, a, b) => Expr::Bin(op, inside(a), inside(b)),
-        Expr::Fma(a, b, c) => Expr::Fma(inside(a), inside(b), inside(c)),
-        Expr::Let { reg, value, body } => Expr::Let { reg, value: inside(value), body: inside(body) },
-        e => e,
     }
 }
 
