@@ -56,7 +56,7 @@ pub const LEVELS: &[Known] = &[
     Known { name: "x86-64-v4", arch: "x86_64", needs: N4, features: V3, caps: Caps::AVX512 },
     Known { name: "x86-64-v4-vnni", arch: "x86_64", needs: N4_VNNI, features: V3, caps: Caps::AVX512_VNNI },
     Known { name: "x86-64-v4-bf16", arch: "x86_64", needs: N4_VNNI | has::AVX512_BF16, features: V3, caps: Caps::AVX512_BF16 },
-    Known { name: "generic", arch: "aarch64", needs: has::BASE, features: &[], caps: Caps::CRANELIFT },
+    Known { name: "generic", arch: "aarch64", needs: has::BASE, features: &[], caps: Caps::NEON },
     Known { name: "rv64gc", arch: "riscv64", needs: has::BASE, features: RV64GC, caps: Caps::CRANELIFT },
     Known { name: "rv64gcv", arch: "riscv64", needs: has::BASE | has::RVV, features: RV64GCV, caps: Caps::CRANELIFT },
 ];
@@ -94,6 +94,8 @@ pub struct Level {
 pub struct Caps {
     /// Bits of a vector.
     pub bits: u32,
+    /// Instructions of tiles.
+    pub tiles: Tiles,
     /// Vectors with fewer elements than they have lanes, at no more than the price of a whole one.
     pub masks: bool,
     /// Lanes that read elements at distances known at compile time, squares that are transposed in registers.
@@ -112,13 +114,27 @@ pub struct Caps {
 
 impl Caps {
     /// Vectors of 128 bits by Cranelift, on every architecture.
-    const CRANELIFT: Caps = Caps { bits: 128, masks: false, shuffles: false, gathers: false, short_floats: false, long_lanes: false, dot: Dot::None, bf16: false };
+    const CRANELIFT: Caps = Caps { bits: 128, tiles: Tiles::None, masks: false, shuffles: false, gathers: false, short_floats: false, long_lanes: false, dot: Dot::None, bf16: false };
+    const NEON: Caps = Caps { tiles: Tiles::Neon, ..Caps::CRANELIFT };
     const SSE2: Caps = Caps { dot: Dot::Pairs, ..Caps::CRANELIFT };
-    const AVX2: Caps = Caps { bits: 256, masks: true, shuffles: true, gathers: true, short_floats: true, long_lanes: true, dot: Dot::Pairs, bf16: false };
+    const AVX2: Caps = Caps { bits: 256, tiles: Tiles::Avx2, masks: true, shuffles: true, gathers: true, short_floats: true, long_lanes: true, dot: Dot::Pairs, bf16: false };
     const AVX_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX2 };
-    const AVX512: Caps = Caps { bits: 512, ..Caps::AVX2 };
+    const AVX512: Caps = Caps { bits: 512, tiles: Tiles::Avx512, ..Caps::AVX2 };
     const AVX512_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX512 };
     const AVX512_BF16: Caps = Caps { bf16: true, ..Caps::AVX512_VNNI };
+}
+
+/// Instructions that `codegen::tile` makes tiles of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tiles {
+    /// None: all code is Cranelift's.
+    None,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 F, BW, DQ, VL.
+    Avx512,
+    /// Advanced SIMD of Armv8-A.
+    Neon,
 }
 
 /// Dot products of integers.

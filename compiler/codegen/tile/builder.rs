@@ -2,7 +2,8 @@
 //! successors to one with several predecessors are split here.
 
 use crate::codegen::math::Table;
-use crate::codegen::tile::ir::{Bin, Bits, Block, Class, Form, Func, Mem, Node, Number, Op, Pred, REGISTER_PARAMS, Un, Value, Width};
+use crate::codegen::tile::ir::{Bin, Bits, Block, Class, Form, Func, Mem, Node, Number, Op, Pred, Un, Value, Width};
+use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
 
 /// A bound or a count: a number or a register.
@@ -59,6 +60,10 @@ impl Builder {
     /// Vector length.
     pub fn width(&self) -> Width {
         self.f.width
+    }
+    /// True if the machine has an operation.
+    pub(super) fn has(&self, op: Op) -> bool {
+        isa::machine(self.f.width).has_op(op)
     }
     /// True if lanes have 64 bits.
     pub fn is_long(&self) -> bool {
@@ -221,8 +226,22 @@ impl Builder {
     pub fn lanes_of(&self, mask: Value) -> Option<u32> {
         self.known.iter().find_map(|(op, v)| if let (Op::FirstLanes(n), true) = (op, *v == mask) { Some(*n) } else { None })
     }
+    /// True for constants other than NaN.
+    pub(super) fn is_number(&self, v: Value) -> bool {
+        self.known.iter().any(|(op, x)| {
+            *x == v
+                && match op {
+                    Op::Const(Number::Word(bits)) => !f32::from_bits(*bits).is_nan(),
+                    Op::Const(Number::Long(bits)) => !f64::from_bits(*bits).is_nan(),
+                    _ => false,
+                }
+        })
+    }
     /// A vector from memory.
     pub fn load(&mut self, form: Form, mem: Mem, mask: Option<Value>) -> Value {
+        if let Some(n) = mask.and_then(|k| self.lanes_of(k)).filter(|_| self.has(Op::LoadFirst(form, 1))) {
+            return self.value(Op::LoadFirst(form, n as u8), &[], Some(mem), Class::Vector);
+        }
         let mask = mask.map(|k| self.mask_for(k, form.lane()));
         self.value(Op::Load(form), mask.as_slice(), Some(mem), Class::Vector)
     }
@@ -236,6 +255,10 @@ impl Builder {
     }
     /// A vector to memory.
     pub fn store(&mut self, form: Form, mem: Mem, v: Value, mask: Option<Value>) {
+        if let Some(n) = mask.and_then(|k| self.lanes_of(k)).filter(|_| self.has(Op::StoreFirst(form, 1))) {
+            self.push(Op::StoreFirst(form, n as u8), &[v], Some(mem), None);
+            return;
+        }
         let mask = mask.map(|k| self.mask_for(k, form.lane()));
         let args: Vec<Value> = std::iter::once(v).chain(mask).collect();
         self.push(Op::Store(form), &args, Some(mem), None);
@@ -329,17 +352,20 @@ impl Builder {
         let c = self.value(Op::Cmp(p, bits), &[a, b], None, Class::Mask);
         self.mask_of(c, bits)
     }
-    /// A mask of AVX2 is a vector, here of as many bits a lane as the longest elements have: one of 32 bits grows.
+    /// A mask that is a vector has as many bits a lane as the longest elements of the function: one of 32 bits grows.
     fn mask_of(&mut self, c: Value, bits: Bits) -> Value {
-        if self.f.width == Width::Avx512 || !self.f.long || bits == Bits::B64 {
+        if !self.f.width.masks_are_vectors() || !self.f.long || bits == Bits::B64 {
             return c;
         }
         self.value(Op::Un(Un::Extend, Bits::B32), &[c], None, Class::Mask)
     }
     /// A mask as instructions on elements of a size take it.
     pub(super) fn mask_for(&mut self, mask: Value, bits: Bits) -> Value {
-        if self.f.width == Width::Avx512 || !self.f.long || bits == Bits::B64 {
+        if !self.f.width.masks_are_vectors() || !self.f.long || bits == Bits::B64 {
             return mask;
+        }
+        if self.has(Op::Un(Un::Low, Bits::B64)) {
+            return self.value(Op::Un(Un::Low, Bits::B64), &[mask], None, Class::Mask);
         }
         let even = self.table(&EVEN);
         self.value(Op::Bin(Bin::Permute, Bits::B32), &[even, mask], None, Class::Mask)
@@ -480,8 +506,8 @@ impl Builder {
             None => self.push(Op::Ret, &[], None, None),
         };
         let mut head = vec![Node { op: Op::Args, args: vec![], mem: None, literal: None, def: None }];
-        for (i, p) in self.f.params.iter().enumerate().skip(REGISTER_PARAMS) {
-            head.push(Node { op: Op::StackArg((i - REGISTER_PARAMS) as u32), args: vec![], mem: None, literal: None, def: Some(*p) });
+        for (i, p) in self.f.params.iter().enumerate().skip(self.f.width.register_params()) {
+            head.push(Node { op: Op::StackArg((i - self.f.width.register_params()) as u32), args: vec![], mem: None, literal: None, def: Some(*p) });
         }
         head.append(&mut self.hoisted);
         head.append(&mut self.f.blocks[0].nodes);

@@ -12,8 +12,8 @@ use crate::codegen::tile::ir::{Bin, Block, Class, Func, Node, Number, Op, Value}
 /// Vector registers that are kept for what instruction forms need on the way.
 const SPARE: usize = 1;
 
-/// Moves constants where registers do not suffice.
-pub(super) fn place(f: &mut Func) {
+/// Moves constants where registers do not suffice; `folds`: instructions read constants from memory.
+pub(super) fn place(f: &mut Func, folds: bool) {
     let constants: Map<Value, Number> =
         f.blocks.first().map_or_else(Map::default, |b| b.nodes.iter().filter_map(|n| if let (Op::Const(x), Some(d)) = (n.op, n.def) { Some((d, x)) } else { None }).collect());
     if constants.is_empty() {
@@ -58,7 +58,9 @@ pub(super) fn place(f: &mut Func) {
             if n.def.is_some_and(|d| constants.contains_key(&d)) {
                 continue;
             }
-            fold(&mut n, &constants);
+            if folds {
+                fold(&mut n, &constants);
+            }
             for k in 0..n.args.len() {
                 if let Some(x) = constants.get(&n.args[k]) {
                     let c = fresh(f, *x);

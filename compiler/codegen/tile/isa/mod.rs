@@ -1,5 +1,6 @@
 //! What the tile backend needs of a machine. A folder each.
 
+mod aarch64;
 mod x86_64;
 
 use super::ir::{Block, Class, Form, Func, Node, Op, Value, Width};
@@ -23,9 +24,19 @@ pub(super) trait Machine {
     fn has_op(&self, op: Op) -> bool;
     /// Whether vectors of a form can be loaded or stored, under a mask or without.
     fn has(&self, form: Form, stores: bool, masked: bool) -> bool;
+    /// Whether arithmetic reads its last operand from memory, constants among them.
+    fn folds(&self) -> bool;
+    /// Whether accesses add a counter times the size of an element to a base.
+    fn indexed(&self) -> bool;
+    /// Bytes from a base that accesses of all forms reach at little cost, if that is less than what displacements hold.
+    fn reach(&self) -> Option<i64>;
 }
 
 /// The machine that has vectors of a length.
-pub(super) fn machine(w: Width) -> impl Machine {
-    x86_64::X86(w)
+pub(super) fn machine(w: Width) -> &'static dyn Machine {
+    match w {
+        Width::Avx2 => &x86_64::X86(Width::Avx2),
+        Width::Avx512 => &x86_64::X86(Width::Avx512),
+        Width::Neon => &aarch64::Aarch64,
+    }
 }

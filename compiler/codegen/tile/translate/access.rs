@@ -104,7 +104,10 @@ impl Translate<'_> {
         let (rest, c) = rest.split_const();
         let constant = constant.checked_add(c).ok_or("an address beyond 64 bits")?;
         let (rest, disp) = match constant.checked_mul(i64::from(site.size)).and_then(|c| i32::try_from(c).ok()) {
-            Some(x) => (rest, x),
+            Some(x) => match self.reach.map(|r| i64::from(x).div_euclid(r) * r) {
+                Some(far) if far != 0 && far % i64::from(site.size) == 0 => (rest + far / i64::from(site.size), (i64::from(x) - far) as i32),
+                _ => (rest, x),
+            },
             None => (rest + constant, 0),
         };
         let arg = self.arg(Arg::Pointer { buf: site.storage, linear: rest, size: site.size })?;

@@ -3,7 +3,8 @@
 use super::access::Stream;
 use super::{Arg, Fit, Lane, Place, Translate, outside};
 use crate::codegen::tile::builder::Count;
-use crate::codegen::tile::ir::Value;
+use crate::codegen::tile::ir::{Form, Value};
+use crate::codegen::tile::isa;
 use crate::nest::{Buf, Expr, LoopKind, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -69,6 +70,9 @@ impl Translate<'_> {
             if trip.modulo(lanes).as_const() == Some(0) {
                 return Ok(());
             }
+            if !isa::machine(self.b.width()).has(Form::B32, true, true) {
+                return self.one_by_one(var, trip, lanes, body);
+            }
             // What is left, where the loop has stopped.
             let rest = if single { n } else { self.b.and_imm(n, lanes as i32 - 1) };
             let before = self.accs_set_in(body);
@@ -111,6 +115,17 @@ impl Translate<'_> {
             r?;
         }
         Ok(())
+    }
+    /// What run time leaves of a vector, where there are no masks: a loop over elements, each of them the first lane.
+    fn one_by_one(&mut self, var: Sym, trip: Dim, lanes: i64, body: &[Stmt]) -> Fit<()> {
+        let rest = trip.modulo(lanes);
+        let d = self.put.get(&var).copied().unwrap_or(Dim::sym(var));
+        let d = d.subst(&mut |s| (s == var).then(|| Dim::sym(var) + (trip - rest)));
+        let end = self.count(rest)?;
+        let outer = self.mask.replace(self.b.first_lanes(Count::Fixed(1)));
+        let r = self.with(var, d, |t| t.counted(var, end, true, 1, body));
+        self.mask = outer;
+        r
     }
     /// A branch that all lanes take together, inside a loop: around everything it is Cranelift's.
     pub(super) fn branch(&mut self, cond: &Expr, then: &[Stmt], els: &[Stmt]) -> Fit<()> {
@@ -155,7 +170,7 @@ impl Translate<'_> {
             matches!(bytes, 1 | 2 | 4 | 8).then_some(bytes as u8)
         };
         let innermost = !has_loop(body, i64::from(self.b.lanes()));
-        let indexed = innermost && moving.len() > 1;
+        let indexed = innermost && moving.len() > 1 && isa::machine(self.b.width()).indexed();
         let (by_index, by_pointer): (Vec<Stream>, Vec<Stream>) = moving.into_iter().partition(|s| indexed && scale(s).is_some());
         let scales: Vec<u8> = by_index.iter().map(|s| scale(s).unwrap_or(1)).collect();
         let accs = self.accs_set_in(body);

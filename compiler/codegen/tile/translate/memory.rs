@@ -3,8 +3,8 @@
 use super::access::Access;
 use super::expr::{bits_of, is_long};
 use super::{Fit, Misfit, Place, Translate, Val};
-use crate::codegen::tile::ir::{Bin, Form, Mem, Un, Value, Width};
-use crate::codegen::tile::isa::{self, Machine};
+use crate::codegen::tile::ir::{Bin, Form, Mem, Op, Un, Value, Width};
+use crate::codegen::tile::isa;
 use crate::nest::{BinOp, Buf, Expr, Place as NestPlace, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -40,8 +40,9 @@ impl Translate<'_> {
         let wide = self.b.width() == Width::Avx512;
         let v = if a.lane == 1 {
             // Narrow vectors of 256-bit code are loaded as a whole or not at all.
-            let masked = mask.is_some_and(|k| !self.b.is_alike(k));
-            if !isa::machine(self.b.width()).has(form, false, masked) {
+            let first = mask.is_some_and(|k| self.b.lanes_of(k).is_some()) && self.b.has(Op::LoadFirst(form, 1));
+            let masked = mask.is_some_and(|k| !self.b.is_alike(k) || self.b.has(Op::LoadFirst(form, 1)));
+            if !first && !isa::machine(self.b.width()).has(form, false, masked) {
                 return Err("a load that these vectors do not have");
             }
             if self.from_memory(a) {
@@ -57,6 +58,8 @@ impl Translate<'_> {
                     }
                     if wide {
                         self.b.broadcast_masked(form, mem, k)
+                    } else if !self.b.has(Op::Gather(form)) {
+                        return Err("a conditional load that these vectors do not have");
                     } else {
                         let zero = self.index_number(0);
                         self.b.gather(form, zero, mem, Some(k))
@@ -152,7 +155,8 @@ impl Translate<'_> {
         match a.lane {
             1 => {
                 let (form, v) = self.to_storage(ty, v)?;
-                if isa::machine(self.b.width()).has(form, true, self.mask.is_some()) {
+                let first = self.mask.is_some_and(|k| self.b.lanes_of(k).is_some()) && self.b.has(Op::StoreFirst(form, 1));
+                if first || isa::machine(self.b.width()).has(form, true, self.mask.is_some()) {
                     let v = self.side_by_side(form, v);
                     self.b.store(form, mem, v, self.mask);
                 } else {

@@ -23,6 +23,7 @@ mod transpose;
 use crate::codegen::tile::Vectors;
 use crate::codegen::tile::builder::{Builder, Count};
 use crate::codegen::tile::ir::{Form, Func, Value};
+use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
 use crate::nest::bounds::Bounds;
 use crate::nest::{Buf, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
@@ -72,9 +73,24 @@ type Fit<T> = Result<T, Misfit>;
 /// Arguments beyond this many cost more than they save.
 const MOST_ARGS: usize = 48;
 
+/// Arguments beyond this many have no registers where accesses far apart have a pointer each.
+const MOST_POINTERS: usize = 20;
+
 /// Translates statements; `substitute` puts in what the kernel has unrolled around them.
 pub fn translate(m: &Module, vectors: Vectors, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
     let long = fit::check(m, vectors, body)?;
+    if let Some(reach) = isa::machine(vectors.width).reach()
+        && let Ok(t) = attempt(m, vectors, long, body, substitute, Some(reach))
+        && t.args.len() <= MOST_POINTERS
+    {
+        return Ok(t);
+    }
+    attempt(m, vectors, long, body, substitute, None)
+}
+
+/// Translates statements that may be a tile. With `reach`, accesses whose displacements are beyond it have pointers of
+/// their own.
+fn attempt(m: &Module, vectors: Vectors, long: bool, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim, reach: Option<i64>) -> Fit<Tile> {
     let mut locals = vec![];
     let (mut prefetched, mut withs, mut lanes_of_one) = (vec![], vec![], vec![]);
     visit::walk_exprs(body, &mut |e| {
@@ -96,6 +112,7 @@ pub fn translate(m: &Module, vectors: Vectors, body: &[Stmt], substitute: &dyn F
     });
     let mut t = Translate {
         m,
+        reach,
         b: Builder::new(vectors.width, long),
         outer: substitute,
         put: Map::default(),
@@ -165,6 +182,8 @@ type Loaded = (Place, i32, Form, i64, bool, Option<Value>);
 struct Translate<'a> {
     pub m: &'a Module,
     pub b: Builder,
+    /// Bytes from a pointer that displacements may reach.
+    reach: Option<i64>,
     outer: &'a dyn Fn(Dim) -> Dim,
     /// What stands for variables of unrolled loops and of loops that do not start at 0.
     put: Map<Sym, Dim>,

@@ -19,7 +19,7 @@ fn good() -> Func {
 }
 
 fn found(f: &Func) -> String {
-    super::verify(f, &isa::machine(f.width)).err().unwrap_or_else(|| "no fault".into())
+    super::verify(f, isa::machine(f.width)).err().unwrap_or_else(|| "no fault".into())
 }
 
 fn first(f: &Func, is: impl Fn(&Op) -> bool) -> (usize, usize) {

@@ -37,4 +37,13 @@ impl Machine for X86 {
     fn has(&self, form: Form, stores: bool, masked: bool) -> bool {
         table::has(form, stores, masked, encode::column(self.0))
     }
+    fn folds(&self) -> bool {
+        true
+    }
+    fn indexed(&self) -> bool {
+        true
+    }
+    fn reach(&self) -> Option<i64> {
+        None
+    }
 }

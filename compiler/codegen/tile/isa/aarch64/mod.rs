@@ -1,0 +1,52 @@
+//! Armv8-A with Advanced SIMD: vectors of 128 bits, 32 registers, arithmetic on registers only.
+
+mod code;
+mod encode;
+mod instructions;
+mod memory;
+mod registers;
+mod select;
+mod table;
+
+use super::Machine;
+use crate::codegen::tile::ir::{Block, Class, Form, Func, Node, Op, Value};
+use crate::codegen::tile::regalloc::Alloc;
+use crate::diag::Result;
+use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
+
+/// Tiles of Advanced SIMD.
+pub(super) struct Aarch64;
+
+impl Machine for Aarch64 {
+    fn select(&self, blocks: &mut [Block], _: Form) {
+        select::forms(blocks);
+    }
+    fn class(&self, c: Class) -> RegClass {
+        registers::class(c)
+    }
+    fn env(&self) -> MachineEnv {
+        registers::env()
+    }
+    fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
+        registers::operands(f, n, reg)
+    }
+    fn encode(&self, f: &Alloc, out: &Output) -> Result<Vec<u8>> {
+        encode::encode(f, out)
+    }
+    fn has_op(&self, op: Op) -> bool {
+        table::has_op(op)
+    }
+    fn has(&self, form: Form, _: bool, masked: bool) -> bool {
+        form != Form::NearU8 && !masked
+    }
+    fn folds(&self) -> bool {
+        false
+    }
+    fn indexed(&self) -> bool {
+        false
+    }
+    fn reach(&self) -> Option<i64> {
+        // Displacements of 12 bits, in bytes: those of longer elements reach farther.
+        Some(1 << 12)
+    }
+}
