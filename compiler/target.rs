@@ -110,14 +110,16 @@ pub struct Caps {
     pub dot: Dot,
     /// Dot products of bf16.
     pub bf16: bool,
+    /// Products of vectors with one lane of another: elements that multiply whole rows are loaded as vectors.
+    pub by_lane: bool,
 }
 
 impl Caps {
     /// Vectors of 128 bits by Cranelift, on every architecture.
-    const CRANELIFT: Caps = Caps { bits: 128, tiles: Tiles::None, masks: false, shuffles: false, gathers: false, short_floats: false, long_lanes: false, dot: Dot::None, bf16: false };
-    const NEON: Caps = Caps { tiles: Tiles::Neon, ..Caps::CRANELIFT };
+    const CRANELIFT: Caps = Caps { bits: 128, tiles: Tiles::None, masks: false, shuffles: false, gathers: false, short_floats: false, long_lanes: false, dot: Dot::None, bf16: false, by_lane: false };
+    const NEON: Caps = Caps { tiles: Tiles::Neon, short_floats: true, by_lane: true, ..Caps::CRANELIFT };
     const SSE2: Caps = Caps { dot: Dot::Pairs, ..Caps::CRANELIFT };
-    const AVX2: Caps = Caps { bits: 256, tiles: Tiles::Avx2, masks: true, shuffles: true, gathers: true, short_floats: true, long_lanes: true, dot: Dot::Pairs, bf16: false };
+    const AVX2: Caps = Caps { bits: 256, tiles: Tiles::Avx2, masks: true, shuffles: true, gathers: true, short_floats: true, long_lanes: true, dot: Dot::Pairs, bf16: false, by_lane: false };
     const AVX_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX2 };
     const AVX512: Caps = Caps { bits: 512, tiles: Tiles::Avx512, ..Caps::AVX2 };
     const AVX512_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX512 };

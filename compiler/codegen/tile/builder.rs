@@ -293,6 +293,14 @@ impl Builder {
         let any = self.value(Op::AnyLane, &[mask], None, Class::Int);
         self.open_if_positive(any)
     }
+    /// What `make` gives if a mask has any lane, else zeros.
+    pub(super) fn only_if(&mut self, mask: Value, make: impl FnOnce(&mut Builder) -> Value) -> Value {
+        let zero = if self.f.long { self.bits64(0) } else { self.bits(0) };
+        let opened = self.open_if_any(mask);
+        let v = make(self);
+        let merged = self.close_if(opened, &[zero], &[v]);
+        merged.first().copied().unwrap_or(v)
+    }
     /// The first lane to memory.
     pub fn store_scalar(&mut self, mem: Mem, v: Value, bits: Bits) {
         self.push(Op::StoreScalar(bits), &[v], Some(mem), None);

@@ -9,8 +9,10 @@
 use crate::codegen::Map;
 use crate::codegen::tile::ir::{Bin, Block, Class, Func, Node, Number, Op, Value};
 
-/// Vector registers that are kept for what instruction forms need on the way.
+/// Vector registers that are kept for what instruction forms need on the way: for loads, too, where arithmetic reads
+/// registers only.
 const SPARE: usize = 1;
+const SPARE_FOR_LOADS: usize = 7;
 
 /// Moves constants where registers do not suffice; `folds`: instructions read constants from memory.
 pub(super) fn place(f: &mut Func, folds: bool) {
@@ -19,7 +21,7 @@ pub(super) fn place(f: &mut Func, folds: bool) {
     if constants.is_empty() {
         return;
     }
-    let registers = f.width.registers() - SPARE;
+    let registers = f.width.registers() - if folds { SPARE } else { SPARE_FOR_LOADS };
     let pressure = pressure(f, &constants);
     if pressure.iter().max().copied().unwrap_or(0) + constants.len() <= registers {
         return;

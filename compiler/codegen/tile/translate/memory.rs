@@ -40,12 +40,20 @@ impl Translate<'_> {
         let wide = self.b.width() == Width::Avx512;
         let v = if a.lane == 1 {
             // Narrow vectors of 256-bit code are loaded as a whole or not at all.
-            let first = mask.is_some_and(|k| self.b.lanes_of(k).is_some()) && self.b.has(Op::LoadFirst(form, 1));
-            let masked = mask.is_some_and(|k| !self.b.is_alike(k) || self.b.has(Op::LoadFirst(form, 1)));
+            let parts = self.b.has(Op::LoadFirst(form, 1));
+            let first = parts && mask.is_some_and(|k| self.b.lanes_of(k).is_some());
+            if let Some(k) = mask.filter(|k| parts && !first && self.b.is_alike(*k)) {
+                let v = self.b.only_if(k, |b| b.load(form, mem, None));
+                self.loaded.insert(key, (a.storage, v));
+                return Ok(v);
+            }
+            let masked = mask.is_some_and(|k| parts || !self.b.is_alike(k));
             if !first && !isa::machine(self.b.width()).has(form, false, masked) {
                 return Err("a load that these vectors do not have");
             }
-            if self.from_memory(a) {
+            // Once for each line.
+            let begins = self.b.width().bytes() >= 32 || mem.disp.rem_euclid(64) < self.b.width().bytes() as i32;
+            if begins && self.from_memory(a) {
                 self.b.prefetch(Mem { disp: mem.disp.wrapping_add(AHEAD), ..mem }, false);
             }
             self.b.load(form, mem, mask)
@@ -59,7 +67,8 @@ impl Translate<'_> {
                     if wide {
                         self.b.broadcast_masked(form, mem, k)
                     } else if !self.b.has(Op::Gather(form)) {
-                        return Err("a conditional load that these vectors do not have");
+                        // Nothing is read if no lane is: of one element it does not matter which ones are.
+                        self.b.only_if(k, |b| b.broadcast(form, mem))
                     } else {
                         let zero = self.index_number(0);
                         self.b.gather(form, zero, mem, Some(k))

@@ -19,6 +19,7 @@ mod memory;
 mod permuted_loads;
 mod reciprocal_division;
 mod transpose;
+mod unroll;
 
 use crate::codegen::tile::Vectors;
 use crate::codegen::tile::builder::{Builder, Count};
@@ -79,18 +80,18 @@ const MOST_POINTERS: usize = 20;
 /// Translates statements; `substitute` puts in what the kernel has unrolled around them.
 pub fn translate(m: &Module, vectors: Vectors, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
     let long = fit::check(m, vectors, body)?;
-    if let Some(reach) = isa::machine(vectors.width).reach()
-        && let Ok(t) = attempt(m, vectors, long, body, substitute, Some(reach))
+    if isa::machine(vectors.width).reach(0, true).is_some()
+        && let Ok(t) = attempt(m, vectors, long, body, substitute, true)
         && t.args.len() <= MOST_POINTERS
     {
         return Ok(t);
     }
-    attempt(m, vectors, long, body, substitute, None)
+    attempt(m, vectors, long, body, substitute, false)
 }
 
-/// Translates statements that may be a tile. With `reach`, accesses whose displacements are beyond it have pointers of
-/// their own.
-fn attempt(m: &Module, vectors: Vectors, long: bool, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim, reach: Option<i64>) -> Fit<Tile> {
+/// Translates statements that may be a tile. With `near`, accesses whose displacements instructions do not
+/// hold have pointers of their own.
+fn attempt(m: &Module, vectors: Vectors, long: bool, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim, near: bool) -> Fit<Tile> {
     let mut locals = vec![];
     let (mut prefetched, mut withs, mut lanes_of_one) = (vec![], vec![], vec![]);
     visit::walk_exprs(body, &mut |e| {
@@ -112,7 +113,7 @@ fn attempt(m: &Module, vectors: Vectors, long: bool, body: &[Stmt], substitute: 
     });
     let mut t = Translate {
         m,
-        reach,
+        near,
         b: Builder::new(vectors.width, long),
         outer: substitute,
         put: Map::default(),
@@ -182,8 +183,8 @@ type Loaded = (Place, i32, Form, i64, bool, Option<Value>);
 struct Translate<'a> {
     pub m: &'a Module,
     pub b: Builder,
-    /// Bytes from a pointer that displacements may reach.
-    reach: Option<i64>,
+    /// Displacements beyond what instructions hold are pointers.
+    near: bool,
     outer: &'a dyn Fn(Dim) -> Dim,
     /// What stands for variables of unrolled loops and of loops that do not start at 0.
     put: Map<Sym, Dim>,

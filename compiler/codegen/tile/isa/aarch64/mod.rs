@@ -45,8 +45,16 @@ impl Machine for Aarch64 {
     fn indexed(&self) -> bool {
         false
     }
-    fn reach(&self) -> Option<i64> {
-        // Displacements of 12 bits, in bytes: those of longer elements reach farther.
-        Some(1 << 12)
+    fn reach(&self, displacement: i64, vector: bool) -> Option<i64> {
+        Some(match vector {
+            // Displacements of 12 bits, in elements.
+            false => 1 << 12,
+            // Pairs have 7 bits, in vectors; what is not aligned 9 bits, in bytes.
+            true if displacement % 16 == 0 => 1 << 10,
+            true => 1 << 8,
+        })
+    }
+    fn unrolls(&self) -> bool {
+        true
     }
 }

@@ -71,7 +71,7 @@ pub(super) fn forms(blocks: &mut [Block]) {
 fn elements(blocks: &[Block]) -> Set<Value> {
     let mut found: Set<Value> = Set::default();
     for n in blocks.iter().flat_map(|b| &b.nodes) {
-        if let (Op::Broadcast(Form::B32 | Form::B64), Some(d), []) = (n.op, n.def, n.args.as_slice()) {
+        if let (Op::Broadcast(Form::B32 | Form::B64 | Form::F16), Some(d), []) = (n.op, n.def, n.args.as_slice()) {
             found.insert(d);
         }
     }
@@ -121,7 +121,7 @@ fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
     }
     let mut groups: Vec<Vec<usize>> = vec![];
     for (form, _, mut list) in runs {
-        let (lanes, size) = ((16 / form.bytes()) as usize, form.bytes() as i32);
+        let (lanes, size) = ((16 / form.lane_bytes()) as usize, form.bytes() as i32);
         list.sort_unstable();
         let mut k = 0;
         while k < list.len() {
@@ -194,7 +194,7 @@ fn in_columns(b: &mut Block) {
     let mut loads: Map<Value, usize> = Map::default();
     for (i, n) in b.nodes.iter().enumerate().take(last) {
         match (n.op, n.def) {
-            (Op::Load(Form::B32 | Form::B64), Some(d)) if n.args.is_empty() => {
+            (Op::Load(_), Some(d)) if n.args.is_empty() => {
                 loads.insert(d, i);
             }
             (Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_), _) => return,

@@ -43,7 +43,10 @@ impl Machine for X86 {
     fn indexed(&self) -> bool {
         true
     }
-    fn reach(&self) -> Option<i64> {
+    fn reach(&self, _: i64, _: bool) -> Option<i64> {
         None
+    }
+    fn unrolls(&self) -> bool {
+        false
     }
 }
