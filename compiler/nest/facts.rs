@@ -158,8 +158,12 @@ impl<'a> Facts<'a> {
             Some(if *c == 1 { *e + rest * *s } else { rest * *s + *s - 1 - *e })
         })
     }
+    /// True if the facts contradict each other: no execution comes here.
+    fn unreachable(&self) -> bool {
+        self.known.iter().flatten().any(|f| f.as_const().is_some_and(|f| f < 0))
+    }
     fn nonneg(&self, d: Dim, depth: u32) -> bool {
-        if self.syms.is_nonneg(d) || self.bounded(d, 0) {
+        if self.unreachable() || self.syms.is_nonneg(d) || self.bounded(d, 0) {
             return true;
         }
         if depth > 2 {

@@ -238,6 +238,34 @@ impl ConstData {
             t => return self.codes()?.into_iter().map(|c| super::small::decode(t, c).map(f64::from)).collect(),
         })
     }
+    /// Calls `f` with the number of each element and its value as f32, in order, piece by piece: nothing is copied as a whole.
+    /// `None` if the type is no float of 16 or 32 bits.
+    pub fn for_each_f32(&self, f: &mut dyn FnMut(usize, f32)) -> Option<()> {
+        let (size, value): (usize, fn(&[u8]) -> f32) = match self.elem {
+            ElemType::F32 => (4, |c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])),
+            ElemType::F16 => (2, |c| half::f16::from_le_bytes([c[0], c[1]]).to_f32()),
+            ElemType::BF16 => (2, |c| half::bf16::from_le_bytes([c[0], c[1]]).to_f32()),
+            _ => return None,
+        };
+        let (mut i, mut rest): (usize, Vec<u8>) = (0, vec![]);
+        self.stream(&mut |piece| {
+            // An element may lie across two pieces.
+            let piece = if rest.is_empty() {
+                piece
+            } else {
+                rest.extend_from_slice(piece);
+                &rest
+            };
+            let whole = piece.len() / size * size;
+            piece[..whole].chunks_exact(size).for_each(|c| {
+                f(i, value(c));
+                i += 1;
+            });
+            let left = piece[whole..].to_vec();
+            rest = left;
+        });
+        Some(())
+    }
     /// The one value if there is one element (of a type that [`ConstData::to_f64s`] or [`ConstData::to_i64s`] reads).
     pub fn scalar(&self) -> Option<f64> {
         if self.count() != 1 {

@@ -21,13 +21,15 @@
 //! One parallel loop runs over groups of rows and pairs of panels. Each goes through the depth block by block; the last
 //! products of a block ask memory for the next one.
 //!
-//! Errors are bounded by the norms of both rows of a pair, not by that of each: where they are of one size, about those of
-//! the plain sum, which has twice as many terms (tests/strassen.rs). What is not finite in a row reaches its neighbour.
-//! `--math strict` does without. Sums of integers are left alone. Only levels with 512-bit vectors have the pass: narrower
+//! Each row is divided by its largest magnitude before the sums, and its results are multiplied by it (outside scaling: Ballard,
+//! Benson, Druinsky, Lipshitz, Schwartz: Improving the Numerical Stability of Fast Matrix Multiplication, 2016). So the error of
+//! a row is bounded by its own norm, about as that of the plain sum, which has twice as many terms (tests/strassen.rs); a row of
+//! zeros gives zeros. A row that is not finite takes no part, and all its results are NaN. Weights are constant: columns that
+//! differ too much in magnitude keep the plain product. `--math strict` does without. Sums of integers are left alone. Only levels with 512-bit vectors have the pass: narrower
 //! ones have fewer products for each sum of weights, and many cores add on the units that multiply.
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Place, Stmt, visit};
+use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Place, Stmt, UnOp, visit};
 use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction, depends};
 use crate::passes::nest::analysis::machine::{L2, LINE, THREADS};
 use crate::passes::nest::analysis::shape::{Uses, add, finished, fresh_regs, in_slots, sub};
@@ -54,6 +56,10 @@ const V_BYTES: i64 = 5 * L2;
 const SUMS: i64 = 29;
 /// Iterations of the parallel loop at most, and so copies of P.
 const SLOTS: i64 = 32;
+/// Ratio of the largest magnitudes of two columns of a pair, at most: the smaller one has an error of the larger one.
+const COLUMN_RATIO: f32 = 64.0;
+/// Least magnitude that rows are divided by: its reciprocal is finite. Rows below it lose bits as denormal numbers do.
+const LEAST_SCALE: f32 = 1e-37;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
@@ -64,12 +70,21 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let layers: Vec<(Kernel, Layer)> = visit::calls(&m.driver).into_iter().filter_map(|k| Some((k, layer(m, contraction(&m.kernels[k].body)?)?))).collect();
     // Sums of rows that several products read, query, key and value say, are made once.
     let first: Vec<usize> = layers.iter().enumerate().map(|(i, (k, l))| layers[..i].iter().position(|(j, of)| j != k && l.reads_as(of) && uses.may_move(m, *j, *k)).unwrap_or(i)).collect();
-    let mut sums: Vec<Option<Buf>> = vec![];
+    let mut sums: Vec<Option<Left>> = vec![];
     for ((k, l), first) in layers.iter().zip(first) {
         let made = sums.get(first).copied().flatten();
         sums.push(rewrite(m, *k, l, made));
     }
     Ok(())
+}
+
+/// The left operand as the products read it.
+#[derive(Clone, Copy)]
+struct Left {
+    /// V.
+    sums: Buf,
+    /// The largest magnitude of each row, and its reciprocal (0: the row is not finite): [2][rows].
+    scale: Buf,
 }
 
 /// A product with constant weights.
@@ -117,8 +132,30 @@ fn layer(m: &Module, parts: Contraction) -> Option<Layer> {
     if range.hi.is_some_and(|h| h < least) || range.lo.is_some_and(|l| l > most) {
         return None;
     }
+    // Reads all weights: last.
+    if !columns_are_alike(m, &parts.b, (k, n), columns)? {
+        return None;
+    }
     let sure = range.lo.is_some_and(|l| l >= least) && range.hi.is_some_and(|h| h <= most);
     Some(Layer { rows, loops, n: (n, columns), k: (k, depth), block, asks: (!sure).then_some((least, most)), parts })
+}
+
+/// Whether the columns that are added to each other are of about the same magnitude. None: the constant is none of rows and
+/// columns that lie whole in memory.
+fn columns_are_alike(m: &Module, (b, at): &(Buf, Vec<Dim>), (k, n): (Sym, Sym), columns: i64) -> Option<bool> {
+    let Place::Const(data) = &m.bufs[m.storage(*b)].place else { return None };
+    let (down, along) = (stride(m, *b, at, k)?, stride(m, *b, at, n)?);
+    let first = m.linear(*b, at).subst(&mut |s| (s == k || s == n).then(|| Dim::constant(0))).as_const()?;
+    let mut most = vec![0f32; usize::try_from(columns).ok()?];
+    data.for_each_f32(&mut |i, x| {
+        let i = i as i64 - first;
+        let column = if along > down { i / along } else { i % down / along };
+        if let Some(most) = usize::try_from(column).ok().and_then(|c| most.get_mut(c)) {
+            *most = most.max(x.abs());
+        }
+    })?;
+    let panel = PANEL as usize;
+    Some(most.chunks_exact(2 * panel).all(|c| (0..panel).all(|i| c[i].max(c[panel + i]) <= COLUMN_RATIO * c[i].min(c[panel + i]))))
 }
 
 impl Layer {
@@ -133,6 +170,12 @@ impl Layer {
     /// True if every row has a neighbour.
     fn is_even(&self, m: &Module) -> bool {
         m.syms.simplify(self.rows.modulo(2)).as_const() == Some(0)
+    }
+    /// An element of the left operand.
+    fn left(&self, kb: &KernelBuilder, (r, c): (Dim, Dim)) -> Expr {
+        let put = |s: Sym| if s == self.k.0 { Some(c) } else { self.row(r, s) };
+        let at: Vec<Dim> = self.parts.a.1.iter().map(|d| d.subst(&mut |s| put(s))).collect();
+        kb.load(self.parts.a.0, &at)
     }
     /// What stands for a loop variable in row `r`.
     fn row(&self, r: Dim, s: Sym) -> Option<Dim> {
@@ -149,9 +192,9 @@ fn least_groups(columns: i64) -> i64 {
     if panels < 4 * THREADS && panels % THREADS != 0 { 2 } else { 1 }
 }
 
-/// Puts the seven products in the place of a kernel, or beside it where the driver has to choose. `made`: the sums of rows, if
-/// an earlier product has them. Gives back where they are.
-fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Buf>) -> Option<Buf> {
+/// Puts the seven products in the place of a kernel, or beside it where the driver has to choose. `made`: the left operand, if
+/// an earlier product has it. Gives it back.
+fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Left>) -> Option<Left> {
     let Packed { buf: w, outer, .. } = constant_panels(m, &l.parts, &[], (l.n.0, Dim::constant(l.n.1)), PANEL)?.place(m);
     if !outer.is_empty() {
         return None;
@@ -170,7 +213,7 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Buf>) -> Option<Bu
     let high = size.as_const().unwrap_or(GROUP);
     let p = m.temp(format!("{name}.p"), ElemType::F32, [slots, 7, high | 1, PANEL].map(constant));
     let calls = m.driver.len();
-    let v = made.unwrap_or_else(|| sums_of_rows(m, k, l));
+    let left = made.unwrap_or_else(|| left_operand(m, k, l));
     // Weights of a line of memory.
     let line = LINE / m.bufs[w].ty.bytes().map_or(4, i64::from);
     let id = m.kernel(&name, &origin, |kb| {
@@ -183,7 +226,7 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Buf>) -> Option<Bu
                     let count = if known { size } else { kb.m.syms.simplify((pairs - first).min(size)) };
                     named(kb, count, constant(high + 1), &mut |kb, count| {
                         let share = kb.m.syms.simplify(constant(l.block * PANEL / line).ceil_div(count.max(1)) * line);
-                        named(kb, share, constant(l.block * PANEL + 1), &mut |kb, share| group(kb, l, &Group { w, v, p, slot, pair, first, count, share }));
+                        named(kb, share, constant(l.block * PANEL + 1), &mut |kb, share| group(kb, l, &Group { w, left, p, slot, pair, first, count, share }));
                     });
                 });
             });
@@ -199,20 +242,36 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Buf>) -> Option<Bu
         None => calls,
     };
     visit::splice_call(&mut m.driver, k, false, with);
-    Some(v)
+    Some(left)
 }
 
-/// A kernel that makes V.
-fn sums_of_rows(m: &mut Module, k: Kernel, l: &Layer) -> Buf {
+/// A kernel that finds the largest magnitude of each row, and one that makes V.
+fn left_operand(m: &mut Module, k: Kernel, l: &Layer) -> Left {
     let (name, origin) = (format!("{}.v", m.kernels[k].name), m.kernels[k].origin.clone());
     let (half, pairs) = (l.k.1 / 2, l.rows.ceil_div(2));
     // An odd number of cache lines from row to row: else rows would share few sets of a cache.
     let stride = ((half / 16) | 1) * 16;
-    let v = m.temp(name.clone(), ElemType::F32, vec![Dim::constant(7), pairs, Dim::constant(stride)]);
-    m.kernel(&name, &origin, |kb| {
-        kb.nest(LoopKind::Par, &[pairs, Dim::constant(half)], |kb, at| left_factors(kb, l, v, (at[0], at[1])));
+    let sums = m.temp(name.clone(), ElemType::F32, vec![Dim::constant(7), pairs, Dim::constant(stride)]);
+    let scale = m.temp(format!("{name}.scale"), ElemType::F32, vec![Dim::constant(2), l.rows]);
+    m.kernel(&format!("{name}.scale"), &origin, |kb| {
+        kb.nest(LoopKind::Par, &[l.rows], |kb, at| {
+            let most = kb.acc(Expr::f32(0.0));
+            kb.range(LoopKind::Seq, "k", 0, l.k.1, |kb, c| {
+                let e = l.left(kb, (at[0], c));
+                kb.update(BinOp::Max, most, Expr::un(UnOp::Abs, e));
+            });
+            let most = kb.let_(Expr::acc(most));
+            kb.store(scale, &[Dim::constant(0), at[0]], most.clone());
+            let finite = Expr::bin(BinOp::Lt, most.clone(), Expr::f32(f32::INFINITY));
+            let reciprocal = Expr::f32(1.0) / most.max(Expr::f32(LEAST_SCALE));
+            kb.store(scale, &[Dim::constant(1), at[0]], Expr::select(finite, reciprocal, Expr::f32(0.0)));
+        });
     });
-    v
+    let left = Left { sums, scale };
+    m.kernel(&name, &origin, |kb| {
+        kb.nest(LoopKind::Par, &[pairs, Dim::constant(half)], |kb, at| left_factors(kb, l, left, (at[0], at[1])));
+    });
+    left
 }
 
 /// `f` with a value below `limit` that has a name of its own, where it is no number: what it is made of would make every
@@ -226,9 +285,9 @@ fn named(kb: &mut KernelBuilder, value: Dim, limit: Dim, f: &mut dyn FnMut(&mut 
 
 /// A group of rows and a pair of panels.
 struct Group {
-    /// Weights, left factors, products.
+    /// Weights, the left operand, products.
     w: Buf,
-    v: Buf,
+    left: Left,
     p: Buf,
     /// The part of scratch.
     slot: Dim,
@@ -257,7 +316,7 @@ fn group(kb: &mut KernelBuilder, l: &Layer, g: &Group) {
                         }
                         let k = b * l.block + c;
                         let quarter = |kb: &KernelBuilder, (y, x): (Dim, Dim)| kb.load(g.w, &[g.pair * 2 + x, y * half + k, at[1]]);
-                        let x = kb.load(g.v, &[e + f.from, g.first + at[0], k]);
+                        let x = kb.load(g.left.sums, &[e + f.from, g.first + at[0], k]);
                         let y = quarter(kb, (f.first)(e));
                         let y = match f.second {
                             Some((op, second)) => Expr::bin(op, y, quarter(kb, second(e))),
@@ -283,7 +342,7 @@ fn group(kb: &mut KernelBuilder, l: &Layer, g: &Group) {
         if count.as_const() != Some(0) {
             kb.nest(LoopKind::Par, &[count, panel], |kb, at| {
                 let t = from + at[0];
-                finish(kb, l, (g.p, [g.slot, t, at[1]]), (g.first + t, g.pair * (2 * PANEL) + at[1]), both);
+                finish(kb, l, (g.p, g.left.scale), [g.slot, t, at[1]], (g.first + t, g.pair * (2 * PANEL) + at[1]), both);
             });
         }
     }
@@ -310,22 +369,23 @@ const FACTORS: [Factors; 3] = [
 ];
 
 /// The left factors that belong to these, in step `c` of pair `t` of rows.
-fn left_factors(kb: &mut KernelBuilder, l: &Layer, v: Buf, (t, c): (Dim, Dim)) {
+fn left_factors(kb: &mut KernelBuilder, l: &Layer, left: Left, (t, c): (Dim, Dim)) {
     let last = if l.is_even(kb.m) { t * 2 + 1 } else { (t * 2 + 1).min(l.rows - 1) };
-    let [a11, a12, a21, a22] = [(t * 2, c), (t * 2, c + l.k.1 / 2), (last, c), (last, c + l.k.1 / 2)].map(|(r, c)| {
-        let at: Vec<Dim> = l.parts.a.1.iter().map(|d| d.subst(&mut |s| if s == l.k.0 { Some(c) } else { l.row(r, s) })).collect();
-        let e = kb.load(l.parts.a.0, &at);
-        kb.let_(e)
+    let scales = [t * 2, last].map(|r| kb.load(left.scale, &[Dim::constant(1), r])).map(|e| kb.let_(e));
+    let [a11, a12, a21, a22] = [(0, t * 2, c), (0, t * 2, c + l.k.1 / 2), (1, last, c), (1, last, c + l.k.1 / 2)].map(|(i, r, c)| {
+        let e = l.left(kb, (r, c)) * scales[i].clone();
+        let finite = Expr::bin(BinOp::Gt, scales[i].clone(), Expr::f32(0.0));
+        kb.let_(Expr::select(finite, e, Expr::f32(0.0)))
     });
     let (m1, m6, m7) = (add(kb, &a11, &a22), sub(kb, &a21, &a11), sub(kb, &a12, &a22));
     let (m2, m5) = (add(kb, &a21, &a22), add(kb, &a11, &a12));
     for (e, s) in [m1, m6, m7, a11, a22, m2, m5].into_iter().enumerate() {
-        kb.store(v, &[Dim::from(e as i64), t, c], s);
+        kb.store(left.sums, &[Dim::from(e as i64), t, c], s);
     }
 }
 
 /// The four sums of products that stand at one place of P, or the two of a pair's first row, and the epilogue.
-fn finish(kb: &mut KernelBuilder, l: &Layer, (p, at): (Buf, [Dim; 3]), (t, column): (Dim, Dim), both: bool) {
+fn finish(kb: &mut KernelBuilder, l: &Layer, (p, scale): (Buf, Buf), at: [Dim; 3], (t, column): (Dim, Dim), both: bool) {
     let [m1, m6, m7, m3, m4, m2, m5] = std::array::from_fn(|e| {
         let e = kb.load(p, &[at[0], Dim::from(e as i64), at[1], at[2]]);
         kb.let_(e)
@@ -337,6 +397,7 @@ fn finish(kb: &mut KernelBuilder, l: &Layer, (p, at): (Buf, [Dim; 3]), (t, colum
         results.extend([(t * 2 + 1, column, add(kb, &m2, &m4)), (t * 2 + 1, column + PANEL, add(kb, &s, &d))]);
     }
     for (r, c, value) in results {
+        let value = kb.let_(value * kb.load(scale, &[Dim::constant(0), r]));
         for s in fresh_regs(kb.m, &l.parts.tail) {
             let s = finished(s, l.parts.acc, &value, &|s| if s == l.n.0 { Some(c) } else { l.row(r, s) });
             let s = s.map_dims(&mut |d| kb.m.syms.simplify(d));

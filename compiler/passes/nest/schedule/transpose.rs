@@ -116,7 +116,7 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
     let mut map = joined(m, map);
     let (to, mut from) = find(m, &map)?;
     if from.extent.as_const().is_some_and(|e| e < lanes) {
-        from = joined_source(m, &mut map, &from)?;
+        from = joined_source(m, &mut map, &from, &to)?;
     }
     let enough = |s: &Side| s.extent.as_const().is_none_or(|e| e >= lanes);
     (to.var != from.var && enough(&to) && enough(&from)).then_some((map, to, from))
@@ -163,10 +163,13 @@ fn joined(m: &mut Module, mut map: Map) -> Map {
 }
 
 /// Joins rows shorter than a square with the loop around them, where they lie one behind the other in all that is turned; in
-/// the result, they may not.
-fn joined_source(m: &mut Module, map: &mut Map, from: &Side) -> Option<Side> {
+/// the result, they may not. The loop along which the result runs stays: it is the other side.
+fn joined_source(m: &mut Module, map: &mut Map, from: &Side, to: &Side) -> Option<Side> {
     let i = map.loops.iter().position(|l| l.0 == from.var).filter(|i| *i > 0)?;
     let ((outer, oe), (inner, ie)) = (map.loops[i - 1], map.loops[i]);
+    if outer == to.var {
+        return None;
+    }
     let all = (oe * ie).as_const().filter(|n| *n <= UNROLLED)?;
     let mut fits = true;
     map.value.walk(&mut |e| match e {
