@@ -45,10 +45,10 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// An empty function; `long`: lanes have 64 bits.
-    pub fn new(width: Width, long: bool) -> Builder {
+    /// An empty function; `long`: lanes have 64 bits; `in_order`: for cores that are.
+    pub fn new(width: Width, long: bool, in_order: bool) -> Builder {
         Builder {
-            f: Func { width, long, params: vec![], classes: vec![], blocks: vec![Block::default()] },
+            f: Func { width, long, in_order, params: vec![], classes: vec![], blocks: vec![Block::default()] },
             hoisted: vec![],
             known: Map::default(),
             made: Map::default(),

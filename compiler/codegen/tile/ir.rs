@@ -434,6 +434,8 @@ pub struct Func {
     pub width: Width,
     /// Vectors have lanes of 64 bits, and half as many.
     pub long: bool,
+    /// For cores that begin no instruction before the one before it.
+    pub in_order: bool,
     /// Parameters in order; the first ones arrive in registers ([`Width::register_params`]).
     pub params: Vec<Value>,
     /// Classes of all values.

@@ -1,6 +1,6 @@
 //! Registers for selected instructions, by regalloc2.
 
-use super::ir::{Block, Form, Func, Node, Op, Value};
+use super::ir::{Block, Func, Node, Op, Value};
 use super::isa::Machine;
 use super::rematerialize;
 use crate::diag::{Failure, Result};
@@ -87,7 +87,7 @@ pub(super) fn allocate(f: &Func, machine: &dyn Machine) -> Result<(Alloc, Output
     let mut f = f.clone();
     rematerialize::place(&mut f, machine.folds());
     let mut blocks = std::mem::take(&mut f.blocks);
-    machine.select(&mut blocks, if f.long { Form::B64 } else { Form::B32 });
+    machine.select(&mut blocks, &f);
     let alloc = operands(&f, blocks, machine);
     let options = RegallocOptions { validate_ssa: cfg!(debug_assertions), ..Default::default() };
     let out = regalloc2::run(&alloc, &machine.env(), &options).map_err(|e| Failure::bug("register allocation of a tile", format!("{e:?}")))?;

@@ -10,8 +10,8 @@ use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
 
 /// A machine: instruction selection, registers, encoding.
 pub(super) trait Machine {
-    /// Rewrites operations as the machine has them: folds loads of whole vectors (those of `form`) into what uses them.
-    fn select(&self, blocks: &mut [Block], form: Form);
+    /// Rewrites operations of a function as the machine has them.
+    fn select(&self, blocks: &mut [Block], f: &Func);
     /// The registers that hold a kind of value.
     fn class(&self, c: Class) -> RegClass;
     /// The registers there are.

@@ -223,8 +223,12 @@ impl Translate<'_> {
             self.streams.insert(s.clone(), Place { base: *b, index: Some((l.i, *k)) });
         }
         self.active.push((var, l.i));
-        for at in (0..step).step_by(part as usize) {
-            self.ahead(var, at, |t| t.block(body))?;
+        let parts = |t: &mut Self| (0..step).step_by(part as usize).try_for_each(|at| t.ahead(var, at, |t| t.block(body)));
+        // Vectors are independent of each other: schedules say so for the longest ones.
+        if step > part {
+            self.stores_last(parts)?
+        } else {
+            parts(self)?
         }
         self.active.pop();
         let mut after = self.acc_values(&accs);

@@ -2,7 +2,7 @@
 
 use super::access::Access;
 use super::expr::{bits_of, is_long};
-use super::{Fit, Misfit, Place, Translate, Val};
+use super::{Fit, Misfit, Place, Translate, Val, Waiting};
 use crate::codegen::tile::ir::{Bin, Form, Mem, Op, Un, Value, Width};
 use crate::codegen::tile::isa;
 use crate::nest::{BinOp, Buf, Expr, Place as NestPlace, UnOp};
@@ -166,8 +166,12 @@ impl Translate<'_> {
                 let (form, v) = self.to_storage(ty, v)?;
                 let first = self.mask.is_some_and(|k| self.b.lanes_of(k).is_some()) && self.b.has(Op::StoreFirst(form, 1));
                 if first || isa::machine(self.b.width()).has(form, true, self.mask.is_some()) {
-                    let v = self.side_by_side(form, v);
-                    self.b.store(form, mem, v, self.mask);
+                    let value = self.side_by_side(form, v);
+                    if let Some(w) = &mut self.waiting {
+                        w.push(Waiting { storage: a.storage, form, mem, value, mask: self.mask });
+                        return Ok(());
+                    }
+                    self.b.store(form, mem, value, self.mask);
                 } else {
                     self.store_apart(form, mem, v, 1)?;
                 }
@@ -181,6 +185,16 @@ impl Translate<'_> {
         }
         self.stored(a.storage);
         Ok(())
+    }
+    /// Runs `f`, and then makes the stores of whole vectors in it.
+    pub(super) fn stores_last(&mut self, f: impl FnOnce(&mut Self) -> Fit<()>) -> Fit<()> {
+        let outer = self.waiting.replace(vec![]);
+        let r = f(self);
+        for w in std::mem::replace(&mut self.waiting, outer).into_iter().flatten() {
+            self.b.store(w.form, w.mem, w.value, w.mask);
+            self.stored(w.storage);
+        }
+        r
     }
     fn stored(&mut self, storage: Buf) {
         let m = self.m;

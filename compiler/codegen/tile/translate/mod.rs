@@ -23,7 +23,7 @@ mod unroll;
 
 use crate::codegen::tile::Vectors;
 use crate::codegen::tile::builder::{Builder, Count};
-use crate::codegen::tile::ir::{Form, Func, Value};
+use crate::codegen::tile::ir::{Form, Func, Mem, Value};
 use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
 use crate::nest::bounds::Bounds;
@@ -114,7 +114,7 @@ fn attempt(m: &Module, vectors: Vectors, long: bool, body: &[Stmt], substitute: 
     let mut t = Translate {
         m,
         near,
-        b: Builder::new(vectors.width, long),
+        b: Builder::new(vectors.width, long, vectors.caps.in_order),
         outer: substitute,
         put: Map::default(),
         active: vec![],
@@ -132,6 +132,7 @@ fn attempt(m: &Module, vectors: Vectors, long: bool, body: &[Stmt], substitute: 
         params: vec![],
         streams: Map::default(),
         loaded: Map::default(),
+        waiting: None,
         turned: Map::default(),
         turning: 0,
         lane: None,
@@ -180,6 +181,15 @@ struct Place {
 /// and for which lanes.
 type Loaded = (Place, i32, Form, i64, bool, Option<Value>);
 
+/// A store of a vector: storage, form, place, value, lanes.
+struct Waiting {
+    storage: Buf,
+    form: Form,
+    mem: Mem,
+    value: Value,
+    mask: Option<Value>,
+}
+
 struct Translate<'a> {
     pub m: &'a Module,
     pub b: Builder,
@@ -211,6 +221,8 @@ struct Translate<'a> {
     params: Vec<Value>,
     streams: Map<Stream, Place>,
     loaded: Map<Loaded, (Buf, Value)>,
+    /// Stores that wait until all vectors of an iteration are computed.
+    waiting: Option<Vec<Waiting>>,
     /// Columns of the unrolled loop that is being translated, by the access that reads them.
     turned: Map<(Buf, usize), Vec<Value>>,
     /// The iteration of that loop.

@@ -6,7 +6,7 @@ use super::super::isa;
 
 /// y[i] = x[i] + x[i] in a loop of four.
 fn good() -> Func {
-    let mut b = Builder::new(Width::Avx2, false);
+    let mut b = Builder::new(Width::Avx2, false, false);
     let (x, y) = (b.param(), b.param());
     let start = b.f32(0.0);
     let l = b.open_loop(Count::Fixed(16), false, &[start]);

@@ -18,8 +18,8 @@ use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
 pub(super) struct Aarch64;
 
 impl Machine for Aarch64 {
-    fn select(&self, blocks: &mut [Block], _: Form) {
-        select::forms(blocks);
+    fn select(&self, blocks: &mut [Block], f: &Func) {
+        select::forms(blocks, f.in_order);
     }
     fn class(&self, c: Class) -> RegClass {
         registers::class(c)

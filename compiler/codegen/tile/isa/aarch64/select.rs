@@ -6,6 +6,10 @@ use crate::codegen::{Map, Set};
 
 /// Vector registers.
 const REGISTERS: usize = 32;
+/// Products with a vector from which on the next one arrives in time by itself.
+const ENOUGH_ROWS: usize = 4;
+/// Instructions over which a load moves up to its neighbour.
+const FAR: usize = 128;
 
 /// Where values are defined and used.
 struct Uses {
@@ -40,8 +44,8 @@ impl Uses {
     }
 }
 
-/// Chooses forms.
-pub(super) fn forms(blocks: &mut [Block]) {
+/// Chooses forms, for cores that wait for what an instruction needs (`in_order`) or others.
+pub(super) fn forms(blocks: &mut [Block], in_order: bool) {
     for n in blocks.iter_mut().flat_map(|b| &mut b.nodes) {
         if let (Op::Fma { neg, bits }, &[a, b, c]) = (n.op, n.args.as_slice()) {
             (n.op, n.args) = (Op::Fma231 { neg, bits }, vec![c, a, b]);
@@ -51,7 +55,9 @@ pub(super) fn forms(blocks: &mut [Block]) {
     for b in blocks.iter_mut() {
         let held = hold(b, &elements);
         by_lane(b, &held);
-        in_columns(b);
+        if !in_columns(b, in_order) {
+            in_pairs(b);
+        }
     }
     let uses = Uses::of(blocks);
     let mut at = 0;
@@ -184,11 +190,11 @@ fn by_lane(b: &mut Block, held: &Held) {
     }
 }
 
-/// Orders products of rows, which are held as elements, and columns, which are loaded: pair of columns after pair, all rows with
-/// each, so that no more than a pair is alive and both come by one instruction.
-fn in_columns(b: &mut Block) {
+/// Orders products of rows, which are held as elements, and columns, which are loaded: column after column, all rows with
+/// each, so that no more than two columns are alive. False for other blocks.
+fn in_columns(b: &mut Block, in_order: bool) -> bool {
     let is_product = |n: &Node| matches!(n.op, Op::FmaLane { .. });
-    let Some(last) = b.nodes.iter().rposition(is_product) else { return };
+    let Some(last) = b.nodes.iter().rposition(is_product) else { return false };
     let products: Vec<&Node> = b.nodes.iter().filter(|n| is_product(n)).collect();
     let results: Set<Value> = products.iter().filter_map(|n| n.def).collect();
     let mut loads: Map<Value, usize> = Map::default();
@@ -197,38 +203,40 @@ fn in_columns(b: &mut Block) {
             (Op::Load(_), Some(d)) if n.args.is_empty() => {
                 loads.insert(d, i);
             }
-            (Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_), _) => return,
+            (Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_), _) => return false,
             _ => {}
         }
     }
-    // Columns in order of first use, each with its neighbour.
+    // Columns in order of first use, two at once, which one instruction loads. Cores that wait for a load take one after
+    // the other, where there are rows enough to hide it.
     let mut columns: Vec<Value> = vec![];
     for n in &products {
-        let Some(v) = n.args.get(1) else { return };
+        let Some(v) = n.args.get(1) else { return false };
         if !loads.contains_key(v) {
-            return;
+            return false;
         }
         if !columns.contains(v) {
             columns.push(*v);
         }
     }
+    let pairs = !in_order || products.len() < ENOUGH_ROWS * columns.len();
     let mem = |v: &Value| loads.get(v).and_then(|i| b.nodes[*i].mem);
-    let mut pairs: Vec<Vec<Value>> = vec![];
+    let mut groups: Vec<Vec<Value>> = vec![];
     for v in &columns {
-        let near = |o: &Value| matches!((mem(o), mem(v)), (Some(o), Some(v)) if next_to(&o, &v));
-        match pairs.iter_mut().find(|p| p.len() == 1 && near(&p[0])) {
+        let near = |o: &Value| pairs && matches!((mem(o), mem(v)), (Some(o), Some(v)) if next_to(&o, &v));
+        match groups.iter_mut().find(|p| p.len() == 1 && near(&p[0])) {
             Some(p) => p.push(*v),
-            None => pairs.push(vec![*v]),
+            None => groups.push(vec![*v]),
         }
     }
-    let rank = |v: &Value| pairs.iter().position(|p| p.contains(v)).unwrap_or(0);
+    let rank = |v: &Value| groups.iter().position(|p| p.contains(v)).unwrap_or(0);
     let mut ordered: Vec<(usize, &Node)> = products.iter().filter_map(|n| Some((rank(n.args.get(1)?), *n))).collect();
     ordered.sort_by_key(|p| p.0);
     // Each sum in its order.
     let mut made: Set<Value> = Set::default();
     for (_, n) in &ordered {
         if n.args.iter().any(|v| results.contains(v) && !made.contains(v)) {
-            return;
+            return false;
         }
         made.extend(n.def);
     }
@@ -237,19 +245,48 @@ fn in_columns(b: &mut Block) {
     let is_column = |n: &Node| n.def.is_some_and(|d| own.contains(&d));
     let before: Vec<Node> = b.nodes[..last].iter().filter(|n| !is_product(n) && !is_column(n)).cloned().collect();
     if before.iter().any(|n| n.args.iter().any(|v| results.contains(v) || own.contains(v))) {
-        return;
+        return false;
     }
+    let load = |g: usize| groups.get(g).into_iter().flatten().filter_map(|v| loads.get(v)).map(|i| b.nodes[*i].clone());
     let mut out = before;
+    if !pairs {
+        out.extend(load(0));
+    }
     let mut at = usize::MAX;
     for (rank, n) in ordered {
         if rank != at {
-            out.extend(pairs[rank].iter().filter_map(|v| loads.get(v)).map(|i| b.nodes[*i].clone()));
+            // Of single ones, the next arrives while this one is used.
+            out.extend(load(if pairs { rank } else { rank + 1 }));
             at = rank;
         }
         out.push(n.clone());
     }
     out.extend(b.nodes[last + 1..].iter().cloned());
     b.nodes = out;
+    true
+}
+
+/// Loads of neighbouring vectors stand side by side, so that one instruction makes both.
+fn in_pairs(b: &mut Block) {
+    let whole = |n: &Node| match (n.op, n.mem) {
+        (Op::Load(form @ (Form::B32 | Form::B64)), Some(m)) if n.args.is_empty() => Some((form, m)),
+        _ => None,
+    };
+    let mut i = 0;
+    while i + 1 < b.nodes.len() {
+        if let Some((form, m)) = whole(&b.nodes[i]) {
+            let ends = |n: &Node| matches!(n.op, Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_));
+            let rest = &b.nodes[i + 1..];
+            let other = rest.iter().take_while(|n| !ends(n)).position(|n| whole(n).is_some_and(|(f, o)| f == form && o.base == m.base && o.index == m.index && o.disp.wrapping_sub(m.disp) == 16));
+            // Not over so much that the register is missed.
+            if let Some(k) = other.filter(|k| *k < FAR) {
+                let n = b.nodes.remove(i + 1 + k);
+                b.nodes.insert(i + 1, n);
+                i += 1;
+            }
+        }
+        i += 1;
+    }
 }
 
 /// True for vectors side by side.

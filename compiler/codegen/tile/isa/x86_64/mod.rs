@@ -16,8 +16,9 @@ use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
 pub(super) struct X86(pub Width);
 
 impl Machine for X86 {
-    fn select(&self, blocks: &mut [Block], form: Form) {
-        select::forms(blocks, form);
+    fn select(&self, blocks: &mut [Block], f: &Func) {
+        // Loads of whole vectors become operands.
+        select::forms(blocks, if f.long { Form::B64 } else { Form::B32 });
     }
     fn class(&self, c: Class) -> RegClass {
         registers::class(self.0, c)
