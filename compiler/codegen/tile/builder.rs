@@ -208,6 +208,13 @@ impl Builder {
         let x = self.value(Op::Lesser, &[x, hi], None, Class::Int);
         self.value(Op::Greater, &[x, lo], None, Class::Int)
     }
+    /// 1 if x is a number, else 0 or less.
+    pub(super) fn equals(&mut self, x: Value, n: i64) -> Value {
+        let above = self.add_imm(x, 1 - n);
+        let below = self.mul_imm(x, -1);
+        let below = self.add_imm(below, 1 + n);
+        self.value(Op::Lesser, &[above, below], None, Class::Int)
+    }
     /// x & n.
     pub fn and_imm(&mut self, x: Value, n: i32) -> Value {
         self.value(Op::AndImm(n), &[x], None, Class::Int)

@@ -72,33 +72,43 @@ impl Translate<'_> {
             if trip.modulo(lanes).as_const() == Some(0) {
                 return Ok(());
             }
-            if !isa::machine(self.b.width()).has(Form::B32, true, true) {
-                return self.one_by_one(var, trip, lanes, body);
-            }
             // What is left, where the loop has stopped.
             let rest = if single { n } else { self.b.and_imm(n, lanes as i32 - 1) };
-            let before = self.accs_set_in(body);
-            let around = self.acc_values(&before);
-            let opened = self.b.open_if_positive(rest);
-            let saved = (self.streams.clone(), self.loaded.clone(), self.mask);
-            self.loaded.clear();
-            for (s, p) in streams {
-                let p = Place { index: p.index.map(|(_, k)| (whole, k)), ..p };
-                self.streams.insert(s, p);
+            let masks = isa::machine(self.b.width()).has(Form::B32, true, true);
+            // Without masks each number of lanes has code of its own.
+            let counts: Vec<Option<i64>> = if masks { vec![None] } else { (1..lanes + i64::from(single)).map(Some).collect() };
+            for k in counts {
+                let runs = match k {
+                    None => rest,
+                    Some(k) => self.b.equals(rest, k),
+                };
+                let before = self.accs_set_in(body);
+                let around = self.acc_values(&before);
+                let opened = self.b.open_if_positive(runs);
+                let saved = (self.streams.clone(), self.loaded.clone(), self.mask);
+                self.loaded.clear();
+                for (s, p) in &streams {
+                    let p = Place { index: p.index.map(|(_, k)| (whole, k)), ..*p };
+                    self.streams.insert(s.clone(), p);
+                }
+                self.mask = match k {
+                    Some(k) if k == lanes => None,
+                    Some(k) => Some(self.b.first_lanes(Count::Fixed(k))),
+                    None => Some(self.b.first_lanes(Count::Run(rest))),
+                };
+                if !single {
+                    self.active.push((var, whole));
+                }
+                self.block(body)?;
+                if !single {
+                    self.active.pop();
+                }
+                (self.streams, self.loaded, self.mask) = saved;
+                self.forget(body);
+                let through = self.acc_values(&before);
+                let merged = self.b.close_if(opened, &around, &through);
+                self.set_acc_values(&before, &merged);
             }
-            self.mask = Some(self.b.first_lanes(Count::Run(rest)));
-            if !single {
-                self.active.push((var, whole));
-            }
-            self.block(body)?;
-            if !single {
-                self.active.pop();
-            }
-            (self.streams, self.loaded, self.mask) = saved;
-            self.forget(body);
-            let through = self.acc_values(&before);
-            let merged = self.b.close_if(opened, &around, &through);
-            self.set_acc_values(&before, &merged);
             return Ok(());
         };
         let (whole, rest) = (n / lanes * lanes, n % lanes);
@@ -125,17 +135,6 @@ impl Translate<'_> {
             r?;
         }
         Ok(())
-    }
-    /// What run time leaves of a vector, where there are no masks: a loop over elements, each of them the first lane.
-    fn one_by_one(&mut self, var: Sym, trip: Dim, lanes: i64, body: &[Stmt]) -> Fit<()> {
-        let rest = trip.modulo(lanes);
-        let d = self.put.get(&var).copied().unwrap_or(Dim::sym(var));
-        let d = d.subst(&mut |s| (s == var).then(|| Dim::sym(var) + (trip - rest)));
-        let end = self.count(rest)?;
-        let outer = self.mask.replace(self.b.first_lanes(Count::Fixed(1)));
-        let r = self.with(var, d, |t| t.counted(var, end, true, (1, 1), body));
-        self.mask = outer;
-        r
     }
     /// A branch that all lanes take together, inside a loop: around everything it is Cranelift's.
     pub(super) fn branch(&mut self, cond: &Expr, then: &[Stmt], els: &[Stmt]) -> Fit<()> {
