@@ -122,7 +122,7 @@ impl Caps {
     /// Vectors of 128 bits by Cranelift, on every architecture.
     const CRANELIFT: Caps =
         Caps { bits: 128, tiles: Tiles::None, masks: false, shuffles: false, gathers: false, short_floats: false, long_lanes: false, dot: Dot::None, bf16: false, by_lane: false, in_order: false };
-    const NEON: Caps = Caps { tiles: Tiles::Neon, short_floats: true, by_lane: true, ..Caps::CRANELIFT };
+    const NEON: Caps = Caps { tiles: Tiles::Neon, short_floats: true, long_lanes: true, by_lane: true, ..Caps::CRANELIFT };
     const NEON_IN_ORDER: Caps = Caps { in_order: true, ..Caps::NEON };
     const SSE2: Caps = Caps { dot: Dot::Pairs, ..Caps::CRANELIFT };
     const AVX2: Caps =

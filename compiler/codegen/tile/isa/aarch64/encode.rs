@@ -24,6 +24,8 @@ pub(super) struct Emit<'a> {
     saved: [Vec<u32>; 2],
     /// Bytes of spill slots.
     frame: u32,
+    /// A register plus a number that the encoder's own register holds.
+    pub(super) far: Option<(u32, i64)>,
 }
 
 /// The bytes of an allocated function.
@@ -37,7 +39,7 @@ pub(super) fn encode(f: &Alloc, out: &Output) -> Result<Vec<u8>> {
     let mut code = Code::default();
     let labels = f.blocks.iter().map(|_| code.label()).collect();
     let frame = (out.num_spillslots as u32 * 8).next_multiple_of(16);
-    Emit { code, f, out, labels, saved: [ints, vectors], frame }.run()
+    Emit { code, f, out, labels, saved: [ints, vectors], frame, far: None }.run()
 }
 
 pub(super) fn number(a: Allocation) -> u32 {
@@ -75,6 +77,7 @@ impl Emit<'_> {
     }
     fn edit(&mut self, e: &Edit) {
         let Edit::Move { from, to } = *e;
+        self.far = None;
         let class = from.as_reg().or(to.as_reg()).map_or(RegClass::Int, |r| r.class());
         let int = class == RegClass::Int;
         let slot = |a: Allocation| a.as_stack().map_or(0, |s| s.index() as i64 * 8);
@@ -99,6 +102,7 @@ impl Emit<'_> {
         for (n, b) in blocks.iter().enumerate() {
             let next = blocks.get(n + 1).copied();
             self.code.bind(self.labels[*b]);
+            self.far = None;
             let all: Vec<InstOrEdit> = self.out.block_insts_and_edits(f, Block::new(*b)).collect();
             let mut i = 0;
             while let Some(x) = all.get(i) {

@@ -17,7 +17,12 @@ fn none(op: Op) -> Failure {
 impl Emit<'_> {
     /// Instructions inside a block.
     pub(super) fn plain(&mut self, n: &Node, al: &[Allocation]) -> Result<()> {
-        if n.op.is_memory() {
+        if n.op != Op::Address && n.op.is_memory() {
+            return self.memory(n, al);
+        }
+        // It may write what that depends on.
+        self.far = None;
+        if n.op == Op::Address {
             return self.memory(n, al);
         }
         let r: Vec<u32> = al.iter().map(|a| number(*a)).collect();

@@ -17,6 +17,7 @@ impl Emit<'_> {
         match m.index {
             None => (base, i64::from(m.disp)),
             Some((_, scale)) => {
+                self.far = None;
                 self.code.three(table::ADD | scale.trailing_zeros() << 10, OWN, base, number(al[args + 1]));
                 (OWN, i64::from(m.disp))
             }
@@ -31,7 +32,10 @@ impl Emit<'_> {
         } else {
             let low = disp & 0xfff;
             let low = if fits(low) || low < 256 { low } else { 0 };
-            self.code.add(OWN, base, disp - low);
+            if self.far != Some((base, disp - low)) {
+                self.code.add(OWN, base, disp - low);
+                self.far = (base != OWN).then_some((base, disp - low));
+            }
             (OWN, low)
         };
         if fits(disp) {
@@ -45,6 +49,7 @@ impl Emit<'_> {
         if disp == 0 {
             return base;
         }
+        self.far = None;
         self.code.add(OWN, base, disp);
         OWN
     }

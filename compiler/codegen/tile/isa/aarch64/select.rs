@@ -73,20 +73,28 @@ pub(super) fn forms(blocks: &mut [Block], in_order: bool) {
     }
 }
 
-/// Elements of memory in all lanes that nothing but products uses, each of which has one such factor and one other.
+/// Elements of memory in all lanes that nothing but products of their block uses, each of which has one such factor and one
+/// other.
 fn elements(blocks: &[Block]) -> Set<Value> {
-    let mut found: Set<Value> = Set::default();
-    for n in blocks.iter().flat_map(|b| &b.nodes) {
-        if let (Op::Broadcast(Form::B32 | Form::B64 | Form::F16), Some(d), []) = (n.op, n.def, n.args.as_slice()) {
-            found.insert(d);
+    let mut found: Map<Value, usize> = Map::default();
+    for (i, b) in blocks.iter().enumerate() {
+        for n in &b.nodes {
+            if let (Op::Broadcast(Form::B32 | Form::B64 | Form::F16), Some(d), []) = (n.op, n.def, n.args.as_slice()) {
+                found.insert(d, i);
+            }
         }
     }
-    for b in blocks {
+    for (i, b) in blocks.iter().enumerate() {
         for n in &b.nodes {
             match (n.op, n.args.as_slice()) {
                 (Op::Fma231 { .. }, &[c, x, y]) => {
                     found.remove(&c);
-                    if found.contains(&x) && found.contains(&y) {
+                    for v in [x, y] {
+                        if found.get(&v).is_some_and(|own| *own != i) {
+                            found.remove(&v);
+                        }
+                    }
+                    if found.contains_key(&x) && found.contains_key(&y) {
                         found.remove(&x);
                     }
                 }
@@ -99,7 +107,7 @@ fn elements(blocks: &[Block]) -> Set<Value> {
             found.remove(v);
         });
     }
-    found
+    found.into_keys().collect()
 }
 
 /// The lane of a register that holds an element.
@@ -248,18 +256,25 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
         return false;
     }
     let load = |g: usize| groups.get(g).into_iter().flatten().filter_map(|v| loads.get(v)).map(|i| b.nodes[*i].clone());
-    let mut out = before;
+    // Elements are loaded for the first column that they multiply.
+    let held: Set<Value> = products.iter().filter_map(|n| n.args.get(2).copied()).collect();
+    let is_element = |n: &Node| matches!(n.op, Op::Load(_) | Op::LoadFirst(..)) && n.def.is_some_and(|d| held.contains(&d));
+    let (elements, mut out): (Vec<Node>, Vec<Node>) = before.into_iter().partition(is_element);
+    let mut elements: Map<Value, Node> = elements.into_iter().filter_map(|n| Some((n.def?, n))).collect();
     if !pairs {
         out.extend(load(0));
     }
     let mut at = usize::MAX;
-    for (rank, n) in ordered {
-        if rank != at {
+    for (i, (rank, n)) in ordered.iter().enumerate() {
+        if *rank != at {
+            for (_, n) in ordered[i..].iter().take_while(|o| o.0 == *rank) {
+                out.extend(n.args.get(2).and_then(|v| elements.remove(v)));
+            }
             // Of single ones, the next arrives while this one is used.
-            out.extend(load(if pairs { rank } else { rank + 1 }));
-            at = rank;
+            out.extend(load(if pairs { *rank } else { rank + 1 }));
+            at = *rank;
         }
-        out.push(n.clone());
+        out.push((*n).clone());
     }
     out.extend(b.nodes[last + 1..].iter().cloned());
     b.nodes = out;
