@@ -148,7 +148,7 @@ fn edges(o: &mut String, d: &Data, g: &Graph, groups: &[Group], places: &[Place]
         } else {
             let (x, y0, y1) = (LEFT + WIDTH, places[*from].bottom - 6.0, places[*to].top + 8.0);
             // Longer arcs reach further out, up to the room that there is.
-            let reach = (18.0 * (y1 - y0).abs().sqrt()).min(1.3 * ARCS - 10.0) / 1.0;
+            let reach = (18.0 * (y1 - y0).abs().sqrt()).min(1.3 * ARCS - 10.0);
             let out = x + reach;
             let _ = writeln!(
                 o,
