@@ -181,12 +181,14 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     let unknown = |b: Buf| m.bufs[b].dims[2..].iter().any(|d| d.as_const().is_none());
     let image = match (form::operands(body), form::window(body)) {
         (Some((image, at, w, at_w)), _) => (image != w && is_depthwise(&loops, &at, &at_w)).then_some(image),
-        (None, Some(w)) => (w.weight.is_none() && w.taps.len() >= 2 && m.bufs[w.read.0].dims.len() == 4 && unknown(w.read.0)).then_some(w.read.0),
+        // The window of a result of its own slides.
+        (None, Some(w)) => (w.weight.is_none() && w.taps.len() >= 2 && w.read.1.iter().skip(2).all(|d| loops.iter().any(|l| d.contains(l.0))) && m.bufs[w.read.0].dims.len() == 4 && unknown(w.read.0))
+            .then_some(w.read.0),
         _ => None,
     };
     let Some(image) = image.filter(|b| m.storage(*b) == *b && (3..=5).contains(&m.bufs[*b].dims.len()) && m.bufs[*b].ty == ElemType::F32) else { return };
     let kept = matches!(m.bufs[image].place, Place::Input(_)) || viewed_in_planes(m, image, viewed);
-    let fits = kept && !spatial_is_one(m, image) && m.storage(out) != image && images(body).contains(&image);
+    let fits = kept && !spatial_is_one(m, image) && !spatial_is_one_of(&m.bufs[out].dims) && m.storage(out) != image && images(body).contains(&image);
     if fits && m.bufs[image].dims[1].as_const().is_some_and(|c| c >= LEAST) {
         copy_image(m, k, image);
     }
@@ -287,7 +289,11 @@ fn stays_in_planes(m: &Module, kernels: &[Kernel], b: Buf) -> bool {
 
 /// [N, C, 1, 1] is the same memory either way.
 fn spatial_is_one(m: &Module, b: Buf) -> bool {
-    m.bufs[b].dims[2..].iter().all(|d| d.as_const() == Some(1))
+    spatial_is_one_of(&m.bufs[b].dims)
+}
+
+fn spatial_is_one_of(dims: &[Dim]) -> bool {
+    dims.iter().skip(2).all(|d| d.as_const() == Some(1))
 }
 
 fn accesses(body: &[Stmt]) -> Vec<(Buf, Vec<Dim>)> {
