@@ -14,6 +14,7 @@
 //! # dim-expressions            like --dim-expressions
 //! # opt: 0                       like -O
 //! # math: fast                   like --math
+//! # tiles: y, z                  kernels that leave all arithmetic of floats to tiles: their Cranelift IR has none
 //! ```
 //!
 //! A file `nest/PASS/NAME.nest` is a module as text that one nest pass gets: the snapshot shows what it makes of it. The
@@ -77,10 +78,12 @@ fn case(path: &Path) -> Result<(), String> {
     let mut options = Options { verify: true, target: Some("x86_64-unknown-linux-gnu".into()), ..Options::default() };
     let mut cpu = None;
     let mut emits: Vec<String> = vec![];
+    let mut tiles: Vec<String> = vec![];
     let (mut stops, mut seeds, mut sizes, mut error) = (vec![], vec![], vec![], false);
     for l in text.lines().filter_map(|l| l.strip_prefix('#')) {
         let (key, value) = l.split_once(':').map_or((l.trim(), ""), |(k, v)| (k.trim(), v.trim()));
         match key {
+            "tiles" => tiles.extend(value.split(',').map(|s| s.trim().to_owned())),
             "emit" => emits.extend(value.split(',').map(|s| s.trim().to_owned())),
             "stop-after" => stops.extend(value.split(',').map(|s| s.trim().to_owned())),
             "error" => error = true,
@@ -134,11 +137,28 @@ fn case(path: &Path) -> Result<(), String> {
         let text = onnxc::emit::to_text(&c, kind).map_err(|e| e.to_string())?;
         snapshot(path, &stem, e, &text)?;
     }
+    for kernel in &tiles {
+        all_in_tiles(&c, kernel)?;
+    }
     for seed in seeds {
         run(&source, &options, &sizes, seed)?;
         strict(&source, &options, &sizes, seed)?;
     }
     Ok(())
+}
+
+/// No arithmetic of floats outside tiles.
+fn all_in_tiles(c: &pipeline::Compiled, kernel: &str) -> Result<(), String> {
+    let kind = onnxc::emit::find("clif").map_err(|e| e.to_string())?;
+    let text = onnxc::emit::to_text(c, kind).map_err(|e| e.to_string())?;
+    let head = format!(".{kernel}");
+    let function = text.split("\n; ").find(|f| f.lines().next().is_some_and(|l| l.ends_with(&head)));
+    let function = function.ok_or_else(|| format!("there is no kernel {kernel}"))?;
+    let arithmetic = ["fma ", "fmul ", "fadd ", "fsub ", "fdiv "];
+    match function.lines().find(|l| arithmetic.iter().any(|a| l.contains(&format!("= {a}")))) {
+        Some(line) => Err(format!("kernel {kernel} computes outside tiles: {}", line.trim())),
+        None => Ok(()),
+    }
 }
 
 fn snapshot(path: &Path, stem: &str, kind: &str, text: &str) -> Result<(), String> {

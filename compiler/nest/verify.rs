@@ -10,7 +10,7 @@ use super::check::{Body, Fault};
 use super::facts::Facts;
 use super::*;
 use crate::diag::{Failure, Result};
-use crate::sym::{Answer, Range, SymKind};
+use crate::sym::{Answer, SymKind};
 use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
@@ -176,9 +176,9 @@ impl Verifier<'_> {
                 let bytes = count * i64::from(m.element_bits(b).div_ceil(8));
                 let facts = Facts::new(&m.syms);
                 let fits = facts.le(bytes, slot.size) || facts.le(m.syms.simplify(bytes), slot.size);
-                // Conditions that no call can meet leave a symbol without a value: the driver stops before the buffer is used.
-                let never = bytes.syms().into_iter().any(|s| matches!(m.syms.range(Dim::sym(s)), Range { lo: Some(lo), hi: Some(hi) } if lo > hi));
-                let open = !fits && bytes.as_const().is_none() && (never || m.syms.le(bytes, slot.size) != Answer::No);
+                // The bound of a run-time size holds also where a check that comes later wants another value.
+                let bounded = || m.syms.upper(bytes).is_some_and(|most| facts.le(most, slot.size));
+                let open = !fits && bytes.as_const().is_none() && (m.syms.le(bytes, slot.size) != Answer::No || bounded());
                 if !(fits || open) || m.syms.divides(Dim::constant(64), slot.offset) == Answer::No {
                     let (n, at, size) = (bytes.display(&m.syms), slot.offset.display(&m.syms), slot.size.display(&m.syms));
                     self.fault(format!("buffer \"{name}\" of {n} bytes does not fit its slot of {size} bytes at {at}"));

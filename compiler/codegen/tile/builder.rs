@@ -287,6 +287,20 @@ impl Builder {
         }
         true
     }
+    /// The same, a number of bytes apart that a register holds.
+    pub(super) fn store_lanes_apart(&mut self, form: Form, mem: Mem, v: Value, n: u32, step: Value) {
+        let each = if form == Form::B64 { 2 } else { 4 };
+        let (mut part, mut base) = (v, self.address(mem));
+        for lane in 0..n {
+            if lane > 0 {
+                base = self.add(base, step);
+                if lane % each == 0 {
+                    part = self.un(Un::Part((lane / each) as u8), v);
+                }
+            }
+            self.push(Op::StoreLane(form, (lane % each) as u8), &[part], Some(Mem { base, index: None, disp: 0 }), None);
+        }
+    }
     /// Lanes to places at distances that a vector says.
     pub(super) fn scatter(&mut self, form: Form, index: Value, mem: Mem, v: Value, mask: Value) {
         let base = self.address(mem);

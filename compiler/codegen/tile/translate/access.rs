@@ -28,8 +28,10 @@ pub(super) struct Access {
     pub stream: Stream,
     pub storage: Buf,
     pub disp: i32,
+    /// Elements per lane, where they are known.
+    pub lane: Option<i64>,
     /// Elements per lane.
-    pub lane: i64,
+    pub step: Dim,
     /// Where the lanes read, in elements from the first one on, if they are not so many apart each.
     pub places: Option<Vec<i64>>,
     /// Indices read from memory, with their strides in elements.
@@ -94,10 +96,11 @@ impl Translate<'_> {
             }
         }
         let bound: Vec<(Sym, Dim)> = strides.iter().filter(|t| self.withs.contains(&t.0) && t.1.as_const() != Some(0)).copied().collect();
-        let lane = match self.lane {
-            Some(l) => stride(l.sym).as_const().ok_or("a stride between lanes that run time knows")?,
-            None => 0,
-        };
+        let step = self.lane.map_or(Dim::constant(0), |l| stride(l.sym));
+        let lane = step.as_const();
+        if lane.is_none() && (!bound.is_empty() || self.is_inner(step)) {
+            return Err("a stride between lanes that run time knows");
+        }
         if moves.iter().any(|(_, c)| c.as_const().is_none() && self.is_inner(*c)) {
             return Err(NOT_LINEAR);
         }
@@ -105,14 +108,14 @@ impl Translate<'_> {
         let (rest, c) = rest.split_const();
         let constant = constant.checked_add(c).ok_or("an address beyond 64 bits")?;
         let (rest, disp) = match constant.checked_mul(i64::from(site.size)).and_then(|c| i32::try_from(c).ok()) {
-            Some(x) => match self.reach(i64::from(x), lane == 1).map(|r| i64::from(x).div_euclid(r) * r) {
+            Some(x) => match self.reach(i64::from(x), lane == Some(1)).map(|r| i64::from(x).div_euclid(r) * r) {
                 Some(far) if far != 0 && far % i64::from(site.size) == 0 => (rest + far / i64::from(site.size), (i64::from(x) - far) as i32),
                 _ => (rest, x),
             },
             None => (rest + constant, 0),
         };
         let arg = self.arg(Arg::Pointer { buf: site.storage, linear: rest, size: site.size })?;
-        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, places, bound })
+        Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, step, places, bound })
     }
     /// Bytes that displacements may reach, if what is beyond has a pointer of its own.
     fn reach(&self, displacement: i64, vector: bool) -> Option<i64> {

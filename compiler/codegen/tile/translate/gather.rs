@@ -80,17 +80,18 @@ impl Translate<'_> {
     }
     /// True if an access is more than a pointer that loops move: lanes that are not neighbours, indices from memory.
     pub(super) fn is_gather(&self, a: &Access, form: Form) -> bool {
-        (a.places.is_some() || !matches!(a.lane, 0 | 1)) && !self.is_apart(a, form) || !a.bound.is_empty()
+        (a.places.is_some() || !matches!(a.lane, None | Some(0 | 1))) && !self.is_apart(a, form) || !a.bound.is_empty()
     }
     /// What lanes read at such an access.
     pub(super) fn gathered(&mut self, a: &Access, form: Form) -> Fit<Value> {
         if a.places.is_some() {
             return Err(super::access::NOT_LINEAR);
         }
+        let Some(lane) = a.lane else { return Err(NO_INDEX) };
         let size = i64::from(form.bytes());
         let mut mem = self.mem(a)?;
         let agree = a.bound.iter().all(|b| self.bound.get(&b.0).is_some_and(|b| b.first.is_some()));
-        if agree && matches!(a.lane, 0 | 1) {
+        if agree && matches!(lane, 0 | 1) {
             let mut base = self.b.address(mem);
             for (s, c) in &a.bound {
                 let Some(first) = self.bound.get(s).and_then(|b| b.first) else { return Err(NO_INDEX) };
@@ -107,7 +108,7 @@ impl Translate<'_> {
         let bits = self.b.index_bits();
         let most = |m: &Module| m.syms.range(Dim::product(m.bufs[a.storage].dims.iter().copied())).hi;
         // Where only lanes step apart, they do so by numbers that are known.
-        let near = a.bound.is_empty() && i32::try_from(a.lane.saturating_mul(16)).is_ok();
+        let near = a.bound.is_empty() && i32::try_from(lane.saturating_mul(16)).is_ok();
         if bits == Bits::B32 && !near && most(self.m).is_none_or(|n| i32::try_from(n.saturating_mul(2)).is_err()) {
             return Err("a distance beyond 32 bits");
         }
@@ -128,9 +129,9 @@ impl Translate<'_> {
             };
             add(self, b.value, step, c.as_const() == Some(1));
         }
-        if a.lane != 0 {
-            let (iota, step) = (self.b.iota(), self.index_number(a.lane));
-            add(self, iota, step, a.lane == 1);
+        if lane != 0 {
+            let (iota, step) = (self.b.iota(), self.index_number(lane));
+            add(self, iota, step, lane == 1);
         }
         let Some(index) = index else { return Err(NO_INDEX) };
         if form.bytes() < 4 {

@@ -3,7 +3,8 @@
 use super::access::Access;
 use super::expr::{bits_of, is_long};
 use super::{Fit, Misfit, Place, Translate, Val, Waiting};
-use crate::codegen::tile::ir::{Bin, Form, Mem, Op, Un, Value, Width};
+use crate::codegen::tile::builder::Count;
+use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Un, Value, Width};
 use crate::codegen::tile::isa;
 use crate::nest::{BinOp, Buf, Expr, Place as NestPlace, UnOp};
 use crate::sym::Dim;
@@ -13,6 +14,8 @@ use crate::tensor::ElemType;
 const LARGE: u64 = 64 << 10;
 /// Bytes between what a tile reads and what it asks memory for: some hundred nanoseconds of work.
 const AHEAD: i32 = 4096;
+
+const LANES: Misfit = "an access lane by lane of lanes that run time knows";
 
 impl Translate<'_> {
     pub(super) fn mem(&self, a: &Access) -> Fit<Mem> {
@@ -27,6 +30,9 @@ impl Translate<'_> {
         if self.is_apart(a, form) {
             return self.apart(a, form);
         }
+        if a.lane.is_none() {
+            return self.lane_by_lane(a, form);
+        }
         let mem = self.mem(a)?;
         self.load_at(a, form, mem)
     }
@@ -38,7 +44,7 @@ impl Translate<'_> {
             return Ok(*v);
         }
         let wide = self.b.width() == Width::Avx512;
-        let v = if a.lane == 1 {
+        let v = if a.lane == Some(1) {
             // Narrow vectors of 256-bit code are loaded as a whole or not at all.
             let parts = self.b.has(Op::LoadFirst(form, 1));
             let first = parts && mask.is_some_and(|k| self.b.lanes_of(k).is_some());
@@ -82,7 +88,7 @@ impl Translate<'_> {
     }
     /// The same for small integers as floats: converted once, as they are loaded once.
     pub(super) fn load_as_float(&mut self, a: &Access, form: Form) -> Fit<Value> {
-        if self.is_gather(a, form) || self.is_apart(a, form) {
+        if self.is_gather(a, form) || self.is_apart(a, form) || a.lane.is_none() {
             let v = self.load_form(a, form)?;
             return Ok(self.b.un(Un::ToFloat, v));
         }
@@ -130,14 +136,29 @@ impl Translate<'_> {
                 self.b.scatter(form, index, mem, v, k);
                 Ok(())
             }
-            _ => Err("a store lane by lane of lanes that run time knows"),
+            _ => Err(LANES),
         }
+    }
+    /// What lanes read at a distance that run time knows: one element after the other.
+    fn lane_by_lane(&mut self, a: &Access, form: Form) -> Fit<Value> {
+        let (Some(n), false, true) = (self.used_lanes(), self.b.is_long(), form == Form::B32) else { return Err(LANES) };
+        let Count::Run(step) = self.count(a.step * i64::from(form.bytes()))? else { return Err(LANES) };
+        let mem = self.mem(a)?;
+        let mut base = self.b.address(mem);
+        let mut all = self.b.broadcast(form, Mem { base, index: None, disp: 0 });
+        for lane in 1..n {
+            base = self.b.add(base, step);
+            let one = self.b.broadcast(form, Mem { base, index: None, disp: 0 });
+            let from_here = self.b.some_lanes(u16::MAX << lane);
+            all = self.b.select(from_here, one, all, Bits::B32);
+        }
+        Ok(all)
     }
     pub(super) fn store(&mut self, buf: Buf, at: &[Dim], value: &Expr) -> Fit<()> {
         let plain = self.access(buf, at)?;
         if self.b.width() == Width::Avx512
             && !self.b.is_long()
-            && plain.lane == 1
+            && plain.lane == Some(1)
             && plain.places.is_none()
             && plain.bound.is_empty()
             && let Some(v) = self.near_byte(buf, value)?
@@ -162,7 +183,7 @@ impl Translate<'_> {
             return Err(super::access::NOT_LINEAR);
         }
         match a.lane {
-            1 => {
+            Some(1) => {
                 let (form, v) = self.to_storage(ty, v)?;
                 let first = self.mask.is_some_and(|k| self.b.lanes_of(k).is_some()) && self.b.has(Op::StoreFirst(form, 1));
                 if first || isa::machine(self.b.width()).has(form, true, self.mask.is_some()) {
@@ -176,11 +197,17 @@ impl Translate<'_> {
                     self.store_apart(form, mem, v, 1)?;
                 }
             }
-            0 if self.lane.is_none() && (matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32) || is_long(ty) && self.b.is_long()) => self.b.store_scalar(mem, v.v, bits_of(ty)),
-            0 => return Err("a store of one element in lanes"),
-            step => {
+            Some(0) if self.lane.is_none() && (matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32) || is_long(ty) && self.b.is_long()) => self.b.store_scalar(mem, v.v, bits_of(ty)),
+            Some(0) => return Err("a store of one element in lanes"),
+            Some(step) => {
                 let (form, v) = self.to_storage(ty, v)?;
                 self.store_apart(form, mem, v, step)?;
+            }
+            None => {
+                let (form, v) = self.to_storage(ty, v)?;
+                let (Some(n), true) = (self.used_lanes(), form != Form::F16) else { return Err(LANES) };
+                let Count::Run(step) = self.count(a.step * i64::from(form.bytes()))? else { return Err(LANES) };
+                self.b.store_lanes_apart(form, mem, v, n, step);
             }
         }
         self.stored(a.storage);

@@ -179,7 +179,7 @@ struct Place {
 
 /// A load that was made: place, displacement, form, elements per lane, whether integers were converted to floats,
 /// and for which lanes.
-type Loaded = (Place, i32, Form, i64, bool, Option<Value>);
+type Loaded = (Place, i32, Form, Option<i64>, bool, Option<Value>);
 
 /// A store of a vector: storage, form, place, value, lanes.
 struct Waiting {

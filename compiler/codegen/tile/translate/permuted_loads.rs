@@ -31,7 +31,7 @@ impl Translate<'_> {
         Some((first, places?))
     }
     /// Lanes that exist, where their number is known.
-    fn used_lanes(&self) -> Option<u32> {
+    pub(super) fn used_lanes(&self) -> Option<u32> {
         match self.mask {
             None => Some(self.b.lanes()),
             Some(k) => self.b.lanes_of(k),
@@ -49,7 +49,7 @@ impl Translate<'_> {
         }
         let places = match &a.places {
             Some(p) => p.clone(),
-            None => (0..self.used_lanes()?).map(|i| i64::from(i).checked_mul(a.lane)).collect::<Option<_>>()?,
+            None => (0..self.used_lanes()?).map(|i| i64::from(i).checked_mul(a.lane?)).collect::<Option<_>>()?,
         };
         let mut order: Vec<(i64, u32)> = places.iter().zip(0..).map(|(p, l)| (*p, l)).collect();
         order.sort_unstable();
@@ -75,7 +75,7 @@ impl Translate<'_> {
     }
     /// True for accesses that [`Translate::apart`] knows.
     pub(super) fn is_apart(&self, a: &Access, form: Form) -> bool {
-        (a.places.is_some() || !matches!(a.lane, 0 | 1)) && self.vectors_of(a, form).is_some()
+        (a.places.is_some() || !matches!(a.lane, None | Some(0 | 1))) && self.vectors_of(a, form).is_some()
     }
     /// What lanes at known distances read.
     pub(super) fn apart(&mut self, a: &Access, form: Form) -> Fit<Value> {
@@ -91,7 +91,7 @@ impl Translate<'_> {
             let bytes = w.first.checked_mul(i64::from(form.bytes())).and_then(|b| i32::try_from(b).ok()).and_then(|b| mem.disp.checked_add(b)).ok_or(FAR)?;
             let outer = self.mask;
             self.mask = (w.count < lanes).then(|| self.b.first_lanes(Count::Fixed(w.count)));
-            let neighbours = Access { lane: 1, places: None, stream: a.stream.clone(), bound: vec![], ..*a };
+            let neighbours = Access { lane: Some(1), step: Dim::constant(1), places: None, stream: a.stream.clone(), bound: vec![], ..*a };
             let v = self.load_at(&neighbours, form, crate::codegen::tile::ir::Mem { disp: bytes, ..mem });
             self.mask = outer;
             // Lanes of other parts pick what makes the numbers of all parts alike where elements lie at equal distances.

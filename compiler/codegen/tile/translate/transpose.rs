@@ -54,7 +54,7 @@ impl Translate<'_> {
         let form = form(self.m.bufs[buf].ty).ok_or(NO_TYPE)?;
         let first = |t: &mut Self, r: Dim| {
             let mut a = t.with(lane, r, |t| t.with(var, lo, |t| t.access(buf, at)))?;
-            a.lane = 1;
+            (a.lane, a.step) = (Some(1), Dim::constant(1));
             Ok(a)
         };
         if across.as_const().is_some() {

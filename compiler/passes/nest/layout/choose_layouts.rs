@@ -317,16 +317,20 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
     let single = form::operands(body);
     let mut out = vec![];
     let mut image = false;
+    // Channels that the kernel keeps as they are: those of depthwise convolutions, groups and pooling.
+    let mut kept: Vec<Sym> = vec![];
     for (b, at) in accesses(body) {
         let weights = single.as_ref().is_some_and(|(_, _, w, _)| *w == b);
         if !weights && (window(&at) || pointwise(&at) && single.is_some() || global(&at) && single.is_none()) {
             image = true;
+            kept.extend(nest.loops.iter().map(|l| l.0).filter(|l| at[1].contains(*l)));
             out.push(b);
         }
     }
     if image {
         // A result that is no longer an image (its channels have moved elsewhere) stays as it is.
-        let channels: Vec<Sym> = single.as_ref().map_or(vec![], |(_, a, _, w)| nest.loops.iter().map(|l| l.0).filter(|s| form::depends(w, *s) && !form::depends(a, *s)).collect());
+        let made = |s: &Sym| single.as_ref().is_some_and(|(_, a, _, w)| form::depends(w, *s) && !form::depends(a, *s));
+        let channels: Vec<Sym> = nest.loops.iter().map(|l| l.0).filter(|s| kept.contains(s) || made(s)).collect();
         // The phase of a transposed convolution stands beside the position that it belongs to.
         let has = |d: &Dim| channels.iter().any(|c| d.contains(*c)) && d.syms().iter().all(|s| channels.contains(s));
         let mut moved: Vec<Buf> = vec![];

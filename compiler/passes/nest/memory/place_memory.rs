@@ -12,6 +12,7 @@ use crate::diag::Result;
 use crate::nest::{Buf, Module, Place, SlotData, Stage};
 use crate::sym::{Answer, Dim};
 use lifetimes::Lifetimes;
+use std::collections::HashMap;
 
 /// Alignment of the workspace and of everything in it, in bytes.
 pub const ALIGN: i64 = 64;
@@ -96,14 +97,18 @@ struct Shared {
 
 fn share_slots(m: &Module, lives: Vec<Life>) -> Vec<(Dim, Vec<Buf>)> {
     let mut slots: Vec<Shared> = vec![];
+    // Many buffers have few sizes: each pair is compared once.
+    let mut known: HashMap<(Dim, Dim), bool> = HashMap::new();
+    let mut le = |a: Dim, b: Dim| a == b || *known.entry((a, b)).or_insert_with(|| m.syms.le(a, b) == Answer::Yes);
     for l in lives {
-        let fits = |s: &Shared| s.free_from <= l.first && m.syms.le(l.size, s.size) == Answer::Yes;
-        let grows = |s: &Shared| s.free_from <= l.first && m.syms.le(s.size, l.size) == Answer::Yes;
-        let found = slots.iter().position(|s| fits(s) && s.size == l.size).or_else(|| slots.iter().position(fits)).or_else(|| slots.iter().position(grows));
+        let free = |s: &Shared| s.free_from <= l.first;
+        let found = slots.iter().position(|s| free(s) && s.size == l.size);
+        let found = found.or_else(|| slots.iter().position(|s| free(s) && le(l.size, s.size)));
+        let found = found.or_else(|| slots.iter().position(|s| free(s) && le(s.size, l.size)));
         match found {
             Some(i) => {
                 let s = &mut slots[i];
-                if m.syms.le(l.size, s.size) != Answer::Yes {
+                if !le(l.size, s.size) {
                     s.size = l.size;
                 }
                 s.free_from = l.last + 1;

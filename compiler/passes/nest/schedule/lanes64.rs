@@ -40,8 +40,8 @@ pub(crate) fn has(m: &Module, body: &[Stmt]) -> bool {
     let (mut indices, mut near) = (0, 0);
     visit::walk_exprs(body, &mut |e| match e {
         Expr::Load { buf, .. } => found |= is(m.bufs[*buf].ty),
-        // What an index is as a shorter integer lanes know by themselves.
-        Expr::Cast(ElemType::I32, x) if let Expr::Index(d) = &**x => near += usize::from(varies(d) && fits(m, *d)),
+        // What an index is as a number of 32 bits lanes know by themselves.
+        Expr::Cast(ElemType::I32 | ElemType::F32, x) if let Expr::Index(d) = &**x => near += usize::from(varies(d) && fits(m, *d)),
         Expr::Cast(t, _) => found |= is(*t),
         Expr::Const(c) => found |= is(c.ty),
         Expr::Let { reg, .. } => found |= is(m.regs[*reg].ty),

@@ -86,17 +86,59 @@ pub(super) fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> 
     Some(Along { nest, var, extent, lanes, outside, how })
 }
 
-/// Takes indices that all lanes share out of a store.
+/// Takes indices that all lanes share out of a store, each once. Those in an arm of a select stay: where the arm is not taken
+/// they may be out of range.
 fn shared_indices(nest: &mut ParNest, var: Sym) -> Vec<(Sym, Expr, Dim)> {
-    let mut outside = vec![];
-    while let [Stmt::Store { buf, at, value: Expr::With { sym, value, extent, body } }] = nest.body.as_slice()
-        && !lanes64::depends(value, var)
-        && !extent.contains(var)
-    {
-        outside.push((*sym, (**value).clone(), *extent));
-        nest.body = vec![Stmt::Store { buf: *buf, at: at.clone(), value: (**body).clone() }];
+    let mut shared = Shared { var, outside: vec![], kept: vec![] };
+    if let [Stmt::Store { value, .. }] = nest.body.as_mut_slice() {
+        let whole = std::mem::replace(value, Expr::f32(0.0));
+        *value = shared.take(whole);
     }
-    outside
+    shared.outside
+}
+
+struct Shared {
+    /// The loop whose iterations are the lanes.
+    var: Sym,
+    /// Taken out: the symbol, its value, and what bounds it.
+    outside: Vec<(Sym, Expr, Dim)>,
+    /// Symbols of indices that stay inside.
+    kept: Vec<Sym>,
+}
+
+impl Shared {
+    fn take(&mut self, e: Expr) -> Expr {
+        let mut each = |e: Box<Expr>| Box::new(self.take(*e));
+        match e {
+            Expr::Un(op, a) => Expr::Un(op, each(a)),
+            Expr::Cast(t, a) => Expr::Cast(t, each(a)),
+            Expr::Bin(op, a, b) => Expr::Bin(op, each(a), each(b)),
+            Expr::Fma(a, b, c) => Expr::Fma(each(a), each(b), each(c)),
+            Expr::Select(c, a, b) => Expr::Select(each(c), a, b),
+            Expr::Let { reg, value, body } => Expr::Let { reg, value: each(value), body: each(body) },
+            Expr::With { sym, value, extent, body } => {
+                let value = self.take(*value);
+                let mut inside = lanes64::depends(&value, self.var) || extent.contains(self.var);
+                value.clone().map_dims(&mut |d| {
+                    inside |= self.kept.iter().any(|s| d.contains(*s));
+                    d
+                });
+                if inside || self.kept.iter().any(|s| extent.contains(*s)) {
+                    self.kept.push(sym);
+                    return Expr::With { sym, value: Box::new(value), extent, body: Box::new(self.take(*body)) };
+                }
+                let body = match self.outside.iter().find(|o| o.1 == value && o.2 == extent) {
+                    Some((same, ..)) => body.subst(&|s| (s == sym).then(|| Dim::sym(*same))),
+                    None => {
+                        self.outside.push((sym, value, extent));
+                        *body
+                    }
+                };
+                self.take(body)
+            }
+            e => e,
+        }
+    }
 }
 
 impl Along {
