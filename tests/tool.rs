@@ -552,7 +552,7 @@ fn pictures_are_inputs() {
     let planes = (vec![1.0, 1.0, 0.0, 1.0, 0.0, 1.0], vec![1, 3, 1, 2]);
     assert_eq!(values("g (float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Identity (x) }", "x=p.ppm"), planes);
     let pixels = (vec![255.0, 0.0, 0.0, 255.0, 255.0, 255.0], vec![1, 1, 2, 3]);
-    assert_eq!(values("g (uint8[1, 1, 2, 3] x) => (uint8[1, 1, 2, 3] y) { y = Identity (x) }", "x=p.ppm"), pixels);
+    assert_eq!(values("g (uint8[N, H, W, 3] x) => (uint8[N, H, W, 3] y) { y = Identity (x) }", "x=p.ppm"), pixels);
     let small = (vec![1.0, 0.5, 0.5], vec![3, 1, 1]);
     assert_eq!(values("g (float[3, 1, 1] x) => (float[3, 1, 1] y) { y = Identity (x) }", "x=p.ppm"), small);
     let file = values("g (uint8[N] x) => (uint8[N] y) { y = Identity (x) }", "x=p.ppm");

@@ -3,6 +3,7 @@
 
 use super::{Data, Group, Row, escape, short};
 use crate::graph::{Def, Graph, Value};
+use crate::ops::Known;
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -119,6 +120,8 @@ fn ty(d: &Data, g: &Graph, v: Value) -> String {
 fn edges(o: &mut String, d: &Data, g: &Graph, groups: &[Group], places: &[Place]) {
     let at: HashMap<_, usize> = groups.iter().enumerate().flat_map(|(i, x)| x.nodes.iter().map(move |n| (*n, i + 1))).collect();
     let from = |v: Value| match g.values[v].def {
+        // Sizes are no data.
+        _ if !matches!(g.values[v].known, Known::No) => None,
         Def::Input(_) => Some(0),
         Def::Node(n, _) => at.get(&n).copied(),
         _ => None,

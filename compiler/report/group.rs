@@ -69,6 +69,16 @@ pub fn groups(g: &Graph, m: &Module) -> Vec<Group> {
             owner.insert(*n, *k);
         }
     }
+    // A view is with what it shows.
+    for n in &g.order {
+        let shows = g.nodes[*n].inputs.iter().flatten().next().map(|v| &g.values[*v].def);
+        if let (false, Some(Def::Node(from, _))) = (owner.contains_key(n), shows)
+            && let Some(k) = owner.get(from)
+            && g.nodes[*n].outputs.iter().flatten().any(|v| views.contains(g.values[*v].name.as_str()))
+        {
+            owner.insert(*n, *k);
+        }
+    }
     // Kernels that pack, pad or do a part of a node's work are in the group of that node.
     let mut lead: BTreeMap<usize, usize> = (0..calls.len()).map(|k| (k, k)).collect();
     let owners: HashSet<usize> = owner.values().copied().collect();
