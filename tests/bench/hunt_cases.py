@@ -542,7 +542,7 @@ def integers(b):
     dtype = np.int64 if kind == I64 else np.int32
     op = b.pick("Add", "Mul", "Mod", "Div", "ModInput", "DivInput", "Equal", "CumSum", "ReduceSum", "ReduceMax", "Cast", "Min", "Clip", "Abs")
     if op in ("ModInput", "DivInput"):
-        y = b.add(op[:3], x, b.input(b.pick(1, n), b.pick(1, s), kind=kind, values=b.rng.integers(1, 50)) if False else b.input(1, s, kind=kind, values=b.rng.integers(1, 50, (1, s.value))))
+        y = b.add(op[:3], x, b.input(1, s, kind=kind, values=b.rng.integers(1, 50, (1, s.value))))
     elif op in ("Add", "Mul", "Mod", "Div", "Min"):
         y = b.add(op, x, b.constant(dtype(b.pick(3, 7, 8, 10, 100))))
     elif op == "Equal":
