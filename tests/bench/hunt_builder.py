@@ -121,3 +121,11 @@ class Builder:
             model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
             made[symbols] = onnx.shape_inference.infer_shapes(model)
         return made[False], made[True], sizes
+
+
+def image(b, small=False):
+    """Height and width: as networks have them, odd, prime, tiny, large."""
+    sizes = (7, 8, 13, 14, 16, 20, 28, 31, 32) if small else (7, 9, 13, 14, 16, 17, 20, 23, 28, 32, 33, 40, 47, 56, 64, 65, 80, 112)
+    h = b.pick(*sizes)
+    w = h if b.chance(0.6) else b.pick(*sizes)
+    return Size("H", h), Size("W", w)
