@@ -206,7 +206,7 @@ fn ragged(dw: &[Dim], axes: &[Axis], split: &[Phases]) -> Option<Vec<Vec<Part>>>
     let whole: i64 = split.iter().map(|p| p.taps * p.stride).product();
     let own: i64 = axes.iter().map(|a| a.kernel).product();
     let each = split.iter().zip(axes).all(|(p, a)| a.kernel >= p.stride && p.dilation == 1);
-    if strides > MOST || strides < 2 || own * PART.1 > whole * PART.0 || !each || dw.len() != axes.len() + 1 || dw[0].as_const().is_none_or(|c| c < LANES) {
+    if !(2..=MOST).contains(&strides) || own * PART.1 > whole * PART.0 || !each || dw.len() != axes.len() + 1 || dw[0].as_const().is_none_or(|c| c < LANES) {
         return None;
     }
     let mut all: Vec<Vec<Part>> = vec![vec![]];
