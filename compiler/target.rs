@@ -56,7 +56,9 @@ pub const LEVELS: &[Known] = &[
     Known { name: "x86-64-v4", arch: "x86_64", needs: N4, features: V3, caps: Caps::AVX512 },
     Known { name: "x86-64-v4-vnni", arch: "x86_64", needs: N4_VNNI, features: V3, caps: Caps::AVX512_VNNI },
     Known { name: "x86-64-v4-bf16", arch: "x86_64", needs: N4_VNNI | has::AVX512_BF16, features: V3, caps: Caps::AVX512_BF16 },
-    Known { name: "generic", arch: "aarch64", needs: has::BASE, features: &[], caps: Caps::CRANELIFT },
+    Known { name: "generic", arch: "aarch64", needs: has::BASE, features: &[], caps: Caps::NEON },
+    Known { name: "cortex-a53", arch: "aarch64", needs: has::BASE, features: &[], caps: Caps::NEON_IN_ORDER },
+    Known { name: "cortex-a55", arch: "aarch64", needs: has::BASE, features: &[], caps: Caps::NEON_IN_ORDER },
     Known { name: "rv64gc", arch: "riscv64", needs: has::BASE, features: RV64GC, caps: Caps::CRANELIFT },
     Known { name: "rv64gcv", arch: "riscv64", needs: has::BASE | has::RVV, features: RV64GCV, caps: Caps::CRANELIFT },
 ];
@@ -94,6 +96,8 @@ pub struct Level {
 pub struct Caps {
     /// Bits of a vector.
     pub bits: u32,
+    /// Instructions of tiles.
+    pub tiles: Tiles,
     /// Vectors with fewer elements than they have lanes, at no more than the price of a whole one.
     pub masks: bool,
     /// Lanes that read elements at distances known at compile time, squares that are transposed in registers.
@@ -108,17 +112,38 @@ pub struct Caps {
     pub dot: Dot,
     /// Dot products of bf16.
     pub bf16: bool,
+    /// Products of vectors with one lane of another: elements that multiply whole rows are loaded as vectors.
+    pub by_lane: bool,
+    /// Cores that begin no instruction before the one before it.
+    pub in_order: bool,
 }
 
 impl Caps {
     /// Vectors of 128 bits by Cranelift, on every architecture.
-    const CRANELIFT: Caps = Caps { bits: 128, masks: false, shuffles: false, gathers: false, short_floats: false, long_lanes: false, dot: Dot::None, bf16: false };
+    const CRANELIFT: Caps =
+        Caps { bits: 128, tiles: Tiles::None, masks: false, shuffles: false, gathers: false, short_floats: false, long_lanes: false, dot: Dot::None, bf16: false, by_lane: false, in_order: false };
+    const NEON: Caps = Caps { tiles: Tiles::Neon, short_floats: true, long_lanes: true, by_lane: true, ..Caps::CRANELIFT };
+    const NEON_IN_ORDER: Caps = Caps { in_order: true, ..Caps::NEON };
     const SSE2: Caps = Caps { dot: Dot::Pairs, ..Caps::CRANELIFT };
-    const AVX2: Caps = Caps { bits: 256, masks: true, shuffles: true, gathers: true, short_floats: true, long_lanes: true, dot: Dot::Pairs, bf16: false };
+    const AVX2: Caps =
+        Caps { bits: 256, tiles: Tiles::Avx2, masks: true, shuffles: true, gathers: true, short_floats: true, long_lanes: true, dot: Dot::Pairs, bf16: false, by_lane: false, in_order: false };
     const AVX_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX2 };
-    const AVX512: Caps = Caps { bits: 512, ..Caps::AVX2 };
+    const AVX512: Caps = Caps { bits: 512, tiles: Tiles::Avx512, ..Caps::AVX2 };
     const AVX512_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX512 };
     const AVX512_BF16: Caps = Caps { bf16: true, ..Caps::AVX512_VNNI };
+}
+
+/// Instructions that `codegen::tile` makes tiles of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tiles {
+    /// None: all code is Cranelift's.
+    None,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 F, BW, DQ, VL.
+    Avx512,
+    /// Advanced SIMD of Armv8-A.
+    Neon,
 }
 
 /// Dot products of integers.

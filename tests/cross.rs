@@ -148,6 +148,7 @@ const MACHINES: &[Machine] = &[
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v4-bf16", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: ALL, cc: "x86_64-linux-gnu-gcc", qemu: HERE },
     Machine { triple: "aarch64-unknown-linux-gnu", cpu: "generic", cc: "aarch64-linux-gnu-gcc", qemu: &["qemu-aarch64"] },
+    Machine { triple: "aarch64-unknown-linux-gnu", cpu: "cortex-a55", cc: "aarch64-linux-gnu-gcc", qemu: &["qemu-aarch64"] },
     Machine { triple: "riscv64gc-unknown-linux-gnu", cpu: "rv64gcv", cc: "riscv64-linux-gnu-gcc", qemu: &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=128,elen=64,vext_spec=v1.0"] },
     // Longer vectors than the code uses, and none at all.
     Machine { triple: "riscv64gc-unknown-linux-gnu", cpu: "rv64gcv", cc: "riscv64-linux-gnu-gcc", qemu: &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,elen=64,vext_spec=v1.0"] },

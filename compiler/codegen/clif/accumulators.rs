@@ -36,8 +36,8 @@ impl Emit<'_, '_> {
         match lanes {
             1 => Ok(s),
             _ if is_long(ty) => Ok(s),
-            n if n.is_multiple_of(4) && s == types::F32 => Ok(types::F32X4),
-            n if n.is_multiple_of(4) && s == types::I32 => Ok(types::I32X4),
+            n if (n == 2 || n.is_multiple_of(4)) && s == types::F32 => Ok(types::F32X4),
+            n if (n == 2 || n.is_multiple_of(4)) && s == types::I32 => Ok(types::I32X4),
             _ => self.bug(format!("no vectors of {lanes} x {ty}")),
         }
     }
@@ -118,6 +118,10 @@ impl Emit<'_, '_> {
         let v = parts[0];
         if !v.vec {
             return Ok(v);
+        }
+        if lanes == 2 {
+            let (x, y) = (self.extract(v, 0), self.extract(v, 1));
+            return self.binary(op, x, y);
         }
         let x: Vec<Val> = (0..4).map(|l| self.extract(v, l)).collect();
         let a = self.binary(op, x[0], x[2])?;

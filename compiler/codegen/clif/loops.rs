@@ -43,7 +43,8 @@ impl Emit<'_, '_> {
     fn vector(&mut self, var: Sym, lo: Dim, hi: Dim, n: u32, body: &[Stmt]) -> Result<()> {
         let step = i64::from(n);
         let trip = self.m.syms.simplify(hi - lo);
-        if !n.is_multiple_of(4) {
+        // Two lanes are those of vectors that have elements of 64 bits.
+        if n != 2 && !n.is_multiple_of(4) {
             return self.bug(format!("vectors of {n} lanes"));
         }
         if self.has_longs(body) && !self.has_lanes(body) {
@@ -109,7 +110,8 @@ impl Emit<'_, '_> {
     }
     /// One whole vector.
     fn parts(&mut self, var: Sym, base: Dim, n: u32, body: &[Stmt]) -> Result<()> {
-        if self.has_longs(body) {
+        // Two lanes are those of nests that have elements of 64 bits.
+        if n < 4 || self.has_longs(body) {
             return (0..n).try_for_each(|l| self.lane(var, base, l, body));
         }
         for part in 0..n / 4 {

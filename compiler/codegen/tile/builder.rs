@@ -2,7 +2,8 @@
 //! successors to one with several predecessors are split here.
 
 use crate::codegen::math::Table;
-use crate::codegen::tile::ir::{Bin, Bits, Block, Class, Form, Func, Mem, Node, Number, Op, Pred, REGISTER_PARAMS, Un, Value, Width};
+use crate::codegen::tile::ir::{Bin, Bits, Block, Class, Form, Func, Mem, Node, Number, Op, Pred, Un, Value, Width};
+use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
 
 /// A bound or a count: a number or a register.
@@ -44,10 +45,10 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// An empty function; `long`: lanes have 64 bits.
-    pub fn new(width: Width, long: bool) -> Builder {
+    /// An empty function; `long`: lanes have 64 bits; `in_order`: for cores that are.
+    pub fn new(width: Width, long: bool, in_order: bool) -> Builder {
         Builder {
-            f: Func { width, long, params: vec![], classes: vec![], blocks: vec![Block::default()] },
+            f: Func { width, long, in_order, params: vec![], classes: vec![], blocks: vec![Block::default()] },
             hoisted: vec![],
             known: Map::default(),
             made: Map::default(),
@@ -59,6 +60,10 @@ impl Builder {
     /// Vector length.
     pub fn width(&self) -> Width {
         self.f.width
+    }
+    /// True if the machine has an operation.
+    pub(super) fn has(&self, op: Op) -> bool {
+        isa::machine(self.f.width).has_op(op)
     }
     /// True if lanes have 64 bits.
     pub fn is_long(&self) -> bool {
@@ -203,6 +208,13 @@ impl Builder {
         let x = self.value(Op::Lesser, &[x, hi], None, Class::Int);
         self.value(Op::Greater, &[x, lo], None, Class::Int)
     }
+    /// 1 if x is a number, else 0 or less.
+    pub(super) fn equals(&mut self, x: Value, n: i64) -> Value {
+        let above = self.add_imm(x, 1 - n);
+        let below = self.mul_imm(x, -1);
+        let below = self.add_imm(below, 1 + n);
+        self.value(Op::Lesser, &[above, below], None, Class::Int)
+    }
     /// x & n.
     pub fn and_imm(&mut self, x: Value, n: i32) -> Value {
         self.value(Op::AndImm(n), &[x], None, Class::Int)
@@ -221,8 +233,22 @@ impl Builder {
     pub fn lanes_of(&self, mask: Value) -> Option<u32> {
         self.known.iter().find_map(|(op, v)| if let (Op::FirstLanes(n), true) = (op, *v == mask) { Some(*n) } else { None })
     }
+    /// True for constants other than NaN.
+    pub(super) fn is_number(&self, v: Value) -> bool {
+        self.known.iter().any(|(op, x)| {
+            *x == v
+                && match op {
+                    Op::Const(Number::Word(bits)) => !f32::from_bits(*bits).is_nan(),
+                    Op::Const(Number::Long(bits)) => !f64::from_bits(*bits).is_nan(),
+                    _ => false,
+                }
+        })
+    }
     /// A vector from memory.
     pub fn load(&mut self, form: Form, mem: Mem, mask: Option<Value>) -> Value {
+        if let Some(n) = mask.and_then(|k| self.lanes_of(k)).filter(|_| self.has(Op::LoadFirst(form, 1))) {
+            return self.value(Op::LoadFirst(form, n as u8), &[], Some(mem), Class::Vector);
+        }
         let mask = mask.map(|k| self.mask_for(k, form.lane()));
         self.value(Op::Load(form), mask.as_slice(), Some(mem), Class::Vector)
     }
@@ -236,6 +262,10 @@ impl Builder {
     }
     /// A vector to memory.
     pub fn store(&mut self, form: Form, mem: Mem, v: Value, mask: Option<Value>) {
+        if let Some(n) = mask.and_then(|k| self.lanes_of(k)).filter(|_| self.has(Op::StoreFirst(form, 1))) {
+            self.push(Op::StoreFirst(form, n as u8), &[v], Some(mem), None);
+            return;
+        }
         let mask = mask.map(|k| self.mask_for(k, form.lane()));
         let args: Vec<Value> = std::iter::once(v).chain(mask).collect();
         self.push(Op::Store(form), &args, Some(mem), None);
@@ -283,6 +313,14 @@ impl Builder {
         let mask = self.masks(Op::MaskAnd, mask, all);
         let any = self.value(Op::AnyLane, &[mask], None, Class::Int);
         self.open_if_positive(any)
+    }
+    /// What `make` gives if a mask has any lane, else zeros.
+    pub(super) fn only_if(&mut self, mask: Value, make: impl FnOnce(&mut Builder) -> Value) -> Value {
+        let zero = if self.f.long { self.bits64(0) } else { self.bits(0) };
+        let opened = self.open_if_any(mask);
+        let v = make(self);
+        let merged = self.close_if(opened, &[zero], &[v]);
+        merged.first().copied().unwrap_or(v)
     }
     /// The first lane to memory.
     pub fn store_scalar(&mut self, mem: Mem, v: Value, bits: Bits) {
@@ -343,17 +381,20 @@ impl Builder {
         let c = self.value(Op::Cmp(p, bits), &[a, b], None, Class::Mask);
         self.mask_of(c, bits)
     }
-    /// A mask of AVX2 is a vector, here of as many bits a lane as the longest elements have: one of 32 bits grows.
+    /// A mask that is a vector has as many bits a lane as the longest elements of the function: one of 32 bits grows.
     fn mask_of(&mut self, c: Value, bits: Bits) -> Value {
-        if self.f.width == Width::Avx512 || !self.f.long || bits == Bits::B64 {
+        if !self.f.width.masks_are_vectors() || !self.f.long || bits == Bits::B64 {
             return c;
         }
         self.value(Op::Un(Un::Extend, Bits::B32), &[c], None, Class::Mask)
     }
     /// A mask as instructions on elements of a size take it.
     pub(super) fn mask_for(&mut self, mask: Value, bits: Bits) -> Value {
-        if self.f.width == Width::Avx512 || !self.f.long || bits == Bits::B64 {
+        if !self.f.width.masks_are_vectors() || !self.f.long || bits == Bits::B64 {
             return mask;
+        }
+        if self.has(Op::Un(Un::Low, Bits::B64)) {
+            return self.value(Op::Un(Un::Low, Bits::B64), &[mask], None, Class::Mask);
         }
         let even = self.table(&EVEN);
         self.value(Op::Bin(Bin::Permute, Bits::B32), &[even, mask], None, Class::Mask)
@@ -494,8 +535,8 @@ impl Builder {
             None => self.push(Op::Ret, &[], None, None),
         };
         let mut head = vec![Node { op: Op::Args, args: vec![], mem: None, literal: None, def: None }];
-        for (i, p) in self.f.params.iter().enumerate().skip(REGISTER_PARAMS) {
-            head.push(Node { op: Op::StackArg((i - REGISTER_PARAMS) as u32), args: vec![], mem: None, literal: None, def: Some(*p) });
+        for (i, p) in self.f.params.iter().enumerate().skip(self.f.width.register_params()) {
+            head.push(Node { op: Op::StackArg((i - self.f.width.register_params()) as u32), args: vec![], mem: None, literal: None, def: Some(*p) });
         }
         head.append(&mut self.hoisted);
         head.append(&mut self.f.blocks[0].nodes);

@@ -14,6 +14,8 @@ pub enum Width {
     Avx2,
     /// 512 bits, EVEX: AVX-512 F, BW, DQ, VL (x86-64-v4).
     Avx512,
+    /// 128 bits: Advanced SIMD of Armv8-A.
+    Neon,
 }
 
 impl Width {
@@ -22,6 +24,7 @@ impl Width {
         match self {
             Width::Avx2 => 8,
             Width::Avx512 => 16,
+            Width::Neon => 4,
         }
     }
     /// Bytes of a vector.
@@ -32,8 +35,23 @@ impl Width {
     pub(super) fn registers(self) -> usize {
         match self {
             Width::Avx2 => 16,
-            Width::Avx512 => 32,
+            Width::Avx512 | Width::Neon => 32,
         }
+    }
+    /// Parameters that arrive in registers: System V of x86-64, AAPCS64.
+    pub(super) fn register_params(self) -> usize {
+        match self {
+            Width::Avx2 | Width::Avx512 => 6,
+            Width::Neon => 8,
+        }
+    }
+    /// True if masks are vectors whose lanes are all ones or all zeros.
+    pub(super) fn masks_are_vectors(self) -> bool {
+        self != Width::Avx512
+    }
+    /// True if conversions of floats to integers saturate, and give 0 for NaN.
+    pub(super) fn saturates(self) -> bool {
+        self == Width::Neon
     }
 }
 
@@ -79,7 +97,7 @@ pub enum Class {
     Int,
     /// Vectors.
     Vector,
-    /// One truth value a lane: a k register, or with AVX2 a vector of zeros and ones.
+    /// One truth value a lane: a k register, or a vector of zeros and ones ([`Width::masks_are_vectors`]).
     Mask,
 }
 
@@ -105,6 +123,9 @@ pub enum Bin {
     /// The second operand if either is NaN or both are zero, as the instruction has it.
     Min,
     Max,
+    /// NaN if either is; -0 is less than +0. Not on x86-64.
+    Least,
+    Most,
     And,
     Or,
     Xor,
@@ -158,8 +179,10 @@ pub enum Un {
     /// i32, u32 -> 64 bits.
     Extend,
     ExtendUnsigned,
-    /// 64 bits -> the lower 32, AVX-512 only.
+    /// 64 bits -> the lower 32, not with AVX2.
     Low,
+    /// f32 -> f16, packed in the lower half of the vector. 128 bits only.
+    Half,
     IAbs,
     Shl(u8),
     Shr(u8),
@@ -167,7 +190,7 @@ pub enum Un {
     /// Lane i <-> lane i ^ k, of lanes of 32 bits.
     Swap(u8),
     /// Truncates each lane to so many bytes (1 or 2) and packs them within each half of 128 bits: those of the lower half from
-    /// its byte 0 on, those of the upper half right behind that position in its own half. The rest is 0. 256 bits only.
+    /// its byte 0 on, those of the upper half right behind that position in its own half. The rest is 0. 128 and 256 bits only.
     Narrow(u8),
     /// The 16 bytes number k.
     Part(u8),
@@ -201,6 +224,10 @@ impl Form {
             Form::F16 | Form::I16 | Form::U16 => 2,
             Form::I8 | Form::U8 | Form::NearU8 => 1,
         }
+    }
+    /// Bytes of a lane in a register.
+    pub(super) fn lane_bytes(self) -> u32 {
+        if self == Form::B64 { 8 } else { 4 }
     }
     /// Size of a lane in a register.
     pub fn lane(self) -> Bits {
@@ -251,6 +278,8 @@ pub enum Op {
     FirstLanes(u32),
     /// A vector from memory; an argument is a mask, lanes outside read as 0 and touch nothing.
     Load(Form),
+    /// The first lanes of a vector from memory; the others are 0. 128 bits only.
+    LoadFirst(Form, u8),
     /// lane i = mem\[base + index\[i\] * size of the form\]. Arguments: index (lanes of `builder`'s index
     /// size) and mask, which the instruction clobbers: nobody else may read it. Lanes outside the mask become 0. A form of less
     /// than 32 bits loads the 4 bytes at base + index\[i\].
@@ -264,6 +293,8 @@ pub enum Op {
     },
     /// A vector to memory; a second argument is a mask.
     Store(Form),
+    /// The first lanes of a vector to memory. 128 bits only.
+    StoreFirst(Form, u8),
     /// A lane of the first 16 bytes to memory, cut off as its form says.
     StoreLane(Form, u8),
     /// A lane each to where the second argument says, as with [`Op::Gather`]; the third is a mask, used up. AVX-512 only.
@@ -297,6 +328,15 @@ pub enum Op {
         /// Size of the lanes.
         bits: Bits,
     },
+    /// `Fma231` whose last factor is one lane of a vector for all lanes of the result. 128 bits only.
+    FmaLane {
+        /// Subtract the product.
+        neg: bool,
+        /// Size of the lanes.
+        bits: Bits,
+        /// The lane of the last factor.
+        lane: u8,
+    },
     /// First argument plus four products of bytes a lane: unsigned ones of the second, signed ones of the third. It
     /// overwrites the first. AVX512-VNNI; at 256 bits AVX-VNNI.
     Dot,
@@ -314,6 +354,8 @@ pub enum Op {
     MaskXor,
     /// The lanes of its second argument where the mask (the third) is set, else those of the first.
     Select(Bits),
+    /// `Select` that overwrites one of its arguments, by number. 128 bits only.
+    SelectInto(Bits, u8),
     /// To the only successor.
     Jump,
     /// To the first successor if a < b (or a < immediate), else to the second.
@@ -327,7 +369,20 @@ pub enum Op {
 impl Op {
     /// True for operations that are about their memory operand; with others it stands for the last argument.
     pub(super) fn is_memory(self) -> bool {
-        matches!(self, Op::Load(_) | Op::Gather(_) | Op::Broadcast(_) | Op::Prefetch { .. } | Op::Store(_) | Op::StoreLane(..) | Op::Scatter(_) | Op::StoreScalar(_) | Op::Address)
+        matches!(
+            self,
+            Op::Load(_)
+                | Op::LoadFirst(..)
+                | Op::StoreFirst(..)
+                | Op::Gather(_)
+                | Op::Broadcast(_)
+                | Op::Prefetch { .. }
+                | Op::Store(_)
+                | Op::StoreLane(..)
+                | Op::Scatter(_)
+                | Op::StoreScalar(_)
+                | Op::Address
+        )
     }
 }
 
@@ -379,13 +434,12 @@ pub struct Func {
     pub width: Width,
     /// Vectors have lanes of 64 bits, and half as many.
     pub long: bool,
-    /// Parameters in order; the first six arrive in registers.
+    /// For cores that begin no instruction before the one before it.
+    pub in_order: bool,
+    /// Parameters in order; the first ones arrive in registers ([`Width::register_params`]).
     pub params: Vec<Value>,
     /// Classes of all values.
     pub classes: Vec<Class>,
     /// Blocks in the order of their code; the first is the entry.
     pub blocks: Vec<Block>,
 }
-
-/// Parameters in registers (System V).
-pub const REGISTER_PARAMS: usize = 6;

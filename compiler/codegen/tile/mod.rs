@@ -1,4 +1,4 @@
-//! Vectors: leaf functions of vectors that are longer than Cranelift's.
+//! Vectors: leaf functions whose instructions and registers are chosen here, not by Cranelift.
 //!
 //! A leaf nest becomes a function of the tile IR ([`ir`], made with `builder`) by [`translate()`], which asks what a
 //! machine can do and knows no instruction. `rematerialize` decides where constants are, `regalloc` gives registers
@@ -13,9 +13,8 @@ pub mod translate;
 mod verify;
 
 use crate::diag::{Failure, Result};
-use crate::target::{Caps, Facts};
+use crate::target::{Caps, Facts, Tiles};
 pub use ir::{Func, Width};
-use isa::Machine;
 use std::fmt::Write;
 pub use translate::{Arg, Tile, translate};
 
@@ -23,9 +22,9 @@ pub use translate::{Arg, Tile, translate};
 pub fn compile(f: &Func) -> Result<Vec<u8>> {
     let machine = isa::machine(f.width);
     if cfg!(debug_assertions) {
-        verify::verify(f, &machine).map_err(|e| Failure::bug("verify tile", e))?;
+        verify::verify(f, machine).map_err(|e| Failure::bug("verify tile", e))?;
     }
-    let (alloc, out) = regalloc::allocate(f, &machine)?;
+    let (alloc, out) = regalloc::allocate(f, machine)?;
     machine.encode(&alloc, &out)
 }
 
@@ -39,12 +38,13 @@ pub struct Vectors {
 }
 
 impl Vectors {
-    /// The tiles of a CPU level, if there are any: vectors of 128 bits are Cranelift's.
+    /// The tiles of a CPU level, if there are any.
     pub fn of(facts: &Facts) -> Option<Vectors> {
-        let width = match facts.caps.bits {
-            256 => Width::Avx2,
-            512 => Width::Avx512,
-            _ => return None,
+        let width = match facts.caps.tiles {
+            Tiles::None => return None,
+            Tiles::Avx2 => Width::Avx2,
+            Tiles::Avx512 => Width::Avx512,
+            Tiles::Neon => Width::Neon,
         };
         Some(Vectors { width, caps: facts.caps })
     }

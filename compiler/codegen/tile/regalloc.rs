@@ -1,10 +1,10 @@
 //! Registers for selected instructions, by regalloc2.
 
-use super::ir::{Block, Form, Func, Node, Op, Value};
+use super::ir::{Block, Func, Node, Op, Value};
 use super::isa::Machine;
 use super::rematerialize;
 use crate::diag::{Failure, Result};
-use regalloc2::{Inst, InstRange, Operand, Output, PRegSet, RegClass, RegallocOptions, VReg};
+use regalloc2::{Inst, InstOrEdit, InstRange, Operand, Output, PRegSet, RegClass, RegallocOptions, VReg};
 
 /// A function as regalloc2 sees it.
 pub(super) struct Alloc {
@@ -67,19 +67,34 @@ impl regalloc2::Function for Alloc {
     }
 }
 
+impl Alloc {
+    /// True if a block is nothing but a jump, so that branches may go to where it goes.
+    pub(super) fn is_empty(&self, out: &Output, b: usize) -> bool {
+        let mut it = out.block_insts_and_edits(self, regalloc2::Block::new(b));
+        matches!((it.next(), it.next()), (Some(InstOrEdit::Inst(i)), None) if self.nodes[i.index()].op == Op::Jump)
+    }
+    /// Where a branch to a block ends.
+    pub(super) fn target(&self, out: &Output, mut b: usize) -> usize {
+        while self.is_empty(out, b) {
+            b = self.blocks[b].succs[0];
+        }
+        b
+    }
+}
+
 /// Selects instructions and gives them registers.
-pub(super) fn allocate(f: &Func, machine: &impl Machine) -> Result<(Alloc, Output)> {
+pub(super) fn allocate(f: &Func, machine: &dyn Machine) -> Result<(Alloc, Output)> {
     let mut f = f.clone();
-    rematerialize::place(&mut f);
+    rematerialize::place(&mut f, machine.folds());
     let mut blocks = std::mem::take(&mut f.blocks);
-    machine.select(&mut blocks, if f.long { Form::B64 } else { Form::B32 });
+    machine.select(&mut blocks, &f);
     let alloc = operands(&f, blocks, machine);
     let options = RegallocOptions { validate_ssa: cfg!(debug_assertions), ..Default::default() };
     let out = regalloc2::run(&alloc, &machine.env(), &options).map_err(|e| Failure::bug("register allocation of a tile", format!("{e:?}")))?;
     Ok((alloc, out))
 }
 
-fn operands(f: &Func, blocks: Vec<Block>, machine: &impl Machine) -> Alloc {
+fn operands(f: &Func, blocks: Vec<Block>, machine: &dyn Machine) -> Alloc {
     let reg = |v: Value| VReg::new(v.0 as usize, machine.class(f.classes[v.0 as usize]));
     let (mut nodes, mut ranges, mut operands) = (vec![], vec![], vec![]);
     for b in &blocks {

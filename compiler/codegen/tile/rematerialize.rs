@@ -6,21 +6,26 @@
 //! (AVX-512 broadcasts one element, AVX2 reads whole vectors), or registers that are filled just before; innermost loops
 //! with registers to spare fill theirs before they begin.
 
-use crate::codegen::Map;
 use crate::codegen::tile::ir::{Bin, Block, Class, Func, Node, Number, Op, Value};
+use crate::codegen::{Map, Set};
 
 /// Vector registers that are kept for what instruction forms need on the way.
 const SPARE: usize = 1;
+/// The same where arithmetic reads registers only: loads need some, too.
+const SPARE_FOR_LOADS: usize = 4;
 
-/// Moves constants where registers do not suffice.
-pub(super) fn place(f: &mut Func) {
+/// Moves constants where registers do not suffice; `folds`: instructions read constants from memory.
+pub(super) fn place(f: &mut Func, folds: bool) {
     let constants: Map<Value, Number> =
         f.blocks.first().map_or_else(Map::default, |b| b.nodes.iter().filter_map(|n| if let (Op::Const(x), Some(d)) = (n.op, n.def) { Some((d, x)) } else { None }).collect());
     if constants.is_empty() {
         return;
     }
-    let registers = f.width.registers() - SPARE;
     let pressure = pressure(f, &constants);
+    if !folds {
+        return place_near(f, &constants, &pressure);
+    }
+    let registers = f.width.registers() - SPARE;
     if pressure.iter().max().copied().unwrap_or(0) + constants.len() <= registers {
         return;
     }
@@ -79,6 +84,88 @@ pub(super) fn place(f: &mut Func) {
                     let c = fresh(f, *x);
                     out.insert(out.len() - 1, c.0);
                     made.insert(v, c.1);
+                    c.1
+                }
+            };
+            f.blocks[i].jump_args[k] = c;
+        }
+        f.blocks[i].nodes = out;
+    }
+}
+
+/// The same where arithmetic reads registers only. What products are added to is overwritten: a copy of a constant costs as
+/// much as the constant. Of the others an innermost loop keeps as many as it has registers for.
+fn place_near(f: &mut Func, constants: &Map<Value, Number>, pressure: &[usize]) {
+    let registers = f.width.registers() - SPARE_FOR_LOADS;
+    for (head, latch) in innermost(&f.blocks) {
+        let mut own: Vec<(Value, usize)> = vec![];
+        for n in f.blocks[head..=latch].iter().flat_map(|b| &b.nodes) {
+            let sum = if matches!(n.op, Op::Fma { .. }) { 2 } else { n.args.len() };
+            for (k, v) in n.args.iter().enumerate().filter(|(_, v)| constants.contains_key(v)) {
+                let counts = usize::from(k != sum);
+                match own.iter_mut().find(|o| o.0 == *v) {
+                    Some(o) => o.1 += counts,
+                    None => own.push((*v, counts)),
+                }
+            }
+        }
+        let most = pressure[head..=latch].iter().max().copied().unwrap_or(0);
+        own.retain(|o| o.1 > 0);
+        own.sort_by_key(|o| std::cmp::Reverse(o.1));
+        own.truncate(registers.saturating_sub(most));
+        let Some(before) = f.blocks[head].preds.iter().copied().find(|p| *p < head) else { continue };
+        let mut copies: Map<Value, Value> = Map::default();
+        for (v, _) in own {
+            let c = fresh(f, constants[&v]);
+            copies.insert(v, c.1);
+            let end = f.blocks[before].nodes.len() - 1;
+            f.blocks[before].nodes.insert(end, c.0);
+        }
+        for b in &mut f.blocks[head..=latch] {
+            b.nodes.iter_mut().flat_map(|n| &mut n.args).chain(&mut b.jump_args).for_each(|v| *v = copies.get(v).copied().unwrap_or(*v));
+        }
+    }
+    for i in 0..f.blocks.len() {
+        let nodes = std::mem::take(&mut f.blocks[i].nodes);
+        let all: Set<Value> = nodes.iter().flat_map(|n| &n.args).filter(|v| constants.contains_key(v)).copied().collect();
+        // Once for the block, or for each use.
+        let once = pressure[i] + all.len() <= registers;
+        let mut made: Map<Value, Value> = Map::default();
+        let mut out = Vec::with_capacity(nodes.len() + nodes.len() / 4);
+        for mut n in nodes {
+            if n.def.is_some_and(|d| constants.contains_key(&d)) {
+                continue;
+            }
+            let sum = if matches!(n.op, Op::Fma { .. }) { 2 } else { n.args.len() };
+            for k in 0..n.args.len() {
+                let v = n.args[k];
+                let Some(x) = constants.get(&v) else { continue };
+                let c = match made.get(&v) {
+                    Some(c) if once && k != sum => *c,
+                    _ => {
+                        let c = fresh(f, *x);
+                        out.push(c.0);
+                        if k != sum {
+                            made.insert(v, c.1);
+                        }
+                        c.1
+                    }
+                };
+                n.args[k] = c;
+            }
+            out.push(n);
+        }
+        // What the block hands over.
+        let mut handed: Map<Value, Value> = Map::default();
+        for k in 0..f.blocks[i].jump_args.len() {
+            let v = f.blocks[i].jump_args[k];
+            let Some(x) = constants.get(&v) else { continue };
+            let c = match handed.get(&v) {
+                Some(c) => *c,
+                None => {
+                    let c = fresh(f, *x);
+                    out.insert(out.len() - 1, c.0);
+                    handed.insert(v, c.1);
                     c.1
                 }
             };

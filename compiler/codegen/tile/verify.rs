@@ -8,11 +8,11 @@
 //!    operations may make and take masks.
 //! 5. The machine has the operation.
 
-use super::ir::{Class, Func, Node, Op, Value, Width};
+use super::ir::{Class, Func, Node, Op, Value};
 use super::isa::Machine;
 
 /// Checks a function; the first fault, with the instruction.
-pub(super) fn verify(f: &Func, machine: &impl Machine) -> Result<(), String> {
+pub(super) fn verify(f: &Func, machine: &dyn Machine) -> Result<(), String> {
     let mut v = Verify { f, defined: vec![false; f.classes.len()] };
     for p in &f.params {
         v.define(*p).map_err(|e| format!("parameters: {e}"))?;
@@ -72,7 +72,7 @@ impl Verify<'_> {
     fn want(&self, v: Option<Value>, class: Class) -> Result<(), String> {
         let Some(v) = v else { return Err("an operand is missing".into()) };
         let found = self.class(v);
-        let loose = self.f.width == Width::Avx2 && found != Some(Class::Int) && class != Class::Int;
+        let loose = self.f.width.masks_are_vectors() && found != Some(Class::Int) && class != Class::Int;
         if found == Some(class) || loose && found.is_some() { Ok(()) } else { Err(format!("{v:?}: found {found:?}, expected {class:?}")) }
     }
     fn node(&mut self, n: &Node) -> Result<(), String> {
@@ -166,7 +166,7 @@ impl Verify<'_> {
         let f = self.f;
         if i == 0 {
             let mut there = vec![false; f.classes.len()];
-            f.params.iter().take(super::ir::REGISTER_PARAMS).for_each(|p| there[p.0 as usize] = true);
+            f.params.iter().take(f.width.register_params()).for_each(|p| there[p.0 as usize] = true);
             return there;
         }
         let mut there = vec![true; f.classes.len()];
@@ -197,17 +197,18 @@ fn classes(op: Op) -> (&'static [Operand], Option<Class>) {
         Op::SomeLanes(_) | Op::FirstLanes(_) => (&[], mask),
         Op::Splat(_) | Op::SplatFloat => (&[I], vector),
         Op::Load(_) | Op::Broadcast(_) => (&[MAYBE], vector),
+        Op::LoadFirst(..) => (&[], vector),
         Op::Gather(_) => (&[V, M], vector),
         Op::Store(_) => (&[V, MAYBE], None),
-        Op::StoreLane(..) | Op::StoreScalar(_) => (&[V], None),
+        Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_) => (&[V], None),
         Op::Scatter(_) => (&[V, V, M], None),
         Op::AnyLane => (&[M], int),
         Op::Bin(..) => (&[V, V], vector),
         Op::Un(..) => (&[V], vector),
-        Op::Fma { .. } | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 => (&[V, V, V], vector),
+        Op::Fma { .. } | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::FmaLane { .. } | Op::Dot | Op::Dot2 => (&[V, V, V], vector),
         Op::Cmp(..) | Op::ICmp(..) => (&[V, V], mask),
         Op::MaskAnd | Op::MaskOr | Op::MaskXor => (&[M, M], mask),
-        Op::Select(_) => (&[V, V, M], vector),
+        Op::Select(_) | Op::SelectInto(..) => (&[V, V, M], vector),
         Op::BranchLess(Some(_)) => (&[I], None),
         Op::BranchLess(None) => (&[I, I], None),
         Op::RetAny => (&[M], None),

@@ -1,5 +1,6 @@
 //! What the tile backend needs of a machine. A folder each.
 
+mod aarch64;
 mod x86_64;
 
 use super::ir::{Block, Class, Form, Func, Node, Op, Value, Width};
@@ -9,8 +10,8 @@ use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
 
 /// A machine: instruction selection, registers, encoding.
 pub(super) trait Machine {
-    /// Rewrites operations as the machine has them: folds loads of whole vectors (those of `form`) into what uses them.
-    fn select(&self, blocks: &mut [Block], form: Form);
+    /// Rewrites operations of a function as the machine has them.
+    fn select(&self, blocks: &mut [Block], f: &Func);
     /// The registers that hold a kind of value.
     fn class(&self, c: Class) -> RegClass;
     /// The registers there are.
@@ -23,9 +24,23 @@ pub(super) trait Machine {
     fn has_op(&self, op: Op) -> bool;
     /// Whether vectors of a form can be loaded or stored, under a mask or without.
     fn has(&self, form: Form, stores: bool, masked: bool) -> bool;
+    /// Whether arithmetic reads its last operand from memory, constants among them.
+    fn folds(&self) -> bool;
+    /// Whether accesses add a counter times the size of an element to a base.
+    fn indexed(&self) -> bool;
+    /// Bytes from a base that an access at a displacement reaches at no cost, if displacements do not hold all: of one
+    /// element, or of a vector.
+    fn reach(&self, displacement: i64, vector: bool) -> Option<i64>;
+    /// Whether short loops are written out, and several vectors taken in an iteration: where vectors have few elements, what
+    /// counts the iterations is a large part of them.
+    fn unrolls(&self) -> bool;
 }
 
 /// The machine that has vectors of a length.
-pub(super) fn machine(w: Width) -> impl Machine {
-    x86_64::X86(w)
+pub(super) fn machine(w: Width) -> &'static dyn Machine {
+    match w {
+        Width::Avx2 => &x86_64::X86(Width::Avx2),
+        Width::Avx512 => &x86_64::X86(Width::Avx512),
+        Width::Neon => &aarch64::Aarch64,
+    }
 }

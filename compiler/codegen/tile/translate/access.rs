@@ -2,6 +2,7 @@
 
 use super::{Arg, Fit, Translate};
 use crate::codegen::tile::ir::Value;
+use crate::codegen::tile::isa;
 use crate::nest::{Buf, Expr, LoopKind, Stmt};
 use crate::sym::{Dim, Sym};
 use std::rc::Rc;
@@ -107,11 +108,18 @@ impl Translate<'_> {
         let (rest, c) = rest.split_const();
         let constant = constant.checked_add(c).ok_or("an address beyond 64 bits")?;
         let (rest, disp) = match constant.checked_mul(i64::from(site.size)).and_then(|c| i32::try_from(c).ok()) {
-            Some(x) => (rest, x),
+            Some(x) => match self.reach(i64::from(x), lane == Some(1)).map(|r| i64::from(x).div_euclid(r) * r) {
+                Some(far) if far != 0 && far % i64::from(site.size) == 0 => (rest + far / i64::from(site.size), (i64::from(x) - far) as i32),
+                _ => (rest, x),
+            },
             None => (rest + constant, 0),
         };
         let arg = self.arg(Arg::Pointer { buf: site.storage, linear: rest, size: site.size })?;
         Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, step, places, bound })
+    }
+    /// Bytes that displacements may reach, if what is beyond has a pointer of its own.
+    fn reach(&self, displacement: i64, vector: bool) -> Option<i64> {
+        if self.near { isa::machine(self.b.width()).reach(displacement, vector) } else { None }
     }
     /// What all copies of an access have in common.
     fn site(&mut self, buf: Buf, at: &[Dim]) -> Fit<Rc<Site>> {
@@ -140,10 +148,10 @@ impl Translate<'_> {
         Ok(site)
     }
     /// The streams of a body that move with a variable, in order of first use.
-    pub(super) fn moving(&mut self, var: Sym, body: &[Stmt]) -> Fit<Vec<Stream>> {
+    pub(super) fn moving(&mut self, var: Sym, (step, part): (i64, i64), body: &[Stmt]) -> Fit<Vec<Stream>> {
         let mut found: Vec<Stream> = vec![];
         self.active.push((var, Value(0)));
-        let r = self.collect(body, &mut found);
+        let r = (0..step).step_by(part as usize).try_for_each(|at| self.ahead(var, at, |t| t.collect(body, &mut found)));
         self.active.pop();
         r?;
         Ok(found)
@@ -174,7 +182,9 @@ impl Translate<'_> {
             }
             let Stmt::For { kind, var, lo, hi, body } = s else { continue };
             let (lo, hi) = (self.substituted(*lo), self.substituted(*hi));
-            match (kind, (hi - lo).as_const()) {
+            let trip = (hi - lo).as_const();
+            let kind = if self.written_out(*kind, trip, body) { &LoopKind::Unroll } else { kind };
+            match (kind, trip) {
                 // Nothing happens inside, and what it would bind has no value.
                 (_, Some(..=0)) => {}
                 (LoopKind::Unroll, Some(n)) => {

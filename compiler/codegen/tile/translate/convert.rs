@@ -106,6 +106,9 @@ impl Translate<'_> {
     /// Towards zero, saturating; NaN becomes 0.
     fn to_int(&mut self, x: Value) -> Value {
         let i = self.b.un(Un::TruncInt, x);
+        if self.b.width().saturates() {
+            return i;
+        }
         let (limit, most, zero) = (self.b.f32(2_147_483_648.0), self.b.bits(0x7fff_ffff), self.b.bits(0));
         let over = self.b.cmp(Pred::Le, limit, x, Bits::B32);
         let i = self.b.select(over, most, i, Bits::B32);

@@ -213,8 +213,14 @@ impl Translate<'_> {
     }
     /// What is stored in a form, side by side in the first part of the register where the store does not narrow.
     pub(super) fn side_by_side(&mut self, form: Form, v: Value) -> Value {
-        if self.b.width() == Width::Avx512 || matches!(form, Form::B64 | Form::B32 | Form::F16) {
+        if form == Form::F16 && self.b.has(Op::Un(Un::Half, Bits::B32)) {
+            return self.b.un(Un::Half, v);
+        }
+        if !self.b.has(Op::Un(Un::Narrow(1), Bits::B32)) || matches!(form, Form::B64 | Form::B32 | Form::F16) {
             return v;
+        }
+        if self.b.width() == Width::Neon {
+            return self.b.un(Un::Narrow(form.bytes() as u8), v);
         }
         let v = self.b.un(Un::Narrow(form.bytes() as u8), v);
         let upper = self.b.un(Un::Swap(4), v);
@@ -341,6 +347,8 @@ impl Translate<'_> {
                 BinOp::Sub => self.b.bin_of(Bin::Sub, a.v, b.v, bits),
                 BinOp::Mul => self.b.bin_of(Bin::Mul, a.v, b.v, bits),
                 BinOp::Div => self.b.bin_of(Bin::Div, a.v, b.v, bits),
+                BinOp::Min if self.b.has(Op::Bin(Bin::Least, bits)) => self.b.bin_of(Bin::Least, a.v, b.v, bits),
+                BinOp::Max if self.b.has(Op::Bin(Bin::Most, bits)) => self.b.bin_of(Bin::Most, a.v, b.v, bits),
                 BinOp::Min | BinOp::Max => {
                     let op = if op == BinOp::Min { Bin::Min } else { Bin::Max };
                     // The instruction gives its second operand if either is NaN. Of a reduction the first one is what waits.

@@ -78,10 +78,13 @@ impl Floats for Lanes<'_> {
         std::array::from_fn(|i| merged[i])
     }
     fn lesser(&mut self, a: Value, b: Value) -> Value {
-        self.bin(Bin::Min, a, b)
+        // If only the second operand may be NaN, the result is NaN either way.
+        let op = if self.b.is_number(a) && self.b.has(Op::Bin(Bin::Least, self.bits)) { Bin::Least } else { Bin::Min };
+        self.bin(op, a, b)
     }
     fn greater(&mut self, a: Value, b: Value) -> Value {
-        self.bin(Bin::Max, a, b)
+        let op = if self.b.is_number(a) && self.b.has(Op::Bin(Bin::Most, self.bits)) { Bin::Most } else { Bin::Max };
+        self.bin(op, a, b)
     }
     fn if_less(&mut self, x: Value, y: Value, a: Value, b: Value) -> Value {
         let c = self.b.cmp(Pred::Lt, x, y, self.bits);

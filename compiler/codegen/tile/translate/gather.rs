@@ -102,6 +102,9 @@ impl Translate<'_> {
             mem = Mem { base, index: None, disp: 0 };
             return self.load_at(a, form, mem);
         }
+        if !self.b.has(Op::Gather(form)) {
+            return Err("a gather that these vectors do not have");
+        }
         let bits = self.b.index_bits();
         let most = |m: &Module| m.syms.range(Dim::product(m.bufs[a.storage].dims.iter().copied())).hi;
         // Where only lanes step apart, they do so by numbers that are known.

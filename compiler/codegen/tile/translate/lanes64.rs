@@ -1,7 +1,7 @@
-//! Operations on lanes of 64 bits: one instruction with AVX-512, with AVX2 put together from what it has.
+//! Operations on lanes of 64 bits: one instruction where the machine has it, else put together from what it has.
 
 use crate::codegen::tile::builder::Builder;
-use crate::codegen::tile::ir::{Bin, Bits, Pred, Un, Value, Width};
+use crate::codegen::tile::ir::{Bin, Bits, Op, Pred, Un, Value};
 
 /// The highest bit.
 const TOP: u64 = 1 << 63;
@@ -9,19 +9,21 @@ const TOP: u64 = 1 << 63;
 const UNITS: f64 = 4_503_599_627_370_496.0;
 
 impl Builder {
-    fn avx2(&self) -> bool {
-        self.width() == Width::Avx2
-    }
     /// A float in all lanes of 64 bits.
     pub(super) fn f64(&mut self, x: f64) -> Value {
         self.bits64(x.to_bits())
     }
     fn long_bin(&mut self, op: Bin, a: Value, b: Value) -> Value {
+        if op == Bin::IMulLow && self.has(Op::Un(Un::Low, Bits::B64)) && !self.has(Op::Bin(Bin::IMul, Bits::B64)) {
+            // The instruction takes the lower halves side by side.
+            let (a, b) = (self.un_of(Un::Low, a, Bits::B64), self.un_of(Un::Low, b, Bits::B64));
+            return self.bin_of(op, a, b, Bits::B64);
+        }
         self.bin_of(op, a, b, Bits::B64)
     }
     /// An operation on integers of 64 bits.
     pub(super) fn long(&mut self, op: Bin, a: Value, b: Value) -> Value {
-        if !self.avx2() {
+        if self.has(Op::Bin(op, Bits::B64)) {
             return self.long_bin(op, a, b);
         }
         match op {
@@ -73,7 +75,7 @@ impl Builder {
     }
     /// |x| of signed integers.
     pub(super) fn long_abs(&mut self, x: Value) -> Value {
-        if !self.avx2() {
+        if self.has(Op::Un(Un::IAbs, Bits::B64)) {
             return self.un_of(Un::IAbs, x, Bits::B64);
         }
         let zero = self.bits64(0);
@@ -83,11 +85,11 @@ impl Builder {
     }
     /// The lower 32 bits.
     pub(super) fn low(&mut self, x: Value) -> Value {
-        if self.avx2() { self.mask_for(x, Bits::B32) } else { self.un_of(Un::Low, x, Bits::B64) }
+        if self.has(Op::Un(Un::Low, Bits::B64)) { self.un_of(Un::Low, x, Bits::B64) } else { self.mask_for(x, Bits::B32) }
     }
     /// i64 -> f64, rounded once.
     pub(super) fn long_to_double(&mut self, x: Value) -> Value {
-        if !self.avx2() {
+        if self.has(Op::Un(Un::ToDouble, Bits::B64)) {
             return self.un_of(Un::ToDouble, x, Bits::B64);
         }
         // 2^84 + 2^63 + high 2^32 and 2^52 + low, as bits; what was added is taken off the former exactly.
@@ -102,7 +104,7 @@ impl Builder {
     }
     /// i64 -> f32, rounded once.
     pub(super) fn long_to_float(&mut self, x: Value) -> Value {
-        if !self.avx2() {
+        if self.has(Op::Un(Un::ToFloat, Bits::B64)) {
             return self.un_of(Un::ToFloat, x, Bits::B64);
         }
         // What f64 has no room for becomes one bit, far below the last one of the result.
@@ -121,7 +123,7 @@ impl Builder {
     }
     /// u32 -> f64.
     pub(super) fn word_to_double(&mut self, x: Value) -> Value {
-        if !self.avx2() {
+        if self.has(Op::Un(Un::UnsignedToDouble, Bits::B32)) {
             return self.un(Un::UnsignedToDouble, x);
         }
         let (x, units) = (self.un(Un::ExtendUnsigned, x), self.f64(UNITS));
@@ -131,6 +133,9 @@ impl Builder {
     /// f64 -> i32: towards zero, saturating; NaN becomes 0.
     pub(super) fn double_to_int(&mut self, x: Value) -> Value {
         let i = self.un_of(Un::TruncInt, x, Bits::B64);
+        if self.width().saturates() {
+            return i;
+        }
         let (limit, most, zero) = (self.f64(2_147_483_648.0), self.bits(0x7fff_ffff), self.bits(0));
         let over = self.cmp(Pred::Le, limit, x, Bits::B64);
         let i = self.select(over, most, i, Bits::B32);
@@ -150,7 +155,10 @@ impl Builder {
     /// f64 -> i64: the same.
     pub(super) fn double_to_long(&mut self, x: Value) -> Value {
         let mut i = self.near_long(x);
-        if self.avx2() {
+        if self.width().saturates() {
+            return i;
+        }
+        if !self.has(Op::Un(Un::TruncLong, Bits::B64)) {
             let (least, lowest) = (self.f64(-(2f64.powi(63))), self.bits64(TOP));
             let under = self.cmp(Pred::Lt, x, least, Bits::B64);
             i = self.select(under, lowest, i, Bits::B64);
@@ -163,7 +171,7 @@ impl Builder {
     }
     /// f64 -> i64, towards zero, of numbers that i64 holds.
     pub(super) fn near_long(&mut self, x: Value) -> Value {
-        if !self.avx2() {
+        if self.has(Op::Un(Un::TruncLong, Bits::B64)) {
             return self.un_of(Un::TruncLong, x, Bits::B64);
         }
         let t = self.un_of(Un::Trunc, x, Bits::B64);
@@ -180,7 +188,7 @@ impl Builder {
     }
     /// i64 -> f64 of less than 2^51.
     pub(super) fn small_to_double(&mut self, x: Value) -> Value {
-        if !self.avx2() {
+        if self.has(Op::Un(Un::ToDouble, Bits::B64)) {
             return self.un_of(Un::ToDouble, x, Bits::B64);
         }
         let middle = self.f64(1.5 * UNITS);
@@ -189,7 +197,7 @@ impl Builder {
     }
     /// The same back, of whole numbers.
     pub(super) fn small_to_long(&mut self, x: Value) -> Value {
-        if !self.avx2() {
+        if self.has(Op::Un(Un::TruncLong, Bits::B64)) {
             return self.un_of(Un::TruncLong, x, Bits::B64);
         }
         let middle = self.f64(1.5 * UNITS);

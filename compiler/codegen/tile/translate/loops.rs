@@ -1,9 +1,11 @@
 //! Loops of tiles: unrolled ones, vectors and their last, partial one, counted ones, which carry accumulators and pointers.
 
 use super::access::Stream;
+use super::unroll;
 use super::{Arg, Fit, Lane, Place, Translate, outside};
 use crate::codegen::tile::builder::Count;
-use crate::codegen::tile::ir::Value;
+use crate::codegen::tile::ir::{Form, Value};
+use crate::codegen::tile::isa;
 use crate::nest::{Buf, Expr, LoopKind, Reg, Stmt, visit};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
@@ -12,6 +14,7 @@ impl Translate<'_> {
     pub(super) fn for_(&mut self, kind: LoopKind, var: Sym, lo: Dim, hi: Dim, body: &[Stmt]) -> Fit<()> {
         let (lo, hi) = (self.substituted(lo), self.substituted(hi));
         let trip = self.m.syms.simplify(hi - lo);
+        let kind = if self.written_out(kind, trip.as_const(), body) { LoopKind::Unroll } else { kind };
         match (kind, trip.as_const()) {
             (_, Some(n)) if n <= 0 => Ok(()),
             (LoopKind::Unroll, Some(n)) => {
@@ -32,7 +35,7 @@ impl Translate<'_> {
             (LoopKind::Seq | LoopKind::Par, _) => self.shifted(var, lo, |t| {
                 let end = t.count(trip)?;
                 let guard = !t.m.syms.is_pos(trip);
-                t.counted(var, end, guard, 1, body)
+                t.counted(var, end, guard, (1, 1), body)
             }),
             (LoopKind::Vec(n), _) => {
                 if self.lane.is_some() {
@@ -65,42 +68,63 @@ impl Translate<'_> {
             // A single vector at most: no loop.
             let single = self.m.syms.le(trip, Dim::constant(lanes)) == crate::sym::Answer::Yes;
             let whole = if single { n } else { self.b.and_imm(n, -(lanes as i32)) };
-            let streams = if single { vec![] } else { self.counted_streams(var, Count::Run(whole), true, lanes, body)? };
+            let streams = if single { vec![] } else { self.counted_streams(var, Count::Run(whole), true, (lanes, lanes), body)? };
             if trip.modulo(lanes).as_const() == Some(0) {
                 return Ok(());
             }
             // What is left, where the loop has stopped.
             let rest = if single { n } else { self.b.and_imm(n, lanes as i32 - 1) };
-            let before = self.accs_set_in(body);
-            let around = self.acc_values(&before);
-            let opened = self.b.open_if_positive(rest);
-            let saved = (self.streams.clone(), self.loaded.clone(), self.mask);
-            self.loaded.clear();
-            for (s, p) in streams {
-                let p = Place { index: p.index.map(|(_, k)| (whole, k)), ..p };
-                self.streams.insert(s, p);
+            let masks = isa::machine(self.b.width()).has(Form::B32, true, true);
+            // Without masks each number of lanes has code of its own.
+            let counts: Vec<Option<i64>> = if masks { vec![None] } else { (1..lanes + i64::from(single)).map(Some).collect() };
+            for k in counts {
+                let runs = match k {
+                    None => rest,
+                    Some(k) => self.b.equals(rest, k),
+                };
+                let before = self.accs_set_in(body);
+                let around = self.acc_values(&before);
+                let opened = self.b.open_if_positive(runs);
+                let saved = (self.streams.clone(), self.loaded.clone(), self.mask);
+                self.loaded.clear();
+                for (s, p) in &streams {
+                    let p = Place { index: p.index.map(|(_, k)| (whole, k)), ..*p };
+                    self.streams.insert(s.clone(), p);
+                }
+                self.mask = match k {
+                    Some(k) if k == lanes => None,
+                    Some(k) => Some(self.b.first_lanes(Count::Fixed(k))),
+                    None => Some(self.b.first_lanes(Count::Run(rest))),
+                };
+                if !single {
+                    self.active.push((var, whole));
+                }
+                self.block(body)?;
+                if !single {
+                    self.active.pop();
+                }
+                (self.streams, self.loaded, self.mask) = saved;
+                self.forget(body);
+                let through = self.acc_values(&before);
+                let merged = self.b.close_if(opened, &around, &through);
+                self.set_acc_values(&before, &merged);
             }
-            self.mask = Some(self.b.first_lanes(Count::Run(rest)));
-            if !single {
-                self.active.push((var, whole));
-            }
-            self.block(body)?;
-            if !single {
-                self.active.pop();
-            }
-            (self.streams, self.loaded, self.mask) = saved;
-            self.forget(body);
-            let through = self.acc_values(&before);
-            let merged = self.b.close_if(opened, &around, &through);
-            self.set_acc_values(&before, &merged);
             return Ok(());
         };
         let (whole, rest) = (n / lanes * lanes, n % lanes);
-        if whole == lanes {
+        // Several vectors in an iteration, and those that are left.
+        let copies = if whole > lanes && isa::machine(self.b.width()).unrolls() { unroll::vectors(body) } else { 1 };
+        let each = lanes * copies;
+        let blocks = whole / each * each;
+        if blocks == lanes {
             // One vector: the variable is the lane.
             self.block(body)?;
-        } else if whole > 0 {
-            self.counted(var, Count::Fixed(whole), false, lanes, body)?;
+        } else if blocks > each {
+            self.counted(var, Count::Fixed(blocks), false, (each, lanes), body)?;
+        }
+        let from = if blocks > each || blocks == lanes { blocks } else { 0 };
+        for at in (from..whole).step_by(lanes as usize) {
+            self.ahead(var, at, |t| t.block(body))?;
         }
         if rest > 0 {
             let d = self.put.get(&var).copied().unwrap_or(Dim::sym(var));
@@ -142,20 +166,29 @@ impl Translate<'_> {
         }
         Ok(())
     }
-    fn counted(&mut self, var: Sym, end: Count, guard: bool, step: i64, body: &[Stmt]) -> Fit<()> {
-        self.counted_streams(var, end, guard, step, body).map(drop)
+    fn counted(&mut self, var: Sym, end: Count, guard: bool, steps: (i64, i64), body: &[Stmt]) -> Fit<()> {
+        self.counted_streams(var, end, guard, steps, body).map(drop)
     }
-    /// `for var in (0..end).step_by(step)`: accumulators and pointers are carried. Returns where the streams stand
-    /// afterwards.
-    fn counted_streams(&mut self, var: Sym, end: Count, guard: bool, step: i64, body: &[Stmt]) -> Fit<Vec<(Stream, Place)>> {
-        let moving = self.moving(var, body)?;
+    /// Runs `f` with a variable so much farther on.
+    pub(super) fn ahead<T>(&mut self, var: Sym, by: i64, f: impl FnOnce(&mut Self) -> Fit<T>) -> Fit<T> {
+        if by == 0 {
+            return f(self);
+        }
+        let d = self.put.get(&var).copied().unwrap_or(Dim::sym(var));
+        let d = d.subst(&mut |s| (s == var).then(|| Dim::sym(var) + by));
+        self.with(var, d, f)
+    }
+    /// `for var in (0..end).step_by(step)`, each iteration in parts of `part`: accumulators and pointers are carried. Returns
+    /// where the streams stand afterwards.
+    fn counted_streams(&mut self, var: Sym, end: Count, guard: bool, (step, part): (i64, i64), body: &[Stmt]) -> Fit<Vec<(Stream, Place)>> {
+        let moving = self.moving(var, (step, part), body)?;
         // A counter that all streams share instead of a pointer each.
         let scale = |s: &Stream| {
             let bytes = s.1.last()?.1.as_const()? * i64::from(self.size_of(s.0));
             matches!(bytes, 1 | 2 | 4 | 8).then_some(bytes as u8)
         };
         let innermost = !has_loop(body, i64::from(self.b.lanes()));
-        let indexed = innermost && moving.len() > 1;
+        let indexed = innermost && moving.len() > 1 && isa::machine(self.b.width()).indexed();
         let (by_index, by_pointer): (Vec<Stream>, Vec<Stream>) = moving.into_iter().partition(|s| indexed && scale(s).is_some());
         let scales: Vec<u8> = by_index.iter().map(|s| scale(s).unwrap_or(1)).collect();
         let accs = self.accs_set_in(body);
@@ -189,7 +222,13 @@ impl Translate<'_> {
             self.streams.insert(s.clone(), Place { base: *b, index: Some((l.i, *k)) });
         }
         self.active.push((var, l.i));
-        self.block(body)?;
+        let parts = |t: &mut Self| (0..step).step_by(part as usize).try_for_each(|at| t.ahead(var, at, |t| t.block(body)));
+        // Vectors are independent of each other: schedules say so for the longest ones.
+        if step > part {
+            self.stores_last(parts)?
+        } else {
+            parts(self)?
+        }
         self.active.pop();
         let mut after = self.acc_values(&accs);
         for ((s, p), run) in by_pointer.iter().zip(&pointers).zip(&strides) {

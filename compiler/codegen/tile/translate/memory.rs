@@ -2,10 +2,10 @@
 
 use super::access::Access;
 use super::expr::{bits_of, is_long};
-use super::{Fit, Misfit, Place, Translate, Val};
+use super::{Fit, Misfit, Place, Translate, Val, Waiting};
 use crate::codegen::tile::builder::Count;
-use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Un, Value, Width};
-use crate::codegen::tile::isa::{self, Machine};
+use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Un, Value, Width};
+use crate::codegen::tile::isa;
 use crate::nest::{BinOp, Buf, Expr, Place as NestPlace, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -46,11 +46,20 @@ impl Translate<'_> {
         let wide = self.b.width() == Width::Avx512;
         let v = if a.lane == Some(1) {
             // Narrow vectors of 256-bit code are loaded as a whole or not at all.
-            let masked = mask.is_some_and(|k| !self.b.is_alike(k));
-            if !isa::machine(self.b.width()).has(form, false, masked) {
+            let parts = self.b.has(Op::LoadFirst(form, 1));
+            let first = parts && mask.is_some_and(|k| self.b.lanes_of(k).is_some());
+            if let Some(k) = mask.filter(|k| parts && !first && self.b.is_alike(*k)) {
+                let v = self.b.only_if(k, |b| b.load(form, mem, None));
+                self.loaded.insert(key, (a.storage, v));
+                return Ok(v);
+            }
+            let masked = mask.is_some_and(|k| parts || !self.b.is_alike(k));
+            if !first && !isa::machine(self.b.width()).has(form, false, masked) {
                 return Err("a load that these vectors do not have");
             }
-            if self.from_memory(a) {
+            // Once for each line.
+            let begins = self.b.width().bytes() >= 32 || mem.disp.rem_euclid(64) < self.b.width().bytes() as i32;
+            if begins && self.from_memory(a) {
                 self.b.prefetch(Mem { disp: mem.disp.wrapping_add(AHEAD), ..mem }, false);
             }
             self.b.load(form, mem, mask)
@@ -63,6 +72,9 @@ impl Translate<'_> {
                     }
                     if wide {
                         self.b.broadcast_masked(form, mem, k)
+                    } else if !self.b.has(Op::Gather(form)) {
+                        // Nothing is read if no lane is: of one element it does not matter which ones are.
+                        self.b.only_if(k, |b| b.broadcast(form, mem))
                     } else {
                         let zero = self.index_number(0);
                         self.b.gather(form, zero, mem, Some(k))
@@ -173,9 +185,14 @@ impl Translate<'_> {
         match a.lane {
             Some(1) => {
                 let (form, v) = self.to_storage(ty, v)?;
-                if isa::machine(self.b.width()).has(form, true, self.mask.is_some()) {
-                    let v = self.side_by_side(form, v);
-                    self.b.store(form, mem, v, self.mask);
+                let first = self.mask.is_some_and(|k| self.b.lanes_of(k).is_some()) && self.b.has(Op::StoreFirst(form, 1));
+                if first || isa::machine(self.b.width()).has(form, true, self.mask.is_some()) {
+                    let value = self.side_by_side(form, v);
+                    if let Some(w) = &mut self.waiting {
+                        w.push(Waiting { storage: a.storage, form, mem, value, mask: self.mask });
+                        return Ok(());
+                    }
+                    self.b.store(form, mem, value, self.mask);
                 } else {
                     self.store_apart(form, mem, v, 1)?;
                 }
@@ -195,6 +212,16 @@ impl Translate<'_> {
         }
         self.stored(a.storage);
         Ok(())
+    }
+    /// Runs `f`, and then makes the stores of whole vectors in it.
+    pub(super) fn stores_last(&mut self, f: impl FnOnce(&mut Self) -> Fit<()>) -> Fit<()> {
+        let outer = self.waiting.replace(vec![]);
+        let r = f(self);
+        for w in std::mem::replace(&mut self.waiting, outer).into_iter().flatten() {
+            self.b.store(w.form, w.mem, w.value, w.mask);
+            self.stored(w.storage);
+        }
+        r
     }
     fn stored(&mut self, storage: Buf) {
         let m = self.m;

@@ -19,10 +19,12 @@ mod memory;
 mod permuted_loads;
 mod reciprocal_division;
 mod transpose;
+mod unroll;
 
 use crate::codegen::tile::Vectors;
 use crate::codegen::tile::builder::{Builder, Count};
-use crate::codegen::tile::ir::{Form, Func, Value};
+use crate::codegen::tile::ir::{Form, Func, Mem, Value};
+use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
 use crate::nest::bounds::Bounds;
 use crate::nest::{Buf, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
@@ -72,9 +74,24 @@ type Fit<T> = Result<T, Misfit>;
 /// Arguments beyond this many cost more than they save.
 const MOST_ARGS: usize = 48;
 
+/// Arguments beyond this many have no registers where accesses far apart have a pointer each.
+const MOST_POINTERS: usize = 20;
+
 /// Translates statements; `substitute` puts in what the kernel has unrolled around them.
 pub fn translate(m: &Module, vectors: Vectors, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim) -> Fit<Tile> {
     let long = fit::check(m, vectors, body)?;
+    if isa::machine(vectors.width).reach(0, true).is_some()
+        && let Ok(t) = attempt(m, vectors, long, body, substitute, true)
+        && t.args.len() <= MOST_POINTERS
+    {
+        return Ok(t);
+    }
+    attempt(m, vectors, long, body, substitute, false)
+}
+
+/// Translates statements that may be a tile. With `near`, accesses whose displacements instructions do not
+/// hold have pointers of their own.
+fn attempt(m: &Module, vectors: Vectors, long: bool, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim, near: bool) -> Fit<Tile> {
     let mut locals = vec![];
     let (mut prefetched, mut withs, mut lanes_of_one) = (vec![], vec![], vec![]);
     visit::walk_exprs(body, &mut |e| {
@@ -96,7 +113,8 @@ pub fn translate(m: &Module, vectors: Vectors, body: &[Stmt], substitute: &dyn F
     });
     let mut t = Translate {
         m,
-        b: Builder::new(vectors.width, long),
+        near,
+        b: Builder::new(vectors.width, long, vectors.caps.in_order),
         outer: substitute,
         put: Map::default(),
         active: vec![],
@@ -114,6 +132,7 @@ pub fn translate(m: &Module, vectors: Vectors, body: &[Stmt], substitute: &dyn F
         params: vec![],
         streams: Map::default(),
         loaded: Map::default(),
+        waiting: None,
         turned: Map::default(),
         turning: 0,
         lane: None,
@@ -162,9 +181,20 @@ struct Place {
 /// and for which lanes.
 type Loaded = (Place, i32, Form, Option<i64>, bool, Option<Value>);
 
+/// A store of a vector: storage, form, place, value, lanes.
+struct Waiting {
+    storage: Buf,
+    form: Form,
+    mem: Mem,
+    value: Value,
+    mask: Option<Value>,
+}
+
 struct Translate<'a> {
     pub m: &'a Module,
     pub b: Builder,
+    /// Displacements beyond what instructions hold are pointers.
+    near: bool,
     outer: &'a dyn Fn(Dim) -> Dim,
     /// What stands for variables of unrolled loops and of loops that do not start at 0.
     put: Map<Sym, Dim>,
@@ -191,6 +221,8 @@ struct Translate<'a> {
     params: Vec<Value>,
     streams: Map<Stream, Place>,
     loaded: Map<Loaded, (Buf, Value)>,
+    /// Stores that wait until all vectors of an iteration are computed.
+    waiting: Option<Vec<Waiting>>,
     /// Columns of the unrolled loop that is being translated, by the access that reads them.
     turned: Map<(Buf, usize), Vec<Value>>,
     /// The iteration of that loop.

@@ -5,7 +5,7 @@
 use super::access::Access;
 use super::{Fit, Place, Translate};
 use crate::codegen::tile::builder::Count;
-use crate::codegen::tile::ir::{Bin, Bits, Form, Value, Width};
+use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Value, Width};
 use crate::sym::{Dim, Sym};
 
 /// Neighbours that a vector holds, and which lanes take which of them.
@@ -39,6 +39,9 @@ impl Translate<'_> {
     }
     /// The vectors that hold what an access reads, if a few do.
     fn vectors_of(&self, a: &Access, form: Form) -> Option<Vec<Part>> {
+        if !self.b.has(Op::Bin(Bin::Permute, Bits::B32)) {
+            return None;
+        }
         let wide = self.b.width() == Width::Avx512;
         let (lanes, most) = (i64::from(self.b.lanes()), if wide { 4 } else { 3 });
         if self.b.is_long() || !a.bound.is_empty() {

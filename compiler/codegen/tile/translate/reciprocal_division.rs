@@ -7,7 +7,7 @@
 
 use super::expr::{bits_of, is_long};
 use super::{Fit, Translate, Val};
-use crate::codegen::tile::ir::{Bin, Bits, Pred, Un, Value, Width};
+use crate::codegen::tile::ir::{Bin, Bits, Op, Pred, Un, Value};
 use crate::nest::BinOp;
 use crate::tensor::ElemType;
 
@@ -15,7 +15,7 @@ impl Translate<'_> {
     /// `Div`, `Rem` or `Mod` by a number that `constant_divisor` allows.
     pub(super) fn quotient(&mut self, op: BinOp, a: Val, by: i64) -> Fit<Val> {
         let (bits, signed) = (bits_of(a.ty), a.ty.is_signed_int());
-        if a.ty == ElemType::U64 && self.b.width() == Width::Avx2 {
+        if a.ty == ElemType::U64 && !self.b.has(Op::Un(Un::TruncUnsigned, bits)) {
             return Err("a quotient of unsigned integers of 64 bits");
         }
         let size = by.unsigned_abs() as f64;
@@ -31,7 +31,7 @@ impl Translate<'_> {
             // Towards zero: of numbers below it the quotient is the next one.
             let (none, zero, one) = (self.zero_of(bits), self.real(0.0, bits), self.real(1.0, bits));
             let (below, some) = (self.b.icmp(Pred::Lt, a.v, none, bits), self.b.cmp(Pred::Lt, zero, left, bits));
-            let moved = self.b.masks(crate::codegen::tile::ir::Op::MaskAnd, below, some);
+            let moved = self.b.masks(Op::MaskAnd, below, some);
             if op == BinOp::Div {
                 let next = self.b.bin_of(Bin::Add, k, one, bits);
                 k = self.b.select(moved, next, k, bits);

@@ -6,7 +6,7 @@ use super::super::isa;
 
 /// y[i] = x[i] + x[i] in a loop of four.
 fn good() -> Func {
-    let mut b = Builder::new(Width::Avx2, false);
+    let mut b = Builder::new(Width::Avx2, false, false);
     let (x, y) = (b.param(), b.param());
     let start = b.f32(0.0);
     let l = b.open_loop(Count::Fixed(16), false, &[start]);
@@ -19,7 +19,7 @@ fn good() -> Func {
 }
 
 fn found(f: &Func) -> String {
-    super::verify(f, &isa::machine(f.width)).err().unwrap_or_else(|| "no fault".into())
+    super::verify(f, isa::machine(f.width)).err().unwrap_or_else(|| "no fault".into())
 }
 
 fn first(f: &Func, is: impl Fn(&Op) -> bool) -> (usize, usize) {

@@ -43,7 +43,7 @@ impl From<Facts> for Vectors {
 impl Vectors {
     /// Those of a nest with such a body: of half as many lanes where it has elements of 64 bits.
     fn of(self, m: &Module, body: &[Stmt]) -> Vectors {
-        Vectors { lanes: lanes64::lanes(m, body, self.lanes), ..self }
+        Vectors { lanes: lanes64::lanes(m, body, self.lanes, self.caps.long_lanes), ..self }
     }
 }
 

@@ -9,10 +9,14 @@ pub(crate) fn is(t: ElemType) -> bool {
     matches!(t, ElemType::F64 | ElemType::I64 | ElemType::U64)
 }
 
-/// Lanes of a nest's vectors, on a level that has so many of 32 bits. Code that works four lanes at a time takes what is
-/// longer apart.
-pub(crate) fn lanes(m: &Module, body: &[Stmt], lanes: i64) -> i64 {
-    if has(m, body) { (lanes / 2).max(4).min(lanes) } else { lanes }
+/// Lanes of a nest's vectors, on a level that has so many of 32 bits; `halves`: it has vectors of elements of 64 bits. Other
+/// code works four lanes at a time, and takes what is longer apart.
+pub(crate) fn lanes(m: &Module, body: &[Stmt], lanes: i64, halves: bool) -> i64 {
+    match has(m, body) {
+        true if halves => lanes / 2,
+        true => (lanes / 2).max(4).min(lanes),
+        false => lanes,
+    }
 }
 
 /// True for an index that 32 bits hold.

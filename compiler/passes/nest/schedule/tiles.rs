@@ -135,14 +135,25 @@ fn rows_of(registers: i64, nv: i64) -> i64 {
     ((registers - 1 - nv) / nv).clamp(1, MOST_ROWS)
 }
 
+/// The same where a register holds several elements of a row of A: one for each row, and two of B, which come in pairs.
+fn rows_by_lane(registers: i64, nv: i64) -> i64 {
+    ((registers - 2) / (nv + 1)).clamp(1, MOST_ROWS)
+}
+
 /// Vectors and rows of a tile for panels of `nr` columns: as many multiplications for each load as registers allow.
 fn shape(nr: i64, most: i64, facts: Facts) -> (i64, i64) {
     let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
     let vectors = nr / lanes;
     let mut best = (1, 1, 0.0);
     for nv in (1..=vectors.min(8)).filter(|v| vectors % v == 0) {
-        let mr = rows_of(registers, nv).min(most.max(1));
-        let score = (mr * nv) as f64 / (mr + nv) as f64;
+        let (mr, loads) = if facts.caps.by_lane {
+            let mr = rows_by_lane(registers, nv).min(most.max(1));
+            (mr, mr as f64 / lanes as f64 + nv as f64 / 2.0)
+        } else {
+            let mr = rows_of(registers, nv).min(most.max(1));
+            (mr, (mr + nv) as f64)
+        };
+        let score = (mr * nv) as f64 / loads;
         if mr * nv + nv < registers && score > best.2 {
             best = (nv, mr, score);
         }
@@ -173,7 +184,7 @@ impl<P: Source> Tile<P> {
         }
         // All rows in one tile where B comes from memory: its elements then arrive while they are used, all the time.
         let all = m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
-        if panels.large() && all > mr && all <= 16 && all + 2 <= registers {
+        if panels.large() && !facts.caps.by_lane && all > mr && all <= 16 && all + 2 <= registers {
             (nv, mr) = (1, all);
         }
         mr = (mr / together * together).max(together);

@@ -30,7 +30,8 @@ pub(super) struct Emit<'a> {
 pub(super) fn column(w: Width) -> usize {
     match w {
         Width::Avx2 => 0,
-        Width::Avx512 => 1,
+        // No machine of this folder has other vectors.
+        Width::Avx512 | Width::Neon => 1,
     }
 }
 
@@ -98,17 +99,6 @@ impl Emit<'_> {
     fn gpr(&self, number: usize) -> iced_x86::code_asm::AsmRegister64 {
         get_gpr64(Register::RAX + number as u32).unwrap_or(iced_x86::code_asm::rax)
     }
-    /// True if a block is nothing but a jump, so that branches may go to where it goes.
-    fn is_empty(&self, b: usize) -> bool {
-        let mut it = self.out.block_insts_and_edits(self.f, Block::new(b));
-        matches!((it.next(), it.next()), (Some(InstOrEdit::Inst(i)), None) if self.f.nodes[i.index()].op == Op::Jump)
-    }
-    fn target(&self, mut b: usize) -> usize {
-        while self.is_empty(b) {
-            b = self.f.blocks[b].succs[0];
-        }
-        b
-    }
     fn run(mut self) -> std::result::Result<Vec<u8>, IcedError> {
         let f = self.f;
         for r in self.used.clone() {
@@ -123,11 +113,11 @@ impl Emit<'_> {
             self.a.and(rsp, -64)?;
         }
         // Empty blocks have no code: the next block that has some.
-        let code: Vec<usize> = (0..f.blocks.len()).filter(|b| !self.is_empty(*b)).collect();
+        let code: Vec<usize> = (0..f.blocks.len()).filter(|b| !f.is_empty(self.out, *b)).collect();
         let mut entered = vec![false; f.blocks.len()];
         for b in &code {
             for s in &f.blocks[*b].succs {
-                entered[self.target(*s)] = true;
+                entered[f.target(self.out, *s)] = true;
             }
         }
         for (n, b) in code.iter().enumerate() {
@@ -154,7 +144,7 @@ impl Emit<'_> {
     fn inst(&mut self, b: usize, next: Option<usize>, n: &Node, al: &[Allocation]) -> std::result::Result<(), IcedError> {
         match n.op {
             Op::Jump => {
-                let t = self.target(self.f.blocks[b].succs[0]);
+                let t = self.f.target(self.out, self.f.blocks[b].succs[0]);
                 if next != Some(t) { self.a.jmp(self.labels[t]) } else { Ok(()) }
             }
             Op::BranchLess(imm) => {
@@ -166,7 +156,7 @@ impl Emit<'_> {
                         self.a.cmp(x, y)?;
                     }
                 }
-                let (less, not) = (self.target(self.f.blocks[b].succs[0]), self.target(self.f.blocks[b].succs[1]));
+                let (less, not) = (self.f.target(self.out, self.f.blocks[b].succs[0]), self.f.target(self.out, self.f.blocks[b].succs[1]));
                 if next == Some(less) {
                     return self.a.jge(self.labels[not]);
                 }

@@ -16,8 +16,9 @@ use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
 pub(super) struct X86(pub Width);
 
 impl Machine for X86 {
-    fn select(&self, blocks: &mut [Block], form: Form) {
-        select::forms(blocks, form);
+    fn select(&self, blocks: &mut [Block], f: &Func) {
+        // Loads of whole vectors become operands.
+        select::forms(blocks, if f.long { Form::B64 } else { Form::B32 });
     }
     fn class(&self, c: Class) -> RegClass {
         registers::class(self.0, c)
@@ -36,5 +37,17 @@ impl Machine for X86 {
     }
     fn has(&self, form: Form, stores: bool, masked: bool) -> bool {
         table::has(form, stores, masked, encode::column(self.0))
+    }
+    fn folds(&self) -> bool {
+        true
+    }
+    fn indexed(&self) -> bool {
+        true
+    }
+    fn reach(&self, _: i64, _: bool) -> Option<i64> {
+        None
+    }
+    fn unrolls(&self) -> bool {
+        false
     }
 }

@@ -1,10 +1,10 @@
 //! Registers: which there are, who must keep them, and which ones instructions ask for.
 
-use crate::codegen::tile::ir::{Class, Func, Node, Op, REGISTER_PARAMS, Value, Width};
+use crate::codegen::tile::ir::{Class, Func, Node, Op, Value, Width};
 use regalloc2::{MachineEnv, Operand, OperandConstraint, OperandKind, OperandPos, PReg, PRegSet, RegClass, VReg};
 
 /// rdi, rsi, rdx, rcx, r8, r9: where the first parameters arrive (System V).
-const PARAM_REGS: [usize; REGISTER_PARAMS] = [7, 6, 2, 1, 8, 9];
+const PARAM_REGS: [usize; 6] = [7, 6, 2, 1, 8, 9];
 /// rbx, r12 .. r15: what a function must restore. rbp is the frame's.
 pub(super) const SAVED: [usize; 5] = [3, 12, 13, 14, 15];
 

@@ -37,6 +37,7 @@ pub(super) fn bin(op: Bin, bits: Bits) -> Row {
         Bin::UMax => row!(VEX_Vpmaxud_ymm_ymm_ymmm256 EVEX_Vpmaxud_zmm_k1z_zmm_zmmm512b32),
         Bin::Shl => row!(VEX_Vpsllvd_ymm_ymm_ymmm256 EVEX_Vpsllvd_zmm_k1z_zmm_zmmm512b32),
         Bin::Shr => row!(VEX_Vpsrlvd_ymm_ymm_ymmm256 EVEX_Vpsrlvd_zmm_k1z_zmm_zmmm512b32),
+        Bin::Least | Bin::Most => row!(INVALID INVALID),
         Bin::Scale => row!(INVALID EVEX_Vscalefps_zmm_k1z_zmm_zmmm512b32_er),
         Bin::Permute => row!(VEX_Vpermps_ymm_ymm_ymmm256 EVEX_Vpermps_zmm_k1z_zmm_zmmm512b32),
         Bin::Sar => row!(VEX_Vpsravd_ymm_ymm_ymmm256 EVEX_Vpsravd_zmm_k1z_zmm_zmmm512b32),
@@ -70,6 +71,7 @@ fn bin64(op: Bin) -> Row {
         Bin::Shr => row!(VEX_Vpsrlvq_ymm_ymm_ymmm256 EVEX_Vpsrlvq_zmm_k1z_zmm_zmmm512b64),
         Bin::Sar => row!(INVALID EVEX_Vpsravq_zmm_k1z_zmm_zmmm512b64),
         Bin::MulAddPairs => row!(INVALID INVALID),
+        Bin::Least | Bin::Most => row!(INVALID INVALID),
         Bin::Scale => row!(INVALID EVEX_Vscalefpd_zmm_k1z_zmm_zmmm512b64_er),
         Bin::Permute => row!(INVALID EVEX_Vpermpd_zmm_k1z_zmm_zmmm512b64),
     }
@@ -106,7 +108,7 @@ pub(super) fn un(op: Un, bits: Bits) -> (Row, Option<u32>) {
         Un::TruncLong => (row!(INVALID EVEX_Vcvttps2qq_zmm_k1z_ymmm256b32_sae), None),
         Un::TruncUnsigned => (row!(INVALID EVEX_Vcvttps2uqq_zmm_k1z_ymmm256b32_sae), None),
         Un::Part(k) => (row!(VEX_Vextractf128_xmmm128_ymm_imm8 EVEX_Vextractf32x4_xmmm128_k1z_zmm_imm8), Some(u32::from(k))),
-        Un::Single | Un::Low | Un::UnsignedToFloat => (row!(INVALID INVALID), None),
+        Un::Single | Un::Low | Un::Half | Un::UnsignedToFloat => (row!(INVALID INVALID), None),
     }
 }
 
@@ -146,7 +148,7 @@ fn un64(op: Un) -> (Row, Option<u32>) {
         Un::Shr(n) => (row!(VEX_Vpsrlq_ymm_ymm_imm8 EVEX_Vpsrlq_zmm_k1z_zmmm512b64_imm8), Some(u32::from(n))),
         Un::Sar(n) => (row!(INVALID EVEX_Vpsraq_zmm_k1z_zmmm512b64_imm8), Some(u32::from(n))),
         // Swaps count lanes of 32 bits.
-        Un::Swap(_) | Un::Narrow(_) | Un::Part(_) | Un::Double | Un::Extend | Un::ExtendUnsigned => (row!(INVALID INVALID), None),
+        Un::Swap(_) | Un::Narrow(_) | Un::Part(_) | Un::Half | Un::Double | Un::Extend | Un::ExtendUnsigned => (row!(INVALID INVALID), None),
     }
 }
 
@@ -276,6 +278,7 @@ pub(super) fn has_op(op: Op, column: usize) -> bool {
         Op::Un(Un::Narrow(_), _) => return column == 0,
         Op::Un(op, bits) => un(op, bits).0[column],
         Op::Dot2 => DOT2[column],
+        Op::LoadFirst(..) | Op::StoreFirst(..) | Op::FmaLane { .. } | Op::SelectInto(..) => return false,
         Op::Scatter(_) => return column == 1,
         Op::StoreLane(form, lane) => store_lane(form, lane).0[column],
         _ => return true,

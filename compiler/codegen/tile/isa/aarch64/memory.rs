@@ -1,0 +1,125 @@
+//! Accesses to memory: displacements that fit, and those that do not.
+
+use super::encode::{Emit, number};
+use super::table;
+use crate::codegen::tile::ir::{Bits, Form, Mem, Node, Op};
+use crate::diag::{Failure, Result};
+use regalloc2::Allocation;
+
+/// What the encoder computes addresses and lanes in.
+const OWN: u32 = 16;
+const SECOND: u32 = 17;
+
+impl Emit<'_> {
+    /// Base and displacement of a memory operand whose registers follow `args` arguments.
+    fn at(&mut self, m: Mem, args: usize, al: &[Allocation]) -> (u32, i64) {
+        let base = number(al[args]);
+        match m.index {
+            None => (base, i64::from(m.disp)),
+            Some((_, scale)) => {
+                self.far = None;
+                self.code.three(table::ADD | scale.trailing_zeros() << 10, OWN, base, number(al[args + 1]));
+                (OWN, i64::from(m.disp))
+            }
+        }
+    }
+    /// An access of so many bytes that holds its displacement itself, or whose address the encoder's register then has.
+    pub(super) fn access(&mut self, [scaled, plain]: [u32; 2], bytes: u32, t: u32, (base, disp): (u32, i64)) {
+        let size = i64::from(bytes);
+        let fits = |d: i64| (0..4096 * size).contains(&d) && d % size == 0;
+        let (base, disp) = if fits(disp) || (-256..256).contains(&disp) {
+            (base, disp)
+        } else {
+            let low = disp & 0xfff;
+            let low = if fits(low) || low < 256 { low } else { 0 };
+            if self.far != Some((base, disp - low)) {
+                self.code.add(OWN, base, disp - low);
+                self.far = (base != OWN).then_some((base, disp - low));
+            }
+            (OWN, low)
+        };
+        if fits(disp) {
+            self.code.push(scaled | ((disp / size) as u32) << 10 | base << 5 | t);
+        } else {
+            self.code.push(plain | (disp as u32 & 0x1ff) << 12 | base << 5 | t);
+        }
+    }
+    /// The address itself in a register.
+    fn address(&mut self, (base, disp): (u32, i64)) -> u32 {
+        if disp == 0 {
+            return base;
+        }
+        self.far = None;
+        self.code.add(OWN, base, disp);
+        OWN
+    }
+    /// So many bytes of a vector register from memory, the others 0, or to memory.
+    fn bytes(&mut self, bytes: u32, store: bool, t: u32, at: (u32, i64)) {
+        if matches!(bytes, 1 | 2 | 4 | 8 | 16) {
+            return self.access(table::vector_access(bytes, store), bytes, t, at);
+        }
+        // Three elements: two, and one lane behind them.
+        let (two, one) = (bytes / 3 * 2, bytes / 3);
+        let base = self.address(at);
+        self.access(table::vector_access(two, store), two, t, (base, 0));
+        self.code.add(SECOND, base, i64::from(two));
+        self.code.two(table::lane_access(one, 2, store), t, SECOND);
+    }
+    /// Elements as they come from memory -> lanes.
+    fn widen(&mut self, form: Form, d: u32) {
+        match form {
+            Form::F16 => self.code.two(table::FCVTL, d, d),
+            Form::I8 => [table::SXTL[0], table::SXTL[1]].into_iter().for_each(|w| self.code.two(w, d, d)),
+            Form::U8 => [table::UXTL[0], table::UXTL[1]].into_iter().for_each(|w| self.code.two(w, d, d)),
+            Form::I16 => self.code.two(table::SXTL[1], d, d),
+            Form::U16 => self.code.two(table::UXTL[1], d, d),
+            Form::B32 | Form::B64 | Form::NearU8 => {}
+        }
+    }
+    /// Operations that are about their memory operand.
+    pub(super) fn memory(&mut self, n: &Node, al: &[Allocation]) -> Result<()> {
+        let missing = |what: &str| Err(Failure::bug("encoding of a tile", what));
+        let (Some(m), args) = (n.mem, n.args.len()) else { return missing("a memory operand is missing") };
+        let lanes = if self.f.long { 2 } else { 4 };
+        let at = self.at(m, args, al);
+        let d = al.last().map_or(0, |a| number(*a));
+        match n.op {
+            Op::Address => {
+                let a = self.address(at);
+                if a != d {
+                    self.code.three(table::ORR_INT, d, 31, a);
+                }
+            }
+            Op::Load(_) | Op::Broadcast(_) | Op::Store(_) if args > usize::from(matches!(n.op, Op::Store(_))) => return missing("an access under a mask"),
+            Op::Load(form) => {
+                self.bytes(form.bytes() * lanes, false, d, at);
+                self.widen(form, d);
+            }
+            Op::LoadFirst(form, k) => {
+                self.bytes(form.bytes() * u32::from(k), false, d, at);
+                self.widen(form, d);
+            }
+            Op::Broadcast(form @ (Form::B32 | Form::B64)) if at.1 == 0 => self.code.two(table::load_dup(form.lane()), d, at.0),
+            Op::Broadcast(form) => {
+                self.bytes(form.bytes(), false, d, at);
+                self.widen(form, d);
+                self.code.two(table::dup_lane(form.lane(), 0), d, d);
+            }
+            Op::Prefetch { far } => self.access(table::PREFETCH, 8, if far { 2 } else { 0 }, at),
+            Op::Store(form) => self.bytes(form.bytes() * lanes, true, number(al[0]), at),
+            Op::StoreFirst(form, k) => self.bytes(form.bytes() * u32::from(k), true, number(al[0]), at),
+            Op::StoreScalar(bits) => self.bytes(if bits == Bits::B64 { 8 } else { 4 }, true, number(al[0]), at),
+            // Lanes of 32 bits hold the elements, cut off.
+            Op::StoreLane(form, 0) => self.bytes(form.bytes(), true, number(al[0]), at),
+            Op::StoreLane(form, lane) => {
+                let bytes = form.bytes();
+                // Before the value has its register, which far addresses need.
+                let at = (self.address(at), 0);
+                self.code.two(table::umov(bytes, lane * (form.lane_bytes() / bytes) as u8), SECOND, number(al[0]));
+                self.access(table::int_access(bytes, true), bytes, SECOND, at);
+            }
+            _ => return missing("an operation without an instruction"),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! Armv8-A with Advanced SIMD: vectors of 128 bits, 32 registers, arithmetic on registers only.
+
+mod code;
+mod encode;
+mod instructions;
+mod memory;
+mod registers;
+mod select;
+mod table;
+
+use super::Machine;
+use crate::codegen::tile::ir::{Block, Class, Form, Func, Node, Op, Value};
+use crate::codegen::tile::regalloc::Alloc;
+use crate::diag::Result;
+use regalloc2::{MachineEnv, Operand, Output, RegClass, VReg};
+
+/// Tiles of Advanced SIMD.
+pub(super) struct Aarch64;
+
+impl Machine for Aarch64 {
+    fn select(&self, blocks: &mut [Block], f: &Func) {
+        select::forms(blocks, f.in_order);
+    }
+    fn class(&self, c: Class) -> RegClass {
+        registers::class(c)
+    }
+    fn env(&self) -> MachineEnv {
+        registers::env()
+    }
+    fn operands(&self, f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
+        registers::operands(f, n, reg)
+    }
+    fn encode(&self, f: &Alloc, out: &Output) -> Result<Vec<u8>> {
+        encode::encode(f, out)
+    }
+    fn has_op(&self, op: Op) -> bool {
+        table::has_op(op)
+    }
+    fn has(&self, form: Form, _: bool, masked: bool) -> bool {
+        form != Form::NearU8 && !masked
+    }
+    fn folds(&self) -> bool {
+        false
+    }
+    fn indexed(&self) -> bool {
+        false
+    }
+    fn reach(&self, displacement: i64, vector: bool) -> Option<i64> {
+        Some(match vector {
+            // Displacements of 12 bits, in elements.
+            false => 1 << 12,
+            // Pairs have 7 bits, in vectors; what is not aligned 9 bits, in bytes.
+            true if displacement % 16 == 0 => 1 << 10,
+            true => 1 << 8,
+        })
+    }
+    fn unrolls(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,58 @@
+//! Registers: which there are, who must keep them, and which ones instructions ask for (AAPCS64).
+//!
+//! x16 and x17 are the encoder's own. x18 belongs to the platform, x29 to the frame chain, x30 holds the return address.
+
+use crate::codegen::tile::ir::{Bin, Class, Func, Node, Op, Value};
+use regalloc2::{MachineEnv, Operand, PReg, PRegSet, RegClass, VReg};
+
+/// x19 .. x28: what a function must restore.
+pub(super) const SAVED: std::ops::RangeInclusive<usize> = 19..=28;
+/// v8 .. v15, whose lower halves a function must restore.
+pub(super) const SAVED_VECTORS: std::ops::RangeInclusive<usize> = 8..=15;
+
+/// The class of a kind of value: masks are vectors.
+pub(super) fn class(c: Class) -> RegClass {
+    match c {
+        Class::Int => RegClass::Int,
+        Class::Vector | Class::Mask => RegClass::Float,
+    }
+}
+
+/// What the allocator may use.
+pub(super) fn env() -> MachineEnv {
+    fn set(r: impl Iterator<Item = usize>, c: RegClass) -> PRegSet {
+        r.fold(PRegSet::empty(), |s, i| s.with(PReg::new(i, c)))
+    }
+    let none = PRegSet::empty();
+    MachineEnv {
+        preferred_regs_by_class: [set(0..16, RegClass::Int), set((0..32).filter(|r| !SAVED_VECTORS.contains(r)), RegClass::Float), none],
+        non_preferred_regs_by_class: [set(SAVED, RegClass::Int), set(SAVED_VECTORS, RegClass::Float), none],
+        scratch_by_class: [None; 3],
+        fixed_stack_slots: vec![],
+    }
+}
+
+/// The operands of an instruction, in the order in which `encode` reads their registers: arguments, base and index of the
+/// memory operand, result.
+pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
+    let mut o: Vec<Operand> = match n.op {
+        Op::Args => f.params.iter().take(f.width.register_params()).enumerate().map(|(i, v)| Operand::reg_fixed_def(reg(*v), PReg::new(i, RegClass::Int))).collect(),
+        // Two instructions, of which the first one writes the result.
+        Op::Bin(Bin::Min | Bin::Max | Bin::Shr | Bin::Sar, _) => n.args.iter().map(|v| Operand::reg_use_at_end(reg(*v))).collect(),
+        _ => n.args.iter().map(|v| Operand::reg_use(reg(*v))).collect(),
+    };
+    if let Some(m) = &n.mem {
+        o.push(Operand::reg_use(reg(m.base)));
+        if let Some((i, _)) = m.index {
+            o.push(Operand::reg_use(reg(i)));
+        }
+    }
+    if let Some(d) = n.def {
+        o.push(match n.op {
+            Op::Fma231 { .. } | Op::FmaLane { .. } => Operand::reg_reuse_def(reg(d), 0),
+            Op::SelectInto(_, k) => Operand::reg_reuse_def(reg(d), usize::from(k)),
+            _ => Operand::reg_def(reg(d)),
+        });
+    }
+    o
+}

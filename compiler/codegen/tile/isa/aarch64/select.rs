@@ -1,0 +1,310 @@
+//! Instruction selection: elements that multiply whole vectors stay lanes of the registers that they were loaded into,
+//! products of rows and columns are ordered so that few loads are alive at once, selections overwrite what dies.
+
+use crate::codegen::tile::ir::{Block, Form, Mem, Node, Op, Value};
+use crate::codegen::{Map, Set};
+
+/// Vector registers.
+const REGISTERS: usize = 32;
+/// Products with a vector from which on the next one arrives in time by itself.
+const ENOUGH_ROWS: usize = 4;
+/// Instructions over which a load moves up to its neighbour.
+const FAR: usize = 128;
+
+/// Where values are defined and used.
+struct Uses {
+    /// How often, and the number of the last instruction that does.
+    uses: Map<Value, (usize, usize)>,
+    /// The block of the definition.
+    defined: Map<Value, usize>,
+}
+
+impl Uses {
+    fn of(blocks: &[Block]) -> Uses {
+        let mut u = Uses { uses: Map::default(), defined: Map::default() };
+        let mut at = 0;
+        for (i, b) in blocks.iter().enumerate() {
+            u.defined.extend(b.params.iter().map(|p| (*p, i)));
+            for n in &b.nodes {
+                n.args.iter().chain(n.mem.iter().flat_map(|m| [Some(&m.base), m.index.as_ref().map(|x| &x.0)]).flatten()).for_each(|v| u.note(*v, at));
+                u.defined.extend(n.def.map(|d| (d, i)));
+                at += 1;
+            }
+            b.jump_args.iter().for_each(|v| u.note(*v, at));
+        }
+        u
+    }
+    fn note(&mut self, v: Value, at: usize) {
+        let u = self.uses.entry(v).or_default();
+        *u = (u.0 + 1, at);
+    }
+    /// True if nobody uses a value of a block after instruction `at`.
+    fn dies(&self, v: Value, block: usize, at: usize) -> bool {
+        self.uses.get(&v).is_some_and(|u| u.1 == at) && self.defined.get(&v) == Some(&block)
+    }
+}
+
+/// Chooses forms, for cores that wait for what an instruction needs (`in_order`) or others.
+pub(super) fn forms(blocks: &mut [Block], in_order: bool) {
+    for n in blocks.iter_mut().flat_map(|b| &mut b.nodes) {
+        if let (Op::Fma { neg, bits }, &[a, b, c]) = (n.op, n.args.as_slice()) {
+            (n.op, n.args) = (Op::Fma231 { neg, bits }, vec![c, a, b]);
+        }
+    }
+    let elements = elements(blocks);
+    for b in blocks.iter_mut() {
+        let held = hold(b, &elements);
+        by_lane(b, &held);
+        if !in_columns(b, in_order) {
+            in_pairs(b);
+        }
+    }
+    let uses = Uses::of(blocks);
+    let mut at = 0;
+    for (i, b) in blocks.iter_mut().enumerate() {
+        for n in &mut b.nodes {
+            if let Op::Select(bits) = n.op {
+                // A mask that dies first: it is mostly made for this.
+                let dies = [2, 0, 1].into_iter().find(|k| n.args.get(*k).is_some_and(|v| uses.dies(*v, i, at) && n.args.iter().filter(|a| *a == v).count() == 1));
+                n.op = Op::SelectInto(bits, dies.unwrap_or(0) as u8);
+            }
+            at += 1;
+        }
+    }
+}
+
+/// Elements of memory in all lanes that nothing but products of their block uses, each of which has one such factor and one
+/// other.
+fn elements(blocks: &[Block]) -> Set<Value> {
+    let mut found: Map<Value, usize> = Map::default();
+    for (i, b) in blocks.iter().enumerate() {
+        for n in &b.nodes {
+            if let (Op::Broadcast(Form::B32 | Form::B64 | Form::F16), Some(d), []) = (n.op, n.def, n.args.as_slice()) {
+                found.insert(d, i);
+            }
+        }
+    }
+    for (i, b) in blocks.iter().enumerate() {
+        for n in &b.nodes {
+            match (n.op, n.args.as_slice()) {
+                (Op::Fma231 { .. }, &[c, x, y]) => {
+                    found.remove(&c);
+                    for v in [x, y] {
+                        if found.get(&v).is_some_and(|own| *own != i) {
+                            found.remove(&v);
+                        }
+                    }
+                    if found.contains_key(&x) && found.contains_key(&y) {
+                        found.remove(&x);
+                    }
+                }
+                (_, args) => args.iter().for_each(|v| {
+                    found.remove(v);
+                }),
+            }
+        }
+        b.jump_args.iter().for_each(|v| {
+            found.remove(v);
+        });
+    }
+    found.into_keys().collect()
+}
+
+/// The lane of a register that holds an element.
+type Held = Map<Value, (Value, u8)>;
+
+/// Loads the elements of a block: neighbours together, where registers allow, else each by itself.
+fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
+    let mut held = Held::default();
+    // Sums that the block adds to, besides which loads need registers.
+    let sums: Set<Value> = b.nodes.iter().filter(|n| matches!(n.op, Op::Fma231 { .. })).filter_map(|n| n.def).collect();
+    let sums = b.nodes.iter().filter(|n| matches!(n.op, Op::Fma231 { .. }) && n.args.first().is_some_and(|c| !sums.contains(c))).count();
+    let place = |n: &Node| n.mem.map(|m| (m.base, m.index));
+    // Runs of accesses without a store between them, by place.
+    let mut runs: Vec<(Form, Option<(Value, Option<(Value, u8)>)>, Vec<(i32, usize)>)> = vec![];
+    let mut from = 0;
+    for (i, n) in b.nodes.iter().enumerate() {
+        match (n.op, n.def, n.mem) {
+            (Op::Broadcast(form), Some(d), Some(m)) if elements.contains(&d) => match runs[from..].iter_mut().find(|r| r.0 == form && r.1 == place(n)) {
+                Some(r) => r.2.push((m.disp, i)),
+                None => runs.push((form, place(n), vec![(m.disp, i)])),
+            },
+            (Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_), ..) => from = runs.len(),
+            _ => {}
+        }
+    }
+    let mut groups: Vec<Vec<usize>> = vec![];
+    for (form, _, mut list) in runs {
+        let (lanes, size) = ((16 / form.lane_bytes()) as usize, form.bytes() as i32);
+        list.sort_unstable();
+        let mut k = 0;
+        while k < list.len() {
+            let near = list[k..].windows(2).take_while(|w| w[1].0.wrapping_sub(w[0].0) == size).count() + 1;
+            if near >= lanes {
+                groups.push(list[k..k + lanes].iter().map(|x| x.1).collect());
+                k += lanes;
+            } else {
+                k += 1;
+            }
+        }
+    }
+    // Two more for the other factors.
+    if sums + groups.len() + 2 > REGISTERS {
+        groups.clear();
+    }
+    let mut gone: Set<usize> = Set::default();
+    for g in groups {
+        let Some(first) = g.iter().min().copied() else { continue };
+        let (Some(holder), Some(start)) = (b.nodes[first].def, b.nodes[g[0]].mem) else { continue };
+        for (lane, i) in g.iter().enumerate() {
+            if let Some(d) = b.nodes[*i].def {
+                held.insert(d, (holder, lane as u8));
+            }
+            if *i != first {
+                gone.insert(*i);
+            }
+        }
+        if let Op::Broadcast(form) = b.nodes[first].op {
+            b.nodes[first].op = Op::Load(form);
+            b.nodes[first].mem = Some(start);
+        }
+    }
+    for n in &mut b.nodes {
+        if let (Op::Broadcast(form), Some(d)) = (n.op, n.def)
+            && elements.contains(&d)
+            && !held.contains_key(&d)
+        {
+            n.op = Op::LoadFirst(form, 1);
+            held.insert(d, (d, 0));
+        }
+    }
+    let mut i = 0;
+    b.nodes.retain(|_| {
+        i += 1;
+        !gone.contains(&(i - 1))
+    });
+    held
+}
+
+/// Products with an element take it from its lane.
+fn by_lane(b: &mut Block, held: &Held) {
+    for n in &mut b.nodes {
+        if let (Op::Fma231 { neg, bits }, &[c, x, y]) = (n.op, n.args.as_slice()) {
+            let (vector, element) = if held.contains_key(&y) { (x, y) } else { (y, x) };
+            if let Some((holder, lane)) = held.get(&element) {
+                (n.op, n.args) = (Op::FmaLane { neg, bits, lane: *lane }, vec![c, vector, *holder]);
+            }
+        }
+    }
+}
+
+/// Orders products of rows, which are held as elements, and columns, which are loaded: column after column, all rows with
+/// each, so that no more than two columns are alive. False for other blocks.
+fn in_columns(b: &mut Block, in_order: bool) -> bool {
+    let is_product = |n: &Node| matches!(n.op, Op::FmaLane { .. });
+    let Some(last) = b.nodes.iter().rposition(is_product) else { return false };
+    let products: Vec<&Node> = b.nodes.iter().filter(|n| is_product(n)).collect();
+    let results: Set<Value> = products.iter().filter_map(|n| n.def).collect();
+    let mut loads: Map<Value, usize> = Map::default();
+    for (i, n) in b.nodes.iter().enumerate().take(last) {
+        match (n.op, n.def) {
+            (Op::Load(_), Some(d)) if n.args.is_empty() => {
+                loads.insert(d, i);
+            }
+            (Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_), _) => return false,
+            _ => {}
+        }
+    }
+    // Columns in order of first use, two at once, which one instruction loads. Cores that wait for a load take one after
+    // the other, where there are rows enough to hide it.
+    let mut columns: Vec<Value> = vec![];
+    for n in &products {
+        let Some(v) = n.args.get(1) else { return false };
+        if !loads.contains_key(v) {
+            return false;
+        }
+        if !columns.contains(v) {
+            columns.push(*v);
+        }
+    }
+    let pairs = !in_order || products.len() < ENOUGH_ROWS * columns.len();
+    let mem = |v: &Value| loads.get(v).and_then(|i| b.nodes[*i].mem);
+    let mut groups: Vec<Vec<Value>> = vec![];
+    for v in &columns {
+        let near = |o: &Value| pairs && matches!((mem(o), mem(v)), (Some(o), Some(v)) if next_to(&o, &v));
+        match groups.iter_mut().find(|p| p.len() == 1 && near(&p[0])) {
+            Some(p) => p.push(*v),
+            None => groups.push(vec![*v]),
+        }
+    }
+    let rank = |v: &Value| groups.iter().position(|p| p.contains(v)).unwrap_or(0);
+    let mut ordered: Vec<(usize, &Node)> = products.iter().filter_map(|n| Some((rank(n.args.get(1)?), *n))).collect();
+    ordered.sort_by_key(|p| p.0);
+    // Each sum in its order.
+    let mut made: Set<Value> = Set::default();
+    for (_, n) in &ordered {
+        if n.args.iter().any(|v| results.contains(v) && !made.contains(v)) {
+            return false;
+        }
+        made.extend(n.def);
+    }
+    // What is neither a product nor a column comes before, and must not wait for products.
+    let own: Set<Value> = columns.iter().copied().collect();
+    let is_column = |n: &Node| n.def.is_some_and(|d| own.contains(&d));
+    let before: Vec<Node> = b.nodes[..last].iter().filter(|n| !is_product(n) && !is_column(n)).cloned().collect();
+    if before.iter().any(|n| n.args.iter().any(|v| results.contains(v) || own.contains(v))) {
+        return false;
+    }
+    let load = |g: usize| groups.get(g).into_iter().flatten().filter_map(|v| loads.get(v)).map(|i| b.nodes[*i].clone());
+    // Elements are loaded for the first column that they multiply.
+    let held: Set<Value> = products.iter().filter_map(|n| n.args.get(2).copied()).collect();
+    let is_element = |n: &Node| matches!(n.op, Op::Load(_) | Op::LoadFirst(..)) && n.def.is_some_and(|d| held.contains(&d));
+    let (elements, mut out): (Vec<Node>, Vec<Node>) = before.into_iter().partition(is_element);
+    let mut elements: Map<Value, Node> = elements.into_iter().filter_map(|n| Some((n.def?, n))).collect();
+    if !pairs {
+        out.extend(load(0));
+    }
+    let mut at = usize::MAX;
+    for (i, (rank, n)) in ordered.iter().enumerate() {
+        if *rank != at {
+            for (_, n) in ordered[i..].iter().take_while(|o| o.0 == *rank) {
+                out.extend(n.args.get(2).and_then(|v| elements.remove(v)));
+            }
+            // Of single ones, the next arrives while this one is used.
+            out.extend(load(if pairs { *rank } else { rank + 1 }));
+            at = *rank;
+        }
+        out.push((*n).clone());
+    }
+    out.extend(b.nodes[last + 1..].iter().cloned());
+    b.nodes = out;
+    true
+}
+
+/// Loads of neighbouring vectors stand side by side, so that one instruction makes both.
+fn in_pairs(b: &mut Block) {
+    let whole = |n: &Node| match (n.op, n.mem) {
+        (Op::Load(form @ (Form::B32 | Form::B64)), Some(m)) if n.args.is_empty() => Some((form, m)),
+        _ => None,
+    };
+    let mut i = 0;
+    while i + 1 < b.nodes.len() {
+        if let Some((form, m)) = whole(&b.nodes[i]) {
+            let ends = |n: &Node| matches!(n.op, Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_));
+            let rest = &b.nodes[i + 1..];
+            let other = rest.iter().take_while(|n| !ends(n)).position(|n| whole(n).is_some_and(|(f, o)| f == form && o.base == m.base && o.index == m.index && o.disp.wrapping_sub(m.disp) == 16));
+            // Not over so much that the register is missed.
+            if let Some(k) = other.filter(|k| *k < FAR) {
+                let n = b.nodes.remove(i + 1 + k);
+                b.nodes.insert(i + 1, n);
+                i += 1;
+            }
+        }
+        i += 1;
+    }
+}
+
+/// True for vectors side by side.
+fn next_to(a: &Mem, b: &Mem) -> bool {
+    a.base == b.base && a.index == b.index && matches!(a.disp.wrapping_sub(b.disp), 16 | -16)
+}

@@ -1,0 +1,63 @@
+//! What is written out beyond what schedules say, on machines whose vectors have few elements.
+
+use super::Translate;
+use crate::codegen::tile::isa;
+use crate::nest::{LoopKind, Stmt};
+
+/// Statements that a loop may become.
+const STATEMENTS: i64 = 64;
+/// Iterations of a loop that is written out: the taps of a window.
+const ITERATIONS: i64 = 9;
+/// Operations of an iteration that takes several vectors.
+const OPERATIONS: usize = 64;
+
+impl Translate<'_> {
+    /// True for short loops inside others that become as many copies of their body.
+    pub(super) fn written_out(&self, kind: LoopKind, trip: Option<i64>, body: &[Stmt]) -> bool {
+        let (LoopKind::Seq | LoopKind::Par, Some(n @ 2..=ITERATIONS)) = (kind, trip) else { return false };
+        let inside = !self.active.is_empty() || !self.deeper.is_empty();
+        inside && isa::machine(self.b.width()).unrolls() && self.statements(body).is_some_and(|s| s * n <= STATEMENTS)
+    }
+    /// Statements of a body with its loops written out, if these are short.
+    fn statements(&self, body: &[Stmt]) -> Option<i64> {
+        let mut sum = 0;
+        for s in body {
+            sum += match s {
+                Stmt::For { kind, lo, hi, body, .. } => {
+                    let trip = (self.substituted(*hi) - self.substituted(*lo)).as_const()?;
+                    let copies = match kind {
+                        LoopKind::Vec(n) if trip <= i64::from(*n) => 1,
+                        LoopKind::Vec(_) => return None,
+                        LoopKind::Unroll => trip,
+                        LoopKind::Seq | LoopKind::Par if trip <= ITERATIONS => trip,
+                        LoopKind::Seq | LoopKind::Par => return None,
+                    };
+                    copies * self.statements(body)?
+                }
+                Stmt::If { .. } => return None,
+                _ => 1,
+            };
+        }
+        Some(sum)
+    }
+}
+
+/// Vectors that an iteration takes of a loop with such a body.
+pub(super) fn vectors(body: &[Stmt]) -> i64 {
+    let mut operations = 0;
+    for s in body {
+        match s {
+            Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. } | Stmt::Acc { .. } => {}
+            // What has loops or branches inside is long enough.
+            _ => return 1,
+        }
+        if let Some(e) = s.expr() {
+            e.walk(&mut |_| operations += 1);
+        }
+    }
+    match operations {
+        n if 4 * n <= OPERATIONS => 4,
+        n if 2 * n <= OPERATIONS => 2,
+        _ => 1,
+    }
+}
