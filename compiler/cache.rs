@@ -152,7 +152,7 @@ impl Cache {
     pub fn get(&self, source: &Source, key: &Key, paths: &[PathBuf]) -> Result<Option<Hit>> {
         let entry = self.entry(key);
         let record = entry.join("record.json");
-        let read = || Some(serde_json::from_slice::<Value>(&std::fs::read(&record).ok()?).ok()?);
+        let read = || serde_json::from_slice::<Value>(&std::fs::read(&record).ok()?).ok();
         let Some(found) = read().and_then(|r| hit(&r, source, key, contents)) else { return Ok(None) };
         let kept: Vec<PathBuf> = (0..paths.len()).map(|i| entry.join(i.to_string())).collect();
         if !kept.iter().all(|k| k.is_file()) {

@@ -72,6 +72,9 @@ struct Link<'a> {
     relocations: Vec<Relocation>,
 }
 
+/// Contents of sections, by their numbers.
+type Sections = BTreeMap<usize, Vec<u8>>;
+
 struct Relocation {
     section: usize,
     offset: u64,
@@ -251,7 +254,7 @@ impl<'a> Link<'a> {
         places.got + 8 * self.got.partition_point(|x| *x < i) as u64
     }
     /// The sections with all relocations applied, and the words that hold addresses: where, and which.
-    fn contents(&self, places: &Places) -> Result<(BTreeMap<usize, Vec<u8>>, Vec<(u64, u64)>)> {
+    fn contents(&self, places: &Places) -> Result<(Sections, Vec<(u64, u64)>)> {
         let mut contents = BTreeMap::new();
         for s in self.file.sections().filter(|s| places.sections.contains_key(&s.index().0) && s.kind() != SectionKind::UninitializedData) {
             contents.insert(s.index().0, s.data().map_err(bug)?.to_vec());
@@ -287,7 +290,7 @@ impl<'a> Link<'a> {
         }
         Ok((contents, words))
     }
-    fn patch(&self, contents: &mut BTreeMap<usize, Vec<u8>>, r: &Relocation, p: u64, target: u64) -> Result<()> {
+    fn patch(&self, contents: &mut Sections, r: &Relocation, p: u64, target: u64) -> Result<()> {
         let code = contents.get_mut(&r.section).and_then(|c| c.get_mut(r.offset as usize..));
         let code = code.ok_or_else(|| Failure::bug("shared", "a relocation behind its section"))?;
         relocate::apply(self.machine, r.r_type, code, p, target)
