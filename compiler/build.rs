@@ -13,6 +13,7 @@
 //! The object becomes a static library in the output folder; under cargo it is linked by itself, the target and its
 //! features are taken from cargo, and every file that was read is watched. Outside cargo, set [`Model::out_dir`].
 
+use crate::cache::{Cache, Key, Made, Stamp};
 use crate::diag::{Failure, Result};
 use crate::emit;
 use crate::options::{Options, Weights};
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 pub struct Model {
     path: PathBuf,
     out_dir: Option<PathBuf>,
+    cache: Option<PathBuf>,
     options: Options,
 }
 
@@ -49,7 +51,7 @@ pub struct Output {
 impl Model {
     /// The model file; relative paths start at the package's folder under cargo.
     pub fn new(path: impl AsRef<Path>) -> Model {
-        Model { path: path.as_ref().to_owned(), out_dir: None, options: Options::default() }
+        Model { path: path.as_ref().to_owned(), out_dir: None, cache: None, options: Options::default() }
     }
     /// Prefix of all identifiers and of the files; default: the file's stem.
     pub fn name(mut self, name: impl Into<String>) -> Self {
@@ -132,6 +134,12 @@ impl Model {
         self.out_dir = Some(dir.as_ref().to_owned());
         self
     }
+    /// Keeps what was compiled in this folder too, for builds in other folders and profiles; default: the folder that the
+    /// variable `ONNXC_CACHE` names, if any.
+    pub fn cache(mut self, dir: impl AsRef<Path>) -> Self {
+        self.cache = Some(dir.as_ref().to_owned());
+        self
+    }
     /// Compiles, or prints the findings and ends the build script with exit code 1.
     pub fn compile_or_exit(self) -> Output {
         match self.compile() {
@@ -142,7 +150,8 @@ impl Model {
             }
         }
     }
-    /// Compiles. Under cargo it also prints the `cargo:` lines that link and watch.
+    /// Compiles, unless the outputs are there and were made from the same model with the same options. Under cargo it also
+    /// prints the `cargo:` lines that link and watch.
     pub fn compile(mut self) -> Result<Output> {
         let env = |k: &str| std::env::var(k).ok();
         let cargo = env("OUT_DIR").filter(|_| env("CARGO_MANIFEST_DIR").is_some());
@@ -154,22 +163,50 @@ impl Model {
             self.options.cpu = self.options.cpu.or_else(|| cargo_level(&env("CARGO_CFG_TARGET_ARCH").unwrap_or_default(), &env("CARGO_CFG_TARGET_FEATURE").unwrap_or_default()));
         }
         let source = crate::onnx::open(&self.path)?;
-        let c = pipeline::compile(&source, &self.options)?;
-        let name = c.interface.name.clone();
+        let name = crate::codegen::names::model_name(self.options.name.as_deref(), None, &source.name)?;
         let object = dir.join(format!("{name}.o"));
-        let mut inputs = vec![self.path.clone()];
-        inputs.extend(c.model.external_files.iter().map(|f| source.folder.clone().unwrap_or_default().join(f)));
         let kinds = ["obj", "header", "rust"].map(emit::find).into_iter().collect::<Result<Vec<_>>>()?;
         let weights = matches!(self.options.weights, Weights::File(_)).then(|| object.with_extension("weights"));
-        emit::write_all(&c, &kinds, &object, weights.as_deref(), &inputs)?;
-        let library = archive(&object, &dir, &name, &c.target.triple)?;
+        let triple = crate::target::Target::new(self.options.target.as_deref(), self.options.cpu.as_deref())?.triple;
+        let library = archive_path(&dir, &name, &triple);
+        let mut paths = emit::paths(&kinds, &object, weights.as_deref());
+        paths.push(library.clone());
+        let key = Key::new(&source, &self.options, &["obj", "header", "rust", "library"])?;
+        let stamp = Stamp(dir.join(format!("{name}.onnxc.json")));
+        let shared = Cache::new(self.cache.as_deref()).map(|c| (c, key.clone().of_contents(&source)));
+        let there = match stamp.get(&source, &key, &paths) {
+            Some(hit) => Some(hit),
+            None => match &shared {
+                Some((c, key)) => c.get(&source, key, &paths)?,
+                None => None,
+            },
+        };
+        let watched = |external: &[PathBuf]| -> Vec<PathBuf> {
+            let folder = source.folder.clone().unwrap_or_default();
+            std::iter::once(self.path.clone()).chain(external.iter().map(|f| folder.join(f))).collect()
+        };
+        let (inputs, titles) = match there {
+            Some(hit) => (watched(&hit.external), hit.warnings.into_iter().map(|[title, ..]| title).collect::<Vec<_>>()),
+            None => {
+                let c = pipeline::compile(&source, &self.options)?;
+                let external: Vec<PathBuf> = c.model.external_files.iter().map(PathBuf::from).collect();
+                let inputs = watched(&external);
+                emit::write_all(&c, &kinds, &object, weights.as_deref(), &inputs)?;
+                archive(&object, &library, &name, &triple)?;
+                let made = Made { name: &name, external: &external, warnings: &c.warnings, files: &paths };
+                stamp.put(&source, &key, &made);
+                if let Some((cache, key)) = &shared {
+                    cache.put(&source, key, &made);
+                }
+                (inputs, c.warnings.iter().map(|w| w.title.clone()).collect())
+            }
+        };
         if cargo.is_some() {
             inputs.iter().for_each(|p| println!("cargo:rerun-if-changed={}", p.display()));
+            println!("cargo:rerun-if-env-changed=ONNXC_CACHE");
             println!("cargo:rustc-link-search=native={}", dir.display());
             println!("cargo:rustc-link-lib=static={name}_onnxc");
-            for w in &c.warnings {
-                println!("cargo:warning={}", w.title);
-            }
+            titles.iter().for_each(|w| println!("cargo:warning={w}"));
         }
         Ok(Output { name, header: object.with_extension("h"), rust: object.with_extension("rs"), object, library, weights })
     }
@@ -189,21 +226,26 @@ fn cargo_level(arch: &str, features: &str) -> Option<String> {
     Some(levels.into())
 }
 
-fn archive(object: &Path, dir: &Path, name: &str, triple: &target_lexicon::Triple) -> Result<PathBuf> {
+fn is_msvc(triple: &target_lexicon::Triple) -> bool {
+    triple.environment == target_lexicon::Environment::Msvc
+}
+
+fn archive_path(dir: &Path, name: &str, triple: &target_lexicon::Triple) -> PathBuf {
+    dir.join(if is_msvc(triple) { format!("{name}_onnxc.lib") } else { format!("lib{name}_onnxc.a") })
+}
+
+fn archive(object: &Path, path: &Path, name: &str, triple: &target_lexicon::Triple) -> Result<()> {
     use ar_archive_writer::{ArchiveKind, DEFAULT_OBJECT_READER, NewArchiveMember, write_archive_to_stream};
-    let msvc = triple.environment == target_lexicon::Environment::Msvc;
-    let path = dir.join(if msvc { format!("{name}_onnxc.lib") } else { format!("lib{name}_onnxc.a") });
     let kind = match triple.binary_format {
         target_lexicon::BinaryFormat::Macho => ArchiveKind::Darwin,
-        target_lexicon::BinaryFormat::Coff if msvc => ArchiveKind::Coff,
+        target_lexicon::BinaryFormat::Coff if is_msvc(triple) => ArchiveKind::Coff,
         _ => ArchiveKind::Gnu,
     };
     let io = |e: std::io::Error| Failure::Io(path.display().to_string(), e.to_string());
     let data = crate::onnx::external::map_file(object)?;
     let member = NewArchiveMember::new(data, &DEFAULT_OBJECT_READER, format!("{name}.o"));
-    let file = std::fs::File::create(&path).map_err(io)?;
+    let file = std::fs::File::create(path).map_err(io)?;
     let mut w = std::io::BufWriter::new(file);
     write_archive_to_stream(&mut w, &[member], kind, false, None).map_err(io)?;
-    std::io::Write::flush(&mut w).map_err(io)?;
-    Ok(path)
+    std::io::Write::flush(&mut w).map_err(io)
 }

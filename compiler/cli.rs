@@ -40,6 +40,7 @@ const EXAMPLES: &str = "Examples:
   onnxc run model.onnx --input x=x.npy --output y=y.npz
   onnxc verify model.onnx --data test_data_set_0       compare with saved outputs
   onnxc verify model.onnx --per-node                   find the first tensor that differs from ONNX Runtime's
+  onnxc report model.onnx -o report.html               a page with graph, times, roofline and memory plan
   onnxc bench model.onnx --threads 4 --per-node        time it, kernel by kernel
 
 Exit codes: 0 ok, 1 model invalid or not supported, 2 usage, 3 input/output, 101 internal error.";
@@ -56,6 +57,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Time a model in this process, and say how far from the machine's limits it is.
     Bench(BenchArgs),
+    /// Write a page about a model: graph with fused kernels, times, roofline, memory plan, constants.
+    Report(ReportArgs),
     /// Print the completions of a shell.
     Completions {
         /// The shell.
@@ -177,6 +180,10 @@ pub struct CompileArgs {
     /// Write a Makefile rule with all files that were read.
     #[arg(long = "depfile", value_name = "FILE", help = "Write a Makefile rule with all files that were read (also as -MD FILE)")]
     pub depfile: Option<PathBuf>,
+    /// Keep what was compiled in this folder, and copy it from there if model and options are the same again. Default: the
+    /// folder that ONNXC_CACHE names, if any. ONNXC_CACHE_SIZE: its most bytes (4 GiB).
+    #[arg(long, value_name = "FOLDER")]
+    pub cache: Option<PathBuf>,
     /// 0: none, 1: fusion, 2: tiles, vectors and layouts.
     #[arg(short = 'O', value_name = "LEVEL", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=3))]
     pub opt: u8,
@@ -222,7 +229,8 @@ pub struct InspectArgs {
 pub struct RunArgs {
     /// The model; - reads standard input.
     pub model: PathBuf,
-    /// An input from a .npy, .npz or .pb file, or FILE.npz alone: all inputs that it names.
+    /// An input from a .npy, .npz or .pb file or a picture (resized; floats are 0 to 1), or FILE.npz alone: all inputs that
+    /// it names.
     #[arg(long = "input", value_name = "NAME=FILE", value_parser = values::array_file)]
     pub inputs: Vec<ArrayFile>,
     /// Make inputs without a file from this seed: numbers, indices within the tensor that they index, strings, sequences of
@@ -327,6 +335,39 @@ pub struct BenchArgs {
     pub common: ModelArgs,
 }
 
+/// `onnxc report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// The model; - reads standard input.
+    pub model: PathBuf,
+    /// The HTML file; default: MODEL.report.html in the current folder. - prints it.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Size of a symbolic dimension; default: 1 or the least that is allowed.
+    #[arg(long = "size", value_name = "NAME=SIZE", value_parser = values::size)]
+    pub sizes: Vec<(String, i64)>,
+    /// CPU level of the code, as for compiling; native is everything that this machine has.
+    #[arg(long, value_name = "LEVEL", default_value = "native", value_parser = values::cpu)]
+    pub cpu: String,
+    /// Do not run the model: no times and no roofline.
+    #[arg(long)]
+    pub no_run: bool,
+    /// Threads, the calling one included; 0: one per CPU.
+    #[arg(long, value_name = "N", default_value = "1", conflicts_with = "no_run")]
+    pub threads: usize,
+    /// How long to measure.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = values::seconds, conflicts_with = "no_run")]
+    pub seconds: f64,
+    /// An input from a .npy, .npz or .pb file, as for `run`.
+    #[arg(long = "input", value_name = "NAME=FILE", value_parser = values::array_file, conflicts_with = "no_run")]
+    pub inputs: Vec<ArrayFile>,
+    /// Inputs without a file are made from this seed.
+    #[arg(long, value_name = "SEED", default_value = "1", conflicts_with = "no_run")]
+    pub seed: u64,
+    #[command(flatten)]
+    pub common: ModelArgs,
+}
+
 /// The level that `-O` stands for.
 fn opt_level(n: u8) -> OptLevel {
     match n {
@@ -343,10 +384,15 @@ impl VerifyArgs {
     }
 }
 
+/// `--threads`, counted.
+pub fn threads(n: usize) -> usize {
+    if n == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { n }
+}
+
 impl BenchArgs {
     /// Threads, counted.
     pub fn threads(&self) -> usize {
-        if self.threads == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { self.threads }
+        threads(self.threads)
     }
     /// `-O`.
     pub fn opt(&self) -> OptLevel {

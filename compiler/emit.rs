@@ -25,9 +25,17 @@ pub struct Kind {
     write: Writer,
 }
 
+impl Kind {
+    /// It is no text.
+    pub fn binary(&self) -> bool {
+        matches!(self.name, "obj" | "shared")
+    }
+}
+
 /// Everything that `--emit` takes.
 pub const KINDS: &[Kind] = &[
     Kind { name: "obj", extension: "o", help: "object file", write: |c, w| codegen::object::write(&unit(c), w) },
+    Kind { name: "shared", extension: "so", help: "shared library for dlopen (ELF targets)", write: |c, w| codegen::shared::write(&unit(c), w) },
     Kind { name: "header", extension: "h", help: "C header", write: |c, w| text(w, &codegen::header::header(&c.interface)) },
     Kind { name: "hpp", extension: "hpp", help: "C++ header over the C header", write: |c, w| text(w, &codegen::hpp::hpp(&c.interface)) },
     Kind { name: "rust", extension: "rs", help: "Rust module to include!", write: |c, w| text(w, &codegen::rust::rust_module(&c.interface)) },
@@ -106,6 +114,11 @@ pub fn path_of(kind: &Kind, output: &Path) -> PathBuf {
     if kind.name == "obj" { output.to_owned() } else { output.with_extension(kind.extension) }
 }
 
+/// Paths of everything that is written, in order: the kinds, then the weights where they are a file.
+pub fn paths(kinds: &[&'static Kind], output: &Path, weights: Option<&Path>) -> Vec<PathBuf> {
+    kinds.iter().map(|k| path_of(k, output)).chain(weights.map(Path::to_owned)).collect()
+}
+
 /// Writes all kinds that were asked for. Nothing appears under its name before everything was written, and the model
 /// itself is never overwritten.
 pub fn write_all(c: &Compiled, kinds: &[&'static Kind], output: &Path, weights: Option<&Path>, inputs: &[PathBuf]) -> Result<Written> {
@@ -114,8 +127,8 @@ pub fn write_all(c: &Compiled, kinds: &[&'static Kind], output: &Path, weights: 
         for k in kinds {
             let path = path_of(k, output);
             let mut write = || stage(&path, inputs, &mut staged, &mut |w| (k.write)(c, w));
-            // The object's writer times its own steps.
-            if k.name == "obj" { write()? } else { c.clock.step(&format!("write {}", k.name), write)? }
+            // These writers time their own steps.
+            if k.binary() { write()? } else { c.clock.step(&format!("write {}", k.name), write)? }
         }
         if let Some(path) = weights {
             let io = |e: std::io::Error| Failure::Io(path.display().to_string(), e.to_string());

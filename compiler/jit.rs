@@ -96,7 +96,7 @@ impl Loaded {
         for (name, f) in LIBM2 {
             builder.symbol(*name, *f as *const u8);
         }
-        builder.symbol(DECODE_IMAGE, onnxc_runtime::image::onnxc_decode_image as *const u8);
+        builder.symbol(DECODE_IMAGE, decode_image as *const u8);
         let mut module = JITModule::new(builder);
         let unit = Unit::new(modules, &interface, &blob, target, false);
         let ids = unit.assemble(&mut module, &mut vec![])?;
@@ -470,3 +470,12 @@ extern "C" fn fmod(x: f64, y: f64) -> f64 {
     libm::fmod(x, y)
 }
 const LIBM2: &[(&str, extern "C" fn(f64, f64) -> f64)] = &[("pow", pow), ("atan2", atan2), ("fmod", fmod)];
+
+#[cfg(feature = "image")]
+use onnxc_runtime::image::onnxc_decode_image as decode_image;
+
+/// Without decoders calls of models with ImageDecoder fail.
+#[cfg(not(feature = "image"))]
+extern "C" fn decode_image(_: *const u8, _: i64, _: i32, _: *mut i64, _: *mut u8) -> i32 {
+    1
+}

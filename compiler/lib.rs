@@ -12,8 +12,11 @@ pub mod diag;
 pub mod arrays;
 pub mod bench;
 pub mod build;
+pub mod cache;
+#[cfg(feature = "cli")]
 pub mod cli;
 pub mod codegen;
+#[cfg(feature = "cli")]
 pub mod commands;
 pub mod emit;
 pub mod graph;
@@ -26,6 +29,8 @@ pub mod options;
 pub mod passes;
 pub mod pipeline;
 pub mod random;
+#[cfg(feature = "cli")]
+pub mod report;
 pub mod run;
 pub mod sym;
 pub mod target;

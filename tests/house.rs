@@ -58,7 +58,8 @@ fn every_module_says_what_it_is() {
     let mut files = vec![];
     rust_files(&root().join("compiler"), &mut files);
     rust_files(&root().join("runtime-support/src"), &mut files);
-    let bare: Vec<_> = files.iter().filter(|f| !f.ends_with("ops/table.rs")).filter(|f| !std::fs::read_to_string(f).expect("readable").starts_with("//!")).collect();
+    let written = |f: &&PathBuf| !f.ends_with("ops/table.rs") && !f.components().any(|c| c.as_os_str() == "generated");
+    let bare: Vec<_> = files.iter().filter(written).filter(|f| !std::fs::read_to_string(f).expect("readable").starts_with("//!")).collect();
     assert!(bare.is_empty(), "without //! at the top: {bare:?}");
 }
 

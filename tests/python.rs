@@ -176,6 +176,94 @@ fn random_graphs() {
     script("fuzz.py", &[exe(), "1".as_ref(), "150".as_ref()]);
 }
 
+/// An environment for tools that stand in no requirement of the harnesses; `None`, with a message, without a network.
+fn tools() -> Option<&'static Path> {
+    static BIN: OnceLock<Option<PathBuf>> = OnceLock::new();
+    BIN.get_or_init(|| {
+        let venv = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("tools-venv");
+        let bin = venv.join(if cfg!(windows) { "Scripts" } else { "bin" });
+        let stamp = venv.join("ready");
+        if stamp.exists() {
+            return Some(bin);
+        }
+        let run = |c: &mut Command| c.status().expect("python3 is needed for the tests").success();
+        assert!(run(Command::new("python3").args(["-m", "venv"]).arg(&venv)));
+        let packages = ["numpy>=1.22", "pytest", "meson", "ninja"];
+        let mut pip = Command::new(bin.join("python"));
+        if !run(pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages)) {
+            println!("skipped: {} cannot be installed here", packages.join(", "));
+            return None;
+        }
+        std::fs::write(&stamp, "").expect("stamp");
+        Some(bin)
+    })
+    .as_deref()
+}
+
+/// A command with the folder of these tools in front of PATH.
+fn tool(bin: &Path, name: &str) -> Command {
+    let mut c = Command::new(bin.join(name));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(bin.to_owned()).chain(std::env::split_paths(&path)));
+    c.env("PATH", path.expect("a path"));
+    c
+}
+
+fn succeeds(c: &mut Command) {
+    assert!(c.status().unwrap_or_else(|e| panic!("{c:?}: {e}")).success(), "{c:?}");
+}
+
+/// The wheel of `python/`, built and tried in an environment of its own. It has the program that this build made.
+#[test]
+fn python_package() {
+    let Some(bin) = tools() else { return };
+    let mut install = tool(bin, "python");
+    install.args(["-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--force-reinstall"]);
+    succeeds(install.arg(root().join("python")).env("ONNXC_PROGRAM", exe()));
+    let mut tests = tool(bin, "python");
+    tests.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]).arg(root().join("python/tests"));
+    succeeds(tests.current_dir(env!("CARGO_TARGET_TMPDIR")).env_remove("ONNXC"));
+}
+
+/// A block of docs/build-systems.md.
+fn block(language: &str) -> String {
+    let page = std::fs::read_to_string(root().join("docs/build-systems.md")).expect("the page");
+    let (_, text) = page.split_once(&format!("```{language}\n")).expect("a block");
+    text.split_once("```").expect("its end").0.to_owned()
+}
+
+/// The project of the documentation builds and runs.
+#[test]
+fn meson_project() {
+    let Some(bin) = tools() else { return };
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("meson");
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).expect("a folder");
+    for f in ["digits.onnx", "main.c", "samples.h"] {
+        std::fs::copy(root().join("examples/c-digits").join(f), dir.join(f)).expect("a file of the example");
+    }
+    std::fs::write(dir.join("meson.build"), block("meson")).expect("written");
+    // The program that this build made, found as users find theirs.
+    let native = dir.join("native.ini");
+    std::fs::write(&native, format!("[binaries]\nonnxc = '{}'\n", exe().to_string_lossy())).expect("written");
+    let build = dir.join("build");
+    succeeds(tool(bin, "meson").args(["setup", "--native-file"]).arg(&native).arg(&build).arg(&dir));
+    succeeds(tool(bin, "meson").args(["compile", "-C"]).arg(&build));
+    succeeds(&mut Command::new(build.join("program")));
+}
+
+/// The rules of the documentation are Starlark, which Python reads, and name the files that their command writes.
+#[test]
+fn bazel_rules() {
+    let check = "import ast, sys\n\
+        rules = {c.value.func.id: {k.arg: ast.literal_eval(k.value) for k in c.value.keywords} for c in ast.parse(sys.argv[1]).body}\n\
+        model, library = rules['genrule'], rules['cc_library']\n\
+        assert library['srcs'] + library['hdrs'] == model['outs'], rules\n\
+        assert all(f'$(location {f})' in model['cmd'] for f in (model['srcs'][0], model['outs'][0])), rules\n\
+        assert all(f'$(execpath {t})' in model['cmd'] for t in model['tools']), rules\n";
+    succeeds(Command::new("python3").args(["-c", check]).arg(block("starlark")));
+}
+
 /// Real networks; their weights are made from recipes that are not part of this repository.
 #[test]
 fn real_networks() {

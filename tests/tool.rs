@@ -537,3 +537,29 @@ fn completions_and_man_pages_know_the_flags() {
     let page = std::fs::read_to_string(d.join("onnxc-verify.1")).expect("a page");
     assert!(d.join("onnxc.1").exists() && page.contains("per\\-node"), "{page}");
 }
+
+#[test]
+fn pictures_are_inputs() {
+    let d = scratch("pictures");
+    // Two pixels: red and white.
+    std::fs::write(d.join("p.ppm"), b"P6 2 1 255\n\xff\0\0\xff\xff\xff").expect("a picture");
+    let values = |text: &str, input: &str| -> (Vec<f64>, Vec<i64>) {
+        let m = model(&d, text);
+        succeeds(run(onnxc().current_dir(&d).arg("run").arg(&m).args(["--input", input, "--output", "y=y.npy"])));
+        let y = arrays::read(&d.join("y.npy")).expect("an array");
+        (y.to_f64s(), y.dims)
+    };
+    let planes = (vec![1.0, 1.0, 0.0, 1.0, 0.0, 1.0], vec![1, 3, 1, 2]);
+    assert_eq!(values("g (float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Identity (x) }", "x=p.ppm"), planes);
+    let pixels = (vec![255.0, 0.0, 0.0, 255.0, 255.0, 255.0], vec![1, 1, 2, 3]);
+    assert_eq!(values("g (uint8[N, H, W, 3] x) => (uint8[N, H, W, 3] y) { y = Identity (x) }", "x=p.ppm"), pixels);
+    let small = (vec![1.0, 0.5, 0.5], vec![3, 1, 1]);
+    assert_eq!(values("g (float[3, 1, 1] x) => (float[3, 1, 1] y) { y = Identity (x) }", "x=p.ppm"), small);
+    let file = values("g (uint8[N] x) => (uint8[N] y) { y = Identity (x) }", "x=p.ppm");
+    assert_eq!((file.1, file.0[0]), (vec![17], f64::from(b'P')));
+    let m = model(&d, "g (float[2, 2] x) => (float[2, 2] y) { y = Identity (x) }");
+    for (args, says) in [(["--input", "x=p.ppm"], "[1, 3, H, W]"), (["--input", "q=p.ppm"], "no tensor \"q\""), (["--output", "y=y.png"], "only inputs")] {
+        let o = run(onnxc().current_dir(&d).arg("run").arg(&m).args(["--random", "1"]).args(args));
+        assert!(!o.status.success() && stderr(&o).contains(says), "{args:?}: {}", stderr(&o));
+    }
+}

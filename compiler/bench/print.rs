@@ -5,7 +5,7 @@ use super::{Machine, Node, Report};
 use serde_json::{Value, json};
 
 /// A time in the unit that suits it.
-fn time(seconds: f64) -> String {
+pub fn time(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.3} s"),
         s if s >= 1e-3 => format!("{:.3} ms", s * 1e3),

@@ -7,7 +7,7 @@ use super::weights::{ALIGN, Blob};
 use crate::diag::{Error, Failure, Origin, Result, codes};
 use cranelift_codegen::binemit::Reloc;
 use cranelift_module::{DataId, FuncId, Linkage, Module as _, ModuleReloc, ModuleRelocTarget};
-use cranelift_object::{ObjectBuilder, ObjectModule, object};
+use cranelift_object::{ObjectBuilder, ObjectModule, ObjectProduct, object};
 use object::write::{StreamingBuffer, SymbolSection, WritableBuffer};
 use object::{SectionKind, SymbolKind, SymbolScope};
 use std::io::Write;
@@ -17,6 +17,19 @@ const MAX_EMBEDDED: u64 = 1 << 30;
 
 /// Writes the object file of a model.
 pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
+    let (product, _, hole) = build(unit, true)?;
+    unit.clock.step("write obj", || {
+        let mut sink = Sink { out: StreamingBuffer::new(out), hole, weights: unit.weights };
+        product.object.emit(&mut sink).map_err(|e| Failure::bug("object", e.to_string()))?;
+        let mut out = sink.out;
+        out.result().map_err(|e| Failure::Io("the object file".into(), e.to_string()))?;
+        out.into_inner().flush().map_err(|e| Failure::Io("the object file".into(), e.to_string()))
+    })
+}
+
+/// The object, what was put into it, and the mapping that stands for the weights. `with_weights`: their symbol has a section
+/// of this object; it is undefined otherwise.
+pub(super) fn build(unit: &Unit, with_weights: bool) -> Result<(ObjectProduct, Assembled, Option<&'static [u8]>)> {
     if !unit.interface.weights.external && unit.weights.size > MAX_EMBEDDED {
         return Error::new(codes::WEIGHTS_SIZE, "the weights are too large to embed")
             .at(&Origin::file(&unit.interface.model_file))
@@ -34,20 +47,14 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
     let id = module.declare_data(&format!("{}_model", unit.interface.name), if unit.interface.hidden { Linkage::Hidden } else { Linkage::Export }, false, false).map_err(bug)?;
     meta.define(&mut module, id, &ids.functions).map_err(bug)?;
     let mut product = module.finish();
-    let hole = add_weights(&mut product, &ids, unit)?;
+    let hole = if with_weights { add_weights(&mut product, &ids, unit)? } else { None };
     for (function, r) in pages {
         add_page(&mut product, function, &r)?;
     }
     if unit.target.soft_float() {
         soft_float(&mut product.object, &ids.libm, &unit.interface.target)?;
     }
-    unit.clock.step("write obj", || {
-        let mut sink = Sink { out: StreamingBuffer::new(out), hole, weights: unit.weights };
-        product.object.emit(&mut sink).map_err(|e| Failure::bug("object", e.to_string()))?;
-        let mut out = sink.out;
-        out.result().map_err(|e| Failure::Io("the object file".into(), e.to_string()))?;
-        out.into_inner().flush().map_err(|e| Failure::Io("the object file".into(), e.to_string()))
-    })
+    Ok((product, ids, hole))
 }
 
 /// Marks an object of RISC-V as one of the ABI lp64. Its own functions pass no floats to each other's callers; those of libm
@@ -65,7 +72,7 @@ fn soft_float(o: &mut object::write::Object<'_>, imports: &[&str], target: &str)
 }
 
 /// Adds half of an address on arm64 Windows, for which cranelift-object has no relocation.
-fn add_page(product: &mut cranelift_object::ObjectProduct, function: FuncId, r: &ModuleReloc) -> Result<()> {
+fn add_page(product: &mut ObjectProduct, function: FuncId, r: &ModuleReloc) -> Result<()> {
     let bug = |what: String| Failure::bug("object", what);
     let typ = match r.kind {
         Reloc::Aarch64AdrPrelPgHi21 => object::pe::IMAGE_REL_ARM64_PAGEBASE_REL21,
@@ -85,7 +92,7 @@ fn add_page(product: &mut cranelift_object::ObjectProduct, function: FuncId, r: 
 }
 
 /// Gives the weights' symbol a section; its contents are a mapping that nobody touches.
-fn add_weights(product: &mut cranelift_object::ObjectProduct, ids: &Assembled, unit: &Unit) -> Result<Option<&'static [u8]>> {
+fn add_weights(product: &mut ObjectProduct, ids: &Assembled, unit: &Unit) -> Result<Option<&'static [u8]>> {
     let Some(data) = ids.weights else { return Ok(None) };
     let size = unit.weights.size;
     let map = memmap2::MmapOptions::new().len(size as usize).map_anon().map_err(|e| Failure::Io("address space for the weights".into(), e.to_string()))?;
@@ -109,6 +116,7 @@ fn add_weights(product: &mut cranelift_object::ObjectProduct, ids: &Assembled, u
     Ok(Some(hole))
 }
 
+/// Writes to `out`, the weights in place of the mapping that stands for them.
 struct Sink<'a, W: Write> {
     out: StreamingBuffer<W>,
     hole: Option<&'static [u8]>,

@@ -1,7 +1,8 @@
 //! `onnxc MODEL`: object, header and whatever else was asked for.
 
 use super::{source, warn, with_progress};
-use crate::cli::CompileArgs;
+use crate::cache::{Cache, Key, Made};
+use crate::cli::{CompileArgs, MessageFormat};
 use crate::diag::{Error, Failure, Result, codes};
 use crate::emit;
 use crate::options::Weights;
@@ -24,25 +25,49 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
         return stopped(pipeline::run(&src, &options)?, &output, stdout);
     }
     let label = format!("onnxc: compiling {}", src.name);
+    let weights = match &options.weights {
+        Weights::Embed => None,
+        Weights::File(Some(p)) => Some(p.clone()),
+        Weights::File(None) => Some(output.with_extension("weights")),
+    };
+    let inputs = |external: &[PathBuf]| -> Vec<PathBuf> {
+        let folder = src.folder.clone().unwrap_or_default();
+        std::iter::once(model.clone()).chain(external.iter().map(|f| folder.join(f))).collect()
+    };
+    let depfile = |inputs: &[PathBuf]| match &a.depfile {
+        Some(d) => std::fs::write(d, emit::depfile(&output, inputs)).map_err(|e| Failure::Io(d.display().to_string(), e.to_string())),
+        None => Ok(()),
+    };
+    // Nothing is kept of what is read from standard input or goes to standard output.
+    let cache = Cache::new(a.cache.as_deref()).filter(|_| !stdout && src.folder.is_some());
+    let names: Vec<&str> = kinds.iter().map(|k| k.name).collect();
+    let cache = cache.map(|c| Ok::<_, Failure>((c, Key::new(&src, &options, &names)?.of_contents(&src)))).transpose()?;
+    if let Some((cache, key)) = &cache {
+        let paths = emit::paths(&kinds, &output, weights.as_deref());
+        if let Some(hit) = options.clock.step("cache", || cache.get(&src, key, &paths))? {
+            for [_, text, json] in &hit.warnings {
+                eprintln!("{}", if a.common.message_format == MessageFormat::Json { json } else { text });
+            }
+            depfile(&inputs(&hit.external))?;
+            return Ok(());
+        }
+    }
     let files = with_progress(&label, || {
-        let weights = match &options.weights {
-            Weights::Embed => None,
-            Weights::File(Some(p)) => Some(p.clone()),
-            Weights::File(None) => Some(output.with_extension("weights")),
-        };
         let c = pipeline::compile(&src, &options)?;
         warn(&c, a.common.message_format);
         if stdout {
             return match kinds.as_slice() {
-                [k] if k.name != "obj" => emit::to_stdout(&c, k).map(|()| vec![]),
+                [k] if !k.binary() => emit::to_stdout(&c, k).map(|()| vec![]),
                 _ => Error::new(codes::OPTION, "-o - prints one text output").help("choose it with --emit, e.g. --emit nest").fail(),
             };
         }
-        let mut inputs = vec![model.clone()];
-        inputs.extend(c.model.external_files.iter().map(|f| src.folder.clone().unwrap_or_default().join(f)));
+        let external: Vec<PathBuf> = c.model.external_files.iter().map(PathBuf::from).collect();
+        let inputs = inputs(&external);
         let written = emit::write_all(&c, &kinds, &output, weights.as_deref(), &inputs)?;
-        if let Some(d) = &a.depfile {
-            std::fs::write(d, emit::depfile(&output, &inputs)).map_err(|e| Failure::Io(d.display().to_string(), e.to_string()))?;
+        depfile(&inputs)?;
+        if let Some((cache, key)) = &cache {
+            let made = Made { name: &c.interface.name, external: &external, warnings: &c.warnings, files: &written.files };
+            cache.put(&src, key, &made);
         }
         Ok(written.files)
     })?;

@@ -6,6 +6,7 @@ pub mod compile;
 pub mod explain;
 pub mod inspect;
 pub mod per_node;
+pub mod report;
 pub mod run;
 pub mod shell;
 pub mod verify;
@@ -13,7 +14,7 @@ pub mod verify;
 use crate::arrays::{self, Array};
 use crate::cli::values::ArrayFile;
 use crate::cli::{MessageFormat, ModelArgs};
-use crate::codegen::interface::Tensor;
+use crate::codegen::interface::{Interface, Tensor};
 use crate::diag::{Error, Failure, Result, codes, render};
 use crate::io_descriptors;
 use crate::onnx::Source;
@@ -92,6 +93,8 @@ fn given_inputs(r: &Runner, list: &[ArrayFile]) -> Result<Vec<Array>> {
     let mut out = vec![];
     for f in list {
         let read = match &f.name {
+            #[cfg(feature = "image")]
+            Some(name) if arrays::format(&f.path) == Some(arrays::Format::Picture) => vec![picture(i, name, &f.path)?],
             Some(name) => vec![Array { name: name.clone(), ..arrays::read_named(&f.path, name)? }],
             None => arrays::read_npz(&f.path)?,
         };
@@ -101,4 +104,14 @@ fn given_inputs(r: &Runner, list: &[ArrayFile]) -> Result<Vec<Array>> {
         out.extend(read);
     }
     Ok(out)
+}
+
+/// A picture as the input of this name.
+#[cfg(feature = "image")]
+fn picture(i: &Interface, name: &str, path: &Path) -> Result<Array> {
+    let Some(t) = i.inputs.iter().find(|t| t.name == name || t.ident == name).filter(|t| t.described.is_none()) else {
+        return Error::new(codes::OPTION, format!("--input: the model has no tensor \"{name}\"")).found_expected(name, names(&i.inputs)).fail();
+    };
+    let dims: Vec<Option<i64>> = t.dims.iter().map(|d| d.as_const()).collect();
+    arrays::picture::read(path, name, t.ty, &dims)
 }

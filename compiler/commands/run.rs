@@ -29,6 +29,9 @@ pub fn run(a: &RunArgs) -> Result<()> {
 fn check_outputs(r: &Runner, files: &[ArrayFile]) -> Result<()> {
     let outputs = &r.compiled().interface.outputs;
     for f in files {
+        if arrays::format(&f.path) == Some(Format::Picture) {
+            return Error::new(codes::OPTION, "--output: only inputs are pictures").found_expected(f.path.display().to_string(), arrays::FORMATS).fail();
+        }
         let Some(name) = &f.name else { continue };
         let Some(t) = outputs.iter().find(|t| io_descriptors::belongs(t, name)) else {
             return Error::new(codes::OPTION, format!("--output: the model has no output \"{name}\"")).found_expected(name.clone(), names(outputs)).fail();

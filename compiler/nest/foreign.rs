@@ -2,7 +2,7 @@
 //! symbol; crate `onnxc-runtime` provides it.
 
 use super::Buf;
-use onnxc_runtime::image::{self, PixelFormat};
+use onnxc_runtime::image::PixelFormat;
 
 /// A call of such a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,13 +56,25 @@ impl Function {
     pub fn run(self, from: &[u8], dims: &[i64]) -> Option<Vec<u8>> {
         match self {
             Function::ImageShape(f) => {
-                let (h, w, _) = image::decode(from, f).unwrap_or_default();
+                let (h, w, _) = decode(from, f)?;
                 Some([i64::from(h), i64::from(w), f.channels() as i64].iter().flat_map(|n| n.to_le_bytes()).collect())
             }
             Function::ImagePixels(f) => {
-                let (h, w, pixels) = image::decode(from, f).unwrap_or_default();
+                let (h, w, pixels) = decode(from, f)?;
                 (dims == [i64::from(h), i64::from(w), f.channels() as i64]).then_some(pixels)
             }
         }
     }
+}
+
+/// What is no image has no pixels.
+#[cfg(feature = "image")]
+fn decode(from: &[u8], f: PixelFormat) -> Option<(u32, u32, Vec<u8>)> {
+    Some(onnxc_runtime::image::decode(from, f).unwrap_or_default())
+}
+
+/// Without decoders nothing can be computed.
+#[cfg(not(feature = "image"))]
+fn decode(_: &[u8], _: PixelFormat) -> Option<(u32, u32, Vec<u8>)> {
+    None
 }

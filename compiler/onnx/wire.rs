@@ -44,7 +44,7 @@ pub struct Message {
     pub fields: &'static [Field],
 }
 
-include!(concat!(env!("OUT_DIR"), "/schema.rs"));
+include!("generated/schema.rs");
 
 /// Messages nest at most this deep, as in the other protobuf libraries.
 pub const MAX_DEPTH: usize = 100;

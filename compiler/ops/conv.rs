@@ -1,8 +1,10 @@
 //! Conv and ConvTranspose, in the form that the contraction schedule recognises.
 //!
 //! Versions 1, 11 and 22 differ in types, and in that 11 made the defaults of strides and dilations explicit.
-//! Padding is a map kernel into a padded copy, so that the inner loops have no conditions; ConvTranspose is
-//! split by the phases of its strides, each a convolution of stride 1.
+//! Padding is a map kernel into a padded copy, so that the inner loops have no conditions; `transposed` has
+//! ConvTranspose.
+
+mod transposed;
 
 use super::matmul::product_sum;
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -149,6 +151,12 @@ impl Operator for Conv {
         let src = padded(cx, x, &axes, None);
         let g = self.group;
         let per_group = dy[1].floor_div(g);
+        if let (Some(times), Some(1)) = (per_group.as_const().filter(|t| *t > 1), dw[1].as_const())
+            && g > 1
+        {
+            self.lower_multiplied(cx, src, &axes, times);
+            return Ok(());
+        }
         let depth: Vec<Dim> = dw[1..].to_vec();
         let ty = cx.elem(y).compute();
         let bias = cx.input_opt(2);
@@ -174,6 +182,40 @@ impl Operator for Conv {
             });
         });
         Ok(())
+    }
+}
+
+impl Conv {
+    /// A depthwise convolution with several results a channel: each of them for all channels, side by side in the batch, so
+    /// that image and result have the same channels; a map puts them in order.
+    fn lower_multiplied(&self, cx: &mut LowerCx, src: Buf, axes: &[Axis], times: i64) {
+        let (w, y, g) = (cx.input(1), cx.output(0), Dim::constant(self.group));
+        let (dw, dy, elem) = (cx.dims(w), cx.dims(y), cx.elem(y));
+        let (ty, bias, depth) = (elem.compute(), cx.input_opt(2), dw[2..].to_vec());
+        let shape = |batch: Dim| -> Vec<Dim> { [batch, g].into_iter().chain(dy[2..].iter().copied()).collect() };
+        let apart = cx.temp("apart", elem, shape(dy[0] * times));
+        let loops: Vec<Dim> = [dy[0], Dim::constant(times), g].into_iter().chain(dy[2..].iter().copied()).collect();
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &loops, |k, o| {
+                let acc = k.acc(Expr::num(ty, 0.0));
+                k.nest(LoopKind::Seq, &depth, |k, r| {
+                    let mut at = vec![o[0], o[2]];
+                    at.extend(axes.iter().enumerate().map(|(i, a)| o[3 + i] * a.stride + r[i] * a.dilation));
+                    let mut wt = vec![o[2] * times + o[1], Dim::constant(0)];
+                    wt.extend_from_slice(r);
+                    let (a, b) = (k.load(src, &at), k.load(w, &wt));
+                    k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
+                });
+                let mut to = vec![o[0] * times + o[1], o[2]];
+                to.extend_from_slice(&o[3..]);
+                k.store(apart, &to, Expr::acc(acc));
+            });
+        });
+        cx.map(y, |k, at| {
+            let from: Vec<Dim> = [at[0] * times + at[1].modulo(times), at[1].floor_div(times)].into_iter().chain(at[2..].iter().copied()).collect();
+            let v = k.load(apart, &from);
+            with_bias(k, v, bias, at[1])
+        });
     }
 }
 
@@ -324,127 +366,4 @@ impl Conv {
         }
         Ok(axes)
     }
-    /// y[o] = sum over k of x[(o + before - k * dilation) / stride] where that divides and is inside.
-    ///
-    /// With o + before = stride * q + phase only the taps k = phase + stride * j count: each phase is a convolution of
-    /// stride 1 with a part of the kernel, and all of them are one contraction. It fills a buffer of whole strides, from
-    /// which the result is cut where it does not begin and end with one. An axis with stride and dilation, or with pads
-    /// that only run time knows, is spread with zeros instead, and convolved with the mirrored kernel.
-    fn lower_transpose(&self, cx: &mut LowerCx, axes: &[Axis]) -> Result<()> {
-        let (x, w, y) = (cx.input(0), cx.input(1), cx.output(0));
-        let (dy, elem) = (cx.dims(y), cx.elem(x));
-        let split: Option<Vec<Phases>> = axes.iter().zip(&dy[2..]).map(|(a, d)| Phases::of(a, *d)).collect();
-        let Some(split) = split else {
-            let phases: Vec<Phases> = axes.iter().zip(&dy[2..]).map(|(a, d)| Phases { stride: 1, taps: a.kernel, dilation: a.dilation, first: Dim::constant(0), count: *d, cut: Dim::constant(0) }).collect();
-            let spread = spread(cx, x, axes, &dy, elem);
-            self.phases(cx, spread, w, y, &phases);
-            return Ok(());
-        };
-        let dx = cx.dims(x);
-        let reach: Vec<Axis> = split.iter().zip(&dx[2..]).map(|(p, d)| Axis { kernel: p.taps, stride: 1, dilation: p.dilation, before: Dim::constant((p.taps - 1) * p.dilation) - p.first, after: p.first + p.count - *d }).collect();
-        let src = padded(cx, x, &reach, None);
-        // Taps beyond the kernel are 0.
-        let dw = cx.dims(w);
-        let ends: Vec<Axis> = split.iter().zip(axes).map(|(p, a)| Axis { kernel: 1, stride: 1, dilation: 1, before: Dim::constant(0), after: Dim::constant(p.taps * p.stride - a.kernel) }).collect();
-        let w = if dw.len() == dy.len() { padded(cx, w, &ends, None) } else { w };
-        let whole: Vec<Dim> = dy[..2].iter().copied().chain(split.iter().map(|p| p.count * p.stride)).collect();
-        let direct = split.iter().all(|p| p.cut == Dim::constant(0)) && whole == dy;
-        let out = if direct { y } else { cx.temp("strides", elem, whole) };
-        self.phases(cx, src, w, out, &split);
-        if !direct {
-            cx.map(y, |k, at| {
-                let from: Vec<Dim> = at[..2].iter().copied().chain(at[2..].iter().zip(&split).map(|(o, p)| *o + p.cut)).collect();
-                k.load(out, &from)
-            });
-        }
-        Ok(())
-    }
-    /// The contraction over channels and the taps of each phase.
-    fn phases(&self, cx: &mut LowerCx, src: Buf, w: Buf, out: Buf, axes: &[Phases]) {
-        let (ds, dw, dy) = (cx.dims(src), cx.dims(w), cx.dims(out));
-        let ty = cx.elem(out).compute();
-        let g = self.group;
-        let (ci, co) = (ds[1].floor_div(g), dw[1]);
-        let bias = cx.input_opt(2);
-        let n = axes.len();
-        // Batch, group, channel, then phase and position of each axis.
-        let mut loops = vec![dy[0], Dim::constant(g), co];
-        loops.extend(axes.iter().map(|a| Dim::constant(a.stride)));
-        loops.extend(axes.iter().map(|a| a.count));
-        let depth: Vec<Dim> = std::iter::once(ci).chain(axes.iter().map(|a| Dim::constant(a.taps))).collect();
-        cx.kernel(|k| {
-            k.nest(LoopKind::Par, &loops, |k, o| {
-                let (group, oc) = (o[1], o[1] * co + o[2]);
-                let (phase, place) = (&o[3..3 + n], &o[3 + n..]);
-                let acc = k.acc(Expr::num(ty, 0.0));
-                k.nest(LoopKind::Seq, &depth, |k, r| {
-                    let ic = group * ci + r[0];
-                    let (mut at, mut wt) = (vec![o[0], ic], vec![ic, o[2]]);
-                    for (i, a) in axes.iter().enumerate() {
-                        at.push(place[i] + r[1 + i] * a.dilation);
-                        wt.push(phase[i] + (Dim::constant(a.taps - 1) - r[1 + i]) * a.stride);
-                    }
-                    let (a, b) = (k.load(src, &at), k.load(w, &wt));
-                    k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
-                });
-                let v = with_bias(k, Expr::acc(acc), bias, oc);
-                let mut to = vec![o[0], oc];
-                to.extend(axes.iter().enumerate().map(|(i, a)| place[i] * a.stride + phase[i]));
-                k.store(out, &to, v);
-            });
-        });
-    }
 }
-
-/// One axis of a transposed convolution, by phases of its stride.
-struct Phases {
-    stride: i64,
-    /// Taps of the kernel in each phase.
-    taps: i64,
-    dilation: i64,
-    /// First input element q that the last tap of the first stride reads.
-    first: Dim,
-    /// Whole strides that cover the result.
-    count: Dim,
-    /// Where in the first of them the result begins.
-    cut: Dim,
-}
-
-impl Phases {
-    fn of(a: &Axis, size: Dim) -> Option<Phases> {
-        if a.stride > 1 && (a.dilation > 1 || a.before.as_const().is_none()) {
-            return None;
-        }
-        let s = a.stride;
-        let first = a.before.floor_div(s);
-        let count = (a.before + size - 1).floor_div(s) - first + 1;
-        let taps = if s == 1 { a.kernel } else { (a.kernel + s - 1) / s };
-        Some(Phases { stride: s, taps, dilation: if s == 1 { a.dilation } else { 1 }, first, count, cut: a.before - first * s })
-    }
-}
-
-/// spread[j] = x[(j + before - (extent - 1)) / stride] where that divides and is inside, else 0.
-fn spread(cx: &mut LowerCx, x: Buf, axes: &[Axis], dy: &[Dim], elem: crate::tensor::ElemType) -> Buf {
-    let dims = cx.dims(x);
-    let mut wide = dims[..2].to_vec();
-    wide.extend(axes.iter().zip(&dy[2..]).map(|(a, d)| *d + (a.extent() - 1)));
-    let out = cx.temp("spread", elem, wide);
-    let ty = elem.compute();
-    cx.map(out, |k, at| {
-        let mut from = at[..2].to_vec();
-        let mut inside = Expr::bool(true);
-        for (i, a) in axes.iter().enumerate() {
-            let p = at[2 + i] + a.before - (a.extent() - 1);
-            let q = p.floor_div(a.stride);
-            from.push(q);
-            inside = inside.and(Expr::cmp_index(BinOp::Ge, p, 0)).and(Expr::cmp_index(BinOp::Lt, q, dims[2 + i]));
-            if a.stride > 1 {
-                inside = inside.and(Expr::cmp_index(BinOp::Eq, p.modulo(a.stride), 0));
-            }
-        }
-        let v = k.load(x, &from);
-        Expr::select(inside, v, Expr::num(ty, 0.0))
-    });
-    out
-}
-

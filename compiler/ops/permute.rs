@@ -106,8 +106,9 @@ impl Operator for Permute {
                         each.collect()
                     });
                 }
+                let out = cx.dims(y);
                 cx.map(y, |k, at| {
-                    let from: Vec<Dim> = at.iter().zip(&dims).map(|(i, d)| i.modulo(*d)).collect();
+                    let from: Vec<Dim> = at.iter().zip(dims.iter().zip(&out)).map(|(i, (d, o))| if d == o { *i } else { i.modulo(*d) }).collect();
                     k.load(x, &from)
                 });
             }

@@ -63,6 +63,10 @@ impl Operator for TopK {
         {
             return cx.error(codes::OP_SHAPE, format!("K is {k}, but the axis has {n} elements")).fail();
         }
+        if t.elem.bits() <= 32 && t.elem != ElemType::Str {
+            // Key and position are one integer.
+            cx.syms.require_at_most(t.dims[axis], Dim::constant(keys::POSITIONS - 1));
+        }
         let mut dims = t.dims;
         dims[axis] = k;
         cx.set(0, t.elem, dims.clone());
@@ -81,7 +85,9 @@ impl Operator for TopK {
         }
         let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
         let few = if keys::suits(cx, &row) { keys::finds_few(&row) } else { row.count.as_const().is_some_and(|c| c <= FEW) };
-        if let (Some(digits), true) = (radix::digits(row.ty), !few && row.n.as_const().is_some_and(|n| n >= radix::LEAST)) {
+        // A row has as many elements as are asked for.
+        let long = [row.n, row.count].iter().any(|n| n.as_const().is_some_and(|n| n >= radix::LEAST));
+        if let (Some(digits), true) = (radix::digits(row.ty), !few && long) {
             let lists = radix::Lists::new(cx, &outer, row.n, digits);
             cx.kernel(|k| k.nest(LoopKind::Par, &outer, |k, o| self.by_digits(k, &row, o, digits, &lists)));
             return Ok(());

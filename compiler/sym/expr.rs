@@ -265,6 +265,21 @@ impl Dim {
         });
         out
     }
+    /// Calls `f` with the operands of each quotient and remainder in it, outer ones first.
+    pub fn divisions(self, f: &mut dyn FnMut(Dim, Dim)) {
+        let View::Sum { terms, .. } = self.view() else { return };
+        for a in terms.iter().flat_map(|t| &t.1) {
+            match a {
+                Atom::Sym(_) => {}
+                Atom::FloorDiv(x, y) | Atom::Mod(x, y) => {
+                    f(*x, *y);
+                    x.divisions(f);
+                    y.divisions(f);
+                }
+                Atom::Min(v) | Atom::Max(v) => v.iter().for_each(|d| d.divisions(f)),
+            }
+        }
+    }
     /// True if the symbol stands in it.
     pub fn contains(self, s: Sym) -> bool {
         let View::Sum { terms, .. } = self.view() else { return false };

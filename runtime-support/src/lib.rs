@@ -9,7 +9,7 @@
 //! * [`model`]: calls any model through its `<m>_model`; [`value`]: what it takes and gives.
 //! * [`probe`]: peak and bandwidth of this machine, measured.
 //! * [`texts`]: strings as bytes.
-//! * `image` (feature `image`): decodes the images of models with ImageDecoder, whose objects call it; `--features image`
+//! * [`image`]: with the feature `image`, decodes the images of models with ImageDecoder, whose objects call it; `--features image`
 //!   builds it into the library.
 //! * [`fault`]: why a call failed.
 //! * [`buffer`]: aligned memory for workspaces and outputs.
@@ -17,7 +17,6 @@
 pub mod abi;
 pub mod buffer;
 pub mod fault;
-#[cfg(feature = "image")]
 pub mod image;
 pub mod model;
 pub mod pool;

@@ -168,6 +168,9 @@ impl Resize {
             let relative = matches!(transform, Transform::HalfPixel | Transform::Asymmetric) || transform == Transform::PytorchHalfPixel && s >= 2.0;
             let period = coords::ratio(s).filter(|_| relative && !self.exclude_outside);
             let fixed = n.as_const().is_some() && out.as_const().is_some_and(|out| out <= TABLE && out * taps <= 1 << 22);
+            // Sums of neighbours at positions that depend on a size that only run time knows have no vectors along the axis; with
+            // positions from memory they have some along the channels.
+            let sums = !nearest && !fixed;
             // Float32 holds such quotients exactly.
             let exact = |(p, q): (i64, i64)| p.count_ones() == 1 && q.count_ones() == 1;
             let period = period.filter(|r| !fixed || exact(*r)).map(|(p, _)| p);
@@ -186,7 +189,7 @@ impl Resize {
             };
             let table = match (n.as_const(), out.as_const(), period) {
                 (Some(n), Some(out), _) if fixed => Some((make(n as f64, out as f64, out as usize), out)),
-                (_, _, Some(p)) => Some((make(1e6, 1e6 * s, 4 * p as usize), p)),
+                (_, _, Some(p)) if !sums => Some((make(1e6, 1e6 * s, 4 * p as usize), p)),
                 _ => None,
             };
             if let Some((t, rows)) = table {

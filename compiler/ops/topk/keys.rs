@@ -11,7 +11,7 @@
 use super::{Row, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, Stmt, UnOp};
 use crate::ops::LowerCx;
-use crate::ops::support::runtime;
+use crate::ops::support::{radix, runtime};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 use runtime::int;
@@ -52,19 +52,31 @@ fn columns(count: i64, n: i64) -> Option<i64> {
     let m = (4.0 * count as f64 * n as f64).sqrt() as i64;
     let m = (m + 63) / 64 * 64;
     let m = if 2 * m <= n && m >= 2 * count { m } else { n };
-    (2 * count <= n).then_some(m)
+    // Sorting all by digits takes as long as bringing an eighth into order by merging.
+    let digits = n >= radix::LEAST && count > RANKED;
+    (if digits { 8 * count <= n } else { 2 * count <= n }).then_some(m)
+}
+
+/// The same of a row; where only run time knows how long it is, several columns for each that is asked for.
+fn columns_of(row: &Row) -> Option<i64> {
+    // More would be sorted as fast.
+    const MOST: i64 = 512;
+    match (row.count.as_const(), row.n.as_const()) {
+        (Some(c), Some(n)) => columns(c, n),
+        (Some(c), None) if c <= MOST => Some((4 * c + 63) / 64 * 64),
+        _ => None,
+    }
 }
 
 /// True if not all of a row is sorted.
 pub(super) fn finds_few(row: &Row) -> bool {
-    row.count.as_const().zip(row.n.as_const()).is_some_and(|(c, n)| columns(c, n).is_some())
+    columns_of(row).is_some()
 }
 
 /// Scratch for rows, one for each index of `outer`.
 pub(super) fn scratch(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Scratch {
     let mut buf = |name: &str, ty: ElemType, n: Dim| cx.temp(name, ty, outer.iter().copied().chain([n]).collect::<Vec<_>>());
-    let size = row.count.as_const().zip(row.n.as_const());
-    match size.and_then(|(c, n)| columns(c, n)) {
+    match columns_of(row) {
         Some(columns) => Scratch::Few {
             columns,
             tops: buf("tops", ElemType::I32, columns.into()),

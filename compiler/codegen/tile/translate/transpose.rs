@@ -25,9 +25,9 @@ impl Translate<'_> {
                 loads.push((*buf, at));
             }
         });
-        // Integers and f32: what is in a register is what is in memory.
+        // Integers and f32, whose registers hold what is in memory, and f16, which a load extends.
         let long = self.b.is_long();
-        let turns = |t: ElemType| t.compute() == t && form(t).is_some() && t != ElemType::Bool && is_long(t) == long;
+        let turns = |t: ElemType| (t.compute() == t || t == ElemType::F16) && form(t).is_some() && t != ElemType::Bool && is_long(t) == long;
         let mut done: Vec<(Buf, &[Dim], Vec<Value>)> = vec![];
         for (buf, at) in loads {
             let step = |t: &Self, s: Sym| t.substituted(t.m.linear(buf, at)).linear_in(s).map(|x| x.0);

@@ -256,6 +256,8 @@ fn even(l: &Layer, t: i64, size: i64) -> Option<(i64, i64)> {
 /// The images of group `g`, and their tiles: loops over both run through all tiles of the group.
 fn members(m: &Module, l: &Layer, p: &Plan, g: Dim) -> (Dim, Dim) {
     match p.whole {
+        // Of an image whose size run time knows the last group, often the only one, may have far fewer.
+        None if tiles(l).as_const().is_none() => (Dim::constant(1), (tiles(l) - g.modulo(p.groups) * p.tiles).min(Dim::constant(p.tiles))),
         None => (Dim::constant(1), Dim::constant(p.tiles)),
         Some(n) => {
             let even = m.syms.simplify(p.images.modulo(n)).as_const() == Some(0);

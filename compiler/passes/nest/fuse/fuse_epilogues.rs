@@ -139,7 +139,7 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     cover(m, view, &index, &map.loops)?;
     let position = if view == t { at.clone() } else { relocate(m, &m.bufs[t].dims, &at, &m.bufs[view].dims) };
     let subst: HashMap<Sym, Dim> = index.iter().zip(&position).filter_map(|(i, d)| i.as_sym().map(|s| (s, *d))).collect();
-    if turns_to_unknown(m, p, (t, &at), &map, &subst) {
+    if turns_to_unknown(m, p, (t, &at), &map, &subst) || splits_vectors(m, p, (t, &at), &map, &subst) {
         return None;
     }
     // What the consumer does under conditions on its position needs them in the producer: fine, they are expressions.
@@ -158,6 +158,25 @@ fn turns_to_unknown(m: &Module, p: Kernel, (t, at): (Buf, &[Dim]), map: &Map, su
     let to: Vec<Dim> = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
     let (before, after) = (unit_stride_var(m, t, at, &loops), unit_stride_var(m, map.buf, &to, &loops));
     matches!((extent(before), extent(after)), (Some(Some(_)), Some(None)))
+}
+
+/// True if the consumer takes a contraction's columns apart into pieces that are no whole vectors (heads of 20 elements), which
+/// a tile would store one by one.
+fn splits_vectors(m: &Module, p: Kernel, (t, at): (Buf, &[Dim]), map: &Map, subst: &HashMap<Sym, Dim>) -> bool {
+    const LANES: i64 = 16;
+    if !form::is_contraction(&m.kernels[p].body) {
+        return false;
+    }
+    let loops = peel(&m.kernels[p].body).loops;
+    let Some(column) = unit_stride_var(m, t, at, &loops) else { return false };
+    let to: Vec<Dim> = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
+    let linear = m.linear(map.buf, &to);
+    if linear.linear_in(column).is_some() {
+        return false;
+    }
+    let mut whole = true;
+    linear.divisions(&mut |x, y| whole &= !x.contains(column) || y.as_const().is_some_and(|y| y % LANES == 0));
+    !whole
 }
 
 fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
@@ -207,74 +226,96 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
 }
 
 struct Padding {
-    /// Who computes what is inside, and who else reads it; nobody for the caller's.
+    /// Who computes what is inside, and who else reads it; nobody where it is copied.
     users: Vec<Kernel>,
     inner: Buf,
+    /// What the copy reads, by its loops over the padded buffer.
+    read: Vec<Dim>,
+    loops: Vec<Option<Sym>>,
     padded: Buf,
     fill: Expr,
     /// For each dimension: pad before, size inside, pad after.
     dims: Vec<(i64, Dim, i64)>,
 }
 
-/// The kernel as a copy of another's whole result into the middle of a padded buffer.
+/// The kernel as a copy of an image, or of a part of it, into the middle of a padded buffer: of another kernel's whole result,
+/// which then stands there itself, or a copy that loses its conditions.
 fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     let map = as_map(&m.kernels[c].body)?;
     let cover = map.cover(m)?;
     let Expr::Select(cond, inside, fill) = &map.value else { return None };
     let (Expr::Load { buf: t, at }, Expr::Const(_)) = (&**inside, &**fill) else { return None };
     let users = match (uses.writers(*t), &m.bufs[*t].place) {
-        ([p], Place::Temp) if *p != c && uses.readers(*t) == [c] => {
-            match as_map(&m.kernels[*p].body) {
-                // What only moves elements is followed into the copy (inline_producers).
-                Some(map) => (map.buf == *t && !matches!(map.value, Expr::Load { .. })).then(|| map.cover(m)).flatten().map(drop)?,
-                None => only_store(m, *p, *t).map(drop)?,
+        ([p], Place::Temp) if *p != c && uses.readers(*t) == [c] && !uses.pinned(*t) && uses.may_move(m, *p, c) => match as_map(&m.kernels[*p].body) {
+            // What only moves elements is followed into the copy (inline_producers).
+            Some(map) if matches!(map.value, Expr::Load { .. }) => vec![],
+            Some(map) => {
+                if map.buf == *t && map.cover(m).is_some() {
+                    vec![*p]
+                } else {
+                    vec![]
+                }
             }
-            let may = !uses.pinned(*t) && uses.may_move(m, *p, c);
-            may.then(|| vec![*p])?
-        }
+            None => only_store(m, *p, *t).map_or(vec![], |_| vec![*p]),
+        },
         // Parts of a concatenation, or something that is read elsewhere too.
         ([_, ..], Place::Temp) if copies::may_use_part(m, uses, *t, map.buf) && at.len() >= 4 => copies::users(uses, *t, c),
+        ([_, ..], Place::Temp) if at.len() >= 3 && m.storage(*t) == *t => vec![],
         ([], Place::Input(_)) => vec![],
         _ => return None,
     };
     if !copies::sized_before(m, map.buf, &users) {
         return None;
     }
-    if !is_temp(m, map.buf) || m.bufs[*t].ty != m.bufs[map.buf].ty || uses.writers(map.buf) != [c] || at.len() != cover.len() {
+    if !is_temp(m, map.buf) || m.bufs[*t].ty != m.bufs[map.buf].ty || uses.writers(map.buf) != [c] {
         return None;
     }
-    let mut dims = vec![];
-    for (k, i) in at.iter().enumerate() {
-        let (inner, outer) = (m.bufs[*t].dims[k], m.bufs[map.buf].dims[k]);
-        let before = match cover[k] {
-            Some(s) => (Dim::sym(s) - *i).as_const()?,
-            None => (-*i).as_const()?,
-        };
-        let after = (outer - inner - before).as_const()?;
-        if before < 0 || after < 0 {
-            return None;
-        }
-        dims.push((before, inner, after));
+    let dims = inside_dims(m, map.buf, cond, &cover)?;
+    // The whole result, at the same positions.
+    let whole = at.len() == cover.len() && at.iter().zip(&cover).zip(dims.iter().zip(&m.bufs[*t].dims)).all(|((i, s), (d, n))| d.1 == *n && *i == s.map_or(Dim::constant(0), Dim::sym) - d.0);
+    if !whole && !users.is_empty() {
+        return None;
     }
-    // The condition says just that the position is inside.
-    let leaf = |e: &Expr| match e {
-        Expr::Const(s) => s.bits != 0,
-        Expr::Bin(op, a, b) => match (op, &**a, &**b) {
-            (BinOp::Ge, Expr::Index(i), Expr::Index(z)) => z.as_const() == Some(0) && at.contains(i),
-            (BinOp::Lt, Expr::Index(i), Expr::Index(n)) => at.iter().zip(&m.bufs[*t].dims).any(|(x, d)| x == i && d == n),
-            _ => false,
-        },
-        _ => false,
+    Some(Padding { users, inner: *t, read: at.clone(), loops: cover, padded: map.buf, fill: (**fill).clone(), dims })
+}
+
+/// For each dimension of a padded buffer: how much stands before the part where a condition on positions holds, the size of
+/// that part, and how much stands behind it.
+fn inside_dims(m: &Module, padded: Buf, cond: &Expr, cover: &[Option<Sym>]) -> Option<Vec<(i64, Dim, i64)>> {
+    let outer = &m.bufs[padded].dims;
+    let mut found: Vec<(i64, Option<Dim>)> = vec![(0, None); cover.len()];
+    // The dimension along which a position runs, and how far it lags behind.
+    let along = |i: &Dim| {
+        let (rest, from) = i.split_const();
+        let k = cover.iter().position(|s| s.is_some() && *s == rest.as_sym())?;
+        Some((k, -from))
     };
-    let mut pending = vec![&**cond];
+    let mut pending = vec![cond];
     while let Some(e) = pending.pop() {
         match e {
+            Expr::Const(s) if s.bits != 0 => {}
             Expr::Bin(BinOp::And, a, b) => pending.extend([&**a, &**b]),
-            e if leaf(e) => {}
+            Expr::Bin(op @ (BinOp::Ge | BinOp::Lt), a, b) => {
+                let (Expr::Index(i), Expr::Index(n)) = (&**a, &**b) else { return None };
+                let (k, before) = along(i)?;
+                let lower = *op == BinOp::Ge;
+                if before < 0 || lower && n.as_const() != Some(0) || !lower && found[k].1.is_some() {
+                    return None;
+                }
+                found[k].0 = before;
+                if !lower {
+                    found[k].1 = Some(*n);
+                }
+            }
             _ => return None,
         }
     }
-    Some(Padding { users, inner: *t, padded: map.buf, fill: (**fill).clone(), dims })
+    let dims = found.into_iter().zip(outer).map(|((before, size), outer)| {
+        let size = size.unwrap_or(*outer - before);
+        let after = (*outer - size - before).as_const()?;
+        (after >= 0).then_some((before, size, after))
+    });
+    dims.collect()
 }
 
 /// Carries it out: the copy goes, its place in the driver takes what fills the border, one kernel a side. Those kernels.
@@ -284,11 +325,12 @@ fn store_inside(m: &mut Module, p: Padding, c: Kernel) -> Vec<Kernel> {
     let (name, origin) = (m.kernels[c].name.clone(), m.kernels[c].origin.clone());
     let mut calls = vec![];
     if p.users.is_empty() {
-        let inner = m.bufs[p.inner].dims.clone();
+        let inside: Vec<Dim> = p.dims.iter().map(|d| d.1).collect();
         m.kernel(&name, &origin, |kb| {
-            kb.nest(LoopKind::Par, &inner, |kb, ix| {
+            kb.nest(LoopKind::Par, &inside, |kb, ix| {
                 let at: Vec<Dim> = ix.iter().zip(&p.dims).map(|(i, d)| *i + d.0).collect();
-                let value = kb.load(p.inner, ix);
+                let from: Vec<Dim> = p.read.iter().map(|d| d.subst(&mut |s| p.loops.iter().position(|l| *l == Some(s)).map(|k| at[k]))).collect();
+                let value = kb.load(p.inner, &from);
                 kb.store(p.padded, &at, value);
             });
         });

@@ -2,6 +2,7 @@
 //! output channels whatever stride, dilation or kernel a convolution has. Only temporaries that nobody views under
 //! another shape change; operators index logically and notice nothing.
 
+mod apart;
 mod unflatten;
 
 use crate::diag::Result;
@@ -11,6 +12,8 @@ use crate::passes::nest::analysis::shape::{as_map, peel};
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::schedule::conv_pool;
 use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
+use apart::{copy_image, turn_result};
 use std::collections::HashSet;
 
 /// Channels that fill half of a vector.
@@ -18,8 +21,11 @@ const LEAST: i64 = 8;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
+    let viewed = viewed_images(m);
     for k in visit::calls(&m.driver) {
-        detach(m, k);
+        attach_channels(m, k, &viewed);
+        detach(m, k, &viewed);
+        attach_residuals(m, k);
         detach_window(m, k);
         attach_sampled(m, k);
     }
@@ -69,15 +75,28 @@ pub fn run(m: &mut Module) -> Result<()> {
     Ok(())
 }
 
+/// Temporaries that some kernel reads or writes under another shape: they stay in ONNX's memory order.
+fn viewed_images(m: &Module) -> HashSet<Buf> {
+    let kernels = visit::calls(&m.driver);
+    let bodies = kernels.iter().map(|k| &m.kernels[*k].body);
+    let accesses = bodies.flat_map(|body| visit::loads(body).into_iter().chain(visit::stores(body)));
+    accesses.filter(|b| m.storage(*b) != *b).map(|b| m.storage(b)).filter(|b| matches!(m.bufs[*b].place, Place::Temp)).collect()
+}
+
 /// True for an image of enough channels that the caller takes in planes.
 fn leaves_in_planes(m: &Module, b: Buf) -> bool {
     let d = &m.bufs[b];
     matches!(d.place, Place::Output(_)) && (3..=5).contains(&d.dims.len()) && d.dims[1].as_const().is_some_and(|c| c >= LEAST)
 }
 
-/// A convolution whose image the caller takes in planes stores it for itself, and a map turns it: vectors run along
-/// channels, which no tile could store one by one, or whose vectors are fuller.
-fn detach(m: &mut Module, k: Kernel) {
+/// True for a temporary of enough channels whose planes are read under another shape.
+fn viewed_in_planes(m: &Module, b: Buf, viewed: &HashSet<Buf>) -> bool {
+    viewed.contains(&b) && (3..=5).contains(&m.bufs[b].dims.len()) && m.bufs[b].dims[1].as_const().is_some_and(|c| c >= LEAST) && !spatial_is_one(m, b)
+}
+
+/// A convolution whose image the caller takes in planes, or a reader under another shape, stores it for itself, and a map
+/// turns it: vectors run along channels, which no tile could store one by one, or whose vectors are fuller.
+fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let Some((a, from, w, at_w)) = form::operands(body) else { return };
     let [out] = visit::stores(body)[..] else { return };
@@ -87,12 +106,23 @@ fn detach(m: &mut Module, k: Kernel) {
     let positions: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| form::depends(&from, l.0)).collect();
     let apart = nest.body.iter().any(|s| matches!(s, Stmt::Store { at, .. } if unit_stride_var(m, out, at, &positions).is_none()));
     let images = images(body);
-    if !leaves_in_planes(m, out) || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
+    let planes = leaves_in_planes(m, out) || viewed_in_planes(m, out, viewed) || taps && few_leave_in_planes(m, a, out);
+    if !planes || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
         return;
     }
-    if taps || apart || is_ragged(m, a, out, w) {
-        turn_result(m, k, out);
+    // Of a depthwise convolution image and result have the same innermost dimension.
+    let depthwise = is_depthwise(&nest.loops, &from, &at_w);
+    if taps || apart || depthwise || is_ragged(m, a, out, w) {
+        turn_result(m, k, out, viewed);
     }
+}
+
+/// True for an image of few channels that the caller takes in planes, made of one whose channels are innermost.
+fn few_leave_in_planes(m: &Module, image: Buf, out: Buf) -> bool {
+    let (from, to) = (&m.bufs[image], &m.bufs[out]);
+    let few = matches!(to.place, Place::Output(_)) && to.dims.len() == 4 && to.dims[1].as_const().is_some_and(|c| (2..LEAST).contains(&c));
+    let kernels = visit::calls(&m.driver);
+    few && matches!(from.place, Place::Temp) && from.dims[1].as_const().is_some_and(|c| c > LEAST) && !comes_in_planes(m, &kernels, image) && !stays_in_planes(m, &kernels, image)
 }
 
 /// True for a 1x1 convolution that takes longer in vectors along its planes, the last of which may be nearly empty, than in
@@ -121,7 +151,7 @@ fn detach_window(m: &mut Module, k: Kernel) {
     let planes = leaves_in_planes(m, out) && !spatial_is_one(m, out);
     let images = images(body);
     if planes && form::operands(body).is_none() && !visit::loads(body).contains(&out) && images.contains(&out) && images.iter().any(|b| matches!(m.bufs[*b].place, Place::Temp)) {
-        turn_result(m, k, out);
+        turn_result(m, k, out, &HashSet::new());
     }
 }
 
@@ -135,22 +165,63 @@ fn attach_sampled(m: &mut Module, k: Kernel) {
         return;
     }
     if matches!(m.bufs[image].place, Place::Input(_)) {
-        let own = m.temp(format!("{}.image", m.bufs[image].name), m.bufs[image].ty, m.bufs[image].dims.clone());
-        let origin = m.kernels[k].origin.clone();
-        let id = m.map(own, &origin, |kb, at| kb.load(image, at));
-        m.kernels[id].name = format!("{}.image", m.kernels[k].name);
-        let call = m.driver.pop();
-        visit::splice_call(&mut m.driver, k, true, call.into_iter().collect());
-        let body = std::mem::take(&mut m.kernels[k].body);
-        let swap = |e: Expr| match e {
-            Expr::Load { buf, at } if buf == image => Expr::Load { buf: own, at },
-            e => e,
-        };
-        m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| swap(e)))).collect();
+        copy_image(m, k, image);
     }
     if let Some(out) = result.filter(|b| matches!(m.bufs[*b].place, Place::Output(_))) {
-        turn_result(m, k, out);
+        turn_result(m, k, out, &HashSet::new());
     }
+}
+
+/// Depthwise convolutions and windows over images whose sizes run time knows read a copy of an image that the caller, or who
+/// reads it under another shape, has in planes: vectors run along channels.
+fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
+    let body = &m.kernels[k].body;
+    let [out] = visit::stores(body)[..] else { return };
+    let loops = peel(body).loops;
+    let unknown = |b: Buf| m.bufs[b].dims[2..].iter().any(|d| d.as_const().is_none());
+    let image = match (form::operands(body), form::window(body)) {
+        (Some((image, at, w, at_w)), _) => (image != w && is_depthwise(&loops, &at, &at_w)).then_some(image),
+        // The window of a result of its own slides.
+        (None, Some(w)) => (w.weight.is_none() && w.taps.len() >= 2 && w.read.1.iter().skip(2).all(|d| loops.iter().any(|l| d.contains(l.0))) && m.bufs[w.read.0].dims.len() == 4 && unknown(w.read.0))
+            .then_some(w.read.0),
+        _ => None,
+    };
+    let Some(image) = image.filter(|b| m.storage(*b) == *b && (3..=5).contains(&m.bufs[*b].dims.len()) && m.bufs[*b].ty == ElemType::F32) else { return };
+    let kept = matches!(m.bufs[image].place, Place::Input(_)) || viewed_in_planes(m, image, viewed);
+    let fits = kept && !spatial_is_one(m, image) && !spatial_is_one_of(&m.bufs[out].dims) && m.storage(out) != image && images(body).contains(&image);
+    if fits && m.bufs[image].dims[1].as_const().is_some_and(|c| c >= LEAST) {
+        copy_image(m, k, image);
+    }
+}
+
+/// A contraction that stores channels side by side reads a copy of a residual that the caller has in planes.
+fn attach_residuals(m: &mut Module, k: Kernel) {
+    let Some(p) = form::contraction(&m.kernels[k].body) else { return };
+    let Some((out, at)) = p.store() else { return };
+    if unit_stride_var(m, out, &at, &p.loops).is_none_or(|c| form::depends(&p.a.1, c)) || matches!(m.bufs[p.a.0].place, Place::Input(_)) {
+        return;
+    }
+    let mut found: Vec<Buf> = vec![];
+    for s in &p.tail {
+        if let Some(e) = s.expr() {
+            e.walk(&mut |e| match e {
+                Expr::Load { buf, at } if at.len() == 4 && matches!(m.bufs[*buf].place, Place::Input(_)) && at[2..].iter().any(|d| d.as_const().is_none()) && !found.contains(buf) => found.push(*buf),
+                _ => {}
+            });
+        }
+    }
+    for b in found {
+        let unknown = m.bufs[b].dims[2..].iter().any(|d| d.as_const().is_none());
+        if unknown && m.bufs[b].dims[1].as_const().is_some_and(|c| c >= LEAST) && m.bufs[b].ty == ElemType::F32 && b != p.a.0 && b != p.b.0 {
+            copy_image(m, k, b);
+        }
+    }
+}
+
+/// True if each channel of the image has weights of its own and no sum runs over several.
+fn is_depthwise(loops: &[(Sym, Dim)], image: &[Dim], weights: &[Dim]) -> bool {
+    let Some(channel) = image.get(1).and_then(|d| d.as_sym()) else { return false };
+    form::depends(weights, channel) && loops.iter().any(|l| l.0 == channel)
 }
 
 /// A kernel that reads an image at positions from memory, channel by channel.
@@ -194,64 +265,6 @@ fn sampled(m: &Module, body: &[Stmt]) -> Option<Sampled> {
     fits.then_some(Sampled { image, result, stored })
 }
 
-/// The result of a kernel is stored for itself, and a map turns it.
-fn turn_result(m: &mut Module, k: Kernel, out: Buf) {
-    let Some(part) = part(m, k, out) else { return };
-    let dims: Vec<Dim> = part.iter().map(|p| p.1).collect();
-    let own = m.temp(format!("{}.image", m.bufs[out].name), m.bufs[out].ty, dims.clone());
-    let mut body = std::mem::take(&mut m.kernels[k].body);
-    redirect(&mut body, out, own, &part);
-    m.kernels[k].body = body;
-    let (origin, name) = (m.kernels[k].origin.clone(), format!("{}.planes", m.kernels[k].name));
-    m.kernel(&name, &origin, |kb| {
-        kb.nest(LoopKind::Par, &dims, |kb, at| {
-            let to: Vec<Dim> = at.iter().zip(&part).map(|(i, p)| *i + p.0).collect();
-            let v = kb.load(own, at);
-            kb.store(out, &to, v);
-        });
-    });
-    // The call was put at the driver's end.
-    let call = m.driver.pop();
-    visit::splice_call(&mut m.driver, k, false, [Stmt::Call(k)].into_iter().chain(call).collect());
-}
-
-/// Where the elements that a kernel stores begin in each dimension, and how many they are: all where no other kernel stores
-/// any.
-fn part(m: &Module, k: Kernel, out: Buf) -> Option<Vec<(Dim, Dim)>> {
-    let zero = Dim::constant(0);
-    let others = |o: &Kernel| *o != k && visit::stores(&m.kernels[*o].body).iter().any(|b| m.storage(*b) == m.storage(out));
-    if !visit::calls(&m.driver).iter().any(others) {
-        return Some(m.bufs[out].dims.iter().map(|d| (zero, *d)).collect());
-    }
-    let nest = peel(&m.kernels[k].body);
-    let mut stores: Vec<Vec<Dim>> = vec![];
-    visit::walk(&nest.body, &mut |s| {
-        if let Stmt::Store { at, .. } = s {
-            stores.push(at.clone());
-        }
-    });
-    let [at] = stores.as_slice() else { return None };
-    let extent = |d: &Dim| {
-        let (rest, from) = d.split_const();
-        let n = if rest == zero { Dim::constant(1) } else { nest.loops.iter().find(|l| Some(l.0) == rest.as_sym())?.1 };
-        Some((Dim::constant(from), n))
-    };
-    at.iter().map(extent).collect()
-}
-
-/// Stores to `from` go to `to`, which has a part of it.
-fn redirect(body: &mut [Stmt], from: Buf, to: Buf, part: &[(Dim, Dim)]) {
-    for s in body {
-        if let Stmt::Store { buf, at, .. } = s
-            && *buf == from
-        {
-            *buf = to;
-            at.iter_mut().zip(part).for_each(|(i, p)| *i = *i - p.0);
-        }
-        s.bodies_mut().into_iter().for_each(|b| redirect(b, from, to, part));
-    }
-}
-
 /// True for the padded copy of a caller's image with few channels: vectors along channels would be nearly empty, and a
 /// convolution takes its elements one by one wherever they lie.
 fn comes_in_planes(m: &Module, kernels: &[Kernel], b: Buf) -> bool {
@@ -276,7 +289,11 @@ fn stays_in_planes(m: &Module, kernels: &[Kernel], b: Buf) -> bool {
 
 /// [N, C, 1, 1] is the same memory either way.
 fn spatial_is_one(m: &Module, b: Buf) -> bool {
-    m.bufs[b].dims[2..].iter().all(|d| d.as_const() == Some(1))
+    spatial_is_one_of(&m.bufs[b].dims)
+}
+
+fn spatial_is_one_of(dims: &[Dim]) -> bool {
+    dims.iter().skip(2).all(|d| d.as_const() == Some(1))
 }
 
 fn accesses(body: &[Stmt]) -> Vec<(Buf, Vec<Dim>)> {

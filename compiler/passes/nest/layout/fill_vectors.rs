@@ -14,7 +14,7 @@
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Math, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction};
-use crate::passes::nest::analysis::shape::wrap;
+use crate::passes::nest::analysis::shape::{fresh_regs, peel, wrap};
 use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
 use crate::tensor::{ConstData, ElemType};
@@ -41,7 +41,7 @@ struct Layer {
     parts: Contraction,
     /// Output channels, columns, and the taps of a row of the window.
     k: (Sym, i64),
-    x: (Sym, i64),
+    x: (Sym, Dim),
     tap: (Sym, i64),
     /// Neighbouring results of a vector.
     phases: i64,
@@ -63,7 +63,7 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
     let (x, tap) = p.a.1.iter().find_map(|d| {
         let syms: Vec<Sym> = d.syms().into_iter().collect();
         let [a, b] = syms.as_slice() else { return None };
-        let pair = |x: Sym, t: Sym| Some((of(&p.loops, &x.into())?, of(&p.depth, &t.into())?));
+        let pair = |x: Sym, t: Sym| Some((p.loops.iter().copied().find(|l| l.0 == x)?, of(&p.depth, &t.into())?));
         let (x, t) = pair(*a, *b).or_else(|| pair(*b, *a))?;
         let alone = (*d - Dim::sym(x.0) - Dim::sym(t.0)).as_const().is_some();
         let rows = stride(m, out, at, x.0) == Some(k.1) && p.a.1.iter().filter(|d| d.contains(x.0) || d.contains(t.0)).count() == 1;
@@ -75,14 +75,18 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
     }
     // Multiplications for each result, in parts of a vector.
     let cost = |s: i64| (tap.1 + s - 1) as f64 / s as f64;
-    let phases = (1..=LANES / k.1).filter(|s| x.1 % s == 0).min_by(|a, b| cost(*a).total_cmp(&cost(*b)))?;
+    // Of a row that they do not divide, the rest is computed one by one.
+    let whole = |s: i64| x.1.as_const().is_none_or(|x| x % s == 0);
+    let phases = (1..=LANES / k.1).filter(|s| whole(*s)).min_by(|a, b| cost(*a).total_cmp(&cost(*b)))?;
+    let longer = (1..=LANES / k.1).filter(|s| x.1.as_const().is_some_and(|x| x >= 8 * s)).min_by(|a, b| cost(*a).total_cmp(&cost(*b)));
+    let phases = longer.filter(|s| cost(*s) * 1.3 < cost(phases)).unwrap_or(phases);
     let wins = cost(phases) * 1.3 < cost(1) && k.1 * phases >= 4;
     let fits = p.tail.iter().all(|s| s.expr().is_none_or(|e| follows(m, e, k, x)));
     (wins && fits).then(|| Layer { weights: weights.clone(), k, x, tap, phases, parts: p })
 }
 
 /// True if what an expression reads runs along columns and channels as the result does, or is one constant for each channel.
-fn follows(m: &Module, e: &Expr, k: (Sym, i64), x: (Sym, i64)) -> bool {
+fn follows(m: &Module, e: &Expr, k: (Sym, i64), x: (Sym, Dim)) -> bool {
     let mut fits = true;
     e.walk(&mut |e| match e {
         Expr::Load { buf, at } => {
@@ -105,10 +109,30 @@ fn per_channel(m: &Module, buf: Buf, at: &[Dim], k: (Sym, i64)) -> bool {
     matches!(&m.bufs[buf].place, Place::Const(c) if whole(c)) && at.iter().all(|d| d.as_sym() == Some(k.0) || d.as_const() == Some(0))
 }
 
+/// The results of each row behind the last whole vector, in a kernel of their own.
+fn rest(m: &mut Module, kernel: Kernel, l: &Layer) {
+    let whole = l.x.1.floor_div(l.phases) * l.phases;
+    let left = m.syms.simplify(l.x.1.modulo(l.phases));
+    if left.as_const() == Some(0) {
+        return;
+    }
+    let nest = peel(&m.kernels[kernel].body);
+    let v = m.syms.loop_var("x", Dim::constant(0), left);
+    let put = |d: Dim| d.subst(&mut |s| (s == l.x.0).then(|| whole + v));
+    let body: Vec<Stmt> = fresh_regs(m, &nest.body).into_iter().map(|s| s.map_dims(&mut |d| put(d))).collect();
+    let loops: Vec<(Sym, Dim)> = nest.loops.iter().map(|o| if o.0 == l.x.0 { (v, left) } else { *o }).collect();
+    let (name, origin) = (format!("{}.rest", m.kernels[kernel].name), m.kernels[kernel].origin.clone());
+    let id = m.kernel(&name, &origin, |_| {});
+    m.kernels[id].body = wrap(&loops, body);
+    let call = m.driver.pop();
+    visit::splice_call(&mut m.driver, kernel, false, [Stmt::Call(kernel)].into_iter().chain(call).collect());
+}
+
 fn rewrite(m: &mut Module, kernel: Kernel, l: &Layer) {
     let (p, s, zero) = (&l.parts, l.phases, Dim::constant(0));
     let Some(weights) = spread(l) else { return };
-    let (pieces, columns, taps) = (Dim::constant(l.x.1 / s), Dim::constant(s * l.k.1), Dim::constant(l.tap.1 + s - 1));
+    rest(m, kernel, l);
+    let (pieces, columns, taps) = (l.x.1.floor_div(s), Dim::constant(s * l.k.1), Dim::constant(l.tap.1 + s - 1));
     let weights = m.constant(format!("{}.phases", m.bufs[p.b.0].name), Arc::new(weights));
     let (q, n, j) = (m.syms.loop_var("q", zero, pieces), m.syms.loop_var("n", zero, columns), m.syms.loop_var("j", zero, taps));
     let a = p.a.1.iter().map(|d| d.subst(&mut |v| if v == l.x.0 { Some(Dim::sym(q) * s) } else { (v == l.tap.0).then(|| j.into()) })).collect();

@@ -58,7 +58,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     split_phases(m, &mut p);
     let n = columns(m, &mut p)?;
     let (n, n_extent) = collapse_columns(m, &mut p, n)?;
-    if n_extent.as_const().is_some_and(|c| c < 4) {
+    if n_extent.as_const().is_some_and(|c| c < least_columns(m, &p, n, facts)) {
         return None;
     }
     let only_a = |p: &Contraction, s: Sym| depends(&p.a.1, s) && !depends(&p.b.1, s);
@@ -113,6 +113,14 @@ impl Plan for Tiled {
         let back = tiles::emit(m, &p, &t, &loops, &rows);
         vec![Stmt::If { cond: Expr::cmp_index(BinOp::Eq, Dim::sym(turn).modulo(2), 0), then: body, els: back }]
     }
+}
+
+/// Columns that are worth a tile: two where they lie side by side in the result, vectors may be partial, and nothing else runs
+/// along memory: the pixels of an image of few channels.
+fn least_columns(m: &Module, p: &Contraction, n: Sym, facts: Facts) -> i64 {
+    let beside = p.store().is_some_and(|(out, at)| stride(m, out, &at, n) == Some(1));
+    let row = p.loops.iter().any(|l| l.0 != n && stride(m, p.a.0, &p.a.1, l.0) == Some(1));
+    if beside && !row && facts.caps.masks && p.product == ProductKind::Fma { 2 } else { 4 }
 }
 
 /// The column: a loop that B alone depends on, along memory of the result where there is one. A matrix product may swap its

@@ -4,7 +4,7 @@
 
 use crate::nest::{Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{loop_like, peel, wrap};
-use crate::sym::{Atom, Dim, Sym, View};
+use crate::sym::{Dim, Sym};
 
 /// Digits at most: each loop may have several divisors.
 const MOST: usize = 6;
@@ -25,12 +25,12 @@ fn once(m: &mut Module, body: &[Stmt]) -> Option<Vec<Stmt>> {
     let nest = peel(body);
     let mut found: Option<(usize, Dim)> = None;
     for d in dims(&nest.body) {
-        divisions(d, &mut |x, y| {
+        d.divisions(&mut |x, y| {
             let at = x.as_sym().and_then(|s| nest.loops.iter().position(|l| l.0 == s));
             if let (None, Some(i)) = (found, at)
                 && nest.loops[i].1.floor_div(y) * y == nest.loops[i].1
                 && nest.loops[i].1 != y
-                && m.syms.is_pos(y)
+                && (m.syms.is_pos(y) || divides(nest.loops[i].1, y))
             {
                 found = Some((i, y));
             }
@@ -44,7 +44,7 @@ fn once(m: &mut Module, body: &[Stmt]) -> Option<Vec<Stmt>> {
     let body: Vec<Stmt> = nest.body.iter().cloned().map(|s| s.map_dims(&mut |d| if d.contains(var) { m.syms.simplify(d.subst(&mut |s| (s == var).then_some(digits))) } else { d })).collect();
     // A division by something else that does not fit these digits would cost as much as before.
     let mut left = false;
-    dims(&body).into_iter().for_each(|d| divisions(d, &mut |x, _| left |= x.contains(high) && x.contains(low)));
+    dims(&body).into_iter().for_each(|d| d.divisions(&mut |x, _| left |= x.contains(high) && x.contains(low)));
     if left {
         return None;
     }
@@ -53,25 +53,16 @@ fn once(m: &mut Module, body: &[Stmt]) -> Option<Vec<Stmt>> {
     Some(wrap(&loops, body))
 }
 
+/// True if the quotient is no division: then a divisor of 0 leaves loops of no iterations.
+fn divides(x: Dim, y: Dim) -> bool {
+    let mut none = true;
+    x.floor_div(y).divisions(&mut |_, _| none = false);
+    none
+}
+
 /// Everything that statements subscript with.
 fn dims(body: &[Stmt]) -> Vec<Dim> {
     let mut out = vec![];
     visit::walk(body, &mut |s| out.extend(s.dims()));
     out
-}
-
-/// Calls `f` with the operands of each quotient and remainder in a dim.
-fn divisions(d: Dim, f: &mut dyn FnMut(Dim, Dim)) {
-    let View::Sum { terms, .. } = d.view() else { return };
-    for a in terms.iter().flat_map(|t| &t.1) {
-        match a {
-            Atom::Sym(_) => {}
-            Atom::FloorDiv(x, y) | Atom::Mod(x, y) => {
-                f(*x, *y);
-                divisions(*x, f);
-                divisions(*y, f);
-            }
-            Atom::Min(v) | Atom::Max(v) => v.iter().for_each(|d| divisions(*d, f)),
-        }
-    }
 }

@@ -75,8 +75,8 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
     let ty = m.bufs[map.buf].ty;
     // All of 64 bits, or nothing. What is shorter than 32 has lanes of 32.
     let long = lanes64::is(ty);
-    let turns = |t: ElemType| if long { lanes64::is(t) } else { matches!(t.bits(), 8 | 16 | 32) && (t.is_int() || t == ElemType::F32) };
-    if own || !turns(ty) && ty != ElemType::F16 {
+    let turns = |t: ElemType| if long { lanes64::is(t) } else { matches!(t.bits(), 8 | 16 | 32) && (t.is_int() || matches!(t, ElemType::F32 | ElemType::F16)) };
+    if own || !turns(ty) {
         return None;
     }
     let find = |m: &Module, map: &Map| -> Option<(Side, Side)> {

@@ -3,7 +3,6 @@
 use crate::nest::{Buf, Expr, Module, Stmt};
 use crate::passes::nest::analysis::form::{Contraction, depends};
 use crate::passes::nest::analysis::shape::in_one;
-use crate::passes::nest::analysis::strides::stride;
 use crate::sym::{Dim, Sym};
 
 /// Takes loops apart that A reads by quotient and B by remainder (a transposed convolution whose windows do not overlap):
@@ -66,10 +65,10 @@ pub(crate) fn collapse_columns(m: &mut Module, p: &mut Contraction, mut n: Sym) 
 
 /// True if every access with the column goes on where the next round of the outer loop begins.
 fn runs_on(m: &Module, p: &Contraction, (outer, _): (Sym, Dim), (inner, extent): (Sym, Dim)) -> bool {
-    let Some(extent) = extent.as_const() else { return false };
     let plain = |buf: Buf, at: &[Dim]| {
-        let Some(x) = stride(m, buf, at, inner) else { return false };
-        stride(m, buf, at, outer) == Some(x * extent)
+        let linear = m.linear(buf, at);
+        let (Some((step, _)), Some((next, _))) = (linear.linear_in(inner), linear.linear_in(outer)) else { return false };
+        next == step * extent
     };
     let mut ok = plain(p.b.0, &p.b.1);
     for s in &p.tail {

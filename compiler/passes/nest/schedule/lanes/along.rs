@@ -5,10 +5,10 @@ use super::permuted_loads::{self, Pieces};
 use super::stage_through_scratch::{self, Staging};
 use super::{Vectors, collapse, first_store, order_loops, relayout_constants, suits, vector};
 use crate::nest::schedule::Schedule;
-use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt};
+use crate::nest::{BinOp, Buf, Expr, LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, wrap};
-use crate::passes::nest::analysis::strides::unit_stride_var;
-use crate::passes::nest::schedule::lanes64;
+use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
+use crate::passes::nest::schedule::{lanes64, transpose};
 use crate::sym::{Dim, Sym};
 
 /// A nest whose vectors run along the contiguous dimension of the result.
@@ -38,13 +38,37 @@ enum How {
     Staged(Staging),
 }
 
-/// Chooses vectors along the result's contiguous dimension; None where they do not suit.
+/// Chooses vectors along the result's contiguous dimension, or along that of what a sum reads where the result lies in
+/// another order: a sum reads much and stores little. None where neither suits.
 pub(super) fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> Option<Along> {
     let (buf, at) = first_store(&nest.body)?;
     let mut loops = nest.loops.clone();
     order_loops(m, &nest.body, &mut loops);
-    let mut nest = ParNest { loops, body: nest.body.clone() };
-    let mut var = unit_stride_var(m, buf, &at, &nest.loops)?;
+    let nest = ParNest { loops, body: nest.body.clone() };
+    let of_result = unit_stride_var(m, buf, &at, &nest.loops);
+    if let Some(found) = of_result.and_then(|var| along(m, nest.clone(), var, vectors)) {
+        return Some(found);
+    }
+    let var = of_sums(m, &nest).filter(|v| Some(*v) != of_result && m.linear(buf, &at).linear_in(*v).is_some())?;
+    along(m, nest, var, vectors)
+}
+
+/// The loop along which all that sums read lies side by side, or is the same.
+fn of_sums(m: &Module, nest: &ParNest) -> Option<Sym> {
+    let mut loads: Vec<(Buf, &[Dim])> = vec![];
+    for s in nest.body.iter().filter(|s| matches!(s, Stmt::For { .. })) {
+        s.walk(&mut |s| {
+            if let Some(e) = s.expr() {
+                transpose::reads(e, false, &mut |buf, at, _| loads.push((buf, at)));
+            }
+        });
+    }
+    let strides = |v: Sym| loads.iter().map(move |(buf, at)| stride(m, *buf, at, v));
+    nest.loops.iter().map(|l| l.0).find(|v| strides(*v).all(|s| matches!(s, Some(0 | 1))) && strides(*v).any(|s| s == Some(1)))
+}
+
+/// Vectors along a loop.
+fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> Option<Along> {
     if let Some(v) = collapse(m, &mut nest, var) {
         var = v;
     }
@@ -119,6 +143,14 @@ impl Shared {
             Expr::With { sym, value, extent, body } => {
                 let value = self.take(*value);
                 let mut inside = lanes64::depends(&value, self.var) || extent.contains(self.var);
+                // Values that have a name stand inside.
+                let mut own = vec![];
+                value.walk(&mut |e| match e {
+                    Expr::Let { reg, .. } => own.push(*reg),
+                    Expr::Reg(r) => inside |= !own.contains(r),
+                    Expr::Acc { .. } => inside = true,
+                    _ => {}
+                });
                 value.clone().map_dims(&mut |d| {
                     inside |= self.kept.iter().any(|s| d.contains(*s));
                     d

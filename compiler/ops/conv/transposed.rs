@@ -1,0 +1,271 @@
+//! ConvTranspose, by the phases of its strides, each a convolution of stride 1 with a part of the kernel.
+//!
+//! All phases are one contraction where their taps are equally many; where that would be many more than the kernel has, each is
+//! a kernel of its own, and of few channels the phases are channels, too.
+
+use super::{Axis, Conv, padded, with_bias};
+use crate::diag::Result;
+use crate::nest::{BinOp, Buf, Expr, LoopKind};
+use crate::ops::LowerCx;
+use crate::ops::matmul::product_sum;
+use crate::sym::Dim;
+
+impl Conv {
+    /// y[o] = sum over k of x[(o + before - k * dilation) / stride] where that divides and is inside.
+    ///
+    /// With o + before = stride * q + phase only the taps k = phase + stride * j count: each phase is a convolution of
+    /// stride 1 with a part of the kernel, and all of them are one contraction. It fills a buffer of whole strides, from
+    /// which the result is cut where it does not begin and end with one. An axis with stride and dilation, or with pads
+    /// that only run time knows, is spread with zeros instead, and convolved with the mirrored kernel.
+    pub(super) fn lower_transpose(&self, cx: &mut LowerCx, axes: &[Axis]) -> Result<()> {
+        let (x, w, y) = (cx.input(0), cx.input(1), cx.output(0));
+        let (dy, elem) = (cx.dims(y), cx.elem(x));
+        let split: Option<Vec<Phases>> = axes.iter().zip(&dy[2..]).map(|(a, d)| Phases::of(a, *d)).collect();
+        let Some(split) = split else {
+            let phases: Vec<Phases> = axes.iter().zip(&dy[2..]).map(|(a, d)| Phases { stride: 1, taps: a.kernel, dilation: a.dilation, first: Dim::constant(0), count: *d, cut: Dim::constant(0) }).collect();
+            let spread = spread(cx, x, axes, &dy, elem);
+            self.phases(cx, spread, w, y, &phases);
+            return Ok(());
+        };
+        let dx = cx.dims(x);
+        let reach: Vec<Axis> = split.iter().zip(&dx[2..]).map(|(p, d)| Axis { kernel: p.taps, stride: 1, dilation: p.dilation, before: Dim::constant((p.taps - 1) * p.dilation) - p.first, after: p.first + p.count - *d }).collect();
+        let src = padded(cx, x, &reach, None);
+        let dw = cx.dims(w);
+        if self.has_few_channels(&dw, &split) {
+            self.phases_as_channels(cx, src, w, &split);
+            return Ok(());
+        }
+        if let Some(parts) = ragged(&dw[1..], axes, &split) {
+            let whole: Vec<Dim> = dy[..2].iter().copied().chain(split.iter().map(|p| p.count * p.stride)).collect();
+            let out = cx.temp("strides", elem, whole);
+            parts.iter().for_each(|part| self.phase(cx, src, w, out, part));
+            cut(cx, out, y, &split);
+            return Ok(());
+        }
+        // Taps beyond the kernel are 0.
+        let ends: Vec<Axis> = split.iter().zip(axes).map(|(p, a)| Axis { kernel: 1, stride: 1, dilation: 1, before: Dim::constant(0), after: Dim::constant(p.taps * p.stride - a.kernel) }).collect();
+        let w = if dw.len() == dy.len() { padded(cx, w, &ends, None) } else { w };
+        let whole: Vec<Dim> = dy[..2].iter().copied().chain(split.iter().map(|p| p.count * p.stride)).collect();
+        let direct = split.iter().all(|p| p.cut == Dim::constant(0)) && whole == dy;
+        let out = if direct { y } else { cx.temp("strides", elem, whole) };
+        self.phases(cx, src, w, out, &split);
+        if !direct {
+            cut(cx, out, y, &split);
+        }
+        Ok(())
+    }
+    /// True if vectors along the result's channels would be mostly empty, but not with the phases beside them.
+    fn has_few_channels(&self, dw: &[Dim], axes: &[Phases]) -> bool {
+        let strides: i64 = axes.iter().map(|a| a.stride).product();
+        self.group == 1 && strides > 1 && dw.len() == axes.len() + 2 && dw[1].as_const().is_some_and(|c| c < LANES && c * strides <= 4 * LANES)
+    }
+    /// The phases as channels of a convolution of stride 1, which a map takes apart.
+    fn phases_as_channels(&self, cx: &mut LowerCx, src: Buf, w: Buf, axes: &[Phases]) {
+        let (ds, dw, y) = (cx.dims(src), cx.dims(w), cx.output(0));
+        let (dy, elem) = (cx.dims(y), cx.elem(y));
+        let (ty, bias, n) = (elem.compute(), cx.input_opt(2), axes.len());
+        let strides: i64 = axes.iter().map(|a| a.stride).product();
+        let channels = dw[1] * strides;
+        // Weights `[channel and phase][input channel][taps ..]`, 0 beyond the kernel.
+        let taps: Vec<Dim> = axes.iter().map(|a| Dim::constant(a.taps)).collect();
+        let own = cx.temp("phases", cx.elem(w), [channels, dw[0]].into_iter().chain(taps.iter().copied()).collect::<Vec<_>>());
+        let loops: Vec<Dim> = std::iter::once(dw[1]).chain(axes.iter().map(|a| Dim::constant(a.stride))).chain([dw[0]]).chain(taps.iter().copied()).collect();
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &loops, |k, o| {
+                let (phase, ic, r) = (&o[1..1 + n], o[1 + n], &o[2 + n..]);
+                let channel = phase.iter().zip(axes).fold(o[0], |c, (p, a)| c * a.stride + *p);
+                let (mut from, mut inside) = (vec![ic, o[0]], Expr::bool(true));
+                for (i, a) in axes.iter().enumerate() {
+                    let tap = phase[i] + (Dim::constant(a.taps - 1) - r[i]) * a.stride;
+                    inside = inside.and(Expr::cmp_index(BinOp::Lt, tap, dw[2 + i]));
+                    from.push(tap);
+                }
+                let v = k.load(w, &from);
+                let zero = Expr::num(k.m.type_of(&v), 0.0);
+                k.store(own, &[channel, ic].into_iter().chain(r.iter().copied()).collect::<Vec<_>>(), Expr::select(inside, v, zero));
+            });
+        });
+        let turned = cx.temp("turned", elem, [dy[0], channels].into_iter().chain(axes.iter().map(|a| a.count)).collect::<Vec<_>>());
+        let loops: Vec<Dim> = [dy[0], channels].into_iter().chain(axes.iter().map(|a| a.count)).collect();
+        let depth: Vec<Dim> = std::iter::once(ds[1]).chain(taps).collect();
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &loops, |k, o| {
+                let acc = k.acc(Expr::num(ty, 0.0));
+                k.nest(LoopKind::Seq, &depth, |k, r| {
+                    let mut at = vec![o[0], r[0]];
+                    at.extend(axes.iter().enumerate().map(|(i, a)| o[2 + i] + r[1 + i] * a.dilation));
+                    let wt: Vec<Dim> = std::iter::once(o[1]).chain(r.iter().copied()).collect();
+                    let (a, b) = (k.load(src, &at), k.load(own, &wt));
+                    k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
+                });
+                k.store(turned, o, Expr::acc(acc));
+            });
+        });
+        cx.map(y, |k, at| {
+            let places: Vec<Dim> = at[2..].iter().zip(axes).map(|(o, a)| *o + a.cut).collect();
+            let channel = places.iter().zip(axes).fold(at[1], |c, (o, a)| c * a.stride + o.modulo(a.stride));
+            let from: Vec<Dim> = [at[0], channel].into_iter().chain(places.iter().zip(axes).map(|(o, a)| o.floor_div(a.stride))).collect();
+            let v = k.load(turned, &from);
+            with_bias(k, v, bias, at[1])
+        });
+    }
+    /// One phase of each axis.
+    fn phase(&self, cx: &mut LowerCx, src: Buf, w: Buf, out: Buf, axes: &[Part]) {
+        let (ds, dw, dy) = (cx.dims(src), cx.dims(w), cx.dims(out));
+        let (ty, bias, g) = (cx.elem(out).compute(), cx.input_opt(2), self.group);
+        let (ci, co) = (ds[1].floor_div(g), dw[1]);
+        let loops: Vec<Dim> = [dy[0], Dim::constant(g), co].into_iter().chain(axes.iter().map(|a| a.count)).collect();
+        let depth: Vec<Dim> = std::iter::once(ci).chain(axes.iter().map(|a| Dim::constant(a.taps))).collect();
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &loops, |k, o| {
+                let (group, oc) = (o[1], o[1] * co + o[2]);
+                let acc = k.acc(Expr::num(ty, 0.0));
+                k.nest(LoopKind::Seq, &depth, |k, r| {
+                    let ic = group * ci + r[0];
+                    let (mut at, mut wt) = (vec![o[0], ic], vec![ic, o[2]]);
+                    for (i, a) in axes.iter().enumerate() {
+                        at.push(o[3 + i] + (r[1 + i] + a.skip));
+                        wt.push((Dim::constant(a.taps - 1) - r[1 + i]) * a.stride + a.phase);
+                    }
+                    let (a, b) = (k.load(src, &at), k.load(w, &wt));
+                    k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
+                });
+                let v = with_bias(k, Expr::acc(acc), bias, oc);
+                let to: Vec<Dim> = [o[0], oc].into_iter().chain(axes.iter().enumerate().map(|(i, a)| o[3 + i] * a.stride + a.phase)).collect();
+                k.store(out, &to, v);
+            });
+        });
+    }
+    /// The contraction over channels and the taps of each phase.
+    fn phases(&self, cx: &mut LowerCx, src: Buf, w: Buf, out: Buf, axes: &[Phases]) {
+        let (ds, dw, dy) = (cx.dims(src), cx.dims(w), cx.dims(out));
+        let ty = cx.elem(out).compute();
+        let g = self.group;
+        let (ci, co) = (ds[1].floor_div(g), dw[1]);
+        let bias = cx.input_opt(2);
+        let n = axes.len();
+        // Batch, group, channel, then phase and position of each axis.
+        let mut loops = vec![dy[0], Dim::constant(g), co];
+        loops.extend(axes.iter().map(|a| Dim::constant(a.stride)));
+        loops.extend(axes.iter().map(|a| a.count));
+        let depth: Vec<Dim> = std::iter::once(ci).chain(axes.iter().map(|a| Dim::constant(a.taps))).collect();
+        cx.kernel(|k| {
+            k.nest(LoopKind::Par, &loops, |k, o| {
+                let (group, oc) = (o[1], o[1] * co + o[2]);
+                let (phase, place) = (&o[3..3 + n], &o[3 + n..]);
+                let acc = k.acc(Expr::num(ty, 0.0));
+                k.nest(LoopKind::Seq, &depth, |k, r| {
+                    let ic = group * ci + r[0];
+                    let (mut at, mut wt) = (vec![o[0], ic], vec![ic, o[2]]);
+                    for (i, a) in axes.iter().enumerate() {
+                        at.push(place[i] + r[1 + i] * a.dilation);
+                        wt.push(phase[i] + (Dim::constant(a.taps - 1) - r[1 + i]) * a.stride);
+                    }
+                    let (a, b) = (k.load(src, &at), k.load(w, &wt));
+                    k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
+                });
+                let v = with_bias(k, Expr::acc(acc), bias, oc);
+                let mut to = vec![o[0], oc];
+                to.extend(axes.iter().enumerate().map(|(i, a)| place[i] * a.stride + phase[i]));
+                k.store(out, &to, v);
+            });
+        });
+    }
+}
+
+/// Elements of the longest vectors.
+const LANES: i64 = 16;
+
+/// The result, from where in whole strides it begins.
+fn cut(cx: &mut LowerCx, whole: Buf, y: Buf, axes: &[Phases]) {
+    cx.map(y, |k, at| {
+        let from: Vec<Dim> = at[..2].iter().copied().chain(at[2..].iter().zip(axes).map(|(o, p)| *o + p.cut)).collect();
+        k.load(whole, &from)
+    });
+}
+
+/// A single phase of an axis.
+#[derive(Clone, Copy)]
+struct Part {
+    stride: i64,
+    phase: i64,
+    /// Taps of the kernel in this phase.
+    taps: i64,
+    /// Taps that other phases have before these.
+    skip: i64,
+    count: Dim,
+}
+
+/// The phases one by one, each with its own taps, where together they would have many more than the kernel; None elsewhere.
+/// `dw` are the weights' output channels and sizes.
+fn ragged(dw: &[Dim], axes: &[Axis], split: &[Phases]) -> Option<Vec<Vec<Part>>> {
+    // Kernels at most, and their taps as a part of what they would be together.
+    const MOST: i64 = 9;
+    const PART: (i64, i64) = (4, 5);
+    let strides: i64 = split.iter().map(|p| p.stride).product();
+    let whole: i64 = split.iter().map(|p| p.taps * p.stride).product();
+    let own: i64 = axes.iter().map(|a| a.kernel).product();
+    let each = split.iter().zip(axes).all(|(p, a)| a.kernel >= p.stride && p.dilation == 1);
+    if strides > MOST || strides < 2 || own * PART.1 > whole * PART.0 || !each || dw.len() != axes.len() + 1 || dw[0].as_const().is_none_or(|c| c < LANES) {
+        return None;
+    }
+    let mut all: Vec<Vec<Part>> = vec![vec![]];
+    for (p, a) in split.iter().zip(axes) {
+        let parts: Vec<Part> = (0..p.stride).map(|phase| (phase, (a.kernel - phase + p.stride - 1) / p.stride)).map(|(phase, taps)| Part { stride: p.stride, phase, taps, skip: p.taps - taps, count: p.count }).collect();
+        all = all.iter().flat_map(|head| parts.iter().map(|x| head.iter().copied().chain([*x]).collect::<Vec<_>>())).collect();
+    }
+    Some(all)
+}
+
+/// One axis of a transposed convolution, by phases of its stride.
+struct Phases {
+    stride: i64,
+    /// Taps of the kernel in each phase.
+    taps: i64,
+    dilation: i64,
+    /// First input element q that the last tap of the first stride reads.
+    first: Dim,
+    /// Whole strides that cover the result.
+    count: Dim,
+    /// Where in the first of them the result begins.
+    cut: Dim,
+}
+
+impl Phases {
+    fn of(a: &Axis, size: Dim) -> Option<Phases> {
+        if a.stride > 1 && (a.dilation > 1 || a.before.as_const().is_none()) {
+            return None;
+        }
+        let s = a.stride;
+        let first = a.before.floor_div(s);
+        let count = (a.before + size - 1).floor_div(s) - first + 1;
+        let taps = if s == 1 { a.kernel } else { (a.kernel + s - 1) / s };
+        Some(Phases { stride: s, taps, dilation: if s == 1 { a.dilation } else { 1 }, first, count, cut: a.before - first * s })
+    }
+}
+
+/// spread[j] = x[(j + before - (extent - 1)) / stride] where that divides and is inside, else 0.
+fn spread(cx: &mut LowerCx, x: Buf, axes: &[Axis], dy: &[Dim], elem: crate::tensor::ElemType) -> Buf {
+    let dims = cx.dims(x);
+    let mut wide = dims[..2].to_vec();
+    wide.extend(axes.iter().zip(&dy[2..]).map(|(a, d)| *d + (a.extent() - 1)));
+    let out = cx.temp("spread", elem, wide);
+    let ty = elem.compute();
+    cx.map(out, |k, at| {
+        let mut from = at[..2].to_vec();
+        let mut inside = Expr::bool(true);
+        for (i, a) in axes.iter().enumerate() {
+            let p = at[2 + i] + a.before - (a.extent() - 1);
+            let q = p.floor_div(a.stride);
+            from.push(q);
+            inside = inside.and(Expr::cmp_index(BinOp::Ge, p, 0)).and(Expr::cmp_index(BinOp::Lt, q, dims[2 + i]));
+            if a.stride > 1 {
+                inside = inside.and(Expr::cmp_index(BinOp::Eq, p.modulo(a.stride), 0));
+            }
+        }
+        let v = k.load(x, &from);
+        Expr::select(inside, v, Expr::num(ty, 0.0))
+    });
+    out
+}
+

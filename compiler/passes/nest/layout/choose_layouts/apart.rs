@@ -1,0 +1,150 @@
+//! Images between who has them in planes and a kernel whose vectors run along channels: a copy of what it reads, a map that
+//! turns what it stores.
+
+use crate::nest::{Buf, Expr, Kernel, KernelBuilder, LoopKind, Module, Place, Reg, Stmt, visit};
+use crate::passes::nest::analysis::form;
+use crate::passes::nest::analysis::shape::{instance, peel, wrap};
+use crate::sym::{Dim, Sym};
+use crate::tensor::ElemType;
+use std::collections::HashSet;
+
+/// The kernel reads a copy of an image, whose order in memory is free.
+pub(super) fn copy_image(m: &mut Module, k: Kernel, image: Buf) {
+    let own = m.temp(format!("{}.image", m.bufs[image].name), m.bufs[image].ty, m.bufs[image].dims.clone());
+    let origin = m.kernels[k].origin.clone();
+    let id = m.map(own, &origin, |kb, at| kb.load(image, at));
+    m.kernels[id].name = format!("{}.image", m.kernels[k].name);
+    let call = m.driver.pop();
+    visit::splice_call(&mut m.driver, k, true, call.into_iter().collect());
+    let body = std::mem::take(&mut m.kernels[k].body);
+    let swap = |e: Expr| match e {
+        Expr::Load { buf, at } if buf == image => Expr::Load { buf: own, at },
+        e => e,
+    };
+    m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| swap(e)))).collect();
+}
+
+/// The result of a kernel is stored for itself, and a map turns it. `viewed` are temporaries that stay in planes.
+pub(super) fn turn_result(m: &mut Module, k: Kernel, out: Buf, viewed: &HashSet<Buf>) {
+    let Some(part) = part(m, k, out) else { return };
+    let finish = finish(m, k, viewed, &part);
+    let dims: Vec<Dim> = part.iter().map(|p| p.1).collect();
+    let own = m.temp(format!("{}.image", m.bufs[out].name), finish.as_ref().map_or(m.bufs[out].ty, |f| f.ty), dims.clone());
+    let mut body = std::mem::take(&mut m.kernels[k].body);
+    if let Some(f) = &finish {
+        body = f.unfinished(body);
+    }
+    redirect(&mut body, out, own, &part);
+    m.kernels[k].body = body;
+    let (origin, name) = (m.kernels[k].origin.clone(), format!("{}.planes", m.kernels[k].name));
+    m.kernel(&name, &origin, |kb| {
+        kb.nest(LoopKind::Par, &dims, |kb, at| {
+            let to: Vec<Dim> = at.iter().zip(&part).map(|(i, p)| *i + p.0).collect();
+            let sum = kb.load(own, at);
+            let v = match &finish {
+                None => sum,
+                Some(f) => f.value(kb, at, sum),
+            };
+            kb.store(out, &to, v);
+        });
+    });
+    // The call was put at the driver's end.
+    let call = m.driver.pop();
+    visit::splice_call(&mut m.driver, k, false, [Stmt::Call(k)].into_iter().chain(call).collect());
+}
+
+/// What a contraction makes of its sum.
+struct Finish {
+    acc: Reg,
+    ty: ElemType,
+    value: Expr,
+    /// Loops with what stands for them: a dimension of the result, and how much less than the position there.
+    loops: Vec<(Sym, usize, Dim)>,
+}
+
+/// What a contraction makes of its sum, where that reads images that stay in planes (a residual of the caller's): the map that
+/// turns the result does it, beside which they run along memory.
+fn finish(m: &Module, k: Kernel, viewed: &HashSet<Buf>, part: &[(Dim, Dim)]) -> Option<Finish> {
+    let p = form::contraction(&m.kernels[k].body)?;
+    let planes = |b: Buf| m.storage(b) != b || matches!(m.bufs[b].place, Place::Input(_)) || viewed.contains(&b);
+    let (mut reads, mut value, mut lets) = (false, None, vec![]);
+    for s in &p.tail {
+        s.expr()?.walk(&mut |e| reads |= matches!(e, Expr::Load { buf, at } if at.len() >= 3 && planes(*buf) && at[2..].iter().any(|d| d.as_const().is_none())));
+        match s {
+            Stmt::Let { reg, value } => lets.push((*reg, value.clone())),
+            Stmt::Store { value: v, .. } => value = Some(v.clone()),
+            _ => return None,
+        }
+    }
+    let value = lets.into_iter().rev().fold(value?, |body, (reg, value)| Expr::Let { reg, value: Box::new(value), body: Box::new(body) });
+    let (_, at) = p.store()?;
+    let mut loops = vec![];
+    for (i, d) in at.iter().enumerate() {
+        let (rest, from) = d.split_const();
+        if let Some(s) = rest.as_sym() {
+            loops.push((s, i, part[i].0 - from));
+        } else if rest != Dim::constant(0) {
+            return None;
+        }
+    }
+    let whole = p.loops.iter().all(|l| loops.iter().any(|x| x.0 == l.0));
+    (reads && whole).then_some(Finish { acc: p.acc, ty: p.product.ty(), value, loops })
+}
+
+impl Finish {
+    /// The contraction with nothing but its sum.
+    fn unfinished(&self, body: Vec<Stmt>) -> Vec<Stmt> {
+        let nest = peel(&body);
+        let plain = |s: Stmt| match s {
+            Stmt::Store { buf, at, .. } => Stmt::Store { buf, at, value: Expr::acc(self.acc) },
+            s => s,
+        };
+        let body = nest.body.into_iter().filter(|s| !matches!(s, Stmt::Let { .. })).map(plain).collect();
+        wrap(&nest.loops, body)
+    }
+    /// The result at a position, made of the sum there.
+    fn value(&self, kb: &mut KernelBuilder, at: &[Dim], sum: Expr) -> Expr {
+        let put = |s: Sym| self.loops.iter().find(|l| l.0 == s).map(|l| at[l.1] + l.2);
+        instance(kb.m, &self.value, &put).rewrite(&mut |e| match e {
+            Expr::Acc { reg, .. } if reg == self.acc => sum.clone(),
+            e => e,
+        })
+    }
+}
+
+/// Where the elements that a kernel stores begin in each dimension, and how many they are: all where no other kernel stores
+/// any.
+fn part(m: &Module, k: Kernel, out: Buf) -> Option<Vec<(Dim, Dim)>> {
+    let zero = Dim::constant(0);
+    let others = |o: &Kernel| *o != k && visit::stores(&m.kernels[*o].body).iter().any(|b| m.storage(*b) == m.storage(out));
+    if !visit::calls(&m.driver).iter().any(others) {
+        return Some(m.bufs[out].dims.iter().map(|d| (zero, *d)).collect());
+    }
+    let nest = peel(&m.kernels[k].body);
+    let mut stores: Vec<Vec<Dim>> = vec![];
+    visit::walk(&nest.body, &mut |s| {
+        if let Stmt::Store { at, .. } = s {
+            stores.push(at.clone());
+        }
+    });
+    let [at] = stores.as_slice() else { return None };
+    let extent = |d: &Dim| {
+        let (rest, from) = d.split_const();
+        let n = if rest == zero { Dim::constant(1) } else { nest.loops.iter().find(|l| Some(l.0) == rest.as_sym())?.1 };
+        Some((Dim::constant(from), n))
+    };
+    at.iter().map(extent).collect()
+}
+
+/// Stores to `from` go to `to`, which has a part of it.
+fn redirect(body: &mut [Stmt], from: Buf, to: Buf, part: &[(Dim, Dim)]) {
+    for s in body {
+        if let Stmt::Store { buf, at, .. } = s
+            && *buf == from
+        {
+            *buf = to;
+            at.iter_mut().zip(part).for_each(|(i, p)| *i = *i - p.0);
+        }
+        s.bodies_mut().into_iter().for_each(|b| redirect(b, from, to, part));
+    }
+}

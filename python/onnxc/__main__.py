@@ -1,0 +1,4 @@
+"""`python -m onnxc`: the program."""
+from . import main
+
+main()
