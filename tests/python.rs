@@ -83,6 +83,12 @@ fn onnx_backend_suite_on_aarch64() {
     script("onnx_backend/run.py", &[exe(), "--target".as_ref(), "aarch64-unknown-linux-gnu".as_ref(), "--work".as_ref(), work.as_os_str()]);
 }
 
+/// What innermost loops cost on ARM cores, by LLVM's models of them, where it is installed.
+#[test]
+fn static_costs() {
+    script("bench/static.py", &[exe()]);
+}
+
 /// Every operator at every version, for every element type.
 #[test]
 fn operator_versions() {

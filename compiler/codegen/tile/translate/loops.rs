@@ -224,7 +224,7 @@ impl Translate<'_> {
         self.active.push((var, l.i));
         let parts = |t: &mut Self| (0..step).step_by(part as usize).try_for_each(|at| t.ahead(var, at, |t| t.block(body)));
         // Vectors are independent of each other: schedules say so for the longest ones.
-        if step > part {
+        if step > part && !unroll::reads_back(self.m, body) {
             self.stores_last(parts)?
         } else {
             parts(self)?

@@ -2,7 +2,7 @@
 
 use super::Translate;
 use crate::codegen::tile::isa;
-use crate::nest::{LoopKind, Stmt};
+use crate::nest::{Buf, Expr, LoopKind, Module, Stmt};
 
 /// Statements that a loop may become.
 const STATEMENTS: i64 = 64;
@@ -40,6 +40,25 @@ impl Translate<'_> {
         }
         Some(sum)
     }
+}
+
+/// True if a statement reads what one before it has stored.
+pub(super) fn reads_back(m: &Module, body: &[Stmt]) -> bool {
+    let mut stored: Vec<Buf> = vec![];
+    let mut found = false;
+    for s in body {
+        if let Some(e) = s.expr() {
+            e.walk(&mut |e| {
+                if let Expr::Load { buf, .. } = e {
+                    found |= stored.iter().any(|b| m.overlaps(*b, m.storage(*buf)));
+                }
+            });
+        }
+        if let Stmt::Store { buf, .. } = s {
+            stored.push(m.storage(*buf));
+        }
+    }
+    found
 }
 
 /// Vectors that an iteration takes of a loop with such a body.

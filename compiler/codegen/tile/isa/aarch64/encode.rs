@@ -63,8 +63,8 @@ impl Emit<'_> {
         {
             for p in self.saved[class].clone().chunks(2) {
                 match p {
-                    [a, b] => self.code.push(pair | at / 8 << 15 | b << 10 | SP << 5 | a),
-                    [a] => self.code.push(one | at / 8 << 10 | SP << 5 | a),
+                    [a, b] => self.code.push(pair | (at / 8) << 15 | b << 10 | SP << 5 | a),
+                    [a] => self.code.push(one | (at / 8) << 10 | SP << 5 | a),
                     _ => {}
                 }
                 at += PAIR;

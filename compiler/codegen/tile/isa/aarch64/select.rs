@@ -110,6 +110,9 @@ fn elements(blocks: &[Block]) -> Set<Value> {
     found.into_keys().collect()
 }
 
+/// Base and index of an access.
+type Place = (Value, Option<(Value, u8)>);
+
 /// The lane of a register that holds an element.
 type Held = Map<Value, (Value, u8)>;
 
@@ -121,7 +124,7 @@ fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
     let sums = b.nodes.iter().filter(|n| matches!(n.op, Op::Fma231 { .. }) && n.args.first().is_some_and(|c| !sums.contains(c))).count();
     let place = |n: &Node| n.mem.map(|m| (m.base, m.index));
     // Runs of accesses without a store between them, by place.
-    let mut runs: Vec<(Form, Option<(Value, Option<(Value, u8)>)>, Vec<(i32, usize)>)> = vec![];
+    let mut runs: Vec<(Form, Option<Place>, Vec<(i32, usize)>)> = vec![];
     let mut from = 0;
     for (i, n) in b.nodes.iter().enumerate() {
         match (n.op, n.def, n.mem) {

@@ -148,7 +148,7 @@ pub(super) fn dup(bits: Bits) -> u32 {
 
 /// Lane number `lane` of so many bytes, as instructions on single lanes have it.
 pub(super) fn lane_field(bytes: u32, lane: u8) -> u32 {
-    (2 * u32::from(lane) + 1) * bytes << 16
+    ((2 * u32::from(lane) + 1) * bytes) << 16
 }
 
 /// UMOV: a lane to an integer register, extended with zeros.

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""What the innermost loops of compiled models cost on CPUs that are not at hand.
+
+    static.py ONNXC [--update] [--table]
+
+Compiles small models for aarch64, finds the loop of each that computes most, counts its instructions and lets llvm-mca say
+how many cycles it takes on several CPUs. What it found last time stands in `static.txt` beside this file: instructions have to
+be the same, cycles within 3 percent. `--update` writes that file anew, `--table` prints it as Markdown. Accesses are taken to
+hit the first-level cache. Needs llvm-mca and llvm-objdump of LLVM 22, whose tables of CPUs the numbers are of; without them it
+says so and succeeds.
+"""
+import argparse
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+LLVM = "22"
+TARGET = "aarch64-unknown-linux-gnu"
+CPUS = ["cortex-a55", "cortex-a72", "neoverse-n1", "neoverse-v1", "neoverse-v2", "apple-m1"]
+# f32 multiply-adds a cycle. LLVM's table of the Cortex-A55 says eight; the core has two pipes of 64 bits.
+PEAK = {"cortex-a55": 4.0}
+RECORDED = pathlib.Path(__file__).with_name("static.txt")
+# Constant weights of a shape.
+WEIGHTS = "s = Constant <value_ints = [%s]> ()\n  w = ConstantOfShape <value = float[1] {0.5}> (s)\n  "
+# Name: inputs and outputs, nodes, opset, CPU level.
+MODELS = {
+    "gemm": ("(float[512,512] a) => (float[512,512] y)", WEIGHTS % "512, 512" + "y = MatMul (a, w)", 17, "generic"),
+    "gemm, in order": ("(float[512,512] a) => (float[512,512] y)", WEIGHTS % "512, 512" + "y = MatMul (a, w)", 17, "cortex-a55"),
+    "gemm of f16": ("(float16[512,512] a, float16[512,512] b) => (float16[512,512] y)", "y = MatMul (a, b)", 17, "generic"),
+    "gemm of f64": ("(double[512,512] a, double[512,512] b) => (double[512,512] y)", "y = MatMul (a, b)", 17, "generic"),
+    "gemv": ("(float[1,1024] a) => (float[1,4096] y)", WEIGHTS % "1024, 4096" + "y = MatMul (a, w)", 17, "generic"),
+    "conv 3x3, step 2": (
+        "(float[1,64,56,56] x) => (float[1,128,28,28] y)",
+        WEIGHTS % "128, 64, 3, 3" + "y = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, w)", 17, "generic"),
+    "depthwise 3x3": (
+        "(float[1,144,56,56] x) => (float[1,144,56,56] y)",
+        WEIGHTS % "144, 1, 3, 3" + "y = Conv <group = 144, pads = [1, 1, 1, 1]> (x, w)", 17, "generic"),
+    "softmax": ("(float[384,512] x) => (float[384,512] y)", "y = Softmax <axis = -1> (x)", 17, "generic"),
+    "layer norm": (
+        "(float[128,384] x, float[384] s, float[384] b) => (float[128,384] y)", "y = LayerNormalization (x, s, b)", 17, "generic"),
+    "gelu": ("(float[128,1536] x) => (float[128,1536] y)", "y = Gelu (x)", 20, "generic"),
+}
+
+
+def run(command, text=None):
+    return subprocess.run(command, input=text, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
+
+
+def macs(line):
+    """f32-sized multiply-adds of an instruction."""
+    op = line.split()[0]
+    if op not in ("fmla", "fmls"):
+        return 0
+    return 8 if ".8h" in line else 4 if ".4s" in line else 2
+
+
+def loops(text):
+    """Innermost loops of a disassembly: lists of instructions."""
+    functions, code = [], []
+    for line in text.splitlines():
+        if re.match(r"^[0-9a-f]+ <.*>:$", line):
+            code = []
+            functions.append(code)
+        elif m := re.match(r"^\s*([0-9a-f]+):\s+(\S.*)$", line):
+            code.append((int(m[1], 16), re.sub(r"\s*(//|<).*$", "", m[2]).strip().replace("\t", " ")))
+    found = []
+    for code in functions:
+        index = {a: i for i, (a, _) in enumerate(code)}
+        spans = []
+        for i, (a, line) in enumerate(code):
+            m = re.match(r"^b\S* (?:\S+, )?0x([0-9a-f]+)$", line)
+            if m and int(m[1], 16) <= a and int(m[1], 16) in index:
+                spans.append((index[int(m[1], 16)], i))
+        for s, e in spans:
+            if not any(o != (s, e) and s <= o[0] and o[1] <= e for o in spans):
+                found.append([line for _, line in code[s:e + 1]])
+    return found
+
+
+def priced(cpu, body):
+    """Cycles of an iteration."""
+    lines = []
+    for line in body:
+        if re.match(r"^(b|cbn?z|tbn?z)", line) and "0x" in line:
+            line = re.sub(r"0x[0-9a-f]+$", ".Lend", line)
+        elif re.match(r"^ldr [qds]\d+, (0x|#)", line):
+            line = re.sub(r", .*", ", #4", line)
+        lines.append(line)
+    out = run([f"llvm-mca-{LLVM}", "-mtriple=aarch64", f"-mcpu={cpu}", "--json", "-iterations=100", "-"], "\n".join(lines + [".Lend:"]) + "\n")
+    view = json.loads(out)["CodeRegions"][0]["SummaryView"]
+    return view["TotalCycles"] / view["Iterations"]
+
+
+def peak(cpu):
+    if cpu not in PEAK:
+        PEAK[cpu] = 96 / min(priced(cpu, [f"fmla v{i}.4s, v30.4s, {last}" for i in range(24)]) for last in ("v31.4s", "v31.s[0]"))
+    return PEAK[cpu]
+
+
+def measure(onnxc, folder, name):
+    signature, nodes, opset, level = MODELS[name]
+    model = folder / "m.onnxtxt"
+    model.write_text(f'<ir_version: 8, opset_import: ["" : {opset}]>\nm {signature} {{\n  {nodes}\n}}\n')
+    run([onnxc, str(model), "--target", TARGET, "--cpu", level, "-o", str(folder / "m.o")])
+    text = run([f"llvm-objdump-{LLVM}", "-d", "--no-show-raw-insn", str(folder / "m.o")])
+    vector = lambda body: sum(1 for l in body if re.search(r"\bv\d+\.", l))
+    body = max(loops(text), key=lambda b: (sum(map(macs, b)) if name.startswith(("gem", "conv", "depth")) else 0, vector(b)))
+    work = sum(map(macs, body))
+    return {"instructions": len(body), "macs": work, "cycles": {c: round(priced(c, body), 1) for c in CPUS}}
+
+
+def table(rows):
+    out = ["| loop | instructions | multiply-adds |" + "".join(f" {c} |" for c in CPUS), "|---|--:|--:|" + "--:|" * len(CPUS)]
+    for name, r in rows.items():
+        multiplies = r["macs"] > r["instructions"]
+        cell = lambda c: f" {r['cycles'][c]} ({100 * r['macs'] / r['cycles'][c] / peak(c):.0f} %) |" if multiplies else f" {r['cycles'][c]} |"
+        out.append(f"| {name} | {r['instructions']} | {r['macs']} |" + "".join(map(cell, CPUS)))
+    return "\n".join(out)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("onnxc")
+    p.add_argument("--update", action="store_true")
+    p.add_argument("--table", action="store_true")
+    a = p.parse_args()
+    missing = [t for t in (f"llvm-mca-{LLVM}", f"llvm-objdump-{LLVM}") if not shutil.which(t)]
+    if missing:
+        print(f"skipped: {', '.join(missing)} is not installed (Debian: apt-get install llvm-{LLVM})")
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        rows = {name: measure(a.onnxc, pathlib.Path(folder), name) for name in MODELS}
+    if a.update:
+        RECORDED.write_text(json.dumps(rows, indent=1) + "\n")
+    if a.table:
+        print(table(rows))
+    recorded, wrong = json.loads(RECORDED.read_text()), 0
+    for name, r in rows.items():
+        old = recorded.get(name)
+        if old is None or (r["instructions"], r["macs"]) != (old["instructions"], old["macs"]):
+            print(f"{name}: {r['instructions']} instructions for {r['macs']} multiply-adds, recorded {old and (old['instructions'], old['macs'])}")
+            wrong += 1
+            continue
+        for c in CPUS:
+            if abs(r["cycles"][c] - old["cycles"][c]) > 0.03 * old["cycles"][c]:
+                print(f"{name} on {c}: {r['cycles'][c]} cycles, recorded {old['cycles'][c]}")
+                wrong += 1
+    print(f"{len(rows)} loops, {wrong} differ" + ("; static.py --update records them" if wrong else ""))
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
