@@ -97,7 +97,7 @@ pub enum Class {
     Int,
     /// Vectors.
     Vector,
-    /// One truth value a lane: a k register, or a vector of zeros and ones ([`Width::masks_are_vectors`]).
+    /// One truth value a lane: a k register, or a vector of zeros and ones (`Width::masks_are_vectors`).
     Mask,
 }
 
@@ -436,7 +436,7 @@ pub struct Func {
     pub long: bool,
     /// For cores that begin no instruction before the one before it.
     pub in_order: bool,
-    /// Parameters in order; the first ones arrive in registers ([`Width::register_params`]).
+    /// Parameters in order; the first ones arrive in registers (`Width::register_params`).
     pub params: Vec<Value>,
     /// Classes of all values.
     pub classes: Vec<Class>,

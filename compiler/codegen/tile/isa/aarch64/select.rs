@@ -116,6 +116,9 @@ type Place = (Value, Option<(Value, u8)>);
 /// The lane of a register that holds an element.
 type Held = Map<Value, (Value, u8)>;
 
+/// Accesses of one form at one place without a store between them: displacement and number of the instruction.
+type Run = (Form, Option<Place>, Vec<(i32, usize)>);
+
 /// Loads the elements of a block: neighbours together, where registers allow, else each by itself.
 fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
     let mut held = Held::default();
@@ -124,7 +127,7 @@ fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
     let sums = b.nodes.iter().filter(|n| matches!(n.op, Op::Fma231 { .. }) && n.args.first().is_some_and(|c| !sums.contains(c))).count();
     let place = |n: &Node| n.mem.map(|m| (m.base, m.index));
     // Runs of accesses without a store between them, by place.
-    let mut runs: Vec<(Form, Option<Place>, Vec<(i32, usize)>)> = vec![];
+    let mut runs: Vec<Run> = vec![];
     let mut from = 0;
     for (i, n) in b.nodes.iter().enumerate() {
         match (n.op, n.def, n.mem) {
