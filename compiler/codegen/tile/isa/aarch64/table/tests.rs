@@ -182,10 +182,11 @@ fn encoded() -> Vec<(String, u32)> {
         ("movi v1.4s, #127", 127),
         ("movi v1.4s, #129, lsl #8", 129 << 8),
         ("movi v1.4s, #128, lsl #24", 1 << 31),
+        ("movi v1.4s, #191, lsl #24", (-0.5f32).to_bits()),
         ("mvni v1.4s, #128, lsl #24", 0x7fff_ffff),
         ("mvni v1.4s, #0", u32::MAX),
         ("fmov v1.4s, #1.0", 1f32.to_bits()),
-        ("fmov v1.4s, #-0.5", (-0.5f32).to_bits()),
+        ("fmov v1.4s, #-0.75", (-0.75f32).to_bits()),
         ("fmov v1.4s, #31.0", 31f32.to_bits()),
         ("fmov v1.4s, #0.1328125", 0.132_812_5f32.to_bits()),
     ] {
