@@ -272,6 +272,21 @@ impl Target {
         // `new` makes targets, with one level at least.
         &self.levels[0]
     }
+    /// Whether calls end with a status on a CPU that lacks the lowest level. Only x86-64 has a way to ask without the help of
+    /// the system.
+    pub fn refuses(&self) -> bool {
+        // macOS saves the registers of AVX-512 only once a process uses them: a CPU that has it would be refused.
+        let unknown = self.triple.binary_format == BinaryFormat::Macho && self.lowest().needs & has::V4 != 0;
+        matches!(self.triple.architecture, Architecture::X86_64) && self.lowest().needs != has::BASE && !unknown
+    }
+    /// Whether calls ask what the CPU has: to choose a level, or to refuse.
+    pub fn asks(&self) -> bool {
+        self.levels.len() > 1 || self.refuses()
+    }
+    /// The level that every CPU of the architecture has: code that runs before the CPU is known.
+    pub fn base(&self) -> Level {
+        Level { features: vec![], ..self.lowest().clone() }
+    }
     /// Drops levels that a model has no use for, but those that the user named.
     pub fn keep(&mut self, useful: impl Fn(&Facts) -> bool) {
         self.levels.retain(|l| !l.optional || useful(&l.facts));

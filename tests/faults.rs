@@ -56,6 +56,52 @@ fn in_c_and_cpp() {
     }
 }
 
+/// An emulated CPU without AVX2 is refused by name, and one without AVX-512 computes with the level below.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_cpu_without_the_level_is_refused() {
+    const PROGRAM: &str = r#"
+#include "small.h"
+#include <stdio.h>
+int main(void) {
+  float x[2] = {1, 2}, y[2] = {0, 0};
+  onnxc_fault fault = {0};
+  onnxc_exec exec = {0};
+  exec.struct_size = sizeof exec;
+  exec.fault = &fault;
+  int status = small_infer_exec(x, y, NULL, &exec);
+  char text[256];
+  if (status) onnxc_fault_string(&small_model, &fault, text, sizeof text);
+  else snprintf(text, sizeof text, "%g %g", (double)y[0], (double)y[1]);
+  printf("%d %s: %s\n", status, onnxc_status_string(status), text);
+  return 0;
+}
+"#;
+    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    if !starts(&cc) || !starts("qemu-x86_64") {
+        return;
+    }
+    let refused = |level: &str| format!("10 unsupported cpu: the CPU lacks instructions of {level}, which the code needs\n");
+    let computed = "0 ok: 2 4\n".to_owned();
+    for (levels, cpu, want) in [
+        ("x86-64-v3", "Nehalem", refused("x86-64-v3")),
+        ("x86-64-v2", "Nehalem", computed.clone()),
+        ("x86-64-v2,x86-64-v3", "qemu64", refused("x86-64-v2")),
+        ("x86-64-v3", "Haswell", computed.clone()),
+        ("x86-64-v3,x86-64-v4", "Haswell", computed.clone()),
+        ("x86-64,x86-64-v4", "qemu64", computed),
+    ] {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("faults").join(format!("cpu-{levels}-{cpu}"));
+        std::fs::create_dir_all(&dir).expect("a folder");
+        let model = dir.join("small.onnxtxt");
+        std::fs::write(&model, "<ir_version: 8, opset_import: [\"\" : 17]>\nsmall (float[2] x) => (float[2] y) { y = Add (x, x) }").expect("a model");
+        std::fs::write(dir.join("main.c"), PROGRAM).expect("a program");
+        run(Command::new(ONNXC).arg(&model).arg("-o").arg(dir.join("small.o")).args(["--target", "x86_64-unknown-linux-gnu", "--cpu", levels]));
+        run(Command::new(&cc).current_dir(&dir).args(STRICT).args(["main.c", "small.o", "-o", "program", "-static"]));
+        assert_eq!(run(Command::new("qemu-x86_64").args(["-cpu", cpu]).arg(dir.join("program"))), want, "{levels} on {cpu}");
+    }
+}
+
 #[test]
 fn in_rust() {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());

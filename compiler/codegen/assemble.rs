@@ -88,6 +88,13 @@ pub struct Source {
     pub notes: Vec<String>,
 }
 
+impl Source {
+    /// Runs before the CPU is known to have the level.
+    fn runs_first(&self) -> bool {
+        self.id.variant.is_none() && matches!(self.id.number, entry::CALL | entry::INFER | entry::INFER_EXEC | entry::WORKSPACE_SIZE | entry::WORKSPACE_FOR)
+    }
+}
+
 /// What a function does.
 pub enum Code {
     /// Cranelift IR.
@@ -138,6 +145,14 @@ impl<'a> Unit<'a> {
     fn several(&self) -> bool {
         self.variants.len() > 1
     }
+    /// Whether calls fail on CPUs that lack the lowest level. Code in memory is for the CPU that runs it.
+    fn refuses(&self) -> bool {
+        self.pic && self.target.refuses()
+    }
+    /// Whether there is a function that asks what the CPU has, and chooses or refuses.
+    fn asks(&self) -> bool {
+        self.several() || self.refuses()
+    }
     /// All functions as Cranelift IR, in emission order, and the checks that their calls make.
     pub fn sources(&self) -> Result<(Vec<Source>, Checks)> {
         let isas = self.isas()?;
@@ -177,17 +192,27 @@ impl<'a> Unit<'a> {
         let makers: Vec<_> = self.variants.iter().map(|v| faults::makers(v.m)).collect();
         let entry = |v: usize| {
             let variant = &self.variants[v];
-            entry::Entry { m: variant.m, interface: self.interface, frame: &variant.frame, weights: variant.weights, isa: &*isas[v].1, needs: &needs, checks: checks.clone(), makers: &makers[v] }
+            entry::Entry {
+                m: variant.m,
+                interface: self.interface,
+                frame: &variant.frame,
+                weights: variant.weights,
+                isa: &*isas[v].1,
+                needs: &needs,
+                refuses: self.refuses().then(|| self.target.lowest().name.as_str()),
+                checks: checks.clone(),
+                makers: &makers[v],
+            }
         };
         let mut list = vec![(0, entry::TASK, unique("task", None), false)];
-        if self.several() {
+        if self.asks() {
             (0..self.variants.len()).for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
             let code = Code::Machine(entry::signature_of(&*isas[0].1, self.interface, entry::CPU_LEVEL), cpu_level::code()?);
             let id = Id { variant: None, number: entry::CPU_LEVEL };
             out.push(Plan::Ready(Source { name: unique("cpu_level", None), id, exported: false, code, libm: vec![], tile: false, tiles: vec![], notes: vec![] }));
         }
         list.extend([
-            (0, if self.several() { entry::DISPATCH } else { entry::CALL }, unique("call", None), false),
+            (0, if self.asks() { entry::DISPATCH } else { entry::CALL }, unique("call", None), false),
             (0, entry::WORKSPACE_FOR, unique("workspace_for", None), false),
             (0, entry::INFER, format!("{name}_infer"), true),
             (0, entry::INFER_EXEC, format!("{name}_infer_exec"), true),
@@ -197,7 +222,7 @@ impl<'a> Unit<'a> {
         }
         for (v, number, name, exported) in list {
             let id = match number {
-                entry::CALL => Id { variant: self.several().then_some(v), number },
+                entry::CALL => Id { variant: self.asks().then_some(v), number },
                 // Whoever calls `call` from outside the variants means this one.
                 entry::DISPATCH => Id { variant: None, number: entry::CALL },
                 _ => Id { variant: None, number },
@@ -224,6 +249,8 @@ impl<'a> Unit<'a> {
     /// the IR of all of them together takes ten times the memory of their code.
     fn compile(&self, asm: bool) -> Result<(Vec<(Source, Compiled)>, Checks)> {
         let isas = self.isas()?;
+        let base = self.target.base();
+        let base = (self.target.isa(&base, false, self.pic)?, self.target.isa(&base, true, self.pic)?);
         let (plans, checks) = self.plans(&isas)?;
         let done = plans
             .into_par_iter()
@@ -237,7 +264,7 @@ impl<'a> Unit<'a> {
                         return Ok((s, c));
                     }
                 };
-                let (plain, fast) = &isas[s.id.variant.unwrap_or(0)];
+                let (plain, fast) = if self.refuses() && s.runs_first() { &base } else { &isas[s.id.variant.unwrap_or(0)] };
                 let mut cx = Context::for_function(func);
                 cx.set_disasm(asm);
                 let code = match cx.compile(if s.tile { &**plain } else { &**fast }, &mut ControlPlane::default()) {
@@ -299,7 +326,7 @@ impl<'a> Unit<'a> {
         // Undefined for now: the object writer gives it a section of its own after `finish`.
         let embedded = !self.interface.weights.external && self.weights.size > 0;
         let weights = if embedded { Some(sink.declare_data(&format!("{}.weights", self.interface.name), Linkage::Import, false, false).map_err(bug)?) } else { None };
-        let cpu_level = if self.several() {
+        let cpu_level = if self.asks() {
             let id = sink.declare_data(&format!("{}.cpu", self.interface.name), Linkage::Local, true, false).map_err(bug)?;
             let mut word = DataDescription::new();
             word.define_zeroinit(4);

@@ -94,6 +94,7 @@ pub fn general(s: Status) -> &'static str {
         Status::Weights => "the weights are not those of the model",
         Status::Cancelled => "a callback asked to stop",
         Status::Abi => "versions do not match",
+        Status::Cpu => "the CPU lacks what the code needs",
     }
 }
 

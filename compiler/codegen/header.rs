@@ -26,6 +26,7 @@ pub(super) const STATUS: &[StatusRow] = &[
     (7, "WEIGHTS", "Weights", "weights do not match", "weights blob does not match the model"),
     (8, "CANCELLED", "Cancelled", "cancelled", "a callback asked to stop"),
     (9, "ABI", "Abi", "abi mismatch", "struct_size / version mismatch"),
+    (10, "CPU", "Cpu", "unsupported cpu", "the CPU lacks instructions that the code needs"),
 ];
 
 /// What a status code says and means.
@@ -536,8 +537,16 @@ impl Header<'_> {
     fn manual(&self, o: &mut String) {
         let (i, u) = (self.i, &self.macros);
         o.push_str("/* Runs the model once. Re-entrant: touches only its arguments and read-only data; no allocation, no locks,\n   no errno, no FPU-mode change. Any thread may call it at any time with its own workspace.\n");
-        if i.several {
-            o.push_str("   The object has code for several CPU levels. Which one this machine has is found out once and kept in four bytes of\n   the object, its only writable data: every thread writes the same value.\n");
+        if i.asks_cpu {
+            let levels = if i.cpu.contains(',') { "levels" } else { "level" };
+            let _ = writeln!(
+                o,
+                "   The object has code for the CPU {levels} {}. What this machine has is found out once and kept\n   in four bytes of the object, its only writable data: every thread writes the same value.",
+                i.cpu.replace(',', ", ")
+            );
+        }
+        if i.refuses_cpu {
+            let _ = writeln!(o, "   ONNXC_E_CPU: the machine lacks instructions of the {} level.", if i.cpu.contains(',') { "first" } else { "only" });
         }
         for p in &i.dim_params {
             let _ = writeln!(o, "   {}: dimension \"{}\", {} to {}.", p.ident, plain(&p.name), p.lo, dim_max(p));

@@ -22,8 +22,10 @@ pub struct Interface {
     pub target: String,
     /// CPU levels that the object has code for, e.g. `x86-64-v2,x86-64-v3`.
     pub cpu: String,
-    /// The object has code for several CPU levels, and keeps in a word of its own which of them this machine has.
-    pub several: bool,
+    /// Calls ask what the CPU has ([`Target::asks`](crate::target::Target::asks)), and keep the answer in a word of the object.
+    pub asks_cpu: bool,
+    /// Calls fail on CPUs that lack the first level.
+    pub refuses_cpu: bool,
     /// Dim params in signature order.
     pub dim_params: Vec<DimParam>,
     /// Inputs in graph order.
@@ -72,7 +74,8 @@ impl Interface {
             model_sha256: [0; 32],
             target: String::new(),
             cpu: String::new(),
-            several: false,
+            asks_cpu: false,
+            refuses_cpu: false,
             dim_params: m.dim_params.iter().map(param).collect(),
             inputs: m.inputs.iter().map(tensor).collect(),
             outputs: m.outputs.iter().map(tensor).collect(),

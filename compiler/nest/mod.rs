@@ -373,6 +373,7 @@ pub enum Status {
     Weights = 7,
     Cancelled = 8,
     Abi = 9,
+    Cpu = 10,
 }
 
 /// A typed constant; `bits` holds the value's bits, zero-extended (integers: two's complement of their width).

@@ -498,7 +498,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-const STATUS: &[Status] = &[Status::Null, Status::Align, Status::Dim, Status::Capacity, Status::Index, Status::Value, Status::Weights, Status::Cancelled, Status::Abi];
+const STATUS: &[Status] = &[Status::Null, Status::Align, Status::Dim, Status::Capacity, Status::Index, Status::Value, Status::Weights, Status::Cancelled, Status::Abi, Status::Cpu];
 
 /// From [`crate::diag::Origin::short`].
 fn origin(text: &str) -> Origin {

@@ -289,12 +289,14 @@ pub enum Status {
     Cancelled,
     /// 9: sizes or versions of the interface do not match, or the metadata makes no sense.
     Abi,
+    /// 10: the CPU lacks instructions that the code needs.
+    Cpu,
     /// A code that ABI 1 does not know.
     Unknown(i32),
 }
 
 /// Codes with their texts, in order from 1: the table behind [`Status`].
-const STATUSES: [(Status, &str); 9] = [
+const STATUSES: [(Status, &str); 10] = [
     (Status::Null, "null pointer"),
     (Status::Align, "bad alignment"),
     (Status::Dim, "bad dimension"),
@@ -304,6 +306,7 @@ const STATUSES: [(Status, &str); 9] = [
     (Status::Weights, "weights do not match"),
     (Status::Cancelled, "cancelled"),
     (Status::Abi, "abi mismatch"),
+    (Status::Cpu, "unsupported cpu"),
 ];
 
 impl Status {

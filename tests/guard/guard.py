@@ -176,7 +176,7 @@ class Harness:
         table = "".join(f"extern const onnxc_model {n}_model;\n" for n in names)
         table += "static const struct { const char *name; const onnxc_model *model; } cases[] = {\n" + "".join(f'  {{"{n}", &{n}_model}},\n' for n in names) + "};\n"
         (out / "cases.h").write_text(f'#include "{names[0]}.h"\n{table}')
-        exe = out / "driver"
+        exe = out / f"driver_{len(builds)}_{names[0]}"
         subprocess.run([self.cc, "-O1", "-g0", "-static", "-o", str(exe), "-I", str(out), "-I", str(HERE), str(HERE / "driver.c"), *[str(b.object) for b in builds], "-lm"], check=True)
         return exe
 

@@ -1,7 +1,11 @@
-//! `call` of an object with code for several CPU levels: the last one of which the machine has everything.
+//! `call` of an object with code for several CPU levels: the last one of which the machine has everything. Without the first
+//! one it fails, unless every CPU of the architecture has that.
 
 use super::entry::{CALL_OF, CPU_LEVEL, CPU_LEVEL_WORD, DATA_NAMESPACE, Entry};
 use super::func::Emit;
+use crate::codegen::faults::Check;
+use crate::diag::Result;
+use crate::nest::Status;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{ExternalName, GlobalValueData, InstBuilder, UserExternalName, Value};
@@ -11,7 +15,7 @@ impl Entry<'_> {
     ///
     /// The answer is kept in a word of the object, 0 until it is known. Threads that ask at the same time write the same
     /// answer, and aligned words are written whole, so calls stay re-entrant.
-    pub(super) fn dispatch(&self, e: &mut Emit, p: &[Value]) {
+    pub(super) fn dispatch(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
         let name = e.b.func.declare_imported_user_function(UserExternalName { namespace: DATA_NAMESPACE, index: CPU_LEVEL_WORD });
         let word = e.b.func.create_global_value(GlobalValueData::Symbol { name: ExternalName::user(name), offset: 0.into(), colocated: true, tls: false });
         let word = e.b.ins().symbol_value(I64, word);
@@ -38,7 +42,15 @@ impl Entry<'_> {
             self.leave_with(e, v, p);
             e.b.switch_to_block(below);
         }
+        if let (Some(level), Some(needs), Some(exec)) = (self.refuses, self.needs.first(), p.last()) {
+            e.open_sink(*exec, &self.checks);
+            let needs = e.b.ins().iconst(I32, i64::from(*needs));
+            let found = e.b.ins().band(has, needs);
+            let ok = e.b.ins().icmp(IntCC::Equal, found, needs);
+            e.require_plain(ok, Check::new(Status::Cpu, format!("the CPU lacks instructions of {level}, which the code needs")))?;
+        }
         self.leave_with(e, 0, p);
+        Ok(())
     }
     fn leave_with(&self, e: &mut Emit, variant: usize, p: &[Value]) {
         let f = self.local(e, CALL_OF + variant as u32);

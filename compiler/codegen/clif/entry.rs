@@ -122,6 +122,8 @@ pub struct Entry<'a> {
     pub isa: &'a dyn TargetIsa,
     /// What CPUs must have for the levels of all variants.
     pub needs: &'a [u32],
+    /// The lowest level, if CPUs that lack it are refused.
+    pub refuses: Option<&'a str>,
     /// The checks of all variants.
     pub checks: Rc<RefCell<Checks>>,
     /// Which kernels write the buffers.
@@ -138,7 +140,7 @@ impl Entry<'_> {
         let (mut e, p) = Emit::start(self.m, self.frame, self.weights, self.isa, b);
         match number {
             CALL => self.call(&mut e, &p)?,
-            DISPATCH => self.dispatch(&mut e, &p),
+            DISPATCH => self.dispatch(&mut e, &p)?,
             TASK => self.task(&mut e, &p),
             WORKSPACE_FOR => self.workspace_for(&mut e, &p)?,
             WORKSPACE_SIZE => self.workspace_size(&mut e, &p),
