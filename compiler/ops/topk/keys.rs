@@ -39,6 +39,8 @@ const SUCCESSIVE: i64 = 8;
 const RANKED: i64 = 64;
 /// A row is read from end to end where more than one column of so many has elements for the list.
 const MANY: i64 = 4;
+/// Positions of such a row whose largest key is found at once.
+const BLOCK: i64 = 64;
 /// Positions that fit beside a key.
 pub const POSITIONS: i64 = 1 << 32;
 
@@ -113,14 +115,14 @@ impl TopK {
                 let lowest = k.let_(lowest);
                 // Many columns have elements for the list where elements are equal: their rows are read from end to end.
                 if Some(columns) == row.n.as_const() {
-                    self.pick(k, row, o, (Some(columns), tops, list), lowest);
+                    self.pick(k, row, o, (Some(columns), tops, list), (lowest, limit));
                 } else {
                     k.store(limit, &spot(o, 0.into()), lowest.clone());
                     reaching(k, o, columns, (tops, limit, count));
                     let reached = k.load(count, &spot(o, 0.into()));
                     let many = k.let_(Expr::bin(BinOp::Gt, reached, Expr::int(ElemType::I32, columns / MANY)));
-                    k.if_(many.clone(), |k| self.pick(k, row, o, (None, tops, list), lowest.clone()));
-                    k.if_(Expr::un(UnOp::Not, many), |k| self.pick(k, row, o, (Some(columns), tops, list), lowest.clone()));
+                    k.if_(many.clone(), |k| self.pick(k, row, o, (None, tops, list), (lowest.clone(), limit)));
+                    k.if_(Expr::un(UnOp::Not, many), |k| self.pick(k, row, o, (Some(columns), tops, list), (lowest.clone(), limit)));
                 }
             }
         }
@@ -158,10 +160,10 @@ impl TopK {
         }
     }
     /// What reaches the limit goes into the list: column by column, or, without a number of columns, in order.
-    fn pick(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, list): (Option<i64>, Buf, List), lowest: Expr) {
+    fn pick(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, list): (Option<i64>, Buf, List), (lowest, top): (Expr, Buf)) {
         let from = |k: &mut KernelBuilder, f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr| match columns {
             Some(columns) => self.candidates(k, row, o, (columns, tops, lowest.clone()), &mut |k, new| drop(f(k, new))),
-            None => self.in_turn(k, row, o, lowest.clone(), f),
+            None => self.in_turn(k, row, o, (lowest.clone(), top), f),
         };
         match list {
             List::Ranked(list) => {
@@ -196,19 +198,41 @@ impl TopK {
         }
     }
     /// Calls `f` with packed keys that are not below the limit, one position after the other. `f` returns the last entry that
-    /// counts, i64::MIN if there are too few: later elements have to be larger, since of equal ones the first come first.
-    fn in_turn(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], lowest: Expr, f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr) {
+    /// counts, i64::MIN if there are too few: later elements have to be larger, since of equal ones the first come first. So
+    /// most blocks have none, which the largest of their keys tells. `top` is a word of scratch.
+    fn in_turn(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (lowest, top): (Expr, Buf), f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr) {
         let least = k.acc(Expr::cast(ElemType::I32, ElemType::I64, lowest));
-        k.range(LoopKind::Seq, "i", 0, row.n, |k, i| {
+        let reaches = |key: Expr| Expr::bin(BinOp::Ge, Expr::cast(ElemType::I32, ElemType::I64, key), Expr::acc(least));
+        let mut consider = |k: &mut KernelBuilder, i: Dim| {
             let key = self.key_at(k, row, o, i);
             let key = k.let_(key);
-            k.if_(Expr::bin(BinOp::Ge, Expr::cast(ElemType::I32, ElemType::I64, key.clone()), Expr::acc(least)), |k| {
+            k.if_(reaches(key.clone()), |k| {
                 let new = k.let_(packed(key, i));
                 let last = f(k, new);
                 let last = k.let_(last);
                 let more = Expr::bin(BinOp::Shr, last.clone(), int(32)) + int(1);
                 k.set(least, Expr::select(runtime::eq(last, int(i64::MIN)), Expr::acc(least), more.max(Expr::acc(least))));
             });
+        };
+        let blocks = row.n.floor_div(BLOCK);
+        k.range(LoopKind::Seq, "b", 0, blocks, |k, b| {
+            self.block_top(k, row, o, b * BLOCK, top);
+            let most = k.load(top, &spot(o, 0.into()));
+            k.if_(reaches(most), |k| k.range(LoopKind::Seq, "i", 0, BLOCK, |k, i| consider(k, b * BLOCK + i)));
+        });
+        if row.n.modulo(BLOCK).as_const() != Some(0) {
+            k.range(LoopKind::Seq, "i", 0, row.n.modulo(BLOCK), |k, i| consider(k, blocks * BLOCK + i));
+        }
+    }
+    /// The largest key of a block. Its loop stands in one of its own: a list of statements that are vectors all of them.
+    fn block_top(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], first: Dim, to: Buf) {
+        k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
+            let found = k.acc(Scalar::lowest(ElemType::I32).into());
+            k.range(LoopKind::Seq, "j", 0, BLOCK, |k, j| {
+                let key = self.key_at(k, row, o, first + j);
+                k.update(BinOp::Max, found, key);
+            });
+            k.store(to, &spot(o, Dim::constant(0)), Expr::acc(found));
         });
     }
     /// Calls `f` with each packed key that is not below the limit, those of one column after the other.
