@@ -49,6 +49,19 @@ def residual(n):
     return model("float[N,16] v0, float[16,16] w", f"float[N,16] v{n}", lines)
 
 
+def convolutions(n):
+    """Residual blocks of convolutions: padded images, layouts, packed weights."""
+    lines = [f"a{i} = Conv<pads=[1,1,1,1]>(v{i}, w) r{i} = Relu(a{i}) b{i} = Conv<pads=[1,1,1,1]>(r{i}, u) v{i + 1} = Add(v{i}, b{i})" for i in range(n)]
+    weights = lambda k: ", ".join(f"{(i * 37 + k) % 17 / 16 - 0.5}" for i in range(576))
+    return model("float[1,8,8,8] v0", f"float[1,8,8,8] v{n}", lines, f"<float[8,8,3,3] w = {{{weights(0)}}}, float[8,8,3,3] u = {{{weights(5)}}}>")
+
+
+def planes(n):
+    """Many convolutions of one image."""
+    lines = [f"s{i} = Conv<pads=[1,1,1,1]>(x, w)" for i in range(n)]
+    return model("float[1,4,8,8] x, float[8,4,3,3] w", f"float[1,{8 * n},8,8] y", [*lines, f"y = Concat<axis=1>({', '.join(f's{i}' for i in range(n))})"])
+
+
 def fan(n):
     """Many readers of one value, all of which are results of one."""
     lines = [f"s{i} = {('Sin', 'Exp')[i % 2]}(x)" for i in range(n)]
@@ -80,6 +93,8 @@ GROWTH = [
     ("chain of MatMul", products("16"), 50, 400),
     ("chain of MatMul, symbolic rows", products("N"), 40, 300),
     ("residual blocks, symbolic rows", residual, 20, 120),
+    ("residual convolutions", convolutions, 20, 200),
+    ("fan of convolutions", planes, 20, 100),
     ("fan and Concat", fan, 60, 500),
     ("Concat of images", images, 10, 100),
     ("fan and Sum", total, 60, 1000),

@@ -65,7 +65,6 @@ impl Operator for CenterCropPad {
                 cx.define(to[*a], runtime::entry(cx, b, j));
             }
         }
-        let syms = cx.m.syms.clone();
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &to, |k, at| {
                 let mut at_x = vec![];
@@ -73,7 +72,7 @@ impl Operator for CenterCropPad {
                 for ((i, n), out) in at.iter().zip(&from).zip(&to) {
                     let pad = (*out - *n).max(0).floor_div(2);
                     let crop = (*n - *out).max(0).floor_div(2);
-                    let p = syms.simplify(*i - pad + crop);
+                    let p = k.m.syms.simplify(*i - pad + crop);
                     at_x.push(p);
                     for (sure, c) in [(k.m.syms.is_nonneg(p), Expr::cmp_index(BinOp::Ge, p, 0)), (k.m.syms.is_nonneg(*n - 1 - p), Expr::cmp_index(BinOp::Lt, p, *n))] {
                         if !sure {

@@ -4,6 +4,7 @@
 //! Padding is a map kernel into a padded copy, so that the inner loops have no conditions; `transposed` has
 //! ConvTranspose.
 
+pub mod clip;
 mod transposed;
 
 use super::matmul::product_sum;
@@ -148,13 +149,15 @@ impl Operator for Conv {
         if self.transpose.is_some() {
             return self.lower_transpose(cx, &axes);
         }
+        let (w, axes) = clip::clipped(cx, 1, axes, &dx[2..], &dy[2..]);
+        let dw = cx.dims(w);
         let src = padded(cx, x, &axes, None);
         let g = self.group;
         let per_group = dy[1].floor_div(g);
         if let (Some(times), Some(1)) = (per_group.as_const().filter(|t| *t > 1), dw[1].as_const())
             && g > 1
         {
-            self.lower_multiplied(cx, src, &axes, times);
+            self.lower_multiplied(cx, src, w, &axes, times);
             return Ok(());
         }
         let depth: Vec<Dim> = dw[1..].to_vec();
@@ -188,8 +191,8 @@ impl Operator for Conv {
 impl Conv {
     /// A depthwise convolution with several results a channel: each of them for all channels, side by side in the batch, so
     /// that image and result have the same channels; a map puts them in order.
-    fn lower_multiplied(&self, cx: &mut LowerCx, src: Buf, axes: &[Axis], times: i64) {
-        let (w, y, g) = (cx.input(1), cx.output(0), Dim::constant(self.group));
+    fn lower_multiplied(&self, cx: &mut LowerCx, src: Buf, w: Buf, axes: &[Axis], times: i64) {
+        let (y, g) = (cx.output(0), Dim::constant(self.group));
         let (dw, dy, elem) = (cx.dims(w), cx.dims(y), cx.elem(y));
         let (ty, bias, depth) = (elem.compute(), cx.input_opt(2), dw[2..].to_vec());
         let shape = |batch: Dim| -> Vec<Dim> { [batch, g].into_iter().chain(dy[2..].iter().copied()).collect() };
@@ -284,14 +287,13 @@ pub fn padded(cx: &mut LowerCx, x: Buf, axes: &[Axis], fill: Option<Expr>) -> Bu
     wide.extend(dims[2..].iter().zip(axes).map(|(d, a)| *d + a.before + a.after));
     let out = cx.temp("padded", elem, wide);
     let fill = fill.unwrap_or(Expr::num(elem.compute(), 0.0));
-    let syms = cx.m.syms.clone();
     cx.map(out, |k, at| {
         let mut from = at[..2].to_vec();
         let mut inside: Option<Expr> = None;
         for (i, a) in axes.iter().enumerate() {
             let p = at[2 + i] - a.before;
             from.push(p);
-            for (need, c) in [(!syms.is_nonneg(-a.before), Expr::cmp_index(BinOp::Ge, p, 0)), (!syms.is_nonneg(-a.after), Expr::cmp_index(BinOp::Lt, p, dims[2 + i]))] {
+            for (need, c) in [(!k.m.syms.is_nonneg(-a.before), Expr::cmp_index(BinOp::Ge, p, 0)), (!k.m.syms.is_nonneg(-a.after), Expr::cmp_index(BinOp::Lt, p, dims[2 + i]))] {
                 if need {
                     inside = Some(match inside {
                         None => c,

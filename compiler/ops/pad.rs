@@ -103,7 +103,6 @@ impl Operator for Pad {
             _ if ty == ElemType::Str || ty.is_complex() => None,
             _ => Some(Expr::num(ty, f64::from(*value))),
         };
-        let syms = cx.m.syms.clone();
         cx.map(y, |k, at| {
             let fill = fill.unwrap_or_else(|| k.zero(ty));
             let mut inside = None;
@@ -118,7 +117,7 @@ impl Operator for Pad {
             for ((i, n), (lo, hi)) in at.iter().zip(&from).zip(&pads) {
                 let p = *i - *lo;
                 // Negative pads cut off first: what is left is repeated or mirrored.
-                let cut = |d: Dim| if syms.is_nonneg(d) { Dim::constant(0) } else { (-d).max(0) };
+                let cut = |d: Dim| if k.m.syms.is_nonneg(d) { Dim::constant(0) } else { (-d).max(0) };
                 let (before, behind) = (cut(*lo), cut(*hi));
                 let whole = before.as_const() == Some(0) && behind.as_const() == Some(0);
                 let kept = if whole { *n } else { (*n - before - behind).max(1) };
@@ -131,10 +130,10 @@ impl Operator for Pad {
                                 Some(o) => Expr::bin(BinOp::And, o, c),
                             });
                         };
-                        if !syms.is_nonneg(-*lo) {
+                        if !k.m.syms.is_nonneg(-*lo) {
                             need(Expr::cmp_index(BinOp::Ge, p, 0));
                         }
-                        if !syms.is_nonneg(-*hi) {
+                        if !k.m.syms.is_nonneg(-*hi) {
                             need(Expr::cmp_index(BinOp::Lt, p, *n));
                         }
                         p

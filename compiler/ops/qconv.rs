@@ -4,7 +4,7 @@
 //!
 //! Pads have the image's zero point, which stands for 0.
 
-use super::conv::{Conv, padded};
+use super::conv::{Conv, clip, padded};
 use super::integer::{first, int, requantized, sums};
 use super::quantize::all_zero;
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -59,10 +59,12 @@ impl Operator for QConv {
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let (iw, izx, izw, ibias) = self.inputs();
-        let (x, w, y) = (cx.input(0), cx.input(iw), cx.output(0));
-        let (dx, dw, dy) = (cx.dims(x), cx.dims(w), cx.dims(y));
+        let (x, y) = (cx.input(0), cx.output(0));
+        let (dx, dw, dy) = (cx.dims(x), cx.dims(cx.input(iw)), cx.dims(y));
         let kernel: Vec<i64> = dw[2..].iter().filter_map(|d| d.as_const()).collect();
         let Ok(axes) = self.conv.geometry(&kernel, &dx[2..]) else { return cx.bug("the geometry changed") };
+        let (w, axes) = clip::clipped(cx, iw, axes, &dx[2..], &dy[2..]);
+        let dw = cx.dims(w);
         let zx = cx.input_opt(izx).filter(|z| !all_zero(cx.m, *z));
         let zw = cx.input_opt(izw).filter(|z| !all_zero(cx.m, *z));
         let fill = zx.map(|z| match cx.constant(izx).and_then(|c| c.to_i64s()).as_deref() {

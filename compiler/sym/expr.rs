@@ -98,7 +98,8 @@ impl Eq for Interned {}
 
 /// A table of nodes. Their hashes are known and well mixed.
 type Shard = Mutex<HashSet<&'static Interned, BuildHasherDefault<Known>>>;
-/// By the top bits of the hash, so that threads seldom wait for each other.
+/// By some bits of the hash, so that threads seldom wait for each other. Its top bits tell the nodes of a table apart (hashbrown's
+/// tags), its low bits place them: those are no use here.
 static INTERNER: LazyLock<[Shard; 64]> = LazyLock::new(|| std::array::from_fn(|_| Shard::default()));
 
 /// Passes on a hash that was computed before.
@@ -161,7 +162,7 @@ impl Dim {
         let mut h = Structural::default();
         node.hash(&mut h);
         let node = Interned { hash: h.finish(), size, depth, node };
-        let shard = &INTERNER[(node.hash >> 58) as usize];
+        let shard = &INTERNER[(node.hash >> 40) as usize % INTERNER.len()];
         let mut set = shard.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(n) = set.get(&node) {
             return Dim(n);

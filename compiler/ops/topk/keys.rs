@@ -37,6 +37,10 @@ pub(super) enum List {
 const SUCCESSIVE: i64 = 8;
 /// Longest list whose entries are moved for each that comes.
 const RANKED: i64 = 64;
+/// A row is read from end to end where more than one column of so many has elements for the list.
+const MANY: i64 = 4;
+/// Positions of such a row whose largest key is found at once.
+const BLOCK: i64 = 64;
 /// Positions that fit beside a key.
 pub const POSITIONS: i64 = 1 << 32;
 
@@ -108,7 +112,18 @@ impl TopK {
             }
             Scratch::Few { columns, tops, limit, count, list } => {
                 let lowest = self.tops(k, row, o, columns, tops, (limit, count));
-                self.pick(k, row, o, (columns, tops, list), lowest);
+                let lowest = k.let_(lowest);
+                // Many columns have elements for the list where elements are equal: their rows are read from end to end.
+                if Some(columns) == row.n.as_const() {
+                    self.pick(k, row, o, (Some(columns), tops, list), (lowest, limit));
+                } else {
+                    k.store(limit, &spot(o, 0.into()), lowest.clone());
+                    reaching(k, o, columns, (tops, limit, count));
+                    let reached = k.load(count, &spot(o, 0.into()));
+                    let many = k.let_(Expr::bin(BinOp::Gt, reached, Expr::int(ElemType::I32, columns / MANY)));
+                    k.if_(many.clone(), |k| self.pick(k, row, o, (None, tops, list), (lowest.clone(), limit)));
+                    k.if_(Expr::un(UnOp::Not, many), |k| self.pick(k, row, o, (Some(columns), tops, list), (lowest.clone(), limit)));
+                }
             }
         }
     }
@@ -144,21 +159,27 @@ impl TopK {
             _ => halving(k, row, o, columns, tops, (limit, count)),
         }
     }
-    /// What reaches the limit goes into the list, in any order.
-    fn pick(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, list): (i64, Buf, List), lowest: Expr) {
-        let from = (columns, tops, k.let_(lowest));
+    /// What reaches the limit goes into the list: column by column, or, without a number of columns, in order.
+    fn pick(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, list): (Option<i64>, Buf, List), (lowest, top): (Expr, Buf)) {
+        let from = |k: &mut KernelBuilder, f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr| match columns {
+            Some(columns) => self.candidates(k, row, o, (columns, tops, lowest.clone()), &mut |k, new| drop(f(k, new))),
+            None => self.in_turn(k, row, o, (lowest.clone(), top), f),
+        };
         match list {
             List::Ranked(list) => {
                 // Nothing is before the first entry.
                 k.store(list, &spot(o, 0.into()), int(i64::MAX));
                 k.range(LoopKind::Seq, "j", 0, row.count, |k, j| k.store(list, &spot(o, j + 1), int(i64::MIN)));
-                self.candidates(k, row, o, from, &mut |k, new| rank(k, o, row.count, list, new));
+                from(k, &mut |k, new| {
+                    rank(k, o, row.count, list, new);
+                    k.load(list, &spot(o, row.count))
+                });
                 results(k, row, o, list, 1);
             }
             List::Sorted(order, merged, room) => {
                 // How many the list holds, and what entries are to be larger than.
                 let (filled, least) = (k.acc(int(0)), k.acc(int(i64::MIN)));
-                self.candidates(k, row, o, from, &mut |k, new| {
+                from(k, &mut |k, new| {
                     k.if_(Expr::bin(BinOp::Gt, new.clone(), Expr::acc(least)), |k| {
                         k.at_index(Expr::acc(filled), room.into(), |k, at| k.store(order, &spot(o, at), new));
                         k.update(BinOp::Add, filled, int(1));
@@ -169,11 +190,50 @@ impl TopK {
                             k.set(least, last);
                         });
                     });
+                    Expr::acc(least)
                 });
                 k.at_index(Expr::acc(filled), room.into(), |k, n| merge(k, o, n, room.into(), (order, merged)));
                 results(k, row, o, order, 0);
             }
         }
+    }
+    /// Calls `f` with packed keys that are not below the limit, one position after the other. `f` returns the last entry that
+    /// counts, i64::MIN if there are too few: later elements have to be larger, since of equal ones the first come first. So
+    /// most blocks have none, which the largest of their keys tells. `top` is a word of scratch.
+    fn in_turn(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (lowest, top): (Expr, Buf), f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr) {
+        let least = k.acc(Expr::cast(ElemType::I32, ElemType::I64, lowest));
+        let reaches = |key: Expr| Expr::bin(BinOp::Ge, Expr::cast(ElemType::I32, ElemType::I64, key), Expr::acc(least));
+        let mut consider = |k: &mut KernelBuilder, i: Dim| {
+            let key = self.key_at(k, row, o, i);
+            let key = k.let_(key);
+            k.if_(reaches(key.clone()), |k| {
+                let new = k.let_(packed(key, i));
+                let last = f(k, new);
+                let last = k.let_(last);
+                let more = Expr::bin(BinOp::Shr, last.clone(), int(32)) + int(1);
+                k.set(least, Expr::select(runtime::eq(last, int(i64::MIN)), Expr::acc(least), more.max(Expr::acc(least))));
+            });
+        };
+        let blocks = row.n.floor_div(BLOCK);
+        k.range(LoopKind::Seq, "b", 0, blocks, |k, b| {
+            self.block_top(k, row, o, b * BLOCK, top);
+            let most = k.load(top, &spot(o, 0.into()));
+            k.if_(reaches(most), |k| k.range(LoopKind::Seq, "i", 0, BLOCK, |k, i| consider(k, b * BLOCK + i)));
+        });
+        if row.n.modulo(BLOCK).as_const() != Some(0) {
+            k.range(LoopKind::Seq, "i", 0, row.n.modulo(BLOCK), |k, i| consider(k, blocks * BLOCK + i));
+        }
+    }
+    /// The largest key of a block. Its loop stands in one of its own: a list of statements that are vectors all of them.
+    fn block_top(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], first: Dim, to: Buf) {
+        k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
+            let found = k.acc(Scalar::lowest(ElemType::I32).into());
+            k.range(LoopKind::Seq, "j", 0, BLOCK, |k, j| {
+                let key = self.key_at(k, row, o, first + j);
+                k.update(BinOp::Max, found, key);
+            });
+            k.store(to, &spot(o, Dim::constant(0)), Expr::acc(found));
+        });
     }
     /// Calls `f` with each packed key that is not below the limit, those of one column after the other.
     fn candidates(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, lowest): (i64, Buf, Expr), f: &mut dyn FnMut(&mut KernelBuilder, Expr)) {
@@ -322,15 +382,7 @@ fn halving(k: &mut KernelBuilder, row: &Row, o: &[Dim], columns: i64, tops: Buf,
     k.while_(going, |k| {
         let mid = k.let_(Expr::bin(BinOp::Shr, Expr::acc(lo) + Expr::acc(hi), int(1)));
         k.store(limit, &spot(o, zero), Expr::cast(ElemType::I64, ElemType::I32, mid.clone()));
-        // A loop of its own: a list of statements that are vectors all of them.
-        k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
-            let reached = k.acc(Expr::int(ElemType::I32, 0));
-            k.range(LoopKind::Seq, "j", 0, columns, |k, j| {
-                let hit = Expr::bin(BinOp::Ge, k.load(tops, &spot(o, j)), k.load(limit, &spot(o, zero)));
-                k.update(BinOp::Add, reached, Expr::select(hit, Expr::int(ElemType::I32, 1), Expr::int(ElemType::I32, 0)));
-            });
-            k.store(count, &spot(o, zero), Expr::acc(reached));
-        });
+        reaching(k, o, columns, (tops, limit, count));
         let reached = Expr::cast(ElemType::I32, ElemType::I64, k.load(count, &spot(o, zero)));
         let reached = k.let_(reached);
         let many = k.let_(Expr::bin(BinOp::Ge, reached.clone(), wanted));
@@ -340,6 +392,19 @@ fn halving(k: &mut KernelBuilder, row: &Row, o: &[Dim], columns: i64, tops: Buf,
         k.set(hi, Expr::select(close, mid, above));
     });
     Expr::cast(ElemType::I64, ElemType::I32, Expr::acc(lo))
+}
+
+/// How many tops are not below the limit. The loop stands in one of its own: a list of statements that are vectors all of them.
+fn reaching(k: &mut KernelBuilder, o: &[Dim], columns: i64, (tops, limit, count): (Buf, Buf, Buf)) {
+    let zero = Dim::constant(0);
+    k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
+        let reached = k.acc(Expr::int(ElemType::I32, 0));
+        k.range(LoopKind::Seq, "j", 0, columns, |k, j| {
+            let hit = Expr::bin(BinOp::Ge, k.load(tops, &spot(o, j)), k.load(limit, &spot(o, zero)));
+            k.update(BinOp::Add, reached, Expr::select(hit, Expr::int(ElemType::I32, 1), Expr::int(ElemType::I32, 0)));
+        });
+        k.store(count, &spot(o, zero), Expr::acc(reached));
+    });
 }
 
 fn spot(o: &[Dim], i: Dim) -> Vec<Dim> {

@@ -64,7 +64,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     for k in uses.order.clone() {
         if let Some(g) = group(m, &uses, k) {
             let values = g.values;
-            if merge(m, g, facts) {
+            if merge(m, &uses, g, facts) {
                 m.kernels[values].scheduled = true;
             }
         }
@@ -279,7 +279,7 @@ struct Block {
     first: Sym,
 }
 
-fn merge(m: &mut Module, mut g: Group, facts: Facts) -> bool {
+fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
     let zero = Dim::constant(0);
     let keys = g.dims[g.dims.len() - 1];
     let (extent, Some(row)) = (g.dims[g.row], g.vars[g.row]) else { return false };
@@ -297,8 +297,8 @@ fn merge(m: &mut Module, mut g: Group, facts: Facts) -> bool {
     put_parts(&mut g.qk, &|s| rename(0, s));
     let most = m.syms.range(extent).hi.unwrap_or(i64::MAX).min(height);
     let (nr1, nr2) = (tiles::panel(most, keys, 16), tiles::panel(most, width, 16));
-    let Some(panels1) = contract::packing(m, g.scores, &g.qk, &batch, g.columns.0, keys, nr1, facts) else { return false };
-    let Some(panels2) = contract::packing(m, g.values, &g.pv, &batch, n2, width, nr2, facts) else { return false };
+    let Some(panels1) = contract::packing(m, uses, g.scores, &g.qk, &batch, g.columns.0, keys, nr1, facts) else { return false };
+    let Some(panels2) = contract::packing(m, uses, g.values, &g.pv, &batch, n2, width, nr2, facts) else { return false };
     let panels1 = panels1.apply(m, g.scores, &g.qk);
     let panels2 = panels2.apply(m, g.values, &g.pv);
     // The scratch takes the place of what was a matrix.

@@ -15,18 +15,27 @@ use crate::passes::nest::analysis::shape::{Map, Uses, as_map, cover, instance, i
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Pending;
 use crate::sym::{Dim, Sym};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Runs the pass until nothing changes.
 pub fn run(m: &mut Module) -> Result<()> {
     let mut uses = Uses::new(m);
     let mut pending = Pending::new(&uses, |_| true);
+    // Changes of a driver that nothing asks about meanwhile are made at once: each by itself costs the driver.
+    let late = uses.is_straight() && !uses.is_repeated() && !m.driver.iter().any(|s| matches!(s, Stmt::Define { .. }));
+    let mut gone: HashSet<Kernel> = HashSet::new();
     while let Some(c) = pending.pop(&uses) {
         let Some(plan) = candidate(m, &uses, c) else { continue };
         let p = plan.producer;
         let mut bufs: Vec<Buf> = uses.accesses(p).chain(uses.accesses(c)).collect();
         fuse(m, plan, c);
-        uses.update(m, &[c], &[(p, &[])]);
+        if late {
+            gone.insert(p);
+            uses.apply(m, &[c], &[(p, &[])]);
+        } else {
+            visit::drop_calls(&mut m.driver, &|k| k == p);
+            uses.update(m, &[c], &[(p, &[])]);
+        }
         bufs.extend(uses.accesses(c));
         // What decides about a consumer: who else reads the buffers that it reads, and who writes them.
         for b in bufs {
@@ -37,13 +46,29 @@ pub fn run(m: &mut Module) -> Result<()> {
         pending.push(c);
         pending.push_refused(&uses);
     }
+    visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
     copies::run(m, &mut uses);
+    let mut put: HashMap<Kernel, Vec<Stmt>> = HashMap::new();
     for c in uses.order.clone() {
         if let Some(p) = padding(m, &uses, c) {
             let users = p.users.clone();
-            let sides = store_inside(m, p, c);
-            uses.update(m, &users, &[(c, &sides)]);
+            let calls = store_inside(m, p, c);
+            let sides = visit::calls(&calls);
+            if late {
+                put.insert(c, calls);
+                uses.apply(m, &users, &[(c, &sides)]);
+            } else {
+                visit::splice_call(&mut m.driver, c, false, calls);
+                uses.update(m, &users, &[(c, &sides)]);
+            }
         }
+    }
+    if !put.is_empty() {
+        let replaced = |s: Stmt| match &s {
+            Stmt::Call(k) => put.remove(k).unwrap_or_else(|| vec![s]),
+            _ => vec![s],
+        };
+        m.driver = std::mem::take(&mut m.driver).into_iter().flat_map(replaced).collect();
     }
     Ok(())
 }
@@ -73,7 +98,7 @@ fn candidate(m: &Module, uses: &Uses, c: Kernel) -> Option<Plan> {
         }
         if let Some(plan) = plan(m, *p, c, t) {
             // The latest producer: it moves least.
-            let at = uses.order.iter().position(|k| k == p);
+            let at = uses.place(*p);
             if found.as_ref().is_none_or(|(best, _)| *best < at) {
                 found = Some((at, plan));
             }
@@ -179,6 +204,7 @@ fn splits_vectors(m: &Module, p: Kernel, (t, at): (Buf, &[Dim]), map: &Map, subs
     !whole
 }
 
+/// The producer does what the consumer did; its call is the caller's to drop.
 fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
     let Some(map) = as_map(&m.kernels[c].body) else { return };
     let producer = peel(&m.kernels[plan.producer].body);
@@ -222,7 +248,6 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
     m.kernels[c].name = name;
     m.kernels[c].origin = m.kernels[plan.producer].origin.clone();
     m.kernels[c].narrow = m.kernels[plan.producer].narrow;
-    visit::drop_calls(&mut m.driver, &|k| k == plan.producer);
 }
 
 struct Padding {
@@ -318,8 +343,8 @@ fn inside_dims(m: &Module, padded: Buf, cond: &Expr, cover: &[Option<Sym>]) -> O
     dims.collect()
 }
 
-/// Carries it out: the copy goes, its place in the driver takes what fills the border, one kernel a side. Those kernels.
-fn store_inside(m: &mut Module, p: Padding, c: Kernel) -> Vec<Kernel> {
+/// Carries it out: calls that take the place of the copy's, of kernels that fill the border, one a side.
+fn store_inside(m: &mut Module, p: Padding, c: Kernel) -> Vec<Stmt> {
     let before: Vec<Dim> = p.dims.iter().map(|d| Dim::constant(d.0)).collect();
     copies::move_accesses(m, &p.users, (p.inner, p.padded), &before);
     let (name, origin) = (m.kernels[c].name.clone(), m.kernels[c].origin.clone());
@@ -359,7 +384,5 @@ fn store_inside(m: &mut Module, p: Padding, c: Kernel) -> Vec<Kernel> {
             m.kernels[id].name = format!("{name}.halo{}", calls.len() - usize::from(p.users.is_empty()));
         }
     }
-    let sides = visit::calls(&calls);
-    visit::splice_call(&mut m.driver, c, false, calls);
-    sides
+    calls
 }

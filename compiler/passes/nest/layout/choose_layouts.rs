@@ -10,11 +10,12 @@ use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visi
 use crate::passes::nest::analysis::form;
 use crate::passes::nest::analysis::shape::{as_map, peel};
 use crate::passes::nest::analysis::strides::unit_stride_var;
+use crate::passes::nest::analysis::uses::Uses;
 use crate::passes::nest::schedule::conv_pool;
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use apart::{copy_image, turn_result};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Channels that fill half of a vector.
 const LEAST: i64 = 8;
@@ -22,12 +23,13 @@ const LEAST: i64 = 8;
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
     let viewed = viewed_images(m);
+    let shared = written_in_parts(m);
     for k in visit::calls(&m.driver) {
         attach_channels(m, k, &viewed);
-        detach(m, k, &viewed);
+        detach(m, k, &viewed, &shared);
         attach_residuals(m, k);
-        detach_window(m, k);
-        attach_sampled(m, k);
+        detach_window(m, k, &shared);
+        attach_sampled(m, k, &shared);
     }
     let kernels = visit::calls(&m.driver);
     let flat: Vec<unflatten::Flat> = kernels.iter().filter_map(|k| unflatten::find(m, *k)).collect();
@@ -47,23 +49,10 @@ pub fn run(m: &mut Module) -> Result<()> {
         let samples = sampled(m, body).into_iter().flat_map(|s| s.result.into_iter().chain([s.image]));
         chosen.extend(images(body).into_iter().chain(samples).filter(|b| may(m, *b)));
     }
-    // Elementwise neighbours follow.
-    loop {
-        let before = chosen.len();
-        for k in &kernels {
-            let body = &m.kernels[*k].body;
-            let Some(map) = as_map(body) else { continue };
-            let group: Vec<Buf> = accesses(body).into_iter().filter(|(_, at)| aligned(at, &map.at)).map(|(b, _)| b).chain([map.buf]).filter(|b| may(m, *b)).collect();
-            if group.iter().any(|b| chosen.contains(b)) {
-                chosen.extend(group);
-            }
-        }
-        if chosen.len() == before {
-            break;
-        }
-    }
-    let planes = conv_pool::planes(m, &kernels);
-    chosen.retain(|b| !comes_in_planes(m, &kernels, *b) && !stays_in_planes(m, &kernels, *b) && !planes.contains(b));
+    follow(m, &kernels, &mut chosen, &may);
+    let planes: HashSet<Buf> = conv_pool::planes(m, &kernels).into_iter().collect();
+    let uses = Uses::new(m);
+    chosen.retain(|b| !comes_in_planes(m, &uses, *b) && !stays_in_planes(m, &uses, *b) && !planes.contains(b));
     flat.iter().filter(|f| chosen.contains(&f.image)).for_each(|f| unflatten::rewrite(m, f));
     for b in chosen {
         let rank = m.bufs[b].dims.len();
@@ -75,12 +64,37 @@ pub fn run(m: &mut Module) -> Result<()> {
     Ok(())
 }
 
+/// Elementwise neighbours of chosen images are chosen, too.
+fn follow(m: &Module, kernels: &[Kernel], chosen: &mut HashSet<Buf>, may: &dyn Fn(&Module, Buf) -> bool) {
+    let mut groups: Vec<Vec<Buf>> = vec![];
+    let mut of: HashMap<Buf, Vec<usize>> = HashMap::new();
+    for k in kernels {
+        let body = &m.kernels[*k].body;
+        let Some(map) = as_map(body) else { continue };
+        let group: Vec<Buf> = accesses(body).into_iter().filter(|(_, at)| aligned(at, &map.at)).map(|(b, _)| b).chain([map.buf]).filter(|b| may(m, *b)).collect();
+        group.iter().for_each(|b| of.entry(*b).or_default().push(groups.len()));
+        groups.push(group);
+    }
+    let mut pending: Vec<Buf> = chosen.iter().copied().collect();
+    while let Some(b) = pending.pop() {
+        for i in of.remove(&b).unwrap_or_default() {
+            pending.extend(std::mem::take(&mut groups[i]).into_iter().filter(|b| chosen.insert(*b)));
+        }
+    }
+}
+
 /// Temporaries that some kernel reads or writes under another shape: they stay in ONNX's memory order.
 fn viewed_images(m: &Module) -> HashSet<Buf> {
     let kernels = visit::calls(&m.driver);
     let bodies = kernels.iter().map(|k| &m.kernels[*k].body);
     let accesses = bodies.flat_map(|body| visit::loads(body).into_iter().chain(visit::stores(body)));
     accesses.filter(|b| m.storage(*b) != *b).map(|b| m.storage(b)).filter(|b| matches!(m.bufs[*b].place, Place::Temp)).collect()
+}
+
+/// Buffers that several kernels store to.
+fn written_in_parts(m: &Module) -> HashSet<Buf> {
+    let uses = Uses::new(m);
+    m.bufs.keys().filter(|b| uses.writers(*b).len() > 1).collect()
 }
 
 /// True for an image of enough channels that the caller takes in planes.
@@ -96,7 +110,7 @@ fn viewed_in_planes(m: &Module, b: Buf, viewed: &HashSet<Buf>) -> bool {
 
 /// A convolution whose image the caller takes in planes, or a reader under another shape, stores it for itself, and a map
 /// turns it: vectors run along channels, which no tile could store one by one, or whose vectors are fuller.
-fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
+fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let Some((a, from, w, at_w)) = form::operands(body) else { return };
     let [out] = visit::stores(body)[..] else { return };
@@ -113,7 +127,7 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     // Of a depthwise convolution image and result have the same innermost dimension.
     let depthwise = is_depthwise(&nest.loops, &from, &at_w);
     if taps || apart || depthwise || is_ragged(m, a, out, w) {
-        turn_result(m, k, out, viewed);
+        turn_result(m, k, out, viewed, shared);
     }
 }
 
@@ -121,8 +135,12 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
 fn few_leave_in_planes(m: &Module, image: Buf, out: Buf) -> bool {
     let (from, to) = (&m.bufs[image], &m.bufs[out]);
     let few = matches!(to.place, Place::Output(_)) && to.dims.len() == 4 && to.dims[1].as_const().is_some_and(|c| (2..LEAST).contains(&c));
-    let kernels = visit::calls(&m.driver);
-    few && matches!(from.place, Place::Temp) && from.dims[1].as_const().is_some_and(|c| c > LEAST) && !comes_in_planes(m, &kernels, image) && !stays_in_planes(m, &kernels, image)
+    if !few || !matches!(from.place, Place::Temp) || from.dims[1].as_const().is_none_or(|c| c <= LEAST) {
+        return false;
+    }
+    // At most a few outputs of a model come here.
+    let uses = Uses::new(m);
+    !comes_in_planes(m, &uses, image) && !stays_in_planes(m, &uses, image)
 }
 
 /// True for a 1x1 convolution that takes longer in vectors along its planes, the last of which may be nearly empty, than in
@@ -145,19 +163,19 @@ fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
 }
 
 /// Pooling of an image that stands with channels innermost does the same.
-fn detach_window(m: &mut Module, k: Kernel) {
+fn detach_window(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let [out] = visit::stores(body)[..] else { return };
     let planes = leaves_in_planes(m, out) && !spatial_is_one(m, out);
     let images = images(body);
     if planes && form::operands(body).is_none() && !visit::loads(body).contains(&out) && images.contains(&out) && images.iter().any(|b| matches!(m.bufs[*b].place, Place::Temp)) {
-        turn_result(m, k, out, &HashSet::new());
+        turn_result(m, k, out, &HashSet::new(), shared);
     }
 }
 
 /// An image that is read at positions from memory, and the result: a position has all channels side by side, so vectors
 /// run along them whatever the positions are.
-fn attach_sampled(m: &mut Module, k: Kernel) {
+fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     let Some(Sampled { image, result, stored }) = sampled(m, &m.kernels[k].body) else { return };
     let count = |b: Buf| Dim::product(m.bufs[b].dims.iter().copied()).as_const();
     // Turning the image has to be worth it.
@@ -168,7 +186,7 @@ fn attach_sampled(m: &mut Module, k: Kernel) {
         copy_image(m, k, image);
     }
     if let Some(out) = result.filter(|b| matches!(m.bufs[*b].place, Place::Output(_))) {
-        turn_result(m, k, out, &HashSet::new());
+        turn_result(m, k, out, &HashSet::new(), shared);
     }
 }
 
@@ -267,24 +285,25 @@ fn sampled(m: &Module, body: &[Stmt]) -> Option<Sampled> {
 
 /// True for the padded copy of a caller's image with few channels: vectors along channels would be nearly empty, and a
 /// convolution takes its elements one by one wherever they lie.
-fn comes_in_planes(m: &Module, kernels: &[Kernel], b: Buf) -> bool {
+fn comes_in_planes(m: &Module, uses: &Uses, b: Buf) -> bool {
     const FEW: i64 = 8;
     let few = m.bufs[b].dims[1].as_const().is_some_and(|c| (2..=FEW).contains(&c));
-    few && kernels.iter().any(|k| as_map(&m.kernels[*k].body).is_some_and(|map| map.buf == b && visit::loads(&m.kernels[*k].body).iter().all(|s| !matches!(m.bufs[m.storage(*s)].place, Place::Temp))))
+    few && uses
+        .writers(b)
+        .iter()
+        .any(|k| as_map(&m.kernels[*k].body).is_some_and(|map| map.buf == b && visit::loads(&m.kernels[*k].body).iter().all(|s| !matches!(m.bufs[m.storage(*s)].place, Place::Temp))))
 }
 
 /// True for the padded copy of a caller's image that only convolutions to very few channels read, whose results go to the
 /// caller: vectors run along the rows of both.
-fn stays_in_planes(m: &Module, kernels: &[Kernel], b: Buf) -> bool {
+fn stays_in_planes(m: &Module, uses: &Uses, b: Buf) -> bool {
     const FEW: i64 = 4;
-    let reads = |k: &Kernel, b: Buf| visit::loads(&m.kernels[*k].body).iter().any(|l| m.storage(*l) == b);
-    let writes = |k: &Kernel, b: Buf| visit::stores(&m.kernels[*k].body).iter().any(|s| m.storage(*s) == b);
     let few = |k: &Kernel| match visit::stores(&m.kernels[*k].body)[..] {
         [out] => matches!(m.bufs[out].place, Place::Output(_)) && m.bufs[out].dims.len() >= 3 && m.bufs[out].dims[1].as_const().is_some_and(|c| c < FEW) && form::is_contraction(&m.kernels[*k].body),
         _ => false,
     };
-    let mut read = kernels.iter().filter(|k| reads(k, b)).peekable();
-    read.peek().is_some() && read.all(few) && kernels.iter().filter(|k| writes(k, b)).all(|k| visit::loads(&m.kernels[*k].body).iter().all(|s| matches!(m.bufs[*s].place, Place::Input(_))))
+    let readers = uses.readers(b);
+    !readers.is_empty() && readers.iter().all(few) && uses.writers(b).iter().all(|k| visit::loads(&m.kernels[*k].body).iter().all(|s| matches!(m.bufs[*s].place, Place::Input(_))))
 }
 
 /// [N, C, 1, 1] is the same memory either way.

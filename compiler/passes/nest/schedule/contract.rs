@@ -16,6 +16,7 @@ pub(crate) use crate::passes::nest::analysis::form::{Contraction as Parts, Produ
 use crate::passes::nest::analysis::machine::{L1, L2, LINE, PAGE};
 use crate::passes::nest::analysis::shape::relocate;
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
+use crate::passes::nest::analysis::uses::Uses;
 use crate::passes::nest::schedule::tiles::{self, Loops, Panels, Tile};
 use crate::passes::nest::schedule::{Plan, Request, Within, pack};
 use crate::sym::{Answer, Dim, Sym, SymKind};
@@ -79,7 +80,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let depth = Dim::product(p.depth.iter().map(|d| d.1));
     let turn = turn(m, &p, &batch, request.within, most, depth * n_extent);
     let nr = tiles::panel(most, n_extent, unit);
-    let packing = packing(m, request.k, &p, &batch, n, n_extent, nr, facts)?;
+    let packing = packing(m, &request.program.uses, request.k, &p, &batch, n, n_extent, nr, facts)?;
     let mut together = 1;
     if let (Some(all), Some((_, short))) = (several, row)
         && let Some(short) = short.as_const()
@@ -91,7 +92,7 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let apart = row.and_then(|r| stride(m, p.a.0, &p.a.1, r.0)).map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
     let tile = Tile::new((row, together), most, n, n_extent, nr, packing, batch, apart != 0 && apart % PAGE == 0, facts);
     let loops = Loops::new(m, &p, &tile, &rows);
-    let work = work(m, &p, n, unit);
+    let work = work(m, &p, n, unit, request.program.large);
     Some(Box::new(Tiled { p, rows, tile, loops, turn, work }))
 }
 
@@ -159,15 +160,15 @@ fn order_reduction(m: &Module, p: &mut Contraction, row: Option<(Sym, Dim)>) {
     }
 }
 
-/// Work of the contraction with columns `n`, whose panels have a multiple of `unit`.
-fn work(m: &Module, p: &Contraction, n: Sym, unit: i64) -> Dim {
+/// Work of the contraction with columns `n`, whose panels have a multiple of `unit`. `large`: `Program::large`.
+fn work(m: &Module, p: &Contraction, n: Sym, unit: i64, large: bool) -> Dim {
     let all = |loops: &mut dyn Iterator<Item = &(Sym, Dim)>| Dim::product(loops.map(|l| l.1));
     // Vectors that are partly empty take as long as whole ones.
     let lanes = |l: &(Sym, Dim)| if l.0 == n { l.1.ceil_div(unit) * unit } else { l.1 };
     let work = (Dim::product(p.loops.iter().chain(&p.depth).map(lanes)) * 2).floor_div(8);
     // Few rows wait for the weights.
     let read = all(&mut p.loops.iter().filter(|l| depends(&p.b.1, l.0)).chain(&p.depth));
-    let waits = from_afar(m, p.b.0) && m.syms.le(work, read * READ) == Answer::Yes;
+    let waits = large && matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && m.syms.le(work, read * READ) == Answer::Yes;
     if waits { read * READ } else { work }
 }
 
@@ -206,12 +207,6 @@ fn begin_with_constant(m: &Module, p: &mut Contraction) {
 
 /// Work of reading a weight that lies beyond the second-level cache, in scalar operations as `KernelData::work` counts.
 const READ: i64 = 6;
-
-/// True for a constant of a module whose constants do not fit a second-level cache: others were read since it was last.
-fn from_afar(m: &Module, b: Buf) -> bool {
-    let bytes = |b: &crate::nest::BufData| if let Place::Const(c) = &b.place { c.byte_len() } else { 0 };
-    matches!(m.bufs[m.storage(b)].place, Place::Const(_)) && m.bufs.values().map(bytes).sum::<u64>() > L2 as u64
-}
 
 /// The loop every other iteration of which reads the weights backwards, so that it begins with what is still in the
 /// first-level cache: where a loop reads the same weights again and again for a few rows, and they fill that cache but
@@ -310,7 +305,7 @@ impl tiles::Source for Packing {
 
 /// How tiles read B: in place if its rows lie there as panels would, else packed.
 #[allow(clippy::too_many_arguments)]
-pub(crate) fn packing(m: &Module, k: Kernel, p: &Contraction, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Packing> {
+pub(crate) fn packing(m: &Module, uses: &Uses, k: Kernel, p: &Contraction, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Packing> {
     let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_));
     let along = |s: Sym| stride(m, p.b.0, &p.b.1, s);
     // A constant that is one panel.
@@ -332,7 +327,7 @@ pub(crate) fn packing(m: &Module, k: Kernel, p: &Contraction, batch: &[(Sym, Dim
         return None;
     }
     let (name, dims) = (packed_name(m, p), packed_dims(p, &own, n_extent, nr));
-    Some(Packing::Kernel(pack::Panels::new(m, k, p, pack::Shape { name, dims, own, n, n_extent, nr }, facts)))
+    Some(Packing::Kernel(pack::Panels::new(m, uses, k, p, pack::Shape { name, dims, own, n, n_extent, nr }, facts)))
 }
 
 fn packed_name(m: &Module, p: &Contraction) -> String {

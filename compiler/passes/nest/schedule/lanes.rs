@@ -95,8 +95,9 @@ fn plan(m: &mut Module, body: &[Stmt], vectors: Vectors, whole: bool) -> Plan {
     if let Some((row, _)) = nest.loops.last().copied().filter(|_| !empty) {
         collapse(m, &mut nest, row);
     }
-    let abreast = unroll_and_jam::rows_of(m, &nest, vectors.lanes);
-    let steps = rows::choose(m, &nest.body, vectors, SUMS / abreast);
+    let least = rows::least(m, &nest.body, vectors);
+    let abreast = unroll_and_jam::rows_of(m, &nest, vectors.lanes, least);
+    let steps = rows::choose(m, &nest.body, vectors, rows::Bounds { sums: SUMS / abreast, least });
     let inner = rows::describe(&steps);
     let body = rows::apply(m, &nest.body, steps);
     nest.body = unroll_and_jam::jam(m, &mut nest.loops, body);

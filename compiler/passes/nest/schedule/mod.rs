@@ -20,10 +20,12 @@ pub mod transpose;
 
 use crate::diag::Result;
 use crate::nest::schedule::{Schedule, tasks};
-use crate::nest::{Kernel, LoopKind, Module, Stage, Stmt, visit};
+use crate::nest::{BufData, Kernel, LoopKind, Module, Place, Stage, Stmt, visit};
 use crate::passes::nest::analysis::cost;
 use crate::passes::nest::analysis::form::Form;
+use crate::passes::nest::analysis::machine::L2;
 use crate::passes::nest::analysis::shape::peel;
+use crate::passes::nest::analysis::uses::Uses;
 use crate::sym::{Dim, Sym};
 use crate::target::{Facts, Level};
 
@@ -40,6 +42,23 @@ pub(crate) struct Request<'a> {
     pub within: Within,
     /// The level's vectors and registers.
     pub facts: Facts,
+    /// The module around it.
+    pub program: &'a Program,
+}
+
+/// What is known of a module as a whole when the pass begins, for all of its nests.
+pub(crate) struct Program {
+    /// Who writes and reads each buffer.
+    pub uses: Uses,
+    /// Constants do not fit a second-level cache: others were read since each was last.
+    pub large: bool,
+}
+
+impl Program {
+    fn new(m: &Module) -> Program {
+        let bytes = |b: &BufData| if let Place::Const(c) = &b.place { c.byte_len() } else { 0 };
+        Program { uses: Uses::new(m), large: m.bufs.values().map(bytes).sum::<u64>() > L2 as u64 }
+    }
 }
 
 /// What a nest is part of.
@@ -72,6 +91,7 @@ const MAPS: &[Candidate] = &[transpose::choose, lanes::choose];
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let facts = level.facts;
+    let program = Program::new(m);
     for k in visit::calls(&m.driver) {
         if std::mem::replace(&mut m.kernels[k].scheduled, true) {
             continue;
@@ -82,9 +102,9 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
             m.kernels[k].schedules.push(Schedule { tasks: tasks(&body), ..Schedule::new("scalars") });
         } else if is_compound(&body) {
             // Who writes such a kernel estimates its work.
-            m.kernels[k].body = parts(m, k, body, facts, None);
+            m.kernels[k].body = parts(m, k, body, (facts, &program), None);
         } else {
-            let (body, work) = nest(m, k, &body, Within::Kernel, facts);
+            let (body, work) = nest(m, k, &body, Within::Kernel, (facts, &program));
             m.kernels[k].body = body;
             m.kernels[k].work = work;
         }
@@ -95,9 +115,9 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 }
 
 /// Schedules one nest, the whole kernel or a part of it: the body, and its work.
-fn nest(m: &mut Module, k: Kernel, body: &[Stmt], within: Within, facts: Facts) -> (Vec<Stmt>, Dim) {
+fn nest(m: &mut Module, k: Kernel, body: &[Stmt], within: Within, (facts, program): (Facts, &Program)) -> (Vec<Stmt>, Dim) {
     let form = Form::of(body);
-    let plan = choose(m, &Request { k, body, form: &form, within, facts });
+    let plan = choose(m, &Request { k, body, form: &form, within, facts, program });
     let (schedule, work) = (plan.schedule(m), plan.work());
     let body = plan.apply(m, k);
     m.kernels[k].schedules.push(Schedule { form: form.name(), tasks: tasks(&body), ..schedule });
@@ -154,7 +174,7 @@ fn has_nest(body: &[Stmt]) -> bool {
 }
 
 /// Schedules the nests inside.
-fn parts(m: &mut Module, k: Kernel, body: Vec<Stmt>, facts: Facts, turn: Option<Sym>) -> Vec<Stmt> {
+fn parts(m: &mut Module, k: Kernel, body: Vec<Stmt>, facts: (Facts, &Program), turn: Option<Sym>) -> Vec<Stmt> {
     let mut out = vec![];
     for s in body {
         match s {

@@ -56,8 +56,8 @@ impl std::ops::Deref for Panels {
 
 impl Panels {
     /// Panels of operand B of contraction `k`.
-    pub fn new(m: &Module, k: Kernel, p: &Contraction, shape: Shape, facts: Facts) -> Panels {
-        let source = if p.whole { producer(m, k, p.b.0) } else { None };
+    pub fn new(m: &Module, uses: &Uses, k: Kernel, p: &Contraction, shape: Shape, facts: Facts) -> Panels {
+        let source = if p.whole { producer(m, uses, k, p.b.0) } else { None };
         Panels { shape, source, facts }
     }
     /// Adds the kernel, right before contraction `k`, which the driver calls.
@@ -115,12 +115,11 @@ fn plain(m: &mut Module, p: &Contraction, s: &Shape, l: &Loops, packed: Buf, sou
 }
 
 /// The map that computes an operand for this contraction alone.
-fn producer(m: &Module, k: Kernel, b: Buf) -> Option<(Kernel, Map)> {
+fn producer(m: &Module, uses: &Uses, k: Kernel, b: Buf) -> Option<(Kernel, Map)> {
     let t = m.storage(b);
     if !is_temp(m, t) {
         return None;
     }
-    let uses = Uses::new(m);
     let ([w], [r]) = (uses.writers(t), uses.readers(t)) else { return None };
     let map = as_map(&m.kernels[*w].body)?;
     // The other operand or the epilogue may read the same buffer (X times X).
@@ -135,7 +134,7 @@ fn producer(m: &Module, k: Kernel, b: Buf) -> Option<(Kernel, Map)> {
     let top = |k: Kernel| m.driver.iter().any(|s| matches!(s, Stmt::Call(x) if *x == k));
     // What is rounded for storage stays rounded.
     let exact = m.bufs[t].ty == m.bufs[t].ty.compute();
-    (top(*w) && top(k) && *r == k && *w != k && map.buf == t && exact && map.cover(m).is_some()).then_some((*w, map))
+    (*r == k && *w != k && map.buf == t && exact && map.cover(m).is_some() && (uses.is_straight() || top(*w) && top(k))).then_some((*w, map))
 }
 
 /// An element of the operand.

@@ -24,9 +24,10 @@ pub(super) fn copy_image(m: &mut Module, k: Kernel, image: Buf) {
     m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| swap(e)))).collect();
 }
 
-/// The result of a kernel is stored for itself, and a map turns it. `viewed` are temporaries that stay in planes.
-pub(super) fn turn_result(m: &mut Module, k: Kernel, out: Buf, viewed: &HashSet<Buf>) {
-    let Some(part) = part(m, k, out) else { return };
+/// The result of a kernel is stored for itself, and a map turns it. `viewed` are temporaries that stay in planes, `shared` what
+/// several kernels store to.
+pub(super) fn turn_result(m: &mut Module, k: Kernel, out: Buf, viewed: &HashSet<Buf>, shared: &HashSet<Buf>) {
+    let Some(part) = part(m, k, out, shared) else { return };
     let finish = finish(m, k, viewed, &part);
     let dims: Vec<Dim> = part.iter().map(|p| p.1).collect();
     let own = m.temp(format!("{}.image", m.bufs[out].name), finish.as_ref().map_or(m.bufs[out].ty, |f| f.ty), dims.clone());
@@ -114,10 +115,9 @@ impl Finish {
 
 /// Where the elements that a kernel stores begin in each dimension, and how many they are: all where no other kernel stores
 /// any.
-fn part(m: &Module, k: Kernel, out: Buf) -> Option<Vec<(Dim, Dim)>> {
+fn part(m: &Module, k: Kernel, out: Buf, shared: &HashSet<Buf>) -> Option<Vec<(Dim, Dim)>> {
     let zero = Dim::constant(0);
-    let others = |o: &Kernel| *o != k && visit::stores(&m.kernels[*o].body).iter().any(|b| m.storage(*b) == m.storage(out));
-    if !visit::calls(&m.driver).iter().any(others) {
+    if !shared.contains(&m.storage(out)) {
         return Some(m.bufs[out].dims.iter().map(|d| (zero, *d)).collect());
     }
     let nest = peel(&m.kernels[k].body);

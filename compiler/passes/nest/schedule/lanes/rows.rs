@@ -3,7 +3,7 @@
 use super::body::lanes_of;
 use super::{Along, Vectors, along_result, collapse, suits, vector};
 use crate::nest::schedule::Schedule;
-use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Reg, Scalar, Stmt};
+use crate::nest::{BinOp, Expr, LoopKind, Math, Module, Reg, Scalar, Stmt, visit};
 use crate::passes::nest::analysis::shape::{ParNest, fresh_regs, loop_like, peel, seq_loops, wrap};
 use crate::passes::nest::schedule::lanes64;
 use crate::sym::{Dim, Sym};
@@ -12,6 +12,27 @@ use std::collections::HashMap;
 
 /// Accumulators of a reduction, so that an operation need not wait for the one before.
 pub(crate) const SUMS: i64 = 4;
+
+/// What bounds the vectors of rows.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    /// Accumulators of a reduction at most.
+    pub sums: i64,
+    /// Elements of a row at least.
+    pub least: i64,
+}
+
+/// Elements of rows that are worth vectors: fewer where lanes compute elementary functions, which take as long as all that it
+/// takes to begin and end a vector, and masks leave the other lanes out.
+pub(super) fn least(m: &Module, body: &[Stmt], vectors: Vectors) -> i64 {
+    let mut elementary = false;
+    visit::walk(body, &mut |s| {
+        if let Stmt::For { body, .. } = s {
+            visit::walk_exprs(body, &mut |e| elementary |= matches!(e, Expr::Un(op, a) if op.is_elementary(m.type_of(a))));
+        }
+    });
+    if elementary && vectors.caps.masks { 3 } else { 8 }
+}
 
 /// What becomes of a statement.
 pub(super) enum Step {
@@ -40,25 +61,25 @@ pub(super) struct RowLoop {
 }
 
 /// Chooses vectors for sequential loops inside rows: stores along the row, and reductions with accumulators of each lane.
-pub(super) fn choose(m: &mut Module, body: &[Stmt], vectors: Vectors, sums: i64) -> Vec<Step> {
-    body.iter().map(|s| step(m, s, vectors, sums)).collect()
+pub(super) fn choose(m: &mut Module, body: &[Stmt], vectors: Vectors, bounds: Bounds) -> Vec<Step> {
+    body.iter().map(|s| step(m, s, vectors, bounds)).collect()
 }
 
-fn step(m: &mut Module, s: &Stmt, vectors: Vectors, sums: i64) -> Step {
+fn step(m: &mut Module, s: &Stmt, vectors: Vectors, bounds: Bounds) -> Step {
     match s {
         Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => {
             if matches!(body.as_slice(), [Stmt::For { .. }])
                 && let Some((var, hi, inner)) = one_loop(m, s)
-                && let Some(row) = row_loop(m, var, hi, &inner, vectors, sums)
+                && let Some(row) = row_loop(m, var, hi, &inner, vectors, bounds)
             {
                 return Step::Loop(row);
             }
             if lo.as_const() != Some(0) {
                 return Step::Keep;
             }
-            match row_loop(m, *var, *hi, body, vectors, sums) {
+            match row_loop(m, *var, *hi, body, vectors, bounds) {
                 Some(row) => Step::Loop(row),
-                None => Step::Inside(vec![choose(m, body, vectors, sums)]),
+                None => Step::Inside(vec![choose(m, body, vectors, bounds)]),
             }
         }
         Stmt::For { kind: LoopKind::Par, .. } => {
@@ -66,11 +87,11 @@ fn step(m: &mut Module, s: &Stmt, vectors: Vectors, sums: i64) -> Step {
             match along_result(m, &nest, vectors) {
                 None if nest.loops.is_empty() => Step::Keep,
                 Some(along) => Step::Nest(along),
-                None => Step::Rows(choose(m, &nest.body, vectors, sums)),
+                None => Step::Rows(choose(m, &nest.body, vectors, bounds)),
             }
         }
-        Stmt::With { body, .. } | Stmt::While { body, .. } => Step::Inside(vec![choose(m, body, vectors, sums)]),
-        Stmt::If { then, els, .. } => Step::Inside(vec![choose(m, then, vectors, sums), choose(m, els, vectors, sums)]),
+        Stmt::With { body, .. } | Stmt::While { body, .. } => Step::Inside(vec![choose(m, body, vectors, bounds)]),
+        Stmt::If { then, els, .. } => Step::Inside(vec![choose(m, then, vectors, bounds), choose(m, els, vectors, bounds)]),
         _ => Step::Keep,
     }
 }
@@ -121,7 +142,8 @@ fn apply_one(m: &mut Module, s: &Stmt, step: Step) -> Vec<Stmt> {
 
 /// The same in one go, for who schedules rows inside a nest of its own.
 pub(crate) fn rows(m: &mut Module, body: &[Stmt], vectors: Vectors, sums: i64) -> Vec<Stmt> {
-    let steps = choose(m, body, vectors, sums);
+    let least = least(m, body, vectors);
+    let steps = choose(m, body, vectors, Bounds { sums, least });
     apply(m, body, steps)
 }
 
@@ -161,8 +183,8 @@ fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
     }
 }
 
-fn row_loop(m: &Module, var: Sym, hi: Dim, body: &[Stmt], vectors: Vectors, sums: i64) -> Option<RowLoop> {
-    if hi.as_const().is_some_and(|c| c < 8) || !body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Set { .. })) {
+fn row_loop(m: &Module, var: Sym, hi: Dim, body: &[Stmt], vectors: Vectors, Bounds { sums, least }: Bounds) -> Option<RowLoop> {
+    if hi.as_const().is_some_and(|c| c < least) || !body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Set { .. })) {
         return None;
     }
     let vectors = vectors.of(m, body);

@@ -39,8 +39,8 @@ pub(crate) fn beside(m: &mut Module, body: &[Stmt], var: Sym, first: Dim, n: i64
 const SHORT: i64 = 4096;
 
 /// How many rows go abreast whose body is loops over the same few elements one after the other, with a reduction among them:
-/// what one waits for, others use.
-pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64) -> i64 {
+/// what one waits for, others use. `least`: elements of a row that is worth vectors.
+pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> i64 {
     // Rows that leave several times as many for every thread.
     const ENOUGH: i64 = 8;
     let most = SHORT / if lanes64::has(m, &nest.body) { 8 } else { 4 };
@@ -49,7 +49,7 @@ pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64) -> i64 {
         match s {
             Stmt::Acc { lanes: 1, .. } | Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. } => {}
             Stmt::For { kind: LoopKind::Seq, hi, body, .. }
-                if hi.as_const().is_some_and(|n| (8..=most).contains(&n)) && body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. })) =>
+                if hi.as_const().is_some_and(|n| (least..=most).contains(&n)) && body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. })) =>
             {
                 reduces |= body.iter().any(|s| matches!(s, Stmt::Set { .. }));
                 loops += 1;
