@@ -1,4 +1,4 @@
-//! few_bits: contractions whose operand a map makes from constants of 2, 4 or 8 bits, with scales and zero
+//! few_bits: contractions whose operand a map makes from constants of 2, 4 or 8 bits, integers or floats, with scales and zero
 //! points that change from block to block along the depth (MatMulNBits, blocked DequantizeLinear).
 //!
 //! Such a map never runs: `fold_constants` leaves it alone, and here its expression moves into the contraction.
@@ -21,7 +21,7 @@ use crate::passes::nest::schedule::contract::{Parts, Product, depends, take_apar
 use crate::passes::nest::schedule::tiles::dequantize::{self, Nest};
 use crate::sym::{Dim, Sym};
 use crate::target::{Dot, Facts, Level};
-use crate::tensor::{ConstData, ElemType, Words, consts::Remap};
+use crate::tensor::{ConstData, ElemType, SmallFloat, Words, consts::Remap};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ const WIDTH: i64 = 32;
 
 /// What weights of few bits are, as the map says it: `(element - zero) * scale`.
 struct Weights {
-    /// The elements, their number of bits, and whether they are signed.
-    elements: (Arc<ConstData>, u32, bool),
+    /// The elements, their number of bits, and what these stand for.
+    elements: (Arc<ConstData>, u32, Code),
     /// Position of element (k, n): offset, and steps along columns and depth.
     at: [i64; 3],
     zero: Zero,
@@ -41,6 +41,15 @@ struct Weights {
     block: i64,
     /// Elements of a column.
     depth: i64,
+}
+
+/// What the bits of an element stand for.
+#[derive(Clone, Copy)]
+enum Code {
+    Unsigned,
+    Signed,
+    /// A finite number of a small format.
+    Float(SmallFloat),
 }
 
 enum Zero {
@@ -187,7 +196,7 @@ fn one_column(m: &mut Module, p: &mut Parts) -> Option<(Sym, i64)> {
 
 /// Takes `(element - zero) * scale` apart.
 fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> Option<Weights> {
-    let is_scale = |e: &Expr| matches!(e, Expr::Load { buf, .. } if matches!(m.bufs[*buf].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16));
+    let is_scale = |e: &Expr| matches!(e, Expr::Load { buf, .. } if matches!(m.bufs[*buf].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::F8E8M0));
     let (centred, scale) = match value {
         Expr::Bin(BinOp::Mul, x, s) if is_scale(s) => (&**x, Some(&**s)),
         Expr::Bin(BinOp::Mul, s, x) if is_scale(s) => (&**x, Some(&**s)),
@@ -200,9 +209,11 @@ fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> O
     };
     let Expr::Load { buf, at } = element else { return None };
     let (ty, data) = (m.bufs[*buf].ty, constant(m, *buf)?);
-    if !matches!(ty, ElemType::U2 | ElemType::I2 | ElemType::U4 | ElemType::I4 | ElemType::U8 | ElemType::I8) {
-        return None;
-    }
+    let code = match ty {
+        ElemType::U2 | ElemType::U4 | ElemType::U8 => Code::Unsigned,
+        ElemType::I2 | ElemType::I4 | ElemType::I8 => Code::Signed,
+        _ => Code::Float(SmallFloat::of(ty).filter(|f| matches!(ty.bits(), 4 | 8) && finite(&data, *f))?),
+    };
     let of_element = affine(m, *buf, at, n, depth)?;
     // Tables that hang on blocks: of one length for all of them.
     let tables: Vec<(Buf, Vec<Dim>)> = [scale, zero].into_iter().flatten().filter_map(|e| if let Expr::Load { buf, at } = e { Some((*buf, at.clone())) } else { None }).collect();
@@ -231,7 +242,13 @@ fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> O
         Some(Expr::Const(c)) => Zero::Number(c.to_i64() as f32),
         Some(e) => Zero::Table(table(m, e)?),
     };
-    Some(Weights { elements: (data, ty.bits(), ty.is_signed_int()), at: of_element, zero, scale, block, depth: elements })
+    Some(Weights { elements: (data, ty.bits(), code), at: of_element, zero, scale, block, depth: elements })
+}
+
+/// True if no code of `data` is infinite or no number.
+fn finite(data: &ConstData, f: SmallFloat) -> bool {
+    let special = |b: u8| if f.uz { b == f.nan } else { b & 0x7f >= f.over };
+    !f.has_specials() || !data.bytes().iter().any(|b| special(*b))
 }
 
 /// Without conversions that keep the values of small integers.
@@ -251,9 +268,14 @@ fn constant(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
     }
 }
 
-/// The same with a byte or more for each element, as [`Table`] wants it.
+/// The same with a byte or more for each element, as [`Table`] wants it; powers of two as their codes.
 fn whole_bytes(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
     let (data, ty) = (constant(m, b)?, m.bufs[b].ty);
+    if ty == ElemType::F8E8M0 {
+        let (bytes, count) = (data.bytes(), i64::try_from(data.byte_len()).ok()?);
+        let plain = !bytes.iter().any(|b| matches!(b, 0 | 255));
+        return plain.then(|| ConstData::new(ElemType::U8, vec![count], bytes)).flatten().map(Arc::new);
+    }
     if !matches!(ty, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::U8 | ElemType::I8 | ElemType::U4 | ElemType::I4 | ElemType::U2 | ElemType::I2) {
         return None;
     }
@@ -303,9 +325,11 @@ impl Table {
 /// Puts the weights in words and makes the loops.
 fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made: &mut activations::Made) -> bool {
     let (w, (n, columns)) = (&f.weights, f.n);
-    let (source, bits, signed) = &w.elements;
+    let (source, bits, code) = &w.elements;
+    let signed = matches!(code, Code::Signed);
+    let float = if let Code::Float(f) = code { Some(*f) } else { None };
     let [offset, column, depth] = w.at;
-    let words = Words { bits: *bits, columns, elements: w.depth, width: WIDTH, offset, column, depth, flip: *signed };
+    let words = Words { bits: *bits, columns, elements: w.depth, width: WIDTH, offset, column, depth, flip: signed };
     let Some(data) = ConstData::words(source.clone(), words) else { return false };
     let blocks = (w.depth + w.block - 1) / w.block;
     let scale = w.scale.as_ref().map(|t| t.packed(columns, blocks));
@@ -316,17 +340,21 @@ fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made:
     let (Some(scale), Some(zero)) = (scale.map_or(Some(None), |t| t.map(Some)), zero.map_or(Some(None), |t| t.map(Some))) else { return false };
     let name = m.bufs[f.parts.b.0].name.clone();
     let words = m.constant(format!("{name}.words"), Arc::new(data));
-    let scale = scale.map(|s| m.constant(format!("{name}.scales"), Arc::new(s)));
-    let by = if *signed { (1 << (bits - 1)) as f32 } else { 0.0 };
+    let scale = scale.map(|s| {
+        let powers = s.elem() == ElemType::U8;
+        let buf = m.constant(format!("{name}.scales"), Arc::new(s));
+        if powers { dequantize::Scale::Power(buf) } else { dequantize::Scale::Float(buf) }
+    });
+    let by = if signed { (1 << (bits - 1)) as f32 } else { 0.0 };
     let zero = match (zero, &w.zero) {
         (Some(z), _) => Some(dequantize::Zero::Table(m.constant(format!("{name}.zeros"), Arc::new(z)), by)),
         (None, Zero::Number(v)) => Some(dequantize::Zero::Number(*v + by)),
-        (None, _) if *signed => Some(dequantize::Zero::Number(by)),
+        (None, _) if signed => Some(dequantize::Zero::Number(by)),
         _ => None,
     };
     let mut rows: Vec<(Sym, Dim)> = f.parts.loops.iter().copied().filter(|l| l.0 != n).collect();
     let per = i64::from(32 / bits);
-    let bytes = if m.kernels[k].narrow && suit(m, &facts) && w.block <= activations::LONGEST {
+    let bytes = if float.is_none() && m.kernels[k].narrow && suit(m, &facts) && w.block <= activations::LONGEST {
         let number = match &zero {
             None => Some(0),
             Some(dequantize::Zero::Number(v)) if v.fract() == 0.0 && v.abs() <= 255.0 => Some(*v as i64),
@@ -337,7 +365,7 @@ fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made:
         None
     };
     let row = rows.pop();
-    let nest = Nest { n, columns, width: WIDTH, row, outer: rows, words, bits: i64::from(*bits), scale, zero, block: w.block, depth: w.depth, bytes };
+    let nest = Nest { n, columns, width: WIDTH, row, outer: rows, words, bits: i64::from(*bits), float, scale, zero, block: w.block, depth: w.depth, bytes };
     let (body, work) = dequantize::emit(m, k, &f.parts, &nest, facts);
     m.kernels[k].body = body;
     m.kernels[k].work = work;
