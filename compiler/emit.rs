@@ -2,7 +2,7 @@
 
 use crate::codegen::{
     self,
-    assemble::{Code, Unit},
+    assemble::{Code, Source, Unit},
 };
 use crate::diag::{Error, Failure, Result, codes};
 use crate::nest::Module;
@@ -57,7 +57,12 @@ fn text(w: &mut dyn Write, s: &str) -> Result<()> {
 }
 
 fn clif(c: &Compiled) -> Result<String> {
-    Ok(unit(c).sources()?.0.into_iter().filter_map(|s| if let Code::Clif(f) = s.code { Some(format!("; {}\n{}\n", s.name, f.display())) } else { None }).collect())
+    let print = |s: Source| {
+        let Code::Clif(f) = s.code else { return None };
+        let notes: String = s.notes.iter().map(|n| format!("; {n}\n")).collect();
+        Some(format!("; {}\n{notes}{}\n", s.name, f.display()))
+    };
+    Ok(unit(c).sources()?.0.into_iter().filter_map(print).collect())
 }
 
 /// The text of every module; where there are several, each under a line that names its CPU level.

@@ -182,6 +182,19 @@ fn time_passes_tells_everything() {
     assert!(sum > 0.95 * of("total") && sum < 1.05 * of("total"), "{sum} of {}", of("total"));
 }
 
+/// What no tile computes is told with its reason: unsigned quotients of 64 bits have no vectors on any level.
+#[test]
+fn cranelift_ir_tells_which_vector_loops_are_no_tiles() {
+    let d = scratch("no-tile");
+    let m = model(&d, "quotients (uint64[8, 64] a) => (uint64[8, 64] y) <uint64 b = {7}> { y = Div (a, b) }");
+    let text = stdout(&succeeds(run(onnxc().arg(&m).args(["--emit", "clif", "--target", "x86_64-unknown-linux-gnu", "--cpu", "x86-64-v3", "-o", "-"]))));
+    let note = text.lines().find(|l| l.starts_with("; no tile for vec ")).unwrap_or_else(|| panic!("no note in {text}"));
+    assert!(note.contains("64 bits"), "{note}");
+    let m = model(&d, "sum (float[8, 64] a, float[8, 64] b) => (float[8, 64] y) { y = Add (a, b) }");
+    let text = stdout(&succeeds(run(onnxc().arg(&m).args(["--emit", "clif", "--target", "x86_64-unknown-linux-gnu", "--cpu", "x86-64-v3", "-o", "-"]))));
+    assert!(!text.contains("no tile"), "{text}");
+}
+
 #[test]
 fn check_prints_json_when_asked_to() {
     let d = scratch("check");

@@ -84,6 +84,8 @@ pub struct Source {
     libm: Vec<&'static str>,
     tile: bool,
     tiles: Vec<tile::Func>,
+    /// Which of its vector loops are no tiles, and why.
+    pub notes: Vec<String>,
 }
 
 /// What a function does.
@@ -182,7 +184,7 @@ impl<'a> Unit<'a> {
             (0..self.variants.len()).for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
             let code = Code::Machine(entry::signature_of(&*isas[0].1, self.interface, entry::CPU_LEVEL), cpu_level::code()?);
             let id = Id { variant: None, number: entry::CPU_LEVEL };
-            out.push(Plan::Ready(Source { name: unique("cpu_level", None), id, exported: false, code, libm: vec![], tile: false, tiles: vec![] }));
+            out.push(Plan::Ready(Source { name: unique("cpu_level", None), id, exported: false, code, libm: vec![], tile: false, tiles: vec![], notes: vec![] }));
         }
         list.extend([
             (0, if self.several() { entry::DISPATCH } else { entry::CALL }, unique("call", None), false),
@@ -201,7 +203,7 @@ impl<'a> Unit<'a> {
                 _ => Id { variant: None, number },
             };
             let (func, libm) = entry(v).function(number)?;
-            out.push(Plan::Ready(Source { name, id, exported, code: Code::Clif(Box::new(func)), libm: libm.names, tile: false, tiles: vec![] }));
+            out.push(Plan::Ready(Source { name, id, exported, code: Code::Clif(Box::new(func)), libm: libm.names, tile: false, tiles: vec![], notes: vec![] }));
         }
         Ok((out, checks.take()))
     }
@@ -215,7 +217,8 @@ impl<'a> Unit<'a> {
         let Variant { m, frame, weights, users, level } = &self.variants[variant];
         let setting = clif::Setting { m, frame, weights, users, embedded: !self.interface.weights.external, isa, vectors: tile::Vectors::of(&level.facts) };
         let c = clif::kernel(&setting, kernel)?;
-        Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles })
+        let notes = c.no_tiles.iter().map(|n| format!("no tile for vec {}: {}", m.syms.unique_name(n.var), n.reason)).collect();
+        Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles, notes })
     }
     /// Machine code of all functions, and the checks that their calls make. A kernel is generated and compiled in one go:
     /// the IR of all of them together takes ten times the memory of their code.

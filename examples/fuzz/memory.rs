@@ -88,15 +88,27 @@ mod unix {
     /// Allocations beyond this many bytes end the process.
     #[cfg(target_os = "linux")]
     pub fn limit_memory(bytes: u64) {
-        unsafe extern "C" {
-            fn setrlimit(resource: c_int, limit: *const Limit) -> c_int;
-        }
-        const DATA: c_int = 2;
-        // SAFETY: the struct is the one of the C library.
-        unsafe { setrlimit(DATA, &Limit { now: bytes, most: bytes }) };
+        limit(2, bytes);
     }
     #[cfg(not(target_os = "linux"))]
     pub fn limit_memory(_: u64) {}
+
+    /// The process ends with SIGXCPU once it has computed for so many seconds, whatever else the machine does meanwhile.
+    #[cfg(target_os = "linux")]
+    pub fn limit_seconds(seconds: u64) {
+        limit(0, seconds);
+    }
+    #[cfg(not(target_os = "linux"))]
+    pub fn limit_seconds(_: u64) {}
+
+    #[cfg(target_os = "linux")]
+    fn limit(resource: c_int, most: u64) {
+        unsafe extern "C" {
+            fn setrlimit(resource: c_int, limit: *const Limit) -> c_int;
+        }
+        // SAFETY: the struct is the one of the C library.
+        unsafe { setrlimit(resource, &Limit { now: most, most }) };
+    }
 }
 
 #[cfg(not(unix))]
@@ -130,6 +142,7 @@ mod plain {
     }
 
     pub fn limit_memory(_: u64) {}
+    pub fn limit_seconds(_: u64) {}
 }
 
 #[cfg(not(unix))]

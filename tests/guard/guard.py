@@ -25,6 +25,7 @@ import os
 import pathlib
 import random
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -130,10 +131,14 @@ class Build:
         self.object, self.weights = out / f"{self.name}.o", out / f"{self.name}.weights"
         level = self.level or VECTORS.get(target)
         machine = [*(["--target", target] if target else []), *(["--cpu", level] if level else [])]
-        command = [onnxc, str(path), "-o", str(self.object), "--name", self.name, "--emit", "obj,header,nest", "--weights", f"file={self.weights}", *machine]
+        # The compiler's own time counts, whatever else the machine does meanwhile.
+        limited = ["sh", "-c", f'ulimit -t {COMPILE_SECONDS}; exec "$0" "$@"']
+        command = [*limited, onnxc, str(path), "-o", str(self.object), "--name", self.name, "--emit", "obj,header,nest", "--weights", f"file={self.weights}", *machine]
         try:
-            r = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
+            r = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10 * COMPILE_SECONDS)
         except subprocess.TimeoutExpired:
+            r = None
+        if r is None or r.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
             self.verdict, self.note = "compiler", "the compiler hangs"
             return
         nest = out / f"{self.name}.nest"
@@ -207,6 +212,10 @@ class Harness:
         names = None
         for b in builds:
             for what, note, sizes in self.call(b, exe):
+                # An assertion of the emulator depends on where instructions lie among pages. The model alone has them elsewhere.
+                if "qemu" in note and "Assertion" in note and len(builds) > 1:
+                    self.run(out, [b])
+                    break
                 if "code=" in note:
                     names = names or symbol_table(exe)
                     note = re.sub(r"code=(0x[0-9a-f]+)", lambda m: "in " + symbol_at(names, int(m.group(1), 16)), note)

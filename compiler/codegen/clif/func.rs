@@ -36,6 +36,16 @@ pub struct KernelCode {
     pub tile: bool,
     /// Wide tiles that it calls; the number is the index in the user name space [`TILE_NAMESPACE`].
     pub tiles: Vec<tile::Func>,
+    /// Its vector loops that are no tiles.
+    pub no_tiles: Vec<NoTile>,
+}
+
+/// A vector loop that no tile holds, so that Cranelift's vectors of 128 bits compute it.
+pub struct NoTile {
+    /// Its variable.
+    pub var: Sym,
+    /// What stands in the way.
+    pub reason: tile::Misfit,
 }
 
 /// Name space of libm functions in `UserExternalName`.
@@ -97,8 +107,12 @@ pub(super) struct Emit<'a, 'b> {
     /// Vectors of tiles that are not Cranelift's.
     pub vectors: Option<tile::Vectors>,
     pub tiles: Vec<tile::Func>,
-    /// Statements, by where they stand, that are no tile.
-    pub misfits: Set<(usize, usize)>,
+    /// Statements, by where they stand, that are no tile, and why.
+    pub misfits: Map<(usize, usize), tile::Misfit>,
+    /// Why the statements around the current ones are no tile.
+    pub misfit: Option<tile::Misfit>,
+    /// Vector loops that are left to Cranelift, in order.
+    pub no_tiles: Vec<NoTile>,
     /// Value ranges, used to elide index checks; `None` if the weights come from a file, since they may change.
     pub bounds: Option<Bounds>,
     /// All checks of sizes have been made before this code runs. Entry functions compute sizes in checks, too.
@@ -173,9 +187,10 @@ pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
     e.b.ins().return_(&[ok]);
     e.fail_blocks();
     let (libm, tile, tiles) = (e.libm.clone(), e.tile, std::mem::take(&mut e.tiles));
+    let no_tiles = std::mem::take(&mut e.no_tiles);
     e.b.seal_all_blocks();
     e.b.finalize(isa.frontend_config());
-    Ok(KernelCode { func, libm, tile, tiles })
+    Ok(KernelCode { func, libm, tile, tiles, no_tiles })
 }
 
 impl<'a, 'b> Emit<'a, 'b> {
@@ -207,7 +222,9 @@ impl<'a, 'b> Emit<'a, 'b> {
             tile: false,
             vectors: None,
             tiles: vec![],
-            misfits: Set::default(),
+            misfits: Map::default(),
+            misfit: None,
+            no_tiles: vec![],
             bounds: None,
             checked: false,
         };

@@ -1,6 +1,6 @@
 //! Statements -> control flow; statements that fit a tile become a call of it.
 
-use super::func::{Emit, Slot, TILE_NAMESPACE};
+use super::func::{Emit, NoTile, Slot, TILE_NAMESPACE};
 use crate::codegen::tile;
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, LoopKind, Reg, Status, Stmt, visit};
@@ -19,9 +19,16 @@ impl Emit<'_, '_> {
         }
     }
     pub fn block(&mut self, body: &[Stmt]) -> Result<()> {
+        let outer = self.misfit;
+        let r = self.tiles_or_statements(body);
+        self.misfit = outer;
+        r
+    }
+    fn tiles_or_statements(&mut self, body: &[Stmt]) -> Result<()> {
         if self.wide_tile(body)? {
             return Ok(());
         }
+        let enclosing = self.misfit;
         let mut i = 0;
         while i < body.len() {
             // A tile among others: accumulators, what sums them up, their store.
@@ -34,6 +41,7 @@ impl Emit<'_, '_> {
             if body.len() == 1 || !self.wide_tile(std::slice::from_ref(s))? {
                 self.stmt(s)?;
             }
+            self.misfit = enclosing;
             i += 1;
         }
         Ok(())
@@ -43,12 +51,24 @@ impl Emit<'_, '_> {
         let Some(vectors) = self.vectors.filter(|_| self.lanes.is_none()) else { return Ok(false) };
         // A copy of what was no tile is none either.
         let key = (body.as_ptr() as usize, body.len());
-        if self.misfits.contains(&key) {
+        if let Some(reason) = self.misfits.get(&key) {
+            self.misfit = Some(*reason).filter(|r| *r != tile::NOT_INSIDE).or(self.misfit);
             return Ok(false);
         }
-        let Ok(tile) = tile::translate(self.m, vectors, body, &|d| self.substituted(d)) else {
-            self.misfits.insert(key);
-            return Ok(false);
+        let tile = match tile::translate(self.m, vectors, body, &|d| self.substituted(d)) {
+            Ok(tile) => tile,
+            Err(reason) => {
+                self.misfits.insert(key, reason);
+                // Of statements that only miss what stands around them, that is the reason.
+                if reason != tile::NOT_INSIDE {
+                    self.misfit = Some(reason);
+                }
+                let reason = self.misfit.unwrap_or(reason);
+                if let [Stmt::For { kind: LoopKind::Vec(_), var, .. }] = body {
+                    self.no_tiles.push(NoTile { var: *var, reason });
+                }
+                return Ok(false);
+            }
         };
         let args = tile
             .args

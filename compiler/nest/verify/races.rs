@@ -6,7 +6,7 @@
 
 use crate::nest::check::Fault;
 use crate::nest::{Buf, Expr, LoopKind, Module, Stmt};
-use crate::sym::{Answer, Condition, Dim, Sym};
+use crate::sym::{Answer, Condition, Dim, Sym, View};
 
 /// What stands between a parallel loop and a store inside.
 struct Inside<'a> {
@@ -28,8 +28,24 @@ fn settled(m: &Module, size: Dim) -> bool {
     m.syms.conditions().iter().any(|c| matches!(c, Condition::Equal(a, b) if about(a) || about(b)))
 }
 
+/// Whether no sizes meet an equation that the entry checks: 18 * N == 1 has no integer solution. No kernel runs then.
+fn never_called(m: &Module) -> bool {
+    m.syms.conditions().iter().any(|c| {
+        let Condition::Equal(a, b) = c else { return false };
+        let View::Sum { terms, constant } = (*a - *b).view() else { return false };
+        let divisor = terms.iter().fold(0, |g, t| gcd(g, t.0.unsigned_abs()));
+        constant.unsigned_abs().checked_rem(divisor).is_some_and(|rest| rest != 0)
+    })
+}
+
 /// Checks all parallel loops of a body.
 pub(super) fn check(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) {
+    if !never_called(m) {
+        check_loops(m, body, faults);
+    }
+}
+
+fn check_loops(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) {
     for s in body {
         if let Stmt::For { kind: LoopKind::Par | LoopKind::Vec(_), var, lo, hi, body } = s {
             let count = (*hi - *lo).as_const();
@@ -37,7 +53,7 @@ pub(super) fn check(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) {
                 Inside { m, var: *var, count, loops: vec![], bound: vec![], faults: &mut *faults }.block(body);
             }
         }
-        s.bodies().into_iter().for_each(|b| check(m, b, faults));
+        s.bodies().into_iter().for_each(|b| check_loops(m, b, faults));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Expressions -> vector operations.
 
 use super::floats::Lanes;
-use super::{Fit, Translate, Val};
+use super::{Fit, NOT_INSIDE, Translate, Val};
 use crate::codegen::math::{self, Floats};
 use crate::codegen::tile::ir::{Bin, Bits, Form, Op, Pred, Un, Value, Width};
 use crate::nest::{BinOp, Buf, Expr, Group, Scalar, UnOp, visit};
@@ -62,7 +62,7 @@ impl Translate<'_> {
         }
         match e {
             Expr::Const(s) => self.constant(*s),
-            Expr::Reg(r) => self.regs.get(r).copied().ok_or("a value of another nest"),
+            Expr::Reg(r) => self.regs.get(r).copied().ok_or(NOT_INSIDE),
             Expr::Acc { reg, at, lane: None } => self.acc(*reg, at),
             Expr::Acc { .. } => Err("a single lane"),
             Expr::Horizontal { op, reg, at } => {

@@ -1,8 +1,8 @@
 //! What can be told at a glance: whether statements may be a tile at all. Kernels ask at every level of their nests, so
 //! this looks at each statement once, before anything is unrolled.
 
-use super::Fit;
 use super::expr::form;
+use super::{Fit, NOT_INSIDE};
 use crate::codegen::tile::Vectors;
 use crate::codegen::{Map, Set};
 use crate::nest::{Expr, Group, LoopKind, Module, Reg, Stmt, visit};
@@ -86,7 +86,7 @@ fn expression(m: &Module, vectors: Vectors, defined: &HashSet<Reg>, e: &Expr) ->
         Expr::Dot(Group::Bytes, ..) if vectors.caps.dot != Dot::Quads => Err("a dot product of bytes on a level that has none"),
         Expr::Acc { lane: Some(_), .. } => Err("a single lane"),
         Expr::Load { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
-        Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if !defined.contains(r) => Err("a value of another nest"),
+        Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if !defined.contains(r) => Err(NOT_INSIDE),
         _ => Ok(()),
     }
 }

@@ -64,6 +64,9 @@ pub enum Arg {
 /// Why a nest is no tile.
 pub type Misfit = &'static str;
 
+/// Statements that read a register which a statement around them sets: only with that one they may be a tile.
+pub const NOT_INSIDE: Misfit = "a value of another nest";
+
 /// In place of an accumulator: lanes that met an index out of range.
 fn outside() -> Reg {
     Reg::from_u32(u32::MAX - 1)
