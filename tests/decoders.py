@@ -509,8 +509,40 @@ def bases():
 
 BASES = list(bases())
 
+
+def large():
+    """Products whose weights stand once in the object, as they are: no larger than the model by more than a twentieth, and code."""
+    rows, depth, block = 4096, 512, 32
+    blocks, ids = depth // block, {"i": np.array([[1, rows - 1]], I64)}
+    codes = {"d": q(U8, rows, blocks, block // 2), "s": np.abs(f(rows, blocks, scale=0.1)), "flat": np.array([rows, -1], I64)}
+    product = ms("MatMulNBits", "e d s", K=depth, N=rows, bits=4, block_size=block)
+    yield "tied", [node("Reshape", "d flat", "rows"), ms("GatherBlockQuantized", "rows i s", "e", bits=4, block_size=block), product], ids, codes
+    x = {"a": f(2, depth)}
+    shuffled = {"g": (RNG.permutation(depth) // block).astype(I32)}
+    yield "act_order", [ms("MatMulNBits", ["a", "d", "s", "", "g"], K=depth, N=rows, bits=4, block_size=block)], x, {**{k: codes[k] for k in "ds"}, **shuffled}
+    for kind in (T.FLOAT8E4M3FN, T.FLOAT4E2M1):
+        bytes_ = RNG.integers(0, 120, rows * depth * (4 if kind == T.FLOAT4E2M1 else 8) // 8).astype(U8).tobytes()
+        powers = RNG.integers(120, 128, depth // block * rows).astype(U8).tobytes()
+        consts = {"w": h.make_tensor("w", kind, [depth, rows], bytes_, raw=True), "p": h.make_tensor("p", T.FLOAT8E8M0, [depth // block, rows], powers, raw=True)}
+        yield T.DataType.Name(kind).lower(), [node("DequantizeLinear", "w p", "d", axis=0, block_size=block, output_dtype=T.FLOAT), node("MatMul", "a d")], x, consts
+
+
+def sizes(onnxc):
+    bad = []
+    with tempfile.TemporaryDirectory() as work:
+        for name, nodes, feeds, consts in large():
+            path = os.path.join(work, name)
+            m = quantized.model_of(nodes, feeds, consts, 24, ["y"])
+            m.graph.output[0].CopyFrom(h.make_tensor_value_info("y", T.FLOAT, None))
+            onnx.save(m, path + ".onnx")
+            subprocess.run([onnxc, path + ".onnx", "-o", path + ".o"], check=True, capture_output=True)
+            model, made = (os.path.getsize(path + e) for e in (".onnx", ".o"))
+            if made > 1.05 * model + (128 << 10):
+                bad.append(f"{name}: an object of {made} bytes from a model of {model}")
+    return bad
+
 if __name__ == "__main__":
     failed = quantized.main(PARTS)
-    problems = [] if "--only" in sys.argv else unused() + refusals(os.path.abspath(sys.argv[1]))
+    problems = [] if "--only" in sys.argv else unused() + refusals(os.path.abspath(sys.argv[1])) + sizes(os.path.abspath(sys.argv[1]))
     print(*problems, f"{len(ROWS)} rows of {len({e for e, *_ in ROWS})} exporters, {len(REFUSED)} forms refused, {len(problems)} problems", sep="\n")
     sys.exit(1 if failed or problems else 0)

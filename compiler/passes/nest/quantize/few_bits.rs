@@ -3,7 +3,8 @@
 //!
 //! Such a map never runs: `fold_constants` leaves it alone, and here its expression moves into the contraction.
 //! Elements are put together in words of 32 bits, `[panel][word][column]`, by a lazy rearrangement; scales and zero points
-//! become `[panel][block][column]`. `tiles::dequantize` makes the loops.
+//! become `[panel][block][column]`. `tiles::dequantize` makes the loops. What gathers rows of the same weights reads them there
+//! (`gathered`).
 //!
 //! Where the model allows it (`KernelData::narrow`), `--math strict` does not forbid it and the level has dot products of
 //! bytes, a kernel before the contraction makes integers of 8 bits of the activations, block by block: `b = round(a / s)` with
@@ -11,6 +12,7 @@
 //! share them.
 
 mod activations;
+mod gathered;
 
 use crate::diag::Result;
 use crate::nest::schedule::{Packing, Schedule, tasks};
@@ -32,6 +34,8 @@ const WIDTH: i64 = 32;
 struct Weights {
     /// The elements, their number of bits, and what these stand for.
     elements: (Arc<ConstData>, u32, Code),
+    /// The buffer that holds them.
+    from: Buf,
     /// Position of element (k, n): offset, and steps along columns and depth.
     at: [i64; 3],
     zero: Zero,
@@ -61,6 +65,8 @@ enum Zero {
 /// Values by block and column: offset, and steps along columns and blocks.
 struct Table {
     data: Arc<ConstData>,
+    /// The buffer that holds them, with as many elements.
+    from: Buf,
     at: [i64; 3],
 }
 
@@ -107,9 +113,10 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     let mut done = vec![];
     let mut made = activations::Made::default();
+    let mut packed = vec![];
     for (k, f) in found {
         let map = f.map;
-        if rewrite(m, k, f, facts, &uses, &mut made) {
+        if rewrite(m, k, f, facts, &uses, &mut made, &mut packed) {
             done.push((k, map));
         }
     }
@@ -117,6 +124,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let taken: HashSet<Kernel> = done.iter().map(|d| d.0).collect();
     let gone: HashSet<Kernel> = done.iter().map(|d| d.1).filter(|w| visit::stores(&m.kernels[*w].body).iter().all(|b| uses.readers(*b).iter().all(|r| taken.contains(r)))).collect();
     visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
+    gathered::share(m, &packed);
     Ok(())
 }
 
@@ -230,7 +238,7 @@ fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> O
     let table = |m: &Module, e: &Expr| -> Option<Table> {
         let Expr::Load { buf, at } = e else { return None };
         let i = tables.iter().position(|t| t.0 == *buf && t.1 == *at)?;
-        Some(Table { data: whole_bytes(m, *buf)?, at: at_block[i] })
+        Some(Table { data: whole_bytes(m, *buf)?, from: m.storage(*buf), at: at_block[i] })
     };
     let scale = match scale {
         Some(s) => Some(table(m, s)?),
@@ -242,7 +250,8 @@ fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> O
         Some(Expr::Const(c)) => Zero::Number(c.to_i64() as f32),
         Some(e) => Zero::Table(table(m, e)?),
     };
-    Some(Weights { elements: (data, ty.bits(), code), at: of_element, zero, scale, block, depth: elements })
+    let from = m.storage(*buf);
+    Some(Weights { elements: (data, ty.bits(), code), from, at: of_element, zero, scale, block, depth: elements })
 }
 
 /// True if no code of `data` is infinite or no number.
@@ -323,7 +332,7 @@ impl Table {
 }
 
 /// Puts the weights in words and makes the loops.
-fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made: &mut activations::Made) -> bool {
+fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made: &mut activations::Made, packed: &mut Vec<gathered::Packed>) -> bool {
     let (w, (n, columns)) = (&f.weights, f.n);
     let (source, bits, code) = &w.elements;
     let signed = matches!(code, Code::Signed);
@@ -364,6 +373,19 @@ fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made:
     } else {
         None
     };
+    // Rows of the constants that are columns of the product.
+    let mut note = |from: Buf, [offset, row, step]: [i64; 3], elements: i64, kind: gathered::Kind| {
+        if offset == 0 && (step == 1 || elements == 1) && row >= elements {
+            packed.push(gathered::Packed { from, row, columns, elements, kind });
+        }
+    };
+    note(w.from, w.at, w.depth, gathered::Kind::Words { to: words, bits: i64::from(*bits), flip: signed });
+    if let (Some(t), Some(dequantize::Scale::Float(to))) = (&w.scale, scale) {
+        note(t.from, t.at, blocks, gathered::Kind::Table { to });
+    }
+    if let (Zero::Table(t), Some(dequantize::Zero::Table(to, _))) = (&w.zero, &zero) {
+        note(t.from, t.at, blocks, gathered::Kind::Table { to: *to });
+    }
     let row = rows.pop();
     let nest = Nest { n, columns, width: WIDTH, row, outer: rows, words, bits: i64::from(*bits), float, scale, zero, block: w.block, depth: w.depth, bytes };
     let (body, work) = dequantize::emit(m, k, &f.parts, &nest, facts);
