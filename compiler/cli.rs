@@ -124,6 +124,12 @@ pub struct ModelArgs {
     /// other, as ONNX has it.
     #[arg(long)]
     pub dim_expressions: bool,
+    /// State in place: the output may be the memory of the input, and only what a step appends is stored; * stands for the same
+    /// text in both names: 'present.*=past.*'. The dimension that grows becomes a capacity that the caller chooses,
+    /// called PAST_capacity after the size PAST of what is there (--dim fixes it). Repeat for several. `run`, `verify` and `bench`
+    /// take the input as long as what is there, and give it room for what a step appends, or for what --size PAST_capacity says.
+    #[arg(long = "alias", value_name = "OUTPUT=INPUT", value_parser = values::pair)]
+    pub aliases: Vec<(String, String)>,
     /// Stop at warnings as at errors.
     #[arg(long)]
     pub strict: bool,
@@ -172,11 +178,6 @@ pub struct CompileArgs {
     /// several. Nodes do not fuse across it.
     #[arg(long = "tap", value_name = "NAME")]
     pub taps: Vec<String>,
-    /// State in place: the output may be the memory of the input, and only what a step appends is stored; * stands for the same
-    /// text in both names: 'present.*=past.*'. The dimension that grows becomes a capacity that the caller chooses,
-    /// called PAST_capacity after the size PAST of what is there (--dim fixes it). Repeat for several.
-    #[arg(long = "alias", value_name = "OUTPUT=INPUT", value_parser = values::pair)]
-    pub aliases: Vec<(String, String)>,
     /// Write a Makefile rule with all files that were read.
     #[arg(long = "depfile", value_name = "FILE", help = "Write a Makefile rule with all files that were read (also as -MD FILE)")]
     pub depfile: Option<PathBuf>,
@@ -403,8 +404,8 @@ impl BenchArgs {
 impl ModelArgs {
     /// Options with these arguments put in.
     pub fn apply(&self, options: Options) -> Options {
-        let (dims, math) = (self.dims.clone(), self.math.into());
-        Options { dims, heap: self.heap, math, strict: self.strict, dim_expressions: self.dim_expressions, ..options }
+        let (dims, math, aliases) = (self.dims.clone(), self.math.into(), self.aliases.clone());
+        Options { dims, aliases, heap: self.heap, math, strict: self.strict, dim_expressions: self.dim_expressions, ..options }
     }
 }
 
@@ -423,7 +424,6 @@ impl CompileArgs {
             hidden: self.hidden,
             trace: self.trace,
             taps: self.taps.clone(),
-            aliases: self.aliases.clone(),
             verify: cfg!(debug_assertions),
             stop_after: self.stop_after.clone(),
             clock: Clock::new(self.time_passes),

@@ -1,5 +1,7 @@
 //! The same code generator into memory: constant folding, `onnxc run`, `onnxc verify` and `onnxc bench`.
 
+mod branches;
+
 use crate::arrays::Array;
 use crate::codegen::assemble::Unit;
 use crate::codegen::clif::entry;
@@ -11,7 +13,7 @@ use crate::codegen::weights::{Blob, HEADER};
 use crate::diag::{Failure, Result};
 use crate::io_descriptors;
 use crate::nest::foreign::DECODE_IMAGE;
-use crate::nest::{Kernel, LoopKind, Module, Stmt};
+use crate::nest::{Kernel, Module};
 use crate::sym::{Dim, Sym};
 use crate::target::Target;
 use crate::tensor::ElemType;
@@ -33,6 +35,8 @@ pub struct Loaded {
     /// Which inputs and which outputs are strings.
     texts: [Vec<bool>; 2],
     checks: Checks,
+    /// Inputs and the outputs whose memory they are: an input's bytes are put there before a call.
+    shared: Vec<(usize, usize)>,
     module: Option<JITModule>,
 }
 
@@ -113,7 +117,15 @@ impl Loaded {
         let workspace_for = module.get_finalized_function(ids.functions[&entry::WORKSPACE_FOR]);
         let kernels = m.kernels.keys().filter_map(|k| Some((k, module.get_finalized_function(*ids.functions.get(&k.as_u32())?) as usize))).collect();
         let texts = [&m.inputs, &m.outputs].map(|list| list.iter().map(|b| m.bufs[*b].ty == ElemType::Str).collect());
-        Ok(Loaded { code, workspace_for, weights, kernels, frame: Frame::new(m), texts, checks: ids.checks, module: Some(module) })
+        Ok(Loaded { code, workspace_for, weights, kernels, frame: Frame::new(m), texts, checks: ids.checks, shared: vec![], module: Some(module) })
+    }
+    /// Lets inputs be the memory of outputs, which must be as large: `(input, output)`.
+    pub fn share(&mut self, pairs: Vec<(usize, usize)>) {
+        self.shared = pairs;
+    }
+    /// True if an input is the memory of an output.
+    pub fn is_shared(&self) -> bool {
+        !self.shared.is_empty()
     }
     /// Workspace bytes for dim params, or a status.
     pub fn workspace(&self, dims: &[i64]) -> std::result::Result<u64, Stopped> {
@@ -162,8 +174,15 @@ impl Loaded {
         let rooms = sizes.to_vec();
         let out_dims: Vec<*mut i64> = sizes.iter_mut().map(list).collect();
         let elements = self.elements(inputs);
-        let i: Vec<*const u8> = inputs.iter().zip(&elements).map(|(b, e)| e.as_ref().map_or(b.as_ptr(), |e| e.as_ptr())).collect();
+        let mut i: Vec<*const u8> = inputs.iter().zip(&elements).map(|(b, e)| e.as_ref().map_or(b.as_ptr(), |e| e.as_ptr())).collect();
+        for (from, to) in &self.shared {
+            let n = inputs[*from].len().min(outputs[*to].len());
+            outputs[*to][..n].copy_from_slice(&inputs[*from][..n]);
+        }
         let o: Vec<*mut u8> = outputs.iter_mut().map(|b| b.as_mut_ptr()).collect();
+        for (from, to) in &self.shared {
+            i[*from] = o[*to];
+        }
         loop {
             *memory = room(bytes)?;
             match self.call_with(&i, &o, dims, &out_dims, (memory.as_mut_ptr().cast(), bytes), None) {
@@ -300,7 +319,13 @@ impl<'a> Bound<'a> {
             let elements = addressed(b, to.as_ptr());
             to[..elements.len()].copy_from_slice(&elements);
         }
-        let all: Vec<*mut u8> = memory.iter_mut().map(|c| c.as_mut_ptr().cast()).collect();
+        for (from, to) in &code.shared {
+            bytes_mut(&mut memory[inputs.len() + to])[..inputs[*from].len()].copy_from_slice(inputs[*from]);
+        }
+        let mut all: Vec<*mut u8> = memory.iter_mut().map(|c| c.as_mut_ptr().cast()).collect();
+        for (from, to) in &code.shared {
+            all[*from] = all[inputs.len() + to];
+        }
         let (ins, rest) = all.split_at(inputs.len());
         let mut b = Bound {
             code,
@@ -351,32 +376,6 @@ impl<'a> Bound<'a> {
             })
         };
         self.code.frame.words.iter().map(word).collect()
-    }
-    /// Adds the driver's calls in order, those of the branches that the sizes choose; none if it does more than that.
-    fn plan(&self, m: &Module, driver: &[Stmt], eval: &dyn Fn(Dim) -> Option<i64>, steps: &mut Vec<Step>) -> Option<()> {
-        let most = self.exec.map_or(0, |e| e.as_raw().max_tasks as i64);
-        for s in driver {
-            let k = match s {
-                Stmt::Check { .. } => continue,
-                Stmt::If { cond, then, els } => {
-                    self.plan(m, if cond.truth(eval)? { then } else { els }, eval, steps)?;
-                    continue;
-                }
-                Stmt::Call(k) => *k,
-                _ => return None,
-            };
-            let data = &m.kernels[k];
-            let trip = match data.body.as_slice() {
-                [Stmt::For { kind: LoopKind::Par, lo, hi, .. }] => Some(eval(*hi - *lo)?),
-                _ => None,
-            };
-            let tasks = match (trip, self.pool) {
-                (Some(n), Some(_)) => entry::tasks(eval(data.work)?, n, most),
-                _ => 1,
-            };
-            steps.push(Step { kernel: k, address: *self.code.kernels.get(&k)?, trip: trip.unwrap_or(1), tasks });
-        }
-        Some(())
     }
     /// Kernels in the order of the driver; empty if the driver loops, computes sizes, or branches by what inputs hold.
     pub fn kernels(&self) -> Vec<Kernel> {

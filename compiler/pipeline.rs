@@ -7,7 +7,7 @@ use crate::codegen::weights::Blob;
 use crate::diag::{Clock, Error, Findings, Origin, Result};
 use crate::graph::{Model, Value};
 use crate::nest::verify::Limits;
-use crate::nest::{self, Group, Module};
+use crate::nest::{self, Group, Module, State};
 use crate::onnx::{self, ImportOptions, Source};
 use crate::ops::bundle::boundary::{Boundary, Form};
 use crate::options::{self, OptLevel, Options};
@@ -253,6 +253,7 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
         workspace_max: m.syms.range(workspace).hi.and_then(|v| u64::try_from(v).ok()),
         heap: crate::codegen::interface::heap(modules),
         weights: Weights { size: weights.size, align: crate::codegen::weights::ALIGN, sha256: if external { weights.sha256() } else { [0; 32] }, external, file: weights_file },
+        states: m.states.iter().map(|s| State { before: m.syms.expanded(s.before), after: m.syms.expanded(s.after), ..s.clone() }).collect(),
         nodes: nodes(model, modules),
         foreign: crate::codegen::interface::foreign(m),
         hidden: options.hidden,

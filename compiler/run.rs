@@ -1,5 +1,7 @@
 //! `onnxc run`, `onnxc verify` and `onnxc bench`: a model through the JIT, with the code generator that writes objects.
 
+mod state;
+
 use crate::arrays::Array;
 use crate::codegen::header::status_text;
 use crate::codegen::interface::Tensor;
@@ -24,6 +26,8 @@ pub struct Runner {
     code: Loaded,
     /// Sizes that stand in no input: how many positions of a state are in use.
     chosen: HashMap<Sym, i64>,
+    /// The inputs as they are given: of a state in place, what is in use.
+    given: Vec<Tensor>,
 }
 
 /// How an output compares with its reference.
@@ -52,7 +56,7 @@ impl Runner {
         let (Some(module), Some(level)) = (compiled.modules.get(best), compiled.target.levels.get(best)) else { return Err(Failure::bug("run", "a model without code")) };
         let target = Target { levels: vec![level.clone()], ..host };
         let code = Loaded::for_target(module, &compiled.interface, &target)?;
-        Ok(Runner { compiled, best, code, chosen: HashMap::new() })
+        Ok(Runner { compiled, best, code, chosen: HashMap::new(), given: vec![] })
     }
     /// Sizes, by name, for dimensions that stand in no input; 0 unless they are chosen.
     pub fn choose(&mut self, named: &[(String, i64)]) -> Result<()> {
@@ -88,7 +92,7 @@ impl Runner {
                 Some(_) => out.extend(parts),
             }
         }
-        Ok(out)
+        Ok(self.trimmed(out, &sizes))
     }
     /// Descriptors of the inputs that are no tensors, in order.
     fn descriptors<'a>(&self, inputs: &'a [Input]) -> Result<Vec<Descriptor<'a>>> {
@@ -99,6 +103,8 @@ impl Runner {
     fn called(&self, data: &[&[u8]], sizes: &HashMap<Sym, i64>, room: &HashMap<String, Vec<i64>>) -> Result<Called> {
         let i = &self.compiled.interface;
         let dims = self.dims(sizes);
+        let data = &self.placed(data, sizes)?;
+        let data: &[&[u8]] = &data.iter().map(|d| &**d).collect::<Vec<_>>();
         // The model's own checks say more than sizes that are none.
         self.code.workspace(&dims).map_err(status_error)?;
         let shapes = self.output_shapes(sizes)?;
@@ -151,6 +157,8 @@ impl Runner {
             self.output_shapes(&sizes)?.into_iter().unzip::<_, _, Vec<_>, Vec<usize>>()
         };
         let room: Vec<Vec<i64>> = i.outputs.iter().zip(shapes).map(|(t, s)| if t.from_data(&i.syms) { s } else { vec![] }).collect();
+        let data = self.placed(&data, &sizes)?;
+        let data: Vec<&[u8]> = data.iter().map(|d| &**d).collect();
         let mut least = 0;
         loop {
             let mut bound = Bound::new(&self.code, self.module(), &data, &outputs, &self.dims(&sizes), room.clone(), pool, least).map_err(status_error)?;
@@ -199,7 +207,7 @@ impl Runner {
         // Where a size was seen first.
         let mut seen: HashMap<Sym, (&str, usize)> = HashMap::new();
         let mut errors = vec![];
-        for (t, a) in i.inputs.iter().zip(inputs) {
+        for (t, a) in self.inputs().into_iter().zip(inputs) {
             let Input::Array(a) = a else { continue };
             let expected = crate::tensor::TensorType::new(t.ty, t.dims.clone()).display(&i.syms);
             let mut ok = t.ty == a.ty && t.dims.len() == a.dims.len();
@@ -226,7 +234,11 @@ impl Runner {
         for (s, n) in &self.chosen {
             sizes.entry(*s).or_insert(*n);
         }
-        if errors.is_empty() { Ok(sizes) } else { Err(Failure::Errors(errors)) }
+        if !errors.is_empty() {
+            return Err(Failure::Errors(errors));
+        }
+        self.capacities(&mut sizes)?;
+        Ok(sizes)
     }
     /// Fills up named arrays with random ones ([`random`]) for the inputs that are not among them. Their symbolic sizes are
     /// those that were named, else those of the arrays given, else the least that the model's conditions allow. Where two or
@@ -235,7 +247,7 @@ impl Runner {
     pub fn fill(&self, given: Vec<Array>, named: &[(String, i64)], seed: u64) -> Result<Vec<Array>> {
         let i = &self.compiled.interface;
         let mut fixed = HashMap::new();
-        for t in i.inputs.iter().filter(|t| t.described.is_none()) {
+        for t in self.inputs().into_iter().filter(|t| t.described.is_none()) {
             let dims = given.iter().find(|a| io_descriptors::belongs(t, &a.name)).map_or(&[][..], |a| &a.dims);
             fixed.extend(t.dims.iter().zip(dims).filter_map(|(d, n)| Some((d.as_sym()?, *n))));
         }
@@ -256,7 +268,7 @@ impl Runner {
     }
     fn filled(&self, mut given: Vec<Array>, sizes: &HashMap<Sym, i64>, seed: u64) -> Result<Vec<Array>> {
         let ranges = random::ranges(&self.compiled.unscheduled, sizes);
-        for (k, t) in self.compiled.interface.inputs.iter().enumerate() {
+        for (k, t) in self.inputs().into_iter().enumerate() {
             if !given.iter().any(|g| io_descriptors::belongs(t, &g.name)) {
                 given.extend(random::arrays(t, sizes, ranges.get(k).copied().flatten(), seed.wrapping_add(k as u64))?);
             }

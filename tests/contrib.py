@@ -23,50 +23,6 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
-def experts():
-    """Mixtures of experts of com.microsoft."""
-    count, size = 4, 32
-    for act in ("relu", "gelu", "silu", "identity", "swiglu"):
-        for norm in (0, 1):
-            wide = 2 if act == "swiglu" else 1
-            more = {"swiglu_fusion": 1, **({"activation_alpha": 1.7, "activation_beta": 1.0, "swiglu_limit": 0.7} if norm else {})} if act == "swiglu" else {}
-            case(f"moe_{act}_{norm}", ms("MoE", "x r w1 b1 w2 b2", k=2, activation_type=act, normalize_routing_weights=norm, **more), {"x": f(2, 5, size), "r": f(10, count)},
-                 {"w1": f(count, wide * 16, size, scale=0.3), "b1": f(count, wide * 16), "w2": f(count, size, 16, scale=0.3), "b2": f(count, size)}, rtol=1e-5)
-    case("moe_one", ms("MoE", ["x", "r", "w1", "", "w2"], k=1), {"x": f(1, size), "r": f(1, count)}, {"w1": f(count, 16, size), "w2": f(count, size, 16)}, rtol=1e-5)
-    # ONNX Runtime rounds what meets 8 bits in blocks to 8 bits as well.
-    for bits in (2, 4, 8):
-        for block in (0, 16):
-            for zeros in (0, 1):
-                at = size // block if block else 0
-                scale = lambda *n: np.abs(f(*n, *([at] if block else []), scale=0.05))
-                zero = lambda n: q(np.uint8, count, *([n] if block else []), -(-(at if block else n) * bits // 8))
-                names = ["x", "r", "w1", "s1", "b1", "w2", "s2", "b2", "", "", ""] + (["z1", "z2"] if zeros else [])
-                consts = {"w1": q(np.uint8, count, size, size * bits // 8), "s1": scale(count, size), "b1": f(count, size), "w2": q(np.uint8, count, size, size * bits // 8), "s2": scale(count, size), "b2": f(count, size),
-                          **({"z1": zero(size), "z2": zero(size)} if zeros else {})}
-                case(f"qmoe_{bits}_{block}_{zeros}", ms("QMoE", names, k=2, activation_type="silu", normalize_routing_weights=zeros, expert_weight_bits=bits, **({"block_size": block} if block else {})),
-                     {"x": f(7, size), "r": f(7, count)}, consts, rtol=2e-2 if (bits, block) == (8, 16) else 1e-4)
-    weights = {"w1": q(np.uint8, count, 2 * size, size // 2), "s1": np.abs(f(count, 2 * size, 2, scale=0.05)), "w2": q(np.uint8, count, size, size // 2), "s2": np.abs(f(count, size, 2, scale=0.05))}
-    for norm in (0, 1):
-        case(f"qmoe_shares_{norm}", ms("QMoE", ["x", "r", "w1", "s1", "", "w2", "s2", *[""] * 7, "m"], k=2, activation_type="swiglu", swiglu_fusion=1, normalize_routing_weights=norm, block_size=16), {"x": f(7, size), "r": f(7, count), "m": np.abs(f(7, count))}, weights, rtol=1e-4)
-    # Three layers: the first gates the third.
-    three = {"w1": f(count, 16, size, scale=0.3), "b1": f(count, 16), "w2": f(count, size, 16, scale=0.3), "b2": f(count, size), "w3": f(count, 16, size, scale=0.3), "b3": f(count, 16)}
-    feeds = {"x": f(9, size), "r": f(9, count)}
-
-    def gated(x, r, w1, b1, w2, b2, w3, b3, alpha=1.0, beta=0.0, limit=np.inf):
-        p, out = softmax(r), np.zeros_like(x)
-        for t, row in enumerate(x):
-            for e in np.argsort(-p[t])[:2]:
-                gate, other = np.minimum(w1[e] @ row + b1[e], limit), np.clip(w3[e] @ row + b3[e], -limit, limit)
-                out[t] += p[t, e] * (w2[e] @ (gate * sigmoid(alpha * gate) * (other + beta)) + b2[e])
-        return [out]
-
-    names = "x r w1 b1 w2 b2 w3 b3"
-    case("moe_gated", ms("MoE", names, k=2, activation_type="silu"), feeds, three, rtol=1e-5, want=gated)
-    case("moe_swiglu_apart", ms("MoE", names, k=2, activation_type="swiglu", activation_alpha=1.5, activation_beta=1.0, swiglu_limit=2.0), feeds, three, rtol=1e-5, want=lambda **a: gated(**a, alpha=1.5, beta=1.0, limit=2.0))
-    joined = {"w1": np.concatenate([three["w1"], three["w3"]], 1), "b1": np.concatenate([three["b1"], three["b3"]], 1), "w2": three["w2"], "b2": three["b2"]}
-    case("moe_swiglu_joined", ms("MoE", "x r w1 b1 w2 b2", k=2, activation_type="swiglu", swiglu_fusion=2), feeds, joined, rtol=1e-5, want=lambda x, r, **_: gated(x, r, **three))
-
-
 def packed():
     """Without padding between sequences."""
     counts, length, heads, size = np.array([2, 4, 1], I32), 4, 2, 8
@@ -181,44 +137,6 @@ def streams():
     case("nbits_qkv_skip", ms("MatMulNBitsQkv", ["x", "k", "g", "qb", "qs", "", "kb", "ks", "", "vb", "vs"], "a b c1 s", **at), {"x": f(3, 64), "k": f(3, 64)}, consts, rtol=1e-4, want=qkv)
 
 
-def group_query():
-    """GroupQueryAttention with what decoders use of it: exposed scores, quantized caches, norms, sinks."""
-    heads, groups, size, past, tokens = 4, 2, 16, 3, 1
-    at = dict(num_heads=heads, kv_num_heads=groups)
-    first = {"q": f(2, 5, heads * size), "k": f(2, 5, groups * size), "v": f(2, 5, groups * size)}
-    lengths = {"sl": np.array([4, 4], I32), "t": np.array(5, I32)}
-    names = ["q", "k", "v", "", "", "sl", "t"]
-    column = {"sl": np.array([[4], [4]], I32), "t": lengths["t"]}
-    case("gqa_column", ms("GroupQueryAttention", names, "y k1 v1", **at), {**first, **column}, rtol=1e-5)
-    for scores in (1, 2):
-        for name, more in (("", {}), ("_window", {"local_window_size": 2}), ("_softcap", {"softcap": 1.5})):
-            case(f"gqa_scores_{scores}{name}", ms("GroupQueryAttention", names, "y k1 v1 qk", qk_output=scores, **at, **more), first, lengths, rtol=1e-5)
-    case("gqa_smooth", ms("GroupQueryAttention", names, "y k1 v1", smooth_softmax=1, **at), first, lengths, rtol=1e-5)
-    case("gqa_sinks", ms("GroupQueryAttention", [*names, "", "", "", "", "h"], "y k1 v1", **at), first, {**lengths, "h": f(heads)}, rtol=1e-5)
-
-    def turned(x, w, n):
-        x = x.reshape(*x.shape[:2], n, size)
-        return (x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(1e-5)) * w).transpose(0, 2, 1, 3)
-
-    def normed(q, k, v, sl, t, qn, kn):
-        q, k, v = turned(q, qn, heads), turned(k, kn, groups), v.reshape(*v.shape[:2], groups, size).transpose(0, 2, 1, 3)
-        x = q @ k.repeat(heads // groups, 1).swapaxes(-1, -2) * np.float32(size ** -0.5)
-        x = np.where(np.tril(np.ones(x.shape[-2:], bool)), x, -np.inf)
-        y = softmax(x) @ v.repeat(heads // groups, 1)
-        return [y.transpose(0, 2, 1, 3).reshape(2, 5, heads * size).astype(np.float32), k.astype(np.float32), v]
-
-    # ONNX Runtime's CPU provider does not take the norms.
-    case("gqa_norms", ms("GroupQueryAttention", [*names, *[""] * 7, "qn", "kn"], "y k1 v1", qk_norm_epsilon=1e-5, **at), first, {**lengths, "qn": f(size), "kn": f(size)}, rtol=1e-5, want=normed)
-    # A scale for each element of a large range: some new elements are beyond what the bits hold.
-    for bits, dtype in ((8, np.int8), (4, np.uint8)):
-        for mode in ("PER_TENSOR", "PER_CHANNEL"):
-            scale = lambda: np.array([0.05 * 8 / bits], np.float32) if mode == "PER_TENSOR" else np.abs(f(1, groups, 1, size, scale=0.4 / bits)) + np.float32(0.02)
-            cache = lambda: q(dtype, 2, groups, past, size * bits // 8)
-            feeds = {"q": f(2, tokens, heads * size), "k": f(2, tokens, groups * size), "v": f(2, tokens, groups * size), "pk": cache(), "pv": cache()}
-            case(f"gqa_cache_{bits}_{mode.lower()}", ms("GroupQueryAttention", ["q", "k", "v", "pk", "pv", "sl", "t", *[""] * 5, "ks", "vs"], "y k1 v1", k_quant_type=mode, v_quant_type=mode, kv_cache_bit_width=bits, **at),
-                 feeds, {"sl": np.array([past, past - 1], I32), "t": np.array(past + 1, I32), "ks": scale(), "vs": scale()}, rtol=1e-5)
-
-
 def sparse():
     """Attention over some of the keys."""
     heads, groups, size, block, room = 4, 2, 16, 16, 64
@@ -315,4 +233,4 @@ def hashed(x, seed):
 
 
 if __name__ == "__main__":
-    sys.exit(quantized.main({"experts": experts, "packed": packed, "streams": streams, "decoding": decoding, "sparse": sparse, "group_query": group_query}))
+    sys.exit(quantized.main({"packed": packed, "streams": streams, "decoding": decoding, "sparse": sparse}))

@@ -115,6 +115,12 @@ fn growth() {
     script("growth.py", &[exe()]);
 }
 
+/// Operators of language models in the forms that exporters write.
+#[test]
+fn decoders() {
+    script("decoders.py", &[exe()]);
+}
+
 /// Operators of com.microsoft that become others.
 #[test]
 fn contrib() {

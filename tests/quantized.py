@@ -309,14 +309,6 @@ def contrib():
         case(f"cdist_{metric}", ms("CDist", "a b", metric=metric), {"a": f(4, 6), "b": f(3, 6)}, rtol=1e-5)
     case("unfold", ms("UnfoldTensor", "x", dim=1, size=3, step=2), {"x": f(2, 8, 3)})
     case("sample_op", ms("SampleOp", "x"), {"x": f(3)})
-    for kind in (0, 1):
-        k, n, block = 48, 10, 16
-        case(f"bnb4_{kind}", ms("MatMulBnb4", "a b m", K=k, N=n, block_size=block, quant_type=kind), {"a": f(3, k)}, {"b": q(u8, k * n // 2), "m": np.abs(f(k * n // block))}, rtol=1e-5)
-    for bits in (4, 8):
-        for zeros in (False, True):
-            cols, block = 64, 16
-            consts = {"d": q(u8, 7, cols * bits // 8), "s": np.abs(f(7, cols // block)), **({"z": q(u8, 7, cols // block * bits // 8)} if zeros else {})}
-            case(f"gather_blocks_{bits}_{int(zeros)}", ms("GatherBlockQuantized", "d i s z" if zeros else "d i s", bits=bits, block_size=block, gather_axis=0, quantize_axis=1), {"i": np.array([[1, 6], [0, 3]], i64)}, consts, rtol=1e-6)
     heads, size, inner = 2, 8, 12
     weights = {"w": q(u8, inner, 3 * size * heads), "c": f(3 * size * heads), "sx": s(0.02), "sw": s(0.01), "zx": z(u8, 120), "zw": z(u8, 130)}
     case("qattention", ms("QAttention", ["x", "w", "c", "sx", "sw", "", "zx", "zw"], num_heads=heads), {"x": q(u8, 2, 5, inner)}, weights, rtol=1e-4)
@@ -411,18 +403,30 @@ def run_cases(onnxc, work):
     for name, nodes, feeds, consts, _, _, opset, outputs, want in CASES:
         m = model_of(nodes, feeds, consts, opset, outputs)
         several = want if isinstance(want, tuple) else (want,)
-        wants[name] = [w(**feeds, **consts) if w else expected(m, feeds) for w in several]
+        try:
+            wants[name] = [w(**feeds, **consts) if w else expected(m, feeds) for w in several]
+        except Exception as e:
+            bad += 1
+            print(f"{name}: ONNX Runtime does not take it: {e}")
+            continue
         for o, w in zip(m.graph.output, wants[name][0]):
             o.CopyFrom(h.make_tensor_value_info(o.name, h.np_dtype_to_tensor_dtype(w.dtype), w.shape))
         models[name] = m
     compiled = build(onnxc, work, models)
     for name, _, feeds, _, steps, rtol, *_ in CASES:
+        if name not in models:
+            continue
         m = compiled[name]
         problem = m if isinstance(m, str) else None
         if problem is None:
             # Sizes that follow from data: there is room for those of the reference.
             run, outs = m.prepare(feeds, [w.shape for w in wants[name][0]])
-            run()
+            try:
+                run()
+            except abi.Failed as e:
+                bad += 1
+                print(f"{name}: {e}")
+                continue
             problems = [next((p for g, w in zip(outs, want) if (p := apart(g, w, steps, rtol))), None) for want in wants[name]]
             problem = problems[0] if all(problems) else None
         if problem:

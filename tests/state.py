@@ -73,6 +73,91 @@ def written(batch, elem):
     return nodes, ins, [four("y", "S"), turned("present.0.key", "T"), four("present.0.value", "T")], []
 
 
+def projected(batch, elem):
+    """Attention of com.microsoft: keys and values in one cache."""
+    node = H.make_node("Attention", ["x", "w", "c", "", "past.0"], ["y", "present.0"], domain="com.microsoft", num_heads=HEADS, unidirectional=1)
+    cache = lambda n, t: value(n, elem, [2, batch, HEADS, t, SIZE])
+    kind = H.tensor_dtype_to_np_dtype(elem)
+    inits = [("w", (rng.standard_normal([12, 3 * HEADS * SIZE]) / 4).astype(kind)), ("c", rng.standard_normal(3 * HEADS * SIZE).astype(kind))]
+    return [node], [value("x", elem, [batch, "S", 12]), cache("past.0", "P")], [value("y", elem, [batch, "S", HEADS * SIZE]), cache("present.0", "T")], inits
+
+
+def replaced():
+    """States of one shape that a step replaces: of recurrences, of a convolution, a cache that evicts."""
+    f = lambda *d: (rng.standard_normal(d) / 2).astype(np.float32)
+    hidden, width = 5, 4
+    state = lambda n: value(n, T.FLOAT, [1, 2, hidden])
+    sequence = value("x", T.FLOAT, [3, 2, width])
+    lstm = H.make_node("LSTM", ["x", "w", "r", "b", "", "past.h", "past.c"], ["y", "present.h", "present.c"], hidden_size=hidden)
+    gru = H.make_node("GRU", ["x", "w", "r", "b", "", "past.h"], ["y", "present.h"], hidden_size=hidden)
+    conv = H.make_node("CausalConvWithState", ["x", "w", "b", "past.s"], ["y", "present.s"], domain="com.microsoft", activation="silu")
+    evict = H.make_node("GroupQueryAttention", ["x", "", "", "past.k", "past.v", "last", "total"], ["y", "present.k", "present.v"], domain="com.microsoft",
+                        num_heads=HEADS, kv_num_heads=KV, local_window_size=4, sliding_window_cache=1)
+    cache = lambda n: value(n, T.FLOAT, [1, KV, 6, SIZE])
+    twice = [H.make_node("Neg", ["past.h"], ["z"]), H.make_node("MatMul", ["past.h", "m"], ["present.h"])]
+    four = lambda n: value(n, T.FLOAT, [4, 4])
+    return {
+        "lstm": ([lstm], [sequence, state("past.h"), state("past.c")], [value("y", T.FLOAT, [3, 1, 2, hidden]), state("present.h"), state("present.c")],
+                 [("w", f(1, 4 * hidden, width)), ("r", f(1, 4 * hidden, hidden)), ("b", f(1, 8 * hidden))]),
+        "gru": ([gru], [sequence, state("past.h")], [value("y", T.FLOAT, [3, 1, 2, hidden]), state("present.h")], [("w", f(1, 3 * hidden, width)), ("r", f(1, 3 * hidden, hidden)), ("b", f(1, 6 * hidden))]),
+        "conv": ([conv], [value("x", T.FLOAT, [2, 6, 5]), value("past.s", T.FLOAT, [2, 6, 3])], [value("y", T.FLOAT, [2, 6, 5]), value("present.s", T.FLOAT, [2, 6, 3])], [("w", f(6, 1, 4)), ("b", f(6))]),
+        "evict": ([evict], [value("x", T.FLOAT, [1, 1, (HEADS + 2 * KV) * SIZE]), cache("past.k"), cache("past.v"), value("last", T.INT32, [1]), value("total", T.INT32, [1])],
+                  [value("y", T.FLOAT, [1, 1, HEADS * SIZE]), cache("present.k"), cache("present.v")], []),
+        "read_twice": (twice, [four("past.h")], [four("z"), four("present.h")], [("m", f(4, 4))]),
+    }
+
+
+def steps(name, nodes, ins, outs, inits, options):
+    """Steps in place of a model whose states keep their shapes."""
+    graph = H.make_graph(nodes, "m", ins, outs, [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in inits])
+    path = f"{WORK}/{name}.onnx"
+    onnx.save(H.make_model(graph, opset_imports=[H.make_opsetid("", 21), H.make_opsetid("com.microsoft", 1)], ir_version=10), path)
+    subprocess.run([ONNXC, path, "-o", f"{WORK}/{name}.o", "--name", name, "--alias", "present.*=past.*", *options], check=True)
+    abi.link([f"{WORK}/{name}.o"], f"{WORK}/{name}.so")
+    m = abi.Model(f"{WORK}/{name}.so", name)
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    shape = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in ins}
+    mine = {n: np.zeros(d, np.float32) for n, d in shape.items() if n.startswith("past.")}
+    theirs = {n: a.copy() for n, a in mine.items()}
+    for step in range(10):
+        feeds = {"last": np.array([step], np.int32), "total": np.array([step + 1], np.int32)}
+        feeds = {n: feeds[n] if n in feeds else rng.standard_normal(d).astype(np.float32) for n, d in shape.items() if n not in mine}
+        want = dict(zip([o.name for o in outs], session.run(None, {**feeds, **theirs})))
+        run, got = m.prepare({**feeds, **mine}, in_place=True)
+        run()
+        for t, g in zip(m.outputs, got):
+            n = t.name.decode()
+            # Rows behind those that a cache has mean nothing.
+            rows = slice(0, step + 1 if step < 6 else step + 1 - -(-(step - 5) // 3) * 3)
+            g, w = (a[:, :, rows] if name.startswith("evict") and n.startswith("present.") else a for a in (g, want[n]))
+            assert np.allclose(g, w, 2e-5, 2e-5), f"{name} {n} in step {step}: {abs(g - w).max()}"
+            if n.startswith("present."):
+                assert t.aliases_input >= 0, f"{name} {n} does not share memory"
+        theirs = {n: want[n.replace("past", "present")] for n in theirs}
+
+
+def commands(path):
+    """`run`, `verify` and `bench` in place give what they give with memory of its own for each output."""
+    sizes, alias = ["--size", "P=3", "--size", "S=2"], ["--alias", "present.*=past.*"]
+    saved = {}
+    for name, more in (("own", []), ("fits", alias), ("room", [*alias, "--size", "P_capacity=11"])):
+        subprocess.run([ONNXC, "run", path, "--random", "1", *sizes, *more, "--output", f"{WORK}/{name}.npz"], check=True, stdout=subprocess.DEVNULL)
+        saved[name] = dict(np.load(f"{WORK}/{name}.npz"))
+    for name in ("fits", "room"):
+        assert all(a.shape == saved[name][n].shape and np.allclose(a, saved[name][n], 1e-6, 1e-6) for n, a in saved["own"].items()), f"run {path}: {name}"
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    dims = {"P": 3, "S": 2, "T": 5}
+    feeds = {i.name: rng.standard_normal([dims.get(d, d) for d in i.shape]).astype(np.float32) for i in session.get_inputs()}
+    want = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds)))
+    np.savez(f"{WORK}/set.npz", **feeds, **want)
+    subprocess.run([ONNXC, "verify", path, "--data", f"{WORK}/set.npz", *alias], check=True, stdout=subprocess.DEVNULL)
+    small = subprocess.run([ONNXC, "run", path, "--random", "1", *sizes, *alias, "--size", "P_capacity=4"], capture_output=True, text=True)
+    assert small.returncode == 1 and "the capacity is 4" in small.stderr, small.stderr
+    timed = subprocess.run([ONNXC, "bench", path, "--per-node", "--seconds", "0.02", *sizes, *alias], check=True, capture_output=True, text=True).stdout
+    own = subprocess.run([ONNXC, "bench", path, "--per-node", "--seconds", "0.02", *sizes], check=True, capture_output=True, text=True).stdout
+    assert timed.count("Attention") < own.count("Attention"), f"a call in place copies nothing:\n{timed}\n{own}"
+
+
 def axis_of(info):
     return [d.dim_param for d in info.type.tensor_type.shape.dim].index("P")
 
@@ -136,8 +221,12 @@ def one(name, make, batch, elem, options):
 
 levels = [[], ["--cpu", "x86-64-v3"], ["--dim", f"P_capacity={CAPACITY}"], ["-O", "0"], ["-O", "1"], ["--dim", "P_capacity<=64", "--dim", "S<=16"]]
 for k, options in enumerate(levels):
-    for make in (attention, group, multi, written):
+    for make in (attention, group, multi, written, projected):
         one(f"{make.__name__}_{k}", make, 1 + k % 2, T.FLOAT, options)
+    if not any(o.startswith("P_") for o in options):
+        for name, model in replaced().items():
+            steps(f"{name}_{k}", *model, options)
 for make in (attention, group, written):
     one(f"{make.__name__}_f16", make, 1, T.FLOAT16, [])
+commands(f"{WORK}/attention_0.onnx")
 print("ok")

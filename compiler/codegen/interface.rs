@@ -3,7 +3,7 @@
 
 use crate::diag::Origin;
 use crate::nest::foreign::DECODE_IMAGE;
-use crate::nest::{Buf, Module, Stmt, visit};
+use crate::nest::{Buf, Module, State, Stmt, visit};
 use crate::sym::{Dim, Sym, SymTable};
 use crate::tensor::ElemType;
 
@@ -40,6 +40,8 @@ pub struct Interface {
     pub heap: u64,
     /// Weights.
     pub weights: Weights,
+    /// Outputs that are inputs which grow, where they may share memory (`aliases_input`).
+    pub states: Vec<State>,
     /// Nodes of the model in order, then those of nested graphs that kernels compute.
     pub nodes: Vec<Origin>,
     /// Functions that the object calls and whoever links it provides, beside those of libc and libm.
@@ -83,6 +85,7 @@ impl Interface {
             workspace_max: None,
             heap: heap(std::slice::from_ref(m)),
             weights: Weights::default(),
+            states: vec![],
             nodes: vec![],
             foreign: foreign(m),
             hidden: false,

@@ -16,7 +16,8 @@ pub fn bench(a: &BenchArgs) -> Result<()> {
         show(bench::print::machine(&m), bench::print::machine_json(&m));
         return Ok(());
     };
-    let r = runner(&source(model)?, &a.common, Options { cpu: Some(a.cpu.clone()), opt: a.opt(), ..Options::default() })?;
+    let mut r = runner(&source(model)?, &a.common, Options { cpu: Some(a.cpu.clone()), opt: a.opt(), ..Options::default() })?;
+    r.choose(&a.sizes)?;
     let settings = bench::Settings { seconds: a.seconds, threads: a.threads(), per_node: a.per_node, sizes: a.sizes.clone(), seed: a.seed };
     let report = bench::run(&r, given_inputs(&r, &a.inputs)?, &settings)?;
     show(bench::print::text(&report), bench::print::json(&report));

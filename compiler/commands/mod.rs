@@ -76,7 +76,7 @@ fn runner(src: &Source, common: &ModelArgs, options: Options) -> Result<Runner> 
     let options = common.apply(options);
     let c = with_progress(&format!("onnxc: compiling {}", src.name), || pipeline::compile(src, &options))?;
     warn(&c, common.message_format);
-    Runner::new(c)
+    Runner::new(c).map(Runner::in_place)
 }
 
 fn native() -> Options {

@@ -17,7 +17,8 @@ pub fn report(a: &ReportArgs) -> Result<()> {
     if output.canonicalize().ok().is_some_and(|o| a.model.canonicalize().ok() == Some(o)) {
         return Error::new(codes::OPTION, format!("the output \"{}\" is the model itself", output.display())).help("choose another name with -o").fail();
     }
-    let r = runner(&src, &a.common, Options { cpu: Some(a.cpu.clone()), ..Options::default() })?;
+    let mut r = runner(&src, &a.common, Options { cpu: Some(a.cpu.clone()), ..Options::default() })?;
+    r.choose(&a.sizes)?;
     let c = r.compiled();
     let settings = bench::Settings { seconds: a.seconds, threads: crate::cli::threads(a.threads), per_node: true, sizes: a.sizes.clone(), seed: a.seed };
     let (measured, sizes) = if a.no_run {

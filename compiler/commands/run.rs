@@ -14,10 +14,11 @@ const SHOWN: usize = 8;
 
 /// Runs the command.
 pub fn run(a: &RunArgs) -> Result<()> {
-    let r = runner(&source(&a.model)?, &a.common, native())?;
+    let mut r = runner(&source(&a.model)?, &a.common, native())?;
+    r.choose(&a.sizes)?;
     check_outputs(&r, &a.outputs)?;
     let mut given = given_inputs(&r, &a.inputs)?;
-    if a.random.is_some() || !a.sizes.is_empty() {
+    if a.random.is_some() || a.sizes.iter().any(|s| !r.is_capacity(&s.0)) {
         given = r.fill(given, &a.sizes, a.random.unwrap_or(1))?;
     }
     let outputs = r.run(&r.order_inputs(given)?)?;

@@ -23,6 +23,7 @@ impl Module {
             driver: vec![],
             inputs: vec![],
             outputs: vec![],
+            states: vec![],
             stage: Stage::Built,
         }
     }

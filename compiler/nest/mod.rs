@@ -168,8 +168,25 @@ pub struct Module {
     pub inputs: Vec<Buf>,
     /// Outputs in signature order.
     pub outputs: Vec<Buf>,
+    /// Outputs that share memory with inputs which grow, for those who call the module.
+    pub states: Vec<State>,
     /// How far the module is.
     pub stage: Stage,
+}
+
+/// An output and the input whose memory it may have, with room along one dimension.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Number of the output.
+    pub output: usize,
+    /// Number of the input.
+    pub input: usize,
+    /// The dimension, whose size is the capacity.
+    pub axis: usize,
+    /// What is in use of the input.
+    pub before: Dim,
+    /// What is in use of the output.
+    pub after: Dim,
 }
 
 /// Memory for the bytes of texts that kernels make, [`Module::heap`] bytes of it: taken from its beginning on, and kept to

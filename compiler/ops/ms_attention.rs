@@ -3,15 +3,20 @@
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each. Padding masks
 //! add `mask_filter_value` as ONNX Runtime does, they do not exclude; causal masks and windows exclude.
 //!
-//! Not taken: caches that share a buffer between past and present or are windowed, beams, ragged batches, rotations
-//! without tables.
+//! With `past_sequence_length` past and present have one size, the capacity of a buffer that a caller may share between them
+//! (`--alias`), and the input says how many positions are in use.
+//!
+//! Not taken: beams, ragged batches, rotations without tables.
 
 mod group;
+mod masks;
+mod present;
 
 use super::attention::core::{self, Form, Operand, Sizes};
+use masks::{is_dummy, kept};
+use present::Before;
 use super::matmul::product_sum;
 use super::{Attrs, InferCx, LowerCx, Operator};
-use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
@@ -20,8 +25,8 @@ use crate::tensor::ElemType;
 /// Which of them.
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
-    /// With the hidden sizes of query, key and value, if they differ.
-    Attention(Option<Vec<i64>>),
+    /// With the hidden sizes of query, key and value, if they differ; whether past and present have the size of a buffer.
+    Attention(Option<Vec<i64>>, bool),
     MultiHead,
     Group(Group),
 }
@@ -33,6 +38,8 @@ struct Group {
     rotary: bool,
     interleaved: bool,
     window: i64,
+    /// The caches hold the window and what fits beside it, and the oldest positions fall out of them.
+    evicts: bool,
     smooth: bool,
     /// Scores that are a result: 1 before the softmax, 2 behind it, else none.
     scores: i64,
@@ -61,7 +68,7 @@ impl Operator for MsAttention {
         let heads = a.int_required("num_heads")?;
         let scale = a.float_opt("scale")?.filter(|s| *s != 0.0);
         let mut op = MsAttention { kind: Kind::MultiHead, heads, scale, causal: false, filter: a.float("mask_filter_value", -10000.0)?, softcap: 0.0 };
-        for (name, off) in [("do_rotary", a.op() == "GroupQueryAttention"), ("past_present_share_buffer", false), ("sliding_window_cache", false)] {
+        for (name, off) in [("do_rotary", a.op() == "GroupQueryAttention"), ("past_present_share_buffer", a.op() == "Attention")] {
             if !off && a.knows(name) && a.flag(name, false)? {
                 return a.error(format!("attribute \"{name}\" of {} is not supported", a.op())).row("expected", "0").fail();
             }
@@ -86,12 +93,18 @@ impl Operator for MsAttention {
                     return a.error(format!("{heads} query heads do not share {kv_heads} key heads evenly")).fail();
                 }
                 op.causal = a.flag("causal", true)?;
+                let (window, evicts) = (a.int("local_window_size", -1)?, a.flag("sliding_window_cache", false)?);
+                if evicts && (window < 1 || !op.causal) {
+                    let e = a.error("attribute \"sliding_window_cache\" needs a window of keys before each query");
+                    return e.found_expected(format!("local_window_size {window}, causal {}", i64::from(op.causal)), "a positive local_window_size, causal 1").fail();
+                }
                 op.softcap = a.float("softcap", 0.0)?;
                 op.kind = Kind::Group(Group {
                     kv_heads,
                     rotary: a.flag("do_rotary", false)?,
                     interleaved: a.flag("rotary_interleaved", false)?,
-                    window: a.int("local_window_size", -1)?,
+                    window,
+                    evicts,
                     smooth: a.int("smooth_softmax", -1)? > 0,
                     scores,
                     quantized,
@@ -102,7 +115,8 @@ impl Operator for MsAttention {
             "Attention" => {
                 a.ignore("rotary_embedding_dim");
                 op.causal = a.flag("unidirectional", false)?;
-                op.kind = Kind::Attention(a.ints_opt("qkv_hidden_sizes")?.filter(|v| !v.is_empty()));
+                let sizes = a.ints_opt("qkv_hidden_sizes")?.filter(|v| !v.is_empty());
+                op.kind = Kind::Attention(sizes, a.flag("past_present_share_buffer", false)?);
             }
             _ => op.causal = a.flag("unidirectional", false)?,
         }
@@ -113,8 +127,9 @@ impl Operator for MsAttention {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let unsupported: &[(usize, &str)] = match self.kind {
-            Kind::Attention(_) => &[(6, "past_sequence_length")],
-            Kind::MultiHead => &[(8, "past_sequence_length"), (9, "cache_indirection")],
+            Kind::Attention(_, true) => &[],
+            Kind::Attention(..) => &[(6, "past_sequence_length (without past_present_share_buffer)")],
+            Kind::MultiHead => &[(9, "cache_indirection")],
             Kind::Group(_) => &[],
         };
         for (i, name) in unsupported {
@@ -123,14 +138,14 @@ impl Operator for MsAttention {
             }
         }
         match &self.kind {
-            Kind::Attention(sizes) => self.infer_attention(cx, sizes.as_deref()),
+            Kind::Attention(sizes, shared) => self.infer_attention(cx, sizes.as_deref(), *shared),
             Kind::MultiHead => self.infer_multi_head(cx),
             Kind::Group(g) => self.infer_group(cx, g),
         }
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         match &self.kind {
-            Kind::Attention(sizes) => self.lower_attention(cx, sizes.as_deref()),
+            Kind::Attention(sizes, shared) => self.lower_attention(cx, sizes.as_deref(), *shared),
             Kind::MultiHead => self.lower_multi_head(cx),
             Kind::Group(g) => self.lower_group(cx, g),
         }
@@ -148,7 +163,7 @@ struct Given {
 }
 
 impl MsAttention {
-    fn infer_attention(&self, cx: &mut InferCx, sizes: Option<&[i64]>) -> Result<()> {
+    fn infer_attention(&self, cx: &mut InferCx, sizes: Option<&[i64]>, shared: bool) -> Result<()> {
         let (x, w) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
         if x.rank() != 3 || w.rank() != 2 {
             return cx.error(codes::OP_SHAPE, "the input must have rank 3 and the weights rank 2").fail();
@@ -170,14 +185,18 @@ impl MsAttention {
             if p.rank() != 5 {
                 return cx.error(codes::OP_SHAPE, "the past must have rank 5").fail();
             }
-            keys = keys + p.dims[3];
+            keys = if shared { p.dims[3] } else { keys + p.dims[3] };
             for (a, b) in p.dims.iter().zip([Dim::constant(2), x.dims[0], Dim::constant(self.heads), p.dims[3], size]) {
                 cx.require_eq(*a, b, "the past does not fit")?;
             }
         }
+        if shared {
+            present::check_shared(cx, 4, 6)?;
+        }
         let (batch, queries) = (x.dims[0], x.dims[1]);
-        self.check_mask(cx, 3, batch, queries, &[keys])?;
-        self.check_bias(cx, 5, batch, queries, keys)?;
+        self.check_mask(cx, 3, batch, queries, keys, shared)?;
+        let columns = present::columns(cx, 5, keys, shared)?;
+        self.check_bias(cx, 5, batch, queries, columns)?;
         cx.set(1, x.elem, vec![Dim::constant(2), batch, Dim::constant(self.heads), keys, size]);
         if cx.has(4) {
             cx.require_eq(q, v, "with a past the hidden sizes must be equal")?;
@@ -191,7 +210,7 @@ impl MsAttention {
             _ => [columns.floor_div(3); 3],
         }
     }
-    fn lower_attention(&self, cx: &mut LowerCx, sizes: Option<&[i64]>) -> Result<()> {
+    fn lower_attention(&self, cx: &mut LowerCx, sizes: Option<&[i64]>, shared: bool) -> Result<()> {
         let (x, w, bias) = (cx.input(0), cx.input(1), cx.input_opt(2));
         let (dx, dw) = (cx.dims(x), cx.dims(w));
         let (elem, ty) = (cx.elem(x), cx.elem(x).compute());
@@ -217,8 +236,9 @@ impl MsAttention {
         let part = |offset: Dim, size: Dim| Operand { buf: all, form: Form::Hidden { size, offset } };
         let (queries, new_key, new_value) = (part(Dim::constant(0), size), part(q, size), part(q + key, value_size));
         let past = cx.input_opt(4);
-        let before = past.map_or(Dim::constant(0), |p| cx.dims(p)[3]);
-        let keys = dx[1] + before;
+        let room = past.map_or(Dim::constant(0), |p| cx.dims(p)[3]);
+        let before = if shared { Before::counted(cx, 6) } else { Before::Known(room) };
+        let keys = if shared { room } else { dx[1] + room };
         let s = Sizes { batch: dx[0], kv_heads: heads, shared: Dim::constant(1), queries: dx[1], keys, size, value_size };
         let (mut key, mut value) = (new_key, new_value);
         if past.is_some() || cx.output_opt(1).is_some() {
@@ -227,20 +247,18 @@ impl MsAttention {
                 Some(b) => b,
                 None => cx.temp("present", elem, shape),
             };
-            cx.map(present, |k, at| {
-                let fresh = |k: &KernelBuilder, o: Operand| o.load(k, at[1], at[2], at[3] - before, at[4]);
-                let first = Expr::cmp_index(BinOp::Eq, at[0], 0);
-                let new = Expr::select(first, fresh(k, new_key), fresh(k, new_value));
-                match past {
-                    Some(p) => Expr::select(Expr::cmp_index(BinOp::Lt, at[3], before), k.load(p, at), new),
-                    None => new,
-                }
-            });
+            if let Some(p) = past {
+                let dims = cx.dims(p);
+                present::copy(cx, p, present, &dims);
+            }
             (key, value) = (Operand { buf: present, form: Form::Stacked(0) }, Operand { buf: present, form: Form::Stacked(1) });
+            for (new, to) in [(new_key, key), (new_value, value)] {
+                present::append(cx, new, to, &before, [dx[0], heads, dx[1], size], keys);
+            }
         }
         let Some(y) = cx.output_opt(0) else { return Ok(()) };
         let (mask, bias) = (cx.input_opt(3), cx.input_opt(5));
-        self.attend(cx, &s, queries, key, value, y, before, mask, bias)
+        self.attend(cx, &s, queries, key, value, y, &before, mask, bias)
     }
 
     fn given(&self, q: &[Dim], k: Option<&[Dim]>, v: Option<&[Dim]>) -> Option<Given> {
@@ -304,15 +322,23 @@ impl MsAttention {
             if p.rank() != 4 {
                 return cx.error(codes::OP_SHAPE, "the past must have rank 4").fail();
             }
-            keys = g.keys + p.dims[2];
+            keys = if cx.has(8) { p.dims[2] } else { g.keys + p.dims[2] };
             for (a, b) in p.dims.iter().zip([g.batch, heads, p.dims[2], size]) {
                 cx.require_eq(*a, b, "the past does not fit")?;
             }
         }
-        self.check_mask(cx, 4, g.batch, g.queries, &[g.keys, keys])?;
-        self.check_bias(cx, 5, g.batch, g.queries, keys)?;
+        let shared = cx.has(8);
+        if shared {
+            present::check_shared(cx, 6, 8)?;
+        }
+        self.check_mask(cx, 4, g.batch, g.queries, keys, shared)?;
+        let columns = present::columns(cx, 5, keys, shared)?;
+        self.check_bias(cx, 5, g.batch, g.queries, columns)?;
         if cx.outputs.len() > 3 {
-            return cx.error(codes::OP_FEATURE, "the output qk is not supported").fail();
+            if shared {
+                return cx.error(codes::OP_FEATURE, "the output qk is not supported with past_sequence_length").fail();
+            }
+            cx.set(3, q.elem, vec![g.batch, heads, g.queries, keys]);
         }
         cx.set(2, q.elem, vec![g.batch, heads, keys, g.value_size]);
         cx.set(1, q.elem, vec![g.batch, heads, keys, g.size]);
@@ -345,39 +371,79 @@ impl MsAttention {
             }
         }
         let past = [cx.input_opt(6), cx.input_opt(7)];
-        let before = past[0].map_or(Dim::constant(0), |p| cx.dims(p)[2]);
-        let keys = g.keys + before;
-        let key = core::present(cx, "present_key", cx.output_opt(1), past[0], key, g.batch, heads, keys, g.size).unwrap_or(key);
-        let value = core::present(cx, "present_value", cx.output_opt(2), past[1], value, g.batch, heads, keys, g.value_size).unwrap_or(value);
+        let room = past[0].map_or(Dim::constant(0), |p| cx.dims(p)[2]);
+        let (keys, before) = match cx.input_opt(8) {
+            Some(_) => {
+                let before = Before::counted(cx, 8);
+                for (i, (o, size)) in [(&mut key, g.size), (&mut value, g.value_size)].into_iter().enumerate() {
+                    let Some(p) = past[i] else { return cx.bug("the past is missing") };
+                    *o = present::shared(cx, cx.output_opt(1 + i), p, *o, &before, [g.batch, heads, g.keys, size], room);
+                }
+                (room, before)
+            }
+            None => {
+                let keys = g.keys + room;
+                let [k1, v1] = [1, 2].map(|i| cx.output_opt(i));
+                key = core::present(cx, "present_key", k1, past[0], key, g.batch, heads, keys, g.size).unwrap_or(key);
+                value = core::present(cx, "present_value", v1, past[1], value, g.batch, heads, keys, g.value_size).unwrap_or(value);
+                (keys, Before::Known(room))
+            }
+        };
         let s = Sizes { batch: g.batch, kv_heads: heads, shared: Dim::constant(1), queries: g.queries, keys, size: g.size, value_size: g.value_size };
-        let Some(y) = cx.output_opt(0) else { return Ok(()) };
+        let Some(y) = cx.output_opt(0) else { return cx.bug("the first output is always there") };
         let (mask, bias) = (cx.input_opt(4), cx.input_opt(5));
-        self.attend(cx, &s, query, key, value, y, before, mask, bias)
+        self.attend(cx, &s, query, key, value, y, &before, mask, bias)
     }
 
     /// Scores, masks, softmax and values of Attention and MultiHeadAttention.
     #[allow(clippy::too_many_arguments)]
-    fn attend(&self, cx: &mut LowerCx, s: &Sizes, q: Operand, key: Operand, value: Operand, y: Buf, before: Dim, mask: Option<Buf>, bias: Option<Buf>) -> Result<()> {
+    fn attend(&self, cx: &mut LowerCx, s: &Sizes, q: Operand, key: Operand, value: Operand, y: Buf, before: &Before, mask: Option<Buf>, bias: Option<Buf>) -> Result<()> {
         let ty = cx.elem(y).compute();
         let scale = self.scale(s.size, ty);
         let mut x = core::scores(cx, s, q, key, scale, ty);
-        if mask.is_some() || bias.is_some() || self.causal {
+        let scores = (self.kind == Kind::MultiHead).then(|| cx.output_opt(3)).flatten();
+        let mask = mask.filter(|m| !is_dummy(&cx.dims(*m)));
+        let counted = matches!(before, Before::Counted(_));
+        if mask.is_some() || bias.is_some() || self.causal || counted {
             let masked = cx.temp("masked", ty, s.scores());
             cx.map(masked, |k, at| {
                 let mut v = k.load(x, at);
+                // Of a buffer with room to spare, masks and biases have the columns that are in use.
+                let inside = |k: &KernelBuilder, b: Buf| {
+                    let columns = k.m.bufs[b].dims.last().copied().filter(|d| counted && d.as_const() != Some(1));
+                    columns.map(|n| Expr::cmp_index(BinOp::Lt, at[3], n))
+                };
                 if let Some(b) = bias {
-                    v = v + k.load_broadcast(b, at);
+                    let value = k.load_broadcast(b, at);
+                    v = v + match inside(k, b) {
+                        Some(c) => Expr::select(c, value, Expr::num(ty, 0.0)),
+                        None => value,
+                    };
                 }
                 if let Some(m) = mask {
-                    let kept = kept(k, m, s.batch, at);
-                    v = v + Expr::select(kept, Expr::num(ty, 0.0), Expr::num(ty, f64::from(self.filter)));
+                    let (kept, padding) = (kept(k, m, s.batch, at, before), Expr::num(ty, f64::from(self.filter)));
+                    let value = Expr::select(kept, Expr::num(ty, 0.0), padding);
+                    v = v + match inside(k, m).filter(|_| k.m.bufs[m].dims.len() > 1) {
+                        Some(c) => Expr::select(c, value, Expr::num(ty, 0.0)),
+                        None => value,
+                    };
                 }
-                if self.causal {
-                    v = Expr::select(Expr::cmp_index(BinOp::Le, at[3], at[2] + before), v, core::masked(ty));
-                }
-                v
+                let last = match before {
+                    Before::Known(_) if !self.causal => return v,
+                    _ if self.causal => Expr::index(at[2]),
+                    _ => Expr::index(s.queries - 1),
+                };
+                let seen = match before {
+                    Before::Known(n) => Expr::cmp_index(BinOp::Le, at[3], at[2] + *n),
+                    Before::Counted(_) => Expr::bin(BinOp::Le, Expr::index(at[3]), before.value(k) + last),
+                };
+                Expr::select(seen, v, core::masked(ty))
             });
             x = masked;
+        }
+        if let Some(out) = scores {
+            // What is excluded is the lowest number there.
+            cx.map(out, |k, at| k.load(x, at).max(Expr::num(ty, f64::from(f32::MIN))));
         }
         let p = core::softmax(cx, x, false, None);
         let y = Operand::of_rank(cx, y, s.value_size);
@@ -391,42 +457,6 @@ impl MsAttention {
             (None, None) => Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::count(ty, size)),
         }
     }
-    /// A padding mask of any supported shape; of rank 2 over any of `lengths` keys.
-    fn check_mask(&self, cx: &mut InferCx, i: usize, batch: Dim, queries: Dim, lengths: &[Dim]) -> Result<()> {
-        let Some(m) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
-        let total = lengths[lengths.len() - 1];
-        match m.dims[..] {
-            [n] => {
-                if cx.syms.eq(n, batch * 2) == crate::sym::Answer::Yes {
-                    return Ok(());
-                }
-                cx.require_eq(n, batch, "a mask of rank 1 must have one value for each sample, or two")
-            }
-            [b, t] => {
-                cx.require_eq(b, batch, "the mask does not fit the batch")?;
-                cx.require_eq(t, total, "the mask does not have one value for each key")
-            }
-            [b, s, t] => {
-                cx.require_eq(b, batch, "the mask does not fit the batch")?;
-                cx.require_eq(s, queries, "the mask does not fit the queries")?;
-                cx.require_eq(t, total, "the mask does not fit the keys")
-            }
-            _ => cx.error(codes::OP_FEATURE, format!("a mask of rank {} is not supported", m.rank())).help("use a mask [batch, keys] or [batch, queries, keys], or an attention bias").fail(),
-        }
-    }
-    fn check_bias(&self, cx: &mut InferCx, i: usize, batch: Dim, queries: Dim, keys: Dim) -> Result<()> {
-        let Some(b) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
-        let full = [batch, Dim::constant(self.heads), queries, keys];
-        if b.rank() != 4 {
-            return cx.error(codes::OP_SHAPE, "the attention bias must have rank 4").fail();
-        }
-        let shape = cx.broadcast(&[&full, &b.dims])?;
-        for (a, b) in shape.iter().zip(&full) {
-            cx.require_eq(*a, *b, "the attention bias does not broadcast to the scores")?;
-        }
-        Ok(())
-    }
-
 }
 
 /// Operand plus bias from `offset` on, as [batch, head, position, element].
@@ -435,22 +465,4 @@ fn biased(cx: &mut LowerCx, name: &str, x: Operand, bias: Buf, offset: Dim, dims
     let out = cx.temp(name, elem, dims.to_vec());
     cx.map(out, |k, at| x.load(k, at[0], at[1], at[2], at[3]) + k.load(bias, &[offset + at[1] * dims[3] + at[3]]));
     Operand { buf: out, form: Form::Heads }
-}
-
-/// True where the padding mask `m` keeps key `at[3]` for query `at[2]` of sample `at[0]`.
-fn kept(k: &KernelBuilder, m: Buf, batch: Dim, at: &[Dim]) -> Expr {
-    let dims = k.m.bufs[m].dims.clone();
-    let value = |k: &KernelBuilder, at: &[Dim]| Expr::cast(ElemType::I32, ElemType::I64, k.load(m, at));
-    match dims[..] {
-        // Ends, then starts if there are twice as many.
-        [n] => {
-            let before = Expr::bin(BinOp::Lt, Expr::index(at[3]), value(k, &[at[0]]));
-            if k.m.syms.eq(n, batch) == crate::sym::Answer::Yes {
-                return before;
-            }
-            before.and(Expr::bin(BinOp::Ge, Expr::index(at[3]), value(k, &[at[0] + batch])))
-        }
-        [_, _] => Expr::bin(BinOp::Ne, value(k, &[at[0], at[3]]), runtime::int(0)),
-        _ => Expr::bin(BinOp::Ne, value(k, &[at[0], at[2], at[3]]), runtime::int(0)),
-    }
 }

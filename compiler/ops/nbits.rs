@@ -5,14 +5,19 @@
 //! stands for `(q - zero) * scale` of its block. `accuracy_level` 4 allows activations as integers of 8
 //! bits, one scale for each of the blocks (`KernelData::narrow`); the other levels allow less than f32 and are not needed.
 //!
+//! `g_idx` gives each row of the weights the scale of another block. Where it only puts rows into another order (GPTQ's
+//! act_order: every block has its rows), the weights are stored in the order of their blocks, and the input is read so.
+//!
 //! The weights are a map of their own, transposed for the product, which is written as in `matmul`. Constant ones never
 //! become floats in memory: pass `few_bits` moves the map into the product.
 
+use super::support::bits::{Fields, number};
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
-use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Place};
+use crate::nest::{Buf, Expr, KernelBuilder, LoopKind, Place};
 use crate::sym::Dim;
-use crate::tensor::ElemType;
+use crate::tensor::{ConstData, ElemType};
+use std::sync::Arc;
 
 /// Sizes and number of bits.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +47,11 @@ impl Operator for NBits {
         let small = |v: i64| (1..=1 << 28).contains(&v);
         if !small(n.depth) || !small(n.columns) {
             return a.error("attributes \"K\" and \"N\" must be positive, below 2^28").fail();
+        }
+        let packed = a.int("weight_prepacked", 0)?;
+        if packed != 0 {
+            let e = a.error(format!("attribute \"weight_prepacked\" is {packed}: B is laid out for one GPU"));
+            return e.found_expected(packed.to_string(), "0").help("export the model without packed weights").fail();
         }
         if !matches!(n.bits, 2 | 4 | 8) {
             return a.error(format!("attribute \"bits\" is {}", n.bits)).found_expected(n.bits.to_string(), "2, 4 or 8").fail();
@@ -79,44 +89,40 @@ impl Operator for NBits {
         Ok(())
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
-        let (a, y) = (cx.input(0), cx.output(0));
+        let (mut a, y) = (cx.input(0), cx.output(0));
         let (columns, depth) = (Dim::constant(self.columns), Dim::constant(self.depth));
         let flat = |cx: &mut LowerCx, b: Buf, dims: &[i64]| cx.m.view(b, dims.iter().map(|d| Dim::constant(*d)).collect::<Vec<_>>());
         let b = cx.input(1);
-        let b = flat(cx, b, &[self.columns, self.blocks(), self.block * self.bits / 8]);
         let s = cx.input(2);
         let scales = flat(cx, s, &[self.columns, self.blocks()]);
         let zeros = cx.input_opt(3).map(|z| {
             let row = if cx.elem(z) == ElemType::U8 { self.zero_bytes() } else { self.blocks() };
             flat(cx, z, &[self.columns, row])
         });
-        let groups = cx.input_opt(4);
-        // Elements of few bits are packed in constants and inputs; a buffer of bytes in scratch is taken apart.
-        let packed = |cx: &LowerCx, b: Buf| self.bits == 8 || matches!(cx.m.bufs[cx.m.storage(b)].place, Place::Const(_) | Place::Input(_));
-        let small = match self.bits {
-            2 => ElemType::U2,
-            4 => ElemType::U4,
-            _ => ElemType::U8,
-        };
-        let padded = Dim::constant(self.blocks() * self.block);
-        let elements = packed(cx, b).then(|| cx.m.view_as(b, small, vec![columns, padded]));
-        let codes = zeros.filter(|z| cx.elem(*z) == ElemType::U8 && packed(cx, *z)).map(|z| cx.m.view_as(z, small, vec![columns, Dim::constant(self.zero_bytes() * 8 / self.bits)]));
-        let number = |e: Expr| Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(ElemType::U8, ElemType::I32, e));
+        let mut groups = cx.input_opt(4);
+        let mut b = b;
+        if let Some(order) = groups.and_then(|g| self.order(cx, g)) {
+            let plain = order.iter().enumerate().all(|(i, r)| i as i64 == *r);
+            if plain {
+                groups = None;
+            } else if let Some(turned) = self.reordered(cx, b, &order) {
+                (b, groups) = (turned, None);
+                a = in_order(cx, a, &order);
+            }
+        }
+        let padded = self.blocks() * self.block;
+        let b = flat(cx, b, &[self.columns, padded * self.bits / 8]);
+        let elements = Fields::new(cx, b, self.bits);
+        let codes = zeros.filter(|z| cx.elem(*z) == ElemType::U8).map(|z| Fields::new(cx, z, self.bits));
         let weights = cx.temp("weights", ElemType::F32, vec![depth, columns]);
         cx.map(weights, |k, at| {
             let (r, n) = (at[0], at[1]);
-            let inner = r.modulo(self.block);
-            let per = 8 / self.bits;
-            let q = match elements {
-                Some(e) => number(k.load(e, &[n, r])),
-                None => self.field(k.load(b, &[n, r.floor_div(self.block), inner.floor_div(per)]), inner.modulo(per)),
-            };
+            let q = number(ElemType::U8, elements.load(k, &[n, r]));
             let value = |k: &KernelBuilder, block: Dim| {
-                let zero = match zeros {
-                    Some(_) if let Some(c) = codes => number(k.load(c, &[n, block])),
-                    Some(z) if k.m.bufs[z].ty == ElemType::U8 => self.field(k.load(z, &[n, block.floor_div(per)]), block.modulo(per)),
-                    Some(z) => k.load(z, &[n, block]),
-                    None => Expr::f32((1 << (self.bits - 1)) as f32),
+                let zero = match (&codes, zeros) {
+                    (Some(c), _) => number(ElemType::U8, c.load(k, &[n, block])),
+                    (None, Some(z)) => k.load(z, &[n, block]),
+                    (None, None) => Expr::f32((1 << (self.bits - 1)) as f32),
                 };
                 (q.clone() - zero) * k.load(scales, &[n, block])
             };
@@ -147,14 +153,49 @@ impl Operator for NBits {
 }
 
 impl NBits {
-    /// Element number `i` of a byte, as f32.
-    fn field(&self, byte: Expr, i: Dim) -> Expr {
-        let int = ElemType::I32;
-        let v = Expr::cast(ElemType::U8, int, byte);
-        if self.bits == 8 {
-            return Expr::cast(int, ElemType::F32, v);
-        }
-        let shift = Expr::cast(ElemType::I64, int, Expr::index(i * self.bits));
-        Expr::cast(int, ElemType::F32, Expr::bin(BinOp::Shr, v, shift).and(Expr::int(int, (1 << self.bits) - 1)))
+    /// The rows of the weights in the order of their blocks, if constant groups give each block as many rows as it has.
+    fn order(&self, cx: &LowerCx, groups: Buf) -> Option<Vec<i64>> {
+        let Place::Const(g) = &cx.m.bufs[cx.m.storage(groups)].place else { return None };
+        let g = g.to_i64s()?;
+        let mut rows: Vec<i64> = (0..self.depth).collect();
+        rows.sort_by_key(|r| g.get(*r as usize));
+        let fits = g.len() as i64 == self.depth && rows.iter().enumerate().all(|(i, r)| g[*r as usize] == i as i64 / self.block);
+        fits.then_some(rows)
     }
+    /// Constant weights with their rows in another order.
+    fn reordered(&self, cx: &mut LowerCx, b: Buf, order: &[i64]) -> Option<Buf> {
+        let Place::Const(c) = &cx.m.bufs[cx.m.storage(b)].place else { return None };
+        let (from, name) = (c.bytes(), cx.m.bufs[b].name.clone());
+        let (per, row) = ((8 / self.bits) as usize, (self.blocks() * self.block * self.bits / 8) as usize);
+        let mut to = vec![0u8; from.len()];
+        let mask = ((1u16 << self.bits) - 1) as u8;
+        for (from, to) in from.chunks_exact(row).zip(to.chunks_exact_mut(row)) {
+            for (i, r) in order.iter().enumerate() {
+                let r = *r as usize;
+                let field = from[r / per] >> (r % per * self.bits as usize) & mask;
+                to[i / per] |= field << (i % per * self.bits as usize);
+            }
+        }
+        let dims = cx.dims(b);
+        let turned = ConstData::new(ElemType::U8, dims.iter().map(|d| d.as_const()).collect::<Option<Vec<_>>>()?, to)?;
+        Some(cx.m.constant(format!("{name}.ordered"), Arc::new(turned)))
+    }
+}
+
+/// `a` with the elements of its last dimension in another order.
+fn in_order(cx: &mut LowerCx, a: Buf, order: &[i64]) -> Buf {
+    let bytes: Vec<u8> = order.iter().flat_map(|r| r.to_le_bytes()).collect();
+    let Some(places) = ConstData::new(ElemType::I64, vec![order.len() as i64], bytes) else { return a };
+    let places = cx.m.constant("order", Arc::new(places));
+    let (dims, elem, name) = (cx.dims(a), cx.elem(a), format!("{}.ordered", cx.m.bufs[a].name));
+    let depth = Dim::constant(order.len() as i64);
+    let out = cx.temp(&name, elem, dims);
+    cx.map(out, |k, at| {
+        let Some((last, row)) = at.split_last() else { return k.load(a, at) };
+        k.with_index(k.load(places, &[*last]), depth, |k, r| {
+            let at: Vec<Dim> = row.iter().copied().chain([r]).collect();
+            k.load(a, &at)
+        })
+    });
+    out
 }

@@ -39,6 +39,8 @@ ops! {
     QConv = qconv;
     QLinear = qlinear;
     NBits = nbits;
+    Bnb4 = bnb4;
+    GatherBlocks = gather_blocks;
     Resize = resize;
     GridSample = grid_sample;
     ImageDecoder = image_decoder;

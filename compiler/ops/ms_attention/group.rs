@@ -107,11 +107,26 @@ impl MsAttention {
             }
         };
         let keys = match cx.syms.le(before, total) {
+            _ if g.evicts => before,
             crate::sym::Answer::Yes => total,
             _ => total.max(before),
         };
-        self.check_bias(cx, 10, q.dims[0], q.dims[1], total)?;
+        if g.evicts {
+            if past.iter().any(|p| p.is_none()) {
+                return cx.error(codes::OP_ARITY, "sliding_window_cache needs past_key and past_value: their size is the capacity").fail();
+            }
+            cx.syms.require_at_most(Dim::constant(g.window), before);
+            if let Some(b) = cx.tensor_opt(10)?.cloned().filter(|b| b.rank() == 4) {
+                // Columns are absolute positions.
+                self.check_bias(cx, 10, q.dims[0], q.dims[1], b.dims[3])?;
+            }
+        } else {
+            self.check_bias(cx, 10, q.dims[0], q.dims[1], total)?;
+        }
         if cx.outputs.len() > 3 {
+            if g.evicts {
+                return cx.error(codes::OP_FEATURE, "the output output_qk is not supported with sliding_window_cache: keys have no fixed columns").fail();
+            }
             if g.scores == 0 {
                 return cx.error(codes::OP_ATTRIBUTE, "the output output_qk needs the attribute qk_output to say which scores it has").found_expected("0", "1 or 2").fail();
             }
@@ -129,6 +144,9 @@ impl MsAttention {
 
     /// Sample b has `seqlens_k[b] + 1` keys; those before the new ones come from the past (none in a first call, where
     /// the new tokens are all there is).
+    ///
+    /// A cache that evicts has the last keys of these in its first rows. The new ones go behind them, into rows that the
+    /// cache does not have; queries read all of these rows, and the last of them become the new cache.
     pub(super) fn lower_group(&self, cx: &mut LowerCx, g: &Group) -> Result<()> {
         let (kv_heads, rotary, window) = (g.kv_heads, g.rotary.then_some(g.interleaved), g.window);
         let (q, k, v) = (cx.input(0), cx.input_opt(1), cx.input_opt(2));
@@ -146,12 +164,14 @@ impl MsAttention {
             (Some(k), Some(v)) => [part(q, 0.into()), part(k, 0.into()), part(v, 0.into())],
             _ => [part(q, 0.into()), part(q, heads * size), part(q, (heads + few) * size)],
         };
-        // Keys of each sample before the new ones.
+        // Keys of each sample before the new ones, and those of them that the cache has.
         let before = cx.temp("before", ElemType::I64, vec![batch]);
+        let cached = if g.evicts { cx.temp("cached", ElemType::I64, vec![batch]) } else { before };
         let known_total = cx.dims_value(6).is_some();
         let cache = [1, 2].into_iter().find_map(|k| cx.output_opt(k)).map(|b| cx.dims(b)[2]);
         let longest = past.iter().flatten().next().map_or(Dim::constant(0), |b| cx.dims(*b)[2]);
         let keys = match (cache, cx.dims_value(6).as_deref()) {
+            _ if g.evicts => longest + tokens,
             (Some(c), _) => c,
             (None, Some([t])) => (*t).max(longest),
             _ => longest + tokens,
@@ -160,7 +180,9 @@ impl MsAttention {
             let at = vec![Dim::constant(0); k.m.bufs[total].dims.len()];
             let all = Expr::cast(ElemType::I32, ElemType::I64, k.load(total, &at));
             let all = k.let_(all);
-            if !known_total {
+            if g.evicts {
+                runtime::check(k, Expr::bin(BinOp::Ge, all.clone(), Expr::index(tokens)));
+            } else if !known_total {
                 let fits = Expr::bin(BinOp::Le, all.clone(), Expr::index(keys)).and(Expr::bin(BinOp::Ge, all.clone(), Expr::index(tokens)));
                 runtime::check(k, fits);
                 runtime::check(k, runtime::eq(all.clone().max(Expr::index(longest)), Expr::index(keys)));
@@ -168,7 +190,11 @@ impl MsAttention {
             k.nest(LoopKind::Par, &[batch], |k, b| {
                 let n = Expr::cast(ElemType::I32, ElemType::I64, k.load(lengths, b)) + runtime::int(1) - Expr::index(tokens);
                 let first = runtime::eq(all.clone(), Expr::index(tokens));
-                k.store(before, b, Expr::select(first, runtime::int(0), n));
+                let n = k.let_(Expr::select(first, runtime::int(0), n));
+                k.store(before, b, n.clone());
+                if g.evicts {
+                    k.store(cached, b, resident(n, longest, window));
+                }
             });
         });
         for (o, i, name, n) in [(&mut query, 14, "normed_query", heads), (&mut key, 15, "normed_key", few)] {
@@ -206,8 +232,8 @@ impl MsAttention {
             };
             let cache_ty = cache_elem.compute();
             let out = match cx.output_opt(1 + i) {
-                Some(b) => b,
-                None => cx.temp(["present_key", "present_value"][i], cache_elem, vec![batch, few, keys, cache_size]),
+                Some(b) if !g.evicts => b,
+                _ => cx.temp(["present_key", "present_value"][i], cache_elem, vec![batch, few, keys, cache_size]),
             };
             // The past as it is, zeros behind it, and the new tokens over both. What lies behind a sample's keys is not used.
             if let Some(p) = past[i] {
@@ -228,7 +254,7 @@ impl MsAttention {
             }
             cx.kernel(|k| {
                 k.nest(LoopKind::Par, &[batch, few, tokens], |k, at| {
-                    let place = k.load(before, &at[..1]) + Expr::index(at[2]);
+                    let place = k.load(cached, &at[..1]) + Expr::index(at[2]);
                     k.at_index(place, keys, |k, p| {
                         k.nest(LoopKind::Par, &[cache_size], |k, e| {
                             let v = match &cache {
@@ -240,6 +266,14 @@ impl MsAttention {
                     });
                 });
             });
+            if let Some(present) = cx.output_opt(1 + i).filter(|_| g.evicts) {
+                cx.map(present, |k, at| {
+                    let all = k.load(before, &at[..1]) + Expr::index(tokens);
+                    let gone = k.load(cached, &at[..1]) + Expr::index(tokens) - resident(all, longest, window);
+                    let from = (gone + Expr::index(at[2])).min(Expr::index(keys - 1));
+                    k.with_index(from, keys, |k, row| k.load(out, &[at[0], at[1], row, at[3]]))
+                });
+            }
             let seen = match &cache {
                 Some(c) => {
                     let floats = cx.temp(["cached_key", "cached_value"][i], ty, vec![batch, few, keys, size]);
@@ -259,7 +293,7 @@ impl MsAttention {
         let x = core::scores(cx, &s, query, present[0], scale, ty);
         let masked = cx.temp("masked", ty, s.scores());
         cx.map(masked, |k, at| {
-            let n = k.load(before, &at[..1]);
+            let n = k.load(cached, &at[..1]);
             k.shared(n, |k, n| {
                 let mut v = k.load(x, at);
                 if self.softcap > 0.0 {
@@ -267,8 +301,19 @@ impl MsAttention {
                 }
                 if let Some(b) = bias {
                     let columns = k.m.bufs[b].dims[3];
-                    let inside = Expr::cmp_index(BinOp::Lt, at[3], columns);
-                    v = v + Expr::select(inside, k.load_broadcast(b, at), Expr::num(ty, 0.0));
+                    v = v + match g.evicts {
+                        true => {
+                            let column = k.load(before, &at[..1]) - n.clone() + Expr::index(at[3]);
+                            let near = column.clone().min(Expr::index(columns - 1)).max(runtime::int(0));
+                            let inside = Expr::bin(BinOp::Lt, column, Expr::index(columns));
+                            let value = k.with_index(near, columns, |k, c| k.load_broadcast(b, &[at[0], at[1], at[2], c]));
+                            Expr::select(inside, value, Expr::num(ty, 0.0))
+                        }
+                        false => {
+                            let inside = Expr::cmp_index(BinOp::Lt, at[3], columns);
+                            Expr::select(inside, k.load_broadcast(b, at), Expr::num(ty, 0.0))
+                        }
+                    };
                 }
                 let j = Expr::index(at[3]);
                 let own = n.clone() + Expr::index(at[2]);
@@ -300,6 +345,15 @@ impl MsAttention {
         core::values(cx, &s, p, present[1], y);
         Ok(())
     }
+}
+
+/// Of `total` positions, those that a cache of `capacity` rows has: what does not fit any more goes in steps of the rows
+/// that it has beside the window.
+fn resident(total: Expr, capacity: Dim, window: i64) -> Expr {
+    let beside = Expr::index(capacity - window + 1);
+    let over = total.clone() - Expr::index(capacity);
+    let steps = Expr::bin(BinOp::Div, over.clone().max(runtime::int(0)) + beside.clone() - runtime::int(1), beside.clone());
+    Expr::select(Expr::bin(BinOp::Gt, over, runtime::int(0)), total.clone() - steps * beside, total)
 }
 
 /// RMS normalization of each head of `x`.

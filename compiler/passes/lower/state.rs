@@ -8,12 +8,17 @@
 //! What holds afterwards, and makes it safe to treat both buffers as different memory: the copy is the first access to
 //! the output, it writes the elements of the input to where they lie, and nothing else reads the input, or all other
 //! stores to the output lie behind the input's elements.
+//!
+//! A state that a step replaces (of a recurrence, of a cache that drops its oldest positions) has one shape and is computed in
+//! scratch; the last thing that the driver does is to copy it. The copy stands in a body of its own, so that no pass joins it
+//! with what computes the state.
 
 use crate::diag::{Error, Findings, Result, codes};
 use crate::graph::Model;
-use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Place, Reason, Status, Stmt, Subject, visit};
+use crate::nest::{BinOp, Buf, BufData, Expr, Kernel, LoopKind, Module, Place, Reason, State, Status, Stmt, Subject, visit};
 use crate::sym::text::DimOption;
 use crate::sym::{Answer, Condition, Dim, Source, SymKind};
+use crate::tensor::ElemType;
 use std::collections::HashMap;
 
 /// What the name of the dimension of a capacity ends with.
@@ -83,7 +88,10 @@ pub(super) fn share(m: &mut Module, model: &Model, driver: &mut Vec<Stmt>) -> Re
     for (o, i) in &model.aliases {
         let pair = Pair { to: m.outputs[*o], from: m.inputs[*i] };
         let axis = pair.axis(m, model)?;
-        let copy = pair.copy(m, model, driver, axis)?;
+        let Some(copy) = pair.copy(m, model, driver, axis)? else {
+            pair.stage(m, driver, *o);
+            continue;
+        };
         let mut checks = vec![];
         if let Some(a) = axis {
             let (used, old) = (m.bufs[pair.to].dims[a], m.syms.resolve(m.bufs[pair.from].dims[a]));
@@ -96,6 +104,7 @@ pub(super) fn share(m: &mut Module, model: &Model, driver: &mut Vec<Stmt>) -> Re
                 }
             };
             checks = pair.within(m, a, [old, used], capacity);
+            m.states.push(State { output: *o, input: *i, axis: a, before: old, after: used });
             for b in [pair.to, pair.from] {
                 m.bufs[b].dims[a] = capacity;
             }
@@ -164,8 +173,9 @@ impl Pair {
         let found = format!("{} and {}", text(to), text(from));
         self.error(m, model, "the types do not fit").found_expected(found, "one element type of at least a byte, and shapes that differ in one dimension at most").fail()
     }
-    /// The kernel that copies the input to the beginning of the output, if all else is as this file says.
-    fn copy(&self, m: &Module, model: &Model, driver: &[Stmt], axis: Option<usize>) -> Result<Kernel> {
+    /// The kernel that copies the input to the beginning of the output, if all else is as this file says. None for a state that
+    /// a step replaces.
+    fn copy(&self, m: &Module, model: &Model, driver: &[Stmt], axis: Option<usize>) -> Result<Option<Kernel>> {
         let is = |b: Buf, of: Buf| m.storage(b) == of;
         let calls = visit::calls(driver);
         let touches = |k: Kernel, b: Buf, list: &dyn Fn(&[Stmt]) -> Vec<Buf>| list(&m.kernels[k].body).into_iter().any(|x| is(x, b));
@@ -177,6 +187,9 @@ impl Pair {
             return self.error(m, model, "no node computes the output").found_expected("an output without a node", expected).fail();
         };
         let by = |k: Kernel| m.kernels[k].origin.short();
+        if !copies(first) && axis.is_none() {
+            return Ok(None);
+        }
         if !copies(first) {
             return self.error(m, model, "the output does not begin with the input").row("node", by(first)).found_expected("an output that is computed from it", expected).fail();
         }
@@ -189,7 +202,7 @@ impl Pair {
             return self.error(m, model, "the memory is used under another shape, and has gaps with a capacity").found_expected("a Reshape of the output or the input", expected).fail();
         }
         let reader = others().find(|k| loads(*k, self.from)).map(by).or_else(|| self.in_driver(m, driver).then(|| "the driver".to_owned()));
-        let Some(reader) = reader else { return Ok(first) };
+        let Some(reader) = reader else { return Ok(Some(first)) };
         let behind = |at: &[Dim]| axis.is_some_and(|a| m.syms.le(m.bufs[self.from].dims[a], at[a]) == Answer::Yes);
         let mut kept = true;
         for k in others() {
@@ -199,7 +212,32 @@ impl Pair {
                 }
             });
         }
-        if kept { Ok(first) } else { self.error(m, model, "the input is read after it may be overwritten").row("node", reader).found_expected("a second reader of the input", expected).fail() }
+        if kept {
+            return Ok(Some(first));
+        }
+        if axis.is_none() {
+            return Ok(None);
+        }
+        self.error(m, model, "the input is read after it may be overwritten").row("node", reader).found_expected("a second reader of the input", expected).fail()
+    }
+    /// Computes output `o` in scratch and copies it at the end.
+    fn stage(&self, m: &mut Module, driver: &mut Vec<Stmt>, o: usize) {
+        let BufData { name, ty, dims, place, .. } = m.bufs[self.to].clone();
+        let out = m.buf(name.clone(), ty, dims.clone(), place);
+        (m.bufs[self.to].name, m.bufs[self.to].place) = (format!("{name}.next"), Place::Temp);
+        m.outputs[o] = out;
+        let writer = visit::calls(driver).into_iter().find(|k| visit::stores(&m.kernels[*k].body).iter().any(|b| m.storage(*b) == self.to));
+        let origin = writer.map(|k| m.kernels[k].origin.clone()).unwrap_or_default();
+        let scratch = self.to;
+        m.kernel(&format!("{name}.copy"), &origin, |k| {
+            k.nest(LoopKind::Par, &dims, |k, at| {
+                let v = k.load(scratch, at);
+                k.store(out, at, v);
+            });
+        });
+        let Some(call) = m.driver.pop() else { return };
+        let always = Expr::bin(BinOp::Ne, Expr::Address(out), Expr::int(ElemType::I64, 0));
+        driver.push(Stmt::If { cond: always, then: vec![call], els: vec![] });
     }
     /// True if statements of the driver read the input.
     fn in_driver(&self, m: &Module, driver: &[Stmt]) -> bool {

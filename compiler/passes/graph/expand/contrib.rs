@@ -24,7 +24,6 @@ pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Re
         "GatedAdd" | "ScaledSiLU" | "GatedRMSNorm" | "BranchwiseRMSNorm" | "LinearAttentionGate" | "CausalConvWithState" | "DecoderMaskedMultiHeadAttention" => cx.gated()?,
         "QAttention" | "QEmbedLayerNormalization" => cx.quantized_block()?,
         "QLinearConv" | "QLinearReduceMean" | "QLinearWhere" | "MatMulInteger16" | "MulInteger" | "ReduceSumInteger" => vec![Some(cx.quantized()?)],
-        "GatherBlockQuantized" | "MatMulBnb4" => vec![Some(cx.blocks()?)],
         "RemovePadding" | "RestorePadding" | "PackedAttention" | "PackedMultiHeadAttention" | "RelativePositionBias" | "GatedRelativePositionBias" => cx.packed()?,
         "HyperConnectionPreMix"
         | "HyperConnectionPostMix"

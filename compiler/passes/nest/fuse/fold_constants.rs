@@ -9,7 +9,7 @@ use crate::jit::Loaded;
 use crate::nest::{Buf, Expr, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::shape::{Uses, as_map};
 use crate::passes::nest::quantize::few_bits;
-use crate::tensor::{ConstData, ElemType};
+use crate::tensor::{ConstData, ElemType, SmallFloat};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -105,7 +105,7 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
 
 /// True for a map that makes floats of smaller integers.
 fn extends(m: &Module, body: &[Stmt], made: Buf) -> bool {
-    let small = |b: &Buf| matches!(m.bufs[*b].ty, ElemType::U8 | ElemType::I8 | ElemType::U4 | ElemType::I4 | ElemType::U2 | ElemType::I2);
+    let small = |b: &Buf| matches!(m.bufs[*b].ty, ElemType::U8 | ElemType::I8 | ElemType::U4 | ElemType::I4 | ElemType::U2 | ElemType::I2) || SmallFloat::of(m.bufs[*b].ty).is_some();
     m.bufs[made].ty.is_float() && visit::loads(body).iter().any(small) && as_map(body).is_some()
 }
 

@@ -1,9 +1,10 @@
-//! few_bits: contractions whose operand a map makes from constants of 2, 4 or 8 bits, with scales and zero
+//! few_bits: contractions whose operand a map makes from constants of 2, 4 or 8 bits, integers or floats, with scales and zero
 //! points that change from block to block along the depth (MatMulNBits, blocked DequantizeLinear).
 //!
 //! Such a map never runs: `fold_constants` leaves it alone, and here its expression moves into the contraction.
 //! Elements are put together in words of 32 bits, `[panel][word][column]`, by a lazy rearrangement; scales and zero points
-//! become `[panel][block][column]`. `tiles::dequantize` makes the loops.
+//! become `[panel][block][column]`. `tiles::dequantize` makes the loops. What gathers rows of the same weights reads them there
+//! (`gathered`).
 //!
 //! Where the model allows it (`KernelData::narrow`), `--math strict` does not forbid it and the level has dot products of
 //! bytes, a kernel before the contraction makes integers of 8 bits of the activations, block by block: `b = round(a / s)` with
@@ -11,6 +12,7 @@
 //! share them.
 
 mod activations;
+mod gathered;
 
 use crate::diag::Result;
 use crate::nest::schedule::{Packing, Schedule, tasks};
@@ -21,7 +23,7 @@ use crate::passes::nest::schedule::contract::{Parts, Product, depends, take_apar
 use crate::passes::nest::schedule::tiles::dequantize::{self, Nest};
 use crate::sym::{Dim, Sym};
 use crate::target::{Dot, Facts, Level};
-use crate::tensor::{ConstData, ElemType, Words, consts::Remap};
+use crate::tensor::{ConstData, ElemType, SmallFloat, Words, consts::Remap};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -30,8 +32,10 @@ const WIDTH: i64 = 32;
 
 /// What weights of few bits are, as the map says it: `(element - zero) * scale`.
 struct Weights {
-    /// The elements, their number of bits, and whether they are signed.
-    elements: (Arc<ConstData>, u32, bool),
+    /// The elements, their number of bits, and what these stand for.
+    elements: (Arc<ConstData>, u32, Code),
+    /// The buffer that holds them.
+    from: Buf,
     /// Position of element (k, n): offset, and steps along columns and depth.
     at: [i64; 3],
     zero: Zero,
@@ -43,6 +47,15 @@ struct Weights {
     depth: i64,
 }
 
+/// What the bits of an element stand for.
+#[derive(Clone, Copy)]
+enum Code {
+    Unsigned,
+    Signed,
+    /// A finite number of a small format.
+    Float(SmallFloat),
+}
+
 enum Zero {
     None,
     Number(f32),
@@ -52,6 +65,8 @@ enum Zero {
 /// Values by block and column: offset, and steps along columns and blocks.
 struct Table {
     data: Arc<ConstData>,
+    /// The buffer that holds them, with as many elements.
+    from: Buf,
     at: [i64; 3],
 }
 
@@ -98,9 +113,10 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     let mut done = vec![];
     let mut made = activations::Made::default();
+    let mut packed = vec![];
     for (k, f) in found {
         let map = f.map;
-        if rewrite(m, k, f, facts, &uses, &mut made) {
+        if rewrite(m, k, f, facts, &uses, &mut made, &mut packed) {
             done.push((k, map));
         }
     }
@@ -108,6 +124,7 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let taken: HashSet<Kernel> = done.iter().map(|d| d.0).collect();
     let gone: HashSet<Kernel> = done.iter().map(|d| d.1).filter(|w| visit::stores(&m.kernels[*w].body).iter().all(|b| uses.readers(*b).iter().all(|r| taken.contains(r)))).collect();
     visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
+    gathered::share(m, &packed);
     Ok(())
 }
 
@@ -187,7 +204,7 @@ fn one_column(m: &mut Module, p: &mut Parts) -> Option<(Sym, i64)> {
 
 /// Takes `(element - zero) * scale` apart.
 fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> Option<Weights> {
-    let is_scale = |e: &Expr| matches!(e, Expr::Load { buf, .. } if matches!(m.bufs[*buf].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16));
+    let is_scale = |e: &Expr| matches!(e, Expr::Load { buf, .. } if matches!(m.bufs[*buf].ty, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::F8E8M0));
     let (centred, scale) = match value {
         Expr::Bin(BinOp::Mul, x, s) if is_scale(s) => (&**x, Some(&**s)),
         Expr::Bin(BinOp::Mul, s, x) if is_scale(s) => (&**x, Some(&**s)),
@@ -200,9 +217,11 @@ fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> O
     };
     let Expr::Load { buf, at } = element else { return None };
     let (ty, data) = (m.bufs[*buf].ty, constant(m, *buf)?);
-    if !matches!(ty, ElemType::U2 | ElemType::I2 | ElemType::U4 | ElemType::I4 | ElemType::U8 | ElemType::I8) {
-        return None;
-    }
+    let code = match ty {
+        ElemType::U2 | ElemType::U4 | ElemType::U8 => Code::Unsigned,
+        ElemType::I2 | ElemType::I4 | ElemType::I8 => Code::Signed,
+        _ => Code::Float(SmallFloat::of(ty).filter(|f| matches!(ty.bits(), 4 | 8) && finite(&data, *f))?),
+    };
     let of_element = affine(m, *buf, at, n, depth)?;
     // Tables that hang on blocks: of one length for all of them.
     let tables: Vec<(Buf, Vec<Dim>)> = [scale, zero].into_iter().flatten().filter_map(|e| if let Expr::Load { buf, at } = e { Some((*buf, at.clone())) } else { None }).collect();
@@ -219,7 +238,7 @@ fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> O
     let table = |m: &Module, e: &Expr| -> Option<Table> {
         let Expr::Load { buf, at } = e else { return None };
         let i = tables.iter().position(|t| t.0 == *buf && t.1 == *at)?;
-        Some(Table { data: whole_bytes(m, *buf)?, at: at_block[i] })
+        Some(Table { data: whole_bytes(m, *buf)?, from: m.storage(*buf), at: at_block[i] })
     };
     let scale = match scale {
         Some(s) => Some(table(m, s)?),
@@ -231,7 +250,14 @@ fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> O
         Some(Expr::Const(c)) => Zero::Number(c.to_i64() as f32),
         Some(e) => Zero::Table(table(m, e)?),
     };
-    Some(Weights { elements: (data, ty.bits(), ty.is_signed_int()), at: of_element, zero, scale, block, depth: elements })
+    let from = m.storage(*buf);
+    Some(Weights { elements: (data, ty.bits(), code), from, at: of_element, zero, scale, block, depth: elements })
+}
+
+/// True if no code of `data` is infinite or no number.
+fn finite(data: &ConstData, f: SmallFloat) -> bool {
+    let special = |b: u8| if f.uz { b == f.nan } else { b & 0x7f >= f.over };
+    !f.has_specials() || !data.bytes().iter().any(|b| special(*b))
 }
 
 /// Without conversions that keep the values of small integers.
@@ -251,9 +277,14 @@ fn constant(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
     }
 }
 
-/// The same with a byte or more for each element, as [`Table`] wants it.
+/// The same with a byte or more for each element, as [`Table`] wants it; powers of two as their codes.
 fn whole_bytes(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
     let (data, ty) = (constant(m, b)?, m.bufs[b].ty);
+    if ty == ElemType::F8E8M0 {
+        let (bytes, count) = (data.bytes(), i64::try_from(data.byte_len()).ok()?);
+        let plain = !bytes.iter().any(|b| matches!(b, 0 | 255));
+        return plain.then(|| ConstData::new(ElemType::U8, vec![count], bytes)).flatten().map(Arc::new);
+    }
     if !matches!(ty, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::U8 | ElemType::I8 | ElemType::U4 | ElemType::I4 | ElemType::U2 | ElemType::I2) {
         return None;
     }
@@ -301,11 +332,13 @@ impl Table {
 }
 
 /// Puts the weights in words and makes the loops.
-fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made: &mut activations::Made) -> bool {
+fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made: &mut activations::Made, packed: &mut Vec<gathered::Packed>) -> bool {
     let (w, (n, columns)) = (&f.weights, f.n);
-    let (source, bits, signed) = &w.elements;
+    let (source, bits, code) = &w.elements;
+    let signed = matches!(code, Code::Signed);
+    let float = if let Code::Float(f) = code { Some(*f) } else { None };
     let [offset, column, depth] = w.at;
-    let words = Words { bits: *bits, columns, elements: w.depth, width: WIDTH, offset, column, depth, flip: *signed };
+    let words = Words { bits: *bits, columns, elements: w.depth, width: WIDTH, offset, column, depth, flip: signed };
     let Some(data) = ConstData::words(source.clone(), words) else { return false };
     let blocks = (w.depth + w.block - 1) / w.block;
     let scale = w.scale.as_ref().map(|t| t.packed(columns, blocks));
@@ -316,17 +349,21 @@ fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made:
     let (Some(scale), Some(zero)) = (scale.map_or(Some(None), |t| t.map(Some)), zero.map_or(Some(None), |t| t.map(Some))) else { return false };
     let name = m.bufs[f.parts.b.0].name.clone();
     let words = m.constant(format!("{name}.words"), Arc::new(data));
-    let scale = scale.map(|s| m.constant(format!("{name}.scales"), Arc::new(s)));
-    let by = if *signed { (1 << (bits - 1)) as f32 } else { 0.0 };
+    let scale = scale.map(|s| {
+        let powers = s.elem() == ElemType::U8;
+        let buf = m.constant(format!("{name}.scales"), Arc::new(s));
+        if powers { dequantize::Scale::Power(buf) } else { dequantize::Scale::Float(buf) }
+    });
+    let by = if signed { (1 << (bits - 1)) as f32 } else { 0.0 };
     let zero = match (zero, &w.zero) {
         (Some(z), _) => Some(dequantize::Zero::Table(m.constant(format!("{name}.zeros"), Arc::new(z)), by)),
         (None, Zero::Number(v)) => Some(dequantize::Zero::Number(*v + by)),
-        (None, _) if *signed => Some(dequantize::Zero::Number(by)),
+        (None, _) if signed => Some(dequantize::Zero::Number(by)),
         _ => None,
     };
     let mut rows: Vec<(Sym, Dim)> = f.parts.loops.iter().copied().filter(|l| l.0 != n).collect();
     let per = i64::from(32 / bits);
-    let bytes = if m.kernels[k].narrow && suit(m, &facts) && w.block <= activations::LONGEST {
+    let bytes = if float.is_none() && m.kernels[k].narrow && suit(m, &facts) && w.block <= activations::LONGEST {
         let number = match &zero {
             None => Some(0),
             Some(dequantize::Zero::Number(v)) if v.fract() == 0.0 && v.abs() <= 255.0 => Some(*v as i64),
@@ -336,8 +373,21 @@ fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made:
     } else {
         None
     };
+    // Rows of the constants that are columns of the product.
+    let mut note = |from: Buf, [offset, row, step]: [i64; 3], elements: i64, kind: gathered::Kind| {
+        if offset == 0 && (step == 1 || elements == 1) && row >= elements {
+            packed.push(gathered::Packed { from, row, columns, elements, kind });
+        }
+    };
+    note(w.from, w.at, w.depth, gathered::Kind::Words { to: words, bits: i64::from(*bits), flip: signed });
+    if let (Some(t), Some(dequantize::Scale::Float(to))) = (&w.scale, scale) {
+        note(t.from, t.at, blocks, gathered::Kind::Table { to });
+    }
+    if let (Zero::Table(t), Some(dequantize::Zero::Table(to, _))) = (&w.zero, &zero) {
+        note(t.from, t.at, blocks, gathered::Kind::Table { to: *to });
+    }
     let row = rows.pop();
-    let nest = Nest { n, columns, width: WIDTH, row, outer: rows, words, bits: i64::from(*bits), scale, zero, block: w.block, depth: w.depth, bytes };
+    let nest = Nest { n, columns, width: WIDTH, row, outer: rows, words, bits: i64::from(*bits), float, scale, zero, block: w.block, depth: w.depth, bytes };
     let (body, work) = dequantize::emit(m, k, &f.parts, &nest, facts);
     m.kernels[k].body = body;
     m.kernels[k].work = work;
