@@ -14,7 +14,9 @@ fn sources(dir: &Path) -> std::io::Result<u64> {
     let mut entries: Vec<_> = std::fs::read_dir(dir)?.collect::<Result<_, _>>()?;
     entries.sort_by_key(std::fs::DirEntry::file_name);
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut add = |bytes: &[u8]| bytes.iter().for_each(|b| hash = (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+    let mut add = |bytes: &[u8]| {
+        bytes.iter().for_each(|b| hash = (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+    };
     for e in entries {
         add(e.file_name().as_encoded_bytes());
         if e.file_type()?.is_dir() {

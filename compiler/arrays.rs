@@ -39,6 +39,7 @@ impl Array {
             None => (self.ty, self.dims.clone()),
         };
         let c = crate::tensor::ConstData::new(ty, dims, self.data.clone());
-        c.and_then(|c| c.to_f64s().or_else(|| c.to_i64s().map(|v| v.into_iter().map(|x| x as f64).collect()))).unwrap_or_default()
+        c.and_then(|c| c.to_f64s().or_else(|| c.to_i64s().map(|v| v.into_iter().map(|x| x as f64).collect())))
+            .unwrap_or_default()
     }
 }

@@ -10,8 +10,9 @@
 //! mod mnist { include!(concat!(env!("OUT_DIR"), "/mnist.rs")); }
 //! ```
 //!
-//! The object becomes a static library in the output folder; under cargo it is linked by itself, the target and its
-//! features are taken from cargo, and every file that was read is watched. Outside cargo, set [`Model::out_dir`].
+//! The object becomes a static library in the output folder; under cargo it is linked by itself, the target
+//! and its features are taken from cargo, and every file that was read is watched. Outside cargo, set
+//! [`Model::out_dir`].
 
 use crate::cache::{Cache, Key, Made, Stamp};
 use crate::diag::{Failure, Result};
@@ -63,7 +64,8 @@ impl Model {
         self.options.dims.push((name.into(), DimOption::Bind(size)));
         self
     }
-    /// Reads texts of dimensions such as `2*N` as expressions over other dimensions; they are opaque names otherwise.
+    /// Reads texts of dimensions such as `2*N` as expressions over other dimensions; they are opaque names
+    /// otherwise.
     pub fn dim_expressions(mut self) -> Self {
         self.options.dim_expressions = true;
         self
@@ -83,7 +85,8 @@ impl Model {
         self.options.target = Some(triple.into());
         self
     }
-    /// CPU levels (see `onnxc --help`); default: the one that cargo's target features ask for, and those above.
+    /// CPU levels (see `onnxc --help`); default: the one that cargo's target features ask for, and those
+    /// above.
     pub fn cpu(mut self, levels: impl Into<String>) -> Self {
         self.options.cpu = Some(levels.into());
         self
@@ -108,8 +111,9 @@ impl Model {
         self.options.taps.push(pattern.into());
         self
     }
-    /// State in place: an output may be the memory of an input (`present.*`, `past.*`), and a step stores only what it
-    /// appends. The dimension that grows becomes a capacity, `<size>_capacity`, which [`Model::dim`] may fix.
+    /// State in place: an output may be the memory of an input (`present.*`, `past.*`), and a step stores
+    /// only what it appends. The dimension that grows becomes a capacity, `<size>_capacity`, which
+    /// [`Model::dim`] may fix.
     pub fn alias(mut self, output: impl Into<String>, input: impl Into<String>) -> Self {
         self.options.aliases.push((output.into(), input.into()));
         self
@@ -119,7 +123,8 @@ impl Model {
         self.options.math = math;
         self
     }
-    /// Bytes of workspace for values whose size follows from data and has no bound, unless a caller gives another size.
+    /// Bytes of workspace for values whose size follows from data and has no bound, unless a caller gives
+    /// another size.
     pub fn heap(mut self, bytes: i64) -> Self {
         self.options.heap = Some(bytes);
         self
@@ -134,8 +139,8 @@ impl Model {
         self.out_dir = Some(dir.as_ref().to_owned());
         self
     }
-    /// Keeps what was compiled in this folder too, for builds in other folders and profiles; default: the folder that the
-    /// variable `ONNXC_CACHE` names, if any.
+    /// Keeps what was compiled in this folder too, for builds in other folders and profiles; default: the
+    /// folder that the variable `ONNXC_CACHE` names, if any.
     pub fn cache(mut self, dir: impl AsRef<Path>) -> Self {
         self.cache = Some(dir.as_ref().to_owned());
         self
@@ -150,8 +155,8 @@ impl Model {
             }
         }
     }
-    /// Compiles, unless the outputs are there and were made from the same model with the same options. Under cargo it also
-    /// prints the `cargo:` lines that link and watch.
+    /// Compiles, unless the outputs are there and were made from the same model with the same options. Under
+    /// cargo it also prints the `cargo:` lines that link and watch.
     pub fn compile(mut self) -> Result<Output> {
         let env = |k: &str| std::env::var(k).ok();
         let cargo = env("OUT_DIR").filter(|_| env("CARGO_MANIFEST_DIR").is_some());
@@ -160,14 +165,21 @@ impl Model {
         };
         if self.options.target.is_none() && cargo.is_some() {
             self.options.target = env("TARGET");
-            self.options.cpu = self.options.cpu.or_else(|| cargo_level(&env("CARGO_CFG_TARGET_ARCH").unwrap_or_default(), &env("CARGO_CFG_TARGET_FEATURE").unwrap_or_default()));
+            self.options.cpu = self.options.cpu.or_else(|| {
+                cargo_level(
+                    &env("CARGO_CFG_TARGET_ARCH").unwrap_or_default(),
+                    &env("CARGO_CFG_TARGET_FEATURE").unwrap_or_default(),
+                )
+            });
         }
         let source = crate::onnx::open(&self.path)?;
         let name = crate::codegen::names::model_name(self.options.name.as_deref(), None, &source.name)?;
         let object = dir.join(format!("{name}.o"));
         let kinds = ["obj", "header", "rust"].map(emit::find).into_iter().collect::<Result<Vec<_>>>()?;
-        let weights = matches!(self.options.weights, Weights::File(_)).then(|| object.with_extension("weights"));
-        let triple = crate::target::Target::new(self.options.target.as_deref(), self.options.cpu.as_deref())?.triple;
+        let weights =
+            matches!(self.options.weights, Weights::File(_)).then(|| object.with_extension("weights"));
+        let triple =
+            crate::target::Target::new(self.options.target.as_deref(), self.options.cpu.as_deref())?.triple;
         let library = archive_path(&dir, &name, &triple);
         let mut paths = emit::paths(&kinds, &object, weights.as_deref());
         paths.push(library.clone());
@@ -186,7 +198,10 @@ impl Model {
             std::iter::once(self.path.clone()).chain(external.iter().map(|f| folder.join(f))).collect()
         };
         let (inputs, titles) = match there {
-            Some(hit) => (watched(&hit.external), hit.warnings.into_iter().map(|[title, ..]| title).collect::<Vec<_>>()),
+            Some(hit) => (
+                watched(&hit.external),
+                hit.warnings.into_iter().map(|[title, ..]| title).collect::<Vec<_>>(),
+            ),
             None => {
                 let c = pipeline::compile(&source, &self.options)?;
                 let external: Vec<PathBuf> = c.model.external_files.iter().map(PathBuf::from).collect();
@@ -208,7 +223,14 @@ impl Model {
             println!("cargo:rustc-link-lib=static={name}_onnxc");
             titles.iter().for_each(|w| println!("cargo:warning={w}"));
         }
-        Ok(Output { name, header: object.with_extension("h"), rust: object.with_extension("rs"), object, library, weights })
+        Ok(Output {
+            name,
+            header: object.with_extension("h"),
+            rust: object.with_extension("rs"),
+            object,
+            library,
+            weights,
+        })
     }
 }
 
@@ -216,7 +238,9 @@ impl Model {
 fn cargo_level(arch: &str, features: &str) -> Option<String> {
     let has = |f: &str| features.split(',').any(|x| x == f);
     let levels = match arch {
-        "x86_64" if ["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"].into_iter().all(has) => "x86-64-v4+",
+        "x86_64" if ["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"].into_iter().all(has) => {
+            "x86-64-v4+"
+        }
         "x86_64" if has("avx2") && has("fma") && has("bmi2") => "x86-64-v3+",
         "x86_64" if has("sse4.2") => "x86-64-v2+",
         // Rust's default. Machines without AVX2 are rare: they share the code of the oldest ones.

@@ -1,9 +1,11 @@
-//! Compiled models that are kept, found again by what they were made from: the contents of the model and its external data,
-//! the options, and this compiler. A rebuild that changes none of them copies files, or does nothing at all.
+//! Compiled models that are kept, found again by what they were made from: the contents of the model and its
+//! external data, the options, and this compiler. A rebuild that changes none of them copies files, or does
+//! nothing at all.
 //!
-//! There are two places. A *cache* is a folder that many builds share (`--cache`, `ONNXC_CACHE`); an entry is a folder named
-//! by its key, and files count by their contents. A *stamp* is a file beside the outputs of one build script: it says from what
-//! they were made, and files count by size and time, as for make and cargo.
+//! There are two places. A *cache* is a folder that many builds share (`--cache`, `ONNXC_CACHE`); an entry is
+//! a folder named by its key, and files count by their contents. A *stamp* is a file beside the outputs of
+//! one build script: it says from what they were made, and files count by size and time, as for make and
+//! cargo.
 
 use crate::diag::{Error, Failure, Result, render};
 use crate::onnx::Source;
@@ -17,7 +19,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Contents are hashed in pieces of this many bytes, in parallel.
 const PIECE: usize = 4 << 20;
-/// Entries that nobody used for longest go when a cache is larger than this, unless `ONNXC_CACHE_SIZE` tells another size.
+/// Entries that nobody used for longest go when a cache is larger than this, unless `ONNXC_CACHE_SIZE` tells
+/// another size.
 const SIZE: u64 = 4 << 30;
 /// The sources of this compiler.
 const COMPILER: &str = env!("ONNXC_SOURCES");
@@ -148,7 +151,8 @@ impl Cache {
     fn entry(&self, key: &Key) -> PathBuf {
         self.folder.join(&key.0)
     }
-    /// Writes the files of a compilation to these paths, if it is here. What is unreadable or incomplete is not here.
+    /// Writes the files of a compilation to these paths, if it is here. What is unreadable or incomplete is
+    /// not here.
     pub fn get(&self, source: &Source, key: &Key, paths: &[PathBuf]) -> Result<Option<Hit>> {
         let entry = self.entry(key);
         let record = entry.join("record.json");
@@ -165,10 +169,14 @@ impl Cache {
             std::fs::rename(&tmp, to).map_err(io)?;
         }
         // Used now: what nobody uses goes first.
-        let _ = std::fs::File::options().append(true).open(&record).and_then(|f| f.set_modified(SystemTime::now()));
+        let _ = std::fs::File::options()
+            .append(true)
+            .open(&record)
+            .and_then(|f| f.set_modified(SystemTime::now()));
         Ok(Some(found))
     }
-    /// Keeps the files of a compilation. A cache that cannot be written to keeps nothing, and no build fails for that.
+    /// Keeps the files of a compilation. A cache that cannot be written to keeps nothing, and no build fails
+    /// for that.
     pub fn put(&self, source: &Source, key: &Key, made: &Made) {
         if self.try_put(source, key, made).is_none() {
             eprintln!("onnxc: nothing is kept in {}: it cannot be written to", self.folder.display());
@@ -185,8 +193,8 @@ impl Cache {
                 std::fs::copy(f, tmp.join(i.to_string()))?;
             }
             std::fs::write(tmp.join("record.json"), record.to_string())?;
-            // Of two that compiled the same at once, the later entry replaces the earlier one: they are equal, unless
-            // external data have changed.
+            // Of two that compiled the same at once, the later entry replaces the earlier one: they are
+            // equal, unless external data have changed.
             let _ = std::fs::remove_dir_all(self.entry(key));
             std::fs::rename(&tmp, self.entry(key))
         };
@@ -200,10 +208,21 @@ impl Cache {
     fn shrink(&self) {
         let limit = std::env::var("ONNXC_CACHE_SIZE").ok().and_then(|s| s.parse().ok()).unwrap_or(SIZE);
         let Ok(list) = std::fs::read_dir(&self.folder) else { return };
-        let is_key = |p: &Path| file_name(p).len() == 64 && file_name(p).bytes().all(|b| b.is_ascii_hexdigit());
-        let size = |p: &Path| -> u64 { std::fs::read_dir(p).into_iter().flatten().flatten().filter_map(|f| Some(f.metadata().ok()?.len())).sum() };
-        let used = |p: &Path| std::fs::metadata(p.join("record.json")).and_then(|m| m.modified()).unwrap_or(UNIX_EPOCH);
-        let mut entries: Vec<(SystemTime, u64, PathBuf)> = list.flatten().map(|e| e.path()).filter(|p| is_key(p)).map(|p| (used(&p), size(&p), p)).collect();
+        let is_key =
+            |p: &Path| file_name(p).len() == 64 && file_name(p).bytes().all(|b| b.is_ascii_hexdigit());
+        let size = |p: &Path| -> u64 {
+            std::fs::read_dir(p)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter_map(|f| Some(f.metadata().ok()?.len()))
+                .sum()
+        };
+        let used = |p: &Path| {
+            std::fs::metadata(p.join("record.json")).and_then(|m| m.modified()).unwrap_or(UNIX_EPOCH)
+        };
+        let mut entries: Vec<(SystemTime, u64, PathBuf)> =
+            list.flatten().map(|e| e.path()).filter(|p| is_key(p)).map(|p| (used(&p), size(&p), p)).collect();
         entries.sort();
         let mut total: u64 = entries.iter().map(|e| e.1).sum();
         for (_, size, path) in entries {
@@ -236,7 +255,9 @@ impl Stamp {
     }
     /// Says from what the outputs were made. Without a stamp the next build compiles again.
     pub fn put(&self, source: &Source, key: &Key, made: &Made) {
-        if let (Some(mut record), Some(states)) = (made.record(source, key, state), states(source, made.files)) {
+        if let (Some(mut record), Some(states)) =
+            (made.record(source, key, state), states(source, made.files))
+        {
             record["files"] = states;
             let _ = std::fs::write(&self.0, record.to_string());
         }
@@ -246,5 +267,9 @@ impl Stamp {
 /// The model's file, and the outputs.
 fn states(source: &Source, files: &[PathBuf]) -> Option<Value> {
     let model = Path::new(&source.name);
-    std::iter::once(model).chain(files.iter().map(PathBuf::as_path)).map(state).collect::<Option<Vec<_>>>().map(Value::Array)
+    std::iter::once(model)
+        .chain(files.iter().map(PathBuf::as_path))
+        .map(state)
+        .collect::<Option<Vec<_>>>()
+        .map(Value::Array)
 }

@@ -111,23 +111,25 @@ pub struct ModelArgs {
     /// Fix a symbolic dimension (N=4) or bound it ('N<=32', '1<=N<=32'); repeat for several.
     #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = values::dim)]
     pub dims: Vec<(String, DimOption)>,
-    /// Workspace for values whose size follows from data and has no bound, unless a caller gives another size, and as much for new strings, in bytes or as 64K,
-    /// 16M, 1G. Default: 16M.
+    /// Workspace for values whose size follows from data and has no bound, unless a caller gives another
+    /// size, and as much for new strings, in bytes or as 64K, 16M, 1G. Default: 16M.
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub heap: Option<i64>,
-    /// Liberties with floats. strict: none, sums in one order on every CPU level. default: sums in parts, Winograd's
-    /// convolutions, Strassen's products of matrices. fast: also weights and what they multiply rounded to bf16, on CPUs with AVX512_BF16; an object holds
-    /// what its CPU levels read, with several of them both floats and bf16: --cpu x86-64-v4-bf16 alone halves the weights.
+    /// Liberties with floats. strict: none, sums in one order on every CPU level. default: sums in parts,
+    /// Winograd's convolutions, Strassen's products of matrices. fast: also weights and what they multiply
+    /// rounded to bf16, on CPUs with AVX512_BF16; an object holds what its CPU levels read, with several of
+    /// them both floats and bf16: --cpu x86-64-v4-bf16 alone halves the weights.
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     pub math: MathArg,
-    /// Read the text of a dimension such as "2*N" as an expression over other dimensions. By default it is a name like any
-    /// other, as ONNX has it.
+    /// Read the text of a dimension such as "2*N" as an expression over other dimensions. By default it is a
+    /// name like any other, as ONNX has it.
     #[arg(long)]
     pub dim_expressions: bool,
-    /// State in place: the output may be the memory of the input, and only what a step appends is stored; * stands for the same
-    /// text in both names: 'present.*=past.*'. The dimension that grows becomes a capacity that the caller chooses,
-    /// called PAST_capacity after the size PAST of what is there (--dim fixes it). Repeat for several. `run`, `verify` and `bench`
-    /// take the input as long as what is there, and give it room for what a step appends, or for what --size PAST_capacity says.
+    /// State in place: the output may be the memory of the input, and only what a step appends is stored; *
+    /// stands for the same text in both names: 'present.*=past.*'. The dimension that grows becomes a
+    /// capacity that the caller chooses, called PAST_capacity after the size PAST of what is there (--dim
+    /// fixes it). Repeat for several. `run`, `verify` and `bench` take the input as long as what is there,
+    /// and give it room for what a step appends, or for what --size PAST_capacity says.
     #[arg(long = "alias", value_name = "OUTPUT=INPUT", value_parser = values::pair)]
     pub aliases: Vec<(String, String)>,
     /// Stop at warnings as at errors.
@@ -153,10 +155,11 @@ pub struct CompileArgs {
     /// Target triple; default: this machine.
     #[arg(long, value_name = "TRIPLE", value_parser = values::triple)]
     pub target: Option<String>,
-    /// CPU levels, separated by commas: x86-64, x86-64-v2, x86-64-v3, x86-64-v3-vnni, x86-64-v4, x86-64-v4-vnni,
-    /// x86-64-v4-bf16 (several: the object picks the last one of these that the machine has when it is called; x86-64-v3+:
-    /// this one and those behind it that the model has a use for), generic, cortex-a53, cortex-a55 (aarch64), rv64gc, rv64gcv, or native. Default
-    /// for x86-64: x86-64-v2+, which is v2, v3, v4, for quantized models v3-vnni and v4-vnni, and with --math fast v4-bf16.
+    /// CPU levels, separated by commas: x86-64, x86-64-v2, x86-64-v3, x86-64-v3-vnni, x86-64-v4,
+    /// x86-64-v4-vnni, x86-64-v4-bf16 (several: the object picks the last one of these that the machine has
+    /// when it is called; x86-64-v3+: this one and those behind it that the model has a use for), generic,
+    /// cortex-a53, cortex-a55 (aarch64), rv64gc, rv64gcv, or native. Default for x86-64: x86-64-v2+, which is
+    /// v2, v3, v4, for quantized models v3-vnni and v4-vnni, and with --math fast v4-bf16.
     #[arg(long, value_name = "LEVELS", value_parser = values::cpu)]
     pub cpu: Option<String>,
     /// What to write, separated by commas. Default: obj,header.
@@ -174,15 +177,19 @@ pub struct CompileArgs {
     /// Report every node to the callback `on_node` of `infer_exec`, before and after it runs.
     #[arg(long)]
     pub trace: bool,
-    /// Make an inner tensor an output, by its name in the model; * and ? stand for any text, `all` for every tensor. Repeat for
-    /// several. Nodes do not fuse across it.
+    /// Make an inner tensor an output, by its name in the model; * and ? stand for any text, `all` for every
+    /// tensor. Repeat for several. Nodes do not fuse across it.
     #[arg(long = "tap", value_name = "NAME")]
     pub taps: Vec<String>,
     /// Write a Makefile rule with all files that were read.
-    #[arg(long = "depfile", value_name = "FILE", help = "Write a Makefile rule with all files that were read (also as -MD FILE)")]
+    #[arg(
+        long = "depfile",
+        value_name = "FILE",
+        help = "Write a Makefile rule with all files that were read (also as -MD FILE)"
+    )]
     pub depfile: Option<PathBuf>,
-    /// Keep what was compiled in this folder, and copy it from there if model and options are the same again. Default: the
-    /// folder that ONNXC_CACHE names, if any. ONNXC_CACHE_SIZE: its most bytes (4 GiB).
+    /// Keep what was compiled in this folder, and copy it from there if model and options are the same again.
+    /// Default: the folder that ONNXC_CACHE names, if any. ONNXC_CACHE_SIZE: its most bytes (4 GiB).
     #[arg(long, value_name = "FOLDER")]
     pub cache: Option<PathBuf>,
     /// 0: none, 1: fusion, 2: tiles, vectors and layouts.
@@ -230,18 +237,21 @@ pub struct InspectArgs {
 pub struct RunArgs {
     /// The model; - reads standard input.
     pub model: PathBuf,
-    /// An input from a .npy, .npz or .pb file or a picture (resized; floats are 0 to 1), or FILE.npz alone: all inputs that
-    /// it names.
+    /// An input from a .npy, .npz or .pb file or a picture (resized; floats are 0 to 1), or FILE.npz alone:
+    /// all inputs that it names.
     #[arg(long = "input", value_name = "NAME=FILE", value_parser = values::array_file)]
     pub inputs: Vec<ArrayFile>,
-    /// Make inputs without a file from this seed: numbers, indices within the tensor that they index, strings, sequences of
-    /// four members. Symbolic dimensions are those of --size, else the least that the model allows.
+    /// Make inputs without a file from this seed: numbers, indices within the tensor that they index,
+    /// strings, sequences of four members. Symbolic dimensions are those of --size, else the least that the
+    /// model allows.
     #[arg(long, value_name = "SEED")]
     pub random: Option<u64>,
-    /// Size of a dimension of random inputs that stays symbolic in the compiled code (--dim fixes it instead).
+    /// Size of a dimension of random inputs that stays symbolic in the compiled code (--dim fixes it
+    /// instead).
     #[arg(long = "size", value_name = "NAME=SIZE", value_parser = values::size)]
     pub sizes: Vec<(String, i64)>,
-    /// Write an output to a .npy, .npz or .pb file, or all outputs to FILE.npz. Several may go to one .npz file.
+    /// Write an output to a .npy, .npz or .pb file, or all outputs to FILE.npz. Several may go to one .npz
+    /// file.
     #[arg(long = "output", value_name = "NAME=FILE", value_parser = values::array_file)]
     pub outputs: Vec<ArrayFile>,
     #[command(flatten)]
@@ -253,15 +263,16 @@ pub struct RunArgs {
 pub struct VerifyArgs {
     /// The model.
     pub model: PathBuf,
-    /// A folder with input_0.pb .. and output_0.pb .. (ONNX test data), a folder of such folders, or an .npz with arrays
-    /// named like the inputs and outputs.
+    /// A folder with input_0.pb .. and output_0.pb .. (ONNX test data), a folder of such folders, or an .npz
+    /// with arrays named like the inputs and outputs.
     #[arg(long, value_name = "PATH", required_unless_present = "per_node")]
     pub data: Vec<PathBuf>,
-    /// Compare every tensor of the main graph with --reference and mark the first one that differs. Inputs are those of
-    /// --data and --input, others are random.
+    /// Compare every tensor of the main graph with --reference and mark the first one that differs. Inputs
+    /// are those of --data and --input, others are random.
     #[arg(long)]
     pub per_node: bool,
-    /// What --per-node compares with: onnxruntime or onnx, which run in Python, or an .npz file with tensors by their names.
+    /// What --per-node compares with: onnxruntime or onnx, which run in Python, or an .npz file with tensors
+    /// by their names.
     #[arg(long, value_name = "WHAT", default_value = "onnxruntime", value_parser = values::reference, requires = "per_node")]
     pub reference: Reference,
     /// The Python that has the package of --reference.
@@ -301,8 +312,8 @@ pub struct BenchArgs {
     /// The model; - reads standard input.
     #[arg(required_unless_present = "machine")]
     pub model: Option<PathBuf>,
-    /// Size of a dimension that stays symbolic in the compiled code (--dim fixes it instead); default: 1 or the least
-    /// that is allowed.
+    /// Size of a dimension that stays symbolic in the compiled code (--dim fixes it instead); default: 1 or
+    /// the least that is allowed.
     #[arg(long = "size", value_name = "NAME=SIZE", value_parser = values::size)]
     pub sizes: Vec<(String, i64)>,
     /// CPU level of the code, as for compiling; native is everything that this machine has.
@@ -405,7 +416,15 @@ impl ModelArgs {
     /// Options with these arguments put in.
     pub fn apply(&self, options: Options) -> Options {
         let (dims, math, aliases) = (self.dims.clone(), self.math.into(), self.aliases.clone());
-        Options { dims, aliases, heap: self.heap, math, strict: self.strict, dim_expressions: self.dim_expressions, ..options }
+        Options {
+            dims,
+            aliases,
+            heap: self.heap,
+            math,
+            strict: self.strict,
+            dim_expressions: self.dim_expressions,
+            ..options
+        }
     }
 }
 

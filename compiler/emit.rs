@@ -34,18 +34,73 @@ impl Kind {
 
 /// Everything that `--emit` takes.
 pub const KINDS: &[Kind] = &[
-    Kind { name: "obj", extension: "o", help: "object file", write: |c, w| codegen::object::write(&unit(c), w) },
-    Kind { name: "shared", extension: "so", help: "shared library for dlopen (ELF targets)", write: |c, w| codegen::shared::write(&unit(c), w) },
-    Kind { name: "header", extension: "h", help: "C header", write: |c, w| text(w, &codegen::header::header(&c.interface)) },
-    Kind { name: "hpp", extension: "hpp", help: "C++ header over the C header", write: |c, w| text(w, &codegen::hpp::hpp(&c.interface)) },
-    Kind { name: "rust", extension: "rs", help: "Rust module to include!", write: |c, w| text(w, &codegen::rust::rust_module(&c.interface)) },
-    Kind { name: "graph", extension: "graph.txt", help: "graph IR before lowering", write: |c, w| text(w, &crate::graph::print::print(&c.model)) },
-    Kind { name: "dot", extension: "dot", help: "graph IR for Graphviz", write: |c, w| text(w, &crate::graph::dot::dot(&c.model)) },
-    Kind { name: "nest", extension: "nest.txt", help: "loop nests after all passes", write: |c, w| text(w, &by_level(c, &crate::nest::print::print)) },
-    Kind { name: "schedule", extension: "schedule.txt", help: "schedules of all kernels: vectors, tiles, blocks, packing, tasks", write: |c, w| text(w, &by_level(c, &crate::nest::schedule::print)) },
+    Kind {
+        name: "obj",
+        extension: "o",
+        help: "object file",
+        write: |c, w| codegen::object::write(&unit(c), w),
+    },
+    Kind {
+        name: "shared",
+        extension: "so",
+        help: "shared library for dlopen (ELF targets)",
+        write: |c, w| codegen::shared::write(&unit(c), w),
+    },
+    Kind {
+        name: "header",
+        extension: "h",
+        help: "C header",
+        write: |c, w| text(w, &codegen::header::header(&c.interface)),
+    },
+    Kind {
+        name: "hpp",
+        extension: "hpp",
+        help: "C++ header over the C header",
+        write: |c, w| text(w, &codegen::hpp::hpp(&c.interface)),
+    },
+    Kind {
+        name: "rust",
+        extension: "rs",
+        help: "Rust module to include!",
+        write: |c, w| text(w, &codegen::rust::rust_module(&c.interface)),
+    },
+    Kind {
+        name: "graph",
+        extension: "graph.txt",
+        help: "graph IR before lowering",
+        write: |c, w| text(w, &crate::graph::print::print(&c.model)),
+    },
+    Kind {
+        name: "dot",
+        extension: "dot",
+        help: "graph IR for Graphviz",
+        write: |c, w| text(w, &crate::graph::dot::dot(&c.model)),
+    },
+    Kind {
+        name: "nest",
+        extension: "nest.txt",
+        help: "loop nests after all passes",
+        write: |c, w| text(w, &by_level(c, &crate::nest::print::print)),
+    },
+    Kind {
+        name: "schedule",
+        extension: "schedule.txt",
+        help: "schedules of all kernels: vectors, tiles, blocks, packing, tasks",
+        write: |c, w| text(w, &by_level(c, &crate::nest::schedule::print)),
+    },
     Kind { name: "clif", extension: "clif", help: "Cranelift IR", write: |c, w| text(w, &clif(c)?) },
-    Kind { name: "asm", extension: "s", help: "machine code as text", write: |c, w| text(w, &unit(c).asm()?) },
-    Kind { name: "plan", extension: "plan.txt", help: "memory plan: where every buffer lies, and when it is alive", write: |c, w| text(w, &by_level(c, &|m| plan(m, c.weights.size))) },
+    Kind {
+        name: "asm",
+        extension: "s",
+        help: "machine code as text",
+        write: |c, w| text(w, &unit(c).asm()?),
+    },
+    Kind {
+        name: "plan",
+        extension: "plan.txt",
+        help: "memory plan: where every buffer lies, and when it is alive",
+        write: |c, w| text(w, &by_level(c, &|m| plan(m, c.weights.size))),
+    },
 ];
 
 fn unit(c: &Compiled) -> Unit<'_> {
@@ -66,7 +121,10 @@ fn clif(c: &Compiled) -> Result<String> {
 }
 
 /// The text of every module; where there are several, each under a line that names its CPU level.
-pub fn levels<'a>(modules: impl IntoIterator<Item = (&'a Level, &'a Module)>, print: &dyn Fn(&Module) -> String) -> String {
+pub fn levels<'a>(
+    modules: impl IntoIterator<Item = (&'a Level, &'a Module)>,
+    print: &dyn Fn(&Module) -> String,
+) -> String {
     let parts: Vec<_> = modules.into_iter().collect();
     match parts.as_slice() {
         [(_, m)] => print(m),
@@ -85,13 +143,32 @@ fn plan(m: &Module, weights: u64) -> String {
     let calls = visit::calls(&m.driver);
     for (b, d) in m.bufs.iter() {
         let Place::Arena(s) = &d.place else { continue };
-        let uses: Vec<usize> =
-            calls.iter().enumerate().filter(|(_, k)| visit::loads(&m.kernels[**k].body).into_iter().chain(visit::stores(&m.kernels[**k].body)).any(|x| m.storage(x) == b)).map(|(i, _)| i).collect();
+        let uses: Vec<usize> = calls
+            .iter()
+            .enumerate()
+            .filter(|(_, k)| {
+                visit::loads(&m.kernels[**k].body)
+                    .into_iter()
+                    .chain(visit::stores(&m.kernels[**k].body))
+                    .any(|x| m.storage(x) == b)
+            })
+            .map(|(i, _)| i)
+            .collect();
         let (Some(first), Some(last)) = (uses.first(), uses.last()) else { continue };
         let slot = &m.slots[*s];
-        rows.push(format!("{} .. +{}\tkernels {first}..={last}\t{}", slot.offset.display(&m.syms), slot.size.display(&m.syms), d.name));
+        rows.push(format!(
+            "{} .. +{}\tkernels {first}..={last}\t{}",
+            slot.offset.display(&m.syms),
+            slot.size.display(&m.syms),
+            d.name
+        ));
     }
-    let mut out = format!("plan v1 {}\nworkspace {} bytes, weights {} bytes\n", m.name, m.workspace.display(&m.syms), weights);
+    let mut out = format!(
+        "plan v1 {}\nworkspace {} bytes, weights {} bytes\n",
+        m.name,
+        m.workspace.display(&m.syms),
+        weights
+    );
     for (i, k) in calls.iter().enumerate() {
         out += &format!("kernel {i} {} ({})\n", m.kernels[*k].name, m.kernels[*k].origin.short());
     }
@@ -103,7 +180,12 @@ fn plan(m: &Module, weights: u64) -> String {
 pub fn find(name: &str) -> Result<&'static Kind> {
     match KINDS.iter().find(|k| k.name == name) {
         Some(k) => Ok(k),
-        None => Error::new(codes::OPTION, format!("--emit: there is no \"{name}\"")).found_expected(name, format!("one of {}", KINDS.iter().map(|k| k.name).collect::<Vec<_>>().join(", "))).fail(),
+        None => Error::new(codes::OPTION, format!("--emit: there is no \"{name}\""))
+            .found_expected(
+                name,
+                format!("one of {}", KINDS.iter().map(|k| k.name).collect::<Vec<_>>().join(", ")),
+            )
+            .fail(),
     }
 }
 
@@ -124,9 +206,15 @@ pub fn paths(kinds: &[&'static Kind], output: &Path, weights: Option<&Path>) -> 
     kinds.iter().map(|k| path_of(k, output)).chain(weights.map(Path::to_owned)).collect()
 }
 
-/// Writes all kinds that were asked for. Nothing appears under its name before everything was written, and the model
-/// itself is never overwritten.
-pub fn write_all(c: &Compiled, kinds: &[&'static Kind], output: &Path, weights: Option<&Path>, inputs: &[PathBuf]) -> Result<Written> {
+/// Writes all kinds that were asked for. Nothing appears under its name before everything was written, and
+/// the model itself is never overwritten.
+pub fn write_all(
+    c: &Compiled,
+    kinds: &[&'static Kind],
+    output: &Path,
+    weights: Option<&Path>,
+    inputs: &[PathBuf],
+) -> Result<Written> {
     let mut staged: Vec<(PathBuf, PathBuf)> = vec![];
     let result = (|| -> Result<()> {
         for k in kinds {
@@ -137,7 +225,9 @@ pub fn write_all(c: &Compiled, kinds: &[&'static Kind], output: &Path, weights: 
         }
         if let Some(path) = weights {
             let io = |e: std::io::Error| Failure::Io(path.display().to_string(), e.to_string());
-            let mut write = |w: &mut dyn Write| codegen::object::write_weights(&c.weights, &c.interface.weights.sha256, w).map_err(io);
+            let mut write = |w: &mut dyn Write| {
+                codegen::object::write_weights(&c.weights, &c.interface.weights.sha256, w).map_err(io)
+            };
             c.clock.step("write weights", || stage(path, inputs, &mut staged, &mut write))?;
         }
         Ok(())
@@ -154,13 +244,25 @@ pub fn write_all(c: &Compiled, kinds: &[&'static Kind], output: &Path, weights: 
     Ok(written)
 }
 
-fn stage(path: &Path, inputs: &[PathBuf], staged: &mut Vec<(PathBuf, PathBuf)>, write: &mut dyn FnMut(&mut dyn Write) -> Result<()>) -> Result<()> {
-    let same = |a: &Path, b: &Path| a.canonicalize().ok().zip(b.canonicalize().ok()).is_some_and(|(a, b)| a == b);
+fn stage(
+    path: &Path,
+    inputs: &[PathBuf],
+    staged: &mut Vec<(PathBuf, PathBuf)>,
+    write: &mut dyn FnMut(&mut dyn Write) -> Result<()>,
+) -> Result<()> {
+    let same =
+        |a: &Path, b: &Path| a.canonicalize().ok().zip(b.canonicalize().ok()).is_some_and(|(a, b)| a == b);
     if inputs.iter().any(|i| same(i, path)) {
-        return Error::new(codes::OPTION, format!("the output \"{}\" is the model itself", path.display())).help("choose another name with -o").fail();
+        return Error::new(codes::OPTION, format!("the output \"{}\" is the model itself", path.display()))
+            .help("choose another name with -o")
+            .fail();
     }
     let io = |e: std::io::Error| Failure::Io(path.display().to_string(), e.to_string());
-    let tmp = path.with_file_name(format!(".{}.{}.tmp", path.file_name().map_or("out".into(), |f| f.to_string_lossy().into_owned()), std::process::id()));
+    let tmp = path.with_file_name(format!(
+        ".{}.{}.tmp",
+        path.file_name().map_or("out".into(), |f| f.to_string_lossy().into_owned()),
+        std::process::id()
+    ));
     let file = std::fs::File::create(&tmp).map_err(io)?;
     staged.push((tmp, path.to_owned()));
     let mut w = std::io::BufWriter::with_capacity(1 << 20, file);
@@ -183,6 +285,7 @@ pub fn to_stdout(c: &Compiled, kind: &Kind) -> Result<()> {
 
 /// A Makefile rule that names everything the output depends on.
 pub fn depfile(target: &Path, inputs: &[PathBuf]) -> String {
-    let escape = |p: &Path| p.display().to_string().replace('$', "$$").replace(' ', "\\ ").replace('#', "\\#");
+    let escape =
+        |p: &Path| p.display().to_string().replace('$', "$$").replace(' ', "\\ ").replace('#', "\\#");
     format!("{}:{}\n", escape(target), inputs.iter().map(|p| format!(" {}", escape(p))).collect::<String>())
 }

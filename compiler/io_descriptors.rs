@@ -1,8 +1,8 @@
-//! Sequences, optionals and maps for `run` and `verify`: as named arrays on our side, as descriptors (`onnxc_value`) on
-//! that of the model.
+//! Sequences, optionals and maps for `run` and `verify`: as named arrays on our side, as descriptors
+//! (`onnxc_value`) on that of the model.
 //!
-//! The items of a sequence `x` are the arrays `x.0`, `x.1`, ...; an optional without an element is no array; a map is the
-//! arrays `x.keys` and `x.values`, a sequence of maps has them for each item.
+//! The items of a sequence `x` are the arrays `x.0`, `x.1`, ...; an optional without an element is no array;
+//! a map is the arrays `x.keys` and `x.values`, a sequence of maps has them for each item.
 
 use crate::arrays::Array;
 use crate::codegen::interface::{Kind, Tensor};
@@ -16,7 +16,8 @@ use onnxc_runtime::value::{self, Descriptor, Map, Value};
 pub enum Input {
     /// A tensor.
     Array(Array),
-    /// The members of a sequence, the element of an optional, keys and values of a map; `None` for an absent optional.
+    /// The members of a sequence, the element of an optional, keys and values of a map; `None` for an absent
+    /// optional.
     Members(Option<Vec<Array>>),
 }
 
@@ -36,7 +37,8 @@ pub const SIZE: usize = size_of::<onnxc_value>();
 /// A descriptor of an input, which borrows the arrays.
 pub fn descriptor<'a>(t: &Tensor, members: Option<&'a [Array]>) -> Result<Descriptor<'a>> {
     let unfit = |_| Failure::bug("described", format!("arrays of \"{}\" that do not fit", t.name));
-    let tensor = |a: &'a Array| value::Tensor::from_bytes(i32::from(a.ty as u8), &a.dims, &a.data).map_err(unfit);
+    let tensor =
+        |a: &'a Array| value::Tensor::from_bytes(i32::from(a.ty as u8), &a.dims, &a.data).map_err(unfit);
     let kind = t.described.as_ref().map_or(Kind::Sequence, |d| d.kind);
     let v = match (kind, members) {
         (_, None) => Value::None,
@@ -47,13 +49,23 @@ pub fn descriptor<'a>(t: &Tensor, members: Option<&'a [Array]>) -> Result<Descri
     Descriptor::new(v).map_err(unfit)
 }
 
-/// The arrays of a value with these names: `name.0`, ... of a sequence, `name.keys` and `name.values` of a map.
+/// The arrays of a value with these names: `name.0`, ... of a sequence, `name.keys` and `name.values` of a
+/// map.
 pub fn arrays(name: &str, v: &Value) -> Vec<Array> {
-    let array = |name: String, t: &value::Tensor| Array { name, ty: ElemType::from_onnx(t.dtype()).unwrap_or(ElemType::U8), dims: t.dims().to_vec(), data: t.bytes().to_vec() };
+    let array = |name: String, t: &value::Tensor| Array {
+        name,
+        ty: ElemType::from_onnx(t.dtype()).unwrap_or(ElemType::U8),
+        dims: t.dims().to_vec(),
+        data: t.bytes().to_vec(),
+    };
     match v {
         Value::Tensor(t) => vec![array(name.to_owned(), t)],
-        Value::Map(m) => vec![array(format!("{name}.keys"), m.keys()), array(format!("{name}.values"), m.values())],
-        Value::Sequence(list) => list.iter().enumerate().flat_map(|(k, v)| arrays(&format!("{name}.{k}"), v)).collect(),
+        Value::Map(m) => {
+            vec![array(format!("{name}.keys"), m.keys()), array(format!("{name}.values"), m.values())]
+        }
+        Value::Sequence(list) => {
+            list.iter().enumerate().flat_map(|(k, v)| arrays(&format!("{name}.{k}"), v)).collect()
+        }
         _ => vec![],
     }
 }
@@ -65,28 +77,43 @@ fn position(name: &str, of: &str) -> Option<usize> {
 
 /// True if an array is (a part of) this input.
 pub fn belongs(t: &Tensor, name: &str) -> bool {
-    let part = |n: &str| position(name, n).is_some() || [".keys", ".values"].iter().any(|s| name.strip_suffix(s) == Some(n));
+    let part = |n: &str| {
+        position(name, n).is_some() || [".keys", ".values"].iter().any(|s| name.strip_suffix(s) == Some(n))
+    };
     name == t.name || name == t.ident || t.described.is_some() && (part(&t.name) || part(&t.ident))
 }
 
 /// What is given for an input that is no tensor.
 pub fn gather(t: &Tensor, given: &[Array]) -> Result<Input> {
-    let fail = |found: String, expected: &str| Error::new(codes::RUN_INPUT, format!("input \"{}\" does not fit", t.name)).found_expected(found, expected).fail();
+    let fail = |found: String, expected: &str| {
+        Error::new(codes::RUN_INPUT, format!("input \"{}\" does not fit", t.name))
+            .found_expected(found, expected)
+            .fail()
+    };
     let Some(d) = &t.described else { return fail("a tensor".into(), "a sequence, an optional or a map") };
     let mine: Vec<&Array> = given.iter().filter(|a| belongs(t, &a.name)).collect();
-    if let Some(a) = mine.iter().find(|a| a.ty != t.ty && !(d.key == Some(a.ty) && a.name.ends_with(".keys"))) {
+    if let Some(a) = mine.iter().find(|a| a.ty != t.ty && !(d.key == Some(a.ty) && a.name.ends_with(".keys")))
+    {
         return fail(format!("\"{}\" of type {}", a.name, a.ty), &format!("elements of type {}", t.ty));
     }
     let named = |suffix: &str| mine.iter().find(|a| a.name.ends_with(suffix)).map(|a| (*a).clone());
     if d.kind == Kind::Map {
         return match (named(".keys"), named(".values")) {
-            (Some(k), Some(v)) if k.dims.len() == 1 && k.dims == v.dims => Ok(Input::Members(Some(vec![k, v]))),
-            _ => fail(format!("{} arrays", mine.len()), &format!("{0}.keys and {0}.values, lists of one length", t.name)),
+            (Some(k), Some(v)) if k.dims.len() == 1 && k.dims == v.dims => {
+                Ok(Input::Members(Some(vec![k, v])))
+            }
+            _ => fail(
+                format!("{} arrays", mine.len()),
+                &format!("{0}.keys and {0}.values, lists of one length", t.name),
+            ),
         };
     }
     let mut items: Vec<(usize, Array)> = vec![];
     for a in mine {
-        items.push((position(&a.name, &t.name).or_else(|| position(&a.name, &t.ident)).unwrap_or(0), a.clone()));
+        items.push((
+            position(&a.name, &t.name).or_else(|| position(&a.name, &t.ident)).unwrap_or(0),
+            a.clone(),
+        ));
     }
     items.sort_by_key(|i| i.0);
     if items.iter().enumerate().any(|(k, i)| k != i.0) || d.kind == Kind::Tensor && items.len() > 1 {

@@ -53,7 +53,12 @@ pub struct Stopped {
 
 impl std::fmt::Display for Stopped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.status, if self.reason.is_empty() { status_text(self.status) } else { self.reason.clone() })
+        write!(
+            f,
+            "{}: {}",
+            self.status,
+            if self.reason.is_empty() { status_text(self.status) } else { self.reason.clone() }
+        )
     }
 }
 
@@ -68,7 +73,15 @@ impl From<i32> for Stopped {
 #[derive(Clone, Copy)]
 struct Chunk([u8; 64]);
 
-type Call = extern "C" fn(*const *const u8, *const *mut u8, *const i64, *const *mut i64, *const u8, *mut u8, *const u8) -> i32;
+type Call = extern "C" fn(
+    *const *const u8,
+    *const *mut u8,
+    *const i64,
+    *const *mut i64,
+    *const u8,
+    *mut u8,
+    *const u8,
+) -> i32;
 type WorkspaceFor = extern "C" fn(*const i64, *mut u64) -> i32;
 
 /// Interface as the code in memory has it: weights are passed in.
@@ -85,7 +98,8 @@ impl Loaded {
     pub fn new(m: &Module, given: &Interface) -> Result<Loaded> {
         Loaded::for_target(m, given, &Target::host()?)
     }
-    /// Compiles a placed module for this process and a target with one CPU level, which this machine must have.
+    /// Compiles a placed module for this process and a target with one CPU level, which this machine must
+    /// have.
     pub fn for_target(m: &Module, given: &Interface, target: &Target) -> Result<Loaded> {
         let modules = std::slice::from_ref(m);
         let blob = Blob::new(modules);
@@ -115,9 +129,26 @@ impl Loaded {
         });
         let code = module.get_finalized_function(ids.functions[&entry::CALL]);
         let workspace_for = module.get_finalized_function(ids.functions[&entry::WORKSPACE_FOR]);
-        let kernels = m.kernels.keys().filter_map(|k| Some((k, module.get_finalized_function(*ids.functions.get(&k.as_u32())?) as usize))).collect();
-        let texts = [&m.inputs, &m.outputs].map(|list| list.iter().map(|b| m.bufs[*b].ty == ElemType::Str).collect());
-        Ok(Loaded { code, workspace_for, weights, kernels, frame: Frame::new(m), texts, checks: ids.checks, shared: vec![], module: Some(module) })
+        let kernels = m
+            .kernels
+            .keys()
+            .filter_map(|k| {
+                Some((k, module.get_finalized_function(*ids.functions.get(&k.as_u32())?) as usize))
+            })
+            .collect();
+        let texts =
+            [&m.inputs, &m.outputs].map(|list| list.iter().map(|b| m.bufs[*b].ty == ElemType::Str).collect());
+        Ok(Loaded {
+            code,
+            workspace_for,
+            weights,
+            kernels,
+            frame: Frame::new(m),
+            texts,
+            checks: ids.checks,
+            shared: vec![],
+            module: Some(module),
+        })
     }
     /// Lets inputs be the memory of outputs, which must be as large: `(input, output)`.
     pub fn share(&mut self, pairs: Vec<(usize, usize)>) {
@@ -130,51 +161,90 @@ impl Loaded {
     /// Workspace bytes for dim params, or a status.
     pub fn workspace(&self, dims: &[i64]) -> std::result::Result<u64, Stopped> {
         let mut bytes = 0u64;
-        // SAFETY: the code was generated with this signature; `dims` has an entry for every dim param (checked by
-        // the caller against the interface).
+        // SAFETY: the code was generated with this signature; `dims` has an entry for every dim param
+        // (checked by the caller against the interface).
         #[allow(unsafe_code)]
         let f: WorkspaceFor = unsafe { std::mem::transmute(self.workspace_for) };
         match f(dims.as_ptr(), &mut bytes) {
             0 => Ok(bytes),
             s => {
                 // A call checks the dims before it looks at anything else.
-                let (inputs, outputs) = (vec![std::ptr::null(); self.texts[0].len()], vec![std::ptr::null_mut(); self.texts[1].len()]);
+                let (inputs, outputs) = (
+                    vec![std::ptr::null(); self.texts[0].len()],
+                    vec![std::ptr::null_mut(); self.texts[1].len()],
+                );
                 let lists = vec![std::ptr::null_mut(); outputs.len()];
-                Err(self.call_with(&inputs, &outputs, dims, &lists, (std::ptr::null_mut(), 0), None).err().filter(|e| e.status == s).unwrap_or_else(|| s.into()))
+                Err(self
+                    .call_with(&inputs, &outputs, dims, &lists, (std::ptr::null_mut(), 0), None)
+                    .err()
+                    .filter(|e| e.status == s)
+                    .unwrap_or_else(|| s.into()))
             }
         }
     }
     /// Runs the model once. Inputs and outputs must have the sizes that the interface and `dims` imply.
-    pub fn call(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64]) -> std::result::Result<(), Stopped> {
+    pub fn call(
+        &self,
+        inputs: &[&[u8]],
+        outputs: &mut [Vec<u8>],
+        dims: &[i64],
+    ) -> std::result::Result<(), Stopped> {
         let mut sizes = vec![vec![]; outputs.len()];
         self.call_sized(inputs, outputs, dims, &mut sizes)
     }
-    /// The same where outputs may be described (`onnxc_value`): what they describe, as arrays with these names.
-    pub fn call_named(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>], names: &[Option<&str>]) -> std::result::Result<Vec<Vec<Array>>, Stopped> {
+    /// The same where outputs may be described (`onnxc_value`): what they describe, as arrays with these
+    /// names.
+    pub fn call_named(
+        &self,
+        inputs: &[&[u8]],
+        outputs: &mut [Vec<u8>],
+        dims: &[i64],
+        sizes: &mut [Vec<i64>],
+        names: &[Option<&str>],
+    ) -> std::result::Result<Vec<Vec<Array>>, Stopped> {
         let mut workspace = vec![];
         self.call_in(inputs, outputs, dims, sizes, &mut workspace)?;
         let read = |(bytes, name): (&Vec<u8>, &Option<&str>)| {
             let Some(name) = name else { return Ok(vec![]) };
-            // SAFETY: the call has ended well and filled these bytes, which are such a struct; what it points to lies in the
-            // workspace, which is still there.
+            // SAFETY: the call has ended well and filled these bytes, which are such a struct; what it points
+            // to lies in the workspace, which is still there.
             #[allow(unsafe_code)]
-            let value = unsafe { value::read(&std::ptr::read_unaligned(bytes.as_ptr().cast::<onnxc_value>())) };
+            let value =
+                unsafe { value::read(&std::ptr::read_unaligned(bytes.as_ptr().cast::<onnxc_value>())) };
             Ok(io_descriptors::arrays(name, &value.map_err(|s| Stopped::from(s.code()))?))
         };
         outputs.iter().zip(names).map(read).collect()
     }
-    /// The same where sizes of outputs follow from data. `sizes` has a list for every output, empty where its sizes are
-    /// known: what there is room for; afterwards, the sizes it has or needs. Strings come and go in the form of [`texts`].
-    pub fn call_sized(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>]) -> std::result::Result<(), Stopped> {
+    /// The same where sizes of outputs follow from data. `sizes` has a list for every output, empty where its
+    /// sizes are known: what there is room for; afterwards, the sizes it has or needs. Strings come and go in
+    /// the form of [`texts`].
+    pub fn call_sized(
+        &self,
+        inputs: &[&[u8]],
+        outputs: &mut [Vec<u8>],
+        dims: &[i64],
+        sizes: &mut [Vec<i64>],
+    ) -> std::result::Result<(), Stopped> {
         self.call_in(inputs, outputs, dims, sizes, &mut vec![])
     }
-    fn call_in(&self, inputs: &[&[u8]], outputs: &mut [Vec<u8>], dims: &[i64], sizes: &mut [Vec<i64>], memory: &mut Vec<Chunk>) -> std::result::Result<(), Stopped> {
+    fn call_in(
+        &self,
+        inputs: &[&[u8]],
+        outputs: &mut [Vec<u8>],
+        dims: &[i64],
+        sizes: &mut [Vec<i64>],
+        memory: &mut Vec<Chunk>,
+    ) -> std::result::Result<(), Stopped> {
         let mut bytes = self.workspace(dims)?;
         let list = |s: &mut Vec<i64>| if s.is_empty() { std::ptr::null_mut() } else { s.as_mut_ptr() };
         let rooms = sizes.to_vec();
         let out_dims: Vec<*mut i64> = sizes.iter_mut().map(list).collect();
         let elements = self.elements(inputs);
-        let mut i: Vec<*const u8> = inputs.iter().zip(&elements).map(|(b, e)| e.as_ref().map_or(b.as_ptr(), |e| e.as_ptr())).collect();
+        let mut i: Vec<*const u8> = inputs
+            .iter()
+            .zip(&elements)
+            .map(|(b, e)| e.as_ref().map_or(b.as_ptr(), |e| e.as_ptr()))
+            .collect();
         for (from, to) in &self.shared {
             let n = inputs[*from].len().min(outputs[*to].len());
             outputs[*to][..n].copy_from_slice(&inputs[*from][..n]);
@@ -198,26 +268,46 @@ impl Loaded {
         }
         for ((out, list), _) in outputs.iter_mut().zip(sizes.iter()).zip(&self.texts[1]).filter(|x| *x.1) {
             let room = out.len() / texts::SIZE;
-            let n = if list.is_empty() { room } else { crate::tensor::count(list).map_or(0, |n| n as usize).min(room) };
+            let n = if list.is_empty() {
+                room
+            } else {
+                crate::tensor::count(list).map_or(0, |n| n as usize).min(room)
+            };
             let written = texts::read_elements(out, n);
-            // SAFETY: the call has ended well, so its elements show what inputs, weights and workspace hold; all are there.
+            // SAFETY: the call has ended well, so its elements show what inputs, weights and workspace hold;
+            // all are there.
             #[allow(unsafe_code)]
             let encoded = unsafe { texts::encode_elements(&written) };
             *out = encoded;
         }
         Ok(())
     }
-    /// Runs the model once on memory of the caller's, as C does: for tests that place buffers themselves. `out_dims` has a
-    /// list, or null, for every output.
+    /// Runs the model once on memory of the caller's, as C does: for tests that place buffers themselves.
+    /// `out_dims` has a list, or null, for every output.
     ///
     /// # Safety
-    /// What [`Loaded::call_sized`] and [`Loaded::workspace`] tell holds for what the pointers lead to; that of a `const`
-    /// pointer is only read.
+    /// What [`Loaded::call_sized`] and [`Loaded::workspace`] tell holds for what the pointers lead to; that
+    /// of a `const` pointer is only read.
     #[allow(unsafe_code)]
-    pub unsafe fn call_at(&self, inputs: &[*const u8], outputs: &[*mut u8], dims: *const i64, out_dims: &[*mut i64], workspace: *mut u8) -> std::result::Result<(), i32> {
+    pub unsafe fn call_at(
+        &self,
+        inputs: &[*const u8],
+        outputs: &[*mut u8],
+        dims: *const i64,
+        out_dims: &[*mut i64],
+        workspace: *mut u8,
+    ) -> std::result::Result<(), i32> {
         // SAFETY: the code was generated with this signature; the caller vouches for the memory.
         let f: Call = unsafe { std::mem::transmute(self.code) };
-        match f(inputs.as_ptr(), outputs.as_ptr(), dims, out_dims.as_ptr(), self.weights.as_ptr().cast(), workspace, std::ptr::null()) {
+        match f(
+            inputs.as_ptr(),
+            outputs.as_ptr(),
+            dims,
+            out_dims.as_ptr(),
+            self.weights.as_ptr().cast(),
+            workspace,
+            std::ptr::null(),
+        ) {
             0 => Ok(()),
             s => Err(s),
         }
@@ -227,25 +317,58 @@ impl Loaded {
         inputs.iter().zip(&self.texts[0]).map(|(b, text)| text.then(|| addressed(b, b.as_ptr()))).collect()
     }
     /// `workspace`: where it is, and how many bytes it has (0: as many as the model asked for).
-    fn call_with(&self, inputs: &[*const u8], outputs: &[*mut u8], dims: &[i64], out_dims: &[*mut i64], workspace: (*mut u8, u64), exec: Option<&Exec<'_>>) -> std::result::Result<(), Stopped> {
+    fn call_with(
+        &self,
+        inputs: &[*const u8],
+        outputs: &[*mut u8],
+        dims: &[i64],
+        out_dims: &[*mut i64],
+        workspace: (*mut u8, u64),
+        exec: Option<&Exec<'_>>,
+    ) -> std::result::Result<(), Stopped> {
         let mut fault = onnxc_fault::NONE;
-        let exec = onnxc_exec { workspace_size: workspace.1, fault: &raw mut fault, ..exec.map_or(onnxc_exec::NONE, |e| *e.as_raw()) };
+        let exec = onnxc_exec {
+            workspace_size: workspace.1,
+            fault: &raw mut fault,
+            ..exec.map_or(onnxc_exec::NONE, |e| *e.as_raw())
+        };
         match self.enter(inputs, outputs, dims, out_dims, workspace.0, &raw const exec) {
             0 => Ok(()),
             s => Err(self.stopped(s, &fault)),
         }
     }
-    fn enter(&self, inputs: &[*const u8], outputs: &[*mut u8], dims: &[i64], out_dims: &[*mut i64], workspace: *mut u8, exec: *const onnxc_exec) -> i32 {
-        // SAFETY: the code was generated with this signature. It reads and writes inside the buffers, whose sizes the
-        // caller vouches for, inside the workspace of the size it asked for or was told, and inside the weights.
+    fn enter(
+        &self,
+        inputs: &[*const u8],
+        outputs: &[*mut u8],
+        dims: &[i64],
+        out_dims: &[*mut i64],
+        workspace: *mut u8,
+        exec: *const onnxc_exec,
+    ) -> i32 {
+        // SAFETY: the code was generated with this signature. It reads and writes inside the buffers, whose
+        // sizes the caller vouches for, inside the workspace of the size it asked for or was told, and inside
+        // the weights.
         #[allow(unsafe_code)]
         let f: Call = unsafe { std::mem::transmute(self.code) };
-        f(inputs.as_ptr(), outputs.as_ptr(), dims.as_ptr(), out_dims.as_ptr(), self.weights.as_ptr().cast(), workspace, exec.cast())
+        f(
+            inputs.as_ptr(),
+            outputs.as_ptr(),
+            dims.as_ptr(),
+            out_dims.as_ptr(),
+            self.weights.as_ptr().cast(),
+            workspace,
+            exec.cast(),
+        )
     }
     fn stopped(&self, status: i32, fault: &onnxc_fault) -> Stopped {
         let check = self.checks.list().get(fault.check as usize);
-        let text = |c: &Check| if c.text.is_empty() { status_text(status).replace('%', "%%") } else { c.text.clone() };
-        let reason = check.map_or(String::new(), |c| onnxc_runtime::fault::sentence(&c.node, &c.op, &text(c), &fault.values));
+        let text = |c: &Check| {
+            if c.text.is_empty() { status_text(status).replace('%', "%%") } else { c.text.clone() }
+        };
+        let reason = check.map_or(String::new(), |c| {
+            onnxc_runtime::fault::sentence(&c.node, &c.op, &text(c), &fault.values)
+        });
         Stopped { status, reason, workspace: fault.workspace_size }
     }
 }
@@ -256,13 +379,18 @@ fn room(bytes: u64) -> std::result::Result<Vec<Chunk>, Stopped> {
     let mut v: Vec<Chunk> = vec![];
     let reserved = usize::try_from(chunks).ok().is_some_and(|n| v.try_reserve_exact(n).is_ok());
     if !reserved {
-        return Err(Stopped { status: 4, reason: format!("there is no memory for a workspace of {bytes} bytes"), workspace: 0 });
+        return Err(Stopped {
+            status: 4,
+            reason: format!("there is no memory for a workspace of {bytes} bytes"),
+            workspace: 0,
+        });
     }
     v.resize(chunks as usize, Chunk([0; 64]));
     Ok(v)
 }
 
-/// A model with its buffers, bound once and called often: as a whole, or kernel by kernel in the driver's order.
+/// A model with its buffers, bound once and called often: as a whole, or kernel by kernel in the driver's
+/// order.
 pub struct Bound<'a> {
     code: &'a Loaded,
     dims: Vec<i64>,
@@ -296,8 +424,9 @@ struct Step {
 type KernelFn = extern "C" fn(*const u64, i64, i64) -> i32;
 
 impl<'a> Bound<'a> {
-    /// Binds inputs (copied) and fresh outputs of these sizes, which the interface and `dims` imply. `room` has the dims of
-    /// outputs whose sizes follow from data, and is empty for others. `least`: bytes of workspace, if the model asks for less.
+    /// Binds inputs (copied) and fresh outputs of these sizes, which the interface and `dims` imply. `room`
+    /// has the dims of outputs whose sizes follow from data, and is empty for others. `least`: bytes of
+    /// workspace, if the model asks for less.
     #[allow(clippy::too_many_arguments, reason = "what a call takes, and how it runs")]
     pub fn new(
         code: &'a Loaded,
@@ -332,7 +461,10 @@ impl<'a> Bound<'a> {
             dims: dims.to_vec(),
             inputs: ins.iter().map(|p| p.cast_const()).collect(),
             outputs: rest[..outputs.len()].to_vec(),
-            out_dims: room.iter_mut().map(|s| if s.is_empty() { std::ptr::null_mut() } else { s.as_mut_ptr() }).collect(),
+            out_dims: room
+                .iter_mut()
+                .map(|s| if s.is_empty() { std::ptr::null_mut() } else { s.as_mut_ptr() })
+                .collect(),
             rooms: room.clone(),
             room,
             usual,
@@ -345,7 +477,8 @@ impl<'a> Bound<'a> {
             frame: vec![],
             steps: vec![],
         };
-        let values: HashMap<Sym, i64> = m.syms.with_derived(&m.dim_params.iter().copied().zip(dims.iter().copied()).collect());
+        let values: HashMap<Sym, i64> =
+            m.syms.with_derived(&m.dim_params.iter().copied().zip(dims.iter().copied()).collect());
         let eval = |d: Dim| d.eval(&|s| values.get(&s).copied());
         let mut steps = vec![];
         if let (Some(frame), Some(())) = (b.fill_frame(m, &eval), b.plan(m, &m.driver, &eval, &mut steps)) {
@@ -377,7 +510,8 @@ impl<'a> Bound<'a> {
         };
         self.code.frame.words.iter().map(word).collect()
     }
-    /// Kernels in the order of the driver; empty if the driver loops, computes sizes, or branches by what inputs hold.
+    /// Kernels in the order of the driver; empty if the driver loops, computes sizes, or branches by what
+    /// inputs hold.
     pub fn kernels(&self) -> Vec<Kernel> {
         self.steps.iter().map(|s| s.kernel).collect()
     }
@@ -385,7 +519,8 @@ impl<'a> Bound<'a> {
     pub fn call(&mut self) -> std::result::Result<(), Stopped> {
         let raw = self.exec.map_or(onnxc_exec::NONE, |e| *e.as_raw());
         let exec = onnxc_exec { workspace_size: self.bytes, ..raw };
-        // A caller without a pool has no need of an exec, unless its workspace is another than the model asked for.
+        // A caller without a pool has no need of an exec, unless its workspace is another than the model
+        // asked for.
         let exec = if self.exec.is_none() && self.usual { std::ptr::null() } else { &raw const exec };
         match self.code.enter(&self.inputs, &self.outputs, &self.dims, &self.out_dims, self.workspace, exec) {
             0 => Ok(()),
@@ -394,7 +529,14 @@ impl<'a> Bound<'a> {
                 for (list, room) in self.room.iter_mut().zip(&self.rooms) {
                     list.copy_from_slice(room);
                 }
-                let r = self.code.call_with(&self.inputs, &self.outputs, &self.dims, &self.out_dims, (self.workspace, self.bytes), self.exec.as_ref());
+                let r = self.code.call_with(
+                    &self.inputs,
+                    &self.outputs,
+                    &self.dims,
+                    &self.out_dims,
+                    (self.workspace, self.bytes),
+                    self.exec.as_ref(),
+                );
                 Err(r.err().unwrap_or_else(|| s.into()))
             }
         }
@@ -402,7 +544,8 @@ impl<'a> Bound<'a> {
     /// Runs one kernel of [`Bound::kernels`] as the driver would. Those before it must have run, in order.
     pub fn call_kernel(&mut self, index: usize) -> std::result::Result<(), Stopped> {
         let Some(step) = self.steps.get(index) else { return Ok(()) };
-        // SAFETY: the code was generated with this signature; the frame is the one the driver builds for these buffers.
+        // SAFETY: the code was generated with this signature; the frame is the one the driver builds for
+        // these buffers.
         #[allow(unsafe_code)]
         let f: KernelFn = unsafe { std::mem::transmute(step.address) };
         let status = match self.pool {
@@ -454,7 +597,8 @@ fn bytes_mut(v: &mut [Chunk]) -> &mut [u8] {
 macro_rules! libm {
     ($($name:ident),*) => { &[$((stringify!($name), { extern "C" fn f(x: f64) -> f64 { libm::$name(x) } f as extern "C" fn(f64) -> f64 })),*] };
 }
-const LIBM1: &[(&str, extern "C" fn(f64) -> f64)] = libm!(exp, log, erf, tanh, expm1, log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, asinh, atanh);
+const LIBM1: &[(&str, extern "C" fn(f64) -> f64)] =
+    libm!(exp, log, erf, tanh, expm1, log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, asinh, atanh);
 /// libm leaves values below 1 undefined.
 extern "C" fn acosh(x: f64) -> f64 {
     if x < 1.0 { f64::NAN } else { libm::acosh(x) }

@@ -1,4 +1,5 @@
-//! The one loop that runs, times and verifies the rows of [`crate::passes::table`], and stops where it is asked to.
+//! The one loop that runs, times and verifies the rows of [`crate::passes::table`], and stops where it is
+//! asked to.
 
 mod ways;
 
@@ -63,10 +64,18 @@ pub fn compile(source: &Source, options: &Options) -> Result<Compiled> {
 /// Reads a model and runs passes until `stop_after`.
 pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     let mut target = Target::new(options.target.as_deref(), options.cpu.as_deref())?;
-    let name = crate::codegen::names::model_name(options.name.as_deref(), options.output.as_deref(), &source.name)?;
+    let name =
+        crate::codegen::names::model_name(options.name.as_deref(), options.output.as_deref(), &source.name)?;
     let clock = options.clock.clone();
     let mut model = clock.step("import", || {
-        onnx::read(source, &ImportOptions { dims: options.dims.clone(), dim_expressions: options.dim_expressions, capacities: (!options.aliases.is_empty()).then_some(passes::lower::state::SUFFIX) })
+        onnx::read(
+            source,
+            &ImportOptions {
+                dims: options.dims.clone(),
+                dim_expressions: options.dim_expressions,
+                capacities: (!options.aliases.is_empty()).then_some(passes::lower::state::SUFFIX),
+            },
+        )
     })?;
     if !model.errors.is_empty() {
         return Err(crate::diag::Failure::Errors(all_errors(model)));
@@ -92,7 +101,9 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     if options.strict {
         crate::diag::strict(findings.warnings())?;
     }
-    let heap = options.heap.map_or(nest::HEAP, |bytes| bytes.max(0) & !(passes::nest::memory::place_memory::ALIGN - 1));
+    let heap = options
+        .heap
+        .map_or(nest::HEAP, |bytes| bytes.max(0) & !(passes::nest::memory::place_memory::ALIGN - 1));
     let mut module = clock.step("lower", || passes::lower::lower(&model, &name, heap))?;
     module.math = options.math;
     nest::overflow::check(&module)?;
@@ -115,13 +126,26 @@ pub fn run(source: &Source, options: &Options) -> Result<Stopped> {
     }
     let modules = ways.modules();
     modules.par_iter().try_for_each(nest::overflow::check)?;
-    let Some(unscheduled) = unscheduled else { return Err(crate::diag::Failure::bug("pipeline", "no module")) };
+    let Some(unscheduled) = unscheduled else {
+        return Err(crate::diag::Failure::bug("pipeline", "no module"));
+    };
     let weights = clock.step("pack weights", || Ok(Blob::new(&modules)))?;
-    let interface = clock.step("interface", || interface(&model, &modules, source, options, &target, &weights, &mut findings))?;
+    let interface = clock.step("interface", || {
+        interface(&model, &modules, source, options, &target, &weights, &mut findings)
+    })?;
     if options.strict {
         crate::diag::strict(findings.warnings())?;
     }
-    Ok(Stopped::Done(Box::new(Compiled { model, unscheduled, modules, interface, target, weights, warnings: findings.warnings().to_vec(), clock })))
+    Ok(Stopped::Done(Box::new(Compiled {
+        model,
+        unscheduled,
+        modules,
+        interface,
+        target,
+        weights,
+        warnings: findings.warnings().to_vec(),
+        clock,
+    })))
 }
 
 /// Errors of the import, and those that inference finds in what they do not concern.
@@ -159,13 +183,21 @@ fn check(m: &Module, level: Option<&Level>, on: bool) -> Result<()> {
 /// What the verifier may expect of modules for a level.
 pub fn limits(level: &Level) -> Limits {
     let caps = level.facts.caps;
-    let groups = [(Group::Words, caps.dot != Dot::None), (Group::Bytes, caps.dot == Dot::Quads), (Group::Halves, caps.bf16)];
+    let groups = [
+        (Group::Words, caps.dot != Dot::None),
+        (Group::Bytes, caps.dot == Dot::Quads),
+        (Group::Halves, caps.bf16),
+    ];
     Limits { lanes: level.facts.lanes, groups: groups.into_iter().filter(|g| g.1).map(|g| g.0).collect() }
 }
 
 /// Names that `--stop-after` takes, in order.
 pub fn pass_names() -> Vec<&'static str> {
-    std::iter::once("import").chain(GRAPH_PASSES.iter().map(|p| p.name)).chain(["lower"]).chain(NEST_PASSES.iter().map(|p| p.name)).collect()
+    std::iter::once("import")
+        .chain(GRAPH_PASSES.iter().map(|p| p.name))
+        .chain(["lower"])
+        .chain(NEST_PASSES.iter().map(|p| p.name))
+        .collect()
 }
 
 /// Runs all nest passes over a module made by hand, for the lowest level of a target.
@@ -197,9 +229,19 @@ fn described(model: &Model, v: Value) -> Option<(Described, ElemType)> {
     Some((Described { kind, optional, key: b.key, dims: b.dims }, b.elem))
 }
 
-fn interface(model: &Model, modules: &[Module], source: &Source, options: &Options, target: &Target, weights: &Blob, findings: &mut Findings) -> Result<Interface> {
+fn interface(
+    model: &Model,
+    modules: &[Module],
+    source: &Source,
+    options: &Options,
+    target: &Target,
+    weights: &Blob,
+    findings: &mut Findings,
+) -> Result<Interface> {
     // What callers see is the same on every level, but for the workspace.
-    let Some(m) = modules.first() else { return Err(crate::diag::Failure::bug("pipeline", "a target without levels")) };
+    let Some(m) = modules.first() else {
+        return Err(crate::diag::Failure::bug("pipeline", "a target without levels"));
+    };
     let workspace = workspace(modules);
     let mut names = crate::codegen::names::Names::new(&options.renames);
     let dim_params = m
@@ -207,25 +249,64 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
         .iter()
         .map(|s| {
             let r = m.syms.declared_range(*s);
-            Ok(DimParam { sym: *s, name: m.syms.name(*s).to_owned(), ident: names.ident(m.syms.name(*s), "dimension")?, lo: r.lo.unwrap_or(0), hi: r.hi })
+            Ok(DimParam {
+                sym: *s,
+                name: m.syms.name(*s).to_owned(),
+                ident: names.ident(m.syms.name(*s), "dimension")?,
+                lo: r.lo.unwrap_or(0),
+                hi: r.hi,
+            })
         })
         .collect::<Result<Vec<_>>>()?;
     let input_names: Vec<&str> = m.inputs.iter().map(|b| m.bufs[*b].name.as_str()).collect();
     let mut tensor = |b: nest::Buf, v: &Value, what: &str| -> Result<Tensor> {
         let d = &m.bufs[b];
         // An output that is an input of the model bears the same name: both stay, the output as a copy.
-        let shown = if what == "output" && input_names.contains(&d.name.as_str()) && !options.renames.contains_key(&d.name) { format!("{}_out", d.name) } else { d.name.clone() };
+        let shown = if what == "output"
+            && input_names.contains(&d.name.as_str())
+            && !options.renames.contains_key(&d.name)
+        {
+            format!("{}_out", d.name)
+        } else {
+            d.name.clone()
+        };
         let ident = names.ident(&shown, what)?;
         if let Some((described, ty)) = described(model, *v) {
-            return Ok(Tensor { name: d.name.clone(), ident, ty, dims: vec![], max_dims: vec![], aliases_input: None, described: Some(described) });
+            return Ok(Tensor {
+                name: d.name.clone(),
+                ident,
+                ty,
+                dims: vec![],
+                max_dims: vec![],
+                aliases_input: None,
+                described: Some(described),
+            });
         }
         let max_dims = d.dims.iter().map(|x| m.syms.range(*x).hi).collect();
         // Callers know the params only.
         let dims = d.dims.iter().map(|x| m.syms.expanded(*x)).collect();
-        Ok(Tensor { name: d.name.clone(), ident, ty: d.ty, dims, max_dims, aliases_input: None, described: None })
+        Ok(Tensor {
+            name: d.name.clone(),
+            ident,
+            ty: d.ty,
+            dims,
+            max_dims,
+            aliases_input: None,
+            described: None,
+        })
     };
-    let inputs = m.inputs.iter().zip(&model.graph.inputs).map(|(b, v)| tensor(*b, v, "input")).collect::<Result<Vec<_>>>()?;
-    let mut outputs = m.outputs.iter().zip(&model.graph.outputs).map(|(b, v)| tensor(*b, v, "output")).collect::<Result<Vec<_>>>()?;
+    let inputs = m
+        .inputs
+        .iter()
+        .zip(&model.graph.inputs)
+        .map(|(b, v)| tensor(*b, v, "input"))
+        .collect::<Result<Vec<_>>>()?;
+    let mut outputs = m
+        .outputs
+        .iter()
+        .zip(&model.graph.outputs)
+        .map(|(b, v)| tensor(*b, v, "output"))
+        .collect::<Result<Vec<_>>>()?;
     for (o, i) in &model.aliases {
         outputs[*o].aliases_input = Some(*i as u32);
     }
@@ -236,7 +317,9 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
         _ => options.output.as_deref().unwrap_or(std::path::Path::new(&m.name)).with_extension("weights"),
     };
     let weights_file = weights_path.file_name().map_or(String::new(), |f| f.to_string_lossy().into_owned());
-    let file = std::path::Path::new(&source.name).file_name().map_or(source.name.clone(), |f| f.to_string_lossy().into_owned());
+    let file = std::path::Path::new(&source.name)
+        .file_name()
+        .map_or(source.name.clone(), |f| f.to_string_lossy().into_owned());
     Ok(Interface {
         name: m.name.clone(),
         producer: format!("onnxc {}", env!("CARGO_PKG_VERSION")),
@@ -252,8 +335,22 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
         workspace,
         workspace_max: m.syms.range(workspace).hi.and_then(|v| u64::try_from(v).ok()),
         heap: crate::codegen::interface::heap(modules),
-        weights: Weights { size: weights.size, align: crate::codegen::weights::ALIGN, sha256: if external { weights.sha256() } else { [0; 32] }, external, file: weights_file },
-        states: m.states.iter().map(|s| State { before: m.syms.expanded(s.before), after: m.syms.expanded(s.after), ..s.clone() }).collect(),
+        weights: Weights {
+            size: weights.size,
+            align: crate::codegen::weights::ALIGN,
+            sha256: if external { weights.sha256() } else { [0; 32] },
+            external,
+            file: weights_file,
+        },
+        states: m
+            .states
+            .iter()
+            .map(|s| State {
+                before: m.syms.expanded(s.before),
+                after: m.syms.expanded(s.after),
+                ..s.clone()
+            })
+            .collect(),
         nodes: nodes(model, modules),
         foreign: crate::codegen::interface::foreign(m),
         hidden: options.hidden,
@@ -262,9 +359,11 @@ fn interface(model: &Model, modules: &[Module], source: &Source, options: &Optio
     })
 }
 
-/// Nodes of the main graph in order, and behind them those inside them, or made of them, that kernels compute.
+/// Nodes of the main graph in order, and behind them those inside them, or made of them, that kernels
+/// compute.
 fn nodes(model: &Model, modules: &[Module]) -> Vec<Origin> {
-    let mut nodes: Vec<Origin> = model.graph.order.iter().map(|n| model.graph.nodes[*n].origin.clone()).collect();
+    let mut nodes: Vec<Origin> =
+        model.graph.order.iter().map(|n| model.graph.nodes[*n].origin.clone()).collect();
     let key = |o: &Origin| (o.graph.clone(), o.node, o.output.clone(), o.name.clone(), o.op.clone());
     let mut seen: HashSet<_> = nodes.iter().map(key).collect();
     for m in modules {

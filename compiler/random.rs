@@ -1,5 +1,5 @@
-//! Random inputs that a model takes: sizes that its conditions allow, indices within the tensor that they index, and values
-//! that depend on nothing but a seed.
+//! Random inputs that a model takes: sizes that its conditions allow, indices within the tensor that they
+//! index, and values that depend on nothing but a seed.
 
 use crate::arrays::Array;
 use crate::codegen::interface::{Interface, Kind, Tensor};
@@ -18,7 +18,8 @@ const MOST: i64 = 4096;
 
 /// How far above its least value a size goes that nothing bounds.
 const FEW: i64 = 3;
-/// Steps up from the least size of a dimension that [`neighbours`] tries, and how many sets of sizes it makes.
+/// Steps up from the least size of a dimension that [`neighbours`] tries, and how many sets of sizes it
+/// makes.
 const STEPS: i64 = 3;
 const TRIALS: usize = 48;
 
@@ -28,17 +29,23 @@ pub fn named_sizes(i: &Interface, named: &[(String, i64)]) -> Result<HashMap<Sym
     for (name, size) in named {
         let Some(p) = i.dim_params.iter().find(|p| p.name == *name) else {
             let known: Vec<&str> = i.dim_params.iter().map(|p| p.name.as_str()).collect();
-            return Error::new(codes::DIM_OPTION, format!("--size: no dimension \"{name}\" is left to be chosen at run time"))
-                .found_expected(name.clone(), if known.is_empty() { "none: all are fixed".into() } else { known.join(", ") })
-                .fail();
+            return Error::new(
+                codes::DIM_OPTION,
+                format!("--size: no dimension \"{name}\" is left to be chosen at run time"),
+            )
+            .found_expected(
+                name.clone(),
+                if known.is_empty() { "none: all are fixed".into() } else { known.join(", ") },
+            )
+            .fail();
         };
         out.insert(p.sym, *size);
     }
     Ok(out)
 }
 
-/// Sizes of all dim params: those that are fixed, and of the others the least that the model's conditions allow, as far as
-/// a search finds some. What is not found stays 1, and the call says which condition fails.
+/// Sizes of all dim params: those that are fixed, and of the others the least that the model's conditions
+/// allow, as far as a search finds some. What is not found stays 1, and the call says which condition fails.
 pub fn sizes(i: &Interface, fixed: &HashMap<Sym, i64>) -> HashMap<Sym, i64> {
     let mut sizes: HashMap<Sym, i64> = i.dim_params.iter().map(|p| (p.sym, p.lo.max(1))).collect();
     sizes.extend(fixed);
@@ -50,7 +57,8 @@ pub fn sizes(i: &Interface, fixed: &HashMap<Sym, i64>) -> HashMap<Sym, i64> {
         let mut best: Option<(usize, i64, Sym)> = None;
         for p in free.iter().filter(|p| within.contains(&p.sym)) {
             for v in p.lo.max(1)..=p.hi.unwrap_or(MOST).min(MOST) {
-                let tried: HashMap<Sym, i64> = sizes.iter().map(|(s, n)| (*s, if *s == p.sym { v } else { *n })).collect();
+                let tried: HashMap<Sym, i64> =
+                    sizes.iter().map(|(s, n)| (*s, if *s == p.sym { v } else { *n })).collect();
                 if holds(i, *c, &i.syms.with_derived(&tried)) {
                     let left = violated(i, &tried).len();
                     if left < before.len() && best.is_none_or(|b| (left, v) < (b.0, b.1)) {
@@ -66,8 +74,13 @@ pub fn sizes(i: &Interface, fixed: &HashMap<Sym, i64>) -> HashMap<Sym, i64> {
     sizes
 }
 
-/// Other sizes of the open dim params, which the model's conditions allow: a few steps up for one of them, then for two.
-pub fn neighbours(i: &Interface, fixed: &HashMap<Sym, i64>, from: &HashMap<Sym, i64>) -> Vec<HashMap<Sym, i64>> {
+/// Other sizes of the open dim params, which the model's conditions allow: a few steps up for one of them,
+/// then for two.
+pub fn neighbours(
+    i: &Interface,
+    fixed: &HashMap<Sym, i64>,
+    from: &HashMap<Sym, i64>,
+) -> Vec<HashMap<Sym, i64>> {
     let open: Vec<_> = i.dim_params.iter().filter(|p| !fixed.contains_key(&p.sym)).collect();
     let raised = |changes: &[(Sym, i64)]| {
         let mut sizes = from.clone();
@@ -76,13 +89,21 @@ pub fn neighbours(i: &Interface, fixed: &HashMap<Sym, i64>, from: &HashMap<Sym, 
                 *n += by;
             }
         }
-        let allowed = open.iter().all(|p| p.hi.is_none_or(|hi| sizes[&p.sym] <= hi)) && violated(i, &sizes).is_empty();
+        let allowed =
+            open.iter().all(|p| p.hi.is_none_or(|hi| sizes[&p.sym] <= hi)) && violated(i, &sizes).is_empty();
         allowed.then_some(sizes)
     };
-    let mut out: Vec<_> = open.iter().flat_map(|p| (1..=STEPS).filter_map(|by| raised(&[(p.sym, by)])).collect::<Vec<_>>()).collect();
+    let mut out: Vec<_> = open
+        .iter()
+        .flat_map(|p| (1..=STEPS).filter_map(|by| raised(&[(p.sym, by)])).collect::<Vec<_>>())
+        .collect();
     for (k, p) in open.iter().enumerate() {
         for q in &open[k + 1..] {
-            out.extend((1..=STEPS).flat_map(|a| (1..=STEPS).map(move |b| (a, b))).filter_map(|(a, b)| raised(&[(p.sym, a), (q.sym, b)])));
+            out.extend(
+                (1..=STEPS)
+                    .flat_map(|a| (1..=STEPS).map(move |b| (a, b)))
+                    .filter_map(|(a, b)| raised(&[(p.sym, a), (q.sym, b)])),
+            );
         }
     }
     out.truncate(TRIALS);
@@ -106,8 +127,8 @@ fn holds(i: &Interface, c: Condition, sizes: &HashMap<Sym, i64>) -> bool {
     }
 }
 
-/// For each input of integers what its elements may be, where they index something or decide a size. Values that pass
-/// through arithmetic count as they are.
+/// For each input of integers what its elements may be, where they index something or decide a size. Values
+/// that pass through arithmetic count as they are.
 pub fn ranges(m: &Module, sizes: &HashMap<Sym, i64>) -> Vec<Option<Range>> {
     let sizes = m.syms.with_derived(sizes);
     let value = |d: Dim| d.eval(&|s| sizes.get(&s).copied());
@@ -125,7 +146,13 @@ pub fn ranges(m: &Module, sizes: &HashMap<Sym, i64>) -> Vec<Option<Range>> {
         visit::walk(body, &mut |s| match s {
             Stmt::With { value: e, extent, .. } => bound(e, Some(0), value(*extent).map(|n| n - 1)),
             Stmt::Define { sym, value: e, lo, hi } => {
-                let most = |c: &Condition| if let Condition::AtMost(a, b) = c { value(*b).filter(|_| a.as_sym() == Some(*sym)) } else { None };
+                let most = |c: &Condition| {
+                    if let Condition::AtMost(a, b) = c {
+                        value(*b).filter(|_| a.as_sym() == Some(*sym))
+                    } else {
+                        None
+                    }
+                };
                 let most = m.syms.conditions().iter().filter_map(most).chain(hi.and_then(value)).min();
                 // Without a bound that the model's sizes set, a size would take all memory.
                 let few = value(*lo).unwrap_or(0).max(0).saturating_add(FEW);
@@ -191,39 +218,60 @@ fn sources(m: &Module, e: &Expr, roots: &HashMap<Buf, BTreeSet<Buf>>, out: &mut 
 /// Members of random sequences, entries of random maps, and sizes of their members that only run time knows.
 const MEMBERS: i64 = 4;
 
-/// An input as arrays ([`crate::io_descriptors`]) of values that depend on nothing but the seed: a tensor ([`tensor`]), the
-/// element of an optional, a sequence of four members, a map with four entries.
+/// An input as arrays ([`crate::io_descriptors`]) of values that depend on nothing but the seed: a tensor
+/// ([`tensor`]), the element of an optional, a sequence of four members, a map with four entries.
 pub fn arrays(t: &Tensor, sizes: &HashMap<Sym, i64>, range: Option<Range>, seed: u64) -> Result<Vec<Array>> {
     let Some(d) = &t.described else { return Ok(vec![tensor(t, sizes, range, seed)?]) };
     let list = vec![MEMBERS];
-    let member = || d.dims.as_ref().map_or(list.clone(), |dims| dims.iter().map(|n| n.unwrap_or(MEMBERS)).collect());
+    let member =
+        || d.dims.as_ref().map_or(list.clone(), |dims| dims.iter().map(|n| n.unwrap_or(MEMBERS)).collect());
     Ok(match d.kind {
         Kind::Map | Kind::Maps => {
             let keys: Vec<String> = (0..MEMBERS).map(|k| format!("k{k}")).collect();
-            let data = if d.key == Some(ElemType::Str) { texts::encode(&keys) } else { (0..MEMBERS).flat_map(i64::to_le_bytes).collect() };
-            let keys = Array { name: format!("{}.keys", t.name), ty: d.key.unwrap_or(ElemType::I64), dims: list.clone(), data };
+            let data = if d.key == Some(ElemType::Str) {
+                texts::encode(&keys)
+            } else {
+                (0..MEMBERS).flat_map(i64::to_le_bytes).collect()
+            };
+            let keys = Array {
+                name: format!("{}.keys", t.name),
+                ty: d.key.unwrap_or(ElemType::I64),
+                dims: list.clone(),
+                data,
+            };
             vec![keys, random(format!("{}.values", t.name), t.ty, list, None, seed)?]
         }
         Kind::Tensor => vec![random(format!("{}.0", t.name), t.ty, member(), None, seed)?],
-        Kind::Sequence => (0..MEMBERS).map(|k| random(format!("{}.{k}", t.name), t.ty, member(), None, seed.wrapping_add(k as u64))).collect::<Result<_>>()?,
+        Kind::Sequence => (0..MEMBERS)
+            .map(|k| random(format!("{}.{k}", t.name), t.ty, member(), None, seed.wrapping_add(k as u64)))
+            .collect::<Result<_>>()?,
     })
 }
 
-/// A tensor of values that depend on nothing but the seed: floats and parts of complex numbers between -1 and 1, integers in
-/// `range`, else 0 or 1, strings of a few lower-case words.
+/// A tensor of values that depend on nothing but the seed: floats and parts of complex numbers between -1 and
+/// 1, integers in `range`, else 0 or 1, strings of a few lower-case words.
 pub fn tensor(t: &Tensor, sizes: &HashMap<Sym, i64>, range: Option<Range>, seed: u64) -> Result<Array> {
-    let dims: Option<Vec<i64>> = t.dims.iter().map(|d| d.eval(&|s| sizes.get(&s).copied()).filter(|v| *v >= 0)).collect();
+    let dims: Option<Vec<i64>> =
+        t.dims.iter().map(|d| d.eval(&|s| sizes.get(&s).copied()).filter(|v| *v >= 0)).collect();
     match dims.filter(|_| t.described.is_none()) {
         Some(dims) => random(t.name.clone(), t.ty, dims, range, seed),
-        None => {
-            Error::new(codes::RUN_INPUT, format!("input \"{}\" can not be filled with random numbers", t.name)).found_expected(t.ty.to_string(), "a tensor with sizes that are not negative").fail()
-        }
+        None => Error::new(
+            codes::RUN_INPUT,
+            format!("input \"{}\" can not be filled with random numbers", t.name),
+        )
+        .found_expected(t.ty.to_string(), "a tensor with sizes that are not negative")
+        .fail(),
     }
 }
 
 fn random(name: String, ty: ElemType, dims: Vec<i64>, range: Option<Range>, seed: u64) -> Result<Array> {
     let Some(n) = crate::tensor::count(&dims).filter(|n| ty.bytes_for(*n).is_some()) else {
-        return Error::new(codes::RUN_INPUT, format!("input \"{name}\" can not be filled with random numbers")).found_expected(format!("{ty}{dims:?}"), "sizes that fit in memory").fail();
+        return Error::new(
+            codes::RUN_INPUT,
+            format!("input \"{name}\" can not be filled with random numbers"),
+        )
+        .found_expected(format!("{ty}{dims:?}"), "sizes that fit in memory")
+        .fail();
     };
     let Some(width) = ty.bytes() else {
         // Packed elements: zeros.
@@ -258,7 +306,9 @@ fn random(name: String, ty: ElemType, dims: Vec<i64>, range: Option<Range>, seed
             ElemType::F16 => data.extend(half::f16::from_f32(unit).to_le_bytes()),
             ElemType::BF16 => data.extend(half::bf16::from_f32(unit).to_le_bytes()),
             _ => {
-                let (lo, count) = range.filter(|_| ty != ElemType::Bool).map_or((0, 2), |(lo, hi)| (lo, hi.abs_diff(lo).saturating_add(1)));
+                let (lo, count) = range
+                    .filter(|_| ty != ElemType::Bool)
+                    .map_or((0, 2), |(lo, hi)| (lo, hi.abs_diff(lo).saturating_add(1)));
                 let v = lo.wrapping_add(((r >> 16) % count) as i64);
                 data.extend(&v.to_le_bytes().repeat(2)[..width as usize]);
             }

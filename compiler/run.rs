@@ -1,4 +1,5 @@
-//! `onnxc run`, `onnxc verify` and `onnxc bench`: a model through the JIT, with the code generator that writes objects.
+//! `onnxc run`, `onnxc verify` and `onnxc bench`: a model through the JIT, with the code generator that
+//! writes objects.
 
 mod state;
 
@@ -49,11 +50,18 @@ impl Runner {
     /// Compiles for this machine: the highest CPU level of the target that it has.
     pub fn new(compiled: Compiled) -> Result<Runner> {
         let host = Target::host()?;
-        let best = compiled.target.levels.iter().rposition(|l| l.runs_on(host.lowest()) && host.triple.architecture == compiled.target.triple.architecture);
+        let best = compiled.target.levels.iter().rposition(|l| {
+            l.runs_on(host.lowest()) && host.triple.architecture == compiled.target.triple.architecture
+        });
         let Some(best) = best else {
-            return Error::new(codes::TARGET, "this machine can not run code for that target").found_expected(compiled.target.cpu(), "a CPU level that this machine has, or native").fail();
+            return Error::new(codes::TARGET, "this machine can not run code for that target")
+                .found_expected(compiled.target.cpu(), "a CPU level that this machine has, or native")
+                .fail();
         };
-        let (Some(module), Some(level)) = (compiled.modules.get(best), compiled.target.levels.get(best)) else { return Err(Failure::bug("run", "a model without code")) };
+        let (Some(module), Some(level)) = (compiled.modules.get(best), compiled.target.levels.get(best))
+        else {
+            return Err(Failure::bug("run", "a model without code"));
+        };
         let target = Target { levels: vec![level.clone()], ..host };
         let code = Loaded::for_target(module, &compiled.interface, &target)?;
         Ok(Runner { compiled, best, code, chosen: HashMap::new(), given: vec![] })
@@ -75,11 +83,13 @@ impl Runner {
     pub fn compiled(&self) -> &Compiled {
         &self.compiled
     }
-    /// Runs the model on inputs in graph order. An output that is no tensor is several arrays ([`crate::io_descriptors`]).
+    /// Runs the model on inputs in graph order. An output that is no tensor is several arrays
+    /// ([`crate::io_descriptors`]).
     pub fn run(&self, inputs: &[Input]) -> Result<Vec<Array>> {
         self.run_with(inputs, &HashMap::new())
     }
-    /// The same, with room for outputs whose sizes follow from data: one that suffices saves the calls that find it out.
+    /// The same, with room for outputs whose sizes follow from data: one that suffices saves the calls that
+    /// find it out.
     pub fn run_with(&self, inputs: &[Input], room: &HashMap<String, Vec<i64>>) -> Result<Vec<Array>> {
         let i = &self.compiled.interface;
         let sizes = self.sizes(inputs)?;
@@ -97,10 +107,18 @@ impl Runner {
     /// Descriptors of the inputs that are no tensors, in order.
     fn descriptors<'a>(&self, inputs: &'a [Input]) -> Result<Vec<Descriptor<'a>>> {
         let list = self.compiled.interface.inputs.iter().zip(inputs);
-        list.filter_map(|(t, x)| if let Input::Members(m) = x { Some(io_descriptors::descriptor(t, m.as_deref())) } else { None }).collect()
+        list.filter_map(|(t, x)| {
+            if let Input::Members(m) = x { Some(io_descriptors::descriptor(t, m.as_deref())) } else { None }
+        })
+        .collect()
     }
     /// One call; shapes and bytes of the outputs.
-    fn called(&self, data: &[&[u8]], sizes: &HashMap<Sym, i64>, room: &HashMap<String, Vec<i64>>) -> Result<Called> {
+    fn called(
+        &self,
+        data: &[&[u8]],
+        sizes: &HashMap<Sym, i64>,
+        room: &HashMap<String, Vec<i64>>,
+    ) -> Result<Called> {
         let i = &self.compiled.interface;
         let dims = self.dims(sizes);
         let data = &self.placed(data, sizes)?;
@@ -108,10 +126,14 @@ impl Runner {
         // The model's own checks say more than sizes that are none.
         self.code.workspace(&dims).map_err(status_error)?;
         let shapes = self.output_shapes(sizes)?;
-        let names: Vec<Option<&str>> = i.outputs.iter().map(|t| t.described.as_ref().map(|_| t.name.as_str())).collect();
+        let names: Vec<Option<&str>> =
+            i.outputs.iter().map(|t| t.described.as_ref().map(|_| t.name.as_str())).collect();
         // Too small a capacity tells the sizes that are needed, of one output more each time.
-        let least = |t: &Tensor| room.get(&t.name).filter(|d| d.len() == t.dims.len()).cloned().unwrap_or(vec![0; t.dims.len()]);
-        let mut capacity: Vec<Vec<i64>> = i.outputs.iter().map(|t| if t.from_data(&i.syms) { least(t) } else { vec![] }).collect();
+        let least = |t: &Tensor| {
+            room.get(&t.name).filter(|d| d.len() == t.dims.len()).cloned().unwrap_or(vec![0; t.dims.len()])
+        };
+        let mut capacity: Vec<Vec<i64>> =
+            i.outputs.iter().map(|t| if t.from_data(&i.syms) { least(t) } else { vec![] }).collect();
         loop {
             let mut have = capacity.clone();
             let mut outputs = vec![];
@@ -119,7 +141,14 @@ impl Runner {
                 outputs.push(vec![0u8; if list.is_empty() { *n } else { bytes_of(t, list)? }]);
             }
             match self.code.call_named(data, &mut outputs, &dims, &mut have, &names) {
-                Err(e) if e.status == 4 && have.iter().flatten().zip(capacity.iter().flatten()).any(|(need, room)| need > room) => {
+                Err(e)
+                    if e.status == 4
+                        && have
+                            .iter()
+                            .flatten()
+                            .zip(capacity.iter().flatten())
+                            .any(|(need, room)| need > room) =>
+                {
                     for (room, need) in capacity.iter_mut().flatten().zip(have.iter().flatten()) {
                         *room = (*room).max(*need);
                     }
@@ -127,7 +156,9 @@ impl Runner {
                 Err(e) => return Err(status_error(e)),
                 Ok(values) => {
                     let mut out = vec![];
-                    for ((t, (dims, _)), (list, data)) in i.outputs.iter().zip(shapes).zip(have.into_iter().zip(&mut outputs)) {
+                    for ((t, (dims, _)), (list, data)) in
+                        i.outputs.iter().zip(shapes).zip(have.into_iter().zip(&mut outputs))
+                    {
                         let dims = if list.is_empty() { dims } else { list };
                         if t.described.is_some() {
                             data.truncate(io_descriptors::SIZE);
@@ -141,8 +172,8 @@ impl Runner {
             }
         }
     }
-    /// The model bound to inputs in graph order and to outputs of its own, to be called many times. With a pool its loops
-    /// run as tasks.
+    /// The model bound to inputs in graph order and to outputs of its own, to be called many times. With a
+    /// pool its loops run as tasks.
     pub fn bind<'a>(&'a self, inputs: &'a [Input], pool: Option<&'a Pool>) -> Result<Bound<'a>> {
         let i = &self.compiled.interface;
         let sizes = self.sizes(inputs)?;
@@ -150,18 +181,35 @@ impl Runner {
         let data = bytes(inputs, &described);
         let (shapes, outputs) = if i.outputs.iter().any(|t| t.from_data(&i.syms)) {
             let (shapes, outputs, _) = self.called(&data, &sizes, &HashMap::new())?;
-            let bytes = |((t, dims), data): ((&Tensor, &Vec<i64>), &Vec<u8>)| if t.described.is_some() { Ok(data.len()) } else { bytes_of(t, dims) };
+            let bytes = |((t, dims), data): ((&Tensor, &Vec<i64>), &Vec<u8>)| {
+                if t.described.is_some() { Ok(data.len()) } else { bytes_of(t, dims) }
+            };
             let sizes = i.outputs.iter().zip(&shapes).zip(&outputs).map(bytes).collect::<Result<_>>()?;
             (shapes, sizes)
         } else {
             self.output_shapes(&sizes)?.into_iter().unzip::<_, _, Vec<_>, Vec<usize>>()
         };
-        let room: Vec<Vec<i64>> = i.outputs.iter().zip(shapes).map(|(t, s)| if t.from_data(&i.syms) { s } else { vec![] }).collect();
+        let room: Vec<Vec<i64>> = i
+            .outputs
+            .iter()
+            .zip(shapes)
+            .map(|(t, s)| if t.from_data(&i.syms) { s } else { vec![] })
+            .collect();
         let data = self.placed(&data, &sizes)?;
         let data: Vec<&[u8]> = data.iter().map(|d| &**d).collect();
         let mut least = 0;
         loop {
-            let mut bound = Bound::new(&self.code, self.module(), &data, &outputs, &self.dims(&sizes), room.clone(), pool, least).map_err(status_error)?;
+            let mut bound = Bound::new(
+                &self.code,
+                self.module(),
+                &data,
+                &outputs,
+                &self.dims(&sizes),
+                room.clone(),
+                pool,
+                least,
+            )
+            .map_err(status_error)?;
             if i.heap > 0
                 && let Err(e) = bound.call()
                 && e.workspace > bound.workspace_size()
@@ -179,7 +227,10 @@ impl Runner {
             let v = d.eval(&|s| sizes.get(&s).copied());
             v.filter(|v| *v >= 0).ok_or_else(|| {
                 let found = v.map_or("no number".into(), |v| v.to_string());
-                let e = Error::new(codes::RUN_INPUT, format!("output \"{}\" dimension {k} has no valid size for these inputs", t.name));
+                let e = Error::new(
+                    codes::RUN_INPUT,
+                    format!("output \"{}\" dimension {k} has no valid size for these inputs", t.name),
+                );
                 Failure::from(e.found_expected(found, format!("{} >= 0", d.display(&i.syms))))
             })
         };
@@ -190,7 +241,8 @@ impl Runner {
             if t.from_data(&i.syms) {
                 return Ok((vec![], 0));
             }
-            let dims = t.dims.iter().enumerate().map(|(k, d)| eval(t, k, *d)).collect::<Result<Vec<i64>>>()?;
+            let dims =
+                t.dims.iter().enumerate().map(|(k, d)| eval(t, k, *d)).collect::<Result<Vec<i64>>>()?;
             let n = bytes_of(t, &dims)?;
             Ok((dims, n))
         };
@@ -219,15 +271,24 @@ impl Runner {
                         let (name, at) = *seen.entry(s).or_insert((&t.name, k));
                         if first != *n {
                             ok = false;
-                            clash = Some(format!("input \"{name}\" dimension {at} is {first}, input \"{}\" dimension {k} is {n}: they are both {}", t.name, i.syms.name(s)));
+                            clash = Some(format!(
+                                "input \"{name}\" dimension {at} is {first}, input \"{}\" dimension {k} is {n}: they are both {}",
+                                t.name,
+                                i.syms.name(s)
+                            ));
                         }
                     }
                 }
-                ok &= t.dims.iter().zip(&a.dims).all(|(d, n)| d.eval(&|s| sizes.get(&s).copied()).is_none_or(|v| v == *n));
+                ok &= t
+                    .dims
+                    .iter()
+                    .zip(&a.dims)
+                    .all(|(d, n)| d.eval(&|s| sizes.get(&s).copied()).is_none_or(|v| v == *n));
             }
             ok &= t.ty != ElemType::Str || a.to_strings().is_some();
             if !ok {
-                let e = Error::new(codes::RUN_INPUT, format!("input \"{}\" does not fit", t.name)).found_expected(format!("{}{:?}", a.ty, a.dims), expected);
+                let e = Error::new(codes::RUN_INPUT, format!("input \"{}\" does not fit", t.name))
+                    .found_expected(format!("{}{:?}", a.ty, a.dims), expected);
                 errors.push(if let Some(c) = clash { e.note(c) } else { e });
             }
         }
@@ -240,15 +301,17 @@ impl Runner {
         self.capacities(&mut sizes)?;
         Ok(sizes)
     }
-    /// Fills up named arrays with random ones ([`random`]) for the inputs that are not among them. Their symbolic sizes are
-    /// those that were named, else those of the arrays given, else the least that the model's conditions allow. Where two or
-    /// more are open, the model is called to see whether it takes them: sizes that are compared while it runs (a mask as long
-    /// as past and present together) stand in no condition.
+    /// Fills up named arrays with random ones ([`random`]) for the inputs that are not among them. Their
+    /// symbolic sizes are those that were named, else those of the arrays given, else the least that the
+    /// model's conditions allow. Where two or more are open, the model is called to see whether it takes
+    /// them: sizes that are compared while it runs (a mask as long as past and present together) stand in no
+    /// condition.
     pub fn fill(&self, given: Vec<Array>, named: &[(String, i64)], seed: u64) -> Result<Vec<Array>> {
         let i = &self.compiled.interface;
         let mut fixed = HashMap::new();
         for t in self.inputs().into_iter().filter(|t| t.described.is_none()) {
-            let dims = given.iter().find(|a| io_descriptors::belongs(t, &a.name)).map_or(&[][..], |a| &a.dims);
+            let dims =
+                given.iter().find(|a| io_descriptors::belongs(t, &a.name)).map_or(&[][..], |a| &a.dims);
             fixed.extend(t.dims.iter().zip(dims).filter_map(|(d, n)| Some((d.as_sym()?, *n))));
         }
         fixed.extend(random::named_sizes(i, named)?);
@@ -270,7 +333,12 @@ impl Runner {
         let ranges = random::ranges(&self.compiled.unscheduled, sizes);
         for (k, t) in self.inputs().into_iter().enumerate() {
             if !given.iter().any(|g| io_descriptors::belongs(t, &g.name)) {
-                given.extend(random::arrays(t, sizes, ranges.get(k).copied().flatten(), seed.wrapping_add(k as u64))?);
+                given.extend(random::arrays(
+                    t,
+                    sizes,
+                    ranges.get(k).copied().flatten(),
+                    seed.wrapping_add(k as u64),
+                )?);
             }
         }
         Ok(given)
@@ -294,17 +362,32 @@ impl Runner {
                 out.push(io_descriptors::gather(t, &given)?);
                 continue;
             }
-            let found = if named { given.iter().find(|a| a.name == t.name).or_else(|| given.iter().find(|a| a.name == t.ident)) } else { given.get(k) };
+            let found = if named {
+                given.iter().find(|a| a.name == t.name).or_else(|| given.iter().find(|a| a.name == t.ident))
+            } else {
+                given.get(k)
+            };
             match found {
                 Some(a) => out.push(Input::Array(a.clone())),
-                None => missing.push(format!("{} : {}", t.name, crate::tensor::TensorType::new(t.ty, t.dims.clone()).display(&i.syms))),
+                None => missing.push(format!(
+                    "{} : {}",
+                    t.name,
+                    crate::tensor::TensorType::new(t.ty, t.dims.clone()).display(&i.syms)
+                )),
             }
         }
         if missing.is_empty() {
             return Ok(out);
         }
         Error::new(codes::RUN_INPUT, "inputs are missing")
-            .found_expected(if given.is_empty() { "no inputs".into() } else { given.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join(", ") }, missing.join("; "))
+            .found_expected(
+                if given.is_empty() {
+                    "no inputs".into()
+                } else {
+                    given.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join(", ")
+                },
+                missing.join("; "),
+            )
             .help("give each as --input name=file.npy, or make them with --random 1")
             .fail()
     }
@@ -322,13 +405,18 @@ fn bytes<'a>(inputs: &'a [Input], described: &'a [Descriptor]) -> Vec<&'a [u8]> 
 
 /// A failed call as an error.
 pub fn status_error(s: Stopped) -> Failure {
-    let e = Error::new(codes::RUN_STATUS, format!("the model returned status {}: {}", s.status, status_text(s.status)));
+    let e = Error::new(
+        codes::RUN_STATUS,
+        format!("the model returned status {}: {}", s.status, status_text(s.status)),
+    );
     if s.reason.is_empty() { e } else { e.row("check", s.reason) }.into()
 }
 
 fn bytes_of(t: &Tensor, dims: &[i64]) -> Result<usize> {
     let n = crate::tensor::count(dims).and_then(|n| t.ty.bytes_for(n)).and_then(|n| usize::try_from(n).ok());
-    n.ok_or_else(|| Failure::from(Error::new(codes::RUN_INPUT, format!("output \"{}\" is too large", t.name))))
+    n.ok_or_else(|| {
+        Failure::from(Error::new(codes::RUN_INPUT, format!("output \"{}\" is too large", t.name)))
+    })
 }
 
 /// Shapes and bytes of the outputs, and the arrays in those that are no tensors.
@@ -337,14 +425,23 @@ type Called = (Vec<Vec<i64>>, Vec<Vec<u8>>, Vec<Vec<Array>>);
 /// Compares an output with its reference: `|got - want| <= atol + rtol * |want|`, NaN equal to NaN.
 pub fn compare(got: &Array, want: &Array, rtol: f64, atol: f64) -> Result<Comparison> {
     if got.dims != want.dims || got.ty != want.ty {
-        return Error::new(codes::VERIFY_FAILED, format!("output \"{}\" has another type or shape", got.name))
-            .found_expected(format!("{}{:?}", got.ty, got.dims), format!("{}{:?}", want.ty, want.dims))
-            .fail();
+        return Error::new(
+            codes::VERIFY_FAILED,
+            format!("output \"{}\" has another type or shape", got.name),
+        )
+        .found_expected(format!("{}{:?}", got.ty, got.dims), format!("{}{:?}", want.ty, want.dims))
+        .fail();
     }
     if let (Some(a), Some(b)) = (got.to_strings(), want.to_strings()) {
         let outside = a.iter().zip(&b).filter(|(x, y)| x != y).count();
         let differ = if outside > 0 { f64::INFINITY } else { 0.0 };
-        return Ok(Comparison { name: got.name.clone(), max_abs: differ, max_rel: differ, outside, count: a.len() });
+        return Ok(Comparison {
+            name: got.name.clone(),
+            max_abs: differ,
+            max_rel: differ,
+            outside,
+            count: a.len(),
+        });
     }
     let (a, b) = (got.to_f64s(), want.to_f64s());
     let scale = b.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));

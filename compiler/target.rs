@@ -3,10 +3,13 @@
 use crate::diag::{Error, Result, codes};
 use cranelift_codegen::isa::{self, OwnedTargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
-use target_lexicon::{Aarch64Architecture, Architecture, BinaryFormat, Environment, OperatingSystem, Riscv64Architecture, Triple};
+use target_lexicon::{
+    Aarch64Architecture, Architecture, BinaryFormat, Environment, OperatingSystem, Riscv64Architecture,
+    Triple,
+};
 
-/// What a CPU has beyond the base of its architecture, as far as levels differ in it: bits of [`Known::needs`], and of
-/// the answer of `codegen::cpu_level`.
+/// What a CPU has beyond the base of its architecture, as far as levels differ in it: bits of
+/// [`Known::needs`], and of the answer of `codegen::cpu_level`.
 pub mod has {
     /// What every CPU of the architecture has.
     pub const BASE: u32 = 1;
@@ -45,35 +48,78 @@ const N3: u32 = N2 | has::V3;
 const N4: u32 = N3 | has::V4;
 const N4_VNNI: u32 = N4 | has::AVX512_VNNI;
 
-/// CPU levels, of an architecture the better ones later: a CPU runs the last one of an object that it has all of. They
-/// need not contain each other: CPUs with dot products at 256 bits only and CPUs with AVX-512 only have one of two levels
-/// each. Cranelift's vectors have 128 bits on every level; [`Caps`] say what there is beyond.
+/// CPU levels, of an architecture the better ones later: a CPU runs the last one of an object that it has all
+/// of. They need not contain each other: CPUs with dot products at 256 bits only and CPUs with AVX-512 only
+/// have one of two levels each. Cranelift's vectors have 128 bits on every level; [`Caps`] say what there is
+/// beyond.
 pub const LEVELS: &[Known] = &[
     Known { name: "x86-64", arch: "x86_64", needs: has::BASE, features: &[], caps: Caps::SSE2 },
     Known { name: "x86-64-v2", arch: "x86_64", needs: N2, features: V2, caps: Caps::SSE2 },
     Known { name: "x86-64-v3", arch: "x86_64", needs: N3, features: V3, caps: Caps::AVX2 },
-    Known { name: "x86-64-v3-vnni", arch: "x86_64", needs: N3 | has::AVX_VNNI, features: V3, caps: Caps::AVX_VNNI },
+    Known {
+        name: "x86-64-v3-vnni",
+        arch: "x86_64",
+        needs: N3 | has::AVX_VNNI,
+        features: V3,
+        caps: Caps::AVX_VNNI,
+    },
     Known { name: "x86-64-v4", arch: "x86_64", needs: N4, features: V3, caps: Caps::AVX512 },
     Known { name: "x86-64-v4-vnni", arch: "x86_64", needs: N4_VNNI, features: V3, caps: Caps::AVX512_VNNI },
-    Known { name: "x86-64-v4-bf16", arch: "x86_64", needs: N4_VNNI | has::AVX512_BF16, features: V3, caps: Caps::AVX512_BF16 },
+    Known {
+        name: "x86-64-v4-bf16",
+        arch: "x86_64",
+        needs: N4_VNNI | has::AVX512_BF16,
+        features: V3,
+        caps: Caps::AVX512_BF16,
+    },
     Known { name: "generic", arch: "aarch64", needs: has::BASE, features: &[], caps: Caps::NEON },
     Known { name: "cortex-a53", arch: "aarch64", needs: has::BASE, features: &[], caps: Caps::NEON_IN_ORDER },
     Known { name: "cortex-a55", arch: "aarch64", needs: has::BASE, features: &[], caps: Caps::NEON_IN_ORDER },
     Known { name: "rv64gc", arch: "riscv64", needs: has::BASE, features: RV64GC, caps: Caps::CRANELIFT },
-    Known { name: "rv64gcv", arch: "riscv64", needs: has::BASE | has::RVV, features: RV64GCV, caps: Caps::CRANELIFT },
+    Known {
+        name: "rv64gcv",
+        arch: "riscv64",
+        needs: has::BASE | has::RVV,
+        features: RV64GCV,
+        caps: Caps::CRANELIFT,
+    },
 ];
 const V2: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt"];
-const V3: &[&str] = &["has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt", "has_avx", "has_avx2", "has_bmi1", "has_bmi2", "has_fma", "has_lzcnt"];
-const RV64GC: &[&str] = &["has_m", "has_a", "has_f", "has_d", "has_zicsr", "has_zifencei", "has_zca", "has_zcd"];
-const RV64GCV: &[&str] = &["has_m", "has_a", "has_f", "has_d", "has_zicsr", "has_zifencei", "has_zca", "has_zcd", "has_v", "has_zvl128b"];
+const V3: &[&str] = &[
+    "has_sse3",
+    "has_ssse3",
+    "has_sse41",
+    "has_sse42",
+    "has_popcnt",
+    "has_avx",
+    "has_avx2",
+    "has_bmi1",
+    "has_bmi2",
+    "has_fma",
+    "has_lzcnt",
+];
+const RV64GC: &[&str] =
+    &["has_m", "has_a", "has_f", "has_d", "has_zicsr", "has_zifencei", "has_zca", "has_zcd"];
+const RV64GCV: &[&str] = &[
+    "has_m",
+    "has_a",
+    "has_f",
+    "has_d",
+    "has_zicsr",
+    "has_zifencei",
+    "has_zca",
+    "has_zcd",
+    "has_v",
+    "has_zvl128b",
+];
 
 /// What generated code is for: one object for one triple, with code for one or several CPU levels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Architecture, system, object format.
     pub triple: Triple,
-    /// In the order of [`LEVELS`], at least one. Only x86-64 has several: they are told apart when the code is called, and
-    /// the first is for CPUs that have no other.
+    /// In the order of [`LEVELS`], at least one. Only x86-64 has several: they are told apart when the code
+    /// is called, and the first is for CPUs that have no other.
     pub levels: Vec<Level>,
 }
 
@@ -91,7 +137,8 @@ pub struct Level {
     features: Vec<&'static str>,
 }
 
-/// What the vectors of a level can do. Schedules and `codegen::tile` ask for what they need and never for a length.
+/// What the vectors of a level can do. Schedules and `codegen::tile` ask for what they need and never for a
+/// length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// Bits of a vector.
@@ -120,13 +167,36 @@ pub struct Caps {
 
 impl Caps {
     /// Vectors of 128 bits by Cranelift, on every architecture.
-    const CRANELIFT: Caps =
-        Caps { bits: 128, tiles: Tiles::None, masks: false, shuffles: false, gathers: false, short_floats: false, long_lanes: false, dot: Dot::None, bf16: false, by_lane: false, in_order: false };
-    const NEON: Caps = Caps { tiles: Tiles::Neon, short_floats: true, long_lanes: true, by_lane: true, ..Caps::CRANELIFT };
+    const CRANELIFT: Caps = Caps {
+        bits: 128,
+        tiles: Tiles::None,
+        masks: false,
+        shuffles: false,
+        gathers: false,
+        short_floats: false,
+        long_lanes: false,
+        dot: Dot::None,
+        bf16: false,
+        by_lane: false,
+        in_order: false,
+    };
+    const NEON: Caps =
+        Caps { tiles: Tiles::Neon, short_floats: true, long_lanes: true, by_lane: true, ..Caps::CRANELIFT };
     const NEON_IN_ORDER: Caps = Caps { in_order: true, ..Caps::NEON };
     const SSE2: Caps = Caps { dot: Dot::Pairs, ..Caps::CRANELIFT };
-    const AVX2: Caps =
-        Caps { bits: 256, tiles: Tiles::Avx2, masks: true, shuffles: true, gathers: true, short_floats: true, long_lanes: true, dot: Dot::Pairs, bf16: false, by_lane: false, in_order: false };
+    const AVX2: Caps = Caps {
+        bits: 256,
+        tiles: Tiles::Avx2,
+        masks: true,
+        shuffles: true,
+        gathers: true,
+        short_floats: true,
+        long_lanes: true,
+        dot: Dot::Pairs,
+        bf16: false,
+        by_lane: false,
+        in_order: false,
+    };
     const AVX_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX2 };
     const AVX512: Caps = Caps { bits: 512, tiles: Tiles::Avx512, ..Caps::AVX2 };
     const AVX512_VNNI: Caps = Caps { dot: Dot::Quads, ..Caps::AVX512 };
@@ -169,13 +239,25 @@ pub struct Facts {
 }
 
 impl Level {
-    fn new(name: &str, needs: u32, architecture: Architecture, features: &[&'static str], caps: Caps) -> Level {
+    fn new(
+        name: &str,
+        needs: u32,
+        architecture: Architecture,
+        features: &[&'static str],
+        caps: Caps,
+    ) -> Level {
         let (lanes, registers) = match architecture {
             Architecture::X86_64 => (caps.bits / 32, if caps.bits == 512 { 32 } else { 16 }),
             Architecture::Riscv64(_) if !features.contains(&"has_v") => (1, 1),
             _ => (4, 32),
         };
-        Level { name: name.to_owned(), needs, facts: Facts { lanes, registers, caps }, optional: false, features: features.to_vec() }
+        Level {
+            name: name.to_owned(),
+            needs,
+            facts: Facts { lanes, registers, caps },
+            optional: false,
+            features: features.to_vec(),
+        }
     }
     /// True if a machine of level `native` runs code of this level.
     pub fn runs_on(&self, native: &Level) -> bool {
@@ -190,17 +272,40 @@ impl Level {
 impl Target {
     /// A triple that objects can be made for. Triples of bare metal have ELF objects, those of UEFI COFF.
     pub fn triple(text: &str) -> std::result::Result<Triple, Error> {
-        let bad = |title: String, expected: &str| Err(Error::new(codes::TARGET, title).row("expected", expected));
+        let bad =
+            |title: String, expected: &str| Err(Error::new(codes::TARGET, title).row("expected", expected));
         let mut triple = match text.parse::<Triple>() {
             Ok(t) => t,
-            Err(e) => return bad(format!("the target triple \"{text}\" is not known: {e}"), "e.g. x86_64-unknown-linux-gnu, aarch64-apple-darwin, riscv64gc-unknown-linux-gnu"),
+            Err(e) => {
+                return bad(
+                    format!("the target triple \"{text}\" is not known: {e}"),
+                    "e.g. x86_64-unknown-linux-gnu, aarch64-apple-darwin, riscv64gc-unknown-linux-gnu",
+                );
+            }
         };
         match triple.architecture {
-            Architecture::X86_64 if triple.environment == Environment::Gnux32 => return bad(format!("\"{text}\" has pointers of 32 bits"), "pointers of 64 bits: x86_64-unknown-linux-gnu"),
-            Architecture::Aarch64(_) if triple.environment == Environment::GnuIlp32 => return bad(format!("\"{text}\" has pointers of 32 bits"), "pointers of 64 bits: aarch64-unknown-linux-gnu"),
-            Architecture::Aarch64(Aarch64Architecture::Aarch64be) => return bad(format!("\"{text}\" is big-endian"), "a little-endian target"),
+            Architecture::X86_64 if triple.environment == Environment::Gnux32 => {
+                return bad(
+                    format!("\"{text}\" has pointers of 32 bits"),
+                    "pointers of 64 bits: x86_64-unknown-linux-gnu",
+                );
+            }
+            Architecture::Aarch64(_) if triple.environment == Environment::GnuIlp32 => {
+                return bad(
+                    format!("\"{text}\" has pointers of 32 bits"),
+                    "pointers of 64 bits: aarch64-unknown-linux-gnu",
+                );
+            }
+            Architecture::Aarch64(Aarch64Architecture::Aarch64be) => {
+                return bad(format!("\"{text}\" is big-endian"), "a little-endian target");
+            }
             Architecture::X86_64 | Architecture::Aarch64(_) | Architecture::Riscv64(_) => {}
-            _ => return bad(format!("the architecture of \"{text}\" is not supported"), "x86_64, aarch64 or riscv64"),
+            _ => {
+                return bad(
+                    format!("the architecture of \"{text}\" is not supported"),
+                    "x86_64, aarch64 or riscv64",
+                );
+            }
         }
         triple.binary_format = match (triple.operating_system, triple.binary_format) {
             (OperatingSystem::Uefi, _) => BinaryFormat::Coff,
@@ -210,22 +315,29 @@ impl Target {
         if !matches!(triple.binary_format, BinaryFormat::Elf | BinaryFormat::Macho | BinaryFormat::Coff) {
             return bad(format!("the object format of \"{text}\" is not supported"), "ELF, Mach-O or COFF");
         }
-        if matches!(triple.architecture, Architecture::Riscv64(_)) && triple.binary_format != BinaryFormat::Elf {
+        if matches!(triple.architecture, Architecture::Riscv64(_))
+            && triple.binary_format != BinaryFormat::Elf
+        {
             return bad(format!("objects for \"{text}\" are not supported"), "ELF objects for riscv64");
         }
         Ok(triple)
     }
-    /// The target of a triple (`None`: this machine) and a CPU level (`None`: the default of the triple, which every CPU that
-    /// the triple names has).
+    /// The target of a triple (`None`: this machine) and a CPU level (`None`: the default of the triple,
+    /// which every CPU that the triple names has).
     pub fn new(triple: Option<&str>, cpu: Option<&str>) -> Result<Target> {
-        let bad = |title: String, expected: String| Error::new(codes::TARGET, title).row("expected", expected).fail();
+        let bad = |title: String, expected: String| {
+            Error::new(codes::TARGET, title).row("expected", expected).fail()
+        };
         let triple = triple.map_or_else(|| Ok(Triple::host()), Target::triple)?;
         let (arch, default) = match triple.architecture {
             Architecture::X86_64 => ("x86_64", "x86-64-v2+"),
             Architecture::Aarch64(_) => ("aarch64", "generic"),
             Architecture::Riscv64(Riscv64Architecture::Riscv64a23) => ("riscv64", "rv64gcv"),
             Architecture::Riscv64(Riscv64Architecture::Riscv64imac) if cpu.is_none() => {
-                let e = Error::new(codes::TARGET, format!("\"{triple}\" names CPUs without floating point, which no level has"));
+                let e = Error::new(
+                    codes::TARGET,
+                    format!("\"{triple}\" names CPUs without floating point, which no level has"),
+                );
                 return e.found_expected("no --cpu", "--cpu rv64gc if the CPU has the extensions F and D: the object then has the ABI lp64, as the triple says").fail();
             }
             _ => ("riscv64", "rv64gc"),
@@ -250,16 +362,30 @@ impl Target {
                 }
                 None => {
                     let names: Vec<&str> = of_arch().map(|l| l.name).collect();
-                    let several = if arch == "x86_64" { ", or several of them separated by commas, or one with a + for all from there on" } else { "" };
-                    return bad(format!("the CPU level \"{name}\" is not known for {arch}"), format!("native or one of {}{several}", names.join(", ")));
+                    let several = if arch == "x86_64" {
+                        ", or several of them separated by commas, or one with a + for all from there on"
+                    } else {
+                        ""
+                    };
+                    return bad(
+                        format!("the CPU level \"{name}\" is not known for {arch}"),
+                        format!("native or one of {}{several}", names.join(", ")),
+                    );
                 }
             }
         }
-        let known: Vec<(usize, &Known)> = of_arch().enumerate().filter(|(at, _)| named.contains(at) || above.contains(at)).collect();
+        let known: Vec<(usize, &Known)> =
+            of_arch().enumerate().filter(|(at, _)| named.contains(at) || above.contains(at)).collect();
         if known.len() > 1 && arch != "x86_64" {
-            return bad(format!("an object for {arch} has code for one CPU level, not for \"{cpu}\""), "one level: code for several is for x86_64".into());
+            return bad(
+                format!("an object for {arch} has code for one CPU level, not for \"{cpu}\""),
+                "one level: code for several is for x86_64".into(),
+            );
         }
-        let level = |(at, l): (usize, &Known)| Level { optional: !named.contains(&at), ..Level::new(l.name, l.needs, triple.architecture, l.features, l.caps) };
+        let level = |(at, l): (usize, &Known)| Level {
+            optional: !named.contains(&at),
+            ..Level::new(l.name, l.needs, triple.architecture, l.features, l.caps)
+        };
         let levels = known.into_iter().map(level).collect();
         Ok(Target { triple, levels })
     }
@@ -272,12 +398,15 @@ impl Target {
         // `new` makes targets, with one level at least.
         &self.levels[0]
     }
-    /// Whether calls end with a status on a CPU that lacks the lowest level. Only x86-64 has a way to ask without the help of
-    /// the system.
+    /// Whether calls end with a status on a CPU that lacks the lowest level. Only x86-64 has a way to ask
+    /// without the help of the system.
     pub fn refuses(&self) -> bool {
-        // macOS saves the registers of AVX-512 only once a process uses them: a CPU that has it would be refused.
+        // macOS saves the registers of AVX-512 only once a process uses them: a CPU that has it would be
+        // refused.
         let unknown = self.triple.binary_format == BinaryFormat::Macho && self.lowest().needs & has::V4 != 0;
-        matches!(self.triple.architecture, Architecture::X86_64) && self.lowest().needs != has::BASE && !unknown
+        matches!(self.triple.architecture, Architecture::X86_64)
+            && self.lowest().needs != has::BASE
+            && !unknown
     }
     /// Whether calls ask what the CPU has: to choose a level, or to refuse.
     pub fn asks(&self) -> bool {
@@ -295,15 +424,19 @@ impl Target {
     pub fn cpu(&self) -> String {
         self.levels.iter().map(|l| l.name.as_str()).collect::<Vec<_>>().join(",")
     }
-    /// True where floats are passed in integer registers though the code may use those for floats: lp64 of riscv64.
+    /// True where floats are passed in integer registers though the code may use those for floats: lp64 of
+    /// riscv64.
     pub fn soft_float(&self) -> bool {
         self.triple.architecture == Architecture::Riscv64(Riscv64Architecture::Riscv64imac)
     }
     /// Cranelift's view of a level. Tiles are compiled without optimisation: it would undo their order.
     pub fn isa(&self, level: &Level, optimise: bool, pic: bool) -> Result<OwnedTargetIsa> {
         let bug = |e: String| crate::diag::Failure::bug("target", e);
-        // Images of Windows on aarch64 are loaded anywhere: addresses are made of pages and offsets, as within one object.
-        let pic = pic && !(self.triple.binary_format == BinaryFormat::Coff && matches!(self.triple.architecture, Architecture::Aarch64(_)));
+        // Images of Windows on aarch64 are loaded anywhere: addresses are made of pages and offsets, as
+        // within one object.
+        let pic = pic
+            && !(self.triple.binary_format == BinaryFormat::Coff
+                && matches!(self.triple.architecture, Architecture::Aarch64(_)));
         let mut shared = settings::builder();
         for (k, v) in [
             ("is_pic", if pic { "true" } else { "false" }),
@@ -316,7 +449,9 @@ impl Target {
         }
         // UEFI has the calling convention of Windows, which Cranelift does not know.
         let triple = match self.triple.operating_system {
-            OperatingSystem::Uefi => Triple { operating_system: OperatingSystem::Windows, ..self.triple.clone() },
+            OperatingSystem::Uefi => {
+                Triple { operating_system: OperatingSystem::Windows, ..self.triple.clone() }
+            }
             _ => self.triple.clone(),
         };
         let mut b = isa::lookup(triple).map_err(|e| bug(e.to_string()))?;
@@ -337,14 +472,22 @@ fn native(architecture: Architecture) -> Level {
     macro_rules! all {
         ($($name:tt),*) => { true $(&& std::arch::is_x86_feature_detected!($name))* };
     }
-    // A level has all that the psABI lists for it, so `needs` and `caps` promise no more than a named level does.
+    // A level has all that the psABI lists for it, so `needs` and `caps` promise no more than a named level
+    // does.
     let v2 = all!("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cmpxchg16b");
     let v3 = v2 && all!("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe");
     let v4 = v3 && all!("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl");
     let avx_vnni = v3 && all!("avxvnni");
     let vnni = v4 && all!("avx512vnni");
     let bf16 = vnni && all!("avx512bf16");
-    let found = [(v2, has::V2), (v3, has::V3), (v4, has::V4), (avx_vnni, has::AVX_VNNI), (vnni, has::AVX512_VNNI), (bf16, has::AVX512_BF16)];
+    let found = [
+        (v2, has::V2),
+        (v3, has::V3),
+        (v4, has::V4),
+        (avx_vnni, has::AVX_VNNI),
+        (vnni, has::AVX512_VNNI),
+        (bf16, has::AVX512_BF16),
+    ];
     let needs = found.into_iter().filter(|x| x.0).fold(has::BASE, |n, x| n | x.1);
     let caps = match (v4, v3) {
         (true, _) if bf16 => Caps::AVX512_BF16,

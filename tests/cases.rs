@@ -17,8 +17,9 @@
 //! # tiles: y, z                  kernels that leave all arithmetic of floats to tiles: their Cranelift IR has none
 //! ```
 //!
-//! A file `nest/PASS/NAME.nest` is a module as text that one nest pass gets: the snapshot shows what it makes of it. The
-//! interpreter must compute the same before and after. Directives stand before the text, behind a semicolon:
+//! A file `nest/PASS/NAME.nest` is a module as text that one nest pass gets: the snapshot shows what it makes
+//! of it. The interpreter must compute the same before and after. Directives stand before the text, behind a
+//! semicolon:
 //!
 //! ```text
 //! ; target: aarch64-unknown-linux-gnu
@@ -55,7 +56,10 @@ fn main() {
         .into_iter()
         .map(|f| {
             let name = f.strip_prefix(&dir).expect("inside").with_extension("").display().to_string();
-            Trial::test(name, move || if f.extension().is_some_and(|x| x == "nest") { nest::case(&f) } else { case(&f) }.map_err(Failed::from))
+            Trial::test(name, move || {
+                if f.extension().is_some_and(|x| x == "nest") { nest::case(&f) } else { case(&f) }
+                    .map_err(Failed::from)
+            })
         })
         .collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
@@ -75,7 +79,8 @@ fn find(dir: &Path, out: &mut Vec<PathBuf>) {
 fn case(path: &Path) -> Result<(), String> {
     let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let mut options = Options { verify: true, target: Some("x86_64-unknown-linux-gnu".into()), ..Options::default() };
+    let mut options =
+        Options { verify: true, target: Some("x86_64-unknown-linux-gnu".into()), ..Options::default() };
     let mut cpu = None;
     let mut emits: Vec<String> = vec![];
     let mut tiles: Vec<String> = vec![];
@@ -90,8 +95,12 @@ fn case(path: &Path) -> Result<(), String> {
             "dim-expressions" => options.dim_expressions = true,
             "run" => seeds.extend(value.split(',').filter_map(|s| s.trim().parse::<u64>().ok())),
             "dim" => options.dims.push(onnxc::sym::text::parse_dim_option(value)?),
-            "alias" => options.aliases.extend(value.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned()))),
-            "size" => sizes.extend(value.split_once('=').and_then(|(n, v)| Some((n.to_owned(), v.parse().ok()?)))),
+            "alias" => {
+                options.aliases.extend(value.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned())))
+            }
+            "size" => {
+                sizes.extend(value.split_once('=').and_then(|(n, v)| Some((n.to_owned(), v.parse().ok()?))))
+            }
             "target" => options.target = Some(value.to_owned()),
             "cpu" => cpu = Some(value.to_owned()),
             "math" => {
@@ -114,7 +123,8 @@ fn case(path: &Path) -> Result<(), String> {
     // One level, so that snapshots show everything once.
     let x86 = options.target.as_ref().is_some_and(|t| t.starts_with("x86_64"));
     options.cpu = cpu.or_else(|| x86.then(|| "x86-64-v3".into()));
-    let source = Source { name: format!("{stem}.onnxtxt"), bytes: text.clone().into_bytes().into(), folder: None };
+    let source =
+        Source { name: format!("{stem}.onnxtxt"), bytes: text.clone().into_bytes().into(), folder: None };
     if error {
         return match pipeline::run(&source, &options) {
             Ok(_) => Err("the case compiles, but it says `# error`".into()),
@@ -126,7 +136,9 @@ fn case(path: &Path) -> Result<(), String> {
         let text = match pipeline::run(&source, &o).map_err(|e| e.to_string())? {
             Stopped::Graph(m) => onnxc::graph::print::print(&m),
             Stopped::Nest(m) => onnxc::nest::print::print(&m),
-            Stopped::Levels(l) => onnxc::emit::levels(l.iter().map(|(l, m)| (l, m)), &onnxc::nest::print::print),
+            Stopped::Levels(l) => {
+                onnxc::emit::levels(l.iter().map(|(l, m)| (l, m)), &onnxc::nest::print::print)
+            }
             Stopped::Done(_) => return Err(format!("there is no pass {s}")),
         };
         snapshot(path, &stem, &s, &text)?;
@@ -167,7 +179,9 @@ fn snapshot(path: &Path, stem: &str, kind: &str, text: &str) -> Result<(), Strin
     settings.set_prepend_module_to_snapshot(false);
     settings.set_omit_expression(true);
     let name = format!("{stem}.{kind}");
-    settings.bind(|| std::panic::catch_unwind(|| insta::assert_snapshot!(name.clone(), text))).map_err(|_| format!("the snapshot {name} differs"))
+    settings
+        .bind(|| std::panic::catch_unwind(|| insta::assert_snapshot!(name.clone(), text)))
+        .map_err(|_| format!("the snapshot {name} differs"))
 }
 
 /// Optimised code against unoptimised code, on the same numbers.
@@ -198,7 +212,8 @@ fn run(source: &Source, options: &Options, sizes: &[(String, i64)], seed: u64) -
     Ok(())
 }
 
-/// With `--math strict` levels with vectors of 8 and of 16 lanes, with dot products of bytes and without, give the same bits.
+/// With `--math strict` levels with vectors of 8 and of 16 lanes, with dot products of bytes and without,
+/// give the same bits.
 fn strict(source: &Source, options: &Options, sizes: &[(String, i64)], seed: u64) -> Result<(), String> {
     let text = |e: onnxc::diag::Failure| e.to_string();
     let build = |cpu: &str| {
@@ -216,7 +231,11 @@ fn strict(source: &Source, options: &Options, sizes: &[(String, i64)], seed: u64
         let got = other.run(&inputs).map_err(text)?;
         if let Some((g, w)) = got.iter().zip(&want).find(|(g, w)| g.dims != w.dims || g.data != w.data) {
             let differ = g.to_f64s().into_iter().zip(w.to_f64s()).find(|(a, b)| a.to_bits() != b.to_bits());
-            return Err(format!("output {} of {} differs between levels with --math strict: {differ:?}", g.name, other.level().name));
+            return Err(format!(
+                "output {} of {} differs between levels with --math strict: {differ:?}",
+                g.name,
+                other.level().name
+            ));
         }
     }
     Ok(())
@@ -235,15 +254,29 @@ fn random_inputs(i: &Interface, seed: u64) -> Vec<Input> {
         // Every parameter is 5, unless its bounds say otherwise.
         let size = |s| i.dim_params.iter().find(|p| p.sym == s).map(|p| 5.clamp(p.lo, p.hi.unwrap_or(5)));
         out.push(match &t.described {
-            None => Input::Array(numbers.array(&t.name, t.ty, t.dims.iter().map(|d| d.eval(&size).unwrap_or(1)).collect())),
+            None => Input::Array(numbers.array(
+                &t.name,
+                t.ty,
+                t.dims.iter().map(|d| d.eval(&size).unwrap_or(1)).collect(),
+            )),
             Some(d) if d.kind == Kind::Map => {
                 let keys = [7i64, 0, 3].iter().flat_map(|k| k.to_le_bytes()).collect();
-                Input::Members(Some(vec![Array { name: "keys".into(), ty: ElemType::I64, dims: vec![3], data: keys }, numbers.array("values", t.ty, vec![3])]))
+                Input::Members(Some(vec![
+                    Array { name: "keys".into(), ty: ElemType::I64, dims: vec![3], data: keys },
+                    numbers.array("values", t.ty, vec![3]),
+                ]))
             }
             // Sizes that are not the same in all members are 2, 3 and 4.
             Some(d) => {
                 let count = if d.kind == Kind::Sequence { 3 } else { 1 };
-                let dims = |k: i64| d.dims.clone().unwrap_or(vec![None; k as usize]).iter().map(|n| n.unwrap_or(2 + k)).collect();
+                let dims = |k: i64| {
+                    d.dims
+                        .clone()
+                        .unwrap_or(vec![None; k as usize])
+                        .iter()
+                        .map(|n| n.unwrap_or(2 + k))
+                        .collect()
+                };
                 Input::Members(Some((0..count).map(|k| numbers.array("member", t.ty, dims(k))).collect()))
             }
         });
@@ -272,14 +305,37 @@ impl Numbers {
             return Array { name: name.to_owned(), ty, dims, data };
         }
         if ty == ElemType::Str {
-            const WORDS: &[&str] = &["a", "", "Hello, World", "b", " two  words ", "äÖß", "\u{3a3}\u{3a3}", "x,y,,z", "1.5e3", "日本語", "-7", "a b a", "😀\u{0}", "CAT"];
+            const WORDS: &[&str] = &[
+                "a",
+                "",
+                "Hello, World",
+                "b",
+                " two  words ",
+                "äÖß",
+                "\u{3a3}\u{3a3}",
+                "x,y,,z",
+                "1.5e3",
+                "日本語",
+                "-7",
+                "a b a",
+                "😀\u{0}",
+                "CAT",
+            ];
             let list: Vec<&str> = (0..n).map(|_| WORDS[(self.next() >> 33) as usize % WORDS.len()]).collect();
             return Array { name: name.to_owned(), ty, dims, data: onnxc_runtime::texts::encode(&list) };
         }
         if let Some(part) = ty.part() {
             // Few values, so that some are equal, and zeros among them.
             let data = (0..2 * n).map(|_| ((self.next() >> 33) % 3) as f32 - 1.0);
-            let data = data.flat_map(|x| if part == ElemType::F32 { x.to_le_bytes().to_vec() } else { f64::from(x).to_le_bytes().to_vec() }).collect();
+            let data = data
+                .flat_map(|x| {
+                    if part == ElemType::F32 {
+                        x.to_le_bytes().to_vec()
+                    } else {
+                        f64::from(x).to_le_bytes().to_vec()
+                    }
+                })
+                .collect();
             return Array { name: name.to_owned(), ty, dims, data };
         }
         let data = (0..n)

@@ -87,7 +87,13 @@ fn the_model_is_never_overwritten() {
 fn two_processes_write_equal_bytes() {
     let d = scratch("determinism");
     let m = model(&d);
-    for target in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "riscv64gc-unknown-linux-gnu", "aarch64-apple-darwin", "x86_64-pc-windows-msvc"] {
+    for target in [
+        "x86_64-unknown-linux-gnu",
+        "aarch64-unknown-linux-gnu",
+        "riscv64gc-unknown-linux-gnu",
+        "aarch64-apple-darwin",
+        "x86_64-pc-windows-msvc",
+    ] {
         let read = |n: &str| {
             let out = d.join(n);
             let o = compile(&m, &out, &["--target", target, "--name", "tiny"]);
@@ -101,7 +107,12 @@ fn two_processes_write_equal_bytes() {
 #[test]
 fn standard_input_and_output() {
     use std::io::Write;
-    let mut c = onnxc().args(["-", "--emit", "nest", "--cpu", "native", "-o", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs");
+    let mut c = onnxc()
+        .args(["-", "--emit", "nest", "--cpu", "native", "-o", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("runs");
     c.stdin.take().expect("stdin").write_all(MODEL.as_bytes()).expect("written");
     let o = c.wait_with_output().expect("ends");
     assert!(o.status.success());
@@ -162,14 +173,19 @@ fn objects_have_no_undefined_symbols() {
         return;
     };
     let undefined = String::from_utf8_lossy(&nm.stdout).into_owned();
-    let rest: Vec<&str> = undefined.lines().filter(|l| !["memcpy", "memmove", "memset"].iter().any(|m| l.ends_with(m))).filter(|l| !l.trim().is_empty()).collect();
+    let rest: Vec<&str> = undefined
+        .lines()
+        .filter(|l| !["memcpy", "memmove", "memset"].iter().any(|m| l.ends_with(m)))
+        .filter(|l| !l.trim().is_empty())
+        .collect();
     assert!(rest.is_empty(), "{rest:?}");
 }
 
 #[test]
 fn external_data_stays_in_the_folder() {
     use onnxc::onnx::external::{External, Range};
-    let range = |location: &str, offset| Range { location: location.into(), offset, length: None, checksum: None };
+    let range =
+        |location: &str, offset| Range { location: location.into(), offset, length: None, checksum: None };
     let d = scratch("external");
     std::fs::create_dir_all(d.join("in")).expect("folder");
     std::fs::write(d.join("secret"), b"0123456789").expect("file");
@@ -177,7 +193,15 @@ fn external_data_stays_in_the_folder() {
     let at = onnxc::diag::Origin::default();
     let mut e = External::new(Some(d.join("in")));
     assert!(e.slice(&range("w", 2), 3, &at).is_ok_and(|b| &b[..] == b"234"));
-    for (location, offset, length) in [("../secret", 0, 1), ("/etc/passwd", 0, 1), ("", 0, 1), ("nowhere", 0, 1), ("w", 8, 3), ("w", u64::MAX, 2), ("w", 11, 1)] {
+    for (location, offset, length) in [
+        ("../secret", 0, 1),
+        ("/etc/passwd", 0, 1),
+        ("", 0, 1),
+        ("nowhere", 0, 1),
+        ("w", 8, 3),
+        ("w", u64::MAX, 2),
+        ("w", 11, 1),
+    ] {
         assert!(e.slice(&range(location, offset), length, &at).is_err(), "{location} {offset} {length}");
     }
     #[cfg(unix)]
@@ -191,9 +215,22 @@ fn external_data_stays_in_the_folder() {
 fn run_and_verify() {
     let d = scratch("run");
     let m = model(&d);
-    let x = onnxc::arrays::Array { name: "x".into(), ty: onnxc::tensor::ElemType::F32, dims: vec![1, 4], data: [1.0f32, 0.0, -1.0, 0.5].iter().flat_map(|v| v.to_le_bytes()).collect() };
+    let x = onnxc::arrays::Array {
+        name: "x".into(),
+        ty: onnxc::tensor::ElemType::F32,
+        dims: vec![1, 4],
+        data: [1.0f32, 0.0, -1.0, 0.5].iter().flat_map(|v| v.to_le_bytes()).collect(),
+    };
     onnxc::arrays::write(&d.join("x.npy"), &x).expect("npy");
-    let o = onnxc().arg("run").arg(&m).arg("--input").arg(format!("x={}", d.join("x.npy").display())).arg("--output").arg(format!("y={}", d.join("y.npy").display())).output().expect("runs");
+    let o = onnxc()
+        .arg("run")
+        .arg(&m)
+        .arg("--input")
+        .arg(format!("x={}", d.join("x.npy").display()))
+        .arg("--output")
+        .arg(format!("y={}", d.join("y.npy").display()))
+        .output()
+        .expect("runs");
     assert!(o.status.success(), "{}", stderr(&o));
     let y = onnxc::arrays::read(&d.join("y.npy")).expect("y");
     // [1 - 7 + 5, 2 - 8 + 5.5, 3 - 9 + 6], negative ones cut off.
@@ -207,7 +244,9 @@ fn run_and_verify() {
 fn bench_times_a_model_and_its_kernels() {
     let d = scratch("bench");
     let m = model(&d);
-    let run = |more: &[&str]| onnxc().arg("bench").arg(&m).args(["--seconds", "0.05"]).args(more).output().expect("onnxc runs");
+    let run = |more: &[&str]| {
+        onnxc().arg("bench").arg(&m).args(["--seconds", "0.05"]).args(more).output().expect("onnxc runs")
+    };
     let o = run(&["--per-node", "--size", "N=5", "--json"]);
     assert!(o.status.success(), "{}", stderr(&o));
     let v: serde_json::Value = serde_json::from_slice(&o.stdout).expect("one JSON object");
@@ -225,15 +264,28 @@ fn bench_times_a_model_and_its_kernels() {
     // Sequences, optionals, maps and strings are made up, too, or given.
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/ops");
     for case in ["sequence", "sequence_strings", "optional", "cast_map", "zip_map"] {
-        let o = onnxc().arg("bench").arg(cases.join(case).with_extension("onnxtxt")).args(["--seconds", "0.01", "--per-node"]).output().expect("onnxc runs");
+        let o = onnxc()
+            .arg("bench")
+            .arg(cases.join(case).with_extension("onnxtxt"))
+            .args(["--seconds", "0.01", "--per-node"])
+            .output()
+            .expect("onnxc runs");
         assert!(o.status.success(), "{case}: {}", stderr(&o));
     }
     let file = d.join("x.npy");
-    let x = onnxc::arrays::Array { name: "x".into(), ty: onnxc::tensor::ElemType::F32, dims: vec![7, 4], data: vec![0; 112] };
+    let x = onnxc::arrays::Array {
+        name: "x".into(),
+        ty: onnxc::tensor::ElemType::F32,
+        dims: vec![7, 4],
+        data: vec![0; 112],
+    };
     onnxc::arrays::write(&file, &x).expect("a file");
     let o = run(&["--json", "--input", &format!("x={}", file.display())]);
     assert!(o.status.success(), "{}", stderr(&o));
-    assert_eq!(serde_json::from_slice::<serde_json::Value>(&o.stdout).expect("one JSON object")["dims"]["N"], 7);
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&o.stdout).expect("one JSON object")["dims"]["N"],
+        7
+    );
     let o = run(&["--input", &format!("nothing={}", file.display())]);
     assert!(o.status.code() == Some(2) && stderr(&o).contains("no input \"nothing\""), "{}", stderr(&o));
     let o = onnxc().args(["bench", "--machine", "--json"]).output().expect("onnxc runs");

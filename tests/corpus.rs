@@ -1,6 +1,6 @@
-//! What the fuzz program found once (tests/corpus) and a few items of each kind that are the same every time. Each is checked
-//! as `examples/fuzz` does it, with every buffer against inaccessible pages; a signal ends this process, and the last line
-//! of its output names the item.
+//! What the fuzz program found once (tests/corpus) and a few items of each kind that are the same every time.
+//! Each is checked as `examples/fuzz` does it, with every buffer against inaccessible pages; a signal ends
+//! this process, and the last line of its output names the item.
 
 #[path = "../examples/fuzz/call.rs"]
 mod call;
@@ -41,7 +41,12 @@ const SEEDS: u64 = 25;
 
 fn files() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
-    let mut all: Vec<PathBuf> = std::fs::read_dir(folder).expect("the corpus").flatten().map(|e| e.path()).filter(|p| !p.ends_with("README.md")).collect();
+    let mut all: Vec<PathBuf> = std::fs::read_dir(folder)
+        .expect("the corpus")
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| !p.ends_with("README.md"))
+        .collect();
     all.sort();
     all
 }
@@ -53,7 +58,8 @@ fn what_was_found_stays_right() {
     for f in &all {
         let name = f.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         eprintln!("{name}");
-        let kind = Kind::find(name.split('-').next().unwrap_or_default()).expect("a name that begins with a kind");
+        let kind =
+            Kind::find(name.split('-').next().unwrap_or_default()).expect("a name that begins with a kind");
         if let Err(e) = checks::check(kind, &std::fs::read(f).expect("readable")) {
             wrong.push(format!("{name}: {e}"));
         }

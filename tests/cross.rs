@@ -1,6 +1,6 @@
-//! Other targets: objects for every architecture and format hold what they should; code for aarch64, riscv64 and every
-//! level of x86-64 computes what this machine computes (under qemu, where it and a cross compiler are installed); and an
-//! object with several levels runs the best one.
+//! Other targets: objects for every architecture and format hold what they should; code for aarch64, riscv64
+//! and every level of x86-64 computes what this machine computes (under qemu, where it and a cross compiler
+//! are installed); and an object with several levels runs the best one.
 //!
 //! ```text
 //! ONNXC_CROSS_SEEDS=60..2000   other random modules under qemu
@@ -38,7 +38,10 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 /// Functions of libm that generated code may call.
-const LIBM: &[&str] = &["sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "atan2", "fmod"];
+const LIBM: &[&str] = &[
+    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "atan2",
+    "fmod",
+];
 
 /// Small models of different kinds: name, text.
 const MODELS: &[(&str, &str)] = &[
@@ -134,39 +137,119 @@ const HERE: &[&str] = &["env"];
 
 const MACHINES: &[Machine] = &[
     // An x86-64 with SSE 3 at most, and one without AVX: levels must not use more than they say.
-    Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64", cc: "x86_64-linux-gnu-gcc", qemu: &["qemu-x86_64", "-cpu", "qemu64"] },
-    Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v2", cc: "x86_64-linux-gnu-gcc", qemu: &["qemu-x86_64", "-cpu", "Nehalem"] },
+    Machine {
+        triple: "x86_64-unknown-linux-gnu",
+        cpu: "x86-64",
+        cc: "x86_64-linux-gnu-gcc",
+        qemu: &["qemu-x86_64", "-cpu", "qemu64"],
+    },
+    Machine {
+        triple: "x86_64-unknown-linux-gnu",
+        cpu: "x86-64-v2",
+        cc: "x86_64-linux-gnu-gcc",
+        qemu: &["qemu-x86_64", "-cpu", "Nehalem"],
+    },
     // Code for several levels on machines of two of them.
-    Machine { triple: "x86_64-unknown-linux-gnu", cpu: ALL, cc: "x86_64-linux-gnu-gcc", qemu: &["qemu-x86_64", "-cpu", "Nehalem"] },
-    Machine { triple: "x86_64-unknown-linux-gnu", cpu: ALL, cc: "x86_64-linux-gnu-gcc", qemu: &["qemu-x86_64", "-cpu", "Haswell"] },
+    Machine {
+        triple: "x86_64-unknown-linux-gnu",
+        cpu: ALL,
+        cc: "x86_64-linux-gnu-gcc",
+        qemu: &["qemu-x86_64", "-cpu", "Nehalem"],
+    },
+    Machine {
+        triple: "x86_64-unknown-linux-gnu",
+        cpu: ALL,
+        cc: "x86_64-linux-gnu-gcc",
+        qemu: &["qemu-x86_64", "-cpu", "Haswell"],
+    },
     // Each level on this machine, and all of them.
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v2", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v3", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
-    Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v3-vnni", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
+    Machine {
+        triple: "x86_64-unknown-linux-gnu",
+        cpu: "x86-64-v3-vnni",
+        cc: "x86_64-linux-gnu-gcc",
+        qemu: HERE,
+    },
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v4", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
-    Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v4-vnni", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
-    Machine { triple: "x86_64-unknown-linux-gnu", cpu: "x86-64-v4-bf16", cc: "x86_64-linux-gnu-gcc", qemu: HERE },
+    Machine {
+        triple: "x86_64-unknown-linux-gnu",
+        cpu: "x86-64-v4-vnni",
+        cc: "x86_64-linux-gnu-gcc",
+        qemu: HERE,
+    },
+    Machine {
+        triple: "x86_64-unknown-linux-gnu",
+        cpu: "x86-64-v4-bf16",
+        cc: "x86_64-linux-gnu-gcc",
+        qemu: HERE,
+    },
     Machine { triple: "x86_64-unknown-linux-gnu", cpu: ALL, cc: "x86_64-linux-gnu-gcc", qemu: HERE },
-    Machine { triple: "aarch64-unknown-linux-gnu", cpu: "generic", cc: "aarch64-linux-gnu-gcc", qemu: &["qemu-aarch64"] },
-    Machine { triple: "aarch64-unknown-linux-gnu", cpu: "cortex-a55", cc: "aarch64-linux-gnu-gcc", qemu: &["qemu-aarch64"] },
-    Machine { triple: "riscv64gc-unknown-linux-gnu", cpu: "rv64gcv", cc: "riscv64-linux-gnu-gcc", qemu: &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=128,elen=64,vext_spec=v1.0"] },
+    Machine {
+        triple: "aarch64-unknown-linux-gnu",
+        cpu: "generic",
+        cc: "aarch64-linux-gnu-gcc",
+        qemu: &["qemu-aarch64"],
+    },
+    Machine {
+        triple: "aarch64-unknown-linux-gnu",
+        cpu: "cortex-a55",
+        cc: "aarch64-linux-gnu-gcc",
+        qemu: &["qemu-aarch64"],
+    },
+    Machine {
+        triple: "riscv64gc-unknown-linux-gnu",
+        cpu: "rv64gcv",
+        cc: "riscv64-linux-gnu-gcc",
+        qemu: &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=128,elen=64,vext_spec=v1.0"],
+    },
     // Longer vectors than the code uses, and none at all.
-    Machine { triple: "riscv64gc-unknown-linux-gnu", cpu: "rv64gcv", cc: "riscv64-linux-gnu-gcc", qemu: &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,elen=64,vext_spec=v1.0"] },
-    Machine { triple: "riscv64gc-unknown-linux-gnu", cpu: "rv64gc", cc: "riscv64-linux-gnu-gcc", qemu: &["qemu-riscv64"] },
+    Machine {
+        triple: "riscv64gc-unknown-linux-gnu",
+        cpu: "rv64gcv",
+        cc: "riscv64-linux-gnu-gcc",
+        qemu: &["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,elen=64,vext_spec=v1.0"],
+    },
+    Machine {
+        triple: "riscv64gc-unknown-linux-gnu",
+        cpu: "rv64gc",
+        cc: "riscv64-linux-gnu-gcc",
+        qemu: &["qemu-riscv64"],
+    },
 ];
 
 /// A model as nests, with inputs made up and the results of this machine.
 fn text_case(name: &str, text: &str) -> Case {
-    let source = Source { name: format!("{name}.onnxtxt"), bytes: text.as_bytes().to_vec().into(), folder: None };
-    let module = match pipeline::run(&source, &Options { stop_after: Some("lower".into()), ..Options::default() }) {
-        Ok(Stopped::Nest(m)) => *m,
-        Ok(_) => panic!("{name}: the pipeline did not stop"),
-        Err(e) => panic!("{name}: {e}"),
+    let source =
+        Source { name: format!("{name}.onnxtxt"), bytes: text.as_bytes().to_vec().into(), folder: None };
+    let module =
+        match pipeline::run(&source, &Options { stop_after: Some("lower".into()), ..Options::default() }) {
+            Ok(Stopped::Nest(m)) => *m,
+            Ok(_) => panic!("{name}: the pipeline did not stop"),
+            Err(e) => panic!("{name}: {e}"),
+        };
+    let dims: Vec<(Sym, i64)> =
+        module.dim_params.iter().enumerate().map(|(i, s)| (*s, 3 + 2 * i as i64)).collect();
+    let size = |b| {
+        module.bufs[b]
+            .dims
+            .iter()
+            .map(|d| d.eval(&|s| dims.iter().find(|p| p.0 == s).map(|p| p.1)).expect("a size"))
+            .product::<i64>() as usize
     };
-    let dims: Vec<(Sym, i64)> = module.dim_params.iter().enumerate().map(|(i, s)| (*s, 3 + 2 * i as i64)).collect();
-    let size = |b| module.bufs[b].dims.iter().map(|d| d.eval(&|s| dims.iter().find(|p| p.0 == s).map(|p| p.1)).expect("a size")).product::<i64>() as usize;
-    let data = module.inputs.iter().map(|b| modules::data(size(*b) as u64 + 1, module.bufs[*b].ty, size(*b))).collect();
-    let want = Outcome { outputs: module.outputs.iter().map(|b| vec![0; size(*b) * module.bufs[*b].ty.bytes().unwrap_or(1) as usize]).collect(), dims: vec![] };
+    let data = module
+        .inputs
+        .iter()
+        .map(|b| modules::data(size(*b) as u64 + 1, module.bufs[*b].ty, size(*b)))
+        .collect();
+    let want = Outcome {
+        outputs: module
+            .outputs
+            .iter()
+            .map(|b| vec![0; size(*b) * module.bufs[*b].ty.bytes().unwrap_or(1) as usize])
+            .collect(),
+        dims: vec![],
+    };
     let mut c = Case { module, dims, data, want, tolerance: 1e-4, table: None };
     c.want.dims = c.module.outputs.iter().map(|_| vec![]).collect();
     let mut host = c.module.clone();
@@ -183,7 +266,8 @@ fn text_case(name: &str, text: &str) -> Case {
 fn random_case(seed: u64) -> Case {
     let Gen { m: module, params: dims, data, coarse, .. } = generate(seed, 1 + seed as usize % 6);
     let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
-    let want = interp::run(&module, &dims, &inputs).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", print(&module)));
+    let want = interp::run(&module, &dims, &inputs)
+        .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", print(&module)));
     Case { want, module, dims, data, tolerance: if coarse { 5e-2 } else { 1e-4 }, table: None }
 }
 
@@ -197,7 +281,8 @@ fn table_case(t: operations::Table) -> Case {
 /// The object of a module for a target.
 fn object_of(m: &Module, name: &str, target: &Target, opt: OptLevel) -> Result<Vec<u8>, String> {
     // The code generator panics where a target has no lowering: that should name the model.
-    std::panic::catch_unwind(|| object_unguarded(m, name, target, opt)).unwrap_or_else(|_| Err("panic in the code generator".into()))
+    std::panic::catch_unwind(|| object_unguarded(m, name, target, opt))
+        .unwrap_or_else(|_| Err("panic in the code generator".into()))
 }
 
 fn object_unguarded(m: &Module, name: &str, target: &Target, opt: OptLevel) -> Result<Vec<u8>, String> {
@@ -213,7 +298,8 @@ fn object(modules: &[Module], target: &Target) -> Result<Vec<u8>, String> {
     i.workspace = pipeline::workspace(modules);
     (i.weights.size, i.weights.align) = (weights.size, 64);
     let mut out = vec![];
-    onnxc::codegen::object::write(&Unit::new(modules, &i, &weights, target, true), &mut out).map_err(|e| e.to_string())?;
+    onnxc::codegen::object::write(&Unit::new(modules, &i, &weights, target, true), &mut out)
+        .map_err(|e| e.to_string())?;
     Ok(out)
 }
 
@@ -255,25 +341,44 @@ fn objects_have_the_right_format_and_symbols() {
         let t = target(triple, Some(cpu));
         for (name, c) in &cases {
             match object_of(&c.module, name, &t, OptLevel::O2) {
-                Err(e) => writeln!(wrong, "{name} for {triple} {cpu}: {}", e.lines().take(4).collect::<Vec<_>>().join(" ")).expect("a string"),
-                Ok(bytes) => problems(&bytes, name, format, architecture, t.asks()).into_iter().for_each(|p| writeln!(wrong, "{name} for {triple} {cpu}: {p}").expect("a string")),
+                Err(e) => writeln!(
+                    wrong,
+                    "{name} for {triple} {cpu}: {}",
+                    e.lines().take(4).collect::<Vec<_>>().join(" ")
+                )
+                .expect("a string"),
+                Ok(bytes) => problems(&bytes, name, format, architecture, t.asks())
+                    .into_iter()
+                    .for_each(|p| writeln!(wrong, "{name} for {triple} {cpu}: {p}").expect("a string")),
             }
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-fn problems(bytes: &[u8], name: &str, format: BinaryFormat, architecture: Architecture, asks: bool) -> Vec<String> {
+fn problems(
+    bytes: &[u8],
+    name: &str,
+    format: BinaryFormat,
+    architecture: Architecture,
+    asks: bool,
+) -> Vec<String> {
     let file = match object::File::parse(bytes) {
         Ok(f) => f,
         Err(e) => return vec![format!("the object does not parse: {e}")],
     };
     let mut out = vec![];
     if (file.format(), file.architecture()) != (format, architecture) {
-        out.push(format!("found {:?} {:?}, expected {format:?} {architecture:?}", file.format(), file.architecture()));
+        out.push(format!(
+            "found {:?} {:?}, expected {format:?} {architecture:?}",
+            file.format(),
+            file.architecture()
+        ));
     }
     // Mach-O puts an underscore in front of C names.
-    let plain = |s: &str| if format == BinaryFormat::MachO { s.strip_prefix('_').unwrap_or(s).to_owned() } else { s.to_owned() };
+    let plain = |s: &str| {
+        if format == BinaryFormat::MachO { s.strip_prefix('_').unwrap_or(s).to_owned() } else { s.to_owned() }
+    };
     let mut exported = vec![];
     for s in file.symbols() {
         let n = plain(s.name().unwrap_or_default());
@@ -291,9 +396,16 @@ fn problems(bytes: &[u8], name: &str, format: BinaryFormat, architecture: Archit
         }
     }
     // Nothing else may collide with the user's names.
-    out.extend(exported.iter().filter(|e| !e.starts_with(&format!("{name}_"))).map(|e| format!("{e} is exported")));
+    out.extend(
+        exported.iter().filter(|e| !e.starts_with(&format!("{name}_"))).map(|e| format!("{e} is exported")),
+    );
     // Nothing is written but the word that tells which levels the CPU has.
-    let read_only = |s: &object::Section| matches!(s.kind(), SectionKind::Text | SectionKind::ReadOnlyData | SectionKind::Metadata | SectionKind::Other) || s.name() == Ok(".data.rel.ro");
+    let read_only = |s: &object::Section| {
+        matches!(
+            s.kind(),
+            SectionKind::Text | SectionKind::ReadOnlyData | SectionKind::Metadata | SectionKind::Other
+        ) || s.name() == Ok(".data.rel.ro")
+    };
     let writable: u64 = file.sections().filter(|s| !read_only(s)).map(|s| s.size()).sum();
     if writable != if asks { 4 } else { 0 } {
         out.push(format!("{writable} bytes are writable"));
@@ -327,21 +439,29 @@ fn riscv64_computes_the_same() {
 
 /// True if this machine is an x86-64 with Linux that has a level.
 fn runs_here(l: &Level) -> bool {
-    cfg!(all(target_arch = "x86_64", target_os = "linux")) && l.runs_on(Target::host().expect("this machine").lowest())
+    cfg!(all(target_arch = "x86_64", target_os = "linux"))
+        && l.runs_on(Target::host().expect("this machine").lowest())
 }
 
 /// An object in which each level computes something else: its results tell which one has run.
 #[test]
 fn the_best_level_runs() {
-    const EMULATED: [(&[&str], &str); 2] = [(&["qemu-x86_64", "-cpu", "Nehalem"], "x86-64-v2"), (&["qemu-x86_64", "-cpu", "Haswell"], "x86-64-v3")];
+    const EMULATED: [(&[&str], &str); 2] = [
+        (&["qemu-x86_64", "-cpu", "Nehalem"], "x86-64-v2"),
+        (&["qemu-x86_64", "-cpu", "Haswell"], "x86-64-v3"),
+    ];
     // Of dot products at 256 and at 512 bits a CPU may have either.
     for list in [ALL, "x86-64-v2,x86-64-v3,x86-64-v3-vnni", "x86-64-v3-vnni,x86-64-v4"] {
         let t = target("x86_64-unknown-linux-gnu", Some(list));
         let (cases, bytes) = levels_apart(&t);
         let here = t.levels.iter().rposition(runs_here);
-        let emulated = EMULATED.iter().map(|(qemu, level)| (*qemu, t.levels.iter().position(|l| l.name == *level))).filter(|_| t.lowest().name == "x86-64-v2");
+        let emulated = EMULATED
+            .iter()
+            .map(|(qemu, level)| (*qemu, t.levels.iter().position(|l| l.name == *level)))
+            .filter(|_| t.lowest().name == "x86-64-v2");
         for (qemu, level) in emulated.chain([(HERE, here)]) {
-            let m = Machine { triple: "x86_64-unknown-linux-gnu", cpu: list, cc: "x86_64-linux-gnu-gcc", qemu };
+            let m =
+                Machine { triple: "x86_64-unknown-linux-gnu", cpu: list, cc: "x86_64-linux-gnu-gcc", qemu };
             let (true, true, Some(level)) = (found(m.cc), found(qemu[0]), level) else {
                 eprintln!("skipped: {qemu:?}");
                 continue;
@@ -349,7 +469,11 @@ fn the_best_level_runs() {
             let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cross-pick");
             std::fs::create_dir_all(&dir).expect("a folder for objects");
             let wrong = run(&m, &dir, &[("pick", &cases[level], bytes.clone())]);
-            assert!(wrong.is_empty(), "of {list} under {qemu:?} not {} has run:\n{wrong}", t.levels[level].name);
+            assert!(
+                wrong.is_empty(),
+                "of {list} under {qemu:?} not {} has run:\n{wrong}",
+                t.levels[level].name
+            );
         }
     }
 }
@@ -359,22 +483,37 @@ fn levels_apart(t: &Target) -> (Vec<Case>, Vec<u8>) {
     // Without optimisation they need workspaces of different sizes too.
     let value = |level: usize| match level {
         1 => "a = Neg (x)\n  v = Neg (a)",
-        2 => "c = Concat <axis = 0> (x, x, x)\n  s = Constant <value_ints = [0]> ()\n  n = Shape (x)\n  v = Slice (c, s, n)",
+        2 => {
+            "c = Concat <axis = 0> (x, x, x)\n  s = Constant <value_ints = [0]> ()\n  n = Shape (x)\n  v = Slice (c, s, n)"
+        }
         _ => "v = Identity (x)",
     };
     let model = |level: usize| {
-        format!("<ir_version: 8, opset_import: [\"\" : 17]>\npick (float[N] x) => (float[N] y) {{\n  r = Constant <value_float = {level}.0> ()\n  {}\n  y = Add (v, r)\n}}", value(level))
+        format!(
+            "<ir_version: 8, opset_import: [\"\" : 17]>\npick (float[N] x) => (float[N] y) {{\n  r = Constant <value_float = {level}.0> ()\n  {}\n  y = Add (v, r)\n}}",
+            value(level)
+        )
     };
     let cases: Vec<Case> = (0..t.levels.len()).map(|level| text_case("pick", &model(level))).collect();
-    let modules: Vec<Module> =
-        t.levels.iter().zip(&cases).flat_map(|(l, c)| pipeline::finish_all(&c.module, &target("x86_64-unknown-linux-gnu", Some(&l.name)), OptLevel::O0).expect("passes")).collect();
+    let modules: Vec<Module> = t
+        .levels
+        .iter()
+        .zip(&cases)
+        .flat_map(|(l, c)| {
+            pipeline::finish_all(&c.module, &target("x86_64-unknown-linux-gnu", Some(&l.name)), OptLevel::O0)
+                .expect("passes")
+        })
+        .collect();
     let size = |d: Dim, n| d.eval(&|_| Some(n)).expect("a size");
     for n in [1, 15, 16, 100] {
         let most = modules.iter().map(|m| size(m.workspace, n)).max();
         assert_eq!(Some(size(pipeline::workspace(&modules), n)), most);
     }
     if let [first, second, third, ..] = modules.as_slice() {
-        assert!(size(second.workspace, 1) != size(first.workspace, 1) && size(second.workspace, 100) != size(third.workspace, 100));
+        assert!(
+            size(second.workspace, 1) != size(first.workspace, 1)
+                && size(second.workspace, 100) != size(third.workspace, 100)
+        );
     }
     (cases, object(&modules, t).expect("an object"))
 }
@@ -385,8 +524,11 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 fn on_machines(architecture: &str) {
-    let mut cases: Vec<(String, Case)> = MODELS.iter().map(|(n, t)| ((*n).to_owned(), text_case(n, t))).collect();
-    cases.extend(operations::tables().into_iter().enumerate().map(|(i, t)| (format!("table{i}"), table_case(t))));
+    let mut cases: Vec<(String, Case)> =
+        MODELS.iter().map(|(n, t)| ((*n).to_owned(), text_case(n, t))).collect();
+    cases.extend(
+        operations::tables().into_iter().enumerate().map(|(i, t)| (format!("table{i}"), table_case(t))),
+    );
     cases.extend(seeds().map(|s| (format!("seed{s}"), random_case(s))));
     for (i, m) in MACHINES.iter().enumerate().filter(|(_, m)| m.triple.starts_with(architecture)) {
         let t = target(m.triple, Some(m.cpu));
@@ -397,7 +539,13 @@ fn on_machines(architecture: &str) {
         for (name, c) in &cases {
             match object_of(&c.module, name, &t, OptLevel::O2) {
                 Ok(bytes) => objects.push((name.as_str(), c, bytes)),
-                Err(e) => writeln!(wrong, "{name}: {}\n{}", e.lines().take(4).collect::<Vec<_>>().join(" "), print(&c.module)).expect("a string"),
+                Err(e) => writeln!(
+                    wrong,
+                    "{name}: {}\n{}",
+                    e.lines().take(4).collect::<Vec<_>>().join(" "),
+                    print(&c.module)
+                )
+                .expect("a string"),
             }
         }
         if m.qemu == HERE && !runs_here(t.lowest()) {
@@ -405,7 +553,10 @@ fn on_machines(architecture: &str) {
         } else if found(m.cc) && found(m.qemu[0]) {
             wrong += &run(m, &dir, &objects);
         } else {
-            eprintln!("skipped: {} or {} is not installed; code for {} {} was compiled, not run", m.cc, m.qemu[0], m.triple, m.cpu);
+            eprintln!(
+                "skipped: {} or {} is not installed; code for {} {} was compiled, not run",
+                m.cc, m.qemu[0], m.triple, m.cpu
+            );
         }
         assert!(wrong.is_empty(), "{} {} under {:?}:\n{wrong}", m.triple, m.cpu, m.qemu);
     }

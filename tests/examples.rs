@@ -1,5 +1,6 @@
-//! Builds and runs the programs under `examples/` as their users do, and compiles the generated headers under the
-//! strictest warnings of every language standard that they promise. A test without its tool says so and passes.
+//! Builds and runs the programs under `examples/` as their users do, and compiles the generated headers under
+//! the strictest warnings of every language standard that they promise. A test without its tool says so and
+//! passes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +23,8 @@ fn scratch(name: &str) -> PathBuf {
     dir
 }
 
-/// The program that the environment variable names, else the default; `None`, with a message, if it does not start.
+/// The program that the environment variable names, else the default; `None`, with a message, if it does not
+/// start.
 fn tool(var: &str, default: &str) -> Option<String> {
     let name = std::env::var(var).unwrap_or_else(|_| default.into());
     let found = Command::new(&name).arg("--version").output().is_ok_and(|o| o.status.success());
@@ -61,7 +63,14 @@ fn c_digits() {
     let object = compile(&src.join("digits.onnx"), &dir, &[]);
     for std in ["c99", "c11", "c17"] {
         let program = dir.join(format!("digits-{std}"));
-        run(Command::new(&cc).arg(format!("-std={std}")).args(STRICT).args(["-O1", &include(&dir)]).arg(src.join("main.c")).arg(&object).arg("-o").arg(&program));
+        run(Command::new(&cc)
+            .arg(format!("-std={std}"))
+            .args(STRICT)
+            .args(["-O1", &include(&dir)])
+            .arg(src.join("main.c"))
+            .arg(&object)
+            .arg("-o")
+            .arg(&program));
         assert!(run(&mut Command::new(&program)).ends_with("10 of 10 right\n"));
     }
 }
@@ -74,12 +83,27 @@ fn c_profile() {
     let build = |options: &[&str]| {
         let object = compile(&model, &dir, options);
         let program = dir.join("profile");
-        run(Command::new(&cc).arg("-std=c99").args(STRICT).args(["-O1", &include(&dir)]).arg(src.join("main.c")).arg(&object).arg("-o").arg(&program));
+        run(Command::new(&cc)
+            .arg("-std=c99")
+            .args(STRICT)
+            .args(["-O1", &include(&dir)])
+            .arg(src.join("main.c"))
+            .arg(&object)
+            .arg("-o")
+            .arg(&program));
         run(&mut Command::new(&program))
     };
-    let rows = |text: &str| text.lines().skip(1).map(|l| l.split_whitespace().next().unwrap_or_default().to_owned()).collect::<Vec<_>>();
+    let rows = |text: &str| {
+        text.lines()
+            .skip(1)
+            .map(|l| l.split_whitespace().next().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
+    };
     let traced = build(&["--trace"]);
-    assert!(rows(&traced).iter().any(|op| op == "Conv") && rows(&traced).iter().any(|op| op == "Gemm"), "{traced}");
+    assert!(
+        rows(&traced).iter().any(|op| op == "Conv") && rows(&traced).iter().any(|op| op == "Gemm"),
+        "{traced}"
+    );
     assert!(traced.contains("%") && !traced.contains("nan"), "{traced}");
     // Every node runs once where nothing fuses.
     let plain = build(&["--trace", "-O0"]);
@@ -96,22 +120,50 @@ fn llm() {
     std::fs::copy(src.join("model.onnx"), &model).unwrap();
     assert!(std::fs::metadata(&model).unwrap().len() < 1 << 20);
     let sizes = ["--dim", "past_capacity=256", "--dim", "tokens<=256"];
-    let object = compile(&model, &dir, &[&["--emit", "obj,header,rust", "--alias", "present.*=past.*"], &sizes[..]].concat());
+    let object = compile(
+        &model,
+        &dir,
+        &[&["--emit", "obj,header,rust", "--alias", "present.*=past.*"], &sizes[..]].concat(),
+    );
     // What the Makefile and the build script say is what is tested.
-    let told = std::fs::read_to_string(src.join("Makefile")).unwrap() + &std::fs::read_to_string(src.join("rust/build.rs")).unwrap();
-    for text in ["--alias 'present.*=past.*'", "past_capacity=256", "\"past_capacity\", 256", "tokens<=256", "\"tokens\", 256"] {
+    let told = std::fs::read_to_string(src.join("Makefile")).unwrap()
+        + &std::fs::read_to_string(src.join("rust/build.rs")).unwrap();
+    for text in [
+        "--alias 'present.*=past.*'",
+        "past_capacity=256",
+        "\"past_capacity\", 256",
+        "tokens<=256",
+        "\"tokens\", 256",
+    ] {
         assert!(told.contains(text), "{text}");
     }
     let (talk, twin) = (dir.join("talk"), dir.join("talk-rust"));
-    run(Command::new(&cc).arg("-std=c11").args(STRICT).args(["-O1", &include(&dir)]).arg(src.join("main.c")).arg(&object).arg("-lm").arg("-o").arg(&talk));
+    run(Command::new(&cc)
+        .arg("-std=c11")
+        .args(STRICT)
+        .args(["-O1", &include(&dir)])
+        .arg(src.join("main.c"))
+        .arg(&object)
+        .arg("-lm")
+        .arg("-o")
+        .arg(&talk));
     let mut rust = Command::new(&rustc);
-    rust.args(["--edition", "2024", "-D", "warnings", "-C"]).arg(format!("link-arg={}", object.display())).arg(src.join("rust/src/main.rs")).arg("-o").arg(&twin);
+    rust.args(["--edition", "2024", "-D", "warnings", "-C"])
+        .arg(format!("link-arg={}", object.display()))
+        .arg(src.join("rust/src/main.rs"))
+        .arg("-o")
+        .arg(&twin);
     run(rust.env("OUT_DIR", &dir));
     // Longer than the caches, which are filled anew.
     let args = ["The object needs no ", "300", "0"];
     let said = |program: &Path| Command::new(program).args(args).output().unwrap();
     let (c, rust) = (said(&talk), said(&twin));
-    assert!(c.status.success() && c.stdout.len() == args[0].len() + 301 && c.stdout.starts_with(args[0].as_bytes()), "{c:?}");
+    assert!(
+        c.status.success()
+            && c.stdout.len() == args[0].len() + 301
+            && c.stdout.starts_with(args[0].as_bytes()),
+        "{c:?}"
+    );
     assert_eq!(c.stdout, rust.stdout);
     // It has learned words: nearly all of what it says are letters and spaces.
     let words = c.stdout.iter().filter(|b| b.is_ascii_lowercase() || **b == b' ').count();
@@ -132,7 +184,14 @@ fn readme_c_program() {
     let object = compile(&example("c-digits").join("digits.onnx"), &dir, &[]);
     std::fs::write(dir.join("readme.c"), &blocks("README.md", "c")[0]).unwrap();
     let program = dir.join("readme");
-    run(Command::new(&cc).arg("-std=c99").args(STRICT).arg(include(&dir)).arg(dir.join("readme.c")).arg(&object).arg("-o").arg(&program));
+    run(Command::new(&cc)
+        .arg("-std=c99")
+        .args(STRICT)
+        .arg(include(&dir))
+        .arg(dir.join("readme.c"))
+        .arg(&object)
+        .arg("-o")
+        .arg(&program));
     assert!(run(&mut Command::new(&program)).trim().parse::<f64>().is_ok());
 }
 
@@ -141,7 +200,11 @@ fn c_digits_makefile() {
     let (Some(_), Some(make)) = (tool("CC", "cc"), tool("MAKE", "make")) else { return };
     let build = scratch("c-digits-make").join("build");
     let mut command = Command::new(make);
-    command.arg("-C").arg(example("c-digits")).arg(format!("ONNXC={ONNXC}")).arg(format!("BUILD={}", build.display()));
+    command
+        .arg("-C")
+        .arg(example("c-digits"))
+        .arg(format!("ONNXC={ONNXC}"))
+        .arg(format!("BUILD={}", build.display()));
     assert!(run(&mut command).contains("10 of 10 right\n"));
     assert!(!run(&mut command).contains("-o "), "the second make has compiled something again");
 }
@@ -153,7 +216,14 @@ fn cpp_batch() {
     let object = compile(&src.join("digits_batch.onnx"), &dir, &[]);
     for std in ["c++11", "c++17", "c++20"] {
         let program = dir.join(format!("digits-{std}"));
-        run(Command::new(&cxx).arg(format!("-std={std}")).args(STRICT).args(["-O1", "-pthread", &include(&dir)]).arg(src.join("main.cpp")).arg(&object).arg("-o").arg(&program));
+        run(Command::new(&cxx)
+            .arg(format!("-std={std}"))
+            .args(STRICT)
+            .args(["-O1", "-pthread", &include(&dir)])
+            .arg(src.join("main.cpp"))
+            .arg(&object)
+            .arg("-o")
+            .arg(&program));
         assert!(run(&mut Command::new(&program)).ends_with("all right\n"));
     }
 }
@@ -206,21 +276,47 @@ fn cpp_header() {
     let Some(cxx) = tool("CXX", "c++") else { return };
     let dir = scratch("cpp-header");
     let (one, many) = (dir.join("digits.o"), dir.join("batch.o"));
-    run(Command::new(ONNXC).arg(example("c-digits").join("digits.onnx")).arg("-o").arg(&one).args(["--emit", "obj,header,hpp"]));
-    run(Command::new(ONNXC).arg(example("cpp-batch").join("digits_batch.onnx")).arg("-o").arg(&many).args(["--emit", "obj,header,hpp"]));
+    run(Command::new(ONNXC)
+        .arg(example("c-digits").join("digits.onnx"))
+        .arg("-o")
+        .arg(&one)
+        .args(["--emit", "obj,header,hpp"]));
+    run(Command::new(ONNXC)
+        .arg(example("cpp-batch").join("digits_batch.onnx"))
+        .arg("-o")
+        .arg(&many)
+        .args(["--emit", "obj,header,hpp"]));
     std::fs::write(dir.join("main.cpp"), HPP_PROGRAM).unwrap();
     for std in ["c++11", "c++14", "c++17", "c++20"] {
         for more in [&[][..], &["-fno-exceptions"]] {
             let program = dir.join(format!("program-{std}-{}", more.len()));
-            run(Command::new(&cxx).arg(format!("-std={std}")).args(STRICT).args(more).args(["-O1", &include(&dir)]).arg(dir.join("main.cpp")).arg(&one).arg(&many).arg("-o").arg(&program));
+            run(Command::new(&cxx)
+                .arg(format!("-std={std}"))
+                .args(STRICT)
+                .args(more)
+                .args(["-O1", &include(&dir)])
+                .arg(dir.join("main.cpp"))
+                .arg(&one)
+                .arg(&many)
+                .arg("-o")
+                .arg(&program));
             let said = run(&mut Command::new(&program));
             assert!(said.starts_with("logits\n") && said.ends_with("all right\n"), "{said}");
         }
     }
     std::fs::write(dir.join("readme.cpp"), &blocks("README.md", "cpp")[0]).unwrap();
-    run(Command::new(&cxx).args(["-std=c++11", "-fsyntax-only"]).args(STRICT).arg(include(&dir)).arg(dir.join("readme.cpp")));
+    run(Command::new(&cxx)
+        .args(["-std=c++11", "-fsyntax-only"])
+        .args(STRICT)
+        .arg(include(&dir))
+        .arg(dir.join("readme.cpp")));
     // Every kind of argument: sizes from data, packed elements, strings, sequences, a weights file.
-    for (name, options) in [("results_of_ranks", &[][..]), ("small_types", &[]), ("zip_map", &[]), ("complex_moves", &["--weights", "file"])] {
+    for (name, options) in [
+        ("results_of_ranks", &[][..]),
+        ("small_types", &[]),
+        ("zip_map", &[]),
+        ("complex_moves", &["--weights", "file"]),
+    ] {
         run(Command::new(ONNXC)
             .arg(root().join("tests/cases/ops").join(name).with_extension("onnxtxt"))
             .arg("-o")
@@ -228,7 +324,11 @@ fn cpp_header() {
             .args(["--emit", "header,hpp"])
             .args(options));
         std::fs::write(dir.join("only.cpp"), format!("#include \"{name}.hpp\"\nint main() {{}}\n")).unwrap();
-        run(Command::new(&cxx).args(["-std=c++11", "-fsyntax-only"]).args(STRICT).arg(include(&dir)).arg(dir.join("only.cpp")));
+        run(Command::new(&cxx)
+            .args(["-std=c++11", "-fsyntax-only"])
+            .args(STRICT)
+            .arg(include(&dir))
+            .arg(dir.join("only.cpp")));
     }
 }
 
@@ -237,15 +337,23 @@ fn cpp_batch_cmake() {
     let (Some(_), Some(cmake)) = (tool("CXX", "c++"), tool("CMAKE", "cmake")) else { return };
     let build = scratch("cpp-batch-cmake");
     let mut configure = Command::new(&cmake);
-    run(configure.arg("-S").arg(example("cpp-batch")).arg("-B").arg(&build).arg(format!("-DONNXC_EXECUTABLE={ONNXC}")));
+    run(configure
+        .arg("-S")
+        .arg(example("cpp-batch"))
+        .arg("-B")
+        .arg(&build)
+        .arg(format!("-DONNXC_EXECUTABLE={ONNXC}")));
     let compile = || run(Command::new(&cmake).arg("--build").arg(&build).args(["--config", "Release"]));
     compile();
     assert!(!compile().contains("Compiling"), "the second build has compiled the model again");
-    let program = [build.join("cpp_batch"), build.join("Release").join("cpp_batch")].into_iter().find(|p| p.with_extension(std::env::consts::EXE_EXTENSION).is_file());
+    let program = [build.join("cpp_batch"), build.join("Release").join("cpp_batch")]
+        .into_iter()
+        .find(|p| p.with_extension(std::env::consts::EXE_EXTENSION).is_file());
     assert!(run(&mut Command::new(program.expect("no program was built"))).ends_with("all right\n"));
 }
 
-/// The package where `cmake --install` puts it, as a project of its own finds it: find_package with a version, and pkg-config.
+/// The package where `cmake --install` puts it, as a project of its own finds it: find_package with a
+/// version, and pkg-config.
 #[test]
 fn cmake_package() {
     let (Some(_), Some(cmake)) = (tool("CC", "cc"), tool("CMAKE", "cmake")) else { return };
@@ -271,7 +379,12 @@ fn cmake_package() {
         std::fs::copy(example("c-digits").join("main.c"), dir.join("project/main.c")).unwrap();
         let build = dir.join(format!("build-{version}"));
         let mut configure = Command::new(&cmake);
-        configure.arg("-S").arg(dir.join("project")).arg("-B").arg(&build).arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
+        configure
+            .arg("-S")
+            .arg(dir.join("project"))
+            .arg("-B")
+            .arg(&build)
+            .arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
         let out = configure.output().unwrap();
         (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned(), build)
     };
@@ -285,20 +398,35 @@ fn cmake_package() {
     pkg_config.env("PKG_CONFIG_PATH", prefix.join("share/pkgconfig")).args(["--variable=onnxc", "onnxc"]);
     if let Ok(out) = pkg_config.output() {
         let program = String::from_utf8_lossy(&out.stdout).trim().to_owned();
-        assert!(run(Command::new(&program).arg("--version")).contains(env!("CARGO_PKG_VERSION")), "{program}");
+        assert!(
+            run(Command::new(&program).arg("--version")).contains(env!("CARGO_PKG_VERSION")),
+            "{program}"
+        );
     }
 }
 
 /// Headers with static, dynamic and bounded dims and with a weights file, in each language standard.
 #[test]
 fn headers_have_no_warnings() {
-    let languages = [(tool("CC", "cc"), "c", ["c99", "c11", "c17"]), (tool("CXX", "c++"), "c++", ["c++11", "c++17", "c++20"])];
-    let variants: &[(&str, &[&str])] = &[("open", &[]), ("fixed", &["--dim", "N=3"]), ("bounded", &["--dim", "N<=32"]), ("weights", &["--weights", "file"])];
+    let languages = [
+        (tool("CC", "cc"), "c", ["c99", "c11", "c17"]),
+        (tool("CXX", "c++"), "c++", ["c++11", "c++17", "c++20"]),
+    ];
+    let variants: &[(&str, &[&str])] = &[
+        ("open", &[]),
+        ("fixed", &["--dim", "N=3"]),
+        ("bounded", &["--dim", "N<=32"]),
+        ("weights", &["--weights", "file"]),
+    ];
     for (name, options) in variants {
         let dir = scratch(&format!("headers-{name}"));
         compile(&example("cpp-batch").join("digits_batch.onnx"), &dir, options);
         // The static model has no dim to set.
-        compile(&example("c-digits").join("digits.onnx"), &dir, if *name == "weights" { options } else { &[] });
+        compile(
+            &example("c-digits").join("digits.onnx"),
+            &dir,
+            if *name == "weights" { options } else { &[] },
+        );
         // Two headers in one file, one of them twice: the common part must not clash.
         let text = "#include \"digits.h\"\n#include \"digits_batch.h\"\n#include \"digits.h\"\nint main(void) { return digits_model.abi_version != digits_batch_model.abi_version; }\n";
         std::fs::write(dir.join("both.c"), text).unwrap();
@@ -306,15 +434,19 @@ fn headers_have_no_warnings() {
             let Some(compiler) = compiler else { continue };
             for std in standards {
                 let mut command = Command::new(compiler);
-                command.args(["-fsyntax-only", "-x", language]).arg(format!("-std={std}")).args(STRICT).arg(include(&dir));
+                command
+                    .args(["-fsyntax-only", "-x", language])
+                    .arg(format!("-std={std}"))
+                    .args(STRICT)
+                    .arg(include(&dir));
                 run(command.arg(dir.join("both.c")));
             }
         }
     }
 }
 
-/// The package in a copy that depends on this source tree by its absolute path, with this tree's lock file: nothing is
-/// downloaded, and nothing is written beside the example.
+/// The package in a copy that depends on this source tree by its absolute path, with this tree's lock file:
+/// nothing is downloaded, and nothing is written beside the example.
 #[test]
 fn rust_iris() {
     let (src, dir) = (example("rust-iris"), scratch("rust-iris"));
@@ -327,13 +459,22 @@ fn rust_iris() {
     assert!(manifest.contains(here));
     // Warnings are errors here, also those of the generated module.
     // The program of docs/calling.md takes the model by its metadata, with the runtime crate.
-    let runtime = format!("\n[dependencies]\nonnxc-runtime = {{ path = '{}' }}\n", root().join("runtime-support").display());
-    std::fs::write(dir.join("Cargo.toml"), manifest.replace(here, &there) + &runtime + "\n[lints.rust]\nwarnings = \"deny\"\n").unwrap();
+    let runtime = format!(
+        "\n[dependencies]\nonnxc-runtime = {{ path = '{}' }}\n",
+        root().join("runtime-support").display()
+    );
+    std::fs::write(
+        dir.join("Cargo.toml"),
+        manifest.replace(here, &there) + &runtime + "\n[lints.rust]\nwarnings = \"deny\"\n",
+    )
+    .unwrap();
     std::fs::copy(root().join("Cargo.lock"), dir.join("Cargo.lock")).unwrap();
 
     // The README's build script is the example's, its programs stand beside that of the example.
     let [build, main] = &blocks("README.md", "rust")[..] else { panic!("the README has two blocks of Rust") };
-    let [generic] = &blocks("docs/calling.md", "rust")[..] else { panic!("docs/calling.md has one block of Rust") };
+    let [generic] = &blocks("docs/calling.md", "rust")[..] else {
+        panic!("docs/calling.md has one block of Rust")
+    };
     let script = std::fs::read_to_string(src.join("build.rs")).unwrap();
     assert!(build.lines().all(|l| script.contains(l.trim())), "{build}");
     std::fs::create_dir_all(dir.join("src/bin")).unwrap();
@@ -350,7 +491,11 @@ fn cargo_run(dir: &Path, bin: &str) -> String {
     command.current_dir(dir).args(["run", "--quiet", "--offline", "--bin", bin]);
     // What cargo tells this test must not reach the package's build.
     for (key, _) in std::env::vars_os() {
-        let told = key.to_str().is_some_and(|k| k.starts_with("CARGO_PKG_") || k.starts_with("CARGO_BIN_") || ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH", "OUT_DIR"].contains(&k));
+        let told = key.to_str().is_some_and(|k| {
+            k.starts_with("CARGO_PKG_")
+                || k.starts_with("CARGO_BIN_")
+                || ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH", "OUT_DIR"].contains(&k)
+        });
         if told {
             command.env_remove(key);
         }

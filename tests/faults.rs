@@ -1,5 +1,6 @@
-//! Why calls fail: programs in C, C++ and Rust that make the checks of a model fail, compared with what they must say; the
-//! same through `onnxc-runtime`, `run` and `bench`, which give a call more workspace where it runs out.
+//! Why calls fail: programs in C, C++ and Rust that make the checks of a model fail, compared with what they
+//! must say; the same through `onnxc-runtime`, `run` and `bench`, which give a call more workspace where it
+//! runs out.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -41,7 +42,9 @@ fn starts(tool: &str) -> bool {
 
 #[test]
 fn in_c_and_cpp() {
-    for (var, default, flags) in [("CC", "cc", &["-std=c99"][..]), ("CXX", "c++", &["-std=c++11", "-x", "c++"])] {
+    for (var, default, flags) in
+        [("CC", "cc", &["-std=c99"][..]), ("CXX", "c++", &["-std=c++11", "-x", "c++"])]
+    {
         let cc = std::env::var(var).unwrap_or_else(|_| default.into());
         if !starts(&cc) {
             continue;
@@ -50,7 +53,16 @@ fn in_c_and_cpp() {
         for (name, options) in [("one", &["--cpu", "native"][..]), ("several", &[])] {
             let dir = compiled(&format!("{default}-{name}"), options);
             let (object, program) = (dir.join("pick.o"), dir.join("program"));
-            run(Command::new(&cc).args(flags).args(STRICT).arg(format!("-I{}", dir.display())).arg(source("program.c")).args(["-x", "none"]).arg(object).arg("-o").arg(&program).arg("-lm"));
+            run(Command::new(&cc)
+                .args(flags)
+                .args(STRICT)
+                .arg(format!("-I{}", dir.display()))
+                .arg(source("program.c"))
+                .args(["-x", "none"])
+                .arg(object)
+                .arg("-o")
+                .arg(&program)
+                .arg("-lm"));
             assert_eq!(run(&mut Command::new(program)), include_str!("faults/program_c.txt"));
         }
     }
@@ -81,7 +93,9 @@ int main(void) {
     if !starts(&cc) || !starts("qemu-x86_64") {
         return;
     }
-    let refused = |level: &str| format!("10 unsupported cpu: the CPU lacks instructions of {level}, which the code needs\n");
+    let refused = |level: &str| {
+        format!("10 unsupported cpu: the CPU lacks instructions of {level}, which the code needs\n")
+    };
     let computed = "0 ok: 2 4\n".to_owned();
     for (levels, cpu, want) in [
         ("x86-64-v3", "Nehalem", refused("x86-64-v3")),
@@ -96,9 +110,21 @@ int main(void) {
         let model = dir.join("small.onnxtxt");
         std::fs::write(&model, "<ir_version: 8, opset_import: [\"\" : 17]>\nsmall (float[2] x) => (float[2] y) { y = Add (x, x) }").expect("a model");
         std::fs::write(dir.join("main.c"), PROGRAM).expect("a program");
-        run(Command::new(ONNXC).arg(&model).arg("-o").arg(dir.join("small.o")).args(["--target", "x86_64-unknown-linux-gnu", "--cpu", levels]));
-        run(Command::new(&cc).current_dir(&dir).args(STRICT).args(["main.c", "small.o", "-o", "program", "-static"]));
-        assert_eq!(run(Command::new("qemu-x86_64").args(["-cpu", cpu]).arg(dir.join("program"))), want, "{levels} on {cpu}");
+        run(Command::new(ONNXC).arg(&model).arg("-o").arg(dir.join("small.o")).args([
+            "--target",
+            "x86_64-unknown-linux-gnu",
+            "--cpu",
+            levels,
+        ]));
+        run(Command::new(&cc)
+            .current_dir(&dir)
+            .args(STRICT)
+            .args(["main.c", "small.o", "-o", "program", "-static"]));
+        assert_eq!(
+            run(Command::new("qemu-x86_64").args(["-cpu", cpu]).arg(dir.join("program"))),
+            want,
+            "{levels} on {cpu}"
+        );
     }
 }
 
@@ -110,7 +136,17 @@ fn in_rust() {
     }
     let dir = compiled("rust", &[]);
     std::fs::copy(source("program.rs"), dir.join("main.rs")).expect("the program");
-    run(Command::new(&rustc).current_dir(&dir).args(["--edition", "2024", "-D", "warnings", "main.rs", "-o", "program", "-C", "link-arg=pick.o"]));
+    run(Command::new(&rustc).current_dir(&dir).args([
+        "--edition",
+        "2024",
+        "-D",
+        "warnings",
+        "main.rs",
+        "-o",
+        "program",
+        "-C",
+        "link-arg=pick.o",
+    ]));
     assert_eq!(run(&mut Command::new(dir.join("program"))), include_str!("faults/program_rust.txt"));
 }
 
@@ -130,9 +166,12 @@ fn zeros(dir: &Path, name: &str, kind: &str, shape: &str, bytes: &[u8]) -> Strin
     format!("{name}={}", path.display())
 }
 
-/// What `command` says of the model with these sizes of `x` and `y`, the last index, and the number of elements.
+/// What `command` says of the model with these sizes of `x` and `y`, the last index, and the number of
+/// elements.
 fn told(command: &str, x: (usize, usize), y: usize, last: i64, count: i64) -> String {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("faults").join(format!("{command}-{x:?}-{y}-{last}-{count}"));
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join("faults")
+        .join(format!("{command}-{x:?}-{y}-{last}-{count}"));
     std::fs::create_dir_all(&dir).expect("a folder");
     let indices: Vec<u8> = [0, last].iter().flat_map(|i| i.to_le_bytes()).collect();
     let inputs = [
@@ -142,7 +181,10 @@ fn told(command: &str, x: (usize, usize), y: usize, last: i64, count: i64) -> St
         zeros(&dir, "count", "i8", "", &count.to_le_bytes()),
     ];
     let mut c = Command::new(ONNXC);
-    c.arg(command).arg(source("pick.onnxtxt")).args(["--dim", "N<=32", "--heap", "1K"]).args(inputs.iter().flat_map(|i| ["--input", i]));
+    c.arg(command)
+        .arg(source("pick.onnxtxt"))
+        .args(["--dim", "N<=32", "--heap", "1K"])
+        .args(inputs.iter().flat_map(|i| ["--input", i]));
     if command == "bench" {
         c.args(["--seconds", "0.01"]);
     }
@@ -159,7 +201,13 @@ fn in_run_and_bench() {
             assert!(said.contains(text), "{command}: {said}");
         };
         says((40, 3), 3, 1, 10, "input \"x\" dimension 0 (N) is 40: it must be from 0 to 32");
-        says((2, 3), 4, 1, 10, "Add \"s\": input \"x\" dimension 1 (K) is 3, input \"y\" dimension 0 (M) is 4: they must be equal, or one of them 1");
+        says(
+            (2, 3),
+            4,
+            1,
+            10,
+            "Add \"s\": input \"x\" dimension 1 (K) is 3, input \"y\" dimension 0 (M) is 4: they must be equal, or one of them 1",
+        );
         says((2, 3), 3, 7, 10, "Gather \"z\": index out of range");
         // Far more than --heap gives.
         says((2, 3), 3, 1, 100_000, if command == "run" { "total" } else { "per call at best" });

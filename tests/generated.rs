@@ -1,5 +1,5 @@
-//! compiler/onnx/generated: what proto/onnx.proto becomes in Rust. It is checked in, so that builds need no generator.
-//! ONNXC_UPDATE=1 writes it anew.
+//! compiler/onnx/generated: what proto/onnx.proto becomes in Rust. It is checked in, so that builds need no
+//! generator. ONNXC_UPDATE=1 writes it anew.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,11 @@ fn collect<'a>(m: &'a Descriptor, parent: &str, out: &mut Vec<(String, &'a Descr
     out.push((name, m));
 }
 
-fn use_field(text: &mut String, f: &prost_types::FieldDescriptorProto, names: &[(String, &Descriptor)]) -> std::fmt::Result {
+fn use_field(
+    text: &mut String,
+    f: &prost_types::FieldDescriptorProto,
+    names: &[(String, &Descriptor)],
+) -> std::fmt::Result {
     use prost_types::field_descriptor_proto::{Label, Type};
     let kind = match f.r#type() {
         Type::Float => "Kind::Float".to_owned(),
@@ -46,14 +50,20 @@ fn use_field(text: &mut String, f: &prost_types::FieldDescriptorProto, names: &[
         Type::String => "Kind::Text".to_owned(),
         Type::Bytes => "Kind::Bytes".to_owned(),
         Type::Message => {
-            format!("Kind::Message({})", names.iter().position(|(n, _)| n == f.type_name()).unwrap_or(usize::MAX))
+            format!(
+                "Kind::Message({})",
+                names.iter().position(|(n, _)| n == f.type_name()).unwrap_or(usize::MAX)
+            )
         }
         // onnx.proto has int32, int64, uint64 and enums, all of them plain varints.
         _ => "Kind::Varint".to_owned(),
     };
     let repeated = f.label() == Label::Repeated;
     let (number, name) = (f.number(), f.name());
-    writeln!(text, "        Field {{ number: {number}, name: \"{name}\", kind: {kind}, repeated: {repeated} }},")
+    writeln!(
+        text,
+        "        Field {{ number: {number}, name: \"{name}\", kind: {kind}, repeated: {repeated} }},"
+    )
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The verifier and the printer of the graph IR: sound models pass and print, every broken invariant is named.
+//! The verifier and the printer of the graph IR: sound models pass and print, every broken invariant is
+//! named.
 
 use onnxc::diag::Failure;
 use onnxc::graph::verify::verify;
@@ -25,7 +26,9 @@ fn faults(m: &Model) -> String {
     }
 }
 fn two_nodes() -> Model {
-    model("g (float[N, 3] x) => (float[N, 3] y) <float[3] w = {1, 2, 3}> { t = Add (x, w) [last] y = Relu (t) }")
+    model(
+        "g (float[N, 3] x) => (float[N, 3] y) <float[3] w = {1, 2, 3}> { t = Add (x, w) [last] y = Relu (t) }",
+    )
 }
 
 #[test]
@@ -33,7 +36,13 @@ fn sound_models_pass_and_print() {
     let m = two_nodes();
     verify(&m).unwrap();
     let printed = print(&m);
-    let want = ["# onnxc graph v1", "# dims N", "g (float[N, 3] x) => (float[N, 3] y)", "  float[3] w = {1.0, 2.0, 3.0}", "  [last] y = Relu (t)  # float[N, 3]"];
+    let want = [
+        "# onnxc graph v1",
+        "# dims N",
+        "g (float[N, 3] x) => (float[N, 3] y)",
+        "  float[3] w = {1.0, 2.0, 3.0}",
+        "  [last] y = Relu (t)  # float[N, 3]",
+    ];
     let lines: Vec<&str> = printed.lines().collect();
     for w in want {
         assert!(lines.iter().any(|l| l.starts_with(w)), "{w} is missing in\n{printed}");
@@ -47,7 +56,11 @@ fn sound_models_pass_and_print() {
 fn order_is_checked() {
     let mut m = two_nodes();
     m.graph.order.swap(0, 1);
-    assert!(faults(&m).starts_with("1: n1 Relu \"last\": input 0, v2 \"t\", is not defined before its use"), "{}", faults(&m));
+    assert!(
+        faults(&m).starts_with("1: n1 Relu \"last\": input 0, v2 \"t\", is not defined before its use"),
+        "{}",
+        faults(&m)
+    );
     let mut m = two_nodes();
     m.graph.order.pop();
     assert!(faults(&m).contains("1: output 0"));
@@ -89,7 +102,10 @@ fn subgraphs_are_checked_and_printed() {
     verify(&m).unwrap();
     let printed = print(&m);
     // The inner constant has the name of what is captured and gets another one.
-    assert!(printed.contains("    then_branch: graph = body () => (float[N, 3] x, int64[1] x_2)\n"), "{printed}");
+    assert!(
+        printed.contains("    then_branch: graph = body () => (float[N, 3] x, int64[1] x_2)\n"),
+        "{printed}"
+    );
     assert!(printed.contains("      # output 0 is \"out\"\n      # output 1 is \"x\"\n"), "{printed}");
     text::parse_model(printed.as_bytes(), "m.txt").unwrap();
     // A capture of something that is computed later.

@@ -1,4 +1,5 @@
-//! The house rules as tests: imports point one way, tables match the files on disk, docs/operators.md matches the tables.
+//! The house rules as tests: imports point one way, tables match the files on disk, docs/operators.md matches
+//! the tables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,7 +39,13 @@ fn imports_point_one_way() {
     rust_files(&src, &mut files);
     let mut wrong = vec![];
     for f in files {
-        let module = f.strip_prefix(&src).expect("inside").components().next().map(|c| c.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned()).unwrap_or_default();
+        let module = f
+            .strip_prefix(&src)
+            .expect("inside")
+            .components()
+            .next()
+            .map(|c| c.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned())
+            .unwrap_or_default();
         let Some((_, allowed)) = MAY_USE.iter().find(|(m, _)| *m == module) else { continue };
         let text = std::fs::read_to_string(&f).expect("readable");
         for (n, line) in text.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//")) {
@@ -58,8 +65,13 @@ fn every_module_says_what_it_is() {
     let mut files = vec![];
     rust_files(&root().join("compiler"), &mut files);
     rust_files(&root().join("runtime-support/src"), &mut files);
-    let written = |f: &&PathBuf| !f.ends_with("ops/table.rs") && !f.components().any(|c| c.as_os_str() == "generated");
-    let bare: Vec<_> = files.iter().filter(written).filter(|f| !std::fs::read_to_string(f).expect("readable").starts_with("//!")).collect();
+    let written =
+        |f: &&PathBuf| !f.ends_with("ops/table.rs") && !f.components().any(|c| c.as_os_str() == "generated");
+    let bare: Vec<_> = files
+        .iter()
+        .filter(written)
+        .filter(|f| !std::fs::read_to_string(f).expect("readable").starts_with("//!"))
+        .collect();
     assert!(bare.is_empty(), "without //! at the top: {bare:?}");
 }
 
@@ -81,25 +93,47 @@ fn nest_passes_match_the_files() {
             on_disk.push(format!("{g}/{g}"));
             continue;
         }
-        let files = std::fs::read_dir(dir.join(g)).expect("a group").flatten().filter_map(|e| e.file_name().into_string().ok());
-        on_disk.extend(files.filter_map(|n| n.strip_suffix(".rs").filter(|n| *n != "mod").map(|n| format!("{g}/{n}"))));
+        let files = std::fs::read_dir(dir.join(g))
+            .expect("a group")
+            .flatten()
+            .filter_map(|e| e.file_name().into_string().ok());
+        on_disk.extend(
+            files.filter_map(|n| n.strip_suffix(".rs").filter(|n| *n != "mod").map(|n| format!("{g}/{n}"))),
+        );
     }
     on_disk.sort();
-    let mut in_table: Vec<String> = NEST_PASSES.iter().map(|p| format!("{}/{}", p.group.folder(), p.name)).collect();
+    let mut in_table: Vec<String> =
+        NEST_PASSES.iter().map(|p| format!("{}/{}", p.group.folder(), p.name)).collect();
     in_table.sort();
     assert_eq!(on_disk, in_table);
-    let folders = std::fs::read_dir(&dir).expect("passes/nest").flatten().filter(|e| e.path().join("mod.rs").exists());
-    let others: Vec<String> = folders.filter_map(|e| e.file_name().into_string().ok()).filter(|n| !groups.contains(&n.as_str())).collect();
+    let folders =
+        std::fs::read_dir(&dir).expect("passes/nest").flatten().filter(|e| e.path().join("mod.rs").exists());
+    let others: Vec<String> = folders
+        .filter_map(|e| e.file_name().into_string().ok())
+        .filter(|n| !groups.contains(&n.as_str()))
+        .collect();
     assert_eq!(others, ["analysis"], "a folder without a pass");
     for p in NEST_PASSES {
         let group = dir.join(p.group.folder());
-        let file = if p.name == p.group.folder() { group.join("mod.rs") } else { group.join(format!("{}.rs", p.name)) };
+        let file = if p.name == p.group.folder() {
+            group.join("mod.rs")
+        } else {
+            group.join(format!("{}.rs", p.name))
+        };
         let text = std::fs::read_to_string(&file).expect("the file of a pass");
-        assert!(text.starts_with(&format!("//! {}:", p.name)), "{} does not begin with the pass's name", file.display());
+        assert!(
+            text.starts_with(&format!("//! {}:", p.name)),
+            "{} does not begin with the pass's name",
+            file.display()
+        );
         assert!(text.contains("\npub fn run("), "{} has no `pub fn run`", file.display());
         let cases = root().join("tests/cases/nest").join(p.name);
         let has_case = std::fs::read_dir(&cases).is_ok_and(|d| d.count() > 1);
-        assert!(has_case != WITHOUT_CASE.contains(&p.name), "{} has no case with a module before and after it", p.name);
+        assert!(
+            has_case != WITHOUT_CASE.contains(&p.name),
+            "{} has no case with a module before and after it",
+            p.name
+        );
         assert!(p.holds.ends_with('.') && p.why.ends_with('.'), "{} says too little", p.name);
     }
 }
@@ -112,7 +146,9 @@ fn schedules_ask_for_capabilities() {
     let mut wrong = vec![];
     for f in files {
         let text = std::fs::read_to_string(&f).expect("readable");
-        let told = |l: &&str| ["lanes >= ", "lanes > 4", "bits < 256", "bits >= 256", "Width::"].iter().any(|w| l.contains(w));
+        let told = |l: &&str| {
+            ["lanes >= ", "lanes > 4", "bits < 256", "bits >= 256", "Width::"].iter().any(|w| l.contains(w))
+        };
         wrong.extend(text.lines().filter(told).map(|l| format!("{}: {}", f.display(), l.trim())));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -120,8 +156,12 @@ fn schedules_ask_for_capabilities() {
 
 #[test]
 fn operator_table_matches_the_files() {
-    let mut on_disk: Vec<String> =
-        std::fs::read_dir(root().join("compiler/ops")).expect("ops").flatten().filter_map(|e| e.file_name().into_string().ok()).filter_map(|n| n.strip_suffix(".rs").map(str::to_owned)).collect();
+    let mut on_disk: Vec<String> = std::fs::read_dir(root().join("compiler/ops"))
+        .expect("ops")
+        .flatten()
+        .filter_map(|e| e.file_name().into_string().ok())
+        .filter_map(|n| n.strip_suffix(".rs").map(str::to_owned))
+        .collect();
     on_disk.retain(|n| !matches!(n.as_str(), "mod" | "table"));
     on_disk.sort();
     let mut in_table: Vec<String> = onnxc::ops::FAMILIES.iter().map(|(f, _)| f.to_string()).collect();
@@ -187,7 +227,11 @@ fn verdicts() -> BTreeMap<(String, i64, String, String), String> {
     for line in text.lines().filter(|l| !l.starts_with('#')) {
         let (head, types) = line.rsplit_once(':').expect("types behind a colon");
         let mut words = head.split_whitespace();
-        let (op, version, var) = (words.next().expect("operator"), words.next().and_then(|v| v.parse().ok()).expect("version"), words.next().expect("type variable"));
+        let (op, version, var) = (
+            words.next().expect("operator"),
+            words.next().and_then(|v| v.parse().ok()).expect("version"),
+            words.next().expect("type variable"),
+        );
         let verdict: Vec<&str> = words.collect();
         for t in types.split_whitespace() {
             out.insert((op.to_owned(), version, var.to_owned(), t.to_owned()), verdict.join(" "));
@@ -198,14 +242,20 @@ fn verdicts() -> BTreeMap<(String, i64, String, String), String> {
 
 /// The type of a tensor's elements, or of those of all tensors in a sequence or optional; maps as they are.
 fn element(t: &str) -> String {
-    let inner = ["optional(", "seq(", "tensor("].iter().fold(t, |t, c| t.strip_prefix(c).and_then(|t| t.strip_suffix(')')).unwrap_or(t));
+    let inner = ["optional(", "seq(", "tensor("]
+        .iter()
+        .fold(t, |t, c| t.strip_prefix(c).and_then(|t| t.strip_suffix(')')).unwrap_or(t));
     if inner.starts_with("map(") { t.replace(',', ", ") } else { inner.to_owned() }
 }
 
-/// Types of the newest version of an operator, by type variable: those of its schema but those that a verdict says are
-/// refused. Where there are no verdicts (other domains than ONNX's), strings and complex numbers are for operators that are
-/// known to take them.
-fn accepted(op: &str, schema: &onnxc::ops::Schema, verdicts: &BTreeMap<(String, i64, String, String), String>) -> String {
+/// Types of the newest version of an operator, by type variable: those of its schema but those that a verdict
+/// says are refused. Where there are no verdicts (other domains than ONNX's), strings and complex numbers are
+/// for operators that are known to take them.
+fn accepted(
+    op: &str,
+    schema: &onnxc::ops::Schema,
+    verdicts: &BTreeMap<(String, i64, String, String), String>,
+) -> String {
     let tested = verdicts.keys().any(|k| k.0 == op);
     let passes = |v: &String| v.starts_with("pass") || v.starts_with("compiles");
     let mut out: Vec<(String, String)> = vec![];
@@ -214,7 +264,8 @@ fn accepted(op: &str, schema: &onnxc::ops::Schema, verdicts: &BTreeMap<(String, 
         // Members of sequences have verdicts under the variable that names their type.
         let verdict = |var: &str, t: &str| {
             let same = |k: &(String, i64, String, String)| k.0 == op && k.1 == schema.since && k.3 == t;
-            let of = |own: bool| verdicts.iter().find(|(k, _)| same(k) && (k.2 == var || !own)).map(|(_, v)| v);
+            let of =
+                |own: bool| verdicts.iter().find(|(k, _)| same(k) && (k.2 == var || !own)).map(|(_, v)| v);
             of(true).or_else(|| if tensors { None } else { of(false) })
         };
         let takes = |t: &&String| match t.rsplit_once(", ") {
@@ -230,7 +281,8 @@ fn accepted(op: &str, schema: &onnxc::ops::Schema, verdicts: &BTreeMap<(String, 
             },
         };
         // Of a tensor or what is made of such tensors, the tensor's type tells all.
-        let elements: std::collections::BTreeSet<String> = types.iter().filter(|t| !tensors || !t.contains('(')).map(|t| element(t)).collect();
+        let elements: std::collections::BTreeSet<String> =
+            types.iter().filter(|t| !tensors || !t.contains('(')).map(|t| element(t)).collect();
         let list: Vec<&str> = elements.iter().filter(takes).map(String::as_str).collect();
         if list.is_empty() {
             continue;
@@ -247,18 +299,36 @@ fn accepted(op: &str, schema: &onnxc::ops::Schema, verdicts: &BTreeMap<(String, 
     }
 }
 
-/// Every version of every operator of ONNX that is in the table has verdicts, for each type that its schema allows.
+/// Every version of every operator of ONNX that is in the table has verdicts, for each type that its schema
+/// allows.
 #[test]
 fn every_version_has_a_verdict() {
     let verdicts = verdicts();
     let mut missing = vec![];
-    for op in onnxc::ops::FAMILIES.iter().flat_map(|(_, o)| o.iter().copied()).filter(|o| !o.starts_with("com.microsoft:")) {
+    for op in onnxc::ops::FAMILIES
+        .iter()
+        .flat_map(|(_, o)| o.iter().copied())
+        .filter(|o| !o.starts_with("com.microsoft:"))
+    {
         let (domain, name) = op.split_once(':').unwrap_or(("", op));
-        for s in onnxc::ops::support::schema::versions(domain, name).iter().filter(|_| !LEFT_OUT.contains(&name)) {
+        for s in
+            onnxc::ops::support::schema::versions(domain, name).iter().filter(|_| !LEFT_OUT.contains(&name))
+        {
             // The second type of BitCast is as wide as the first: it is not swept by itself.
             for (var, types) in s.types.iter().filter(|(var, _)| name != "BitCast" || *var == "T1") {
                 let tensors = types.iter().filter(|t| onnxc::tensor::ElemType::from_onnx_name(t).is_some());
-                missing.extend(tensors.filter(|t| !verdicts.contains_key(&(op.to_owned(), s.since, (*var).to_owned(), (**t).to_owned()))).map(|t| format!("{op} {} {var}={t}", s.since)));
+                missing.extend(
+                    tensors
+                        .filter(|t| {
+                            !verdicts.contains_key(&(
+                                op.to_owned(),
+                                s.since,
+                                (*var).to_owned(),
+                                (**t).to_owned(),
+                            ))
+                        })
+                        .map(|t| format!("{op} {} {var}={t}", s.since)),
+                );
             }
         }
     }
@@ -268,14 +338,22 @@ fn every_version_has_a_verdict() {
 /// The table of docs/operators.md, made from the operator table, the schemas, and the verdicts.
 fn operator_table() -> String {
     let verdicts = verdicts();
-    let mut ops: Vec<&str> = onnxc::ops::FAMILIES.iter().flat_map(|(_, o)| o.iter().copied()).chain(onnxc::ops::AT_IMPORT.iter().copied()).collect();
+    let mut ops: Vec<&str> = onnxc::ops::FAMILIES
+        .iter()
+        .flat_map(|(_, o)| o.iter().copied())
+        .chain(onnxc::ops::AT_IMPORT.iter().copied())
+        .collect();
     ops.sort_unstable();
     let mut out = String::from("| operator | since versions | types |\n|---|---|---|\n");
     for op in &ops {
         let (domain, name) = op.split_once(':').unwrap_or(("", op));
         let versions = onnxc::ops::support::schema::versions(domain, name);
         let v: Vec<String> = versions.iter().map(|s| s.since.to_string()).collect();
-        out += &format!("| {op} | {} | {} |\n", v.join(", "), versions.last().map_or(String::new(), |s| accepted(op, s, &verdicts)));
+        out += &format!(
+            "| {op} | {} | {} |\n",
+            v.join(", "),
+            versions.last().map_or(String::new(), |s| accepted(op, s, &verdicts))
+        );
     }
     out + &format!("\n{} operators.\n", ops.len())
 }
@@ -319,7 +397,12 @@ fn every_flag_is_used_by_a_test() {
     use clap::CommandFactory;
     let mut files = vec![];
     rust_files(&root().join("tests"), &mut files);
-    for e in std::fs::read_dir(root().join("tests")).expect("tests").flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|x| x == "py")) {
+    for e in std::fs::read_dir(root().join("tests"))
+        .expect("tests")
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| p.extension().is_some_and(|x| x == "py"))
+    {
         files.push(e);
     }
     let text: String = files.iter().map(|f| std::fs::read_to_string(f).expect("readable")).collect();

@@ -1,5 +1,5 @@
-//! What makes the program one that people keep: shared libraries, compilations that are found again, reports, and flags
-//! that help and documentation agree on.
+//! What makes the program one that people keep: shared libraries, compilations that are found again, reports,
+//! and flags that help and documentation agree on.
 
 use clap::CommandFactory;
 use onnxc::cli::Cli;
@@ -90,10 +90,19 @@ fn shared_libraries_load_without_a_linker() {
     ] {
         let (library, program) = (d.join("t.so"), d.join("main"));
         run(onnxc().arg(&m).arg("-o").arg(&library).args(["--emit", "shared,header", "--target", target]));
-        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) || !starts(cc) || qemu.is_some_and(|q| !starts(q)) {
+        if !cfg!(all(target_os = "linux", target_arch = "x86_64"))
+            || !starts(cc)
+            || qemu.is_some_and(|q| !starts(q))
+        {
             continue;
         }
-        run(Command::new(cc).args(["-std=c11", "-I"]).arg(&d).arg(d.join("main.c")).arg("-o").arg(&program).arg("-ldl"));
+        run(Command::new(cc)
+            .args(["-std=c11", "-I"])
+            .arg(&d)
+            .arg(d.join("main.c"))
+            .arg("-o")
+            .arg(&program)
+            .arg("-ldl"));
         let mut c = match qemu {
             Some(q) => {
                 let mut c = Command::new(q);
@@ -111,12 +120,18 @@ fn shared_libraries_are_those_that_tools_expect() {
     use object::{Object, ObjectSymbol};
     let d = scratch("shared-tools");
     let m = model(&d, "t.onnx", TINY);
-    for target in ["x86_64-unknown-linux-gnu", "aarch64-linux-android", "riscv64gc-unknown-linux-musl", "x86_64-unknown-freebsd"] {
+    for target in [
+        "x86_64-unknown-linux-gnu",
+        "aarch64-linux-android",
+        "riscv64gc-unknown-linux-musl",
+        "x86_64-unknown-freebsd",
+    ] {
         run(onnxc().arg(&m).arg("-o").arg(d.join("t.so")).args(["--emit", "shared", "--target", target]));
         let bytes = std::fs::read(d.join("t.so")).expect("library");
         let file = object::File::parse(&*bytes).expect("ELF");
         assert_eq!(file.kind(), object::ObjectKind::Dynamic);
-        let mut names: Vec<_> = file.dynamic_symbols().filter(|s| s.is_definition()).filter_map(|s| s.name().ok()).collect();
+        let mut names: Vec<_> =
+            file.dynamic_symbols().filter(|s| s.is_definition()).filter_map(|s| s.name().ok()).collect();
         names.sort_unstable();
         assert_eq!(names, ["t_infer", "t_infer_exec", "t_model", "t_workspace_size"], "{target}");
         // Profilers find kernels by their names.
@@ -128,7 +143,14 @@ fn shared_libraries_are_those_that_tools_expect() {
         }
     }
     let refused = |args: &[&str]| {
-        let o = onnxc().arg(&m).arg("-o").arg(d.join("t.so")).args(["--emit", "shared"]).args(args).output().expect("runs");
+        let o = onnxc()
+            .arg(&m)
+            .arg("-o")
+            .arg(d.join("t.so"))
+            .args(["--emit", "shared"])
+            .args(args)
+            .output()
+            .expect("runs");
         assert!(!o.status.success());
         String::from_utf8_lossy(&o.stderr).into_owned()
     };
@@ -154,11 +176,21 @@ fn compilations_are_found_again() {
     let cache = d.join("cache");
     let command = |out: &str, more: &[&str]| {
         let mut c = onnxc();
-        c.arg(&m).arg("-o").arg(d.join(out)).arg("--cache").arg(&cache).arg("-MD").arg(d.join("m.d")).args(more);
+        c.arg(&m)
+            .arg("-o")
+            .arg(d.join(out))
+            .arg("--cache")
+            .arg(&cache)
+            .arg("-MD")
+            .arg(d.join("m.d"))
+            .args(more);
         c
     };
     assert!(compiled(&mut command("m.o", &[])), "the first time");
-    let (object, depfile) = (std::fs::read(d.join("m.o")).expect("object"), std::fs::read_to_string(d.join("m.d")).expect("rule"));
+    let (object, depfile) = (
+        std::fs::read(d.join("m.o")).expect("object"),
+        std::fs::read_to_string(d.join("m.d")).expect("rule"),
+    );
     for f in ["m.o", "m.h", "m.d"] {
         std::fs::remove_file(d.join(f)).expect("removed");
     }
@@ -193,7 +225,11 @@ fn compilations_are_found_again() {
 #[test]
 fn warnings_of_cached_compilations_are_told_again() {
     let d = scratch("cache-warnings");
-    let m = model(&d, "model.onnx", "w (float[2] \"a/b\", float[2] \"a.b\") => (float[2] y) { y = Add (\"a/b\", \"a.b\") }");
+    let m = model(
+        &d,
+        "model.onnx",
+        "w (float[2] \"a/b\", float[2] \"a.b\") => (float[2] y) { y = Add (\"a/b\", \"a.b\") }",
+    );
     let text = || run(onnxc().env("ONNXC_CACHE", d.join("cache")).arg(&m).arg("-o").arg(d.join("m.o")));
     let first = text();
     assert!(first.contains("warning"), "{first}");
@@ -205,7 +241,10 @@ fn build_scripts_do_nothing_twice() {
     let d = scratch("stamp");
     let m = model(&d, "tiny.onnx", TINY);
     let build = || onnxc::build::Model::new(&m).out_dir(&d);
-    let times = |o: &onnxc::build::Output| [&o.object, &o.header, &o.rust, &o.library].map(|f| std::fs::metadata(f).and_then(|m| m.modified()).expect("a file"));
+    let times = |o: &onnxc::build::Output| {
+        [&o.object, &o.header, &o.rust, &o.library]
+            .map(|f| std::fs::metadata(f).and_then(|m| m.modified()).expect("a file"))
+    };
     let first = build().compile().expect("compiles");
     let written = times(&first);
     let start = std::time::Instant::now();
@@ -220,11 +259,17 @@ fn build_scripts_do_nothing_twice() {
     assert_ne!(times(&build().dim("N", 2).compile().expect("compiles")), written);
     build().compile().expect("compiles");
     let text = std::fs::read_to_string(&first.rust).expect("module");
-    model(&d, "tiny.onnx", &TINY.replace("Relu", "Sigmoid").replace(" y)", " other)").replace(" y =", " other ="));
+    model(
+        &d,
+        "tiny.onnx",
+        &TINY.replace("Relu", "Sigmoid").replace(" y)", " other)").replace(" y =", " other ="),
+    );
     assert_ne!(std::fs::read_to_string(&build().compile().expect("compiles").rust).expect("module"), text);
     // A folder of a cache serves other folders.
     let other = scratch("stamp-other");
-    let shared = |dir: &Path| onnxc::build::Model::new(&m).out_dir(dir).cache(d.join("cache")).compile().expect("compiles");
+    let shared = |dir: &Path| {
+        onnxc::build::Model::new(&m).out_dir(dir).cache(d.join("cache")).compile().expect("compiles")
+    };
     model(&d, "tiny.onnx", TINY);
     let one = shared(&d.join("..").join(d.file_name().expect("a name")));
     let two = shared(&other);
@@ -235,7 +280,10 @@ fn build_scripts_do_nothing_twice() {
 /// Elements and their ends match.
 fn well_formed(page: &str) {
     const EMPTY: &[&str] = &["meta", "br", "!DOCTYPE"];
-    let body = page.replace(page.split_once("<style>").and_then(|(_, s)| s.split_once("</style>")).expect("a style").0, "");
+    let body = page.replace(
+        page.split_once("<style>").and_then(|(_, s)| s.split_once("</style>")).expect("a style").0,
+        "",
+    );
     let mut open: Vec<&str> = vec![];
     for part in body.split('<').skip(1) {
         let (tag, _) = part.split_once('>').unwrap_or_else(|| panic!("a tag without an end: {part}"));
@@ -257,7 +305,16 @@ fn reports_are_pages_of_their_own() {
     run(onnxc().arg("report").arg(&m).arg("-o").arg(&page).args(["--seconds", "0.05"]));
     let text = std::fs::read_to_string(&page).expect("a page");
     well_formed(&text);
-    for part in ["id=\"graph\"", "id=\"memory\"", "id=\"roofline\"", "class=\"kernel\"", "class=\"buffer\"", "class=\"roof far\"", "conv1.w", "GFLOP/s"] {
+    for part in [
+        "id=\"graph\"",
+        "id=\"memory\"",
+        "id=\"roofline\"",
+        "class=\"kernel\"",
+        "class=\"buffer\"",
+        "class=\"roof far\"",
+        "conv1.w",
+        "GFLOP/s",
+    ] {
         assert!(text.contains(part), "{part}");
     }
     // Nothing is loaded and nothing runs.
@@ -269,7 +326,11 @@ fn reports_are_pages_of_their_own() {
         assert_eq!(text.matches(&format!("</tspan> {node}</text>")).count(), 1, "{node}");
     }
     let graph = text.split_once("id=\"graph\"").expect("graph").1;
-    let group = |node: &str| graph[..graph.find(&format!("</tspan> {node}</text>")).expect("a node")].matches("<g class=\"group").count();
+    let group = |node: &str| {
+        graph[..graph.find(&format!("</tspan> {node}</text>")).expect("a node")]
+            .matches("<g class=\"group")
+            .count()
+    };
     assert_eq!(group("conv1"), group("relu1"));
     assert_ne!(group("conv1"), group("conv2"));
     screenshot(&page, &d);
@@ -301,20 +362,27 @@ fn reports_need_no_run_and_trust_no_name() {
     assert!(o.status.code() == Some(2) && m.metadata().expect("the model").len() < 1000);
 }
 
-/// Where there is a browser: the page shows marks in several colours, in what a window of usual size shows of it.
+/// Where there is a browser: the page shows marks in several colours, in what a window of usual size shows of
+/// it.
 fn screenshot(page: &Path, d: &Path) {
-    let Some(browser) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|b| Command::new(b).arg("--version").output().is_ok_and(|o| o.status.success())) else {
+    let Some(browser) = ["chromium", "chromium-browser", "google-chrome"]
+        .into_iter()
+        .find(|b| Command::new(b).arg("--version").output().is_ok_and(|o| o.status.success()))
+    else {
         println!("skipped in part: there is no chromium here");
         return;
     };
     let picture = d.join("page.png");
     let url = format!("file://{}", page.canonicalize().expect("a path").display());
-    let flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1100,3000"];
+    let flags =
+        ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1100,3000"];
     run(Command::new(browser).args(flags).arg(format!("--screenshot={}", picture.display())).arg(url));
     let png = std::fs::read(&picture).expect("a picture");
-    let (height, width, pixels) = onnxc_runtime::image::decode(&png, onnxc_runtime::image::PixelFormat::Rgb).expect("a picture");
+    let (height, width, pixels) =
+        onnxc_runtime::image::decode(&png, onnxc_runtime::image::PixelFormat::Rgb).expect("a picture");
     assert!(height >= 1000 && width >= 1000, "{width} x {height}");
-    let colours: BTreeSet<[u8; 3]> = pixels.chunks_exact(3).map(|p| [p[0] & 0xf0, p[1] & 0xf0, p[2] & 0xf0]).collect();
+    let colours: BTreeSet<[u8; 3]> =
+        pixels.chunks_exact(3).map(|p| [p[0] & 0xf0, p[1] & 0xf0, p[2] & 0xf0]).collect();
     assert!(colours.len() > 20, "{} colours", colours.len());
     // Marks down to the end of what was asked for: no section is empty or far too large.
     let row = |y: usize| &pixels[y * width as usize * 3..(y + 1) * width as usize * 3];
@@ -331,10 +399,12 @@ fn flags(c: &clap::Command, into: &mut BTreeSet<String>) {
     c.get_subcommands().for_each(|s| flags(s, into));
 }
 
-/// Every flag that a page or a header speaks of exists. tests/house.rs checks that each one is used by a test.
+/// Every flag that a page or a header speaks of exists. tests/house.rs checks that each one is used by a
+/// test.
 #[test]
 fn pages_and_headers_name_flags_that_exist() {
-    let mut known = BTreeSet::from(["--help".to_owned(), "--version".into(), "-h".into(), "-V".into(), "-MD".into()]);
+    let mut known =
+        BTreeSet::from(["--help".to_owned(), "--version".into(), "-h".into(), "-V".into(), "-MD".into()]);
     flags(&Cli::command(), &mut known);
     let mut pages = vec![root().join("README.md"), root().join("python/README.md")];
     let docs = std::fs::read_dir(root().join("docs")).expect("docs").flatten().map(|e| e.path());
@@ -345,7 +415,8 @@ fn pages_and_headers_name_flags_that_exist() {
     for p in pages.iter().filter(|p| !p.ends_with("SPEC.md")) {
         let text = std::fs::read_to_string(p).expect("a page");
         for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_')) {
-            let is_flag = word.strip_prefix("--").is_some_and(|w| w.starts_with(|c: char| c.is_ascii_lowercase()));
+            let is_flag =
+                word.strip_prefix("--").is_some_and(|w| w.starts_with(|c: char| c.is_ascii_lowercase()));
             if is_flag && !known.contains(word) && !others.contains(word) {
                 unknown.push(format!("{}: {word}", p.strip_prefix(root()).unwrap_or(p).display()));
             }
@@ -355,11 +426,19 @@ fn pages_and_headers_name_flags_that_exist() {
     // Headers speak of flags, too.
     let d = scratch("flags");
     let m = model(&d, "t.onnx", TINY);
-    run(onnxc().arg(&m).arg("-o").arg(d.join("t.o")).args(["--emit", "header,hpp,rust", "--trace", "--heap", "1M"]));
+    run(onnxc().arg(&m).arg("-o").arg(d.join("t.o")).args([
+        "--emit",
+        "header,hpp,rust",
+        "--trace",
+        "--heap",
+        "1M",
+    ]));
     for f in ["t.h", "t.hpp", "t.rs"] {
         let text = std::fs::read_to_string(d.join(f)).expect("a header");
         for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')) {
-            let is_flag = word.strip_prefix("--").is_some_and(|w| w.len() > 2 && w.starts_with(|c: char| c.is_ascii_lowercase()));
+            let is_flag = word
+                .strip_prefix("--")
+                .is_some_and(|w| w.len() > 2 && w.starts_with(|c: char| c.is_ascii_lowercase()));
             assert!(!is_flag || known.contains(word), "{f}: {word}");
         }
     }
@@ -384,7 +463,8 @@ fn programs_may_forbid_unsafe_code() {
     if !starts("rustc") {
         return;
     }
-    let rustc = |args: &[&str]| run(Command::new("rustc").current_dir(&d).args(["--edition", "2024"]).args(args));
+    let rustc =
+        |args: &[&str]| run(Command::new("rustc").current_dir(&d).args(["--edition", "2024"]).args(args));
     rustc(&["--crate-type", "rlib", "--crate-name", "model", "model.rs"]);
     rustc(&["main.rs", "--extern", "model=libmodel.rlib", "-C", "link-arg=tiny.o", "-o", "program"]);
     assert_eq!(run(&mut Command::new(d.join("program"))).trim(), "[1.0, 2.0, 3.0]");
@@ -398,10 +478,20 @@ fn packages_are_small_and_whole() {
         run(c.current_dir(root()).args(["package", "--list", "--allow-dirty", "--offline", "-p", package]))
     };
     let onnxc = list("onnxc");
-    for f in ["build.rs", "compiler/lib.rs", "compiler/onnx/generated/onnx.rs", "compiler/ops/schema.txt", "compiler/report/style.css", "LICENSE-MIT"] {
+    for f in [
+        "build.rs",
+        "compiler/lib.rs",
+        "compiler/onnx/generated/onnx.rs",
+        "compiler/ops/schema.txt",
+        "compiler/report/style.css",
+        "LICENSE-MIT",
+    ] {
         assert!(onnxc.lines().any(|l| l == f), "{f}");
     }
-    let foreign: Vec<&str> = onnxc.lines().filter(|l| ["tests/", "examples/", "python/", ".ci/"].iter().any(|d| l.starts_with(d))).collect();
+    let foreign: Vec<&str> = onnxc
+        .lines()
+        .filter(|l| ["tests/", "examples/", "python/", ".ci/"].iter().any(|d| l.starts_with(d)))
+        .collect();
     assert!(foreign.is_empty(), "{foreign:?}");
     assert!(list("onnxc-runtime").lines().any(|l| l == "include/onnxc_runtime.h"));
 }
@@ -415,14 +505,25 @@ fn release_archives() {
     let d = scratch("release");
     let archive = |to: &str| {
         let mut c = Command::new(root().join(".ci/release"));
-        run(c.arg("x86_64-unknown-linux-gnu").env("ONNXC_PROGRAM", env!("CARGO_BIN_EXE_onnxc")).env("OUT", d.join(to)));
+        run(c
+            .arg("x86_64-unknown-linux-gnu")
+            .env("ONNXC_PROGRAM", env!("CARGO_BIN_EXE_onnxc"))
+            .env("OUT", d.join(to)));
         let entries = std::fs::read_dir(d.join(to)).expect("archives").flatten().map(|e| e.path());
         entries.filter(|p| p.extension().is_some_and(|x| x == "gz")).collect::<Vec<_>>()
     };
     let [one, two] = ["a", "b"].map(archive);
     assert_eq!(one.len(), 1);
     let names = run(Command::new("tar").arg("tzf").arg(&one[0]));
-    for f in ["/bin/onnxc", "/LICENSE-MIT", "/share/man/man1/onnxc.1", "/share/completions/onnxc.bash", "/share/cmake/OnnxcModel.cmake", "/include/onnxc_runtime.h", "/share/doc/python.md"] {
+    for f in [
+        "/bin/onnxc",
+        "/LICENSE-MIT",
+        "/share/man/man1/onnxc.1",
+        "/share/completions/onnxc.bash",
+        "/share/cmake/OnnxcModel.cmake",
+        "/include/onnxc_runtime.h",
+        "/share/doc/python.md",
+    ] {
         assert!(names.lines().any(|l| l.ends_with(f)), "{f} in\n{names}");
     }
     assert_eq!(std::fs::read(&one[0]).expect("archive"), std::fs::read(&two[0]).expect("archive"));
@@ -433,7 +534,9 @@ fn release_archives() {
 fn every_wish_has_a_test() {
     let text = std::fs::read_to_string(root().join("docs/wishes.md")).expect("docs/wishes.md");
     let mut seen = vec![];
-    for line in text.lines().filter(|l| l.starts_with("| ") && l[2..].starts_with(|c: char| c.is_ascii_digit())) {
+    for line in
+        text.lines().filter(|l| l.starts_with("| ") && l[2..].starts_with(|c: char| c.is_ascii_digit()))
+    {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [number, _, _, tests] = cells[..] else { panic!("four columns: {line}") };
         seen.push(number.parse::<u32>().expect("a number"));
@@ -442,7 +545,10 @@ fn every_wish_has_a_test() {
         for name in names {
             let (file, function) = name.split_once("::").unwrap_or((name, ""));
             let source = std::fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
-            let there = function.is_empty() || [format!("fn {function}("), format!("def {function}(")].iter().any(|f| source.contains(f.as_str()));
+            let there = function.is_empty()
+                || [format!("fn {function}("), format!("def {function}(")]
+                    .iter()
+                    .any(|f| source.contains(f.as_str()));
             assert!(there, "{name}");
         }
     }

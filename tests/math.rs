@@ -1,5 +1,6 @@
-//! Elementary functions of f32 and f64 are within 2 ulp of their values on every CPU level that this machine has: samples of
-//! every exponent, dense where functions bend, against double precision and against twice that.
+//! Elementary functions of f32 and f64 are within 2 ulp of their values on every CPU level that this machine
+//! has: samples of every exponent, dense where functions bend, against double precision and against twice
+//! that.
 
 #[path = "math/double.rs"]
 mod double;
@@ -53,7 +54,16 @@ const CASES: &[Case] = &[
 /// Every exponent, both signs; more of those in which functions are neither their first term nor their limit.
 fn samples() -> Vec<f32> {
     // The last three are as close to multiples of pi/2 as floats get.
-    let mut v = vec![0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 16_367_173.0 * 72f32.exp2(), 16_367_173.0 * 73f32.exp2(), 6_381_956_970_095_103.0 * 2.0];
+    let mut v = vec![
+        0.0,
+        -0.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        16_367_173.0 * 72f32.exp2(),
+        16_367_173.0 * 73f32.exp2(),
+        6_381_956_970_095_103.0 * 2.0,
+    ];
     for exponent in 0..255u32 {
         let n = if (107..136).contains(&exponent) { 4096 } else { 64 };
         for i in 0..n {
@@ -85,8 +95,9 @@ fn error(got: f32, value: f64) -> f64 {
 
 /// What code computes of elements of a type.
 fn run(target: &Target, ty: &str, text: &str, bytes: &[u8], n: usize) -> Vec<u8> {
-    let module =
-        format!("nest v1 t stage=built\ndims N\nbuf x : {ty}[N] input 0\nbuf y : {ty}[N] output 0\nkernel y work N ; Exp (node 0)\n  par i0 in 0..N {{\n    y[i0] = {text}\n  }}\ndriver\n  call y\n");
+    let module = format!(
+        "nest v1 t stage=built\ndims N\nbuf x : {ty}[N] input 0\nbuf y : {ty}[N] output 0\nkernel y work N ; Exp (node 0)\n  par i0 in 0..N {{\n    y[i0] = {text}\n  }}\ndriver\n  call y\n"
+    );
     let mut m = parse::parse(&module, &|_| None).expect("a module");
     pipeline::finish(&mut m, target, OptLevel::O2).expect("passes");
     let loaded = Loaded::for_target(&m, &Interface::of_module(&m), target).expect("code");
@@ -97,13 +108,19 @@ fn run(target: &Target, ty: &str, text: &str, bytes: &[u8], n: usize) -> Vec<u8>
 
 fn results(target: &Target, text: &str, x: &[f32]) -> Vec<f32> {
     let bytes: Vec<u8> = x.iter().flat_map(|v| v.to_le_bytes()).collect();
-    run(target, "f32", text, &bytes, x.len()).chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    run(target, "f32", text, &bytes, x.len())
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect()
 }
 
 /// The levels that this machine runs.
 fn targets() -> Vec<Target> {
     let host = Target::host().expect("this machine");
-    let levels = LEVELS.iter().filter(|k| k.arch == std::env::consts::ARCH).map(|k| Target::new(None, Some(k.name)).expect("a level"));
+    let levels = LEVELS
+        .iter()
+        .filter(|k| k.arch == std::env::consts::ARCH)
+        .map(|k| Target::new(None, Some(k.name)).expect("a level"));
     let mut targets: Vec<Target> = levels.filter(|t| t.lowest().runs_on(host.lowest())).collect();
     if targets.is_empty() {
         targets.push(host);
@@ -119,9 +136,18 @@ fn functions_are_within_their_bounds() {
     for target in &targets {
         for c in CASES {
             let got = results(target, c.text, &x);
-            let worst = x.iter().zip(&got).map(|(x, y)| (error(*y, (c.value)(f64::from(*x))), *x, *y)).max_by(|a, b| a.0.total_cmp(&b.0));
+            let worst = x
+                .iter()
+                .zip(&got)
+                .map(|(x, y)| (error(*y, (c.value)(f64::from(*x))), *x, *y))
+                .max_by(|a, b| a.0.total_cmp(&b.0));
             let Some((e, x, y)) = worst else { continue };
-            let line = format!("{:12} {:10} {e:.3} ulp at {x:e}: {y:e}, not {:e}", target.cpu(), c.name, (c.value)(f64::from(x)));
+            let line = format!(
+                "{:12} {:10} {e:.3} ulp at {x:e}: {y:e}, not {:e}",
+                target.cpu(),
+                c.name,
+                (c.value)(f64::from(x))
+            );
             println!("{line}");
             // The reference is rounded too.
             if e > c.bound + 1e-6 {
@@ -152,14 +178,16 @@ const DOUBLES: &[Double] = &[
     Double { text: "pow(x[i0], -0.5)", value: double::inverse_root, limit: |x| libm::pow(x, -0.5) },
 ];
 
-/// Every exponent, both signs; more of those in which functions are neither their first term nor their limit; where the
-/// argument of a power of two is cut, and where that is too large or too small for a number.
+/// Every exponent, both signs; more of those in which functions are neither their first term nor their limit;
+/// where the argument of a power of two is cut, and where that is too large or too small for a number.
 fn double_samples() -> Vec<f64> {
     let mut v = vec![0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -1.0];
     for exponent in 0..2047u64 {
         let n = if (1015..1030).contains(&exponent) { 400 } else { 4 };
         for i in 0..n {
-            let mantissa = (i * ((1 << 52) / n) + (i + exponent).wrapping_mul(0x9e37_79b9_7f4a_7c15) % ((1 << 52) / n)) & ((1 << 52) - 1);
+            let mantissa = (i * ((1 << 52) / n)
+                + (i + exponent).wrapping_mul(0x9e37_79b9_7f4a_7c15) % ((1 << 52) / n))
+                & ((1 << 52) - 1);
             let x = f64::from_bits(exponent << 52 | mantissa);
             v.extend([x, -x]);
         }
@@ -172,7 +200,13 @@ fn double_samples() -> Vec<f64> {
     v.extend((0..200).map(|i| 709.0 + f64::from(i) * 0.007));
     for i in 0..400 {
         let near = 1.0 + f64::from(i) * 1e-3;
-        v.extend([near, 1.0 / near, -near, 1.0 - f64::from(i) * 2f64.powi(-53), 0.625 + f64::from(i - 200) * 1e-4]);
+        v.extend([
+            near,
+            1.0 / near,
+            -near,
+            1.0 - f64::from(i) * 2f64.powi(-53),
+            0.625 + f64::from(i - 200) * 1e-4,
+        ]);
     }
     v
 }
@@ -200,10 +234,17 @@ fn functions_of_double_precision_are_within_their_bounds() {
                 Err(limit) if *limit == y || limit.is_nan() && y.is_nan() => 0.0,
                 Err(_) => f64::INFINITY,
             };
-            let worst = (0..x.len()).map(|i| (error(&values[i], got[i]), i)).max_by(|a, b| a.0.total_cmp(&b.0));
+            let worst =
+                (0..x.len()).map(|i| (error(&values[i], got[i]), i)).max_by(|a, b| a.0.total_cmp(&b.0));
             let Some((e, i)) = worst else { continue };
             let want = values[i].map_or_else(|limit| limit, double::Value::rounded);
-            let line = format!("{:15} {:14} {e:.3} ulp at {:e}: {:e}, not {want:e}", target.cpu(), f.text, x[i], got[i]);
+            let line = format!(
+                "{:15} {:14} {e:.3} ulp at {:e}: {:e}, not {want:e}",
+                target.cpu(),
+                f.text,
+                x[i],
+                got[i]
+            );
             println!("{line}");
             if e > BOUND {
                 wrong.push(line);

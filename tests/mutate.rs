@@ -1,5 +1,5 @@
-//! No model file, however broken, makes the compiler panic: real models with random damage go through the whole
-//! pipeline, up to placed loop nests. What comes out is a module or a list of findings.
+//! No model file, however broken, makes the compiler panic: real models with random damage go through the
+//! whole pipeline, up to placed loop nests. What comes out is a module or a list of findings.
 
 #[path = "../examples/fuzz/damage.rs"]
 mod damage;
@@ -20,13 +20,20 @@ fn try_all(name: &str, bytes: &[u8], rounds: usize) {
     for round in 0..rounds {
         let bytes = damage(bytes, &mut rng);
         let source = Source { name: format!("{name}#{round}"), bytes: bytes.clone().into(), folder: None };
-        let r = std::panic::catch_unwind(|| pipeline::run(&source, &Options { verify: true, stop_after: Some("place_memory".into()), ..Options::default() }).map(|_| ()));
+        let r = std::panic::catch_unwind(|| {
+            pipeline::run(
+                &source,
+                &Options { verify: true, stop_after: Some("place_memory".into()), ..Options::default() },
+            )
+            .map(|_| ())
+        });
         let problem = match r {
             Err(_) => "panic".to_owned(),
             Ok(Err(Failure::Bug(b))) => format!("{}: {}", b.stage, b.message),
             Ok(_) => continue,
         };
-        let dump = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{round}.onnx", name.replace('/', "_")));
+        let dump =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{round}.onnx", name.replace('/', "_")));
         std::fs::write(&dump, &bytes).expect("dump");
         panic!("{name}, round {round}: {problem} (kept as {})", dump.display());
     }
@@ -43,7 +50,13 @@ fn damaged_binaries() {
 #[test]
 fn damaged_texts() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
-    for m in ["shapes/attention_heads", "fusion/conv_bn_relu_add", "import/functions", "import/constants", "ops/pool_and_reduce"] {
+    for m in [
+        "shapes/attention_heads",
+        "fusion/conv_bn_relu_add",
+        "import/functions",
+        "import/constants",
+        "ops/pool_and_reduce",
+    ] {
         try_all(m, &std::fs::read(root.join(m).with_extension("onnxtxt")).expect("case"), 400);
     }
 }

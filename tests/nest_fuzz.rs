@@ -1,5 +1,5 @@
-//! Random loop nests: the interpreter on what was built, the interpreter after all nest passes, and native code must
-//! agree - integers exactly, floats within rounding.
+//! Random loop nests: the interpreter on what was built, the interpreter after all nest passes, and native
+//! code must agree - integers exactly, floats within rounding.
 //!
 //! ```text
 //! ONNXC_NEST_SEEDS=100..5000   other seeds (or a number: that seed only)
@@ -73,7 +73,10 @@ fn passes_and_code_keep_the_meaning() {
                     // The shortest beginning that fails.
                     let short = (1..=steps).find_map(|n| check_seed(seed, n).err().map(|w| (n, w)));
                     if let (Some((n, w)), Ok(mut f)) = (short, failures.lock()) {
-                        f.push((seed, format!("seed {seed}, {n} of {steps} steps: {}\n{}", w.what, w.module)));
+                        f.push((
+                            seed,
+                            format!("seed {seed}, {n} of {steps} steps: {}\n{}", w.what, w.module),
+                        ));
                     }
                 }
             });
@@ -84,7 +87,13 @@ fn passes_and_code_keep_the_meaning() {
     for (_, text) in &failures {
         eprintln!("==== {text}");
     }
-    assert!(failures.is_empty(), "{} of {} seeds fail: {:?}", failures.len(), seeds.end - seeds.start, failures.iter().map(|f| f.0).collect::<Vec<_>>());
+    assert!(
+        failures.is_empty(),
+        "{} of {} seeds fail: {:?}",
+        failures.len(),
+        seeds.end - seeds.start,
+        failures.iter().map(|f| f.0).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -115,7 +124,9 @@ fn operations_agree_on_special_values() {
             let mut done = t.m.clone();
             pipeline::finish(&mut done, &target, level).expect("passes");
             match guarded(|| native(&done, &target, &[], &inputs, &want)) {
-                Ok(got) => wrong.extend(operations::differences(&t, &want, &got).into_iter().map(|d| format!("{name}: {d}"))),
+                Ok(got) => wrong.extend(
+                    operations::differences(&t, &want, &got).into_iter().map(|d| format!("{name}: {d}")),
+                ),
                 Err(e) => wrong.push(format!("{name}: {e}\n{}", print(&t.m))),
             }
         }
@@ -133,7 +144,14 @@ fn tiles_agree_with_the_interpreter() {
             let inputs: Vec<&[u8]> = c.data.iter().map(Vec::as_slice).collect();
             let dims: Vec<(Sym, i64)> = c.m.dim_params.iter().copied().zip(c.sizes.iter().copied()).collect();
             let sizes = || {
-                c.m.outputs.iter().map(|b| vec![0; (c.m.bufs[*b].dims.iter().map(|d| d.as_const().expect("a number")).product::<i64>() * i64::from(c.m.bufs[*b].ty.bytes().expect("bytes"))) as usize])
+                c.m.outputs.iter().map(|b| {
+                    vec![
+                        0;
+                        (c.m.bufs[*b].dims.iter().map(|d| d.as_const().expect("a number")).product::<i64>()
+                            * i64::from(c.m.bufs[*b].ty.bytes().expect("bytes")))
+                            as usize
+                    ]
+                })
             };
             let got = |like: &Outcome| guarded(|| native(&c.m, &target, &dims, &inputs, like));
             let r = match interp::run(&c.m, &dims, &inputs) {
@@ -171,8 +189,15 @@ fn models_agree_with_the_interpreter() {
             Err(e) => panic!("{name}: {e}"),
         };
         let params: Vec<(Sym, i64)> = m.dim_params.iter().map(|s| (*s, 3)).collect();
-        let size = |b: &Buf| m.bufs[*b].dims.iter().map(|d| d.eval(&|s| params.iter().find(|p| p.0 == s).map(|p| p.1)).expect("a size")).product::<i64>();
-        let data: Vec<Vec<u8>> = m.inputs.iter().map(|b| modules::data(7, m.bufs[*b].ty, size(b) as usize)).collect();
+        let size = |b: &Buf| {
+            m.bufs[*b]
+                .dims
+                .iter()
+                .map(|d| d.eval(&|s| params.iter().find(|p| p.0 == s).map(|p| p.1)).expect("a size"))
+                .product::<i64>()
+        };
+        let data: Vec<Vec<u8>> =
+            m.inputs.iter().map(|b| modules::data(7, m.bufs[*b].ty, size(b) as usize)).collect();
         let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
         if let Err(w) = check_all(&m, &params, &inputs, 1e-4) {
             panic!("{name}: {}\n{}", w.what, w.module);

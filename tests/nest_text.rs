@@ -1,9 +1,13 @@
 //! The text of the nest IR reads back as it was written, and the verifier finds what breaks the rules.
 //!
-//! With `ONNXC_TEST_MODELS` naming a folder, every model in it is printed, read back and verified after each pass.
+//! With `ONNXC_TEST_MODELS` naming a folder, every model in it is printed, read back and verified after each
+//! pass.
 
 use onnxc::nest::verify::Limits;
-use onnxc::nest::{self, BinOp, Buf, BufData, Expr, Group, Kernel, Layout, Module, Place, Scalar, SlotData, Stage, Stmt, TextOp, parse, print, verify};
+use onnxc::nest::{
+    self, BinOp, Buf, BufData, Expr, Group, Kernel, Layout, Module, Place, Scalar, SlotData, Stage, Stmt,
+    TextOp, parse, print, verify,
+};
 use onnxc::options::Options;
 use onnxc::pipeline::{self, Stopped};
 use onnxc::sym::{Dim, Sym, SymKind};
@@ -88,8 +92,16 @@ const EDITS: &[(&str, &str, &str)] = &[
     ("buf z : f16", "buf z : u4", "a store to \"z\", whose elements are packed"),
     ("  let %1 = (", "  let %1 = 0.0\n    let %1 = (", "a register has two definitions"),
     ("z[i0, i1] = ", "z[0, i1] = ", " store to one element of \"z\""),
-    ("  call fill\n  call y\n", "  call y\n  call fill\n", "kernel y reads \"/a/t.1\" before anything is written there"),
-    ("  call fill\n", "  check (/a/t.1[0] < 0.0) else dim\n  call fill\n", "the driver reads \"/a/t.1\" before anything is written there"),
+    (
+        "  call fill\n  call y\n",
+        "  call y\n  call fill\n",
+        "kernel y reads \"/a/t.1\" before anything is written there",
+    ),
+    (
+        "  call fill\n",
+        "  check (/a/t.1[0] < 0.0) else dim\n  call fill\n",
+        "the driver reads \"/a/t.1\" before anything is written there",
+    ),
     ("stage=scheduled", "stage=built", "a vec or unroll loop before the kernel is scheduled"),
     ("stage=scheduled", "stage=built", "an accumulator has lanes before the kernel is scheduled"),
     ("stage=scheduled", "stage=placed", "buffer \"/a/t.1\" has no place"),
@@ -100,20 +112,47 @@ const EDITS: &[(&str, &str, &str)] = &[
 /// Changes that no text can say, or that the parser does not let through.
 type Change = fn(&mut Module);
 const CHANGES: &[(Change, &str)] = &[
-    (|m| edit(m, "fill", |m, body| with_for(body, |var, _, _, _| *var = m.dim_params[0])), "has two definitions, or is no loop variable"),
-    (|m| edit(m, "fill", |m, body| with_for(body, |var, _, _, _| *var = m.syms.fresh(SymKind::Loop, "f"))), "the loop variable has no range"),
-    (|m| edit(m, "fill", |_, body| with_for(body, |_, _, hi, _| *hi = Dim::constant(12))), "the table says that the loop variable is in 0..10"),
-    (|m| edit(m, "fill", |m, body| push(body, Stmt::Prefetch { buf: buf(m, "/a/t.1"), at: vec![Dim::constant(i64::MAX) * Dim::sym(m.dim_params[0]) * i64::MAX] })), "an index has no 64-bit value"),
+    (
+        |m| edit(m, "fill", |m, body| with_for(body, |var, _, _, _| *var = m.dim_params[0])),
+        "has two definitions, or is no loop variable",
+    ),
+    (
+        |m| edit(m, "fill", |m, body| with_for(body, |var, _, _, _| *var = m.syms.fresh(SymKind::Loop, "f"))),
+        "the loop variable has no range",
+    ),
+    (
+        |m| edit(m, "fill", |_, body| with_for(body, |_, _, hi, _| *hi = Dim::constant(12))),
+        "the table says that the loop variable is in 0..10",
+    ),
+    (
+        |m| {
+            edit(m, "fill", |m, body| {
+                push(
+                    body,
+                    Stmt::Prefetch {
+                        buf: buf(m, "/a/t.1"),
+                        at: vec![Dim::constant(i64::MAX) * Dim::sym(m.dim_params[0]) * i64::MAX],
+                    },
+                )
+            })
+        },
+        "an index has no 64-bit value",
+    ),
     (
         |m| {
             let var = m.syms.loop_var("o", Dim::constant(0), Dim::constant(4));
-            edit(m, "fill", |m, body| push(body, Stmt::Prefetch { buf: buf(m, "/a/t.1"), at: vec![Dim::sym(var)] }));
+            edit(m, "fill", |m, body| {
+                push(body, Stmt::Prefetch { buf: buf(m, "/a/t.1"), at: vec![Dim::sym(var)] })
+            });
         },
         "is used outside its loop",
     ),
     (|m| edit(m, "fill", |m, body| push(body, define(m.dim_params[0]))), "a size is defined inside a kernel"),
     (|m| edit(m, "fill", |m, body| push(body, Stmt::Call(kernel(m, "y")))), "a kernel calls a kernel"),
-    (|m| edit(m, "y", |_, body| with_for(body, |_, _, _, inner| inner.swap(0, 2))), "an accumulator is used outside its scope"),
+    (
+        |m| edit(m, "y", |_, body| with_for(body, |_, _, _, inner| inner.swap(0, 2))),
+        "an accumulator is used outside its scope",
+    ),
     (
         |m| {
             edit(m, "y", |m, body| {
@@ -130,7 +169,8 @@ const CHANGES: &[(Change, &str)] = &[
             edit(m, "y", |m, body| {
                 with_for(body, |_, _, _, inner| {
                     let Stmt::Acc { reg, .. } = inner[0] else { panic!("an accumulator") };
-                    inner.push(store(m, Expr::Horizontal { op: BinOp::Sub, reg, at: vec![Dim::constant(0)] }));
+                    inner
+                        .push(store(m, Expr::Horizontal { op: BinOp::Sub, reg, at: vec![Dim::constant(0)] }));
                 })
             })
         },
@@ -143,10 +183,30 @@ const CHANGES: &[(Change, &str)] = &[
         },
         "a register is used outside its scope",
     ),
-    (|m| edit(m, "fill", |m, body| push(body, store(m, Expr::Const(Scalar { ty: ElemType::F32, bits: 1 << 40 })))), "are no constant of type f32"),
-    (|m| edit(m, "fill", |m, body| push(body, store(m, Expr::Cast(ElemType::F32, Box::new(Expr::Address(buf(m, "x"))))))), "an address in a kernel"),
-    (|m| edit(m, "fill", |m, body| push(body, store(m, Expr::Text(TextOp::Of(buf(m, "x")), vec![])))), "is shown as a text: found f32, expected u8"),
-    (|m| edit(m, "fill", |m, body| push(body, store(m, Expr::Text(TextOp::Len, vec![Expr::f32(0.0)])))), "Len of f32"),
+    (
+        |m| {
+            edit(m, "fill", |m, body| {
+                push(body, store(m, Expr::Const(Scalar { ty: ElemType::F32, bits: 1 << 40 })))
+            })
+        },
+        "are no constant of type f32",
+    ),
+    (
+        |m| {
+            edit(m, "fill", |m, body| {
+                push(body, store(m, Expr::Cast(ElemType::F32, Box::new(Expr::Address(buf(m, "x"))))))
+            })
+        },
+        "an address in a kernel",
+    ),
+    (
+        |m| edit(m, "fill", |m, body| push(body, store(m, Expr::Text(TextOp::Of(buf(m, "x")), vec![])))),
+        "is shown as a text: found f32, expected u8",
+    ),
+    (
+        |m| edit(m, "fill", |m, body| push(body, store(m, Expr::Text(TextOp::Len, vec![Expr::f32(0.0)])))),
+        "Len of f32",
+    ),
     (
         |m| {
             edit(m, "z", |_, body| {
@@ -155,7 +215,9 @@ const CHANGES: &[(Change, &str)] = &[
                     .map(|s| {
                         s.map_exprs(&mut |e| {
                             e.rewrite(&mut |e| match e {
-                                Expr::With { sym, value, body, .. } => Expr::With { sym, value, extent: Dim::constant(3), body },
+                                Expr::With { sym, value, body, .. } => {
+                                    Expr::With { sym, value, extent: Dim::constant(3), body }
+                                }
                                 e => e,
                             })
                         })
@@ -181,13 +243,22 @@ const CHANGES: &[(Change, &str)] = &[
         },
         "a dimension has no 64-bit value",
     ),
-    (|m| place(m, "/a/t.1", |d| d.layout = Layout::Permuted(vec![1])), "is no permutation of its 1 dimensions"),
+    (
+        |m| place(m, "/a/t.1", |d| d.layout = Layout::Permuted(vec![1])),
+        "is no permutation of its 1 dimensions",
+    ),
     (|m| place(m, "x", |d| d.place = Place::Input(1)), "is not input 1 of the signature"),
     (|m| place(m, "y", |d| d.place = Place::Output(1)), "is not output 1 of the signature"),
     (|m| place(m, "x", |d| d.place = Place::Temp), "is not in the caller's memory"),
     (|m| place(m, "y", |d| d.place = Place::Temp), "is not in the caller's memory"),
-    (|m| place(m, "x", |d| d.layout = Layout::Permuted(vec![1, 0])), "belongs to the caller and is not row-major"),
-    (|m| place(m, "/a/t.1", |d| d.place = Place::Const(Arc::new(ConstData::f32s(vec![3], &[0.0; 3])))), "found 3 elements of type f32, expected 10 of type f32"),
+    (
+        |m| place(m, "x", |d| d.layout = Layout::Permuted(vec![1, 0])),
+        "belongs to the caller and is not row-major",
+    ),
+    (
+        |m| place(m, "/a/t.1", |d| d.place = Place::Const(Arc::new(ConstData::f32s(vec![3], &[0.0; 3])))),
+        "found 3 elements of type f32, expected 10 of type f32",
+    ),
     (
         |m| {
             let s = m.dim_params[0];
@@ -196,7 +267,10 @@ const CHANGES: &[(Change, &str)] = &[
         "begins at no run-time symbol, or is not row-major",
     ),
     (|m| view(m, 9, Layout::RowMajor, false), "found 9 elements, expected the 10"),
-    (|m| view(m, 10, Layout::Permuted(vec![1, 0]), false), "both must be row-major, or differ in the innermost dimension only"),
+    (
+        |m| view(m, 10, Layout::Permuted(vec![1, 0]), false),
+        "both must be row-major, or differ in the innermost dimension only",
+    ),
     (|m| view(m, 10, Layout::RowMajor, true), "is a view of the view"),
     (|m| slot(m, Stage::Scheduled, 64), "has a slot before memory is placed"),
     (|m| slot(m, Stage::Placed, 32), "of 40 bytes does not fit its slot of 32 bytes at 0"),
@@ -242,8 +316,20 @@ fn place(m: &mut Module, name: &str, f: impl FnOnce(&mut BufData)) {
 /// Kernel `fill` writes to a view of so many elements.
 fn view(m: &mut Module, n: i64, layout: Layout, twice: bool) {
     let of = buf(m, "/a/t.1");
-    let dims = if layout == Layout::RowMajor { vec![Dim::constant(n)] } else { vec![Dim::constant(2), Dim::constant(n / 2)] };
-    let mut make = |name: &str, of: Buf| m.bufs.push(BufData { name: name.into(), ty: ElemType::F32, dims: dims.clone(), layout: layout.clone(), place: Place::View(of) });
+    let dims = if layout == Layout::RowMajor {
+        vec![Dim::constant(n)]
+    } else {
+        vec![Dim::constant(2), Dim::constant(n / 2)]
+    };
+    let mut make = |name: &str, of: Buf| {
+        m.bufs.push(BufData {
+            name: name.into(),
+            ty: ElemType::F32,
+            dims: dims.clone(),
+            layout: layout.clone(),
+            place: Place::View(of),
+        })
+    };
     let mut v = make("v", of);
     if twice {
         v = make("w", v);
@@ -307,21 +393,37 @@ fn broken() -> Vec<(String, String)> {
     let mut m = read(GOOD);
     edit(&mut m, "fill", |m, body| {
         let zero = || Box::new(Expr::int(ElemType::I32, 0));
-        push(body, store(m, Expr::Cast(ElemType::F32, Box::new(Expr::Dot(Group::Bytes, zero(), zero(), zero())))));
+        push(
+            body,
+            store(m, Expr::Cast(ElemType::F32, Box::new(Expr::Dot(Group::Bytes, zero(), zero(), zero())))),
+        );
     });
-    out.push((faults(&m, Some(&Limits { lanes: 4, groups: vec![Group::Words] })), "dot4 on a level that does not have it".into()));
+    out.push((
+        faults(&m, Some(&Limits { lanes: 4, groups: vec![Group::Words] })),
+        "dot4 on a level that does not have it".into(),
+    ));
     let mut m = read(GOOD);
     edit(&mut m, "fill", |m, body| (0..25).for_each(|_| push(body, Stmt::Call(kernel(m, "y")))));
     out.push((faults(&m, None), "5 more faults are not shown".into()));
-    out.push((faults(&read(SHARED), None), "buffers \"a\" and \"b\" share memory and are in use at the same time".into()));
+    out.push((
+        faults(&read(SHARED), None),
+        "buffers \"a\" and \"b\" share memory and are in use at the same time".into(),
+    ));
     out
 }
 
 #[test]
 fn faults_are_found() {
-    let wrong: Vec<String> = broken().into_iter().filter(|(found, fault)| !found.contains(fault)).map(|(found, fault)| format!("expected \"{fault}\", found {found}")).collect();
+    let wrong: Vec<String> = broken()
+        .into_iter()
+        .filter(|(found, fault)| !found.contains(fault))
+        .map(|(found, fault)| format!("expected \"{fault}\", found {found}"))
+        .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(faults(&read(&SHARED.replacen("buf b : f32[16] at 0", "buf b : f32[16] at 64", 1)), None), "no fault");
+    assert_eq!(
+        faults(&read(&SHARED.replacen("buf b : f32[16] at 0", "buf b : f32[16] at 64", 1)), None),
+        "no fault"
+    );
     assert_eq!(faults(&read(GOOD), Some(&Limits { lanes: 4, groups: vec![] })), "no fault");
 }
 
@@ -333,9 +435,18 @@ fn every_fault_has_a_test() {
     let mut missing = vec![];
     for f in ["check.rs", "verify.rs", "verify/races.rs", "verify/arena.rs"] {
         let text = std::fs::read_to_string(dir.join(f)).expect("the verifier");
-        for line in text.lines().filter(|l| l.contains("fault(") || l.contains("let text = format!") || l.contains("faults.push(")) {
-            let Some(literal) = line.split_once('"').map(|(_, r)| r.replace("\\\"", "\u{1}")).and_then(|r| r.split_once('"').map(|(l, _)| l.replace('\u{1}', "\""))) else { continue };
-            let mut pieces: Vec<&str> = literal.split(['{', '}']).step_by(2).map(str::trim).filter(|p| p.len() > 4).collect();
+        for line in text.lines().filter(|l| {
+            l.contains("fault(") || l.contains("let text = format!") || l.contains("faults.push(")
+        }) {
+            let Some(literal) = line
+                .split_once('"')
+                .map(|(_, r)| r.replace("\\\"", "\u{1}"))
+                .and_then(|r| r.split_once('"').map(|(l, _)| l.replace('\u{1}', "\"")))
+            else {
+                continue;
+            };
+            let mut pieces: Vec<&str> =
+                literal.split(['{', '}']).step_by(2).map(str::trim).filter(|p| p.len() > 4).collect();
             pieces.sort_by_key(|p| std::cmp::Reverse(p.len()));
             if let Some(longest) = pieces.first()
                 && !found.iter().any(|x| x.contains(longest))
@@ -352,19 +463,33 @@ fn broken_text_is_refused() {
     for n in (1..GOOD.len()).step_by(7) {
         let _ = parse::parse(&GOOD[..n], &|_| None);
     }
-    for (from, to) in [("%1)", "%9)"), ("seq i0", "loop i0"), ("f32[10] temp", "f33[10] temp"), ("call z", "call q"), ("nest v1", "nest v2")] {
+    for (from, to) in [
+        ("%1)", "%9)"),
+        ("seq i0", "loop i0"),
+        ("f32[10] temp", "f33[10] temp"),
+        ("call z", "call q"),
+        ("nest v1", "nest v2"),
+    ] {
         assert!(parse::parse(&GOOD.replacen(from, to, 1), &|_| None).is_err(), "{to}");
     }
 }
 
 fn constants(m: &Module) -> HashMap<String, Arc<ConstData>> {
-    m.bufs.values().filter_map(|b| if let Place::Const(c) = &b.place { Some((c.short_hash(), c.clone())) } else { None }).collect()
+    m.bufs
+        .values()
+        .filter_map(|b| if let Place::Const(c) = &b.place { Some((c.short_hash(), c.clone())) } else { None })
+        .collect()
 }
 
 #[test]
 fn models_read_back_after_each_pass() {
     let Ok(folder) = std::env::var("ONNXC_TEST_MODELS") else { return };
-    let mut files: Vec<_> = std::fs::read_dir(folder).into_iter().flatten().filter_map(|e| Some(e.ok()?.path())).filter(|p| p.extension().is_some_and(|e| e == "onnx")).collect();
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|p| p.extension().is_some_and(|e| e == "onnx"))
+        .collect();
     files.sort();
     let mut faults = vec![];
     for f in &files {

@@ -1,5 +1,5 @@
-//! Harnesses in Python: the ONNX backend suite through the C ABI, and real networks against saved outputs. The packages
-//! go into a virtual environment under the target folder.
+//! Harnesses in Python: the ONNX backend suite through the C ABI, and real networks against saved outputs.
+//! The packages go into a virtual environment under the target folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,16 +20,21 @@ fn python() -> &'static Path {
         if std::fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
             return bin;
         }
-        let run = |c: &mut Command| assert!(c.status().expect("python3 is needed for the tests").success(), "{c:?}");
+        let run = |c: &mut Command| {
+            assert!(c.status().expect("python3 is needed for the tests").success(), "{c:?}")
+        };
         run(Command::new("python3").args(["-m", "venv"]).arg(&venv));
-        run(Command::new(&bin).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]).arg(root().join("tests/requirements.txt")));
+        run(Command::new(&bin)
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
+            .arg(root().join("tests/requirements.txt")));
         std::fs::write(&stamp, wanted).expect("stamp");
         bin
     })
 }
 
 fn script(name: &str, args: &[&std::ffi::OsStr]) {
-    let status = Command::new(python()).arg(root().join("tests").join(name)).args(args).status().expect("python runs");
+    let status =
+        Command::new(python()).arg(root().join("tests").join(name)).args(args).status().expect("python runs");
     assert!(status.success(), "tests/{name} failed");
 }
 
@@ -42,8 +47,23 @@ fn runtime() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("runtime");
-        let args = ["rustc", "--quiet", "-p", "onnxc-runtime", "--features", "image", "--crate-type", "staticlib", "--target-dir"];
-        let status = Command::new(env!("CARGO")).current_dir(root()).args(args).arg(&target).status().expect("cargo runs");
+        let args = [
+            "rustc",
+            "--quiet",
+            "-p",
+            "onnxc-runtime",
+            "--features",
+            "image",
+            "--crate-type",
+            "staticlib",
+            "--target-dir",
+        ];
+        let status = Command::new(env!("CARGO"))
+            .current_dir(root())
+            .args(args)
+            .arg(&target)
+            .status()
+            .expect("cargo runs");
         assert!(status.success(), "the runtime library does not build");
         target.join("debug").join("libonnxc_runtime.a")
     })
@@ -52,14 +72,27 @@ fn runtime() -> &'static Path {
 #[test]
 fn onnx_backend_suite() {
     let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("backend");
-    script("onnx_backend/run.py", &[exe(), "--runtime".as_ref(), runtime().as_os_str(), "--work".as_ref(), work.as_os_str()]);
+    script(
+        "onnx_backend/run.py",
+        &[exe(), "--runtime".as_ref(), runtime().as_os_str(), "--work".as_ref(), work.as_os_str()],
+    );
 }
 
 /// The same without the sizes that the cases declare for their outputs.
 #[test]
 fn onnx_backend_suite_without_declared_sizes() {
     let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("backend_erased");
-    script("onnx_backend/run.py", &[exe(), "--runtime".as_ref(), runtime().as_os_str(), "--erase".as_ref(), "--work".as_ref(), work.as_os_str()]);
+    script(
+        "onnx_backend/run.py",
+        &[
+            exe(),
+            "--runtime".as_ref(),
+            runtime().as_os_str(),
+            "--erase".as_ref(),
+            "--work".as_ref(),
+            work.as_os_str(),
+        ],
+    );
 }
 
 /// Operators on strings against ONNX Runtime, the ONNX reference and Python.
@@ -80,7 +113,16 @@ fn state_in_place() {
 #[test]
 fn onnx_backend_suite_on_aarch64() {
     let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("backend_aarch64");
-    script("onnx_backend/run.py", &[exe(), "--target".as_ref(), "aarch64-unknown-linux-gnu".as_ref(), "--work".as_ref(), work.as_os_str()]);
+    script(
+        "onnx_backend/run.py",
+        &[
+            exe(),
+            "--target".as_ref(),
+            "aarch64-unknown-linux-gnu".as_ref(),
+            "--work".as_ref(),
+            work.as_os_str(),
+        ],
+    );
 }
 
 /// What innermost loops cost on ARM cores, by LLVM's models of them, where it is installed.
@@ -93,7 +135,10 @@ fn static_costs() {
 #[test]
 fn operator_versions() {
     let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("versions");
-    script("versions/run.py", &[exe(), "--runtime".as_ref(), runtime().as_os_str(), "--work".as_ref(), work.as_os_str()]);
+    script(
+        "versions/run.py",
+        &[exe(), "--runtime".as_ref(), runtime().as_os_str(), "--work".as_ref(), work.as_os_str()],
+    );
 }
 
 /// Statuses, weights files, output sizes, tasks.
@@ -156,7 +201,10 @@ fn sequences() {
 
 fn guard_pages(name: &str, more: &[&str]) {
     let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let args: Vec<&std::ffi::OsStr> = [exe(), "--work".as_ref(), work.as_os_str()].into_iter().chain(more.iter().map(std::ffi::OsStr::new)).collect();
+    let args: Vec<&std::ffi::OsStr> = [exe(), "--work".as_ref(), work.as_os_str()]
+        .into_iter()
+        .chain(more.iter().map(std::ffi::OsStr::new))
+        .collect();
     script("guard/guard.py", &args);
 }
 
@@ -169,12 +217,18 @@ fn every_access_stays_inside() {
 /// The same on other CPUs, where a cross compiler and qemu are installed.
 #[test]
 fn every_access_stays_inside_on_aarch64() {
-    guard_pages("guard_aarch64", &["--target", "aarch64-unknown-linux-gnu", "--share", "25", "--calls", "12"]);
+    guard_pages(
+        "guard_aarch64",
+        &["--target", "aarch64-unknown-linux-gnu", "--share", "25", "--calls", "12"],
+    );
 }
 
 #[test]
 fn every_access_stays_inside_on_riscv64() {
-    guard_pages("guard_riscv64", &["--target", "riscv64gc-unknown-linux-gnu", "--share", "25", "--calls", "12"]);
+    guard_pages(
+        "guard_riscv64",
+        &["--target", "riscv64gc-unknown-linux-gnu", "--share", "25", "--calls", "12"],
+    );
 }
 
 #[test]
@@ -182,7 +236,8 @@ fn random_graphs() {
     script("fuzz.py", &[exe(), "1".as_ref(), "150".as_ref()]);
 }
 
-/// An environment for tools that stand in no requirement of the harnesses; `None`, with a message, without a network.
+/// An environment for tools that stand in no requirement of the harnesses; `None`, with a message, without a
+/// network.
 fn tools() -> Option<&'static Path> {
     static BIN: OnceLock<Option<PathBuf>> = OnceLock::new();
     BIN.get_or_init(|| {
@@ -219,12 +274,21 @@ fn succeeds(c: &mut Command) {
     assert!(c.status().unwrap_or_else(|e| panic!("{c:?}: {e}")).success(), "{c:?}");
 }
 
-/// The wheel of `python/`, built and tried in an environment of its own. It has the program that this build made.
+/// The wheel of `python/`, built and tried in an environment of its own. It has the program that this build
+/// made.
 #[test]
 fn python_package() {
     let Some(bin) = tools() else { return };
     let mut install = tool(bin, "python");
-    install.args(["-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--force-reinstall"]);
+    install.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-build-isolation",
+        "--no-deps",
+        "--force-reinstall",
+    ]);
     succeeds(install.arg(root().join("python")).env("ONNXC_PROGRAM", exe()));
     let mut tests = tool(bin, "python");
     tests.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]).arg(root().join("python/tests"));
@@ -258,7 +322,8 @@ fn meson_project() {
     succeeds(&mut Command::new(build.join("program")));
 }
 
-/// The rules of the documentation are Starlark, which Python reads, and name the files that their command writes.
+/// The rules of the documentation are Starlark, which Python reads, and name the files that their command
+/// writes.
 #[test]
 fn bazel_rules() {
     let check = "import ast, sys\n\
@@ -273,11 +338,16 @@ fn bazel_rules() {
 /// Real networks; their weights are made from recipes that are not part of this repository.
 #[test]
 fn real_networks() {
-    let models = std::env::var_os("ONNXC_MODELS").map(PathBuf::from).unwrap_or_else(|| root().join("../shared/models"));
+    let models = std::env::var_os("ONNXC_MODELS")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| root().join("../shared/models"));
     if !models.join("suite_a").is_dir() {
         eprintln!("skipped: no model suite (set ONNXC_MODELS to its folder)");
         return;
     }
     let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("models");
-    script("models.py", &[exe(), models.join("suite_a").as_os_str(), models.join("tools").as_os_str(), work.as_os_str()]);
+    script(
+        "models.py",
+        &[exe(), models.join("suite_a").as_os_str(), models.join("tools").as_os_str(), work.as_os_str()],
+    );
 }

@@ -1,5 +1,5 @@
-//! The requirements of the ONNX IR, one entry each: tests/spec/*.spec holds models, verdicts and expected findings,
-//! tests/spec/ids.txt the list of all requirements. docs/SPEC.md is generated from both.
+//! The requirements of the ONNX IR, one entry each: tests/spec/*.spec holds models, verdicts and expected
+//! findings, tests/spec/ids.txt the list of all requirements. docs/SPEC.md is generated from both.
 //!
 //! ```text
 //! cargo test --test spec WIRE-03              one requirement
@@ -24,9 +24,9 @@
 //! x (float[2] x) => (float[2] y) { y = Relu(x) }
 //! ```
 //!
-//! A model is ONNX text. Without a header it gets `<ir_version: 10, opset_import: ["" : 21]>`, and a test without a
-//! model takes the one of the example above. `$(1..40: text #)` stands for forty copies of the text with `#` replaced
-//! by the number. What ONNX text cannot say is told by lines that begin with `@`, in order:
+//! A model is ONNX text. Without a header it gets `<ir_version: 10, opset_import: ["" : 21]>`, and a test
+//! without a model takes the one of the example above. `$(1..40: text #)` stands for forty copies of the text
+//! with `#` replaced by the number. What ONNX text cannot say is told by lines that begin with `@`, in order:
 //!
 //! ```text
 //! @set graph.node[0].op_type = "Abs"   replaces a field; `graph.node[0]` is an element, `graph.node` all of them
@@ -41,8 +41,8 @@
 //! @stdin                               the model has no folder
 //! ```
 //!
-//! Values are integers, floats, strings with `\xNN`, messages in braces, lists in brackets for repeated fields.
-//! What to look at behind the compilation:
+//! Values are integers, floats, strings with `\xNN`, messages in braces, lists in brackets for repeated
+//! fields. What to look at behind the compilation:
 //!
 //! ```text
 //! @run float[2] x = {1, 2} -> float[2] y = {1, 2}     calls the model; `-> error "text"` if it must fail

@@ -1,7 +1,8 @@
 //! Errors of products by Strassen's algorithm, measured against sums in f64.
 //!
-//! Terms are as large as in the plain sum, but each result is a sum of sums. Rows are scaled, so that errors are of the size
-//! of their own row. The bounds are twice what was measured, relative to the root mean square of the results.
+//! Terms are as large as in the plain sum, but each result is a sum of sums. Rows are scaled, so that errors
+//! are of the size of their own row. The bounds are twice what was measured, relative to the root mean square
+//! of the results.
 
 use onnxc::arrays::Array;
 use onnxc::io_descriptors::Input;
@@ -20,7 +21,8 @@ const COLUMNS: usize = 512;
 /// p = x t.
 const PLAIN: &str = "p = MatMul (x, t)";
 /// The same in two products.
-const TWO: &str = "u = Mul (t, quarter)\n v = Sub (t, u)\n q = MatMul (x, u)\n o = MatMul (x, v)\n p = Add (q, o)";
+const TWO: &str =
+    "u = Mul (t, quarter)\n v = Sub (t, u)\n q = MatMul (x, u)\n o = MatMul (x, v)\n p = Add (q, o)";
 
 /// y = p + r; `rows` as in the text of a model.
 fn compiled(rows: &str, depth: usize, product: &str, math: Math) -> Compiled {
@@ -42,7 +44,11 @@ fn compiled(rows: &str, depth: usize, product: &str, math: Math) -> Compiled {
         depth * COLUMNS
     );
     let source = Source { name: "product.onnxtxt".into(), bytes: text.into_bytes().into(), folder: None };
-    pipeline::compile(&source, &Options { opt: OptLevel::O2, cpu: Some("x86-64-v4".into()), math, ..Options::default() }).expect("compiles")
+    pipeline::compile(
+        &source,
+        &Options { opt: OptLevel::O2, cpu: Some("x86-64-v4".into()), math, ..Options::default() },
+    )
+    .expect("compiles")
 }
 
 /// The same as in the model.
@@ -52,7 +58,12 @@ fn weight(k: usize, n: usize) -> f64 {
 
 /// How many products have sums of rows of their own.
 fn sums(c: &Compiled) -> usize {
-    let of = |m: &Module| m.bufs.values().filter(|b| b.name.ends_with(".v") && b.dims.first().and_then(|d| d.as_const()) == Some(7)).count();
+    let of = |m: &Module| {
+        m.bufs
+            .values()
+            .filter(|b| b.name.ends_with(".v") && b.dims.first().and_then(|d| d.as_const()) == Some(7))
+            .count()
+    };
     c.modules.iter().map(of).sum()
 }
 
@@ -87,7 +98,8 @@ fn numbers(seed: u64, count: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Error of each row, root mean square and largest, relative to the rms of results of rows whose numbers are below 1.
+/// Error of each row, root mean square and largest, relative to the rms of results of rows whose numbers are
+/// below 1.
 fn errors(runner: &Runner, (rows, depth): (usize, usize), factor: impl Fn(usize) -> f32) -> Vec<(f64, f64)> {
     let mut x = numbers(rows as u64, rows * depth);
     x.iter_mut().enumerate().for_each(|(i, v)| *v *= factor(i / depth));
@@ -103,7 +115,8 @@ fn errors(runner: &Runner, (rows, depth): (usize, usize), factor: impl Fn(usize)
     y.chunks_exact(COLUMNS)
         .enumerate()
         .map(|(row, y)| {
-            let mut want: Vec<f64> = r[row * COLUMNS..(row + 1) * COLUMNS].iter().map(|v| f64::from(*v)).collect();
+            let mut want: Vec<f64> =
+                r[row * COLUMNS..(row + 1) * COLUMNS].iter().map(|v| f64::from(*v)).collect();
             for k in 0..depth {
                 let x = f64::from(x[row * depth + k]);
                 want.iter_mut().zip(&w[k * COLUMNS..]).for_each(|(y, w)| *y += x * w);
@@ -119,10 +132,17 @@ fn errors_stay_within_their_bounds() {
     if !runs_here() {
         return;
     }
-    // Sizes known now, odd ones, several groups; and those that only run time knows, too few for it among them.
+    // Sizes known now, odd ones, several groups; and those that only run time knows, too few for it among
+    // them.
     let run_time = Runner::new(compiled("N", DEPTH, PLAIN, Math::Default)).expect("loads");
     // Weights of 16 bits: none of them is rounded.
-    let halves = Runner::new(compiled("N", DEPTH, "h = Cast <to = 10> (t)\n w = Cast <to = 1> (h)\n p = MatMul (x, w)", Math::Default)).expect("loads");
+    let halves = Runner::new(compiled(
+        "N",
+        DEPTH,
+        "h = Cast <to = 10> (t)\n w = Cast <to = 1> (h)\n p = MatMul (x, w)",
+        Math::Default,
+    ))
+    .expect("loads");
     let deep = Runner::new(compiled("N", DEEP, PLAIN, Math::Default)).expect("loads");
     // Two products of the same rows make their sums once.
     let two = compiled("N", DEPTH, TWO, Math::Default);
@@ -132,7 +152,13 @@ fn errors_stay_within_their_bounds() {
         let c = compiled(&rows.to_string(), DEPTH, PLAIN, Math::Default);
         assert_eq!(is_used(&c), rows >= 48, "{rows} rows");
         let known = Runner::new(c).expect("loads");
-        for (what, runner, depth) in [("known", &known, DEPTH), ("run time", &run_time, DEPTH), ("halves", &halves, DEPTH), ("two", &two, DEPTH), ("deep", &deep, DEEP)] {
+        for (what, runner, depth) in [
+            ("known", &known, DEPTH),
+            ("run time", &run_time, DEPTH),
+            ("halves", &halves, DEPTH),
+            ("two", &two, DEPTH),
+            ("deep", &deep, DEEP),
+        ] {
             let off = errors(runner, (rows, depth), |_| 1.0);
             let (rms, most) = off.iter().fold((0.0f64, 0.0f64), |a, b| (a.0.max(b.0), a.1.max(b.1)));
             println!("{rows} rows, {what}: {rms:.2e} rms, {most:.2e} at most");
@@ -142,8 +168,8 @@ fn errors_stay_within_their_bounds() {
     }
 }
 
-/// A row 10000 times as large as others, or as small, and one of zeros have errors of their own size, and so have their
-/// neighbours.
+/// A row 10000 times as large as others, or as small, and one of zeros have errors of their own size, and so
+/// have their neighbours.
 #[test]
 fn rows_of_all_magnitudes_keep_their_precision() {
     if !runs_here() {
@@ -183,7 +209,9 @@ fn rows_that_are_not_finite_reach_no_other() {
 #[test]
 fn weights_of_many_magnitudes_keep_the_plain_product() {
     let scaled = |columns: &str| {
-        let product = format!("n1 = Range (zero, columns, one)\n n2 = Mod (n1, pair)\n n3 = Cast <to = 1> (n2)\n n4 = Pow (n3, {columns})\n w = Mul (t, n4)\n p = MatMul (x, w)");
+        let product = format!(
+            "n1 = Range (zero, columns, one)\n n2 = Mod (n1, pair)\n n3 = Cast <to = 1> (n2)\n n4 = Pow (n3, {columns})\n w = Mul (t, n4)\n p = MatMul (x, w)"
+        );
         is_used(&compiled("128", DEPTH, &product, Math::Default))
     };
     // Powers of the numbers 0 to 36: no power is one, the third reaches from 0 to 46656.
@@ -198,7 +226,11 @@ fn strict_math_and_sums_of_integers_do_without() {
     let text = "<ir_version: 8, opset_import: [\"\" : 17]>\ng (uint8[128, 512] x) => (int32[128, 512] y)\n<int64[2] shape = {512, 512}>\n{\n w = ConstantOfShape <value = int8[1] {77}> (shape)\n y = MatMulInteger (x, w)\n}\n";
     for cpu in ["x86-64-v4", "x86-64-v3"] {
         let source = Source { name: "product.onnxtxt".into(), bytes: text.as_bytes().into(), folder: None };
-        let c = pipeline::compile(&source, &Options { opt: OptLevel::O2, cpu: Some(cpu.into()), ..Options::default() }).expect("compiles");
+        let c = pipeline::compile(
+            &source,
+            &Options { opt: OptLevel::O2, cpu: Some(cpu.into()), ..Options::default() },
+        )
+        .expect("compiles");
         assert!(!is_used(&c), "{cpu}");
     }
 }

@@ -1,5 +1,5 @@
-//! The algebra of dims against plain evaluation: canonical forms, proofs, text, broadcasting, and the shapes that
-//! networks produce.
+//! The algebra of dims against plain evaluation: canonical forms, proofs, text, broadcasting, and the shapes
+//! that networks produce.
 
 use onnxc::sym::broadcast::stride_factor;
 use onnxc::sym::text::{DimOption, display_with, parse, parse_dim_option};
@@ -34,7 +34,10 @@ const NO_MUL: &[Op] = &[Op::Add, Op::Sub, Op::Floor, Op::Ceil, Op::Mod, Op::Min,
 
 fn expr(ops: &'static [Op], consts: BoxedStrategy<i64>, syms: u32, depth: u32) -> BoxedStrategy<E> {
     let leaf = prop_oneof![consts.prop_map(E::Const), (0..syms).prop_map(E::Sym)];
-    leaf.prop_recursive(depth, 24, 2, move |e| (proptest::sample::select(ops), e.clone(), e).prop_map(|(o, a, b)| E::Op(o, a.into(), b.into()))).boxed()
+    leaf.prop_recursive(depth, 24, 2, move |e| {
+        (proptest::sample::select(ops), e.clone(), e).prop_map(|(o, a, b)| E::Op(o, a.into(), b.into()))
+    })
+    .boxed()
 }
 
 fn small() -> BoxedStrategy<i64> {
@@ -207,11 +210,17 @@ fn world() -> impl Strategy<Value = World> {
         ]
     };
     let lo = prop_oneof![3 => Just(E::Const(0)), 1 => (-3i64..3).prop_map(E::Const)];
-    (prop::array::uniform2(0i64..4), prop::array::uniform2(prop::option::of(0i64..5)), (lo.clone(), hi(2)), (lo, hi(3))).prop_map(|(lo, w, a, b)| World {
-        lo,
-        hi: [w[0].map(|w| lo[0] + w), w[1].map(|w| lo[1] + w)],
-        loops: [a, b],
-    })
+    (
+        prop::array::uniform2(0i64..4),
+        prop::array::uniform2(prop::option::of(0i64..5)),
+        (lo.clone(), hi(2)),
+        (lo, hi(3)),
+    )
+        .prop_map(|(lo, w, a, b)| World {
+            lo,
+            hi: [w[0].map(|w| lo[0] + w), w[1].map(|w| lo[1] + w)],
+            loops: [a, b],
+        })
 }
 
 impl World {
@@ -262,7 +271,11 @@ fn check_proofs(t: &SymTable, points: &[[i64; 4]], x: &E, y: &E) -> Result<(), T
         prop_assert!(agrees(le, v <= w), "le {le:?}: {}", what());
         prop_assert!(agrees(lt, v < w), "lt {lt:?}: {}", what());
         prop_assert!(agrees(eq, v == w), "eq {eq:?}: {}", what());
-        prop_assert!(agrees(divides, if w == 0 { v == 0 } else { v % w == 0 }), "divides {divides:?}: {}", what());
+        prop_assert!(
+            agrees(divides, if w == 0 { v == 0 } else { v % w == 0 }),
+            "divides {divides:?}: {}",
+            what()
+        );
         prop_assert!(!inside || (0 <= v && v < w), "in range: {}", what());
         prop_assert!(range.contains(v as i64), "range {range:?}: {}", what());
         if let Some(s) = eval(simple, p) {
@@ -276,9 +289,13 @@ fn check_proofs(t: &SymTable, points: &[[i64; 4]], x: &E, y: &E) -> Result<(), T
 fn index() -> BoxedStrategy<E> {
     let op = |o: Op, a: E, b: E| E::Op(o, a.into(), b.into());
     let k = prop_oneof![Just(2i64), Just(3), Just(4), Just(8), Just(64)];
-    let affine = (k.clone(), 0u32..4, 0u32..4, -3i64..4).prop_map(move |(k, s, r, c)| op(Op::Add, op(Op::Add, op(Op::Mul, E::Const(k), E::Sym(s)), E::Sym(r)), E::Const(c)));
-    let split = (affine.clone(), proptest::sample::select(&[Op::Floor, Op::Mod, Op::Ceil][..]), k.clone()).prop_map(move |(a, o, k)| op(o, a, E::Const(k)));
-    let nested = (split.clone(), proptest::sample::select(ALL), k, 0u32..4).prop_map(move |(a, o, k, s)| op(Op::Sub, op(o, a, E::Const(k)), E::Sym(s)));
+    let affine = (k.clone(), 0u32..4, 0u32..4, -3i64..4).prop_map(move |(k, s, r, c)| {
+        op(Op::Add, op(Op::Add, op(Op::Mul, E::Const(k), E::Sym(s)), E::Sym(r)), E::Const(c))
+    });
+    let split = (affine.clone(), proptest::sample::select(&[Op::Floor, Op::Mod, Op::Ceil][..]), k.clone())
+        .prop_map(move |(a, o, k)| op(o, a, E::Const(k)));
+    let nested = (split.clone(), proptest::sample::select(ALL), k, 0u32..4)
+        .prop_map(move |(a, o, k, s)| op(Op::Sub, op(o, a, E::Const(k)), E::Sym(s)));
     prop_oneof![affine, split, nested].boxed()
 }
 
@@ -391,7 +408,8 @@ fn broadcasting_is_that_of_numpy() {
                         Condition::Broadcast(x, y) => at(x) == at(y) || at(x) == 1 || at(y) == 1,
                         Condition::AtMost(x, y) => at(x) <= at(y),
                     };
-                    let legal = [(sn, p[0]), (sm, p[1])].iter().all(|(s, v)| t.declared_range(*s).contains(*v));
+                    let legal =
+                        [(sn, p[0]), (sm, p[1])].iter().all(|(s, v)| t.declared_range(*s).contains(*v));
                     let pass = legal && t.conditions().iter().all(holds);
                     assert_eq!(pass, want.is_some(), "{shapes:?} at {p:?}: {b:?}");
                     if let Some(w) = want {
@@ -413,7 +431,21 @@ fn dim_options() {
     ok("N>=1", "N", DimOption::Within(Range::at_least(1)));
     ok("1<=N", "N", DimOption::Within(Range::at_least(1)));
     ok("1 <= N <= 32", "N", DimOption::Within(Range::new(1, 32)));
-    for bad in ["", "N", "N=", "=4", "N=-1", "N=x", "N<=x", "N<4", "5<=N<=4", "<=4", "1<=2<=N<=4", "1<=N>=2", "N=99999999999999999999"] {
+    for bad in [
+        "",
+        "N",
+        "N=",
+        "=4",
+        "N=-1",
+        "N=x",
+        "N<=x",
+        "N<4",
+        "5<=N<=4",
+        "<=4",
+        "1<=2<=N<=4",
+        "1<=N>=2",
+        "N=99999999999999999999",
+    ] {
         assert!(parse_dim_option(bad).is_err(), "{bad}");
     }
 }
@@ -437,7 +469,12 @@ fn loop_names_are_unique() {
     let mut t = SymTable::new();
     let p = t.param("i2");
     let one = Dim::constant(1);
-    let vars = [t.fresh(SymKind::Runtime, "i"), t.loop_var("i", one, one), t.loop_var("i", one, one), t.loop_var("i1", one, one)];
+    let vars = [
+        t.fresh(SymKind::Runtime, "i"),
+        t.loop_var("i", one, one),
+        t.loop_var("i", one, one),
+        t.loop_var("i1", one, one),
+    ];
     let mut names: Vec<String> = vars.iter().chain([&p]).map(|s| t.unique_name(*s)).collect();
     names.sort();
     names.dedup();
@@ -557,7 +594,8 @@ fn hostile_expressions_are_bounded() {
     let mut d = syms[0];
     for s in &syms[1..9] {
         d = d.floor_div(*s + 3).max(d.modulo(*s + 2) - 1);
-        let _ = (t.is_nonneg(d), t.simplify(d), t.eq(d, syms[3]), t.range(d), d.display(&t).to_string().len());
+        let _ =
+            (t.is_nonneg(d), t.simplify(d), t.eq(d, syms[3]), t.range(d), d.display(&t).to_string().len());
     }
     // 2^64 products.
     assert!(Dim::product(syms.iter().map(|s| *s + 1)).is_overflow());
@@ -565,12 +603,16 @@ fn hostile_expressions_are_bounded() {
     let deep = (0..100_000).fold(syms[0], |d, i| (d + syms[i % 64]).min(syms[(i + 1) % 64] * 2));
     assert!(deep.is_overflow());
     // A digit for each power of two.
-    let bits: Vec<Dim> = (0..62).map(|_| Dim::sym(t.loop_var("b", Dim::constant(0), Dim::constant(2)))).collect();
+    let bits: Vec<Dim> =
+        (0..62).map(|_| Dim::sym(t.loop_var("b", Dim::constant(0), Dim::constant(2)))).collect();
     let x = Dim::sum(bits.iter().enumerate().map(|(k, b)| *b * (1i64 << k)));
     assert_eq!(t.simplify(x.floor_div(1i64 << 61)), bits[61]);
     assert_eq!(t.simplify(x.modulo(1i64 << 61)), x - bits[61] * (1i64 << 61));
     // Loops whose bounds are each other's.
-    let (a, b) = (t.loop_var("a", Dim::constant(0), Dim::constant(1)), t.loop_var("b", Dim::constant(0), Dim::constant(1)));
+    let (a, b) = (
+        t.loop_var("a", Dim::constant(0), Dim::constant(1)),
+        t.loop_var("b", Dim::constant(0), Dim::constant(1)),
+    );
     t.set_loop_range(a, Dim::sym(b), Dim::sym(b) * 2 + Dim::sym(b).floor_div(3));
     t.set_loop_range(b, Dim::sym(a), Dim::sym(a) * 2 + Dim::sym(a).floor_div(3));
     let _ = (t.is_nonneg(Dim::sym(a) - b), t.range(Dim::sym(a) * b));

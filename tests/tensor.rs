@@ -66,7 +66,11 @@ fn classes_of_element_types() {
         assert_eq!(e.is_float(), name.contains("float") || name == "double", "{name}");
         // Arithmetic keeps the class, has whole bytes, and computes in itself.
         let c = e.compute();
-        assert_eq!((c.is_float(), c.is_signed_int(), c.is_unsigned_int()), (e.is_float(), e.is_signed_int(), e.is_unsigned_int()), "{name}");
+        assert_eq!(
+            (c.is_float(), c.is_signed_int(), c.is_unsigned_int()),
+            (e.is_float(), e.is_signed_int(), e.is_unsigned_int()),
+            "{name}"
+        );
         assert_eq!(c.compute(), c);
         assert!(c.bytes().is_some() && c.bits() >= e.bits(), "{name}");
         assert_eq!(e.bytes().map(|b| b * 8).unwrap_or(e.bits()), e.bits());
@@ -92,7 +96,10 @@ fn sizes_of_packed_data() {
 
 #[test]
 fn values_read_back() {
-    let wide = |e, b: &[u8]| ConstData::new(e, vec![b.len() as i64 / i64::from(ElemType::bytes(e).unwrap_or(1))], b.to_vec()).and_then(|c| c.to_i64s());
+    let wide = |e, b: &[u8]| {
+        ConstData::new(e, vec![b.len() as i64 / i64::from(ElemType::bytes(e).unwrap_or(1))], b.to_vec())
+            .and_then(|c| c.to_i64s())
+    };
     assert_eq!(wide(ElemType::I8, &[0xff, 0x7f, 0x80]), Some(vec![-1, 127, -128]));
     assert_eq!(wide(ElemType::U8, &[0xff, 0x80]), Some(vec![255, 128]));
     assert_eq!(wide(ElemType::I16, &[0xfe, 0xff]), Some(vec![-2]));
@@ -147,7 +154,10 @@ fn types_display() {
     let n = Dim::sym(t.param("N"));
     let tensor = TensorType::new(ElemType::F32, vec![n, Dim::constant(3)]);
     assert_eq!(tensor.count(), n * 3);
-    let v = ValueType::Map(ElemType::I64, Box::new(ValueType::Sequence(Box::new(ValueType::Optional(Box::new(ValueType::Tensor(tensor)))))));
+    let v = ValueType::Map(
+        ElemType::I64,
+        Box::new(ValueType::Sequence(Box::new(ValueType::Optional(Box::new(ValueType::Tensor(tensor)))))),
+    );
     assert_eq!(v.display(&t), "map(int64, seq(optional(float[N, 3])))");
     assert!(v.as_tensor().is_none());
 }
@@ -155,17 +165,37 @@ fn types_display() {
 #[test]
 fn broken_rearrangements_are_refused() {
     let src = || Arc::new(ConstData::from_i64s(&[1, 2, 3]));
-    let map = |dims: &[i64], offset: &[i64], coeff: &[&[i64]]| ConstData::remap(src(), Remap { dims: dims.to_vec(), offset: offset.to_vec(), coeff: coeff.iter().map(|c| c.to_vec()).collect() });
+    let map = |dims: &[i64], offset: &[i64], coeff: &[&[i64]]| {
+        ConstData::remap(
+            src(),
+            Remap {
+                dims: dims.to_vec(),
+                offset: offset.to_vec(),
+                coeff: coeff.iter().map(|c| c.to_vec()).collect(),
+            },
+        )
+    };
     assert!(map(&[3], &[0], &[&[1]]).is_some());
     assert!(map(&[3], &[], &[&[1]]).is_none());
     assert!(map(&[3], &[0], &[]).is_none());
     let packed = ConstData::new(ElemType::U4, vec![2], vec![0x21u8]).expect("two nibbles");
-    assert!(ConstData::remap(Arc::new(packed), Remap { dims: vec![2], offset: vec![0], coeff: vec![vec![1]] }).is_none());
+    assert!(
+        ConstData::remap(Arc::new(packed), Remap { dims: vec![2], offset: vec![0], coeff: vec![vec![1]] })
+            .is_none()
+    );
     // Subscripts far outside are zeros.
     for far in [-(1 << 40), 1 << 40] {
         assert_eq!(map(&[2], &[far], &[&[1]]).and_then(|c| c.to_i64s()), Some(vec![0, 0]), "offset {far}");
-        assert_eq!(map(&[2], &[1], &[&[far]]).and_then(|c| c.to_i64s()), Some(vec![2, 0]), "coefficient {far}");
-        assert_eq!(map(&[2, 1], &[1], &[&[far, 1]]).and_then(|c| c.to_i64s()), Some(vec![2, 0]), "outer coefficient {far}");
+        assert_eq!(
+            map(&[2], &[1], &[&[far]]).and_then(|c| c.to_i64s()),
+            Some(vec![2, 0]),
+            "coefficient {far}"
+        );
+        assert_eq!(
+            map(&[2, 1], &[1], &[&[far, 1]]).and_then(|c| c.to_i64s()),
+            Some(vec![2, 0]),
+            "outer coefficient {far}"
+        );
     }
 }
 
@@ -175,8 +205,12 @@ fn remap() -> impl Strategy<Value = (Vec<i64>, Remap)> {
     let dims = prop::collection::vec(0i64..6, 0..4);
     (src, dims).prop_flat_map(|(src, dims)| {
         let (s, r) = (src.len(), dims.len());
-        let coeff = prop::collection::vec(prop_oneof![4 => Just(0i64), 4 => Just(1), 2 => Just(-1), 1 => Just(2), 1 => -3i64..4], r);
-        (Just(src), Just(dims), prop::collection::vec(-3i64..4, s), prop::collection::vec(coeff, s)).prop_map(|(src, dims, offset, coeff)| (src, Remap { dims, offset, coeff }))
+        let coeff = prop::collection::vec(
+            prop_oneof![4 => Just(0i64), 4 => Just(1), 2 => Just(-1), 1 => Just(2), 1 => -3i64..4],
+            r,
+        );
+        (Just(src), Just(dims), prop::collection::vec(-3i64..4, s), prop::collection::vec(coeff, s))
+            .prop_map(|(src, dims, offset, coeff)| (src, Remap { dims, offset, coeff }))
     })
 }
 
@@ -190,7 +224,9 @@ fn naive(src: &[i64], data: &[u8], size: usize, m: &Remap) -> Vec<u8> {
             *i = left % d;
             left /= d;
         }
-        let s: Vec<i64> = (0..src.len()).map(|d| m.offset[d] + m.coeff[d].iter().zip(&o).map(|(c, i)| c * i).sum::<i64>()).collect();
+        let s: Vec<i64> = (0..src.len())
+            .map(|d| m.offset[d] + m.coeff[d].iter().zip(&o).map(|(c, i)| c * i).sum::<i64>())
+            .collect();
         if s.iter().zip(src).all(|(i, n)| (0..*n).contains(i)) {
             let at = s.iter().zip(src).fold(0, |a, (i, n)| a * n + i) as usize * size;
             out.extend_from_slice(&data[at..at + size]);
@@ -248,7 +284,11 @@ proptest! {
 fn large_rearrangements_come_in_pieces() {
     let n = 1500;
     let base = Arc::new(ConstData::i64s_shaped(vec![n, n], &(0..n * n).collect::<Vec<_>>()));
-    let t = ConstData::remap(base, Remap { dims: vec![n, n], offset: vec![0, 0], coeff: vec![vec![0, 1], vec![1, 0]] }).expect("ranks fit");
+    let t = ConstData::remap(
+        base,
+        Remap { dims: vec![n, n], offset: vec![0, 0], coeff: vec![vec![0, 1], vec![1, 0]] },
+    )
+    .expect("ranks fit");
     let (mut total, mut largest) = (0, 0);
     t.stream(&mut |b| {
         total += b.len();

@@ -1,4 +1,5 @@
-//! The program's flags and files: what help, headers and messages promise. tests/cli.rs has exit codes of models.
+//! The program's flags and files: what help, headers and messages promise. tests/cli.rs has exit codes of
+//! models.
 
 use onnxc::arrays::{self, Array};
 use onnxc::tensor::ElemType;
@@ -43,7 +44,12 @@ fn succeeds(o: Output) -> Output {
 }
 
 fn floats(dims: &[i64], v: &[f32]) -> Array {
-    Array { name: "x".into(), ty: ElemType::F32, dims: dims.to_vec(), data: v.iter().flat_map(|v| v.to_le_bytes()).collect() }
+    Array {
+        name: "x".into(),
+        ty: ElemType::F32,
+        dims: dims.to_vec(),
+        data: v.iter().flat_map(|v| v.to_le_bytes()).collect(),
+    }
 }
 
 #[test]
@@ -68,7 +74,12 @@ fn wrong_values_of_flags_are_usage_errors() {
     ];
     for (flags, says) in compile {
         let o = run(onnxc().arg(&m).arg("-o").arg(d.join("t.o")).args(*flags));
-        assert!(o.status.code() == Some(2) && stderr(&o).contains(says), "{flags:?}: {:?} {}", o.status.code(), stderr(&o));
+        assert!(
+            o.status.code() == Some(2) && stderr(&o).contains(says),
+            "{flags:?}: {:?} {}",
+            o.status.code(),
+            stderr(&o)
+        );
     }
     let others: &[(&[&str], &str)] = &[
         (&["run", "--input", "x=a.bin"], ".npy, .npz or .pb"),
@@ -83,7 +94,12 @@ fn wrong_values_of_flags_are_usage_errors() {
     ];
     for (flags, says) in others {
         let o = run(onnxc().current_dir(&d).arg(flags[0]).arg(&m).args(&flags[1..]));
-        assert!(o.status.code() == Some(2) && stderr(&o).contains(says), "{flags:?}: {:?} {}", o.status.code(), stderr(&o));
+        assert!(
+            o.status.code() == Some(2) && stderr(&o).contains(says),
+            "{flags:?}: {:?} {}",
+            o.status.code(),
+            stderr(&o)
+        );
     }
 }
 
@@ -101,21 +117,40 @@ fn run_reads_and_writes_each_format() {
     let want = [0.0, 0.0, 0.0, 22.0, 26.0, 30.0];
     for input in ["x=x.npy", "x=x.pb", "x=one.npz", "x=two.npz", "x.npz"] {
         for output in ["y.npy", "y.npz", "y.pb"] {
-            succeeds(run(onnxc().current_dir(&d).arg("run").arg(&m).args(["--input", input, "--output", &format!("y={output}")])));
+            succeeds(run(onnxc().current_dir(&d).arg("run").arg(&m).args([
+                "--input",
+                input,
+                "--output",
+                &format!("y={output}"),
+            ])));
             let y = arrays::read(&d.join(output)).expect("an array");
-            assert_eq!((y.to_f64s().as_slice(), y.dims.as_slice()), (&want[..], &[2, 3][..]), "{input} {output}");
+            assert_eq!(
+                (y.to_f64s().as_slice(), y.dims.as_slice()),
+                (&want[..], &[2, 3][..]),
+                "{input} {output}"
+            );
         }
     }
     // The files are what their names say.
     assert!(std::fs::read(d.join("y.npz")).expect("file").starts_with(b"PK"));
     assert!(std::fs::read(d.join("y.npy")).expect("file").starts_with(b"\x93NUMPY"));
-    succeeds(run(onnxc().current_dir(&d).arg("run").arg(&m).args(["--input", "x.npz", "--output", "all.npz"])));
+    succeeds(run(onnxc()
+        .current_dir(&d)
+        .arg("run")
+        .arg(&m)
+        .args(["--input", "x.npz", "--output", "all.npz"])));
     assert_eq!(arrays::read_npz(&d.join("all.npz")).expect("arrays")[0].name, "y");
     let o = run(onnxc().current_dir(&d).arg("run").arg(&m).args(["--input", "two.npz"]));
     assert!(o.status.code() == Some(2) && stderr(&o).contains("no input \"z\""), "{}", stderr(&o));
     // Several outputs in one file; strings and 16-bit floats in each format that has them.
-    let m = model(&d, "two (float[2] a) => (float16[2] h, string[2] s) { h = Cast <to = 10> (a) s = Cast <to = 8> (a) }");
-    succeeds(run(onnxc().current_dir(&d).arg("run").arg(&m).args(["--random", "1", "--output", "h=b.npz", "--output", "s=b.npz", "--output", "s=s.pb", "--output", "h=h.pb"])));
+    let m = model(
+        &d,
+        "two (float[2] a) => (float16[2] h, string[2] s) { h = Cast <to = 10> (a) s = Cast <to = 8> (a) }",
+    );
+    succeeds(run(onnxc().current_dir(&d).arg("run").arg(&m).args([
+        "--random", "1", "--output", "h=b.npz", "--output", "s=b.npz", "--output", "s=s.pb", "--output",
+        "h=h.pb",
+    ])));
     let both = arrays::read_npz(&d.join("b.npz")).expect("arrays");
     assert_eq!(both.iter().map(|a| a.ty).collect::<Vec<_>>(), [ElemType::F16, ElemType::Str]);
     assert_eq!(arrays::read(&d.join("s.pb")).expect("strings").to_strings(), both[1].to_strings());
@@ -128,7 +163,11 @@ fn wrong_output_names_are_told_before_the_run() {
     // The run itself would fail: there are no inputs.
     let m = model(&d, TINY);
     let o = run(onnxc().arg("run").arg(&m).args(["--output", "q=q.npy"]));
-    assert!(stderr(&o).contains("no output \"q\"") && !stderr(&o).contains("inputs are missing"), "{}", stderr(&o));
+    assert!(
+        stderr(&o).contains("no output \"q\"") && !stderr(&o).contains("inputs are missing"),
+        "{}",
+        stderr(&o)
+    );
 }
 
 #[test]
@@ -162,8 +201,16 @@ fn random_inputs_are_ones_that_the_model_takes() {
         }
     }
     // Not all of them are 0 or 1.
-    let m = model(&d, "look (int64[64] ids) => (float[64] y, int64[64] same) <int64[1] size = {50}> { same = Identity (ids) table = ConstantOfShape (size) y = Gather (table, ids) }");
-    succeeds(run(onnxc().arg("run").arg(&m).args(["--random", "1"]).arg("--output").arg(format!("same={}", d.join("s.npy").display()))));
+    let m = model(
+        &d,
+        "look (int64[64] ids) => (float[64] y, int64[64] same) <int64[1] size = {50}> { same = Identity (ids) table = ConstantOfShape (size) y = Gather (table, ids) }",
+    );
+    succeeds(run(onnxc()
+        .arg("run")
+        .arg(&m)
+        .args(["--random", "1"])
+        .arg("--output")
+        .arg(format!("same={}", d.join("s.npy").display()))));
     let ids = arrays::read(&d.join("s.npy")).expect("ids").to_f64s();
     assert!(ids.iter().any(|i| *i > 10.0) && ids.iter().all(|i| (0.0..50.0).contains(i)), "{ids:?}");
 }
@@ -172,10 +219,27 @@ fn random_inputs_are_ones_that_the_model_takes() {
 fn time_passes_tells_everything() {
     let d = scratch("time");
     let m = model(&d, TINY);
-    let o = succeeds(run(onnxc().arg(&m).arg("-o").arg(d.join("t.o")).args(["--time-passes", "--weights", "file"])));
-    let rows: Vec<(f64, String)> = stderr(&o).lines().filter_map(|l| l.split_once(" ms  ").map(|(t, n)| (t.trim().parse().expect("a time"), n.to_owned()))).collect();
-    let of = |name: &str| rows.iter().find(|r| r.1 == name).unwrap_or_else(|| panic!("no row {name}: {rows:?}")).0;
-    for step in ["import", "schedule", "pack weights", "generate code", "write obj", "write header", "write weights", "other"] {
+    let o = succeeds(run(onnxc().arg(&m).arg("-o").arg(d.join("t.o")).args([
+        "--time-passes",
+        "--weights",
+        "file",
+    ])));
+    let rows: Vec<(f64, String)> = stderr(&o)
+        .lines()
+        .filter_map(|l| l.split_once(" ms  ").map(|(t, n)| (t.trim().parse().expect("a time"), n.to_owned())))
+        .collect();
+    let of =
+        |name: &str| rows.iter().find(|r| r.1 == name).unwrap_or_else(|| panic!("no row {name}: {rows:?}")).0;
+    for step in [
+        "import",
+        "schedule",
+        "pack weights",
+        "generate code",
+        "write obj",
+        "write header",
+        "write weights",
+        "other",
+    ] {
         of(step);
     }
     let sum: f64 = rows.iter().filter(|r| r.1 != "total").map(|r| r.0).sum();
@@ -187,11 +251,32 @@ fn time_passes_tells_everything() {
 fn cranelift_ir_tells_which_vector_loops_are_no_tiles() {
     let d = scratch("no-tile");
     let m = model(&d, "quotients (uint64[8, 64] a) => (uint64[8, 64] y) <uint64 b = {7}> { y = Div (a, b) }");
-    let text = stdout(&succeeds(run(onnxc().arg(&m).args(["--emit", "clif", "--target", "x86_64-unknown-linux-gnu", "--cpu", "x86-64-v3", "-o", "-"]))));
-    let note = text.lines().find(|l| l.starts_with("; no tile for vec ")).unwrap_or_else(|| panic!("no note in {text}"));
+    let text = stdout(&succeeds(run(onnxc().arg(&m).args([
+        "--emit",
+        "clif",
+        "--target",
+        "x86_64-unknown-linux-gnu",
+        "--cpu",
+        "x86-64-v3",
+        "-o",
+        "-",
+    ]))));
+    let note = text
+        .lines()
+        .find(|l| l.starts_with("; no tile for vec "))
+        .unwrap_or_else(|| panic!("no note in {text}"));
     assert!(note.contains("64 bits"), "{note}");
     let m = model(&d, "sum (float[8, 64] a, float[8, 64] b) => (float[8, 64] y) { y = Add (a, b) }");
-    let text = stdout(&succeeds(run(onnxc().arg(&m).args(["--emit", "clif", "--target", "x86_64-unknown-linux-gnu", "--cpu", "x86-64-v3", "-o", "-"]))));
+    let text = stdout(&succeeds(run(onnxc().arg(&m).args([
+        "--emit",
+        "clif",
+        "--target",
+        "x86_64-unknown-linux-gnu",
+        "--cpu",
+        "x86-64-v3",
+        "-o",
+        "-",
+    ]))));
     assert!(!text.contains("no tile"), "{text}");
 }
 
@@ -201,7 +286,11 @@ fn check_prints_json_when_asked_to() {
     let m = model(&d, TINY);
     let o = succeeds(run(onnxc().arg("check").arg(&m).args(["--message-format", "json"])));
     let v: serde_json::Value = serde_json::from_slice(&o.stdout).expect("one JSON object");
-    assert_eq!((&v["ok"], &v["inputs"][0]["type"]), (&serde_json::json!(true), &serde_json::json!("float[N, 4]")), "{v}");
+    assert_eq!(
+        (&v["ok"], &v["inputs"][0]["type"]),
+        (&serde_json::json!(true), &serde_json::json!("float[N, 4]")),
+        "{v}"
+    );
 }
 
 #[test]
@@ -209,18 +298,35 @@ fn headers_say_what_is() {
     let d = scratch("header");
     let m = model(&d, TINY);
     let header = |flags: &[&str]| {
-        succeeds(run(onnxc().arg(&m).arg("-o").arg(d.join("net.o")).args(["--target", "x86_64-unknown-linux-gnu"]).args(flags)));
+        succeeds(run(onnxc()
+            .arg(&m)
+            .arg("-o")
+            .arg(d.join("net.o"))
+            .args(["--target", "x86_64-unknown-linux-gnu"])
+            .args(flags)));
         std::fs::read_to_string(d.join("net.h")).expect("header")
     };
     let other = d.join("n2.weights");
     let text = header(&["--weights", &format!("file={}", other.display())]);
-    assert!(text.contains("the file n2.weights") && text.contains("the contents of n2.weights") && !text.contains("net.weights"), "{text}");
+    assert!(
+        text.contains("the file n2.weights")
+            && text.contains("the contents of n2.weights")
+            && !text.contains("net.weights"),
+        "{text}"
+    );
     assert!(header(&["--weights", "file"]).contains("the file net.weights"));
     let (several, one) = (header(&[]), header(&["--cpu", "x86-64"]));
-    assert!(several.contains("its only writable data") && several.contains("lacks instructions of the first level"), "{several}");
+    assert!(
+        several.contains("its only writable data")
+            && several.contains("lacks instructions of the first level"),
+        "{several}"
+    );
     assert!(!one.contains("writable") && !one.contains("lacks instructions of the"), "{one}");
     assert!(header(&["--cpu", "x86-64-v3"]).contains("lacks instructions of the only level"));
-    assert!(!one.contains("a callback around each node") && header(&["--trace"]).contains("a callback around each node"));
+    assert!(
+        !one.contains("a callback around each node")
+            && header(&["--trace"]).contains("a callback around each node")
+    );
     // The prefix is the output's stem; models of a hub are all called model.onnx.
     assert!(one.contains("net_infer(") && !one.contains("model_infer"), "{one}");
     let named = header(&["--name", "mine"]);
@@ -229,7 +335,8 @@ fn headers_say_what_is() {
     assert!(std::fs::read_to_string(d.join("model.h")).expect("header").contains("model_infer("));
 }
 
-/// Triples that rustc knows (`rustc --print target-list`), of the architectures that there is code for, and some of others.
+/// Triples that rustc knows (`rustc --print target-list`), of the architectures that there is code for, and
+/// some of others.
 const TRIPLES: &str = "aarch64-apple-darwin aarch64-apple-ios aarch64-apple-ios-macabi aarch64-apple-ios-sim aarch64-apple-tvos aarch64-apple-tvos-sim
     aarch64-apple-visionos aarch64-apple-visionos-sim aarch64-apple-watchos aarch64-apple-watchos-sim aarch64-kmc-solid_asp3 aarch64-linux-android
     aarch64-nintendo-switch-freestanding aarch64-pc-windows-gnullvm aarch64-pc-windows-msvc aarch64-unknown-freebsd aarch64-unknown-fuchsia
@@ -256,21 +363,36 @@ fn no_triple_is_an_internal_error() {
     use onnxc::options::Options;
     // A product, a level of its own for what the CPU has, a function of libm, an embedded weight.
     let text = "<ir_version: 8, opset_import: [\"\" : 17]>\nt (float[N, 4] x, double[N] d) => (float[N, 3] y, double[N] s)\n<float[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> { y = MatMul (x, w) s = Atanh (d) }";
-    let source = onnxc::onnx::Source { name: "t.onnx".into(), bytes: text.as_bytes().to_vec().into(), folder: None };
+    let source =
+        onnxc::onnx::Source { name: "t.onnx".into(), bytes: text.as_bytes().to_vec().into(), folder: None };
     let (mut written, mut refused) = (vec![], vec![]);
     for triple in TRIPLES.split_whitespace() {
         let options = Options { target: Some(triple.into()), ..Options::default() };
-        let object = onnxc::pipeline::compile(&source, &options).and_then(|c| onnxc::emit::to_text(&c, onnxc::emit::find("obj")?));
+        let object = onnxc::pipeline::compile(&source, &options)
+            .and_then(|c| onnxc::emit::to_text(&c, onnxc::emit::find("obj")?));
         match object {
             Ok(_) => written.push(triple),
             Err(Failure::Errors(_)) => refused.push(triple),
             Err(e) => panic!("{triple}: {e}"),
         }
     }
-    for t in ["x86_64-unknown-none", "aarch64-unknown-none", "x86_64-unknown-uefi", "aarch64-unknown-uefi", "aarch64-pc-windows-msvc", "aarch64-linux-android", "aarch64-apple-ios"] {
+    for t in [
+        "x86_64-unknown-none",
+        "aarch64-unknown-none",
+        "x86_64-unknown-uefi",
+        "aarch64-unknown-uefi",
+        "aarch64-pc-windows-msvc",
+        "aarch64-linux-android",
+        "aarch64-apple-ios",
+    ] {
         assert!(written.contains(&t), "{t} is refused");
     }
-    for t in ["x86_64-unknown-linux-gnux32", "aarch64_be-unknown-linux-gnu", "riscv64imac-unknown-none-elf", "wasm32-unknown-unknown"] {
+    for t in [
+        "x86_64-unknown-linux-gnux32",
+        "aarch64_be-unknown-linux-gnu",
+        "riscv64imac-unknown-none-elf",
+        "wasm32-unknown-unknown",
+    ] {
         assert!(refused.contains(&t), "{t} is not refused");
     }
 }
@@ -285,10 +407,16 @@ fn objects_are_what_triples_ask_for() {
         let header = std::fs::read_to_string(d.join("t.h")).expect("header");
         (std::fs::read(d.join("t.o")).expect("object"), header)
     };
-    for (triple, machine) in [("x86_64-unknown-uefi", 0x8664), ("aarch64-unknown-uefi", 0xaa64), ("aarch64-pc-windows-msvc", 0xaa64)] {
+    for (triple, machine) in [
+        ("x86_64-unknown-uefi", 0x8664),
+        ("aarch64-unknown-uefi", 0xaa64),
+        ("aarch64-pc-windows-msvc", 0xaa64),
+    ] {
         assert_eq!(coff_machine(&object(triple, &[]).0), machine, "{triple}");
     }
-    for (triple, machine) in [("x86_64-unknown-none", 62), ("aarch64-unknown-none", 183), ("riscv64gc-unknown-none-elf", 243)] {
+    for (triple, machine) in
+        [("x86_64-unknown-none", 62), ("aarch64-unknown-none", 183), ("riscv64gc-unknown-none-elf", 243)]
+    {
         assert_eq!(elf_machine(&object(triple, &[]).0), machine, "{triple}");
     }
     // Not every CPU of riscv64gc has vectors.
@@ -322,7 +450,8 @@ fn hidden_symbols_are_not_exported() {
     let exported = |flags: &[&str]| -> Option<usize> {
         succeeds(run(onnxc().arg(&m).arg("-o").arg(d.join("t.o")).args(flags)));
         let cc = std::env::var("CC").unwrap_or("cc".into());
-        let linked = Command::new(cc).args(["-shared", "-o"]).arg(d.join("t.so")).arg(d.join("t.o")).output().ok()?;
+        let linked =
+            Command::new(cc).args(["-shared", "-o"]).arg(d.join("t.so")).arg(d.join("t.o")).output().ok()?;
         assert!(linked.status.success(), "{}", stderr(&linked));
         let nm = Command::new("nm").arg("-D").arg("--defined-only").arg(d.join("t.so")).output().ok()?;
         Some(stdout(&nm).lines().filter(|l| l.contains(" t_")).count())
@@ -343,7 +472,11 @@ fn a_dimension_of_outputs_only_is_told() {
     let d = scratch("outdim");
     let m = model(&d, "g (float[N] x) => (float[M] y) { y = Concat <axis = 0> (x, x) }");
     let o = succeeds(run(onnxc().arg(&m).arg("-o").arg(d.join("t.o")).args(["--dim", "M=4"])));
-    assert!(stderr(&o).contains("no input has the dimension \"M\"") && stderr(&o).contains("one of N"), "{}", stderr(&o));
+    assert!(
+        stderr(&o).contains("no input has the dimension \"M\"") && stderr(&o).contains("one of N"),
+        "{}",
+        stderr(&o)
+    );
     let o = succeeds(run(onnxc().arg(&m).arg("-o").arg(d.join("t.o")).args(["--dim", "N=4"])));
     assert!(o.stderr.is_empty(), "{}", stderr(&o));
 }
@@ -357,17 +490,26 @@ fn a_missing_file_is_one_finding() {
     let o = run(onnxc().arg("check").arg(&m));
     assert_eq!(o.status.code(), Some(1));
     let findings = stderr(&o).matches("error[").count();
-    assert!(findings == 1 && stderr(&o).contains("gone.bin") && !stderr(&o).contains("not defined"), "{}", stderr(&o));
+    assert!(
+        findings == 1 && stderr(&o).contains("gone.bin") && !stderr(&o).contains("not defined"),
+        "{}",
+        stderr(&o)
+    );
 }
 
 #[test]
 fn taps_are_outputs() {
     let d = scratch("tap");
-    let m = model(&d, "g (float[2] x) => (float[2] y) { a = Neg (x) layer_1 = Exp (a) layer_2 = Tanh (layer_1) y = Relu (layer_2) }");
+    let m = model(
+        &d,
+        "g (float[2] x) => (float[2] y) { a = Neg (x) layer_1 = Exp (a) layer_2 = Tanh (layer_1) y = Relu (layer_2) }",
+    );
     let outputs = |flags: &[&str]| -> Vec<String> {
         succeeds(run(onnxc().arg(&m).arg("-o").arg(d.join("t.o")).args(["--emit", "header"]).args(flags)));
         let text = std::fs::read_to_string(d.join("t.h")).expect("header");
-        text.lines().filter_map(|l| l.strip_prefix("/* output \"")?.split('"').next().map(str::to_owned)).collect()
+        text.lines()
+            .filter_map(|l| l.strip_prefix("/* output \"")?.split('"').next().map(str::to_owned))
+            .collect()
     };
     assert_eq!(outputs(&[]), ["y"]);
     assert_eq!(outputs(&["--tap", "a"]), ["y", "a"]);
@@ -388,25 +530,46 @@ const LAYERS: &str = "g (float[N, 4] x, int64[2] i) => (float[2, 3] y, string[2]
 fn verify_finds_the_wrong_tensor() {
     let d = scratch("pernode");
     let m = model(&d, LAYERS);
-    let verify = |more: &[&str]| run(onnxc().current_dir(&d).arg("verify").arg(&m).arg("--per-node").args(more));
+    let verify =
+        |more: &[&str]| run(onnxc().current_dir(&d).arg("verify").arg(&m).arg("--per-node").args(more));
     // Saved tensors, one of them wrong.
     let x = floats(&[2, 4], &[0.0, 0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0]);
-    let i = Array { name: "i".into(), ty: ElemType::I64, dims: vec![2], data: [0i64, 1].iter().flat_map(|v| v.to_le_bytes()).collect() };
+    let i = Array {
+        name: "i".into(),
+        ty: ElemType::I64,
+        dims: vec![2],
+        data: [0i64, 1].iter().flat_map(|v| v.to_le_bytes()).collect(),
+    };
     arrays::write_all(&d.join("in.npz"), &[&x, &i]).expect("npz");
     let h = Array { name: "h".into(), ..floats(&[2, 3], &[0.0, 0.0, 0.0, 0.1, 0.2, 0.3]) };
     let r = Array { name: "r".into(), ..floats(&[2, 3], &[0.3, 0.3, 0.4, 0.3, 0.33, 0.37]) };
     arrays::write_all(&d.join("ref.npz"), &[&h, &r]).expect("npz");
     let o = verify(&["--reference", "ref.npz", "--input", "in.npz"]);
     let (out, err) = (stdout(&o), stderr(&o));
-    assert!(o.status.code() == Some(1) && err.contains("\"r\" is the first tensor beyond its tolerance") && err.contains("Softmax"), "{out}{err}");
-    assert!(out.lines().any(|l| l.starts_with("->") && l.contains(" r ")) && out.contains("not in the reference"), "{out}");
+    assert!(
+        o.status.code() == Some(1)
+            && err.contains("\"r\" is the first tensor beyond its tolerance")
+            && err.contains("Softmax"),
+        "{out}{err}"
+    );
+    assert!(
+        out.lines().any(|l| l.starts_with("->") && l.contains(" r ")) && out.contains("not in the reference"),
+        "{out}"
+    );
     let o = verify(&["--reference", "ref.npz", "--input", "in.npz", "--tap", "h"]);
     assert!(succeeds(o).stderr.is_empty());
     let o = verify(&["--reference", "ref.npz", "--input", "in.npz", "--tap", "y"]);
     assert!(o.status.code() == Some(1), "an output needs no tap: {}", stderr(&o));
     let o = verify(&["--reference", "ref.npz", "--input", "in.npz", "--message-format", "json"]);
-    let rows: Vec<serde_json::Value> = stdout(&o).lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
-    assert!(rows.iter().any(|r| r["tensor"] == "r" && r["first"] == true && r["ok"] == false && r["cosine"].as_f64().is_some_and(|c| c > 0.9)), "{rows:?}");
+    let rows: Vec<serde_json::Value> =
+        stdout(&o).lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    assert!(
+        rows.iter().any(|r| r["tensor"] == "r"
+            && r["first"] == true
+            && r["ok"] == false
+            && r["cosine"].as_f64().is_some_and(|c| c > 0.9)),
+        "{rows:?}"
+    );
     succeeds(verify(&["--reference", "ref.npz", "--input", "in.npz", "--atol", "1"]));
     // No Python, and one without the package.
     let o = verify(&["--python", "no-such-python"]);
@@ -418,21 +581,38 @@ fn verify_finds_the_wrong_tensor() {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).expect("executable");
         let o = verify(&["--python", "./fake-python"]);
-        assert!(o.status.code() == Some(2) && stderr(&o).contains("no package \"onnxruntime\"") && stderr(&o).contains("pip install"), "{}", stderr(&o));
+        assert!(
+            o.status.code() == Some(2)
+                && stderr(&o).contains("no package \"onnxruntime\"")
+                && stderr(&o).contains("pip install"),
+            "{}",
+            stderr(&o)
+        );
     }
     let Some(python) = python() else {
         eprintln!("skipped: there is no Python environment; tests/python.rs makes it");
         return;
     };
     for reference in ["onnxruntime", "onnx"] {
-        let o = succeeds(verify(&["--python", &python.display().to_string(), "--reference", reference, "--size", "N=5"]));
+        let o = succeeds(verify(&[
+            "--python",
+            &python.display().to_string(),
+            "--reference",
+            reference,
+            "--size",
+            "N=5",
+        ]));
         assert!(stdout(&o).contains("4 tensors compared, all within"), "{}", stdout(&o));
     }
     // Tensors within a function are none of the file's.
     let text = "<ir_version: 10, opset_import: [\"\" : 21, \"d\" : 1]>\ng (float[2] x) => (float[2] y) { a = d.F (x) y = Neg (a) }\n<domain: \"d\", opset_import: [\"\" : 21]> F (v) => (w) { t = Exp (v) w = Tanh (t) }";
     std::fs::write(&m, text).expect("model");
     let o = succeeds(verify(&["--python", &python.display().to_string()]));
-    assert!(stdout(&o).contains("2 tensors compared, all within") && stdout(&o).contains("not in the reference"), "{}", stdout(&o));
+    assert!(
+        stdout(&o).contains("2 tensors compared, all within") && stdout(&o).contains("not in the reference"),
+        "{}",
+        stdout(&o)
+    );
 }
 
 #[test]
@@ -440,13 +620,23 @@ fn inspect_tells_what_is_in_a_model() {
     let d = scratch("inspect");
     let m = model(&d, TINY);
     let text = stdout(&succeeds(run(onnxc().arg("inspect").arg(&m).args(["--size", "N=5"]))));
-    for part in ["x  float[N, 4]", "dimensions\n  N  from 0", "2 nodes", "1  MatMul 13", "12 elements", "at N=5"] {
+    for part in
+        ["x  float[N, 4]", "dimensions\n  N  from 0", "2 nodes", "1  MatMul 13", "12 elements", "at N=5"]
+    {
         assert!(text.contains(part), "no {part:?}: {text}");
     }
     let o = succeeds(run(onnxc().arg("inspect").arg(&m).args(["--size", "N=5", "--json", "--dim", "N<=8"])));
     let v: serde_json::Value = serde_json::from_slice(&o.stdout).expect("one JSON object");
-    assert_eq!((&v["operators"][0]["operator"], &v["operators"][0]["nodes"], &v["dimensions"][0]["max"]), (&serde_json::json!("MatMul"), &serde_json::json!(1), &serde_json::json!(8)), "{v}");
-    assert_eq!((&v["constants"][0]["elements"], &v["constants"][0]["bytes"]), (&serde_json::json!(12), &serde_json::json!(48)), "{v}");
+    assert_eq!(
+        (&v["operators"][0]["operator"], &v["operators"][0]["nodes"], &v["dimensions"][0]["max"]),
+        (&serde_json::json!("MatMul"), &serde_json::json!(1), &serde_json::json!(8)),
+        "{v}"
+    );
+    assert_eq!(
+        (&v["constants"][0]["elements"], &v["constants"][0]["bytes"]),
+        (&serde_json::json!(12), &serde_json::json!(48)),
+        "{v}"
+    );
     // Two for each of 60 multiply-adds, and what became of the Relu.
     assert!(v["flops"].as_f64().is_some_and(|f| (120.0..=160.0).contains(&f)), "{v}");
 }
@@ -461,15 +651,25 @@ fn dot_is_what_graphviz_reads() {
            y = If (c) <then_branch = t () => (p) { p = Relu (a) }, else_branch = e () => (q) { q = Neg (a) }> }",
     );
     let text = stdout(&succeeds(run(onnxc().arg(&m).args(["--emit", "dot", "-o", "-"]))));
-    assert!(text.starts_with("digraph model {") && text.matches('{').count() == text.matches('}').count(), "{text}");
+    assert!(
+        text.starts_with("digraph model {") && text.matches('{').count() == text.matches('}').count(),
+        "{text}"
+    );
     for part in ["label=\"Add\\nw float[2]\"", "cluster_", "label=\"then_branch\"", "a\\nfloat[2]"] {
         assert!(text.contains(part), "no {part}: {text}");
     }
-    if let Ok(o) = Command::new("dot").arg("-Tsvg").arg("-o").arg(d.join("g.svg")).stdin(std::process::Stdio::piped()).spawn().and_then(|mut c| {
-        use std::io::Write;
-        c.stdin.take().expect("stdin").write_all(text.as_bytes())?;
-        c.wait()
-    }) {
+    if let Ok(o) = Command::new("dot")
+        .arg("-Tsvg")
+        .arg("-o")
+        .arg(d.join("g.svg"))
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .and_then(|mut c| {
+            use std::io::Write;
+            c.stdin.take().expect("stdin").write_all(text.as_bytes())?;
+            c.wait()
+        })
+    {
         assert!(o.success(), "{text}");
     }
 }
@@ -513,10 +713,16 @@ fn main() {
 fn rust_modules_take_threads_and_callbacks() {
     let d = scratch("rustexec");
     let rustc = std::env::var("RUSTC").unwrap_or("rustc".into());
-    let m = model(&d, "net (float[256, 256] x) => (float[256, 256] y) <int64[2] s = {256, 256}> { w = ConstantOfShape <value = float[1] {0.25}> (s) [product] y = MatMul (x, w) }");
+    let m = model(
+        &d,
+        "net (float[256, 256] x) => (float[256, 256] y) <int64[2] s = {256, 256}> { w = ConstantOfShape <value = float[1] {0.25}> (s) [product] y = MatMul (x, w) }",
+    );
     succeeds(run(onnxc().arg(&m).arg("-o").arg(d.join("net.o")).args(["--emit", "obj,rust", "--trace"])));
     std::fs::write(d.join("main.rs"), RUST_PROGRAM).expect("program");
-    let built = Command::new(&rustc).current_dir(&d).args(["--edition", "2024", "-D", "warnings", "main.rs", "-o", "program", "-C", "link-arg=net.o"]).output();
+    let built = Command::new(&rustc)
+        .current_dir(&d)
+        .args(["--edition", "2024", "-D", "warnings", "main.rs", "-o", "program", "-C", "link-arg=net.o"])
+        .output();
     let Ok(built) = built else {
         eprintln!("skipped: rustc does not start");
         return;
@@ -533,7 +739,11 @@ fn callers_with_half_an_exec_are_refused() {
     succeeds(run(onnxc().arg(&m).arg("-o").arg(d.join("net.o"))));
     let program = "#include \"net.h\"\n#include <stdio.h>\nint main(void) {\n  float x[2] = {1, -1}, y[2];\n  onnxc_exec exec = {0};\n  onnxc_fault fault;\n  exec.fault = &fault;\n  exec.struct_size = 4;\n  printf(\"%d\", (int)net_infer_exec(x, y, NULL, &exec));\n  exec.struct_size = sizeof exec;\n  printf(\" %d\\n\", (int)net_infer_exec(x, y, NULL, &exec));\n  return 0;\n}\n";
     std::fs::write(d.join("main.c"), program).expect("program");
-    let Ok(built) = Command::new(std::env::var("CC").unwrap_or("cc".into())).current_dir(&d).args(["-std=c99", "main.c", "net.o", "-o", "program"]).output() else {
+    let Ok(built) = Command::new(std::env::var("CC").unwrap_or("cc".into()))
+        .current_dir(&d)
+        .args(["-std=c99", "main.c", "net.o", "-o", "program"])
+        .output()
+    else {
         eprintln!("skipped: cc is not installed");
         return;
     };
@@ -560,20 +770,34 @@ fn pictures_are_inputs() {
     std::fs::write(d.join("p.ppm"), b"P6 2 1 255\n\xff\0\0\xff\xff\xff").expect("a picture");
     let values = |text: &str, input: &str| -> (Vec<f64>, Vec<i64>) {
         let m = model(&d, text);
-        succeeds(run(onnxc().current_dir(&d).arg("run").arg(&m).args(["--input", input, "--output", "y=y.npy"])));
+        succeeds(run(onnxc()
+            .current_dir(&d)
+            .arg("run")
+            .arg(&m)
+            .args(["--input", input, "--output", "y=y.npy"])));
         let y = arrays::read(&d.join("y.npy")).expect("an array");
         (y.to_f64s(), y.dims)
     };
     let planes = (vec![1.0, 1.0, 0.0, 1.0, 0.0, 1.0], vec![1, 3, 1, 2]);
-    assert_eq!(values("g (float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Identity (x) }", "x=p.ppm"), planes);
+    assert_eq!(
+        values("g (float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Identity (x) }", "x=p.ppm"),
+        planes
+    );
     let pixels = (vec![255.0, 0.0, 0.0, 255.0, 255.0, 255.0], vec![1, 1, 2, 3]);
-    assert_eq!(values("g (uint8[N, H, W, 3] x) => (uint8[N, H, W, 3] y) { y = Identity (x) }", "x=p.ppm"), pixels);
+    assert_eq!(
+        values("g (uint8[N, H, W, 3] x) => (uint8[N, H, W, 3] y) { y = Identity (x) }", "x=p.ppm"),
+        pixels
+    );
     let small = (vec![1.0, 0.5, 0.5], vec![3, 1, 1]);
     assert_eq!(values("g (float[3, 1, 1] x) => (float[3, 1, 1] y) { y = Identity (x) }", "x=p.ppm"), small);
     let file = values("g (uint8[N] x) => (uint8[N] y) { y = Identity (x) }", "x=p.ppm");
     assert_eq!((file.1, file.0[0]), (vec![17], f64::from(b'P')));
     let m = model(&d, "g (float[2, 2] x) => (float[2, 2] y) { y = Identity (x) }");
-    for (args, says) in [(["--input", "x=p.ppm"], "[1, 3, H, W]"), (["--input", "q=p.ppm"], "no tensor \"q\""), (["--output", "y=y.png"], "only inputs")] {
+    for (args, says) in [
+        (["--input", "x=p.ppm"], "[1, 3, H, W]"),
+        (["--input", "q=p.ppm"], "no tensor \"q\""),
+        (["--output", "y=y.png"], "only inputs"),
+    ] {
         let o = run(onnxc().current_dir(&d).arg("run").arg(&m).args(["--random", "1"]).args(args));
         assert!(!o.status.success() && stderr(&o).contains(says), "{args:?}: {}", stderr(&o));
     }

@@ -1,7 +1,9 @@
-//! Errors of convolutions by Winograd's transform, in two dimensions (3x3) and along one (5x5), measured against sums in f64.
+//! Errors of convolutions by Winograd's transform, in two dimensions (3x3) and along one (5x5), measured
+//! against sums in f64.
 //!
-//! The direct sum in f32 is off by about 1e-7 times the square root of the number of terms; the transform multiplies that
-//! by a small number. The bounds here are twice what was measured, relative to the root mean square of the result.
+//! The direct sum in f32 is off by about 1e-7 times the square root of the number of terms; the transform
+//! multiplies that by a small number. The bounds here are twice what was measured, relative to the root mean
+//! square of the result.
 
 use onnxc::arrays::Array;
 use onnxc::onnx::Source;
@@ -63,7 +65,12 @@ fn errors(cpu: &str, l: Layer) -> (f64, f64) {
     assert_eq!(names(".u"), fresh, "where weights are transformed");
     let runner = Runner::new(compiled).expect("loads");
     let data = x.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let input = Array { name: "x".into(), ty: ElemType::F32, dims: vec![images as i64, c as i64, side as i64, side as i64], data };
+    let input = Array {
+        name: "x".into(),
+        ty: ElemType::F32,
+        dims: vec![images as i64, c as i64, side as i64, side as i64],
+        data,
+    };
     let y = runner.run(&[onnxc::io_descriptors::Input::Array(input)]).expect("runs").remove(0).to_f64s();
     let (mut sum, mut off, mut most) = (0.0f64, 0.0f64, 0.0f64);
     for (i, y) in y.chunks_exact(out * side * side).enumerate() {
@@ -76,7 +83,8 @@ fn errors(cpu: &str, l: Layer) -> (f64, f64) {
                     for kx in 0..taps {
                         let (iy, ix) = (oy + ky, ox + kx);
                         if (pad..side + pad).contains(&iy) && (pad..side + pad).contains(&ix) {
-                            want += f64::from(w[((k * c + ci) * taps + ky) * taps + kx]) * f64::from(x[(ci * side + iy - pad) * side + ix - pad]);
+                            want += f64::from(w[((k * c + ci) * taps + ky) * taps + kx])
+                                * f64::from(x[(ci * side + iy - pad) * side + ix - pad]);
                         }
                     }
                 }
@@ -113,13 +121,18 @@ fn errors_stay_within_their_bounds() {
     #[cfg(target_arch = "x86_64")]
     {
         levels.push("x86-64-v2");
-        levels.extend((is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some("x86-64-v3"));
+        levels.extend(
+            (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some("x86-64-v3"),
+        );
     }
     for cpu in levels {
         for (l, rms_bound, most_bound) in cases {
             let ((rms, most), Layer { c, taps, .. }) = (errors(cpu, l), l);
             println!("{cpu}, {c} channels, {taps} taps: {rms:.2e} rms, {most:.2e} at most");
-            assert!(rms < rms_bound && most < most_bound, "{cpu}, {c} channels, {taps} taps: rms {rms:.2e}, most {most:.2e}");
+            assert!(
+                rms < rms_bound && most < most_bound,
+                "{cpu}, {c} channels, {taps} taps: rms {rms:.2e}, most {most:.2e}"
+            );
         }
     }
 }
@@ -130,7 +143,14 @@ fn sums_of_integers_are_left_alone() {
     let text = "<ir_version: 8, opset_import: [\"\" : 17]>\nconv (uint8[1, 64, 28, 28] x) => (int32[1, 64, 28, 28] y)\n<int64[4] shape = {64, 64, 3, 3}>\n{\n w = ConstantOfShape <value = int8[1] {77}> (shape)\n y = ConvInteger <pads = [1, 1, 1, 1]> (x, w)\n}\n";
     for target in ["aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu"] {
         let source = Source { name: "conv.onnxtxt".into(), bytes: text.as_bytes().into(), folder: None };
-        let compiled = pipeline::compile(&source, &Options { opt: OptLevel::O2, target: Some(target.into()), ..Options::default() }).expect("compiles");
-        assert!(compiled.modules.iter().all(|m| !m.bufs.values().any(|b| b.name.ends_with(".winograd"))), "{target}");
+        let compiled = pipeline::compile(
+            &source,
+            &Options { opt: OptLevel::O2, target: Some(target.into()), ..Options::default() },
+        )
+        .expect("compiles");
+        assert!(
+            compiled.modules.iter().all(|m| !m.bufs.values().any(|b| b.name.ends_with(".winograd"))),
+            "{target}"
+        );
     }
 }

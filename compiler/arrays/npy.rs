@@ -38,7 +38,9 @@ impl Header {
         let mut text = vec![0; len];
         r.read_exact(&mut text)?;
         let text = String::from_utf8_lossy(&text);
-        parse(&text).ok_or_else(|| bad(&format!("a header that is no dict of descr, fortran_order and shape: {}", text.trim())))
+        parse(&text).ok_or_else(|| {
+            bad(&format!("a header that is no dict of descr, fortran_order and shape: {}", text.trim()))
+        })
     }
     /// Writes a header of version 1. The elements that follow it are aligned to 64 bytes.
     pub fn write(&self, w: &mut impl Write) -> Result<()> {
@@ -46,7 +48,8 @@ impl Header {
         // One dimension has a comma, several have none behind the last.
         let shape = if self.shape.len() > 1 { shape.trim_end_matches(", ") } else { shape.trim_end() };
         let order = if self.fortran_order { "True" } else { "False" };
-        let mut text = format!("{{'descr': '{}', 'fortran_order': {order}, 'shape': ({shape}), }}", self.descr);
+        let mut text =
+            format!("{{'descr': '{}', 'fortran_order': {order}, 'shape': ({shape}), }}", self.descr);
         let before = MAGIC.len() + 4;
         while !(before + text.len() + 1).is_multiple_of(64) {
             text.push(' ');
@@ -140,9 +143,17 @@ mod tests {
         };
         let h = read("{\"shape\": (2L, 3), 'descr':'|S7','fortran_order' : True}   \n").expect("a header");
         assert_eq!(h, Header { descr: "|S7".into(), fortran_order: true, shape: vec![2, 3] });
-        let h = read("{'descr': [('a', '<f4'), ('b', '<i2', (2,))], 'fortran_order': False, 'shape': (1,), }").expect("a header");
+        let h =
+            read("{'descr': [('a', '<f4'), ('b', '<i2', (2,))], 'fortran_order': False, 'shape': (1,), }")
+                .expect("a header");
         assert_eq!(h.descr, "[('a', '<f4'), ('b', '<i2', (2,))]");
-        for wrong in ["", "{}", "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", "{'descr': '<f4', 'shape': (1", "{'x': 1}"] {
+        for wrong in [
+            "",
+            "{}",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
+            "{'descr': '<f4', 'shape': (1",
+            "{'x': 1}",
+        ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         assert!(Header::read(&mut &b"PK\x03\x04...."[..]).is_err());

@@ -1,4 +1,5 @@
-//! Pictures as inputs: decoded, resized to the sizes that a model fixes, in its order of dimensions and its element type.
+//! Pictures as inputs: decoded, resized to the sizes that a model fixes, in its order of dimensions and its
+//! element type.
 
 use super::Array;
 use crate::diag::{Error, Failure, Origin, Result, codes};
@@ -35,24 +36,34 @@ fn layout(dims: &[Option<i64>]) -> Option<Layout> {
     }
 }
 
-/// The picture in a file, as an input of this type with these sizes. Numbers are 0 to 255 in integers and 0 to 1 in floats. A
-/// list of bytes takes the file as it is.
+/// The picture in a file, as an input of this type with these sizes. Numbers are 0 to 255 in integers and 0
+/// to 1 in floats. A list of bytes takes the file as it is.
 pub fn read(path: &Path, name: &str, ty: ElemType, dims: &[Option<i64>]) -> Result<Array> {
     let bad = |found: String, expected: &str| -> Failure {
         let at = Origin::file(path.display().to_string());
-        Error::new(codes::RUN_INPUT, format!("the picture is no input \"{name}\"")).at(&at).found_expected(found, expected).into()
+        Error::new(codes::RUN_INPUT, format!("the picture is no input \"{name}\""))
+            .at(&at)
+            .found_expected(found, expected)
+            .into()
     };
     let bytes = std::fs::read(path).map_err(|e| Failure::Io(path.display().to_string(), e.to_string()))?;
     if dims.len() == 1 && ty == ElemType::U8 {
         return Ok(Array { name: name.into(), ty, dims: vec![bytes.len() as i64], data: bytes });
     }
-    let shape = || dims.iter().map(|d| d.map_or("?".into(), |d| d.to_string())).collect::<Vec<_>>().join(", ");
+    let shape =
+        || dims.iter().map(|d| d.map_or("?".into(), |d| d.to_string())).collect::<Vec<_>>().join(", ");
     let Some(l) = layout(dims) else {
-        return Err(bad(format!("{ty}[{}]", shape()), "one picture: [1, 3, H, W], [1, H, W, 3], [3, H, W], or 1 for 3; or a list of bytes"));
+        return Err(bad(
+            format!("{ty}[{}]", shape()),
+            "one picture: [1, 3, H, W], [1, H, W, 3], [3, H, W], or 1 for 3; or a list of bytes",
+        ));
     };
     let format = if l.count == 1 { PixelFormat::Grayscale } else { PixelFormat::Rgb };
     let Some((height, width, pixels)) = image::decode(&bytes, format) else {
-        return Err(bad("a file that cannot be decoded".into(), "BMP, JPEG, JPEG 2000, PNG, PNM, TIFF or WebP"));
+        return Err(bad(
+            "a file that cannot be decoded".into(),
+            "BMP, JPEG, JPEG 2000, PNG, PNM, TIFF or WebP",
+        ));
     };
     let (height, width, channels) = (height as usize, width as usize, l.count as usize);
     let rows = dims[l.rows].map_or(height, |d| d.max(0) as usize);
@@ -72,8 +83,8 @@ pub fn read(path: &Path, name: &str, ty: ElemType, dims: &[Option<i64>]) -> Resu
     Ok(Array { name: name.into(), ty, dims: out_dims, data: data.concat() })
 }
 
-/// One dimension of a picture in another size: each new pixel is the mean of what it covers, weighted by a triangle as wide as
-/// the pixels are apart, as Pillow's bilinear filter.
+/// One dimension of a picture in another size: each new pixel is the mean of what it covers, weighted by a
+/// triangle as wide as the pixels are apart, as Pillow's bilinear filter.
 fn resize<T: Copy + Into<f32>>(pixels: &[T], [h, w, c]: [usize; 3], to: usize, rows: bool) -> Vec<f32> {
     let from = if rows { h } else { w };
     let (scale, (new_h, new_w)) = (from as f32 / to.max(1) as f32, if rows { (to, w) } else { (h, to) });
@@ -118,7 +129,10 @@ mod tests {
 
     #[test]
     fn layouts() {
-        let find = |d: &[i64]| layout(&d.iter().map(|d| (*d >= 0).then_some(*d)).collect::<Vec<_>>()).map(|l| (l.channels, l.count));
+        let find = |d: &[i64]| {
+            layout(&d.iter().map(|d| (*d >= 0).then_some(*d)).collect::<Vec<_>>())
+                .map(|l| (l.channels, l.count))
+        };
         assert_eq!(find(&[1, 3, 224, 224]), Some((1, 3)));
         assert_eq!(find(&[-1, 224, 224, 3]), Some((3, 3)));
         assert_eq!(find(&[-1, -1, -1, 3]), Some((3, 3)));

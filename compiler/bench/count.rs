@@ -5,19 +5,22 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
 
-/// Loops whose inner bounds depend on their variable are walked; beyond so many iterations, that many samples stand for all.
+/// Loops whose inner bounds depend on their variable are walked; beyond so many iterations, that many samples
+/// stand for all.
 const SAMPLES: i64 = 256;
 
 /// Amounts of one call of a kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Amounts {
-    /// Arithmetic on data: one for each operation, two for a multiply-add. Comparisons, choices, conversions and the
-    /// arithmetic of indices do not count. Where a condition on data chooses, the longer branch counts.
+    /// Arithmetic on data: one for each operation, two for a multiply-add. Comparisons, choices, conversions
+    /// and the arithmetic of indices do not count. Where a condition on data chooses, the longer branch
+    /// counts.
     pub flops: f64,
-    /// Bytes of all buffers read and written, each place once; of a buffer that is read in parts, what the reads cover
-    /// at most.
+    /// Bytes of all buffers read and written, each place once; of a buffer that is read in parts, what the
+    /// reads cover at most.
     pub bytes: f64,
-    /// The operations in units of what the peak is measured in, f32: those on elements of 64 bits take two lanes.
+    /// The operations in units of what the peak is measured in, f32: those on elements of 64 bits take two
+    /// lanes.
     pub lanes: f64,
 }
 
@@ -28,18 +31,26 @@ impl std::ops::Add for Amounts {
     }
 }
 
-/// What the kernels of a schedule compute, counted on the nests before it: packing and padding are no work. Where a schedule made
-/// one kernel of several, it has the work of all, and what they hand to each other moves no bytes. A kernel that a schedule has
-/// added only moves bytes. `None` where a loop's length is only known at run time.
-pub fn scheduled(before: &Module, after: &Module, kernels: &[Kernel], sizes: &HashMap<Sym, i64>) -> Vec<Option<Amounts>> {
+/// What the kernels of a schedule compute, counted on the nests before it: packing and padding are no work.
+/// Where a schedule made one kernel of several, it has the work of all, and what they hand to each other
+/// moves no bytes. A kernel that a schedule has added only moves bytes. `None` where a loop's length is only
+/// known at run time.
+pub fn scheduled(
+    before: &Module,
+    after: &Module,
+    kernels: &[Kernel],
+    sizes: &HashMap<Sym, i64>,
+) -> Vec<Option<Amounts>> {
     let merged = merged(before, after);
-    let written: HashSet<Buf> = visit::calls(&after.driver).into_iter().flat_map(|k| stored(after, k)).collect();
+    let written: HashSet<Buf> =
+        visit::calls(&after.driver).into_iter().flat_map(|k| stored(after, k)).collect();
     let count = |k: &Kernel| {
         if !before.kernels.is_valid(*k) {
             return Some(Amounts { flops: 0.0, lanes: 0.0, ..group(after, &[*k], sizes, &|_| true)? });
         }
         let all: Vec<Kernel> = merged.get(k).into_iter().flatten().copied().chain([*k]).collect();
-        let between: HashSet<Buf> = all.iter().flat_map(|k| stored(before, *k)).filter(|b| !written.contains(b)).collect();
+        let between: HashSet<Buf> =
+            all.iter().flat_map(|k| stored(before, *k)).filter(|b| !written.contains(b)).collect();
         group(before, &all, sizes, &|b| all.len() == 1 || !between.contains(&b))
     };
     kernels.iter().map(count).collect()
@@ -49,12 +60,14 @@ fn stored(m: &Module, k: Kernel) -> Vec<Buf> {
     visit::stores(&m.kernels[k].body).into_iter().map(|b| m.storage(b)).collect()
 }
 
-/// For kernels of a schedule, those without a call of their own any more whose work they took over: a kernel that stores
-/// the other's result, or else one that read it.
+/// For kernels of a schedule, those without a call of their own any more whose work they took over: a kernel
+/// that stores the other's result, or else one that read it.
 fn merged(before: &Module, after: &Module) -> HashMap<Kernel, Vec<Kernel>> {
-    let kept: Vec<Kernel> = visit::calls(&after.driver).into_iter().filter(|k| before.kernels.is_valid(*k)).collect();
+    let kept: Vec<Kernel> =
+        visit::calls(&after.driver).into_iter().filter(|k| before.kernels.is_valid(*k)).collect();
     let mut heir: HashMap<Kernel, Kernel> = kept.iter().map(|k| (*k, *k)).collect();
-    let writers: HashMap<Buf, Kernel> = kept.iter().flat_map(|k| stored(after, *k).into_iter().map(|b| (b, *k))).collect();
+    let writers: HashMap<Buf, Kernel> =
+        kept.iter().flat_map(|k| stored(after, *k).into_iter().map(|b| (b, *k))).collect();
     let order = visit::calls(&before.driver);
     let mut out: HashMap<Kernel, Vec<Kernel>> = HashMap::new();
     // Readers stand behind writers, and have found their heirs when the writer asks for it.
@@ -63,8 +76,14 @@ fn merged(before: &Module, after: &Module) -> HashMap<Kernel, Vec<Kernel>> {
             continue;
         }
         let results = stored(before, *k);
-        let reads = |r: &&Kernel| visit::loads(&before.kernels[**r].body).iter().any(|b| results.contains(&before.storage(*b)));
-        let to = results.iter().find_map(|b| writers.get(b)).or_else(|| order.iter().filter(reads).find_map(|r| heir.get(r))).copied();
+        let reads = |r: &&Kernel| {
+            visit::loads(&before.kernels[**r].body).iter().any(|b| results.contains(&before.storage(*b)))
+        };
+        let to = results
+            .iter()
+            .find_map(|b| writers.get(b))
+            .or_else(|| order.iter().filter(reads).find_map(|r| heir.get(r)))
+            .copied();
         if let Some(to) = to {
             heir.insert(*k, to);
             out.entry(to).or_default().push(*k);
@@ -74,7 +93,12 @@ fn merged(before: &Module, after: &Module) -> HashMap<Kernel, Vec<Kernel>> {
 }
 
 /// Counts kernels together, without the bytes of buffers that are not `kept`.
-fn group(m: &Module, kernels: &[Kernel], sizes: &HashMap<Sym, i64>, kept: &dyn Fn(Buf) -> bool) -> Option<Amounts> {
+fn group(
+    m: &Module,
+    kernels: &[Kernel],
+    sizes: &HashMap<Sym, i64>,
+    kept: &dyn Fn(Buf) -> bool,
+) -> Option<Amounts> {
     let (mut total, mut accesses) = (Amounts::default(), HashMap::new());
     for k in kernels {
         let body = &m.kernels[*k].body;
@@ -85,14 +109,30 @@ fn group(m: &Module, kernels: &[Kernel], sizes: &HashMap<Sym, i64>, kept: &dyn F
             }
         });
         let env = m.syms.with_derived(sizes);
-        let mut c = Counter { m, walked: env.keys().copied().collect(), env, lanes, flops: 0.0, accesses, data: HashMap::new() };
+        let mut c = Counter {
+            m,
+            walked: env.keys().copied().collect(),
+            env,
+            lanes,
+            flops: 0.0,
+            accesses,
+            data: HashMap::new(),
+        };
         c.body(body, 1.0)?;
-        total = total + Amounts { flops: c.flops, bytes: 0.0, lanes: c.flops * if computes_doubles(m, body) { 2.0 } else { 1.0 } };
+        total = total
+            + Amounts {
+                flops: c.flops,
+                bytes: 0.0,
+                lanes: c.flops * if computes_doubles(m, body) { 2.0 } else { 1.0 },
+            };
         accesses = c.accesses;
     }
     for (b, n) in accesses.into_iter().filter(|(b, _)| kept(*b)) {
         let d = &m.bufs[b];
-        let size = d.dims.iter().try_fold(1.0, |n, d| Some(n * m.syms.expanded(*d).eval(&|s| sizes.get(&s).copied())? as f64))?;
+        let size = d
+            .dims
+            .iter()
+            .try_fold(1.0, |n, d| Some(n * m.syms.expanded(*d).eval(&|s| sizes.get(&s).copied())? as f64))?;
         total.bytes += n.min(size) * f64::from(d.ty.bits()) / 8.0;
     }
     Some(total)
@@ -160,7 +200,10 @@ impl Counter<'_> {
                 self.data.insert(*reg, is_data);
                 Some(())
             }
-            Stmt::Acc { init: e, .. } | Stmt::Set { value: e, .. } | Stmt::Check { cond: e, .. } | Stmt::Define { value: e, .. } => {
+            Stmt::Acc { init: e, .. }
+            | Stmt::Set { value: e, .. }
+            | Stmt::Check { cond: e, .. }
+            | Stmt::Define { value: e, .. } => {
                 self.expr(e, times);
                 Some(())
             }
@@ -177,7 +220,9 @@ impl Counter<'_> {
         let mut depends = false;
         visit::walk(body, &mut |s| match s {
             Stmt::For { lo, hi, .. } => depends |= lo.contains(var) || hi.contains(var),
-            Stmt::If { cond: e, .. } | Stmt::With { value: e, .. } => e.walk(&mut |e| depends |= matches!(e, Expr::Index(d) if d.contains(var))),
+            Stmt::If { cond: e, .. } | Stmt::With { value: e, .. } => {
+                e.walk(&mut |e| depends |= matches!(e, Expr::Index(d) if d.contains(var)))
+            }
             _ => {}
         });
         let samples = if depends { trip.min(SAMPLES) } else { 1 };
@@ -200,7 +245,9 @@ impl Counter<'_> {
     /// A factor: a sum of two elements is made once for all rows of a tile, and little beside their products.
     fn factor(&mut self, e: &Expr, times: f64) -> bool {
         match e {
-            Expr::Bin(_, x, y) if matches!((&**x, &**y), (Expr::Load { .. }, Expr::Load { .. })) => self.expr(x, times) | self.expr(y, times),
+            Expr::Bin(_, x, y) if matches!((&**x, &**y), (Expr::Load { .. }, Expr::Load { .. })) => {
+                self.expr(x, times) | self.expr(y, times)
+            }
             e => self.expr(e, times),
         }
     }
@@ -228,7 +275,16 @@ impl Counter<'_> {
             Expr::Text(_, v) => v.iter().fold(false, |d, e| d | self.expr(e, times)),
             Expr::Un(u, a) => {
                 let d = self.expr(a, times);
-                let free = matches!(u, UnOp::Not | UnOp::BitNot | UnOp::IsNan | UnOp::IsInf | UnOp::Bits(_) | UnOp::Neg | UnOp::Abs);
+                let free = matches!(
+                    u,
+                    UnOp::Not
+                        | UnOp::BitNot
+                        | UnOp::IsNan
+                        | UnOp::IsInf
+                        | UnOp::Bits(_)
+                        | UnOp::Neg
+                        | UnOp::Abs
+                );
                 op(self, d, if free { 0.0 } else { 1.0 })
             }
             Expr::Bin(b, x, y) => {
@@ -272,7 +328,11 @@ mod tests {
     use crate::options::{OptLevel, Options};
 
     fn counts(text: &str, opt: OptLevel) -> Vec<Amounts> {
-        let source = crate::onnx::Source { name: "t.onnx".into(), bytes: text.as_bytes().to_vec().into(), folder: None };
+        let source = crate::onnx::Source {
+            name: "t.onnx".into(),
+            bytes: text.as_bytes().to_vec().into(),
+            folder: None,
+        };
         let c = crate::pipeline::compile(&source, &Options { opt, ..Options::default() }).expect("compiles");
         let m = &c.unscheduled;
         let sizes = m.dim_params.iter().map(|s| (*s, 5)).collect();

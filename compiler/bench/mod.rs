@@ -1,9 +1,10 @@
 //! `onnxc bench`: how long a model takes, and how far from the machine's limits that is.
 //!
-//! Times are those of the code in memory, which the object would hold as well; the limits are measured in the same run
-//! (`onnxc_runtime::probe`), never looked up. A kernel's roofline is the longer of two times: its arithmetic at the peak
-//! of the multiply-add units, and its bytes at the bandwidth of the memory that holds the model's whole working set,
-//! because that is where the bytes come from when a model is called again and again.
+//! Times are those of the code in memory, which the object would hold as well; the limits are measured in the
+//! same run (`onnxc_runtime::probe`), never looked up. A kernel's roofline is the longer of two times: its
+//! arithmetic at the peak of the multiply-add units, and its bytes at the bandwidth of the memory that holds
+//! the model's whole working set, because that is where the bytes come from when a model is called again and
+//! again.
 
 pub mod count;
 pub mod print;
@@ -118,7 +119,12 @@ impl Machine {
             _ => Vectors::Baseline,
         }
         .min(Vectors::widest());
-        Machine { threads, vector_bits: vectors.bits(), flops: probe::fma_peak(vectors, threads), memory: probe::read_bandwidth(MEMORY, threads) }
+        Machine {
+            threads,
+            vector_bits: vectors.bits(),
+            flops: probe::fma_peak(vectors, threads),
+            memory: probe::read_bandwidth(MEMORY, threads),
+        }
     }
 }
 
@@ -145,14 +151,21 @@ pub fn run(r: &Runner, given: Vec<Array>, s: &Settings) -> Result<Report> {
     let nodes = match (s.per_node, kernels.is_empty()) {
         (false, _) => None,
         (true, true) => {
-            no_nodes = Some("the driver of this model is no plain list of kernels (it loops, branches by values, or computes sizes at run time)");
+            no_nodes = Some(
+                "the driver of this model is no plain list of kernels (it loops, branches by values, or computes sizes at run time)",
+            );
             None
         }
         (true, false) => {
-            let times = each(&mut |k| bound.call_kernel(k), kernels.len(), s.seconds).map_err(run::status_error)?;
+            let times =
+                each(&mut |k| bound.call_kernel(k), kernels.len(), s.seconds).map_err(run::status_error)?;
             let node = |((k, times), amounts): ((&crate::nest::Kernel, Times), &Option<Amounts>)| {
                 let d = &m.kernels[*k];
-                let name = if d.origin.name.is_empty() { d.origin.node.map_or_else(|| d.origin.element.clone(), |n| format!("node {n}")) } else { d.origin.name.clone() };
+                let name = if d.origin.name.is_empty() {
+                    d.origin.node.map_or_else(|| d.origin.element.clone(), |n| format!("node {n}"))
+                } else {
+                    d.origin.name.clone()
+                };
                 Node { kernel: d.name.clone(), name, op: d.origin.op.clone(), times, amounts: *amounts }
             };
             Some(kernels.iter().zip(times).zip(&amounts).map(node).collect())
@@ -161,19 +174,31 @@ pub fn run(r: &Runner, given: Vec<Array>, s: &Settings) -> Result<Report> {
     let eval = |d: Dim| d.eval(&|x| sizes.get(&x).copied()).and_then(|v| u64::try_from(v).ok()).unwrap_or(0);
     // Results that are no tensors lie in the workspace.
     let tensors = i.outputs.iter().filter(|t| t.described.is_none());
-    let results: u64 = tensors.map(|t| eval(Dim::product(t.dims.iter().copied())) * u64::from(t.ty.bits()) / 8).sum();
-    let working_set = inputs.iter().map(Input::byte_len).sum::<u64>() + results + c.weights.size + eval(m.workspace);
+    let results: u64 =
+        tensors.map(|t| eval(Dim::product(t.dims.iter().copied())) * u64::from(t.ty.bits()) / 8).sum();
+    let working_set =
+        inputs.iter().map(Input::byte_len).sum::<u64>() + results + c.weights.size + eval(m.workspace);
     let machine = Machine::measure(r.level().facts.caps.bits, s.threads);
     let in_memory = working_set as usize >= MEMORY;
     Ok(Report {
         model: i.name.clone(),
         cpu: r.level().name.clone(),
-        dims: i.dim_params.iter().map(|p| (p.name.clone(), sizes.get(&p.sym).copied().unwrap_or(0))).collect(),
+        dims: i
+            .dim_params
+            .iter()
+            .map(|p| (p.name.clone(), sizes.get(&p.sym).copied().unwrap_or(0)))
+            .collect(),
         times,
-        amounts: (!amounts.is_empty()).then(|| amounts.iter().try_fold(Amounts::default(), |s, a| a.map(|a| s + a))).flatten(),
+        amounts: (!amounts.is_empty())
+            .then(|| amounts.iter().try_fold(Amounts::default(), |s, a| a.map(|a| s + a)))
+            .flatten(),
         machine,
         working_set,
-        bandwidth: if in_memory { machine.memory } else { probe::read_bandwidth(working_set as usize, s.threads).max(machine.memory) },
+        bandwidth: if in_memory {
+            machine.memory
+        } else {
+            probe::read_bandwidth(working_set as usize, s.threads).max(machine.memory)
+        },
         nodes,
         no_nodes,
     })
@@ -184,7 +209,11 @@ type Status = std::result::Result<(), Stopped>;
 /// Of samples of `batch` calls each.
 fn summary(samples: &mut [f64], batch: usize) -> Times {
     samples.sort_by(f64::total_cmp);
-    Times { min: samples.first().copied().unwrap_or(0.0), median: samples.get(samples.len() / 2).copied().unwrap_or(0.0), calls: samples.len() * batch }
+    Times {
+        min: samples.first().copied().unwrap_or(0.0),
+        median: samples.get(samples.len() / 2).copied().unwrap_or(0.0),
+        calls: samples.len() * batch,
+    }
 }
 
 /// Times calls: a fifth of the time to warm up and to find how many calls make a sample, then samples.
@@ -213,9 +242,13 @@ fn whole(call: &mut dyn FnMut() -> Status, seconds: f64) -> std::result::Result<
     Ok(summary(&mut samples, batch))
 }
 
-/// Times kernels in passes over all of them in their order, so that each finds the caches as the one before left them.
-/// Short ones are called several times in a row, because the clock has its grain.
-fn each(call: &mut dyn FnMut(usize) -> Status, n: usize, seconds: f64) -> std::result::Result<Vec<Times>, Stopped> {
+/// Times kernels in passes over all of them in their order, so that each finds the caches as the one before
+/// left them. Short ones are called several times in a row, because the clock has its grain.
+fn each(
+    call: &mut dyn FnMut(usize) -> Status,
+    n: usize,
+    seconds: f64,
+) -> std::result::Result<Vec<Times>, Stopped> {
     let mut batch = vec![1usize; n];
     // The first passes warm up and find the batches.
     for _ in 0..3 {

@@ -30,7 +30,13 @@ fn threads(n: usize) -> String {
 
 /// The machine's limits.
 pub fn machine(m: &Machine) -> String {
-    format!("machine, {}: {:.1} GFLOP/s of {}-bit multiply-adds, {:.1} GB/s read from memory\n", threads(m.threads), m.flops / 1e9, m.vector_bits, m.memory / 1e9)
+    format!(
+        "machine, {}: {:.1} GFLOP/s of {}-bit multiply-adds, {:.1} GB/s read from memory\n",
+        threads(m.threads),
+        m.flops / 1e9,
+        m.vector_bits,
+        m.memory / 1e9
+    )
 }
 
 /// The machine's limits.
@@ -43,15 +49,36 @@ pub fn text(r: &Report) -> String {
     let dims: Vec<String> = r.dims.iter().map(|(n, v)| format!("{n}={v}")).collect();
     let dims = if dims.is_empty() { String::new() } else { format!(" ({})", dims.join(", ")) };
     let mut out = format!("{}{dims}, {}, {}\n", r.model, r.cpu, threads(r.machine.threads));
-    out += &format!("  {} per call at best, median {}, {} calls\n", time(r.times.min), time(r.times.median), r.times.calls);
+    out += &format!(
+        "  {} per call at best, median {}, {} calls\n",
+        time(r.times.min),
+        time(r.times.median),
+        r.times.calls
+    );
     match r.amounts {
         Some(a) => {
             let (flops, rate) = (a.flops / r.times.min, a.bytes / r.times.min);
             // The peak for this mixture of types.
             let peak = if a.lanes > 0.0 { r.machine.flops * a.flops / a.lanes } else { r.machine.flops };
-            out += &format!("  {:.1} GFLOP/s of {:.1} ({:.1} % of the peak of {}-bit multiply-adds)\n", flops / 1e9, peak / 1e9, flops / peak * 100.0, r.machine.vector_bits);
-            out += &format!("  {:.1} GB/s of {:.1} ({:.1} % of the bandwidth for a working set of {})", rate / 1e9, r.bandwidth / 1e9, rate / r.bandwidth * 100.0, bytes(r.working_set as f64));
-            out += &format!(", {:.1} % of memory's {:.1}\n", rate / r.machine.memory * 100.0, r.machine.memory / 1e9);
+            out += &format!(
+                "  {:.1} GFLOP/s of {:.1} ({:.1} % of the peak of {}-bit multiply-adds)\n",
+                flops / 1e9,
+                peak / 1e9,
+                flops / peak * 100.0,
+                r.machine.vector_bits
+            );
+            out += &format!(
+                "  {:.1} GB/s of {:.1} ({:.1} % of the bandwidth for a working set of {})",
+                rate / 1e9,
+                r.bandwidth / 1e9,
+                rate / r.bandwidth * 100.0,
+                bytes(r.working_set as f64)
+            );
+            out += &format!(
+                ", {:.1} % of memory's {:.1}\n",
+                rate / r.machine.memory * 100.0,
+                r.machine.memory / 1e9
+            );
         }
         None => {
             out += "  operations and bytes are not known before the run\n";
@@ -78,9 +105,19 @@ fn table(r: &Report, nodes: &[Node]) -> String {
         let amounts = match n.amounts {
             Some(a) => {
                 let (limit, compute) = r.limit(a);
-                let ops = if a.flops >= 1e6 { format!("{:.2} M", a.flops / 1e6) } else { format!("{:.2} k", a.flops / 1e3) };
+                let ops = if a.flops >= 1e6 {
+                    format!("{:.2} M", a.flops / 1e6)
+                } else {
+                    format!("{:.2} k", a.flops / 1e3)
+                };
                 let bound = if compute { "compute" } else { "memory" };
-                format!("{ops:>10} {:>10} {:>9.2} {:>9.2} {:>7.1} %  {bound:<7}", bytes(a.bytes), intensity(a), a.flops / t / 1e9, limit / t * 100.0)
+                format!(
+                    "{ops:>10} {:>10} {:>9.2} {:>9.2} {:>7.1} %  {bound:<7}",
+                    bytes(a.bytes),
+                    intensity(a),
+                    a.flops / t / 1e9,
+                    limit / t * 100.0
+                )
             }
             None => format!("{:>10} {:>10} {:>9} {:>9} {:>9}  {:<7}", "-", "-", "-", "-", "-", "-"),
         };

@@ -1,4 +1,5 @@
-//! Values of flags: what clap calls on each, so that a wrong one is a usage error (exit code 2) before anything is read.
+//! Values of flags: what clap calls on each, so that a wrong one is a usage error (exit code 2) before
+//! anything is read.
 
 use crate::arrays;
 use crate::options::Weights;
@@ -12,7 +13,9 @@ type Parsed<T> = std::result::Result<T, String>;
 
 /// `--emit`: a kind of the emit table.
 pub fn kinds() -> PossibleValuesParser {
-    PossibleValuesParser::new(emit::KINDS.iter().map(|k| clap::builder::PossibleValue::new(k.name).help(k.help)))
+    PossibleValuesParser::new(
+        emit::KINDS.iter().map(|k| clap::builder::PossibleValue::new(k.name).help(k.help)),
+    )
 }
 
 /// `--stop-after`: a pass of the pass tables.
@@ -22,7 +25,8 @@ pub fn passes() -> PossibleValuesParser {
 
 /// The candidate that a misspelt word is most likely meant to be.
 fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let rated = candidates.into_iter().map(|c| (strsim::jaro(word, c), c)).filter(|(likeness, _)| *likeness > 0.7);
+    let rated =
+        candidates.into_iter().map(|c| (strsim::jaro(word, c), c)).filter(|(likeness, _)| *likeness > 0.7);
     rated.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, c)| c)
 }
 
@@ -30,13 +34,18 @@ fn suggestion(nearest: Option<&str>) -> String {
     nearest.map_or(String::new(), |n| format!("; a similar one is '{n}'"))
 }
 
-/// `--cpu`: names of levels, whichever architecture they are of. Whether they fit the target is checked with it.
+/// `--cpu`: names of levels, whichever architecture they are of. Whether they fit the target is checked with
+/// it.
 pub fn cpu(text: &str) -> Parsed<String> {
     let names = || LEVELS.iter().map(|l| l.name).chain(["native"]);
     for level in text.split(',').map(str::trim) {
         let name = level.strip_suffix('+').unwrap_or(level);
         if !names().any(|n| n == name) {
-            return Err(format!("there is no CPU level '{name}'{}\nlevels: {}", suggestion(nearest(name, names())), names().collect::<Vec<_>>().join(", ")));
+            return Err(format!(
+                "there is no CPU level '{name}'{}\nlevels: {}",
+                suggestion(nearest(name, names())),
+                names().collect::<Vec<_>>().join(", ")
+            ));
         }
     }
     Ok(text.to_owned())
@@ -70,8 +79,14 @@ pub fn triple(text: &str) -> Parsed<String> {
     match Target::triple(text) {
         Ok(_) => Ok(text.to_owned()),
         Err(e) => {
-            let why: Vec<String> = std::iter::once(e.title).chain(e.rows.into_iter().map(|(l, v)| format!("{l}: {v}"))).collect();
-            Err(format!("{}{}", why.join("\n"), suggestion(nearest(text, TRIPLES.iter().copied()).filter(|n| *n != text))))
+            let why: Vec<String> = std::iter::once(e.title)
+                .chain(e.rows.into_iter().map(|(l, v)| format!("{l}: {v}")))
+                .collect();
+            Err(format!(
+                "{}{}",
+                why.join("\n"),
+                suggestion(nearest(text, TRIPLES.iter().copied()).filter(|n| *n != text))
+            ))
         }
     }
 }
@@ -86,7 +101,9 @@ pub fn size(text: &str) -> Parsed<(String, i64)> {
     let (name, value) = pair(text)?;
     match value.parse() {
         Ok(n) if n >= 0 => Ok((name, n)),
-        _ => Err(format!("'{value}' is not a size: expected a number that is not negative, such as {name}=4")),
+        _ => {
+            Err(format!("'{value}' is not a size: expected a number that is not negative, such as {name}=4"))
+        }
     }
 }
 
@@ -116,7 +133,9 @@ pub fn array_file(text: &str) -> Parsed<ArrayFile> {
     };
     match arrays::format(Path::new(file)) {
         None => Err(format!("'{file}' has no known format: expected {}", arrays::FORMATS)),
-        Some(f) if name.is_none() && f != arrays::Format::Npz => Err(format!("which tensor is '{file}'? Expected NAME=FILE; only .npz files hold names")),
+        Some(f) if name.is_none() && f != arrays::Format::Npz => {
+            Err(format!("which tensor is '{file}'? Expected NAME=FILE; only .npz files hold names"))
+        }
         Some(_) => Ok(ArrayFile { name, path: file.into() }),
     }
 }
@@ -129,7 +148,11 @@ pub fn bytes(text: &str) -> Parsed<i64> {
         Some((at, 'G')) => (&text[..at], 30),
         _ => (text, 0),
     };
-    let size = digits.parse::<i64>().ok().and_then(|n| n.checked_mul(1 << shift)).filter(|n| (0..=1 << 40).contains(n));
+    let size = digits
+        .parse::<i64>()
+        .ok()
+        .and_then(|n| n.checked_mul(1 << shift))
+        .filter(|n| (0..=1 << 40).contains(n));
     size.ok_or_else(|| "expected bytes, or a number with K, M or G, up to 1024G".into())
 }
 
@@ -145,12 +168,19 @@ pub fn weights(text: &str) -> Parsed<Weights> {
 
 /// `--name`: an identifier of C and Rust.
 pub fn identifier(text: &str) -> Parsed<String> {
-    if crate::codegen::names::is_identifier(text) { Ok(text.to_owned()) } else { Err("expected an identifier of C and Rust, such as my_model".into()) }
+    if crate::codegen::names::is_identifier(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected an identifier of C and Rust, such as my_model".into())
+    }
 }
 
 /// `--seconds`.
 pub fn seconds(text: &str) -> Parsed<f64> {
-    text.parse().ok().filter(|s| *s > 0.0 && *s <= 86_400.0).ok_or_else(|| "expected a number of seconds above 0".into())
+    text.parse()
+        .ok()
+        .filter(|s| *s > 0.0 && *s <= 86_400.0)
+        .ok_or_else(|| "expected a number of seconds above 0".into())
 }
 
 /// `--reference`: what `verify --per-node` compares with.
@@ -169,12 +199,20 @@ pub fn reference(text: &str) -> Parsed<Reference> {
     match text {
         "onnxruntime" => Ok(Reference::OnnxRuntime),
         "onnx" => Ok(Reference::Onnx),
-        file if arrays::format(Path::new(file)) == Some(arrays::Format::Npz) => Ok(Reference::File(file.into())),
-        _ => Err(format!("expected onnxruntime, onnx or a file that ends in .npz{}", suggestion(nearest(text, ["onnxruntime", "onnx"])))),
+        file if arrays::format(Path::new(file)) == Some(arrays::Format::Npz) => {
+            Ok(Reference::File(file.into()))
+        }
+        _ => Err(format!(
+            "expected onnxruntime, onnx or a file that ends in .npz{}",
+            suggestion(nearest(text, ["onnxruntime", "onnx"]))
+        )),
     }
 }
 
 /// A tolerance.
 pub fn tolerance(text: &str) -> Parsed<f64> {
-    text.parse().ok().filter(|t: &f64| *t >= 0.0).ok_or_else(|| "expected a number that is not negative".into())
+    text.parse()
+        .ok()
+        .filter(|t: &f64| *t >= 0.0)
+        .ok_or_else(|| "expected a number that is not negative".into())
 }

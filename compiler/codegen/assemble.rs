@@ -1,5 +1,5 @@
-//! Puts a model's functions and data into a Cranelift module: an object file or memory. Functions compile in parallel;
-//! they are emitted in table order, so the bytes do not depend on scheduling.
+//! Puts a model's functions and data into a Cranelift module: an object file or memory. Functions compile in
+//! parallel; they are emitted in table order, so the bytes do not depend on scheduling.
 
 use super::clif::{self, LIBM_NAMESPACE, TILE_NAMESPACE, entry};
 use super::cpu_level;
@@ -17,7 +17,9 @@ use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{ExternalName, Function, Signature};
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::{FinalizedMachReloc, FinalizedRelocTarget};
-use cranelift_module::{DataDescription, DataId, FuncId, Linkage, Module as Sink, ModuleReloc, ModuleRelocTarget};
+use cranelift_module::{
+    DataDescription, DataId, FuncId, Linkage, Module as Sink, ModuleReloc, ModuleRelocTarget,
+};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -91,7 +93,11 @@ pub struct Source {
 impl Source {
     /// Runs before the CPU is known to have the level.
     fn runs_first(&self) -> bool {
-        self.id.variant.is_none() && matches!(self.id.number, entry::CALL | entry::INFER | entry::INFER_EXEC | entry::WORKSPACE_SIZE | entry::WORKSPACE_FOR)
+        self.id.variant.is_none()
+            && matches!(
+                self.id.number,
+                entry::CALL | entry::INFER | entry::INFER_EXEC | entry::WORKSPACE_SIZE | entry::WORKSPACE_FOR
+            )
     }
 }
 
@@ -133,14 +139,38 @@ struct Targets<'a> {
 }
 
 impl<'a> Unit<'a> {
-    /// Plans the frames. There is one module for each level of the target, and the blob has been made from them.
-    pub fn new(modules: &'a [Module], interface: &'a Interface, weights: &'a Blob, target: &'a Target, pic: bool) -> Unit<'a> {
-        let variants = target.levels.iter().zip(modules).zip(&weights.layouts).map(|((level, m), weights)| Variant { level, m, frame: Frame::new(m), weights, users: clif::Users::new(m) }).collect();
+    /// Plans the frames. There is one module for each level of the target, and the blob has been made from
+    /// them.
+    pub fn new(
+        modules: &'a [Module],
+        interface: &'a Interface,
+        weights: &'a Blob,
+        target: &'a Target,
+        pic: bool,
+    ) -> Unit<'a> {
+        let variants = target
+            .levels
+            .iter()
+            .zip(modules)
+            .zip(&weights.layouts)
+            .map(|((level, m), weights)| Variant {
+                level,
+                m,
+                frame: Frame::new(m),
+                weights,
+                users: clif::Users::new(m),
+            })
+            .collect();
         Unit { interface, variants, weights, target, pic, clock: Clock::default() }
     }
     /// Code generators of the variants: without optimisation, and with it.
     fn isas(&self) -> Result<Vec<(OwnedTargetIsa, OwnedTargetIsa)>> {
-        self.variants.iter().map(|v| Ok((self.target.isa(v.level, false, self.pic)?, self.target.isa(v.level, true, self.pic)?))).collect()
+        self.variants
+            .iter()
+            .map(|v| {
+                Ok((self.target.isa(v.level, false, self.pic)?, self.target.isa(v.level, true, self.pic)?))
+            })
+            .collect()
     }
     fn several(&self) -> bool {
         self.variants.len() > 1
@@ -160,15 +190,19 @@ impl<'a> Unit<'a> {
         let sources = plans.into_par_iter().map(|p| self.source(p, &isas)).collect::<Result<_>>()?;
         Ok((sources, checks))
     }
-    /// Which functions the object has, in emission order. The entry functions of all variants share one table of checks,
-    /// so their IR is generated here, one after another; that of kernels is left to [`Unit::source`].
+    /// Which functions the object has, in emission order. The entry functions of all variants share one table
+    /// of checks, so their IR is generated here, one after another; that of kernels is left to
+    /// [`Unit::source`].
     fn plans(&self, isas: &[(OwnedTargetIsa, OwnedTargetIsa)]) -> Result<(Vec<Plan>, Checks)> {
         let name = &self.interface.name;
         // Data objects have these names.
         let mut names = HashSet::from([format!("{name}.weights"), format!("{name}.cpu")]);
         let mut numbers: HashMap<String, u32> = HashMap::new();
         let mut unique = |base: &str, v: Option<usize>| {
-            let clean: String = base.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/') { c } else { '_' }).collect();
+            let clean: String = base
+                .chars()
+                .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/') { c } else { '_' })
+                .collect();
             let clean = v.map_or(clean.clone(), |v| format!("{}.{clean}", self.variants[v].level.short()));
             let mut n = format!("{name}.{clean}");
             while !names.insert(n.clone()) {
@@ -184,7 +218,12 @@ impl<'a> Unit<'a> {
             let own = self.several().then_some(v);
             for k in called(variant.m) {
                 let name = unique(&variant.m.kernels[k].name, own);
-                out.push(Plan::Kernel { name, id: Id { variant: own, number: k.as_u32() }, variant: v, kernel: k });
+                out.push(Plan::Kernel {
+                    name,
+                    id: Id { variant: own, number: k.as_u32() },
+                    variant: v,
+                    kernel: k,
+                });
             }
         }
         let needs: Vec<u32> = self.variants.iter().map(|v| v.level.needs).collect();
@@ -206,10 +245,23 @@ impl<'a> Unit<'a> {
         };
         let mut list = vec![(0, entry::TASK, unique("task", None), false)];
         if self.asks() {
-            (0..self.variants.len()).for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
-            let code = Code::Machine(entry::signature_of(&*isas[0].1, self.interface, entry::CPU_LEVEL), cpu_level::code()?);
+            (0..self.variants.len())
+                .for_each(|v| list.push((v, entry::CALL, unique("call", Some(v)), false)));
+            let code = Code::Machine(
+                entry::signature_of(&*isas[0].1, self.interface, entry::CPU_LEVEL),
+                cpu_level::code()?,
+            );
             let id = Id { variant: None, number: entry::CPU_LEVEL };
-            out.push(Plan::Ready(Source { name: unique("cpu_level", None), id, exported: false, code, libm: vec![], tile: false, tiles: vec![], notes: vec![] }));
+            out.push(Plan::Ready(Source {
+                name: unique("cpu_level", None),
+                id,
+                exported: false,
+                code,
+                libm: vec![],
+                tile: false,
+                tiles: vec![],
+                notes: vec![],
+            }));
         }
         list.extend([
             (0, if self.asks() { entry::DISPATCH } else { entry::CALL }, unique("call", None), false),
@@ -228,7 +280,16 @@ impl<'a> Unit<'a> {
                 _ => Id { variant: None, number },
             };
             let (func, libm) = entry(v).function(number)?;
-            out.push(Plan::Ready(Source { name, id, exported, code: Code::Clif(Box::new(func)), libm: libm.names, tile: false, tiles: vec![], notes: vec![] }));
+            out.push(Plan::Ready(Source {
+                name,
+                id,
+                exported,
+                code: Code::Clif(Box::new(func)),
+                libm: libm.names,
+                tile: false,
+                tiles: vec![],
+                notes: vec![],
+            }));
         }
         Ok((out, checks.take()))
     }
@@ -240,13 +301,34 @@ impl<'a> Unit<'a> {
         };
         let isa = &*isas[variant].1;
         let Variant { m, frame, weights, users, level } = &self.variants[variant];
-        let setting = clif::Setting { m, frame, weights, users, embedded: !self.interface.weights.external, isa, vectors: tile::Vectors::of(&level.facts) };
+        let setting = clif::Setting {
+            m,
+            frame,
+            weights,
+            users,
+            embedded: !self.interface.weights.external,
+            isa,
+            vectors: tile::Vectors::of(&level.facts),
+        };
         let c = clif::kernel(&setting, kernel)?;
-        let notes = c.no_tiles.iter().map(|n| format!("no tile for vec {}: {}", m.syms.unique_name(n.var), n.reason)).collect();
-        Ok(Source { name, id, exported: false, code: Code::Clif(Box::new(c.func)), libm: c.libm.names, tile: c.tile, tiles: c.tiles, notes })
+        let notes = c
+            .no_tiles
+            .iter()
+            .map(|n| format!("no tile for vec {}: {}", m.syms.unique_name(n.var), n.reason))
+            .collect();
+        Ok(Source {
+            name,
+            id,
+            exported: false,
+            code: Code::Clif(Box::new(c.func)),
+            libm: c.libm.names,
+            tile: c.tile,
+            tiles: c.tiles,
+            notes,
+        })
     }
-    /// Machine code of all functions, and the checks that their calls make. A kernel is generated and compiled in one go:
-    /// the IR of all of them together takes ten times the memory of their code.
+    /// Machine code of all functions, and the checks that their calls make. A kernel is generated and
+    /// compiled in one go: the IR of all of them together takes ten times the memory of their code.
     fn compile(&self, asm: bool) -> Result<(Vec<(Source, Compiled)>, Checks)> {
         let isas = self.isas()?;
         let base = self.target.base();
@@ -260,17 +342,25 @@ impl<'a> Unit<'a> {
                     Code::Clif(f) => std::mem::replace(&mut **f, Function::new()),
                     Code::Machine(signature, bytes) => {
                         let func = Function::with_name_signature(Default::default(), signature.clone());
-                        let c = Compiled { align: 16, relocs: vec![], func, asm: if asm { hex(bytes) } else { String::new() }, bytes: std::mem::take(bytes) };
+                        let c = Compiled {
+                            align: 16,
+                            relocs: vec![],
+                            func,
+                            asm: if asm { hex(bytes) } else { String::new() },
+                            bytes: std::mem::take(bytes),
+                        };
                         return Ok((s, c));
                     }
                 };
-                let (plain, fast) = if self.refuses() && s.runs_first() { &base } else { &isas[s.id.variant.unwrap_or(0)] };
+                let (plain, fast) =
+                    if self.refuses() && s.runs_first() { &base } else { &isas[s.id.variant.unwrap_or(0)] };
                 let mut cx = Context::for_function(func);
                 cx.set_disasm(asm);
-                let code = match cx.compile(if s.tile { &**plain } else { &**fast }, &mut ControlPlane::default()) {
-                    Ok(c) => c,
-                    Err(e) => return Err(Failure::bug(format!("code of {}", s.name), format!("{e:?}"))),
-                };
+                let code =
+                    match cx.compile(if s.tile { &**plain } else { &**fast }, &mut ControlPlane::default()) {
+                        Ok(c) => c,
+                        Err(e) => return Err(Failure::bug(format!("code of {}", s.name), format!("{e:?}"))),
+                    };
                 let c = Compiled {
                     bytes: code.buffer.data().to_vec(),
                     align: u64::from(code.buffer.alignment).max(16),
@@ -293,11 +383,17 @@ impl<'a> Unit<'a> {
         let functions: String = done.iter().map(|(s, c)| format!("{}:\n{}\n", s.name, c.asm)).collect();
         let mut order: Vec<_> = index.iter().collect();
         order.sort_by_key(|t| t.1);
-        let tiles: String = order.into_iter().zip(code).map(|((f, i), c)| format!("{}.tile.{i}:\n{}\n{}\n", self.interface.name, tile::listing(f), hex(&c))).collect();
+        let tiles: String = order
+            .into_iter()
+            .zip(code)
+            .map(|((f, i), c)| {
+                format!("{}.tile.{i}:\n{}\n{}\n", self.interface.name, tile::listing(f), hex(&c))
+            })
+            .collect();
         Ok(functions + &tiles)
     }
-    /// Compiles everything into a sink. Relocations that the sink has no form for are left to the caller: addresses in COFF
-    /// objects for aarch64.
+    /// Compiles everything into a sink. Relocations that the sink has no form for are left to the caller:
+    /// addresses in COFF objects for aarch64.
     pub fn assemble(&self, sink: &mut dyn Sink, pages: &mut Vec<(FuncId, ModuleReloc)>) -> Result<Assembled> {
         let (done, checks) = self.compile(false)?;
         let bug = |e: cranelift_module::ModuleError| Failure::bug("assemble", e.to_string());
@@ -318,16 +414,31 @@ impl<'a> Unit<'a> {
         let (index, code) = wide_tiles(&done)?;
         let mut tiles = vec![];
         for (i, bytes) in code.iter().enumerate() {
-            let id = sink.declare_function(&format!("{}.tile.{i}", self.interface.name), Linkage::Local, &Signature::new(CallConv::SystemV)).map_err(bug)?;
+            let id = sink
+                .declare_function(
+                    &format!("{}.tile.{i}", self.interface.name),
+                    Linkage::Local,
+                    &Signature::new(CallConv::SystemV),
+                )
+                .map_err(bug)?;
             sink.define_function_bytes(id, 64, bytes, &[]).map_err(bug)?;
             tiles.push(id);
         }
         let tiles = index.into_iter().map(|(f, i)| (f, tiles[i])).collect();
         // Undefined for now: the object writer gives it a section of its own after `finish`.
         let embedded = !self.interface.weights.external && self.weights.size > 0;
-        let weights = if embedded { Some(sink.declare_data(&format!("{}.weights", self.interface.name), Linkage::Import, false, false).map_err(bug)?) } else { None };
+        let weights = if embedded {
+            Some(
+                sink.declare_data(&format!("{}.weights", self.interface.name), Linkage::Import, false, false)
+                    .map_err(bug)?,
+            )
+        } else {
+            None
+        };
         let cpu_level = if self.asks() {
-            let id = sink.declare_data(&format!("{}.cpu", self.interface.name), Linkage::Local, true, false).map_err(bug)?;
+            let id = sink
+                .declare_data(&format!("{}.cpu", self.interface.name), Linkage::Local, true, false)
+                .map_err(bug)?;
             let mut word = DataDescription::new();
             word.define_zeroinit(4);
             word.set_align(4);
@@ -340,12 +451,19 @@ impl<'a> Unit<'a> {
         for (s, c) in &done {
             let mut relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
             if self.target.triple.binary_format == BinaryFormat::Coff {
-                let paged = |r: &mut ModuleReloc| matches!(r.kind, Reloc::Aarch64AdrPrelPgHi21 | Reloc::Aarch64AddAbsLo12Nc);
+                let paged = |r: &mut ModuleReloc| {
+                    matches!(r.kind, Reloc::Aarch64AdrPrelPgHi21 | Reloc::Aarch64AddAbsLo12Nc)
+                };
                 pages.extend(relocs.extract_if(.., paged).map(|r| (targets.functions[&s.id], r)));
             }
             sink.define_function_bytes(targets.functions[&s.id], c.align, &c.bytes, &relocs).map_err(bug)?;
         }
-        let functions = targets.functions.iter().filter(|(id, _)| id.variant.is_none()).map(|(id, f)| (id.number, *f)).collect();
+        let functions = targets
+            .functions
+            .iter()
+            .filter(|(id, _)| id.variant.is_none())
+            .map(|(id, f)| (id.number, *f))
+            .collect();
         let libm = targets.libm.keys().copied().collect();
         Ok(Assembled { functions, weights, libm, checks })
     }
@@ -366,7 +484,12 @@ fn called(m: &Module) -> Vec<Kernel> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.chunks(16).map(|c| format!("  .byte {}\n", c.iter().map(|b| format!("{b:#04x}")).collect::<Vec<_>>().join(", "))).collect()
+    bytes
+        .chunks(16)
+        .map(|c| {
+            format!("  .byte {}\n", c.iter().map(|b| format!("{b:#04x}")).collect::<Vec<_>>().join(", "))
+        })
+        .collect()
 }
 
 impl Targets<'_> {
@@ -385,9 +508,14 @@ impl Targets<'_> {
                 let function = |f: FuncId| ModuleRelocTarget::user(0, f.as_u32());
                 let id = match n.namespace {
                     entry::LOCAL_NAMESPACE => self.function(s.id, n.index).map(function),
-                    LIBM_NAMESPACE => s.libm.get(n.index as usize).and_then(|n| self.libm.get(n)).copied().map(function),
-                    TILE_NAMESPACE => s.tiles.get(n.index as usize).and_then(|f| self.tiles.get(f)).copied().map(function),
-                    _ => if n.index == entry::WEIGHTS { self.weights } else { self.cpu_level }.map(|d| ModuleRelocTarget::user(1, d.as_u32())),
+                    LIBM_NAMESPACE => {
+                        s.libm.get(n.index as usize).and_then(|n| self.libm.get(n)).copied().map(function)
+                    }
+                    TILE_NAMESPACE => {
+                        s.tiles.get(n.index as usize).and_then(|f| self.tiles.get(f)).copied().map(function)
+                    }
+                    _ => if n.index == entry::WEIGHTS { self.weights } else { self.cpu_level }
+                        .map(|d| ModuleRelocTarget::user(1, d.as_u32())),
                 };
                 match id {
                     Some(id) => id,
@@ -395,8 +523,12 @@ impl Targets<'_> {
                 }
             }
             FinalizedRelocTarget::ExternalName(ExternalName::LibCall(l)) => ModuleRelocTarget::LibCall(*l),
-            FinalizedRelocTarget::ExternalName(ExternalName::KnownSymbol(k)) => ModuleRelocTarget::KnownSymbol(*k),
-            FinalizedRelocTarget::Func(offset) => ModuleRelocTarget::FunctionOffset(self.functions[&s.id], *offset),
+            FinalizedRelocTarget::ExternalName(ExternalName::KnownSymbol(k)) => {
+                ModuleRelocTarget::KnownSymbol(*k)
+            }
+            FinalizedRelocTarget::Func(offset) => {
+                ModuleRelocTarget::FunctionOffset(self.functions[&s.id], *offset)
+            }
             t => return Err(Failure::bug("assemble", format!("{} has relocation {t:?}", s.name))),
         };
         Ok(ModuleReloc { offset: r.offset, kind: r.kind, name, addend: r.addend })

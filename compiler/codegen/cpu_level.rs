@@ -1,15 +1,16 @@
-//! Machine code that tells what the CPU has of what x86-64 levels need: the levels of the psABI, AVX-VNNI, AVX512-VNNI and
-//! AVX512-BF16. An object with code for several levels asks it once.
+//! Machine code that tells what the CPU has of what x86-64 levels need: the levels of the psABI, AVX-VNNI,
+//! AVX512-VNNI and AVX512-BF16. An object with code for several levels asks it once.
 //!
-//! `cpuid` says what the processor can do, `xgetbv` which registers the operating system saves; a level needs both.
-//! (macOS saves ZMM only after a process has used them: there level 3 is the highest that is found.)
+//! `cpuid` says what the processor can do, `xgetbv` which registers the operating system saves; a level needs
+//! both. (macOS saves ZMM only after a process has used them: there level 3 is the highest that is found.)
 
 use crate::diag::{Failure, Result};
 use crate::target::has;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-/// What a level of the psABI needs beyond the one below: bits of `cpuid`, and of the state components that the system saves.
+/// What a level of the psABI needs beyond the one below: bits of `cpuid`, and of the state components that
+/// the system saves.
 struct Needs {
     /// Leaf 1, ECX.
     basic: u32,
@@ -22,11 +23,18 @@ struct Needs {
 }
 
 /// Level 2: SSE3, SSSE3, CMPXCHG16B, SSE4.1, SSE4.2, POPCNT; LAHF.
-const V2: Needs = Needs { basic: 1 | 1 << 9 | 1 << 13 | 1 << 19 | 1 << 20 | 1 << 23, extended: 0, amd: 1, state: 0 };
+const V2: Needs =
+    Needs { basic: 1 | 1 << 9 | 1 << 13 | 1 << 19 | 1 << 20 | 1 << 23, extended: 0, amd: 1, state: 0 };
 /// Level 3: FMA, MOVBE, OSXSAVE, AVX, F16C; BMI1, AVX2, BMI2; LZCNT; XMM and YMM.
-const V3: Needs = Needs { basic: 1 << 12 | 1 << 22 | 1 << 27 | 1 << 28 | 1 << 29, extended: 1 << 3 | 1 << 5 | 1 << 8, amd: 1 << 5, state: 0x06 };
+const V3: Needs = Needs {
+    basic: 1 << 12 | 1 << 22 | 1 << 27 | 1 << 28 | 1 << 29,
+    extended: 1 << 3 | 1 << 5 | 1 << 8,
+    amd: 1 << 5,
+    state: 0x06,
+};
 /// Level 4: AVX-512 F, DQ, CD, BW, VL; XMM, YMM, masks and ZMM.
-const V4: Needs = Needs { basic: 0, extended: 1 << 16 | 1 << 17 | 1 << 28 | 1 << 30 | 1 << 31, amd: 0, state: 0xe6 };
+const V4: Needs =
+    Needs { basic: 0, extended: 1 << 16 | 1 << 17 | 1 << 28 | 1 << 30 | 1 << 31, amd: 0, state: 0xe6 };
 
 /// AVX512-VNNI: leaf 7, ECX.
 const AVX512_VNNI: u32 = 1 << 11;
@@ -35,8 +43,8 @@ const AVX_VNNI: u32 = 1 << 4;
 /// AVX512-BF16: leaf 7, subleaf 1, EAX.
 const AVX512_BF16: u32 = 1 << 5;
 
-/// A function without arguments that returns bits of [`has`], at least one, in the calling conventions of System V and of
-/// Windows.
+/// A function without arguments that returns bits of [`has`], at least one, in the calling conventions of
+/// System V and of Windows.
 pub fn code() -> Result<Vec<u8>> {
     assemble().map_err(|e| Failure::bug("cpu_level", e.to_string()))
 }
@@ -110,7 +118,12 @@ fn assemble() -> std::result::Result<Vec<u8>, IcedError> {
 }
 
 /// Goes elsewhere unless all `bits` are set.
-fn need(a: &mut CodeAssembler, register: AsmRegister32, bits: u32, otherwise: CodeLabel) -> std::result::Result<(), IcedError> {
+fn need(
+    a: &mut CodeAssembler,
+    register: AsmRegister32,
+    bits: u32,
+    otherwise: CodeLabel,
+) -> std::result::Result<(), IcedError> {
     a.mov(eax, register)?;
     a.and(eax, bits)?;
     a.cmp(eax, bits)?;

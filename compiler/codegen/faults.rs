@@ -1,6 +1,6 @@
-//! The table of checks of a compiled model (abi/README.md, rule 4): what each check of a call is about, and the sentence that a
-//! failing call says. Codegen adds a row for every way in which `call` leaves; the row's number and up to four values go to the
-//! caller's `onnxc_fault`. The rows stand in `<m>_model.checks`.
+//! The table of checks of a compiled model (abi/README.md, rule 4): what each check of a call is about, and
+//! the sentence that a failing call says. Codegen adds a row for every way in which `call` leaves; the row's
+//! number and up to four values go to the caller's `onnxc_fault`. The rows stand in `<m>_model.checks`.
 
 use super::interface::{Interface, Tensor};
 use crate::diag::Origin;
@@ -63,7 +63,13 @@ impl Checks {
 impl Check {
     /// A row without a node.
     pub fn new(status: Status, text: impl Into<String>) -> Check {
-        Check { status: Some(status), node: String::new(), op: String::new(), text: text.into(), values: vec![] }
+        Check {
+            status: Some(status),
+            node: String::new(),
+            op: String::new(),
+            text: text.into(),
+            values: vec![],
+        }
     }
     /// The same with values of nothing in particular.
     pub fn with_values(mut self, n: usize) -> Check {
@@ -141,12 +147,18 @@ impl Writer<'_> {
     /// The formula of a size in parentheses, if it tells something and is short.
     fn formula(&self, d: Dim) -> String {
         let text = d.display(self.syms()).to_string();
-        if d.as_const().is_some() || text.len() > LONGEST { String::new() } else { format!(" ({})", text.replace('%', "%%")) }
+        if d.as_const().is_some() || text.len() > LONGEST {
+            String::new()
+        } else {
+            format!(" ({})", text.replace('%', "%%"))
+        }
     }
-    /// The first tensor that has the size and is not among `used`: those of the source, then the model's inputs.
+    /// The first tensor that has the size and is not among `used`: those of the source, then the model's
+    /// inputs.
     fn tensor(&self, d: Dim, source: &Source, used: &[Of]) -> Option<Of> {
         let d = self.syms().resolve(d);
-        let inputs = self.interface.inputs.iter().filter(|_| source.tensors.is_empty() || d.as_const().is_none());
+        let inputs =
+            self.interface.inputs.iter().filter(|_| source.tensors.is_empty() || d.as_const().is_none());
         let all = source.tensors.iter().map(|(n, dims)| (n, dims)).chain(inputs.map(|t| (&t.name, &t.dims)));
         all.flat_map(|(n, dims)| dims.iter().enumerate().map(move |(k, x)| (n, k, *x)))
             .filter(|(_, _, x)| self.syms().resolve(*x) == d)
@@ -156,7 +168,9 @@ impl Writer<'_> {
     /// What a dim param is called: the dimension of the first input that is it.
     pub fn param(&self, d: Dim) -> (String, Of) {
         match self.tensor(d, &Source::default(), &[]) {
-            Some(of) => (format!("{}{}", self.place(&of.tensor, of.dim.unwrap_or(0) as usize), self.formula(d)), of),
+            Some(of) => {
+                (format!("{}{}", self.place(&of.tensor, of.dim.unwrap_or(0) as usize), self.formula(d)), of)
+            }
             None => (format!("dimension{}", self.formula(d)), Of::default()),
         }
     }
@@ -169,7 +183,15 @@ impl Writer<'_> {
                 Subject::Value(d) => (String::new(), Of::default(), *d),
                 Subject::Size(d) if d.as_const().is_some() => (String::new(), Of::default(), *d),
                 Subject::Size(d) => match self.tensor(*d, &r.source, &c.values) {
-                    Some(of) => (format!("{}{} is ", self.place(&of.tensor, of.dim.unwrap_or(0) as usize), self.formula(*d)), of, *d),
+                    Some(of) => (
+                        format!(
+                            "{}{} is ",
+                            self.place(&of.tensor, of.dim.unwrap_or(0) as usize),
+                            self.formula(*d)
+                        ),
+                        of,
+                        *d,
+                    ),
                     None => (format!("a size{} is ", self.formula(*d)), Of::default(), *d),
                 },
             };
@@ -213,7 +235,12 @@ impl Writer<'_> {
                 None => "...".into(),
             });
         }
-        let _ = write!(c.text, "output {} has the dimensions [{}], and its capacity is smaller", quoted(&t.name), list.join(", "));
+        let _ = write!(
+            c.text,
+            "output {} has the dimensions [{}], and its capacity is smaller",
+            quoted(&t.name),
+            list.join(", ")
+        );
         (c, shown)
     }
 }

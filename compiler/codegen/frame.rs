@@ -1,5 +1,5 @@
-//! The frame: the array of 64-bit words through which kernels reach buffers and sizes. The entry function builds it on
-//! its stack; kernels only read it.
+//! The frame: the array of 64-bit words through which kernels reach buffers and sizes. The entry function
+//! builds it on its stack; kernels only read it.
 
 use crate::nest::{Buf, Module, Place, Slot, Stmt, visit};
 use crate::sym::{Sym, SymKind};

@@ -1,5 +1,5 @@
-//! The C header of a compiled model (abi/README.md, rules 1-13), and the text that the Rust module ([`super::rust`])
-//! shares with it: the status table, names and types.
+//! The C header of a compiled model (abi/README.md, rules 1-13), and the text that the Rust module
+//! ([`super::rust`]) shares with it: the status table, names and types.
 
 use super::clif::entry::MAX_DIM;
 use super::interface::{DimParam, Interface, Tensor};
@@ -31,7 +31,10 @@ pub(super) const STATUS: &[StatusRow] = &[
 
 /// What a status code says and means.
 pub fn status_text(code: i32) -> String {
-    STATUS.iter().find(|s| s.0 == code).map_or("unknown status".into(), |(_, _, _, text, meaning)| format!("{text}: {meaning}"))
+    STATUS
+        .iter()
+        .find(|s| s.0 == code)
+        .map_or("unknown status".into(), |(_, _, _, text, meaning)| format!("{text}: {meaning}"))
 }
 
 const COMMON_BEGIN: &str = r#"/* ---- onnxc common part, ABI 1: byte-identical in every generated header ---- */
@@ -271,7 +274,8 @@ fn common() -> String {
     o
 }
 
-/// Text of a model for comments of C and Rust: printable ASCII that neither opens nor ends a comment or a code span.
+/// Text of a model for comments of C and Rust: printable ASCII that neither opens nor ends a comment or a
+/// code span.
 pub(super) fn plain(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -303,8 +307,8 @@ pub(super) fn type_name(ty: ElemType) -> &'static str {
     }
 }
 
-/// What an element is stored as, in C and in Rust. Packed types are bytes; so are bool and the 8-bit floats. A complex
-/// element is a struct in C, an array of two in Rust.
+/// What an element is stored as, in C and in Rust. Packed types are bytes; so are bool and the 8-bit floats.
+/// A complex element is a struct in C, an array of two in Rust.
 pub(super) fn storage(ty: ElemType) -> (&'static str, &'static str) {
     use ElemType::*;
     match ty {
@@ -320,7 +324,8 @@ pub(super) fn storage(ty: ElemType) -> (&'static str, &'static str) {
         C64 => ("onnxc_complex64", "[f32; 2]"),
         C128 => ("onnxc_complex128", "[f64; 2]"),
         Str => ("onnxc_str", "Str<'_>"),
-        U8 | Bool | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0 | F6E2M3 | F6E3M2 | U4 | I4 | F4E2M1 | U2 | I2 => ("uint8_t", "u8"),
+        U8 | Bool | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0 | F6E2M3 | F6E3M2 | U4 | I4
+        | F4E2M1 | U2 | I2 => ("uint8_t", "u8"),
     }
 }
 
@@ -350,7 +355,9 @@ pub(super) fn tensors(i: &Interface) -> impl Iterator<Item = (&'static str, &Ten
 
 /// True if sizes of the tensor follow from the data: the caller gives a capacity and gets the dims.
 pub(super) fn from_data(i: &Interface, t: &Tensor) -> bool {
-    t.dims.iter().any(|d| d.is_overflow() || d.syms().iter().any(|s| i.dim_params.iter().all(|p| p.sym != *s)))
+    t.dims
+        .iter()
+        .any(|d| d.is_overflow() || d.syms().iter().any(|s| i.dim_params.iter().all(|p| p.sym != *s)))
 }
 
 /// True if sizes of the tensor follow from the dim params and are not constants.
@@ -369,8 +376,8 @@ pub(super) fn weights_size(i: &Interface) -> u64 {
     i.weights.size.saturating_add(HEADER)
 }
 
-/// What the names of a tensor's constants begin with: `INPUT`. `x_max` beside `x` gets a `_`, lest `X_MAX_LEN` be
-/// the names of two things.
+/// What the names of a tensor's constants begin with: `INPUT`. `x_max` beside `x` gets a `_`, lest
+/// `X_MAX_LEN` be the names of two things.
 pub(super) fn prefix(i: &Interface, t: &Tensor) -> String {
     let stem = t.ident.strip_suffix("_max");
     let clash = stem.is_some_and(|s| s == "workspace" || tensors(i).any(|(_, o)| o.ident == s));
@@ -438,20 +445,39 @@ impl Header<'_> {
             }
             None => {
                 if let Some(n) = i.workspace_max {
-                    let _ = writeln!(o, "#define {u}_WORKSPACE_MAX_SIZE {n}u  /* bound of {}_workspace_size */", self.m);
+                    let _ = writeln!(
+                        o,
+                        "#define {u}_WORKSPACE_MAX_SIZE {n}u  /* bound of {}_workspace_size */",
+                        self.m
+                    );
                 }
                 let _ = writeln!(o, "#define {u}_WORKSPACE_ALIGN 64u");
             }
         }
         if i.weights.external {
             let _ = writeln!(o, "/* the file {} */", plain(&i.weights.file));
-            let _ = writeln!(o, "#define {u}_WEIGHTS_SIZE   {}u  /* bytes of the file */\n#define {u}_WEIGHTS_ALIGN  {}u", weights_size(i), i.weights.align.max(1));
-            let _ = writeln!(o, "#define {u}_WEIGHTS_SHA256 \"{}\"  /* first 32 bytes of the file; hash of what stands behind byte {HEADER} */", hex(&i.weights.sha256));
+            let _ = writeln!(
+                o,
+                "#define {u}_WEIGHTS_SIZE   {}u  /* bytes of the file */\n#define {u}_WEIGHTS_ALIGN  {}u",
+                weights_size(i),
+                i.weights.align.max(1)
+            );
+            let _ = writeln!(
+                o,
+                "#define {u}_WEIGHTS_SHA256 \"{}\"  /* first 32 bytes of the file; hash of what stands behind byte {HEADER} */",
+                hex(&i.weights.sha256)
+            );
         }
         o.push('\n');
         for p in &i.dim_params {
             let d = p.ident.to_ascii_uppercase();
-            let _ = writeln!(o, "/* dimension \"{}\" */\n#define {u}_{d}_MIN {}\n#define {u}_{d}_MAX {}", plain(&p.name), p.lo, dim_max(p));
+            let _ = writeln!(
+                o,
+                "/* dimension \"{}\" */\n#define {u}_{d}_MIN {}\n#define {u}_{d}_MAX {}",
+                plain(&p.name),
+                p.lo,
+                dim_max(p)
+            );
         }
         for (k, (what, t)) in tensors(i).enumerate() {
             self.tensor_macros(o, what, t, k == 0);
@@ -460,7 +486,13 @@ impl Header<'_> {
     }
     fn tensor_macros(&self, o: &mut String, what: &str, t: &Tensor, first: bool) {
         let p = format!("{}_{}", self.macros, prefix(self.i, t));
-        let _ = writeln!(o, "/* {what} \"{}\" {}{} */", plain(&t.name), type_text(self.i, t), if first { ", row major" } else { "" });
+        let _ = writeln!(
+            o,
+            "/* {what} \"{}\" {}{} */",
+            plain(&t.name),
+            type_text(self.i, t),
+            if first { ", row major" } else { "" }
+        );
         if t.described.is_some() {
             return;
         }
@@ -468,7 +500,8 @@ impl Header<'_> {
         let list = |v: &[i64]| v.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
         let fixed: Option<Vec<i64>> = t.dims.iter().map(|d| d.as_const()).collect();
         let most: Option<Vec<i64>> = t.max_dims.iter().map(|d| d.filter(|d| *d >= 0)).collect();
-        let (bound, dims, len) = if t.len().is_some() { ("", fixed, t.len()) } else { ("MAX_", most, t.max_len()) };
+        let (bound, dims, len) =
+            if t.len().is_some() { ("", fixed, t.len()) } else { ("MAX_", most, t.max_len()) };
         if let Some(d) = dims.filter(|d| !d.is_empty()) {
             let _ = writeln!(o, "#define {p}_{bound}DIMS {{{}}}", list(&d));
         }
@@ -476,7 +509,10 @@ impl Header<'_> {
         let (len, size) = (format!("{len}u"), format!("{size}u"));
         if first {
             let w = len.len().max(size.len());
-            let _ = writeln!(o, "#define {p}_{bound}LEN  {len:<w$}  /* elements */\n#define {p}_{bound}SIZE {size:<w$}  /* bytes */");
+            let _ = writeln!(
+                o,
+                "#define {p}_{bound}LEN  {len:<w$}  /* elements */\n#define {p}_{bound}SIZE {size:<w$}  /* bytes */"
+            );
         } else {
             let _ = writeln!(o, "#define {p}_{bound}LEN  {len}\n#define {p}_{bound}SIZE {size}");
         }
@@ -490,12 +526,27 @@ impl Header<'_> {
         let mut v = self.params();
         for (k, t) in i.inputs.iter().enumerate() {
             let shared = i.outputs.iter().any(|o| o.aliases_input == Some(k as u32));
-            v.push(format!("const {} *{}{}", element(t).0, if shared { "" } else { "ONNXC_RESTRICT " }, t.ident));
+            v.push(format!(
+                "const {} *{}{}",
+                element(t).0,
+                if shared { "" } else { "ONNXC_RESTRICT " },
+                t.ident
+            ));
         }
         for t in &i.outputs {
-            v.push(format!("{} *{}{}", element(t).0, if t.aliases_input.is_some() { "" } else { "ONNXC_RESTRICT " }, t.ident));
+            v.push(format!(
+                "{} *{}{}",
+                element(t).0,
+                if t.aliases_input.is_some() { "" } else { "ONNXC_RESTRICT " },
+                t.ident
+            ));
         }
-        v.extend(i.outputs.iter().filter(|t| from_data(i, t)).map(|t| format!("int64_t *ONNXC_RESTRICT {}", self.out_dims(t))));
+        v.extend(
+            i.outputs
+                .iter()
+                .filter(|t| from_data(i, t))
+                .map(|t| format!("int64_t *ONNXC_RESTRICT {}", self.out_dims(t))),
+        );
         if i.weights.external {
             v.push("const void *ONNXC_RESTRICT weights".into());
         }
@@ -516,7 +567,10 @@ impl Header<'_> {
         }
         if !i.dim_params.is_empty() {
             let bytes = local(i, "bytes");
-            let _ = writeln!(o, "/* Bytes of workspace that {m}_infer needs for these dims. Returns ONNXC_OK, ONNXC_E_DIM or ONNXC_E_NULL. */");
+            let _ = writeln!(
+                o,
+                "/* Bytes of workspace that {m}_infer needs for these dims. Returns ONNXC_OK, ONNXC_E_DIM or ONNXC_E_NULL. */"
+            );
             let mut args = self.params();
             args.push(format!("uint64_t *{bytes}"));
             let _ = writeln!(o, "ONNXC_NODISCARD int32_t {m}_workspace_size({});\n", args.join(", "));
@@ -525,7 +579,10 @@ impl Header<'_> {
         let mut args = self.arguments();
         self.prototype(o, "infer", &args);
         let trace = if i.trace { " and a callback around each node, which may stop it" } else { "" };
-        let _ = writeln!(o, "/* same, with the application's own thread pool{trace}; it tells which check failed */");
+        let _ = writeln!(
+            o,
+            "/* same, with the application's own thread pool{trace}; it tells which check failed */"
+        );
         args.push("const onnxc_exec *exec".into());
         self.prototype(o, "infer_exec", &args);
         if i.inputs.len() + i.outputs.len() > MANY {
@@ -546,37 +603,73 @@ impl Header<'_> {
             );
         }
         if i.refuses_cpu {
-            let _ = writeln!(o, "   ONNXC_E_CPU: the machine lacks instructions of the {} level.", if i.cpu.contains(',') { "first" } else { "only" });
+            let _ = writeln!(
+                o,
+                "   ONNXC_E_CPU: the machine lacks instructions of the {} level.",
+                if i.cpu.contains(',') { "first" } else { "only" }
+            );
         }
         for p in &i.dim_params {
-            let _ = writeln!(o, "   {}: dimension \"{}\", {} to {}.", p.ident, plain(&p.name), p.lo, dim_max(p));
+            let _ =
+                writeln!(o, "   {}: dimension \"{}\", {} to {}.", p.ident, plain(&p.name), p.lo, dim_max(p));
         }
         let one = |v: &[Tensor]| if let [t] = v { Some(t.ident.clone()) } else { None };
         let _ = match (one(&i.inputs), one(&i.outputs)) {
-            (Some(x), Some(y)) if i.outputs[0].aliases_input.is_none() => writeln!(o, "   {x}, {y}: element alignment only; {y} must not overlap {x} or workspace."),
-            _ => writeln!(o, "   Inputs and outputs: element alignment only; an output must not overlap an input, another output or workspace."),
+            (Some(x), Some(y)) if i.outputs[0].aliases_input.is_none() => {
+                writeln!(o, "   {x}, {y}: element alignment only; {y} must not overlap {x} or workspace.")
+            }
+            _ => writeln!(
+                o,
+                "   Inputs and outputs: element alignment only; an output must not overlap an input, another output or workspace."
+            ),
         };
         for t in &i.outputs {
             if let Some(x) = t.aliases_input.and_then(|k| i.inputs.get(k as usize)) {
-                let _ = writeln!(o, "   {0} may be the same memory as {1}: then what {1} holds stays, and only what is new is stored.", t.ident, x.ident);
+                let _ = writeln!(
+                    o,
+                    "   {0} may be the same memory as {1}: then what {1} holds stays, and only what is new is stored.",
+                    t.ident, x.ident
+                );
             }
             if let Some(d) = &t.described {
-                let _ = writeln!(o, "   {}: filled by the call, {}; what it points to is valid until the next use of workspace.", t.ident, plain(&d.text(type_name(t.ty))));
+                let _ = writeln!(
+                    o,
+                    "   {}: filled by the call, {}; what it points to is valid until the next use of workspace.",
+                    t.ident,
+                    plain(&d.text(type_name(t.ty)))
+                );
             }
             if from_data(i, t) {
-                let _ = writeln!(o, "   {0}: {1} entries; in: the dims that {2} has room for; out: its dims, also with ONNXC_E_CAPACITY.", self.out_dims(t), t.dims.len(), t.ident);
+                let _ = writeln!(
+                    o,
+                    "   {0}: {1} entries; in: the dims that {2} has room for; out: its dims, also with ONNXC_E_CAPACITY.",
+                    self.out_dims(t),
+                    t.dims.len(),
+                    t.ident
+                );
             }
         }
         if i.outputs.iter().any(|t| t.ty == ElemType::Str) {
             o.push_str("   Strings of outputs lie in the memory of inputs, of weights, or in workspace: copy what must outlive these.\n");
         }
         for name in &i.foreign {
-            let _ = writeln!(o, "   Calls {name}, which you link: onnxc_runtime.h tells what it does, the library onnxc-runtime has it.");
+            let _ = writeln!(
+                o,
+                "   Calls {name}, which you link: onnxc_runtime.h tells what it does, the library onnxc-runtime has it."
+            );
         }
         if i.weights.external {
-            let _ = writeln!(o, "   weights: the contents of {}, {u}_WEIGHTS_SIZE bytes aligned to {u}_WEIGHTS_ALIGN, such as a mapping; only read.", plain(&i.weights.file));
+            let _ = writeln!(
+                o,
+                "   weights: the contents of {}, {u}_WEIGHTS_SIZE bytes aligned to {u}_WEIGHTS_ALIGN, such as a mapping; only read.",
+                plain(&i.weights.file)
+            );
         }
-        let size = if fixed_workspace(i).is_some() { format!("{u}_WORKSPACE_SIZE bytes") } else { format!("as many bytes as {}_workspace_size tells,", self.m) };
+        let size = if fixed_workspace(i).is_some() {
+            format!("{u}_WORKSPACE_SIZE bytes")
+        } else {
+            format!("as many bytes as {}_workspace_size tells,", self.m)
+        };
         if i.heap > 0 {
             let _ = writeln!(
                 o,
@@ -596,24 +689,45 @@ impl Header<'_> {
         let (params, dims, len) = (self.params().join(", "), local(i, "dims"), local(i, "len"));
         let given = i.dim_params.iter().map(|p| p.ident.clone()).collect::<Vec<_>>().join(", ");
         let rank = t.dims.len();
-        let outside: Vec<String> = i.dim_params.iter().map(|p| format!("{0} < {1} || {0} > {2}", p.ident, c_number(p.lo), dim_max(p))).collect();
-        let _ = writeln!(o, "/* Dims of \"{}\" (rank {rank}), its elements, its bytes; ONNXC_E_DIM and -1 where they would be none. */", plain(&t.name));
+        let outside: Vec<String> = i
+            .dim_params
+            .iter()
+            .map(|p| format!("{0} < {1} || {0} > {2}", p.ident, c_number(p.lo), dim_max(p)))
+            .collect();
+        let _ = writeln!(
+            o,
+            "/* Dims of \"{}\" (rank {rank}), its elements, its bytes; ONNXC_E_DIM and -1 where they would be none. */",
+            plain(&t.name)
+        );
         let _ = writeln!(o, "static inline int32_t {m}_{x}_dims({params}, int64_t *{dims}) {{");
         let _ = writeln!(o, "  if ({}) return ONNXC_E_DIM;", outside.join(" || "));
         for (k, d) in t.dims.iter().enumerate() {
             let _ = writeln!(o, "  {dims}[{k}] = {};", C.dim(i, *d));
         }
-        let negative: Vec<String> = (0..rank).filter(|k| t.dims[*k].as_const().is_none()).map(|k| format!("{dims}[{k}] < 0")).collect();
+        let negative: Vec<String> = (0..rank)
+            .filter(|k| t.dims[*k].as_const().is_none())
+            .map(|k| format!("{dims}[{k}] < 0"))
+            .collect();
         let _ = writeln!(o, "  return {} ? ONNXC_E_DIM : ONNXC_OK;\n}}", negative.join(" || "));
         let product = C.fold("mul", (0..rank).map(|k| format!("{dims}[{k}]")));
-        let _ = writeln!(o, "static inline int64_t {m}_{x}_len({params}) {{\n  int64_t {dims}[{rank}], {len};\n  if ({m}_{x}_dims({given}, {dims}) != ONNXC_OK) return -1;");
+        let _ = writeln!(
+            o,
+            "static inline int64_t {m}_{x}_len({params}) {{\n  int64_t {dims}[{rank}], {len};\n  if ({m}_{x}_dims({given}, {dims}) != ONNXC_OK) return -1;"
+        );
         let _ = writeln!(o, "  {len} = {product};\n  return {len} < 0 ? -1 : {len};\n}}");
         let bytes = match t.ty.bytes() {
             Some(n) => C.fold("mul", [len.clone(), n.to_string()]),
             None => format!("onnxc_dim_floordiv(onnxc_dim_add(onnxc_dim_mul({len}, {}), 7), 8)", t.ty.bits()),
         };
-        let _ = writeln!(o, "static inline int64_t {m}_{x}_size({params}) {{\n  const int64_t {len} = {m}_{x}_len({given});");
-        let _ = writeln!(o, "  const int64_t {0} = {len} < 0 ? -1 : {bytes};\n  return {0} < 0 ? -1 : {0};\n}}\n", local(i, "size"));
+        let _ = writeln!(
+            o,
+            "static inline int64_t {m}_{x}_size({params}) {{\n  const int64_t {len} = {m}_{x}_len({given});"
+        );
+        let _ = writeln!(
+            o,
+            "  const int64_t {0} = {len} < 0 ? -1 : {bytes};\n  return {0} < 0 ? -1 : {0};\n}}\n",
+            local(i, "size")
+        );
     }
     /// Structs of inputs and outputs, and `infer_io`.
     fn structs(&self, o: &mut String) {
@@ -621,13 +735,25 @@ impl Header<'_> {
         o.push_str("/* same, with the tensors in structs; exec may be NULL */\n");
         let (x, y) = (local(i, "inputs"), local(i, "outputs"));
         let members = |o: &mut String, name: &str, v: Vec<String>| {
-            let body: String = if v.is_empty() { "  int unused;\n".into() } else { v.iter().map(|m| format!("  {m};\n")).collect() };
+            let body: String = if v.is_empty() {
+                "  int unused;\n".into()
+            } else {
+                v.iter().map(|m| format!("  {m};\n")).collect()
+            };
             let _ = writeln!(o, "typedef struct {m}_{name} {{\n{body}}} {m}_{name};");
         };
-        members(o, "inputs", i.inputs.iter().map(|t| format!("const {} *{}", element(t).0, t.ident)).collect());
+        members(
+            o,
+            "inputs",
+            i.inputs.iter().map(|t| format!("const {} *{}", element(t).0, t.ident)).collect(),
+        );
         let sized: Vec<&Tensor> = i.outputs.iter().filter(|t| from_data(i, t)).collect();
         let outputs = i.outputs.iter().map(|t| format!("{} *{}", element(t).0, t.ident));
-        members(o, "outputs", outputs.chain(sized.iter().map(|t| format!("int64_t *{}", self.out_dims(t)))).collect());
+        members(
+            o,
+            "outputs",
+            outputs.chain(sized.iter().map(|t| format!("int64_t *{}", self.out_dims(t)))).collect(),
+        );
         let mut params = self.params();
         params.push(format!("const {m}_inputs *{x}"));
         params.push(format!("const {m}_outputs *{y}"));
@@ -643,6 +769,10 @@ impl Header<'_> {
         given.extend(["workspace".into(), "exec".into()]);
         let head = format!("ONNXC_NODISCARD static inline int32_t {m}_infer_io(");
         let _ = writeln!(o, "{head}{}) {{", params.join(&format!(",\n{:1$}", "", head.len())));
-        let _ = writeln!(o, "  if (!{x} || !{y}) return ONNXC_E_NULL;\n  return {m}_infer_exec({});\n}}", given.join(",\n    "));
+        let _ = writeln!(
+            o,
+            "  if (!{x} || !{y}) return ONNXC_E_NULL;\n  return {m}_infer_exec({});\n}}",
+            given.join(",\n    ")
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! What callers see of a compiled model: names, types, sizes. The header, the Rust module, the metadata and the entry
-//! functions are all written from this one description.
+//! What callers see of a compiled model: names, types, sizes. The header, the Rust module, the metadata and
+//! the entry functions are all written from this one description.
 
 use crate::diag::Origin;
 use crate::nest::foreign::DECODE_IMAGE;
@@ -22,7 +22,8 @@ pub struct Interface {
     pub target: String,
     /// CPU levels that the object has code for, e.g. `x86-64-v2,x86-64-v3`.
     pub cpu: String,
-    /// Calls ask what the CPU has ([`Target::asks`](crate::target::Target::asks)), and keep the answer in a word of the object.
+    /// Calls ask what the CPU has ([`Target::asks`](crate::target::Target::asks)), and keep the answer in a
+    /// word of the object.
     pub asks_cpu: bool,
     /// Calls fail on CPUs that lack the first level.
     pub refuses_cpu: bool,
@@ -36,7 +37,8 @@ pub struct Interface {
     pub workspace: Dim,
     /// Upper bound of the workspace where every dim param is bounded.
     pub workspace_max: Option<u64>,
-    /// Bytes of the workspace that hold values whose size follows from data, unless the caller says how large it is.
+    /// Bytes of the workspace that hold values whose size follows from data, unless the caller says how large
+    /// it is.
     pub heap: u64,
     /// Weights.
     pub weights: Weights,
@@ -59,11 +61,20 @@ impl Interface {
     pub fn node_of(&self, kernel: &Origin) -> Option<u32> {
         self.nodes.iter().position(|n| same_node(n, kernel)).map(|k| k as u32)
     }
-    /// The interface of a module that no caller's build sees: for code in memory that reads its weights from outside.
+    /// The interface of a module that no caller's build sees: for code in memory that reads its weights from
+    /// outside.
     pub fn of_module(m: &Module) -> Interface {
         let tensor = |b: &Buf| {
             let d = &m.bufs[*b];
-            Tensor { name: d.name.clone(), ident: d.name.clone(), ty: d.ty, dims: d.dims.clone(), max_dims: vec![None; d.dims.len()], aliases_input: None, described: None }
+            Tensor {
+                name: d.name.clone(),
+                ident: d.name.clone(),
+                ty: d.ty,
+                dims: d.dims.clone(),
+                max_dims: vec![None; d.dims.len()],
+                aliases_input: None,
+                described: None,
+            }
         };
         let param = |s: &Sym| {
             let (name, r) = (m.syms.name(*s).to_owned(), m.syms.declared_range(*s));
@@ -146,8 +157,8 @@ pub struct Tensor {
     pub max_dims: Vec<Option<i64>>,
     /// Outputs: the input it may share memory with.
     pub aliases_input: Option<u32>,
-    /// What it is, if it is no tensor: then the caller passes an `onnxc_value`, `ty` is the type of the elements in it,
-    /// and there are no dims.
+    /// What it is, if it is no tensor: then the caller passes an `onnxc_value`, `ty` is the type of the
+    /// elements in it, and there are no dims.
     pub described: Option<Described>,
 }
 
@@ -182,7 +193,12 @@ impl Described {
     }
     /// `optional(seq(float32))`.
     pub fn text(&self, elem: &str) -> String {
-        let dims = |d: &Vec<Option<i64>>| format!("{elem} [{}]", d.iter().map(|d| d.map_or("?".to_owned(), |d| d.to_string())).collect::<Vec<_>>().join(", "));
+        let dims = |d: &Vec<Option<i64>>| {
+            format!(
+                "{elem} [{}]",
+                d.iter().map(|d| d.map_or("?".to_owned(), |d| d.to_string())).collect::<Vec<_>>().join(", ")
+            )
+        };
         let member = self.dims.as_ref().map_or(elem.to_owned(), dims);
         let key = self.key.map_or("int64", ElemType::onnx_name);
         let t = match self.kind {

@@ -1,10 +1,11 @@
-//! Elementary functions of floats by polynomials, written once for every backend: of f32 here, of f64 in `math/double.rs`.
+//! Elementary functions of floats by polynomials, written once for every backend: of f32 here, of f64 in
+//! `math/double.rs`.
 //!
-//! exp, log: argument reduction of Cephes (S. L. Moshier) and minimax polynomials of single precision. expm1, log1p: the
-//! same polynomials, and what the reduction loses near 1 put back exactly. erf, tanh: a polynomial near 0, elsewhere
-//! their distance from 1 as a power of two (erf's polynomial near 0: N. Juffa). Where vectors pick from tables: powers of
-//! two by sixteenths (P. Tang); erf in pieces, expanded at points where its value is nearly exact (as S. Gal chose them). `tests/math.rs`
-//! holds the errors.
+//! exp, log: argument reduction of Cephes (S. L. Moshier) and minimax polynomials of single precision. expm1,
+//! log1p: the same polynomials, and what the reduction loses near 1 put back exactly. erf, tanh: a polynomial
+//! near 0, elsewhere their distance from 1 as a power of two (erf's polynomial near 0: N. Juffa). Where
+//! vectors pick from tables: powers of two by sixteenths (P. Tang); erf in pieces, expanded at points where
+//! its value is nearly exact (as S. Gal chose them). `tests/math.rs` holds the errors.
 
 mod circular;
 mod double;
@@ -25,7 +26,8 @@ const fn table(x: [f32; 16]) -> Table {
     t
 }
 
-/// What a backend must have: operations on vectors (or scalars) of f32 or of f64, IEEE 754, each rounded once.
+/// What a backend must have: operations on vectors (or scalars) of f32 or of f64, IEEE 754, each rounded
+/// once.
 pub trait Floats {
     /// A value.
     type V: Copy;
@@ -44,7 +46,13 @@ pub trait Floats {
     /// True if `fma` rounds once.
     fn fuses(&self) -> bool;
     /// What `rare` gives in the lanes with `x < y`, else `usual`; `rare` runs only if there are any.
-    fn if_any_less<const N: usize>(&mut self, x: Self::V, y: Self::V, usual: [Self::V; N], rare: impl FnOnce(&mut Self) -> [Self::V; N]) -> [Self::V; N];
+    fn if_any_less<const N: usize>(
+        &mut self,
+        x: Self::V,
+        y: Self::V,
+        usual: [Self::V; N],
+        rare: impl FnOnce(&mut Self) -> [Self::V; N],
+    ) -> [Self::V; N];
     /// `a < b ? a : b`: b if either is NaN.
     fn lesser(&mut self, a: Self::V, b: Self::V) -> Self::V;
     /// `a > b ? a : b`: b if either is NaN.
@@ -66,8 +74,8 @@ pub trait Floats {
     fn sqrt(&mut self, a: Self::V) -> Self::V;
     /// To an integer value, halves to even.
     fn round(&mut self, a: Self::V) -> Self::V;
-    /// y * 2^n for an integer value n in -151..=129 (f64: -1077..=1025) and y in [0.5, 2], rounded once; where there are
-    /// tables, n may have a fraction and its floor counts, here and below.
+    /// y * 2^n for an integer value n in -151..=129 (f64: -1077..=1025) and y in [0.5, 2], rounded once;
+    /// where there are tables, n may have a fraction and its floor counts, here and below.
     fn scale(&mut self, y: Self::V, n: Self::V) -> Self::V;
     /// The same where the result is normal: n is added to the exponent.
     fn scale_normal(&mut self, y: Self::V, n: Self::V) -> Self::V;
@@ -194,13 +202,15 @@ fn exp_clamped<B: Floats>(b: &mut B, x: B::V) -> B::V {
 
 /// 2^(i/16).
 #[allow(clippy::approx_constant)]
-static POWERS: Table =
-    table([1.0, 1.0442737, 1.0905077, 1.1387886, 1.1892071, 1.2418578, 1.2968396, 1.3542556, 1.4142135, 1.4768262, 1.5422108, 1.6104903, 1.6817929, 1.7562522, 1.8340081, 1.9152066]);
+static POWERS: Table = table([
+    1.0, 1.0442737, 1.0905077, 1.1387886, 1.1892071, 1.2418578, 1.2968396, 1.3542556, 1.4142135, 1.4768262,
+    1.5422108, 1.6104903, 1.6817929, 1.7562522, 1.8340081, 1.9152066,
+]);
 /// What brings numbers to multiples of 1/16: the last four bits of the sum count them.
 const SIXTEENTHS: f64 = 786_432.0;
 
-/// The same with n a multiple of 1/16, whose fraction picks from a table: so small an r leaves little to its polynomial. The
-/// error is a little larger, too large for sigmoid.
+/// The same with n a multiple of 1/16, whose fraction picks from a table: so small an r leaves little to its
+/// polynomial. The error is a little larger, too large for sigmoid.
 fn exp_in_pieces<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (log2e, shift) = (b.num(x, std::f64::consts::LOG2_E), b.num(x, SIXTEENTHS));
     let sum = b.fma(x, log2e, shift);
@@ -247,8 +257,9 @@ fn sigmoid<B: Floats>(b: &mut B, x: B::V) -> B::V {
     sigmoid_by(b, x, -104.0, exp_clamped)
 }
 
-/// 1 / (1 + e^-x): with e = e^-|x| <= 1 and q = e / (1 + e) it is 1 - q for positive x and q = e - e q for others, whose
-/// error is less than that of the quotient. `exp` knows e^x from `least` on, below which it is 0.
+/// 1 / (1 + e^-x): with e = e^-|x| <= 1 and q = e / (1 + e) it is 1 - q for positive x and q = e - e q for
+/// others, whose error is less than that of the quotient. `exp` knows e^x from `least` on, below which it is
+/// 0.
 fn sigmoid_by<B: Floats>(b: &mut B, x: B::V, least: f64, exp: fn(&mut B, B::V) -> B::V) -> B::V {
     let (least, m) = (b.num(x, least), b.neg_abs(x));
     let m = b.greater(least, m);
@@ -265,8 +276,14 @@ fn log<B: Floats>(b: &mut B, x: B::V) -> B::V {
     log_by(b, x, (f32::MIN_POSITIVE.into(), 23), log_near_1)
 }
 
-/// With x = 2^e m: e ln 2 + log m, which `near_1` is of m - 1 and e. Below `least` x is subnormal, and 2^`up` x is not.
-fn log_by<B: Floats>(b: &mut B, x: B::V, (least, up): (f64, i32), near_1: fn(&mut B, B::V, B::V) -> B::V) -> B::V {
+/// With x = 2^e m: e ln 2 + log m, which `near_1` is of m - 1 and e. Below `least` x is subnormal, and 2^`up`
+/// x is not.
+fn log_by<B: Floats>(
+    b: &mut B,
+    x: B::V,
+    (least, up): (f64, i32),
+    near_1: fn(&mut B, B::V, B::V) -> B::V,
+) -> B::V {
     let (least, scale) = (b.num(x, least), b.num(x, f64::from(up).exp2()));
     let raised = b.mul(x, scale);
     let y = b.if_less(x, least, raised, x);
@@ -284,10 +301,11 @@ fn log_by<B: Floats>(b: &mut B, x: B::V, (least, up): (f64, i32), near_1: fn(&mu
     log_limits(b, x, y)
 }
 
-/// Puts in what the logarithm is where x is no positive number: log 0 = -inf, log inf = inf, of negative numbers and
-/// NaN NaN.
+/// Puts in what the logarithm is where x is no positive number: log 0 = -inf, log inf = inf, of negative
+/// numbers and NaN NaN.
 fn log_limits<B: Floats>(b: &mut B, x: B::V, y: B::V) -> B::V {
-    let (zero, inf, minus_inf, nan) = (b.num(x, 0.0), b.num(x, f64::INFINITY), b.num(x, f64::NEG_INFINITY), b.num(x, f64::NAN));
+    let (zero, inf, minus_inf, nan) =
+        (b.num(x, 0.0), b.num(x, f64::INFINITY), b.num(x, f64::NEG_INFINITY), b.num(x, f64::NAN));
     let y = b.if_less(zero, x, y, nan);
     let y = b.if_equal(x, zero, minus_inf, y);
     b.if_equal(x, inf, inf, y)
@@ -296,7 +314,21 @@ fn log_limits<B: Floats>(b: &mut B, x: B::V, y: B::V) -> B::V {
 /// e ln 2 + log(1 + f) for 1 + f in [sqrt 1/2, sqrt 2).
 fn log_near_1<B: Floats>(b: &mut B, f: B::V, ef: B::V) -> B::V {
     let x = f;
-    let p = poly::<B, f32>(b, f, &[7.037_683_6e-2, -1.151_461e-1, 1.167_699_9e-1, -1.242_014_1e-1, 1.424_932_3e-1, -1.666_805_7e-1, 2.000_071_5e-1, -2.499_999_4e-1, 3.333_333e-1]);
+    let p = poly::<B, f32>(
+        b,
+        f,
+        &[
+            7.037_683_6e-2,
+            -1.151_461e-1,
+            1.167_699_9e-1,
+            -1.242_014_1e-1,
+            1.424_932_3e-1,
+            -1.666_805_7e-1,
+            2.000_071_5e-1,
+            -2.499_999_4e-1,
+            3.333_333e-1,
+        ],
+    );
     let z = b.mul(f, f);
     let fz = b.mul(f, z);
     let y = b.mul(fz, p);
@@ -314,7 +346,11 @@ fn tanh<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (m, one, limit) = (b.abs(x), b.num(x, 1.0), b.num(x, 10.0));
     let m = b.lesser(limit, m);
     let z = b.mul(m, m);
-    let p = poly::<B, f32>(b, z, &[-5.830_325e-3, 2.074_496_3e-2, -5.377_024_4e-2, 1.333_178_4e-1, -3.333_329_3e-1]);
+    let p = poly::<B, f32>(
+        b,
+        z,
+        &[-5.830_325e-3, 2.074_496_3e-2, -5.377_024_4e-2, 1.333_178_4e-1, -3.333_329_3e-1],
+    );
     let p = b.mul(p, z);
     let near = b.fma(p, m, m);
     let factor = b.num(x, 2.0 * std::f64::consts::LOG2_E);
@@ -329,8 +365,8 @@ fn tanh<B: Floats>(b: &mut B, x: B::V) -> B::V {
     b.with_sign(r, x)
 }
 
-/// Around n / 4, erf = c0 + t (c1 + t (c2 + ..)) with c0 a value of single precision that erf comes close to there by chance;
-/// around 0, t + t (c1 + t (c2 + ..)). c5 first.
+/// Around n / 4, erf = c0 + t (c1 + t (c2 + ..)) with c0 a value of single precision that erf comes close to
+/// there by chance; around 0, t + t (c1 + t (c2 + ..)). c5 first.
 static ERF_NEAR: [Table; 6] = [
     table([
         0.11108991,
@@ -422,11 +458,14 @@ static ERF_NEAR: [Table; 6] = [
         5.399459e-06,
         8.7589547e-07,
     ]),
-    table([0.0, 0.2763264, 0.5204999, 0.71115565, 0.8427008, 0.92290014, 0.96610516, 0.9866717, 0.9953223, 0.9985373, 0.999593, 0.9998994, 0.9999779, 0.9999957, 0.9999993, 0.9999999]),
+    table([
+        0.0, 0.2763264, 0.5204999, 0.71115565, 0.8427008, 0.92290014, 0.96610516, 0.9866717, 0.9953223,
+        0.9985373, 0.999593, 0.9998994, 0.9999779, 0.9999957, 0.9999993, 0.9999999,
+    ]),
 ];
 
-/// By 16 polynomials, where coefficients can be picked lane by lane. Beyond the last piece erf is 1, exactly: 1 + erf(x) of a
-/// large negative x must be 0, as it is a factor of x in GELU.
+/// By 16 polynomials, where coefficients can be picked lane by lane. Beyond the last piece erf is 1, exactly:
+/// 1 + erf(x) of a large negative x must be 0, as it is a factor of x in GELU.
 fn erf_in_pieces<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (m, limit, shift) = (b.abs(x), b.num(x, f64::from(3.874_999_8_f32)), b.num(x, 3_145_728.0));
     let m = b.lesser(limit, m);
@@ -454,9 +493,17 @@ fn erf<B: Floats>(b: &mut B, x: B::V) -> B::V {
     let (m, one, limit) = (b.abs(x), b.num(x, 1.0), b.num(x, 4.0));
     let m = b.lesser(limit, m);
     let z = b.mul(m, m);
-    let p = poly::<B, f32>(b, z, &[-5.967_617e-4, 4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_25e-1, -3.761_253_4e-1, 1.283_791_7e-1]);
+    let p = poly::<B, f32>(
+        b,
+        z,
+        &[-5.967_617e-4, 4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_25e-1, -3.761_253_4e-1, 1.283_791_7e-1],
+    );
     let near = b.fma(p, m, m);
-    let q = poly::<B, f32>(b, m, &[3.095_950_4e-4, -4.645_441_7e-3, 3.304_621_3e-2, -1.518_968_2e-1, -9.171_203_4e-1, -1.628_110_2]);
+    let q = poly::<B, f32>(
+        b,
+        m,
+        &[3.095_950_4e-4, -4.645_441_7e-3, 3.304_621_3e-2, -1.518_968_2e-1, -9.171_203_4e-1, -1.628_110_2],
+    );
     let q = b.mul(q, m);
     let e = exp2_rough(b, q);
     let far = b.sub(one, e);

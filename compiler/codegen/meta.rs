@@ -125,7 +125,11 @@ impl Meta {
             for p in [name, dims, max] {
                 self.pointer(Pointer::Here(p));
             }
-            self.u64(if t.described.is_some() { VALUE_SIZE } else { t.max_len().and_then(|n| t.ty.bytes_for(n)).unwrap_or(u64::MAX) });
+            self.u64(if t.described.is_some() {
+                VALUE_SIZE
+            } else {
+                t.max_len().and_then(|n| t.ty.bytes_for(n)).unwrap_or(u64::MAX)
+            });
             self.u32(t.ty as u32);
             self.u32(t.dims.len() as u32);
             self.u32(t.aliases_input.unwrap_or(u32::MAX));
@@ -135,13 +139,15 @@ impl Meta {
         at
     }
     fn nodes(&mut self, i: &Interface) -> usize {
-        let parts: Vec<(usize, usize)> = i.nodes.iter().map(|o| (self.string(&o.name), self.string(&o.op))).collect();
+        let parts: Vec<(usize, usize)> =
+            i.nodes.iter().map(|o| (self.string(&o.name), self.string(&o.op))).collect();
         let at = self.align();
         self.bytes.resize(at + 24 * parts.len(), 0);
         for (k, (name, op)) in parts.into_iter().enumerate() {
             self.pointers.push((at + 24 * k, Pointer::Here(name)));
             self.pointers.push((at + 24 * k + 8, Pointer::Here(op)));
-            let tap = i.outputs.iter().position(|t| t.name == i.nodes[k].output).map_or(u32::MAX, |t| t as u32);
+            let tap =
+                i.outputs.iter().position(|t| t.name == i.nodes[k].output).map_or(u32::MAX, |t| t as u32);
             self.bytes[at + 24 * k + 16..at + 24 * k + 20].copy_from_slice(&tap.to_le_bytes());
         }
         at
@@ -177,7 +183,12 @@ impl Meta {
         at
     }
     /// Defines the data object.
-    pub fn define(mut self, module: &mut dyn Module, id: DataId, functions: &HashMap<u32, FuncId>) -> ModuleResult<()> {
+    pub fn define(
+        mut self,
+        module: &mut dyn Module,
+        id: DataId,
+        functions: &HashMap<u32, FuncId>,
+    ) -> ModuleResult<()> {
         self.align();
         let mut d = DataDescription::new();
         let me = module.declare_data_in_data(id, &mut d);

@@ -1,8 +1,9 @@
 //! Nest IR (stage Placed) -> machine code.
 //!
-//! Every kernel becomes a local function `(frame, begin, end) -> status`: `begin..end` is the range of its outermost
-//! `par` loop, `frame` the table of pointers and sizes that the entry function fills in ([`frame::Frame`]). The entry
-//! function is the module's driver. The same code goes into objects ([`object`]) and into memory (`crate::jit`).
+//! Every kernel becomes a local function `(frame, begin, end) -> status`: `begin..end` is the range of its
+//! outermost `par` loop, `frame` the table of pointers and sizes that the entry function fills in
+//! ([`frame::Frame`]). The entry function is the module's driver. The same code goes into objects
+//! ([`object`]) and into memory (`crate::jit`).
 
 pub mod assemble;
 pub mod clif;
@@ -23,6 +24,7 @@ pub mod shared;
 pub mod tile;
 pub mod weights;
 
-/// Maps and sets of what code generation numbers. The keys are its own, not an input's, so the hash may be a fast one.
+/// Maps and sets of what code generation numbers. The keys are its own, not an input's, so the hash may be a
+/// fast one.
 type Map<K, V> = std::collections::HashMap<K, V, rustc_hash::FxBuildHasher>;
 type Set<K> = std::collections::HashSet<K, rustc_hash::FxBuildHasher>;

@@ -1,7 +1,7 @@
-//! ONNX names -> identifiers for C and Rust: lower snake case, other characters `_`, prefix `m_` before a digit or a
-//! keyword. A name of which nothing is left counts: `in_1`. Names that meet get the next free suffix in the order of the
-//! model (`x`, `x_2`), with a warning that names both; a dimension and a tensor may have one name in ONNX, and there it is
-//! a note. What the user chose with --rename stays as it is.
+//! ONNX names -> identifiers for C and Rust: lower snake case, other characters `_`, prefix `m_` before a
+//! digit or a keyword. A name of which nothing is left counts: `in_1`. Names that meet get the next free
+//! suffix in the order of the model (`x`, `x_2`), with a warning that names both; a dimension and a tensor
+//! may have one name in ONNX, and there it is a note. What the user chose with --rename stays as it is.
 
 use crate::diag::{Error, Failure, Findings, Result, Severity, codes};
 use std::collections::BTreeMap;
@@ -132,7 +132,11 @@ const KEYWORDS: &[&str] = &[
 /// An identifier for a name; nothing but the prefix if the name has no letter and no digit.
 pub fn snake(name: &str) -> String {
     let out = letters(name);
-    if out.is_empty() || out.starts_with(|c: char| c.is_ascii_digit()) || KEYWORDS.contains(&out.as_str()) { format!("m_{out}") } else { out }
+    if out.is_empty() || out.starts_with(|c: char| c.is_ascii_digit()) || KEYWORDS.contains(&out.as_str()) {
+        format!("m_{out}")
+    } else {
+        out
+    }
 }
 
 /// What is left of a name in lower snake case.
@@ -158,19 +162,30 @@ fn letters(name: &str) -> String {
 
 /// True for an identifier of C and Rust.
 pub fn is_identifier(n: &str) -> bool {
-    n.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && n.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !KEYWORDS.contains(&n)
+    n.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && n.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && !KEYWORDS.contains(&n)
 }
 
-/// `<m>`: what the user chose, else the stem of the output file, else that of the model (abi/README.md, rule 12: models of a
-/// hub are all called model.onnx).
+/// `<m>`: what the user chose, else the stem of the output file, else that of the model (abi/README.md, rule
+/// 12: models of a hub are all called model.onnx).
 pub fn model_name(given: Option<&str>, output: Option<&Path>, model: &str) -> Result<String> {
     if let Some(n) = given {
-        return if is_identifier(n) { Ok(n.to_owned()) } else { Error::new(codes::OPTION, "--name is not an identifier").found_expected(n, "a C and Rust identifier, such as my_model").fail() };
+        return if is_identifier(n) {
+            Ok(n.to_owned())
+        } else {
+            Error::new(codes::OPTION, "--name is not an identifier")
+                .found_expected(n, "a C and Rust identifier, such as my_model")
+                .fail()
+        };
     }
     if output.is_none() && model.starts_with('<') {
         return Ok("model".into());
     }
-    let stem = output.unwrap_or(Path::new(model)).file_stem().map_or("model".into(), |s| s.to_string_lossy().into_owned());
+    let stem = output
+        .unwrap_or(Path::new(model))
+        .file_stem()
+        .map_or("model".into(), |s| s.to_string_lossy().into_owned());
     Ok(snake(&stem))
 }
 
@@ -190,19 +205,32 @@ impl<'a> Names<'a> {
     /// With the user's renames.
     pub fn new(renames: &'a BTreeMap<String, String>) -> Self {
         let chosen = renames.values().map(|id| (id.as_str(), None)).collect();
-        Names { renames, used: BTreeMap::new(), chosen, nameless: BTreeMap::new(), findings: Findings::default() }
+        Names {
+            renames,
+            used: BTreeMap::new(),
+            chosen,
+            nameless: BTreeMap::new(),
+            findings: Findings::default(),
+        }
     }
     /// The identifier of a name; names that meet are noted. `what` is input, output or dimension.
     pub fn ident(&mut self, name: &str, what: &str) -> Result<String> {
         if let Some((key, id)) = self.renames.get_key_value(name) {
             if *id != snake(id) || letters(id).is_empty() {
                 return Err(Failure::from(
-                    Error::new(codes::OPTION, format!("--rename '{}={id}' gives no identifier", name.escape_debug())).found_expected(id, "lower snake case, no keyword of C or Rust"),
+                    Error::new(
+                        codes::OPTION,
+                        format!("--rename '{}={id}' gives no identifier", name.escape_debug()),
+                    )
+                    .found_expected(id, "lower snake case, no keyword of C or Rust"),
                 ));
             }
             let other = self.chosen.insert(id, Some(key)).flatten().filter(|o| *o != key);
             if let Some(other) = other {
-                let e = Error::new(codes::NAME_CLASH, format!("--rename gives two names the identifier \"{id}\""));
+                let e = Error::new(
+                    codes::NAME_CLASH,
+                    format!("--rename gives two names the identifier \"{id}\""),
+                );
                 self.findings.push(e.row("first", shown(what, other)).row("second", shown(what, key)));
             }
             self.used.insert(id.clone(), (name.to_owned(), what.to_owned()));
@@ -229,11 +257,15 @@ impl<'a> Names<'a> {
         if let Some((other, kind)) = self.used.get(&base) {
             // A dimension and a tensor have namespaces of their own in ONNX.
             let apart = (kind == "dimension") != (what == "dimension");
-            let e = Error::warning(codes::NAME_CLASH, format!("two names become the identifier \"{base}\": the second one gets \"{id}\""))
-                .row("first", shown(kind, other))
-                .row("second", shown(what, name))
-                .help(format!("choose a name: --rename '{}={id}'", name.escape_debug()));
-            self.findings.push(Error { severity: if apart { Severity::Note } else { Severity::Warning }, ..e });
+            let e = Error::warning(
+                codes::NAME_CLASH,
+                format!("two names become the identifier \"{base}\": the second one gets \"{id}\""),
+            )
+            .row("first", shown(kind, other))
+            .row("second", shown(what, name))
+            .help(format!("choose a name: --rename '{}={id}'", name.escape_debug()));
+            self.findings
+                .push(Error { severity: if apart { Severity::Note } else { Severity::Warning }, ..e });
         }
         self.used.insert(id.clone(), (name.to_owned(), what.to_owned()));
         Ok(id)

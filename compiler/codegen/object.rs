@@ -1,5 +1,5 @@
-//! Object files. Weights never go through Cranelift's data: their section is an untouched anonymous mapping, and the
-//! writer streams the real bytes when it meets it, so nothing large is ever copied.
+//! Object files. Weights never go through Cranelift's data: their section is an untouched anonymous mapping,
+//! and the writer streams the real bytes when it meets it, so nothing large is ever copied.
 
 use super::assemble::{Assembled, Unit};
 use super::meta;
@@ -27,24 +27,42 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
     })
 }
 
-/// The object, what was put into it, and the mapping that stands for the weights. `with_weights`: their symbol has a section
-/// of this object; it is undefined otherwise.
-pub(super) fn build(unit: &Unit, with_weights: bool) -> Result<(ObjectProduct, Assembled, Option<&'static [u8]>)> {
+/// The object, what was put into it, and the mapping that stands for the weights. `with_weights`: their
+/// symbol has a section of this object; it is undefined otherwise.
+pub(super) fn build(
+    unit: &Unit,
+    with_weights: bool,
+) -> Result<(ObjectProduct, Assembled, Option<&'static [u8]>)> {
     if !unit.interface.weights.external && unit.weights.size > MAX_EMBEDDED {
         return Error::new(codes::WEIGHTS_SIZE, "the weights are too large to embed")
             .at(&Origin::file(&unit.interface.model_file))
-            .found_expected(format!("{} bytes", unit.weights.size), format!("at most {MAX_EMBEDDED} bytes in an object"))
+            .found_expected(
+                format!("{} bytes", unit.weights.size),
+                format!("at most {MAX_EMBEDDED} bytes in an object"),
+            )
             .help("put them into a file of their own: --weights file")
             .fail();
     }
     let isa = unit.target.isa(unit.target.lowest(), true, true)?;
     let bug = |e: cranelift_module::ModuleError| Failure::bug("object", e.to_string());
-    let builder = ObjectBuilder::new(isa, format!("{}.onnxc", unit.interface.name), cranelift_module::default_libcall_names()).map_err(bug)?;
+    let builder = ObjectBuilder::new(
+        isa,
+        format!("{}.onnxc", unit.interface.name),
+        cranelift_module::default_libcall_names(),
+    )
+    .map_err(bug)?;
     let mut module = ObjectModule::new(builder);
     let mut pages = vec![];
     let ids = unit.clock.step("generate code", || unit.assemble(&mut module, &mut pages))?;
     let meta = meta::build(unit.interface, &ids.checks);
-    let id = module.declare_data(&format!("{}_model", unit.interface.name), if unit.interface.hidden { Linkage::Hidden } else { Linkage::Export }, false, false).map_err(bug)?;
+    let id = module
+        .declare_data(
+            &format!("{}_model", unit.interface.name),
+            if unit.interface.hidden { Linkage::Hidden } else { Linkage::Export },
+            false,
+            false,
+        )
+        .map_err(bug)?;
     meta.define(&mut module, id, &ids.functions).map_err(bug)?;
     let mut product = module.finish();
     let hole = if with_weights { add_weights(&mut product, &ids, unit)? } else { None };
@@ -57,8 +75,8 @@ pub(super) fn build(unit: &Unit, with_weights: bool) -> Result<(ObjectProduct, A
     Ok((product, ids, hole))
 }
 
-/// Marks an object of RISC-V as one of the ABI lp64. Its own functions pass no floats to each other's callers; those of libm
-/// would take theirs in registers that this ABI does not use.
+/// Marks an object of RISC-V as one of the ABI lp64. Its own functions pass no floats to each other's
+/// callers; those of libm would take theirs in registers that this ABI does not use.
 fn soft_float(o: &mut object::write::Object<'_>, imports: &[&str], target: &str) -> Result<()> {
     if let Some(f) = imports.iter().find(|n| !n.starts_with("mem") && !n.starts_with("onnxc_")) {
         return Error::new(codes::TARGET, format!("the model needs {f} of libm, which the ABI of \"{target}\" calls without floating-point registers"))
@@ -88,14 +106,20 @@ fn add_page(product: &mut ObjectProduct, function: FuncId, r: &ModuleReloc) -> R
     let Some(section) = at.section.id() else { return Err(bug("a function without a section".into())) };
     let offset = at.value + u64::from(r.offset);
     let flags = object::write::RelocationFlags::Coff { typ };
-    product.object.add_relocation(section, object::write::Relocation { offset, symbol, addend: r.addend, flags }).map_err(|e| bug(e.to_string()))
+    product
+        .object
+        .add_relocation(section, object::write::Relocation { offset, symbol, addend: r.addend, flags })
+        .map_err(|e| bug(e.to_string()))
 }
 
 /// Gives the weights' symbol a section; its contents are a mapping that nobody touches.
 fn add_weights(product: &mut ObjectProduct, ids: &Assembled, unit: &Unit) -> Result<Option<&'static [u8]>> {
     let Some(data) = ids.weights else { return Ok(None) };
     let size = unit.weights.size;
-    let map = memmap2::MmapOptions::new().len(size as usize).map_anon().map_err(|e| Failure::Io("address space for the weights".into(), e.to_string()))?;
+    let map = memmap2::MmapOptions::new()
+        .len(size as usize)
+        .map_anon()
+        .map_err(|e| Failure::Io("address space for the weights".into(), e.to_string()))?;
     let hole: &'static [u8] = Box::leak(Box::new(map));
     let symbol = product.data_symbol(data);
     let o = &mut product.object;

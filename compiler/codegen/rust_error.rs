@@ -1,4 +1,5 @@
-//! `Error` of the generated Rust module: the status of a failed call, and which check failed with which values.
+//! `Error` of the generated Rust module: the status of a failed call, and which check failed with which
+//! values.
 
 use super::header::STATUS;
 use super::rust::sentence;
@@ -14,7 +15,8 @@ pub(super) const FAULT_TYPES: &str = "    #[repr(C)] pub struct Fault { pub chec
 ";
 
 const ERROR: &str = r#"
-/// Why a call failed: printed, it names the node, the tensors and the sizes. The outputs are unspecified then.
+/// Why a call failed: printed, it names the node, the tensors and the sizes. The outputs are unspecified
+/// then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error { status: Status, check: Option<u32>, text: &'static str, values: [i64; 4], workspace_size: u64 }
 impl Error {
@@ -67,7 +69,9 @@ pub(super) fn error(o: &mut String, model: &str) {
     for (_, _, variant, text, _) in STATUS {
         let _ = writeln!(o, "            Status::{variant} => \"{text}\",");
     }
-    o.push_str("            Status::Unknown(n) => return write!(f, \"unknown status {n}\"),\n        })\n    }\n}");
+    o.push_str(
+        "            Status::Unknown(n) => return write!(f, \"unknown status {n}\"),\n        })\n    }\n}",
+    );
     o.push_str(&ERROR.replace("sys::MODEL", &format!("sys::{model}_model")));
     o.push_str("fn status(rc: i32, fault: &sys::Fault) -> Result<(), Error> {\n    let status = match rc {\n        0 => return Ok(()),\n");
     for (n, _, variant, _, _) in STATUS {

@@ -15,8 +15,8 @@ mod sealed {
 macro_rules! elements { ($($t:ty: $($n:ident)|+;)*) => { $(impl<'a> sealed::Element<'a> for $t { fn holds(d: i32) -> bool { $(d == dtype::$n)||+ } })* }; }
 elements! { f32: F32; f64: F64; i8: I8; i16: I16; i32: I32; i64: I64; u8: U8 | BOOL; u16: U16 | F16 | BF16; u32: U32; u64: U64; [f32; 2]: C64; [f64; 2]: C128; }
 
-/// What is no single tensor: a sequence, an optional, a map, or a tensor in one of them. It borrows what it is made of; a
-/// result borrows the workspace.
+/// What is no single tensor: a sequence, an optional, a map, or a tensor in one of them. It borrows what it
+/// is made of; a result borrows the workspace.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Value<'a> {
@@ -80,4 +80,5 @@ impl<'a> Value<'a> {
 "#;
 
 /// Behind [`VALUE`] where there are strings.
-pub(super) const STRINGS: &str = "impl<'a> sealed::Element<'a> for Str<'a> { fn holds(d: i32) -> bool { d == dtype::STR } }\n";
+pub(super) const STRINGS: &str =
+    "impl<'a> sealed::Element<'a> for Str<'a> { fn holds(d: i32) -> bool { d == dtype::STR } }\n";

@@ -1,8 +1,9 @@
-//! Shared libraries of ELF targets, without a linker: the object's sections at fixed distances, with what remains for the
-//! dynamic linker to do. A program loads them with dlopen (`--emit shared`).
+//! Shared libraries of ELF targets, without a linker: the object's sections at fixed distances, with what
+//! remains for the dynamic linker to do. A program loads them with dlopen (`--emit shared`).
 //!
-//! Segments in order: read-only (headers, dynamic tables, constants), code and stubs, data that only relocations write, data,
-//! zeros, weights. Addresses are file offsets plus whole pages, a page more for each segment, so the file has no padding.
+//! Segments in order: read-only (headers, dynamic tables, constants), code and stubs, data that only
+//! relocations write, data, zeros, weights. Addresses are file offsets plus whole pages, a page more for each
+//! segment, so the file has no padding.
 
 mod file;
 mod relocate;
@@ -28,12 +29,18 @@ pub fn write(unit: &Unit, out: &mut dyn Write) -> Result<()> {
     if triple.binary_format != BinaryFormat::Elf || triple.operating_system == OperatingSystem::None_ {
         return Error::new(codes::TARGET, "--emit shared writes ELF shared libraries")
             .at(&at)
-            .found_expected(&unit.interface.target, "a target with ELF and a dynamic linker, such as x86_64-unknown-linux-gnu")
+            .found_expected(
+                &unit.interface.target,
+                "a target with ELF and a dynamic linker, such as x86_64-unknown-linux-gnu",
+            )
             .help("write an object and link it: cc -shared model.o -o libmodel.dylib")
             .fail();
     }
     if unit.interface.hidden {
-        return Error::new(codes::OPTION, "--hidden hides all that --emit shared exports").at(&at).help("leave out --hidden").fail();
+        return Error::new(codes::OPTION, "--hidden hides all that --emit shared exports")
+            .at(&at)
+            .help("leave out --hidden")
+            .fail();
     }
     let (mut product, ids, _) = build(unit, false)?;
     // The weights are no section of this object: they go straight into the library.
@@ -57,7 +64,8 @@ fn bug(e: object::read::Error) -> Failure {
     Failure::bug("shared", e.to_string())
 }
 
-/// The object, and what the library needs beside its sections. Symbols and sections are numbers of the object.
+/// The object, and what the library needs beside its sections. Symbols and sections are numbers of the
+/// object.
 struct Link<'a> {
     file: &'a File<'a>,
     machine: u16,
@@ -104,7 +112,9 @@ const GROUPS: [(SectionKind, Segment); 5] = [
 fn group(s: &ElfSection64<'_, '_, LE>) -> SectionKind {
     match s.kind() {
         SectionKind::ReadOnlyString => SectionKind::ReadOnlyData,
-        SectionKind::Data if s.name().is_ok_and(|n| n.starts_with(".data.rel.ro")) => SectionKind::ReadOnlyDataWithRel,
+        SectionKind::Data if s.name().is_ok_and(|n| n.starts_with(".data.rel.ro")) => {
+            SectionKind::ReadOnlyDataWithRel
+        }
         k => k,
     }
 }
@@ -113,13 +123,24 @@ impl<'a> Link<'a> {
     /// Finds out what is needed.
     fn new(file: &'a File<'a>, weights: Option<&[u8]>) -> Result<Link<'a>> {
         let named = |s: &ElfSymbol64<'_, '_, LE>| s.name_bytes().is_ok_and(|n| Some(n) == weights);
-        let mut link = Link { file, machine: file.elf_header().e_machine(LE), weights: file.symbols().find(named).map(|s| s.index().0), got: vec![], stubs: vec![], addresses: 0, relocations: vec![] };
+        let mut link = Link {
+            file,
+            machine: file.elf_header().e_machine(LE),
+            weights: file.symbols().find(named).map(|s| s.index().0),
+            got: vec![],
+            stubs: vec![],
+            addresses: 0,
+            relocations: vec![],
+        };
         for s in file.sections() {
             for (offset, r) in s.relocations() {
-                let (object::RelocationFlags::Elf { r_type }, object::RelocationTarget::Symbol(symbol)) = (r.flags(), r.target()) else {
+                let (object::RelocationFlags::Elf { r_type }, object::RelocationTarget::Symbol(symbol)) =
+                    (r.flags(), r.target())
+                else {
                     return Err(Failure::bug("shared", format!("relocation {r:?}")));
                 };
-                let r = Relocation { section: s.index().0, offset, r_type, symbol: symbol.0, addend: r.addend() };
+                let r =
+                    Relocation { section: s.index().0, offset, r_type, symbol: symbol.0, addend: r.addend() };
                 link.relocations.push(r);
             }
         }
@@ -149,14 +170,24 @@ impl<'a> Link<'a> {
     /// The whole library.
     fn image(&self, unit: &Unit) -> Result<Image> {
         let mut image = Image::new(self.machine, self.file.elf_header().e_flags(LE));
-        let imports: Vec<usize> = self.file.symbols().map(|s| s.index().0).filter(|i| *i != 0 && self.is_import(*i).unwrap_or(false)).collect();
-        let exports: Vec<usize> = self.file.symbols().filter(|s| s.is_global() && s.is_definition()).map(|s| s.index().0).collect();
+        let imports: Vec<usize> = self
+            .file
+            .symbols()
+            .map(|s| s.index().0)
+            .filter(|i| *i != 0 && self.is_import(*i).unwrap_or(false))
+            .collect();
+        let exports: Vec<usize> =
+            self.file.symbols().filter(|s| s.is_global() && s.is_definition()).map(|s| s.index().0).collect();
         let mut strings = Strings::default();
         let needed: Vec<u32> = self.needed(unit, &imports)?.into_iter().map(|n| strings.add(n)).collect();
         let dynamic: Vec<usize> = imports.iter().chain(&exports).copied().collect();
-        let names = dynamic.iter().map(|i| Ok(strings.add(self.symbol(*i)?.name_bytes().map_err(bug)?))).collect::<Result<Vec<_>>>()?;
+        let names = dynamic
+            .iter()
+            .map(|i| Ok(strings.add(self.symbol(*i)?.name_bytes().map_err(bug)?)))
+            .collect::<Result<Vec<_>>>()?;
         // Sizes first: everything has an address before anything is filled in.
-        let table = |name, sh_type, size: usize, entry| Chunk::table(name, sh_type, Segment::ReadOnly, size, entry);
+        let table =
+            |name, sh_type, size: usize, entry| Chunk::table(name, sh_type, Segment::ReadOnly, size, entry);
         let hash = image.push(table(".hash", elf::SHT_HASH, 4 * (3 + 2 * dynamic.len() + 1), 4));
         let dynsym = image.push(table(".dynsym", elf::SHT_DYNSYM, 24 * (dynamic.len() + 1), 24));
         let dynstr = image.push(table(".dynstr", elf::SHT_STRTAB, strings.bytes.len(), 0));
@@ -172,9 +203,13 @@ impl<'a> Link<'a> {
             }
             let table = |name, sh_type, size, entry| Chunk::table(name, sh_type, segment, size, entry);
             match kind {
-                SectionKind::Text => stubs = image.push(table(".plt", elf::SHT_PROGBITS, self.stubs.len() * STUB as usize, STUB)),
+                SectionKind::Text => {
+                    stubs =
+                        image.push(table(".plt", elf::SHT_PROGBITS, self.stubs.len() * STUB as usize, STUB))
+                }
                 SectionKind::ReadOnlyDataWithRel => {
-                    let dynamic = image.push(table(".dynamic", elf::SHT_DYNAMIC, 16 * (needed.len() + 9), 16));
+                    let dynamic =
+                        image.push(table(".dynamic", elf::SHT_DYNAMIC, 16 * (needed.len() + 9), 16));
                     tables = (dynamic, image.push(table(".got", elf::SHT_PROGBITS, 8 * self.got.len(), 8)));
                 }
                 _ => {}
@@ -182,10 +217,17 @@ impl<'a> Link<'a> {
         }
         let (dynamic_table, got) = tables;
         let size = if self.weights.is_some() { unit.weights.size as usize } else { 0 };
-        let weights = image.push(Chunk { align: super::weights::ALIGN, ..Chunk::table(".rodata.weights", elf::SHT_PROGBITS, Segment::Weights, size, 0) });
+        let weights = image.push(Chunk {
+            align: super::weights::ALIGN,
+            ..Chunk::table(".rodata.weights", elf::SHT_PROGBITS, Segment::Weights, size, 0)
+        });
         image.lay_out();
-        let places =
-            Places { sections: sections.iter().map(|(i, c)| (*i, image.chunks[*c].addr)).collect(), weights: image.chunks[weights].addr, stubs: image.chunks[stubs].addr, got: image.chunks[got].addr };
+        let places = Places {
+            sections: sections.iter().map(|(i, c)| (*i, image.chunks[*c].addr)).collect(),
+            weights: image.chunks[weights].addr,
+            stubs: image.chunks[stubs].addr,
+            got: image.chunks[got].addr,
+        };
         let (mut contents, words) = self.contents(&places)?;
         for (i, c) in &sections {
             if let Some(bytes) = contents.remove(i) {
@@ -198,9 +240,15 @@ impl<'a> Link<'a> {
         image.fill(stubs, &self.stub_code(&places)?);
         image.fill(rela, &self.dynamic_relocations(&places, &words, &imports)?);
         image.fill(dynstr, &strings.bytes);
-        let symbols = dynamic.iter().zip(&names).map(|(i, n)| self.file_symbol(*i, *n, elf::STB_GLOBAL, &image, &sections));
+        let symbols = dynamic
+            .iter()
+            .zip(&names)
+            .map(|(i, n)| self.file_symbol(*i, *n, elf::STB_GLOBAL, &image, &sections));
         image.fill(dynsym, &file::symbols(symbols.collect::<Result<Vec<_>>>()?));
-        let hashes = dynamic.iter().map(|i| Ok(elf::hash(self.symbol(*i)?.name_bytes().map_err(bug)?))).collect::<Result<Vec<_>>>()?;
+        let hashes = dynamic
+            .iter()
+            .map(|i| Ok(elf::hash(self.symbol(*i)?.name_bytes().map_err(bug)?)))
+            .collect::<Result<Vec<_>>>()?;
         image.fill(hash, &file::hash_table(&hashes));
         (image.chunks[dynsym].link, image.chunks[dynsym].info) = (dynstr, 1);
         for c in [hash, rela] {
@@ -221,12 +269,17 @@ impl<'a> Link<'a> {
             (elf::DT_RELAENT, 24),
             (elf::DT_NULL, 0),
         ]);
-        let words: Vec<u8> = entries.iter().flat_map(|(tag, value)| [*tag as u64, *value]).flat_map(u64::to_le_bytes).collect();
+        let words: Vec<u8> = entries
+            .iter()
+            .flat_map(|(tag, value)| [*tag as u64, *value])
+            .flat_map(u64::to_le_bytes)
+            .collect();
         image.fill(dynamic_table, &words);
         self.local_symbols(&mut image, &sections)?;
         Ok(image)
     }
-    /// Libraries that have the imported functions. musl and others find them in the program that loads the library.
+    /// Libraries that have the imported functions. musl and others find them in the program that loads the
+    /// library.
     fn needed(&self, unit: &Unit, imports: &[usize]) -> Result<Vec<&'static [u8]>> {
         let (c, m): (&[u8], &[u8]) = match unit.target.triple.environment {
             Environment::Gnu => (b"libc.so.6", b"libm.so.6"),
@@ -248,7 +301,9 @@ impl<'a> Link<'a> {
         }
         let s = self.symbol(i)?;
         let section = s.section_index().and_then(|x| places.sections.get(&x.0));
-        section.map(|a| a + s.address()).ok_or_else(|| Failure::bug("shared", format!("\"{}\" is not defined", s.name().unwrap_or("?"))))
+        section
+            .map(|a| a + s.address())
+            .ok_or_else(|| Failure::bug("shared", format!("\"{}\" is not defined", s.name().unwrap_or("?"))))
     }
     fn got_entry(&self, i: usize, places: &Places) -> u64 {
         places.got + 8 * self.got.partition_point(|x| *x < i) as u64
@@ -256,7 +311,9 @@ impl<'a> Link<'a> {
     /// The sections with all relocations applied, and the words that hold addresses: where, and which.
     fn contents(&self, places: &Places) -> Result<(Sections, Vec<(u64, u64)>)> {
         let mut contents = BTreeMap::new();
-        for s in self.file.sections().filter(|s| places.sections.contains_key(&s.index().0) && s.kind() != SectionKind::UninitializedData) {
+        for s in self.file.sections().filter(|s| {
+            places.sections.contains_key(&s.index().0) && s.kind() != SectionKind::UninitializedData
+        }) {
             contents.insert(s.index().0, s.data().map_err(bug)?.to_vec());
         }
         let (mut words, mut late) = (vec![], vec![]);
@@ -286,7 +343,12 @@ impl<'a> Link<'a> {
         }
         for (r, p) in late {
             let distance = halves.get(&self.address(r.symbol, places)?).copied();
-            self.patch(&mut contents, r, p, distance.ok_or_else(|| Failure::bug("shared", "half an address"))?)?;
+            self.patch(
+                &mut contents,
+                r,
+                p,
+                distance.ok_or_else(|| Failure::bug("shared", "half an address"))?,
+            )?;
         }
         Ok((contents, words))
     }
@@ -298,15 +360,28 @@ impl<'a> Link<'a> {
     fn stub_code(&self, places: &Places) -> Result<Vec<u8>> {
         let mut out = vec![];
         for (k, i) in self.stubs.iter().enumerate() {
-            out.extend(relocate::stub(self.machine, places.stubs + STUB * k as u64, self.got_entry(*i, places))?);
+            out.extend(relocate::stub(
+                self.machine,
+                places.stubs + STUB * k as u64,
+                self.got_entry(*i, places),
+            )?);
         }
         Ok(out)
     }
-    fn dynamic_relocations(&self, places: &Places, words: &[(u64, u64)], imports: &[usize]) -> Result<Vec<u8>> {
+    fn dynamic_relocations(
+        &self,
+        places: &Places,
+        words: &[(u64, u64)],
+        imports: &[usize],
+    ) -> Result<Vec<u8>> {
         let (relative, by_symbol) = relocate::dynamic(self.machine)?;
         let mut out = vec![];
         let mut push = |at: u64, symbol: usize, r_type: u32, addend: u64| {
-            out.extend([at, (symbol as u64) << 32 | u64::from(r_type), addend].into_iter().flat_map(u64::to_le_bytes));
+            out.extend(
+                [at, (symbol as u64) << 32 | u64::from(r_type), addend]
+                    .into_iter()
+                    .flat_map(u64::to_le_bytes),
+            );
         };
         words.iter().for_each(|(at, address)| push(*at, 0, relative, *address));
         for i in &self.got {
@@ -320,7 +395,14 @@ impl<'a> Link<'a> {
         Ok(out)
     }
     /// A symbol of the library.
-    fn file_symbol(&self, i: usize, name: u32, binding: u8, image: &Image, sections: &BTreeMap<usize, usize>) -> Result<file::Symbol> {
+    fn file_symbol(
+        &self,
+        i: usize,
+        name: u32,
+        binding: u8,
+        image: &Image,
+        sections: &BTreeMap<usize, usize>,
+    ) -> Result<file::Symbol> {
         let s = self.symbol(i)?;
         let chunk = s.section_index().and_then(|x| sections.get(&x.0));
         let kind = match s.kind() {
@@ -328,12 +410,22 @@ impl<'a> Link<'a> {
             SymbolKind::Data => elf::STT_OBJECT,
             _ => elf::STT_NOTYPE,
         };
-        Ok(file::Symbol { name, info: binding << 4 | kind, section: chunk.map_or(0, |c| image.section_number(*c)), value: chunk.map_or(0, |c| image.chunks[*c].addr + s.address()), size: s.size() })
+        Ok(file::Symbol {
+            name,
+            info: binding << 4 | kind,
+            section: chunk.map_or(0, |c| image.section_number(*c)),
+            value: chunk.map_or(0, |c| image.chunks[*c].addr + s.address()),
+            size: s.size(),
+        })
     }
     /// Names of kernels for profilers and debuggers: sections that are not loaded.
     fn local_symbols(&self, image: &mut Image, sections: &BTreeMap<usize, usize>) -> Result<()> {
         let (mut strings, mut list) = (Strings::default(), vec![]);
-        for s in self.file.symbols().filter(|s| s.is_definition() && matches!(s.kind(), SymbolKind::Text | SymbolKind::Data)) {
+        for s in self
+            .file
+            .symbols()
+            .filter(|s| s.is_definition() && matches!(s.kind(), SymbolKind::Text | SymbolKind::Data))
+        {
             let name = strings.add(s.name_bytes().map_err(bug)?);
             list.push(self.file_symbol(s.index().0, name, elf::STB_LOCAL, image, sections)?);
         }
@@ -341,7 +433,8 @@ impl<'a> Link<'a> {
         let bytes = file::symbols(list);
         let symtab = image.push(Chunk::table(".symtab", elf::SHT_SYMTAB, Segment::None, bytes.len(), 24));
         image.fill(symtab, &bytes);
-        let strtab = image.push(Chunk::table(".strtab", elf::SHT_STRTAB, Segment::None, strings.bytes.len(), 0));
+        let strtab =
+            image.push(Chunk::table(".strtab", elf::SHT_STRTAB, Segment::None, strings.bytes.len(), 0));
         image.fill(strtab, &strings.bytes);
         (image.chunks[symtab].link, image.chunks[symtab].info) = (strtab, count);
         Ok(())

@@ -1,4 +1,5 @@
-//! The weights blob: every constant that generated code reads, once for all CPU levels, 64-byte aligned, in table order.
+//! The weights blob: every constant that generated code reads, once for all CPU levels, 64-byte aligned, in
+//! table order.
 
 use crate::nest::{Buf, Module, Place, visit};
 use crate::tensor::ConstData;
@@ -12,8 +13,8 @@ pub const ALIGN: u64 = 64;
 /// A weights file begins with the SHA-256 of the blob, padded to this many bytes; the blob follows.
 pub const HEADER: u64 = 64;
 
-/// Hashing gigabytes would cost more than it saves: constants up to this size are shared if their contents are equal,
-/// larger ones if they are made the same way from equal data.
+/// Hashing gigabytes would cost more than it saves: constants up to this size are shared if their contents
+/// are equal, larger ones if they are made the same way from equal data.
 const HASHED: u64 = 1 << 16;
 
 /// The constants of one or several modules.

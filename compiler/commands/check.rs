@@ -39,13 +39,19 @@ fn text(name: &str, c: &Compiled) -> String {
     let show = |what: &str, t: &Tensor| format!("  {what} {} : {}\n", t.name, type_text(i, t));
     let inputs: String = i.inputs.iter().map(|t| show("input ", t)).collect();
     let outputs: String = i.outputs.iter().map(|t| show("output", t)).collect();
-    let (nodes, weights, workspace) = (c.model.graph.order.len(), c.weights.size, i.workspace.display(&i.syms));
-    format!("{name}: ok\n{inputs}{outputs}  {nodes} nodes, {} kernels, weights {weights} bytes, workspace {workspace} bytes\n", kernels(c))
+    let (nodes, weights, workspace) =
+        (c.model.graph.order.len(), c.weights.size, i.workspace.display(&i.syms));
+    format!(
+        "{name}: ok\n{inputs}{outputs}  {nodes} nodes, {} kernels, weights {weights} bytes, workspace {workspace} bytes\n",
+        kernels(c)
+    )
 }
 
 fn as_json(name: &str, c: &Compiled) -> Value {
     let i = &c.interface;
-    let list = |l: &[Tensor]| l.iter().map(|t| json!({ "name": t.name, "type": type_text(i, t) })).collect::<Vec<_>>();
+    let list = |l: &[Tensor]| {
+        l.iter().map(|t| json!({ "name": t.name, "type": type_text(i, t) })).collect::<Vec<_>>()
+    };
     json!({
         "file": name, "ok": true, "inputs": list(&i.inputs), "outputs": list(&i.outputs),
         "nodes": c.model.graph.order.len(), "kernels": kernels(c), "weights_bytes": c.weights.size,

@@ -14,12 +14,19 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
     let Some(model) = &a.model else { return Error::new(codes::OPTION, "no model given").fail() };
     let options = a.options();
     let src = source(model)?;
-    let kinds = if a.emit.is_empty() { vec!["obj", "header"] } else { a.emit.iter().map(String::as_str).collect() };
+    let kinds =
+        if a.emit.is_empty() { vec!["obj", "header"] } else { a.emit.iter().map(String::as_str).collect() };
     let kinds = kinds.into_iter().map(emit::find).collect::<Result<Vec<_>>>()?;
     let stdout = a.output.as_deref() == Some(Path::new("-"));
     let output = match &a.output {
         Some(o) => o.clone(),
-        None => PathBuf::from(format!("{}.o", model.file_stem().map_or("model".into(), |s| s.to_string_lossy().into_owned()).replace('-', "model"))),
+        None => PathBuf::from(format!(
+            "{}.o",
+            model
+                .file_stem()
+                .map_or("model".into(), |s| s.to_string_lossy().into_owned())
+                .replace('-', "model")
+        )),
     };
     if a.stop_after.is_some() {
         return stopped(pipeline::run(&src, &options)?, &output, stdout);
@@ -35,13 +42,16 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
         std::iter::once(model.clone()).chain(external.iter().map(|f| folder.join(f))).collect()
     };
     let depfile = |inputs: &[PathBuf]| match &a.depfile {
-        Some(d) => std::fs::write(d, emit::depfile(&output, inputs)).map_err(|e| Failure::Io(d.display().to_string(), e.to_string())),
+        Some(d) => std::fs::write(d, emit::depfile(&output, inputs))
+            .map_err(|e| Failure::Io(d.display().to_string(), e.to_string())),
         None => Ok(()),
     };
     // Nothing is kept of what is read from standard input or goes to standard output.
     let cache = Cache::new(a.cache.as_deref()).filter(|_| !stdout && src.folder.is_some());
     let names: Vec<&str> = kinds.iter().map(|k| k.name).collect();
-    let cache = cache.map(|c| Ok::<_, Failure>((c, Key::new(&src, &options, &names)?.of_contents(&src)))).transpose()?;
+    let cache = cache
+        .map(|c| Ok::<_, Failure>((c, Key::new(&src, &options, &names)?.of_contents(&src))))
+        .transpose()?;
     if let Some((cache, key)) = &cache {
         let paths = emit::paths(&kinds, &output, weights.as_deref());
         if let Some(hit) = options.clock.step("cache", || cache.get(&src, key, &paths))? {
@@ -58,7 +68,9 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
         if stdout {
             return match kinds.as_slice() {
                 [k] if !k.binary() => emit::to_stdout(&c, k).map(|()| vec![]),
-                _ => Error::new(codes::OPTION, "-o - prints one text output").help("choose it with --emit, e.g. --emit nest").fail(),
+                _ => Error::new(codes::OPTION, "-o - prints one text output")
+                    .help("choose it with --emit, e.g. --emit nest")
+                    .fail(),
             };
         }
         let external: Vec<PathBuf> = c.model.external_files.iter().map(PathBuf::from).collect();
@@ -66,7 +78,12 @@ pub fn compile(a: &CompileArgs) -> Result<()> {
         let written = emit::write_all(&c, &kinds, &output, weights.as_deref(), &inputs)?;
         depfile(&inputs)?;
         if let Some((cache, key)) = &cache {
-            let made = Made { name: &c.interface.name, external: &external, warnings: &c.warnings, files: &written.files };
+            let made = Made {
+                name: &c.interface.name,
+                external: &external,
+                warnings: &c.warnings,
+                files: &written.files,
+            };
             cache.put(&src, key, &made);
         }
         Ok(written.files)
@@ -82,10 +99,14 @@ fn stopped(s: Stopped, output: &Path, stdout: bool) -> Result<()> {
     let (text, extension) = match &s {
         Stopped::Graph(m) => (crate::graph::print::print(m), "graph.txt"),
         Stopped::Nest(m) => (crate::nest::print::print(m), "nest.txt"),
-        Stopped::Levels(l) => (emit::levels(l.iter().map(|(l, m)| (l, m)), &crate::nest::print::print), "nest.txt"),
+        Stopped::Levels(l) => {
+            (emit::levels(l.iter().map(|(l, m)| (l, m)), &crate::nest::print::print), "nest.txt")
+        }
         Stopped::Done(_) => {
             let names: Vec<&str> = pipeline::pass_names();
-            return Error::new(codes::OPTION, "--stop-after: there is no such pass at this level").row("expected", names.join(", ")).fail();
+            return Error::new(codes::OPTION, "--stop-after: there is no such pass at this level")
+                .row("expected", names.join(", "))
+                .fail();
         }
     };
     if stdout {

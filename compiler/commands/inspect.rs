@@ -1,4 +1,5 @@
-//! `onnxc inspect`: what is in a model and what it takes: interface, sizes, operators, weights, memory, arithmetic.
+//! `onnxc inspect`: what is in a model and what it takes: interface, sizes, operators, weights, memory,
+//! arithmetic.
 
 use super::check::type_text;
 use super::{source, warn, with_progress};
@@ -37,7 +38,14 @@ pub fn inspect(a: &InspectArgs) -> Result<()> {
     let c = with_progress(&format!("onnxc: reading {}", src.name), || pipeline::compile(&src, &options))?;
     warn(&c, a.common.message_format);
     // The graph as the file has it: passes replace operators and drop what is dead.
-    let file = crate::onnx::read(&src, &ImportOptions { dims: options.dims.clone(), dim_expressions: options.dim_expressions, capacities: None })?;
+    let file = crate::onnx::read(
+        &src,
+        &ImportOptions {
+            dims: options.dims.clone(),
+            dim_expressions: options.dim_expressions,
+            capacities: None,
+        },
+    )?;
     let sizes = random::sizes(&c.interface, &random::named_sizes(&c.interface, &a.sizes)?);
     let mut f = Findings {
         producer: file.producer.clone(),
@@ -45,7 +53,12 @@ pub fn inspect(a: &InspectArgs) -> Result<()> {
         opsets: file.opsets.clone(),
         operators: BTreeMap::new(),
         weights: BTreeMap::new(),
-        sizes: c.interface.dim_params.iter().filter_map(|p| Some((p.name.clone(), *sizes.get(&p.sym)?))).collect(),
+        sizes: c
+            .interface
+            .dim_params
+            .iter()
+            .filter_map(|p| Some((p.name.clone(), *sizes.get(&p.sym)?)))
+            .collect(),
         workspace: c.interface.syms.expanded(c.interface.workspace).eval(&|s| sizes.get(&s).copied()),
         amounts: None,
     };
@@ -84,7 +97,9 @@ impl Findings {
     fn text(&self, name: &str, c: &Compiled) -> String {
         let i = &c.interface;
         let mut o = format!("{name}: IR version {}", self.ir_version);
-        self.opsets.iter().for_each(|(d, v)| o += &format!(", {} {v}", if d.is_empty() { "ai.onnx" } else { d }));
+        self.opsets
+            .iter()
+            .for_each(|(d, v)| o += &format!(", {} {v}", if d.is_empty() { "ai.onnx" } else { d }));
         o += &if self.producer.is_empty() { "\n".into() } else { format!(", from {}\n", self.producer) };
         let width = i.inputs.iter().chain(&i.outputs).map(|t| t.name.chars().count()).max().unwrap_or(0);
         for (what, list) in [("inputs", &i.inputs), ("outputs", &i.outputs)] {
@@ -93,7 +108,13 @@ impl Findings {
         }
         if !i.dim_params.is_empty() {
             o += "\ndimensions\n";
-            i.dim_params.iter().for_each(|p| o += &format!("  {}  {}\n", p.name, p.hi.map_or(format!("from {}", p.lo), |hi| format!("{} to {hi}", p.lo))));
+            i.dim_params.iter().for_each(|p| {
+                o += &format!(
+                    "  {}  {}\n",
+                    p.name,
+                    p.hi.map_or(format!("from {}", p.lo), |hi| format!("{} to {hi}", p.lo))
+                )
+            });
         }
         o += &format!("\n{} nodes\n", self.nodes());
         let mut rows: Vec<_> = self.operators.iter().collect();
@@ -104,11 +125,20 @@ impl Findings {
             o += &format!("  {ty:<10} {tensors:>6} tensors  {n:>12} elements  {:>10}\n", bytes(*size as f64));
         }
         let kernels = c.modules.last().map_or(0, |m| visit::calls(&m.driver).len());
-        o += &format!("\nobject for {} ({}): {kernels} kernels, weights {}\n", i.target, i.cpu, bytes(c.weights.size as f64));
+        o += &format!(
+            "\nobject for {} ({}): {kernels} kernels, weights {}\n",
+            i.target,
+            i.cpu,
+            bytes(c.weights.size as f64)
+        );
         o += &format!("workspace: {} bytes\n", i.workspace.display(&i.syms));
         if !self.sizes.is_empty() {
             let list: Vec<String> = self.sizes.iter().map(|(n, v)| format!("{n}={v}")).collect();
-            o += &format!("at {}{}\n", list.join(" "), self.workspace.map_or(String::new(), |w| format!(": workspace {}", bytes(w as f64))));
+            o += &format!(
+                "at {}{}\n",
+                list.join(" "),
+                self.workspace.map_or(String::new(), |w| format!(": workspace {}", bytes(w as f64)))
+            );
         }
         o += &match self.amounts {
             Some(a) => format!("a call: {:.3} GFLOP, at least {} moved\n", a.flops / 1e9, bytes(a.bytes)),
@@ -118,7 +148,11 @@ impl Findings {
     }
     fn json(&self, name: &str, c: &Compiled) -> Value {
         let i = &c.interface;
-        let list = |l: &[crate::codegen::interface::Tensor]| l.iter().map(|t| json!({ "name": t.name, "ident": t.ident, "type": type_text(i, t) })).collect::<Vec<_>>();
+        let list = |l: &[crate::codegen::interface::Tensor]| {
+            l.iter()
+                .map(|t| json!({ "name": t.name, "ident": t.ident, "type": type_text(i, t) }))
+                .collect::<Vec<_>>()
+        };
         json!({
             "file": name, "ir_version": self.ir_version, "producer": self.producer,
             "opsets": self.opsets.iter().map(|(d, v)| json!({ "domain": d, "version": v })).collect::<Vec<_>>(),

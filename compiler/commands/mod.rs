@@ -1,4 +1,5 @@
-//! What each command of the program does: files in, files and findings out. `main.rs` only picks one of these.
+//! What each command of the program does: files in, files and findings out. `main.rs` only picks one of
+//! these.
 
 pub mod bench;
 pub mod check;
@@ -30,7 +31,10 @@ use std::time::{Duration, Instant};
 fn source(path: &Path) -> Result<Source> {
     if path == Path::new("-") {
         let mut b = vec![];
-        std::io::stdin().lock().read_to_end(&mut b).map_err(|e| Failure::Io("<stdin>".into(), e.to_string()))?;
+        std::io::stdin()
+            .lock()
+            .read_to_end(&mut b)
+            .map_err(|e| Failure::Io("<stdin>".into(), e.to_string()))?;
         return Ok(Source { name: "<stdin>".into(), bytes: b.into(), folder: None });
     }
     crate::onnx::open(path)
@@ -94,12 +98,16 @@ fn given_inputs(r: &Runner, list: &[ArrayFile]) -> Result<Vec<Array>> {
     for f in list {
         let read = match &f.name {
             #[cfg(feature = "image")]
-            Some(name) if arrays::format(&f.path) == Some(arrays::Format::Picture) => vec![picture(i, name, &f.path)?],
+            Some(name) if arrays::format(&f.path) == Some(arrays::Format::Picture) => {
+                vec![picture(i, name, &f.path)?]
+            }
             Some(name) => vec![Array { name: name.clone(), ..arrays::read_named(&f.path, name)? }],
             None => arrays::read_npz(&f.path)?,
         };
         if let Some(a) = read.iter().find(|a| !i.inputs.iter().any(|t| io_descriptors::belongs(t, &a.name))) {
-            return Error::new(codes::OPTION, format!("--input: the model has no input \"{}\"", a.name)).found_expected(a.name.clone(), names(&i.inputs)).fail();
+            return Error::new(codes::OPTION, format!("--input: the model has no input \"{}\"", a.name))
+                .found_expected(a.name.clone(), names(&i.inputs))
+                .fail();
         }
         out.extend(read);
     }
@@ -109,8 +117,12 @@ fn given_inputs(r: &Runner, list: &[ArrayFile]) -> Result<Vec<Array>> {
 /// A picture as the input of this name.
 #[cfg(feature = "image")]
 fn picture(i: &Interface, name: &str, path: &Path) -> Result<Array> {
-    let Some(t) = i.inputs.iter().find(|t| t.name == name || t.ident == name).filter(|t| t.described.is_none()) else {
-        return Error::new(codes::OPTION, format!("--input: the model has no tensor \"{name}\"")).found_expected(name, names(&i.inputs)).fail();
+    let Some(t) =
+        i.inputs.iter().find(|t| t.name == name || t.ident == name).filter(|t| t.described.is_none())
+    else {
+        return Error::new(codes::OPTION, format!("--input: the model has no tensor \"{name}\""))
+            .found_expected(name, names(&i.inputs))
+            .fail();
     };
     let dims: Vec<Option<i64>> = t.dims.iter().map(|d| d.as_const()).collect();
     arrays::picture::read(path, name, t.ty, &dims)

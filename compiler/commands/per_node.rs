@@ -1,7 +1,9 @@
-//! `onnxc verify --per-node`: every tensor of the main graph against a reference, to find the node that goes wrong.
+//! `onnxc verify --per-node`: every tensor of the main graph against a reference, to find the node that goes
+//! wrong.
 //!
-//! The model is compiled with its inner tensors as outputs (`--tap`). The reference is ONNX Runtime or the onnx package, run
-//! by the user's Python on a copy of the model whose outputs are all tensors, or arrays in an .npz file.
+//! The model is compiled with its inner tensors as outputs (`--tap`). The reference is ONNX Runtime or the
+//! onnx package, run by the user's Python on a copy of the model whose outputs are all tensors, or arrays in
+//! an .npz file.
 
 use super::{given_inputs, runner, source};
 use crate::arrays::{self, Array};
@@ -67,17 +69,23 @@ struct Plan {
     most: usize,
 }
 
-/// Runs the command for one set of inputs; `set` are arrays of test data, else the inputs are those of the command line.
+/// Runs the command for one set of inputs; `set` are arrays of test data, else the inputs are those of the
+/// command line.
 pub fn per_node(a: &VerifyArgs, set: Option<Vec<Array>>) -> Result<()> {
     let src = source(&a.model)?;
     let plan = plan(&src, a)?;
     // A program has a bounded number of arguments: many tensors take several programs.
-    let parts: Vec<&[String]> = if plan.taps.is_empty() { vec![&[]] } else { plan.taps.chunks(plan.most).collect() };
+    let parts: Vec<&[String]> =
+        if plan.taps.is_empty() { vec![&[]] } else { plan.taps.chunks(plan.most).collect() };
     let scratch = Scratch::new()?;
     let mut known: Option<(Vec<Array>, HashMap<String, Array>)> = None;
     let mut rows: Vec<Row> = vec![];
     for part in parts {
-        let r = runner(&src, &a.common, Options { cpu: Some(a.cpu.clone()), opt: a.opt(), taps: part.to_vec(), ..Options::default() })?;
+        let r = runner(
+            &src,
+            &a.common,
+            Options { cpu: Some(a.cpu.clone()), opt: a.opt(), taps: part.to_vec(), ..Options::default() },
+        )?;
         let (inputs, want) = match &known {
             Some(k) => k,
             None => {
@@ -90,8 +98,14 @@ pub fn per_node(a: &VerifyArgs, set: Option<Vec<Array>>) -> Result<()> {
         for x in r.run_with(&r.order_inputs(inputs.clone())?, &room)? {
             // Every program has the outputs of the model.
             if !rows.iter().any(|r| r.tensor == x.name) {
-                let origin = plan.nodes.iter().find(|n| n.0 == x.name).map_or_else(Origin::default, |n| n.1.clone());
-                rows.push(Row { shape: format!("{}{:?}", x.ty, x.dims), result: outcome(&x, want.get(&x.name), a), origin, tensor: x.name });
+                let origin =
+                    plan.nodes.iter().find(|n| n.0 == x.name).map_or_else(Origin::default, |n| n.1.clone());
+                rows.push(Row {
+                    shape: format!("{}{:?}", x.ty, x.dims),
+                    result: outcome(&x, want.get(&x.name), a),
+                    origin,
+                    tensor: x.name,
+                });
             }
         }
     }
@@ -102,7 +116,14 @@ pub fn per_node(a: &VerifyArgs, set: Option<Vec<Array>>) -> Result<()> {
 
 /// The tensors that `--tap` names, or all of them.
 fn plan(src: &Source, a: &VerifyArgs) -> Result<Plan> {
-    let model = crate::onnx::read(src, &ImportOptions { dims: a.common.dims.clone(), dim_expressions: a.common.dim_expressions, capacities: None })?;
+    let model = crate::onnx::read(
+        src,
+        &ImportOptions {
+            dims: a.common.dims.clone(),
+            dim_expressions: a.common.dim_expressions,
+            capacities: None,
+        },
+    )?;
     if !model.errors.is_empty() {
         return Err(Failure::Errors(model.errors));
     }
@@ -143,14 +164,24 @@ impl Drop for Scratch {
     }
 }
 
-fn reference(a: &VerifyArgs, src: &Source, names: &[String], inputs: &[Array], dir: &Path) -> Result<HashMap<String, Array>> {
+fn reference(
+    a: &VerifyArgs,
+    src: &Source,
+    names: &[String],
+    inputs: &[Array],
+    dir: &Path,
+) -> Result<HashMap<String, Array>> {
     let (kind, package) = match &a.reference {
-        Reference::File(p) => return Ok(arrays::read_npz(p)?.into_iter().map(|a| (a.name.clone(), a)).collect()),
+        Reference::File(p) => {
+            return Ok(arrays::read_npz(p)?.into_iter().map(|a| (a.name.clone(), a)).collect());
+        }
         Reference::OnnxRuntime => ("onnxruntime", "onnxruntime"),
         Reference::Onnx => ("onnx", "onnx"),
     };
     let file = |name: &str| dir.join(name);
-    let write = |path: &Path, bytes: &[u8]| std::fs::write(path, bytes).map_err(|e| Failure::Io(path.display().to_string(), e.to_string()));
+    let write = |path: &Path, bytes: &[u8]| {
+        std::fs::write(path, bytes).map_err(|e| Failure::Io(path.display().to_string(), e.to_string()))
+    };
     let mut m = decode::decode(src)?.model;
     sort::sort(&mut m, &Origin::file(&src.name), &mut Findings::default());
     if let Some(g) = &mut m.graph {
@@ -165,24 +196,50 @@ fn reference(a: &VerifyArgs, src: &Source, names: &[String], inputs: &[Array], d
     let folder = src.folder.clone().unwrap_or_else(|| dir.to_owned());
     let folder = folder.canonicalize().unwrap_or(folder);
     let mut command = Command::new(&a.python);
-    command.arg(file("reference.py")).arg(kind).arg(file("model.onnx")).arg(folder).arg(file("inputs.npz")).arg(file("outputs.npz"));
+    command
+        .arg(file("reference.py"))
+        .arg(kind)
+        .arg(file("model.onnx"))
+        .arg(folder)
+        .arg(file("inputs.npz"))
+        .arg(file("outputs.npz"));
     let out = match super::with_progress(&format!("onnxc: running {package}"), || Ok(command.output()))? {
         Ok(out) => out,
         Err(e) => {
-            let e = Error::new(codes::OPTION, format!("--reference {kind} needs Python, which does not start: {e}"));
-            return e.found_expected(a.python.display().to_string(), format!("a Python with the package {package}")).help("name it with --python").fail();
+            let e = Error::new(
+                codes::OPTION,
+                format!("--reference {kind} needs Python, which does not start: {e}"),
+            );
+            return e
+                .found_expected(
+                    a.python.display().to_string(),
+                    format!("a Python with the package {package}"),
+                )
+                .help("name it with --python")
+                .fail();
         }
     };
     if out.status.code() == Some(3) {
         let missing = String::from_utf8_lossy(&out.stdout).trim().to_owned();
-        let e = Error::new(codes::OPTION, format!("--reference {kind}: Python has no package \"{missing}\"")).row("python", a.python.display().to_string());
-        return e.help(format!("{} -m pip install {package}, or name another Python with --python", a.python.display())).fail();
+        let e = Error::new(codes::OPTION, format!("--reference {kind}: Python has no package \"{missing}\""))
+            .row("python", a.python.display().to_string());
+        return e
+            .help(format!(
+                "{} -m pip install {package}, or name another Python with --python",
+                a.python.display()
+            ))
+            .fail();
     }
     if !out.status.success() {
         let said = String::from_utf8_lossy(&out.stderr);
         let last: Vec<&str> = said.lines().rev().take(6).collect::<Vec<_>>().into_iter().rev().collect();
-        let e = Error::new(codes::VERIFY_FAILED, format!("{package} does not run the model")).at(&Origin::file(&src.name));
-        return last.into_iter().fold(e, |e, l| e.note(l)).help("--reference onnx or a saved .npz file are other references").fail();
+        let e = Error::new(codes::VERIFY_FAILED, format!("{package} does not run the model"))
+            .at(&Origin::file(&src.name));
+        return last
+            .into_iter()
+            .fold(e, |e, l| e.note(l))
+            .help("--reference onnx or a saved .npz file are other references")
+            .fail();
     }
     Ok(arrays::read_npz(&file("outputs.npz"))?.into_iter().map(|a| (a.name.clone(), a)).collect())
 }
@@ -195,13 +252,21 @@ fn outcome(got: &Array, want: Option<&Array>, a: &VerifyArgs) -> Outcome {
     if let (Some(x), Some(y)) = (got.to_strings(), want.to_strings()) {
         let outside = x.iter().zip(&y).filter(|(x, y)| x != y).count();
         let differ = if outside > 0 { f64::INFINITY } else { 0.0 };
-        return Outcome::Compared(Difference { max_abs: differ, max_rel: differ, ulp: None, cosine: if outside > 0 { 0.0 } else { 1.0 }, outside, count: x.len() });
+        return Outcome::Compared(Difference {
+            max_abs: differ,
+            max_rel: differ,
+            ulp: None,
+            cosine: if outside > 0 { 0.0 } else { 1.0 },
+            outside,
+            count: x.len(),
+        });
     }
     Outcome::Compared(difference(got.ty, &got.to_f64s(), &want.to_f64s(), a))
 }
 
-/// An element is outside where it differs by more than `atol + rtol * max(|reference|, rms)`: sums whose terms cancel are as
-/// exact as their terms are. Integers are exact, but 8-bit ones, which are rounded reals, by 1.
+/// An element is outside where it differs by more than `atol + rtol * max(|reference|, rms)`: sums whose
+/// terms cancel are as exact as their terms are. Integers are exact, but 8-bit ones, which are rounded reals,
+/// by 1.
 fn difference(ty: ElemType, got: &[f64], want: &[f64], a: &VerifyArgs) -> Difference {
     let finite = || want.iter().filter(|x| x.is_finite());
     let count = finite().count().max(1) as f64;
@@ -209,7 +274,18 @@ fn difference(ty: ElemType, got: &[f64], want: &[f64], a: &VerifyArgs) -> Differ
     let largest = finite().fold(0.0f64, |m, x| m.max(x.abs()));
     let float = ty.is_float() || ty.is_complex();
     let exact = if ty.bits() == 8 && ty != ElemType::Bool { 1.0 } else { 0.0 };
-    let (mut d, mut dot, mut norms) = (Difference { max_abs: 0.0, max_rel: 0.0, ulp: float.then_some(0), cosine: 1.0, outside: 0, count: got.len() }, 0.0, (0.0, 0.0));
+    let (mut d, mut dot, mut norms) = (
+        Difference {
+            max_abs: 0.0,
+            max_rel: 0.0,
+            ulp: float.then_some(0),
+            cosine: 1.0,
+            outside: 0,
+            count: got.len(),
+        },
+        0.0,
+        (0.0, 0.0),
+    );
     for (x, y) in got.iter().zip(want) {
         if x.is_finite() && y.is_finite() {
             dot += x * y;
@@ -226,7 +302,11 @@ fn difference(ty: ElemType, got: &[f64], want: &[f64], a: &VerifyArgs) -> Differ
         d.outside += usize::from(by > most);
     }
     d.max_rel = if largest > 0.0 { d.max_abs / largest } else { d.max_abs };
-    d.cosine = if norms.0 > 0.0 && norms.1 > 0.0 { dot / (norms.0 * norms.1).sqrt() } else { f64::from(u8::from(norms.0 == norms.1)) };
+    d.cosine = if norms.0 > 0.0 && norms.1 > 0.0 {
+        dot / (norms.0 * norms.1).sqrt()
+    } else {
+        f64::from(u8::from(norms.0 == norms.1))
+    };
     d
 }
 
@@ -248,27 +328,45 @@ fn ulps(ty: ElemType, x: f64, y: f64) -> u64 {
 fn report(a: &VerifyArgs, rows: Vec<Row>) -> Result<()> {
     let first = rows.iter().position(Row::is_bad);
     match a.common.message_format {
-        MessageFormat::Json => rows.iter().enumerate().for_each(|(k, r)| println!("{}", as_json(r, first == Some(k)))),
+        MessageFormat::Json => {
+            rows.iter().enumerate().for_each(|(k, r)| println!("{}", as_json(r, first == Some(k))))
+        }
         MessageFormat::Text => print!("{}", text(&rows, first)),
     }
     let compared = rows.iter().filter(|r| !matches!(r.result, Outcome::Absent)).count();
     if compared == 0 {
-        return Error::new(codes::VERIFY_FAILED, "the reference has none of the tensors: nothing was compared").fail();
+        return Error::new(
+            codes::VERIFY_FAILED,
+            "the reference has none of the tensors: nothing was compared",
+        )
+        .fail();
     }
     let bad = rows.iter().filter(|r| r.is_bad()).count();
     let Some(r) = first.and_then(|k| rows.get(k)) else {
         if a.common.message_format == MessageFormat::Text {
-            println!("{compared} tensors compared, all within {} + {} * max(|reference|, rms)", a.atol, a.rtol);
+            println!(
+                "{compared} tensors compared, all within {} + {} * max(|reference|, rms)",
+                a.atol, a.rtol
+            );
         }
         return Ok(());
     };
-    let e = Error::new(codes::VERIFY_FAILED, format!("\"{}\" is the first tensor beyond its tolerance", r.tensor)).at(&r.origin).row("tensor", format!("{} {}", r.tensor, r.shape));
+    let e = Error::new(
+        codes::VERIFY_FAILED,
+        format!("\"{}\" is the first tensor beyond its tolerance", r.tensor),
+    )
+    .at(&r.origin)
+    .row("tensor", format!("{} {}", r.tensor, r.shape));
     let e = match &r.result {
-        Outcome::Compared(d) => e.row("elements beyond it", format!("{} of {}", d.outside, d.count)).row("largest difference", format!("{:.6e}, {:.3e} of the largest value", d.max_abs, d.max_rel)),
+        Outcome::Compared(d) => e
+            .row("elements beyond it", format!("{} of {}", d.outside, d.count))
+            .row("largest difference", format!("{:.6e}, {:.3e} of the largest value", d.max_abs, d.max_rel)),
         Outcome::Unlike(want) => e.row("reference", want.clone()),
         Outcome::Absent => e,
     };
-    e.row("tensors beyond theirs", format!("{bad} of {compared}")).row("tolerance", format!("{} + {} * max(|reference|, rms)", a.atol, a.rtol)).fail()
+    e.row("tensors beyond theirs", format!("{bad} of {compared}"))
+        .row("tolerance", format!("{} + {} * max(|reference|, rms)", a.atol, a.rtol))
+        .fail()
 }
 
 fn as_json(r: &Row, first: bool) -> serde_json::Value {
@@ -277,7 +375,9 @@ fn as_json(r: &Row, first: bool) -> serde_json::Value {
     let more = match &r.result {
         Outcome::Absent => json!({ "reference": null }),
         Outcome::Unlike(want) => json!({ "reference": want }),
-        Outcome::Compared(d) => json!({ "max_abs": d.max_abs, "max_rel": d.max_rel, "ulp": d.ulp, "cosine": d.cosine, "outside": d.outside, "count": d.count }),
+        Outcome::Compared(d) => {
+            json!({ "max_abs": d.max_abs, "max_rel": d.max_rel, "ulp": d.ulp, "cosine": d.cosine, "outside": d.outside, "count": d.count })
+        }
     };
     if let (Some(v), Some(more)) = (v.as_object_mut(), more.as_object()) {
         v.extend(more.clone());
@@ -286,7 +386,9 @@ fn as_json(r: &Row, first: bool) -> serde_json::Value {
 }
 
 fn text(rows: &[Row], first: Option<usize>) -> String {
-    let mut lines: Vec<[String; 9]> = vec![["", "node", "operator", "tensor", "type", "max abs", "of max", "ulp", "cosine"].map(String::from)];
+    let mut lines: Vec<[String; 9]> = vec![
+        ["", "node", "operator", "tensor", "type", "max abs", "of max", "ulp", "cosine"].map(String::from),
+    ];
     for (k, r) in rows.iter().enumerate() {
         let mark = if first == Some(k) {
             "->"
@@ -298,11 +400,42 @@ fn text(rows: &[Row], first: Option<usize>) -> String {
         let node = r.origin.node.map_or(String::new(), |n| n.to_string());
         let [abs, rel, ulp, cosine] = match &r.result {
             Outcome::Absent => ["not in the reference".into(), String::new(), String::new(), String::new()],
-            Outcome::Unlike(want) => [format!("reference: {want}"), String::new(), String::new(), String::new()],
-            Outcome::Compared(d) => [format!("{:.2e}", d.max_abs), format!("{:.2e}", d.max_rel), d.ulp.map_or(String::new(), |u| u.to_string()), format!("{:.7}", d.cosine)],
+            Outcome::Unlike(want) => {
+                [format!("reference: {want}"), String::new(), String::new(), String::new()]
+            }
+            Outcome::Compared(d) => [
+                format!("{:.2e}", d.max_abs),
+                format!("{:.2e}", d.max_rel),
+                d.ulp.map_or(String::new(), |u| u.to_string()),
+                format!("{:.7}", d.cosine),
+            ],
         };
-        lines.push([mark.into(), node, r.origin.op.clone(), r.tensor.clone(), r.shape.clone(), abs, rel, ulp, cosine]);
+        lines.push([
+            mark.into(),
+            node,
+            r.origin.op.clone(),
+            r.tensor.clone(),
+            r.shape.clone(),
+            abs,
+            rel,
+            ulp,
+            cosine,
+        ]);
     }
-    let width: Vec<usize> = (0..9).map(|c| lines.iter().map(|l| l[c].chars().count()).filter(|w| *w <= 48).max().unwrap_or(0)).collect();
-    lines.iter().map(|l| l.iter().zip(&width).map(|(s, w)| format!("{s:w$}")).collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n").collect()
+    let width: Vec<usize> = (0..9)
+        .map(|c| lines.iter().map(|l| l[c].chars().count()).filter(|w| *w <= 48).max().unwrap_or(0))
+        .collect();
+    lines
+        .iter()
+        .map(|l| {
+            l.iter()
+                .zip(&width)
+                .map(|(s, w)| format!("{s:w$}"))
+                .collect::<Vec<_>>()
+                .join("  ")
+                .trim_end()
+                .to_owned()
+                + "\n"
+        })
+        .collect()
 }

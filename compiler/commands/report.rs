@@ -15,12 +15,20 @@ pub fn report(a: &ReportArgs) -> Result<()> {
     let stem = a.model.file_stem().map_or("model".into(), |s| s.to_string_lossy().replace('-', "model"));
     let output = a.output.clone().unwrap_or_else(|| PathBuf::from(format!("{stem}.report.html")));
     if output.canonicalize().ok().is_some_and(|o| a.model.canonicalize().ok() == Some(o)) {
-        return Error::new(codes::OPTION, format!("the output \"{}\" is the model itself", output.display())).help("choose another name with -o").fail();
+        return Error::new(codes::OPTION, format!("the output \"{}\" is the model itself", output.display()))
+            .help("choose another name with -o")
+            .fail();
     }
     let mut r = runner(&src, &a.common, Options { cpu: Some(a.cpu.clone()), ..Options::default() })?;
     r.choose(&a.sizes)?;
     let c = r.compiled();
-    let settings = bench::Settings { seconds: a.seconds, threads: crate::cli::threads(a.threads), per_node: true, sizes: a.sizes.clone(), seed: a.seed };
+    let settings = bench::Settings {
+        seconds: a.seconds,
+        threads: crate::cli::threads(a.threads),
+        per_node: true,
+        sizes: a.sizes.clone(),
+        seed: a.seed,
+    };
     let (measured, sizes) = if a.no_run {
         (None, random::sizes(&c.interface, &random::named_sizes(&c.interface, &a.sizes)?))
     } else {
@@ -29,7 +37,13 @@ pub fn report(a: &ReportArgs) -> Result<()> {
         let sizes = r.sizes(&r.order_inputs(inputs.clone())?)?;
         (Some(bench::run(&r, inputs, &settings)?), sizes)
     };
-    let data = report::Data { name: src.name.clone(), compiled: c, module: r.module(), sizes, bench: measured.as_ref() };
+    let data = report::Data {
+        name: src.name.clone(),
+        compiled: c,
+        module: r.module(),
+        sizes,
+        bench: measured.as_ref(),
+    };
     let page = report::html(&data);
     if output == Path::new("-") {
         print!("{page}");

@@ -31,15 +31,22 @@ fn check_outputs(r: &Runner, files: &[ArrayFile]) -> Result<()> {
     let outputs = &r.compiled().interface.outputs;
     for f in files {
         if arrays::format(&f.path) == Some(Format::Picture) {
-            return Error::new(codes::OPTION, "--output: only inputs are pictures").found_expected(f.path.display().to_string(), arrays::FORMATS).fail();
+            return Error::new(codes::OPTION, "--output: only inputs are pictures")
+                .found_expected(f.path.display().to_string(), arrays::FORMATS)
+                .fail();
         }
         let Some(name) = &f.name else { continue };
         let Some(t) = outputs.iter().find(|t| io_descriptors::belongs(t, name)) else {
-            return Error::new(codes::OPTION, format!("--output: the model has no output \"{name}\"")).found_expected(name.clone(), names(outputs)).fail();
+            return Error::new(codes::OPTION, format!("--output: the model has no output \"{name}\""))
+                .found_expected(name.clone(), names(outputs))
+                .fail();
         };
         if t.described.is_some() && arrays::format(&f.path) != Some(Format::Npz) && *name == t.name {
             return Error::new(codes::OPTION, format!("--output: \"{name}\" is not one array"))
-                .found_expected(f.path.display().to_string(), format!("an .npz file, or one of its arrays: {name}.0=FILE"))
+                .found_expected(
+                    f.path.display().to_string(),
+                    format!("an .npz file, or one of its arrays: {name}.0=FILE"),
+                )
                 .fail();
         }
     }
@@ -51,7 +58,10 @@ fn write(r: &Runner, files: &[ArrayFile], outputs: &[Array]) -> Result<()> {
     let wanted = |f: &ArrayFile| -> Vec<&Array> {
         let Some(name) = &f.name else { return outputs.iter().collect() };
         let tensor = tensors.iter().find(|t| *name == t.name || *name == t.ident);
-        outputs.iter().filter(|o| o.name == *name || tensor.is_some_and(|t| io_descriptors::belongs(t, &o.name))).collect()
+        outputs
+            .iter()
+            .filter(|o| o.name == *name || tensor.is_some_and(|t| io_descriptors::belongs(t, &o.name)))
+            .collect()
     };
     let mut done: Vec<&Path> = vec![];
     for f in files {
@@ -63,9 +73,16 @@ fn write(r: &Runner, files: &[ArrayFile], outputs: &[Array]) -> Result<()> {
             let found = wanted(other);
             if found.is_empty() {
                 let have: Vec<&str> = outputs.iter().map(|o| o.name.as_str()).collect();
-                return Error::new(codes::OPTION, format!("--output: there is no array \"{}\"", other.name.clone().unwrap_or_default())).row("expected", have.join(", ")).fail();
+                return Error::new(
+                    codes::OPTION,
+                    format!("--output: there is no array \"{}\"", other.name.clone().unwrap_or_default()),
+                )
+                .row("expected", have.join(", "))
+                .fail();
             }
-            list.extend(found.into_iter().filter(|a| !list.iter().any(|l| std::ptr::eq(*l, *a))).collect::<Vec<_>>());
+            list.extend(
+                found.into_iter().filter(|a| !list.iter().any(|l| std::ptr::eq(*l, *a))).collect::<Vec<_>>(),
+            );
         }
         arrays::write_all(&f.path, &list)?;
         done.push(&f.path);
@@ -77,7 +94,8 @@ fn write(r: &Runner, files: &[ArrayFile], outputs: &[Array]) -> Result<()> {
 fn summary(o: &Array) -> String {
     let more = |n: usize| if n > SHOWN { ", ..." } else { "" };
     if let Some(list) = o.to_strings() {
-        let head: Vec<String> = list.iter().take(SHOWN).map(|s| format!("{:?}", String::from_utf8_lossy(s))).collect();
+        let head: Vec<String> =
+            list.iter().take(SHOWN).map(|s| format!("{:?}", String::from_utf8_lossy(s))).collect();
         return format!("{} : {}{:?}  [{}{}]", o.name, o.ty, o.dims, head.join(", "), more(list.len()));
     }
     let v = o.to_f64s();

@@ -1,4 +1,5 @@
-//! `onnxc completions` and `onnxc man`: what shells and readers know of the flags, from the table of flags itself.
+//! `onnxc completions` and `onnxc man`: what shells and readers know of the flags, from the table of flags
+//! itself.
 
 use crate::cli::Cli;
 use crate::diag::{Failure, Result};

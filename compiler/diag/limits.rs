@@ -1,6 +1,6 @@
-//! The one table of limits: what a model may ask of the compiler. A model within them is compiled in time and memory that
-//! grow with the size of its file; one beyond them is refused with what was found, the limit and a way out.
-//! `onnxc explain limits` prints the table.
+//! The one table of limits: what a model may ask of the compiler. A model within them is compiled in time and
+//! memory that grow with the size of its file; one beyond them is refused with what was found, the limit and
+//! a way out. `onnxc explain limits` prints the table.
 
 use super::{Error, codes};
 
@@ -47,7 +47,8 @@ impl Limit {
     }
     /// The diagnostic: `title` says what is too large.
     pub fn error(&self, title: impl Into<String>, found: impl std::fmt::Display) -> Error {
-        let e = Error::new(codes::LIMIT, title).found_expected(found.to_string(), format!("at most {}: {}", self.value, self.bounds));
+        let e = Error::new(codes::LIMIT, title)
+            .found_expected(found.to_string(), format!("at most {}: {}", self.value, self.bounds));
         e.note(format!("the limit is {} of `onnxc explain limits`", self.name)).help(self.help)
     }
     /// The limit as a size of something in memory.

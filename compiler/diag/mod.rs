@@ -1,8 +1,8 @@
 //! Diagnostics: `Error` is the model's, the user's or a missing feature's fault; `Bug` is ours.
 //!
 //! An [`Error`] has a code from [`codes`], the place it is about ([`Origin`]), what was found and expected as
-//! labelled rows, notes and one help line. Errors are gathered in [`Findings`] so that a model's owner sees all
-//! of them at once (at most [`MAX_FINDINGS`]). `render` turns findings into text or JSON; only the
+//! labelled rows, notes and one help line. Errors are gathered in [`Findings`] so that a model's owner sees
+//! all of them at once (at most [`MAX_FINDINGS`]). `render` turns findings into text or JSON; only the
 //! [`Clock`] of `--time-passes` prints.
 
 pub mod clock;
@@ -51,7 +51,15 @@ pub struct Error {
 impl Error {
     /// An error without a place; add one with [`Error::at`].
     pub fn new(code: Code, title: impl Into<String>) -> Self {
-        Error { code, severity: Severity::Error, title: title.into(), origin: Origin::default(), rows: vec![], notes: vec![], help: None }
+        Error {
+            code,
+            severity: Severity::Error,
+            title: title.into(),
+            origin: Origin::default(),
+            rows: vec![],
+            notes: vec![],
+            help: None,
+        }
     }
     /// The same, as a warning.
     pub fn warning(code: Code, title: impl Into<String>) -> Self {
@@ -97,7 +105,9 @@ impl Error {
 pub fn strict(warnings: &[Error]) -> Result<()> {
     let mut findings = Findings::default();
     for w in warnings.iter().filter(|w| w.severity == Severity::Warning) {
-        findings.push(Error { severity: Severity::Error, ..w.clone() }.note("a warning, which --strict makes an error"));
+        findings.push(
+            Error { severity: Severity::Error, ..w.clone() }.note("a warning, which --strict makes an error"),
+        );
     }
     findings.check()
 }
@@ -163,7 +173,8 @@ impl Findings {
             Severity::Warning | Severity::Note => self.warnings.push(e),
         }
     }
-    /// Takes the errors out of a failed step and returns its value otherwise; IO failures and bugs pass through.
+    /// Takes the errors out of a failed step and returns its value otherwise; IO failures and bugs pass
+    /// through.
     pub fn absorb<T>(&mut self, r: Result<T>) -> Result<Option<T>> {
         match r {
             Ok(v) => Ok(Some(v)),

@@ -1,4 +1,5 @@
-//! Where a finding is: file, graph, node. Carried by every node of the graph IR and every kernel of the nest IR.
+//! Where a finding is: file, graph, node. Carried by every node of the graph IR and every kernel of the nest
+//! IR.
 
 use std::fmt;
 
@@ -7,7 +8,8 @@ use std::fmt;
 pub struct Origin {
     /// Model file as the user named it, `<stdin>` for standard input.
     pub file: String,
-    /// Path of nested graphs and function calls, outermost first, as [`place`] writes them; empty for the main graph.
+    /// Path of nested graphs and function calls, outermost first, as [`place`] writes them; empty for the
+    /// main graph.
     pub graph: String,
     /// Index of the node in its graph or function, as the file has it.
     pub node: Option<usize>,
@@ -64,7 +66,8 @@ impl fmt::Display for Origin {
                 v if self.op.is_empty() => format!("opset {v}"),
                 v => format!("{}, opset {v}", self.op),
             };
-            let output = if self.output.is_empty() { String::new() } else { format!(" -> \"{}\"", self.output) };
+            let output =
+                if self.output.is_empty() { String::new() } else { format!(" -> \"{}\"", self.output) };
             parts.push(format!("{}{output}", place(i, &self.name, &op)));
         }
         if !self.element.is_empty() {

@@ -52,7 +52,10 @@ pub fn failure_text(f: &Failure) -> String {
             s
         }
         Failure::Io(path, reason) => format!("error: {path}: {reason}\n"),
-        Failure::Bug(b) => format!("internal error in {}: this is a fault of onnxc, not of your model\n{}\nplease report it, with the model if you can\n", b.stage, b.message),
+        Failure::Bug(b) => format!(
+            "internal error in {}: this is a fault of onnxc, not of your model\n{}\nplease report it, with the model if you can\n",
+            b.stage, b.message
+        ),
     }
 }
 
@@ -60,7 +63,12 @@ pub fn failure_text(f: &Failure) -> String {
 pub fn failure_json(f: &Failure) -> String {
     match f {
         Failure::Errors(es) => es.iter().map(|e| json(e) + "\n").collect(),
-        Failure::Io(path, reason) => json!({"severity": "error", "code": "IO", "title": reason, "origin": {"file": path}}).to_string() + "\n",
-        Failure::Bug(b) => json!({"severity": "bug", "code": "BUG", "title": b.message, "stage": b.stage}).to_string() + "\n",
+        Failure::Io(path, reason) => {
+            json!({"severity": "error", "code": "IO", "title": reason, "origin": {"file": path}}).to_string()
+                + "\n"
+        }
+        Failure::Bug(b) => {
+            json!({"severity": "bug", "code": "BUG", "title": b.message, "stage": b.stage}).to_string() + "\n"
+        }
     }
 }

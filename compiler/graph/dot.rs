@@ -1,5 +1,6 @@
-//! The graph as text for Graphviz (`--emit dot`): nodes with their operators, edges with the tensors' types, bodies of
-//! control flow as clusters. Constants stand in the node that reads them; `dot -Tsvg model.dot -o model.svg` draws it.
+//! The graph as text for Graphviz (`--emit dot`): nodes with their operators, edges with the tensors' types,
+//! bodies of control flow as clusters. Constants stand in the node that reads them; `dot -Tsvg model.dot -o
+//! model.svg` draws it.
 
 use super::{Def, Graph, Model, Node, Value};
 use crate::sym::SymTable;
@@ -8,7 +9,9 @@ use std::fmt::Write;
 
 /// Text of the whole model.
 pub fn dot(m: &Model) -> String {
-    let mut o = String::from("digraph model {\n  node [shape=box, style=rounded, fontname=\"sans-serif\", fontsize=10];\n  edge [fontname=\"sans-serif\", fontsize=8];\n");
+    let mut o = String::from(
+        "digraph model {\n  node [shape=box, style=rounded, fontname=\"sans-serif\", fontsize=10];\n  edge [fontname=\"sans-serif\", fontsize=8];\n",
+    );
     let mut w = Writer { out: &mut o, syms: &m.syms, next: 0 };
     w.graph(&m.graph, "  ", &HashMap::new());
     o.push_str("}\n");
@@ -59,13 +62,22 @@ impl Writer<'_> {
                 lines.push(format!("{} {}{:?}", g.values[*v].name, c.elem(), c.dims()));
             }
         }
-        let _ = writeln!(self.out, "{indent}{p} [label={}];", label(&lines.iter().map(String::as_str).collect::<Vec<_>>()));
+        let _ = writeln!(
+            self.out,
+            "{indent}{p} [label={}];",
+            label(&lines.iter().map(String::as_str).collect::<Vec<_>>())
+        );
         for v in data.inputs.iter().flatten() {
             self.edge(g, *v, &p, indent, points);
         }
         for (k, (name, body)) in data.subgraphs.iter().enumerate() {
-            let captured: HashMap<Value, String> = body.captures.iter().filter_map(|(o, v)| Some((*v, points.get(o)?.clone()))).collect();
-            let _ = writeln!(self.out, "{indent}subgraph cluster_{p}_{k} {{\n{indent}  label={};", label(&[name]));
+            let captured: HashMap<Value, String> =
+                body.captures.iter().filter_map(|(o, v)| Some((*v, points.get(o)?.clone()))).collect();
+            let _ = writeln!(
+                self.out,
+                "{indent}subgraph cluster_{p}_{k} {{\n{indent}  label={};",
+                label(&[name])
+            );
             let ends = self.graph(body, &format!("{indent}  "), &captured);
             let _ = writeln!(self.out, "{indent}}}");
             for e in ends {
@@ -83,7 +95,11 @@ impl Writer<'_> {
         }
     }
     fn ty(&self, g: &Graph, v: Value) -> String {
-        g.values[v].ty.as_ref().and_then(|t| t.as_tensor()).map_or(String::new(), |t| t.display(self.syms).to_string())
+        g.values[v]
+            .ty
+            .as_ref()
+            .and_then(|t| t.as_tensor())
+            .map_or(String::new(), |t| t.display(self.syms).to_string())
     }
 }
 

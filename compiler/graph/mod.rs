@@ -148,7 +148,8 @@ impl Graph {
     /// What messages call a node: its name, or that of its first result.
     pub fn called(&self, n: Node) -> String {
         let node = &self.nodes[n];
-        let result = || node.outputs.iter().flatten().next().map_or(String::new(), |v| self.values[*v].name.clone());
+        let result =
+            || node.outputs.iter().flatten().next().map_or(String::new(), |v| self.values[*v].name.clone());
         if node.origin.name.is_empty() { result() } else { node.origin.name.clone() }
     }
     /// The body of a control-flow operator.
@@ -158,7 +159,13 @@ impl Graph {
     /// Adds a constant value.
     pub fn add_const(&mut self, name: impl Into<String>, data: Arc<ConstData>) -> Value {
         let ty = ConstData::tensor_type(&data);
-        self.values.push(ValueData { name: name.into(), ty: Some(ValueType::Tensor(ty)), declared: None, known: Known::Const(data.clone()), def: Def::Const(data) })
+        self.values.push(ValueData {
+            name: name.into(),
+            ty: Some(ValueType::Tensor(ty)),
+            declared: None,
+            known: Known::Const(data.clone()),
+            def: Def::Const(data),
+        })
     }
     /// Makes every use of `old` (inputs, outputs, captures of subgraphs) a use of `new`.
     pub fn replace_uses(&mut self, old: Value, new: Value) {

@@ -1,5 +1,5 @@
-//! Text of the graph IR, in ONNX textual syntax. Deterministic, and made for snapshots: nothing in it is numbered by
-//! table positions, so an edit in one place changes no line elsewhere.
+//! Text of the graph IR, in ONNX textual syntax. Deterministic, and made for snapshots: nothing in it is
+//! numbered by table positions, so an edit in one place changes no line elsewhere.
 //!
 //! ```text
 //! # onnxc graph v1
@@ -15,9 +15,10 @@
 //! }
 //! ```
 //!
-//! Constants stand in order of first use, with their values if they are few and else with the hash of their contents.
-//! What ONNX has no syntax for stands in comments: types and known contents of results,
-//! the version of an operator if it is not the one that the model imports, conditions that are checked at entry.
+//! Constants stand in order of first use, with their values if they are few and else with the hash of their
+//! contents. What ONNX has no syntax for stands in comments: types and known contents of results,
+//! the version of an operator if it is not the one that the model imports, conditions that are checked at
+//! entry.
 
 use super::{Def, Graph, Model, Node, Value};
 use crate::ops::{self, AttrValue, Known};
@@ -33,7 +34,8 @@ const WIDTH: usize = 120;
 
 /// The whole model.
 pub fn print(model: &Model) -> String {
-    let mut p = Printer { model, out: String::new(), syms: HashMap::new(), sym_names: HashSet::new(), indent: 0 };
+    let mut p =
+        Printer { model, out: String::new(), syms: HashMap::new(), sym_names: HashSet::new(), indent: 0 };
     p.model();
     p.out
 }
@@ -78,8 +80,11 @@ fn quoted(s: &str) -> String {
 
 /// A name, in quotes unless it is an identifier that means nothing else.
 fn ident(s: &str) -> String {
-    let plain = s.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    let word = ElemType::from_onnx_name(s).is_some() || matches!(s, "seq" | "map" | "optional" | "sparse_tensor" | "opaque") || ["inf", "infinity", "nan"].iter().any(|w| s.eq_ignore_ascii_case(w));
+    let plain = s.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let word = ElemType::from_onnx_name(s).is_some()
+        || matches!(s, "seq" | "map" | "optional" | "sparse_tensor" | "opaque")
+        || ["inf", "infinity", "nan"].iter().any(|w| s.eq_ignore_ascii_case(w));
     if plain && !word { s.to_owned() } else { quoted(s) }
 }
 
@@ -169,7 +174,11 @@ impl Printer<'_> {
     fn graph(&mut self, before: &str, after: &str, g: &Graph, outer: &Scope) {
         let mut scope = Scope { names: HashMap::new(), taken: outer.taken.clone() };
         for (o, v) in &g.captures {
-            let name = outer.names.get(o).cloned().unwrap_or_else(|| g.values.get(*v).map_or_else(String::new, |d| d.name.clone()));
+            let name = outer
+                .names
+                .get(o)
+                .cloned()
+                .unwrap_or_else(|| g.values.get(*v).map_or_else(String::new, |d| d.name.clone()));
             scope.names.insert(*v, name);
         }
         let consts = used_constants(g);
@@ -197,7 +206,8 @@ impl Printer<'_> {
             self.indent += 1;
             for (i, v) in consts.iter().enumerate() {
                 if let Some(c) = g.constant(*v) {
-                    let (ty, comma) = (self.ty(&ValueType::Tensor(c.tensor_type())), if i == 0 { "" } else { ", " });
+                    let (ty, comma) =
+                        (self.ty(&ValueType::Tensor(c.tensor_type())), if i == 0 { "" } else { ", " });
                     self.line(&format!("{comma}{ty} {} = {}", scope.get(*v), contents(c)));
                 }
             }
@@ -228,28 +238,50 @@ impl Printer<'_> {
         values
             .iter()
             .map(|v| {
-                let ty = g.values.get(*v).and_then(|d| d.ty.as_ref()).map_or(String::new(), |t| self.ty(t) + " ");
+                let ty =
+                    g.values.get(*v).and_then(|d| d.ty.as_ref()).map_or(String::new(), |t| self.ty(t) + " ");
                 format!("{ty}{}", scope.get(*v))
             })
             .collect()
     }
     fn node(&mut self, g: &Graph, n: Node, scope: &Scope) {
         let Some(node) = g.nodes.get(n) else { return self.line(&format!("# undefined {n}")) };
-        let names = |list: &[Option<Value>]| list.iter().map(|v| v.map_or_else(|| "\"\"".to_owned(), |v| scope.get(v))).collect::<Vec<_>>().join(", ");
-        let label = if node.origin.name.is_empty() { String::new() } else { format!("[{}] ", ident(&node.origin.name)) };
-        let domain = if node.schema.domain.is_empty() { String::new() } else { format!("{}.", node.schema.domain) };
+        let names = |list: &[Option<Value>]| {
+            list.iter()
+                .map(|v| v.map_or_else(|| "\"\"".to_owned(), |v| scope.get(v)))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let label = if node.origin.name.is_empty() {
+            String::new()
+        } else {
+            format!("[{}] ", ident(&node.origin.name))
+        };
+        let domain =
+            if node.schema.domain.is_empty() { String::new() } else { format!("{}.", node.schema.domain) };
         let attrs: Vec<String> = node.attrs.iter().map(|(n, v)| attribute(self, n, v)).collect();
         let attrs = if attrs.is_empty() { String::new() } else { format!(" <{}>", attrs.join(", ")) };
-        let text = format!("{label}{} = {domain}{}{attrs} ({})", names(&node.outputs), node.schema.name, names(&node.inputs));
+        let text = format!(
+            "{label}{} = {domain}{}{attrs} ({})",
+            names(&node.outputs),
+            node.schema.name,
+            names(&node.inputs)
+        );
         let mut notes = vec![];
         for v in node.outputs.iter().flatten() {
             notes.extend(self.result(g, *v));
         }
-        let imported = self.model.opsets.iter().find(|(d, _)| d == node.schema.domain).and_then(|(d, v)| ops::find(d, node.schema.name, *v).ok());
+        let imported = self
+            .model
+            .opsets
+            .iter()
+            .find(|(d, _)| d == node.schema.domain)
+            .and_then(|(d, v)| ops::find(d, node.schema.name, *v).ok());
         if imported.is_none_or(|s| s.since != node.schema.since) {
             notes.push(format!("version {}", node.schema.since));
         }
-        let note = if notes.is_empty() { String::new() } else { comment(&format!("  # {}", notes.join("; "))) };
+        let note =
+            if notes.is_empty() { String::new() } else { comment(&format!("  # {}", notes.join("; "))) };
         if node.subgraphs.is_empty() {
             return self.line(&format!("{text}{note}"));
         }
@@ -285,8 +317,16 @@ impl Printer<'_> {
 fn used_constants(g: &Graph) -> Vec<Value> {
     let mut seen = HashSet::new();
     let nodes = g.order.iter().filter_map(|n| g.nodes.get(*n));
-    let used = nodes.flat_map(|n| n.inputs.iter().flatten().chain(n.subgraphs.iter().flat_map(|(_, s)| s.captures.iter().map(|(o, _)| o))));
-    used.chain(&g.outputs).filter(|v| g.values.get(**v).is_some_and(|d| matches!(d.def, Def::Const(_))) && seen.insert(**v)).copied().collect()
+    let used = nodes.flat_map(|n| {
+        n.inputs
+            .iter()
+            .flatten()
+            .chain(n.subgraphs.iter().flat_map(|(_, s)| s.captures.iter().map(|(o, _)| o)))
+    });
+    used.chain(&g.outputs)
+        .filter(|v| g.values.get(**v).is_some_and(|d| matches!(d.def, Def::Const(_))) && seen.insert(**v))
+        .copied()
+        .collect()
 }
 
 /// Values of a small constant as ONNX text, or the hash of a large one.
@@ -298,10 +338,20 @@ fn contents(c: &ConstData) -> String {
     let b = c.bytes();
     // Of complex numbers both parts.
     let list: Vec<String> = match c.elem().part().unwrap_or(c.elem()) {
-        ElemType::F32 => b.chunks_exact(4).map(|x| float(format!("{:?}", f32::from_le_bytes([x[0], x[1], x[2], x[3]])))).collect(),
-        ElemType::F64 => b.chunks_exact(8).map(|x| float(format!("{:?}", f64::from_le_bytes([x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]])))).collect(),
+        ElemType::F32 => b
+            .chunks_exact(4)
+            .map(|x| float(format!("{:?}", f32::from_le_bytes([x[0], x[1], x[2], x[3]]))))
+            .collect(),
+        ElemType::F64 => b
+            .chunks_exact(8)
+            .map(|x| {
+                float(format!("{:?}", f64::from_le_bytes([x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]])))
+            })
+            .collect(),
         // ONNX text has these by their bits.
-        ElemType::F16 | ElemType::BF16 => b.chunks_exact(2).map(|x| u16::from_le_bytes([x[0], x[1]]).to_string()).collect(),
+        ElemType::F16 | ElemType::BF16 => {
+            b.chunks_exact(2).map(|x| u16::from_le_bytes([x[0], x[1]]).to_string()).collect()
+        }
         ElemType::U64 => c.to_i64s().unwrap_or_default().iter().map(|v| (*v as u64).to_string()).collect(),
         e if e == ElemType::Bool || e.is_int() => match c.to_i64s() {
             Some(v) => v.iter().map(i64::to_string).collect(),
@@ -322,7 +372,9 @@ fn attribute(p: &mut Printer, name: &str, value: &AttrValue) -> String {
     if let AttrValue::Type(t) = value {
         return format!("{name}: type_proto = {}", p.ty(t));
     }
-    let list = |kind: &str, v: Vec<String>| if v.is_empty() { format!("{name}: {kind} = []") } else { format!("{name} = [{}]", v.join(", ")) };
+    let list = |kind: &str, v: Vec<String>| {
+        if v.is_empty() { format!("{name}: {kind} = []") } else { format!("{name} = [{}]", v.join(", ")) }
+    };
     let mut tensor = |t: &ConstData| format!("{} {}", p.ty(&ValueType::Tensor(t.tensor_type())), contents(t));
     let text = |s: &[u8]| quoted(&String::from_utf8_lossy(s));
     let number = |f: &f32| float(format!("{f:?}"));

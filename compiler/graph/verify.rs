@@ -1,5 +1,5 @@
-//! Checks the invariants of the graph IR (numbered as in the head of [`crate::graph`]). A fault is a bug of the pass
-//! that ran last, never the model's; all of them are reported at once.
+//! Checks the invariants of the graph IR (numbered as in the head of [`crate::graph`]). A fault is a bug of
+//! the pass that ran last, never the model's; all of them are reported at once.
 
 use super::{Def, Graph, Model, Node, Value, ValueData};
 use crate::diag::{Failure, Result};
@@ -85,7 +85,11 @@ impl Verifier {
             match g.values.get(*v) {
                 None => self.fault(format!("2: input {i}, {v}, is not in the table")),
                 Some(ValueData { def: Def::Input(n), .. }) if *n as usize == i => {}
-                Some(d) => self.fault(format!("2: input {i}, {}, says that it is {}", shown(g, *v), def_text(&d.def))),
+                Some(d) => self.fault(format!(
+                    "2: input {i}, {}, says that it is {}",
+                    shown(g, *v),
+                    def_text(&d.def)
+                )),
             }
             if !defined.insert(*v) {
                 self.fault(format!("2: {} is an input twice", shown(g, *v)));
@@ -94,15 +98,22 @@ impl Verifier {
         let captured: HashSet<Value> = g.captures.iter().map(|(_, v)| *v).collect();
         for (v, d) in &g.values {
             match &d.def {
-                Def::Input(n) if g.inputs.get(*n as usize) != Some(&v) => self.fault(format!("2: {} says that it is input {n}", shown(g, v))),
-                Def::Capture if !captured.contains(&v) => self.fault(format!("4: {} says that it is captured", shown(g, v))),
+                Def::Input(n) if g.inputs.get(*n as usize) != Some(&v) => {
+                    self.fault(format!("2: {} says that it is input {n}", shown(g, v)))
+                }
+                Def::Capture if !captured.contains(&v) => {
+                    self.fault(format!("4: {} says that it is captured", shown(g, v)))
+                }
                 Def::Capture => {
                     defined.insert(v);
                 }
                 Def::Const(c) => {
                     let ty = ValueType::Tensor(c.tensor_type());
                     if d.ty.as_ref().is_some_and(|t| *t != ty) {
-                        self.fault(format!("2: the type of the constant {} is not that of its data", shown(g, v)));
+                        self.fault(format!(
+                            "2: the type of the constant {} is not that of its data",
+                            shown(g, v)
+                        ));
                     }
                     defined.insert(v);
                 }
@@ -118,7 +129,9 @@ impl Verifier {
         for (o, v) in &g.captures {
             match g.values.get(*v).map(|d| &d.def) {
                 Some(Def::Capture) => {}
-                Some(d) => self.fault(format!("4: the captured {} says that it is {}", shown(g, *v), def_text(d))),
+                Some(d) => {
+                    self.fault(format!("4: the captured {} says that it is {}", shown(g, *v), def_text(d)))
+                }
                 None => self.fault(format!("4: the captured {v} is not in the table")),
             }
             if !inner.insert(*v) {
@@ -127,12 +140,18 @@ impl Verifier {
             if let Some((og, before)) = outer
                 && !before.contains(o)
             {
-                self.fault(format!("4: {} captures {}, which the enclosing graph does not define before the node", shown(g, *v), shown(og, *o)));
+                self.fault(format!(
+                    "4: {} captures {}, which the enclosing graph does not define before the node",
+                    shown(g, *v),
+                    shown(og, *o)
+                ));
             }
         }
     }
     fn node(&mut self, g: &Graph, n: Node, defined: &mut HashSet<Value>) {
-        let Some(node) = g.nodes.get(n) else { return self.fault(format!("1: {n} of the order is not in the table")) };
+        let Some(node) = g.nodes.get(n) else {
+            return self.fault(format!("1: {n} of the order is not in the table"));
+        };
         let at = format!("{n} {}", node.origin.short());
         for (i, v) in node.inputs.iter().enumerate() {
             if let Some(v) = v
@@ -141,10 +160,16 @@ impl Verifier {
                 self.fault(format!("1: {at}: input {i}, {}, is not defined before its use", shown(g, *v)));
             }
         }
-        for (what, len, formals) in [("inputs", node.inputs.len(), &node.schema.inputs), ("outputs", node.outputs.len(), &node.schema.outputs)] {
+        for (what, len, formals) in [
+            ("inputs", node.inputs.len(), &node.schema.inputs),
+            ("outputs", node.outputs.len(), &node.schema.outputs),
+        ] {
             if len < formals.min || len > formals.max() {
                 let max = if formals.max() == usize::MAX { "any".into() } else { formals.max().to_string() };
-                self.fault(format!("3: {at}: {len} {what}, {} version {} takes {} to {max}", node.schema.name, node.schema.since, formals.min));
+                self.fault(format!(
+                    "3: {at}: {len} {what}, {} version {} takes {} to {max}",
+                    node.schema.name, node.schema.since, formals.min
+                ));
             }
         }
         for (name, sub) in &node.subgraphs {
@@ -159,7 +184,11 @@ impl Verifier {
             match g.values.get(v).map(|d| &d.def) {
                 None => self.fault(format!("2: {at}: output {k}, {v}, is not in the table")),
                 Some(Def::Node(m, j)) if *m == n && *j as usize == k => {}
-                Some(d) => self.fault(format!("2: {at}: output {k}, {}, says that it is {}", shown(g, v), def_text(d))),
+                Some(d) => self.fault(format!(
+                    "2: {at}: output {k}, {}, says that it is {}",
+                    shown(g, v),
+                    def_text(d)
+                )),
             }
             if !defined.insert(v) {
                 self.fault(format!("2: {at}: output {k}, {}, is defined already", shown(g, v)));
@@ -168,7 +197,12 @@ impl Verifier {
     }
     /// Either no result has a type, or all have one.
     fn types(&mut self, g: &Graph) {
-        let results: Vec<Value> = g.order.iter().filter_map(|n| g.nodes.get(*n)).flat_map(|n| n.outputs.iter().flatten().copied()).collect();
+        let results: Vec<Value> = g
+            .order
+            .iter()
+            .filter_map(|n| g.nodes.get(*n))
+            .flat_map(|n| n.outputs.iter().flatten().copied())
+            .collect();
         let typed = |v: &Value| g.values.get(*v).is_some_and(|d| d.ty.is_some());
         if results.iter().any(typed) {
             for v in results.iter().filter(|v| !typed(v)) {

@@ -6,8 +6,15 @@ use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt};
 use crate::sym::Dim;
 
 impl Bound<'_> {
-    /// Adds the driver's calls in order, those of the branches that sizes and addresses choose; none if it does more than that.
-    pub(super) fn plan(&self, m: &Module, driver: &[Stmt], eval: &dyn Fn(Dim) -> Option<i64>, steps: &mut Vec<Step>) -> Option<()> {
+    /// Adds the driver's calls in order, those of the branches that sizes and addresses choose; none if it
+    /// does more than that.
+    pub(super) fn plan(
+        &self,
+        m: &Module,
+        driver: &[Stmt],
+        eval: &dyn Fn(Dim) -> Option<i64>,
+        steps: &mut Vec<Step>,
+    ) -> Option<()> {
         let most = self.exec.map_or(0, |e| e.as_raw().max_tasks as i64);
         for s in driver {
             let k = match s {
@@ -28,7 +35,12 @@ impl Bound<'_> {
                 (Some(n), Some(_)) => entry::tasks(eval(data.work)?, n, most),
                 _ => 1,
             };
-            steps.push(Step { kernel: k, address: *self.code.kernels.get(&k)?, trip: trip.unwrap_or(1), tasks });
+            steps.push(Step {
+                kernel: k,
+                address: *self.code.kernels.get(&k)?,
+                trip: trip.unwrap_or(1),
+                tasks,
+            });
         }
         Some(())
     }

@@ -36,24 +36,34 @@ impl Bounds {
         let b = Bounds::default();
         let mut found: Sums = HashMap::new();
         b.sums(m, body, Some(1.0), &mut found);
-        let regs = found.into_iter().filter_map(|(r, (_, most))| finite((-most?, most?)).map(|i| (r, i))).collect();
+        let regs =
+            found.into_iter().filter_map(|(r, (_, most))| finite((-most?, most?)).map(|i| (r, i))).collect();
         Bounds { regs, ..b }
     }
     /// The largest magnitudes of float accumulators that begin with zero, where a body runs so many times.
     fn sums(&self, m: &Module, body: &[Stmt], times: Option<f64>, found: &mut Sums) {
         for s in body {
             match s {
-                Stmt::Acc { reg, init: Expr::Const(zero), .. } if zero.ty == ElemType::F32 && zero.bits == 0 => drop(found.insert(*reg, (times, Some(0.0)))),
+                Stmt::Acc { reg, init: Expr::Const(zero), .. }
+                    if zero.ty == ElemType::F32 && zero.bits == 0 =>
+                {
+                    found.insert(*reg, (times, Some(0.0)));
+                }
                 Stmt::Set { reg, value, .. } => {
                     let Some((begun, most)) = found.get_mut(reg) else { continue };
                     let steps = times.zip(*begun).map(|(times, begun)| times / begun);
-                    *most = most.zip(self.term(m, *reg, value)).zip(steps).map(|((sum, term), steps)| sum + term * steps);
+                    *most = most
+                        .zip(self.term(m, *reg, value))
+                        .zip(steps)
+                        .map(|((sum, term), steps)| sum + term * steps);
                 }
                 Stmt::For { lo, hi, body, .. } => {
                     let trips = (*hi - *lo).as_const().map(|n| n as f64);
                     self.sums(m, body, times.zip(trips).map(|(a, b)| a * b), found);
                 }
-                Stmt::If { then, els, .. } => [then, els].into_iter().for_each(|b| self.sums(m, b, times, found)),
+                Stmt::If { then, els, .. } => {
+                    [then, els].into_iter().for_each(|b| self.sums(m, b, times, found))
+                }
                 Stmt::While { body, .. } => self.sums(m, body, None, found),
                 _ => {}
             }
@@ -62,8 +72,14 @@ impl Bounds {
     /// The largest magnitude of what a step adds to a sum: a byte times a constant.
     fn term(&self, m: &Module, sum: Reg, value: &Expr) -> Option<f64> {
         let Expr::Fma(a, b, c) = value else { return None };
-        let (Expr::Acc { reg, .. }, Expr::Cast(ElemType::F32, byte), Expr::Load { buf, .. }) = (&**c, &**a, &**b) else { return None };
-        let (Expr::Cast(ElemType::I32, byte), Place::Const(_)) = (&**byte, &m.bufs[*buf].place) else { return None };
+        let (Expr::Acc { reg, .. }, Expr::Cast(ElemType::F32, byte), Expr::Load { buf, .. }) =
+            (&**c, &**a, &**b)
+        else {
+            return None;
+        };
+        let (Expr::Cast(ElemType::I32, byte), Place::Const(_)) = (&**byte, &m.bufs[*buf].place) else {
+            return None;
+        };
         let small = matches!(&**byte, Expr::Load { buf, .. } if matches!(m.bufs[*buf].ty, ElemType::U8 | ElemType::I8));
         (*reg == sum && small).then_some(())?;
         let (lo, hi) = self.of(m, b)?;
@@ -83,7 +99,10 @@ impl Bounds {
                 let (lo, hi) = self.of(m, a)?;
                 let r = match op {
                     UnOp::Neg => (-hi, -lo),
-                    UnOp::Abs => (if lo <= 0.0 && hi >= 0.0 { 0.0 } else { lo.abs().min(hi.abs()) }, lo.abs().max(hi.abs())),
+                    UnOp::Abs => (
+                        if lo <= 0.0 && hi >= 0.0 { 0.0 } else { lo.abs().min(hi.abs()) },
+                        lo.abs().max(hi.abs()),
+                    ),
                     UnOp::Floor => (lo.floor(), hi.floor()),
                     UnOp::Ceil => (lo.ceil(), hi.ceil()),
                     UnOp::Trunc => (lo.trunc(), hi.trunc()),
@@ -132,7 +151,10 @@ impl Bounds {
                 && m.regs[*reg].ty.is_int()
             {
                 let r = self.of(m, e);
-                given.entry(*reg).and_modify(|g| *g = g.zip(r).map(|(a, b)| (a.0.min(b.0), a.1.max(b.1)))).or_insert(r);
+                given
+                    .entry(*reg)
+                    .and_modify(|g| *g = g.zip(r).map(|(a, b)| (a.0.min(b.0), a.1.max(b.1))))
+                    .or_insert(r);
             }
         });
         self.regs.extend(given.into_iter().filter_map(|(reg, r)| Some((reg, r?))));
@@ -167,7 +189,11 @@ impl Bounds {
         if let Some(r) = self.constants.borrow().get(&key) {
             return *r;
         }
-        let values = if c.elem().is_int() { c.to_i64s().map(|v| v.into_iter().map(|x| x as f64).collect()) } else { c.to_f64s() };
+        let values = if c.elem().is_int() {
+            c.to_i64s().map(|v| v.into_iter().map(|x| x as f64).collect())
+        } else {
+            c.to_f64s()
+        };
         // Elements whose position agrees with the subscripts that are known.
         let read = |i: usize| {
             let mut rest = i as i64;
@@ -179,7 +205,10 @@ impl Bounds {
         };
         let join = |r: Interval, x: &f64| (r.0.min(*x), r.1.max(*x));
         let none = (f64::INFINITY, f64::NEG_INFINITY);
-        let r = values.filter(|v: &Vec<f64>| v.iter().all(|x| x.is_finite())).map(|v| v.iter().enumerate().filter(|x| read(x.0)).map(|x| x.1).fold(none, join)).and_then(finite);
+        let r = values
+            .filter(|v: &Vec<f64>| v.iter().all(|x| x.is_finite()))
+            .map(|v| v.iter().enumerate().filter(|x| read(x.0)).map(|x| x.1).fold(none, join))
+            .and_then(finite);
         self.constants.borrow_mut().insert(key, r);
         r
     }
@@ -206,11 +235,18 @@ fn fit(t: ElemType, r: Interval) -> Option<Interval> {
         ElemType::F32 => {
             let wide = |x: f64, up: f64| x + up * (x.abs() * 2f64.powi(-20) + f64::from(f32::MIN_POSITIVE));
             let exact = |x: f64| x.fract() == 0.0 && x.abs() <= f64::from(1 << 24);
-            let (lo, hi) = (if exact(r.0) { r.0 } else { wide(r.0, -1.0) }, if exact(r.1) { r.1 } else { wide(r.1, 1.0) });
+            let (lo, hi) = (
+                if exact(r.0) { r.0 } else { wide(r.0, -1.0) },
+                if exact(r.1) { r.1 } else { wide(r.1, 1.0) },
+            );
             (lo >= f64::from(f32::MIN) && hi <= f64::from(f32::MAX)).then_some((lo, hi))
         }
-        ElemType::F64 => finite(r).filter(|r| r.0.abs() <= 1e300 && r.1.abs() <= 1e300).map(|r| (r.0 - r.0.abs() * 1e-9, r.1 + r.1.abs() * 1e-9)),
+        ElemType::F64 => finite(r)
+            .filter(|r| r.0.abs() <= 1e300 && r.1.abs() <= 1e300)
+            .map(|r| (r.0 - r.0.abs() * 1e-9, r.1 + r.1.abs() * 1e-9)),
         // Beyond 2^53 an end is no integer of its own.
-        t => of_type(t).map(|all| if r.0 >= all.0 && r.1 <= all.1 && r.0.abs().max(r.1.abs()) <= 2f64.powi(53) { r } else { all }),
+        t => of_type(t).map(|all| {
+            if r.0 >= all.0 && r.1 <= all.1 && r.0.abs().max(r.1.abs()) <= 2f64.powi(53) { r } else { all }
+        }),
     }
 }

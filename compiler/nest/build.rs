@@ -28,7 +28,13 @@ impl Module {
         }
     }
     /// A new buffer.
-    pub fn buf(&mut self, name: impl Into<String>, ty: ElemType, dims: impl Into<Vec<Dim>>, place: Place) -> Buf {
+    pub fn buf(
+        &mut self,
+        name: impl Into<String>,
+        ty: ElemType,
+        dims: impl Into<Vec<Dim>>,
+        place: Place,
+    ) -> Buf {
         self.bufs.push(BufData { name: name.into(), ty, dims: dims.into(), layout: Layout::RowMajor, place })
     }
     /// A scratch buffer.
@@ -57,12 +63,14 @@ impl Module {
             Layout::Permuted(p) => p.iter().copied().fold(Dim::constant(0), step),
         }
     }
-    /// True if a store to one storage may change the other. Slots are shared over time, never within a kernel, unless
-    /// they are one.
+    /// True if a store to one storage may change the other. Slots are shared over time, never within a
+    /// kernel, unless they are one.
     pub fn overlaps(&self, a: Buf, b: Buf) -> bool {
-        a == b || matches!((&self.bufs[a].place, &self.bufs[b].place), (Place::Arena(p), Place::Arena(q)) if p == q)
+        a == b
+            || matches!((&self.bufs[a].place, &self.bufs[b].place), (Place::Arena(p), Place::Arena(q)) if p == q)
     }
-    /// The same memory as elements of another type. What is smaller than a byte lies as in `of`: packed or not.
+    /// The same memory as elements of another type. What is smaller than a byte lies as in `of`: packed or
+    /// not.
     pub fn view_as(&mut self, of: Buf, ty: ElemType, dims: impl Into<Vec<Dim>>) -> Buf {
         let v = self.view(of, dims);
         self.bufs[v].ty = ty;
@@ -148,12 +156,25 @@ impl Module {
         write(&mut k);
         let body = k.body;
         let body = running(self, body);
-        let id = self.kernels.push(KernelData { name: name.to_owned(), origin: origin.clone(), work: Dim::constant(0), scheduled: false, schedules: vec![], narrow: false, body });
+        let id = self.kernels.push(KernelData {
+            name: name.to_owned(),
+            origin: origin.clone(),
+            work: Dim::constant(0),
+            scheduled: false,
+            schedules: vec![],
+            narrow: false,
+            body,
+        });
         self.driver.push(Stmt::Call(id));
         id
     }
     /// A kernel that stores one expression for every element of `out`: the perfect nest that fuses best.
-    pub fn map(&mut self, out: Buf, origin: &Origin, value: impl FnOnce(&mut KernelBuilder, &[Dim]) -> Expr) -> Kernel {
+    pub fn map(
+        &mut self,
+        out: Buf,
+        origin: &Origin,
+        value: impl FnOnce(&mut KernelBuilder, &[Dim]) -> Expr,
+    ) -> Kernel {
         let dims = self.bufs[out].dims.clone();
         let name = self.bufs[out].name.clone();
         self.kernel(&name, origin, |k| {
@@ -165,13 +186,16 @@ impl Module {
     }
 }
 
-/// Without the loops that have no iterations and either write to nothing or hold what has no meaning, such as positions in
-/// an empty tensor.
+/// Without the loops that have no iterations and either write to nothing or hold what has no meaning, such as
+/// positions in an empty tensor.
 fn running(m: &Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let mut out = vec![];
     for mut s in body {
         let never = matches!(&s, Stmt::For { lo, hi, .. } if (*hi - *lo).as_const().is_some_and(|n| n <= 0));
-        if never && (senseless(m, &s) || super::visit::stores(std::slice::from_ref(&s)).iter().all(|b| m.bufs[*b].is_empty())) {
+        if never
+            && (senseless(m, &s)
+                || super::visit::stores(std::slice::from_ref(&s)).iter().all(|b| m.bufs[*b].is_empty()))
+        {
             continue;
         }
         let had = s.bodies().iter().any(|b| !b.is_empty());
@@ -217,7 +241,14 @@ impl KernelBuilder<'_> {
         self.body.push(s);
     }
     /// One loop over `lo..hi`; the closure gets the loop variable.
-    pub fn range(&mut self, kind: LoopKind, hint: &str, lo: impl Into<Dim>, hi: impl Into<Dim>, f: impl FnOnce(&mut Self, Dim)) {
+    pub fn range(
+        &mut self,
+        kind: LoopKind,
+        hint: &str,
+        lo: impl Into<Dim>,
+        hi: impl Into<Dim>,
+        f: impl FnOnce(&mut Self, Dim),
+    ) {
         let (lo, hi) = (lo.into(), hi.into());
         let var = self.m.syms.loop_var(hint, lo, hi);
         let body = self.block(|k| f(k, var.into()));
@@ -278,7 +309,12 @@ impl KernelBuilder<'_> {
         Expr::Let { reg, value: Box::new(value), body: Box::new(body) }
     }
     /// Uses an integer value as an index: `0 <= value < extent` is checked at run time.
-    pub fn with_index(&mut self, value: Expr, extent: Dim, body: impl FnOnce(&mut Self, Dim) -> Expr) -> Expr {
+    pub fn with_index(
+        &mut self,
+        value: Expr,
+        extent: Dim,
+        body: impl FnOnce(&mut Self, Dim) -> Expr,
+    ) -> Expr {
         let sym = self.m.syms.loop_var("x", Dim::constant(0), extent);
         let body = body(self, sym.into());
         Expr::With { sym, value: Box::new(value), extent, body: Box::new(body) }
@@ -293,8 +329,8 @@ impl KernelBuilder<'_> {
     pub fn store(&mut self, buf: Buf, at: &[Dim], value: Expr) {
         self.push(Stmt::Store { buf, at: at.to_vec(), value });
     }
-    /// Reads one element. Of a constant with one element that is a number. Of a buffer without elements it is 0: no such
-    /// load runs, and none of its subscripts could be in range.
+    /// Reads one element. Of a constant with one element that is a number. Of a buffer without elements it is
+    /// 0: no such load runs, and none of its subscripts could be in range.
     pub fn load(&self, buf: Buf, at: &[Dim]) -> Expr {
         let d = &self.m.bufs[buf];
         if d.ty != ElemType::Str && d.is_empty() {

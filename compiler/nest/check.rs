@@ -1,4 +1,5 @@
-//! The part of the verifier that checks one body: types, scopes, accumulators, loops, and that accesses are in range.
+//! The part of the verifier that checks one body: types, scopes, accumulators, loops, and that accesses are
+//! in range.
 
 use super::facts::{Facts, Values};
 use super::verify::Limits;
@@ -149,7 +150,10 @@ impl<'a> Body<'a> {
                 if let Some((lanes, loops)) = self.acc(*reg, at) {
                     self.current_lane(lanes);
                     let inner = &self.loops[loops..];
-                    if inner.iter().any(|k| matches!(k, LoopKind::Par) || (lanes == 1 && matches!(k, LoopKind::Vec(_)))) {
+                    if inner
+                        .iter()
+                        .any(|k| matches!(k, LoopKind::Par) || (lanes == 1 && matches!(k, LoopKind::Vec(_))))
+                    {
                         self.fault("iterations of a par or vec loop set one accumulator");
                     }
                 }
@@ -158,14 +162,22 @@ impl<'a> Body<'a> {
                 let t = self.expr(value);
                 self.want(t, self.m.bufs[*buf].ty.compute(), "type of the stored value");
                 if self.m.is_packed(*buf) {
-                    self.fault(format!("a store to \"{}\", whose elements are packed", self.m.bufs[*buf].name));
+                    self.fault(format!(
+                        "a store to \"{}\", whose elements are packed",
+                        self.m.bufs[*buf].name
+                    ));
                 }
                 self.access(*buf, at);
             }
             Stmt::Prefetch { buf, at } => {
                 let d = &self.m.bufs[*buf];
                 if at.len() != d.dims.len() {
-                    self.fault(format!("\"{}\": found {} subscripts, expected {}", d.name, at.len(), d.dims.len()));
+                    self.fault(format!(
+                        "\"{}\": found {} subscripts, expected {}",
+                        d.name,
+                        at.len(),
+                        d.dims.len()
+                    ));
                 }
                 at.iter().for_each(|d| self.dim(*d));
             }
@@ -227,7 +239,9 @@ impl<'a> Body<'a> {
                     self.fault("a vec loop inside a vec loop");
                 }
             }
-            LoopKind::Unroll if lo.as_const().is_none() || hi.as_const().is_none() => self.fault("the bounds of an unroll loop are not constant"),
+            LoopKind::Unroll if lo.as_const().is_none() || hi.as_const().is_none() => {
+                self.fault("the bounds of an unroll loop are not constant")
+            }
             _ => {}
         }
         if matches!(kind, LoopKind::Vec(_) | LoopKind::Unroll) && !self.scheduled {
@@ -235,12 +249,17 @@ impl<'a> Body<'a> {
         }
         self.define_sym(var, Some(kind));
         let mark = self.facts.mark();
-        // Proofs use the range in the table: it must hold every iteration; where it is wider, the bounds are facts.
+        // Proofs use the range in the table: it must hold every iteration; where it is wider, the bounds are
+        // facts.
         match syms.loop_range(var) {
             Some((l, h)) if (l, h) == (lo, hi) => {}
             Some((l, h)) => {
                 if !self.facts.le(l, lo) || !self.facts.le(hi, h) {
-                    self.fault(format!("the table says that the loop variable is in {}..{}", l.display(syms), h.display(syms)));
+                    self.fault(format!(
+                        "the table says that the loop variable is in {}..{}",
+                        l.display(syms),
+                        h.display(syms)
+                    ));
                 }
                 self.facts.learn(Dim::sym(var) - lo);
                 self.facts.learn(hi - 1 - Dim::sym(var));
@@ -284,7 +303,9 @@ impl<'a> Body<'a> {
     fn current_lane(&mut self, lanes: u32) {
         let vec = self.loops.iter().find_map(|k| if let LoopKind::Vec(n) = k { Some(*n) } else { None });
         if lanes > 1 && vec != Some(lanes) {
-            self.fault(format!("an accumulator of {lanes} lanes is used as a whole outside a vec({lanes}) loop"));
+            self.fault(format!(
+                "an accumulator of {lanes} lanes is used as a whole outside a vec({lanes}) loop"
+            ));
         }
     }
     fn access(&mut self, buf: Buf, at: &[Dim]) {
@@ -296,7 +317,8 @@ impl<'a> Body<'a> {
         }
         for (i, (x, n)) in at.iter().zip(&d.dims).enumerate() {
             self.dim(*x);
-            // Over numbers a proof exists or the access is wrong; over symbolic sizes the prover may just not find it.
+            // Over numbers a proof exists or the access is wrong; over symbolic sizes the prover may just not
+            // find it.
             if !self.symbolic(*x, *n) && !self.facts.in_range(*x, *n) && !self.facts.excuses(*x) {
                 self.fault(format!("subscript {i} of \"{}\" may leave 0..{}", d.name, n.display(&m.syms)));
             }
@@ -326,7 +348,12 @@ impl<'a> Body<'a> {
         match e {
             Expr::Const(s) => {
                 let bits = s.ty.bits();
-                if s.ty.compute() != s.ty || bits > 64 || s.ty.is_complex() || (bits < 64 && s.bits >> bits != 0) || (s.ty == ElemType::Bool && s.bits > 1) {
+                if s.ty.compute() != s.ty
+                    || bits > 64
+                    || s.ty.is_complex()
+                    || (bits < 64 && s.bits >> bits != 0)
+                    || (s.ty == ElemType::Bool && s.bits > 1)
+                {
                     self.fault(format!("bits {:#x} are no constant of type {}", s.bits, s.ty.short()));
                 }
                 s.ty
@@ -353,7 +380,10 @@ impl<'a> Body<'a> {
             }
             Expr::Horizontal { op, reg, at } => {
                 self.acc(*reg, at);
-                if !matches!(op, BinOp::Add | BinOp::Mul | BinOp::Min | BinOp::Max | BinOp::And | BinOp::Or | BinOp::Xor) {
+                if !matches!(
+                    op,
+                    BinOp::Add | BinOp::Mul | BinOp::Min | BinOp::Max | BinOp::And | BinOp::Or | BinOp::Xor
+                ) {
                     self.fault("lanes combine by an operation that has an order");
                 }
                 m.regs[*reg].ty
@@ -446,14 +476,21 @@ impl<'a> Body<'a> {
             TextOp::Part => (ElemType::Str, &[ElemType::Str, ElemType::I64, ElemType::I64]),
             TextOp::Of(b) => {
                 if self.m.bufs[b].ty != ElemType::U8 {
-                    self.fault(format!("\"{}\" is shown as a text: found {}, expected u8", self.m.bufs[b].name, self.m.bufs[b].ty.short()));
+                    self.fault(format!(
+                        "\"{}\" is shown as a text: found {}, expected u8",
+                        self.m.bufs[b].name,
+                        self.m.bufs[b].ty.short()
+                    ));
                 }
                 (ElemType::Str, &[])
             }
         };
         let found: Vec<ElemType> = v.iter().map(|e| self.expr(e)).collect();
         if found != operands {
-            self.fault(format!("{op:?} of {}", found.iter().map(|t| t.short()).collect::<Vec<_>>().join(", ")));
+            self.fault(format!(
+                "{op:?} of {}",
+                found.iter().map(|t| t.short()).collect::<Vec<_>>().join(", ")
+            ));
         }
         result
     }
@@ -467,8 +504,14 @@ impl<'a> Body<'a> {
         self.define_sym(sym, None);
         // What the driver checks may have simplified one of the two.
         let range = self.m.syms.loop_range(sym);
-        if !range.is_some_and(|(lo, hi)| lo.as_const() == Some(0) && self.m.syms.eq(hi, extent) == Answer::Yes) {
-            self.fault(format!("the table does not say that {} is in 0..{}", self.m.syms.unique_name(sym), extent.display(&self.m.syms)));
+        if !range
+            .is_some_and(|(lo, hi)| lo.as_const() == Some(0) && self.m.syms.eq(hi, extent) == Answer::Yes)
+        {
+            self.fault(format!(
+                "the table does not say that {} is in 0..{}",
+                self.m.syms.unique_name(sym),
+                extent.display(&self.m.syms)
+            ));
         }
     }
     fn unary(&mut self, op: UnOp, t: ElemType) -> ElemType {
@@ -476,7 +519,11 @@ impl<'a> Body<'a> {
             UnOp::Not => t == ElemType::Bool,
             UnOp::BitNot => t.is_int(),
             UnOp::Neg | UnOp::Abs | UnOp::Sign => t.is_float() || t.is_int(),
-            UnOp::Bits(to) => to.bits() == t.bits() && to.compute() == to && [t, to].iter().all(|t| *t != ElemType::Str && !t.is_complex()),
+            UnOp::Bits(to) => {
+                to.bits() == t.bits()
+                    && to.compute() == to
+                    && [t, to].iter().all(|t| *t != ElemType::Str && !t.is_complex())
+            }
             _ => t.is_float(),
         };
         if !fits {

@@ -1,7 +1,8 @@
 //! What the conditions in force say about indices, and proofs with their help.
 //!
-//! A comparison of index expressions under a `Select` or `If` becomes a [`Dim`] that is known not to be negative; a proof
-//! subtracts multiples of such facts until [`SymTable::is_nonneg`] succeeds (Farkas' lemma with guessed multipliers).
+//! A comparison of index expressions under a `Select` or `If` becomes a [`Dim`] that is known not to be
+//! negative; a proof subtracts multiples of such facts until [`SymTable::is_nonneg`] succeeds (Farkas' lemma
+//! with guessed multipliers).
 
 use super::{BinOp, Expr, Reg, UnOp};
 use crate::sym::{Atom, Condition, Dim, Sym, SymKind, SymTable, View};
@@ -94,7 +95,8 @@ impl<'a> Facts<'a> {
     /// A lower bound with the extreme values of loop variables, innermost first, as far as signs are known.
     fn extreme(&self, d: Dim) -> Option<Dim> {
         let mut d = d;
-        let vars: Vec<Sym> = d.syms().into_iter().rev().filter(|s| self.syms.kind(*s) == SymKind::Loop).collect();
+        let vars: Vec<Sym> =
+            d.syms().into_iter().rev().filter(|s| self.syms.kind(*s) == SymKind::Loop).collect();
         let mut next = vars.first().copied();
         for _ in 0..16 {
             let Some(v) = next else { break };
@@ -123,11 +125,12 @@ impl<'a> Facts<'a> {
         }
         self.syms.is_nonneg(d) || (changed && (self.syms.is_nonneg(low) || self.bounded(low, depth + 1)))
     }
-    /// A lower bound of a term without its division or remainder, if its other factors are not negative: for s > 0,
-    /// `s * floordiv(e, s)` lies between `e - s + 1` and `e`, `mod(e, s)` between 0 and `s - 1`.
+    /// A lower bound of a term without its division or remainder, if its other factors are not negative: for
+    /// s > 0, `s * floordiv(e, s)` lies between `e - s + 1` and `e`, `mod(e, s)` between 0 and `s - 1`.
     fn below(&self, c: i64, atoms: &[Atom]) -> Option<Dim> {
         let i = atoms.iter().position(|a| matches!(a, Atom::FloorDiv(..) | Atom::Mod(..)))?;
-        let others = atoms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, a)| product(std::slice::from_ref(a)));
+        let others =
+            atoms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, a)| product(std::slice::from_ref(a)));
         let r = Dim::product(others);
         if !self.syms.is_nonneg(r) {
             return None;
@@ -137,7 +140,9 @@ impl<'a> Facts<'a> {
                 let s = s.as_const().filter(|s| *s > 0 && c % s == 0)?;
                 Some(if c < 0 { *e * r * (c / s) } else { (*e - s + 1) * r * (c / s) })
             }
-            Atom::Mod(_, s) if self.syms.is_nonneg(*s) => Some(if c < 0 { (*s - 1) * r * c } else { Dim::constant(0) }),
+            Atom::Mod(_, s) if self.syms.is_nonneg(*s) => {
+                Some(if c < 0 { (*s - 1) * r * c } else { Dim::constant(0) })
+            }
             _ => None,
         }
     }
@@ -145,8 +150,9 @@ impl<'a> Facts<'a> {
     pub fn excuses(&self, index: Dim) -> bool {
         self.known.iter().any(|k| k.is_none_or(|f| f.syms().iter().any(|s| index.contains(*s))))
     }
-    /// `r + floordiv(e, s) >= 0` is `e + r*s >= 0`, and `r - floordiv(e, s) >= 0` is `r*s + s - 1 - e >= 0`, for s > 0
-    /// (0 divides nothing: where the division has a value, a divisor that is not negative is positive).
+    /// `r + floordiv(e, s) >= 0` is `e + r*s >= 0`, and `r - floordiv(e, s) >= 0` is `r*s + s - 1 - e >= 0`,
+    /// for s > 0 (0 divides nothing: where the division has a value, a divisor that is not negative is
+    /// positive).
     fn without_division(&self, d: Dim) -> Option<Dim> {
         let View::Sum { terms, .. } = d.view() else { return None };
         terms.iter().find_map(|(c, atoms)| {
@@ -172,7 +178,13 @@ impl<'a> Facts<'a> {
         if self.without_division(d).is_some_and(|e| self.nonneg(e, depth + 1)) {
             return true;
         }
-        let with = |d: Dim| self.known.iter().flatten().chain(&self.checked).any(|f| multiples(d, *f).into_iter().any(|k| self.nonneg(d - *f * k, depth + 1)));
+        let with = |d: Dim| {
+            self.known
+                .iter()
+                .flatten()
+                .chain(&self.checked)
+                .any(|f| multiples(d, *f).into_iter().any(|k| self.nonneg(d - *f * k, depth + 1)))
+        };
         with(d) || self.extreme(d).is_some_and(|e| e != d && with(e))
     }
 }
@@ -191,7 +203,9 @@ fn product(atoms: &[Atom]) -> Dim {
 
 /// Multipliers of a fact that cancel one of its terms in `d`.
 fn multiples(d: Dim, fact: Dim) -> Vec<i64> {
-    let (View::Sum { terms, .. }, View::Sum { terms: have, .. }) = (d.view(), fact.view()) else { return vec![] };
+    let (View::Sum { terms, .. }, View::Sum { terms: have, .. }) = (d.view(), fact.view()) else {
+        return vec![];
+    };
     let mut out: Vec<i64> = have
         .iter()
         .filter_map(|(c, atoms)| {

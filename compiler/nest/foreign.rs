@@ -1,5 +1,5 @@
-//! Functions that generated code calls and does not contain. Only models whose operators need one have the undefined
-//! symbol; crate `onnxc-runtime` provides it.
+//! Functions that generated code calls and does not contain. Only models whose operators need one have the
+//! undefined symbol; crate `onnxc-runtime` provides it.
 
 use super::Buf;
 use onnxc_runtime::image::PixelFormat;
@@ -18,14 +18,16 @@ pub struct Foreign {
 /// The functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
-    /// Bytes of an encoded image -> height, width and channels (i64); 0, 0 and channels if nothing can decode it.
+    /// Bytes of an encoded image -> height, width and channels (i64); 0, 0 and channels if nothing can decode
+    /// it.
     ImageShape(PixelFormat),
     /// The same -> its pixels, as many as the buffer has dimensions for.
     ImagePixels(PixelFormat),
 }
 
 /// What [`Function::ImageShape`] and [`Function::ImagePixels`] call:
-/// `int32_t onnxc_decode_image(const uint8_t *encoded, int64_t size, int32_t pixel_format, int64_t shape[3], uint8_t *pixels)`.
+/// `int32_t onnxc_decode_image(const uint8_t *encoded, int64_t size, int32_t pixel_format, int64_t shape[3],
+/// uint8_t *pixels)`.
 pub const DECODE_IMAGE: &str = "onnxc_decode_image";
 
 impl Function {
@@ -57,7 +59,12 @@ impl Function {
         match self {
             Function::ImageShape(f) => {
                 let (h, w, _) = decode(from, f)?;
-                Some([i64::from(h), i64::from(w), f.channels() as i64].iter().flat_map(|n| n.to_le_bytes()).collect())
+                Some(
+                    [i64::from(h), i64::from(w), f.channels() as i64]
+                        .iter()
+                        .flat_map(|n| n.to_le_bytes())
+                        .collect(),
+                )
             }
             Function::ImagePixels(f) => {
                 let (h, w, pixels) = decode(from, f)?;

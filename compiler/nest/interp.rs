@@ -1,16 +1,17 @@
-//! Interpreter: what a module means, statement by statement. The reference for generated code and for folding.
+//! Interpreter: what a module means, statement by statement. The reference for generated code and for
+//! folding.
 //!
-//! Everything is checked: subscripts against shapes, sizes of views and slots, trip counts of `vec` loops, types of
-//! operands, scopes. Modules of every stage run. Statements are first compiled to trees in which symbols, registers and
-//! accumulators are numbered slots; buffers get their shape when they are first used, because run-time symbols may
-//! change it. Scratch and outputs begin with all bits set (NaN for floats), so that reading what was never written
-//! shows.
+//! Everything is checked: subscripts against shapes, sizes of views and slots, trip counts of `vec` loops,
+//! types of operands, scopes. Modules of every stage run. Statements are first compiled to trees in which
+//! symbols, registers and accumulators are numbered slots; buffers get their shape when they are first used,
+//! because run-time symbols may change it. Scratch and outputs begin with all bits set (NaN for floats), so
+//! that reading what was never written shows.
 //!
-//! A register that a `vec` loop of one vector defines has a value for each lane, and later `vec` loops of as many lanes
-//! in the same block read their lane of it.
+//! A register that a `vec` loop of one vector defines has a value for each lane, and later `vec` loops of as
+//! many lanes in the same block read their lane of it.
 //!
-//! `Fma` rounds once. Functions of f32 are computed in f64 and rounded. [`eval_unop`], [`eval_binop`] and [`eval_cast`]
-//! are the same arithmetic on single values.
+//! `Fma` rounds once. Functions of f32 are computed in f64 and rounded. [`eval_unop`], [`eval_binop`] and
+//! [`eval_cast`] are the same arithmetic on single values.
 
 mod code;
 mod compile;
@@ -71,7 +72,8 @@ fn leave<T>(s: Status) -> Res<T> {
     Err(Box::new(Stop::Status(s)))
 }
 
-/// Runs the driver of a module with values for its dim params and the bytes of its inputs, in signature order.
+/// Runs the driver of a module with values for its dim params and the bytes of its inputs, in signature
+/// order.
 pub fn run(m: &Module, dims: &[(Sym, i64)], inputs: &[&[u8]]) -> std::result::Result<Outcome, Stop> {
     run_boxed(m, dims, inputs).map_err(|e| *e)
 }

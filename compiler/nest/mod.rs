@@ -22,41 +22,47 @@
 //!        | Text(len | byte | part | of buf, e*)             -- on texts, values of type `str`
 //! ```
 //!
-//! All bounds, indices, extents and offsets are [`Dim`]s over dim params, loop variables and run-time symbols: one
-//! algebra, one simplifier, one prover. Rules that hold at every stage:
+//! All bounds, indices, extents and offsets are [`Dim`]s over dim params, loop variables and run-time
+//! symbols: one algebra, one simplifier, one prover. Rules that hold at every stage:
 //!
-//! 1. An expression has the *compute* type ([`ElemType::compute`]) of what it loads; `Load` and `Store` convert
-//!    between storage and compute type. `Bool` values are 0 or 1.
+//! 1. An expression has the *compute* type ([`ElemType::compute`]) of what it loads; `Load` and `Store`
+//!    convert between storage and compute type. `Bool` values are 0 or 1.
 //! 2. `Select` is lazy for memory: an access in the arm not taken does not happen.
 //! 3. Accesses are in range: provably, or under a `Select`/`If`/`With` that makes them so.
 //!    A `Prefetch` is no access: what it names may lie outside the buffer.
-//! 4. `With(sym, e, extent, body)`, an expression or a statement, binds an integer value as an index: `0 <= e < extent` is checked at run time
-//!    (status `E_INDEX`) and known inside `body`.
-//! 5. Iterations of `par` and `vec` loops are independent, except through accumulators with lanes: inside a `vec(n)`
-//!    loop an accumulator with `lanes = n` means the lane of the iteration, `(var - lo) mod n`. The last vector of a
-//!    `vec` loop may be partial: lanes beyond `hi` do nothing. `unroll` loops have constant bounds.
-//! 6. Every symbol and register has one definition, in scope at each use. Accumulator subscripts are constants
-//!    after unrolling.
-//!    A `Define` may redefine a size that is in scope. Every buffer whose shape or address depends on the size then has
-//!    undefined contents; a size that a nested body redefined is undefined behind it. A `room` (scratch with elements to
-//!    spare, of which views show the first ones) is the exception: it keeps its contents while its size, and the sizes of
-//!    all rooms defined together with it, are unchanged.
-//! 7. Types of less than a byte are packed in inputs, outputs and constants, and take a byte each in scratch: nobody
-//!    stores to a packed buffer. Outputs are packed through a view that has whole bytes ([`Module::view_as`]). A view of
-//!    another element type sees the bits of the elements; a store to one type and a load of another do not fuse.
-//! 8. `Index(d)` is i64. Comparison and logic give `Bool`. Shifts, bit operations and integer arithmetic wrap.
-//! 9. A text (`str`) is an address and a length in bytes: it moves, compares (byte by byte) and is read, and nothing else. What
-//!    it shows stays as it is for as long as the call: inputs, constants, and buffers that `Text(of)` names, which live to
-//!    the end and of which no byte is written twice. In constants, and where the interpreter takes and gives texts, the
-//!    first word of an element is the position of its bytes behind the elements (`onnxc_runtime::texts`).
-//! 10. `Address(buf)`, an i64, is where a buffer begins; it stands only in statements of the driver and counts there as
-//!     a use of the buffer. A buffer whose place is `pointer sym` begins where `sym` says: memory of the caller, read
-//!     only. The interpreter has no addresses; it knows whether two are of one buffer.
-//! 11. A complex number (`c64`, `c128`) is opaque: it moves, and nothing else, and stands in buffers only, not in `Const`.
-//!     What computes with its parts sees them through a view of floats.
+//! 4. `With(sym, e, extent, body)`, an expression or a statement, binds an integer value as an index: `0 <= e
+//!    < extent` is checked at run time (status `E_INDEX`) and known inside `body`.
+//! 5. Iterations of `par` and `vec` loops are independent, except through accumulators with lanes: inside a
+//!    `vec(n)` loop an accumulator with `lanes = n` means the lane of the iteration, `(var - lo) mod n`. The
+//!    last vector of a `vec` loop may be partial: lanes beyond `hi` do nothing. `unroll` loops have constant
+//!    bounds.
+//! 6. Every symbol and register has one definition, in scope at each use. Accumulator subscripts are
+//!    constants after unrolling.
+//!    A `Define` may redefine a size that is in scope. Every buffer whose shape or address depends on the
+//!    size then has undefined contents; a size that a nested body redefined is undefined behind it. A `room`
+//!    (scratch with elements to spare, of which views show the first ones) is the exception: it keeps its
+//!    contents while its size, and the sizes of all rooms defined together with it, are unchanged.
+//! 7. Types of less than a byte are packed in inputs, outputs and constants, and take a byte each in scratch:
+//!    nobody stores to a packed buffer. Outputs are packed through a view that has whole bytes
+//!    ([`Module::view_as`]). A view of another element type sees the bits of the elements; a store to one
+//!    type and a load of another do not fuse.
+//! 8. `Index(d)` is i64. Comparison and logic give `Bool`. Shifts, bit operations and integer arithmetic
+//!    wrap.
+//! 9. A text (`str`) is an address and a length in bytes: it moves, compares (byte by byte) and is read, and
+//!    nothing else. What it shows stays as it is for as long as the call: inputs, constants, and buffers that
+//!    `Text(of)` names, which live to the end and of which no byte is written twice. In constants, and where
+//!    the interpreter takes and gives texts, the first word of an element is the position of its bytes behind
+//!    the elements (`onnxc_runtime::texts`).
+//! 10. `Address(buf)`, an i64, is where a buffer begins; it stands only in statements of the driver and
+//!     counts there as a use of the buffer. A buffer whose place is `pointer sym` begins where `sym` says:
+//!     memory of the caller, read only. The interpreter has no addresses; it knows whether two are of one
+//!     buffer.
+//! 11. A complex number (`c64`, `c128`) is opaque: it moves, and nothing else, and stands in buffers only,
+//!     not in `Const`. What computes with its parts sees them through a view of floats.
 //!
-//! Stages ([`Stage`]) add rules; `verify` checks them: Built (what operators write: no `vec`, `unroll`, lanes) ->
-//! Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and sizes).
+//! Stages ([`Stage`]) add rules; `verify` checks them: Built (what operators write: no `vec`, `unroll`,
+//! lanes) -> Scheduled (tiles, par, vec, unroll, fused) -> Placed (no `temp`: arena slots have offsets and
+//! sizes).
 
 pub mod bounds;
 pub mod build;
@@ -114,18 +120,20 @@ pub enum Stage {
     Placed,
 }
 
-/// Which liberties passes take with the arithmetic of floats. Whatever they take, a call gives the same bits with any
-/// number of threads.
+/// Which liberties passes take with the arithmetic of floats. Whatever they take, a call gives the same bits
+/// with any number of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Math {
-    /// None: every sum adds up one term after the other, in the same order on every CPU level; products and sums of a
-    /// contraction are fused where the level has that instruction. Operators compute what their definition says.
+    /// None: every sum adds up one term after the other, in the same order on every CPU level; products and
+    /// sums of a contraction are fused where the level has that instruction. Operators compute what their
+    /// definition says.
     Strict,
-    /// Sums in several parts (one for each lane of a vector), and other algorithms with a bounded error: Winograd's
-    /// convolutions, Strassen's products of matrices.
+    /// Sums in several parts (one for each lane of a vector), and other algorithms with a bounded error:
+    /// Winograd's convolutions, Strassen's products of matrices.
     #[default]
     Default,
-    /// Besides, factors of contractions with constant weights are rounded to bf16 where the CPU multiplies these.
+    /// Besides, factors of contractions with constant weights are rounded to bf16 where the CPU multiplies
+    /// these.
     Fast,
 }
 
@@ -151,10 +159,11 @@ pub struct Module {
     pub slots: PrimaryMap<Slot, SlotData>,
     /// Total workspace in bytes as an expression of the dim params (stage Placed).
     pub workspace: Dim,
-    /// Bytes at the end of the workspace for buffers whose size only run time knows, where the module has any.
+    /// Bytes at the end of the workspace for buffers whose size only run time knows, where the module has
+    /// any.
     pub heap: i64,
-    /// The end of the memory for these buffers, which the driver defines first: the workspace of a call may be larger than
-    /// [`Module::workspace`], or have less of this memory (stage Placed).
+    /// The end of the memory for these buffers, which the driver defines first: the workspace of a call may
+    /// be larger than [`Module::workspace`], or have less of this memory (stage Placed).
     pub end: Option<Sym>,
     /// What the driver's checks are about.
     pub reasons: Reasons,
@@ -189,8 +198,8 @@ pub struct State {
     pub after: Dim,
 }
 
-/// Memory for the bytes of texts that kernels make, [`Module::heap`] bytes of it: taken from its beginning on, and kept to
-/// the end of the call.
+/// Memory for the bytes of texts that kernels make, [`Module::heap`] bytes of it: taken from its beginning
+/// on, and kept to the end of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Texts {
     /// The bytes, of type u8.
@@ -251,12 +260,15 @@ pub enum Place {
     Const(Arc<ConstData>),
     /// Scratch, not placed yet.
     Temp,
-    /// Scratch with elements to spare, which keeps its contents while its size stays: see rule 6. Not placed yet.
+    /// Scratch with elements to spare, which keeps its contents while its size stays: see rule 6. Not placed
+    /// yet.
     Room,
-    /// The same memory as another buffer with as many bytes: both row-major (a reshape), or of one memory order and one
-    /// shape but for the innermost dimension, whose elements are of other types (quads of bytes). Of a room, its first bytes.
+    /// The same memory as another buffer with as many bytes: both row-major (a reshape), or of one memory
+    /// order and one shape but for the innermost dimension, whose elements are of other types (quads of
+    /// bytes). Of a room, its first bytes.
     View(Buf),
-    /// Memory of the caller that a descriptor points to: it begins at the value of a symbol that the driver defines. Read only.
+    /// Memory of the caller that a descriptor points to: it begins at the value of a symbol that the driver
+    /// defines. Read only.
     Pointer(Sym),
     /// Scratch in an arena slot.
     Arena(Slot),
@@ -280,13 +292,14 @@ pub struct KernelData {
     pub origin: Origin,
     /// Estimated scalar operations: decides into how many tasks its outermost `par` loop is split (0: one).
     pub work: Dim,
-    /// Whether a schedule has been applied to the body: only then it may have `vec` and `unroll` loops and accumulators with lanes.
+    /// Whether a schedule has been applied to the body: only then it may have `vec` and `unroll` loops and
+    /// accumulators with lanes.
     pub scheduled: bool,
-    /// The schedules that were applied, one for each nest in the order of the body; none for bodies that a pass emits
-    /// with loops of its own.
+    /// The schedules that were applied, one for each nest in the order of the body; none for bodies that a
+    /// pass emits with loops of its own.
     pub schedules: Vec<schedule::Schedule>,
-    /// The model allows the kernel's sums of products to take their first factors as integers of 8 bits, one scale for each
-    /// block of them (`accuracy_level` 4). The body says what is exact.
+    /// The model allows the kernel's sums of products to take their first factors as integers of 8 bits, one
+    /// scale for each block of them (`accuracy_level` 4). The body says what is exact.
     pub narrow: bool,
     /// What it does.
     pub body: Vec<Stmt>,
@@ -338,7 +351,8 @@ pub enum Stmt {
         at: Vec<Dim>,
         value: Expr,
     },
-    /// Asks memory for the line that holds an element, into the second-level cache; nothing that can be seen happens.
+    /// Asks memory for the line that holds an element, into the second-level cache; nothing that can be seen
+    /// happens.
     Prefetch {
         buf: Buf,
         at: Vec<Dim>,
@@ -393,7 +407,8 @@ pub enum Status {
     Cpu = 10,
 }
 
-/// A typed constant; `bits` holds the value's bits, zero-extended (integers: two's complement of their width).
+/// A typed constant; `bits` holds the value's bits, zero-extended (integers: two's complement of their
+/// width).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub struct Scalar {
@@ -430,8 +445,8 @@ pub enum Expr {
     Bin(BinOp, Box<Expr>, Box<Expr>),
     /// a * b + c, rounded once where the target has fma (`--math strict`: twice), floats only.
     Fma(Box<Expr>, Box<Expr>, Box<Expr>),
-    /// a . b + c: the parts of a, an i32, times those of b, each with its counterpart, all products added to c. Parts lie
-    /// side by side in memory and come together by way of views as i32.
+    /// a . b + c: the parts of a, an i32, times those of b, each with its counterpart, all products added to
+    /// c. Parts lie side by side in memory and come together by way of views as i32.
     Dot(Group, Box<Expr>, Box<Expr>, Box<Expr>),
     Select(Box<Expr>, Box<Expr>, Box<Expr>),
     /// Conversion as in ONNX Cast (float to int truncates, saturating; to bool: not zero).
@@ -493,7 +508,8 @@ pub enum UnOp {
     Bits(ElemType),
 }
 
-/// Operations on texts (rule 9). Positions and lengths are i64 and must be inside: nothing checks them but the interpreter.
+/// Operations on texts (rule 9). Positions and lengths are i64 and must be inside: nothing checks them but
+/// the interpreter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TextOp {
     /// Bytes of a text, as i64.

@@ -5,8 +5,8 @@ use crate::diag::{Error, Origin, Result, codes};
 use crate::sym::Dim;
 use std::collections::BTreeSet;
 
-/// Fails if a kernel has a loop, an index or a position in memory that does not fit. All of them are told, once for each
-/// node.
+/// Fails if a kernel has a loop, an index or a position in memory that does not fit. All of them are told,
+/// once for each node.
 pub fn check(m: &Module) -> Result<()> {
     let mut errors: Vec<Error> = vec![];
     let mut seen = BTreeSet::new();
@@ -31,7 +31,8 @@ pub fn check(m: &Module) -> Result<()> {
             errors.push(error(&k.origin, &what).row("computes", format!("\"{}\"", k.name)));
         }
     }
-    let driver = m.driver.iter().any(|s| !matches!(s, Stmt::Call(_)) && s.dims().iter().any(|d| d.is_overflow()));
+    let driver =
+        m.driver.iter().any(|s| !matches!(s, Stmt::Call(_)) && s.dims().iter().any(|d| d.is_overflow()));
     if driver && errors.is_empty() {
         errors.push(error(&Origin::default(), "a size that a check or a loop of the model needs"));
     }
@@ -39,6 +40,8 @@ pub fn check(m: &Module) -> Result<()> {
 }
 
 fn error(at: &Origin, what: &str) -> Error {
-    let e = Error::new(codes::DIM_OVERFLOW, format!("{what} does not fit 63 bits")).at(at).found_expected("more than 2^63 - 1", "sizes, indices and positions in bits below 2^63");
+    let e = Error::new(codes::DIM_OVERFLOW, format!("{what} does not fit 63 bits"))
+        .at(at)
+        .found_expected("more than 2^63 - 1", "sizes, indices and positions in bits below 2^63");
     e.help("bound or fix the dimensions: --dim 'N<=...' or --dim N=...; or correct the attribute or constant that is so large")
 }

@@ -1,7 +1,8 @@
 //! Reads the text that `print` writes: `print(parse(print(m))) == print(m)`.
 //!
-//! Lines matter only at the top (`nest`, `dims`, `buf`, `workspace`, `kernel`, `driver`); inside bodies statements tell
-//! themselves apart by their first words. Constants come from a table by the hash that stands for them.
+//! Lines matter only at the top (`nest`, `dims`, `buf`, `workspace`, `kernel`, `driver`); inside bodies
+//! statements tell themselves apart by their first words. Constants come from a table by the hash that stands
+//! for them.
 
 use super::*;
 use crate::diag::{Error, Result, codes};
@@ -22,14 +23,22 @@ pub fn parse(text: &str, consts: Consts<'_>) -> Result<Module> {
     let head: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
     let (name, stage) = match head.as_slice() {
         ["nest", "v1", name, stage] => (*name, *stage),
-        _ => return Error::new(codes::TEXT_SYNTAX, "this is no nest text").found_expected(head.join(" "), "nest v1 <name> stage=<stage>").fail(),
+        _ => {
+            return Error::new(codes::TEXT_SYNTAX, "this is no nest text")
+                .found_expected(head.join(" "), "nest v1 <name> stage=<stage>")
+                .fail();
+        }
     };
     let mut m = Module::new(name, SymTable::new());
     m.stage = match stage {
         "stage=built" => Stage::Built,
         "stage=scheduled" => Stage::Scheduled,
         "stage=placed" => Stage::Placed,
-        other => return Error::new(codes::TEXT_SYNTAX, "unknown stage").found_expected(other, "stage=built, stage=scheduled or stage=placed").fail(),
+        other => {
+            return Error::new(codes::TEXT_SYNTAX, "unknown stage")
+                .found_expected(other, "stage=built, stage=scheduled or stage=placed")
+                .fail();
+        }
     };
     let tokens = lex::tokens(text.split_once('\n').map_or("", |x| x.1))?;
     let mut p = Parser {
@@ -84,7 +93,9 @@ impl<'a> Parser<'a> {
     fn fail<T>(&self, expected: &str) -> Result<T> {
         // The header is line 1.
         let line = self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |t| t.line + 1);
-        Error::new(codes::TEXT_SYNTAX, format!("nest text, line {line}: unexpected text")).found_expected(self.peek().text(), expected).fail()
+        Error::new(codes::TEXT_SYNTAX, format!("nest text, line {line}: unexpected text"))
+            .found_expected(self.peek().text(), expected)
+            .fail()
     }
     fn eat(&mut self, p: &str) -> bool {
         let hit = matches!(self.peek(), Tok::Punct(x) | Tok::Word(x) if x == p);
@@ -131,7 +142,11 @@ impl<'a> Parser<'a> {
     /// Run-time sizes are used before the driver defines them.
     fn defines(&mut self) {
         for w in self.tokens.windows(3) {
-            if let [Token { tok: Tok::Word("define"), .. }, Token { tok: Tok::Word(n) | Tok::Quoted(n), .. }, Token { tok: Tok::Punct("="), .. }] = w
+            if let [
+                Token { tok: Tok::Word("define"), .. },
+                Token { tok: Tok::Word(n) | Tok::Quoted(n), .. },
+                Token { tok: Tok::Punct("="), .. },
+            ] = w
                 && !self.sizes.contains_key(*n)
             {
                 let s = self.m.syms.fresh(SymKind::Runtime, n);
@@ -141,7 +156,9 @@ impl<'a> Parser<'a> {
     }
     fn module(&mut self) -> Result<()> {
         if self.eat("dims") {
-            while !matches!(self.peek(), Tok::Word("let" | "buf" | "workspace" | "kernel" | "driver")) || matches!(self.second(), Tok::Punct("<=")) {
+            while !matches!(self.peek(), Tok::Word("let" | "buf" | "workspace" | "kernel" | "driver"))
+                || matches!(self.second(), Tok::Punct("<="))
+            {
                 self.param()?;
             }
         }
@@ -232,7 +249,9 @@ impl<'a> Parser<'a> {
             }
             "const" => {
                 let Tok::Hash(h) = self.peek() else { return self.fail("the hash of a constant") };
-                let Some(c) = (self.consts)(h) else { return self.fail("the hash of a constant that is at hand") };
+                let Some(c) = (self.consts)(h) else {
+                    return self.fail("the hash of a constant that is at hand");
+                };
                 self.at += 1;
                 Place::Const(c)
             }
@@ -249,7 +268,12 @@ impl<'a> Parser<'a> {
                 self.want("size")?;
                 let size = self.dim()?;
                 let slots = &mut self.m.slots;
-                Place::Arena(*self.slots.entry((offset, size)).or_insert_with(|| slots.push(SlotData { offset, size })))
+                Place::Arena(
+                    *self
+                        .slots
+                        .entry((offset, size))
+                        .or_insert_with(|| slots.push(SlotData { offset, size })),
+                )
             }
             _ => {
                 self.at -= 1;
@@ -273,7 +297,15 @@ impl<'a> Parser<'a> {
         };
         self.enter();
         let body = self.stmts()?;
-        let k = self.m.kernels.push(KernelData { name: name.clone(), origin: origin(text.trim()), work, scheduled, schedules: vec![], narrow, body });
+        let k = self.m.kernels.push(KernelData {
+            name: name.clone(),
+            origin: origin(text.trim()),
+            work,
+            scheduled,
+            schedules: vec![],
+            narrow,
+            body,
+        });
         if self.kernels.insert(name, k).is_some() {
             return self.fail("a kernel with a new name");
         }
@@ -368,7 +400,9 @@ impl<'a> Parser<'a> {
                 Ok(Stmt::With { sym, value, extent, body })
             }
             "define" => {
-                let (Tok::Word(n) | Tok::Quoted(n)) = self.next() else { return self.fail("the name of a size") };
+                let (Tok::Word(n) | Tok::Quoted(n)) = self.next() else {
+                    return self.fail("the name of a size");
+                };
                 let Some(sym) = self.sizes.get(n).copied() else { return self.fail("the name of a size") };
                 self.want("=")?;
                 let value = self.expr()?;
@@ -377,7 +411,8 @@ impl<'a> Parser<'a> {
                 self.want("..")?;
                 self.want("=")?;
                 let line = |p: &Self, at: usize| p.tokens.get(at).map(|t| t.line);
-                let hi = if line(self, self.at) == line(self, self.at - 1) { Some(self.dim()?) } else { None };
+                let hi =
+                    if line(self, self.at) == line(self, self.at - 1) { Some(self.dim()?) } else { None };
                 Ok(Stmt::Define { sym, value, lo, hi })
             }
             "check" => {
@@ -393,7 +428,10 @@ impl<'a> Parser<'a> {
                 }
             }
             "foreign" => {
-                let Some(function) = foreign::Function::from_name(self.word("the name of a function")?) else { return self.fail("the name of a function") };
+                let Some(function) = foreign::Function::from_name(self.word("the name of a function")?)
+                else {
+                    return self.fail("the name of a function");
+                };
                 let from = self.buf_named()?;
                 self.want("to")?;
                 Ok(Stmt::Foreign(Foreign { function, from, to: self.buf_named()? }))
@@ -422,8 +460,8 @@ impl<'a> Parser<'a> {
         self.vars.pop();
         Ok(Stmt::For { kind, var, lo, hi, body })
     }
-    /// The printed number is made again from the order of variables: the hint is what stands before. A name that was
-    /// there before is the same variable (a fault that `verify` reports).
+    /// The printed number is made again from the order of variables: the hint is what stands before. A name
+    /// that was there before is the same variable (a fault that `verify` reports).
     fn open_var(&mut self, name: String, lo: Dim, hi: Dim) -> Sym {
         let syms = &mut self.m.syms;
         let hint = name.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -498,7 +536,18 @@ impl<'a> Parser<'a> {
     }
 }
 
-const STATUS: &[Status] = &[Status::Null, Status::Align, Status::Dim, Status::Capacity, Status::Index, Status::Value, Status::Weights, Status::Cancelled, Status::Abi, Status::Cpu];
+const STATUS: &[Status] = &[
+    Status::Null,
+    Status::Align,
+    Status::Dim,
+    Status::Capacity,
+    Status::Index,
+    Status::Value,
+    Status::Weights,
+    Status::Cancelled,
+    Status::Abi,
+    Status::Cpu,
+];
 
 /// From [`crate::diag::Origin::short`].
 fn origin(text: &str) -> Origin {
@@ -509,7 +558,8 @@ fn origin(text: &str) -> Origin {
     {
         return Origin { op: op.into(), name: name.into(), ..Origin::default() };
     }
-    if let Some((op, n)) = text.split_once(" (node ").and_then(|(op, n)| Some((op, n.strip_suffix(')')?.parse().ok()?)))
+    if let Some((op, n)) =
+        text.split_once(" (node ").and_then(|(op, n)| Some((op, n.strip_suffix(')')?.parse().ok()?)))
         && plain(op)
     {
         return Origin { op: op.into(), node: Some(n), ..Origin::default() };

@@ -1,5 +1,6 @@
-//! Text of the nest IR. Deterministic: symbols, registers and buffers are numbered in print order, terms of dims follow
-//! that order too, constants appear as type, shape and hash. `parse` reads it back (constants by their hash, from a table).
+//! Text of the nest IR. Deterministic: symbols, registers and buffers are numbered in print order, terms of
+//! dims follow that order too, constants appear as type, shape and hash. `parse` reads it back (constants by
+//! their hash, from a table).
 //!
 //! ```text
 //! nest v1 <name> stage=<stage>
@@ -36,7 +37,8 @@ pub fn print_kernel(m: &Module, k: Kernel) -> String {
     p.out
 }
 
-/// First lines of statements, by address: what a fault is about, with the numbers that the whole body prints with.
+/// First lines of statements, by address: what a fault is about, with the numbers that the whole body prints
+/// with.
 pub(super) fn heads(m: &Module, body: &[Stmt]) -> HashMap<usize, String> {
     let mut p = Printer::new(m);
     p.heads = Some(HashMap::new());
@@ -120,7 +122,9 @@ impl<'a> Printer<'a> {
                 order.push(b);
             }
         }
-        visit::walk(&m.driver, &mut |s| order.extend(s.loads().into_iter().chain(s.writes()).flat_map(|b| [m.storage(b), b])));
+        visit::walk(&m.driver, &mut |s| {
+            order.extend(s.loads().into_iter().chain(s.writes()).flat_map(|b| [m.storage(b), b]))
+        });
         let mut seen = HashSet::new();
         for b in order.into_iter().filter(|b| seen.insert(*b)) {
             self.buf(b);
@@ -161,7 +165,9 @@ impl<'a> Printer<'a> {
         let dims: Vec<String> = d.dims.iter().map(|x| self.dim(*x)).collect();
         let layout = match &d.layout {
             Layout::RowMajor => String::new(),
-            Layout::Permuted(p) => format!(" order({})", p.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+            Layout::Permuted(p) => {
+                format!(" order({})", p.iter().map(usize::to_string).collect::<Vec<_>>().join(", "))
+            }
         };
         let place = match &d.place {
             Place::Input(i) => format!("input {i}"),
@@ -180,7 +186,8 @@ impl<'a> Printer<'a> {
     }
     fn kernel(&mut self, k: Kernel) {
         let d = &self.m.kernels[k];
-        let work = if d.work == Dim::constant(0) { String::new() } else { format!(" work {}", self.dim(d.work)) };
+        let work =
+            if d.work == Dim::constant(0) { String::new() } else { format!(" work {}", self.dim(d.work)) };
         let origin = d.origin.short().replace(char::is_control, " ");
         let scheduled = if d.scheduled && self.m.stage == Stage::Built { " scheduled" } else { "" };
         let narrow = if d.narrow { " narrow" } else { "" };
@@ -227,7 +234,11 @@ impl<'a> Printer<'a> {
         format!("%{}", self.regs.entry(r).or_insert(n))
     }
     fn at(&mut self, at: &[Dim]) -> String {
-        if at.is_empty() { String::new() } else { format!("[{}]", at.iter().map(|d| self.dim(*d)).collect::<Vec<_>>().join(", ")) }
+        if at.is_empty() {
+            String::new()
+        } else {
+            format!("[{}]", at.iter().map(|d| self.dim(*d)).collect::<Vec<_>>().join(", "))
+        }
     }
     fn block(&mut self, body: &[Stmt]) {
         for s in body {
@@ -245,7 +256,10 @@ impl<'a> Printer<'a> {
         let start = self.out.len();
         self.write(s);
         if let Some(h) = &mut self.heads {
-            h.insert(std::ptr::from_ref(s).addr(), self.out[start..].lines().next().unwrap_or_default().trim().to_owned());
+            h.insert(
+                std::ptr::from_ref(s).addr(),
+                self.out[start..].lines().next().unwrap_or_default().trim().to_owned(),
+            );
         }
     }
     fn write(&mut self, s: &Stmt) {
@@ -265,10 +279,19 @@ impl<'a> Printer<'a> {
                 self.line(&t);
             }
             Stmt::Acc { reg, lanes, shape, init } => {
-                let shape = if shape.is_empty() { String::new() } else { format!("[{}]", shape.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")) };
+                let shape = if shape.is_empty() {
+                    String::new()
+                } else {
+                    format!("[{}]", shape.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))
+                };
                 let lanes = if *lanes == 1 { String::new() } else { format!(" x{lanes}") };
                 let whole = self.m.regs[*reg].whole.map_or(String::new(), |most| format!(" whole <= {most}"));
-                let t = format!("acc {}{shape}{lanes} = {} : {}{whole}", self.reg(*reg), self.expr(init), self.m.regs[*reg].ty.short());
+                let t = format!(
+                    "acc {}{shape}{lanes} = {} : {}{whole}",
+                    self.reg(*reg),
+                    self.expr(init),
+                    self.m.regs[*reg].ty.short()
+                );
                 self.line(&t);
             }
             Stmt::Set { reg, at, value } => {
@@ -276,7 +299,12 @@ impl<'a> Printer<'a> {
                 self.line(&t);
             }
             Stmt::Store { buf, at, value } => {
-                let t = format!("{}{} = {}", self.name(*buf), format_args!("[{}]", at.iter().map(|d| self.dim(*d)).collect::<Vec<_>>().join(", ")), self.expr(value));
+                let t = format!(
+                    "{}{} = {}",
+                    self.name(*buf),
+                    format_args!("[{}]", at.iter().map(|d| self.dim(*d)).collect::<Vec<_>>().join(", ")),
+                    self.expr(value)
+                );
                 self.line(&t);
             }
             Stmt::Prefetch { buf, at } => {
@@ -303,7 +331,8 @@ impl<'a> Printer<'a> {
             }
             Stmt::Define { sym, value, lo, hi } => {
                 let hi = hi.map_or(String::new(), |h| self.dim(h));
-                let t = format!("define {} = {} in {}..={hi}", self.sym(*sym), self.expr(value), self.dim(*lo));
+                let t =
+                    format!("define {} = {} in {}..={hi}", self.sym(*sym), self.expr(value), self.dim(*lo));
                 self.line(&t);
             }
             Stmt::Check { cond, status } => {
@@ -325,10 +354,18 @@ impl<'a> Printer<'a> {
             Expr::Const(s) => scalar(*s),
             Expr::Reg(r) => self.reg(*r),
             Expr::Acc { reg, at, lane } => {
-                let lane = lane.map_or(String::new(), |l| if l.as_const().is_some() { format!(".{}", self.dim(l)) } else { format!(".({})", self.dim(l)) });
+                let lane = lane.map_or(String::new(), |l| {
+                    if l.as_const().is_some() {
+                        format!(".{}", self.dim(l))
+                    } else {
+                        format!(".({})", self.dim(l))
+                    }
+                });
                 format!("{}{}{lane}", self.reg(*reg), self.at(at))
             }
-            Expr::Horizontal { op, reg, at } => format!("lanes_{}({}{})", bin_name(*op), self.reg(*reg), self.at(at)),
+            Expr::Horizontal { op, reg, at } => {
+                format!("lanes_{}({}{})", bin_name(*op), self.reg(*reg), self.at(at))
+            }
             Expr::Address(b) => format!("address({})", self.name(*b)),
             Expr::Index(d) => format!("idx({})", self.dim(*d)),
             Expr::Load { buf, at } => {
@@ -344,12 +381,18 @@ impl<'a> Printer<'a> {
                     None => format!("{}({a}, {b})", bin_name(*op)),
                 }
             }
-            Expr::Dot(g, a, b, c) => format!("{}({}, {}, {})", g.name(), self.expr(a), self.expr(b), self.expr(c)),
+            Expr::Dot(g, a, b, c) => {
+                format!("{}({}, {}, {})", g.name(), self.expr(a), self.expr(b), self.expr(c))
+            }
             Expr::Fma(a, b, c) => format!("fma({}, {}, {})", self.expr(a), self.expr(b), self.expr(c)),
             Expr::Select(a, b, c) => format!("select({}, {}, {})", self.expr(a), self.expr(b), self.expr(c)),
             Expr::Cast(t, a) => format!("{}({})", t.short(), self.expr(a)),
             Expr::Text(TextOp::Of(buf), _) => format!("text({})", self.name(*buf)),
-            Expr::Text(op, v) => format!("{}({})", format!("{op:?}").to_lowercase(), v.iter().map(|e| self.expr(e)).collect::<Vec<_>>().join(", ")),
+            Expr::Text(op, v) => format!(
+                "{}({})",
+                format!("{op:?}").to_lowercase(),
+                v.iter().map(|e| self.expr(e)).collect::<Vec<_>>().join(", ")
+            ),
             Expr::Let { reg, value, body } => {
                 let v = self.expr(value);
                 format!("(let {} = {v} in {})", self.reg(*reg), self.expr(body))
@@ -363,8 +406,8 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// Texts of sizes, and their order: parameters in signature order, then run-time sizes as the driver defines them, so
-/// that a module that was read back prints the same.
+/// Texts of sizes, and their order: parameters in signature order, then run-time sizes as the driver defines
+/// them, so that a module that was read back prints the same.
 fn sizes(m: &Module) -> HashMap<Sym, (Sym, String)> {
     let mut order = m.dim_params.clone();
     order.extend(m.syms.derived().iter().map(|d| d.0));
@@ -396,9 +439,18 @@ fn sizes(m: &Module) -> HashMap<Sym, (Sym, String)> {
 
 /// A name that the grammar can read, told apart from those before.
 fn unique(name: &str, taken: &mut HashSet<String>) -> String {
-    let base: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/') { c } else { '_' }).collect();
+    let base: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/') { c } else { '_' })
+        .collect();
     let base = base.replace("..", "__");
-    let base = if base.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') || (base.starts_with('/') && base.len() > 1) { base } else { format!("t{base}") };
+    let base = if base.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        || (base.starts_with('/') && base.len() > 1)
+    {
+        base
+    } else {
+        format!("t{base}")
+    };
     let mut n = base.clone();
     let mut i = 1;
     while !taken.insert(n.clone()) {

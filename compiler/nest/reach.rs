@@ -1,8 +1,9 @@
 //! What must hold for sizes so that every access of a kernel stays inside its buffer.
 //!
-//! An access that no proof covers, but whose subscript is linear in the loop variables around it, reaches its largest and
-//! smallest position at ends of the loops: comparing these with the extent is exact, and needs sizes only. Accesses
-//! under conditions, and subscripts that are bound to data, are left to those conditions.
+//! An access that no proof covers, but whose subscript is linear in the loop variables around it, reaches its
+//! largest and smallest position at ends of the loops: comparing these with the extent is exact, and needs
+//! sizes only. Accesses under conditions, and subscripts that are bound to data, are left to those
+//! conditions.
 
 use super::facts::Facts;
 use super::{BinOp, Buf, Expr, Kernel, Module, Stmt};
@@ -35,7 +36,8 @@ impl Need {
     }
 }
 
-/// Conditions that a kernel relies on and nothing proves, each once. `checked` has been checked before it runs.
+/// Conditions that a kernel relies on and nothing proves, each once. `checked` has been checked before it
+/// runs.
 pub fn needs(m: &Module, k: Kernel, checked: &[Expr]) -> Vec<Need> {
     let mut r = Reach::new(m, checked);
     r.block(&m.kernels[k].body);
@@ -106,7 +108,11 @@ impl<'a> Reach<'a> {
             if self.facts.in_range(*x, *n) {
                 continue;
             }
-            let (Some(least), Some(most), Some(guards)) = (self.extreme(*x, false), self.extreme(*x, true), self.guards()) else { continue };
+            let (Some(least), Some(most), Some(guards)) =
+                (self.extreme(*x, false), self.extreme(*x, true), self.guards())
+            else {
+                continue;
+            };
             // The loops around run where there is an access.
             let mark = self.facts.mark();
             guards.iter().for_each(|(lo, hi)| self.facts.learn(*hi - *lo - 1));
@@ -138,7 +144,9 @@ impl<'a> Reach<'a> {
     /// Pairs `(lo, hi)` of the loops around that may not run; `None` if that depends on a loop further out.
     fn guards(&self) -> Option<Vec<(Dim, Dim)>> {
         let may_not_run = self.loops.iter().filter(|(_, lo, hi)| !self.m.syms.is_pos(*hi - *lo));
-        may_not_run.map(|(_, lo, hi)| (!self.varies(*lo) && !self.varies(*hi)).then_some((*lo, *hi))).collect()
+        may_not_run
+            .map(|(_, lo, hi)| (!self.varies(*lo) && !self.varies(*hi)).then_some((*lo, *hi)))
+            .collect()
     }
     fn varies(&self, d: Dim) -> bool {
         d.syms().into_iter().any(|s| self.m.syms.kind(s) == SymKind::Loop)

@@ -1,6 +1,7 @@
-//! What the driver's checks are about: the node, the tensors and the rule that a message names when a call fails
-//! (abi/README.md, rule 4). Reasons stand beside the statements, found by what they check, so that passes which move
-//! statements need not know of them. A check without a reason is reported by the kernel that computed what it reads.
+//! What the driver's checks are about: the node, the tensors and the rule that a message names when a call
+//! fails (abi/README.md, rule 4). Reasons stand beside the statements, found by what they check, so that
+//! passes which move statements need not know of them. A check without a reason is reported by the kernel
+//! that computed what it reads.
 
 use super::{Expr, Stmt};
 use crate::sym::{Dim, Source, Sym};
@@ -49,8 +50,12 @@ impl Reasons {
     /// Records the source of the statements that have no reason yet, with those inside them.
     pub fn claim(&mut self, list: &[Stmt], source: &dyn Fn() -> Arc<Source>) {
         super::visit::walk(list, &mut |s| match s {
-            Stmt::Check { cond, .. } if self.of_check(cond).is_none() => self.check(cond, Reason { source: source(), rule: String::new(), subjects: vec![] }),
-            Stmt::Define { sym, .. } if self.of_size(*sym).is_none() => self.size(*sym, Reason { source: source(), rule: String::new(), subjects: vec![] }),
+            Stmt::Check { cond, .. } if self.of_check(cond).is_none() => {
+                self.check(cond, Reason { source: source(), rule: String::new(), subjects: vec![] })
+            }
+            Stmt::Define { sym, .. } if self.of_size(*sym).is_none() => {
+                self.size(*sym, Reason { source: source(), rule: String::new(), subjects: vec![] })
+            }
             _ => {}
         });
     }

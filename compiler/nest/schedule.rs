@@ -1,5 +1,5 @@
-//! Schedules: how nests run, as data. The pass `schedule` chooses one for each nest, applies it, and keeps it with the
-//! kernel; `--emit schedule` prints them.
+//! Schedules: how nests run, as data. The pass `schedule` chooses one for each nest, applies it, and keeps it
+//! with the kernel; `--emit schedule` prints them.
 
 use crate::nest::{KernelData, LoopKind, Module, Stmt, visit};
 use crate::sym::Dim;
@@ -134,7 +134,10 @@ fn schedule(m: &Module, s: &Schedule, depth: usize, out: &mut String) {
     let counted = |list: &[(&str, i64)]| list.iter().map(|(what, n)| format!("{what} {n}")).collect();
     let texts = |list: &[&str]| list.iter().map(|t| (*t).to_owned()).collect();
     if let Some(v) = s.vectors {
-        row("vectors", vec![format!("{} lanes along {}, {} of them", v.lanes, v.along, v.extent.display(&m.syms))]);
+        row(
+            "vectors",
+            vec![format!("{} lanes along {}, {} of them", v.lanes, v.along, v.extent.display(&m.syms))],
+        );
     }
     row("tile", counted(&s.tile));
     row("blocks", s.blocks.iter().map(|(what, n)| format!("{what} {}", n.display(&m.syms))).collect());
@@ -154,7 +157,9 @@ fn schedule(m: &Module, s: &Schedule, depth: usize, out: &mut String) {
 fn packing(p: Packing) -> String {
     match p {
         Packing::InPlace => "in place".to_owned(),
-        Packing::Constant { columns, bytes } => format!("in constant panels of {columns} columns, {bytes} bytes"),
+        Packing::Constant { columns, bytes } => {
+            format!("in constant panels of {columns} columns, {bytes} bytes")
+        }
         Packing::Task { columns } => format!("in panels of {columns} columns, one at a time in scratch"),
         Packing::Kernel { columns } => format!("in panels of {columns} columns that a kernel makes"),
     }

@@ -1,7 +1,7 @@
 //! The verifier: the rules of the module head, checked. A fault is a bug of the pass that ran before.
 //!
-//! Buffers, places and the driver's order are checked here; the body of one kernel (or of the driver) in `check`, stores of
-//! parallel iterations in `races`, memory that is shared over time in `arena`.
+//! Buffers, places and the driver's order are checked here; the body of one kernel (or of the driver) in
+//! `check`, stores of parallel iterations in `races`, memory that is shared over time in `arena`.
 
 mod arena;
 mod races;
@@ -33,7 +33,15 @@ pub fn verify(m: &Module) -> Result<()> {
 
 /// The same for a module that is meant for a CPU level.
 pub fn verify_for(m: &Module, limits: Option<&Limits>) -> Result<()> {
-    let mut v = Verifier { m, limits, faults: vec![], checked: HashMap::new(), params: m.dim_params.iter().copied().collect(), sizes: HashSet::new(), written: HashSet::new() };
+    let mut v = Verifier {
+        m,
+        limits,
+        faults: vec![],
+        checked: HashMap::new(),
+        params: m.dim_params.iter().copied().collect(),
+        sizes: HashSet::new(),
+        written: HashSet::new(),
+    };
     v.buffers();
     v.signature();
     v.kernels();
@@ -42,7 +50,11 @@ pub fn verify_for(m: &Module, limits: Option<&Limits>) -> Result<()> {
         v.faults.extend(arena::check(m));
     }
     // Of an output without elements nothing is left to write.
-    for b in m.outputs.iter().filter(|b| !v.written.contains(*b) && m.bufs[**b].dims.iter().all(|d| d.as_const() != Some(0))) {
+    for b in m
+        .outputs
+        .iter()
+        .filter(|b| !v.written.contains(*b) && m.bufs[**b].dims.iter().all(|d| d.as_const() != Some(0)))
+    {
         v.faults.push(format!("output \"{}\" is never written", m.bufs[*b].name));
     }
     if v.faults.is_empty() { Ok(()) } else { Err(Failure::bug("verify nest", report(v.faults))) }
@@ -88,7 +100,10 @@ impl Verifier<'_> {
             let name = &d.name;
             for s in d.dims.iter().flat_map(|x| x.syms()) {
                 if m.syms.kind(s) == SymKind::Loop {
-                    self.fault(format!("buffer \"{name}\": its shape depends on the loop variable {}", m.syms.unique_name(s)));
+                    self.fault(format!(
+                        "buffer \"{name}\": its shape depends on the loop variable {}",
+                        m.syms.unique_name(s)
+                    ));
                 }
             }
             if d.dims.iter().any(|x| x.is_overflow()) {
@@ -98,7 +113,10 @@ impl Verifier<'_> {
                 let mut sorted = p.clone();
                 sorted.sort_unstable();
                 if sorted != (0..d.dims.len()).collect::<Vec<_>>() {
-                    self.fault(format!("buffer \"{name}\": order {p:?} is no permutation of its {} dimensions", d.dims.len()));
+                    self.fault(format!(
+                        "buffer \"{name}\": order {p:?} is no permutation of its {} dimensions",
+                        d.dims.len()
+                    ));
                 }
             }
             self.place(b);
@@ -135,8 +153,12 @@ impl Verifier<'_> {
         let name = &d.name;
         let count = Dim::product(d.dims.iter().copied());
         match &d.place {
-            Place::Input(i) if m.inputs.get(*i as usize) != Some(&b) => self.fault(format!("buffer \"{name}\" is not input {i} of the signature")),
-            Place::Output(i) if m.outputs.get(*i as usize) != Some(&b) => self.fault(format!("buffer \"{name}\" is not output {i} of the signature")),
+            Place::Input(i) if m.inputs.get(*i as usize) != Some(&b) => {
+                self.fault(format!("buffer \"{name}\" is not input {i} of the signature"))
+            }
+            Place::Output(i) if m.outputs.get(*i as usize) != Some(&b) => {
+                self.fault(format!("buffer \"{name}\" is not output {i} of the signature"))
+            }
             Place::Input(_) | Place::Output(_) => {
                 if d.layout != Layout::RowMajor {
                     self.fault(format!("buffer \"{name}\" belongs to the caller and is not row-major"));
@@ -144,14 +166,24 @@ impl Verifier<'_> {
             }
             Place::Const(c) => {
                 if c.elem() != d.ty || count.as_const() != i64::try_from(c.count()).ok() {
-                    self.fault(format!("constant \"{name}\": found {} elements of type {}, expected {} of type {}", c.count(), c.elem().short(), count.display(&m.syms), d.ty.short()));
+                    self.fault(format!(
+                        "constant \"{name}\": found {} elements of type {}, expected {} of type {}",
+                        c.count(),
+                        c.elem().short(),
+                        count.display(&m.syms),
+                        d.ty.short()
+                    ));
                 }
             }
-            Place::Temp | Place::Room if m.stage == Stage::Placed => self.fault(format!("buffer \"{name}\" has no place")),
+            Place::Temp | Place::Room if m.stage == Stage::Placed => {
+                self.fault(format!("buffer \"{name}\" has no place"))
+            }
             Place::Temp | Place::Room => {}
             Place::Pointer(s) => {
                 if m.syms.kind(*s) != SymKind::Runtime || d.layout != Layout::RowMajor {
-                    self.fault(format!("buffer \"{name}\" begins at no run-time symbol, or is not row-major"));
+                    self.fault(format!(
+                        "buffer \"{name}\" begins at no run-time symbol, or is not row-major"
+                    ));
                 }
             }
             Place::View(of) => {
@@ -168,7 +200,12 @@ impl Verifier<'_> {
                 // What is only equal under a condition that the driver checks can not be proven here.
                 let certain = found.as_const().is_some() && expected.as_const().is_some();
                 if m.syms.eq(found, expected) == Answer::No && certain {
-                    self.fault(format!("view \"{name}\": found {} elements, expected the {} of \"{}\"", count.display(&m.syms), whole.display(&m.syms), base.name));
+                    self.fault(format!(
+                        "view \"{name}\": found {} elements, expected the {} of \"{}\"",
+                        count.display(&m.syms),
+                        whole.display(&m.syms),
+                        base.name
+                    ));
                 }
             }
             Place::Arena(s) => {
@@ -178,10 +215,15 @@ impl Verifier<'_> {
                 let fits = facts.le(bytes, slot.size) || facts.le(m.syms.simplify(bytes), slot.size);
                 // The bound of a run-time size holds also where a check that comes later wants another value.
                 let bounded = || m.syms.upper(bytes).is_some_and(|most| facts.le(most, slot.size));
-                let open = !fits && bytes.as_const().is_none() && (m.syms.le(bytes, slot.size) != Answer::No || bounded());
+                let open = !fits
+                    && bytes.as_const().is_none()
+                    && (m.syms.le(bytes, slot.size) != Answer::No || bounded());
                 if !(fits || open) || m.syms.divides(Dim::constant(64), slot.offset) == Answer::No {
-                    let (n, at, size) = (bytes.display(&m.syms), slot.offset.display(&m.syms), slot.size.display(&m.syms));
-                    self.fault(format!("buffer \"{name}\" of {n} bytes does not fit its slot of {size} bytes at {at}"));
+                    let (n, at, size) =
+                        (bytes.display(&m.syms), slot.offset.display(&m.syms), slot.size.display(&m.syms));
+                    self.fault(format!(
+                        "buffer \"{name}\" of {n} bytes does not fit its slot of {size} bytes at {at}"
+                    ));
                 }
             }
         }
@@ -202,7 +244,11 @@ impl Verifier<'_> {
             }
         }
         for b in &m.inputs {
-            self.known(&m.bufs[*b].dims.iter().flat_map(|d| d.syms()).collect(), &format!("buffer \"{}\"", m.bufs[*b].name), true);
+            self.known(
+                &m.bufs[*b].dims.iter().flat_map(|d| d.syms()).collect(),
+                &format!("buffer \"{}\"", m.bufs[*b].name),
+                true,
+            );
         }
     }
     fn kernels(&mut self) {
@@ -253,9 +299,15 @@ impl Verifier<'_> {
                     for b in &u.reads {
                         let owner = m.storage(*b);
                         let empty = m.bufs[owner].dims.iter().any(|d| d.as_const() == Some(0));
-                        let ready = empty || is_given(m, owner) || self.written.contains(&owner) || u.writes.iter().any(|w| m.storage(*w) == owner);
+                        let ready = empty
+                            || is_given(m, owner)
+                            || self.written.contains(&owner)
+                            || u.writes.iter().any(|w| m.storage(*w) == owner);
                         if !ready {
-                            self.fault(format!("{who} reads \"{}\" before anything is written there", m.bufs[*b].name));
+                            self.fault(format!(
+                                "{who} reads \"{}\" before anything is written there",
+                                m.bufs[*b].name
+                            ));
                         }
                     }
                     for b in &u.writes {
@@ -269,7 +321,11 @@ impl Verifier<'_> {
                 }
                 Stmt::Foreign(f) => {
                     self.statement(s);
-                    self.known(&m.bufs[f.to].dims.iter().flat_map(|d| d.syms()).collect(), "a call of a function", false);
+                    self.known(
+                        &m.bufs[f.to].dims.iter().flat_map(|d| d.syms()).collect(),
+                        "a call of a function",
+                        false,
+                    );
                     self.written.insert(m.storage(f.to));
                 }
                 Stmt::Define { sym, .. } => {
@@ -300,9 +356,14 @@ impl Verifier<'_> {
             let owner = m.storage(b);
             // Where an output lies is known before it has contents.
             let mut contents = !matches!(m.bufs[owner].place, Place::Output(_));
-            s.expr().iter().for_each(|e| e.walk(&mut |e| contents |= matches!(e, Expr::Load { buf, .. } if *buf == b)));
+            s.expr()
+                .iter()
+                .for_each(|e| e.walk(&mut |e| contents |= matches!(e, Expr::Load { buf, .. } if *buf == b)));
             if contents && !is_given(m, owner) && !self.written.contains(&owner) {
-                self.fault(format!("the driver reads \"{}\" before anything is written there", m.bufs[b].name));
+                self.fault(format!(
+                    "the driver reads \"{}\" before anything is written there",
+                    m.bufs[b].name
+                ));
             }
         }
         self.known(&free, "a statement of the driver", false);
@@ -314,7 +375,9 @@ impl Verifier<'_> {
             .iter()
             .copied()
             .filter(|s| match m.syms.kind(*s) {
-                SymKind::Param | SymKind::Unnamed => !self.params.contains(s) && m.syms.bound_value(*s).is_none(),
+                SymKind::Param | SymKind::Unnamed => {
+                    !self.params.contains(s) && m.syms.bound_value(*s).is_none()
+                }
                 SymKind::Runtime => !early && !self.sizes.contains(s),
                 SymKind::Loop | SymKind::Derived => false,
             })
@@ -335,7 +398,9 @@ fn is_given(m: &Module, owner: Buf) -> bool {
 fn row_major(d: &BufData) -> bool {
     match &d.layout {
         Layout::RowMajor => true,
-        Layout::Permuted(p) => p.iter().filter(|i| d.dims.get(**i).and_then(|x| x.as_const()) != Some(1)).is_sorted(),
+        Layout::Permuted(p) => {
+            p.iter().filter(|i| d.dims.get(**i).and_then(|x| x.as_const()) != Some(1)).is_sorted()
+        }
     }
 }
 
@@ -343,7 +408,9 @@ fn row_major(d: &BufData) -> bool {
 fn in_order_of(d: &BufData, base: &BufData) -> bool {
     let Layout::Permuted(p) = &d.layout else { return false };
     let same = |i: &usize| d.dims.get(*i).is_some_and(|n| base.dims.get(*i) == Some(n));
-    d.layout == base.layout && d.dims.len() == base.dims.len() && p.split_last().is_some_and(|(_, outer)| outer.iter().all(same))
+    d.layout == base.layout
+        && d.dims.len() == base.dims.len()
+        && p.split_last().is_some_and(|(_, outer)| outer.iter().all(same))
 }
 
 /// Kernels in the order of their first calls.

@@ -10,7 +10,13 @@ impl Expr {
     /// Direct operands.
     pub fn children(&self) -> Vec<&Expr> {
         match self {
-            Expr::Const(_) | Expr::Reg(_) | Expr::Acc { .. } | Expr::Horizontal { .. } | Expr::Index(_) | Expr::Load { .. } | Expr::Address(_) => vec![],
+            Expr::Const(_)
+            | Expr::Reg(_)
+            | Expr::Acc { .. }
+            | Expr::Horizontal { .. }
+            | Expr::Index(_)
+            | Expr::Load { .. }
+            | Expr::Address(_) => vec![],
             Expr::Un(_, a) | Expr::Cast(_, a) => vec![a],
             Expr::Bin(_, a, b) => vec![a, b],
             Expr::Fma(a, b, c) | Expr::Dot(_, a, b, c) | Expr::Select(a, b, c) => vec![a, b, c],
@@ -37,7 +43,9 @@ impl Expr {
             Expr::Dot(g, x, y, z) => Expr::Dot(g, b(x, f), b(y, f), b(z, f)),
             Expr::Select(x, y, z) => Expr::Select(b(x, f), b(y, f), b(z, f)),
             Expr::Let { reg, value, body } => Expr::Let { reg, value: b(value, f), body: b(body, f) },
-            Expr::With { sym, value, extent, body } => Expr::With { sym, value: b(value, f), extent, body: b(body, f) },
+            Expr::With { sym, value, extent, body } => {
+                Expr::With { sym, value: b(value, f), extent, body: b(body, f) }
+            }
             e => e,
         };
         f(e)
@@ -47,8 +55,12 @@ impl Expr {
         self.rewrite(&mut |e| match e {
             Expr::Index(d) => Expr::Index(f(d)),
             Expr::Load { buf, at } => Expr::Load { buf, at: at.into_iter().map(&mut *f).collect() },
-            Expr::Acc { reg, at, lane } => Expr::Acc { reg, at: at.into_iter().map(&mut *f).collect(), lane: lane.map(&mut *f) },
-            Expr::Horizontal { op, reg, at } => Expr::Horizontal { op, reg, at: at.into_iter().map(&mut *f).collect() },
+            Expr::Acc { reg, at, lane } => {
+                Expr::Acc { reg, at: at.into_iter().map(&mut *f).collect(), lane: lane.map(&mut *f) }
+            }
+            Expr::Horizontal { op, reg, at } => {
+                Expr::Horizontal { op, reg, at: at.into_iter().map(&mut *f).collect() }
+            }
             Expr::With { sym, value, extent, body } => Expr::With { sym, value, extent: f(extent), body },
             e => e,
         })
@@ -150,8 +162,15 @@ impl Stmt {
     /// The expression of the statement itself.
     pub fn expr(&self) -> Option<&Expr> {
         match self {
-            Stmt::Let { value: e, .. } | Stmt::Acc { init: e, .. } | Stmt::Set { value: e, .. } | Stmt::Store { value: e, .. } => Some(e),
-            Stmt::If { cond: e, .. } | Stmt::While { cond: e, .. } | Stmt::Check { cond: e, .. } | Stmt::Define { value: e, .. } | Stmt::With { value: e, .. } => Some(e),
+            Stmt::Let { value: e, .. }
+            | Stmt::Acc { init: e, .. }
+            | Stmt::Set { value: e, .. }
+            | Stmt::Store { value: e, .. } => Some(e),
+            Stmt::If { cond: e, .. }
+            | Stmt::While { cond: e, .. }
+            | Stmt::Check { cond: e, .. }
+            | Stmt::Define { value: e, .. }
+            | Stmt::With { value: e, .. } => Some(e),
             Stmt::For { .. } | Stmt::Prefetch { .. } | Stmt::Call(_) | Stmt::Foreign(_) => None,
         }
     }
@@ -164,7 +183,9 @@ impl Stmt {
     }
     /// Rebuilds every expression in it.
     pub fn map_exprs(self, f: &mut dyn FnMut(Expr) -> Expr) -> Stmt {
-        let list = |v: Vec<Stmt>, f: &mut dyn FnMut(Expr) -> Expr| v.into_iter().map(|s| s.map_exprs(f)).collect::<Vec<_>>();
+        let list = |v: Vec<Stmt>, f: &mut dyn FnMut(Expr) -> Expr| {
+            v.into_iter().map(|s| s.map_exprs(f)).collect::<Vec<_>>()
+        };
         match self {
             Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body, f) },
             Stmt::Let { reg, value } => Stmt::Let { reg, value: f(value) },
@@ -172,9 +193,13 @@ impl Stmt {
             Stmt::Set { reg, at, value } => Stmt::Set { reg, at, value: f(value) },
             Stmt::Store { buf, at, value } => Stmt::Store { buf, at, value: f(value) },
             Stmt::Prefetch { buf, at } => Stmt::Prefetch { buf, at },
-            Stmt::If { cond, then, els } => Stmt::If { cond: f(cond), then: list(then, f), els: list(els, f) },
+            Stmt::If { cond, then, els } => {
+                Stmt::If { cond: f(cond), then: list(then, f), els: list(els, f) }
+            }
             Stmt::While { cond, body } => Stmt::While { cond: f(cond), body: list(body, f) },
-            Stmt::With { sym, value, extent, body } => Stmt::With { sym, value: f(value), extent, body: list(body, f) },
+            Stmt::With { sym, value, extent, body } => {
+                Stmt::With { sym, value: f(value), extent, body: list(body, f) }
+            }
             Stmt::Define { sym, value, lo, hi } => Stmt::Define { sym, value: f(value), lo, hi },
             Stmt::Check { cond, status } => Stmt::Check { cond: f(cond), status },
             Stmt::Call(_) | Stmt::Foreign(_) => self,
@@ -182,19 +207,29 @@ impl Stmt {
     }
     /// Rewrites every dim in it, those of expressions too.
     pub fn map_dims(self, f: &mut dyn FnMut(Dim) -> Dim) -> Stmt {
-        let list = |v: Vec<Stmt>, f: &mut dyn FnMut(Dim) -> Dim| v.into_iter().map(|s| s.map_dims(f)).collect::<Vec<_>>();
+        let list = |v: Vec<Stmt>, f: &mut dyn FnMut(Dim) -> Dim| {
+            v.into_iter().map(|s| s.map_dims(f)).collect::<Vec<_>>()
+        };
         let ix = |v: Vec<Dim>, f: &mut dyn FnMut(Dim) -> Dim| v.into_iter().map(f).collect::<Vec<_>>();
         match self {
-            Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo: f(lo), hi: f(hi), body: list(body, f) },
+            Stmt::For { kind, var, lo, hi, body } => {
+                Stmt::For { kind, var, lo: f(lo), hi: f(hi), body: list(body, f) }
+            }
             Stmt::Let { reg, value } => Stmt::Let { reg, value: value.map_dims(f) },
             Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { reg, lanes, shape, init: init.map_dims(f) },
             Stmt::Set { reg, at, value } => Stmt::Set { reg, at: ix(at, f), value: value.map_dims(f) },
             Stmt::Store { buf, at, value } => Stmt::Store { buf, at: ix(at, f), value: value.map_dims(f) },
             Stmt::Prefetch { buf, at } => Stmt::Prefetch { buf, at: ix(at, f) },
-            Stmt::If { cond, then, els } => Stmt::If { cond: cond.map_dims(f), then: list(then, f), els: list(els, f) },
+            Stmt::If { cond, then, els } => {
+                Stmt::If { cond: cond.map_dims(f), then: list(then, f), els: list(els, f) }
+            }
             Stmt::While { cond, body } => Stmt::While { cond: cond.map_dims(f), body: list(body, f) },
-            Stmt::With { sym, value, extent, body } => Stmt::With { sym, value: value.map_dims(f), extent: f(extent), body: list(body, f) },
-            Stmt::Define { sym, value, lo, hi } => Stmt::Define { sym, value: value.map_dims(f), lo: f(lo), hi: hi.map(&mut *f) },
+            Stmt::With { sym, value, extent, body } => {
+                Stmt::With { sym, value: value.map_dims(f), extent: f(extent), body: list(body, f) }
+            }
+            Stmt::Define { sym, value, lo, hi } => {
+                Stmt::Define { sym, value: value.map_dims(f), lo: f(lo), hi: hi.map(&mut *f) }
+            }
             Stmt::Check { cond, status } => Stmt::Check { cond: cond.map_dims(f), status },
             Stmt::Call(_) | Stmt::Foreign(_) => self,
         }
@@ -243,7 +278,8 @@ pub fn shown(body: &[Stmt]) -> Vec<Buf> {
 
 /// True if texts are loaded, stored or made.
 pub fn has_texts(m: &super::Module, body: &[Stmt]) -> bool {
-    loads(body).into_iter().chain(stores(body)).any(|b| m.bufs[b].ty == crate::tensor::ElemType::Str) || !shown(body).is_empty()
+    loads(body).into_iter().chain(stores(body)).any(|b| m.bufs[b].ty == crate::tensor::ElemType::Str)
+        || !shown(body).is_empty()
 }
 
 /// True if texts or complex numbers are moved: elements without vectors.
@@ -290,7 +326,8 @@ pub fn drop_calls(driver: &mut Vec<Stmt>, gone: &dyn Fn(Kernel) -> bool) {
     }
 }
 
-/// Puts statements in place of the call of `k` (`keep`: before it), wherever it stands. False without such a call.
+/// Puts statements in place of the call of `k` (`keep`: before it), wherever it stands. False without such a
+/// call.
 pub fn splice_call(driver: &mut Vec<Stmt>, k: Kernel, keep: bool, with: Vec<Stmt>) -> bool {
     if let Some(i) = driver.iter().position(|s| matches!(s, Stmt::Call(x) if *x == k)) {
         driver.splice(if keep { i..i } else { i..i + 1 }, with);
@@ -327,19 +364,27 @@ impl UnOp {
 pub fn constant_power(e: &Expr) -> Option<(&Expr, f64)> {
     let Expr::Bin(BinOp::Pow, base, exponent) = e else { return None };
     match **exponent {
-        Expr::Const(c) if matches!(c.ty, ElemType::F32 | ElemType::F64) && [-1.0, -0.5, 0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 4.0].contains(&c.to_f64()) => Some((base, c.to_f64())),
+        Expr::Const(c)
+            if matches!(c.ty, ElemType::F32 | ElemType::F64)
+                && [-1.0, -0.5, 0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 4.0].contains(&c.to_f64()) =>
+        {
+            Some((base, c.to_f64()))
+        }
         _ => None,
     }
 }
 
-/// A quotient of integers by a number, or its rest, that products with the number's reciprocal give exactly: what is divided
-/// by what. Numbers whose reciprocal is exact or of no use (0, 1, -1) are none of these, nor are large ones.
+/// A quotient of integers by a number, or its rest, that products with the number's reciprocal give exactly:
+/// what is divided by what. Numbers whose reciprocal is exact or of no use (0, 1, -1) are none of these, nor
+/// are large ones.
 pub fn constant_divisor(e: &Expr) -> Option<(BinOp, &Expr, i64)> {
     let Expr::Bin(op @ (BinOp::Div | BinOp::Rem | BinOp::Mod), a, by) = e else { return None };
     let Expr::Const(c) = **by else { return None };
     let limit = match c.ty {
         ElemType::I64 | ElemType::U64 => 1i64 << 50,
-        ElemType::I32 | ElemType::U32 | ElemType::I16 | ElemType::U16 | ElemType::I8 | ElemType::U8 => 1 << 21,
+        ElemType::I32 | ElemType::U32 | ElemType::I16 | ElemType::U16 | ElemType::I8 | ElemType::U8 => {
+            1 << 21
+        }
         _ => return None,
     };
     let by = if c.ty == ElemType::U64 { i64::try_from(c.bits).ok()? } else { c.to_i64() };

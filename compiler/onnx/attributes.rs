@@ -1,4 +1,5 @@
-//! The shape of an AttributeProto: a name, a type, and the one value that the type names (IR.md, "Attributes").
+//! The shape of an AttributeProto: a name, a type, and the one value that the type names (IR.md,
+//! "Attributes").
 
 use super::import::Import;
 use super::proto::{AttributeProto, attribute_proto::AttributeType};
@@ -78,7 +79,10 @@ pub fn check_names(list: &[AttributeProto], owner: &str, at: &Origin) -> Result<
         let name = a.name.as_deref().unwrap_or("");
         if name.is_empty() {
             let e = Error::new(codes::OP_ATTRIBUTE, format!("attribute {i} of {owner} has no name")).at(at);
-            errors.push(e.found_expected("an empty name", "the name of an attribute").help("set the attribute's name"));
+            errors.push(
+                e.found_expected("an empty name", "the name of an attribute")
+                    .help("set the attribute's name"),
+            );
         } else if !seen.insert(name) {
             let e = Error::new(codes::OP_ATTRIBUTE, format!("{} is given twice", title(a, owner))).at(at);
             errors.push(e.found_expected("two values", "one").help("remove one of them"));
@@ -87,37 +91,74 @@ pub fn check_names(list: &[AttributeProto], owner: &str, at: &Origin) -> Result<
     if errors.is_empty() { Ok(()) } else { Err(crate::diag::Failure::Errors(errors)) }
 }
 
-/// The type of an attribute that carries a value, whose one value field is that of the type. Scalars and lists may lack
-/// the field: writers of proto3 leave out zeros, and empty lists have no elements.
+/// The type of an attribute that carries a value, whose one value field is that of the type. Scalars and
+/// lists may lack the field: writers of proto3 leave out zeros, and empty lists have no elements.
 pub fn kind(a: &AttributeProto, owner: &str, ir: i64, at: &Origin) -> Result<T> {
     let title = title(a, owner);
-    let fail =
-        |what: &str, found: String, expected: String, help: &str| -> Result<T> { Error::new(codes::OP_ATTRIBUTE, format!("{title} {what}")).at(at).found_expected(found, expected).help(help).fail() };
+    let fail = |what: &str, found: String, expected: String, help: &str| -> Result<T> {
+        Error::new(codes::OP_ATTRIBUTE, format!("{title} {what}"))
+            .at(at)
+            .found_expected(found, expected)
+            .help(help)
+            .fail()
+    };
     let rewrite = "write the model with onnx.helper.make_attribute, which sets type and value";
     let set = values(a);
     let shown = |v: &[(T, &str)]| v.iter().map(|v| v.1).collect::<Vec<_>>().join(" and ");
     if set.len() > 1 {
-        return fail("has several values", format!("fields {}", shown(&set)), "one value field".into(), rewrite);
+        return fail(
+            "has several values",
+            format!("fields {}", shown(&set)),
+            "one value field".into(),
+            rewrite,
+        );
     }
     let Some(number) = a.r#type.filter(|t| ir >= TYPED || *t != 0) else {
         return match set.first() {
             Some((t, _)) if ir < TYPED => Ok(*t),
             None if ir < TYPED => Ok(T::Undefined),
             _ => {
-                let found = if set.is_empty() { "neither type nor value".to_owned() } else { format!("field {} without a type", shown(&set)) };
-                fail("has no type", found, format!("a type, as of IR version {TYPED} (the model has {ir})"), rewrite)
+                let found = if set.is_empty() {
+                    "neither type nor value".to_owned()
+                } else {
+                    format!("field {} without a type", shown(&set))
+                };
+                fail(
+                    "has no type",
+                    found,
+                    format!("a type, as of IR version {TYPED} (the model has {ir})"),
+                    rewrite,
+                )
             }
         };
     };
     let Ok(t) = T::try_from(number) else {
-        return fail("has a type that ONNX does not have", number.to_string(), "an AttributeType, 1 (FLOAT) to 14 (TYPE_PROTOS)".into(), rewrite);
+        return fail(
+            "has a type that ONNX does not have",
+            number.to_string(),
+            "an AttributeType, 1 (FLOAT) to 14 (TYPE_PROTOS)".into(),
+            rewrite,
+        );
     };
     match set.first() {
-        Some((found, name)) if *found != t => fail("has a value that is not of its type", format!("type {} with field {name}", t.as_str_name()), format!("field {}", field(t)), rewrite),
-        None if matches!(t, T::Tensor | T::Graph | T::SparseTensor | T::TypeProto) => {
-            fail("has no value", format!("type {} without field {}", t.as_str_name(), field(t)), format!("a value in field {}", field(t)), rewrite)
-        }
-        _ if t == T::Undefined => fail("has no type", "type UNDEFINED".into(), "a type, 1 (FLOAT) to 14 (TYPE_PROTOS)".into(), rewrite),
+        Some((found, name)) if *found != t => fail(
+            "has a value that is not of its type",
+            format!("type {} with field {name}", t.as_str_name()),
+            format!("field {}", field(t)),
+            rewrite,
+        ),
+        None if matches!(t, T::Tensor | T::Graph | T::SparseTensor | T::TypeProto) => fail(
+            "has no value",
+            format!("type {} without field {}", t.as_str_name(), field(t)),
+            format!("a value in field {}", field(t)),
+            rewrite,
+        ),
+        _ if t == T::Undefined => fail(
+            "has no type",
+            "type UNDEFINED".into(),
+            "a type, 1 (FLOAT) to 14 (TYPE_PROTOS)".into(),
+            rewrite,
+        ),
         _ => Ok(t),
     }
 }
@@ -127,11 +168,13 @@ pub fn check_reference(a: &AttributeProto, owner: &str, at: &Origin) -> Result<(
     let Some(r) = reference(a) else { return Ok(()) };
     match values(a).first() {
         None => Ok(()),
-        Some((_, field)) => Error::new(codes::OP_ATTRIBUTE, format!("{} is a reference and has a value", title(a, owner)))
-            .at(at)
-            .found_expected(format!("reference \"{r}\" and field {field}"), "one of them")
-            .help("remove the value, or clear ref_attr_name")
-            .fail(),
+        Some((_, field)) => {
+            Error::new(codes::OP_ATTRIBUTE, format!("{} is a reference and has a value", title(a, owner)))
+                .at(at)
+                .found_expected(format!("reference \"{r}\" and field {field}"), "one of them")
+                .help("remove the value, or clear ref_attr_name")
+                .fail()
+        }
     }
 }
 
@@ -142,12 +185,24 @@ impl Import {
         let at = origin.element(format!("attribute \"{name}\""));
         let title = title(a, &origin.op);
         if let Some(r) = reference(a) {
-            let e = Error::new(codes::OP_ATTRIBUTE, format!("{title} is a reference outside a function")).at(origin);
-            return e.found_expected(format!("reference \"{r}\""), "a value: only bodies of functions refer to attributes").help("set the attribute's value and clear ref_attr_name").fail();
+            let e = Error::new(codes::OP_ATTRIBUTE, format!("{title} is a reference outside a function"))
+                .at(origin);
+            return e
+                .found_expected(
+                    format!("reference \"{r}\""),
+                    "a value: only bodies of functions refer to attributes",
+                )
+                .help("set the attribute's value and clear ref_attr_name")
+                .fail();
         }
         let unsupported = |what: &str| {
-            let e = Error::new(codes::OP_FEATURE, format!("{title} is {what}, which is not supported")).at(origin);
-            e.found_expected(format!("an attribute of {what}"), "a kind of attribute that an operator of ONNX has").fail()
+            let e = Error::new(codes::OP_FEATURE, format!("{title} is {what}, which is not supported"))
+                .at(origin);
+            e.found_expected(
+                format!("an attribute of {what}"),
+                "a kind of attribute that an operator of ONNX has",
+            )
+            .fail()
         };
         Ok(Some(match kind(a, &origin.op, self.ir, origin)? {
             T::Graph => return Ok(None),
@@ -161,16 +216,31 @@ impl Import {
                 Some(t) => AttrValue::Tensor(Arc::new(tensors::tensor(t, &mut self.external, &at)?)),
                 None => return unsupported("no tensor"),
             },
-            T::Tensors => AttrValue::Tensors(a.tensors.iter().map(|t| tensors::tensor(t, &mut self.external, &at).map(Arc::new)).collect::<Result<_>>()?),
+            T::Tensors => AttrValue::Tensors(
+                a.tensors
+                    .iter()
+                    .map(|t| tensors::tensor(t, &mut self.external, &at).map(Arc::new))
+                    .collect::<Result<_>>()?,
+            ),
             T::SparseTensor => match &a.sparse_tensor {
                 Some(t) => AttrValue::Tensor(Arc::new(tensors::sparse(t, &mut self.external, &at)?)),
                 None => return unsupported("no tensor"),
             },
-            T::TypeProto => match a.tp.as_ref().map(|t| value_type(t, &mut self.syms, &Unnamed::Member, &at)).transpose()?.flatten() {
+            T::TypeProto => match a
+                .tp
+                .as_ref()
+                .map(|t| value_type(t, &mut self.syms, &Unnamed::Member, &at))
+                .transpose()?
+                .flatten()
+            {
                 Some(t) => AttrValue::Type(t),
                 None => {
-                    let e = Error::new(codes::OP_ATTRIBUTE, format!("{title} is an incomplete type")).at(origin);
-                    return e.found_expected("a TypeProto without a value", "a type").help("set the type's kind and its elements").fail();
+                    let e =
+                        Error::new(codes::OP_ATTRIBUTE, format!("{title} is an incomplete type")).at(origin);
+                    return e
+                        .found_expected("a TypeProto without a value", "a type")
+                        .help("set the type's kind and its elements")
+                        .fail();
                 }
             },
             // An empty list of an untyped attribute.

@@ -1,7 +1,10 @@
-//! What a model declares, looked at before anything is built: types and sizes of inputs and outputs, initializers against
-//! inputs, and the parts that have no effect on inference.
+//! What a model declares, looked at before anything is built: types and sizes of inputs and outputs,
+//! initializers against inputs, and the parts that have no effect on inference.
 
-use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, tensor_shape_proto::dimension, type_proto};
+use super::proto::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto,
+    tensor_shape_proto::dimension, type_proto,
+};
 use crate::diag::{Error, Failure, Findings, Origin, Result, codes};
 use crate::tensor::ElemType;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,43 +34,76 @@ pub fn check(m: &ModelProto, ir: i64, origin: &Origin, findings: &mut Findings) 
 
 /// Training, device placement and metadata.
 fn without_effect(m: &ModelProto, origin: &Origin, findings: &mut Findings) {
-    let mut remark = |what: &str, found: String| findings.push(Error::remark(codes::NO_EFFECT, what).at(origin).row("ignored", found));
+    let mut remark = |what: &str, found: String| {
+        findings.push(Error::remark(codes::NO_EFFECT, what).at(origin).row("ignored", found))
+    };
     if !m.training_info.is_empty() {
-        remark("training information has no effect on inference", format!("training_info with {} entries", m.training_info.len()));
+        remark(
+            "training information has no effect on inference",
+            format!("training_info with {} entries", m.training_info.len()),
+        );
     }
     if !m.configuration.is_empty() {
-        remark("device configurations have no effect: the code runs on one device", format!("configuration with {} entries", m.configuration.len()));
+        remark(
+            "device configurations have no effect: the code runs on one device",
+            format!("configuration with {} entries", m.configuration.len()),
+        );
     }
     let mut seen = BTreeSet::new();
     for key in m.metadata_props.iter().filter_map(|p| p.key.as_deref()) {
         if !seen.insert(key) {
             findings.push(
-                Error::warning(codes::NO_EFFECT, format!("the metadata have the key \"{key}\" twice: the first entry counts"))
-                    .at(origin)
-                    .found_expected(format!("\"{key}\" twice in metadata_props"), "each key once"),
+                Error::warning(
+                    codes::NO_EFFECT,
+                    format!("the metadata have the key \"{key}\" twice: the first entry counts"),
+                )
+                .at(origin)
+                .found_expected(format!("\"{key}\" twice in metadata_props"), "each key once"),
             );
         }
     }
 }
 
-/// Sizes that are no sizes, and names that are no names. For inner values they are hints anyway, of which there may be
-/// thousands: only what is invalid is told.
+/// Sizes that are no sizes, and names that are no names. For inner values they are hints anyway, of which
+/// there may be thousands: only what is invalid is told.
 fn sizes(v: &ValueInfoProto, what: &str, origin: &Origin, findings: &mut Findings) {
     let at = origin.element(format!("{what} \"{}\"", v.name.as_deref().unwrap_or_default()));
-    let Some(type_proto::Value::TensorType(t)) = v.r#type.as_ref().and_then(|t| t.value.as_ref()) else { return };
+    let Some(type_proto::Value::TensorType(t)) = v.r#type.as_ref().and_then(|t| t.value.as_ref()) else {
+        return;
+    };
     for (i, d) in t.shape.iter().flat_map(|s| &s.dim).enumerate() {
-        let wrong = |title: String, found: String| Error::new(codes::TYPE_INVALID, title).at(&at).found_expected(found, "a size of 0 or more, a name, or neither for a size that is not known");
-        let odd = |title: String, found: String| Error { severity: crate::diag::Severity::Warning, ..wrong(title, found) };
+        let wrong = |title: String, found: String| {
+            Error::new(codes::TYPE_INVALID, title)
+                .at(&at)
+                .found_expected(found, "a size of 0 or more, a name, or neither for a size that is not known")
+        };
+        let odd = |title: String, found: String| Error {
+            severity: crate::diag::Severity::Warning,
+            ..wrong(title, found)
+        };
         let hint = what == "value_info";
         match &d.value {
             Some(dimension::Value::DimValue(-1)) if hint => {}
             Some(dimension::Value::DimParam(p)) if hint && p.is_empty() => {}
-            Some(dimension::Value::DimValue(-1)) => findings.push(odd(format!("dimension {i} is -1: it counts as not known"), "dim_value -1".into())),
-            Some(dimension::Value::DimValue(n)) if *n < 0 => findings.push(wrong(format!("dimension {i} is negative"), format!("dim_value {n}"))),
-            Some(dimension::Value::DimParam(p)) if p.is_empty() => findings.push(odd(format!("dimension {i} has an empty name: it counts as not known"), "dim_param \"\"".into())),
+            Some(dimension::Value::DimValue(-1)) => findings
+                .push(odd(format!("dimension {i} is -1: it counts as not known"), "dim_value -1".into())),
+            Some(dimension::Value::DimValue(n)) if *n < 0 => {
+                findings.push(wrong(format!("dimension {i} is negative"), format!("dim_value {n}")))
+            }
+            Some(dimension::Value::DimParam(p)) if p.is_empty() => findings.push(odd(
+                format!("dimension {i} has an empty name: it counts as not known"),
+                "dim_param \"\"".into(),
+            )),
             Some(dimension::Value::DimParam(p)) if p == "*" => {
-                let (title, found) = (format!("dimension {i} is \"*\", which once stood for any number of dimensions"), "dim_param \"*\"".to_owned());
-                findings.push(if hint { odd(format!("{title}: the shape is ignored"), found) } else { wrong(title, found).help("give the shape with a name or a number for each dimension") });
+                let (title, found) = (
+                    format!("dimension {i} is \"*\", which once stood for any number of dimensions"),
+                    "dim_param \"*\"".to_owned(),
+                );
+                findings.push(if hint {
+                    odd(format!("{title}: the shape is ignored"), found)
+                } else {
+                    wrong(title, found).help("give the shape with a name or a number for each dimension")
+                });
             }
             _ => {}
         }
@@ -80,9 +116,16 @@ pub fn complete(t: &TypeProto, at: &Origin) -> Result<()> {
 }
 
 fn complete_at(t: &TypeProto, path: &str, at: &Origin, depth: usize) -> Result<()> {
-    let missing = |field: &str, expected: &str| -> Result<()> { Error::new(codes::TYPE_INVALID, "the type is incomplete").at(at).found_expected(format!("{path}{field} is missing"), expected).fail() };
+    let missing = |field: &str, expected: &str| -> Result<()> {
+        Error::new(codes::TYPE_INVALID, "the type is incomplete")
+            .at(at)
+            .found_expected(format!("{path}{field} is missing"), expected)
+            .fail()
+    };
     let inner = |t: &Option<Box<TypeProto>>, field: &str| match t {
-        Some(t) if depth < super::wire::MAX_DEPTH => complete_at(t, &format!("{path}.{field}"), at, depth + 1),
+        Some(t) if depth < super::wire::MAX_DEPTH => {
+            complete_at(t, &format!("{path}.{field}"), at, depth + 1)
+        }
         _ => missing(&format!(".{field}"), "the type of the elements"),
     };
     match &t.value {
@@ -97,7 +140,10 @@ fn complete_at(t: &TypeProto, path: &str, at: &Origin, depth: usize) -> Result<(
             let Some(key) = m.key_type else { return missing(".map_type.key_type", "int64 or string") };
             let key = super::types::elem_type(Some(key), at)?;
             if !key.is_int() && key != ElemType::Str {
-                return Error::new(codes::TYPE_INVALID, "the keys of a map are integers or strings").at(at).found_expected(format!("map({}, ...)", key.onnx_name()), "integers or strings").fail();
+                return Error::new(codes::TYPE_INVALID, "the keys of a map are integers or strings")
+                    .at(at)
+                    .found_expected(format!("map({}, ...)", key.onnx_name()), "integers or strings")
+                    .fail();
             }
             inner(&m.value_type, "map_type.value_type")
         }
@@ -105,12 +151,22 @@ fn complete_at(t: &TypeProto, path: &str, at: &Origin, depth: usize) -> Result<(
             let elem = super::types::elem_type(s.elem_type, at)?;
             unsupported(at, format!("sparse_tensor({})", elem.onnx_name()))
         }
-        Some(type_proto::Value::OpaqueType(o)) => unsupported(at, format!("opaque({}, {})", o.domain.as_deref().unwrap_or_default(), o.name.as_deref().unwrap_or_default())),
+        Some(type_proto::Value::OpaqueType(o)) => unsupported(
+            at,
+            format!(
+                "opaque({}, {})",
+                o.domain.as_deref().unwrap_or_default(),
+                o.name.as_deref().unwrap_or_default()
+            ),
+        ),
     }
 }
 
 fn unsupported(at: &Origin, ty: String) -> Result<()> {
-    Error::new(codes::TYPE_UNSUPPORTED, "values of this type are not supported").at(at).found_expected(ty, "tensors, sequences, optionals or maps").fail()
+    Error::new(codes::TYPE_UNSUPPORTED, "values of this type are not supported")
+        .at(at)
+        .found_expected(ty, "tensors, sequences, optionals or maps")
+        .fail()
 }
 
 fn initializers(g: &GraphProto, ir: i64, origin: &Origin, findings: &mut Findings) {
@@ -119,52 +175,93 @@ fn initializers(g: &GraphProto, ir: i64, origin: &Origin, findings: &mut Finding
     let names: Vec<Option<&str>> = g.initializer.iter().map(|t| t.name.as_deref()).chain(sparse).collect();
     let list = |it: &mut dyn Iterator<Item = &str>| {
         let all: Vec<&str> = it.collect();
-        let more = if all.len() > MAX_NAMES { format!(" and {} more", all.len() - MAX_NAMES) } else { String::new() };
-        (!all.is_empty()).then(|| format!("{}{more}", all.iter().take(MAX_NAMES).map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(", ")))
+        let more = if all.len() > MAX_NAMES {
+            format!(" and {} more", all.len() - MAX_NAMES)
+        } else {
+            String::new()
+        };
+        (!all.is_empty()).then(|| {
+            format!(
+                "{}{more}",
+                all.iter().take(MAX_NAMES).map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(", ")
+            )
+        })
     };
     if ir <= INITIALIZERS_ARE_INPUTS {
         if let Some(found) = list(&mut names.iter().flatten().copied().filter(|n| !inputs.contains(n))) {
             findings.push(
-                Error::warning(codes::GRAPH_INVALID, "initializers are not listed as inputs: they count as constants")
-                    .at(origin)
-                    .found_expected(found, format!("every initializer among the inputs at IR version {ir}, or IR version {} or newer", INITIALIZERS_ARE_INPUTS + 1)),
+                Error::warning(
+                    codes::GRAPH_INVALID,
+                    "initializers are not listed as inputs: they count as constants",
+                )
+                .at(origin)
+                .found_expected(
+                    found,
+                    format!(
+                        "every initializer among the inputs at IR version {ir}, or IR version {} or newer",
+                        INITIALIZERS_ARE_INPUTS + 1
+                    ),
+                ),
             );
         }
     } else if let Some(found) = list(&mut names.iter().flatten().copied().filter(|n| inputs.contains(n))) {
         findings.push(
-            Error::remark(codes::NO_EFFECT, "inputs with default values are constants: the generated function does not take them")
-                .at(origin)
-                .row("inputs", found)
-                .help("remove the initializers to make them arguments"),
+            Error::remark(
+                codes::NO_EFFECT,
+                "inputs with default values are constants: the generated function does not take them",
+            )
+            .at(origin)
+            .row("inputs", found)
+            .help("remove the initializers to make them arguments"),
         );
     }
 }
 
-/// An input against the initializer of the same name, its default value: the sizes that this fixes, by the names of dims.
-pub fn default_value(i: &ValueInfoProto, elem: ElemType, dims: &[i64], at: &Origin) -> Result<BTreeMap<String, i64>> {
+/// An input against the initializer of the same name, its default value: the sizes that this fixes, by the
+/// names of dims.
+pub fn default_value(
+    i: &ValueInfoProto,
+    elem: ElemType,
+    dims: &[i64],
+    at: &Origin,
+) -> Result<BTreeMap<String, i64>> {
     let mut out = BTreeMap::new();
-    let Some(type_proto::Value::TensorType(t)) = i.r#type.as_ref().and_then(|t| t.value.as_ref()) else { return Ok(out) };
-    let declared = t.elem_type.and_then(ElemType::from_onnx).map_or("a type of its own".into(), |e| e.onnx_name().to_owned());
+    let Some(type_proto::Value::TensorType(t)) = i.r#type.as_ref().and_then(|t| t.value.as_ref()) else {
+        return Ok(out);
+    };
+    let declared = t
+        .elem_type
+        .and_then(ElemType::from_onnx)
+        .map_or("a type of its own".into(), |e| e.onnx_name().to_owned());
     let shown = |d: &super::proto::tensor_shape_proto::Dimension| match &d.value {
         Some(dimension::Value::DimValue(n)) => n.to_string(),
         Some(dimension::Value::DimParam(p)) => p.clone(),
         None => "?".into(),
     };
     let shape = t.shape.as_ref().map(|s| &s.dim);
-    let text = shape.map_or("[..]".into(), |s| format!("[{}]", s.iter().map(shown).collect::<Vec<_>>().join(", ")));
+    let text =
+        shape.map_or("[..]".into(), |s| format!("[{}]", s.iter().map(shown).collect::<Vec<_>>().join(", ")));
     let differ = || -> Result<BTreeMap<String, i64>> {
         Error::new(codes::TYPE_INVALID, "an initializer does not fit the input of the same name")
             .at(at)
-            .found_expected(format!("initializer {}{dims:?}", elem.onnx_name()), format!("input {declared}{text}"))
+            .found_expected(
+                format!("initializer {}{dims:?}", elem.onnx_name()),
+                format!("input {declared}{text}"),
+            )
             .fail()
     };
-    if t.elem_type.and_then(ElemType::from_onnx) != Some(elem) || shape.is_some_and(|s| s.len() != dims.len()) {
+    if t.elem_type.and_then(ElemType::from_onnx) != Some(elem) || shape.is_some_and(|s| s.len() != dims.len())
+    {
         return differ();
     }
     for (d, n) in shape.into_iter().flatten().zip(dims) {
         match &d.value {
             Some(dimension::Value::DimValue(v)) if *v >= 0 && v != n => return differ(),
-            Some(dimension::Value::DimParam(p)) if !p.is_empty() && out.insert(p.clone(), *n).is_some_and(|old| old != *n) => return differ(),
+            Some(dimension::Value::DimParam(p))
+                if !p.is_empty() && out.insert(p.clone(), *n).is_some_and(|old| old != *n) =>
+            {
+                return differ();
+            }
             _ => {}
         }
     }
@@ -179,7 +276,11 @@ pub fn uses(g: &GraphProto, name: &str) -> bool {
 fn node_uses(n: &NodeProto, name: &str) -> bool {
     let text = |s: &bytes::Bytes| s.as_ref() == name.as_bytes();
     // Gradient names tensors in attributes.
-    let in_attribute = |a: &AttributeProto| a.s.as_ref().is_some_and(text) || a.strings.iter().any(text) || a.g.iter().chain(&a.graphs).any(|g| uses(g, name));
+    let in_attribute = |a: &AttributeProto| {
+        a.s.as_ref().is_some_and(text)
+            || a.strings.iter().any(text)
+            || a.g.iter().chain(&a.graphs).any(|g| uses(g, name))
+    };
     n.input.iter().any(|i| i == name) || n.attribute.iter().any(in_attribute)
 }
 

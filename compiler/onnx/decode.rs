@@ -15,10 +15,15 @@ pub struct Decoded {
     pub warnings: Vec<Error>,
 }
 
-/// Other messages of onnx.proto that end up on the command line: name, fields that it must have, what to call it.
+/// Other messages of onnx.proto that end up on the command line: name, fields that it must have, what to call
+/// it.
 const OTHERS: &[(&str, &[&str], &str)] = &[
     ("TensorProto", &["data_type"], "a TensorProto (test data, or a tensor of its own), not a model"),
-    ("GraphProto", &["node", "output"], "a GraphProto without the ModelProto around it (ONNX 0.1, before September 2017)"),
+    (
+        "GraphProto",
+        &["node", "output"],
+        "a GraphProto without the ModelProto around it (ONNX 0.1, before September 2017)",
+    ),
     ("FunctionProto", &["name", "node", "output"], "a FunctionProto (a function without a model)"),
     ("SequenceProto", &["elem_type"], "a SequenceProto (test data), not a model"),
 ];
@@ -27,16 +32,26 @@ const OTHERS: &[(&str, &[&str], &str)] = &[
 pub fn decode(source: &Source) -> Result<Decoded> {
     let b = &source.bytes;
     let fail = |found: &str, help: &str| -> Result<Decoded> {
-        Error::new(codes::NOT_A_MODEL, "the file is not an ONNX model").at(&Origin::file(&source.name)).found_expected(found, "one onnx.ModelProto (binary protobuf) or ONNX text").help(help).fail()
+        Error::new(codes::NOT_A_MODEL, "the file is not an ONNX model")
+            .at(&Origin::file(&source.name))
+            .found_expected(found, "one onnx.ModelProto (binary protobuf) or ONNX text")
+            .help(help)
+            .fail()
     };
     if b.is_empty() {
-        return fail("an empty file: no ir_version, no graph", "was the file downloaded or exported completely?");
+        return fail(
+            "an empty file: no ir_version, no graph",
+            "was the file downloaded or exported completely?",
+        );
     }
     if b.starts_with(b"version https://git-lfs") {
         return fail("a Git LFS pointer", "run `git lfs pull`");
     }
     if b.starts_with(b"PK\x03\x04") {
-        return fail("a zip archive (PyTorch checkpoints and .npz files are zip archives)", "export the model with torch.onnx.export");
+        return fail(
+            "a zip archive (PyTorch checkpoints and .npz files are zip archives)",
+            "export the model with torch.onnx.export",
+        );
     }
     if b.starts_with(&[0x1f, 0x8b]) {
         return fail("gzip data", "unpack it first");
@@ -48,7 +63,10 @@ pub fn decode(source: &Source) -> Result<Decoded> {
         return fail("a FlatBuffers file (ORT or TFLite format)", "use the .onnx file it was made from");
     }
     if b.starts_with(b"\x0a\x09ONNXOPSET") {
-        return fail("an operator set document, not a model", "onnxc knows the operator sets of ONNX; give it a model that uses them");
+        return fail(
+            "an operator set document, not a model",
+            "onnxc knows the operator sets of ONNX; give it a model that uses them",
+        );
     }
     if super::text::looks_like_text(b) {
         return Ok(Decoded { model: super::text::parse_model(b, &source.name)?, warnings: vec![] });
@@ -61,13 +79,22 @@ pub fn decode(source: &Source) -> Result<Decoded> {
     }
     let odd = checked.map_err(|f| undecodable(source, &f))?;
     if odd.obsolete_graph {
-        return fail("the obsolete GraphProto layout of before October 2017, with inputs and outputs as strings in fields 3 and 4", "such files tell no types: export the model again");
+        return fail(
+            "the obsolete GraphProto layout of before October 2017, with inputs and outputs as strings in fields 3 and 4",
+            "such files tell no types: export the model again",
+        );
     }
     let bytes = if odd.need_repair() { wire::repaired(b, kind).into() } else { b.clone() };
     match ModelProto::decode(bytes) {
-        Ok(m) if m.graph.is_none() => fail("a model without a graph", "the field \"graph\" of ModelProto is missing: was the file exported completely?"),
+        Ok(m) if m.graph.is_none() => fail(
+            "a model without a graph",
+            "the field \"graph\" of ModelProto is missing: was the file exported completely?",
+        ),
         Ok(model) => Ok(Decoded { warnings: warnings(source, &odd), model }),
-        Err(e) => Err(undecodable(source, &wire::Fault { byte: 0, path: String::new(), what: e.to_string(), deep: false })),
+        Err(e) => Err(undecodable(
+            source,
+            &wire::Fault { byte: 0, path: String::new(), what: e.to_string(), deep: false },
+        )),
     }
 }
 
@@ -77,7 +104,8 @@ fn root(name: &str) -> Result<usize> {
 
 /// True if the bytes are a message of this kind, with these fields and no others.
 fn is_a(b: &[u8], name: &str, fields: &[&str]) -> bool {
-    wire::message(name).is_some_and(|kind| wire::check(b, kind).is_ok_and(|odd| odd.is_empty())) && fields.iter().all(|f| has(b, name, f))
+    wire::message(name).is_some_and(|kind| wire::check(b, kind).is_ok_and(|odd| odd.is_empty()))
+        && fields.iter().all(|f| has(b, name, f))
 }
 
 fn has(b: &[u8], message: &str, field: &str) -> bool {
@@ -89,7 +117,10 @@ fn undecodable(source: &Source, f: &wire::Fault) -> Failure {
     let found = format!("at byte {} of {}, in {place}: {}", f.byte, source.bytes.len(), f.what);
     let at = Origin::file(&source.name);
     if f.deep {
-        return Error::new(codes::TOO_DEEP, "messages nest too deeply").at(&at).found_expected(found, format!("at most {} levels", wire::MAX_DEPTH)).into();
+        return Error::new(codes::TOO_DEEP, "messages nest too deeply")
+            .at(&at)
+            .found_expected(found, format!("at most {} levels", wire::MAX_DEPTH))
+            .into();
     }
     Error::new(codes::NOT_A_MODEL, "the file does not decode as an ONNX model")
         .at(&at)
@@ -107,7 +138,10 @@ fn warnings(source: &Source, odd: &wire::Oddities) -> Vec<Error> {
     };
     if odd.unknowns > 0 {
         let e = Error::warning(codes::UNKNOWN_FIELD, "the file has fields that ONNX does not define").at(&at);
-        out.push(list(e, &odd.unknown, odd.unknowns).help("they have no effect; was the file damaged, or written for another format?"));
+        out.push(
+            list(e, &odd.unknown, odd.unknowns)
+                .help("they have no effect; was the file damaged, or written for another format?"),
+        );
     }
     if !odd.not_utf8.is_empty() {
         let shown = &odd.not_utf8[..odd.not_utf8.len().min(5)];

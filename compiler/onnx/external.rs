@@ -1,8 +1,8 @@
 //! Files: the model itself and its external data, both mapped. External data stays inside the model's folder
 //! (spec ExternalData.md): relative, without `..`, no symbolic link that leads out, a regular file.
 //!
-//! A symbolic link that stays inside is followed: it gives nothing that the folder does not hold. What was checked is what
-//! is read: the open file is compared with the checked path (`opened_inside`).
+//! A symbolic link that stays inside is followed: it gives nothing that the folder does not hold. What was
+//! checked is what is read: the open file is compared with the checked path (`opened_inside`).
 
 use super::proto::StringStringEntryProto;
 use crate::diag::{Error, Failure, Origin, Result, codes};
@@ -29,8 +29,8 @@ fn map(file: std::fs::File, path: &Path) -> Result<Bytes> {
     if meta.len() == 0 {
         return Ok(Bytes::new());
     }
-    // SAFETY: the mapping is private and read-only. A file that someone truncates while it is being compiled can end
-    // the process with SIGBUS; there is no way around this short of copying gigabytes of weights.
+    // SAFETY: the mapping is private and read-only. A file that someone truncates while it is being compiled
+    // can end the process with SIGBUS; there is no way around this short of copying gigabytes of weights.
     #[allow(unsafe_code)]
     let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
     Ok(Bytes::from_owner(map))
@@ -70,7 +70,9 @@ pub struct External {
 const KEYS: &[&str] = &["location", "offset", "length", "checksum", "basepath"];
 
 fn bad(origin: &Origin, found: impl Into<String>, expected: impl Into<String>) -> Error {
-    Error::new(codes::EXTERNAL_DATA, "external data can not be used").at(origin).found_expected(found, expected)
+    Error::new(codes::EXTERNAL_DATA, "external data can not be used")
+        .at(origin)
+        .found_expected(found, expected)
 }
 
 impl External {
@@ -93,7 +95,10 @@ impl External {
                 self.warnings.push(
                     Error::warning(codes::NO_EFFECT, "external data has a key that ONNX does not define")
                         .at(origin)
-                        .found_expected(format!("\"{key}\" = \"{value}\""), "location, offset, length, checksum or basepath"),
+                        .found_expected(
+                            format!("\"{key}\" = \"{value}\""),
+                            "location, offset, length, checksum or basepath",
+                        ),
                 );
             } else if got.insert(key, value).is_some() {
                 return bad(origin, format!("the key \"{key}\" twice"), "each key once").fail();
@@ -104,12 +109,21 @@ impl External {
             Some(s) => {
                 let digits = !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
                 let n = s.parse::<u64>().ok().filter(|n| digits && *n <= i64::MAX as u64);
-                n.map(Some).ok_or_else(|| Failure::from(bad(origin, format!("{key} \"{s}\""), "decimal digits, at most 2^63 - 1")))
+                n.map(Some).ok_or_else(|| {
+                    Failure::from(bad(origin, format!("{key} \"{s}\""), "decimal digits, at most 2^63 - 1"))
+                })
             }
         };
-        let Some(location) = got.get("location") else { return bad(origin, "no location", "the key \"location\" with the name of a file").fail() };
+        let Some(location) = got.get("location") else {
+            return bad(origin, "no location", "the key \"location\" with the name of a file").fail();
+        };
         let checksum = got.get("checksum").map(|s| (*s).to_owned());
-        Ok(Range { location: (*location).to_owned(), offset: number("offset")?.unwrap_or(0), length: number("length")?, checksum })
+        Ok(Range {
+            location: (*location).to_owned(),
+            offset: number("offset")?.unwrap_or(0),
+            length: number("length")?,
+            checksum,
+        })
     }
     /// `size` bytes at the offset of a range, whose length has been compared with the size.
     pub fn slice(&mut self, range: &Range, size: u64, origin: &Origin) -> Result<Bytes> {
@@ -118,43 +132,86 @@ impl External {
             let bytes = self.open(location, origin)?;
             self.files.insert(location.to_owned(), File { bytes, sha1: None });
         }
-        let Some(file) = self.files.get_mut(location) else { return Err(Failure::bug("external", "a file that is not there")) };
+        let Some(file) = self.files.get_mut(location) else {
+            return Err(Failure::bug("external", "a file that is not there"));
+        };
         if let Some(want) = &range.checksum {
             let bytes = &file.bytes;
-            let have = file.sha1.get_or_insert_with(|| Sha1::digest(bytes).iter().map(|b| format!("{b:02x}")).collect());
+            let have = file
+                .sha1
+                .get_or_insert_with(|| Sha1::digest(bytes).iter().map(|b| format!("{b:02x}")).collect());
             if !have.eq_ignore_ascii_case(want) {
-                return bad(origin, format!("file \"{location}\" with SHA1 {have}"), format!("SHA1 {want}, as the model says")).help("was the file changed, or downloaded in part?").fail();
+                return bad(
+                    origin,
+                    format!("file \"{location}\" with SHA1 {have}"),
+                    format!("SHA1 {want}, as the model says"),
+                )
+                .help("was the file changed, or downloaded in part?")
+                .fail();
             }
         }
         let all = file.bytes.len() as u64;
         match range.offset.checked_add(size) {
             Some(end) if end <= all => Ok(file.bytes.slice(range.offset as usize..end as usize)),
-            _ => bad(origin, format!("file \"{location}\" of {all} bytes"), format!("{size} bytes at offset {}", range.offset)).fail(),
+            _ => bad(
+                origin,
+                format!("file \"{location}\" of {all} bytes"),
+                format!("{size} bytes at offset {}", range.offset),
+            )
+            .fail(),
         }
     }
     fn open(&mut self, location: &str, origin: &Origin) -> Result<Bytes> {
         let Some(folder) = &self.folder else {
-            return bad(origin, format!("external file \"{location}\" of a model that was not read from a file"), "a model file, so that external data can be found beside it").fail();
+            return bad(
+                origin,
+                format!("external file \"{location}\" of a model that was not read from a file"),
+                "a model file, so that external data can be found beside it",
+            )
+            .fail();
         };
         let path = Path::new(location);
         // On POSIX a backslash is a character like any other.
         let strange = location.contains('\0') || cfg!(windows) && location.contains(['\\', ':']);
-        let clean = !location.is_empty() && !strange && path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+        let clean = !location.is_empty()
+            && !strange
+            && path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
         if !clean {
-            return bad(origin, format!("location \"{}\"", location.escape_debug()), "a relative path inside the model's folder, without \"..\"").fail();
+            return bad(
+                origin,
+                format!("location \"{}\"", location.escape_debug()),
+                "a relative path inside the model's folder, without \"..\"",
+            )
+            .fail();
         }
         let full = folder.join(path);
-        let missing = |e: std::io::Error| Failure::from(bad(origin, format!("file \"{location}\": {e}"), "a file inside the model's folder").row("path", full.display().to_string()));
-        let root = folder.canonicalize().map_err(|e| Failure::Io(folder.display().to_string(), e.to_string()))?;
+        let missing = |e: std::io::Error| {
+            Failure::from(
+                bad(origin, format!("file \"{location}\": {e}"), "a file inside the model's folder")
+                    .row("path", full.display().to_string()),
+            )
+        };
+        let root =
+            folder.canonicalize().map_err(|e| Failure::Io(folder.display().to_string(), e.to_string()))?;
         let real = full.canonicalize().map_err(missing)?;
         let outside = || {
-            bad(origin, format!("\"{location}\", a symbolic link that leads out of the model's folder"), "a file inside the model's folder")
-                .help("put the file itself beside the model, for example with `cp -L`")
+            bad(
+                origin,
+                format!("\"{location}\", a symbolic link that leads out of the model's folder"),
+                "a file inside the model's folder",
+            )
+            .help("put the file itself beside the model, for example with `cp -L`")
         };
         if !real.starts_with(&root) {
             return outside().fail();
         }
-        let irregular = || bad(origin, format!("\"{location}\", which is not a regular file"), "a file inside the model's folder");
+        let irregular = || {
+            bad(
+                origin,
+                format!("\"{location}\", which is not a regular file"),
+                "a file inside the model's folder",
+            )
+        };
         if !real.is_file() {
             return irregular().fail();
         }
@@ -170,7 +227,10 @@ impl External {
             self.warnings.push(
                 Error::warning(codes::EXTERNAL_DATA, "an external file has several hard links")
                     .at(origin)
-                    .found_expected(format!("file \"{location}\" with {} links", links(&meta)), "one: others may change it under another name"),
+                    .found_expected(
+                        format!("file \"{location}\" with {} links", links(&meta)),
+                        "one: others may change it under another name",
+                    ),
             );
         }
         map(file, &real)
@@ -187,13 +247,15 @@ fn links(_: &std::fs::Metadata) -> u64 {
     1
 }
 
-/// True if an open file is the one that the path leads to now, inside the root: nobody put another one in its place between
-/// the check and the opening.
+/// True if an open file is the one that the path leads to now, inside the root: nobody put another one in its
+/// place between the check and the opening.
 #[cfg(unix)]
 fn opened_inside(file: &std::fs::Metadata, path: &Path, root: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let again = path.canonicalize().ok().filter(|p| p.starts_with(root));
-    again.and_then(|p| p.symlink_metadata().ok()).is_some_and(|m| m.is_file() && (m.dev(), m.ino()) == (file.dev(), file.ino()))
+    again
+        .and_then(|p| p.symlink_metadata().ok())
+        .is_some_and(|m| m.is_file() && (m.dev(), m.ino()) == (file.dev(), file.ino()))
 }
 
 #[cfg(not(unix))]

@@ -1,15 +1,19 @@
 //! Model-local functions: calls are replaced by the function's nodes (IR.md, "Functions").
 //!
-//! `check` looks at every function before any call is inlined; calls of a broken one have results that nobody complains
-//! about. A function sees its own names only, so every name in its body gets the call's prefix; formal inputs and outputs
-//! become the call's. Attribute references take the call's attribute, else the function's default, else the attribute is
-//! absent. Bodies keep the operator sets that the function imports. An operator that onnxc has in a domain of ONNX itself
-//! wins over a function of the same name; elsewhere the function wins.
+//! `check` looks at every function before any call is inlined; calls of a broken one have results that nobody
+//! complains about. A function sees its own names only, so every name in its body gets the call's prefix;
+//! formal inputs and outputs become the call's. Attribute references take the call's attribute, else the
+//! function's default, else the attribute is absent. Bodies keep the operator sets that the function imports.
+//! An operator that onnxc has in a domain of ONNX itself wins over a function of the same name; elsewhere the
+//! function wins.
 
 mod check;
 
 use super::attributes;
-use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, attribute_proto::AttributeType};
+use super::proto::{
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    attribute_proto::AttributeType,
+};
 use crate::diag::origin::place;
 use crate::diag::{Error, Findings, Origin, codes, limits};
 use crate::ops;
@@ -18,7 +22,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Domains whose operators ONNX defines.
-const STANDARD: &[&str] = &["", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training"];
+const STANDARD: &[&str] =
+    &["", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training"];
 
 /// Operator set versions by domain ("" is ai.onnx).
 pub type Opsets = HashMap<String, i64>;
@@ -36,24 +41,44 @@ pub fn operator(n: &NodeProto) -> String {
     ops::dotted(domain(n.domain.as_deref()), n.op_type.as_deref().unwrap_or(""))
 }
 
-/// Reads the imports of a model or, if `function`, of a function. The highest version of a domain counts; in a function it
-/// is imported once.
-pub fn opsets(list: &[OperatorSetIdProto], function: bool, origin: &Origin, findings: &mut Findings) -> Opsets {
+/// Reads the imports of a model or, if `function`, of a function. The highest version of a domain counts; in
+/// a function it is imported once.
+pub fn opsets(
+    list: &[OperatorSetIdProto],
+    function: bool,
+    origin: &Origin,
+    findings: &mut Findings,
+) -> Opsets {
     let mut out = Opsets::new();
     for o in list {
         let d = domain(o.domain.as_deref()).to_owned();
         let shown = if d.is_empty() { "ai.onnx".to_owned() } else { d.clone() };
         let found = o.version.map_or("no version".into(), |v| v.to_string());
         let v = o.version.filter(|v| *v >= 1).unwrap_or_else(|| {
-            let e = Error::new(codes::OPSET_IMPORT, format!("the import of operator set {shown} has no valid version")).at(origin);
-            findings.push(e.found_expected(found, "a version of 1 or more").help("import the version that the model was written for"));
+            let e = Error::new(
+                codes::OPSET_IMPORT,
+                format!("the import of operator set {shown} has no valid version"),
+            )
+            .at(origin);
+            findings.push(
+                e.found_expected(found, "a version of 1 or more")
+                    .help("import the version that the model was written for"),
+            );
             ops::schema::newest(&d).unwrap_or(1)
         });
         let Some(old) = out.insert(d.clone(), v).filter(|old| *old != v) else { continue };
         out.insert(d, v.max(old));
         let title = format!("operator set {shown} is imported twice, with different versions");
-        let e = if function { Error::new(codes::OPSET_IMPORT, title) } else { Error::warning(codes::OPSET_IMPORT, title + ": the highest counts") };
-        findings.push(e.at(origin).found_expected(format!("versions {old} and {v}"), "one version").help("remove one of the opset_import entries"));
+        let e = if function {
+            Error::new(codes::OPSET_IMPORT, title)
+        } else {
+            Error::warning(codes::OPSET_IMPORT, title + ": the highest counts")
+        };
+        findings.push(
+            e.at(origin)
+                .found_expected(format!("versions {old} and {v}"), "one version")
+                .help("remove one of the opset_import entries"),
+        );
     }
     out
 }
@@ -79,7 +104,11 @@ pub struct FlatNode {
 type Key = (String, String, String);
 
 fn key_of(n: &NodeProto) -> Key {
-    (domain(n.domain.as_deref()).to_owned(), n.op_type.clone().unwrap_or_default(), n.overload.clone().unwrap_or_default())
+    (
+        domain(n.domain.as_deref()).to_owned(),
+        n.op_type.clone().unwrap_or_default(),
+        n.overload.clone().unwrap_or_default(),
+    )
 }
 
 #[derive(Debug)]
@@ -126,11 +155,25 @@ impl Functions {
         (!key.2.is_empty() || !built_in(&key, opsets)).then_some(found)
     }
     /// All nodes of a list, calls inlined.
-    pub fn flatten(&mut self, nodes: &[NodeProto], opsets: &Arc<Opsets>, path: &str, origin: &Origin, findings: &mut Findings) -> Vec<FlatNode> {
+    pub fn flatten(
+        &mut self,
+        nodes: &[NodeProto],
+        opsets: &Arc<Opsets>,
+        path: &str,
+        origin: &Origin,
+        findings: &mut Findings,
+    ) -> Vec<FlatNode> {
         let mut cx = Flatten { out: vec![], stack: vec![], origin, findings };
         let path: Arc<str> = path.into();
         for (i, n) in nodes.iter().enumerate() {
-            let node = FlatNode { proto: n.clone(), opsets: opsets.clone(), path: path.clone(), index: i, notes: vec![], broken: false };
+            let node = FlatNode {
+                proto: n.clone(),
+                opsets: opsets.clone(),
+                path: path.clone(),
+                index: i,
+                notes: vec![],
+                broken: false,
+            };
             self.expand(node, &mut cx);
         }
         cx.out
@@ -164,26 +207,59 @@ impl Functions {
         if limits::CALL_DEPTH.exceeded_by(depth) {
             errors.push(limits::CALL_DEPTH.error("function calls nest too deeply", depth).at(&origin));
         } else if self.made > self.most {
-            errors.push(limits::CALLED_NODES.error("function calls become too many nodes", format!("more than {}", self.most)).at(&origin));
+            errors.push(
+                limits::CALLED_NODES
+                    .error("function calls become too many nodes", format!("more than {}", self.most))
+                    .at(&origin),
+            );
         }
         self.exceeded = !errors.is_empty();
-        for (what, given, formal) in [("inputs", call.input.len(), f.input.len()), ("outputs", call.output.len(), f.output.len())] {
+        for (what, given, formal) in
+            [("inputs", call.input.len(), f.input.len()), ("outputs", call.output.len(), f.output.len())]
+        {
             if given > formal {
                 let e = fail(format!("the call of function {} has too many {what}", show(&key)));
-                errors.push(e.found_expected(format!("{given} {what}"), format!("at most {formal}")).help("remove those that the function does not have"));
+                errors.push(
+                    e.found_expected(format!("{given} {what}"), format!("at most {formal}"))
+                        .help("remove those that the function does not have"),
+                );
             }
         }
-        let mut attrs: HashMap<&str, &AttributeProto> = f.attribute_proto.iter().map(|a| (a.name.as_deref().unwrap_or(""), a)).collect();
-        if let Err(crate::diag::Failure::Errors(e)) = attributes::check_names(&call.attribute, &show(&key), &origin) {
+        let mut attrs: HashMap<&str, &AttributeProto> =
+            f.attribute_proto.iter().map(|a| (a.name.as_deref().unwrap_or(""), a)).collect();
+        if let Err(crate::diag::Failure::Errors(e)) =
+            attributes::check_names(&call.attribute, &show(&key), &origin)
+        {
             errors.extend(e);
         }
         for a in &call.attribute {
             let name = a.name.as_deref().unwrap_or("");
-            if !name.starts_with(attributes::PRIVATE) && !name.is_empty() && !f.attribute.iter().any(|d| d == name) && !attrs.contains_key(name) {
-                let e = Error::warning(codes::FUNCTION_INVALID, format!("function {} has no attribute \"{name}\"", show(&key))).at(&origin);
-                let has = f.attribute.iter().map(String::as_str).chain(f.attribute_proto.iter().filter_map(|a| a.name.as_deref())).collect::<Vec<_>>().join(", ");
-                let has = if has.is_empty() { "none: it has no attributes".into() } else { format!("one of {has}") };
-                cx.findings.push(e.found_expected(format!("\"{name}\""), has).help("remove the attribute from the call: it has no effect"));
+            if !name.starts_with(attributes::PRIVATE)
+                && !name.is_empty()
+                && !f.attribute.iter().any(|d| d == name)
+                && !attrs.contains_key(name)
+            {
+                let e = Error::warning(
+                    codes::FUNCTION_INVALID,
+                    format!("function {} has no attribute \"{name}\"", show(&key)),
+                )
+                .at(&origin);
+                let has = f
+                    .attribute
+                    .iter()
+                    .map(String::as_str)
+                    .chain(f.attribute_proto.iter().filter_map(|a| a.name.as_deref()))
+                    .collect::<Vec<_>>()
+                    .join(", ");
+                let has = if has.is_empty() {
+                    "none: it has no attributes".into()
+                } else {
+                    format!("one of {has}")
+                };
+                cx.findings.push(
+                    e.found_expected(format!("\"{name}\""), has)
+                        .help("remove the attribute from the call: it has no effect"),
+                );
             }
         }
         attrs.extend(call.attribute.iter().map(|a| (a.name.as_deref().unwrap_or(""), a)));
@@ -224,38 +300,82 @@ impl Functions {
             let mut notes: Vec<String> = vec![];
             for (k, formal) in node.input.iter().enumerate().filter(|(_, s)| !s.is_empty()) {
                 if names.get(formal).is_some_and(String::is_empty) {
-                    notes.push(format!("input {k} is \"{formal}\" of function {}, which the call leaves out", show(&key)));
+                    notes.push(format!(
+                        "input {k} is \"{formal}\" of function {}, which the call leaves out",
+                        show(&key)
+                    ));
                 }
             }
-            for (a, r) in node.attribute.iter().filter_map(|a| Some((a.name.as_deref().unwrap_or(""), attributes::reference(a)?))) {
+            for (a, r) in node
+                .attribute
+                .iter()
+                .filter_map(|a| Some((a.name.as_deref().unwrap_or(""), attributes::reference(a)?)))
+            {
                 if !attrs.contains_key(r) {
                     notes.push(format!("attribute {a} is \"{r}\" of function {}, which the call leaves out and which has no default", show(&key)));
                 }
             }
             let proto = rename.node(node);
-            self.expand(FlatNode { proto, opsets: sets.clone(), path: inner_path.clone(), index: i, notes, broken: false }, cx);
+            self.expand(
+                FlatNode {
+                    proto,
+                    opsets: sets.clone(),
+                    path: inner_path.clone(),
+                    index: i,
+                    notes,
+                    broken: false,
+                },
+                cx,
+            );
         }
         cx.stack.pop();
         for (formal, actual) in copies.into_iter().filter(|(_, a)| !a.is_empty()) {
             let input = vec![names[&formal].clone()];
-            let notes = if input[0].is_empty() { vec![format!("\"{formal}\" of function {} is left out by the call", show(&key))] } else { vec![] };
-            let proto = NodeProto { op_type: Some("Identity".into()), input, output: vec![actual], ..Default::default() };
+            let notes = if input[0].is_empty() {
+                vec![format!("\"{formal}\" of function {} is left out by the call", show(&key))]
+            } else {
+                vec![]
+            };
+            let proto = NodeProto {
+                op_type: Some("Identity".into()),
+                input,
+                output: vec![actual],
+                ..Default::default()
+            };
             let newest = Arc::new(Opsets::from([(String::new(), ops::schema::newest("").unwrap_or(1))]));
-            cx.out.push(FlatNode { proto, opsets: newest, path: inner_path.clone(), index: f.node.len(), notes, broken: false });
+            cx.out.push(FlatNode {
+                proto,
+                opsets: newest,
+                path: inner_path.clone(),
+                index: f.node.len(),
+                notes,
+                broken: false,
+            });
         }
     }
     /// What is wrong with the overload of a node that calls no function.
     fn overload(&self, n: &NodeProto) -> Option<Error> {
         let key = key_of(n);
         let same = |k: &&Key| k.0 == key.0 && k.1 == key.1;
-        if key.2.is_empty() && (ops::schema::versions(&key.0, &key.1).iter().next().is_some() || !self.table.keys().any(|k| same(&k))) {
+        if key.2.is_empty()
+            && (ops::schema::versions(&key.0, &key.1).iter().next().is_some()
+                || !self.table.keys().any(|k| same(&k)))
+        {
             return None;
         }
         let have: Vec<String> = self.table.keys().filter(same).map(show).collect();
         let have = if have.is_empty() { "no function of that name".to_owned() } else { have.join(", ") };
         let title = format!("there is no function {}", show(&key));
-        let found = if key.2.is_empty() { "a call without an overload".to_owned() } else { format!("a call with overload \"{}\"", key.2) };
-        Some(Error::new(codes::FUNCTION_INVALID, title).found_expected(found, format!("an overload that the model has: {have}")).help("correct the node's overload, or add the function"))
+        let found = if key.2.is_empty() {
+            "a call without an overload".to_owned()
+        } else {
+            format!("a call with overload \"{}\"", key.2)
+        };
+        Some(
+            Error::new(codes::FUNCTION_INVALID, title)
+                .found_expected(found, format!("an overload that the model has: {have}"))
+                .help("correct the node's overload, or add the function"),
+        )
     }
 }
 
@@ -293,10 +413,16 @@ fn mistyped(nodes: &[NodeProto], attrs: &HashMap<&str, &AttributeProto>, functio
         for g in a.g.iter().chain(&a.graphs) {
             out.extend(mistyped(&g.node, attrs, function));
         }
-        let Some((name, given)) = attributes::reference(a).and_then(|r| attrs.get_key_value(r)) else { continue };
+        let Some((name, given)) = attributes::reference(a).and_then(|r| attrs.get_key_value(r)) else {
+            continue;
+        };
         let (want, found) = (a.r#type(), given.r#type());
         if want != AttributeType::Undefined && found != AttributeType::Undefined && want != found {
-            let e = Error::new(codes::FUNCTION_INVALID, format!("attribute \"{name}\" of function {function} has another type than its use")).found_expected(found.as_str_name(), want.as_str_name());
+            let e = Error::new(
+                codes::FUNCTION_INVALID,
+                format!("attribute \"{name}\" of function {function} has another type than its use"),
+            )
+            .found_expected(found.as_str_name(), want.as_str_name());
             out.push(e.help("give the attribute the type that the function's body names"));
         }
     }
@@ -308,8 +434,8 @@ fn show(k: &Key) -> String {
     format!("{}{o}", ops::dotted(&k.0, &k.1))
 }
 
-/// Gives the names of a body the call's prefix. The prefix ends in a number between `.` and `/` that no name of the model
-/// has there, so what it makes differs from every other name.
+/// Gives the names of a body the call's prefix. The prefix ends in a number between `.` and `/` that no name
+/// of the model has there, so what it makes differs from every other name.
 struct Rename<'a> {
     names: &'a HashMap<String, String>,
     prefix: &'a str,
@@ -339,12 +465,21 @@ impl Rename<'_> {
     fn attribute(&mut self, a: &AttributeProto) -> Option<AttributeProto> {
         match attributes::reference(a) {
             Some(r) => self.attrs.get(r).map(|v| AttributeProto { name: a.name.clone(), ..(*v).clone() }),
-            None => Some(AttributeProto { g: a.g.as_ref().map(|g| self.graph(g)), graphs: a.graphs.iter().map(|g| self.graph(g)).collect(), ..a.clone() }),
+            None => Some(AttributeProto {
+                g: a.g.as_ref().map(|g| self.graph(g)),
+                graphs: a.graphs.iter().map(|g| self.graph(g)).collect(),
+                ..a.clone()
+            }),
         }
     }
     fn graph(&mut self, g: &GraphProto) -> GraphProto {
         let sparse = g.sparse_initializer.iter().filter_map(|t| t.values.as_ref()?.name.clone());
-        let own = g.input.iter().filter_map(|v| v.name.clone()).chain(g.initializer.iter().filter_map(|t| t.name.clone())).chain(sparse);
+        let own = g
+            .input
+            .iter()
+            .filter_map(|v| v.name.clone())
+            .chain(g.initializer.iter().filter_map(|t| t.name.clone()))
+            .chain(sparse);
         self.local.push(own.chain(g.node.iter().flat_map(|n| n.output.iter().cloned())).collect());
         let mut g = g.clone();
         let rename = |n: &mut Option<String>| *n = n.as_deref().map(|s| self.name(s));

@@ -1,4 +1,5 @@
-//! ModelProto -> graph IR. Gathers every finding it can before it stops. What a node becomes is told in `nodes`.
+//! ModelProto -> graph IR. Gathers every finding it can before it stops. What a node becomes is told in
+//! `nodes`.
 
 use super::external::External;
 use super::functions::{Functions, Opsets, opsets};
@@ -21,7 +22,12 @@ pub const IR_VERSIONS: std::ops::RangeInclusive<i64> = 1..=14;
 const IMPORTS_SINCE: i64 = 3;
 
 /// Builds the graph of a decoded model.
-pub fn import(mut m: ModelProto, source: &Source, options: &ImportOptions, warnings: Vec<Error>) -> Result<Model> {
+pub fn import(
+    mut m: ModelProto,
+    source: &Source,
+    options: &ImportOptions,
+    warnings: Vec<Error>,
+) -> Result<Model> {
     let origin = Origin::file(&source.name);
     let mut findings = Findings::default();
     warnings.into_iter().for_each(|w| findings.push(w));
@@ -38,20 +44,35 @@ pub fn import(mut m: ModelProto, source: &Source, options: &ImportOptions, warni
     for (d, v) in &sets {
         if let Some(newest) = ops::schema::newest(d).filter(|n| v > n) {
             let shown = if d.is_empty() { "ai.onnx" } else { d };
-            let e = Error::new(codes::OPSET_IMPORT, format!("version {v} of operator set {shown} is not known")).at(&origin);
-            findings.push(e.found_expected(v.to_string(), format!("1 to {newest}")).help("update onnxc, or convert the model with onnx.version_converter"));
+            let e =
+                Error::new(codes::OPSET_IMPORT, format!("version {v} of operator set {shown} is not known"))
+                    .at(&origin);
+            findings.push(
+                e.found_expected(v.to_string(), format!("1 to {newest}"))
+                    .help("update onnxc, or convert the model with onnx.version_converter"),
+            );
         }
     }
     if m.opset_import.is_empty() {
         if ir >= IMPORTS_SINCE {
             let e = Error::new(codes::OPSET_IMPORT, "the model imports no operator set").at(&origin);
-            let e = e.found_expected(format!("no opset_import at IR version {ir}"), "one for every domain that its nodes use");
+            let e = e.found_expected(
+                format!("no opset_import at IR version {ir}"),
+                "one for every domain that its nodes use",
+            );
             findings.push(e.help("add the opset_import that the model was written for"));
         }
         sets.insert(String::new(), 1);
     } else if (1..IMPORTS_SINCE).contains(&ir) {
-        let e = Error::warning(codes::OPSET_IMPORT, "the model imports operator sets, which its IR version does not have: they count").at(&origin);
-        let e = e.found_expected(format!("opset_import at IR version {ir}"), format!("opset_import from IR version {IMPORTS_SINCE} on, version 1 before"));
+        let e = Error::warning(
+            codes::OPSET_IMPORT,
+            "the model imports operator sets, which its IR version does not have: they count",
+        )
+        .at(&origin);
+        let e = e.found_expected(
+            format!("opset_import at IR version {ir}"),
+            format!("opset_import from IR version {IMPORTS_SINCE} on, version 1 before"),
+        );
         findings.push(e.help(format!("set the model's ir_version to {IMPORTS_SINCE} or more")));
     }
     sort::sort(&mut m, &origin, &mut findings);
@@ -72,7 +93,9 @@ pub fn import(mut m: ModelProto, source: &Source, options: &ImportOptions, warni
     };
     declared::check(&m, ir, &origin, &mut cx.findings);
     versions::check(&m, ir, &origin, &mut cx.findings);
-    let Some(g) = &m.graph else { return Error::new(codes::NOT_A_MODEL, "the model has no graph").at(&origin).fail() };
+    let Some(g) = &m.graph else {
+        return Error::new(codes::NOT_A_MODEL, "the model has no graph").at(&origin).fail();
+    };
     cx.broken = scopes::check_graph(g, ir, &origin, &mut cx.findings);
     let graph = cx.graph(g, &Arc::new(sets.clone()), "")?;
     cx.report_unknown();
@@ -162,17 +185,27 @@ impl Import {
     pub(super) fn graph(&mut self, g: &GraphProto, sets: &Arc<Opsets>, path: &str) -> Result<Graph> {
         if limits::GRAPH_DEPTH.exceeded_by(self.frames.len() as u64 + 1) {
             let path = Origin { graph: path.to_owned(), ..self.origin.clone() };
-            return limits::GRAPH_DEPTH.error("subgraphs nest too deeply", self.frames.len() + 1).at(&path).fail();
+            return limits::GRAPH_DEPTH
+                .error("subgraphs nest too deeply", self.frames.len() + 1)
+                .at(&path)
+                .fail();
         }
         let here = Origin { graph: path.to_owned(), ..self.origin.clone() };
-        self.frames.push(Frame { graph: Graph { name: g.name.clone().unwrap_or_default(), ..Default::default() }, names: HashMap::new(), twice: BTreeSet::new() });
+        self.frames.push(Frame {
+            graph: Graph { name: g.name.clone().unwrap_or_default(), ..Default::default() },
+            names: HashMap::new(),
+            twice: BTreeSet::new(),
+        });
         self.initializers(g, &here)?;
         for i in &g.input {
             self.input(i, &here)?;
         }
         let parameters = self.frame().graph.inputs.len() + g.output.len();
         if self.frames.len() == 1 && limits::PARAMETERS.exceeded_by(parameters as u64) {
-            return limits::PARAMETERS.error("the model has too many inputs and outputs", parameters).at(&here).fail();
+            return limits::PARAMETERS
+                .error("the model has too many inputs and outputs", parameters)
+                .at(&here)
+                .fail();
         }
         if self.frames.len() > 1 {
             let own = &mut self.frame().graph;
@@ -240,14 +273,28 @@ impl Import {
     }
     fn unnamed(&mut self, here: &Origin, elem: Option<i32>, dims: &[i64]) {
         let elem = elem.and_then(ElemType::from_onnx).map_or("?", ElemType::onnx_name);
-        self.findings
-            .push(Error::new(codes::GRAPH_INVALID, "an initializer without a name").at(here).found_expected(format!("an initializer {elem}{dims:?} without a name"), "a name, by which nodes use it"));
+        self.findings.push(
+            Error::new(codes::GRAPH_INVALID, "an initializer without a name").at(here).found_expected(
+                format!("an initializer {elem}{dims:?} without a name"),
+                "a name, by which nodes use it",
+            ),
+        );
     }
     /// What is wrong with a file that nothing reads is a warning, and the tensor is dropped.
-    fn unless_unused(&mut self, c: Result<ConstData>, g: &GraphProto, t: &TensorProto) -> Result<Option<Result<ConstData>>> {
+    fn unless_unused(
+        &mut self,
+        c: Result<ConstData>,
+        g: &GraphProto,
+        t: &TensorProto,
+    ) -> Result<Option<Result<ConstData>>> {
         match c {
-            Err(Failure::Errors(list)) if declared::is_external(t) && !declared::uses(g, t.name.as_deref().unwrap_or_default()) => {
-                let warn = |e: Error| Error { severity: crate::diag::Severity::Warning, ..e }.note("nothing uses the tensor: it is dropped");
+            Err(Failure::Errors(list))
+                if declared::is_external(t) && !declared::uses(g, t.name.as_deref().unwrap_or_default()) =>
+            {
+                let warn = |e: Error| {
+                    Error { severity: crate::diag::Severity::Warning, ..e }
+                        .note("nothing uses the tensor: it is dropped")
+                };
                 list.into_iter().for_each(|e| self.findings.push(warn(e)));
                 Ok(None)
             }
@@ -257,12 +304,22 @@ impl Import {
     /// Defines a constant, if its rank is within the limit.
     pub(super) fn constant(&mut self, name: &str, c: ConstData, at: &Origin) {
         if limits::RANK.exceeded_by(c.dims().len() as u64) {
-            self.findings.push(limits::RANK.error("the tensor has too many dimensions", c.dims().len()).at(at));
+            self.findings
+                .push(limits::RANK.error("the tensor has too many dimensions", c.dims().len()).at(at));
             return;
         }
         let data = Arc::new(c);
         let ty = Some(ValueType::Tensor(data.tensor_type()));
-        self.define(name, ValueData { name: name.to_owned(), ty, declared: None, known: Known::Const(data.clone()), def: Def::Const(data) });
+        self.define(
+            name,
+            ValueData {
+                name: name.to_owned(),
+                ty,
+                declared: None,
+                known: Known::Const(data.clone()),
+                def: Def::Const(data),
+            },
+        );
     }
     /// Inputs that have an initializer are constants (the initializer is their default value).
     fn input(&mut self, i: &ValueInfoProto, here: &Origin) -> Result<()> {
@@ -276,7 +333,9 @@ impl Import {
             return self.default_value(i, v, &at);
         }
         let ty = match &i.r#type {
-            Some(t) => value_type(t, &mut self.syms, &if top { Unnamed::Symbol(&name) } else { Unnamed::Hint }, &at),
+            Some(t) => {
+                value_type(t, &mut self.syms, &if top { Unnamed::Symbol(&name) } else { Unnamed::Hint }, &at)
+            }
             None => Ok(None),
         };
         let ty = self.findings.absorb(ty)?.flatten();
@@ -284,7 +343,10 @@ impl Import {
             self.findings.push(Error::new(codes::TYPE_INVALID, "the input has no type").at(&at));
         }
         let n = self.frame().graph.inputs.len() as u32;
-        let v = self.define(&name, ValueData { name: name.clone(), ty, declared: None, def: Def::Input(n), known: Known::No });
+        let v = self.define(
+            &name,
+            ValueData { name: name.clone(), ty, declared: None, def: Def::Input(n), known: Known::No },
+        );
         self.frame().graph.inputs.push(v);
         Ok(())
     }
@@ -296,7 +358,11 @@ impl Import {
             let s = self.syms.param(&name);
             match self.syms.bound_value(s).filter(|old| *old != n) {
                 Some(old) => {
-                    let e = Error::new(codes::TYPE_INVALID, format!("two default values give the dimension \"{name}\" two sizes")).at(at);
+                    let e = Error::new(
+                        codes::TYPE_INVALID,
+                        format!("two default values give the dimension \"{name}\" two sizes"),
+                    )
+                    .at(at);
                     self.findings.push(e.found_expected(n.to_string(), old.to_string()));
                 }
                 None => self.syms.bind(s, n),
@@ -322,10 +388,27 @@ impl Import {
             if options.is_late(&self.syms, name) {
                 continue;
             }
-            let Some(s) = self.syms.lookup(name).filter(|s| matches!(self.syms.kind(*s), SymKind::Param | SymKind::Unnamed)) else {
-                let all: Vec<String> = self.syms.iter().filter(|s| matches!(self.syms.kind(*s), SymKind::Param | SymKind::Unnamed)).map(|s| self.syms.name(s).to_owned()).collect();
-                let have = if all.is_empty() { "the model has no symbolic dimensions".into() } else { format!("one of {}", all.join(", ")) };
-                self.findings.push(Error::new(codes::DIM_OPTION, format!("--dim: the model has no dimension \"{name}\"")).at(&self.origin).found_expected(name.clone(), have));
+            let Some(s) = self
+                .syms
+                .lookup(name)
+                .filter(|s| matches!(self.syms.kind(*s), SymKind::Param | SymKind::Unnamed))
+            else {
+                let all: Vec<String> = self
+                    .syms
+                    .iter()
+                    .filter(|s| matches!(self.syms.kind(*s), SymKind::Param | SymKind::Unnamed))
+                    .map(|s| self.syms.name(s).to_owned())
+                    .collect();
+                let have = if all.is_empty() {
+                    "the model has no symbolic dimensions".into()
+                } else {
+                    format!("one of {}", all.join(", "))
+                };
+                self.findings.push(
+                    Error::new(codes::DIM_OPTION, format!("--dim: the model has no dimension \"{name}\""))
+                        .at(&self.origin)
+                        .found_expected(name.clone(), have),
+                );
                 continue;
             };
             match what {
@@ -333,16 +416,27 @@ impl Import {
                 DimOption::Within(r) => self.syms.set_range(s, *r),
             }
         }
-        let of_inputs: Vec<Sym> = g.inputs.iter().filter_map(|v| g.values[*v].ty.as_ref()?.as_tensor()).flat_map(|t| t.dims.iter().flat_map(|d| d.syms())).collect();
+        let of_inputs: Vec<Sym> = g
+            .inputs
+            .iter()
+            .filter_map(|v| g.values[*v].ty.as_ref()?.as_tensor())
+            .flat_map(|t| t.dims.iter().flat_map(|d| d.syms()))
+            .collect();
         for (name, _) in &options.dims {
-            if self.syms.lookup(name).is_some_and(|s| !of_inputs.contains(&s) && matches!(self.syms.kind(s), SymKind::Param | SymKind::Unnamed)) {
+            if self.syms.lookup(name).is_some_and(|s| {
+                !of_inputs.contains(&s) && matches!(self.syms.kind(s), SymKind::Param | SymKind::Unnamed)
+            }) {
                 let mut have: Vec<&str> = of_inputs.iter().map(|s| self.syms.name(*s)).collect();
                 have.dedup();
                 let e =
                     Error::warning(codes::DIM_OPTION, format!("--dim: no input has the dimension \"{name}\": the option fixes no input, and only asserts what the model computes")).at(&self.origin);
                 self.findings.push(e.found_expected(
                     format!("\"{name}\" of an output or an inner value"),
-                    if have.is_empty() { "none: all inputs have fixed sizes".into() } else { format!("one of {}", have.join(", ")) },
+                    if have.is_empty() {
+                        "none: all inputs have fixed sizes".into()
+                    } else {
+                        format!("one of {}", have.join(", "))
+                    },
                 ));
             }
         }

@@ -1,7 +1,9 @@
 //! Bytes or file -> graph IR. After this module nobody sees protobuf.
 //!
-//! `decode` recognises what the bytes are, `text` reads the ONNX textual syntax, `sort` sorts nodes, `scopes` checks names
-//! and order, `functions` checks and inlines model-local functions, `attributes` checks the form of attributes, `nodes` reads nodes, `tensors` and `external` make constants without copying, `import` builds the graph and gathers findings.
+//! `decode` recognises what the bytes are, `text` reads the ONNX textual syntax, `sort` sorts nodes, `scopes`
+//! checks names and order, `functions` checks and inlines model-local functions, `attributes` checks the form
+//! of attributes, `nodes` reads nodes, `tensors` and `external` make constants without copying, `import`
+//! builds the graph and gathers findings.
 
 pub mod attributes;
 pub mod declared;
@@ -69,6 +71,7 @@ pub fn read(source: &Source, options: &ImportOptions) -> Result<Model> {
 /// Opens a model file without reading it.
 pub fn open(path: &std::path::Path) -> Result<Source> {
     let bytes = external::map_file(path)?;
-    let folder = path.parent().map(|p| if p.as_os_str().is_empty() { PathBuf::from(".") } else { p.to_owned() });
+    let folder =
+        path.parent().map(|p| if p.as_os_str().is_empty() { PathBuf::from(".") } else { p.to_owned() });
     Ok(Source { name: path.display().to_string(), bytes, folder })
 }

@@ -1,7 +1,7 @@
 //! Nodes: operands resolved, attributes read, the operator found and parsed.
 //!
-//! A node with a fault is left out, and so is what hangs on it: its results stay without a definition, which the importer
-//! takes for reported.
+//! A node with a fault is left out, and so is what hangs on it: its results stay without a definition, which
+//! the importer takes for reported.
 
 use super::functions::{FlatNode, domain};
 use super::import::Import;
@@ -17,12 +17,16 @@ impl Import {
         let p = &flat.proto;
         let (dom, op) = (domain(p.domain.as_deref()).to_owned(), p.op_type.clone().unwrap_or_default());
         let opset = flat.opsets.get(&dom).copied();
-        let origin = Origin { opset: opset.unwrap_or(0), ..scopes::origin_of(&self.origin, &flat.path, p, flat.index) };
+        let origin = Origin {
+            opset: opset.unwrap_or(0),
+            ..scopes::origin_of(&self.origin, &flat.path, p, flat.index)
+        };
         let mut at = Position { origin, notes: &flat.notes, sound: !flat.broken };
         if flat.broken || op.is_empty() || p.output.is_empty() {
             return Ok(());
         }
-        let mut resolved = self.broken.is_empty() || !self.broken.contains(&(flat.path.to_string(), flat.index));
+        let mut resolved =
+            self.broken.is_empty() || !self.broken.contains(&(flat.path.to_string(), flat.index));
         let level = self.frames.len() - 1;
         let mut inputs = vec![];
         for name in &p.input {
@@ -35,7 +39,9 @@ impl Import {
         let (mut subgraphs, mut values) = (vec![], vec![]);
         let named = attributes::check_names(&p.attribute, &at.origin.op, &at.origin);
         self.absorb(named, &mut at)?;
-        for a in p.attribute.iter().filter(|a| !a.name.as_deref().unwrap_or("").starts_with(attributes::PRIVATE)) {
+        for a in
+            p.attribute.iter().filter(|a| !a.name.as_deref().unwrap_or("").starts_with(attributes::PRIVATE))
+        {
             let name = a.name.clone().unwrap_or_default();
             match (&a.g, self.attribute(a, &at.origin)) {
                 (Some(g), Ok(None)) => {
@@ -57,15 +63,22 @@ impl Import {
         let constant = dom.is_empty() && op == "Constant";
         let schema = match ops::find(&dom, &op, opset) {
             Ok(schema) => schema,
-            Err(_) if constant => match ops::schema::versions("", "Constant").iter().rev().find(|s| s.since <= opset) {
-                Some(schema) => schema,
-                None => return Err(Failure::bug("import", "no schema of Constant")),
-            },
+            Err(_) if constant => {
+                match ops::schema::versions("", "Constant").iter().rev().find(|s| s.since <= opset) {
+                    Some(schema) => schema,
+                    None => return Err(Failure::bug("import", "no schema of Constant")),
+                }
+            }
             Err(why) => {
                 let why = match why {
-                    _ if dom.is_empty() && EXPERIMENTAL.contains(&op.as_str()) => "experimental, removed from ONNX".to_owned(),
+                    _ if dom.is_empty() && EXPERIMENTAL.contains(&op.as_str()) => {
+                        "experimental, removed from ONNX".to_owned()
+                    }
                     ops::Unknown::Operator => "not supported".to_owned(),
-                    ops::Unknown::Version => format!("exists since version {}, the model imports {opset}", ops::schema::versions(&dom, &op).first().map_or(0, |s| s.since)),
+                    ops::Unknown::Version => format!(
+                        "exists since version {}, the model imports {opset}",
+                        ops::schema::versions(&dom, &op).first().map_or(0, |s| s.since)
+                    ),
                 };
                 self.missing(&dom, &op, opset, &at.origin, &why);
                 return Ok(());
@@ -104,7 +117,13 @@ impl Import {
         let n = self.frame().graph.nodes.next_key();
         let mut outputs = vec![];
         for (k, name) in p.output[..n_outputs].iter().enumerate() {
-            let data = ValueData { name: name.clone(), ty: None, declared: hints.get(name).cloned(), def: Def::Node(n, k as u32), known: Known::No };
+            let data = ValueData {
+                name: name.clone(),
+                ty: None,
+                declared: hints.get(name).cloned(),
+                def: Def::Node(n, k as u32),
+                known: Known::No,
+            };
             outputs.push((!name.is_empty()).then(|| self.define(name, data)));
         }
         let g = &mut self.frame().graph;
@@ -116,21 +135,31 @@ impl Import {
     fn absorb<T>(&mut self, r: Result<T>, at: &mut Position) -> Result<Option<T>> {
         at.sound &= r.is_ok();
         self.findings.absorb(r.map_err(|f| match f {
-            Failure::Errors(list) => Failure::Errors(list.into_iter().map(|e| at.notes.iter().fold(e, |e, n| e.note(n.clone()))).collect()),
+            Failure::Errors(list) => Failure::Errors(
+                list.into_iter().map(|e| at.notes.iter().fold(e, |e, n| e.note(n.clone()))).collect(),
+            ),
             f => f,
         }))
     }
-    /// Types of operands that are known before inference. Nodes that nothing uses are not inferred, and what takes sequences is
-    /// rewritten before.
+    /// Types of operands that are known before inference. Nodes that nothing uses are not inferred, and what
+    /// takes sequences is rewritten before.
     fn types_fit(&mut self, schema: &ops::Schema, inputs: &[Option<Value>], origin: &Origin) -> Result<()> {
         let level = self.frames.len() - 1;
         let values = &self.frames[level].graph.values;
         let data: Vec<Option<&ValueData>> = inputs.iter().map(|v| v.map(|v| &values[v])).collect();
         // What a nested graph declares of its inputs is a hint.
         let settled = |d: &&ValueData| level == 0 || !matches!(d.def, Def::Input(_));
-        let types: Vec<Option<&ValueType>> = data.iter().map(|d| d.filter(settled).and_then(|d| d.ty.as_ref())).collect();
+        let types: Vec<Option<&ValueType>> =
+            data.iter().map(|d| d.filter(settled).and_then(|d| d.ty.as_ref())).collect();
         let Err((i, name, expected)) = schema.check_types(&types) else { return Ok(()) };
-        let mut e = Error::new(codes::OP_TYPE, format!("input {i} ({name}) has a type that {} version {} does not take", schema.name, schema.since)).at(origin);
+        let mut e = Error::new(
+            codes::OP_TYPE,
+            format!(
+                "input {i} ({name}) has a type that {} version {} does not take",
+                schema.name, schema.since
+            ),
+        )
+        .at(origin);
         for (k, d) in data.iter().enumerate() {
             if let Some((d, t)) = d.and_then(|d| Some((d, d.ty.as_ref()?))) {
                 e = e.row(format!("input {k} \"{}\"", d.name), t.display(&self.syms));
@@ -144,29 +173,57 @@ impl Import {
             return;
         }
         let shown = if dom.is_empty() { "ai.onnx" } else { dom };
-        let mut have: Vec<&str> = flat.opsets.keys().map(|d| if d.is_empty() { "ai.onnx" } else { d.as_str() }).collect();
+        let mut have: Vec<&str> =
+            flat.opsets.keys().map(|d| if d.is_empty() { "ai.onnx" } else { d.as_str() }).collect();
         have.sort_unstable();
-        let e = Error::new(codes::OPSET_IMPORT, format!("no operator set of domain {shown} is imported")).at(origin);
-        let e = e.found_expected(format!("imports of {}", have.join(", ")), format!("an opset_import entry for {shown}"));
+        let e = Error::new(codes::OPSET_IMPORT, format!("no operator set of domain {shown} is imported"))
+            .at(origin);
+        let e = e.found_expected(
+            format!("imports of {}", have.join(", ")),
+            format!("an opset_import entry for {shown}"),
+        );
         self.findings.push(e.help("add the entry, with the version that the model was written for"));
     }
     fn warn_deprecated(&mut self, schema: &ops::Schema, opset: i64, origin: &Origin) {
         let name = ops::dotted(schema.domain, schema.name);
-        let Some((_, from, to, instead)) = DEPRECATED.iter().find(|d| d.0 == name && (d.1..=d.2).contains(&opset)) else { return };
+        let Some((_, from, to, instead)) =
+            DEPRECATED.iter().find(|d| d.0 == name && (d.1..=d.2).contains(&opset))
+        else {
+            return;
+        };
         if !self.deprecated.insert(name.clone()) {
             return;
         }
-        let versions = if *to == i64::MAX { format!("from version {from} on") } else { format!("in versions {from} to {to}") };
-        let e = Error::warning(codes::GRAPH_INVALID, format!("{name} is deprecated {versions}; it is compiled as version {}", schema.since)).at(origin);
-        self.findings.push(e.found_expected(format!("{name} at opset {opset}"), (*instead).to_owned()).help("convert the model with onnx.version_converter"));
+        let versions = if *to == i64::MAX {
+            format!("from version {from} on")
+        } else {
+            format!("in versions {from} to {to}")
+        };
+        let e = Error::warning(
+            codes::GRAPH_INVALID,
+            format!("{name} is deprecated {versions}; it is compiled as version {}", schema.since),
+        )
+        .at(origin);
+        self.findings.push(
+            e.found_expected(format!("{name} at opset {opset}"), (*instead).to_owned())
+                .help("convert the model with onnx.version_converter"),
+        );
     }
-    /// The tensors that Gradient names become operands behind the others: what they are called is known here only.
-    fn named_tensors(&mut self, values: &[(String, AttrValue)], inputs: &mut Vec<Option<Value>>, origin: &Origin) -> bool {
+    /// The tensors that Gradient names become operands behind the others: what they are called is known here
+    /// only.
+    fn named_tensors(
+        &mut self,
+        values: &[(String, AttrValue)],
+        inputs: &mut Vec<Option<Value>>,
+        origin: &Origin,
+    ) -> bool {
         let level = self.frames.len() - 1;
         let mut names: Vec<String> = vec![];
         for key in ["xs", "zs", "y"] {
             match values.iter().find(|(n, _)| n == key).map(|(_, v)| v) {
-                Some(AttrValue::Strings(list)) => names.extend(list.iter().map(|s| String::from_utf8_lossy(s).into_owned())),
+                Some(AttrValue::Strings(list)) => {
+                    names.extend(list.iter().map(|s| String::from_utf8_lossy(s).into_owned()))
+                }
                 Some(AttrValue::String(s)) => names.push(String::from_utf8_lossy(s).into_owned()),
                 _ => {}
             }
@@ -177,7 +234,11 @@ impl Import {
                 Some(v) => inputs.push(Some(v)),
                 None => {
                     ok = false;
-                    let e = Error::new(codes::GRAPH_INVALID, format!("Gradient names the tensor \"{name}\", which is not defined before it")).at(origin);
+                    let e = Error::new(
+                        codes::GRAPH_INVALID,
+                        format!("Gradient names the tensor \"{name}\", which is not defined before it"),
+                    )
+                    .at(origin);
                     self.findings.push(e.help("xs, zs and y must be inputs, initializers or earlier results of the graph that the node stands in"));
                 }
             }
@@ -185,7 +246,10 @@ impl Import {
         ok
     }
     fn missing(&mut self, dom: &str, op: &str, opset: i64, origin: &Origin, why: &str) {
-        let e = self.unknown.entry((dom.to_owned(), op.to_owned(), opset)).or_insert_with(|| (origin.clone(), 0, why.to_owned()));
+        let e = self
+            .unknown
+            .entry((dom.to_owned(), op.to_owned(), opset))
+            .or_insert_with(|| (origin.clone(), 0, why.to_owned()));
         e.1 += 1;
     }
     pub(super) fn report_unknown(&mut self) {
@@ -194,19 +258,38 @@ impl Import {
         }
         let kinds = self.unknown.len();
         let nodes: usize = self.unknown.values().map(|u| u.1).sum();
-        let mut e = Error::new(codes::OP_UNSUPPORTED, format!("{kinds} operator{} not supported, in {nodes} node{}", if kinds == 1 { " is" } else { "s are" }, if nodes == 1 { "" } else { "s" }))
-            .at(&self.origin);
+        let mut e = Error::new(
+            codes::OP_UNSUPPORTED,
+            format!(
+                "{kinds} operator{} not supported, in {nodes} node{}",
+                if kinds == 1 { " is" } else { "s are" },
+                if nodes == 1 { "" } else { "s" }
+            ),
+        )
+        .at(&self.origin);
         for ((dom, op, v), (first, n, why)) in &self.unknown {
             let d = if dom.is_empty() { "ai.onnx" } else { dom };
             let first = Origin { file: String::new(), op: String::new(), opset: 0, ..first.clone() };
-            e = e.row(format!("{d} {op}-{v}"), format!("{n} node{}, first: {first}; {why}", if *n == 1 { "" } else { "s" }));
+            e = e.row(
+                format!("{d} {op}-{v}"),
+                format!("{n} node{}, first: {first}; {why}", if *n == 1 { "" } else { "s" }),
+            );
         }
         self.findings.push(e.help("docs/operators.md lists the supported operators; a model-local function with this domain and name is used if the model has one"));
     }
-    fn constant_node(&mut self, outputs: &[String], schema: &ops::Schema, values: &[(String, AttrValue)], origin: &Origin) -> Result<()> {
+    fn constant_node(
+        &mut self,
+        outputs: &[String],
+        schema: &ops::Schema,
+        values: &[(String, AttrValue)],
+        origin: &Origin,
+    ) -> Result<()> {
         let fail = |title: String, found: String| {
             let known: Vec<&str> = schema.attributes.iter().map(|a| a.0).collect();
-            Error::new(codes::OP_ATTRIBUTE, title).at(origin).found_expected(found, format!("one of {}", known.join(", "))).fail()
+            Error::new(codes::OP_ATTRIBUTE, title)
+                .at(origin)
+                .found_expected(found, format!("one of {}", known.join(", ")))
+                .fail()
         };
         let [(name, v)] = values else {
             let given: Vec<&str> = values.iter().map(|v| v.0.as_str()).collect();
@@ -224,7 +307,9 @@ impl Import {
             ("value_int", AttrValue::Int(i)) => Some(ConstData::i64s_shaped(vec![], &[*i])),
             ("value_ints", AttrValue::Ints(i)) => Some(ConstData::from_i64s(i)),
             ("value_string", AttrValue::String(s)) => ConstData::strings(vec![], vec![s.clone().into()]),
-            ("value_strings", AttrValue::Strings(s)) => ConstData::strings(vec![s.len() as i64], s.iter().map(|s| s.clone().into()).collect()),
+            ("value_strings", AttrValue::Strings(s)) => {
+                ConstData::strings(vec![s.len() as i64], s.iter().map(|s| s.clone().into()).collect())
+            }
             _ => return fail(format!("attribute \"{name}\" of Constant does not fit"), v.describe()),
         };
         match (c, outputs) {
@@ -244,9 +329,22 @@ struct Position<'a> {
 }
 
 /// Operators of the first releases that ONNX took back without ever giving them a version.
-const EXPERIMENTAL: &[&str] = &["ATen", "Affine", "ConstantFill", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"];
+const EXPERIMENTAL: &[&str] = &[
+    "ATen",
+    "Affine",
+    "ConstantFill",
+    "Crop",
+    "DynamicSlice",
+    "GRUUnit",
+    "GivenTensorFill",
+    "ImageScaler",
+    "ParametricSoftplus",
+    "Scale",
+    "ScaledTanh",
+];
 
-/// Operators that some versions of their operator sets deprecate: name, first and last of these, and what to use.
+/// Operators that some versions of their operator sets deprecate: name, first and last of these, and what to
+/// use.
 const DEPRECATED: &[(&str, i64, i64, &str)] = &[
     ("Upsample", 10, i64::MAX, "Resize"),
     ("Scatter", 11, i64::MAX, "ScatterElements"),
@@ -259,7 +357,9 @@ const DEPRECATED: &[(&str, i64, i64, &str)] = &[
 fn operands_fit(schema: &ops::Schema, p: &super::proto::NodeProto, origin: &Origin) -> Result<()> {
     let mut errors = vec![];
     let shown = format!("{} version {}", ops::dotted(schema.domain, schema.name), schema.since);
-    for (what, names, formals) in [("input", &p.input, &schema.inputs), ("output", &p.output, &schema.outputs)] {
+    for (what, names, formals) in
+        [("input", &p.input, &schema.inputs), ("output", &p.output, &schema.outputs)]
+    {
         let n = names.len();
         if n < formals.min || n > formals.max() {
             let expected = match (formals.min, formals.max()) {
@@ -268,20 +368,38 @@ fn operands_fit(schema: &ops::Schema, p: &super::proto::NodeProto, origin: &Orig
                 (a, b) => format!("{a} to {b}"),
             };
             let empty = names.iter().filter(|s| s.is_empty()).count();
-            let found = if empty > 0 { format!("{n}, {empty} of them without a name") } else { n.to_string() };
-            let e = Error::new(codes::OP_ARITY, format!("wrong number of {what}s")).at(origin).found_expected(found, format!("{expected}, as {shown} has it"));
+            let found =
+                if empty > 0 { format!("{n}, {empty} of them without a name") } else { n.to_string() };
+            let e = Error::new(codes::OP_ARITY, format!("wrong number of {what}s"))
+                .at(origin)
+                .found_expected(found, format!("{expected}, as {shown} has it"));
             errors.push(e.help("the operator's specification lists them; the model may have been written for another version"));
         }
-        let missing = formals.list.iter().zip(names).position(|(f, s)| s.is_empty() && !f.optional && !f.variadic);
+        let missing =
+            formals.list.iter().zip(names).position(|(f, s)| s.is_empty() && !f.optional && !f.variadic);
         if let Some(i) = missing {
-            let e = Error::new(codes::OP_ARITY, format!("{what} {i} ({}) of {shown} is missing", formals.list[i].name)).at(origin);
-            errors.push(e.found_expected("an empty name", format!("a value: only optional {what}s may be left out")).help(format!("name the {what}")));
+            let e = Error::new(
+                codes::OP_ARITY,
+                format!("{what} {i} ({}) of {shown} is missing", formals.list[i].name),
+            )
+            .at(origin);
+            errors.push(
+                e.found_expected("an empty name", format!("a value: only optional {what}s may be left out"))
+                    .help(format!("name the {what}")),
+            );
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(Failure::Errors(errors)) }
 }
 
-fn parse(schema: &'static ops::Schema, n_in: usize, n_out: usize, origin: &Origin, values: Vec<(String, AttrValue)>, subgraphs: &[(String, Graph)]) -> Result<ops::Op> {
+fn parse(
+    schema: &'static ops::Schema,
+    n_in: usize,
+    n_out: usize,
+    origin: &Origin,
+    values: Vec<(String, AttrValue)>,
+    subgraphs: &[(String, Graph)],
+) -> Result<ops::Op> {
     let names = subgraphs.iter().map(|(n, _)| n.clone()).collect();
     let mut a = Attrs::new(schema, n_in, n_out, origin.clone(), values, names);
     let op = ops::parse(&mut a)?;

@@ -1,10 +1,11 @@
-//! Names and order of graphs and function bodies, checked on the protobuf before anything is imported (IR.md, "Nodes" and
-//! "Names Within a Graph").
+//! Names and order of graphs and function bodies, checked on the protobuf before anything is imported (IR.md,
+//! "Nodes" and "Names Within a Graph").
 //!
 //! 1. A name has one definition in a graph: an input, an initializer or the output of a node.
-//! 2. A definition stands before its uses. Nested graphs also see what the graphs around them define before their node.
-//! 3. A node of a nested graph does not define a name that is visible from outside. Inputs and initializers that do are
-//!    warned about, and mean the innermost definition.
+//! 2. A definition stands before its uses. Nested graphs also see what the graphs around them define before
+//!    their node.
+//! 3. A node of a nested graph does not define a name that is visible from outside. Inputs and initializers
+//!    that do are warned about, and mean the innermost definition.
 //! 4. The outputs of a graph are defined in that graph.
 //!
 //! The importer relies on this: a name that it cannot resolve has been reported here.
@@ -35,14 +36,16 @@ pub type Broken = HashSet<(String, usize)>;
 
 /// Checks the main graph and all graphs inside it.
 pub fn check_graph(g: &GraphProto, ir: i64, base: &Origin, findings: &mut Findings) -> Broken {
-    let mut s = Scopes { findings, base: base.clone(), ir, levels: vec![], function: false, broken: HashSet::new() };
+    let mut s =
+        Scopes { findings, base: base.clone(), ir, levels: vec![], function: false, broken: HashSet::new() };
     s.graph(g, String::new());
     s.broken
 }
 
 /// Checks the body of a function; `path` is what to call it.
 pub fn check_function(f: &FunctionProto, ir: i64, path: &str, base: &Origin, findings: &mut Findings) {
-    let mut s = Scopes { findings, base: base.clone(), ir, levels: vec![], function: true, broken: HashSet::new() };
+    let mut s =
+        Scopes { findings, base: base.clone(), ir, levels: vec![], function: true, broken: HashSet::new() };
     s.function(f, path.to_owned());
 }
 
@@ -108,14 +111,22 @@ impl<'a> Scopes<'a, '_> {
         self.open(path, &g.node);
         let here = self.here();
         if g.name.as_deref().unwrap_or("").is_empty() {
-            let which = if self.levels.len() == 1 { "the main graph has no name" } else { "the nested graph has no name" };
-            let e = self.error(which.into(), &here).found_expected("GraphProto.name is empty or absent", "a name");
+            let which = if self.levels.len() == 1 {
+                "the main graph has no name"
+            } else {
+                "the nested graph has no name"
+            };
+            let e = self
+                .error(which.into(), &here)
+                .found_expected("GraphProto.name is empty or absent", "a name");
             self.findings.push(e.help("set the graph's name; any text will do"));
         }
         for (i, v) in g.input.iter().enumerate() {
             let name = v.name.as_deref().unwrap_or("");
             if name.is_empty() {
-                let e = self.error(format!("input {i} has no name"), &here).found_expected("an empty name", "a name of its own");
+                let e = self
+                    .error(format!("input {i} has no name"), &here)
+                    .found_expected("an empty name", "a name of its own");
                 self.findings.push(e);
             } else {
                 self.define(name, Site::Input(i), &here.element(format!("input {i} \"{name}\"")));
@@ -144,31 +155,51 @@ impl<'a> Scopes<'a, '_> {
         }
         self.levels.pop();
     }
-    /// A main input with an initializer has a default value. In a nested graph it is a constant, up to IR version 3.
+    /// A main input with an initializer has a default value. In a nested graph it is a constant, up to IR
+    /// version 3.
     fn initializers(&mut self, g: &'a GraphProto, here: &Origin) {
         let dense = g.initializer.iter().map(|t| t.name.as_deref());
         let sparse = g.sparse_initializer.iter().map(|t| t.values.as_ref().and_then(|v| v.name.as_deref()));
         let names: Vec<&str> = dense.chain(sparse).flatten().filter(|n| !n.is_empty()).collect();
         let mut seen = HashSet::new();
         for name in &names {
-            let input = self.levels.last().and_then(|l| l.names.get(name)).is_some_and(|s| matches!(s, Site::Input(_)));
+            let input = self
+                .levels
+                .last()
+                .and_then(|l| l.names.get(name))
+                .is_some_and(|s| matches!(s, Site::Input(_)));
             let at = here.element(format!("initializer \"{name}\""));
             if !seen.insert(*name) || !input {
                 self.define(name, Site::Initializer, &at);
             } else if self.levels.len() > 1 && self.ir >= 4 {
-                let e = self.error(format!("\"{name}\" is both an input and an initializer of a nested graph"), &at);
-                let e = e.found_expected(format!("both, at IR version {}", self.ir), "one of them, from IR version 4 on");
-                self.findings.push(e.help("remove the input if the value is a constant, else the initializer"));
+                let e = self
+                    .error(format!("\"{name}\" is both an input and an initializer of a nested graph"), &at);
+                let e = e.found_expected(
+                    format!("both, at IR version {}", self.ir),
+                    "one of them, from IR version 4 on",
+                );
+                self.findings
+                    .push(e.help("remove the input if the value is a constant, else the initializer"));
             }
         }
         if self.levels.len() > 1 && self.ir < 4 {
-            let constant: Vec<bool> = g.input.iter().map(|v| v.name.as_deref().is_some_and(|n| seen.contains(n))).collect();
+            let constant: Vec<bool> =
+                g.input.iter().map(|v| v.name.as_deref().is_some_and(|n| seen.contains(n))).collect();
             if let Some(first) = constant.iter().position(|c| *c)
                 && let Some(late) = constant.iter().rposition(|c| !c).filter(|l| *l > first)
             {
                 let name = |i: usize| g.input[i].name.clone().unwrap_or_default();
-                let e = self.error(format!("input {first} \"{}\" of a nested graph is a constant before an actual input", name(first)), here);
-                let e = e.found_expected(format!("input {late} \"{}\" behind it", name(late)), "inputs with initializers behind all others");
+                let e = self.error(
+                    format!(
+                        "input {first} \"{}\" of a nested graph is a constant before an actual input",
+                        name(first)
+                    ),
+                    here,
+                );
+                let e = e.found_expected(
+                    format!("input {late} \"{}\" behind it", name(late)),
+                    "inputs with initializers behind all others",
+                );
                 self.findings.push(e.help("remove the constant from the graph's inputs"));
             }
         }
@@ -178,27 +209,45 @@ impl<'a> Scopes<'a, '_> {
         for v in &g.value_info {
             let name = v.name.as_deref().unwrap_or("");
             if !name.is_empty() && !seen.insert(name) {
-                let e = Error::warning(codes::GRAPH_INVALID, format!("value_info has two entries for \"{name}\"")).at(here);
-                self.findings.push(e.found_expected("two entries", "one").help("remove one of them: the last one counts"));
+                let e = Error::warning(
+                    codes::GRAPH_INVALID,
+                    format!("value_info has two entries for \"{name}\""),
+                )
+                .at(here);
+                self.findings.push(
+                    e.found_expected("two entries", "one").help("remove one of them: the last one counts"),
+                );
             }
         }
     }
     /// Types of the main graph's outputs: what is missing comes from inference.
     fn interface(&mut self, g: &'a GraphProto, here: &Origin) {
         if g.output.is_empty() {
-            let e = Error::warning(codes::GRAPH_INVALID, "the model has no outputs: it computes nothing").at(here);
-            self.findings.push(e.found_expected("no outputs", "one or more").help("add the values that you want to the graph's outputs"));
+            let e = Error::warning(codes::GRAPH_INVALID, "the model has no outputs: it computes nothing")
+                .at(here);
+            self.findings.push(
+                e.found_expected("no outputs", "one or more")
+                    .help("add the values that you want to the graph's outputs"),
+            );
         }
         for o in &g.output {
             let name = o.name.as_deref().unwrap_or("");
             let missing = match &o.r#type {
-                Some(TypeProto { value: Some(type_proto::Value::TensorType(t)), .. }) if t.shape.is_none() => "shape",
+                Some(TypeProto { value: Some(type_proto::Value::TensorType(t)), .. })
+                    if t.shape.is_none() =>
+                {
+                    "shape"
+                }
                 Some(TypeProto { value: Some(_), .. }) => continue,
                 _ => "type",
             };
-            let e = Error::warning(codes::TYPE_INVALID, format!("the output has no {missing}")).at(&here.element(format!("output \"{name}\"")));
+            let e = Error::warning(codes::TYPE_INVALID, format!("the output has no {missing}"))
+                .at(&here.element(format!("output \"{name}\"")));
             let expected = format!("a {missing} for every output of the model");
-            self.findings.push(e.found_expected(format!("no {missing}: the inferred one is taken"), expected).help("run onnx.shape_inference over the model"));
+            self.findings.push(
+                e.found_expected(format!("no {missing}: the inferred one is taken"), expected)
+                    .help("run onnx.shape_inference over the model"),
+            );
         }
     }
     fn nodes(&mut self) {
@@ -212,13 +261,21 @@ impl<'a> Scopes<'a, '_> {
             let path = l.path.clone();
             let at = origin_of(&self.base, &path, n, i);
             if n.op_type.as_deref().unwrap_or("").is_empty() {
-                let shown = if domain(n.domain.as_deref()).is_empty() { String::new() } else { format!(" of domain {}", at.op.trim_end_matches('.')) };
+                let shown = if domain(n.domain.as_deref()).is_empty() {
+                    String::new()
+                } else {
+                    format!(" of domain {}", at.op.trim_end_matches('.'))
+                };
                 let at = Origin { op: String::new(), ..at.clone() };
-                let e = self.error(format!("a node{shown} has no operator"), &at).found_expected("op_type is empty or absent", "the name of an operator or function");
+                let e = self
+                    .error(format!("a node{shown} has no operator"), &at)
+                    .found_expected("op_type is empty or absent", "the name of an operator or function");
                 self.findings.push(e.help("set the node's op_type"));
             }
             if n.output.is_empty() {
-                let e = self.error("the node has no outputs".into(), &at).found_expected("no outputs", "one or more");
+                let e = self
+                    .error("the node has no outputs".into(), &at)
+                    .found_expected("no outputs", "one or more");
                 self.findings.push(e.help("remove the node: it computes nothing"));
             }
             for (k, name) in n.input.iter().enumerate().filter(|(_, s)| !s.is_empty()) {
@@ -250,12 +307,22 @@ impl<'a> Scopes<'a, '_> {
         let hidden = outer.iter().rev().find_map(|l| Some((l, *l.names.get(name)?)));
         here.names.insert(name, site);
         let Some((l, first)) = hidden else { return };
-        let outer = if l.path.is_empty() { l.show(first) } else { format!("{} in {}", l.show(first), l.path) };
+        let outer =
+            if l.path.is_empty() { l.show(first) } else { format!("{} in {}", l.show(first), l.path) };
         let e = match site {
-            Site::Node(_) => Error::new(codes::GRAPH_INVALID, format!("the output \"{name}\" of a nested graph's node hides a value of the graph around")),
-            _ => Error::warning(codes::GRAPH_INVALID, format!("\"{name}\" of a nested graph hides a value of the graph around; inside, the inner one counts")),
+            Site::Node(_) => Error::new(
+                codes::GRAPH_INVALID,
+                format!("the output \"{name}\" of a nested graph's node hides a value of the graph around"),
+            ),
+            _ => Error::warning(
+                codes::GRAPH_INVALID,
+                format!(
+                    "\"{name}\" of a nested graph hides a value of the graph around; inside, the inner one counts"
+                ),
+            ),
         };
-        self.findings.push(e.at(at).row("outside", outer).row("inside", again).help("give one of them another name"));
+        self.findings
+            .push(e.at(at).row("outside", outer).row("inside", again).help("give one of them another name"));
     }
     fn uses(&mut self, name: &'a str, k: usize, at: &Origin) {
         if self.levels.iter().rev().any(|l| l.names.contains_key(name)) {
@@ -271,24 +338,45 @@ impl<'a> Scopes<'a, '_> {
         let before = "an input, an initializer or the output of an earlier node";
         let e = match later {
             Some((l, j)) if j == l.at => {
-                let e = Error::new(codes::GRAPH_INVALID, format!("input {k} \"{name}\" is a result of the node itself"));
-                e.found_expected(format!("{} defines \"{name}\"", l.node(j)), before).help("a node cannot use its own results: carry the value with Loop or Scan")
+                let e = Error::new(
+                    codes::GRAPH_INVALID,
+                    format!("input {k} \"{name}\" is a result of the node itself"),
+                );
+                e.found_expected(format!("{} defines \"{name}\"", l.node(j)), before)
+                    .help("a node cannot use its own results: carry the value with Loop or Scan")
             }
             Some((l, j)) => match cycle(l.nodes, l.at, j) {
                 Some(path) => {
-                    let e = Error::new(codes::GRAPH_INVALID, format!("input {k} \"{name}\" depends on this node's own results: the nodes form a cycle"));
+                    let e = Error::new(
+                        codes::GRAPH_INVALID,
+                        format!(
+                            "input {k} \"{name}\" depends on this node's own results: the nodes form a cycle"
+                        ),
+                    );
                     let way = path.iter().map(|i| l.node(*i)).collect::<Vec<_>>().join(" <- ");
-                    e.row("cycle", format!("{} <- {way}", l.node(l.at))).row("expected", before).help("break the cycle: carry the value with Loop or Scan")
+                    e.row("cycle", format!("{} <- {way}", l.node(l.at)))
+                        .row("expected", before)
+                        .help("break the cycle: carry the value with Loop or Scan")
                 }
                 None => {
-                    let e = Error::new(codes::GRAPH_INVALID, format!("input {k} \"{name}\" is used before its definition"));
-                    e.found_expected(format!("{} defines it later", l.node(j)), before).help("sort the nodes topologically")
+                    let e = Error::new(
+                        codes::GRAPH_INVALID,
+                        format!("input {k} \"{name}\" is used before its definition"),
+                    );
+                    e.found_expected(format!("{} defines it later", l.node(j)), before)
+                        .help("sort the nodes topologically")
                 }
             },
             None => {
                 let e = Error::new(codes::GRAPH_INVALID, format!("input {k} \"{name}\" is not defined"));
-                let e = e.found_expected("no definition of that name", before).help("check the spelling, or add what the name stands for");
-                if self.function { e.note("a function sees only its own inputs and the results of its nodes") } else { e }
+                let e = e
+                    .found_expected("no definition of that name", before)
+                    .help("check the spelling, or add what the name stands for");
+                if self.function {
+                    e.note("a function sees only its own inputs and the results of its nodes")
+                } else {
+                    e
+                }
             }
         };
         self.findings.push(e.at(at));
@@ -301,13 +389,19 @@ impl<'a> Scopes<'a, '_> {
         let at = here.element(format!("output {k} \"{name}\""));
         let expected = "an input, an initializer or the output of a node of this graph";
         let e = if name.is_empty() {
-            Error::new(codes::GRAPH_INVALID, format!("output {k} has no name")).found_expected("an empty name", expected)
+            Error::new(codes::GRAPH_INVALID, format!("output {k} has no name"))
+                .found_expected("an empty name", expected)
         } else if let Some((l, site)) = outer.iter().rev().find_map(|l| Some((l, *l.names.get(name)?))) {
-            let e = Error::new(codes::GRAPH_INVALID, format!("the output \"{name}\" of a nested graph is a value of the graph around"));
-            e.found_expected(format!("{} outside", l.show(site)), expected).help("pass it through an Identity node inside")
+            let e = Error::new(
+                codes::GRAPH_INVALID,
+                format!("the output \"{name}\" of a nested graph is a value of the graph around"),
+            );
+            e.found_expected(format!("{} outside", l.show(site)), expected)
+                .help("pass it through an Identity node inside")
         } else {
             let e = Error::new(codes::GRAPH_INVALID, format!("the output \"{name}\" is never computed"));
-            e.found_expected("no definition of that name", expected).help("check the spelling, or remove it from the outputs")
+            e.found_expected("no definition of that name", expected)
+                .help("check the spelling, or remove it from the outputs")
         };
         self.findings.push(e.at(&at));
     }

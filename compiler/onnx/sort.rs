@@ -1,8 +1,10 @@
-//! Topological order. The ONNX IR demands it of nodes, and some exporters and graph editors do not deliver it. ONNX Runtime
-//! loads such models, so nodes are sorted here, with a warning, before anything relies on their order.
+//! Topological order. The ONNX IR demands it of nodes, and some exporters and graph editors do not deliver
+//! it. ONNX Runtime loads such models, so nodes are sorted here, with a warning, before anything relies on
+//! their order.
 //!
-//! The sort is stable: nodes move only as far as their operands require, and a sorted list stays as it is. A list that
-//! cannot be sorted (a cycle, a name with two definitions) stays as it is too, and `scopes` reports it.
+//! The sort is stable: nodes move only as far as their operands require, and a sorted list stays as it is. A
+//! list that cannot be sorted (a cycle, a name with two definitions) stays as it is too, and `scopes` reports
+//! it.
 
 use super::functions::operator;
 use super::proto::{FunctionProto, GraphProto, ModelProto, NodeProto};
@@ -34,15 +36,26 @@ fn graph(g: &mut GraphProto, path: String, depth: u64, base: &Origin, findings: 
 }
 
 fn function(f: &mut FunctionProto, base: &Origin, findings: &mut Findings) {
-    let path = format!("function {}", crate::ops::dotted(f.domain.as_deref().unwrap_or(""), f.name.as_deref().unwrap_or("")));
+    let path = format!(
+        "function {}",
+        crate::ops::dotted(f.domain.as_deref().unwrap_or(""), f.name.as_deref().unwrap_or(""))
+    );
     nodes(&mut f.node, &path, base, findings);
     for (i, n) in f.node.iter_mut().enumerate() {
         subgraphs(n, i, &path, 1, base, findings);
     }
 }
 
-fn subgraphs(n: &mut NodeProto, index: usize, path: &str, depth: u64, base: &Origin, findings: &mut Findings) {
-    let paths: Vec<String> = n.attribute.iter().map(|a| inside(path, n, index, a.name.as_deref().unwrap_or(""))).collect();
+fn subgraphs(
+    n: &mut NodeProto,
+    index: usize,
+    path: &str,
+    depth: u64,
+    base: &Origin,
+    findings: &mut Findings,
+) {
+    let paths: Vec<String> =
+        n.attribute.iter().map(|a| inside(path, n, index, a.name.as_deref().unwrap_or(""))).collect();
     for (a, path) in n.attribute.iter_mut().zip(paths) {
         for g in a.g.iter_mut().chain(&mut a.graphs) {
             graph(g, path.clone(), depth + 1, base, findings);
@@ -53,9 +66,15 @@ fn subgraphs(n: &mut NodeProto, index: usize, path: &str, depth: u64, base: &Ori
 fn nodes(list: &mut Vec<NodeProto>, path: &str, base: &Origin, findings: &mut Findings) {
     let Some(Sorted { order, early, late, name }) = sorted(list) else { return };
     let shown = |i: usize| place(i, list[i].name.as_deref().unwrap_or(""), &operator(&list[i]));
-    let e = Error::warning(codes::GRAPH_INVALID, "the nodes are not in topological order: they are sorted, and numbers of nodes count the sorted ones");
+    let e = Error::warning(
+        codes::GRAPH_INVALID,
+        "the nodes are not in topological order: they are sorted, and numbers of nodes count the sorted ones",
+    );
     let e = e.at(&Origin { graph: path.to_owned(), ..base.clone() });
-    let e = e.found_expected(format!("{} uses \"{name}\", and {} defines it later", shown(early), shown(late)), "definitions before their uses");
+    let e = e.found_expected(
+        format!("{} uses \"{name}\", and {} defines it later", shown(early), shown(late)),
+        "definitions before their uses",
+    );
     findings.push(e.help("sort the nodes topologically, as the ONNX IR asks"));
     let mut old: Vec<Option<NodeProto>> = std::mem::take(list).into_iter().map(Some).collect();
     list.extend(order.into_iter().filter_map(|i| old[i].take()));
@@ -69,8 +88,8 @@ struct Sorted {
     name: String,
 }
 
-/// The topological order that keeps as much of the present one as it can; `None` where the present one is topological or
-/// there is none.
+/// The topological order that keeps as much of the present one as it can; `None` where the present one is
+/// topological or there is none.
 fn sorted(list: &[NodeProto]) -> Option<Sorted> {
     let mut makers: HashMap<&str, usize> = HashMap::new();
     for (i, n) in list.iter().enumerate() {
@@ -86,7 +105,8 @@ fn sorted(list: &[NodeProto]) -> Option<Sorted> {
     for (i, n) in list.iter().enumerate() {
         let mut names = HashSet::new();
         free(n, &mut names);
-        let mut operands: Vec<(usize, &str)> = names.into_iter().filter_map(|s| Some((*makers.get(s)?, s))).collect();
+        let mut operands: Vec<(usize, &str)> =
+            names.into_iter().filter_map(|s| Some((*makers.get(s)?, s))).collect();
         operands.sort_unstable();
         if let Some((late, name)) = operands.iter().rev().find(|o| o.0 > i).filter(|_| first.is_none()) {
             first = Some((i, *late, (*name).to_owned()));
@@ -96,7 +116,8 @@ fn sorted(list: &[NodeProto]) -> Option<Sorted> {
         operands.into_iter().for_each(|(j, _)| users[j].push(i));
     }
     let (early, late, name) = first?;
-    let mut ready: BinaryHeap<Reverse<usize>> = (0..list.len()).filter(|i| waits[*i] == 0).map(Reverse).collect();
+    let mut ready: BinaryHeap<Reverse<usize>> =
+        (0..list.len()).filter(|i| waits[*i] == 0).map(Reverse).collect();
     let mut order = vec![];
     while let Some(Reverse(i)) = ready.pop() {
         order.push(i);
@@ -110,7 +131,8 @@ fn sorted(list: &[NodeProto]) -> Option<Sorted> {
     (order.len() == list.len()).then_some(Sorted { order, early, late, name })
 }
 
-/// Names that a node takes from the graph around it: its inputs, and what its own graphs use and do not define.
+/// Names that a node takes from the graph around it: its inputs, and what its own graphs use and do not
+/// define.
 fn free<'a>(n: &'a NodeProto, out: &mut HashSet<&'a str>) {
     out.extend(n.input.iter().map(String::as_str).filter(|s| !s.is_empty()));
     for g in n.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs)) {
@@ -119,7 +141,14 @@ fn free<'a>(n: &'a NodeProto, out: &mut HashSet<&'a str>) {
         names.extend(g.output.iter().filter_map(|o| o.name.as_deref()));
         let dense = g.initializer.iter().filter_map(|t| t.name.as_deref());
         let sparse = g.sparse_initializer.iter().filter_map(|t| t.values.as_ref()?.name.as_deref());
-        let own: HashSet<&str> = g.input.iter().filter_map(|i| i.name.as_deref()).chain(dense).chain(sparse).chain(g.node.iter().flat_map(|n| n.output.iter().map(String::as_str))).collect();
+        let own: HashSet<&str> = g
+            .input
+            .iter()
+            .filter_map(|i| i.name.as_deref())
+            .chain(dense)
+            .chain(sparse)
+            .chain(g.node.iter().flat_map(|n| n.output.iter().map(String::as_str)))
+            .collect();
         out.extend(names.into_iter().filter(|s| !own.contains(s)));
     }
 }

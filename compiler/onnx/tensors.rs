@@ -14,19 +14,28 @@ fn invalid(origin: &Origin, title: impl Into<String>) -> Error {
 pub fn tensor(t: &TensorProto, external: &mut External, origin: &Origin) -> Result<ConstData> {
     let elem = super::types::elem_type(t.data_type, origin)?;
     let Some(n) = count(&t.dims) else {
-        return invalid(origin, "the tensor's shape is invalid").found_expected(format!("{:?}", t.dims), "sizes that are not negative, fewer than 2^63 elements").fail();
+        return invalid(origin, "the tensor's shape is invalid")
+            .found_expected(format!("{:?}", t.dims), "sizes that are not negative, fewer than 2^63 elements")
+            .fail();
     };
     if t.segment.is_some() {
-        return Error::new(codes::TYPE_UNSUPPORTED, "a tensor in segments is not supported").at(origin).found_expected("the field \"segment\"", "a whole tensor").fail();
+        return Error::new(codes::TYPE_UNSUPPORTED, "a tensor in segments is not supported")
+            .at(origin)
+            .found_expected("the field \"segment\"", "a whole tensor")
+            .fail();
     }
     let filled = filled(t);
     if t.data_location == Some(DataLocation::External as i32) {
         if elem == ElemType::Str {
-            return invalid(origin, "a string tensor can not be external").found_expected("data_location EXTERNAL", "string_data").fail();
+            return invalid(origin, "a string tensor can not be external")
+                .found_expected("data_location EXTERNAL", "string_data")
+                .fail();
         }
         if let Some((field, _)) = filled.first() {
             let e = invalid(origin, "an external tensor has data in the model, too");
-            return e.found_expected(format!("data_location EXTERNAL and {field}"), "external data only").fail();
+            return e
+                .found_expected(format!("data_location EXTERNAL and {field}"), "external data only")
+                .fail();
         }
         return external_tensor(t, elem, n, external, origin);
     }
@@ -34,11 +43,16 @@ pub fn tensor(t: &TensorProto, external: &mut External, origin: &Origin) -> Resu
         external.warnings.push(
             Error::warning(codes::NO_EFFECT, "a tensor has entries of external data that are not used")
                 .at(origin)
-                .found_expected("external_data with data_location DEFAULT", "data_location EXTERNAL, or no external_data"),
+                .found_expected(
+                    "external_data with data_location DEFAULT",
+                    "data_location EXTERNAL, or no external_data",
+                ),
         );
     }
     if let [(a, _), (b, _), ..] = filled.as_slice() {
-        return invalid(origin, "the tensor has its data twice").found_expected(format!("{a} and {b}"), "one field with data").fail();
+        return invalid(origin, "the tensor has its data twice")
+            .found_expected(format!("{a} and {b}"), "one field with data")
+            .fail();
     }
     let want = typed_field(elem);
     let field = match filled.first() {
@@ -46,11 +60,15 @@ pub fn tensor(t: &TensorProto, external: &mut External, origin: &Origin) -> Resu
         None => want,
     };
     if elem == ElemType::Str && field == "raw_data" {
-        return invalid(origin, "a string tensor must not use raw_data").found_expected("raw_data", "string_data").fail();
+        return invalid(origin, "a string tensor must not use raw_data")
+            .found_expected("raw_data", "string_data")
+            .fail();
     }
     if field != "raw_data" && field != want {
         let e = invalid(origin, "the tensor's data is in the field of another type");
-        return e.found_expected(format!("{} in {field}", elem.onnx_name()), format!("{want} or raw_data")).fail();
+        return e
+            .found_expected(format!("{} in {field}", elem.onnx_name()), format!("{want} or raw_data"))
+            .fail();
     }
     match field {
         "raw_data" => raw(t, elem, n, external, origin),
@@ -87,11 +105,13 @@ fn typed_field(elem: ElemType) -> &'static str {
 }
 
 fn mismatch(origin: &Origin, t: &TensorProto, elem: ElemType, found: String, expected: String) -> Error {
-    invalid(origin, "the tensor's data does not fit its shape").row("tensor", format!("{}{:?}", elem.onnx_name(), t.dims)).found_expected(found, expected)
+    invalid(origin, "the tensor's data does not fit its shape")
+        .row("tensor", format!("{}{:?}", elem.onnx_name(), t.dims))
+        .found_expected(found, expected)
 }
 
-/// Bytes of a tensor in raw_data and in external files: 6-bit floats are a bit stream there, in which an element may lie
-/// in two bytes. Elsewhere each has a byte.
+/// Bytes of a tensor in raw_data and in external files: 6-bit floats are a bit stream there, in which an
+/// element may lie in two bytes. Elsewhere each has a byte.
 fn raw_size(elem: ElemType, n: u64) -> u64 {
     if six_bits(elem) { n.saturating_mul(6).div_ceil(8) } else { elem.bytes_for(n).unwrap_or(u64::MAX) }
 }
@@ -100,21 +120,43 @@ fn six_bits(elem: ElemType) -> bool {
     matches!(elem, ElemType::F6E2M3 | ElemType::F6E3M2)
 }
 
-fn raw(t: &TensorProto, elem: ElemType, n: u64, external: &mut External, origin: &Origin) -> Result<ConstData> {
+fn raw(
+    t: &TensorProto,
+    elem: ElemType,
+    n: u64,
+    external: &mut External,
+    origin: &Origin,
+) -> Result<ConstData> {
     let raw = t.raw_data.clone().unwrap_or_default();
     let want = raw_size(elem, n);
     if raw.len() as u64 != want {
-        return mismatch(origin, t, elem, format!("{} bytes in raw_data", raw.len()), format!("{want} bytes")).fail();
+        return mismatch(
+            origin,
+            t,
+            elem,
+            format!("{} bytes in raw_data", raw.len()),
+            format!("{want} bytes"),
+        )
+        .fail();
     }
     from_raw(t, elem, n, raw, external, origin)
 }
 
 /// Data of the right size, as it lies in raw_data.
-fn from_raw(t: &TensorProto, elem: ElemType, n: u64, raw: Bytes, external: &mut External, origin: &Origin) -> Result<ConstData> {
+fn from_raw(
+    t: &TensorProto,
+    elem: ElemType,
+    n: u64,
+    raw: Bytes,
+    external: &mut External,
+    origin: &Origin,
+) -> Result<ConstData> {
     let data = if six_bits(elem) {
         let used = n * 6 % 8;
         if used > 0 && raw.last().is_some_and(|b| b >> used != 0) {
-            return invalid(origin, "the bits behind the last 6-bit float are not zero").found_expected(format!("a last byte of {:#04x}", raw[raw.len() - 1]), "zeros there").fail();
+            return invalid(origin, "the bits behind the last 6-bit float are not zero")
+                .found_expected(format!("a last byte of {:#04x}", raw[raw.len() - 1]), "zeros there")
+                .fail();
         }
         let word = |at: usize| u16::from(raw[at]) | u16::from(raw.get(at + 1).copied().unwrap_or(0)) << 8;
         (0..n as usize).map(|i| (word(i * 6 / 8) >> (i * 6 % 8)) as u8 & 0x3f).collect::<Vec<u8>>().into()
@@ -128,27 +170,54 @@ fn from_raw(t: &TensorProto, elem: ElemType, n: u64, raw: Bytes, external: &mut 
 }
 
 fn not_a_bool(external: &mut External, origin: &Origin) {
-    external.warnings.push(Error::warning(codes::TENSOR_INVALID, "a bool that is neither 0 nor 1 counts as true").at(origin));
+    external.warnings.push(
+        Error::warning(codes::TENSOR_INVALID, "a bool that is neither 0 nor 1 counts as true").at(origin),
+    );
 }
 
 fn strings(t: &TensorProto, n: u64, external: &mut External, origin: &Origin) -> Result<ConstData> {
     if let Some(i) = t.string_data.iter().position(|s| std::str::from_utf8(s).is_err()) {
         let e = invalid(origin, format!("string {i} of the tensor is no UTF-8"));
-        return e.found_expected(format!("\"{}\"", super::wire::escaped(&t.string_data[i])), "UTF-8, which operators on strings rely on").fail();
+        return e
+            .found_expected(
+                format!("\"{}\"", super::wire::escaped(&t.string_data[i])),
+                "UTF-8, which operators on strings rely on",
+            )
+            .fail();
     }
     if let Some(i) = t.string_data.iter().position(|s| s.starts_with(b"\xef\xbb\xbf")) {
-        external.warnings.push(Error::warning(codes::TENSOR_INVALID, format!("string {i} of the tensor begins with a byte order mark")).at(origin));
+        external.warnings.push(
+            Error::warning(
+                codes::TENSOR_INVALID,
+                format!("string {i} of the tensor begins with a byte order mark"),
+            )
+            .at(origin),
+        );
     }
     let len = t.string_data.len();
-    let unfit = || mismatch(origin, t, ElemType::Str, format!("{len} strings"), format!("{n} strings")).into();
+    let unfit =
+        || mismatch(origin, t, ElemType::Str, format!("{len} strings"), format!("{n} strings")).into();
     ConstData::strings(t.dims.clone(), t.string_data.clone()).ok_or_else(unfit)
 }
 
-fn external_tensor(t: &TensorProto, elem: ElemType, n: u64, external: &mut External, origin: &Origin) -> Result<ConstData> {
+fn external_tensor(
+    t: &TensorProto,
+    elem: ElemType,
+    n: u64,
+    external: &mut External,
+    origin: &Origin,
+) -> Result<ConstData> {
     let want = raw_size(elem, n);
     let range = external.range(&t.external_data, origin)?;
     if let Some(length) = range.length.filter(|l| *l != want) {
-        return mismatch(origin, t, elem, format!("{length} bytes in the external file"), format!("{want} bytes")).fail();
+        return mismatch(
+            origin,
+            t,
+            elem,
+            format!("{length} bytes in the external file"),
+            format!("{want} bytes"),
+        )
+        .fail();
     }
     // Without elements there is nothing to read, and the file need not be there.
     let data = if want == 0 { Bytes::new() } else { external.slice(&range, want, origin)? };
@@ -156,7 +225,13 @@ fn external_tensor(t: &TensorProto, elem: ElemType, n: u64, external: &mut Exter
 }
 
 /// Data from the typed fields.
-fn typed(t: &TensorProto, elem: ElemType, n: u64, external: &mut External, origin: &Origin) -> Result<ConstData> {
+fn typed(
+    t: &TensorProto,
+    elem: ElemType,
+    n: u64,
+    external: &mut External,
+    origin: &Origin,
+) -> Result<ConstData> {
     use ElemType::*;
     let field = typed_field(elem);
     let entries = match field {
@@ -175,7 +250,11 @@ fn typed(t: &TensorProto, elem: ElemType, n: u64, external: &mut External, origi
     if entries != want {
         let e = mismatch(origin, t, elem, format!("{entries} values in {field}"), format!("{want} values"));
         let dense = n.saturating_mul(u64::from(elem.bits())).div_ceil(32);
-        return if elem.is_packed() && entries == dense { e.note("ambiguous packing: an entry holds one byte of elements, not four").fail() } else { e.fail() };
+        return if elem.is_packed() && entries == dense {
+            e.note("ambiguous packing: an entry holds one byte of elements, not four").fail()
+        } else {
+            e.fail()
+        };
     }
     let out_of_range = |i: usize, v: String, lo: i64, hi: i64| -> Result<ConstData> {
         let e = invalid(origin, format!("value {i} of {field} does not fit {}", elem.onnx_name()));
@@ -224,33 +303,65 @@ pub fn sparse(s: &SparseTensorProto, external: &mut External, origin: &Origin) -
     let values = tensor(values, external, &origin.element(format!("{}, values", origin.element)))?;
     let rank = s.dims.len();
     if rank == 0 || s.dims.iter().any(|d| *d <= 0) {
-        return invalid(origin, "the shape of the sparse tensor is invalid").found_expected(format!("{:?}", s.dims), "at least one size, all above 0").fail();
+        return invalid(origin, "the shape of the sparse tensor is invalid")
+            .found_expected(format!("{:?}", s.dims), "at least one size, all above 0")
+            .fail();
     }
     let [nnz] = *values.dims() else {
-        return invalid(origin, "the values of the sparse tensor are no list").found_expected(format!("shape {:?}", values.dims()), "one dimension").fail();
+        return invalid(origin, "the values of the sparse tensor are no list")
+            .found_expected(format!("shape {:?}", values.dims()), "one dimension")
+            .fail();
     };
-    let n = count(&s.dims).ok_or_else(|| invalid(origin, "the shape of the sparse tensor is invalid").found_expected(format!("{:?}", s.dims), "fewer than 2^63 elements"))?;
+    let n = count(&s.dims).ok_or_else(|| {
+        invalid(origin, "the shape of the sparse tensor is invalid")
+            .found_expected(format!("{:?}", s.dims), "fewer than 2^63 elements")
+    })?;
     let linear = match &s.indices {
         None if nnz == 0 => vec![],
-        None => return invalid(origin, "a sparse tensor without indices").found_expected("none", format!("one for each of {nnz} values")).fail(),
-        Some(indices) => positions(s, &tensor(indices, external, &origin.element(format!("{}, indices", origin.element)))?, nnz, n, origin)?,
+        None => {
+            return invalid(origin, "a sparse tensor without indices")
+                .found_expected("none", format!("one for each of {nnz} values"))
+                .fail();
+        }
+        Some(indices) => positions(
+            s,
+            &tensor(indices, external, &origin.element(format!("{}, indices", origin.element)))?,
+            nnz,
+            n,
+            origin,
+        )?,
     };
     if let Some(k) = (1..linear.len()).find(|k| linear[k - 1] >= linear[*k]) {
         let e = invalid(origin, format!("index {k} of the sparse tensor does not follow the one before it"));
-        return e.found_expected(format!("{} behind {}", linear[k], linear[k - 1]), "positions that ascend, each once").fail();
+        return e
+            .found_expected(
+                format!("{} behind {}", linear[k], linear[k - 1]),
+                "positions that ascend, each once",
+            )
+            .fail();
     }
     dense(&values, &s.dims, n, &linear, origin)
 }
 
 /// Linear positions, within the shape.
-fn positions(s: &SparseTensorProto, indices: &ConstData, nnz: i64, n: u64, origin: &Origin) -> Result<Vec<usize>> {
+fn positions(
+    s: &SparseTensorProto,
+    indices: &ConstData,
+    nnz: i64,
+    n: u64,
+    origin: &Origin,
+) -> Result<Vec<usize>> {
     let rank = s.dims.len();
     let list = (indices.elem() == ElemType::I64).then(|| indices.to_i64s()).flatten();
     let Some(list) = list else {
-        return invalid(origin, "the indices of a sparse tensor must be int64").found_expected(indices.elem().onnx_name(), "int64").fail();
+        return invalid(origin, "the indices of a sparse tensor must be int64")
+            .found_expected(indices.elem().onnx_name(), "int64")
+            .fail();
     };
     let outside = |k: usize, found: String| -> Result<Vec<usize>> {
-        invalid(origin, format!("index {k} of the sparse tensor is out of range")).found_expected(found, format!("a position in {:?}", s.dims)).fail()
+        invalid(origin, format!("index {k} of the sparse tensor is out of range"))
+            .found_expected(found, format!("a position in {:?}", s.dims))
+            .fail()
     };
     match *indices.dims() {
         [k] if k == nnz => match list.iter().position(|i| u64::try_from(*i).map_or(true, |i| i >= n)) {
@@ -261,17 +372,27 @@ fn positions(s: &SparseTensorProto, indices: &ConstData, nnz: i64, n: u64, origi
             let rows: Vec<&[i64]> = list.chunks(rank).collect();
             match rows.iter().position(|row| row.iter().zip(&s.dims).any(|(i, d)| *i < 0 || i >= d)) {
                 Some(k) => outside(k, format!("{:?}", rows[k])),
-                None => Ok(rows.iter().map(|row| row.iter().zip(&s.dims).fold(0, |a, (i, d)| a * *d as usize + *i as usize)).collect()),
+                None => Ok(rows
+                    .iter()
+                    .map(|row| row.iter().zip(&s.dims).fold(0, |a, (i, d)| a * *d as usize + *i as usize))
+                    .collect()),
             }
         }
-        _ => invalid(origin, "the indices of the sparse tensor do not fit its values").found_expected(format!("shape {:?}", indices.dims()), format!("[{nnz}] or [{nnz}, {rank}]")).fail(),
+        _ => invalid(origin, "the indices of the sparse tensor do not fit its values")
+            .found_expected(format!("shape {:?}", indices.dims()), format!("[{nnz}] or [{nnz}, {rank}]"))
+            .fail(),
     }
 }
 
 fn dense(values: &ConstData, dims: &[i64], n: u64, at: &[usize], origin: &Origin) -> Result<ConstData> {
     let elem = values.elem();
     if elem.bytes_for(n).is_none_or(|b| b > MAX_DENSE) {
-        return invalid(origin, "the sparse tensor is too large").found_expected(format!("{}{dims:?}", elem.onnx_name()), format!("at most {MAX_DENSE} bytes when dense")).fail();
+        return invalid(origin, "the sparse tensor is too large")
+            .found_expected(
+                format!("{}{dims:?}", elem.onnx_name()),
+                format!("at most {MAX_DENSE} bytes when dense"),
+            )
+            .fail();
     }
     let made = if let Some(list) = values.as_strings() {
         let mut all = vec![Bytes::new(); n as usize];

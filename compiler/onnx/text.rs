@@ -1,15 +1,19 @@
 //! ONNX textual syntax (docs/Syntax.md of the ONNX project) -> ModelProto.
 //!
-//! Accepts what `onnx.parser` accepts and yields the same protobuf. It differs where that parser drops or wraps what it
-//! was given: such text is an error here (values out of range, references inside lists), or it is read as it is meant
-//! (lists of tensors, graphs and types; lists that mix integers with floats; quoted names of graph attributes).
+//! Accepts what `onnx.parser` accepts and yields the same protobuf. It differs where that parser drops or
+//! wraps what it was given: such text is an error here (values out of range, references inside lists), or it
+//! is read as it is meant (lists of tensors, graphs and types; lists that mix integers with floats; quoted
+//! names of graph attributes).
 
 mod cursor;
 #[cfg(test)]
 mod tests;
 mod values;
 
-use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto, ValueInfoProto};
+use super::proto::{
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    StringStringEntryProto, TensorProto, ValueInfoProto,
+};
 use crate::diag::{Error, Origin, Result, codes};
 use cursor::Cursor;
 
@@ -19,8 +23,8 @@ const MAX_DEPTH: usize = 64;
 /// How much of a file [`looks_like_text`] looks at.
 const PREFIX: usize = 4096;
 
-/// True for bytes that can only be text: no control characters at the start, as every protobuf message has them in its
-/// tags and lengths, and behind comments a header `<` or a name that an arrow follows.
+/// True for bytes that can only be text: no control characters at the start, as every protobuf message has
+/// them in its tags and lengths, and behind comments a header `<` or a name that an arrow follows.
 pub fn looks_like_text(b: &[u8]) -> bool {
     let b = b.strip_prefix(b"\xef\xbb\xbf").unwrap_or(b);
     let prefix = &b[..b.len().min(PREFIX)];
@@ -46,7 +50,10 @@ pub fn parse_model(b: &[u8], name: &str) -> Result<ModelProto> {
         Err(e) => {
             let line = b[..e.valid_up_to()].iter().filter(|c| **c == b'\n').count() + 1;
             let at = Origin::file(name).element(format!("line {line}"));
-            return Error::new(codes::TEXT_SYNTAX, "the text is not UTF-8").at(&at).found_expected(format!("an invalid sequence at byte {}", e.valid_up_to()), "UTF-8").fail();
+            return Error::new(codes::TEXT_SYNTAX, "the text is not UTF-8")
+                .at(&at)
+                .found_expected(format!("an invalid sequence at byte {}", e.valid_up_to()), "UTF-8")
+                .fail();
         }
     };
     let mut p = Parser { c: Cursor::new(text, name), depth: 0 };
@@ -124,7 +131,8 @@ impl Parser<'_> {
         self.list(']', "after an operator set", |p| {
             let domain = Some(p.c.string()?);
             p.c.expect(':', "after the domain")?;
-            let version = Some(p.c.int("the operator set version", i128::from(i64::MIN)..=i128::from(i64::MAX))?);
+            let version =
+                Some(p.c.int("the operator set version", i128::from(i64::MIN)..=i128::from(i64::MAX))?);
             out.push(OperatorSetIdProto { domain, version });
             Ok(())
         })
@@ -223,7 +231,8 @@ impl Parser<'_> {
         }
         Ok(n)
     }
-    /// Names separated by commas. Nothing before a comma is an empty name; nothing behind the last one is no name.
+    /// Names separated by commas. Nothing before a comma is an empty name; nothing behind the last one is no
+    /// name.
     fn names(&mut self) -> Result<Vec<String>> {
         let mut out = vec![];
         loop {

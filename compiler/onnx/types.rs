@@ -1,6 +1,8 @@
 //! TypeProto -> ValueType.
 
-use super::proto::{TensorShapeProto, TypeProto, tensor_shape_proto, tensor_shape_proto::dimension, type_proto};
+use super::proto::{
+    TensorShapeProto, TypeProto, tensor_shape_proto, tensor_shape_proto::dimension, type_proto,
+};
 use crate::diag::{Error, Failure, Origin, codes, limits};
 use crate::sym::{Dim, SymKind, SymTable};
 use crate::tensor::{ElemType, MemberType, TensorType, ValueType};
@@ -8,11 +10,18 @@ use crate::tensor::{ElemType, MemberType, TensorType, ValueType};
 /// Element type by number, or what is wrong with it.
 pub fn elem_type(n: Option<i32>, origin: &Origin) -> Result<ElemType, Failure> {
     match n {
-        Some(n) if n != 0 => ElemType::from_onnx(n)
-            .ok_or_else(|| Error::new(codes::TYPE_INVALID, format!("unknown element type {n}")).at(origin).found_expected(n.to_string(), "a number of TensorProto.DataType, 1 to 28").into()),
+        Some(n) if n != 0 => ElemType::from_onnx(n).ok_or_else(|| {
+            Error::new(codes::TYPE_INVALID, format!("unknown element type {n}"))
+                .at(origin)
+                .found_expected(n.to_string(), "a number of TensorProto.DataType, 1 to 28")
+                .into()
+        }),
         n => Err(Error::new(codes::TYPE_INVALID, "the element type is missing")
             .at(origin)
-            .found_expected(if n.is_some() { "0 (UNDEFINED)" } else { "none" }, "a number of TensorProto.DataType, 1 to 28")
+            .found_expected(
+                if n.is_some() { "0 (UNDEFINED)" } else { "none" },
+                "a number of TensorProto.DataType, 1 to 28",
+            )
             .into()),
     }
 }
@@ -28,7 +37,12 @@ pub enum Unnamed<'a> {
 }
 
 /// The type; `None` for a hint that says too little.
-pub fn value_type(t: &TypeProto, syms: &mut SymTable, unnamed: &Unnamed, origin: &Origin) -> Result<Option<ValueType>, Failure> {
+pub fn value_type(
+    t: &TypeProto,
+    syms: &mut SymTable,
+    unnamed: &Unnamed,
+    origin: &Origin,
+) -> Result<Option<ValueType>, Failure> {
     let invalid = |title: &str| -> Failure { Error::new(codes::TYPE_INVALID, title).at(origin).into() };
     if let Unnamed::Symbol(_) = unnamed {
         super::declared::complete(t, origin)?;
@@ -46,13 +60,20 @@ pub fn value_type(t: &TypeProto, syms: &mut SymTable, unnamed: &Unnamed, origin:
                 return Err(limits::RANK.error("the tensor has too many dimensions", rank).at(origin).into());
             }
             match (&t.shape, unnamed) {
-                (s, Unnamed::Member) => Some(ValueType::Member(MemberType { elem, dims: s.as_ref().map(member_dims) })),
-                (Some(s), _) => shape(s, syms, unnamed).map(|dims| ValueType::Tensor(TensorType::new(elem, dims))),
+                (s, Unnamed::Member) => {
+                    Some(ValueType::Member(MemberType { elem, dims: s.as_ref().map(member_dims) }))
+                }
+                (Some(s), _) => {
+                    shape(s, syms, unnamed).map(|dims| ValueType::Tensor(TensorType::new(elem, dims)))
+                }
                 (None, Unnamed::Hint) => None,
                 (None, Unnamed::Symbol(_)) => {
                     return Err(Error::new(codes::TYPE_INVALID, "the input has no shape")
                         .at(origin)
-                        .found_expected("a tensor type of unknown rank", "a shape, its dims numbers, names or left open")
+                        .found_expected(
+                            "a tensor type of unknown rank",
+                            "a shape, its dims numbers, names or left open",
+                        )
                         .help("export the model with shapes: onnxc needs the rank of every input")
                         .into());
                 }
@@ -65,7 +86,12 @@ pub fn value_type(t: &TypeProto, syms: &mut SymTable, unnamed: &Unnamed, origin:
             inner(&m.value_type, syms)?.map(|v| ValueType::Map(key, v))
         }
         Some(type_proto::Value::SparseTensorType(_) | type_proto::Value::OpaqueType(_)) => {
-            return Err(Error::new(codes::TYPE_UNSUPPORTED, "sparse tensors and opaque values are not supported").at(origin).into());
+            return Err(Error::new(
+                codes::TYPE_UNSUPPORTED,
+                "sparse tensors and opaque values are not supported",
+            )
+            .at(origin)
+            .into());
         }
     })
 }
@@ -84,7 +110,11 @@ fn shape(s: &TensorShapeProto, syms: &mut SymTable, unnamed: &Unnamed) -> Option
     for (i, d) in s.dim.iter().enumerate() {
         dims.push(match (&d.value, unnamed) {
             (Some(dimension::Value::DimValue(v)), _) if *v >= 0 => Dim::constant(*v),
-            (Some(dimension::Value::DimParam(p)), Unnamed::Symbol(_) | Unnamed::Hint) if !p.is_empty() && p != "*" => named(p, syms),
+            (Some(dimension::Value::DimParam(p)), Unnamed::Symbol(_) | Unnamed::Hint)
+                if !p.is_empty() && p != "*" =>
+            {
+                named(p, syms)
+            }
             (_, Unnamed::Symbol(name)) => syms.fresh(SymKind::Unnamed, &format!("{name}_dim{i}")).into(),
             (_, Unnamed::Hint | Unnamed::Member) => return None,
         });
@@ -92,10 +122,14 @@ fn shape(s: &TensorShapeProto, syms: &mut SymTable, unnamed: &Unnamed) -> Option
     Some(dims)
 }
 
-/// The text of a dim is a name. Exporters write expressions over other names too ("2*N", "past + S"), which count as such
-/// where the user says so.
+/// The text of a dim is a name. Exporters write expressions over other names too ("2*N", "past + S"), which
+/// count as such where the user says so.
 fn named(p: &str, syms: &mut SymTable) -> Dim {
-    if syms.expressions && !syms.is_param(p) && !limits::DIM_TEXT.exceeded_by(p.len() as u64) && p.contains(['+', '*', '-', '(']) {
+    if syms.expressions
+        && !syms.is_param(p)
+        && !limits::DIM_TEXT.exceeded_by(p.len() as u64)
+        && p.contains(['+', '*', '-', '('])
+    {
         let table = &*syms;
         if let Ok(d) = crate::sym::text::parse(p, &mut |n| table.lookup(n)) {
             return d;

@@ -1,6 +1,10 @@
-//! Features that are newer than the model's IR version. They are honoured: exporters often stamp too old a version.
+//! Features that are newer than the model's IR version. They are honoured: exporters often stamp too old a
+//! version.
 
-use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, attribute_proto::AttributeType, type_proto};
+use super::proto::{
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto,
+    attribute_proto::AttributeType, type_proto,
+};
 use crate::diag::{Error, Findings, Origin, codes};
 use crate::tensor::ElemType;
 use std::collections::BTreeMap;
@@ -84,7 +88,12 @@ impl Walk {
     fn graph(&mut self, g: &GraphProto) {
         g.initializer.iter().for_each(|t| self.tensor(t, "initializer"));
         if let Some(s) = g.sparse_initializer.first() {
-            self.feature(6, "sparse initializers", || format!("sparse initializer \"{}\"", s.values.as_ref().and_then(|v| v.name.as_deref()).unwrap_or_default()));
+            self.feature(6, "sparse initializers", || {
+                format!(
+                    "sparse initializer \"{}\"",
+                    s.values.as_ref().and_then(|v| v.name.as_deref()).unwrap_or_default()
+                )
+            });
         }
         for (list, what) in [(&g.input, "input"), (&g.output, "output"), (&g.value_info, "value_info")] {
             for v in list {
@@ -95,7 +104,13 @@ impl Walk {
         g.node.iter().for_each(|n| self.node(n));
     }
     fn node(&mut self, n: &NodeProto) {
-        let place = || format!("node \"{}\" ({})", n.name.as_deref().unwrap_or_default(), n.op_type.as_deref().unwrap_or_default());
+        let place = || {
+            format!(
+                "node \"{}\" ({})",
+                n.name.as_deref().unwrap_or_default(),
+                n.op_type.as_deref().unwrap_or_default()
+            )
+        };
         if n.overload.as_deref().is_some_and(|o| !o.is_empty()) {
             self.feature(10, "overloads of functions", place);
         }
@@ -104,8 +119,12 @@ impl Walk {
     fn attribute(&mut self, a: &AttributeProto, place: &dyn Fn() -> String) {
         let kind = a.r#type.and_then(|t| AttributeType::try_from(t).ok());
         match kind {
-            Some(AttributeType::SparseTensor | AttributeType::SparseTensors) => self.feature(6, "sparse tensor attributes", place),
-            Some(AttributeType::TypeProto | AttributeType::TypeProtos) => self.feature(8, "type attributes", place),
+            Some(AttributeType::SparseTensor | AttributeType::SparseTensors) => {
+                self.feature(6, "sparse tensor attributes", place)
+            }
+            Some(AttributeType::TypeProto | AttributeType::TypeProtos) => {
+                self.feature(8, "type attributes", place)
+            }
             _ => {}
         }
         a.t.iter().chain(&a.tensors).for_each(|t| self.elem(t.data_type, place));

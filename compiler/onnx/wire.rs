@@ -1,9 +1,10 @@
 //! The wire format of protocol buffers, checked before the messages are decoded.
 //!
-//! The decoder behind it (prost) is stricter than the format in two points and vaguer in its errors: it refuses a known
-//! field with another wire type, which counts as unknown, and a `string` that is not UTF-8, which proto2 readers accept;
-//! and its errors tell no position. [`check`] walks a message by the table of onnx.proto's fields, which build.rs writes.
-//! It reads tags and lengths only, allocates nothing for them, and reports the byte and the path of what is broken.
+//! The decoder behind it (prost) is stricter than the format in two points and vaguer in its errors: it
+//! refuses a known field with another wire type, which counts as unknown, and a `string` that is not UTF-8,
+//! which proto2 readers accept; and its errors tell no position. [`check`] walks a message by the table of
+//! onnx.proto's fields, which build.rs writes. It reads tags and lengths only, allocates nothing for them,
+//! and reports the byte and the path of what is broken.
 
 /// What a field holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,8 @@ pub struct Oddities {
     pub mistyped: bool,
     /// Texts that are not UTF-8.
     pub not_utf8: Vec<String>,
-    /// True for a GraphProto with its inputs and outputs as strings in fields 3 and 4, as before October 2017.
+    /// True for a GraphProto with its inputs and outputs as strings in fields 3 and 4, as before October
+    /// 2017.
     pub obsolete_graph: bool,
 }
 
@@ -108,7 +110,11 @@ pub fn has(bytes: &[u8], kind: usize, field: &str) -> bool {
     let mut at = 0;
     while at < bytes.len() {
         let Ok(item) = w.item(&mut at, bytes.len()) else { return false };
-        if MESSAGES[kind].fields.iter().any(|f| f.name == field && f.number == item.number && fits(f, item.wire)) {
+        if MESSAGES[kind]
+            .fields
+            .iter()
+            .any(|f| f.name == field && f.number == item.number && fits(f, item.wire))
+        {
             return true;
         }
     }
@@ -154,7 +160,9 @@ impl Walker<'_> {
         Err(Fault { byte, path: self.shown(), what: what.into(), deep: false })
     }
     fn shown(&self) -> String {
-        let step = |(name, index): &(&str, Option<usize>)| index.map_or((*name).to_owned(), |i| format!("{name}[{i}]"));
+        let step = |(name, index): &(&str, Option<usize>)| {
+            index.map_or((*name).to_owned(), |i| format!("{name}[{i}]"))
+        };
         self.path.iter().map(step).collect::<Vec<_>>().join(".")
     }
     /// The field that begins at `at`; `at` moves behind it.
@@ -183,10 +191,19 @@ impl Walker<'_> {
             }
             5 => 4,
             4 => return self.fault(tag_at, format!("the end of a group {number} that does not begin")),
-            _ => return self.fault(tag_at, format!("field {number} has wire type {wire}, which does not exist")),
+            _ => {
+                return self
+                    .fault(tag_at, format!("field {number} has wire type {wire}, which does not exist"));
+            }
         };
         if length > (end - start) as u64 {
-            return self.fault(tag_at, format!("field {number} of {length} bytes runs past its message, which has {} more", end - start));
+            return self.fault(
+                tag_at,
+                format!(
+                    "field {number} of {length} bytes runs past its message, which has {} more",
+                    end - start
+                ),
+            );
         }
         *at = start + length as usize;
         Ok(Item { number, wire, tag: tag_at, start, end: *at })
@@ -214,17 +231,26 @@ impl Walker<'_> {
         }
     }
     fn deep(&self, byte: usize) -> Fault {
-        Fault { byte, path: String::new(), what: format!("messages nest deeper than {MAX_DEPTH} levels"), deep: true }
+        Fault {
+            byte,
+            path: String::new(),
+            what: format!("messages nest deeper than {MAX_DEPTH} levels"),
+            deep: true,
+        }
     }
     fn note_unknown(&mut self, item: &Item, kind: usize, known: Option<&Field>) {
         self.odd.unknowns += 1;
         self.odd.mistyped |= known.is_some();
-        self.odd.obsolete_graph |= MESSAGES[kind].name == "GraphProto" && matches!(item.number, 3 | 4) && item.wire == 2;
+        self.odd.obsolete_graph |=
+            MESSAGES[kind].name == "GraphProto" && matches!(item.number, 3 | 4) && item.wire == 2;
         if self.odd.unknown.len() < MAX_PLACES {
             let place = self.shown();
             let dot = if place.is_empty() { "" } else { "." };
             let name = known.map_or(String::new(), |f| format!(" ({})", f.name));
-            self.odd.unknown.push(format!("{place}{dot}{}{name}, wire type {}, at byte {}", item.number, item.wire, item.tag));
+            self.odd.unknown.push(format!(
+                "{place}{dot}{}{name}, wire type {}, at byte {}",
+                item.number, item.wire, item.tag
+            ));
         }
     }
     fn message(&mut self, kind: usize, start: usize, end: usize) -> Result<(), Fault> {
@@ -270,7 +296,10 @@ impl Walker<'_> {
             Kind::Float | Kind::Double if item.wire == 2 => {
                 let size = if f.kind == Kind::Float { 4 } else { 8 };
                 if (end - start) % size != 0 {
-                    return self.fault(start, format!("{} bytes of packed numbers of {size} bytes each", end - start));
+                    return self.fault(
+                        start,
+                        format!("{} bytes of packed numbers of {size} bytes each", end - start),
+                    );
                 }
             }
             _ => {}
@@ -299,7 +328,8 @@ pub fn escaped(bytes: &[u8]) -> String {
     out
 }
 
-/// The message without fields of a wrong wire type, and with texts that are UTF-8. Only for what [`check`] passed.
+/// The message without fields of a wrong wire type, and with texts that are UTF-8. Only for what [`check`]
+/// passed.
 pub fn repaired(bytes: &[u8], kind: usize) -> Vec<u8> {
     let w = Walker { bytes, path: vec![], odd: Oddities::default() };
     w.repair(kind, 0, bytes.len())
@@ -310,7 +340,11 @@ impl Walker<'_> {
         let (mut out, mut at) = (vec![], start);
         while at < end {
             let Ok(item) = self.item(&mut at, end) else { return out };
-            let Some(f) = MESSAGES[kind].fields.iter().find(|f| f.number == item.number && fits(f, item.wire)) else { continue };
+            let Some(f) =
+                MESSAGES[kind].fields.iter().find(|f| f.number == item.number && fits(f, item.wire))
+            else {
+                continue;
+            };
             let inner = match f.kind {
                 Kind::Message(m) => self.repair(m, item.start, item.end),
                 Kind::Text => escaped(&self.bytes[item.start..item.end]).into_bytes(),

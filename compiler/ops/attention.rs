@@ -8,8 +8,9 @@
 //! | 24      | `nonpad_kv_seqlen`; a mask shorter than the keys is continued with -inf                    |
 //! | 25      | `left_window_size`, `right_window_size`                                                    |
 //!
-//! The soft cap comes before mask and bias in all versions, and a row whose keys are all masked becomes 0 (errata of 23).
-//! Float16 and bfloat16 are computed in float32; so is a `softmax_precision` of less than that.
+//! The soft cap comes before mask and bias in all versions, and a row whose keys are all masked becomes 0
+//! (errata of 23). Float16 and bfloat16 are computed in float32; so is a `softmax_precision` of less than
+//! that.
 
 pub mod core;
 

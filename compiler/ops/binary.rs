@@ -6,8 +6,9 @@
 //! | from 7 | numpy (Broadcasting.md) |
 //! | Max, Min, Sum, Mean before 8 | none: equal shapes |
 //!
-//! Integers: Div truncates, Mod has the divisor's sign (`fmod = 1`: the dividend's), arithmetic wraps. Mod of floats needs
-//! `fmod = 1` before 28. BitShift 28 takes signed types. The slope of PRelu before 7 holds one value, or one a channel.
+//! Integers: Div truncates, Mod has the divisor's sign (`fmod = 1`: the dividend's), arithmetic wraps. Mod of
+//! floats needs `fmod = 1` before 28. BitShift 28 takes signed types. The slope of PRelu before 7 holds one
+//! value, or one a channel.
 
 use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
@@ -57,7 +58,8 @@ const PLAIN: &[(&str, BinOp)] = &[
     ("Sum", BinOp::Add),
 ];
 
-/// Operands that one kernel reads at most: the time of code generation grows with the square of an expression's length.
+/// Operands that one kernel reads at most: the time of code generation grows with the square of an
+/// expression's length.
 const OPERANDS: usize = 64;
 
 impl Operator for Binary {
@@ -135,8 +137,8 @@ impl Operator for Binary {
     }
 }
 
-/// A shift by the width or more, or by less than 0, leaves what the sign bit fills in: -1 for a right shift of a
-/// negative number, else 0.
+/// A shift by the width or more, or by less than 0, leaves what the sign bit fills in: -1 for a right shift
+/// of a negative number, else 0.
 fn shift(k: &mut KernelBuilder, op: BinOp, ty: ElemType, x: Expr, n: Expr) -> Expr {
     let signed = ty.is_signed_int();
     let zero = || Expr::int(ty, 0);
@@ -194,7 +196,8 @@ fn pow(k: &mut KernelBuilder, x: Expr, tx: ElemType, y: Expr, ty: ElemType) -> E
 }
 
 impl Binary {
-    /// Joins the first of very many operands (Sum, Mean, Max, Min) in kernels of their own, in the order of the operands.
+    /// Joins the first of very many operands (Sum, Mean, Max, Min) in kernels of their own, in the order of
+    /// the operands.
     fn join(&self, inputs: &mut Vec<Buf>, cx: &mut LowerCx) {
         let out = cx.output(0);
         while inputs.len() > OPERANDS {

@@ -1,9 +1,11 @@
-//! MatMulBnb4 of com.microsoft: a product with weights of bitsandbytes, places of 4 bits in a table of 16 floats.
+//! MatMulBnb4 of com.microsoft: a product with weights of bitsandbytes, places of 4 bits in a table of 16
+//! floats.
 //!
-//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulBnb4>. One version.
-//! B holds the elements of an [N, K] matrix one behind the other, the first of two in the high bits of a byte; a block of
-//! them has a factor of its own, and may go from one row to the next. With `transB` 0 the matrix is not transposed: the
-//! input has the depth N.
+//! Spec:
+//! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulBnb4>.
+//! One version. B holds the elements of an [N, K] matrix one behind the other, the first of two in the high
+//! bits of a byte; a block of them has a factor of its own, and may go from one row to the next. With
+//! `transB` 0 the matrix is not transposed: the input has the depth N.
 //!
 //! The weights are a map of their own, written as in `nbits`.
 

@@ -1,15 +1,16 @@
 //! What sequences and optionals are made of. A sequence of tensors is two tensors:
 //!
-//! * a table, int64 `[len, 2 + rank]`: for each member the place of its first element, its rank, and its sizes;
+//! * a table, int64 `[len, 2 + rank]`: for each member the place of its first element, its rank, and its
+//!   sizes;
 //! * data, `[total]`: the elements of all members, each member dense and row-major, in any order.
 //!
-//! If the number of columns is a constant, all members have the rank that it tells; a table without rows has any. Where
-//! ranks differ or are unknown, the number of columns is a run-time size (what exceeds a member's rank is 0), and nothing that
-//! must know the rank takes the sequence. An optional tensor is a sequence of at most one member; an optional sequence has a
-//! truth value before its table.
+//! If the number of columns is a constant, all members have the rank that it tells; a table without rows has
+//! any. Where ranks differ or are unknown, the number of columns is a run-time size (what exceeds a member's
+//! rank is 0), and nothing that must know the rank takes the sequence. An optional tensor is a sequence of at
+//! most one member; an optional sequence has a truth value before its table.
 //!
-//! These operators are none of ONNX: only `passes/graph/sequences` makes them, out of those in `sequence` and `maps` whose
-//! members only run time knows.
+//! These operators are none of ONNX: only `passes/graph/sequences` makes them, out of those in `sequence` and
+//! `maps` whose members only run time knows.
 
 pub mod boundary;
 mod parts;
@@ -31,8 +32,8 @@ pub const HEAD: i64 = 2;
 /// The operators.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Bundle {
-    /// Members -> table, data. `like` operands before them only tell the element type, unless `elem` does; `rank` is that
-    /// of no members.
+    /// Members -> table, data. `like` operands before them only tell the element type, unless `elem` does;
+    /// `rank` is that of no members.
     Pack {
         /// Element type.
         elem: Option<ElemType>,
@@ -346,7 +347,8 @@ fn pack(cx: &mut LowerCx, like: usize) {
     }
 }
 
-/// A position among `count` places, negative ones from `len`, as a run-time number; `default` without an operand.
+/// A position among `count` places, negative ones from `len`, as a run-time number; `default` without an
+/// operand.
 fn position(cx: &mut LowerCx, i: usize, len: Dim, count: Dim, default: Dim) -> Dim {
     let Some(p) = cx.input_opt(i) else { return default };
     if let Some(p) = cx.dims_value(i).and_then(|d| d.first().copied()) {

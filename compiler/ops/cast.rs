@@ -5,11 +5,12 @@
 //! | 1 | `to` is a string |
 //! | 6 and later | `to` is a number; `saturate` (19) for 8-bit floats, `round_mode` (24) for float8e8m0 |
 //!
-//! Stores round 8-bit floats to nearest even and let what is too large become infinity or NaN; saturating is a clamp
-//! before that. Values for float8e8m0 are made powers of two first, so that its stores have nothing left to round.
+//! Stores round 8-bit floats to nearest even and let what is too large become infinity or NaN; saturating is
+//! a clamp before that. Values for float8e8m0 are made powers of two first, so that its stores have nothing
+//! left to round.
 //!
-//! Strings and numbers become each other as in Python (`text/numbers.rs`, `text/parse.rs`); what is no number of the type leaves with
-//! `ONNXC_E_VALUE`. As a truth value a string tells whether it has bytes.
+//! Strings and numbers become each other as in Python (`text/numbers.rs`, `text/parse.rs`); what is no number
+//! of the type leaves with `ONNXC_E_VALUE`. As a truth value a string tells whether it has bytes.
 
 use super::support::text::numbers::{self, Powers};
 use super::support::text::parse;
@@ -160,7 +161,8 @@ impl Cast {
     }
     fn convert(&self, k: &mut KernelBuilder, from: ElemType, to: ElemType, v: Expr) -> Expr {
         let v = match to {
-            // What is out of range wraps, as in the ONNX reference and ONNX Runtime: by way of a wider type with a sign.
+            // What is out of range wraps, as in the ONNX reference and ONNX Runtime: by way of a wider type
+            // with a sign.
             t if from.is_float() && t.is_int() && t.bits() < 32 => Expr::cast(ElemType::I32, t.compute(), Expr::cast(from, ElemType::I32, v)),
             ElemType::U32 if from.is_float() => Expr::cast(ElemType::I64, to, Expr::cast(from, ElemType::I64, v)),
             ElemType::U64 if from.is_float() => k.shared(v, |_, v| {
@@ -203,7 +205,8 @@ impl Cast {
     }
 }
 
-/// A value of the compute type clamped to what a small float can hold; NaN stays. Other types are as they were.
+/// A value of the compute type clamped to what a small float can hold; NaN stays. Other types are as they
+/// were.
 pub fn saturated(to: ElemType, v: Expr) -> Expr {
     match SmallFloat::of(to) {
         Some(s) if s.has_specials() => v.max(Expr::f32(-s.largest())).min(Expr::f32(s.largest())),

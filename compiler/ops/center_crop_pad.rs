@@ -1,7 +1,7 @@
 //! CenterCropPad: axes become as long as asked for, cropped or padded with zeros on both sides.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/onnx__CenterCropPad.html>. One version, 18. Of an odd difference the smaller
-//! half comes first.
+//! Spec: <https://onnx.ai/onnx/operators/onnx__CenterCropPad.html>. One version, 18. Of an odd difference the
+//! smaller half comes first.
 
 use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;

@@ -1,7 +1,7 @@
 //! Col2Im: columns of sliding blocks are added up to an image, the inverse of unfolding.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/onnx__Col2Im.html>. One version, 18. Each element of the image gathers from
-//! the blocks that cover it.
+//! Spec: <https://onnx.ai/onnx/operators/onnx__Col2Im.html>. One version, 18. Each element of the image
+//! gathers from the blocks that cover it.
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
@@ -149,7 +149,8 @@ impl Col2Im {
     fn blocks(&self, i: usize, n: usize, image: Dim, block: i64) -> Dim {
         (image + self.pads(i) + self.pads(n + i) - self.dilation(i) * (block - 1) - 1).floor_div(self.stride(i)) + 1
     }
-    /// `load` of the column of the block that has its element number `r` at image position `at`, or 0 if there is none.
+    /// `load` of the column of the block that has its element number `r` at image position `at`, or 0 if
+    /// there is none.
     fn covering(&self, k: &mut KernelBuilder, block: &[Expr], counts: &[Expr], r: Dim, at: &[Dim], load: impl FnOnce(&mut KernelBuilder, Expr) -> Expr) -> Expr {
         let int = runtime::int;
         let mut rest = Expr::index(r);

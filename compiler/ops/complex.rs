@@ -1,7 +1,8 @@
 //! Complex numbers and their parts: complex[d...] is float[d..., 2] in memory, the real part first.
 //!
-//! Most operators that take complex numbers only move them ([`super::Elements::Any`]). Those that compute with them become nodes
-//! between these two while shapes are inferred (`passes/graph/expand/complex.rs`). Both are views: they cost nothing.
+//! Most operators that take complex numbers only move them ([`super::Elements::Any`]). Those that compute
+//! with them become nodes between these two while shapes are inferred (`passes/graph/expand/complex.rs`).
+//! Both are views: they cost nothing.
 
 use super::support::schema::{self, Schema};
 use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};

@@ -1,5 +1,5 @@
-//! FlexAttention and Gradient: operators that are told by graphs. `passes/graph/expand` replaces them by ordinary nodes
-//! while it infers types; here are their attributes.
+//! FlexAttention and Gradient: operators that are told by graphs. `passes/graph/expand` replaces them by
+//! ordinary nodes while it infers types; here are their attributes.
 //!
 //! Specs: <https://onnx.ai/onnx/operators/onnx_aionnxpreview_FlexAttention.html> (1) and
 //! <https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Gradient.html> (1).
@@ -25,8 +25,8 @@ pub struct FlexAttention {
     pub precision: Option<ElemType>,
 }
 
-/// How many tensors Gradient names. The importer puts the values of these names behind the operands: first the operands for
-/// `xs` and `zs`, then the named tensors, then `y`.
+/// How many tensors Gradient names. The importer puts the values of these names behind the operands: first
+/// the operands for `xs` and `zs`, then the named tensors, then `y`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gradient {
     /// Those to differentiate by.

@@ -1,5 +1,5 @@
-//! Operators of com.microsoft that are others of ONNX under another name, in another layout, or a few of them in a row:
-//! `passes/graph/expand/contrib` replaces them while it infers types.
+//! Operators of com.microsoft that are others of ONNX under another name, in another layout, or a few of them
+//! in a row: `passes/graph/expand/contrib` replaces them while it infers types.
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.
 

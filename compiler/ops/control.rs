@@ -1,5 +1,5 @@
-//! If, Loop and Scan. What they mean is told by their subgraphs, which an operator does not see: `passes/graph/control`
-//! infers and `passes/lower/control` lowers them. Here are their attributes.
+//! If, Loop and Scan. What they mean is told by their subgraphs, which an operator does not see:
+//! `passes/graph/control` infers and `passes/lower/control` lowers them. Here are their attributes.
 //!
 //! | operator | versions |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | Loop | 1, 11, 13, 16, 19, 21, 23, 24, 25: the same but for types |
 //! | Scan | 8: a batch dimension, `sequence_lens`, `directions`; 9: axes and directions of inputs and outputs; 11: negative axes |
 //!
-//! Loop: the condition that the body computes ends the loop also where the node gives no first condition, as ONNX's own
-//! evaluator has it.
+//! Loop: the condition that the body computes ends the loop also where the node gives no first condition, as
+//! ONNX's own evaluator has it.
 
 use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Failure, Result};

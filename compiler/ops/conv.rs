@@ -189,8 +189,8 @@ impl Operator for Conv {
 }
 
 impl Conv {
-    /// A depthwise convolution with several results a channel: each of them for all channels, side by side in the batch, so
-    /// that image and result have the same channels; a map puts them in order.
+    /// A depthwise convolution with several results a channel: each of them for all channels, side by side in
+    /// the batch, so that image and result have the same channels; a map puts them in order.
     fn lower_multiplied(&self, cx: &mut LowerCx, src: Buf, w: Buf, axes: &[Axis], times: i64) {
         let (y, g) = (cx.output(0), Dim::constant(self.group));
         let (dw, dy, elem) = (cx.dims(w), cx.dims(y), cx.elem(y));

@@ -1,7 +1,8 @@
 //! CropAndResize (com.microsoft): boxes of images, each resized to one size.
 //!
-//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version. Corners are parts of
-//! the distance between the first and the last element; samples outside of the image are `extrapolation_value`.
+//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version. Corners
+//! are parts of the distance between the first and the last element; samples outside of the image are
+//! `extrapolation_value`.
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;

@@ -100,8 +100,8 @@ fn block_repeats(cx: &mut LowerCx, size: i64) {
     });
 }
 
-/// Sums of costs row by row, and for each element where the cheapest way to it comes from: 0 both rows and columns, 1 the row
-/// before, 2 the column before. Ties go to the column.
+/// Sums of costs row by row, and for each element where the cheapest way to it comes from: 0 both rows and
+/// columns, 1 the row before, 2 the column before. Ties go to the column.
 fn warp(cx: &mut LowerCx) {
     let (x, y) = (cx.input(0), cx.output(0));
     let dims = cx.dims(x);

@@ -1,7 +1,7 @@
 //! DeformConv: a convolution whose kernel elements are displaced, each by an offset of its own.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/onnx__DeformConv.html>. Version 22 adds bfloat16. The displaced elements,
-//! interpolated and masked, are gathered first; what remains is a convolution over them.
+//! Spec: <https://onnx.ai/onnx/operators/onnx__DeformConv.html>. Version 22 adds bfloat16. The displaced
+//! elements, interpolated and masked, are gathered first; what remains is a convolution over them.
 
 use super::conv::{Auto, Axis, Window, with_bias};
 use super::grid_sample::{Mode, Padding, Sampling};

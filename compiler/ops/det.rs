@@ -1,4 +1,5 @@
-//! Det: determinants by elimination with the largest pivot of each column, in a scratch copy. Versions differ in types.
+//! Det: determinants by elimination with the largest pivot of each column, in a scratch copy. Versions differ
+//! in types.
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
@@ -55,8 +56,8 @@ impl Operator for Det {
     }
 }
 
-/// Brings the largest element of column `c`, from row `c` down, into row `c` of a matrix with `n` rows, and returns it: rows
-/// change places from that column up to `width`, and `swapped` says so.
+/// Brings the largest element of column `c`, from row `c` down, into row `c` of a matrix with `n` rows, and
+/// returns it: rows change places from that column up to `width`, and `swapped` says so.
 pub(super) fn pivot(k: &mut KernelBuilder, work: Buf, at: &dyn Fn(Dim, Dim) -> Vec<Dim>, (c, n, width): (Dim, Dim, Dim), swapped: impl FnOnce(&mut KernelBuilder)) -> Expr {
     let first = Expr::un(UnOp::Abs, k.load(work, &at(c, c)));
     let (best, place) = (k.acc(first), k.acc(Expr::index(c)));

@@ -8,11 +8,11 @@
 //! |          | 20      | input `axis`, by default the one before the last                                    |
 //! | STFT     | 17      |                                                                                     |
 //!
-//! A transform is a contraction with a matrix of cosines and sines: over signal position and real or imaginary part, to
-//! frequency and part. The matrix is a constant where sizes are known and it is not too large; otherwise its elements come
-//! from the table of the roots of unity, or, where only run time knows the length, are computed as they are needed.
-//! Long transforms whose length has factors go in two steps (`dft/factors.rs`).
-//! `inverse` with `onesided` goes back from half a spectrum to a real signal.
+//! A transform is a contraction with a matrix of cosines and sines: over signal position and real or
+//! imaginary part, to frequency and part. The matrix is a constant where sizes are known and it is not too
+//! large; otherwise its elements come from the table of the roots of unity, or, where only run time knows the
+//! length, are computed as they are needed. Long transforms whose length has factors go in two steps
+//! (`dft/factors.rs`). `inverse` with `onesided` goes back from half a spectrum to a real signal.
 
 mod factors;
 
@@ -160,8 +160,8 @@ impl Dft {
         let most = if self.inverse && self.onesided { length.floor_div(2) + 1 } else { length };
         if input == most { input } else { input.min(most) }
     }
-    /// Axis and length, defined by the driver together with the sizes of the result where only run time knows them. Then
-    /// signal and result are seen as [before the axis, along it, behind it, parts].
+    /// Axis and length, defined by the driver together with the sizes of the result where only run time knows
+    /// them. Then signal and result are seen as [before the axis, along it, behind it, parts].
     fn along(&self, cx: &mut LowerCx) -> Along {
         let (x, y) = (cx.input(0), cx.output(0));
         let (dims, out) = (cx.dims(x), cx.dims(y));
@@ -229,7 +229,8 @@ impl Dft {
         let (x, y) = (cx.m.view(x, vec![before, along, behind, parts(&dims)]), cx.m.view(y, vec![before, m, behind, parts(&out)]));
         Along { x, y, axis: 1, length: Some(length) }
     }
-    /// (cosine, sine) factors that the parts of element `n` get in frequency (or time) `k`, apart from the angle.
+    /// (cosine, sine) factors that the parts of element `n` get in frequency (or time) `k`, apart from the
+    /// angle.
     fn factor(&self, from: i64, to: i64) -> (f64, f64) {
         let sign = if self.inverse { 1.0 } else { -1.0 };
         match (from, to) {
@@ -284,7 +285,8 @@ impl Dft {
         });
         Roots::Table(table, length)
     }
-    /// What a part of element `n` contributes to a part of frequency `f`, given cosine and sine of their angle.
+    /// What a part of element `n` contributes to a part of frequency `f`, given cosine and sine of their
+    /// angle.
     #[allow(clippy::too_many_arguments)]
     fn combine(&self, cos: Expr, sin: Expr, from: Dim, to: Dim, n: Dim, length: Expr, ty: ElemType) -> Expr {
         let forward = if self.inverse { sin.clone() } else { -sin.clone() };
@@ -408,8 +410,8 @@ impl Dft {
         });
         Ok(())
     }
-    /// Step and length of the frames, defined by the driver together with the sizes of the result where only run time
-    /// knows them.
+    /// Step and length of the frames, defined by the driver together with the sizes of the result where only
+    /// run time knows them.
     fn frame(&self, cx: &mut LowerCx, window: Option<Buf>) -> (Dim, Dim) {
         let (n, out) = (cx.dims(cx.input(0))[1], cx.dims(cx.output(0)));
         let one = |v: Option<Vec<Dim>>| v.and_then(|v| v.first().copied());

@@ -10,8 +10,8 @@
 //! | 13, 22  | more types                                                                                     |
 //!
 //! In training, elements whose random number is below the ratio become 0, and the others are scaled by
-//! 1 / (1 - ratio). With a seed and a known shape the numbers are those of `numpy.random.RandomState(seed)`, as in ONNX's
-//! reference; otherwise those of `random`.
+//! 1 / (1 - ratio). With a seed and a known shape the numbers are those of `numpy.random.RandomState(seed)`,
+//! as in ONNX's reference; otherwise those of `random`.
 
 use super::random::flat;
 use super::random::philox::{Stream, numpy_uniform};

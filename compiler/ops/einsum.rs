@@ -1,9 +1,10 @@
 //! Einsum: products of tensors summed over the letters that the result does not have.
 //!
-//! Letters may repeat within an operand (its diagonal); `...` stands for dimensions that broadcast from the right, and a
-//! letter's dimensions broadcast, too. Without `->` the result has the `...` dimensions and then the letters that occur
-//! once, in alphabetical order. Operands are joined from left to right, two at a time, each as a contraction in the form
-//! of `matmul`; what only one operand has and the result has not is summed first. Versions differ in types.
+//! Letters may repeat within an operand (its diagonal); `...` stands for dimensions that broadcast from the
+//! right, and a letter's dimensions broadcast, too. Without `->` the result has the `...` dimensions and then
+//! the letters that occur once, in alphabetical order. Operands are joined from left to right, two at a time,
+//! each as a contraction in the form of `matmul`; what only one operand has and the result has not is summed
+//! first. Versions differ in types.
 
 use super::matmul::product_sum;
 use super::{Attrs, InferCx, LowerCx, Operator};

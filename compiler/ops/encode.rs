@@ -1,4 +1,5 @@
-//! LabelEncoder, CategoryMapper, OneHotEncoder of ai.onnx.ml: values looked up in a table that the model holds.
+//! LabelEncoder, CategoryMapper, OneHotEncoder of ai.onnx.ml: values looked up in a table that the model
+//! holds.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>.
 //!
@@ -8,9 +9,9 @@
 //! | 2 | lists of floats, integers, strings |
 //! | 4 | tensors as well, of more types |
 //!
-//! CategoryMapper maps strings to integers or back. Numbers are sorted at compile time and searched by halving, strings are
-//! hashed. From version 4 on a NaN key is found by NaN, before by nothing. OneHotEncoder casts numbers to
-//! integers; a value that is no category gives zeros, or `ONNXC_E_VALUE` if `zeros` is 0.
+//! CategoryMapper maps strings to integers or back. Numbers are sorted at compile time and searched by
+//! halving, strings are hashed. From version 4 on a NaN key is found by NaN, before by nothing. OneHotEncoder
+//! casts numbers to integers; a value that is no category gives zeros, or `ONNXC_E_VALUE` if `zeros` is 0.
 
 use super::support::text::Dictionary;
 use super::{Elements, Attrs, InferCx, LowerCx, Operator};
@@ -287,7 +288,8 @@ fn take(c: &ConstData, which: &[usize]) -> ConstData {
     made.unwrap_or_else(|| ConstData::from_i64s(&[]))
 }
 
-/// Positions of different keys, in ascending order of keys, and where NaN stands in it; `None` if a key has two values.
+/// Positions of different keys, in ascending order of keys, and where NaN stands in it; `None` if a key has
+/// two values.
 fn sorted(t: &Table) -> Option<(Vec<usize>, Option<i64>)> {
     let (keys, values) = (&t.keys, &t.values);
     let order: Vec<usize> = match (keys.to_i64s(), keys.to_f64s(), keys.as_strings()) {

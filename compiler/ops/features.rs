@@ -1,11 +1,14 @@
-//! Scaler, Normalizer, Imputer, Binarizer, FeatureVectorizer, ArrayFeatureExtractor of ai.onnx.ml: features before a model.
+//! Scaler, Normalizer, Imputer, Binarizer, FeatureVectorizer, ArrayFeatureExtractor of ai.onnx.ml: features
+//! before a model.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>. One version each. Arithmetic is in float, of doubles in double.
+//! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>. One version each. Arithmetic is in float, of doubles
+//! in double.
 //!
-//! * Normalizer divides by the largest element, the sum of absolute values, or the root of the sum of squares; where that
-//!   is zero, by nothing.
+//! * Normalizer divides by the largest element, the sum of absolute values, or the root of the sum of
+//!   squares; where that is zero, by nothing.
 //! * Imputer replaces elements that equal `replaced_value_*`; NaN there means NaNs.
-//! * FeatureVectorizer cuts or fills up with zeros each input to its entry of `inputdimensions`; a vector is one row.
+//! * FeatureVectorizer cuts or fills up with zeros each input to its entry of `inputdimensions`; a vector is
+//!   one row.
 
 use super::support::scores::compute_type;
 use super::{Elements, Attrs, InferCx, LowerCx, Operator};

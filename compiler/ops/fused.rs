@@ -1,8 +1,9 @@
-//! Products and convolutions of com.microsoft that do a little more: FusedMatMul, TransposeMatMul, FusedGemm, FusedConv,
-//! NhwcConv, NhwcFusedConv.
+//! Products and convolutions of com.microsoft that do a little more: FusedMatMul, TransposeMatMul, FusedGemm,
+//! FusedConv, NhwcConv, NhwcFusedConv.
 //!
-//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each. Convolutions
-//! are lowered as `Conv`, between maps that transpose, add and activate and that fusion makes disappear.
+//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.
+//! Convolutions are lowered as `Conv`, between maps that transpose, add and activate and that fusion makes
+//! disappear.
 
 use super::conv::Conv;
 use super::matmul::{MatMul, product_sum};

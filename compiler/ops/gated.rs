@@ -1,5 +1,5 @@
-//! Activations with a gate or a bias: SwiGLU, and from com.microsoft Gelu, FastGelu, BiasGelu, QuickGelu, BiasSplitGelu
-//! and BiasAdd.
+//! Activations with a gate or a bias: SwiGLU, and from com.microsoft Gelu, FastGelu, BiasGelu, QuickGelu,
+//! BiasSplitGelu and BiasAdd.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__SwiGLU.html>, and
 //! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.

@@ -1,8 +1,10 @@
-//! GatherBlockQuantized of com.microsoft: Gather of elements that have a scale and a zero point for each block.
+//! GatherBlockQuantized of com.microsoft: Gather of elements that have a scale and a zero point for each
+//! block.
 //!
-//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GatherBlockQuantized>.
-//! One version. uint8 data holds elements of `bits` bits along the last dimension, the first one in the low bits, and so
-//! do its zero points. An index outside of the data gives zeros.
+//! Spec:
+//! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GatherBlockQuantized>.
+//! One version. uint8 data holds elements of `bits` bits along the last dimension, the first one in the low
+//! bits, and so do its zero points. An index outside of the data gives zeros.
 
 use super::gather::from_start;
 use super::support::bits::{Fields, number};

@@ -130,8 +130,8 @@ impl Sampling {
     fn between(&self, stored: ElemType) -> ElemType {
         if self.mode == Mode::Nearest || stored.is_float() { stored } else { ElemType::F64 }
     }
-    /// For each dimension and each element that counts there, where it lies (-1: nowhere) and what it weighs, for every
-    /// position of the grid.
+    /// For each dimension and each element that counts there, where it lies (-1: nowhere) and what it weighs,
+    /// for every position of the grid.
     fn tables(&self, cx: &mut LowerCx, grid: Buf, dims: &[Dim]) -> Vec<Vec<Tap>> {
         let ty = ElemType::F32;
         let (n, places) = (dims.len() - 2, cx.dims(grid));
@@ -178,8 +178,8 @@ impl Sampling {
         });
         taps
     }
-    /// What [`Sampling::at`] computes, with the tables for position `at` of the result. All indices are bound before any is
-    /// used: each once.
+    /// What [`Sampling::at`] computes, with the tables for position `at` of the result. All indices are bound
+    /// before any is used: each once.
     fn from_tables(&self, k: &mut KernelBuilder, x: Buf, at: &[Dim], taps: &[Vec<Tap>], bound: &mut Vec<Dim>) -> Expr {
         let position = [&at[..1], &at[2..]].concat();
         let Some((axis, tap)) = taps.iter().enumerate().flat_map(|(i, list)| list.iter().map(move |t| (i, t))).nth(bound.len()) else {
@@ -220,8 +220,8 @@ impl Sampling {
         let size = number(size, ty);
         if self.align_corners { (n + one.clone()) / Expr::num(ty, 2.0) * (size - one) } else { ((n + one.clone()) * size - one) / Expr::num(ty, 2.0) }
     }
-    /// The value of `x` at indices `lead`, then `coords` (of type `ty`) along the dimensions that follow; between integers
-    /// in f64.
+    /// The value of `x` at indices `lead`, then `coords` (of type `ty`) along the dimensions that follow;
+    /// between integers in f64.
     pub fn at(&self, k: &mut KernelBuilder, x: Buf, lead: &[Dim], coords: Vec<Expr>, ty: ElemType) -> Expr {
         let mut at = lead.to_vec();
         self.axis(k, x, &mut at, &coords, ty)
@@ -317,7 +317,8 @@ impl Sampling {
                     k.shared(Expr::un(UnOp::Trunc, far.clone() / range.clone()), |_, turns| {
                         let rest = far.clone() - turns.clone() * range;
                         let even = Expr::bin(BinOp::Eq, turns.clone() - Expr::un(UnOp::Floor, turns * n(0.5)) * n(2.0), n(0.0));
-                        // Counted from the end it left at after an even number of turns, from the other after an odd one.
+                        // Counted from the end it left at after an even number of turns, from the other after
+                        // an odd one.
                         let from_low = Expr::bin(BinOp::Eq, below, even);
                         let inside = Expr::bin(BinOp::Le, far, n(0.0));
                         Expr::select(inside, c, Expr::select(from_low, low + rest.clone(), high - rest))

@@ -1,8 +1,8 @@
 //! Matrix products of quantized operands: MatMulInteger, QLinearMatMul, and of com.microsoft QGemm,
 //! MatMulIntegerToFloat and DynamicQuantizeMatMul.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/onnx__MatMulInteger.html>, `QLinearMatMul` (10; 21: 8-bit floats and 16-bit
-//! scales), <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>.
+//! Spec: <https://onnx.ai/onnx/operators/onnx__MatMulInteger.html>, `QLinearMatMul` (10; 21: 8-bit floats and
+//! 16-bit scales), <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>.
 //!
 //! An **integer contraction** is a `par` nest over the result around
 //!
@@ -12,10 +12,11 @@
 //! store ...
 //! ```
 //!
-//! (`conv` in its integer form has one `seq` loop for the channels and one for each spatial axis), so that a schedule
-//! can recognise it and use dot-product instructions (`passes/nest/quantize/integer_dot`). Zero points stay outside, because
-//! `sum (a - za)(b - zb) = sum ab - zb * sum a - za * sum (b - zb)`: the sums of constant weights are constants, and
-//! those of `a` are needed only where `zb` is not zero. All of it is exact modulo 2^32, as the specification has it.
+//! (`conv` in its integer form has one `seq` loop for the channels and one for each spatial axis), so that a
+//! schedule can recognise it and use dot-product instructions (`passes/nest/quantize/integer_dot`). Zero
+//! points stay outside, because `sum (a - za)(b - zb) = sum ab - zb * sum a - za * sum (b - zb)`: the sums of
+//! constant weights are constants, and those of `a` are needed only where `zb` is not zero. All of it is
+//! exact modulo 2^32, as the specification has it.
 
 use super::quantize::{all_zero, dynamic, dynamic_range, quantized};
 use super::{Attrs, InferCx, LowerCx, Operator};

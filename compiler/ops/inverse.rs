@@ -1,5 +1,6 @@
-//! Inverse (com.microsoft): inverses of matrices by Gauss and Jordan, with the largest pivot of each column, in a scratch
-//! copy beside which the unit matrix becomes the result. A singular matrix gives infinities or NaN.
+//! Inverse (com.microsoft): inverses of matrices by Gauss and Jordan, with the largest pivot of each column,
+//! in a scratch copy beside which the unit matrix becomes the result. A singular matrix gives infinities or
+//! NaN.
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version.
 

@@ -1,8 +1,8 @@
 //! LinearClassifier and LinearRegressor of ai.onnx.ml: scores are inner products with rows of coefficients.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>. One version each. A double input is multiplied in double, all
-//! others in float. One row of coefficients s for two labels gives the scores -s and s; without labels the classes are
-//! numbered, and one score s alone decides between class 0 and class 1 (s > 0).
+//! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>. One version each. A double input is multiplied in
+//! double, all others in float. One row of coefficients s for two labels gives the scores -s and s; without
+//! labels the classes are numbered, and one score s alone decides between class 0 and class 1 (s > 0).
 
 use super::matmul::product_sum;
 use super::support::scores::{Labels, Post, compute_type, matrix, pair, top};
@@ -126,7 +126,8 @@ pub fn table(cx: &mut LowerCx, name: &str, v: &[f32], columns: usize, ty: ElemTy
     cx.m.constant(name, Arc::new(data.unwrap_or_else(|| ConstData::f32s(vec![0, 0], &[]))))
 }
 
-/// `y[n, r] = sum over f of x[n, f] * w[r, f], + bias[r]`, in type `ty`, which is that of `y`. The weights stand in rows.
+/// `y[n, r] = sum over f of x[n, f] * w[r, f], + bias[r]`, in type `ty`, which is that of `y`. The weights
+/// stand in rows.
 pub fn products(cx: &mut LowerCx, x: Buf, weights: &[f32], bias: &[f32], y: Buf, ty: ElemType) {
     let (from, out, depth) = (cx.elem(x).compute(), cx.dims(y), cx.dims(x)[1]);
     let rows = out[1].as_const().unwrap_or(1).max(1) as usize;

@@ -1,7 +1,7 @@
 //! LinearAttention and CausalConvWithState: sequence operators that carry a state from call to call.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/onnx__LinearAttention.html>, `CausalConvWithState`. One version each, 27; LinearAttention of
-//! com.microsoft is the same but for a window of states, which is refused.
+//! Spec: <https://onnx.ai/onnx/operators/onnx__LinearAttention.html>, `CausalConvWithState`. One version
+//! each, 27; LinearAttention of com.microsoft is the same but for a window of states, which is refused.
 //!
 //! With S the state of one head, [key size, value size], and each token in turn:
 //!
@@ -12,8 +12,8 @@
 //! y = scale * transposed(S) q
 //! ```
 //!
-//! Columns of S do not meet: batch, heads and values are parallel, tokens follow each other. `chunk_size` is a hint
-//! that changes nothing.
+//! Columns of S do not meet: batch, heads and values are parallel, tokens follow each other. `chunk_size` is
+//! a hint that changes nothing.
 
 use super::integer::repeated;
 use super::matmul::product_sum;

@@ -1,7 +1,7 @@
 //! NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss: minus the (log-softmaxed) score of the right class.
 //!
-//! Scores are [N, C, d1, ...], classes [N, d1, ...]. The mean divides by the sum of the weights. A class outside of
-//! 0..C that is not `ignore_index` is a status (`ONNXC_E_INDEX`). Versions differ in types.
+//! Scores are [N, C, d1, ...], classes [N, d1, ...]. The mean divides by the sum of the weights. A class
+//! outside of 0..C that is not `ignore_index` is a status (`ONNXC_E_INDEX`). Versions differ in types.
 
 use super::{Attrs, InferCx, LowerCx, Operator, softmax};
 use super::support::runtime;

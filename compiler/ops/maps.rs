@@ -1,14 +1,14 @@
-//! ZipMap, CastMap, DictVectorizer. A map is a list of keys and a list of values (`passes/graph/sequences`); maps that
-//! ZipMap makes have their keys in common, and their values are the scores as they are.
+//! ZipMap, CastMap, DictVectorizer. A map is a list of keys and a list of values (`passes/graph/sequences`);
+//! maps that ZipMap makes have their keys in common, and their values are the scores as they are.
 //!
 //! | operator | versions of ai.onnx.ml |
 //! |---|---|
 //! | ZipMap, CastMap, DictVectorizer | 1 |
 //!
-//! CastMap gives values in ascending order of the keys (`DENSE`), or at the positions that the keys name (`SPARSE`): keys
-//! from `max_map` on are left out, negative ones are an error, and what no key names is 0. The specification does not say
-//! how numbers are written: they are as ONNX Runtime writes them, with six digits behind the point, and "0.f" stands where
-//! no key is. Strings that are no numbers are an error.
+//! CastMap gives values in ascending order of the keys (`DENSE`), or at the positions that the keys name
+//! (`SPARSE`): keys from `max_map` on are left out, negative ones are an error, and what no key names is 0.
+//! The specification does not say how numbers are written: they are as ONNX Runtime writes them, with six
+//! digits behind the point, and "0.f" stands where no key is. Strings that are no numbers are an error.
 
 use super::support::text::{self, lt};
 use super::{Elements, Attrs, InferCx, LowerCx, Operator};

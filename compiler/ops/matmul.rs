@@ -1,4 +1,5 @@
-//! MatMul and Gemm, in the form that the contraction schedule recognises (see `passes/nest/schedule/contract`).
+//! MatMul and Gemm, in the form that the contraction schedule recognises (see
+//! `passes/nest/schedule/contract`).
 //!
 //! | Gemm | |
 //! |---|---|

@@ -1,9 +1,10 @@
-//! Operators: one family, one file, one story (spec link and versions table; struct; `parse`; `infer`; `lower`).
-//! One line in `table.rs` registers a family. How to add one: README.md beside this file.
+//! Operators: one family, one file, one story (spec link and versions table; struct; `parse`; `infer`;
+//! `lower`). One line in `table.rs` registers a family. How to add one: README.md beside this file.
 //!
-//! An operator never sees the graph: it gets types and known values of its operands ([`InferCx`]) and a nest builder
-//! ([`LowerCx`]). Which versions exist, how many operands they take, of which types and with which attributes stands
-//! in `schema.txt`, generated from the onnx package; it is checked before an operator sees anything.
+//! An operator never sees the graph: it gets types and known values of its operands ([`InferCx`]) and a nest
+//! builder ([`LowerCx`]). Which versions exist, how many operands they take, of which types and with which
+//! attributes stands in `schema.txt`, generated from the onnx package; it is checked before an operator sees
+//! anything.
 
 pub mod support;
 

@@ -1,10 +1,11 @@
 //! Attention of com.microsoft: Attention (with its projection), MultiHeadAttention, GroupQueryAttention.
 //!
-//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each. Padding masks
-//! add `mask_filter_value` as ONNX Runtime does, they do not exclude; causal masks and windows exclude.
+//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.
+//! Padding masks add `mask_filter_value` as ONNX Runtime does, they do not exclude; causal masks and windows
+//! exclude.
 //!
-//! With `past_sequence_length` past and present have one size, the capacity of a buffer that a caller may share between them
-//! (`--alias`), and the input says how many positions are in use.
+//! With `past_sequence_length` past and present have one size, the capacity of a buffer that a caller may
+//! share between them (`--alias`), and the input says how many positions are in use.
 //!
 //! Not taken: beams, ragged batches, rotations without tables.
 
@@ -25,7 +26,8 @@ use crate::tensor::ElemType;
 /// Which of them.
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
-    /// With the hidden sizes of query, key and value, if they differ; whether past and present have the size of a buffer.
+    /// With the hidden sizes of query, key and value, if they differ; whether past and present have the size
+    /// of a buffer.
     Attention(Option<Vec<i64>>, bool),
     MultiHead,
     Group(Group),

@@ -1,6 +1,8 @@
 //! MurmurHash3 of com.microsoft: MurmurHash3_x86_32 (A. Appleby) of the bytes of each element, lowest first.
 //!
-//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MurmurHash3>. One version.
+//! Spec:
+//! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MurmurHash3>.
+//! One version.
 
 use super::support::runtime::{int, le};
 use super::support::text::lt;

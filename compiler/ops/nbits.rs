@@ -1,15 +1,18 @@
 //! MatMulNBits of com.microsoft: a product with weights of 2, 4 or 8 bits in blocks along the depth.
 //!
-//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits>.
-//! One version. B is `[N, ceil(K / block), block * bits / 8]` with the first element in the low bits; element (n, k)
-//! stands for `(q - zero) * scale` of its block. `accuracy_level` 4 allows activations as integers of 8
-//! bits, one scale for each of the blocks (`KernelData::narrow`); the other levels allow less than f32 and are not needed.
+//! Spec:
+//! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits>.
+//! One version. B is `[N, ceil(K / block), block * bits / 8]` with the first element in the low bits; element
+//! (n, k) stands for `(q - zero) * scale` of its block. `accuracy_level` 4 allows activations as integers of
+//! 8 bits, one scale for each of the blocks (`KernelData::narrow`); the other levels allow less than f32 and
+//! are not needed.
 //!
-//! `g_idx` gives each row of the weights the scale of another block. Where it only puts rows into another order (GPTQ's
-//! act_order: every block has its rows), the weights are stored in the order of their blocks, and the input is read so.
+//! `g_idx` gives each row of the weights the scale of another block. Where it only puts rows into another
+//! order (GPTQ's act_order: every block has its rows), the weights are stored in the order of their blocks,
+//! and the input is read so.
 //!
-//! The weights are a map of their own, transposed for the product, which is written as in `matmul`. Constant ones never
-//! become floats in memory: pass `few_bits` moves the map into the product.
+//! The weights are a map of their own, transposed for the product, which is written as in `matmul`. Constant
+//! ones never become floats in memory: pass `few_bits` moves the map into the product.
 
 use super::support::bits::{Fields, number};
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -153,7 +156,8 @@ impl Operator for NBits {
 }
 
 impl NBits {
-    /// The rows of the weights in the order of their blocks, if constant groups give each block as many rows as it has.
+    /// The rows of the weights in the order of their blocks, if constant groups give each block as many rows
+    /// as it has.
     fn order(&self, cx: &LowerCx, groups: Buf) -> Option<Vec<i64>> {
         let Place::Const(g) = &cx.m.bufs[cx.m.storage(groups)].place else { return None };
         let g = g.to_i64s()?;

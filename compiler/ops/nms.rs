@@ -4,8 +4,9 @@
 //! |---|---|
 //! | 10, 11 | the same |
 //!
-//! Boxes are taken in the order of their scores, the first of equal ones first; a box goes if it overlaps one that was
-//! taken before by more than the threshold. Sizes of the result are counted, defined, then the result is filled.
+//! Boxes are taken in the order of their scores, the first of equal ones first; a box goes if it overlaps one
+//! that was taken before by more than the threshold. Sizes of the result are counted, defined, then the
+//! result is filled.
 
 use super::topk::keys;
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -58,8 +59,8 @@ impl Operator for Nms {
         let scalar = |k: &KernelBuilder, b: Option<Buf>, none: Expr| b.map_or(none, |b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]));
         let (most, overlap, least) = (cx.input_opt(2), cx.input_opt(3), cx.input_opt(4));
         let planes = self.planes(cx, boxes, batches, n);
-        // Score and position of boxes that were not looked at, as one number that is greater for what comes first, and the
-        // greatest of each block.
+        // Score and position of boxes that were not looked at, as one number that is greater for what comes
+        // first, and the greatest of each block.
         let blocks = n.ceil_div(BLOCK);
         let live = cx.temp("live", ElemType::I64, vec![batches, classes, blocks * BLOCK]);
         let tops = cx.temp("tops", ElemType::I64, vec![batches, classes, blocks]);
@@ -213,8 +214,8 @@ fn room(n: Dim, limited: bool, most: Option<&[i64]>) -> Dim {
     }
 }
 
-/// The greatest of many values, into an element of a buffer. The loop stands in one of its own: a list of statements that are
-/// vectors all of them.
+/// The greatest of many values, into an element of a buffer. The loop stands in one of its own: a list of
+/// statements that are vectors all of them.
 fn greatest(k: &mut KernelBuilder, n: Dim, (to, at): (Buf, [Dim; 3]), least: Expr, value: impl FnOnce(&mut KernelBuilder, Dim) -> Expr) {
     k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
         let found = k.acc(least);

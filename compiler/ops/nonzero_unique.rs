@@ -1,5 +1,5 @@
-//! NonZero, Compress, Unique: how many elements the result has follows from the data. They are counted first, then the
-//! driver defines the size, then the result is filled.
+//! NonZero, Compress, Unique: how many elements the result has follows from the data. They are counted first,
+//! then the driver defines the size, then the result is filled.
 //!
 //! | operator | versions |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! BatchNormalization, LayerNormalization, InstanceNormalization, GroupNormalization, RMSNormalization, LpNormalization,
-//! MeanVarianceNormalization.
+//! BatchNormalization, LayerNormalization, InstanceNormalization, GroupNormalization, RMSNormalization,
+//! LpNormalization, MeanVarianceNormalization.
 //!
 //! | BatchNormalization | |
 //! |---|---|
@@ -180,7 +180,8 @@ impl Normalize {
     }
 }
 
-/// y = x * (scale / sqrt(var + eps)) + (bias - mean * scale / sqrt(var + eps)): the factors fold when constant.
+/// y = x * (scale / sqrt(var + eps)) + (bias - mean * scale / sqrt(var + eps)): the factors fold when
+/// constant.
 fn lower_batch(cx: &mut LowerCx, epsilon: f32, spatial: bool) -> Result<()> {
     let (x, y) = (cx.input(0), cx.output(0));
     let p: Vec<Buf> = (1..5).map(|i| cx.input(i)).collect();
@@ -209,7 +210,8 @@ fn lower_batch(cx: &mut LowerCx, epsilon: f32, spatial: bool) -> Result<()> {
     Ok(())
 }
 
-/// Mean and (population) variance of the batch normalise it; the running ones move towards them by 1 - momentum.
+/// Mean and (population) variance of the batch normalise it; the running ones move towards them by 1 -
+/// momentum.
 fn lower_batch_training(cx: &mut LowerCx, epsilon: f32, momentum: f32) -> Result<()> {
     let (x, scale, bias) = (cx.input(0), cx.input(1), cx.input(2));
     let dims = cx.dims(x);

@@ -107,7 +107,8 @@ impl Operator for Pad {
             let fill = fill.unwrap_or_else(|| k.zero(ty));
             let mut inside = None;
             let mut index = vec![];
-            // Pads on one side may be larger than what cuts on the other leave: no element is one of the operand.
+            // Pads on one side may be larger than what cuts on the other leave: no element is one of the
+            // operand.
             let outside = |((i, n), (lo, _)): ((&Dim, &Dim), &(Dim, Dim))| {
                 k.m.syms.is_nonneg(*lo - *i - 1) || k.m.syms.is_nonneg(*i - *lo - *n)
             };

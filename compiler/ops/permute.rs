@@ -1,6 +1,7 @@
 //! Pure rearrangements: Transpose, DepthToSpace, SpaceToDepth, Tile.
 //!
-//! SpaceToDepth 28 adds `mode`. Tile 1 repeats one axis by two scalar inputs; 6 and later take a repeat count for every axis.
+//! SpaceToDepth 28 adds `mode`. Tile 1 repeats one axis by two scalar inputs; 6 and later take a repeat count
+//! for every axis.
 
 use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;

@@ -1,4 +1,5 @@
-//! Pooling. Windows slide as in convolutions (`conv`), and `ceil_mode` may add one that sticks out at the end.
+//! Pooling. Windows slide as in convolutions (`conv`), and `ceil_mode` may add one that sticks out at the
+//! end.
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__MaxPool.html>, `AveragePool`, `LpPool`, `GlobalMaxPool`,
 //! `GlobalAveragePool`, `GlobalLpPool`.
@@ -20,8 +21,9 @@
 //! |             | 18, 22  | `ceil_mode` and `dilations`; bfloat16                                    |
 //! | Global*     | 1, 22   | bfloat16; GlobalLpPool 2: `p` is an integer                              |
 //!
-//! The rule on windows that start in the end padding holds for every version with `ceil_mode`, as in ONNX's own shape
-//! inference. A window that lies in padding altogether has the maximum -inf (or the type's lowest), `Indices` -1.
+//! The rule on windows that start in the end padding holds for every version with `ceil_mode`, as in ONNX's
+//! own shape inference. A window that lies in padding altogether has the maximum -inf (or the type's lowest),
+//! `Indices` -1.
 
 use super::conv::{Auto, Axis, Window, padded};
 use super::{Attrs, InferCx, LowerCx, Operator};

@@ -1,4 +1,5 @@
-//! ConvInteger and QLinearConv: convolutions of quantized images, as integer contractions (`integer` tells their form).
+//! ConvInteger and QLinearConv: convolutions of quantized images, as integer contractions (`integer` tells
+//! their form).
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__ConvInteger.html>, `QLinearConv`. One version each (10).
 //!

@@ -1,9 +1,9 @@
-//! QLinear operators of com.microsoft: an operator of ONNX between quantized tensors with one scale each. The operands
-//! are dequantized, the operator runs in f32, its result is quantized; fusion leaves no f32 tensor of the elementwise
-//! ones.
+//! QLinear operators of com.microsoft: an operator of ONNX between quantized tensors with one scale each. The
+//! operands are dequantized, the operator runs in f32, its result is quantized; fusion leaves no f32 tensor
+//! of the elementwise ones.
 //!
-//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each. ONNX Runtime
-//! rounds some of them by way of fixed point and tables: its results may differ by one step.
+//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.
+//! ONNX Runtime rounds some of them by way of fixed point and tables: its results may differ by one step.
 
 use super::quantize::{centred, quantized};
 use super::{Attrs, InferCx, Known, LowerCx, Op, Operand, Operator};

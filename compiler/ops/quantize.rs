@@ -1,6 +1,7 @@
 //! QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear: between numbers and their quantized form.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html>, `DequantizeLinear`, `DynamicQuantizeLinear`.
+//! Spec: <https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html>, `DequantizeLinear`,
+//! `DynamicQuantizeLinear`.
 //!
 //! | version | |
 //! |---|---|
@@ -11,8 +12,8 @@
 //! | 23 | float4, `precision`, `output_dtype` of Dequantize |
 //! | 24, 25, 28 | scales of float8e8m0; 2-bit integers; 6-bit floats |
 //!
-//! Quantizing divides, rounds halves to even, adds the zero point and saturates, in f32 (16-bit floats, too, as ONNX
-//! Runtime does) or in f64 where `precision`, or a scale of a wider type, asks for it.
+//! Quantizing divides, rounds halves to even, adds the zero point and saturates, in f32 (16-bit floats, too,
+//! as ONNX Runtime does) or in f64 where `precision`, or a scale of a wider type, asks for it.
 
 use super::cast::saturated;
 use super::{Attrs, InferCx, LowerCx, Operator};
@@ -231,7 +232,8 @@ pub fn all_zero(m: &crate::nest::Module, b: Buf) -> bool {
     matches!(&m.bufs[m.storage(b)].place, crate::nest::Place::Const(c) if c.bytes().iter().all(|b| *b == 0))
 }
 
-/// A quotient of type `wide` rounded to an integer type, halves to even: its zero point is added before it saturates.
+/// A quotient of type `wide` rounded to an integer type, halves to even: its zero point is added before it
+/// saturates.
 pub fn quantized(wide: ElemType, to: ElemType, quotient: Expr, zero: Option<Expr>) -> Expr {
     let v = Expr::un(UnOp::Round, quotient);
     let v = match zero {

@@ -1,10 +1,11 @@
 //! Random numbers: RandomUniform, RandomNormal, RandomUniformLike, RandomNormalLike, Bernoulli, Multinomial.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/onnx__RandomNormal.html> and the others. Version 22 adds bfloat16 to all.
+//! Spec: <https://onnx.ai/onnx/operators/onnx__RandomNormal.html> and the others. Version 22 adds bfloat16 to
+//! all.
 //!
-//! Inference stays stateless and repeatable: number i of a node is a function of i alone. It is the first word (or the
-//! first two) of Philox 4x32-10 with counter (i mod 2^32, i div 2^32, node, 0), where `node` is a hash of the name of the
-//! node's result, and key (bits of the attribute `seed`, 1 if it is given).
+//! Inference stays stateless and repeatable: number i of a node is a function of i alone. It is the first
+//! word (or the first two) of Philox 4x32-10 with counter (i mod 2^32, i div 2^32, node, 0), where `node` is
+//! a hash of the name of the node's result, and key (bits of the attribute `seed`, 1 if it is given).
 
 pub mod philox;
 

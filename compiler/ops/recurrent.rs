@@ -7,9 +7,9 @@
 //! | 7 | |
 //! | 14, 22 | `layout` |
 //!
-//! A step beyond a sequence's length changes no state and gives zeros; a length beyond the longest sequence stands for
-//! all steps. The activations' names are taken in any case, and `activation_alpha` and `activation_beta` are used up in
-//! the order of the activations that have such a parameter.
+//! A step beyond a sequence's length changes no state and gives zeros; a length beyond the longest sequence
+//! stands for all steps. The activations' names are taken in any case, and `activation_alpha` and
+//! `activation_beta` are used up in the order of the activations that have such a parameter.
 
 mod activation;
 mod cell;

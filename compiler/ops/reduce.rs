@@ -167,7 +167,8 @@ impl Reduce {
         let all = list.is_empty() && !self.noop;
         (0..rank as i64).map(|d| all || list.iter().any(|a| *a == d || a + rank as i64 == d)).collect()
     }
-    /// Axes that only run time knows: each dimension has one loop outside and one inside, of which one runs once.
+    /// Axes that only run time knows: each dimension has one loop outside and one inside, of which one runs
+    /// once.
     fn lower_late(&self, cx: &mut LowerCx, axes: Buf) -> Result<()> {
         let (x, y) = (cx.input(0), cx.output(0));
         let (from, out) = (cx.dims(x), cx.dims(y));

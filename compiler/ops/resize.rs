@@ -12,9 +12,9 @@
 //! |          | 18      | `antialias`, `axes`, `keep_aspect_ratio_policy`                                     |
 //! |          | 19      | `half_pixel_symmetric`                                                              |
 //!
-//! The versions before 11 map coordinates as `asymmetric` and round down. Axes are independent: along each one an
-//! element is a weighted sum of a few neighbours (`coords`). Where sizes are known, sources are index expressions
-//! with constant weights, or tables; where they are not, small kernels compute the tables first.
+//! The versions before 11 map coordinates as `asymmetric` and round down. Axes are independent: along each
+//! one an element is a weighted sum of a few neighbours (`coords`). Where sizes are known, sources are index
+//! expressions with constant weights, or tables; where they are not, small kernels compute the tables first.
 
 mod coords;
 mod plan;
@@ -261,8 +261,8 @@ impl Resize {
             }
         }
     }
-    /// Size of resized axis `i` under the policy: each axis allows round(input * size / its input), the smallest or
-    /// largest wins, as rounding is monotone.
+    /// Size of resized axis `i` under the policy: each axis allows round(input * size / its input), the
+    /// smallest or largest wins, as rounding is monotone.
     fn fitted(&self, from: &[Dim], axes: &[usize], sizes: &[Dim], i: usize) -> Dim {
         if self.aspect == Aspect::Stretch {
             return sizes[i];

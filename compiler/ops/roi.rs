@@ -9,8 +9,8 @@
 //! |            | 22      | bfloat16                                                                  |
 //! | MaxRoiPool | 1, 22   | bfloat16; regions begin with the number of the image                      |
 //!
-//! With `sampling_ratio` 0 the number of samples depends on a region's size; a bin of more than 32768 by 32768 samples
-//! ends the call with `ONNXC_E_VALUE`.
+//! With `sampling_ratio` 0 the number of samples depends on a region's size; a bin of more than 32768 by
+//! 32768 samples ends the call with `ONNXC_E_VALUE`.
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;

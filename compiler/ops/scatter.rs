@@ -1,4 +1,5 @@
-//! Scatter, ScatterElements, ScatterND, TensorScatter: a copy of the data with updates at positions that a tensor holds.
+//! Scatter, ScatterElements, ScatterND, TensorScatter: a copy of the data with updates at positions that a
+//! tensor holds.
 //!
 //! | operator | versions |
 //! |---|---|
@@ -6,9 +7,9 @@
 //! | ScatterElements, ScatterND | 11, 13; 16: `reduction` add and mul; 18: max and min |
 //! | TensorScatter | 24 |
 //!
-//! Indices are in -n..n; out of range is a status (`ONNXC_E_INDEX`). Where updates meet, they are taken in order.
-//! TensorScatter writes a piece of each batch element from a position on: without `mode = "circular"` it must fit
-//! (`ONNXC_E_VALUE`).
+//! Indices are in -n..n; out of range is a status (`ONNXC_E_INDEX`). Where updates meet, they are taken in
+//! order. TensorScatter writes a piece of each batch element from a position on: without `mode = "circular"`
+//! it must fit (`ONNXC_E_VALUE`).
 
 use super::gather::from_start;
 use super::{Elements, Attrs, InferCx, LowerCx, Operator};
@@ -238,7 +239,8 @@ fn lower_tensor(cx: &mut LowerCx, axis: usize, circular: bool) {
             k.nest(LoopKind::Seq, &dims[..1], |k, b| {
                 let s = start(k, b[0]);
                 let s = k.let_(s);
-                // A start of the size itself is the first one again, or the place after the last one of nothing.
+                // A start of the size itself is the first one again, or the place after the last one of
+                // nothing.
                 let end = if circular { s.clone() } else { s.clone() + Expr::index(piece) };
                 runtime::check(k, Expr::bin(BinOp::Ge, s, runtime::int(0)).and(Expr::bin(BinOp::Le, end, Expr::index(dims[axis]))));
             });

@@ -1,6 +1,6 @@
-//! Sequences and optionals. A graph pass (`passes/graph/sequences`) writes them as tensors before shapes are inferred:
-//! a sequence becomes a table and the data of its members, and the operators become those of `bundle`, or nothing where the
-//! members are known. Here are their attributes.
+//! Sequences and optionals. A graph pass (`passes/graph/sequences`) writes them as tensors before shapes are
+//! inferred: a sequence becomes a table and the data of its members, and the operators become those of
+//! `bundle`, or nothing where the members are known. Here are their attributes.
 //!
 //! | operator | versions |
 //! |---|---|

@@ -1,8 +1,9 @@
 //! Layer normalization after additions: SkipLayerNormalization, SkipSimplifiedLayerNormalization and
-//! EmbedLayerNormalization of com.microsoft, and SimplifiedLayerNormalization, which ONNX Runtime puts into ai.onnx.
+//! EmbedLayerNormalization of com.microsoft, and SimplifiedLayerNormalization, which ONNX Runtime puts into
+//! ai.onnx.
 //!
-//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each. The simplified
-//! ones divide by the root of the mean square and add nothing.
+//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each. The
+//! simplified ones divide by the root of the mean square and add nothing.
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};

@@ -328,10 +328,12 @@ fn define_windows(cx: &mut LowerCx, from: &[Dim]) -> Vec<(Dim, Dim)> {
         .collect()
 }
 
-/// Start, step and size of a window over `n` elements: negative positions count from the end, then all is clamped.
+/// Start, step and size of a window over `n` elements: negative positions count from the end, then all is
+/// clamped.
 fn window(k: &mut KernelBuilder, n: Expr, start: Expr, end: Expr, step: Expr) -> [Expr; 3] {
     use runtime::{check, clamp, int};
-    // Steps beyond any size are cut so that the arithmetic does not overflow; one element is taken all the same.
+    // Steps beyond any size are cut so that the arithmetic does not overflow; one element is taken all the
+    // same.
     let step = k.let_(clamp(step, int(-(1 << 50)), int(1 << 50)));
     check(k, Expr::bin(BinOp::Ne, step.clone(), int(0)));
     let forward = k.let_(Expr::bin(BinOp::Gt, step.clone(), int(0)));

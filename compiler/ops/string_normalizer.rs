@@ -2,9 +2,9 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__StringNormalizer.html>. One version.
 //!
-//! An element goes if it is a stop word as a whole. Without `is_case_sensitive` both are compared in the case that
-//! `case_change_action` asks for, in lower case if it asks for none. Case maps as in Unicode, whatever `locale` says.
-//! If nothing is left that could go, the result is one empty string.
+//! An element goes if it is a stop word as a whole. Without `is_case_sensitive` both are compared in the case
+//! that `case_change_action` asks for, in lower case if it asks for none. Case maps as in Unicode, whatever
+//! `locale` says. If nothing is left that could go, the result is one empty string.
 
 use super::support::text::letters::{Case, Letters};
 use super::support::runtime::{self, int};

@@ -2,8 +2,8 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__StringSplit.html>. One version.
 //!
-//! Without a delimiter, or with an empty one, strings are cut at runs of white space (as Unicode has it), which at both ends
-//! goes. At most `maxsplit` cuts are made: the last part is the rest.
+//! Without a delimiter, or with an empty one, strings are cut at runs of white space (as Unicode has it),
+//! which at both ends goes. At most `maxsplit` cuts are made: the last part is the rest.
 
 use super::support::text::parts::{Found, Lists, is_space};
 use super::support::runtime::int;

@@ -1,12 +1,13 @@
 //! SVMClassifier and SVMRegressor of ai.onnx.ml.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>. One version each; details as in the reference, which follows libsvm.
+//! Spec: <https://onnx.ai/onnx/operators/#ai-onnx-ml>. One version each; details as in the reference, which
+//! follows libsvm.
 //!
-//! With support vectors K[n, v] is the kernel between sample and vector. The regressor sums them. The classifier decides
-//! between every two classes i < j by a sum over the vectors of both, which is one matrix for all pairs; each decision
-//! is a vote (s > 0 for i), the class with most votes wins. With `prob_a` and `prob_b` the decisions become
-//! probabilities, and those of all pairs are coupled (`coupling`). Without support vectors the coefficients are weights
-//! of the features, and the highest score wins;
+//! With support vectors K[n, v] is the kernel between sample and vector. The regressor sums them. The
+//! classifier decides between every two classes i < j by a sum over the vectors of both, which is one matrix
+//! for all pairs; each decision is a vote (s > 0 for i), the class with most votes wins. With `prob_a` and
+//! `prob_b` the decisions become probabilities, and those of all pairs are coupled (`coupling`). Without
+//! support vectors the coefficients are weights of the features, and the highest score wins;
 //! the first value of rho is added to all of them.
 
 mod coupling;

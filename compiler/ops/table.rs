@@ -1,4 +1,5 @@
-// The operator table: one line registers a family; `Variant = file;` with a struct of the variant's name in the file.
+// The operator table: one line registers a family; `Variant = file;` with a struct of the variant's name in
+// the file.
 ops! {
     Unary = unary;
     Binary = binary;

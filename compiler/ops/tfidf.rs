@@ -2,10 +2,10 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html>. One version.
 //!
-//! The pool becomes a tree at compile time: a node for each beginning of an n-gram, and edges by item. Generated code gives
-//! every element the number of its item and walks the tree from each position, taking every item, then with one left out
-//! between each two, and so on; single items are counted once. The n-th weight is that of the n-th n-gram of the pool, which
-//! `ngram_indexes` gives a column of the result.
+//! The pool becomes a tree at compile time: a node for each beginning of an n-gram, and edges by item.
+//! Generated code gives every element the number of its item and walks the tree from each position, taking
+//! every item, then with one left out between each two, and so on; single items are counted once. The n-th
+//! weight is that of the n-th n-gram of the pool, which `ngram_indexes` gives a column of the result.
 
 use super::support::runtime::{self, int};
 use super::support::text::{Dictionary, lt};
@@ -44,7 +44,8 @@ enum Pool {
     Strings(Vec<String>),
 }
 
-/// The tree: edges with the nodes that they lead to, and for each node the column of the n-gram that ends there.
+/// The tree: edges with the nodes that they lead to, and for each node the column of the n-gram that ends
+/// there.
 struct Tree {
     /// Node times items + 1, plus the item's number + 1.
     edges: Vec<i64>,

@@ -1,10 +1,13 @@
 //! Tokenizer of com.microsoft: each string as a list of tokens, lists filled up with `pad_value`.
 //!
-//! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.Tokenizer>. One version.
+//! Spec:
+//! <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.Tokenizer>. One
+//! version.
 //!
-//! Tokens are what the longest matches of `tokenexp` cover, or what `separators`, one after the other, leave over; a `.`, or
-//! one empty separator, makes each code point a token. Tokens of fewer than `mincharnum` code points are left out. With
-//! `mark`, each list stands between U+0002 and U+0003 - unless there is no token at all.
+//! Tokens are what the longest matches of `tokenexp` cover, or what `separators`, one after the other, leave
+//! over; a `.`, or one empty separator, makes each code point a token. Tokens of fewer than `mincharnum` code
+//! points are left out. With `mark`, each list stands between U+0002 and U+0003 - unless there is no token at
+//! all.
 
 use super::support::text::automaton::{self, Automaton, Tables};
 use super::support::text::parts::{Found, Lists};

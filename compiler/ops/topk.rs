@@ -6,9 +6,9 @@
 //! | 10 | input K |
 //! | 11, 24 | `largest`, `sorted`; without order any is right, so there is one |
 //!
-//! Of equal elements the first comes first. NaN is larger than all numbers. Elements of at most 32 bits: see `topk/keys.rs`. Of others a
-//! few are found one after the other, each in a pass over the row; for more, the positions of the row are sorted, by digits or,
-//! where the row may be short, by merging, in scratch memory.
+//! Of equal elements the first comes first. NaN is larger than all numbers. Elements of at most 32 bits: see
+//! `topk/keys.rs`. Of others a few are found one after the other, each in a pass over the row; for more, the
+//! positions of the row are sorted, by digits or, where the row may be short, by merging, in scratch memory.
 
 pub mod keys;
 

@@ -2,8 +2,8 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Adam.html>, `Adagrad`, `Momentum`.
 //!
-//! After learning rate R and step count T the inputs are n tensors, their n gradients and n (Adam: twice n) states; the
-//! outputs are the new tensors and states.
+//! After learning rate R and step count T the inputs are n tensors, their n gradients and n (Adam: twice n)
+//! states; the outputs are the new tensors and states.
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};

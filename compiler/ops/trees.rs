@@ -7,9 +7,9 @@
 //! | TreeEnsembleClassifier, TreeEnsembleRegressor | 1; 3: numbers as tensors, so that they may be doubles |
 //! | TreeEnsemble | 5: the type of the input is that of all numbers; sets |
 //!
-//! A double input is compared and added up in double, all others in float. A missing value (NaN) goes where the node's
-//! flag says, whatever it tests. The classifier's labels are those of the first top score; with two labels but one class
-//! that has weights, that class's score s gives both:
+//! A double input is compared and added up in double, all others in float. A missing value (NaN) goes where
+//! the node's flag says, whatever it tests. The classifier's labels are those of the first top score; with
+//! two labels but one class that has weights, that class's score s gives both:
 //!
 //! | | scores | second label |
 //! |---|---|---|
@@ -18,7 +18,8 @@
 //! | PROBIT | 1 - s, s, transformed | s > 0.5 |
 //! | others | -s, s, transformed | s > 0 |
 //!
-//! (the rules of the reference, and of ONNX Runtime for margins without a transform). Base values are added at the end.
+//! (the rules of the reference, and of ONNX Runtime for margins without a transform). Base values are added
+//! at the end.
 
 mod attributes;
 mod forest;

@@ -1,8 +1,8 @@
 //! Trilu and OneHot: elements selected by their position.
 //!
-//! OneHot before version 11 takes no indices from the end; in every version an index that names no position marks none.
-//! A diagonal or a depth that only run time knows is read by the generated code; the depth must then be declared in the
-//! shape of the result, and `ONNXC_E_VALUE` says that it is another one.
+//! OneHot before version 11 takes no indices from the end; in every version an index that names no position
+//! marks none. A diagonal or a depth that only run time knows is read by the generated code; the depth must
+//! then be declared in the shape of the result, and `ONNXC_E_VALUE` says that it is another one.
 
 use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;

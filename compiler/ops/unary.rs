@@ -128,7 +128,8 @@ impl Unary {
         let lt = |a: Expr, b: Expr| Expr::bin(BinOp::Lt, a, b);
         k.shared(x, |k, x| match *self {
             Unary::Plain(UnOp::Floor | UnOp::Ceil | UnOp::Round | UnOp::Trunc) if !ty.is_float() => x,
-            // Version 9 of Erf takes integers. The part before the point is 0, until the function rounds to 1 in float.
+            // Version 9 of Erf takes integers. The part before the point is 0, until the function rounds to 1
+            // in float.
             Unary::Plain(UnOp::Erf) if !ty.is_float() => {
                 let one = Expr::num(ty, 1.0);
                 let high = Expr::select(lt(x.clone(), Expr::num(ty, 4.0)), zero(), one.clone());

@@ -7,8 +7,8 @@
 //! | Flatten | 1, 9: axis in 0..=rank; 11: negative too |
 //! | Identity | |
 //!
-//! A shape or axes that only run time knows: see `runtime`. Squeeze without axes keeps dimensions of sizes that the model
-//! computes, and run time checks that none of them is 1: another rank would be another graph.
+//! A shape or axes that only run time knows: see `runtime`. Squeeze without axes keeps dimensions of sizes
+//! that the model computes, and run time checks that none of them is 1: another rank would be another graph.
 
 use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
 use super::support::runtime;
@@ -119,7 +119,8 @@ impl View {
             let sizes = match self {
                 View::Reshape { allowzero, .. } => target_sizes(k, list, &own, total, *allowzero),
                 View::Unsqueeze(_) => {
-                    // The input's size at a dimension that is no axis: as many as dimensions before it are none.
+                    // The input's size at a dimension that is no axis: as many as dimensions before it are
+                    // none.
                     let flags = runtime::axis_flags(k, list, to.len());
                     let mut before = runtime::int(0);
                     let mut out = vec![];
@@ -216,7 +217,8 @@ fn reshape(cx: &mut InferCx, from: &[Dim], target: Vec<Dim>, allowzero: bool) ->
     Ok(dims)
 }
 
-/// `a / b` if every term of `a` holds `b`; products of symbols cancel (a size of 0 makes the quotient free: spec).
+/// `a / b` if every term of `a` holds `b`; products of symbols cancel (a size of 0 makes the quotient free:
+/// spec).
 fn exact_quotient(a: Dim, b: Dim) -> Option<Dim> {
     let q = a.floor_div(b);
     (q * b == a).then_some(q)
@@ -247,7 +249,8 @@ fn squeeze(cx: &mut InferCx, from: &[Dim], attr: &Option<Vec<i64>>) -> Result<Ve
         }
         None => {
             let one = Dim::constant(1);
-            // A size that the caller chooses can be bound; of one that the model computes, the rank is decided here.
+            // A size that the caller chooses can be bound; of one that the model computes, the rank is
+            // decided here.
             let (computed, chosen): (Vec<Dim>, Vec<Dim>) =
                 from.iter().filter(|d| cx.syms.eq(**d, one) == Answer::Unknown).partition(|d| d.syms().into_iter().any(|s| cx.syms.kind(s) == SymKind::Runtime));
             if !chosen.is_empty() {

@@ -1,7 +1,7 @@
 //! Windows and filter banks of signal processing: HannWindow, HammingWindow, BlackmanWindow, MelWeightMatrix.
 //!
-//! Spec: <https://onnx.ai/onnx/operators/onnx__HannWindow.html>, `HammingWindow`, `BlackmanWindow`, `MelWeightMatrix`.
-//! One version each, 17. Values are computed in float64.
+//! Spec: <https://onnx.ai/onnx/operators/onnx__HannWindow.html>, `HammingWindow`, `BlackmanWindow`,
+//! `MelWeightMatrix`. One version each, 17. Values are computed in float64.
 
 use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;

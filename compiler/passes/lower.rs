@@ -1,5 +1,6 @@
-//! Graph IR -> nest IR: the only place that knows both. Every node writes its kernels; values with known contents are
-//! stored from the expressions over dims that inference found, and only where somebody reads them as a tensor.
+//! Graph IR -> nest IR: the only place that knows both. Every node writes its kernels; values with known
+//! contents are stored from the expressions over dims that inference found, and only where somebody reads
+//! them as a tensor.
 
 mod append_buffers;
 mod collect;
@@ -39,7 +40,9 @@ pub fn lower(model: &Model, name: &str, heap: i64) -> Result<Module> {
     }
     let mut m = cx.m;
     if let Some(t) = m.texts {
-        m.kernel("texts", &model.origin.element("memory of strings"), |k| k.store(t.taken, &[Dim::constant(0)], Expr::int(ElemType::I64, 0)));
+        m.kernel("texts", &model.origin.element("memory of strings"), |k| {
+            k.store(t.taken, &[Dim::constant(0)], Expr::int(ElemType::I64, 0))
+        });
         m.driver.rotate_right(1);
     }
     let conditions = m.syms.conditions().to_vec();
@@ -81,7 +84,11 @@ fn guard_body(m: &mut Module, body: Vec<Stmt>, mut checked: Vec<Expr>, top: bool
             _ => {}
         }
         let mut again = vec![];
-        s.bodies().into_iter().for_each(|b| visit::walk(b, &mut |s| again.extend(if let Stmt::Define { sym, .. } = s { Some(*sym) } else { None })));
+        s.bodies().into_iter().for_each(|b| {
+            visit::walk(b, &mut |s| {
+                again.extend(if let Stmt::Define { sym, .. } = s { Some(*sym) } else { None })
+            })
+        });
         // A loop comes back to its beginning with the sizes that it has defined.
         checked.retain(|c| !again.iter().any(|s| mentions(c, *s)));
         let begins = match &s {
@@ -124,7 +131,10 @@ fn note(m: &mut Module, s: &Stmt, made: &Stmt, c: Condition) {
     }
     source.tensors = bufs.iter().map(|b| (m.bufs[*b].name.clone(), m.bufs[*b].dims.clone())).collect();
     let (rule, dims) = rule(c);
-    m.reasons.check(cond, Reason { source: source.into(), rule: rule.into(), subjects: dims.map(Subject::Size).to_vec() });
+    m.reasons.check(
+        cond,
+        Reason { source: source.into(), rule: rule.into(), subjects: dims.map(Subject::Size).to_vec() },
+    );
 }
 
 fn needs(m: &Module, s: &Stmt, checked: &[Expr]) -> Vec<Need> {
@@ -142,12 +152,18 @@ fn is_tensor(g: &Graph, v: Value) -> bool {
     g.values[v].ty.as_ref().is_none_or(|t| t.as_tensor().is_some())
 }
 
-/// What inference could not prove is checked as soon as the sizes in it are known: first of all, or behind the
-/// statements that define the last of them. `known` are those that were defined before this body.
+/// What inference could not prove is checked as soon as the sizes in it are known: first of all, or behind
+/// the statements that define the last of them. `known` are those that were defined before this body.
 fn insert_checks(body: &mut Vec<Stmt>, conditions: &[Condition], syms: &SymTable, known: &HashSet<Sym>) {
-    let open = |c: &Condition, known: &HashSet<Sym>| c.dims().into_iter().flat_map(|d| d.syms()).any(|s| syms.kind(s) == SymKind::Runtime && !known.contains(&s));
+    let open = |c: &Condition, known: &HashSet<Sym>| {
+        c.dims()
+            .into_iter()
+            .flat_map(|d| d.syms())
+            .any(|s| syms.kind(s) == SymKind::Runtime && !known.contains(&s))
+    };
     let mut known = known.clone();
-    let (mut pending, now): (Vec<Condition>, Vec<Condition>) = conditions.iter().partition(|c| open(c, &known));
+    let (mut pending, now): (Vec<Condition>, Vec<Condition>) =
+        conditions.iter().partition(|c| open(c, &known));
     let mut out: Vec<Stmt> = now.into_iter().map(check).collect();
     let mut rest = std::mem::take(body).into_iter().peekable();
     while let Some(s) = rest.next() {
@@ -158,7 +174,8 @@ fn insert_checks(body: &mut Vec<Stmt>, conditions: &[Condition], syms: &SymTable
         out.push(s);
         // Sizes that are defined together stay together.
         if (defines || !pending.is_empty()) && !matches!(rest.peek(), Some(Stmt::Define { .. })) {
-            let (later, now): (Vec<Condition>, Vec<Condition>) = pending.into_iter().partition(|c| open(c, &known));
+            let (later, now): (Vec<Condition>, Vec<Condition>) =
+                pending.into_iter().partition(|c| open(c, &known));
             out.extend(now.into_iter().map(check));
             pending = later;
         }
@@ -200,7 +217,11 @@ fn explain(m: &mut Module, conditions: &[Condition]) {
     for c in conditions {
         let Stmt::Check { cond, .. } = check(*c) else { continue };
         let (rule, dims) = rule(*c);
-        let reason = Reason { source: m.syms.source(*c).cloned().unwrap_or_default(), rule: rule.into(), subjects: dims.map(Subject::Size).to_vec() };
+        let reason = Reason {
+            source: m.syms.source(*c).cloned().unwrap_or_default(),
+            rule: rule.into(),
+            subjects: dims.map(Subject::Size).to_vec(),
+        };
         m.reasons.check(&cond, reason);
     }
 }
@@ -210,8 +231,8 @@ struct Lower<'a> {
     m: Module,
     /// Run-time sizes that the driver has defined.
     defined: HashSet<Sym>,
-    /// Buffers whose sizes bodies define again: they lie behind those of the bodies around, which may overwrite them as soon
-    /// as these define theirs.
+    /// Buffers whose sizes bodies define again: they lie behind those of the bodies around, which may
+    /// overwrite them as soon as these define theirs.
     resized: HashSet<Buf>,
 }
 
@@ -234,14 +255,21 @@ impl<'a> Lower<'a> {
         match &d.ty {
             Some(ValueType::Tensor(t)) => Ok(t),
             Some(t) => {
-                Error::new(codes::OP_FEATURE, format!("\"{}\" has a type that is not supported yet", d.name)).at(&self.model.origin).found_expected(t.display(&self.model.syms), "a tensor").fail()
+                Error::new(codes::OP_FEATURE, format!("\"{}\" has a type that is not supported yet", d.name))
+                    .at(&self.model.origin)
+                    .found_expected(t.display(&self.model.syms), "a tensor")
+                    .fail()
             }
             None => Err(Failure::bug("lower", format!("\"{}\" has no type", d.name))),
         }
     }
     /// What stands for an input or output in memory: the tensor, or the words of a descriptor.
     fn border(&self, f: &Frame, v: Value) -> Result<TensorType> {
-        if is_tensor(f.g, v) { self.tensor(f, v).cloned() } else { Ok(TensorType::new(ElemType::I64, vec![Dim::constant(WORDS)])) }
+        if is_tensor(f.g, v) {
+            self.tensor(f, v).cloned()
+        } else {
+            Ok(TensorType::new(ElemType::I64, vec![Dim::constant(WORDS)]))
+        }
     }
     fn inputs(&mut self, f: &mut Frame) -> Result<()> {
         for (i, v) in f.g.inputs.iter().enumerate() {
@@ -269,10 +297,14 @@ impl<'a> Lower<'a> {
         }
         Ok(out)
     }
-    /// Lets a node compute `v` right into `b`, unless its value is there already, or is packed: that is computed a byte
-    /// each and packed by a kernel of its own.
+    /// Lets a node compute `v` right into `b`, unless its value is there already, or is packed: that is
+    /// computed a byte each and packed by a kernel of its own.
     fn aim(&self, f: &mut Frame, v: Value, b: Buf) {
-        if !self.m.bufs[b].ty.is_packed() && matches!(f.g.values[v].def, Def::Node(..)) && f.bufs[v].is_none() && matches!(f.g.values[v].known, Known::No) {
+        if !self.m.bufs[b].ty.is_packed()
+            && matches!(f.g.values[v].def, Def::Node(..))
+            && f.bufs[v].is_none()
+            && matches!(f.g.values[v].known, Known::No)
+        {
             f.bufs[v] = Some(b);
         }
     }
@@ -300,7 +332,11 @@ impl<'a> Lower<'a> {
     }
     fn store_dims(&mut self, b: Buf, list: &[Dim]) {
         let (name, ty) = (self.m.bufs[b].name.clone(), self.m.bufs[b].ty.compute());
-        let shape: Vec<usize> = self.m.bufs[b].dims.iter().map(|d| d.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(1)).collect();
+        let shape: Vec<usize> = self.m.bufs[b]
+            .dims
+            .iter()
+            .map(|d| d.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(1))
+            .collect();
         self.m.kernel(&name, &self.model.origin.element(format!("shape value \"{name}\"")), |k| {
             for (i, d) in list.iter().enumerate() {
                 let strides = (0..shape.len()).map(|d| shape[d + 1..].iter().product::<usize>());
@@ -320,7 +356,11 @@ impl<'a> Lower<'a> {
             let part = |j: i64| {
                 let i = at[0] * per + j;
                 let v = Expr::cast(ElemType::U8, ElemType::I32, k.load(codes, &[i]));
-                let v = if j == 0 || n.modulo(per).as_const() == Some(0) { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, i, n), v, Expr::int(ElemType::I32, 0)) };
+                let v = if j == 0 || n.modulo(per).as_const() == Some(0) {
+                    v
+                } else {
+                    Expr::select(Expr::cmp_index(BinOp::Lt, i, n), v, Expr::int(ElemType::I32, 0))
+                };
                 v * Expr::int(ElemType::I32, 1 << (j * i64::from(ty.bits())))
             };
             // Fewer elements than fit one byte have a known end.
@@ -335,7 +375,8 @@ impl<'a> Lower<'a> {
         }
         // Bits that a BitCast made a float stay as they are, NaN too.
         if self.m.is_recast(from)
-            && let Some(word) = [ElemType::U8, ElemType::U16].into_iter().find(|w| w.bits() == self.m.bufs[to].ty.bits())
+            && let Some(word) =
+                [ElemType::U8, ElemType::U16].into_iter().find(|w| w.bits() == self.m.bufs[to].ty.bits())
         {
             let n = vec![Dim::product(self.m.bufs[to].dims.iter().copied())];
             let (name, origin) = (self.m.bufs[to].name.clone(), self.model.origin.clone());
@@ -394,7 +435,15 @@ impl<'a> Lower<'a> {
                 _ => None,
             });
         }
-        let mut cx = LowerCx { m: &mut self.m, origin: &node.origin, since: node.schema.since, inputs: &inputs, known: &known, defined: &mut self.defined, outputs };
+        let mut cx = LowerCx {
+            m: &mut self.m,
+            origin: &node.origin,
+            since: node.schema.since,
+            inputs: &inputs,
+            known: &known,
+            defined: &mut self.defined,
+            outputs,
+        };
         node.op.lower(&mut cx)?;
         let done = cx.outputs;
         self.claim(first, g, n);
@@ -407,7 +456,8 @@ impl<'a> Lower<'a> {
     }
     /// What the statements from `first` on check is about this node.
     fn claim(&mut self, first: usize, g: &Graph, n: Node) {
-        let source = || Source { node: g.called(n), op: g.nodes[n].origin.op.clone(), tensors: vec![] }.into();
+        let source =
+            || Source { node: g.called(n), op: g.nodes[n].origin.op.clone(), tensors: vec![] }.into();
         self.m.reasons.claim(self.m.driver.get(first..).unwrap_or_default(), &source);
     }
 }

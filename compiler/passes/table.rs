@@ -1,8 +1,8 @@
-//! The pass tables: every pass that changes a module is a row, in the order in which they run. [`crate::pipeline`] runs,
-//! times and verifies what stands here, and can stop after any row.
+//! The pass tables: every pass that changes a module is a row, in the order in which they run.
+//! [`crate::pipeline`] runs, times and verifies what stands here, and can stop after any row.
 //!
-//! A row of [`NEST_PASSES`] is the file `passes/nest/GROUP/NAME.rs` (`tests/house.rs` checks it). Adding a pass takes its
-//! file, a `mod` line and a row.
+//! A row of [`NEST_PASSES`] is the file `passes/nest/GROUP/NAME.rs` (`tests/house.rs` checks it). Adding a
+//! pass takes its file, a `mod` line and a row.
 
 use super::{graph, nest};
 use crate::diag::{Findings, Result};
@@ -63,8 +63,8 @@ pub enum Differs {
     Always,
 }
 
-/// CPU levels that exist for the sake of a pass: an object has them only if it, or another pass that names them, has a use for them in the model,
-/// unless the user named them.
+/// CPU levels that exist for the sake of a pass: an object has them only if it, or another pass that names
+/// them, has a use for them in the model, unless the user named them.
 pub struct Serves {
     /// Whether a level is one of them.
     pub level: fn(&Facts) -> bool,
@@ -84,7 +84,8 @@ pub struct NestPass {
     pub differs: Differs,
     /// The CPU levels that exist for this pass, if any.
     pub serves: Option<Serves>,
-    /// `bench` counts operations and bytes on the module as it comes to the first row that has this set and runs.
+    /// `bench` counts operations and bytes on the module as it comes to the first row that has this set and
+    /// runs.
     pub counted: bool,
     /// What holds afterwards.
     pub holds: &'static str,
@@ -95,7 +96,17 @@ pub struct NestPass {
 }
 
 /// What most rows have in common.
-const SHARED: NestPass = NestPass { name: "", group: Group::Fuse, level: O2, differs: Differs::Never, serves: None, counted: false, holds: "", why: "", run: |_, _| Ok(()) };
+const SHARED: NestPass = NestPass {
+    name: "",
+    group: Group::Fuse,
+    level: O2,
+    differs: Differs::Never,
+    serves: None,
+    counted: false,
+    holds: "",
+    why: "",
+    run: |_, _| Ok(()),
+};
 /// The same for passes that each CPU level runs by itself.
 const PER_LEVEL: NestPass = NestPass { differs: Differs::Always, ..SHARED };
 
@@ -263,7 +274,10 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "integer_dot",
         group: Group::Quantize,
-        serves: Some(Serves { level: |f| f.caps.dot == Dot::Quads && !f.caps.bf16, useful: nest::quantize::integer_dot::suit }),
+        serves: Some(Serves {
+            level: |f| f.caps.dot == Dot::Quads && !f.caps.bf16,
+            useful: nest::quantize::integer_dot::suit,
+        }),
         counted: true,
         holds: "Integer contractions are dot products of groups of bytes or words, or sums of floats whose range is known.",
         why: "After algorithms, which look at operands as operators have them.",
@@ -273,7 +287,10 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "few_bits",
         group: Group::Quantize,
-        serves: Some(Serves { level: |f| f.caps.dot == Dot::Quads && !f.caps.bf16, useful: nest::quantize::few_bits::suit }),
+        serves: Some(Serves {
+            level: |f| f.caps.dot == Dot::Quads && !f.caps.bf16,
+            useful: nest::quantize::few_bits::suit,
+        }),
         holds: "Contractions whose weights are constants of 2, 4 or 8 bits with scales make floats of them where they use them.",
         why: "Before widen_integers, which rewrites what the weights are made with; it emits tiles itself.",
         run: nest::quantize::few_bits::run,
@@ -298,7 +315,10 @@ pub const NEST_PASSES: &[NestPass] = &[
     NestPass {
         name: "bf16_dot",
         group: Group::Quantize,
-        serves: Some(Serves { level: |f| f.caps.bf16, useful: |m, _| m.math == Math::Fast && nest::quantize::bf16_dot::suit(m) }),
+        serves: Some(Serves {
+            level: |f| f.caps.bf16,
+            useful: |m, _| m.math == Math::Fast && nest::quantize::bf16_dot::suit(m),
+        }),
         holds: "With --math fast, contractions with constant weights are dot products of pairs of bf16.",
         why: "Before schedules, which pack pairs as they pack elements.",
         run: nest::quantize::bf16_dot::run,

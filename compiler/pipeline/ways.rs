@@ -1,5 +1,5 @@
-//! A module on its way through the nest passes: one copy for all CPU levels at first, more where passes do not do the same
-//! for each of them.
+//! A module on its way through the nest passes: one copy for all CPU levels at first, more where passes do
+//! not do the same for each of them.
 
 use super::Stopped;
 use crate::diag::Result;
@@ -26,10 +26,14 @@ pub(super) struct Ways {
 
 impl Ways {
     pub fn new(module: Module, target: &Target) -> Ways {
-        Ways { levels: target.levels.clone(), list: vec![Way { levels: (0..target.levels.len()).collect(), module }], pruned: false }
+        Ways {
+            levels: target.levels.clone(),
+            list: vec![Way { levels: (0..target.levels.len()).collect(), module }],
+            pruned: false,
+        }
     }
-    /// Gives the levels for which a pass differs modules of their own. Before the first of these passes, levels that are
-    /// there for the sake of a pass are dropped if it has no use for them in this model.
+    /// Gives the levels for which a pass differs modules of their own. Before the first of these passes,
+    /// levels that are there for the sake of a pass are dropped if it has no use for them in this model.
     pub fn part(&mut self, pass: &NestPass, target: &mut Target, opt: OptLevel) {
         if !matches!(pass.differs, Differs::Never) && !self.pruned {
             self.prune(target, opt);
@@ -79,7 +83,9 @@ impl Ways {
     pub fn stopped(mut self) -> Stopped {
         match self.list.len() {
             1 => Stopped::Nest(Box::new(self.list.remove(0).module)),
-            _ => Stopped::Levels(self.list.into_iter().map(|w| (self.levels[w.levels[0]].clone(), w.module)).collect()),
+            _ => Stopped::Levels(
+                self.list.into_iter().map(|w| (self.levels[w.levels[0]].clone(), w.module)).collect(),
+            ),
         }
     }
     /// One module for each level, in order.

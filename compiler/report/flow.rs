@@ -1,5 +1,6 @@
-//! The graph: groups one below the other in the order in which they run, nodes inside, and what flows between groups. Values
-//! that skip groups are arcs beside them, so the picture needs no layout and works for thousands of nodes.
+//! The graph: groups one below the other in the order in which they run, nodes inside, and what flows between
+//! groups. Values that skip groups are arcs beside them, so the picture needs no layout and works for
+//! thousands of nodes.
 
 use super::{Data, Group, Row, escape, short};
 use crate::graph::{Def, Graph, Value};
@@ -34,7 +35,8 @@ pub fn svg(d: &Data, groups: &[Group], rows: &[Row]) -> String {
     for group in groups {
         places.push(draw(&mut body, &mut y, d, group, rows, total));
     }
-    let outputs: Vec<String> = g.outputs.iter().zip(&g.output_names).map(|(v, n)| format!("{n} {}", ty(d, g, *v))).collect();
+    let outputs: Vec<String> =
+        g.outputs.iter().zip(&g.output_names).map(|(v, n)| format!("{n} {}", ty(d, g, *v))).collect();
     places.push(terminal(&mut body, &mut y, "output", &outputs));
     edges(&mut body, d, g, groups, &places);
     let width = LEFT + WIDTH + ARCS;
@@ -49,7 +51,11 @@ pub fn svg(d: &Data, groups: &[Group], rows: &[Row]) -> String {
 fn terminal(o: &mut String, y: &mut f64, class: &str, lines: &[String]) -> Place {
     let top = *y;
     let height = 8.0 + LINE * lines.len().max(1) as f64;
-    let _ = writeln!(o, "<rect class=\"{class}\" x=\"{LEFT}\" y=\"{top:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" rx=\"{:.0}\"/>", height.min(24.0) / 2.0);
+    let _ = writeln!(
+        o,
+        "<rect class=\"{class}\" x=\"{LEFT}\" y=\"{top:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" rx=\"{:.0}\"/>",
+        height.min(24.0) / 2.0
+    );
     for (i, l) in lines.iter().enumerate() {
         let at = top + 4.0 + LINE * (i as f64 + 0.75);
         let _ = writeln!(o, "<text x=\"{:.0}\" y=\"{at:.0}\">{}</text>", LEFT + 14.0, escape(&short(l, 90)));
@@ -68,10 +74,22 @@ fn draw(o: &mut String, y: &mut f64, d: &Data, group: &Group, rows: &[Row], tota
     let class = if kernels.is_empty() { "group free" } else { "group" };
     let _ = writeln!(o, "<g class=\"{class}\">");
     let list: Vec<&str> = kernels.iter().map(|r| r.kernel.as_str()).collect();
-    let title = if list.is_empty() { "no kernel: views of buffers, and what is known at compile time".into() } else { list.join("\n") };
-    let _ = writeln!(o, "<title>{}</title><rect x=\"{LEFT}\" y=\"{top:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" rx=\"6\"/>", escape_lines(&title));
+    let title = if list.is_empty() {
+        "no kernel: views of buffers, and what is known at compile time".into()
+    } else {
+        list.join("\n")
+    };
+    let _ = writeln!(
+        o,
+        "<title>{}</title><rect x=\"{LEFT}\" y=\"{top:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" rx=\"6\"/>",
+        escape_lines(&title)
+    );
     if let Some(s) = share {
-        let _ = writeln!(o, "<rect class=\"share\" x=\"{LEFT}\" y=\"{top:.0}\" width=\"{:.1}\" height=\"{HEAD}\" rx=\"6\"/>", WIDTH * s);
+        let _ = writeln!(
+            o,
+            "<rect class=\"share\" x=\"{LEFT}\" y=\"{top:.0}\" width=\"{:.1}\" height=\"{HEAD}\" rx=\"6\"/>",
+            WIDTH * s
+        );
     }
     // The kernel that stores the result; others of the group pack and pad for it.
     let main = kernels.iter().max_by(|a, b| a.time.partial_cmp(&b.time).unwrap_or(std::cmp::Ordering::Equal));
@@ -80,10 +98,21 @@ fn draw(o: &mut String, y: &mut f64, d: &Data, group: &Group, rows: &[Row], tota
         (Some(r), 1) => r.kernel.clone(),
         (Some(r), n) => format!("{} and {} more kernel{}", r.kernel, n - 1, if n == 2 { "" } else { "s" }),
     };
-    let _ = writeln!(o, "<text class=\"head\" x=\"{:.0}\" y=\"{:.0}\">{}</text>", LEFT + 10.0, top + 15.0, escape(&short(&head, 60)));
+    let _ = writeln!(
+        o,
+        "<text class=\"head\" x=\"{:.0}\" y=\"{:.0}\">{}</text>",
+        LEFT + 10.0,
+        top + 15.0,
+        escape(&short(&head, 60))
+    );
     if let (Some(t), Some(s)) = (time, share) {
         let text = format!("{} · {:.1} %", crate::bench::print::time(t), s * 100.0);
-        let _ = writeln!(o, "<text class=\"time\" x=\"{:.0}\" y=\"{:.0}\">{text}</text>", LEFT + WIDTH - 10.0, top + 15.0);
+        let _ = writeln!(
+            o,
+            "<text class=\"time\" x=\"{:.0}\" y=\"{:.0}\">{text}</text>",
+            LEFT + WIDTH - 10.0,
+            top + 15.0
+        );
     }
     for (i, n) in group.nodes.iter().enumerate() {
         let data = &g.nodes[*n];
@@ -118,7 +147,8 @@ fn ty(d: &Data, g: &Graph, v: Value) -> String {
 
 /// What flows from one box to another, each pair once. Boxes are numbered from the inputs on.
 fn edges(o: &mut String, d: &Data, g: &Graph, groups: &[Group], places: &[Place]) {
-    let at: HashMap<_, usize> = groups.iter().enumerate().flat_map(|(i, x)| x.nodes.iter().map(move |n| (*n, i + 1))).collect();
+    let at: HashMap<_, usize> =
+        groups.iter().enumerate().flat_map(|(i, x)| x.nodes.iter().map(move |n| (*n, i + 1))).collect();
     let from = |v: Value| match g.values[v].def {
         // Sizes are no data.
         _ if !matches!(g.values[v].known, Known::No) => None,
@@ -147,7 +177,11 @@ fn edges(o: &mut String, d: &Data, g: &Graph, groups: &[Group], places: &[Place]
         let title = escape_lines(&values.join("\n"));
         if *to == from + 1 {
             let (x, y0, y1) = (LEFT + WIDTH / 2.0, places[*from].bottom, places[*to].top);
-            let _ = writeln!(o, "<path class=\"edge\" d=\"M{x:.0} {y0:.0}V{:.0}\" marker-end=\"url(#arrow)\"><title>{title}</title></path>", y1 - 1.0);
+            let _ = writeln!(
+                o,
+                "<path class=\"edge\" d=\"M{x:.0} {y0:.0}V{:.0}\" marker-end=\"url(#arrow)\"><title>{title}</title></path>",
+                y1 - 1.0
+            );
         } else {
             let (x, y0, y1) = (LEFT + WIDTH, places[*from].bottom - 6.0, places[*to].top + 8.0);
             // Longer arcs reach further out, up to the room that there is.

@@ -1,5 +1,5 @@
-//! Which nodes of the graph a kernel computes. A node belongs to the kernel that stores one of its results; a result that
-//! nobody stores stays in registers of the kernel that uses it, or is another view of a buffer.
+//! Which nodes of the graph a kernel computes. A node belongs to the kernel that stores one of its results; a
+//! result that nobody stores stays in registers of the kernel that uses it, or is another view of a buffer.
 
 use crate::graph::{Def, Graph, Node};
 use crate::nest::{Module, Place, visit};
@@ -18,13 +18,21 @@ pub struct Group {
 /// All groups, in the order of the calls. Every live node and every call is in exactly one.
 pub fn groups(g: &Graph, m: &Module) -> Vec<Group> {
     let calls = visit::calls(&m.driver);
-    let by_name: HashMap<&str, Node> = g.values.values().filter_map(|v| if let Def::Node(n, _) = v.def { Some((v.name.as_str(), n)) } else { None }).collect();
+    let by_name: HashMap<&str, Node> = g
+        .values
+        .values()
+        .filter_map(|v| if let Def::Node(n, _) = v.def { Some((v.name.as_str(), n)) } else { None })
+        .collect();
     let live: HashSet<Node> = g.order.iter().copied().collect();
-    let of_origin: HashMap<(&str, Option<usize>, &str), Node> = g.order.iter().map(|n| (key(&g.nodes[*n].origin), *n)).collect();
+    let of_origin: HashMap<(&str, Option<usize>, &str), Node> =
+        g.order.iter().map(|n| (key(&g.nodes[*n].origin), *n)).collect();
     // What a kernel stores, by the names that values have in the graph.
     let stored = |k: usize| -> Vec<Node> {
         let bufs = visit::stores(&m.kernels[calls[k]].body);
-        bufs.iter().filter_map(|b| by_name.get(m.bufs[*b].name.as_str()).copied()).filter(|n| live.contains(n)).collect()
+        bufs.iter()
+            .filter_map(|b| by_name.get(m.bufs[*b].name.as_str()).copied())
+            .filter(|n| live.contains(n))
+            .collect()
     };
     let mut owner: HashMap<Node, usize> = HashMap::new();
     for k in 0..calls.len() {
@@ -33,9 +41,10 @@ pub fn groups(g: &Graph, m: &Module) -> Vec<Group> {
             owner.entry(n).or_insert(k);
         }
     }
-    let views: HashSet<&str> = m.bufs.values().filter(|d| matches!(d.place, Place::View(_))).map(|d| d.name.as_str()).collect();
-    // A node that no kernel stores a result of, but that one is called after: the one that stores for what follows, else
-    // the last one, which ends its work.
+    let views: HashSet<&str> =
+        m.bufs.values().filter(|d| matches!(d.place, Place::View(_))).map(|d| d.name.as_str()).collect();
+    // A node that no kernel stores a result of, but that one is called after: the one that stores for what
+    // follows, else the last one, which ends its work.
     let mut called: HashMap<Node, Vec<usize>> = HashMap::new();
     for (k, kernel) in calls.iter().enumerate() {
         if let Some(n) = of_origin.get(&key(&m.kernels[*kernel].origin)) {
@@ -59,7 +68,8 @@ pub fn groups(g: &Graph, m: &Module) -> Vec<Group> {
         }
     }
     for n in g.order.iter().rev() {
-        let is_view = g.nodes[*n].outputs.iter().flatten().any(|v| views.contains(g.values[*v].name.as_str()));
+        let is_view =
+            g.nodes[*n].outputs.iter().flatten().any(|v| views.contains(g.values[*v].name.as_str()));
         // Sizes and the like, which are expressions and no data.
         let is_known = g.nodes[*n].outputs.iter().flatten().all(|v| !matches!(g.values[*v].known, Known::No));
         if owner.contains_key(n) || is_view || is_known {

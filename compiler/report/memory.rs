@@ -1,5 +1,5 @@
-//! The memory plan: addresses of the workspace over the calls of the kernels. Each buffer is a rectangle from the first kernel
-//! that uses it to the last.
+//! The memory plan: addresses of the workspace over the calls of the kernels. Each buffer is a rectangle from
+//! the first kernel that uses it to the last.
 
 use super::{Data, escape};
 use crate::bench::print::bytes;
@@ -53,7 +53,15 @@ pub fn svg(d: &Data) -> Option<String> {
     );
     for i in 0..=4 {
         let a = top * f64::from(i) / 4.0;
-        let _ = writeln!(o, "<path class=\"grid\" d=\"M{LEFT} {:.1}H{:.0}\"/><text class=\"axis end\" x=\"{:.0}\" y=\"{:.1}\">{}</text>", y(a), LEFT + WIDTH, LEFT - 6.0, y(a) + 4.0, bytes(a));
+        let _ = writeln!(
+            o,
+            "<path class=\"grid\" d=\"M{LEFT} {:.1}H{:.0}\"/><text class=\"axis end\" x=\"{:.0}\" y=\"{:.1}\">{}</text>",
+            y(a),
+            LEFT + WIDTH,
+            LEFT - 6.0,
+            y(a) + 4.0,
+            bytes(a)
+        );
     }
     for (i, l) in lives.iter().enumerate() {
         let (left, right) = (x(l.first), x(l.last + 1));
@@ -91,10 +99,15 @@ pub fn svg(d: &Data) -> Option<String> {
     };
     let mut line = String::new();
     for (k, u) in used.iter().take(calls.len()).enumerate() {
-        let _ = write!(line, "{}{:.1} {:.1}H{:.1}", if k == 0 { "M" } else { "L" }, x(k), y(*u as f64), x(k + 1));
+        let _ =
+            write!(line, "{}{:.1} {:.1}H{:.1}", if k == 0 { "M" } else { "L" }, x(k), y(*u as f64), x(k + 1));
     }
     let most = used.iter().max().copied().unwrap_or(0);
-    let _ = writeln!(o, "<path class=\"live\" d=\"{line}\"><title>in use: at most {}</title></path>", bytes(most as f64));
+    let _ = writeln!(
+        o,
+        "<path class=\"live\" d=\"{line}\"><title>in use: at most {}</title></path>",
+        bytes(most as f64)
+    );
     let _ = writeln!(
         o,
         "<text class=\"axis\" x=\"{LEFT}\" y=\"{:.0}\">kernel 0</text><text class=\"axis end\" x=\"{:.0}\" y=\"{:.0}\">kernel {}</text>\n</svg>",
@@ -103,6 +116,12 @@ pub fn svg(d: &Data) -> Option<String> {
         HEIGHT + 30.0,
         calls.len().saturating_sub(1)
     );
-    let _ = writeln!(o, "<p>{} buffers in {}; at most {} are in use at once (the line).</p>", lives.len(), bytes(top), bytes(most as f64));
+    let _ = writeln!(
+        o,
+        "<p>{} buffers in {}; at most {} are in use at once (the line).</p>",
+        lives.len(),
+        bytes(top),
+        bytes(most as f64)
+    );
     Some(o)
 }

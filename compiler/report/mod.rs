@@ -1,6 +1,6 @@
-//! `onnxc report`: one HTML page about a model that shows without a network, scripts or other files: the graph with its fused
-//! kernels, the memory plan over time, a roofline, times and sizes. Pictures are SVG inside the page; what a mark stands for
-//! is its `<title>`, which browsers show under the pointer.
+//! `onnxc report`: one HTML page about a model that shows without a network, scripts or other files: the
+//! graph with its fused kernels, the memory plan over time, a roofline, times and sizes. Pictures are SVG
+//! inside the page; what a mark stands for is its `<title>`, which browsers show under the pointer.
 
 mod flow;
 mod group;
@@ -85,7 +85,11 @@ fn escape(s: &str) -> String {
 /// A name that fits: its end, which tells nodes of one network apart.
 fn short(s: &str, most: usize) -> String {
     let n = s.chars().count();
-    if n <= most { s.to_owned() } else { format!("\u{2026}{}", s.chars().skip(n + 1 - most).collect::<String>()) }
+    if n <= most {
+        s.to_owned()
+    } else {
+        format!("\u{2026}{}", s.chars().skip(n + 1 - most).collect::<String>())
+    }
 }
 
 #[cfg(test)]

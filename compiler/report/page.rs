@@ -20,8 +20,11 @@ pub fn html(d: &Data) -> String {
     // Nothing may be loaded, whatever a model's names say.
     o += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n";
     o += "<meta name=\"viewport\" content=\"width=device-width\">\n";
-    let name = std::path::Path::new(&d.name).file_name().map_or(d.name.clone(), |n| n.to_string_lossy().into_owned());
-    let _ = writeln!(o, "<title>{} - onnxc</title>\n<style>\n{STYLE}</style>\n</head>\n<body>", escape(&name));
+    let name = std::path::Path::new(&d.name)
+        .file_name()
+        .map_or(d.name.clone(), |n| n.to_string_lossy().into_owned());
+    let _ =
+        writeln!(o, "<title>{} - onnxc</title>\n<style>\n{STYLE}</style>\n</head>\n<body>", escape(&name));
     let _ = writeln!(o, "<h1>{}</h1>", escape(&name));
     o += "<nav><a href=\"#summary\">Summary</a> <a href=\"#kernels\">Kernels</a> <a href=\"#roof\">Roofline</a> \
           <a href=\"#plan\">Memory</a> <a href=\"#constants\">Constants</a> <a href=\"#flow\">Graph</a></nav>\n";
@@ -38,7 +41,8 @@ pub fn html(d: &Data) -> String {
         },
     );
     section(&mut o, "plan", "Memory plan");
-    o += &memory::svg(d).unwrap_or_else(|| "<p>No buffer lies in the workspace, or sizes depend on data.</p>\n".into());
+    o += &memory::svg(d)
+        .unwrap_or_else(|| "<p>No buffer lies in the workspace, or sizes depend on data.</p>\n".into());
     constants(&mut o, d);
     section(&mut o, "flow", "Graph");
     o += "<p>Boxes are groups of nodes that run together: one kernel, and those that pack or pad for it. The bar in the head of a \
@@ -81,7 +85,12 @@ fn summary(o: &mut String, d: &Data, rows: &[Row], groups: &[Group]) {
         Some(x) => x.text(t.ty.onnx_name()),
         None => TensorType::new(t.ty, t.dims.clone()).display(&i.syms).to_string(),
     };
-    let list = |l: &[Tensor]| l.iter().map(|t| format!("<code>{}</code> {}", escape(&t.name), escape(&ty(t)))).collect::<Vec<_>>().join("<br>");
+    let list = |l: &[Tensor]| {
+        l.iter()
+            .map(|t| format!("<code>{}</code> {}", escape(&t.name), escape(&ty(t))))
+            .collect::<Vec<_>>()
+            .join("<br>")
+    };
     row(o, "inputs", &list(&i.inputs));
     row(o, "outputs", &list(&i.outputs));
     if !i.dim_params.is_empty() {
@@ -101,7 +110,8 @@ fn summary(o: &mut String, d: &Data, rows: &[Row], groups: &[Group]) {
     let fused = groups.iter().filter(|g| !g.kernels.is_empty()).count();
     row(o, "nodes", &format!("{nodes} in {fused} groups of {} kernels", rows.len()));
     row(o, "weights", &bytes(c.weights.size as f64));
-    let workspace = d.eval(i.workspace).map_or(escape(&i.workspace.display(&i.syms).to_string()), |w| bytes(w as f64));
+    let workspace =
+        d.eval(i.workspace).map_or(escape(&i.workspace.display(&i.syms).to_string()), |w| bytes(w as f64));
     row(o, "workspace", &workspace);
     let total = rows.iter().try_fold((0.0, 0.0), |s, r| r.amounts.map(|a| (s.0 + a.flops, s.1 + a.bytes)));
     if let Some((flops, moved)) = total {
@@ -110,8 +120,13 @@ fn summary(o: &mut String, d: &Data, rows: &[Row], groups: &[Group]) {
     if let Some(b) = d.bench {
         let threads = b.machine.threads;
         let s = if threads == 1 { "" } else { "s" };
-        row(o, "time", &format!("{} at best, {} median, {threads} thread{s}", time(b.times.min), time(b.times.median)));
-        let peak = format!("{:.1} GFLOP/s, {:.1} GB/s from memory", b.machine.flops / 1e9, b.machine.memory / 1e9);
+        row(
+            o,
+            "time",
+            &format!("{} at best, {} median, {threads} thread{s}", time(b.times.min), time(b.times.median)),
+        );
+        let peak =
+            format!("{:.1} GFLOP/s, {:.1} GB/s from memory", b.machine.flops / 1e9, b.machine.memory / 1e9);
         row(o, "this machine", &peak);
     }
     *o += "</table>\n";
@@ -137,7 +152,10 @@ fn kernels(o: &mut String, d: &Data, rows: &[Row]) {
         if let Some(x) = r.time {
             let share = if total > 0.0 { x / total * 100.0 } else { 0.0 };
             t = time(x);
-            bar = format!("<td class=\"bar\"><svg width=\"120\" height=\"12\" aria-hidden=\"true\"><rect width=\"{:.1}\" height=\"12\"/></svg> {share:.1} %</td>", share * 1.2);
+            bar = format!(
+                "<td class=\"bar\"><svg width=\"120\" height=\"12\" aria-hidden=\"true\"><rect width=\"{:.1}\" height=\"12\"/></svg> {share:.1} %</td>",
+                share * 1.2
+            );
         }
         let amounts = r.amounts.map_or_else(
             || "<td>-</td><td>-</td><td>-</td>".to_owned(),
@@ -150,7 +168,11 @@ fn kernels(o: &mut String, d: &Data, rows: &[Row]) {
             (Some(a), Some(x), Some(b)) if x > 0.0 => {
                 let (limit, compute) = b.limit(a);
                 let bound = if compute { "arithmetic" } else { "memory" };
-                format!("<td>{:.2}</td><td title=\"bound by {bound}\">{:.0} %</td>", a.flops / x / 1e9, limit / x * 100.0)
+                format!(
+                    "<td>{:.2}</td><td title=\"bound by {bound}\">{:.0} %</td>",
+                    a.flops / x / 1e9,
+                    limit / x * 100.0
+                )
             }
             _ => "<td>-</td><td>-</td>".to_owned(),
         };
@@ -182,7 +204,13 @@ fn constants(o: &mut String, d: &Data) {
         .collect();
     list.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
     let all: u64 = list.iter().map(|c| c.0).sum();
-    let _ = writeln!(o, "<p>{} constants of the graph, {}. The object holds {} of weights: packed, for all its CPU levels.</p>", list.len(), bytes(all as f64), bytes(d.compiled.weights.size as f64));
+    let _ = writeln!(
+        o,
+        "<p>{} constants of the graph, {}. The object holds {} of weights: packed, for all its CPU levels.</p>",
+        list.len(),
+        bytes(all as f64),
+        bytes(d.compiled.weights.size as f64)
+    );
     *o += "<table class=\"list\">\n<thead><tr><th>bytes</th><th>share</th><th>constant</th><th>type</th></tr></thead>\n<tbody>\n";
     for (size, name, ty) in list.iter().take(CONSTANTS) {
         let share = if all > 0 { *size as f64 / all as f64 * 100.0 } else { 0.0 };

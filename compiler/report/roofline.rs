@@ -1,5 +1,5 @@
-//! The roofline: what each kernel reaches over its arithmetic intensity, below what the machine can do. Both axes are
-//! logarithmic.
+//! The roofline: what each kernel reaches over its arithmetic intensity, below what the machine can do. Both
+//! axes are logarithmic.
 
 use super::{Data, Row, escape};
 use crate::bench::print::time;
@@ -46,7 +46,12 @@ pub fn svg(d: &Data, rows: &[Row]) -> Option<String> {
         .iter()
         .filter_map(|r| {
             let (a, t) = (r.amounts?, r.time?);
-            (a.flops > 0.0 && a.bytes > 0.0 && t > 0.0).then_some((r, a.flops / a.bytes, a.flops / t / 1e9, t))
+            (a.flops > 0.0 && a.bytes > 0.0 && t > 0.0).then_some((
+                r,
+                a.flops / a.bytes,
+                a.flops / t / 1e9,
+                t,
+            ))
         })
         .collect();
     if points.is_empty() {
@@ -59,14 +64,30 @@ pub fn svg(d: &Data, rows: &[Row]) -> Option<String> {
     let x = |v: f64| LEFT + WIDTH * xs.at(v);
     let y = |v: f64| TOP + HEIGHT * (1.0 - ys.at(v));
     let (w, h) = (LEFT + WIDTH + 20.0, TOP + HEIGHT + 48.0);
-    let mut o = format!("<svg id=\"roofline\" role=\"img\" aria-label=\"roofline\" width=\"{w:.0}\" height=\"{h:.0}\" viewBox=\"0 0 {w:.0} {h:.0}\">\n");
+    let mut o = format!(
+        "<svg id=\"roofline\" role=\"img\" aria-label=\"roofline\" width=\"{w:.0}\" height=\"{h:.0}\" viewBox=\"0 0 {w:.0} {h:.0}\">\n"
+    );
     for e in xs.decades() {
         let v = 10f64.powi(e);
-        let _ = writeln!(o, "<path class=\"grid\" d=\"M{:.1} {TOP}V{:.0}\"/><text class=\"axis mid\" x=\"{:.1}\" y=\"{:.0}\">{v}</text>", x(v), TOP + HEIGHT, x(v), TOP + HEIGHT + 16.0);
+        let _ = writeln!(
+            o,
+            "<path class=\"grid\" d=\"M{:.1} {TOP}V{:.0}\"/><text class=\"axis mid\" x=\"{:.1}\" y=\"{:.0}\">{v}</text>",
+            x(v),
+            TOP + HEIGHT,
+            x(v),
+            TOP + HEIGHT + 16.0
+        );
     }
     for e in ys.decades() {
         let v = 10f64.powi(e);
-        let _ = writeln!(o, "<path class=\"grid\" d=\"M{LEFT} {:.1}H{:.0}\"/><text class=\"axis end\" x=\"{:.0}\" y=\"{:.1}\">{v}</text>", y(v), LEFT + WIDTH, LEFT - 6.0, y(v) + 4.0);
+        let _ = writeln!(
+            o,
+            "<path class=\"grid\" d=\"M{LEFT} {:.1}H{:.0}\"/><text class=\"axis end\" x=\"{:.0}\" y=\"{:.1}\">{v}</text>",
+            y(v),
+            LEFT + WIDTH,
+            LEFT - 6.0,
+            y(v) + 4.0
+        );
     }
     let mid = LEFT + WIDTH / 2.0;
     let _ = writeln!(

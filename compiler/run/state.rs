@@ -1,5 +1,6 @@
-//! State in place for `run`, `verify` and `bench`: an input that an output shares its memory with (`--alias`) is given as
-//! long as it is, and put at the beginning of a buffer with a capacity; the output is what is in use of that afterwards.
+//! State in place for `run`, `verify` and `bench`: an input that an output shares its memory with (`--alias`)
+//! is given as long as it is, and put at the beginning of a buffer with a capacity; the output is what is in
+//! use of that afterwards.
 
 use super::{Runner, bytes_of};
 use crate::arrays::Array;
@@ -34,10 +35,16 @@ impl Runner {
             let [before, after] = [s.before, s.after].map(|d| self.eval(d, sizes));
             let Some(n) = after else {
                 let name = self.compiled.interface.syms.name(capacity);
-                return Error::new(codes::RUN_INPUT, format!("how long \"{}\" becomes follows from data", self.compiled.interface.outputs[s.output].name))
-                    .row("expected", "a capacity of the buffer that it shares with its input")
-                    .help(format!("--size {name}=POSITIONS, or --dim {name}=POSITIONS"))
-                    .fail();
+                return Error::new(
+                    codes::RUN_INPUT,
+                    format!(
+                        "how long \"{}\" becomes follows from data",
+                        self.compiled.interface.outputs[s.output].name
+                    ),
+                )
+                .row("expected", "a capacity of the buffer that it shares with its input")
+                .help(format!("--size {name}=POSITIONS, or --dim {name}=POSITIONS"))
+                .fail();
             };
             // Several states of one size share a capacity.
             sizes.insert(capacity, n.max(before.unwrap_or(0)));
@@ -54,7 +61,11 @@ impl Runner {
         d.eval(&|s| sizes.get(&s).copied())
     }
     /// The bytes of the inputs, those of states with room behind what is there.
-    pub(super) fn placed<'a>(&self, data: &[&'a [u8]], sizes: &HashMap<Sym, i64>) -> Result<Vec<Cow<'a, [u8]>>> {
+    pub(super) fn placed<'a>(
+        &self,
+        data: &[&'a [u8]],
+        sizes: &HashMap<Sym, i64>,
+    ) -> Result<Vec<Cow<'a, [u8]>>> {
         let mut out: Vec<Cow<'a, [u8]>> = data.iter().map(|b| Cow::Borrowed(*b)).collect();
         for s in self.states() {
             let t = &self.compiled.interface.inputs[s.input];
@@ -67,13 +78,19 @@ impl Runner {
     }
     fn shape(&self, t: &Tensor, sizes: &HashMap<Sym, i64>) -> Result<Vec<i64>> {
         let dims = t.dims.iter().map(|d| self.eval(*d, sizes)).collect::<Option<Vec<_>>>();
-        dims.ok_or_else(|| Failure::from(Error::new(codes::RUN_INPUT, format!("\"{}\" has no valid size", t.name))))
+        dims.ok_or_else(|| {
+            Failure::from(Error::new(codes::RUN_INPUT, format!("\"{}\" has no valid size", t.name)))
+        })
     }
     /// What is in use of the outputs; all of it where only data say how much.
     pub(super) fn trimmed(&self, mut outputs: Vec<Array>, sizes: &HashMap<Sym, i64>) -> Vec<Array> {
         for s in self.states() {
             let name = &self.compiled.interface.outputs[s.output].name;
-            let (Some(a), Some(used)) = (outputs.iter_mut().find(|a| a.name == *name), self.eval(s.after, sizes)) else { continue };
+            let (Some(a), Some(used)) =
+                (outputs.iter_mut().find(|a| a.name == *name), self.eval(s.after, sizes))
+            else {
+                continue;
+            };
             let mut dims = a.dims.clone();
             if used > dims[s.axis] {
                 continue;
@@ -88,7 +105,11 @@ impl Runner {
     }
     /// The inputs with the shapes that callers of this type give.
     pub(super) fn inputs(&self) -> Vec<&Tensor> {
-        if self.code.is_shared() { self.given.iter().collect() } else { self.compiled.interface.inputs.iter().collect() }
+        if self.code.is_shared() {
+            self.given.iter().collect()
+        } else {
+            self.compiled.interface.inputs.iter().collect()
+        }
     }
 }
 

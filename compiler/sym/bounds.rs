@@ -1,15 +1,17 @@
-//! Proofs: interval arithmetic, extreme loop values for correlated terms, and divisions written as remainders.
+//! Proofs: interval arithmetic, extreme loop values for correlated terms, and divisions written as
+//! remainders.
 //!
 //! `d >= 0` is tried in this order, each step sound for every iteration of loops that run at least once:
 //!
 //! 1. The interval of `d` (each atom on its own).
 //! 2. Cases of a minimum or maximum in a sum.
-//! 3. `n*floordiv(x, n) = x - mod(x, n)`, after scaling `d` where the coefficient asks for it; then 1 and 2 again.
-//!    A scaled sum need only exceed `-scale`.
-//! 4. All of this for the smallest value over the loops (divisions, minima and maxima are monotone, remainders lie
-//!    in `0..n`, and a term linear in a loop variable is smallest at an end of its range).
+//! 3. `n*floordiv(x, n) = x - mod(x, n)`, after scaling `d` where the coefficient asks for it; then 1 and 2
+//!    again. A scaled sum need only exceed `-scale`.
+//! 4. All of this for the smallest value over the loops (divisions, minima and maxima are monotone,
+//!    remainders lie in `0..n`, and a term linear in a loop variable is smallest at an end of its range).
 //!
-//! A proof has an effort limit and remembers what it found, so that hostile expressions cost little and give Unknown.
+//! A proof has an effort limit and remembers what it found, so that hostile expressions cost little and give
+//! Unknown.
 
 use super::expr::{floor_div_i64, floor_mod_i64};
 use super::{Answer, Atom, Condition, Dim, Range, SymKind, SymTable, View};
@@ -100,18 +102,26 @@ impl Prover<'_> {
         match d.view() {
             View::Overflow => (None, None),
             View::Const(c) => (Some(i128::from(c)), Some(i128::from(c))),
-            View::Sum { terms, constant } => terms.iter().fold((Some(i128::from(constant)), Some(i128::from(constant))), |(lo, hi), (c, atoms)| {
-                let one = (Some(i128::from(*c)), Some(i128::from(*c)));
-                let t = atoms.iter().fold(one, |w, a| mul(w, self.atom_range(a, depth)));
-                (lo.zip(t.0).and_then(|(a, b)| a.checked_add(b)), hi.zip(t.1).and_then(|(a, b)| a.checked_add(b)))
-            }),
+            View::Sum { terms, constant } => terms.iter().fold(
+                (Some(i128::from(constant)), Some(i128::from(constant))),
+                |(lo, hi), (c, atoms)| {
+                    let one = (Some(i128::from(*c)), Some(i128::from(*c)));
+                    let t = atoms.iter().fold(one, |w, a| mul(w, self.atom_range(a, depth)));
+                    (
+                        lo.zip(t.0).and_then(|(a, b)| a.checked_add(b)),
+                        hi.zip(t.1).and_then(|(a, b)| a.checked_add(b)),
+                    )
+                },
+            ),
         }
     }
     fn atom_range(&self, a: &Atom, depth: u32) -> Wide {
         let w = |d: Dim| self.wide(d, depth + 1);
         match a {
             Atom::Sym(s) => match self.syms.loop_range(*s) {
-                Some((lo, hi)) => (w(self.syms.normal(lo)).0, w(self.syms.normal(hi)).1.and_then(|h| h.checked_sub(1))),
+                Some((lo, hi)) => {
+                    (w(self.syms.normal(lo)).0, w(self.syms.normal(hi)).1.and_then(|h| h.checked_sub(1)))
+                }
                 None => {
                     let r = self.syms.declared_range(*s);
                     (r.lo.map(i128::from), r.hi.map(i128::from))
@@ -121,18 +131,35 @@ impl Prover<'_> {
                 let (x, y) = (narrow(w(*x)), narrow(w(*y)));
                 // A zero divisor gives no value, so a nonnegative one is positive.
                 let Some(c) = y.lo.filter(|c| *c >= 0).map(|c| c.max(1)) else { return (None, None) };
-                // The divisor that makes the quotient of this end extreme; without a largest divisor the quotient nears 0 or -1.
-                let end = |v: i64, small: bool| if small { floor_div_i64(v, c) } else { y.hi.filter(|d| *d > 0).map_or(Some(if v < 0 { -1 } else { 0 }), |d| floor_div_i64(v, d)) };
-                (x.lo.and_then(|v| end(v, v < 0)).map(i128::from), x.hi.and_then(|v| end(v, v >= 0)).map(i128::from))
+                // The divisor that makes the quotient of this end extreme; without a largest divisor the
+                // quotient nears 0 or -1.
+                let end = |v: i64, small: bool| {
+                    if small {
+                        floor_div_i64(v, c)
+                    } else {
+                        y.hi.filter(|d| *d > 0)
+                            .map_or(Some(if v < 0 { -1 } else { 0 }), |d| floor_div_i64(v, d))
+                    }
+                };
+                (
+                    x.lo.and_then(|v| end(v, v < 0)).map(i128::from),
+                    x.hi.and_then(|v| end(v, v >= 0)).map(i128::from),
+                )
             }
             Atom::Mod(x, y) => {
                 let (x, y) = (narrow(w(*x)), narrow(w(*y)));
                 match (x.lo, x.hi, y.lo, y.hi) {
-                    (Some(a), Some(b), Some(c), Some(d)) if c == d && c > 0 && floor_div_i64(a, c) == floor_div_i64(b, c) => (floor_mod_i64(a, c).map(i128::from), floor_mod_i64(b, c).map(i128::from)),
+                    (Some(a), Some(b), Some(c), Some(d))
+                        if c == d && c > 0 && floor_div_i64(a, c) == floor_div_i64(b, c) =>
+                    {
+                        (floor_mod_i64(a, c).map(i128::from), floor_mod_i64(b, c).map(i128::from))
+                    }
                     (a, b, Some(c), d) if c >= 0 => {
                         let below = d.map(|d| i128::from(d) - 1);
                         let hi = match (a, b) {
-                            (Some(a), Some(b)) if a >= 0 => Some(below.map_or(i128::from(b), |d| d.min(i128::from(b)))),
+                            (Some(a), Some(b)) if a >= 0 => {
+                                Some(below.map_or(i128::from(b), |d| d.min(i128::from(b))))
+                            }
                             _ => below,
                         };
                         (Some(0), hi)
@@ -142,16 +169,22 @@ impl Prover<'_> {
             }
             Atom::Min(v) => {
                 let all: Vec<Wide> = v.iter().map(|d| w(*d)).collect();
-                (all.iter().map(|x| x.0).collect::<Option<Vec<_>>>().and_then(|v| v.into_iter().min()), all.iter().filter_map(|x| x.1).min())
+                (
+                    all.iter().map(|x| x.0).collect::<Option<Vec<_>>>().and_then(|v| v.into_iter().min()),
+                    all.iter().filter_map(|x| x.1).min(),
+                )
             }
             Atom::Max(v) => {
                 let all: Vec<Wide> = v.iter().map(|d| w(*d)).collect();
-                (all.iter().filter_map(|x| x.0).max(), all.iter().map(|x| x.1).collect::<Option<Vec<_>>>().and_then(|v| v.into_iter().max()))
+                (
+                    all.iter().filter_map(|x| x.0).max(),
+                    all.iter().map(|x| x.1).collect::<Option<Vec<_>>>().and_then(|v| v.into_iter().max()),
+                )
             }
         }
     }
-    /// A bound of `d` (upper if `max`) without loop variables, assuming that the loops around run at least once;
-    /// `None` if the sign of a coefficient is not known.
+    /// A bound of `d` (upper if `max`) without loop variables, assuming that the loops around run at least
+    /// once; `None` if the sign of a coefficient is not known.
     fn extreme(&self, d: Dim, max: bool, depth: u32) -> Option<Dim> {
         if depth > 16 || !self.step() {
             return None;
@@ -176,19 +209,36 @@ impl Prover<'_> {
         None
     }
     fn sign_by_extremes(&self, c: Dim, depth: u32) -> bool {
-        c.as_const().is_none() && self.extreme(c, false, depth + 4).is_some_and(|e| narrow(self.wide(e, 0)).lo.is_some_and(|l| l >= 0))
+        c.as_const().is_none()
+            && self
+                .extreme(c, false, depth + 4)
+                .is_some_and(|e| narrow(self.wide(e, 0)).lo.is_some_and(|l| l >= 0))
     }
     /// Replaces divisions, remainders, minima and maxima that hold loop variables by bounds without them.
     fn extreme_atoms(&self, d: Dim, max: bool, depth: u32) -> Option<Dim> {
         let View::Sum { terms, constant } = d.view() else { return Some(d) };
         let has_loop = |d: Dim| d.syms().iter().any(|s| self.is_loop(*s));
-        if !terms.iter().flat_map(|t| &t.1).any(|a| !matches!(a, Atom::Sym(_)) && has_loop(Dim::atom(a.clone()))) {
+        if !terms
+            .iter()
+            .flat_map(|t| &t.1)
+            .any(|a| !matches!(a, Atom::Sym(_)) && has_loop(Dim::atom(a.clone())))
+        {
             return Some(d);
         }
         let mut out = Dim::constant(constant);
         for (c, atoms) in terms {
-            let complex: Vec<usize> = (0..atoms.len()).filter(|&i| !matches!(atoms[i], Atom::Sym(_)) && has_loop(Dim::atom(atoms[i].clone()))).collect();
-            let product = |skip: Option<usize>| Dim::product(atoms.iter().enumerate().filter(|(i, _)| Some(*i) != skip).map(|(_, a)| Dim::atom(a.clone())));
+            let complex: Vec<usize> = (0..atoms.len())
+                .filter(|&i| !matches!(atoms[i], Atom::Sym(_)) && has_loop(Dim::atom(atoms[i].clone())))
+                .collect();
+            let product = |skip: Option<usize>| {
+                Dim::product(
+                    atoms
+                        .iter()
+                        .enumerate()
+                        .filter(|(i, _)| Some(*i) != skip)
+                        .map(|(_, a)| Dim::atom(a.clone())),
+                )
+            };
             match complex.as_slice() {
                 [] => out += product(None) * *c,
                 [i] => {
@@ -226,11 +276,19 @@ impl Prover<'_> {
             }
             Atom::Min(v) => {
                 let all: Vec<Option<Dim>> = v.iter().map(|d| self.extreme(*d, max, depth)).collect();
-                if max { all.into_iter().flatten().reduce(Dim::min) } else { all.into_iter().collect::<Option<Vec<_>>>()?.into_iter().reduce(Dim::min) }
+                if max {
+                    all.into_iter().flatten().reduce(Dim::min)
+                } else {
+                    all.into_iter().collect::<Option<Vec<_>>>()?.into_iter().reduce(Dim::min)
+                }
             }
             Atom::Max(v) => {
                 let all: Vec<Option<Dim>> = v.iter().map(|d| self.extreme(*d, max, depth)).collect();
-                if max { all.into_iter().collect::<Option<Vec<_>>>()?.into_iter().reduce(Dim::max) } else { all.into_iter().flatten().reduce(Dim::max) }
+                if max {
+                    all.into_iter().collect::<Option<Vec<_>>>()?.into_iter().reduce(Dim::max)
+                } else {
+                    all.into_iter().flatten().reduce(Dim::max)
+                }
             }
         }
     }
@@ -239,8 +297,8 @@ impl Prover<'_> {
         let proven = |d: Dim| !d.is_overflow() && (self.above(d, 1) || self.expanded(d));
         proven(d) || self.extreme(d, false, 0).is_some_and(|e| e != d && proven(e)) || self.by_facts(d)
     }
-    /// `d >= 0` as a sum of a multiple of a checked fact and of what is not negative anyway. A fact about run-time sizes
-    /// is checked once they are defined: it says nothing about what does not depend on them.
+    /// `d >= 0` as a sum of a multiple of a checked fact and of what is not negative anyway. A fact about
+    /// run-time sizes is checked once they are defined: it says nothing about what does not depend on them.
     fn by_facts(&self, d: Dim) -> bool {
         let View::Sum { terms, .. } = d.view() else { return false };
         self.syms.lower.iter().any(|(f, lo)| {
@@ -250,7 +308,10 @@ impl Prover<'_> {
             let Some(times) = k.checked_div(*c).filter(|q| *q > 0) else { return false };
             let late = |s: super::Sym| self.syms.kind(s) == SymKind::Runtime;
             let rest = d - (*f - *lo) * times;
-            !rest.is_overflow() && self.step() && self.above(rest, 1) && f.syms().into_iter().all(|s| !late(s) || d.contains(s))
+            !rest.is_overflow()
+                && self.step()
+                && self.above(rest, 1)
+                && f.syms().into_iter().all(|s| !late(s) || d.contains(s))
         })
     }
     /// `d > -scale`, by interval or by cases.
@@ -280,7 +341,8 @@ impl Prover<'_> {
         for (i, (c, atoms)) in terms.iter().enumerate() {
             for (k, a) in atoms.iter().enumerate() {
                 let Atom::FloorDiv(x, y) = a else { continue };
-                let others = || atoms.iter().enumerate().filter(|(j, _)| *j != k).map(|(_, a)| Dim::atom(a.clone()));
+                let others =
+                    || atoms.iter().enumerate().filter(|(j, _)| *j != k).map(|(_, a)| Dim::atom(a.clone()));
                 let (front, scale) = match y.as_const() {
                     Some(n) if n > 0 => {
                         let g = super::simplify::gcd(*c, n);
@@ -297,13 +359,17 @@ impl Prover<'_> {
                         (q, 1)
                     }
                 };
-                let rest = Dim::from_terms(terms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, t)| t.clone()).collect(), constant);
+                let rest = Dim::from_terms(
+                    terms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, t)| t.clone()).collect(),
+                    constant,
+                );
                 return Some((rest * scale + front * (*x - x.modulo(*y)), scale));
             }
         }
         None
     }
-    /// `min`/`max` inside a sum: a sum with a max is nonnegative if one choice makes it so, with a min if every one does.
+    /// `min`/`max` inside a sum: a sum with a max is nonnegative if one choice makes it so, with a min if
+    /// every one does.
     fn by_cases(&self, d: Dim) -> bool {
         let View::Sum { terms, constant } = d.view() else { return false };
         for (i, (c, atoms)) in terms.iter().enumerate() {
@@ -313,7 +379,10 @@ impl Prover<'_> {
                 Atom::Min(v) => (v, *c < 0),
                 _ => continue,
             };
-            let rest = Dim::from_terms(terms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, t)| t.clone()).collect(), constant);
+            let rest = Dim::from_terms(
+                terms.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, t)| t.clone()).collect(),
+                constant,
+            );
             let holds = |m: &Dim| narrow(self.wide(rest + *m * *c, 0)).lo.is_some_and(|l| l >= 0);
             return if any { v.iter().any(holds) } else { v.iter().all(holds) };
         }
@@ -334,8 +403,9 @@ impl Prover<'_> {
         let (i, e) = (self.syms.normal(index), self.syms.normal(extent));
         self.nonneg(i) && (self.nonneg(e - 1 - i) || self.broadcast_index(index, extent))
     }
-    /// A nonnegative index that [`super::broadcast::stride_factor`] makes 0 where the extent is 1: it is inside if
-    /// its loop ends at the extent whenever the extent is not 1. That follows from a condition checked at entry.
+    /// A nonnegative index that [`super::broadcast::stride_factor`] makes 0 where the extent is 1: it is
+    /// inside if its loop ends at the extent whenever the extent is not 1. That follows from a condition
+    /// checked at entry.
     fn broadcast_index(&self, index: Dim, extent: Dim) -> bool {
         self.inside_joined(index, extent) || self.inside_either(index, extent)
     }
@@ -345,7 +415,8 @@ impl Prover<'_> {
         let factor = super::broadcast::stride_factor(extent);
         atoms.iter().enumerate().any(|(i, a)| {
             let (Atom::Sym(s), [_, _]) = (a, atoms.as_slice()) else { return false };
-            Dim::atom(atoms[1 - i].clone()) == factor && self.syms.loop_range(*s).is_some_and(|(_, hi)| self.syms.broadcasts_to(extent, hi))
+            Dim::atom(atoms[1 - i].clone()) == factor
+                && self.syms.loop_range(*s).is_some_and(|(_, hi)| self.syms.broadcasts_to(extent, hi))
         })
     }
     fn inside_either(&self, index: Dim, extent: Dim) -> bool {
@@ -369,7 +440,10 @@ impl Prover<'_> {
             // Extent != 1 leaves two cases: the other is equal, or it is 1.
             [extent, Dim::constant(1)].into_iter().all(|v| {
                 let hi = hi.subst(&mut |s| (s == o).then_some(v));
-                hi == extent.max(1) || hi == extent.max(1) * extent.min(1) || hi == extent * extent.min(1) || self.nonneg(self.syms.normal(extent - hi))
+                hi == extent.max(1)
+                    || hi == extent.max(1) * extent.min(1)
+                    || hi == extent * extent.min(1)
+                    || self.nonneg(self.syms.normal(extent - hi))
             })
         })
     }
@@ -396,11 +470,21 @@ impl Prover<'_> {
             Atom::Sym(_) => Dim::atom(a.clone()),
             Atom::FloorDiv(x, y) => {
                 let (x, y) = (self.simplify(*x), self.simplify(*y));
-                if self.inside(x, y) { Dim::constant(0) } else { self.split_small(x, y).map_or_else(|| x.floor_div(y), |(_, q, d, _)| self.simplify(q.floor_div(d))) }
+                if self.inside(x, y) {
+                    Dim::constant(0)
+                } else {
+                    self.split_small(x, y)
+                        .map_or_else(|| x.floor_div(y), |(_, q, d, _)| self.simplify(q.floor_div(d)))
+                }
             }
             Atom::Mod(x, y) => {
                 let (x, y) = (self.simplify(*x), self.simplify(*y));
-                if self.inside(x, y) { x } else { self.split_small(x, y).map_or_else(|| x.modulo(y), |(g, q, d, r)| self.simplify(q.modulo(d)) * g + r) }
+                if self.inside(x, y) {
+                    x
+                } else {
+                    self.split_small(x, y)
+                        .map_or_else(|| x.modulo(y), |(g, q, d, r)| self.simplify(q.modulo(d)) * g + r)
+                }
             }
             Atom::Min(v) | Atom::Max(v) => {
                 let max = matches!(a, Atom::Max(_));
@@ -416,9 +500,12 @@ impl Prover<'_> {
         }
     }
     /// `(g, q, d, r)` with `x = g*q + r` for the divisor `y = g*d`, with g > 1, d > 0 and r in 0..g: then
-    /// `x div y = q div d` and `x mod y = g*(q mod d) + r`. Finds g among the coefficients of x (numbers only).
+    /// `x div y = q div d` and `x mod y = g*(q mod d) + r`. Finds g among the coefficients of x (numbers
+    /// only).
     fn split_small(&self, x: Dim, y: Dim) -> Option<(i64, Dim, i64, Dim)> {
-        let (View::Sum { terms, constant }, n) = (x.view(), y.as_const().filter(|n| *n > 0)?) else { return None };
+        let (View::Sum { terms, constant }, n) = (x.view(), y.as_const().filter(|n| *n > 0)?) else {
+            return None;
+        };
         let mut gs: Vec<i64> = terms.iter().map(|t| t.0).filter(|c| *c > 1 && n % c == 0).collect();
         gs.sort_unstable();
         gs.dedup();
@@ -428,7 +515,10 @@ impl Prover<'_> {
             if r.as_const() == Some(0) || !self.inside(r, Dim::constant(g)) {
                 continue;
             }
-            let q = Dim::from_terms(big.into_iter().map(|(c, p)| (c / g, p)).collect(), floor_div_i64(constant, g)?);
+            let q = Dim::from_terms(
+                big.into_iter().map(|(c, p)| (c / g, p)).collect(),
+                floor_div_i64(constant, g)?,
+            );
             return Some((g, q, n / g, r));
         }
         None
@@ -508,8 +598,8 @@ impl SymTable {
     pub fn in_range(&self, index: Dim, extent: Dim) -> bool {
         Prover::new(self).inside(index, extent)
     }
-    /// Simpler form under what is known of ranges: divisions that are 0, remainders that change nothing, minima and
-    /// maxima with a clear winner. Equal to `d` wherever the loops around run.
+    /// Simpler form under what is known of ranges: divisions that are 0, remainders that change nothing,
+    /// minima and maxima with a clear winner. Equal to `d` wherever the loops around run.
     pub fn simplify(&self, d: Dim) -> Dim {
         Prover::new(self).simplify(d)
     }

@@ -1,8 +1,8 @@
 //! Multidirectional broadcasting of symbolic shapes (ONNX Broadcasting.md).
 //!
-//! What a check establishes is a fact for all that follows: a dim that broadcast to another is 1 or equal to it
-//! ([`SymTable::broadcasts_to`], transitive). So the sizes of a chain of residual additions stay as small as the
-//! first of them, though nothing proves that the operands are equal.
+//! What a check establishes is a fact for all that follows: a dim that broadcast to another is 1 or equal to
+//! it ([`SymTable::broadcasts_to`], transitive). So the sizes of a chain of residual additions stay as small
+//! as the first of them, though nothing proves that the operands are equal.
 
 use super::{Answer, Atom, Dim, SymTable, View};
 use std::collections::HashSet;
@@ -27,7 +27,8 @@ pub fn stride_factor(dim: Dim) -> Dim {
 }
 
 impl SymTable {
-    /// Broadcasts shapes against each other, aligned at their last dims. What nothing proves is recorded as a condition.
+    /// Broadcasts shapes against each other, aligned at their last dims. What nothing proves is recorded as a
+    /// condition.
     pub fn broadcast(&mut self, shapes: &[&[Dim]]) -> Result<Vec<Dim>, Mismatch> {
         let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
         let mut out = vec![];

@@ -1,9 +1,11 @@
 //! The door through which a [`Dim`] becomes the extent of a buffer, the trip count of a loop or a divisor.
 //!
-//! What the prover cannot show becomes a condition that generated code checks before it uses the size. A condition is
-//! also a fact: later proofs use it, so that `0 <= a` turns `max(0, a)` into `a` in all that follows.
+//! What the prover cannot show becomes a condition that generated code checks before it uses the size. A
+//! condition is also a fact: later proofs use it, so that `0 <= a` turns `max(0, a)` into `a` in all that
+//! follows.
 //!
-//! A condition is reduced before it is recorded, with rules that are equivalences over the integers (n, c > 0):
+//! A condition is reduced before it is recorded, with rules that are equivalences over the integers (n, c >
+//! 0):
 //!
 //! ```text
 //! c*x + k >= 0              x >= ceil(-k / c)
@@ -13,7 +15,8 @@
 //! max(a, b) <= m            a <= m and b <= m
 //! ```
 //!
-//! A bound of one dim param ends as its declared range, which the entry function checks with the param itself.
+//! A bound of one dim param ends as its declared range, which the entry function checks with the param
+//! itself.
 
 use super::expr::floor_div_i64;
 use super::{Answer, Atom, Condition, Dim, Range, SymKind, SymTable, View};
@@ -24,10 +27,13 @@ const MAX_FACTS: usize = 256;
 const MAX_STEPS: u32 = 64;
 
 impl SymTable {
-    /// Admits `d` as the extent of a buffer or the trip count of a loop: records what is needed for `d >= 0` and for every
-    /// division in it to have a value. [`Answer::No`] if `d` is negative for all values of its symbols.
+    /// Admits `d` as the extent of a buffer or the trip count of a loop: records what is needed for `d >= 0`
+    /// and for every division in it to have a value. [`Answer::No`] if `d` is negative for all values of its
+    /// symbols.
     pub fn admit_extent(&mut self, d: Dim) -> Answer {
-        if d.as_const().is_some_and(|c| c >= 0) || d.as_sym().is_some_and(|s| self.declared_range(s).lo.is_some_and(|lo| lo >= 0)) {
+        if d.as_const().is_some_and(|c| c >= 0)
+            || d.as_sym().is_some_and(|s| self.declared_range(s).lo.is_some_and(|lo| lo >= 0))
+        {
             return Answer::Yes;
         }
         if self.is_pos(-d) {
@@ -77,15 +83,23 @@ impl SymTable {
         let [atom] = atoms.as_slice() else { return None };
         // c*atom + k >= 0: a lower bound of the atom for c > 0, an upper bound for c < 0.
         let below = *c < 0;
-        let m = if below { floor_div_i64(constant, c.checked_neg()?)? } else { floor_div_i64(constant, *c)?.checked_neg()? };
+        let m = if below {
+            floor_div_i64(constant, c.checked_neg()?)?
+        } else {
+            floor_div_i64(constant, *c)?.checked_neg()?
+        };
         let bounded = |x: &Dim| if below { Dim::constant(m) - *x } else { *x - m };
         match atom {
             Atom::Sym(s) if self.at_top() && matches!(self.kind(*s), SymKind::Param | SymKind::Unnamed) => {
-                Some(Reduced::Range(*s, if below { Range { lo: None, hi: Some(m) } } else { Range::at_least(m) }))
+                Some(Reduced::Range(
+                    *s,
+                    if below { Range { lo: None, hi: Some(m) } } else { Range::at_least(m) },
+                ))
             }
             Atom::FloorDiv(x, n) => {
                 let n = n.as_const().filter(|n| *n > 0)?;
-                let edge = if below { m.checked_add(1)?.checked_mul(n)?.checked_sub(1)? } else { m.checked_mul(n)? };
+                let edge =
+                    if below { m.checked_add(1)?.checked_mul(n)?.checked_sub(1)? } else { m.checked_mul(n)? };
                 Some(Reduced::All(vec![if below { Dim::constant(edge) - *x } else { *x - edge }]))
             }
             Atom::Min(v) if !below => Some(Reduced::All(v.iter().map(bounded).collect())),
@@ -97,7 +111,10 @@ impl SymTable {
     fn learn_nonneg(&mut self, d: Dim) {
         for d in [d, self.normal(d)] {
             let (terms, k) = d.split_const();
-            let Some(lo) = k.checked_neg().filter(|_| !terms.is_overflow() && terms.as_const().is_none()) else { continue };
+            let Some(lo) = k.checked_neg().filter(|_| !terms.is_overflow() && terms.as_const().is_none())
+            else {
+                continue;
+            };
             let full = self.lower.len() >= MAX_FACTS;
             // Facts of an outer scope stay as they are: they come back when this scope ends.
             match self.lower.iter_mut().find(|f| f.0 == terms) {

@@ -10,11 +10,13 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Sym(pub u32);
 
-/// A canonical integer expression. Copying is free; equality is pointer equality, which is structural equality.
+/// A canonical integer expression. Copying is free; equality is pointer equality, which is structural
+/// equality.
 #[derive(Copy, Clone)]
 pub struct Dim(&'static Interned);
 
-/// A node and what is computed once from its parts: its structural hash, and its extent written out as a tree.
+/// A node and what is computed once from its parts: its structural hash, and its extent written out as a
+/// tree.
 struct Interned {
     hash: u64,
     size: u32,
@@ -22,8 +24,8 @@ struct Interned {
     node: Node,
 }
 
-/// Largest expression, counted in atoms of the written-out tree, and its deepest nesting. Everything larger is
-/// [`View::Overflow`]: shared parts could otherwise double the text (and every walk) with each operation.
+/// Largest expression, counted in atoms of the written-out tree, and its deepest nesting. Everything larger
+/// is [`View::Overflow`]: shared parts could otherwise double the text (and every walk) with each operation.
 pub(super) const MAX_SIZE: u32 = 1 << 14;
 pub(super) const MAX_DEPTH: u32 = 96;
 
@@ -63,7 +65,8 @@ pub enum View {
         /// The constant.
         constant: i64,
     },
-    /// Poison: a number does not fit an i64, a division by zero, or an expression beyond all reason (size or depth).
+    /// Poison: a number does not fit an i64, a division by zero, or an expression beyond all reason (size or
+    /// depth).
     Overflow,
 }
 
@@ -98,8 +101,8 @@ impl Eq for Interned {}
 
 /// A table of nodes. Their hashes are known and well mixed.
 type Shard = Mutex<HashSet<&'static Interned, BuildHasherDefault<Known>>>;
-/// By some bits of the hash, so that threads seldom wait for each other. Its top bits tell the nodes of a table apart (hashbrown's
-/// tags), its low bits place them: those are no use here.
+/// By some bits of the hash, so that threads seldom wait for each other. Its top bits tell the nodes of a
+/// table apart (hashbrown's tags), its low bits place them: those are no use here.
 static INTERNER: LazyLock<[Shard; 64]> = LazyLock::new(|| std::array::from_fn(|_| Shard::default()));
 
 /// Passes on a hash that was computed before.
@@ -173,7 +176,9 @@ impl Dim {
     }
     /// A number.
     pub fn constant(v: i64) -> Dim {
-        static SMALL: LazyLock<Vec<Dim>> = LazyLock::new(|| (-64..1025).map(|v| Dim::intern(Node::Poly { terms: vec![], constant: v })).collect());
+        static SMALL: LazyLock<Vec<Dim>> = LazyLock::new(|| {
+            (-64..1025).map(|v| Dim::intern(Node::Poly { terms: vec![], constant: v })).collect()
+        });
         match v.checked_add(64).and_then(|i| usize::try_from(i).ok()).and_then(|i| SMALL.get(i)) {
             Some(d) => *d,
             None => Dim::intern(Node::Poly { terms: vec![], constant: v }),
@@ -239,7 +244,12 @@ impl Dim {
     pub fn split_const(self) -> (Dim, i64) {
         match self.view() {
             View::Sum { constant: 0, .. } => (self, 0),
-            View::Sum { terms, constant } => (memo::dim(Op::SplitConst, self, self, || Dim::intern(Node::Poly { terms: terms.to_vec(), constant: 0 })), constant),
+            View::Sum { terms, constant } => (
+                memo::dim(Op::SplitConst, self, self, || {
+                    Dim::intern(Node::Poly { terms: terms.to_vec(), constant: 0 })
+                }),
+                constant,
+            ),
             View::Const(c) => (Dim::constant(0), c),
             View::Overflow => (self, 0),
         }
@@ -423,7 +433,9 @@ impl Ord for Dim {
         match (&self.0.node, &o.0.node) {
             (Node::Overflow, _) => Ordering::Greater,
             (_, Node::Overflow) => Ordering::Less,
-            (Node::Poly { terms: a, constant: c }, Node::Poly { terms: b, constant: d }) => a.cmp(b).then(c.cmp(d)),
+            (Node::Poly { terms: a, constant: c }, Node::Poly { terms: b, constant: d }) => {
+                a.cmp(b).then(c.cmp(d))
+            }
         }
     }
 }

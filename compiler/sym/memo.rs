@@ -1,5 +1,5 @@
-//! What was computed lately: operations on dims are pure and the same few are asked for again and again, by every copy of
-//! an unrolled body and on every CPU level, so each thread keeps the latest results.
+//! What was computed lately: operations on dims are pure and the same few are asked for again and again, by
+//! every copy of an unrolled body and on every CPU level, so each thread keeps the latest results.
 
 use super::expr::{Dim, Sym};
 use std::cell::RefCell;
@@ -38,12 +38,18 @@ fn place(op: Op, a: Dim, b: Dim) -> usize {
         Op::Max => 5,
         Op::SplitConst => 6,
     };
-    let mix = (a.structural_hash().rotate_left(17) ^ b.structural_hash()).wrapping_add(op.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mix = (a.structural_hash().rotate_left(17) ^ b.structural_hash())
+        .wrapping_add(op.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     (mix.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as usize % ENTRIES
 }
 
 /// The pair that `compute` gives for these operands.
-pub(super) fn pair(op: Op, a: Dim, b: Dim, compute: impl FnOnce() -> Option<(Dim, Dim)>) -> Option<(Dim, Dim)> {
+pub(super) fn pair(
+    op: Op,
+    a: Dim,
+    b: Dim,
+    compute: impl FnOnce() -> Option<(Dim, Dim)>,
+) -> Option<(Dim, Dim)> {
     let at = place(op, a, b);
     let known = LATEST.with_borrow(|v| match v.get(at) {
         Some(Some(e)) if e.0 == op && e.1 == a && e.2 == b => Some(e.3),

@@ -1,19 +1,21 @@
-//! Arithmetic into canonical form. The rules; each holds for all integers (a division by zero has no value, so
-//! rules may assume that divisors are not zero):
+//! Arithmetic into canonical form. The rules; each holds for all integers (a division by zero has no value,
+//! so rules may assume that divisors are not zero):
 //!
 //! 1. Sums merge equal products and drop zero coefficients; products distribute over sums.
 //! 2. `floordiv(x, 1) = x`, `mod(x, 1) = mod(x, -1) = 0`; numbers fold; `floordiv(0, d) = mod(0, d) = 0`.
-//! 3. `floordiv(d*q + r, d) = q + floordiv(r, d)` and `mod(d*q + r, d) = mod(r, d)`: every term that the divisor
-//!    divides exactly (as a number, or as a symbolic factor) leaves; of the constant, its multiple of the divisor.
+//! 3. `floordiv(d*q + r, d) = q + floordiv(r, d)` and `mod(d*q + r, d) = mod(r, d)`: every term that the
+//!    divisor divides exactly (as a number, or as a symbolic factor) leaves; of the constant, its multiple of
+//!    the divisor.
 //! 4. For a number d > 0: `floordiv(c*x + r, d)` with g = gcd of d and all coefficients becomes
 //!    `floordiv((c/g)*x + floordiv(r, g), d/g)`.
-//!    A factor that all terms of dividend and divisor have in common leaves both, and a sum that divides without
-//!    remainder gives the quotient.
+//!    A factor that all terms of dividend and divisor have in common leaves both, and a sum that divides
+//!    without remainder gives the quotient.
 //! 5. `floordiv(floordiv(x, a), b) = floordiv(x, a*b)` for numbers a, b > 0.
-//! 6. `d*floordiv(x, d) + mod(x, d) = x`, also with a common factor in front. This is the one rule that depends on
-//!    the order of additions (`mod + 2*d*floordiv` stays); [`super::SymTable::eq`] sees through it.
-//! 7. Minima and maxima are flat, sorted, without repetitions and with one number; where two members differ by a
-//!    number, only the decisive one stays.
+//! 6. `d*floordiv(x, d) + mod(x, d) = x`, also with a common factor in front. This is the one rule that
+//!    depends on the order of additions (`mod + 2*d*floordiv` stays); [`super::SymTable::eq`] sees through
+//!    it.
+//! 7. Minima and maxima are flat, sorted, without repetitions and with one number; where two members differ
+//!    by a number, only the decisive one stays.
 //! 8. Expressions have bounds on size and nesting (`MAX_SIZE`, `MAX_DEPTH`); beyond them they are poison.
 
 use super::expr::{Atom, Dim, Node, Sym, Term, View, floor_div_i64, floor_mod_i64};
@@ -49,14 +51,22 @@ impl Dim {
                 _ => wide.push((c, p)),
             }
         }
-        let narrow = wide.into_iter().filter(|(c, _)| *c != 0).map(|(c, p)| Some((i64::try_from(c).ok()?, p))).collect::<Option<Vec<Term>>>();
+        let narrow = wide
+            .into_iter()
+            .filter(|(c, _)| *c != 0)
+            .map(|(c, p)| Some((i64::try_from(c).ok()?, p)))
+            .collect::<Option<Vec<Term>>>();
         let (Some(out), Ok(constant)) = (narrow, i64::try_from(constant)) else { return Dim::overflow() };
         if let Some((left, more)) = recombine(&out) {
             let Some((more, k)) = more.parts() else { return Dim::overflow() };
             let Some(constant) = constant.checked_add(k) else { return Dim::overflow() };
             return Dim::from_terms(left.into_iter().chain(more.iter().cloned()).collect(), constant);
         }
-        if out.is_empty() { Dim::constant(constant) } else { Dim::intern(Node::Poly { terms: out, constant }) }
+        if out.is_empty() {
+            Dim::constant(constant)
+        } else {
+            Dim::intern(Node::Poly { terms: out, constant })
+        }
     }
     fn parts(self) -> Option<(&'static [Term], i64)> {
         match self.view() {
@@ -119,7 +129,8 @@ impl Dim {
         }
         memo::dim(memo::Op::FloorDiv, self, d, || self.quotient(d))
     }
-    /// Without the factor that all terms of two expressions have in common: what the quotient of both is made of.
+    /// Without the factor that all terms of two expressions have in common: what the quotient of both is made
+    /// of.
     fn without_common(self, d: Dim) -> Option<(Dim, Dim)> {
         let ((a, k), (b, l)) = (self.parts()?, d.parts()?);
         let numbers = a.iter().chain(b).map(|t| t.0).chain([k, l]);
@@ -133,7 +144,12 @@ impl Dim {
             return None;
         }
         let factor = (g.max(1), common);
-        let divided = |t: &[Term], k: i64| Some(Dim::from_terms(t.iter().map(|t| Dim::divide_term(t, &factor)).collect::<Option<_>>()?, k / factor.0));
+        let divided = |t: &[Term], k: i64| {
+            Some(Dim::from_terms(
+                t.iter().map(|t| Dim::divide_term(t, &factor)).collect::<Option<_>>()?,
+                k / factor.0,
+            ))
+        };
         Some((divided(a, k)?, divided(b, l)?))
     }
     /// The quotient by a sum, if it divides without remainder.
@@ -197,7 +213,11 @@ impl Dim {
         let d = d.into();
         if let (Some(a), Some(b)) = (self.as_const(), d.as_const()) {
             let up = |q: i64| q.checked_add(i64::from(a % b != 0));
-            return if b == -1 { -self } else { floor_div_i64(a, b).and_then(up).map_or_else(Dim::overflow, Dim::constant) };
+            return if b == -1 {
+                -self
+            } else {
+                floor_div_i64(a, b).and_then(up).map_or_else(Dim::overflow, Dim::constant)
+            };
         }
         match d.as_const() {
             Some(n) if n > 0 => (self + (n - 1)).floor_div(d),
@@ -231,7 +251,10 @@ impl Dim {
                     let g = terms.iter().fold(n, |g, (c, _)| gcd(g, *c));
                     if g > 1 {
                         let terms = terms.iter().map(|(c, p)| (c / g, p.clone())).collect();
-                        let (q, r) = (floor_div_i64(constant, g).unwrap_or(0), floor_mod_i64(constant, g).unwrap_or(0));
+                        let (q, r) = (
+                            floor_div_i64(constant, g).unwrap_or(0),
+                            floor_mod_i64(constant, g).unwrap_or(0),
+                        );
                         return Dim::from_terms(terms, q).modulo(n / g) * g + r;
                     }
                 }
@@ -251,8 +274,8 @@ impl Dim {
     }
 }
 
-/// Rule 6: the terms that stay, and what replaces the others. Each step puts shallower atoms in the place of a
-/// remainder, so repeating it ends.
+/// Rule 6: the terms that stay, and what replaces the others. Each step puts shallower atoms in the place of
+/// a remainder, so repeating it ends.
 fn recombine(terms: &[Term]) -> Option<(Vec<Term>, Dim)> {
     for (i, (c, p)) in terms.iter().enumerate() {
         for (k, a) in p.iter().enumerate() {
@@ -263,9 +286,16 @@ fn recombine(terms: &[Term]) -> Option<(Vec<Term>, Dim)> {
             // front * d * floordiv(x, d) must be a sub-sum of the others
             let want = front * *d * x.floor_div(*d);
             let View::Sum { terms: w, constant: 0 } = want.view() else { continue };
-            let at = |t: &Term| terms.binary_search_by(|u| u.1.cmp(&t.1)).ok().filter(|&j| j != i && terms[j].0 == t.0);
+            let at = |t: &Term| {
+                terms.binary_search_by(|u| u.1.cmp(&t.1)).ok().filter(|&j| j != i && terms[j].0 == t.0)
+            };
             if w.iter().all(|t| at(t).is_some()) {
-                let left = terms.iter().enumerate().filter(|(j, t)| *j != i && !w.contains(t)).map(|(_, t)| t.clone()).collect();
+                let left = terms
+                    .iter()
+                    .enumerate()
+                    .filter(|(j, t)| *j != i && !w.contains(t))
+                    .map(|(_, t)| t.clone())
+                    .collect();
                 return Some((left, front * *x));
             }
         }
@@ -275,7 +305,11 @@ fn recombine(terms: &[Term]) -> Option<(Vec<Term>, Dim)> {
 
 impl Dim {
     fn intern_term(c: i64, atoms: Vec<Atom>) -> Dim {
-        if atoms.is_empty() { Dim::constant(c) } else { Dim::intern(Node::Poly { terms: vec![(c, atoms)], constant: 0 }) }
+        if atoms.is_empty() {
+            Dim::constant(c)
+        } else {
+            Dim::intern(Node::Poly { terms: vec![(c, atoms)], constant: 0 })
+        }
     }
 }
 
@@ -359,7 +393,10 @@ impl Dim {
             if k == 0 {
                 return k.into();
             }
-            let scaled = terms.iter().map(|(c, p)| Some((c.checked_mul(k)?, p.clone()))).collect::<Option<Vec<Term>>>();
+            let scaled = terms
+                .iter()
+                .map(|(c, p)| Some((c.checked_mul(k)?, p.clone())))
+                .collect::<Option<Vec<Term>>>();
             return match (scaled, constant.checked_mul(k)) {
                 (Some(terms), Some(constant)) if terms.is_empty() => constant.into(),
                 (Some(terms), Some(constant)) => Dim::intern(Node::Poly { terms, constant }),
@@ -369,7 +406,9 @@ impl Dim {
         if (a.len() + 1).saturating_mul(b.len() + 1) > super::expr::MAX_SIZE as usize {
             return Dim::overflow();
         }
-        let one = |t: &[Term], k: i64| -> Vec<Term> { t.iter().cloned().chain((k != 0).then(|| (k, vec![]))).collect() };
+        let one = |t: &[Term], k: i64| -> Vec<Term> {
+            t.iter().cloned().chain((k != 0).then(|| (k, vec![]))).collect()
+        };
         let mut out = vec![];
         for (x, p) in one(a, c) {
             for (y, q) in one(b, d) {

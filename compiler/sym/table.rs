@@ -107,7 +107,8 @@ pub struct SymTable {
     pub(super) uppers: Vec<super::upper::Upper>,
     /// How many scopes are open ([`SymTable::open`]).
     pub(super) scopes: u32,
-    /// What inference has cost so far, for `diag::limits`: bodies (`BODY_NODES`) and patterns (`TABLE_BYTES`).
+    /// What inference has cost so far, for `diag::limits`: bodies (`BODY_NODES`) and patterns
+    /// (`TABLE_BYTES`).
     spent: [u64; 2],
     /// Texts of dims may be expressions over other dims (`--dim-expressions`).
     pub expressions: bool,
@@ -306,9 +307,12 @@ impl SymTable {
             (_, Some(t)) if !x.contains(t) => Some((t, x)),
             _ => solved(x - y),
         };
-        // Proofs about what comes before a run-time size is defined must not use what is only checked then: the size
-        // itself gives way, and only to older ones.
-        let late = |s: Sym, e: Dim| self.kind(s) != SymKind::Runtime && self.at_run_time(e) || e.syms().iter().any(|t| *t > s && self.kind(*t) == SymKind::Runtime);
+        // Proofs about what comes before a run-time size is defined must not use what is only checked then:
+        // the size itself gives way, and only to older ones.
+        let late = |s: Sym, e: Dim| {
+            self.kind(s) != SymKind::Runtime && self.at_run_time(e)
+                || e.syms().iter().any(|t| *t > s && self.kind(*t) == SymKind::Runtime)
+        };
         if let Some((s, e)) = fact
             && self.kind(s) != SymKind::Loop
             && !late(s, e)
@@ -349,8 +353,8 @@ impl SymTable {
     pub fn source(&self, c: Condition) -> Option<&Arc<Source>> {
         self.sources.get(&c)
     }
-    /// A symbol for a formula over sizes that are known at entry: generated code computes it once, and expressions that
-    /// use it stay small. The formula itself where run time defines sizes in it.
+    /// A symbol for a formula over sizes that are known at entry: generated code computes it once, and
+    /// expressions that use it stay small. The formula itself where run time defines sizes in it.
     pub fn name_formula(&mut self, d: Dim, hint: &str) -> Dim {
         let d = self.resolve(d);
         if d.as_const().is_some() || d.as_sym().is_some() || d.is_overflow() || self.at_run_time(d) {
@@ -383,7 +387,8 @@ impl SymTable {
         }
         out
     }
-    /// With the definitions of derived symbols put in: an expression over params. Poison if that is too large.
+    /// With the definitions of derived symbols put in: an expression over params. Poison if that is too
+    /// large.
     pub fn expanded(&self, d: Dim) -> Dim {
         let mut d = d;
         for (s, e) in self.derived.iter().rev() {
@@ -405,8 +410,8 @@ impl SymTable {
     pub(super) fn at_top(&self) -> bool {
         self.scopes == 0
     }
-    /// Opens a scope: what is recorded until [`SymTable::close`] holds, and is checked, only there (in the body of a
-    /// control-flow operator).
+    /// Opens a scope: what is recorded until [`SymTable::close`] holds, and is checked, only there (in the
+    /// body of a control-flow operator).
     pub fn open(&mut self) -> Scope {
         self.scopes += 1;
         let (lower, below) = (self.lower.len(), self.below.len());
@@ -439,7 +444,8 @@ impl SymTable {
     }
 }
 
-/// The symbol and its value where `d == 0` says that a symbol is a number or a multiple of an older one: 16 n - 16.
+/// The symbol and its value where `d == 0` says that a symbol is a number or a multiple of an older one:
+/// 16 n - 16.
 fn solved(d: Dim) -> Option<(Sym, Dim)> {
     let syms = d.syms();
     let last = *syms.iter().max()?;

@@ -6,7 +6,8 @@
 //! factor = integer | name | "(" dim ")" | ("floordiv" | "mod" | "min" | "max") "(" dim ("," dim)* ")"
 //! ```
 //!
-//! A name that is not an identifier stands in single quotes; a quote inside is doubled. `overflow` is the poison.
+//! A name that is not an identifier stands in single quotes; a quote inside is doubled. `overflow` is the
+//! poison.
 
 use super::{Atom, Dim, Range, Sym, SymTable, View};
 use std::fmt;
@@ -87,7 +88,11 @@ pub fn parse(text: &str, sym: &mut dyn FnMut(&str) -> Option<Sym>) -> Result<Dim
     let mut p = Parser { text, at: 0, sym };
     let d = p.sum(0)?;
     p.space();
-    if p.at == text.len() { Ok(d) } else { Err(format!("unexpected \"{}\" in dim \"{text}\"", &text[p.at..])) }
+    if p.at == text.len() {
+        Ok(d)
+    } else {
+        Err(format!("unexpected \"{}\" in dim \"{text}\"", &text[p.at..]))
+    }
 }
 
 struct Parser<'a> {
@@ -178,7 +183,11 @@ impl Parser<'_> {
         }
         let word = self.take(|c| c.is_alphanumeric() || c == '_' || c == '.').to_owned();
         if word.is_empty() {
-            return Err(format!("expected a number or a name at \"{}\" in dim \"{}\"", &self.text[self.at..], self.text));
+            return Err(format!(
+                "expected a number or a name at \"{}\" in dim \"{}\"",
+                &self.text[self.at..],
+                self.text
+            ));
         }
         if matches!(word.as_str(), "floordiv" | "mod" | "min" | "max") && self.eat('(') {
             let mut v = vec![self.sum(depth + 1)?];
@@ -216,12 +225,20 @@ pub enum DimOption {
 pub fn parse_dim_option(text: &str) -> Result<(String, DimOption), String> {
     let bad = || format!("\"{text}\" is not of the form N=4, N<=32, N>=1 or 1<=N<=32");
     let num = |s: &str| s.trim().parse::<i64>().ok().filter(|n| *n >= 0).ok_or_else(bad);
-    let name = |s: &str| Some(s.trim().to_owned()).filter(|s| !s.is_empty() && !s.contains("<=") && !s.contains(">=")).ok_or_else(bad);
+    let name = |s: &str| {
+        Some(s.trim().to_owned())
+            .filter(|s| !s.is_empty() && !s.contains("<=") && !s.contains(">="))
+            .ok_or_else(bad)
+    };
     let parts: Vec<&str> = text.split("<=").collect();
     match parts.as_slice() {
         [a, b, c] => {
             let r = Range::new(num(a)?, num(c)?);
-            if r.lo > r.hi { Err(format!("\"{text}\" allows no value")) } else { Ok((name(b)?, DimOption::Within(r))) }
+            if r.lo > r.hi {
+                Err(format!("\"{text}\" allows no value"))
+            } else {
+                Ok((name(b)?, DimOption::Within(r)))
+            }
         }
         [a, b] => match num(a) {
             Ok(lo) => Ok((name(b)?, DimOption::Within(Range::at_least(lo)))),

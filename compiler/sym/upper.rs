@@ -1,4 +1,5 @@
-//! Bounds of sizes that run time defines, as expressions over what is known at entry: memory is planned with them.
+//! Bounds of sizes that run time defines, as expressions over what is known at entry: memory is planned with
+//! them.
 
 use super::{Atom, Dim, Sym, SymKind, SymTable, View};
 
@@ -10,7 +11,8 @@ pub(super) struct Upper {
 }
 
 impl SymTable {
-    /// Records that the product of some run-time sizes is at most `bound`. The code that defines the sizes checks it.
+    /// Records that the product of some run-time sizes is at most `bound`. The code that defines the sizes
+    /// checks it.
     pub fn bound_product(&mut self, product: &[Sym], bound: Dim) {
         let mut product = product.to_vec();
         product.sort_unstable();
@@ -52,7 +54,8 @@ impl SymTable {
         let mut rest: Vec<Atom> = atoms.to_vec();
         let mut out = Dim::constant(1);
         // Facts about products first, the widest ones before those about single sizes.
-        let mut facts: Vec<&Upper> = self.uppers.iter().filter(|u| u.product.iter().all(|s| atoms.contains(&Atom::Sym(*s)))).collect();
+        let mut facts: Vec<&Upper> =
+            self.uppers.iter().filter(|u| u.product.iter().all(|s| atoms.contains(&Atom::Sym(*s)))).collect();
         facts.sort_by_key(|u| std::cmp::Reverse(u.product.len()));
         for u in facts {
             let mut left = rest.clone();
@@ -96,7 +99,9 @@ impl SymTable {
                 if self.is_nonneg(*y) { up(*y).map(|y| y - 1).or(below) } else { None }
             }
             Atom::Min(v) => v.iter().filter_map(|d| up(*d)).reduce(Dim::min),
-            Atom::Max(v) => v.iter().map(|d| up(*d)).collect::<Option<Vec<_>>>()?.into_iter().reduce(Dim::max),
+            Atom::Max(v) => {
+                v.iter().map(|d| up(*d)).collect::<Option<Vec<_>>>()?.into_iter().reduce(Dim::max)
+            }
         }
     }
 }
@@ -109,7 +114,8 @@ mod tests {
     fn bounds_of_products_and_quotients() {
         let mut t = SymTable::new();
         let n = Dim::sym(t.param("N"));
-        let (a, b, c) = (t.fresh(SymKind::Runtime, "a"), t.fresh(SymKind::Runtime, "b"), t.fresh(SymKind::Runtime, "c"));
+        let (a, b, c) =
+            (t.fresh(SymKind::Runtime, "a"), t.fresh(SymKind::Runtime, "b"), t.fresh(SymKind::Runtime, "c"));
         assert_eq!(t.upper(Dim::sym(a)), None);
         t.bound_product(&[a, b], n * 6);
         t.bound_product(&[c], n + 1);

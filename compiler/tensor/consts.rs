@@ -1,7 +1,7 @@
 //! Constant data: bytes that may alias a mapped model file, or a lazy rearrangement of other constant data.
 //!
-//! Nothing large is copied before the object is written: packing weights into panels, transposing and padding are
-//! [`Remap`]s, evaluated piece by piece while the weights blob is streamed out.
+//! Nothing large is copied before the object is written: packing weights into panels, transposing and padding
+//! are [`Remap`]s, evaluated piece by piece while the weights blob is streamed out.
 
 use super::{ElemType, Words};
 use bytes::Bytes;
@@ -39,19 +39,32 @@ pub struct Remap {
 }
 
 impl ConstData {
-    /// Dense little-endian data; `None` if the length does not fit the shape. Strings: see `onnxc_runtime::texts`.
+    /// Dense little-endian data; `None` if the length does not fit the shape. Strings: see
+    /// `onnxc_runtime::texts`.
     pub fn new(elem: ElemType, dims: Vec<i64>, data: impl Into<Bytes>) -> Option<Self> {
         let data = data.into();
         let n = count(&dims)?;
         if elem == ElemType::Str {
-            let list = (0..usize::try_from(n).ok()?).map(|i| texts::place(&data, i).map(|(at, n)| data.slice(at..at + n))).collect::<Option<_>>()?;
+            let list = (0..usize::try_from(n).ok()?)
+                .map(|i| texts::place(&data, i).map(|(at, n)| data.slice(at..at + n)))
+                .collect::<Option<_>>()?;
             return ConstData::strings(dims, list);
         }
-        (elem.bytes_for(n)? == data.len() as u64).then(|| ConstData { elem, dims, store: Store::Bytes(data), hash: OnceLock::new() })
+        (elem.bytes_for(n)? == data.len() as u64).then(|| ConstData {
+            elem,
+            dims,
+            store: Store::Bytes(data),
+            hash: OnceLock::new(),
+        })
     }
     /// A string tensor (UTF-8 bytes each).
     pub fn strings(dims: Vec<i64>, data: Vec<Bytes>) -> Option<Self> {
-        (count(&dims)? == data.len() as u64).then(|| ConstData { elem: ElemType::Str, dims, store: Store::Strings(Arc::new(data)), hash: OnceLock::new() })
+        (count(&dims)? == data.len() as u64).then(|| ConstData {
+            elem: ElemType::Str,
+            dims,
+            store: Store::Strings(Arc::new(data)),
+            hash: OnceLock::new(),
+        })
     }
     /// An int64 vector.
     pub fn from_i64s(v: &[i64]) -> Self {
@@ -70,20 +83,34 @@ impl ConstData {
     /// A rearrangement of `src` (whole-byte element types only), lazy but for strings.
     pub fn remap(src: Arc<ConstData>, map: Remap) -> Option<Self> {
         src.elem.bytes()?;
-        let fits = map.offset.len() == src.dims.len() && map.coeff.len() == src.dims.len() && map.coeff.iter().all(|row| row.len() == map.dims.len());
+        let fits = map.offset.len() == src.dims.len()
+            && map.coeff.len() == src.dims.len()
+            && map.coeff.iter().all(|row| row.len() == map.dims.len());
         // Far from where positions could overflow.
         let small = |v: &i64| v.unsigned_abs() <= 1 << 40;
-        if !fits || count(&map.dims).is_none() || !map.offset.iter().chain(map.coeff.iter().flatten()).chain(&map.dims).all(small) {
+        if !fits
+            || count(&map.dims).is_none()
+            || !map.offset.iter().chain(map.coeff.iter().flatten()).chain(&map.dims).all(small)
+        {
             return None;
         }
         if let Store::Strings(list) = &src.store {
             // Where each comes from, counted from 1; 0 is outside.
             let numbers: Vec<i64> = (1..=list.len() as i64).collect();
             let from = ConstData::remap(Arc::new(ConstData::i64s_shaped(src.dims.clone(), &numbers)), map)?;
-            let moved = from.to_i64s()?.into_iter().map(|i| usize::try_from(i - 1).ok().and_then(|i| list.get(i)).cloned().unwrap_or_default()).collect();
+            let moved = from
+                .to_i64s()?
+                .into_iter()
+                .map(|i| usize::try_from(i - 1).ok().and_then(|i| list.get(i)).cloned().unwrap_or_default())
+                .collect();
             return ConstData::strings(from.dims, moved);
         }
-        Some(ConstData { elem: src.elem, dims: map.dims.clone(), store: Store::Remap(src, map), hash: OnceLock::new() })
+        Some(ConstData {
+            elem: src.elem,
+            dims: map.dims.clone(),
+            store: Store::Remap(src, map),
+            hash: OnceLock::new(),
+        })
     }
     /// Elements of few bits in words of 32 bits, lazy; `None` if they do not lie inside the source's bytes.
     pub fn words(src: Arc<ConstData>, words: Words) -> Option<Self> {
@@ -91,7 +118,12 @@ impl ConstData {
             return None;
         }
         count(&words.dims())?;
-        Some(ConstData { elem: ElemType::I32, dims: words.dims(), store: Store::Words(src, words), hash: OnceLock::new() })
+        Some(ConstData {
+            elem: ElemType::I32,
+            dims: words.dims(),
+            store: Store::Words(src, words),
+            hash: OnceLock::new(),
+        })
     }
     /// The same data under another shape with as many elements.
     pub fn reshaped(&self, dims: Vec<i64>) -> Option<Self> {
@@ -106,7 +138,10 @@ impl ConstData {
     }
     /// Its type.
     pub fn tensor_type(&self) -> super::TensorType {
-        super::TensorType::new(self.elem, self.dims.iter().map(|&d| crate::sym::Dim::constant(d)).collect::<Vec<_>>())
+        super::TensorType::new(
+            self.elem,
+            self.dims.iter().map(|&d| crate::sym::Dim::constant(d)).collect::<Vec<_>>(),
+        )
     }
     /// Element type.
     pub fn elem(&self) -> ElemType {
@@ -134,7 +169,8 @@ impl ConstData {
             _ => None,
         }
     }
-    /// All bytes. Aliases the model file where it can; evaluates a rearrangement. Strings: see `onnxc_runtime::texts`.
+    /// All bytes. Aliases the model file where it can; evaluates a rearrangement. Strings: see
+    /// `onnxc_runtime::texts`.
     pub fn bytes(&self) -> Bytes {
         match &self.store {
             Store::Bytes(b) => b.clone(),
@@ -164,7 +200,8 @@ impl ConstData {
     pub fn hash(&self) -> [u8; 32] {
         *self.hash.get_or_init(|| {
             let mut h = Sha256::new();
-            // Where there are elements, sizes and elements can be told apart by how many bytes they are together.
+            // Where there are elements, sizes and elements can be told apart by how many bytes they are
+            // together.
             let empty = u8::from(self.dims.contains(&0)) << 7;
             h.update([self.elem as u8 | empty]);
             self.dims.iter().for_each(|d| h.update(d.to_le_bytes()));
@@ -178,12 +215,14 @@ impl ConstData {
             h.finalize().into()
         })
     }
-    /// True if both have the same bytes, or are the same rearrangement of such. What is large is read as far as both agree,
-    /// and nothing is rearranged to find out. False says nothing.
+    /// True if both have the same bytes, or are the same rearrangement of such. What is large is read as far
+    /// as both agree, and nothing is rearranged to find out. False says nothing.
     pub fn same_origin(&self, o: &ConstData) -> bool {
         match (&self.store, &o.store) {
             (Store::Bytes(a), Store::Bytes(b)) => a.len() == b.len() && (a.as_ptr() == b.as_ptr() || a == b),
-            (Store::Remap(a, f), Store::Remap(b, g)) => f == g && (Arc::ptr_eq(a, b) || a.elem == b.elem && a.dims == b.dims && a.same_origin(b)),
+            (Store::Remap(a, f), Store::Remap(b, g)) => {
+                f == g && (Arc::ptr_eq(a, b) || a.elem == b.elem && a.dims == b.dims && a.same_origin(b))
+            }
             (Store::Words(a, f), Store::Words(b, g)) => f == g && (Arc::ptr_eq(a, b) || a.same_origin(b)),
             _ => false,
         }
@@ -201,7 +240,12 @@ impl ConstData {
         let Some(n) = self.elem.bytes().map(|n| n as usize) else {
             let unused = 64 - self.elem.bits();
             let wide = |c: u8| i64::from(c) << unused;
-            return Some(self.codes()?.into_iter().map(|c| if signed { wide(c) >> unused } else { i64::from(c) }).collect());
+            return Some(
+                self.codes()?
+                    .into_iter()
+                    .map(|c| if signed { wide(c) >> unused } else { i64::from(c) })
+                    .collect(),
+            );
         };
         Some(
             self.bytes()
@@ -225,21 +269,38 @@ impl ConstData {
     }
     /// The same bits as another element type of the same width.
     pub fn with_elem(&self, elem: ElemType) -> Option<Self> {
-        (elem.bits() == self.elem.bits()).then(|| ConstData::new(elem, self.dims.clone(), self.bytes())).flatten()
+        (elem.bits() == self.elem.bits())
+            .then(|| ConstData::new(elem, self.dims.clone(), self.bytes()))
+            .flatten()
     }
     /// The values as f64 if the type is a float.
     pub fn to_f64s(&self) -> Option<Vec<f64>> {
         let b = self.bytes();
         Some(match self.elem {
-            ElemType::F32 => b.chunks_exact(4).map(|c| f64::from(f32::from_le_bytes([c[0], c[1], c[2], c[3]]))).collect(),
-            ElemType::F64 => b.chunks_exact(8).map(|c| f64::from_le_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]])).collect(),
-            ElemType::F16 => b.chunks_exact(2).map(|c| half::f16::from_le_bytes([c[0], c[1]]).to_f64()).collect(),
-            ElemType::BF16 => b.chunks_exact(2).map(|c| half::bf16::from_le_bytes([c[0], c[1]]).to_f64()).collect(),
-            t => return self.codes()?.into_iter().map(|c| super::small::decode(t, c).map(f64::from)).collect(),
+            ElemType::F32 => {
+                b.chunks_exact(4).map(|c| f64::from(f32::from_le_bytes([c[0], c[1], c[2], c[3]]))).collect()
+            }
+            ElemType::F64 => b
+                .chunks_exact(8)
+                .map(|c| f64::from_le_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]]))
+                .collect(),
+            ElemType::F16 => {
+                b.chunks_exact(2).map(|c| half::f16::from_le_bytes([c[0], c[1]]).to_f64()).collect()
+            }
+            ElemType::BF16 => {
+                b.chunks_exact(2).map(|c| half::bf16::from_le_bytes([c[0], c[1]]).to_f64()).collect()
+            }
+            t => {
+                return self
+                    .codes()?
+                    .into_iter()
+                    .map(|c| super::small::decode(t, c).map(f64::from))
+                    .collect();
+            }
         })
     }
-    /// Calls `f` with the number of each element and its value as f32, in order, piece by piece: nothing is copied as a whole.
-    /// `None` if the type is no float of 16 or 32 bits.
+    /// Calls `f` with the number of each element and its value as f32, in order, piece by piece: nothing is
+    /// copied as a whole. `None` if the type is no float of 16 or 32 bits.
     pub fn for_each_f32(&self, f: &mut dyn FnMut(usize, f32)) -> Option<()> {
         let (size, value): (usize, fn(&[u8]) -> f32) = match self.elem {
             ElemType::F32 => (4, |c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])),
@@ -266,12 +327,15 @@ impl ConstData {
         });
         Some(())
     }
-    /// The one value if there is one element (of a type that [`ConstData::to_f64s`] or [`ConstData::to_i64s`] reads).
+    /// The one value if there is one element (of a type that [`ConstData::to_f64s`] or [`ConstData::to_i64s`]
+    /// reads).
     pub fn scalar(&self) -> Option<f64> {
         if self.count() != 1 {
             return None;
         }
-        self.to_f64s().and_then(|v| v.first().copied()).or_else(|| self.to_i64s().and_then(|v| v.first().map(|&x| x as f64)))
+        self.to_f64s()
+            .and_then(|v| v.first().copied())
+            .or_else(|| self.to_i64s().and_then(|v| v.first().map(|&x| x as f64)))
     }
     /// True if every byte of every element repeats the first element.
     pub fn is_splat(&self) -> bool {
@@ -290,8 +354,8 @@ impl PartialEq for ConstData {
     }
 }
 
-/// Number of elements of a shape; `None` if a size is negative or the number beyond 63 bits. A size of 0 makes it 0,
-/// whatever the others are.
+/// Number of elements of a shape; `None` if a size is negative or the number beyond 63 bits. A size of 0
+/// makes it 0, whatever the others are.
 pub fn count(dims: &[i64]) -> Option<u64> {
     if dims.iter().any(|d| *d < 0) {
         return None;
@@ -299,7 +363,9 @@ pub fn count(dims: &[i64]) -> Option<u64> {
     if dims.contains(&0) {
         return Some(0);
     }
-    dims.iter().try_fold(1u64, |n, &d| n.checked_mul(u64::try_from(d).ok()?)).filter(|&n| n <= i64::MAX as u64)
+    dims.iter()
+        .try_fold(1u64, |n, &d| n.checked_mul(u64::try_from(d).ok()?))
+        .filter(|&n| n <= i64::MAX as u64)
 }
 
 impl Remap {
@@ -336,7 +402,9 @@ impl Remap {
                         hi = hi.min((n - 1 - base).div_euclid(s) + 1);
                     }
                     s => {
-                        lo = lo.max((base - n + 1).div_euclid(-s) + i64::from((base - n + 1).rem_euclid(-s) != 0));
+                        lo = lo.max(
+                            (base - n + 1).div_euclid(-s) + i64::from((base - n + 1).rem_euclid(-s) != 0),
+                        );
                         hi = hi.min(base.div_euclid(-s) + 1);
                     }
                 }

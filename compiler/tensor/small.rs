@@ -1,8 +1,8 @@
 //! Floats of 8 bits and less: their formats, and the conversions from and to f32 bit by bit.
 //!
-//! Rounding is to nearest even. What is too large becomes infinity or NaN, whichever the format has, as in IEEE 754;
-//! formats that have neither saturate. Saturating the others is the business of the operators that ask for it.
-//! `float8e8m0` holds powers of two and rounds up.
+//! Rounding is to nearest even. What is too large becomes infinity or NaN, whichever the format has, as in
+//! IEEE 754; formats that have neither saturate. Saturating the others is the business of the operators that
+//! ask for it. `float8e8m0` holds powers of two and rounds up.
 
 use super::ElemType;
 
@@ -29,14 +29,28 @@ impl SmallFloat {
     /// The format of an element type, if it is one of these (`float8e8m0` is not).
     pub const fn of(t: ElemType) -> Option<SmallFloat> {
         Some(match t {
-            ElemType::F8E4M3FN => SmallFloat { exp: 4, man: 3, bias: 7, max: 0x7e, over: 0x7f, nan: 0x7f, uz: false },
-            ElemType::F8E4M3FNUZ => SmallFloat { exp: 4, man: 3, bias: 8, max: 0x7f, over: 0x80, nan: 0x80, uz: true },
-            ElemType::F8E5M2 => SmallFloat { exp: 5, man: 2, bias: 15, max: 0x7b, over: 0x7c, nan: 0x7e, uz: false },
-            ElemType::F8E5M2FNUZ => SmallFloat { exp: 5, man: 2, bias: 16, max: 0x7f, over: 0x80, nan: 0x80, uz: true },
+            ElemType::F8E4M3FN => {
+                SmallFloat { exp: 4, man: 3, bias: 7, max: 0x7e, over: 0x7f, nan: 0x7f, uz: false }
+            }
+            ElemType::F8E4M3FNUZ => {
+                SmallFloat { exp: 4, man: 3, bias: 8, max: 0x7f, over: 0x80, nan: 0x80, uz: true }
+            }
+            ElemType::F8E5M2 => {
+                SmallFloat { exp: 5, man: 2, bias: 15, max: 0x7b, over: 0x7c, nan: 0x7e, uz: false }
+            }
+            ElemType::F8E5M2FNUZ => {
+                SmallFloat { exp: 5, man: 2, bias: 16, max: 0x7f, over: 0x80, nan: 0x80, uz: true }
+            }
             // No NaN: it becomes a negative zero, as in the ONNX reference.
-            ElemType::F4E2M1 => SmallFloat { exp: 2, man: 1, bias: 1, max: 0x7, over: 0x7, nan: 0x8, uz: false },
-            ElemType::F6E2M3 => SmallFloat { exp: 2, man: 3, bias: 1, max: 0x1f, over: 0x1f, nan: 0x20, uz: false },
-            ElemType::F6E3M2 => SmallFloat { exp: 3, man: 2, bias: 3, max: 0x1f, over: 0x1f, nan: 0x20, uz: false },
+            ElemType::F4E2M1 => {
+                SmallFloat { exp: 2, man: 1, bias: 1, max: 0x7, over: 0x7, nan: 0x8, uz: false }
+            }
+            ElemType::F6E2M3 => {
+                SmallFloat { exp: 2, man: 3, bias: 1, max: 0x1f, over: 0x1f, nan: 0x20, uz: false }
+            }
+            ElemType::F6E3M2 => {
+                SmallFloat { exp: 3, man: 2, bias: 3, max: 0x1f, over: 0x1f, nan: 0x20, uz: false }
+            }
             _ => return None,
         })
     }

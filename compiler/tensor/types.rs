@@ -19,8 +19,8 @@ macro_rules! elem_types {
             pub fn onnx_name(self) -> &'static str { match self { $(ElemType::$v => $name),* } }
             /// Name in the nest IR, e.g. `f32`.
             pub fn short(self) -> &'static str { match self { $(ElemType::$v => $short),* } }
-            /// Bits of one element in memory (4- and 2-bit types are packed, 6-bit floats take a byte); 128 for a string
-            /// descriptor.
+            /// Bits of one element in memory (4- and 2-bit types are packed, 6-bit floats take a byte); 128
+            /// for a string descriptor.
             pub fn bits(self) -> u32 { match self { $(ElemType::$v => $bits),* } }
             /// From the ONNX textual name.
             pub fn from_onnx_name(s: &str) -> Option<Self> { match s { $($name => Some(ElemType::$v),)* _ => None } }
@@ -62,12 +62,14 @@ elem_types! {
 }
 
 impl ElemType {
-    /// The type arithmetic happens in: small floats compute in f32, packed integers in 8 bits; others in themselves.
-    /// A `Load` yields this type and a `Store` takes it; the conversion belongs to the access.
+    /// The type arithmetic happens in: small floats compute in f32, packed integers in 8 bits; others in
+    /// themselves. A `Load` yields this type and a `Store` takes it; the conversion belongs to the access.
     pub fn compute(self) -> ElemType {
         use ElemType::*;
         match self {
-            F16 | BF16 | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F4E2M1 | F6E2M3 | F6E3M2 | F8E8M0 => F32,
+            F16 | BF16 | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F4E2M1 | F6E2M3 | F6E3M2 | F8E8M0 => {
+                F32
+            }
             U4 | U2 => U8,
             I4 | I2 => I8,
             t => t,
@@ -84,10 +86,23 @@ impl ElemType {
     /// Any floating-point type.
     pub fn is_float(self) -> bool {
         use ElemType::*;
-        matches!(self, F32 | F64 | F16 | BF16 | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F4E2M1 | F6E2M3 | F6E3M2 | F8E8M0)
+        matches!(
+            self,
+            F32 | F64
+                | F16
+                | BF16
+                | F8E4M3FN
+                | F8E4M3FNUZ
+                | F8E5M2
+                | F8E5M2FNUZ
+                | F4E2M1
+                | F6E2M3
+                | F6E3M2
+                | F8E8M0
+        )
     }
-    /// complex64 and complex128: pairs of floats, real part first. Elements are opaque: they move, and nothing else; what
-    /// computes with them sees their parts.
+    /// complex64 and complex128: pairs of floats, real part first. Elements are opaque: they move, and
+    /// nothing else; what computes with them sees their parts.
     pub fn is_complex(self) -> bool {
         matches!(self, ElemType::C64 | ElemType::C128)
     }
@@ -99,8 +114,8 @@ impl ElemType {
             _ => None,
         }
     }
-    /// A float or integer of less than 16 bits that is computed in another type: storing rounds or wraps, so a value
-    /// that was stored and loaded may differ from what it was.
+    /// A float or integer of less than 16 bits that is computed in another type: storing rounds or wraps, so
+    /// a value that was stored and loaded may differ from what it was.
     pub fn is_small(self) -> bool {
         self.compute() != self && !matches!(self, ElemType::F16 | ElemType::BF16)
     }
@@ -175,7 +190,11 @@ impl MemberType {
     fn text(&self) -> String {
         match &self.dims {
             Some(d) if d.is_empty() => self.elem.to_string(),
-            Some(d) => format!("{}[{}]", self.elem, d.iter().map(|d| d.map_or("?".to_owned(), |d| d.to_string())).collect::<Vec<_>>().join(", ")),
+            Some(d) => format!(
+                "{}[{}]",
+                self.elem,
+                d.iter().map(|d| d.map_or("?".to_owned(), |d| d.to_string())).collect::<Vec<_>>().join(", ")
+            ),
             None => format!("{}[]", self.elem),
         }
     }

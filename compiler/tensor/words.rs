@@ -1,11 +1,13 @@
-//! Elements of few bits, put together in words of 32 bits, so that a vector of words holds elements of as many columns.
+//! Elements of few bits, put together in words of 32 bits, so that a vector of words holds elements of as
+//! many columns.
 
 use super::ConstData;
 
-/// Word `(panel, group, lane)` holds elements `group * per .. group * per + per` of column `panel * width + lane`, where
-/// `per = 32 / bits`. Four elements that follow each other stand in the four bytes, at the same bits of each, so that a shift
-/// and a mask make a factor of a dot product of bytes: element `e` of a word stands in field [`position`]. Element `k` of column `n` is number `offset + n * column + k * depth`
-/// of the source. What lies beyond the last column or element is zero, or whatever the source has there.
+/// Word `(panel, group, lane)` holds elements `group * per .. group * per + per` of column `panel * width +
+/// lane`, where `per = 32 / bits`. Four elements that follow each other stand in the four bytes, at the same
+/// bits of each, so that a shift and a mask make a factor of a dot product of bytes: element `e` of a word
+/// stands in field [`position`]. Element `k` of column `n` is number `offset + n * column + k * depth` of the
+/// source. What lies beyond the last column or element is zero, or whatever the source has there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Words {
     /// Bits of an element: 2, 4 or 8.
@@ -22,7 +24,8 @@ pub struct Words {
     pub column: i64,
     /// From element to element.
     pub depth: i64,
-    /// The highest bit of each element is turned: signed elements become unsigned ones that are larger by as much.
+    /// The highest bit of each element is turned: signed elements become unsigned ones that are larger by as
+    /// much.
     pub flip: bool,
 }
 
@@ -48,7 +51,8 @@ fn placed(word: u32, bits: i64) -> u32 {
             };
             apart(word & 0xffff) | apart(word >> 16) << 4
         }
-        _ => (0..32 / bits).fold(0, |w, e| w | (word >> (e * bits) & ((1 << bits) - 1)) << (position(bits, e) * bits)),
+        _ => (0..32 / bits)
+            .fold(0, |w, e| w | (word >> (e * bits) & ((1 << bits) - 1)) << (position(bits, e) * bits)),
     }
 }
 
@@ -67,7 +71,11 @@ impl Words {
         let small = |v: i64| (0..1 << 40).contains(&v);
         let sane = matches!(self.bits, 2 | 4 | 8) && self.columns > 0 && self.elements > 0 && self.width > 0;
         let all = [self.columns, self.elements, self.width, self.offset, self.column, self.depth];
-        let last = || i128::from(self.offset) + i128::from(self.column) * i128::from(self.columns - 1) + i128::from(self.depth) * i128::from(self.elements - 1);
+        let last = || {
+            i128::from(self.offset)
+                + i128::from(self.column) * i128::from(self.columns - 1)
+                + i128::from(self.depth) * i128::from(self.elements - 1)
+        };
         sane && all.into_iter().all(small) && last() < i128::from(count)
     }
     /// Hands all words to `sink`, a panel at a time.
@@ -96,7 +104,9 @@ impl Words {
                         Some(w) if whole => placed(u32::from_le_bytes([w[0], w[1], w[2], w[3]]), bits),
                         _ => {
                             let here = per.min(self.elements - group * per);
-                            (0..here).fold(0, |word, i| word | field(first + i * self.depth) << (position(bits, i) * bits))
+                            (0..here).fold(0, |word, i| {
+                                word | field(first + i * self.depth) << (position(bits, i) * bits)
+                            })
                         }
                     };
                     out.extend_from_slice(&(word ^ turned).to_le_bytes());
@@ -133,7 +143,12 @@ mod tests {
                         let at = ((n / 4 * w.dims()[1] + k / per) * 4 + n % 4) as usize * 4;
                         let word = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
                         let want = if flip { want ^ 1 << (bits - 1) } else { want };
-                        assert_eq!((word >> (position(i64::from(bits), k % per) * i64::from(bits))) as u8 & (0xffu32 >> (8 - bits)) as u8, want, "{bits} {n} {k}");
+                        assert_eq!(
+                            (word >> (position(i64::from(bits), k % per) * i64::from(bits))) as u8
+                                & (0xffu32 >> (8 - bits)) as u8,
+                            want,
+                            "{bits} {n} {k}"
+                        );
                     }
                 }
             }

@@ -89,21 +89,29 @@ impl Ready {
         let dims = sizes.iter().map(|(n, v)| (n.clone(), DimOption::Bind(*v))).collect();
         let cpu = cpu.unwrap_or("native");
         let options = Options { dims, opt, cpu: Some(cpu.to_owned()), verify: true, ..Options::default() };
-        let compiled = match refused(pipeline::compile(&source("graph.onnxtxt", text.as_bytes()), &options))? {
+        let compiled = match refused(pipeline::compile(&source("graph.onnxtxt", text.as_bytes()), &options))?
+        {
             Built::Good(c) => c,
             Built::Refused(e) => return Ok(Built::Refused(e)),
         };
         let Some(module) = compiled.modules.first() else { return Err("a model without code".into()) };
         let target = Target { levels: compiled.target.levels[..1].to_vec(), ..compiled.target.clone() };
-        let loaded = Loaded::for_target(module, &compiled.interface, &target).map_err(|e| format!("code generation: {e}"))?;
+        let loaded = Loaded::for_target(module, &compiled.interface, &target)
+            .map_err(|e| format!("code generation: {e}"))?;
         Ok(Built::Good(Ready { loaded, interface: compiled.interface }))
     }
     /// Values of the dim params in order.
     pub fn params(&self, sizes: &Sizes) -> Vec<i64> {
-        self.interface.dim_params.iter().map(|p| sizes.iter().find(|s| s.0 == p.name).map_or(1, |s| s.1)).collect()
+        self.interface
+            .dim_params
+            .iter()
+            .map(|p| sizes.iter().find(|s| s.0 == p.name).map_or(1, |s| s.1))
+            .collect()
     }
     fn eval(&self, params: &[i64], d: Dim) -> Option<i64> {
-        let value = |s: Sym| self.interface.dim_params.iter().position(|p| p.sym == s).and_then(|k| params.get(k).copied());
+        let value = |s: Sym| {
+            self.interface.dim_params.iter().position(|p| p.sym == s).and_then(|k| params.get(k).copied())
+        };
         d.eval(&|s| value(s))
     }
     fn shape(&self, params: &[i64], t: &Tensor) -> Option<Vec<i64>> {
@@ -115,14 +123,17 @@ impl Ready {
             let n = count(&self.shape(params, t)?)?;
             Some(match t.ty {
                 // Positions, sizes: small ones, some of them wrong.
-                ElemType::I64 => modules::data(seed + k as u64, ElemType::U8, n as usize).iter().flat_map(|b| (i64::from(b % 8) - 2).to_le_bytes()).collect(),
+                ElemType::I64 => modules::data(seed + k as u64, ElemType::U8, n as usize)
+                    .iter()
+                    .flat_map(|b| (i64::from(b % 8) - 2).to_le_bytes())
+                    .collect(),
                 ty => modules::data(seed + k as u64, ty, n as usize),
             })
         };
         self.interface.inputs.iter().enumerate().map(one).collect()
     }
-    /// One call as a careful caller makes it: with the workspace that is asked for, and with the room that the first call,
-    /// without any, says is needed.
+    /// One call as a careful caller makes it: with the workspace that is asked for, and with the room that
+    /// the first call, without any, says is needed.
     pub fn call(&self, params: &[i64], inputs: &[Vec<u8>], end: bool) -> Result<End, String> {
         let workspace = match self.loaded.workspace(params) {
             Ok(n) if n > 1 << 60 => return Err(format!("a workspace of {n} bytes is asked for")),
@@ -130,7 +141,8 @@ impl Ready {
             Ok(n) => n as usize,
             Err(s) => {
                 // Whoever goes on gets the same answer, and nothing is touched.
-                let room: Vec<Vec<i64>> = self.interface.outputs.iter().map(|t| vec![0; t.dims.len()]).collect();
+                let room: Vec<Vec<i64>> =
+                    self.interface.outputs.iter().map(|t| vec![0; t.dims.len()]).collect();
                 return match self.once(params, inputs, &room, 0, end)?.0 {
                     0 => Err(format!("the call succeeds where workspace_for returns {s}")),
                     _ => Ok(End::Status(s.status)),
@@ -164,7 +176,14 @@ impl Ready {
         Err("the sizes that a call asks for grow with each call".into())
     }
     /// One call with outputs of these sizes: the status, the sizes afterwards, the outputs.
-    pub fn once(&self, params: &[i64], inputs: &[Vec<u8>], room: &[Vec<i64>], workspace: usize, end: bool) -> Result<Returned, String> {
+    pub fn once(
+        &self,
+        params: &[i64],
+        inputs: &[Vec<u8>],
+        room: &[Vec<i64>],
+        workspace: usize,
+        end: bool,
+    ) -> Result<Returned, String> {
         let i = &self.interface;
         let fill = if end { 0xa5 } else { 0x5a };
         let memory = |data: &[u8], align: u32| {
@@ -174,7 +193,8 @@ impl Ready {
             m
         };
         let words = |list: &[i64]| list.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<u8>>();
-        let ins: Vec<Memory> = i.inputs.iter().zip(inputs).map(|(t, d)| memory(d, t.ty.bytes().unwrap_or(1))).collect();
+        let ins: Vec<Memory> =
+            i.inputs.iter().zip(inputs).map(|(t, d)| memory(d, t.ty.bytes().unwrap_or(1))).collect();
         let dims = memory(&words(params), 8);
         let mut outs = vec![];
         for (t, r) in i.outputs.iter().zip(room) {
@@ -193,31 +213,53 @@ impl Ready {
         let ws = Memory::new(workspace, 64, end, fill);
         let pins: Vec<*const u8> = ins.iter().map(|m| m.address().cast_const()).collect();
         let pouts: Vec<*mut u8> = outs.iter().map(Memory::address).collect();
-        let plists: Vec<*mut i64> = lists.iter().map(|m| m.as_ref().map_or(std::ptr::null_mut(), |m| m.address().cast())).collect();
-        // SAFETY: whether the code stays inside its buffers is what is tested: what lies beside them is inaccessible, or
-        // looked at below. Nothing else of this process lies near.
-        let status = unsafe { self.loaded.call_at(&pins, &pouts, dims.address().cast(), &plists, ws.address()) }.err().unwrap_or(0);
+        let plists: Vec<*mut i64> =
+            lists.iter().map(|m| m.as_ref().map_or(std::ptr::null_mut(), |m| m.address().cast())).collect();
+        // SAFETY: whether the code stays inside its buffers is what is tested: what lies beside them is
+        // inaccessible, or looked at below. Nothing else of this process lies near.
+        let status =
+            unsafe { self.loaded.call_at(&pins, &pouts, dims.address().cast(), &plists, ws.address()) }
+                .err()
+                .unwrap_or(0);
         if !(0..=9).contains(&status) {
             return Err(format!("the call returns {status}"));
         }
-        for (what, m) in outs.iter().map(|m| ("an output", m)).chain(lists.iter().flatten().map(|m| ("out_dims", m))).chain([("the workspace", &ws)]) {
+        for (what, m) in outs
+            .iter()
+            .map(|m| ("an output", m))
+            .chain(lists.iter().flatten().map(|m| ("out_dims", m)))
+            .chain([("the workspace", &ws)])
+        {
             if m.disturbed() {
-                return Err(format!("a write beside {what} of {} bytes, with status {status}", m.bytes().len()));
+                return Err(format!(
+                    "a write beside {what} of {} bytes, with status {status}",
+                    m.bytes().len()
+                ));
             }
         }
         let mut after = vec![];
         let mut data = vec![];
         for (((t, r), list), out) in i.outputs.iter().zip(room).zip(&lists).zip(&outs) {
             let now: Vec<i64> = match list {
-                Some(m) => m.bytes().chunks_exact(8).map(|c| i64::from_ne_bytes(c.try_into().unwrap_or_default())).collect(),
+                Some(m) => m
+                    .bytes()
+                    .chunks_exact(8)
+                    .map(|c| i64::from_ne_bytes(c.try_into().unwrap_or_default()))
+                    .collect(),
                 None => r.clone(),
             };
             if now.iter().any(|n| *n < 0) && r.iter().all(|n| *n >= 0) {
                 return Err(format!("output {} has the sizes {now:?}, with status {status}", t.name));
             }
             if status == 0 {
-                let bytes = count(&now).and_then(|n| t.ty.bytes_for(n)).filter(|n| *n as usize <= out.bytes().len());
-                let Some(bytes) = bytes else { return Err(format!("output {} has the sizes {now:?}, where there was room for {r:?}", t.name)) };
+                let bytes =
+                    count(&now).and_then(|n| t.ty.bytes_for(n)).filter(|n| *n as usize <= out.bytes().len());
+                let Some(bytes) = bytes else {
+                    return Err(format!(
+                        "output {} has the sizes {now:?}, where there was room for {r:?}",
+                        t.name
+                    ));
+                };
                 data.push(out.bytes()[..bytes as usize].to_vec());
             }
             after.push(now);

@@ -21,7 +21,13 @@ pub enum Kind {
     Calls,
 }
 
-pub const KINDS: [(Kind, &str); 5] = [(Kind::Bytes, "bytes"), (Kind::Graphs, "graphs"), (Kind::Nests, "nests"), (Kind::Sizes, "sizes"), (Kind::Calls, "calls")];
+pub const KINDS: [(Kind, &str); 5] = [
+    (Kind::Bytes, "bytes"),
+    (Kind::Graphs, "graphs"),
+    (Kind::Nests, "nests"),
+    (Kind::Sizes, "sizes"),
+    (Kind::Calls, "calls"),
+];
 
 impl Kind {
     pub fn name(self) -> &'static str {
@@ -55,7 +61,8 @@ pub fn check(kind: Kind, bytes: &[u8]) -> Result<Done, String> {
         Kind::Nests => nest(text()?),
     };
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|p| {
-        let text = p.downcast_ref::<String>().cloned().or_else(|| p.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        let text =
+            p.downcast_ref::<String>().cloned().or_else(|| p.downcast_ref::<&str>().map(|s| (*s).to_owned()));
         Err(format!("panic: {}", text.unwrap_or_default()))
     })
 }
@@ -83,7 +90,11 @@ fn variants() -> Vec<(OptLevel, Option<String>)> {
 }
 
 /// The interpreter's result with sizes fixed. None: refused, or larger than what is tried.
-fn reference(text: &str, sizes: &call::Sizes, inputs: &[Vec<u8>]) -> Result<Option<(End, onnxc::nest::Module)>, String> {
+fn reference(
+    text: &str,
+    sizes: &call::Sizes,
+    inputs: &[Vec<u8>],
+) -> Result<Option<(End, onnxc::nest::Module)>, String> {
     match call::fixed(text, sizes).map_err(|e| format!("sizes fixed: {e}"))? {
         Built::Good(m) => Ok(Some((call::interpreted(&m, inputs)?, m))),
         Built::Refused(_) => Ok(None),
@@ -109,10 +120,11 @@ fn every_level(text: &str) -> Result<Done, String> {
         let mut want = None;
         for (opt, cpu) in variants() {
             let level = format!("{opt:?} {}", cpu.as_deref().unwrap_or("native"));
-            let ready = match Ready::new(text, sizes, opt, cpu.as_deref()).map_err(|e| format!("{level}: {e}"))? {
-                Built::Good(r) => r,
-                Built::Refused(e) => return Err(format!("{level}: refused after it was lowered: {e}")),
-            };
+            let ready =
+                match Ready::new(text, sizes, opt, cpu.as_deref()).map_err(|e| format!("{level}: {e}"))? {
+                    Built::Good(r) => r,
+                    Built::Refused(e) => return Err(format!("{level}: refused after it was lowered: {e}")),
+                };
             let params = ready.params(sizes);
             let Some(inputs) = ready.inputs(&params, seed) else { break };
             if want.is_none() {
@@ -129,8 +141,8 @@ fn every_level(text: &str) -> Result<Done, String> {
     Ok(done)
 }
 
-/// What of a module without passes stays when it is compiled: an index out of range that nothing but a size follows from, or
-/// in a tensor without elements, may or may not be noticed.
+/// What of a module without passes stays when it is compiled: an index out of range that nothing but a size
+/// follows from, or in a tensor without elements, may or may not be noticed.
 fn unnoticed(want: &End, got: &End) -> bool {
     const INDEX: i32 = onnxc::nest::Status::Index as i32;
     match (want, got) {
@@ -153,8 +165,9 @@ fn agree(want: Option<&End>, got: &End, m: &onnxc::nest::Module) -> Result<(), S
     }
 }
 
-/// True for results without elements of a graph that reshapes. A size of the shape that is 0 (or -1) for some sizes only is a
-/// size where it is computed at run time; where it is known when the model is compiled, it stands for another size.
+/// True for results without elements of a graph that reshapes. A size of the shape that is 0 (or -1) for some
+/// sizes only is a size where it is computed at run time; where it is known when the model is compiled, it
+/// stands for another size.
 fn reshapes_nothing(text: &str, end: &End) -> bool {
     text.contains("= Reshape") && matches!(end, End::Done(o) if o.outputs.iter().any(Vec::is_empty))
 }
@@ -201,7 +214,9 @@ fn sizes(text: &str) -> Result<Done, String> {
         done.results += u64::from(matches!(got, End::Done(_)));
         let reference = reference(text, sizes, &inputs).map_err(at)?;
         match reference {
-            None if matches!(got, End::Done(_)) && !reshapes_nothing(text, &got) => return Err(at("a result, where fixed sizes are refused".into())),
+            None if matches!(got, End::Done(_)) && !reshapes_nothing(text, &got) => {
+                return Err(at("a result, where fixed sizes are refused".into()));
+            }
             None => {}
             Some((want, _)) if reshapes_nothing(text, &want) || reshapes_nothing(text, &got) => {}
             Some((want, m)) => agree(Some(&want), &got, &m).map_err(at)?,
@@ -216,7 +231,9 @@ fn hostile(text: &str) -> Result<Done, String> {
     let mut done = Done::default();
     let levels = variants();
     let (opt, cpu) = levels[seed as usize % levels.len()].clone();
-    let Built::Good(ready) = Ready::new(text, &[], opt, cpu.as_deref())? else { return Ok(Done { refused: 1, ..done }) };
+    let Built::Good(ready) = Ready::new(text, &[], opt, cpu.as_deref())? else {
+        return Ok(Done { refused: 1, ..done });
+    };
     let mut r = Rng(seed);
     let none: Vec<Vec<u8>> = ready.interface.inputs.iter().map(|_| vec![]).collect();
     for sizes in &all {
@@ -227,9 +244,15 @@ fn hostile(text: &str) -> Result<Done, String> {
             params[k] = r.of(&[-1, -2, -7, -64, -(1 << 31), -(1 << 40), i64::MIN, i64::MIN + 1]);
             eprintln!("call with {params:?}");
             let room: Vec<Vec<i64>> = ready.interface.outputs.iter().map(|t| vec![0; t.dims.len()]).collect();
-            let status = ready.once(&params, &none, &room, 0, r.chance(50)).map_err(|e| format!("sizes {params:?}: {e}"))?.0;
+            let status = ready
+                .once(&params, &none, &room, 0, r.chance(50))
+                .map_err(|e| format!("sizes {params:?}: {e}"))?
+                .0;
             if status == 0 || ready.workspace(&params).is_ok() {
-                return Err(format!("sizes {params:?} are taken: the call returns {status}, workspace_for {:?}", ready.workspace(&params)));
+                return Err(format!(
+                    "sizes {params:?} are taken: the call returns {status}, workspace_for {:?}",
+                    ready.workspace(&params)
+                ));
             }
             done.calls += 1;
             // Sizes of which nobody has buffers: only what the workspace takes is asked for.
@@ -243,7 +266,9 @@ fn hostile(text: &str) -> Result<Done, String> {
             use onnxc::tensor::ElemType as T;
             let words: Vec<[u8; 8]> = match t.ty {
                 T::I64 => [i64::MIN, i64::MAX, -1, 1 << 32, 1 << 62, -9, 1000].map(i64::to_le_bytes).to_vec(),
-                _ => [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, f32::MAX, f32::MIN_POSITIVE].map(|v| [v.to_le_bytes(), [0; 4]].concat().try_into().unwrap_or_default()).to_vec(),
+                _ => [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, f32::MAX, f32::MIN_POSITIVE]
+                    .map(|v| [v.to_le_bytes(), [0; 4]].concat().try_into().unwrap_or_default())
+                    .to_vec(),
             };
             let n = if t.ty == T::I64 { 8 } else { 4 };
             if t.ty != T::Bool {
@@ -255,7 +280,9 @@ fn hostile(text: &str) -> Result<Done, String> {
             }
         }
         eprintln!("call with {params:?} and hostile values");
-        ready.call(&params, &inputs, r.chance(50)).map_err(|e| format!("sizes {sizes:?} and hostile values: {e}"))?;
+        ready
+            .call(&params, &inputs, r.chance(50))
+            .map_err(|e| format!("sizes {sizes:?} and hostile values: {e}"))?;
         done.calls += 1;
         // Less room than the outputs need, or a negative one.
         let Ok(bytes) = ready.workspace(&params) else { continue };
@@ -269,13 +296,26 @@ fn hostile(text: &str) -> Result<Done, String> {
                     .dims
                     .iter()
                     .zip(&ready.interface.outputs)
-                    .map(|(d, t)| d.iter().map(|n| if t.from_data(&ready.interface.syms) && r.chance(50) { r.of(&[0, n - 1, n / 2, -1, i64::MIN]) } else { *n }).collect())
+                    .map(|(d, t)| {
+                        d.iter()
+                            .map(|n| {
+                                if t.from_data(&ready.interface.syms) && r.chance(50) {
+                                    r.of(&[0, n - 1, n / 2, -1, i64::MIN])
+                                } else {
+                                    *n
+                                }
+                            })
+                            .collect()
+                    })
                     .collect();
                 if room.iter().zip(&o.dims).any(|(r, d)| r != d && call::count(r) >= call::count(d)) {
                     continue;
                 }
                 eprintln!("call with {params:?} and room for {room:?}");
-                let status = ready.once(&params, &calm, &room, bytes as usize, r.chance(50)).map_err(|e| format!("sizes {sizes:?}, room for {room:?}: {e}"))?.0;
+                let status = ready
+                    .once(&params, &calm, &room, bytes as usize, r.chance(50))
+                    .map_err(|e| format!("sizes {sizes:?}, room for {room:?}: {e}"))?
+                    .0;
                 done.calls += 1;
                 if status == 0 && room != o.dims {
                     return Err(format!("sizes {sizes:?}: the outputs {:?} fit into {room:?}", o.dims));
@@ -290,8 +330,11 @@ fn hostile(text: &str) -> Result<Done, String> {
 /// `seed 12 steps 3`: the interpreter before and after all passes against native code.
 fn nest(text: &str) -> Result<Done, String> {
     let words: Vec<&str> = text.lines().next().unwrap_or_default().split_whitespace().collect();
-    let ["seed", seed, "steps", steps] = words[..] else { return Err("this is no item of the kind nests".into()) };
+    let ["seed", seed, "steps", steps] = words[..] else {
+        return Err("this is no item of the kind nests".into());
+    };
     let number = |s: &str| s.parse::<u64>().map_err(|e| e.to_string());
-    seeds::check_seed(number(seed)?, number(steps)? as usize).map_err(|w| format!("{}\n{}", w.what, w.module))?;
+    seeds::check_seed(number(seed)?, number(steps)? as usize)
+        .map_err(|w| format!("{}\n{}", w.what, w.module))?;
     Ok(Done { calls: seeds::variants().len() as u64, results: 1, refused: 0 })
 }

@@ -1,5 +1,6 @@
-//! Random graphs whose sizes are symbols. What an operator wants of its operands' sizes is made true where that is easy and
-//! left to the checks at run time elsewhere; every size that follows from others may turn out 0 or negative.
+//! Random graphs whose sizes are symbols. What an operator wants of its operands' sizes is made true where
+//! that is easy and left to the checks at run time elsewhere; every size that follows from others may turn
+//! out 0 or negative.
 
 use crate::exprs::Rng;
 use crate::graph::{Graph, Node, Ty, Value};
@@ -35,7 +36,12 @@ struct Gen {
 
 /// A graph with so many calls; the same for the same seed.
 pub fn generate(seed: u64, calls: usize) -> Graph {
-    let mut g = Gen { r: Rng(seed), g: Graph { data: seed, ..Graph::default() }, values: vec![], fresh: SYMBOLS.len() };
+    let mut g = Gen {
+        r: Rng(seed),
+        g: Graph { data: seed, ..Graph::default() },
+        values: vec![],
+        fresh: SYMBOLS.len(),
+    };
     for _ in 0..1 + g.r.below(3) {
         let ty = if g.r.chance(80) { Ty::F32 } else { Ty::I64 };
         let rank = g.r.of(&[1, 1, 2, 2, 2, 3, 3, 4]);
@@ -50,7 +56,15 @@ pub fn generate(seed: u64, calls: usize) -> Graph {
 
 impl Gen {
     fn input(&mut self, ty: Ty, rank: usize) -> Val {
-        let dims: Vec<Size> = (0..rank).map(|_| if self.r.chance(65) { Size::Named(self.r.below(SYMBOLS.len())) } else { Size::Known(self.r.of(&[1, 2, 3, 4, 6, 8])) }).collect();
+        let dims: Vec<Size> = (0..rank)
+            .map(|_| {
+                if self.r.chance(65) {
+                    Size::Named(self.r.below(SYMBOLS.len()))
+                } else {
+                    Size::Known(self.r.of(&[1, 2, 3, 4, 6, 8]))
+                }
+            })
+            .collect();
         self.input_of(ty, dims)
     }
     fn input_of(&mut self, ty: Ty, dims: Vec<Size>) -> Val {
@@ -70,7 +84,10 @@ impl Gen {
     }
     fn constant(&mut self, ty: Ty, dims: Vec<i64>, data: Vec<String>) -> String {
         let name = format!("c{}", self.g.constants.len());
-        self.g.constants.push((Value { name: name.clone(), ty, dims: dims.iter().map(i64::to_string).collect() }, data.join(", ")));
+        self.g.constants.push((
+            Value { name: name.clone(), ty, dims: dims.iter().map(i64::to_string).collect() },
+            data.join(", "),
+        ));
         name
     }
     fn ints(&mut self, list: &[i64]) -> String {
@@ -82,21 +99,52 @@ impl Gen {
     /// Halves.
     fn numbers(&mut self, ty: Ty, dims: Vec<i64>) -> String {
         let n: i64 = dims.iter().product();
-        let data = (0..n).map(|_| if ty == Ty::F32 { format!("{:.1}", self.r.between(-4, 4) as f64 / 2.0) } else { self.r.between(-3, 3).to_string() }).collect();
+        let data = (0..n)
+            .map(|_| {
+                if ty == Ty::F32 {
+                    format!("{:.1}", self.r.between(-4, 4) as f64 / 2.0)
+                } else {
+                    self.r.between(-3, 3).to_string()
+                }
+            })
+            .collect();
         self.constant(ty, dims, data)
     }
-    fn add(&mut self, op: &'static str, attrs: impl Into<String>, ins: &[&str], outs: Vec<(Ty, Vec<Size>, bool, u32)>) -> Vec<Val> {
+    fn add(
+        &mut self,
+        op: &'static str,
+        attrs: impl Into<String>,
+        ins: &[&str],
+        outs: Vec<(Ty, Vec<Size>, bool, u32)>,
+    ) -> Vec<Val> {
         let mut names = vec![];
         for (ty, dims, exact, depth) in outs {
             let name = format!("v{}", self.g.results.len());
-            self.g.results.push(Value { name: name.clone(), ty, dims: dims.iter().map(|_| String::new()).collect() });
+            self.g.results.push(Value {
+                name: name.clone(),
+                ty,
+                dims: dims.iter().map(|_| String::new()).collect(),
+            });
             self.values.push(Val { name: name.clone(), ty, dims, exact, depth });
             names.push(name);
         }
-        self.g.nodes.push(Node { outs: names.clone(), op, attrs: attrs.into(), ins: ins.iter().map(|s| (*s).to_owned()).collect() });
+        self.g.nodes.push(Node {
+            outs: names.clone(),
+            op,
+            attrs: attrs.into(),
+            ins: ins.iter().map(|s| (*s).to_owned()).collect(),
+        });
         self.values[self.values.len() - names.len()..].to_vec()
     }
-    fn one(&mut self, op: &'static str, attrs: impl Into<String>, ins: &[&str], ty: Ty, dims: Vec<Size>, like: (bool, u32)) -> Val {
+    fn one(
+        &mut self,
+        op: &'static str,
+        attrs: impl Into<String>,
+        ins: &[&str],
+        ty: Ty,
+        dims: Vec<Size>,
+        like: (bool, u32),
+    ) -> Val {
         self.add(op, attrs, ins, vec![(ty, dims, like.0, like.1)]).remove(0)
     }
     /// A value, mostly one of the last.
@@ -111,7 +159,14 @@ impl Gen {
     }
     /// int64[1]: a size of a value, maybe changed.
     fn size_of(&mut self, v: &Val, axis: usize) -> Val {
-        let s = self.one("Shape", format!("start = {axis}, end = {}", axis + 1), &[&v.name.clone()], Ty::I64, vec![Size::Known(1)], (true, 0));
+        let s = self.one(
+            "Shape",
+            format!("start = {axis}, end = {}", axis + 1),
+            &[&v.name.clone()],
+            Ty::I64,
+            vec![Size::Known(1)],
+            (true, 0),
+        );
         if self.r.chance(35) {
             return s;
         }
@@ -146,7 +201,14 @@ impl Gen {
                 }
                 let dims = p.iter().map(|i| v.dims[*i]).collect();
                 if !p.is_empty() {
-                    self.one("Transpose", format!("perm = [{}]", p.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")), &[&v.name], v.ty, dims, like);
+                    self.one(
+                        "Transpose",
+                        format!("perm = [{}]", p.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+                        &[&v.name],
+                        v.ty,
+                        dims,
+                        like,
+                    );
                 }
             }
             20 => {
@@ -206,7 +268,13 @@ impl Gen {
             Val { name, ty: v.ty, dims: dims.into_iter().map(Size::Known).collect(), exact: true, depth: 0 }
         });
         let rank = v.dims.len().max(other.dims.len());
-        let at = |w: &Val, k: usize| (k + w.dims.len()).checked_sub(rank).and_then(|k| w.dims.get(k)).copied().unwrap_or(Size::Known(1));
+        let at = |w: &Val, k: usize| {
+            (k + w.dims.len())
+                .checked_sub(rank)
+                .and_then(|k| w.dims.get(k))
+                .copied()
+                .unwrap_or(Size::Known(1))
+        };
         let mut dims = vec![];
         for k in 0..rank {
             let (a, b) = (at(v, k), at(&other, k));
@@ -226,19 +294,39 @@ impl Gen {
             return;
         }
         let mul = depth < 2 || v.ty == Ty::I64;
-        let op = if mul { self.r.of(&["Add", "Sub", "Mul", "Max", "Min"]) } else { self.r.of(&["Add", "Sub", "Max", "Min"]) };
-        let pair = if self.r.chance(50) { [v.name.as_str(), other.name.as_str()] } else { [other.name.as_str(), v.name.as_str()] };
+        let op = if mul {
+            self.r.of(&["Add", "Sub", "Mul", "Max", "Min"])
+        } else {
+            self.r.of(&["Add", "Sub", "Max", "Min"])
+        };
+        let pair = if self.r.chance(50) {
+            [v.name.as_str(), other.name.as_str()]
+        } else {
+            [other.name.as_str(), v.name.as_str()]
+        };
         self.one(op, "", &pair, v.ty, dims, (exact, depth + u32::from(op == "Mul")));
     }
     fn concat(&mut self, v: &Val) {
         let Some(axis) = self.any_axis(v) else { return };
         let Some(w) = self.pick_if(|w| w.ty == v.ty && w.dims.len() == v.dims.len()) else { return };
-        if v.dims.iter().zip(&w.dims).enumerate().any(|(k, (a, b))| k != axis && matches!((a, b), (Size::Known(x), Size::Known(y)) if x != y)) {
+        if v.dims
+            .iter()
+            .zip(&w.dims)
+            .enumerate()
+            .any(|(k, (a, b))| k != axis && matches!((a, b), (Size::Known(x), Size::Known(y)) if x != y))
+        {
             return;
         }
         let mut dims = v.dims.clone();
         dims[axis] = self.unknown();
-        self.one("Concat", format!("axis = {axis}"), &[&v.name, &w.name], v.ty, dims, (v.exact && w.exact, v.depth.max(w.depth)));
+        self.one(
+            "Concat",
+            format!("axis = {axis}"),
+            &[&v.name, &w.name],
+            v.ty,
+            dims,
+            (v.exact && w.exact, v.depth.max(w.depth)),
+        );
     }
     fn split(&mut self, v: &Val) {
         let Some(axis) = self.any_axis(v) else { return };
@@ -253,11 +341,22 @@ impl Gen {
             self.add("Split", format!("axis = {axis}, num_outputs = {n}"), &[&v.name], outs);
             return;
         }
-        let all = self.one("Shape", format!("start = {axis}, end = {}", axis + 1), &[&v.name], Ty::I64, vec![Size::Known(1)], (true, 0));
+        let all = self.one(
+            "Shape",
+            format!("start = {axis}, end = {}", axis + 1),
+            &[&v.name],
+            Ty::I64,
+            vec![Size::Known(1)],
+            (true, 0),
+        );
         let c = self.r.between(0, 4);
         let c = self.ints(&[c]);
         let rest = self.one("Sub", "", &[&all.name, &c], Ty::I64, vec![Size::Known(1)], (true, 0));
-        let order = if self.r.chance(50) { [rest.name.as_str(), c.as_str()] } else { [c.as_str(), rest.name.as_str()] };
+        let order = if self.r.chance(50) {
+            [rest.name.as_str(), c.as_str()]
+        } else {
+            [c.as_str(), rest.name.as_str()]
+        };
         let sizes = self.one("Concat", "axis = 0", &order, Ty::I64, vec![Size::Known(2)], (true, 0));
         let outs = vec![part(self), part(self)];
         self.add("Split", format!("axis = {axis}"), &[&v.name, &sizes.name], outs);
@@ -285,8 +384,17 @@ impl Gen {
         }
         let n = v.dims.len();
         let mode = self.r.of(&["constant", "constant", "edge", "reflect", "wrap"]);
-        let pads: Vec<i64> = (0..2 * n).map(|_| if self.r.chance(50) { 0 } else { self.r.between(if mode == "constant" { -2 } else { 0 }, 3) }).collect();
-        let dims = v.dims.iter().enumerate().map(|(k, d)| if pads[k] == 0 && pads[k + n] == 0 { *d } else { self.unknown() }).collect();
+        let pads: Vec<i64> = (0..2 * n)
+            .map(|_| {
+                if self.r.chance(50) { 0 } else { self.r.between(if mode == "constant" { -2 } else { 0 }, 3) }
+            })
+            .collect();
+        let dims = v
+            .dims
+            .iter()
+            .enumerate()
+            .map(|(k, d)| if pads[k] == 0 && pads[k + n] == 0 { *d } else { self.unknown() })
+            .collect();
         let p = self.ints(&pads);
         self.one("Pad", format!("mode = \"{mode}\""), &[&v.name, &p], v.ty, dims, (v.exact, v.depth));
     }
@@ -333,7 +441,8 @@ impl Gen {
         let last = if self.r.chance(70) { -1 } else { self.r.between(1, 3) };
         parts.push(self.ints(&[last]));
         let refs: Vec<&str> = parts.iter().map(String::as_str).collect();
-        let shape = self.one("Concat", "axis = 0", &refs, Ty::I64, vec![Size::Known(parts.len() as i64)], (true, 0));
+        let shape =
+            self.one("Concat", "axis = 0", &refs, Ty::I64, vec![Size::Known(parts.len() as i64)], (true, 0));
         let dims = parts.iter().map(|_| self.unknown()).collect();
         self.one("Reshape", "", &[&v.name, &shape.name], v.ty, dims, like);
     }
@@ -342,7 +451,8 @@ impl Gen {
         let Some(axis) = self.any_axis(v) else { return };
         if self.r.chance(50) {
             let n: Vec<i64> = v.dims.iter().map(|_| self.r.of(&[1, 1, 1, 2, 3, 0])).collect();
-            let dims = v.dims.iter().zip(&n).map(|(d, n)| if *n == 1 { *d } else { self.unknown() }).collect();
+            let dims =
+                v.dims.iter().zip(&n).map(|(d, n)| if *n == 1 { *d } else { self.unknown() }).collect();
             let n = self.ints(&n);
             self.one("Tile", "", &[&v.name, &n], v.ty, dims, like);
             return;
@@ -353,7 +463,14 @@ impl Gen {
             None => self.ints(&[2]),
         };
         let ones = self.ints(&vec![1; v.dims.len()]);
-        let shape = self.one("Concat", "axis = 0", &[&size, &ones], Ty::I64, vec![Size::Known(1 + v.dims.len() as i64)], (true, 0));
+        let shape = self.one(
+            "Concat",
+            "axis = 0",
+            &[&size, &ones],
+            Ty::I64,
+            vec![Size::Known(1 + v.dims.len() as i64)],
+            (true, 0),
+        );
         let mut dims = v.dims.clone();
         let n = self.unknown();
         dims.insert(0, n);
@@ -366,7 +483,8 @@ impl Gen {
             v.clone()
         } else {
             let n = Size::Named(self.r.below(SYMBOLS.len()));
-            let spatial: Vec<Size> = (0..1 + self.r.below(2)).map(|_| Size::Named(self.r.below(SYMBOLS.len()))).collect();
+            let spatial: Vec<Size> =
+                (0..1 + self.r.below(2)).map(|_| Size::Named(self.r.below(SYMBOLS.len()))).collect();
             let c = self.r.of(&[1, 2, 4]);
             self.input_of(Ty::F32, [vec![n, Size::Known(c)], spatial].concat())
         };
@@ -429,7 +547,14 @@ impl Gen {
             p.swap(n - 1, n - 2);
             let mut back = v.dims.clone();
             back.swap(n - 1, n - 2);
-            let t = self.one("Transpose", format!("perm = [{}]", p.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")), &[&v.name], Ty::F32, back, (v.exact, v.depth));
+            let t = self.one(
+                "Transpose",
+                format!("perm = [{}]", p.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+                &[&v.name],
+                Ty::F32,
+                back,
+                (v.exact, v.depth),
+            );
             dims[n - 1] = v.dims[n - 2];
             self.one("MatMul", "", &[&v.name, &t.name], Ty::F32, dims, (false, 0));
         }
@@ -447,16 +572,41 @@ impl Gen {
             dims.remove(axis);
         }
         if v.exact && self.r.chance(20) {
-            self.one("ArgMax", format!("axis = {axis}, keepdims = {}", i32::from(keep)), &[&v.name], Ty::I64, dims, (true, 0));
+            self.one(
+                "ArgMax",
+                format!("axis = {axis}, keepdims = {}", i32::from(keep)),
+                &[&v.name],
+                Ty::I64,
+                dims,
+                (true, 0),
+            );
             return;
         }
         let a = self.ints(&[axis as i64]);
         if v.ty == Ty::I64 || self.r.chance(40) {
-            let op = if v.ty == Ty::I64 { "ReduceSum" } else { self.r.of(&["ReduceSum", "ReduceMean", "ReduceL2"]) };
-            self.one(op, format!("keepdims = {}", i32::from(keep)), &[&v.name, &a], v.ty, dims, (v.ty == Ty::I64, 0));
+            let op = if v.ty == Ty::I64 {
+                "ReduceSum"
+            } else {
+                self.r.of(&["ReduceSum", "ReduceMean", "ReduceL2"])
+            };
+            self.one(
+                op,
+                format!("keepdims = {}", i32::from(keep)),
+                &[&v.name, &a],
+                v.ty,
+                dims,
+                (v.ty == Ty::I64, 0),
+            );
         } else {
             let op = self.r.of(&["ReduceMax", "ReduceMin"]);
-            self.one(op, format!("keepdims = {}", i32::from(keep)), &[&v.name, &a], v.ty, dims, (v.exact, v.depth));
+            self.one(
+                op,
+                format!("keepdims = {}", i32::from(keep)),
+                &[&v.name, &a],
+                v.ty,
+                dims,
+                (v.exact, v.depth),
+            );
         }
     }
     fn rows(&mut self, v: &Val) {
@@ -501,7 +651,19 @@ impl Gen {
                 self.one("Gather", format!("axis = {axis}"), &[&v.name, &i.name], v.ty, dims, like);
             }
             3 => {
-                let i = self.input_of(Ty::I64, v.dims.iter().map(|d| if matches!(d, Size::Named(k) if *k >= SYMBOLS.len()) { Size::Known(1) } else { *d }).collect());
+                let i = self.input_of(
+                    Ty::I64,
+                    v.dims
+                        .iter()
+                        .map(|d| {
+                            if matches!(d, Size::Named(k) if *k >= SYMBOLS.len()) {
+                                Size::Known(1)
+                            } else {
+                                *d
+                            }
+                        })
+                        .collect(),
+                );
                 dims.clone_from(&i.dims);
                 self.one("GatherElements", format!("axis = {axis}"), &[&v.name, &i.name], v.ty, dims, like);
             }
@@ -513,7 +675,12 @@ impl Gen {
                     self.ints(&[k])
                 };
                 dims[axis] = self.unknown();
-                self.add("TopK", format!("axis = {axis}"), &[&v.name, &k], vec![(Ty::F32, dims.clone(), true, v.depth), (Ty::I64, dims, true, 0)]);
+                self.add(
+                    "TopK",
+                    format!("axis = {axis}"),
+                    &[&v.name, &k],
+                    vec![(Ty::F32, dims.clone(), true, v.depth), (Ty::I64, dims, true, 0)],
+                );
             }
             _ => {}
         }
@@ -525,7 +692,14 @@ impl Gen {
             0 => {
                 let n = self.size_of(v, axis);
                 let d = self.unknown();
-                self.one("ConstantOfShape", "value = float[1] {0.5}", &[&n.name], Ty::F32, vec![d], (true, 0));
+                self.one(
+                    "ConstantOfShape",
+                    "value = float[1] {0.5}",
+                    &[&n.name],
+                    Ty::F32,
+                    vec![d],
+                    (true, 0),
+                );
             }
             1 => {
                 let (a, b) = (self.scalar_size_of(v, axis), self.scalar_size_of(v, axis));
@@ -579,8 +753,15 @@ impl Gen {
         let id = self.g.nodes.len();
         let rank: Vec<String> = (0..v.dims.len()).map(|k| format!("b{id}_{k}")).collect();
         let rank = rank.join(", ");
-        let twice = if self.r.chance(50) { format!("e{id} = Concat <axis = {axis}> ({0}, {0})", v.name) } else { format!("e{id} = Neg ({})", v.name) };
-        let attrs = format!("then_branch = yes{id} () => ({ty}[{rank}] t{id}) {{ t{id} = Abs ({}) }}, else_branch = no{id} () => ({ty}[{rank}] e{id}) {{ {twice} }}", v.name);
+        let twice = if self.r.chance(50) {
+            format!("e{id} = Concat <axis = {axis}> ({0}, {0})", v.name)
+        } else {
+            format!("e{id} = Neg ({})", v.name)
+        };
+        let attrs = format!(
+            "then_branch = yes{id} () => ({ty}[{rank}] t{id}) {{ t{id} = Abs ({}) }}, else_branch = no{id} () => ({ty}[{rank}] e{id}) {{ {twice} }}",
+            v.name
+        );
         let mut dims = v.dims.clone();
         dims[axis] = self.unknown();
         self.one("If", attrs, &[&cond.name], v.ty, dims, (v.exact, v.depth));
@@ -603,8 +784,14 @@ impl Gen {
             _ => (false, format!("b{id} = Neg (a{id})")),
         };
         let collects = self.r.chance(40);
-        let (decl, copy) = if collects { (format!(", {ty}[{}] s{id}", rank_out.replace('r', "q")), format!("s{id} = Abs (a{id})")) } else { (String::new(), String::new()) };
-        let attrs = format!("body = body{id} (int64 i{id}, bool on{id}, {ty}[{rank}] a{id}) => (bool go{id}, {ty}[{rank_out}] b{id}{decl}) {{ go{id} = Identity (on{id}) {body} {copy} }}");
+        let (decl, copy) = if collects {
+            (format!(", {ty}[{}] s{id}", rank_out.replace('r', "q")), format!("s{id} = Abs (a{id})"))
+        } else {
+            (String::new(), String::new())
+        };
+        let attrs = format!(
+            "body = body{id} (int64 i{id}, bool on{id}, {ty}[{rank}] a{id}) => (bool go{id}, {ty}[{rank_out}] b{id}{decl}) {{ go{id} = Identity (on{id}) {body} {copy} }}"
+        );
         let four = self.int(4);
         let times = self.one("Min", "", &[&n.name, &four], Ty::I64, vec![], (true, 0));
         let mut dims = v.dims.clone();
@@ -638,14 +825,24 @@ impl Gen {
                 outputs.push(v.clone());
             }
         }
-        self.g.outputs = outputs.iter().map(|v| Value { name: v.name.clone(), ty: v.ty, dims: v.dims.iter().map(|_| String::new()).collect() }).collect();
+        self.g.outputs = outputs
+            .iter()
+            .map(|v| Value {
+                name: v.name.clone(),
+                ty: v.ty,
+                dims: v.dims.iter().map(|_| String::new()).collect(),
+            })
+            .collect();
         self.g.prune();
-        let mut used: Vec<String> = self.g.inputs.iter().flat_map(|v| v.dims.clone()).filter(|d| d.parse::<i64>().is_err()).collect();
+        let mut used: Vec<String> =
+            self.g.inputs.iter().flat_map(|v| v.dims.clone()).filter(|d| d.parse::<i64>().is_err()).collect();
         used.sort();
         used.dedup();
         for k in 0..calls {
             let all = self.r.of(SIZES);
-            self.g.sizes.push(used.iter().map(|n| (n.clone(), if k % 4 == 0 { all } else { self.r.of(SIZES) })).collect());
+            self.g.sizes.push(
+                used.iter().map(|n| (n.clone(), if k % 4 == 0 { all } else { self.r.of(SIZES) })).collect(),
+            );
         }
         self.g
     }

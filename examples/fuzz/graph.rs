@@ -1,6 +1,8 @@
-//! Small graphs as ONNX text: their parts, so that they can be shrunk, and how they are printed and read again.
+//! Small graphs as ONNX text: their parts, so that they can be shrunk, and how they are printed and read
+//! again.
 //!
-//! A graph is followed by what it is called with: `# size: N=3 M=0` for each call, `# data: 7` for the seed of the inputs.
+//! A graph is followed by what it is called with: `# size: N=3 M=0` for each call, `# data: 7` for the seed
+//! of the inputs.
 
 use std::fmt::Write as _;
 
@@ -51,7 +53,11 @@ pub struct Graph {
 }
 
 fn declared(v: &Value) -> String {
-    if v.dims.is_empty() { format!("{} {}", v.ty.text(), v.name) } else { format!("{}[{}] {}", v.ty.text(), v.dims.join(", "), v.name) }
+    if v.dims.is_empty() {
+        format!("{} {}", v.ty.text(), v.name)
+    } else {
+        format!("{}[{}] {}", v.ty.text(), v.dims.join(", "), v.name)
+    }
 }
 
 impl Graph {
@@ -63,15 +69,31 @@ impl Graph {
         }
         t += "<ir_version: 8, opset_import: [\"\" : 18]>\n";
         let list = |v: &[Value]| v.iter().map(declared).collect::<Vec<_>>().join(", ");
-        let outputs: Vec<Value> = self.outputs.iter().enumerate().map(|(k, v)| Value { dims: (0..v.dims.len()).map(|d| format!("o{k}_{d}")).collect(), ..v.clone() }).collect();
+        let outputs: Vec<Value> = self
+            .outputs
+            .iter()
+            .enumerate()
+            .map(|(k, v)| Value {
+                dims: (0..v.dims.len()).map(|d| format!("o{k}_{d}")).collect(),
+                ..v.clone()
+            })
+            .collect();
         let _ = writeln!(t, "m ({}) => ({})", list(&self.inputs), list(&outputs));
         if !self.constants.is_empty() {
-            let c: Vec<String> = self.constants.iter().map(|(v, data)| format!("{} = {{{data}}}", declared(v))).collect();
+            let c: Vec<String> =
+                self.constants.iter().map(|(v, data)| format!("{} = {{{data}}}", declared(v))).collect();
             let _ = writeln!(t, "<{}>", c.join(", "));
         }
         t += "{\n";
         for n in &self.nodes {
-            let _ = writeln!(t, "  {} = {}{} ({})", n.outs.join(", "), n.op, if n.attrs.is_empty() { String::new() } else { format!(" <{}>", n.attrs) }, n.ins.join(", "));
+            let _ = writeln!(
+                t,
+                "  {} = {}{} ({})",
+                n.outs.join(", "),
+                n.op,
+                if n.attrs.is_empty() { String::new() } else { format!(" <{}>", n.attrs) },
+                n.ins.join(", ")
+            );
         }
         t + "}\n"
     }
@@ -97,7 +119,11 @@ impl Graph {
         }
     }
     fn value(&self, name: &str) -> Option<&Value> {
-        self.inputs.iter().chain(&self.results).chain(self.constants.iter().map(|c| &c.0)).find(|v| v.name == name)
+        self.inputs
+            .iter()
+            .chain(&self.results)
+            .chain(self.constants.iter().map(|c| &c.0))
+            .find(|v| v.name == name)
     }
     /// Graphs with a part less, the smallest ones first.
     pub fn smaller(&self) -> Vec<Graph> {
@@ -184,7 +210,12 @@ pub fn calls(text: &str) -> (Vec<Vec<(String, i64)>>, u64) {
     let (mut sizes, mut data) = (vec![], 0);
     for l in text.lines() {
         if let Some(s) = l.strip_prefix("# size:") {
-            sizes.push(s.split_whitespace().filter_map(|p| p.split_once('=')).filter_map(|(n, v)| Some((n.to_owned(), v.parse().ok()?))).collect());
+            sizes.push(
+                s.split_whitespace()
+                    .filter_map(|p| p.split_once('='))
+                    .filter_map(|(n, v)| Some((n.to_owned(), v.parse().ok()?)))
+                    .collect(),
+            );
         } else if let Some(s) = l.strip_prefix("# data:") {
             data = s.trim().parse().unwrap_or(0);
         }

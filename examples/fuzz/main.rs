@@ -1,4 +1,5 @@
-//! Random tests for as long as you like: `fuzz --seconds N --seed S [KIND ...]`, all kinds in turn if none is named.
+//! Random tests for as long as you like: `fuzz --seconds N --seed S [KIND ...]`, all kinds in turn if none is
+//! named.
 //!
 //! | kind | what is made | what must hold |
 //! |---|---|---|
@@ -8,9 +9,9 @@
 //! | `sizes` | graphs with symbols, called with sizes from 0 on | what the same graph gives with these sizes fixed |
 //! | `calls` | sizes below 0, too little room, hostile values | a status, and no stray access |
 //!
-//! Items are checked in child processes with every buffer against inaccessible pages, so that a signal is a finding like
-//! others. What is found is made smaller and written to `--out` (default: `target/fuzz`). `fuzz --replay FILE ...` checks
-//! files again: the part of the name before the first `-` is the kind.
+//! Items are checked in child processes with every buffer against inaccessible pages, so that a signal is a
+//! finding like others. What is found is made smaller and written to `--out` (default: `target/fuzz`). `fuzz
+//! --replay FILE ...` checks files again: the part of the name before the first `-` is the kind.
 
 mod call;
 #[allow(dead_code)]
@@ -49,11 +50,18 @@ struct Arguments {
     most: usize,
 }
 
-const USAGE: &str = "fuzz [--seconds N] [--seed S] [--out FOLDER] [--classes MOST] [bytes|graphs|nests|sizes|calls ...]
+const USAGE: &str =
+    "fuzz [--seconds N] [--seed S] [--out FOLDER] [--classes MOST] [bytes|graphs|nests|sizes|calls ...]
 fuzz --replay FILE ...";
 
 fn arguments(list: &[String]) -> Option<Arguments> {
-    let mut a = Arguments { seconds: 60, seed: 1, out: Path::new(env!("CARGO_MANIFEST_DIR")).join("target/fuzz"), kinds: vec![], most: 20 };
+    let mut a = Arguments {
+        seconds: 60,
+        seed: 1,
+        out: Path::new(env!("CARGO_MANIFEST_DIR")).join("target/fuzz"),
+        kinds: vec![],
+        most: 20,
+    };
     let mut list = list.iter();
     while let Some(x) = list.next() {
         match x.as_str() {
@@ -102,12 +110,33 @@ fn fuzz(kind: Kind, a: &Arguments, until: Instant) -> usize {
         }
         let (name, bytes, what) = shrink::shrink(kind, seed, what, Duration::from_secs(60));
         let stored = std::fs::create_dir_all(&a.out).and_then(|()| std::fs::write(a.out.join(&name), &bytes));
-        println!("{}, seed {seed}: {}\n    {}{}", kind.name(), what.lines().next().unwrap_or_default(), a.out.join(&name).display(), if stored.is_err() { " (cannot be written)" } else { "" });
+        println!(
+            "{}, seed {seed}: {}\n    {}{}",
+            kind.name(),
+            what.lines().next().unwrap_or_default(),
+            a.out.join(&name).display(),
+            if stored.is_err() { " (cannot be written)" } else { "" }
+        );
         if kind != Kind::Bytes {
-            println!("{}", String::from_utf8_lossy(&bytes).lines().take(40).map(|l| format!("    {l}\n")).collect::<String>());
+            println!(
+                "{}",
+                String::from_utf8_lossy(&bytes)
+                    .lines()
+                    .take(40)
+                    .map(|l| format!("    {l}\n"))
+                    .collect::<String>()
+            );
         }
     });
-    println!("{}: {} items, {} calls, {} results, {} refused, {} findings", kind.name(), run.items, run.done.calls, run.done.results, run.done.refused, run.findings);
+    println!(
+        "{}: {} items, {} calls, {} results, {} refused, {} findings",
+        kind.name(),
+        run.items,
+        run.done.calls,
+        run.done.results,
+        run.done.refused,
+        run.findings
+    );
     for (class, n) in classes.iter().filter(|c| *c.1 > 1) {
         println!("    {n} times: {class}");
     }

@@ -7,7 +7,14 @@ mod unix {
     use std::ffi::{c_int, c_void};
 
     unsafe extern "C" {
-        fn mmap(address: *mut c_void, length: usize, protection: c_int, flags: c_int, file: c_int, offset: i64) -> *mut c_void;
+        fn mmap(
+            address: *mut c_void,
+            length: usize,
+            protection: c_int,
+            flags: c_int,
+            file: c_int,
+            offset: i64,
+        ) -> *mut c_void;
         fn mprotect(address: *mut c_void, length: usize, protection: c_int) -> c_int;
         fn munmap(address: *mut c_void, length: usize) -> c_int;
     }
@@ -32,15 +39,23 @@ mod unix {
         /// One whose size is no multiple of `align` ends less than that before the page.
         pub fn new(size: usize, align: usize, end: bool, fill: u8) -> Memory {
             let pages = size.next_multiple_of(PAGE);
-            // SAFETY: a new mapping of our own; the pages between the guards are made accessible before they are written.
+            // SAFETY: a new mapping of our own; the pages between the guards are made accessible before they
+            // are written.
             unsafe {
-                let map = mmap(std::ptr::null_mut(), pages + 2 * GUARD, 0, PRIVATE | ANONYMOUS, -1, 0).cast::<u8>();
+                let map =
+                    mmap(std::ptr::null_mut(), pages + 2 * GUARD, 0, PRIVATE | ANONYMOUS, -1, 0).cast::<u8>();
                 assert!(map as isize != -1, "memory for a buffer of {size} bytes");
                 if pages > 0 {
                     assert_eq!(mprotect(map.add(GUARD).cast(), pages, READ | WRITE), 0, "pages of a buffer");
                     map.add(GUARD).write_bytes(fill, pages);
                 }
-                Memory { map, pages, at: GUARD + if end { (pages - size) / align * align } else { 0 }, size, fill }
+                Memory {
+                    map,
+                    pages,
+                    at: GUARD + if end { (pages - size) / align * align } else { 0 },
+                    size,
+                    fill,
+                }
             }
         }
         pub fn address(&self) -> *mut u8 {
@@ -49,8 +64,11 @@ mod unix {
         }
         /// From here on nobody may write to it.
         pub fn seal(&self) {
+            if self.pages == 0 {
+                return;
+            }
             // SAFETY: the accessible pages of this mapping.
-            let status = if self.pages > 0 { unsafe { mprotect(self.map.add(GUARD).cast(), self.pages, READ) } } else { 0 };
+            let status = unsafe { mprotect(self.map.add(GUARD).cast(), self.pages, READ) };
             assert_eq!(status, 0, "pages of a buffer");
         }
         pub fn bytes(&self) -> &[u8] {
@@ -68,7 +86,10 @@ mod unix {
             // SAFETY: the accessible pages of this mapping.
             let pages = unsafe { std::slice::from_raw_parts(self.map.add(GUARD), self.pages) };
             let before = self.at - GUARD;
-            pages[..before.min(self.pages)].iter().chain(pages.get(before + self.size..).unwrap_or(&[])).any(|b| *b != self.fill)
+            pages[..before.min(self.pages)]
+                .iter()
+                .chain(pages.get(before + self.size..).unwrap_or(&[]))
+                .any(|b| *b != self.fill)
         }
     }
 
@@ -93,7 +114,8 @@ mod unix {
     #[cfg(not(target_os = "linux"))]
     pub fn limit_memory(_: u64) {}
 
-    /// The process ends with SIGXCPU once it has computed for so many seconds, whatever else the machine does meanwhile.
+    /// The process ends with SIGXCPU once it has computed for so many seconds, whatever else the machine does
+    /// meanwhile.
     #[cfg(target_os = "linux")]
     pub fn limit_seconds(seconds: u64) {
         limit(0, seconds);

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 const BATCH: u64 = 200;
 /// An item that computes longer hangs.
 const HANG: Duration = Duration::from_secs(60);
-/// An item that takes longer by the clock hangs, too: it waits for something. A busy machine takes its part of this.
+/// An item that takes longer by the clock hangs, too: it waits for something. A busy machine takes its part
+/// of this.
 const WAIT: Duration = Duration::from_secs(600);
 /// What the compiler may take for the small files here.
 const MEMORY: u64 = 3 << 29;
@@ -39,7 +40,10 @@ fn lines(s: &str) -> String {
 /// `KIND FIRST COUNT`: checks items and says how each ended.
 pub fn child(list: &[String]) -> ExitCode {
     let [kind, first, count] = list else { return ExitCode::from(2) };
-    let (Some(kind), Ok(first), Ok(count)) = (Kind::find(kind), first.parse::<u64>(), count.parse::<u64>()) else { return ExitCode::from(2) };
+    let (Some(kind), Ok(first), Ok(count)) = (Kind::find(kind), first.parse::<u64>(), count.parse::<u64>())
+    else {
+        return ExitCode::from(2);
+    };
     prepare(kind);
     for seed in first..first + count {
         println!("at {seed}");
@@ -75,7 +79,12 @@ pub fn try_one(list: &[String]) -> ExitCode {
 }
 
 fn start(arguments: &[&str], errors: Stdio) -> std::io::Result<Child> {
-    Command::new(std::env::current_exe()?).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn()
+    Command::new(std::env::current_exe()?)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(errors)
+        .spawn()
 }
 
 /// How a process ended, in words.
@@ -139,7 +148,11 @@ fn verdict_of(kind: Kind, file: &Path) -> Option<String> {
     match child.wait().ok().and_then(|s| s.code()) {
         Some(0) => None,
         Some(1) => Some(out.trim_end().to_owned()),
-        _ => Some(format!("{}, {}", err.lines().rfind(|l| l.starts_with("call ")).unwrap_or("compiling"), ending(&mut child))),
+        _ => Some(format!(
+            "{}, {}",
+            err.lines().rfind(|l| l.starts_with("call ")).unwrap_or("compiling"),
+            ending(&mut child)
+        )),
     }
 }
 
@@ -149,10 +162,16 @@ pub fn run(kind: Kind, seed: u64, until: Instant, mut found: impl FnMut(u64, &st
     // Seeds of different runs do not meet.
     let mut next = seed.wrapping_mul(1 << 32);
     while Instant::now() < until {
-        let Ok(mut child) = start(&["--child", kind.name(), &next.to_string(), &BATCH.to_string()], Stdio::null()) else { break };
+        let Ok(mut child) =
+            start(&["--child", kind.name(), &next.to_string(), &BATCH.to_string()], Stdio::null())
+        else {
+            break;
+        };
         let Some(out) = child.stdout.take() else { break };
         let (to, from) = mpsc::channel();
-        std::thread::spawn(move || BufReader::new(out).lines().map_while(Result::ok).try_for_each(|l| to.send(l)));
+        std::thread::spawn(move || {
+            BufReader::new(out).lines().map_while(Result::ok).try_for_each(|l| to.send(l))
+        });
         let mut at = None;
         let mut bad = vec![];
         loop {

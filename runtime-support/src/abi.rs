@@ -1,5 +1,5 @@
-//! The C ABI of generated code (ABI 1), field by field as in the common part of every generated header. The C names
-//! are kept so that header and mirror can be compared line by line.
+//! The C ABI of generated code (ABI 1), field by field as in the common part of every generated header. The C
+//! names are kept so that header and mirror can be compared line by line.
 
 #![allow(unsafe_code, reason = "types of foreign data and functions")]
 #![allow(non_camel_case_types, reason = "the names of the C header")]
@@ -15,7 +15,8 @@ pub const DIM_COMPUTED: i64 = i64::MIN;
 /// `fn(task_ctx, index)`.
 pub type onnxc_task_fn = unsafe extern "C" fn(task_ctx: *mut c_void, index: usize);
 /// `parallel_for(user, n, fn, task_ctx)`: returns after `fn` ran for each of `0..n`.
-pub type onnxc_parallel_for = unsafe extern "C" fn(user: *mut c_void, n: usize, f: onnxc_task_fn, task_ctx: *mut c_void);
+pub type onnxc_parallel_for =
+    unsafe extern "C" fn(user: *mut c_void, n: usize, f: onnxc_task_fn, task_ctx: *mut c_void);
 /// `on_node(user, node, end)`: not zero stops the run with [`Status::Cancelled`].
 pub type onnxc_on_node = unsafe extern "C" fn(user: *mut c_void, node: u32, end: i32) -> i32;
 /// `workspace_for(dim_params, bytes)`.
@@ -167,7 +168,8 @@ pub struct onnxc_fault {
 
 impl onnxc_fault {
     /// Before a call.
-    pub const NONE: onnxc_fault = onnxc_fault { check: u32::MAX, status: 0, values: [0; ONNXC_VALUES], workspace_size: 0 };
+    pub const NONE: onnxc_fault =
+        onnxc_fault { check: u32::MAX, status: 0, values: [0; ONNXC_VALUES], workspace_size: 0 };
 }
 
 /// What a caller may lend to a run; everything is optional.
@@ -192,8 +194,15 @@ pub struct onnxc_exec {
 
 impl onnxc_exec {
     /// Serial and silent.
-    pub const NONE: onnxc_exec =
-        onnxc_exec { struct_size: size_of::<onnxc_exec>(), user: std::ptr::null_mut(), parallel_for: None, max_tasks: 0, on_node: None, workspace_size: 0, fault: std::ptr::null_mut() };
+    pub const NONE: onnxc_exec = onnxc_exec {
+        struct_size: size_of::<onnxc_exec>(),
+        user: std::ptr::null_mut(),
+        parallel_for: None,
+        max_tasks: 0,
+        on_node: None,
+        workspace_size: 0,
+        fault: std::ptr::null_mut(),
+    };
 }
 
 /// `<m>_model`.

@@ -1,5 +1,5 @@
-//! Aligned memory. A `Vec<u8>` promises no alignment, generated code asks for 64 bytes in workspaces and for element
-//! alignment in tensors.
+//! Aligned memory. A `Vec<u8>` promises no alignment, generated code asks for 64 bytes in workspaces and for
+//! element alignment in tensors.
 
 #![allow(unsafe_code, reason = "allocates with a given alignment")]
 

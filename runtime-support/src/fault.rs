@@ -51,7 +51,11 @@ impl PartialEq<Status> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.message.is_empty() { self.status.fmt(f) } else { write!(f, "{}: {}", self.status, self.message) }
+        if self.message.is_empty() {
+            self.status.fmt(f)
+        } else {
+            write!(f, "{}: {}", self.status, self.message)
+        }
     }
 }
 
@@ -96,8 +100,11 @@ pub(crate) fn message(m: &'static onnxc_model, fault: &onnxc_fault) -> String {
         return String::new();
     }
     // SAFETY: the promise of whoever made the model known: there are as many rows, of constant texts.
-    let (c, text): (&onnxc_check_info, _) =
-        unsafe { (&*m.checks.add(fault.check as usize), |p: *const c_char| if p.is_null() { String::new() } else { CStr::from_ptr(p).to_string_lossy().into_owned() }) };
+    let (c, text): (&onnxc_check_info, _) = unsafe {
+        (&*m.checks.add(fault.check as usize), |p: *const c_char| {
+            if p.is_null() { String::new() } else { CStr::from_ptr(p).to_string_lossy().into_owned() }
+        })
+    };
     let rule = text(c.text);
     let general = Status::check(fault.status).err().map_or(String::new(), |s| s.to_string());
     sentence(&text(c.node), &text(c.op_type), if rule.is_empty() { &general } else { &rule }, &fault.values)
@@ -109,7 +116,10 @@ mod tests {
 
     #[test]
     fn sentences() {
-        assert_eq!(sentence("a", "Add", "x is %lld, 100 %% of %lld", &[-5, i64::MIN]), format!("Add \"a\": x is -5, 100 % of {}", i64::MIN));
+        assert_eq!(
+            sentence("a", "Add", "x is %lld, 100 %% of %lld", &[-5, i64::MIN]),
+            format!("Add \"a\": x is -5, 100 % of {}", i64::MIN)
+        );
         assert_eq!(sentence("", "", "%lld %l %", &[]), "0 %l %");
         assert_eq!(Error::from(Status::Dim).to_string(), "bad dimension");
         assert_eq!(Error::new(Status::Dim, "x").to_string(), "bad dimension: x");

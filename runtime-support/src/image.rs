@@ -1,10 +1,11 @@
-//! Decodes images for models with ImageDecoder: the one function that objects of such models call and do not have
-//! themselves. The decoders are behind the feature `image`.
+//! Decodes images for models with ImageDecoder: the one function that objects of such models call and do not
+//! have themselves. The decoders are behind the feature `image`.
 //!
-//! BMP, JPEG, JPEG 2000, PNG, PNM, TIFF and WebP, told apart by how the data begin. Every image becomes red, green and blue
-//! of 8 bits: grey is repeated, transparency is dropped, wider samples are rounded. Orientation and colour profiles are not
-//! applied. Grey is ITU-R 601's, in the fixed point that Pillow has. Pixels of JPEG may be two steps apart from libjpeg-turbo's,
-//! whose rounding of upsampled colours alternates.
+//! BMP, JPEG, JPEG 2000, PNG, PNM, TIFF and WebP, told apart by how the data begin. Every image becomes red,
+//! green and blue of 8 bits: grey is repeated, transparency is dropped, wider samples are rounded.
+//! Orientation and colour profiles are not applied. Grey is ITU-R 601's, in the fixed point that Pillow has.
+//! Pixels of JPEG may be two steps apart from libjpeg-turbo's, whose rounding of upsampled colours
+//! alternates.
 
 #[cfg(feature = "image")]
 mod decode;

@@ -1,19 +1,22 @@
 //! A small persistent thread pool that serves as `parallel_for` of generated code.
 //!
-//! One job at a time: the calling thread publishes it, takes part in it, and waits for those who entered. Idle workers
-//! spin briefly, because the kernels of a model follow each other within microseconds, then sleep. A caller that finds
-//! the pool at work (another thread's run, or a call from within a task) runs its tasks itself: nothing can deadlock,
-//! and the pool never has more threads at work than it was made with plus its callers.
+//! One job at a time: the calling thread publishes it, takes part in it, and waits for those who entered.
+//! Idle workers spin briefly, because the kernels of a model follow each other within microseconds, then
+//! sleep. A caller that finds the pool at work (another thread's run, or a call from within a task) runs its
+//! tasks itself: nothing can deadlock, and the pool never has more threads at work than it was made with plus
+//! its callers.
 //!
-//! Each thread has a place and a share of a job: the same part of the indices in every job, so that a kernel finds in its
-//! core's caches what the same part of the kernel before it left there. Who has run out of indices takes from the other shares.
+//! Each thread has a place and a share of a job: the same part of the indices in every job, so that a kernel
+//! finds in its core's caches what the same part of the kernel before it left there. Who has run out of
+//! indices takes from the other shares.
 //!
-//! The gate is one word, `epoch | STOP | OPEN`, and shares a cache line with the job: one transfer tells a worker everything.
-//! A worker enters by writing the epoch to its own place and looking at the gate again; it leaves by writing `OUTSIDE`. The
-//! caller closes the gate when no index is left and waits until no place shows the epoch: one of the two sees the other
-//! (all four accesses are SeqCst), so then every index has run, and nobody looks at the job any more. Workers that wake up too
-//! late find the gate closed; nobody waits for them. How far a share is lies in its place, `epoch | index`: a word of an older
-//! epoch means that the share is untouched, and nobody has to reset it.
+//! The gate is one word, `epoch | STOP | OPEN`, and shares a cache line with the job: one transfer tells a
+//! worker everything. A worker enters by writing the epoch to its own place and looking at the gate again; it
+//! leaves by writing `OUTSIDE`. The caller closes the gate when no index is left and waits until no place
+//! shows the epoch: one of the two sees the other (all four accesses are SeqCst), so then every index has
+//! run, and nobody looks at the job any more. Workers that wake up too late find the gate closed; nobody
+//! waits for them. How far a share is lies in its place, `epoch | index`: a word of an older epoch means that
+//! the share is untouched, and nobody has to reset it.
 
 #![allow(unsafe_code, reason = "serves C callbacks and shares a job between threads by hand, for latency")]
 
@@ -61,7 +64,8 @@ struct Job {
 /// The gate and what stands behind it.
 struct Hall {
     gate: AtomicU64,
-    /// Written by the holder of `busy` while the gate is closed and nobody is inside; read by those who entered.
+    /// Written by the holder of `busy` while the gate is closed and nobody is inside; read by those who
+    /// entered.
     job: UnsafeCell<Job>,
 }
 
@@ -87,8 +91,8 @@ struct Shared {
     workers: usize,
 }
 
-// SAFETY: all fields but `job` are made for sharing. `job` is written only while nobody else can read it, see its
-// comment and the module's; its pointer goes to threads because `parallel_for`'s contract says so.
+// SAFETY: all fields but `job` are made for sharing. `job` is written only while nobody else can read it, see
+// its comment and the module's; its pointer goes to threads because `parallel_for`'s contract says so.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -98,8 +102,13 @@ unsafe extern "C" fn no_task(_: *mut c_void, _: usize) {}
 impl Shared {
     fn new(workers: usize) -> Shared {
         Shared {
-            hall: Line(Hall { gate: AtomicU64::new(0), job: UnsafeCell::new(Job { n: 0, f: no_task, ctx: std::ptr::null_mut() }) }),
-            places: (0..=workers).map(|_| Line(Place { next: AtomicU64::new(0), inside: AtomicU64::new(OUTSIDE) })).collect(),
+            hall: Line(Hall {
+                gate: AtomicU64::new(0),
+                job: UnsafeCell::new(Job { n: 0, f: no_task, ctx: std::ptr::null_mut() }),
+            }),
+            places: (0..=workers)
+                .map(|_| Line(Place { next: AtomicU64::new(0), inside: AtomicU64::new(OUTSIDE) }))
+                .collect(),
             busy: Line(AtomicBool::new(false)),
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
@@ -113,7 +122,8 @@ impl Shared {
     /// Runs `job` to its end.
     ///
     /// # Safety
-    /// `job.f` may be called with `job.ctx` and each index below `job.n` once, from any thread, at the same time.
+    /// `job.f` may be called with `job.ctx` and each index below `job.n` once, from any thread, at the same
+    /// time.
     unsafe fn run(&self, job: Job) {
         let alone = job.n < 2 || self.workers == 0 || self.busy.0.swap(true, Ordering::Acquire);
         if alone {
@@ -126,8 +136,8 @@ impl Shared {
         // SAFETY: `busy` is ours, so the gate is closed and nobody is inside: nobody reads the job.
         unsafe { *self.hall.0.job.get() = job };
         let epoch = (self.gate().load(Ordering::Relaxed) / EPOCH).wrapping_add(1).max(1);
-        // SeqCst here and at `sleepers` in both places: of a worker that goes to sleep and a caller that opens the gate,
-        // one sees the other.
+        // SeqCst here and at `sleepers` in both places: of a worker that goes to sleep and a caller that
+        // opens the gate, one sees the other.
         self.gate().store(epoch.wrapping_mul(EPOCH) | OPEN, Ordering::SeqCst);
         self.wake_for(job.n - 1);
         // SAFETY: the caller's promise; each index is given to one thread.
@@ -167,11 +177,16 @@ impl Shared {
         let tag = epoch << INDEX_BITS;
         let mut word = next.load(Ordering::Relaxed);
         loop {
-            let i = if word >> INDEX_BITS == tag >> INDEX_BITS { word as usize & MAX_INDICES } else { (n * share).div_ceil(threads) };
+            let i = if word >> INDEX_BITS == tag >> INDEX_BITS {
+                word as usize & MAX_INDICES
+            } else {
+                (n * share).div_ceil(threads)
+            };
             if i >= end {
                 return None;
             }
-            match next.compare_exchange_weak(word, tag | (i as u64 + 1), Ordering::Relaxed, Ordering::Relaxed) {
+            match next.compare_exchange_weak(word, tag | (i as u64 + 1), Ordering::Relaxed, Ordering::Relaxed)
+            {
                 Ok(_) => return Some(i),
                 Err(now) => word = now,
             }
@@ -264,10 +279,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool for `threads` threads, of which one is the caller's; 0 stands for one per CPU. Where the system refuses
-    /// threads the pool has fewer.
+    /// A pool for `threads` threads, of which one is the caller's; 0 stands for one per CPU. Where the system
+    /// refuses threads the pool has fewer.
     pub fn new(threads: usize) -> Pool {
-        let wanted = if threads == 0 { thread::available_parallelism().map_or(1, usize::from) } else { threads };
+        let wanted =
+            if threads == 0 { thread::available_parallelism().map_or(1, usize::from) } else { threads };
         let mut workers = wanted.min(MAX_THREADS) - 1;
         loop {
             let pool = Pool::start(workers);
@@ -295,11 +311,17 @@ impl Pool {
     pub fn exec(&self) -> Exec<'_> {
         let max_tasks = if self.threads() == 1 { 1 } else { self.threads() * TASKS_PER_THREAD };
         let user = Arc::as_ptr(&self.shared).cast_mut().cast();
-        let raw = onnxc_exec { struct_size: size_of::<onnxc_exec>(), user, parallel_for: Some(parallel_for), max_tasks, ..onnxc_exec::NONE };
+        let raw = onnxc_exec {
+            struct_size: size_of::<onnxc_exec>(),
+            user,
+            parallel_for: Some(parallel_for),
+            max_tasks,
+            ..onnxc_exec::NONE
+        };
         Exec { raw, pool: PhantomData }
     }
-    /// Calls `f` once for each index below `n`. If calls panic, the others still run, and the first panic goes on in
-    /// the caller.
+    /// Calls `f` once for each index below `n`. If calls panic, the others still run, and the first panic
+    /// goes on in the caller.
     pub fn run<F: Fn(usize) + Sync>(&self, n: usize, f: F) {
         struct Ctx<F> {
             f: F,
@@ -350,7 +372,8 @@ impl Exec<'_> {
     /// An exec with callbacks of one's own.
     ///
     /// # Safety
-    /// For the lifetime of the result the callbacks may be called with `user` as the header says, from any thread.
+    /// For the lifetime of the result the callbacks may be called with `user` as the header says, from any
+    /// thread.
     pub unsafe fn from_raw(raw: onnxc_exec) -> Self {
         Exec { raw, pool: PhantomData }
     }
@@ -403,8 +426,8 @@ pub unsafe extern "C" fn onnxc_pool_destroy(pool: *mut CPool) {
     }
 }
 
-/// `const onnxc_exec *onnxc_pool_exec(const onnxc_pool *pool)`: what `<m>_infer_exec` takes; valid until the pool is
-/// destroyed. Null gives null, a serial run.
+/// `const onnxc_exec *onnxc_pool_exec(const onnxc_pool *pool)`: what `<m>_infer_exec` takes; valid until the
+/// pool is destroyed. Null gives null, a serial run.
 ///
 /// # Safety
 /// `pool` is null or comes from [`onnxc_pool_create`] and is not destroyed.

@@ -1,10 +1,13 @@
-//! What this machine can do: the peak of its multiply-add units and the bandwidth of its memories, measured. Benchmarks
-//! report times relative to these two numbers.
+//! What this machine can do: the peak of its multiply-add units and the bandwidth of its memories, measured.
+//! Benchmarks report times relative to these two numbers.
 //!
-//! Both probes need instructions that safe Rust does not promise to emit: a loop that the compiler may vectorise or not
-//! measures the compiler.
+//! Both probes need instructions that safe Rust does not promise to emit: a loop that the compiler may
+//! vectorise or not measures the compiler.
 
-#![allow(unsafe_code, reason = "calls functions compiled for CPU features, after checking that the CPU has them")]
+#![allow(
+    unsafe_code,
+    reason = "calls functions compiled for CPU features, after checking that the CPU has them"
+)]
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -45,16 +48,16 @@ impl Vectors {
     }
 }
 
-/// Independent chains of multiply-adds: more than latency times units of any CPU at hand (4 cycles, 2 units), fewer than
-/// registers.
+/// Independent chains of multiply-adds: more than latency times units of any CPU at hand (4 cycles, 2 units),
+/// fewer than registers.
 const CHAINS: usize = 12;
 /// Rounds between looks at the clock.
 const ROUNDS: usize = 20_000;
 /// Repetitions, of which the fastest counts.
 const REPEAT: usize = 12;
 
-/// A probe's functions: `fma` runs `rounds` of [`CHAINS`] multiply-adds and returns their number of f32 operations, `read`
-/// adds up a slice in whole vectors.
+/// A probe's functions: `fma` runs `rounds` of [`CHAINS`] multiply-adds and returns their number of f32
+/// operations, `read` adds up a slice in whole vectors.
 #[derive(Clone, Copy)]
 struct Kernels {
     fma: fn(usize) -> f64,
@@ -101,9 +104,42 @@ mod x86 {
             }
         };
     }
-    kernels!(fma128, read128, "sse2", 4, _mm_set1_ps, |a, m, c| _mm_add_ps(_mm_mul_ps(a, m), c), _mm_setzero_si128, _mm_loadu_si128, _mm_add_epi64, __m128i);
-    kernels!(fma256, read256, "avx2,fma", 8, _mm256_set1_ps, |a, m, c| _mm256_fmadd_ps(a, m, c), _mm256_setzero_si256, _mm256_loadu_si256, _mm256_add_epi64, __m256i);
-    kernels!(fma512, read512, "avx512f", 16, _mm512_set1_ps, |a, m, c| _mm512_fmadd_ps(a, m, c), _mm512_setzero_si512, _mm512_loadu_si512, _mm512_add_epi64, __m512i);
+    kernels!(
+        fma128,
+        read128,
+        "sse2",
+        4,
+        _mm_set1_ps,
+        |a, m, c| _mm_add_ps(_mm_mul_ps(a, m), c),
+        _mm_setzero_si128,
+        _mm_loadu_si128,
+        _mm_add_epi64,
+        __m128i
+    );
+    kernels!(
+        fma256,
+        read256,
+        "avx2,fma",
+        8,
+        _mm256_set1_ps,
+        |a, m, c| _mm256_fmadd_ps(a, m, c),
+        _mm256_setzero_si256,
+        _mm256_loadu_si256,
+        _mm256_add_epi64,
+        __m256i
+    );
+    kernels!(
+        fma512,
+        read512,
+        "avx512f",
+        16,
+        _mm512_set1_ps,
+        |a, m, c| _mm512_fmadd_ps(a, m, c),
+        _mm512_setzero_si512,
+        _mm512_loadu_si512,
+        _mm512_add_epi64,
+        __m512i
+    );
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -179,8 +215,8 @@ fn kernels(_: Vectors) -> Kernels {
     Kernels { fma, read }
 }
 
-/// Runs `work` on as many threads at the same time and returns the largest amount per second over repetitions: the sum of
-/// all threads by the time from the first one's start to the last one's end.
+/// Runs `work` on as many threads at the same time and returns the largest amount per second over
+/// repetitions: the sum of all threads by the time from the first one's start to the last one's end.
 fn fastest(threads: usize, work: &(dyn Fn(usize) -> f64 + Sync)) -> f64 {
     let gate = Barrier::new(threads);
     let run = &|k: usize| -> Vec<(Instant, Instant, f64)> {
@@ -206,8 +242,8 @@ fn fastest(threads: usize, work: &(dyn Fn(usize) -> f64 + Sync)) -> f64 {
     (0..REPEAT).filter_map(rate).fold(0.0, f64::max)
 }
 
-/// f32 operations per second of multiply-adds in registers on `threads` threads (a multiply-add is two). Vectors wider
-/// than the CPU's are taken as its widest.
+/// f32 operations per second of multiply-adds in registers on `threads` threads (a multiply-add is two).
+/// Vectors wider than the CPU's are taken as its widest.
 pub fn fma_peak(vectors: Vectors, threads: usize) -> f64 {
     let k = kernels(vectors);
     // Clocks rise with load: the first repetitions of each call warm up.
@@ -222,17 +258,19 @@ pub fn fma_peak(vectors: Vectors, threads: usize) -> f64 {
     fastest(threads.max(1), &work)
 }
 
-/// Bytes per second that `threads` threads read together from a working set of `bytes` in all, which they have read
-/// before: from a cache that holds it, or from memory.
+/// Bytes per second that `threads` threads read together from a working set of `bytes` in all, which they
+/// have read before: from a cache that holds it, or from memory.
 pub fn read_bandwidth(bytes: usize, threads: usize) -> f64 {
     let k = kernels(Vectors::widest());
     let threads = threads.max(1);
     let words = (bytes / threads / 8).next_multiple_of(64).max(64);
     // Written, so that every page is a page of its own and not the one of zeros.
-    let data: Vec<Vec<u64>> = (0..threads as u64).map(|t| (0..words as u64).map(|i| i ^ t).collect()).collect();
+    let data: Vec<Vec<u64>> =
+        (0..threads as u64).map(|t| (0..words as u64).map(|i| i ^ t).collect()).collect();
     // About 16 MiB per repetition, so that the barrier costs nothing.
     let passes = ((16 << 20) / (words * 8)).max(1);
-    let work = |t: usize| (0..passes).map(|_| (k.read)(black_box(data[t].as_slice())) as f64 * 8.0).sum::<f64>();
+    let work =
+        |t: usize| (0..passes).map(|_| (k.read)(black_box(data[t].as_slice())) as f64 * 8.0).sum::<f64>();
     work(0);
     fastest(threads, &work)
 }

@@ -1,6 +1,6 @@
-//! Strings as bytes. Generated code takes and gives elements with addresses ([`onnxc_str`]); where a tensor is plain bytes, an
-//! element is the position of the string's bytes, counted from the first element, and how many they are, and behind the
-//! elements stand the bytes of all of them.
+//! Strings as bytes. Generated code takes and gives elements with addresses ([`onnxc_str`]); where a tensor
+//! is plain bytes, an element is the position of the string's bytes, counted from the first element, and how
+//! many they are, and behind the elements stand the bytes of all of them.
 
 #![allow(unsafe_code, reason = "follows the addresses that generated code hands out")]
 
@@ -30,7 +30,9 @@ pub fn encoded_len<T: AsRef<[u8]>>(list: &[T]) -> u64 {
 
 /// Position and length of element `i`, if its bytes are there.
 pub fn place(data: &[u8], i: usize) -> Option<(usize, usize)> {
-    let word = |k: usize| data.get(i.checked_mul(SIZE)?.checked_add(k)?..)?.first_chunk().map(|w| u64::from_le_bytes(*w));
+    let word = |k: usize| {
+        data.get(i.checked_mul(SIZE)?.checked_add(k)?..)?.first_chunk().map(|w| u64::from_le_bytes(*w))
+    };
     let (at, n) = (usize::try_from(word(0)?).ok()?, usize::try_from(word(8)?).ok()?);
     (at.checked_add(n)? <= data.len()).then_some((at, n))
 }
@@ -42,7 +44,10 @@ pub fn decode(data: &[u8], n: usize) -> Option<Vec<&[u8]>> {
 
 /// The first `n` elements, as bytes, with the addresses that they have where the data begin at `base`.
 pub fn addressed(data: &[u8], n: usize, base: *const u8) -> Option<Vec<u8>> {
-    let element = |(at, len): (usize, usize)| [(base.wrapping_add(at).expose_provenance() as i64).to_ne_bytes(), (len as i64).to_ne_bytes()].concat();
+    let element = |(at, len): (usize, usize)| {
+        [(base.wrapping_add(at).expose_provenance() as i64).to_ne_bytes(), (len as i64).to_ne_bytes()]
+            .concat()
+    };
     (0..n).map(|i| place(data, i).map(element)).collect::<Option<Vec<_>>>().map(|list| list.concat())
 }
 
@@ -63,8 +68,12 @@ pub unsafe fn encode_elements(list: &[onnxc_str]) -> Vec<u8> {
 
 /// `n` elements that stand in bytes as generated code wrote them.
 pub fn read_elements(data: &[u8], n: usize) -> Vec<onnxc_str> {
-    let word = |c: &[u8], k: usize| c.get(k..).and_then(|c| c.first_chunk()).map_or(0, |w| i64::from_ne_bytes(*w));
-    data.chunks_exact(SIZE).take(n).map(|c| onnxc_str::new(std::ptr::with_exposed_provenance(word(c, 0) as usize), word(c, 8))).collect()
+    let word =
+        |c: &[u8], k: usize| c.get(k..).and_then(|c| c.first_chunk()).map_or(0, |w| i64::from_ne_bytes(*w));
+    data.chunks_exact(SIZE)
+        .take(n)
+        .map(|c| onnxc_str::new(std::ptr::with_exposed_provenance(word(c, 0) as usize), word(c, 8)))
+        .collect()
 }
 
 #[cfg(test)]

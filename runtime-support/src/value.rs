@@ -1,5 +1,6 @@
-//! What models take and give: tensors, and sequences, optionals and maps of them. [`Model`](crate::Model) passes tensors as
-//! arrays; the others go as descriptors ([`abi::onnxc_value`]), which [`Descriptor`] writes and [`read`] reads.
+//! What models take and give: tensors, and sequences, optionals and maps of them. [`Model`](crate::Model)
+//! passes tensors as arrays; the others go as descriptors ([`abi::onnxc_value`]), which [`Descriptor`] writes
+//! and [`read`] reads.
 
 #![allow(unsafe_code, reason = "reads what generated code describes, and bytes as the numbers that they are")]
 
@@ -84,10 +85,23 @@ pub trait Element: sealed::Number + Copy {
 macro_rules! elements {
     ($($t:ty = $n:literal),*) => { $(impl sealed::Number for $t {} impl Element for $t { const DTYPE: i32 = $n; })* };
 }
-elements!(f32 = 1, u8 = 2, i8 = 3, u16 = 4, i16 = 5, i32 = 6, i64 = 7, f64 = 11, u32 = 12, u64 = 13, [f32; 2] = 14, [f64; 2] = 15);
+elements!(
+    f32 = 1,
+    u8 = 2,
+    i8 = 3,
+    u16 = 4,
+    i16 = 5,
+    i32 = 6,
+    i64 = 7,
+    f64 = 11,
+    u32 = 12,
+    u64 = 13,
+    [f32; 2] = 14,
+    [f64; 2] = 15
+);
 
-/// Bytes of a dense tensor; packed types round up, and of strings these are the elements without what they show.
-/// [`Status::Abi`] for unknown types, [`Status::Dim`] where dims are negative or too large.
+/// Bytes of a dense tensor; packed types round up, and of strings these are the elements without what they
+/// show. [`Status::Abi`] for unknown types, [`Status::Dim`] where dims are negative or too large.
 pub fn byte_len(dtype: i32, dims: &[i64]) -> Result<usize, Status> {
     let bits = abi::element_bits(dtype).ok_or(Status::Abi)?;
     if dims.iter().any(|d| *d < 0) {
@@ -113,8 +127,9 @@ impl<'a> Tensor<'a> {
         let bytes = unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), size_of_val(data)) };
         Tensor::from_bytes(T::DTYPE, dims, bytes)
     }
-    /// A tensor of any type by its bytes: numbers of any alignment, packed types with the first element in the low bits,
-    /// strings as in [`texts`]. [`Status::Dim`] if `dims` do not fit them, [`Status::Abi`] for an unknown type.
+    /// A tensor of any type by its bytes: numbers of any alignment, packed types with the first element in
+    /// the low bits, strings as in [`texts`]. [`Status::Dim`] if `dims` do not fit them, [`Status::Abi`] for
+    /// an unknown type.
     pub fn from_bytes(dtype: i32, dims: &[i64], data: &'a [u8]) -> Result<Tensor<'a>, Status> {
         Tensor::checked(dtype, dims.to_vec(), Data::Lent(data))
     }
@@ -140,7 +155,9 @@ impl<'a> Tensor<'a> {
     pub(crate) fn into_buffer(self) -> Result<Buffer, Tensor<'a>> {
         let Tensor { dtype, dims, data } = self;
         match data {
-            Data::Own(b) if dtype != abi::STRING => Arc::try_unwrap(b).map_err(|b| Tensor { dtype, dims, data: Data::Own(b) }),
+            Data::Own(b) if dtype != abi::STRING => {
+                Arc::try_unwrap(b).map_err(|b| Tensor { dtype, dims, data: Data::Own(b) })
+            }
             data => Err(Tensor { dtype, dims, data }),
         }
     }
@@ -149,14 +166,22 @@ impl<'a> Tensor<'a> {
     }
     fn checked<'b>(dtype: i32, dims: Vec<i64>, data: Data<'b>) -> Result<Tensor<'b>, Status> {
         let len = byte_len(dtype, &dims)?;
-        let fits = if dtype == abi::STRING { texts::decode(&data, count(&dims)).is_some() } else { len == data.len() };
+        let fits = if dtype == abi::STRING {
+            texts::decode(&data, count(&dims)).is_some()
+        } else {
+            len == data.len()
+        };
         if fits { Ok(Tensor { dtype, dims, data }) } else { Err(Status::Dim) }
     }
     /// What a call has written: so many bytes as `dims` tell, strings with addresses.
     ///
     /// # Safety
     /// Strings show readable bytes.
-    pub(crate) unsafe fn written(dtype: i32, dims: Vec<i64>, mut data: Buffer) -> Result<Tensor<'static>, Status> {
+    pub(crate) unsafe fn written(
+        dtype: i32,
+        dims: Vec<i64>,
+        mut data: Buffer,
+    ) -> Result<Tensor<'static>, Status> {
         let bytes = byte_len(dtype, &dims)?;
         data.truncate(bytes);
         if dtype == abi::STRING {
@@ -178,7 +203,8 @@ impl<'a> Tensor<'a> {
     pub fn bytes(&self) -> &[u8] {
         &self.data
     }
-    /// The numbers, if they are of this type; none as well where the bytes lie at an address that is not aligned for it.
+    /// The numbers, if they are of this type; none as well where the bytes lie at an address that is not
+    /// aligned for it.
     pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
         // SAFETY: any bytes make an `Element`.
         let (before, data, after) = unsafe { self.data.align_to::<T>() };
@@ -201,7 +227,11 @@ impl<'a> Tensor<'a> {
 impl<'a> Map<'a> {
     /// A map. [`Status::Dim`] unless both are lists of one length.
     pub fn new(keys: Tensor<'a>, values: Tensor<'a>) -> Result<Map<'a>, Status> {
-        if keys.dims.len() == 1 && keys.dims == values.dims { Ok(Map { keys, values }) } else { Err(Status::Dim) }
+        if keys.dims.len() == 1 && keys.dims == values.dims {
+            Ok(Map { keys, values })
+        } else {
+            Err(Status::Dim)
+        }
     }
     /// Its keys: int64 or strings.
     pub fn keys(&self) -> &Tensor<'a> {
@@ -257,9 +287,20 @@ impl<'a, T: Into<Value<'a>>> From<Option<T>> for Value<'a> {
 }
 
 /// A descriptor without anything.
-pub(crate) const NOTHING: onnxc_value = onnxc_value { kind: abi::ONNXC_NONE, dtype: 0, key_dtype: 0, rank: 0, len: 0, dims: null(), data: null(), keys: null(), items: null() };
+pub(crate) const NOTHING: onnxc_value = onnxc_value {
+    kind: abi::ONNXC_NONE,
+    dtype: 0,
+    key_dtype: 0,
+    rank: 0,
+    len: 0,
+    dims: null(),
+    data: null(),
+    keys: null(),
+    items: null(),
+};
 
-/// Elements as generated code takes them: aligned, strings with addresses; of the value's memory where that does.
+/// Elements as generated code takes them: aligned, strings with addresses; of the value's memory where that
+/// does.
 pub(crate) struct Elements {
     at: *const c_void,
     _own: Option<Buffer>,
@@ -269,7 +310,9 @@ impl Elements {
     /// The elements; they stay as long as the tensor does.
     pub(crate) fn of(t: &Tensor) -> Result<Elements, Status> {
         let own = if t.dtype == abi::STRING {
-            Some(Buffer::copy_of(&texts::addressed(&t.data, count(&t.dims), t.data.as_ptr()).ok_or(Status::Dim)?)?)
+            Some(Buffer::copy_of(
+                &texts::addressed(&t.data, count(&t.dims), t.data.as_ptr()).ok_or(Status::Dim)?,
+            )?)
         } else {
             let align = abi::element_bits(t.dtype).map_or(ALIGN, |b| (b as usize / 8).clamp(1, 8));
             if t.data.as_ptr().addr().is_multiple_of(align) { None } else { Some(Buffer::copy_of(&t.data)?) }
@@ -307,18 +350,36 @@ impl<'a> Descriptor<'a> {
     /// The descriptor as bytes.
     pub fn as_bytes(&self) -> &[u8] {
         // SAFETY: numbers and addresses, with no padding between them.
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(&self.value).cast(), size_of::<onnxc_value>()) }
+        unsafe {
+            std::slice::from_raw_parts(std::ptr::from_ref(&self.value).cast(), size_of::<onnxc_value>())
+        }
     }
     fn describe(&mut self, v: &Value<'_>) -> Result<onnxc_value, Status> {
         Ok(match v {
             Value::None => NOTHING,
             Value::Tensor(t) => {
                 let dims = if t.dims.is_empty() { null() } else { t.dims.as_ptr() };
-                onnxc_value { kind: abi::ONNXC_TENSOR, dtype: t.dtype, rank: t.dims.len() as i32, len: count(&t.dims) as i64, dims, data: self.elements(t)?, ..NOTHING }
+                onnxc_value {
+                    kind: abi::ONNXC_TENSOR,
+                    dtype: t.dtype,
+                    rank: t.dims.len() as i32,
+                    len: count(&t.dims) as i64,
+                    dims,
+                    data: self.elements(t)?,
+                    ..NOTHING
+                }
             }
             Value::Map(m) => {
                 let (keys, data) = (self.elements(&m.keys)?, self.elements(&m.values)?);
-                onnxc_value { kind: abi::ONNXC_MAP, dtype: m.values.dtype, key_dtype: m.keys.dtype, len: count(&m.keys.dims) as i64, keys, data, ..NOTHING }
+                onnxc_value {
+                    kind: abi::ONNXC_MAP,
+                    dtype: m.values.dtype,
+                    key_dtype: m.keys.dtype,
+                    len: count(&m.keys.dims) as i64,
+                    keys,
+                    data,
+                    ..NOTHING
+                }
             }
             Value::Sequence(list) => {
                 let items = list.iter().map(|i| self.describe(i)).collect::<Result<Vec<_>, _>>()?;
@@ -363,7 +424,10 @@ pub unsafe fn read(v: &onnxc_value) -> Result<Value<'static>, Status> {
             let dims = if rank == 0 { vec![] } else { unsafe { array(v.dims, rank) }?.to_vec() };
             tensor(v.dtype, dims, v.data).map(Value::Tensor)
         }
-        abi::ONNXC_MAP => Ok(Value::Map(Map { keys: tensor(v.key_dtype, vec![v.len], v.keys)?, values: tensor(v.dtype, vec![v.len], v.data)? })),
+        abi::ONNXC_MAP => Ok(Value::Map(Map {
+            keys: tensor(v.key_dtype, vec![v.len], v.keys)?,
+            values: tensor(v.dtype, vec![v.len], v.data)?,
+        })),
         abi::ONNXC_SEQUENCE if n == 0 => Ok(Value::Sequence(vec![])),
         abi::ONNXC_SEQUENCE => {
             // SAFETY: as above, of the items.
@@ -392,7 +456,10 @@ mod tests {
     #[test]
     fn tensors() {
         let t = Tensor::new(&[2, 2], &[1.0f32, 2.0, 3.0, 4.0]).unwrap();
-        assert_eq!((t.dtype(), t.dims(), t.as_slice::<f32>()), (1, &[2, 2][..], Some(&[1.0, 2.0, 3.0, 4.0][..])));
+        assert_eq!(
+            (t.dtype(), t.dims(), t.as_slice::<f32>()),
+            (1, &[2, 2][..], Some(&[1.0, 2.0, 3.0, 4.0][..]))
+        );
         assert_eq!(t.as_slice::<i32>(), None);
         assert_eq!(Tensor::new(&[3], &[1i64]), Err(Status::Dim));
         assert_eq!(Tensor::new(&[-1, -1], &[1i64]), Err(Status::Dim));
@@ -409,7 +476,11 @@ mod tests {
     fn described_and_read_again() {
         let bytes = [0u8, 0, 0, 128, 63, 0];
         let odd = Tensor::from_bytes(1, &[1], &bytes[1..5]).unwrap();
-        let map = Map::new(Tensor::strings(&[2], &["a", "bc"]).unwrap(), Tensor::new(&[2], &[1.5f32, 2.5]).unwrap()).unwrap();
+        let map = Map::new(
+            Tensor::strings(&[2], &["a", "bc"]).unwrap(),
+            Tensor::new(&[2], &[1.5f32, 2.5]).unwrap(),
+        )
+        .unwrap();
         let empty: Vec<Tensor> = vec![];
         for v in [
             Value::None,

@@ -1,5 +1,5 @@
-//! Maps `<m>.weights`, the side file of models whose weights are not embedded. Mapped, not read: pages come in when
-//! they are used, and processes that run the same model share them.
+//! Maps `<m>.weights`, the side file of models whose weights are not embedded. Mapped, not read: pages come
+//! in when they are used, and processes that run the same model share them.
 
 use memmap2::{MmapOptions, MmapRaw};
 use std::fmt;
@@ -9,7 +9,8 @@ use std::path::Path;
 
 /// A mapped weights file, read-only. Generated code compares its head with the model (`ONNXC_E_WEIGHTS`).
 ///
-/// The file must not be written to or cut short while it is mapped. Rust code never sees the bytes, only their address.
+/// The file must not be written to or cut short while it is mapped. Rust code never sees the bytes, only
+/// their address.
 #[derive(Debug)]
 pub struct Weights(MmapRaw);
 
@@ -37,8 +38,12 @@ impl fmt::Display for WeightsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WeightsError::Io(e) => write!(f, "cannot map the weights file: {e}"),
-            WeightsError::Size { expected, found } => write!(f, "the weights file has {found} bytes, the model expects {expected}"),
-            WeightsError::Align { expected } => write!(f, "the weights file cannot be mapped at a multiple of {expected} bytes"),
+            WeightsError::Size { expected, found } => {
+                write!(f, "the weights file has {found} bytes, the model expects {expected}")
+            }
+            WeightsError::Align { expected } => {
+                write!(f, "the weights file cannot be mapped at a multiple of {expected} bytes")
+            }
         }
     }
 }
@@ -59,12 +64,15 @@ impl From<io::Error> for WeightsError {
 }
 
 impl Weights {
-    /// Maps a file of exactly `size` bytes, aligned to `align`: `weights_size` and `weights_align` of the model
-    /// (`<M>_WEIGHTS_SIZE`, `<M>_WEIGHTS_ALIGN` in the header).
+    /// Maps a file of exactly `size` bytes, aligned to `align`: `weights_size` and `weights_align` of the
+    /// model (`<M>_WEIGHTS_SIZE`, `<M>_WEIGHTS_ALIGN` in the header).
     pub fn open(path: impl AsRef<Path>, size: u64, align: u64) -> Result<Weights, WeightsError> {
         let file = File::open(path)?;
         let found = file.metadata()?.len();
-        let len = usize::try_from(size).ok().filter(|_| found == size).ok_or(WeightsError::Size { expected: size, found })?;
+        let len = usize::try_from(size)
+            .ok()
+            .filter(|_| found == size)
+            .ok_or(WeightsError::Size { expected: size, found })?;
         let w = Weights(MmapOptions::new().len(len).map_raw_read_only(&file)?);
         if w.is_aligned(align) { Ok(w) } else { Err(WeightsError::Align { expected: align }) }
     }

@@ -2,7 +2,10 @@
 
 #![allow(unsafe_code, reason = "stands in for generated code")]
 
-use onnxc_runtime::abi::{self, DIM_COMPUTED as X, onnxc_check_info, onnxc_exec, onnxc_fault, onnxc_model, onnxc_tensor_info, onnxc_value};
+use onnxc_runtime::abi::{
+    self, DIM_COMPUTED as X, onnxc_check_info, onnxc_exec, onnxc_fault, onnxc_model, onnxc_tensor_info,
+    onnxc_value,
+};
 use onnxc_runtime::{Dim, Kind, Map, Model, Pool, Status, Tensor, Value, Workspace};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null;
@@ -16,15 +19,35 @@ struct Names([*const c_char; 1]);
 unsafe impl Sync for Names {}
 static PARAMS: Names = Names([c"N".as_ptr()]);
 
-const fn tensor<const R: usize>(name: &'static CStr, dtype: i32, dims: &'static [i64; R], max: &'static [i64; R], max_bytes: u64) -> onnxc_tensor_info {
-    onnxc_tensor_info { name: name.as_ptr(), dims: dims.as_ptr(), max_dims: max.as_ptr(), max_bytes, dtype, rank: R as i32, aliases_input: -1, kind: 0 }
+const fn tensor<const R: usize>(
+    name: &'static CStr,
+    dtype: i32,
+    dims: &'static [i64; R],
+    max: &'static [i64; R],
+    max_bytes: u64,
+) -> onnxc_tensor_info {
+    onnxc_tensor_info {
+        name: name.as_ptr(),
+        dims: dims.as_ptr(),
+        max_dims: max.as_ptr(),
+        max_bytes,
+        dtype,
+        rank: R as i32,
+        aliases_input: -1,
+        kind: 0,
+    }
 }
 
-// Inputs x: f32[N, 2] and limit: f32[]. Outputs y = x + 1: f32[N, 2]; twice: f32[2N], an expression without a bound;
-// above: i64[?], rows whose first element exceeds the limit, at most N of them; name: u8[3], constant.
-static INPUTS: [onnxc_tensor_info; 2] = [tensor(c"x", 1, &[-1, 2], &[MAX_N, 2], 8 << 20), tensor(c"limit", 1, &[], &[], 4)];
-static OUTPUTS: [onnxc_tensor_info; 4] =
-    [tensor(c"y", 1, &[-1, 2], &[MAX_N, 2], 8 << 20), tensor(c"twice/\u{fc}", 1, &[X], &[X], NO_MAX), tensor(c"above", 7, &[X], &[MAX_N], 8 << 20), tensor(c"name", 2, &[3], &[3], 3)];
+// Inputs x: f32[N, 2] and limit: f32[]. Outputs y = x + 1: f32[N, 2]; twice: f32[2N], an expression without a
+// bound; above: i64[?], rows whose first element exceeds the limit, at most N of them; name: u8[3], constant.
+static INPUTS: [onnxc_tensor_info; 2] =
+    [tensor(c"x", 1, &[-1, 2], &[MAX_N, 2], 8 << 20), tensor(c"limit", 1, &[], &[], 4)];
+static OUTPUTS: [onnxc_tensor_info; 4] = [
+    tensor(c"y", 1, &[-1, 2], &[MAX_N, 2], 8 << 20),
+    tensor(c"twice/\u{fc}", 1, &[X], &[X], NO_MAX),
+    tensor(c"above", 7, &[X], &[MAX_N], 8 << 20),
+    tensor(c"name", 2, &[3], &[3], 3),
+];
 static MODEL: onnxc_model = onnxc_model {
     abi_version: 1,
     struct_size: size_of::<onnxc_model>() as u32,
@@ -91,12 +114,25 @@ unsafe extern "C" fn row(ctx: *mut c_void, i: usize) {
 }
 
 /// As generated code would: checks, then arithmetic, everything in the caller's memory.
-unsafe extern "C" fn call(i: *const *const c_void, o: *const *mut c_void, dims: *const i64, od: *const *mut i64, weights: *const c_void, ws: *mut c_void, exec: *const onnxc_exec) -> i32 {
+unsafe extern "C" fn call(
+    i: *const *const c_void,
+    o: *const *mut c_void,
+    dims: *const i64,
+    od: *const *mut i64,
+    weights: *const c_void,
+    ws: *mut c_void,
+    exec: *const onnxc_exec,
+) -> i32 {
     // SAFETY: the ABI, which this test is about.
     unsafe {
         if !(0..=MAX_N).contains(&*dims) {
             let exec = exec.as_ref().expect("the driver always passes one");
-            exec.fault.write(onnxc_fault { check: 0, status: 3, values: [*dims, 0, 0, 0], workspace_size: 0 });
+            exec.fault.write(onnxc_fault {
+                check: 0,
+                status: 3,
+                values: [*dims, 0, 0, 0],
+                workspace_size: 0,
+            });
             return 3;
         }
         let n = *dims as usize;
@@ -133,18 +169,29 @@ unsafe extern "C" fn call(i: *const *const c_void, o: *const *mut c_void, dims: 
     }
 }
 
-// State in place: past: f32[C] and present: f32[C] may be one memory; position N takes the value 10 + N. A call with N = C fails.
+// State in place: past: f32[C] and present: f32[C] may be one memory; position N takes the value 10 + N. A
+// call with N = C fails.
 static STATE_IN: [onnxc_tensor_info; 1] = [tensor(c"past", 1, &[-2], &[X], NO_MAX)];
-static STATE_OUT: [onnxc_tensor_info; 1] = [onnxc_tensor_info { aliases_input: 0, ..tensor(c"present", 1, &[-2], &[X], NO_MAX) }];
+static STATE_OUT: [onnxc_tensor_info; 1] =
+    [onnxc_tensor_info { aliases_input: 0, ..tensor(c"present", 1, &[-2], &[X], NO_MAX) }];
 struct Two([*const c_char; 2]);
 // SAFETY: constant text.
 unsafe impl Sync for Two {}
 static STATE_PARAMS: Two = Two([c"N".as_ptr(), c"C".as_ptr()]);
 
-unsafe extern "C" fn append(i: *const *const c_void, o: *const *mut c_void, dims: *const i64, _: *const *mut i64, _: *const c_void, _: *mut c_void, _: *const onnxc_exec) -> i32 {
+unsafe extern "C" fn append(
+    i: *const *const c_void,
+    o: *const *mut c_void,
+    dims: *const i64,
+    _: *const *mut i64,
+    _: *const c_void,
+    _: *mut c_void,
+    _: *const onnxc_exec,
+) -> i32 {
     // SAFETY: the ABI, with a state of C elements.
     unsafe {
-        let (n, c, past, present) = (*dims as usize, *dims.add(1) as usize, (*i).cast::<f32>(), (*o).cast::<f32>());
+        let (n, c, past, present) =
+            (*dims as usize, *dims.add(1) as usize, (*i).cast::<f32>(), (*o).cast::<f32>());
         if n >= c {
             return 4;
         }
@@ -188,7 +235,10 @@ fn state_in_place() {
     drop(held);
     // After an error it is there again.
     let e = m.step(&mut state, &[("N", 4)], None, &mut ws).unwrap_err();
-    assert_eq!((e.status(), state[0].as_slice::<f32>()), (Status::Capacity, Some(&[10.0, 11.0, 12.0, 0.0][..])));
+    assert_eq!(
+        (e.status(), state[0].as_slice::<f32>()),
+        (Status::Capacity, Some(&[10.0, 11.0, 12.0, 0.0][..]))
+    );
     assert_eq!(m.step(&mut state, &[], None, &mut ws).unwrap_err().status(), Status::Dim);
     assert_eq!(m.step(&mut state, &[("N", 0), ("C", 5)], None, &mut ws).unwrap_err().status(), Status::Dim);
     assert_eq!(m.step(&mut state, &[("M", 0)], None, &mut ws).unwrap_err().status(), Status::Dim);
@@ -223,7 +273,10 @@ fn description() {
     assert_eq!((&m.inputs()[1].dims[..], m.inputs()[1].kind), (&[][..], Kind::Tensor));
     let [y, twice, above, name] = m.outputs() else { panic!() };
     assert_eq!((y.name, y.max_bytes), ("y", Some(8 << 20)));
-    assert_eq!((twice.name, &twice.dims[..], &twice.max_dims[..], twice.max_bytes), ("twice/\u{fc}", &[Dim::Computed][..], &[None][..], None));
+    assert_eq!(
+        (twice.name, &twice.dims[..], &twice.max_dims[..], twice.max_bytes),
+        ("twice/\u{fc}", &[Dim::Computed][..], &[None][..], None)
+    );
     assert_eq!((above.dtype, &above.max_dims[..]), (7, &[Some(MAX_N)][..]));
     assert_eq!((&name.dims[..], name.aliases_input), (&[Dim::Fixed(3)][..], None));
 }
@@ -256,9 +309,18 @@ fn runs() {
 /// Without bounds both computed outputs are found one after the other.
 #[test]
 fn retries() {
-    static OPEN: [onnxc_tensor_info; 4] = [OUTPUTS[0], OUTPUTS[1], tensor(c"above", 7, &[X], &[X], NO_MAX), OUTPUTS[3]];
+    static OPEN: [onnxc_tensor_info; 4] =
+        [OUTPUTS[0], OUTPUTS[1], tensor(c"above", 7, &[X], &[X], NO_MAX), OUTPUTS[3]];
     static ROUNDS: AtomicU32 = AtomicU32::new(0);
-    unsafe extern "C" fn counted(i: *const *const c_void, o: *const *mut c_void, d: *const i64, od: *const *mut i64, w: *const c_void, ws: *mut c_void, e: *const onnxc_exec) -> i32 {
+    unsafe extern "C" fn counted(
+        i: *const *const c_void,
+        o: *const *mut c_void,
+        d: *const i64,
+        od: *const *mut i64,
+        w: *const c_void,
+        ws: *mut c_void,
+        e: *const onnxc_exec,
+    ) -> i32 {
         ROUNDS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: passed on.
         unsafe { call(i, o, d, od, w, ws, e) }
@@ -268,29 +330,70 @@ fn retries() {
     assert_eq!((dims(&out[2])[0], ROUNDS.load(Ordering::Relaxed)), (2, 3));
 }
 
-/// A model that asks for more and more, or for nothing, or returns dims beyond the capacity: an error, no loop.
+/// A model that asks for more and more, or for nothing, or returns dims beyond the capacity: an error, no
+/// loop.
 #[test]
 fn insatiable() {
-    unsafe extern "C" fn more(_: *const *const c_void, _: *const *mut c_void, _: *const i64, od: *const *mut i64, _: *const c_void, _: *mut c_void, _: *const onnxc_exec) -> i32 {
+    unsafe extern "C" fn more(
+        _: *const *const c_void,
+        _: *const *mut c_void,
+        _: *const i64,
+        od: *const *mut i64,
+        _: *const c_void,
+        _: *mut c_void,
+        _: *const onnxc_exec,
+    ) -> i32 {
         // SAFETY: the ABI.
         unsafe { **od.add(1) += 1 };
         4
     }
-    unsafe extern "C" fn nothing(_: *const *const c_void, _: *const *mut c_void, _: *const i64, _: *const *mut i64, _: *const c_void, _: *mut c_void, _: *const onnxc_exec) -> i32 {
+    unsafe extern "C" fn nothing(
+        _: *const *const c_void,
+        _: *const *mut c_void,
+        _: *const i64,
+        _: *const *mut i64,
+        _: *const c_void,
+        _: *mut c_void,
+        _: *const onnxc_exec,
+    ) -> i32 {
         4
     }
-    unsafe extern "C" fn beyond(_: *const *const c_void, _: *const *mut c_void, _: *const i64, od: *const *mut i64, _: *const c_void, _: *mut c_void, _: *const onnxc_exec) -> i32 {
+    unsafe extern "C" fn beyond(
+        _: *const *const c_void,
+        _: *const *mut c_void,
+        _: *const i64,
+        od: *const *mut i64,
+        _: *const c_void,
+        _: *mut c_void,
+        _: *const onnxc_exec,
+    ) -> i32 {
         // SAFETY: the ABI.
         unsafe { **od.add(1) = 1000 };
         0
     }
-    unsafe extern "C" fn huge(_: *const *const c_void, _: *const *mut c_void, _: *const i64, od: *const *mut i64, _: *const c_void, _: *mut c_void, _: *const onnxc_exec) -> i32 {
+    unsafe extern "C" fn huge(
+        _: *const *const c_void,
+        _: *const *mut c_void,
+        _: *const i64,
+        od: *const *mut i64,
+        _: *const c_void,
+        _: *mut c_void,
+        _: *const onnxc_exec,
+    ) -> i32 {
         // SAFETY: the ABI.
         unsafe { **od.add(1) = 1 << 56 };
         4
     }
-    let run = |f| model(onnxc_model { call: Some(f), ..MODEL }).unwrap().call(&inputs(&[1.0, 2.0], &[0.0]), None).unwrap_err();
-    assert_eq!([run(more), run(nothing), run(beyond), run(huge)], [Status::Capacity, Status::Capacity, Status::Abi, Status::Capacity]);
+    let run = |f| {
+        model(onnxc_model { call: Some(f), ..MODEL })
+            .unwrap()
+            .call(&inputs(&[1.0, 2.0], &[0.0]), None)
+            .unwrap_err()
+    };
+    assert_eq!(
+        [run(more), run(nothing), run(beyond), run(huge)],
+        [Status::Capacity, Status::Capacity, Status::Abi, Status::Capacity]
+    );
 }
 
 #[test]
@@ -315,10 +418,21 @@ fn arguments_are_checked() {
     }
     // The model's own check: its fault, and its text with the value.
     let e = m.workspace_for(&[MAX_N + 1]).unwrap_err();
-    assert_eq!(e.to_string(), "bad dimension: input \"x\" dimension 0 (N) is 1048577: it must be from 0 to 1048576");
+    assert_eq!(
+        e.to_string(),
+        "bad dimension: input \"x\" dimension 0 (N) is 1048577: it must be from 0 to 1048576"
+    );
     assert_eq!(e.fault().map(|f| (f.check, f.values[0])), Some((0, MAX_N + 1)));
     // Metadata of a compiler without checks: the status alone, and no call to learn more.
-    unsafe extern "C" fn never(_: *const *const c_void, _: *const *mut c_void, _: *const i64, _: *const *mut i64, _: *const c_void, _: *mut c_void, _: *const onnxc_exec) -> i32 {
+    unsafe extern "C" fn never(
+        _: *const *const c_void,
+        _: *const *mut c_void,
+        _: *const i64,
+        _: *const *mut i64,
+        _: *const c_void,
+        _: *mut c_void,
+        _: *const onnxc_exec,
+    ) -> i32 {
         std::process::abort()
     }
     let old = model(onnxc_model { struct_size: 168, call: Some(never), checks: null(), ..MODEL }).unwrap();
@@ -338,7 +452,15 @@ fn descriptors() {
         described(c"map", 1, abi::ONNXC_MAP | 8 << 8),
         tensor(c"text", 8, &[2], &[2], 32),
     ];
-    unsafe extern "C" fn echo(i: *const *const c_void, o: *const *mut c_void, _: *const i64, _: *const *mut i64, _: *const c_void, _: *mut c_void, _: *const onnxc_exec) -> i32 {
+    unsafe extern "C" fn echo(
+        i: *const *const c_void,
+        o: *const *mut c_void,
+        _: *const i64,
+        _: *const *mut i64,
+        _: *const c_void,
+        _: *mut c_void,
+        _: *const onnxc_exec,
+    ) -> i32 {
         // SAFETY: the ABI.
         unsafe {
             (0..4).for_each(|k| *(*o.add(k)).cast::<onnxc_value>() = *(*i.add(k)).cast::<onnxc_value>());
@@ -346,11 +468,29 @@ fn descriptors() {
         }
         0
     }
-    let raw = onnxc_model { inputs: VALUES.as_ptr(), outputs: VALUES.as_ptr(), n_inputs: 5, n_outputs: 5, n_dim_params: 0, workspace_for: None, call: Some(echo), ..MODEL };
+    let raw = onnxc_model {
+        inputs: VALUES.as_ptr(),
+        outputs: VALUES.as_ptr(),
+        n_inputs: 5,
+        n_outputs: 5,
+        n_dim_params: 0,
+        workspace_for: None,
+        call: Some(echo),
+        ..MODEL
+    };
     let m = model(raw).unwrap();
     let kinds: Vec<Kind> = m.inputs().iter().map(|t| t.kind).collect();
-    assert_eq!(kinds, [Kind::Sequence, Kind::OptionalTensor, Kind::OptionalSequence, Kind::Map { key: 8 }, Kind::Tensor]);
-    let map = |keys: &[&str], values: &'static [f32]| Map::new(Tensor::strings(&[keys.len() as i64], keys).unwrap(), Tensor::new(&[values.len() as i64], values).unwrap()).unwrap();
+    assert_eq!(
+        kinds,
+        [Kind::Sequence, Kind::OptionalTensor, Kind::OptionalSequence, Kind::Map { key: 8 }, Kind::Tensor]
+    );
+    let map = |keys: &[&str], values: &'static [f32]| {
+        Map::new(
+            Tensor::strings(&[keys.len() as i64], keys).unwrap(),
+            Tensor::new(&[values.len() as i64], values).unwrap(),
+        )
+        .unwrap()
+    };
     let given: [Value; 5] = [
         vec![Tensor::new(&[2], &[1.0f32, 2.0]).unwrap(), Tensor::new(&[], &[3.0f32]).unwrap()].into(),
         None::<Tensor>.into(),
@@ -363,7 +503,16 @@ fn descriptors() {
     let again = m.call(&m.call(&given, None).unwrap(), None).unwrap();
     assert_eq!(again[3].map().unwrap().keys().to_strings(), Some(vec!["a", "longer"]));
     assert_eq!(again[0].items().unwrap()[1].as_slice::<f32>(), Some(&[3.0][..]));
-    for (k, wrong) in [Value::None, Value::None, Tensor::new(&[], &[1i64]).unwrap().into(), Value::None, vec![Value::None].into()].into_iter().enumerate() {
+    for (k, wrong) in [
+        Value::None,
+        Value::None,
+        Tensor::new(&[], &[1i64]).unwrap().into(),
+        Value::None,
+        vec![Value::None].into(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let mut list = given.clone();
         list[k] = wrong;
         assert_eq!(m.call(&list, None).err().map(|e| e.status()), (k != 1).then_some(Status::Value), "{k}");
@@ -396,7 +545,15 @@ fn bad_metadata() {
 
 #[test]
 fn weights_in_a_file() {
-    unsafe extern "C" fn first_byte(_: *const *const c_void, o: *const *mut c_void, _: *const i64, od: *const *mut i64, w: *const c_void, _: *mut c_void, _: *const onnxc_exec) -> i32 {
+    unsafe extern "C" fn first_byte(
+        _: *const *const c_void,
+        o: *const *mut c_void,
+        _: *const i64,
+        od: *const *mut i64,
+        w: *const c_void,
+        _: *mut c_void,
+        _: *const onnxc_exec,
+    ) -> i32 {
         // SAFETY: the ABI.
         unsafe {
             (**od.add(1), **od.add(2)) = (0, 0);

@@ -111,8 +111,12 @@ fn results_are_visible() {
     let mut data = vec![0u64; 1 << 14];
     for round in 1..=200 {
         let p = data.as_mut_ptr().expose_provenance();
-        // SAFETY: each index is written by one task.
-        pool.run(64, |i| (0..256).for_each(|k| unsafe { *std::ptr::with_exposed_provenance_mut::<u64>(p).add(i * 256 + k) += 1 }));
+        pool.run(64, |i| {
+            for k in 0..256 {
+                // SAFETY: each index is written by one task.
+                unsafe { *std::ptr::with_exposed_provenance_mut::<u64>(p).add(i * 256 + k) += 1 };
+            }
+        });
         assert!(data.iter().all(|x| *x == round));
     }
 }

@@ -38,7 +38,8 @@ pub fn case(path: &Path) -> Result<(), String> {
     (pass.run)(&mut after, target.lowest()).map_err(|e| e.to_string())?;
     let changed = print::print(&before) != print::print(&after);
     snapshot(path, &stem, "after", &print::print(&after))?;
-    verify_for(&after, Some(&pipeline::limits(target.lowest()))).map_err(|e| format!("after the pass: {e}"))?;
+    verify_for(&after, Some(&pipeline::limits(target.lowest())))
+        .map_err(|e| format!("after the pass: {e}"))?;
     if changed == s.same {
         return Err(format!("the pass {}", if changed { "changes the module" } else { "changes nothing" }));
     }
@@ -47,7 +48,14 @@ pub fn case(path: &Path) -> Result<(), String> {
 }
 
 fn setting(head: &str) -> Result<Setting, String> {
-    let mut s = Setting { target: "x86_64-unknown-linux-gnu".into(), cpu: "x86-64-v3".into(), math: Math::Default, dims: vec![], constants: HashMap::new(), same: false };
+    let mut s = Setting {
+        target: "x86_64-unknown-linux-gnu".into(),
+        cpu: "x86-64-v3".into(),
+        math: Math::Default,
+        dims: vec![],
+        constants: HashMap::new(),
+        same: false,
+    };
     for line in head.lines().filter_map(|l| l.strip_prefix(';')).map(str::trim) {
         if let Some(target) = line.strip_prefix("target: ") {
             s.target = target.to_owned();
@@ -70,7 +78,11 @@ fn setting(head: &str) -> Result<Setting, String> {
 fn constant(text: &str) -> Option<ConstData> {
     let (ty, rest) = text.split_once('[')?;
     let (dims, seed) = rest.split_once(']')?;
-    let dims: Vec<i64> = dims.split(',').filter(|d| !d.trim().is_empty()).map(|d| d.trim().parse().ok()).collect::<Option<_>>()?;
+    let dims: Vec<i64> = dims
+        .split(',')
+        .filter(|d| !d.trim().is_empty())
+        .map(|d| d.trim().parse().ok())
+        .collect::<Option<_>>()?;
     let a = numbers(seed.trim().parse().ok()?, ElemType::from_short(ty.trim())?, dims);
     ConstData::new(a.ty, a.dims, a.data)
 }
@@ -81,10 +93,16 @@ fn numbers(seed: u64, ty: ElemType, dims: Vec<i64>) -> Array {
 
 fn run(m: &Module, sizes: &[(String, i64)]) -> Result<Outcome, String> {
     let size = |s: Sym| sizes.iter().find(|d| d.0 == m.syms.name(s)).map(|d| d.1);
-    let dims: Vec<(Sym, i64)> = m.dim_params.iter().map(|s| Some((*s, size(*s)?))).collect::<Option<_>>().ok_or("a size has no `dim:`")?;
+    let dims: Vec<(Sym, i64)> = m
+        .dim_params
+        .iter()
+        .map(|s| Some((*s, size(*s)?)))
+        .collect::<Option<_>>()
+        .ok_or("a size has no `dim:`")?;
     let inputs = m.inputs.iter().enumerate().map(|(i, b)| {
         let d = &m.bufs[*b];
-        let sizes = d.dims.iter().map(|x| x.eval(&size)).collect::<Option<Vec<_>>>().ok_or("a size of an input")?;
+        let sizes =
+            d.dims.iter().map(|x| x.eval(&size)).collect::<Option<Vec<_>>>().ok_or("a size of an input")?;
         Ok(numbers(i as u64 + 1, d.ty, sizes).data)
     });
     let inputs = inputs.collect::<Result<Vec<_>, String>>()?;
@@ -95,7 +113,12 @@ fn run(m: &Module, sizes: &[(String, i64)]) -> Result<Outcome, String> {
 fn compare(m: &Module, want: &Outcome, got: &Outcome) -> Result<(), String> {
     for ((b, w), g) in m.outputs.iter().zip(&want.outputs).zip(&got.outputs) {
         let ty = m.bufs[*b].ty;
-        let array = |data: &[u8]| Array { name: String::new(), ty, dims: vec![data.len() as i64 * 8 / i64::from(ty.bits())], data: data.to_vec() };
+        let array = |data: &[u8]| Array {
+            name: String::new(),
+            ty,
+            dims: vec![data.len() as i64 * 8 / i64::from(ty.bits())],
+            data: data.to_vec(),
+        };
         let (rtol, atol) = if !ty.is_float() {
             (0.0, 0.0)
         } else if ty.bits() == 32 && m.math != Math::Fast && !m.kernels.values().any(|k| k.narrow) {
@@ -103,7 +126,8 @@ fn compare(m: &Module, want: &Outcome, got: &Outcome) -> Result<(), String> {
         } else {
             (2e-2, 2e-2)
         };
-        let largest = array(w).to_f64s().into_iter().filter(|x| x.is_finite()).fold(1.0f64, |a, x| a.max(x.abs()));
+        let largest =
+            array(w).to_f64s().into_iter().filter(|x| x.is_finite()).fold(1.0f64, |a, x| a.max(x.abs()));
         let c = onnxc::run::compare(&array(g), &array(w), rtol, atol * largest).map_err(|e| e.to_string())?;
         if c.outside > 0 {
             return Err(format!("output {} differs between before and after: {c:?}", m.bufs[*b].name));

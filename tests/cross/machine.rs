@@ -64,18 +64,28 @@ pub fn run(m: &Machine, dir: &Path, objects: &[(&str, &Case, Vec<u8>)]) -> Strin
     write("in.bin", &given);
     let mut cc = Command::new(m.cc);
     cc.current_dir(dir).args(["-static", "-O1", "-Wall", "-Wextra", "-Werror", "-o", "driver", "driver.c"]);
-    let linked = cc.args(names.iter().map(|n| format!("{n}.o"))).arg("-lm").output().expect("the compiler starts");
+    let linked =
+        cc.args(names.iter().map(|n| format!("{n}.o"))).arg("-lm").output().expect("the compiler starts");
     if !linked.status.success() {
         return format!("linking: {}", String::from_utf8_lossy(&linked.stderr));
     }
-    let ran = Command::new(m.qemu[0]).current_dir(dir).args(&m.qemu[1..]).arg("./driver").output().expect("qemu starts");
+    let ran = Command::new(m.qemu[0])
+        .current_dir(dir)
+        .args(&m.qemu[1..])
+        .arg("./driver")
+        .output()
+        .expect("qemu starts");
     let mut wrong = String::new();
     if !ran.status.success() {
         let said = String::from_utf8_lossy(&ran.stderr);
-        // QEMU 7.2 fails an assertion of its own where it translates two conversions of different rounding in a row
-        // (riscv64, decode_save_opc); later ones do not. That says nothing about the code.
+        // QEMU 7.2 fails an assertion of its own where it translates two conversions of different rounding in
+        // a row (riscv64, decode_save_opc); later ones do not. That says nothing about the code.
         if said.contains("decode_save_opc: Assertion") {
-            eprintln!("skipped: this {} cannot translate the code, its own assertion fails: {}", m.qemu[0], said.trim());
+            eprintln!(
+                "skipped: this {} cannot translate the code, its own assertion fails: {}",
+                m.qemu[0],
+                said.trim()
+            );
             return wrong;
         }
         writeln!(wrong, "the driver ended with {}: {said}", ran.status).expect("a string");
@@ -118,15 +128,20 @@ pub fn run(m: &Machine, dir: &Path, objects: &[(&str, &Case, Vec<u8>)]) -> Strin
 
 /// A header: the driver needs its common part.
 fn header() -> String {
-    let text = "<ir_version: 8, opset_import: [\"\" : 17]>\nunused (float[1] x) => (float[1] y) { y = Relu (x) }";
-    let source = Source { name: "unused.onnxtxt".into(), bytes: text.as_bytes().to_vec().into(), folder: None };
-    let compiled = pipeline::compile(&source, &Options { name: Some("unused".into()), ..Options::default() }).expect("the model compiles");
-    onnxc::emit::to_text(&compiled, onnxc::emit::find("header").expect("headers are emitted")).expect("a header")
+    let text =
+        "<ir_version: 8, opset_import: [\"\" : 17]>\nunused (float[1] x) => (float[1] y) { y = Relu (x) }";
+    let source =
+        Source { name: "unused.onnxtxt".into(), bytes: text.as_bytes().to_vec().into(), folder: None };
+    let compiled = pipeline::compile(&source, &Options { name: Some("unused".into()), ..Options::default() })
+        .expect("the model compiles");
+    onnxc::emit::to_text(&compiled, onnxc::emit::find("header").expect("headers are emitted"))
+        .expect("a header")
 }
 
 /// Calls each model twice, the second time with its tasks in reverse order.
 fn driver(names: &[&str]) -> String {
-    let mut s = String::from("#include \"model.h\"\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n");
+    let mut s =
+        String::from("#include \"model.h\"\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n");
     names.iter().for_each(|n| s += &format!("extern const onnxc_model {n}_model;\n"));
     s += "static const onnxc_model *const all[] = {\n";
     names.iter().for_each(|n| s += &format!("  &{n}_model,\n"));

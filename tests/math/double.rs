@@ -1,5 +1,5 @@
-//! Values of elementary functions to more than a hundred bits, to compare f64 with: sums of two floats (T. J. Dekker), and
-//! series whose terms have one sign.
+//! Values of elementary functions to more than a hundred bits, to compare f64 with: sums of two floats (T. J.
+//! Dekker), and series whose terms have one sign.
 
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2};
 
@@ -119,7 +119,11 @@ fn log_of(x: Pair) -> Pair {
 pub fn log(x: f64) -> Value {
     let (m, e) = libm::frexp(x);
     // Only where the exponents cancel does a number near 1 keep what it has.
-    let v = if (0.5..2.0).contains(&x) { log_of(Pair(x, 0.0)) } else { log_of(Pair(m, 0.0)).plus(LN2.times(Pair(f64::from(e), 0.0))) };
+    let v = if (0.5..2.0).contains(&x) {
+        log_of(Pair(x, 0.0))
+    } else {
+        log_of(Pair(m, 0.0)).plus(LN2.times(Pair(f64::from(e), 0.0)))
+    };
     Value(v, 0)
 }
 
@@ -192,7 +196,8 @@ impl Value {
     pub fn rounded(self) -> f64 {
         libm::ldexp(self.0.0, self.1)
     }
-    /// How far a float is from the value, in units of the last place. Beyond the largest number infinity is one step further.
+    /// How far a float is from the value, in units of the last place. Beyond the largest number infinity is
+    /// one step further.
     pub fn error(self, got: f64) -> f64 {
         let Value(v, e) = self;
         if got.is_nan() || v.0.is_nan() {

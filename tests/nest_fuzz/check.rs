@@ -39,7 +39,14 @@ pub fn compare(m: &Module, want: &Outcome, got: &Outcome, tolerance: f64) -> Res
         let same = |x: f64, y: f64| x == y || x.is_nan() && y.is_nan() || (x - y).abs() <= tolerance * top;
         let wrong: Vec<usize> = (0..xs.len().min(ys.len())).filter(|i| !same(xs[*i], ys[*i])).collect();
         if let Some(i) = wrong.first() {
-            return Err(format!("output {}: {} of {} elements differ; element {i} is {}, expected {}", d.name, wrong.len(), xs.len(), ys[*i], xs[*i]));
+            return Err(format!(
+                "output {}: {} of {} elements differ; element {i} is {}, expected {}",
+                d.name,
+                wrong.len(),
+                xs.len(),
+                ys[*i],
+                xs[*i]
+            ));
         }
         if tolerance == 0.0 && xs.iter().zip(&ys).all(|(a, b)| a == b) {
             return Err(format!("output {}: the bytes differ, the values do not", d.name));

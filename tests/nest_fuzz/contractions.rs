@@ -1,5 +1,5 @@
-//! Contractions as operators write them: matrix products, convolutions and pooling, some with an activation behind; of
-//! bytes, too, whose sums are i32 and whose results are quantized again.
+//! Contractions as operators write them: matrix products, convolutions and pooling, some with an activation
+//! behind; of bytes, too, whose sums are i32 and whose results are quantized again.
 
 use crate::modules::Gen;
 use onnxc::diag::Origin;
@@ -62,7 +62,8 @@ impl Gen {
         let zero = self.r.of(&[0.0, 3.0, -128.0]);
         let (scale, by) = (self.r.of(&[0.0078125, 0.013]), self.r.of(&[1.0, 0.37]));
         // Scales of channels follow from constants.
-        let along = dims.iter().position(|d| d.as_const().is_some_and(|n| n > 1)).filter(|_| self.r.chance(50));
+        let along =
+            dims.iter().position(|d| d.as_const().is_some_and(|n| n > 1)).filter(|_| self.r.chance(50));
         let scales = along.map(|d| {
             let n = dims[d].as_const().unwrap_or(1);
             let values: Vec<f32> = (0..n).map(|i| 0.01 + i as f32 * 0.003).collect();
@@ -81,7 +82,13 @@ impl Gen {
             let z = self.out(to, &dims, true);
             let (s, t, u) = self.r.of(&[(0.5, 0.25, 0.5), (0.0123, 0.0457, 0.0311), (0.1, 0.1, 0.1)]);
             self.m.map(z, &Origin::default(), |k, at| {
-                let term = |k: &KernelBuilder, zero: i64, s: f32| Expr::cast(T::I32, T::F32, Expr::cast(to, T::I32, k.load(q, at)) - Expr::int(T::I32, zero)) * Expr::f32(s);
+                let term = |k: &KernelBuilder, zero: i64, s: f32| {
+                    Expr::cast(
+                        T::I32,
+                        T::F32,
+                        Expr::cast(to, T::I32, k.load(q, at)) - Expr::int(T::I32, zero),
+                    ) * Expr::f32(s)
+                };
                 requantized(to, (term(k, 3, s) + term(k, -7, t)) / Expr::f32(u), 2.0)
             });
         }
@@ -106,8 +113,12 @@ impl Gen {
         let group = self.r.of(&[1, 1, 1, 2, 3]);
         let (ci, co) = (self.r.between(1, 5), self.r.of(&[1, 2, 3, 4, 7, 8, 16]));
         let (fill, (ty, result)) = (stored.compute(), sums_of(stored));
-        let latest =
-            self.values.last().map(|v| v.buf).filter(|b| self.r.0 & 4 == 0 && self.m.bufs[*b].ty == stored && self.dims(*b).len() == 2 + spatial && self.dims(*b)[1].as_const().is_some_and(|c| c > 0));
+        let latest = self.values.last().map(|v| v.buf).filter(|b| {
+            self.r.0 & 4 == 0
+                && self.m.bufs[*b].ty == stored
+                && self.dims(*b).len() == 2 + spatial
+                && self.dims(*b)[1].as_const().is_some_and(|c| c > 0)
+        });
         let (x, ci, group) = match latest {
             Some(b) => (b, self.dims(b)[1].as_const().unwrap_or(1), 1),
             None => {
@@ -120,7 +131,11 @@ impl Gen {
         let (kernel, stride, dilation) = (self.r.between(1, 3), self.r.between(1, 2), self.r.between(1, 2));
         // Enough padding that there is at least one window.
         let pad = (kernel - 1) * dilation;
-        let pad = if self.r.chance(30) && dx[2..].iter().all(|d| d.as_const().is_some_and(|c| c > pad)) { 0 } else { pad };
+        let pad = if self.r.chance(30) && dx[2..].iter().all(|d| d.as_const().is_some_and(|c| c > pad)) {
+            0
+        } else {
+            pad
+        };
         let depthwise = ci == 1;
         let mut dw = vec![Dim::constant(co * group), Dim::constant(ci)];
         dw.extend((0..spatial).map(|_| Dim::constant(kernel)));
@@ -138,7 +153,11 @@ impl Gen {
                 let mut inside = Expr::bool(true);
                 for i in 2..at.len() {
                     from.push(at[i] - pad);
-                    inside = inside.and(Expr::cmp_index(BinOp::Ge, at[i] - pad, 0)).and(Expr::cmp_index(BinOp::Lt, at[i] - pad, dx[i]));
+                    inside = inside.and(Expr::cmp_index(BinOp::Ge, at[i] - pad, 0)).and(Expr::cmp_index(
+                        BinOp::Lt,
+                        at[i] - pad,
+                        dx[i],
+                    ));
                 }
                 Expr::select(inside, k.load(x, &from), Expr::num(fill, 0.0))
             });

@@ -99,7 +99,9 @@ impl Exprs<'_, '_, '_> {
                 // Inside their domains, and away from where they rise without bound.
                 let a = match op {
                     UnOp::Exp | UnOp::Expm1 | UnOp::Sinh | UnOp::Cosh => within(a, 3.0),
-                    UnOp::Sqrt | UnOp::Log | UnOp::Log1p | UnOp::Recip => Expr::un(UnOp::Abs, a) + Expr::num(ty, 0.25),
+                    UnOp::Sqrt | UnOp::Log | UnOp::Log1p | UnOp::Recip => {
+                        Expr::un(UnOp::Abs, a) + Expr::num(ty, 0.25)
+                    }
                     UnOp::Acosh => Expr::un(UnOp::Abs, a) + Expr::num(ty, 1.25),
                     UnOp::Sin | UnOp::Cos => within(a, 8.0),
                     UnOp::Tan | UnOp::Asin | UnOp::Acos | UnOp::Atanh => within(a, 0.875),
@@ -108,7 +110,13 @@ impl Exprs<'_, '_, '_> {
                 let rounding = e && self.r.chance(25);
                 let v = Expr::un(op, a);
                 return match rounding {
-                    true if smooth => (Expr::un(self.r.of(&[UnOp::Floor, UnOp::Ceil, UnOp::Trunc, UnOp::Round, UnOp::Sign]), v), e),
+                    true if smooth => (
+                        Expr::un(
+                            self.r.of(&[UnOp::Floor, UnOp::Ceil, UnOp::Trunc, UnOp::Round, UnOp::Sign]),
+                            v,
+                        ),
+                        e,
+                    ),
                     _ => (v, e && smooth),
                 };
             }
@@ -119,7 +127,14 @@ impl Exprs<'_, '_, '_> {
                     0 => (Expr::bin(BinOp::Rem, a, b), ea && eb),
                     1 => (Expr::bin(BinOp::Mod, a, Expr::un(UnOp::Neg, b)), ea && eb),
                     2 => (Expr::bin(BinOp::Atan2, a, b), false),
-                    _ => (Expr::bin(BinOp::Pow, b.min(Expr::num(ty, 4.0)), a.min(Expr::num(ty, 3.0)).max(Expr::num(ty, -3.0))), false),
+                    _ => (
+                        Expr::bin(
+                            BinOp::Pow,
+                            b.min(Expr::num(ty, 4.0)),
+                            a.min(Expr::num(ty, 3.0)).max(Expr::num(ty, -3.0)),
+                        ),
+                        false,
+                    ),
                 };
             }
             let op = self.r.of(&[BinOp::Add, BinOp::Sub, BinOp::Mul, BinOp::Min, BinOp::Max, BinOp::Div]);
@@ -128,10 +143,28 @@ impl Exprs<'_, '_, '_> {
             return (Expr::bin(op, a, b), ea && eb);
         }
         if self.r.chance(25) {
-            let op = if ty.is_signed_int() { self.r.of(&[UnOp::Neg, UnOp::Abs, UnOp::BitNot, UnOp::Sign]) } else { UnOp::BitNot };
+            let op = if ty.is_signed_int() {
+                self.r.of(&[UnOp::Neg, UnOp::Abs, UnOp::BitNot, UnOp::Sign])
+            } else {
+                UnOp::BitNot
+            };
             return (Expr::un(op, self.of_type(ty, d, true).0), true);
         }
-        let op = self.r.of(&[BinOp::Add, BinOp::Sub, BinOp::Mul, BinOp::Min, BinOp::Max, BinOp::And, BinOp::Or, BinOp::Xor, BinOp::Div, BinOp::Rem, BinOp::Mod, BinOp::Shl, BinOp::Shr]);
+        let op = self.r.of(&[
+            BinOp::Add,
+            BinOp::Sub,
+            BinOp::Mul,
+            BinOp::Min,
+            BinOp::Max,
+            BinOp::And,
+            BinOp::Or,
+            BinOp::Xor,
+            BinOp::Div,
+            BinOp::Rem,
+            BinOp::Mod,
+            BinOp::Shl,
+            BinOp::Shr,
+        ]);
         let a = self.of_type(ty, d, true).0;
         let b = match op {
             BinOp::Div | BinOp::Rem | BinOp::Mod => {
@@ -154,14 +187,18 @@ impl Exprs<'_, '_, '_> {
         if self.r.chance(8) {
             let v = self.of_type(T::F32, depth, true).0;
             let zero = Expr::num(T::F32, 0.0);
-            return Expr::un(self.r.of(&[UnOp::IsNan, UnOp::IsInf]), if self.r.chance(50) { v / zero } else { v });
+            return Expr::un(
+                self.r.of(&[UnOp::IsNan, UnOp::IsInf]),
+                if self.r.chance(50) { v / zero } else { v },
+            );
         }
         let ty = self.r.of(&[T::F32, T::I32, T::I64, T::U8, T::F64, T::F32]);
         let (a, b) = (self.of_type(ty, depth, true).0, self.of_type(ty, depth, true).0);
         Expr::bin(cmp, a, b)
     }
     fn leaf(&mut self, ty: T, exact: bool) -> (Expr, bool) {
-        let usable: Vec<(Buf, T, bool)> = self.loads.iter().copied().filter(|l| l.2 || !exact && ty.is_float() && l.1.is_float()).collect();
+        let usable: Vec<(Buf, T, bool)> =
+            self.loads.iter().copied().filter(|l| l.2 || !exact && ty.is_float() && l.1.is_float()).collect();
         if usable.is_empty() || self.r.chance(15) {
             if self.r.chance(30) && !self.at.is_empty() {
                 let i = self.at[self.r.below(self.at.len())];

@@ -1,5 +1,5 @@
-//! Random modules, written with the builder: maps, index remappings, reductions, rows and contractions in the forms that
-//! operators write.
+//! Random modules, written with the builder: maps, index remappings, reductions, rows and contractions in the
+//! forms that operators write.
 
 use crate::exprs::{Exprs, Rng};
 use onnxc::diag::Origin;
@@ -29,7 +29,22 @@ pub struct Gen {
     pub coarse: bool,
 }
 
-const STORED: &[T] = &[T::F32, T::F32, T::F32, T::F32, T::F64, T::I32, T::I64, T::U8, T::Bool, T::F16, T::BF16, T::I8, T::U32, T::I16];
+const STORED: &[T] = &[
+    T::F32,
+    T::F32,
+    T::F32,
+    T::F32,
+    T::F64,
+    T::I32,
+    T::I64,
+    T::U8,
+    T::Bool,
+    T::F16,
+    T::BF16,
+    T::I8,
+    T::U32,
+    T::I16,
+];
 
 /// Types of elements that only move.
 const MOVED: &[T] = &[T::C64, T::C128];
@@ -116,7 +131,9 @@ impl Gen {
         let fixed: Option<Vec<i64>> = dims.iter().map(|d| d.as_const()).collect();
         let name = format!("v{}", self.m.bufs.len());
         let b = match fixed {
-            Some(d) if self.r.chance(45) => self.m.constant(name, Arc::new(ConstData::new(ty, d, data).expect("the length fits"))),
+            Some(d) if self.r.chance(45) => {
+                self.m.constant(name, Arc::new(ConstData::new(ty, d, data).expect("the length fits")))
+            }
             _ => {
                 self.data.push(data);
                 let b = self.m.buf(name, ty, dims, Place::Input(self.m.inputs.len() as u32));
@@ -139,7 +156,12 @@ impl Gen {
     }
     /// Some buffer of at least that rank, an existing one if possible.
     pub fn pick(&mut self, rank: usize, ok: impl Fn(T) -> bool) -> Buf {
-        let fit: Vec<Buf> = self.values.iter().map(|v| v.buf).filter(|b| self.dims(*b).len() >= rank && ok(self.m.bufs[*b].ty)).collect();
+        let fit: Vec<Buf> = self
+            .values
+            .iter()
+            .map(|v| v.buf)
+            .filter(|b| self.dims(*b).len() >= rank && ok(self.m.bufs[*b].ty))
+            .collect();
         if !fit.is_empty() && self.r.chance(80) {
             // The latest ones make chains.
             let back = self.r.below(3.min(fit.len()));
@@ -154,14 +176,17 @@ impl Gen {
         let one = |d: &Dim| d.as_const() == Some(1);
         let fits = |g: &Gen, b: Buf| {
             let d = g.dims(b);
-            !g.ty(b).is_complex() && d.len() <= dims.len() && d.iter().rev().zip(dims.iter().rev()).all(|(a, b)| a == b || one(a))
+            !g.ty(b).is_complex()
+                && d.len() <= dims.len()
+                && d.iter().rev().zip(dims.iter().rev()).all(|(a, b)| a == b || one(a))
         };
         let fit: Vec<Buf> = self.values.iter().map(|v| v.buf).filter(|b| fits(self, *b)).collect();
         if !fit.is_empty() && self.r.chance(65) {
             return self.r.of(&fit);
         }
         let skip = if self.r.chance(40) { self.r.below(dims.len() + 1) } else { 0 };
-        let own: Vec<Dim> = dims[skip..].iter().map(|d| if self.r.chance(15) { Dim::constant(1) } else { *d }).collect();
+        let own: Vec<Dim> =
+            dims[skip..].iter().map(|d| if self.r.chance(15) { Dim::constant(1) } else { *d }).collect();
         let ty = self.r.of(STORED);
         self.source(ty, &own, None)
     }
@@ -246,7 +271,8 @@ impl Gen {
                 let y = self.out(ty, &dims, exact);
                 self.m.map(y, &o, |k, at| {
                     let mut src = at.to_vec();
-                    src[axis] = if back { Dim::constant(start) - at[axis] * step } else { at[axis] * step + start };
+                    src[axis] =
+                        if back { Dim::constant(start) - at[axis] * step } else { at[axis] * step + start };
                     k.load(x, &src)
                 });
             }
@@ -276,7 +302,11 @@ impl Gen {
                 self.m.map(y, &o, |k, at| {
                     let mut src = at.to_vec();
                     src[axis] = at[axis] - before;
-                    let inside = Expr::cmp_index(BinOp::Ge, src[axis], 0).and(Expr::cmp_index(BinOp::Lt, src[axis], from[axis]));
+                    let inside = Expr::cmp_index(BinOp::Ge, src[axis], 0).and(Expr::cmp_index(
+                        BinOp::Lt,
+                        src[axis],
+                        from[axis],
+                    ));
                     let fill = if ty.is_complex() { k.zero(ty) } else { Expr::num(ty.compute(), fill) };
                     Expr::select(inside, k.load(x, &src), fill)
                 });
@@ -336,7 +366,11 @@ impl Gen {
                     self.m.map(y, &o, |k, at| {
                         let mut second = at.to_vec();
                         second[axis] = at[axis] - n;
-                        Expr::select(Expr::cmp_index(BinOp::Lt, at[axis], n), k.load(x, at), k.load(z, &second))
+                        Expr::select(
+                            Expr::cmp_index(BinOp::Lt, at[axis], n),
+                            k.load(x, at),
+                            k.load(z, &second),
+                        )
                     });
                 }
             }
@@ -354,7 +388,9 @@ impl Gen {
         let mut dims = from.clone();
         let factor = from[i].as_const().and_then(|c| [2, 3, 4].into_iter().find(|f| c > *f && c % f == 0));
         match factor {
-            Some(f) if self.r.chance(50) => drop(dims.splice(i..i + 1, [from[i].floor_div(f), Dim::constant(f)])),
+            Some(f) if self.r.chance(50) => {
+                drop(dims.splice(i..i + 1, [from[i].floor_div(f), Dim::constant(f)]))
+            }
             _ => drop(dims.splice(i..i + 2, [from[i] * from[i + 1]])),
         }
         if self.r.chance(30) {
@@ -374,7 +410,8 @@ impl Gen {
         let ty = self.ty(x);
         let reduced: Vec<bool> = from.iter().map(|_| self.r.chance(50)).collect();
         let (outer, inner): (Vec<_>, Vec<_>) = from.iter().copied().zip(&reduced).partition(|(_, r)| !**r);
-        let (outer, inner): (Vec<Dim>, Vec<Dim>) = (outer.iter().map(|d| d.0).collect(), inner.iter().map(|d| d.0).collect());
+        let (outer, inner): (Vec<Dim>, Vec<Dim>) =
+            (outer.iter().map(|d| d.0).collect(), inner.iter().map(|d| d.0).collect());
         let kind = self.r.below(5);
         let exact = self.exact(x) && (kind < 2 || !ty.is_float());
         let arg = kind == 4 && self.exact(x) && inner.len() == 1 && self.eval(inner[0]) > 0;
@@ -391,7 +428,10 @@ impl Gen {
             k.nest(LoopKind::Par, &outer, |k, o| {
                 let at = |r: &[Dim]| -> Vec<Dim> {
                     let (mut o, mut r) = (o.iter(), r.iter());
-                    reduced.iter().map(|red| *if *red { r.next() } else { o.next() }.expect("as many")).collect()
+                    reduced
+                        .iter()
+                        .map(|red| *if *red { r.next() } else { o.next() }.expect("as many"))
+                        .collect()
                 };
                 if arg {
                     let best = k.load(x, &at(&[Dim::constant(0)]));
@@ -435,7 +475,9 @@ impl Gen {
         let through_y = stored == ty;
         self.m.kernel("rows", &Origin::default(), |k| {
             k.nest(LoopKind::Par, &outer, |k, o| {
-                let at = |r: &[Dim]| -> Vec<Dim> { o[..axis].iter().chain(r).chain(&o[axis..]).copied().collect() };
+                let at = |r: &[Dim]| -> Vec<Dim> {
+                    o[..axis].iter().chain(r).chain(&o[axis..]).copied().collect()
+                };
                 let top = k.acc(if softmax { Scalar::lowest(ty).into() } else { Expr::num(ty, 0.0) });
                 k.nest(LoopKind::Seq, &row, |k, r| {
                     let v = k.load(x, &at(r));
@@ -457,7 +499,11 @@ impl Gen {
                         k.update(BinOp::Add, sum, v);
                     }
                 });
-                let scale = if softmax { Expr::num(ty, 1.0) / Expr::acc(sum) } else { Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::acc(sum) / count + Expr::num(ty, 0.25)) };
+                let scale = if softmax {
+                    Expr::num(ty, 1.0) / Expr::acc(sum)
+                } else {
+                    Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::acc(sum) / count + Expr::num(ty, 0.25))
+                };
                 let scale = k.let_(scale);
                 k.nest(LoopKind::Seq, &row, |k, r| {
                     let v = match (softmax, through_y) {
@@ -477,7 +523,8 @@ impl Gen {
         for k in self.m.kernels.values() {
             read.extend(visit::loads(&k.body).into_iter().map(|b| self.m.storage(b)));
         }
-        let temps: Vec<Buf> = self.m.bufs.keys().filter(|b| matches!(self.m.bufs[*b].place, Place::Temp)).collect();
+        let temps: Vec<Buf> =
+            self.m.bufs.keys().filter(|b| matches!(self.m.bufs[*b].place, Place::Temp)).collect();
         for b in temps {
             if !read.contains(&b) || self.r.chance(15) {
                 self.m.bufs[b].place = Place::Output(self.m.outputs.len() as u32);

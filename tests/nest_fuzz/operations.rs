@@ -1,4 +1,5 @@
-//! Operations and conversions on special values: zeros of both signs, infinities, NaN, subnormals, ends of ranges.
+//! Operations and conversions on special values: zeros of both signs, infinities, NaN, subnormals, ends of
+//! ranges.
 
 use crate::check::values;
 use onnxc::diag::Origin;
@@ -8,7 +9,19 @@ use onnxc::sym::{Dim, SymTable};
 use onnxc::tensor::ElemType as T;
 
 /// Results that have no rounding: zeros must have the right sign.
-const EXACT: &[UnOp] = &[UnOp::Neg, UnOp::Abs, UnOp::Sign, UnOp::Floor, UnOp::Ceil, UnOp::Trunc, UnOp::Round, UnOp::Sqrt, UnOp::Recip, UnOp::IsNan, UnOp::IsInf];
+const EXACT: &[UnOp] = &[
+    UnOp::Neg,
+    UnOp::Abs,
+    UnOp::Sign,
+    UnOp::Floor,
+    UnOp::Ceil,
+    UnOp::Trunc,
+    UnOp::Round,
+    UnOp::Sqrt,
+    UnOp::Recip,
+    UnOp::IsNan,
+    UnOp::IsInf,
+];
 const ROUNDED: &[UnOp] = &[
     UnOp::Exp,
     UnOp::Log,
@@ -29,22 +42,59 @@ const ROUNDED: &[UnOp] = &[
     UnOp::Expm1,
     UnOp::Log1p,
 ];
-const BINARY: &[BinOp] = &[BinOp::Add, BinOp::Sub, BinOp::Mul, BinOp::Min, BinOp::Max, BinOp::Eq, BinOp::Ne, BinOp::Lt, BinOp::Le, BinOp::Gt, BinOp::Ge, BinOp::Div, BinOp::Rem, BinOp::Mod];
+const BINARY: &[BinOp] = &[
+    BinOp::Add,
+    BinOp::Sub,
+    BinOp::Mul,
+    BinOp::Min,
+    BinOp::Max,
+    BinOp::Eq,
+    BinOp::Ne,
+    BinOp::Lt,
+    BinOp::Le,
+    BinOp::Gt,
+    BinOp::Ge,
+    BinOp::Div,
+    BinOp::Rem,
+    BinOp::Mod,
+];
 const FLOATS: &[T] = &[T::F32, T::F64];
 const INTEGERS: &[T] = &[T::I8, T::U8, T::I16, T::U16, T::I32, T::U32, T::I64, T::U64];
-const STORED: &[T] = &[T::F16, T::BF16, T::F8E4M3FN, T::F8E4M3FNUZ, T::F8E5M2, T::F8E5M2FNUZ, T::F8E8M0, T::F6E2M3, T::F6E3M2];
+const STORED: &[T] =
+    &[T::F16, T::BF16, T::F8E4M3FN, T::F8E4M3FNUZ, T::F8E5M2, T::F8E5M2FNUZ, T::F8E8M0, T::F6E2M3, T::F6E3M2];
 
 fn special(ty: T) -> Vec<Scalar> {
     let mut v: Vec<f64> = vec![
-        0.0, 1.0, 0.25, 0.5, 0.75, 1.5, 2.5, 3.5, 0.3, 0.9999, 1.0001, 7.0, 20.0, 87.5, 88.5, 100.0, 104.0, 127.5, 128.0, 255.0, 256.0, 440.0, 449.0, 65504.0, 65519.9, 65520.0, 1e-3, 1e-8, 6e-8, 2e-5,
+        0.0, 1.0, 0.25, 0.5, 0.75, 1.5, 2.5, 3.5, 0.3, 0.9999, 1.0001, 7.0, 20.0, 87.5, 88.5, 100.0, 104.0,
+        127.5, 128.0, 255.0, 256.0, 440.0, 449.0, 65504.0, 65519.9, 65520.0, 1e-3, 1e-8, 6e-8, 2e-5,
     ];
-    v.extend([8388607.5, 8388608.0, 16777217.0, 2147483647.0, 2147483648.0, 4294967296.0, 9.3e18, 1.9e19, 6e37, 3e38, 1e-38, 1e-40, 1.5e-45, 4.9e-324, 1e300, f64::INFINITY]);
+    v.extend([
+        8388607.5,
+        8388608.0,
+        16777217.0,
+        2147483647.0,
+        2147483648.0,
+        4294967296.0,
+        9.3e18,
+        1.9e19,
+        6e37,
+        3e38,
+        1e-38,
+        1e-40,
+        1.5e-45,
+        4.9e-324,
+        1e300,
+        f64::INFINITY,
+    ]);
     let all = v.iter().flat_map(|x| [*x, -*x]).chain([f64::NAN]);
     match ty {
         t if t.is_float() => all.map(|x| Scalar::from_f64(t, x)).collect(),
         t => {
             let (lo, hi) = (Scalar::lowest(t).to_i64(), Scalar::highest(t).to_i64());
-            [0, 1, 2, 3, 7, 100, lo, hi, lo.wrapping_add(1), hi.wrapping_sub(1), hi / 2, -1, -2, -7, 85].iter().map(|x| Scalar::int(t, *x)).collect()
+            [0, 1, 2, 3, 7, 100, lo, hi, lo.wrapping_add(1), hi.wrapping_sub(1), hi / 2, -1, -2, -7, 85]
+                .iter()
+                .map(|x| Scalar::int(t, *x))
+                .collect()
         }
     }
 }
@@ -92,7 +142,9 @@ pub fn tables() -> Vec<Table> {
         let x = t.input(ty, &v);
         let unary: Vec<(UnOp, bool)> = match ty.is_float() {
             true => EXACT.iter().map(|o| (*o, true)).chain(ROUNDED.iter().map(|o| (*o, false))).collect(),
-            false if ty.is_signed_int() => [UnOp::Neg, UnOp::Abs, UnOp::Sign, UnOp::BitNot].map(|o| (o, true)).to_vec(),
+            false if ty.is_signed_int() => {
+                [UnOp::Neg, UnOp::Abs, UnOp::Sign, UnOp::BitNot].map(|o| (o, true)).to_vec()
+            }
             false => [UnOp::Sign, UnOp::BitNot].map(|o| (o, true)).to_vec(),
         };
         for (op, exact) in unary {
@@ -109,7 +161,12 @@ pub fn tables() -> Vec<Table> {
         }
         out.push(t);
         // All pairs; integers are not divided by zero.
-        let pairs = |zero: bool| -> (Vec<Scalar>, Vec<Scalar>) { v.iter().flat_map(|a| v.iter().map(move |b| (*a, *b))).filter(|(_, b)| zero || b.bits != 0).unzip() };
+        let pairs = |zero: bool| -> (Vec<Scalar>, Vec<Scalar>) {
+            v.iter()
+                .flat_map(|a| v.iter().map(move |b| (*a, *b)))
+                .filter(|(_, b)| zero || b.bits != 0)
+                .unzip()
+        };
         let (a, b) = pairs(ty.is_float());
         let mut t = Table::new(a.len());
         let (a, b) = (t.input(ty, &a), t.input(ty, &b));
@@ -117,11 +174,15 @@ pub fn tables() -> Vec<Table> {
         for op in BINARY.iter().chain(if ty.is_float() { &[][..] } else { &bits }).copied() {
             let to = if op.is_comparison() { T::Bool } else { ty };
             // Which of two zeros is the smaller one is not said.
-            t.row(format!("{op:?} of {ty}"), to, !matches!(op, BinOp::Min | BinOp::Max), |at| Expr::bin(op, load(a, at), load(b, at)));
+            t.row(format!("{op:?} of {ty}"), to, !matches!(op, BinOp::Min | BinOp::Max), |at| {
+                Expr::bin(op, load(a, at), load(b, at))
+            });
         }
         if ty.is_float() {
             t.row(format!("Pow of {ty}"), ty, false, |at| Expr::bin(BinOp::Pow, load(a, at), load(b, at)));
-            t.row(format!("Atan2 of {ty}"), ty, false, |at| Expr::bin(BinOp::Atan2, load(a, at), load(b, at)));
+            t.row(format!("Atan2 of {ty}"), ty, false, |at| {
+                Expr::bin(BinOp::Atan2, load(a, at), load(b, at))
+            });
         }
         out.push(t);
     }
@@ -145,8 +206,15 @@ pub fn differences(t: &Table, want: &Outcome, got: &Outcome) -> Vec<String> {
         let (xs, ys) = (values(ty, &want.outputs[k]), values(ty, &got.outputs[k]));
         let bad: Vec<usize> = (0..t.n).filter(|i| !same(xs[*i], ys[*i], *exact, ty)).collect();
         if let Some(i) = bad.first() {
-            let at: Vec<f64> = t.m.inputs.iter().zip(&t.data).map(|(b, d)| values(t.m.bufs[*b].ty, d)[*i]).collect();
-            wrong.push(format!("{name}: {} of {} differ; of {at:?} it is {:?}, expected {:?}", bad.len(), t.n, ys[*i], xs[*i]));
+            let at: Vec<f64> =
+                t.m.inputs.iter().zip(&t.data).map(|(b, d)| values(t.m.bufs[*b].ty, d)[*i]).collect();
+            wrong.push(format!(
+                "{name}: {} of {} differ; of {at:?} it is {:?}, expected {:?}",
+                bad.len(),
+                t.n,
+                ys[*i],
+                xs[*i]
+            ));
         }
     }
     wrong

@@ -1,5 +1,5 @@
-//! Scheduled nests written by hand, for what schedules seldom make: stores that step over elements, branches inside loops,
-//! elements that are read for some lanes only, indices from memory.
+//! Scheduled nests written by hand, for what schedules seldom make: stores that step over elements, branches
+//! inside loops, elements that are read for some lanes only, indices from memory.
 
 use crate::modules::data;
 use onnxc::nest::Module;
@@ -20,7 +20,13 @@ fn case(name: String, inputs: &[(T, &str, i64)], outputs: &[(T, &str)], kernel: 
 }
 
 /// With sizes N, M, .. that only run time knows.
-fn of_sizes(name: String, sizes: &[i64], inputs: &[(T, &str, i64)], outputs: &[(T, &str)], kernel: &str) -> Case {
+fn of_sizes(
+    name: String,
+    sizes: &[i64],
+    inputs: &[(T, &str, i64)],
+    outputs: &[(T, &str)],
+    kernel: &str,
+) -> Case {
     let mut text = String::from("nest v1 tiles stage=placed\n");
     if !sizes.is_empty() {
         text += &format!("dims {}\n", ["N", "M", "K"][..sizes.len()].join(", "));
@@ -62,9 +68,15 @@ fn short_elements(lanes: u32) -> Vec<Case> {
                     format!("{t}: elements at indices of {index}, {n} in vectors of {l}"),
                     &[(t, "4, 11", 44), (index, &format!("{n}"), n)],
                     &[(t, &format!("4, {n}"))],
-                    &format!("  par i0 in 0..4 {{\n    vec({l}) i1 in 0..{n} {{\n      y0[i0, i1] = select((idx(i1) != 2:i64), (with x2 = a1[i1] < 11 in a0[i0, x2]), {zero})\n    }}\n  }}"),
+                    &format!(
+                        "  par i0 in 0..4 {{\n    vec({l}) i1 in 0..{n} {{\n      y0[i0, i1] = select((idx(i1) != 2:i64), (with x2 = a1[i1] < 11 in a0[i0, x2]), {zero})\n    }}\n  }}"
+                    ),
                 );
-                c.data[1] = (0..n).flat_map(|i| ((10 + i * 7) % 11).to_le_bytes()[..index.bytes().unwrap_or(8) as usize].to_vec()).collect();
+                c.data[1] = (0..n)
+                    .flat_map(|i| {
+                        ((10 + i * 7) % 11).to_le_bytes()[..index.bytes().unwrap_or(8) as usize].to_vec()
+                    })
+                    .collect();
                 out.push(c);
             }
         }
@@ -120,10 +132,15 @@ pub fn cases(lanes: u32) -> Vec<Case> {
             for bad in [false, true] {
                 let long = (lanes / 2).max(4);
                 let mut c = case(
-                    format!("{t}: elements at indices{}, {n} in vectors of {long}", if bad { " out of range" } else { "" }),
+                    format!(
+                        "{t}: elements at indices{}, {n} in vectors of {long}",
+                        if bad { " out of range" } else { "" }
+                    ),
                     &[(t, "4, 11", 44), (T::I64, &format!("{n}"), n)],
                     &[(t, &format!("4, {n}"))],
-                    &format!("  par i0 in 0..4 {{\n    vec({long}) i1 in 0..{n} {{\n      y0[i0, i1] = (with x2 = a1[i1] < 11 in a0[i0, x2])\n    }}\n  }}"),
+                    &format!(
+                        "  par i0 in 0..4 {{\n    vec({long}) i1 in 0..{n} {{\n      y0[i0, i1] = (with x2 = a1[i1] < 11 in a0[i0, x2])\n    }}\n  }}"
+                    ),
                 );
                 let index = |i: i64| if bad && i + 1 == n { 11 } else { (i * 7) % 11 };
                 c.data[1] = (0..n).flat_map(|i| index(i).to_le_bytes()).collect();
@@ -144,7 +161,9 @@ pub fn cases(lanes: u32) -> Vec<Case> {
                 "  par i0 in 0..3 {{\n    acc %0 x{l} = 0.0 : f32\n    acc %1 = 0.0 : f32\n    vec({l}) i1 in 0..N {{\n      %0 = (%0 + a0[i0, i1])\n    }}\n    %1 = (lanes_add(%0) / f32(idx(2*N + 3)))\n    y0[i0] = %1\n  }}"
             ),
         ));
-        for (op, t) in [("<", T::F32), ("<=", T::I32), (">", T::F32), (">=", T::I32), ("==", T::F32), ("!=", T::F32)] {
+        for (op, t) in
+            [("<", T::F32), ("<=", T::I32), (">", T::F32), (">=", T::I32), ("==", T::F32), ("!=", T::F32)]
+        {
             let zero = if t == T::F32 { "0.0" } else { "0:i32" };
             out.push(of_sizes(
                 format!("an index {op} a size, {n} in vectors of {l}"),

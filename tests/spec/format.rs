@@ -45,7 +45,8 @@ pub struct Entry {
 /// All entries, in the order of their files and lines.
 pub fn read_all(folder: &Path) -> Result<Vec<Entry>, String> {
     let list = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut files: Vec<_> = list.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|x| x == "spec")).collect();
+    let mut files: Vec<_> =
+        list.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|x| x == "spec")).collect();
     files.sort();
     let mut out = vec![];
     for f in files {
@@ -65,7 +66,14 @@ fn read(file: &str, text: &str, out: &mut Vec<Entry>) -> Result<(), String> {
             continue;
         }
         if let Some(id) = line.strip_prefix("=== ") {
-            out.push(Entry { id: id.trim().to_owned(), place, decided: false, why: String::new(), see: vec![], tests: vec![] });
+            out.push(Entry {
+                id: id.trim().to_owned(),
+                place,
+                decided: false,
+                why: String::new(),
+                see: vec![],
+                tests: vec![],
+            });
             continue;
         }
         let Some(entry) = out[first..].last_mut() else {
@@ -123,7 +131,15 @@ fn header(text: &str, place: &str) -> Result<Test, String> {
     if (expect == Expect::Accept) != code.is_empty() || expect != Expect::Accept && texts.is_empty() {
         return Err(format!("{place}: all but accept have a code and a text"));
     }
-    Ok(Test { place: place.to_owned(), expect, code, texts, flags: flags.split_whitespace().map(str::to_owned).collect(), model: String::new(), steps: vec![] })
+    Ok(Test {
+        place: place.to_owned(),
+        expect,
+        code,
+        texts,
+        flags: flags.split_whitespace().map(str::to_owned).collect(),
+        model: String::new(),
+        steps: vec![],
+    })
 }
 
 /// Splits off what stands in quotes; `\"`, `\\`, `\n` and `\xNN` are escapes.

@@ -10,8 +10,10 @@ const PAGE: &str = "docs/SPEC.md";
 
 /// Every requirement has one entry, and the page is what the entries make it.
 pub fn check(entries: &[Entry]) -> Result<(), String> {
-    let ids = std::fs::read_to_string(super::repository("tests/spec/ids.txt")).map_err(|e| format!("ids.txt: {e}"))?;
-    let ids: Vec<(&str, &str)> = ids.lines().filter(|l| l.starts_with("R-")).filter_map(|l| l.split_once(' ')).collect();
+    let ids = std::fs::read_to_string(super::repository("tests/spec/ids.txt"))
+        .map_err(|e| format!("ids.txt: {e}"))?;
+    let ids: Vec<(&str, &str)> =
+        ids.lines().filter(|l| l.starts_with("R-")).filter_map(|l| l.split_once(' ')).collect();
     let groups: BTreeMap<String, String> = std::fs::read_to_string(super::repository("tests/spec/ids.txt"))
         .map_err(|e| format!("ids.txt: {e}"))?
         .lines()
@@ -23,7 +25,11 @@ pub fn check(entries: &[Entry]) -> Result<(), String> {
     let count = |id: &str| entries.iter().filter(|e| e.id == id).count();
     let missing: Vec<&str> = ids.iter().map(|(id, _)| *id).filter(|id| count(id) == 0).collect();
     if !missing.is_empty() {
-        return Err(format!("{} requirements without an entry under tests/spec: {}", missing.len(), missing.join(", ")));
+        return Err(format!(
+            "{} requirements without an entry under tests/spec: {}",
+            missing.len(),
+            missing.join(", ")
+        ));
     }
     if let Some(e) = entries.iter().find(|e| count(&e.id) > 1 || !ids.iter().any(|(id, _)| *id == e.id)) {
         return Err(format!("{}: {} is not in ids.txt, or has two entries", e.place, e.id));
@@ -53,7 +59,10 @@ fn page(ids: &[(&str, &str)], groups: &BTreeMap<String, String>, entries: &[Entr
         if name != group {
             group = name;
             let about = groups.get(name).map_or("", String::as_str);
-            let _ = write!(out, "\n## {name}: {about}\n\n| | Requirement | Verdict | What onnxc does |\n|---|---|---|---|\n");
+            let _ = write!(
+                out,
+                "\n## {name}: {about}\n\n| | Requirement | Verdict | What onnxc does |\n|---|---|---|---|\n"
+            );
         }
         let Some(e) = entries.iter().find(|e| e.id == *id) else { continue };
         let verdict = if e.decided { "decided" } else { "holds" };
@@ -78,7 +87,13 @@ fn page(ids: &[(&str, &str)], groups: &BTreeMap<String, String>, entries: &[Entr
             let _ = write!(does, ". {}", e.why);
         }
         let cell = |s: &str| s.replace('|', "\\|");
-        let _ = writeln!(out, "| {} | {} | {verdict} | {} |", id.trim_start_matches("R-"), cell(title), cell(&does));
+        let _ = writeln!(
+            out,
+            "| {} | {} | {verdict} | {} |",
+            id.trim_start_matches("R-"),
+            cell(title),
+            cell(&does)
+        );
     }
     out
 }

@@ -50,12 +50,18 @@ impl Drop for Folder {
 fn test(t: &Test, before: Option<&str>) -> Result<Option<String>, String> {
     let bytes = recipe::build(t)?;
     let has = |names: &[&str]| t.steps.iter().any(|(c, _)| names.contains(&c.as_str()));
-    let folder = Folder(std::env::temp_dir().join(format!("onnxc-spec-{}-{}", std::process::id(), t.place.replace(['/', ':', '.'], "-"))));
+    let folder = Folder(std::env::temp_dir().join(format!(
+        "onnxc-spec-{}-{}",
+        std::process::id(),
+        t.place.replace(['/', ':', '.'], "-")
+    )));
     let source = if has(&["file", "link", "hardlink", "dir", "fifo"]) && !has(&["stdin"]) {
         // Two folders deep, so that files beside the model's folder stay inside.
         let inner = folder.0.join("model");
         std::fs::create_dir_all(&inner).map_err(|e| e.to_string())?;
-        t.steps.iter().try_for_each(|(c, rest)| file(&inner, c, rest).map_err(|e| format!("@{c} {rest}: {e}")))?;
+        t.steps
+            .iter()
+            .try_for_each(|(c, rest)| file(&inner, c, rest).map_err(|e| format!("@{c} {rest}: {e}")))?;
         std::fs::write(inner.join("model.onnx"), &bytes).map_err(|e| e.to_string())?;
         let source = onnx::open(&inner.join("model.onnx")).map_err(|e| e.to_string())?;
         Source { name: "model.onnx".into(), ..source }
@@ -67,7 +73,10 @@ fn test(t: &Test, before: Option<&str>) -> Result<Option<String>, String> {
     let result = pipeline::compile(&source, &options);
     match t.expect {
         Expect::Error | Expect::Unsupported => match result {
-            Ok(c) => Err(format!("it compiles, with {}", if c.warnings.is_empty() { "no warnings".into() } else { texts(&c.warnings) })),
+            Ok(c) => Err(format!(
+                "it compiles, with {}",
+                if c.warnings.is_empty() { "no warnings".into() } else { texts(&c.warnings) }
+            )),
             Err(Failure::Errors(es)) => errors(t, &es).map(|()| None),
             Err(other) => Err(other.to_string()),
         },
@@ -90,7 +99,10 @@ fn test(t: &Test, before: Option<&str>) -> Result<Option<String>, String> {
             }
             if has(&["run"]) {
                 let runner = Runner::new(c).map_err(|e| e.to_string())?;
-                t.steps.iter().filter(|(c, _)| c == "run").try_for_each(|(_, line)| run(&runner, line).map_err(|e| format!("@run {line}: {e}")))?;
+                t.steps
+                    .iter()
+                    .filter(|(c, _)| c == "run")
+                    .try_for_each(|(_, line)| run(&runner, line).map_err(|e| format!("@run {line}: {e}")))?;
             }
             Ok(Some(nests))
         }
@@ -111,9 +123,13 @@ fn texts(list: &[Error]) -> String {
 
 /// One finding with the code holds all the texts.
 fn found(t: &Test, list: &[Error]) -> Result<(), String> {
-    let fits = |e: &&Error| e.code.to_string() == t.code && t.texts.iter().all(|s| render::text(e).contains(s));
+    let fits =
+        |e: &&Error| e.code.to_string() == t.code && t.texts.iter().all(|s| render::text(e).contains(s));
     match list.iter().find(fits) {
-        Some(e) if t.expect == Expect::Unsupported && (!render::text(e).contains("support") || render::text(e).contains("invalid")) => {
+        Some(e)
+            if t.expect == Expect::Unsupported
+                && (!render::text(e).contains("support") || render::text(e).contains("invalid")) =>
+        {
             Err(format!("it should say that this is not supported:\n{}", texts(list)))
         }
         Some(_) => Ok(()),
@@ -143,7 +159,9 @@ fn warnings(t: &Test, list: &[Error]) -> Result<(), String> {
 fn file(folder: &Path, command: &str, rest: &str) -> Result<(), String> {
     let text = |e: std::io::Error| e.to_string();
     let make = |path: &Path| path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(text);
-    let pair = |sep: &str| rest.split_once(sep).map(|(a, b)| (folder.join(a.trim()), b.trim())).ok_or(format!("NAME {sep} ..."));
+    let pair = |sep: &str| {
+        rest.split_once(sep).map(|(a, b)| (folder.join(a.trim()), b.trim())).ok_or(format!("NAME {sep} ..."))
+    };
     match command {
         "file" => {
             let (path, content) = pair(" = ")?;
@@ -161,7 +179,9 @@ fn file(folder: &Path, command: &str, rest: &str) -> Result<(), String> {
             make(&path)?;
             std::os::unix::fs::symlink(target, path).map_err(text)
         }
-        "fifo" => std::process::Command::new("mkfifo").arg(folder.join(rest)).status().map_err(text).map(drop),
+        "fifo" => {
+            std::process::Command::new("mkfifo").arg(folder.join(rest)).status().map_err(text).map(drop)
+        }
         _ => Ok(()),
     }
 }
@@ -182,7 +202,17 @@ fn look(c: &Compiled, command: &str, rest: &str) -> Result<(), String> {
         "cc" => {
             let text = emitted(c, "header")?;
             let command = std::process::Command::new("cc")
-                .args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c", "-"])
+                .args([
+                    "-std=c11",
+                    "-Wall",
+                    "-Wextra",
+                    "-Wpedantic",
+                    "-Werror",
+                    "-fsyntax-only",
+                    "-x",
+                    "c",
+                    "-",
+                ])
                 .stdin(std::process::Stdio::piped())
                 .stderr(std::process::Stdio::piped())
                 .spawn();
@@ -192,9 +222,14 @@ fn look(c: &Compiled, command: &str, rest: &str) -> Result<(), String> {
                 std::io::Write::write_all(&mut input, text.as_bytes()).map_err(|e| e.to_string())?;
             }
             let out = child.wait_with_output().map_err(|e| e.to_string())?;
-            if out.status.success() { Ok(()) } else { Err(format!("{}\n{text}", String::from_utf8_lossy(&out.stderr))) }
+            if out.status.success() {
+                Ok(())
+            } else {
+                Err(format!("{}\n{text}", String::from_utf8_lossy(&out.stderr)))
+            }
         }
-        "same" | "errors" | "run" | "set" | "add" | "clear" | "raw" | "wrap" | "cut" | "bytes" | "file" | "link" | "hardlink" | "dir" | "fifo" | "stdin" => Ok(()),
+        "same" | "errors" | "run" | "set" | "add" | "clear" | "raw" | "wrap" | "cut" | "bytes" | "file"
+        | "link" | "hardlink" | "dir" | "fifo" | "stdin" => Ok(()),
         _ => Err("there is no such step".into()),
     }
 }
@@ -204,10 +239,12 @@ fn arrays(text: &str) -> Result<Vec<Array>, String> {
     if text.trim().is_empty() {
         return Ok(vec![]);
     }
-    let model = onnx::text::parse_model(format!("g () => () <{text}> {{}}").as_bytes(), "@run").map_err(|e| e.to_string())?;
+    let model = onnx::text::parse_model(format!("g () => () <{text}> {{}}").as_bytes(), "@run")
+        .map_err(|e| e.to_string())?;
     let graph = model.graph.unwrap_or_default();
     let array = |t: &onnx::proto::TensorProto| {
-        let c = onnx::tensors::tensor(t, &mut External::new(None), &Origin::file("@run")).map_err(|e| e.to_string())?;
+        let c = onnx::tensors::tensor(t, &mut External::new(None), &Origin::file("@run"))
+            .map_err(|e| e.to_string())?;
         let data = match c.as_strings() {
             Some(list) => onnxc_runtime::texts::encode(list),
             None => c.bytes().to_vec(),
@@ -224,7 +261,9 @@ fn run(runner: &Runner, line: &str) -> Result<(), String> {
         let (_, list) = quoted(list).ok_or("a quote is open")?;
         return match result {
             Ok(_) => Err("the call succeeds".into()),
-            Err(e) => list.iter().try_for_each(|s| if e.to_string().contains(s) { Ok(()) } else { Err(format!("{s:?} is not in\n{e}")) }),
+            Err(e) => list.iter().try_for_each(|s| {
+                if e.to_string().contains(s) { Ok(()) } else { Err(format!("{s:?} is not in\n{e}")) }
+            }),
         };
     }
     let (got, want) = (result.map_err(|e| e.to_string())?, arrays(want)?);
@@ -232,9 +271,13 @@ fn run(runner: &Runner, line: &str) -> Result<(), String> {
         return Err(format!("{} outputs, expected {}", got.len(), want.len()));
     }
     for (g, w) in got.iter().zip(&want) {
-        let close = |(a, b): (f64, f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-5 * b.abs();
+        let close =
+            |(a, b): (f64, f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-5 * b.abs();
         let same = match (g.to_strings(), w.to_strings()) {
-            (None, None) => g.data == w.data || g.data.len() == w.data.len() && g.to_f64s().into_iter().zip(w.to_f64s()).all(close),
+            (None, None) => {
+                g.data == w.data
+                    || g.data.len() == w.data.len() && g.to_f64s().into_iter().zip(w.to_f64s()).all(close)
+            }
             (a, b) => a == b,
         };
         if g.name != w.name || g.ty != w.ty || g.dims != w.dims || !same {

@@ -16,7 +16,10 @@ pub fn build(t: &Test) -> Result<Vec<u8>, String> {
     for (command, rest) in &t.steps {
         let step = match command.as_str() {
             "set" | "add" | "clear" | "raw" | "wrap" => edit(&bytes, command, rest),
-            "cut" => rest.parse().map_err(|_| "a number".to_owned()).map(|n: usize| bytes[..bytes.len().saturating_sub(n)].to_vec()),
+            "cut" => rest
+                .parse()
+                .map_err(|_| "a number".to_owned())
+                .map(|n: usize| bytes[..bytes.len().saturating_sub(n)].to_vec()),
             _ => continue,
         };
         bytes = step.map_err(|e| format!("@{command} {rest}: {e}"))?;
@@ -27,7 +30,8 @@ pub fn build(t: &Test) -> Result<Vec<u8>, String> {
 fn from_text(text: &str) -> Result<Vec<u8>, String> {
     let text = if text.trim().is_empty() { DEFAULT } else { text };
     let text = if text.trim_start().starts_with('<') { text.to_owned() } else { format!("{HEADER}\n{text}") };
-    let model = onnxc::onnx::text::parse_model(repeat(&text)?.as_bytes(), "model").map_err(|e| e.to_string())?;
+    let model =
+        onnxc::onnx::text::parse_model(repeat(&text)?.as_bytes(), "model").map_err(|e| e.to_string())?;
     Ok(model.encode_to_vec())
 }
 
@@ -43,7 +47,8 @@ fn repeat(text: &str) -> Result<String, String> {
     let end = end.ok_or("$( is open")?;
     let (range, body) = inner[..end].split_once(':').ok_or("$(1..4: text)")?;
     let (lo, hi) = range.split_once("..").ok_or("$(1..4: text)")?;
-    let (lo, hi): (u64, u64) = (lo.trim().parse().map_err(|_| "a number")?, hi.trim().parse().map_err(|_| "a number")?);
+    let (lo, hi): (u64, u64) =
+        (lo.trim().parse().map_err(|_| "a number")?, hi.trim().parse().map_err(|_| "a number")?);
     let copies: String = (lo..=hi).map(|i| body.replace('#', &i.to_string())).collect();
     Ok(format!("{}{copies}{}", &text[..at], repeat(&inner[end + 1..])?))
 }
@@ -57,7 +62,12 @@ pub fn content(text: &str) -> Result<Vec<u8>, String> {
         return unescape(s).map(|(b, _)| b).ok_or("a quote is open".into());
     }
     let digits: String = text.split_whitespace().collect();
-    let byte = |i: usize| digits.get(i..i + 2).and_then(|d| u8::from_str_radix(d, 16).ok()).ok_or(format!("\"{text}\" is not hex"));
+    let byte = |i: usize| {
+        digits
+            .get(i..i + 2)
+            .and_then(|d| u8::from_str_radix(d, 16).ok())
+            .ok_or(format!("\"{text}\" is not hex"))
+    };
     (0..digits.len()).step_by(2).map(byte).collect()
 }
 
@@ -103,14 +113,22 @@ fn split(b: &[u8]) -> Result<Vec<Raw>, String> {
             1 => at + 8,
             2 => {
                 let n = read_varint(b, &mut at)? as usize;
-                out.push(Raw { number: (tag >> 3) as u32, wire: 2, value: b.get(at..at + n).ok_or("an edit behind broken bytes")?.to_vec() });
+                out.push(Raw {
+                    number: (tag >> 3) as u32,
+                    wire: 2,
+                    value: b.get(at..at + n).ok_or("an edit behind broken bytes")?.to_vec(),
+                });
                 at += n;
                 continue;
             }
             5 => at + 4,
             _ => return Err("an edit behind a group".into()),
         };
-        out.push(Raw { number: (tag >> 3) as u32, wire: (tag & 7) as u8, value: b.get(start..end).ok_or("an edit behind broken bytes")?.to_vec() });
+        out.push(Raw {
+            number: (tag >> 3) as u32,
+            wire: (tag & 7) as u8,
+            value: b.get(start..end).ok_or("an edit behind broken bytes")?.to_vec(),
+        });
         at = end;
     }
     Ok(out)
@@ -158,7 +176,10 @@ fn edit(bytes: &[u8], command: &str, rest: &str) -> Result<Vec<u8>, String> {
         let new = match command {
             "clear" => vec![],
             "wrap" => {
-                let mut old = list.get(*chosen.first().ok_or("nothing to wrap")?).map(|r| r.value.clone()).unwrap_or_default();
+                let mut old = list
+                    .get(*chosen.first().ok_or("nothing to wrap")?)
+                    .map(|r| r.value.clone())
+                    .unwrap_or_default();
                 for _ in 0..times {
                     old = Values { text: value, old: Some(&old) }.fields(f)?.pop().ok_or("a value")?.value;
                 }
@@ -176,7 +197,9 @@ fn edit(bytes: &[u8], command: &str, rest: &str) -> Result<Vec<u8>, String> {
 fn indexed(step: &str) -> Result<(&str, Option<usize>), String> {
     match step.split_once('[') {
         None => Ok((step, None)),
-        Some((name, i)) => Ok((name, Some(i.trim_end_matches(']').parse().map_err(|_| format!("{step}: an index"))?))),
+        Some((name, i)) => {
+            Ok((name, Some(i.trim_end_matches(']').parse().map_err(|_| format!("{step}: an index"))?)))
+        }
     }
 }
 
@@ -226,7 +249,10 @@ impl Values<'_> {
     }
     fn word(&mut self) -> &str {
         self.space();
-        let n = self.text.find(|c: char| c.is_whitespace() || matches!(c, ',' | ':' | ']' | '}' | '{' | '[')).unwrap_or(self.text.len());
+        let n = self
+            .text
+            .find(|c: char| c.is_whitespace() || matches!(c, ',' | ':' | ']' | '}' | '{' | '['))
+            .unwrap_or(self.text.len());
         let (word, rest) = self.text.split_at(n);
         self.text = rest;
         word

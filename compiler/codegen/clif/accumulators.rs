@@ -47,10 +47,14 @@ impl Emit<'_, '_> {
     }
     /// The variable of one accumulator that has a lane.
     pub fn acc_of_lane(&self, reg: Reg, at: &[Dim], lane: u32) -> Result<(Variable, ElemType, u32)> {
-        let Some(Slot::Acc { vars, ty, lanes, shape }) = self.regs.get(&reg) else { return self.bug(format!("{reg} is not an accumulator")) };
+        let Some(Slot::Acc { vars, ty, lanes, shape }) = self.regs.get(&reg) else {
+            return self.bug(format!("{reg} is not an accumulator"));
+        };
         let mut i = 0;
         for (d, n) in at.iter().zip(shape) {
-            let Some(c) = self.substituted(*d).as_const() else { return self.bug("an accumulator subscript is not a number") };
+            let Some(c) = self.substituted(*d).as_const() else {
+                return self.bug("an accumulator subscript is not a number");
+            };
             if c < 0 || c >= i64::from(*n) {
                 return self.bug("an accumulator subscript is out of range");
             }

@@ -1,5 +1,5 @@
-//! Arithmetic, comparisons and choices on values: of integers by Cranelift's instructions, with checked divisions; of floats
-//! with the NaN rules of the nest IR.
+//! Arithmetic, comparisons and choices on values: of integers by Cranelift's instructions, with checked
+//! divisions; of floats with the NaN rules of the nest IR.
 
 use super::convert::scalar_type;
 use super::expr::Val;
@@ -82,7 +82,8 @@ impl Emit<'_, '_> {
         self.fma(x, y, sum)
     }
     pub(super) fn has_fma(&self) -> bool {
-        self.isa.triple().architecture != target_lexicon::Architecture::X86_64 || self.isa.isa_flags().iter().any(|f| f.name == "has_fma" && f.value_string() == "true")
+        self.isa.triple().architecture != target_lexicon::Architecture::X86_64
+            || self.isa.isa_flags().iter().any(|f| f.name == "has_fma" && f.value_string() == "true")
     }
     /// Lane-wise choice; the condition is a mask.
     pub fn blend(&mut self, c: Val, a: Val, b: Val) -> Val {

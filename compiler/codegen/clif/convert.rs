@@ -250,12 +250,20 @@ impl Emit<'_, '_> {
             (f, i) if f.is_float() => {
                 // Saturating into 32 or 64 bits, then into narrower types.
                 let wide = if i.bits() == 64 { I64 } else { I32 };
-                let x = if i.is_unsigned_int() && i.bits() >= 32 { self.b.ins().fcvt_to_uint_sat(wide, a.v) } else { self.b.ins().fcvt_to_sint_sat(wide, a.v) };
+                let x = if i.is_unsigned_int() && i.bits() >= 32 {
+                    self.b.ins().fcvt_to_uint_sat(wide, a.v)
+                } else {
+                    self.b.ins().fcvt_to_sint_sat(wide, a.v)
+                };
                 if i.bits() >= 32 { x } else { self.saturate(x, i) }
             }
             (i, f) if f.is_float() => {
                 let x = self.extend_to_word(a.v, i);
-                if i.is_signed_int() { self.b.ins().fcvt_from_sint(t, x) } else { self.b.ins().fcvt_from_uint(t, x) }
+                if i.is_signed_int() {
+                    self.b.ins().fcvt_from_sint(t, x)
+                } else {
+                    self.b.ins().fcvt_from_uint(t, x)
+                }
             }
             // Integers wrap, as C and numpy do.
             (x, y) if x.bits() < y.bits() => {

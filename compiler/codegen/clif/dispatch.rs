@@ -1,5 +1,5 @@
-//! `call` of an object with code for several CPU levels: the last one of which the machine has everything. Without the first
-//! one it fails, unless every CPU of the architecture has that.
+//! `call` of an object with code for several CPU levels: the last one of which the machine has everything.
+//! Without the first one it fails, unless every CPU of the architecture has that.
 
 use super::entry::{CALL_OF, CPU_LEVEL, CPU_LEVEL_WORD, DATA_NAMESPACE, Entry};
 use super::func::Emit;
@@ -11,13 +11,22 @@ use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{ExternalName, GlobalValueData, InstBuilder, UserExternalName, Value};
 
 impl Entry<'_> {
-    /// Asks which CPU it is (once: in a virtual machine that takes microseconds) and calls `call` of that level.
+    /// Asks which CPU it is (once: in a virtual machine that takes microseconds) and calls `call` of that
+    /// level.
     ///
-    /// The answer is kept in a word of the object, 0 until it is known. Threads that ask at the same time write the same
-    /// answer, and aligned words are written whole, so calls stay re-entrant.
+    /// The answer is kept in a word of the object, 0 until it is known. Threads that ask at the same time
+    /// write the same answer, and aligned words are written whole, so calls stay re-entrant.
     pub(super) fn dispatch(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
-        let name = e.b.func.declare_imported_user_function(UserExternalName { namespace: DATA_NAMESPACE, index: CPU_LEVEL_WORD });
-        let word = e.b.func.create_global_value(GlobalValueData::Symbol { name: ExternalName::user(name), offset: 0.into(), colocated: true, tls: false });
+        let name = e.b.func.declare_imported_user_function(UserExternalName {
+            namespace: DATA_NAMESPACE,
+            index: CPU_LEVEL_WORD,
+        });
+        let word = e.b.func.create_global_value(GlobalValueData::Symbol {
+            name: ExternalName::user(name),
+            offset: 0.into(),
+            colocated: true,
+            tls: false,
+        });
         let word = e.b.ins().symbol_value(I64, word);
         let flags = e.flags();
         let known = e.b.ins().load(I32, flags, word, 0);
@@ -47,7 +56,13 @@ impl Entry<'_> {
             let needs = e.b.ins().iconst(I32, i64::from(*needs));
             let found = e.b.ins().band(has, needs);
             let ok = e.b.ins().icmp(IntCC::Equal, found, needs);
-            e.require_plain(ok, Check::new(Status::Cpu, format!("the CPU lacks instructions of {level}, which the code needs")))?;
+            e.require_plain(
+                ok,
+                Check::new(
+                    Status::Cpu,
+                    format!("the CPU lacks instructions of {level}, which the code needs"),
+                ),
+            )?;
         }
         self.leave_with(e, 0, p);
         Ok(())

@@ -1,9 +1,11 @@
-//! The driver's statements -> control flow of `call`: sizes that run time defines, conditions, loops, kernel calls.
+//! The driver's statements -> control flow of `call`: sizes that run time defines, conditions, loops, kernel
+//! calls.
 //!
-//! Run-time sizes and places live in the frame, where kernels read them; the driver itself loads what a statement
-//! needs right before it, so that loops and branches need no other means. After a size is defined, everything that
-//! follows from it is brought up to date: pointers of slots, dims of outputs (checked against what the caller has room
-//! for), and that no size in bits reaches 2^62, so that positions can be computed without overflow.
+//! Run-time sizes and places live in the frame, where kernels read them; the driver itself loads what a
+//! statement needs right before it, so that loops and branches need no other means. After a size is defined,
+//! everything that follows from it is brought up to date: pointers of slots, dims of outputs (checked against
+//! what the caller has room for), and that no size in bits reaches 2^62, so that positions can be computed
+//! without overflow.
 
 use super::entry::Entry;
 use super::func::{Emit, Scope};
@@ -56,16 +58,25 @@ pub(super) struct Driver<'a, 'm> {
 
 impl<'a, 'm> Driver<'a, 'm> {
     /// Before the first statement. `out_dims` is the caller's.
-    pub fn new(entry: &'a Entry<'m>, e: &mut Emit, [frame, ctx, exec, workspace, out_dims, end]: [Value; 6]) -> Result<Self> {
+    pub fn new(
+        entry: &'a Entry<'m>,
+        e: &mut Emit,
+        [frame, ctx, exec, workspace, out_dims, end]: [Value; 6],
+    ) -> Result<Self> {
         let m = entry.m;
-        let late = |d: Dim| -> BTreeSet<Sym> { d.syms().into_iter().filter(|s| m.syms.kind(*s) == SymKind::Runtime).collect() };
+        let late = |d: Dim| -> BTreeSet<Sym> {
+            d.syms().into_iter().filter(|s| m.syms.kind(*s) == SymKind::Runtime).collect()
+        };
         let mut outputs = vec![];
         for (k, t) in entry.interface.outputs.iter().enumerate() {
             let syms: BTreeSet<Sym> = t.dims.iter().flat_map(|d| late(*d)).collect();
             if syms.is_empty() {
                 continue;
             }
-            let missing = Check::new(Status::Null, format!("the list of the dimensions of output {} is NULL", quoted(&t.name)));
+            let missing = Check::new(
+                Status::Null,
+                format!("the list of the dimensions of output {} is NULL", quoted(&t.name)),
+            );
             let ok = e.b.ins().icmp_imm_s(IntCC::NotEqual, out_dims, 0);
             e.require_plain(ok, missing.clone())?;
             let list = entry.load(e, out_dims, 8 * k as i32);
@@ -85,11 +96,27 @@ impl<'a, 'm> Driver<'a, 'm> {
         for b in used(entry) {
             let d = &m.bufs[b];
             let bits = Dim::product(d.dims.iter().copied()) * i64::from(m.element_bits(b));
-            if m.syms.at_run_time(bits) && seen.insert(bits) && m.syms.range(bits).hi.is_none_or(|h| h >= 1 << 62) {
+            if m.syms.at_run_time(bits)
+                && seen.insert(bits)
+                && m.syms.range(bits).hi.is_none_or(|h| h >= 1 << 62)
+            {
                 sizes.push((bits, late(bits), b));
             }
         }
-        Ok(Driver { entry, frame, ctx, exec, hook, workspace, end, outputs, slots, sizes, known: HashSet::new(), nested: false })
+        Ok(Driver {
+            entry,
+            frame,
+            ctx,
+            exec,
+            hook,
+            workspace,
+            end,
+            outputs,
+            slots,
+            sizes,
+            known: HashSet::new(),
+            nested: false,
+        })
     }
     /// Statements in order.
     pub fn block(&mut self, e: &mut Emit, body: &[Stmt]) -> Result<()> {
@@ -120,7 +147,15 @@ impl<'a, 'm> Driver<'a, 'm> {
                         ok = e.b.ins().band(ok, below);
                     }
                     let (row, shown) = self.range(*sym, value, *lo, *hi);
-                    e.require_check(ok, row, &mut |e| Ok(([Ok(v)].into_iter().chain(shown.iter().map(|d| e.dim(*d))).collect::<Result<_>>()?, None)))?;
+                    e.require_check(ok, row, &mut |e| {
+                        Ok((
+                            [Ok(v)]
+                                .into_iter()
+                                .chain(shown.iter().map(|d| e.dim(*d)))
+                                .collect::<Result<_>>()?,
+                            None,
+                        ))
+                    })?;
                     self.define(e, *sym, v)?;
                     fresh.insert(*sym);
                     // Sizes that are defined together count together.
@@ -165,7 +200,9 @@ impl<'a, 'm> Driver<'a, 'm> {
     }
     /// Keeps the value of a size in the frame.
     fn define(&mut self, e: &mut Emit, sym: Sym, v: Value) -> Result<()> {
-        let Some(at) = self.entry.frame.offset(Word::Sym(sym)) else { return e.bug("a size that is not in the frame") };
+        let Some(at) = self.entry.frame.offset(Word::Sym(sym)) else {
+            return e.bug("a size that is not in the frame");
+        };
         self.entry.store(e, v, self.frame, at);
         self.known.insert(sym);
         Ok(())
@@ -184,7 +221,12 @@ impl<'a, 'm> Driver<'a, 'm> {
             )
         };
         let text = match hi {
-            Some(h) => format!("size {} is %lld: it must be from {} to {}", quoted(m.syms.name(sym)), bound(lo), bound(h)),
+            Some(h) => format!(
+                "size {} is %lld: it must be from {} to {}",
+                quoted(m.syms.name(sym)),
+                bound(lo),
+                bound(h)
+            ),
             None => format!("size {} is %lld: it must be at least {}", quoted(m.syms.name(sym)), bound(lo)),
         };
         let source = m.reasons.of_size(sym).map(|r| (r.source.node.clone(), r.source.op.clone()));
@@ -207,7 +249,9 @@ impl<'a, 'm> Driver<'a, 'm> {
         let mut syms: BTreeSet<Sym> = dims.iter().flat_map(|d| d.syms()).collect();
         for b in loads {
             syms.extend(m.bufs[*b].dims.iter().flat_map(|d| d.syms()));
-            let Some((w, _)) = base_of(m, self.entry.frame, self.entry.weights, *b) else { return e.bug(format!("buffer {} has no place", m.bufs[*b].name)) };
+            let Some((w, _)) = base_of(m, self.entry.frame, self.entry.weights, *b) else {
+                return e.bug(format!("buffer {} has no place", m.bufs[*b].name));
+            };
             if !e.words.contains_key(&w) {
                 let v = self.word(e, w)?;
                 e.words.insert(w, v);
@@ -229,13 +273,18 @@ impl<'a, 'm> Driver<'a, 'm> {
     }
     /// What follows from sizes that have just been defined.
     fn follow(&mut self, e: &mut Emit, fresh: &BTreeSet<Sym>) -> Result<()> {
-        let due = |known: &HashSet<Sym>, syms: &BTreeSet<Sym>| syms.iter().any(|s| fresh.contains(s)) && syms.iter().all(|s| known.contains(s));
+        let due = |known: &HashSet<Sym>, syms: &BTreeSet<Sym>| {
+            syms.iter().any(|s| fresh.contains(s)) && syms.iter().all(|s| known.contains(s))
+        };
         for (bits, syms, buf) in &self.sizes {
             if due(&self.known, syms) {
                 self.refresh(e, &[], &[*bits])?;
                 let ok = e.fits(*bits)?;
                 let name = quoted(&self.entry.m.bufs[*buf].name);
-                e.require_plain(ok, Check::new(Status::Capacity, format!("{name} would be larger than memory can be")))?;
+                e.require_plain(
+                    ok,
+                    Check::new(Status::Capacity, format!("{name} would be larger than memory can be")),
+                )?;
             }
         }
         for (slot, syms) in &self.slots {
@@ -244,7 +293,9 @@ impl<'a, 'm> Driver<'a, 'm> {
                 self.refresh(e, &[], &[offset])?;
                 let v = e.dim(offset)?;
                 let p = e.b.ins().iadd(self.workspace, v);
-                let Some(at) = self.entry.frame.offset(Word::Slot(*slot)) else { return e.bug("a slot that is not in the frame") };
+                let Some(at) = self.entry.frame.offset(Word::Slot(*slot)) else {
+                    return e.bug("a slot that is not in the frame");
+                };
                 self.entry.store(e, p, self.frame, at);
             }
         }
@@ -255,10 +306,18 @@ impl<'a, 'm> Driver<'a, 'm> {
                 for (i, d) in o.dims.iter().enumerate() {
                     let room = self.entry.load(e, o.capacity, 8 * i as i32);
                     let n = e.dim(*d)?;
-                    // The check of a size stands behind its definition, and nobody may be told a negative one.
+                    // The check of a size stands behind its definition, and nobody may be told a negative
+                    // one.
                     if d.as_sym().is_none() {
                         let sound = e.b.ins().icmp_imm_s(IntCC::SignedGreaterThanOrEqual, n, 0);
-                        let row = Check::new(Status::Dim, format!("output {} dimension {i} would be %lld", quoted(&self.entry.interface.outputs[o.index as usize].name))).with_values(1);
+                        let row = Check::new(
+                            Status::Dim,
+                            format!(
+                                "output {} dimension {i} would be %lld",
+                                quoted(&self.entry.interface.outputs[o.index as usize].name)
+                            ),
+                        )
+                        .with_values(1);
                         e.require_check(sound, row, &mut |_| Ok((vec![n], None)))?;
                     }
                     let enough = e.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, room, n);
@@ -305,7 +364,10 @@ impl<'a, 'm> Driver<'a, 'm> {
         let format = e.b.ins().iconst(I32, format as i64);
         let status = e.call_imported(DECODE_IMAGE, &[from, size, format, shape, pixels]);
         let ok = e.b.ins().icmp_imm_s(IntCC::Equal, status, 0);
-        let row = Check::new(Status::Value, format!("{} cannot be made: the bytes are no image of the format", quoted(&m.bufs[f.to].name)));
+        let row = Check::new(
+            Status::Value,
+            format!("{} cannot be made: the bytes are no image of the format", quoted(&m.bufs[f.to].name)),
+        );
         e.require_plain(ok, row)
     }
     /// Runs a kernel: at once, or as tasks of the caller's `parallel_for`.
@@ -333,10 +395,12 @@ impl<'a, 'm> Driver<'a, 'm> {
     }
 }
 
-/// True for a statement at the top level of the driver if it is a check of nothing but the dim params: the entry makes it
-/// before everything else.
+/// True for a statement at the top level of the driver if it is a check of nothing but the dim params: the
+/// entry makes it before everything else.
 pub(super) fn early(entry: &Entry, s: &Stmt) -> bool {
-    matches!(s, Stmt::Check { .. }) && s.loads().is_empty() && !s.dims().into_iter().any(|d| entry.m.syms.at_run_time(d))
+    matches!(s, Stmt::Check { .. })
+        && s.loads().is_empty()
+        && !s.dims().into_iter().any(|d| entry.m.syms.at_run_time(d))
 }
 
 /// Buffers that the driver and its kernels touch, and the outputs.

@@ -1,5 +1,6 @@
-//! The entry functions: `call` (the driver, behind the metadata's uniform interface), `infer` and `infer_exec` (which
-//! gather their arguments and call it), `workspace_for`, `workspace_size`, and the task that `parallel_for` runs.
+//! The entry functions: `call` (the driver, behind the metadata's uniform interface), `infer` and
+//! `infer_exec` (which gather their arguments and call it), `workspace_for`, `workspace_size`, and the task
+//! that `parallel_for` runs.
 
 use super::driver::{Driver, early};
 use super::fault::{EXEC_SIZE, EXEC_WORKSPACE};
@@ -14,7 +15,10 @@ use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Place, Status, Stmt, visit};
 use crate::sym::{Atom, Dim, SymKind, SymTable, View};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I32, I64};
-use cranelift_codegen::ir::{AbiParam, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, Signature, StackSlotData, StackSlotKind, UserExternalName, UserFuncName, Value};
+use cranelift_codegen::ir::{
+    AbiParam, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, Signature, StackSlotData,
+    StackSlotKind, UserExternalName, UserFuncName, Value,
+};
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use std::cell::RefCell;
@@ -55,8 +59,8 @@ const MAX_TASKS: i64 = 64;
 /// Largest value of a dim param without a declared bound.
 pub const MAX_DIM: i64 = i32::MAX as i64;
 
-/// Tasks that the driver makes of a kernel (see `Entry::kernel`): `work` scalar operations in `trip` iterations for a caller
-/// that allows `most` tasks (0: any number).
+/// Tasks that the driver makes of a kernel (see `Entry::kernel`): `work` scalar operations in `trip`
+/// iterations for a caller that allows `most` tasks (0: any number).
 pub fn tasks(work: i64, trip: i64, most: i64) -> i64 {
     let most = if most == 0 { MAX_TASKS } else { most };
     (work / GRAIN).min(MAX_TASKS).min(most).min(trip).max(1)
@@ -64,7 +68,9 @@ pub fn tasks(work: i64, trip: i64, most: i64) -> i64 {
 
 /// A bound of the magnitude of a dim and of all sums in it, from the legal values of its symbols.
 fn magnitude(syms: &SymTable, d: Dim) -> f64 {
-    let View::Sum { terms, constant } = d.view() else { return d.as_const().map_or(f64::INFINITY, |c| (c as f64).abs()) };
+    let View::Sum { terms, constant } = d.view() else {
+        return d.as_const().map_or(f64::INFINITY, |c| (c as f64).abs());
+    };
     let many = |v: &[Dim]| v.iter().map(|x| magnitude(syms, *x)).fold(0.0, f64::max);
     let atom = |a: &Atom| match a {
         Atom::Sym(s) => {
@@ -75,12 +81,19 @@ fn magnitude(syms: &SymTable, d: Dim) -> f64 {
         Atom::FloorDiv(x, y) | Atom::Mod(x, y) => many(&[*x, *y]),
         Atom::Min(v) | Atom::Max(v) => many(v),
     };
-    terms.iter().fold((constant as f64).abs(), |sum, (c, atoms)| sum + atoms.iter().map(atom).product::<f64>() * (*c as f64).abs())
+    terms.iter().fold((constant as f64).abs(), |sum, (c, atoms)| {
+        sum + atoms.iter().map(atom).product::<f64>() * (*c as f64).abs()
+    })
 }
 
 /// Parameters of the entry functions in order, all of them words but the results.
 pub fn infer_params(i: &Interface) -> usize {
-    i.dim_params.len() + i.inputs.len() + i.outputs.len() + i.outputs.iter().filter(|t| from_data(i, t)).count() + usize::from(i.weights.external) + 1
+    i.dim_params.len()
+        + i.inputs.len()
+        + i.outputs.len()
+        + i.outputs.iter().filter(|t| from_data(i, t)).count()
+        + usize::from(i.weights.external)
+        + 1
 }
 
 fn entry_signature(isa: &dyn TargetIsa, params: usize) -> Signature {
@@ -156,8 +169,16 @@ impl Entry<'_> {
     }
     pub(super) fn local(&self, e: &mut Emit, number: u32) -> FuncRef {
         let signature = e.b.import_signature(signature_of(self.isa, self.interface, number));
-        let name = e.b.func.declare_imported_user_function(UserExternalName { namespace: LOCAL_NAMESPACE, index: number });
-        e.b.import_function(ExtFuncData { name: ExternalName::user(name), signature, colocated: true, patchable: false })
+        let name = e
+            .b
+            .func
+            .declare_imported_user_function(UserExternalName { namespace: LOCAL_NAMESPACE, index: number });
+        e.b.import_function(ExtFuncData {
+            name: ExternalName::user(name),
+            signature,
+            colocated: true,
+            patchable: false,
+        })
     }
     pub(super) fn slot(&self, e: &mut Emit, bytes: u32) -> Value {
         let s = e.b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, bytes.max(8), 3));
@@ -225,14 +246,16 @@ impl Entry<'_> {
             let hi = e.b.ins().icmp_imm_s(IntCC::SignedLessThanOrEqual, v, most);
             let ok = e.b.ins().band(lo, hi);
             let (name, of) = self.words().param(Dim::sym(d.sym));
-            let mut check = Check::new(Status::Dim, format!("{name} is %lld: it must be from {} to {most}", d.lo));
+            let mut check =
+                Check::new(Status::Dim, format!("{name} is %lld: it must be from {} to {most}", d.lo));
             check.values.push(of);
             e.require_check(ok, check, &mut |_| Ok((vec![v], None)))?;
             e.vars.insert(d.sym, v);
         }
         Ok(())
     }
-    /// Leaves unless `ok`, the condition of a check of the driver. Capacity: memory at the end of the workspace.
+    /// Leaves unless `ok`, the condition of a check of the driver. Capacity: memory at the end of the
+    /// workspace.
     pub(super) fn check(&self, e: &mut Emit, ok: Value, cond: &Expr, status: Status) -> Result<()> {
         let near = self.near(cond);
         let (row, shown) = match self.m.reasons.of_check(cond) {
@@ -285,8 +308,8 @@ impl Entry<'_> {
             (None, None) => Default::default(),
         }
     }
-    /// Computes the derived sizes, but for those of dim params that this module does not have: constants are folded in a
-    /// module of their own, with the symbols of the whole.
+    /// Computes the derived sizes, but for those of dim params that this module does not have: constants are
+    /// folded in a module of their own, with the symbols of the whole.
     fn derived(&self, e: &mut Emit) -> Result<()> {
         for (s, d) in self.m.syms.derived() {
             if !d.syms().iter().all(|t| e.vars.contains_key(t)) {
@@ -331,8 +354,13 @@ impl Entry<'_> {
         let (i, m) = (self.interface, self.m);
         let bits = |b: &Buf| Dim::product(m.bufs[*b].dims.iter().copied()) * i64::from(m.element_bits(*b));
         let kinds = [("input", &m.inputs), ("output", &m.outputs)];
-        let tensors = kinds.into_iter().flat_map(|(what, list)| list.iter().map(move |b| (format!("{what} {}", quoted(&m.bufs[*b].name)), bits(b))));
-        for (name, d) in tensors.chain([("the workspace".to_owned(), i.workspace)]).filter(|(_, d)| !m.syms.at_run_time(*d)) {
+        let tensors = kinds.into_iter().flat_map(|(what, list)| {
+            list.iter().map(move |b| (format!("{what} {}", quoted(&m.bufs[*b].name)), bits(b)))
+        });
+        for (name, d) in tensors
+            .chain([("the workspace".to_owned(), i.workspace)])
+            .filter(|(_, d)| !m.syms.at_run_time(*d))
+        {
             self.bounded(e, d, &name)?;
         }
         Ok(())
@@ -341,13 +369,18 @@ impl Entry<'_> {
     fn bounded(&self, e: &mut Emit, d: Dim, name: &str) -> Result<()> {
         if magnitude(&self.m.syms, d) >= (1i64 << 62) as f64 {
             let ok = e.fits(d)?;
-            e.require_plain(ok, Check::new(Status::Dim, format!("{name} would be larger than memory can be")))?;
+            e.require_plain(
+                ok,
+                Check::new(Status::Dim, format!("{name} would be larger than memory can be")),
+            )?;
         }
         Ok(())
     }
     /// `call(inputs, outputs, dims, out_dims, weights, workspace, exec)`.
     fn call(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
-        let [inputs, outputs, dims, out_dims, weights, workspace, exec] = p[..] else { return e.bug("call takes seven arguments") };
+        let [inputs, outputs, dims, out_dims, weights, workspace, exec] = p[..] else {
+            return e.bug("call takes seven arguments");
+        };
         e.open_sink(exec, &self.checks);
         self.check_exec(e, exec)?;
         let frame = self.slot(e, self.frame.size());
@@ -380,7 +413,10 @@ impl Entry<'_> {
             e.require_plain(ok, Check::new(Status::Null, format!("{what} is NULL")))?;
             let low = e.b.ins().band_imm_s(v, 63);
             let ok = e.b.ins().icmp_imm_s(IntCC::Equal, low, 0);
-            e.require_plain(ok, Check::new(Status::Align, format!("the address of {what} is no multiple of 64")))
+            e.require_plain(
+                ok,
+                Check::new(Status::Align, format!("the address of {what} is no multiple of 64")),
+            )
         };
         let end = self.workspace_end(e, exec)?;
         if self.interface.workspace.as_const() != Some(0) {
@@ -396,11 +432,25 @@ impl Entry<'_> {
             let want = e.b.ins().iconst(I64, want);
             let ok = e.b.ins().icmp(IntCC::Equal, found, want);
             let file = quoted(&self.interface.weights.file);
-            e.require_plain(ok, Check::new(Status::Weights, format!("the weights are not those of this model, which are in {file}")))?;
+            e.require_plain(
+                ok,
+                Check::new(
+                    Status::Weights,
+                    format!("the weights are not those of this model, which are in {file}"),
+                ),
+            )?;
             e.b.ins().iadd_imm_s(weights, super::super::weights::HEADER as i64)
         } else {
-            let name = e.b.func.declare_imported_user_function(UserExternalName { namespace: DATA_NAMESPACE, index: WEIGHTS });
-            let gv = e.b.func.create_global_value(cranelift_codegen::ir::GlobalValueData::Symbol { name: ExternalName::user(name), offset: 0.into(), colocated: true, tls: false });
+            let name = e.b.func.declare_imported_user_function(UserExternalName {
+                namespace: DATA_NAMESPACE,
+                index: WEIGHTS,
+            });
+            let gv = e.b.func.create_global_value(cranelift_codegen::ir::GlobalValueData::Symbol {
+                name: ExternalName::user(name),
+                offset: 0.into(),
+                colocated: true,
+                tls: false,
+            });
             e.b.ins().symbol_value(I64, gv)
         };
         e.words.insert(Word::Workspace, workspace);
@@ -425,8 +475,8 @@ impl Entry<'_> {
         self.ok(e);
         Ok(())
     }
-    /// Where the workspace ends, from its begin: as the caller says, whose word counts (abi/README.md, rule 8), or as large as
-    /// `workspace_size` tells. What the caller says is checked before anything is written.
+    /// Where the workspace ends, from its begin: as the caller says, whose word counts (abi/README.md, rule
+    /// 8), or as large as `workspace_size` tells. What the caller says is checked before anything is written.
     fn workspace_end(&self, e: &mut Emit, exec: Value) -> Result<Value> {
         // Of memory at the end any number of bytes will do, for now.
         let heap = if self.m.end.is_some() { self.m.heap } else { 0 };
@@ -435,7 +485,8 @@ impl Entry<'_> {
             return Ok(e.b.ins().iconst(I64, 0));
         }
         let usual = if self.m.end.is_some() { e.dim(self.m.workspace)? } else { e.b.ins().iconst(I64, 0) };
-        let (has, large, told, done) = (e.b.create_block(), e.b.create_block(), e.b.create_block(), e.b.create_block());
+        let (has, large, told, done) =
+            (e.b.create_block(), e.b.create_block(), e.b.create_block(), e.b.create_block());
         let end = e.b.append_block_param(done, I64);
         e.b.ins().brif(exec, has, &[], done, &[usual.into()]);
         e.b.switch_to_block(has);
@@ -455,7 +506,8 @@ impl Entry<'_> {
         let given = e.b.ins().umin(given, most);
         let need = e.dim(least)?;
         let ok = e.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, given, need);
-        let row = Check::new(Status::Capacity, "the workspace has %lld bytes, and these sizes take %lld").with_values(2);
+        let row = Check::new(Status::Capacity, "the workspace has %lld bytes, and these sizes take %lld")
+            .with_values(2);
         e.require_check(ok, row, &mut |_| Ok((vec![given, need], Some(need))))?;
         let whole = e.b.ins().band_imm_s(given, !63);
         e.pop();
@@ -464,12 +516,15 @@ impl Entry<'_> {
         e.b.seal_block(done);
         Ok(end)
     }
-    /// Where the caller says how large its outputs are: too small is an error that tells the sizes needed, and the
-    /// actual sizes are written back (abi/README.md, rule 10).
+    /// Where the caller says how large its outputs are: too small is an error that tells the sizes needed,
+    /// and the actual sizes are written back (abi/README.md, rule 10).
     fn out_dims(&self, e: &mut Emit, out_dims: Value) -> Result<()> {
-        let at_entry = |dims: &[Dim]| dims.iter().any(|d| d.as_const().is_none()) && !dims.iter().any(|d| self.m.syms.at_run_time(*d));
+        let at_entry = |dims: &[Dim]| {
+            dims.iter().any(|d| d.as_const().is_none()) && !dims.iter().any(|d| self.m.syms.at_run_time(*d))
+        };
         let sized = |(k, b): (usize, &Buf)| (k, self.m.bufs[*b].dims.as_slice(), &self.interface.outputs[k]);
-        let dynamic: Vec<(usize, &[Dim], &Tensor)> = self.m.outputs.iter().enumerate().map(sized).filter(|x| at_entry(x.1)).collect();
+        let dynamic: Vec<(usize, &[Dim], &Tensor)> =
+            self.m.outputs.iter().enumerate().map(sized).filter(|x| at_entry(x.1)).collect();
         if dynamic.is_empty() {
             return Ok(());
         }
@@ -518,11 +573,19 @@ impl Entry<'_> {
         e.require_check(ok, row, &mut |e| Ok((shown.iter().map(|d| e.dim(*d)).collect::<Result<_>>()?, None)))
     }
     /// Runs a kernel of `n` iterations: at once, or as tasks of the caller's `parallel_for`.
-    pub(super) fn launch(&self, e: &mut Emit, k: Kernel, n: Value, trip: Option<Dim>, [frame, ctx, exec]: [Value; 3]) -> Result<()> {
+    pub(super) fn launch(
+        &self,
+        e: &mut Emit,
+        k: Kernel,
+        n: Value,
+        trip: Option<Dim>,
+        [frame, ctx, exec]: [Value; 3],
+    ) -> Result<()> {
         let data = &self.m.kernels[k];
         let f = self.local(e, k.as_u32());
         let zero = e.b.ins().iconst(I64, 0);
-        let small = data.work.as_const().is_some_and(|w| w < 2 * GRAIN) || trip.is_none_or(|t| t.as_const().is_some_and(|t| t < 2));
+        let small = data.work.as_const().is_some_and(|w| w < 2 * GRAIN)
+            || trip.is_none_or(|t| t.as_const().is_some_and(|t| t < 2));
         let done = e.b.create_block();
         if !small {
             let (has_exec, parallel, serial) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
@@ -583,14 +646,19 @@ impl Entry<'_> {
         let at = faults::node(&data.origin, &data.name);
         // Of kernels, those that make strings run out of memory.
         let mut strings = false;
-        visit::walk(&data.body, &mut |s| strings |= matches!(s, Stmt::Check { status: Status::Capacity, .. }));
+        visit::walk(&data.body, &mut |s| {
+            strings |= matches!(s, Stmt::Check { status: Status::Capacity, .. })
+        });
         if strings {
             let (full, other) = (e.b.create_block(), e.b.create_block());
             let is = e.b.ins().icmp_imm_s(IntCC::Equal, status, i64::from(Status::Capacity as u8));
             e.b.ins().brif(is, full, &[], other, &[]);
             e.b.switch_to_block(full);
             e.b.seal_block(full);
-            let text = format!("the strings that this call makes take more than {} bytes, which --heap sets", self.m.heap);
+            let text = format!(
+                "the strings that this call makes take more than {} bytes, which --heap sets",
+                self.m.heap
+            );
             e.leave(status, Check::new(Status::Capacity, text).at(at), (vec![], None));
             e.b.switch_to_block(other);
             e.b.seal_block(other);

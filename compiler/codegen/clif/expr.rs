@@ -1,7 +1,8 @@
 //! Expressions -> values: scalars, or four lanes of 32 bits inside `vec` loops.
 //!
-//! Inside a `vec` loop an expression that does not depend on the lane stays scalar and is splatted where it meets a
-//! vector. What has no vector form (gathers, 64-bit integers, libm) is emitted lane by lane and packed.
+//! Inside a `vec` loop an expression that does not depend on the lane stays scalar and is splatted where it
+//! meets a vector. What has no vector form (gathers, 64-bit integers, libm) is emitted lane by lane and
+//! packed.
 
 use super::convert::scalar_type;
 use super::func::{Emit, Slot};
@@ -50,7 +51,8 @@ impl Emit<'_, '_> {
                 self.unary(*op, a)
             }
             // Against a number one comparison suffices: where it is false, NaN included, the value stays.
-            Expr::Bin(op @ (BinOp::Min | BinOp::Max), a, b) if matches!(&**b, Expr::Const(c) if c.ty.is_float() && !c.to_f64().is_nan()) => {
+            Expr::Bin(op @ (BinOp::Min | BinOp::Max), a, b) if matches!(&**b, Expr::Const(c) if c.ty.is_float() && !c.to_f64().is_nan()) =>
+            {
                 let a = self.value(a)?;
                 let b = self.value(b)?;
                 let (a, b) = self.level(a, b);
@@ -105,7 +107,12 @@ impl Emit<'_, '_> {
     pub fn bind(&mut self, sym: Sym, value: &Expr, extent: Dim) -> Result<Option<Value>> {
         let v = self.value(value)?;
         let v = self.cast(ElemType::I64, v)?;
-        let known = self.bounds.as_ref().and_then(|b| b.of(self.m, value)).zip(extent.as_const()).is_some_and(|(r, n)| r.0 >= 0.0 && r.1 < n as f64);
+        let known = self
+            .bounds
+            .as_ref()
+            .and_then(|b| b.of(self.m, value))
+            .zip(extent.as_const())
+            .is_some_and(|(r, n)| r.0 >= 0.0 && r.1 < n as f64);
         if !known {
             let n = self.dim(extent)?;
             let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, v.v, n);

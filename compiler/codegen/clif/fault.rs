@@ -1,6 +1,6 @@
-//! How `call` leaves: every check has a cold block of its own, which hands its number and values to one block that fills the
-//! caller's `onnxc_fault` and returns. Calls that succeed pay for none of it. Kernels leave with a status alone; the driver
-//! adds which kernel it was.
+//! How `call` leaves: every check has a cold block of its own, which hands its number and values to one block
+//! that fills the caller's `onnxc_fault` and returns. Calls that succeed pay for none of it. Kernels leave
+//! with a status alone; the driver adds which kernel it was.
 
 use super::func::Emit;
 use crate::codegen::faults::{Check, Checks, VALUES, general};
@@ -27,7 +27,8 @@ pub struct Sink {
     pub near: (String, String),
 }
 
-/// What a cold block tells: the values of the row, and the bytes of workspace that would have been enough up to here.
+/// What a cold block tells: the values of the row, and the bytes of workspace that would have been enough up
+/// to here.
 pub type Told = (Vec<Value>, Option<Value>);
 
 impl Emit<'_, '_> {
@@ -39,8 +40,14 @@ impl Emit<'_, '_> {
         });
         self.sink = Some(Sink { block, exec, checks: checks.clone(), near: Default::default() });
     }
-    /// Leaves with a status unless `ok` (an i8 truth value), and says why. `told` is emitted where the call fails only.
-    pub fn require_check(&mut self, ok: Value, check: Check, told: &mut dyn FnMut(&mut Self) -> Result<Told>) -> Result<()> {
+    /// Leaves with a status unless `ok` (an i8 truth value), and says why. `told` is emitted where the call
+    /// fails only.
+    pub fn require_check(
+        &mut self,
+        ok: Value,
+        check: Check,
+        told: &mut dyn FnMut(&mut Self) -> Result<Told>,
+    ) -> Result<()> {
         let status = check.status.unwrap_or(Status::Value);
         if self.sink.is_none() {
             self.require_status(ok, status);
@@ -98,7 +105,8 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(sink.block);
         self.b.set_cold_block(sink.block);
         let p = self.b.block_params(sink.block).to_vec();
-        let (has, large, write, out) = (self.b.create_block(), self.b.create_block(), self.b.create_block(), self.b.create_block());
+        let (has, large, write, out) =
+            (self.b.create_block(), self.b.create_block(), self.b.create_block(), self.b.create_block());
         self.b.ins().brif(sink.exec, has, &[], out, &[]);
         for b in [has, large, write, out] {
             self.b.set_cold_block(b);

@@ -14,12 +14,16 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{self, I32, I64};
-use cranelift_codegen::ir::{AbiParam, Block, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData, Signature, UserExternalName, UserFuncName, Value};
+use cranelift_codegen::ir::{
+    AbiParam, Block, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData, Signature,
+    UserExternalName, UserFuncName, Value,
+};
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use target_lexicon::{Architecture, BinaryFormat};
 
-/// Functions of libm, or others that the object does not have, that a function calls; the number is the index in the user name space 1.
+/// Functions of libm, or others that the object does not have, that a function calls; the number is the index
+/// in the user name space 1.
 #[derive(Clone, Debug, Default)]
 pub struct Libm {
     /// Names in order of first use.
@@ -113,9 +117,11 @@ pub(super) struct Emit<'a, 'b> {
     pub misfit: Option<tile::Misfit>,
     /// Vector loops that are left to Cranelift, in order.
     pub no_tiles: Vec<NoTile>,
-    /// Value ranges, used to elide index checks; `None` if the weights come from a file, since they may change.
+    /// Value ranges, used to elide index checks; `None` if the weights come from a file, since they may
+    /// change.
     pub bounds: Option<Bounds>,
-    /// All checks of sizes have been made before this code runs. Entry functions compute sizes in checks, too.
+    /// All checks of sizes have been made before this code runs. Entry functions compute sizes in checks,
+    /// too.
     pub checked: bool,
 }
 
@@ -195,7 +201,13 @@ pub fn kernel(s: &Setting<'_>, k: Kernel) -> Result<KernelCode> {
 
 impl<'a, 'b> Emit<'a, 'b> {
     /// Opens a function; its parameters, of which the first is the frame.
-    pub fn start(m: &'a Module, frame_plan: &'a Frame, weights: &'a Layout, isa: &'a dyn TargetIsa, mut b: FunctionBuilder<'b>) -> (Self, Vec<Value>) {
+    pub fn start(
+        m: &'a Module,
+        frame_plan: &'a Frame,
+        weights: &'a Layout,
+        isa: &'a dyn TargetIsa,
+        mut b: FunctionBuilder<'b>,
+    ) -> (Self, Vec<Value>) {
         let entry = b.create_block();
         b.append_block_params_for_function_params(entry);
         b.switch_to_block(entry);
@@ -258,7 +270,9 @@ impl Emit<'_, '_> {
             });
         });
         dims.iter().for_each(|d| syms.extend(d.syms()));
-        need.extend(syms.into_iter().filter(|s| crate::codegen::frame::is_frame_sym(self.m, *s)).map(Word::Sym));
+        need.extend(
+            syms.into_iter().filter(|s| crate::codegen::frame::is_frame_sym(self.m, *s)).map(Word::Sym),
+        );
         for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
             for d in &self.m.bufs[b].dims {
                 need.extend(d.syms().into_iter().map(Word::Sym));
@@ -268,7 +282,9 @@ impl Emit<'_, '_> {
             if self.words.contains_key(&w) {
                 continue;
             }
-            let Some(offset) = self.frame_plan.offset(w) else { return self.bug(format!("{w:?} is not in the frame")) };
+            let Some(offset) = self.frame_plan.offset(w) else {
+                return self.bug(format!("{w:?} is not in the frame"));
+            };
             let flags = self.flags().with_readonly().with_can_move();
             let v = self.b.ins().load(I64, flags, self.frame, offset);
             self.words.insert(w, v);
@@ -326,11 +342,20 @@ impl Emit<'_, '_> {
                 let signature = self.b.import_signature(imported_signature(self.isa, name));
                 let index = self.libm.names.len() as u32;
                 self.libm.names.push(name);
-                let name_ref = self.b.func.declare_imported_user_function(UserExternalName { namespace: LIBM_NAMESPACE, index });
+                let name_ref = self
+                    .b
+                    .func
+                    .declare_imported_user_function(UserExternalName { namespace: LIBM_NAMESPACE, index });
                 // There is no table of addresses in COFF: linkers make a stub where the function is far.
                 let t = self.isa.triple();
-                let direct = t.binary_format == BinaryFormat::Coff && matches!(t.architecture, Architecture::Aarch64(_));
-                let r = self.b.import_function(ExtFuncData { name: ExternalName::user(name_ref), signature, colocated: direct, patchable: false });
+                let direct = t.binary_format == BinaryFormat::Coff
+                    && matches!(t.architecture, Architecture::Aarch64(_));
+                let r = self.b.import_function(ExtFuncData {
+                    name: ExternalName::user(name_ref),
+                    signature,
+                    colocated: direct,
+                    patchable: false,
+                });
                 self.libm_refs.insert(name, r);
                 r
             }

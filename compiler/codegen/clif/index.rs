@@ -1,8 +1,8 @@
 //! Dims and addresses -> integer arithmetic.
 //!
 //! Cranelift's optimiser is off for tiles, so nothing moves out of loops by itself: before a loop is entered,
-//! [`Emit::hoist`] emits the pointer of every access inside it as far as it does not depend on the loop. What is left
-//! inside is one addition per loop level, and constants go into the access's displacement.
+//! [`Emit::hoist`] emits the pointer of every access inside it as far as it does not depend on the loop. What
+//! is left inside is one addition per loop level, and constants go into the access's displacement.
 
 use super::func::Emit;
 use crate::codegen::frame::base_of;
@@ -28,7 +28,9 @@ impl Emit<'_, '_> {
     /// With the vector loop's variable at the current lane (or the first one).
     pub fn at_lane(&self, d: Dim) -> Dim {
         match self.lanes {
-            Some(l) if d.contains(l.sym) => d.subst(&mut |s| (s == l.sym).then(|| l.base + i64::from(l.lane.unwrap_or(0)))),
+            Some(l) if d.contains(l.sym) => {
+                d.subst(&mut |s| (s == l.sym).then(|| l.base + i64::from(l.lane.unwrap_or(0))))
+            }
             _ => d,
         }
     }
@@ -75,16 +77,17 @@ impl Emit<'_, '_> {
             s.dims.insert(d, v);
         }
     }
-    /// Truth of: no sum in this dim exceeds 2^62 in magnitude, so that 64-bit arithmetic gives its value. Computed in
-    /// f64 from the values of its parts, since a bound from their magnitudes would refuse legal sizes.
+    /// Truth of: no sum in this dim exceeds 2^62 in magnitude, so that 64-bit arithmetic gives its value.
+    /// Computed in f64 from the values of its parts, since a bound from their magnitudes would refuse legal
+    /// sizes.
     pub fn fits(&mut self, d: Dim) -> Result<Value> {
         let mut peak = self.b.ins().f64const(0.0);
         self.estimate(d, &mut peak)?;
         let limit = self.b.ins().f64const((1i64 << 62) as f64);
         Ok(self.b.ins().fcmp(FloatCC::LessThan, peak, limit))
     }
-    /// A dim in f64, within rounding and 1 for each division. `peak` becomes at least the sum of the magnitudes of its
-    /// terms, here and in everything nested.
+    /// A dim in f64, within rounding and 1 for each division. `peak` becomes at least the sum of the
+    /// magnitudes of its terms, here and in everything nested.
     fn estimate(&mut self, d: Dim, peak: &mut Value) -> Result<Value> {
         let View::Sum { terms, constant } = d.view() else {
             let Some(c) = d.as_const() else { return self.bug("a size overflows") };
@@ -182,7 +185,8 @@ impl Emit<'_, '_> {
                 if quotient { self.b.ins().sshr_imm_u(a, shift) } else { self.b.ins().band_imm_s(a, c - 1) }
             }
             Some(c) if c > 0 && nonneg && self.m.syms.range(x).hi.is_some_and(|h| h < 1 << 31) => {
-                // floor(a / c) = (a * m) >> 63 with m = ceil(2^63 / c), exact for a < 2^31 (Granlund, Montgomery).
+                // floor(a / c) = (a * m) >> 63 with m = ceil(2^63 / c), exact for a < 2^31 (Granlund,
+                // Montgomery).
                 let m = (1i128 << 63) / i128::from(c) + 1;
                 let m = self.b.ins().iconst(I64, m as i64);
                 let a2 = self.b.ins().ishl_imm_u(a, 1);
@@ -201,7 +205,11 @@ impl Emit<'_, '_> {
                     let one = self.b.ins().iconst(I64, 1);
                     d = self.b.ins().smax(d, one);
                 }
-                let q = if nonneg && self.m.syms.is_nonneg(y) { self.b.ins().udiv(a, d) } else { self.floor_quotient(a, d) };
+                let q = if nonneg && self.m.syms.is_nonneg(y) {
+                    self.b.ins().udiv(a, d)
+                } else {
+                    self.floor_quotient(a, d)
+                };
                 if quotient {
                     q
                 } else {
@@ -263,7 +271,9 @@ impl Emit<'_, '_> {
             return Ok(*v);
         }
         let (base, offset) = if let Some(c) = linear.as_const() {
-            let Some((word, at)) = base_of(self.m, self.frame_plan, self.weights, storage) else { return self.bug("a buffer without a place") };
+            let Some((word, at)) = base_of(self.m, self.frame_plan, self.weights, storage) else {
+                return self.bug("a buffer without a place");
+            };
             (self.words[&word], Err(at + c * i64::from(size)))
         } else {
             // Split off what hangs on the innermost variable: the rest is likely there already.
@@ -328,12 +338,21 @@ impl Emit<'_, '_> {
         }
         Ok(())
     }
-    /// The invariant part of one address, inside loops to be unrolled: where their variables have constant factors, they
-    /// do not matter to it.
+    /// The invariant part of one address, inside loops to be unrolled: where their variables have constant
+    /// factors, they do not matter to it.
     fn hoist_address(&mut self, buf: Buf, linear: Dim, unrolled: &[Unrolled]) -> Result<()> {
-        let matters = |u: &&Unrolled| linear.contains(u.0) && linear.linear_in(u.0).is_none_or(|(factor, _)| factor.as_const().is_none());
+        let matters = |u: &&Unrolled| {
+            linear.contains(u.0)
+                && linear.linear_in(u.0).is_none_or(|(factor, _)| factor.as_const().is_none())
+        };
         if let Some((var, values)) = unrolled.iter().find(matters) {
-            return values.clone().try_for_each(|i| self.hoist_address(buf, linear.subst(&mut |s| (s == *var).then(|| Dim::constant(i))), unrolled));
+            return values.clone().try_for_each(|i| {
+                self.hoist_address(
+                    buf,
+                    linear.subst(&mut |s| (s == *var).then(|| Dim::constant(i))),
+                    unrolled,
+                )
+            });
         }
         let View::Sum { terms, .. } = linear.view() else { return Ok(()) };
         let mut outer = Dim::constant(0);
@@ -373,7 +392,9 @@ fn collect(body: &[Stmt], around: &mut Vec<Unrolled>, f: &mut impl FnMut(Buf, &[
     for s in body {
         s.accesses(&mut |buf, at| f(buf, at, around));
         let unrolled = match s {
-            Stmt::For { kind: LoopKind::Unroll, var, lo, hi, .. } => lo.as_const().zip(hi.as_const()).map(|(a, z)| (*var, a..z)),
+            Stmt::For { kind: LoopKind::Unroll, var, lo, hi, .. } => {
+                lo.as_const().zip(hi.as_const()).map(|(a, z)| (*var, a..z))
+            }
             _ => None,
         };
         let depth = around.len();

@@ -1,4 +1,5 @@
-//! Lanes inside `vec` loops: which expressions have a vector form, what has none lane by lane, scalars as vectors.
+//! Lanes inside `vec` loops: which expressions have a vector form, what has none lane by lane, scalars as
+//! vectors.
 
 use super::expr::{Val, has_memory};
 use super::func::{Emit, Slot};
@@ -29,8 +30,12 @@ impl Emit<'_, '_> {
             hit |= match e {
                 Expr::Index(d) => d.contains(l.sym),
                 Expr::Load { at, .. } => at.iter().any(|d| d.contains(l.sym)),
-                Expr::Acc { reg, lane: None, .. } => matches!(self.regs.get(reg), Some(Slot::Acc { lanes, .. }) if *lanes > 1),
-                Expr::Reg(r) => matches!(self.regs.get(r), Some(Slot::Value(v)) if v.vec) && !inner.contains(r),
+                Expr::Acc { reg, lane: None, .. } => {
+                    matches!(self.regs.get(reg), Some(Slot::Acc { lanes, .. }) if *lanes > 1)
+                }
+                Expr::Reg(r) => {
+                    matches!(self.regs.get(r), Some(Slot::Value(v)) if v.vec) && !inner.contains(r)
+                }
                 Expr::With { extent, .. } => extent.contains(l.sym),
                 Expr::Let { reg, .. } => {
                     inner.push(*reg);
@@ -52,24 +57,50 @@ impl Emit<'_, '_> {
             Expr::Const(_) | Expr::Horizontal { .. } => true,
             Expr::Reg(_) | Expr::Acc { .. } => true,
             Expr::Index(_) | Expr::Address(_) | Expr::With { .. } => false,
-            Expr::Load { buf, at } => matches!(self.stride(*buf, at), Stride::Next | Stride::Second | Stride::Same) && matches!(self.m.bufs[*buf].ty, ElemType::F32 | ElemType::I32 | ElemType::U32),
+            Expr::Load { buf, at } => {
+                matches!(self.stride(*buf, at), Stride::Next | Stride::Second | Stride::Same)
+                    && matches!(self.m.bufs[*buf].ty, ElemType::F32 | ElemType::I32 | ElemType::U32)
+            }
             Expr::Un(op, a) => ok(a) && self.vector_unary(*op, self.m.type_of(a)),
             Expr::Bin(BinOp::Shl, a, b) => ok(a) && shift(b).is_some(),
-            Expr::Bin(op, a, b) => ok(a) && ok(b) && (vector_binary(*op, self.m.type_of(a)) || visit::constant_power(e).is_some()),
+            Expr::Bin(op, a, b) => {
+                ok(a)
+                    && ok(b)
+                    && (vector_binary(*op, self.m.type_of(a)) || visit::constant_power(e).is_some())
+            }
             Expr::Fma(a, b, c) | Expr::Dot(Group::Words, a, b, c) => ok(a) && ok(b) && ok(c),
             Expr::Dot(..) | Expr::Text(..) => false,
             Expr::Select(c, a, b) => {
                 let lazy = |x: &Expr| !has_memory(x);
                 ok(a) && ok(b) && ok(c) && (!self.varying(c) || (lazy(a) && lazy(b)))
             }
-            Expr::Cast(t, a) => ok(a) && is_lane_type(*t) && !matches!(self.m.type_of(a), ElemType::U32) && *t != ElemType::U32,
+            Expr::Cast(t, a) => {
+                ok(a)
+                    && is_lane_type(*t)
+                    && !matches!(self.m.type_of(a), ElemType::U32)
+                    && *t != ElemType::U32
+            }
             Expr::Let { value, body, .. } => ok(value) && ok(body),
         }
     }
     fn vector_unary(&self, op: UnOp, ty: ElemType) -> bool {
         match ty {
             ElemType::F32 => {
-                op.is_elementary(ty) || matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Sign | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round | UnOp::Sqrt | UnOp::Recip | UnOp::IsNan | UnOp::IsInf)
+                op.is_elementary(ty)
+                    || matches!(
+                        op,
+                        UnOp::Neg
+                            | UnOp::Abs
+                            | UnOp::Sign
+                            | UnOp::Floor
+                            | UnOp::Ceil
+                            | UnOp::Trunc
+                            | UnOp::Round
+                            | UnOp::Sqrt
+                            | UnOp::Recip
+                            | UnOp::IsNan
+                            | UnOp::IsInf
+                    )
             }
             ElemType::Bool => op == UnOp::Not,
             _ => matches!(op, UnOp::Neg | UnOp::BitNot),
@@ -153,7 +184,9 @@ impl Emit<'_, '_> {
 /// A number of bits that lanes of 32 can be shifted by.
 pub(super) fn shift(e: &Expr) -> Option<i64> {
     match e {
-        Expr::Const(c) if matches!(c.ty, ElemType::I32 | ElemType::U32) => Some(c.to_i64()).filter(|n| (0..32).contains(n)),
+        Expr::Const(c) if matches!(c.ty, ElemType::I32 | ElemType::U32) => {
+            Some(c.to_i64()).filter(|n| (0..32).contains(n))
+        }
         _ => None,
     }
 }
@@ -162,6 +195,18 @@ fn vector_binary(op: BinOp, ty: ElemType) -> bool {
     match ty {
         ElemType::F32 => !matches!(op, BinOp::Pow | BinOp::Atan2 | BinOp::Rem | BinOp::Mod),
         ElemType::Bool => matches!(op, BinOp::And | BinOp::Or | BinOp::Xor),
-        _ => matches!(op, BinOp::Add | BinOp::Sub | BinOp::Mul | BinOp::And | BinOp::Or | BinOp::Xor | BinOp::Min | BinOp::Max) || op.is_comparison(),
+        _ => {
+            matches!(
+                op,
+                BinOp::Add
+                    | BinOp::Sub
+                    | BinOp::Mul
+                    | BinOp::And
+                    | BinOp::Or
+                    | BinOp::Xor
+                    | BinOp::Min
+                    | BinOp::Max
+            ) || op.is_comparison()
+        }
     }
 }

@@ -14,7 +14,9 @@ impl Emit<'_, '_> {
         let (lo, hi) = (self.substituted(lo), self.substituted(hi));
         match kind {
             LoopKind::Unroll => {
-                let (Some(a), Some(z)) = (lo.as_const(), hi.as_const()) else { return self.bug("an unrolled loop without constant bounds") };
+                let (Some(a), Some(z)) = (lo.as_const(), hi.as_const()) else {
+                    return self.bug("an unrolled loop without constant bounds");
+                };
                 for i in a..z {
                     self.unrolled.insert(var, Dim::constant(i));
                     self.block(body)?;
@@ -123,7 +125,8 @@ impl Emit<'_, '_> {
     }
     /// One lane of a vector that begins at `base`.
     fn lane(&mut self, var: Sym, base: Dim, l: u32, body: &[Stmt]) -> Result<()> {
-        self.lanes = Some(Lanes { sym: var, base: base + i64::from(l / 4 * 4), part: l / 4, lane: Some(l % 4) });
+        self.lanes =
+            Some(Lanes { sym: var, base: base + i64::from(l / 4 * 4), part: l / 4, lane: Some(l % 4) });
         let r = self.block(body);
         self.lanes = None;
         r
@@ -169,8 +172,8 @@ impl Emit<'_, '_> {
     pub(super) fn push_sym(&mut self, var: Sym) {
         self.scopes.push(Scope { syms: vec![var], ..Scope::default() });
     }
-    /// `for var in (a..z).step_by(step)`, vectors of `step` lanes if it is not 1, tested at the top: a carried value then has one use, which lets loads sink
-    /// into its operands.
+    /// `for var in (a..z).step_by(step)`, vectors of `step` lanes if it is not 1, tested at the top: a
+    /// carried value then has one use, which lets loads sink into its operands.
     pub(super) fn counted(&mut self, var: Sym, a: Value, z: Value, step: i64, body: &[Stmt]) -> Result<()> {
         self.hoist(body)?;
         // Inside, nothing loaded outside may be reused after a store inside.
@@ -180,8 +183,8 @@ impl Emit<'_, '_> {
         let i = self.b.append_block_param(head, I64);
         self.b.ins().jump(head, &[BlockArg::from(a)]);
         self.b.switch_to_block(head);
-        // The way out first: Cranelift's order of blocks has what is first last, and it takes what does not change out of a
-        // loop only where the blocks of the loop follow each other.
+        // The way out first: Cranelift's order of blocks has what is first last, and it takes what does not
+        // change out of a loop only where the blocks of the loop follow each other.
         let over = self.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, i, z);
         self.b.ins().brif(over, done, &[], inner, &[]);
         self.b.switch_to_block(inner);

@@ -1,5 +1,5 @@
-//! Functions of one float: what Cranelift has, what [`math`] makes of it (f32, scalar or four lanes, and f64), and libm for
-//! the rare ones.
+//! Functions of one float: what Cranelift has, what [`math`] makes of it (f32, scalar or four lanes, and
+//! f64), and libm for the rare ones.
 
 use super::expr::Val;
 use super::func::Emit;
@@ -61,7 +61,9 @@ impl Emit<'_, '_> {
     /// A constant of `like`'s type and width.
     /// Rounds to an integer, as `op` says. x86-64 before SSE 4.1 has no such instruction.
     fn rounded(&mut self, op: UnOp, a: Val) -> Val {
-        if self.isa.triple().architecture != Architecture::X86_64 || self.isa.isa_flags().iter().any(|f| f.name == "has_sse41" && f.value_string() == "true") {
+        if self.isa.triple().architecture != Architecture::X86_64
+            || self.isa.isa_flags().iter().any(|f| f.name == "has_sse41" && f.value_string() == "true")
+        {
             let v = match op {
                 UnOp::Floor => self.b.ins().floor(a.v),
                 UnOp::Ceil => self.b.ins().ceil(a.v),
@@ -86,7 +88,11 @@ impl Emit<'_, '_> {
             }
             _ => {
                 let near = self.with_sign(near, a);
-                let (off, step) = if op == UnOp::Floor { (self.float_cmp(FloatCC::LessThan, a, near), BinOp::Sub) } else { (self.float_cmp(FloatCC::LessThan, near, a), BinOp::Add) };
+                let (off, step) = if op == UnOp::Floor {
+                    (self.float_cmp(FloatCC::LessThan, a, near), BinOp::Sub)
+                } else {
+                    (self.float_cmp(FloatCC::LessThan, near, a), BinOp::Add)
+                };
                 let next = self.op(step, near, one);
                 self.blend(off, next, near)
             }
@@ -97,7 +103,8 @@ impl Emit<'_, '_> {
     /// A remainder with the sign of the dividend -> that with the sign of the divisor.
     pub fn floored(&mut self, r: Val, divisor: Val) -> Val {
         let zero = self.num(r, 0.0);
-        let (a, b) = (self.float_cmp(FloatCC::LessThan, r, zero), self.float_cmp(FloatCC::LessThan, divisor, zero));
+        let (a, b) =
+            (self.float_cmp(FloatCC::LessThan, r, zero), self.float_cmp(FloatCC::LessThan, divisor, zero));
         let differ = Val { v: self.b.ins().bxor(a.v, b.v), ..a };
         let sum = self.op(BinOp::Add, r, divisor);
         let moved = self.blend(differ, sum, r);
@@ -120,7 +127,11 @@ impl Emit<'_, '_> {
     }
     /// Bits in all lanes: those of f32 or of f64.
     fn pattern(&mut self, like: Val, single: u32, double: u64) -> Val {
-        let (ty, bits) = if like.ty == ElemType::F64 { (ElemType::I64, double) } else { (ElemType::I32, u64::from(single)) };
+        let (ty, bits) = if like.ty == ElemType::F64 {
+            (ElemType::I64, double)
+        } else {
+            (ElemType::I32, u64::from(single))
+        };
         let c = self.constant(Scalar { ty, bits });
         self.widen(c, like.vec)
     }
@@ -193,7 +204,13 @@ impl Floats for Emit<'_, '_> {
     fn fuses(&self) -> bool {
         self.has_fma()
     }
-    fn if_any_less<const N: usize>(&mut self, x: Val, y: Val, usual: [Val; N], rare: impl FnOnce(&mut Self) -> [Val; N]) -> [Val; N] {
+    fn if_any_less<const N: usize>(
+        &mut self,
+        x: Val,
+        y: Val,
+        usual: [Val; N],
+        rare: impl FnOnce(&mut Self) -> [Val; N],
+    ) -> [Val; N] {
         let c = self.float_cmp(FloatCC::LessThan, x, y);
         let any = if c.vec { self.b.ins().vany_true(c.v) } else { c.v };
         let (some, done) = (self.b.create_block(), self.b.create_block());

@@ -30,8 +30,8 @@ impl Emit<'_, '_> {
             _ => Stride::Other,
         }
     }
-    /// True if an access is in range wherever its loop variables have values, whatever conditions, checks and loops without
-    /// these variables stand around it: Cranelift may move its load out of them.
+    /// True if an access is in range wherever its loop variables have values, whatever conditions, checks and
+    /// loops without these variables stand around it: Cranelift may move its load out of them.
     fn is_always_in_range(&self, buf: Buf, at: &[Dim]) -> bool {
         at.iter().zip(&self.m.bufs[buf].dims).all(|(x, n)| {
             let x = self.at_lane(self.substituted(*x));
@@ -40,13 +40,16 @@ impl Emit<'_, '_> {
     }
     pub(super) fn load(&mut self, buf: Buf, at: &[Dim]) -> Result<Val> {
         let stride = self.stride(buf, at);
-        let second = matches!(stride, Stride::Second) && matches!(self.m.bufs[buf].ty, ElemType::F32 | ElemType::I32 | ElemType::U32);
+        let second = matches!(stride, Stride::Second)
+            && matches!(self.m.bufs[buf].ty, ElemType::F32 | ElemType::I32 | ElemType::U32);
         let vec = self.lanes.is_some_and(|l| l.lane.is_none()) && (second || matches!(stride, Stride::Next));
         let linear = self.linear(buf, at);
         let key = (self.m.storage(buf), self.at_lane(linear), vec);
         let storage_ty = self.m.bufs[buf].ty;
         let ty = storage_ty.compute();
-        if let (Some(v), false) = (self.scopes.iter().rev().find_map(|s| s.loads.get(&key)), self.m.is_recast(buf)) {
+        if let (Some(v), false) =
+            (self.scopes.iter().rev().find_map(|s| s.loads.get(&key)), self.m.is_recast(buf))
+        {
             return Ok(Val { v: *v, ty, vec });
         }
         if self.m.is_packed(buf) {
@@ -61,8 +64,15 @@ impl Emit<'_, '_> {
             }
             return Ok(Val { v, ty, vec: false });
         }
-        let constant = matches!(self.m.bufs[self.m.storage(buf)].place, crate::nest::Place::Const(_) | crate::nest::Place::Input(_));
-        let flags = if constant && self.is_always_in_range(buf, at) { self.flags().with_readonly().with_can_move() } else { self.flags() };
+        let constant = matches!(
+            self.m.bufs[self.m.storage(buf)].place,
+            crate::nest::Place::Const(_) | crate::nest::Place::Input(_)
+        );
+        let flags = if constant && self.is_always_in_range(buf, at) {
+            self.flags().with_readonly().with_can_move()
+        } else {
+            self.flags()
+        };
         let v = if vec {
             let t = if ty == ElemType::F32 { F32X4 } else { I32X4 };
             let v = self.b.ins().load(t, flags, p, disp);
@@ -109,7 +119,9 @@ impl Emit<'_, '_> {
             self.b.ins().store(flags, raw, p, disp);
             return Ok(());
         }
-        if matches!(self.stride(buf, at), Stride::Next) && matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32) {
+        if matches!(self.stride(buf, at), Stride::Next)
+            && matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32)
+        {
             let v = self.widen(v, true);
             let (p, disp) = self.address(buf, linear)?;
             self.b.ins().store(flags, v.v, p, disp);

@@ -1,5 +1,5 @@
-//! Values of 128 bits: two words, the one at the lower address in the low half. Texts are an address and a length, numbers
-//! of complex128 a real and an imaginary part.
+//! Values of 128 bits: two words, the one at the lower address in the low half. Texts are an address and a
+//! length, numbers of complex128 a real and an imaginary part.
 
 use super::expr::Val;
 use super::func::Emit;

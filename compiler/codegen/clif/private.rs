@@ -1,9 +1,9 @@
 //! Scratch that each task has for itself.
 //!
-//! `par s { seq q in s..s + 1 { ... scratch[q, ..] ... } }` says that an iteration has a part of a buffer of its own. No
-//! iteration reads what another wrote, so iterations that one task runs one after the other may as well use the same
-//! part: code takes that of the task's first iteration, which then stays in the cache. Tasks begin at different
-//! iterations, so that no two share one.
+//! `par s { seq q in s..s + 1 { ... scratch[q, ..] ... } }` says that an iteration has a part of a buffer of
+//! its own. No iteration reads what another wrote, so iterations that one task runs one after the other may
+//! as well use the same part: code takes that of the task's first iteration, which then stays in the cache.
+//! Tasks begin at different iterations, so that no two share one.
 
 use crate::codegen::Map;
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
@@ -39,9 +39,12 @@ impl Users {
     }
 }
 
-/// The kernel's body in this form; `None` if it is not, or if the part does not belong to the iteration alone.
+/// The kernel's body in this form; `None` if it is not, or if the part does not belong to the iteration
+/// alone.
 pub(super) fn find<'a>(m: &'a Module, k: Kernel, users: &Users) -> Option<Private<'a>> {
-    let [Stmt::For { kind: LoopKind::Par, var, body, .. }] = m.kernels[k].body.as_slice() else { return None };
+    let [Stmt::For { kind: LoopKind::Par, var, body, .. }] = m.kernels[k].body.as_slice() else {
+        return None;
+    };
     let [Stmt::For { kind: LoopKind::Seq, var: part, lo, hi, body }] = body.as_slice() else { return None };
     let s = Dim::sym(*var);
     if *lo != s || *hi != s + 1 {
@@ -56,7 +59,9 @@ pub(super) fn find<'a>(m: &'a Module, k: Kernel, users: &Users) -> Option<Privat
             bufs.push(b);
         }
     });
-    alone &= bufs.iter().all(|b| matches!(m.bufs[*b].place, Place::Arena(_)) && m.bufs[*b].layout == Layout::RowMajor);
+    alone &= bufs
+        .iter()
+        .all(|b| matches!(m.bufs[*b].place, Place::Arena(_)) && m.bufs[*b].layout == Layout::RowMajor);
     // Nowhere else: neither another kernel, nor another part, nor a view.
     alone &= bufs.iter().all(|b| users.only(*b, k));
     visit::accesses(body, &mut |b, at| {

@@ -1,5 +1,5 @@
-//! Integers of 8 and 16 bits in vectors: four neighbours are extended to 32 bits as they are loaded, and cut off as they
-//! are stored. Nothing else has vectors of them.
+//! Integers of 8 and 16 bits in vectors: four neighbours are extended to 32 bits as they are loaded, and cut
+//! off as they are stored. Nothing else has vectors of them.
 
 use super::expr::Val;
 use super::func::Emit;
@@ -20,7 +20,13 @@ impl Emit<'_, '_> {
     pub(super) fn small_load<'e>(&self, e: &'e Expr) -> Option<(Buf, &'e [Dim])> {
         let Expr::Cast(ElemType::I32, x) = e else { return None };
         match &**x {
-            Expr::Load { buf, at } if is_small(self.m.bufs[*buf].ty) && !self.m.is_packed(*buf) && matches!(self.stride(*buf, at), Stride::Next) => Some((*buf, at)),
+            Expr::Load { buf, at }
+                if is_small(self.m.bufs[*buf].ty)
+                    && !self.m.is_packed(*buf)
+                    && matches!(self.stride(*buf, at), Stride::Next) =>
+            {
+                Some((*buf, at))
+            }
             _ => None,
         }
     }
@@ -59,7 +65,15 @@ impl Emit<'_, '_> {
     pub(super) fn small_store<'e>(&self, buf: Buf, at: &[Dim], value: &'e Expr) -> Option<&'e Expr> {
         let ty = self.m.bufs[buf].ty;
         match value {
-            Expr::Cast(t, x) if *t == ty && is_small(ty) && self.m.type_of(x) == ElemType::I32 && matches!(self.stride(buf, at), Stride::Next) && self.has_vector_form(x) => Some(x),
+            Expr::Cast(t, x)
+                if *t == ty
+                    && is_small(ty)
+                    && self.m.type_of(x) == ElemType::I32
+                    && matches!(self.stride(buf, at), Stride::Next)
+                    && self.has_vector_form(x) =>
+            {
+                Some(x)
+            }
             _ => None,
         }
     }

@@ -86,8 +86,14 @@ impl Emit<'_, '_> {
         let signature = self.b.import_signature(sig);
         let index = self.tiles.len() as u32;
         self.tiles.push(tile.func);
-        let name = self.b.func.declare_imported_user_function(UserExternalName { namespace: TILE_NAMESPACE, index });
-        let f = self.b.import_function(ExtFuncData { name: ExternalName::user(name), signature, colocated: true, patchable: false });
+        let name =
+            self.b.func.declare_imported_user_function(UserExternalName { namespace: TILE_NAMESPACE, index });
+        let f = self.b.import_function(ExtFuncData {
+            name: ExternalName::user(name),
+            signature,
+            colocated: true,
+            patchable: false,
+        });
         let call = self.b.ins().call(f, &args);
         if let Some(outside) = self.b.inst_results(call).first().copied() {
             let ok = self.b.ins().icmp_imm_s(IntCC::Equal, outside, 0);
@@ -135,7 +141,8 @@ impl Emit<'_, '_> {
                 Ok(())
             }
             Stmt::While { cond, body } => {
-                let (head, inner, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+                let (head, inner, done) =
+                    (self.b.create_block(), self.b.create_block(), self.b.create_block());
                 self.b.ins().jump(head, &[]);
                 self.b.switch_to_block(head);
                 self.push();
@@ -166,27 +173,40 @@ impl Emit<'_, '_> {
                 self.require(c, *status);
                 Ok(())
             }
-            Stmt::Define { .. } | Stmt::Call(_) | Stmt::Foreign(_) => self.bug("a driver statement inside a kernel"),
+            Stmt::Define { .. } | Stmt::Call(_) | Stmt::Foreign(_) => {
+                self.bug("a driver statement inside a kernel")
+            }
         }
     }
 }
 
-/// How many statements from the first on belong to its accumulators: up to the next ones, or to a loop behind their store.
+/// How many statements from the first on belong to its accumulators: up to the next ones, or to a loop behind
+/// their store.
 fn tile_at(body: &[Stmt]) -> usize {
     let unrolled = |s: &Stmt| matches!(s, Stmt::For { kind: LoopKind::Unroll, .. });
     // What sums begin with stands right behind the accumulators.
     let begins = |i: usize| i == 2 && visit::stores(&body[1..2]).is_empty();
     match body.first() {
-        Some(Stmt::Acc { .. }) => (1..body.len()).find(|i| matches!(body[*i], Stmt::Acc { .. }) || unrolled(&body[*i - 1]) && !unrolled(&body[*i]) && !begins(*i)).unwrap_or(body.len()),
+        Some(Stmt::Acc { .. }) => (1..body.len())
+            .find(|i| {
+                matches!(body[*i], Stmt::Acc { .. })
+                    || unrolled(&body[*i - 1]) && !unrolled(&body[*i]) && !begins(*i)
+            })
+            .unwrap_or(body.len()),
         _ => 1,
     }
 }
 
 /// True if nobody behind the first `n` statements reads or sets what these define.
 fn is_closed(body: &[Stmt], n: usize) -> bool {
-    let own = |r: Reg| body[..n].iter().any(|s| matches!(s, Stmt::Acc { reg, .. } | Stmt::Let { reg, .. } if *reg == r));
+    let own = |r: Reg| {
+        body[..n].iter().any(|s| matches!(s, Stmt::Acc { reg, .. } | Stmt::Let { reg, .. } if *reg == r))
+    };
     let mut closed = true;
     visit::walk(&body[n..], &mut |s| closed &= !matches!(s, Stmt::Set { reg, .. } if own(*reg)));
-    visit::walk_exprs(&body[n..], &mut |e| closed &= !matches!(e, Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if own(*r)));
+    visit::walk_exprs(&body[n..], &mut |e| {
+        closed &=
+            !matches!(e, Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if own(*r))
+    });
     closed
 }

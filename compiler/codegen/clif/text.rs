@@ -1,5 +1,6 @@
-//! Texts: a value is 128 bits, the address in the low half and the length in the high one. In constants an element holds the
-//! position of its bytes, so that read-only data needs no relocations: the address is made where it is loaded.
+//! Texts: a value is 128 bits, the address in the low half and the length in the high one. In constants an
+//! element holds the position of its bytes, so that read-only data needs no relocations: the address is made
+//! where it is loaded.
 
 use super::expr::Val;
 use super::func::Emit;
@@ -34,7 +35,9 @@ impl Emit<'_, '_> {
     }
     /// Where a buffer begins.
     fn start_of(&mut self, buf: Buf) -> Result<Value> {
-        let Some((word, at)) = base_of(self.m, self.frame_plan, self.weights, buf) else { return self.bug("a text of a buffer without a place") };
+        let Some((word, at)) = base_of(self.m, self.frame_plan, self.weights, buf) else {
+            return self.bug("a text of a buffer without a place");
+        };
         Ok(match at {
             0 => self.words[&word],
             at => self.b.ins().iadd_imm_s(self.words[&word], at),
@@ -76,7 +79,8 @@ impl Emit<'_, '_> {
                 let least = self.b.ins().smin(n, m);
                 let at = self.first_difference(x, y, least);
                 // Behind the shorter one's end the lengths decide.
-                let (inside, outside, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+                let (inside, outside, done) =
+                    (self.b.create_block(), self.b.create_block(), self.b.create_block());
                 let r = self.b.append_block_param(done, I8);
                 let c = self.b.ins().icmp(IntCC::SignedLessThan, at, least);
                 self.b.ins().brif(c, inside, &[], outside, &[]);
@@ -122,7 +126,14 @@ impl Emit<'_, '_> {
         let flags = self.flags();
         let zero = self.b.ins().iconst(I64, 0);
         let whole = self.b.ins().iadd_imm_s(n, -8);
-        let (head, body, tail, inner, next, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block(), self.b.create_block(), self.b.create_block(), self.b.create_block());
+        let (head, body, tail, inner, next, done) = (
+            self.b.create_block(),
+            self.b.create_block(),
+            self.b.create_block(),
+            self.b.create_block(),
+            self.b.create_block(),
+            self.b.create_block(),
+        );
         let i = self.b.append_block_param(head, I64);
         let j = self.b.append_block_param(tail, I64);
         let r = self.b.append_block_param(done, I64);

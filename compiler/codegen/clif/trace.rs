@@ -1,7 +1,8 @@
-//! `--trace`: the driver tells the caller's `on_node` of every node, before and after it runs (abi/README.md, rule 9).
+//! `--trace`: the driver tells the caller's `on_node` of every node, before and after it runs (abi/README.md,
+//! rule 9).
 //!
-//! What runs is kernels. One that computes several nodes is told of as the last of them; a node of several kernels is told of
-//! several times. Both calls come from the thread that called the model.
+//! What runs is kernels. One that computes several nodes is told of as the last of them; a node of several
+//! kernels is told of several times. Both calls come from the thread that called the model.
 
 use super::entry::Entry;
 use super::func::Emit;
@@ -39,7 +40,11 @@ impl Entry<'_> {
         e.b.seal_block(call);
         let mut sig = Signature::new(self.isa.default_call_conv());
         // RISC-V extends 32-bit arguments by their sign, whatever their type is.
-        let word = if matches!(self.isa.triple().architecture, Architecture::Riscv64(_)) { AbiParam::new(I32).sext() } else { AbiParam::new(I32) };
+        let word = if matches!(self.isa.triple().architecture, Architecture::Riscv64(_)) {
+            AbiParam::new(I32).sext()
+        } else {
+            AbiParam::new(I32)
+        };
         sig.params = vec![AbiParam::new(I64), word, word];
         sig.returns = vec![AbiParam::new(I32)];
         let sig = e.b.import_signature(sig);
@@ -53,7 +58,12 @@ impl Entry<'_> {
         e.b.seal_block(stop);
         e.b.set_cold_block(stop);
         let status = e.b.ins().iconst(I32, i64::from(Status::Cancelled as u8));
-        e.leave(status, Check::new(Status::Cancelled, "on_node stopped the call").at(faults::node(&data.origin, &data.name)), (vec![], None));
+        e.leave(
+            status,
+            Check::new(Status::Cancelled, "on_node stopped the call")
+                .at(faults::node(&data.origin, &data.name)),
+            (vec![], None),
+        );
         e.b.switch_to_block(go);
         e.b.seal_block(go);
     }
@@ -66,7 +76,9 @@ impl Entry<'_> {
         e.push();
         let size = self.load(e, exec, 0);
         let ok = e.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, size, EXEC_LEAST);
-        let row = Check::new(Status::Abi, "struct_size of the onnxc_exec is %lld: it must be sizeof(onnxc_exec)").with_values(1);
+        let row =
+            Check::new(Status::Abi, "struct_size of the onnxc_exec is %lld: it must be sizeof(onnxc_exec)")
+                .with_values(1);
         e.require_check(ok, row, &mut |_| Ok((vec![size], None)))?;
         e.pop();
         e.b.ins().jump(done, &[]);

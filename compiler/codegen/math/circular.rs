@@ -1,8 +1,9 @@
 //! sin, cos, tan and their inverses.
 //!
-//! An angle is taken to the nearest multiple of pi/2: by Cody and Waite's products where it is of usual size; where any
-//! lane is larger, by products with all bits of 2/pi that matter to a float (Payne and Hanek), of which what is a multiple
-//! of 4 is left out. What remains has two parts, since tan and sin near their zeros show its rounding.
+//! An angle is taken to the nearest multiple of pi/2: by Cody and Waite's products where it is of usual size;
+//! where any lane is larger, by products with all bits of 2/pi that matter to a float (Payne and Hanek), of
+//! which what is a multiple of 4 is left out. What remains has two parts, since tan and sin near their zeros
+//! show its rounding.
 
 use super::{Floats, poly};
 use std::f64::consts::FRAC_2_PI;
@@ -12,18 +13,47 @@ const HALF_PI: [f32; 3] = [1.570_796_4, -4.371_139e-8, -1.715_124_5e-15];
 /// pi/2 in five parts of 11 bits, whose products with integers below 2^13 are exact.
 const HALF_PI_SHORT: [f32; 5] = [1.570_312_5, 4.837_513e-4, 7.549_533_6e-8, 2.563_283e-12, 6.125_742e-17];
 /// 2/pi in parts of 24 bits, times 2^64.
-const TWO_OVER_PI: [f32; 8] = [1.174_356_2e19, 4.737_594_8e11, 5.417_984_4e3, 6.003_270_4e-4, 2.230_140_1e-10, 1.045_479_7e-17, 4.833_790_6e-25, 1.301_225_5e-32];
+const TWO_OVER_PI: [f32; 8] = [
+    1.174_356_2e19,
+    4.737_594_8e11,
+    5.417_984_4e3,
+    6.003_270_4e-4,
+    2.230_140_1e-10,
+    1.045_479_7e-17,
+    4.833_790_6e-25,
+    1.301_225_5e-32,
+];
 /// (sin r - r) / r^3, (cos r - 1 + r^2 / 2) / r^4, (tan r - r) / r^3 for |r| <= pi/4 in powers of r^2.
 const SIN: [f32; 4] = [2.832_549e-6, -1.985_306_6e-4, 8.333_379e-3, -1.666_666_7e-1];
 const COS: [f32; 3] = [2.443_232_7e-5, -1.388_731e-3, 4.166_664_6e-2];
-const TAN: [f32; 7] = [4.372_313e-3, 9.887_385_4e-5, 1.082_707_7e-2, 2.128_629_8e-2, 5.405_890_6e-2, 1.333_267_5e-1, 3.333_335e-1];
+const TAN: [f32; 7] = [
+    4.372_313e-3,
+    9.887_385_4e-5,
+    1.082_707_7e-2,
+    2.128_629_8e-2,
+    5.405_890_6e-2,
+    1.333_267_5e-1,
+    3.333_335e-1,
+];
 /// (atan q - q) / q^3 for |q| <= 1, (asin q - q) / q^3 for |q| <= 0.5625.
-const ATAN: [f32; 9] = [-1.782_820_7e-3, 1.086_868_5e-2, -3.109_698_6e-2, 5.788_139e-2, -8.399_306e-2, 1.095_088_05e-1, -1.426_401_6e-1, 1.999_853e-1, -3.333_33e-1];
-const ASIN: [f32; 6] = [4.748_342_6e-2, 6.742_905_4e-3, 3.401_068_6e-2, 4.423_22e-2, 7.502_098e-2, 1.666_663_1e-1];
+const ATAN: [f32; 9] = [
+    -1.782_820_7e-3,
+    1.086_868_5e-2,
+    -3.109_698_6e-2,
+    5.788_139e-2,
+    -8.399_306e-2,
+    1.095_088_05e-1,
+    -1.426_401_6e-1,
+    1.999_853e-1,
+    -3.333_33e-1,
+];
+const ASIN: [f32; 6] =
+    [4.748_342_6e-2, 6.742_905_4e-3, 3.401_068_6e-2, 4.423_22e-2, 7.502_098e-2, 1.666_663_1e-1];
 
 /// n, r and what r was rounded by, with x = n pi/2 + r and |r| <= pi/4 (a little more by rounding).
 fn angle<B: Floats>(b: &mut B, x: B::V) -> [B::V; 3] {
-    let (parts, limit): (&[f32], f64) = if b.fuses() { (&HALF_PI, 100_000.0) } else { (&HALF_PI_SHORT, 10_000.0) };
+    let (parts, limit): (&[f32], f64) =
+        if b.fuses() { (&HALF_PI, 100_000.0) } else { (&HALF_PI_SHORT, 10_000.0) };
     let (exact, rest) = parts.split_at(parts.len() / 2);
     let q = b.num(x, FRAC_2_PI);
     let n = b.mul(x, q);

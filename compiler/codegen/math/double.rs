@@ -1,9 +1,10 @@
 //! Elementary functions of f64, as [`super`] has those of f32.
 //!
-//! exp, expm1: Cody and Waite's reduction and a minimax polynomial of degree 11. log, log1p: FreeBSD's series in
-//! f / (2 + f). tanh: Cephes' rational function near 0 (S. L. Moshier), elsewhere 1 - 2 / (1 + e^2x). erf: polynomials, near 0
-//! of its quotient by x, elsewhere of the logarithm of what it lacks to 1. Products with numbers of an exponent's size are exact, so
-//! that bounds hold without fused operations too. `tests/math.rs` holds the errors.
+//! exp, expm1: Cody and Waite's reduction and a minimax polynomial of degree 11. log, log1p: FreeBSD's series
+//! in f / (2 + f). tanh: Cephes' rational function near 0 (S. L. Moshier), elsewhere 1 - 2 / (1 + e^2x). erf:
+//! polynomials, near 0 of its quotient by x, elsewhere of the logarithm of what it lacks to 1. Products with
+//! numbers of an exponent's size are exact, so that bounds hold without fused operations too. `tests/math.rs`
+//! holds the errors.
 
 use super::{Floats, clamped, log_by, log1p_by, minus_1, poly, sigmoid_by};
 use crate::nest::UnOp;
@@ -117,8 +118,15 @@ fn log1p<B: Floats>(b: &mut B, x: B::V) -> B::V {
 }
 
 /// Of log((1 + s) / (1 - s)) = 2 s + s R: R / s^2 in powers of s^2, highest first.
-const LOG: [f64; 7] =
-    [1.479_819_860_511_658_6e-1, 1.531_383_769_920_937_3e-1, 1.818_357_216_161_805e-1, 2.222_219_843_214_978_4e-1, 2.857_142_874_366_239e-1, 3.999_999_999_940_942e-1, 6.666_666_666_666_735e-1];
+const LOG: [f64; 7] = [
+    1.479_819_860_511_658_6e-1,
+    1.531_383_769_920_937_3e-1,
+    1.818_357_216_161_805e-1,
+    2.222_219_843_214_978_4e-1,
+    2.857_142_874_366_239e-1,
+    3.999_999_999_940_942e-1,
+    6.666_666_666_666_735e-1,
+];
 
 /// e ln 2 + log(1 + f) for 1 + f in [sqrt 1/2, sqrt 2), with s = f / (2 + f).
 fn log_near_1<B: Floats>(b: &mut B, f: B::V, e: B::V) -> B::V {
@@ -140,8 +148,10 @@ fn log_near_1<B: Floats>(b: &mut B, f: B::V, e: B::V) -> B::V {
     b.fma(e, high, r)
 }
 
-const TANH_ABOVE: [f64; 3] = [-9.643_991_794_250_523e-1, -9.928_772_310_019_186e1, -1.614_687_684_417_084_5e3];
-const TANH_BELOW: [f64; 4] = [1.0, 1.128_116_784_916_329_3e2, 2.235_488_390_601_004_5e3, 4.844_063_053_251_255e3];
+const TANH_ABOVE: [f64; 3] =
+    [-9.643_991_794_250_523e-1, -9.928_772_310_019_186e1, -1.614_687_684_417_084_5e3];
+const TANH_BELOW: [f64; 4] =
+    [1.0, 1.128_116_784_916_329_3e2, 2.235_488_390_601_004_5e3, 4.844_063_053_251_255e3];
 
 /// One quotient for both: near 0 x + x z P(z) / Q(z) with z = x^2, elsewhere 1 - 2 / (1 + e^2x).
 fn tanh<B: Floats>(b: &mut B, x: B::V) -> B::V {

@@ -2,10 +2,20 @@
 
 use super::{Floats, clamped, log_near_1, log1p, poly, reduced};
 
-/// (sinh x - x) / x^3 for |x| <= 1, (asinh x - x) / x^3 for x^2 <= 1/2, (atanh x - x) / x^3 for |x| <= 1/2, in powers of x^2.
+/// (sinh x - x) / x^3 for |x| <= 1, (asinh x - x) / x^3 for x^2 <= 1/2, (atanh x - x) / x^3 for |x| <= 1/2,
+/// in powers of x^2.
 const SINH: [f32; 4] = [2.782_213_2e-6, 1.984_289_6e-4, 8.333_310_5e-3, 1.666_666_7e-1];
-const ASINH: [f32; 7] = [-3.429_598_2e-3, 1.120_999_3e-2, -2.020_060_3e-2, 2.993_061_2e-2, -4.459_097_2e-2, 7.499_712e-2, -1.666_666_1e-1];
-const ATANH: [f32; 6] = [1.763_993_8e-1, 5.158_958e-2, 1.181_676_24e-1, 1.422_374_5e-1, 2.000_245_5e-1, 3.333_330_2e-1];
+const ASINH: [f32; 7] = [
+    -3.429_598_2e-3,
+    1.120_999_3e-2,
+    -2.020_060_3e-2,
+    2.993_061_2e-2,
+    -4.459_097_2e-2,
+    7.499_712e-2,
+    -1.666_666_1e-1,
+];
+const ATANH: [f32; 6] =
+    [1.763_993_8e-1, 5.158_958e-2, 1.181_676_24e-1, 1.422_374_5e-1, 2.000_245_5e-1, 3.333_330_2e-1];
 
 /// x + x^3 P(x^2).
 fn near<B: Floats>(b: &mut B, x: B::V, p: &[f32]) -> B::V {
@@ -54,7 +64,8 @@ fn log_and<B: Floats>(b: &mut B, w: B::V, n: B::V) -> B::V {
 
 /// log(x + sqrt(x^2 + 1)); of large x, log 2x.
 pub(super) fn asinh<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let (m, one, zero, border, most, inf) = (b.abs(x), b.num(x, 1.0), b.num(x, 0.0), b.num(x, 0.7), b.num(x, 10_000.0), b.num(x, f64::INFINITY));
+    let (m, one, zero, border, most, inf) =
+        (b.abs(x), b.num(x, 1.0), b.num(x, 0.0), b.num(x, 0.7), b.num(x, 10_000.0), b.num(x, f64::INFINITY));
     let close = near(b, m, &ASINH);
     let square = b.fma(m, m, one);
     let root = b.sqrt(square);
@@ -69,7 +80,8 @@ pub(super) fn asinh<B: Floats>(b: &mut B, x: B::V) -> B::V {
 
 /// log1p(t + sqrt(2 t + t^2)) with t = x - 1; of large x, log 2x; NaN below 1.
 pub(super) fn acosh<B: Floats>(b: &mut B, x: B::V) -> B::V {
-    let (one, two, most, inf, nan) = (b.num(x, 1.0), b.num(x, 2.0), b.num(x, 10_000.0), b.num(x, f64::INFINITY), b.num(x, f64::NAN));
+    let (one, two, most, inf, nan) =
+        (b.num(x, 1.0), b.num(x, 2.0), b.num(x, 10_000.0), b.num(x, f64::INFINITY), b.num(x, f64::NAN));
     let t = b.sub(x, one);
     let s = b.add(t, two);
     let s = b.mul(s, t);

@@ -69,7 +69,19 @@ impl Chunk {
     /// A section of entries of some bytes each, or of anything, filled with zeros.
     pub fn table(name: &str, sh_type: u32, segment: Segment, size: usize, entry: u64) -> Chunk {
         let (link, contents) = (usize::MAX, Contents::Bytes(vec![]));
-        Chunk { name: name.into(), sh_type, segment, size, align: 16, entry, link, info: 0, offset: 0, addr: 0, contents }
+        Chunk {
+            name: name.into(),
+            sh_type,
+            segment,
+            size,
+            align: 16,
+            entry,
+            link,
+            info: 0,
+            offset: 0,
+            addr: 0,
+            contents,
+        }
     }
 }
 
@@ -88,7 +100,8 @@ impl Image {
     pub fn new(machine: u16, flags: u32) -> Image {
         Image { machine, flags, chunks: vec![], end: 0 }
     }
-    /// Adds a section and gives its number among the chunks. One that is not loaded comes behind [`Image::lay_out`].
+    /// Adds a section and gives its number among the chunks. One that is not loaded comes behind
+    /// [`Image::lay_out`].
     pub fn push(&mut self, mut chunk: Chunk) -> usize {
         if chunk.segment == Segment::Zeros {
             chunk.sh_type = elf::SHT_NOBITS;
@@ -113,7 +126,8 @@ impl Image {
     }
     /// Gives offsets and addresses to all sections that are loaded.
     pub fn lay_out(&mut self) {
-        let (page, mut offset, mut bias) = (self.page(), FILE_HEADER + PROGRAM_HEADER * (SEGMENTS.len() + 3), 0);
+        let (page, mut offset, mut bias) =
+            (self.page(), FILE_HEADER + PROGRAM_HEADER * (SEGMENTS.len() + 3), 0);
         for (segment, _) in SEGMENTS {
             // The next page, at the same place of it as in the file.
             bias += if segment == Segment::ReadOnly { 0 } else { page };
@@ -147,20 +161,21 @@ impl Image {
         Some((offset, addr, file, memory))
     }
     fn program_headers(&self) -> Vec<u8> {
-        let header = |p_type: u32, flags: u32, (offset, addr, file, memory): (usize, u64, usize, u64), align: u64| {
-            let word = |v: u64| U64::new(LE, v);
-            bytes_of(&ProgramHeader64::<LE> {
-                p_type: U32::new(LE, p_type),
-                p_flags: U32::new(LE, flags),
-                p_offset: word(offset as u64),
-                p_vaddr: word(addr),
-                p_paddr: word(addr),
-                p_filesz: word(file as u64),
-                p_memsz: word(memory),
-                p_align: word(align),
-            })
-            .to_vec()
-        };
+        let header =
+            |p_type: u32, flags: u32, (offset, addr, file, memory): (usize, u64, usize, u64), align: u64| {
+                let word = |v: u64| U64::new(LE, v);
+                bytes_of(&ProgramHeader64::<LE> {
+                    p_type: U32::new(LE, p_type),
+                    p_flags: U32::new(LE, flags),
+                    p_offset: word(offset as u64),
+                    p_vaddr: word(addr),
+                    p_paddr: word(addr),
+                    p_filesz: word(file as u64),
+                    p_memsz: word(memory),
+                    p_align: word(align),
+                })
+                .to_vec()
+            };
         let mut out = vec![];
         for (segment, flags) in SEGMENTS {
             if let Some(e) = self.extent(segment) {
@@ -168,7 +183,12 @@ impl Image {
             }
         }
         if let Some(d) = self.chunks.iter().find(|c| c.sh_type == elf::SHT_DYNAMIC) {
-            out.push(header(elf::PT_DYNAMIC, elf::PF_R | elf::PF_W, (d.offset, d.addr, d.size, d.size as u64), 8));
+            out.push(header(
+                elf::PT_DYNAMIC,
+                elf::PF_R | elf::PF_W,
+                (d.offset, d.addr, d.size, d.size as u64),
+                8,
+            ));
         }
         if let Some(e) = self.extent(Segment::Relocated) {
             out.push(header(elf::PT_GNU_RELRO, elf::PF_R, e, 1));
@@ -215,7 +235,11 @@ impl Image {
         o.write(&names)?;
         o.pad(headers)?;
         o.write(&[0; SECTION_HEADER])?;
-        let last = Chunk { offset: self.end, align: 1, ..Chunk::table(".shstrtab", elf::SHT_STRTAB, Segment::None, names.len(), 0) };
+        let last = Chunk {
+            offset: self.end,
+            align: 1,
+            ..Chunk::table(".shstrtab", elf::SHT_STRTAB, Segment::None, names.len(), 0)
+        };
         for (c, name) in self.chunks.iter().chain([&last]).zip(starts) {
             o.write(bytes_of(&self.section_header(c, name)))?;
         }
@@ -224,7 +248,15 @@ impl Image {
     fn file_header(&self, sections: usize, programs: usize) -> FileHeader64<LE> {
         let half = |v: usize| U16::new(LE, v as u16);
         FileHeader64 {
-            e_ident: Ident { magic: elf::ELFMAG, class: elf::ELFCLASS64, data: elf::ELFDATA2LSB, version: elf::EV_CURRENT, os_abi: elf::ELFOSABI_NONE, abi_version: 0, padding: [0; 7] },
+            e_ident: Ident {
+                magic: elf::ELFMAG,
+                class: elf::ELFCLASS64,
+                data: elf::ELFDATA2LSB,
+                version: elf::EV_CURRENT,
+                os_abi: elf::ELFOSABI_NONE,
+                abi_version: 0,
+                padding: [0; 7],
+            },
             e_type: U16::new(LE, elf::ET_DYN),
             e_machine: U16::new(LE, self.machine),
             e_version: U32::new(LE, u32::from(elf::EV_CURRENT)),

@@ -1,4 +1,5 @@
-//! Relocations of an object that a shared library resolves when it is written, for the machines that onnxc has.
+//! Relocations of an object that a shared library resolves when it is written, for the machines that onnxc
+//! has.
 
 use crate::diag::{Failure, Result};
 use object::elf;
@@ -46,8 +47,8 @@ pub fn dynamic(machine: u16) -> Result<(u32, u32)> {
     }
 }
 
-/// Patches `code`, which lies at address `p`, with the address `s`. [`Need::Pair`] takes the distance that its first half
-/// is of.
+/// Patches `code`, which lies at address `p`, with the address `s`. [`Need::Pair`] takes the distance that
+/// its first half is of.
 pub fn apply(machine: u16, r_type: u32, code: &mut [u8], p: u64, s: u64) -> Result<()> {
     use elf::*;
     let distance = s.wrapping_sub(p) as i64;
@@ -63,7 +64,9 @@ pub fn apply(machine: u16, r_type: u32, code: &mut [u8], p: u64, s: u64) -> Resu
         }
         (EM_AARCH64, R_AARCH64_ADR_PREL_PG_HI21 | R_AARCH64_ADR_GOT_PAGE) => adrp(code, 0, p, s)?,
         (EM_AARCH64, R_AARCH64_ADD_ABS_LO12_NC) => insert(code, 0, 0xfff << 10, (s as u32 & 0xfff) << 10)?,
-        (EM_AARCH64, R_AARCH64_LD64_GOT_LO12_NC) => insert(code, 0, 0xfff << 10, ((s as u32 & 0xfff) >> 3) << 10)?,
+        (EM_AARCH64, R_AARCH64_LD64_GOT_LO12_NC) => {
+            insert(code, 0, 0xfff << 10, ((s as u32 & 0xfff) >> 3) << 10)?
+        }
         (EM_RISCV, R_RISCV_CALL | R_RISCV_CALL_PLT) => {
             high(code, 0, distance).ok_or_else(far)?;
             insert(code, 4, 0xfff << 20, (distance as u32) << 20)?;

@@ -1,10 +1,12 @@
-//! Makes functions of the tile IR: constants once at the entry, loops with what they carry. Edges from a block with several
-//! successors to one with several predecessors are split here.
+//! Makes functions of the tile IR: constants once at the entry, loops with what they carry. Edges from a
+//! block with several successors to one with several predecessors are split here.
 
 mod control;
 
 use crate::codegen::math::Table;
-use crate::codegen::tile::ir::{Bin, Bits, Block, Class, Form, Func, Mem, Node, Number, Op, Pred, Un, Value, Width};
+use crate::codegen::tile::ir::{
+    Bin, Bits, Block, Class, Form, Func, Mem, Node, Number, Op, Pred, Un, Value, Width,
+};
 use crate::codegen::tile::isa;
 use crate::codegen::{Map, Set};
 
@@ -42,7 +44,8 @@ pub struct Builder {
     conditions: Set<Value>,
     /// Vectors and masks whose lanes are all alike.
     alike: Set<Value>,
-    /// Functions may use tables, where the vectors have them: other results than those of levels that have none.
+    /// Functions may use tables, where the vectors have them: other results than those of levels that have
+    /// none.
     pub(super) tables: bool,
 }
 
@@ -50,7 +53,14 @@ impl Builder {
     /// An empty function; `long`: lanes have 64 bits; `in_order`: for cores that are.
     pub fn new(width: Width, long: bool, in_order: bool) -> Builder {
         Builder {
-            f: Func { width, long, in_order, params: vec![], classes: vec![], blocks: vec![Block::default()] },
+            f: Func {
+                width,
+                long,
+                in_order,
+                params: vec![],
+                classes: vec![],
+                blocks: vec![Block::default()],
+            },
             hoisted: vec![],
             known: Map::default(),
             made: Map::default(),
@@ -111,7 +121,15 @@ impl Builder {
             Op::Un(Un::Narrow(_), _) => false,
             // A mask that shrinks is alike if it was.
             Op::Bin(Bin::Permute, _) => args.last().is_some_and(|a| self.alike.contains(a)),
-            Op::Bin(..) | Op::Un(..) | Op::Fma { .. } | Op::Cmp(..) | Op::ICmp(..) | Op::MaskAnd | Op::MaskOr | Op::MaskXor | Op::Select(_) => each(self),
+            Op::Bin(..)
+            | Op::Un(..)
+            | Op::Fma { .. }
+            | Op::Cmp(..)
+            | Op::ICmp(..)
+            | Op::MaskAnd
+            | Op::MaskOr
+            | Op::MaskXor
+            | Op::Select(_) => each(self),
             _ => false,
         };
         if alike {
@@ -233,7 +251,9 @@ impl Builder {
     }
     /// How many lanes a mask of the first ones has, if it is one of a known number.
     pub fn lanes_of(&self, mask: Value) -> Option<u32> {
-        self.known.iter().find_map(|(op, v)| if let (Op::FirstLanes(n), true) = (op, *v == mask) { Some(*n) } else { None })
+        self.known.iter().find_map(|(op, v)| {
+            if let (Op::FirstLanes(n), true) = (op, *v == mask) { Some(*n) } else { None }
+        })
     }
     /// True for constants other than NaN.
     pub(super) fn is_number(&self, v: Value) -> bool {
@@ -300,7 +320,12 @@ impl Builder {
                     part = self.un(Un::Part((lane / each) as u8), v);
                 }
             }
-            self.push(Op::StoreLane(form, (lane % each) as u8), &[part], Some(Mem { base, index: None, disp: 0 }), None);
+            self.push(
+                Op::StoreLane(form, (lane % each) as u8),
+                &[part],
+                Some(Mem { base, index: None, disp: 0 }),
+                None,
+            );
         }
     }
     /// Lanes to places at distances that a vector says.
@@ -368,7 +393,8 @@ impl Builder {
         let c = self.value(Op::Cmp(p, bits), &[a, b], None, Class::Mask);
         self.mask_of(c, bits)
     }
-    /// A mask that is a vector has as many bits a lane as the longest elements of the function: one of 32 bits grows.
+    /// A mask that is a vector has as many bits a lane as the longest elements of the function: one of 32
+    /// bits grows.
     fn mask_of(&mut self, c: Value, bits: Bits) -> Value {
         if !self.f.width.masks_are_vectors() || !self.f.long || bits == Bits::B64 {
             return c;
@@ -433,7 +459,13 @@ impl Builder {
         };
         let mut head = vec![Node { op: Op::Args, args: vec![], mem: None, literal: None, def: None }];
         for (i, p) in self.f.params.iter().enumerate().skip(self.f.width.register_params()) {
-            head.push(Node { op: Op::StackArg((i - self.f.width.register_params()) as u32), args: vec![], mem: None, literal: None, def: Some(*p) });
+            head.push(Node {
+                op: Op::StackArg((i - self.f.width.register_params()) as u32),
+                args: vec![],
+                mem: None,
+                literal: None,
+                def: Some(*p),
+            });
         }
         head.append(&mut self.hoisted);
         head.append(&mut self.f.blocks[0].nodes);

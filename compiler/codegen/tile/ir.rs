@@ -1,9 +1,10 @@
 //! The tile IR: vector operations in SSA form inside counted loops.
 //!
 //! A value is an integer register (pointers, counters), a whole vector, or a mask of its lanes. Vectors have
-//! [`Width::lanes`] lanes of 32 bits; a scalar is a vector whose lanes are all equal. A function that works on elements of
-//! 64 bits ([`Func::long`]) has half as many lanes: elements of 32 bits then fill the lower half of a vector, and what
-//! stands above them is of no use to anybody. Loops carry values as block parameters, as regalloc2 wants them.
+//! [`Width::lanes`] lanes of 32 bits; a scalar is a vector whose lanes are all equal. A function that works
+//! on elements of 64 bits ([`Func::long`]) has half as many lanes: elements of 32 bits then fill the lower
+//! half of a vector, and what stands above them is of no use to anybody. Loops carry values as block
+//! parameters, as regalloc2 wants them.
 
 use crate::codegen::math::Table;
 
@@ -189,8 +190,9 @@ pub enum Un {
     Sar(u8),
     /// Lane i <-> lane i ^ k, of lanes of 32 bits.
     Swap(u8),
-    /// Truncates each lane to so many bytes (1 or 2) and packs them within each half of 128 bits: those of the lower half from
-    /// its byte 0 on, those of the upper half right behind that position in its own half. The rest is 0. 128 and 256 bits only.
+    /// Truncates each lane to so many bytes (1 or 2) and packs them within each half of 128 bits: those of
+    /// the lower half from its byte 0 on, those of the upper half right behind that position in its own half.
+    /// The rest is 0. 128 and 256 bits only.
     Narrow(u8),
     /// The 16 bytes number k.
     Part(u8),
@@ -281,8 +283,8 @@ pub enum Op {
     /// The first lanes of a vector from memory; the others are 0. 128 bits only.
     LoadFirst(Form, u8),
     /// lane i = mem\[base + index\[i\] * size of the form\]. Arguments: index (lanes of `builder`'s index
-    /// size) and mask, which the instruction clobbers: nobody else may read it. Lanes outside the mask become 0. A form of less
-    /// than 32 bits loads the 4 bytes at base + index\[i\].
+    /// size) and mask, which the instruction clobbers: nobody else may read it. Lanes outside the mask
+    /// become 0. A form of less than 32 bits loads the 4 bytes at base + index\[i\].
     Gather(Form),
     /// One element of memory in all lanes; an argument is a mask, without lanes in which nothing is read.
     Broadcast(Form),
@@ -297,7 +299,8 @@ pub enum Op {
     StoreFirst(Form, u8),
     /// A lane of the first 16 bytes to memory, cut off as its form says.
     StoreLane(Form, u8),
-    /// A lane each to where the second argument says, as with [`Op::Gather`]; the third is a mask, used up. AVX-512 only.
+    /// A lane each to where the second argument says, as with [`Op::Gather`]; the third is a mask, used up.
+    /// AVX-512 only.
     Scatter(Form),
     /// 1 or more if a mask has any lane, else 0.
     AnyLane,
@@ -337,8 +340,8 @@ pub enum Op {
         /// The lane of the last factor.
         lane: u8,
     },
-    /// First argument plus four products of bytes a lane: unsigned ones of the second, signed ones of the third. It
-    /// overwrites the first. AVX512-VNNI; at 256 bits AVX-VNNI.
+    /// First argument plus four products of bytes a lane: unsigned ones of the second, signed ones of the
+    /// third. It overwrites the first. AVX512-VNNI; at 256 bits AVX-VNNI.
     Dot,
     /// c + the products of two pairs of bf16, the upper ones first.
     Dot2,

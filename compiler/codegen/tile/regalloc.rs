@@ -90,7 +90,8 @@ pub(super) fn allocate(f: &Func, machine: &dyn Machine) -> Result<(Alloc, Output
     machine.select(&mut blocks, &f);
     let alloc = operands(&f, blocks, machine);
     let options = RegallocOptions { validate_ssa: cfg!(debug_assertions), ..Default::default() };
-    let out = regalloc2::run(&alloc, &machine.env(), &options).map_err(|e| Failure::bug("register allocation of a tile", format!("{e:?}")))?;
+    let out = regalloc2::run(&alloc, &machine.env(), &options)
+        .map_err(|e| Failure::bug("register allocation of a tile", format!("{e:?}")))?;
     Ok((alloc, out))
 }
 

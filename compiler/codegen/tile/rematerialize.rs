@@ -1,10 +1,11 @@
 //! Where the constants of a tile are.
 //!
-//! The builder makes each constant once, in a register at the entry. A tile whose sums fill the registers has none to
-//! spare for the coefficients of an activation that runs behind its loops: they would push sums out to memory in every step.
-//! Where all do not fit, constants go to where they are used: operands that instructions read from behind the code
-//! (AVX-512 broadcasts one element, AVX2 reads whole vectors), or registers that are filled just before; innermost loops
-//! with registers to spare fill theirs before they begin.
+//! The builder makes each constant once, in a register at the entry. A tile whose sums fill the registers has
+//! none to spare for the coefficients of an activation that runs behind its loops: they would push sums out
+//! to memory in every step. Where all do not fit, constants go to where they are used: operands that
+//! instructions read from behind the code (AVX-512 broadcasts one element, AVX2 reads whole vectors), or
+//! registers that are filled just before; innermost loops with registers to spare fill theirs before they
+//! begin.
 
 use crate::codegen::tile::ir::{Bin, Block, Class, Func, Node, Number, Op, Value};
 use crate::codegen::{Map, Set};
@@ -16,8 +17,12 @@ const SPARE_FOR_LOADS: usize = 4;
 
 /// Moves constants where registers do not suffice; `folds`: instructions read constants from memory.
 pub(super) fn place(f: &mut Func, folds: bool) {
-    let constants: Map<Value, Number> =
-        f.blocks.first().map_or_else(Map::default, |b| b.nodes.iter().filter_map(|n| if let (Op::Const(x), Some(d)) = (n.op, n.def) { Some((d, x)) } else { None }).collect());
+    let constants: Map<Value, Number> = f.blocks.first().map_or_else(Map::default, |b| {
+        b.nodes
+            .iter()
+            .filter_map(|n| if let (Op::Const(x), Some(d)) = (n.op, n.def) { Some((d, x)) } else { None })
+            .collect()
+    });
     if constants.is_empty() {
         return;
     }
@@ -53,7 +58,11 @@ pub(super) fn place(f: &mut Func, folds: bool) {
         }
         inside[head..=latch].fill(Some(()));
         for b in &mut f.blocks[head..=latch] {
-            b.nodes.iter_mut().flat_map(|n| &mut n.args).chain(&mut b.jump_args).for_each(|v| *v = copies.get(v).copied().unwrap_or(*v));
+            b.nodes
+                .iter_mut()
+                .flat_map(|n| &mut n.args)
+                .chain(&mut b.jump_args)
+                .for_each(|v| *v = copies.get(v).copied().unwrap_or(*v));
         }
     }
     for i in (0..f.blocks.len()).filter(|i| inside[*i].is_none()) {
@@ -93,8 +102,9 @@ pub(super) fn place(f: &mut Func, folds: bool) {
     }
 }
 
-/// The same where arithmetic reads registers only. What products are added to is overwritten: a copy of a constant costs as
-/// much as the constant. Of the others an innermost loop keeps as many as it has registers for.
+/// The same where arithmetic reads registers only. What products are added to is overwritten: a copy of a
+/// constant costs as much as the constant. Of the others an innermost loop keeps as many as it has registers
+/// for.
 fn place_near(f: &mut Func, constants: &Map<Value, Number>, pressure: &[usize]) {
     let registers = f.width.registers() - SPARE_FOR_LOADS;
     for (head, latch) in innermost(&f.blocks) {
@@ -122,12 +132,17 @@ fn place_near(f: &mut Func, constants: &Map<Value, Number>, pressure: &[usize]) 
             f.blocks[before].nodes.insert(end, c.0);
         }
         for b in &mut f.blocks[head..=latch] {
-            b.nodes.iter_mut().flat_map(|n| &mut n.args).chain(&mut b.jump_args).for_each(|v| *v = copies.get(v).copied().unwrap_or(*v));
+            b.nodes
+                .iter_mut()
+                .flat_map(|n| &mut n.args)
+                .chain(&mut b.jump_args)
+                .for_each(|v| *v = copies.get(v).copied().unwrap_or(*v));
         }
     }
     for i in 0..f.blocks.len() {
         let nodes = std::mem::take(&mut f.blocks[i].nodes);
-        let all: Set<Value> = nodes.iter().flat_map(|n| &n.args).filter(|v| constants.contains_key(v)).copied().collect();
+        let all: Set<Value> =
+            nodes.iter().flat_map(|n| &n.args).filter(|v| constants.contains_key(v)).copied().collect();
         // Once for the block, or for each use.
         let once = pressure[i] + all.len() <= registers;
         let mut made: Map<Value, Value> = Map::default();
@@ -212,12 +227,29 @@ fn fold(n: &mut Node, constants: &Map<Value, Number>) {
 }
 
 fn commutes(op: Bin) -> bool {
-    matches!(op, Bin::Add | Bin::Mul | Bin::And | Bin::Or | Bin::Xor | Bin::IAdd | Bin::IMul | Bin::IMin | Bin::IMax | Bin::UMin | Bin::UMax)
+    matches!(
+        op,
+        Bin::Add
+            | Bin::Mul
+            | Bin::And
+            | Bin::Or
+            | Bin::Xor
+            | Bin::IAdd
+            | Bin::IMul
+            | Bin::IMin
+            | Bin::IMax
+            | Bin::UMin
+            | Bin::UMax
+    )
 }
 
 /// Loops without loops inside: first and last block. Blocks of a loop stand together.
 fn innermost(blocks: &[Block]) -> Vec<(usize, usize)> {
-    let all: Vec<(usize, usize)> = blocks.iter().enumerate().flat_map(|(i, b)| b.succs.iter().filter(move |s| **s <= i).map(move |s| (*s, i))).collect();
+    let all: Vec<(usize, usize)> = blocks
+        .iter()
+        .enumerate()
+        .flat_map(|(i, b)| b.succs.iter().filter(move |s| **s <= i).map(move |s| (*s, i)))
+        .collect();
     all.iter().copied().filter(|l| !all.iter().any(|o| o != l && l.0 <= o.0 && o.1 <= l.1)).collect()
 }
 

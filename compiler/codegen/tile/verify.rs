@@ -1,11 +1,13 @@
 //! The verifier of the tile IR. Its rules:
 //!
-//! 1. A value has one definition - a parameter of the function or of a block, or a result - which comes before every use on
-//!    every path from the entry.
-//! 2. Blocks end with the only instruction that leaves, and go to as many blocks as it says; predecessors are listed.
-//! 3. A block with parameters gets as many values, of their classes, from each predecessor, whose only successor it is.
-//! 4. Operands and results have the classes that the operation says. Without mask registers a mask is a vector, and vector
-//!    operations may make and take masks.
+//! 1. A value has one definition - a parameter of the function or of a block, or a result - which comes
+//!    before every use on every path from the entry.
+//! 2. Blocks end with the only instruction that leaves, and go to as many blocks as it says; predecessors are
+//!    listed.
+//! 3. A block with parameters gets as many values, of their classes, from each predecessor, whose only
+//!    successor it is.
+//! 4. Operands and results have the classes that the operation says. Without mask registers a mask is a
+//!    vector, and vector operations may make and take masks.
 //! 5. The machine has the operation.
 
 use super::ir::{Class, Func, Node, Op, Value};
@@ -18,7 +20,9 @@ pub(super) fn verify(f: &Func, machine: &dyn Machine) -> Result<(), String> {
         v.define(*p).map_err(|e| format!("parameters: {e}"))?;
     }
     // Stack parameters are defined where they are loaded.
-    let loaded = |p: &Value| f.blocks.iter().flat_map(|b| &b.nodes).any(|n| matches!(n.op, Op::StackArg(_)) && n.def == Some(*p));
+    let loaded = |p: &Value| {
+        f.blocks.iter().flat_map(|b| &b.nodes).any(|n| matches!(n.op, Op::StackArg(_)) && n.def == Some(*p))
+    };
     f.params.iter().filter(|p| loaded(p)).for_each(|p| v.defined[p.0 as usize] = false);
     for (i, b) in f.blocks.iter().enumerate() {
         for p in &b.params {
@@ -26,7 +30,8 @@ pub(super) fn verify(f: &Func, machine: &dyn Machine) -> Result<(), String> {
         }
         let last = b.nodes.len().saturating_sub(1);
         for (j, n) in b.nodes.iter().enumerate() {
-            let fault = |e: String| format!("block {i}: {e}\n    {:?} = {:?} {:?} {:?}", n.def, n.op, n.args, n.mem);
+            let fault =
+                |e: String| format!("block {i}: {e}\n    {:?} = {:?} {:?} {:?}", n.def, n.op, n.args, n.mem);
             v.node(n).map_err(fault)?;
             if !machine.has_op(n.op) {
                 return Err(fault("an operation that the machine does not have".into()));
@@ -73,7 +78,11 @@ impl Verify<'_> {
         let Some(v) = v else { return Err("an operand is missing".into()) };
         let found = self.class(v);
         let loose = self.f.width.masks_are_vectors() && found != Some(Class::Int) && class != Class::Int;
-        if found == Some(class) || loose && found.is_some() { Ok(()) } else { Err(format!("{v:?}: found {found:?}, expected {class:?}")) }
+        if found == Some(class) || loose && found.is_some() {
+            Ok(())
+        } else {
+            Err(format!("{v:?}: found {found:?}, expected {class:?}"))
+        }
     }
     fn node(&mut self, n: &Node) -> Result<(), String> {
         let (args, def) = classes(n.op);
@@ -118,7 +127,11 @@ impl Verify<'_> {
         }
         for s in &b.succs {
             let params = &self.f.blocks[*s].params;
-            let same = params.len() == b.jump_args.len() && params.iter().zip(&b.jump_args).all(|(p, a)| self.want(Some(*a), self.class(*p).unwrap_or(Class::Int)).is_ok());
+            let same = params.len() == b.jump_args.len()
+                && params
+                    .iter()
+                    .zip(&b.jump_args)
+                    .all(|(p, a)| self.want(Some(*a), self.class(*p).unwrap_or(Class::Int)).is_ok());
             if !same {
                 return wrong("it does not hand over what its successor takes");
             }
@@ -149,7 +162,13 @@ impl Verify<'_> {
         for (i, b) in f.blocks.iter().enumerate() {
             let mut there = self.entry(i, &ends);
             b.params.iter().for_each(|p| there[p.0 as usize] = true);
-            let used = |v: Value, there: &[bool]| if (v.0 as usize) < values && there[v.0 as usize] { Ok(()) } else { Err(format!("block {i}: {v:?} is used before its definition")) };
+            let used = |v: Value, there: &[bool]| {
+                if (v.0 as usize) < values && there[v.0 as usize] {
+                    Ok(())
+                } else {
+                    Err(format!("block {i}: {v:?} is used before its definition"))
+                }
+            };
             for n in &b.nodes {
                 let memory = n.mem.iter().flat_map(|m| [Some(m.base), m.index.map(|i| i.0)]).flatten();
                 n.args.iter().copied().chain(memory).try_for_each(|v| used(v, &there))?;
@@ -161,7 +180,8 @@ impl Verify<'_> {
         }
         Ok(())
     }
-    /// Values that are there where a block begins; all of them as long as nothing is known of its predecessors.
+    /// Values that are there where a block begins; all of them as long as nothing is known of its
+    /// predecessors.
     fn entry(&self, i: usize, ends: &[Option<Vec<bool>>]) -> Vec<bool> {
         let f = self.f;
         if i == 0 {
@@ -205,7 +225,9 @@ fn classes(op: Op) -> (&'static [Operand], Option<Class>) {
         Op::AnyLane => (&[M], int),
         Op::Bin(..) => (&[V, V], vector),
         Op::Un(..) => (&[V], vector),
-        Op::Fma { .. } | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::FmaLane { .. } | Op::Dot | Op::Dot2 => (&[V, V, V], vector),
+        Op::Fma { .. } | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::FmaLane { .. } | Op::Dot | Op::Dot2 => {
+            (&[V, V, V], vector)
+        }
         Op::Cmp(..) | Op::ICmp(..) => (&[V, V], mask),
         Op::MaskAnd | Op::MaskOr | Op::MaskXor => (&[M, M], mask),
         Op::Select(_) | Op::SelectInto(..) => (&[V, V, M], vector),

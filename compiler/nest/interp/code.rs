@@ -1,5 +1,5 @@
-//! What the interpreter runs: trees of statements and expressions in which symbols, registers and accumulators are numbered
-//! slots.
+//! What the interpreter runs: trees of statements and expressions in which symbols, registers and
+//! accumulators are numbered slots.
 
 use super::*;
 
@@ -136,7 +136,8 @@ pub(super) enum Op {
     Let(usize, Node),
     /// A register of a `vec` loop: first cell, lane slot.
     LetLane(usize, usize, Node),
-    /// Accumulators begin. `lane`: slot and number of lanes of the `vec` loop around, where each iteration has its own.
+    /// Accumulators begin. `lane`: slot and number of lanes of the `vec` loop around, where each iteration
+    /// has its own.
     Acc {
         base: usize,
         count: usize,

@@ -1,4 +1,5 @@
-//! Statements and expressions -> what the interpreter runs. Scopes and types are checked here, once for all iterations.
+//! Statements and expressions -> what the interpreter runs. Scopes and types are checked here, once for all
+//! iterations.
 
 use super::code::{Access, Cell, CellAt, Factor, Ix, LaneIx, Node, Op};
 use super::memory::storage;
@@ -120,7 +121,9 @@ impl Compiler<'_> {
             Stmt::Acc { reg, lanes, shape, init } => {
                 let (v, ty) = self.expr(init)?;
                 let n = shape.iter().chain([lanes]).try_fold(1usize, |n, d| n.checked_mul(*d as usize));
-                let Some(n) = n.filter(|n| *n > 0 && *n <= 1 << 20) else { return msg(format!("{reg} has {shape:?} accumulators of {lanes} lanes")) };
+                let Some(n) = n.filter(|n| *n > 0 && *n <= 1 << 20) else {
+                    return msg(format!("{reg} has {shape:?} accumulators of {lanes} lanes"));
+                };
                 let base = self.cells;
                 self.cells += n;
                 self.define_reg(*reg, ty, Def::Acc { base, lanes: *lanes, shape: shape.clone() })?;
@@ -171,9 +174,22 @@ impl Compiler<'_> {
                 let (v, ty) = self.expr(value)?;
                 integer(ty, "a symbol's value")?;
                 let (lo, hi) = (self.ix(*lo)?, hi.map(|d| self.ix(d)).transpose()?);
-                let moves = |s: Slot| self.m.slots.get(s).is_some_and(|d| d.offset.contains(*sym) || d.size.contains(*sym));
-                let depends = |b: Buf| self.m.bufs.get(b).is_some_and(|d| d.dims.iter().any(|d| d.contains(*sym)) || matches!(d.place, Place::Arena(s) if moves(s)));
-                let stale = self.m.bufs.keys().filter(|b| depends(*b) || storage(self.m, *b).is_ok_and(depends)).map(|b| b.as_u32() as usize).collect();
+                let moves = |s: Slot| {
+                    self.m.slots.get(s).is_some_and(|d| d.offset.contains(*sym) || d.size.contains(*sym))
+                };
+                let depends = |b: Buf| {
+                    self.m.bufs.get(b).is_some_and(|d| {
+                        d.dims.iter().any(|d| d.contains(*sym))
+                            || matches!(d.place, Place::Arena(s) if moves(s))
+                    })
+                };
+                let stale = self
+                    .m
+                    .bufs
+                    .keys()
+                    .filter(|b| depends(*b) || storage(self.m, *b).is_ok_and(depends))
+                    .map(|b| b.as_u32() as usize)
+                    .collect();
                 let sym = self.define_sym(*sym)?;
                 Op::Define { sym, value: v, lo, hi, stale }
             }
@@ -185,7 +201,9 @@ impl Compiler<'_> {
                     return msg("a call inside a kernel");
                 }
                 let i = k.as_u32() as usize;
-                let Some(data) = self.m.kernels.get(*k) else { return msg(format!("there is no kernel {k}")) };
+                let Some(data) = self.m.kernels.get(*k) else {
+                    return msg(format!("there is no kernel {k}"));
+                };
                 if self.kernels[i].is_none() {
                     self.in_kernel = true;
                     let ops = self.scope(&data.body);
@@ -207,7 +225,12 @@ impl Compiler<'_> {
     fn access(&mut self, buf: Buf, at: &[Dim]) -> Res<Access> {
         let Some(d) = self.m.bufs.get(buf) else { return msg(format!("there is no buffer {buf}")) };
         if d.dims.len() != at.len() {
-            return msg(format!("{buf} \"{}\" of rank {} is indexed with {} subscripts", d.name, d.dims.len(), at.len()));
+            return msg(format!(
+                "{buf} \"{}\" of rank {} is indexed with {} subscripts",
+                d.name,
+                d.dims.len(),
+                at.len()
+            ));
         }
         let at = at.iter().map(|d| self.ix(*d)).collect::<Res<_>>()?;
         Ok(Access { buf: buf.as_u32() as usize, ty: d.ty, bits: self.m.element_bits(buf), at })
@@ -220,7 +243,9 @@ impl Compiler<'_> {
     }
     /// The place of an accumulator, its type and its lanes.
     pub(super) fn cell(&mut self, reg: Reg, at: &[Dim], lane: Option<Dim>) -> Res<(Cell, ElemType, u32)> {
-        let (Some(data), Def::Acc { base, lanes, shape }) = (self.m.regs.get(reg), self.def(reg)) else { return msg(format!("{reg} is not an accumulator here")) };
+        let (Some(data), Def::Acc { base, lanes, shape }) = (self.m.regs.get(reg), self.def(reg)) else {
+            return msg(format!("{reg} is not an accumulator here"));
+        };
         if shape.len() != at.len() {
             return msg(format!("{reg} of shape {shape:?} is indexed with {} subscripts", at.len()));
         }
@@ -229,7 +254,9 @@ impl Compiler<'_> {
             None if lanes == 1 => LaneIx::At(Ix::Const(0)),
             None => match self.vecs.iter().rposition(|n| *n == lanes) {
                 Some(slot) => LaneIx::Slot(slot),
-                None => return msg(format!("{reg} with {lanes} lanes is used outside a vector loop of as many")),
+                None => {
+                    return msg(format!("{reg} with {lanes} lanes is used outside a vector loop of as many"));
+                }
             },
         };
         let at = shape.iter().zip(at).map(|(n, d)| Ok((*n, self.ix(*d)?))).collect::<Res<Vec<_>>>()?;
@@ -238,7 +265,9 @@ impl Compiler<'_> {
             _ => None,
         });
         let cell = match (flat, lane) {
-            (Some(i), LaneIx::At(Ix::Const(l))) if (0..i64::from(lanes)).contains(&l) => Cell::Fixed(base + i * lanes as usize + l as usize),
+            (Some(i), LaneIx::At(Ix::Const(l))) if (0..i64::from(lanes)).contains(&l) => {
+                Cell::Fixed(base + i * lanes as usize + l as usize)
+            }
             (Some(i), LaneIx::Slot(s)) => Cell::Lane(base + i * lanes as usize, s),
             (_, lane) => Cell::At(Box::new(CellAt { base, lanes: lanes as usize, at, lane })),
         };
@@ -302,9 +331,14 @@ impl Compiler<'_> {
                 (Node::Un(*op, ty, Box::new(a)), to)
             }
             // Buffers lie apart here: of addresses it is known whether they are of one.
-            Expr::Bin(op @ (BinOp::Eq | BinOp::Ne), a, b) if let (Expr::Address(a), Expr::Address(b)) = (&**a, &**b) => {
+            Expr::Bin(op @ (BinOp::Eq | BinOp::Ne), a, b)
+                if let (Expr::Address(a), Expr::Address(b)) = (&**a, &**b) =>
+            {
                 let same = self.m.storage(*a) == self.m.storage(*b);
-                return self.expr(&Expr::Const(Scalar { ty: ElemType::Bool, bits: u64::from(same == (*op == BinOp::Eq)) }));
+                return self.expr(&Expr::Const(Scalar {
+                    ty: ElemType::Bool,
+                    bits: u64::from(same == (*op == BinOp::Eq)),
+                }));
             }
             Expr::Bin(op, a, b) => {
                 let ((a, ty), (b, tb)) = (self.expr(a)?, self.expr(b)?);
@@ -314,8 +348,12 @@ impl Compiler<'_> {
                     (ElemType::Str, true) => (Node::CompareText(*op, both), ElemType::Bool),
                     (ElemType::Str, false) => return msg(format!("{op:?} of texts")),
                     (ElemType::F32, true) => (Node::Compare32(*op, both), ElemType::Bool),
-                    (ElemType::F32, false) if bin_f32(*op, 1.0, 1.0).is_none() => return msg(format!("{op:?} of floats")),
-                    (ElemType::F64, false) if bin_f64(*op, 1.0, 1.0).is_none() => return msg(format!("{op:?} of floats")),
+                    (ElemType::F32, false) if bin_f32(*op, 1.0, 1.0).is_none() => {
+                        return msg(format!("{op:?} of floats"));
+                    }
+                    (ElemType::F64, false) if bin_f64(*op, 1.0, 1.0).is_none() => {
+                        return msg(format!("{op:?} of floats"));
+                    }
                     (ElemType::F32, false) => (Node::Bin32(*op, both), ty),
                     (_, cmp) => (Node::Bin(*op, ty, both), if cmp { ElemType::Bool } else { ty }),
                 }
@@ -354,10 +392,13 @@ impl Compiler<'_> {
                     TextOp::Len => (ElemType::I64, &[ElemType::Str]),
                     TextOp::Byte => (ElemType::U8, &[ElemType::Str, ElemType::I64]),
                     TextOp::Part => (ElemType::Str, &[ElemType::Str, ElemType::I64, ElemType::I64]),
-                    TextOp::Of(b) if self.m.bufs.get(*b).is_some_and(|d| d.ty == ElemType::U8) => (ElemType::Str, &[]),
+                    TextOp::Of(b) if self.m.bufs.get(*b).is_some_and(|d| d.ty == ElemType::U8) => {
+                        (ElemType::Str, &[])
+                    }
                     TextOp::Of(b) => return msg(format!("{b} as a text")),
                 };
-                let (nodes, types): (Vec<Node>, Vec<ElemType>) = v.iter().map(|e| self.expr(e)).collect::<Res<Vec<_>>>()?.into_iter().unzip();
+                let (nodes, types): (Vec<Node>, Vec<ElemType>) =
+                    v.iter().map(|e| self.expr(e)).collect::<Res<Vec<_>>>()?.into_iter().unzip();
                 if types != operands {
                     return msg(format!("{op:?} of other operands"));
                 }
@@ -390,7 +431,9 @@ impl Compiler<'_> {
         }
     }
     fn ix(&self, d: Dim) -> Res<Ix> {
-        let View::Sum { terms, constant } = d.view() else { return Ok(d.as_const().map_or(Ix::Overflow, Ix::Const)) };
+        let View::Sum { terms, constant } = d.view() else {
+            return Ok(d.as_const().map_or(Ix::Overflow, Ix::Const));
+        };
         if let Some(s) = d.as_sym() {
             return Ok(Ix::Sym(self.sym(s)?));
         }
@@ -402,7 +445,10 @@ impl Compiler<'_> {
             })
             .collect();
         if let Some(v) = affine {
-            return Ok(Ix::Affine(constant, v.into_iter().map(|(k, s)| Ok((k, self.sym(s)?))).collect::<Res<_>>()?));
+            return Ok(Ix::Affine(
+                constant,
+                v.into_iter().map(|(k, s)| Ok((k, self.sym(s)?))).collect::<Res<_>>()?,
+            ));
         }
         let list = |v: &[Dim]| v.iter().map(|d| self.ix(*d)).collect::<Res<Box<[Ix]>>>();
         let factor = |a: &Atom| {
@@ -414,17 +460,28 @@ impl Compiler<'_> {
                 Atom::Max(v) => Factor::Max(list(v)?),
             })
         };
-        let terms = terms.iter().map(|(k, atoms)| Ok((*k, atoms.iter().map(factor).collect::<Res<_>>()?))).collect::<Res<_>>()?;
+        let terms = terms
+            .iter()
+            .map(|(k, atoms)| Ok((*k, atoms.iter().map(factor).collect::<Res<_>>()?)))
+            .collect::<Res<_>>()?;
         Ok(Ix::Poly(constant, terms))
     }
 }
 
 fn same(found: ElemType, expected: ElemType, what: &str) -> Res<()> {
-    if found == expected { Ok(()) } else { msg(format!("{what} is {}, expected {}", found.short(), expected.short())) }
+    if found == expected {
+        Ok(())
+    } else {
+        msg(format!("{what} is {}, expected {}", found.short(), expected.short()))
+    }
 }
 
 fn integer(t: ElemType, what: &str) -> Res<()> {
-    if t.is_int() || t == ElemType::Bool { Ok(()) } else { msg(format!("{what} is {}, expected an integer", t.short())) }
+    if t.is_int() || t == ElemType::Bool {
+        Ok(())
+    } else {
+        msg(format!("{what} is {}, expected an integer", t.short()))
+    }
 }
 
 pub(super) fn number(t: ElemType) -> Res<()> {

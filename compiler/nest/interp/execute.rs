@@ -59,7 +59,9 @@ impl State<'_> {
                     let v = self.eval(init)?;
                     let cells = &mut self.cells[*base..base + count];
                     match lane {
-                        Some((slot, n)) => cells.iter_mut().skip(self.lanes[*slot] as usize).step_by(*n).for_each(|c| *c = v),
+                        Some((slot, n)) => {
+                            cells.iter_mut().skip(self.lanes[*slot] as usize).step_by(*n).for_each(|c| *c = v)
+                        }
                         None => cells.fill(v),
                     }
                 }
@@ -124,7 +126,8 @@ impl State<'_> {
                 Op::Foreign(f) => self.foreign(f)?,
                 Op::Call(k) => {
                     let Some(body) = &kernels[*k] else { return msg("a kernel without code") };
-                    self.block(body, kernels).map_err(|e| in_kernel(&self.m.kernels[Kernel::from_u32(*k as u32)].name, e))?;
+                    self.block(body, kernels)
+                        .map_err(|e| in_kernel(&self.m.kernels[Kernel::from_u32(*k as u32)].name, e))?;
                 }
             }
         }
@@ -152,7 +155,11 @@ impl State<'_> {
             }
             Node::Fma(single, p) => {
                 let (a, b, c) = (self.eval(&p.0)?, self.eval(&p.1)?, self.eval(&p.2)?);
-                if *single { u64::from(f32_of(a).mul_add(f32_of(b), f32_of(c)).to_bits()) } else { f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)).to_bits() }
+                if *single {
+                    u64::from(f32_of(a).mul_add(f32_of(b), f32_of(c)).to_bits())
+                } else {
+                    f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)).to_bits()
+                }
             }
             Node::Dot(g, p) => {
                 let (a, b, c) = (self.eval(&p.0)?, self.eval(&p.1)?, self.eval(&p.2)?);
@@ -223,7 +230,11 @@ impl State<'_> {
 fn dot(g: Group, a: u32, b: u32, c: u32) -> u32 {
     match g {
         Group::Bytes => {
-            let products = a.to_le_bytes().into_iter().zip(b.to_le_bytes()).map(|(x, y)| i32::from(x) * i32::from(y as i8));
+            let products = a
+                .to_le_bytes()
+                .into_iter()
+                .zip(b.to_le_bytes())
+                .map(|(x, y)| i32::from(x) * i32::from(y as i8));
             products.fold(c as i32, i32::wrapping_add) as u32
         }
         Group::Words => {

@@ -65,7 +65,8 @@ pub(super) struct Shape {
 
 impl State<'_> {
     fn dim(&self, d: Dim, what: &str) -> Res<i64> {
-        let value = |s: Sym| self.set.get(s.0 as usize).copied().unwrap_or(false).then(|| self.vars[s.0 as usize]);
+        let value =
+            |s: Sym| self.set.get(s.0 as usize).copied().unwrap_or(false).then(|| self.vars[s.0 as usize]);
         match d.eval(&value) {
             Some(v) => Ok(v),
             None => msg(format!("{what} is {}, which has no value", d.display(&self.m.syms))),
@@ -86,8 +87,13 @@ impl State<'_> {
         let what = format!("a dimension of {b} \"{}\"", d.name);
         let dims = d.dims.iter().map(|x| self.dim(*x, &what)).collect::<Res<Vec<i64>>>()?;
         let bits = u64::from(self.m.element_bits(b));
-        let len = crate::tensor::count(&dims).and_then(|n| n.checked_mul(bits)).map(|n| n.div_ceil(8)).filter(|n| *n <= i64::MAX as u64 / 16);
-        let Some(len) = len.and_then(|n| usize::try_from(n).ok()) else { return msg(format!("{b} \"{}\" has dimensions {dims:?}", d.name)) };
+        let len = crate::tensor::count(&dims)
+            .and_then(|n| n.checked_mul(bits))
+            .map(|n| n.div_ceil(8))
+            .filter(|n| *n <= i64::MAX as u64 / 16);
+        let Some(len) = len.and_then(|n| usize::try_from(n).ok()) else {
+            return msg(format!("{b} \"{}\" has dimensions {dims:?}", d.name));
+        };
         let order: Vec<usize> = match &d.layout {
             Layout::RowMajor => (0..dims.len()).collect(),
             Layout::Permuted(p) => {
@@ -128,8 +134,16 @@ impl State<'_> {
         let mut base = 0;
         match &o.place {
             Place::Input(i) => match self.inputs.get(*i as usize) {
-                Some(x) if x.len() == len || o.ty == ElemType::Str && x.len() >= len => self.mem[region] = Region::Input(x),
-                Some(x) => return msg(format!("input {i} \"{}\" of dimensions {dims:?}: found {} bytes, expected {len}", o.name, x.len())),
+                Some(x) if x.len() == len || o.ty == ElemType::Str && x.len() >= len => {
+                    self.mem[region] = Region::Input(x)
+                }
+                Some(x) => {
+                    return msg(format!(
+                        "input {i} \"{}\" of dimensions {dims:?}: found {} bytes, expected {len}",
+                        o.name,
+                        x.len()
+                    ));
+                }
                 None => return msg(format!("there is no input {i}")),
             },
             Place::Const(c) => {
@@ -138,7 +152,11 @@ impl State<'_> {
                 }
                 let found = self.mem[region].bytes().len();
                 if found != len && !(o.ty == ElemType::Str && found >= len) {
-                    return msg(format!("constant {own} \"{}\" of dimensions {dims:?}: found {} bytes, expected {len}", o.name, self.mem[region].bytes().len()));
+                    return msg(format!(
+                        "constant {own} \"{}\" of dimensions {dims:?}: found {} bytes, expected {len}",
+                        o.name,
+                        self.mem[region].bytes().len()
+                    ));
                 }
             }
             Place::Output(_) | Place::Temp | Place::Room => {
@@ -146,11 +164,16 @@ impl State<'_> {
             }
             Place::Arena(s) => {
                 let Some(slot) = self.m.slots.get(*s) else { return msg(format!("there is no slot {s}")) };
-                let (at, size) = (self.dim(slot.offset, "a slot's offset")?, self.dim(slot.size, "a slot's size")?);
+                let (at, size) =
+                    (self.dim(slot.offset, "a slot's offset")?, self.dim(slot.size, "a slot's size")?);
                 let all = self.dim(self.m.workspace, "the workspace")?;
-                let fits = at >= 0 && size >= len as i64 && at.checked_add(size).is_some_and(|end| end <= all);
+                let fits =
+                    at >= 0 && size >= len as i64 && at.checked_add(size).is_some_and(|end| end <= all);
                 if !fits {
-                    return msg(format!("{own} \"{}\" of {len} bytes is in {s} of {size} bytes at {at} of a workspace of {all}", o.name));
+                    return msg(format!(
+                        "{own} \"{}\" of {len} bytes is in {s} of {size} bytes at {at} of a workspace of {all}",
+                        o.name
+                    ));
                 }
                 region = self.mem.len() - 1;
                 base = at as usize;
@@ -164,8 +187,12 @@ impl State<'_> {
     }
     #[cold]
     pub(super) fn outside<T>(&self, a: &Access) -> Res<T> {
-        let at: Vec<String> = a.at.iter().map(|x| x.eval(&self.vars).map_or("overflow".to_owned(), |v| v.to_string())).collect();
-        let dims = self.shapes.get(a.buf).and_then(Option::as_ref).map(|s| s.dims.clone()).unwrap_or_default();
+        let at: Vec<String> =
+            a.at.iter()
+                .map(|x| x.eval(&self.vars).map_or("overflow".to_owned(), |v| v.to_string()))
+                .collect();
+        let dims =
+            self.shapes.get(a.buf).and_then(Option::as_ref).map(|s| s.dims.clone()).unwrap_or_default();
         let b = Buf::from_u32(a.buf as u32);
         let name = self.m.bufs.get(b).map_or("", |d| &d.name);
         msg(format!("{b} \"{name}\" is accessed at [{}], its dimensions are {dims:?}", at.join(", ")))
@@ -212,11 +239,15 @@ impl State<'_> {
     }
     pub(super) fn store(&mut self, a: &Access, v: u64) -> Res<()> {
         let (region, base, i) = self.locate(a)?;
-        let raw = if a.ty == ElemType::F32 { v } else { to_storage(a.ty, Scalar { ty: a.ty.compute(), bits: v }) };
+        let raw =
+            if a.ty == ElemType::F32 { v } else { to_storage(a.ty, Scalar { ty: a.ty.compute(), bits: v }) };
         let bits = a.bits as usize;
         let at = base + i * bits / 8;
         let Region::Own(bytes) = &mut self.mem[region] else {
-            return msg(format!("a store to \"{}\", which is read-only", self.m.bufs[Buf::from_u32(a.buf as u32)].name));
+            return msg(format!(
+                "a store to \"{}\", which is read-only",
+                self.m.bufs[Buf::from_u32(a.buf as u32)].name
+            ));
         };
         let le = raw.to_le_bytes();
         if bits >= 8 {
@@ -238,7 +269,9 @@ impl State<'_> {
         let (region, first, end, dims) = place(self.shape(f.to.as_u32() as usize)?);
         let Some(data) = f.function.run(&from, &dims) else { return leave(Status::Value) };
         match &mut self.mem[region] {
-            Region::Own(bytes) if data.len() == end - first && end <= bytes.len() => bytes[first..end].copy_from_slice(&data),
+            Region::Own(bytes) if data.len() == end - first && end <= bytes.len() => {
+                bytes[first..end].copy_from_slice(&data)
+            }
             _ => return msg(format!("{} has no room for its result", f.function.name())),
         }
         Ok(())

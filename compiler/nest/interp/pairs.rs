@@ -12,10 +12,14 @@ impl State<'_> {
         }
     }
     pub(super) fn store_pair(&mut self, a: &Access, number: u64) -> Res<()> {
-        let Some(bits) = self.pairs.get(number) else { return msg("a value of 128 bits that was never made") };
+        let Some(bits) = self.pairs.get(number) else {
+            return msg("a value of 128 bits that was never made");
+        };
         let (region, base, i) = self.locate(a)?;
         let at = base + i * 16;
-        let Region::Own(bytes) = &mut self.mem[region] else { return msg("a store of 128 bits to what is read-only") };
+        let Region::Own(bytes) = &mut self.mem[region] else {
+            return msg("a store of 128 bits to what is read-only");
+        };
         match bytes.get_mut(at..at + 16) {
             Some(to) => {
                 to.copy_from_slice(&bits.to_le_bytes());

@@ -1,5 +1,5 @@
-//! Arithmetic of the interpreter on single values: operations, casts, and conversions between storage and compute types.
-//! Functions of f32 are computed in f64 and rounded.
+//! Arithmetic of the interpreter on single values: operations, casts, and conversions between storage and
+//! compute types. Functions of f32 are computed in f64 and rounded.
 
 use super::super::{BinOp, Scalar, UnOp};
 use super::compile::number;
@@ -54,15 +54,20 @@ macro_rules! float_binop {
 float_binop!(bin_f32, f32);
 float_binop!(bin_f64, f64);
 
-/// Applies an operation to one value of a compute type. Floating-point functions of integers are computed in f64 and
-/// truncated.
+/// Applies an operation to one value of a compute type. Floating-point functions of integers are computed in
+/// f64 and truncated.
 pub fn eval_unop(op: UnOp, a: Scalar) -> Scalar {
     let truth = |v: bool| Scalar { ty: ElemType::Bool, bits: u64::from(v) };
     match op {
         UnOp::Bits(ty) => return Scalar { ty, bits: a.bits },
         UnOp::IsNan => return truth(a.ty.is_float() && a.to_f64().is_nan()),
         UnOp::IsInf => return truth(a.ty.is_float() && a.to_f64().is_infinite()),
-        UnOp::Not => return Scalar { ty: a.ty, bits: u64::from(if a.ty.is_float() { a.to_f64() == 0.0 } else { a.bits == 0 }) },
+        UnOp::Not => {
+            return Scalar {
+                ty: a.ty,
+                bits: u64::from(if a.ty.is_float() { a.to_f64() == 0.0 } else { a.bits == 0 }),
+            };
+        }
         _ => {}
     }
     match a.ty {
@@ -81,7 +86,12 @@ pub fn eval_unop(op: UnOp, a: Scalar) -> Scalar {
                 UnOp::BitNot if ty == ElemType::Bool => i64::from(x == 0),
                 UnOp::BitNot => !x,
                 UnOp::Abs | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round => x,
-                op => return eval_cast(ty, Scalar { ty: ElemType::F64, bits: function(op, a.to_f64()).to_bits() }),
+                op => {
+                    return eval_cast(
+                        ty,
+                        Scalar { ty: ElemType::F64, bits: function(op, a.to_f64()).to_bits() },
+                    );
+                }
             };
             Scalar::int(ty, v)
         }
@@ -132,8 +142,8 @@ pub(super) fn function(op: UnOp, x: f64) -> f64 {
     }
 }
 
-/// Applies an operation to two values of one compute type. `None`: an integer divided by zero, an operation that the
-/// type does not have, or operands of two types.
+/// Applies an operation to two values of one compute type. `None`: an integer divided by zero, an operation
+/// that the type does not have, or operands of two types.
 pub fn eval_binop(op: BinOp, a: Scalar, b: Scalar) -> Option<Scalar> {
     let ty = a.ty;
     if b.ty != ty {
@@ -143,8 +153,11 @@ pub fn eval_binop(op: BinOp, a: Scalar, b: Scalar) -> Option<Scalar> {
     match ty {
         ElemType::F32 if op.is_comparison() => truth(op.holds(f32_of(a.bits), f32_of(b.bits))),
         ElemType::F32 => bin_f32(op, f32_of(a.bits), f32_of(b.bits)).map(Scalar::f32),
-        ElemType::F64 if op.is_comparison() => truth(op.holds(f64::from_bits(a.bits), f64::from_bits(b.bits))),
-        ElemType::F64 => bin_f64(op, f64::from_bits(a.bits), f64::from_bits(b.bits)).map(|v| Scalar { ty, bits: v.to_bits() }),
+        ElemType::F64 if op.is_comparison() => {
+            truth(op.holds(f64::from_bits(a.bits), f64::from_bits(b.bits)))
+        }
+        ElemType::F64 => bin_f64(op, f64::from_bits(a.bits), f64::from_bits(b.bits))
+            .map(|v| Scalar { ty, bits: v.to_bits() }),
         t if !t.is_int() && t != ElemType::Bool => None,
         t if t.is_signed_int() => {
             let (x, y) = (a.to_i64(), b.to_i64());
@@ -214,8 +227,8 @@ pub(super) fn modular(op: BinOp, ty: ElemType, x: u64, y: u64) -> Option<u64> {
     })
 }
 
-/// Converts as ONNX Cast does: floats to integers truncate and saturate (NaN: 0), integers wrap, to bool is "not zero".
-/// Storage types are allowed on both sides; types that are not numbers give zero.
+/// Converts as ONNX Cast does: floats to integers truncate and saturate (NaN: 0), integers wrap, to bool is
+/// "not zero". Storage types are allowed on both sides; types that are not numbers give zero.
 pub fn eval_cast(to: ElemType, a: Scalar) -> Scalar {
     let from = a.ty;
     if from == to {
@@ -238,7 +251,9 @@ pub fn eval_cast(to: ElemType, a: Scalar) -> Scalar {
         ElemType::F64 => Scalar { ty: to, bits: a.to_f64().to_bits() },
         ElemType::Bool if from.is_float() => Scalar { ty: to, bits: u64::from(a.to_f64() != 0.0) },
         ElemType::Bool => Scalar { ty: to, bits: u64::from(a.bits != 0) },
-        t if from.is_float() && t.is_signed_int() => Scalar::int(t, (a.to_f64() as i64).clamp(Scalar::lowest(t).to_i64(), Scalar::highest(t).to_i64())),
+        t if from.is_float() && t.is_signed_int() => {
+            Scalar::int(t, (a.to_f64() as i64).clamp(Scalar::lowest(t).to_i64(), Scalar::highest(t).to_i64()))
+        }
         t if from.is_float() => Scalar { ty: t, bits: (a.to_f64() as u64).min(Scalar::highest(t).bits) },
         t => Scalar::int(t, a.to_i64()),
     }
@@ -262,8 +277,8 @@ pub fn from_storage(ty: ElemType, raw: u64) -> Scalar {
     }
 }
 
-/// What a store writes of a value of the compute type: floats round to nearest even and may become infinity or NaN
-/// ([`small`]), packed integers keep their low bits.
+/// What a store writes of a value of the compute type: floats round to nearest even and may become infinity
+/// or NaN ([`small`]), packed integers keep their low bits.
 pub fn to_storage(ty: ElemType, a: Scalar) -> u64 {
     let x = || f32_of(a.bits);
     match ty {

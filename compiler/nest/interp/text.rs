@@ -1,5 +1,5 @@
-//! Texts of the interpreter: a value is the number of a place in memory, and an element in scratch holds that number. Inputs,
-//! constants and outputs have the form of `onnxc_runtime::texts`.
+//! Texts of the interpreter: a value is the number of a place in memory, and an element in scratch holds that
+//! number. Inputs, constants and outputs have the form of `onnxc_runtime::texts`.
 
 use super::code::{Access, Node};
 use super::*;
@@ -35,7 +35,10 @@ impl State<'_> {
     fn text_at(&mut self, region: usize, base: usize, i: usize) -> Res<u64> {
         let bytes = self.mem[region].bytes();
         if matches!(self.mem[region], Region::Own(_)) {
-            let number = bytes.get(base + i * texts::SIZE..).and_then(|b| b.first_chunk()).map_or(u64::MAX, |b| u64::from_le_bytes(*b));
+            let number = bytes
+                .get(base + i * texts::SIZE..)
+                .and_then(|b| b.first_chunk())
+                .map_or(u64::MAX, |b| u64::from_le_bytes(*b));
             self.span(number)?;
             return Ok(number);
         }
@@ -48,7 +51,9 @@ impl State<'_> {
         let len = self.span(number)?.len as u64;
         let (region, base, i) = self.locate(a)?;
         let at = base + i * texts::SIZE;
-        let Region::Own(bytes) = &mut self.mem[region] else { return msg("a store of a text to what is read-only") };
+        let Region::Own(bytes) = &mut self.mem[region] else {
+            return msg("a store of a text to what is read-only");
+        };
         match bytes.get_mut(at..at + texts::SIZE) {
             Some(to) => {
                 to[..8].copy_from_slice(&number.to_le_bytes());
@@ -73,8 +78,12 @@ impl State<'_> {
             TextOp::Part => {
                 let s = self.span(v[0])?;
                 match within(v[1], s.len).and_then(|from| Some((from, within(v[2], s.len - from)?))) {
-                    Some((from, len)) => Ok(self.texts.number(Span { region: s.region, at: s.at + from, len })),
-                    None => msg(format!("{} bytes from {} on of a text of {}", v[2] as i64, v[1] as i64, s.len)),
+                    Some((from, len)) => {
+                        Ok(self.texts.number(Span { region: s.region, at: s.at + from, len }))
+                    }
+                    None => {
+                        msg(format!("{} bytes from {} on of a text of {}", v[2] as i64, v[1] as i64, s.len))
+                    }
                 }
             }
             TextOp::Of(b) => {

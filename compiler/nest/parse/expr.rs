@@ -137,7 +137,13 @@ impl Parser<'_> {
                 }
             }
             Tok::Word(w) => {
-                let found = self.vars.iter().rev().find(|v| v.0 == w).map(|v| v.1).or_else(|| self.sizes.get(w).copied());
+                let found = self
+                    .vars
+                    .iter()
+                    .rev()
+                    .find(|v| v.0 == w)
+                    .map(|v| v.1)
+                    .or_else(|| self.sizes.get(w).copied());
                 match found {
                     Some(s) => {
                         self.at += 1;
@@ -175,7 +181,9 @@ impl Parser<'_> {
     fn primary(&mut self) -> Result<Expr> {
         match self.peek() {
             Tok::Num(_) | Tok::Punct("-") => Ok(Expr::Const(self.scalar()?)),
-            Tok::Word("inf" | "NaN" | "true" | "false") if self.second() != Tok::Punct("[") => Ok(Expr::Const(self.scalar()?)),
+            Tok::Word("inf" | "NaN" | "true" | "false") if self.second() != Tok::Punct("[") => {
+                Ok(Expr::Const(self.scalar()?))
+            }
             Tok::Reg(n) => {
                 self.at += 1;
                 let Some((reg, acc)) = self.regs.get(&n).copied() else {
@@ -235,7 +243,9 @@ impl Parser<'_> {
         }
         let a = self.boxed()?;
         let Tok::Punct(p) = self.peek() else { return self.fail("an operation") };
-        let Some(op) = BINARY.iter().copied().find(|o| print::infix(*o) == Some(p)) else { return self.fail("an operation") };
+        let Some(op) = BINARY.iter().copied().find(|o| print::infix(*o) == Some(p)) else {
+            return self.fail("an operation");
+        };
         self.at += 1;
         Ok(Expr::Bin(op, a, self.boxed()?))
     }
@@ -298,7 +308,11 @@ impl Parser<'_> {
                 return self.fail("a number");
             }
         }
-        if let Some(v) = text.parse::<bool>().ok().filter(|_| self.peek() != Tok::Punct(":") || self.tokens[self.at].spaced) {
+        if let Some(v) = text
+            .parse::<bool>()
+            .ok()
+            .filter(|_| self.peek() != Tok::Punct(":") || self.tokens[self.at].spaced)
+        {
             return Ok(Scalar { ty: ElemType::Bool, bits: u64::from(v) });
         }
         // ` : f32` after an accumulator's start is not the number's type.

@@ -27,7 +27,9 @@ impl Tok<'_> {
     /// For messages.
     pub fn text(self) -> String {
         match self {
-            Tok::Word(t) | Tok::Quoted(t) | Tok::Num(t) | Tok::Hash(t) | Tok::Comment(t) | Tok::Punct(t) => t.to_owned(),
+            Tok::Word(t) | Tok::Quoted(t) | Tok::Num(t) | Tok::Hash(t) | Tok::Comment(t) | Tok::Punct(t) => {
+                t.to_owned()
+            }
             Tok::Reg(n) => format!("%{n}"),
             Tok::End => "the end".into(),
         }
@@ -42,7 +44,10 @@ pub(super) struct Token<'a> {
     pub spaced: bool,
 }
 
-const PUNCT: &[&str] = &["..", "==", "!=", "<=", ">=", "<", ">", "=", "+", "-", "*", "/", "(", ")", "[", "]", "{", "}", ",", ".", ":"];
+const PUNCT: &[&str] = &[
+    "..", "==", "!=", "<=", ">=", "<", ">", "=", "+", "-", "*", "/", "(", ")", "[", "]", "{", "}", ",", ".",
+    ":",
+];
 
 /// Splits a text.
 pub(super) fn tokens(text: &str) -> Result<Vec<Token<'_>>> {
@@ -57,7 +62,9 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token<'_>>> {
                 if rest.is_empty() {
                     break;
                 }
-                return Error::new(codes::TEXT_SYNTAX, format!("nest text, line {}: unreadable text", n + 2)).row("found", rest).fail();
+                return Error::new(codes::TEXT_SYNTAX, format!("nest text, line {}: unreadable text", n + 2))
+                    .row("found", rest)
+                    .fail();
             };
             out.push(Token { tok, line: n + 1, spaced });
             rest = &rest[len..];
@@ -100,7 +107,11 @@ fn token(s: &str) -> Option<(Tok<'_>, usize)> {
 fn word(s: &str) -> usize {
     let b = s.as_bytes();
     let mut n = 0;
-    while n < b.len() && (b[n].is_ascii_alphanumeric() || matches!(b[n], b'_' | b'/') || (b[n] == b'.' && b.get(n + 1) != Some(&b'.'))) {
+    while n < b.len()
+        && (b[n].is_ascii_alphanumeric()
+            || matches!(b[n], b'_' | b'/')
+            || (b[n] == b'.' && b.get(n + 1) != Some(&b'.')))
+    {
         n += 1;
     }
     n

@@ -1,7 +1,8 @@
 //! Buffers that are in use at the same time share no memory of the arena (stage Placed).
 //!
-//! Judged where offsets and sizes are numbers, by the statements of the driver between a buffer's first and last use. Two
-//! buffers that only meet within one branch or loop of the driver are left alone: their order inside tells.
+//! Judged where offsets and sizes are numbers, by the statements of the driver between a buffer's first and
+//! last use. Two buffers that only meet within one branch or loop of the driver are left alone: their order
+//! inside tells.
 
 use super::accessed;
 use crate::nest::{Buf, Module, Place, Stmt};
@@ -31,7 +32,10 @@ pub(super) fn check(m: &Module) -> Vec<String> {
             }
         });
     }
-    let mut uses: Vec<Use> = times.into_iter().filter_map(|(buf, time)| Some(Use { buf, memory: memory(m, buf)?, time })).collect();
+    let mut uses: Vec<Use> = times
+        .into_iter()
+        .filter_map(|(buf, time)| Some(Use { buf, memory: memory(m, buf)?, time }))
+        .collect();
     uses.sort_by_key(|u| (u.memory, u.buf));
     let mut faults = vec![];
     for (i, a) in uses.iter().enumerate() {
@@ -39,7 +43,10 @@ pub(super) fn check(m: &Module) -> Vec<String> {
             let (first, last) = (a.time.0.max(b.time.0), a.time.1.min(b.time.1));
             let whole = first < last || first == last && m.driver[first].bodies().is_empty();
             if whole && b.memory.0 < b.memory.1 {
-                faults.push(format!("buffers \"{}\" and \"{}\" share memory and are in use at the same time", m.bufs[a.buf].name, m.bufs[b.buf].name));
+                faults.push(format!(
+                    "buffers \"{}\" and \"{}\" share memory and are in use at the same time",
+                    m.bufs[a.buf].name, m.bufs[b.buf].name
+                ));
             }
         }
     }

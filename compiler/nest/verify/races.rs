@@ -1,8 +1,8 @@
 //! Iterations of a `par` or `vec` loop that store to one element (rule 5).
 //!
-//! Only what is certain is a fault: an address that does not change with the loop while the value does, or a linear one
-//! where two iterations meet whatever the sizes are. Stores under a condition, and addresses that an index from memory or a
-//! loop with bounds of the iteration's own goes into, are left alone.
+//! Only what is certain is a fault: an address that does not change with the loop while the value does, or a
+//! linear one where two iterations meet whatever the sizes are. Stores under a condition, and addresses that
+//! an index from memory or a loop with bounds of the iteration's own goes into, are left alone.
 
 use crate::nest::check::Fault;
 use crate::nest::{Buf, Expr, LoopKind, Module, Stmt};
@@ -21,14 +21,15 @@ struct Inside<'a> {
     faults: &'a mut Vec<Fault>,
 }
 
-/// Whether an equation that the driver checks is about the symbols of a size: N * N == N leaves 0 and 1, which no proof
-/// here can tell.
+/// Whether an equation that the driver checks is about the symbols of a size: N * N == N leaves 0 and 1,
+/// which no proof here can tell.
 fn settled(m: &Module, size: Dim) -> bool {
     let about = |d: &Dim| size.syms().iter().any(|s| d.contains(*s));
     m.syms.conditions().iter().any(|c| matches!(c, Condition::Equal(a, b) if about(a) || about(b)))
 }
 
-/// Whether no sizes meet an equation that the entry checks: 18 * N == 1 has no integer solution. No kernel runs then.
+/// Whether no sizes meet an equation that the entry checks: 18 * N == 1 has no integer solution. No kernel
+/// runs then.
 fn never_called(m: &Module) -> bool {
     m.syms.conditions().iter().any(|c| {
         let Condition::Equal(a, b) = c else { return false };
@@ -49,8 +50,11 @@ fn check_loops(m: &Module, body: &[Stmt], faults: &mut Vec<Fault>) {
     for s in body {
         if let Stmt::For { kind: LoopKind::Par | LoopKind::Vec(_), var, lo, hi, body } = s {
             let count = (*hi - *lo).as_const();
-            if count.map_or_else(|| !settled(m, *hi - *lo), |n| n > 1) && m.syms.le(*hi - *lo, Dim::constant(1)) != Answer::Yes {
-                Inside { m, var: *var, count, loops: vec![], bound: vec![], faults: &mut *faults }.block(body);
+            if count.map_or_else(|| !settled(m, *hi - *lo), |n| n > 1)
+                && m.syms.le(*hi - *lo, Dim::constant(1)) != Answer::Yes
+            {
+                Inside { m, var: *var, count, loops: vec![], bound: vec![], faults: &mut *faults }
+                    .block(body);
             }
         }
         s.bodies().into_iter().for_each(|b| check_loops(m, b, faults));
@@ -64,7 +68,9 @@ impl Inside<'_> {
                 Stmt::Store { buf, at, value } => self.store(s, *buf, at, value),
                 Stmt::For { var, lo, hi, body, .. } => {
                     // A variable whose bounds change with the iteration may do the same for an address.
-                    let own = [lo, hi].into_iter().any(|d| d.contains(self.var) || self.bound.iter().any(|b| d.contains(*b)));
+                    let own = [lo, hi]
+                        .into_iter()
+                        .any(|d| d.contains(self.var) || self.bound.iter().any(|b| d.contains(*b)));
                     if own {
                         self.bound.push(*var);
                     }
@@ -94,7 +100,11 @@ impl Inside<'_> {
         }
         let meet = if address.contains(self.var) { self.linear_meet(address) } else { self.changes(value) };
         if meet {
-            let text = format!("iterations of {} store to one element of \"{}\"", self.m.syms.unique_name(self.var), self.m.bufs[buf].name);
+            let text = format!(
+                "iterations of {} store to one element of \"{}\"",
+                self.m.syms.unique_name(self.var),
+                self.m.bufs[buf].name
+            );
             self.faults.push(Fault { stmt: std::ptr::from_ref(s).addr(), text });
         }
     }

@@ -1,7 +1,8 @@
-//! Characters and tokens of the ONNX textual syntax: a position in the text, literals, and errors with line and column.
+//! Characters and tokens of the ONNX textual syntax: a position in the text, literals, and errors with line
+//! and column.
 //!
-//! The syntax has no separate token list: whether `1` is an integer or a float, or `float` a type or a name, depends on
-//! where it stands. So the parser asks the cursor for what it expects.
+//! The syntax has no separate token list: whether `1` is an integer or a float, or `float` a type or a name,
+//! depends on where it stands. So the parser asks the cursor for what it expects.
 
 use crate::diag::{Error, Failure, Origin, Result, codes};
 
@@ -122,7 +123,11 @@ impl<'a> Cursor<'a> {
     }
     /// Takes an identifier or a quoted name if one comes next.
     pub fn name_opt(&mut self) -> Result<Option<String>> {
-        if self.peek() == Some(b'"') { self.string().map(Some) } else { Ok(self.ident_opt().map(str::to_owned)) }
+        if self.peek() == Some(b'"') {
+            self.string().map(Some)
+        } else {
+            Ok(self.ident_opt().map(str::to_owned))
+        }
     }
     /// Takes a quoted string.
     pub fn string(&mut self) -> Result<String> {
@@ -155,7 +160,8 @@ impl<'a> Cursor<'a> {
     }
     /// True if nan, inf or infinity comes next.
     pub fn at_float_word(&mut self) -> bool {
-        self.peek_ident().is_some_and(|w| ["inf", "infinity", "nan"].iter().any(|f| w.eq_ignore_ascii_case(f)))
+        self.peek_ident()
+            .is_some_and(|w| ["inf", "infinity", "nan"].iter().any(|f| w.eq_ignore_ascii_case(f)))
     }
     /// Takes a number or a string.
     pub fn literal(&mut self) -> Result<Literal> {
@@ -199,12 +205,16 @@ impl<'a> Cursor<'a> {
     /// Takes an integer that fits the range.
     pub fn int<T: TryFrom<i128>>(&mut self, what: &str, range: std::ops::RangeInclusive<i128>) -> Result<T> {
         let m = self.mark();
-        let fail = |c: &mut Self, found: &str| c.found(m, found, &format!("{what}: an integer from {} to {}", range.start(), range.end()));
+        let fail = |c: &mut Self, found: &str| {
+            c.found(m, found, &format!("{what}: an integer from {} to {}", range.start(), range.end()))
+        };
         match self.literal()? {
-            Literal::Int(t) => match t.parse::<i128>().ok().filter(|v| range.contains(v)).and_then(|v| T::try_from(v).ok()) {
-                Some(v) => Ok(v),
-                None => Err(fail(self, &t)),
-            },
+            Literal::Int(t) => {
+                match t.parse::<i128>().ok().filter(|v| range.contains(v)).and_then(|v| T::try_from(v).ok()) {
+                    Some(v) => Ok(v),
+                    None => Err(fail(self, &t)),
+                }
+            }
             Literal::Float(t) => Err(fail(self, &t)),
             Literal::Str(_) => Err(fail(self, "a string")),
         }
@@ -239,7 +249,9 @@ impl<'a> Cursor<'a> {
         let m = self.mark();
         let found = match self.text.get(m..).and_then(|t| t.chars().next()) {
             None => "the end of the text".to_owned(),
-            Some(_) if self.peek_ident().is_some() => format!("\"{}\"", self.peek_ident().unwrap_or_default()),
+            Some(_) if self.peek_ident().is_some() => {
+                format!("\"{}\"", self.peek_ident().unwrap_or_default())
+            }
             Some(c) => format!("\"{}\"", c.escape_debug()),
         };
         self.found(m, &found, what)
@@ -260,7 +272,8 @@ impl<'a> Cursor<'a> {
         let before = self.text.get(..mark).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        let mut e = Error::new(codes::TEXT_SYNTAX, title).at(&Origin::file(self.file).element(format!("line {line}, column {column}")));
+        let mut e = Error::new(codes::TEXT_SYNTAX, title)
+            .at(&Origin::file(self.file).element(format!("line {line}, column {column}")));
         let shown: String = self.text.lines().nth(line - 1).unwrap_or_default().chars().take(120).collect();
         if !shown.trim().is_empty() {
             e = e.row("line", shown.trim());

@@ -22,10 +22,18 @@ fn error(body: &str) -> (String, String) {
 
 #[test]
 fn names_and_labels() {
-    let g = graph("\"g/1\" (float[N, \"a b\", ?, 3] x, float[] u) => (y) { [\"n/1\"] a,, b = d.e.Op:o (x, \"\", y,) # end\n }");
+    let g = graph(
+        "\"g/1\" (float[N, \"a b\", ?, 3] x, float[] u) => (y) { [\"n/1\"] a,, b = d.e.Op:o (x, \"\", y,) # end\n }",
+    );
     let n = &g.node[0];
-    assert_eq!((g.name.as_deref(), n.name.as_deref(), n.domain.as_deref(), n.overload.as_deref()), (Some("g/1"), Some("n/1"), Some("d.e"), Some("o")));
-    assert_eq!((n.output.as_slice(), n.input.as_slice()), (["a", "", "b"].map(String::from).as_slice(), ["x", "", "y"].map(String::from).as_slice()));
+    assert_eq!(
+        (g.name.as_deref(), n.name.as_deref(), n.domain.as_deref(), n.overload.as_deref()),
+        (Some("g/1"), Some("n/1"), Some("d.e"), Some("o"))
+    );
+    assert_eq!(
+        (n.output.as_slice(), n.input.as_slice()),
+        (["a", "", "b"].map(String::from).as_slice(), ["x", "", "y"].map(String::from).as_slice())
+    );
     let shape = |i: usize| match &g.input[i].r#type.as_ref().unwrap().value {
         Some(type_proto::Value::TensorType(t)) => t.shape.as_ref().map(|s| s.dim.len()),
         _ => panic!(),
@@ -41,28 +49,66 @@ fn attribute_kinds() {
     use AttributeType as T;
     let a = &g.node[0].attribute;
     let kinds: Vec<T> = a.iter().map(|a| a.r#type()).collect();
-    assert_eq!(kinds, [T::Int, T::Float, T::Floats, T::Floats, T::String, T::Tensor, T::Graph, T::Ints, T::TypeProto, T::Float, T::Tensors, T::Graph]);
-    assert_eq!((a[2].floats.as_slice(), a[4].s.as_deref(), a[9].ref_attr_name.as_deref()), ([1.0, 2.5].as_slice(), Some(&b"s\"t"[..]), Some("k")));
+    assert_eq!(
+        kinds,
+        [
+            T::Int,
+            T::Float,
+            T::Floats,
+            T::Floats,
+            T::String,
+            T::Tensor,
+            T::Graph,
+            T::Ints,
+            T::TypeProto,
+            T::Float,
+            T::Tensors,
+            T::Graph
+        ]
+    );
+    assert_eq!(
+        (a[2].floats.as_slice(), a[4].s.as_deref(), a[9].ref_attr_name.as_deref()),
+        ([1.0, 2.5].as_slice(), Some(&b"s\"t"[..]), Some("k"))
+    );
 }
 
 #[test]
 fn functions() {
     let m = parse("g () => () {} <domain: \"l\"> f <p, q: float = 2.0> (a, float[N] b) => (c) <int64 d> { c = Op <r = @p> (a) } h () => () {}").unwrap();
     let f = &m.functions[0];
-    assert_eq!((f.attribute.len(), f.attribute_proto.len(), f.input.len(), f.value_info.len(), m.functions.len()), (1, 1, 2, 2, 2));
+    assert_eq!(
+        (f.attribute.len(), f.attribute_proto.len(), f.input.len(), f.value_info.len(), m.functions.len()),
+        (1, 1, 2, 2, 2)
+    );
 }
 
 #[test]
 fn errors_name_the_place() {
     let cases = [
-        ("g (float[3] x) => (y) {\n  y = A(x) z }", "expected \"=\" between a node's outputs and its operator, or \"}\" after the last node", "line 3, column 14"),
+        (
+            "g (float[3] x) => (y) {\n  y = A(x) z }",
+            "expected \"=\" between a node's outputs and its operator, or \"}\" after the last node",
+            "line 3, column 14",
+        ),
         ("g () => (y) { y = A <a = \"b> () }", "the string has no closing quote", "line 2, column 26"),
         ("g () => (y) { y = A <a: int = 1.5> () }", "expected int", "line 2, column 31"),
         ("g () => (y) { y = A <a = []> () }", "an empty list needs a kind", "line 2, column 26"),
-        ("g () => () <int8[1] w = {300}> {}", "expected a value: an integer from -128 to 127", "line 2, column 26"),
-        ("g () => () <float[N] w = {1}> {}", "the dimensions of a tensor with values must be numbers", "line 2, column 24"),
+        (
+            "g () => () <int8[1] w = {300}> {}",
+            "expected a value: an integer from -128 to 127",
+            "line 2, column 26",
+        ),
+        (
+            "g () => () <float[N] w = {1}> {}",
+            "the dimensions of a tensor with values must be numbers",
+            "line 2, column 24",
+        ),
         ("g (float x => () {}", "expected \")\" or \",\" after an input", "line 2, column 12"),
-        ("g () => (y) { y = A <a = 1e99> () }", "expected a number in the range of float", "line 2, column 26"),
+        (
+            "g () => (y) { y = A <a = 1e99> () }",
+            "expected a number in the range of float",
+            "line 2, column 26",
+        ),
     ];
     for (body, title, place) in cases {
         assert_eq!(error(body), (title.to_owned(), place.to_owned()), "{body}");

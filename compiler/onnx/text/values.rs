@@ -50,7 +50,9 @@ fn elem_type(name: &str) -> Option<DataType> {
 impl Parser<'_> {
     /// True if a type comes next.
     pub(super) fn at_type(&mut self) -> bool {
-        self.c.peek_ident().is_some_and(|w| elem_type(w).is_some() || matches!(w, "seq" | "map" | "optional" | "sparse_tensor" | "opaque"))
+        self.c.peek_ident().is_some_and(|w| {
+            elem_type(w).is_some() || matches!(w, "seq" | "map" | "optional" | "sparse_tensor" | "opaque")
+        })
     }
     fn elem(&mut self, what: &str) -> Result<DataType> {
         let at = self.c.mark();
@@ -69,12 +71,19 @@ impl Parser<'_> {
             }
             self.c.expect('(', "after the type's name")?;
             let v = match word {
-                "seq" => Value::SequenceType(Box::new(Sequence { elem_type: Some(Box::new(self.nested(Self::ty)?)) })),
-                "optional" => Value::OptionalType(Box::new(Optional { elem_type: Some(Box::new(self.nested(Self::ty)?)) })),
+                "seq" => Value::SequenceType(Box::new(Sequence {
+                    elem_type: Some(Box::new(self.nested(Self::ty)?)),
+                })),
+                "optional" => Value::OptionalType(Box::new(Optional {
+                    elem_type: Some(Box::new(self.nested(Self::ty)?)),
+                })),
                 "map" => {
                     let key_type = Some(self.elem("the element type of the keys")? as i32);
                     self.c.expect(',', "after the type of the keys")?;
-                    Value::MapType(Box::new(Map { key_type, value_type: Some(Box::new(self.nested(Self::ty)?)) }))
+                    Value::MapType(Box::new(Map {
+                        key_type,
+                        value_type: Some(Box::new(self.nested(Self::ty)?)),
+                    }))
                 }
                 "sparse_tensor" => {
                     let elem_type = Some(self.elem("an element type")? as i32);
@@ -136,7 +145,11 @@ impl Parser<'_> {
         for d in &shape.dim {
             match &d.value {
                 Some(dimension::Value::DimValue(v)) => t.dims.push(*v),
-                _ => return Err(self.c.error_at(at, "the dimensions of a tensor with values must be numbers")),
+                _ => {
+                    return Err(self
+                        .c
+                        .error_at(at, "the dimensions of a tensor with values must be numbers"));
+                }
             }
         }
         t.data_type = ty.elem_type;
@@ -171,7 +184,13 @@ impl Parser<'_> {
                 let v = self.c.int("a value by its bits", 0..=u16::MAX.into())?;
                 t.int32_data.push(v);
             }
-            D::Float8e4m3fn | D::Float8e4m3fnuz | D::Float8e5m2 | D::Float8e5m2fnuz | D::Float8e8m0 | D::Float6e2m3 | D::Float6e3m2 => {
+            D::Float8e4m3fn
+            | D::Float8e4m3fnuz
+            | D::Float8e5m2
+            | D::Float8e5m2fnuz
+            | D::Float8e8m0
+            | D::Float6e2m3
+            | D::Float6e3m2 => {
                 let v = self.c.int("a value by its bits", 0..=u8::MAX.into())?;
                 t.int32_data.push(v);
             }
@@ -208,8 +227,16 @@ impl Parser<'_> {
         }
         if self.c.peek() == Some(b']') {
             match kind {
-                None => return Err(self.c.error_help(at, "an empty list needs a kind", "write it like axes: ints = []")),
-                Some((n, _, None)) => return Err(self.c.found(at, "a list", &format!("one value, as the kind is {n}"))),
+                None => {
+                    return Err(self.c.error_help(
+                        at,
+                        "an empty list needs a kind",
+                        "write it like axes: ints = []",
+                    ));
+                }
+                Some((n, _, None)) => {
+                    return Err(self.c.found(at, "a list", &format!("one value, as the kind is {n}")));
+                }
                 Some(_) => {}
             }
         }
@@ -241,7 +268,11 @@ impl Parser<'_> {
         let Some(first) = list.first().map(|(_, v)| v.r#type()) else { return Ok(()) };
         for (at, v) in list {
             if v.r#type() != first {
-                return Err(self.c.found(at, kind_name(v.r#type()), &format!("{}, as the first value of the list", kind_name(first))));
+                return Err(self.c.found(
+                    at,
+                    kind_name(v.r#type()),
+                    &format!("{}, as the first value of the list", kind_name(first)),
+                ));
             }
             a.ints.extend(v.i.filter(|_| first == T::Int));
             a.floats.extend(v.f);
@@ -266,7 +297,8 @@ impl Parser<'_> {
         let found = if self.at_type() {
             let ty = self.ty()?;
             if matches!(self.c.peek(), Some(b'{' | b'=' | b'"')) || self.c.peek_ident().is_some() {
-                let mut t = TensorProto { name: Some(self.c.name_opt()?.unwrap_or_default()), ..Default::default() };
+                let mut t =
+                    TensorProto { name: Some(self.c.name_opt()?.unwrap_or_default()), ..Default::default() };
                 self.c.eat(b'=');
                 self.tensor_data(&mut t, &ty, at)?;
                 a.t = Some(t);
@@ -297,7 +329,9 @@ impl Parser<'_> {
             }
         };
         match expected {
-            Some(e) if e != found => Err(self.c.found(at, &format!("a value of kind {}", kind_name(found)), kind_name(e))),
+            Some(e) if e != found => {
+                Err(self.c.found(at, &format!("a value of kind {}", kind_name(found)), kind_name(e)))
+            }
             _ => {
                 a.set_type(found);
                 Ok(())

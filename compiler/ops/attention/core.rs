@@ -1,5 +1,6 @@
-//! What all attention operators share: scores as one contraction, a guarded softmax over rows, and a second contraction
-//! with the values. Masks and biases are map kernels between them, so that they fuse with the scores' store.
+//! What all attention operators share: scores as one contraction, a guarded softmax over rows, and a second
+//! contraction with the values. Masks and biases are map kernels between them, so that they fuse with the
+//! scores' store.
 
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
 use crate::ops::LowerCx;
@@ -115,7 +116,8 @@ pub fn masked(ty: ElemType) -> Expr {
 /// A value for a row, at its indices.
 pub type Sink<'a> = &'a dyn Fn(&mut KernelBuilder, &[Dim]) -> Expr;
 
-/// Softmax over the last dimension. A row of -inf alone becomes 0 if `guard`. `sink` is a further term of the sum.
+/// Softmax over the last dimension. A row of -inf alone becomes 0 if `guard`. `sink` is a further term of the
+/// sum.
 pub fn softmax(cx: &mut LowerCx, x: Buf, guard: bool, sink: Option<Sink>) -> Buf {
     let dims = cx.dims(x);
     let (rows, row) = dims.split_at(dims.len() - 1);

@@ -1,9 +1,10 @@
-//! Sequences, optionals and maps at the border to the caller: descriptors (`onnxc_value` in the header), read into the
-//! parts that `bundle` tells of, and written from them.
+//! Sequences, optionals and maps at the border to the caller: descriptors (`onnxc_value` in the header), read
+//! into the parts that `bundle` tells of, and written from them.
 //!
-//! A descriptor is an array of seven 64-bit words; the first two hold four 32-bit numbers. What the caller hands over is
-//! copied but for maps, whose keys and values are read where they are. What is handed back lies in the workspace: the last
-//! statements of the driver take the addresses of all parts, so that all of them are there at the end.
+//! A descriptor is an array of seven 64-bit words; the first two hold four 32-bit numbers. What the caller
+//! hands over is copied but for maps, whose keys and values are read where they are. What is handed back lies
+//! in the workspace: the last statements of the driver take the addresses of all parts, so that all of them
+//! are there at the end.
 
 use super::{HEAD, ix};
 use crate::diag::{Result, codes};
@@ -395,7 +396,8 @@ pub(super) fn publish(cx: &mut LowerCx, list: &[Boundary]) -> Result<()> {
             describe_items(cx, o, b, items);
         }
     }
-    // All of it must be there until the end: the addresses are looked at once more where nothing is written any more.
+    // All of it must be there until the end: the addresses are looked at once more where nothing is written
+    // any more.
     let mut ends = vec![];
     for o in &outs {
         let list = [Some(o.head), Some(o.data), o.items].map(|b| b.filter(|b| !is_empty(&cx.dims(*b))));

@@ -1,6 +1,6 @@
-//! SplitToSequence and ConcatFromSequence: a tensor cut along an axis into members, and back. In both directions a list
-//! tells for each position along the axis where its elements begin in the data of the sequence, and how far it is there
-//! from one row of the outer dimensions to the next.
+//! SplitToSequence and ConcatFromSequence: a tensor cut along an axis into members, and back. In both
+//! directions a list tells for each position along the axis where its elements begin in the data of the
+//! sequence, and how far it is there from one row of the outer dimensions to the next.
 
 use super::{HEAD, is_size, ix, same};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt};

@@ -1,8 +1,8 @@
 //! Taps of a convolution that only ever read pads.
 //!
-//! A dilated kernel may reach beyond a small image on all sides: a 3x3 kernel of dilation 24 over 12x16 pixels has one tap
-//! that meets the image. The other taps add zeros, and the pads that they need are larger than the image. The convolution
-//! becomes one with the remaining taps; they are a range along each axis.
+//! A dilated kernel may reach beyond a small image on all sides: a 3x3 kernel of dilation 24 over 12x16
+//! pixels has one tap that meets the image. The other taps add zeros, and the pads that they need are larger
+//! than the image. The convolution becomes one with the remaining taps; they are a range along each axis.
 
 use super::Axis;
 use crate::nest::Buf;
@@ -12,8 +12,8 @@ use crate::tensor::{ConstData, consts::Remap};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The weights (input `index`) and the axes without such taps; `spatial` and `out` are sizes of the image and the result.
-/// Sizes that run time knows keep all taps, and so does an axis all of whose taps read pads.
+/// The weights (input `index`) and the axes without such taps; `spatial` and `out` are sizes of the image and
+/// the result. Sizes that run time knows keep all taps, and so does an axis all of whose taps read pads.
 pub fn clipped(cx: &mut LowerCx, index: usize, axes: Vec<Axis>, spatial: &[Dim], out: &[Dim]) -> (Buf, Vec<Axis>) {
     let w = cx.input(index);
     let sizes = spatial.iter().zip(out);
@@ -30,7 +30,8 @@ pub fn clipped(cx: &mut LowerCx, index: usize, axes: Vec<Axis>, spatial: &[Dim],
     (slice(cx, w, index, &kept), axes.iter().zip(&kept).map(clip).collect())
 }
 
-/// The taps of an axis that meet the image at some result; `None` if a size is unknown or there is no such tap.
+/// The taps of an axis that meet the image at some result; `None` if a size is unknown or there is no such
+/// tap.
 fn taps(a: &Axis, size: Dim, out: Dim) -> Option<Range<i64>> {
     let (before, size, out) = (i128::from(a.before.as_const()?), i128::from(size.as_const()?), i128::from(out.as_const()?));
     // A tap's first and last position in the image.

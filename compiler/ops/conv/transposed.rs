@@ -1,7 +1,7 @@
 //! ConvTranspose, by the phases of its strides, each a convolution of stride 1 with a part of the kernel.
 //!
-//! All phases are one contraction where their taps are equally many; where that would be many more than the kernel has, each is
-//! a kernel of its own, and of few channels the phases are channels, too.
+//! All phases are one contraction where their taps are equally many; where that would be many more than the
+//! kernel has, each is a kernel of its own, and of few channels the phases are channels, too.
 
 use super::{Axis, Conv, padded, with_bias};
 use crate::diag::Result;
@@ -13,10 +13,11 @@ use crate::sym::Dim;
 impl Conv {
     /// y[o] = sum over k of x[(o + before - k * dilation) / stride] where that divides and is inside.
     ///
-    /// With o + before = stride * q + phase only the taps k = phase + stride * j count: each phase is a convolution of
-    /// stride 1 with a part of the kernel, and all of them are one contraction. It fills a buffer of whole strides, from
-    /// which the result is cut where it does not begin and end with one. An axis with stride and dilation, or with pads
-    /// that only run time knows, is spread with zeros instead, and convolved with the mirrored kernel.
+    /// With o + before = stride * q + phase only the taps k = phase + stride * j count: each phase is a
+    /// convolution of stride 1 with a part of the kernel, and all of them are one contraction. It fills a
+    /// buffer of whole strides, from which the result is cut where it does not begin and end with one. An
+    /// axis with stride and dilation, or with pads that only run time knows, is spread with zeros instead,
+    /// and convolved with the mirrored kernel.
     pub(super) fn lower_transpose(&self, cx: &mut LowerCx, axes: &[Axis]) -> Result<()> {
         let (x, w, y) = (cx.input(0), cx.input(1), cx.output(0));
         let (dy, elem) = (cx.dims(y), cx.elem(x));
@@ -54,7 +55,8 @@ impl Conv {
         }
         Ok(())
     }
-    /// True if vectors along the result's channels would be mostly empty, but not with the phases beside them.
+    /// True if vectors along the result's channels would be mostly empty, but not with the phases beside
+    /// them.
     fn has_few_channels(&self, dw: &[Dim], axes: &[Phases]) -> bool {
         let strides: i64 = axes.iter().map(|a| a.stride).product();
         self.group == 1 && strides > 1 && dw.len() == axes.len() + 2 && dw[1].as_const().is_some_and(|c| c < LANES && c * strides <= 4 * LANES)
@@ -196,8 +198,8 @@ struct Part {
     count: Dim,
 }
 
-/// The phases one by one, each with its own taps, where together they would have many more than the kernel; None elsewhere.
-/// `dw` are the weights' output channels and sizes.
+/// The phases one by one, each with its own taps, where together they would have many more than the kernel;
+/// None elsewhere. `dw` are the weights' output channels and sizes.
 fn ragged(dw: &[Dim], axes: &[Axis], split: &[Phases]) -> Option<Vec<Vec<Part>>> {
     // Kernels at most, and their taps as a part of what they would be together.
     const MOST: i64 = 9;

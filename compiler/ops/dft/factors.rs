@@ -1,7 +1,9 @@
-//! Transforms whose length is a product l = a b, in two steps of far fewer operations than the matrix of l x l has.
+//! Transforms whose length is a product l = a b, in two steps of far fewer operations than the matrix of l x
+//! l has.
 //!
-//! With n = b n1 + n2 and k = k1 + a k2 the root w^(n k) is w^(n k1) w^(a n2 k2): first, for each n2, sums over n1 to
-//! frequencies k1, whose weights hold the turn w^(n2 k1) too; then sums over n2 to frequencies k2, a product with one matrix.
+//! With n = b n1 + n2 and k = k1 + a k2 the root w^(n k) is w^(n k1) w^(a n2 k2): first, for each n2, sums
+//! over n1 to frequencies k1, whose weights hold the turn w^(n2 k1) too; then sums over n2 to frequencies k2,
+//! a product with one matrix.
 
 use super::Dft;
 use crate::nest::{Buf, Expr, LoopKind};
@@ -24,8 +26,8 @@ fn factors(l: i64) -> Option<(i64, i64)> {
 }
 
 impl Dft {
-    /// Transforms `x` [before, length, behind, parts] to `y` [before, count, behind, 2] where length and parts are known and
-    /// the length has factors for it; false if not.
+    /// Transforms `x` [before, length, behind, parts] to `y` [before, count, behind, 2] where length and
+    /// parts are known and the length has factors for it; false if not.
     pub(super) fn by_factors(&self, cx: &mut LowerCx, x: Buf, y: Buf) -> bool {
         let (from, to) = (cx.dims(x), cx.dims(y));
         let (Some(l), Some(parts), Some(count)) = (from[1].as_const(), from[3].as_const(), to[1].as_const()) else { return false };

@@ -142,11 +142,12 @@ impl MsAttention {
         q[2].floor_div(self.heads + if separate { 0 } else { 2 * kv_heads })
     }
 
-    /// Sample b has `seqlens_k[b] + 1` keys; those before the new ones come from the past (none in a first call, where
-    /// the new tokens are all there is).
+    /// Sample b has `seqlens_k[b] + 1` keys; those before the new ones come from the past (none in a first
+    /// call, where the new tokens are all there is).
     ///
-    /// A cache that evicts has the last keys of these in its first rows. The new ones go behind them, into rows that the
-    /// cache does not have; queries read all of these rows, and the last of them become the new cache.
+    /// A cache that evicts has the last keys of these in its first rows. The new ones go behind them, into
+    /// rows that the cache does not have; queries read all of these rows, and the last of them become the new
+    /// cache.
     pub(super) fn lower_group(&self, cx: &mut LowerCx, g: &Group) -> Result<()> {
         let (kv_heads, rotary, window) = (g.kv_heads, g.rotary.then_some(g.interleaved), g.window);
         let (q, k, v) = (cx.input(0), cx.input_opt(1), cx.input_opt(2));
@@ -235,7 +236,8 @@ impl MsAttention {
                 Some(b) if !g.evicts => b,
                 _ => cx.temp(["present_key", "present_value"][i], cache_elem, vec![batch, few, keys, cache_size]),
             };
-            // The past as it is, zeros behind it, and the new tokens over both. What lies behind a sample's keys is not used.
+            // The past as it is, zeros behind it, and the new tokens over both. What lies behind a sample's
+            // keys is not used.
             if let Some(p) = past[i] {
                 cx.kernel(|k| {
                     k.nest(LoopKind::Par, &[batch, few, longest, cache_size], |k, at| {
@@ -347,8 +349,8 @@ impl MsAttention {
     }
 }
 
-/// Of `total` positions, those that a cache of `capacity` rows has: what does not fit any more goes in steps of the rows
-/// that it has beside the window.
+/// Of `total` positions, those that a cache of `capacity` rows has: what does not fit any more goes in steps
+/// of the rows that it has beside the window.
 fn resident(total: Expr, capacity: Dim, window: i64) -> Expr {
     let beside = Expr::index(capacity - window + 1);
     let over = total.clone() - Expr::index(capacity);

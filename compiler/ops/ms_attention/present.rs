@@ -30,7 +30,8 @@ impl Before {
     }
 }
 
-/// A buffer that past and present may share: input `past` with its capacity, and input `count`, which says what is in use.
+/// A buffer that past and present may share: input `past` with its capacity, and input `count`, which says
+/// what is in use.
 pub(super) fn check_shared(cx: &mut InferCx, past: usize, count: usize) -> Result<()> {
     if !cx.has(past) || !cx.has(count) {
         return cx.error(codes::OP_ARITY, "a past that shares its buffer with the present needs past_sequence_length, and that needs a past").fail();
@@ -39,7 +40,8 @@ pub(super) fn check_shared(cx: &mut InferCx, past: usize, count: usize) -> Resul
     cx.require_eq(n, 1.into(), "past_sequence_length must be one number")
 }
 
-/// Columns that the mask or the bias of input `i` must have: all keys, or any number where only some of them are in use.
+/// Columns that the mask or the bias of input `i` must have: all keys, or any number where only some of them
+/// are in use.
 pub(super) fn columns(cx: &mut InferCx, i: usize, keys: Dim, shared: bool) -> Result<Dim> {
     if !shared {
         return Ok(keys);

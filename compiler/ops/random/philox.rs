@@ -1,5 +1,5 @@
-//! Philox 4x32-10, the counter-based generator of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011),
-//! as expressions, and the Mersenne Twister of NumPy for masks that are known at compile time.
+//! Philox 4x32-10, the counter-based generator of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2,
+//! 3" (2011), as expressions, and the Mersenne Twister of NumPy for masks that are known at compile time.
 
 use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
 use crate::sym::Dim;
@@ -97,7 +97,8 @@ fn half_fraction(a: Expr, ty: ElemType) -> Expr {
     Expr::cast(ElemType::U64, ty, bits) * Expr::num(ty, 1.0 / (1u64 << scale) as f64)
 }
 
-/// `n` numbers of `numpy.random.RandomState(seed).uniform()`: the Mersenne Twister MT19937, 53 bits from two words.
+/// `n` numbers of `numpy.random.RandomState(seed).uniform()`: the Mersenne Twister MT19937, 53 bits from two
+/// words.
 pub fn numpy_uniform(seed: u32, n: usize) -> Vec<f64> {
     const N: usize = 624;
     const M: usize = 397;

@@ -1,4 +1,5 @@
-//! Loop nests of one direction: what does not depend on the state first, for all steps at once, then the steps.
+//! Loop nests of one direction: what does not depend on the state first, for all steps at once, then the
+//! steps.
 //!
 //! ```text
 //! kernel projection   par t, b, n   acc = sum over i of X[t, b, i] * W[n, i];  in[t, b, n] = acc + bias[n]
@@ -9,9 +10,10 @@
 //!                     par b, h      last state = state
 //! ```
 //!
-//! Both sums are contractions in the form of `matmul`, the second one with the rows of all gates side by side in `n`,
-//! and the gates are a map: a step is a sequence of the nests that other operators are made of. The state is one
-//! scratch buffer that each step overwrites, which it may since no nest both reads it across and writes it.
+//! Both sums are contractions in the form of `matmul`, the second one with the rows of all gates side by side
+//! in `n`, and the gates are a map: a step is a sequence of the nests that other operators are made of. The
+//! state is one scratch buffer that each step overwrites, which it may since no nest both reads it across and
+//! writes it.
 
 use super::super::LowerCx;
 use super::super::matmul::product_sum;
@@ -122,7 +124,8 @@ pub fn lower(cx: &mut LowerCx, op: &Recurrent, d: usize, direction: &Direction) 
     });
 }
 
-/// One direction's recurrence weights. Constant ones stand alone: what rearranges them takes no more than it needs.
+/// One direction's recurrence weights. Constant ones stand alone: what rearranges them takes no more than it
+/// needs.
 fn recurrence(cx: &mut LowerCx, r: Buf, d: usize) -> (Buf, Vec<Dim>) {
     let alone = cx.constant(2).filter(|c| c.dims()[0] > 1).and_then(|c| {
         let coeff = vec![vec![0, 0], vec![1, 0], vec![0, 1]];

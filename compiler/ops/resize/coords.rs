@@ -1,16 +1,18 @@
 //! Where an output element comes from along one axis, and with which weights.
 //!
-//! The formulas are written once over [`Num`] and evaluated twice: as numbers where all sizes are known, so that the
-//! result is a table or an index expression, and as expressions of the generated code where they are not.
+//! The formulas are written once over [`Num`] and evaluated twice: as numbers where all sizes are known, so
+//! that the result is a table or an index expression, and as expressions of the generated code where they are
+//! not.
 //!
-//! Coordinates are computed in float32, operation by operation, as ONNX Runtime and the reference implementation do
-//! ([`Single`]): a network that was trained or exported with them depends on which of two sources a coordinate between
-//! them takes, and on weights that are off by the rounding of large coordinates. Where only run time
-//! knows the sizes, scales p / q of small numbers are taken exactly, so that weights repeat.
+//! Coordinates are computed in float32, operation by operation, as ONNX Runtime and the reference
+//! implementation do ([`Single`]): a network that was trained or exported with them depends on which of two
+//! sources a coordinate between them takes, and on weights that are off by the rounding of large coordinates.
+//! Where only run time knows the sizes, scales p / q of small numbers are taken exactly, so that weights
+//! repeat.
 //!
-//! An element has `taps` sources at `first .. first + taps`, clamped to the input (the same as repeating its edge).
-//! With x the source coordinate, base = ceil(x) - 1 and ratio = x - base in (0, 1], source base + i weighs
-//! f((i - ratio) * s), where s is the scale if antialiasing shrinks and 1 otherwise.
+//! An element has `taps` sources at `first .. first + taps`, clamped to the input (the same as repeating its
+//! edge). With x the source coordinate, base = ceil(x) - 1 and ratio = x - base in (0, 1], source base + i
+//! weighs f((i - ratio) * s), where s is the scale if antialiasing shrinks and 1 otherwise.
 
 use crate::nest::{BinOp, Expr, UnOp};
 use crate::tensor::ElemType;
@@ -301,8 +303,8 @@ pub fn table(sizes: &Sizes<f64>, n: usize, rule: &Rule) -> Table {
             t.first.push(Filter::nearest(m, x) as i64);
             continue;
         }
-        // Beside a whole number, rounding may choose other sources with nearly the same result. The exact coordinate
-        // keeps the sources on a line.
+        // Beside a whole number, rounding may choose other sources with nearly the same result. The exact
+        // coordinate keeps the sources on a line.
         let x = if x.ceil() == exactly.ceil() { x } else { exactly };
         let base = x.ceil() - 1.0;
         let start = 1.0 - (rule.taps / 2) as f64;

@@ -1,4 +1,5 @@
-//! How one axis of a Resize is computed: sources and weights of its elements, at compile time or by small kernels.
+//! How one axis of a Resize is computed: sources and weights of its elements, at compile time or by small
+//! kernels.
 
 use super::coords::{self, Filter, Rule, Sizes, Transform};
 use super::{Aspect, Resize};
@@ -168,8 +169,8 @@ impl Resize {
             let relative = matches!(transform, Transform::HalfPixel | Transform::Asymmetric) || transform == Transform::PytorchHalfPixel && s >= 2.0;
             let period = coords::ratio(s).filter(|_| relative && !self.exclude_outside);
             let fixed = n.as_const().is_some() && out.as_const().is_some_and(|out| out <= TABLE && out * taps <= 1 << 22);
-            // Sums of neighbours at positions that depend on a size that only run time knows have no vectors along the axis; with
-            // positions from memory they have some along the channels.
+            // Sums of neighbours at positions that depend on a size that only run time knows have no vectors
+            // along the axis; with positions from memory they have some along the channels.
             let sums = !nearest && !fixed;
             // Float32 holds such quotients exactly.
             let exact = |(p, q): (i64, i64)| p.count_ones() == 1 && q.count_ones() == 1;
@@ -223,7 +224,8 @@ impl Resize {
         let taps = match (&self.filter, &scale) {
             (Filter::Nearest(_), _) => Dim::constant(1),
             (_, Value::Known(s)) => Dim::constant(2 * (reach as f64 / if self.antialias { s.min(1.0) } else { 1.0 }).ceil() as i64),
-            // The output has been rounded, to the nearest at most: scale >= (out - 1/2) / n. Taps too many weigh 0.
+            // The output has been rounded, to the nearest at most: scale >= (out - 1/2) / n. Taps too many
+            // weigh 0.
             _ if self.antialias => (n * (2 * reach)).ceil_div((out * 2 - 1).max(1)).max(reach) * 2,
             _ => Dim::constant(2 * reach),
         };

@@ -1,4 +1,5 @@
-//! Attributes of one node: typed getters that note what was read, so that a leftover is an error and not ignored.
+//! Attributes of one node: typed getters that note what was read, so that a leftover is an error and not
+//! ignored.
 
 use crate::diag::{Error, Origin, Result, codes};
 use crate::ops::Schema;
@@ -32,7 +33,9 @@ impl AttrValue {
             AttrValue::Type(_) => "a type".into(),
             AttrValue::Floats(v) => format!("{v:?} (a list of floats)"),
             AttrValue::Ints(v) => format!("{v:?} (a list of integers)"),
-            AttrValue::Strings(v) => format!("[{}] (a list of strings)", v.iter().map(|s| text(s)).collect::<Vec<_>>().join(", ")),
+            AttrValue::Strings(v) => {
+                format!("[{}] (a list of strings)", v.iter().map(|s| text(s)).collect::<Vec<_>>().join(", "))
+            }
             AttrValue::Tensors(_) => "a list of tensors".into(),
         }
     }
@@ -52,16 +55,32 @@ pub struct Attrs {
 
 impl Attrs {
     /// Attributes of a node; `subgraphs` are the names of graph attributes.
-    pub fn new(schema: &'static Schema, n_inputs: usize, n_outputs: usize, origin: Origin, values: Vec<(String, AttrValue)>, subgraphs: Vec<String>) -> Self {
+    pub fn new(
+        schema: &'static Schema,
+        n_inputs: usize,
+        n_outputs: usize,
+        origin: Origin,
+        values: Vec<(String, AttrValue)>,
+        subgraphs: Vec<String>,
+    ) -> Self {
         Attrs { schema, n_inputs, n_outputs, origin, values, read: vec![], subgraphs }
     }
-    /// The same node as one of another operator of ai.onnx, with the attributes that this one has; `None` if there is
-    /// no such version. They count as read.
+    /// The same node as one of another operator of ai.onnx, with the attributes that this one has; `None` if
+    /// there is no such version. They count as read.
     pub fn of(&mut self, name: &str, opset: i64) -> Option<Attrs> {
         let schema = crate::ops::find("", name, opset).ok()?;
-        let values: Vec<_> = self.values.iter().filter(|(n, _)| schema.attributes.iter().any(|a| a.0 == n)).cloned().collect();
+        let values: Vec<_> =
+            self.values.iter().filter(|(n, _)| schema.attributes.iter().any(|a| a.0 == n)).cloned().collect();
         self.read.extend(values.iter().map(|v| v.0.clone()));
-        Some(Attrs { schema, n_inputs: 1, n_outputs: 1, origin: self.origin.clone(), values, read: vec![], subgraphs: vec![] })
+        Some(Attrs {
+            schema,
+            n_inputs: 1,
+            n_outputs: 1,
+            origin: self.origin.clone(),
+            values,
+            read: vec![],
+            subgraphs: vec![],
+        })
     }
     /// Operator set domain, "" for ai.onnx.
     pub fn domain(&self) -> &'static str {
@@ -195,7 +214,11 @@ impl Attrs {
     /// A string out of a closed list, with a default.
     pub fn choice(&mut self, name: &str, default: &str, allowed: &[&str]) -> Result<String> {
         let s = self.string_opt(name)?.unwrap_or_else(|| default.to_owned());
-        if allowed.contains(&s.as_str()) { Ok(s) } else { self.wrong(name, &format!("one of {}", allowed.join(", "))) }
+        if allowed.contains(&s.as_str()) {
+            Ok(s)
+        } else {
+            self.wrong(name, &format!("one of {}", allowed.join(", ")))
+        }
     }
     /// An optional tensor.
     pub fn tensor_opt(&mut self, name: &str) -> Result<Option<Arc<ConstData>>> {
@@ -223,34 +246,69 @@ impl Attrs {
     pub fn error(&self, title: impl Into<String>) -> Error {
         Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin)
     }
-    /// Fails on attributes that this version does not have, on required ones that are missing, and on known ones that
-    /// the operator did not read.
+    /// Fails on attributes that this version does not have, on required ones that are missing, and on known
+    /// ones that the operator did not read.
     pub fn finish(&self) -> Result<()> {
         let fail = |title: String, found: String, expected: String| {
             let e = Error::new(codes::OP_ATTRIBUTE, title).at(&self.origin).found_expected(found, expected);
             e.help("the model may have been written for another operator set version").fail()
         };
         let shown = format!("{} version {}", self.op(), self.since());
-        let left: Vec<&str> = self.values.iter().map(|(n, _)| n).chain(&self.subgraphs).map(String::as_str).filter(|n| !self.knows(n)).collect();
+        let left: Vec<&str> = self
+            .values
+            .iter()
+            .map(|(n, _)| n)
+            .chain(&self.subgraphs)
+            .map(String::as_str)
+            .filter(|n| !self.knows(n))
+            .collect();
         if !left.is_empty() {
             let known: Vec<&str> = self.schema.attributes.iter().map(|a| a.0).collect();
             let known = if known.is_empty() { "no attributes".into() } else { known.join(", ") };
             return fail(format!("{shown} has no attribute {}", left.join(", ")), left.join(", "), known);
         }
-        let graph = |n: &&String| self.schema.attributes.iter().any(|(a, kind, _)| a == *n && *kind != "graph");
+        let graph =
+            |n: &&String| self.schema.attributes.iter().any(|(a, kind, _)| a == *n && *kind != "graph");
         if let Some(name) = self.subgraphs.iter().find(graph) {
             let kind = self.schema.attributes.iter().find(|a| a.0 == name).map_or("", |a| a.1);
-            return Error::new(codes::OP_ATTRIBUTE, format!("attribute \"{name}\" of {} does not fit", self.op())).at(&self.origin).found_expected("a graph", kind).fail();
+            return Error::new(
+                codes::OP_ATTRIBUTE,
+                format!("attribute \"{name}\" of {} does not fit", self.op()),
+            )
+            .at(&self.origin)
+            .found_expected("a graph", kind)
+            .fail();
         }
-        let missing: Vec<&str> = self.schema.attributes.iter().filter(|(n, kind, required)| *required && *kind != "graph" && !self.values.iter().any(|(v, _)| v == n)).map(|a| a.0).collect();
+        let missing: Vec<&str> = self
+            .schema
+            .attributes
+            .iter()
+            .filter(|(n, kind, required)| {
+                *required && *kind != "graph" && !self.values.iter().any(|(v, _)| v == n)
+            })
+            .map(|a| a.0)
+            .collect();
         if !missing.is_empty() {
-            return fail(format!("{shown} needs the attribute {}", missing.join(", ")), "no value".into(), missing.join(", "));
+            return fail(
+                format!("{shown} needs the attribute {}", missing.join(", ")),
+                "no value".into(),
+                missing.join(", "),
+            );
         }
-        let unread: Vec<&str> = self.values.iter().map(|(n, _)| n.as_str()).filter(|n| !self.read.iter().any(|r| r == n)).collect();
+        let unread: Vec<&str> = self
+            .values
+            .iter()
+            .map(|(n, _)| n.as_str())
+            .filter(|n| !self.read.iter().any(|r| r == n))
+            .collect();
         if unread.is_empty() {
             return Ok(());
         }
-        let e = Error::new(codes::OP_ATTRIBUTE, format!("the attribute {} of {} is not supported", unread.join(", "), self.op())).at(&self.origin);
+        let e = Error::new(
+            codes::OP_ATTRIBUTE,
+            format!("the attribute {} of {} is not supported", unread.join(", "), self.op()),
+        )
+        .at(&self.origin);
         e.found_expected(unread.join(", "), "no value").help("remove it if its value is the default").fail()
     }
 }

@@ -21,7 +21,8 @@ impl Fields {
             4 => ElemType::U4,
             _ => return Fields { buf: bytes, per: 1, bits: 8 },
         };
-        // Elements of few bits are packed in constants and inputs; a buffer of bytes in scratch is taken apart.
+        // Elements of few bits are packed in constants and inputs; a buffer of bytes in scratch is taken
+        // apart.
         if !matches!(cx.m.bufs[cx.m.storage(bytes)].place, Place::Const(_) | Place::Input(_)) {
             return Fields { buf: bytes, per: 8 / bits, bits };
         }
@@ -50,5 +51,9 @@ impl Fields {
 
 /// An element of a small type as f32.
 pub fn number(elem: ElemType, v: Expr) -> Expr {
-    if elem.is_int() { Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(elem.compute(), ElemType::I32, v)) } else { v }
+    if elem.is_int() {
+        Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(elem.compute(), ElemType::I32, v))
+    } else {
+        v
+    }
 }

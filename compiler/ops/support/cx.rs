@@ -15,8 +15,8 @@ pub enum Known {
     No,
     /// All of it.
     Const(Arc<ConstData>),
-    /// An integer tensor of known shape as expressions over dims, in row-major order: shape arithmetic folds away
-    /// through these.
+    /// An integer tensor of known shape as expressions over dims, in row-major order: shape arithmetic folds
+    /// away through these.
     Dims(Vec<Dim>),
 }
 
@@ -43,8 +43,8 @@ pub struct InferCx<'a> {
     pub since: i64,
     /// Names of the outputs.
     pub names: Vec<String>,
-    /// Shapes that the model declares for its outputs, over sizes that are known at entry. Nothing proves them: who
-    /// takes one checks it at run time ([`InferCx::size`]).
+    /// Shapes that the model declares for its outputs, over sizes that are known at entry. Nothing proves
+    /// them: who takes one checks it at run time ([`InferCx::size`]).
     pub declared: Vec<Option<Vec<Dim>>>,
     /// Results: type and contents of each output.
     pub outputs: Vec<Option<(ValueType, Known)>>,
@@ -95,7 +95,9 @@ impl<'a> InferCx<'a> {
         let o = self.inputs.get(i)?.as_ref()?;
         match &o.known {
             Known::Dims(d) if o.ty.as_tensor().is_some_and(|t| t.rank() <= 1) => Some(d.clone()),
-            Known::Const(c) if c.dims().len() <= 1 => c.to_i64s().map(|v| v.into_iter().map(Dim::constant).collect()),
+            Known::Const(c) if c.dims().len() <= 1 => {
+                c.to_i64s().map(|v| v.into_iter().map(Dim::constant).collect())
+            }
             _ => None,
         }
     }
@@ -124,23 +126,36 @@ impl<'a> InferCx<'a> {
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
         let r = rank as i64;
         if axis < -r || axis >= r {
-            return Err(self.error(codes::OP_ATTRIBUTE, format!("axis {axis} is out of range for rank {rank}")).into());
+            return Err(self
+                .error(codes::OP_ATTRIBUTE, format!("axis {axis} is out of range for rank {rank}"))
+                .into());
         }
         Ok((if axis < 0 { axis + r } else { axis }) as usize)
     }
     /// Fails unless the element type of input `i` is allowed.
-    pub fn require_type(&self, i: usize, allowed: impl Fn(ElemType) -> bool, expected: &str) -> Result<ElemType> {
+    pub fn require_type(
+        &self,
+        i: usize,
+        allowed: impl Fn(ElemType) -> bool,
+        expected: &str,
+    ) -> Result<ElemType> {
         let t = self.tensor(i)?.elem;
         if allowed(t) {
             return Ok(t);
         }
-        Err(self.error(codes::OP_TYPE, format!("input {i} has element type {t}")).found_expected(t.to_string(), expected).into())
+        Err(self
+            .error(codes::OP_TYPE, format!("input {i} has element type {t}"))
+            .found_expected(t.to_string(), expected)
+            .into())
     }
     /// Demands that two dims are equal: an error if they cannot be, a run-time check if that is unknown.
     pub fn require_eq(&mut self, a: Dim, b: Dim, what: &str) -> Result<()> {
         match self.syms.eq(a, b) {
             Answer::Yes => Ok(()),
-            Answer::No => Err(self.error(codes::OP_SHAPE, what).found_expected(a.display(self.syms).to_string(), b.display(self.syms).to_string()).into()),
+            Answer::No => Err(self
+                .error(codes::OP_SHAPE, what)
+                .found_expected(a.display(self.syms).to_string(), b.display(self.syms).to_string())
+                .into()),
             Answer::Unknown => {
                 self.syms.equate(a, b);
                 Ok(())
@@ -169,8 +184,9 @@ impl<'a> InferCx<'a> {
     pub fn fresh(&mut self, hint: &str) -> Sym {
         size_symbol(self.syms, hint)
     }
-    /// Dimension `d` of `rank` of output `k`, which only run time can tell: what the model declares for an output of
-    /// the graph, or a new symbol. `lower` defines it, or checks what is declared ([`LowerCx::define`]).
+    /// Dimension `d` of `rank` of output `k`, which only run time can tell: what the model declares for an
+    /// output of the graph, or a new symbol. `lower` defines it, or checks what is declared
+    /// ([`LowerCx::define`]).
     pub fn size(&mut self, k: usize, d: usize, rank: usize) -> Dim {
         match self.declared.get(k).and_then(|s| s.as_ref()).filter(|s| s.len() == rank) {
             Some(s) => s[d],
@@ -180,7 +196,8 @@ impl<'a> InferCx<'a> {
             }
         }
     }
-    /// All dimensions of output `k` ([`InferCx::size`]); together they hold at most `bound` elements, if that is known.
+    /// All dimensions of output `k` ([`InferCx::size`]); together they hold at most `bound` elements, if that
+    /// is known.
     pub fn sizes(&mut self, k: usize, rank: usize, bound: Option<Dim>) -> Vec<Dim> {
         let dims: Vec<Dim> = (0..rank).map(|d| self.size(k, d, rank)).collect();
         if let Some(b) = bound {
@@ -190,7 +207,11 @@ impl<'a> InferCx<'a> {
     }
     /// Promises that `lower` checks that the product of these sizes is at most `bound`.
     pub fn bound(&mut self, dims: &[Dim], bound: Dim) {
-        let syms: Vec<Sym> = dims.iter().filter_map(|d| d.as_sym()).filter(|s| self.syms.kind(*s) == SymKind::Runtime).collect();
+        let syms: Vec<Sym> = dims
+            .iter()
+            .filter_map(|d| d.as_sym())
+            .filter(|s| self.syms.kind(*s) == SymKind::Runtime)
+            .collect();
         // Other factors must not make the rest larger by being 0.
         if !syms.is_empty() && dims.iter().all(|d| d.as_sym().is_some() || self.syms.is_pos(*d)) {
             self.syms.bound_product(&syms, bound);
@@ -236,8 +257,8 @@ pub struct LowerCx<'a> {
     pub known: &'a [Known],
     /// Run-time sizes that have been defined.
     pub defined: &'a mut HashSet<Sym>,
-    /// Buffers of the outputs, made from the inferred types; `None` where nobody wants it. An operator may instead
-    /// hand back another buffer with [`LowerCx::alias`].
+    /// Buffers of the outputs, made from the inferred types; `None` where nobody wants it. An operator may
+    /// instead hand back another buffer with [`LowerCx::alias`].
     pub outputs: Vec<Option<Buf>>,
 }
 
@@ -290,7 +311,9 @@ impl LowerCx<'_> {
     /// Known integers of input `i` (rank 0 or 1) as dims.
     pub fn dims_value(&self, i: usize) -> Option<Vec<Dim>> {
         match self.known.get(i)? {
-            Known::Dims(d) if self.input_opt(i).is_none_or(|b| self.m.bufs[b].dims.len() <= 1) => Some(d.clone()),
+            Known::Dims(d) if self.input_opt(i).is_none_or(|b| self.m.bufs[b].dims.len() <= 1) => {
+                Some(d.clone())
+            }
             Known::Const(c) => c.to_i64s().map(|v| v.into_iter().map(Dim::constant).collect()),
             _ => None,
         }
@@ -299,8 +322,9 @@ impl LowerCx<'_> {
     pub fn ints_value(&self, i: usize) -> Option<Vec<i64>> {
         self.dims_value(i)?.into_iter().map(|d| d.as_const()).collect()
     }
-    /// Lets the driver define the run-time size `dim`, an i64 expression that may load from buffers. Where the size is
-    /// known already (the model declares it, or an earlier operator defined it), the driver checks that it is the same.
+    /// Lets the driver define the run-time size `dim`, an i64 expression that may load from buffers. Where
+    /// the size is known already (the model declares it, or an earlier operator defined it), the driver
+    /// checks that it is the same.
     pub fn define(&mut self, dim: Dim, value: Expr) {
         let range = |m: &Module, s: Sym| m.syms.declared_range(s);
         match dim.as_sym().filter(|s| self.m.syms.kind(*s) == SymKind::Runtime && !self.defined.contains(s)) {
@@ -310,7 +334,10 @@ impl LowerCx<'_> {
                 let lo = Dim::constant(r.lo.unwrap_or(i64::MIN));
                 self.m.driver.push(Stmt::Define { sym, value, lo, hi: r.hi.map(Dim::constant) });
             }
-            None => self.m.driver.push(Stmt::Check { cond: Expr::bin(BinOp::Eq, Expr::Index(dim), value), status: Status::Value }),
+            None => self.m.driver.push(Stmt::Check {
+                cond: Expr::bin(BinOp::Eq, Expr::Index(dim), value),
+                status: Status::Value,
+            }),
         }
     }
     /// A new run-time number within `lo..=hi` with a definition: a position, a step.
@@ -319,8 +346,8 @@ impl LowerCx<'_> {
         self.define(sym.into(), value);
         sym.into()
     }
-    /// Run-time numbers that a small kernel computes: `write` stores them, as i64, into the buffer of `n` elements that
-    /// it gets. Hand them to [`LowerCx::define`]: `Expr::Load` of the buffer that is returned.
+    /// Run-time numbers that a small kernel computes: `write` stores them, as i64, into the buffer of `n`
+    /// elements that it gets. Hand them to [`LowerCx::define`]: `Expr::Load` of the buffer that is returned.
     pub fn compute(&mut self, n: usize, write: impl FnOnce(&mut KernelBuilder, Buf)) -> Buf {
         let out = self.temp("sizes", ElemType::I64, vec![Dim::from(n)]);
         let k = self.kernel(|k| write(k, out));
@@ -350,12 +377,14 @@ impl LowerCx<'_> {
     }
     /// A kernel of any form.
     pub fn kernel(&mut self, write: impl FnOnce(&mut KernelBuilder)) -> nest::Kernel {
-        let name = self.outputs.iter().flatten().next().map(|b| self.m.bufs[*b].name.clone()).unwrap_or_default();
+        let name =
+            self.outputs.iter().flatten().next().map(|b| self.m.bufs[*b].name.clone()).unwrap_or_default();
         self.m.kernel(&name, self.origin, write)
     }
     /// A scratch buffer named after the first output.
     pub fn temp(&mut self, suffix: &str, ty: ElemType, dims: impl Into<Vec<Dim>>) -> Buf {
-        let name = self.outputs.iter().flatten().next().map(|b| self.m.bufs[*b].name.clone()).unwrap_or_default();
+        let name =
+            self.outputs.iter().flatten().next().map(|b| self.m.bufs[*b].name.clone()).unwrap_or_default();
         self.m.temp(format!("{name}.{suffix}"), ty, dims)
     }
 }

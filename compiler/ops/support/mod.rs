@@ -1,4 +1,5 @@
-//! What families share: attributes and contexts of operators, schemas, pieces of nests. A family never has its home here.
+//! What families share: attributes and contexts of operators, schemas, pieces of nests. A family never has
+//! its home here.
 
 pub mod attrs;
 pub mod bits;

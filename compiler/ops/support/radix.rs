@@ -1,7 +1,9 @@
-//! Sorting positions by the number that stands there, digit by digit from the lowest one on: equal numbers stay as they stand.
+//! Sorting positions by the number that stands there, digit by digit from the lowest one on: equal numbers
+//! stay as they stand.
 //!
-//! Numbers become keys of whole bytes whose unsigned order is theirs. All digits are counted in one pass; digits that are the
-//! same everywhere are left out, so that small integers of a large type take one or two passes.
+//! Numbers become keys of whole bytes whose unsigned order is theirs. All digits are counted in one pass;
+//! digits that are the same everywhere are left out, so that small integers of a large type take one or two
+//! passes.
 
 use super::cx::LowerCx;
 use super::runtime::{eq, int};
@@ -35,7 +37,10 @@ pub fn key(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
         ElemType::I64 => turned(v),
         ElemType::F64 => k.shared(v, |k, v| {
             let zero = Expr::num(ty, 0.0);
-            let bits = Expr::un(UnOp::Bits(to), Expr::select(Expr::bin(BinOp::Eq, v.clone(), zero.clone()), zero, v.clone()));
+            let bits = Expr::un(
+                UnOp::Bits(to),
+                Expr::select(Expr::bin(BinOp::Eq, v.clone(), zero.clone()), zero, v.clone()),
+            );
             k.shared(bits, |_, b| {
                 let flipped = Expr::bin(BinOp::Xor, b.clone(), int(i64::MAX));
                 let ordered = Expr::select(Expr::bin(BinOp::Lt, b.clone(), int(0)), flipped, b);
@@ -69,12 +74,23 @@ impl Lists {
     /// For lists of `n` keys of `digits` bytes, one for each index of `outer`.
     pub fn new(cx: &mut LowerCx, outer: &[Dim], n: Dim, digits: i64) -> Lists {
         let mut buf = |name: &str, dims: &[Dim]| cx.temp(name, ElemType::I64, [outer, dims].concat());
-        Lists { order: buf("order", &[n]), next: buf("next", &[n]), counts: buf("digits", &[Dim::constant(digits), DIGIT.into()]) }
+        Lists {
+            order: buf("order", &[n]),
+            next: buf("next", &[n]),
+            counts: buf("digits", &[Dim::constant(digits), DIGIT.into()]),
+        }
     }
 }
 
-/// A buffer of the positions 0..n in the order of what `value` says stands there, of a type that has keys of `digits` bytes.
-pub fn sort(cx: &mut LowerCx, n: Dim, ty: ElemType, digits: i64, value: impl Fn(&KernelBuilder, Dim) -> Expr) -> Buf {
+/// A buffer of the positions 0..n in the order of what `value` says stands there, of a type that has keys of
+/// `digits` bytes.
+pub fn sort(
+    cx: &mut LowerCx,
+    n: Dim,
+    ty: ElemType,
+    digits: i64,
+    value: impl Fn(&KernelBuilder, Dim) -> Expr,
+) -> Buf {
     let lists = Lists::new(cx, &[], n, digits);
     cx.kernel(|k| {
         positions(k, &[], n, digits, &lists, |k, i| {
@@ -85,12 +101,24 @@ pub fn sort(cx: &mut LowerCx, n: Dim, ty: ElemType, digits: i64, value: impl Fn(
     lists.order
 }
 
-/// The positions 0..n in the order of their keys of `digits` bytes, in the lists that belong to the indices `o`.
-pub fn positions(k: &mut KernelBuilder, o: &[Dim], n: Dim, digits: i64, lists: &Lists, key: impl Fn(&mut KernelBuilder, Dim) -> Expr) {
+/// The positions 0..n in the order of their keys of `digits` bytes, in the lists that belong to the indices
+/// `o`.
+pub fn positions(
+    k: &mut KernelBuilder,
+    o: &[Dim],
+    n: Dim,
+    digits: i64,
+    lists: &Lists,
+    key: impl Fn(&mut KernelBuilder, Dim) -> Expr,
+) {
     let Lists { order, next, counts } = *lists;
     let (spot, count) = (|i: Dim| [o, &[i]].concat(), |d: Dim, g: Dim| [o, &[d, g]].concat());
-    let digit = |key: Expr, d: Dim| Expr::bin(BinOp::And, Expr::bin(BinOp::Shr, key, Expr::index(d * 8)), int(DIGIT - 1));
-    k.nest(LoopKind::Seq, &[Dim::constant(digits), DIGIT.into()], |k, at| k.store(counts, &count(at[0], at[1]), int(0)));
+    let digit = |key: Expr, d: Dim| {
+        Expr::bin(BinOp::And, Expr::bin(BinOp::Shr, key, Expr::index(d * 8)), int(DIGIT - 1))
+    };
+    k.nest(LoopKind::Seq, &[Dim::constant(digits), DIGIT.into()], |k, at| {
+        k.store(counts, &count(at[0], at[1]), int(0))
+    });
     k.range(LoopKind::Seq, "i", 0, n, |k, i| {
         k.store(order, &spot(i), Expr::index(i));
         let key = key(k, i);

@@ -1,9 +1,9 @@
 //! Operands that decide a shape but are only known at run time (axes, pads, a Reshape target, ...).
 //!
-//! `infer` makes a symbol for every size that depends on such an operand ([`InferCx::sizes`]); `lower` lets a small
-//! kernel compute the sizes from the operand's values, which checks them (`ONNXC_E_VALUE`), and the driver defines the
-//! symbols before the kernels that need them ([`LowerCx::define_all`]). What must be known is how many values there are:
-//! it decides the rank.
+//! `infer` makes a symbol for every size that depends on such an operand ([`InferCx::sizes`]); `lower` lets a
+//! small kernel compute the sizes from the operand's values, which checks them (`ONNXC_E_VALUE`), and the
+//! driver defines the symbols before the kernels that need them ([`LowerCx::define_all`]). What must be known
+//! is how many values there are: it decides the rank.
 
 use crate::diag::{Failure, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, Status, Stmt};
@@ -52,7 +52,9 @@ pub fn need_length(cx: &InferCx, i: usize, what: &str) -> Result<usize, Failure>
         return Err(cx.error(codes::OP_SHAPE, format!("input {i} must be a list of {what}")).into());
     }
     length(cx, i).filter(|n| *n <= 64).ok_or_else(|| {
-        cx.error(codes::DYNAMIC_VALUE, format!("the number of {what} (input {i}) is only known at run time")).help("it decides the rank of the result: declare the length of the operand").into()
+        cx.error(codes::DYNAMIC_VALUE, format!("the number of {what} (input {i}) is only known at run time"))
+            .help("it decides the rank of the result: declare the length of the operand")
+            .into()
     })
 }
 
@@ -132,8 +134,8 @@ pub fn sizes(k: &mut KernelBuilder, list: Buf) -> Vec<Expr> {
     v
 }
 
-/// Flags (0 or 1, i64) of the dimensions that the axes in `list` name, out of `rank`. Axes that are out of range or
-/// stand twice are an error.
+/// Flags (0 or 1, i64) of the dimensions that the axes in `list` name, out of `rank`. Axes that are out of
+/// range or stand twice are an error.
 pub fn axis_flags(k: &mut KernelBuilder, list: Buf, rank: usize) -> Vec<Expr> {
     let v = values(k, list);
     let mut found = int(0);

@@ -1,4 +1,5 @@
-//! What classifiers and regressors of ai.onnx.ml share: labels, the transform of scores, the class with the top score.
+//! What classifiers and regressors of ai.onnx.ml share: labels, the transform of scores, the class with the
+//! top score.
 //!
 //! | `post_transform` | row of scores s |
 //! |---|---|
@@ -8,8 +9,9 @@
 //! | SOFTMAX_ZERO | softmax, but scores of (nearly) zero stay so: s exp(-max) before the division |
 //! | PROBIT | the quantile of the normal distribution, by Winitzki's approximation as in the reference |
 //!
-//! A row of one score is transformed like any other. The top class is the first with the highest score; it is found
-//! before the transform where that keeps the order (all but SOFTMAX_ZERO), so that saturation makes no ties.
+//! A row of one score is transformed like any other. The top class is the first with the highest score; it is
+//! found before the transform where that keeps the order (all but SOFTMAX_ZERO), so that saturation makes no
+//! ties.
 
 use super::{runtime, text};
 use crate::diag::{Result, codes};
@@ -31,7 +33,13 @@ pub enum Post {
 }
 
 /// The transforms by name, in the order of their numbers in TreeEnsemble.
-const NAMES: [(&str, Post); 5] = [("NONE", Post::None), ("SOFTMAX", Post::Softmax), ("LOGISTIC", Post::Logistic), ("SOFTMAX_ZERO", Post::SoftmaxZero), ("PROBIT", Post::Probit)];
+const NAMES: [(&str, Post); 5] = [
+    ("NONE", Post::None),
+    ("SOFTMAX", Post::Softmax),
+    ("LOGISTIC", Post::Logistic),
+    ("SOFTMAX_ZERO", Post::SoftmaxZero),
+    ("PROBIT", Post::Probit),
+];
 
 impl Post {
     /// The attribute `post_transform`.
@@ -70,11 +78,20 @@ impl Post {
                                 let one = Expr::num(from, 1.0);
                                 let log = Expr::un(UnOp::Log, (one.clone() - x.clone()) * (one + x.clone()));
                                 k.shared(log, |k, log| {
-                                    let v = Expr::num(from, 2.0 / (std::f64::consts::PI * 0.147)) + log.clone() * Expr::num(from, 0.5);
+                                    let v = Expr::num(from, 2.0 / (std::f64::consts::PI * 0.147))
+                                        + log.clone() * Expr::num(from, 0.5);
                                     k.shared(v, |_, v| {
-                                        let root = Expr::un(UnOp::Sqrt, v.clone() * v.clone() - log * Expr::num(from, 1.0 / 0.147));
-                                        let size = Expr::un(UnOp::Sqrt, root - v) * Expr::num(from, std::f64::consts::SQRT_2);
-                                        Expr::select(Expr::bin(BinOp::Lt, x, Expr::num(from, 0.0)), -size.clone(), size)
+                                        let root = Expr::un(
+                                            UnOp::Sqrt,
+                                            v.clone() * v.clone() - log * Expr::num(from, 1.0 / 0.147),
+                                        );
+                                        let size = Expr::un(UnOp::Sqrt, root - v)
+                                            * Expr::num(from, std::f64::consts::SQRT_2);
+                                        Expr::select(
+                                            Expr::bin(BinOp::Lt, x, Expr::num(from, 0.0)),
+                                            -size.clone(),
+                                            size,
+                                        )
                                     })
                                 })
                             })
@@ -158,7 +175,12 @@ impl Labels {
         Ok(())
     }
     /// Writes to `y`, a vector of N, the label of the class that `class` finds for a row.
-    pub fn write(&self, cx: &mut LowerCx, y: Buf, class: impl FnOnce(&mut crate::nest::KernelBuilder, &[Dim]) -> Expr) -> Result<()> {
+    pub fn write(
+        &self,
+        cx: &mut LowerCx,
+        y: Buf,
+        class: impl FnOnce(&mut crate::nest::KernelBuilder, &[Dim]) -> Expr,
+    ) -> Result<()> {
         let n = Dim::from(self.len());
         let table = match self {
             Labels::Ints(names) => cx.m.constant("labels", Arc::new(ConstData::from_i64s(names))),
@@ -195,7 +217,12 @@ pub fn matrix(cx: &InferCx) -> Result<(TensorType, Dim, Dim)> {
     let t = cx.tensor(0)?.clone();
     match t.dims[..] {
         [n, c] => Ok((t, n, c)),
-        _ => cx.error(codes::OP_FEATURE, format!("{} is supported for a matrix of samples and features only", cx.origin.op)).fail(),
+        _ => cx
+            .error(
+                codes::OP_FEATURE,
+                format!("{} is supported for a matrix of samples and features only", cx.origin.op),
+            )
+            .fail(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! What operators on strings share: making new ones, reading them code point by code point, looking them up.
 //!
-//! New strings are counted first and written then, by the same code: a [`Sink`] either adds up or stores. Their bytes lie one
-//! behind the other in memory that stays to the end of the call ([`crate::nest::Texts`]). Parts of strings that exist need
-//! none of this.
+//! New strings are counted first and written then, by the same code: a [`Sink`] either adds up or stores.
+//! Their bytes lie one behind the other in memory that stays to the end of the call ([`crate::nest::Texts`]).
+//! Parts of strings that exist need none of this.
 
 pub mod automaton;
 pub mod fixed;
@@ -33,7 +33,8 @@ pub fn not(a: Expr) -> Expr {
 
 /// Strings as a constant vector.
 pub fn list<T: AsRef<[u8]>>(m: &mut Module, name: &str, v: &[T]) -> Buf {
-    let data = ConstData::strings(vec![v.len() as i64], v.iter().map(|s| s.as_ref().to_vec().into()).collect());
+    let data =
+        ConstData::strings(vec![v.len() as i64], v.iter().map(|s| s.as_ref().to_vec().into()).collect());
     m.constant(name, Arc::new(data.unwrap_or_else(|| ConstData::from_i64s(&[]))))
 }
 
@@ -92,7 +93,10 @@ pub fn produce(cx: &mut LowerCx, out: Buf, write: impl Fn(&mut KernelBuilder, &[
         k.nest(LoopKind::Seq, &dims, |k, i| {
             k.store(from, i, Expr::acc(at));
             write(k, i, &Sink { at, to: None });
-            k.push(Stmt::Check { cond: runtime::le(Expr::acc(at), Expr::index(room)), status: Status::Capacity });
+            k.push(Stmt::Check {
+                cond: runtime::le(Expr::acc(at), Expr::index(room)),
+                status: Status::Capacity,
+            });
         });
         k.store(texts.taken, &[zero], Expr::acc(at));
     });
@@ -110,8 +114,8 @@ pub fn produce(cx: &mut LowerCx, out: Buf, write: impl Fn(&mut KernelBuilder, &[
     });
 }
 
-/// A code point of a string: its value and its bytes, both i64. Bytes that are no UTF-8 give any value, but never more bytes
-/// than are there. `at` must be inside.
+/// A code point of a string: its value and its bytes, both i64. Bytes that are no UTF-8 give any value, but
+/// never more bytes than are there. `at` must be inside.
 pub fn code_point(k: &mut KernelBuilder, s: &Expr, at: Expr) -> (Expr, Expr) {
     let at = k.let_(at);
     let byte = |e: Expr| Expr::cast(ElemType::U8, ElemType::I64, e);
@@ -123,7 +127,11 @@ pub fn code_point(k: &mut KernelBuilder, s: &Expr, at: Expr) -> (Expr, Expr) {
         let n = k.let_((int(1) + from(0xc0) + from(0xe0) + from(0xf0)).min(left));
         k.set(size, n.clone());
         // The first byte's own bits: five of two bytes, four of three, three of four.
-        let bits = Expr::select(lt(first.clone(), int(0xe0)), int(0x1f), Expr::select(lt(first.clone(), int(0xf0)), int(0x0f), int(7)));
+        let bits = Expr::select(
+            lt(first.clone(), int(0xe0)),
+            int(0x1f),
+            Expr::select(lt(first.clone(), int(0xf0)), int(0x0f), int(7)),
+        );
         k.set(value, first.clone().and(bits));
         let i = k.acc(int(1));
         k.while_(lt(Expr::acc(i), n), |k| {
@@ -215,14 +223,21 @@ impl Dictionary {
         } else {
             Expr::cast(ElemType::I64, ElemType::U64, v.clone())
         };
-        let start = Expr::bin(BinOp::Shr, hash * word(GOLDEN), word(u64::from(64 - self.size.trailing_zeros())));
+        let start =
+            Expr::bin(BinOp::Shr, hash * word(GOLDEN), word(u64::from(64 - self.size.trailing_zeros())));
         let (at, found) = (k.acc(Expr::cast(ElemType::U64, ElemType::I64, start)), k.acc(int(-2)));
         let (size, keys) = (Dim::constant(self.size), Dim::constant(self.count.max(1)));
         k.while_(eq(Expr::acc(found), int(-2)), |k| {
             let here = k.with_index(Expr::acc(at), size, |k, i| k.load(self.slots, &[i]));
             let here = k.let_(here);
             // A key that is another one: go on.
-            let other = if self.count == 0 { Expr::bool(false) } else { k.with_index(here.clone(), keys, |k, i| Expr::bin(BinOp::Ne, k.load(self.keys, &[i]), v.clone())) };
+            let other = if self.count == 0 {
+                Expr::bool(false)
+            } else {
+                k.with_index(here.clone(), keys, |k, i| {
+                    Expr::bin(BinOp::Ne, k.load(self.keys, &[i]), v.clone())
+                })
+            };
             let other = Expr::select(lt(here.clone(), int(0)), Expr::bool(false), other);
             k.set(found, Expr::select(other, int(-2), here));
             k.set(at, (Expr::acc(at) + int(1)).and(int(self.size - 1)));

@@ -1,4 +1,5 @@
-//! Probabilities of classes from those of all pairs: the second method of Wu, Lin and Weng (2004), as in libsvm.
+//! Probabilities of classes from those of all pairs: the second method of Wu, Lin and Weng (2004), as in
+//! libsvm.
 
 use super::super::LowerCx;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Stmt, UnOp};
@@ -8,7 +9,8 @@ use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
 use std::sync::Arc;
 
-/// Scratch memory of one row: pairwise probabilities R and the quadratic form Q [N, C, C], its product Q p and p [N, C].
+/// Scratch memory of one row: pairwise probabilities R and the quadratic form Q [N, C, C], its product Q p
+/// and p [N, C].
 #[derive(Clone, Copy)]
 struct Work {
     r: Buf,

@@ -1,12 +1,13 @@
-//! TopK of elements of at most 32 bits: each becomes an integer key that grows with its place in the order, and key and
-//! position together an integer of 64 bits, so that every comparison is one of integers and no two are equal.
+//! TopK of elements of at most 32 bits: each becomes an integer key that grows with its place in the order,
+//! and key and position together an integer of 64 bits, so that every comparison is one of integers and no
+//! two are equal.
 //!
-//! Few of many: the row is seen as a matrix of which the largest key of each column is found, many columns at once. At least
-//! k columns have one that is not below the k-th largest of these: the k-th that is found one after the other, or what a
-//! bisection found a little below it. The elements of such columns that are not below it either, hardly more than k, go
-//! through a sorted list, or, if k is not small, into one of twice the length that is sorted when it is full and at the end:
-//! many elements may be equal. Otherwise the row is sorted: by merging
-//! here, where it is short or nobody knows how long it is.
+//! Few of many: the row is seen as a matrix of which the largest key of each column is found, many columns at
+//! once. At least k columns have one that is not below the k-th largest of these: the k-th that is found one
+//! after the other, or what a bisection found a little below it. The elements of such columns that are not
+//! below it either, hardly more than k, go through a sorted list, or, if k is not small, into one of twice
+//! the length that is sorted when it is full and at the end: many elements may be equal. Otherwise the row is
+//! sorted: by merging here, where it is short or nobody knows how long it is.
 
 use super::{Row, TopK};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, Stmt, UnOp};
@@ -50,8 +51,9 @@ pub(super) fn suits(k: &LowerCx, row: &Row) -> bool {
     narrow && row.count.as_const() != Some(0) && k.m.syms.range(row.n).hi.is_some_and(|n| n < POSITIONS)
 }
 
-/// Columns that make a search for `count` (not 0) of `n` cheapest, if it is cheaper than sorting all: of each column the top is
-/// looked at, of those that count every element. With hardly fewer columns than elements each element is one.
+/// Columns that make a search for `count` (not 0) of `n` cheapest, if it is cheaper than sorting all: of each
+/// column the top is looked at, of those that count every element. With hardly fewer columns than elements
+/// each element is one.
 fn columns(count: i64, n: i64) -> Option<i64> {
     let m = (4.0 * count as f64 * n as f64).sqrt() as i64;
     let m = (m + 63) / 64 * 64;
@@ -113,7 +115,8 @@ impl TopK {
             Scratch::Few { columns, tops, limit, count, list } => {
                 let lowest = self.tops(k, row, o, columns, tops, (limit, count));
                 let lowest = k.let_(lowest);
-                // Many columns have elements for the list where elements are equal: their rows are read from end to end.
+                // Many columns have elements for the list where elements are equal: their rows are read from
+                // end to end.
                 if Some(columns) == row.n.as_const() {
                     self.pick(k, row, o, (Some(columns), tops, list), (lowest, limit));
                 } else {
@@ -159,7 +162,8 @@ impl TopK {
             _ => halving(k, row, o, columns, tops, (limit, count)),
         }
     }
-    /// What reaches the limit goes into the list: column by column, or, without a number of columns, in order.
+    /// What reaches the limit goes into the list: column by column, or, without a number of columns, in
+    /// order.
     fn pick(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, list): (Option<i64>, Buf, List), (lowest, top): (Expr, Buf)) {
         let from = |k: &mut KernelBuilder, f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr| match columns {
             Some(columns) => self.candidates(k, row, o, (columns, tops, lowest.clone()), &mut |k, new| drop(f(k, new))),
@@ -197,9 +201,10 @@ impl TopK {
             }
         }
     }
-    /// Calls `f` with packed keys that are not below the limit, one position after the other. `f` returns the last entry that
-    /// counts, i64::MIN if there are too few: later elements have to be larger, since of equal ones the first come first. So
-    /// most blocks have none, which the largest of their keys tells. `top` is a word of scratch.
+    /// Calls `f` with packed keys that are not below the limit, one position after the other. `f` returns the
+    /// last entry that counts, i64::MIN if there are too few: later elements have to be larger, since of
+    /// equal ones the first come first. So most blocks have none, which the largest of their keys tells.
+    /// `top` is a word of scratch.
     fn in_turn(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (lowest, top): (Expr, Buf), f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr) {
         let least = k.acc(Expr::cast(ElemType::I32, ElemType::I64, lowest));
         let reaches = |key: Expr| Expr::bin(BinOp::Ge, Expr::cast(ElemType::I32, ElemType::I64, key), Expr::acc(least));
@@ -224,7 +229,8 @@ impl TopK {
             k.range(LoopKind::Seq, "i", 0, row.n.modulo(BLOCK), |k, i| consider(k, blocks * BLOCK + i));
         }
     }
-    /// The largest key of a block. Its loop stands in one of its own: a list of statements that are vectors all of them.
+    /// The largest key of a block. Its loop stands in one of its own: a list of statements that are vectors
+    /// all of them.
     fn block_top(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], first: Dim, to: Buf) {
         k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
             let found = k.acc(Scalar::lowest(ElemType::I32).into());
@@ -267,7 +273,8 @@ fn results(k: &mut KernelBuilder, row: &Row, o: &[Dim], list: Buf, first: i64) {
     });
 }
 
-/// Puts an entry where it belongs in a list of `count` that has a largest one before them, if it is not behind all.
+/// Puts an entry where it belongs in a list of `count` that has a largest one before them, if it is not
+/// behind all.
 fn rank(k: &mut KernelBuilder, o: &[Dim], count: Dim, list: Buf, new: Expr) {
     let extent = count + 1;
     let entry = |k: &mut KernelBuilder, at: Expr| k.with_index(at, extent, |k, i| k.load(list, &spot(o, i)));
@@ -284,8 +291,8 @@ fn rank(k: &mut KernelBuilder, o: &[Dim], count: Dim, list: Buf, new: Expr) {
     });
 }
 
-/// Sorts the first `n` entries of a list of at most `most`, the largest first: merges sorted runs of 1, 2, 4, ... until there
-/// is one.
+/// Sorts the first `n` entries of a list of at most `most`, the largest first: merges sorted runs of 1, 2, 4,
+/// ... until there is one.
 fn merge(k: &mut KernelBuilder, o: &[Dim], n: Dim, most: Dim, (order, merged): (Buf, Buf)) {
     let size = Expr::index(n);
     let lt = |a: Expr, b: Expr| Expr::bin(BinOp::Lt, a, b);
@@ -322,7 +329,8 @@ fn merge(k: &mut KernelBuilder, o: &[Dim], n: Dim, most: Dim, (order, merged): (
     k.push(Stmt::While { cond: lt(Expr::acc(width), size), body });
 }
 
-/// An i32 in the order of the numbers of a type of at most 32 bits. Zeros are equal, NaN is larger than all numbers.
+/// An i32 in the order of the numbers of a type of at most 32 bits. Zeros are equal, NaN is larger than all
+/// numbers.
 pub fn ordered(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
     let to = ElemType::I32;
     match ty {
@@ -341,8 +349,8 @@ pub fn ordered(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
     }
 }
 
-/// The least or the greatest of the columns' tops, as `value` shows them, into a buffer. Its loops stand in one of their own: a
-/// list of statements that are vectors all of them.
+/// The least or the greatest of the columns' tops, as `value` shows them, into a buffer. Its loops stand in
+/// one of their own: a list of statements that are vectors all of them.
 fn extreme(k: &mut KernelBuilder, o: &[Dim], columns: i64, (tops, to): (Buf, Buf), op: BinOp, value: impl Fn(&KernelBuilder, Expr) -> Expr) {
     k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
         let first = if op == BinOp::Max { Scalar::lowest(ElemType::I32) } else { Scalar::highest(ElemType::I32) };
@@ -394,7 +402,8 @@ fn halving(k: &mut KernelBuilder, row: &Row, o: &[Dim], columns: i64, tops: Buf,
     Expr::cast(ElemType::I64, ElemType::I32, Expr::acc(lo))
 }
 
-/// How many tops are not below the limit. The loop stands in one of its own: a list of statements that are vectors all of them.
+/// How many tops are not below the limit. The loop stands in one of its own: a list of statements that are
+/// vectors all of them.
 fn reaching(k: &mut KernelBuilder, o: &[Dim], columns: i64, (tops, limit, count): (Buf, Buf, Buf)) {
     let zero = Dim::constant(0);
     k.range(LoopKind::Seq, "once", 0, 1, |k, _| {

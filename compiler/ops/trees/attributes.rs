@@ -1,5 +1,5 @@
-//! The two sets of attributes that describe trees: lists over (tree, node) pairs of versions 1 and 3, and nodes that name
-//! each other and their leaves of version 5.
+//! The two sets of attributes that describe trees: lists over (tree, node) pairs of versions 1 and 3, and
+//! nodes that name each other and their leaves of version 5.
 
 use super::check_range;
 use super::forest::{Branch, Forest, Target, Test, Weight};

@@ -1,8 +1,8 @@
 //! Trees in one form, whatever attributes they come from.
 //!
-//! All comparisons become `x <= v`: `<` compares with the next smaller number, `>` and `>=` swap the branches, equality
-//! is two comparisons, a set is one equality after the other. Missing values (NaN) follow the node's flag, which swaps
-//! with the branches.
+//! All comparisons become `x <= v`: `<` compares with the next smaller number, `>` and `>=` swap the
+//! branches, equality is two comparisons, a set is one equality after the other. Missing values (NaN) follow
+//! the node's flag, which swaps with the branches.
 
 use crate::tensor::ElemType;
 
@@ -87,7 +87,8 @@ impl Forest {
     /// From the model's nodes; compared numbers are of type `ty`. Errors are sentences about the model.
     pub fn new(nodes: &[Branch], leaves: Vec<Vec<Weight>>, roots: &[Target], ty: ElemType) -> Result<Forest, String> {
         acyclic(nodes, leaves.len(), roots)?;
-        // Leaves stand after all steps, whose number is known only at the end: counted from the top until then.
+        // Leaves stand after all steps, whose number is known only at the end: counted from the top until
+        // then.
         let leaf = |i: usize| usize::MAX - i;
         let mut f = Forest { leaves, ..Forest::default() };
         // First step of each node: nodes stand in order.

@@ -1,9 +1,10 @@
 //! The nests that walk a forest: each row from root to leaf, tree after tree.
 //!
-//! A step is a row of four integers (feature; bits of the compared float; both ways on); doubles are compared from a table
-//! of their own. Rows of leaves, which lead to themselves, follow from a power of two on: one bit of a position tells
-//! whether it is a leaf. Several trees are walked side by side until all are at a leaf: a step waits for two loads, one
-//! after the other, and the steps of other trees fill that time. Nothing branches on a comparison.
+//! A step is a row of four integers (feature; bits of the compared float; both ways on); doubles are compared
+//! from a table of their own. Rows of leaves, which lead to themselves, follow from a power of two on: one
+//! bit of a position tells whether it is a leaf. Several trees are walked side by side until all are at a
+//! leaf: a step waits for two loads, one after the other, and the steps of other trees fill that time.
+//! Nothing branches on a comparison.
 //!
 //! Where NaN holds in some steps and not in others, a table says which; only rows that have a NaN look there.
 
@@ -66,7 +67,8 @@ enum Missing {
     Told(Buf),
 }
 
-/// Writes the scores of each row of `x` [N, F], in the compute type `ty`, to `y` [N, targets] of storage type `ty`.
+/// Writes the scores of each row of `x` [N, F], in the compute type `ty`, to `y` [N, targets] of storage type
+/// `ty`.
 pub fn walk(cx: &mut LowerCx, f: &Forest, s: &Scores, x: Buf, y: Buf, ty: ElemType) {
     let t = tables(cx, f, ty);
     let rows = cx.dims(x)[0];

@@ -1,9 +1,10 @@
 //! infer_shapes for If, Loop and Scan: types of results from those of the bodies.
 //!
-//! What a body records holds only where it runs: its conditions are kept in the subgraph, its facts are dropped. A size
-//! on which branches differ, or that changes from iteration to iteration, is a run-time size of the result. Which sizes of a
-//! loop-carried value change is found by trying: the body is inferred with the sizes of the first iteration; those
-//! that come out different become run-time sizes, and the body is inferred again, until nothing changes.
+//! What a body records holds only where it runs: its conditions are kept in the subgraph, its facts are
+//! dropped. A size on which branches differ, or that changes from iteration to iteration, is a run-time size
+//! of the result. Which sizes of a loop-carried value change is found by trying: the body is inferred with
+//! the sizes of the first iteration; those that come out different become run-time sizes, and the body is
+//! inferred again, until nothing changes.
 
 use super::infer::{Hints, Role, infer_graph};
 use crate::diag::{Error, Failure, Findings, Origin, Result, codes};
@@ -46,10 +47,19 @@ pub(super) fn uneven(node: &NodeData, k: usize) -> Error {
         .help("what a loop computes, and results of a branch inside another one, must have one rank: reshape them inside the branches")
 }
 
-/// Infers a control-flow node. Results of If whose rank the branches do not agree on are noted in `uneven` and have no type,
-/// if the graph around is inferred once.
+/// Infers a control-flow node. Results of If whose rank the branches do not agree on are noted in `uneven`
+/// and have no type, if the graph around is inferred once.
 #[allow(clippy::too_many_arguments)]
-pub(super) fn infer(g: &mut Graph, n: Node, op: &Control, outer: Outer, syms: &mut SymTable, findings: &mut Findings, outputs: &mut Vec<Output>, uneven: &mut Vec<usize>) -> Result<()> {
+pub(super) fn infer(
+    g: &mut Graph,
+    n: Node,
+    op: &Control,
+    outer: Outer,
+    syms: &mut SymTable,
+    findings: &mut Findings,
+    outputs: &mut Vec<Output>,
+    uneven: &mut Vec<usize>,
+) -> Result<()> {
     let mut subs = std::mem::take(&mut g.nodes[n].subgraphs);
     let mut cx = Cx { g, n, outer, findings, outputs, uneven };
     let r = match op {
@@ -92,7 +102,9 @@ pub(crate) fn is_true(sub: &Graph, v: Value) -> bool {
         return c.to_i64s().is_some_and(|v| v.iter().all(|x| *x != 0));
     }
     match &d.def {
-        Def::Node(n, _) if matches!(sub.nodes[*n].op, Op::View(crate::ops::view::View::Identity)) => sub.nodes[*n].inputs.first().copied().flatten().is_some_and(|x| is_true(sub, x)),
+        Def::Node(n, _) if matches!(sub.nodes[*n].op, Op::View(crate::ops::view::View::Identity)) => {
+            sub.nodes[*n].inputs.first().copied().flatten().is_some_and(|x| is_true(sub, x))
+        }
         _ => false,
     }
 }
@@ -111,10 +123,25 @@ impl Cx<'_> {
     fn size(&self, syms: &mut SymTable, k: usize, d: usize, rank: usize) -> Dim {
         let node = &self.g.nodes[self.n];
         let (names, declared) = (self.outer.names.clone(), self.outer.declared.clone());
-        InferCx { syms, origin: &node.origin, inputs: &[], since: node.schema.since, names, declared, outputs: vec![] }.size(k, d, rank)
+        InferCx {
+            syms,
+            origin: &node.origin,
+            inputs: &[],
+            since: node.schema.since,
+            names,
+            declared,
+            outputs: vec![],
+        }
+        .size(k, d, rank)
     }
     /// Types of the body's results; `None` with findings if it has faults.
-    fn run(&mut self, sub: &mut Graph, syms: &mut SymTable, last: bool, once: bool) -> Result<Option<Vec<(ValueType, Known)>>> {
+    fn run(
+        &mut self,
+        sub: &mut Graph,
+        syms: &mut SymTable,
+        last: bool,
+        once: bool,
+    ) -> Result<Option<Vec<(ValueType, Known)>>> {
         capture(sub, self.g);
         reset(sub);
         let mut local = Findings::default();
@@ -125,16 +152,24 @@ impl Cx<'_> {
         if local.has_errors() {
             return Ok(None);
         }
-        sub.outputs.iter().map(|v| Ok(sub.values[*v].ty.clone().map(|t| (t, sub.values[*v].known.clone())))).collect()
+        sub.outputs
+            .iter()
+            .map(|v| Ok(sub.values[*v].ty.clone().map(|t| (t, sub.values[*v].known.clone()))))
+            .collect()
     }
     fn body<'s>(&self, subs: &'s mut [(String, Graph)], name: &str) -> Result<&'s mut Graph> {
-        subs.iter_mut().find(|(n, _)| n == name).map(|(_, g)| g).ok_or_else(|| Failure::bug("infer", format!("no graph {name}")))
+        subs.iter_mut()
+            .find(|(n, _)| n == name)
+            .map(|(_, g)| g)
+            .ok_or_else(|| Failure::bug("infer", format!("no graph {name}")))
     }
 
     // ---- If ----
 
     fn branch(&mut self, tables: &[usize], subs: &mut [(String, Graph)], syms: &mut SymTable) -> Result<()> {
-        let Some(cond) = self.operand(0).cloned() else { return self.fail(codes::OP_ARITY, "the condition is missing") };
+        let Some(cond) = self.operand(0).cloned() else {
+            return self.fail(codes::OP_ARITY, "the condition is missing");
+        };
         if tensor(&cond).is_none_or(|t| t.count().as_const() != Some(1)) {
             return self.fail(codes::OP_SHAPE, "the condition of If must be one truth value");
         }
@@ -146,7 +181,8 @@ impl Cx<'_> {
             let (inputs, outputs) = (sub.inputs.len(), sub.outputs.len());
             counts.push(outputs);
             let wrong = |what: &str, found: usize, expected: String| {
-                let e = Error::new(codes::GRAPH_INVALID, format!("{n} of If has the wrong number of {what}")).at(self.origin());
+                let e = Error::new(codes::GRAPH_INVALID, format!("{n} of If has the wrong number of {what}"))
+                    .at(self.origin());
                 e.found_expected(format!("{found} {what}"), expected).help("branches see the values around them: they take no inputs, and give what the node gives").fail()
             };
             if inputs > 0 {
@@ -157,9 +193,13 @@ impl Cx<'_> {
             }
         }
         if counts[0] != counts[1] {
-            let e = Error::new(codes::GRAPH_INVALID, "the branches of If have different numbers of outputs").at(self.origin());
+            let e = Error::new(codes::GRAPH_INVALID, "the branches of If have different numbers of outputs")
+                .at(self.origin());
             let found = format!("{} in then_branch, {} in else_branch", counts[0], counts[1]);
-            return e.found_expected(found, "the same number in both").help("add the missing outputs to one branch, or remove them from the other").fail();
+            return e
+                .found_expected(found, "the same number in both")
+                .help("add the missing outputs to one branch, or remove them from the other")
+                .fail();
         }
         // A condition that is known leaves one branch, which runs as part of the graph around.
         if let Some(c) = known_truth(&cond.known) {
@@ -182,7 +222,8 @@ impl Cx<'_> {
         let [Some(a), Some(b)] = &found[..] else { return Ok(()) };
         for (k, (x, y)) in a.iter().zip(b).enumerate() {
             let (ValueType::Tensor(t), ValueType::Tensor(e)) = (&x.0, &y.0) else {
-                return self.fail(codes::OP_FEATURE, "If with results that are no tensors is not supported yet");
+                return self
+                    .fail(codes::OP_FEATURE, "If with results that are no tensors is not supported yet");
             };
             if self.g.nodes[self.n].outputs.get(k).copied().flatten().is_none() {
                 self.outputs.push(None);
@@ -190,18 +231,27 @@ impl Cx<'_> {
             }
             if t.elem != e.elem {
                 let title = format!("result {k} has another element type in each branch");
-                let e = Error::new(codes::OP_TYPE, title).at(self.origin()).row("then_branch", t.display(syms)).row("else_branch", e.display(syms));
+                let e = Error::new(codes::OP_TYPE, title)
+                    .at(self.origin())
+                    .row("then_branch", t.display(syms))
+                    .row("else_branch", e.display(syms));
                 return e.help("convert one of them with Cast").fail();
             }
             if t.rank() != e.rank() {
                 if !self.outer.once {
-                    return uneven(&self.g.nodes[self.n], k).found_expected(t.display(syms), e.display(syms)).fail();
+                    return uneven(&self.g.nodes[self.n], k)
+                        .found_expected(t.display(syms), e.display(syms))
+                        .fail();
                 }
                 self.uneven.push(k);
                 self.outputs.push(None);
                 continue;
             }
-            let (t, e) = if tables.contains(&k) { (columns_of(t, e), columns_of(e, t)) } else { (t.clone(), e.clone()) };
+            let (t, e) = if tables.contains(&k) {
+                (columns_of(t, e), columns_of(e, t))
+            } else {
+                (t.clone(), e.clone())
+            };
             let mut dims = vec![];
             for d in 0..t.rank() {
                 let same = syms.eq(t.dims[d], e.dims[d]) == Answer::Yes && outside(syms, t.dims[d], mark);
@@ -210,13 +260,19 @@ impl Cx<'_> {
                     continue;
                 }
                 let s = self.size(syms, k, d, t.rank());
-                if let (Some(sym), Some(u), Some(v)) = (s.as_sym().filter(|s| syms.kind(*s) == SymKind::Runtime), syms.upper(t.dims[d]), syms.upper(e.dims[d])) {
+                if let (Some(sym), Some(u), Some(v)) = (
+                    s.as_sym().filter(|s| syms.kind(*s) == SymKind::Runtime),
+                    syms.upper(t.dims[d]),
+                    syms.upper(e.dims[d]),
+                ) {
                     syms.bound_product(&[sym], u.max(v));
                 }
                 dims.push(s);
             }
             let known = match (&x.1, &y.1) {
-                (Known::Dims(p), Known::Dims(q)) if p == q && p.iter().all(|d| outside(syms, *d, mark)) => x.1.clone(),
+                (Known::Dims(p), Known::Dims(q)) if p == q && p.iter().all(|d| outside(syms, *d, mark)) => {
+                    x.1.clone()
+                }
                 _ => Known::No,
             };
             self.outputs.push(Some((ValueType::Tensor(TensorType::new(t.elem, dims)), known)));
@@ -226,9 +282,17 @@ impl Cx<'_> {
 
     // ---- Loop and Scan ----
 
-    /// Infers a body whose first `carried.len()` results (behind `first`) come in again as its inputs behind `first_in`.
-    /// Gives the results of the body and, for each carried value, which of its sizes change.
-    fn settle(&mut self, sub: &mut Graph, syms: &mut SymTable, first_in: usize, first: usize, carried: &mut [TensorType], tables: &[usize]) -> Result<Option<Settled>> {
+    /// Infers a body whose first `carried.len()` results (behind `first`) come in again as its inputs behind
+    /// `first_in`. Gives the results of the body and, for each carried value, which of its sizes change.
+    fn settle(
+        &mut self,
+        sub: &mut Graph,
+        syms: &mut SymTable,
+        first_in: usize,
+        first: usize,
+        carried: &mut [TensorType],
+        tables: &[usize],
+    ) -> Result<Option<Settled>> {
         let mut inputs: Vec<TensorType> = carried.to_vec();
         let mut varies: Vec<Vec<bool>> = carried.iter().map(|t| vec![false; t.rank()]).collect();
         let attempts = 2 + tables.len() + carried.iter().map(|t| t.rank()).sum::<usize>();
@@ -247,10 +311,15 @@ impl Cx<'_> {
                     let ok = f.as_tensor().is_some_and(|f| f.elem == t.elem && f.rank() == t.rank());
                     if !ok {
                         syms.close(scope);
-                        return Error::new(codes::OP_FEATURE, format!("loop-carried value {k} changes its type or rank, which is not supported"))
-                            .at(self.origin())
-                            .found_expected(f.display(syms), t.display(syms))
-                            .fail();
+                        return Error::new(
+                            codes::OP_FEATURE,
+                            format!(
+                                "loop-carried value {k} changes its type or rank, which is not supported"
+                            ),
+                        )
+                        .at(self.origin())
+                        .found_expected(f.display(syms), t.display(syms))
+                        .fail();
                     }
                 }
                 if let (Some(f), true) = (found.as_ref().and_then(|f| f.as_tensor()), tables.contains(&k)) {
@@ -263,7 +332,10 @@ impl Cx<'_> {
                 }
                 for d in 0..t.rank() {
                     // A body that does not fit the first sizes may fit others.
-                    let stays = found.as_ref().and_then(|f| f.as_tensor()).is_some_and(|f| syms.eq(f.dims[d], t.dims[d]) == Answer::Yes);
+                    let stays = found
+                        .as_ref()
+                        .and_then(|f| f.as_tensor())
+                        .is_some_and(|f| syms.eq(f.dims[d], t.dims[d]) == Answer::Yes);
                     if !stays && !varies[k][d] {
                         changed.push((k, d));
                     }
@@ -271,7 +343,10 @@ impl Cx<'_> {
             }
             let conditions = syms.close(scope);
             if widened {
-                tables.iter().filter(|k| !varies[**k].contains(&true)).for_each(|k| inputs[*k] = carried[*k].clone());
+                tables
+                    .iter()
+                    .filter(|k| !varies[**k].contains(&true))
+                    .for_each(|k| inputs[*k] = carried[*k].clone());
             }
             if changed.is_empty() && !widened {
                 let scope = syms.open();
@@ -290,12 +365,24 @@ impl Cx<'_> {
     }
     fn fresh(&self, syms: &mut SymTable, hint: &str) -> Dim {
         let node = &self.g.nodes[self.n];
-        InferCx { syms, origin: &node.origin, inputs: &[], since: node.schema.since, names: vec![], declared: vec![], outputs: vec![] }.fresh(hint).into()
+        InferCx {
+            syms,
+            origin: &node.origin,
+            inputs: &[],
+            since: node.schema.since,
+            names: vec![],
+            declared: vec![],
+            outputs: vec![],
+        }
+        .fresh(hint)
+        .into()
     }
     /// Types of the final values of what is carried.
     fn carried(&mut self, syms: &mut SymTable, at: usize, carried: &[TensorType], varies: &[Vec<bool>]) {
         for (k, (t, v)) in carried.iter().zip(varies).enumerate() {
-            let dims: Vec<Dim> = (0..t.rank()).map(|d| if v[d] { self.size(syms, at + k, d, t.rank()) } else { t.dims[d] }).collect();
+            let dims: Vec<Dim> = (0..t.rank())
+                .map(|d| if v[d] { self.size(syms, at + k, d, t.rank()) } else { t.dims[d] })
+                .collect();
             self.outputs.push(Some((ValueType::Tensor(TensorType::new(t.elem, dims)), Known::No)));
         }
     }
@@ -303,22 +390,40 @@ impl Cx<'_> {
         (from..to)
             .map(|i| match self.operand(i).map(|o| &o.ty) {
                 Some(ValueType::Tensor(t)) => Ok(t.clone()),
-                Some(_) => self.fail(codes::OP_FEATURE, format!("input {i} is no tensor, which is not supported yet")),
+                Some(_) => self
+                    .fail(codes::OP_FEATURE, format!("input {i} is no tensor, which is not supported yet")),
                 None => self.fail(codes::OP_ARITY, format!("input {i} is missing")),
             })
             .collect()
     }
     fn body_counts<T>(&self, op: &str, found: String, expected: String) -> Result<T> {
-        let e = Error::new(codes::GRAPH_INVALID, format!("the body of {op} does not fit the node")).at(self.origin());
+        let e = Error::new(codes::GRAPH_INVALID, format!("the body of {op} does not fit the node"))
+            .at(self.origin());
         e.found_expected(found, expected).help("inputs and outputs of the body follow those of the node; what the body only reads it sees without an input").fail()
     }
     /// What the body declares of its inputs from number `first` on must not contradict what the node gives.
     fn declared_inputs(&self, sub: &Graph, first: usize, given: &[ElemType]) -> Result<()> {
         for (k, elem) in given.iter().enumerate() {
             let d = &sub.values[sub.inputs[first + k]];
-            let Some(declared) = d.declared.as_ref().and_then(|t| t.as_tensor()).map(|t| t.elem).filter(|t| t != elem) else { continue };
-            let e = Error::new(codes::TYPE_INVALID, format!("input {} \"{}\" of the body is declared otherwise than the node gives it", first + k, d.name)).at(self.origin());
-            return e.row("declared", declared.to_string()).row("given", elem.to_string()).help("correct the declared type, or leave it out").fail();
+            let Some(declared) =
+                d.declared.as_ref().and_then(|t| t.as_tensor()).map(|t| t.elem).filter(|t| t != elem)
+            else {
+                continue;
+            };
+            let e = Error::new(
+                codes::TYPE_INVALID,
+                format!(
+                    "input {} \"{}\" of the body is declared otherwise than the node gives it",
+                    first + k,
+                    d.name
+                ),
+            )
+            .at(self.origin());
+            return e
+                .row("declared", declared.to_string())
+                .row("given", elem.to_string())
+                .help("correct the declared type, or leave it out")
+                .fail();
         }
         Ok(())
     }
@@ -335,7 +440,8 @@ impl Cx<'_> {
         let n = self.outer.operands.len().saturating_sub(2);
         if sub.inputs.len() != n + 2 || sub.outputs.len() < n + 1 {
             let found = format!("{} inputs and {} outputs", sub.inputs.len(), sub.outputs.len());
-            let expected = format!("{} inputs and at least {} outputs, as the node carries {n} values", n + 2, n + 1);
+            let expected =
+                format!("{} inputs and at least {} outputs, as the node carries {n} values", n + 2, n + 1);
             return self.body_counts("Loop", found, expected);
         }
         for i in 0..2 {
@@ -353,17 +459,21 @@ impl Cx<'_> {
         self.scalar_input(sub, 1, ElemType::Bool, truth(true));
         let Some((out, varies)) = self.settle(sub, syms, 2, 1, &mut carried, tables)? else { return Ok(()) };
         if out[0].0.as_tensor().is_none_or(|t| t.elem != ElemType::Bool || t.count().as_const() != Some(1)) {
-            return self.fail(codes::OP_SHAPE, "the condition that the body computes must be one truth value");
+            return self
+                .fail(codes::OP_SHAPE, "the condition that the body computes must be one truth value");
         }
         self.carried(syms, 0, &carried, &varies);
-        let exact = is_true(sub, sub.outputs[0]) && self.operand(1).is_none_or(|c| known_truth(&c.known) == Some(true));
+        let exact = is_true(sub, sub.outputs[0])
+            && self.operand(1).is_none_or(|c| known_truth(&c.known) == Some(true));
         let trips = self.operand(0).and_then(|o| match &o.known {
             Known::Dims(d) => d.first().copied(),
             Known::Const(c) => c.to_i64s().and_then(|v| v.first().map(|v| Dim::constant(*v))),
             Known::No => None,
         });
         for (j, (ty, _)) in out.iter().enumerate().skip(n + 1) {
-            let ValueType::Tensor(t) = ty else { return self.fail(codes::OP_FEATURE, "a scan output that is no tensor is not supported") };
+            let ValueType::Tensor(t) = ty else {
+                return self.fail(codes::OP_FEATURE, "a scan output that is no tensor is not supported");
+            };
             let (k, rank) = (j - 1, t.rank() + 1);
             let count = match trips {
                 Some(m) if exact => {
@@ -375,7 +485,10 @@ impl Cx<'_> {
                 }
                 _ => {
                     let s = self.size(syms, k, 0, rank);
-                    if let (Some(sym), Some(m)) = (s.as_sym().filter(|s| syms.kind(*s) == SymKind::Runtime), trips.filter(|m| m.as_const().is_none_or(|m| m < 1 << 24))) {
+                    if let (Some(sym), Some(m)) = (
+                        s.as_sym().filter(|s| syms.kind(*s) == SymKind::Runtime),
+                        trips.filter(|m| m.as_const().is_none_or(|m| m < 1 << 24)),
+                    ) {
                         syms.bound_product(&[sym], m.max(0));
                     }
                     s
@@ -395,21 +508,36 @@ impl Cx<'_> {
         let n = all - s.n_scanned;
         if sub.inputs.len() != all || sub.outputs.len() < n || sub.outputs.len() < self.outer.names.len() {
             let found = format!("{} inputs and {} outputs", sub.inputs.len(), sub.outputs.len());
-            return self.body_counts("Scan", found, format!("{all} inputs and at least {} outputs, as the node has", self.outer.names.len().max(n)));
+            return self.body_counts(
+                "Scan",
+                found,
+                format!(
+                    "{all} inputs and at least {} outputs, as the node has",
+                    self.outer.names.len().max(n)
+                ),
+            );
         }
         let scans = sub.outputs.len() - n;
         if [s.output_axes.len(), s.output_reversed.len()].iter().any(|k| *k != 0 && *k != scans) {
-            return self.fail(codes::OP_ATTRIBUTE, format!("there are {scans} scan outputs: axes and directions must be as many"));
+            return self.fail(
+                codes::OP_ATTRIBUTE,
+                format!("there are {scans} scan outputs: axes and directions must be as many"),
+            );
         }
         let mut types = self.carried_types(0, all)?;
         self.declared_inputs(sub, 0, &types.iter().map(|t| t.elem).collect::<Vec<_>>())?;
         let mut count: Option<Dim> = None;
         for (j, t) in types[n..].iter().enumerate() {
-            let axis = axis(s.input_axes.get(j).copied().unwrap_or(0), t.rank()).ok_or_else(|| Error::new(codes::OP_ATTRIBUTE, "an axis of a scanned input is out of range").at(self.origin()))?;
+            let axis = axis(s.input_axes.get(j).copied().unwrap_or(0), t.rank()).ok_or_else(|| {
+                Error::new(codes::OP_ATTRIBUTE, "an axis of a scanned input is out of range")
+                    .at(self.origin())
+            })?;
             let d = t.dims[axis];
             match count {
                 None => count = Some(d),
-                Some(c) if syms.eq(c, d) == Answer::No => return self.fail(codes::OP_SHAPE, "the scanned inputs differ in length"),
+                Some(c) if syms.eq(c, d) == Answer::No => {
+                    return self.fail(codes::OP_SHAPE, "the scanned inputs differ in length");
+                }
                 Some(c) if syms.eq(c, d) == Answer::Unknown => syms.equate(c, d),
                 Some(_) => {}
             }
@@ -423,16 +551,23 @@ impl Cx<'_> {
         let Some((out, varies)) = self.settle(sub, syms, 0, 0, &mut types[..n], &[])? else { return Ok(()) };
         self.carried(syms, 0, &types[..n], &varies);
         for (j, (ty, _)) in out.iter().enumerate().skip(n) {
-            let ValueType::Tensor(t) = ty else { return self.fail(codes::OP_FEATURE, "a scan output that is no tensor is not supported") };
+            let ValueType::Tensor(t) = ty else {
+                return self.fail(codes::OP_FEATURE, "a scan output that is no tensor is not supported");
+            };
             let rank = t.rank() + 1;
-            let Some(at) = axis(s.output_axes.get(j - n).copied().unwrap_or(0), rank) else { return self.fail(codes::OP_ATTRIBUTE, "an axis of a scan output is out of range") };
+            let Some(at) = axis(s.output_axes.get(j - n).copied().unwrap_or(0), rank) else {
+                return self.fail(codes::OP_ATTRIBUTE, "an axis of a scan output is out of range");
+            };
             let mut dims = vec![];
             for (d, x) in t.dims.iter().enumerate() {
                 let place = d + usize::from(d >= at);
                 dims.push(if outside(syms, *x, mark) { *x } else { self.size(syms, j, place, rank) });
             }
             if dims != t.dims && at != 0 {
-                return self.fail(codes::OP_FEATURE, "a scan output of sizes that only the body knows is only supported along axis 0");
+                return self.fail(
+                    codes::OP_FEATURE,
+                    "a scan output of sizes that only the body knows is only supported along axis 0",
+                );
             }
             dims.insert(at, count);
             self.outputs.push(Some((ValueType::Tensor(TensorType::new(t.elem, dims)), Known::No)));
@@ -444,7 +579,9 @@ impl Cx<'_> {
 /// The type of a table of a sequence beside another one: one without rows has as many columns as the other.
 fn columns_of(t: &TensorType, other: &TensorType) -> TensorType {
     match (&t.dims[..], &other.dims[..]) {
-        ([len, _], [_, columns]) if len.as_const() == Some(0) => TensorType::new(t.elem, vec![*len, *columns]),
+        ([len, _], [_, columns]) if len.as_const() == Some(0) => {
+            TensorType::new(t.elem, vec![*len, *columns])
+        }
         _ => t.clone(),
     }
 }

@@ -1,11 +1,11 @@
-//! Small results of constants are computed while shapes are inferred: exporters compute sizes with floats, lists and
-//! selections, and what is constant there must be known before the shapes that follow from it.
+//! Small results of constants are computed while shapes are inferred: exporters compute sizes with floats,
+//! lists and selections, and what is constant there must be known before the shapes that follow from it.
 //!
 //! The node is lowered alone and run by the interpreter of the nest IR. Larger results are the business of
 //! `passes/nest/fuse/fold_constants`.
 //!
-//! Operators that only move elements also move sizes that are expressions: they run on marks, numbers that stand for the
-//! expressions, and the marks in the result say which expression lies where.
+//! Operators that only move elements also move sizes that are expressions: they run on marks, numbers that
+//! stand for the expressions, and the marks in the result say which expression lies where.
 
 use crate::graph::NodeData;
 use crate::nest::{Buf, LoopKind, Module, Place, interp};
@@ -18,8 +18,14 @@ use std::sync::Arc;
 /// Most elements of an operand and of a result.
 const MOST: i64 = 64;
 
-/// The results of a node whose operands are small constants, where they are small; `None` leaves it to run time.
-pub(super) fn evaluate(node: &NodeData, operands: &[Option<Operand>], outputs: &[Option<(ValueType, Known)>], syms: &SymTable) -> Option<Vec<Option<(ValueType, Known)>>> {
+/// The results of a node whose operands are small constants, where they are small; `None` leaves it to run
+/// time.
+pub(super) fn evaluate(
+    node: &NodeData,
+    operands: &[Option<Operand>],
+    outputs: &[Option<(ValueType, Known)>],
+    syms: &SymTable,
+) -> Option<Vec<Option<(ValueType, Known)>>> {
     let open = |o: &(ValueType, Known)| matches!(o.1, Known::No);
     if matches!(node.op, Op::Control(_)) || !outputs.iter().flatten().any(open) {
         return None;
@@ -30,21 +36,29 @@ pub(super) fn evaluate(node: &NodeData, operands: &[Option<Operand>], outputs: &
         .enumerate()
         .map(|(i, o)| match o {
             None => Some(None),
-            Some(o) => constant(o).or_else(|| if moves(node.schema.name, i) { marks.of(o) } else { None }).map(Some),
+            Some(o) => {
+                constant(o).or_else(|| if moves(node.schema.name, i) { marks.of(o) } else { None }).map(Some)
+            }
         })
         .collect::<Option<_>>()?;
-    let types: Vec<Option<&TensorType>> = outputs.iter().map(|o| o.as_ref().map_or(Some(None), |o| o.0.as_tensor().map(Some))).collect::<Option<_>>()?;
+    let types: Vec<Option<&TensorType>> = outputs
+        .iter()
+        .map(|o| o.as_ref().map_or(Some(None), |o| o.0.as_tensor().map(Some)))
+        .collect::<Option<_>>()?;
     for t in types.iter().flatten() {
         // Sizes that follow from the constants are found by running it.
-        let fits = |d: &Dim| d.as_const().is_some() || d.as_sym().is_some_and(|s| syms.kind(s) == SymKind::Runtime);
+        let fits =
+            |d: &Dim| d.as_const().is_some() || d.as_sym().is_some_and(|s| syms.kind(s) == SymKind::Runtime);
         if !is_number(t.elem) || !t.dims.iter().all(fits) || t.count().as_const().is_some_and(|n| n > MOST) {
             return None;
         }
     }
     let symbolic = types.iter().flatten().any(|t| t.count().as_const().is_none());
     let mut m = Module::new("constant", if symbolic { syms.clone() } else { SymTable::new() });
-    let inputs: Vec<Option<Buf>> = constants.iter().map(|c| c.as_ref().map(|c| m.constant("constant", c.clone()))).collect();
-    let known: Vec<Known> = constants.iter().map(|c| c.as_ref().map_or(Known::No, |c| Known::Const(c.clone()))).collect();
+    let inputs: Vec<Option<Buf>> =
+        constants.iter().map(|c| c.as_ref().map(|c| m.constant("constant", c.clone()))).collect();
+    let known: Vec<Known> =
+        constants.iter().map(|c| c.as_ref().map_or(Known::No, |c| Known::Const(c.clone()))).collect();
     let mut results = vec![];
     for (ty, out) in types.iter().zip(outputs) {
         // What inference knows has no kernel.
@@ -55,7 +69,15 @@ pub(super) fn evaluate(node: &NodeData, operands: &[Option<Operand>], outputs: &
             b
         }));
     }
-    let mut cx = LowerCx { m: &mut m, origin: &node.origin, since: node.schema.since, inputs: &inputs, known: &known, defined: &mut HashSet::new(), outputs: results.clone() };
+    let mut cx = LowerCx {
+        m: &mut m,
+        origin: &node.origin,
+        since: node.schema.since,
+        inputs: &inputs,
+        known: &known,
+        defined: &mut HashSet::new(),
+        outputs: results.clone(),
+    };
     node.op.lower(&mut cx).ok()?;
     let made = cx.outputs;
     for (to, from) in results.iter().zip(made) {
@@ -94,7 +116,8 @@ pub(super) fn evaluate(node: &NodeData, operands: &[Option<Operand>], outputs: &
 /// True if operand `i` of an operator holds elements that it only moves.
 fn moves(op: &str, i: usize) -> bool {
     match op {
-        "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Identity" | "Transpose" | "Slice" | "Split" | "Expand" | "Tile" => i == 0,
+        "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Identity" | "Transpose" | "Slice" | "Split"
+        | "Expand" | "Tile" => i == 0,
         "Gather" | "GatherElements" | "GatherND" | "Compress" => i == 0,
         "Pad" | "ScatterElements" | "ScatterND" => i == 0 || i == 2,
         "Where" => i > 0,
@@ -124,8 +147,12 @@ impl Marks {
     /// The expressions in a result, if there are any.
     fn read(&self, data: &ConstData) -> Option<Vec<Dim>> {
         let values = data.to_i64s().filter(|_| !self.0.is_empty() && data.elem() == ElemType::I64)?;
-        let at = |v: i64| v.checked_sub(Self::FIRST).and_then(|i| self.0.get(usize::try_from(i).ok()?)).copied();
-        values.iter().any(|v| at(*v).is_some()).then(|| values.iter().map(|v| at(*v).unwrap_or(Dim::constant(*v))).collect())
+        let at =
+            |v: i64| v.checked_sub(Self::FIRST).and_then(|i| self.0.get(usize::try_from(i).ok()?)).copied();
+        values
+            .iter()
+            .any(|v| at(*v).is_some())
+            .then(|| values.iter().map(|v| at(*v).unwrap_or(Dim::constant(*v))).collect())
     }
 }
 

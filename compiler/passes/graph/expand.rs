@@ -1,5 +1,5 @@
-//! Nodes that are made of others: while shapes are inferred, such a node is replaced by ordinary ones, which are inferred
-//! in its place.
+//! Nodes that are made of others: while shapes are inferred, such a node is replaced by ordinary ones, which
+//! are inferred in its place.
 //!
 //! | node | becomes |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | If with a known condition | the branch ([`branches`]) |
 //! | operators that compute with complex numbers | those on their parts ([`complex`]) |
 //!
-//! Types of the operands are known then, which decides what is made. Bodies of loops are inferred several times, until
-//! the sizes of what they carry settle; what is made there must hold for any sizes.
+//! Types of the operands are known then, which decides what is made. Bodies of loops are inferred several
+//! times, until the sizes of what they carry settle; what is made there must hold for any sizes.
 
 mod batched;
 pub(super) mod branches;
@@ -32,7 +32,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The nodes that take the place of `n`, in order; `None` if it stays. `once`: the graph is inferred once.
-pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>], syms: &SymTable, once: bool) -> Result<Option<Vec<Node>>> {
+pub(super) fn expand(
+    g: &mut Graph,
+    n: Node,
+    operands: &[Option<Operand>],
+    syms: &SymTable,
+    once: bool,
+) -> Result<Option<Vec<Node>>> {
     if complex::applies(&g.nodes[n], operands) {
         return complex::expand(g, n).map(Some);
     }
@@ -40,7 +46,9 @@ pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>], syms:
         Op::Composite(Composite::FlexAttention(a)) => flex::expand(g, n, &a, syms, once).map(Some),
         Op::Composite(Composite::Gradient(a)) => gradient::expand(g, n, a, syms, once).map(Some),
         Op::Control(Control::Scan(s)) if s.batched => batched::expand(g, n, &s).map(Some),
-        Op::Contrib(_) if g.nodes[n].schema.name == "DynamicQuantizeLSTM" => quantized_lstm::expand(g, n).map(Some),
+        Op::Contrib(_) if g.nodes[n].schema.name == "DynamicQuantizeLSTM" => {
+            quantized_lstm::expand(g, n).map(Some)
+        }
         Op::Contrib(_) => contrib::expand(g, n, operands).map(Some),
         Op::Control(Control::If { .. }) if once => branches::inline(g, n, operands),
         _ => Ok(None),
@@ -79,42 +87,101 @@ impl<'a> Make<'a> {
     /// In the place of `n`, after whose first result new values are named.
     fn at(g: &'a mut Graph, n: Node) -> Make<'a> {
         let node = &g.nodes[n];
-        let prefix = node.outputs.iter().flatten().next().map(|v| g.values[*v].name.clone()).unwrap_or_default();
+        let prefix =
+            node.outputs.iter().flatten().next().map(|v| g.values[*v].name.clone()).unwrap_or_default();
         Make { origin: node.origin.clone(), prefix, g, made: vec![] }
     }
     fn value(&mut self, name: String, def: Def) -> Value {
         stand_in(self.g, name, def)
     }
     /// A node of the newest version of an operator of ai.onnx, with `outputs` results.
-    fn node(&mut self, name: &str, attrs: Vec<(&str, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize) -> Result<Vec<Value>> {
+    fn node(
+        &mut self,
+        name: &str,
+        attrs: Vec<(&str, AttrValue)>,
+        inputs: Vec<Option<Value>>,
+        outputs: usize,
+    ) -> Result<Vec<Value>> {
         let attrs: Vec<(String, AttrValue)> = attrs.into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
         self.with_graphs(name, attrs, inputs, outputs, vec![])
     }
     /// A node of another domain.
-    fn of_domain(&mut self, domain: &str, name: &str, attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize) -> Result<Vec<Value>> {
+    fn of_domain(
+        &mut self,
+        domain: &str,
+        name: &str,
+        attrs: Vec<(String, AttrValue)>,
+        inputs: Vec<Option<Value>>,
+        outputs: usize,
+    ) -> Result<Vec<Value>> {
         self.whole((domain, name), attrs, inputs, outputs, vec![])
     }
-    fn with_graphs(&mut self, name: &str, attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize, subgraphs: Vec<(String, Graph)>) -> Result<Vec<Value>> {
+    fn with_graphs(
+        &mut self,
+        name: &str,
+        attrs: Vec<(String, AttrValue)>,
+        inputs: Vec<Option<Value>>,
+        outputs: usize,
+        subgraphs: Vec<(String, Graph)>,
+    ) -> Result<Vec<Value>> {
         self.whole(("", name), attrs, inputs, outputs, subgraphs)
     }
-    fn whole(&mut self, (domain, name): (&str, &str), attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize, subgraphs: Vec<(String, Graph)>) -> Result<Vec<Value>> {
+    fn whole(
+        &mut self,
+        (domain, name): (&str, &str),
+        attrs: Vec<(String, AttrValue)>,
+        inputs: Vec<Option<Value>>,
+        outputs: usize,
+        subgraphs: Vec<(String, Graph)>,
+    ) -> Result<Vec<Value>> {
         let newest = ops::schema::newest(domain).unwrap_or(1);
-        let schema = ops::find(domain, name, newest).map_err(|_| Failure::bug("expand", format!("no operator {name}")))?;
+        let schema = ops::find(domain, name, newest)
+            .map_err(|_| Failure::bug("expand", format!("no operator {name}")))?;
         self.parsed(schema, attrs, inputs, outputs, subgraphs)
     }
     /// A node of a version of an operator.
-    fn parsed(&mut self, schema: &'static Schema, attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize, subgraphs: Vec<(String, Graph)>) -> Result<Vec<Value>> {
+    fn parsed(
+        &mut self,
+        schema: &'static Schema,
+        attrs: Vec<(String, AttrValue)>,
+        inputs: Vec<Option<Value>>,
+        outputs: usize,
+        subgraphs: Vec<(String, Graph)>,
+    ) -> Result<Vec<Value>> {
         let names = subgraphs.iter().map(|(n, _)| n.clone()).collect();
         let mut a = Attrs::new(schema, inputs.len(), outputs, self.origin.clone(), attrs.clone(), names);
         let op = ops::parse(&mut a)?;
         a.finish()?;
         Ok(self.place(op, schema, attrs, inputs, outputs, subgraphs))
     }
-    fn place(&mut self, op: Op, schema: &'static Schema, attrs: Vec<(String, AttrValue)>, inputs: Vec<Option<Value>>, outputs: usize, subgraphs: Vec<(String, Graph)>) -> Vec<Value> {
+    fn place(
+        &mut self,
+        op: Op,
+        schema: &'static Schema,
+        attrs: Vec<(String, AttrValue)>,
+        inputs: Vec<Option<Value>>,
+        outputs: usize,
+        subgraphs: Vec<(String, Graph)>,
+    ) -> Vec<Value> {
         let (name, n) = (schema.name, self.g.nodes.next_key());
-        let results: Vec<Value> = (0..outputs).map(|k| self.value(format!("{}.{}{}", self.prefix, name.to_lowercase(), n.as_u32()), Def::Node(n, k as u32))).collect();
+        let results: Vec<Value> = (0..outputs)
+            .map(|k| {
+                self.value(
+                    format!("{}.{}{}", self.prefix, name.to_lowercase(), n.as_u32()),
+                    Def::Node(n, k as u32),
+                )
+            })
+            .collect();
         let outputs = results.iter().map(|v| Some(*v)).collect();
-        self.g.nodes.push(NodeData { op, schema, attrs, inputs, outputs, subgraphs, origin: self.origin.clone() });
+        self.g.nodes.push(NodeData {
+            op,
+            schema,
+            attrs,
+            inputs,
+            outputs,
+            subgraphs,
+            origin: self.origin.clone(),
+        });
         self.made.push(n);
         results
     }
@@ -166,8 +233,8 @@ impl<'a> Make<'a> {
         }
         Ok(())
     }
-    /// A copy of a node. `map` says what its operands are here and learns its results; operands that it does not know are
-    /// values of this graph.
+    /// A copy of a node. `map` says what its operands are here and learns its results; operands that it does
+    /// not know are values of this graph.
     fn paste(&mut self, piece: Piece, map: &mut HashMap<Value, Value>) {
         let Piece { mut node, results } = piece;
         let here = |v: &mut Value| *v = map.get(v).copied().unwrap_or(*v);
@@ -179,7 +246,13 @@ impl<'a> Make<'a> {
         for (k, (v, data)) in node.outputs.iter_mut().zip(results).enumerate() {
             if let (Some(v), Some(d)) = (v.as_mut(), data) {
                 let name = format!("{}/{}", self.prefix, d.name);
-                let new = self.g.values.push(ValueData { name, ty: None, known: Known::No, def: Def::Node(n, k as u32), ..d });
+                let new = self.g.values.push(ValueData {
+                    name,
+                    ty: None,
+                    known: Known::No,
+                    def: Def::Node(n, k as u32),
+                    ..d
+                });
                 map.insert(*v, new);
                 *v = new;
             }
@@ -203,7 +276,9 @@ impl<'a> Make<'a> {
     }
     fn tensor(&self, v: Value) -> Result<&TensorType> {
         let d = &self.g.values[v];
-        d.ty.as_ref().and_then(|t| t.as_tensor()).ok_or_else(|| Failure::bug("expand", format!("\"{}\" is no tensor with a type", d.name)))
+        d.ty.as_ref()
+            .and_then(|t| t.as_tensor())
+            .ok_or_else(|| Failure::bug("expand", format!("\"{}\" is no tensor with a type", d.name)))
     }
     fn dims(&self, v: Value) -> Result<Vec<Dim>> {
         Ok(self.tensor(v)?.dims.clone())

@@ -26,8 +26,13 @@ pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
     let g = &model.graph;
     for v in g.outputs.iter().filter(|v| matches!(g.values[**v].def, Def::Input(_) | Def::Const(_))) {
         let (d, here) = (&g.values[*v], &model.origin);
-        if let Some((inferred, declared)) = d.ty.as_ref().zip(contradiction(d.ty.as_ref(), d.declared.as_ref(), &model.syms)) {
-            findings.push(wrong_output(&d.name, declared, inferred, &model.syms).at(&here.element(format!("output \"{}\"", d.name))));
+        if let Some((inferred, declared)) =
+            d.ty.as_ref().zip(contradiction(d.ty.as_ref(), d.declared.as_ref(), &model.syms))
+        {
+            findings.push(
+                wrong_output(&d.name, declared, inferred, &model.syms)
+                    .at(&here.element(format!("output \"{}\"", d.name))),
+            );
         }
     }
     findings.check()?;
@@ -46,7 +51,10 @@ fn spend(syms: &mut SymTable, cost: u64, origin: &Origin) -> Result<()> {
     if !limits::BODY_NODES.exceeded_by(syms.spend_on_bodies(cost)) {
         return Ok(());
     }
-    let e = limits::BODY_NODES.error("bodies of branches and loops are inferred too often", format!("more than {}", limits::BODY_NODES.value));
+    let e = limits::BODY_NODES.error(
+        "bodies of branches and loops are inferred too often",
+        format!("more than {}", limits::BODY_NODES.value),
+    );
     e.at(origin).fail()
 }
 
@@ -67,9 +75,15 @@ pub(super) enum Role {
     Body,
 }
 
-/// Types of all results of a graph whose inputs and captures have types. But for a [`Role::Body`] with these types only, so that
-/// what follows from them may be written into the graph.
-pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Findings, hints: &Hints, role: Role) -> Result<()> {
+/// Types of all results of a graph whose inputs and captures have types. But for a [`Role::Body`] with these
+/// types only, so that what follows from them may be written into the graph.
+pub(super) fn infer_graph(
+    g: &mut Graph,
+    syms: &mut SymTable,
+    findings: &mut Findings,
+    hints: &Hints,
+    role: Role,
+) -> Result<()> {
     let once = role != Role::Body;
     let mut place = 0;
     while let Some(n) = g.order.get(place).copied() {
@@ -93,7 +107,9 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
                 None => Some(None),
                 Some(v) => {
                     let d = &g.values[*v];
-                    d.ty.as_ref().map(|ty| Some(Operand { name: d.name.clone(), ty: ty.clone(), known: d.known.clone() }))
+                    d.ty.as_ref().map(|ty| {
+                        Some(Operand { name: d.name.clone(), ty: ty.clone(), known: d.known.clone() })
+                    })
                 }
             })
             .collect();
@@ -101,15 +117,35 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
         let Some(operands) = operands else { continue };
         let types: Vec<Option<&ValueType>> = operands.iter().map(|o| o.as_ref().map(|o| &o.ty)).collect();
         let declared = node.outputs.iter().map(|v| hints[(*v)?].clone()).collect();
-        let names = node.outputs.iter().map(|v| v.map_or_else(String::new, |v| g.values[v].name.clone())).collect();
-        let mut cx = InferCx { syms, origin: &node.origin, inputs: &operands, since: node.schema.since, names, declared, outputs: vec![None; node.outputs.len()] };
+        let names =
+            node.outputs.iter().map(|v| v.map_or_else(String::new, |v| g.values[v].name.clone())).collect();
+        let mut cx = InferCx {
+            syms,
+            origin: &node.origin,
+            inputs: &operands,
+            since: node.schema.since,
+            names,
+            declared,
+            outputs: vec![None; node.outputs.len()],
+        };
         if let Err((i, name, expected)) = node.schema.check_types(&types) {
             let found = types[i].map(|t| t.display(cx.syms)).unwrap_or_default();
-            findings.push(cx.error(codes::OP_TYPE, format!("input {i} ({name}) has a type that {} version {} does not take", node.schema.name, node.schema.since)).found_expected(found, expected));
+            findings.push(
+                cx.error(
+                    codes::OP_TYPE,
+                    format!(
+                        "input {i} ({name}) has a type that {} version {} does not take",
+                        node.schema.name, node.schema.since
+                    ),
+                )
+                .found_expected(found, expected),
+            );
             continue;
         }
         let (r, outputs) = match &node.op {
-            op if matches!(op, Op::Control(_) | Op::Composite(_) | Op::Contrib(_)) || super::expand::complex::applies(node, &operands) => {
+            op if matches!(op, Op::Control(_) | Op::Composite(_) | Op::Contrib(_))
+                || super::expand::complex::applies(node, &operands) =>
+            {
                 let (names, declared) = (std::mem::take(&mut cx.names), std::mem::take(&mut cx.declared));
                 match findings.absorb(super::expand::expand(g, n, &operands, syms, once))? {
                     None => continue,
@@ -122,7 +158,16 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
                 }
                 let Op::Control(c) = g.nodes[n].op.clone() else { continue };
                 let (mut outputs, mut uneven) = (vec![], vec![]);
-                let r = super::control::infer(g, n, &c, super::control::Outer { operands: &operands, names, declared, once }, syms, findings, &mut outputs, &mut uneven);
+                let r = super::control::infer(
+                    g,
+                    n,
+                    &c,
+                    super::control::Outer { operands: &operands, names, declared, once },
+                    syms,
+                    findings,
+                    &mut outputs,
+                    &mut uneven,
+                );
                 if r.is_ok() && !uneven.is_empty() {
                     place -= 1;
                     if role == Role::Main {
@@ -143,10 +188,27 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
             op => (op.infer(&mut cx), cx.outputs),
         };
         let node = &g.nodes[n];
-        let elems = operands.iter().flatten().map(|o| &o.ty).chain(outputs.iter().flatten().map(|o| &o.0)).filter_map(|t| t.as_tensor()).map(|t| t.elem);
-        if let Some(t) = elems.into_iter().find(|t| !node.op.elements(&crate::ops::qualified(node.schema.domain, node.schema.name)).take(*t)) {
+        let elems = operands
+            .iter()
+            .flatten()
+            .map(|o| &o.ty)
+            .chain(outputs.iter().flatten().map(|o| &o.0))
+            .filter_map(|t| t.as_tensor())
+            .map(|t| t.elem);
+        if let Some(t) = elems.into_iter().find(|t| {
+            !node.op.elements(&crate::ops::qualified(node.schema.domain, node.schema.name)).take(*t)
+        }) {
             let what = if t == ElemType::Str { "strings" } else { "complex numbers" };
-            findings.push(Error::new(codes::OP_FEATURE, format!("{} computes with its elements, and nothing says what comes of {what}", node.schema.name)).at(&node.origin));
+            findings.push(
+                Error::new(
+                    codes::OP_FEATURE,
+                    format!(
+                        "{} computes with its elements, and nothing says what comes of {what}",
+                        node.schema.name
+                    ),
+                )
+                .at(&node.origin),
+            );
             continue;
         }
         let impossible = syms.take_impossible();
@@ -155,7 +217,11 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
         }
         if let Some(Condition::AtMost(a, b)) = impossible {
             let (a, b) = (a.display(syms), b.display(syms));
-            findings.push(Error::new(codes::OP_SHAPE, "the operator does not take tensors of these sizes").at(&node.origin).found_expected(format!("{a} > {b}"), format!("{a} <= {b}")));
+            findings.push(
+                Error::new(codes::OP_SHAPE, "the operator does not take tensors of these sizes")
+                    .at(&node.origin)
+                    .found_expected(format!("{a} > {b}"), format!("{a} <= {b}")),
+            );
             continue;
         }
         let outputs = super::evaluate::evaluate(node, &operands, &outputs, syms).unwrap_or(outputs);
@@ -177,11 +243,18 @@ pub(super) fn infer_graph(g: &mut Graph, syms: &mut SymTable, findings: &mut Fin
             if let Some(declared) = contradiction(Some(&ty), d.declared.as_ref(), syms) {
                 // A nested graph's results may have other sizes in each run.
                 let elements = |t: Option<&ValueType>| t.and_then(|t| t.as_tensor()).map(|t| t.elem);
-                let e = if output && (role == Role::Main || elements(Some(&ty)) != elements(d.declared.as_ref())) {
+                let e = if output
+                    && (role == Role::Main || elements(Some(&ty)) != elements(d.declared.as_ref()))
+                {
                     wrong_output(&d.name, declared, &ty, syms)
                 } else {
-                    let title = format!("\"{}\" is declared otherwise than the operators compute it: what they compute counts", d.name);
-                    let e = Error::warning(codes::TYPE_INVALID, title).row("declared", declared).row("computed", ty.display(syms));
+                    let title = format!(
+                        "\"{}\" is declared otherwise than the operators compute it: what they compute counts",
+                        d.name
+                    );
+                    let e = Error::warning(codes::TYPE_INVALID, title)
+                        .row("declared", declared)
+                        .row("computed", ty.display(syms));
                     e.help("run onnx.shape_inference over the model without its value_info")
                 };
                 findings.push(e.at(&g.nodes[n].origin));
@@ -208,11 +281,16 @@ fn source(g: &Graph, n: Node) -> Source {
     Source { node: g.called(n), op: node.origin.op.clone(), tensors }
 }
 
-/// Shapes that the model declares for its outputs, or that follow from a declared one through operators that keep the
-/// shape. Only those over sizes that are known at entry. What is declared for other values is not taken: it is often out of
-/// date, and nobody but the compiler would ever see it.
+/// Shapes that the model declares for its outputs, or that follow from a declared one through operators that
+/// keep the shape. Only those over sizes that are known at entry. What is declared for other values is not
+/// taken: it is often out of date, and nobody but the compiler would ever see it.
 fn declared_shapes(g: &Graph, syms: &SymTable) -> SecondaryMap<Value, Option<Vec<Dim>>> {
-    let params: BTreeSet<Sym> = g.inputs.iter().filter_map(|v| g.values[*v].ty.as_ref()?.as_tensor()).flat_map(|t| t.dims.iter().flat_map(|d| d.syms())).collect();
+    let params: BTreeSet<Sym> = g
+        .inputs
+        .iter()
+        .filter_map(|v| g.values[*v].ty.as_ref()?.as_tensor())
+        .flat_map(|t| t.dims.iter().flat_map(|d| d.syms()))
+        .collect();
     let mut out: SecondaryMap<Value, Option<Vec<Dim>>> = SecondaryMap::new();
     for v in &g.outputs {
         let (v, d) = (*v, &g.values[*v]);
@@ -220,7 +298,8 @@ fn declared_shapes(g: &Graph, syms: &SymTable) -> SecondaryMap<Value, Option<Vec
     }
     for n in g.order.iter().rev() {
         let node = &g.nodes[*n];
-        if let (Op::Unary(_) | Op::Cast(_) | Op::View(View::Identity), Some(Some(x)), Some(Some(y))) = (&node.op, node.inputs.first(), node.outputs.first())
+        if let (Op::Unary(_) | Op::Cast(_) | Op::View(View::Identity), Some(Some(x)), Some(Some(y))) =
+            (&node.op, node.inputs.first(), node.outputs.first())
             && out[*x].is_none()
         {
             out[*x] = out[*y].clone();
@@ -245,21 +324,23 @@ fn too_large(name: &str, ty: &ValueType, syms: &SymTable) -> Option<Error> {
     if !bits.is_overflow() && t.dims.iter().all(|d| !d.is_overflow()) {
         return None;
     }
-    let e = Error::new(codes::DIM_OVERFLOW, format!("\"{name}\" is too large")).found_expected(ty.display(syms), "fewer than 2^63 bits");
+    let e = Error::new(codes::DIM_OVERFLOW, format!("\"{name}\" is too large"))
+        .found_expected(ty.display(syms), "fewer than 2^63 bits");
     Some(e.help("bound or fix the dimensions: --dim 'N<=...' or --dim N=..."))
 }
 
 /// Sizes with more atoms than this get a name: what is computed from them stays small.
 const LARGE: u32 = 32;
 
-/// Lets the sizes of a result through the door: what nothing proves about them is checked at run time. An error if one is
-/// negative whatever the symbols are.
+/// Lets the sizes of a result through the door: what nothing proves about them is checked at run time. An
+/// error if one is negative whatever the symbols are.
 fn admit(name: &str, ty: ValueType, syms: &mut SymTable) -> std::result::Result<ValueType, Error> {
     let ValueType::Tensor(t) = ty else { return Ok(ty) };
     for d in &t.dims {
         if syms.admit_extent(*d) == Answer::No {
             let found = TensorType::new(t.elem, t.dims.clone()).display(syms);
-            return Err(Error::new(codes::OP_SHAPE, format!("\"{name}\" has a negative size")).found_expected(found, "sizes of 0 or more"));
+            return Err(Error::new(codes::OP_SHAPE, format!("\"{name}\" has a negative size"))
+                .found_expected(found, "sizes of 0 or more"));
         }
     }
     // The checks may have made the sizes simpler.
@@ -281,17 +362,28 @@ fn short(d: Dim, syms: &mut SymTable) -> Dim {
 }
 
 /// Text of a declared type that can not be true. Declared types are never believed, only compared.
-fn contradiction(inferred: Option<&ValueType>, declared: Option<&ValueType>, syms: &SymTable) -> Option<String> {
+fn contradiction(
+    inferred: Option<&ValueType>,
+    declared: Option<&ValueType>,
+    syms: &SymTable,
+) -> Option<String> {
     let (inferred, declared) = (inferred?, declared?);
     contradicts(inferred, declared, syms).then(|| declared.display(syms))
 }
 
 fn contradicts(a: &ValueType, b: &ValueType, syms: &SymTable) -> bool {
     match (a, b) {
-        (ValueType::Tensor(a), ValueType::Tensor(b)) => a.elem != b.elem || a.rank() != b.rank() || a.dims.iter().zip(&b.dims).any(|(x, y)| syms.eq(*x, *y) == Answer::No),
+        (ValueType::Tensor(a), ValueType::Tensor(b)) => {
+            a.elem != b.elem
+                || a.rank() != b.rank()
+                || a.dims.iter().zip(&b.dims).any(|(x, y)| syms.eq(*x, *y) == Answer::No)
+        }
         (ValueType::Member(a), ValueType::Member(b)) => a.elem != b.elem,
-        (ValueType::Member(a), ValueType::Tensor(b)) | (ValueType::Tensor(b), ValueType::Member(a)) => a.elem != b.elem,
-        (ValueType::Sequence(a), ValueType::Sequence(b)) | (ValueType::Optional(a), ValueType::Optional(b)) => contradicts(a, b, syms),
+        (ValueType::Member(a), ValueType::Tensor(b)) | (ValueType::Tensor(b), ValueType::Member(a)) => {
+            a.elem != b.elem
+        }
+        (ValueType::Sequence(a), ValueType::Sequence(b))
+        | (ValueType::Optional(a), ValueType::Optional(b)) => contradicts(a, b, syms),
         (ValueType::Map(k, a), ValueType::Map(l, b)) => k != l || contradicts(a, b, syms),
         _ => true,
     }
@@ -299,7 +391,10 @@ fn contradicts(a: &ValueType, b: &ValueType, syms: &SymTable) -> bool {
 
 /// The error about an output of the model that is declared otherwise than it is.
 fn wrong_output(name: &str, declared: String, inferred: &ValueType, syms: &SymTable) -> Error {
-    let e = Error::new(codes::TYPE_INVALID, format!("the output \"{name}\" is declared otherwise than the operators compute it"));
+    let e = Error::new(
+        codes::TYPE_INVALID,
+        format!("the output \"{name}\" is declared otherwise than the operators compute it"),
+    );
     let e = e.row("declared", declared).row("computed", inferred.display(syms));
     e.help("correct the output's declared type, or leave its shape out")
 }

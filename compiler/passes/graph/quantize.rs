@@ -1,18 +1,19 @@
 //! integer_quantized: `DequantizeLinear -> operator -> QuantizeLinear` becomes the operator's integer form.
 //!
-//! Exporters write quantized models as float operators between pairs of quantizing nodes. Where all scales and zero
-//! points are constants,
+//! Exporters write quantized models as float operators between pairs of quantizing nodes. Where all scales
+//! and zero points are constants,
 //!
-//! * Conv, MatMul and Gemm become QLinearConv, QLinearMatMul and QGemm: integer contractions whose result is quantized
-//!   again as it is stored. A Relu or Clip behind them is a clamp of the quantized result, mostly none at all, since
-//!   the range of the quantized type is the activation's.
-//! * Add, Mul, Concat, Sigmoid, LeakyRelu and average pools become their QLinear forms, which read and write quantized tensors.
-//! * What only moves values, or takes the largest, works on the quantized tensor itself, if it is quantized alike on
-//!   both sides.
+//! * Conv, MatMul and Gemm become QLinearConv, QLinearMatMul and QGemm: integer contractions whose result is
+//!   quantized again as it is stored. A Relu or Clip behind them is a clamp of the quantized result, mostly
+//!   none at all, since the range of the quantized type is the activation's.
+//! * Add, Mul, Concat, Sigmoid, LeakyRelu and average pools become their QLinear forms, which read and write
+//!   quantized tensors.
+//! * What only moves values, or takes the largest, works on the quantized tensor itself, if it is quantized
+//!   alike on both sides.
 //!
-//! The sums are exact where floats round, so the result may be one quantization step apart from that of the float
-//! operators. What could be more is left alone: sums that may leave 32 bits, float biases that are coarse in steps of the
-//! product's scale, biases of another scale.
+//! The sums are exact where floats round, so the result may be one quantization step apart from that of the
+//! float operators. What could be more is left alone: sums that may leave 32 bits, float biases that are
+//! coarse in steps of the product's scale, biases of another scale.
 
 use crate::diag::Result;
 use crate::graph::{Def, Graph, Model, Node, NodeData, Value, ValueData};
@@ -21,7 +22,22 @@ use crate::tensor::{ConstData, ElemType, TensorType, ValueType};
 use std::sync::Arc;
 
 /// Operators that give some of the elements of their first input, unchanged.
-const MOVERS: &[&str] = &["MaxPool", "GlobalMaxPool", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "DepthToSpace", "SpaceToDepth", "Expand", "Tile", "Gather"];
+const MOVERS: &[&str] = &[
+    "MaxPool",
+    "GlobalMaxPool",
+    "Transpose",
+    "Reshape",
+    "Flatten",
+    "Squeeze",
+    "Unsqueeze",
+    "Identity",
+    "Slice",
+    "DepthToSpace",
+    "SpaceToDepth",
+    "Expand",
+    "Tile",
+    "Gather",
+];
 
 /// Runs the pass.
 pub fn run(model: &mut Model) -> Result<()> {
@@ -124,16 +140,27 @@ impl Rewrite<'_> {
     /// The node that computes a value which nobody else uses.
     fn only_producer(&self, v: Value) -> Option<NodeData> {
         let Def::Node(n, 0) = self.g.values[v].def else { return None };
-        let uses = self.g.order.iter().flat_map(|n| &self.g.nodes[*n].inputs).flatten().filter(|u| **u == v).count();
-        let captured = self.g.order.iter().flat_map(|n| &self.g.nodes[*n].subgraphs).any(|(_, s)| s.captures.iter().any(|c| c.0 == v));
+        let uses =
+            self.g.order.iter().flat_map(|n| &self.g.nodes[*n].inputs).flatten().filter(|u| **u == v).count();
+        let captured = self
+            .g
+            .order
+            .iter()
+            .flat_map(|n| &self.g.nodes[*n].subgraphs)
+            .any(|(_, s)| s.captures.iter().any(|c| c.0 == v));
         let others = self.g.nodes[n].outputs.iter().skip(1).flatten().next().is_some();
         (uses == 1 && !captured && !others && !self.g.outputs.contains(&v)).then(|| self.g.nodes[n].clone())
     }
-    /// Operand, scale and zero point of a quantizing node (`result`: of its output type) or a dequantizing one: scales
-    /// are constant floats, the type is one of 8 bits (for dequantizing also int32: a bias).
+    /// Operand, scale and zero point of a quantizing node (`result`: of its output type) or a dequantizing
+    /// one: scales are constant floats, the type is one of 8 bits (for dequantizing also int32: a bias).
     fn params(&self, q: &NodeData, result: bool) -> Option<Quantized> {
-        let (x, scale, zero) = ((*q.inputs.first()?)?, (*q.inputs.get(1)?)?, q.inputs.get(2).copied().flatten());
-        let int = |name: &str| q.attrs.iter().find_map(|(n, v)| if let (true, AttrValue::Int(i)) = (n == name, v) { Some(*i) } else { None });
+        let (x, scale, zero) =
+            ((*q.inputs.first()?)?, (*q.inputs.get(1)?)?, q.inputs.get(2).copied().flatten());
+        let int = |name: &str| {
+            q.attrs.iter().find_map(|(n, v)| {
+                if let (true, AttrValue::Int(i)) = (n == name, v) { Some(*i) } else { None }
+            })
+        };
         let other = ["block_size", "precision"].iter().any(|a| int(a).is_some_and(|v| v != 0));
         let elem = if result { self.tensor((*q.outputs.first()?)?)?.elem } else { self.tensor(x)?.elem };
         let narrow = matches!(elem, ElemType::I8 | ElemType::U8) || !result && elem == ElemType::I32;
@@ -147,7 +174,10 @@ impl Rewrite<'_> {
             Some(z) => self.constant(z)?.to_i64s()?,
             None => vec![0; scales.len()],
         };
-        if scales.is_empty() || zeros.len() != scales.len() || scales.iter().any(|s| !s.is_normal() || *s <= 0.0) {
+        if scales.is_empty()
+            || zeros.len() != scales.len()
+            || scales.iter().any(|s| !s.is_normal() || *s <= 0.0)
+        {
             return None;
         }
         let rank = self.tensor(x)?.rank() as i64;
@@ -179,7 +209,8 @@ impl Rewrite<'_> {
         };
         match (op.schema.domain, op.schema.name) {
             ("", "Relu") => Some((0.0, f64::INFINITY)),
-            ("", "Clip") => Some((bound(1, "min", f64::NEG_INFINITY)?, bound(2, "max", f64::INFINITY)?)).filter(|(lo, hi)| lo <= hi),
+            ("", "Clip") => Some((bound(1, "min", f64::NEG_INFINITY)?, bound(2, "max", f64::INFINITY)?))
+                .filter(|(lo, hi)| lo <= hi),
             _ => None,
         }
     }
@@ -212,18 +243,34 @@ impl Rewrite<'_> {
     fn node(&mut self, plan: Plan, out: Value) -> Option<()> {
         let Plan { domain, name, like, attrs, inputs } = plan;
         let schema = ops::find(domain, name, if domain.is_empty() { self.opset } else { 1 }).ok()?;
-        let types: Vec<Option<&ValueType>> = inputs.iter().map(|v| v.and_then(|v| self.g.values[v].ty.as_ref())).collect();
+        let types: Vec<Option<&ValueType>> =
+            inputs.iter().map(|v| v.and_then(|v| self.g.values[v].ty.as_ref())).collect();
         schema.check_types(&types).ok()?;
         let mut a = Attrs::new(schema, inputs.len(), 1, like.origin.clone(), attrs.clone(), vec![]);
         let op = ops::parse(&mut a).ok()?;
         a.finish().ok()?;
-        let n = self.g.nodes.push(NodeData { op, schema, attrs, inputs, outputs: vec![Some(out)], subgraphs: vec![], origin: like.origin.clone() });
+        let n = self.g.nodes.push(NodeData {
+            op,
+            schema,
+            attrs,
+            inputs,
+            outputs: vec![Some(out)],
+            subgraphs: vec![],
+            origin: like.origin.clone(),
+        });
         self.g.values[out].def = Def::Node(n, 0);
         self.made.push(n);
         Some(())
     }
     /// The bias as int32 in steps of `sx * sw`, where that is what it is, or close enough.
-    fn bias(&mut self, v: Option<&Option<Value>>, sx: f64, sw: &[f64], sy: f64, terms: i64) -> Option<Option<Value>> {
+    fn bias(
+        &mut self,
+        v: Option<&Option<Value>>,
+        sx: f64,
+        sw: &[f64],
+        sy: f64,
+        terms: i64,
+    ) -> Option<Option<Value>> {
         // Each term is at most 255 * 255 in magnitude; the sum must fit 32 bits.
         let most = terms.checked_mul(255 * 255)?;
         let Some(Some(v)) = v else { return (most <= i64::from(i32::MAX)).then_some(None) };
@@ -233,25 +280,36 @@ impl Rewrite<'_> {
                 let ints = self.constant(b.x)?.to_i64s()?;
                 let of = |i: usize| b.scales[if b.scales.len() == 1 { 0 } else { i }];
                 let same = (0..ints.len()).all(|i| (of(i) / step(i) - 1.0).abs() < 1e-5);
-                if b.elem != ElemType::I32 || b.zeros.iter().any(|z| *z != 0) || !same || b.axis.is_some_and(|a| a != 0) || sw.len() > 1 && sw.len() != ints.len() {
+                if b.elem != ElemType::I32
+                    || b.zeros.iter().any(|z| *z != 0)
+                    || !same
+                    || b.axis.is_some_and(|a| a != 0)
+                    || sw.len() > 1 && sw.len() != ints.len()
+                {
                     return None;
                 }
                 (b.x, ints)
             }
             None => {
                 let c = self.constant(*v)?;
-                let floats = c.to_f64s().filter(|f| f.iter().all(|f| f.is_finite()) && (sw.len() == 1 || sw.len() == f.len()))?;
+                let floats = c
+                    .to_f64s()
+                    .filter(|f| f.iter().all(|f| f.is_finite()) && (sw.len() == 1 || sw.len() == f.len()))?;
                 // Half a step of the product must not show in the result.
                 if c.elem() != ElemType::F32 || (0..floats.len()).any(|i| step(i) > sy / 64.0) {
                     return None;
                 }
-                let ints: Vec<i64> = floats.iter().enumerate().map(|(i, b)| (b / step(i)).round() as i64).collect();
+                let ints: Vec<i64> =
+                    floats.iter().enumerate().map(|(i, b)| (b / step(i)).round() as i64).collect();
                 if ints.iter().any(|b| i32::try_from(*b).is_err()) {
                     return None;
                 }
                 let data: Vec<u8> = ints.iter().flat_map(|b| (*b as i32).to_le_bytes()).collect();
                 let name = format!("{}.quantized.{}", self.name_of(*v), self.g.values.len());
-                (self.g.add_const(name, Arc::new(ConstData::new(ElemType::I32, c.dims().to_vec(), data)?)), ints)
+                (
+                    self.g.add_const(name, Arc::new(ConstData::new(ElemType::I32, c.dims().to_vec(), data)?)),
+                    ints,
+                )
             }
         };
         let fits = ints.iter().all(|b| b.saturating_abs().saturating_add(most) <= i64::from(i32::MAX));
@@ -261,8 +319,15 @@ impl Rewrite<'_> {
     fn contraction(&mut self, plan: Plan, y: &Quantized, limits: Option<Limits>, out: Value) -> Option<()> {
         let like = plan.like;
         let (lo, hi) = if y.elem == ElemType::U8 { (0, 255) } else { (-128, 127) };
-        let code = |v: f64| ((v / y.scales[0]).round_ties_even() + y.zeros[0] as f64).clamp(lo as f64, hi as f64) as i64;
-        let clamps: Vec<(&str, i64)> = limits.map_or(vec![], |(a, b)| [("Max", code(a)), ("Min", code(b))].into_iter().filter(|(n, c)| *c != if *n == "Max" { lo } else { hi }).collect());
+        let code = |v: f64| {
+            ((v / y.scales[0]).round_ties_even() + y.zeros[0] as f64).clamp(lo as f64, hi as f64) as i64
+        };
+        let clamps: Vec<(&str, i64)> = limits.map_or(vec![], |(a, b)| {
+            [("Max", code(a)), ("Min", code(b))]
+                .into_iter()
+                .filter(|(n, c)| *c != if *n == "Max" { lo } else { hi })
+                .collect()
+        });
         // Integers have Max and Min since version 12.
         if !clamps.is_empty() && self.opset < 12 {
             return None;
@@ -274,7 +339,10 @@ impl Rewrite<'_> {
             let data = ConstData::new(y.elem, vec![], vec![*c as u8])?;
             let name = format!("{}.limit.{}", self.name_of(out), self.g.values.len());
             let limit = self.g.add_const(name, Arc::new(data));
-            self.node(Plan { domain: "", name: op, like, attrs: vec![], inputs: vec![Some(result), Some(limit)] }, to)?;
+            self.node(
+                Plan { domain: "", name: op, like, attrs: vec![], inputs: vec![Some(result), Some(limit)] },
+                to,
+            )?;
             result = to;
         }
         Some(())
@@ -288,7 +356,12 @@ impl Rewrite<'_> {
         let bias = self.bias(op.inputs.get(2), x.scales[0], &w.scales, y.scales[0], terms)?;
         let (a, b, zy) = (self.three(&x), self.channels(&w)?, self.zero(y));
         let inputs = a.into_iter().chain(b).chain([Some(y.scale), Some(zy)]).chain(bias.map(Some)).collect();
-        self.contraction(Plan { domain: "", name: "QLinearConv", like: op, attrs: op.attrs.clone(), inputs }, y, limits, out)
+        self.contraction(
+            Plan { domain: "", name: "QLinearConv", like: op, attrs: op.attrs.clone(), inputs },
+            y,
+            limits,
+            out,
+        )
     }
     /// Weights with a zero point for each of their scales.
     fn channels(&mut self, w: &Quantized) -> Option<[Option<Value>; 3]> {
@@ -310,11 +383,19 @@ impl Rewrite<'_> {
         self.bias(None, a.scales[0], &b.scales, y.scales[0], terms)?;
         let (ia, ib, zy) = (self.three(&a), self.channels(&b)?, self.zero(y));
         let inputs = ia.into_iter().chain(ib).chain([Some(y.scale), Some(zy)]).collect();
-        self.contraction(Plan { domain: "", name: "QLinearMatMul", like: op, attrs: vec![], inputs }, y, limits, out)
+        self.contraction(
+            Plan { domain: "", name: "QLinearMatMul", like: op, attrs: vec![], inputs },
+            y,
+            limits,
+            out,
+        )
     }
     fn gemm(&mut self, op: &NodeData, y: &Quantized, limits: Option<Limits>, out: Value) -> Option<()> {
-        let one = |name: &str| op.attrs.iter().all(|(n, v)| n != name || matches!(v, AttrValue::Float(f) if *f == 1.0));
-        let trans_b = op.attrs.iter().any(|(n, v)| n == "transB" && matches!(v, AttrValue::Int(i) if *i != 0));
+        let one = |name: &str| {
+            op.attrs.iter().all(|(n, v)| n != name || matches!(v, AttrValue::Float(f) if *f == 1.0))
+        };
+        let trans_b =
+            op.attrs.iter().any(|(n, v)| n == "transB" && matches!(v, AttrValue::Int(i) if *i != 0));
         let (a, b) = (self.whole(op.inputs.first())?, self.dequantized(op.inputs.get(1))?);
         let (columns, depth) = if trans_b { (0, 1) } else { (1, 0) };
         if !one("alpha") || !one("beta") || b.elem == ElemType::I32 || b.axis.is_some_and(|x| x != columns) {
@@ -327,7 +408,8 @@ impl Rewrite<'_> {
         {
             return None;
         }
-        let bias = self.bias(op.inputs.get(2), a.scales[0], &b.scales, y.scales[0], dims[depth].as_const()?)?;
+        let bias =
+            self.bias(op.inputs.get(2), a.scales[0], &b.scales, y.scales[0], dims[depth].as_const()?)?;
         let (ia, ib, zy) = (self.three(&a), self.channels(&b)?, self.zero(y));
         let inputs = ia.into_iter().chain(ib).chain([bias, Some(y.scale), Some(zy)]).collect();
         let attrs = op.attrs.iter().filter(|(n, _)| n.starts_with("trans")).cloned().collect();
@@ -339,16 +421,29 @@ impl Rewrite<'_> {
         if op.schema.since < 7 {
             return None;
         }
-        let inputs = [a, b, Quantized { x: out, ..y.clone() }].iter().flat_map(|q| self.three(q)).collect::<Vec<_>>();
+        let inputs =
+            [a, b, Quantized { x: out, ..y.clone() }].iter().flat_map(|q| self.three(q)).collect::<Vec<_>>();
         // The result has a scale and a zero point only.
         let inputs = inputs[..6].iter().chain(&inputs[7..]).copied().collect();
-        self.node(Plan { domain: MS, name: &format!("QLinear{}", op.schema.name), like: op, attrs: vec![], inputs }, out)
+        self.node(
+            Plan { domain: MS, name: &format!("QLinear{}", op.schema.name), like: op, attrs: vec![], inputs },
+            out,
+        )
     }
     fn unary(&mut self, op: &NodeData, y: &Quantized, out: Value) -> Option<()> {
         let x = self.whole(op.inputs.first())?;
         let (x, zy) = (self.three(&x), self.zero(y));
         let inputs = x.into_iter().chain([Some(y.scale), Some(zy)]).collect();
-        self.node(Plan { domain: MS, name: &format!("QLinear{}", op.schema.name), like: op, attrs: op.attrs.clone(), inputs }, out)
+        self.node(
+            Plan {
+                domain: MS,
+                name: &format!("QLinear{}", op.schema.name),
+                like: op,
+                attrs: op.attrs.clone(),
+                inputs,
+            },
+            out,
+        )
     }
     fn concat(&mut self, op: &NodeData, y: &Quantized, out: Value) -> Option<()> {
         let parts = op.inputs.iter().map(|v| self.whole(Some(v))).collect::<Option<Vec<_>>>()?;

@@ -1,9 +1,10 @@
 //! write_sequences: sequences, optionals and maps become tensors, before anything looks at types.
 //!
-//! A sequence is a list of values where its members are known here: then it costs nothing. Otherwise it is a table and the
-//! data of all members ([`crate::ops::bundle`]), and its operators are kernels like others. Values that If and Loop hand on
-//! become several: table, data, and for an optional sequence a truth value. Only inputs and outputs of the main graph keep
-//! their types: `Unpack` reads what the caller describes, one `Publish` describes all results.
+//! A sequence is a list of values where its members are known here: then it costs nothing. Otherwise it is a
+//! table and the data of all members ([`crate::ops::bundle`]), and its operators are kernels like others.
+//! Values that If and Loop hand on become several: table, data, and for an optional sequence a truth value.
+//! Only inputs and outputs of the main graph keep their types: `Unpack` reads what the caller describes, one
+//! `Publish` describes all results.
 
 mod control;
 mod operators;
@@ -126,7 +127,9 @@ impl Kind {
             (Kind::Tensor, [x]) => Thing::Tensor(*x),
             (Kind::Sequence, [t, d]) => Thing::Parts(Parts::Seq(seq(*t, *d))),
             (Kind::Optional, [t, d]) => Thing::Parts(Parts::Optional(seq(*t, *d))),
-            (Kind::OptionalSequence, [f, t, d]) => Thing::Parts(Parts::OptionalSeq { flag: *f, seq: seq(*t, *d) }),
+            (Kind::OptionalSequence, [f, t, d]) => {
+                Thing::Parts(Parts::OptionalSeq { flag: *f, seq: seq(*t, *d) })
+            }
             _ => return Err(Failure::bug("write_sequences", "parts that do not fit")),
         })
     }
@@ -143,11 +146,20 @@ struct Scope {
 
 /// Runs the pass.
 pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
-    let inputs = model.graph.inputs.iter().any(|v| model.graph.values[*v].ty.as_ref().is_some_and(|t| t.as_tensor().is_none()));
+    let inputs = model
+        .graph
+        .inputs
+        .iter()
+        .any(|v| model.graph.values[*v].ty.as_ref().is_some_and(|t| t.as_tensor().is_none()));
     if !inputs && !concerned(&model.graph) {
         return Ok(());
     }
-    let mut s = Scope { g: std::mem::take(&mut model.graph), order: vec![], parts: HashMap::new(), packed: HashMap::new() };
+    let mut s = Scope {
+        g: std::mem::take(&mut model.graph),
+        order: vec![],
+        parts: HashMap::new(),
+        packed: HashMap::new(),
+    };
     let done = s.inputs(&model.origin).and_then(|()| s.body()).and_then(|()| s.outputs(&model.origin));
     model.graph = s.g;
     findings.absorb(done)?;
@@ -163,7 +175,13 @@ fn concerned(g: &Graph) -> bool {
 
 /// Of any type: what sequences and optionals hold is more than what Identity takes.
 fn identity() -> Result<&'static Schema> {
-    static ANY: LazyLock<Option<Schema>> = LazyLock::new(|| newest("Identity").ok().map(|s| Schema { domain: s.domain, since: s.since, ..schema::internal(s.name) }));
+    static ANY: LazyLock<Option<Schema>> = LazyLock::new(|| {
+        newest("Identity").ok().map(|s| Schema {
+            domain: s.domain,
+            since: s.since,
+            ..schema::internal(s.name)
+        })
+    });
     ANY.as_ref().map_or_else(|| newest("Identity"), Ok)
 }
 
@@ -194,9 +212,20 @@ impl Scope {
         self.constant("there", ConstData::new(ElemType::Bool, vec![], vec![u8::from(v)]).map(Arc::new))
     }
     /// A new node with new values named after `name`.
-    fn emit(&mut self, op: Bundle, inputs: Vec<Value>, name: &str, suffixes: &[&str], origin: &Origin) -> Result<Vec<Value>> {
+    fn emit(
+        &mut self,
+        op: Bundle,
+        inputs: Vec<Value>,
+        name: &str,
+        suffixes: &[&str],
+        origin: &Origin,
+    ) -> Result<Vec<Value>> {
         let (schema, n) = (op.schema()?, Node::from_u32(self.g.nodes.len() as u32));
-        let outputs: Vec<Value> = suffixes.iter().enumerate().map(|(k, s)| self.value(format!("{name}{s}"), Def::Node(n, k as u32))).collect();
+        let outputs: Vec<Value> = suffixes
+            .iter()
+            .enumerate()
+            .map(|(k, s)| self.value(format!("{name}{s}"), Def::Node(n, k as u32)))
+            .collect();
         let node = NodeData {
             op: Op::Bundle(op),
             schema,
@@ -236,7 +265,8 @@ impl Scope {
         let Some(v) = self.result(n) else { return Ok(()) };
         let data = data.ok_or_else(|| Failure::bug("write_sequences", "a constant that can not be"))?;
         let d = &mut self.g.values[v];
-        (d.ty, d.known, d.def) = (Some(ValueType::Tensor(data.tensor_type())), Known::Const(data.clone()), Def::Const(data));
+        (d.ty, d.known, d.def) =
+            (Some(ValueType::Tensor(data.tensor_type())), Known::Const(data.clone()), Def::Const(data));
         Ok(())
     }
     /// The result of node `n` is what `t` is.
@@ -268,7 +298,11 @@ impl Scope {
     /// An operand that must be a tensor.
     fn tensor(&self, n: Node, i: usize) -> Result<Value> {
         let v = self.operand(n, i)?;
-        if self.parts.contains_key(&v) { self.fail(n, codes::OP_TYPE, format!("input {i} must be a tensor")) } else { Ok(v) }
+        if self.parts.contains_key(&v) {
+            self.fail(n, codes::OP_TYPE, format!("input {i} must be a tensor"))
+        } else {
+            Ok(v)
+        }
     }
     /// The first number in a constant.
     fn number(&self, v: Value) -> Option<i64> {
@@ -314,14 +348,31 @@ impl Scope {
         Ok(match (kind, t) {
             (Kind::Tensor, Thing::Tensor(v)) => vec![v],
             (Kind::Sequence, Thing::Parts(p)) => pair(self.seq(p, name, origin)?),
-            (Kind::Optional, Thing::Tensor(v)) => pair(self.seq(Parts::List { members: vec![v], elem: None, like: None, rank: 0 }, name, origin)?),
+            (Kind::Optional, Thing::Tensor(v)) => pair(self.seq(
+                Parts::List { members: vec![v], elem: None, like: None, rank: 0 },
+                name,
+                origin,
+            )?),
             (Kind::Optional, Thing::Parts(Parts::Present(t))) => self.convert(*t, kind, name, origin)?,
-            (Kind::Optional, Thing::Parts(Parts::Absent(ValueType::Member(m)))) => pair(self.seq(none(m.elem, m.dims.map_or(0, |d| d.len())), name, origin)?),
+            (Kind::Optional, Thing::Parts(Parts::Absent(ValueType::Member(m)))) => {
+                pair(self.seq(none(m.elem, m.dims.map_or(0, |d| d.len())), name, origin)?)
+            }
             (Kind::Optional, Thing::Parts(p @ Parts::Optional(_))) => pair(self.seq(p, name, origin)?),
-            (Kind::OptionalSequence, Thing::Parts(Parts::OptionalSeq { flag, seq })) => vec![flag, seq.table, seq.data],
-            (Kind::OptionalSequence, Thing::Parts(Parts::Present(t))) => self.convert(*t, kind, name, origin)?,
+            (Kind::OptionalSequence, Thing::Parts(Parts::OptionalSeq { flag, seq })) => {
+                vec![flag, seq.table, seq.data]
+            }
+            (Kind::OptionalSequence, Thing::Parts(Parts::Present(t))) => {
+                self.convert(*t, kind, name, origin)?
+            }
             (Kind::OptionalSequence, Thing::Parts(Parts::Absent(ValueType::Sequence(t)))) => {
-                let ValueType::Member(m) = *t else { return Error::new(codes::OP_FEATURE, "an optional sequence of something else than tensors is not supported").at(origin).fail() };
+                let ValueType::Member(m) = *t else {
+                    return Error::new(
+                        codes::OP_FEATURE,
+                        "an optional sequence of something else than tensors is not supported",
+                    )
+                    .at(origin)
+                    .fail();
+                };
                 let s = self.seq(none(m.elem, m.dims.map_or(0, |d| d.len())), name, origin)?;
                 vec![self.truth(false)?, s.table, s.data]
             }
@@ -329,7 +380,11 @@ impl Scope {
                 let s = self.seq(p, name, origin)?;
                 vec![self.truth(true)?, s.table, s.data]
             }
-            _ => return Error::new(codes::OP_TYPE, format!("\"{name}\" has a type that does not fit here")).at(origin).fail(),
+            _ => {
+                return Error::new(codes::OP_TYPE, format!("\"{name}\" has a type that does not fit here"))
+                    .at(origin)
+                    .fail();
+            }
         })
     }
     /// Descriptors of the caller are read first of all.
@@ -338,7 +393,12 @@ impl Scope {
             let Some(ty) = self.g.values[v].ty.clone().filter(|t| t.as_tensor().is_none()) else { continue };
             let name = self.name(v);
             let Some(b) = Boundary::of(&ty) else {
-                return Error::new(codes::OP_FEATURE, format!("input \"{name}\" has a type that no operator takes")).at(origin).fail();
+                return Error::new(
+                    codes::OP_FEATURE,
+                    format!("input \"{name}\" has a type that no operator takes"),
+                )
+                .at(origin)
+                .fail();
             };
             let (form, dims) = (b.form, b.dims.clone());
             let suffixes: &[&str] = match form {
@@ -346,11 +406,19 @@ impl Scope {
                 Form::OptionalSequence => Kind::OptionalSequence.suffixes(),
                 _ => Kind::Sequence.suffixes(),
             };
-            let p = self.emit(Bundle::Unpack(b), vec![v], &name, suffixes, &origin.element(format!("input \"{name}\"")))?;
+            let p = self.emit(
+                Bundle::Unpack(b),
+                vec![v],
+                &name,
+                suffixes,
+                &origin.element(format!("input \"{name}\"")),
+            )?;
             let parts = match (form, &p[..]) {
                 (Form::Sequence, [t, d]) => Parts::Seq(Seq { table: *t, data: *d, dims }),
                 (Form::Optional, [t, d]) => Parts::Optional(Seq { table: *t, data: *d, dims }),
-                (Form::OptionalSequence, [f, t, d]) => Parts::OptionalSeq { flag: *f, seq: Seq { table: *t, data: *d, dims } },
+                (Form::OptionalSequence, [f, t, d]) => {
+                    Parts::OptionalSeq { flag: *f, seq: Seq { table: *t, data: *d, dims } }
+                }
                 (Form::Map, [k, v]) => Parts::Map { keys: *k, values: *v },
                 (_, [k, v]) => Parts::Maps { keys: *k, values: *v },
                 _ => return Err(Failure::bug("write_sequences", "an input in pieces")),
@@ -420,7 +488,8 @@ impl Scope {
             _ => {
                 for i in 0..self.g.nodes[n].inputs.len() {
                     // Inputs still have their types: inference finds all that do not fit, at once.
-                    if self.operand_opt(n, i).is_some_and(|v| !matches!(self.g.values[v].def, Def::Input(_))) {
+                    if self.operand_opt(n, i).is_some_and(|v| !matches!(self.g.values[v].def, Def::Input(_)))
+                    {
                         self.tensor(n, i)?;
                     }
                 }

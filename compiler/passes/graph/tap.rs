@@ -1,5 +1,5 @@
-//! add_taps: inner tensors that the user asked for become outputs (`--tap`). It runs when sequences, optionals and maps are
-//! tensors already, and before nodes without users are dropped.
+//! add_taps: inner tensors that the user asked for become outputs (`--tap`). It runs when sequences,
+//! optionals and maps are tensors already, and before nodes without users are dropped.
 
 use crate::diag::{Error, Findings, Origin, Result, codes};
 use crate::graph::{Def, Model, Node, Value};
@@ -42,11 +42,19 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 /// Names of values that nodes of the main graph define, with the nodes, in order, as the file has them.
 pub fn tensors(model: &Model) -> Vec<(String, Origin)> {
     let g = &model.graph;
-    let of = |n: &Node| g.nodes[*n].outputs.iter().flatten().map(|v| (g.values[*v].name.clone(), g.nodes[*n].origin.clone())).collect::<Vec<_>>();
+    let of = |n: &Node| {
+        g.nodes[*n]
+            .outputs
+            .iter()
+            .flatten()
+            .map(|v| (g.values[*v].name.clone(), g.nodes[*n].origin.clone()))
+            .collect::<Vec<_>>()
+    };
     g.order.iter().flat_map(of).filter(|n| !n.0.is_empty()).collect()
 }
 
-/// The names that patterns stand for, without those of outputs. A pattern that stands for nothing is an error.
+/// The names that patterns stand for, without those of outputs. A pattern that stands for nothing is an
+/// error.
 pub fn choose(model: &Model, patterns: &[String], findings: &mut Findings) -> Vec<String> {
     let names: Vec<String> = tensors(model).into_iter().map(|t| t.0).collect();
     for p in patterns {
@@ -54,8 +62,12 @@ pub fn choose(model: &Model, patterns: &[String], findings: &mut Findings) -> Ve
             let mut near: Vec<(f64, &String)> = names.iter().map(|n| (strsim::jaro(p, n), n)).collect();
             near.sort_by(|a, b| b.0.total_cmp(&a.0));
             let near: Vec<&str> = near.iter().take(SHOWN).map(|n| n.1.as_str()).collect();
-            let e = Error::new(codes::OPTION, format!("--tap: no node of the main graph computes \"{p}\"")).at(&model.origin);
-            findings.push(e.found_expected(p.clone(), format!("e.g. {}", near.join(", "))).help("`onnxc model.onnx --emit graph -o -` prints the names"));
+            let e = Error::new(codes::OPTION, format!("--tap: no node of the main graph computes \"{p}\""))
+                .at(&model.origin);
+            findings.push(
+                e.found_expected(p.clone(), format!("e.g. {}", near.join(", ")))
+                    .help("`onnxc model.onnx --emit graph -o -` prints the names"),
+            );
         }
     }
     let wanted = |n: &String| patterns.iter().any(|p| p == ALL || p == n || matches(p, n));
@@ -65,13 +77,22 @@ pub fn choose(model: &Model, patterns: &[String], findings: &mut Findings) -> Ve
 /// Runs the pass.
 pub fn run(model: &mut Model, findings: &mut Findings) -> Result<()> {
     let g = &mut model.graph;
-    let by_name: HashMap<&str, Value> = g.values.iter().filter(|(_, d)| matches!(d.def, Def::Node(..))).map(|(v, d)| (d.name.as_str(), v)).collect();
+    let by_name: HashMap<&str, Value> = g
+        .values
+        .iter()
+        .filter(|(_, d)| matches!(d.def, Def::Node(..)))
+        .map(|(v, d)| (d.name.as_str(), v))
+        .collect();
     let mut found = vec![];
     for name in &model.taps {
         match by_name.get(name.as_str()) {
             Some(v) => found.push((*v, name.clone())),
             None => {
-                let e = Error::remark(codes::NO_EFFECT, format!("--tap: \"{name}\" is no tensor, or a constant: it does not become an output")).at(&model.origin);
+                let e = Error::remark(
+                    codes::NO_EFFECT,
+                    format!("--tap: \"{name}\" is no tensor, or a constant: it does not become an output"),
+                )
+                .at(&model.origin);
                 findings.push(e.found_expected(name.clone(), "a tensor that a node computes"));
             }
         }
@@ -90,7 +111,15 @@ mod tests {
 
     #[test]
     fn patterns() {
-        for (pattern, name, is) in [("*", "", true), ("a*c", "abbc", true), ("a*c", "abcd", false), ("/l?/*/out", "/l3/x/y/out", true), ("", "a", false), ("a?", "a", false), ("**b", "aab", true)] {
+        for (pattern, name, is) in [
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abcd", false),
+            ("/l?/*/out", "/l3/x/y/out", true),
+            ("", "a", false),
+            ("a?", "a", false),
+            ("**b", "aab", true),
+        ] {
             assert_eq!(matches(pattern, name), is, "{pattern} {name}");
         }
     }

@@ -1,10 +1,10 @@
-//! Values around loops that grow behind their end: data of sequences that a body inserts to, tables of those that it
-//! appends to, slices that a loop collects (`collect`).
+//! Values around loops that grow behind their end: data of sequences that a body inserts to, tables of those
+//! that it appends to, slices that a loop collects (`collect`).
 //!
-//! Such a value is the beginning of a room, and a turn stores what it adds behind it. What is there is moved only where
-//! something does not fit any more: then that room becomes half as large again as it must be, and all rooms of the loop,
-//! which may move, step aside and come back. So the elements that are copied are a few times those that are added, however
-//! many turns there are.
+//! Such a value is the beginning of a room, and a turn stores what it adds behind it. What is there is moved
+//! only where something does not fit any more: then that room becomes half as large again as it must be, and
+//! all rooms of the loop, which may move, step aside and come back. So the elements that are copied are a few
+//! times those that are added, however many turns there are.
 
 use super::control::{Held, define, size_symbol};
 use super::{Frame, Lower};
@@ -60,7 +60,11 @@ fn chain(f: &Frame, out: Value, input: Value, table: bool) -> Chain {
         let Def::Node(n, k) = f.g.values[v].def else { return None };
         let node = &f.g.nodes[n];
         let appends = !table || node.inputs.get(3).copied().flatten().is_none();
-        if !matches!(node.op, Op::Bundle(Bundle::Insert)) || k != u32::from(!table) || !appends || f.uses[v] != 1 {
+        if !matches!(node.op, Op::Bundle(Bundle::Insert))
+            || k != u32::from(!table)
+            || !appends
+            || f.uses[v] != 1
+        {
             return None;
         }
         list.push(n);
@@ -71,29 +75,48 @@ fn chain(f: &Frame, out: Value, input: Value, table: bool) -> Chain {
 }
 
 fn operand(g: &Graph, n: Node, i: usize) -> Result<Value> {
-    g.nodes[n].inputs.get(i).copied().flatten().ok_or_else(|| Failure::bug("lower", "an insertion without a member"))
+    g.nodes[n]
+        .inputs
+        .get(i)
+        .copied()
+        .flatten()
+        .ok_or_else(|| Failure::bug("lower", "an insertion without a member"))
 }
 
 impl<'a> Lower<'a> {
-    /// Which values that a loop carries are appended to. `tables`: those that are tables; their data follow. The nodes
-    /// that insert have nothing to do for them any more.
-    pub(super) fn chains(&mut self, inner: &mut Frame<'a>, first: &[(Value, Buf)], tables: &[usize]) -> Result<Vec<Chain>> {
+    /// Which values that a loop carries are appended to. `tables`: those that are tables; their data follow.
+    /// The nodes that insert have nothing to do for them any more.
+    pub(super) fn chains(
+        &mut self,
+        inner: &mut Frame<'a>,
+        first: &[(Value, Buf)],
+        tables: &[usize],
+    ) -> Result<Vec<Chain>> {
         let mut out = vec![];
         for (k, (v, b)) in first.iter().enumerate() {
             let y = inner.g.outputs[1 + k];
             let table = tables.contains(&k);
             let (t, next, have) = (self.tensor(inner, *v)?, self.tensor(inner, y)?, &self.m.bufs[*b].dims);
             // Rows have one length, whatever is appended.
-            let even = !table || [t.dims[1], next.dims[1], have[1]].windows(2).all(|w| w[0] == w[1] && w[0].as_const().is_some());
+            let even = !table
+                || [t.dims[1], next.dims[1], have[1]]
+                    .windows(2)
+                    .all(|w| w[0] == w[1] && w[0].as_const().is_some());
             let varies = t.dims.iter().zip(have).any(|(d, h)| d != h);
-            let known = !matches!(inner.g.values[y].known, Known::No) || !matches!(inner.g.values[*v].known, Known::No);
+            let known = !matches!(inner.g.values[y].known, Known::No)
+                || !matches!(inner.g.values[*v].known, Known::No);
             let found = if even && !known { chain(inner, y, *v, table) } else { None };
             out.push(found.filter(|c| varies || c.is_empty()));
         }
-        // Insertions after the first read what they append to: all of the sequence grows, or they do their work.
+        // Insertions after the first read what they append to: all of the sequence grows, or they do their
+        // work.
         for t in tables {
             if out.get(*t) != out.get(t + 1) {
-                out.iter_mut().skip(*t).take(2).filter(|c| c.as_ref().is_some_and(|c| c.len() > 1)).for_each(|c| *c = None);
+                out.iter_mut()
+                    .skip(*t)
+                    .take(2)
+                    .filter(|c| c.as_ref().is_some_and(|c| c.len() > 1))
+                    .for_each(|c| *c = None);
             }
         }
         for (k, c) in out.iter().enumerate() {
@@ -107,7 +130,13 @@ impl<'a> Lower<'a> {
         Ok(out)
     }
     /// As [`Lower::hold`], at the beginning of a room.
-    pub(super) fn hold_in_room(&mut self, name: &str, t: &TensorType, varies: &[bool], first: &[Dim]) -> Held {
+    pub(super) fn hold_in_room(
+        &mut self,
+        name: &str,
+        t: &TensorType,
+        varies: &[bool],
+        first: &[Dim],
+    ) -> Held {
         let size = size_symbol(self, &format!("{name}_room"));
         define(self, size, Dim::product(first.iter().copied()));
         let buf = self.m.buf(name, t.elem, vec![Dim::sym(size)], Place::Room);
@@ -119,7 +148,13 @@ impl<'a> Lower<'a> {
         held
     }
     /// What the insertions of `chain` make of a carried value, whose next value is `v`.
-    pub(super) fn appended(&mut self, inner: &mut Frame<'a>, v: Value, chain: &[Node], held: &HashSet<Buf>) -> Result<Next> {
+    pub(super) fn appended(
+        &mut self,
+        inner: &mut Frame<'a>,
+        v: Value,
+        chain: &[Node],
+        held: &HashSet<Buf>,
+    ) -> Result<Next> {
         let dims = self.tensor(inner, v)?.dims.clone();
         let mut pieces = vec![];
         let mut old = Dim::product(dims.iter().copied());
@@ -137,15 +172,28 @@ impl<'a> Lower<'a> {
         }
         Ok(Next::Appended(Appended { old, dims, pieces }))
     }
-    /// Defines the sizes of rooms so that what is added fits: then the contents of all, and how many elements these are, lie
-    /// in memory that stays, and come back once all sizes are defined. Nothing does if nothing grows.
+    /// Defines the sizes of rooms so that what is added fits: then the contents of all, and how many elements
+    /// these are, lie in memory that stays, and come back once all sizes are defined. Nothing does if nothing
+    /// grows.
     pub(super) fn make_room(&mut self, list: &[(&Held, Next)]) -> Vec<(Buf, Buf, Dim)> {
-        let rooms: Vec<(&Room, &Appended)> = list.iter().filter_map(|(h, n)| if let (Some(r), Next::Appended(a)) = (&h.room, n) { Some((r, a)) } else { None }).collect();
+        let rooms: Vec<(&Room, &Appended)> = list
+            .iter()
+            .filter_map(
+                |(h, n)| if let (Some(r), Next::Appended(a)) = (&h.room, n) { Some((r, a)) } else { None },
+            )
+            .collect();
         let need = |a: &Appended| Dim::product(a.dims.iter().copied());
         let full = |(r, a): &(&Room, &Appended)| Expr::cmp_index(BinOp::Gt, need(a), r.size);
-        let Some(any) = rooms.iter().map(full).reduce(|a, b| Expr::bin(BinOp::Or, a, b)) else { return vec![] };
+        let Some(any) = rooms.iter().map(full).reduce(|a, b| Expr::bin(BinOp::Or, a, b)) else {
+            return vec![];
+        };
         let grows = self.m.syms.fresh_number("grows", Range::new(0, 1));
-        self.m.driver.push(Stmt::Define { sym: grows, value: Expr::select(any, Expr::index(1), Expr::index(0)), lo: Dim::constant(0), hi: Some(Dim::constant(1)) });
+        self.m.driver.push(Stmt::Define {
+            sym: grows,
+            value: Expr::select(any, Expr::index(1), Expr::index(0)),
+            lo: Dim::constant(0),
+            hi: Some(Dim::constant(1)),
+        });
         self.defined.insert(grows);
         let mut aside = vec![];
         for (r, a) in &rooms {
@@ -158,7 +206,12 @@ impl<'a> Lower<'a> {
         for (r, a) in &rooms {
             let larger = Expr::index((need(a) + need(a).floor_div(2) + 16).min(Dim::constant(MAX_SIZE)));
             let value = Expr::select(full(&(*r, *a)), larger, Expr::index(r.size));
-            self.m.driver.push(Stmt::Define { sym: r.size, value, lo: Dim::constant(0), hi: Some(Dim::constant(MAX_SIZE)) });
+            self.m.driver.push(Stmt::Define {
+                sym: r.size,
+                value,
+                lo: Dim::constant(0),
+                hi: Some(Dim::constant(MAX_SIZE)),
+            });
         }
         aside
     }

@@ -1,5 +1,5 @@
-//! Scan outputs of loops: slices side by side in the result, or one behind the other where only the end tells how many they
-//! are.
+//! Scan outputs of loops: slices side by side in the result, or one behind the other where only the end tells
+//! how many they are.
 
 use super::append_buffers::{Appended, Next, Piece};
 use super::control::Held;
@@ -27,7 +27,10 @@ impl<'a> Lower<'a> {
         let dims = self.m.bufs[slice].dims.clone();
         let count = self.m.bufs[c.buf].dims[c.axis];
         let place = if c.reversed { count - 1 - it } else { it.into() };
-        let (name, origin) = (self.m.bufs[c.buf].name.clone(), self.model.origin.element(format!("scan output \"{}\"", self.m.bufs[c.buf].name)));
+        let (name, origin) = (
+            self.m.bufs[c.buf].name.clone(),
+            self.model.origin.element(format!("scan output \"{}\"", self.m.bufs[c.buf].name)),
+        );
         let (to, axis) = (c.buf, c.axis);
         self.m.kernel(&name, &origin, |k| {
             k.nest(LoopKind::Par, &dims, |k, at| {
@@ -46,7 +49,9 @@ impl<'a> Lower<'a> {
             if let Some(s) = s {
                 let first = Expr::cmp_index(BinOp::Eq, it, 0);
                 let same = Expr::cmp_index(BinOp::Eq, *s, *d);
-                self.m.driver.push(Stmt::Check { cond: Expr::bin(BinOp::Or, first, same), status: Status::Value });
+                self.m
+                    .driver
+                    .push(Stmt::Check { cond: Expr::bin(BinOp::Or, first, same), status: Status::Value });
             }
         }
         let old = Dim::from(it) * Dim::product(dims.iter().copied());
@@ -54,7 +59,15 @@ impl<'a> Lower<'a> {
         Next::Appended(Appended { old, dims: all, pieces: vec![Piece::Elements(old, slice)] })
     }
     /// Where the slices of result `v` go. `exact`: as many iterations as `count`, known before the loop.
-    pub(super) fn collector(&mut self, f: &Frame<'a>, v: Option<Value>, slice: &TensorType, name: &str, count: Option<Dim>, (axis, reversed): (usize, bool)) -> Result<Collected> {
+    pub(super) fn collector(
+        &mut self,
+        f: &Frame<'a>,
+        v: Option<Value>,
+        slice: &TensorType,
+        name: &str,
+        count: Option<Dim>,
+        (axis, reversed): (usize, bool),
+    ) -> Result<Collected> {
         if let (Some(n), true) = (count, self.known_outside(&slice.dims)) {
             let mut dims = slice.dims.clone();
             dims.insert(axis, n);

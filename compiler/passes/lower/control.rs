@@ -1,9 +1,10 @@
 //! Lowering of If, Loop and Scan: the driver's own branches and loops.
 //!
-//! Results of branches, and values carried around a loop, have a buffer outside of the body. Where their sizes are only
-//! known inside, the buffer has sizes of its own that the body defines again before it copies its result there: the
-//! memory moves then, and what was there is gone (`passes/nest/memory/place_memory/dynamic`). So inside a body a carried value is seen
-//! under sizes that are defined once, at the body's begin, and so is a result after the operator.
+//! Results of branches, and values carried around a loop, have a buffer outside of the body. Where their
+//! sizes are only known inside, the buffer has sizes of its own that the body defines again before it copies
+//! its result there: the memory moves then, and what was there is gone
+//! (`passes/nest/memory/place_memory/dynamic`). So inside a body a carried value is seen under sizes that are
+//! defined once, at the body's begin, and so is a result after the operator.
 
 use super::append_buffers::{Chain, Next, Room};
 use super::collect::Collected;
@@ -41,7 +42,12 @@ pub(super) fn size_symbol(l: &mut Lower, hint: &str) -> Sym {
 
 pub(super) fn define(l: &mut Lower, sym: Sym, value: impl Into<Dim>) {
     let r = l.m.syms.declared_range(sym);
-    let stmt = Stmt::Define { sym, value: Expr::Index(value.into()), lo: Dim::constant(r.lo.unwrap_or(i64::MIN)), hi: r.hi.map(Dim::constant) };
+    let stmt = Stmt::Define {
+        sym,
+        value: Expr::Index(value.into()),
+        lo: Dim::constant(r.lo.unwrap_or(i64::MIN)),
+        hi: r.hi.map(Dim::constant),
+    };
     l.m.driver.push(stmt);
     l.defined.insert(sym);
 }
@@ -59,7 +65,8 @@ impl<'a> Lower<'a> {
         }
     }
     fn graph(&self, f: &Frame<'a>, n: Node, name: &str) -> Result<&'a Graph> {
-        Graph::body(&f.g.nodes[n].subgraphs, name).ok_or_else(|| Failure::bug("lower", format!("no graph {name}")))
+        Graph::body(&f.g.nodes[n].subgraphs, name)
+            .ok_or_else(|| Failure::bug("lower", format!("no graph {name}")))
     }
     /// A frame for a body with the values of the graph around that it needs as tensors.
     fn enter(&mut self, f: &mut Frame<'a>, sub: &'a Graph) -> Result<Frame<'a>> {
@@ -89,7 +96,8 @@ impl<'a> Lower<'a> {
         let from = if self.m.bufs[from].dims == dims { from } else { self.m.view(from, dims) };
         self.copy(from, to);
     }
-    /// A buffer for a value of type `t` whose dimensions in `varies` have sizes of their own, defined as `first` now.
+    /// A buffer for a value of type `t` whose dimensions in `varies` have sizes of their own, defined as
+    /// `first` now.
     pub(super) fn hold(&mut self, name: &str, t: &TensorType, varies: &[bool], first: &[Dim]) -> Held {
         let mut dims = t.dims.clone();
         let mut sizes = vec![];
@@ -138,7 +146,9 @@ impl<'a> Lower<'a> {
     /// A table without rows with as many columns as another one has, if that is a number.
     fn with_columns(&mut self, b: Buf, columns: Dim) -> Buf {
         match self.m.bufs[b].dims[..] {
-            [len, own] if len.as_const() == Some(0) && own != columns && columns.as_const().is_some() => self.m.view(b, vec![len, columns]),
+            [len, own] if len.as_const() == Some(0) && own != columns && columns.as_const().is_some() => {
+                self.m.view(b, vec![len, columns])
+            }
             _ => b,
         }
     }
@@ -146,7 +156,15 @@ impl<'a> Lower<'a> {
     fn result(&mut self, f: &mut Frame<'a>, origin: &Origin, v: Value, b: Buf) -> Result<()> {
         let t = self.tensor(f, v)?.clone();
         let have = self.m.bufs[b].dims.clone();
-        let mut cx = LowerCx { m: &mut self.m, origin, since: 1, inputs: &[], known: &[], defined: &mut self.defined, outputs: vec![] };
+        let mut cx = LowerCx {
+            m: &mut self.m,
+            origin,
+            since: 1,
+            inputs: &[],
+            known: &[],
+            defined: &mut self.defined,
+            outputs: vec![],
+        };
         for (d, h) in t.dims.iter().zip(&have) {
             if d != h {
                 cx.define(*d, Expr::Index(*h));
@@ -164,7 +182,9 @@ impl<'a> Lower<'a> {
 
     fn branch(&mut self, f: &mut Frame<'a>, n: Node, tables: &[usize]) -> Result<()> {
         let node = &f.g.nodes[n];
-        let Some(cond) = node.inputs.first().copied().flatten() else { return Err(Failure::bug("lower", "If without a condition")) };
+        let Some(cond) = node.inputs.first().copied().flatten() else {
+            return Err(Failure::bug("lower", "If without a condition"));
+        };
         if let Some(c) = known_truth(&f.g.values[cond].known) {
             let sub = self.graph(f, n, if c { "then_branch" } else { "else_branch" })?;
             let mut inner = self.enter(f, sub)?;
@@ -189,14 +209,29 @@ impl<'a> Lower<'a> {
                 continue;
             };
             let t = self.tensor(f, v)?.clone();
-            let rowless = |x: &TensorType, d: usize| d == 1 && tables.contains(&k) && x.dims[0].as_const() == Some(0) && t.dims[1].as_const().is_some();
-            let differs = |d: usize| graphs.iter().any(|g| g.values[g.outputs[k]].ty.as_ref().and_then(|x| x.as_tensor()).is_none_or(|x| x.dims[d] != t.dims[d] && !rowless(x, d)));
+            let rowless = |x: &TensorType, d: usize| {
+                d == 1
+                    && tables.contains(&k)
+                    && x.dims[0].as_const() == Some(0)
+                    && t.dims[1].as_const().is_some()
+            };
+            let differs = |d: usize| {
+                graphs.iter().any(|g| {
+                    g.values[g.outputs[k]]
+                        .ty
+                        .as_ref()
+                        .and_then(|x| x.as_tensor())
+                        .is_none_or(|x| x.dims[d] != t.dims[d] && !rowless(x, d))
+                })
+            };
             let varies: Vec<bool> = (0..t.rank()).map(differs).collect();
             let zeros = vec![Dim::constant(0); t.rank()];
             let name = f.g.values[v].name.clone();
             let h = match f.bufs[v] {
                 // Known sizes: right into the output.
-                Some(b) if !varies.contains(&true) => Held { buf: b, sizes: vec![None; t.rank()], room: None },
+                Some(b) if !varies.contains(&true) => {
+                    Held { buf: b, sizes: vec![None; t.rank()], room: None }
+                }
                 _ => self.hold(&name, &t, &varies, &zeros),
             };
             // What bounds the result bounds its buffer.
@@ -244,7 +279,8 @@ impl<'a> Lower<'a> {
 
     // ---- Loop and Scan ----
 
-    /// Buffers of the carried values, filled with the first ones. `v` of the body, initial buffer, type of the result.
+    /// Buffers of the carried values, filled with the first ones. `v` of the body, initial buffer, type of
+    /// the result.
     fn carry(&mut self, inner: &Frame<'a>, list: &[(Value, Buf)], chains: &[Chain]) -> Result<Vec<Held>> {
         let mut held = vec![];
         for (k, (v, first)) in list.iter().enumerate() {
@@ -255,7 +291,11 @@ impl<'a> Lower<'a> {
             own.dims.clone_from(&have);
             let name = &inner.g.values[*v].name;
             let grows = chains.get(k).is_some_and(Option::is_some) && varies.contains(&true);
-            held.push(if grows { self.hold_in_room(name, &own, &varies, &have) } else { self.hold(name, &own, &varies, &have) });
+            held.push(if grows {
+                self.hold_in_room(name, &own, &varies, &have)
+            } else {
+                self.hold(name, &own, &varies, &have)
+            });
         }
         Ok(held)
     }
@@ -291,12 +331,26 @@ impl<'a> Lower<'a> {
     pub(super) fn handed(&mut self, inner: &mut Frame<'a>, v: Value, held: &HashSet<Buf>) -> Result<Buf> {
         let b = self.value(inner, v)?;
         let owner = self.m.storage(b);
-        let safe = !held.contains(&owner) && !self.resized.contains(&owner) && matches!(self.m.bufs[owner].place, Place::Temp | Place::Const(_) | Place::Input(_));
+        let safe = !held.contains(&owner)
+            && !self.resized.contains(&owner)
+            && matches!(self.m.bufs[owner].place, Place::Temp | Place::Const(_) | Place::Input(_));
         Ok(if safe { b } else { self.settled(b) })
     }
     /// End of an iteration: what is carried and collected becomes that of the next one.
-    fn end(&mut self, inner: &mut Frame<'a>, turn: &Turn, (held, chains): (&[Held], &[Chain]), first: usize, collected: &[Collected]) -> Result<()> {
-        let owners: HashSet<Buf> = held.iter().map(|h| h.buf).chain(collected.iter().map(|c| c.buf)).map(|b| self.m.storage(b)).collect();
+    fn end(
+        &mut self,
+        inner: &mut Frame<'a>,
+        turn: &Turn,
+        (held, chains): (&[Held], &[Chain]),
+        first: usize,
+        collected: &[Collected],
+    ) -> Result<()> {
+        let owners: HashSet<Buf> = held
+            .iter()
+            .map(|h| h.buf)
+            .chain(collected.iter().map(|c| c.buf))
+            .map(|b| self.m.storage(b))
+            .collect();
         let mut done: Vec<(&Held, Next)> = vec![];
         for (k, h) in held.iter().enumerate() {
             let v = inner.g.outputs[first + k];
@@ -332,12 +386,15 @@ impl<'a> Lower<'a> {
     }
     /// Sizes of dims that the body alone knows.
     pub(super) fn known_outside(&self, dims: &[Dim]) -> bool {
-        dims.iter().all(|d| d.syms().into_iter().all(|s| self.m.syms.kind(s) != SymKind::Runtime || self.defined.contains(&s)))
+        dims.iter().all(|d| {
+            d.syms().into_iter().all(|s| self.m.syms.kind(s) != SymKind::Runtime || self.defined.contains(&s))
+        })
     }
     fn repeat(&mut self, f: &mut Frame<'a>, n: Node, tables: &[usize]) -> Result<()> {
         let node = &f.g.nodes[n];
         let sub = self.graph(f, n, "body")?;
-        let operand = |l: &mut Self, f: &mut Frame<'a>, i: usize| match node.inputs.get(i).copied().flatten() {
+        let operand = |l: &mut Self, f: &mut Frame<'a>, i: usize| match node.inputs.get(i).copied().flatten()
+        {
             Some(v) => l.value(f, v).map(Some),
             None => Ok(None),
         };
@@ -346,9 +403,12 @@ impl<'a> Lower<'a> {
         let carried = sub.inputs.len() - 2;
         let mut first = vec![];
         for k in 0..carried {
-            let Some(b) = operand(self, f, 2 + k)? else { return Err(Failure::bug("lower", "a carried value is missing")) };
+            let Some(b) = operand(self, f, 2 + k)? else {
+                return Err(Failure::bug("lower", "a carried value is missing"));
+            };
             let v = sub.inputs[2 + k];
-            let b = if tables.contains(&k) { self.with_columns(b, self.tensor(&inner, v)?.dims[1]) } else { b };
+            let b =
+                if tables.contains(&k) { self.with_columns(b, self.tensor(&inner, v)?.dims[1]) } else { b };
             first.push((v, b));
         }
         let (at, go) = (self.temp_scalar("iteration", ElemType::I64), self.temp_scalar("go", ElemType::Bool));
@@ -356,7 +416,9 @@ impl<'a> Lower<'a> {
             Known::Dims(d) => d.first().and_then(|d| d.as_sym()),
             _ => None,
         };
-        let Some(it) = it else { return Err(Failure::bug("lower", "a loop without a number of its iteration")) };
+        let Some(it) = it else {
+            return Err(Failure::bug("lower", "a loop without a number of its iteration"));
+        };
         let turn = Turn { at, it };
         self.kernel(node, "start", |k, _| {
             k.store(at, &[], Expr::int(ElemType::I64, 0));
@@ -365,22 +427,36 @@ impl<'a> Lower<'a> {
         });
         // How often, if that is known before.
         let first_cond = node.inputs.get(1).copied().flatten();
-        let exact = is_true(sub, sub.outputs[0]) && first_cond.is_none_or(|v| known_truth(&f.g.values[v].known) == Some(true));
+        let exact = is_true(sub, sub.outputs[0])
+            && first_cond.is_none_or(|v| known_truth(&f.g.values[v].known) == Some(true));
         let scans: Vec<Value> = sub.outputs[1 + carried..].to_vec();
         let count = match (limit, exact, scans.is_empty()) {
             (Some(b), true, false) => {
-                let result = node.outputs.get(carried).copied().flatten().and_then(|v| self.tensor(f, v).ok().map(|t| t.dims[0]));
+                let result = node
+                    .outputs
+                    .get(carried)
+                    .copied()
+                    .flatten()
+                    .and_then(|v| self.tensor(f, v).ok().map(|t| t.dims[0]));
                 let known = node.inputs[0].is_some_and(|v| !matches!(f.g.values[v].known, Known::No));
                 match result.filter(|d| self.known_outside(&[*d])) {
                     Some(d) if known => Some(d),
                     declared => {
                         let s = size_symbol(self, "trips");
                         let value = scalar(self, b).max(Expr::int(ElemType::I64, 0));
-                        self.m.driver.push(Stmt::Define { sym: s, value, lo: Dim::constant(0), hi: Some(Dim::constant(MAX_SIZE)) });
+                        self.m.driver.push(Stmt::Define {
+                            sym: s,
+                            value,
+                            lo: Dim::constant(0),
+                            hi: Some(Dim::constant(MAX_SIZE)),
+                        });
                         self.defined.insert(s);
                         // What the model declares is checked, and then it holds.
                         if let Some(d) = declared {
-                            self.m.driver.push(Stmt::Check { cond: Expr::cmp_index(BinOp::Eq, d, s), status: Status::Value });
+                            self.m.driver.push(Stmt::Check {
+                                cond: Expr::cmp_index(BinOp::Eq, d, s),
+                                status: Status::Value,
+                            });
                         }
                         Some(declared.unwrap_or(s.into()))
                     }
@@ -428,7 +504,12 @@ impl<'a> Lower<'a> {
         }
         Ok(())
     }
-    fn kernel(&mut self, node: &crate::graph::NodeData, what: &str, write: impl FnOnce(&mut crate::nest::KernelBuilder, &())) {
+    fn kernel(
+        &mut self,
+        node: &crate::graph::NodeData,
+        what: &str,
+        write: impl FnOnce(&mut crate::nest::KernelBuilder, &()),
+    ) {
         let name = format!("{}.{what}", node.origin.op);
         self.m.kernel(&name, &node.origin, |k| write(k, &()));
     }
@@ -443,8 +524,14 @@ impl<'a> Lower<'a> {
         let mut inner = self.enter(f, sub)?;
         let carried = operands.len() - s.n_scanned;
         let first: Vec<(Value, Buf)> = (0..carried).map(|k| (sub.inputs[k], operands[k])).collect();
-        let axes: Option<Vec<usize>> = operands[carried..].iter().enumerate().map(|(j, b)| axis(s.input_axes.get(j).copied().unwrap_or(0), self.m.bufs[*b].dims.len())).collect();
-        let (Some(axes), Some(b0)) = (axes, operands.get(carried)) else { return Err(Failure::bug("lower", "an axis of Scan changed")) };
+        let axes: Option<Vec<usize>> = operands[carried..]
+            .iter()
+            .enumerate()
+            .map(|(j, b)| axis(s.input_axes.get(j).copied().unwrap_or(0), self.m.bufs[*b].dims.len()))
+            .collect();
+        let (Some(axes), Some(b0)) = (axes, operands.get(carried)) else {
+            return Err(Failure::bug("lower", "an axis of Scan changed"));
+        };
         let count = self.m.bufs[*b0].dims[axes[0]];
         let at = self.temp_scalar("iteration", ElemType::I64);
         let it = self.m.syms.fresh_number("iteration", Range::at_least(0));
@@ -455,7 +542,9 @@ impl<'a> Lower<'a> {
         for (j, v) in sub.outputs[carried..].iter().enumerate() {
             let t = self.tensor(&inner, *v)?.clone();
             let to = node.outputs.get(carried + j).copied().flatten();
-            let Some(a) = axis(s.output_axes.get(j).copied().unwrap_or(0), t.rank() + 1) else { return Err(Failure::bug("lower", "an axis of Scan changed")) };
+            let Some(a) = axis(s.output_axes.get(j).copied().unwrap_or(0), t.rank() + 1) else {
+                return Err(Failure::bug("lower", "an axis of Scan changed"));
+            };
             let reversed = s.output_reversed.get(j).copied().unwrap_or(false);
             collected.push(self.collector(f, to, &t, &sub.values[*v].name, Some(count), (a, reversed))?);
         }
@@ -472,7 +561,11 @@ impl<'a> Lower<'a> {
                 let x = operands[carried + j];
                 let t = l.tensor(&inner, v)?.clone();
                 let slice = l.m.temp(sub.values[v].name.clone(), t.elem, t.dims);
-                let place = if s.input_reversed.get(j).copied().unwrap_or(false) { count - 1 - it } else { it.into() };
+                let place = if s.input_reversed.get(j).copied().unwrap_or(false) {
+                    count - 1 - it
+                } else {
+                    it.into()
+                };
                 l.m.map(slice, &node.origin, |k, ix| {
                     let mut from = ix.to_vec();
                     from.insert(*a, place);
@@ -482,7 +575,9 @@ impl<'a> Lower<'a> {
             }
             l.nodes(&mut inner)?;
             l.end(&mut inner, &turn, (&held, &[]), 0, &collected)?;
-            l.kernel(node, "step", |k, _| k.store(at, &[], Expr::Load { buf: at, at: vec![] } + Expr::int(ElemType::I64, 1)));
+            l.kernel(node, "step", |k, _| {
+                k.store(at, &[], Expr::Load { buf: at, at: vec![] } + Expr::int(ElemType::I64, 1))
+            });
             Ok(())
         })?;
         let cond = Expr::bin(BinOp::Lt, scalar(self, at), Expr::Index(count));

@@ -1,21 +1,23 @@
-//! State in place (`--alias present=past`): an output that begins with an input, such as a key-value cache, may be the same
-//! memory. Then a step stores what is new and copies nothing.
+//! State in place (`--alias present=past`): an output that begins with an input, such as a key-value cache,
+//! may be the same memory. Then a step stores what is new and copies nothing.
 //!
-//! Both tensors are declared with a capacity, a dimension of its own, in place of the size that grows: the caller says how
-//! many positions there are (`past`) and how many fit (`past_capacity`). The driver copies the input only where a
-//! call passes two addresses, so a caller may also keep them apart.
+//! Both tensors are declared with a capacity, a dimension of its own, in place of the size that grows: the
+//! caller says how many positions there are (`past`) and how many fit (`past_capacity`). The driver copies
+//! the input only where a call passes two addresses, so a caller may also keep them apart.
 //!
-//! What holds afterwards, and makes it safe to treat both buffers as different memory: the copy is the first access to
-//! the output, it writes the elements of the input to where they lie, and nothing else reads the input, or all other
-//! stores to the output lie behind the input's elements.
+//! What holds afterwards, and makes it safe to treat both buffers as different memory: the copy is the first
+//! access to the output, it writes the elements of the input to where they lie, and nothing else reads the
+//! input, or all other stores to the output lie behind the input's elements.
 //!
-//! A state that a step replaces (of a recurrence, of a cache that drops its oldest positions) has one shape and is computed in
-//! scratch; the last thing that the driver does is to copy it. The copy stands in a body of its own, so that no pass joins it
-//! with what computes the state.
+//! A state that a step replaces (of a recurrence, of a cache that drops its oldest positions) has one shape
+//! and is computed in scratch; the last thing that the driver does is to copy it. The copy stands in a body
+//! of its own, so that no pass joins it with what computes the state.
 
 use crate::diag::{Error, Findings, Result, codes};
 use crate::graph::Model;
-use crate::nest::{BinOp, Buf, BufData, Expr, Kernel, LoopKind, Module, Place, Reason, State, Status, Stmt, Subject, visit};
+use crate::nest::{
+    BinOp, Buf, BufData, Expr, Kernel, LoopKind, Module, Place, Reason, State, Status, Stmt, Subject, visit,
+};
 use crate::sym::text::DimOption;
 use crate::sym::{Answer, Condition, Dim, Source, SymKind};
 use crate::tensor::ElemType;
@@ -34,19 +36,25 @@ fn captured<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
     let mut out = vec![];
     let parts: Vec<&str> = rest.split('*').collect();
     for (k, p) in parts.iter().enumerate() {
-        let at = if k + 1 == parts.len() { name.len().checked_sub(p.len()).filter(|_| name.ends_with(p))? } else { name.find(p)? };
+        let at = if k + 1 == parts.len() {
+            name.len().checked_sub(p.len()).filter(|_| name.ends_with(p))?
+        } else {
+            name.find(p)?
+        };
         out.push(&name[..at]);
         name = &name[at + p.len()..];
     }
     Some(out)
 }
 
-/// Outputs and inputs that share memory, by their numbers: a star in the name of an input stands for what the star in the
-/// name of the output does.
+/// Outputs and inputs that share memory, by their numbers: a star in the name of an input stands for what the
+/// star in the name of the output does.
 pub fn choose(model: &Model, pairs: &[(String, String)], findings: &mut Findings) -> Vec<(usize, usize)> {
     let g = &model.graph;
     let inputs: Vec<&str> = g.inputs.iter().map(|v| g.values[*v].name.as_str()).collect();
-    let list = |names: &[&str]| if names.is_empty() { "none: the model has none".to_owned() } else { names.join(", ") };
+    let list = |names: &[&str]| {
+        if names.is_empty() { "none: the model has none".to_owned() } else { names.join(", ") }
+    };
     let outputs: Vec<&str> = g.output_names.iter().map(String::as_str).collect();
     let mut out: Vec<(usize, usize)> = vec![];
     for (to, from) in pairs {
@@ -54,25 +62,42 @@ pub fn choose(model: &Model, pairs: &[(String, String)], findings: &mut Findings
         let error = |title: String| Error::new(codes::OPTION, title).at(&model.origin);
         let stars = |p: &str| p.matches('*').count();
         if stars(to) != stars(from) {
-            let e = error(format!("{option}: the names of the output and of the input have different numbers of stars"));
-            findings.push(e.found_expected(format!("{} and {}", stars(to), stars(from)), "a star of the input for each star of the output, such as 'present.*=past.*'"));
+            let e = error(format!(
+                "{option}: the names of the output and of the input have different numbers of stars"
+            ));
+            findings.push(e.found_expected(
+                format!("{} and {}", stars(to), stars(from)),
+                "a star of the input for each star of the output, such as 'present.*=past.*'",
+            ));
             continue;
         }
-        let found: Vec<_> = outputs.iter().enumerate().filter_map(|(o, n)| Some((o, captured(to, n)?))).collect();
+        let found: Vec<_> =
+            outputs.iter().enumerate().filter_map(|(o, n)| Some((o, captured(to, n)?))).collect();
         if found.is_empty() {
-            findings.push(error(format!("{option}: the model has no output \"{to}\"")).found_expected(to.clone(), format!("one of {}", list(&outputs))));
+            findings.push(
+                error(format!("{option}: the model has no output \"{to}\""))
+                    .found_expected(to.clone(), format!("one of {}", list(&outputs))),
+            );
         }
         for (o, texts) in found {
             let mut parts = from.split('*');
             let mut name = parts.next().unwrap_or_default().to_owned();
             parts.zip(&texts).for_each(|(p, t)| name = format!("{name}{t}{p}"));
             let Some(i) = inputs.iter().position(|n| *n == name) else {
-                findings.push(error(format!("{option}: the model has no input \"{name}\"")).row("output", outputs[o]).found_expected(name, format!("one of {}", list(&inputs))));
+                findings.push(
+                    error(format!("{option}: the model has no input \"{name}\""))
+                        .row("output", outputs[o])
+                        .found_expected(name, format!("one of {}", list(&inputs))),
+                );
                 continue;
             };
             if let Some((p, q)) = out.iter().find(|(p, q)| *p == o || *q == i) {
-                let e = error(format!("{option}: an output and an input share memory with one tensor at most"));
-                findings.push(e.found_expected(format!("{}={} and {}={}", outputs[o], inputs[i], outputs[*p], inputs[*q]), "each name once"));
+                let e =
+                    error(format!("{option}: an output and an input share memory with one tensor at most"));
+                findings.push(e.found_expected(
+                    format!("{}={} and {}={}", outputs[o], inputs[i], outputs[*p], inputs[*q]),
+                    "each name once",
+                ));
                 continue;
             }
             out.push((o, i));
@@ -109,7 +134,9 @@ pub(super) fn share(m: &mut Module, model: &Model, driver: &mut Vec<Stmt>) -> Re
                 m.bufs[b].dims[a] = capacity;
             }
         }
-        let run_time = checks.iter().any(|c| c.dims().iter().flat_map(|d| d.syms()).any(|s| m.syms.kind(s) == SymKind::Runtime));
+        let run_time = checks
+            .iter()
+            .any(|c| c.dims().iter().flat_map(|d| d.syms()).any(|s| m.syms.kind(s) == SymKind::Runtime));
         let differ = Expr::bin(BinOp::Ne, Expr::Address(pair.to), Expr::Address(pair.from));
         let Some(at) = driver.iter().position(|s| *s == Stmt::Call(copy)) else { continue };
         driver[at] = Stmt::If { cond: differ, then: vec![Stmt::Call(copy)], els: vec![] };
@@ -119,8 +146,12 @@ pub(super) fn share(m: &mut Module, model: &Model, driver: &mut Vec<Stmt>) -> Re
     match late.into_iter().next() {
         None => Ok(()),
         Some((name, _)) => {
-            let have: Vec<&str> = capacities.values().filter_map(|d| d.as_sym()).map(|s| m.syms.name(s)).collect();
-            Error::new(codes::DIM_OPTION, format!("--dim: the model has no dimension \"{name}\"")).at(&model.origin).found_expected(name, have.join(", ")).fail()
+            let have: Vec<&str> =
+                capacities.values().filter_map(|d| d.as_sym()).map(|s| m.syms.name(s)).collect();
+            Error::new(codes::DIM_OPTION, format!("--dim: the model has no dimension \"{name}\""))
+                .at(&model.origin)
+                .found_expected(name, have.join(", "))
+                .fail()
         }
     }
 }
@@ -164,46 +195,80 @@ impl Pair {
     /// The dimension that grows; none if both have one shape.
     fn axis(&self, m: &Module, model: &Model) -> Result<Option<usize>> {
         let (to, from) = (&m.bufs[self.to], &m.bufs[self.from]);
-        let equal = |a: Dim, b: Dim| a == b || m.syms.le(a, b) == Answer::Yes && m.syms.le(b, a) == Answer::Yes;
-        let differ: Vec<usize> = (0..to.dims.len().min(from.dims.len())).filter(|k| !equal(to.dims[*k], from.dims[*k])).collect();
+        let equal =
+            |a: Dim, b: Dim| a == b || m.syms.le(a, b) == Answer::Yes && m.syms.le(b, a) == Answer::Yes;
+        let differ: Vec<usize> =
+            (0..to.dims.len().min(from.dims.len())).filter(|k| !equal(to.dims[*k], from.dims[*k])).collect();
         if to.ty == from.ty && to.dims.len() == from.dims.len() && differ.len() < 2 && !to.ty.is_packed() {
             return Ok(differ.first().copied());
         }
-        let text = |b: &crate::nest::BufData| crate::tensor::TensorType::new(b.ty, b.dims.clone()).display(&m.syms);
+        let text =
+            |b: &crate::nest::BufData| crate::tensor::TensorType::new(b.ty, b.dims.clone()).display(&m.syms);
         let found = format!("{} and {}", text(to), text(from));
-        self.error(m, model, "the types do not fit").found_expected(found, "one element type of at least a byte, and shapes that differ in one dimension at most").fail()
+        self.error(m, model, "the types do not fit")
+            .found_expected(
+                found,
+                "one element type of at least a byte, and shapes that differ in one dimension at most",
+            )
+            .fail()
     }
-    /// The kernel that copies the input to the beginning of the output, if all else is as this file says. None for a state that
-    /// a step replaces.
-    fn copy(&self, m: &Module, model: &Model, driver: &[Stmt], axis: Option<usize>) -> Result<Option<Kernel>> {
+    /// The kernel that copies the input to the beginning of the output, if all else is as this file says.
+    /// None for a state that a step replaces.
+    fn copy(
+        &self,
+        m: &Module,
+        model: &Model,
+        driver: &[Stmt],
+        axis: Option<usize>,
+    ) -> Result<Option<Kernel>> {
         let is = |b: Buf, of: Buf| m.storage(b) == of;
         let calls = visit::calls(driver);
-        let touches = |k: Kernel, b: Buf, list: &dyn Fn(&[Stmt]) -> Vec<Buf>| list(&m.kernels[k].body).into_iter().any(|x| is(x, b));
+        let touches = |k: Kernel, b: Buf, list: &dyn Fn(&[Stmt]) -> Vec<Buf>| {
+            list(&m.kernels[k].body).into_iter().any(|x| is(x, b))
+        };
         let stores = |k: Kernel| touches(k, self.to, &|b| visit::stores(b).into_iter().collect());
         let loads = |k: Kernel, b: Buf| touches(k, b, &|l| visit::loads(l).into_iter().collect());
         let expected = "a node that keeps the input as it is and appends: Attention, GroupQueryAttention, MultiHeadAttention, Concat with the input first";
         let copies = |k: Kernel| driver.contains(&Stmt::Call(k)) && self.is_copy(m, k);
         let Some(first) = calls.iter().copied().find(|k| stores(*k) || loads(*k, self.to)) else {
-            return self.error(m, model, "no node computes the output").found_expected("an output without a node", expected).fail();
+            return self
+                .error(m, model, "no node computes the output")
+                .found_expected("an output without a node", expected)
+                .fail();
         };
         let by = |k: Kernel| m.kernels[k].origin.short();
         if !copies(first) && axis.is_none() {
             return Ok(None);
         }
         if !copies(first) {
-            return self.error(m, model, "the output does not begin with the input").row("node", by(first)).found_expected("an output that is computed from it", expected).fail();
+            return self
+                .error(m, model, "the output does not begin with the input")
+                .row("node", by(first))
+                .found_expected("an output that is computed from it", expected)
+                .fail();
         }
         let others = || calls.iter().copied().filter(|k| *k != first);
         // Subscripts of a view say nothing about those of the whole.
         let views = m.bufs.iter().any(|(b, d)| {
-            matches!(d.place, Place::View(of) if of == self.to || of == self.from) && others().any(|k| visit::loads(&m.kernels[k].body).contains(&b) || visit::stores(&m.kernels[k].body).contains(&b))
+            matches!(d.place, Place::View(of) if of == self.to || of == self.from)
+                && others().any(|k| {
+                    visit::loads(&m.kernels[k].body).contains(&b)
+                        || visit::stores(&m.kernels[k].body).contains(&b)
+                })
         });
         if views && axis.is_some() {
-            return self.error(m, model, "the memory is used under another shape, and has gaps with a capacity").found_expected("a Reshape of the output or the input", expected).fail();
+            return self
+                .error(m, model, "the memory is used under another shape, and has gaps with a capacity")
+                .found_expected("a Reshape of the output or the input", expected)
+                .fail();
         }
-        let reader = others().find(|k| loads(*k, self.from)).map(by).or_else(|| self.in_driver(m, driver).then(|| "the driver".to_owned()));
+        let reader = others()
+            .find(|k| loads(*k, self.from))
+            .map(by)
+            .or_else(|| self.in_driver(m, driver).then(|| "the driver".to_owned()));
         let Some(reader) = reader else { return Ok(Some(first)) };
-        let behind = |at: &[Dim]| axis.is_some_and(|a| m.syms.le(m.bufs[self.from].dims[a], at[a]) == Answer::Yes);
+        let behind =
+            |at: &[Dim]| axis.is_some_and(|a| m.syms.le(m.bufs[self.from].dims[a], at[a]) == Answer::Yes);
         let mut kept = true;
         for k in others() {
             visit::walk(&m.kernels[k].body, &mut |s| {
@@ -218,7 +283,10 @@ impl Pair {
         if axis.is_none() {
             return Ok(None);
         }
-        self.error(m, model, "the input is read after it may be overwritten").row("node", reader).found_expected("a second reader of the input", expected).fail()
+        self.error(m, model, "the input is read after it may be overwritten")
+            .row("node", reader)
+            .found_expected("a second reader of the input", expected)
+            .fail()
     }
     /// Computes output `o` in scratch and copies it at the end.
     fn stage(&self, m: &mut Module, driver: &mut Vec<Stmt>, o: usize) {
@@ -226,7 +294,9 @@ impl Pair {
         let out = m.buf(name.clone(), ty, dims.clone(), place);
         (m.bufs[self.to].name, m.bufs[self.to].place) = (format!("{name}.next"), Place::Temp);
         m.outputs[o] = out;
-        let writer = visit::calls(driver).into_iter().find(|k| visit::stores(&m.kernels[*k].body).iter().any(|b| m.storage(*b) == self.to));
+        let writer = visit::calls(driver)
+            .into_iter()
+            .find(|k| visit::stores(&m.kernels[*k].body).iter().any(|b| m.storage(*b) == self.to));
         let origin = writer.map(|k| m.kernels[k].origin.clone()).unwrap_or_default();
         let scratch = self.to;
         m.kernel(&format!("{name}.copy"), &origin, |k| {
@@ -270,8 +340,16 @@ impl Pair {
         let check = |c: Condition| {
             let made = super::check(c);
             let Stmt::Check { cond, .. } = made else { return made };
-            let rule = format!("{name:?} takes {{0}} positions along dimension {axis}, and the capacity is {{1}}");
-            m.reasons.check(&cond, Reason { source: Source::default().into(), rule, subjects: c.dims().map(Subject::Value).to_vec() });
+            let rule =
+                format!("{name:?} takes {{0}} positions along dimension {axis}, and the capacity is {{1}}");
+            m.reasons.check(
+                &cond,
+                Reason {
+                    source: Source::default().into(),
+                    rule,
+                    subjects: c.dims().map(Subject::Value).to_vec(),
+                },
+            );
             Stmt::Check { cond, status: Status::Capacity }
         };
         new.into_iter().map(check).collect()

@@ -1,5 +1,5 @@
-//! Passes over the nest IR, in groups. A file of a group is one pass and one row of [`super::table`], which has their order;
-//! what a pass keeps to itself lies in a folder of its name.
+//! Passes over the nest IR, in groups. A file of a group is one pass and one row of [`super::table`], which
+//! has their order; what a pass keeps to itself lies in a folder of its name.
 //!
 //! | group | what its passes decide |
 //! |---|---|

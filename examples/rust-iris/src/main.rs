@@ -9,8 +9,8 @@ mod samples;
 
 const SPECIES: [&str; iris::SPECIES_LEN] = ["setosa", "versicolor", "virginica"];
 
-/// The most likely species and its probability. The workspace is all that a call writes besides its output: one per
-/// thread that runs the model.
+/// The most likely species and its probability. The workspace is all that a call writes besides its output:
+/// one per thread that runs the model.
 fn classify(flower: &[f32; iris::MEASURES_LEN], workspace: &mut iris::Workspace) -> Result<(usize, f32), iris::Error> {
     let mut probabilities = [0.0; iris::SPECIES_LEN];
     iris::infer(flower, &mut probabilities, workspace)?;

@@ -5,8 +5,8 @@ use super::PixelFormat;
 use hayro_jpeg2000::{ColorSpace, DecodeSettings, DecoderContext, Image};
 use std::cell::RefCell;
 
-/// Most pixels of a JPEG 2000 image: memory for what its header says is taken before anything is read. Other decoders have
-/// such a limit of their own.
+/// Most pixels of a JPEG 2000 image: memory for what its header says is taken before anything is read. Other
+/// decoders have such a limit of their own.
 const MOST: u64 = 1 << 26;
 
 /// How the data of a JPEG 2000 file and of a bare codestream begin.
@@ -57,11 +57,13 @@ fn jpeg_2000(encoded: &[u8]) -> Option<(u32, u32, Vec<u8>)> {
     Some((height, width, rgb))
 }
 
-/// An image that was decoded for its sizes: where its data lie and how many they are, its format, height, width and pixels.
+/// An image that was decoded for its sizes: where its data lie and how many they are, its format, height,
+/// width and pixels.
 type Decoded = (usize, usize, PixelFormat, u32, u32, Vec<u8>);
 
 thread_local! {
-    /// Pixels are asked for right after the sizes, which only decoding tells: whether it succeeds decides them.
+    /// Pixels are asked for right after the sizes, which only decoding tells: whether it succeeds decides
+    /// them.
     static LAST: RefCell<Option<Decoded>> = const { RefCell::new(None) };
 }
 
@@ -69,16 +71,25 @@ thread_local! {
 ///
 /// # Safety
 ///
-/// `encoded` leads to `size` bytes, `shape` to three numbers. If `pixels` is not null, `shape` holds the sizes of the image,
-/// as the call before told them for the same data, and `pixels` leads to as many bytes.
+/// `encoded` leads to `size` bytes, `shape` to three numbers. If `pixels` is not null, `shape` holds the
+/// sizes of the image, as the call before told them for the same data, and `pixels` leads to as many bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn onnxc_decode_image(encoded: *const u8, size: i64, pixel_format: i32, shape: *mut i64, pixels: *mut u8) -> i32 {
-    let (Some(format), Ok(size)) = (PixelFormat::from_number(pixel_format), usize::try_from(size)) else { return 1 };
+pub unsafe extern "C" fn onnxc_decode_image(
+    encoded: *const u8,
+    size: i64,
+    pixel_format: i32,
+    shape: *mut i64,
+    pixels: *mut u8,
+) -> i32 {
+    let (Some(format), Ok(size)) = (PixelFormat::from_number(pixel_format), usize::try_from(size)) else {
+        return 1;
+    };
     if encoded.is_null() || shape.is_null() {
         return 1;
     }
     // SAFETY: as the caller promises.
-    let (data, shape) = unsafe { (std::slice::from_raw_parts(encoded, size), &mut *shape.cast::<[i64; 3]>()) };
+    let (data, shape) =
+        unsafe { (std::slice::from_raw_parts(encoded, size), &mut *shape.cast::<[i64; 3]>()) };
     let key = (encoded as usize, size, format);
     let found = LAST.take().filter(|d| !pixels.is_null() && (d.0, d.1, d.2) == key);
     let decoded = || decode(data, format).map(|(h, w, p)| (key.0, key.1, key.2, h, w, p));
@@ -117,16 +128,34 @@ mod tests {
         let (mut shape, mut pixels) = ([0i64; 3], vec![0u8; 6]);
         for (data, want) in [(PPM, [1, 2, 3]), (&PPM[..8], [0, 0, 3])] {
             // SAFETY: the pointers lead to what the function asks for.
-            let status = unsafe { onnxc_decode_image(data.as_ptr(), data.len() as i64, 0, shape.as_mut_ptr(), std::ptr::null_mut()) };
+            let status = unsafe {
+                onnxc_decode_image(
+                    data.as_ptr(),
+                    data.len() as i64,
+                    0,
+                    shape.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                )
+            };
             assert_eq!((status, shape), (0, want));
             // SAFETY: there is room for six bytes, more than either image has.
-            let status = unsafe { onnxc_decode_image(data.as_ptr(), data.len() as i64, 0, shape.as_mut_ptr(), pixels.as_mut_ptr()) };
+            let status = unsafe {
+                onnxc_decode_image(
+                    data.as_ptr(),
+                    data.len() as i64,
+                    0,
+                    shape.as_mut_ptr(),
+                    pixels.as_mut_ptr(),
+                )
+            };
             assert_eq!(status, 0);
         }
         assert_eq!(pixels, [255, 0, 0, 255, 255, 255]);
         shape[0] = 7;
         // SAFETY: nothing is written, the sizes do not fit.
-        let status = unsafe { onnxc_decode_image(PPM.as_ptr(), PPM.len() as i64, 0, shape.as_mut_ptr(), pixels.as_mut_ptr()) };
+        let status = unsafe {
+            onnxc_decode_image(PPM.as_ptr(), PPM.len() as i64, 0, shape.as_mut_ptr(), pixels.as_mut_ptr())
+        };
         assert_eq!(status, 1);
     }
 }

@@ -12,7 +12,11 @@ impl Builder {
         self.open_if_positive(any)
     }
     /// What `make` gives if a mask has any lane, else zeros.
-    pub(in crate::codegen::tile) fn only_if(&mut self, mask: Value, make: impl FnOnce(&mut Builder) -> Value) -> Value {
+    pub(in crate::codegen::tile) fn only_if(
+        &mut self,
+        mask: Value,
+        make: impl FnOnce(&mut Builder) -> Value,
+    ) -> Value {
         let zero = if self.f.long { self.bits64(0) } else { self.bits(0) };
         let opened = self.open_if_any(mask);
         let v = make(self);
@@ -33,7 +37,9 @@ impl Builder {
     }
     fn branch_less(&mut self, a: Value, b: Count) -> usize {
         match b {
-            Count::Fixed(n) if i32::try_from(n).is_ok() => self.push(Op::BranchLess(Some(n as i32)), &[a], None, None),
+            Count::Fixed(n) if i32::try_from(n).is_ok() => {
+                self.push(Op::BranchLess(Some(n as i32)), &[a], None, None)
+            }
             Count::Fixed(n) => {
                 let n = self.int(n);
                 self.push(Op::BranchLess(None), &[a, n], None, None)
@@ -42,8 +48,8 @@ impl Builder {
         };
         self.current()
     }
-    /// Opens `for i in (0..end).step_by(step)` that carries values. With `guard` the loop may run not at all; without,
-    /// `end > 0` is promised.
+    /// Opens `for i in (0..end).step_by(step)` that carries values. With `guard` the loop may run not at all;
+    /// without, `end > 0` is promised.
     pub fn open_loop(&mut self, end: Count, guard: bool, carried: &[Value]) -> Loop {
         let zero = self.int(0);
         let first: Vec<Value> = std::iter::once(zero).chain(carried.iter().copied()).collect();

@@ -28,11 +28,11 @@ pub(super) trait Machine {
     fn folds(&self) -> bool;
     /// Whether accesses add a counter times the size of an element to a base.
     fn indexed(&self) -> bool;
-    /// Bytes from a base that an access at a displacement reaches at no cost, if displacements do not hold all: of one
-    /// element, or of a vector.
+    /// Bytes from a base that an access at a displacement reaches at no cost, if displacements do not hold
+    /// all: of one element, or of a vector.
     fn reach(&self, displacement: i64, vector: bool) -> Option<i64>;
-    /// Whether short loops are written out, and several vectors taken in an iteration: where vectors have few elements, what
-    /// counts the iterations is a large part of them.
+    /// Whether short loops are written out, and several vectors taken in an iteration: where vectors have few
+    /// elements, what counts the iterations is a large part of them.
     fn unrolls(&self) -> bool;
 }
 

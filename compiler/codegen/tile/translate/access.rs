@@ -1,4 +1,5 @@
-//! Accesses of a tile: how they move with its loops, taken apart once for all copies that unrolling makes of them.
+//! Accesses of a tile: how they move with its loops, taken apart once for all copies that unrolling makes of
+//! them.
 
 use super::{Arg, Fit, Translate};
 use crate::codegen::tile::ir::Value;
@@ -42,14 +43,20 @@ impl Translate<'_> {
     /// Takes an access apart.
     pub fn access(&mut self, buf: Buf, at: &[Dim]) -> Fit<Access> {
         let site = self.site(buf, at)?;
-        let (mut strides, mut constant, mut more) = (Vec::<(Sym, Dim)>::new(), site.constant, Dim::constant(0));
+        let (mut strides, mut constant, mut more) =
+            (Vec::<(Sym, Dim)>::new(), site.constant, Dim::constant(0));
         match &site.terms {
             Some(terms) => {
                 for (s, k) in terms {
                     match self.put.get(s) {
                         None => strides.push((*s, *k)),
                         Some(d) => match (k.as_const(), d.as_const()) {
-                            (Some(k), Some(d)) => constant = k.checked_mul(d).and_then(|x| constant.checked_add(x)).ok_or("an address beyond 64 bits")?,
+                            (Some(k), Some(d)) => {
+                                constant = k
+                                    .checked_mul(d)
+                                    .and_then(|x| constant.checked_add(x))
+                                    .ok_or("an address beyond 64 bits")?
+                            }
                             _ => more = more + *k * *d,
                         },
                     }
@@ -58,8 +65,10 @@ impl Translate<'_> {
             None => more = self.substituted(site.rest),
         }
         let mut places = None;
-        // Lanes of a loop of one vector may lie anywhere. While an outer loop is opened, the first one stands for them.
-        let vectors: Vec<Sym> = self.deeper.iter().copied().filter(|s| self.lanes_of_one.contains(s)).collect();
+        // Lanes of a loop of one vector may lie anywhere. While an outer loop is opened, the first one stands
+        // for them.
+        let vectors: Vec<Sym> =
+            self.deeper.iter().copied().filter(|s| self.lanes_of_one.contains(s)).collect();
         for v in vectors {
             if more.contains(v) && more.linear_in(v).is_none() {
                 more = more.subst(&mut |s| (s == v).then(|| Dim::constant(0)));
@@ -74,9 +83,18 @@ impl Translate<'_> {
             (more, places) = (first, Some(list));
         }
         if more.as_const().is_none() {
-            let loops: Vec<Sym> = self.deeper.iter().copied().chain(self.active.iter().map(|a| a.0)).chain(self.lane.map(|l| l.sym)).chain(self.withs.iter().copied()).collect();
+            let loops: Vec<Sym> = self
+                .deeper
+                .iter()
+                .copied()
+                .chain(self.active.iter().map(|a| a.0))
+                .chain(self.lane.map(|l| l.sym))
+                .chain(self.withs.iter().copied())
+                .collect();
             for s in loops.into_iter().filter(|s| more.contains(*s)).collect::<Vec<_>>() {
-                let Some((c, rest)) = more.linear_in(s) else { return Err("an access that is not linear in a loop variable") };
+                let Some((c, rest)) = more.linear_in(s) else {
+                    return Err("an access that is not linear in a loop variable");
+                };
                 more = rest;
                 match strides.iter_mut().find(|t| t.0 == s) {
                     Some(t) => t.1 = t.1 + c,
@@ -95,7 +113,11 @@ impl Translate<'_> {
                 moves.push((*s, c));
             }
         }
-        let bound: Vec<(Sym, Dim)> = strides.iter().filter(|t| self.withs.contains(&t.0) && t.1.as_const() != Some(0)).copied().collect();
+        let bound: Vec<(Sym, Dim)> = strides
+            .iter()
+            .filter(|t| self.withs.contains(&t.0) && t.1.as_const() != Some(0))
+            .copied()
+            .collect();
         let step = self.lane.map_or(Dim::constant(0), |l| stride(l.sym));
         let lane = step.as_const();
         if lane.is_none() && (!bound.is_empty() || self.is_inner(step)) {
@@ -107,13 +129,18 @@ impl Translate<'_> {
         let rest = if site.terms.is_some() { site.rest + more } else { more };
         let (rest, c) = rest.split_const();
         let constant = constant.checked_add(c).ok_or("an address beyond 64 bits")?;
-        let (rest, disp) = match constant.checked_mul(i64::from(site.size)).and_then(|c| i32::try_from(c).ok()) {
-            Some(x) => match self.reach(i64::from(x), lane == Some(1)).map(|r| i64::from(x).div_euclid(r) * r) {
-                Some(far) if far != 0 && far % i64::from(site.size) == 0 => (rest + far / i64::from(site.size), (i64::from(x) - far) as i32),
-                _ => (rest, x),
-            },
-            None => (rest + constant, 0),
-        };
+        let (rest, disp) =
+            match constant.checked_mul(i64::from(site.size)).and_then(|c| i32::try_from(c).ok()) {
+                Some(x) => {
+                    match self.reach(i64::from(x), lane == Some(1)).map(|r| i64::from(x).div_euclid(r) * r) {
+                        Some(far) if far != 0 && far % i64::from(site.size) == 0 => {
+                            (rest + far / i64::from(site.size), (i64::from(x) - far) as i32)
+                        }
+                        _ => (rest, x),
+                    }
+                }
+                None => (rest + constant, 0),
+            };
         let arg = self.arg(Arg::Pointer { buf: site.storage, linear: rest, size: site.size })?;
         Ok(Access { stream: (arg, moves), storage: site.storage, disp, lane, step, places, bound })
     }
@@ -151,7 +178,9 @@ impl Translate<'_> {
     pub(super) fn moving(&mut self, var: Sym, (step, part): (i64, i64), body: &[Stmt]) -> Fit<Vec<Stream>> {
         let mut found: Vec<Stream> = vec![];
         self.active.push((var, Value(0)));
-        let r = (0..step).step_by(part as usize).try_for_each(|at| self.ahead(var, at, |t| t.collect(body, &mut found)));
+        let r = (0..step)
+            .step_by(part as usize)
+            .try_for_each(|at| self.ahead(var, at, |t| t.collect(body, &mut found)));
         self.active.pop();
         r?;
         Ok(found)

@@ -127,7 +127,8 @@ impl Translate<'_> {
     /// A vector with the low byte of a number as `t` in each lane.
     pub(super) fn low_byte(&mut self, e: &Expr, t: ElemType) -> Fit<Value> {
         match e {
-            // NaN and what is out of range give 0x8000_0000, whose low byte is that of 0. Floats are clamped here.
+            // NaN and what is out of range give 0x8000_0000, whose low byte is that of 0. Floats are clamped
+            // here.
             Expr::Cast(ElemType::I32, x) if is_near(x) => Ok(self.near_int(x)?.v),
             Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) if matches!(**y, Expr::Const(_)) => {
                 let (x, y) = (self.low_byte(x, t)?, self.value(y)?);

@@ -54,7 +54,10 @@ impl Translate<'_> {
     pub(super) fn value(&mut self, e: &Expr) -> Fit<Val> {
         if let Some((base, p)) = visit::constant_power(e) {
             let x = self.value(base)?;
-            return Ok(Val { v: math::power(&mut Lanes { b: &mut self.b, bits: bits_of(x.ty) }, x.v, p), ..x });
+            return Ok(Val {
+                v: math::power(&mut Lanes { b: &mut self.b, bits: bits_of(x.ty) }, x.v, p),
+                ..x
+            });
         }
         if let Some((op, x, by)) = visit::constant_divisor(e) {
             let x = self.value(x)?;
@@ -86,7 +89,9 @@ impl Translate<'_> {
                 let a = self.value(a)?;
                 self.unary(*op, a)
             }
-            Expr::Bin(op @ (BinOp::Shl | BinOp::Shr), a, n) if matches!(**n, Expr::Const(_)) && !self.b.is_long() => {
+            Expr::Bin(op @ (BinOp::Shl | BinOp::Shr), a, n)
+                if matches!(**n, Expr::Const(_)) && !self.b.is_long() =>
+            {
                 let (a, Expr::Const(n)) = (self.value(a)?, &**n) else { return Err(NO_TYPE) };
                 self.shift_by(*op, a, n.bits)
             }
@@ -124,12 +129,16 @@ impl Translate<'_> {
                 let b = self.under(no, b)?;
                 self.pick(c, a, b)
             }
-            Expr::Cast(ElemType::I32, a) if is_near(a) && self.bounds.of(self.m, a).is_some() => self.near_int(a),
+            Expr::Cast(ElemType::I32, a) if is_near(a) && self.bounds.of(self.m, a).is_some() => {
+                self.near_int(a)
+            }
             Expr::Cast(ElemType::F32, a) if let Some((buf, at)) = self.small_load(a) => {
                 let (a, form) = (self.access(buf, at)?, form(self.m.bufs[buf].ty).ok_or(NO_TYPE)?);
                 Ok(Val { v: self.load_as_float(&a, form)?, ty: ElemType::F32 })
             }
-            Expr::Cast(to, a) if let (Expr::Index(d), false) = (&**a, self.b.is_long()) => self.index_as(*to, *d),
+            Expr::Cast(to, a) if let (Expr::Index(d), false) = (&**a, self.b.is_long()) => {
+                self.index_as(*to, *d)
+            }
             Expr::Cast(to, a) => {
                 let a = self.value(a)?;
                 self.cast(*to, a)
@@ -147,7 +156,14 @@ impl Translate<'_> {
     fn small_load<'e>(&self, e: &'e Expr) -> Option<(Buf, &'e [Dim])> {
         let e = if let Expr::Cast(ElemType::I32, x) = e { x } else { e };
         match e {
-            Expr::Load { buf, at } if matches!(self.m.bufs[*buf].ty, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16) => Some((*buf, at)),
+            Expr::Load { buf, at }
+                if matches!(
+                    self.m.bufs[*buf].ty,
+                    ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16
+                ) =>
+            {
+                Some((*buf, at))
+            }
             _ => None,
         }
     }
@@ -211,12 +227,14 @@ impl Translate<'_> {
             _ => return Err(NO_TYPE),
         })
     }
-    /// What is stored in a form, side by side in the first part of the register where the store does not narrow.
+    /// What is stored in a form, side by side in the first part of the register where the store does not
+    /// narrow.
     pub(super) fn side_by_side(&mut self, form: Form, v: Value) -> Value {
         if form == Form::F16 && self.b.has(Op::Un(Un::Half, Bits::B32)) {
             return self.b.un(Un::Half, v);
         }
-        if !self.b.has(Op::Un(Un::Narrow(1), Bits::B32)) || matches!(form, Form::B64 | Form::B32 | Form::F16) {
+        if !self.b.has(Op::Un(Un::Narrow(1), Bits::B32)) || matches!(form, Form::B64 | Form::B32 | Form::F16)
+        {
             return v;
         }
         if self.b.width() == Width::Neon {
@@ -263,7 +281,14 @@ impl Translate<'_> {
         let int = matches!(a.ty, ElemType::I32 | ElemType::U32 | ElemType::I64 | ElemType::U64);
         let v = match (op, a.ty) {
             (UnOp::Not, ElemType::Bool) => self.b.not(a.v),
-            (UnOp::Bits(t), x) if (int || matches!(x, ElemType::F32 | ElemType::F64)) && t.compute() == t && t.bits() == x.bits() && form(t).is_some() => return Ok(Val { ty: t, ..a }),
+            (UnOp::Bits(t), x)
+                if (int || matches!(x, ElemType::F32 | ElemType::F64))
+                    && t.compute() == t
+                    && t.bits() == x.bits()
+                    && form(t).is_some() =>
+            {
+                return Ok(Val { ty: t, ..a });
+            }
             (UnOp::Neg, _) if int => {
                 let zero = self.number(0.0, a.ty);
                 self.b.bin_of(Bin::ISub, zero, a.v, bits)
@@ -317,7 +342,8 @@ impl Translate<'_> {
             }
             UnOp::Sign => {
                 // Zero and NaN stay what they are.
-                let (zero, one, minus) = (self.number(0.0, a.ty), self.number(1.0, a.ty), self.number(-1.0, a.ty));
+                let (zero, one, minus) =
+                    (self.number(0.0, a.ty), self.number(1.0, a.ty), self.number(-1.0, a.ty));
                 let (pos, neg) = (self.b.cmp(Pred::Lt, zero, x, bits), self.b.cmp(Pred::Lt, x, zero, bits));
                 let r = self.b.select(neg, minus, x, bits);
                 self.b.select(pos, one, r, bits)
@@ -347,11 +373,16 @@ impl Translate<'_> {
                 BinOp::Sub => self.b.bin_of(Bin::Sub, a.v, b.v, bits),
                 BinOp::Mul => self.b.bin_of(Bin::Mul, a.v, b.v, bits),
                 BinOp::Div => self.b.bin_of(Bin::Div, a.v, b.v, bits),
-                BinOp::Min if self.b.has(Op::Bin(Bin::Least, bits)) => self.b.bin_of(Bin::Least, a.v, b.v, bits),
-                BinOp::Max if self.b.has(Op::Bin(Bin::Most, bits)) => self.b.bin_of(Bin::Most, a.v, b.v, bits),
+                BinOp::Min if self.b.has(Op::Bin(Bin::Least, bits)) => {
+                    self.b.bin_of(Bin::Least, a.v, b.v, bits)
+                }
+                BinOp::Max if self.b.has(Op::Bin(Bin::Most, bits)) => {
+                    self.b.bin_of(Bin::Most, a.v, b.v, bits)
+                }
                 BinOp::Min | BinOp::Max => {
                     let op = if op == BinOp::Min { Bin::Min } else { Bin::Max };
-                    // The instruction gives its second operand if either is NaN. Of a reduction the first one is what waits.
+                    // The instruction gives its second operand if either is NaN. Of a reduction the first one
+                    // is what waits.
                     let r = self.b.bin_of(op, b.v, a.v, bits);
                     if known {
                         r
@@ -426,7 +457,9 @@ impl Translate<'_> {
         let bits = bits_of(a.ty);
         let v = match a.ty {
             ElemType::F32 | ElemType::F64 => self.b.cmp(p, x, y, bits),
-            ElemType::I32 | ElemType::I64 | ElemType::I8 | ElemType::U8 | ElemType::I16 | ElemType::U16 => self.b.icmp(p, x, y, bits),
+            ElemType::I32 | ElemType::I64 | ElemType::I8 | ElemType::U8 | ElemType::I16 | ElemType::U16 => {
+                self.b.icmp(p, x, y, bits)
+            }
             ElemType::U32 | ElemType::U64 => self.b.ucmp(p, x, y, bits),
             ElemType::Bool if matches!(p, Pred::Eq | Pred::Ne) => {
                 let d = self.b.masks(Op::MaskXor, x, y);

@@ -1,5 +1,5 @@
-//! What can be told at a glance: whether statements may be a tile at all. Kernels ask at every level of their nests, so
-//! this looks at each statement once, before anything is unrolled.
+//! What can be told at a glance: whether statements may be a tile at all. Kernels ask at every level of their
+//! nests, so this looks at each statement once, before anything is unrolled.
 
 use super::expr::form;
 use super::{Fit, NOT_INSIDE};
@@ -9,8 +9,9 @@ use crate::nest::{Expr, Group, LoopKind, Module, Reg, Stmt, visit};
 use crate::target::Dot;
 use std::collections::HashSet;
 
-/// Refuses what cannot be a tile; true if its vectors have lanes of 64 bits. Vector loops as long as the vectors of 32 bits a
-/// lane have those, half as long ones the others: schedules make these where elements of 64 bits stand in a nest.
+/// Refuses what cannot be a tile; true if its vectors have lanes of 64 bits. Vector loops as long as the
+/// vectors of 32 bits a lane have those, half as long ones the others: schedules make these where elements of
+/// 64 bits stand in a nest.
 pub(super) fn check(m: &Module, vectors: Vectors, body: &[Stmt]) -> Fit<bool> {
     branches(body, false)?;
     let mut defined: HashSet<Reg> = HashSet::new();
@@ -72,7 +73,12 @@ fn statement(m: &Module, s: &Stmt) -> Fit<Option<u32>> {
         Stmt::For { kind: LoopKind::Vec(n), .. } => Ok(Some(*n)),
         Stmt::Acc { lanes, .. } if *lanes != 1 => Ok(Some(*lanes)),
         Stmt::Store { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
-        Stmt::For { .. } | Stmt::Acc { .. } | Stmt::Store { .. } | Stmt::Prefetch { .. } | Stmt::Let { .. } | Stmt::Set { .. } => Ok(None),
+        Stmt::For { .. }
+        | Stmt::Acc { .. }
+        | Stmt::Store { .. }
+        | Stmt::Prefetch { .. }
+        | Stmt::Let { .. }
+        | Stmt::Set { .. } => Ok(None),
         Stmt::If { then, els, .. } if !loops(then) && !loops(els) => Ok(None),
         Stmt::If { .. } => Err("a branch around loops"),
         _ => Err("a statement that is no loop, value, accumulator, branch or store"),
@@ -82,17 +88,23 @@ fn statement(m: &Module, s: &Stmt) -> Fit<Option<u32>> {
 fn expression(m: &Module, vectors: Vectors, defined: &HashSet<Reg>, e: &Expr) -> Fit<()> {
     match e {
         Expr::Text(..) => Err("a text"),
-        Expr::Dot(Group::Halves, ..) if !vectors.caps.bf16 => Err("a dot product of bf16 on a level that has none"),
-        Expr::Dot(Group::Bytes, ..) if vectors.caps.dot != Dot::Quads => Err("a dot product of bytes on a level that has none"),
+        Expr::Dot(Group::Halves, ..) if !vectors.caps.bf16 => {
+            Err("a dot product of bf16 on a level that has none")
+        }
+        Expr::Dot(Group::Bytes, ..) if vectors.caps.dot != Dot::Quads => {
+            Err("a dot product of bytes on a level that has none")
+        }
         Expr::Acc { lane: Some(_), .. } => Err("a single lane"),
         Expr::Load { buf, .. } if form(m.bufs[*buf].ty).is_none() => Err("an element type without vectors"),
-        Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if !defined.contains(r) => Err(NOT_INSIDE),
+        Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if !defined.contains(r) => {
+            Err(NOT_INSIDE)
+        }
         _ => Ok(()),
     }
 }
 
-/// Accumulators that stand only in vector loops of one and the same length, shorter than a vector: what their other lanes
-/// hold is nobody's business.
+/// Accumulators that stand only in vector loops of one and the same length, shorter than a vector: what their
+/// other lanes hold is nobody's business.
 pub(super) fn short_sums(body: &[Stmt], lanes: i64) -> Set<Reg> {
     let mut lengths: Map<Reg, Option<i64>> = Map::default();
     note(body, None, lanes, &mut lengths);
@@ -118,7 +130,9 @@ fn note(body: &[Stmt], length: Option<i64>, lanes: i64, lengths: &mut Map<Reg, O
     }
     for s in body {
         let inside = match s {
-            Stmt::For { kind: LoopKind::Vec(_), lo, hi, .. } => (*hi - *lo).as_const().filter(|n| (1..lanes).contains(n)),
+            Stmt::For { kind: LoopKind::Vec(_), lo, hi, .. } => {
+                (*hi - *lo).as_const().filter(|n| (1..lanes).contains(n))
+            }
             _ => length,
         };
         s.bodies().into_iter().for_each(|b| note(b, inside, lanes, lengths));

@@ -66,7 +66,13 @@ impl Floats for Lanes<'_> {
     fn fuses(&self) -> bool {
         true
     }
-    fn if_any_less<const N: usize>(&mut self, x: Value, y: Value, usual: [Value; N], rare: impl FnOnce(&mut Self) -> [Value; N]) -> [Value; N] {
+    fn if_any_less<const N: usize>(
+        &mut self,
+        x: Value,
+        y: Value,
+        usual: [Value; N],
+        rare: impl FnOnce(&mut Self) -> [Value; N],
+    ) -> [Value; N] {
         let c = self.b.cmp(Pred::Lt, x, y, self.bits);
         let opened = self.b.open_if_any(c);
         let other = rare(self);
@@ -79,11 +85,19 @@ impl Floats for Lanes<'_> {
     }
     fn lesser(&mut self, a: Value, b: Value) -> Value {
         // If only the second operand may be NaN, the result is NaN either way.
-        let op = if self.b.is_number(a) && self.b.has(Op::Bin(Bin::Least, self.bits)) { Bin::Least } else { Bin::Min };
+        let op = if self.b.is_number(a) && self.b.has(Op::Bin(Bin::Least, self.bits)) {
+            Bin::Least
+        } else {
+            Bin::Min
+        };
         self.bin(op, a, b)
     }
     fn greater(&mut self, a: Value, b: Value) -> Value {
-        let op = if self.b.is_number(a) && self.b.has(Op::Bin(Bin::Most, self.bits)) { Bin::Most } else { Bin::Max };
+        let op = if self.b.is_number(a) && self.b.has(Op::Bin(Bin::Most, self.bits)) {
+            Bin::Most
+        } else {
+            Bin::Max
+        };
         self.bin(op, a, b)
     }
     fn if_less(&mut self, x: Value, y: Value, a: Value, b: Value) -> Value {
@@ -184,7 +198,12 @@ impl Floats for Lanes<'_> {
 
 impl Builder {
     /// One element of memory in the lanes of a mask, 0 in the others; nothing is read if there are none.
-    pub fn broadcast_masked(&mut self, form: crate::codegen::tile::ir::Form, mem: crate::codegen::tile::ir::Mem, mask: Value) -> Value {
+    pub fn broadcast_masked(
+        &mut self,
+        form: crate::codegen::tile::ir::Form,
+        mem: crate::codegen::tile::ir::Mem,
+        mask: Value,
+    ) -> Value {
         // Beside lanes of 64 bits a mask says nothing of the upper half.
         let mask = if self.is_long() {
             let all = self.all_lanes(true);

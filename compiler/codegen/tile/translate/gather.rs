@@ -1,7 +1,8 @@
-//! Indices that a nest reads from memory, and accesses that step over elements: what lanes read then are gathers.
+//! Indices that a nest reads from memory, and accesses that step over elements: what lanes read then are
+//! gathers.
 //!
-//! An index out of range reads nothing that it should not: it becomes 0, and a mask that loops carry on remembers it. The
-//! tile returns whether that mask has a lane.
+//! An index out of range reads nothing that it should not: it becomes 0, and a mask that loops carry on
+//! remembers it. The tile returns whether that mask has a lane.
 
 use super::access::Access;
 use super::{Arg, Fit, Translate, Val, outside};
@@ -33,7 +34,9 @@ impl Translate<'_> {
         let bits = self.b.index_bits();
         let extent = self.substituted(extent);
         let limit = match self.count(extent)? {
-            Count::Fixed(n) if bits == Bits::B32 && i32::try_from(n).is_err() => return Err("an index beyond 32 bits"),
+            Count::Fixed(n) if bits == Bits::B32 && i32::try_from(n).is_err() => {
+                return Err("an index beyond 32 bits");
+            }
             Count::Fixed(n) => self.index_number(n),
             Count::Run(_) if bits == Bits::B32 => return Err("an index whose limit run time knows"),
             Count::Run(n) => self.b.splat(n),
@@ -60,13 +63,19 @@ impl Translate<'_> {
     }
     /// True if lanes may differ in the value of an expression.
     pub(super) fn varies(&self, e: &Expr) -> bool {
-        let differs = |d: &Dim| self.lane.is_some_and(|l| d.contains(l.sym)) || self.bound.iter().any(|(s, b)| b.first.is_none() && d.contains(*s));
+        let differs = |d: &Dim| {
+            self.lane.is_some_and(|l| d.contains(l.sym))
+                || self.bound.iter().any(|(s, b)| b.first.is_none() && d.contains(*s))
+        };
         let mut inner: Vec<Reg> = vec![];
         let mut hit = false;
         e.walk(&mut |e| {
             hit |= match e {
                 Expr::Index(d) => differs(d) || self.put.values().any(differs) && d.as_const().is_none(),
-                Expr::Load { at, .. } => at.iter().any(differs) || self.put.values().any(differs) && at.iter().any(|d| d.as_const().is_none()),
+                Expr::Load { at, .. } => {
+                    at.iter().any(differs)
+                        || self.put.values().any(differs) && at.iter().any(|d| d.as_const().is_none())
+                }
                 Expr::Let { reg, .. } => {
                     inner.push(*reg);
                     false
@@ -78,9 +87,11 @@ impl Translate<'_> {
         });
         hit
     }
-    /// True if an access is more than a pointer that loops move: lanes that are not neighbours, indices from memory.
+    /// True if an access is more than a pointer that loops move: lanes that are not neighbours, indices from
+    /// memory.
     pub(super) fn is_gather(&self, a: &Access, form: Form) -> bool {
-        (a.places.is_some() || !matches!(a.lane, None | Some(0 | 1))) && !self.is_apart(a, form) || !a.bound.is_empty()
+        (a.places.is_some() || !matches!(a.lane, None | Some(0 | 1))) && !self.is_apart(a, form)
+            || !a.bound.is_empty()
     }
     /// What lanes read at such an access.
     pub(super) fn gathered(&mut self, a: &Access, form: Form) -> Fit<Value> {
@@ -95,7 +106,11 @@ impl Translate<'_> {
             let mut base = self.b.address(mem);
             for (s, c) in &a.bound {
                 let Some(first) = self.bound.get(s).and_then(|b| b.first) else { return Err(NO_INDEX) };
-                let Some(step) = c.as_const().and_then(|c| c.checked_mul(size)).and_then(|c| i32::try_from(c).ok()) else { return Err("an index with a stride that run time knows") };
+                let Some(step) =
+                    c.as_const().and_then(|c| c.checked_mul(size)).and_then(|c| i32::try_from(c).ok())
+                else {
+                    return Err("an index with a stride that run time knows");
+                };
                 let step = self.b.mul_imm(first, step);
                 base = self.b.add(base, step);
             }
@@ -109,7 +124,10 @@ impl Translate<'_> {
         let most = |m: &Module| m.syms.range(Dim::product(m.bufs[a.storage].dims.iter().copied())).hi;
         // Where only lanes step apart, they do so by numbers that are known.
         let near = a.bound.is_empty() && i32::try_from(lane.saturating_mul(16)).is_ok();
-        if bits == Bits::B32 && !near && most(self.m).is_none_or(|n| i32::try_from(n.saturating_mul(2)).is_err()) {
+        if bits == Bits::B32
+            && !near
+            && most(self.m).is_none_or(|n| i32::try_from(n.saturating_mul(2)).is_err())
+        {
             return Err("a distance beyond 32 bits");
         }
         let mut index = None;
@@ -124,7 +142,9 @@ impl Translate<'_> {
             let Some(b) = self.bound.get(s).copied() else { return Err(NO_INDEX) };
             let step = match self.count(*c)? {
                 Count::Fixed(c) => self.index_number(c),
-                Count::Run(_) if bits == Bits::B32 => return Err("an index with a stride that run time knows"),
+                Count::Run(_) if bits == Bits::B32 => {
+                    return Err("an index with a stride that run time knows");
+                }
                 Count::Run(v) => self.b.splat(v),
             };
             add(self, b.value, step, c.as_const() == Some(1));
@@ -139,9 +159,9 @@ impl Translate<'_> {
         }
         Ok(self.b.gather(form, index, mem, self.mask))
     }
-    /// Elements of 8 and 16 bits. Each lane reads four bytes: those that begin with its element, or the last four of the
-    /// buffer where these begin earlier. So nothing is read behind the end, and nothing before the beginning of a buffer that has
-    /// four bytes.
+    /// Elements of 8 and 16 bits. Each lane reads four bytes: those that begin with its element, or the last
+    /// four of the buffer where these begin earlier. So nothing is read behind the end, and nothing before
+    /// the beginning of a buffer that has four bytes.
     fn short_gather(&mut self, a: &Access, form: Form, index: Value, mem: Mem) -> Fit<Value> {
         let owner = &self.m.bufs[a.storage];
         let total = Dim::product(owner.dims.iter().copied());
@@ -184,7 +204,8 @@ impl Translate<'_> {
         let (m, sign) = (self.b.bin(Bin::And, x, rest), self.b.bin(Bin::And, x, top));
         let (m, sign) = (self.b.un(Un::Shl(13), m), self.b.un(Un::Shl(16), sign));
         // The exponent is off by what both count from; subnormal numbers are so too.
-        let (scale, last, most) = (self.b.f32(2f32.powi(112)), self.b.bits(0x0f7f_ffff), self.b.bits(0x7f80_0000));
+        let (scale, last, most) =
+            (self.b.f32(2f32.powi(112)), self.b.bits(0x0f7f_ffff), self.b.bits(0x7f80_0000));
         let v = self.b.bin(Bin::Mul, m, scale);
         let special = self.b.icmp(Pred::Lt, last, m, Bits::B32);
         let all = self.b.bin(Bin::Or, v, most);

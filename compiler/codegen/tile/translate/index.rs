@@ -1,5 +1,5 @@
-//! What loop variables and sizes say, as numbers in lanes. Where lanes have 32 bits, what the lanes of a vector share stays an
-//! integer of 64 bits for as long as nothing tells that it fits.
+//! What loop variables and sizes say, as numbers in lanes. Where lanes have 32 bits, what the lanes of a
+//! vector share stays an integer of 64 bits for as long as nothing tells that it fits.
 
 use super::{Fit, Translate, Val};
 use crate::codegen::tile::builder::Count;
@@ -31,13 +31,18 @@ impl Translate<'_> {
         let (a, b) = if near { (self.index(a)?, self.index(b)?) } else { self.difference(a - b)? };
         self.compare(op, a, b)
     }
-    /// Two numbers of 32 bits that compare as an index does with 0: what lanes add, and the rest, as far as that matters.
+    /// Two numbers of 32 bits that compare as an index does with 0: what lanes add, and the rest, as far as
+    /// that matters.
     fn difference(&mut self, d: Dim) -> Fit<(Val, Val)> {
         let p = self.parts(d)?;
         if p.lane.unsigned_abs() > MOST_STEP {
             return Err("a comparison of indices beyond 32 bits");
         }
-        let rest = self.scalar(&Parts { counters: p.counters.iter().map(|(v, c)| (*v, c.wrapping_neg())).collect(), lane: 0, rest: Dim::constant(0) - p.rest })?;
+        let rest = self.scalar(&Parts {
+            counters: p.counters.iter().map(|(v, c)| (*v, c.wrapping_neg())).collect(),
+            lane: 0,
+            rest: Dim::constant(0) - p.rest,
+        })?;
         let rest = match rest {
             Count::Fixed(n) => self.index_number(n.clamp(i32::MIN.into(), i32::MAX.into())),
             Count::Run(v) => {
@@ -70,7 +75,8 @@ impl Translate<'_> {
     fn parts(&self, d: Dim) -> Fit<Parts> {
         let mut p = Parts { counters: vec![], lane: 0, rest: d };
         let lane = self.lane_sym();
-        let mut loops: Vec<(Sym, Option<Value>)> = self.counters().iter().map(|(s, v)| (*s, Some(*v))).collect();
+        let mut loops: Vec<(Sym, Option<Value>)> =
+            self.counters().iter().map(|(s, v)| (*s, Some(*v))).collect();
         if let Some(l) = lane.filter(|l| !loops.iter().any(|x| x.0 == *l)) {
             loops.push((l, None));
         }
@@ -78,7 +84,9 @@ impl Translate<'_> {
             if !p.rest.contains(s) {
                 continue;
             }
-            let Some((c, r)) = p.rest.linear_in(s) else { return Err("an index that is not linear in a loop variable") };
+            let Some((c, r)) = p.rest.linear_in(s) else {
+                return Err("an index that is not linear in a loop variable");
+            };
             let Some(c) = c.as_const() else { return Err("an index with a stride that run time knows") };
             p.rest = r;
             p.counters.extend(counter.map(|v| (v, c)));

@@ -1,4 +1,5 @@
-//! Operations on lanes of 64 bits: one instruction where the machine has it, else put together from what it has.
+//! Operations on lanes of 64 bits: one instruction where the machine has it, else put together from what it
+//! has.
 
 use crate::codegen::tile::builder::Builder;
 use crate::codegen::tile::ir::{Bin, Bits, Op, Pred, Un, Value};
@@ -14,7 +15,10 @@ impl Builder {
         self.bits64(x.to_bits())
     }
     fn long_bin(&mut self, op: Bin, a: Value, b: Value) -> Value {
-        if op == Bin::IMulLow && self.has(Op::Un(Un::Low, Bits::B64)) && !self.has(Op::Bin(Bin::IMul, Bits::B64)) {
+        if op == Bin::IMulLow
+            && self.has(Op::Un(Un::Low, Bits::B64))
+            && !self.has(Op::Bin(Bin::IMul, Bits::B64))
+        {
             // The instruction takes the lower halves side by side.
             let (a, b) = (self.un_of(Un::Low, a, Bits::B64), self.un_of(Un::Low, b, Bits::B64));
             return self.bin_of(op, a, b, Bits::B64);
@@ -38,11 +42,19 @@ impl Builder {
             }
             Bin::IMin | Bin::IMax => {
                 let less = self.icmp(Pred::Lt, a, b, Bits::B64);
-                if op == Bin::IMin { self.select(less, a, b, Bits::B64) } else { self.select(less, b, a, Bits::B64) }
+                if op == Bin::IMin {
+                    self.select(less, a, b, Bits::B64)
+                } else {
+                    self.select(less, b, a, Bits::B64)
+                }
             }
             Bin::UMin | Bin::UMax => {
                 let less = self.unsigned_less(a, b, Bits::B64);
-                if op == Bin::UMin { self.select(less, a, b, Bits::B64) } else { self.select(less, b, a, Bits::B64) }
+                if op == Bin::UMin {
+                    self.select(less, a, b, Bits::B64)
+                } else {
+                    self.select(less, b, a, Bits::B64)
+                }
             }
             Bin::Sar => {
                 // Of numbers below 0 the other bits are shifted.
@@ -85,7 +97,11 @@ impl Builder {
     }
     /// The lower 32 bits.
     pub(super) fn low(&mut self, x: Value) -> Value {
-        if self.has(Op::Un(Un::Low, Bits::B64)) { self.un_of(Un::Low, x, Bits::B64) } else { self.mask_for(x, Bits::B32) }
+        if self.has(Op::Un(Un::Low, Bits::B64)) {
+            self.un_of(Un::Low, x, Bits::B64)
+        } else {
+            self.mask_for(x, Bits::B32)
+        }
     }
     /// i64 -> f64, rounded once.
     pub(super) fn long_to_double(&mut self, x: Value) -> Value {
@@ -175,7 +191,8 @@ impl Builder {
             return self.un_of(Un::TruncLong, x, Bits::B64);
         }
         let t = self.un_of(Un::Trunc, x, Bits::B64);
-        let (scale, back, units, mask) = (self.f64(2f64.powi(-32)), self.f64(-(2f64.powi(32))), self.f64(UNITS), self.bits64(0xffff_ffff));
+        let (scale, back, units, mask) =
+            (self.f64(2f64.powi(-32)), self.f64(-(2f64.powi(32))), self.f64(UNITS), self.bits64(0xffff_ffff));
         let high = self.long_bin(Bin::Mul, t, scale);
         let high = self.un_of(Un::Floor, high, Bits::B64);
         let low = self.fma_of(high, back, t, Bits::B64);

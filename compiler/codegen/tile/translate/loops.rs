@@ -1,4 +1,5 @@
-//! Loops of tiles: unrolled ones, vectors and their last, partial one, counted ones, which carry accumulators and pointers.
+//! Loops of tiles: unrolled ones, vectors and their last, partial one, counted ones, which carry accumulators
+//! and pointers.
 
 use super::access::Stream;
 use super::unroll;
@@ -68,7 +69,11 @@ impl Translate<'_> {
             // A single vector at most: no loop.
             let single = self.m.syms.le(trip, Dim::constant(lanes)) == crate::sym::Answer::Yes;
             let whole = if single { n } else { self.b.and_imm(n, -(lanes as i32)) };
-            let streams = if single { vec![] } else { self.counted_streams(var, Count::Run(whole), true, (lanes, lanes), body)? };
+            let streams = if single {
+                vec![]
+            } else {
+                self.counted_streams(var, Count::Run(whole), true, (lanes, lanes), body)?
+            };
             if trip.modulo(lanes).as_const() == Some(0) {
                 return Ok(());
             }
@@ -76,7 +81,8 @@ impl Translate<'_> {
             let rest = if single { n } else { self.b.and_imm(n, lanes as i32 - 1) };
             let masks = isa::machine(self.b.width()).has(Form::B32, true, true);
             // Without masks each number of lanes has code of its own.
-            let counts: Vec<Option<i64>> = if masks { vec![None] } else { (1..lanes + i64::from(single)).map(Some).collect() };
+            let counts: Vec<Option<i64>> =
+                if masks { vec![None] } else { (1..lanes + i64::from(single)).map(Some).collect() };
             for k in counts {
                 let runs = match k {
                     None => rest,
@@ -113,7 +119,8 @@ impl Translate<'_> {
         };
         let (whole, rest) = (n / lanes * lanes, n % lanes);
         // Several vectors in an iteration, and those that are left.
-        let copies = if whole > lanes && isa::machine(self.b.width()).unrolls() { unroll::vectors(body) } else { 1 };
+        let copies =
+            if whole > lanes && isa::machine(self.b.width()).unrolls() { unroll::vectors(body) } else { 1 };
         let each = lanes * copies;
         let blocks = whole / each * each;
         if blocks == lanes {
@@ -178,9 +185,16 @@ impl Translate<'_> {
         let d = d.subst(&mut |s| (s == var).then(|| Dim::sym(var) + by));
         self.with(var, d, f)
     }
-    /// `for var in (0..end).step_by(step)`, each iteration in parts of `part`: accumulators and pointers are carried. Returns
-    /// where the streams stand afterwards.
-    fn counted_streams(&mut self, var: Sym, end: Count, guard: bool, (step, part): (i64, i64), body: &[Stmt]) -> Fit<Vec<(Stream, Place)>> {
+    /// `for var in (0..end).step_by(step)`, each iteration in parts of `part`: accumulators and pointers are
+    /// carried. Returns where the streams stand afterwards.
+    fn counted_streams(
+        &mut self,
+        var: Sym,
+        end: Count,
+        guard: bool,
+        (step, part): (i64, i64),
+        body: &[Stmt],
+    ) -> Fit<Vec<(Stream, Place)>> {
         let moving = self.moving(var, (step, part), body)?;
         // A counter that all streams share instead of a pointer each.
         let scale = |s: &Stream| {
@@ -189,7 +203,8 @@ impl Translate<'_> {
         };
         let innermost = !has_loop(body, i64::from(self.b.lanes()));
         let indexed = innermost && moving.len() > 1 && isa::machine(self.b.width()).indexed();
-        let (by_index, by_pointer): (Vec<Stream>, Vec<Stream>) = moving.into_iter().partition(|s| indexed && scale(s).is_some());
+        let (by_index, by_pointer): (Vec<Stream>, Vec<Stream>) =
+            moving.into_iter().partition(|s| indexed && scale(s).is_some());
         let scales: Vec<u8> = by_index.iter().map(|s| scale(s).unwrap_or(1)).collect();
         let accs = self.accs_set_in(body);
         let mut carried = self.acc_values(&accs);
@@ -207,7 +222,8 @@ impl Translate<'_> {
             let p = base_of(self, s)?;
             bases.push(self.flat(p));
         }
-        let strides: Vec<Option<Value>> = by_pointer.iter().map(|s| self.stride_value(s, step)).collect::<Fit<_>>()?;
+        let strides: Vec<Option<Value>> =
+            by_pointer.iter().map(|s| self.stride_value(s, step)).collect::<Fit<_>>()?;
         carried.extend(&starts);
         let saved = (self.streams.clone(), self.loaded.clone());
         self.forget(body);
@@ -222,7 +238,9 @@ impl Translate<'_> {
             self.streams.insert(s.clone(), Place { base: *b, index: Some((l.i, *k)) });
         }
         self.active.push((var, l.i));
-        let parts = |t: &mut Self| (0..step).step_by(part as usize).try_for_each(|at| t.ahead(var, at, |t| t.block(body)));
+        let parts = |t: &mut Self| {
+            (0..step).step_by(part as usize).try_for_each(|at| t.ahead(var, at, |t| t.block(body)))
+        };
         // Vectors are independent of each other: schedules say so for the longest ones.
         if step > part && !unroll::reads_back(self.m, body) {
             self.stores_last(parts)?
@@ -235,7 +253,9 @@ impl Translate<'_> {
             let next = match run {
                 Some(v) => self.b.add(*p, *v),
                 None => {
-                    let bytes = s.1.last().and_then(|c| c.1.as_const()).unwrap_or(0) * step * i64::from(self.size_of(s.0));
+                    let bytes = s.1.last().and_then(|c| c.1.as_const()).unwrap_or(0)
+                        * step
+                        * i64::from(self.size_of(s.0));
                     self.b.add_imm(*p, bytes)
                 }
             };
@@ -246,8 +266,18 @@ impl Translate<'_> {
         let merged = self.b.close_loop(l, step, &after);
         let n = merged.len() - starts.len();
         self.set_acc_values(&accs, &merged[..n]);
-        let mut out: Vec<(Stream, Place)> = by_pointer.into_iter().zip(&merged[n..]).map(|(s, p)| (s, Place { base: *p, index: None })).collect();
-        out.extend(by_index.into_iter().zip(bases).zip(scales).map(|((s, b), k)| (s, Place { base: b, index: Some((b, k)) })));
+        let mut out: Vec<(Stream, Place)> = by_pointer
+            .into_iter()
+            .zip(&merged[n..])
+            .map(|(s, p)| (s, Place { base: *p, index: None }))
+            .collect();
+        out.extend(
+            by_index
+                .into_iter()
+                .zip(bases)
+                .zip(scales)
+                .map(|((s, b), k)| (s, Place { base: b, index: Some((b, k)) })),
+        );
         Ok(out)
     }
     /// A run-time stride in bytes as a register; `None` for numbers.

@@ -58,7 +58,8 @@ impl Translate<'_> {
                 return Err("a load that these vectors do not have");
             }
             // Once for each line.
-            let begins = self.b.width().bytes() >= 32 || mem.disp.rem_euclid(64) < self.b.width().bytes() as i32;
+            let begins =
+                self.b.width().bytes() >= 32 || mem.disp.rem_euclid(64) < self.b.width().bytes() as i32;
             if begins && self.from_memory(a) {
                 self.b.prefetch(Mem { disp: mem.disp.wrapping_add(AHEAD), ..mem }, false);
             }
@@ -102,16 +103,22 @@ impl Translate<'_> {
         self.loaded.insert(key, (a.storage, v));
         Ok(v)
     }
-    /// True for constants that come from afar, where the innermost loop runs through them in order: what it will read is
-    /// asked for early.
+    /// True for constants that come from afar, where the innermost loop runs through them in order: what it
+    /// will read is asked for early.
     fn from_memory(&self, a: &Access) -> bool {
         const LEAST: i64 = 128;
         let far = |c: &crate::tensor::ConstData| c.byte_len() >= LARGE;
         let runs = match (self.active.last(), a.stream.1.last()) {
-            (Some((innermost, _)), Some((moves, stride))) => innermost == moves && stride.as_const().is_some_and(|s| s.saturating_mul(i64::from(self.size_of(a.stream.0))) >= LEAST),
+            (Some((innermost, _)), Some((moves, stride))) => {
+                innermost == moves
+                    && stride
+                        .as_const()
+                        .is_some_and(|s| s.saturating_mul(i64::from(self.size_of(a.stream.0))) >= LEAST)
+            }
             _ => false,
         };
-        runs && !self.prefetched.contains(&a.storage) && matches!(&self.m.bufs[a.storage].place, NestPlace::Const(c) if far(c))
+        runs && !self.prefetched.contains(&a.storage)
+            && matches!(&self.m.bufs[a.storage].place, NestPlace::Const(c) if far(c))
     }
     fn mask_is_condition(&self) -> bool {
         // Remainders of vector loops have at least one lane; conditions may have none.
@@ -130,7 +137,11 @@ impl Translate<'_> {
         };
         match (lanes, self.mask) {
             (Some(n), _) => self.b.store_lanes(form, mem, v, n, bytes).then_some(()).ok_or(FAR),
-            (None, Some(k)) if self.b.width() == Width::Avx512 && matches!(form, Form::B32 | Form::B64) && i32::try_from(step.saturating_mul(16)).is_ok() => {
+            (None, Some(k))
+                if self.b.width() == Width::Avx512
+                    && matches!(form, Form::B32 | Form::B64)
+                    && i32::try_from(step.saturating_mul(16)).is_ok() =>
+            {
                 let (iota, step) = (self.b.iota(), self.index_number(step));
                 let index = self.index_op(Bin::IMul, iota, step);
                 self.b.scatter(form, index, mem, v, k);
@@ -141,7 +152,9 @@ impl Translate<'_> {
     }
     /// What lanes read at a distance that run time knows: one element after the other.
     fn lane_by_lane(&mut self, a: &Access, form: Form) -> Fit<Value> {
-        let (Some(n), false, true) = (self.used_lanes(), self.b.is_long(), form == Form::B32) else { return Err(LANES) };
+        let (Some(n), false, true) = (self.used_lanes(), self.b.is_long(), form == Form::B32) else {
+            return Err(LANES);
+        };
         let Count::Run(step) = self.count(a.step * i64::from(form.bytes()))? else { return Err(LANES) };
         let mem = self.mem(a)?;
         let mut base = self.b.address(mem);
@@ -170,7 +183,9 @@ impl Translate<'_> {
         }
         let v = match value {
             // What is stored is the low byte.
-            Expr::Cast(t @ (ElemType::U8 | ElemType::I8), x) if self.m.bufs[buf].ty == *t => Val { v: self.low_byte(x, *t)?, ty: *t },
+            Expr::Cast(t @ (ElemType::U8 | ElemType::I8), x) if self.m.bufs[buf].ty == *t => {
+                Val { v: self.low_byte(x, *t)?, ty: *t }
+            }
             value => self.value(value)?,
         };
         let a = self.access(buf, at)?;
@@ -185,7 +200,8 @@ impl Translate<'_> {
         match a.lane {
             Some(1) => {
                 let (form, v) = self.to_storage(ty, v)?;
-                let first = self.mask.is_some_and(|k| self.b.lanes_of(k).is_some()) && self.b.has(Op::StoreFirst(form, 1));
+                let first = self.mask.is_some_and(|k| self.b.lanes_of(k).is_some())
+                    && self.b.has(Op::StoreFirst(form, 1));
                 if first || isa::machine(self.b.width()).has(form, true, self.mask.is_some()) {
                     let value = self.side_by_side(form, v);
                     if let Some(w) = &mut self.waiting {
@@ -197,7 +213,13 @@ impl Translate<'_> {
                     self.store_apart(form, mem, v, 1)?;
                 }
             }
-            Some(0) if self.lane.is_none() && (matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32) || is_long(ty) && self.b.is_long()) => self.b.store_scalar(mem, v.v, bits_of(ty)),
+            Some(0)
+                if self.lane.is_none()
+                    && (matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32)
+                        || is_long(ty) && self.b.is_long()) =>
+            {
+                self.b.store_scalar(mem, v.v, bits_of(ty))
+            }
             Some(0) => return Err("a store of one element in lanes"),
             Some(step) => {
                 let (form, v) = self.to_storage(ty, v)?;
@@ -206,7 +228,9 @@ impl Translate<'_> {
             None => {
                 let (form, v) = self.to_storage(ty, v)?;
                 let (Some(n), true) = (self.used_lanes(), form != Form::F16) else { return Err(LANES) };
-                let Count::Run(step) = self.count(a.step * i64::from(form.bytes()))? else { return Err(LANES) };
+                let Count::Run(step) = self.count(a.step * i64::from(form.bytes()))? else {
+                    return Err(LANES);
+                };
                 self.b.store_lanes_apart(form, mem, v, n, step);
             }
         }
@@ -227,11 +251,13 @@ impl Translate<'_> {
         let m = self.m;
         self.loaded.retain(|_, (b, _)| !m.overlaps(storage, *b));
     }
-    /// For `store u8(i32(round(min(max(x, lo), hi))) + z)` where 255 is the upper limit: the number without that limit,
-    /// which the store has.
+    /// For `store u8(i32(round(min(max(x, lo), hi))) + z)` where 255 is the upper limit: the number without
+    /// that limit, which the store has.
     fn near_byte(&mut self, buf: Buf, value: &Expr) -> Fit<Option<Value>> {
         const FAR: f64 = (1 << 30) as f64;
-        let (Expr::Cast(ElemType::U8, x), ElemType::U8) = (value, self.m.bufs[buf].ty) else { return Ok(None) };
+        let (Expr::Cast(ElemType::U8, x), ElemType::U8) = (value, self.m.bufs[buf].ty) else {
+            return Ok(None);
+        };
         let (x, zero) = match &**x {
             Expr::Bin(BinOp::Add, x, z) => match &**z {
                 Expr::Const(z) => (&**x, z.to_i64()),
@@ -248,7 +274,11 @@ impl Translate<'_> {
         let (Expr::Bin(BinOp::Max, inner, lo), Expr::Const(hi)) = (&**x, &**hi) else { return Ok(None) };
         let Expr::Const(lo) = &**lo else { return Ok(None) };
         // Whole limits, so that rounding does not pass them; no conversion or sum overflows.
-        let limits = hi.ty == ElemType::F32 && lo.to_f64() + zero as f64 >= 0.0 && lo.to_f64().fract() == 0.0 && hi.to_f64() + zero as f64 == 255.0 && zero.abs() < FAR as i64;
+        let limits = hi.ty == ElemType::F32
+            && lo.to_f64() + zero as f64 >= 0.0
+            && lo.to_f64().fract() == 0.0
+            && hi.to_f64() + zero as f64 == 255.0
+            && zero.abs() < FAR as i64;
         if !limits || self.bounds.of(self.m, inner).is_none_or(|b| b.0 < -FAR || b.1 > FAR) {
             return Ok(None);
         }

@@ -1,10 +1,10 @@
 //! Leaf nests -> tiles.
 //!
-//! A tile is what a kernel does innermost: statements whose loops have bounds that do not depend on each other, whose
-//! accesses move linearly with every loop variable, and which contain at least one vector loop as long as the target's
-//! vectors. Everything that depends on the kernel around it - pointers, run-time sizes and strides - is an argument,
-//! so that tiles of one structure are one function. What does not fit ([`Misfit`]) stays with Cranelift, which then
-//! tries the statements inside; the reasons are the rule.
+//! A tile is what a kernel does innermost: statements whose loops have bounds that do not depend on each
+//! other, whose accesses move linearly with every loop variable, and which contain at least one vector loop
+//! as long as the target's vectors. Everything that depends on the kernel around it - pointers, run-time
+//! sizes and strides - is an argument, so that tiles of one structure are one function. What does not fit
+//! ([`Misfit`]) stays with Cranelift, which then tries the statements inside; the reasons are the rule.
 
 mod access;
 mod convert;
@@ -94,7 +94,14 @@ pub fn translate(m: &Module, vectors: Vectors, body: &[Stmt], substitute: &dyn F
 
 /// Translates statements that may be a tile. With `near`, accesses whose displacements instructions do not
 /// hold have pointers of their own.
-fn attempt(m: &Module, vectors: Vectors, long: bool, body: &[Stmt], substitute: &dyn Fn(Dim) -> Dim, near: bool) -> Fit<Tile> {
+fn attempt(
+    m: &Module,
+    vectors: Vectors,
+    long: bool,
+    body: &[Stmt],
+    substitute: &dyn Fn(Dim) -> Dim,
+    near: bool,
+) -> Fit<Tile> {
     let mut locals = vec![];
     let (mut prefetched, mut withs, mut lanes_of_one) = (vec![], vec![], vec![]);
     visit::walk_exprs(body, &mut |e| {
@@ -180,8 +187,8 @@ struct Place {
     index: Option<(Value, u8)>,
 }
 
-/// A load that was made: place, displacement, form, elements per lane, whether integers were converted to floats,
-/// and for which lanes.
+/// A load that was made: place, displacement, form, elements per lane, whether integers were converted to
+/// floats, and for which lanes.
 type Loaded = (Place, i32, Form, Option<i64>, bool, Option<Value>);
 
 /// A store of a vector: storage, form, place, value, lanes.
@@ -240,7 +247,11 @@ impl Translate<'_> {
     /// With everything put in that stands for variables.
     pub fn substituted(&self, d: Dim) -> Dim {
         let d = (self.outer)(d);
-        if self.put.is_empty() || d.as_const().is_some() { d } else { d.subst(&mut |s| self.put.get(&s).copied()) }
+        if self.put.is_empty() || d.as_const().is_some() {
+            d
+        } else {
+            d.subst(&mut |s| self.put.get(&s).copied())
+        }
     }
     fn block(&mut self, body: &[Stmt]) -> Fit<()> {
         body.iter().try_for_each(|s| self.stmt(s))
@@ -255,7 +266,9 @@ impl Translate<'_> {
             }
             Stmt::Acc { reg, lanes, shape, init } => {
                 let ty = self.m.regs[*reg].ty;
-                if !(matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32) || is_long(ty) && self.b.is_long()) {
+                if !(matches!(ty, ElemType::F32 | ElemType::I32 | ElemType::U32)
+                    || is_long(ty) && self.b.is_long())
+                {
                     return Err("an accumulator without vectors");
                 }
                 let v = self.value(init)?.v;
@@ -268,7 +281,9 @@ impl Translate<'_> {
                 let i = self.acc_index(*reg, at)?;
                 let Some(acc) = self.accs.get(reg) else { return Err("an accumulator of another nest") };
                 let v = match self.mask {
-                    Some(k) if acc.lanes > 1 && !self.short.contains(reg) => self.b.select(k, v, acc.values[i], bits_of(acc.ty)),
+                    Some(k) if acc.lanes > 1 && !self.short.contains(reg) => {
+                        self.b.select(k, v, acc.values[i], bits_of(acc.ty))
+                    }
                     _ => v,
                 };
                 if let Some(a) = self.accs.get_mut(reg) {
@@ -325,7 +340,9 @@ impl Translate<'_> {
     }
     /// True if a dim depends on loops of the tile.
     pub fn is_inner(&self, d: Dim) -> bool {
-        self.active.iter().any(|(s, _)| d.contains(*s)) || self.deeper.iter().chain(&self.withs).any(|s| d.contains(*s)) || self.lane.is_some_and(|l| d.contains(l.sym))
+        self.active.iter().any(|(s, _)| d.contains(*s))
+            || self.deeper.iter().chain(&self.withs).any(|s| d.contains(*s))
+            || self.lane.is_some_and(|l| d.contains(l.sym))
     }
     fn arg(&mut self, a: Arg) -> Fit<usize> {
         if let Some(i) = self.args.iter().position(|x| *x == a) {

@@ -1,6 +1,6 @@
-//! Loads whose lanes are no neighbours but lie at distances known now: every second element, each of them twice, a row
-//! from its end. A few vectors of neighbours hold them all; one shuffle each and a blend put them in place. Nothing before
-//! the first of these elements or behind the last is touched.
+//! Loads whose lanes are no neighbours but lie at distances known now: every second element, each of them
+//! twice, a row from its end. A few vectors of neighbours hold them all; one shuffle each and a blend put
+//! them in place. Nothing before the first of these elements or behind the last is touched.
 
 use super::access::Access;
 use super::{Fit, Place, Translate};
@@ -19,8 +19,8 @@ struct Part {
 }
 
 impl Translate<'_> {
-    /// Where the lanes of an access that is not linear in them read, as elements behind that of the first lane, and where
-    /// that one reads.
+    /// Where the lanes of an access that is not linear in them read, as elements behind that of the first
+    /// lane, and where that one reads.
     pub(super) fn places(&self, at: Dim, lane: Sym) -> Option<(Dim, Vec<i64>)> {
         let first = at.subst(&mut |s| (s == lane).then(|| Dim::constant(0)));
         let place = |i: u32| {
@@ -49,7 +49,9 @@ impl Translate<'_> {
         }
         let places = match &a.places {
             Some(p) => p.clone(),
-            None => (0..self.used_lanes()?).map(|i| i64::from(i).checked_mul(a.lane?)).collect::<Option<_>>()?,
+            None => {
+                (0..self.used_lanes()?).map(|i| i64::from(i).checked_mul(a.lane?)).collect::<Option<_>>()?
+            }
         };
         let mut order: Vec<(i64, u32)> = places.iter().zip(0..).map(|(p, l)| (*p, l)).collect();
         order.sort_unstable();
@@ -88,13 +90,26 @@ impl Translate<'_> {
         }
         let mut all: Option<Value> = None;
         for w in &parts {
-            let bytes = w.first.checked_mul(i64::from(form.bytes())).and_then(|b| i32::try_from(b).ok()).and_then(|b| mem.disp.checked_add(b)).ok_or(FAR)?;
+            let bytes = w
+                .first
+                .checked_mul(i64::from(form.bytes()))
+                .and_then(|b| i32::try_from(b).ok())
+                .and_then(|b| mem.disp.checked_add(b))
+                .ok_or(FAR)?;
             let outer = self.mask;
             self.mask = (w.count < lanes).then(|| self.b.first_lanes(Count::Fixed(w.count)));
-            let neighbours = Access { lane: Some(1), step: Dim::constant(1), places: None, stream: a.stream.clone(), bound: vec![], ..*a };
+            let neighbours = Access {
+                lane: Some(1),
+                step: Dim::constant(1),
+                places: None,
+                stream: a.stream.clone(),
+                bound: vec![],
+                ..*a
+            };
             let v = self.load_at(&neighbours, form, crate::codegen::tile::ir::Mem { disp: bytes, ..mem });
             self.mask = outer;
-            // Lanes of other parts pick what makes the numbers of all parts alike where elements lie at equal distances.
+            // Lanes of other parts pick what makes the numbers of all parts alike where elements lie at equal
+            // distances.
             let mut from = [0u8; 16];
             for (p, other) in parts.iter().flat_map(|p| p.lanes.iter().map(move |l| (p, l))) {
                 if let Some(f) = from.get_mut(other.0 as usize) {

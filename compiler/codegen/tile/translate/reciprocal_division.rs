@@ -1,9 +1,9 @@
 //! Integers divided by a number, and what is left: products with its reciprocal, for which there are vectors.
 //!
-//! A first quotient is wrong in its last bits only, so what it leaves is small, and a float holds it exactly. What that
-//! leaves is exact: `floor((rest + 1/2) / by)` of whole numbers is as far from both neighbours as `1/2 / by`, and the
-//! rounding of the reciprocal and of one fused operation stays below that within the limits of
-//! [`constant_divisor`](crate::nest::visit::constant_divisor).
+//! A first quotient is wrong in its last bits only, so what it leaves is small, and a float holds it exactly.
+//! What that leaves is exact: `floor((rest + 1/2) / by)` of whole numbers is as far from both neighbours as
+//! `1/2 / by`, and the rounding of the reciprocal and of one fused operation stays below that within the
+//! limits of [`constant_divisor`](crate::nest::visit::constant_divisor).
 
 use super::expr::{bits_of, is_long};
 use super::{Fit, Translate, Val};
@@ -20,9 +20,11 @@ impl Translate<'_> {
         }
         let size = by.unsigned_abs() as f64;
         // Of fewer bits than a float's the number itself is the rest.
-        let (first, rest) = if a.ty.bits() < 32 { (None, self.b.un(Un::ToFloat, a.v)) } else { self.first_quotient(a, by) };
+        let (first, rest) =
+            if a.ty.bits() < 32 { (None, self.b.un(Un::ToFloat, a.v)) } else { self.first_quotient(a, by) };
         let below_zero = op == BinOp::Mod && by < 0;
-        let (inverse, half) = (self.real(1.0 / size, bits), self.real(if below_zero { -0.5 } else { 0.5 } / size, bits));
+        let (inverse, half) =
+            (self.real(1.0 / size, bits), self.real(if below_zero { -0.5 } else { 0.5 } / size, bits));
         let k = self.b.fma_of(rest, inverse, half, bits);
         let mut k = self.b.un_of(if below_zero { Un::Ceil } else { Un::Floor }, k, bits);
         let minus = self.real(-size, bits);
@@ -30,7 +32,8 @@ impl Translate<'_> {
         if op != BinOp::Mod && signed {
             // Towards zero: of numbers below it the quotient is the next one.
             let (none, zero, one) = (self.zero_of(bits), self.real(0.0, bits), self.real(1.0, bits));
-            let (below, some) = (self.b.icmp(Pred::Lt, a.v, none, bits), self.b.cmp(Pred::Lt, zero, left, bits));
+            let (below, some) =
+                (self.b.icmp(Pred::Lt, a.v, none, bits), self.b.cmp(Pred::Lt, zero, left, bits));
             let moved = self.b.masks(Op::MaskAnd, below, some);
             if op == BinOp::Div {
                 let next = self.b.bin_of(Bin::Add, k, one, bits);
@@ -82,7 +85,8 @@ impl Translate<'_> {
             }
         };
         let by = if is_long(a.ty) { self.b.bits64(size) } else { self.b.bits(size as u32) };
-        let product = if is_long(a.ty) { self.b.long(Bin::IMul, q, by) } else { self.b.bin(Bin::IMul, q, by) };
+        let product =
+            if is_long(a.ty) { self.b.long(Bin::IMul, q, by) } else { self.b.bin(Bin::IMul, q, by) };
         let rest = self.b.bin_of(Bin::ISub, a.v, product, bits);
         let rest = if is_long(a.ty) { self.b.small_to_double(rest) } else { self.b.un(Un::ToFloat, rest) };
         (Some(q), rest)

@@ -1,5 +1,5 @@
-//! Columns of a matrix as vectors: where lanes step over elements while an unrolled loop around them takes neighbours,
-//! the rows are loaded as vectors and turned in registers, lane against row.
+//! Columns of a matrix as vectors: where lanes step over elements while an unrolled loop around them takes
+//! neighbours, the rows are loaded as vectors and turned in registers, lane against row.
 
 use super::expr::{NO_TYPE, form, is_long};
 use super::{Fit, Translate};
@@ -10,11 +10,13 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
 impl Translate<'_> {
-    /// Loads what the body of an unrolled loop with as many iterations as lanes, `for var in lo..`, reads in columns;
-    /// iteration `turning` finds it in `turned`.
+    /// Loads what the body of an unrolled loop with as many iterations as lanes, `for var in lo..`, reads in
+    /// columns; iteration `turning` finds it in `turned`.
     pub(super) fn turn_columns(&mut self, var: Sym, lo: Dim, body: &[Stmt]) -> Fit<()> {
         let lanes = self.b.lanes();
-        let [Stmt::For { kind: LoopKind::Vec(n), var: lane, lo: start, hi, body }] = body else { return Ok(()) };
+        let [Stmt::For { kind: LoopKind::Vec(n), var: lane, lo: start, hi, body }] = body else {
+            return Ok(());
+        };
         if *n != lanes || start.as_const() != Some(0) || hi.as_const() != Some(i64::from(lanes)) {
             return Ok(());
         }
@@ -27,12 +29,21 @@ impl Translate<'_> {
         });
         // Integers and f32, whose registers hold what is in memory, and f16, which a load extends.
         let long = self.b.is_long();
-        let turns = |t: ElemType| (t.compute() == t || t == ElemType::F16) && form(t).is_some() && t != ElemType::Bool && is_long(t) == long;
+        let turns = |t: ElemType| {
+            (t.compute() == t || t == ElemType::F16)
+                && form(t).is_some()
+                && t != ElemType::Bool
+                && is_long(t) == long
+        };
         let mut done: Vec<(Buf, &[Dim], Vec<Value>)> = vec![];
         for (buf, at) in loads {
             let step = |t: &Self, s: Sym| t.substituted(t.m.linear(buf, at)).linear_in(s).map(|x| x.0);
             let (Some(across), Some(along)) = (step(self, *lane), step(self, var)) else { continue };
-            if matches!(across.as_const(), Some(0 | 1)) || along.as_const() != Some(1) || !turns(self.m.bufs[buf].ty) || self.is_inner(across) {
+            if matches!(across.as_const(), Some(0 | 1))
+                || along.as_const() != Some(1)
+                || !turns(self.m.bufs[buf].ty)
+                || self.is_inner(across)
+            {
                 continue;
             }
             let rows = match done.iter().find(|d| d.0 == buf && d.1 == at) {
@@ -48,8 +59,16 @@ impl Translate<'_> {
         }
         Ok(())
     }
-    /// A vector along the unrolled loop for each lane. Element [lo, 0] is in range, and its neighbours along both loops are.
-    fn rows(&mut self, buf: Buf, at: &[Dim], (var, lo): (Sym, Dim), lane: Sym, across: Dim) -> Fit<Vec<Value>> {
+    /// A vector along the unrolled loop for each lane. Element [lo, 0] is in range, and its neighbours along
+    /// both loops are.
+    fn rows(
+        &mut self,
+        buf: Buf,
+        at: &[Dim],
+        (var, lo): (Sym, Dim),
+        lane: Sym,
+        across: Dim,
+    ) -> Fit<Vec<Value>> {
         let lanes = self.b.lanes();
         let form = form(self.m.bufs[buf].ty).ok_or(NO_TYPE)?;
         let first = |t: &mut Self, r: Dim| {
@@ -58,11 +77,15 @@ impl Translate<'_> {
             Ok(a)
         };
         if across.as_const().is_some() {
-            return (0..lanes).map(|r| first(self, Dim::from(r)).and_then(|a| self.load_form(&a, form))).collect();
+            return (0..lanes)
+                .map(|r| first(self, Dim::from(r)).and_then(|a| self.load_form(&a, form)))
+                .collect();
         }
         // Rows a distance apart that run time knows.
         let a = first(self, Dim::constant(0))?;
-        let Count::Run(step) = self.count(across * i64::from(form.bytes()))? else { return Err("a distance that is no register") };
+        let Count::Run(step) = self.count(across * i64::from(form.bytes()))? else {
+            return Err("a distance that is no register");
+        };
         let mut mem = self.mem(&a)?;
         let mut rows = vec![];
         for r in 0..lanes {
@@ -77,19 +100,25 @@ impl Translate<'_> {
     pub(super) fn turned(&self, buf: Buf, at: &[Dim]) -> Option<Value> {
         self.turned.get(&(buf, at.as_ptr() as usize))?.get(self.turning).copied()
     }
-    /// Lane i of vector k becomes lane k of vector i: pairs of blocks change places, of half the size each time.
+    /// Lane i of vector k becomes lane k of vector i: pairs of blocks change places, of half the size each
+    /// time.
     fn turn(&mut self, v: &mut [Value]) {
         let lanes = v.len();
         let (iota, bits) = (self.b.iota(), self.b.index_bits());
         let words = if bits == Bits::B64 { 2 } else { 1 };
         let mut k = lanes / 2;
         while k > 0 {
-            let (bit, zero) = if bits == Bits::B64 { (self.b.bits64(k as u64), self.b.bits64(0)) } else { (self.b.bits(k as u32), self.b.bits(0)) };
+            let (bit, zero) = if bits == Bits::B64 {
+                (self.b.bits64(k as u64), self.b.bits64(0))
+            } else {
+                (self.b.bits(k as u32), self.b.bits(0))
+            };
             let bit = self.b.bin_of(Bin::And, iota, bit, bits);
             let upper = self.b.icmp(Pred::Ne, bit, zero, bits);
             for i in (0..lanes).filter(|i| i & k == 0) {
                 let (a, b) = (v[i], v[i | k]);
-                let (sa, sb) = (self.b.un(Un::Swap(k as u8 * words), a), self.b.un(Un::Swap(k as u8 * words), b));
+                let (sa, sb) =
+                    (self.b.un(Un::Swap(k as u8 * words), a), self.b.un(Un::Swap(k as u8 * words), b));
                 v[i] = self.b.select(upper, sb, a, bits);
                 v[i | k] = self.b.select(upper, b, sa, bits);
             }

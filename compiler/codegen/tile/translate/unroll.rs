@@ -16,7 +16,9 @@ impl Translate<'_> {
     pub(super) fn written_out(&self, kind: LoopKind, trip: Option<i64>, body: &[Stmt]) -> bool {
         let (LoopKind::Seq | LoopKind::Par, Some(n @ 2..=ITERATIONS)) = (kind, trip) else { return false };
         let inside = !self.active.is_empty() || !self.deeper.is_empty();
-        inside && isa::machine(self.b.width()).unrolls() && self.statements(body).is_some_and(|s| s * n <= STATEMENTS)
+        inside
+            && isa::machine(self.b.width()).unrolls()
+            && self.statements(body).is_some_and(|s| s * n <= STATEMENTS)
     }
     /// Statements of a body with its loops written out, if these are short.
     fn statements(&self, body: &[Stmt]) -> Option<i64> {

@@ -23,7 +23,8 @@ fn found(f: &Func) -> String {
 }
 
 fn first(f: &Func, is: impl Fn(&Op) -> bool) -> (usize, usize) {
-    let at = |(i, b): (usize, &super::super::ir::Block)| b.nodes.iter().position(|n| is(&n.op)).map(|j| (i, j));
+    let at =
+        |(i, b): (usize, &super::super::ir::Block)| b.nodes.iter().position(|n| is(&n.op)).map(|j| (i, j));
     f.blocks.iter().enumerate().find_map(at).expect("the operation")
 }
 
@@ -89,7 +90,14 @@ fn faults_are_found() {
             },
             "an operation that the machine does not have",
         ),
-        (|f| f.blocks[0].nodes.insert(1, Node { op: Op::Jump, args: vec![], mem: None, literal: None, def: None }), "a block does not end where it leaves"),
+        (
+            |f| {
+                f.blocks[0]
+                    .nodes
+                    .insert(1, Node { op: Op::Jump, args: vec![], mem: None, literal: None, def: None })
+            },
+            "a block does not end where it leaves",
+        ),
         (|f| f.blocks[0].succs.clear(), "it goes to another number of blocks than its last instruction says"),
         (
             |f| {
@@ -115,7 +123,11 @@ fn faults_are_found() {
         ),
         (
             |f| {
-                let b = f.blocks.iter().position(|b| !b.jump_args.is_empty()).expect("a loop that carries something");
+                let b = f
+                    .blocks
+                    .iter()
+                    .position(|b| !b.jump_args.is_empty())
+                    .expect("a loop that carries something");
                 f.blocks[b].jump_args.clear();
             },
             "it does not hand over what its successor takes",

@@ -1,5 +1,5 @@
-//! Regular expressions of operators on strings, in the syntax of RE2 ([`re2`]), as dense tables that generated code walks byte
-//! by byte.
+//! Regular expressions of operators on strings, in the syntax of RE2 ([`re2`]), as dense tables that
+//! generated code walks byte by byte.
 
 use super::{lt, not, re2};
 use crate::diag::{Result, limits};
@@ -29,7 +29,8 @@ pub struct Automaton {
 }
 
 impl Automaton {
-    /// Compiles a pattern for matches that begin where the search does and may end anywhere; the reason if it can not.
+    /// Compiles a pattern for matches that begin where the search does and may end anywhere; the reason if it
+    /// can not.
     pub fn new(pattern: &str) -> std::result::Result<Automaton, String> {
         let tree = re2::parse(pattern)?;
         let config = dense::Config::new()
@@ -39,14 +40,20 @@ impl Automaton {
             .dfa_size_limit(Some(limits::TABLE_BYTES.size()))
             .determinize_size_limit(Some(limits::TABLE_BYTES.size()))
             .minimize(false);
-        let config_of_nfa = thompson::Config::new().utf8(true).nfa_size_limit(Some(limits::PATTERN_BYTES.size()));
-        let nfa = thompson::Compiler::new().configure(config_of_nfa).build_from_hir(&tree).map_err(|e| match e.size_limit() {
-            Some(_) => too_large(&limits::PATTERN_BYTES),
-            None => reason(&e),
-        })?;
-        let dfa = dense::Builder::new().configure(config).build_from_nfa(&nfa).map_err(|e| match e.is_size_limit_exceeded() {
-            true => too_large(&limits::TABLE_BYTES),
-            false => reason(&e),
+        let config_of_nfa =
+            thompson::Config::new().utf8(true).nfa_size_limit(Some(limits::PATTERN_BYTES.size()));
+        let nfa =
+            thompson::Compiler::new().configure(config_of_nfa).build_from_hir(&tree).map_err(|e| match e
+                .size_limit()
+            {
+                Some(_) => too_large(&limits::PATTERN_BYTES),
+                None => reason(&e),
+            })?;
+        let dfa = dense::Builder::new().configure(config).build_from_nfa(&nfa).map_err(|e| {
+            match e.is_size_limit_exceeded() {
+                true => too_large(&limits::TABLE_BYTES),
+                false => reason(&e),
+            }
         })?;
         let mut numbers = HashMap::new();
         let mut order = vec![];
@@ -86,14 +93,21 @@ impl Automaton {
             classes.push(c as u8);
         }
         let n = columns.len() + 1;
-        let next = rows.iter().enumerate().flat_map(|(s, r)| columns.iter().map(move |c| c[s]).chain([r[256]])).collect();
+        let next = rows
+            .iter()
+            .enumerate()
+            .flat_map(|(s, r)| columns.iter().map(move |c| c[s]).chain([r[256]]))
+            .collect();
         Ok(Automaton { classes, columns: n, next, flags, starts })
     }
 }
 
 /// What is told of a pattern beyond a limit.
 fn too_large(limit: &limits::Limit) -> String {
-    format!("more than {} {} ({} of `onnxc explain limits`); {}", limit.value, limit.bounds, limit.name, limit.help)
+    format!(
+        "more than {} {} ({} of `onnxc explain limits`); {}",
+        limit.value, limit.bounds, limit.name, limit.help
+    )
 }
 
 /// Adds the tables of automata to what the model has spent on them.
@@ -101,7 +115,10 @@ pub fn spend(cx: &mut InferCx, automata: &[Automaton]) -> Result<()> {
     let bytes = automata.iter().map(|a| 4 * a.next.len() as u64).sum();
     let spent = cx.syms.spend_on_patterns(bytes);
     if limits::TABLE_BYTES.exceeded_by(spent) {
-        return limits::TABLE_BYTES.error("the regular expressions of the model are too large", spent).at(cx.origin).fail();
+        return limits::TABLE_BYTES
+            .error("the regular expressions of the model are too large", spent)
+            .at(cx.origin)
+            .fail();
     }
     Ok(())
 }
@@ -134,7 +151,14 @@ struct Run {
 impl Tables {
     /// Adds them to a module.
     pub fn new(m: &mut Module, a: &Automaton) -> Tables {
-        let mut table = |name: &str, ty, n: usize, bytes: Vec<u8>| m.constant(name, Arc::new(ConstData::new(ty, vec![n as i64], bytes).unwrap_or_else(|| ConstData::from_i64s(&[]))));
+        let mut table = |name: &str, ty, n: usize, bytes: Vec<u8>| {
+            m.constant(
+                name,
+                Arc::new(
+                    ConstData::new(ty, vec![n as i64], bytes).unwrap_or_else(|| ConstData::from_i64s(&[])),
+                ),
+            )
+        };
         let words = |v: &[i32]| v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
         Tables {
             classes: table("classes", ElemType::U8, a.classes.len(), a.classes.clone()),
@@ -157,12 +181,20 @@ impl Tables {
     /// The state in which a run begins at `from`.
     fn start(&self, k: &mut KernelBuilder, s: &Expr, from: Expr) -> Expr {
         let from = k.let_(from);
-        let before = Expr::cast(ElemType::U8, ElemType::I64, Expr::text_byte(s.clone(), from.clone() - int(1))) + int(1);
+        let before =
+            Expr::cast(ElemType::U8, ElemType::I64, Expr::text_byte(s.clone(), from.clone() - int(1)))
+                + int(1);
         let at = k.let_(Expr::select(runtime::le(from, int(0)), int(0), before));
         self.look_up(k, self.starts, at)
     }
     /// One byte on; `seen` is told of each state that is reached.
-    fn run(&self, k: &mut KernelBuilder, s: &Expr, from: Expr, mut seen: impl FnMut(&mut KernelBuilder, &Expr, Expr)) -> Run {
+    fn run(
+        &self,
+        k: &mut KernelBuilder,
+        s: &Expr,
+        from: Expr,
+        mut seen: impl FnMut(&mut KernelBuilder, &Expr, Expr),
+    ) -> Run {
         let from = k.let_(from);
         let first = self.start(k, s, from.clone());
         let run = Run { state: k.acc(first), at: k.acc(from) };
@@ -184,7 +216,8 @@ impl Tables {
     }
     /// The state behind the end of the text.
     fn end(&self, k: &mut KernelBuilder, run: &Run) -> Expr {
-        let next = self.look_up(k, self.next, Expr::acc(run.state) * int(self.columns) + int(self.columns - 1));
+        let next =
+            self.look_up(k, self.next, Expr::acc(run.state) * int(self.columns) + int(self.columns - 1));
         k.let_(next)
     }
     /// True if a match from the beginning on ends with the text.

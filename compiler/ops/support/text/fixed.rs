@@ -1,5 +1,5 @@
-//! Floats as strings with six digits behind the point, as `%f` of C writes them: the exact value, rounded to nearest, ties to
-//! an even digit.
+//! Floats as strings with six digits behind the point, as `%f` of C writes them: the exact value, rounded to
+//! nearest, ties to an even digit.
 
 use super::numbers::{digits, put, shl, shr, word};
 use super::{Sink, not};
@@ -10,7 +10,8 @@ use crate::tensor::ElemType;
 /// A value of f32.
 pub fn write_fixed(k: &mut KernelBuilder, v: Expr, sink: &Sink) {
     let v = k.let_(v);
-    let bits = k.let_(Expr::cast(ElemType::U32, ElemType::U64, Expr::un(UnOp::Bits(ElemType::U32), v.clone())));
+    let bits =
+        k.let_(Expr::cast(ElemType::U32, ElemType::U64, Expr::un(UnOp::Bits(ElemType::U32), v.clone())));
     let negative = k.let_(Expr::bin(BinOp::Ne, shr(bits.clone(), 31), word(0)));
     k.if_(negative, |k| put(k, sink, "-"));
     let (nan, infinite) = (k.let_(Expr::un(UnOp::IsNan, v.clone())), k.let_(Expr::un(UnOp::IsInf, v)));
@@ -66,7 +67,11 @@ fn large(k: &mut KernelBuilder, sink: &Sink, c: Expr, up: Expr) {
     let words: Vec<Reg> = (0..4u64)
         .map(|i| {
             let low = Expr::select(eq(at.clone(), word(i)), spread.clone().and(word(0xffff_ffff)), word(0));
-            let high = if i == 0 { word(0) } else { Expr::select(eq(at.clone(), word(i - 1)), shr(spread.clone(), 32), word(0)) };
+            let high = if i == 0 {
+                word(0)
+            } else {
+                Expr::select(eq(at.clone(), word(i - 1)), shr(spread.clone(), 32), word(0))
+            };
             k.acc(low + high)
         })
         .collect();

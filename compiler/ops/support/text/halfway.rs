@@ -1,4 +1,5 @@
-//! On which side of the middle between two floats a decimal lies that has more digits than a word holds: digit by digit.
+//! On which side of the middle between two floats a decimal lies that has more digits than a word holds:
+//! digit by digit.
 
 use super::lt;
 use super::numbers::{as_int, ascii, shr, top_power, word};
@@ -29,8 +30,8 @@ impl Scratch {
     fn set(self, k: &mut KernelBuilder, i: Expr, v: Expr) {
         k.at_index(i, Dim::constant(WORDS), |k, i| k.store(self.0, &[i], v));
     }
-    /// The middle between a positive f64 of these bits and the next one, as an integer times a power of ten: how many words
-    /// the integer has, and the power.
+    /// The middle between a positive f64 of these bits and the next one, as an integer times a power of ten:
+    /// how many words the integer has, and the power.
     fn middle(self, k: &mut KernelBuilder, bits: &Expr) -> (Reg, Expr) {
         let exponent = k.let_(as_int(shr(bits.clone(), 52)));
         let fraction = bits.clone().and(word((1 << 52) - 1));
@@ -43,7 +44,10 @@ impl Scratch {
         self.set(k, int(1), high.clone());
         let n = k.acc(Expr::select(eq(high, word(0)), int(1), int(2)));
         let below = k.let_(lt(t.clone(), int(0)));
-        let (one, twelve) = (k.let_(Expr::select(below.clone(), word(5), word(2))), k.let_(Expr::select(below.clone(), word(5u64.pow(12)), word(1 << 12))));
+        let (one, twelve) = (
+            k.let_(Expr::select(below.clone(), word(5), word(2))),
+            k.let_(Expr::select(below.clone(), word(5u64.pow(12)), word(1 << 12))),
+        );
         let left = k.acc(Expr::select(below, int(0) - t.clone(), t.clone()));
         k.while_(lt(int(0), Expr::acc(left)), |k| {
             let many = k.let_(le(int(12), Expr::acc(left)));
@@ -74,13 +78,21 @@ impl Scratch {
         let left = k.acc(Expr::acc(digits) + (Expr::acc(n) - int(1)) * int(9));
         // The decimal against the middle: first by the power of ten of the first digit.
         let lead = k.let_(d.lead() - (Expr::acc(left) - int(1) + power));
-        let order = k.acc(Expr::select(lt(lead.clone(), int(0)), int(-1), Expr::select(lt(int(0), lead), int(1), int(0))));
+        let order = k.acc(Expr::select(
+            lt(lead.clone(), int(0)),
+            int(-1),
+            Expr::select(lt(int(0), lead), int(1), int(0)),
+        ));
         let (at, ended) = (k.acc(d.first()), k.acc(Expr::bool(false)));
         let (group, word_at) = (k.acc(top), k.acc(Expr::acc(n) - int(1)));
         let more = or(lt(int(0), Expr::acc(left)), eq(Expr::acc(ended), Expr::bool(false)));
         k.while_(eq(Expr::acc(order), int(0)).and(more), |k| {
             let inside = lt(Expr::acc(at), Expr::text_len(s.clone()));
-            let b = k.let_(Expr::select(inside, Expr::text_byte(s.clone(), Expr::acc(at)), Expr::int(ElemType::U8, 0)));
+            let b = k.let_(Expr::select(
+                inside,
+                Expr::text_byte(s.clone(), Expr::acc(at)),
+                Expr::int(ElemType::U8, 0),
+            ));
             k.update(BinOp::Add, at, int(1));
             let dot = k.let_(eq(b.clone(), ascii('.')));
             let digit = k.let_(le(ascii('0'), b.clone()).and(le(b.clone(), ascii('9'))));
@@ -104,7 +116,10 @@ impl Scratch {
                     });
                 });
                 let larger = lt(Expr::acc(other), own.clone());
-                k.set(order, Expr::select(larger, int(1), Expr::select(lt(own, Expr::acc(other)), int(-1), int(0))));
+                k.set(
+                    order,
+                    Expr::select(larger, int(1), Expr::select(lt(own, Expr::acc(other)), int(-1), int(0))),
+                );
             });
         });
         let odd = eq(bits.clone().and(word(1)), word(1));

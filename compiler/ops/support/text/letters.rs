@@ -1,8 +1,8 @@
-//! Upper and lower case of strings, as Unicode maps them: one code point may become several. A capital sigma at the end of
-//! a word becomes a final sigma.
+//! Upper and lower case of strings, as Unicode maps them: one code point may become several. A capital sigma
+//! at the end of a word becomes a final sigma.
 //!
-//! The tables come from Rust's standard library. A code point leads by its upper bits to a page and by its lower bits to an
-//! entry: the number of what it becomes (0: itself), and what decides about sigmas.
+//! The tables come from Rust's standard library. A code point leads by its upper bits to a page and by its
+//! lower bits to an entry: the number of what it becomes (0: itself), and what decides about sigmas.
 
 use super::{Sink, code_point, lt, not};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, Module};
@@ -51,7 +51,11 @@ static LOWER: LazyLock<Data> = LazyLock::new(|| Data::new(Case::Lower));
 
 impl Data {
     fn new(case: Case) -> Data {
-        let mut d = Data { index: vec![0; 0x11_0000 / PAGE as usize], entries: vec![0; PAGE as usize], texts: vec![String::new()] };
+        let mut d = Data {
+            index: vec![0; 0x11_0000 / PAGE as usize],
+            entries: vec![0; PAGE as usize],
+            texts: vec![String::new()],
+        };
         let mut numbers: HashMap<String, u16> = HashMap::new();
         for (page, to) in d.index.iter_mut().enumerate() {
             let first = (page * PAGE as usize) as u32;
@@ -103,7 +107,9 @@ impl Letters {
         let d = if case == Case::Upper { &*UPPER } else { &*LOWER };
         let pages: Vec<u8> = d.index.iter().map(|p| *p as u8).collect();
         let entries: Vec<u8> = d.entries.iter().flat_map(|e| e.to_le_bytes()).collect();
-        let data = |t, n: usize, b: Vec<u8>| Arc::new(ConstData::new(t, vec![n as i64], b).unwrap_or_else(|| ConstData::from_i64s(&[])));
+        let data = |t, n: usize, b: Vec<u8>| {
+            Arc::new(ConstData::new(t, vec![n as i64], b).unwrap_or_else(|| ConstData::from_i64s(&[])))
+        };
         Letters {
             case,
             index: m.constant("pages", data(ElemType::U8, pages.len(), pages)),
@@ -131,9 +137,17 @@ impl Letters {
             k.if_(not(ascii), |k| self.other(k, &s, after_letter, sink, i));
         });
     }
-    fn ascii(&self, k: &mut KernelBuilder, b: Expr, after_letter: crate::nest::Reg, sink: &Sink, i: crate::nest::Reg) {
+    fn ascii(
+        &self,
+        k: &mut KernelBuilder,
+        b: Expr,
+        after_letter: crate::nest::Reg,
+        sink: &Sink,
+        i: crate::nest::Reg,
+    ) {
         let byte = |v: u8| Expr::int(ElemType::U8, i64::from(v));
-        let within = |lo: u8, hi: u8| Expr::bin(BinOp::Ge, b.clone(), byte(lo)).and(runtime::le(b.clone(), byte(hi)));
+        let within =
+            |lo: u8, hi: u8| Expr::bin(BinOp::Ge, b.clone(), byte(lo)).and(runtime::le(b.clone(), byte(hi)));
         let (upper, lower) = (k.let_(within(b'A', b'Z')), k.let_(within(b'a', b'z')));
         let flip = if self.case == Case::Upper { lower.clone() } else { upper.clone() };
         sink.byte(k, Expr::bin(BinOp::Xor, b.clone(), Expr::select(flip, byte(0x20), byte(0))));
@@ -145,7 +159,14 @@ impl Letters {
         }
         k.update(BinOp::Add, i, int(1));
     }
-    fn other(&self, k: &mut KernelBuilder, s: &Expr, after_letter: crate::nest::Reg, sink: &Sink, i: crate::nest::Reg) {
+    fn other(
+        &self,
+        k: &mut KernelBuilder,
+        s: &Expr,
+        after_letter: crate::nest::Reg,
+        sink: &Sink,
+        i: crate::nest::Reg,
+    ) {
         let (point, n) = code_point(k, s, Expr::acc(i));
         let entry = self.entry(k, point.clone());
         let number = k.let_(entry.clone() / int(NUMBER));

@@ -1,8 +1,8 @@
 //! Numbers as strings, and what reading them (`parse`) shares with that.
 //!
-//! Floats are written as Python writes them: with the fewest digits that lead back to the same value, in plain notation from
-//! 1e-4 up to 1e16, else with an exponent. The digits are found by Schubfach (Giulietti, "The Schubfach way to render
-//! doubles").
+//! Floats are written as Python writes them: with the fewest digits that lead back to the same value, in
+//! plain notation from 1e-4 up to 1e16, else with an exponent. The digits are found by Schubfach (Giulietti,
+//! "The Schubfach way to render doubles").
 
 use super::{Sink, lt, not};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, Module, Reg, UnOp};
@@ -100,7 +100,12 @@ pub(super) fn shl(a: Expr, n: Expr) -> Expr {
 pub(super) fn product(k: &mut KernelBuilder, a: Expr, b: Expr) -> (Expr, Expr) {
     let low = |e: Expr| e.and(word(0xffff_ffff));
     let (a, b) = (k.let_(a), k.let_(b));
-    let (ah, al, bh, bl) = (k.let_(shr(a.clone(), 32)), k.let_(low(a.clone())), k.let_(shr(b.clone(), 32)), k.let_(low(b.clone())));
+    let (ah, al, bh, bl) = (
+        k.let_(shr(a.clone(), 32)),
+        k.let_(low(a.clone())),
+        k.let_(shr(b.clone(), 32)),
+        k.let_(low(b.clone())),
+    );
     let t = al.clone() * bl.clone();
     let u = k.let_(ah.clone() * bl + shr(t, 32));
     let v = k.let_(al * bh.clone() + low(u.clone()));
@@ -214,7 +219,11 @@ pub fn write_float(k: &mut KernelBuilder, powers: &Powers, v: Expr, half: bool, 
         _ => Expr::cast(ElemType::U32, ElemType::U64, Expr::un(UnOp::Bits(ElemType::U32), v.clone())),
     };
     let bits = k.let_(bits);
-    let f = if ty == ElemType::F64 { Format { significand: 53, bias: 1075, bits: 64 } } else { Format { significand: 24, bias: 150, bits: 32 } };
+    let f = if ty == ElemType::F64 {
+        Format { significand: 53, bias: 1075, bits: 64 }
+    } else {
+        Format { significand: 24, bias: 150, bits: 32 }
+    };
     let nan = k.let_(Expr::un(UnOp::IsNan, v.clone()));
     k.if_(nan.clone(), |k| put(k, sink, "nan"));
     k.if_(not(nan), |k| {
@@ -267,9 +276,13 @@ fn round_to_odd(k: &mut KernelBuilder, g: &(Expr, Expr), v: Expr) -> Expr {
 /// The shortest decimal within half a step of c * 2^q: its digits and its exponent, without zeros at the end.
 fn shortest(k: &mut KernelBuilder, powers: &Powers, c: Expr, q: Expr, closer: Expr) -> (Expr, Expr) {
     let odd = k.let_(c.clone().and(word(1)));
-    let (left, mid, right) = (c.clone() * word(4) - word(2) + closer.clone(), c.clone() * word(4), c * word(4) + word(2));
+    let (left, mid, right) =
+        (c.clone() * word(4) - word(2) + closer.clone(), c.clone() * word(4), c * word(4) + word(2));
     let floor_shift = |e: Expr, n: i64| Expr::bin(BinOp::Shr, e, int(n));
-    let e = k.let_(floor_shift(q.clone() * int(1_262_611) - Expr::select(eq(closer, word(1)), int(524_031), int(0)), 22));
+    let e = k.let_(floor_shift(
+        q.clone() * int(1_262_611) - Expr::select(eq(closer, word(1)), int(524_031), int(0)),
+        22,
+    ));
     let h = k.let_(as_word(q + floor_shift((int(0) - e.clone()) * int(1_741_647), 19) + int(1)));
     let g = powers.get(k, int(0) - e.clone());
     let vl = round_to_odd(k, &g, shl(left, h.clone()));

@@ -1,6 +1,6 @@
-//! Strings as numbers: by one product of 64 and 128 bits (Lemire, "Number parsing at a gigabyte per second"), rounded to
-//! nearest. That is exact for 19 significant digits. Of more digits a number lies between the one of the first 19 and the one
-//! after it: where these have different results, all digits count (`halfway`).
+//! Strings as numbers: by one product of 64 and 128 bits (Lemire, "Number parsing at a gigabyte per second"),
+//! rounded to nearest. That is exact for 19 significant digits. Of more digits a number lies between the one
+//! of the first 19 and the one after it: where these have different results, all digits count (`halfway`).
 
 use super::halfway::Scratch;
 use super::numbers::{LEAST, Powers, as_word, ascii, product, shl, shr, word};
@@ -25,15 +25,30 @@ impl Reader<'_> {
     fn new<'a>(k: &mut KernelBuilder, s: &'a Expr) -> Reader<'a> {
         let (at, end) = (k.acc(int(0)), k.acc(Expr::text_len(s.clone())));
         let r = Reader { s, at, end };
-        let space = |b: Expr| or(eq(b.clone(), ascii(' ')), runtime::le(ascii('\t'), b.clone()).and(runtime::le(b, ascii('\r'))));
+        let space = |b: Expr| {
+            or(
+                eq(b.clone(), ascii(' ')),
+                runtime::le(ascii('\t'), b.clone()).and(runtime::le(b, ascii('\r'))),
+            )
+        };
         let more = lt(Expr::acc(at), Expr::acc(end));
-        k.while_(Expr::select(more.clone(), space(Expr::text_byte(s.clone(), Expr::acc(at))), Expr::bool(false)), |k| k.update(BinOp::Add, at, int(1)));
-        k.while_(Expr::select(more, space(Expr::text_byte(s.clone(), Expr::acc(end) - int(1))), Expr::bool(false)), |k| k.update(BinOp::Sub, end, int(1)));
+        k.while_(
+            Expr::select(more.clone(), space(Expr::text_byte(s.clone(), Expr::acc(at))), Expr::bool(false)),
+            |k| k.update(BinOp::Add, at, int(1)),
+        );
+        k.while_(
+            Expr::select(more, space(Expr::text_byte(s.clone(), Expr::acc(end) - int(1))), Expr::bool(false)),
+            |k| k.update(BinOp::Sub, end, int(1)),
+        );
         r
     }
     /// The next byte, 0 at the end.
     fn peek(&self) -> Expr {
-        Expr::select(lt(Expr::acc(self.at), Expr::acc(self.end)), Expr::text_byte(self.s.clone(), Expr::acc(self.at)), Expr::int(ElemType::U8, 0))
+        Expr::select(
+            lt(Expr::acc(self.at), Expr::acc(self.end)),
+            Expr::text_byte(self.s.clone(), Expr::acc(self.at)),
+            Expr::int(ElemType::U8, 0),
+        )
     }
     /// Takes a sign; true if it is a minus.
     fn sign(&self, k: &mut KernelBuilder) -> Expr {
@@ -76,7 +91,11 @@ pub fn read_int(k: &mut KernelBuilder, s: &Expr, ty: ElemType) -> Expr {
         k.update(BinOp::Add, r.at, int(1));
     });
     let bits = if ty.is_packed() { ty.bits() } else { ty.compute().bits() };
-    let (low, high) = if ty.is_signed_int() { (1u64 << (bits - 1), (1u64 << (bits - 1)) - 1) } else { (0, u64::MAX >> (64 - bits)) };
+    let (low, high) = if ty.is_signed_int() {
+        (1u64 << (bits - 1), (1u64 << (bits - 1)) - 1)
+    } else {
+        (0, u64::MAX >> (64 - bits))
+    };
     let in_range = runtime::le(Expr::acc(v), Expr::select(minus.clone(), word(low), word(high)));
     let ok = Expr::acc(seen).and(Expr::acc(fits)).and(in_range).and(r.at_end());
     k.push(Stmt::Check { cond: ok, status: Status::Value });
@@ -100,7 +119,13 @@ pub struct Decimal {
 
 impl Decimal {
     fn new(k: &mut KernelBuilder) -> Decimal {
-        Decimal { w: k.acc(word(0)), count: k.acc(int(0)), e: k.acc(int(0)), tail: k.acc(Expr::bool(false)), first: k.acc(int(0)) }
+        Decimal {
+            w: k.acc(word(0)),
+            count: k.acc(int(0)),
+            e: k.acc(int(0)),
+            tail: k.acc(Expr::bool(false)),
+            first: k.acc(int(0)),
+        }
     }
     /// The power of ten of the first digit.
     pub(super) fn lead(&self) -> Expr {
@@ -124,10 +149,21 @@ impl Decimal {
                 let counts = k.let_(lt(Expr::acc(self.count), int(DIGITS)));
                 let after = k.let_(Expr::select(Expr::acc(dotted), int(1), int(0)));
                 k.if_(counts.clone(), |k| {
-                    k.set(self.first, Expr::select(eq(Expr::acc(self.count), int(0)), Expr::acc(r.at), Expr::acc(self.first)));
+                    k.set(
+                        self.first,
+                        Expr::select(
+                            eq(Expr::acc(self.count), int(0)),
+                            Expr::acc(r.at),
+                            Expr::acc(self.first),
+                        ),
+                    );
                     k.set(self.w, Expr::acc(self.w) * word(10) + d.clone());
                     // Zeros in front do not count.
-                    k.update(BinOp::Add, self.count, Expr::select(eq(Expr::acc(self.w), word(0)), int(0), int(1)));
+                    k.update(
+                        BinOp::Add,
+                        self.count,
+                        Expr::select(eq(Expr::acc(self.w), word(0)), int(0), int(1)),
+                    );
                     k.set(self.e, Expr::acc(self.e) - after.clone());
                 });
                 k.if_(not(counts), |k| {
@@ -139,8 +175,15 @@ impl Decimal {
         });
         k.let_(Expr::acc(seen))
     }
-    /// Bits of the f64 nearest to it, and whether it may be the next one instead, which only memory for its digits tells.
-    fn nearest(&self, k: &mut KernelBuilder, powers: &Powers, s: &Expr, exact: Option<Scratch>) -> (Expr, Expr) {
+    /// Bits of the f64 nearest to it, and whether it may be the next one instead, which only memory for its
+    /// digits tells.
+    fn nearest(
+        &self,
+        k: &mut KernelBuilder,
+        powers: &Powers,
+        s: &Expr,
+        exact: Option<Scratch>,
+    ) -> (Expr, Expr) {
         let (bits, other) = (k.acc(word(0)), k.acc(word(0)));
         let turn = k.acc(word(0));
         let turns = k.let_(Expr::select(Expr::acc(self.tail), word(2), word(1)));
@@ -161,12 +204,13 @@ impl Decimal {
     }
 }
 
-/// The f64 that a string is; anything else leaves with `E_VALUE`. True behind it if that may be the next larger one in size:
-/// given memory, the value is exact.
+/// The f64 that a string is; anything else leaves with `E_VALUE`. True behind it if that may be the next
+/// larger one in size: given memory, the value is exact.
 pub fn read_float(k: &mut KernelBuilder, powers: &Powers, s: &Expr, exact: Option<Scratch>) -> (Expr, Expr) {
     let r = Reader::new(k, s);
     let minus = r.sign(k);
-    let infinite = ["inf", "infinity"].map(|w| r.word(k, w)).into_iter().reduce(or).unwrap_or(Expr::bool(false));
+    let infinite =
+        ["inf", "infinity"].map(|w| r.word(k, w)).into_iter().reduce(or).unwrap_or(Expr::bool(false));
     let nan = r.word(k, "nan");
     let named = k.let_(or(infinite.clone(), nan.clone()));
     let decimal = Decimal::new(k);
@@ -201,8 +245,8 @@ pub fn read_float(k: &mut KernelBuilder, powers: &Powers, s: &Expr, exact: Optio
     (k.let_(Expr::un(UnOp::Bits(ElemType::F64), v)), k.let_(Expr::acc(open)))
 }
 
-/// Elements of `x` as floats of f64, converted and stored in `y`. The few that need all of their digits come one by one, behind
-/// the others.
+/// Elements of `x` as floats of f64, converted and stored in `y`. The few that need all of their digits come
+/// one by one, behind the others.
 pub fn read_floats(cx: &mut LowerCx, x: Buf, y: Buf, convert: impl Fn(&mut KernelBuilder, Expr) -> Expr) {
     let powers = Powers::new(cx.m);
     let dims = cx.dims(y);
@@ -236,8 +280,11 @@ fn nearest(k: &mut KernelBuilder, powers: &Powers, w: Expr, e: Expr) -> Expr {
     let (w, e) = (k.let_(w), k.let_(e));
     let bits = k.acc(word(0));
     let huge = k.let_(lt(int(309), e.clone()));
-    k.if_(huge.clone().and(Expr::bin(BinOp::Ne, w.clone(), word(0))), |k| k.set(bits, word(f64::INFINITY.to_bits())));
-    let inside = not(huge).and(runtime::le(int(LEAST), e.clone())).and(Expr::bin(BinOp::Ne, w.clone(), word(0)));
+    k.if_(huge.clone().and(Expr::bin(BinOp::Ne, w.clone(), word(0))), |k| {
+        k.set(bits, word(f64::INFINITY.to_bits()))
+    });
+    let inside =
+        not(huge).and(runtime::le(int(LEAST), e.clone())).and(Expr::bin(BinOp::Ne, w.clone(), word(0)));
     k.if_(inside, |k| {
         let (top, shift) = (k.acc(w), k.acc(int(0)));
         k.while_(lt(Expr::acc(top), word(1 << 63)), |k| {
@@ -251,9 +298,14 @@ fn nearest(k: &mut KernelBuilder, powers: &Powers, w: Expr, e: Expr) -> Expr {
         let high = k.let_(y + Expr::select(lt(middle.clone(), x), word(1), word(0)));
         let small = k.let_(lt(high.clone(), word(1 << 63)));
         let one = word(1);
-        let m = k.let_(Expr::select(small.clone(), Expr::bin(BinOp::Or, shl(high.clone(), one.clone()), shr(middle.clone(), 63)), high));
+        let m = k.let_(Expr::select(
+            small.clone(),
+            Expr::bin(BinOp::Or, shl(high.clone(), one.clone()), shr(middle.clone(), 63)),
+            high,
+        ));
         let below = k.let_(Expr::select(small.clone(), shl(middle.clone(), one), middle));
-        // Powers from 10^-27 to 10^-1 are rounded up, and products with them may be halfway: then the last word is none.
+        // Powers from 10^-27 to 10^-1 are rounded up, and products with them may be halfway: then the last
+        // word is none.
         let rounded = runtime::le(int(-27), e.clone()).and(lt(e.clone(), int(0)));
         let last = Expr::select(rounded, word(0), x_low);
         let more = k.let_(Expr::bin(BinOp::Ne, Expr::bin(BinOp::Or, below, last), word(0)));

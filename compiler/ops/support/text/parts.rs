@@ -1,5 +1,6 @@
-//! Operators that cut strings: how many parts there are is counted first, then the driver defines how many the longest list
-//! has, then the lists are written and filled up. Parts lie in the strings that they are parts of.
+//! Operators that cut strings: how many parts there are is counted first, then the driver defines how many
+//! the longest list has, then the lists are written and filled up. Parts lie in the strings that they are
+//! parts of.
 
 use super::lt;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg};
@@ -22,8 +23,15 @@ pub struct Lists<'a> {
 }
 
 impl Lists<'_> {
-    /// Writes the lists to `y`, whose last dimension is defined here; the number of each list's parts to `counts`, if given.
-    pub fn write(&self, cx: &mut LowerCx, y: Buf, counts: Option<Buf>, cut: impl Fn(&mut KernelBuilder, &Expr, Found)) {
+    /// Writes the lists to `y`, whose last dimension is defined here; the number of each list's parts to
+    /// `counts`, if given.
+    pub fn write(
+        &self,
+        cx: &mut LowerCx,
+        y: Buf,
+        counts: Option<Buf>,
+        cut: impl Fn(&mut KernelBuilder, &Expr, Found),
+    ) {
         let (x, dims) = (self.x, cx.dims(self.x));
         let counts = counts.unwrap_or_else(|| cx.temp("parts", ElemType::I64, dims.clone()));
         cx.kernel(|k| {
@@ -48,7 +56,8 @@ impl Lists<'_> {
         let size = cx.dims(y).last().copied().unwrap_or_default();
         cx.define(size, Expr::Load { buf: all, at: vec![Dim::constant(0)] });
         let pad = super::constant(cx.m, "pad", self.pad);
-        let marks = self.marks.map(|(a, b)| (super::constant(cx.m, "begin", a), super::constant(cx.m, "end", b)));
+        let marks =
+            self.marks.map(|(a, b)| (super::constant(cx.m, "begin", a), super::constant(cx.m, "end", b)));
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &dims, |k, at| {
                 let s = k.load(x, at);
@@ -77,7 +86,19 @@ impl Lists<'_> {
 pub fn is_space(k: &mut KernelBuilder, point: Expr) -> Expr {
     let p = k.let_(point);
     let within = |lo: i64, hi: i64| runtime::le(int(lo), p.clone()).and(runtime::le(p.clone(), int(hi)));
-    let ranges = [(9, 13), (0x1c, 0x20), (0x85, 0x85), (0xa0, 0xa0), (0x1680, 0x1680), (0x2000, 0x200a), (0x2028, 0x2029), (0x202f, 0x202f), (0x205f, 0x205f), (0x3000, 0x3000)];
-    let any = ranges.into_iter().map(|(lo, hi)| within(lo, hi)).reduce(runtime::or).unwrap_or(Expr::bool(false));
+    let ranges = [
+        (9, 13),
+        (0x1c, 0x20),
+        (0x85, 0x85),
+        (0xa0, 0xa0),
+        (0x1680, 0x1680),
+        (0x2000, 0x200a),
+        (0x2028, 0x2029),
+        (0x202f, 0x202f),
+        (0x205f, 0x205f),
+        (0x3000, 0x3000),
+    ];
+    let any =
+        ranges.into_iter().map(|(lo, hi)| within(lo, hi)).reduce(runtime::or).unwrap_or(Expr::bool(false));
     k.let_(any)
 }

@@ -1,10 +1,13 @@
-//! Regular expressions in the syntax of RE2 (<https://github.com/google/re2/wiki/Syntax>), read as RE2 reads them: what it
-//! refuses is refused, and what other dialects understand otherwise (`&&` or `[` within classes, `{` that counts nothing)
-//! means what it means there. The result is the tree of the `regex-syntax` crate.
+//! Regular expressions in the syntax of RE2 (<https://github.com/google/re2/wiki/Syntax>), read as RE2 reads
+//! them: what it refuses is refused, and what other dialects understand otherwise (`&&` or `[` within
+//! classes, `{` that counts nothing) means what it means there. The result is the tree of the `regex-syntax`
+//! crate.
 //!
 //! Groups capture nothing, and lazy repetitions are like others: the longest match counts.
 
-use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look, Repetition};
+use regex_syntax::hir::{
+    Class, ClassBytes, ClassBytesRange, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look, Repetition,
+};
 use std::iter::Peekable;
 use std::str::Chars;
 
@@ -78,7 +81,9 @@ pub fn parse(pattern: &str) -> Result<Hir> {
                     if again {
                         return Err("a repetition of a repetition".into());
                     }
-                    let Some(sub) = inner.parts.pop() else { return Err(format!("{c} has nothing to repeat")) };
+                    let Some(sub) = inner.parts.pop() else {
+                        return Err(format!("{c} has nothing to repeat"));
+                    };
                     repeated = true;
                     Hir::repetition(Repetition { min, max, greedy: true, sub: Box::new(sub) })
                 }
@@ -166,7 +171,12 @@ impl Parser<'_> {
                     self.flags = flags;
                     return Ok(c == ':');
                 }
-                c => return Err(format!("(? and {} begin no group", c.map_or("the end".into(), |c| format!("{c:?}")))),
+                c => {
+                    return Err(format!(
+                        "(? and {} begin no group",
+                        c.map_or("the end".into(), |c| format!("{c:?}"))
+                    ));
+                }
             }
             seen = true;
         }
@@ -185,7 +195,11 @@ impl Parser<'_> {
             }
         };
         if range.0 > MOST || range.1.is_some_and(|m| m > MOST || m < range.0) {
-            return Err(format!("a repetition from {} to {}", range.0, range.1.map_or("any number".into(), |m| m.to_string())));
+            return Err(format!(
+                "a repetition from {} to {}",
+                range.0,
+                range.1.map_or("any number".into(), |m| m.to_string())
+            ));
         }
         self.take('?');
         Ok(Some(range))
@@ -349,7 +363,8 @@ impl Parser<'_> {
                 }
             }
             // Without surrogates.
-            let (low, high) = (char::from_u32(low).unwrap_or('\u{e000}'), char::from_u32(high).unwrap_or('\u{d7ff}'));
+            let (low, high) =
+                (char::from_u32(low).unwrap_or('\u{e000}'), char::from_u32(high).unwrap_or('\u{d7ff}'));
             if low <= high {
                 all.union(&self.folded(of(&[(low, high)]), false));
             }
@@ -430,7 +445,8 @@ fn counts(rest: &mut Peekable<Chars>) -> Option<(u32, Option<u32>)> {
 
 /// The characters of a general category or of a script.
 fn unicode(name: &str) -> Option<ClassUnicode> {
-    const CATEGORIES: &str = "Cc Cf Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd Pe Pf Pi Po Ps S Sc Sk Sm So Z Zl Zp Zs";
+    const CATEGORIES: &str =
+        "Cc Cf Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd Pe Pf Pi Po Ps S Sc Sk Sm So Z Zl Zp Zs";
     let known = |query: &str| match regex_syntax::parse(query).ok()?.into_kind() {
         HirKind::Class(Class::Unicode(c)) => Some(c),
         _ => None,
@@ -446,7 +462,12 @@ fn unicode(name: &str) -> Option<ClassUnicode> {
         // Surrogates: no text holds one.
         "Cs" => Some(ClassUnicode::empty()),
         _ if CATEGORIES.split(' ').any(|c| c == name) => known(&format!("\\p{{gc={name}}}")),
-        _ if name.len() > 2 && name.starts_with(|c: char| c.is_ascii_uppercase()) && name.chars().all(|c| c.is_ascii_alphabetic() || c == '_') => known(&format!("\\p{{sc={name}}}")),
+        _ if name.len() > 2
+            && name.starts_with(|c: char| c.is_ascii_uppercase())
+            && name.chars().all(|c| c.is_ascii_alphabetic() || c == '_') =>
+        {
+            known(&format!("\\p{{sc={name}}}"))
+        }
         _ => None,
     }
 }

@@ -1,6 +1,6 @@
-//! Scan version 8: dimension 0 of every operand is a batch, and each of its sequences has a length of its own. It becomes
-//! a Scan over the batch whose body is the Scan over the sequence, cut to its length. What a shorter sequence leaves of
-//! the scan outputs is 0; a reversed one begins at its own end.
+//! Scan version 8: dimension 0 of every operand is a batch, and each of its sequences has a length of its
+//! own. It becomes a Scan over the batch whose body is the Scan over the sequence, cut to its length. What a
+//! shorter sequence leaves of the scan outputs is 0; a reversed one begins at its own end.
 
 use super::{Make, stand_in};
 use crate::diag::{Failure, Result};
@@ -16,7 +16,9 @@ pub(super) fn expand(g: &mut Graph, n: Node, s: &Scan) -> Result<Vec<Node>> {
         Some((l, rest)) => (*l, rest.iter().copied().flatten().collect::<Vec<Value>>()),
         None => (None, vec![]),
     };
-    let Some((_, mut inner)) = subgraphs.pop() else { return Err(Failure::bug("expand", "Scan without a body")) };
+    let Some((_, mut inner)) = subgraphs.pop() else {
+        return Err(Failure::bug("expand", "Scan without a body"));
+    };
     let states = operands.len().saturating_sub(s.n_scanned);
     let mut body = Graph { name: format!("{}.batch", inner.name), ..Graph::default() };
     // What the inner body needs of the graphs around passes through this one.
@@ -36,7 +38,12 @@ pub(super) fn expand(g: &mut Graph, n: Node, s: &Scan) -> Result<Vec<Node>> {
         inputs.push(v);
     }
     let length = if lengths.is_some() { inputs.pop() } else { None };
-    let mut make = Make { g: &mut body, origin: node.origin.clone(), prefix: format!("{}.batch", inner.name), made: vec![] };
+    let mut make = Make {
+        g: &mut body,
+        origin: node.origin.clone(),
+        prefix: format!("{}.batch", inner.name),
+        made: vec![],
+    };
     let outputs = inner.outputs.len();
     let (zero, one, whole) = (make.ints(&[0]), make.ints(&[1]), inputs.get(states).copied());
     let length = match length {
@@ -48,9 +55,19 @@ pub(super) fn expand(g: &mut Graph, n: Node, s: &Scan) -> Result<Vec<Node>> {
             *v = make.op("Slice", &[*v, zero, l, zero])?;
         }
     }
-    let directions: Vec<i64> = (0..s.n_scanned).map(|j| i64::from(s.input_reversed.get(j).copied().unwrap_or(false))).collect();
-    let attrs = vec![("num_scan_inputs".to_owned(), AttrValue::Int(s.n_scanned as i64)), ("scan_input_directions".to_owned(), AttrValue::Ints(directions))];
-    let mut results = make.with_graphs("Scan", attrs, inputs.into_iter().map(Some).collect(), outputs, vec![("body".to_owned(), inner)])?;
+    let directions: Vec<i64> =
+        (0..s.n_scanned).map(|j| i64::from(s.input_reversed.get(j).copied().unwrap_or(false))).collect();
+    let attrs = vec![
+        ("num_scan_inputs".to_owned(), AttrValue::Int(s.n_scanned as i64)),
+        ("scan_input_directions".to_owned(), AttrValue::Ints(directions)),
+    ];
+    let mut results = make.with_graphs(
+        "Scan",
+        attrs,
+        inputs.into_iter().map(Some).collect(),
+        outputs,
+        vec![("body".to_owned(), inner)],
+    )?;
     if let (Some(l), Some(x)) = (length, whole) {
         for v in &mut results[states..] {
             let total = make.sizes(x, 0, 1)?;

@@ -1,7 +1,8 @@
-//! If: a branch that is chosen at compile time joins the graph around; and where the branches compute a result of
-//! different ranks, the nodes that use it move into both of them. Ranks are known everywhere then, as the graph IR has it.
-//! A result of the model itself is described to the caller, as optionals are: a descriptor tells its rank. Only what a loop
-//! computes, and a result of a branch within a branch, must have one rank.
+//! If: a branch that is chosen at compile time joins the graph around; and where the branches compute a
+//! result of different ranks, the nodes that use it move into both of them. Ranks are known everywhere then,
+//! as the graph IR has it. A result of the model itself is described to the caller, as optionals are: a
+//! descriptor tells its rank. Only what a loop computes, and a result of a branch within a branch, must have
+//! one rank.
 
 use super::{Make, Piece, stand_in};
 use crate::diag::{Failure, Result};
@@ -16,10 +17,16 @@ use std::collections::{HashMap, HashSet};
 
 /// The nodes of the branch that is taken, if that is known.
 pub(super) fn inline(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Result<Option<Vec<Node>>> {
-    let Some(c) = operands.first().and_then(|o| o.as_ref()).and_then(|o| known_truth(&o.known)) else { return Ok(None) };
+    let Some(c) = operands.first().and_then(|o| o.as_ref()).and_then(|o| known_truth(&o.known)) else {
+        return Ok(None);
+    };
     let node = g.nodes[n].clone();
     let name = if c { "then_branch" } else { "else_branch" };
-    let Some(sub) = Graph::body(&node.subgraphs, name).filter(|s| s.inputs.is_empty() && s.outputs.len() >= node.outputs.len()) else { return Ok(None) };
+    let Some(sub) = Graph::body(&node.subgraphs, name)
+        .filter(|s| s.inputs.is_empty() && s.outputs.len() >= node.outputs.len())
+    else {
+        return Ok(None);
+    };
     let mut make = Make::at(g, n);
     let results = make.inline(sub, &[]);
     for (old, new) in node.outputs.iter().zip(results) {
@@ -30,7 +37,8 @@ pub(super) fn inline(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Re
     Ok(Some(make.made))
 }
 
-/// Results of the model among the uneven results of the If node `n` become optionals that are there, which each branch packs.
+/// Results of the model among the uneven results of the If node `n` become optionals that are there, which
+/// each branch packs.
 pub(in crate::passes::graph) fn describe(g: &mut Graph, n: Node, uneven: &[usize]) -> Result<()> {
     let origin = g.nodes[n].origin.clone();
     let mut subgraphs = std::mem::take(&mut g.nodes[n].subgraphs);
@@ -43,7 +51,9 @@ pub(in crate::passes::graph) fn describe(g: &mut Graph, n: Node, uneven: &[usize
         }
         let (name, first) = (g.values[v].name.clone(), g.nodes[n].outputs.len());
         for (_, sub) in &mut subgraphs {
-            let Some(x) = sub.outputs.get(*k).copied() else { return Err(Failure::bug("branches", "a branch without a result")) };
+            let Some(x) = sub.outputs.get(*k).copied() else {
+                return Err(Failure::bug("branches", "a branch without a result"));
+            };
             let mut make = Make { g: sub, origin: origin.clone(), prefix: name.clone(), made: vec![] };
             let pack = Bundle::Pack { elem: None, rank: 0, like: 0 };
             let schema = pack.schema()?;
@@ -55,7 +65,11 @@ pub(in crate::passes::graph) fn describe(g: &mut Graph, n: Node, uneven: &[usize
                 sub.output_names.push(sub.values[v].name.clone());
             }
         }
-        let parts: Vec<Value> = ["table", "data"].iter().enumerate().map(|(j, s)| stand_in(g, format!("{name}.{s}"), Def::Node(n, (first + j) as u32))).collect();
+        let parts: Vec<Value> = ["table", "data"]
+            .iter()
+            .enumerate()
+            .map(|(j, s)| stand_in(g, format!("{name}.{s}"), Def::Node(n, (first + j) as u32)))
+            .collect();
         g.nodes[n].outputs.extend(parts.iter().map(|v| Some(*v)));
         if let Op::Control(Control::If { tables }) = &mut g.nodes[n].op {
             tables.push(first);
@@ -107,11 +121,15 @@ fn cut(g: &mut Graph, n: Node, subgraphs: &mut [(String, Graph)]) {
 /// Values that a node reads, those that its bodies capture too.
 fn reads(g: &Graph, n: Node) -> impl Iterator<Item = Value> {
     let node = &g.nodes[n];
-    node.inputs.iter().flatten().copied().chain(node.subgraphs.iter().flat_map(|(_, s)| s.captures.iter().map(|(o, _)| *o)))
+    node.inputs
+        .iter()
+        .flatten()
+        .copied()
+        .chain(node.subgraphs.iter().flat_map(|(_, s)| s.captures.iter().map(|(o, _)| *o)))
 }
 
-/// Moves the users of some results of the If node `n`, at place `at` of the order, into both branches. False if one of
-/// the results leaves the graph.
+/// Moves the users of some results of the If node `n`, at place `at` of the order, into both branches. False
+/// if one of the results leaves the graph.
 pub(in crate::passes::graph) fn sink(g: &mut Graph, n: Node, at: usize, uneven: &[usize]) -> bool {
     let outputs = g.nodes[n].outputs.clone();
     let leaving: HashSet<Value> = uneven.iter().filter_map(|k| outputs.get(*k).copied().flatten()).collect();
@@ -128,7 +146,8 @@ pub(in crate::passes::graph) fn sink(g: &mut Graph, n: Node, at: usize, uneven: 
             free.push(*m);
         }
     }
-    let mut wanted: HashSet<Node> = dependent.iter().copied().filter(|m| reads(g, *m).any(|v| leaving.contains(&v))).collect();
+    let mut wanted: HashSet<Node> =
+        dependent.iter().copied().filter(|m| reads(g, *m).any(|v| leaving.contains(&v))).collect();
     for m in dependent.iter().rev().filter(|m| wanted.contains(m)).copied().collect::<Vec<_>>() {
         let mut todo = vec![m];
         while let Some(m) = todo.pop() {
@@ -144,14 +163,21 @@ pub(in crate::passes::graph) fn sink(g: &mut Graph, n: Node, at: usize, uneven: 
         }
     }
     let (moved, rest): (Vec<Node>, Vec<Node>) = dependent.iter().partition(|m| wanted.contains(m));
-    let made: HashSet<Value> = moved.iter().flat_map(|m| g.nodes[*m].outputs.iter().flatten().copied()).collect();
-    let outside: HashSet<Value> = rest.iter().flat_map(|m| reads(g, *m)).chain(g.outputs.iter().copied()).collect();
-    let results: Vec<Value> = moved.iter().flat_map(|m| g.nodes[*m].outputs.iter().flatten().copied()).filter(|v| made.contains(v) && outside.contains(v)).collect();
+    let made: HashSet<Value> =
+        moved.iter().flat_map(|m| g.nodes[*m].outputs.iter().flatten().copied()).collect();
+    let outside: HashSet<Value> =
+        rest.iter().flat_map(|m| reads(g, *m)).chain(g.outputs.iter().copied()).collect();
+    let results: Vec<Value> = moved
+        .iter()
+        .flat_map(|m| g.nodes[*m].outputs.iter().flatten().copied())
+        .filter(|v| made.contains(v) && outside.contains(v))
+        .collect();
 
     let mut subgraphs = std::mem::take(&mut g.nodes[n].subgraphs);
     cut(g, n, &mut subgraphs);
     for (_, sub) in &mut subgraphs {
-        let mut map: HashMap<Value, Value> = outputs.iter().copied().zip(&sub.outputs).filter_map(|(o, v)| Some((o?, *v))).collect();
+        let mut map: HashMap<Value, Value> =
+            outputs.iter().copied().zip(&sub.outputs).filter_map(|(o, v)| Some((o?, *v))).collect();
         let known: HashMap<Value, Value> = sub.captures.iter().copied().collect();
         let needs: Vec<Value> = moved.iter().flat_map(|m| reads(g, *m)).collect();
         for v in needs {

@@ -15,17 +15,23 @@ use crate::tensor::ElemType;
 
 /// True if the operator has a rule and its first operand is of complex numbers.
 pub(in crate::passes::graph) fn applies(node: &NodeData, operands: &[Option<Operand>]) -> bool {
-    let complex = operands.first().and_then(|o| o.as_ref()?.ty.as_tensor()).is_some_and(|t| t.elem.is_complex());
-    complex && node.schema.domain.is_empty() && matches!(node.schema.name, "Col2Im" | "GridSample" | "NonZero" | "Resize" | "Unique" | "Upsample")
+    let complex =
+        operands.first().and_then(|o| o.as_ref()?.ty.as_tensor()).is_some_and(|t| t.elem.is_complex());
+    complex
+        && node.schema.domain.is_empty()
+        && matches!(node.schema.name, "Col2Im" | "GridSample" | "NonZero" | "Resize" | "Unique" | "Upsample")
 }
 
 pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
     let node = g.nodes[n].clone();
     let mut make = Make::at(g, n);
-    let Some(Some(x)) = node.inputs.first().copied() else { return Err(Failure::bug("complex", "no operand")) };
+    let Some(Some(x)) = node.inputs.first().copied() else {
+        return Err(Failure::bug("complex", "no operand"));
+    };
     let results = match node.schema.name {
         "NonZero" => {
-            let flags = parts(&mut make, x)?.map(|p| make.with("Cast", vec![("to", AttrValue::Int(ElemType::Bool as i64))], &[p]));
+            let flags = parts(&mut make, x)?
+                .map(|p| make.with("Cast", vec![("to", AttrValue::Int(ElemType::Bool as i64))], &[p]));
             let [re, im] = flags;
             let any = make.op("Or", &[re?, im?])?;
             vec![make.op("NonZero", &[any])?]
@@ -57,15 +63,16 @@ fn parts(make: &mut Make, x: Value) -> Result<[Value; 2]> {
     Ok([part(0)?, part(1)?])
 }
 
-/// The operator for the real parts and for the imaginary ones. A number that the operator gives where there is no element is a
-/// real one.
+/// The operator for the real parts and for the imaginary ones. A number that the operator gives where there
+/// is no element is a real one.
 fn either(make: &mut Make, node: &NodeData, x: Value) -> Result<Value> {
     let mut pair = vec![];
     let last = make.ints(&[-1]);
     for (i, part) in parts(make, x)?.into_iter().enumerate() {
         let mut inputs = node.inputs.clone();
         inputs[0] = Some(part);
-        let attrs = node.attrs.iter().filter(|(name, _)| i == 0 || name != "extrapolation_value").cloned().collect();
+        let attrs =
+            node.attrs.iter().filter(|(name, _)| i == 0 || name != "extrapolation_value").cloned().collect();
         let y = make.parsed(node.schema, attrs, inputs, 1, vec![])?;
         pair.push(make.op("Unsqueeze", &[y[0], last])?);
     }

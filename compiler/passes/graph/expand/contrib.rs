@@ -1,5 +1,5 @@
-//! Operators of com.microsoft as nodes of ONNX. Their results are those of ONNX Runtime but for roundings: what it computes
-//! in integers from quantized operands may be summed in floats here.
+//! Operators of com.microsoft as nodes of ONNX. Their results are those of ONNX Runtime but for roundings:
+//! what it computes in integers from quantized operands may be summed in floats here.
 
 mod experts;
 mod gated;
@@ -19,12 +19,25 @@ pub(super) fn expand(g: &mut Graph, n: Node, operands: &[Option<Operand>]) -> Re
     let node = g.nodes[n].clone();
     let mut cx = Contrib { make: Make::at(g, n), node: node.clone(), operands };
     let results = match node.schema.name {
-        "BiasSoftmax" | "CDist" | "ComplexMul" | "ComplexMulConj" | "GemmFastGelu" | "IsAllFinite" | "BiasDropout" => vec![Some(cx.arithmetic()?)],
+        "BiasSoftmax" | "CDist" | "ComplexMul" | "ComplexMulConj" | "GemmFastGelu" | "IsAllFinite"
+        | "BiasDropout" => vec![Some(cx.arithmetic()?)],
         "GroupNorm" | "SkipGroupNorm" => cx.group_norm()?,
-        "GatedAdd" | "ScaledSiLU" | "GatedRMSNorm" | "BranchwiseRMSNorm" | "LinearAttentionGate" | "CausalConvWithState" | "DecoderMaskedMultiHeadAttention" => cx.gated()?,
+        "GatedAdd"
+        | "ScaledSiLU"
+        | "GatedRMSNorm"
+        | "BranchwiseRMSNorm"
+        | "LinearAttentionGate"
+        | "CausalConvWithState"
+        | "DecoderMaskedMultiHeadAttention" => cx.gated()?,
         "QAttention" | "QEmbedLayerNormalization" => cx.quantized_block()?,
-        "QLinearConv" | "QLinearReduceMean" | "QLinearWhere" | "MatMulInteger16" | "MulInteger" | "ReduceSumInteger" => vec![Some(cx.quantized()?)],
-        "RemovePadding" | "RestorePadding" | "PackedAttention" | "PackedMultiHeadAttention" | "RelativePositionBias" | "GatedRelativePositionBias" => cx.packed()?,
+        "QLinearConv" | "QLinearReduceMean" | "QLinearWhere" | "MatMulInteger16" | "MulInteger"
+        | "ReduceSumInteger" => vec![Some(cx.quantized()?)],
+        "RemovePadding"
+        | "RestorePadding"
+        | "PackedAttention"
+        | "PackedMultiHeadAttention"
+        | "RelativePositionBias"
+        | "GatedRelativePositionBias" => cx.packed()?,
         "HyperConnectionPreMix"
         | "HyperConnectionPostMix"
         | "EngramGate"
@@ -65,13 +78,16 @@ struct Contrib<'a> {
 
 impl Contrib<'_> {
     fn refuse<T>(&self, why: &str) -> Result<T> {
-        Error::new(codes::OP_FEATURE, format!("{}: {why}, which is not supported", self.node.schema.name)).at(&self.node.origin).fail()
+        Error::new(codes::OP_FEATURE, format!("{}: {why}, which is not supported", self.node.schema.name))
+            .at(&self.node.origin)
+            .fail()
     }
     fn given(&self, i: usize) -> Option<Value> {
         self.node.inputs.get(i).copied().flatten()
     }
     fn x(&self, i: usize) -> Result<Value> {
-        self.given(i).ok_or_else(|| Failure::bug("contrib", format!("{} without operand {i}", self.node.schema.name)))
+        self.given(i)
+            .ok_or_else(|| Failure::bug("contrib", format!("{} without operand {i}", self.node.schema.name)))
     }
     fn attr(&self, name: &str) -> Option<&AttrValue> {
         self.node.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
@@ -80,7 +96,11 @@ impl Contrib<'_> {
         if let Some(AttrValue::Int(v)) = self.attr(name) { *v } else { default }
     }
     fn text(&self, name: &str, default: &str) -> String {
-        if let Some(AttrValue::String(s)) = self.attr(name) { String::from_utf8_lossy(s).into_owned() } else { default.to_owned() }
+        if let Some(AttrValue::String(s)) = self.attr(name) {
+            String::from_utf8_lossy(s).into_owned()
+        } else {
+            default.to_owned()
+        }
     }
     /// The integers that operand `i` is known to have.
     fn known_ints(&self, i: usize) -> Option<Vec<i64>> {
@@ -140,9 +160,18 @@ impl Contrib<'_> {
             }
             "SampleOp" => Ok(x),
             "ConvTransposeWithDynamicPads" => {
-                let mut attrs = self.same(&["auto_pad", "dilations", "group", "kernel_shape", "output_padding", "strides"]);
+                let mut attrs = self.same(&[
+                    "auto_pad",
+                    "dilations",
+                    "group",
+                    "kernel_shape",
+                    "output_padding",
+                    "strides",
+                ]);
                 if self.given(2).is_some() {
-                    let Some(pads) = self.known_ints(2) else { return self.refuse("pads that only run time knows") };
+                    let Some(pads) = self.known_ints(2) else {
+                        return self.refuse("pads that only run time knows");
+                    };
                     attrs.push(("pads", AttrValue::Ints(pads)));
                 }
                 let (w, bias) = (self.x(1)?, self.given(3));
@@ -158,7 +187,8 @@ impl Contrib<'_> {
                     }
                 };
                 // Lists of one number are taken as well.
-                let (end, none) = (self.x(1)?, self.make.g.add_const("scalar", Arc::new(ConstData::from_i64s(&[]))));
+                let (end, none) =
+                    (self.x(1)?, self.make.g.add_const("scalar", Arc::new(ConstData::from_i64s(&[]))));
                 let mut parts = vec![];
                 for v in [x, end, step] {
                     parts.push(self.op("Reshape", &[v, none])?);
@@ -190,7 +220,8 @@ impl Contrib<'_> {
             }
             "NhwcMaxPool" => {
                 let rank = self.rank(x)?;
-                let attrs = self.same(&["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides"]);
+                let attrs =
+                    self.same(&["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides"]);
                 let v = self.channels_first(x, rank)?;
                 let v = self.make.with("MaxPool", attrs, &[v])?;
                 self.channels_last(v, rank)
@@ -201,14 +232,19 @@ impl Contrib<'_> {
                 let dim = self.int("dim", -1);
                 let dim = if dim < 0 { dim + rank } else { dim };
                 let Some(length) = self.make.dims(x)?.get(dim as usize).and_then(|d| d.as_const()) else {
-                    return self.refuse("a dimension that only run time knows, or that the tensor does not have");
+                    return self
+                        .refuse("a dimension that only run time knows, or that the tensor does not have");
                 };
                 if size < 1 || step < 1 || size > length {
                     return self.refuse("windows that do not fit the dimension");
                 }
                 let count = (length - size) / step + 1;
-                let places: Vec<i64> = (0..count).flat_map(|i| (0..size).map(move |j| i * step + j)).collect();
-                let i = self.make.g.add_const("windows", Arc::new(ConstData::i64s_shaped(vec![count, size], &places)));
+                let places: Vec<i64> =
+                    (0..count).flat_map(|i| (0..size).map(move |j| i * step + j)).collect();
+                let i = self
+                    .make
+                    .g
+                    .add_const("windows", Arc::new(ConstData::i64s_shaped(vec![count, size], &places)));
                 let v = self.make.with("Gather", vec![("axis", AttrValue::Int(dim))], &[x, i])?;
                 let mut perm: Vec<i64> = (0..=rank).filter(|d| *d != dim + 1).collect();
                 perm.push(dim + 1);
@@ -256,11 +292,25 @@ impl Contrib<'_> {
                     if self.make.dims(v)?.last().and_then(|d| d.as_const()) != Some(2) {
                         return self.refuse("a last dimension that is not real and imaginary part");
                     }
-                    parts.extend(self.make.node("Split", vec![("axis", AttrValue::Int(last)), ("num_outputs", AttrValue::Int(2))], vec![Some(v)], 2)?);
+                    parts.extend(self.make.node(
+                        "Split",
+                        vec![("axis", AttrValue::Int(last)), ("num_outputs", AttrValue::Int(2))],
+                        vec![Some(v)],
+                        2,
+                    )?);
                 }
                 let [ar, ai, br, bi] = parts[..] else { return Err(Failure::bug("contrib", "four parts")) };
-                let (rr, ii, ri, ir) = (self.op("Mul", &[ar, br])?, self.op("Mul", &[ai, bi])?, self.op("Mul", &[ar, bi])?, self.op("Mul", &[ai, br])?);
-                let (re, im) = if self.node.schema.name == "ComplexMul" { (self.op("Sub", &[rr, ii])?, self.op("Add", &[ri, ir])?) } else { (self.op("Add", &[rr, ii])?, self.op("Sub", &[ir, ri])?) };
+                let (rr, ii, ri, ir) = (
+                    self.op("Mul", &[ar, br])?,
+                    self.op("Mul", &[ai, bi])?,
+                    self.op("Mul", &[ar, bi])?,
+                    self.op("Mul", &[ai, br])?,
+                );
+                let (re, im) = if self.node.schema.name == "ComplexMul" {
+                    (self.op("Sub", &[rr, ii])?, self.op("Add", &[ri, ir])?)
+                } else {
+                    (self.op("Add", &[rr, ii])?, self.op("Sub", &[ir, ri])?)
+                };
                 self.make.with("Concat", vec![("axis", AttrValue::Int(-1))], &[re, im])
             }
             "GemmFastGelu" => {

@@ -1,5 +1,5 @@
-//! FlexAttention as the nodes it is defined by: scaled scores, `score_mod`, softmax, `prob_mod`, and their product with
-//! the values. Query and key both take the root of the scale, as ONNX's own evaluator has it.
+//! FlexAttention as the nodes it is defined by: scaled scores, `score_mod`, softmax, `prob_mod`, and their
+//! product with the values. Query and key both take the root of the scale, as ONNX's own evaluator has it.
 
 use super::Make;
 use crate::diag::{Error, Result, codes};
@@ -9,10 +9,18 @@ use crate::ops::composite::FlexAttention;
 use crate::sym::{Answer, SymTable};
 use crate::tensor::ElemType;
 
-pub(super) fn expand(g: &mut Graph, n: Node, a: &FlexAttention, syms: &SymTable, once: bool) -> Result<Vec<Node>> {
+pub(super) fn expand(
+    g: &mut Graph,
+    n: Node,
+    a: &FlexAttention,
+    syms: &SymTable,
+    once: bool,
+) -> Result<Vec<Node>> {
     let node = g.nodes[n].clone();
     let fail = |title: String| Error::new(codes::OP_SHAPE, title).at(&node.origin).fail();
-    let (&[Some(q), Some(k), Some(v)], &[Some(out)]) = (&node.inputs[..], &node.outputs[..]) else { return fail("FlexAttention takes query, key and value".into()) };
+    let (&[Some(q), Some(k), Some(v)], &[Some(out)]) = (&node.inputs[..], &node.outputs[..]) else {
+        return fail("FlexAttention takes query, key and value".into());
+    };
     let mut make = Make::at(g, n);
     let types = [make.tensor(q)?.clone(), make.tensor(k)?.clone(), make.tensor(v)?.clone()];
     if let Some(t) = types.iter().find(|t| t.rank() != 4) {
@@ -21,7 +29,11 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: &FlexAttention, syms: &SymTable,
     let [tq, tk, _] = types;
     for (name, sub) in &node.subgraphs {
         if sub.inputs.len() != 1 || sub.outputs.len() != 1 {
-            return fail(format!("{name} must have one input and one output, it has {} and {}", sub.inputs.len(), sub.outputs.len()));
+            return fail(format!(
+                "{name} must have one input and one output, it has {} and {}",
+                sub.inputs.len(),
+                sub.outputs.len()
+            ));
         }
     }
     if let (Some(hq), Some(hk)) = (tq.dims[1].as_const(), tk.dims[1].as_const())
@@ -46,7 +58,9 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: &FlexAttention, syms: &SymTable,
         }
     };
     let (mut q, mut k, mut v) = (make.op("Mul", &[q, root])?, make.op("Mul", &[k, root])?, v);
-    let permuted = |make: &mut Make, x: Value, perm: &[i64]| make.with("Transpose", vec![("perm", AttrValue::Ints(perm.to_vec()))], &[x]);
+    let permuted = |make: &mut Make, x: Value, perm: &[i64]| {
+        make.with("Transpose", vec![("perm", AttrValue::Ints(perm.to_vec()))], &[x])
+    };
     // Heads of the query that share one of key and value have a dimension of their own.
     let grouped = !(once && syms.eq(tq.dims[1], tk.dims[1]) == Answer::Yes);
     let heads = |make: &mut Make, x: Value, q: Value| -> Result<Value> {
@@ -69,7 +83,8 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: &FlexAttention, syms: &SymTable,
         k = permuted(&mut make, k, &[0, 1, 3, 2])?;
     }
     let mut s = make.op("MatMul", &[q, k])?;
-    let precision = a.precision.unwrap_or(if tq.elem == ElemType::F64 { ElemType::F64 } else { ElemType::F32 });
+    let precision =
+        a.precision.unwrap_or(if tq.elem == ElemType::F64 { ElemType::F64 } else { ElemType::F32 });
     s = make.cast(s, tq.elem, precision)?;
     let modified = |make: &mut Make, x: Value, name: &str| -> Result<Value> {
         let Some(sub) = Graph::body(&node.subgraphs, name) else { return Ok(x) };

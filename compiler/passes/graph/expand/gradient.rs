@@ -1,10 +1,12 @@
-//! Gradient: reverse-mode differentiation of the part of the graph that leads from the tensors in `xs` and `zs` to `y`.
+//! Gradient: reverse-mode differentiation of the part of the graph that leads from the tensors in `xs` and
+//! `zs` to `y`.
 //!
-//! Where the operands are other values than the named tensors, that part is copied first, with the operands in their
-//! place. Then its nodes are visited backwards: each hands the adjoint of its results on to its operands, as the rules of its
-//! operator have it ([`rules`] for what works on elements, [`shapes`] for what moves or sums them, [`layers`] for the
-//! layers of networks). An adjoint has the type of its value. Nodes that are no part of a path from `xs` may be of any
-//! operator; others must have a rule. What is made are ordinary nodes, so a Gradient may name the result of another.
+//! Where the operands are other values than the named tensors, that part is copied first, with the operands
+//! in their place. Then its nodes are visited backwards: each hands the adjoint of its results on to its
+//! operands, as the rules of its operator have it ([`rules`] for what works on elements, [`shapes`] for what
+//! moves or sums them, [`layers`] for the layers of networks). An adjoint has the type of its value. Nodes
+//! that are no part of a path from `xs` may be of any operator; others must have a rule. What is made are
+//! ordinary nodes, so a Gradient may name the result of another.
 
 mod layers;
 mod rules;
@@ -26,7 +28,9 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: Gradient, syms: &SymTable, once:
     if !once {
         return fail(codes::OP_FEATURE, "Gradient in the body of a loop is not supported".into()).fail();
     }
-    let (Some(given), Some(named), Some(y)) = (values.get(..a.named), values.get(a.named..2 * a.named), values.get(2 * a.named)) else {
+    let (Some(given), Some(named), Some(y)) =
+        (values.get(..a.named), values.get(a.named..2 * a.named), values.get(2 * a.named))
+    else {
         return Err(Failure::bug("expand", "operands of Gradient are missing"));
     };
     let boundary: HashSet<Value> = named.iter().copied().collect();
@@ -34,10 +38,19 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: Gradient, syms: &SymTable, once:
     if given != named {
         return Ok(substitute(g, n, a, &cone, &boundary));
     }
-    let float = |v: Value| g.values[v].ty.as_ref().and_then(|t| t.as_tensor()).is_some_and(|t| [ElemType::F16, ElemType::BF16, ElemType::F32, ElemType::F64].contains(&t.elem));
+    let float =
+        |v: Value| {
+            g.values[v].ty.as_ref().and_then(|t| t.as_tensor()).is_some_and(|t| {
+                [ElemType::F16, ElemType::BF16, ElemType::F32, ElemType::F64].contains(&t.elem)
+            })
+        };
     for v in named[..a.xs].iter().chain([y]) {
         if !float(*v) {
-            return fail(codes::OP_TYPE, format!("\"{}\" is no tensor of floating-point numbers", g.values[*v].name)).fail();
+            return fail(
+                codes::OP_TYPE,
+                format!("\"{}\" is no tensor of floating-point numbers", g.values[*v].name),
+            )
+            .fail();
         }
     }
     // Values that depend on one of xs.
@@ -46,7 +59,8 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: Gradient, syms: &SymTable, once:
         let d = &g.nodes[*m];
         let captured = d.subgraphs.iter().flat_map(|(_, s)| s.captures.iter().map(|(o, _)| o));
         if d.inputs.iter().flatten().chain(captured).any(|v| active.contains(v)) {
-            let results: Vec<Value> = d.outputs.iter().flatten().copied().filter(|v| float(*v) && !boundary.contains(v)).collect();
+            let results: Vec<Value> =
+                d.outputs.iter().flatten().copied().filter(|v| float(*v) && !boundary.contains(v)).collect();
             active.extend(results);
         }
     }
@@ -57,7 +71,11 @@ pub(super) fn expand(g: &mut Graph, n: Node, a: Gradient, syms: &SymTable, once:
     adjoint.insert(*y, seed);
     for d in pieces.into_iter().rev() {
         let wants: Vec<bool> = d.inputs.iter().map(|v| v.is_some_and(|v| active.contains(&v))).collect();
-        let dy: Vec<Option<Value>> = d.outputs.iter().map(|v| v.filter(|v| !boundary.contains(v)).and_then(|v| adjoint.get(&v).copied())).collect();
+        let dy: Vec<Option<Value>> = d
+            .outputs
+            .iter()
+            .map(|v| v.filter(|v| !boundary.contains(v)).and_then(|v| adjoint.get(&v).copied()))
+            .collect();
         let through = d.subgraphs.iter().flat_map(|(_, s)| &s.captures).any(|(o, _)| active.contains(o));
         if dy.iter().all(|v| v.is_none()) || !wants.contains(&true) && !through {
             continue;
@@ -112,16 +130,19 @@ fn cone(g: &Graph, y: Value, boundary: &HashSet<Value>) -> Vec<Node> {
     g.order.iter().copied().filter(|m| found.contains(m)).collect()
 }
 
-/// Copies what depends on the named tensors, with the operands in their place; the node then names the copies.
+/// Copies what depends on the named tensors, with the operands in their place; the node then names the
+/// copies.
 fn substitute(g: &mut Graph, n: Node, a: Gradient, cone: &[Node], boundary: &HashSet<Value>) -> Vec<Node> {
     let values = g.nodes[n].inputs.clone();
-    let mut map: HashMap<Value, Value> = (0..a.named).filter_map(|i| Some((values[a.named + i]?, values[i]?))).collect();
+    let mut map: HashMap<Value, Value> =
+        (0..a.named).filter_map(|i| Some((values[a.named + i]?, values[i]?))).collect();
     let mut make = Make::at(g, n);
     for m in cone {
         let d = &make.g.nodes[*m];
         let captured = d.subgraphs.iter().flat_map(|(_, s)| s.captures.iter().map(|(o, _)| o));
         if d.inputs.iter().flatten().chain(captured).any(|v| map.contains_key(v)) {
-            let kept: Vec<(Value, Value)> = boundary.iter().filter_map(|v| Some((*v, *map.get(v)?))).collect();
+            let kept: Vec<(Value, Value)> =
+                boundary.iter().filter_map(|v| Some((*v, *map.get(v)?))).collect();
             make.paste(Piece::new(make.g, *m), &mut map);
             map.extend(kept);
         }
@@ -163,7 +184,12 @@ impl Back<'_, '_> {
         self.layer()
     }
     fn error(&self, title: &str) -> Error {
-        Error::new(codes::OP_FEATURE, format!("the gradient of {} is not supported here: {title}", self.node.schema.name)).at(&self.make.origin).row("node", self.node.origin.short())
+        Error::new(
+            codes::OP_FEATURE,
+            format!("the gradient of {} is not supported here: {title}", self.node.schema.name),
+        )
+        .at(&self.make.origin)
+        .row("node", self.node.origin.short())
     }
     fn name(&self) -> &'static str {
         self.node.schema.name
@@ -179,11 +205,21 @@ impl Back<'_, '_> {
     }
     /// Operand `i`.
     fn x(&self, i: usize) -> Result<Value> {
-        self.node.inputs.get(i).copied().flatten().ok_or_else(|| Failure::bug("gradient", format!("{} without operand {i}", self.name())))
+        self.node
+            .inputs
+            .get(i)
+            .copied()
+            .flatten()
+            .ok_or_else(|| Failure::bug("gradient", format!("{} without operand {i}", self.name())))
     }
     /// Result `k`.
     fn y(&self, k: usize) -> Result<Value> {
-        self.node.outputs.get(k).copied().flatten().ok_or_else(|| Failure::bug("gradient", format!("{} without result {k}", self.name())))
+        self.node
+            .outputs
+            .get(k)
+            .copied()
+            .flatten()
+            .ok_or_else(|| Failure::bug("gradient", format!("{} without result {k}", self.name())))
     }
     /// The adjoint of the first result, which must be the only one with one.
     fn d(&self) -> Result<Value> {
@@ -273,7 +309,8 @@ impl Back<'_, '_> {
         let axes = self.make.ints(axes);
         self.op("ReduceSum", &[v, axes])
     }
-    /// The adjoint of an operand from that of the shape `from` to which it was broadcast: sums over what was repeated.
+    /// The adjoint of an operand from that of the shape `from` to which it was broadcast: sums over what was
+    /// repeated.
     fn narrowed(&mut self, d: Value, from: &[Dim], x: Value) -> Result<Value> {
         let to = self.make.dims(x)?;
         let extra = from.len().saturating_sub(to.len());
@@ -285,7 +322,11 @@ impl Back<'_, '_> {
                 // What broadcasts a size other than 1 is that size.
                 (_, Some(_)) => {}
                 _ if f.as_const() == Some(1) => {}
-                _ => return self.error("only run time knows whether a dimension is broadcast; bind it with --dim").fail(),
+                _ => {
+                    return self
+                        .error("only run time knows whether a dimension is broadcast; bind it with --dim")
+                        .fail();
+                }
             }
         }
         let d = self.summed(d, &axes)?;

@@ -1,8 +1,9 @@
-//! DynamicQuantizeLSTM (com.microsoft): an LSTM whose products are of integers. Input and hidden state are quantized by
-//! their range, the one at once, the other in every step, as DynamicQuantizeLinear does. Each direction is a Scan.
+//! DynamicQuantizeLSTM (com.microsoft): an LSTM whose products are of integers. Input and hidden state are
+//! quantized by their range, the one at once, the other in every step, as DynamicQuantizeLinear does. Each
+//! direction is a Scan.
 //!
-//! ONNX Runtime quantizes the hidden states of as many sequences together as one of its threads computes; here it is those
-//! of all of them.
+//! ONNX Runtime quantizes the hidden states of as many sequences together as one of its threads computes;
+//! here it is those of all of them.
 
 use super::{Make, stand_in};
 use crate::diag::{Error, Failure, Result, codes};
@@ -12,7 +13,11 @@ use crate::tensor::ElemType;
 
 pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
     let node = g.nodes[n].clone();
-    let refuse = |why: &str| Error::new(codes::OP_FEATURE, format!("DynamicQuantizeLSTM: {why}, which is not supported")).at(&node.origin).fail();
+    let refuse = |why: &str| {
+        Error::new(codes::OP_FEATURE, format!("DynamicQuantizeLSTM: {why}, which is not supported"))
+            .at(&node.origin)
+            .fail()
+    };
     let given = |i: usize| node.inputs.get(i).copied().flatten();
     let attr = |name: &str| node.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v);
     let plain = |v: &AttrValue| matches!(v, AttrValue::Strings(l) if l.iter().enumerate().all(|(i, s)| s.eq_ignore_ascii_case(if i % 3 == 0 { b"sigmoid" } else { b"tanh" })));
@@ -22,7 +27,9 @@ pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
     if given(4).is_some() || given(7).is_some() {
         return refuse("lengths of sequences, or peepholes");
     }
-    if attr("clip").is_some_and(|v| matches!(v, AttrValue::Float(c) if *c > 0.0)) || attr("input_forget").is_some_and(|v| !matches!(v, AttrValue::Int(0))) {
+    if attr("clip").is_some_and(|v| matches!(v, AttrValue::Float(c) if *c > 0.0))
+        || attr("input_forget").is_some_and(|v| !matches!(v, AttrValue::Int(0)))
+    {
         return refuse("a clip, or an input that forgets");
     }
     let direction = match attr("direction") {
@@ -49,11 +56,17 @@ pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
         let number = make.integer(d as i64);
         let own = |make: &mut Make, v: Value| make.with("Gather", vec![("axis", int(0))], &[v, number]);
         let (wd, rd) = (own(&mut make, w)?, own(&mut make, r)?);
-        let (ws, wz, rs, rz) = (own(&mut make, need(8)?)?, own(&mut make, need(9)?)?, own(&mut make, need(10)?)?, own(&mut make, need(11)?)?);
+        let (ws, wz, rs, rz) = (
+            own(&mut make, need(8)?)?,
+            own(&mut make, need(9)?)?,
+            own(&mut make, need(10)?)?,
+            own(&mut make, need(11)?)?,
+        );
         let mut gates = make.product(&quantized, wd, wz, ws)?;
         if let Some(b) = given(3) {
             let b = own(&mut make, b)?;
-            let halves = make.node("Split", vec![("axis", int(0)), ("num_outputs", int(2))], vec![Some(b)], 2)?;
+            let halves =
+                make.node("Split", vec![("axis", int(0)), ("num_outputs", int(2))], vec![Some(b)], 2)?;
             let b = make.op("Add", &[halves[0], halves[1]])?;
             gates = make.op("Add", &[gates, b])?;
         }
@@ -62,7 +75,8 @@ pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
             states.push(match given(i) {
                 Some(v) => own(&mut make, v)?,
                 None => {
-                    let (batch, hidden, zero) = (make.sizes(x, 1, 2)?, make.sizes(r, 1, 2)?, make.number(ElemType::F32, 0.0)?);
+                    let (batch, hidden, zero) =
+                        (make.sizes(x, 1, 2)?, make.sizes(r, 1, 2)?, make.number(ElemType::F32, 0.0)?);
                     let shape = make.with("Concat", vec![("axis", int(0))], &[batch, hidden])?;
                     make.op("Expand", &[zero, shape])?
                 }
@@ -70,8 +84,18 @@ pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
         }
         let body = step(&mut make, [rd, rz, rs])?;
         let way = || AttrValue::Ints(vec![i64::from(*reversed)]);
-        let attrs = vec![("num_scan_inputs".to_owned(), int(1)), ("scan_input_directions".to_owned(), way()), ("scan_output_directions".to_owned(), way())];
-        let done = make.with_graphs("Scan", attrs, vec![Some(states[0]), Some(states[1]), Some(gates)], 3, vec![("body".to_owned(), body)])?;
+        let attrs = vec![
+            ("num_scan_inputs".to_owned(), int(1)),
+            ("scan_input_directions".to_owned(), way()),
+            ("scan_output_directions".to_owned(), way()),
+        ];
+        let done = make.with_graphs(
+            "Scan",
+            attrs,
+            vec![Some(states[0]), Some(states[1]), Some(gates)],
+            3,
+            vec![("body".to_owned(), body)],
+        )?;
         let (first, second) = (make.ints(&[0]), make.ints(&[1]));
         last_h.push(make.op("Unsqueeze", &[done[0], first])?);
         last_c.push(make.op("Unsqueeze", &[done[1], first])?);
@@ -86,10 +110,15 @@ pub(super) fn expand(g: &mut Graph, n: Node) -> Result<Vec<Node>> {
     Ok(make.made)
 }
 
-/// One step: from hidden state, cell state and what the input gives the gates, to both states and the hidden one again.
+/// One step: from hidden state, cell state and what the input gives the gates, to both states and the hidden
+/// one again.
 fn step(outer: &mut Make, weights: [Value; 3]) -> Result<Graph> {
     let mut body = Graph { name: format!("{}.step", outer.prefix), ..Graph::default() };
-    let inputs: Vec<Value> = ["h", "c", "gates"].iter().enumerate().map(|(i, name)| stand_in(&mut body, format!("{}.{name}", outer.prefix), Def::Input(i as u32))).collect();
+    let inputs: Vec<Value> = ["h", "c", "gates"]
+        .iter()
+        .enumerate()
+        .map(|(i, name)| stand_in(&mut body, format!("{}.{name}", outer.prefix), Def::Input(i as u32)))
+        .collect();
     body.inputs.clone_from(&inputs);
     let mut inside = vec![];
     for v in weights {
@@ -97,12 +126,26 @@ fn step(outer: &mut Make, weights: [Value; 3]) -> Result<Graph> {
         body.captures.push((v, c));
         inside.push(c);
     }
-    let mut make = Make { g: &mut body, origin: outer.origin.clone(), prefix: format!("{}.step", outer.prefix), made: vec![] };
+    let mut make = Make {
+        g: &mut body,
+        origin: outer.origin.clone(),
+        prefix: format!("{}.step", outer.prefix),
+        made: vec![],
+    };
     let quantized = make.node("DynamicQuantizeLinear", vec![], vec![Some(inputs[0])], 3)?;
     let recurrent = make.product(&quantized, inside[0], inside[1], inside[2])?;
     let sum = make.op("Add", &[inputs[2], recurrent])?;
-    let parts = make.node("Split", vec![("axis", AttrValue::Int(-1)), ("num_outputs", AttrValue::Int(4))], vec![Some(sum)], 4)?;
-    let (i, o, f) = (make.op("Sigmoid", &[parts[0]])?, make.op("Sigmoid", &[parts[1]])?, make.op("Sigmoid", &[parts[2]])?);
+    let parts = make.node(
+        "Split",
+        vec![("axis", AttrValue::Int(-1)), ("num_outputs", AttrValue::Int(4))],
+        vec![Some(sum)],
+        4,
+    )?;
+    let (i, o, f) = (
+        make.op("Sigmoid", &[parts[0]])?,
+        make.op("Sigmoid", &[parts[1]])?,
+        make.op("Sigmoid", &[parts[2]])?,
+    );
     let new = make.op("Tanh", &[parts[3]])?;
     let (kept, added) = (make.op("Mul", &[f, inputs[1]])?, make.op("Mul", &[i, new])?);
     let cell = make.op("Add", &[kept, added])?;

@@ -28,7 +28,12 @@ fn tables(kinds: &[Kind]) -> Vec<usize> {
 fn joined(a: Kind, b: Kind, name: &str, origin: &Origin) -> Result<Kind> {
     match a.join(b) {
         Some(k) if k != Kind::Map => Ok(k),
-        _ => Error::new(codes::OP_TYPE, format!("\"{name}\" has several types, or one that no control flow takes")).at(origin).fail(),
+        _ => Error::new(
+            codes::OP_TYPE,
+            format!("\"{name}\" has several types, or one that no control flow takes"),
+        )
+        .at(origin)
+        .fail(),
     }
 }
 
@@ -38,27 +43,43 @@ impl Scope {
         if let Some((_, inner)) = self.g.captures.iter().find(|(o, _)| *o == v) {
             return *inner;
         }
-        let inner = self.g.values.push(crate::graph::ValueData { def: Def::Capture, ..outer.values[v].clone() });
+        let inner =
+            self.g.values.push(crate::graph::ValueData { def: Def::Capture, ..outer.values[v].clone() });
         self.g.captures.push((v, inner));
         inner
     }
     fn captured(&mut self, outer: &Graph, p: Parts) -> Parts {
-        let seq = |s: &mut Self, q: super::Seq| super::Seq { table: s.capture(outer, q.table), data: s.capture(outer, q.data), dims: q.dims };
+        let seq = |s: &mut Self, q: super::Seq| super::Seq {
+            table: s.capture(outer, q.table),
+            data: s.capture(outer, q.data),
+            dims: q.dims,
+        };
         match p {
             Parts::List { members, elem, like, rank } => {
                 let like = like.map(|v| self.capture(outer, v));
-                Parts::List { members: members.into_iter().map(|v| self.capture(outer, v)).collect(), elem, like, rank }
+                Parts::List {
+                    members: members.into_iter().map(|v| self.capture(outer, v)).collect(),
+                    elem,
+                    like,
+                    rank,
+                }
             }
             Parts::Seq(q) => Parts::Seq(seq(self, q)),
             Parts::Optional(q) => Parts::Optional(seq(self, q)),
-            Parts::OptionalSeq { flag, seq: q } => Parts::OptionalSeq { flag: self.capture(outer, flag), seq: seq(self, q) },
+            Parts::OptionalSeq { flag, seq: q } => {
+                Parts::OptionalSeq { flag: self.capture(outer, flag), seq: seq(self, q) }
+            }
             Parts::Present(t) => Parts::Present(Box::new(match *t {
                 Thing::Tensor(v) => Thing::Tensor(self.capture(outer, v)),
                 Thing::Parts(p) => Thing::Parts(self.captured(outer, p)),
             })),
             Parts::Absent(t) => Parts::Absent(t),
-            Parts::Map { keys, values } => Parts::Map { keys: self.capture(outer, keys), values: self.capture(outer, values) },
-            Parts::Maps { keys, values } => Parts::Maps { keys: self.capture(outer, keys), values: self.capture(outer, values) },
+            Parts::Map { keys, values } => {
+                Parts::Map { keys: self.capture(outer, keys), values: self.capture(outer, values) }
+            }
+            Parts::Maps { keys, values } => {
+                Parts::Maps { keys: self.capture(outer, keys), values: self.capture(outer, values) }
+            }
         }
     }
     /// A body with what it captures.
@@ -78,7 +99,11 @@ impl Scope {
     }
     /// The outputs of a body from number `first` on as tensors.
     fn leave(&mut self, first: usize, kinds: &[Kind], origin: &Origin) -> Result<()> {
-        let (values, names, elems) = (std::mem::take(&mut self.g.outputs), std::mem::take(&mut self.g.output_names), std::mem::take(&mut self.g.output_elems));
+        let (values, names, elems) = (
+            std::mem::take(&mut self.g.outputs),
+            std::mem::take(&mut self.g.output_names),
+            std::mem::take(&mut self.g.output_elems),
+        );
         for (k, v) in values.into_iter().enumerate() {
             let kind = k.checked_sub(first).and_then(|k| kinds.get(k)).copied().unwrap_or(Kind::Tensor);
             let name = names.get(k).cloned().unwrap_or_default();
@@ -108,7 +133,12 @@ impl Scope {
                 Some(v) => {
                     let name = self.name(v);
                     let first = new.len();
-                    let parts: Vec<Value> = kind.suffixes().iter().enumerate().map(|(j, s)| self.value(format!("{name}{s}"), Def::Node(n, (first + j) as u32))).collect();
+                    let parts: Vec<Value> = kind
+                        .suffixes()
+                        .iter()
+                        .enumerate()
+                        .map(|(j, s)| self.value(format!("{name}{s}"), Def::Node(n, (first + j) as u32)))
+                        .collect();
                     new.extend(parts.iter().copied().map(Some));
                     self.g.values[v].def = Def::Unused;
                     if let Thing::Parts(p) = kind.thing(&parts)? {
@@ -174,12 +204,16 @@ impl Scope {
         self.order.push(n);
         Ok(())
     }
-    /// What is carried may be a sequence first and an optional one later: the body is written for what holds both.
+    /// What is carried may be a sequence first and an optional one later: the body is written for what holds
+    /// both.
     fn repeat(&mut self, n: Node) -> Result<()> {
         let origin = self.origin(n);
         let mut subs = std::mem::take(&mut self.g.nodes[n].subgraphs);
-        let (Some((name, body)), true) = (subs.pop(), subs.is_empty()) else { return Err(Failure::bug("write_sequences", "a loop with several bodies")) };
-        let carried: Vec<Value> = (2..self.g.nodes[n].inputs.len()).map(|i| self.operand(n, i)).collect::<Result<_>>()?;
+        let (Some((name, body)), true) = (subs.pop(), subs.is_empty()) else {
+            return Err(Failure::bug("write_sequences", "a loop with several bodies"));
+        };
+        let carried: Vec<Value> =
+            (2..self.g.nodes[n].inputs.len()).map(|i| self.operand(n, i)).collect::<Result<_>>()?;
         let mut kinds: Vec<Kind> = carried.iter().map(|v| Kind::of(&self.thing(*v))).collect();
         let inner = loop {
             let mut s = self.enter(body.clone());
@@ -193,7 +227,12 @@ impl Scope {
                     continue;
                 }
                 let name = s.name(v);
-                let parts: Vec<Value> = kind.suffixes().iter().enumerate().map(|(j, x)| s.value(format!("{name}{x}"), Def::Input((first + j) as u32))).collect();
+                let parts: Vec<Value> = kind
+                    .suffixes()
+                    .iter()
+                    .enumerate()
+                    .map(|(j, x)| s.value(format!("{name}{x}"), Def::Input((first + j) as u32)))
+                    .collect();
                 s.g.inputs.extend(&parts);
                 s.g.values[v].def = Def::Unused;
                 if let Thing::Parts(p) = kind.thing(&parts)? {
@@ -229,7 +268,8 @@ impl Scope {
 
     // ---- SequenceMap ----
 
-    /// A Loop over the length of the first sequence: members come from SequenceAt, results go to SequenceInsert.
+    /// A Loop over the length of the first sequence: members come from SequenceAt, results go to
+    /// SequenceInsert.
     pub(super) fn map(&mut self, n: Node) -> Result<()> {
         let origin = self.origin(n);
         if let Thing::Parts(Parts::List { members, .. }) = self.thing(self.operand(n, 0)?)
@@ -238,16 +278,33 @@ impl Scope {
             return self.map_of_none(n);
         }
         let first = self.sequence(n, 0)?;
-        let operands: Vec<Value> = (0..self.g.nodes[n].inputs.len()).map(|i| self.operand(n, i)).collect::<Result<_>>()?;
+        let operands: Vec<Value> =
+            (0..self.g.nodes[n].inputs.len()).map(|i| self.operand(n, i)).collect::<Result<_>>()?;
         let mut subs = std::mem::take(&mut self.g.nodes[n].subgraphs);
-        let (Some((name, mut g)), true) = (subs.pop(), subs.is_empty()) else { return Err(Failure::bug("write_sequences", "a map with several bodies")) };
+        let (Some((name, mut g)), true) = (subs.pop(), subs.is_empty()) else {
+            return Err(Failure::bug("write_sequences", "a map with several bodies"));
+        };
         if g.inputs.len() != operands.len() || g.outputs.len() < self.g.nodes[n].outputs.len() {
-            let title = format!("the body of SequenceMap has {} inputs and {} outputs, the node {} and {}", g.inputs.len(), g.outputs.len(), operands.len(), self.g.nodes[n].outputs.len());
+            let title = format!(
+                "the body of SequenceMap has {} inputs and {} outputs, the node {} and {}",
+                g.inputs.len(),
+                g.outputs.len(),
+                operands.len(),
+                self.g.nodes[n].outputs.len()
+            );
             return self.fail(n, codes::GRAPH_INVALID, title);
         }
         let count = self.emit(Bundle::Length, vec![first.table], "count", &[""], &origin)?;
         let (at, insert) = (self.schema(n, "SequenceAt")?, self.schema(n, "SequenceInsert")?);
-        let value = |g: &mut Graph, name: &str, def: Def| g.values.push(crate::graph::ValueData { name: name.to_owned(), ty: None, declared: None, def, known: Default::default() });
+        let value = |g: &mut Graph, name: &str, def: Def| {
+            g.values.push(crate::graph::ValueData {
+                name: name.to_owned(),
+                ty: None,
+                declared: None,
+                def,
+                known: Default::default(),
+            })
+        };
         let node = |g: &mut Graph, op: Sequence, schema, inputs: Vec<Value>, out: Value| {
             let m = g.nodes.push(NodeData {
                 op: Op::Sequence(op),
@@ -273,7 +330,13 @@ impl Scope {
             let mut from = *x;
             if k > 0 {
                 // All have one length.
-                let t = self.emit(Bundle::Alike, vec![s.table, first.table], &self.name(*x), &[".table"], &origin)?;
+                let t = self.emit(
+                    Bundle::Alike,
+                    vec![s.table, first.table],
+                    &self.name(*x),
+                    &[".table"],
+                    &origin,
+                )?;
                 from = self.value(self.name(*x), Def::Unused);
                 self.parts.insert(from, Parts::Seq(super::Seq { table: t[0], ..s }));
             }
@@ -290,7 +353,11 @@ impl Scope {
         let elems = std::mem::take(&mut g.output_elems);
         for (k, (y, name)) in results.into_iter().zip(names).enumerate().take(self.g.nodes[n].outputs.len()) {
             let Some(elem) = elems.get(k).copied().flatten() else {
-                return self.fail(n, codes::TYPE_INVALID, format!("output \"{name}\" of the body has no element type"));
+                return self.fail(
+                    n,
+                    codes::TYPE_INVALID,
+                    format!("output \"{name}\" of the body has no element type"),
+                );
             };
             let so_far = value(&mut g, &format!("{name}.all"), Def::Input(2 + k as u32));
             g.inputs.push(so_far);
@@ -306,7 +373,8 @@ impl Scope {
         let (repeat, data) = (newest("Loop")?, &mut self.g.nodes[n]);
         (data.op, data.schema) = (Op::Control(Control::Loop { tables: vec![] }), repeat);
         data.attrs.clear();
-        data.inputs = [count[0]].into_iter().map(Some).chain([None]).chain(carried.into_iter().map(Some)).collect();
+        data.inputs =
+            [count[0]].into_iter().map(Some).chain([None]).chain(carried.into_iter().map(Some)).collect();
         data.subgraphs = vec![(name, g)];
         self.repeat(n)
     }
@@ -314,9 +382,15 @@ impl Scope {
     fn map_of_none(&mut self, n: Node) -> Result<()> {
         let subs = std::mem::take(&mut self.g.nodes[n].subgraphs);
         let elems = subs.first().map(|(_, g)| g.output_elems.clone()).unwrap_or_default();
-        for (k, v) in self.g.nodes[n].outputs.clone().into_iter().enumerate().filter_map(|(k, v)| Some((k, v?))) {
+        for (k, v) in
+            self.g.nodes[n].outputs.clone().into_iter().enumerate().filter_map(|(k, v)| Some((k, v?)))
+        {
             let Some(elem) = elems.get(k).copied().flatten() else {
-                return self.fail(n, codes::TYPE_INVALID, format!("output {k} of the body has no element type"));
+                return self.fail(
+                    n,
+                    codes::TYPE_INVALID,
+                    format!("output {k} of the body has no element type"),
+                );
             };
             self.g.values[v].def = Def::Unused;
             self.parts.insert(v, Parts::List { members: vec![], elem: Some(elem), like: None, rank: 0 });

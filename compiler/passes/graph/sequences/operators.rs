@@ -26,7 +26,14 @@ fn place(p: i64, len: usize, last: usize) -> Option<usize> {
 
 impl Scope {
     /// A constant position in a list: `default` without an operand, `None` if it is not known or outside.
-    fn place_in(&self, n: Node, i: usize, len: usize, last: Option<usize>, default: Option<usize>) -> Option<usize> {
+    fn place_in(
+        &self,
+        n: Node,
+        i: usize,
+        len: usize,
+        last: Option<usize>,
+        default: Option<usize>,
+    ) -> Option<usize> {
         match self.operand_opt(n, i) {
             None => default,
             Some(v) => place(self.number(v)?, len, last?),
@@ -40,17 +47,33 @@ impl Scope {
         }
     }
     /// Node `n` with new results in place of its own, which is a sequence of them.
-    fn become_parts(&mut self, n: Node, op: Bundle, inputs: Vec<Value>, suffixes: &[&str]) -> Result<Vec<Value>> {
+    fn become_parts(
+        &mut self,
+        n: Node,
+        op: Bundle,
+        inputs: Vec<Value>,
+        suffixes: &[&str],
+    ) -> Result<Vec<Value>> {
         let name = self.result(n).map(|v| self.name(v)).unwrap_or_default();
         if let Some(v) = self.result(n) {
             self.g.values[v].def = Def::Unused;
         }
-        let made: Vec<Value> = suffixes.iter().enumerate().map(|(k, s)| self.value(format!("{name}{s}"), Def::Node(n, k as u32))).collect();
+        let made: Vec<Value> = suffixes
+            .iter()
+            .enumerate()
+            .map(|(k, s)| self.value(format!("{name}{s}"), Def::Node(n, k as u32)))
+            .collect();
         self.become_bundle(n, op, inputs)?;
         self.g.nodes[n].outputs = made.iter().copied().map(Some).collect();
         Ok(made)
     }
-    fn give_list(&mut self, n: Node, members: Vec<Value>, elem: Option<ElemType>, like: Option<Value>) -> Result<()> {
+    fn give_list(
+        &mut self,
+        n: Node,
+        members: Vec<Value>,
+        elem: Option<ElemType>,
+        like: Option<Value>,
+    ) -> Result<()> {
         self.give(n, Thing::Parts(Parts::List { members, elem, like, rank: 0 }))
     }
     pub(super) fn operator(&mut self, n: Node, op: &Sequence) -> Result<()> {
@@ -62,7 +85,9 @@ impl Scope {
         };
         match op {
             Sequence::Construct => {
-                let members = (0..self.g.nodes[n].inputs.len()).map(|i| self.tensor(n, i)).collect::<Result<Vec<_>>>()?;
+                let members = (0..self.g.nodes[n].inputs.len())
+                    .map(|i| self.tensor(n, i))
+                    .collect::<Result<Vec<_>>>()?;
                 let like = members.first().copied();
                 self.give_list(n, members, None, like)
             }
@@ -92,7 +117,8 @@ impl Scope {
             }
             Sequence::Erase => {
                 if let Some((mut m, elem, like)) = self.list(n)
-                    && let Some(p) = self.place_in(n, 1, m.len(), m.len().checked_sub(1), m.len().checked_sub(1))
+                    && let Some(p) =
+                        self.place_in(n, 1, m.len(), m.len().checked_sub(1), m.len().checked_sub(1))
                 {
                     m.remove(p);
                     return self.give_list(n, m, elem, like);
@@ -117,7 +143,13 @@ impl Scope {
                 let t = match (self.operand_opt(n, 0), ty) {
                     (Some(v), _) => Parts::Present(Box::new(self.thing(v))),
                     (None, Some(ty)) => Parts::Absent(ty.clone()),
-                    (None, None) => return self.fail(n, codes::OP_ATTRIBUTE, "Optional without an element needs the attribute type"),
+                    (None, None) => {
+                        return self.fail(
+                            n,
+                            codes::OP_ATTRIBUTE,
+                            "Optional without an element needs the attribute type",
+                        );
+                    }
                 };
                 self.give(n, Thing::Parts(t))
             }
@@ -144,7 +176,9 @@ impl Scope {
         }
         match t {
             Thing::Parts(Parts::Present(t)) => self.give(n, *t),
-            Thing::Parts(Parts::Optional(s)) => self.become_bundle(n, Bundle::At { dims: s.dims }, vec![s.table, s.data]),
+            Thing::Parts(Parts::Optional(s)) => {
+                self.become_bundle(n, Bundle::At { dims: s.dims }, vec![s.table, s.data])
+            }
             Thing::Parts(Parts::OptionalSeq { flag, seq }) => {
                 let out = self.result(n);
                 let v = self.become_parts(n, Bundle::Require, vec![flag, seq.table], &[".table"])?;
@@ -168,8 +202,16 @@ impl Scope {
             let list = self.constant("parts", Some(Arc::new(ConstData::from_i64s(&parts))))?;
             let (name, origin) = (self.name(out), self.origin(n));
             self.g.values[out].def = Def::Unused;
-            let members: Vec<Value> = (0..parts.len()).map(|k| self.value(format!("{name}.{k}"), Def::Node(n, k as u32))).collect();
-            let mut attrs = Attrs::new(split, 2, members.len(), origin, vec![("axis".into(), AttrValue::Int(axis))], vec![]);
+            let members: Vec<Value> =
+                (0..parts.len()).map(|k| self.value(format!("{name}.{k}"), Def::Node(n, k as u32))).collect();
+            let mut attrs = Attrs::new(
+                split,
+                2,
+                members.len(),
+                origin,
+                vec![("axis".into(), AttrValue::Int(axis))],
+                vec![],
+            );
             let op = crate::ops::parse(&mut attrs)?;
             self.become_op(n, op, split, vec![Some(x), Some(list)]);
             self.g.nodes[n].attrs = vec![("axis".into(), AttrValue::Int(axis))];
@@ -215,7 +257,8 @@ impl Scope {
         };
         let mut operands = members;
         if new_axis {
-            let (unsqueeze, origin) = (schema::versions("", "Unsqueeze").iter().find(|s| s.since == 11), self.origin(n));
+            let (unsqueeze, origin) =
+                (schema::versions("", "Unsqueeze").iter().find(|s| s.since == 11), self.origin(n));
             let Some(unsqueeze) = unsqueeze else { return self.fail(n, codes::OP_UNSUPPORTED, "Unsqueeze") };
             for x in &mut operands {
                 let node = Node::from_u32(self.g.nodes.len() as u32);

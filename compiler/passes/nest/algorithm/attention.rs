@@ -1,13 +1,14 @@
 //! attention: scores, softmax and the weighted sum of values as one nest over blocks of query rows.
 //!
-//! What exporters write is a contraction Q*K with scale and mask as its epilogue, a kernel of rows (softmax), perhaps maps,
-//! and a contraction with V. They become one `par` loop over pieces of (batch, head, block of rows); of a block the
-//! scores of all keys are computed, normalised and used while they are in the cache, so that the matrix of all
-//! scores is never written. A row is whole: nothing is rescaled, and results do not depend on the number of threads.
+//! What exporters write is a contraction Q*K with scale and mask as its epilogue, a kernel of rows (softmax),
+//! perhaps maps, and a contraction with V. They become one `par` loop over pieces of (batch, head, block of
+//! rows); of a block the scores of all keys are computed, normalised and used while they are in the cache, so
+//! that the matrix of all scores is never written. A row is whole: nothing is rescaled, and results do not
+//! depend on the number of threads.
 //!
-//! Softmax goes through a block in phases, see `softmax`. Scores live in a buffer with a place for each iteration of the
-//! `par` loop, which has at most `PIECES`: an iteration takes several blocks one after the other, and tasks are ranges of
-//! iterations.
+//! Softmax goes through a block in phases, see `softmax`. Scores live in a buffer with a place for each
+//! iteration of the `par` loop, which has at most `PIECES`: an iteration takes several blocks one after the
+//! other, and tasks are ranges of iterations.
 
 mod softmax;
 
@@ -78,7 +79,8 @@ fn position(m: &Module, buf: Buf, at: &[Dim], dims: &[Dim]) -> Option<Vec<Dim>> 
     if own == dims {
         return Some(at.to_vec());
     }
-    (Dim::product(own.iter().copied()) == Dim::product(dims.iter().copied())).then(|| relocate(m, own, at, dims))
+    (Dim::product(own.iter().copied()) == Dim::product(dims.iter().copied()))
+        .then(|| relocate(m, own, at, dims))
 }
 
 /// The loop variable of each position but the last; `None` if anything else stands there.
@@ -86,7 +88,9 @@ fn row_vars(at: &[Dim], dims: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Option
     let mut out = vec![];
     for (i, d) in at.iter().zip(dims).take(dims.len() - 1) {
         match (i.as_sym(), i.as_const()) {
-            (Some(s), _) if loops.iter().any(|l| l.0 == s && l.1 == *d) && !out.contains(&Some(s)) => out.push(Some(s)),
+            (Some(s), _) if loops.iter().any(|l| l.0 == s && l.1 == *d) && !out.contains(&Some(s)) => {
+                out.push(Some(s))
+            }
             (_, Some(0)) if d.as_const() == Some(1) => out.push(None),
             _ => return None,
         }
@@ -95,7 +99,13 @@ fn row_vars(at: &[Dim], dims: &[Dim], loops: &[(Sym, Dim)]) -> Option<Vec<Option
 }
 
 /// Every access to one of `bufs` in a body, at the same row: its variables.
-fn rows_accessed(m: &Module, body: &[Stmt], loops: &[(Sym, Dim)], bufs: &[Buf], dims: &[Dim]) -> Option<Vec<Option<Sym>>> {
+fn rows_accessed(
+    m: &Module,
+    body: &[Stmt],
+    loops: &[(Sym, Dim)],
+    bufs: &[Buf],
+    dims: &[Dim],
+) -> Option<Vec<Option<Sym>>> {
     let mut all: Vec<(Buf, Vec<Dim>)> = vec![];
     visit::walk(body, &mut |s| {
         if let Stmt::Store { buf, at, .. } = s {
@@ -124,8 +134,8 @@ fn rows_accessed(m: &Module, body: &[Stmt], loops: &[(Sym, Dim)], bufs: &[Buf], 
     found.filter(|f| f.iter().flatten().count() == loops.len())
 }
 
-/// True if a kernel of rows may write its result where its operand was: an element of the result is written where that
-/// of the operand is read for the last time.
+/// True if a kernel of rows may write its result where its operand was: an element of the result is written
+/// where that of the operand is read for the last time.
 fn may_overwrite(m: &Module, body: &[Stmt], from: Buf, to: Buf, dims: &[Dim]) -> bool {
     let touches = |e: &Expr, bufs: &[Buf]| {
         let mut hit = false;
@@ -141,7 +151,8 @@ fn may_overwrite(m: &Module, body: &[Stmt], from: Buf, to: Buf, dims: &[Dim]) ->
             }
             continue;
         };
-        let straight = body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. }));
+        let straight =
+            body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. }));
         let stores = visit::stores(body).iter().any(|b| m.storage(*b) == to);
         let reads = visit::loads(body).iter().any(|b| m.storage(*b) == from);
         if !straight || written && reads || lo.as_const() != Some(0) || Some(hi) != dims.last() {
@@ -152,7 +163,8 @@ fn may_overwrite(m: &Module, body: &[Stmt], from: Buf, to: Buf, dims: &[Dim]) ->
         let mut own = true;
         let mut check = |b: Buf, at: &[Dim]| {
             if [from, to].contains(&m.storage(b)) {
-                own &= position(m, b, at, dims).and_then(|p| p.last().copied()).and_then(|d| d.as_sym()) == Some(*var);
+                own &= position(m, b, at, dims).and_then(|p| p.last().copied()).and_then(|d| d.as_sym())
+                    == Some(*var);
             }
         };
         visit::accesses(body, &mut check);
@@ -167,15 +179,24 @@ fn may_overwrite(m: &Module, body: &[Stmt], from: Buf, to: Buf, dims: &[Dim]) ->
 fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
     let body = &m.kernels[k].body;
     let sm = peel(body);
-    if !sm.body.iter().any(|s| matches!(s, Stmt::For { kind: LoopKind::Seq, .. })) || form::is_contraction(body) {
+    if !sm.body.iter().any(|s| matches!(s, Stmt::For { kind: LoopKind::Seq, .. }))
+        || form::is_contraction(body)
+    {
         return None;
     }
     let scratch = |b: Buf| is_temp(m, b) && m.bufs[b].ty == ElemType::F32;
     // What the rows are made of.
-    let (scores, from) = visit::loads(body).into_iter().map(|b| m.storage(b)).find_map(|b| match uses.writers(b) {
-        [w] if *w != k && scratch(b) && uses.readers(b) == [k] && form::is_contraction(&m.kernels[*w].body) => Some((*w, b)),
-        _ => None,
-    })?;
+    let (scores, from) =
+        visit::loads(body).into_iter().map(|b| m.storage(b)).find_map(|b| match uses.writers(b) {
+            [w] if *w != k
+                && scratch(b)
+                && uses.readers(b) == [k]
+                && form::is_contraction(&m.kernels[*w].body) =>
+            {
+                Some((*w, b))
+            }
+            _ => None,
+        })?;
     let dims = m.bufs[from].dims.clone();
     let stores = visit::stores(body);
     let ([to], true) = (stores.as_slice(), dims.len() >= 2) else { return None };
@@ -196,7 +217,13 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
         let Some(map) = as_map(body) else { break *next };
         let ((var, hi), outer) = map.loops.split_last()?;
         let to = m.storage(map.buf);
-        let along = [Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body: vec![Stmt::Store { buf: map.buf, at: map.at.clone(), value: map.value.clone() }] }];
+        let along = [Stmt::For {
+            kind: LoopKind::Seq,
+            var: *var,
+            lo: Dim::constant(0),
+            hi: *hi,
+            body: vec![Stmt::Store { buf: map.buf, at: map.at.clone(), value: map.value.clone() }],
+        }];
         if bufs.contains(&to) || rows.len() > 3 || !may_overwrite(m, &along, last, to, &dims) {
             return None;
         }
@@ -204,7 +231,8 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
         renames.push(rows_accessed(m, &along, outer, &bufs, &dims)?);
         rows.push(*next);
     };
-    let (mut qk, mut pv) = (form::contraction(&m.kernels[scores].body)?, form::contraction(&m.kernels[values].body)?);
+    let (mut qk, mut pv) =
+        (form::contraction(&m.kernels[scores].body)?, form::contraction(&m.kernels[values].body)?);
     if qk.product != ProductKind::Fma || pv.product != ProductKind::Fma {
         return None;
     }
@@ -234,8 +262,12 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
     let (to, to_at) = store_of(&qk)?;
     let to_at = position(m, to, &to_at, &dims)?;
     let vars1 = row_vars(&to_at, &dims, &qk.loops)?;
-    let n1 = to_at.last()?.as_sym().filter(|s| qk.loops.iter().any(|l| l.0 == *s && Some(&l.1) == dims.last()))?;
-    if m.storage(to) != from || qk.loops.len() != vars1.iter().flatten().count() + 1 || vars1.contains(&Some(n1)) {
+    let n1 =
+        to_at.last()?.as_sym().filter(|s| qk.loops.iter().any(|l| l.0 == *s && Some(&l.1) == dims.last()))?;
+    if m.storage(to) != from
+        || qk.loops.len() != vars1.iter().flatten().count() + 1
+        || vars1.contains(&Some(n1))
+    {
         return None;
     }
     if depends(&qk.a.1, n1) {
@@ -250,7 +282,10 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
         _ => false,
     })?;
     renames.insert(0, vars1);
-    let renames = renames.into_iter().map(|r| r.into_iter().zip(&vars).filter_map(|(from, to)| Some((from?, (*to)?))).collect()).collect();
+    let renames = renames
+        .into_iter()
+        .map(|r| r.into_iter().zip(&vars).filter_map(|(from, to)| Some((from?, (*to)?))).collect())
+        .collect();
     // All at the driver's top level, so that the first may move down to the last.
     let called = |k: &Kernel| m.driver.iter().any(|s| matches!(s, Stmt::Call(x) if x == k));
     let top = called(&scores) && called(&values) && rows.iter().all(called);
@@ -258,7 +293,9 @@ fn group(m: &Module, uses: &Uses, k: Kernel) -> Option<Group> {
 }
 
 fn store_of(p: &Contraction) -> Option<(Buf, Vec<Dim>)> {
-    p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })
+    p.tail
+        .iter()
+        .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })
 }
 
 /// A contraction with dims in place of variables.
@@ -283,7 +320,14 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
     let zero = Dim::constant(0);
     let keys = g.dims[g.dims.len() - 1];
     let (extent, Some(row)) = (g.dims[g.row], g.vars[g.row]) else { return false };
-    let batch: Vec<(Sym, Dim)> = g.vars.iter().zip(&g.dims).enumerate().filter(|(i, _)| *i != g.row).filter_map(|(_, (v, d))| Some(((*v)?, *d))).collect();
+    let batch: Vec<(Sym, Dim)> = g
+        .vars
+        .iter()
+        .zip(&g.dims)
+        .enumerate()
+        .filter(|(i, _)| *i != g.row)
+        .filter_map(|(_, (v, d))| Some(((*v)?, *d)))
+        .collect();
     let (n2, width) = match g.pv.loops.iter().find(|l| l.0 == g.columns.1) {
         Some(l) => *l,
         None => return false,
@@ -297,8 +341,13 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
     put_parts(&mut g.qk, &|s| rename(0, s));
     let most = m.syms.range(extent).hi.unwrap_or(i64::MAX).min(height);
     let (nr1, nr2) = (tiles::panel(most, keys, 16), tiles::panel(most, width, 16));
-    let Some(panels1) = contract::packing(m, uses, g.scores, &g.qk, &batch, g.columns.0, keys, nr1, facts) else { return false };
-    let Some(panels2) = contract::packing(m, uses, g.values, &g.pv, &batch, n2, width, nr2, facts) else { return false };
+    let Some(panels1) = contract::packing(m, uses, g.scores, &g.qk, &batch, g.columns.0, keys, nr1, facts)
+    else {
+        return false;
+    };
+    let Some(panels2) = contract::packing(m, uses, g.values, &g.pv, &batch, n2, width, nr2, facts) else {
+        return false;
+    };
     let panels1 = panels1.apply(m, g.scores, &g.qk);
     let panels2 = panels2.apply(m, g.values, &g.pv);
     // The scratch takes the place of what was a matrix.
@@ -311,17 +360,24 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
     let at_row = |s: Sym| (s == row).then(|| Dim::sym(first) + local);
     let (bufs, dims) = (g.bufs.clone(), g.dims.clone());
     let redirect = |m: &Module, s: Stmt| {
-        let last = |buf: Buf, at: &[Dim]| position(m, buf, at, &dims).and_then(|p| p.last().copied()).unwrap_or_default();
+        let last = |buf: Buf, at: &[Dim]| {
+            position(m, buf, at, &dims).and_then(|p| p.last().copied()).unwrap_or_default()
+        };
         let s = s.map_exprs(&mut |e| {
             e.rewrite(&mut |e| match e {
-                Expr::Load { buf, at } if bufs.contains(&m.storage(buf)) => Expr::Load { buf: scratch, at: here(last(buf, &at)) },
+                Expr::Load { buf, at } if bufs.contains(&m.storage(buf)) => {
+                    Expr::Load { buf: scratch, at: here(last(buf, &at)) }
+                }
                 e => e,
             })
         });
         map_stores(s, &|buf, at| bufs.contains(&m.storage(buf)).then(|| (scratch, here(last(buf, at)))))
     };
     g.qk.tail = std::mem::take(&mut g.qk.tail).into_iter().map(|s| redirect(m, s)).collect();
-    g.pv.a = (scratch, here(position(m, g.pv.a.0, &g.pv.a.1, &dims).and_then(|p| p.last().copied()).unwrap_or_default()));
+    g.pv.a = (
+        scratch,
+        here(position(m, g.pv.a.0, &g.pv.a.1, &dims).and_then(|p| p.last().copied()).unwrap_or_default()),
+    );
     put_parts(&mut g.qk, &at_row);
     put_parts(&mut g.pv, &at_row);
     let name = format!("{}.rows", m.bufs[g.bufs[0]].name);
@@ -349,7 +405,10 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
                 Expr::Acc { reg, .. } if reg == acc => Expr::bin(BinOp::Mul, e, scale.clone()),
                 e => e,
             };
-            g.pv.tail = std::mem::take(&mut g.pv.tail).into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| scaled(e)))).collect();
+            g.pv.tail = std::mem::take(&mut g.pv.tail)
+                .into_iter()
+                .map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| scaled(e))))
+                .collect();
         }
     }
     let of = Some((local, Dim::constant(height)));
@@ -392,10 +451,17 @@ fn merge(m: &mut Module, uses: &Uses, mut g: Group, facts: Facts) -> bool {
         Some((j, count)) => vec![Stmt::For { kind: LoopKind::Seq, var: j, lo: zero, hi: count, body }],
         None => body,
     };
-    m.kernels[g.values].body = vec![Stmt::For { kind: LoopKind::Par, var: piece, lo: zero, hi: pieces, body }];
+    m.kernels[g.values].body =
+        vec![Stmt::For { kind: LoopKind::Par, var: piece, lo: zero, hi: pieces, body }];
     m.kernels[g.values].work = work;
-    m.kernels[g.values].schedules =
-        vec![Schedule { form: "attention", blocks: vec![("rows", Dim::constant(height))], staging: vec!["scores of a block"], tasks: pieces, inner, ..Schedule::new("rows of scores between tiles") }];
+    m.kernels[g.values].schedules = vec![Schedule {
+        form: "attention",
+        blocks: vec![("rows", Dim::constant(height))],
+        staging: vec!["scores of a block"],
+        tasks: pieces,
+        inner,
+        ..Schedule::new("rows of scores between tiles")
+    }];
     m.driver.retain(|s| !matches!(s, Stmt::Call(k) if *k == g.scores || g.rows.contains(k)));
     true
 }

@@ -1,7 +1,8 @@
-//! separable_pooling: windows over an image that comes from the caller in planes, and whose result goes there.
+//! separable_pooling: windows over an image that comes from the caller in planes, and whose result goes
+//! there.
 //!
-//! Turning such an image to channels innermost and back takes longer than pooling it. What a window does - a maximum, a
-//! sum - it does first to the rows of the window, then to its columns:
+//! Turning such an image to channels innermost and back takes longer than pooling it. What a window does - a
+//! maximum, a sum - it does first to the rows of the window, then to its columns:
 //!
 //! ```text
 //! par s { seq q in s .. s + 1 {
@@ -10,9 +11,9 @@
 //! } }
 //! ```
 //!
-//! A plane's rows are scratch of a task, so they stay in the cache; around them stands what the window begins with, in place
-//! of the padded copy of the image. A depthwise convolution whose windows stand side by side has the whole plane there, with
-//! zeros around it.
+//! A plane's rows are scratch of a task, so they stay in the cache; around them stands what the window begins
+//! with, in place of the padded copy of the image. A depthwise convolution whose windows stand side by side
+//! has the whole plane there, with zeros around it.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Math, Module, Place, Reg, Scalar, Stmt, visit};
@@ -26,8 +27,8 @@ use crate::tensor::ElemType;
 /// Windows of as many elements are read directly where nothing surrounds the image.
 const SMALL: i64 = 4;
 
-/// Taps of a depthwise convolution at most: from row to row vectors do not begin where lines of the cache do, which costs
-/// more for each tap than turning the image once.
+/// Taps of a depthwise convolution at most: from row to row vectors do not begin where lines of the cache do,
+/// which costs more for each tap than turning the image once.
 const MOST: i64 = 12;
 
 /// Shortest result row worth pooling in place: its vectors are whole for the most part, several at a time.
@@ -103,13 +104,18 @@ struct Pool {
 }
 
 fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
-    let Window { loops, acc: reg, init, taps, op, read: (src, at), weight: weights, tail } = window(&m.kernels[k].body)?;
+    let Window { loops, acc: reg, init, taps, op, read: (src, at), weight: weights, tail } =
+        window(&m.kernels[k].body)?;
     if weights.as_ref().is_some_and(|(buf, _)| !matches!(m.bufs[*buf].place, Place::Const(_))) {
         return None;
     }
-    let stores: Vec<Buf> = tail.iter().filter_map(|s| if let Stmt::Store { buf, .. } = s { Some(*buf) } else { None }).collect();
+    let stores: Vec<Buf> =
+        tail.iter().filter_map(|s| if let Stmt::Store { buf, .. } = s { Some(*buf) } else { None }).collect();
     let ([out], true) = (stores.as_slice(), init.ty == ElemType::F32 && at.len() == 4) else { return None };
-    if !matches!(m.bufs[*out].place, Place::Output(_)) || m.bufs[*out].dims.len() != 4 || op == BinOp::Add && (m.math == Math::Strict && weights.is_none() || init.bits != 0) {
+    if !matches!(m.bufs[*out].place, Place::Output(_))
+        || m.bufs[*out].dims.len() != 4
+        || op == BinOp::Add && (m.math == Math::Strict && weights.is_none() || init.bits != 0)
+    {
         return None;
     }
     // Where the image comes from, and how far from its place in a padded copy.
@@ -129,22 +135,53 @@ fn pool(m: &Module, uses: &Uses, k: Kernel) -> Option<Pool> {
         }
         let results = extent(&loops, var)?.as_const()?;
         let size = m.bufs[image].dims[i].as_const()?;
-        Some(Side { var, tap, results, size, step: step.as_const().filter(|s| *s > 0)?, taps: count, apart, first: rest.as_const()? - before[i - 2] })
+        Some(Side {
+            var,
+            tap,
+            results,
+            size,
+            step: step.as_const().filter(|s| *s > 0)?,
+            taps: count,
+            apart,
+            first: rest.as_const()? - before[i - 2],
+        })
     };
     let (y, x) = (side(2)?, side(3)?);
     // Batch and channel: the same on both sides.
     let outer: Vec<Option<Sym>> = (0..2).map(|i| at[i].as_sym()).collect();
-    let same = (0..2).all(|i| at[i] == store[i] && (at[i].as_const() == Some(0) || outer[i].is_some_and(|s| extent(&loops, s) == Some(m.bufs[image].dims[i]))));
-    let used = loops.len() == 2 + outer.iter().flatten().count() && taps.len() == usize::from(y.taps > 1) + usize::from(x.taps > 1);
+    let same = (0..2).all(|i| {
+        at[i] == store[i]
+            && (at[i].as_const() == Some(0)
+                || outer[i].is_some_and(|s| extent(&loops, s) == Some(m.bufs[image].dims[i])))
+    });
+    let used = loops.len() == 2 + outer.iter().flatten().count()
+        && taps.len() == usize::from(y.taps > 1) + usize::from(x.taps > 1);
     let pays = match &weights {
         None => !padding.is_empty() || x.taps * y.taps > SMALL,
         // Weights of the channel, and nothing that runs along a row.
-        Some((_, at)) => !(x.results < WIDE && is_turned(m, image)) && x.step == 1 && (SMALL + 1..=MOST).contains(&(x.taps * y.taps)) && !at.iter().any(|d| d.contains(x.var) || d.contains(y.var)),
+        Some((_, at)) => {
+            !(x.results < WIDE && is_turned(m, image))
+                && x.step == 1
+                && (SMALL + 1..=MOST).contains(&(x.taps * y.taps))
+                && !at.iter().any(|d| d.contains(x.var) || d.contains(y.var))
+        }
     };
     if !same || !used || !pays || y.taps == 1 || y.results == 0 || x.results == 0 {
         return None;
     }
-    Some(Pool { image, outer, planes: m.bufs[image].dims[..2].to_vec(), y, x, op, weights, init, acc: reg, tail, padding })
+    Some(Pool {
+        image,
+        outer,
+        planes: m.bufs[image].dims[..2].to_vec(),
+        y,
+        x,
+        op,
+        weights,
+        init,
+        acc: reg,
+        tail,
+        padding,
+    })
 }
 
 /// True for an image that is easy to turn.
@@ -154,8 +191,15 @@ fn is_turned(m: &Module, image: Buf) -> bool {
     d[1].as_const().is_some_and(|c| c >= CHANNELS) && count.is_some_and(|n| n < CACHED / 4)
 }
 
-/// The input of which `src` is a copy with `fill` around it, made for kernel `k` alone, and how much stands before it.
-fn unpadded(m: &Module, uses: &Uses, src: Buf, k: Kernel, fill: Scalar) -> Option<(Buf, [i64; 2], Vec<Kernel>)> {
+/// The input of which `src` is a copy with `fill` around it, made for kernel `k` alone, and how much stands
+/// before it.
+fn unpadded(
+    m: &Module,
+    uses: &Uses,
+    src: Buf,
+    k: Kernel,
+    fill: Scalar,
+) -> Option<(Buf, [i64; 2], Vec<Kernel>)> {
     if !is_temp(m, src) || uses.readers(src) != [k] || uses.pinned(src) || !uses.is_straight() {
         return None;
     }
@@ -164,11 +208,18 @@ fn unpadded(m: &Module, uses: &Uses, src: Buf, k: Kernel, fill: Scalar) -> Optio
         let map = as_map(&m.kernels[*w].body).filter(|map| map.buf == src)?;
         match &map.value {
             Expr::Const(c) if *c == fill => {}
-            Expr::Load { buf, at } if found.is_none() && matches!(m.bufs[*buf].place, Place::Input(_)) && at.len() == 4 && m.bufs[*buf].ty == m.bufs[src].ty => {
+            Expr::Load { buf, at }
+                if found.is_none()
+                    && matches!(m.bufs[*buf].place, Place::Input(_))
+                    && at.len() == 4
+                    && m.bufs[*buf].ty == m.bufs[src].ty =>
+            {
                 let shift = |i: usize| (map.at[i] - at[i]).as_const().filter(|s| *s >= 0);
                 // All of the image, in its order.
                 let whole = (0..4).all(|i| match at[i].as_sym() {
-                    Some(s) => map.loops.contains(&(s, m.bufs[*buf].dims[i])) && stride(m, *buf, at, s).is_some(),
+                    Some(s) => {
+                        map.loops.contains(&(s, m.bufs[*buf].dims[i])) && stride(m, *buf, at, s).is_some()
+                    }
                     None => at[i].as_const() == Some(0) && m.bufs[*buf].dims[i].as_const() == Some(1),
                 });
                 if !whole || shift(0) != Some(0) || shift(1) != Some(0) {
@@ -182,7 +233,8 @@ fn unpadded(m: &Module, uses: &Uses, src: Buf, k: Kernel, fill: Scalar) -> Optio
     found.map(|(b, before)| (b, before, uses.writers(src).to_vec()))
 }
 
-/// The variables that stand for a plane: of the parallel loop, of the task's scratch, and the batch and channel.
+/// The variables that stand for a plane: of the parallel loop, of the task's scratch, and the batch and
+/// channel.
 struct Plane {
     s: Sym,
     q: Sym,
@@ -194,7 +246,8 @@ fn emit(m: &mut Module, p: &Pool) -> Vec<Stmt> {
     let planes = Dim::product(p.planes.iter().copied());
     let s = m.syms.loop_var("s", zero, planes);
     let q = m.syms.loop_var("q", Dim::sym(s), Dim::sym(s) + 1);
-    let at = [Dim::sym(s).floor_div(p.planes[1]), Dim::sym(s).modulo(p.planes[1])].map(|d| m.syms.simplify(d));
+    let at =
+        [Dim::sym(s).floor_div(p.planes[1]), Dim::sym(s).modulo(p.planes[1])].map(|d| m.syms.simplify(d));
     let plane = Plane { s, q, at };
     let inside = if p.weights.is_some() { filtered(m, p, &plane) } else { by_rows(m, p, &plane) };
     let own = Stmt::For { kind: LoopKind::Seq, var: q, lo: Dim::sym(s), hi: Dim::sym(s) + 1, body: inside };
@@ -216,10 +269,15 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// With so many rows and columns. (Rows and columns are one dimension: this is no image that has channels.)
+    /// With so many rows and columns. (Rows and columns are one dimension: this is no image that has
+    /// channels.)
     fn new(m: &mut Module, p: &Pool, plane: &Plane, rows: i64, width: i64) -> Scratch {
         let planes = Dim::product(p.planes.iter().copied());
-        let buf = m.temp(format!("{}.rows", m.bufs[p.image].name), ElemType::F32, vec![planes, (rows * width).into()]);
+        let buf = m.temp(
+            format!("{}.rows", m.bufs[p.image].name),
+            ElemType::F32,
+            vec![planes, (rows * width).into()],
+        );
         Scratch { buf, q: plane.q, width }
     }
     fn at(&self, row: Dim, column: Dim) -> Vec<Dim> {
@@ -228,11 +286,23 @@ impl Scratch {
 }
 
 /// Stores to a block of the scratch, from a row and a column on.
-fn block(m: &mut Module, own: Scratch, rows: (i64, i64), columns: (i64, i64), value: &dyn Fn(Dim, Dim) -> Expr) -> Vec<Stmt> {
+fn block(
+    m: &mut Module,
+    own: Scratch,
+    rows: (i64, i64),
+    columns: (i64, i64),
+    value: &dyn Fn(Dim, Dim) -> Expr,
+) -> Vec<Stmt> {
     let (n, w) = (rows.1 - rows.0, columns.1 - columns.0);
-    let (i, j) = (m.syms.loop_var("y", Dim::constant(0), Dim::constant(n)), m.syms.loop_var("j", Dim::constant(0), Dim::constant(w)));
+    let (i, j) = (
+        m.syms.loop_var("y", Dim::constant(0), Dim::constant(n)),
+        m.syms.loop_var("j", Dim::constant(0), Dim::constant(w)),
+    );
     let (row, column) = (Dim::sym(i) + rows.0, Dim::sym(j) + columns.0);
-    nest(&[(i, n), (j, w)], vec![Stmt::Store { buf: own.buf, at: own.at(row, column), value: value(row, column) }])
+    nest(
+        &[(i, n), (j, w)],
+        vec![Stmt::Store { buf: own.buf, at: own.at(row, column), value: value(row, column) }],
+    )
 }
 
 /// A depthwise convolution: the plane with zeros around it, then every window.
@@ -248,14 +318,27 @@ fn filtered(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     for columns in [(0, left), (right, width)] {
         inside.extend(block(m, own, (top, bottom), columns, &init));
     }
-    inside.extend(block(m, own, (top, bottom), (left, right), &|row, column| Expr::Load { buf: p.image, at: vec![plane.at[0], plane.at[1], row + y.first, column + x.first] }));
+    inside.extend(block(m, own, (top, bottom), (left, right), &|row, column| Expr::Load {
+        buf: p.image,
+        at: vec![plane.at[0], plane.at[1], row + y.first, column + x.first],
+    }));
     let taps: Vec<(Sym, i64)> = [y, x].into_iter().filter_map(|s| Some((s.tap?, s.taps))).collect();
     let tap = |s: &Side| s.tap.map_or(Dim::constant(0), Dim::sym);
     let at = own.at(Dim::sym(y.var) * y.step + tap(y) * y.apart, Dim::sym(x.var) * x.step + tap(x) * x.apart);
-    let weight = p.weights.as_ref().map(|(buf, at)| Expr::Load { buf: *buf, at: at.clone() }).unwrap_or(Expr::num(ElemType::F32, 1.0));
+    let weight = p
+        .weights
+        .as_ref()
+        .map(|(buf, at)| Expr::Load { buf: *buf, at: at.clone() })
+        .unwrap_or(Expr::num(ElemType::F32, 1.0));
     let value = Expr::fma(Expr::Load { buf: own.buf, at }, weight, Expr::acc(p.acc));
     let set = Stmt::Set { reg: p.acc, at: vec![], value };
-    let sum = taps.iter().rev().fold(set, |body, (var, n)| Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: Dim::constant(*n), body: vec![body] });
+    let sum = taps.iter().rev().fold(set, |body, (var, n)| Stmt::For {
+        kind: LoopKind::Seq,
+        var: *var,
+        lo: Dim::constant(0),
+        hi: Dim::constant(*n),
+        body: vec![body],
+    });
     inside.extend(results(p, plane, vec![sum]));
     inside
 }
@@ -279,17 +362,35 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     let whole: Vec<i64> = (0..y.results).filter(|o| y.inside(*o) == (0, y.taps)).collect();
     let (first, count) = (whole.first().copied().unwrap_or(0), whole.len() as i64);
     let edges = (0..y.results).filter(|o| !(first..first + count).contains(o)).map(|o| (o, 1, y.inside(o)));
-    let all: Vec<(i64, i64, (i64, i64))> = edges.chain((count > 0).then_some((first, count, (0, y.taps)))).collect();
+    let all: Vec<(i64, i64, (i64, i64))> =
+        edges.chain((count > 0).then_some((first, count, (0, y.taps)))).collect();
     for (o, n, (from, to)) in all {
-        let (i, j) = (m.syms.loop_var("y", zero, Dim::constant(n)), m.syms.loop_var("j", zero, Dim::constant(hi - lo)));
+        let (i, j) = (
+            m.syms.loop_var("y", zero, Dim::constant(n)),
+            m.syms.loop_var("j", zero, Dim::constant(hi - lo)),
+        );
         let t = m.syms.loop_var("k", zero, Dim::constant(to - from));
         let row = Dim::constant(o) + if n > 1 { Dim::sym(i) } else { zero };
         let acc = m.reg(p.init.ty);
-        let read = Expr::Load { buf: p.image, at: vec![plane.at[0], plane.at[1], y.position(row, Dim::sym(t) + from), Dim::sym(j) + lo + x.first] };
+        let read = Expr::Load {
+            buf: p.image,
+            at: vec![
+                plane.at[0],
+                plane.at[1],
+                y.position(row, Dim::sym(t) + from),
+                Dim::sym(j) + lo + x.first,
+            ],
+        };
         let step = Stmt::Set { reg: acc, at: vec![], value: Expr::bin(p.op, Expr::acc(acc), read) };
         let body = vec![
             Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: p.init.into() },
-            Stmt::For { kind: LoopKind::Seq, var: t, lo: zero, hi: Dim::constant(to - from), body: vec![step] },
+            Stmt::For {
+                kind: LoopKind::Seq,
+                var: t,
+                lo: zero,
+                hi: Dim::constant(to - from),
+                body: vec![step],
+            },
             Stmt::Store { buf: rows.buf, at: rows.at(row, Dim::sym(j) + lo), value: Expr::acc(acc) },
         ];
         let loops: Vec<(Sym, i64)> = if n > 1 { vec![(i, n), (j, hi - lo)] } else { vec![(j, hi - lo)] };
@@ -300,9 +401,22 @@ fn by_rows(m: &mut Module, p: &Pool, plane: &Plane) -> Vec<Stmt> {
     }
     // Columns.
     let t = m.syms.loop_var("k", zero, Dim::constant(x.taps));
-    let read = Expr::Load { buf: rows.buf, at: rows.at(y.var.into(), Dim::sym(x.var) * x.step + Dim::sym(t) * x.apart) };
+    let read = Expr::Load {
+        buf: rows.buf,
+        at: rows.at(y.var.into(), Dim::sym(x.var) * x.step + Dim::sym(t) * x.apart),
+    };
     let step = Stmt::Set { reg: p.acc, at: vec![], value: Expr::bin(p.op, Expr::acc(p.acc), read) };
-    inside.extend(results(p, plane, vec![Stmt::For { kind: LoopKind::Seq, var: t, lo: zero, hi: Dim::constant(x.taps), body: vec![step] }]));
+    inside.extend(results(
+        p,
+        plane,
+        vec![Stmt::For {
+            kind: LoopKind::Seq,
+            var: t,
+            lo: zero,
+            hi: Dim::constant(x.taps),
+            body: vec![step],
+        }],
+    ));
     inside
 }
 
@@ -311,5 +425,7 @@ fn nest(loops: &[(Sym, i64)], body: Vec<Stmt>) -> Vec<Stmt> {
     if loops.iter().any(|l| l.1 <= 0) {
         return vec![];
     }
-    loops.iter().rev().fold(body, |body, (var, n)| vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: Dim::constant(0), hi: Dim::constant(*n), body }])
+    loops.iter().rev().fold(body, |body, (var, n)| {
+        vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: Dim::constant(0), hi: Dim::constant(*n), body }]
+    })
 }

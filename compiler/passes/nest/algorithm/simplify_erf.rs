@@ -1,7 +1,8 @@
 //! simplify_erf: `erf(x / c)` becomes `erf(x * (1 / c))`, and `0.5 * (erf(..) + 1)` one multiply-add.
 //!
-//! The first changes the argument by half a unit in the last place at most, and saves a division that costs as much as the
-//! rest of a GELU: `--math strict` does without the pass. The second gives the same number, since halves are exact.
+//! The first changes the argument by half a unit in the last place at most, and saves a division that costs
+//! as much as the rest of a GELU: `--math strict` does without the pass. The second gives the same number,
+//! since halves are exact.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Expr, Math, Module, UnOp, visit};
@@ -43,10 +44,17 @@ fn is(e: &Expr, x: f32) -> bool {
 
 /// Half of erf(..) + 1, or of a product of it.
 fn halved(e: Expr) -> std::result::Result<Expr, Expr> {
-    let erf = |e: &Expr| matches!(e, Expr::Un(UnOp::Erf, _)) || matches!(e, Expr::Let { body, .. } if matches!(**body, Expr::Un(UnOp::Erf, _)));
+    let erf = |e: &Expr| {
+        matches!(e, Expr::Un(UnOp::Erf, _))
+            || matches!(e, Expr::Let { body, .. } if matches!(**body, Expr::Un(UnOp::Erf, _)))
+    };
     match e {
-        Expr::Bin(BinOp::Add, x, y) if erf(&x) && is(&y, 1.0) => Ok(Expr::fma(*x, Expr::f32(0.5), Expr::f32(0.5))),
-        Expr::Bin(BinOp::Add, x, y) if erf(&y) && is(&x, 1.0) => Ok(Expr::fma(*y, Expr::f32(0.5), Expr::f32(0.5))),
+        Expr::Bin(BinOp::Add, x, y) if erf(&x) && is(&y, 1.0) => {
+            Ok(Expr::fma(*x, Expr::f32(0.5), Expr::f32(0.5)))
+        }
+        Expr::Bin(BinOp::Add, x, y) if erf(&y) && is(&x, 1.0) => {
+            Ok(Expr::fma(*y, Expr::f32(0.5), Expr::f32(0.5)))
+        }
         Expr::Bin(BinOp::Mul, x, y) => match halved(*y) {
             Ok(y) => Ok(*x * y),
             Err(y) => halved(*x).map(|x| x * y.clone()).map_err(|x| x * y),

@@ -1,7 +1,7 @@
 //! strassen: products of matrices with fewer multiplications (Strassen: Gaussian Elimination is not Optimal).
 //!
-//! Rows, columns and the depth of `C = A B`, B constant, are cut into halves, and seven products of sums of the halves take the
-//! place of eight products of the halves.
+//! Rows, columns and the depth of `C = A B`, B constant, are cut into halves, and seven products of sums of
+//! the halves take the place of eight products of the halves.
 //!
 //! ```text
 //! A11 + A22, A21 - A11, A12 - A22, A11, A22, A21 + A22, A11 + A12                V  [7][pairs of rows][K / 2]
@@ -11,25 +11,30 @@
 //! C11 = M1 + M4 - M5 + M7   C12 = M3 + M5   C21 = M2 + M4   C22 = M1 - M2 + M3 + M6, and the epilogue
 //! ```
 //!
-//! The halves of the depth are its first and its second one. Of rows and columns, neighbours belong together: row 2i with
-//! row 2i + 1, a panel of 32 columns with the next. So what a row holds reaches its neighbour only, and threads share the work
-//! by pairs of panels. An odd last row has itself as its neighbour. A kernel of its own makes V, since all panels read it. Sums
-//! of weights are made where they are multiplied, once for all rows of a tile: units that add stand idle there. Weights stay
-//! packed as contractions have them, so that a few rows, which this does not pay for, use the same ones: where run time
-//! counts the rows, the driver chooses (`worth`).
+//! The halves of the depth are its first and its second one. Of rows and columns, neighbours belong together:
+//! row 2i with row 2i + 1, a panel of 32 columns with the next. So what a row holds reaches its neighbour
+//! only, and threads share the work by pairs of panels. An odd last row has itself as its neighbour. A kernel
+//! of its own makes V, since all panels read it. Sums of weights are made where they are multiplied, once for
+//! all rows of a tile: units that add stand idle there. Weights stay packed as contractions have them, so
+//! that a few rows, which this does not pay for, use the same ones: where run time counts the rows, the
+//! driver chooses (`worth`).
 //!
-//! One parallel loop runs over groups of rows and pairs of panels. Each goes through the depth block by block; the last
-//! products of a block ask memory for the next one.
+//! One parallel loop runs over groups of rows and pairs of panels. Each goes through the depth block by
+//! block; the last products of a block ask memory for the next one.
 //!
-//! Each row is divided by its largest magnitude before the sums, and its results are multiplied by it (outside scaling: Ballard,
-//! Benson, Druinsky, Lipshitz, Schwartz: Improving the Numerical Stability of Fast Matrix Multiplication, 2016). So the error of
-//! a row is bounded by its own norm, about as that of the plain sum, which has twice as many terms (tests/strassen.rs); a row of
-//! zeros gives zeros. A row that is not finite takes no part, and all its results are NaN. Weights are constant: columns that
-//! differ too much in magnitude keep the plain product. `--math strict` does without. Sums of integers are left alone. Only levels with 512-bit vectors have the pass: narrower
-//! ones have fewer products for each sum of weights, and many cores add on the units that multiply.
+//! Each row is divided by its largest magnitude before the sums, and its results are multiplied by it
+//! (outside scaling: Ballard, Benson, Druinsky, Lipshitz, Schwartz: Improving the Numerical Stability of Fast
+//! Matrix Multiplication, 2016). So the error of a row is bounded by its own norm, about as that of the plain
+//! sum, which has twice as many terms (tests/strassen.rs); a row of zeros gives zeros. A row that is not
+//! finite takes no part, and all its results are NaN. Weights are constant: columns that differ too much in
+//! magnitude keep the plain product. `--math strict` does without. Sums of integers are left alone. Only
+//! levels with 512-bit vectors have the pass: narrower ones have fewer products for each sum of weights, and
+//! many cores add on the units that multiply.
 
 use crate::diag::Result;
-use crate::nest::{BinOp, Buf, Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Place, Stmt, UnOp, visit};
+use crate::nest::{
+    BinOp, Buf, Expr, Kernel, KernelBuilder, LoopKind, Math, Module, Place, Stmt, UnOp, visit,
+};
 use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction, depends};
 use crate::passes::nest::analysis::machine::{L2, LINE, THREADS};
 use crate::passes::nest::analysis::shape::{Uses, add, finished, fresh_regs, in_slots, sub};
@@ -41,8 +46,8 @@ use crate::tensor::ElemType;
 
 /// Columns of a panel.
 const PANEL: i64 = 32;
-/// Steps of a block of the depth at most, and pairs of rows of a group: what four products of a group need of V stays in the
-/// second-level cache, beside a block of a pair of panels and the next one.
+/// Steps of a block of the depth at most, and pairs of rows of a group: what four products of a group need of
+/// V stays in the second-level cache, beside a block of a pair of panels and the next one.
 const BLOCK: i64 = 512;
 const GROUP: i64 = 108;
 /// Rows of a tile where run time counts them.
@@ -51,14 +56,16 @@ const TILE: i64 = 12;
 const LEAST: i64 = 48;
 /// Bytes of V at most: more would come from memory again and again.
 const V_BYTES: i64 = 5 * L2;
-/// Minimum profit: the extra sums may cost at most 1/15 of the plain product. Model: 16/K + 10/N, measured on a core with
-/// 512-bit vectors.
+/// Minimum profit: the extra sums may cost at most 1/15 of the plain product. Model: 16/K + 10/N, measured on
+/// a core with 512-bit vectors.
 const SUMS: i64 = 29;
 /// Iterations of the parallel loop at most, and so copies of P.
 const SLOTS: i64 = 32;
-/// Ratio of the largest magnitudes of two columns of a pair, at most: the smaller one has an error of the larger one.
+/// Ratio of the largest magnitudes of two columns of a pair, at most: the smaller one has an error of the
+/// larger one.
 const COLUMN_RATIO: f32 = 64.0;
-/// Least magnitude that rows are divided by: its reciprocal is finite. Rows below it lose bits as denormal numbers do.
+/// Least magnitude that rows are divided by: its reciprocal is finite. Rows below it lose bits as denormal
+/// numbers do.
 const LEAST_SCALE: f32 = 1e-37;
 
 /// Runs the pass.
@@ -67,9 +74,21 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
         return Ok(());
     }
     let uses = Uses::new(m);
-    let layers: Vec<(Kernel, Layer)> = visit::calls(&m.driver).into_iter().filter_map(|k| Some((k, layer(m, contraction(&m.kernels[k].body)?)?))).collect();
+    let layers: Vec<(Kernel, Layer)> = visit::calls(&m.driver)
+        .into_iter()
+        .filter_map(|k| Some((k, layer(m, contraction(&m.kernels[k].body)?)?)))
+        .collect();
     // Sums of rows that several products read, query, key and value say, are made once.
-    let first: Vec<usize> = layers.iter().enumerate().map(|(i, (k, l))| layers[..i].iter().position(|(j, of)| j != k && l.reads_as(of) && uses.may_move(m, *j, *k)).unwrap_or(i)).collect();
+    let first: Vec<usize> = layers
+        .iter()
+        .enumerate()
+        .map(|(i, (k, l))| {
+            layers[..i]
+                .iter()
+                .position(|(j, of)| j != k && l.reads_as(of) && uses.may_move(m, *j, *k))
+                .unwrap_or(i)
+        })
+        .collect();
     let mut sums: Vec<Option<Left>> = vec![];
     for ((k, l), first) in layers.iter().zip(first) {
         let made = sums.get(first).copied().flatten();
@@ -117,17 +136,24 @@ fn layer(m: &Module, parts: Contraction) -> Option<Layer> {
         return None;
     }
     let owner = m.storage(parts.b.0);
-    if !matches!(m.bufs[owner].place, Place::Const(_)) || m.bufs[parts.a.0].ty != ElemType::F32 || stride(m, parts.a.0, &parts.a.1, k) != Some(1) {
+    if !matches!(m.bufs[owner].place, Place::Const(_))
+        || m.bufs[parts.a.0].ty != ElemType::F32
+        || stride(m, parts.a.0, &parts.a.1, k) != Some(1)
+    {
         return None;
     }
     let loops: Vec<(Sym, Dim)> = parts.loops.iter().copied().filter(|l| l.0 != n).collect();
     let rows = Dim::product(loops.iter().map(|l| l.1));
-    // One of eight products is saved. Sums of P take a share that falls with the depth, those of A one that falls with the
-    // columns, and a few hundredths are lost anyway: what is left has to be worth it.
+    // One of eight products is saved. Sums of P take a share that falls with the depth, those of A one that
+    // falls with the columns, and a few hundredths are lost anyway: what is left has to be worth it.
     if SUMS * (8 * columns + 5 * depth) > depth * columns {
         return None;
     }
-    let block = (1..=BLOCK / 16).rev().map(|b| 16 * b).find(|b| depth / 2 % b == 0).filter(|b| 4 * b >= BLOCK || 2 * b == depth)?;
+    let block = (1..=BLOCK / 16)
+        .rev()
+        .map(|b| 16 * b)
+        .find(|b| depth / 2 % b == 0)
+        .filter(|b| 4 * b >= BLOCK || 2 * b == depth)?;
     let (range, least, most) = (m.syms.range(rows), LEAST * least_groups(columns), V_BYTES / (7 * depth));
     if range.hi.is_some_and(|h| h < least) || range.lo.is_some_and(|l| l > most) {
         return None;
@@ -137,12 +163,25 @@ fn layer(m: &Module, parts: Contraction) -> Option<Layer> {
         return None;
     }
     let sure = range.lo.is_some_and(|l| l >= least) && range.hi.is_some_and(|h| h <= most);
-    Some(Layer { rows, loops, n: (n, columns), k: (k, depth), block, asks: (!sure).then_some((least, most)), parts })
+    Some(Layer {
+        rows,
+        loops,
+        n: (n, columns),
+        k: (k, depth),
+        block,
+        asks: (!sure).then_some((least, most)),
+        parts,
+    })
 }
 
-/// Whether the columns that are added to each other are of about the same magnitude. None: the constant is none of rows and
-/// columns that lie whole in memory.
-fn columns_are_alike(m: &Module, (b, at): &(Buf, Vec<Dim>), (k, n): (Sym, Sym), columns: i64) -> Option<bool> {
+/// Whether the columns that are added to each other are of about the same magnitude. None: the constant is
+/// none of rows and columns that lie whole in memory.
+fn columns_are_alike(
+    m: &Module,
+    (b, at): &(Buf, Vec<Dim>),
+    (k, n): (Sym, Sym),
+    columns: i64,
+) -> Option<bool> {
     let Place::Const(data) = &m.bufs[m.storage(*b)].place else { return None };
     let (down, along) = (stride(m, *b, at, k)?, stride(m, *b, at, n)?);
     let first = m.linear(*b, at).subst(&mut |s| (s == k || s == n).then(|| Dim::constant(0))).as_const()?;
@@ -155,17 +194,30 @@ fn columns_are_alike(m: &Module, (b, at): &(Buf, Vec<Dim>), (k, n): (Sym, Sym), 
         }
     })?;
     let panel = PANEL as usize;
-    Some(most.chunks_exact(2 * panel).all(|c| (0..panel).all(|i| c[i].max(c[panel + i]) <= COLUMN_RATIO * c[i].min(c[panel + i]))))
+    Some(
+        most.chunks_exact(2 * panel)
+            .all(|c| (0..panel).all(|i| c[i].max(c[panel + i]) <= COLUMN_RATIO * c[i].min(c[panel + i]))),
+    )
 }
 
 impl Layer {
     /// True if the sums of rows are those of `other`, whenever the other one makes them.
     fn reads_as(&self, other: &Layer) -> bool {
         let extents = |l: &Layer| l.loops.iter().map(|l| l.1).collect::<Vec<Dim>>();
-        let of = |s: Sym| if s == self.k.0 { Some(other.k.0) } else { self.loops.iter().zip(&other.loops).find(|(a, _)| a.0 == s).map(|(_, b)| b.0) };
+        let of = |s: Sym| {
+            if s == self.k.0 {
+                Some(other.k.0)
+            } else {
+                self.loops.iter().zip(&other.loops).find(|(a, _)| a.0 == s).map(|(_, b)| b.0)
+            }
+        };
         let at = |d: &Dim| d.subst(&mut |s| of(s).map(Dim::sym));
         let (a, b) = (&self.parts.a, &other.parts.a);
-        a.0 == b.0 && self.k.1 == other.k.1 && self.asks == other.asks && extents(self) == extents(other) && a.1.iter().map(at).eq(b.1.iter().copied())
+        a.0 == b.0
+            && self.k.1 == other.k.1
+            && self.asks == other.asks
+            && extents(self) == extents(other)
+            && a.1.iter().map(at).eq(b.1.iter().copied())
     }
     /// True if every row has a neighbour.
     fn is_even(&self, m: &Module) -> bool {
@@ -192,10 +244,11 @@ fn least_groups(columns: i64) -> i64 {
     if panels < 4 * THREADS && panels % THREADS != 0 { 2 } else { 1 }
 }
 
-/// Puts the seven products in the place of a kernel, or beside it where the driver has to choose. `made`: the left operand, if
-/// an earlier product has it. Gives it back.
+/// Puts the seven products in the place of a kernel, or beside it where the driver has to choose. `made`: the
+/// left operand, if an earlier product has it. Gives it back.
 fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Left>) -> Option<Left> {
-    let Packed { buf: w, outer, .. } = constant_panels(m, &l.parts, &[], (l.n.0, Dim::constant(l.n.1)), PANEL)?.place(m);
+    let Packed { buf: w, outer, .. } =
+        constant_panels(m, &l.parts, &[], (l.n.0, Dim::constant(l.n.1)), PANEL)?.place(m);
     if !outer.is_empty() {
         return None;
     }
@@ -219,14 +272,23 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Left>) -> Option<L
     let id = m.kernel(&name, &origin, |kb| {
         in_slots(kb, total, slots, &mut |kb, slot, i| {
             let (g, pair) = (kb.m.syms.simplify(i.floor_div(panels)), kb.m.syms.simplify(i.modulo(panels)));
-            // Of a number known now all groups are alike: the last one computes some rows again, to the same bits.
-            let (first, firsts) = if known { (kb.m.syms.simplify((g * size).min(pairs - size)), pairs - size + 1) } else { (g * size, pairs) };
+            // Of a number known now all groups are alike: the last one computes some rows again, to the same
+            // bits.
+            let (first, firsts) = if known {
+                (kb.m.syms.simplify((g * size).min(pairs - size)), pairs - size + 1)
+            } else {
+                (g * size, pairs)
+            };
             named(kb, pair, constant(panels), &mut |kb, pair| {
                 named(kb, first, firsts, &mut |kb, first| {
                     let count = if known { size } else { kb.m.syms.simplify((pairs - first).min(size)) };
                     named(kb, count, constant(high + 1), &mut |kb, count| {
-                        let share = kb.m.syms.simplify(constant(l.block * PANEL / line).ceil_div(count.max(1)) * line);
-                        named(kb, share, constant(l.block * PANEL + 1), &mut |kb, share| group(kb, l, &Group { w, left, p, slot, pair, first, count, share }));
+                        let share =
+                            kb.m.syms
+                                .simplify(constant(l.block * PANEL / line).ceil_div(count.max(1)) * line);
+                        named(kb, share, constant(l.block * PANEL + 1), &mut |kb, share| {
+                            group(kb, l, &Group { w, left, p, slot, pair, first, count, share })
+                        });
                     });
                 });
             });
@@ -236,7 +298,11 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer, made: Option<Left>) -> Option<L
     let calls = m.driver.split_off(calls);
     let with = match l.asks {
         Some((least, most)) => {
-            let worth = Expr::bin(BinOp::And, Expr::cmp_index(BinOp::Ge, l.rows, least), Expr::cmp_index(BinOp::Le, l.rows, most));
+            let worth = Expr::bin(
+                BinOp::And,
+                Expr::cmp_index(BinOp::Ge, l.rows, least),
+                Expr::cmp_index(BinOp::Le, l.rows, most),
+            );
             vec![Stmt::If { cond: worth, then: calls, els: vec![Stmt::Call(k)] }]
         }
         None => calls,
@@ -269,13 +335,15 @@ fn left_operand(m: &mut Module, k: Kernel, l: &Layer) -> Left {
     });
     let left = Left { sums, scale };
     m.kernel(&name, &origin, |kb| {
-        kb.nest(LoopKind::Par, &[pairs, Dim::constant(half)], |kb, at| left_factors(kb, l, left, (at[0], at[1])));
+        kb.nest(LoopKind::Par, &[pairs, Dim::constant(half)], |kb, at| {
+            left_factors(kb, l, left, (at[0], at[1]))
+        });
     });
     left
 }
 
-/// `f` with a value below `limit` that has a name of its own, where it is no number: what it is made of would make every
-/// subscript long.
+/// `f` with a value below `limit` that has a name of its own, where it is no number: what it is made of would
+/// make every subscript long.
 fn named(kb: &mut KernelBuilder, value: Dim, limit: Dim, f: &mut dyn FnMut(&mut KernelBuilder, Dim)) {
     if value.as_const().is_some() {
         return f(kb, value);
@@ -292,7 +360,8 @@ struct Group {
     /// The part of scratch.
     slot: Dim,
     pair: Dim,
-    /// The first pair of rows, how many there are, and how many elements of a quarter of weights each asks for.
+    /// The first pair of rows, how many there are, and how many elements of a quarter of weights each asks
+    /// for.
     first: Dim,
     count: Dim,
     share: Dim,
@@ -308,14 +377,21 @@ fn group(kb: &mut KernelBuilder, l: &Layer, g: &Group) {
                 kb.nest(LoopKind::Par, &[g.count, panel], |kb, at| {
                     let acc = kb.acc(Expr::f32(0.0));
                     kb.range(LoopKind::Seq, "k", 0, l.block, |kb, c| {
-                        // The last products ask for the next block, early enough and not so early that it is gone again.
+                        // The last products ask for the next block, early enough and not so early that it is
+                        // gone again.
                         if let Some(asked) = f.asks {
                             let (next, (y, x)) = (b + 1, asked(e));
-                            let at = vec![(g.pair + next.floor_div(blocks)) * 2 + x, next.modulo(blocks) * l.block + y * half, at[0] * g.share];
+                            let at = vec![
+                                (g.pair + next.floor_div(blocks)) * 2 + x,
+                                next.modulo(blocks) * l.block + y * half,
+                                at[0] * g.share,
+                            ];
                             kb.push(Stmt::Prefetch { buf: g.w, at });
                         }
                         let k = b * l.block + c;
-                        let quarter = |kb: &KernelBuilder, (y, x): (Dim, Dim)| kb.load(g.w, &[g.pair * 2 + x, y * half + k, at[1]]);
+                        let quarter = |kb: &KernelBuilder, (y, x): (Dim, Dim)| {
+                            kb.load(g.w, &[g.pair * 2 + x, y * half + k, at[1]])
+                        };
                         let x = kb.load(g.left.sums, &[e + f.from, g.first + at[0], k]);
                         let y = quarter(kb, (f.first)(e));
                         let y = match f.second {
@@ -342,7 +418,14 @@ fn group(kb: &mut KernelBuilder, l: &Layer, g: &Group) {
         if count.as_const() != Some(0) {
             kb.nest(LoopKind::Par, &[count, panel], |kb, at| {
                 let t = from + at[0];
-                finish(kb, l, (g.p, g.left.scale), [g.slot, t, at[1]], (g.first + t, g.pair * (2 * PANEL) + at[1]), both);
+                finish(
+                    kb,
+                    l,
+                    (g.p, g.left.scale),
+                    [g.slot, t, at[1]],
+                    (g.first + t, g.pair * (2 * PANEL) + at[1]),
+                    both,
+                );
             });
         }
     }
@@ -363,8 +446,20 @@ struct Factors {
 
 /// The right factors: B11 + B22, B11 + B12, B21 + B22; B12 - B22, B21 - B11; B11, B22.
 const FACTORS: [Factors; 3] = [
-    Factors { from: 0, count: 3, first: |e| (e.floor_div(2), Dim::constant(0)), second: Some((BinOp::Add, |e| ((e + 1).modulo(2), Dim::constant(1)))), asks: None },
-    Factors { from: 3, count: 2, first: |e| (e, Dim::constant(1) - e), second: Some((BinOp::Sub, |e| (Dim::constant(1) - e, Dim::constant(1) - e))), asks: Some(|e| (e, Dim::constant(0))) },
+    Factors {
+        from: 0,
+        count: 3,
+        first: |e| (e.floor_div(2), Dim::constant(0)),
+        second: Some((BinOp::Add, |e| ((e + 1).modulo(2), Dim::constant(1)))),
+        asks: None,
+    },
+    Factors {
+        from: 3,
+        count: 2,
+        first: |e| (e, Dim::constant(1) - e),
+        second: Some((BinOp::Sub, |e| (Dim::constant(1) - e, Dim::constant(1) - e))),
+        asks: Some(|e| (e, Dim::constant(0))),
+    },
     Factors { from: 5, count: 2, first: |e| (e, e), second: None, asks: Some(|e| (e, Dim::constant(1))) },
 ];
 
@@ -372,11 +467,14 @@ const FACTORS: [Factors; 3] = [
 fn left_factors(kb: &mut KernelBuilder, l: &Layer, left: Left, (t, c): (Dim, Dim)) {
     let last = if l.is_even(kb.m) { t * 2 + 1 } else { (t * 2 + 1).min(l.rows - 1) };
     let scales = [t * 2, last].map(|r| kb.load(left.scale, &[Dim::constant(1), r])).map(|e| kb.let_(e));
-    let [a11, a12, a21, a22] = [(0, t * 2, c), (0, t * 2, c + l.k.1 / 2), (1, last, c), (1, last, c + l.k.1 / 2)].map(|(i, r, c)| {
-        let e = l.left(kb, (r, c)) * scales[i].clone();
-        let finite = Expr::bin(BinOp::Gt, scales[i].clone(), Expr::f32(0.0));
-        kb.let_(Expr::select(finite, e, Expr::f32(0.0)))
-    });
+    let [a11, a12, a21, a22] =
+        [(0, t * 2, c), (0, t * 2, c + l.k.1 / 2), (1, last, c), (1, last, c + l.k.1 / 2)].map(
+            |(i, r, c)| {
+                let e = l.left(kb, (r, c)) * scales[i].clone();
+                let finite = Expr::bin(BinOp::Gt, scales[i].clone(), Expr::f32(0.0));
+                kb.let_(Expr::select(finite, e, Expr::f32(0.0)))
+            },
+        );
     let (m1, m6, m7) = (add(kb, &a11, &a22), sub(kb, &a21, &a11), sub(kb, &a12, &a22));
     let (m2, m5) = (add(kb, &a21, &a22), add(kb, &a11, &a12));
     for (e, s) in [m1, m6, m7, a11, a22, m2, m5].into_iter().enumerate() {
@@ -384,8 +482,16 @@ fn left_factors(kb: &mut KernelBuilder, l: &Layer, left: Left, (t, c): (Dim, Dim
     }
 }
 
-/// The four sums of products that stand at one place of P, or the two of a pair's first row, and the epilogue.
-fn finish(kb: &mut KernelBuilder, l: &Layer, (p, scale): (Buf, Buf), at: [Dim; 3], (t, column): (Dim, Dim), both: bool) {
+/// The four sums of products that stand at one place of P, or the two of a pair's first row, and the
+/// epilogue.
+fn finish(
+    kb: &mut KernelBuilder,
+    l: &Layer,
+    (p, scale): (Buf, Buf),
+    at: [Dim; 3],
+    (t, column): (Dim, Dim),
+    both: bool,
+) {
     let [m1, m6, m7, m3, m4, m2, m5] = std::array::from_fn(|e| {
         let e = kb.load(p, &[at[0], Dim::from(e as i64), at[1], at[2]]);
         kb.let_(e)
@@ -394,7 +500,8 @@ fn finish(kb: &mut KernelBuilder, l: &Layer, (p, scale): (Buf, Buf), at: [Dim; 3
     let mut results = vec![(t * 2, column, add(kb, &s, &d)), (t * 2, column + PANEL, add(kb, &m3, &m5))];
     if both {
         let (s, d) = (add(kb, &m1, &m3), sub(kb, &m6, &m2));
-        results.extend([(t * 2 + 1, column, add(kb, &m2, &m4)), (t * 2 + 1, column + PANEL, add(kb, &s, &d))]);
+        results
+            .extend([(t * 2 + 1, column, add(kb, &m2, &m4)), (t * 2 + 1, column + PANEL, add(kb, &s, &d))]);
     }
     for (r, c, value) in results {
         let value = kb.let_(value * kb.load(scale, &[Dim::constant(0), r]));

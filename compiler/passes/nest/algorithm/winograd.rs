@@ -1,7 +1,8 @@
-//! winograd: convolutions with fewer multiplications (Winograd; Lavin, Gray: Fast Algorithms for Convolutional Neural
-//! Networks). `points` has the transforms of F(m, r); `line` applies them along one dimension of the image, where a
-//! convolution has few channels or many taps. Here they are applied in both: 3x3 convolutions of stride 1 as F(4x4, 3x3),
-//! 36 products of matrices for a tile of 4x4 results instead of 144.
+//! winograd: convolutions with fewer multiplications (Winograd; Lavin, Gray: Fast Algorithms for
+//! Convolutional Neural Networks). `points` has the transforms of F(m, r); `line` applies them along one
+//! dimension of the image, where a convolution has few channels or many taps. Here they are applied in both:
+//! 3x3 convolutions of stride 1 as F(4x4, 3x3), 36 products of matrices for a tile of 4x4 results instead of
+//! 144.
 //!
 //! ```text
 //! U = G g G'   once, here, in f64          [slice][36][C][K / slices]
@@ -10,23 +11,25 @@
 //! Y = A' M A   and the epilogue, 16 stores
 //! ```
 //!
-//! One parallel loop runs over groups of tiles and slices of output channels, so that V and M of a group stay in the
-//! cache between the steps. Where channels are cut into slices, all slices share a V that a kernel of its own makes.
+//! One parallel loop runs over groups of tiles and slices of output channels, so that V and M of a group stay
+//! in the cache between the steps. Where channels are cut into slices, all slices share a V that a kernel of
+//! its own makes.
 //!
-//! U is four times the weights. Where it would come from memory for a few tiles, it is made while the model runs, block after
-//! block of input channels (`[slot][36][C / blocks][K / slices]`), and M is a sum over blocks; a group is then several
-//! images if these are small. While a block is multiplied, memory is asked for the weights of the next one.
+//! U is four times the weights. Where it would come from memory for a few tiles, it is made while the model
+//! runs, block after block of input channels (`[slot][36][C / blocks][K / slices]`), and M is a sum over
+//! blocks; a group is then several images if these are small. While a block is multiplied, memory is asked
+//! for the weights of the next one.
 //!
-//! Parts of V and M are named by a loop of one iteration inside the parallel one: code generation lets all iterations of
-//! a task use one part (codegen/clif/private.rs).
+//! Parts of V and M are named by a loop of one iteration inside the parallel one: code generation lets all
+//! iterations of a task use one part (codegen/clif/private.rs).
 //!
-//! No access has a condition, whatever the sizes are: a group's tiles beyond the last one repeat it, rows and columns
-//! beyond the image are clamped. What a tile stores beyond the image falls on its own last row or column, which it
-//! stores again afterwards: stores go from the last position to the first.
+//! No access has a condition, whatever the sizes are: a group's tiles beyond the last one repeat it, rows and
+//! columns beyond the image are clamped. What a tile stores beyond the image falls on its own last row or
+//! column, which it stores again afterwards: stores go from the last position to the first.
 //!
-//! Sums are made in another order than the operator's definition has it, with factors from 1/24 to 8: errors are a
-//! few times those of the direct sum, along one dimension half of that (tests/winograd.rs). Sums of integers (`exact_sums`) are
-//! left alone. `wins` decides for two dimensions, `line::Line::gain` for one.
+//! Sums are made in another order than the operator's definition has it, with factors from 1/24 to 8: errors
+//! are a few times those of the direct sum, along one dimension half of that (tests/winograd.rs). Sums of
+//! integers (`exact_sums`) are left alone. `wins` decides for two dimensions, `line::Line::gain` for one.
 
 mod line;
 mod points;
@@ -53,14 +56,15 @@ const FRESH_SLOTS: i64 = 16;
 const NEAR_WEIGHTS: i64 = L2;
 /// Bytes of U that are worth storing: four times the weights.
 const MOST_WEIGHTS: i64 = 16 * L2;
-/// Tiles of a group at most where weights are transformed for each group: enough that this takes a small part of the
-/// time, few enough that M of a slice stays in the second-level cache.
+/// Tiles of a group at most where weights are transformed for each group: enough that this takes a small part
+/// of the time, few enough that M of a slice stays in the second-level cache.
 const FRESH_TILES: i64 = 64;
 /// Output channels of a slice there: a panel.
 const FRESH_WIDTH: i64 = 32;
 /// Input channels of a block there, at most: U of a block is written and read in the second-level cache.
 const FRESH_BLOCK: i64 = 32;
-/// Cycles for one input channel and 16 output channels, on a core with 512-bit vectors: products of a tile with U,
+/// Cycles for one input channel and 16 output channels, on a core with 512-bit vectors: products of a tile
+/// with U,
 const ROW: i64 = 20;
 /// reading U from beyond the second-level cache,
 const READ: i64 = 576;
@@ -74,7 +78,11 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     let kernels = visit::calls(&m.driver);
     for k in kernels {
-        let Some(parts) = contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma && !p.is_exact(m)) else { continue };
+        let Some(parts) =
+            contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma && !p.is_exact(m))
+        else {
+            continue;
+        };
         if let Some(l) = layer(m, &parts).filter(|l| wins(m, l)) {
             rewrite(m, k, &l);
         } else if let Some(l) = line::layer(m, &parts) {
@@ -106,7 +114,12 @@ fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
     let of = |list: &[(Sym, Dim)], d: &Dim| d.as_sym().and_then(|s| list.iter().copied().find(|l| l.0 == s));
     let (c, ky, kx) = (of(&p.depth, ac)?, of(&p.depth, wy)?, of(&p.depth, wx)?);
     let kk = of(&p.loops, wk)?;
-    if p.depth.len() != 3 || ac != wc || ky.1.as_const() != Some(3) || kx.1.as_const() != Some(3) || ky.0 == kx.0 {
+    if p.depth.len() != 3
+        || ac != wc
+        || ky.1.as_const() != Some(3)
+        || kx.1.as_const() != Some(3)
+        || ky.0 == kx.0
+    {
         return None;
     }
     let n = of(&p.loops, an);
@@ -122,17 +135,29 @@ fn layer(m: &Module, p: &Contraction) -> Option<Layer> {
     let owner = m.storage(p.b.0);
     let Place::Const(weights) = &m.bufs[owner].place else { return None };
     let own = |s: Sym| n.is_some_and(|n| n.0 == s);
-    if y.0 == x.0 || own(y.0) || own(x.0) || own(kk.0) || !weights.elem().is_float() || m.bufs[p.a.0].ty != ElemType::F32 || m.storage(p.a.0) != p.a.0 {
+    if y.0 == x.0
+        || own(y.0)
+        || own(x.0)
+        || own(kk.0)
+        || !weights.elem().is_float()
+        || m.bufs[p.a.0].ty != ElemType::F32
+        || m.storage(p.a.0) != p.a.0
+    {
         return None;
     }
     // Vectors run along channels on both sides.
-    let (out, at) = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
+    let (out, at) = p
+        .tail
+        .iter()
+        .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
     if stride(m, p.a.0, &p.a.1, c.0) != Some(1) || stride(m, out, at, kk.0) != Some(1) {
         return None;
     }
     let (c, k) = ((c.0, c.1.as_const()?), (kk.0, kk.1.as_const()?));
     let shape = [k.1, c.1, 3, 3];
-    let fits = m.bufs[p.b.0].dims.iter().zip(shape).all(|(d, n)| d.as_const() == Some(n)) && m.bufs[owner].layout == Layout::RowMajor && weights.count() == (9 * k.1 * c.1) as u64;
+    let fits = m.bufs[p.b.0].dims.iter().zip(shape).all(|(d, n)| d.as_const() == Some(n))
+        && m.bufs[owner].layout == Layout::RowMajor
+        && weights.count() == (9 * k.1 * c.1) as u64;
     fits.then(|| Layer { weights: weights.clone(), n, k, y, x, c, from: (from_y, from_x), parts: p.clone() })
 }
 
@@ -141,7 +166,9 @@ fn wins(m: &Module, l: &Layer) -> bool {
     let (tiles, area) = (tiles(l), l.y.1 * l.x.1);
     let full = match (tiles.as_const(), area.as_const()) {
         // Cycles of products, and of weights that are transformed for a single image.
-        (Some(t), Some(a)) if t < 9 => l.c.1.min(l.k.1) >= 64 && fresh(l).is_some() && ROW * t + TRANSFORM < ROW * a / 4,
+        (Some(t), Some(a)) if t < 9 => {
+            l.c.1.min(l.k.1) >= 64 && fresh(l).is_some() && ROW * t + TRANSFORM < ROW * a / 4
+        }
         (Some(t), Some(a)) => 16 * t <= 2 * a,
         _ => m.syms.range(area).hi.is_none_or(|h| h >= 144),
     };
@@ -177,15 +204,16 @@ struct Plan {
     images: Dim,
 }
 
-/// Output channels of a slice and input channels of a block, where weights are to be transformed while the model runs:
-/// where U comes from beyond the second-level cache, and there are too few tiles to hide that.
+/// Output channels of a slice and input channels of a block, where weights are to be transformed while the
+/// model runs: where U comes from beyond the second-level cache, and there are too few tiles to hide that.
 fn fresh(l: &Layer) -> Option<(i64, i64)> {
     let waits = tiles(l).as_const().is_some_and(|t| bytes(l) > NEAR_WEIGHTS && READ > ROW * t + TRANSFORM);
     let block = (2..=FRESH_BLOCK / 16).rev().map(|b| 16 * b).find(|b| l.c.1 % b == 0)?;
     (l.k.1 % FRESH_WIDTH == 0 && (waits || bytes(l) > MOST_WEIGHTS)).then_some((FRESH_WIDTH, block))
 }
 
-/// The plan where weights are transformed for each group: groups are large, of several images if these are small.
+/// The plan where weights are transformed for each group: groups are large, of several images if these are
+/// small.
 fn fresh_plan(l: &Layer, (width, block): (i64, i64)) -> Plan {
     let (tiles, images) = (tiles(l), l.n.map_or(Dim::constant(1), |n| n.1));
     // Parts of equal size, none above `most`.
@@ -233,16 +261,27 @@ fn plan(l: &Layer) -> Plan {
     let few = tiles.as_const().is_some_and(|t| (t + size - 1) / size < 8);
     let narrow = [64, 32].into_iter().find(|w| l.k.1 % w == 0).map_or(1, |w| l.k.1 / w);
     let slices = if few || l.c.1 * l.k.1 > 64 * 64 { narrow } else { 1 };
-    let (size, slices) = tiles.as_const().and_then(|t| even(l, t, size)).filter(|_| few).unwrap_or((size, slices));
+    let (size, slices) =
+        tiles.as_const().and_then(|t| even(l, t, size)).filter(|_| few).unwrap_or((size, slices));
     let groups = tiles.ceil_div(size);
-    Plan { tiles: size, whole: None, groups, total: images * groups, slices, block: l.c.1, fresh: false, images }
+    Plan {
+        tiles: size,
+        whole: None,
+        groups,
+        total: images * groups,
+        slices,
+        block: l.c.1,
+        fresh: false,
+        images,
+    }
 }
 
-/// Tiles of a group and slices that give a few threads equal shares of a single image of `t` tiles, where that is cut into
-/// groups of about `size`.
+/// Tiles of a group and slices that give a few threads equal shares of a single image of `t` tiles, where
+/// that is cut into groups of about `size`.
 fn even(l: &Layer, t: i64, size: i64) -> Option<(i64, i64)> {
     let groups = (t + size - 1) / size;
-    // Larger groups read U less often, as long as V and M stay in the cache; narrower slices read V more often.
+    // Larger groups read U less often, as long as V and M stay in the cache; narrower slices read V more
+    // often.
     let cuts = [(groups - 1, 64), (groups, 64), (groups + 1, 64), (groups, 32), (groups + 1, 32)];
     let suits = |g: i64, width: i64| {
         let size = (t + g - 1) / g;
@@ -257,7 +296,9 @@ fn even(l: &Layer, t: i64, size: i64) -> Option<(i64, i64)> {
 fn members(m: &Module, l: &Layer, p: &Plan, g: Dim) -> (Dim, Dim) {
     match p.whole {
         // Of an image whose size run time knows the last group, often the only one, may have far fewer.
-        None if tiles(l).as_const().is_none() => (Dim::constant(1), (tiles(l) - g.modulo(p.groups) * p.tiles).min(Dim::constant(p.tiles))),
+        None if tiles(l).as_const().is_none() => {
+            (Dim::constant(1), (tiles(l) - g.modulo(p.groups) * p.tiles).min(Dim::constant(p.tiles)))
+        }
         None => (Dim::constant(1), Dim::constant(p.tiles)),
         Some(n) => {
             let even = m.syms.simplify(p.images.modulo(n)).as_const() == Some(0);
@@ -280,10 +321,17 @@ fn tile_at(l: &Layer, p: &Plan, g: Dim, (i, t): (Dim, Dim)) -> At {
         Some(n) => (g * n + i, t),
         None => {
             let t = g.modulo(p.groups) * p.tiles + t;
-            (g.floor_div(p.groups), if (p.groups * p.tiles - all).as_const() == Some(0) { t } else { t.min(all - 1) })
+            (
+                g.floor_div(p.groups),
+                if (p.groups * p.tiles - all).as_const() == Some(0) { t } else { t.min(all - 1) },
+            )
         }
     };
-    At { image: if l.n.is_some() { image } else { Dim::constant(0) }, y: t.floor_div(wide), x: t.modulo(wide) }
+    At {
+        image: if l.n.is_some() { image } else { Dim::constant(0) },
+        y: t.floor_div(wide),
+        x: t.modulo(wide),
+    }
 }
 
 /// Position `size * tile + i + from`, at most `last`; the clamp only where it can be needed.
@@ -304,14 +352,30 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
     let most = if p.fresh { FRESH_SLOTS } else { SLOTS };
     let slots = total.as_const().map_or(most, |t| t.min(most));
     let blocks = l.c.1 / p.block;
-    // An odd number of cache lines from one of the 36 planes to the next: else they would share few sets of a cache.
+    // An odd number of cache lines from one of the 36 planes to the next: else they would share few sets of a
+    // cache.
     let odd = |n: i64| n + i64::from(n % 2 == 0);
-    let line = |channels: i64| if !p.fresh && channels % 16 == 0 { odd(channels / 16) * 16 } else { channels };
+    let line =
+        |channels: i64| if !p.fresh && channels % 16 == 0 { odd(channels / 16) * 16 } else { channels };
     let group = |channels: i64| [constant(36), constant(odd(p.tiles)), constant(line(channels))];
     let shared = p.slices > 1;
-    let v = m.temp(format!("{name}.v"), ElemType::F32, [[if shared { p.total } else { constant(slots) }, constant(blocks)].as_slice(), &group(p.block)].concat());
-    let mm = m.temp(format!("{name}.m"), ElemType::F32, [[constant(slots)].as_slice(), &group(width)].concat());
-    let u = if p.fresh { m.temp(format!("{name}.u"), ElemType::F32, vec![constant(slots), constant(36), constant(p.block + 1), constant(width)]) } else { w };
+    let v = m.temp(
+        format!("{name}.v"),
+        ElemType::F32,
+        [[if shared { p.total } else { constant(slots) }, constant(blocks)].as_slice(), &group(p.block)]
+            .concat(),
+    );
+    let mm =
+        m.temp(format!("{name}.m"), ElemType::F32, [[constant(slots)].as_slice(), &group(width)].concat());
+    let u = if p.fresh {
+        m.temp(
+            format!("{name}.u"),
+            ElemType::F32,
+            vec![constant(slots), constant(36), constant(p.block + 1), constant(width)],
+        )
+    } else {
+        w
+    };
     // A quarter of the direct sum.
     let work = p.images * l.y.1 * l.x.1 * (9 * l.c.1 * l.k.1 / 16);
     let mut calls = vec![];
@@ -355,7 +419,10 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
                     let (t, k) = (at[0] * tiles + at[1], at[2]);
                     let acc = kb.acc(Expr::f32(0.0));
                     kb.range(LoopKind::Seq, "c", 0, p.block, |kb, c| {
-                        let (x, y) = (kb.load(v, &[from, b, e, t, c]), kb.load(u, &[if p.fresh { slot } else { slice }, e, c, k]));
+                        let (x, y) = (
+                            kb.load(v, &[from, b, e, t, c]),
+                            kb.load(u, &[if p.fresh { slot } else { slice }, e, c, k]),
+                        );
                         kb.set(acc, Expr::fma(x, y, Expr::acc(acc)));
                     });
                     let at = [slot, e, t, k];
@@ -368,7 +435,9 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
                         ask(kb, (w, slice, (b + 1) * p.block), p.block * width, e);
                     });
                 } else {
-                    kb.nest(LoopKind::Par, &[constant(36), images, tiles, constant(width)], |kb, o| products(kb, o[0], &o[1..]));
+                    kb.nest(LoopKind::Par, &[constant(36), images, tiles, constant(width)], |kb, o| {
+                        products(kb, o[0], &o[1..])
+                    });
                 }
             };
             part(kb, constant(0), false);
@@ -376,7 +445,9 @@ fn rewrite(m: &mut Module, k: Kernel, l: &Layer) {
                 kb.range(LoopKind::Seq, "b", 1, blocks, |kb, b| part(kb, b, true));
             }
             each(kb, &mut |kb, at, t| {
-                kb.range(LoopKind::Par, "k", 0, width, |kb, k| output(kb, l, &at, p.fresh, mm, (slot, t, k), slice * width + k));
+                kb.range(LoopKind::Par, "k", 0, width, |kb, k| {
+                    output(kb, l, &at, p.fresh, mm, (slot, t, k), slice * width + k)
+                });
             });
         });
     });

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 /// How often a `while` loop is taken to run: a search, or a way down a tree.
 const WHILE_TURNS: i64 = 8;
 
-/// Work of bringing four bytes into a core that another one wrote, or of taking the memory for them from there, in scalar
-/// operations as `KernelData::work` counts: with several threads this is what small kernels wait for.
+/// Work of bringing four bytes into a core that another one wrote, or of taking the memory for them from
+/// there, in scalar operations as `KernelData::work` counts: with several threads this is what small kernels
+/// wait for.
 pub(crate) const MOVE: i64 = 2;
 
 /// The work of a nest: its operations, and the memory it touches.
@@ -26,7 +27,8 @@ pub fn work(m: &Module, body: &[Stmt]) -> Dim {
     let mut first = nest.loops.iter().map(|l| (l.0, Dim::constant(0))).collect();
     let inner = turns(&nest.body, &mut first).unwrap_or(Dim::constant(1));
     let turns = if waits { WHILE_TURNS } else { 1 };
-    let operations = Dim::product(nest.loops.iter().map(|l| l.1)) * inner * (ops.div_ceil(4).max(1) as i64 * turns);
+    let operations =
+        Dim::product(nest.loops.iter().map(|l| l.1)) * inner * (ops.div_ceil(4).max(1) as i64 * turns);
     operations + touched(m, &nest, &first) * MOVE
 }
 
@@ -36,7 +38,8 @@ fn touched(m: &Module, nest: &ParNest, first: &HashMap<Sym, Dim>) -> Dim {
     let mut loops = nest.loops.clone();
     accesses(&nest.body, first, &mut loops, &mut |buf, at, loops| {
         let bytes = m.bufs[buf].ty.bytes().map_or(1, i64::from);
-        let words = (Dim::product(loops.iter().filter(|l| depends(at, l.0)).map(|l| l.1)) * bytes).ceil_div(4);
+        let words =
+            (Dim::product(loops.iter().filter(|l| depends(at, l.0)).map(|l| l.1)) * bytes).ceil_div(4);
         let most = of.entry(buf).or_insert(words);
         if m.syms.le(words, *most) == Answer::No {
             *most = words;
@@ -64,8 +67,9 @@ fn accesses(body: &[Stmt], first: &HashMap<Sym, Dim>, loops: &mut Vec<(Sym, Dim)
     }
 }
 
-/// How often loops run their innermost bodies, loops beside each other together; `None` without loops. Bounds that depend
-/// on a loop outside are taken as in its first iteration, those that depend on a number from memory as with the greatest.
+/// How often loops run their innermost bodies, loops beside each other together; `None` without loops. Bounds
+/// that depend on a loop outside are taken as in its first iteration, those that depend on a number from
+/// memory as with the greatest.
 pub(crate) fn turns(body: &[Stmt], first: &mut HashMap<Sym, Dim>) -> Option<Dim> {
     let mut sum: Option<Dim> = None;
     for s in body {

@@ -1,4 +1,5 @@
-//! Forms: what a nest is. This is the one place that tells them apart by their statements; passes and schedules ask it.
+//! Forms: what a nest is. This is the one place that tells them apart by their statements; passes and
+//! schedules ask it.
 //!
 //! ```text
 //! contraction          par .. { acc = 0; seq .. { acc += a * b }; lets; store }
@@ -92,8 +93,8 @@ pub(crate) struct Contraction {
     pub b: (Buf, Vec<Dim>),
     /// Where B is a sum or a difference of two elements of its buffer: the second one.
     pub with: Option<(BinOp, Vec<Dim>)>,
-    /// What each row asks memory for while its sum runs: a share of the lines from here on. The last subscript moves on with
-    /// the row, by its share.
+    /// What each row asks memory for while its sum runs: a share of the lines from here on. The last
+    /// subscript moves on with the row, by its share.
     pub ask: Option<(Buf, Vec<Dim>)>,
     /// What the sum begins with, if not with zero.
     pub start: Option<Expr>,
@@ -112,13 +113,18 @@ impl Contraction {
     }
     /// Where the result goes.
     pub fn store(&self) -> Option<(Buf, Vec<Dim>)> {
-        self.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })
+        self.tail
+            .iter()
+            .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })
     }
-    /// True for sums that have to be exact, so that no sums of other factors may take their place: those known to be whole
-    /// numbers, and those that are converted to an integer, which shows the smallest error.
+    /// True for sums that have to be exact, so that no sums of other factors may take their place: those
+    /// known to be whole numbers, and those that are converted to an integer, which shows the smallest error.
     pub fn is_exact(&self, m: &Module) -> bool {
         let mut found = m.regs[self.acc].whole.is_some();
-        visit::walk_exprs(&self.tail, &mut |e| found |= matches!(e, Expr::Cast(t, x) if t.is_int() && matches!(&**x, Expr::Acc { reg, .. } if *reg == self.acc)));
+        visit::walk_exprs(
+            &self.tail,
+            &mut |e| found |= matches!(e, Expr::Cast(t, x) if t.is_int() && matches!(&**x, Expr::Acc { reg, .. } if *reg == self.acc)),
+        );
         found
     }
 }
@@ -164,7 +170,9 @@ impl ProductKind {
             ProductKind::Extended => Expr::fma(extended(a), b, sum),
             ProductKind::Dot { group, swapped: false } => Expr::dot(group, a, b, sum),
             ProductKind::Dot { group, swapped: true } => Expr::dot(group, b, a, sum),
-            ProductKind::Bytes => Expr::cast(ElemType::I8, ElemType::I32, a) * Expr::cast(ElemType::I8, ElemType::I32, b) + sum,
+            ProductKind::Bytes => {
+                Expr::cast(ElemType::I8, ElemType::I32, a) * Expr::cast(ElemType::I8, ElemType::I32, b) + sum
+            }
         }
     }
     /// The step of a sum of this type.
@@ -230,10 +238,18 @@ struct Sum<'a> {
 
 /// `acc = c; seq .. { .. }; lets; stores`.
 fn sum(body: &[Stmt]) -> Option<Sum<'_>> {
-    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(init) }, inner, tail @ ..] = body else { return None };
+    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(init) }, inner, tail @ ..] = body else {
+        return None;
+    };
     let (steps, step) = seq_loops(inner)?;
     let straight = tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
-    (shape.is_empty() && straight && !tail.is_empty()).then_some(Sum { init: *init, acc: *reg, steps, step, tail })
+    (shape.is_empty() && straight && !tail.is_empty()).then_some(Sum {
+        init: *init,
+        acc: *reg,
+        steps,
+        step,
+        tail,
+    })
 }
 
 /// A contraction, also where B is a sum of two elements or the sum asks for memory: what passes make.
@@ -247,10 +263,16 @@ fn any_contraction(body: &[Stmt]) -> Option<Contraction> {
     };
     let (product, [a, b, c]) = ProductKind::of(init.ty, value)?;
     let (b, second) = match b {
-        Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) if product == ProductKind::Fma => (&**x, Some((*op, &**y))),
+        Expr::Bin(op @ (BinOp::Add | BinOp::Sub), x, y) if product == ProductKind::Fma => {
+            (&**x, Some((*op, &**y)))
+        }
         b => (b, None),
     };
-    let (Expr::Load { buf: ba, at: ia }, Expr::Load { buf: bb, at: ib }, Expr::Acc { reg: rc, .. }) = (a, b, c) else { return None };
+    let (Expr::Load { buf: ba, at: ia }, Expr::Load { buf: bb, at: ib }, Expr::Acc { reg: rc, .. }) =
+        (a, b, c)
+    else {
+        return None;
+    };
     let with = match second {
         None => None,
         Some((op, Expr::Load { buf, at })) if buf == bb => Some((op, at.clone())),
@@ -261,7 +283,19 @@ fn any_contraction(body: &[Stmt]) -> Option<Contraction> {
         return None;
     }
     let (a, b, tail) = ((*ba, ia.clone()), (*bb, ib.clone()), tail.to_vec());
-    Some(Contraction { loops: nest.loops, acc, depth: steps, a, b, with, ask, start: None, tail, whole: true, product })
+    Some(Contraction {
+        loops: nest.loops,
+        acc,
+        depth: steps,
+        a,
+        b,
+        with,
+        ask,
+        start: None,
+        tail,
+        whole: true,
+        product,
+    })
 }
 
 /// A sum of products of two bytes each, as integers, whatever follows it.
@@ -280,7 +314,10 @@ pub(crate) struct ByteSum {
 /// The sum of bytes that a nest begins with, if nothing else changes it.
 pub(crate) fn byte_sum(m: &Module, body: &[Stmt]) -> Option<ByteSum> {
     let nest = peel(body);
-    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, ..] = nest.body.as_slice() else { return None };
+    let [Stmt::Acc { reg, lanes: 1, shape, init: Expr::Const(zero) }, inner, ..] = nest.body.as_slice()
+    else {
+        return None;
+    };
     if !shape.is_empty() || zero.bits != 0 || zero.ty != ElemType::I32 {
         return None;
     }
@@ -289,7 +326,9 @@ pub(crate) fn byte_sum(m: &Module, body: &[Stmt]) -> Option<ByteSum> {
     let (Expr::Bin(BinOp::Mul, a, b), Expr::Acc { reg: old, .. }) = (&**product, &**sum) else { return None };
     let operand = |e: &Expr| match e {
         Expr::Cast(ElemType::I32, x) => match &**x {
-            Expr::Load { buf, at } if matches!(m.bufs[*buf].ty, ElemType::U8 | ElemType::I8) => Some((*buf, at.clone())),
+            Expr::Load { buf, at } if matches!(m.bufs[*buf].ty, ElemType::U8 | ElemType::I8) => {
+                Some((*buf, at.clone()))
+            }
             _ => None,
         },
         _ => None,
@@ -337,7 +376,16 @@ pub(crate) fn window(body: &[Stmt]) -> Option<Window> {
     let (Expr::Acc { reg: old, .. }, Expr::Load { buf, at }) = (&**old, &**read) else { return None };
     let read = (*buf, at.clone());
     let tail = tail.to_vec();
-    (*reg == acc && *old == acc).then_some(Window { loops: nest.loops, acc, init, taps: steps, op, read, weight, tail })
+    (*reg == acc && *old == acc).then_some(Window {
+        loops: nest.loops,
+        acc,
+        init,
+        taps: steps,
+        op,
+        read,
+        weight,
+        tail,
+    })
 }
 
 /// A window of sums of products, as `fuse_conv_pool` makes it.
@@ -368,14 +416,22 @@ pub(crate) struct PooledContraction {
 /// The nest as a pooled contraction.
 pub(crate) fn pooled_contraction(body: &[Stmt]) -> Option<PooledContraction> {
     let nest = peel(body);
-    let [Stmt::Acc { reg, lanes: 1, init, .. }, window @ Stmt::For { .. }, tail @ ..] = nest.body.as_slice() else { return None };
+    let [Stmt::Acc { reg, lanes: 1, init, .. }, window @ Stmt::For { .. }, tail @ ..] = nest.body.as_slice()
+    else {
+        return None;
+    };
     let (window, inside) = seq_loops(window)?;
-    let [Stmt::Acc { reg: sum, lanes: 1, .. }, depth @ Stmt::For { .. }, then @ ..] = inside else { return None };
+    let [Stmt::Acc { reg: sum, lanes: 1, .. }, depth @ Stmt::For { .. }, then @ ..] = inside else {
+        return None;
+    };
     let (depth, step) = seq_loops(depth)?;
     let [Stmt::Set { value: step @ Expr::Fma(a, w, _), .. }] = step else { return None };
-    let (Expr::Load { buf: a, at: at_a }, Expr::Load { buf: w, at: at_w }) = (&**a, &**w) else { return None };
+    let (Expr::Load { buf: a, at: at_a }, Expr::Load { buf: w, at: at_w }) = (&**a, &**w) else {
+        return None;
+    };
     let sets = then.iter().filter(|s| matches!(s, Stmt::Set { reg: r, .. } if r == reg)).count();
-    let straight = then.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. })) && tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+    let straight = then.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. }))
+        && tail.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
     (sets == 1 && straight && !tail.is_empty()).then(|| PooledContraction {
         loops: nest.loops.clone(),
         pooled: (*reg, init.clone()),
@@ -399,16 +455,22 @@ fn is_straight_loop(s: &Stmt, has: &[fn(&Stmt) -> bool]) -> bool {
 
 /// Accumulators and one sequential loop of straight statements, which changes some of them and stores.
 pub(crate) fn is_scan(body: &[Stmt]) -> bool {
-    let changes_and_stores: [fn(&Stmt) -> bool; 2] = [|s| matches!(s, Stmt::Set { .. }), |s| matches!(s, Stmt::Store { .. })];
+    let changes_and_stores: [fn(&Stmt) -> bool; 2] =
+        [|s| matches!(s, Stmt::Set { .. }), |s| matches!(s, Stmt::Store { .. })];
     let scans = body.iter().filter(|s| is_straight_loop(s, &changes_and_stores)).count();
-    scans == 1 && body.iter().all(|s| matches!(s, Stmt::Acc { lanes: 1, .. } | Stmt::For { .. })) && loops(body) == 1
+    scans == 1
+        && body.iter().all(|s| matches!(s, Stmt::Acc { lanes: 1, .. } | Stmt::For { .. }))
+        && loops(body) == 1
 }
 
 /// Loops over the elements of a row one after the other, with a reduction among them, and values in between.
 fn is_row_reduction(body: &[Stmt]) -> bool {
-    let straight = |s: &Stmt| matches!(s, Stmt::Acc { lanes: 1, .. } | Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. });
+    let straight = |s: &Stmt| {
+        matches!(s, Stmt::Acc { lanes: 1, .. } | Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. })
+    };
     let reduces: [fn(&Stmt) -> bool; 1] = [|s| matches!(s, Stmt::Set { .. })];
-    body.iter().all(|s| straight(s) || is_straight_loop(s, &[])) && body.iter().any(|s| is_straight_loop(s, &reduces))
+    body.iter().all(|s| straight(s) || is_straight_loop(s, &[]))
+        && body.iter().any(|s| is_straight_loop(s, &reduces))
 }
 
 fn loops(body: &[Stmt]) -> usize {

@@ -59,7 +59,9 @@ pub(crate) fn seq_loops(mut s: &Stmt) -> Option<(Loops, &[Stmt])> {
 
 /// Puts loops around a body again.
 pub fn wrap(loops: &[(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
-    loops.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: Dim::constant(0), hi: *hi, body }])
+    loops.iter().rev().fold(body, |body, (var, hi)| {
+        vec![Stmt::For { kind: LoopKind::Par, var: *var, lo: Dim::constant(0), hi: *hi, body }]
+    })
 }
 
 /// A kernel that computes each element of one buffer by one expression.
@@ -79,14 +81,16 @@ pub struct Map {
 pub fn as_map(body: &[Stmt]) -> Option<Map> {
     let n = peel(body);
     match n.body.as_slice() {
-        [Stmt::Store { buf, at, value }] => Some(Map { loops: n.loops, buf: *buf, at: at.clone(), value: value.clone() }),
+        [Stmt::Store { buf, at, value }] => {
+            Some(Map { loops: n.loops, buf: *buf, at: at.clone(), value: value.clone() })
+        }
         _ => None,
     }
 }
 
 impl Map {
-    /// For each dimension the loop variable that runs over it; `None` for dims of size 1. The whole must be a full,
-    /// one-to-one cover of the buffer.
+    /// For each dimension the loop variable that runs over it; `None` for dims of size 1. The whole must be a
+    /// full, one-to-one cover of the buffer.
     pub fn cover(&self, m: &Module) -> Option<Vec<Option<Sym>>> {
         cover(m, self.buf, &self.at, &self.loops)
     }
@@ -119,7 +123,8 @@ pub fn through_view(m: &Module, view: Buf, at: &[Dim], to: Buf) -> Vec<Dim> {
 
 /// The same row-major position under another shape.
 pub fn relocate(m: &Module, from: &[Dim], at: &[Dim], to: &[Dim]) -> Vec<Dim> {
-    // Equal leading dims keep their subscripts, and so do equal trailing ones: what is left in the middle is divided out.
+    // Equal leading dims keep their subscripts, and so do equal trailing ones: what is left in the middle is
+    // divided out.
     let lead = from.iter().zip(to).take_while(|(a, b)| a == b).count();
     let rest = |n: usize| n - lead;
     let trail = from[lead..].iter().rev().zip(to[lead..].iter().rev()).take_while(|(a, b)| a == b).count();
@@ -171,12 +176,17 @@ pub fn instance(m: &mut Module, e: &Expr, f: &dyn Fn(Sym) -> Option<Dim>) -> Exp
     });
     let all = |s: Sym| syms.get(&s).map(|s| Dim::sym(*s)).or_else(|| f(s));
     let table = std::mem::take(&mut m.syms);
-    let out = e.clone().map_dims(&mut |d| if d.as_const().is_some() { d } else { table.simplify(d.subst(&mut |s| all(s))) }).rewrite(&mut |e| match e {
-        Expr::Reg(r) => Expr::Reg(*regs.get(&r).unwrap_or(&r)),
-        Expr::Let { reg, value, body } => Expr::Let { reg: *regs.get(&reg).unwrap_or(&reg), value, body },
-        Expr::With { sym, value, extent, body } => Expr::With { sym: *syms.get(&sym).unwrap_or(&sym), value, extent, body },
-        e => e,
-    });
+    let out = e
+        .clone()
+        .map_dims(&mut |d| if d.as_const().is_some() { d } else { table.simplify(d.subst(&mut |s| all(s))) })
+        .rewrite(&mut |e| match e {
+            Expr::Reg(r) => Expr::Reg(*regs.get(&r).unwrap_or(&r)),
+            Expr::Let { reg, value, body } => Expr::Let { reg: *regs.get(&reg).unwrap_or(&reg), value, body },
+            Expr::With { sym, value, extent, body } => {
+                Expr::With { sym: *syms.get(&sym).unwrap_or(&sym), value, extent, body }
+            }
+            e => e,
+        });
     m.syms = table;
     out
 }
@@ -223,12 +233,20 @@ pub fn fresh_regs(m: &mut Module, body: &[Stmt]) -> Vec<Stmt> {
                     Expr::Acc { reg, at, lane } => Expr::Acc { reg: get(reg), at, lane },
                     Expr::Horizontal { op, reg, at } => Expr::Horizontal { op, reg: get(reg), at },
                     Expr::Let { reg, value, body } => Expr::Let { reg: get(reg), value, body },
-                    Expr::With { sym, value, extent, body } => Expr::With { sym: *bound.get(&sym).unwrap_or(&sym), value, extent, body },
+                    Expr::With { sym, value, extent, body } => {
+                        Expr::With { sym: *bound.get(&sym).unwrap_or(&sym), value, extent, body }
+                    }
                     e => e,
                 })
             })
         })
-        .map(|s| if bound.is_empty() { s } else { s.map_dims(&mut |d| d.subst(&mut |s| bound.get(&s).map(|s| Dim::sym(*s)))) })
+        .map(|s| {
+            if bound.is_empty() {
+                s
+            } else {
+                s.map_dims(&mut |d| d.subst(&mut |s| bound.get(&s).map(|s| Dim::sym(*s))))
+            }
+        })
         .collect()
 }
 
@@ -250,7 +268,10 @@ fn map_regs(s: Stmt, get: &dyn Fn(Reg) -> Reg) -> Stmt {
 /// Inner loops and indices get variables of their own: every symbol has one definition.
 fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let inside = |m: &mut Module, body: Vec<Stmt>, var: Sym, v: Sym| {
-        let body = body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect();
+        let body = body
+            .into_iter()
+            .map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v)))))
+            .collect();
         rename_loops(m, body)
     };
     body.into_iter()
@@ -263,7 +284,9 @@ fn rename_loops(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
                 let v = loop_like(m, sym, Dim::constant(0), extent);
                 Stmt::With { sym: v, value, extent, body: inside(m, body, sym, v) }
             }
-            Stmt::If { cond, then, els } => Stmt::If { cond, then: rename_loops(m, then), els: rename_loops(m, els) },
+            Stmt::If { cond, then, els } => {
+                Stmt::If { cond, then: rename_loops(m, then), els: rename_loops(m, els) }
+            }
             Stmt::While { cond, body } => Stmt::While { cond, body: rename_loops(m, body) },
             s => s,
         })
@@ -315,7 +338,8 @@ pub(crate) fn put(m: &mut Module, body: Vec<Stmt>, f: &dyn Fn(Sym) -> Option<Dim
     body
 }
 
-/// A statement of an epilogue with `value` in place of the sum, and what `put` names in place of loop variables.
+/// A statement of an epilogue with `value` in place of the sum, and what `put` names in place of loop
+/// variables.
 pub(crate) fn finished(s: Stmt, sum: Reg, value: &Expr, put: &dyn Fn(Sym) -> Option<Dim>) -> Stmt {
     s.map_dims(&mut |d| d.subst(&mut |s| put(s))).map_exprs(&mut |e| {
         e.rewrite(&mut |e| match e {
@@ -325,14 +349,26 @@ pub(crate) fn finished(s: Stmt, sum: Reg, value: &Expr, put: &dyn Fn(Sym) -> Opt
     })
 }
 
-/// The parallel loop over `slots` parts of scratch, and what each does one after the other: of `total` iterations its share.
-pub(crate) fn in_slots(kb: &mut KernelBuilder, total: Dim, slots: i64, step: &mut dyn FnMut(&mut KernelBuilder, Dim, Dim)) {
+/// The parallel loop over `slots` parts of scratch, and what each does one after the other: of `total`
+/// iterations its share.
+pub(crate) fn in_slots(
+    kb: &mut KernelBuilder,
+    total: Dim,
+    slots: i64,
+    step: &mut dyn FnMut(&mut KernelBuilder, Dim, Dim),
+) {
     kb.range(LoopKind::Par, "s", 0, slots, |kb, first| {
         kb.range(LoopKind::Seq, "q", first, first + 1, |kb, slot| {
             if total.as_const() == Some(slots) {
                 step(kb, slot, first);
             } else {
-                kb.range(LoopKind::Seq, "i", (first * total).floor_div(slots), ((first + 1) * total).floor_div(slots), |kb, i| step(kb, slot, i));
+                kb.range(
+                    LoopKind::Seq,
+                    "i",
+                    (first * total).floor_div(slots),
+                    ((first + 1) * total).floor_div(slots),
+                    |kb, i| step(kb, slot, i),
+                );
             }
         });
     });

@@ -1,5 +1,6 @@
-//! Who writes and reads each buffer. Passes that change kernels one after another keep one [`Uses`] up to date instead
-//! of building a new one after each change: an update costs what the changed kernels access, a new one the program.
+//! Who writes and reads each buffer. Passes that change kernels one after another keep one [`Uses`] up to
+//! date instead of building a new one after each change: an update costs what the changed kernels access, a
+//! new one the program.
 
 use crate::nest::{Buf, Kernel, Module, Place, Stmt, visit};
 use crate::sym::Sym;
@@ -88,8 +89,8 @@ impl Uses {
         u.viewed = views.collect();
         u
     }
-    /// Takes up a change of the module: kernels with another body, and calls that others replaced. The driver and the
-    /// bodies are changed already; nothing else of the driver is.
+    /// Takes up a change of the module: kernels with another body, and calls that others replaced. The driver
+    /// and the bodies are changed already; nothing else of the driver is.
     pub fn update(&mut self, m: &Module, changed: &[Kernel], replaced: &[(Kernel, &[Kernel])]) {
         if self.repeated {
             *self = Uses::new(m);
@@ -140,8 +141,14 @@ impl Uses {
             return true;
         }
         let new = Uses::new(m);
-        let filled = |t: &HashMap<Buf, Vec<Kernel>>| -> HashMap<Buf, Vec<Kernel>> { t.iter().filter(|x| !x.1.is_empty()).map(|(b, v)| (*b, v.clone())).collect() };
-        new.order == self.order && filled(&new.writers) == filled(&self.writers) && filled(&new.readers) == filled(&self.readers) && new.pinned == self.pinned && new.straight == self.straight
+        let filled = |t: &HashMap<Buf, Vec<Kernel>>| -> HashMap<Buf, Vec<Kernel>> {
+            t.iter().filter(|x| !x.1.is_empty()).map(|(b, v)| (*b, v.clone())).collect()
+        };
+        new.order == self.order
+            && filled(&new.writers) == filled(&self.writers)
+            && filled(&new.readers) == filled(&self.readers)
+            && new.pinned == self.pinned
+            && new.straight == self.straight
     }
     /// True if the driver neither branches nor loops, and defines nothing twice.
     pub fn is_straight(&self) -> bool {
@@ -167,8 +174,8 @@ impl Uses {
     pub fn viewed(&self, b: Buf) -> bool {
         self.viewed.contains(&b)
     }
-    /// True if what kernel `from` computes may as well be computed where kernel `to` is called: they stand in one body
-    /// of the driver, and nothing in between changes what `from` reads.
+    /// True if what kernel `from` computes may as well be computed where kernel `to` is called: they stand in
+    /// one body of the driver, and nothing in between changes what `from` reads.
     pub fn may_move(&self, m: &Module, from: Kernel, to: Kernel) -> bool {
         let may = self.straight || self.passes(m, from, to);
         if !may {
@@ -186,7 +193,14 @@ impl Uses {
         let mut syms = HashSet::new();
         visit::walk(body, &mut |s| syms.extend(s.dims().into_iter().flat_map(|d| d.syms())));
         for b in visit::loads(body).into_iter().chain(visit::stores(body)) {
-            syms.extend(m.bufs[b].dims.iter().chain(&m.bufs[m.storage(b)].dims).flat_map(|d| d.syms()).chain(m.pointer(b)));
+            syms.extend(
+                m.bufs[b]
+                    .dims
+                    .iter()
+                    .chain(&m.bufs[m.storage(b)].dims)
+                    .flat_map(|d| d.syms())
+                    .chain(m.pointer(b)),
+            );
         }
         // What has got another size is gone when a body around it defines one again.
         let sized_again = |b: &Buf| m.bufs[*b].dims.iter().any(|d| self.again.iter().any(|s| d.contains(*s)));
@@ -195,7 +209,9 @@ impl Uses {
         let mut free = !visit::stores(&m.kernels[to].body).into_iter().any(|b| reads.contains(&m.storage(b)));
         visit::walk(between, &mut |s| match s {
             Stmt::Define { sym, .. } => free &= !(syms.contains(sym) || passing && self.again.contains(sym)),
-            Stmt::Call(k) => free &= !visit::stores(&m.kernels[*k].body).into_iter().any(|b| reads.contains(&m.storage(b))),
+            Stmt::Call(k) => {
+                free &= !visit::stores(&m.kernels[*k].body).into_iter().any(|b| reads.contains(&m.storage(b)))
+            }
             s => free &= s.writes().is_none_or(|b| !reads.contains(&m.storage(b))),
         });
         free
@@ -225,9 +241,9 @@ fn between(body: &[Stmt], from: Kernel, to: Kernel) -> Option<&[Stmt]> {
     }
 }
 
-/// Kernels that a pass still has to look at, first in driver order first. A pass that begins again after each change
-/// looks at kernels whose surroundings are the same over and over; this one looks again only at those that depend on
-/// what changed.
+/// Kernels that a pass still has to look at, first in driver order first. A pass that begins again after each
+/// change looks at kernels whose surroundings are the same over and over; this one looks again only at those
+/// that depend on what changed.
 #[derive(Debug)]
 pub struct Pending {
     /// (place when the list was made, kernel): removed calls leave the order of the others as it is.

@@ -1,7 +1,8 @@
-//! drop_dead_kernels: removes kernels whose results nobody reads, and driver statements that are left without effect.
+//! drop_dead_kernels: removes kernels whose results nobody reads, and driver statements that are left without
+//! effect.
 //!
-//! The driver is walked backwards. A body of a loop is walked until no more is needed: what an iteration reads, the
-//! iteration before it may have written.
+//! The driver is walked backwards. A body of a loop is walked until no more is needed: what an iteration
+//! reads, the iteration before it may have written.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Module, Place, Stmt, visit};
@@ -73,8 +74,8 @@ impl Needed {
             self.dims(m, &[m.kernels[*k].work]);
         }
     }
-    /// What a loop needs: its body is walked until no more is needed. A body within it whose needs are known is then walked
-    /// once, so nested loops cost the square of their depth.
+    /// What a loop needs: its body is walked until no more is needed. A body within it whose needs are known
+    /// is then walked once, so nested loops cost the square of their depth.
     fn around(&mut self, m: &Module, body: &[Stmt]) {
         loop {
             let before = (self.bufs.len(), self.sizes.len());

@@ -20,8 +20,8 @@ const LAZY_BYTES: i64 = 1 << 16;
 /// Weights of few bits are left alone from this size on, as floats.
 const UNPACKED_BYTES: i64 = 1 << 13;
 
-/// Runs the pass. Whether weights of few bits stay as they are shows when these are constants: what reads some that
-/// are computed here waits for a second round. Levels without `vectors` unpack them.
+/// Runs the pass. Whether weights of few bits stay as they are shows when these are constants: what reads
+/// some that are computed here waits for a second round. Levels without `vectors` unpack them.
 pub fn run(m: &mut Module, vectors: bool) -> Result<()> {
     if round(m, vectors, true)? {
         round(m, vectors, false)?;
@@ -35,7 +35,11 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
     let uses = Uses::new(m);
     let mut constant: HashSet<Buf> = HashSet::new();
     let mut kernels = vec![];
-    let stored: i64 = m.bufs.values().filter_map(|d| if let Place::Const(c) = &d.place { i64::try_from(c.count()).ok() } else { None }).fold(0, i64::saturating_add);
+    let stored: i64 = m
+        .bufs
+        .values()
+        .filter_map(|d| if let Place::Const(c) = &d.place { i64::try_from(c.count()).ok() } else { None })
+        .fold(0, i64::saturating_add);
     let mut steps_left = limits::FOLDED_STEPS.value as f64 + 64.0 * stored as f64;
     let mut bytes_left = limits::FOLDED_BYTES.value as f64 + 8.0 * stored as f64;
     for k in uses.order.clone() {
@@ -45,8 +49,18 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
             matches!(m.bufs[b].place, Place::Const(_)) || constant.contains(&b)
         };
         let stores = visit::stores(body);
-        let fits = stores.iter().all(|b| uses.writers(*b).len() == 1 && matches!(m.bufs[*b].place, Place::Temp) && !m.bufs[*b].ty.is_packed() && bytes(m, *b).is_some_and(|n| n <= MAX_BYTES));
-        if !fits || visit::has_texts(m, body) || !visit::loads(body).iter().all(known) || has_symbols(m, body) || lazy(m, body) {
+        let fits = stores.iter().all(|b| {
+            uses.writers(*b).len() == 1
+                && matches!(m.bufs[*b].place, Place::Temp)
+                && !m.bufs[*b].ty.is_packed()
+                && bytes(m, *b).is_some_and(|n| n <= MAX_BYTES)
+        });
+        if !fits
+            || visit::has_texts(m, body)
+            || !visit::loads(body).iter().all(known)
+            || has_symbols(m, body)
+            || lazy(m, body)
+        {
             continue;
         }
         if let [made] = stores[..]
@@ -74,7 +88,11 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
     }
     // What somebody else reads must be kept; the rest was on the way.
     let inside: HashSet<_> = kernels.iter().copied().collect();
-    let mut keep: Vec<Buf> = constant.iter().copied().filter(|b| uses.pinned(*b) || uses.readers(*b).iter().any(|r| !inside.contains(r))).collect();
+    let mut keep: Vec<Buf> = constant
+        .iter()
+        .copied()
+        .filter(|b| uses.pinned(*b) || uses.readers(*b).iter().any(|r| !inside.contains(r)))
+        .collect();
     keep.sort();
     let mut sub = Module::new("fold", m.syms.clone());
     sub.bufs = m.bufs.clone();
@@ -105,7 +123,12 @@ fn round(m: &mut Module, vectors: bool, wait: bool) -> Result<bool> {
 
 /// True for a map that makes floats of smaller integers.
 fn extends(m: &Module, body: &[Stmt], made: Buf) -> bool {
-    let small = |b: &Buf| matches!(m.bufs[*b].ty, ElemType::U8 | ElemType::I8 | ElemType::U4 | ElemType::I4 | ElemType::U2 | ElemType::I2) || SmallFloat::of(m.bufs[*b].ty).is_some();
+    let small = |b: &Buf| {
+        matches!(
+            m.bufs[*b].ty,
+            ElemType::U8 | ElemType::I8 | ElemType::U4 | ElemType::I4 | ElemType::U2 | ElemType::I2
+        ) || SmallFloat::of(m.bufs[*b].ty).is_some()
+    };
     m.bufs[made].ty.is_float() && visit::loads(body).iter().any(small) && as_map(body).is_some()
 }
 
@@ -114,13 +137,15 @@ fn bytes(m: &Module, b: Buf) -> Option<i64> {
     m.bufs[b].ty.bytes_for(n as u64).and_then(|n| i64::try_from(n).ok())
 }
 
-/// Operations that a body takes. Of loops whose ends depend on other loops the largest counts; loops that data end count as
-/// if they ran a thousand times.
+/// Operations that a body takes. Of loops whose ends depend on other loops the largest counts; loops that
+/// data end count as if they ran a thousand times.
 fn steps(m: &Module, body: &[Stmt]) -> f64 {
     let of = |s: &Stmt| {
         let inside: f64 = s.bodies().into_iter().map(|b| steps(m, b)).sum();
         let times = match s {
-            Stmt::For { lo, hi, .. } => (*hi - *lo).as_const().or_else(|| m.syms.range(*hi - *lo).hi).unwrap_or(1000).max(0) as f64,
+            Stmt::For { lo, hi, .. } => {
+                (*hi - *lo).as_const().or_else(|| m.syms.range(*hi - *lo).hi).unwrap_or(1000).max(0) as f64
+            }
             Stmt::While { .. } => 1000.0,
             _ => 1.0,
         };
@@ -142,5 +167,9 @@ fn has_symbols(m: &Module, body: &[Stmt]) -> bool {
 }
 
 fn lazy(m: &Module, body: &[Stmt]) -> bool {
-    as_map(body).is_some_and(|map| matches!(map.value, Expr::Load { .. }) && map.cover(m).is_some() && bytes(m, map.buf).is_none_or(|n| n >= LAZY_BYTES))
+    as_map(body).is_some_and(|map| {
+        matches!(map.value, Expr::Load { .. })
+            && map.cover(m).is_some()
+            && bytes(m, map.buf).is_none_or(|n| n >= LAZY_BYTES)
+    })
 }

@@ -1,13 +1,15 @@
-//! fuse_conv_pool: a first convolution with few channels computes what a window of the pooling behind it needs in registers.
+//! fuse_conv_pool: a first convolution with few channels computes what a window of the pooling behind it
+//! needs in registers.
 //!
 //! ```text
 //! par n, c, y, x { p = -inf; seq i, j { s = 0; seq k { s = fma(A[n, k, Y y + i .., X x + j ..], W[c, k], s) }; p = max(p, f(s)) }; store p }
 //! ```
 //!
-//! Vectors along three or six channels would leave most lanes empty (`fill_vectors` fills them partly, with multiplications by
-//! zero). The image comes in planes, so vectors run along the pooled row instead: each lane has a window of sums, which
-//! differ in where they begin, and pooling is an operation on whole vectors. The unpooled image is never stored, and the
-//! result stays in planes: the next convolution takes its elements one by one wherever they lie.
+//! Vectors along three or six channels would leave most lanes empty (`fill_vectors` fills them partly, with
+//! multiplications by zero). The image comes in planes, so vectors run along the pooled row instead: each
+//! lane has a window of sums, which differ in where they begin, and pooling is an operation on whole vectors.
+//! The unpooled image is never stored, and the result stays in planes: the next convolution takes its
+//! elements one by one wherever they lie.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Stmt, visit};
@@ -46,7 +48,11 @@ pub fn run(m: &mut Module, lanes: u32) -> Result<()> {
 
 /// The body of a pooling kernel with the convolution before it inside, and that convolution.
 fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>)> {
-    let Window { loops, acc, init, taps, op, read: (image, at), weight: None, tail } = window(&m.kernels[pool].body)? else { return None };
+    let Window { loops, acc, init, taps, op, read: (image, at), weight: None, tail } =
+        window(&m.kernels[pool].body)?
+    else {
+        return None;
+    };
     let ([conv], [_]) = (uses.writers(image), uses.readers(image)) else { return None };
     let floats = m.regs[acc].ty == ElemType::F32 && m.bufs[image].ty == ElemType::F32;
     if !floats || !is_temp(m, image) || uses.pinned(image) || !uses.may_move(m, *conv, pool) {
@@ -64,7 +70,12 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
         None => d.as_sym().is_some() || d.as_const() == Some(0),
         Some((t, hi)) => match (d.linear_in(t), hi.as_const()) {
             (Some((one, rest)), Some(hi)) => {
-                one.as_const() == Some(1) && loops.iter().any(|l| rest.linear_in(l.0).is_some_and(|(c, rest)| c.as_const().is_some_and(|c| c >= hi) && rest.as_const() == Some(0)))
+                one.as_const() == Some(1)
+                    && loops.iter().any(|l| {
+                        rest.linear_in(l.0).is_some_and(|(c, rest)| {
+                            c.as_const().is_some_and(|c| c >= hi) && rest.as_const() == Some(0)
+                        })
+                    })
             }
             _ => false,
         },
@@ -77,24 +88,38 @@ fn fused(m: &mut Module, uses: &Uses, pool: Kernel) -> Option<(Kernel, Vec<Stmt>
     let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| d.subst(&mut |s| place(s))).collect() };
     let (a, w) = (moved(&p.a.1), moved(&p.b.1));
     // Channels are few and the weights' alone; a row is nearly as long as its vectors.
-    let channel = loops.iter().find(|l| depends(&w, l.0) && !depends(&a, l.0)).filter(|l| l.1.as_const().is_some_and(|c| (2..=FEW).contains(&c)))?;
+    let channel = loops
+        .iter()
+        .find(|l| depends(&w, l.0) && !depends(&a, l.0))
+        .filter(|l| l.1.as_const().is_some_and(|c| (2..=FEW).contains(&c)))?;
     let row = loops.iter().find(|l| stride(m, p.a.0, &a, l.0) == Some(STEP))?;
     let long = row.1.as_const().is_some_and(|x| 4 * x >= 3 * ((x + LANES - 1) / LANES * LANES));
-    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && loops.iter().all(|l| l.0 == channel.0 || !depends(&w, l.0));
+    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_))
+        && loops.iter().all(|l| l.0 == channel.0 || !depends(&w, l.0));
     let stored = tail.iter().all(|s| !matches!(s, Stmt::Store { buf, at, .. } if stride(m, *buf, at, row.0) != Some(1) || m.bufs[*buf].ty != ElemType::F32));
     let numbers = p.depth.iter().all(|d| d.1.as_const().is_some());
     if !long || !constant || !stored || !numbers || !in_planes(m, uses, p.a.0) {
         return None;
     }
-    let step = p.product.step(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf: p.b.0, at: w }, Expr::acc(p.acc));
-    let sum = p.depth.iter().rev().fold(Stmt::Set { reg: p.acc, at: vec![], value: step }, |s, (var, hi)| seq(*var, *hi, vec![s]));
-    let mut inside = vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init: Expr::num(ElemType::F32, 0.0) }, sum];
+    let step =
+        p.product.step(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf: p.b.0, at: w }, Expr::acc(p.acc));
+    let sum = p
+        .depth
+        .iter()
+        .rev()
+        .fold(Stmt::Set { reg: p.acc, at: vec![], value: step }, |s, (var, hi)| seq(*var, *hi, vec![s]));
+    let mut inside =
+        vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init: Expr::num(ElemType::F32, 0.0) }, sum];
     for s in lets {
         let Stmt::Let { reg, value } = s else { return None };
         inside.push(Stmt::Let { reg: *reg, value: instance(m, value, &place) });
     }
     let value = instance(m, value, &place);
-    inside.push(Stmt::Set { reg: acc, at: vec![], value: Expr::Bin(op, Box::new(Expr::acc(acc)), Box::new(value)) });
+    inside.push(Stmt::Set {
+        reg: acc,
+        at: vec![],
+        value: Expr::Bin(op, Box::new(Expr::acc(acc)), Box::new(value)),
+    });
     let inside = taps.iter().rev().fold(inside, |body, (var, hi)| vec![seq(*var, *hi, body)]);
     let head = Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: Expr::Const(init) };
     let body: Vec<Stmt> = [head].into_iter().chain(inside).chain(tail).collect();
@@ -106,8 +131,14 @@ fn in_planes(m: &Module, uses: &Uses, image: Buf) -> bool {
     let data = &m.bufs[image];
     let few = data.dims.get(1).and_then(|c| c.as_const()).is_some_and(|c| c <= COLOURS);
     let given = |b: Buf| matches!(m.bufs[m.storage(b)].place, Place::Input(_));
-    let copied = || uses.writers(image).iter().all(|k| as_map(&m.kernels[*k].body).is_some() && visit::loads(&m.kernels[*k].body).into_iter().all(given));
-    few && data.layout == Layout::RowMajor && data.ty == ElemType::F32 && (given(image) || is_temp(m, image) && copied())
+    let copied = || {
+        uses.writers(image).iter().all(|k| {
+            as_map(&m.kernels[*k].body).is_some() && visit::loads(&m.kernels[*k].body).into_iter().all(given)
+        })
+    };
+    few && data.layout == Layout::RowMajor
+        && data.ty == ElemType::F32
+        && (given(image) || is_temp(m, image) && copied())
 }
 
 pub(crate) fn seq(var: Sym, hi: Dim, body: Vec<Stmt>) -> Stmt {

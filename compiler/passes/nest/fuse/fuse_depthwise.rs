@@ -1,5 +1,5 @@
-//! fuse_depthwise: a depthwise convolution runs behind the convolution that makes its image, some channels and rows at a
-//! time, and reads what is still in the cache.
+//! fuse_depthwise: a depthwise convolution runs behind the convolution that makes its image, some channels
+//! and rows at a time, and reads what is still in the cache.
 //!
 //! ```text
 //! par images, bands of rows, groups of channels {
@@ -8,10 +8,10 @@
 //! }
 //! ```
 //!
-//! The image is wide where it stands between an expanding and a projecting convolution, and is never written as a whole. A
-//! band lies in scratch that each task has for itself (codegen/clif/private.rs). Rows that two bands share are computed for
-//! both, with the same sums: results do not depend on how the work is cut. Groups share nothing, so that small images have
-//! a single band.
+//! The image is wide where it stands between an expanding and a projecting convolution, and is never written
+//! as a whole. A band lies in scratch that each task has for itself (codegen/clif/private.rs). Rows that two
+//! bands share are computed for both, with the same sums: results do not depend on how the work is cut.
+//! Groups share nothing, so that small images have a single band.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, Layout, LoopKind, Math, Module, Place, Stmt, visit};
@@ -26,7 +26,8 @@ use std::sync::Arc;
 
 /// Iterations of the parallel loop at most, and so bands in scratch.
 const SLOTS: i64 = 32;
-/// Channels of a group: whole vectors on every level, in panels that tiles like. The first ones are preferred.
+/// Channels of a group: whole vectors on every level, in panels that tiles like. The first ones are
+/// preferred.
 const WIDTHS: [i64; 3] = [32, 48, 64];
 /// Bands of an image at most.
 const BANDS: i64 = 4;
@@ -34,7 +35,8 @@ const BANDS: i64 = 4;
 const NEAR: i64 = L1 * 11 / 12;
 /// Bytes of the maker's weights at most: tiles of a kernel of its own ask memory for more of them in time.
 const NEAR_WEIGHTS: i64 = L2 / 4;
-/// Multiply-adds that take as long as an element of the image on its way to an outer cache and back, measured.
+/// Multiply-adds that take as long as an element of the image on its way to an outer cache and back,
+/// measured.
 const SAVED: i64 = 2;
 
 /// Runs the pass.
@@ -116,7 +118,12 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
     let data = &m.bufs[image];
     let [n, c, y, x] = d.a.1.as_slice() else { return None };
     let inner = data.layout == Layout::Permuted(vec![0, 2, 3, 1]) && data.ty == ElemType::F32;
-    if !inner || !is_temp(m, image) || uses.readers(image) != [k] || uses.pinned(image) || d.tail.iter().any(|s| s.loads().contains(&image)) {
+    if !inner
+        || !is_temp(m, image)
+        || uses.readers(image) != [k]
+        || uses.pinned(image)
+        || d.tail.iter().any(|s| s.loads().contains(&image))
+    {
         return None;
     }
     // The depthwise one: a channel is its own.
@@ -131,7 +138,11 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
         let (step, rest) = at.linear_in(loop_.0)?;
         let (dilation, rest) = rest.linear_in(tap.0)?;
         let (step, dilation, taps) = (step.as_const()?, dilation.as_const()?, tap.1.as_const()?);
-        (rest.as_const() == Some(0) && step > 0 && dilation > 0).then_some((loop_, step, dilation * (taps - 1) + 1))
+        (rest.as_const() == Some(0) && step > 0 && dilation > 0).then_some((
+            loop_,
+            step,
+            dilation * (taps - 1) + 1,
+        ))
     };
     let ((dy, stride, reach), (dx, _, _)) = (slides(y)?, slides(x)?);
     let batch = |list: &[(Sym, Dim)], n: &Dim| match (n.as_sym(), n.as_const()) {
@@ -140,42 +151,73 @@ fn pair(m: &Module, uses: &Uses, k: Kernel) -> Option<Pair> {
         _ => None,
     };
     let dn = batch(&d.loops, n)?;
-    if dy.0 == dx.0 || dy.0 == c || dx.0 == c || d.loops.len() != 3 + usize::from(dn.is_some()) || depends(&d.b.1, dy.0) || depends(&d.b.1, dx.0) {
+    if dy.0 == dx.0
+        || dy.0 == c
+        || dx.0 == c
+        || d.loops.len() != 3 + usize::from(dn.is_some())
+        || depends(&d.b.1, dy.0)
+        || depends(&d.b.1, dx.0)
+    {
         return None;
     }
     // Who makes its image.
-    let (makers, fillers): (Vec<Kernel>, Vec<Kernel>) = uses.writers(image).iter().partition(|w| contraction(&m.kernels[**w].body).is_some());
+    let (makers, fillers): (Vec<Kernel>, Vec<Kernel>) =
+        uses.writers(image).iter().partition(|w| contraction(&m.kernels[**w].body).is_some());
     let [maker] = makers.as_slice() else { return None };
     let p = contraction(&m.kernels[*maker].body).filter(|p| p.product == ProductKind::Fma)?;
-    let at = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { (*buf == image).then(|| at.clone()) } else { None })?;
+    let at = p.tail.iter().find_map(|s| {
+        if let Stmt::Store { buf, at, .. } = s { (*buf == image).then(|| at.clone()) } else { None }
+    })?;
     let [pn, pc, py, px] = at.as_slice() else { return None };
     let pn = batch(&p.loops, pn)?;
     let (pc, (py, top), (px, left)) = (pc.as_sym()?, shifted(&p.loops, py)?, shifted(&p.loops, px)?);
     let distinct = py != px && py != pc && px != pc && pn.is_none_or(|n| n != py && n != px && n != pc);
     let reads: bool = visit::loads(&m.kernels[*maker].body).contains(&image);
-    if *maker == k || reads || !distinct || p.loops.len() != 3 + usize::from(pn.is_some()) || pn.is_some() != dn.is_some() || !uses.may_move(m, *maker, k) {
+    if *maker == k
+        || reads
+        || !distinct
+        || p.loops.len() != 3 + usize::from(pn.is_some())
+        || pn.is_some() != dn.is_some()
+        || !uses.may_move(m, *maker, k)
+    {
         return None;
     }
     // Its weights, which are cut by output channel.
     let weights = constant(m, p.b.0)?;
     let along: Vec<usize> = (0..p.b.1.len()).filter(|i| p.b.1[*i].contains(pc)).collect();
     let [along] = along.as_slice() else { return None };
-    if p.b.1[*along].as_sym() != Some(pc) || depends(&p.a.1, pc) || p.depth.iter().any(|l| l.1.as_const().is_none()) {
+    if p.b.1[*along].as_sym() != Some(pc)
+        || depends(&p.a.1, pc)
+        || p.depth.iter().any(|l| l.1.as_const().is_none())
+    {
         return None;
     }
     let size = |list: &[(Sym, Dim)], s: Sym| extent(list, s).and_then(|d| d.as_const());
     let (channels, high, wide) = (size(&p.loops, pc)?, size(&p.loops, py)?, size(&p.loops, px)?);
     let (rows, padded) = (size(&d.loops, dy.0)?, (data.dims[2].as_const()?, data.dims[3].as_const()?));
     // No more border above than the first window reaches.
-    let same = top <= reach.min((rows - 1) * stride + reach - 1) && data.dims[1].as_const() == Some(channels) && size(&d.loops, c) == Some(channels) && weights.dims()[*along] == channels && rows > 0;
+    let same = top <= reach.min((rows - 1) * stride + reach - 1)
+        && data.dims[1].as_const() == Some(channels)
+        && size(&d.loops, c) == Some(channels)
+        && weights.dims()[*along] == channels
+        && rows > 0;
     // The border holds one number.
     let number = |n: i64| Dim::constant(n);
-    let within = [(number(0), data.dims[0] - 1), (number(0), number(channels - 1)), (number(top), number(top + high - 1)), (number(left), number(left + wide - 1))];
+    let within = [
+        (number(0), data.dims[0] - 1),
+        (number(0), number(channels - 1)),
+        (number(top), number(top + high - 1)),
+        (number(left), number(left + wide - 1)),
+    ];
     let mut fill: Option<Expr> = None;
     let mut fine = same && top >= 0 && left >= 0;
     for f in &fillers {
         match peel(&m.kernels[*f].body).body.as_slice() {
-            [Stmt::Store { value: value @ Expr::Const(_), .. }] if fill.as_ref().is_none_or(|f| f == value) => fill = Some(value.clone()),
+            [Stmt::Store { value: value @ Expr::Const(_), .. }]
+                if fill.as_ref().is_none_or(|f| f == value) =>
+            {
+                fill = Some(value.clone())
+            }
             _ => fine = false,
         }
         fine &= uses.may_move(m, *f, k) && copies::apart(m, *f, image, &within);
@@ -223,7 +265,10 @@ fn cut(p: &Pair) -> Option<Cut> {
     let images = p.images.as_const().unwrap_or(1);
     let again = (p.reach - p.stride).max(0);
     let bytes = |rows: i64, width: i64| 4 * rows * p.padded.1 * width;
-    let cuts = WIDTHS.iter().filter(|w| p.channels % **w == 0 && bytes(p.reach.max(p.stride), **w) <= NEAR).flat_map(|w| (1..=BANDS).map(|b| (*w, b)));
+    let cuts = WIDTHS
+        .iter()
+        .filter(|w| p.channels % **w == 0 && bytes(p.reach.max(p.stride), **w) <= NEAR)
+        .flat_map(|w| (1..=BANDS).map(|b| (*w, b)));
     // Sums of rows that two bands have in common cost less than what memory would.
     let cuts = cuts.filter(|(_, b)| *b <= p.rows && (b - 1) * again * depth < SAVED * p.inner.0);
     let idle = |(width, bands): &(i64, i64)| {
@@ -233,7 +278,11 @@ fn cut(p: &Pair) -> Option<Cut> {
         (rounds * THREADS - tasks) * 16 / (rounds * THREADS)
     };
     let (width, bands) = cuts.min_by_key(|c| (idle(c), c.1)).filter(|c| idle(c) <= 2)?;
-    Some(Cut { width, rows: (p.rows + bands - 1) / bands, whole: bands == 1 && bytes(p.padded.0, width) <= NEAR })
+    Some(Cut {
+        width,
+        rows: (p.rows + bands - 1) / bands,
+        whole: bands == 1 && bytes(p.padded.0, width) <= NEAR,
+    })
 }
 
 /// What an iteration works on.
@@ -264,7 +313,13 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
     // Weights of each group.
     let (w, along) = &p.weights;
     let mut dims = w.dims().to_vec();
-    let coeff = (0..dims.len()).map(|i| (0..=dims.len()).map(|j| if i == *along && j == 0 { cut.width } else { i64::from(j == i + 1) }).collect()).collect();
+    let coeff = (0..dims.len())
+        .map(|i| {
+            (0..=dims.len())
+                .map(|j| if i == *along && j == 0 { cut.width } else { i64::from(j == i + 1) })
+                .collect()
+        })
+        .collect();
     dims[*along] = cut.width;
     dims.insert(0, groups);
     let offset = vec![0; dims.len() - 1];
@@ -276,7 +331,8 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
     let high = if cut.whole { (cut.rows - 1) * p.stride + p.reach } else { p.reach.max(p.stride) };
     let constant = Dim::constant;
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
-    let band = m.temp(format!("{name}.band"), ElemType::F32, [slots, high, p.padded.1, cut.width].map(constant));
+    let band =
+        m.temp(format!("{name}.band"), ElemType::F32, [slots, high, p.padded.1, cut.width].map(constant));
     let work = |q: &Contraction| (Dim::product(q.loops.iter().chain(&q.depth).map(|l| l.1)) * 2).floor_div(8);
     let work = work(&p.make.0) + work(&p.follow.0);
     let id = m.kernel(&name, &origin, |kb| {
@@ -286,8 +342,22 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
                     let (group, b) = (i.modulo(groups), i.floor_div(groups));
                     let (image, b) = (b.floor_div(bands), b.modulo(bands));
                     let from = b * cut.rows;
-                    let to = if p.rows % cut.rows == 0 { from + cut.rows } else { (from + cut.rows).min(constant(p.rows)) };
-                    let h = Here { slot, image, group, base: from * p.stride, band, weights, high, width: cut.width, whole: cut.whole };
+                    let to = if p.rows % cut.rows == 0 {
+                        from + cut.rows
+                    } else {
+                        (from + cut.rows).min(constant(p.rows))
+                    };
+                    let h = Here {
+                        slot,
+                        image,
+                        group,
+                        base: from * p.stride,
+                        band,
+                        weights,
+                        high,
+                        width: cut.width,
+                        whole: cut.whole,
+                    };
                     let (top, bottom) = (constant(p.from.0), constant(p.from.0 + p.inner.0));
                     filled(kb, p, &h, (constant(0), constant(high)), (0, p.from.1));
                     filled(kb, p, &h, (constant(0), constant(high)), (p.from.1 + p.inner.1, p.padded.1));
@@ -296,16 +366,33 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
                     }
                     if cut.whole {
                         filled(kb, p, &h, (bottom, constant(high)), (0, p.padded.1));
-                        kb.nest(LoopKind::Par, &[constant(p.inner.0.min(high - p.from.0)), constant(p.inner.1), constant(cut.width)], |kb, at| make(kb, p, &h, cut, at[0] + p.from.0, at[1], at[2]));
-                        kb.nest(LoopKind::Par, &[constant(p.rows), columns(p), constant(cut.width)], |kb, at| follow(kb, p, &h, cut, at[0], at[1], at[2]));
+                        kb.nest(
+                            LoopKind::Par,
+                            &[
+                                constant(p.inner.0.min(high - p.from.0)),
+                                constant(p.inner.1),
+                                constant(cut.width),
+                            ],
+                            |kb, at| make(kb, p, &h, cut, at[0] + p.from.0, at[1], at[2]),
+                        );
+                        kb.nest(
+                            LoopKind::Par,
+                            &[constant(p.rows), columns(p), constant(cut.width)],
+                            |kb, at| follow(kb, p, &h, cut, at[0], at[1], at[2]),
+                        );
                         return;
                     }
                     // Rows of the image as the window reaches them.
                     let reached = |kb: &mut KernelBuilder, lo: Dim, hi: Dim| {
-                        let (first, last) = (kb.m.syms.simplify(lo.max(top)), kb.m.syms.simplify(hi.min(bottom)));
+                        let (first, last) =
+                            (kb.m.syms.simplify(lo.max(top)), kb.m.syms.simplify(hi.min(bottom)));
                         if kb.m.syms.le(last, first) != Answer::Yes {
                             kb.range(LoopKind::Seq, "r", first, last, |kb, row| {
-                                kb.nest(LoopKind::Par, &[constant(p.inner.1), constant(cut.width)], |kb, at| make(kb, p, &h, cut, row, at[0], at[1]));
+                                kb.nest(
+                                    LoopKind::Par,
+                                    &[constant(p.inner.1), constant(cut.width)],
+                                    |kb, at| make(kb, p, &h, cut, row, at[0], at[1]),
+                                );
                             });
                         }
                         if p.padded.0 > p.from.0 + p.inner.0 {
@@ -318,13 +405,21 @@ fn rewrite(m: &mut Module, p: &Pair, cut: &Cut) {
                     kb.range(LoopKind::Seq, "y", from, to, |kb, y| {
                         let end = y * p.stride + p.reach;
                         reached(kb, end - p.stride.min(p.reach), end);
-                        kb.nest(LoopKind::Par, &[columns(p), constant(cut.width)], |kb, at| follow(kb, p, &h, cut, y, at[0], at[1]));
+                        kb.nest(LoopKind::Par, &[columns(p), constant(cut.width)], |kb, at| {
+                            follow(kb, p, &h, cut, y, at[0], at[1])
+                        });
                     });
                 };
                 if total.as_const() == Some(slots) {
                     step(kb, first);
                 } else {
-                    kb.range(LoopKind::Seq, "i", (first * total).floor_div(slots), ((first + 1) * total).floor_div(slots), step);
+                    kb.range(
+                        LoopKind::Seq,
+                        "i",
+                        (first * total).floor_div(slots),
+                        ((first + 1) * total).floor_div(slots),
+                        step,
+                    );
                 }
             });
         });
@@ -348,7 +443,9 @@ fn filled(kb: &mut KernelBuilder, p: &Pair, h: &Here, (lo, hi): (Dim, Dim), (lef
         return;
     }
     kb.range(LoopKind::Seq, "r", lo, hi, |kb, row| {
-        kb.nest(LoopKind::Par, &[Dim::constant(right - left), Dim::constant(h.width)], |kb, at| kb.store(h.band, &[h.slot, h.row(row), at[0] + left, at[1]], fill));
+        kb.nest(LoopKind::Par, &[Dim::constant(right - left), Dim::constant(h.width)], |kb, at| {
+            kb.store(h.band, &[h.slot, h.row(row), at[0] + left, at[1]], fill)
+        });
     });
 }
 
@@ -362,19 +459,25 @@ fn make(kb: &mut KernelBuilder, p: &Pair, h: &Here, cut: &Cut, row: Dim, x: Dim,
         s if Some(s) == v.n => Some(h.image),
         _ => None,
     };
-    let own: Vec<Dim> = std::iter::once(h.group).chain(parts.b.1.iter().enumerate().map(|(i, d)| if i == p.weights.1 { c } else { *d })).collect();
+    let own: Vec<Dim> = std::iter::once(h.group)
+        .chain(parts.b.1.iter().enumerate().map(|(i, d)| if i == p.weights.1 { c } else { *d }))
+        .collect();
     let body = peel(&kb.m.kernels[p.maker].body).body;
     let body: Vec<Stmt> = body
         .into_iter()
         .map(|s| {
             let s = s.map_exprs(&mut |e| {
                 e.rewrite(&mut |e| match e {
-                    Expr::Load { buf, at } if buf == parts.b.0 && at == parts.b.1 => Expr::Load { buf: h.weights, at: own.clone() },
+                    Expr::Load { buf, at } if buf == parts.b.0 && at == parts.b.1 => {
+                        Expr::Load { buf: h.weights, at: own.clone() }
+                    }
                     e => e,
                 })
             });
             match s.map_dims(&mut |d| d.subst(&mut |s| at(s))) {
-                Stmt::Store { buf, value, .. } if buf == p.image => Stmt::Store { buf: h.band, at: vec![h.slot, h.row(row), x + p.from.1, c], value },
+                Stmt::Store { buf, value, .. } if buf == p.image => {
+                    Stmt::Store { buf: h.band, at: vec![h.slot, h.row(row), x + p.from.1, c], value }
+                }
                 s => s,
             }
         })

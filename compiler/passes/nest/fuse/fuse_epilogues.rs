@@ -1,17 +1,20 @@
-//! fuse_epilogues: an elementwise or permuting kernel that alone reads the result of another kernel moves into that
-//! kernel's store. Bias, activation, residual and transposition then happen in registers.
+//! fuse_epilogues: an elementwise or permuting kernel that alone reads the result of another kernel moves
+//! into that kernel's store. Bias, activation, residual and transposition then happen in registers.
 //!
 //! The producer moves down to where the consumer stood, so that everything the consumer reads is there.
 //!
-//! Padding comes last: a kernel whose only reader copies its result into a padded buffer stores there itself, and small
-//! kernels fill what is around it. What comes from the caller is copied by a kernel without conditions.
+//! Padding comes last: a kernel whose only reader copies its result into a padded buffer stores there itself,
+//! and small kernels fill what is around it. What comes from the caller is copied by a kernel without
+//! conditions.
 
 pub mod copies;
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form;
-use crate::passes::nest::analysis::shape::{Map, Uses, as_map, cover, instance, is_temp, peel, relocate, wrap};
+use crate::passes::nest::analysis::shape::{
+    Map, Uses, as_map, cover, instance, is_temp, peel, relocate, wrap,
+};
 use crate::passes::nest::analysis::strides::unit_stride_var;
 use crate::passes::nest::analysis::uses::Pending;
 use crate::sym::{Dim, Sym};
@@ -21,8 +24,11 @@ use std::collections::{HashMap, HashSet};
 pub fn run(m: &mut Module) -> Result<()> {
     let mut uses = Uses::new(m);
     let mut pending = Pending::new(&uses, |_| true);
-    // Changes of a driver that nothing asks about meanwhile are made at once: each by itself costs the driver.
-    let late = uses.is_straight() && !uses.is_repeated() && !m.driver.iter().any(|s| matches!(s, Stmt::Define { .. }));
+    // Changes of a driver that nothing asks about meanwhile are made at once: each by itself costs the
+    // driver.
+    let late = uses.is_straight()
+        && !uses.is_repeated()
+        && !m.driver.iter().any(|s| matches!(s, Stmt::Define { .. }));
     let mut gone: HashSet<Kernel> = HashSet::new();
     while let Some(c) = pending.pop(&uses) {
         let Some(plan) = candidate(m, &uses, c) else { continue };
@@ -107,8 +113,8 @@ fn candidate(m: &Module, uses: &Uses, c: Kernel) -> Option<Plan> {
     found.map(|f| f.1)
 }
 
-/// Where the kernel stores its result `t`, if it computes each element once, right inside its parallel loops, and does
-/// nothing else. Maps are the business of the inliner.
+/// Where the kernel stores its result `t`, if it computes each element once, right inside its parallel loops,
+/// and does nothing else. Maps are the business of the inliner.
 fn only_store(m: &Module, p: Kernel, t: Buf) -> Option<Vec<Dim>> {
     let producer = peel(&m.kernels[p].body);
     let mut store = None;
@@ -121,7 +127,10 @@ fn only_store(m: &Module, p: Kernel, t: Buf) -> Option<Vec<Dim>> {
         }
     }
     let (buf, at) = store?;
-    if buf != t || visit::stores(&m.kernels[p].body) != [t] || visit::loads(&m.kernels[p].body).iter().any(|b| m.storage(*b) == t) {
+    if buf != t
+        || visit::stores(&m.kernels[p].body) != [t]
+        || visit::loads(&m.kernels[p].body).iter().any(|b| m.storage(*b) == t)
+    {
         return None;
     }
     let mut all_stores = 0;
@@ -163,44 +172,61 @@ fn plan(m: &Module, p: Kernel, c: Kernel, t: Buf) -> Option<Plan> {
     // The load must cover the view: each loop once.
     cover(m, view, &index, &map.loops)?;
     let position = if view == t { at.clone() } else { relocate(m, &m.bufs[t].dims, &at, &m.bufs[view].dims) };
-    let subst: HashMap<Sym, Dim> = index.iter().zip(&position).filter_map(|(i, d)| i.as_sym().map(|s| (s, *d))).collect();
+    let subst: HashMap<Sym, Dim> =
+        index.iter().zip(&position).filter_map(|(i, d)| i.as_sym().map(|s| (s, *d))).collect();
     if turns_to_unknown(m, p, (t, &at), &map, &subst) || splits_vectors(m, p, (t, &at), &map, &subst) {
         return None;
     }
-    // What the consumer does under conditions on its position needs them in the producer: fine, they are expressions.
+    // What the consumer does under conditions on its position needs them in the producer: fine, they are
+    // expressions.
     Some(Plan { producer: p, buf: t, subst })
 }
 
-/// True if a contraction stores its result along a known number of columns, and with the consumer in its store along
-/// what only run time knows: panels of that are padded, and packed again and again. The consumer then moves on to who
-/// reads it.
-fn turns_to_unknown(m: &Module, p: Kernel, (t, at): (Buf, &[Dim]), map: &Map, subst: &HashMap<Sym, Dim>) -> bool {
+/// True if a contraction stores its result along a known number of columns, and with the consumer in its
+/// store along what only run time knows: panels of that are padded, and packed again and again. The consumer
+/// then moves on to who reads it.
+fn turns_to_unknown(
+    m: &Module,
+    p: Kernel,
+    (t, at): (Buf, &[Dim]),
+    map: &Map,
+    subst: &HashMap<Sym, Dim>,
+) -> bool {
     if !form::is_contraction(&m.kernels[p].body) || !is_temp(m, m.storage(map.buf)) {
         return false;
     }
     let loops = peel(&m.kernels[p].body).loops;
     let extent = |s: Option<Sym>| s.and_then(|s| loops.iter().find(|l| l.0 == s)).map(|l| l.1.as_const());
-    let to: Vec<Dim> = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
+    let to: Vec<Dim> =
+        map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
     let (before, after) = (unit_stride_var(m, t, at, &loops), unit_stride_var(m, map.buf, &to, &loops));
     matches!((extent(before), extent(after)), (Some(Some(_)), Some(None)))
 }
 
-/// True if the consumer takes a contraction's columns apart into pieces that are no whole vectors (heads of 20 elements), which
-/// a tile would store one by one.
-fn splits_vectors(m: &Module, p: Kernel, (t, at): (Buf, &[Dim]), map: &Map, subst: &HashMap<Sym, Dim>) -> bool {
+/// True if the consumer takes a contraction's columns apart into pieces that are no whole vectors (heads of
+/// 20 elements), which a tile would store one by one.
+fn splits_vectors(
+    m: &Module,
+    p: Kernel,
+    (t, at): (Buf, &[Dim]),
+    map: &Map,
+    subst: &HashMap<Sym, Dim>,
+) -> bool {
     const LANES: i64 = 16;
     if !form::is_contraction(&m.kernels[p].body) {
         return false;
     }
     let loops = peel(&m.kernels[p].body).loops;
     let Some(column) = unit_stride_var(m, t, at, &loops) else { return false };
-    let to: Vec<Dim> = map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
+    let to: Vec<Dim> =
+        map.at.iter().map(|d| m.syms.simplify(d.subst(&mut |s| subst.get(&s).copied()))).collect();
     let linear = m.linear(map.buf, &to);
     if linear.linear_in(column).is_some() {
         return false;
     }
     let mut whole = true;
-    linear.divisions(&mut |x, y| whole &= !x.contains(column) || y.as_const().is_some_and(|y| y % LANES == 0));
+    linear
+        .divisions(&mut |x, y| whole &= !x.contains(column) || y.as_const().is_some_and(|y| y % LANES == 0));
     !whole
 }
 
@@ -217,7 +243,9 @@ fn fuse(m: &mut Module, plan: Plan, c: Kernel) {
             Stmt::Store { buf, value: result, .. } if buf == plan.buf => {
                 let loads = {
                     let mut n = 0;
-                    value.walk(&mut |e| n += usize::from(matches!(e, Expr::Load { buf, .. } if m.storage(*buf) == plan.buf)));
+                    value.walk(&mut |e| {
+                        n += usize::from(matches!(e, Expr::Load { buf, .. } if m.storage(*buf) == plan.buf))
+                    });
                     n
                 };
                 let ty = m.type_of(&result);
@@ -263,28 +291,34 @@ struct Padding {
     dims: Vec<(i64, Dim, i64)>,
 }
 
-/// The kernel as a copy of an image, or of a part of it, into the middle of a padded buffer: of another kernel's whole result,
-/// which then stands there itself, or a copy that loses its conditions.
+/// The kernel as a copy of an image, or of a part of it, into the middle of a padded buffer: of another
+/// kernel's whole result, which then stands there itself, or a copy that loses its conditions.
 fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     let map = as_map(&m.kernels[c].body)?;
     let cover = map.cover(m)?;
     let Expr::Select(cond, inside, fill) = &map.value else { return None };
     let (Expr::Load { buf: t, at }, Expr::Const(_)) = (&**inside, &**fill) else { return None };
     let users = match (uses.writers(*t), &m.bufs[*t].place) {
-        ([p], Place::Temp) if *p != c && uses.readers(*t) == [c] && !uses.pinned(*t) && uses.may_move(m, *p, c) => match as_map(&m.kernels[*p].body) {
-            // What only moves elements is followed into the copy (inline_producers).
-            Some(map) if matches!(map.value, Expr::Load { .. }) => vec![],
-            Some(map) => {
-                if map.buf == *t && map.cover(m).is_some() {
-                    vec![*p]
-                } else {
-                    vec![]
+        ([p], Place::Temp)
+            if *p != c && uses.readers(*t) == [c] && !uses.pinned(*t) && uses.may_move(m, *p, c) =>
+        {
+            match as_map(&m.kernels[*p].body) {
+                // What only moves elements is followed into the copy (inline_producers).
+                Some(map) if matches!(map.value, Expr::Load { .. }) => vec![],
+                Some(map) => {
+                    if map.buf == *t && map.cover(m).is_some() {
+                        vec![*p]
+                    } else {
+                        vec![]
+                    }
                 }
+                None => only_store(m, *p, *t).map_or(vec![], |_| vec![*p]),
             }
-            None => only_store(m, *p, *t).map_or(vec![], |_| vec![*p]),
-        },
+        }
         // Parts of a concatenation, or something that is read elsewhere too.
-        ([_, ..], Place::Temp) if copies::may_use_part(m, uses, *t, map.buf) && at.len() >= 4 => copies::users(uses, *t, c),
+        ([_, ..], Place::Temp) if copies::may_use_part(m, uses, *t, map.buf) && at.len() >= 4 => {
+            copies::users(uses, *t, c)
+        }
         ([_, ..], Place::Temp) if at.len() >= 3 && m.storage(*t) == *t => vec![],
         ([], Place::Input(_)) => vec![],
         _ => return None,
@@ -297,15 +331,28 @@ fn padding(m: &Module, uses: &Uses, c: Kernel) -> Option<Padding> {
     }
     let dims = inside_dims(m, map.buf, cond, &cover)?;
     // The whole result, at the same positions.
-    let whole = at.len() == cover.len() && at.iter().zip(&cover).zip(dims.iter().zip(&m.bufs[*t].dims)).all(|((i, s), (d, n))| d.1 == *n && *i == s.map_or(Dim::constant(0), Dim::sym) - d.0);
+    let whole = at.len() == cover.len()
+        && at
+            .iter()
+            .zip(&cover)
+            .zip(dims.iter().zip(&m.bufs[*t].dims))
+            .all(|((i, s), (d, n))| d.1 == *n && *i == s.map_or(Dim::constant(0), Dim::sym) - d.0);
     if !whole && !users.is_empty() {
         return None;
     }
-    Some(Padding { users, inner: *t, read: at.clone(), loops: cover, padded: map.buf, fill: (**fill).clone(), dims })
+    Some(Padding {
+        users,
+        inner: *t,
+        read: at.clone(),
+        loops: cover,
+        padded: map.buf,
+        fill: (**fill).clone(),
+        dims,
+    })
 }
 
-/// For each dimension of a padded buffer: how much stands before the part where a condition on positions holds, the size of
-/// that part, and how much stands behind it.
+/// For each dimension of a padded buffer: how much stands before the part where a condition on positions
+/// holds, the size of that part, and how much stands behind it.
 fn inside_dims(m: &Module, padded: Buf, cond: &Expr, cover: &[Option<Sym>]) -> Option<Vec<(i64, Dim, i64)>> {
     let outer = &m.bufs[padded].dims;
     let mut found: Vec<(i64, Option<Dim>)> = vec![(0, None); cover.len()];
@@ -354,7 +401,11 @@ fn store_inside(m: &mut Module, p: Padding, c: Kernel) -> Vec<Stmt> {
         m.kernel(&name, &origin, |kb| {
             kb.nest(LoopKind::Par, &inside, |kb, ix| {
                 let at: Vec<Dim> = ix.iter().zip(&p.dims).map(|(i, d)| *i + d.0).collect();
-                let from: Vec<Dim> = p.read.iter().map(|d| d.subst(&mut |s| p.loops.iter().position(|l| *l == Some(s)).map(|k| at[k]))).collect();
+                let from: Vec<Dim> = p
+                    .read
+                    .iter()
+                    .map(|d| d.subst(&mut |s| p.loops.iter().position(|l| *l == Some(s)).map(|k| at[k])))
+                    .collect();
                 let value = kb.load(p.inner, &from);
                 kb.store(p.padded, &at, value);
             });

@@ -1,5 +1,6 @@
-//! gate_weights: a convolution of an image that is multiplied by a number for each channel (squeeze-and-excite) multiplies
-//! its weights instead, where they are fewer than the elements of the image: the image is read once and not written again.
+//! gate_weights: a convolution of an image that is multiplied by a number for each channel
+//! (squeeze-and-excite) multiplies its weights instead, where they are fewer than the elements of the image:
+//! the image is read once and not written again.
 //!
 //! Only single images: their channels have one factor each. Products are rounded in another order.
 
@@ -44,11 +45,19 @@ fn gated(m: &Module, uses: &Uses, k: Kernel) -> Option<Gated> {
     let parts = contraction(&m.kernels[k].body).filter(|p| p.product == ProductKind::Fma)?;
     let ((t, at), (w, wat)) = (&parts.a, &parts.b);
     let constant = matches!(m.bufs[*w].place, Place::Const(_)) && m.bufs[*w].ty == ElemType::F32;
-    let ([map_kernel], true) = (uses.writers(*t), constant && is_temp(m, *t) && uses.readers(*t) == [k] && !uses.pinned(*t)) else { return None };
-    if *map_kernel == k || !uses.may_move(m, *map_kernel, k) || parts.tail.iter().any(|s| s.loads().contains(t)) {
+    let ([map_kernel], true) =
+        (uses.writers(*t), constant && is_temp(m, *t) && uses.readers(*t) == [k] && !uses.pinned(*t))
+    else {
+        return None;
+    };
+    if *map_kernel == k
+        || !uses.may_move(m, *map_kernel, k)
+        || parts.tail.iter().any(|s| s.loads().contains(t))
+    {
         return None;
     }
-    let map = as_map(&m.kernels[*map_kernel].body).filter(|map| map.buf == *t && m.bufs[*t].ty == ElemType::F32)?;
+    let map =
+        as_map(&m.kernels[*map_kernel].body).filter(|map| map.buf == *t && m.bufs[*t].ty == ElemType::F32)?;
     let cover = map.cover(m)?;
     let count = |b: Buf| m.bufs[b].dims.iter().try_fold(1i64, |n, d| n.checked_mul(d.as_const()?));
     if count(*w)?.checked_mul(WORTH)? > count(*t)? {
@@ -70,10 +79,19 @@ fn gated(m: &Module, uses: &Uses, k: Kernel) -> Option<Gated> {
             factor.walk(&mut |e| match e {
                 Expr::Load { at: g, .. } => {
                     for s in g.iter().flat_map(|d| d.syms()) {
-                        let depth = cover.iter().position(|c| *c == Some(s)).and_then(|d| at[d].as_sym()).filter(|v| parts.depth.iter().any(|l| l.0 == *v));
+                        let depth = cover
+                            .iter()
+                            .position(|c| *c == Some(s))
+                            .and_then(|d| at[d].as_sym())
+                            .filter(|v| parts.depth.iter().any(|l| l.0 == *v));
                         let dim = depth.and_then(|v| wat.iter().position(|d| d.as_sym() == Some(v)));
                         // A whole dimension of the weights.
-                        match dim.filter(|d| parts.depth.iter().any(|l| wat[*d].as_sym() == Some(l.0) && l.1 == m.bufs[*w].dims[*d])) {
+                        match dim.filter(|d| {
+                            parts
+                                .depth
+                                .iter()
+                                .any(|l| wat[*d].as_sym() == Some(l.0) && l.1 == m.bufs[*w].dims[*d])
+                        }) {
                             Some(d) => {
                                 along.insert(s, d);
                             }
@@ -87,7 +105,13 @@ fn gated(m: &Module, uses: &Uses, k: Kernel) -> Option<Gated> {
             fits.then(|| (*buf, (**factor).clone(), along))
         })
         .map(|(image, factor, along)| (image, at.clone(), factor, along))
-        .map(|(image, at, factor, along)| Gated { map: *map_kernel, image: (image, at), factor, along, parts })
+        .map(|(image, at, factor, along)| Gated {
+            map: *map_kernel,
+            image: (image, at),
+            factor,
+            along,
+            parts,
+        })
 }
 
 fn rewrite(m: &mut Module, k: Kernel, g: &Gated) {

@@ -1,6 +1,6 @@
-//! inline_producers: a map kernel's expression takes the place of the loads of its result, through index remappings
-//! (transposes, slices, padding, broadcasts), in any kernel, where recomputing is cheaper than a buffer.
-//! `inline_elementwise` is an earlier round of it, for readers that read their own position.
+//! inline_producers: a map kernel's expression takes the place of the loads of its result, through index
+//! remappings (transposes, slices, padding, broadcasts), in any kernel, where recomputing is cheaper than a
+//! buffer. `inline_elementwise` is an earlier round of it, for readers that read their own position.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Place, Stmt, UnOp, visit};
@@ -32,10 +32,16 @@ pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
         }
         let Some(cover) = map.cover(m) else { continue };
         let readers: Vec<Kernel> = match uses.is_repeated() {
-            true => uses.order.iter().copied().filter(|r| !gone.contains(r) && reads(m, *r, map.buf)).collect(),
+            true => {
+                uses.order.iter().copied().filter(|r| !gone.contains(r) && reads(m, *r, map.buf)).collect()
+            }
             false => uses.readers(map.buf).to_vec(),
         };
-        if readers.is_empty() || readers.iter().any(|r| !accepts(m, *r, &map, readers.len(), only_identity) || !uses.may_move(m, k, *r)) {
+        if readers.is_empty()
+            || readers
+                .iter()
+                .any(|r| !accepts(m, *r, &map, readers.len(), only_identity) || !uses.may_move(m, k, *r))
+        {
             continue;
         }
         for r in &readers {
@@ -52,7 +58,8 @@ pub(super) fn inline(m: &mut Module, only_identity: bool) -> Result<()> {
     visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
     for k in visit::calls(&m.driver) {
         let body = std::mem::take(&mut m.kernels[k].body);
-        m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut without_ones))).collect();
+        m.kernels[k].body =
+            body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut without_ones))).collect();
     }
     Ok(())
 }
@@ -67,9 +74,9 @@ pub(crate) fn without_ones(e: Expr) -> Expr {
     }
 }
 
-/// True if storing rounds what other buffers hold with more bits: a Cast to f16 that must be seen. Between operators
-/// of one 16-bit type, fused kernels keep the precision of the compute type. Smaller types always round or wrap, unless
-/// their values just move.
+/// True if storing rounds what other buffers hold with more bits: a Cast to f16 that must be seen. Between
+/// operators of one 16-bit type, fused kernels keep the precision of the compute type. Smaller types always
+/// round or wrap, unless their values just move.
 fn narrows(m: &Module, map: &Map) -> bool {
     let ty = m.bufs[map.buf].ty;
     if ty.is_small() {
@@ -113,7 +120,8 @@ fn replace_loads(m: &mut Module, s: Stmt, map: &Map, cover: &[Option<Sym>]) -> S
         e.rewrite(&mut |e| match e {
             Expr::Load { buf, at } if m.storage(buf) == map.buf => {
                 let at = through_view(m, buf, &at, map.buf);
-                let subst: HashMap<Sym, crate::sym::Dim> = cover.iter().zip(&at).filter_map(|(s, d)| s.map(|s| (s, *d))).collect();
+                let subst: HashMap<Sym, crate::sym::Dim> =
+                    cover.iter().zip(&at).filter_map(|(s, d)| s.map(|s| (s, *d))).collect();
                 instance(m, &map.value, &|s| subst.get(&s).copied())
             }
             e => e,
@@ -137,8 +145,17 @@ fn cost(e: &Expr) -> Cost {
     let mut dear = false;
     e.walk(&mut |e| {
         dear |= match e {
-            Expr::Un(op, _) => !matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Not | UnOp::IsNan | UnOp::IsInf | UnOp::Floor | UnOp::Ceil),
-            Expr::Bin(op, ..) => matches!(op, crate::nest::BinOp::Div | crate::nest::BinOp::Pow | crate::nest::BinOp::Rem | crate::nest::BinOp::Mod),
+            Expr::Un(op, _) => !matches!(
+                op,
+                UnOp::Neg | UnOp::Abs | UnOp::Not | UnOp::IsNan | UnOp::IsInf | UnOp::Floor | UnOp::Ceil
+            ),
+            Expr::Bin(op, ..) => matches!(
+                op,
+                crate::nest::BinOp::Div
+                    | crate::nest::BinOp::Pow
+                    | crate::nest::BinOp::Rem
+                    | crate::nest::BinOp::Mod
+            ),
             Expr::With { .. } => true,
             _ => false,
         }
@@ -165,23 +182,42 @@ fn accepts(m: &Module, r: Kernel, map: &Map, n_readers: usize, only_identity: bo
     }
     if only_identity {
         let Some(c) = consumer else { return false };
-        let same = loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).iter().zip(&m.bufs[map.buf].dims).all(|(i, d)| d.as_const() == Some(1) || i.as_sym().is_some()));
-        let whole = crate::sym::Dim::product(c.loops.iter().map(|l| l.1)) == crate::sym::Dim::product(map.loops.iter().map(|l| l.1));
-        // Storing what a loop-free remap reads would only move it; padding and slices stay for the second round.
-        return same && whole && (n_readers == 1 || matches!(cost(&map.value), Cost::Remap)) && c.cover(m).is_some();
+        let same = loads.iter().all(|(buf, at)| {
+            through_view(m, *buf, at, map.buf)
+                .iter()
+                .zip(&m.bufs[map.buf].dims)
+                .all(|(i, d)| d.as_const() == Some(1) || i.as_sym().is_some())
+        });
+        let whole = crate::sym::Dim::product(c.loops.iter().map(|l| l.1))
+            == crate::sym::Dim::product(map.loops.iter().map(|l| l.1));
+        // Storing what a loop-free remap reads would only move it; padding and slices stay for the second
+        // round.
+        return same
+            && whole
+            && (n_readers == 1 || matches!(cost(&map.value), Cost::Remap))
+            && c.cover(m).is_some();
     }
     let in_loop = loads_under_seq(m, body, map.buf);
     let contraction = crate::passes::nest::analysis::form::is_contraction(body);
-    let indices_plain = loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).iter().all(|d| is_plain(*d)));
+    let indices_plain =
+        loads.iter().all(|(buf, at)| through_view(m, *buf, at, map.buf).iter().all(|d| is_plain(*d)));
     match cost(&map.value) {
         Cost::Remap => {
             // Inner loops must stay free of divisions.
             indices_plain && matches!(&map.value, Expr::Load { at, .. } if at.iter().all(|d| is_plain(*d)))
         }
         _ if contraction => false,
-        Cost::Cheap => indices_plain && (n_readers == 1 || map.value.size() <= 6) && (!in_loop || map.value.size() <= 8),
+        Cost::Cheap => {
+            indices_plain && (n_readers == 1 || map.value.size() <= 6) && (!in_loop || map.value.size() <= 8)
+        }
         Cost::Dear => {
-            indices_plain && n_readers == 1 && !in_loop && consumer.is_some_and(|c| crate::sym::Dim::product(c.loops.iter().map(|l| l.1)) == crate::sym::Dim::product(map.loops.iter().map(|l| l.1)))
+            indices_plain
+                && n_readers == 1
+                && !in_loop
+                && consumer.is_some_and(|c| {
+                    crate::sym::Dim::product(c.loops.iter().map(|l| l.1))
+                        == crate::sym::Dim::product(map.loops.iter().map(|l| l.1))
+                })
         }
     }
 }

@@ -1,6 +1,6 @@
-//! join_rows: what several kernels compute of the same rows - means, deviations, and the map that uses them - becomes one
-//! kernel that takes row by row, as the operators LayerNormalization and Softmax are written: a row then stays in the
-//! first-level cache, and the sums in between in registers.
+//! join_rows: what several kernels compute of the same rows - means, deviations, and the map that uses them -
+//! becomes one kernel that takes row by row, as the operators LayerNormalization and Softmax are written: a
+//! row then stays in the first-level cache, and the sums in between in registers.
 //!
 //! ```text
 //! par r { m[r] = sum x[r, ..] }  par r { v[r] = sum (x[r, ..] - m[r])^2 }  par r, i { y[r, i] = f(x[r, i], m[r], v[r]) }
@@ -17,8 +17,8 @@ use crate::passes::nest::analysis::shape::{Uses, as_map, instance, is_temp, peel
 use crate::sym::{Dim, Sym};
 use std::collections::HashMap;
 
-/// Row lengths worth joining. Longer rows leave the first-level cache and split better over threads; in shorter ones the
-/// horizontal reduction dominates, which kernels of one step each overlap for several rows.
+/// Row lengths worth joining. Longer rows leave the first-level cache and split better over threads; in
+/// shorter ones the horizontal reduction dominates, which kernels of one step each overlap for several rows.
 const LENGTH: std::ops::RangeInclusive<i64> = 256..=8192;
 /// Elements that the second-level cache holds from one kernel to the next: nothing to gain.
 const NEAR: i64 = L2 / 8;
@@ -64,16 +64,34 @@ fn member(m: &Module, k: Kernel, rows: usize) -> Option<Member> {
     let nest = peel(&m.kernels[k].body);
     let Some(Stmt::Store { buf, at, .. }) = nest.body.last() else { return None };
     let product = form::operands(&nest.body).is_some_and(|(a, _, b, _)| a != b);
-    if product || !visit::stores(&nest.body[..nest.body.len() - 1]).is_empty() || nest.loops.len() < rows || at.len() < nest.loops.len() {
+    if product
+        || !visit::stores(&nest.body[..nest.body.len() - 1]).is_empty()
+        || nest.loops.len() < rows
+        || at.len() < nest.loops.len()
+    {
         return None;
     }
     let (own, columns) = nest.loops.split_at(rows);
     // In the order of memory, rows first.
-    let in_order = nest.loops.iter().zip(at).all(|(l, d)| d.as_sym() == Some(l.0)) && at[nest.loops.len()..].iter().all(|d| d.as_const() == Some(0));
-    let whole = nest.loops.iter().zip(&m.bufs[*buf].dims).all(|(l, d)| l.1 == *d) && m.bufs[*buf].dims[nest.loops.len()..].iter().all(|d| d.as_const() == Some(1));
+    let in_order = nest.loops.iter().zip(at).all(|(l, d)| d.as_sym() == Some(l.0))
+        && at[nest.loops.len()..].iter().all(|d| d.as_const() == Some(0));
+    let whole = nest.loops.iter().zip(&m.bufs[*buf].dims).all(|(l, d)| l.1 == *d)
+        && m.bufs[*buf].dims[nest.loops.len()..].iter().all(|d| d.as_const() == Some(1));
     let part = match (nest.body.as_slice(), columns) {
         ([_], [_]) => Part::Elements,
-        ([.., _, _], []) if nest.body.iter().all(|s| matches!(s, Stmt::Acc { .. } | Stmt::For { kind: LoopKind::Seq, .. } | Stmt::Let { .. } | Stmt::Store { .. })) => Part::Number,
+        ([.., _, _], [])
+            if nest.body.iter().all(|s| {
+                matches!(
+                    s,
+                    Stmt::Acc { .. }
+                        | Stmt::For { kind: LoopKind::Seq, .. }
+                        | Stmt::Let { .. }
+                        | Stmt::Store { .. }
+                )
+            }) =>
+        {
+            Part::Number
+        }
         _ => return None,
     };
     (in_order && whole).then(|| Member { rows: own.to_vec(), columns: columns.to_vec(), out: *buf, part })
@@ -84,9 +102,13 @@ fn group(m: &Module, uses: &Uses, last: Kernel) -> Option<Vec<(Kernel, Member)>>
     let map = as_map(&m.kernels[last].body)?;
     // Rows are what the numbers that it reads have in common.
     let number = |b: Buf| {
-        uses.writers(b)
-            .first()
-            .and_then(|w| Some(peel(&m.kernels[*w].body).loops.len()).filter(|n| *n > 0 && *n < map.loops.len() && matches!(member(m, *w, *n), Some(Member { part: Part::Number, .. }))))
+        uses.writers(b).first().and_then(|w| {
+            Some(peel(&m.kernels[*w].body).loops.len()).filter(|n| {
+                *n > 0
+                    && *n < map.loops.len()
+                    && matches!(member(m, *w, *n), Some(Member { part: Part::Number, .. }))
+            })
+        })
     };
     let rows = visit::loads(&m.kernels[last].body).into_iter().filter(|b| is_temp(m, *b)).find_map(number)?;
     let head = member(m, last, rows)?;
@@ -106,7 +128,10 @@ fn group(m: &Module, uses: &Uses, last: Kernel) -> Option<Vec<(Kernel, Member)>>
             }
             let Some(new) = member(m, *w, rows) else { continue };
             let extents = new.rows.iter().zip(&found[0].1.rows).all(|(a, b)| a.1 == b.1);
-            let readers = uses.readers(b).iter().all(|r| found.iter().any(|f| f.0 == *r && reads_own_row(m, *r, &f.1, b, rows)));
+            let readers = uses
+                .readers(b)
+                .iter()
+                .all(|r| found.iter().any(|f| f.0 == *r && reads_own_row(m, *r, &f.1, b, rows)));
             // What a smaller type rounds or wraps has to be stored.
             let kept = m.bufs[b].ty == m.bufs[b].ty.compute();
             if extents && readers && kept && new.out == b {
@@ -118,7 +143,8 @@ fn group(m: &Module, uses: &Uses, last: Kernel) -> Option<Vec<(Kernel, Member)>>
         }
     }
     found.sort_by_key(|f| uses.place(f.0));
-    (found.iter().any(|f| matches!(f.1.part, Part::Number)) && found.last().is_some_and(|f| f.0 == last)).then_some(found)
+    (found.iter().any(|f| matches!(f.1.part, Part::Number)) && found.last().is_some_and(|f| f.0 == last))
+        .then_some(found)
 }
 
 /// True if all that a member reads of a buffer is of its own row.
@@ -128,7 +154,9 @@ fn reads_own_row(m: &Module, k: Kernel, member: &Member, b: Buf, rows: usize) ->
         if let Expr::Load { buf, at } = e
             && m.storage(*buf) == b
         {
-            own &= *buf == b && at.len() >= rows && at.iter().zip(&member.rows).all(|(d, r)| d.as_sym() == Some(r.0));
+            own &= *buf == b
+                && at.len() >= rows
+                && at.iter().zip(&member.rows).all(|(d, r)| d.as_sym() == Some(r.0));
         }
     });
     own
@@ -138,7 +166,9 @@ fn reads_own_row(m: &Module, k: Kernel, member: &Member, b: Buf, rows: usize) ->
 fn read_once(m: &Module, uses: &Uses, group: &[(Kernel, Member)], b: Buf) -> bool {
     let [reader] = uses.readers(b) else { return false };
     let mut loads = 0;
-    visit::walk_exprs(&m.kernels[*reader].body, &mut |e| loads += usize::from(matches!(e, Expr::Load { buf, .. } if *buf == b)));
+    visit::walk_exprs(&m.kernels[*reader].body, &mut |e| {
+        loads += usize::from(matches!(e, Expr::Load { buf, .. } if *buf == b))
+    });
     loads == 1 && group.iter().any(|g| g.0 == *reader)
 }
 
@@ -149,7 +179,9 @@ fn join(m: &mut Module, uses: &Uses, last: Kernel, group: Vec<(Kernel, Member)>)
     let mut numbers: HashMap<Buf, Reg> = HashMap::new();
     let mut elements: HashMap<Buf, (Vec<Sym>, Expr)> = HashMap::new();
     for (k, member) in &group {
-        let to = |s: Sym| member.rows.iter().position(|r| r.0 == s).and_then(|i| rows.get(i)).map(|r| Dim::sym(r.0));
+        let to = |s: Sym| {
+            member.rows.iter().position(|r| r.0 == s).and_then(|i| rows.get(i)).map(|r| Dim::sym(r.0))
+        };
         let inside = peel(&m.kernels[*k].body).body;
         let inside: Vec<Stmt> = inside
             .into_iter()
@@ -161,7 +193,12 @@ fn join(m: &mut Module, uses: &Uses, last: Kernel, group: Vec<(Kernel, Member)>)
                             (Some(r), _) => Expr::Reg(*r),
                             (None, Some((columns, value))) => {
                                 let value = value.clone();
-                                instance(m, &value, &|s| columns.iter().position(|c| *c == s).and_then(|i| at.get(rows.len() + i).copied()))
+                                instance(m, &value, &|s| {
+                                    columns
+                                        .iter()
+                                        .position(|c| *c == s)
+                                        .and_then(|i| at.get(rows.len() + i).copied())
+                                })
                             }
                             (None, None) => Expr::Load { buf, at },
                         },
@@ -181,7 +218,9 @@ fn join(m: &mut Module, uses: &Uses, last: Kernel, group: Vec<(Kernel, Member)>)
             (Part::Elements, Some(value)) if *k != last && read_once(m, uses, &group, member.out) => {
                 elements.insert(member.out, (member.columns.iter().map(|c| c.0).collect(), value));
             }
-            _ => body.extend(member.columns.iter().rev().fold(inside, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body }])),
+            _ => body.extend(member.columns.iter().rev().fold(inside, |body, (var, hi)| {
+                vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body }]
+            })),
         }
     }
     m.kernels[last].body = wrap(&rows, body);

@@ -4,9 +4,9 @@
 //! par d in 0..2 { if d == 0 { chain } else { chain } }
 //! ```
 //!
-//! A recurrence is a chain of steps, each too small for several threads. Those that do not need each other - the two
-//! directions of a bidirectional layer - become one kernel, which threads share by taking one chain each. On one thread they run
-//! one after the other, as before.
+//! A recurrence is a chain of steps, each too small for several threads. Those that do not need each other -
+//! the two directions of a bidirectional layer - become one kernel, which threads share by taking one chain
+//! each. On one thread they run one after the other, as before.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt, visit};
@@ -34,17 +34,22 @@ pub fn run(m: &mut Module) -> Result<()> {
 fn is_chain(body: &[Stmt]) -> bool {
     let nests = |body: &[Stmt]| body.iter().any(|s| matches!(s, Stmt::For { kind: LoopKind::Par, .. }));
     let steps = |s: &Stmt| matches!(s, Stmt::For { kind: LoopKind::Seq, body, .. } if nests(body));
-    peel(body).loops.is_empty() && body.iter().any(steps) && body.iter().all(|s| matches!(s, Stmt::For { .. }))
+    peel(body).loops.is_empty()
+        && body.iter().any(steps)
+        && body.iter().all(|s| matches!(s, Stmt::For { .. }))
 }
 
-/// The chain `first` and those behind it, called in the same straight part of the driver, that neither need each other nor
-/// what is called in between: all may run where the last one does.
+/// The chain `first` and those behind it, called in the same straight part of the driver, that neither need
+/// each other nor what is called in between: all may run where the last one does.
 fn group(m: &Module, first: Kernel) -> Option<Vec<Kernel>> {
     let calls = straight(&m.driver, first)?;
     let (mut group, mut between) = (vec![first], vec![]);
     for k in calls {
         let apart = |of: &[Kernel]| of.iter().all(|o| independent(m, *o, k));
-        if is_chain(&m.kernels[k].body) && apart(&group) && group.iter().all(|g| between.iter().all(|b| independent(m, *g, *b))) {
+        if is_chain(&m.kernels[k].body)
+            && apart(&group)
+            && group.iter().all(|g| between.iter().all(|b| independent(m, *g, *b)))
+        {
             group.push(k);
         } else {
             between.push(k);
@@ -59,7 +64,9 @@ fn group(m: &Module, first: Kernel) -> Option<Vec<Kernel>> {
 /// The kernels called right behind a call, with nothing but calls in between.
 fn straight(body: &[Stmt], k: Kernel) -> Option<Vec<Kernel>> {
     match body.iter().position(|s| matches!(s, Stmt::Call(x) if *x == k)) {
-        Some(i) => Some(body[i + 1..].iter().map_while(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect()),
+        Some(i) => Some(
+            body[i + 1..].iter().map_while(|s| if let Stmt::Call(k) = s { Some(*k) } else { None }).collect(),
+        ),
         None => body.iter().flat_map(Stmt::bodies).find_map(|b| straight(b, k)),
     }
 }
@@ -72,7 +79,8 @@ fn independent(m: &Module, a: Kernel, b: Kernel) -> bool {
     wa.is_disjoint(&rb) && wb.is_disjoint(&ra) && wa.intersection(&wb).all(|x| parts(m, a, b, *x))
 }
 
-/// True if both kernels write different parts of a buffer: somewhere among its dimensions each has numbers of its own.
+/// True if both kernels write different parts of a buffer: somewhere among its dimensions each has numbers of
+/// its own.
 fn parts(m: &Module, a: Kernel, b: Kernel, buf: Buf) -> bool {
     let stores = |k: Kernel| {
         let mut all: Vec<Option<Vec<Option<i64>>>> = vec![];
@@ -94,8 +102,12 @@ fn parts(m: &Module, a: Kernel, b: Kernel, buf: Buf) -> bool {
 fn join(m: &mut Module, group: &[Kernel]) {
     let Some((last, others)) = group.split_last() else { return };
     let count = Dim::from(group.len());
-    // Nearly all of it are sums of products, at half their usual speed: steps read all weights again and wait for each other.
-    let turns = group.iter().filter_map(|k| cost::turns(&m.kernels[*k].body, &mut HashMap::new())).fold(Dim::constant(0), |n, t| n + t);
+    // Nearly all of it are sums of products, at half their usual speed: steps read all weights again and wait
+    // for each other.
+    let turns = group
+        .iter()
+        .filter_map(|k| cost::turns(&m.kernels[*k].body, &mut HashMap::new()))
+        .fold(Dim::constant(0), |n, t| n + t);
     let work = (turns * 2).floor_div(4);
     let d = m.syms.loop_var("d", Dim::constant(0), count);
     let mut body = std::mem::take(&mut m.kernels[*last].body);
@@ -103,7 +115,8 @@ fn join(m: &mut Module, group: &[Kernel]) {
         let then = std::mem::take(&mut m.kernels[*k].body);
         body = vec![Stmt::If { cond: Expr::cmp_index(BinOp::Eq, d, i as i64), then, els: body }];
     }
-    m.kernels[*last].body = vec![Stmt::For { kind: LoopKind::Par, var: d, lo: Dim::constant(0), hi: count, body }];
+    m.kernels[*last].body =
+        vec![Stmt::For { kind: LoopKind::Par, var: d, lo: Dim::constant(0), hi: count, body }];
     m.kernels[*last].work = work;
     visit::drop_calls(&mut m.driver, &|k| others.contains(&k));
 }

@@ -1,13 +1,13 @@
-//! split_rows: a normalization of long rows whose result one map reads keeps what each row has in common (mean, deviation),
-//! and the map computes the elements: the normalized image is neither written nor read.
+//! split_rows: a normalization of long rows whose result one map reads keeps what each row has in common
+//! (mean, deviation), and the map computes the elements: the normalized image is neither written nor read.
 //!
 //! ```text
 //! par r { s = sum x[r, ..]; f = g(s); seq i { v[r, i] = e(x[r, i], f) } }        par r { s = ..; f[r] = g(s) }
 //! par c, i { y[..] = h(v[c, i]) }                                          ->    par c, i { y[..] = h(e(x[c, i], f[c])) }
 //! ```
 //!
-//! The map may see the rows under another shape, in which several of its own make one row (the channels of a group): then
-//! each of them has its copy, so that vectors may run along them.
+//! The map may see the rows under another shape, in which several of its own make one row (the channels of a
+//! group): then each of them has its copy, so that vectors may run along them.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Scalar, Stmt, visit};
@@ -61,10 +61,21 @@ fn row(m: &Module, uses: &Uses, k: Kernel) -> Option<Row> {
     let (out, data) = (*buf, &m.bufs[*buf]);
     let sums = before.iter().any(|s| matches!(s, Stmt::For { .. })) && visit::stores(before).is_empty();
     let outer = at.len().checked_sub(inner.len()).filter(|n| *n > 0)?;
-    let whole = at[outer..].iter().zip(&data.dims[outer..]).zip(&inner).all(|((a, d), l)| a.as_sym() == Some(l.0) && *d == l.1);
+    let whole = at[outer..]
+        .iter()
+        .zip(&data.dims[outer..])
+        .zip(&inner)
+        .all(|((a, d), l)| a.as_sym() == Some(l.0) && *d == l.1);
     let length = Dim::product(inner.iter().map(|l| l.1));
-    let plain = length.as_const().is_none_or(|n| n >= LONG) && at[..outer].iter().all(|d| d.as_const() == Some(0) || d.as_sym().is_some_and(|s| nest.loops.iter().any(|l| l.0 == s)));
-    let own = is_temp(m, out) && data.ty == ElemType::F32 && data.layout == Layout::RowMajor && uses.writers(out) == [k] && !uses.pinned(out);
+    let plain = length.as_const().is_none_or(|n| n >= LONG)
+        && at[..outer].iter().all(|d| {
+            d.as_const() == Some(0) || d.as_sym().is_some_and(|s| nest.loops.iter().any(|l| l.0 == s))
+        });
+    let own = is_temp(m, out)
+        && data.ty == ElemType::F32
+        && data.layout == Layout::RowMajor
+        && uses.writers(out) == [k]
+        && !uses.pinned(out);
     let [reader] = *uses.readers(out) else { return None };
     if !sums || !whole || !plain || !own || !uses.may_move(m, k, reader) {
         return None;
@@ -86,8 +97,21 @@ fn row(m: &Module, uses: &Uses, k: Kernel) -> Option<Row> {
         _ if own_rows == rows => 1,
         _ => return None,
     };
-    let same = seen[..lead] == dims[..lead] && m.syms.simplify(Dim::product(seen[lead + 1..].iter().copied()) * parts) == m.syms.simplify(length);
-    same.then(|| Row { loops: nest.loops.clone(), before: before.to_vec(), vars: inner.iter().map(|l| l.0).collect(), out, at: at.clone(), value: value.clone(), reader, view, read_at, lead, parts })
+    let same = seen[..lead] == dims[..lead]
+        && m.syms.simplify(Dim::product(seen[lead + 1..].iter().copied()) * parts) == m.syms.simplify(length);
+    same.then(|| Row {
+        loops: nest.loops.clone(),
+        before: before.to_vec(),
+        vars: inner.iter().map(|l| l.0).collect(),
+        out,
+        at: at.clone(),
+        value: value.clone(),
+        reader,
+        view,
+        read_at,
+        lead,
+        parts,
+    })
 }
 
 fn split(m: &mut Module, k: Kernel, row: &Row) {
@@ -103,10 +127,21 @@ fn split(m: &mut Module, k: Kernel, row: &Row) {
         m.bufs[buf].dims = dims[..=row.lead].to_vec();
         m.bufs[buf].name = format!("{}.row{}", m.bufs[row.out].name, i + 1);
         let mut at = row.at[..=row.lead].to_vec();
-        at[row.lead] = at[row.lead] * row.parts + if row.parts > 1 { Dim::sym(part) } else { Dim::constant(0) };
+        at[row.lead] =
+            at[row.lead] * row.parts + if row.parts > 1 { Dim::sym(part) } else { Dim::constant(0) };
         stores.push(Stmt::Store { buf, at, value });
     }
-    let stores = if row.parts > 1 { vec![Stmt::For { kind: LoopKind::Seq, var: part, lo: Dim::constant(0), hi: Dim::constant(row.parts), body: stores }] } else { stores };
+    let stores = if row.parts > 1 {
+        vec![Stmt::For {
+            kind: LoopKind::Seq,
+            var: part,
+            lo: Dim::constant(0),
+            hi: Dim::constant(row.parts),
+            body: stores,
+        }]
+    } else {
+        stores
+    };
     m.kernels[k].body = wrap(&row.loops, row.before.iter().cloned().chain(stores).collect());
     let body = std::mem::take(&mut m.kernels[row.reader].body);
     let put = |s: Stmt| {
@@ -140,7 +175,9 @@ fn fits(m: &Module, row: &Row, e: &Expr) -> bool {
         return simple;
     }
     match e {
-        Expr::Load { buf, at } => m.bufs[*buf].dims == m.bufs[row.out].dims && *at == row.at && m.bufs[*buf].ty == ElemType::F32,
+        Expr::Load { buf, at } => {
+            m.bufs[*buf].dims == m.bufs[row.out].dims && *at == row.at && m.bufs[*buf].ty == ElemType::F32
+        }
         Expr::Un(_, a) => fits(m, row, a),
         Expr::Bin(_, a, b) => fits(m, row, a) && fits(m, row, b),
         Expr::Fma(a, b, c) => fits(m, row, a) && fits(m, row, b) && fits(m, row, c),
@@ -148,7 +185,8 @@ fn fits(m: &Module, row: &Row, e: &Expr) -> bool {
     }
 }
 
-/// An element's value where the reader is; what depends on the row alone is kept in buffers, one for each such part.
+/// An element's value where the reader is; what depends on the row alone is kept in buffers, one for each
+/// such part.
 fn element(m: &mut Module, row: &Row, e: Expr, at: &[Dim], kept: &mut Vec<(Buf, Expr)>) -> Expr {
     if is_of_row(row, &e) {
         if let Some(c) = number(m, &e) {

@@ -1,6 +1,6 @@
-//! choose_layouts: images between convolutions are stored with channels innermost (NHWC), so that vectors run along
-//! output channels whatever stride, dilation or kernel a convolution has. Only temporaries that nobody views under
-//! another shape change; operators index logically and notice nothing.
+//! choose_layouts: images between convolutions are stored with channels innermost (NHWC), so that vectors run
+//! along output channels whatever stride, dilation or kernel a convolution has. Only temporaries that nobody
+//! views under another shape change; operators index logically and notice nothing.
 
 mod apart;
 mod unflatten;
@@ -42,7 +42,11 @@ pub fn run(m: &mut Module) -> Result<()> {
             }
         }
     }
-    let may = |m: &Module, b: Buf| matches!(m.bufs[b].place, Place::Temp) && (3..=5).contains(&m.bufs[b].dims.len()) && (!viewed.contains(&b) || spatial_is_one(m, b));
+    let may = |m: &Module, b: Buf| {
+        matches!(m.bufs[b].place, Place::Temp)
+            && (3..=5).contains(&m.bufs[b].dims.len())
+            && (!viewed.contains(&b) || spatial_is_one(m, b))
+    };
     let mut chosen: HashSet<Buf> = HashSet::new();
     for k in &kernels {
         let body = &m.kernels[*k].body;
@@ -52,7 +56,8 @@ pub fn run(m: &mut Module) -> Result<()> {
     follow(m, &kernels, &mut chosen, &may);
     let planes: HashSet<Buf> = conv_pool::planes(m, &kernels).into_iter().collect();
     let uses = Uses::new(m);
-    chosen.retain(|b| !comes_in_planes(m, &uses, *b) && !stays_in_planes(m, &uses, *b) && !planes.contains(b));
+    chosen
+        .retain(|b| !comes_in_planes(m, &uses, *b) && !stays_in_planes(m, &uses, *b) && !planes.contains(b));
     flat.iter().filter(|f| chosen.contains(&f.image)).for_each(|f| unflatten::rewrite(m, f));
     for b in chosen {
         let rank = m.bufs[b].dims.len();
@@ -71,7 +76,13 @@ fn follow(m: &Module, kernels: &[Kernel], chosen: &mut HashSet<Buf>, may: &dyn F
     for k in kernels {
         let body = &m.kernels[*k].body;
         let Some(map) = as_map(body) else { continue };
-        let group: Vec<Buf> = accesses(body).into_iter().filter(|(_, at)| aligned(at, &map.at)).map(|(b, _)| b).chain([map.buf]).filter(|b| may(m, *b)).collect();
+        let group: Vec<Buf> = accesses(body)
+            .into_iter()
+            .filter(|(_, at)| aligned(at, &map.at))
+            .map(|(b, _)| b)
+            .chain([map.buf])
+            .filter(|b| may(m, *b))
+            .collect();
         group.iter().for_each(|b| of.entry(*b).or_default().push(groups.len()));
         groups.push(group);
     }
@@ -88,7 +99,11 @@ fn viewed_images(m: &Module) -> HashSet<Buf> {
     let kernels = visit::calls(&m.driver);
     let bodies = kernels.iter().map(|k| &m.kernels[*k].body);
     let accesses = bodies.flat_map(|body| visit::loads(body).into_iter().chain(visit::stores(body)));
-    accesses.filter(|b| m.storage(*b) != *b).map(|b| m.storage(b)).filter(|b| matches!(m.bufs[*b].place, Place::Temp)).collect()
+    accesses
+        .filter(|b| m.storage(*b) != *b)
+        .map(|b| m.storage(b))
+        .filter(|b| matches!(m.bufs[*b].place, Place::Temp))
+        .collect()
 }
 
 /// Buffers that several kernels store to.
@@ -100,28 +115,49 @@ fn written_in_parts(m: &Module) -> HashSet<Buf> {
 /// True for an image of enough channels that the caller takes in planes.
 fn leaves_in_planes(m: &Module, b: Buf) -> bool {
     let d = &m.bufs[b];
-    matches!(d.place, Place::Output(_)) && (3..=5).contains(&d.dims.len()) && d.dims[1].as_const().is_some_and(|c| c >= LEAST)
+    matches!(d.place, Place::Output(_))
+        && (3..=5).contains(&d.dims.len())
+        && d.dims[1].as_const().is_some_and(|c| c >= LEAST)
 }
 
 /// True for a temporary of enough channels whose planes are read under another shape.
 fn viewed_in_planes(m: &Module, b: Buf, viewed: &HashSet<Buf>) -> bool {
-    viewed.contains(&b) && (3..=5).contains(&m.bufs[b].dims.len()) && m.bufs[b].dims[1].as_const().is_some_and(|c| c >= LEAST) && !spatial_is_one(m, b)
+    viewed.contains(&b)
+        && (3..=5).contains(&m.bufs[b].dims.len())
+        && m.bufs[b].dims[1].as_const().is_some_and(|c| c >= LEAST)
+        && !spatial_is_one(m, b)
 }
 
-/// A convolution whose image the caller takes in planes, or a reader under another shape, stores it for itself, and a map
-/// turns it: vectors run along channels, which no tile could store one by one, or whose vectors are fuller.
+/// A convolution whose image the caller takes in planes, or a reader under another shape, stores it for
+/// itself, and a map turns it: vectors run along channels, which no tile could store one by one, or whose
+/// vectors are fuller.
 fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let Some((a, from, w, at_w)) = form::operands(body) else { return };
     let [out] = visit::stores(body)[..] else { return };
     let nest = peel(body);
-    let taps = nest.body.iter().any(|s| matches!(s, Stmt::For { body, .. } if matches!(body.as_slice(), [Stmt::For { .. }])));
+    let taps = nest
+        .body
+        .iter()
+        .any(|s| matches!(s, Stmt::For { body, .. } if matches!(body.as_slice(), [Stmt::For { .. }])));
     // The phases of a strided result never lie side by side.
-    let positions: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| form::depends(&from, l.0)).collect();
-    let apart = nest.body.iter().any(|s| matches!(s, Stmt::Store { at, .. } if unit_stride_var(m, out, at, &positions).is_none()));
+    let positions: Vec<(Sym, Dim)> =
+        nest.loops.iter().copied().filter(|l| form::depends(&from, l.0)).collect();
+    let apart = nest
+        .body
+        .iter()
+        .any(|s| matches!(s, Stmt::Store { at, .. } if unit_stride_var(m, out, at, &positions).is_none()));
     let images = images(body);
-    let planes = leaves_in_planes(m, out) || viewed_in_planes(m, out, viewed) || taps && few_leave_in_planes(m, a, out);
-    if !planes || a == w || at_w.len() != from.len() || !images.contains(&out) || !images.contains(&a) || visit::loads(body).contains(&out) {
+    let planes = leaves_in_planes(m, out)
+        || viewed_in_planes(m, out, viewed)
+        || taps && few_leave_in_planes(m, a, out);
+    if !planes
+        || a == w
+        || at_w.len() != from.len()
+        || !images.contains(&out)
+        || !images.contains(&a)
+        || visit::loads(body).contains(&out)
+    {
         return;
     }
     // Of a depthwise convolution image and result have the same innermost dimension.
@@ -131,10 +167,13 @@ fn detach(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>, shared: &HashSet<Buf
     }
 }
 
-/// True for an image of few channels that the caller takes in planes, made of one whose channels are innermost.
+/// True for an image of few channels that the caller takes in planes, made of one whose channels are
+/// innermost.
 fn few_leave_in_planes(m: &Module, image: Buf, out: Buf) -> bool {
     let (from, to) = (&m.bufs[image], &m.bufs[out]);
-    let few = matches!(to.place, Place::Output(_)) && to.dims.len() == 4 && to.dims[1].as_const().is_some_and(|c| (2..LEAST).contains(&c));
+    let few = matches!(to.place, Place::Output(_))
+        && to.dims.len() == 4
+        && to.dims[1].as_const().is_some_and(|c| (2..LEAST).contains(&c));
     if !few || !matches!(from.place, Place::Temp) || from.dims[1].as_const().is_none_or(|c| c <= LEAST) {
         return false;
     }
@@ -143,8 +182,8 @@ fn few_leave_in_planes(m: &Module, image: Buf, out: Buf) -> bool {
     !comes_in_planes(m, &uses, image) && !stays_in_planes(m, &uses, image)
 }
 
-/// True for a 1x1 convolution that takes longer in vectors along its planes, the last of which may be nearly empty, than in
-/// vectors along channels with a result to be turned. Whole vectors are read where they lie.
+/// True for a 1x1 convolution that takes longer in vectors along its planes, the last of which may be nearly
+/// empty, than in vectors along channels with a result to be turned. Whole vectors are read where they lie.
 fn is_ragged(m: &Module, image: Buf, out: Buf, weights: Buf) -> bool {
     // What it takes to pack an element of the image, and to turn one of the result, in steps of a sum.
     const PACK: i64 = 5;
@@ -168,13 +207,18 @@ fn detach_window(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     let [out] = visit::stores(body)[..] else { return };
     let planes = leaves_in_planes(m, out) && !spatial_is_one(m, out);
     let images = images(body);
-    if planes && form::operands(body).is_none() && !visit::loads(body).contains(&out) && images.contains(&out) && images.iter().any(|b| matches!(m.bufs[*b].place, Place::Temp)) {
+    if planes
+        && form::operands(body).is_none()
+        && !visit::loads(body).contains(&out)
+        && images.contains(&out)
+        && images.iter().any(|b| matches!(m.bufs[*b].place, Place::Temp))
+    {
         turn_result(m, k, out, &HashSet::new(), shared);
     }
 }
 
-/// An image that is read at positions from memory, and the result: a position has all channels side by side, so vectors
-/// run along them whatever the positions are.
+/// An image that is read at positions from memory, and the result: a position has all channels side by side,
+/// so vectors run along them whatever the positions are.
 fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     let Some(Sampled { image, result, stored }) = sampled(m, &m.kernels[k].body) else { return };
     let count = |b: Buf| Dim::product(m.bufs[b].dims.iter().copied()).as_const();
@@ -190,8 +234,8 @@ fn attach_sampled(m: &mut Module, k: Kernel, shared: &HashSet<Buf>) {
     }
 }
 
-/// Depthwise convolutions and windows over images whose sizes run time knows read a copy of an image that the caller, or who
-/// reads it under another shape, has in planes: vectors run along channels.
+/// Depthwise convolutions and windows over images whose sizes run time knows read a copy of an image that the
+/// caller, or who reads it under another shape, has in planes: vectors run along channels.
 fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     let body = &m.kernels[k].body;
     let [out] = visit::stores(body)[..] else { return };
@@ -200,13 +244,25 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
     let image = match (form::operands(body), form::window(body)) {
         (Some((image, at, w, at_w)), _) => (image != w && is_depthwise(&loops, &at, &at_w)).then_some(image),
         // The window of a result of its own slides.
-        (None, Some(w)) => (w.weight.is_none() && w.taps.len() >= 2 && w.read.1.iter().skip(2).all(|d| loops.iter().any(|l| d.contains(l.0))) && m.bufs[w.read.0].dims.len() == 4 && unknown(w.read.0))
-            .then_some(w.read.0),
+        (None, Some(w)) => (w.weight.is_none()
+            && w.taps.len() >= 2
+            && w.read.1.iter().skip(2).all(|d| loops.iter().any(|l| d.contains(l.0)))
+            && m.bufs[w.read.0].dims.len() == 4
+            && unknown(w.read.0))
+        .then_some(w.read.0),
         _ => None,
     };
-    let Some(image) = image.filter(|b| m.storage(*b) == *b && (3..=5).contains(&m.bufs[*b].dims.len()) && m.bufs[*b].ty == ElemType::F32) else { return };
+    let Some(image) = image.filter(|b| {
+        m.storage(*b) == *b && (3..=5).contains(&m.bufs[*b].dims.len()) && m.bufs[*b].ty == ElemType::F32
+    }) else {
+        return;
+    };
     let kept = matches!(m.bufs[image].place, Place::Input(_)) || viewed_in_planes(m, image, viewed);
-    let fits = kept && !spatial_is_one(m, image) && !spatial_is_one_of(&m.bufs[out].dims) && m.storage(out) != image && images(body).contains(&image);
+    let fits = kept
+        && !spatial_is_one(m, image)
+        && !spatial_is_one_of(&m.bufs[out].dims)
+        && m.storage(out) != image
+        && images(body).contains(&image);
     if fits && m.bufs[image].dims[1].as_const().is_some_and(|c| c >= LEAST) {
         copy_image(m, k, image);
     }
@@ -216,21 +272,35 @@ fn attach_channels(m: &mut Module, k: Kernel, viewed: &HashSet<Buf>) {
 fn attach_residuals(m: &mut Module, k: Kernel) {
     let Some(p) = form::contraction(&m.kernels[k].body) else { return };
     let Some((out, at)) = p.store() else { return };
-    if unit_stride_var(m, out, &at, &p.loops).is_none_or(|c| form::depends(&p.a.1, c)) || matches!(m.bufs[p.a.0].place, Place::Input(_)) {
+    if unit_stride_var(m, out, &at, &p.loops).is_none_or(|c| form::depends(&p.a.1, c))
+        || matches!(m.bufs[p.a.0].place, Place::Input(_))
+    {
         return;
     }
     let mut found: Vec<Buf> = vec![];
     for s in &p.tail {
         if let Some(e) = s.expr() {
             e.walk(&mut |e| match e {
-                Expr::Load { buf, at } if at.len() == 4 && matches!(m.bufs[*buf].place, Place::Input(_)) && at[2..].iter().any(|d| d.as_const().is_none()) && !found.contains(buf) => found.push(*buf),
+                Expr::Load { buf, at }
+                    if at.len() == 4
+                        && matches!(m.bufs[*buf].place, Place::Input(_))
+                        && at[2..].iter().any(|d| d.as_const().is_none())
+                        && !found.contains(buf) =>
+                {
+                    found.push(*buf)
+                }
                 _ => {}
             });
         }
     }
     for b in found {
         let unknown = m.bufs[b].dims[2..].iter().any(|d| d.as_const().is_none());
-        if unknown && m.bufs[b].dims[1].as_const().is_some_and(|c| c >= LEAST) && m.bufs[b].ty == ElemType::F32 && b != p.a.0 && b != p.b.0 {
+        if unknown
+            && m.bufs[b].dims[1].as_const().is_some_and(|c| c >= LEAST)
+            && m.bufs[b].ty == ElemType::F32
+            && b != p.a.0
+            && b != p.b.0
+        {
             copy_image(m, k, b);
         }
     }
@@ -263,7 +333,8 @@ fn sampled(m: &Module, body: &[Stmt]) -> Option<Sampled> {
         }
     });
     let stored = stores.first()?.0;
-    let (mut fits, mut found): (bool, Option<(Buf, Sym)>) = (!bound.is_empty() && stores.iter().all(|s| s.0 == stored), None);
+    let (mut fits, mut found): (bool, Option<(Buf, Sym)>) =
+        (!bound.is_empty() && stores.iter().all(|s| s.0 == stored), None);
     let reads: Vec<(Buf, Vec<Dim>)> = accesses(body).into_iter().filter(|a| a.0 != stored).collect();
     for (buf, at) in &reads {
         if at.len() >= 3 && at[2..].iter().all(|d| bound.iter().any(|s| d.contains(*s))) {
@@ -273,37 +344,59 @@ fn sampled(m: &Module, body: &[Stmt]) -> Option<Sampled> {
         }
     }
     let (image, channel) = found?;
-    let placed = (3..=5).contains(&m.bufs[image].dims.len()) && matches!(m.bufs[image].place, Place::Input(_) | Place::Temp) && m.storage(stored) != image;
+    let placed = (3..=5).contains(&m.bufs[image].dims.len())
+        && matches!(m.bufs[image].place, Place::Input(_) | Place::Temp)
+        && m.storage(stored) != image;
     fits &= placed && m.bufs[image].dims[1].as_const().is_some_and(|c| c >= LEAST);
     // What else is read serves all channels, and the result runs along them.
     fits &= reads.iter().all(|(b, at)| *b == image || !at.iter().any(|d| d.contains(channel)));
     let whole = |at: &[Dim]| at.get(1).and_then(|d| d.as_sym()) == Some(channel);
-    let result = as_map(body).filter(|map| whole(&map.at) && (3..=5).contains(&map.at.len()) && m.bufs[stored].ty == m.bufs[image].ty).map(|_| stored);
-    fits &= result.is_some() || stores.iter().all(|(_, at)| at.last().is_some_and(|d| !d.syms().is_empty()) && m.bufs[stored].layout == Layout::RowMajor);
+    let result = as_map(body)
+        .filter(|map| {
+            whole(&map.at) && (3..=5).contains(&map.at.len()) && m.bufs[stored].ty == m.bufs[image].ty
+        })
+        .map(|_| stored);
+    fits &= result.is_some()
+        || stores.iter().all(|(_, at)| {
+            at.last().is_some_and(|d| !d.syms().is_empty()) && m.bufs[stored].layout == Layout::RowMajor
+        });
     fits.then_some(Sampled { image, result, stored })
 }
 
-/// True for the padded copy of a caller's image with few channels: vectors along channels would be nearly empty, and a
-/// convolution takes its elements one by one wherever they lie.
+/// True for the padded copy of a caller's image with few channels: vectors along channels would be nearly
+/// empty, and a convolution takes its elements one by one wherever they lie.
 fn comes_in_planes(m: &Module, uses: &Uses, b: Buf) -> bool {
     const FEW: i64 = 8;
     let few = m.bufs[b].dims[1].as_const().is_some_and(|c| (2..=FEW).contains(&c));
-    few && uses
-        .writers(b)
-        .iter()
-        .any(|k| as_map(&m.kernels[*k].body).is_some_and(|map| map.buf == b && visit::loads(&m.kernels[*k].body).iter().all(|s| !matches!(m.bufs[m.storage(*s)].place, Place::Temp))))
+    few && uses.writers(b).iter().any(|k| {
+        as_map(&m.kernels[*k].body).is_some_and(|map| {
+            map.buf == b
+                && visit::loads(&m.kernels[*k].body)
+                    .iter()
+                    .all(|s| !matches!(m.bufs[m.storage(*s)].place, Place::Temp))
+        })
+    })
 }
 
-/// True for the padded copy of a caller's image that only convolutions to very few channels read, whose results go to the
-/// caller: vectors run along the rows of both.
+/// True for the padded copy of a caller's image that only convolutions to very few channels read, whose
+/// results go to the caller: vectors run along the rows of both.
 fn stays_in_planes(m: &Module, uses: &Uses, b: Buf) -> bool {
     const FEW: i64 = 4;
     let few = |k: &Kernel| match visit::stores(&m.kernels[*k].body)[..] {
-        [out] => matches!(m.bufs[out].place, Place::Output(_)) && m.bufs[out].dims.len() >= 3 && m.bufs[out].dims[1].as_const().is_some_and(|c| c < FEW) && form::is_contraction(&m.kernels[*k].body),
+        [out] => {
+            matches!(m.bufs[out].place, Place::Output(_))
+                && m.bufs[out].dims.len() >= 3
+                && m.bufs[out].dims[1].as_const().is_some_and(|c| c < FEW)
+                && form::is_contraction(&m.kernels[*k].body)
+        }
         _ => false,
     };
     let readers = uses.readers(b);
-    !readers.is_empty() && readers.iter().all(few) && uses.writers(b).iter().all(|k| visit::loads(&m.kernels[*k].body).iter().all(|s| matches!(m.bufs[*s].place, Place::Input(_))))
+    !readers.is_empty()
+        && readers.iter().all(few)
+        && uses.writers(b).iter().all(|k| {
+            visit::loads(&m.kernels[*k].body).iter().all(|s| matches!(m.bufs[*s].place, Place::Input(_)))
+        })
 }
 
 /// [N, C, 1, 1] is the same memory either way.
@@ -327,7 +420,8 @@ fn accesses(body: &[Stmt]) -> Vec<(Buf, Vec<Dim>)> {
 
 /// The same variables in the same dimensions.
 fn aligned(a: &[Dim], b: &[Dim]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.syms().is_subset(&y.syms()) || y.syms().is_subset(&x.syms()))
+    a.len() == b.len()
+        && a.iter().zip(b).all(|(x, y)| x.syms().is_subset(&y.syms()) || y.syms().is_subset(&x.syms()))
 }
 
 /// Buffers that a convolution or pooling kernel reads and writes as images.
@@ -344,12 +438,20 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
     }
     let reduces = |d: &Dim| seq.iter().any(|s| d.contains(*s));
     let moves = |d: &Dim| nest.loops.iter().any(|l| d.contains(l.0));
-    // A window slides: a spatial subscript has both a loop and a reduction variable. Or all spatial dims are reduced.
+    // A window slides: a spatial subscript has both a loop and a reduction variable. Or all spatial dims are
+    // reduced.
     let window = |at: &[Dim]| at.len() >= 3 && at[2..].iter().any(|d| reduces(d) && moves(d));
     // (In three dimensions that is a normalized row: there the last one stays innermost.)
-    let global = |at: &[Dim]| at.len() >= 4 && !reduces(&at[1]) && !reduces(&at[0]) && at[2..].iter().all(|d| reduces(d) && !moves(d) || d.as_const() == Some(0));
+    let global = |at: &[Dim]| {
+        at.len() >= 4
+            && !reduces(&at[1])
+            && !reduces(&at[0])
+            && at[2..].iter().all(|d| reduces(d) && !moves(d) || d.as_const() == Some(0))
+    };
     // 1x1: the channel is reduced, the rest only moves.
-    let pointwise = |at: &[Dim]| at.len() >= 3 && reduces(&at[1]) && !moves(&at[1]) && at[2..].iter().all(|d| !reduces(d));
+    let pointwise = |at: &[Dim]| {
+        at.len() >= 3 && reduces(&at[1]) && !moves(&at[1]) && at[2..].iter().all(|d| !reduces(d))
+    };
     let single = form::operands(body);
     let mut out = vec![];
     let mut image = false;
@@ -357,7 +459,8 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
     let mut kept: Vec<Sym> = vec![];
     for (b, at) in accesses(body) {
         let weights = single.as_ref().is_some_and(|(_, _, w, _)| *w == b);
-        if !weights && (window(&at) || pointwise(&at) && single.is_some() || global(&at) && single.is_none()) {
+        if !weights && (window(&at) || pointwise(&at) && single.is_some() || global(&at) && single.is_none())
+        {
             image = true;
             kept.extend(nest.loops.iter().map(|l| l.0).filter(|l| at[1].contains(*l)));
             out.push(b);
@@ -365,10 +468,15 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
     }
     if image {
         // A result that is no longer an image (its channels have moved elsewhere) stays as it is.
-        let made = |s: &Sym| single.as_ref().is_some_and(|(_, a, _, w)| form::depends(w, *s) && !form::depends(a, *s));
-        let channels: Vec<Sym> = nest.loops.iter().map(|l| l.0).filter(|s| kept.contains(s) || made(s)).collect();
+        let made = |s: &Sym| {
+            single.as_ref().is_some_and(|(_, a, _, w)| form::depends(w, *s) && !form::depends(a, *s))
+        };
+        let channels: Vec<Sym> =
+            nest.loops.iter().map(|l| l.0).filter(|s| kept.contains(s) || made(s)).collect();
         // The phase of a transposed convolution stands beside the position that it belongs to.
-        let has = |d: &Dim| channels.iter().any(|c| d.contains(*c)) && d.syms().iter().all(|s| channels.contains(s));
+        let has = |d: &Dim| {
+            channels.iter().any(|c| d.contains(*c)) && d.syms().iter().all(|s| channels.contains(s))
+        };
         let mut moved: Vec<Buf> = vec![];
         visit::walk(&nest.body, &mut |s| {
             if let Stmt::Store { buf, at, .. } = s
@@ -380,7 +488,17 @@ fn images(body: &[Stmt]) -> Vec<Buf> {
         });
         out.extend(visit::stores(body).into_iter().filter(|b| !moved.contains(b)));
         // Residuals and scales in the epilogue.
-        out.extend(accesses(body).into_iter().filter(|(b, at)| at.len() >= 3 && !at.iter().any(reduces) && !at[2..].iter().any(has) && single.as_ref().is_none_or(|(_, _, w, _)| w != b)).map(|x| x.0));
+        out.extend(
+            accesses(body)
+                .into_iter()
+                .filter(|(b, at)| {
+                    at.len() >= 3
+                        && !at.iter().any(reduces)
+                        && !at[2..].iter().any(has)
+                        && single.as_ref().is_none_or(|(_, _, w, _)| w != b)
+                })
+                .map(|x| x.0),
+        );
     }
     out
 }

@@ -1,5 +1,6 @@
-//! copy_small_floats: small floats that only move: a store of what a load of the same type gives, chosen and indexed perhaps, moves bits. As
-//! integers of their size, which views of the buffers show, they are not converted to f32 and back.
+//! copy_small_floats: small floats that only move: a store of what a load of the same type gives, chosen and
+//! indexed perhaps, moves bits. As integers of their size, which views of the buffers show, they are not
+//! converted to f32 and back.
 
 use crate::diag::Result;
 use crate::nest::interp::to_storage;
@@ -12,7 +13,9 @@ pub fn run(m: &mut Module) -> Result<()> {
     let mut views = HashMap::new();
     for k in m.kernels.keys().collect::<Vec<Kernel>>() {
         let mut some = false;
-        visit::walk(&m.kernels[k].body, &mut |s| some |= matches!(s, Stmt::Store { buf, value, .. } if moves(m, m.bufs[*buf].ty, value)));
+        visit::walk(&m.kernels[k].body, &mut |s| {
+            some |= matches!(s, Stmt::Store { buf, value, .. } if moves(m, m.bufs[*buf].ty, value))
+        });
         if some {
             let body = std::mem::take(&mut m.kernels[k].body);
             m.kernels[k].body = body.into_iter().map(|s| stmt(m, s, &mut views)).collect();
@@ -60,7 +63,8 @@ fn view(m: &mut Module, buf: Buf, views: &mut HashMap<Buf, Buf>) -> Buf {
 }
 
 fn stmt(m: &mut Module, s: Stmt, views: &mut HashMap<Buf, Buf>) -> Stmt {
-    let mut list = |m: &mut Module, v: Vec<Stmt>| v.into_iter().map(|s| stmt(m, s, views)).collect::<Vec<_>>();
+    let mut list =
+        |m: &mut Module, v: Vec<Stmt>| v.into_iter().map(|s| stmt(m, s, views)).collect::<Vec<_>>();
     match s {
         Stmt::Store { buf, at, value } if moves(m, m.bufs[buf].ty, &value) => {
             let value = moved(m, m.bufs[buf].ty, value, views);

@@ -1,9 +1,10 @@
-//! fill_vectors: convolutions with few output channels compute several neighbouring results of a row in one vector.
+//! fill_vectors: convolutions with few output channels compute several neighbouring results of a row in one
+//! vector.
 //!
-//! Vectors run along output channels; three or six of them leave most lanes empty. With S results at x = S q + p the
-//! columns of the contraction are pairs (p, channel), which lie one behind the other in an image with channels
-//! innermost. What they share of the image is S - 1 elements wider than a window, and the weights of each phase p stand
-//! p further to the right, with zeros around them:
+//! Vectors run along output channels; three or six of them leave most lanes empty. With S results at
+//! x = S q + p the columns of the contraction are pairs (p, channel), which lie one behind the other in an
+//! image with channels innermost. What they share of the image is S - 1 elements wider than a window, and the
+//! weights of each phase p stand p further to the right, with zeros around them:
 //!
 //! ```text
 //! y[S q + p, k] = sum over c, j of A[c, S q + j] B[k, c, j - p]      j in 0 .. taps + S - 1
@@ -54,20 +55,34 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
     if weights.elem() != ElemType::F32 || m.bufs[p.b.0].layout != Layout::RowMajor {
         return None;
     }
-    let (out, at) = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
+    let (out, at) = p
+        .tail
+        .iter()
+        .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
     // Channels: one dimension of the weights, whole.
-    let of = |list: &[(Sym, Dim)], d: &Dim| d.as_sym().and_then(|s| list.iter().find(|l| l.0 == s).and_then(|l| Some((s, l.1.as_const()?))));
-    let once = |d: &Dim, at: &[Dim]| d.as_sym().is_some_and(|s| at.iter().filter(|x| x.contains(s)).count() == 1);
-    let k = p.b.1.iter().enumerate().filter(|(_, d)| once(d, &p.b.1)).find_map(|(i, d)| of(&p.loops, d).filter(|k| k.1 == weights.dims()[i] && !p.a.1.iter().any(|d| d.contains(k.0))))?;
+    let of = |list: &[(Sym, Dim)], d: &Dim| {
+        d.as_sym().and_then(|s| list.iter().find(|l| l.0 == s).and_then(|l| Some((s, l.1.as_const()?))))
+    };
+    let once =
+        |d: &Dim, at: &[Dim]| d.as_sym().is_some_and(|s| at.iter().filter(|x| x.contains(s)).count() == 1);
+    let k = p.b.1.iter().enumerate().filter(|(_, d)| once(d, &p.b.1)).find_map(|(i, d)| {
+        of(&p.loops, d).filter(|k| k.1 == weights.dims()[i] && !p.a.1.iter().any(|d| d.contains(k.0)))
+    })?;
     // Columns: a loop and a tap, a step of each a step of the image.
     let (x, tap) = p.a.1.iter().find_map(|d| {
         let syms: Vec<Sym> = d.syms().into_iter().collect();
         let [a, b] = syms.as_slice() else { return None };
-        let pair = |x: Sym, t: Sym| Some((p.loops.iter().copied().find(|l| l.0 == x)?, of(&p.depth, &t.into())?));
+        let pair =
+            |x: Sym, t: Sym| Some((p.loops.iter().copied().find(|l| l.0 == x)?, of(&p.depth, &t.into())?));
         let (x, t) = pair(*a, *b).or_else(|| pair(*b, *a))?;
         let alone = (*d - Dim::sym(x.0) - Dim::sym(t.0)).as_const().is_some();
-        let rows = stride(m, out, at, x.0) == Some(k.1) && p.a.1.iter().filter(|d| d.contains(x.0) || d.contains(t.0)).count() == 1;
-        let own = p.b.1.iter().enumerate().any(|(i, d)| d.as_sym() == Some(t.0) && once(d, &p.b.1) && weights.dims()[i] == t.1);
+        let rows = stride(m, out, at, x.0) == Some(k.1)
+            && p.a.1.iter().filter(|d| d.contains(x.0) || d.contains(t.0)).count() == 1;
+        let own =
+            p.b.1
+                .iter()
+                .enumerate()
+                .any(|(i, d)| d.as_sym() == Some(t.0) && once(d, &p.b.1) && weights.dims()[i] == t.1);
         (alone && rows && own && !p.b.1.iter().any(|d| d.contains(x.0))).then_some((x, t))
     })?;
     if k.1 > 1 && stride(m, out, at, k.0) != Some(1) || m.linear(out, at).linear_in(x.0).is_none() {
@@ -78,14 +93,17 @@ fn layer(m: &Module, kernel: Kernel) -> Option<Layer> {
     // Of a row that they do not divide, the rest is computed one by one.
     let whole = |s: i64| x.1.as_const().is_none_or(|x| x % s == 0);
     let phases = (1..=LANES / k.1).filter(|s| whole(*s)).min_by(|a, b| cost(*a).total_cmp(&cost(*b)))?;
-    let longer = (1..=LANES / k.1).filter(|s| x.1.as_const().is_some_and(|x| x >= 8 * s)).min_by(|a, b| cost(*a).total_cmp(&cost(*b)));
+    let longer = (1..=LANES / k.1)
+        .filter(|s| x.1.as_const().is_some_and(|x| x >= 8 * s))
+        .min_by(|a, b| cost(*a).total_cmp(&cost(*b)));
     let phases = longer.filter(|s| cost(*s) * 1.3 < cost(phases)).unwrap_or(phases);
     let wins = cost(phases) * 1.3 < cost(1) && k.1 * phases >= 4;
     let fits = p.tail.iter().all(|s| s.expr().is_none_or(|e| follows(m, e, k, x)));
     (wins && fits).then(|| Layer { weights: weights.clone(), k, x, tap, phases, parts: p })
 }
 
-/// True if what an expression reads runs along columns and channels as the result does, or is one constant for each channel.
+/// True if what an expression reads runs along columns and channels as the result does, or is one constant
+/// for each channel.
 fn follows(m: &Module, e: &Expr, k: (Sym, i64), x: (Sym, Dim)) -> bool {
     let mut fits = true;
     e.walk(&mut |e| match e {
@@ -94,7 +112,9 @@ fn follows(m: &Module, e: &Expr, k: (Sym, i64), x: (Sym, Dim)) -> bool {
             fits &= match (along_k, along_x) {
                 (false, false) => true,
                 (true, false) => per_channel(m, *buf, at, k),
-                _ => (k.1 == 1 || stride(m, *buf, at, k.0) == Some(1)) && stride(m, *buf, at, x.0) == Some(k.1),
+                _ => {
+                    (k.1 == 1 || stride(m, *buf, at, k.0) == Some(1)) && stride(m, *buf, at, x.0) == Some(k.1)
+                }
             };
         }
         Expr::Index(d) | Expr::With { extent: d, .. } => fits &= !d.contains(k.0) && !d.contains(x.0),
@@ -106,7 +126,8 @@ fn follows(m: &Module, e: &Expr, k: (Sym, i64), x: (Sym, Dim)) -> bool {
 /// True for a constant of one number for each channel.
 fn per_channel(m: &Module, buf: Buf, at: &[Dim], k: (Sym, i64)) -> bool {
     let whole = |c: &ConstData| c.elem() == ElemType::F32 && c.count() == k.1 as u64;
-    matches!(&m.bufs[buf].place, Place::Const(c) if whole(c)) && at.iter().all(|d| d.as_sym() == Some(k.0) || d.as_const() == Some(0))
+    matches!(&m.bufs[buf].place, Place::Const(c) if whole(c))
+        && at.iter().all(|d| d.as_sym() == Some(k.0) || d.as_const() == Some(0))
 }
 
 /// The results of each row behind the last whole vector, in a kernel of their own.
@@ -119,8 +140,10 @@ fn rest(m: &mut Module, kernel: Kernel, l: &Layer) {
     let nest = peel(&m.kernels[kernel].body);
     let v = m.syms.loop_var("x", Dim::constant(0), left);
     let put = |d: Dim| d.subst(&mut |s| (s == l.x.0).then(|| whole + v));
-    let body: Vec<Stmt> = fresh_regs(m, &nest.body).into_iter().map(|s| s.map_dims(&mut |d| put(d))).collect();
-    let loops: Vec<(Sym, Dim)> = nest.loops.iter().map(|o| if o.0 == l.x.0 { (v, left) } else { *o }).collect();
+    let body: Vec<Stmt> =
+        fresh_regs(m, &nest.body).into_iter().map(|s| s.map_dims(&mut |d| put(d))).collect();
+    let loops: Vec<(Sym, Dim)> =
+        nest.loops.iter().map(|o| if o.0 == l.x.0 { (v, left) } else { *o }).collect();
     let (name, origin) = (format!("{}.rest", m.kernels[kernel].name), m.kernels[kernel].origin.clone());
     let id = m.kernel(&name, &origin, |_| {});
     m.kernels[id].body = wrap(&loops, body);
@@ -132,23 +155,48 @@ fn rewrite(m: &mut Module, kernel: Kernel, l: &Layer) {
     let (p, s, zero) = (&l.parts, l.phases, Dim::constant(0));
     let Some(weights) = spread(l) else { return };
     rest(m, kernel, l);
-    let (pieces, columns, taps) = (l.x.1.floor_div(s), Dim::constant(s * l.k.1), Dim::constant(l.tap.1 + s - 1));
+    let (pieces, columns, taps) =
+        (l.x.1.floor_div(s), Dim::constant(s * l.k.1), Dim::constant(l.tap.1 + s - 1));
     let weights = m.constant(format!("{}.phases", m.bufs[p.b.0].name), Arc::new(weights));
-    let (q, n, j) = (m.syms.loop_var("q", zero, pieces), m.syms.loop_var("n", zero, columns), m.syms.loop_var("j", zero, taps));
-    let a = p.a.1.iter().map(|d| d.subst(&mut |v| if v == l.x.0 { Some(Dim::sym(q) * s) } else { (v == l.tap.0).then(|| j.into()) })).collect();
-    let b = p.b.1.iter().map(|d| d.subst(&mut |v| if v == l.k.0 { Some(n.into()) } else { (v == l.tap.0).then(|| j.into()) })).collect();
-    let value = p.product.step(Expr::Load { buf: p.a.0, at: a }, Expr::Load { buf: weights, at: b }, Expr::acc(p.acc));
+    let (q, n, j) = (
+        m.syms.loop_var("q", zero, pieces),
+        m.syms.loop_var("n", zero, columns),
+        m.syms.loop_var("j", zero, taps),
+    );
+    let a =
+        p.a.1
+            .iter()
+            .map(|d| {
+                d.subst(&mut |v| {
+                    if v == l.x.0 { Some(Dim::sym(q) * s) } else { (v == l.tap.0).then(|| j.into()) }
+                })
+            })
+            .collect();
+    let b = p
+        .b
+        .1
+        .iter()
+        .map(|d| d.subst(&mut |v| if v == l.k.0 { Some(n.into()) } else { (v == l.tap.0).then(|| j.into()) }))
+        .collect();
+    let value = p.product.step(
+        Expr::Load { buf: p.a.0, at: a },
+        Expr::Load { buf: weights, at: b },
+        Expr::acc(p.acc),
+    );
     let set = Stmt::Set { reg: p.acc, at: vec![], value };
     let sum = p.depth.iter().rev().fold(set, |body, (v, hi)| {
         let (var, hi) = if *v == l.tap.0 { (j, taps) } else { (*v, *hi) };
         Stmt::For { kind: LoopKind::Seq, var, lo: zero, hi, body: vec![body] }
     });
-    let mut body = vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init: Expr::num(p.product.ty(), 0.0) }, sum];
+    let mut body =
+        vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init: Expr::num(p.product.ty(), 0.0) }, sum];
     let mut repeated: HashMap<Buf, Buf> = HashMap::new();
     for t in p.tail.iter().cloned() {
         let t = t.map_exprs(&mut |e| {
             e.rewrite(&mut |e| match e {
-                Expr::Load { buf, at } if at.iter().any(|d| d.contains(l.k.0)) && per_channel(m, buf, &at, l.k) => {
+                Expr::Load { buf, at }
+                    if at.iter().any(|d| d.contains(l.k.0)) && per_channel(m, buf, &at, l.k) =>
+                {
                     let again = *repeated.entry(buf).or_insert_with(|| repeat(m, buf, s));
                     Expr::Load { buf: again, at: vec![n.into()] }
                 }
@@ -156,13 +204,28 @@ fn rewrite(m: &mut Module, kernel: Kernel, l: &Layer) {
             })
         });
         let n = Dim::sym(n);
-        body.push(t.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |v| if v == l.x.0 { Some(Dim::sym(q) * s + n.floor_div(l.k.1)) } else { (v == l.k.0).then(|| n.modulo(l.k.1)) }))));
+        body.push(t.map_dims(&mut |d| {
+            m.syms.simplify(d.subst(&mut |v| {
+                if v == l.x.0 {
+                    Some(Dim::sym(q) * s + n.floor_div(l.k.1))
+                } else {
+                    (v == l.k.0).then(|| n.modulo(l.k.1))
+                }
+            }))
+        }));
     }
-    let loops: Vec<(Sym, Dim)> = p.loops.iter().filter(|v| v.0 != l.k.0).map(|v| if v.0 == l.x.0 { (q, pieces) } else { *v }).chain([(n, columns)]).collect();
+    let loops: Vec<(Sym, Dim)> = p
+        .loops
+        .iter()
+        .filter(|v| v.0 != l.k.0)
+        .map(|v| if v.0 == l.x.0 { (q, pieces) } else { *v })
+        .chain([(n, columns)])
+        .collect();
     m.kernels[kernel].body = wrap(&loops, body);
 }
 
-/// The weights of all phases: as the weights, but with phases and channels in place of channels and wider rows.
+/// The weights of all phases: as the weights, but with phases and channels in place of channels and wider
+/// rows.
 fn spread(l: &Layer) -> Option<ConstData> {
     let (dims, values) = (l.weights.dims(), l.weights.to_f64s()?);
     let dim = |s: Sym| l.parts.b.1.iter().position(|d| d.as_sym() == Some(s));
@@ -179,7 +242,9 @@ fn spread(l: &Layer) -> Option<ConstData> {
             (*a, rest) = (rest % d, rest / d);
         }
         for p in 0..l.phases {
-            let place = at.iter().zip(&wide).enumerate().fold(0, |n, (d, (a, size))| n * size + a + if d == dk { p * l.k.1 } else { 0 } + if d == dt { p } else { 0 });
+            let place = at.iter().zip(&wide).enumerate().fold(0, |n, (d, (a, size))| {
+                n * size + a + if d == dk { p * l.k.1 } else { 0 } + if d == dt { p } else { 0 }
+            });
             *out.get_mut(usize::try_from(place).ok()?)? = *v as f32;
         }
     }

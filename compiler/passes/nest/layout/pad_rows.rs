@@ -1,5 +1,5 @@
-//! pad_rows: scratch whose rows would lie a multiple of 4 KiB apart gets longer rows: those that a tile reads side by side would
-//! meet in one set of the first-level cache, which has 8 or 12 ways.
+//! pad_rows: scratch whose rows would lie a multiple of 4 KiB apart gets longer rows: those that a tile reads
+//! side by side would meet in one set of the first-level cache, which has 8 or 12 ways.
 
 use crate::diag::Result;
 use crate::nest::{Buf, Layout, Module, Place, visit};
@@ -13,23 +13,33 @@ use std::collections::HashSet;
 /// Bytes of an element.
 const BYTES: i64 = 4;
 
-/// Lengthens the rows of what contractions read row by row, where nobody sees the same memory in another shape.
+/// Lengthens the rows of what contractions read row by row, where nobody sees the same memory in another
+/// shape.
 pub fn run(m: &mut Module) -> Result<()> {
-    let mut viewed: HashSet<Buf> = m.bufs.values().filter_map(|b| if let Place::View(of) = b.place { Some(of) } else { None }).collect();
+    let mut viewed: HashSet<Buf> =
+        m.bufs.values().filter_map(|b| if let Place::View(of) = b.place { Some(of) } else { None }).collect();
     viewed.extend(m.bufs.keys().filter(|b| m.storage(*b) != *b));
     let mut found: Vec<(Buf, usize, i64)> = vec![];
     for k in visit::calls(&m.driver) {
         let Some(p) = form::contraction(&m.kernels[k].body) else { continue };
         for (buf, at) in [&p.a, &p.b] {
             let data = &m.bufs[*buf];
-            let (Place::Temp, ElemType::F32, Some(last)) = (&data.place, data.ty, data.dims.len().checked_sub(1)) else { continue };
+            let (Place::Temp, ElemType::F32, Some(last)) =
+                (&data.place, data.ty, data.dims.len().checked_sub(1))
+            else {
+                continue;
+            };
             let inner = match &data.layout {
                 Layout::RowMajor => last,
                 Layout::Permuted(order) => order[last],
             };
-            let steps = || p.loops.iter().filter(|l| l.1.as_const() != Some(1)).filter_map(|l| stride(m, *buf, at, l.0));
+            let steps = || {
+                p.loops.iter().filter(|l| l.1.as_const() != Some(1)).filter_map(|l| stride(m, *buf, at, l.0))
+            };
             // Rows, or every other one.
-            let whole = data.dims[inner].as_const().is_some_and(|n| n > 0 && (n * BYTES % PAGE == 0 || n * 2 * BYTES % PAGE == 0 && steps().any(|s| s == 2 * n)));
+            let whole = data.dims[inner].as_const().is_some_and(|n| {
+                n > 0 && (n * BYTES % PAGE == 0 || n * 2 * BYTES % PAGE == 0 && steps().any(|s| s == 2 * n))
+            });
             let crowded = steps().any(|s| s != 0 && s * BYTES % PAGE == 0);
             let deep = p.depth.iter().any(|d| stride(m, *buf, at, d.0) == Some(1));
             if whole && crowded && deep && !viewed.contains(buf) && found.iter().all(|f| f.0 != *buf) {

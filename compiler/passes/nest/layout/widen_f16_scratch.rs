@@ -1,11 +1,12 @@
 //! widen_f16_scratch: scratch of a 16-bit float type holds f32 where kernels read its elements over and over.
 //!
-//! Arithmetic is in f32 anyway. An element is converted once, where it is stored, instead of at each step of a
-//! contraction, a window or a row, and everything that knows f32 only (Winograd's transform, broadcasts from memory)
-//! applies. What goes from map to map is read once and stays as small as it is; so do inputs, outputs and weights.
+//! Arithmetic is in f32 anyway. An element is converted once, where it is stored, instead of at each step of
+//! a contraction, a window or a row, and everything that knows f32 only (Winograd's transform, broadcasts
+//! from memory) applies. What goes from map to map is read once and stays as small as it is; so do inputs,
+//! outputs and weights.
 //!
-//! Between operators of one 16-bit type results are not rounded, whether they share a kernel or not. A conversion from
-//! another type rounds: what such a kernel stores keeps its type.
+//! Between operators of one 16-bit type results are not rounded, whether they share a kernel or not. A
+//! conversion from another type rounds: what such a kernel stores keeps its type.
 
 use crate::diag::Result;
 use crate::nest::{Buf, LoopKind, Module, Place, Stmt, visit};
@@ -34,7 +35,9 @@ pub fn run(m: &mut Module) -> Result<()> {
             }
         });
     }
-    let half = |b: &Buf| matches!(m.bufs[*b].ty, ElemType::F16 | ElemType::BF16) && matches!(m.bufs[*b].place, Place::Temp);
+    let half = |b: &Buf| {
+        matches!(m.bufs[*b].ty, ElemType::F16 | ElemType::BF16) && matches!(m.bufs[*b].place, Place::Temp)
+    };
     let chosen: HashSet<Buf> = again.into_iter().filter(|b| half(b) && !keep.contains(b)).collect();
     for b in m.bufs.keys().collect::<Vec<_>>() {
         if chosen.contains(&m.storage(b)) {

@@ -1,9 +1,9 @@
 //! place_memory: gives every temporary a piece of the workspace (stage Placed).
 //!
-//! Lifetimes are ranges of driver statements. Buffers of constant size are packed by best fit in one region, largest
-//! first (the order that keeps fragmentation low); buffers of symbolic size get slots that are reused when free and
-//! provably large enough, at offsets computed from the dims. Sizes that run time defines count with their bounds; where
-//! there is none, see `dynamic`.
+//! Lifetimes are ranges of driver statements. Buffers of constant size are packed by best fit in one region,
+//! largest first (the order that keeps fragmentation low); buffers of symbolic size get slots that are reused
+//! when free and provably large enough, at offsets computed from the dims. Sizes that run time defines count
+//! with their bounds; where there is none, see `dynamic`.
 
 mod dynamic;
 mod lifetimes;
@@ -27,8 +27,10 @@ struct Life {
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
     let l = Lifetimes::new(m);
-    let late: Vec<Buf> = l.buffers().iter().copied().filter(|b| m.syms.upper(bytes(m, *b)).is_none()).collect();
-    let (fixed, symbolic): (Vec<Life>, Vec<Life>) = planned(m, &l).into_iter().partition(|l| l.size.as_const().is_some());
+    let late: Vec<Buf> =
+        l.buffers().iter().copied().filter(|b| m.syms.upper(bytes(m, *b)).is_none()).collect();
+    let (fixed, symbolic): (Vec<Life>, Vec<Life>) =
+        planned(m, &l).into_iter().partition(|l| l.size.as_const().is_some());
     let mut end = place_fixed(m, fixed);
     for (size, bufs) in share_slots(m, symbolic) {
         let slot = m.slots.push(SlotData { offset: end, size });
@@ -55,7 +57,8 @@ pub(crate) fn bytes(m: &Module, b: Buf) -> Dim {
 /// Lives of the temporaries whose size, or a bound of it, is known at entry.
 fn planned(m: &Module, l: &Lifetimes) -> Vec<Life> {
     let life = |buf: &Buf| {
-        // A bound may be below zero where the sizes that it bounds can have no value: their check comes later.
+        // A bound may be below zero where the sizes that it bounds can have no value: their check comes
+        // later.
         let size = m.syms.upper(bytes(m, *buf)).map(|d| if m.syms.is_nonneg(d) { d } else { d.max(0) })?;
         let span = l.span(*buf);
         Some(Life { buf: *buf, first: span.first, last: span.last, size: m.syms.simplify(size) })
@@ -70,7 +73,8 @@ fn place_fixed(m: &mut Module, mut lives: Vec<Life>) -> Dim {
     let mut total = 0;
     for l in &lives {
         let n = size(l);
-        let mut busy: Vec<(i64, i64)> = placed.iter().filter(|p| p.2 <= l.last && l.first <= p.3).map(|p| (p.0, p.1)).collect();
+        let mut busy: Vec<(i64, i64)> =
+            placed.iter().filter(|p| p.2 <= l.last && l.first <= p.3).map(|p| (p.0, p.1)).collect();
         busy.sort_unstable();
         // Smallest gap that fits.
         let (mut at, mut best): (i64, Option<(i64, i64)>) = (0, None);
@@ -99,7 +103,8 @@ fn share_slots(m: &Module, lives: Vec<Life>) -> Vec<(Dim, Vec<Buf>)> {
     let mut slots: Vec<Shared> = vec![];
     // Many buffers have few sizes: each pair is compared once.
     let mut known: HashMap<(Dim, Dim), bool> = HashMap::new();
-    let mut le = |a: Dim, b: Dim| a == b || *known.entry((a, b)).or_insert_with(|| m.syms.le(a, b) == Answer::Yes);
+    let mut le =
+        |a: Dim, b: Dim| a == b || *known.entry((a, b)).or_insert_with(|| m.syms.le(a, b) == Answer::Yes);
     for l in lives {
         let free = |s: &Shared| s.free_from <= l.first;
         let found = slots.iter().position(|s| free(s) && s.size == l.size);

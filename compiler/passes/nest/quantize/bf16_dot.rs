@@ -1,14 +1,16 @@
-//! bf16_dot: contractions with constant weights by dot products of bf16, for `--math fast` on CPU levels that have them.
+//! bf16_dot: contractions with constant weights by dot products of bf16, for `--math fast` on CPU levels that
+//! have them.
 //!
-//! The depth is taken in pairs along one of its loops, the *channel*: two bf16 side by side are one 32-bit element, as
-//! [`Expr::Dot`] has them, and from there on schedules treat them as any other contraction's.
+//! The depth is taken in pairs along one of its loops, the *channel*: two bf16 side by side are one 32-bit
+//! element, as [`Expr::Dot`] has them, and from there on schedules treat them as any other contraction's.
 //!
 //! * The weights are rounded here, once. A channel of odd extent is filled up with zeros.
-//! * Activations that nothing else reads, whose channel is innermost in memory in whole pairs, are stored as bf16 by
-//!   whoever makes them and read through a view. Others a kernel before the contraction rounds (`gather`).
+//! * Activations that nothing else reads, whose channel is innermost in memory in whole pairs, are stored as
+//!   bf16 by whoever makes them and read through a view. Others a kernel before the contraction rounds
+//!   (`gather`).
 //!
-//! Factors lose 16 bits of their significands, products and sums stay f32. Winograd's transforms are left alone: their
-//! factors are sums already.
+//! Factors lose 16 bits of their significands, products and sums stay f32. Winograd's transforms are left
+//! alone: their factors are sums already.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Math, Module, Place, visit};
@@ -57,7 +59,8 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     if !level.facts.caps.bf16 || m.math != Math::Fast {
         return Ok(());
     }
-    let plans: Vec<(Kernel, Plan)> = operands::kernels(m).into_iter().filter_map(|k| Some((k, plan(m, k)?))).collect();
+    let plans: Vec<(Kernel, Plan)> =
+        operands::kernels(m).into_iter().filter_map(|k| Some((k, plan(m, k)?))).collect();
     // What is stored as bf16 from now on.
     for b in private(m, &plans) {
         for v in m.bufs.keys().filter(|v| m.storage(*v) == b).collect::<Vec<_>>() {
@@ -66,7 +69,11 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     let mut copies = Copies::default();
     for (k, p) in plans {
-        let pairs = if p.g.in_place(m) && m.bufs[p.g.x.0].ty == ElemType::BF16 { p.g.view(m, p.g.x.0) } else { copies.get(m, k, (p.g.x.0, p.g.of_x), |m| gather(m, k, &p)) };
+        let pairs = if p.g.in_place(m) && m.bufs[p.g.x.0].ty == ElemType::BF16 {
+            p.g.view(m, p.g.x.0)
+        } else {
+            copies.get(m, k, (p.g.x.0, p.g.of_x), |m| gather(m, k, &p))
+        };
         contract(m, k, &p, pairs);
     }
     Ok(())
@@ -74,7 +81,12 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 
 /// Temporaries that are read by such contractions only, in whole pairs.
 fn private(m: &Module, plans: &[(Kernel, Plan)]) -> Vec<Buf> {
-    let mut fit: HashSet<Buf> = plans.iter().filter(|p| p.1.g.in_place(m)).map(|p| m.storage(p.1.g.x.0)).filter(|b| is_temp(m, *b) && m.bufs[*b].ty == ElemType::F32).collect();
+    let mut fit: HashSet<Buf> = plans
+        .iter()
+        .filter(|p| p.1.g.in_place(m))
+        .map(|p| m.storage(p.1.g.x.0))
+        .filter(|b| is_temp(m, *b) && m.bufs[*b].ty == ElemType::F32)
+        .collect();
     for b in m.bufs.keys().filter(|b| m.is_recast(*b)) {
         fit.remove(&m.storage(b));
     }
@@ -108,7 +120,11 @@ fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let origin = m.kernels[k].origin.clone();
     let id = m.map(out, &origin, |kb, at| {
         let v = kb.load(x, at);
-        if kb.m.syms.in_range(at[of], channels) { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, at[of], channels), v, Expr::num(ElemType::F32, 0.0)) }
+        if kb.m.syms.in_range(at[of], channels) {
+            v
+        } else {
+            Expr::select(Expr::cmp_index(BinOp::Lt, at[of], channels), v, Expr::num(ElemType::F32, 0.0))
+        }
     });
     operands::before(m, k, id, "bf16");
     (id, p.g.view(m, out))

@@ -1,17 +1,20 @@
-//! exact_sums: integer contractions (`ops/integer` tells their form) whose sums stay below 2^24 are computed in f32.
+//! exact_sums: integer contractions (`ops/integer` tells their form) whose sums stay below 2^24 are computed
+//! in f32.
 //!
-//! Every partial sum of integers up to 2^24 in magnitude is a float, whatever the order: the result is the same to the
-//! bit, and the contraction gets the register tiles that floats have. Its accumulator is marked (`RegData::whole`), so
-//! that passes that compute sums by other means than adding products leave it alone. The bound comes from the weights: the sum of
-//! their magnitudes for each result, times the largest magnitude of the other operand's type. Where that is too much
-//! for the whole depth, parts of it are summed by kernels of their own, and the integers added.
+//! Every partial sum of integers up to 2^24 in magnitude is a float, whatever the order: the result is the
+//! same to the bit, and the contraction gets the register tiles that floats have. Its accumulator is marked
+//! (`RegData::whole`), so that passes that compute sums by other means than adding products leave it alone.
+//! The bound comes from the weights: the sum of their magnitudes for each result, times the largest magnitude
+//! of the other operand's type. Where that is too much for the whole depth, parts of it are summed by kernels
+//! of their own, and the integers added.
 //!
-//! 8-bit integers in scratch are floats then, too: all of them are exact, the conversions between operators cancel, and
-//! what is left of them has vector forms. What stays as bytes - inputs, what the driver reads, views of other types - a
-//! kernel before the contraction converts. Contractions beyond the bound stay integers.
+//! 8-bit integers in scratch are floats then, too: all of them are exact, the conversions between operators
+//! cancel, and what is left of them has vector forms. What stays as bytes - inputs, what the driver reads,
+//! views of other types - a kernel before the contraction converts. Contractions beyond the bound stay
+//! integers.
 //!
-//! On levels with dot products of integers the contractions that these suit stay integers (`integer_dot::taken`), and scratch is
-//! bytes but for what the others alone read.
+//! On levels with dot products of integers the contractions that these suit stay integers
+//! (`integer_dot::taken`), and scratch is bytes but for what the others alone read.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Layout, LoopKind, Module, Place, Reg, Scalar, Stmt, visit};
@@ -37,14 +40,24 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     let kernels = visit::calls(&m.driver);
     let taken = integer_dot::group(&level.facts).map(|g| integer_dot::taken(m, g));
     // The kernels are read as they were before the types change.
-    let all: Vec<(Kernel, ByteSum)> = operands::kernels(m).into_iter().filter_map(|k| Some((k, byte_sum(m, &m.kernels[k].body)?))).collect();
+    let all: Vec<(Kernel, ByteSum)> = operands::kernels(m)
+        .into_iter()
+        .filter_map(|k| Some((k, byte_sum(m, &m.kernels[k].body)?)))
+        .collect();
     let floats = as_floats_from_now_on(m, &all, taken.as_ref());
-    let types: HashMap<Buf, ElemType> = m.bufs.keys().filter(|b| floats.contains(&m.storage(*b))).map(|b| (b, m.bufs[b].ty)).collect();
+    let types: HashMap<Buf, ElemType> =
+        m.bufs.keys().filter(|b| floats.contains(&m.storage(*b))).map(|b| (b, m.bufs[b].ty)).collect();
     let keeps = |k: &Kernel, c: &ByteSum| match &taken {
-        Some(t) => t.dots.contains(k) || t.windows.contains(k) && !c.operands().iter().any(|b| types.contains_key(b)),
+        Some(t) => {
+            t.dots.contains(k) || t.windows.contains(k) && !c.operands().iter().any(|b| types.contains_key(b))
+        }
         None => false,
     };
-    let exact: Vec<(Kernel, ByteSum, i64)> = all.into_iter().filter(|(k, c)| !keeps(k, c)).filter_map(|(k, c)| c.parts(m).map(|parts| (k, c, parts))).collect();
+    let exact: Vec<(Kernel, ByteSum, i64)> = all
+        .into_iter()
+        .filter(|(k, c)| !keeps(k, c))
+        .filter_map(|(k, c)| c.parts(m).map(|parts| (k, c, parts)))
+        .collect();
     if exact.is_empty() {
         return Ok(());
     }
@@ -57,16 +70,26 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     for k in kernels {
         let body = std::mem::take(&mut m.kernels[k].body);
-        m.kernels[k].body = body.into_iter().map(|s| stores(s.map_exprs(&mut |e| e.rewrite(&mut |e| simplify(m, &types, e))), &types)).collect();
+        m.kernels[k].body = body
+            .into_iter()
+            .map(|s| stores(s.map_exprs(&mut |e| e.rewrite(&mut |e| simplify(m, &types, e))), &types))
+            .collect();
     }
     Ok(())
 }
 
-/// Scratch that becomes floats: all of it, or where dot products read bytes what only contractions of floats read.
+/// Scratch that becomes floats: all of it, or where dot products read bytes what only contractions of floats
+/// read.
 fn as_floats_from_now_on(m: &Module, all: &[(Kernel, ByteSum)], taken: Option<&Taken>) -> HashSet<Buf> {
     let candidates = scratch(m);
     let Some(t) = taken.filter(|t| !t.dots.is_empty()) else { return candidates };
-    let read = |which: &dyn Fn(&Kernel, &ByteSum) -> bool| -> HashSet<Buf> { all.iter().filter(|(k, c)| which(k, c)).flat_map(|(_, c)| c.operands()).map(|b| m.storage(b)).collect() };
+    let read = |which: &dyn Fn(&Kernel, &ByteSum) -> bool| -> HashSet<Buf> {
+        all.iter()
+            .filter(|(k, c)| which(k, c))
+            .flat_map(|(_, c)| c.operands())
+            .map(|b| m.storage(b))
+            .collect()
+    };
     let bytes = read(&|k, _| t.dots.contains(k));
     let wanted = read(&|k, c| !t.dots.contains(k) && !t.windows.contains(k) && c.parts(m).is_some());
     candidates.into_iter().filter(|b| wanted.contains(b) && !bytes.contains(b)).collect()
@@ -113,7 +136,8 @@ impl Floats {
 
 /// A kernel before `k` that copies bytes as floats.
 fn copy(m: &mut Module, k: Kernel, b: Buf) -> (Kernel, Buf) {
-    let (name, dims, layout) = (format!("{}.f32", m.bufs[b].name), m.bufs[b].dims.clone(), m.bufs[b].layout.clone());
+    let (name, dims, layout) =
+        (format!("{}.f32", m.bufs[b].name), m.bufs[b].dims.clone(), m.bufs[b].layout.clone());
     let out = m.temp(name, ElemType::F32, dims);
     m.bufs[out].layout = layout;
     let origin = m.kernels[k].origin.clone();
@@ -124,7 +148,13 @@ fn copy(m: &mut Module, k: Kernel, b: Buf) -> (Kernel, Buf) {
 
 /// Temporaries of 8-bit integers that kernels read and write element by element.
 pub(crate) fn scratch(m: &Module) -> HashSet<Buf> {
-    let mut out: HashSet<Buf> = m.bufs.keys().filter(|b| matches!(m.bufs[*b].place, Place::Temp) && matches!(m.bufs[*b].ty, ElemType::U8 | ElemType::I8)).collect();
+    let mut out: HashSet<Buf> = m
+        .bufs
+        .keys()
+        .filter(|b| {
+            matches!(m.bufs[*b].place, Place::Temp) && matches!(m.bufs[*b].ty, ElemType::U8 | ElemType::I8)
+        })
+        .collect();
     for b in m.bufs.keys().filter(|b| m.is_recast(*b)) {
         out.remove(&m.storage(b));
     }
@@ -144,7 +174,8 @@ fn magnitude(t: ElemType) -> i64 {
 }
 
 impl ByteSum {
-    /// Into how many parts of equal size the outermost depth loop falls so that each sum is exact; `None` if none fits.
+    /// Into how many parts of equal size the outermost depth loop falls so that each sum is exact; `None` if
+    /// none fits.
     fn parts(&self, m: &Module) -> Option<i64> {
         let outer = self.depth[0].1.as_const();
         (1..=MOST_PARTS).find(|n| (*n == 1 || outer.is_some_and(|e| e % n == 0)) && self.is_exact(m, *n))
@@ -153,7 +184,8 @@ impl ByteSum {
         let terms = self.depth.iter().try_fold(1i64, |n, d| n.checked_mul(m.syms.range(d.1).hi?));
         let (ma, mb) = (magnitude(m.bufs[self.a.0].ty), magnitude(m.bufs[self.b.0].ty));
         let by_types = terms.and_then(|n| n.checked_mul(ma * mb)).map(|n| n / parts);
-        let by_weights = |w: &(Buf, Vec<Dim>), other: i64| self.weight_sum(m, w, parts).and_then(|s| s.checked_mul(other));
+        let by_weights =
+            |w: &(Buf, Vec<Dim>), other: i64| self.weight_sum(m, w, parts).and_then(|s| s.checked_mul(other));
         [by_types, by_weights(&self.b, ma), by_weights(&self.a, mb)].into_iter().flatten().any(|s| s <= EXACT)
     }
     /// The largest magnitude of a sum with constant weights `w`, and an other operand up to `other`.
@@ -166,7 +198,9 @@ impl ByteSum {
     }
     /// The largest sum of magnitudes over one part of the depth of a constant operand.
     fn weight_sum(&self, m: &Module, (buf, at): &(Buf, Vec<Dim>), parts: i64) -> Option<i64> {
-        let (Place::Const(c), Layout::RowMajor) = (&m.bufs[*buf].place, &m.bufs[*buf].layout) else { return None };
+        let (Place::Const(c), Layout::RowMajor) = (&m.bufs[*buf].place, &m.bufs[*buf].layout) else {
+            return None;
+        };
         // Dimensions that the depth runs over are summed as a whole, which is no less.
         let summed: Vec<bool> = at.iter().map(|d| self.depth.iter().any(|s| d.contains(s.0))).collect();
         let dims = c.dims();
@@ -182,7 +216,11 @@ impl ByteSum {
             let (mut rest, mut key, mut step) = (i, 0i64, 1i64);
             for (d, n) in dims.iter().enumerate().rev() {
                 let n = *n as usize;
-                let own = if summed[d] { (Some(d) == divided && parts > 1).then(|| ((rest % n) as i64 / size, parts)) } else { Some(((rest % n) as i64, n as i64)) };
+                let own = if summed[d] {
+                    (Some(d) == divided && parts > 1).then(|| ((rest % n) as i64 / size, parts))
+                } else {
+                    Some(((rest % n) as i64, n as i64))
+                };
                 if let Some((i, n)) = own {
                     key += i * step;
                     step *= n;
@@ -204,7 +242,8 @@ fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, parts: i64, made: &mut Floa
     let (outer, extent) = c.depth[0];
     let size = if parts == 1 { extent } else { extent.floor_div(parts) };
     // All parts but the last have a buffer like the result.
-    let sums: Vec<(Buf, Vec<Dim>)> = (0..parts - 1).filter_map(|i| partial(m, k, c, &product, size * i, size)).collect();
+    let sums: Vec<(Buf, Vec<Dim>)> =
+        (0..parts - 1).filter_map(|i| partial(m, k, c, &product, size * i, size)).collect();
     if parts > 1 {
         m.syms.set_loop_range(outer, Dim::constant(0), size);
     }
@@ -212,7 +251,8 @@ fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, parts: i64, made: &mut Floa
     m.regs[sum].whole = Some(EXACT);
     let value = product.value(sum, &|s| (s == outer && parts > 1).then(|| size * (parts - 1) + outer));
     let as_int = |e: Expr| Expr::cast(ElemType::F32, ElemType::I32, e);
-    let total = sums.iter().fold(as_int(Expr::acc(sum)), |t, (buf, at)| t + Expr::Load { buf: *buf, at: at.clone() });
+    let total =
+        sums.iter().fold(as_int(Expr::acc(sum)), |t, (buf, at)| t + Expr::Load { buf: *buf, at: at.clone() });
     let with = Rewrite { old: c.acc, new: sum, outer, size, value, total };
     let body = std::mem::take(&mut m.kernels[k].body);
     m.kernels[k].body = body.into_iter().map(|s| with.apply(s)).collect();
@@ -225,15 +265,28 @@ struct Product {
 
 impl Product {
     fn value(&self, sum: Reg, at: &dyn Fn(Sym) -> Option<Dim>) -> Expr {
-        let load = |x: &(Buf, Vec<Dim>)| Expr::Load { buf: x.0, at: x.1.iter().map(|d| d.subst(&mut |s| at(s))).collect() };
+        let load = |x: &(Buf, Vec<Dim>)| Expr::Load {
+            buf: x.0,
+            at: x.1.iter().map(|d| d.subst(&mut |s| at(s))).collect(),
+        };
         Expr::fma(load(&self.a), load(&self.b), Expr::acc(sum))
     }
 }
 
 /// A kernel before `k` that sums the depth from `from` on; its buffer, and the position of each result there.
-fn partial(m: &mut Module, k: Kernel, c: &ByteSum, product: &Product, from: Dim, size: Dim) -> Option<(Buf, Vec<Dim>)> {
+fn partial(
+    m: &mut Module,
+    k: Kernel,
+    c: &ByteSum,
+    product: &Product,
+    from: Dim,
+    size: Dim,
+) -> Option<(Buf, Vec<Dim>)> {
     let nest = peel(&m.kernels[k].body);
-    let (result, at) = nest.body.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })?;
+    let (result, at) = nest
+        .body
+        .iter()
+        .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at.clone())) } else { None })?;
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
     let dims = m.bufs[result].dims.clone();
     let out = m.temp(format!("{name}.part"), ElemType::I32, dims);
@@ -245,7 +298,9 @@ fn partial(m: &mut Module, k: Kernel, c: &ByteSum, product: &Product, from: Dim,
             let acc = kb.acc(Expr::f32(0.0));
             kb.m.regs[acc].whole = Some(EXACT);
             kb.nest(LoopKind::Seq, &depth, |kb, r| {
-                let inside = |s: Sym| c.depth.iter().position(|d| d.0 == s).map(|i| if i == 0 { r[0] + from } else { r[i] });
+                let inside = |s: Sym| {
+                    c.depth.iter().position(|d| d.0 == s).map(|i| if i == 0 { r[0] + from } else { r[i] })
+                };
                 let v = product.value(acc, &|s| outside(s).or_else(|| inside(s)));
                 kb.set(acc, v);
             });
@@ -274,8 +329,12 @@ pub(crate) struct Rewrite {
 impl Rewrite {
     pub fn apply(&self, s: Stmt) -> Stmt {
         match s {
-            Stmt::Acc { reg, .. } if reg == self.old => Stmt::Acc { reg: self.new, lanes: 1, shape: vec![], init: Scalar::f32(0.0).into() },
-            Stmt::Set { reg, .. } if reg == self.old => Stmt::Set { reg: self.new, at: vec![], value: self.value.clone() },
+            Stmt::Acc { reg, .. } if reg == self.old => {
+                Stmt::Acc { reg: self.new, lanes: 1, shape: vec![], init: Scalar::f32(0.0).into() }
+            }
+            Stmt::Set { reg, .. } if reg == self.old => {
+                Stmt::Set { reg: self.new, at: vec![], value: self.value.clone() }
+            }
             Stmt::For { kind, var, lo, hi, body } => {
                 let hi = if var == self.outer { self.size } else { hi };
                 Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| self.apply(s)).collect() }
@@ -290,7 +349,8 @@ impl Rewrite {
     }
 }
 
-/// Loads of what became floats, and the conversions around them. Operands come first: what `e` holds is rewritten.
+/// Loads of what became floats, and the conversions around them. Operands come first: what `e` holds is
+/// rewritten.
 fn simplify(m: &Module, types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
     match e {
         // Contractions above read floats already; all other loads still have the type that was.
@@ -346,7 +406,9 @@ fn as_float(types: &HashMap<Buf, ElemType>, e: Expr) -> Expr {
         Expr::With { sym, value, extent, body } => Expr::With { sym, value, extent, body: both(body) },
         Expr::Cast(_, x) if is_stored(types, &x) => *x,
         // Clamped before: 32 bits hold the same, and have vectors. NaN is 0 either way.
-        Expr::Cast(t, x) if clamped(&x, t) => Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(ElemType::F32, ElemType::I32, *x)),
+        Expr::Cast(t, x) if clamped(&x, t) => {
+            Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(ElemType::F32, ElemType::I32, *x))
+        }
         e => Expr::Cast(ElemType::F32, Box::new(e)),
     }
 }
@@ -356,14 +418,18 @@ pub(crate) fn clamped(e: &Expr, t: ElemType) -> bool {
     let Expr::Bin(BinOp::Min, x, hi) = e else { return false };
     let (Expr::Bin(BinOp::Max, _, lo), Expr::Const(hi)) = (&**x, &**hi) else { return false };
     let Expr::Const(lo) = &**lo else { return false };
-    hi.ty == ElemType::F32 && lo.to_f64() >= Scalar::lowest(t).to_f64() && hi.to_f64() <= Scalar::highest(t).to_f64()
+    hi.ty == ElemType::F32
+        && lo.to_f64() >= Scalar::lowest(t).to_f64()
+        && hi.to_f64() <= Scalar::highest(t).to_f64()
 }
 
 /// Stores to what became floats.
 fn stores(s: Stmt, types: &HashMap<Buf, ElemType>) -> Stmt {
     let list = |v: Vec<Stmt>| v.into_iter().map(|s| stores(s, types)).collect::<Vec<_>>();
     match s {
-        Stmt::Store { buf, at, value } if types.contains_key(&buf) => Stmt::Store { buf, at, value: as_float(types, value) },
+        Stmt::Store { buf, at, value } if types.contains_key(&buf) => {
+            Stmt::Store { buf, at, value: as_float(types, value) }
+        }
         Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
         Stmt::If { cond, then, els } => Stmt::If { cond, then: list(then), els: list(els) },
         Stmt::While { cond, body } => Stmt::While { cond, body: list(body) },

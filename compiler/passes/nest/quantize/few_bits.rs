@@ -1,15 +1,16 @@
-//! few_bits: contractions whose operand a map makes from constants of 2, 4 or 8 bits, integers or floats, with scales and zero
-//! points that change from block to block along the depth (MatMulNBits, blocked DequantizeLinear).
+//! few_bits: contractions whose operand a map makes from constants of 2, 4 or 8 bits, integers or floats,
+//! with scales and zero points that change from block to block along the depth (MatMulNBits, blocked
+//! DequantizeLinear).
 //!
-//! Such a map never runs: `fold_constants` leaves it alone, and here its expression moves into the contraction.
-//! Elements are put together in words of 32 bits, `[panel][word][column]`, by a lazy rearrangement; scales and zero points
-//! become `[panel][block][column]`. `tiles::dequantize` makes the loops. What gathers rows of the same weights reads them there
-//! (`gathered`).
+//! Such a map never runs: `fold_constants` leaves it alone, and here its expression moves into the
+//! contraction. Elements are put together in words of 32 bits, `[panel][word][column]`, by a lazy
+//! rearrangement; scales and zero points become `[panel][block][column]`. `tiles::dequantize` makes the
+//! loops. What gathers rows of the same weights reads them there (`gathered`).
 //!
-//! Where the model allows it (`KernelData::narrow`), `--math strict` does not forbid it and the level has dot products of
-//! bytes, a kernel before the contraction makes integers of 8 bits of the activations, block by block: `b = round(a / s)` with
-//! `s = max |a| / 127` (`activations`), and the products are of integers (`tiles::byte_dots`). Contractions of one operand
-//! share them.
+//! Where the model allows it (`KernelData::narrow`), `--math strict` does not forbid it and the level has dot
+//! products of bytes, a kernel before the contraction makes integers of 8 bits of the activations, block by
+//! block: `b = round(a / s)` with `s = max |a| / 127` (`activations`), and the products are of integers
+//! (`tiles::byte_dots`). Contractions of one operand share them.
 
 mod activations;
 mod gathered;
@@ -82,12 +83,18 @@ struct Found {
 /// True if the map that makes a buffer should stay as it is: contractions alone read it, and take it in.
 pub(crate) fn is_taken(m: &mut Module, uses: &Uses, map: Kernel, made: Buf) -> bool {
     let readers = uses.readers(made).to_vec();
-    !readers.is_empty() && !uses.pinned(made) && readers.iter().all(|r| as_map(&m.kernels[map].body).is_some_and(|x| find(m, *r, map, &x).is_some()))
+    !readers.is_empty()
+        && !uses.pinned(made)
+        && readers
+            .iter()
+            .all(|r| as_map(&m.kernels[map].body).is_some_and(|x| find(m, *r, map, &x).is_some()))
 }
 
 /// True if dot products of bytes may have a use in a module.
 pub fn suit(m: &Module, facts: &Facts) -> bool {
-    facts.caps.dot == Dot::Quads && m.math != Math::Strict && visit::calls(&m.driver).iter().any(|k| m.kernels[*k].narrow)
+    facts.caps.dot == Dot::Quads
+        && m.math != Math::Strict
+        && visit::calls(&m.driver).iter().any(|k| m.kernels[*k].narrow)
 }
 
 /// Runs the pass. Contractions that it takes are scheduled.
@@ -122,7 +129,15 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     }
     // Maps that nobody reads any more.
     let taken: HashSet<Kernel> = done.iter().map(|d| d.0).collect();
-    let gone: HashSet<Kernel> = done.iter().map(|d| d.1).filter(|w| visit::stores(&m.kernels[*w].body).iter().all(|b| uses.readers(*b).iter().all(|r| taken.contains(r)))).collect();
+    let gone: HashSet<Kernel> = done
+        .iter()
+        .map(|d| d.1)
+        .filter(|w| {
+            visit::stores(&m.kernels[*w].body)
+                .iter()
+                .all(|b| uses.readers(*b).iter().all(|r| taken.contains(r)))
+        })
+        .collect();
     visit::drop_calls(&mut m.driver, &|k| gone.contains(&k));
     gathered::share(m, &packed);
     Ok(())
@@ -132,7 +147,13 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
     let mut p = take_apart(&m.kernels[k].body)?;
     let made = m.storage(p.b.0);
-    if map.buf != made || m.storage(p.a.0) == made || !matches!(m.bufs[made].place, Place::Temp) || p.product != Product::Fma || p.depth.len() != 1 || m.is_recast(p.b.0) {
+    if map.buf != made
+        || m.storage(p.a.0) == made
+        || !matches!(m.bufs[made].place, Place::Temp)
+        || p.product != Product::Fma
+        || p.depth.len() != 1
+        || m.is_recast(p.b.0)
+    {
         return None;
     }
     // Nothing else of the kernel reads it.
@@ -156,7 +177,9 @@ fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
     let mut of: Vec<(Sym, Dim)> = vec![];
     for (to, from) in map.at.iter().zip(&at) {
         match (to.as_sym(), to.as_const()) {
-            (Some(s), _) if map.loops.iter().any(|l| l.0 == s) && of.iter().all(|o| o.0 != s) => of.push((s, *from)),
+            (Some(s), _) if map.loops.iter().any(|l| l.0 == s) && of.iter().all(|o| o.0 != s) => {
+                of.push((s, *from))
+            }
             (_, Some(0)) => {}
             _ => return None,
         }
@@ -169,8 +192,8 @@ fn find(m: &mut Module, k: Kernel, w: Kernel, map: &Map) -> Option<Found> {
     Some(Found { parts: p, map: w, n: (n, columns), weights })
 }
 
-/// The column and how many there are. Where the result has two loops for it (heads and their elements), of which B sees one
-/// position, they become one.
+/// The column and how many there are. Where the result has two loops for it (heads and their elements), of
+/// which B sees one position, they become one.
 fn one_column(m: &mut Module, p: &mut Parts) -> Option<(Sym, i64)> {
     let of_b: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| depends(&p.b.1, l.0)).collect();
     match of_b[..] {
@@ -184,7 +207,11 @@ fn one_column(m: &mut Module, p: &mut Parts) -> Option<(Sym, i64)> {
                     let (y, _) = rest.linear_in(inner.0)?;
                     Some(x == y * extent)
                 };
-                p.b.1.iter().all(|d| steps(d) == Some(true)).then_some((outer, inner, extent * outer.1.as_const()?))
+                p.b.1.iter().all(|d| steps(d) == Some(true)).then_some((
+                    outer,
+                    inner,
+                    extent * outer.1.as_const()?,
+                ))
             };
             let (outer, inner, columns) = runs(a, b).or_else(|| runs(b, a))?;
             if depends(&p.a.1, outer.0) || depends(&p.a.1, inner.0) {
@@ -224,15 +251,26 @@ fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> O
     };
     let of_element = affine(m, *buf, at, n, depth)?;
     // Tables that hang on blocks: of one length for all of them.
-    let tables: Vec<(Buf, Vec<Dim>)> = [scale, zero].into_iter().flatten().filter_map(|e| if let Expr::Load { buf, at } = e { Some((*buf, at.clone())) } else { None }).collect();
+    let tables: Vec<(Buf, Vec<Dim>)> = [scale, zero]
+        .into_iter()
+        .flatten()
+        .filter_map(|e| if let Expr::Load { buf, at } = e { Some((*buf, at.clone())) } else { None })
+        .collect();
     let per = i64::from(32 / ty.bits());
-    let mut blocks: Vec<i64> = tables.iter().flat_map(|t| m.bufs[t.0].dims.clone()).filter_map(|d| d.as_const()).filter(|d| *d > 0).map(|d| (elements + d - 1) / d).collect();
+    let mut blocks: Vec<i64> = tables
+        .iter()
+        .flat_map(|t| m.bufs[t.0].dims.clone())
+        .filter_map(|d| d.as_const())
+        .filter(|d| *d > 0)
+        .map(|d| (elements + d - 1) / d)
+        .collect();
     blocks.extend((2..20).map(|i| 1 << i));
     blocks.retain(|b| *b < elements && *b % per == 0);
     blocks.sort();
     let whole = std::iter::once(elements);
     let (block, at_block) = whole.chain(blocks.into_iter().rev()).find_map(|b| {
-        let all: Option<Vec<[i64; 3]>> = tables.iter().map(|(buf, at)| by_block(m, *buf, at, n, depth, elements, b)).collect();
+        let all: Option<Vec<[i64; 3]>> =
+            tables.iter().map(|(buf, at)| by_block(m, *buf, at, n, depth, elements, b)).collect();
         Some((b, all?))
     })?;
     let table = |m: &Module, e: &Expr| -> Option<Table> {
@@ -251,7 +289,15 @@ fn weights(m: &mut Module, value: &Expr, n: Sym, depth: Sym, elements: i64) -> O
         Some(e) => Zero::Table(table(m, e)?),
     };
     let from = m.storage(*buf);
-    Some(Weights { elements: (data, ty.bits(), code), from, at: of_element, zero, scale, block, depth: elements })
+    Some(Weights {
+        elements: (data, ty.bits(), code),
+        from,
+        at: of_element,
+        zero,
+        scale,
+        block,
+        depth: elements,
+    })
 }
 
 /// True if no code of `data` is infinite or no number.
@@ -272,7 +318,9 @@ fn uncast(mut e: &Expr) -> &Expr {
 fn constant(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
     let s = m.storage(b);
     match &m.bufs[s].place {
-        Place::Const(c) if m.bufs[s].layout == Layout::RowMajor && m.bufs[b].layout == Layout::RowMajor => Some(c.clone()),
+        Place::Const(c) if m.bufs[s].layout == Layout::RowMajor && m.bufs[b].layout == Layout::RowMajor => {
+            Some(c.clone())
+        }
         _ => None,
     }
 }
@@ -285,11 +333,26 @@ fn whole_bytes(m: &Module, b: Buf) -> Option<Arc<ConstData>> {
         let plain = !bytes.iter().any(|b| matches!(b, 0 | 255));
         return plain.then(|| ConstData::new(ElemType::U8, vec![count], bytes)).flatten().map(Arc::new);
     }
-    if !matches!(ty, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::U8 | ElemType::I8 | ElemType::U4 | ElemType::I4 | ElemType::U2 | ElemType::I2) {
+    if !matches!(
+        ty,
+        ElemType::F32
+            | ElemType::F16
+            | ElemType::BF16
+            | ElemType::U8
+            | ElemType::I8
+            | ElemType::U4
+            | ElemType::I4
+            | ElemType::U2
+            | ElemType::I2
+    ) {
         return None;
     }
     let count = data.byte_len() * 8 / u64::from(ty.bits());
-    let seen = if data.elem() == ty { data } else { Arc::new(ConstData::new(ty, vec![i64::try_from(count).ok()?], data.bytes())?) };
+    let seen = if data.elem() == ty {
+        data
+    } else {
+        Arc::new(ConstData::new(ty, vec![i64::try_from(count).ok()?], data.bytes())?)
+    };
     if !ty.is_packed() {
         return Some(seen);
     }
@@ -310,13 +373,23 @@ fn linear(d: Dim, n: Sym, depth: Sym) -> Option<[i64; 3]> {
 }
 
 /// The same for what is one for each block of elements; the last step is from block to block.
-fn by_block(m: &mut Module, buf: Buf, at: &[Dim], n: Sym, depth: Sym, elements: i64, block: i64) -> Option<[i64; 3]> {
+fn by_block(
+    m: &mut Module,
+    buf: Buf,
+    at: &[Dim],
+    n: Sym,
+    depth: Sym,
+    elements: i64,
+    block: i64,
+) -> Option<[i64; 3]> {
     let d = m.syms.simplify(m.linear(buf, at));
     let zero = Dim::constant(0);
     let b = m.syms.loop_var("b", zero, Dim::constant((elements + block - 1) / block));
     let i = m.syms.loop_var("i", zero, Dim::constant(block));
     let within = Dim::sym(b) * block + i;
-    let d = m.syms.simplify(d.subst(&mut |s| (s == depth).then_some(if block == elements { Dim::sym(i) } else { within })));
+    let d = m.syms.simplify(
+        d.subst(&mut |s| (s == depth).then_some(if block == elements { Dim::sym(i) } else { within })),
+    );
     if d.contains(i) { None } else { linear(d, n, b) }
 }
 
@@ -327,18 +400,30 @@ impl Table {
         let flat = Arc::new(self.data.reshaped(vec![count])?);
         let [offset, column, block] = self.at;
         let dims = vec![(columns + WIDTH - 1) / WIDTH, blocks, WIDTH];
-        ConstData::remap(flat, Remap { dims, offset: vec![offset], coeff: vec![vec![column * WIDTH, block, column]] })
+        ConstData::remap(
+            flat,
+            Remap { dims, offset: vec![offset], coeff: vec![vec![column * WIDTH, block, column]] },
+        )
     }
 }
 
 /// Puts the weights in words and makes the loops.
-fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made: &mut activations::Made, packed: &mut Vec<gathered::Packed>) -> bool {
+fn rewrite(
+    m: &mut Module,
+    k: Kernel,
+    f: Found,
+    facts: Facts,
+    uses: &Uses,
+    made: &mut activations::Made,
+    packed: &mut Vec<gathered::Packed>,
+) -> bool {
     let (w, (n, columns)) = (&f.weights, f.n);
     let (source, bits, code) = &w.elements;
     let signed = matches!(code, Code::Signed);
     let float = if let Code::Float(f) = code { Some(*f) } else { None };
     let [offset, column, depth] = w.at;
-    let words = Words { bits: *bits, columns, elements: w.depth, width: WIDTH, offset, column, depth, flip: signed };
+    let words =
+        Words { bits: *bits, columns, elements: w.depth, width: WIDTH, offset, column, depth, flip: signed };
     let Some(data) = ConstData::words(source.clone(), words) else { return false };
     let blocks = (w.depth + w.block - 1) / w.block;
     let scale = w.scale.as_ref().map(|t| t.packed(columns, blocks));
@@ -346,7 +431,11 @@ fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made:
         Zero::Table(t) => Some(t.packed(columns, blocks)),
         _ => None,
     };
-    let (Some(scale), Some(zero)) = (scale.map_or(Some(None), |t| t.map(Some)), zero.map_or(Some(None), |t| t.map(Some))) else { return false };
+    let (Some(scale), Some(zero)) =
+        (scale.map_or(Some(None), |t| t.map(Some)), zero.map_or(Some(None), |t| t.map(Some)))
+    else {
+        return false;
+    };
     let name = m.bufs[f.parts.b.0].name.clone();
     let words = m.constant(format!("{name}.words"), Arc::new(data));
     let scale = scale.map(|s| {
@@ -363,16 +452,24 @@ fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made:
     };
     let mut rows: Vec<(Sym, Dim)> = f.parts.loops.iter().copied().filter(|l| l.0 != n).collect();
     let per = i64::from(32 / bits);
-    let bytes = if float.is_none() && m.kernels[k].narrow && suit(m, &facts) && w.block <= activations::LONGEST {
-        let number = match &zero {
-            None => Some(0),
-            Some(dequantize::Zero::Number(v)) if v.fract() == 0.0 && v.abs() <= 255.0 => Some(*v as i64),
-            Some(_) => None,
+    let bytes =
+        if float.is_none() && m.kernels[k].narrow && suit(m, &facts) && w.block <= activations::LONGEST {
+            let number = match &zero {
+                None => Some(0),
+                Some(dequantize::Zero::Number(v)) if v.fract() == 0.0 && v.abs() <= 255.0 => Some(*v as i64),
+                Some(_) => None,
+            };
+            made.of(
+                m,
+                k,
+                &f.parts,
+                &rows,
+                activations::Form { block: w.block, depth: w.depth, per, number },
+                uses,
+            )
+        } else {
+            None
         };
-        made.of(m, k, &f.parts, &rows, activations::Form { block: w.block, depth: w.depth, per, number }, uses)
-    } else {
-        None
-    };
     // Rows of the constants that are columns of the product.
     let mut note = |from: Buf, [offset, row, step]: [i64; 3], elements: i64, kind: gathered::Kind| {
         if offset == 0 && (step == 1 || elements == 1) && row >= elements {
@@ -387,7 +484,21 @@ fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made:
         note(t.from, t.at, blocks, gathered::Kind::Table { to: *to });
     }
     let row = rows.pop();
-    let nest = Nest { n, columns, width: WIDTH, row, outer: rows, words, bits: i64::from(*bits), float, scale, zero, block: w.block, depth: w.depth, bytes };
+    let nest = Nest {
+        n,
+        columns,
+        width: WIDTH,
+        row,
+        outer: rows,
+        words,
+        bits: i64::from(*bits),
+        float,
+        scale,
+        zero,
+        block: w.block,
+        depth: w.depth,
+        bytes,
+    };
     let (body, work) = dequantize::emit(m, k, &f.parts, &nest, facts);
     m.kernels[k].body = body;
     m.kernels[k].work = work;
@@ -397,7 +508,11 @@ fn rewrite(m: &mut Module, k: Kernel, f: Found, facts: Facts, uses: &Uses, made:
         form: "contraction",
         packing: vec![("words of B", panels)],
         tasks: tasks(&m.kernels[k].body),
-        ..Schedule::new("tiles of few bits").vectors(i64::from(facts.lanes), "columns", Dim::constant(columns))
+        ..Schedule::new("tiles of few bits").vectors(
+            i64::from(facts.lanes),
+            "columns",
+            Dim::constant(columns),
+        )
     }];
     m.kernels[k].scheduled = true;
     true

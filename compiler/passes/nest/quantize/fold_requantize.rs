@@ -1,16 +1,16 @@
-//! fold_requantize: the arithmetic between a sum of quantized products and its store: what follows from constants is computed now, what
-//! is left takes as few operations as give the same bits.
+//! fold_requantize: the arithmetic between a sum of quantized products and its store: what follows from
+//! constants is computed now, what is left takes as few operations as give the same bits.
 //!
-//! * Operations on constants of one loop variable - the channel: scales, zero points, sums of weights - become a constant
-//!   of that variable; integer sums collect all of theirs in one.
-//! * A clamp moves before the rounding and the zero point behind the conversion to an integer, where it joins others:
-//!   `i32(clamp(round(x) + z))` is `i32(round(clamp(x))) + z` between limits that are as much lower.
+//! * Operations on constants of one loop variable - the channel: scales, zero points, sums of weights -
+//!   become a constant of that variable; integer sums collect all of theirs in one.
+//! * A clamp moves before the rounding and the zero point behind the conversion to an integer, where it joins
+//!   others: `i32(clamp(round(x) + z))` is `i32(round(clamp(x))) + z` between limits that are as much lower.
 //! * Sums of integers that floats hold stay floats where what is added is known.
-//! * Dividing sums of quantized numbers by a constant scale becomes multiplying, if no value that the numbers can have is
-//!   rounded otherwise ([`reciprocal_division`] tries all).
+//! * Dividing sums of quantized numbers by a constant scale becomes multiplying, if no value that the numbers
+//!   can have is rounded otherwise ([`reciprocal_division`] tries all).
 //!
-//! Nothing changes in a result: integers are exact modulo 2^32, constants are computed as the interpreter does, and what
-//! holds for finite values only asks [`Bounds`].
+//! Nothing changes in a result: integers are exact modulo 2^32, constants are computed as the interpreter
+//! does, and what holds for finite values only asks [`Bounds`].
 
 pub mod reciprocal_division;
 
@@ -29,7 +29,8 @@ const MOST: i64 = 1 << 16;
 
 /// Runs the pass.
 pub fn run(m: &mut Module) -> Result<()> {
-    let known = m.regs.iter().filter_map(|(r, d)| d.whole.map(|most| (r, (-(most as f64), most as f64)))).collect();
+    let known =
+        m.regs.iter().filter_map(|(r, d)| d.whole.map(|most| (r, (-(most as f64), most as f64)))).collect();
     let mut c = Columns { m, bounds: Bounds::new(known), decoded: HashMap::new() };
     for k in visit::calls(&c.m.driver) {
         let body = std::mem::take(&mut c.m.kernels[k].body);
@@ -53,7 +54,9 @@ impl Columns<'_> {
     /// Statements that run once for each result; loops of a sum stay as they are.
     fn stmt(&mut self, s: Stmt) -> Stmt {
         match s {
-            Stmt::For { kind: kind @ LoopKind::Par, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| self.stmt(s)).collect() },
+            Stmt::For { kind: kind @ LoopKind::Par, var, lo, hi, body } => {
+                Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| self.stmt(s)).collect() }
+            }
             Stmt::Let { reg, value } => {
                 let value = self.expr(value);
                 if let Some(r) = self.bounds.of(self.m, &value) {
@@ -163,7 +166,8 @@ impl Columns<'_> {
             && self.bounds.of(self.m, inner).is_some()
         {
             let limit = |v: f64| Expr::f32((v - zero) as f32);
-            let v = Expr::Cast(to, Box::new(Expr::un(UnOp::Round, inner.clone().max(limit(lo)).min(limit(hi)))));
+            let v =
+                Expr::Cast(to, Box::new(Expr::un(UnOp::Round, inner.clone().max(limit(lo)).min(limit(hi)))));
             return if zero == 0.0 { v } else { v + Expr::int(ElemType::I32, zero as i64) };
         }
         Expr::Cast(to, Box::new(x))
@@ -187,7 +191,8 @@ impl Columns<'_> {
         let k = self.folded(&Expr::cast(ElemType::I32, ElemType::F32, k.clone()))?;
         Some((**sum).clone() + k)
     }
-    /// The one loop variable that an expression of constants depends on (none: a number); `None` if there is more to it.
+    /// The one loop variable that an expression of constants depends on (none: a number); `None` if there is
+    /// more to it.
     fn variable(&self, e: &Expr) -> Option<Option<Sym>> {
         let join = |a: Option<Sym>, b: Option<Sym>| match (a, b) {
             (Some(x), Some(y)) if x != y => None,
@@ -198,7 +203,11 @@ impl Columns<'_> {
             Expr::Load { buf, at } => {
                 let d = &self.m.bufs[*buf];
                 let Place::Const(c) = &d.place else { return None };
-                if d.layout != Layout::RowMajor || c.count() > MOST as u64 || c.elem() != d.ty || d.ty == ElemType::Str {
+                if d.layout != Layout::RowMajor
+                    || c.count() > MOST as u64
+                    || c.elem() != d.ty
+                    || d.ty == ElemType::Str
+                {
                     return None;
                 }
                 let own = |i: &Dim| match (i.as_const(), i.as_sym()) {
@@ -208,17 +217,32 @@ impl Columns<'_> {
                 };
                 at.iter().try_fold(None, |v, i| join(v, own(i)?))
             }
-            Expr::Un(UnOp::Neg | UnOp::Abs | UnOp::Round | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Sqrt | UnOp::Recip, x) | Expr::Cast(_, x) => self.variable(x),
+            Expr::Un(
+                UnOp::Neg
+                | UnOp::Abs
+                | UnOp::Round
+                | UnOp::Floor
+                | UnOp::Ceil
+                | UnOp::Trunc
+                | UnOp::Sqrt
+                | UnOp::Recip,
+                x,
+            )
+            | Expr::Cast(_, x) => self.variable(x),
             // A quotient of integers may have no value.
             Expr::Bin(BinOp::Div, x, _) if !self.m.type_of(x).is_float() => None,
-            Expr::Bin(BinOp::Add | BinOp::Sub | BinOp::Mul | BinOp::Div | BinOp::Min | BinOp::Max, x, y) => join(self.variable(x)?, self.variable(y)?),
+            Expr::Bin(BinOp::Add | BinOp::Sub | BinOp::Mul | BinOp::Div | BinOp::Min | BinOp::Max, x, y) => {
+                join(self.variable(x)?, self.variable(y)?)
+            }
             _ => None,
         }
     }
     /// What operations on constants come to: a number, or a constant of the loop variable.
     fn folded(&mut self, e: &Expr) -> Option<Expr> {
         let ty = self.m.type_of(e);
-        if !matches!(e, Expr::Un(..) | Expr::Bin(..) | Expr::Cast(..)) || !matches!(ty, ElemType::F32 | ElemType::I32) {
+        if !matches!(e, Expr::Un(..) | Expr::Bin(..) | Expr::Cast(..))
+            || !matches!(ty, ElemType::F32 | ElemType::I32)
+        {
             return None;
         }
         let Some(var) = self.variable(e)? else { return self.eval(e, None).map(Expr::Const) };
@@ -283,11 +307,14 @@ fn split(e: Expr, minus: bool, out: &mut Terms) {
     }
 }
 
-/// `min(max(round(x) + z, lo), hi)` of floats, all but x integers that 24 bits hold with room for the sum: x, lo, hi, z.
+/// `min(max(round(x) + z, lo), hi)` of floats, all but x integers that 24 bits hold with room for the sum: x,
+/// lo, hi, z.
 fn clamp(e: &Expr) -> Option<(&Expr, f64, f64, f64)> {
     const FAR: f64 = 65536.0;
     let number = |e: &Expr| match e {
-        Expr::Const(c) if c.ty == ElemType::F32 => Some(c.to_f64()).filter(|v| v.fract() == 0.0 && v.abs() <= FAR),
+        Expr::Const(c) if c.ty == ElemType::F32 => {
+            Some(c.to_f64()).filter(|v| v.fract() == 0.0 && v.abs() <= FAR)
+        }
         _ => None,
     };
     let Expr::Bin(BinOp::Min, x, hi) = e else { return None };

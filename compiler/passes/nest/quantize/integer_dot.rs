@@ -1,27 +1,29 @@
-//! integer_dot: integer contractions (`ops/integer` tells their form) by dot products of quads of bytes or of pairs of words, on CPU
-//! levels that have them.
+//! integer_dot: integer contractions (`ops/integer` tells their form) by dot products of quads of bytes or of
+//! pairs of words, on CPU levels that have them.
 //!
-//! The depth is taken in groups along one of its loops, the *channel*: of the four bytes side by side, those of the
-//! activations are unsigned, those of the weights signed, as [`Expr::Dot`] has them; words hold bytes of either kind. What
-//! it takes:
+//! The depth is taken in groups along one of its loops, the *channel*: of the four bytes side by side, those
+//! of the activations are unsigned, those of the weights signed, as [`Expr::Dot`] has them; words hold bytes
+//! of either kind. What it takes:
 //!
-//! * The weights are constants; for quads their values are those of i8. They become i32 elements of four bytes or two words
-//!   each along the channel, filled up with zeros; from there on they are packed like any others. Where no operand is a
-//!   constant a kernel before the contraction makes groups of one (`runtime`), unsigned bytes in quads as signed ones less
-//!   128, for which 128 times the sum of the activations is added again.
-//! * Activations stay bytes. Those whose channel is innermost in memory, in whole quads, are read as i32 where they are,
-//!   through a view. For pairs a kernel before the contraction makes words of them (`spread`): each is read for many
-//!   columns. Others a kernel before the contraction puts together (`gather`).
-//! * Signed activations are stored with 128 added (the sign bit flipped): other readers subtract it again, and the
-//!   contraction subtracts 128 times the sum of the weights.
+//! * The weights are constants; for quads their values are those of i8. They become i32 elements of four
+//!   bytes or two words each along the channel, filled up with zeros; from there on they are packed like any
+//!   others. Where no operand is a constant a kernel before the contraction makes groups of one (`runtime`),
+//!   unsigned bytes in quads as signed ones less 128, for which 128 times the sum of the activations is added
+//!   again.
+//! * Activations stay bytes. Those whose channel is innermost in memory, in whole quads, are read as i32
+//!   where they are, through a view. For pairs a kernel before the contraction makes words of them
+//!   (`spread`): each is read for many columns. Others a kernel before the contraction puts together
+//!   (`gather`).
+//! * Signed activations are stored with 128 added (the sign bit flipped): other readers subtract it again,
+//!   and the contraction subtracts 128 times the sum of the weights.
 //!
-//! Contractions without columns (depthwise convolutions) become sums of floats where these are exact (`as_floats`): their
-//! vectors run along the channels, and have no quads.
+//! Contractions without columns (depthwise convolutions) become sums of floats where these are exact
+//! (`as_floats`): their vectors run along the channels, and have no quads.
 //!
 //! All of it is exact modulo 2^32, as the sums are.
 //!
-//! Which contractions those are is decided once for a module (`taken`), by `exact_sums`: it leaves them alone, and the
-//! bytes that they read, and makes floats of the others.
+//! Which contractions those are is decided once for a module (`taken`), by `exact_sums`: it leaves them
+//! alone, and the bytes that they read, and makes floats of the others.
 
 pub mod operands;
 mod runtime;
@@ -54,7 +56,8 @@ struct Plan {
 pub(crate) struct Taken {
     /// By dot products.
     pub dots: HashSet<Kernel>,
-    /// As sums of floats that read bytes (`as_floats`), as long as these are in memory: depthwise convolutions.
+    /// As sums of floats that read bytes (`as_floats`), as long as these are in memory: depthwise
+    /// convolutions.
     pub windows: HashSet<Kernel>,
 }
 
@@ -88,7 +91,8 @@ pub fn suit(m: &Module, facts: &Facts) -> bool {
     group(facts).is_some_and(|g| contractions(m).iter().any(|(k, c)| plan(m, *k, c, g).is_some()))
 }
 
-/// Which levels share a module from `exact_sums` on: those with the same dot products, if these have a use at all.
+/// Which levels share a module from `exact_sums` on: those with the same dot products, if these have a use at
+/// all.
 pub fn variant(m: &Module, facts: &Facts) -> u32 {
     match facts.caps.dot {
         Dot::Quads if suit(m, facts) => 2,
@@ -114,7 +118,9 @@ fn plan(m: &Module, k: Kernel, c: &ByteSum, group: Group) -> Option<Plan> {
 /// A constant of bytes whose values parts of a group have.
 fn weights(m: &Module, b: Buf, group: Group) -> bool {
     let Place::Const(c) = &m.bufs[b].place else { return false };
-    m.bufs[b].layout == Layout::RowMajor && (c.elem() == ElemType::I8 || c.elem() == ElemType::U8 && (group == Group::Words || c.bytes().iter().all(|v| *v < 128)))
+    m.bufs[b].layout == Layout::RowMajor
+        && (c.elem() == ElemType::I8
+            || c.elem() == ElemType::U8 && (group == Group::Words || c.bytes().iter().all(|v| *v < 128)))
 }
 
 /// Runs the pass. Accumulators of sums that become floats get their range ([`crate::nest::RegData::whole`]).
@@ -134,8 +140,18 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
     exact_sums::copied(m, &others);
     let scratch = exact_sums::scratch(m);
     // What is read where it is.
-    let in_place: Vec<bool> = plans.iter().map(|(_, p)| p.g.in_place(m) && (m.bufs[p.g.x.0].ty == ElemType::U8 || scratch.contains(&m.storage(p.g.x.0)))).collect();
-    let flipped: HashSet<Buf> = plans.iter().zip(&in_place).filter(|((_, p), here)| **here && m.bufs[p.g.x.0].ty == ElemType::I8).map(|((_, p), _)| m.storage(p.g.x.0)).collect();
+    let in_place: Vec<bool> = plans
+        .iter()
+        .map(|(_, p)| {
+            p.g.in_place(m) && (m.bufs[p.g.x.0].ty == ElemType::U8 || scratch.contains(&m.storage(p.g.x.0)))
+        })
+        .collect();
+    let flipped: HashSet<Buf> = plans
+        .iter()
+        .zip(&in_place)
+        .filter(|((_, p), here)| **here && m.bufs[p.g.x.0].ty == ElemType::I8)
+        .map(|((_, p), _)| m.storage(p.g.x.0))
+        .collect();
     let signed: Vec<bool> = plans.iter().map(|(_, p)| m.bufs[p.g.x.0].ty == ElemType::I8).collect();
     images_of_few_channels(m, &plans, &in_place);
     let (mut copies, mut made) = (Copies::default(), Copies::default());
@@ -179,8 +195,8 @@ fn window<'a>(m: &Module, k: Kernel, c: &'a ByteSum, group: Group) -> Option<Win
     Some(Window { x, second, w })
 }
 
-/// Makes a sum of floats of a window: vectors multiply and add floats at once. Bytes of the image become floats as they are
-/// loaded; `flipped`: which operands are stored with 128 added.
+/// Makes a sum of floats of a window: vectors multiply and add floats at once. Bytes of the image become
+/// floats as they are loaded; `flipped`: which operands are stored with 128 added.
 fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, flipped: (bool, bool), group: Group) -> Option<()> {
     let Window { x, second, w } = window(m, k, c, group)?;
     let most = c.bound(m, w, if m.bufs[x.0].ty == ElemType::U8 { 255 } else { FLIP })?;
@@ -195,22 +211,29 @@ fn as_floats(m: &mut Module, k: Kernel, c: &ByteSum, flipped: (bool, bool), grou
     let floats = m.constant(name, Arc::new(data));
     let sum = m.reg(ElemType::F32);
     m.regs[sum].whole = Some(most);
-    let value = Expr::fma(form::extended(Expr::Load { buf: x.0, at: x.1.clone() }), Expr::Load { buf: floats, at: w.1.clone() }, Expr::acc(sum));
+    let value = Expr::fma(
+        form::extended(Expr::Load { buf: x.0, at: x.1.clone() }),
+        Expr::Load { buf: floats, at: w.1.clone() },
+        Expr::acc(sum),
+    );
     let total = Expr::Cast(ElemType::I32, Box::new(Expr::acc(sum)));
     let total = match sums {
         Some(sums) => total - sums,
         None => total,
     };
     let body = std::mem::take(&mut m.kernels[k].body);
-    let with = exact_sums::Rewrite { old: c.acc, new: sum, outer: c.depth[0].0, size: c.depth[0].1, value, total };
+    let with =
+        exact_sums::Rewrite { old: c.acc, new: sum, outer: c.depth[0].0, size: c.depth[0].1, value, total };
     m.kernels[k].body = body.into_iter().map(|s| with.apply(s)).collect();
     Some(())
 }
 
 /// Images of few channels are gathered along their rows.
 fn images_of_few_channels(m: &mut Module, plans: &[(Kernel, Plan)], in_place: &[bool]) {
-    let here: HashSet<Buf> = plans.iter().zip(in_place).filter(|x| *x.1).map(|x| m.storage(x.0.1.g.x.0)).collect();
-    let gathered: Vec<&Plan> = plans.iter().zip(in_place).filter(|x| !*x.1 && x.0.1.g.extent < FEW).map(|x| &x.0.1).collect();
+    let here: HashSet<Buf> =
+        plans.iter().zip(in_place).filter(|x| *x.1).map(|x| m.storage(x.0.1.g.x.0)).collect();
+    let gathered: Vec<&Plan> =
+        plans.iter().zip(in_place).filter(|x| !*x.1 && x.0.1.g.extent < FEW).map(|x| &x.0.1).collect();
     if gathered.is_empty() {
         return;
     }
@@ -223,8 +246,8 @@ fn images_of_few_channels(m: &mut Module, plans: &[(Kernel, Plan)], in_place: &[
     }
 }
 
-/// A kernel before `k` that puts the activations together as groups, channels innermost; signed ones flipped. If they are
-/// an image with a border made for `k` alone, it makes the border, too.
+/// A kernel before `k` that puts the activations together as groups, channels innermost; signed ones flipped.
+/// If they are an image with a border made for `k` alone, it makes the border, too.
 fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     let (x, of, size) = (p.g.x.0, p.g.of_x, p.g.group.size());
     let signed = m.bufs[x].ty == ElemType::I8;
@@ -254,13 +277,30 @@ fn gather(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
             let v = Expr::Cast(ElemType::I32, Box::new(e));
             if signed { v + Expr::int(ElemType::I32, FLIP) } else { v }
         };
-        let placed = |i: i64, v: Expr| if i == 0 { v } else { v * Expr::int(ElemType::I32, 1 << (32 / size * i)) };
+        let placed =
+            |i: i64, v: Expr| if i == 0 { v } else { v * Expr::int(ElemType::I32, 1 << (32 / size * i)) };
         let byte = |kb: &crate::nest::KernelBuilder, i: i64, v: Expr| {
             let inside = kb.m.syms.in_range(from(i)[of], channels);
-            placed(i, if inside { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, from(i)[of], channels), v, Expr::int(ElemType::I32, 0)) })
+            placed(
+                i,
+                if inside {
+                    v
+                } else {
+                    Expr::select(
+                        Expr::cmp_index(BinOp::Lt, from(i)[of], channels),
+                        v,
+                        Expr::int(ElemType::I32, 0),
+                    )
+                },
+            )
         };
         let zero = || Expr::int(ElemType::I32, 0);
-        let Some(b) = &bordered else { return (0..few).map(|i| byte(kb, i, wide(kb.load(x, &from(i))))).reduce(|a, b| a + b).unwrap_or(zero()) };
+        let Some(b) = &bordered else {
+            return (0..few)
+                .map(|i| byte(kb, i, wide(kb.load(x, &from(i)))))
+                .reduce(|a, b| a + b)
+                .unwrap_or(zero());
+        };
         let mut part = |i: i64, e: &Expr| {
             let at = from(i);
             instance(kb.m, e, &|s| b.cover.iter().zip(&at).find(|c| *c.0 == Some(s)).map(|c| *c.1))
@@ -290,9 +330,18 @@ fn spread(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
     m.bufs[out].layout = layout;
     let origin = m.kernels[k].origin.clone();
     let id = m.map(out, &origin, |kb, at| {
-        let (pair, value) = (kb.m.reg(ElemType::I32), Expr::Cast(ElemType::I32, Box::new(kb.load(pairs, at))));
-        let apart = Expr::bin(BinOp::Or, Expr::Reg(pair), Expr::bin(BinOp::Shl, Expr::Reg(pair), Expr::int(ElemType::I32, 8)));
-        Expr::Let { reg: pair, value: Box::new(value), body: Box::new(Expr::bin(BinOp::And, apart, Expr::int(ElemType::I32, 0x00ff_00ff))) }
+        let (pair, value) =
+            (kb.m.reg(ElemType::I32), Expr::Cast(ElemType::I32, Box::new(kb.load(pairs, at))));
+        let apart = Expr::bin(
+            BinOp::Or,
+            Expr::Reg(pair),
+            Expr::bin(BinOp::Shl, Expr::Reg(pair), Expr::int(ElemType::I32, 8)),
+        );
+        Expr::Let {
+            reg: pair,
+            value: Box::new(value),
+            body: Box::new(Expr::bin(BinOp::And, apart, Expr::int(ElemType::I32, 0x00ff_00ff))),
+        }
     });
     operands::before(m, k, id, suffix(p));
     (id, out)
@@ -322,7 +371,9 @@ fn bordered(m: &Module, k: Kernel, x: Buf, of: usize) -> Option<Bordered> {
     let ([kernel], true) = (uses.writers(x), uses.readers(x) == [k] && !uses.pinned(x)) else { return None };
     let map = as_map(&m.kernels[*kernel].body).filter(|map| map.buf == x && uses.may_move(m, *kernel, k))?;
     let cover = map.cover(m)?;
-    let (Expr::Select(cond, inside, fill), true) = (map.value, m.bufs[x].dims[of].as_const()? <= FEW) else { return None };
+    let (Expr::Select(cond, inside, fill), true) = (map.value, m.bufs[x].dims[of].as_const()? <= FEW) else {
+        return None;
+    };
     let (Expr::Load { .. }, Expr::Const(fill)) = (&*inside, *fill) else { return None };
     let mut alike = true;
     cond.walk(&mut |e| match (e, cover[of]) {
@@ -341,7 +392,11 @@ fn contract(m: &mut Module, k: Kernel, p: &Plan, groups: Buf, signed: bool, made
         (true, false) => Some(runtime::depth_sums(m, k, &p.c, &p.g.w)),
         _ => None,
     };
-    let w = if constant { weights_in_groups(m, p) } else { Some(made.get(m, k, (p.g.w.0, p.g.of_w), |m| runtime::groups(m, k, p))) };
+    let w = if constant {
+        weights_in_groups(m, p)
+    } else {
+        Some(made.get(m, k, (p.g.w.0, p.g.of_w), |m| runtime::groups(m, k, p)))
+    };
     let Some(w) = w.filter(|_| !signed || sums.is_some()) else { return };
     let mut total = Expr::acc(p.c.acc);
     if let Some(sums) = sums {
@@ -391,7 +446,8 @@ fn depth_sums(m: &mut Module, c: &ByteSum, w: &(Buf, Vec<Dim>)) -> Option<Expr> 
 
 /// Signed bytes become unsigned ones, 128 added.
 fn flip(m: &mut Module, flipped: &HashSet<Buf>) {
-    let which: HashSet<Buf> = m.bufs.keys().filter(|b| flipped.contains(&m.storage(*b)) && m.bufs[*b].ty == ElemType::I8).collect();
+    let which: HashSet<Buf> =
+        m.bufs.keys().filter(|b| flipped.contains(&m.storage(*b)) && m.bufs[*b].ty == ElemType::I8).collect();
     for b in &which {
         m.bufs[*b].ty = ElemType::U8;
     }
@@ -404,11 +460,19 @@ fn flip(m: &mut Module, flipped: &HashSet<Buf>) {
             .map(|s| {
                 let s = s.map_exprs(&mut |e| {
                     e.rewrite(&mut |e| match e {
-                        Expr::Load { buf, .. } if which.contains(&buf) => Expr::Cast(ElemType::I8, Box::new(wide(e) - offset())),
+                        Expr::Load { buf, .. } if which.contains(&buf) => {
+                            Expr::Cast(ElemType::I8, Box::new(wide(e) - offset()))
+                        }
                         e => e,
                     })
                 });
-                widen_integers::map_stores(s, &|buf, value| if which.contains(&buf) { Expr::Cast(ElemType::U8, Box::new(wide(value) + offset())) } else { value })
+                widen_integers::map_stores(s, &|buf, value| {
+                    if which.contains(&buf) {
+                        Expr::Cast(ElemType::U8, Box::new(wide(value) + offset()))
+                    } else {
+                        value
+                    }
+                })
             })
             .collect();
     }

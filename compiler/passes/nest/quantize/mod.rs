@@ -1,4 +1,5 @@
-//! Quantized and low-precision numbers: sums in floats or by dot products, and what stands between a sum and its store.
+//! Quantized and low-precision numbers: sums in floats or by dot products, and what stands between a sum and
+//! its store.
 
 pub mod bf16_dot;
 pub mod exact_sums;

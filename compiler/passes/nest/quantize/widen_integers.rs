@@ -1,7 +1,7 @@
 //! widen_integers: arithmetic of integers of 8 and 16 bits in 32: vectors have lanes of 32 bits.
 //!
-//! What only moves, chooses and compares has the same result in any width. The rest (what wraps) is computed in few bits
-//! and converted. Numbers are cut off where they are stored: `store u8(x)`.
+//! What only moves, chooses and compares has the same result in any width. The rest (what wraps) is computed
+//! in few bits and converted. Numbers are cut off where they are stored: `store u8(x)`.
 
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Module, Reg, Scalar, Stmt, visit};
@@ -45,15 +45,25 @@ impl Widen<'_> {
         let new = |r: Reg| *self.regs.get(&r).unwrap_or(&r);
         match s {
             Stmt::For { kind, var, lo, hi, body } => Stmt::For { kind, var, lo, hi, body: list(body) },
-            Stmt::If { cond, then, els } => Stmt::If { cond: self.expr(cond), then: list(then), els: list(els) },
+            Stmt::If { cond, then, els } => {
+                Stmt::If { cond: self.expr(cond), then: list(then), els: list(els) }
+            }
             Stmt::While { cond, body } => Stmt::While { cond: self.expr(cond), body: list(body) },
-            Stmt::With { sym, value, extent, body } => Stmt::With { sym, value: self.expr(value), extent, body: list(body) },
+            Stmt::With { sym, value, extent, body } => {
+                Stmt::With { sym, value: self.expr(value), extent, body: list(body) }
+            }
             Stmt::Let { reg, value } => Stmt::Let { value: self.of_reg(reg, value), reg: new(reg) },
-            Stmt::Acc { reg, lanes, shape, init } => Stmt::Acc { init: self.of_reg(reg, init), reg: new(reg), lanes, shape },
+            Stmt::Acc { reg, lanes, shape, init } => {
+                Stmt::Acc { init: self.of_reg(reg, init), reg: new(reg), lanes, shape }
+            }
             Stmt::Set { reg, at, value } => Stmt::Set { value: self.of_reg(reg, value), reg: new(reg), at },
             Stmt::Store { buf, at, value } => {
                 let t = self.m.type_of(&value);
-                let value = if is_short(t) && !matches!(value, Expr::Load { .. } | Expr::Const(_)) { Expr::Cast(t, Box::new(self.wide(value))) } else { self.expr(value) };
+                let value = if is_short(t) && !matches!(value, Expr::Load { .. } | Expr::Const(_)) {
+                    Expr::Cast(t, Box::new(self.wide(value)))
+                } else {
+                    self.expr(value)
+                };
                 Stmt::Store { buf, at, value }
             }
             s => s.map_exprs(&mut |e| self.expr(e)),
@@ -67,8 +77,12 @@ impl Widen<'_> {
         let b = |e: Box<Expr>| Box::new(self.expr(*e));
         match e {
             Expr::Cast(ElemType::I32, x) if is_short(self.m.type_of(&x)) => self.wide(*x),
-            Expr::Cast(t @ ElemType::F32, x) if is_short(self.m.type_of(&x)) => Expr::Cast(t, Box::new(self.wide(*x))),
-            Expr::Bin(op, x, y) if op.is_comparison() && is_short(self.m.type_of(&x)) => Expr::bin(op, self.wide(*x), self.wide(*y)),
+            Expr::Cast(t @ ElemType::F32, x) if is_short(self.m.type_of(&x)) => {
+                Expr::Cast(t, Box::new(self.wide(*x)))
+            }
+            Expr::Bin(op, x, y) if op.is_comparison() && is_short(self.m.type_of(&x)) => {
+                Expr::bin(op, self.wide(*x), self.wide(*y))
+            }
             Expr::Un(op, x) => Expr::Un(op, b(x)),
             Expr::Cast(t, x) => Expr::Cast(t, b(x)),
             Expr::Text(op, v) => Expr::Text(op, v.into_iter().map(|e| self.expr(e)).collect()),
@@ -77,9 +91,15 @@ impl Widen<'_> {
             Expr::Dot(g, x, y, z) => Expr::Dot(g, b(x), b(y), b(z)),
             Expr::Select(x, y, z) => Expr::Select(b(x), b(y), b(z)),
             Expr::Let { reg, value, body } => Expr::Let { reg, value: b(value), body: b(body) },
-            Expr::With { sym, value, extent, body } => Expr::With { sym, value: b(value), extent, body: b(body) },
+            Expr::With { sym, value, extent, body } => {
+                Expr::With { sym, value: b(value), extent, body: b(body) }
+            }
             // A short value where one is wanted.
-            Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. } if self.regs.contains_key(&r) => Expr::Cast(self.m.regs[r].ty, Box::new(self.wide(e))),
+            Expr::Reg(r) | Expr::Acc { reg: r, .. } | Expr::Horizontal { reg: r, .. }
+                if self.regs.contains_key(&r) =>
+            {
+                Expr::Cast(self.m.regs[r].ty, Box::new(self.wide(e)))
+            }
             e => e,
         }
     }
@@ -89,12 +109,20 @@ impl Widen<'_> {
         match e {
             Expr::Const(s) => Scalar::int(ElemType::I32, s.to_i64()).into(),
             Expr::Reg(r) if self.regs.contains_key(&r) => Expr::Reg(self.regs[&r]),
-            Expr::Acc { reg, at, lane } if self.regs.contains_key(&reg) => Expr::Acc { reg: self.regs[&reg], at, lane },
-            Expr::Horizontal { op, reg, at } if self.regs.contains_key(&reg) => Expr::Horizontal { op, reg: self.regs[&reg], at },
+            Expr::Acc { reg, at, lane } if self.regs.contains_key(&reg) => {
+                Expr::Acc { reg: self.regs[&reg], at, lane }
+            }
+            Expr::Horizontal { op, reg, at } if self.regs.contains_key(&reg) => {
+                Expr::Horizontal { op, reg: self.regs[&reg], at }
+            }
             Expr::Bin(op @ (BinOp::Min | BinOp::Max), x, y) => Expr::Bin(op, b(x), b(y)),
             Expr::Select(c, x, y) => Expr::Select(Box::new(self.expr(*c)), b(x), b(y)),
-            Expr::With { sym, value, extent, body } => Expr::With { sym, value: Box::new(self.expr(*value)), extent, body: b(body) },
-            Expr::Cast(t, x) if self.fits(&x, t) => Expr::cast(self.m.type_of(&x), ElemType::I32, self.expr(*x)),
+            Expr::With { sym, value, extent, body } => {
+                Expr::With { sym, value: Box::new(self.expr(*value)), extent, body: b(body) }
+            }
+            Expr::Cast(t, x) if self.fits(&x, t) => {
+                Expr::cast(self.m.type_of(&x), ElemType::I32, self.expr(*x))
+            }
             Expr::Cast(t, x) => Expr::Cast(ElemType::I32, Box::new(Expr::Cast(t, Box::new(self.expr(*x))))),
             e => Expr::Cast(ElemType::I32, Box::new(self.expr(e))),
         }
@@ -106,7 +134,9 @@ impl Widen<'_> {
         }
         let Expr::Bin(BinOp::Sub, x, k) = e else { return false };
         let (Expr::Cast(ElemType::I32, x), Expr::Const(k)) = (&**x, &**k) else { return false };
-        t == ElemType::I8 && k.to_i64() == 128 && matches!(&**x, Expr::Load { buf, .. } if self.m.bufs[*buf].ty == ElemType::U8)
+        t == ElemType::I8
+            && k.to_i64() == 128
+            && matches!(&**x, Expr::Load { buf, .. } if self.m.bufs[*buf].ty == ElemType::U8)
     }
 }
 

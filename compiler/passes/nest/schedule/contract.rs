@@ -1,18 +1,20 @@
 //! Contractions (MatMul, Gemm, Conv, ...): packed weights and register tiles.
 //!
-//! The form that operators write is a `par` nest around `acc = 0; seq nest { acc = fma(A, B, acc) }; store`. Loop
-//! variables are told apart by where they occur: the column variable n in B only (vectors run along it), row variables
-//! in A only, batch variables in both. B is packed into panels `[batch][ceil(N / nr)][K ..][nr]` - constants by a lazy
-//! rearrangement, others by a kernel - so that the inner loop reads it in order whatever its layout was (Goto, van de
-//! Geijn: Anatomy of High-Performance Matrix Multiplication). The width of panels does not depend on the CPU level, so
-//! that levels share them; `tiles` makes the loops.
+//! The form that operators write is a `par` nest around `acc = 0; seq nest { acc = fma(A, B, acc) }; store`.
+//! Loop variables are told apart by where they occur: the column variable n in B only (vectors run along it),
+//! row variables in A only, batch variables in both. B is packed into panels `[batch][ceil(N / nr)][K
+//! ..][nr]` - constants by a lazy rearrangement, others by a kernel - so that the inner loop reads it in
+//! order whatever its layout was (Goto, van de Geijn: Anatomy of High-Performance Matrix Multiplication). The
+//! width of panels does not depend on the CPU level, so that levels share them; `tiles` makes the loops.
 
 pub(crate) mod loops;
 
 use crate::nest::schedule::{self, Schedule};
 use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, Module, Place, Stmt, visit};
 use crate::passes::nest::analysis::form::{Contraction, Form, ProductKind};
-pub(crate) use crate::passes::nest::analysis::form::{Contraction as Parts, ProductKind as Product, contraction as take_apart, depends};
+pub(crate) use crate::passes::nest::analysis::form::{
+    Contraction as Parts, ProductKind as Product, contraction as take_apart, depends,
+};
 use crate::passes::nest::analysis::machine::{L1, L2, LINE, PAGE};
 use crate::passes::nest::analysis::shape::relocate;
 use crate::passes::nest::analysis::strides::{stride, unit_stride_var};
@@ -29,7 +31,9 @@ use std::sync::Arc;
 fn facts_of(product: ProductKind, facts: Facts) -> Facts {
     match product {
         // Where Cranelift takes vectors apart every lane of a sum has a register.
-        ProductKind::Double if !facts.caps.long_lanes => Facts { registers: facts.registers / facts.lanes, ..facts },
+        ProductKind::Double if !facts.caps.long_lanes => {
+            Facts { registers: facts.registers / facts.lanes, ..facts }
+        }
         ProductKind::Double => Facts { lanes: facts.lanes / 2, ..facts },
         _ => facts,
     }
@@ -89,8 +93,20 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
         row = rows.pop().and_then(|outer| Some(joined(m, &mut p, outer, row?)));
         together = short;
     }
-    let apart = row.and_then(|r| stride(m, p.a.0, &p.a.1, r.0)).map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
-    let tile = Tile::new((row, together), most, n, n_extent, nr, packing, batch, apart != 0 && apart % PAGE == 0, facts);
+    let apart = row
+        .and_then(|r| stride(m, p.a.0, &p.a.1, r.0))
+        .map_or(0, |s| s * i64::from(m.bufs[p.a.0].ty.bytes().unwrap_or(1)));
+    let tile = Tile::new(
+        (row, together),
+        most,
+        n,
+        n_extent,
+        nr,
+        packing,
+        batch,
+        apart != 0 && apart % PAGE == 0,
+        facts,
+    );
     let loops = Loops::new(m, &p, &tile, &rows);
     let work = work(m, &p, n, unit, request.program.large);
     Some(Box::new(Tiled { p, rows, tile, loops, turn, work }))
@@ -112,20 +128,24 @@ impl Plan for Tiled {
         let Some(turn) = turn else { return body };
         t.turn();
         let back = tiles::emit(m, &p, &t, &loops, &rows);
-        vec![Stmt::If { cond: Expr::cmp_index(BinOp::Eq, Dim::sym(turn).modulo(2), 0), then: body, els: back }]
+        vec![Stmt::If {
+            cond: Expr::cmp_index(BinOp::Eq, Dim::sym(turn).modulo(2), 0),
+            then: body,
+            els: back,
+        }]
     }
 }
 
-/// Columns that are worth a tile: two where they lie side by side in the result, vectors may be partial, and nothing else runs
-/// along memory: the pixels of an image of few channels.
+/// Columns that are worth a tile: two where they lie side by side in the result, vectors may be partial, and
+/// nothing else runs along memory: the pixels of an image of few channels.
 fn least_columns(m: &Module, p: &Contraction, n: Sym, facts: Facts) -> i64 {
     let beside = p.store().is_some_and(|(out, at)| stride(m, out, &at, n) == Some(1));
     let row = p.loops.iter().any(|l| l.0 != n && stride(m, p.a.0, &p.a.1, l.0) == Some(1));
     if beside && !row && facts.caps.masks && p.product == ProductKind::Fma { 2 } else { 4 }
 }
 
-/// The column: a loop that B alone depends on, along memory of the result where there is one. A matrix product may swap its
-/// operands for that.
+/// The column: a loop that B alone depends on, along memory of the result where there is one. A matrix
+/// product may swap its operands for that.
 fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
     let only = |one: &[Dim], other: &[Dim], s: Sym| depends(one, s) && !depends(other, s);
     let (out, at) = p.store()?;
@@ -140,13 +160,13 @@ fn columns(m: &Module, p: &mut Contraction) -> Option<Sym> {
     next.filter(only_b).or_else(|| p.loops.iter().rev().map(|l| l.0).find(only_b))
 }
 
-/// Orders the loops of the sum: innermost what runs through A's memory in the smallest steps, channels of images, columns of
-/// matrices.
+/// Orders the loops of the sum: innermost what runs through A's memory in the smallest steps, channels of
+/// images, columns of matrices.
 fn order_reduction(m: &Module, p: &mut Contraction, row: Option<(Sym, Dim)>) {
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).map_or(i64::MAX, i64::abs);
     p.depth.sort_by_key(|d| std::cmp::Reverse(step(d.0)));
-    // But not what steps from row to row: unrolled steps would share elements of A, and keep them in registers that the
-    // sums need.
+    // But not what steps from row to row: unrolled steps would share elements of A, and keep them in
+    // registers that the sums need.
     let between = row.and_then(|r| stride(m, p.a.0, &p.a.1, r.0)).map_or(0, i64::abs);
     let shares = |d: &(Sym, Dim)| {
         let s = step(d.0);
@@ -160,7 +180,8 @@ fn order_reduction(m: &Module, p: &mut Contraction, row: Option<(Sym, Dim)>) {
     }
 }
 
-/// Work of the contraction with columns `n`, whose panels have a multiple of `unit`. `large`: `Program::large`.
+/// Work of the contraction with columns `n`, whose panels have a multiple of `unit`. `large`:
+/// `Program::large`.
 fn work(m: &Module, p: &Contraction, n: Sym, unit: i64, large: bool) -> Dim {
     let all = |loops: &mut dyn Iterator<Item = &(Sym, Dim)>| Dim::product(loops.map(|l| l.1));
     // Vectors that are partly empty take as long as whole ones.
@@ -168,7 +189,9 @@ fn work(m: &Module, p: &Contraction, n: Sym, unit: i64, large: bool) -> Dim {
     let work = (Dim::product(p.loops.iter().chain(&p.depth).map(lanes)) * 2).floor_div(8);
     // Few rows wait for the weights.
     let read = all(&mut p.loops.iter().filter(|l| depends(&p.b.1, l.0)).chain(&p.depth));
-    let waits = large && matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && m.syms.le(work, read * READ) == Answer::Yes;
+    let waits = large
+        && matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_))
+        && m.syms.le(work, read * READ) == Answer::Yes;
     if waits { read * READ } else { work }
 }
 
@@ -181,7 +204,11 @@ fn begin_with_constant(m: &Module, p: &mut Contraction) {
     let (mut sums, mut terms) = (0, vec![]);
     visit::walk_exprs(&p.tail, &mut |e| match e {
         Expr::Acc { reg, .. } if *reg == p.acc => sums += 1,
-        Expr::Bin(BinOp::Add, x, y) if matches!(&**x, Expr::Acc { reg, .. } if *reg == p.acc) && constant(y) => terms.push((**y).clone()),
+        Expr::Bin(BinOp::Add, x, y)
+            if matches!(&**x, Expr::Acc { reg, .. } if *reg == p.acc) && constant(y) =>
+        {
+            terms.push((**y).clone())
+        }
         _ => {}
     });
     let (1, [start]) = (sums, terms.as_slice()) else { return };
@@ -194,7 +221,9 @@ fn begin_with_constant(m: &Module, p: &mut Contraction) {
         .map(|s| {
             s.map_exprs(&mut |e| {
                 e.rewrite(&mut |e| match e {
-                    Expr::Bin(BinOp::Add, x, y) if left && *y == *start && matches!(&*x, Expr::Acc { reg, .. } if *reg == acc) => {
+                    Expr::Bin(BinOp::Add, x, y)
+                        if left && *y == *start && matches!(&*x, Expr::Acc { reg, .. } if *reg == acc) =>
+                    {
                         left = false;
                         *x
                     }
@@ -205,20 +234,30 @@ fn begin_with_constant(m: &Module, p: &mut Contraction) {
         .collect();
 }
 
-/// Work of reading a weight that lies beyond the second-level cache, in scalar operations as `KernelData::work` counts.
+/// Work of reading a weight that lies beyond the second-level cache, in scalar operations as
+/// `KernelData::work` counts.
 const READ: i64 = 6;
 
-/// The loop every other iteration of which reads the weights backwards, so that it begins with what is still in the
-/// first-level cache: where a loop reads the same weights again and again for a few rows, and they fill that cache but
-/// not the second.
-fn turn(m: &Module, p: &Contraction, batch: &[(Sym, Dim)], within: Within, rows: i64, weights: Dim) -> Option<Sym> {
+/// The loop every other iteration of which reads the weights backwards, so that it begins with what is still
+/// in the first-level cache: where a loop reads the same weights again and again for a few rows, and they
+/// fill that cache but not the second.
+fn turn(
+    m: &Module,
+    p: &Contraction,
+    batch: &[(Sym, Dim)],
+    within: Within,
+    rows: i64,
+    weights: Dim,
+) -> Option<Sym> {
     let Within::Loop(Some(s)) = within else { return None };
-    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && !batch.iter().any(|b| depends(&p.b.1, b.0));
+    let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_))
+        && !batch.iter().any(|b| depends(&p.b.1, b.0));
     let bytes = weights.as_const()? * i64::from(m.bufs[p.b.0].ty.bytes()?);
     (constant && rows <= 4 && !depends(&p.b.1, s) && (L1 / 2..=L2 / 2).contains(&bytes)).then_some(s)
 }
 
-/// Rows of both innermost row loops, where both are known and a tile may hold several of the inner one, which are short.
+/// Rows of both innermost row loops, where both are known and a tile may hold several of the inner one, which
+/// are short.
 fn short_rows(outer: &[(Sym, Dim)], inner: Option<(Sym, Dim)>) -> Option<i64> {
     let (outer, inner) = (outer.last()?.1.as_const()?, inner?.1.as_const()?);
     (outer > 1 && (2..=tiles::MOST_ROWS / 2).contains(&inner)).then_some(outer * inner)
@@ -258,7 +297,13 @@ impl ConstPanels {
     /// The panels as a buffer.
     pub fn place(self, m: &mut Module) -> Packed {
         let large = self.large();
-        Packed { buf: m.constant(self.name, self.data), outer: self.outer, own: self.own, large, line: self.line }
+        Packed {
+            buf: m.constant(self.name, self.data),
+            outer: self.outer,
+            own: self.own,
+            large,
+            line: self.line,
+        }
     }
 }
 
@@ -305,13 +350,32 @@ impl tiles::Source for Packing {
 
 /// How tiles read B: in place if its rows lie there as panels would, else packed.
 #[allow(clippy::too_many_arguments)]
-pub(crate) fn packing(m: &Module, uses: &Uses, k: Kernel, p: &Contraction, batch: &[(Sym, Dim)], n: Sym, n_extent: Dim, nr: i64, facts: Facts) -> Option<Packing> {
+pub(crate) fn packing(
+    m: &Module,
+    uses: &Uses,
+    k: Kernel,
+    p: &Contraction,
+    batch: &[(Sym, Dim)],
+    n: Sym,
+    n_extent: Dim,
+    nr: i64,
+    facts: Facts,
+) -> Option<Packing> {
     let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_));
     let along = |s: Sym| stride(m, p.b.0, &p.b.1, s);
     // A constant that is one panel.
     let panel = n_extent.as_const() == Some(nr) && p.depth.last().is_some_and(|d| along(d.0) == Some(nr));
-    let near = p.depth.last().and_then(|d| along(d.0)).is_some_and(|s| (0..PAGE / if p.product == ProductKind::Double { 8 } else { 4 }).contains(&s));
-    if (!constant || panel) && p.depth.len() == 1 && near && along(n) == Some(1) && n_extent.modulo(i64::from(facts.lanes)).as_const() == Some(0) {
+    let near = p
+        .depth
+        .last()
+        .and_then(|d| along(d.0))
+        .is_some_and(|s| (0..PAGE / if p.product == ProductKind::Double { 8 } else { 4 }).contains(&s));
+    if (!constant || panel)
+        && p.depth.len() == 1
+        && near
+        && along(n) == Some(1)
+        && n_extent.modulo(i64::from(facts.lanes)).as_const() == Some(0)
+    {
         return Some(Packing::InPlace);
     }
     if p.with.is_some() {
@@ -322,12 +386,20 @@ pub(crate) fn packing(m: &Module, uses: &Uses, k: Kernel, p: &Contraction, batch
     if constant && !m.is_recast(p.b.0) {
         return constant_panels(m, p, &own, (n, n_extent), nr).map(Packing::Constant);
     }
-    let known = |s: Sym| s == n || own.iter().chain(&p.depth).any(|l| l.0 == s) || m.syms.kind(s) != SymKind::Loop;
+    let known =
+        |s: Sym| s == n || own.iter().chain(&p.depth).any(|l| l.0 == s) || m.syms.kind(s) != SymKind::Loop;
     if !p.b.1.iter().flat_map(|d| d.syms()).all(known) {
         return None;
     }
     let (name, dims) = (packed_name(m, p), packed_dims(p, &own, n_extent, nr));
-    Some(Packing::Kernel(pack::Panels::new(m, uses, k, p, pack::Shape { name, dims, own, n, n_extent, nr }, facts)))
+    Some(Packing::Kernel(pack::Panels::new(
+        m,
+        uses,
+        k,
+        p,
+        pack::Shape { name, dims, own, n, n_extent, nr },
+        facts,
+    )))
 }
 
 fn packed_name(m: &Module, p: &Contraction) -> String {
@@ -341,20 +413,31 @@ fn packed_dims(p: &Contraction, own: &[(Sym, Dim)], n_extent: Dim, nr: i64) -> V
 }
 
 /// A constant B as panels, see [`packing`]; `own` are the batch loops that it depends on.
-pub(crate) fn constant_panels(m: &Module, p: &Contraction, own: &[(Sym, Dim)], (n, n_extent): (Sym, Dim), nr: i64) -> Option<ConstPanels> {
+pub(crate) fn constant_panels(
+    m: &Module,
+    p: &Contraction,
+    own: &[(Sym, Dim)],
+    (n, n_extent): (Sym, Dim),
+    nr: i64,
+) -> Option<ConstPanels> {
     let storage = m.storage(p.b.0);
     let Place::Const(c) = &m.bufs[storage].place else { return None };
     if m.bufs[storage].layout != Layout::RowMajor || m.is_recast(p.b.0) {
         return None;
     }
-    let at = if p.b.0 == storage { p.b.1.clone() } else { relocate(m, &m.bufs[p.b.0].dims, &p.b.1, &m.bufs[storage].dims) };
+    let at = if p.b.0 == storage {
+        p.b.1.clone()
+    } else {
+        relocate(m, &m.bufs[p.b.0].dims, &p.b.1, &m.bufs[storage].dims)
+    };
     let mut vars: Vec<Sym> = own.iter().map(|b| b.0).collect();
     vars.push(n);
     vars.extend(p.depth.iter().map(|d| d.0));
     // Subscripts without a loop of the nest stay as they are.
     let picked = |d: &Dim| d.as_const().is_none() && !vars.iter().any(|v| d.contains(*v));
     let outer: Vec<Dim> = at.iter().copied().filter(picked).collect();
-    let extents: Vec<Dim> = at.iter().zip(c.dims()).filter(|x| picked(x.0)).map(|x| Dim::constant(*x.1)).collect();
+    let extents: Vec<Dim> =
+        at.iter().zip(c.dims()).filter(|x| picked(x.0)).map(|x| Dim::constant(*x.1)).collect();
     let (mut offset, mut coeff) = (vec![], vec![]);
     let mut next = 0;
     for d in &at {
@@ -377,8 +460,18 @@ pub(crate) fn constant_panels(m: &Module, p: &Contraction, own: &[(Sym, Dim)], (
         offset.push(rest.as_const()?);
         coeff.push(row);
     }
-    let dims: Vec<i64> = extents.into_iter().chain(packed_dims(p, own, n_extent, nr)).map(|d| d.as_const()).collect::<Option<_>>()?;
+    let dims: Vec<i64> = extents
+        .into_iter()
+        .chain(packed_dims(p, own, n_extent, nr))
+        .map(|d| d.as_const())
+        .collect::<Option<_>>()?;
     let data = ConstData::remap(c.clone(), Remap { dims, offset, coeff })?;
     let line = LINE / m.bufs[p.b.0].ty.bytes().map_or(4, i64::from);
-    Some(ConstPanels { name: packed_name(m, p), data: Arc::new(data), outer, own: own.iter().map(|b| b.0).collect(), line })
+    Some(ConstPanels {
+        name: packed_name(m, p),
+        data: Arc::new(data),
+        outer,
+        own: own.iter().map(|b| b.0).collect(),
+        line,
+    })
 }

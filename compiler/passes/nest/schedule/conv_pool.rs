@@ -1,7 +1,7 @@
 //! Convolutions with pooling behind them in one kernel, as `fuse_conv_pool` makes them.
 //!
-//! Vectors run along the pooled row: each lane has a window of sums, which differ in where they begin, and pooling is an
-//! operation on whole vectors.
+//! Vectors run along the pooled row: each lane has a window of sums, which differ in where they begin, and
+//! pooling is an operation on whole vectors.
 
 use crate::nest::schedule::Schedule;
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Reg, Stmt, visit};
@@ -19,7 +19,13 @@ const UNROLLED: i64 = 8;
 
 /// Images that stay in planes because a kernel of this form reads or writes them.
 pub(crate) fn planes(m: &Module, kernels: &[Kernel]) -> Vec<Buf> {
-    kernels.iter().filter_map(|k| pooled_contraction(&m.kernels[*k].body).map(|p| [vec![p.a.0], visit::stores(&p.tail)].concat())).flatten().collect()
+    kernels
+        .iter()
+        .filter_map(|k| {
+            pooled_contraction(&m.kernels[*k].body).map(|p| [vec![p.a.0], visit::stores(&p.tail)].concat())
+        })
+        .flatten()
+        .collect()
 }
 
 /// A kernel of the fused form, in vectors along the pooled row.
@@ -52,7 +58,11 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn schedu
 
 impl schedule::Plan for Plan {
     fn schedule(&self, _: &Module) -> Schedule {
-        let s = Schedule::new("convolution with pooling").vectors(self.lanes, "pooled results of a row", self.row.1.into());
+        let s = Schedule::new("convolution with pooling").vectors(
+            self.lanes,
+            "pooled results of a row",
+            self.row.1.into(),
+        );
         let window = self.p.window.iter().filter_map(|w| w.1.as_const()).product();
         let channels = (self.channel.1 + self.parts - 1) / self.parts;
         let taps = self.p.depth.last().and_then(|d| d.1.as_const()).filter(|n| *n <= UNROLLED);
@@ -68,7 +78,17 @@ impl schedule::Plan for Plan {
         let mut body = vec![];
         for i in 0..self.parts {
             let (from, to) = (channels * i / self.parts, channels * (i + 1) / self.parts);
-            let block = |m: &mut Module, base: Dim, used: i64| Block { p, x: (self.row.0, base), c: (self.channel.0, from), channels: to - from, lanes, used }.emit(m);
+            let block = |m: &mut Module, base: Dim, used: i64| {
+                Block {
+                    p,
+                    x: (self.row.0, base),
+                    c: (self.channel.0, from),
+                    channels: to - from,
+                    lanes,
+                    used,
+                }
+                .emit(m)
+            };
             if whole > 0 {
                 let v = m.syms.loop_var("x", zero, Dim::constant(whole));
                 let inside = block(m, Dim::sym(v) * lanes, lanes);
@@ -78,7 +98,8 @@ impl schedule::Plan for Plan {
                 body.extend(block(m, Dim::constant(whole * lanes), wide % lanes));
             }
         }
-        let outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != self.row.0 && l.0 != self.channel.0).collect();
+        let outer: Vec<(Sym, Dim)> =
+            p.loops.iter().copied().filter(|l| l.0 != self.row.0 && l.0 != self.channel.0).collect();
         shape::parallel(m, &outer, body)
     }
 }
@@ -99,14 +120,30 @@ impl Block<'_> {
     fn emit(&self, m: &mut Module) -> Vec<Stmt> {
         let p = self.p;
         let (sum, pooled) = (m.reg(ElemType::F32), m.reg(ElemType::F32));
-        let sizes: Vec<u32> = [self.channels].into_iter().chain(p.window.iter().filter_map(|w| w.1.as_const())).map(|n| n as u32).collect();
-        let acc = |reg: Reg, shape: &[u32], init: Expr| Stmt::Acc { reg, lanes: self.lanes as u32, shape: shape.to_vec(), init };
+        let sizes: Vec<u32> = [self.channels]
+            .into_iter()
+            .chain(p.window.iter().filter_map(|w| w.1.as_const()))
+            .map(|n| n as u32)
+            .collect();
+        let acc = |reg: Reg, shape: &[u32], init: Expr| Stmt::Acc {
+            reg,
+            lanes: self.lanes as u32,
+            shape: shape.to_vec(),
+            init,
+        };
         let mut out = vec![acc(sum, &sizes, Expr::num(ElemType::F32, 0.0))];
         // The innermost taps are written out.
-        let depth: Vec<(Sym, Sym, Dim)> = p.depth.iter().map(|d| (d.0, shape::loop_like(m, d.0, Dim::constant(0), d.1), d.1)).collect();
-        let mut body = self.each(m, true, (sum, pooled), &|| vec![Stmt::Set { reg: p.sum, at: vec![], value: p.step.clone() }]);
+        let depth: Vec<(Sym, Sym, Dim)> =
+            p.depth.iter().map(|d| (d.0, shape::loop_like(m, d.0, Dim::constant(0), d.1), d.1)).collect();
+        let mut body = self.each(m, true, (sum, pooled), &|| {
+            vec![Stmt::Set { reg: p.sum, at: vec![], value: p.step.clone() }]
+        });
         for (i, (old, var, hi)) in depth.iter().enumerate().rev() {
-            let kind = if i + 1 == depth.len() && hi.as_const().is_some_and(|n| n <= UNROLLED) { LoopKind::Unroll } else { LoopKind::Seq };
+            let kind = if i + 1 == depth.len() && hi.as_const().is_some_and(|n| n <= UNROLLED) {
+                LoopKind::Unroll
+            } else {
+                LoopKind::Seq
+            };
             body = shape::put(m, body, &|s| (s == *old).then(|| Dim::sym(*var)));
             body = vec![Stmt::For { kind, var: *var, lo: Dim::constant(0), hi: *hi, body }];
         }
@@ -117,14 +154,30 @@ impl Block<'_> {
         out
     }
     /// Statements of the kernel for each channel (and each result of the window), in lanes.
-    fn each(&self, m: &mut Module, window: bool, (sum, pooled): (Reg, Reg), body: &dyn Fn() -> Vec<Stmt>) -> Vec<Stmt> {
+    fn each(
+        &self,
+        m: &mut Module,
+        window: bool,
+        (sum, pooled): (Reg, Reg),
+        body: &dyn Fn() -> Vec<Stmt>,
+    ) -> Vec<Stmt> {
         let (p, zero) = (self.p, Dim::constant(0));
         let c = m.syms.loop_var("c", zero, Dim::constant(self.channels));
         let l = m.syms.loop_var("l", zero, Dim::constant(self.used));
-        let inner: Vec<(Sym, Sym, Dim)> = if window { p.window.iter().map(|w| (w.0, shape::loop_like(m, w.0, zero, w.1), w.1)).collect() } else { vec![] };
+        let inner: Vec<(Sym, Sym, Dim)> = if window {
+            p.window.iter().map(|w| (w.0, shape::loop_like(m, w.0, zero, w.1), w.1)).collect()
+        } else {
+            vec![]
+        };
         let at_sum: Vec<Dim> = [Dim::sym(c)].into_iter().chain(inner.iter().map(|w| Dim::sym(w.1))).collect();
         let at_pooled = vec![Dim::sym(c)];
-        let place = |r: Reg| if r == p.sum { Some((sum, at_sum.clone())) } else { (r == p.pooled.0).then(|| (pooled, at_pooled.clone())) };
+        let place = |r: Reg| {
+            if r == p.sum {
+                Some((sum, at_sum.clone()))
+            } else {
+                (r == p.pooled.0).then(|| (pooled, at_pooled.clone()))
+            }
+        };
         let fresh = fresh_regs(m, &body());
         let moved = fresh.into_iter().map(|s| {
             let s = s.map_exprs(&mut |e| {
@@ -150,7 +203,13 @@ impl Block<'_> {
             s => inner.iter().find(|w| w.0 == s).map(|w| Dim::sym(w.1)),
         };
         let moved: Vec<Stmt> = moved.map(|s| s.map_dims(&mut |d| d.subst(&mut |s| dims(s)))).collect();
-        let mut body = vec![Stmt::For { kind: LoopKind::Vec(self.lanes as u32), var: l, lo: zero, hi: Dim::constant(self.used), body: moved }];
+        let mut body = vec![Stmt::For {
+            kind: LoopKind::Vec(self.lanes as u32),
+            var: l,
+            lo: zero,
+            hi: Dim::constant(self.used),
+            body: moved,
+        }];
         for (_, var, hi) in inner.iter().rev() {
             body = vec![Stmt::For { kind: LoopKind::Unroll, var: *var, lo: zero, hi: *hi, body }];
         }

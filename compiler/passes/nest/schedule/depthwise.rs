@@ -1,8 +1,9 @@
 //! Depthwise convolutions: sums over a window in which every factor runs along the same channels.
 //!
-//! Vectors run along channels; a block of neighbouring results along a row shares what their windows have in common: each
-//! weight is loaded once for the block, each element of the image once for all windows that it is in. A task takes
-//! some channels through several rows where what windows of neighbouring rows share then stays in the first-level cache.
+//! Vectors run along channels; a block of neighbouring results along a row shares what their windows have in
+//! common: each weight is loaded once for the block, each element of the image once for all windows that it
+//! is in. A task takes some channels through several rows where what windows of neighbouring rows share then
+//! stays in the first-level cache.
 
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Expr, Kernel, LoopKind, Module, Reg, Scalar, Stmt};
@@ -68,7 +69,11 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     // Rows: what moves the image in the next larger steps.
     let mut outer: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != c && l.0 != x.0).collect();
     outer.sort_by_key(|l| std::cmp::Reverse(stride(m, out, &at, l.0).unwrap_or(i64::MAX)));
-    let down = outer.iter().copied().filter(|l| !depends(&p.b.1, l.0) && step(l.0).is_some()).min_by_key(|l| step(l.0));
+    let down = outer
+        .iter()
+        .copied()
+        .filter(|l| !depends(&p.b.1, l.0) && step(l.0).is_some())
+        .min_by_key(|l| step(l.0));
     let rows = match down.and_then(|y| Some((y, cut(m, &p, (y, x), (extent, block.lanes))?))) {
         Some((y, cut)) => {
             outer.retain(|l| l.0 != y.0);
@@ -81,8 +86,8 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     Some(Box::new(Window { p, block, outer, rows, work }))
 }
 
-/// Neighbouring results of a block along row `x`: as many as have registers for their sums and for what their windows
-/// share, in blocks of equal size.
+/// Neighbouring results of a block along row `x`: as many as have registers for their sums and for what their
+/// windows share, in blocks of equal size.
 fn width(m: &Module, p: &Contraction, x: (Sym, Dim), registers: i64) -> i64 {
     let step = |s: Sym| stride(m, p.a.0, &p.a.1, s).filter(|d| *d > 0);
     // Elements of the image that a row of the window has in common with others, for one more result.
@@ -106,13 +111,24 @@ impl Plan for Window {
     fn schedule(&self, _: &Module) -> Schedule {
         let b = &self.block;
         let s = Schedule::new("window").vectors(b.lanes, "channels", b.extent.into());
-        let taps = if b.taps > UNROLLED { self.p.depth.iter().skip(1).filter_map(|d| d.1.as_const()).product() } else { b.taps };
+        let taps = if b.taps > UNROLLED {
+            self.p.depth.iter().skip(1).filter_map(|d| d.1.as_const()).product()
+        } else {
+            b.taps
+        };
         let blocks = match &self.rows {
             Rows::Whole => vec![],
             Rows::Pieces => vec![("results of a piece", Dim::constant(PIECE * b.width))],
-            Rows::Some(_, cut) => vec![("rows", cut.rows.into()), ("channels", (cut.vectors * b.lanes).into())],
+            Rows::Some(_, cut) => {
+                vec![("rows", cut.rows.into()), ("channels", (cut.vectors * b.lanes).into())]
+            }
         };
-        Schedule { tile: vec![("results", b.width), ("vectors", 1)], unroll: vec![("taps", taps)], blocks, ..s }
+        Schedule {
+            tile: vec![("results", b.width), ("vectors", 1)],
+            unroll: vec![("taps", taps)],
+            blocks,
+            ..s
+        }
     }
     fn work(&self) -> Dim {
         self.work
@@ -141,9 +157,15 @@ struct Cut {
     vectors: i64,
 }
 
-/// Tasks that take a few channels through many rows: what neighbouring rows have in common of the image then comes from the
-/// first-level cache. None where it does not fit: all channels of a few neighbours are better there, since they lie together.
-fn cut(m: &Module, p: &Contraction, (y, x): ((Sym, Dim), (Sym, Dim)), (extent, lanes): (i64, i64)) -> Option<Cut> {
+/// Tasks that take a few channels through many rows: what neighbouring rows have in common of the image then
+/// comes from the first-level cache. None where it does not fit: all channels of a few neighbours are better
+/// there, since they lie together.
+fn cut(
+    m: &Module,
+    p: &Contraction,
+    (y, x): ((Sym, Dim), (Sym, Dim)),
+    (extent, lanes): (i64, i64),
+) -> Option<Cut> {
     // Of the first-level cache; the weights and the results take the rest.
     const CACHE: i64 = L1 * 5 / 6;
     const TASKS: i64 = 16;
@@ -154,11 +176,22 @@ fn cut(m: &Module, p: &Contraction, (y, x): ((Sym, Dim), (Sym, Dim)), (extent, l
     let lines = if pixel % LINE == 0 { gcd(pixel / LINE, SETS) } else { 1 };
     let vectors = lines * (LINE / (4 * lanes)).max(1);
     // Along a row and across rows: how far a window goes beyond the first element of its results.
-    let taps = |l: Sym| p.depth.iter().filter(|d| step(d.0).is_some_and(|s| step(l).is_some_and(|own| s <= own))).filter_map(|d| Some((step(d.0)?, d.1.as_const()?))).max_by_key(|t| t.0);
+    let taps = |l: Sym| {
+        p.depth
+            .iter()
+            .filter(|d| step(d.0).is_some_and(|s| step(l).is_some_and(|own| s <= own)))
+            .filter_map(|d| Some((step(d.0)?, d.1.as_const()?)))
+            .max_by_key(|t| t.0)
+    };
     let ((tap_y, rows), (tap_x, columns)) = (taps(y.0)?, taps(x.0)?);
     let window = (rows * (wide * step(x.0)? / tap_x + columns) + rows * columns) * lines * LINE;
     let groups = (extent + lanes * vectors - 1) / (lanes * vectors);
-    if window > CACHE || groups < 2 || extent % lanes != 0 && vectors > 1 || extent % (lanes * vectors) != 0 && vectors > 1 || tap_y == tap_x {
+    if window > CACHE
+        || groups < 2
+        || extent % lanes != 0 && vectors > 1
+        || extent % (lanes * vectors) != 0 && vectors > 1
+        || tap_y == tap_x
+    {
         return None;
     }
     let blocks = ((TASKS + groups - 1) / groups).min(high).max(1);
@@ -189,27 +222,42 @@ struct Block {
 
 impl Block {
     /// Tasks of some channels of some rows.
-    fn cut(&self, m: &mut Module, p: &Contraction, mut outer: Vec<(Sym, Dim)>, y: (Sym, Dim), cut: &Cut) -> Vec<Stmt> {
+    fn cut(
+        &self,
+        m: &mut Module,
+        p: &Contraction,
+        mut outer: Vec<(Sym, Dim)>,
+        y: (Sym, Dim),
+        cut: &Cut,
+    ) -> Vec<Stmt> {
         let (zero, extent, high, together) = (Dim::constant(0), self.extent, cut.rows, cut.vectors);
-        let (blocks, groups) = (y.1.ceil_div(high), Dim::constant((extent + self.lanes * together - 1) / (self.lanes * together)));
+        let (blocks, groups) = (
+            y.1.ceil_div(high),
+            Dim::constant((extent + self.lanes * together - 1) / (self.lanes * together)),
+        );
         let (block, v) = (m.syms.loop_var("b", zero, blocks), m.syms.loop_var("c", zero, groups));
         let from = Dim::sym(block) * high;
         let to = if y.1.modulo(high).as_const() == Some(0) { from + high } else { (from + high).min(y.1) };
         outer.extend([(block, blocks), (v, groups)]);
         let whole = extent / self.lanes;
-        let part = |m: &mut Module, base: Dim, used: i64| self.rows(m, p, (y.0, from, to), Channels { base, used, vectors: together });
+        let part = |m: &mut Module, base: Dim, used: i64| {
+            self.rows(m, p, (y.0, from, to), Channels { base, used, vectors: together })
+        };
         let body = match (whole, extent % self.lanes) {
             (_, 0) => part(m, Dim::sym(v) * (self.lanes * together), self.lanes),
             (0, rest) => part(m, zero, rest),
             (_, rest) => {
-                let (then, els) = (part(m, Dim::sym(v) * self.lanes, self.lanes), part(m, Dim::constant(whole * self.lanes), rest));
+                let (then, els) = (
+                    part(m, Dim::sym(v) * self.lanes, self.lanes),
+                    part(m, Dim::constant(whole * self.lanes), rest),
+                );
                 vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, v, whole), then, els }]
             }
         };
         parallel(m, &outer, body)
     }
-    /// A signal's blocks in pieces that several threads can take; `short` computes one that is shorter than a piece. The
-    /// last piece overlaps the one before: both store the same there.
+    /// A signal's blocks in pieces that several threads can take; `short` computes one that is shorter than a
+    /// piece. The last piece overlaps the one before: both store the same there.
     fn pieces(&self, m: &mut Module, p: &Contraction, outer: &[(Sym, Dim)], short: Vec<Stmt>) -> Vec<Stmt> {
         let (zero, width) = (Dim::constant(0), self.width);
         let long = PIECE * width;
@@ -217,16 +265,25 @@ impl Block {
         let (q, v) = (m.syms.loop_var("p", zero, pieces), m.syms.loop_var("x", zero, Dim::constant(PIECE)));
         let from = (Dim::sym(q) * long).min(self.x.1 - long);
         let inner = self.channels(m, p, from + Dim::sym(v) * width, width);
-        let body = vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(PIECE), body: inner }];
+        let body =
+            vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(PIECE), body: inner }];
         let body = match self.x.1.as_const() {
             Some(_) => body,
-            None => vec![Stmt::If { cond: Expr::cmp_index(BinOp::Ge, self.x.1, long), then: body, els: short }],
+            None => {
+                vec![Stmt::If { cond: Expr::cmp_index(BinOp::Ge, self.x.1, long), then: body, els: short }]
+            }
         };
         let loops: Vec<(Sym, Dim)> = outer.iter().copied().chain([(q, pieces)]).collect();
         parallel(m, &loops, body)
     }
     /// Rows of results (the loop over them, from where, to where) for some channels.
-    fn rows(&self, m: &mut Module, p: &Contraction, (y, lo, hi): (Sym, Dim, Dim), channels: Channels) -> Vec<Stmt> {
+    fn rows(
+        &self,
+        m: &mut Module,
+        p: &Contraction,
+        (y, lo, hi): (Sym, Dim, Dim),
+        channels: Channels,
+    ) -> Vec<Stmt> {
         let v = m.syms.loop_var("y", lo, hi);
         let body = self.columns(m, p, Some(channels));
         let body = put(m, body, &|s| (s == y).then(|| v.into()));
@@ -273,20 +330,57 @@ impl Block {
             out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(whole), body });
         }
         if self.extent % self.lanes != 0 {
-            out.extend(self.block(m, p, from, width, Dim::constant(whole * self.lanes), self.extent % self.lanes));
+            out.extend(self.block(
+                m,
+                p,
+                from,
+                width,
+                Dim::constant(whole * self.lanes),
+                self.extent % self.lanes,
+            ));
         }
         out
     }
     /// The same for `used` channels from `base` on.
-    fn block(&self, m: &mut Module, p: &Contraction, from: Dim, width: i64, base: Dim, used: i64) -> Vec<Stmt> {
+    fn block(
+        &self,
+        m: &mut Module,
+        p: &Contraction,
+        from: Dim,
+        width: i64,
+        base: Dim,
+        used: i64,
+    ) -> Vec<Stmt> {
         let zero = Dim::constant(0);
         let acc = m.reg(ElemType::F32);
-        let mut out = vec![Stmt::Acc { reg: acc, lanes: self.lanes as u32, shape: vec![width as u32], init: Expr::Const(Scalar::f32(0.0)) }];
-        let depth: Vec<(Sym, Sym, Dim)> = p.depth.iter().map(|d| (d.0, m.syms.loop_var("k", zero, d.1), d.1)).collect();
-        let (r, l) = (m.syms.loop_var("r", zero, Dim::constant(width)), m.syms.loop_var("l", zero, Dim::constant(used)));
-        let place = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| d.subst(&mut |s| self.position(s, from + r, base + l).or_else(|| depth.iter().find(|d| d.0 == s).map(|d| Dim::sym(d.1))))).collect() };
+        let mut out = vec![Stmt::Acc {
+            reg: acc,
+            lanes: self.lanes as u32,
+            shape: vec![width as u32],
+            init: Expr::Const(Scalar::f32(0.0)),
+        }];
+        let depth: Vec<(Sym, Sym, Dim)> =
+            p.depth.iter().map(|d| (d.0, m.syms.loop_var("k", zero, d.1), d.1)).collect();
+        let (r, l) = (
+            m.syms.loop_var("r", zero, Dim::constant(width)),
+            m.syms.loop_var("l", zero, Dim::constant(used)),
+        );
+        let place = |at: &[Dim]| -> Vec<Dim> {
+            at.iter()
+                .map(|d| {
+                    d.subst(&mut |s| {
+                        self.position(s, from + r, base + l)
+                            .or_else(|| depth.iter().find(|d| d.0 == s).map(|d| Dim::sym(d.1)))
+                    })
+                })
+                .collect()
+        };
         let here = vec![Dim::sym(r)];
-        let value = p.product.step(Expr::Load { buf: p.a.0, at: place(&p.a.1) }, Expr::Load { buf: p.b.0, at: place(&p.b.1) }, Expr::Acc { reg: acc, at: here.clone(), lane: None });
+        let value = p.product.step(
+            Expr::Load { buf: p.a.0, at: place(&p.a.1) },
+            Expr::Load { buf: p.b.0, at: place(&p.b.1) },
+            Expr::Acc { reg: acc, at: here.clone(), lane: None },
+        );
         let mut body = self.row(r, width, l, used, vec![Stmt::Set { reg: acc, at: here, value }]);
         for (i, (_, var, hi)) in depth.iter().enumerate().rev() {
             let kind = if i == 0 && self.taps > UNROLLED { LoopKind::Seq } else { LoopKind::Unroll };
@@ -297,18 +391,33 @@ impl Block {
         out
     }
     #[allow(clippy::too_many_arguments)]
-    fn stores(&self, m: &mut Module, p: &Contraction, acc: Reg, from: Dim, width: i64, base: Dim, used: i64) -> Vec<Stmt> {
+    fn stores(
+        &self,
+        m: &mut Module,
+        p: &Contraction,
+        acc: Reg,
+        from: Dim,
+        width: i64,
+        base: Dim,
+        used: i64,
+    ) -> Vec<Stmt> {
         let zero = Dim::constant(0);
-        let (r, l) = (m.syms.loop_var("r", zero, Dim::constant(width)), m.syms.loop_var("l", zero, Dim::constant(used)));
+        let (r, l) = (
+            m.syms.loop_var("r", zero, Dim::constant(width)),
+            m.syms.loop_var("l", zero, Dim::constant(used)),
+        );
         let tail = fresh_regs(m, &p.tail)
             .into_iter()
             .map(|s| {
-                s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| self.position(s, from + r, base + l)))).map_exprs(&mut |e| {
-                    e.rewrite(&mut |e| match e {
-                        Expr::Acc { reg, .. } if reg == p.acc => Expr::Acc { reg: acc, at: vec![r.into()], lane: None },
-                        e => e,
+                s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| self.position(s, from + r, base + l))))
+                    .map_exprs(&mut |e| {
+                        e.rewrite(&mut |e| match e {
+                            Expr::Acc { reg, .. } if reg == p.acc => {
+                                Expr::Acc { reg: acc, at: vec![r.into()], lane: None }
+                            }
+                            e => e,
+                        })
                     })
-                })
             })
             .collect();
         self.row(r, width, l, used, tail)
@@ -324,7 +433,19 @@ impl Block {
     /// A body for each result of a block, in lanes.
     fn row(&self, r: Sym, width: i64, l: Sym, used: i64, body: Vec<Stmt>) -> Vec<Stmt> {
         let zero = Dim::constant(0);
-        let lanes = Stmt::For { kind: LoopKind::Vec(self.lanes as u32), var: l, lo: zero, hi: Dim::constant(used), body };
-        vec![Stmt::For { kind: LoopKind::Unroll, var: r, lo: zero, hi: Dim::constant(width), body: vec![lanes] }]
+        let lanes = Stmt::For {
+            kind: LoopKind::Vec(self.lanes as u32),
+            var: l,
+            lo: zero,
+            hi: Dim::constant(used),
+            body,
+        };
+        vec![Stmt::For {
+            kind: LoopKind::Unroll,
+            var: r,
+            lo: zero,
+            hi: Dim::constant(width),
+            body: vec![lanes],
+        }]
     }
 }

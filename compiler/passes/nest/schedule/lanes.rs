@@ -1,5 +1,6 @@
-//! Vectors for everything but contractions: maps, pooling, depthwise convolutions along the contiguous dimension of the
-//! result; rows (softmax, normalization, reductions) along the contiguous dimension of what they read.
+//! Vectors for everything but contractions: maps, pooling, depthwise convolutions along the contiguous
+//! dimension of the result; rows (softmax, normalization, reductions) along the contiguous dimension of what
+//! they read.
 
 mod along;
 mod body;
@@ -67,8 +68,8 @@ enum Kind {
     Rows(Tasks),
 }
 
-/// Vectors for any nest: loop order, vectors, tasks. Tasks depend on the trip counts of the loops in vectors, so these are
-/// made here.
+/// Vectors for any nest: loop order, vectors, tasks. Tasks depend on the trip counts of the loops in vectors,
+/// so these are made here.
 pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn super::Plan>> {
     let whole = request.within == Within::Kernel;
     Some(Box::new(plan(m, request.body, request.facts.into(), whole)))
@@ -194,17 +195,25 @@ pub(crate) fn collapse(m: &mut Module, nest: &mut ParNest, var: Sym) -> Option<S
     joined
 }
 
-/// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise. Where there are
-/// loops inside, what they move counts. `extent` is that of the variable where vectors may be told apart.
+/// True if most accesses can be whole vectors along the variable, and nothing depends on it otherwise. Where
+/// there are loops inside, what they move counts. `extent` is that of the variable where vectors may be told
+/// apart.
 fn suits(m: &Module, body: &[Stmt], var: Sym, Vectors { lanes, caps }: Vectors, extent: Option<Dim>) -> bool {
     let long = lanes64::has(m, body);
     if long && !lanes64::suit(m, body) {
         return false;
     }
     let word = |t: ElemType| t.bits() == 32 || long && lanes64::is(t);
-    let value_type = |t: ElemType| matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool) || long && lanes64::is(t);
+    let value_type = |t: ElemType| {
+        matches!(t, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::Bool) || long && lanes64::is(t)
+    };
     let lanes = if long { 2 * lanes } else { lanes };
-    let short = |t: ElemType| matches!(t, ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16 | ElemType::BF16 | ElemType::F16);
+    let short = |t: ElemType| {
+        matches!(
+            t,
+            ElemType::U8 | ElemType::I8 | ElemType::U16 | ElemType::I16 | ElemType::BF16 | ElemType::F16
+        )
+    };
     let byte = |t: ElemType| short(t) && (caps.short_floats || t.is_int());
     let stored = |s: &Stmt, t: ElemType| byte(t) && t.is_int() && matches!(s, Stmt::Store { .. });
     // Short elements are not gathered where a condition says which lanes read.
@@ -220,7 +229,10 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, Vectors { lanes, caps }: Vectors, 
                 bad += 1;
             }
         }
-        Stmt::Acc { reg, .. } => fits &= matches!(m.regs[*reg].ty, ElemType::F32 | ElemType::I32) || long && lanes64::is(m.regs[*reg].ty),
+        Stmt::Acc { reg, .. } => {
+            fits &= matches!(m.regs[*reg].ty, ElemType::F32 | ElemType::I32)
+                || long && lanes64::is(m.regs[*reg].ty)
+        }
         Stmt::If { .. } | Stmt::While { .. } | Stmt::With { .. } | Stmt::Check { .. } => fits = false,
         Stmt::Let { value, .. } => fits &= value_type(m.type_of(value)),
         _ => {}
@@ -241,12 +253,24 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, Vectors { lanes, caps }: Vectors, 
                     Some(0 | 1) if word(m.bufs[*buf].ty) || byte(m.bufs[*buf].ty) => good += 1,
                     Some(0 | 1) if caps.masks && m.bufs[*buf].ty == ElemType::Bool => good += 1,
                     _ if matches!(m.bufs[m.storage(*buf)].place, Place::Const(_)) => good += 1,
-                    Some(s) if caps.shuffles && !long && permuted_loads::is_near(s) && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty) && !conditional) => good += 1,
-                    None if !long && !conditional && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty)) && extent.is_some_and(|e| permuted_loads::is_known(m, *buf, at, (var, e), lanes)) => {
+                    Some(s)
+                        if caps.shuffles
+                            && !long
+                            && permuted_loads::is_near(s)
+                            && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty) && !conditional) =>
+                    {
+                        good += 1
+                    }
+                    None if !long
+                        && !conditional
+                        && (m.bufs[*buf].ty.bits() == 32 || byte(m.bufs[*buf].ty))
+                        && extent.is_some_and(|e| permuted_loads::is_known(m, *buf, at, (var, e), lanes)) =>
+                    {
                         good += 1
                     }
                     // A gather costs what its loads do one by one.
-                    Some(_) if plain && caps.gathers && (word(m.bufs[*buf].ty) || short(m.bufs[*buf].ty)) => {}
+                    Some(_) if plain && caps.gathers && (word(m.bufs[*buf].ty) || short(m.bufs[*buf].ty)) => {
+                    }
                     _ => bad += 1,
                 }
             }
@@ -261,7 +285,9 @@ fn suits(m: &Module, body: &[Stmt], var: Sym, Vectors { lanes, caps }: Vectors, 
     count(body, &inner);
     // An elementary function costs as much as several loads of lanes one by one.
     if plain {
-        visit::walk_exprs(body, &mut |e| good += if matches!(e, Expr::Un(op, a) if op.is_elementary(m.type_of(a))) { 8 } else { 0 });
+        visit::walk_exprs(body, &mut |e| {
+            good += if matches!(e, Expr::Un(op, a) if op.is_elementary(m.type_of(a))) { 8 } else { 0 }
+        });
     }
     fits && good >= bad
 }
@@ -271,7 +297,8 @@ pub(crate) fn relayout_constants(m: &mut Module, body: &mut Vec<Stmt>, var: Sym)
     let mut again: HashMap<Buf, Buf> = HashMap::new();
     let mut moved = |m: &mut Module, buf: Buf, at: &[Dim]| -> Option<(Buf, Vec<Dim>)> {
         let Place::Const(c) = &m.bufs[buf].place else { return None };
-        if stride(m, buf, at, var).is_some_and(|s| s == 0 || s == 1) || m.bufs[buf].layout != Layout::RowMajor {
+        if stride(m, buf, at, var).is_some_and(|s| s == 0 || s == 1) || m.bufs[buf].layout != Layout::RowMajor
+        {
             return None;
         }
         let with: Vec<usize> = (0..at.len()).filter(|i| at[*i].contains(var)).collect();

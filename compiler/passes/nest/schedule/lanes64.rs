@@ -1,4 +1,5 @@
-//! Elements of 64 bits: nests that have any are scheduled for vectors of half as many lanes, whatever else they hold.
+//! Elements of 64 bits: nests that have any are scheduled for vectors of half as many lanes, whatever else
+//! they hold.
 
 use crate::nest::{BinOp, Expr, Module, Stmt, UnOp, visit};
 use crate::sym::{Dim, Sym, SymKind};
@@ -9,8 +10,8 @@ pub(crate) fn is(t: ElemType) -> bool {
     matches!(t, ElemType::F64 | ElemType::I64 | ElemType::U64)
 }
 
-/// Lanes of a nest's vectors, on a level that has so many of 32 bits; `halves`: it has vectors of elements of 64 bits. Other
-/// code works four lanes at a time, and takes what is longer apart.
+/// Lanes of a nest's vectors, on a level that has so many of 32 bits; `halves`: it has vectors of elements of
+/// 64 bits. Other code works four lanes at a time, and takes what is longer apart.
 pub(crate) fn lanes(m: &Module, body: &[Stmt], lanes: i64, halves: bool) -> i64 {
     match has(m, body) {
         true if halves => lanes / 2,
@@ -41,7 +42,9 @@ pub(crate) fn has(m: &Module, body: &[Stmt]) -> bool {
     visit::walk_exprs(body, &mut |e| match e {
         Expr::Load { buf, .. } => found |= is(m.bufs[*buf].ty),
         // What an index is as a number of 32 bits lanes know by themselves.
-        Expr::Cast(ElemType::I32 | ElemType::F32, x) if let Expr::Index(d) = &**x => near += usize::from(varies(d) && fits(m, *d)),
+        Expr::Cast(ElemType::I32 | ElemType::F32, x) if let Expr::Index(d) = &**x => {
+            near += usize::from(varies(d) && fits(m, *d))
+        }
         Expr::Cast(t, _) => found |= is(*t),
         Expr::Const(c) => found |= is(c.ty),
         Expr::Let { reg, .. } => found |= is(m.regs[*reg].ty),
@@ -56,8 +59,8 @@ pub(crate) fn has(m: &Module, body: &[Stmt]) -> bool {
     found || indices > near
 }
 
-/// True if there are vector operations for all of a nest that has values of 64 bits: for what else it holds too, since one
-/// operation without keeps all of it from being vectors.
+/// True if there are vector operations for all of a nest that has values of 64 bits: for what else it holds
+/// too, since one operation without keeps all of it from being vectors.
 pub(crate) fn suit(m: &Module, body: &[Stmt]) -> bool {
     let mut fits = true;
     let mut indices = vec![];
@@ -71,9 +74,16 @@ pub(crate) fn suit(m: &Module, body: &[Stmt]) -> bool {
     visit::walk_exprs(body, &mut |e| {
         fits &= match e {
             // There are gathers of what has whole bytes.
-            Expr::Load { buf, at } => matches!(m.bufs[*buf].ty.bits(), 8 | 16 | 32 | 64) || !at.iter().any(|d| indices.iter().any(|s| d.contains(*s))),
+            Expr::Load { buf, at } => {
+                matches!(m.bufs[*buf].ty.bits(), 8 | 16 | 32 | 64)
+                    || !at.iter().any(|d| indices.iter().any(|s| d.contains(*s)))
+            }
             Expr::Un(op, a) => unary(*op, m.type_of(a)),
-            Expr::Bin(op, a, _) => binary(*op, m.type_of(a)) || visit::constant_power(e).is_some() || visit::constant_divisor(e).is_some(),
+            Expr::Bin(op, a, _) => {
+                binary(*op, m.type_of(a))
+                    || visit::constant_power(e).is_some()
+                    || visit::constant_divisor(e).is_some()
+            }
             Expr::Text(..) | Expr::Address(_) => false,
             _ => true,
         }
@@ -101,7 +111,21 @@ pub(crate) fn depends(e: &Expr, var: Sym) -> bool {
 }
 
 fn unary(op: UnOp, t: ElemType) -> bool {
-    let plain = matches!(op, UnOp::Neg | UnOp::Abs | UnOp::Sign | UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round | UnOp::Sqrt | UnOp::Recip | UnOp::IsNan | UnOp::IsInf | UnOp::Bits(_));
+    let plain = matches!(
+        op,
+        UnOp::Neg
+            | UnOp::Abs
+            | UnOp::Sign
+            | UnOp::Floor
+            | UnOp::Ceil
+            | UnOp::Trunc
+            | UnOp::Round
+            | UnOp::Sqrt
+            | UnOp::Recip
+            | UnOp::IsNan
+            | UnOp::IsInf
+            | UnOp::Bits(_)
+    );
     match t {
         ElemType::F32 | ElemType::F64 => plain || op.is_elementary(t),
         ElemType::Bool => op == UnOp::Not,

@@ -1,11 +1,12 @@
 //! schedule: tiles for contractions, vectors for the rest (stage Scheduled).
 //!
-//! Each nest is visited once. `choose` asks the candidates in turn; the first that knows the nest prepares it (joins
-//! loops where memory runs on, lays out small constants anew) and decides how it runs: a `Plan`. The plan's schedule is
-//! kept with the kernel, and the plan applied. A candidate is a file here and a row of `SUMS` or `MAPS`.
+//! Each nest is visited once. `choose` asks the candidates in turn; the first that knows the nest prepares it
+//! (joins loops where memory runs on, lays out small constants anew) and decides how it runs: a `Plan`. The
+//! plan's schedule is kept with the kernel, and the plan applied. A candidate is a file here and a row of
+//! `SUMS` or `MAPS`.
 //!
-//! A kernel is one nest, or a parallel loop around several of them (`is_compound`): then each is scheduled by itself, as
-//! if it were a kernel.
+//! A kernel is one nest, or a parallel loop around several of them (`is_compound`): then each is scheduled by
+//! itself, as if it were a kernel.
 
 pub mod contract;
 pub mod conv_pool;
@@ -80,12 +81,14 @@ pub(crate) trait Plan {
     fn apply(self: Box<Self>, m: &mut Module, k: Kernel) -> Vec<Stmt>;
 }
 
-/// Chooses a schedule for nests of its kind; None for others. It may make symbols and constants, but changes no kernel.
+/// Chooses a schedule for nests of its kind; None for others. It may make symbols and constants, but changes
+/// no kernel.
 type Candidate = fn(&mut Module, &Request) -> Option<Box<dyn Plan>>;
 
 /// Schedules of sums with two factors.
 const SUMS: &[Candidate] = &[conv_pool::choose, contract::choose, depthwise::choose];
-/// Schedules of everything, where loops over digits have taken the place of divisions; the last one takes any nest.
+/// Schedules of everything, where loops over digits have taken the place of divisions; the last one takes any
+/// nest.
 const MAPS: &[Candidate] = &[transpose::choose, lanes::choose];
 
 /// Runs the pass.
@@ -115,7 +118,13 @@ pub fn run(m: &mut Module, level: &Level) -> Result<()> {
 }
 
 /// Schedules one nest, the whole kernel or a part of it: the body, and its work.
-fn nest(m: &mut Module, k: Kernel, body: &[Stmt], within: Within, (facts, program): (Facts, &Program)) -> (Vec<Stmt>, Dim) {
+fn nest(
+    m: &mut Module,
+    k: Kernel,
+    body: &[Stmt],
+    within: Within,
+    (facts, program): (Facts, &Program),
+) -> (Vec<Stmt>, Dim) {
     let form = Form::of(body);
     let plan = choose(m, &Request { k, body, form: &form, within, facts, program });
     let (schedule, work) = (plan.schedule(m), plan.work());
@@ -131,7 +140,11 @@ fn choose(m: &mut Module, request: &Request) -> Box<dyn Plan> {
     // Of a map, loops over digits stand in the place of divisions.
     let split = request.form.map().and_then(|_| split_div_mod::split(m, request.body));
     let form = split.as_ref().map(|body| Form::of(body));
-    let request = Request { body: split.as_deref().unwrap_or(request.body), form: form.as_ref().unwrap_or(request.form), ..*request };
+    let request = Request {
+        body: split.as_deref().unwrap_or(request.body),
+        form: form.as_ref().unwrap_or(request.form),
+        ..*request
+    };
     match MAPS.iter().find_map(|candidate| candidate(m, &request)) {
         Some(plan) => plan,
         None => Box::new(Scalars { work: cost::work(m, request.body), body: request.body.to_vec() }),
@@ -159,7 +172,9 @@ impl Plan for Scalars {
 /// True for a kernel of parallel nests inside other loops.
 fn is_compound(body: &[Stmt]) -> bool {
     let inside = peel(body).body;
-    let compound = |body: &[Stmt]| body.iter().all(|s| matches!(s, Stmt::For { .. } | Stmt::With { .. })) && has_nest(body);
+    let compound = |body: &[Stmt]| {
+        body.iter().all(|s| matches!(s, Stmt::For { .. } | Stmt::With { .. })) && has_nest(body)
+    };
     match inside.as_slice() {
         // Of chains beside each other, each is one.
         [Stmt::If { then, els, .. }] => compound(then) && (compound(els) || is_compound(els)),
@@ -174,11 +189,19 @@ fn has_nest(body: &[Stmt]) -> bool {
 }
 
 /// Schedules the nests inside.
-fn parts(m: &mut Module, k: Kernel, body: Vec<Stmt>, facts: (Facts, &Program), turn: Option<Sym>) -> Vec<Stmt> {
+fn parts(
+    m: &mut Module,
+    k: Kernel,
+    body: Vec<Stmt>,
+    facts: (Facts, &Program),
+    turn: Option<Sym>,
+) -> Vec<Stmt> {
     let mut out = vec![];
     for s in body {
         match s {
-            Stmt::For { kind, var, lo, hi, body } if is_compound(&body) || kind == LoopKind::Seq && has_nest(&body) => {
+            Stmt::For { kind, var, lo, hi, body }
+                if is_compound(&body) || kind == LoopKind::Seq && has_nest(&body) =>
+            {
                 let turn = if kind == LoopKind::Seq { Some(var) } else { turn };
                 out.push(Stmt::For { kind, var, lo, hi, body: parts(m, k, body, facts, turn) });
             }

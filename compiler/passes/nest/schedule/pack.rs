@@ -1,7 +1,7 @@
 //! Packing at run time: an operand of a contraction that is no constant, as panels that tiles read in order.
 //!
-//! A map that only made the operand is computed on the way. Where the operand runs along the depth in memory, squares as
-//! wide as a vector are turned in registers.
+//! A map that only made the operand is computed on the way. Where the operand runs along the depth in memory,
+//! squares as wide as a vector are turned in registers.
 
 use crate::nest::schedule::{Schedule, tasks};
 use crate::nest::{BinOp, Buf, Expr, Kernel, KernelData, LoopKind, Module, Stmt, visit};
@@ -81,11 +81,23 @@ impl Panels {
         }
         let work = Dim::product(s.dims.iter().copied()) * (1 + 2 * MOVE);
         let (name, origin) = (format!("{}.pack", m.kernels[k].name), m.kernels[k].origin.clone());
-        let id = m.kernels.push(KernelData { name, origin, work, scheduled: true, schedules: vec![], narrow: false, body: vec![] });
+        let id = m.kernels.push(KernelData {
+            name,
+            origin,
+            work,
+            scheduled: true,
+            schedules: vec![],
+            narrow: false,
+            body: vec![],
+        });
         let map = source.as_ref().map(|s| &s.1);
         let body = match turned(m, p, &s, &l, packed, map, facts) {
             Some(body) => {
-                let squares = Schedule::new("panels turned in registers").vectors(i64::from(facts.lanes), "columns", s.n_extent);
+                let squares = Schedule::new("panels turned in registers").vectors(
+                    i64::from(facts.lanes),
+                    "columns",
+                    s.n_extent,
+                );
                 m.kernels[id].schedules.push(Schedule { tasks: tasks(&body), ..squares });
                 body
             }
@@ -101,15 +113,26 @@ impl Panels {
 }
 
 /// The kernel for any operand: a map over the panels.
-fn plain(m: &mut Module, p: &Contraction, s: &Shape, l: &Loops, packed: Buf, source: Option<&Map>, (id, facts): (Kernel, Facts)) -> Vec<Stmt> {
+fn plain(
+    m: &mut Module,
+    p: &Contraction,
+    s: &Shape,
+    l: &Loops,
+    packed: Buf,
+    source: Option<&Map>,
+    (id, facts): (Kernel, Facts),
+) -> Vec<Stmt> {
     let lane = m.syms.loop_var("l", Dim::constant(0), Dim::constant(s.nr));
     let col = Dim::sym(l.outer.last().map_or(lane, |p| p.0)) * s.nr + lane;
     let v = element(m, p, s, l, source, col);
     let inside = s.n_extent.modulo(s.nr).as_const() == Some(0);
     let nothing = Expr::num(m.bufs[p.b.0].ty.compute(), 0.0);
-    let value = if inside { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, col, s.n_extent), v, nothing) };
-    let at: Vec<Dim> = l.outer.iter().chain(&l.depth).map(|x| Dim::sym(x.0)).chain([Dim::sym(lane)]).collect();
-    let loops: Vec<(Sym, Dim)> = l.outer.iter().chain(&l.depth).copied().chain([(lane, Dim::constant(s.nr))]).collect();
+    let value =
+        if inside { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, col, s.n_extent), v, nothing) };
+    let at: Vec<Dim> =
+        l.outer.iter().chain(&l.depth).map(|x| Dim::sym(x.0)).chain([Dim::sym(lane)]).collect();
+    let loops: Vec<(Sym, Dim)> =
+        l.outer.iter().chain(&l.depth).copied().chain([(lane, Dim::constant(s.nr))]).collect();
     let body = wrap(&loops, vec![Stmt::Store { buf: packed, at, value }]);
     lanes::schedule(m, id, &body, Vectors { lanes: i64::from(facts.caps.bits / 32), caps: facts.caps })
 }
@@ -130,11 +153,18 @@ fn producer(m: &Module, uses: &Uses, k: Kernel, b: Buf) -> Option<(Kernel, Map)>
     if loads != 1 {
         return None;
     }
-    // Both at the driver's top level: inside its loops, what the map reads may change before the contraction runs.
+    // Both at the driver's top level: inside its loops, what the map reads may change before the contraction
+    // runs.
     let top = |k: Kernel| m.driver.iter().any(|s| matches!(s, Stmt::Call(x) if *x == k));
     // What is rounded for storage stays rounded.
     let exact = m.bufs[t].ty == m.bufs[t].ty.compute();
-    (*r == k && *w != k && map.buf == t && exact && map.cover(m).is_some() && (uses.is_straight() || top(*w) && top(k))).then_some((*w, map))
+    (*r == k
+        && *w != k
+        && map.buf == t
+        && exact
+        && map.cover(m).is_some()
+        && (uses.is_straight() || top(*w) && top(k)))
+    .then_some((*w, map))
 }
 
 /// An element of the operand.
@@ -148,8 +178,18 @@ fn element(m: &mut Module, p: &Contraction, s: &Shape, l: &Loops, source: Option
 }
 
 /// The kernel for an operand that runs along the depth in memory.
-fn turned(m: &mut Module, p: &Contraction, s: &Shape, l: &Loops, packed: Buf, source: Option<&Map>, facts: Facts) -> Option<Vec<Stmt>> {
-    let ([(k, depth)], zero, width) = (l.depth.as_slice(), Dim::constant(0), i64::from(facts.lanes)) else { return None };
+fn turned(
+    m: &mut Module,
+    p: &Contraction,
+    s: &Shape,
+    l: &Loops,
+    packed: Buf,
+    source: Option<&Map>,
+    facts: Facts,
+) -> Option<Vec<Stmt>> {
+    let ([(k, depth)], zero, width) = (l.depth.as_slice(), Dim::constant(0), i64::from(facts.lanes)) else {
+        return None;
+    };
     if !facts.caps.shuffles || s.nr % width != 0 || depth.modulo(width).as_const() != Some(0) {
         return None;
     }
@@ -177,7 +217,13 @@ fn turned(m: &mut Module, p: &Contraction, s: &Shape, l: &Loops, packed: Buf, so
         let lane = m.syms.loop_var("l", zero, Dim::constant(width));
         let at: Vec<Dim> = outer.iter().copied().chain([k, Dim::sym(square) * width + lane]).collect();
         let value = value(m, first + lane);
-        Stmt::For { kind: LoopKind::Vec(width as u32), var: lane, lo: zero, hi: Dim::constant(width), body: vec![Stmt::Store { buf: packed, at, value }] }
+        Stmt::For {
+            kind: LoopKind::Vec(width as u32),
+            var: lane,
+            lo: zero,
+            hi: Dim::constant(width),
+            body: vec![Stmt::Store { buf: packed, at, value }],
+        }
     };
     let along = |k: Dim| {
         let of = l.of.iter().map(|(v, d)| (*v, if *d == Dim::sym(l.depth[0].0) { k } else { *d })).collect();
@@ -189,7 +235,13 @@ fn turned(m: &mut Module, p: &Contraction, s: &Shape, l: &Loops, packed: Buf, so
     let at = Dim::sym(b) * width + u;
     let here = along(at);
     let body = store(m, at, &|m, col| element(m, p, s, &here, source, col));
-    let body = vec![Stmt::For { kind: LoopKind::Unroll, var: u, lo: zero, hi: Dim::constant(width), body: vec![body] }];
+    let body = vec![Stmt::For {
+        kind: LoopKind::Unroll,
+        var: u,
+        lo: zero,
+        hi: Dim::constant(width),
+        body: vec![body],
+    }];
     let whole = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: blocks, body }];
     let body = if s.n_extent.modulo(s.nr).as_const() == Some(0) {
         whole
@@ -198,7 +250,13 @@ fn turned(m: &mut Module, p: &Contraction, s: &Shape, l: &Loops, packed: Buf, so
         let part = {
             let v = m.syms.loop_var("k", zero, *depth);
             let here = along(v.into());
-            let body = store(m, v.into(), &|m, col| Expr::select(Expr::cmp_index(BinOp::Lt, col, s.n_extent), element(m, p, s, &here, source, col), Expr::num(m.bufs[p.b.0].ty.compute(), 0.0)));
+            let body = store(m, v.into(), &|m, col| {
+                Expr::select(
+                    Expr::cmp_index(BinOp::Lt, col, s.n_extent),
+                    element(m, p, s, &here, source, col),
+                    Expr::num(m.bufs[p.b.0].ty.compute(), 0.0),
+                )
+            });
             vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: *depth, body: vec![body] }]
         };
         let nothing = {
@@ -206,7 +264,8 @@ fn turned(m: &mut Module, p: &Contraction, s: &Shape, l: &Loops, packed: Buf, so
             let body = store(m, v.into(), &|m, _| Expr::num(m.bufs[p.b.0].ty.compute(), 0.0));
             vec![Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: *depth, body: vec![body] }]
         };
-        let rest = vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, first, s.n_extent), then: part, els: nothing }];
+        let rest =
+            vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, first, s.n_extent), then: part, els: nothing }];
         vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, first + width, s.n_extent), then: whole, els: rest }]
     };
     let body = vec![Stmt::For { kind: LoopKind::Seq, var: square, lo: zero, hi: squares, body }];

@@ -1,8 +1,8 @@
-//! Kernels of rows (softmax, normalization, reductions along what lies together in memory): which rows a task takes;
-//! and which pieces of other loops around vectors do.
+//! Kernels of rows (softmax, normalization, reductions along what lies together in memory): which rows a task
+//! takes; and which pieces of other loops around vectors do.
 //!
-//! Loops over rows become one where memory runs on from row to row, and a tile takes several rows at a time: what it
-//! prepares (numbers in all lanes, run-time sizes) serves all of them.
+//! Loops over rows become one where memory runs on from row to row, and a tile takes several rows at a time:
+//! what it prepares (numbers in all lanes, run-time sizes) serves all of them.
 
 use crate::nest::{BinOp, Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::cost;
@@ -38,7 +38,9 @@ impl Tasks {
         visit::walk(&nest.body, &mut |s| vectors |= matches!(s, Stmt::For { kind: LoopKind::Vec(_), .. }));
         let empty = nest.loops.iter().any(|l| l.1.as_const() == Some(0));
         let several = |l: &&(Sym, Dim)| l.1.as_const().is_none_or(|h| h > 1);
-        let Some((_, hi)) = nest.loops.last().filter(several).filter(|_| vectors && !empty) else { return Tasks::Keep };
+        let Some((_, hi)) = nest.loops.last().filter(several).filter(|_| vectors && !empty) else {
+            return Tasks::Keep;
+        };
         let mut row = Some(1);
         visit::walk(&nest.body, &mut |s| {
             if let Stmt::For { lo, hi, .. } = s {
@@ -62,7 +64,13 @@ impl Tasks {
         if abreast > 1 {
             let b = m.syms.loop_var("b", zero, Dim::constant(most / abreast));
             let several = lanes::beside(m, &nest.body, var, lo + Dim::sym(b) * abreast, abreast);
-            let several = vec![Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: Dim::constant(most / abreast), body: several }];
+            let several = vec![Stmt::For {
+                kind: LoopKind::Seq,
+                var: b,
+                lo: zero,
+                hi: Dim::constant(most / abreast),
+                body: several,
+            }];
             let whole = m.syms.simplify(hi.floor_div(most));
             let all = end == lo + most;
             let cond = || Expr::cmp_index(BinOp::Lt, Dim::sym(c), whole);
@@ -76,13 +84,15 @@ impl Tasks {
 /// Elements that a task of vectors takes at least.
 const SHARE: i64 = 8192;
 
-/// The loops around vectors (`body` stands inside all of them): where the outermost has too few iterations for every
-/// thread, one loop over pieces of those inside.
+/// The loops around vectors (`body` stands inside all of them): where the outermost has too few iterations
+/// for every thread, one loop over pieces of those inside.
 pub(crate) fn share(m: &mut Module, mut loops: Vec<(Sym, Dim)>, body: Vec<Stmt>) -> Vec<Stmt> {
     const ENOUGH: i64 = 64;
     let trips = |body: &[Stmt]| cost::turns(body, &mut HashMap::new()).unwrap_or(Dim::constant(1)).as_const();
     let first = loops.first().and_then(|l| l.1.as_const());
-    let all = trips(&body).zip(loops.iter().map(|l| l.1.as_const()).try_fold(1i64, |n, e| n.checked_mul(e?))).map(|(b, l)| b.saturating_mul(l));
+    let all = trips(&body)
+        .zip(loops.iter().map(|l| l.1.as_const()).try_fold(1i64, |n, e| n.checked_mul(e?)))
+        .map(|(b, l)| b.saturating_mul(l));
     if loops.len() < 2 || first.is_some_and(|n| n >= ENOUGH) || all.is_some_and(|n| n <= SHARE) {
         return wrap(&loops, body);
     }

@@ -1,6 +1,6 @@
-//! Loops taken apart into digits: a map whose subscripts hold quotients and remainders of a loop variable by a divisor of the
-//! loop's length (DepthToSpace, shuffled channels, windows of an image) gets two loops in place of the one. Then its
-//! accesses are linear, and need no division.
+//! Loops taken apart into digits: a map whose subscripts hold quotients and remainders of a loop variable by
+//! a divisor of the loop's length (DepthToSpace, shuffled channels, windows of an image) gets two loops in
+//! place of the one. Then its accesses are linear, and need no division.
 
 use crate::nest::{Module, Stmt, visit};
 use crate::passes::nest::analysis::shape::{loop_like, peel, wrap};
@@ -41,10 +41,25 @@ fn once(m: &mut Module, body: &[Stmt]) -> Option<Vec<Stmt>> {
     let zero = Dim::constant(0);
     let (high, low) = (loop_like(m, var, zero, hi.floor_div(y)), loop_like(m, var, zero, y));
     let digits = Dim::sym(high) * y + low;
-    let body: Vec<Stmt> = nest.body.iter().cloned().map(|s| s.map_dims(&mut |d| if d.contains(var) { m.syms.simplify(d.subst(&mut |s| (s == var).then_some(digits))) } else { d })).collect();
+    let body: Vec<Stmt> = nest
+        .body
+        .iter()
+        .cloned()
+        .map(|s| {
+            s.map_dims(&mut |d| {
+                if d.contains(var) {
+                    m.syms.simplify(d.subst(&mut |s| (s == var).then_some(digits)))
+                } else {
+                    d
+                }
+            })
+        })
+        .collect();
     // A division by something else that does not fit these digits would cost as much as before.
     let mut left = false;
-    dims(&body).into_iter().for_each(|d| d.divisions(&mut |x, _| left |= x.contains(high) && x.contains(low)));
+    dims(&body)
+        .into_iter()
+        .for_each(|d| d.divisions(&mut |x, _| left |= x.contains(high) && x.contains(low)));
     if left {
         return None;
     }

@@ -1,8 +1,8 @@
 //! Register tiles of contractions, and the loops around them.
 //!
-//! A tile holds mr rows of nv vectors as accumulators; rest rows get smaller tiles, rest columns zero-padded panels and
-//! partial vectors. Around it run the rows of a block that stays in the cache, the panels, the blocks; what is parallel
-//! is one loop over all of them.
+//! A tile holds mr rows of nv vectors as accumulators; rest rows get smaller tiles, rest columns zero-padded
+//! panels and partial vectors. Around it run the rows of a block that stays in the cache, the panels, the
+//! blocks; what is parallel is one loop over all of them.
 
 pub(crate) mod byte_dots;
 pub(crate) mod dequantize;
@@ -22,9 +22,9 @@ use loops::Order;
 pub(crate) use loops::{Loops, describe, describe_tile};
 use register::{Ahead, Cols, block, group};
 
-/// Rows of a tile at most where rows lie a multiple of 4 KiB apart: they meet in one set of the first-level cache, which
-/// has 8 or 12 ways. Also where only run time knows how many rows there are, and tiles of twelve do not fit: what is left
-/// is less, and nothing if the number is a multiple of eight.
+/// Rows of a tile at most where rows lie a multiple of 4 KiB apart: they meet in one set of the first-level
+/// cache, which has 8 or 12 ways. Also where only run time knows how many rows there are, and tiles of twelve
+/// do not fit: what is left is less, and nothing if the number is a multiple of eight.
 const CROWDED_ROWS: i64 = 8;
 /// Rows of a tile where only run time knows how many there are, see `tall` and `heights`.
 const TALL_ROWS: i64 = 12;
@@ -92,8 +92,9 @@ pub(crate) struct Tile<P = Panels> {
     backwards: bool,
 }
 
-/// Columns of a panel: as little padding as possible, tiles that keep the multipliers busy. The model is a core with 32
-/// registers of `unit` lanes and two multipliers and loads a cycle; narrower levels cut panels into several tiles.
+/// Columns of a panel: as little padding as possible, tiles that keep the multipliers busy. The model is a
+/// core with 32 registers of `unit` lanes and two multipliers and loads a cycle; narrower levels cut panels
+/// into several tiles.
 pub(crate) fn panel(rows: i64, n: Dim, unit: i64) -> i64 {
     let Some(n) = n.as_const() else { return 2 * unit };
     let vectors = (n + unit - 1) / unit;
@@ -105,8 +106,8 @@ pub(crate) fn panel(rows: i64, n: Dim, unit: i64) -> i64 {
         let r = rows.clamp(1, MOST_KNOWN);
         let tiles = (r + most - 1) / most;
         let (low, high) = (r / tiles, r % tiles);
-        // Cycles of a step, in sixteenths: multiplications, loads, and the latency of four; what lines of B take on their
-        // way from the second level.
+        // Cycles of a step, in sixteenths: multiplications, loads, and the latency of four; what lines of B
+        // take on their way from the second level.
         let step = |mr: i64, w: i64| (mr * w).max(mr + w).max(8) * 8 + 2 * w;
         // The last panel may have fewer vectors.
         let panel = |w: i64| if w == 0 { 0 } else { high * step(low + 1, w) + (tiles - high) * step(low, w) };
@@ -117,8 +118,8 @@ pub(crate) fn panel(rows: i64, n: Dim, unit: i64) -> i64 {
     unit * widths.iter().copied().min_by_key(|w| (cost(*w), (vectors + w - 1) / w * w)).unwrap_or(2)
 }
 
-/// Vectors of a panel for a single row, whose weights are read once: no more than there are, and panels for several
-/// threads. A step loads a panel's vectors and one element.
+/// Vectors of a panel for a single row, whose weights are read once: no more than there are, and panels for
+/// several threads. A step loads a panel's vectors and one element.
 fn row_panel(vectors: i64) -> i64 {
     let cost = |w: i64| {
         let panels = (vectors + w - 1) / w;
@@ -135,12 +136,14 @@ fn rows_of(registers: i64, nv: i64) -> i64 {
     ((registers - 1 - nv) / nv).clamp(1, MOST_ROWS)
 }
 
-/// The same where a register holds several elements of a row of A: one for each row, and two of B, which come in pairs.
+/// The same where a register holds several elements of a row of A: one for each row, and two of B, which come
+/// in pairs.
 fn rows_by_lane(registers: i64, nv: i64) -> i64 {
     ((registers - 2) / (nv + 1)).clamp(1, MOST_ROWS)
 }
 
-/// Vectors and rows of a tile for panels of `nr` columns: as many multiplications for each load as registers allow.
+/// Vectors and rows of a tile for panels of `nr` columns: as many multiplications for each load as registers
+/// allow.
 fn shape(nr: i64, most: i64, facts: Facts) -> (i64, i64) {
     let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
     let vectors = nr / lanes;
@@ -172,9 +175,20 @@ fn multiple(n: i64, of: i64) -> i64 {
 }
 
 impl<P: Source> Tile<P> {
-    /// Chooses the tile for a level. `together`: rows that one tile has; `most`: rows at most; `crowded`: they lie a multiple of 4 KiB apart.
+    /// Chooses the tile for a level. `together`: rows that one tile has; `most`: rows at most; `crowded`:
+    /// they lie a multiple of 4 KiB apart.
     #[allow(clippy::too_many_arguments)]
-    pub fn new((m_row, together): (Option<(Sym, Dim)>, i64), most: i64, n: Sym, n_extent: Dim, nr: i64, panels: P, batch: Vec<(Sym, Dim)>, crowded: bool, facts: Facts) -> Tile<P> {
+    pub fn new(
+        (m_row, together): (Option<(Sym, Dim)>, i64),
+        most: i64,
+        n: Sym,
+        n_extent: Dim,
+        nr: i64,
+        panels: P,
+        batch: Vec<(Sym, Dim)>,
+        crowded: bool,
+        facts: Facts,
+    ) -> Tile<P> {
         let (lanes, registers) = (i64::from(facts.lanes), i64::from(facts.registers));
         let (mut nv, mut mr) = shape(nr, most, facts);
         if crowded {
@@ -182,7 +196,8 @@ impl<P: Source> Tile<P> {
         } else if m_row.is_some_and(|r| r.1.as_const().is_none()) {
             mr = if mr >= TALL_ROWS { TALL_ROWS } else { mr.min(CROWDED_ROWS) };
         }
-        // All rows in one tile where B comes from memory: its elements then arrive while they are used, all the time.
+        // All rows in one tile where B comes from memory: its elements then arrive while they are used, all
+        // the time.
         let all = m_row.and_then(|r| r.1.as_const()).unwrap_or(0);
         if panels.large() && !facts.caps.by_lane && all > mr && all <= 16 && all + 2 <= registers {
             (nv, mr) = (1, all);
@@ -198,7 +213,20 @@ impl<P: Source> Tile<P> {
     /// The same with its panels in place.
     pub fn read_from<Q>(self, panels: impl FnOnce(P) -> Q) -> Tile<Q> {
         let Tile { m_row, together, n, n_extent, nr, batch, lanes, registers, nv, mr, backwards, .. } = self;
-        Tile { m_row, together, n, n_extent, nr, panels: panels(self.panels), batch, lanes, registers, nv, mr, backwards }
+        Tile {
+            m_row,
+            together,
+            n,
+            n_extent,
+            nr,
+            panels: panels(self.panels),
+            batch,
+            lanes,
+            registers,
+            nv,
+            mr,
+            backwards,
+        }
     }
     /// Turns the order in which the weights are read.
     pub fn turn(&mut self) {
@@ -230,30 +258,49 @@ pub(crate) fn emit(m: &mut Module, p: &Contraction, t: &Tile, l: &Loops, rows: &
     let extent = t.rows();
     let blocks = l.block.map_or(Dim::constant(1), |h| extent.ceil_div(h));
     let block = m.syms.loop_var("b", zero, blocks);
-    let of_block = |h: i64| l.ahead.map(|a| if l.order == Order::Panels { a } else { a.at(Dim::sym(block) * ((h + t.mr - 1) / t.mr)) });
+    let of_block = |h: i64| {
+        l.ahead.map(|a| {
+            if l.order == Order::Panels { a } else { a.at(Dim::sym(block) * ((h + t.mr - 1) / t.mr)) }
+        })
+    };
     let columns = |m: &mut Module, cols: Cols| -> Vec<Stmt> {
-        let Some(h) = l.block else { return column(m, p, t, panel, Rows { from: zero, count: extent, ahead: l.ahead }, cols) };
+        let Some(h) = l.block else {
+            return column(m, p, t, panel, Rows { from: zero, count: extent, ahead: l.ahead }, cols);
+        };
         let from = Dim::sym(block) * h;
         let ahead = of_block(h);
         match extent.as_const() {
-            Some(e) if e % h == 0 => column(m, p, t, panel, Rows { from, count: Dim::constant(h), ahead }, cols),
+            Some(e) if e % h == 0 => {
+                column(m, p, t, panel, Rows { from, count: Dim::constant(h), ahead }, cols)
+            }
             Some(e) => {
                 let then = column(m, p, t, panel, Rows { from, count: Dim::constant(h), ahead }, cols);
                 let last = Rows { from: Dim::constant(e / h * h), count: Dim::constant(e % h), ahead };
                 let els = column(m, p, t, panel, last, cols);
                 vec![Stmt::If { cond: Expr::cmp_index(BinOp::Lt, block, e / h), then, els }]
             }
-            None => column(m, p, t, panel, Rows { from, count: (extent - from).min(Dim::constant(h)), ahead }, cols),
+            None => column(
+                m,
+                p,
+                t,
+                panel,
+                Rows { from, count: (extent - from).min(Dim::constant(h)), ahead },
+                cols,
+            ),
         }
     };
     let body = each_panel(m, t, panel, columns);
     let mut loops = t.batch.clone();
     match l.order {
         Order::Panels => loops.extend(rows.iter().copied().chain([(block, blocks), (turn, panels)])),
-        Order::Rows => loops.extend([(turn, panels), (block, blocks)].into_iter().chain(rows.iter().copied())),
+        Order::Rows => {
+            loops.extend([(turn, panels), (block, blocks)].into_iter().chain(rows.iter().copied()))
+        }
         Order::RowsOfOne => {
             loops.extend([(turn, panels), (block, blocks)]);
-            let around = |body, (var, hi): &(Sym, Dim)| vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body }];
+            let around = |body, (var, hi): &(Sym, Dim)| {
+                vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body }]
+            };
             let inner = rows.iter().rev().fold(body, around);
             return parallel(m, &loops, inner);
         }
@@ -262,7 +309,12 @@ pub(crate) fn emit(m: &mut Module, p: &Contraction, t: &Tile, l: &Loops, rows: &
 }
 
 /// What `columns` makes for a whole panel, and for the last one where that is not whole.
-fn each_panel(m: &mut Module, t: &Tile, panel: Dim, columns: impl Fn(&mut Module, Cols) -> Vec<Stmt>) -> Vec<Stmt> {
+fn each_panel(
+    m: &mut Module,
+    t: &Tile,
+    panel: Dim,
+    columns: impl Fn(&mut Module, Cols) -> Vec<Stmt>,
+) -> Vec<Stmt> {
     let full = t.n_extent.floor_div(t.nr);
     match (t.n_extent.modulo(t.nr).as_const(), full.as_const()) {
         (Some(0), _) => columns(m, Cols::Full),
@@ -311,8 +363,14 @@ fn column(m: &mut Module, p: &Contraction, t: &Tile, panel: Dim, rows: Rows, col
     })
 }
 
-/// The parts of a panel, each as wide as a tile: `each` takes the number of a part and the columns that it has.
-fn each_part(m: &mut Module, t: &Tile, cols: Cols, mut each: impl FnMut(&mut Module, Dim, Cols) -> Vec<Stmt>) -> Vec<Stmt> {
+/// The parts of a panel, each as wide as a tile: `each` takes the number of a part and the columns that it
+/// has.
+fn each_part(
+    m: &mut Module,
+    t: &Tile,
+    cols: Cols,
+    mut each: impl FnMut(&mut Module, Dim, Cols) -> Vec<Stmt>,
+) -> Vec<Stmt> {
     let subs = t.nr / t.width();
     match cols {
         Cols::Some(r) => {
@@ -330,13 +388,27 @@ fn each_part(m: &mut Module, t: &Tile, cols: Cols, mut each: impl FnMut(&mut Mod
         _ => {
             let s = m.syms.loop_var("s", Dim::constant(0), Dim::constant(subs));
             let body = each(m, s.into(), cols);
-            vec![Stmt::For { kind: LoopKind::Seq, var: s, lo: Dim::constant(0), hi: Dim::constant(subs), body }]
+            vec![Stmt::For {
+                kind: LoopKind::Seq,
+                var: s,
+                lo: Dim::constant(0),
+                hi: Dim::constant(subs),
+                body,
+            }]
         }
     }
 }
 
 /// Rows of one tile's columns.
-fn tall(m: &mut Module, p: &Contraction, t: &Tile, panel: Dim, sub: Dim, rows: Rows, cols: Cols) -> Vec<Stmt> {
+fn tall(
+    m: &mut Module,
+    p: &Contraction,
+    t: &Tile,
+    panel: Dim,
+    sub: Dim,
+    rows: Rows,
+    cols: Cols,
+) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let ahead = |pass: Dim| rows.ahead.map(|a| a.at(pass));
     if t.m_row.is_none() {
@@ -346,14 +418,19 @@ fn tall(m: &mut Module, p: &Contraction, t: &Tile, panel: Dim, sub: Dim, rows: R
         // Tiles of equal height, or of two that differ by one row.
         let tiles = (count + t.mr - 1) / t.mr;
         let each = t.together;
-        let (low, high) = if tiles > 0 { (count / each / tiles * each, count / each % tiles) } else { (0, 0) };
+        let (low, high) =
+            if tiles > 0 { (count / each / tiles * each, count / each % tiles) } else { (0, 0) };
         let mut out = vec![];
-        for (n, height, from, pass) in [(high, low + each, rows.from, zero), (tiles - high, low, rows.from + high * (low + each), high.into())] {
+        for (n, height, from, pass) in [
+            (high, low + each, rows.from, zero),
+            (tiles - high, low, rows.from + high * (low + each), high.into()),
+        ] {
             if n == 1 {
                 out.extend(block(m, p, t, from, height, panel, sub, cols, ahead(pass)));
             } else if n > 1 {
                 let v = m.syms.loop_var("m", zero, Dim::constant(n));
-                let body = block(m, p, t, from + Dim::sym(v) * height, height, panel, sub, cols, ahead(pass + v));
+                let body =
+                    block(m, p, t, from + Dim::sym(v) * height, height, panel, sub, cols, ahead(pass + v));
                 out.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(n), body });
             }
         }
@@ -389,13 +466,18 @@ fn tall(m: &mut Module, p: &Contraction, t: &Tile, panel: Dim, sub: Dim, rows: R
             while n > 0 {
                 let row = m.syms.simplify(from + left.floor_div(2 * n) * (2 * n));
                 let then = block(m, p, t, row, n, panel, sub, cols, ahead(pass));
-                out.push(Stmt::If { cond: Expr::cmp_index(BinOp::Ne, left.floor_div(n).modulo(2), 0), then, els: vec![] });
+                out.push(Stmt::If {
+                    cond: Expr::cmp_index(BinOp::Ne, left.floor_div(n).modulo(2), 0),
+                    then,
+                    els: vec![],
+                });
                 n /= 2;
             }
         }
     }
     // What twelves leave is one row more for as many of them, if there are as many.
-    let (rest, tiles) = (m.syms.simplify(rows.count.modulo(TALL_ROWS)), m.syms.simplify(rows.count.floor_div(TALL_ROWS)));
+    let (rest, tiles) =
+        (m.syms.simplify(rows.count.modulo(TALL_ROWS)), m.syms.simplify(rows.count.floor_div(TALL_ROWS)));
     if t.mr != TALL_ROWS || rest.as_const() == Some(0) {
         return out;
     }
@@ -404,8 +486,9 @@ fn tall(m: &mut Module, p: &Contraction, t: &Tile, panel: Dim, sub: Dim, rows: R
     vec![Stmt::If { cond: Expr::cmp_index(BinOp::Le, rest, tiles), then, els: out }]
 }
 
-/// Numbers of tiles of each height for rows that only run time counts. Tiles of twelve do more for each element that they
-/// load, but would leave up to eleven rows: as many tiles of eight take their place as leave three at most.
+/// Numbers of tiles of each height for rows that only run time counts. Tiles of twelve do more for each
+/// element that they load, but would leave up to eleven rows: as many tiles of eight take their place as
+/// leave three at most.
 fn heights(m: &Module, count: Dim, mr: i64) -> Vec<(Dim, i64)> {
     if mr != TALL_ROWS {
         return vec![(m.syms.simplify(count.floor_div(mr)), mr)];

@@ -1,9 +1,10 @@
-//! Maps whose result runs along another dimension in memory than what they read: images between planes and channels
-//! innermost, transposes.
+//! Maps whose result runs along another dimension in memory than what they read: images between planes and
+//! channels innermost, transposes.
 //!
-//! Squares as wide as a vector are loaded along one dimension, turned in registers and stored along the other. Where a
-//! dimension is no multiple of a square, the last square overlaps the one before: both store the same there. Rows shorter
-//! than a square are read as one where they lie so, whatever stands between them in the result.
+//! Squares as wide as a vector are loaded along one dimension, turned in registers and stored along the
+//! other. Where a dimension is no multiple of a square, the last square overlaps the one before: both store
+//! the same there. Rows shorter than a square are read as one where they lie so, whatever stands between them
+//! in the result.
 
 use crate::nest::schedule::Schedule;
 use crate::nest::{BinOp, Buf, Expr, Kernel, LoopKind, Module, Stmt};
@@ -14,7 +15,8 @@ use crate::passes::nest::schedule::{Plan, Request, Within, lanes64};
 use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 
-/// Elements of short rows that are read as one long one, at most: a square for each vector of them stands by itself.
+/// Elements of short rows that are read as one long one, at most: a square for each vector of them stands by
+/// itself.
 const UNROLLED: i64 = 512;
 
 /// Loads that a square turns at most: each takes as many registers as a vector has lanes.
@@ -47,13 +49,22 @@ pub(crate) fn choose(m: &mut Module, request: &Request) -> Option<Box<dyn Plan>>
     let (map, to, from) = sides(m, map, lanes)?;
     let line = m.linear(map.buf, &map.at).linear_in(from.var).is_some();
     let work = cost::work(m, request.body);
-    (line || from.extent.as_const().is_some()).then(|| Box::new(Squares { map, to, from, lanes, line, work }) as _)
+    (line || from.extent.as_const().is_some())
+        .then(|| Box::new(Squares { map, to, from, lanes, line, work }) as _)
 }
 
 impl Plan for Squares {
     fn schedule(&self, _: &Module) -> Schedule {
-        let s = Schedule::new("squares turned in registers").vectors(self.lanes, "elements of the result", self.to.extent);
-        Schedule { tile: vec![("rows", self.lanes), ("vectors", 1)], blocks: vec![("elements read in order", self.from.extent)], ..s }
+        let s = Schedule::new("squares turned in registers").vectors(
+            self.lanes,
+            "elements of the result",
+            self.to.extent,
+        );
+        Schedule {
+            tile: vec![("rows", self.lanes), ("vectors", 1)],
+            blocks: vec![("elements read in order", self.from.extent)],
+            ..s
+        }
     }
     fn work(&self) -> Dim {
         self.work
@@ -66,8 +77,8 @@ impl Plan for Squares {
     }
 }
 
-/// The map, with loops joined where memory runs on; the side along which the result runs, and the one along which what
-/// has to be turned does.
+/// The map, with loops joined where memory runs on; the side along which the result runs, and the one along
+/// which what has to be turned does.
 fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
     let owner = m.storage(map.buf);
     let mut own = false;
@@ -75,7 +86,13 @@ fn sides(m: &mut Module, map: Map, lanes: i64) -> Option<(Map, Side, Side)> {
     let ty = m.bufs[map.buf].ty;
     // All of 64 bits, or nothing. What is shorter than 32 has lanes of 32.
     let long = lanes64::is(ty);
-    let turns = |t: ElemType| if long { lanes64::is(t) } else { matches!(t.bits(), 8 | 16 | 32) && (t.is_int() || matches!(t, ElemType::F32 | ElemType::F16)) };
+    let turns = |t: ElemType| {
+        if long {
+            lanes64::is(t)
+        } else {
+            matches!(t.bits(), 8 | 16 | 32) && (t.is_int() || matches!(t, ElemType::F32 | ElemType::F16))
+        }
+    };
     if own || !turns(ty) {
         return None;
     }
@@ -143,7 +160,10 @@ fn joined(m: &mut Module, mut map: Map) -> Map {
         let v = m.syms.loop_var("i", Dim::constant(0), oe * ie);
         let put = |d: Dim| in_one(d, (outer, inner), ie, v);
         let moved = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| put(*d)).collect() };
-        let runs_on = |buf, at: &[Dim]| !at.iter().any(|d| d.contains(outer) || d.contains(inner)) || m.linear(buf, &moved(at)).linear_in(v).is_some();
+        let runs_on = |buf, at: &[Dim]| {
+            !at.iter().any(|d| d.contains(outer) || d.contains(inner))
+                || m.linear(buf, &moved(at)).linear_in(v).is_some()
+        };
         let mut fits = runs_on(map.buf, &map.at);
         map.value.walk(&mut |e| match e {
             Expr::Load { buf, at } => fits &= runs_on(*buf, at),
@@ -162,8 +182,9 @@ fn joined(m: &mut Module, mut map: Map) -> Map {
     map
 }
 
-/// Joins rows shorter than a square with the loop around them, where they lie one behind the other in all that is turned; in
-/// the result, they may not. The loop along which the result runs stays: it is the other side.
+/// Joins rows shorter than a square with the loop around them, where they lie one behind the other in all
+/// that is turned; in the result, they may not. The loop along which the result runs stays: it is the other
+/// side.
 fn joined_source(m: &mut Module, map: &mut Map, from: &Side, to: &Side) -> Option<Side> {
     let i = map.loops.iter().position(|l| l.0 == from.var).filter(|i| *i > 0)?;
     let ((outer, oe), (inner, ie)) = (map.loops[i - 1], map.loops[i]);
@@ -196,8 +217,10 @@ fn emit_apart(m: &mut Module, map: &Map, to: &Side, from: &Side, n: i64, lanes: 
     let squares = to.extent.ceil_div(lanes);
     let c = m.syms.loop_var("c", zero, squares);
     let first = Dim::sym(c) * lanes;
-    let column = if to.extent.modulo(lanes).as_const() == Some(0) { first } else { first.min(to.extent - lanes) };
-    let mut loops: Vec<(Sym, Dim)> = map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
+    let column =
+        if to.extent.modulo(lanes).as_const() == Some(0) { first } else { first.min(to.extent - lanes) };
+    let mut loops: Vec<(Sym, Dim)> =
+        map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
     loops.push((c, squares));
     let rows = (0..(n + lanes - 1) / lanes).map(|b| Dim::constant((b * lanes).min(n - lanes)));
     let body = rows.flat_map(|row| one(m, map, to, from, (column, row), lanes)).collect();
@@ -207,7 +230,8 @@ fn emit_apart(m: &mut Module, map: &Map, to: &Side, from: &Side, n: i64, lanes: 
 /// Squares, and what is left where a side whose length only run time knows is shorter than one.
 fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt> {
     let zero = Dim::constant(0);
-    let mut loops: Vec<(Sym, Dim)> = map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
+    let mut loops: Vec<(Sym, Dim)> =
+        map.loops.iter().copied().filter(|l| l.0 != to.var && l.0 != from.var).collect();
     // The squares of a known number of result vectors are one tile; else each is.
     let inner = to.extent.as_const().filter(|e| *e <= 64 * lanes);
     let mut conditions = vec![];
@@ -228,7 +252,13 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
             let whole = e / lanes;
             let v = m.syms.loop_var("c", zero, Dim::constant(whole));
             let inside = one(m, map, &to, &from, (Dim::sym(v) * lanes, row), lanes);
-            body.push(Stmt::For { kind: LoopKind::Seq, var: v, lo: zero, hi: Dim::constant(whole), body: inside });
+            body.push(Stmt::For {
+                kind: LoopKind::Seq,
+                var: v,
+                lo: zero,
+                hi: Dim::constant(whole),
+                body: inside,
+            });
             if e % lanes != 0 {
                 body.extend(one(m, map, &to, &from, (Dim::constant(e - lanes), row), lanes));
             }
@@ -239,7 +269,9 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
             one(m, map, &to, &from, (column, row), lanes)
         }
     };
-    let Some(cond) = conditions.into_iter().reduce(|a, b| Expr::bin(BinOp::And, a, b)) else { return parallel(m, &loops, body) };
+    let Some(cond) = conditions.into_iter().reduce(|a, b| Expr::bin(BinOp::And, a, b)) else {
+        return parallel(m, &loops, body);
+    };
     // The squares that this iteration would have, cut off where a side ends.
     let squares = loops.len() - if inner.is_some() { 1 } else { 2 };
     let mut short = vec![];
@@ -263,7 +295,14 @@ fn emit(m: &mut Module, map: &Map, to: Side, from: Side, lanes: i64) -> Vec<Stmt
 }
 
 /// One square from (`column` of the result's vectors, `row`) on.
-fn one(m: &mut Module, map: &Map, to: &Side, from: &Side, (column, row): (Dim, Dim), lanes: i64) -> Vec<Stmt> {
+fn one(
+    m: &mut Module,
+    map: &Map,
+    to: &Side,
+    from: &Side,
+    (column, row): (Dim, Dim),
+    lanes: i64,
+) -> Vec<Stmt> {
     let (zero, n) = (Dim::constant(0), Dim::constant(lanes));
     let (u, l) = (m.syms.loop_var("u", zero, n), m.syms.loop_var("l", zero, n));
     let put = |s: Sym| match s {
@@ -273,6 +312,12 @@ fn one(m: &mut Module, map: &Map, to: &Side, from: &Side, (column, row): (Dim, D
     };
     let value = instance(m, &map.value, &put);
     let at = map.at.iter().map(|d| d.subst(&mut |s| put(s))).collect();
-    let vector = Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: n, body: vec![Stmt::Store { buf: map.buf, at, value }] };
+    let vector = Stmt::For {
+        kind: LoopKind::Vec(lanes as u32),
+        var: l,
+        lo: zero,
+        hi: n,
+        body: vec![Stmt::Store { buf: map.buf, at, value }],
+    };
     vec![Stmt::For { kind: LoopKind::Unroll, var: u, lo: zero, hi: n, body: vec![vector] }]
 }

@@ -2,8 +2,8 @@
 //!
 //!     talk [PROMPT [BYTES [TEMPERATURE [SEED]]]]
 //!
-//! The caches of the model lie in `state` and stay there: a call stores what its bytes add, behind the `past` positions that are
-//! in use. When they are full, they are filled anew with the last half of the text.
+//! The caches of the model lie in `state` and stay there: a call stores what its bytes add, behind the `past`
+//! positions that are in use. When they are full, they are filled anew with the last half of the text.
 
 use std::io::Write;
 

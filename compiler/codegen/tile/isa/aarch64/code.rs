@@ -121,7 +121,9 @@ impl Code {
             self.words.extend(data);
         }
         for (at, l, field) in &self.fixups {
-            let Some(to) = self.labels[l.0] else { return Err(Failure::bug("encoding of a tile", "a branch to nowhere")) };
+            let Some(to) = self.labels[l.0] else {
+                return Err(Failure::bug("encoding of a tile", "a branch to nowhere"));
+            };
             let distance = to as i64 - *at as i64;
             let (bits, shift) = match field {
                 Field::Branch => (26, 0),

@@ -1,5 +1,6 @@
-//! Allocated functions -> words: frame, moves, branches. The code is a leaf function: it has no unwind information, calls
-//! nothing and reaches its literals, which stand behind it, relative to the instruction; it needs no relocation.
+//! Allocated functions -> words: frame, moves, branches. The code is a leaf function: it has no unwind
+//! information, calls nothing and reaches its literals, which stand behind it, relative to the instruction;
+//! it needs no relocation.
 
 use super::code::{Code, Label};
 use super::registers::{SAVED, SAVED_VECTORS};
@@ -55,8 +56,16 @@ impl Emit<'_> {
     fn keep(&mut self, store: bool) {
         let mut at = 0;
         for (class, [pair, one]) in [
-            if store { [table::STORE_PAIR_INT, table::int_access(8, true)[0]] } else { [table::LOAD_PAIR_INT, table::int_access(8, false)[0]] },
-            if store { [table::STORE_PAIR_HALVES, table::vector_access(8, true)[0]] } else { [table::LOAD_PAIR_HALVES, table::vector_access(8, false)[0]] },
+            if store {
+                [table::STORE_PAIR_INT, table::int_access(8, true)[0]]
+            } else {
+                [table::LOAD_PAIR_INT, table::int_access(8, false)[0]]
+            },
+            if store {
+                [table::STORE_PAIR_HALVES, table::vector_access(8, true)[0]]
+            } else {
+                [table::LOAD_PAIR_HALVES, table::vector_access(8, false)[0]]
+            },
         ]
         .into_iter()
         .enumerate()
@@ -85,8 +94,18 @@ impl Emit<'_> {
         match (from.is_stack(), to.is_stack()) {
             (false, false) if int => self.code.three(table::ORR_INT, number(to), 31, number(from)),
             (false, false) => self.code.three(table::ORR, number(to), number(from), number(from)),
-            (true, _) => self.access(if int { table::int_access(8, false) } else { table::vector_access(16, false) }, bytes, number(to), (SP, slot(from))),
-            (false, true) => self.access(if int { table::int_access(8, true) } else { table::vector_access(16, true) }, bytes, number(from), (SP, slot(to))),
+            (true, _) => self.access(
+                if int { table::int_access(8, false) } else { table::vector_access(16, false) },
+                bytes,
+                number(to),
+                (SP, slot(from)),
+            ),
+            (false, true) => self.access(
+                if int { table::int_access(8, true) } else { table::vector_access(16, true) },
+                bytes,
+                number(from),
+                (SP, slot(to)),
+            ),
         }
     }
     fn run(mut self) -> Result<Vec<u8>> {
@@ -107,14 +126,19 @@ impl Emit<'_> {
             let mut i = 0;
             while let Some(x) = all.get(i) {
                 if let (InstOrEdit::Inst(x), Some(InstOrEdit::Inst(y))) = (x, all.get(i + 1))
-                    && self.pair((&f.nodes[x.index()], self.out.inst_allocs(*x)), (&f.nodes[y.index()], self.out.inst_allocs(*y)))
+                    && self.pair(
+                        (&f.nodes[x.index()], self.out.inst_allocs(*x)),
+                        (&f.nodes[y.index()], self.out.inst_allocs(*y)),
+                    )
                 {
                     i += 2;
                     continue;
                 }
                 match x {
                     InstOrEdit::Edit(e) => self.edit(e),
-                    InstOrEdit::Inst(x) => self.inst(*b, next, &f.nodes[x.index()], self.out.inst_allocs(*x))?,
+                    InstOrEdit::Inst(x) => {
+                        self.inst(*b, next, &f.nodes[x.index()], self.out.inst_allocs(*x))?
+                    }
                 }
                 i += 1;
             }

@@ -29,11 +29,25 @@ impl Emit<'_> {
         let d = r.last().copied().unwrap_or(0);
         match n.op {
             Op::Args => Ok(()),
-            Op::StackArg(_) | Op::Int(_) | Op::AddImm(_) | Op::Add | Op::AndImm(_) | Op::MulImm(_) | Op::Lesser | Op::Greater | Op::First(_) | Op::AnyLane => {
+            Op::StackArg(_)
+            | Op::Int(_)
+            | Op::AddImm(_)
+            | Op::Add
+            | Op::AndImm(_)
+            | Op::MulImm(_)
+            | Op::Lesser
+            | Op::Greater
+            | Op::First(_)
+            | Op::AnyLane => {
                 self.scalar(n.op, d, &r);
                 Ok(())
             }
-            Op::Const(_) | Op::LaneNumbers(_) | Op::SomeLanes(_) | Op::Iota(..) | Op::FirstLanes(_) | Op::Table(_) => {
+            Op::Const(_)
+            | Op::LaneNumbers(_)
+            | Op::SomeLanes(_)
+            | Op::Iota(..)
+            | Op::FirstLanes(_)
+            | Op::Table(_) => {
                 self.constant(n.op, d);
                 Ok(())
             }
@@ -82,7 +96,8 @@ impl Emit<'_> {
     }
     /// Numbers known now.
     fn constant(&mut self, op: Op, d: u32) {
-        let mask = |set: &dyn Fn(u32) -> bool| std::array::from_fn(|i| if set(i as u32) { u32::MAX } else { 0 });
+        let mask =
+            |set: &dyn Fn(u32) -> bool| std::array::from_fn(|i| if set(i as u32) { u32::MAX } else { 0 });
         let long = self.f.long;
         let data: [u32; 4] = match op {
             Op::Const(x) => match x {
@@ -143,7 +158,9 @@ impl Emit<'_> {
                 }
             }
             Op::Fma231 { neg, bits } => self.code.three(table::fma(neg, bits), d, r[1], r[2]),
-            Op::FmaLane { neg, bits, lane } => self.code.three(table::fma_lane(neg, bits, lane), d, r[1], r[2]),
+            Op::FmaLane { neg, bits, lane } => {
+                self.code.three(table::fma_lane(neg, bits, lane), d, r[1], r[2])
+            }
             Op::Cmp(Pred::Unordered, _) if r[0] != r[1] => return Err(none(op)),
             Op::Cmp(p, bits) => self.compare(table::cmp(p, bits), p, d, r),
             Op::ICmp(p, bits) => self.compare(table::icmp(p, bits), p, d, r),

@@ -23,7 +23,8 @@ impl Emit<'_> {
             }
         }
     }
-    /// An access of so many bytes that holds its displacement itself, or whose address the encoder's register then has.
+    /// An access of so many bytes that holds its displacement itself, or whose address the encoder's register
+    /// then has.
     pub(super) fn access(&mut self, [scaled, plain]: [u32; 2], bytes: u32, t: u32, (base, disp): (u32, i64)) {
         let size = i64::from(bytes);
         let fits = |d: i64| (0..4096 * size).contains(&d) && d % size == 0;
@@ -90,7 +91,11 @@ impl Emit<'_> {
                     self.code.three(table::ORR_INT, d, 31, a);
                 }
             }
-            Op::Load(_) | Op::Broadcast(_) | Op::Store(_) if args > usize::from(matches!(n.op, Op::Store(_))) => return missing("an access under a mask"),
+            Op::Load(_) | Op::Broadcast(_) | Op::Store(_)
+                if args > usize::from(matches!(n.op, Op::Store(_))) =>
+            {
+                return missing("an access under a mask");
+            }
             Op::Load(form) => {
                 self.bytes(form.bytes() * lanes, false, d, at);
                 self.widen(form, d);
@@ -99,7 +104,9 @@ impl Emit<'_> {
                 self.bytes(form.bytes() * u32::from(k), false, d, at);
                 self.widen(form, d);
             }
-            Op::Broadcast(form @ (Form::B32 | Form::B64)) if at.1 == 0 => self.code.two(table::load_dup(form.lane()), d, at.0),
+            Op::Broadcast(form @ (Form::B32 | Form::B64)) if at.1 == 0 => {
+                self.code.two(table::load_dup(form.lane()), d, at.0)
+            }
             Op::Broadcast(form) => {
                 self.bytes(form.bytes(), false, d, at);
                 self.widen(form, d);
@@ -108,14 +115,20 @@ impl Emit<'_> {
             Op::Prefetch { far } => self.access(table::PREFETCH, 8, if far { 2 } else { 0 }, at),
             Op::Store(form) => self.bytes(form.bytes() * lanes, true, number(al[0]), at),
             Op::StoreFirst(form, k) => self.bytes(form.bytes() * u32::from(k), true, number(al[0]), at),
-            Op::StoreScalar(bits) => self.bytes(if bits == Bits::B64 { 8 } else { 4 }, true, number(al[0]), at),
+            Op::StoreScalar(bits) => {
+                self.bytes(if bits == Bits::B64 { 8 } else { 4 }, true, number(al[0]), at)
+            }
             // Lanes of 32 bits hold the elements, cut off.
             Op::StoreLane(form, 0) => self.bytes(form.bytes(), true, number(al[0]), at),
             Op::StoreLane(form, lane) => {
                 let bytes = form.bytes();
                 // Before the value has its register, which far addresses need.
                 let at = (self.address(at), 0);
-                self.code.two(table::umov(bytes, lane * (form.lane_bytes() / bytes) as u8), SECOND, number(al[0]));
+                self.code.two(
+                    table::umov(bytes, lane * (form.lane_bytes() / bytes) as u8),
+                    SECOND,
+                    number(al[0]),
+                );
                 self.access(table::int_access(bytes, true), bytes, SECOND, at);
             }
             _ => return missing("an operation without an instruction"),

@@ -1,6 +1,7 @@
 //! Registers: which there are, who must keep them, and which ones instructions ask for (AAPCS64).
 //!
-//! x16 and x17 are the encoder's own. x18 belongs to the platform, x29 to the frame chain, x30 holds the return address.
+//! x16 and x17 are the encoder's own. x18 belongs to the platform, x29 to the frame chain, x30 holds the
+//! return address.
 
 use crate::codegen::tile::ir::{Bin, Class, Func, Node, Op, Value};
 use regalloc2::{MachineEnv, Operand, PReg, PRegSet, RegClass, VReg};
@@ -25,20 +26,32 @@ pub(super) fn env() -> MachineEnv {
     }
     let none = PRegSet::empty();
     MachineEnv {
-        preferred_regs_by_class: [set(0..16, RegClass::Int), set((0..32).filter(|r| !SAVED_VECTORS.contains(r)), RegClass::Float), none],
+        preferred_regs_by_class: [
+            set(0..16, RegClass::Int),
+            set((0..32).filter(|r| !SAVED_VECTORS.contains(r)), RegClass::Float),
+            none,
+        ],
         non_preferred_regs_by_class: [set(SAVED, RegClass::Int), set(SAVED_VECTORS, RegClass::Float), none],
         scratch_by_class: [None; 3],
         fixed_stack_slots: vec![],
     }
 }
 
-/// The operands of an instruction, in the order in which `encode` reads their registers: arguments, base and index of the
-/// memory operand, result.
+/// The operands of an instruction, in the order in which `encode` reads their registers: arguments, base and
+/// index of the memory operand, result.
 pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
     let mut o: Vec<Operand> = match n.op {
-        Op::Args => f.params.iter().take(f.width.register_params()).enumerate().map(|(i, v)| Operand::reg_fixed_def(reg(*v), PReg::new(i, RegClass::Int))).collect(),
+        Op::Args => f
+            .params
+            .iter()
+            .take(f.width.register_params())
+            .enumerate()
+            .map(|(i, v)| Operand::reg_fixed_def(reg(*v), PReg::new(i, RegClass::Int)))
+            .collect(),
         // Two instructions, of which the first one writes the result.
-        Op::Bin(Bin::Min | Bin::Max | Bin::Shr | Bin::Sar, _) => n.args.iter().map(|v| Operand::reg_use_at_end(reg(*v))).collect(),
+        Op::Bin(Bin::Min | Bin::Max | Bin::Shr | Bin::Sar, _) => {
+            n.args.iter().map(|v| Operand::reg_use_at_end(reg(*v))).collect()
+        }
         _ => n.args.iter().map(|v| Operand::reg_use(reg(*v))).collect(),
     };
     if let Some(m) = &n.mem {

@@ -1,5 +1,6 @@
-//! Instruction selection: elements that multiply whole vectors stay lanes of the registers that they were loaded into,
-//! products of rows and columns are ordered so that few loads are alive at once, selections overwrite what dies.
+//! Instruction selection: elements that multiply whole vectors stay lanes of the registers that they were
+//! loaded into, products of rows and columns are ordered so that few loads are alive at once, selections
+//! overwrite what dies.
 
 use crate::codegen::tile::ir::{Block, Form, Mem, Node, Op, Value};
 use crate::codegen::{Map, Set};
@@ -26,7 +27,12 @@ impl Uses {
         for (i, b) in blocks.iter().enumerate() {
             u.defined.extend(b.params.iter().map(|p| (*p, i)));
             for n in &b.nodes {
-                n.args.iter().chain(n.mem.iter().flat_map(|m| [Some(&m.base), m.index.as_ref().map(|x| &x.0)]).flatten()).for_each(|v| u.note(*v, at));
+                n.args
+                    .iter()
+                    .chain(
+                        n.mem.iter().flat_map(|m| [Some(&m.base), m.index.as_ref().map(|x| &x.0)]).flatten(),
+                    )
+                    .for_each(|v| u.note(*v, at));
                 u.defined.extend(n.def.map(|d| (d, i)));
                 at += 1;
             }
@@ -65,7 +71,11 @@ pub(super) fn forms(blocks: &mut [Block], in_order: bool) {
         for n in &mut b.nodes {
             if let Op::Select(bits) = n.op {
                 // A mask that dies first: it is mostly made for this.
-                let dies = [2, 0, 1].into_iter().find(|k| n.args.get(*k).is_some_and(|v| uses.dies(*v, i, at) && n.args.iter().filter(|a| *a == v).count() == 1));
+                let dies = [2, 0, 1].into_iter().find(|k| {
+                    n.args.get(*k).is_some_and(|v| {
+                        uses.dies(*v, i, at) && n.args.iter().filter(|a| *a == v).count() == 1
+                    })
+                });
                 n.op = Op::SelectInto(bits, dies.unwrap_or(0) as u8);
             }
             at += 1;
@@ -73,13 +83,15 @@ pub(super) fn forms(blocks: &mut [Block], in_order: bool) {
     }
 }
 
-/// Elements of memory in all lanes that nothing but products of their block uses, each of which has one such factor and one
-/// other.
+/// Elements of memory in all lanes that nothing but products of their block uses, each of which has one such
+/// factor and one other.
 fn elements(blocks: &[Block]) -> Set<Value> {
     let mut found: Map<Value, usize> = Map::default();
     for (i, b) in blocks.iter().enumerate() {
         for n in &b.nodes {
-            if let (Op::Broadcast(Form::B32 | Form::B64 | Form::F16), Some(d), []) = (n.op, n.def, n.args.as_slice()) {
+            if let (Op::Broadcast(Form::B32 | Form::B64 | Form::F16), Some(d), []) =
+                (n.op, n.def, n.args.as_slice())
+            {
                 found.insert(d, i);
             }
         }
@@ -116,26 +128,36 @@ type Place = (Value, Option<(Value, u8)>);
 /// The lane of a register that holds an element.
 type Held = Map<Value, (Value, u8)>;
 
-/// Accesses of one form at one place without a store between them: displacement and number of the instruction.
+/// Accesses of one form at one place without a store between them: displacement and number of the
+/// instruction.
 type Run = (Form, Option<Place>, Vec<(i32, usize)>);
 
 /// Loads the elements of a block: neighbours together, where registers allow, else each by itself.
 fn hold(b: &mut Block, elements: &Set<Value>) -> Held {
     let mut held = Held::default();
     // Sums that the block adds to, besides which loads need registers.
-    let sums: Set<Value> = b.nodes.iter().filter(|n| matches!(n.op, Op::Fma231 { .. })).filter_map(|n| n.def).collect();
-    let sums = b.nodes.iter().filter(|n| matches!(n.op, Op::Fma231 { .. }) && n.args.first().is_some_and(|c| !sums.contains(c))).count();
+    let sums: Set<Value> =
+        b.nodes.iter().filter(|n| matches!(n.op, Op::Fma231 { .. })).filter_map(|n| n.def).collect();
+    let sums = b
+        .nodes
+        .iter()
+        .filter(|n| matches!(n.op, Op::Fma231 { .. }) && n.args.first().is_some_and(|c| !sums.contains(c)))
+        .count();
     let place = |n: &Node| n.mem.map(|m| (m.base, m.index));
     // Runs of accesses without a store between them, by place.
     let mut runs: Vec<Run> = vec![];
     let mut from = 0;
     for (i, n) in b.nodes.iter().enumerate() {
         match (n.op, n.def, n.mem) {
-            (Op::Broadcast(form), Some(d), Some(m)) if elements.contains(&d) => match runs[from..].iter_mut().find(|r| r.0 == form && r.1 == place(n)) {
-                Some(r) => r.2.push((m.disp, i)),
-                None => runs.push((form, place(n), vec![(m.disp, i)])),
-            },
-            (Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_), ..) => from = runs.len(),
+            (Op::Broadcast(form), Some(d), Some(m)) if elements.contains(&d) => {
+                match runs[from..].iter_mut().find(|r| r.0 == form && r.1 == place(n)) {
+                    Some(r) => r.2.push((m.disp, i)),
+                    None => runs.push((form, place(n), vec![(m.disp, i)])),
+                }
+            }
+            (Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_), ..) => {
+                from = runs.len()
+            }
             _ => {}
         }
     }
@@ -204,8 +226,8 @@ fn by_lane(b: &mut Block, held: &Held) {
     }
 }
 
-/// Orders products of rows, which are held as elements, and columns, which are loaded: column after column, all rows with
-/// each, so that no more than two columns are alive. False for other blocks.
+/// Orders products of rows, which are held as elements, and columns, which are loaded: column after column,
+/// all rows with each, so that no more than two columns are alive. False for other blocks.
 fn in_columns(b: &mut Block, in_order: bool) -> bool {
     let is_product = |n: &Node| matches!(n.op, Op::FmaLane { .. });
     let Some(last) = b.nodes.iter().rposition(is_product) else { return false };
@@ -221,8 +243,8 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
             _ => {}
         }
     }
-    // Columns in order of first use, two at once, which one instruction loads. Cores that wait for a load take one after
-    // the other, where there are rows enough to hide it.
+    // Columns in order of first use, two at once, which one instruction loads. Cores that wait for a load
+    // take one after the other, where there are rows enough to hide it.
     let mut columns: Vec<Value> = vec![];
     for n in &products {
         let Some(v) = n.args.get(1) else { return false };
@@ -244,7 +266,8 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
         }
     }
     let rank = |v: &Value| groups.iter().position(|p| p.contains(v)).unwrap_or(0);
-    let mut ordered: Vec<(usize, &Node)> = products.iter().filter_map(|n| Some((rank(n.args.get(1)?), *n))).collect();
+    let mut ordered: Vec<(usize, &Node)> =
+        products.iter().filter_map(|n| Some((rank(n.args.get(1)?), *n))).collect();
     ordered.sort_by_key(|p| p.0);
     // Each sum in its order.
     let mut made: Set<Value> = Set::default();
@@ -257,14 +280,19 @@ fn in_columns(b: &mut Block, in_order: bool) -> bool {
     // What is neither a product nor a column comes before, and must not wait for products.
     let own: Set<Value> = columns.iter().copied().collect();
     let is_column = |n: &Node| n.def.is_some_and(|d| own.contains(&d));
-    let before: Vec<Node> = b.nodes[..last].iter().filter(|n| !is_product(n) && !is_column(n)).cloned().collect();
+    let before: Vec<Node> =
+        b.nodes[..last].iter().filter(|n| !is_product(n) && !is_column(n)).cloned().collect();
     if before.iter().any(|n| n.args.iter().any(|v| results.contains(v) || own.contains(v))) {
         return false;
     }
-    let load = |g: usize| groups.get(g).into_iter().flatten().filter_map(|v| loads.get(v)).map(|i| b.nodes[*i].clone());
+    let load = |g: usize| {
+        groups.get(g).into_iter().flatten().filter_map(|v| loads.get(v)).map(|i| b.nodes[*i].clone())
+    };
     // Elements are loaded for the first column that they multiply.
     let held: Set<Value> = products.iter().filter_map(|n| n.args.get(2).copied()).collect();
-    let is_element = |n: &Node| matches!(n.op, Op::Load(_) | Op::LoadFirst(..)) && n.def.is_some_and(|d| held.contains(&d));
+    let is_element = |n: &Node| {
+        matches!(n.op, Op::Load(_) | Op::LoadFirst(..)) && n.def.is_some_and(|d| held.contains(&d))
+    };
     let (elements, mut out): (Vec<Node>, Vec<Node>) = before.into_iter().partition(is_element);
     let mut elements: Map<Value, Node> = elements.into_iter().filter_map(|n| Some((n.def?, n))).collect();
     if !pairs {
@@ -296,9 +324,15 @@ fn in_pairs(b: &mut Block) {
     let mut i = 0;
     while i + 1 < b.nodes.len() {
         if let Some((form, m)) = whole(&b.nodes[i]) {
-            let ends = |n: &Node| matches!(n.op, Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_));
+            let ends = |n: &Node| {
+                matches!(n.op, Op::Store(_) | Op::StoreFirst(..) | Op::StoreLane(..) | Op::StoreScalar(_))
+            };
             let rest = &b.nodes[i + 1..];
-            let other = rest.iter().take_while(|n| !ends(n)).position(|n| whole(n).is_some_and(|(f, o)| f == form && o.base == m.base && o.index == m.index && o.disp.wrapping_sub(m.disp) == 16));
+            let other = rest.iter().take_while(|n| !ends(n)).position(|n| {
+                whole(n).is_some_and(|(f, o)| {
+                    f == form && o.base == m.base && o.index == m.index && o.disp.wrapping_sub(m.disp) == 16
+                })
+            });
             // Not over so much that the register is missed.
             if let Some(k) = other.filter(|k| *k < FAR) {
                 let n = b.nodes.remove(i + 1 + k);

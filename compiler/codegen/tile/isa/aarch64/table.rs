@@ -1,5 +1,6 @@
-//! Base words of the instructions: all fields for registers and numbers are 0. A64 has one form for each, so a word and
-//! where its fields stand is all that there is to encode; `tests` holds every row against what an assembler makes of it.
+//! Base words of the instructions: all fields for registers and numbers are 0. A64 has one form for each, so
+//! a word and where its fields stand is all that there is to encode; `tests` holds every row against what an
+//! assembler makes of it.
 
 use crate::codegen::tile::ir::{Bin, Bits, Op, Pred, Un};
 
@@ -47,7 +48,8 @@ pub(super) fn bin(op: Bin, bits: Bits) -> Option<u32> {
     of(row, bits)
 }
 
-/// d = op n, of registers of 128 bits or the halves that an operation says. What takes two instructions has both.
+/// d = op n, of registers of 128 bits or the halves that an operation says. What takes two instructions has
+/// both.
 pub(super) fn un(op: Un, bits: Bits) -> Option<[u32; 2]> {
     let one = |row: Row| of(row, bits).map(|w| [w, 0]);
     let wide = |to: [u32; 2]| (bits == Bits::B32).then_some(to);
@@ -107,7 +109,8 @@ fn pick(row: Row, bits: Bits) -> u32 {
     row[usize::from(bits == Bits::B64)]
 }
 
-/// Comparison of floats; those for order take their operands in reverse, `Ne` and `Unordered` are turned afterwards.
+/// Comparison of floats; those for order take their operands in reverse, `Ne` and `Unordered` are turned
+/// afterwards.
 pub(super) fn cmp(p: Pred, bits: Bits) -> u32 {
     pick(cmp_row(p), bits)
 }
@@ -131,7 +134,11 @@ pub(super) fn fma(neg: bool, bits: Bits) -> u32 {
 pub(super) fn fma_lane(neg: bool, bits: Bits, lane: u8) -> u32 {
     let lane = u32::from(lane);
     match bits {
-        Bits::B32 => pick([0x4f80_1000, 0x4f80_5000], if neg { Bits::B64 } else { Bits::B32 }) | (lane & 1) << 21 | (lane >> 1) << 11,
+        Bits::B32 => {
+            pick([0x4f80_1000, 0x4f80_5000], if neg { Bits::B64 } else { Bits::B32 })
+                | (lane & 1) << 21
+                | (lane >> 1) << 11
+        }
         Bits::B64 => pick([0x4fc0_1000, 0x4fc0_5000], if neg { Bits::B64 } else { Bits::B32 }) | lane << 11,
     }
 }
@@ -283,7 +290,8 @@ pub(super) fn number(word: u32) -> Option<u32> {
     }
     // Four bits of mantissa, three of the exponent.
     let (sign, exponent) = (word >> 31, word >> 25 & 0x3f);
-    (word & 0x7_ffff == 0 && matches!(exponent, 0x1f | 0x20)).then(|| FMOV | imm8(sign << 7 | (exponent & 1) << 6 | (word >> 19 & 0x3f)))
+    (word & 0x7_ffff == 0 && matches!(exponent, 0x1f | 0x20))
+        .then(|| FMOV | imm8(sign << 7 | (exponent & 1) << 6 | (word >> 19 & 0x3f)))
 }
 
 /// Whether there are instructions for an operation.
@@ -291,7 +299,9 @@ pub(super) fn has_op(op: Op) -> bool {
     match op {
         Op::Bin(op, bits) => bin(op, bits).is_some(),
         Op::Un(op, bits) => un(op, bits).is_some(),
-        Op::LoadFirst(form, _) | Op::StoreFirst(form, _) | Op::Load(form) | Op::Store(form) => form != crate::codegen::tile::ir::Form::NearU8,
+        Op::LoadFirst(form, _) | Op::StoreFirst(form, _) | Op::Load(form) | Op::Store(form) => {
+            form != crate::codegen::tile::ir::Form::NearU8
+        }
         Op::Gather(_) | Op::Scatter(_) | Op::Fma213 { .. } | Op::Dot | Op::Dot2 => false,
         _ => true,
     }

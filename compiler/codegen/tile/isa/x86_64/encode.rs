@@ -1,7 +1,8 @@
 //! Allocated functions -> bytes, by iced-x86.
 //!
-//! The code is a leaf function of the System V convention on every system: it has no unwind information, calls nothing
-//! and reaches its literals, which stand behind `ret`, relative to the instruction pointer; it needs no relocation.
+//! The code is a leaf function of the System V convention on every system: it has no unwind information,
+//! calls nothing and reaches its literals, which stand behind `ret`, relative to the instruction pointer; it
+//! needs no relocation.
 
 use super::registers::SAVED;
 use super::table;
@@ -9,7 +10,10 @@ use crate::codegen::Map;
 use crate::codegen::tile::ir::{Node, Number, Op, Width};
 use crate::codegen::tile::regalloc::Alloc;
 use crate::diag::{Failure, Result};
-use iced_x86::code_asm::{CodeAssembler, CodeLabel, get_gpr64, get_k, get_xmm, get_ymm, get_zmm, qword_ptr, ymmword_ptr, zmmword_ptr};
+use iced_x86::code_asm::{
+    CodeAssembler, CodeLabel, get_gpr64, get_k, get_xmm, get_ymm, get_zmm, qword_ptr, ymmword_ptr,
+    zmmword_ptr,
+};
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 use regalloc2::{Allocation, Block, Edit, InstOrEdit, Output, PReg, RegClass};
 
@@ -49,7 +53,17 @@ pub(super) fn encode(width: Width, f: &Alloc, out: &Output) -> Result<Vec<u8>> {
     };
     let used = SAVED.iter().copied().filter(|r| is_used(*r)).collect();
     let labels = f.blocks.iter().map(|_| a.create_label()).collect();
-    let e = Emit { width, a, pool: vec![], pooled: Map::default(), f, out, labels, used, frame: out.num_spillslots * 8 };
+    let e = Emit {
+        width,
+        a,
+        pool: vec![],
+        pooled: Map::default(),
+        f,
+        out,
+        labels,
+        used,
+        frame: out.num_spillslots * 8,
+    };
     e.run().map_err(bug)
 }
 
@@ -58,7 +72,10 @@ impl Emit<'_> {
         match a.as_reg() {
             Some(p) => match p.class() {
                 RegClass::Int => Register::RAX + p.hw_enc() as u32,
-                RegClass::Float => (if self.width == Width::Avx2 { Register::YMM0 } else { Register::ZMM0 }) + p.hw_enc() as u32,
+                RegClass::Float => {
+                    (if self.width == Width::Avx2 { Register::YMM0 } else { Register::ZMM0 })
+                        + p.hw_enc() as u32
+                }
                 RegClass::Vector => Register::K0 + p.hw_enc() as u32,
             },
             None => Register::None,
@@ -67,7 +84,10 @@ impl Emit<'_> {
     pub(super) fn slot(a: Allocation) -> MemoryOperand {
         MemoryOperand::with_base_displ(Register::RSP, a.as_stack().map_or(0, |s| s.index() as i64 * 8))
     }
-    pub(super) fn add(&mut self, i: std::result::Result<Instruction, IcedError>) -> std::result::Result<(), IcedError> {
+    pub(super) fn add(
+        &mut self,
+        i: std::result::Result<Instruction, IcedError>,
+    ) -> std::result::Result<(), IcedError> {
         self.a.add_instruction(i?)
     }
     /// A literal behind the code.
@@ -131,7 +151,9 @@ impl Emit<'_> {
             for x in self.out.block_insts_and_edits(f, Block::new(*b)) {
                 match x {
                     InstOrEdit::Edit(e) => self.edit(e)?,
-                    InstOrEdit::Inst(i) => self.inst(*b, next, &f.nodes[i.index()], self.out.inst_allocs(i))?,
+                    InstOrEdit::Inst(i) => {
+                        self.inst(*b, next, &f.nodes[i.index()], self.out.inst_allocs(i))?
+                    }
                 }
             }
         }
@@ -141,7 +163,13 @@ impl Emit<'_> {
         }
         self.a.assemble(0)
     }
-    fn inst(&mut self, b: usize, next: Option<usize>, n: &Node, al: &[Allocation]) -> std::result::Result<(), IcedError> {
+    fn inst(
+        &mut self,
+        b: usize,
+        next: Option<usize>,
+        n: &Node,
+        al: &[Allocation],
+    ) -> std::result::Result<(), IcedError> {
         match n.op {
             Op::Jump => {
                 let t = self.f.target(self.out, self.f.blocks[b].succs[0]);
@@ -156,7 +184,10 @@ impl Emit<'_> {
                         self.a.cmp(x, y)?;
                     }
                 }
-                let (less, not) = (self.f.target(self.out, self.f.blocks[b].succs[0]), self.f.target(self.out, self.f.blocks[b].succs[1]));
+                let (less, not) = (
+                    self.f.target(self.out, self.f.blocks[b].succs[0]),
+                    self.f.target(self.out, self.f.blocks[b].succs[1]),
+                );
                 if next == Some(less) {
                     return self.a.jge(self.labels[not]);
                 }
@@ -203,7 +234,11 @@ impl Emit<'_> {
         self.behind(l, wide)
     }
     /// A literal as a memory operand, one number for all lanes or all of them.
-    pub(super) fn behind(&mut self, l: CodeLabel, each: bool) -> std::result::Result<MemoryOperand, IcedError> {
+    pub(super) fn behind(
+        &mut self,
+        l: CodeLabel,
+        each: bool,
+    ) -> std::result::Result<MemoryOperand, IcedError> {
         // What stands for the label until the code is put together.
         let mut probe = CodeAssembler::new(64)?;
         probe.lea(iced_x86::code_asm::rax, qword_ptr(l))?;

@@ -57,9 +57,21 @@ impl Emit<'_> {
         let p = self.places(n, al)?;
         match n.op {
             Op::Args | Op::Fma { .. } | Op::Jump | Op::BranchLess(_) | Op::Ret | Op::RetAny => Ok(()),
-            Op::StackArg(_) | Op::Int(_) | Op::AddImm(_) | Op::Add | Op::AndImm(_) | Op::Lesser | Op::Greater | Op::MulImm(_) => self.scalar(n.op, &p),
+            Op::StackArg(_)
+            | Op::Int(_)
+            | Op::AddImm(_)
+            | Op::Add
+            | Op::AndImm(_)
+            | Op::Lesser
+            | Op::Greater
+            | Op::MulImm(_) => self.scalar(n.op, &p),
             Op::Address | Op::First(_) | Op::AnyLane => self.scalar(n.op, &p),
-            Op::Const(_) | Op::Table(_) | Op::LaneNumbers(_) | Op::SomeLanes(_) | Op::Iota(..) | Op::FirstLanes(_) => self.constant(n.op, &p),
+            Op::Const(_)
+            | Op::Table(_)
+            | Op::LaneNumbers(_)
+            | Op::SomeLanes(_)
+            | Op::Iota(..)
+            | Op::FirstLanes(_) => self.constant(n.op, &p),
             Op::Splat(_) | Op::SplatFloat => self.splat(n.op, &p),
             Op::Load(_) | Op::Gather(_) | Op::Prefetch { .. } | Op::Broadcast(_) => self.load(n.op, &p),
             Op::Store(_) | Op::StoreLane(..) | Op::Scatter(_) | Op::StoreScalar(_) => self.store(n.op, &p),
@@ -71,7 +83,13 @@ impl Emit<'_> {
         let r: Vec<Register> = al.iter().map(|a| self.reg(*a)).collect();
         let (d, dn) = al.last().map_or((Register::None, 0), |a| (self.reg(*a), number(*a)));
         let mem = n.mem.map(|m| match m.index {
-            Some((_, s)) => MemoryOperand::with_base_index_scale_displ_size(r[args], r[args + 1], u32::from(s), i64::from(m.disp), 1),
+            Some((_, s)) => MemoryOperand::with_base_index_scale_displ_size(
+                r[args],
+                r[args + 1],
+                u32::from(s),
+                i64::from(m.disp),
+                1,
+            ),
             None => MemoryOperand::with_base_displ(r[args], i64::from(m.disp)),
         });
         let literal = n.literal.map(|x| self.beside(x)).transpose()?;
@@ -95,20 +113,38 @@ impl Emit<'_> {
         let i = match op {
             Op::StackArg(k) => {
                 // Return address, saved registers, frame pointer.
-                let (base, above) = if self.frame > 0 { (Register::RBP, 2 + self.used.len()) } else { (Register::RSP, 1 + self.used.len()) };
-                Instruction::with2(Code::Mov_r64_rm64, p.d, MemoryOperand::with_base_displ(base, 8 * (above as i64 + i64::from(k))))
+                let (base, above) = if self.frame > 0 {
+                    (Register::RBP, 2 + self.used.len())
+                } else {
+                    (Register::RSP, 1 + self.used.len())
+                };
+                Instruction::with2(
+                    Code::Mov_r64_rm64,
+                    p.d,
+                    MemoryOperand::with_base_displ(base, 8 * (above as i64 + i64::from(k))),
+                )
             }
             Op::Int(0) => Instruction::with2(Code::Xor_r32_rm32, Register::EAX + p.dn, Register::EAX + p.dn),
             Op::Int(x) => match u32::try_from(x) {
                 Ok(x) => Instruction::with2(Code::Mov_r32_imm32, Register::EAX + p.dn, x),
                 Err(_) => Instruction::with2(Code::Mov_r64_imm64, p.d, x),
             },
-            Op::AddImm(k) => Instruction::with2(Code::Lea_r64_m, p.d, MemoryOperand::with_base_displ(p.r[0], i64::from(k))),
-            Op::Add => Instruction::with2(Code::Lea_r64_m, p.d, MemoryOperand::with_base_index_scale_displ_size(p.r[0], p.r[1], 1, 0, 0)),
+            Op::AddImm(k) => {
+                Instruction::with2(Code::Lea_r64_m, p.d, MemoryOperand::with_base_displ(p.r[0], i64::from(k)))
+            }
+            Op::Add => Instruction::with2(
+                Code::Lea_r64_m,
+                p.d,
+                MemoryOperand::with_base_index_scale_displ_size(p.r[0], p.r[1], 1, 0, 0),
+            ),
             Op::AndImm(k) => Instruction::with2(Code::And_rm64_imm32, p.d, k),
             Op::Lesser | Op::Greater => {
                 self.add(Instruction::with2(Code::Cmp_r64_rm64, p.d, p.r[1]))?;
-                Instruction::with2(if op == Op::Lesser { Code::Cmovg_r64_rm64 } else { Code::Cmovl_r64_rm64 }, p.d, p.r[1])
+                Instruction::with2(
+                    if op == Op::Lesser { Code::Cmovg_r64_rm64 } else { Code::Cmovl_r64_rm64 },
+                    p.d,
+                    p.r[1],
+                )
             }
             Op::MulImm(k) => Instruction::with3(Code::Imul_r64_rm64_imm32, p.d, p.r[0], k),
             Op::Address => Instruction::with2(Code::Lea_r64_m, p.d, p.at),
@@ -125,7 +161,9 @@ impl Emit<'_> {
                     Instruction::with2(row[c], p.d, x)
                 }
             }
-            Op::AnyLane if self.wide() => Instruction::with2(Code::VEX_Kmovw_r32_kr, Register::EAX + p.dn, p.r[0]),
+            Op::AnyLane if self.wide() => {
+                Instruction::with2(Code::VEX_Kmovw_r32_kr, Register::EAX + p.dn, p.r[0])
+            }
             Op::AnyLane => Instruction::with2(Code::VEX_Vmovmskps_r32_ymm, Register::EAX + p.dn, p.r[0]),
             _ => return Ok(()),
         };
@@ -135,7 +173,9 @@ impl Emit<'_> {
     fn constant(&mut self, op: Op, p: &Places) -> Encoded<()> {
         let c = column(self.width);
         let i = match op {
-            Op::Const(x) if x.is_zero() => Instruction::with3(table::bin(Bin::Xor, Bits::B32)[c], p.d, p.d, p.d),
+            Op::Const(x) if x.is_zero() => {
+                Instruction::with3(table::bin(Bin::Xor, Bits::B32)[c], p.d, p.d, p.d)
+            }
             Op::Const(Number::Long(bits)) => {
                 let m = qword_ptr(self.literal(vec![bits as u32, (bits >> 32) as u32]));
                 return match (get_ymm(p.d), get_zmm(p.d)) {
@@ -157,7 +197,8 @@ impl Emit<'_> {
                 return self.whole_literal(p.d, l);
             }
             Op::LaneNumbers(x) => {
-                let l = self.literal(x.iter().take(self.width.lanes() as usize).map(|n| u32::from(*n)).collect());
+                let l =
+                    self.literal(x.iter().take(self.width.lanes() as usize).map(|n| u32::from(*n)).collect());
                 return self.whole_literal(p.d, l);
             }
             Op::SomeLanes(k) if self.wide() => {
@@ -168,7 +209,9 @@ impl Emit<'_> {
                 };
             }
             Op::SomeLanes(k) => {
-                let l = self.literal((0..self.width.lanes()).map(|j| if k >> j & 1 == 1 { u32::MAX } else { 0 }).collect());
+                let l = self.literal(
+                    (0..self.width.lanes()).map(|j| if k >> j & 1 == 1 { u32::MAX } else { 0 }).collect(),
+                );
                 return self.whole_literal(p.d, l);
             }
             Op::Iota(n, bits) => {
@@ -187,7 +230,9 @@ impl Emit<'_> {
             }
             Op::FirstLanes(k) => {
                 let lane = |j: u32| if self.f.long { j / 2 } else { j };
-                let l = self.literal((0..self.width.lanes()).map(|j| if lane(j) < k { u32::MAX } else { 0 }).collect());
+                let l = self.literal(
+                    (0..self.width.lanes()).map(|j| if lane(j) < k { u32::MAX } else { 0 }).collect(),
+                );
                 return self.whole_literal(p.d, l);
             }
             _ => return Ok(()),
@@ -220,7 +265,11 @@ impl Emit<'_> {
                 // The other lanes come from a number that nobody waits for.
                 self.add(Instruction::with3(table::bin(Bin::Xor, Bits::B32)[c], p.d, p.d, p.d))?;
                 self.add(Instruction::with3(row[c], p.dx(), p.dx(), p.r[0]))?;
-                Instruction::with2([Code::VEX_Vbroadcastss_ymm_xmm, Code::EVEX_Vbroadcastss_zmm_k1z_xmmm32][c], p.d, p.dx())
+                Instruction::with2(
+                    [Code::VEX_Vbroadcastss_ymm_xmm, Code::EVEX_Vbroadcastss_zmm_k1z_xmmm32][c],
+                    p.d,
+                    p.dx(),
+                )
             }
             _ => return Ok(()),
         };
@@ -249,9 +298,15 @@ impl Emit<'_> {
                         let mut mask = Register::XMM0 + p.number(0);
                         let pieces = self.width.lanes() / if self.f.long { 2 } else { 1 } * form.bytes() / 4;
                         if pieces < 4 {
-                            let l = self.literal((0..4).map(|i| if i < pieces { u32::MAX } else { 0 }).collect());
+                            let l =
+                                self.literal((0..4).map(|i| if i < pieces { u32::MAX } else { 0 }).collect());
                             let some = self.behind(l, false)?;
-                            self.add(Instruction::with3(Code::VEX_Vpand_xmm_xmm_xmmm128, p.dx(), mask, some))?;
+                            self.add(Instruction::with3(
+                                Code::VEX_Vpand_xmm_xmm_xmmm128,
+                                p.dx(),
+                                mask,
+                                some,
+                            ))?;
                             mask = p.dx();
                         }
                         self.add(Instruction::with3(table::MASKED_PART, p.dx(), mask, p.at))?;
@@ -260,7 +315,12 @@ impl Emit<'_> {
                 }
             }
             Op::Gather(form) => {
-                self.add(Instruction::with3(table::bin(crate::codegen::tile::ir::Bin::Xor, Bits::B32)[c], p.d, p.d, p.d))?;
+                self.add(Instruction::with3(
+                    table::bin(crate::codegen::tile::ir::Bin::Xor, Bits::B32)[c],
+                    p.d,
+                    p.d,
+                    p.d,
+                ))?;
                 let v = if self.short(form) { self.half(p.dn) } else { p.d };
                 let scale = if form.bytes() < 4 { 1 } else { form.bytes() };
                 let at = MemoryOperand::with_base_index_scale(p.r[p.args], p.r[0], scale);
@@ -275,8 +335,15 @@ impl Emit<'_> {
                     Instruction::with3(code, v, at, mask)
                 }
             }
-            Op::Prefetch { far } => Instruction::with1(if far { Code::Prefetcht1_m8 } else { Code::Prefetcht0_m8 }, p.at),
-            Op::Broadcast(form @ (Form::B32 | Form::B64)) => Instruction::with2(table::broadcast(if form == Form::B64 { Bits::B64 } else { Bits::B32 })[c], p.d, p.at).map(|mut i| {
+            Op::Prefetch { far } => {
+                Instruction::with1(if far { Code::Prefetcht1_m8 } else { Code::Prefetcht0_m8 }, p.at)
+            }
+            Op::Broadcast(form @ (Form::B32 | Form::B64)) => Instruction::with2(
+                table::broadcast(if form == Form::B64 { Bits::B64 } else { Bits::B32 })[c],
+                p.d,
+                p.at,
+            )
+            .map(|mut i| {
                 if p.args > 0 {
                     i.set_op_mask(p.r[0]);
                     i.set_zeroing_masking(true);
@@ -311,7 +378,9 @@ impl Emit<'_> {
                         i
                     }),
                     // The bytes stand in the first part of the register.
-                    (Form::I8 | Form::U8 | Form::I16 | Form::U16, 1) if !self.wide() => Instruction::with2(code, p.at, Register::XMM0 + p.number(0)),
+                    (Form::I8 | Form::U8 | Form::I16 | Form::U16, 1) if !self.wide() => {
+                        Instruction::with2(code, p.at, Register::XMM0 + p.number(0))
+                    }
                     (_, 1) => Instruction::with2(code, p.at, v),
                     _ if self.wide() => Instruction::with2(code, p.at, v).map(|mut i| {
                         i.set_op_mask(p.r[1]);
@@ -390,7 +459,9 @@ impl Emit<'_> {
                 }
             }
             Op::Cmp(pred, bits) => Instruction::with4(table::cmp(bits)[c], p.d, p.r[0], p.r[1], pred as u32),
-            Op::ICmp(pred, bits) if self.wide() => Instruction::with4(table::icmp(bits)[c], p.d, p.r[0], p.r[1], pred as u32),
+            Op::ICmp(pred, bits) if self.wide() => {
+                Instruction::with4(table::icmp(bits)[c], p.d, p.r[0], p.r[1], pred as u32)
+            }
             Op::ICmp(Pred::Eq, bits) => Instruction::with3(table::icmp(bits)[c], p.d, p.r[0], p.r[1]),
             Op::ICmp(_, bits) => Instruction::with3(table::igreater(bits), p.d, p.r[1], p.r[0]),
             Op::MaskAnd | Op::MaskOr | Op::MaskXor => {
@@ -401,10 +472,11 @@ impl Emit<'_> {
                 };
                 Instruction::with3(row[c], p.d, p.r[0], p.r[1])
             }
-            Op::Select(bits) if self.wide() => Instruction::with3(table::blend(bits)[c], p.d, p.r[0], p.r[1]).map(|mut i| {
-                i.set_op_mask(p.r[2]);
-                i
-            }),
+            Op::Select(bits) if self.wide() => Instruction::with3(table::blend(bits)[c], p.d, p.r[0], p.r[1])
+                .map(|mut i| {
+                    i.set_op_mask(p.r[2]);
+                    i
+                }),
             Op::Select(bits) => Instruction::with4(table::blend(bits)[c], p.d, p.r[0], p.r[1], p.r[2]),
             _ => return Ok(()),
         };

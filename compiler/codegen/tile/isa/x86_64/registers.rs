@@ -1,7 +1,9 @@
 //! Registers: which there are, who must keep them, and which ones instructions ask for.
 
 use crate::codegen::tile::ir::{Class, Func, Node, Op, Value, Width};
-use regalloc2::{MachineEnv, Operand, OperandConstraint, OperandKind, OperandPos, PReg, PRegSet, RegClass, VReg};
+use regalloc2::{
+    MachineEnv, Operand, OperandConstraint, OperandKind, OperandPos, PReg, PRegSet, RegClass, VReg,
+};
 
 /// rdi, rsi, rdx, rcx, r8, r9: where the first parameters arrive (System V).
 const PARAM_REGS: [usize; 6] = [7, 6, 2, 1, 8, 9];
@@ -23,29 +25,47 @@ pub(super) fn env(w: Width) -> MachineEnv {
     let vectors: Vec<usize> = (0..w.registers()).collect();
     let none = PRegSet::empty();
     MachineEnv {
-        preferred_regs_by_class: [set(&[0, 1, 2, 6, 7, 8, 9, 10, 11], RegClass::Int), set(&vectors, RegClass::Float), set(&[1, 2, 3, 4, 5, 6, 7], RegClass::Vector)],
+        preferred_regs_by_class: [
+            set(&[0, 1, 2, 6, 7, 8, 9, 10, 11], RegClass::Int),
+            set(&vectors, RegClass::Float),
+            set(&[1, 2, 3, 4, 5, 6, 7], RegClass::Vector),
+        ],
         non_preferred_regs_by_class: [set(&SAVED, RegClass::Int), none, none],
         scratch_by_class: [None; 3],
         fixed_stack_slots: vec![],
     }
 }
 
-/// The operands of an instruction, in the order in which `encode` reads their registers: arguments, base and index of the
-/// memory operand, result.
+/// The operands of an instruction, in the order in which `encode` reads their registers: arguments, base and
+/// index of the memory operand, result.
 pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<Operand> {
     let mut o: Vec<Operand> = n.args.iter().map(|v| Operand::reg_use(reg(*v))).collect();
     match n.op {
-        Op::Args => o = f.params.iter().zip(PARAM_REGS).map(|(v, r)| Operand::reg_fixed_def(reg(*v), PReg::new(r, RegClass::Int))).collect(),
+        Op::Args => {
+            o = f
+                .params
+                .iter()
+                .zip(PARAM_REGS)
+                .map(|(v, r)| Operand::reg_fixed_def(reg(*v), PReg::new(r, RegClass::Int)))
+                .collect()
+        }
         // The result is written before they are read.
         Op::Gather(_) => {
             o = n.args.iter().map(|v| Operand::reg_use_at_end(reg(*v))).collect();
             // QEMU takes ymm4 for no index at all (7.2 does), as it would be among general registers.
             if let (Width::Avx2, Some(x), Some(v)) = (f.width, o.first_mut(), n.args.first()) {
-                *x = Operand::new(reg(*v), OperandConstraint::FixedReg(PReg::new(15, RegClass::Float)), OperandKind::Use, OperandPos::Late);
+                *x = Operand::new(
+                    reg(*v),
+                    OperandConstraint::FixedReg(PReg::new(15, RegClass::Float)),
+                    OperandKind::Use,
+                    OperandPos::Late,
+                );
             }
         }
         // The last source may stay in its spill slot.
-        Op::Bin(..) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 if n.mem.is_none() && n.literal.is_none() => {
+        Op::Bin(..) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2
+            if n.mem.is_none() && n.literal.is_none() =>
+        {
             if let (Some(x), Some(v)) = (o.last_mut(), n.args.last()) {
                 *x = Operand::any_use(reg(*v));
             }
@@ -53,14 +73,24 @@ pub(super) fn operands(f: &Func, n: &Node, reg: &dyn Fn(Value) -> VReg) -> Vec<O
         _ => {}
     }
     if let Some(m) = &n.mem {
-        o.push(if matches!(n.op, Op::Gather(_)) { Operand::reg_use_at_end(reg(m.base)) } else { Operand::reg_use(reg(m.base)) });
+        o.push(if matches!(n.op, Op::Gather(_)) {
+            Operand::reg_use_at_end(reg(m.base))
+        } else {
+            Operand::reg_use(reg(m.base))
+        });
         if let Some((i, _)) = m.index {
             o.push(Operand::reg_use(reg(i)));
         }
     }
     if let Some(d) = n.def {
         o.push(match n.op {
-            Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 | Op::AndImm(_) | Op::Lesser | Op::Greater => Operand::reg_reuse_def(reg(d), 0),
+            Op::Fma231 { .. }
+            | Op::Fma213 { .. }
+            | Op::Dot
+            | Op::Dot2
+            | Op::AndImm(_)
+            | Op::Lesser
+            | Op::Greater => Operand::reg_reuse_def(reg(d), 0),
             _ => Operand::reg_def(reg(d)),
         });
     }

@@ -3,8 +3,8 @@
 use crate::codegen::Map;
 use crate::codegen::tile::ir::{Block, Form, Op, Value};
 
-/// Folds loads of whole vectors (those of `form`) that are used once into their consumer; chooses FMA forms by which input
-/// dies.
+/// Folds loads of whole vectors (those of `form`) that are used once into their consumer; chooses FMA forms
+/// by which input dies.
 pub(super) fn forms(blocks: &mut [Block], form: Form) {
     let mut uses: Map<Value, (usize, usize)> = Map::default();
     let mut defined: Map<Value, usize> = Map::default();
@@ -61,7 +61,9 @@ pub(super) fn forms(blocks: &mut [Block], form: Form) {
                     }
                 }
                 Op::Store(_) | Op::StoreScalar(_) | Op::StoreLane(..) | Op::Scatter(_) => loads.clear(),
-                Op::Bin(..) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2 if b.nodes[i].literal.is_none() => {
+                Op::Bin(..) | Op::Fma231 { .. } | Op::Fma213 { .. } | Op::Dot | Op::Dot2
+                    if b.nodes[i].literal.is_none() =>
+                {
                     let last = b.nodes[i].args.last().copied();
                     if let Some((v, l)) = last.and_then(|v| Some((v, *loads.get(&v)?)))
                         && uses.get(&v).is_some_and(|u| u.0 == 1)

@@ -99,7 +99,10 @@ pub(super) fn un(op: Un, bits: Bits) -> (Row, Option<u32>) {
         Un::Sar(n) => (row!(VEX_Vpsrad_ymm_ymm_imm8 EVEX_Vpsrad_zmm_k1z_zmmm512b32_imm8), Some(u32::from(n))),
         // See [`narrow`].
         Un::Narrow(_) => (row!(INVALID INVALID), None),
-        Un::Swap(k) => (row!(VEX_Vpermilps_ymm_ymmm256_imm8 EVEX_Vpermilps_zmm_k1z_zmmm512b32_imm8), Some(if k == 1 { 0xB1 } else { 0x4E })),
+        Un::Swap(k) => (
+            row!(VEX_Vpermilps_ymm_ymmm256_imm8 EVEX_Vpermilps_zmm_k1z_zmmm512b32_imm8),
+            Some(if k == 1 { 0xB1 } else { 0x4E }),
+        ),
         Un::Double => (row!(VEX_Vcvtps2pd_ymm_xmmm128 EVEX_Vcvtps2pd_zmm_k1z_ymmm256b32_sae), None),
         Un::ToDouble => (row!(VEX_Vcvtdq2pd_ymm_xmmm128 EVEX_Vcvtdq2pd_zmm_k1z_ymmm256b32_er), None),
         Un::UnsignedToDouble => (row!(INVALID EVEX_Vcvtudq2pd_zmm_k1z_ymmm256b32_er), None),
@@ -107,7 +110,10 @@ pub(super) fn un(op: Un, bits: Bits) -> (Row, Option<u32>) {
         Un::ExtendUnsigned => (row!(VEX_Vpmovzxdq_ymm_xmmm128 EVEX_Vpmovzxdq_zmm_k1z_ymmm256), None),
         Un::TruncLong => (row!(INVALID EVEX_Vcvttps2qq_zmm_k1z_ymmm256b32_sae), None),
         Un::TruncUnsigned => (row!(INVALID EVEX_Vcvttps2uqq_zmm_k1z_ymmm256b32_sae), None),
-        Un::Part(k) => (row!(VEX_Vextractf128_xmmm128_ymm_imm8 EVEX_Vextractf32x4_xmmm128_k1z_zmm_imm8), Some(u32::from(k))),
+        Un::Part(k) => (
+            row!(VEX_Vextractf128_xmmm128_ymm_imm8 EVEX_Vextractf32x4_xmmm128_k1z_zmm_imm8),
+            Some(u32::from(k)),
+        ),
         Un::Single | Un::Low | Un::Half | Un::UnsignedToFloat => (row!(INVALID INVALID), None),
     }
 }
@@ -148,27 +154,54 @@ fn un64(op: Un) -> (Row, Option<u32>) {
         Un::Shr(n) => (row!(VEX_Vpsrlq_ymm_ymm_imm8 EVEX_Vpsrlq_zmm_k1z_zmmm512b64_imm8), Some(u32::from(n))),
         Un::Sar(n) => (row!(INVALID EVEX_Vpsraq_zmm_k1z_zmmm512b64_imm8), Some(u32::from(n))),
         // Swaps count lanes of 32 bits.
-        Un::Swap(_) | Un::Narrow(_) | Un::Part(_) | Un::Half | Un::Double | Un::Extend | Un::ExtendUnsigned => (row!(INVALID INVALID), None),
+        Un::Swap(_)
+        | Un::Narrow(_)
+        | Un::Part(_)
+        | Un::Half
+        | Un::Double
+        | Un::Extend
+        | Un::ExtendUnsigned => (row!(INVALID INVALID), None),
     }
 }
 
-/// Whether operand and result of an operation are vectors of half the length: those that 32 bits a lane take beside 64.
+/// Whether operand and result of an operation are vectors of half the length: those that 32 bits a lane take
+/// beside 64.
 pub(super) fn halves(op: Un, bits: Bits) -> (bool, bool) {
-    let from = bits == Bits::B32 && matches!(op, Un::Double | Un::ToDouble | Un::UnsignedToDouble | Un::Extend | Un::ExtendUnsigned | Un::TruncLong | Un::TruncUnsigned);
-    let to = bits == Bits::B64 && matches!(op, Un::ToInt | Un::TruncInt | Un::Single | Un::ToFloat | Un::UnsignedToFloat | Un::Low);
+    let from = bits == Bits::B32
+        && matches!(
+            op,
+            Un::Double
+                | Un::ToDouble
+                | Un::UnsignedToDouble
+                | Un::Extend
+                | Un::ExtendUnsigned
+                | Un::TruncLong
+                | Un::TruncUnsigned
+        );
+    let to = bits == Bits::B64
+        && matches!(op, Un::ToInt | Un::TruncInt | Un::Single | Un::ToFloat | Un::UnsignedToFloat | Un::Low);
     (from, to)
 }
 
 /// Exchanges pieces of 128 bits.
-pub(super) const SWAP_HALVES: Row = row!(VEX_Vperm2f128_ymm_ymm_ymmm256_imm8 EVEX_Vshuff32x4_zmm_k1z_zmm_zmmm512b32_imm8);
+pub(super) const SWAP_HALVES: Row =
+    row!(VEX_Vperm2f128_ymm_ymm_ymmm256_imm8 EVEX_Vshuff32x4_zmm_k1z_zmm_zmmm512b32_imm8);
 
 /// The fused forms: 231 overwrites the addend, 213 a factor.
 pub(super) fn fma(addend: bool, neg: bool, bits: Bits) -> Row {
     match (addend, neg) {
-        (true, false) if bits == Bits::B64 => row!(VEX_Vfmadd231pd_ymm_ymm_ymmm256 EVEX_Vfmadd231pd_zmm_k1z_zmm_zmmm512b64_er),
-        (false, false) if bits == Bits::B64 => row!(VEX_Vfmadd213pd_ymm_ymm_ymmm256 EVEX_Vfmadd213pd_zmm_k1z_zmm_zmmm512b64_er),
-        (true, true) if bits == Bits::B64 => row!(VEX_Vfnmadd231pd_ymm_ymm_ymmm256 EVEX_Vfnmadd231pd_zmm_k1z_zmm_zmmm512b64_er),
-        (false, true) if bits == Bits::B64 => row!(VEX_Vfnmadd213pd_ymm_ymm_ymmm256 EVEX_Vfnmadd213pd_zmm_k1z_zmm_zmmm512b64_er),
+        (true, false) if bits == Bits::B64 => {
+            row!(VEX_Vfmadd231pd_ymm_ymm_ymmm256 EVEX_Vfmadd231pd_zmm_k1z_zmm_zmmm512b64_er)
+        }
+        (false, false) if bits == Bits::B64 => {
+            row!(VEX_Vfmadd213pd_ymm_ymm_ymmm256 EVEX_Vfmadd213pd_zmm_k1z_zmm_zmmm512b64_er)
+        }
+        (true, true) if bits == Bits::B64 => {
+            row!(VEX_Vfnmadd231pd_ymm_ymm_ymmm256 EVEX_Vfnmadd231pd_zmm_k1z_zmm_zmmm512b64_er)
+        }
+        (false, true) if bits == Bits::B64 => {
+            row!(VEX_Vfnmadd213pd_ymm_ymm_ymmm256 EVEX_Vfnmadd213pd_zmm_k1z_zmm_zmmm512b64_er)
+        }
         (true, false) => row!(VEX_Vfmadd231ps_ymm_ymm_ymmm256 EVEX_Vfmadd231ps_zmm_k1z_zmm_zmmm512b32_er),
         (false, false) => row!(VEX_Vfmadd213ps_ymm_ymm_ymmm256 EVEX_Vfmadd213ps_zmm_k1z_zmm_zmmm512b32_er),
         (true, true) => row!(VEX_Vfnmadd231ps_ymm_ymm_ymmm256 EVEX_Vfnmadd231ps_zmm_k1z_zmm_zmmm512b32_er),
@@ -253,7 +286,8 @@ pub(super) fn load(form: Form, half: bool) -> Row {
     }
 }
 
-/// Stores that convert; `INVALID` where there is none. At 256 bits integers are narrowed before ([`Un::Narrow`]).
+/// Stores that convert; `INVALID` where there is none. At 256 bits integers are narrowed before
+/// ([`Un::Narrow`]).
 pub(super) fn store(form: Form, half: bool) -> Row {
     match (form, half) {
         (Form::NearU8, false) => row!(INVALID EVEX_Vpmovusdb_xmmm128_k1z_zmm),
@@ -319,7 +353,9 @@ pub(super) fn store_lane(form: Form, lane: u8) -> (Row, Option<u32>) {
         Form::B64 => (row!(VEX_Vmovhpd_m64_xmm EVEX_Vmovhpd_m64_xmm), None),
         Form::B32 => (row!(VEX_Vextractps_rm32_xmm_imm8 EVEX_Vextractps_rm32_xmm_imm8), Some(lane)),
         Form::U8 | Form::I8 => (row!(VEX_Vpextrb_r32m8_xmm_imm8 EVEX_Vpextrb_r32m8_xmm_imm8), Some(4 * lane)),
-        Form::U16 | Form::I16 => (row!(VEX_Vpextrw_r32m16_xmm_imm8 EVEX_Vpextrw_r32m16_xmm_imm8), Some(2 * lane)),
+        Form::U16 | Form::I16 => {
+            (row!(VEX_Vpextrw_r32m16_xmm_imm8 EVEX_Vpextrw_r32m16_xmm_imm8), Some(2 * lane))
+        }
         Form::F16 | Form::NearU8 => (row!(INVALID INVALID), None),
     }
 }

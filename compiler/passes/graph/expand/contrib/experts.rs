@@ -1,5 +1,5 @@
-//! MoE and QMoE: each row goes through a few of the experts, which a router chooses. Each expert takes the rows that are its
-//! own out of all, and adds its results to them.
+//! MoE and QMoE: each row goes through a few of the experts, which a router chooses. Each expert takes the
+//! rows that are its own out of all, and adds its results to them.
 
 use super::Contrib;
 use crate::diag::Result;
@@ -28,13 +28,23 @@ impl Contrib<'_> {
         }
         let name = ["fc1_expert_weight_bits", "fc2_expert_weight_bits", "fc3_expert_weight_bits"][first];
         let bits = self.int(name, self.int("expert_weight_bits", 4));
-        Layer { weights: 2 + 3 * first, bias: 4 + 3 * first, scales: Some(3 + 3 * first), zeros: Some(11 + first), bits }
+        Layer {
+            weights: 2 + 3 * first,
+            bias: 4 + 3 * first,
+            scales: Some(3 + 3 * first),
+            zeros: Some(11 + first),
+            bits,
+        }
     }
     pub(super) fn experts(&mut self) -> Result<Value> {
         if self.int("use_sparse_mixer", 0) != 0 {
             return self.refuse("a sparse mixer");
         }
-        if self.node.schema.name == "QMoE" && (self.text("quant_type", "int") != "int" || self.int("weights_prepacked", 0) == 1 || (15..21).any(|i| self.given(i).is_some())) {
+        if self.node.schema.name == "QMoE"
+            && (self.text("quant_type", "int") != "int"
+                || self.int("weights_prepacked", 0) == 1
+                || (15..21).any(|i| self.given(i).is_some()))
+        {
             return self.refuse("weights that are not integers of whole tensors");
         }
         let (x, router) = (self.x(0)?, self.x(1)?);
@@ -43,7 +53,8 @@ impl Contrib<'_> {
             Some(n) if (1..=MOST).contains(&n) => n,
             _ => return self.refuse("a number of experts that only run time knows, or of more than 1024"),
         };
-        let (shape, width, all) = (self.op("Shape", &[x])?, self.make.sizes(x, -1, i64::MAX)?, self.make.ints(&[-1]));
+        let (shape, width, all) =
+            (self.op("Shape", &[x])?, self.make.sizes(x, -1, i64::MAX)?, self.make.ints(&[-1]));
         let rows = self.concat(&[all, width])?;
         let mut x = self.op("Reshape", &[x, rows])?;
         if self.node.schema.name == "QMoE" {
@@ -59,10 +70,16 @@ impl Contrib<'_> {
             let own = self.op("Reshape", &[own, all])?;
             let (share, v) = (self.op("Gather", &[share, own])?, self.op("Gather", &[x, own])?);
             let v = self.expert(v, e)?;
-            let v = if self.node.schema.name == "QMoE" { v } else { self.make.cast(v, elem, ElemType::F32)? };
-            let (share, own) = (self.axes_of(share, "Unsqueeze", &[1])?, self.axes_of(own, "Unsqueeze", &[1])?);
+            let v =
+                if self.node.schema.name == "QMoE" { v } else { self.make.cast(v, elem, ElemType::F32)? };
+            let (share, own) =
+                (self.axes_of(share, "Unsqueeze", &[1])?, self.axes_of(own, "Unsqueeze", &[1])?);
             let v = self.op("Mul", &[v, share])?;
-            sum = self.make.with("ScatterND", vec![("reduction", AttrValue::String("add".into()))], &[sum, own, v])?;
+            sum = self.make.with(
+                "ScatterND",
+                vec![("reduction", AttrValue::String("add".into()))],
+                &[sum, own, v],
+            )?;
         }
         let y = self.make.cast(sum, ElemType::F32, elem)?;
         self.op("Reshape", &[y, shape])
@@ -101,7 +118,8 @@ impl Contrib<'_> {
         let third = self.layer(3);
         let (gate, other) = match (activation.as_str(), fused) {
             ("swiglu", 1) => {
-                let (end, axis, step) = (self.make.ints(&[i64::MAX]), self.make.ints(&[-1]), self.make.ints(&[2]));
+                let (end, axis, step) =
+                    (self.make.ints(&[i64::MAX]), self.make.ints(&[-1]), self.make.ints(&[2]));
                 let mut every = |from: i64| {
                     let from = self.make.ints(&[from]);
                     self.op("Slice", &[v, from, end, axis, step])
@@ -109,7 +127,12 @@ impl Contrib<'_> {
                 (every(0)?, Some(every(1)?))
             }
             ("swiglu", 2) => {
-                let halves = self.make.node("Split", vec![("axis", AttrValue::Int(-1)), ("num_outputs", AttrValue::Int(2))], vec![Some(v)], 2)?;
+                let halves = self.make.node(
+                    "Split",
+                    vec![("axis", AttrValue::Int(-1)), ("num_outputs", AttrValue::Int(2))],
+                    vec![Some(v)],
+                    2,
+                )?;
                 (halves[0], Some(halves[1]))
             }
             _ if self.given(third.weights).is_some() => (v, Some(self.dense(x, e, third)?)),
@@ -138,7 +161,11 @@ impl Contrib<'_> {
         }
     }
     fn swiglu(&mut self, gate: Value, other: Value) -> Result<Value> {
-        let (alpha, beta, limit) = (self.float("activation_alpha", 1.0), self.float("activation_beta", 0.0), self.float("swiglu_limit", f32::INFINITY));
+        let (alpha, beta, limit) = (
+            self.float("activation_alpha", 1.0),
+            self.float("activation_beta", 0.0),
+            self.float("swiglu_limit", f32::INFINITY),
+        );
         let elem = match self.node.schema.name {
             "QMoE" => ElemType::F32,
             _ => self.make.elem(self.x(0)?)?,
@@ -166,16 +193,26 @@ impl Contrib<'_> {
         let bias = of(self, layer.bias)?;
         let Some(w) = of(self, layer.weights)? else { return self.refuse("a layer without weights") };
         let (Some(scales_at), Some(zeros_at)) = (layer.scales, layer.zeros) else {
-            return Ok(self.make.node("Gemm", vec![("transB", AttrValue::Int(1))], vec![Some(x), Some(w), bias], 1)?[0]);
+            return Ok(self.make.node(
+                "Gemm",
+                vec![("transB", AttrValue::Int(1))],
+                vec![Some(x), Some(w), bias],
+                1,
+            )?[0]);
         };
         // Quantized: [columns, bytes].
-        let known = self.make.dims(self.x(layer.weights)?)?.iter().map(|d| d.as_const()).collect::<Option<Vec<_>>>();
+        let known =
+            self.make.dims(self.x(layer.weights)?)?.iter().map(|d| d.as_const()).collect::<Option<Vec<_>>>();
         let (Some(&[_, columns, bytes]), true) = (known.as_deref(), matches!(layer.bits, 2 | 4 | 8)) else {
-            return self.refuse("weights of sizes that only run time knows, or of other numbers of bits than 2, 4 or 8");
+            return self.refuse(
+                "weights of sizes that only run time knows, or of other numbers of bits than 2, 4 or 8",
+            );
         };
         let depth = bytes * 8 / layer.bits;
         let size = self.int("block_size", 0);
-        let (Some(mut scales), mut zeros) = (of(self, scales_at)?, of(self, zeros_at)?) else { return self.refuse("weights without scales") };
+        let (Some(mut scales), mut zeros) = (of(self, scales_at)?, of(self, zeros_at)?) else {
+            return self.refuse("weights without scales");
+        };
         scales = {
             let from = self.make.elem(self.x(scales_at)?)?;
             self.make.cast(scales, from, ElemType::F32)?
@@ -200,21 +237,40 @@ impl Contrib<'_> {
                 zeros = Some(spread(self, z)?);
             }
         }
-        let attrs = [("K", depth), ("N", columns), ("bits", layer.bits), ("block_size", block)].map(|(n, v)| (n.to_owned(), AttrValue::Int(v))).to_vec();
+        let attrs = [("K", depth), ("N", columns), ("bits", layer.bits), ("block_size", block)]
+            .map(|(n, v)| (n.to_owned(), AttrValue::Int(v)))
+            .to_vec();
         if let Some(b) = bias {
             let from = self.make.elem(self.x(layer.bias)?)?;
             let b = self.make.cast(b, from, ElemType::F32)?;
-            return Ok(self.make.of_domain("com.microsoft", "MatMulNBits", attrs, vec![Some(x), Some(w), Some(scales), zeros, None, Some(b)], 1)?[0]);
+            return Ok(self.make.of_domain(
+                "com.microsoft",
+                "MatMulNBits",
+                attrs,
+                vec![Some(x), Some(w), Some(scales), zeros, None, Some(b)],
+                1,
+            )?[0]);
         }
-        Ok(self.make.of_domain("com.microsoft", "MatMulNBits", attrs, vec![Some(x), Some(w), Some(scales), zeros], 1)?[0])
+        Ok(self.make.of_domain(
+            "com.microsoft",
+            "MatMulNBits",
+            attrs,
+            vec![Some(x), Some(w), Some(scales), zeros],
+            1,
+        )?[0])
     }
     /// The values of fewer bits that the bytes of a vector hold, lowest first.
     fn fields(&mut self, v: Value, bits: i64) -> Result<Value> {
         let mut parts = vec![];
         let last = self.make.ints(&[-1]);
         for i in 0..8 / bits {
-            let (shift, mask) = (self.byte((i * bits) as u8)?, self.byte((1u16 << bits).wrapping_sub(1) as u8)?);
-            let part = self.make.with("BitShift", vec![("direction", AttrValue::String("RIGHT".into()))], &[v, shift])?;
+            let (shift, mask) =
+                (self.byte((i * bits) as u8)?, self.byte((1u16 << bits).wrapping_sub(1) as u8)?);
+            let part = self.make.with(
+                "BitShift",
+                vec![("direction", AttrValue::String("RIGHT".into()))],
+                &[v, shift],
+            )?;
             let part = self.op("BitwiseAnd", &[part, mask])?;
             parts.push(self.op("Unsqueeze", &[part, last])?);
         }

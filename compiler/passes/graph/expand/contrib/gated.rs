@@ -50,8 +50,10 @@ impl Contrib<'_> {
             }
             "GatedRMSNorm" => {
                 let (scale, gate) = (self.x(1)?, self.x(2)?);
-                let (v, own, shape) = (self.cast(x, ElemType::F32)?, self.cast(scale, ElemType::F32)?, self.op("Shape", &[x])?);
-                let (front, rest, size) = (self.make.sizes(x, 0, -1)?, self.make.ints(&[-1]), self.make.sizes(scale, 0, 1)?);
+                let (v, own, shape) =
+                    (self.cast(x, ElemType::F32)?, self.cast(scale, ElemType::F32)?, self.op("Shape", &[x])?);
+                let (front, rest, size) =
+                    (self.make.sizes(x, 0, -1)?, self.make.ints(&[-1]), self.make.sizes(scale, 0, 1)?);
                 let groups = self.concat(&[front, rest, size])?;
                 let v = self.op("Reshape", &[v, groups])?;
                 let v = self.rms(v)?;
@@ -110,18 +112,34 @@ impl Contrib<'_> {
                     return self.refuse("scores as a result, beams, or a mask of keys");
                 }
                 let mut inputs = [0, 1, 2, 10, 3, 4, 5, 6].map(|i| self.given(i)).to_vec();
-                if let (true, Some(length), Some(past), Some(_)) = (self.int("past_present_share_buffer", 0) != 0, self.given(7), self.given(5), self.given(6)) {
+                if let (true, Some(length), Some(past), Some(_)) = (
+                    self.int("past_present_share_buffer", 0) != 0,
+                    self.given(7),
+                    self.given(5),
+                    self.given(6),
+                ) {
                     return self.cached(&mut inputs, length, past);
                 }
                 let kept = ["num_heads", "scale", "mask_filter_value"];
-                let attrs = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
+                let attrs =
+                    self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
                 let wanted = self.node.outputs.len();
-                Ok(self.make.of_domain("com.microsoft", "MultiHeadAttention", attrs, inputs, wanted)?.into_iter().map(Some).collect())
+                Ok(self
+                    .make
+                    .of_domain("com.microsoft", "MultiHeadAttention", attrs, inputs, wanted)?
+                    .into_iter()
+                    .map(Some)
+                    .collect())
             }
         }
     }
     /// The caches have room for more than they hold: their begin counts, and the new token stands behind it.
-    fn cached(&mut self, inputs: &mut [Option<Value>], length: Value, past: Value) -> Result<Vec<Option<Value>>> {
+    fn cached(
+        &mut self,
+        inputs: &mut [Option<Value>],
+        length: Value,
+        past: Value,
+    ) -> Result<Vec<Option<Value>>> {
         let (zero, one, axis) = (self.make.ints(&[0]), self.make.ints(&[1]), self.make.ints(&[2]));
         let length = self.cast(length, ElemType::I64)?;
         let length = self.op("Reshape", &[length, one])?;
@@ -150,12 +168,19 @@ impl Contrib<'_> {
     }
     /// Along one dimension, behind what the state holds of the positions before.
     fn causal_conv(&mut self, x: Value) -> Result<Vec<Option<Value>>> {
-        if self.int("ndim", 1) != 1 || self.int("channels_last", 0) != 0 || self.int("dilation", 1) != 1 || self.int("state_window", 0) != 0 {
-            return self.refuse("several dimensions, channels that are last, a dilation, or a window of states");
+        if self.int("ndim", 1) != 1
+            || self.int("channels_last", 0) != 0
+            || self.int("dilation", 1) != 1
+            || self.int("state_window", 0) != 0
+        {
+            return self
+                .refuse("several dimensions, channels that are last, a dilation, or a window of states");
         }
         let w = self.x(1)?;
         let (dims, filter, elem) = (self.make.dims(x)?, self.make.dims(w)?, self.make.elem(x)?);
-        let (Some(channels), Some(width)) = (dims.get(1).and_then(|d| d.as_const()), filter.last().and_then(|d| d.as_const())) else {
+        let (Some(channels), Some(width)) =
+            (dims.get(1).and_then(|d| d.as_const()), filter.last().and_then(|d| d.as_const()))
+        else {
             return self.refuse("numbers of channels and taps that only run time knows");
         };
         let length = self.make.ints(&[width - 1]);
@@ -169,13 +194,19 @@ impl Contrib<'_> {
         };
         let whole = self.make.with("Concat", vec![("axis", AttrValue::Int(2))], &[past, x])?;
         let bias = self.given(2);
-        let mut v = self.make.node("Conv", vec![("group", AttrValue::Int(channels))], vec![Some(whole), Some(w), bias], 1)?[0];
+        let mut v = self.make.node(
+            "Conv",
+            vec![("group", AttrValue::Int(channels))],
+            vec![Some(whole), Some(w), bias],
+            1,
+        )?[0];
         match self.text("activation", "none").as_str() {
             "none" | "" => {}
             "silu" | "swish" => v = self.gate(v, true)?,
             _ => return self.refuse("its activation"),
         }
-        let (from, to, axis) = (self.make.sizes(x, 2, 3)?, self.make.sizes(whole, 2, 3)?, self.make.ints(&[2]));
+        let (from, to, axis) =
+            (self.make.sizes(x, 2, 3)?, self.make.sizes(whole, 2, 3)?, self.make.ints(&[2]));
         let state = self.op("Slice", &[whole, from, to, axis])?;
         Ok(vec![Some(v), Some(state)])
     }

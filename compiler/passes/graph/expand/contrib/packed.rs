@@ -1,4 +1,5 @@
-//! Sequences of different lengths without the padding between them, attention over them, and biases by position.
+//! Sequences of different lengths without the padding between them, attention over them, and biases by
+//! position.
 
 use super::Contrib;
 use crate::diag::Result;
@@ -26,8 +27,19 @@ impl Contrib<'_> {
                     _ => return self.refuse("hidden sizes that only run time knows"),
                 };
                 let sizes = self.make.ints(&sizes);
-                let parts = self.make.node("Split", vec![("axis", AttrValue::Int(1))], vec![Some(v), Some(sizes)], 3)?;
-                let y = self.packed_attention([parts[0], parts[1], parts[2]], None, offsets, ends, self.given(5))?;
+                let parts = self.make.node(
+                    "Split",
+                    vec![("axis", AttrValue::Int(1))],
+                    vec![Some(v), Some(sizes)],
+                    3,
+                )?;
+                let y = self.packed_attention(
+                    [parts[0], parts[1], parts[2]],
+                    None,
+                    offsets,
+                    ends,
+                    self.given(5),
+                )?;
                 Ok(vec![Some(y)])
             }
             "PackedMultiHeadAttention" => {
@@ -60,9 +72,13 @@ impl Contrib<'_> {
         // x may be made here: what type it has is that of the operand.
         let elem = self.make.elem(self.x(0)?)?;
         let rows = self.make.sizes(x, 0, 1)?;
-        let (from, width, frame) = (self.make.ints(&[0]), self.make.sizes(x, 1, 2)?, self.op("Shape", &[offsets])?);
+        let (from, width, frame) =
+            (self.make.ints(&[0]), self.make.sizes(x, 1, 2)?, self.op("Shape", &[offsets])?);
         let places = self.places(offsets, from, rows)?;
-        let (count, zero) = (self.make.with("ReduceProd", vec![("keepdims", AttrValue::Int(1))], &[frame])?, self.make.number(elem, 0.0)?);
+        let (count, zero) = (
+            self.make.with("ReduceProd", vec![("keepdims", AttrValue::Int(1))], &[frame])?,
+            self.make.number(elem, 0.0)?,
+        );
         let size = self.concat(&[count, width])?;
         let none = self.op("Expand", &[zero, size])?;
         let places = self.axes_of(places, "Unsqueeze", &[1])?;
@@ -77,7 +93,14 @@ impl Contrib<'_> {
         let first = self.op("Slice", &[flat, from, rows])?;
         self.make.cast(first, ElemType::I32, ElemType::I64)
     }
-    fn packed_attention(&mut self, parts: [Value; 3], bias: Option<Value>, offsets: Value, ends: Value, attention_bias: Option<Value>) -> Result<Value> {
+    fn packed_attention(
+        &mut self,
+        parts: [Value; 3],
+        bias: Option<Value>,
+        offsets: Value,
+        ends: Value,
+        attention_bias: Option<Value>,
+    ) -> Result<Value> {
         let (zero, one, end) = (self.make.ints(&[0]), self.make.ints(&[1]), self.make.ints(&[i64::MAX]));
         let last = self.make.ints(&[-1]);
         // How many tokens each sequence has.
@@ -131,11 +154,13 @@ impl Contrib<'_> {
         }
         Ok(results)
     }
-    /// A bias for each bucket of distances, as T5 counts them: near ones each of its own, far ones by their logarithm. The
-    /// table lies heads first.
+    /// A bias for each bucket of distances, as T5 counts them: near ones each of its own, far ones by their
+    /// logarithm. The table lies heads first.
     fn relative_bias(&mut self, table: Value) -> Result<Value> {
         let dims = self.make.dims(table)?;
-        let Some(&[Some(buckets), Some(heads)]) = Some(dims.iter().map(|d| d.as_const()).collect::<Vec<_>>()).as_deref() else {
+        let Some(&[Some(buckets), Some(heads)]) =
+            Some(dims.iter().map(|d| d.as_const()).collect::<Vec<_>>()).as_deref()
+        else {
             return self.refuse("a table of sizes that only run time knows");
         };
         let both = self.int("is_bidirectional", 0) != 0;
@@ -165,7 +190,11 @@ impl Contrib<'_> {
         // Nothing is smaller than the first far distance where the logarithm counts.
         let far = self.op("Max", &[size, near])?;
         let far = self.make.cast(far, ElemType::I64, ElemType::F32)?;
-        let (start, span, steps) = (f(self, exact as f64)?, f(self, f64::from((most as f32 / exact as f32).ln()))?, f(self, (half - exact) as f64)?);
+        let (start, span, steps) = (
+            f(self, exact as f64)?,
+            f(self, f64::from((most as f32 / exact as f32).ln()))?,
+            f(self, (half - exact) as f64)?,
+        );
         let far = self.op("Div", &[far, start])?;
         let far = self.op("Log", &[far])?;
         let far = self.op("Div", &[far, span])?;
@@ -203,7 +232,12 @@ impl Contrib<'_> {
         let axes = self.make.ints(&[-1]);
         let v = self.make.with("ReduceSum", vec![("keepdims", AttrValue::Int(0))], &[v, axes])?;
         let v = self.op("Sigmoid", &[v])?;
-        let gates = self.make.node("Split", vec![("axis", AttrValue::Int(-1)), ("num_outputs", AttrValue::Int(2))], vec![Some(v)], 2)?;
+        let gates = self.make.node(
+            "Split",
+            vec![("axis", AttrValue::Int(-1)), ("num_outputs", AttrValue::Int(2))],
+            vec![Some(v)],
+            2,
+        )?;
         let elem = self.make.elem(relative)?;
         let (one, two) = (self.make.number(elem, 1.0)?, self.make.number(elem, 2.0)?);
         let v = self.op("Mul", &[gates[1], eco])?;

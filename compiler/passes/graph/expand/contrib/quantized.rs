@@ -1,4 +1,5 @@
-//! Quantized operators: what they compute on the floats that their operands stand for, and tables of weights by blocks.
+//! Quantized operators: what they compute on the floats that their operands stand for, and tables of weights
+//! by blocks.
 
 use super::Contrib;
 use crate::diag::{Failure, Result};
@@ -15,7 +16,11 @@ impl Contrib<'_> {
     }
     fn requantized(&mut self, v: Value, scale: usize, zero: usize, elem: ElemType) -> Result<Value> {
         let inputs = vec![Some(v), Some(self.x(scale)?), self.given(zero)];
-        let attrs = if self.given(zero).is_none() { vec![("output_dtype", AttrValue::Int(elem as i64))] } else { vec![] };
+        let attrs = if self.given(zero).is_none() {
+            vec![("output_dtype", AttrValue::Int(elem as i64))]
+        } else {
+            vec![]
+        };
         Ok(self.make.node("QuantizeLinear", attrs, inputs, 1)?[0])
     }
     pub(super) fn quantized(&mut self) -> Result<Value> {
@@ -29,7 +34,11 @@ impl Contrib<'_> {
             "QLinearReduceMean" => {
                 let elem = self.make.elem(x)?;
                 let v = self.dequantized(0, 1, 2, 0)?;
-                let axes = self.make.ints(&if let Some(AttrValue::Ints(a)) = self.attr("axes") { a.clone() } else { vec![] });
+                let axes = self.make.ints(&if let Some(AttrValue::Ints(a)) = self.attr("axes") {
+                    a.clone()
+                } else {
+                    vec![]
+                });
                 let v = self.make.with("ReduceMean", self.same(&["keepdims"]), &[v, axes])?;
                 self.requantized(v, 3, 4, elem)
             }
@@ -70,7 +79,11 @@ impl Contrib<'_> {
             _ => {
                 let to = if self.make.elem(x)? == ElemType::U8 { ElemType::U32 } else { ElemType::I32 };
                 let v = self.cast(x, to)?;
-                let axes = self.make.ints(&if let Some(AttrValue::Ints(a)) = self.attr("axes") { a.clone() } else { vec![] });
+                let axes = self.make.ints(&if let Some(AttrValue::Ints(a)) = self.attr("axes") {
+                    a.clone()
+                } else {
+                    vec![]
+                });
                 self.make.with("ReduceSum", self.same(&["keepdims"]), &[v, axes])
             }
         }
@@ -81,9 +94,21 @@ impl Contrib<'_> {
         if self.node.schema.name == "QAttention" {
             let (x, w) = (self.dequantized(0, 3, 6, 0)?, self.dequantized(1, 4, 7, 1)?);
             let inputs = vec![Some(x), Some(w), Some(self.x(2)?), self.given(5), self.given(8)];
-            let kept = ["num_heads", "unidirectional", "scale", "mask_filter_value", "do_rotary", "past_present_share_buffer"];
+            let kept = [
+                "num_heads",
+                "unidirectional",
+                "scale",
+                "mask_filter_value",
+                "do_rotary",
+                "past_present_share_buffer",
+            ];
             let attrs = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
-            return Ok(self.make.of_domain("com.microsoft", "Attention", attrs, inputs, wanted)?.into_iter().map(Some).collect());
+            return Ok(self
+                .make
+                .of_domain("com.microsoft", "Attention", attrs, inputs, wanted)?
+                .into_iter()
+                .map(Some)
+                .collect());
         }
         let mut inputs = vec![self.given(0), self.given(1)];
         for i in 2..7 {
@@ -94,10 +119,16 @@ impl Contrib<'_> {
         }
         inputs.push(self.given(7));
         let attrs = self.node.attrs.clone();
-        Ok(self.make.of_domain("com.microsoft", "EmbedLayerNormalization", attrs, inputs, wanted)?.into_iter().map(Some).collect())
+        Ok(self
+            .make
+            .of_domain("com.microsoft", "EmbedLayerNormalization", attrs, inputs, wanted)?
+            .into_iter()
+            .map(Some)
+            .collect())
     }
     pub(super) fn byte(&mut self, v: u8) -> Result<Value> {
-        let data = ConstData::new(ElemType::U8, vec![], vec![v]).ok_or_else(|| Failure::bug("contrib", "a constant"))?;
+        let data = ConstData::new(ElemType::U8, vec![], vec![v])
+            .ok_or_else(|| Failure::bug("contrib", "a constant"))?;
         Ok(self.make.g.add_const("byte", Arc::new(data)))
     }
 }

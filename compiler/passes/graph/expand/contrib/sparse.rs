@@ -1,5 +1,5 @@
-//! Attention that reads some of the keys only: blocks of a mask behind a cache, a window with a few global tokens. The
-//! scores of all keys are computed, and a mask leaves those that count.
+//! Attention that reads some of the keys only: blocks of a mask behind a cache, a window with a few global
+//! tokens. The scores of all keys are computed, and a mask leaves those that count.
 
 use super::Contrib;
 use crate::diag::{Failure, Result};
@@ -39,7 +39,11 @@ impl Contrib<'_> {
         let (Some((shape, rows)), Some((wide, columns))) = (known(5), known(6)) else { return Ok(None) };
         let (&[layouts, ends], &[same, most]) = (shape.as_slice(), wide.as_slice()) else { return Ok(None) };
         let blocks = ends - 1;
-        if layouts < 1 || same != layouts || blocks < 1 || layouts.saturating_mul(blocks).saturating_mul(blocks) > MOST {
+        if layouts < 1
+            || same != layouts
+            || blocks < 1
+            || layouts.saturating_mul(blocks).saturating_mul(blocks) > MOST
+        {
             return Ok(None);
         }
         let mut mask = vec![0u8; (layouts * blocks * blocks) as usize];
@@ -47,20 +51,34 @@ impl Contrib<'_> {
             for r in 0..blocks {
                 let at = (l * ends + r) as usize;
                 for p in rows[at]..rows[at + 1] {
-                    let Some(c) = (0..most).contains(&p).then(|| columns[(l * most + p) as usize]).filter(|c| (0..blocks).contains(c)) else { return Ok(None) };
+                    let Some(c) = (0..most)
+                        .contains(&p)
+                        .then(|| columns[(l * most + p) as usize])
+                        .filter(|c| (0..blocks).contains(c))
+                    else {
+                        return Ok(None);
+                    };
                     mask[((l * blocks + r) * blocks + c) as usize] = 1;
                 }
             }
         }
-        let data = ConstData::new(ElemType::Bool, vec![layouts, blocks, blocks], mask).ok_or_else(|| Failure::bug("contrib", "a mask"))?;
+        let data = ConstData::new(ElemType::Bool, vec![layouts, blocks, blocks], mask)
+            .ok_or_else(|| Failure::bug("contrib", "a mask"))?;
         Ok(Some(self.make.g.add_const("blocks", Arc::new(data))))
     }
     pub(super) fn sparse_attention(&mut self) -> Result<Vec<Option<Value>>> {
-        let (heads, groups, block) = (self.int("num_heads", 1), self.int("kv_num_heads", 1), self.int("sparse_block_size", 64));
+        let (heads, groups, block) =
+            (self.int("num_heads", 1), self.int("kv_num_heads", 1), self.int("sparse_block_size", 64));
         let (past, total, lengths) = ([self.x(3)?, self.x(4)?], self.x(7)?, self.x(8)?);
-        let Some(mask) = self.block_mask()? else { return self.refuse("a mask of blocks that is not constant, or not one") };
-        let Some(layouts) = self.make.dims(self.x(5)?)?.first().and_then(|d| d.as_const()) else { return self.refuse("layouts that only run time knows") };
-        let Some(size) = self.make.dims(past[0])?.last().and_then(|d| d.as_const()) else { return self.refuse("a head size that only run time knows") };
+        let Some(mask) = self.block_mask()? else {
+            return self.refuse("a mask of blocks that is not constant, or not one");
+        };
+        let Some(layouts) = self.make.dims(self.x(5)?)?.first().and_then(|d| d.as_const()) else {
+            return self.refuse("layouts that only run time knows");
+        };
+        let Some(size) = self.make.dims(past[0])?.last().and_then(|d| d.as_const()) else {
+            return self.refuse("a head size that only run time knows");
+        };
         if heads < 1 || groups < 1 || block < 1 || heads % layouts != 0 {
             return self.refuse("numbers of heads that the layouts do not divide");
         }
@@ -69,7 +87,12 @@ impl Contrib<'_> {
             (Some(k), Some(v)) => [x, k, v],
             _ => {
                 let widths = self.make.ints(&[heads * size, groups * size, groups * size]);
-                let parts = self.make.node("Split", vec![("axis", AttrValue::Int(2))], vec![Some(x), Some(widths)], 3)?;
+                let parts = self.make.node(
+                    "Split",
+                    vec![("axis", AttrValue::Int(2))],
+                    vec![Some(x), Some(widths)],
+                    3,
+                )?;
                 [parts[0], parts[1], parts[2]]
             }
         };
@@ -87,11 +110,25 @@ impl Contrib<'_> {
         if self.int("do_rotary", 0) != 0 {
             let (cos, sin) = (self.x(9)?, self.x(10)?);
             for (part, n) in parts.iter_mut().take(2).zip([heads, groups]) {
-                let attrs = [("num_heads", n), ("rotary_embedding_dim", 0), ("interleaved", self.int("rotary_interleaved", 0))];
-                let attrs = attrs.into_iter().filter(|(_, v)| *v != 0).map(|(n, v)| (n.to_owned(), AttrValue::Int(v))).collect();
+                let attrs = [
+                    ("num_heads", n),
+                    ("rotary_embedding_dim", 0),
+                    ("interleaved", self.int("rotary_interleaved", 0)),
+                ];
+                let attrs = attrs
+                    .into_iter()
+                    .filter(|(_, v)| *v != 0)
+                    .map(|(n, v)| (n.to_owned(), AttrValue::Int(v)))
+                    .collect();
                 // One head is told from the next by their number, which the operator takes with a 4-D input.
                 let v = self.heads(*part, n)?;
-                let v = self.make.of_domain("com.microsoft", "RotaryEmbedding", attrs, vec![Some(v), Some(positions), Some(cos), Some(sin)], 1)?[0];
+                let v = self.make.of_domain(
+                    "com.microsoft",
+                    "RotaryEmbedding",
+                    attrs,
+                    vec![Some(v), Some(positions), Some(cos), Some(sin)],
+                    1,
+                )?[0];
                 *part = self.joined(v)?;
             }
         }
@@ -99,12 +136,17 @@ impl Contrib<'_> {
         let mut caches = vec![];
         for (past, new) in past.into_iter().zip(&parts[1..]) {
             let new = self.heads(*new, groups)?;
-            caches.push(self.make.with("TensorScatter", vec![("axis", AttrValue::Int(-2))], &[past, new, before])?);
+            caches.push(self.make.with(
+                "TensorScatter",
+                vec![("axis", AttrValue::Int(-2))],
+                &[past, new, before],
+            )?);
         }
         let (from, axis) = (self.make.ints(&[0]), self.make.ints(&[2]));
         let keys = self.op("Slice", &[caches[0], from, total, axis])?;
         let values = self.op("Slice", &[caches[1], from, total, axis])?;
-        // [batch, 1, length, keys]: what stands before; and [layouts, batch, length, keys]: what the blocks say.
+        // [batch, 1, length, keys]: what stands before; and [layouts, batch, length, keys]: what the blocks
+        // say.
         let places = self.count_up(total)?;
         let rows = self.axes_of(positions, "Unsqueeze", &[2])?;
         let causal = self.op("LessOrEqual", &[places, rows])?;
@@ -122,10 +164,12 @@ impl Contrib<'_> {
         if self.float("scale", 0.0) != 0.0 {
             attrs.push(("scale", AttrValue::Float(self.float("scale", 0.0))));
         }
-        let y = self.make.node("Attention", attrs, vec![Some(q), Some(keys), Some(values), Some(allowed)], 1)?[0];
+        let y =
+            self.make.node("Attention", attrs, vec![Some(q), Some(keys), Some(values), Some(allowed)], 1)?[0];
         Ok(vec![Some(self.joined(y)?), Some(caches[0]), Some(caches[1])])
     }
-    /// Tokens see a window around them and the global ones; global tokens see all, through projections of their own.
+    /// Tokens see a window around them and the global ones; global tokens see all, through projections of
+    /// their own.
     pub(super) fn longformer(&mut self) -> Result<Value> {
         let (x, mask, flags) = (self.x(0)?, self.x(3)?, self.x(6)?);
         let (heads, window) = (self.int("num_heads", 1), self.int("window", 1));
@@ -134,7 +178,12 @@ impl Contrib<'_> {
             let (w, b) = (s.x(w)?, s.x(b)?);
             let v = s.op("MatMul", &[x, w])?;
             let v = s.op("Add", &[v, b])?;
-            let parts = s.make.node("Split", vec![("axis", AttrValue::Int(2)), ("num_outputs", AttrValue::Int(3))], vec![Some(v)], 3)?;
+            let parts = s.make.node(
+                "Split",
+                vec![("axis", AttrValue::Int(2)), ("num_outputs", AttrValue::Int(3))],
+                vec![Some(v)],
+                3,
+            )?;
             parts.into_iter().map(|p| s.heads(p, heads)).collect()
         };
         let (own, global) = (split(self, 1, 2)?, split(self, 4, 5)?);
@@ -150,12 +199,22 @@ impl Contrib<'_> {
         let seen = self.op("Or", &[near, columns])?;
         let never = self.make.number(elem, f64::NEG_INFINITY)?;
         let local = self.op("Where", &[seen, bias, never])?;
-        let near = self.make.node("Attention", vec![], vec![Some(own[0]), Some(own[1]), Some(own[2]), Some(local)], 1)?[0];
+        let near = self.make.node(
+            "Attention",
+            vec![],
+            vec![Some(own[0]), Some(own[1]), Some(own[2]), Some(local)],
+            1,
+        )?[0];
         // The mask has a value for each row of the scores.
         let (frame, last) = (self.make.sizes(bias, 0, 2)?, self.make.sizes(bias, 3, 4)?);
         let shape = self.concat(&[frame, length, last])?;
         let whole = self.op("Expand", &[bias, shape])?;
-        let all = self.make.node("Attention", vec![], vec![Some(global[0]), Some(global[1]), Some(global[2]), Some(whole)], 1)?[0];
+        let all = self.make.node(
+            "Attention",
+            vec![],
+            vec![Some(global[0]), Some(global[1]), Some(global[2]), Some(whole)],
+            1,
+        )?[0];
         let which = self.axes_of(flags, "Unsqueeze", &[1, 3])?;
         let v = self.op("Where", &[which, all, near])?;
         self.joined(v)

@@ -1,5 +1,5 @@
-//! Mixtures of several streams of features, positions in several dimensions, transforms of real signals, and projections of
-//! quantized weights that are fused with what stands around them.
+//! Mixtures of several streams of features, positions in several dimensions, transforms of real signals, and
+//! projections of quantized weights that are fused with what stands around them.
 
 use super::Contrib;
 use crate::diag::Result;
@@ -47,7 +47,8 @@ impl Contrib<'_> {
         let shape = self.concat(&[front, rest])?;
         self.op("Reshape", &[x, shape])
     }
-    /// Gates of whole streams or of each feature, so that they broadcast; `rank` is that of the grouped streams.
+    /// Gates of whole streams or of each feature, so that they broadcast; `rank` is that of the grouped
+    /// streams.
     fn gates(&mut self, v: Value, rank: usize, flat: usize) -> Result<Value> {
         let (own, last) = (self.rank(v)?, self.make.dims(v)?.last().and_then(|d| d.as_const()));
         let v = self.cast(v, ElemType::F32)?;
@@ -133,13 +134,18 @@ impl Contrib<'_> {
         };
         Ok(vec![Some(self.make.cast(out, ElemType::F32, elem)?), normed])
     }
-    /// The rows of the caches are put together from those of the three positions of each token; then it is an ordinary
-    /// rotary embedding.
+    /// The rows of the caches are put together from those of the three positions of each token; then it is an
+    /// ordinary rotary embedding.
     fn rotary_of_three(&mut self, x: Value) -> Result<Value> {
         let (positions, cos, sin) = (self.x(1)?, self.x(2)?, self.x(3)?);
-        let Some(AttrValue::Ints(sections)) = self.attr("mrope_section").cloned() else { return self.refuse("sections that are not given") };
+        let Some(AttrValue::Ints(sections)) = self.attr("mrope_section").cloned() else {
+            return self.refuse("sections that are not given");
+        };
         let half: i64 = sections.iter().sum();
-        if sections.len() != 3 || sections.iter().any(|s| *s < 0) || self.make.dims(cos)?.last().and_then(|d| d.as_const()) != Some(half) {
+        if sections.len() != 3
+            || sections.iter().any(|s| *s < 0)
+            || self.make.dims(cos)?.last().and_then(|d| d.as_const()) != Some(half)
+        {
             return self.refuse("sections that do not fill the cache");
         }
         if self.int("is_packed_batching", 0) != 0 {
@@ -173,7 +179,13 @@ impl Contrib<'_> {
         let places = self.op("Reshape", &[places, frame])?;
         let kept = ["interleaved", "num_heads", "rotary_embedding_dim", "scale"];
         let attrs = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
-        Ok(self.make.of_domain("com.microsoft", "RotaryEmbedding", attrs, vec![Some(x), Some(places), Some(caches[0]), Some(caches[1])], 1)?[0])
+        Ok(self.make.of_domain(
+            "com.microsoft",
+            "RotaryEmbedding",
+            attrs,
+            vec![Some(x), Some(places), Some(caches[0]), Some(caches[1])],
+            1,
+        )?[0])
     }
     fn real_transform(&mut self, x: Value) -> Result<Value> {
         if self.int("signal_ndim", 1) != 1 || self.int("normalized", 0) != 0 || self.int("onesided", 1) != 1 {
@@ -182,18 +194,29 @@ impl Contrib<'_> {
         let (axis, last) = (self.make.integer(-2), self.make.ints(&[-1]));
         if self.node.schema.name == "Rfft" {
             let v = self.op("Unsqueeze", &[x, last])?;
-            return Ok(self.make.node("DFT", vec![("onesided", AttrValue::Int(1))], vec![Some(v), None, Some(axis)], 1)?[0]);
+            return Ok(self.make.node(
+                "DFT",
+                vec![("onesided", AttrValue::Int(1))],
+                vec![Some(v), None, Some(axis)],
+                1,
+            )?[0]);
         }
         // The other side is the first one backwards, conjugated, without its ends.
         let elem = self.make.elem(x)?;
-        let (place, behind, first, step) = (self.make.ints(&[-2]), self.make.ints(&[-2]), self.make.ints(&[0]), self.make.ints(&[-1]));
+        let (place, behind, first, step) =
+            (self.make.ints(&[-2]), self.make.ints(&[-2]), self.make.ints(&[0]), self.make.ints(&[-1]));
         let v = self.op("Slice", &[x, behind, first, place, step])?;
         let (plus, minus) = (self.make.number(elem, 1.0)?, self.make.number(elem, -1.0)?);
         let (plus, minus) = (self.op("Reshape", &[plus, last])?, self.op("Reshape", &[minus, last])?);
         let signs = self.concat(&[plus, minus])?;
         let v = self.op("Mul", &[v, signs])?;
         let whole = self.make.with("Concat", vec![("axis", AttrValue::Int(-2))], &[x, v])?;
-        let v = self.make.node("DFT", vec![("inverse", AttrValue::Int(1))], vec![Some(whole), None, Some(axis)], 1)?[0];
+        let v = self.make.node(
+            "DFT",
+            vec![("inverse", AttrValue::Int(1))],
+            vec![Some(whole), None, Some(axis)],
+            1,
+        )?[0];
         let zero = self.make.integer(0);
         self.make.with("Gather", vec![("axis", AttrValue::Int(-1))], &[v, zero])
     }
@@ -255,10 +278,25 @@ impl Contrib<'_> {
         let epsilon = vec![("epsilon".to_owned(), AttrValue::Float(self.float("epsilon", 1e-5)))];
         match (self.given(1), self.given(2)) {
             (Some(skip), Some(scale)) => {
-                let all = self.make.of_domain("com.microsoft", "SkipSimplifiedLayerNormalization", epsilon, vec![Some(x), Some(skip), Some(scale)], 4)?;
+                let all = self.make.of_domain(
+                    "com.microsoft",
+                    "SkipSimplifiedLayerNormalization",
+                    epsilon,
+                    vec![Some(x), Some(skip), Some(scale)],
+                    4,
+                )?;
                 (v, sum) = (all[0], Some(all[3]));
             }
-            (None, Some(scale)) => v = self.make.with("SimplifiedLayerNormalization", vec![("axis", AttrValue::Int(-1)), ("epsilon", AttrValue::Float(self.float("epsilon", 1e-5)))], &[x, scale])?,
+            (None, Some(scale)) => {
+                v = self.make.with(
+                    "SimplifiedLayerNormalization",
+                    vec![
+                        ("axis", AttrValue::Int(-1)),
+                        ("epsilon", AttrValue::Float(self.float("epsilon", 1e-5))),
+                    ],
+                    &[x, scale],
+                )?
+            }
             (Some(_), None) => return self.refuse("a residual without the scale of a norm"),
             (None, None) => {}
         }
@@ -266,7 +304,12 @@ impl Contrib<'_> {
         let mut results = vec![];
         for (i, name) in widths.into_iter().enumerate() {
             let at = 3 + 3 * i;
-            let ints = [("K", self.int("K", 0)), ("N", self.int(name, 0)), ("bits", self.int("bits", 4)), ("block_size", self.int("block_size", 32))];
+            let ints = [
+                ("K", self.int("K", 0)),
+                ("N", self.int(name, 0)),
+                ("bits", self.int("bits", 4)),
+                ("block_size", self.int("block_size", 32)),
+            ];
             let attrs = ints.map(|(n, v)| (n.to_owned(), AttrValue::Int(v))).to_vec();
             let inputs = vec![Some(v), self.given(at), self.given(at + 1), None, None, self.given(at + 2)];
             results.push(Some(self.make.of_domain("com.microsoft", "MatMulNBits", attrs, inputs, 1)?[0]));

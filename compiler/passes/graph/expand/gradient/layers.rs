@@ -28,7 +28,11 @@ impl Back<'_, '_> {
             "BatchNormalization" => self.batch_norm()?,
             "SoftmaxCrossEntropyLoss" | "NegativeLogLikelihoodLoss" => self.loss()?,
             "Dropout" => {
-                let training = if self.since() >= 12 { !self.absent_or(2, 0) } else { self.since() < 7 && self.int("is_test", 0) == 0 };
+                let training = if self.since() >= 12 {
+                    !self.absent_or(2, 0)
+                } else {
+                    self.since() < 7 && self.int("is_test", 0) == 0
+                };
                 if training {
                     return self.error("it draws at random").fail();
                 }
@@ -89,12 +93,17 @@ impl Back<'_, '_> {
                     (crate::sym::Answer::Yes, ..) => {}
                     (_, Some(1), _) => axes.push((extra + j) as i64),
                     (_, Some(_), _) | (_, _, Some(1)) => {}
-                    _ => return self.error("only run time knows whether a dimension is broadcast; bind it with --dim").fail(),
+                    _ => {
+                        return self
+                            .error("only run time knows whether a dimension is broadcast; bind it with --dim")
+                            .fail();
+                    }
                 }
             }
             let v = self.summed(v, &axes)?;
             let shape = self.shape(x)?;
-            parts[i] = Some(self.make.with("Reshape", vec![("allowzero", AttrValue::Int(1))], &[v, shape])?);
+            parts[i] =
+                Some(self.make.with("Reshape", vec![("allowzero", AttrValue::Int(1))], &[v, shape])?);
         }
         Ok(parts)
     }
@@ -107,12 +116,22 @@ impl Back<'_, '_> {
         }
         let mut parts = vec![None, None, None];
         let scaled = self.scaled(d, y, alpha)?;
-        let product = |s: &mut Self, l: Value, r: Value, tl: i64, tr: i64| s.make.with("Gemm", vec![("transA", AttrValue::Int(tl)), ("transB", AttrValue::Int(tr))], &[l, r]);
+        let product = |s: &mut Self, l: Value, r: Value, tl: i64, tr: i64| {
+            s.make.with("Gemm", vec![("transA", AttrValue::Int(tl)), ("transB", AttrValue::Int(tr))], &[l, r])
+        };
         if self.wants(0) {
-            parts[0] = Some(if ta == 0 { product(self, scaled, b, 0, 1 - tb)? } else { product(self, b, scaled, tb, 1)? });
+            parts[0] = Some(if ta == 0 {
+                product(self, scaled, b, 0, 1 - tb)?
+            } else {
+                product(self, b, scaled, tb, 1)?
+            });
         }
         if self.wants(1) {
-            parts[1] = Some(if tb == 0 { product(self, a, scaled, 1 - ta, 0)? } else { product(self, scaled, a, 1, ta)? });
+            parts[1] = Some(if tb == 0 {
+                product(self, a, scaled, 1 - ta, 0)?
+            } else {
+                product(self, scaled, a, 1, ta)?
+            });
         }
         if self.wants(2) {
             let (c, v) = (self.x(2)?, self.scaled(d, y, beta)?);
@@ -125,22 +144,42 @@ impl Back<'_, '_> {
         if !matches!(self.text("auto_pad", "NOTSET").as_str(), "NOTSET" | "VALID") {
             return self.error("auto_pad must be written as pads").fail();
         }
-        Ok((self.ints("strides").unwrap_or(vec![1; n]), self.ints("dilations").unwrap_or(vec![1; n]), self.ints("pads").unwrap_or(vec![0; 2 * n])))
+        Ok((
+            self.ints("strides").unwrap_or(vec![1; n]),
+            self.ints("dilations").unwrap_or(vec![1; n]),
+            self.ints("pads").unwrap_or(vec![0; 2 * n]),
+        ))
     }
     /// The convolution that goes back: from the result's sizes to those of `x`.
     #[allow(clippy::too_many_arguments)]
-    fn transposed(&mut self, d: Value, w: Value, from: &[Dim], to: &[Dim], kernel: &[Dim], group: i64, (strides, dilations, pads): (&[i64], &[i64], &[i64])) -> Result<Value> {
+    fn transposed(
+        &mut self,
+        d: Value,
+        w: Value,
+        from: &[Dim],
+        to: &[Dim],
+        kernel: &[Dim],
+        group: i64,
+        (strides, dilations, pads): (&[i64], &[i64], &[i64]),
+    ) -> Result<Value> {
         let n = strides.len();
         let mut more = vec![];
         for i in 0..n {
-            let reached = (from[i] - 1) * strides[i] - pads[i] - pads[n + i] + (kernel[i] - 1) * dilations[i] + 1;
+            let reached =
+                (from[i] - 1) * strides[i] - pads[i] - pads[n + i] + (kernel[i] - 1) * dilations[i] + 1;
             match self.syms.simplify(to[i] - reached).as_const() {
                 Some(m) if m >= 0 => more.push(m),
                 _ => return self.error("the sizes of the image must be known; bind them with --dim").fail(),
             }
         }
         let list = |v: &[i64]| AttrValue::Ints(v.to_vec());
-        let attrs = vec![("strides", list(strides)), ("dilations", list(dilations)), ("pads", list(pads)), ("group", AttrValue::Int(group)), ("output_padding", AttrValue::Ints(more))];
+        let attrs = vec![
+            ("strides", list(strides)),
+            ("dilations", list(dilations)),
+            ("pads", list(pads)),
+            ("group", AttrValue::Int(group)),
+            ("output_padding", AttrValue::Ints(more)),
+        ];
         self.make.with("ConvTranspose", attrs, &[d, w])
     }
     fn conv(&mut self) -> Result<Parts> {
@@ -151,27 +190,50 @@ impl Back<'_, '_> {
         let group = self.int("group", 1);
         let mut parts = vec![None, None, None];
         if self.wants(0) {
-            parts[0] = Some(self.transposed(d, w, &out[2..], &dx[2..], &dw[2..], group, (&strides, &dilations, &pads))?);
+            parts[0] = Some(self.transposed(
+                d,
+                w,
+                &out[2..],
+                &dx[2..],
+                &dw[2..],
+                group,
+                (&strides, &dilations, &pads),
+            )?);
         }
         if self.wants(1) {
             // Images are what channels were: the result's adjoint slides over the operand.
             let spatial: Vec<i64> = (2..n as i64 + 2).collect();
-            let order = |first: &[i64]| first.iter().copied().chain(spatial.iter().map(|s| s + first.len() as i64 - 2)).collect::<Vec<i64>>();
-            let (batch, groups, rest) = (self.make.sizes(x, 0, 1)?, self.make.ints(&[group]), self.make.ints(&[-1]));
+            let order = |first: &[i64]| {
+                first
+                    .iter()
+                    .copied()
+                    .chain(spatial.iter().map(|s| s + first.len() as i64 - 2))
+                    .collect::<Vec<i64>>()
+            };
+            let (batch, groups, rest) =
+                (self.make.sizes(x, 0, 1)?, self.make.ints(&[group]), self.make.ints(&[-1]));
             let size = self.make.sizes(x, 2, n as i64 + 2)?;
-            let shape = self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &[batch, groups, rest, size])?;
+            let shape =
+                self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &[batch, groups, rest, size])?;
             let images = self.op("Reshape", &[x, shape])?;
             let images = self.permuted(images, order(&[2, 1, 0]))?;
             let channels = self.make.sizes(w, 1, 2)?;
-            let shape = self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &[channels, rest, size])?;
+            let shape =
+                self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &[channels, rest, size])?;
             let images = self.op("Reshape", &[images, shape])?;
             let filters = self.permuted(d, order(&[1, 0]))?;
             let list = |v: &[i64]| AttrValue::Ints(v.to_vec());
-            let attrs = vec![("strides", list(&dilations)), ("dilations", list(&strides)), ("pads", list(&pads)), ("group", AttrValue::Int(group))];
+            let attrs = vec![
+                ("strides", list(&dilations)),
+                ("dilations", list(&strides)),
+                ("pads", list(&pads)),
+                ("group", AttrValue::Int(group)),
+            ];
             let v = self.make.with("Conv", attrs, &[images, filters])?;
             let v = self.permuted(v, order(&[1, 0]))?;
             // Strides that leave a rest let it slide on.
-            let (starts, axes, ends) = (self.make.ints(&vec![0; n]), self.make.ints(&spatial), self.make.sizes(w, 2, n as i64 + 2)?);
+            let (starts, axes, ends) =
+                (self.make.ints(&vec![0; n]), self.make.ints(&spatial), self.make.sizes(w, 2, n as i64 + 2)?);
             parts[1] = Some(self.op("Slice", &[v, starts, ends, axes])?);
         }
         if self.wants(2) {
@@ -188,7 +250,8 @@ impl Back<'_, '_> {
             return self.error("storage_order is 1").fail();
         }
         let kept = ["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides"];
-        let attrs: Vec<(String, AttrValue)> = self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
+        let attrs: Vec<(String, AttrValue)> =
+            self.node.attrs.iter().filter(|(n, _)| kept.contains(&n.as_str())).cloned().collect();
         let made = self.make.with_graphs("MaxPool", attrs, vec![Some(x)], 2, vec![])?;
         let (shape, flat) = (self.shape(x)?, self.make.ints(&[-1]));
         self.scattered(d, made[1], x, flat, shape)
@@ -199,7 +262,10 @@ impl Back<'_, '_> {
         let n = dims.len() - 2;
         let (strides, dilations, pads) = self.window(n)?;
         let kernel = self.ints("kernel_shape").unwrap_or_default();
-        if self.int("ceil_mode", 0) != 0 || kernel.len() != n || pads.iter().any(|p| *p != 0) && self.int("count_include_pad", 0) == 0 {
+        if self.int("ceil_mode", 0) != 0
+            || kernel.len() != n
+            || pads.iter().any(|p| *p != 0) && self.int("count_include_pad", 0) == 0
+        {
             return self.error("windows count differently many elements").fail();
         }
         // One filter of equal weights for every channel, as images of one channel.
@@ -209,7 +275,8 @@ impl Back<'_, '_> {
         let d = self.op("Reshape", &[d, shape])?;
         let weight = self.number(x, 1.0 / kernel.iter().product::<i64>() as f64)?;
         let shape: Vec<i64> = [1, 1].into_iter().chain(kernel.iter().copied()).collect();
-        let (shape, sizes) = (self.make.ints(&shape), kernel.iter().map(|k| Dim::constant(*k)).collect::<Vec<Dim>>());
+        let (shape, sizes) =
+            (self.make.ints(&shape), kernel.iter().map(|k| Dim::constant(*k)).collect::<Vec<Dim>>());
         let w = self.op("Expand", &[weight, shape])?;
         let v = self.transposed(d, w, &out[2..], &dims[2..], &sizes, 1, (&strides, &dilations, &pads))?;
         let shape = self.shape(x)?;
@@ -255,7 +322,12 @@ impl Back<'_, '_> {
         Ok(parts)
     }
     fn batch_norm(&mut self) -> Result<Parts> {
-        if self.int("training_mode", 0) != 0 || self.since() < 7 && self.int("is_test", 0) == 0 || self.int("spatial", 1) == 0 || self.wants(3) || self.wants(4) {
+        if self.int("training_mode", 0) != 0
+            || self.since() < 7 && self.int("is_test", 0) == 0
+            || self.int("spatial", 1) == 0
+            || self.wants(3)
+            || self.wants(4)
+        {
             return self.error("only that of inference is, and not by mean and variance").fail();
         }
         let (d, x) = (self.d()?, self.x(0)?);

@@ -41,9 +41,43 @@ impl Back<'_, '_> {
     /// Operators of one operand: the adjoint times the derivative.
     fn unary(&mut self) -> Result<Option<Value>> {
         let name = self.name();
-        let plain =
-            ["Neg", "Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Relu", "Abs", "Reciprocal", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Erf", "Softplus"];
-        let shaped = ["Softsign", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "HardSigmoid", "HardSwish", "Gelu", "Mish", "Swish"];
+        let plain = [
+            "Neg",
+            "Exp",
+            "Log",
+            "Sqrt",
+            "Tanh",
+            "Sigmoid",
+            "Relu",
+            "Abs",
+            "Reciprocal",
+            "Sin",
+            "Cos",
+            "Tan",
+            "Asin",
+            "Acos",
+            "Atan",
+            "Sinh",
+            "Cosh",
+            "Asinh",
+            "Acosh",
+            "Atanh",
+            "Erf",
+            "Softplus",
+        ];
+        let shaped = [
+            "Softsign",
+            "LeakyRelu",
+            "Elu",
+            "Selu",
+            "Celu",
+            "ThresholdedRelu",
+            "HardSigmoid",
+            "HardSwish",
+            "Gelu",
+            "Mish",
+            "Swish",
+        ];
         if !plain.contains(&name) && !shaped.contains(&name) {
             return Ok(None);
         }
@@ -122,7 +156,14 @@ impl Back<'_, '_> {
             }
             // Below 0: alpha exp(x) is alpha more than the value; Selu has all of it gamma times.
             "Elu" | "Selu" => {
-                let (alpha, gamma) = if name == "Elu" { (self.float("alpha", 1.0), 1.0) } else { (self.float("alpha", f64::from(1.673_263_2_f32)), self.float("gamma", f64::from(1.050_701_f32))) };
+                let (alpha, gamma) = if name == "Elu" {
+                    (self.float("alpha", 1.0), 1.0)
+                } else {
+                    (
+                        self.float("alpha", f64::from(1.673_263_2_f32)),
+                        self.float("gamma", f64::from(1.050_701_f32)),
+                    )
+                };
                 let (shift, gain) = (self.number(x, alpha * gamma)?, self.number(x, gamma)?);
                 let below = self.op("Add", &[y, shift])?;
                 self.op("Where", &[above, gain, below])
@@ -140,7 +181,11 @@ impl Back<'_, '_> {
                 self.op("Where", &[above, one, zero])
             }
             "HardSigmoid" | "HardSwish" => {
-                let (alpha, beta) = if name == "HardSigmoid" { (self.float("alpha", 0.2), self.float("beta", 0.5)) } else { (1.0 / 6.0, 0.5) };
+                let (alpha, beta) = if name == "HardSigmoid" {
+                    (self.float("alpha", 0.2), self.float("beta", 0.5))
+                } else {
+                    (1.0 / 6.0, 0.5)
+                };
                 let (a, b) = (self.number(x, alpha)?, self.number(x, beta)?);
                 let line = self.mul(x, a)?;
                 let line = self.op("Add", &[line, b])?;

@@ -1,7 +1,7 @@
 //! Gradients of operators that move elements or sum them.
 //!
-//! What only picks elements (Slice, Gather, Tile, ...) is run once more on the numbers of the elements, which tells where the
-//! adjoint is added.
+//! What only picks elements (Slice, Gather, Tile, ...) is run once more on the numbers of the elements, which
+//! tells where the adjoint is added.
 
 use super::{Back, Parts};
 use crate::diag::Result;
@@ -12,7 +12,17 @@ use crate::tensor::ElemType;
 use std::collections::HashMap;
 
 /// Operators whose first result is made of elements of their first operand.
-const PICKERS: &[&str] = &["Slice", "Gather", "GatherElements", "GatherND", "Tile", "DepthToSpace", "SpaceToDepth", "ReverseSequence", "Compress"];
+const PICKERS: &[&str] = &[
+    "Slice",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Tile",
+    "DepthToSpace",
+    "SpaceToDepth",
+    "ReverseSequence",
+    "Compress",
+];
 
 impl Back<'_, '_> {
     pub(super) fn moving(&mut self) -> Result<Option<Parts>> {
@@ -37,7 +47,9 @@ impl Back<'_, '_> {
                 let (d, x) = (self.d()?, self.x(0)?);
                 let rank = self.make.dims(x)?.len();
                 let perm = self.ints("perm").unwrap_or_else(|| (0..rank as i64).rev().collect());
-                let back: Vec<i64> = (0..rank as i64).filter_map(|i| perm.iter().position(|p| *p == i).map(|p| p as i64)).collect();
+                let back: Vec<i64> = (0..rank as i64)
+                    .filter_map(|i| perm.iter().position(|p| *p == i).map(|p| p as i64))
+                    .collect();
                 self.make.with("Transpose", vec![("perm", AttrValue::Ints(back))], &[d])?
             }
             "Trilu" => {
@@ -48,7 +60,10 @@ impl Back<'_, '_> {
             }
             "CumSum" => {
                 let (d, axis) = (self.d()?, self.x(1)?);
-                let attrs = vec![("exclusive", AttrValue::Int(self.int("exclusive", 0))), ("reverse", AttrValue::Int(1 - self.int("reverse", 0)))];
+                let attrs = vec![
+                    ("exclusive", AttrValue::Int(self.int("exclusive", 0))),
+                    ("reverse", AttrValue::Int(1 - self.int("reverse", 0))),
+                ];
                 self.make.with("CumSum", attrs, &[d, axis])?
             }
             "Pad" => {
@@ -89,14 +104,31 @@ impl Back<'_, '_> {
         self.make.paste(Piece::new(self.make.g, self.node_here()), &mut HashMap::new());
         let copy = self.make.made[before];
         self.make.g.nodes[copy].inputs[0] = Some(numbers);
-        let Some(places) = self.make.g.nodes[copy].outputs.get(k).copied().flatten() else { return self.error("its result has no places").fail() };
+        let Some(places) = self.make.g.nodes[copy].outputs.get(k).copied().flatten() else {
+            return self.error("its result has no places").fail();
+        };
         self.scattered(d, places, x, flat, shape)
     }
     /// A tensor like `x` to whose elements with the numbers `places` `d` is added.
-    pub(super) fn scattered(&mut self, d: Value, places: Value, x: Value, flat: Value, shape: Value) -> Result<Value> {
+    pub(super) fn scattered(
+        &mut self,
+        d: Value,
+        places: Value,
+        x: Value,
+        flat: Value,
+        shape: Value,
+    ) -> Result<Value> {
         let zeros = self.filled(x, 0.0)?;
-        let (zeros, places, d) = (self.op("Reshape", &[zeros, flat])?, self.op("Reshape", &[places, flat])?, self.op("Reshape", &[d, flat])?);
-        let sum = self.make.with("ScatterElements", vec![("reduction", AttrValue::String(b"add".to_vec()))], &[zeros, places, d])?;
+        let (zeros, places, d) = (
+            self.op("Reshape", &[zeros, flat])?,
+            self.op("Reshape", &[places, flat])?,
+            self.op("Reshape", &[d, flat])?,
+        );
+        let sum = self.make.with(
+            "ScatterElements",
+            vec![("reduction", AttrValue::String(b"add".to_vec()))],
+            &[zeros, places, d],
+        )?;
         self.with_zeros("Reshape", sum, shape)
     }
     /// The node that is differentiated.
@@ -119,7 +151,8 @@ impl Back<'_, '_> {
             sizes.push(self.make.sizes(x, at, at + 1)?);
         }
         let sizes = self.make.with("Concat", vec![("axis", AttrValue::Int(0))], &sizes)?;
-        let parts = self.make.node("Split", vec![("axis", AttrValue::Int(at))], vec![Some(d), Some(sizes)], n)?;
+        let parts =
+            self.make.node("Split", vec![("axis", AttrValue::Int(at))], vec![Some(d), Some(sizes)], n)?;
         Ok(parts.into_iter().map(Some).collect())
     }
     /// Parts of a Split, those that nobody uses as zeros.
@@ -149,7 +182,11 @@ impl Back<'_, '_> {
             None => vec![],
         };
         if list.is_empty() {
-            return Ok(if self.int("noop_with_empty_axes", 0) != 0 { vec![] } else { (0..rank as i64).collect() });
+            return Ok(if self.int("noop_with_empty_axes", 0) != 0 {
+                vec![]
+            } else {
+                (0..rank as i64).collect()
+            });
         }
         Ok(list.into_iter().map(|a| if a < 0 { a + rank as i64 } else { a }).collect())
     }
@@ -191,7 +228,8 @@ impl Back<'_, '_> {
                 let less = self.op("Sub", &[x, y])?;
                 Some(self.op("Exp", &[less])?)
             }
-            // The product of the others, also where one is 0: with a dimension for each of them it would be a sum.
+            // The product of the others, also where one is 0: with a dimension for each of them it would be a
+            // sum.
             _ => return self.error("a product of all has no simple one").fail(),
         };
         match factor {

@@ -1,9 +1,10 @@
 //! Softmax within a block of attention: its rows in phases.
 //!
-//! A row's maximum, its exponentials and their sum follow one another, and each reduction over the lanes of a vector waits
-//! for the one operation before it. So a phase runs over several rows before the next one begins; what it has found about
-//! a row waits in scratch. The last phase, which divides by the sum, is left to the product with the values where sums may
-//! be taken in another order: there it concerns a few columns and not all keys.
+//! A row's maximum, its exponentials and their sum follow one another, and each reduction over the lanes of a
+//! vector waits for the one operation before it. So a phase runs over several rows before the next one
+//! begins; what it has found about a row waits in scratch. The last phase, which divides by the sum, is left
+//! to the product with the values where sums may be taken in another order: there it concerns a few columns
+//! and not all keys.
 
 use crate::nest::{BinOp, Buf, Expr, LoopKind, Math, Module, Reg, Stmt, visit};
 use crate::sym::Dim;
@@ -27,15 +28,19 @@ impl Found {
     /// Room for the rows of each piece.
     pub fn new(m: &mut Module, name: String, pieces: Dim, piece: Dim, row: Dim, height: i64) -> Found {
         let rows = (height + LINE - 1) / LINE * LINE;
-        Found { buf: m.temp(name, ElemType::F32, vec![pieces, Dim::constant(MOST as i64), Dim::constant(rows)]), piece, row }
+        Found {
+            buf: m.temp(name, ElemType::F32, vec![pieces, Dim::constant(MOST as i64), Dim::constant(rows)]),
+            piece,
+            row,
+        }
     }
     fn at(&self, value: usize) -> Vec<Dim> {
         vec![self.piece, Dim::constant(value as i64), self.row]
     }
 }
 
-/// Takes the statements of a row apart: each phase ends behind a reduction and what is made of its result. One phase if
-/// that is not all there is to it.
+/// Takes the statements of a row apart: each phase ends behind a reduction and what is made of its result.
+/// One phase if that is not all there is to it.
 pub(super) fn phases(m: &Module, body: Vec<Stmt>, found: &Found) -> Vec<Vec<Stmt>> {
     let mut phases: Vec<Vec<Stmt>> = vec![vec![]];
     let mut ends = false;
@@ -45,7 +50,9 @@ pub(super) fn phases(m: &Module, body: Vec<Stmt>, found: &Found) -> Vec<Vec<Stmt
             ends = false;
         }
         let mut reduces = false;
-        visit::walk(s.bodies().into_iter().flatten().cloned().collect::<Vec<_>>().as_slice(), &mut |s| reduces |= matches!(s, Stmt::Set { .. }));
+        visit::walk(s.bodies().into_iter().flatten().cloned().collect::<Vec<_>>().as_slice(), &mut |s| {
+            reduces |= matches!(s, Stmt::Set { .. })
+        });
         ends |= reduces;
         if let Some(p) = phases.last_mut() {
             p.push(s.clone());
@@ -85,23 +92,44 @@ fn link(m: &Module, mut phases: Vec<Vec<Stmt>>, found: &Found) -> Option<Vec<Vec
             }
             let at = waiting.len();
             waiting.insert(r, at);
-            phases[i].push(Stmt::Store { buf: found.buf, at: found.at(at), value: if plain { Expr::Reg(r) } else { Expr::acc(r) } });
+            phases[i].push(Stmt::Store {
+                buf: found.buf,
+                at: found.at(at),
+                value: if plain { Expr::Reg(r) } else { Expr::acc(r) },
+            });
         }
         if let Some(next) = phases.get_mut(i + 1) {
             let read = |e: Expr| match &e {
-                Expr::Reg(r) | Expr::Acc { reg: r, .. } => waiting.get(r).map_or(e.clone(), |v| Expr::Load { buf: found.buf, at: found.at(*v) }),
+                Expr::Reg(r) | Expr::Acc { reg: r, .. } => {
+                    waiting.get(r).map_or(e.clone(), |v| Expr::Load { buf: found.buf, at: found.at(*v) })
+                }
                 _ => e,
             };
-            *next = std::mem::take(next).into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| read(e)))).collect();
+            *next = std::mem::take(next)
+                .into_iter()
+                .map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| read(e))))
+                .collect();
         }
     }
     Some(phases)
 }
 
 /// If the last phase multiplies each score by a number of its row: takes it away and returns that number.
-pub(super) fn scale(m: &Module, phases: &mut Vec<Vec<Stmt>>, scratch: Buf, keys: Dim, found: &Found) -> Option<Expr> {
-    let (Some([Stmt::For { kind: LoopKind::Seq, body, .. }]), false) = (phases.last().map(Vec::as_slice), m.math == Math::Strict) else { return None };
-    let [Stmt::Store { buf, at, value: Expr::Bin(BinOp::Mul, score, scale) }] = body.as_slice() else { return None };
+pub(super) fn scale(
+    m: &Module,
+    phases: &mut Vec<Vec<Stmt>>,
+    scratch: Buf,
+    keys: Dim,
+    found: &Found,
+) -> Option<Expr> {
+    let (Some([Stmt::For { kind: LoopKind::Seq, body, .. }]), false) =
+        (phases.last().map(Vec::as_slice), m.math == Math::Strict)
+    else {
+        return None;
+    };
+    let [Stmt::Store { buf, at, value: Expr::Bin(BinOp::Mul, score, scale) }] = body.as_slice() else {
+        return None;
+    };
     let own = matches!(&**score, Expr::Load { buf: b, at: a } if b == buf && a == at);
     let of_row = matches!(&**scale, Expr::Load { buf, .. } if *buf == found.buf);
     if *buf != scratch || !own || !of_row {
@@ -113,7 +141,15 @@ pub(super) fn scale(m: &Module, phases: &mut Vec<Vec<Stmt>>, scratch: Buf, keys:
         // Without keys the product is 0, whatever that number is. The comparison is of 32 bits.
         let number = |s: Stmt| match s {
             Stmt::Store { buf, at, value } if matches!(&scale, Expr::Load { buf: b, at: a } if *b == buf && *a == at) => {
-                Stmt::Store { buf, at, value: Expr::select(Expr::cmp_index(BinOp::Gt, keys.min(Dim::constant(1)), 0), value, Expr::num(ElemType::F32, 0.0)) }
+                Stmt::Store {
+                    buf,
+                    at,
+                    value: Expr::select(
+                        Expr::cmp_index(BinOp::Gt, keys.min(Dim::constant(1)), 0),
+                        value,
+                        Expr::num(ElemType::F32, 0.0),
+                    ),
+                }
             }
             s => s,
         };

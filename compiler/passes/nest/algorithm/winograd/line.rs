@@ -7,9 +7,9 @@
 //! Y = A' M     and the epilogue, m stores
 //! ```
 //!
-//! What the products save is less than in two dimensions, but each value of V serves all taps and strides of the other
-//! dimension, and so do the transforms: this pays with few channels, with filters of five or seven taps, with filters
-//! that are long in one direction.
+//! What the products save is less than in two dimensions, but each value of V serves all taps and strides of
+//! the other dimension, and so do the transforms: this pays with few channels, with filters of five or seven
+//! taps, with filters that are long in one direction.
 
 use super::points::Form;
 use super::position;
@@ -57,16 +57,24 @@ pub(super) struct Line {
     shape: Vec<i64>,
 }
 
-/// The convolution in this form, along the dimension and with as many results a tile as take the least time; `None` if the
-/// direct sum is as good.
+/// The convolution in this form, along the dimension and with as many results a tile as take the least time;
+/// `None` if the direct sum is as good.
 pub(super) fn layer(m: &Module, p: &Contraction) -> Option<Line> {
-    (2..p.a.1.len()).flat_map(|axis| Form::all(taps(p, axis)).filter_map(move |form| along(m, p, axis, form))).filter(|l| l.gain(m) >= GAIN).max_by(|a, b| a.gain(m).total_cmp(&b.gain(m)))
+    (2..p.a.1.len())
+        .flat_map(|axis| Form::all(taps(p, axis)).filter_map(move |form| along(m, p, axis, form)))
+        .filter(|l| l.gain(m) >= GAIN)
+        .max_by(|a, b| a.gain(m).total_cmp(&b.gain(m)))
 }
 
 /// Taps along a dimension; 1 where it has no loop of taps.
 fn taps(p: &Contraction, axis: usize) -> usize {
     let tap = p.b.1.get(axis).and_then(|d| d.as_sym());
-    p.depth.iter().find(|d| Some(d.0) == tap).and_then(|d| usize::try_from(d.1.as_const()?).ok()).filter(|n| *n > 1).unwrap_or(usize::MAX)
+    p.depth
+        .iter()
+        .find(|d| Some(d.0) == tap)
+        .and_then(|d| usize::try_from(d.1.as_const()?).ok())
+        .filter(|n| *n > 1)
+        .unwrap_or(usize::MAX)
 }
 
 fn along(m: &Module, p: &Contraction, axis: usize, form: Form) -> Option<Line> {
@@ -76,35 +84,71 @@ fn along(m: &Module, p: &Contraction, axis: usize, form: Form) -> Option<Line> {
     let (tap, at) = (p.b.1.get(axis)?.as_sym()?, *p.a.1.get(axis)?);
     let (rest, from) = (at - Dim::sym(tap)).split_const();
     let y = find(&rest)?;
-    if p.product != ProductKind::Fma || p.a.1.len() != p.b.1.len() || n.is_none() && an.as_const() != Some(0) || ac != wc || from < 0 {
+    if p.product != ProductKind::Fma
+        || p.a.1.len() != p.b.1.len()
+        || n.is_none() && an.as_const() != Some(0)
+        || ac != wc
+        || from < 0
+    {
         return None;
     }
     // Other subscripts know nothing of them, nor of the batch and the output channels.
-    let once = |list: &[Dim], own: usize, s: Sym| list.iter().enumerate().all(|(i, d)| i == own || !d.contains(s));
+    let once =
+        |list: &[Dim], own: usize, s: Sym| list.iter().enumerate().all(|(i, d)| i == own || !d.contains(s));
     let own = |s: Sym| n.is_some_and(|n| n.0 == s);
-    if !once(&p.a.1, axis, tap) || !once(&p.a.1, axis, y.0) || !once(&p.b.1, axis, tap) || depends(&p.b.1, y.0) || depends(&p.a.1, k.0) || y.0 == k.0 || own(y.0) || own(k.0) {
+    if !once(&p.a.1, axis, tap)
+        || !once(&p.a.1, axis, y.0)
+        || !once(&p.b.1, axis, tap)
+        || depends(&p.b.1, y.0)
+        || depends(&p.a.1, k.0)
+        || y.0 == k.0
+        || own(y.0)
+        || own(k.0)
+    {
         return None;
     }
     if n.is_some_and(|n| !once(&p.a.1, 0, n.0) || depends(&p.b.1, n.0)) || !once(&p.b.1, 0, k.0) {
         return None;
     }
-    let others: Vec<(Sym, Dim)> = p.loops.iter().copied().filter(|l| l.0 != k.0 && l.0 != y.0 && !own(l.0)).collect();
-    if others.iter().any(|l| depends(&p.b.1, l.0) || ac.contains(l.0)) || m.bufs[p.a.0].ty != ElemType::F32 || m.storage(p.a.0) != p.a.0 {
+    let others: Vec<(Sym, Dim)> =
+        p.loops.iter().copied().filter(|l| l.0 != k.0 && l.0 != y.0 && !own(l.0)).collect();
+    if others.iter().any(|l| depends(&p.b.1, l.0) || ac.contains(l.0))
+        || m.bufs[p.a.0].ty != ElemType::F32
+        || m.storage(p.a.0) != p.a.0
+    {
         return None;
     }
     let owner = m.storage(p.b.0);
     let Place::Const(weights) = &m.bufs[owner].place else { return None };
     let shape = m.bufs[p.b.0].dims.iter().map(|d| d.as_const()).collect::<Option<Vec<i64>>>()?;
     let whole = shape.iter().product::<i64>().unsigned_abs() == weights.count() && !m.is_recast(p.b.0);
-    if !weights.elem().is_float() || m.bufs[owner].layout != Layout::RowMajor || !whole || shape.get(axis) != i64::try_from(form.taps()).ok().as_ref() {
+    if !weights.elem().is_float()
+        || m.bufs[owner].layout != Layout::RowMajor
+        || !whole
+        || shape.get(axis) != i64::try_from(form.taps()).ok().as_ref()
+    {
         return None;
     }
     // Vectors run along what is contiguous in the image, and along the result's channels.
-    let (out, to) = p.tail.iter().find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
+    let (out, to) = p
+        .tail
+        .iter()
+        .find_map(|s| if let Stmt::Store { buf, at, .. } = s { Some((*buf, at)) } else { None })?;
     if stride(m, p.a.0, &p.a.1, y.0) == Some(1) || stride(m, out, to, k.0) != Some(1) {
         return None;
     }
-    Some(Line { parts: p.clone(), form, n, k: (k.0, k.1.as_const()?), y, axis, from, others, weights: weights.clone(), shape })
+    Some(Line {
+        parts: p.clone(),
+        form,
+        n,
+        k: (k.0, k.1.as_const()?),
+        y,
+        axis,
+        from,
+        others,
+        weights: weights.clone(),
+        shape,
+    })
 }
 
 /// How many times as fast the products and transforms have to be, as they are counted here.
@@ -135,23 +179,31 @@ impl Line {
         };
         order.into_iter().filter(|d| *d != 0 && *d != self.axis).collect()
     }
-    /// Time of the direct sum divided by that of the transform, both in multiply-adds of vectors for a tile of results in a
-    /// row; 0 where the transform does not fit.
+    /// Time of the direct sum divided by that of the transform, both in multiply-adds of vectors for a tile
+    /// of results in a row; 0 where the transform does not fit.
     fn gain(&self, m: &Module) -> f64 {
         let Some(depth) = self.depth() else { return 0.0 };
         let (n, r) = (self.products(), self.results());
         // Rows that are there, of those of all groups; as a guess where only run time knows.
         let size = r * self.tiles(m);
-        let used = self.y.1.as_const().map_or(0.8, |y| y as f64 / (((y + size - 1) / size * size) as f64).max(1.0));
+        let used =
+            self.y.1.as_const().map_or(0.8, |y| y as f64 / (((y + size - 1) / size * size) as f64).max(1.0));
         // Groups of several tiles would be mostly repetitions of the last one where there are few rows.
-        if self.k.1 < LANES || self.bytes() > MOST_WEIGHTS || self.y.1.as_const().is_none() && self.tiles(m) > 1 {
+        if self.k.1 < LANES
+            || self.bytes() > MOST_WEIGHTS
+            || self.y.1.as_const().is_none() && self.tiles(m) > 1
+        {
             return 0.0;
         }
         let vectors = ((self.k.1 + LANES - 1) / LANES) as f64;
         let (n, r, depth) = (n as f64, r as f64, depth as f64);
         let direct = used * r * self.form.taps() as f64 * depth * vectors;
         // A store takes as long as two multiply-adds. A value of V serves a few results beside each other.
-        let read = self.kept(m).into_iter().map(|d| self.parts.a.1.get(d).map_or(1, |d| self.steps(*d))).product::<i64>() as f64;
+        let read = self
+            .kept(m)
+            .into_iter()
+            .map(|d| self.parts.a.1.get(d).map_or(1, |d| self.steps(*d)))
+            .product::<i64>() as f64;
         let input = read / LANES as f64 * (3.0 * n + 2.0 * n);
         let output = vectors * (2.0 * n + n * r / 2.0);
         direct / (n * depth * vectors + input + output)
@@ -160,7 +212,9 @@ impl Line {
     fn steps(&self, at: Dim) -> i64 {
         match self.others.iter().find_map(|l| at.linear_in(l.0).filter(|_| at.contains(l.0))) {
             Some((stride, _)) => stride.as_const().unwrap_or(1),
-            None => self.parts.depth.iter().filter(|d| at.contains(d.0)).filter_map(|d| d.1.as_const()).product(),
+            None => {
+                self.parts.depth.iter().filter(|d| at.contains(d.0)).filter_map(|d| d.1.as_const()).product()
+            }
         }
     }
     /// G g for all channels, `[m + r - 1][K][C][other taps]`.
@@ -180,14 +234,21 @@ impl Line {
                 }
             }
         }
-        let shape = [self.products()].into_iter().chain(dims.iter().enumerate().filter(|d| d.0 != self.axis).map(|d| *d.1)).collect();
+        let shape = [self.products()]
+            .into_iter()
+            .chain(dims.iter().enumerate().filter(|d| d.0 != self.axis).map(|d| *d.1))
+            .collect();
         Some(ConstData::f32s(shape, &out))
     }
     /// Tiles of a group: enough for the rows of a product, as long as V and M stay near.
     fn tiles(&self, m: &Module) -> i64 {
         let all = self.y.1.ceil_div(self.results()).as_const().unwrap_or(MANY);
         let row = Dim::product(self.others.iter().map(|l| l.1)).as_const();
-        let image = self.kept(m).into_iter().map(|d| m.bufs[self.parts.a.0].dims.get(d).and_then(|d| d.as_const())).try_fold(1, |n, d| Some(n * d?));
+        let image = self
+            .kept(m)
+            .into_iter()
+            .map(|d| m.bufs[self.parts.a.0].dims.get(d).and_then(|d| d.as_const()))
+            .try_fold(1, |n, d| Some(n * d?));
         let (Some(row), Some(image)) = (row, image) else { return 1 };
         let rows = if self.bytes() > LARGE { MORE_ROWS } else { ROWS };
         let most = (NEAR / (4 * self.products() * (image + row * self.k.1)).max(1)).min(all).max(1);
@@ -212,15 +273,28 @@ pub(super) fn rewrite(m: &mut Module, k: Kernel, l: &Line) {
     let image: Vec<Dim> = kept.iter().filter_map(|d| m.bufs[l.parts.a.0].dims.get(*d).copied()).collect();
     let row: Vec<Dim> = l.others.iter().map(|o| o.1).collect();
     let v = m.temp(format!("{name}.v"), ElemType::F32, [part.as_slice(), &image].concat());
-    let mm = m.temp(format!("{name}.m"), ElemType::F32, [part.as_slice(), &row, &[Dim::constant(l.k.1)]].concat());
+    let mm =
+        m.temp(format!("{name}.m"), ElemType::F32, [part.as_slice(), &row, &[Dim::constant(l.k.1)]].concat());
     let sums = Dim::product(l.parts.loops.iter().map(|x| x.1)) * l.depth().unwrap_or(1);
     let id = m.kernel(&name, &origin, |kb| {
         in_slots(kb, total, slots, &mut |kb, slot, i| {
             let first = i.modulo(groups) * size;
-            let at = |t: Dim| At { image: i.floor_div(groups), tile: if all.modulo(size).as_const() == Some(0) { first + t } else { (first + t).min(all - 1) }, all };
-            kb.nest(LoopKind::Seq, &[Dim::constant(size)], |kb, t| input(kb, l, &kept, &at(t[0]), v, [slot, t[0]]));
+            let at = |t: Dim| At {
+                image: i.floor_div(groups),
+                tile: if all.modulo(size).as_const() == Some(0) {
+                    first + t
+                } else {
+                    (first + t).min(all - 1)
+                },
+                all,
+            };
+            kb.nest(LoopKind::Seq, &[Dim::constant(size)], |kb, t| {
+                input(kb, l, &kept, &at(t[0]), v, [slot, t[0]])
+            });
             products(kb, l, &kept, (v, u, mm), slot, size);
-            kb.nest(LoopKind::Seq, &[Dim::constant(size)], |kb, t| output(kb, l, &at(t[0]), mm, [slot, t[0]]));
+            kb.nest(LoopKind::Seq, &[Dim::constant(size)], |kb, t| {
+                output(kb, l, &at(t[0]), mm, [slot, t[0]])
+            });
         });
     });
     m.kernels[id].work = (sums * l.products()).floor_div(4 * l.results());
@@ -264,8 +338,19 @@ fn input(kb: &mut KernelBuilder, l: &Line, kept: &[usize], at: &At, v: Buf, plac
 }
 
 /// M of a group: one convolution for each row of V.
-fn products(kb: &mut KernelBuilder, l: &Line, kept: &[usize], (v, u, m): (Buf, Buf, Buf), slot: Dim, tiles: i64) {
-    let extents: Vec<Dim> = [Dim::constant(l.products()), Dim::constant(tiles)].into_iter().chain(l.others.iter().map(|o| o.1)).chain([Dim::constant(l.k.1)]).collect();
+fn products(
+    kb: &mut KernelBuilder,
+    l: &Line,
+    kept: &[usize],
+    (v, u, m): (Buf, Buf, Buf),
+    slot: Dim,
+    tiles: i64,
+) {
+    let extents: Vec<Dim> = [Dim::constant(l.products()), Dim::constant(tiles)]
+        .into_iter()
+        .chain(l.others.iter().map(|o| o.1))
+        .chain([Dim::constant(l.k.1)])
+        .collect();
     kb.nest(LoopKind::Par, &extents, |kb, o| {
         let (Some((e, rest)), Some(k)) = (o.split_first(), o.last()) else { return };
         let acc = kb.acc(Expr::f32(0.0));
@@ -275,12 +360,18 @@ fn products(kb: &mut KernelBuilder, l: &Line, kept: &[usize], (v, u, m): (Buf, B
         kb.nest(LoopKind::Seq, &extents, |kb, c| {
             let put = |s: Sym| {
                 let other = l.others.iter().position(|x| x.0 == s).and_then(|i| rest.get(i + 1));
-                other.or_else(|| depth.iter().position(|x| x.0 == s).and_then(|i| c.get(i))).copied().or_else(|| (s == l.k.0).then_some(*k))
+                other
+                    .or_else(|| depth.iter().position(|x| x.0 == s).and_then(|i| c.get(i)))
+                    .copied()
+                    .or_else(|| (s == l.k.0).then_some(*k))
             };
             let of = |at: &Dim| at.subst(&mut |s| put(s));
             let image = kept.iter().filter_map(|d| l.parts.a.1.get(*d)).map(of);
             let from: Vec<Dim> = [slot, *e].into_iter().chain(rest.first().copied()).chain(image).collect();
-            let weight: Vec<Dim> = [*e].into_iter().chain(l.parts.b.1.iter().enumerate().filter(|d| d.0 != l.axis).map(|d| of(d.1))).collect();
+            let weight: Vec<Dim> = [*e]
+                .into_iter()
+                .chain(l.parts.b.1.iter().enumerate().filter(|d| d.0 != l.axis).map(|d| of(d.1)))
+                .collect();
             let (x, y) = (kb.load(v, &from), kb.load(u, &weight));
             kb.set(acc, Expr::fma(x, y, Expr::acc(acc)));
         });
@@ -288,7 +379,8 @@ fn products(kb: &mut KernelBuilder, l: &Line, kept: &[usize], (v, u, m): (Buf, B
     });
 }
 
-/// The results of one tile. What falls beyond the image goes to its last row, which is stored again afterwards.
+/// The results of one tile. What falls beyond the image goes to its last row, which is stored again
+/// afterwards.
 fn output(kb: &mut KernelBuilder, l: &Line, at: &At, m: Buf, place: [Dim; 2]) {
     let extents: Vec<Dim> = l.others.iter().map(|o| o.1).chain([Dim::constant(l.k.1)]).collect();
     kb.nest(LoopKind::Par, &extents, |kb, o| {
@@ -303,7 +395,12 @@ fn output(kb: &mut KernelBuilder, l: &Line, at: &At, m: Buf, place: [Dim; 2]) {
             let put = |s: Sym| match s {
                 s if s == l.k.0 => o.last().copied(),
                 s if s == l.y.0 => Some(y),
-                s => l.others.iter().position(|x| x.0 == s).and_then(|i| o.get(i).copied()).or_else(|| l.n.filter(|n| n.0 == s).map(|_| at.image)),
+                s => l
+                    .others
+                    .iter()
+                    .position(|x| x.0 == s)
+                    .and_then(|i| o.get(i).copied())
+                    .or_else(|| l.n.filter(|n| n.0 == s).map(|_| at.image)),
             };
             for s in fresh_regs(kb.m, &l.parts.tail) {
                 kb.push(finished(s, l.parts.acc, &value, &put));

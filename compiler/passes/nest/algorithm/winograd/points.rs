@@ -1,9 +1,9 @@
 //! F(m, r): m neighbouring results of a filter with r taps from m + r - 1 products (Toom, Cook; Winograd).
 //!
-//! Filter and image are polynomials; their product is known from its values at 0, at pairs of points p and -p, and at
-//! infinity. The values of the transposed problem are U = G g and V = B' d, the results A' (U V). With pairs of points
-//! rows of B' and A' come in pairs too, which share their even and their odd halves. U has all the fractions; factors
-//! of the other two are powers of two or sums of few.
+//! Filter and image are polynomials; their product is known from its values at 0, at pairs of points p and
+//! -p, and at infinity. The values of the transposed problem are U = G g and V = B' d, the results A' (U V).
+//! With pairs of points rows of B' and A' come in pairs too, which share their even and their odd halves. U
+//! has all the fractions; factors of the other two are powers of two or sums of few.
 
 use super::transform::scaled;
 use crate::nest::{Expr, KernelBuilder};
@@ -25,7 +25,9 @@ pub(super) const SQUARE: Form = Form { results: 4, taps: 3 };
 impl Form {
     /// All forms for a filter of so many taps that give several results.
     pub fn all(taps: usize) -> impl Iterator<Item = Form> {
-        (1..=PAIRS.len()).filter_map(move |p| (2 * p + 3).checked_sub(taps).filter(|m| *m > 1).map(|results| Form { results, taps }))
+        (1..=PAIRS.len()).filter_map(move |p| {
+            (2 * p + 3).checked_sub(taps).filter(|m| *m > 1).map(|results| Form { results, taps })
+        })
     }
     /// m, results of a tile.
     pub fn results(self) -> usize {
@@ -67,7 +69,8 @@ impl Form {
         let mut out = vec![polynomial(kb, &all, d)];
         for p in self.pairs() {
             let r = self.others(Some(*p));
-            let (even, odd) = (polynomial(kb, &r, d.get(2..).unwrap_or(d)), polynomial(kb, &r, d.get(1..).unwrap_or(d)));
+            let (even, odd) =
+                (polynomial(kb, &r, d.get(2..).unwrap_or(d)), polynomial(kb, &r, d.get(1..).unwrap_or(d)));
             out.extend([plus(kb, *p, &odd, &even), plus(kb, -p, &odd, &even)]);
         }
         out.push(polynomial(kb, &all, d.get(1..).unwrap_or(d)));
@@ -76,7 +79,8 @@ impl Form {
     /// A' v: the results.
     pub fn output(self, kb: &mut KernelBuilder, v: &[Expr]) -> Vec<Expr> {
         let [first, pairs @ .., last] = v else { return vec![] };
-        let halves: Vec<[Expr; 2]> = pairs.chunks_exact(2).map(|p| [add(kb, &p[0], &p[1]), sub(kb, &p[0], &p[1])]).collect();
+        let halves: Vec<[Expr; 2]> =
+            pairs.chunks_exact(2).map(|p| [add(kb, &p[0], &p[1]), sub(kb, &p[0], &p[1])]).collect();
         (0..self.results)
             .map(|j| {
                 let mut sum = (j == 0).then(|| first.clone());

@@ -1,7 +1,8 @@
-//! The transforms of F(4x4, 3x3): of weights, of the image, of the products; those of F(4, 3) once in each dimension.
+//! The transforms of F(4x4, 3x3): of weights, of the image, of the products; those of F(4, 3) once in each
+//! dimension.
 //!
-//! Weights that are transformed while the model runs leave out the factors of G's rows, and what comes out of the products is
-//! divided by them: there are far fewer of those.
+//! Weights that are transformed while the model runs leave out the factors of G's rows, and what comes out of
+//! the products is divided by them: there are far fewer of those.
 
 use super::points::SQUARE;
 use super::{At, Layer, position};
@@ -34,17 +35,33 @@ pub(super) fn transformed(l: &Layer, slices: i64) -> Option<ConstData> {
 pub(super) fn packed(l: &Layer, slices: i64) -> Option<ConstData> {
     let width = l.k.1 / slices;
     let coeff = vec![vec![width, 0, 0, 0, 1], vec![0, 1, 0, 0, 0], vec![0, 0, 1, 0, 0], vec![0, 0, 0, 1, 0]];
-    ConstData::remap(l.weights.clone(), Remap { dims: vec![slices, l.c.1, 3, 3, width], offset: vec![0; 4], coeff })
+    ConstData::remap(
+        l.weights.clone(),
+        Remap { dims: vec![slices, l.c.1, 3, 3, width], offset: vec![0; 4], coeff },
+    )
 }
 
 /// One column of G g, its rows times 4, -6, -6, 24, 24, 1.
 fn weight_column(kb: &mut KernelBuilder, g: &[Expr; 3]) -> [Expr; 6] {
     let (s, t) = (add(kb, &g[0], &g[2]), scaled(kb, 4.0, &g[2], &g[0]));
-    [g[0].clone(), add(kb, &s, &g[1]), sub(kb, &s, &g[1]), scaled(kb, 2.0, &g[1], &t), scaled(kb, -2.0, &g[1], &t), g[2].clone()]
+    [
+        g[0].clone(),
+        add(kb, &s, &g[1]),
+        sub(kb, &s, &g[1]),
+        scaled(kb, 2.0, &g[1], &t),
+        scaled(kb, -2.0, &g[1], &t),
+        g[2].clone(),
+    ]
 }
 
 /// U of a slice and a block of input channels.
-pub(super) fn weights(kb: &mut KernelBuilder, (w, slice, first): (Buf, Dim, Dim), (block, width): (i64, i64), u: Buf, slot: Dim) {
+pub(super) fn weights(
+    kb: &mut KernelBuilder,
+    (w, slice, first): (Buf, Dim, Dim),
+    (block, width): (i64, i64),
+    u: Buf,
+    slot: Dim,
+) {
     kb.range(LoopKind::Seq, "c", 0, block, |kb, c| {
         kb.range(LoopKind::Par, "k", 0, width, |kb, k| {
             let columns: [[Expr; 6]; 3] = std::array::from_fn(|x| {
@@ -64,12 +81,16 @@ pub(super) fn weights(kb: &mut KernelBuilder, (w, slice, first): (Buf, Dim, Dim)
     });
 }
 
-/// Asks memory for the weights of the next block, of so many pairs of channels: number `e` of 36 parts of them.
+/// Asks memory for the weights of the next block, of so many pairs of channels: number `e` of 36 parts of
+/// them.
 pub(super) fn ask(kb: &mut KernelBuilder, (w, slice, first): (Buf, Dim, Dim), pairs: i64, e: Dim) {
     let line = 64 / kb.m.bufs[w].ty.bytes().map_or(4, i64::from);
     let lines = (pairs * 9 + 36 * line - 1) / (36 * line);
     kb.range(LoopKind::Seq, "j", 0, lines, |kb, j| {
-        kb.push(Stmt::Prefetch { buf: w, at: vec![slice, first, Dim::constant(0), Dim::constant(0), (e * lines + j) * line] });
+        kb.push(Stmt::Prefetch {
+            buf: w,
+            at: vec![slice, first, Dim::constant(0), Dim::constant(0), (e * lines + j) * line],
+        });
     });
 }
 
@@ -90,7 +111,12 @@ fn rescaled_column(kb: &mut KernelBuilder, m: &[Expr]) -> Vec<Expr> {
     let b = times(kb, 1.0 / 12.0, &d2);
     let c = times(kb, SIXTH, &s2);
     let e = scaled(kb, 1.0 / 3.0, &d2, m5);
-    vec![scaled(kb, 0.25, m0, &a), scaled(kb, -SIXTH, &d, &b), scaled(kb, -SIXTH, &s, &c), scaled(kb, -SIXTH, &d, &e)]
+    vec![
+        scaled(kb, 0.25, m0, &a),
+        scaled(kb, -SIXTH, &d, &b),
+        scaled(kb, -SIXTH, &s, &c),
+        scaled(kb, -SIXTH, &d, &e),
+    ]
 }
 
 /// Number `x` of each row.
@@ -99,7 +125,14 @@ fn column(rows: &[Vec<Expr>], x: usize) -> Vec<Expr> {
 }
 
 /// V of one tile, all channels, so many in so many blocks.
-pub(super) fn input(kb: &mut KernelBuilder, l: &Layer, at: &At, (block, blocks): (i64, i64), v: Buf, place: [Dim; 2]) {
+pub(super) fn input(
+    kb: &mut KernelBuilder,
+    l: &Layer,
+    at: &At,
+    (block, blocks): (i64, i64),
+    v: Buf,
+    place: [Dim; 2],
+) {
     let (src, dims) = (l.parts.a.0, kb.m.bufs[l.parts.a.0].dims.clone());
     let (ty, tx) = (l.y.1.ceil_div(4), l.x.1.ceil_div(4));
     kb.nest(LoopKind::Par, &[blocks.into(), block.into()], |kb, o| {
@@ -108,7 +141,10 @@ pub(super) fn input(kb: &mut KernelBuilder, l: &Layer, at: &At, (block, blocks):
             .map(|x| {
                 let d: Vec<Expr> = (0..6)
                     .map(|y| {
-                        let (py, px) = (position(at.y, y, l.from.0, 4, ty, dims[2] - 1), position(at.x, x, l.from.1, 4, tx, dims[3] - 1));
+                        let (py, px) = (
+                            position(at.y, y, l.from.0, 4, ty, dims[2] - 1),
+                            position(at.x, x, l.from.1, 4, tx, dims[3] - 1),
+                        );
                         let e = kb.load(src, &[at.image, c, py, px]);
                         kb.let_(e)
                     })
@@ -127,8 +163,18 @@ pub(super) fn input(kb: &mut KernelBuilder, l: &Layer, at: &At, (block, blocks):
 }
 
 /// The results of one tile for channel `k` of a slice, which is channel `oc` of the image.
-pub(super) fn output(kb: &mut KernelBuilder, l: &Layer, at: &At, fresh: bool, m: Buf, (slot, t, k): (Dim, Dim, Dim), oc: Dim) {
-    let column_of = |kb: &mut KernelBuilder, m: &[Expr]| if fresh { rescaled_column(kb, m) } else { SQUARE.output(kb, m) };
+pub(super) fn output(
+    kb: &mut KernelBuilder,
+    l: &Layer,
+    at: &At,
+    fresh: bool,
+    m: Buf,
+    (slot, t, k): (Dim, Dim, Dim),
+    oc: Dim,
+) {
+    let column_of = |kb: &mut KernelBuilder, m: &[Expr]| {
+        if fresh { rescaled_column(kb, m) } else { SQUARE.output(kb, m) }
+    };
     let columns: Vec<Vec<Expr>> = (0..6)
         .map(|x| {
             let d: Vec<Expr> = (0..6)
@@ -145,7 +191,10 @@ pub(super) fn output(kb: &mut KernelBuilder, l: &Layer, at: &At, fresh: bool, m:
         let row = column(&columns, y);
         let results = column_of(kb, &row);
         for (x, value) in results.into_iter().enumerate().rev() {
-            let (py, px) = (position(at.y, y as i64, 0, 4, ty, l.y.1 - 1), position(at.x, x as i64, 0, 4, tx, l.x.1 - 1));
+            let (py, px) = (
+                position(at.y, y as i64, 0, 4, ty, l.y.1 - 1),
+                position(at.x, x as i64, 0, 4, tx, l.x.1 - 1),
+            );
             let put = |s: Sym| match s {
                 s if s == l.k.0 => Some(oc),
                 s if s == l.y.0 => Some(py),

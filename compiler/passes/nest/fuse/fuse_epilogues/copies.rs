@@ -1,8 +1,9 @@
-//! Copies of whole images into larger ones: parts of a concatenation, the inside of a padded image. Whoever computes the
-//! part stores it where the copy would put it, whoever else reads it reads it there, and the copy goes.
+//! Copies of whole images into larger ones: parts of a concatenation, the inside of a padded image. Whoever
+//! computes the part stores it where the copy would put it, whoever else reads it reads it there, and the
+//! copy goes.
 //!
-//! The larger image is then written earlier than the copy would have done it. Nobody may write the same place, so all
-//! other stores to it must provably lie elsewhere; nobody can have read it.
+//! The larger image is then written earlier than the copy would have done it. Nobody may write the same
+//! place, so all other stores to it must provably lie elsewhere; nobody can have read it.
 
 use crate::nest::{Buf, Expr, Kernel, Module, Stmt, visit};
 use crate::passes::nest::analysis::form;
@@ -44,7 +45,11 @@ fn as_copy(m: &Module, k: Kernel) -> Option<(Map, Buf)> {
     let map = as_map(&m.kernels[k].body)?;
     let Expr::Load { buf: part, .. } = &map.value else { return None };
     let (part, whole) = (*part, map.buf);
-    let plain = is_temp(m, part) && is_temp(m, whole) && part != whole && m.bufs[part].ty == m.bufs[whole].ty && m.bufs[part].dims.len() >= 4;
+    let plain = is_temp(m, part)
+        && is_temp(m, whole)
+        && part != whole
+        && m.bufs[part].ty == m.bufs[whole].ty
+        && m.bufs[part].dims.len() >= 4;
     plain.then_some((map, part))
 }
 
@@ -70,7 +75,12 @@ fn copy(m: &Module, uses: &Uses, k: Kernel) -> Option<Copy> {
 
 /// True if the driver has defined all run-time sizes of a buffer before it calls any of the kernels.
 pub(crate) fn sized_before(m: &Module, b: Buf, kernels: &[Kernel]) -> bool {
-    let mut open: HashSet<Sym> = m.bufs[b].dims.iter().flat_map(|d| d.syms()).filter(|s| m.syms.kind(*s) == SymKind::Runtime).collect();
+    let mut open: HashSet<Sym> = m.bufs[b]
+        .dims
+        .iter()
+        .flat_map(|d| d.syms())
+        .filter(|s| m.syms.kind(*s) == SymKind::Runtime)
+        .collect();
     if open.is_empty() {
         return true;
     }
@@ -139,20 +149,29 @@ fn remove(m: &mut Module, users: &[Kernel], c: &Copy) {
 
 /// Kernels that write or read a buffer, but for the one that copies it.
 pub(crate) fn users(uses: &Uses, b: Buf, copy: Kernel) -> Vec<Kernel> {
-    let mut users: Vec<Kernel> = uses.writers(b).iter().chain(uses.readers(b)).copied().filter(|k| *k != copy).collect();
+    let mut users: Vec<Kernel> =
+        uses.writers(b).iter().chain(uses.readers(b)).copied().filter(|k| *k != copy).collect();
     users.sort();
     users.dedup();
     users
 }
 
 /// True if kernels may use a part of another image instead of this one, as far as they are concerned: sums of
-/// convolutions may not, since some of their schedules know whole images only, nor may anybody who makes the part and
-/// reads the other.
+/// convolutions may not, since some of their schedules know whole images only, nor may anybody who makes the
+/// part and reads the other.
 pub(crate) fn may_use_part(m: &Module, uses: &Uses, part: Buf, whole: Buf) -> bool {
-    let summed = |k: &Kernel| form::operands(&m.kernels[*k].body).is_some_and(|(a, _, b, _)| m.storage(a) == part || m.storage(b) == part);
+    let summed = |k: &Kernel| {
+        form::operands(&m.kernels[*k].body)
+            .is_some_and(|(a, _, b, _)| m.storage(a) == part || m.storage(b) == part)
+    };
     let read_by_sums = uses.readers(part).iter().any(summed);
     let mixed = uses.writers(part).iter().any(|w| uses.readers(whole).contains(w));
-    uses.is_straight() && !uses.pinned(part) && !uses.pinned(whole) && !uses.viewed(part) && !read_by_sums && !mixed
+    uses.is_straight()
+        && !uses.pinned(part)
+        && !uses.pinned(whole)
+        && !uses.viewed(part)
+        && !read_by_sums
+        && !mixed
 }
 
 /// Lets kernels use a part of another image, from a position on, in place of an image of its own.

@@ -1,5 +1,5 @@
-//! Images between who has them in planes and a kernel whose vectors run along channels: a copy of what it reads, a map that
-//! turns what it stores.
+//! Images between who has them in planes and a kernel whose vectors run along channels: a copy of what it
+//! reads, a map that turns what it stores.
 
 use crate::nest::{Buf, Expr, Kernel, KernelBuilder, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::passes::nest::analysis::form;
@@ -24,13 +24,17 @@ pub(super) fn copy_image(m: &mut Module, k: Kernel, image: Buf) {
     m.kernels[k].body = body.into_iter().map(|s| s.map_exprs(&mut |e| e.rewrite(&mut |e| swap(e)))).collect();
 }
 
-/// The result of a kernel is stored for itself, and a map turns it. `viewed` are temporaries that stay in planes, `shared` what
-/// several kernels store to.
+/// The result of a kernel is stored for itself, and a map turns it. `viewed` are temporaries that stay in
+/// planes, `shared` what several kernels store to.
 pub(super) fn turn_result(m: &mut Module, k: Kernel, out: Buf, viewed: &HashSet<Buf>, shared: &HashSet<Buf>) {
     let Some(part) = part(m, k, out, shared) else { return };
     let finish = finish(m, k, viewed, &part);
     let dims: Vec<Dim> = part.iter().map(|p| p.1).collect();
-    let own = m.temp(format!("{}.image", m.bufs[out].name), finish.as_ref().map_or(m.bufs[out].ty, |f| f.ty), dims.clone());
+    let own = m.temp(
+        format!("{}.image", m.bufs[out].name),
+        finish.as_ref().map_or(m.bufs[out].ty, |f| f.ty),
+        dims.clone(),
+    );
     let mut body = std::mem::take(&mut m.kernels[k].body);
     if let Some(f) = &finish {
         body = f.unfinished(body);
@@ -63,11 +67,12 @@ struct Finish {
     loops: Vec<(Sym, usize, Dim)>,
 }
 
-/// What a contraction makes of its sum, where that reads images that stay in planes (a residual of the caller's): the map that
-/// turns the result does it, beside which they run along memory.
+/// What a contraction makes of its sum, where that reads images that stay in planes (a residual of the
+/// caller's): the map that turns the result does it, beside which they run along memory.
 fn finish(m: &Module, k: Kernel, viewed: &HashSet<Buf>, part: &[(Dim, Dim)]) -> Option<Finish> {
     let p = form::contraction(&m.kernels[k].body)?;
-    let planes = |b: Buf| m.storage(b) != b || matches!(m.bufs[b].place, Place::Input(_)) || viewed.contains(&b);
+    let planes =
+        |b: Buf| m.storage(b) != b || matches!(m.bufs[b].place, Place::Input(_)) || viewed.contains(&b);
     let (mut reads, mut value, mut lets) = (false, None, vec![]);
     for s in &p.tail {
         s.expr()?.walk(&mut |e| reads |= matches!(e, Expr::Load { buf, at } if at.len() >= 3 && planes(*buf) && at[2..].iter().any(|d| d.as_const().is_none())));
@@ -77,7 +82,11 @@ fn finish(m: &Module, k: Kernel, viewed: &HashSet<Buf>, part: &[(Dim, Dim)]) -> 
             _ => return None,
         }
     }
-    let value = lets.into_iter().rev().fold(value?, |body, (reg, value)| Expr::Let { reg, value: Box::new(value), body: Box::new(body) });
+    let value = lets.into_iter().rev().fold(value?, |body, (reg, value)| Expr::Let {
+        reg,
+        value: Box::new(value),
+        body: Box::new(body),
+    });
     let (_, at) = p.store()?;
     let mut loops = vec![];
     for (i, d) in at.iter().enumerate() {
@@ -113,8 +122,8 @@ impl Finish {
     }
 }
 
-/// Where the elements that a kernel stores begin in each dimension, and how many they are: all where no other kernel stores
-/// any.
+/// Where the elements that a kernel stores begin in each dimension, and how many they are: all where no other
+/// kernel stores any.
 fn part(m: &Module, k: Kernel, out: Buf, shared: &HashSet<Buf>) -> Option<Vec<(Dim, Dim)>> {
     let zero = Dim::constant(0);
     if !shared.contains(&m.storage(out)) {
@@ -130,7 +139,11 @@ fn part(m: &Module, k: Kernel, out: Buf, shared: &HashSet<Buf>) -> Option<Vec<(D
     let [at] = stores.as_slice() else { return None };
     let extent = |d: &Dim| {
         let (rest, from) = d.split_const();
-        let n = if rest == zero { Dim::constant(1) } else { nest.loops.iter().find(|l| Some(l.0) == rest.as_sym())?.1 };
+        let n = if rest == zero {
+            Dim::constant(1)
+        } else {
+            nest.loops.iter().find(|l| Some(l.0) == rest.as_sym())?.1
+        };
         Some((Dim::constant(from), n))
     };
     at.iter().map(extent).collect()

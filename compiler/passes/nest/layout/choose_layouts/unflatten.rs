@@ -1,6 +1,6 @@
-//! Contractions over flattened images (Flatten, then Gemm) read the images themselves: their sum runs over channels,
-//! rows and columns, in whatever order the image is stored, and only the weights are packed in another order. The image
-//! is then free to have channels innermost.
+//! Contractions over flattened images (Flatten, then Gemm) read the images themselves: their sum runs over
+//! channels, rows and columns, in whatever order the image is stored, and only the weights are packed in
+//! another order. The image is then free to have channels innermost.
 
 use crate::nest::{Buf, Expr, Kernel, LoopKind, Module, Place, Stmt};
 use crate::passes::nest::analysis::form::{Contraction, ProductKind, contraction};
@@ -27,13 +27,17 @@ pub(crate) fn find(m: &Module, k: Kernel) -> Option<Flat> {
     let ([row, at], [(depth, extent)]) = (p.a.1.as_slice(), p.depth.as_slice()) else { return None };
     let (dims, own) = (&m.bufs[image].dims, &m.bufs[view].dims);
     let constant = matches!(m.bufs[m.storage(p.b.0)].place, Place::Const(_)) && m.storage(p.b.0) == p.b.0;
-    if view == image || m.is_recast(view) || !is_temp(m, image) || !constant || !(4..=5).contains(&dims.len()) {
+    if view == image || m.is_recast(view) || !is_temp(m, image) || !constant || !(4..=5).contains(&dims.len())
+    {
         return None;
     }
     // One image a row, all of it.
     let whole = dims[1..].iter().try_fold(1i64, |n, d| n.checked_mul(d.as_const()?))?;
     let rows = own[0] == dims[0] && own[1].as_const() == Some(whole) && extent.as_const() == Some(whole);
-    let fits = rows && at.as_sym() == Some(*depth) && !row.contains(*depth) && p.b.1.iter().filter(|d| d.contains(*depth)).all(|d| d.as_sym() == Some(*depth));
+    let fits = rows
+        && at.as_sym() == Some(*depth)
+        && !row.contains(*depth)
+        && p.b.1.iter().filter(|d| d.contains(*depth)).all(|d| d.as_sym() == Some(*depth));
     // [N, C, 1, 1] is the same memory in any order.
     let spreads = dims[2..].iter().any(|d| d.as_const() != Some(1));
     // Nothing else reads the view.
@@ -51,13 +55,26 @@ pub(crate) fn rewrite(m: &mut Module, f: &Flat) {
     let (k, depth, image) = (*k, *depth, *image);
     let zero = Dim::constant(0);
     let dims = m.bufs[image].dims.clone();
-    let loops: Vec<(Sym, Dim)> = ["c", "z", "y", "x"].iter().take(dims.len() - 3).chain(["y", "x"].iter()).zip(&dims[1..]).map(|(name, d)| (m.syms.loop_var(name, zero, *d), *d)).collect();
+    let loops: Vec<(Sym, Dim)> = ["c", "z", "y", "x"]
+        .iter()
+        .take(dims.len() - 3)
+        .chain(["y", "x"].iter())
+        .zip(&dims[1..])
+        .map(|(name, d)| (m.syms.loop_var(name, zero, *d), *d))
+        .collect();
     let position = loops.iter().fold(zero, |at, (s, d)| at * *d + Dim::sym(*s));
     let a = std::iter::once(p.a.1[0]).chain(loops.iter().map(|l| l.0.into())).collect();
     let b = p.b.1.iter().map(|d| if d.contains(depth) { position } else { *d }).collect();
-    let value = p.product.step(Expr::Load { buf: image, at: a }, Expr::Load { buf: p.b.0, at: b }, Expr::acc(p.acc));
+    let value =
+        p.product.step(Expr::Load { buf: image, at: a }, Expr::Load { buf: p.b.0, at: b }, Expr::acc(p.acc));
     let set = Stmt::Set { reg: p.acc, at: vec![], value };
-    let sum = loops.iter().rev().fold(set, |s, (var, hi)| Stmt::For { kind: LoopKind::Seq, var: *var, lo: zero, hi: *hi, body: vec![s] });
+    let sum = loops.iter().rev().fold(set, |s, (var, hi)| Stmt::For {
+        kind: LoopKind::Seq,
+        var: *var,
+        lo: zero,
+        hi: *hi,
+        body: vec![s],
+    });
     let init = Expr::num(p.product.ty(), 0.0);
     let mut body = vec![Stmt::Acc { reg: p.acc, lanes: 1, shape: vec![], init }, sum];
     body.extend(p.tail.iter().cloned());

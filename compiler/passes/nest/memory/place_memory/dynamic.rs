@@ -1,14 +1,16 @@
-//! Memory for buffers whose size run time defines and nothing bounds: it is taken from the end of the workspace, whose
-//! size is a promise of the caller. What does not fit leaves with `E_CAPACITY`.
+//! Memory for buffers whose size run time defines and nothing bounds: it is taken from the end of the
+//! workspace, whose size is a promise of the caller. What does not fit leaves with `E_CAPACITY`.
 //!
-//! Two stacks grow towards each other. A buffer is placed on the lower one as soon as the driver has defined its sizes,
-//! and is gone when the body that defined them ends. A size that is defined *again* in an inner body (a value carried
-//! around a loop, the result of a branch) gives its buffer new memory at that point: everything of the inner body has
-//! gone by then, but for what the new contents are copied from. That is on the upper stack, where nothing moves. Buffers
-//! that get new memory at one point follow each other there, wherever their sizes were defined first. A room
-//! (`passes/lower/grow`) keeps its memory as long as no room of its group gets another size: rooms lie below the others.
+//! Two stacks grow towards each other. A buffer is placed on the lower one as soon as the driver has defined
+//! its sizes, and is gone when the body that defined them ends. A size that is defined *again* in an inner
+//! body (a value carried around a loop, the result of a branch) gives its buffer new memory at that point:
+//! everything of the inner body has gone by then, but for what the new contents are copied from. That is on
+//! the upper stack, where nothing moves. Buffers that get new memory at one point follow each other there,
+//! wherever their sizes were defined first. A room (`passes/lower/grow`) keeps its memory as long as no room
+//! of its group gets another size: rooms lie below the others.
 //!
-//! The driver gets statements for this: `low` and `top` are run-time sizes like others, and so are the places.
+//! The driver gets statements for this: `low` and `top` are run-time sizes like others, and so are the
+//! places.
 
 use crate::nest::{BinOp, Buf, Expr, Module, Place, Reason, Slot, SlotData, Status, Stmt, Subject};
 use crate::passes::nest::memory::place_memory;
@@ -79,12 +81,29 @@ pub fn place(m: &mut Module, l: &Lifetimes, late: &[Buf], end: Dim) -> Dim {
     });
     let mutable = count.into_iter().filter(|c| c.1 > 1).map(|c| c.0).collect();
     let sizes = |b: &Buf| {
-        let syms = m.bufs[*b].dims.iter().flat_map(|d| d.syms()).filter(|s| m.syms.kind(*s) == SymKind::Runtime).collect();
+        let syms = m.bufs[*b]
+            .dims
+            .iter()
+            .flat_map(|d| d.syms())
+            .filter(|s| m.syms.kind(*s) == SymKind::Runtime)
+            .collect();
         (*b, Late { syms, group: None, top: false })
     };
     let late_map = late.iter().map(sizes).collect();
     let mut driver = std::mem::take(&mut m.driver);
-    let mut p = Planner { m, l, low, top, order: late.to_vec(), late: late_map, mutable, groups: vec![], scopes: vec![ScopeUse::default()], next: 0, at_scope: 0 };
+    let mut p = Planner {
+        m,
+        l,
+        low,
+        top,
+        order: late.to_vec(),
+        late: late_map,
+        mutable,
+        groups: vec![],
+        scopes: vec![ScopeUse::default()],
+        next: 0,
+        at_scope: 0,
+    };
     p.find(&driver, 0, &mut HashSet::new());
     p.pieces();
     p.at_scope = 0;
@@ -100,7 +119,8 @@ pub fn place(m: &mut Module, l: &Lifetimes, late: &[Buf], end: Dim) -> Dim {
 /// Why memory for buffers is checked: `{0}` bytes are asked for, `{1}` are left.
 fn reason(m: &Module, bufs: &[Buf], size: Dim, left: Dim) -> Reason {
     let name = bufs.first().map_or("", |b| m.bufs[*b].name.as_str());
-    let rule = format!("\"{}\" takes {{0}} bytes, and the workspace has {{1}} left", name.replace(['{', '}'], "_"));
+    let rule =
+        format!("\"{}\" takes {{0}} bytes, and the workspace has {{1}} left", name.replace(['{', '}'], "_"));
     Reason { source: Arc::default(), rule, subjects: vec![Subject::Value(size), Subject::Value(left)] }
 }
 
@@ -113,7 +133,11 @@ fn run(body: &[Stmt], i: usize, mutable: &HashSet<Sym>) -> Vec<Sym> {
     let mut out: Vec<Sym> = vec![];
     for s in &body[i..] {
         match s {
-            Stmt::Define { sym, .. } if out.first().is_none_or(|f| mutable.contains(f) == mutable.contains(sym)) => out.push(*sym),
+            Stmt::Define { sym, .. }
+                if out.first().is_none_or(|f| mutable.contains(f) == mutable.contains(sym)) =>
+            {
+                out.push(*sym)
+            }
             _ => break,
         }
     }
@@ -123,7 +147,11 @@ fn run(body: &[Stmt], i: usize, mutable: &HashSet<Sym>) -> Vec<Sym> {
 impl Planner<'_> {
     /// Buffers whose size is known, or changes, once `run` is defined.
     fn due(&self, run: &[Sym], known: &HashSet<Sym>) -> Vec<Buf> {
-        let due = |b: &&Buf| self.late.get(*b).is_some_and(|x| x.syms.iter().any(|s| run.contains(s)) && x.syms.iter().all(|s| known.contains(s)));
+        let due = |b: &&Buf| {
+            self.late.get(*b).is_some_and(|x| {
+                x.syms.iter().any(|s| run.contains(s)) && x.syms.iter().all(|s| known.contains(s))
+            })
+        };
         self.order.iter().filter(due).copied().collect()
     }
     /// Finds the groups, and what must be on the upper stack. Counts statements as `Lifetimes` does.
@@ -183,7 +211,12 @@ impl Planner<'_> {
             for b in bufs {
                 let (span, size, top) = (self.l.span(b), place_memory::bytes(self.m, b), self.late[&b].top);
                 let share = self.groups[g].base.is_none();
-                let fits = |p: &&mut Piece| share && p.top == top && p.last < span.first && self.m.syms.le(size, p.size) == Answer::Yes;
+                let fits = |p: &&mut Piece| {
+                    share
+                        && p.top == top
+                        && p.last < span.first
+                        && self.m.syms.le(size, p.size) == Answer::Yes
+                };
                 match pieces.iter_mut().find(fits) {
                     Some(p) => {
                         p.last = span.last;
@@ -215,7 +248,10 @@ impl Planner<'_> {
             out.push(if again { set(self.low, base) } else { set(base, low) });
         }
         for p in &group.pieces {
-            out.push(Stmt::Check { cond: Expr::cmp_index(BinOp::Le, low + p.size, top), status: Status::Capacity });
+            out.push(Stmt::Check {
+                cond: Expr::cmp_index(BinOp::Le, low + p.size, top),
+                status: Status::Capacity,
+            });
             if p.top {
                 out.extend([set(self.top, top - p.size), set(p.place, top)]);
             } else {
@@ -259,7 +295,8 @@ impl Planner<'_> {
             let mut groups: Vec<usize> = due.iter().filter_map(|b| self.late[b].group).collect();
             groups.sort_unstable();
             groups.dedup();
-            // The first group that gets memory again gives back its own and all behind it; the others follow it.
+            // The first group that gets memory again gives back its own and all behind it; the others follow
+            // it.
             let mut gives_back = true;
             for g in groups {
                 let again = self.groups[g].scope != scope;

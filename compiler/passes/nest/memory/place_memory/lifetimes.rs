@@ -1,5 +1,5 @@
-//! When buffers live, counted in driver statements. Bodies of branches and loops are counted through; what a loop uses
-//! and something outside of it uses, too, lives as long as the loop runs.
+//! When buffers live, counted in driver statements. Bodies of branches and loops are counted through; what a
+//! loop uses and something outside of it uses, too, lives as long as the loop runs.
 
 use crate::nest::{Buf, Module, Place, Stmt, visit};
 use std::collections::{HashMap, HashSet};
@@ -62,14 +62,26 @@ impl Lifetimes {
             s.loads().into_iter().chain(s.writes()).for_each(|b| self.note(m, b, scope));
             if let Stmt::Call(k) = s {
                 let body = &m.kernels[*k].body;
-                visit::stores(body).into_iter().chain(visit::loads(body)).for_each(|b| self.note(m, b, scope));
-                self.shown.extend(visit::shown(body).into_iter().map(|b| m.storage(b)).filter(|b| matches!(m.bufs[*b].place, Place::Temp | Place::Room)));
+                visit::stores(body)
+                    .into_iter()
+                    .chain(visit::loads(body))
+                    .for_each(|b| self.note(m, b, scope));
+                self.shown.extend(
+                    visit::shown(body)
+                        .into_iter()
+                        .map(|b| m.storage(b))
+                        .filter(|b| matches!(m.bufs[*b].place, Place::Temp | Place::Room)),
+                );
             }
             self.next += 1;
             for b in s.bodies() {
                 let inner = self.scopes.len();
                 let is_loop = matches!(s, Stmt::While { .. });
-                self.scopes.push(Scope { parent: scope, span: Span { first: self.next, last: self.next }, is_loop });
+                self.scopes.push(Scope {
+                    parent: scope,
+                    span: Span { first: self.next, last: self.next },
+                    is_loop,
+                });
                 self.body(m, b, inner);
                 self.scopes[inner].span.last = self.next;
                 self.next += 1;
@@ -92,7 +104,9 @@ impl Lifetimes {
     }
     /// When a temporary lives.
     pub fn span(&self, b: Buf) -> Span {
-        let Some(list) = self.uses.get(&b).filter(|l| !l.is_empty()) else { return Span { first: 0, last: 0 } };
+        let Some(list) = self.uses.get(&b).filter(|l| !l.is_empty()) else {
+            return Span { first: 0, last: 0 };
+        };
         // The innermost body around all uses.
         let mut home = list[0].1;
         while !list.iter().all(|(_, s)| self.is_inside(*s, home)) {

@@ -23,7 +23,8 @@ pub(super) struct Form {
     pub number: Option<i64>,
 }
 
-/// What activations are made of: a buffer, an element of it in terms of numbered variables, how many rows, the form.
+/// What activations are made of: a buffer, an element of it in terms of numbered variables, how many rows,
+/// the form.
 type Key = (Buf, Vec<Dim>, Vec<Dim>, Form);
 
 /// What there is already.
@@ -43,7 +44,15 @@ struct Buffers {
 
 impl Made {
     /// The activations of contraction `k`, whose rows are `rows`, from a kernel before it.
-    pub(super) fn of(&mut self, m: &mut Module, k: Kernel, p: &Parts, rows: &[(Sym, Dim)], form: Form, uses: &Uses) -> Option<Bytes> {
+    pub(super) fn of(
+        &mut self,
+        m: &mut Module,
+        k: Kernel,
+        p: &Parts,
+        rows: &[(Sym, Dim)],
+        form: Form,
+        uses: &Uses,
+    ) -> Option<Bytes> {
         let (a, at) = (p.a.0, &p.a.1);
         if m.bufs[a].ty.compute() != ElemType::F32 {
             return None;
@@ -51,10 +60,22 @@ impl Made {
         while self.vars.len() <= rows.len() {
             self.vars.push(m.syms.loop_var("k", Dim::constant(0), Dim::constant(1)));
         }
-        let known = |s: Sym| rows.iter().map(|r| r.0).chain([p.depth[0].0]).position(|x| x == s).map(|i| Dim::sym(self.vars[i]));
-        let key = (a, at.iter().map(|d| d.subst(&mut |s| known(s))).collect::<Vec<_>>(), rows.iter().map(|r| r.1).collect::<Vec<_>>(), form);
+        let known = |s: Sym| {
+            rows.iter()
+                .map(|r| r.0)
+                .chain([p.depth[0].0])
+                .position(|x| x == s)
+                .map(|i| Dim::sym(self.vars[i]))
+        };
+        let key = (
+            a,
+            at.iter().map(|d| d.subst(&mut |s| known(s))).collect::<Vec<_>>(),
+            rows.iter().map(|r| r.1).collect::<Vec<_>>(),
+            form,
+        );
         // What the driver calls once, in its own body, stays as it is behind that.
-        let stays = m.driver.contains(&Stmt::Call(k)) && uses.writers(m.storage(a)).iter().all(|w| m.driver.contains(&Stmt::Call(*w)));
+        let stays = m.driver.contains(&Stmt::Call(k))
+            && uses.writers(m.storage(a)).iter().all(|w| m.driver.contains(&Stmt::Call(*w)));
         let found = self.list.iter().find(|x| stays && x.0 == key).map(|x| x.1);
         let made = match found {
             Some(x) => x,
@@ -80,7 +101,11 @@ fn make(m: &mut Module, k: Kernel, p: &Parts, rows: &[(Sym, Dim)], form: Form) -
     let dims = |last: i64| extents.iter().copied().chain([Dim::constant(last)]).collect::<Vec<_>>();
     let bytes = m.temp(format!("{name}.bytes"), ElemType::I8, dims(blocks * padded));
     let scale = m.temp(format!("{name}.scales"), ElemType::F32, dims(blocks));
-    let sum = m.temp(format!("{name}.sums"), if number.is_some() { ElemType::I32 } else { ElemType::F32 }, dims(blocks));
+    let sum = m.temp(
+        format!("{name}.sums"),
+        if number.is_some() { ElemType::I32 } else { ElemType::F32 },
+        dims(blocks),
+    );
     let quads = m.view_as(bytes, ElemType::I32, dims(blocks * padded / 4));
     let (float, int) = (ElemType::F32, ElemType::I32);
     let origin = m.kernels[k].origin.clone();
@@ -90,10 +115,20 @@ fn make(m: &mut Module, k: Kernel, p: &Parts, rows: &[(Sym, Dim)], form: Form) -
             let Some((b, row)) = at.split_last() else { return };
             let element = |k: &mut crate::nest::KernelBuilder, r: Dim| {
                 let e = *b * block + r;
-                let of = |s: Sym| if s == p.depth[0].0 { Some(e) } else { rows.iter().position(|x| x.0 == s).map(|i| row[i]) };
+                let of = |s: Sym| {
+                    if s == p.depth[0].0 {
+                        Some(e)
+                    } else {
+                        rows.iter().position(|x| x.0 == s).map(|i| row[i])
+                    }
+                };
                 let at: Vec<Dim> = p.a.1.iter().map(|d| d.subst(&mut |s| of(s))).collect();
                 let v = k.load(p.a.0, &at);
-                if blocks * padded == depth { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, e, depth), v, Expr::f32(0.0)) }
+                if blocks * padded == depth {
+                    v
+                } else {
+                    Expr::select(Expr::cmp_index(BinOp::Lt, e, depth), v, Expr::f32(0.0))
+                }
             };
             let most = k.acc(Expr::f32(0.0));
             k.nest(LoopKind::Seq, &[Dim::constant(padded)], |k, r| {
@@ -120,5 +155,9 @@ fn make(m: &mut Module, k: Kernel, p: &Parts, rows: &[(Sym, Dim)], form: Form) -
         });
     });
     let Some(Stmt::Call(made)) = m.driver.pop() else { return None };
-    visit::splice_call(&mut m.driver, k, true, vec![Stmt::Call(made)]).then_some(Buffers { quads, scale, sum })
+    visit::splice_call(&mut m.driver, k, true, vec![Stmt::Call(made)]).then_some(Buffers {
+        quads,
+        scale,
+        sum,
+    })
 }

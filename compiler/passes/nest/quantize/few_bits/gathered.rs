@@ -1,5 +1,5 @@
-//! Weights of few bits that are gathered, too (tied embeddings): kernels that read elements of them by an index read the packed
-//! words, scales and zero points, so that the weights stand once in the object.
+//! Weights of few bits that are gathered, too (tied embeddings): kernels that read elements of them by an
+//! index read the packed words, scales and zero points, so that the weights stand once in the object.
 
 use super::WIDTH;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Stmt, visit};
@@ -21,7 +21,8 @@ pub(super) struct Packed {
 
 /// What was made of it.
 pub(super) enum Kind {
-    /// Words `[panel][word][column]` of elements of so many bits; `flip`: signed elements with their highest bit turned.
+    /// Words `[panel][word][column]` of elements of so many bits; `flip`: signed elements with their highest
+    /// bit turned.
     Words { to: Buf, bits: i64, flip: bool },
     /// `[panel][block][column]`.
     Table { to: Buf },
@@ -78,7 +79,8 @@ fn moved(m: &mut Module, packed: &[Packed], buf: Buf, at: &[Dim]) -> Option<Expr
                 4 => ElemType::U4,
                 _ => ElemType::U8,
             };
-            let dims = [(p.columns + WIDTH - 1) / WIDTH, (p.elements + per - 1) / per, WIDTH, per].map(Dim::constant);
+            let dims = [(p.columns + WIDTH - 1) / WIDTH, (p.elements + per - 1) / per, WIDTH, per]
+                .map(Dim::constant);
             let view = m.view_as(to, if flip { plain } else { ty }, dims.to_vec());
             let inside = e.modulo(per);
             // `words::position`
@@ -88,7 +90,8 @@ fn moved(m: &mut Module, packed: &[Packed], buf: Buf, at: &[Dim]) -> Option<Expr
                 return Some(v);
             }
             let int = ElemType::I32;
-            let v = Expr::bin(BinOp::Sub, Expr::cast(plain.compute(), int, v), Expr::int(int, 1 << (bits - 1)));
+            let v =
+                Expr::bin(BinOp::Sub, Expr::cast(plain.compute(), int, v), Expr::int(int, 1 << (bits - 1)));
             Some(Expr::cast(int, ty.compute(), v))
         }
     }

@@ -1,9 +1,10 @@
 //! Quotients of quantized sums by a constant, rounded to integers, as products.
 //!
-//! `round((a * s + b * t) / u)` with integers a and b of a few hundred values and numbers s, t, u has finitely many
-//! arguments. A product whose factors are those of `fma(a, s / u, b * (t / u))`, or failing that of `(a * s + b * t) * (1 /
-//! u)`, or their neighbours, takes its place if it is rounded to the same integer for all of them. Only arguments near the
-//! middle between two integers can tell a difference. A division costs as much as ten multiplications.
+//! `round((a * s + b * t) / u)` with integers a and b of a few hundred values and numbers s, t, u has
+//! finitely many arguments. A product whose factors are those of `fma(a, s / u, b * (t / u))`, or failing
+//! that of `(a * s + b * t) * (1 / u)`, or their neighbours, takes its place if it is rounded to the same
+//! integer for all of them. Only arguments near the middle between two integers can tell a difference. A
+//! division costs as much as ten multiplications.
 
 use crate::nest::bounds::Bounds;
 use crate::nest::{BinOp, Expr, Module, UnOp};
@@ -12,7 +13,8 @@ use crate::tensor::ElemType;
 /// Values of an integer that are tried, and arguments in all.
 const MOST_VALUES: i64 = 1024;
 const MOST_ARGUMENTS: i64 = 1 << 19;
-/// Arguments near the middle between two integers, or zero: more are a rule (scales of a common measure), not chance.
+/// Arguments near the middle between two integers, or zero: more are a rule (scales of a common measure), not
+/// chance.
 const MOST_CRITICAL: usize = 1 << 14;
 
 /// A term of a sum: an integer as a float, and its factor.
@@ -61,7 +63,12 @@ pub fn multiplied(m: &Module, bounds: &Bounds, e: &Expr) -> Option<Expr> {
     }
     // Targets without fused multiplication round twice.
     let fused = |f: f32, g: f32| {
-        critical.iter().all(|(a, b, want)| second.is_none() && rounded(a * f) == *want || second.is_some() && rounded(a.mul_add(f, b * g)) == *want && rounded(a * f + b * g) == *want)
+        critical.iter().all(|(a, b, want)| {
+            second.is_none() && rounded(a * f) == *want
+                || second.is_some()
+                    && rounded(a.mul_add(f, b * g)) == *want
+                    && rounded(a * f + b * g) == *want
+        })
     };
     for f in neighbours(s / by) {
         for g in neighbours(t / by).into_iter().take(if second.is_some() { usize::MAX } else { 1 }) {
@@ -75,7 +82,9 @@ pub fn multiplied(m: &Module, bounds: &Bounds, e: &Expr) -> Option<Expr> {
             }
         }
     }
-    let r = neighbours(1.0 / by).into_iter().find(|r| critical.iter().all(|(a, b, want)| rounded(sum_of(*a, s, *b, t, second.is_some()) * r) == *want))?;
+    let r = neighbours(1.0 / by).into_iter().find(|r| {
+        critical.iter().all(|(a, b, want)| rounded(sum_of(*a, s, *b, t, second.is_some()) * r) == *want)
+    })?;
     Some(Expr::un(UnOp::Round, (**sum).clone() * Expr::f32(r)))
 }
 
@@ -103,7 +112,9 @@ fn rounded(x: f32) -> u32 {
 /// A number far from where floats end on either side.
 pub(crate) fn number(e: &Expr) -> Option<f32> {
     match e {
-        Expr::Const(c) if c.ty == ElemType::F32 => Some(c.to_f64() as f32).filter(|v| (1e-30..1e30).contains(&v.abs())),
+        Expr::Const(c) if c.ty == ElemType::F32 => {
+            Some(c.to_f64() as f32).filter(|v| (1e-30..1e30).contains(&v.abs()))
+        }
         _ => None,
     }
 }

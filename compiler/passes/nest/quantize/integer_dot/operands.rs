@@ -1,6 +1,7 @@
-//! Contractions whose depth is taken in groups of neighbours along one of its loops, the *channel*: what `integer_dot` (quads of
-//! bytes, pairs of words) and `bf16_dot` (pairs of bf16) share. A group is one 32-bit element, as [`Expr::Dot`] has it. Operands that are not in
-//! memory as a contraction reads them are copied by kernels before it (`Copies`).
+//! Contractions whose depth is taken in groups of neighbours along one of its loops, the *channel*: what
+//! `integer_dot` (quads of bytes, pairs of words) and `bf16_dot` (pairs of bf16) share. A group is one 32-bit
+//! element, as [`Expr::Dot`] has it. Operands that are not in memory as a contraction reads them are copied
+//! by kernels before it (`Copies`).
 
 use crate::nest::{Buf, Expr, Group, Kernel, Layout, LoopKind, Module, Place, Reg, Stmt, visit};
 use crate::passes::nest::analysis::form::depends;
@@ -34,13 +35,24 @@ pub(crate) struct Grouped {
 }
 
 impl Grouped {
-    /// The longest depth loop that can be taken in groups, where vectors can run along columns of the weights.
-    pub fn find(m: &Module, k: Kernel, acc: Reg, (x, w): (&Read, &Read), depth: &[(Sym, Dim)], group: Group) -> Option<Grouped> {
+    /// The longest depth loop that can be taken in groups, where vectors can run along columns of the
+    /// weights.
+    pub fn find(
+        m: &Module,
+        k: Kernel,
+        acc: Reg,
+        (x, w): (&Read, &Read),
+        depth: &[(Sym, Dim)],
+        group: Group,
+    ) -> Option<Grouped> {
         let size = group.size();
         let in_depth = |d: &Dim| depth.iter().any(|v| d.contains(v.0));
         let alone = |v: Sym| w.1.iter().position(|d| d.as_sym() == Some(v));
         // Each depth loop runs over a dimension of the weights of its own.
-        if !columns(m, k, &w.1, &x.1) || depth.iter().any(|v| alone(v.0).is_none()) || w.1.iter().any(|d| in_depth(d) && d.as_sym().is_none()) {
+        if !columns(m, k, &w.1, &x.1)
+            || depth.iter().any(|v| alone(v.0).is_none())
+            || w.1.iter().any(|d| in_depth(d) && d.as_sym().is_none())
+        {
             return None;
         }
         let channel = |v: &(Sym, Dim)| {
@@ -49,7 +61,8 @@ impl Grouped {
             let mut of_x = (0..x.1.len()).filter(|p| x.1[*p].contains(v.0));
             let (p, None) = (of_x.next()?, of_x.next()) else { return None };
             let (one, rest) = x.1[p].linear_in(v.0)?;
-            let whole = rest.as_const() == Some(0) || extent % size == 0 && rest.modulo(size).as_const() == Some(0);
+            let whole =
+                rest.as_const() == Some(0) || extent % size == 0 && rest.modulo(size).as_const() == Some(0);
             (one.as_const() == Some(1) && whole).then_some((extent, v.0, p, of_w))
         };
         let (extent, channel, of_x, of_w) = depth.iter().filter_map(channel).max_by_key(|c| c.0)?;
@@ -62,7 +75,8 @@ impl Grouped {
             Layout::RowMajor => d.dims.len().checked_sub(1),
             Layout::Permuted(v) => v.last().copied(),
         };
-        innermost == Some(self.of_x) && d.dims[self.of_x].as_const().is_some_and(|n| n % self.group.size() == 0)
+        innermost == Some(self.of_x)
+            && d.dims[self.of_x].as_const().is_some_and(|n| n % self.group.size() == 0)
     }
     /// A buffer of the activations' shape in groups where it is: the channel divided.
     pub fn view(&self, m: &mut Module, b: Buf) -> Buf {
@@ -76,7 +90,8 @@ impl Grouped {
     pub fn weights(&self, m: &mut Module, name: String, elements: &[u8], bytes: usize) -> Option<Buf> {
         let Place::Const(c) = &m.bufs[self.w.0].place else { return None };
         let mut dims = c.dims().to_vec();
-        let (n, size) = (usize::try_from(*dims.get(self.of_w)?).ok()?, usize::try_from(self.group.size()).ok()?);
+        let (n, size) =
+            (usize::try_from(*dims.get(self.of_w)?).ok()?, usize::try_from(self.group.size()).ok()?);
         let inner = usize::try_from(dims[self.of_w + 1..].iter().product::<i64>()).ok()?;
         let groups = n.div_ceil(size);
         let mut out = vec![0u8; elements.len() / (n * inner * bytes).max(1) * groups * inner * size * bytes];
@@ -90,11 +105,20 @@ impl Grouped {
     }
     /// The contraction by dot products of `x` and `w`, both in groups; `total` stands for its sum afterwards.
     pub fn rewrite(&self, m: &mut Module, k: Kernel, (x, w): (Buf, Buf), total: &Expr) {
-        let group_of = |d: &Dim| d.linear_in(self.channel).map_or(*d, |(_, rest)| Dim::sym(self.channel) + rest.floor_div(self.group.size()));
-        let at = self.x.1.iter().enumerate().map(|(i, d)| if i == self.of_x { group_of(d) } else { *d }).collect();
+        let group_of = |d: &Dim| {
+            d.linear_in(self.channel)
+                .map_or(*d, |(_, rest)| Dim::sym(self.channel) + rest.floor_div(self.group.size()))
+        };
+        let at =
+            self.x.1.iter().enumerate().map(|(i, d)| if i == self.of_x { group_of(d) } else { *d }).collect();
         let count = Dim::constant((self.extent + self.group.size() - 1) / self.group.size());
         m.syms.set_loop_range(self.channel, Dim::constant(0), count);
-        let value = Expr::dot(self.group, Expr::Load { buf: x, at }, Expr::Load { buf: w, at: self.w.1.clone() }, Expr::acc(self.acc));
+        let value = Expr::dot(
+            self.group,
+            Expr::Load { buf: x, at },
+            Expr::Load { buf: w, at: self.w.1.clone() },
+            Expr::acc(self.acc),
+        );
         let body = std::mem::take(&mut m.kernels[k].body);
         m.kernels[k].body = body.into_iter().map(|s| self.apply(s, count, &value, total)).collect();
     }
@@ -103,7 +127,13 @@ impl Grouped {
             Stmt::Set { reg, at, .. } if reg == self.acc => Stmt::Set { reg, at, value: value.clone() },
             Stmt::For { kind, var, lo, hi, body } => {
                 let hi = if kind == LoopKind::Seq && var == self.channel { count } else { hi };
-                Stmt::For { kind, var, lo, hi, body: body.into_iter().map(|s| self.apply(s, count, value, total)).collect() }
+                Stmt::For {
+                    kind,
+                    var,
+                    lo,
+                    hi,
+                    body: body.into_iter().map(|s| self.apply(s, count, value, total)).collect(),
+                }
             }
             s => s.map_exprs(&mut |e| {
                 e.rewrite(&mut |e| match e {
@@ -130,9 +160,9 @@ pub(crate) fn before(m: &mut Module, k: Kernel, map: Kernel, suffix: &str) {
     visit::splice_call(&mut m.driver, k, true, call);
 }
 
-/// Copies of operands that kernels before contractions make. What was copied for one contraction is there for a later one
-/// if copying it there would come to the same ([`Uses::may_move`]): then nothing that the copy is made from changes
-/// between, and no branch or loop runs one of them alone.
+/// Copies of operands that kernels before contractions make. What was copied for one contraction is there for
+/// a later one if copying it there would come to the same ([`Uses::may_move`]): then nothing that the copy is
+/// made from changes between, and no branch or loop runs one of them alone.
 #[derive(Default)]
 pub(crate) struct Copies {
     /// What is copied, along which dimension; by which kernel, and where to.
@@ -141,7 +171,13 @@ pub(crate) struct Copies {
 
 impl Copies {
     /// The copy of `x` along dimension `of` for contraction `k`, by `make` if there is none.
-    pub fn get(&mut self, m: &mut Module, k: Kernel, (x, of): (Buf, usize), make: impl FnOnce(&mut Module) -> (Kernel, Buf)) -> Buf {
+    pub fn get(
+        &mut self,
+        m: &mut Module,
+        k: Kernel,
+        (x, of): (Buf, usize),
+        make: impl FnOnce(&mut Module) -> (Kernel, Buf),
+    ) -> Buf {
         let same = |c: &&((Buf, usize), Kernel, Buf)| c.0 == (x, of);
         if self.made.iter().any(|c| same(&c)) {
             let uses = Uses::new(m);

@@ -1,4 +1,5 @@
-//! Contractions of which no operand is a constant: one of them becomes groups while the model runs, in the place of the weights.
+//! Contractions of which no operand is a constant: one of them becomes groups while the model runs, in the
+//! place of the weights.
 
 use super::{FLIP, Plan, suffix};
 use crate::nest::{BinOp, Buf, Expr, Group, Kernel, Layout, LoopKind, Module, Place};
@@ -7,9 +8,12 @@ use crate::passes::nest::quantize::integer_dot::operands::{self, Grouped};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
-/// Which operand takes the place of the weights: in quads a signed one, where there is the choice beside unsigned activations.
+/// Which operand takes the place of the weights: in quads a signed one, where there is the choice beside
+/// unsigned activations.
 pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, group: Group) -> Option<Plan> {
-    let fits = |b: Buf| !matches!(m.bufs[m.storage(b)].place, Place::Const(_)) && m.bufs[b].layout == Layout::RowMajor;
+    let fits = |b: Buf| {
+        !matches!(m.bufs[m.storage(b)].place, Place::Const(_)) && m.bufs[b].layout == Layout::RowMajor
+    };
     if !fits(c.a.0) || !fits(c.b.0) {
         return None;
     }
@@ -18,11 +22,13 @@ pub(super) fn plan(m: &Module, k: Kernel, c: &ByteSum, group: Group) -> Option<P
     if group == Group::Bytes {
         ways.sort_by_key(|(x, w)| (!signed(w.0), signed(x.0)));
     }
-    // Sums of the activations: each loop of the depth has a subscript of its own. What is added to one operand and taken from
-    // the other at once would need both sums.
+    // Sums of the activations: each loop of the depth has a subscript of its own. What is added to one
+    // operand and taken from the other at once would need both sums.
     let alone = |d: &Dim| d.as_sym().is_some() || !c.depth.iter().any(|v| d.contains(v.0));
     let summed = |g: &Grouped| !signed(g.x.0) && g.x.1.iter().all(alone);
-    let found = ways.into_iter().find_map(|(x, w)| Grouped::find(m, k, c.acc, (x, w), &c.depth, group).filter(|g| !lessened(m, g) || summed(g)));
+    let found = ways.into_iter().find_map(|(x, w)| {
+        Grouped::find(m, k, c.acc, (x, w), &c.depth, group).filter(|g| !lessened(m, g) || summed(g))
+    });
     found.map(|g| Plan { c: c.clone(), g })
 }
 
@@ -50,19 +56,29 @@ pub(super) fn groups(m: &mut Module, k: Kernel, p: &Plan) -> (Kernel, Buf) {
             if kb.m.bufs[w].ty == ElemType::I8 && i + 1 < size {
                 v = Expr::bin(BinOp::And, v, number((1 << bits) - 1));
             }
-            let v = if kb.m.syms.in_range(from[of], extent) { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, from[of], extent), v, number(0)) };
+            let v = if kb.m.syms.in_range(from[of], extent) {
+                v
+            } else {
+                Expr::select(Expr::cmp_index(BinOp::Lt, from[of], extent), v, number(0))
+            };
             if i == 0 { v } else { Expr::bin(BinOp::Shl, v, number(bits * i)) }
         };
         let group = (1..few).fold(part(0), |sum, i| Expr::bin(BinOp::Or, sum, part(i)));
         if lessened { Expr::bin(BinOp::Xor, group, number(0x8080_8080)) } else { group }
     });
-    operands::before(m, k, id, if p.g.group == Group::Bytes { "quads_of_weights" } else { "pairs_of_weights" });
+    operands::before(
+        m,
+        k,
+        id,
+        if p.g.group == Group::Bytes { "quads_of_weights" } else { "pairs_of_weights" },
+    );
     (id, out)
 }
 
 /// 128 times the sum of an operand over the depth, for each result: by a kernel before `k`.
 pub(super) fn depth_sums(m: &mut Module, k: Kernel, c: &ByteSum, (buf, at): &(Buf, Vec<Dim>)) -> Expr {
-    let deep: Vec<Option<usize>> = at.iter().map(|d| c.depth.iter().position(|v| d.as_sym() == Some(v.0))).collect();
+    let deep: Vec<Option<usize>> =
+        at.iter().map(|d| c.depth.iter().position(|v| d.as_sym() == Some(v.0))).collect();
     let own: Vec<Dim> = m.bufs[*buf].dims.iter().zip(&deep).filter(|x| x.1.is_none()).map(|x| *x.0).collect();
     let out = m.temp(format!("{}.sums", m.bufs[*buf].name), ElemType::I32, own.clone());
     let (name, origin) = (m.kernels[k].name.clone(), m.kernels[k].origin.clone());
@@ -72,7 +88,10 @@ pub(super) fn depth_sums(m: &mut Module, k: Kernel, c: &ByteSum, (buf, at): &(Bu
             let sum = kb.acc(Expr::int(ElemType::I32, 0));
             kb.nest(LoopKind::Seq, &depth, |kb, r| {
                 let mut others = o.iter();
-                let from: Vec<Dim> = deep.iter().filter_map(|d| d.map_or_else(|| others.next().copied(), |d| Some(r[d]))).collect();
+                let from: Vec<Dim> = deep
+                    .iter()
+                    .filter_map(|d| d.map_or_else(|| others.next().copied(), |d| Some(r[d])))
+                    .collect();
                 let v = Expr::Cast(ElemType::I32, Box::new(kb.load(*buf, &from)));
                 kb.update(BinOp::Add, sum, v);
             });

@@ -5,8 +5,8 @@ use crate::passes::nest::analysis::form::{Contraction, depends};
 use crate::passes::nest::analysis::shape::in_one;
 use crate::sym::{Dim, Sym};
 
-/// Takes loops apart that A reads by quotient and B by remainder (a transposed convolution whose windows do not overlap):
-/// the quotient is a row, the remainder picks the weights.
+/// Takes loops apart that A reads by quotient and B by remainder (a transposed convolution whose windows do
+/// not overlap): the quotient is a row, the remainder picks the weights.
 pub(crate) fn split_phases(m: &mut Module, p: &mut Contraction) {
     const MOST: i64 = 16;
     for i in 0..p.loops.len() {
@@ -15,10 +15,16 @@ pub(crate) fn split_phases(m: &mut Module, p: &mut Contraction) {
             continue;
         }
         let zero = Dim::constant(0);
-        let of = |m: &Module, at: &[Dim], s: i64, q: Sym, r: Sym| -> Vec<Dim> { at.iter().map(|d| m.syms.simplify(d.subst(&mut |x| (x == v).then(|| Dim::sym(q) * s + r)))).collect() };
+        let of = |m: &Module, at: &[Dim], s: i64, q: Sym, r: Sym| -> Vec<Dim> {
+            at.iter()
+                .map(|d| m.syms.simplify(d.subst(&mut |x| (x == v).then(|| Dim::sym(q) * s + r))))
+                .collect()
+        };
         for s in 2..=MOST {
             let phase = Dim::constant(s);
-            let asked = |at: &[Dim]| at.iter().any(|d| *d == Dim::sym(v).floor_div(phase) || *d == Dim::sym(v).modulo(phase));
+            let asked = |at: &[Dim]| {
+                at.iter().any(|d| *d == Dim::sym(v).floor_div(phase) || *d == Dim::sym(v).modulo(phase))
+            };
             let quotient = m.syms.simplify(extent.floor_div(s));
             if !asked(&p.a.1) || !asked(&p.b.1) || m.syms.simplify(extent.modulo(s)).as_const() != Some(0) {
                 continue;
@@ -29,7 +35,14 @@ pub(crate) fn split_phases(m: &mut Module, p: &mut Contraction) {
                 continue;
             }
             (p.a.1, p.b.1) = (a, b);
-            p.tail = std::mem::take(&mut p.tail).into_iter().map(|t| t.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |x| (x == v).then(|| Dim::sym(q) * s + r))))).collect();
+            p.tail = std::mem::take(&mut p.tail)
+                .into_iter()
+                .map(|t| {
+                    t.map_dims(&mut |d| {
+                        m.syms.simplify(d.subst(&mut |x| (x == v).then(|| Dim::sym(q) * s + r)))
+                    })
+                })
+                .collect();
             p.loops[i] = (q, quotient);
             p.loops.push((r, phase));
             break;
@@ -38,7 +51,12 @@ pub(crate) fn split_phases(m: &mut Module, p: &mut Contraction) {
 }
 
 /// Both loops as one, which does not run evenly over memory: tiles begin where the inner one does.
-pub(crate) fn joined(m: &mut Module, p: &mut Contraction, (outer, oe): (Sym, Dim), (inner, ie): (Sym, Dim)) -> (Sym, Dim) {
+pub(crate) fn joined(
+    m: &mut Module,
+    p: &mut Contraction,
+    (outer, oe): (Sym, Dim),
+    (inner, ie): (Sym, Dim),
+) -> (Sym, Dim) {
     let var = m.syms.loop_var("m", Dim::constant(0), oe * ie);
     let of = |d: &Dim| in_one(*d, (outer, inner), ie, var);
     p.a.1 = p.a.1.iter().map(of).collect();
@@ -51,12 +69,19 @@ fn linear_in(m: &Module, buf: Buf, at: &[Dim], s: Sym) -> bool {
     m.linear(buf, at).linear_in(s).is_some()
 }
 
-/// The column with the loops outside it that run on over memory, in every access: a plane of an image is one row of columns.
+/// The column with the loops outside it that run on over memory, in every access: a plane of an image is one
+/// row of columns.
 pub(crate) fn collapse_columns(m: &mut Module, p: &mut Contraction, mut n: Sym) -> Option<(Sym, Dim)> {
     loop {
         let i = p.loops.iter().position(|l| l.0 == n)?;
         let inner = p.loops[i];
-        let Some(outer) = p.loops.iter().copied().find(|o| o.0 != n && depends(&p.b.1, o.0) && !depends(&p.a.1, o.0) && runs_on(m, p, *o, inner)) else { return Some(inner) };
+        let Some(outer) =
+            p.loops.iter().copied().find(|o| {
+                o.0 != n && depends(&p.b.1, o.0) && !depends(&p.a.1, o.0) && runs_on(m, p, *o, inner)
+            })
+        else {
+            return Some(inner);
+        };
         p.loops[i] = joined(m, p, outer, inner);
         n = p.loops[i].0;
         p.loops.retain(|l| l.0 != outer.0);
@@ -67,7 +92,9 @@ pub(crate) fn collapse_columns(m: &mut Module, p: &mut Contraction, mut n: Sym) 
 fn runs_on(m: &Module, p: &Contraction, (outer, _): (Sym, Dim), (inner, extent): (Sym, Dim)) -> bool {
     let plain = |buf: Buf, at: &[Dim]| {
         let linear = m.linear(buf, at);
-        let (Some((step, _)), Some((next, _))) = (linear.linear_in(inner), linear.linear_in(outer)) else { return false };
+        let (Some((step, _)), Some((next, _))) = (linear.linear_in(inner), linear.linear_in(outer)) else {
+            return false;
+        };
         next == step * extent
     };
     let mut ok = plain(p.b.0, &p.b.1);
@@ -78,7 +105,9 @@ fn runs_on(m: &Module, p: &Contraction, (outer, _): (Sym, Dim), (inner, extent):
         if let Some(e) = s.expr() {
             e.walk(&mut |e| match e {
                 Expr::Load { buf, at } if depends(at, outer) || depends(at, inner) => ok &= plain(*buf, at),
-                Expr::Index(d) | Expr::With { extent: d, .. } => ok &= !d.contains(outer) && !d.contains(inner),
+                Expr::Index(d) | Expr::With { extent: d, .. } => {
+                    ok &= !d.contains(outer) && !d.contains(inner)
+                }
                 _ => {}
             });
         }
@@ -101,12 +130,17 @@ pub(crate) fn collapse_rows(m: &mut Module, p: &mut Contraction, rows: &mut Vec<
         let mut ok = plain(m, p.a.0, &p.a.1);
         for s in &p.tail {
             if let Stmt::Store { buf, at, .. } = s {
-                // The result may have gaps between rows (a padded image): once a row, a division by a constant is cheap.
-                ok &= plain(m, *buf, at) || ie.as_const().is_some() && linear_in(m, *buf, &at.iter().map(sub).collect::<Vec<_>>(), n);
+                // The result may have gaps between rows (a padded image): once a row, a division by a
+                // constant is cheap.
+                ok &= plain(m, *buf, at)
+                    || ie.as_const().is_some()
+                        && linear_in(m, *buf, &at.iter().map(sub).collect::<Vec<_>>(), n);
             }
             if let Some(e) = s.expr() {
                 e.walk(&mut |e| match e {
-                    Expr::Load { buf, at } if depends(at, outer) || depends(at, inner) => ok &= plain(m, *buf, at),
+                    Expr::Load { buf, at } if depends(at, outer) || depends(at, inner) => {
+                        ok &= plain(m, *buf, at)
+                    }
                     Expr::Index(d) if d.contains(outer) || d.contains(inner) => ok = false,
                     _ => {}
                 });

@@ -38,8 +38,8 @@ enum How {
     Staged(Staging),
 }
 
-/// Chooses vectors along the result's contiguous dimension, or along that of what a sum reads where the result lies in
-/// another order: a sum reads much and stores little. None where neither suits.
+/// Chooses vectors along the result's contiguous dimension, or along that of what a sum reads where the
+/// result lies in another order: a sum reads much and stores little. None where neither suits.
 pub(super) fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> Option<Along> {
     let (buf, at) = first_store(&nest.body)?;
     let mut loops = nest.loops.clone();
@@ -49,7 +49,8 @@ pub(super) fn along_result(m: &mut Module, nest: &ParNest, vectors: Vectors) -> 
     if let Some(found) = of_result.and_then(|var| along(m, nest.clone(), var, vectors)) {
         return Some(found);
     }
-    let var = of_sums(m, &nest).filter(|v| Some(*v) != of_result && m.linear(buf, &at).linear_in(*v).is_some())?;
+    let var =
+        of_sums(m, &nest).filter(|v| Some(*v) != of_result && m.linear(buf, &at).linear_in(*v).is_some())?;
     along(m, nest, var, vectors)
 }
 
@@ -64,7 +65,10 @@ fn of_sums(m: &Module, nest: &ParNest) -> Option<Sym> {
         });
     }
     let strides = |v: Sym| loads.iter().map(move |(buf, at)| stride(m, *buf, at, v));
-    nest.loops.iter().map(|l| l.0).find(|v| strides(*v).all(|s| matches!(s, Some(0 | 1))) && strides(*v).any(|s| s == Some(1)))
+    nest.loops
+        .iter()
+        .map(|l| l.0)
+        .find(|v| strides(*v).all(|s| matches!(s, Some(0 | 1))) && strides(*v).any(|s| s == Some(1)))
 }
 
 /// Vectors along a loop.
@@ -101,7 +105,10 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
         How::Staged(staging)
     } else {
         let lets = has(|s| matches!(s, Stmt::Let { .. }));
-        let side = [4, 2].into_iter().find(|c| !lets && extent.as_const().is_some_and(|e| e % (lanes * c) == 0)).unwrap_or(1);
+        let side = [4, 2]
+            .into_iter()
+            .find(|c| !lets && extent.as_const().is_some_and(|e| e % (lanes * c) == 0))
+            .unwrap_or(1);
         // A row of a few vectors is one block, with a last one that is partial.
         let vectors = extent.as_const().map_or(0, |e| (e + lanes - 1) / lanes);
         let one = side == 1 && !lets && (2..=4).contains(&vectors);
@@ -110,8 +117,8 @@ fn along(m: &mut Module, mut nest: ParNest, mut var: Sym, vectors: Vectors) -> O
     Some(Along { nest, var, extent, lanes, outside, how })
 }
 
-/// Takes indices that all lanes share out of a store, each once. Those in an arm of a select stay: where the arm is not taken
-/// they may be out of range.
+/// Takes indices that all lanes share out of a store, each once. Those in an arm of a select stay: where the
+/// arm is not taken they may be out of range.
 fn shared_indices(nest: &mut ParNest, var: Sym) -> Vec<(Sym, Expr, Dim)> {
     let mut shared = Shared { var, outside: vec![], kept: vec![] };
     if let [Stmt::Store { value, .. }] = nest.body.as_mut_slice() {
@@ -157,7 +164,12 @@ impl Shared {
                 });
                 if inside || self.kept.iter().any(|s| extent.contains(*s)) {
                     self.kept.push(sym);
-                    return Expr::With { sym, value: Box::new(value), extent, body: Box::new(self.take(*body)) };
+                    return Expr::With {
+                        sym,
+                        value: Box::new(value),
+                        extent,
+                        body: Box::new(self.take(*body)),
+                    };
                 }
                 let body = match self.outside.iter().find(|o| o.1 == value && o.2 == extent) {
                     Some((same, ..)) => body.subst(&|s| (s == sym).then(|| Dim::sym(*same))),
@@ -185,7 +197,12 @@ impl Along {
             How::Row(n) | How::Blocks(n) => Schedule { strategy: "sums in vectors", tile: blocks(*n), ..s },
             How::Staged(_) => {
                 let tile = blocks(stage_through_scratch::SIDE);
-                Schedule { strategy: "sums in vectors", tile, staging: vec!["elements that several loops share"], ..s }
+                Schedule {
+                    strategy: "sums in vectors",
+                    tile,
+                    staging: vec!["elements that several loops share"],
+                    ..s
+                }
             }
         }
     }
@@ -193,7 +210,9 @@ impl Along {
     pub fn apply(self, m: &mut Module) -> Vec<Stmt> {
         let Along { mut nest, var, extent, lanes, outside, how } = self;
         let zero = Dim::constant(0);
-        let around = |body: Vec<Stmt>, (sym, value, extent): &(Sym, Expr, Dim)| vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }];
+        let around = |body: Vec<Stmt>, (sym, value, extent): &(Sym, Expr, Dim)| {
+            vec![Stmt::With { sym: *sym, value: value.clone(), extent: *extent, body }]
+        };
         let within = |body: Vec<Stmt>| outside.iter().rev().fold(body, around);
         let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
         let out = match how {
@@ -204,9 +223,17 @@ impl Along {
                 let hi = if extent.modulo(n).as_const() == Some(0) { lo + n } else { extent.min(lo + n) };
                 let (body, v) = renamed(m, &nest.body, var, lo, hi);
                 let body = within(vec![Stmt::For { kind: vector(lanes), var: v, lo, hi, body }]);
-                return vec![Stmt::For { kind: LoopKind::Par, var: c, lo: zero, hi: extent.ceil_div(n), body }];
+                return vec![Stmt::For {
+                    kind: LoopKind::Par,
+                    var: c,
+                    lo: zero,
+                    hi: extent.ceil_div(n),
+                    body,
+                }];
             }
-            How::Loop => within(vec![Stmt::For { kind: vector(lanes), var, lo: zero, hi: extent, body: nest.body }]),
+            How::Loop => {
+                within(vec![Stmt::For { kind: vector(lanes), var, lo: zero, hi: extent, body: nest.body }])
+            }
             How::Row(n) => in_lanes(m, &nest.body, var, zero, n, (lanes, extent.modulo(lanes))),
             How::Blocks(side) => {
                 let body = short_rows(nest.body);
@@ -222,8 +249,16 @@ impl Along {
     }
 }
 
-/// A row in blocks of `side` vectors, and what is left in single ones. Blocks that share scratch (`staged`) are one task.
-fn side_by_side(m: &mut Module, body: Vec<Stmt>, (var, extent): (Sym, Dim), lanes: i64, side: i64, staged: bool) -> Vec<Stmt> {
+/// A row in blocks of `side` vectors, and what is left in single ones. Blocks that share scratch (`staged`)
+/// are one task.
+fn side_by_side(
+    m: &mut Module,
+    body: Vec<Stmt>,
+    (var, extent): (Sym, Dim),
+    lanes: i64,
+    side: i64,
+    staged: bool,
+) -> Vec<Stmt> {
     let (zero, step) = (Dim::constant(0), lanes * side);
     let blocks = extent.floor_div(step);
     let rest = m.syms.simplify(extent.modulo(step));
@@ -233,7 +268,8 @@ fn side_by_side(m: &mut Module, body: Vec<Stmt>, (var, extent): (Sym, Dim), lane
         let body = fresh_regs(m, &nest_body);
         let whole = (lanes, Dim::constant(lanes));
         if staged {
-            let (tasks, each) = (blocks.floor_div(stage_through_scratch::TURNS), Dim::constant(stage_through_scratch::TURNS));
+            let (tasks, each) =
+                (blocks.floor_div(stage_through_scratch::TURNS), Dim::constant(stage_through_scratch::TURNS));
             let (t, b) = (m.syms.loop_var("t", zero, tasks), m.syms.loop_var("c", zero, each));
             let body = in_lanes(m, &body, var, (Dim::sym(t) * each + b) * step, side, whole);
             let body = body.into_iter().map(|s| s.map_dims(&mut |d| m.syms.simplify(d))).collect();
@@ -262,7 +298,11 @@ fn side_by_side(m: &mut Module, body: Vec<Stmt>, (var, extent): (Sym, Dim), lane
 fn short_rows(body: Vec<Stmt>) -> Vec<Stmt> {
     const MOST: i64 = 32;
     let trip = |s: &Stmt| match s {
-        Stmt::For { kind: LoopKind::Seq, lo, hi, body, .. } if lo.as_const() == Some(0) && !body.iter().any(|s| matches!(s, Stmt::For { .. })) => hi.as_const(),
+        Stmt::For { kind: LoopKind::Seq, lo, hi, body, .. }
+            if lo.as_const() == Some(0) && !body.iter().any(|s| matches!(s, Stmt::For { .. })) =>
+        {
+            hi.as_const()
+        }
         _ => None,
     };
     let trips: Vec<i64> = body.iter().filter_map(trip).collect();
@@ -271,7 +311,9 @@ fn short_rows(body: Vec<Stmt>) -> Vec<Stmt> {
         return body;
     }
     let unroll = |s: Stmt| match s {
-        Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => Stmt::For { kind: LoopKind::Unroll, var, lo, hi, body },
+        Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => {
+            Stmt::For { kind: LoopKind::Unroll, var, lo, hi, body }
+        }
         s => s,
     };
     body.into_iter().map(unroll).collect()
@@ -282,7 +324,9 @@ fn piece(extent: Dim, lanes: i64) -> Option<i64> {
     const LEAST: i64 = 1024;
     match extent.as_const() {
         Some(n) if n < 2 * LEAST => None,
-        Some(n) => Some((LEAST / lanes..=4 * LEAST / lanes).map(|k| k * lanes).find(|k| n % k == 0).unwrap_or(2 * LEAST)),
+        Some(n) => Some(
+            (LEAST / lanes..=4 * LEAST / lanes).map(|k| k * lanes).find(|k| n % k == 0).unwrap_or(2 * LEAST),
+        ),
         None => Some(2 * LEAST),
     }
 }

@@ -1,4 +1,5 @@
-//! A body for several values of a loop variable at once: accumulators get lanes, straight statements a vector loop each.
+//! A body for several values of a loop variable at once: accumulators get lanes, straight statements a vector
+//! loop each.
 
 use super::vector;
 use crate::nest::{Expr, LoopKind, Module, Reg, Stmt, visit};
@@ -12,11 +13,16 @@ use std::collections::HashMap;
 pub(super) fn renamed(m: &mut Module, body: &[Stmt], var: Sym, lo: Dim, hi: Dim) -> (Vec<Stmt>, Sym) {
     let v = loop_like(m, var, lo, hi);
     let body = fresh_regs(m, body);
-    (body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v))))).collect(), v)
+    (
+        body.into_iter()
+            .map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then(|| Dim::sym(v)))))
+            .collect(),
+        v,
+    )
 }
 
-/// Values that live on beside loops or accumulators become accumulators: in lanes, every run of straight statements is a vector loop of
-/// its own, and only accumulators reach from one into the next.
+/// Values that live on beside loops or accumulators become accumulators: in lanes, every run of straight
+/// statements is a vector loop of its own, and only accumulators reach from one into the next.
 pub(super) fn lets_as_accs(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let mut map: HashMap<Reg, Reg> = HashMap::new();
     let body = convert_lets(m, body, &mut map);
@@ -35,14 +41,20 @@ fn convert_lets(m: &mut Module, body: Vec<Stmt>, map: &mut HashMap<Reg, Reg>) ->
     let mut out = vec![];
     for s in body {
         match s {
-            Stmt::Let { reg, value } if split && (matches!(m.regs[reg].ty, ElemType::F32 | ElemType::I32 | ElemType::U32) || lanes64::is(m.regs[reg].ty)) => {
+            Stmt::Let { reg, value }
+                if split
+                    && (matches!(m.regs[reg].ty, ElemType::F32 | ElemType::I32 | ElemType::U32)
+                        || lanes64::is(m.regs[reg].ty)) =>
+            {
                 let ty = m.regs[reg].ty;
                 let acc = m.reg(ty);
                 map.insert(reg, acc);
                 out.push(Stmt::Acc { reg: acc, lanes: 1, shape: vec![], init: Expr::num(ty, 0.0) });
                 out.push(Stmt::Set { reg: acc, at: vec![], value });
             }
-            Stmt::For { kind, var, lo, hi, body } => out.push(Stmt::For { kind, var, lo, hi, body: convert_lets(m, body, map) }),
+            Stmt::For { kind, var, lo, hi, body } => {
+                out.push(Stmt::For { kind, var, lo, hi, body: convert_lets(m, body, map) })
+            }
             s => out.push(s),
         }
     }
@@ -52,9 +64,16 @@ fn convert_lets(m: &mut Module, body: Vec<Stmt>, map: &mut HashMap<Reg, Reg>) ->
 /// Lanes of a vector, and how many of them are in use; of several vectors, in the last one.
 pub(super) type Lanes = (i64, Dim);
 
-/// The body for `lanes * u` neighbouring values of `var` from `base` on: accumulators get lanes, straight statements a
-/// vector loop each.
-pub(super) fn in_lanes(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64, lanes: Lanes) -> Vec<Stmt> {
+/// The body for `lanes * u` neighbouring values of `var` from `base` on: accumulators get lanes, straight
+/// statements a vector loop each.
+pub(super) fn in_lanes(
+    m: &mut Module,
+    body: &[Stmt],
+    var: Sym,
+    base: Dim,
+    u: i64,
+    lanes: Lanes,
+) -> Vec<Stmt> {
     let accs: Vec<Reg> = {
         let mut v = vec![];
         visit::walk(body, &mut |s| {
@@ -67,7 +86,15 @@ pub(super) fn in_lanes(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i6
     lanes_of(m, body, var, base, u, &accs, lanes)
 }
 
-pub(super) fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i64, accs: &[Reg], lanes: Lanes) -> Vec<Stmt> {
+pub(super) fn lanes_of(
+    m: &mut Module,
+    body: &[Stmt],
+    var: Sym,
+    base: Dim,
+    u: i64,
+    accs: &[Reg],
+    lanes: Lanes,
+) -> Vec<Stmt> {
     let mut out = vec![];
     let mut straight: Vec<Stmt> = vec![];
     let flush = |m: &mut Module, straight: &mut Vec<Stmt>, out: &mut Vec<Stmt>| {
@@ -86,12 +113,16 @@ pub(super) fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i6
                 .into_iter()
                 .map(|s| {
                     let s = match s {
-                        Stmt::Set { reg, at, value } if accs.contains(&reg) => Stmt::Set { reg, at: index(at), value },
+                        Stmt::Set { reg, at, value } if accs.contains(&reg) => {
+                            Stmt::Set { reg, at: index(at), value }
+                        }
                         s => s,
                     };
                     s.map_exprs(&mut |e| {
                         e.rewrite(&mut |e| match e {
-                            Expr::Acc { reg, at, lane } if accs.contains(&reg) => Expr::Acc { reg, at: index(at), lane },
+                            Expr::Acc { reg, at, lane } if accs.contains(&reg) => {
+                                Expr::Acc { reg, at: index(at), lane }
+                            }
                             e => e,
                         })
                     })
@@ -99,7 +130,11 @@ pub(super) fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i6
                 })
                 .collect();
             let vec = Stmt::For { kind: vector(lanes.0), var: l, lo: zero, hi: used, body };
-            out.push(if n > 1 { Stmt::For { kind: LoopKind::Unroll, var: i, lo: zero, hi: Dim::constant(n), body: vec![vec] } } else { vec });
+            out.push(if n > 1 {
+                Stmt::For { kind: LoopKind::Unroll, var: i, lo: zero, hi: Dim::constant(n), body: vec![vec] }
+            } else {
+                vec
+            });
         };
         if u == 1 || lanes.1 == whole {
             vectors(m, 0, u, lanes.1, straight);
@@ -122,7 +157,12 @@ pub(super) fn lanes_of(m: &mut Module, body: &[Stmt], var: Sym, base: Dim, u: i6
                 let mut varies = false;
                 init.walk(&mut |e| varies |= !matches!(e, Expr::Const(_)));
                 let first = if varies { Expr::num(m.regs[*reg].ty, 0.0) } else { init.clone() };
-                out.push(Stmt::Acc { reg: *reg, lanes: lanes.0 as u32, shape: if u > 1 { vec![u as u32] } else { vec![] }, init: first });
+                out.push(Stmt::Acc {
+                    reg: *reg,
+                    lanes: lanes.0 as u32,
+                    shape: if u > 1 { vec![u as u32] } else { vec![] },
+                    init: first,
+                });
                 if varies {
                     straight.push(Stmt::Set { reg: *reg, at: vec![], value: init.clone() });
                 }

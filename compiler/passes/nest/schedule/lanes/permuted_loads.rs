@@ -1,7 +1,7 @@
-//! Maps whose lanes read elements that are no neighbours but lie at known distances: every second element, each of them
-//! twice, a row from its end, two rows in turns. A few vectors hold what the lanes of one vector read, and shuffles put it
-//! in place. Which do is told vector by vector; in long rows for all vectors but those at the edges at once, or for every
-//! so many.
+//! Maps whose lanes read elements that are no neighbours but lie at known distances: every second element,
+//! each of them twice, a row from its end, two rows in turns. A few vectors hold what the lanes of one vector
+//! read, and shuffles put it in place. Which do is told vector by vector; in long rows for all vectors but
+//! those at the edges at once, or for every so many.
 
 use super::body::renamed;
 use super::vector;
@@ -42,7 +42,9 @@ fn is_near_from(syms: &SymTable, linear: Dim, (var, first): (Sym, Dim), used: i6
     let place = |i: i64| linear.subst(&mut |s| (s == var).then(|| first + i));
     let start = place(0);
     let distance = |d: Dim| d.as_const().or_else(|| syms.simplify(d).as_const());
-    let Some(mut all) = (0..used).map(|i| distance(place(i) - start)).collect::<Option<Vec<i64>>>() else { return false };
+    let Some(mut all) = (0..used).map(|i| distance(place(i) - start)).collect::<Option<Vec<i64>>>() else {
+        return false;
+    };
     all.sort_unstable();
     let mut parts: Vec<i64> = vec![];
     for p in all {
@@ -53,13 +55,17 @@ fn is_near_from(syms: &SymTable, linear: Dim, (var, first): (Sym, Dim), used: i6
     parts.len() as i64 <= VECTORS
 }
 
-/// Vectors of a piece for which all `linear` positions are known along a row; `None` if there is no such piece.
+/// Vectors of a piece for which all `linear` positions are known along a row; `None` if there is no such
+/// piece.
 fn pieces(m: &Module, linear: &[Dim], (var, extent): (Sym, Dim), lanes: i64) -> Option<Pieces> {
     let extent = extent.as_const()?;
     let whole = extent / lanes;
-    let fits = |syms: &SymTable, first: Dim, used: i64| linear.iter().all(|l| is_near_from(syms, *l, (var, first), used, lanes));
+    let fits = |syms: &SymTable, first: Dim, used: i64| {
+        linear.iter().all(|l| is_near_from(syms, *l, (var, first), used, lanes))
+    };
     (1..=UNROLLED).map(|n| Pieces::new(whole, n)).find(|p| {
-        let edges = (0..whole - p.count * p.vectors).map(|c| if c == 0 { 0 } else { c + p.count * p.vectors });
+        let edges =
+            (0..whole - p.count * p.vectors).map(|c| if c == 0 { 0 } else { c + p.count * p.vectors });
         let tail = extent % lanes;
         let mut inside = true;
         if p.count > 0 {
@@ -67,11 +73,14 @@ fn pieces(m: &Module, linear: &[Dim], (var, extent): (Sym, Dim), lanes: i64) -> 
             let c = syms.loop_var("c", Dim::constant(0), Dim::constant(p.count));
             inside = (0..p.vectors).all(|v| fits(&syms, (Dim::sym(c) * p.vectors + 1 + v) * lanes, lanes));
         }
-        inside && edges.into_iter().all(|c| fits(&m.syms, Dim::constant(c * lanes), lanes)) && (tail == 0 || fits(&m.syms, Dim::constant(whole * lanes), tail))
+        inside
+            && edges.into_iter().all(|c| fits(&m.syms, Dim::constant(c * lanes), lanes))
+            && (tail == 0 || fits(&m.syms, Dim::constant(whole * lanes), tail))
     })
 }
 
-/// True if the lanes of vectors along `var` read at distances known now, and what each vector reads lies in few others.
+/// True if the lanes of vectors along `var` read at distances known now, and what each vector reads lies in
+/// few others.
 pub(super) fn is_known(m: &Module, buf: Buf, at: &[Dim], along: (Sym, Dim), lanes: i64) -> bool {
     pieces(m, &[m.linear(buf, at)], along, lanes).is_some()
 }
@@ -90,7 +99,8 @@ fn positions(m: &Module, body: &[Stmt], var: Sym) -> Vec<Dim> {
     found
 }
 
-/// The vectors of a map over a row, if some of its accesses are not linear and all are known; each vector is by itself then.
+/// The vectors of a map over a row, if some of its accesses are not linear and all are known; each vector is
+/// by itself then.
 pub(super) fn along(m: &Module, body: &[Stmt], (var, extent): (Sym, Dim), lanes: i64) -> Option<Pieces> {
     let found = positions(m, body, var);
     if found.is_empty() { None } else { pieces(m, &found, (var, extent), lanes) }
@@ -112,10 +122,20 @@ impl Pieces {
         if self.count > 0 {
             out.push(one(m, zero, lanes));
             let c = m.syms.loop_var("c", zero, Dim::constant(self.count));
-            let body = (0..self.vectors).map(|v| one(m, (Dim::sym(c) * self.vectors + 1 + v) * lanes, lanes)).collect();
-            out.push(Stmt::For { kind: LoopKind::Seq, var: c, lo: zero, hi: Dim::constant(self.count), body });
+            let body = (0..self.vectors)
+                .map(|v| one(m, (Dim::sym(c) * self.vectors + 1 + v) * lanes, lanes))
+                .collect();
+            out.push(Stmt::For {
+                kind: LoopKind::Seq,
+                var: c,
+                lo: zero,
+                hi: Dim::constant(self.count),
+                body,
+            });
         }
-        out.extend((whole - self.rest..whole).map(|c| one(m, Dim::constant(c * lanes), lanes)).collect::<Vec<_>>());
+        out.extend(
+            (whole - self.rest..whole).map(|c| one(m, Dim::constant(c * lanes), lanes)).collect::<Vec<_>>(),
+        );
         if extent % lanes != 0 {
             out.push(one(m, Dim::constant(whole * lanes), extent % lanes));
         }
@@ -123,8 +143,8 @@ impl Pieces {
     }
 }
 
-/// Joins a short innermost loop with the one outside it where the result runs on through memory and lanes still find what
-/// they read.
+/// Joins a short innermost loop with the one outside it where the result runs on through memory and lanes
+/// still find what they read.
 pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i64) -> Option<Sym> {
     let [Stmt::Store { buf, at, value }] = nest.body.as_slice() else { return None };
     let inner = nest.loops.iter().find(|l| l.0 == var)?.1.as_const().filter(|e| *e < lanes)?;
@@ -137,7 +157,9 @@ pub(super) fn interleave(m: &mut Module, nest: &mut ParNest, var: Sym, lanes: i6
     let mut fits = stride(m, *buf, &moved(at), v) == Some(1);
     let mut linear = vec![];
     value.walk(&mut |e| match e {
-        Expr::Load { buf, at } if at.iter().any(|d| d.contains(outer) || d.contains(var)) => linear.push(m.linear(*buf, &moved(at))),
+        Expr::Load { buf, at } if at.iter().any(|d| d.contains(outer) || d.contains(var)) => {
+            linear.push(m.linear(*buf, &moved(at)))
+        }
         Expr::Index(d) | Expr::With { extent: d, .. } => fits &= !d.contains(outer) && !d.contains(var),
         _ => {}
     });

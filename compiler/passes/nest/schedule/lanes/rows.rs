@@ -22,13 +22,15 @@ pub(super) struct Bounds {
     pub least: i64,
 }
 
-/// Elements of rows that are worth vectors: fewer where lanes compute elementary functions, which take as long as all that it
-/// takes to begin and end a vector, and masks leave the other lanes out.
+/// Elements of rows that are worth vectors: fewer where lanes compute elementary functions, which take as
+/// long as all that it takes to begin and end a vector, and masks leave the other lanes out.
 pub(super) fn least(m: &Module, body: &[Stmt], vectors: Vectors) -> i64 {
     let mut elementary = false;
     visit::walk(body, &mut |s| {
         if let Stmt::For { body, .. } = s {
-            visit::walk_exprs(body, &mut |e| elementary |= matches!(e, Expr::Un(op, a) if op.is_elementary(m.type_of(a))));
+            visit::walk_exprs(body, &mut |e| {
+                elementary |= matches!(e, Expr::Un(op, a) if op.is_elementary(m.type_of(a)))
+            });
         }
     });
     if elementary && vectors.caps.masks { 3 } else { 8 }
@@ -60,7 +62,8 @@ pub(super) struct RowLoop {
     reductions: Vec<(Reg, BinOp)>,
 }
 
-/// Chooses vectors for sequential loops inside rows: stores along the row, and reductions with accumulators of each lane.
+/// Chooses vectors for sequential loops inside rows: stores along the row, and reductions with accumulators
+/// of each lane.
 pub(super) fn choose(m: &mut Module, body: &[Stmt], vectors: Vectors, bounds: Bounds) -> Vec<Step> {
     body.iter().map(|s| step(m, s, vectors, bounds)).collect()
 }
@@ -90,8 +93,12 @@ fn step(m: &mut Module, s: &Stmt, vectors: Vectors, bounds: Bounds) -> Step {
                 None => Step::Rows(choose(m, &nest.body, vectors, bounds)),
             }
         }
-        Stmt::With { body, .. } | Stmt::While { body, .. } => Step::Inside(vec![choose(m, body, vectors, bounds)]),
-        Stmt::If { then, els, .. } => Step::Inside(vec![choose(m, then, vectors, bounds), choose(m, els, vectors, bounds)]),
+        Stmt::With { body, .. } | Stmt::While { body, .. } => {
+            Step::Inside(vec![choose(m, body, vectors, bounds)])
+        }
+        Stmt::If { then, els, .. } => {
+            Step::Inside(vec![choose(m, then, vectors, bounds), choose(m, els, vectors, bounds)])
+        }
         _ => Step::Keep,
     }
 }
@@ -105,7 +112,10 @@ pub(super) fn describe(steps: &[Step]) -> Vec<Schedule> {
             Step::Loop(row) => {
                 let reduces = if row.reductions.is_empty() { "loop" } else { "reduction" };
                 let unroll = [("accumulators of a lane", row.sums)].into_iter().filter(|u| u.1 > 1).collect();
-                out.push(Schedule { unroll, ..Schedule::new(reduces).vectors(row.lanes, "elements of a row", row.hi) });
+                out.push(Schedule {
+                    unroll,
+                    ..Schedule::new(reduces).vectors(row.lanes, "elements of a row", row.hi)
+                });
             }
             Step::Nest(along) => out.push(along.describe()),
             Step::Rows(steps) => out.extend(describe(steps)),
@@ -177,14 +187,25 @@ fn reduction(s: &Stmt, m: &Module) -> Option<(Reg, BinOp)> {
     match value {
         Expr::Bin(op @ (BinOp::Max | BinOp::Min), a, b) if own(a) && free(b) => Some((*reg, *op)),
         _ if !any_order => None,
-        Expr::Bin(op @ (BinOp::Add | BinOp::Mul), a, b) if own(a) && free(b) || free(a) && own(b) => Some((*reg, *op)),
+        Expr::Bin(op @ (BinOp::Add | BinOp::Mul), a, b) if own(a) && free(b) || free(a) && own(b) => {
+            Some((*reg, *op))
+        }
         Expr::Fma(a, b, c) if own(c) && free(a) && free(b) => Some((*reg, BinOp::Add)),
         _ => None,
     }
 }
 
-fn row_loop(m: &Module, var: Sym, hi: Dim, body: &[Stmt], vectors: Vectors, Bounds { sums, least }: Bounds) -> Option<RowLoop> {
-    if hi.as_const().is_some_and(|c| c < least) || !body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Set { .. })) {
+fn row_loop(
+    m: &Module,
+    var: Sym,
+    hi: Dim,
+    body: &[Stmt],
+    vectors: Vectors,
+    Bounds { sums, least }: Bounds,
+) -> Option<RowLoop> {
+    if hi.as_const().is_some_and(|c| c < least)
+        || !body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Set { .. }))
+    {
         return None;
     }
     let vectors = vectors.of(m, body);
@@ -201,7 +222,8 @@ fn row_loop(m: &Module, var: Sym, hi: Dim, body: &[Stmt], vectors: Vectors, Boun
         if let Some(e) = s.expr() {
             e.walk(&mut |e| {
                 if let Expr::Acc { reg, .. } = e {
-                    mixed |= reductions.iter().any(|r| r.0 == *reg) && !matches!(s, Stmt::Set { reg: r, .. } if r == reg);
+                    mixed |= reductions.iter().any(|r| r.0 == *reg)
+                        && !matches!(s, Stmt::Set { reg: r, .. } if r == reg);
                 }
             });
         }
@@ -222,7 +244,11 @@ impl RowLoop {
     /// The loop in vectors, with what combines its accumulators.
     fn apply(self, m: &mut Module) -> Vec<Stmt> {
         let (mut out, lane_of) = self.accumulators(m);
-        out.extend(if self.sums == 1 { vec![self.one_loop(m, &lane_of)] } else { self.unrolled(m, &lane_of) });
+        out.extend(if self.sums == 1 {
+            vec![self.one_loop(m, &lane_of)]
+        } else {
+            self.unrolled(m, &lane_of)
+        });
         out.extend(self.combined(m, &lane_of));
         out
     }
@@ -247,14 +273,19 @@ impl RowLoop {
     fn body(&self, m: &mut Module, lane_of: &LaneOf, at: &dyn Fn(Vec<Dim>, Reg) -> Vec<Dim>) -> Vec<Stmt> {
         let get = |r: Reg| *lane_of.get(&r).unwrap_or(&r);
         let set = |s: Stmt| match s {
-            Stmt::Set { reg, at: place, value } => Stmt::Set { reg: get(reg), at: at(place, get(reg)), value },
+            Stmt::Set { reg, at: place, value } => {
+                Stmt::Set { reg: get(reg), at: at(place, get(reg)), value }
+            }
             s => s,
         };
         let read = |e: Expr| match e {
             Expr::Acc { reg, at: place, lane } => Expr::Acc { reg: get(reg), at: at(place, get(reg)), lane },
             e => e,
         };
-        fresh_regs(m, &self.body).into_iter().map(|s| set(s).map_exprs(&mut |e| e.rewrite(&mut |e| read(e)))).collect()
+        fresh_regs(m, &self.body)
+            .into_iter()
+            .map(|s| set(s).map_exprs(&mut |e| e.rewrite(&mut |e| read(e))))
+            .collect()
     }
     /// Vectors from `lo` to the end of the row, the last one partial.
     fn vectors(&self, lo: Dim, v: Sym, body: Vec<Stmt>) -> Stmt {

@@ -1,8 +1,8 @@
 //! Rows across planes that lie a multiple of 4 KiB apart: softmax along the channels of an image.
 //!
-//! Lines of so many channels meet in one set of each cache, and are gone when the next loop over the row asks for them. So what
-//! several loops read, or one stores for another, goes through scratch: each element is read once and stored once, several
-//! lines of a channel at a time.
+//! Lines of so many channels meet in one set of each cache, and are gone when the next loop over the row asks
+//! for them. So what several loops read, or one stores for another, goes through scratch: each element is
+//! read once and stored once, several lines of a channel at a time.
 
 use crate::nest::{Buf, Expr, LoopKind, Module, Stmt, visit};
 use crate::passes::nest::analysis::machine::{PAGE, WAYS};
@@ -13,7 +13,8 @@ use crate::sym::{Dim, Sym};
 use crate::tensor::ElemType;
 use std::collections::{HashMap, HashSet};
 
-/// Vectors that run through a row side by side, so that lines come in runs, and how often a task does so with its scratch.
+/// Vectors that run through a row side by side, so that lines come in runs, and how often a task does so with
+/// its scratch.
 pub(super) const SIDE: i64 = 4;
 pub(super) const TURNS: i64 = 4;
 
@@ -74,7 +75,8 @@ pub(super) fn choose(m: &Module, nest: &ParNest, var: Sym, lanes: i64) -> Option
         m.bufs[*buf].ty == ElemType::F32 && apart && stride(m, *buf, at, var) == Some(1)
     };
     let again = |p: &Place, reads: &[usize]| reads.first() != reads.last() || stored.contains_key(p);
-    let needs = |p: &Place| far(p) && !conditional.contains(p) && read.get(p).is_some_and(|reads| again(p, reads));
+    let needs =
+        |p: &Place| far(p) && !conditional.contains(p) && read.get(p).is_some_and(|reads| again(p, reads));
     let places: Vec<Place> = order.into_iter().filter(needs).collect();
     // What is stored lies where it is read, or elsewhere altogether.
     let same = |p: &Place, q: &Place| m.storage(p.0) == m.storage(q.0) && p != q;
@@ -88,11 +90,17 @@ impl Staging {
         let Staging { first: (first, count), extent, places, stored } = self;
         let step = TURNS * SIDE * lanes;
         let others: Vec<(Sym, Dim)> = nest.loops.iter().copied().filter(|l| l.0 != var).collect();
-        let sizes = [extent.floor_div(step), Dim::constant(places.len() as i64), *count, Dim::constant(SIDE * lanes)];
+        let sizes =
+            [extent.floor_div(step), Dim::constant(places.len() as i64), *count, Dim::constant(SIDE * lanes)];
         let dims: Vec<Dim> = others.iter().map(|l| l.1).chain(sizes).collect();
         let scratch = m.temp("strip".to_owned(), ElemType::F32, dims);
         let slot = |n: usize, r: Sym| -> Vec<Dim> {
-            let own = [Dim::sym(var).floor_div(step), Dim::constant(n as i64), Dim::sym(r), Dim::sym(var).modulo(SIDE * lanes)];
+            let own = [
+                Dim::sym(var).floor_div(step),
+                Dim::constant(n as i64),
+                Dim::sym(r),
+                Dim::sym(var).modulo(SIDE * lanes),
+            ];
             others.iter().map(|l| Dim::sym(l.0)).chain(own).collect()
         };
         let mut present = vec![false; places.len()];
@@ -100,7 +108,9 @@ impl Staging {
             let whole = loop_.clone();
             let Stmt::For { var: r, body, .. } = loop_ else { continue };
             let r = *r;
-            let find = |buf: Buf, at: &[Dim]| places.iter().position(|p| p.0 == buf && p.1 == in_first(*first, &whole, at));
+            let find = |buf: Buf, at: &[Dim]| {
+                places.iter().position(|p| p.0 == buf && p.1 == in_first(*first, &whole, at))
+            };
             let mut out = vec![];
             for s in std::mem::take(body) {
                 // The first loop that reads an element takes it along.
@@ -123,13 +133,17 @@ impl Staging {
                 }
                 let s = s.map_exprs(&mut |e| {
                     e.rewrite(&mut |e| match &e {
-                        Expr::Load { buf, at } => find(*buf, at).map_or(e.clone(), |n| Expr::Load { buf: scratch, at: slot(n, r) }),
+                        Expr::Load { buf, at } => {
+                            find(*buf, at).map_or(e.clone(), |n| Expr::Load { buf: scratch, at: slot(n, r) })
+                        }
                         _ => e,
                     })
                 });
                 out.push(match s {
                     // The last store of an element stays.
-                    Stmt::Store { buf, at, value } => match find(buf, &at).filter(|n| stored.get(&places[*n]).is_some_and(|last| *last != i)) {
+                    Stmt::Store { buf, at, value } => match find(buf, &at)
+                        .filter(|n| stored.get(&places[*n]).is_some_and(|last| *last != i))
+                    {
                         Some(n) => {
                             present[n] = true;
                             Stmt::Store { buf: scratch, at: slot(n, r), value }
@@ -144,13 +158,16 @@ impl Staging {
     }
 }
 
-/// The variable of the first of several loops over the same row, and how long that is: more than a set of a cache has lines.
+/// The variable of the first of several loops over the same row, and how long that is: more than a set of a
+/// cache has lines.
 fn row(body: &[Stmt]) -> Option<(Sym, Dim)> {
     let mut found: Vec<(Sym, Dim)> = vec![];
     for s in body {
         match s {
             Stmt::For { kind: LoopKind::Seq, var, lo, hi, body } => {
-                let straight = body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. }));
+                let straight = body
+                    .iter()
+                    .all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. }));
                 if !straight || lo.as_const() != Some(0) || found.first().is_some_and(|f| f.1 != *hi) {
                     return None;
                 }

@@ -1,5 +1,5 @@
-//! Several rows at once: a step of a running sum waits for the one before, and what follows a reduction waits for it, but not
-//! for those of other rows.
+//! Several rows at once: a step of a running sum waits for the one before, and what follows a reduction waits
+//! for it, but not for those of other rows.
 
 use crate::nest::{LoopKind, Module, Stmt};
 use crate::passes::nest::analysis::form;
@@ -12,7 +12,8 @@ const ROWS: i64 = 4;
 /// Most statements of a step.
 const STATEMENTS: usize = 4;
 
-/// The body of rows that are a scan each, for as many of them as go abreast; the innermost of the loops around is shorter then.
+/// The body of rows that are a scan each, for as many of them as go abreast; the innermost of the loops
+/// around is shorter then.
 pub(super) fn jam(m: &mut Module, loops: &mut [(Sym, Dim)], body: Vec<Stmt>) -> Vec<Stmt> {
     let Some((var, extent)) = loops.last().copied() else { return body };
     let Some(n) = extent.as_const().filter(|n| n % ROWS == 0 && *n >= 2 * ROWS) else { return body };
@@ -29,17 +30,22 @@ pub(super) fn jam(m: &mut Module, loops: &mut [(Sym, Dim)], body: Vec<Stmt>) -> 
 
 /// The statements of so many rows, from row `first` on, as those of one.
 pub(crate) fn beside(m: &mut Module, body: &[Stmt], var: Sym, first: Dim, n: i64) -> Vec<Stmt> {
-    let row = |m: &mut Module, i: i64| fresh_regs(m, body).into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then_some(first + i)))).collect();
+    let row = |m: &mut Module, i: i64| {
+        fresh_regs(m, body)
+            .into_iter()
+            .map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == var).then_some(first + i))))
+            .collect()
+    };
     let rows: Vec<Vec<Stmt>> = (0..n).map(|i| row(m, i)).collect();
     merged(rows)
 }
 
-/// Bytes of a row at most: what rows abreast read and write stays in the first-level cache from one loop to the next. Vectors
-/// of longer rows keep the units busy while a reduction is waited for.
+/// Bytes of a row at most: what rows abreast read and write stays in the first-level cache from one loop to
+/// the next. Vectors of longer rows keep the units busy while a reduction is waited for.
 const SHORT: i64 = 4096;
 
-/// How many rows go abreast whose body is loops over the same few elements one after the other, with a reduction among them:
-/// what one waits for, others use. `least`: elements of a row that is worth vectors.
+/// How many rows go abreast whose body is loops over the same few elements one after the other, with a
+/// reduction among them: what one waits for, others use. `least`: elements of a row that is worth vectors.
 pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> i64 {
     // Rows that leave several times as many for every thread.
     const ENOUGH: i64 = 8;
@@ -49,7 +55,10 @@ pub(super) fn rows_of(m: &Module, nest: &ParNest, lanes: i64, least: i64) -> i64
         match s {
             Stmt::Acc { lanes: 1, .. } | Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. } => {}
             Stmt::For { kind: LoopKind::Seq, hi, body, .. }
-                if hi.as_const().is_some_and(|n| (least..=most).contains(&n)) && body.iter().all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. })) =>
+                if hi.as_const().is_some_and(|n| (least..=most).contains(&n))
+                    && body
+                        .iter()
+                        .all(|s| matches!(s, Stmt::Let { .. } | Stmt::Set { .. } | Stmt::Store { .. })) =>
             {
                 reduces |= body.iter().any(|s| matches!(s, Stmt::Set { .. }));
                 loops += 1;
@@ -87,7 +96,10 @@ fn merged(rows: Vec<Vec<Stmt>>) -> Vec<Stmt> {
         };
         let (kind, var, lo, hi) = (*kind, *var, *lo, *hi);
         let one = |s: Stmt| match s {
-            Stmt::For { var: own, body, .. } => body.into_iter().map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == own).then(|| Dim::sym(var))))).collect(),
+            Stmt::For { var: own, body, .. } => body
+                .into_iter()
+                .map(|s| s.map_dims(&mut |d| d.subst(&mut |s| (s == own).then(|| Dim::sym(var)))))
+                .collect(),
             s => vec![s],
         };
         let bodies = step.into_iter().map(one).collect();

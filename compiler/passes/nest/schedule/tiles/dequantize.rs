@@ -1,9 +1,10 @@
 //! Tiles of contractions whose weights are words of few bits (`quantize::few_bits`).
 //!
 //! Of few rows, each element becomes a float in a register: `sum_k a_k (q_k - z) s` of a block is
-//! `s (sum_k a_k q_k - z sum_k a_k)`, so that scale and zero point are used once in a block (`--math strict`: in each
-//! step, as the model has it). Of many rows, a panel becomes floats in scratch of a task (codegen/clif/private.rs), which all
-//! rows then use as they use any panel. Where run time counts the rows, it chooses.
+//! `s (sum_k a_k q_k - z sum_k a_k)`, so that scale and zero point are used once in a block (`--math strict`:
+//! in each step, as the model has it). Of many rows, a panel becomes floats in scratch of a task
+//! (codegen/clif/private.rs), which all rows then use as they use any panel. Where run time counts the rows,
+//! it chooses.
 
 use super::byte_dots;
 use super::finish;
@@ -64,7 +65,8 @@ pub(crate) struct Nest {
     pub block: i64,
     /// Elements of a column.
     pub depth: i64,
-    /// The activations as integers of 8 bits, where the model allows that and the level has dot products of bytes.
+    /// The activations as integers of 8 bits, where the model allows that and the level has dot products of
+    /// bytes.
     pub bytes: Option<byte_dots::Bytes>,
 }
 
@@ -85,7 +87,8 @@ pub(super) struct Part {
     pub cols: Cols,
 }
 
-/// Words of a column: block number `block`, from word `first` on `words` of them and `tail` elements of the next one.
+/// Words of a column: block number `block`, from word `first` on `words` of them and `tail` elements of the
+/// next one.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     pub block: Dim,
@@ -125,18 +128,30 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         return (byte_dots::rows(m, p, w, &few, (panel, panels), (rows, all_rows)), work.floor_div(4));
     }
     if known.is_some_and(|r| r <= FEW) {
-        let body = each_panel(m, &few, panel.into(), |m, cols| few_rows(m, p, w, &few, panel.into(), rows, cols));
+        let body =
+            each_panel(m, &few, panel.into(), |m, cols| few_rows(m, p, w, &few, panel.into(), rows, cols));
         let body = w.around(body);
         return (parallel(m, &[(panel, panels)], body), work);
     }
     let slots = panels.as_const().map_or(SLOTS, |n| n.min(SLOTS));
     let (name, ty) = (format!("{}.weights", m.kernels[k].name), ElemType::F32);
-    let scratch = m.temp(name, ty, vec![Dim::constant(slots), Dim::constant(w.depth), Dim::constant(w.width)]);
+    let scratch =
+        m.temp(name, ty, vec![Dim::constant(slots), Dim::constant(w.depth), Dim::constant(w.width)]);
     let s = m.syms.loop_var("s", zero, Dim::constant(slots));
     let q = m.syms.loop_var("q", s.into(), Dim::sym(s) + 1);
     let most = m.syms.range(rows).hi.unwrap_or(i64::MAX);
     let crowded = false;
-    let many = Tile::new((w.row, 1), most, w.n, n_extent, w.width, Panels::Private(scratch, q), vec![], crowded, facts);
+    let many = Tile::new(
+        (w.row, 1),
+        most,
+        w.n,
+        n_extent,
+        w.width,
+        Panels::Private(scratch, q),
+        vec![],
+        crowded,
+        facts,
+    );
     let convert = converted(m, w, panel.into(), lanes, (scratch, q));
     let all = Rows { from: zero, count: rows, ahead: None };
     let mut then = convert;
@@ -146,7 +161,8 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
         then
     } else {
         let els = then;
-        let then = each_panel(m, &few, panel.into(), |m, cols| few_rows(m, p, w, &few, panel.into(), rows, cols));
+        let then =
+            each_panel(m, &few, panel.into(), |m, cols| few_rows(m, p, w, &few, panel.into(), rows, cols));
         let then = w.around(then);
         // Loops of both branches have variables of their own.
         let els = fresh_regs(m, &els);
@@ -161,7 +177,15 @@ pub(crate) fn emit(m: &mut Module, k: Kernel, p: &Parts, w: &Nest, facts: Facts)
 }
 
 /// All rows of a panel in registers.
-pub(super) fn few_rows(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, panel: Dim, rows: Dim, cols: Cols) -> Vec<Stmt> {
+pub(super) fn few_rows(
+    m: &mut Module,
+    p: &Parts,
+    w: &Nest,
+    t: &Tile,
+    panel: Dim,
+    rows: Dim,
+    cols: Cols,
+) -> Vec<Stmt> {
     let apart = matches!(cols, Cols::Some(_));
     each_part(m, t, cols, |m, sub, cols| {
         let part = heights(m, p, w, t, Part { panel, sub, cols }, rows);
@@ -204,7 +228,11 @@ fn heights(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, rows: Dim)
 }
 
 /// Runs over the words of a column, block by block: `each` makes what is done with the words of one.
-pub(super) fn blocks(m: &mut Module, w: &Nest, each: &mut dyn FnMut(&mut Module, Span) -> Vec<Stmt>) -> Vec<Stmt> {
+pub(super) fn blocks(
+    m: &mut Module,
+    w: &Nest,
+    each: &mut dyn FnMut(&mut Module, Span) -> Vec<Stmt>,
+) -> Vec<Stmt> {
     let per = 32 / w.bits;
     let (words, zero) = (w.block / per, Dim::constant(0));
     // A block that is all of a column may end within a word.
@@ -217,14 +245,27 @@ pub(super) fn blocks(m: &mut Module, w: &Nest, each: &mut dyn FnMut(&mut Module,
         out.push(Stmt::For { kind: LoopKind::Seq, var: b, lo: zero, hi: Dim::constant(whole), body });
     }
     if rest > 0 {
-        out.extend(each(m, Span { block: Dim::constant(whole), first: Dim::constant(whole * words), words: rest / per, tail: rest % per }));
+        out.extend(each(
+            m,
+            Span {
+                block: Dim::constant(whole),
+                first: Dim::constant(whole * words),
+                words: rest / per,
+                tail: rest % per,
+            },
+        ));
     }
     out
 }
 
-/// Runs over `words` words from `first` on and `tail` elements of the next one: `each` takes the word and how many of its
-/// elements.
-pub(super) fn each_word(m: &mut Module, span: Span, per: i64, each: &mut dyn FnMut(&mut Module, Dim, i64) -> Vec<Stmt>) -> Vec<Stmt> {
+/// Runs over `words` words from `first` on and `tail` elements of the next one: `each` takes the word and how
+/// many of its elements.
+pub(super) fn each_word(
+    m: &mut Module,
+    span: Span,
+    per: i64,
+    each: &mut dyn FnMut(&mut Module, Dim, i64) -> Vec<Stmt>,
+) -> Vec<Stmt> {
     let Span { first, words, tail, .. } = span;
     let zero = Dim::constant(0);
     let mut out = vec![];
@@ -246,7 +287,9 @@ pub(super) fn each_word(m: &mut Module, span: Span, per: i64, each: &mut dyn FnM
 impl Nest {
     /// Loops over the rows that do not follow each other.
     pub(super) fn around(&self, body: Vec<Stmt>) -> Vec<Stmt> {
-        self.outer.iter().rev().fold(body, |body, (var, hi)| vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body }])
+        self.outer.iter().rev().fold(body, |body, (var, hi)| {
+            vec![Stmt::For { kind: LoopKind::Seq, var: *var, lo: Dim::constant(0), hi: *hi, body }]
+        })
     }
     /// Element number `j` of a word as a float.
     fn field(&self, m: &mut Module, word: Expr, j: i64) -> Expr {
@@ -254,7 +297,8 @@ impl Nest {
         if let Some(f) = self.float {
             return small_float(m, f, word, (self.bits * place) as u32);
         }
-        let word = if place == 0 { word } else { Expr::bin(BinOp::Shr, word, Expr::int(int, self.bits * place)) };
+        let word =
+            if place == 0 { word } else { Expr::bin(BinOp::Shr, word, Expr::int(int, self.bits * place)) };
         Expr::cast(int, ElemType::F32, Expr::bin(BinOp::And, word, Expr::int(int, (1 << self.bits) - 1)))
     }
     pub(super) fn word(&self, at: Place, word: Dim, lane: Dim) -> Expr {
@@ -267,7 +311,11 @@ impl Nest {
             Zero::Table(buf, by) => {
                 let v = Expr::Load { buf: *buf, at: vec![at.panel, block, at.column + lane] };
                 let ty = m.bufs[*buf].ty.compute();
-                let v = if ty.is_int() { Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(ty, ElemType::I32, v)) } else { v };
+                let v = if ty.is_int() {
+                    Expr::cast(ElemType::I32, ElemType::F32, Expr::cast(ty, ElemType::I32, v))
+                } else {
+                    v
+                };
                 if *by == 0.0 { v } else { v + Expr::f32(*by) }
             }
         })
@@ -298,9 +346,10 @@ impl Nest {
 
 /// The number of format `f` whose code stands in a word from bit `low` on, as a float.
 ///
-/// With the exponent of the format moved to that of f32, `u` is the number wherever the exponent is not 0. Else it is
-/// `2^-bias (1 + m)` where `2^(1 - bias) m = 2 u - 2^(1 - bias)` is wanted. The smaller of both is right: they are equal at the
-/// least number with an exponent, and the second one grows twice as fast. Subnormal floats, which are slow, never appear.
+/// With the exponent of the format moved to that of f32, `u` is the number wherever the exponent is not 0.
+/// Else it is `2^-bias (1 + m)` where `2^(1 - bias) m = 2 u - 2^(1 - bias)` is wanted. The smaller of both is
+/// right: they are equal at the least number with an exponent, and the second one grows twice as fast.
+/// Subnormal floats, which are slow, never appear.
 fn small_float(m: &mut Module, f: SmallFloat, word: Expr, low: u32) -> Expr {
     let (int, float) = (ElemType::I32, ElemType::F32);
     let number = |v: i64| Expr::int(int, v);
@@ -320,12 +369,26 @@ fn small_float(m: &mut Module, f: SmallFloat, word: Expr, low: u32) -> Expr {
 }
 
 /// For each vector: a loop over its lanes around what `f` makes for lane `.1` of vector `.0`.
-pub(super) fn vectors(m: &mut Module, at: Place, f: &mut dyn FnMut(&mut Module, Dim, Dim) -> Vec<Stmt>) -> Vec<Stmt> {
+pub(super) fn vectors(
+    m: &mut Module,
+    at: Place,
+    f: &mut dyn FnMut(&mut Module, Dim, Dim) -> Vec<Stmt>,
+) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let v = m.syms.loop_var("v", zero, Dim::constant(at.vectors));
     let l = m.syms.loop_var("l", zero, Dim::constant(at.lanes));
     let body = f(m, v.into(), Dim::sym(v) * at.lanes + l);
-    unroll(v, at.vectors, vec![Stmt::For { kind: LoopKind::Vec(at.lanes as u32), var: l, lo: zero, hi: Dim::constant(at.lanes), body }])
+    unroll(
+        v,
+        at.vectors,
+        vec![Stmt::For {
+            kind: LoopKind::Vec(at.lanes as u32),
+            var: l,
+            lo: zero,
+            hi: Dim::constant(at.lanes),
+            body,
+        }],
+    )
 }
 
 /// One tile: rows `row .. row + mr`, columns of a part of a panel.
@@ -342,8 +405,9 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
     let per = 32 / w.bits;
     let at = Place { panel, column: sub * t.width(), vectors: nv, lanes };
     let strict = m.math == Math::Strict;
-    // Fields of 16 bits have sums of their own, where registers hold these: a field then stays where it is in the word, a
-    // power of two too large, and is not shifted. Otherwise sums are split as long as they would wait for each other.
+    // Fields of 16 bits have sums of their own, where registers hold these: a field then stays where it is in
+    // the word, a power of two too large, and is not shifted. Otherwise sums are split as long as they would
+    // wait for each other.
     let fields = (16 / w.bits).min(4);
     let in_place = w.float.is_none() && (fields + 1) * mr * nv + 6 <= t.registers;
     let mut split = 1;
@@ -353,10 +417,16 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
     let split = if in_place { fields } else { split };
     let along = stride(m, p.a.0, &p.a.1, p.depth[0].0) == Some(1);
     let total = m.reg(ElemType::F32);
-    let acc = |reg: Reg, shape: &[i64]| Stmt::Acc { reg, lanes: lanes as u32, shape: shape.iter().map(|s| *s as u32).collect(), init: Expr::f32(0.0) };
+    let acc = |reg: Reg, shape: &[i64]| Stmt::Acc {
+        reg,
+        lanes: lanes as u32,
+        shape: shape.iter().map(|s| *s as u32).collect(),
+        init: Expr::f32(0.0),
+    };
     let zero = Dim::constant(0);
     let row_of = |i: i64, k: Dim| -> Expr {
-        let put = |s: Sym| if s == p.depth[0].0 { Some(k) } else { w.row.filter(|r| r.0 == s).map(|_| row + i) };
+        let put =
+            |s: Sym| if s == p.depth[0].0 { Some(k) } else { w.row.filter(|r| r.0 == s).map(|_| row + i) };
         Expr::Load { buf: p.a.0, at: p.a.1.iter().map(|d| d.subst(&mut |s| put(s))).collect() }
     };
     let mut out = vec![acc(total, &[1, mr, nv])];
@@ -370,7 +440,15 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
                         let mut body = vec![Stmt::Let { reg: q, value: w.value(m, at, (word, j), b, lane) }];
                         body.extend((0..mr).map(|i| {
                             let at = vec![zero, Dim::constant(i), v];
-                            Stmt::Set { reg: total, at: at.clone(), value: Expr::fma(row_of(i, word * per + j), Expr::Reg(q), Expr::Acc { reg: total, at, lane: None }) }
+                            Stmt::Set {
+                                reg: total,
+                                at: at.clone(),
+                                value: Expr::fma(
+                                    row_of(i, word * per + j),
+                                    Expr::Reg(q),
+                                    Expr::Acc { reg: total, at, lane: None },
+                                ),
+                            }
                         }));
                         body
                     })
@@ -383,7 +461,11 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
         let added = |k: Dim| -> Vec<Stmt> {
             let sum = |i: i64| {
                 let at = vec![Dim::constant(i)];
-                Stmt::Set { reg: rows, at: at.clone(), value: Expr::Acc { reg: rows, at, lane: None } + row_of(i, k) }
+                Stmt::Set {
+                    reg: rows,
+                    at: at.clone(),
+                    value: Expr::Acc { reg: rows, at, lane: None } + row_of(i, k),
+                }
             };
             (0..mr).map(sum).collect()
         };
@@ -395,7 +477,8 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
             let mut out = vec![];
             // Fields that stand beside each other, and the elements in them.
             for j in (0..per).step_by(fields as usize) {
-                let here: Vec<(i64, i64)> = (0..fields).map(|f| (f, element(w.bits, j + f))).filter(|(_, e)| *e < count).collect();
+                let here: Vec<(i64, i64)> =
+                    (0..fields).map(|f| (f, element(w.bits, j + f))).filter(|(_, e)| *e < count).collect();
                 if here.is_empty() {
                     continue;
                 }
@@ -403,41 +486,72 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
                     let int = ElemType::I32;
                     let shared = m.reg(int);
                     let word_of = w.word(at, word, lane);
-                    let group = if in_place && j > 0 { Expr::bin(BinOp::Shr, word_of, Expr::int(int, w.bits * j)) } else { word_of };
+                    let group = if in_place && j > 0 {
+                        Expr::bin(BinOp::Shr, word_of, Expr::int(int, w.bits * j))
+                    } else {
+                        word_of
+                    };
                     let mut body = vec![Stmt::Let { reg: shared, value: group }];
                     for (f, e) in here.iter().copied() {
                         let q = m.reg(ElemType::F32);
                         let value = if in_place {
                             let mask = ((1 << w.bits) - 1) << (w.bits * f);
-                            Expr::cast(int, ElemType::F32, Expr::bin(BinOp::And, Expr::Reg(shared), Expr::int(int, mask)))
+                            Expr::cast(
+                                int,
+                                ElemType::F32,
+                                Expr::bin(BinOp::And, Expr::Reg(shared), Expr::int(int, mask)),
+                            )
                         } else {
                             w.field(m, Expr::Reg(shared), e)
                         };
                         body.push(Stmt::Let { reg: q, value });
                         body.extend((0..mr).map(|i| {
                             let at = vec![Dim::constant(f % split), Dim::constant(i), v];
-                            Stmt::Set { reg: inner, at: at.clone(), value: Expr::fma(row_of(i, word * per + e), Expr::Reg(q), Expr::Acc { reg: inner, at, lane: None }) }
+                            Stmt::Set {
+                                reg: inner,
+                                at: at.clone(),
+                                value: Expr::fma(
+                                    row_of(i, word * per + e),
+                                    Expr::Reg(q),
+                                    Expr::Acc { reg: inner, at, lane: None },
+                                ),
+                            }
                         }));
                     }
                     body
                 }));
                 if centred && !along {
                     let one = Place { vectors: 1, ..at };
-                    out.extend(vectors(m, one, &mut |_, _, _| here.iter().flat_map(|(_, e)| added(word * per + *e)).collect()));
+                    out.extend(vectors(m, one, &mut |_, _, _| {
+                        here.iter().flat_map(|(_, e)| added(word * per + *e)).collect()
+                    }));
                 }
             }
             out
         }));
         if centred && along {
             // The sum of a row in vectors along the row.
-            let (n, l) = (Dim::constant(words * per + tail), m.syms.loop_var("l", zero, Dim::constant(words * per + tail)));
+            let (n, l) = (
+                Dim::constant(words * per + tail),
+                m.syms.loop_var("l", zero, Dim::constant(words * per + tail)),
+            );
             let body_of = added(first * per + l);
-            body.push(Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: n, body: body_of });
+            body.push(Stmt::For {
+                kind: LoopKind::Vec(lanes as u32),
+                var: l,
+                lo: zero,
+                hi: n,
+                body: body_of,
+            });
             let one = Place { vectors: 1, ..at };
             body.extend(vectors(m, one, &mut |_, _, _| {
                 let whole = |i: i64| {
                     let at = vec![Dim::constant(i)];
-                    Stmt::Set { reg: rows, at: at.clone(), value: Expr::Horizontal { op: BinOp::Add, reg: rows, at } }
+                    Stmt::Set {
+                        reg: rows,
+                        at: at.clone(),
+                        value: Expr::Horizontal { op: BinOp::Add, reg: rows, at },
+                    }
                 };
                 (0..mr).map(whole).collect()
             }));
@@ -445,7 +559,11 @@ fn block(m: &mut Module, p: &Parts, w: &Nest, t: &Tile, part: Part, (row, mr): (
         body.extend(vectors(m, at, &mut |m, v, lane| {
             (0..mr)
                 .map(|i| {
-                    let of = |s: i64| Expr::Acc { reg: inner, at: vec![Dim::constant(s), Dim::constant(i), v], lane: None };
+                    let of = |s: i64| Expr::Acc {
+                        reg: inner,
+                        at: vec![Dim::constant(s), Dim::constant(i), v],
+                        lane: None,
+                    };
                     let sum = (1..split).fold(of(0), |sum, s| match in_place {
                         true => Expr::fma(of(s), Expr::f32((-(s * w.bits) as f32).exp2()), sum),
                         false => sum + of(s),
@@ -483,7 +601,13 @@ fn converted(m: &mut Module, w: &Nest, panel: Dim, lanes: i64, (scratch, part): 
         each_word(m, span, per, &mut |m, word, count| {
             let mut out = vec![];
             for j in 0..count {
-                out.extend(vectors(m, at, &mut |m, _, lane| vec![Stmt::Store { buf: scratch, at: vec![part.into(), word * per + j, lane], value: w.value(m, at, (word, j), b, lane) }]));
+                out.extend(vectors(m, at, &mut |m, _, lane| {
+                    vec![Stmt::Store {
+                        buf: scratch,
+                        at: vec![part.into(), word * per + j, lane],
+                        value: w.value(m, at, (word, j), b, lane),
+                    }]
+                }));
             }
             out
         })

@@ -41,16 +41,27 @@ fn row_reads(m: &Module, p: &Contraction, t: &Tile) -> Vec<(Buf, Vec<Dim>)> {
     reads
 }
 
-/// Whether an epilogue reads what a second-level cache does not keep: an image is large even if there is only one.
+/// Whether an epilogue reads what a second-level cache does not keep: an image is large even if there is only
+/// one.
 pub(super) fn reads_from_afar(m: &Module, p: &Contraction, t: &Tile) -> bool {
     const NEAR: i64 = L2 / 2;
-    let bytes = |b: Buf| m.bufs[b].dims.iter().filter_map(|d| d.as_const()).product::<i64>() * i64::from(m.bufs[b].ty.bytes().unwrap_or(0));
+    let bytes = |b: Buf| {
+        m.bufs[b].dims.iter().filter_map(|d| d.as_const()).product::<i64>()
+            * i64::from(m.bufs[b].ty.bytes().unwrap_or(0))
+    };
     row_reads(m, p, t).iter().any(|r| bytes(r.0) > NEAR)
 }
 
-/// Asks for what the epilogue of the tile at `row` and `col` reads in a row, line by line: each with the variable that
-/// stands for the row.
-pub(super) fn reads(m: &mut Module, p: &Contraction, t: &Tile, row: Dim, col: Dim, nv: i64) -> Vec<(Sym, Stmt)> {
+/// Asks for what the epilogue of the tile at `row` and `col` reads in a row, line by line: each with the
+/// variable that stands for the row.
+pub(super) fn reads(
+    m: &mut Module,
+    p: &Contraction,
+    t: &Tile,
+    row: Dim,
+    col: Dim,
+    nv: i64,
+) -> Vec<(Sym, Stmt)> {
     let Some((of, _)) = t.m_row else { return vec![] };
     let mut out = vec![];
     for (buf, at) in row_reads(m, p, t) {
@@ -71,9 +82,19 @@ pub(super) fn reads(m: &mut Module, p: &Contraction, t: &Tile, row: Dim, col: Di
 
 /// The epilogue and the store of a tile whose first column is `col`.
 #[allow(clippy::too_many_arguments)]
-pub(super) fn stores(m: &mut Module, p: &Contraction, t: &Tile, acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
-    // A load waits for a store just before it to an address that ends in the same twelve bits: all that an epilogue
-    // reads row by row comes before the first store.
+pub(super) fn stores(
+    m: &mut Module,
+    p: &Contraction,
+    t: &Tile,
+    acc: Reg,
+    row: Dim,
+    mr: i64,
+    col: Dim,
+    nv: i64,
+    cols: Cols,
+) -> Vec<Stmt> {
+    // A load waits for a store just before it to an address that ends in the same twelve bits: all that an
+    // epilogue reads row by row comes before the first store.
     let whole = cols.whole(nv, t.lanes) > 0;
     let apart = whole && !row_reads(m, p, t).is_empty() && stored(m, p) == Some(p.product.ty());
     let steps: &[Step] = if apart { &[Step::Values, Step::Stores] } else { &[Step::Both] };
@@ -82,13 +103,34 @@ pub(super) fn stores(m: &mut Module, p: &Contraction, t: &Tile, acc: Reg, row: D
 
 /// What the sums of a tile begin with.
 #[allow(clippy::too_many_arguments)]
-pub(super) fn begins(m: &mut Module, p: &Contraction, t: &Tile, acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
+pub(super) fn begins(
+    m: &mut Module,
+    p: &Contraction,
+    t: &Tile,
+    acc: Reg,
+    row: Dim,
+    mr: i64,
+    col: Dim,
+    nv: i64,
+    cols: Cols,
+) -> Vec<Stmt> {
     passes(m, p, t, &[Step::Begins], acc, row, mr, col, nv, cols)
 }
 
 /// Passes over the sums of a tile.
 #[allow(clippy::too_many_arguments)]
-fn passes(m: &mut Module, p: &Contraction, t: &Tile, steps: &[Step], acc: Reg, row: Dim, mr: i64, col: Dim, nv: i64, cols: Cols) -> Vec<Stmt> {
+fn passes(
+    m: &mut Module,
+    p: &Contraction,
+    t: &Tile,
+    steps: &[Step],
+    acc: Reg,
+    row: Dim,
+    mr: i64,
+    col: Dim,
+    nv: i64,
+    cols: Cols,
+) -> Vec<Stmt> {
     let (zero, lanes) = (Dim::constant(0), t.lanes);
     let value = |m: &mut Module, step: Step, i: Sym, v: Dim, hi: Dim| -> Vec<Stmt> {
         let l = m.syms.loop_var("l", zero, hi);
@@ -100,21 +142,29 @@ fn passes(m: &mut Module, p: &Contraction, t: &Tile, steps: &[Step], acc: Reg, r
         };
         let sum = vec![zero, i.into(), v];
         let list = match (step, &p.start) {
-            (Step::Begins, Some(start)) => vec![Stmt::Set { reg: acc, at: sum.clone(), value: start.clone() }],
+            (Step::Begins, Some(start)) => {
+                vec![Stmt::Set { reg: acc, at: sum.clone(), value: start.clone() }]
+            }
             _ => fresh_regs(m, &p.tail),
         };
         let body = list
             .into_iter()
             .filter_map(|s| match (step, s) {
-                (Step::Stores, Stmt::Store { buf, at, .. }) => Some(Stmt::Store { buf, at, value: Expr::acc(p.acc) }),
+                (Step::Stores, Stmt::Store { buf, at, .. }) => {
+                    Some(Stmt::Store { buf, at, value: Expr::acc(p.acc) })
+                }
                 (Step::Stores, _) => None,
-                (Step::Values, Stmt::Store { value, .. }) => Some(Stmt::Set { reg: acc, at: sum.clone(), value }),
+                (Step::Values, Stmt::Store { value, .. }) => {
+                    Some(Stmt::Set { reg: acc, at: sum.clone(), value })
+                }
                 (_, s) => Some(s),
             })
             .map(|s| {
                 s.map_dims(&mut |d| m.syms.simplify(d.subst(&mut |s| at(s)))).map_exprs(&mut |e| {
                     e.rewrite(&mut |e| match e {
-                        Expr::Acc { reg, .. } if reg == p.acc => Expr::Acc { reg: acc, at: sum.clone(), lane: None },
+                        Expr::Acc { reg, .. } if reg == p.acc => {
+                            Expr::Acc { reg: acc, at: sum.clone(), lane: None }
+                        }
                         e => e,
                     })
                 })
@@ -135,7 +185,9 @@ fn passes(m: &mut Module, p: &Contraction, t: &Tile, steps: &[Step], acc: Reg, r
         let rest = if *step == Step::Begins { Step::Begins } else { Step::Both };
         match cols {
             // Of what is left of a vector, nothing is put in the place of the sum.
-            Cols::Some(r) if r % lanes != 0 && *step != Step::Values => body.extend(value(m, rest, i, Dim::constant(whole), Dim::constant(r % lanes))),
+            Cols::Some(r) if r % lanes != 0 && *step != Step::Values => {
+                body.extend(value(m, rest, i, Dim::constant(whole), Dim::constant(r % lanes)))
+            }
             Cols::Guarded => {
                 for v in 0..nv {
                     let left = (t.n_extent - col - v * lanes).min(Dim::constant(lanes)).max(zero);

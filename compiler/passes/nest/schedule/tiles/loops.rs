@@ -1,5 +1,5 @@
-//! The loops around tiles, as a schedule chooses them: blocks of rows for the caches, the order of panels and rows, what is
-//! asked from memory.
+//! The loops around tiles, as a schedule chooses them: blocks of rows for the caches, the order of panels and
+//! rows, what is asked from memory.
 
 use super::register::{self, Ahead};
 use super::{Source, TALL_ROWS, Tile, multiple};
@@ -13,13 +13,13 @@ use crate::sym::{Dim, Sym};
 const RESIDENT: i64 = L2 / 2;
 /// Bytes of rows that stay in the second-level cache while panels pass by.
 const ROWS: i64 = 3 * L2 / 8;
-/// Bytes of rows of a block where weights come from memory: the rows may come from the last-level cache, since a panel
-/// has work for all of them.
+/// Bytes of rows of a block where weights come from memory: the rows may come from the last-level cache,
+/// since a panel has work for all of them.
 const FAR_ROWS: i64 = 3 * L2;
 /// Panels that are enough to share out.
 const MANY: i64 = 16;
-/// Rows of a block where all weights stay there: enough that a panel comes to the first level for several tiles, few
-/// enough that small problems still have a block for each thread.
+/// Rows of a block where all weights stay there: enough that a panel comes to the first level for several
+/// tiles, few enough that small problems still have a block for each thread.
 const SHORT: i64 = 64;
 
 /// The loops around tiles.
@@ -56,15 +56,24 @@ impl Loops {
         let large = t.panels.large() && panels.as_const().is_some_and(|p| p >= MANY);
         let bytes = if large { FAR_ROWS } else { ROWS };
         let size = if p.product == ProductKind::Double { 8 } else { 4 };
-        let most = depth.as_const().map_or(192, |d| (bytes / (size * d.max(1))).clamp(1, if resident { SHORT } else { 1 << 20 }));
-        // Blocks of equal height where that is known. Else rather higher than lower: a last block of a few rows would read all
-        // of B for them.
+        let most = depth
+            .as_const()
+            .map_or(192, |d| (bytes / (size * d.max(1))).clamp(1, if resident { SHORT } else { 1 << 20 }));
+        // Blocks of equal height where that is known. Else rather higher than lower: a last block of a few
+        // rows would read all of B for them.
         let block = match extent.as_const() {
             Some(e) => {
                 let blocks = if e <= most.max(t.mr) { 1 } else { (e + most - 1) / most };
-                let others = t.batch.iter().chain(if resident { rows } else { &[] }).fold(panels, |n, l| n * l.1);
+                let others =
+                    t.batch.iter().chain(if resident { rows } else { &[] }).fold(panels, |n, l| n * l.1);
                 // A part of a larger kernel is one thread's.
-                match m.syms.range(others).lo.filter(|_| p.whole).map_or(blocks, |n| even(blocks, n.max(1), (e, t.mr))) {
+                match m
+                    .syms
+                    .range(others)
+                    .lo
+                    .filter(|_| p.whole)
+                    .map_or(blocks, |n| even(blocks, n.max(1), (e, t.mr)))
+                {
                     1 => None,
                     b if b == blocks => Some(((e + b - 1) / b + t.mr - 1) / t.mr * t.mr),
                     b => Some(multiple((e + b - 1) / b, t.together)),
@@ -96,10 +105,22 @@ impl Loops {
 }
 
 /// The schedule of a contraction with such loops around its tiles, and with loops over other rows or without.
-pub(crate) fn describe<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>, l: &Loops, rows: bool) -> Schedule {
-    let ahead = l.ahead.map(|_| if p.ask.is_some() { "lines that the contraction names" } else { "next panel" });
+pub(crate) fn describe<P: Source>(
+    m: &Module,
+    p: &Contraction,
+    t: &Tile<P>,
+    l: &Loops,
+    rows: bool,
+) -> Schedule {
+    let ahead =
+        l.ahead.map(|_| if p.ask.is_some() { "lines that the contraction names" } else { "next panel" });
     let next_rows = register::asks_for_rows(m, p, t).then_some("rows of the next tile");
-    Schedule { blocks: l.block.map(|n| vec![("rows", Dim::constant(n))]).unwrap_or_default(), prefetch: ahead.into_iter().chain(next_rows).collect(), order: l.order(rows), ..describe_tile(m, p, t) }
+    Schedule {
+        blocks: l.block.map(|n| vec![("rows", Dim::constant(n))]).unwrap_or_default(),
+        prefetch: ahead.into_iter().chain(next_rows).collect(),
+        order: l.order(rows),
+        ..describe_tile(m, p, t)
+    }
 }
 
 /// The schedule of a contraction, but for loops around its tiles.
@@ -109,19 +130,22 @@ pub(crate) fn describe_tile<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>)
     Schedule {
         tile: vec![("rows", t.mr), ("vectors", t.nv)],
         packing: vec![("B", t.panels.describe(m, t.nr))],
-        unroll: [("steps of the sum", steps), ("sums of an element", sums)].into_iter().filter(|u| u.1 > 1).collect(),
+        unroll: [("steps of the sum", steps), ("sums of an element", sums)]
+            .into_iter()
+            .filter(|u| u.1 > 1)
+            .collect(),
         ..Schedule::new("register tiles").vectors(t.lanes, "columns", t.n_extent)
     }
 }
 
-/// Blocks of rows, at least `blocks`, so that a few threads get equal shares of `others` times as many pieces: of so many
-/// rows, in tiles of so many.
+/// Blocks of rows, at least `blocks`, so that a few threads get equal shares of `others` times as many
+/// pieces: of so many rows, in tiles of so many.
 fn even(blocks: i64, others: i64, (rows, mr): (i64, i64)) -> i64 {
     const ENOUGH: i64 = 16;
     let tiles = |rows: i64| (rows + mr - 1) / mr;
     let least = tiles(rows).max(1);
-    // In sixteenths of the time, roughly: small differences do not matter. Where blocks cut tiles there are more of them,
-    // which read as many weights each.
+    // In sixteenths of the time, roughly: small differences do not matter. Where blocks cut tiles there are
+    // more of them, which read as many weights each.
     let cost = |b: i64| {
         let n = b * others;
         let rounds = (n + THREADS - 1) / THREADS;

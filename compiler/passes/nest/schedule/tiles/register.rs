@@ -30,14 +30,16 @@ impl Cols {
     }
 }
 
-/// What tiles ask memory for while they use a panel: the next one, a part in each of the passes over the panel.
+/// What tiles ask memory for while they use a panel: the next one, a part in each of the passes over the
+/// panel.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
     /// Number of the pass.
     pass: Dim,
     /// Lines of each.
     lines: Dim,
-    /// By how many lines four steps of the sum move on, and how many they ask for: of few passes each asks for more.
+    /// By how many lines four steps of the sum move on, and how many they ask for: of few passes each asks
+    /// for more.
     step: Dim,
     each: i64,
 }
@@ -46,10 +48,12 @@ pub(super) struct Ahead {
 const ASKED: i64 = L2 / 4;
 
 impl Ahead {
-    /// For panels of constants that `tiles` passes read one after the other, or for what the contraction says.
+    /// For panels of constants that `tiles` passes read one after the other, or for what the contraction
+    /// says.
     pub(super) fn new<P: Source>(m: &Module, p: &Contraction, t: &Tile<P>, passes: Dim) -> Option<Ahead> {
         if let (Some((buf, at)), Some((row, rows))) = (&p.ask, t.m_row) {
-            let lines = (at.last()?.linear_in(row)?.0 * rows).ceil_div(finish::LINE / i64::from(m.bufs[*buf].ty.bytes()?));
+            let lines = (at.last()?.linear_in(row)?.0 * rows)
+                .ceil_div(finish::LINE / i64::from(m.bufs[*buf].ty.bytes()?));
             return Ahead::shared(m, p, lines, passes);
         }
         let (bytes, line) = t.panels.constant(m)?;
@@ -62,7 +66,10 @@ impl Ahead {
     /// So many lines, a part in each of the passes.
     fn shared(m: &Module, p: &Contraction, lines: Dim, passes: Dim) -> Option<Ahead> {
         let (last, outer) = p.depth.split_last()?;
-        let steps = outer.iter().try_fold(last.1.as_const()? / 4, |n, d| Some(n * d.1.as_const()?)).filter(|n| *n > 0)?;
+        let steps = outer
+            .iter()
+            .try_fold(last.1.as_const()? / 4, |n, d| Some(n * d.1.as_const()?))
+            .filter(|n| *n > 0)?;
         let lines = m.syms.simplify(lines.ceil_div(passes.max(1)));
         let step = m.syms.simplify(lines.ceil_div(steps).min(Dim::constant(MOST_LINES)));
         Some(Ahead { pass: Dim::constant(0), lines, step, each: step.as_const().unwrap_or(MOST_LINES) })
@@ -75,7 +82,8 @@ impl Ahead {
 /// Lines that four steps of a sum ask for at most.
 const MOST_LINES: i64 = 4;
 
-/// Wraps a body in a loop of one trip. Codegen outlines tiles statement by statement; this keeps `body` a candidate of its own.
+/// Wraps a body in a loop of one trip. Codegen outlines tiles statement by statement; this keeps `body` a
+/// candidate of its own.
 pub(super) fn group(m: &mut Module, body: Vec<Stmt>) -> Vec<Stmt> {
     let (zero, one) = (Dim::constant(0), Dim::constant(1));
     vec![Stmt::For { kind: LoopKind::Seq, var: m.syms.loop_var("g", zero, one), lo: zero, hi: one, body }]
@@ -86,8 +94,8 @@ fn in_order(m: &Module, p: &Contraction) -> bool {
     m.math == Math::Strict && p.product.ty().is_float()
 }
 
-/// Accumulators of each element of a tile of so many rows and vectors. Few accumulators would wait for each other: steps get
-/// accumulators of their own, where registers hold these too.
+/// Accumulators of each element of a tile of so many rows and vectors. Few accumulators would wait for each
+/// other: steps get accumulators of their own, where registers hold these too.
 pub(super) fn split<P>(m: &Module, p: &Contraction, t: &Tile<P>, mr: i64, nv: i64) -> i64 {
     let long = p.depth.last().map_or(Some(1), |d| d.1.as_const()).is_none_or(|c| c >= 8);
     let mut split = 1;
@@ -99,7 +107,17 @@ pub(super) fn split<P>(m: &Module, p: &Contraction, t: &Tile<P>, mr: i64, nv: i6
 
 /// One register tile: rows `row .. row + mr`, columns of one part of a panel.
 #[allow(clippy::too_many_arguments)]
-pub(super) fn block(m: &mut Module, p: &Contraction, t: &Tile, row: Dim, mr: i64, panel: Dim, sub: Dim, cols: Cols, ahead: Option<Ahead>) -> Vec<Stmt> {
+pub(super) fn block(
+    m: &mut Module,
+    p: &Contraction,
+    t: &Tile,
+    row: Dim,
+    mr: i64,
+    panel: Dim,
+    sub: Dim,
+    cols: Cols,
+    ahead: Option<Ahead>,
+) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let lanes = t.lanes;
     let nv = match cols {
@@ -107,25 +125,42 @@ pub(super) fn block(m: &mut Module, p: &Contraction, t: &Tile, row: Dim, mr: i64
         _ => t.nv,
     };
     // The depth loops, with variables of their own; the innermost in steps of four.
-    let depth: Vec<(Sym, Dim, Sym)> = p.depth.iter().map(|(s, hi)| (m.syms.loop_var("k", zero, *hi), *hi, *s)).collect();
+    let depth: Vec<(Sym, Dim, Sym)> =
+        p.depth.iter().map(|(s, hi)| (m.syms.loop_var("k", zero, *hi), *hi, *s)).collect();
     let inner = depth.last().map_or(Dim::constant(1), |d| d.1);
     let in_order = in_order(m, p);
     let split = split(m, p, t, mr, nv);
     let ty = p.product.ty();
     let acc = m.reg(ty);
-    let mut out = vec![Stmt::Acc { reg: acc, lanes: lanes as u32, shape: vec![split as u32, mr as u32, nv as u32], init: Expr::num(ty, 0.0) }];
+    let mut out = vec![Stmt::Acc {
+        reg: acc,
+        lanes: lanes as u32,
+        shape: vec![split as u32, mr as u32, nv as u32],
+        init: Expr::num(ty, 0.0),
+    }];
     let first = panel * t.nr + sub * t.width();
     if p.start.is_some() {
         out.extend(finish::begins(m, p, t, acc, row, mr, first, nv, cols));
     }
-    let vars = |m: &mut Module| (m.syms.loop_var("r", zero, Dim::constant(mr)), m.syms.loop_var("v", zero, Dim::constant(nv)), m.syms.loop_var("l", zero, Dim::constant(lanes)));
+    let vars = |m: &mut Module| {
+        (
+            m.syms.loop_var("r", zero, Dim::constant(mr)),
+            m.syms.loop_var("v", zero, Dim::constant(nv)),
+            m.syms.loop_var("l", zero, Dim::constant(lanes)),
+        )
+    };
     let step = |m: &mut Module, at_k: &dyn Fn(Sym) -> Option<Dim>, part: Dim| -> Vec<Stmt> {
         let (i, v, l) = vars(m);
         let lane = sub * t.width() + Dim::sym(v) * lanes + l;
         let k_of = |s: Sym| depth.iter().find(|d| d.2 == s).map(|d| at_k(d.0).unwrap_or(Dim::sym(d.0)));
         let at_row = |s: Sym, r: Dim| t.m_row.filter(|x| x.0 == s).map(|_| r);
-        let a: Vec<Dim> = p.a.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| at_row(s, row + i)))).collect();
-        let in_place = |at: &[Dim]| -> Vec<Dim> { at.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| (s == t.n).then(|| panel * t.nr + lane)))).collect() };
+        let a: Vec<Dim> =
+            p.a.1.iter().map(|d| d.subst(&mut |s| k_of(s).or_else(|| at_row(s, row + i)))).collect();
+        let in_place = |at: &[Dim]| -> Vec<Dim> {
+            at.iter()
+                .map(|d| d.subst(&mut |s| k_of(s).or_else(|| (s == t.n).then(|| panel * t.nr + lane))))
+                .collect()
+        };
         let (buf, b) = match &t.panels {
             Panels::Packed(packed) => {
                 let own = t.batch.iter().filter(|x| packed.own.contains(&x.0)).map(|x| Dim::sym(x.0));
@@ -148,9 +183,27 @@ pub(super) fn block(m: &mut Module, p: &Contraction, t: &Tile, row: Dim, mr: i64
             Some((op, second)) => Expr::bin(*op, factor(b), factor(in_place(second))),
             None => factor(b),
         };
-        let value = p.product.step(Expr::Load { buf: p.a.0, at: a }, b, Expr::Acc { reg: acc, at: at.clone(), lane: None });
+        let value = p.product.step(
+            Expr::Load { buf: p.a.0, at: a },
+            b,
+            Expr::Acc { reg: acc, at: at.clone(), lane: None },
+        );
         let set = Stmt::Set { reg: acc, at, value };
-        unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }]))
+        unroll(
+            i,
+            mr,
+            unroll(
+                v,
+                nv,
+                vec![Stmt::For {
+                    kind: LoopKind::Vec(lanes as u32),
+                    var: l,
+                    lo: zero,
+                    hi: Dim::constant(lanes),
+                    body: vec![set],
+                }],
+            ),
+        )
     };
     let reads = finish::reads(m, p, t, row, first, nv);
     let steps = Dim::product(depth.iter().map(|d| d.1));
@@ -165,13 +218,18 @@ pub(super) fn block(m: &mut Module, p: &Contraction, t: &Tile, row: Dim, mr: i64
             Some(c) if c <= 4 => unroll(*var, c, step(m, &|_| None, zero)),
             _ => {
                 let whole = hi.floor_div(4);
-                let (q, u) = (m.syms.loop_var("k", zero, whole), m.syms.loop_var("u", zero, Dim::constant(4)));
+                let (q, u) =
+                    (m.syms.loop_var("k", zero, whole), m.syms.loop_var("u", zero, Dim::constant(4)));
                 let at = if t.backwards && !in_order { (whole - 1 - q) * 4 + u } else { Dim::sym(q) * 4 + u };
                 let part = Dim::sym(u).modulo(split);
                 let mut body = ahead.map_or(vec![], |a| ask(m, p, t, &depth, panel, q.into(), a));
                 body.extend(next_rows(m, p, t, row, mr, q, whole));
                 body.extend(unroll(u, 4, step(m, &|s| (s == *var).then_some(at), part)));
-                let mut s = if early { sum_in_fours(m, q, whole, body, None) } else { sum_in_fours(m, q, whole, body, Some((mr, &reads))) };
+                let mut s = if early {
+                    sum_in_fours(m, q, whole, body, None)
+                } else {
+                    sum_in_fours(m, q, whole, body, Some((mr, &reads)))
+                };
                 match hi.modulo(4).as_const() {
                     Some(0) => {}
                     Some(r) => {
@@ -181,7 +239,13 @@ pub(super) fn block(m: &mut Module, p: &Contraction, t: &Tile, row: Dim, mr: i64
                     }
                     None => {
                         m.syms.set_loop_range(*var, whole * 4, *hi);
-                        s.push(Stmt::For { kind: LoopKind::Seq, var: *var, lo: whole * 4, hi: *hi, body: step(m, &|_| None, zero) });
+                        s.push(Stmt::For {
+                            kind: LoopKind::Seq,
+                            var: *var,
+                            lo: whole * 4,
+                            hi: *hi,
+                            body: step(m, &|_| None, zero),
+                        });
                     }
                 }
                 s
@@ -194,24 +258,46 @@ pub(super) fn block(m: &mut Module, p: &Contraction, t: &Tile, row: Dim, mr: i64
     out.extend(inner);
     if split > 1 {
         let (i, v, l) = vars(m);
-        let sum = (1..split).fold(Expr::Acc { reg: acc, at: vec![zero, i.into(), v.into()], lane: None }, |sum, s| {
-            Expr::bin(BinOp::Add, sum, Expr::Acc { reg: acc, at: vec![Dim::constant(s), i.into(), v.into()], lane: None })
-        });
+        let sum = (1..split).fold(
+            Expr::Acc { reg: acc, at: vec![zero, i.into(), v.into()], lane: None },
+            |sum, s| {
+                Expr::bin(
+                    BinOp::Add,
+                    sum,
+                    Expr::Acc { reg: acc, at: vec![Dim::constant(s), i.into(), v.into()], lane: None },
+                )
+            },
+        );
         let set = Stmt::Set { reg: acc, at: vec![zero, i.into(), v.into()], value: sum };
-        out.extend(unroll(i, mr, unroll(v, nv, vec![Stmt::For { kind: LoopKind::Vec(lanes as u32), var: l, lo: zero, hi: Dim::constant(lanes), body: vec![set] }])));
+        out.extend(unroll(
+            i,
+            mr,
+            unroll(
+                v,
+                nv,
+                vec![Stmt::For {
+                    kind: LoopKind::Vec(lanes as u32),
+                    var: l,
+                    lo: zero,
+                    hi: Dim::constant(lanes),
+                    body: vec![set],
+                }],
+            ),
+        ));
     }
     out.extend(finish::stores(m, p, t, acc, row, mr, first, nv, cols));
     out
 }
 
-/// Fours of steps from which on a sum asks for the next tile's rows, and elements of a gap between rows at most.
+/// Fours of steps from which on a sum asks for the next tile's rows, and elements of a gap between rows at
+/// most.
 const ROWS_AHEAD: i64 = 64;
 const GAP: i64 = 32;
 
-/// The stride of the rows of A, where tiles ask for the rows that the next one reads: where they lie one behind the other. Of
-/// several threads another one may have written them, and its cache is far away. Not where only run time counts rows: of
-/// a few of them there is no next tile, and what lies behind would take the way to memory from the weights. Nor beside other
-/// requests.
+/// The stride of the rows of A, where tiles ask for the rows that the next one reads: where they lie one
+/// behind the other. Of several threads another one may have written them, and its cache is far away. Not
+/// where only run time counts rows: of a few of them there is no next tile, and what lies behind would take
+/// the way to memory from the weights. Nor beside other requests.
 fn next_rows_apart<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> Option<(Sym, i64)> {
     let ([depth], (r, count)) = (p.depth.as_slice(), t.m_row?) else { return None };
     let along = |s: Sym| stride(m, p.a.0, &p.a.1, s);
@@ -229,12 +315,18 @@ pub(super) fn asks_for_rows<P>(m: &Module, p: &Contraction, t: &Tile<P>) -> bool
 
 /// Asks for the rows of A that the next tile reads, a part in each four of steps.
 fn next_rows(m: &Module, p: &Contraction, t: &Tile, row: Dim, mr: i64, q: Sym, whole: Dim) -> Vec<Stmt> {
-    let (Some((r, step)), [depth], Some(whole)) = (next_rows_apart(m, p, t), p.depth.as_slice(), whole.as_const()) else { return vec![] };
+    let (Some((r, step)), [depth], Some(whole)) =
+        (next_rows_apart(m, p, t), p.depth.as_slice(), whole.as_const())
+    else {
+        return vec![];
+    };
     let line = finish::LINE / m.bufs[p.a.0].ty.bytes().map_or(4, i64::from);
     let each = (mr * step + line * whole - 1) / (line * whole);
     (0..each)
         .map(|i| {
-            let put = |s: Sym| if s == r { Some(row + mr) } else { (s == depth.0).then(|| (Dim::sym(q) * each + i) * line) };
+            let put = |s: Sym| {
+                if s == r { Some(row + mr) } else { (s == depth.0).then(|| (Dim::sym(q) * each + i) * line) }
+            };
             Stmt::Prefetch { buf: p.a.0, at: p.a.1.iter().map(|d| d.subst(&mut |s| put(s))).collect() }
         })
         .collect()
@@ -247,9 +339,15 @@ const SHORT: i64 = 48;
 /// How many times as many fours of steps a sum has as rows, at least, to ask row by row at its end.
 const LATE: i64 = 4;
 
-/// The loop over the steps of a sum in fours. The last ones ask for what the epilogue reads, each for a row of `rows`: what
-/// is asked for at the beginning stands in the way of the sum's own lines.
-fn sum_in_fours(m: &mut Module, q: Sym, whole: Dim, body: Vec<Stmt>, late: Option<(i64, &[(Sym, Stmt)])>) -> Vec<Stmt> {
+/// The loop over the steps of a sum in fours. The last ones ask for what the epilogue reads, each for a row
+/// of `rows`: what is asked for at the beginning stands in the way of the sum's own lines.
+fn sum_in_fours(
+    m: &mut Module,
+    q: Sym,
+    whole: Dim,
+    body: Vec<Stmt>,
+    late: Option<(i64, &[(Sym, Stmt)])>,
+) -> Vec<Stmt> {
     let zero = Dim::constant(0);
     let Some((rows, reads)) = late.filter(|l| !l.1.is_empty()) else {
         return vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: whole, body }];
@@ -260,20 +358,42 @@ fn sum_in_fours(m: &mut Module, q: Sym, whole: Dim, body: Vec<Stmt>, late: Optio
     let mut end: Vec<Stmt> = reads.iter().map(|(r, ask)| put(ask.clone(), *r, last.into())).collect();
     end.extend(fresh_regs(m, &body).into_iter().map(|s| put(s, q, first + last)));
     m.syms.set_loop_range(q, zero, first);
-    vec![Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: first, body }, Stmt::For { kind: LoopKind::Seq, var: last, lo: zero, hi: Dim::constant(rows), body: end }]
+    vec![
+        Stmt::For { kind: LoopKind::Seq, var: q, lo: zero, hi: first, body },
+        Stmt::For { kind: LoopKind::Seq, var: last, lo: zero, hi: Dim::constant(rows), body: end },
+    ]
 }
 
-/// Asks for a part of the next panel, or of what the contraction says, in the four steps number `q` of a pass.
-fn ask(m: &Module, p: &Contraction, t: &Tile, depth: &[(Sym, Dim, Sym)], panel: Dim, q: Dim, a: Ahead) -> Vec<Stmt> {
+/// Asks for a part of the next panel, or of what the contraction says, in the four steps number `q` of a
+/// pass.
+fn ask(
+    m: &Module,
+    p: &Contraction,
+    t: &Tile,
+    depth: &[(Sym, Dim, Sym)],
+    panel: Dim,
+    q: Dim,
+    a: Ahead,
+) -> Vec<Stmt> {
     let Some((last, outer)) = depth.split_last() else { return vec![] };
     let (buf, line, from): (Buf, i64, Vec<Dim>) = match (&p.ask, &t.panels) {
         (Some((buf, at)), _) => {
             let first = |d: &Dim| d.subst(&mut |s| t.m_row.filter(|r| r.0 == s).map(|_| Dim::constant(0)));
-            (*buf, finish::LINE / m.bufs[*buf].ty.bytes().map_or(4, i64::from), at.iter().map(first).collect())
+            (
+                *buf,
+                finish::LINE / m.bufs[*buf].ty.bytes().map_or(4, i64::from),
+                at.iter().map(first).collect(),
+            )
         }
         (None, Panels::Packed(packed)) => {
             let own = t.batch.iter().filter(|x| packed.own.contains(&x.0)).map(|x| Dim::sym(x.0));
-            let at = packed.outer.iter().copied().chain(own).chain([panel + 1]).chain(depth.iter().map(|_| Dim::constant(0)));
+            let at = packed
+                .outer
+                .iter()
+                .copied()
+                .chain(own)
+                .chain([panel + 1])
+                .chain(depth.iter().map(|_| Dim::constant(0)));
             (packed.buf, packed.line, at.chain([Dim::constant(0)]).collect())
         }
         (None, Panels::InPlace | Panels::Private(..)) => return vec![],

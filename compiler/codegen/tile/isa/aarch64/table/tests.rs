@@ -1,5 +1,5 @@
-//! Every row of the table against words that an assembler made (`forms.txt`), and these against the assembler, where it is
-//! installed.
+//! Every row of the table against words that an assembler made (`forms.txt`), and these against the
+//! assembler, where it is installed.
 
 use super::*;
 use std::io::Write;
@@ -24,19 +24,46 @@ fn encoded() -> Vec<(String, u32)> {
                 all.push((format!("{name} v1.{t}, v2.{t}, v3.{t}"), three(w)));
             }
         };
-        for (name, op) in [("fadd", Bin::Add), ("fsub", Bin::Sub), ("fmul", Bin::Mul), ("fdiv", Bin::Div), ("fmin", Bin::Least), ("fmax", Bin::Most)] {
+        for (name, op) in [
+            ("fadd", Bin::Add),
+            ("fsub", Bin::Sub),
+            ("fmul", Bin::Mul),
+            ("fdiv", Bin::Div),
+            ("fmin", Bin::Least),
+            ("fmax", Bin::Most),
+        ] {
             bin(name, op, t);
         }
-        for (name, op) in [("add", Bin::IAdd), ("sub", Bin::ISub), ("mul", Bin::IMul), ("smin", Bin::IMin), ("smax", Bin::IMax), ("umin", Bin::UMin), ("umax", Bin::UMax)] {
+        for (name, op) in [
+            ("add", Bin::IAdd),
+            ("sub", Bin::ISub),
+            ("mul", Bin::IMul),
+            ("smin", Bin::IMin),
+            ("smax", Bin::IMax),
+            ("umin", Bin::UMin),
+            ("umax", Bin::UMax),
+        ] {
             bin(name, op, t);
         }
-        for (name, op) in [("ushl", Bin::Shl), ("ushl", Bin::Shr), ("sshl", Bin::Sar), ("fcmgt", Bin::Min), ("fcmgt", Bin::Max)] {
+        for (name, op) in [
+            ("ushl", Bin::Shl),
+            ("ushl", Bin::Shr),
+            ("sshl", Bin::Sar),
+            ("fcmgt", Bin::Min),
+            ("fcmgt", Bin::Max),
+        ] {
             bin(name, op, t);
         }
         for (name, op) in [("and", Bin::And), ("orr", Bin::Or), ("eor", Bin::Xor), ("bic", Bin::AndNot)] {
             bin(name, op, "16b");
         }
-        for (name, p) in [("fcmeq", Pred::Eq), ("fcmgt", Pred::Lt), ("fcmge", Pred::Le), ("fcmeq", Pred::Ne), ("fcmeq", Pred::Unordered)] {
+        for (name, p) in [
+            ("fcmeq", Pred::Eq),
+            ("fcmgt", Pred::Lt),
+            ("fcmge", Pred::Le),
+            ("fcmeq", Pred::Ne),
+            ("fcmeq", Pred::Unordered),
+        ] {
             all.push((format!("{name} v1.{t}, v2.{t}, v3.{t}"), three(cmp(p, bits))));
         }
         for (name, p) in [("cmeq", Pred::Eq), ("cmgt", Pred::Lt), ("cmge", Pred::Le), ("cmeq", Pred::Ne)] {
@@ -47,8 +74,14 @@ fn encoded() -> Vec<(String, u32)> {
             all.push((format!("{name} v1.{t}, v2.{t}, v3.{t}"), three(fma(neg, bits))));
             let (short, lanes) = if bits == Bits::B64 { ("d", 2) } else { ("s", 4) };
             for lane in 0..lanes {
-                all.push((format!("{name} v1.{t}, v2.{t}, v3.{short}[{lane}]"), three(fma_lane(neg, bits, lane))));
-                all.push((format!("{name} v1.{t}, v2.{t}, v31.{short}[{lane}]"), two(fma_lane(neg, bits, lane)) | 31 << 16));
+                all.push((
+                    format!("{name} v1.{t}, v2.{t}, v3.{short}[{lane}]"),
+                    three(fma_lane(neg, bits, lane)),
+                ));
+                all.push((
+                    format!("{name} v1.{t}, v2.{t}, v31.{short}[{lane}]"),
+                    two(fma_lane(neg, bits, lane)) | 31 << 16,
+                ));
             }
             for lane in 0..lanes {
                 all.push((format!("dup v1.{t}, v2.{short}[{lane}]"), two(dup_lane(bits, lane))));
@@ -62,10 +95,23 @@ fn encoded() -> Vec<(String, u32)> {
                 all.push((format!("{name} v1.{d}, v2.{n}"), two(w)));
             }
         };
-        for (name, op) in [("fsqrt", Un::Sqrt), ("frintn", Un::Round), ("frintm", Un::Floor), ("frintp", Un::Ceil), ("frintz", Un::Trunc), ("abs", Un::IAbs)] {
+        for (name, op) in [
+            ("fsqrt", Un::Sqrt),
+            ("frintn", Un::Round),
+            ("frintm", Un::Floor),
+            ("frintp", Un::Ceil),
+            ("frintz", Un::Trunc),
+            ("abs", Un::IAbs),
+        ] {
             un(name, op, t, t);
         }
-        for (name, op) in [("fcvtns", Un::ToInt), ("fcvtzs", Un::TruncInt), ("fcvtzs", Un::TruncLong), ("fcvtzu", Un::TruncUnsigned), ("scvtf", Un::ToFloat)] {
+        for (name, op) in [
+            ("fcvtns", Un::ToInt),
+            ("fcvtzs", Un::TruncInt),
+            ("fcvtzs", Un::TruncLong),
+            ("fcvtzu", Un::TruncUnsigned),
+            ("scvtf", Un::ToFloat),
+        ] {
             un(name, op, t, t);
         }
         for (name, op) in [("scvtf", Un::ToDouble), ("ucvtf", Un::UnsignedToDouble)] {
@@ -102,11 +148,15 @@ fn encoded() -> Vec<(String, u32)> {
         all.extend(names.iter().zip(words).map(|(n, w)| ((*n).to_owned(), two(w))));
     }
     for bytes in [1u32, 2, 4, 8] {
-        let (int, name) = (if bytes == 8 { "x1" } else { "w1" }, ["b", "h", "s", "d"][bytes.trailing_zeros() as usize]);
+        let (int, name) =
+            (if bytes == 8 { "x1" } else { "w1" }, ["b", "h", "s", "d"][bytes.trailing_zeros() as usize]);
         for lane in 0..(16 / bytes) as u8 {
             all.push((format!("umov {int}, v2.{name}[{lane}]"), two(umov(bytes, lane))));
             if bytes < 8 {
-                all.push((format!("ld1 {{ v1.{name} }}[{lane}], [x2]"), two(lane_access(bytes, lane, false))));
+                all.push((
+                    format!("ld1 {{ v1.{name} }}[{lane}], [x2]"),
+                    two(lane_access(bytes, lane, false)),
+                ));
                 all.push((format!("st1 {{ v1.{name} }}[{lane}], [x2]"), two(lane_access(bytes, lane, true))));
             }
         }
@@ -122,7 +172,10 @@ fn encoded() -> Vec<(String, u32)> {
         for (op, store) in [("ldr", false), ("str", true)] {
             let [scaled, plain] = int_access(bytes, store);
             all.push((format!("{op}{suffix} {name}, [x2, #{}]", 7 * bytes), two(scaled) | 7 << 10));
-            all.push((format!("{}{suffix} {name}, [x2, #-3]", op.replace('r', "ur")), two(plain) | 0x1fd << 12));
+            all.push((
+                format!("{}{suffix} {name}, [x2, #-3]", op.replace('r', "ur")),
+                two(plain) | 0x1fd << 12,
+            ));
         }
     }
     let pair = |w: u32| two(w) | 7 << 15 | 3 << 10;
@@ -209,9 +262,14 @@ fn rows_are_what_an_assembler_makes_of_them() {
     let ours = encoded();
     for (text, word) in &ours {
         let found = recorded.iter().find(|r| r.1 == text);
-        assert_eq!(found.map(|r| r.0), Some(*word), "{text}: found {word:#010x}, expected what forms.txt says");
+        assert_eq!(
+            found.map(|r| r.0),
+            Some(*word),
+            "{text}: found {word:#010x}, expected what forms.txt says"
+        );
     }
-    let unknown: Vec<&str> = recorded.iter().map(|r| r.1).filter(|t| !ours.iter().any(|o| o.0 == *t)).collect();
+    let unknown: Vec<&str> =
+        recorded.iter().map(|r| r.1).filter(|t| !ours.iter().any(|o| o.0 == *t)).collect();
     assert!(unknown.is_empty(), "in forms.txt, but not encoded: {unknown:?}");
 }
 
@@ -226,14 +284,22 @@ fn numbers_that_no_instruction_holds_are_literals() {
 fn assembled(lines: &[&str]) -> Option<Vec<u32>> {
     let mut mc = ["llvm-mc-22", "llvm-mc"].iter().find_map(|name| {
         let mut command = Command::new(name);
-        command.args(["-triple=aarch64", "--show-encoding"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+            .args(["-triple=aarch64", "--show-encoding"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         command.spawn().ok()
     })?;
     mc.stdin.take()?.write_all(lines.join("\n").as_bytes()).ok()?;
     let out = String::from_utf8(mc.wait_with_output().ok()?.stdout).ok()?;
     let byte = |b: &str| u32::from_str_radix(b.trim_start_matches("0x"), 16).expect("a byte");
     let encodings = out.lines().filter_map(|l| l.split_once("encoding: ["));
-    Some(encodings.map(|(_, bytes)| bytes.trim_end_matches(']').split(',').rev().fold(0, |w, b| w << 8 | byte(b))).collect())
+    Some(
+        encodings
+            .map(|(_, bytes)| bytes.trim_end_matches(']').split(',').rev().fold(0, |w, b| w << 8 | byte(b)))
+            .collect(),
+    )
 }
 
 /// With `ONNXC_UPDATE=1`, writes `forms.txt` anew.
