@@ -2,8 +2,8 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__AffineGrid.html>. One version, 20.
 
-use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{Expr, LoopKind};
 use crate::sym::Dim;
@@ -64,8 +64,16 @@ impl Operator for AffineGrid {
                     // Column j belongs to the j-th dimension from the last.
                     let d = n - j;
                     let number = |d: Dim| Expr::cast(ElemType::I64, ty, Expr::index(d));
-                    let x = if self.align_corners { number(at[d] * 2) / number((dims[d] - 1).max(1)) } else { number(at[d] * 2 + 1) / number(dims[d]) };
-                    v = Expr::fma(k.load(theta, &[at[0], at[n + 1], Dim::from(j)]), x - Expr::num(ty, 1.0), v);
+                    let x = if self.align_corners {
+                        number(at[d] * 2) / number((dims[d] - 1).max(1))
+                    } else {
+                        number(at[d] * 2 + 1) / number(dims[d])
+                    };
+                    v = Expr::fma(
+                        k.load(theta, &[at[0], at[n + 1], Dim::from(j)]),
+                        x - Expr::num(ty, 1.0),
+                        v,
+                    );
                 }
                 k.store(y, at, v);
             });

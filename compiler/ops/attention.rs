@@ -15,8 +15,8 @@
 pub mod core;
 
 use self::core::{Operand, Sizes};
-use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp};
 use crate::sym::Dim;
@@ -41,7 +41,9 @@ impl Operator for Attention {
     const OPS: &'static [&'static str] = &["Attention"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let precision = a.elem_type_opt("softmax_precision")?;
-        if precision.is_some_and(|t| !matches!(t, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::F64)) {
+        if precision
+            .is_some_and(|t| !matches!(t, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::F64))
+        {
             return a.error("attribute \"softmax_precision\" is not a floating-point type").fail();
         }
         let op = Attention {
@@ -56,10 +58,16 @@ impl Operator for Attention {
             right: a.int("right_window_size", -1)?,
         };
         if !(0..=3).contains(&op.mode) {
-            return a.error("attribute \"qk_matmul_output_mode\" is out of range").found_expected(op.mode.to_string(), "0 to 3").fail();
+            return a
+                .error("attribute \"qk_matmul_output_mode\" is out of range")
+                .found_expected(op.mode.to_string(), "0 to 3")
+                .fail();
         }
         if op.left < -1 || op.right < -1 {
-            return a.error("a window size is below -1").found_expected(format!("{}, {}", op.left, op.right), "-1 (unbounded), or 0 and more").fail();
+            return a
+                .error("a window size is below -1")
+                .found_expected(format!("{}, {}", op.left, op.right), "-1 (unbounded), or 0 and more")
+                .fail();
         }
         if [op.q_heads, op.kv_heads].into_iter().flatten().any(|h| h < 1) {
             return a.error("the number of heads must be positive").fail();
@@ -70,31 +78,53 @@ impl Operator for Attention {
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (q, k, v) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
         if !matches!(q.rank(), 3 | 4) || k.rank() != q.rank() || v.rank() != q.rank() {
-            return cx.error(codes::OP_SHAPE, "query, key and value must have rank 3, or all of them rank 4").fail();
+            return cx
+                .error(codes::OP_SHAPE, "query, key and value must have rank 3, or all of them rank 4")
+                .fail();
         }
         if q.rank() == 3 && (self.q_heads.is_none() || self.kv_heads.is_none()) {
-            return cx.error(codes::OP_ATTRIBUTE, "inputs of rank 3 need the attributes q_num_heads and kv_num_heads").fail();
+            return cx
+                .error(
+                    codes::OP_ATTRIBUTE,
+                    "inputs of rank 3 need the attributes q_num_heads and kv_num_heads",
+                )
+                .fail();
         }
         let past = (cx.tensor_opt(4)?.cloned(), cx.tensor_opt(5)?.cloned());
         if past.0.is_some() != past.1.is_some() {
-            return cx.error(codes::OP_ARITY, "past_key and past_value are given together or not at all").fail();
+            return cx
+                .error(codes::OP_ARITY, "past_key and past_value are given together or not at all")
+                .fail();
         }
         if cx.has(6) && past.0.is_some() {
             return cx.error(codes::OP_ARITY, "nonpad_kv_seqlen can not be combined with past_key").fail();
         }
         if q.rank() == 3 {
             for (t, h) in [(&q, self.q_heads), (&k, self.kv_heads), (&v, self.kv_heads)] {
-                cx.require_eq(t.dims[2].modulo(h.unwrap_or(1)), Dim::constant(0), "the heads do not divide the hidden size")?;
+                cx.require_eq(
+                    t.dims[2].modulo(h.unwrap_or(1)),
+                    Dim::constant(0),
+                    "the heads do not divide the hidden size",
+                )?;
             }
         }
         let s = self.sizes(&q.dims, &k.dims, &v.dims, past.0.as_ref().map(|p| p.dims.as_slice()));
-        let [qh, kh, vh] = [(&q, self.q_heads), (&k, self.kv_heads), (&v, self.kv_heads)].map(|(t, h)| if t.rank() == 4 { t.dims[1] } else { Dim::constant(h.unwrap_or(1)) });
+        let [qh, kh, vh] = [(&q, self.q_heads), (&k, self.kv_heads), (&v, self.kv_heads)]
+            .map(|(t, h)| if t.rank() == 4 { t.dims[1] } else { Dim::constant(h.unwrap_or(1)) });
         cx.require_eq(kh, vh, "key and value have different numbers of heads")?;
-        cx.require_eq(qh.modulo(kh), Dim::constant(0), "the heads of the query are not a multiple of those of the key")?;
+        cx.require_eq(
+            qh.modulo(kh),
+            Dim::constant(0),
+            "the heads of the query are not a multiple of those of the key",
+        )?;
         let positions = |t: &TensorType| t.dims[t.rank() - 2];
         cx.require_eq(positions(&k), positions(&v), "key and value have different lengths")?;
         for (t, what) in [(&k, "key"), (&v, "value")] {
-            cx.require_eq(t.dims[0], q.dims[0], &format!("the batch of the {what} is not that of the query"))?;
+            cx.require_eq(
+                t.dims[0],
+                q.dims[0],
+                &format!("the batch of the {what} is not that of the query"),
+            )?;
         }
         let key_size = if k.rank() == 4 { k.dims[3] } else { k.dims[2].floor_div(kh) };
         cx.require_eq(key_size, s.size, "query and key have different head sizes")?;
@@ -114,7 +144,11 @@ impl Operator for Attention {
         if let Some(m) = cx.tensor_opt(3)?.cloned() {
             self.check_mask(cx, &m, &s)?;
         }
-        let y = if q.rank() == 4 { vec![s.batch, qh, s.queries, s.value_size] } else { vec![s.batch, s.queries, qh * s.value_size] };
+        let y = if q.rank() == 4 {
+            vec![s.batch, qh, s.queries, s.value_size]
+        } else {
+            vec![s.batch, s.queries, qh * s.value_size]
+        };
         cx.set(3, q.elem, vec![s.batch, qh, s.queries, s.keys]);
         cx.set(2, v.elem, vec![s.batch, s.kv_heads, s.keys, s.value_size]);
         cx.set(1, k.elem, vec![s.batch, s.kv_heads, s.keys, s.size]);
@@ -127,9 +161,32 @@ impl Operator for Attention {
         let (past_key, past_value) = (cx.input_opt(4), cx.input_opt(5));
         let past = past_key.map(|p| cx.dims(p));
         let s = self.sizes(&cx.dims(q), &cx.dims(k), &cx.dims(v), past.as_deref());
-        let [q, k, v] = [(q, s.size), (k, s.size), (v, s.value_size)].map(|(b, size)| Operand::of_rank(cx, b, size));
-        let key = core::present(cx, "present_key", cx.output_opt(1), past_key, k, s.batch, s.kv_heads, s.keys, s.size).unwrap_or(k);
-        let value = core::present(cx, "present_value", cx.output_opt(2), past_value, v, s.batch, s.kv_heads, s.keys, s.value_size).unwrap_or(v);
+        let [q, k, v] =
+            [(q, s.size), (k, s.size), (v, s.value_size)].map(|(b, size)| Operand::of_rank(cx, b, size));
+        let key = core::present(
+            cx,
+            "present_key",
+            cx.output_opt(1),
+            past_key,
+            k,
+            s.batch,
+            s.kv_heads,
+            s.keys,
+            s.size,
+        )
+        .unwrap_or(k);
+        let value = core::present(
+            cx,
+            "present_value",
+            cx.output_opt(2),
+            past_value,
+            v,
+            s.batch,
+            s.kv_heads,
+            s.keys,
+            s.value_size,
+        )
+        .unwrap_or(v);
         let out = cx.output_opt(3);
         if cx.output_opt(0).is_none() && out.is_none() {
             return Ok(());
@@ -154,8 +211,14 @@ impl Operator for Attention {
             x = capped;
         }
         expose(cx, 1, x);
-        let mask = Mask { tensor: cx.input_opt(3), valid: cx.input_opt(6), past: past.map_or(Dim::constant(0), |p| p[2]), pads: cx.since >= 24 };
-        let masks = mask.tensor.is_some() || mask.valid.is_some() || self.causal || self.left >= 0 || self.right >= 0;
+        let mask = Mask {
+            tensor: cx.input_opt(3),
+            valid: cx.input_opt(6),
+            past: past.map_or(Dim::constant(0), |p| p[2]),
+            pads: cx.since >= 24,
+        };
+        let masks =
+            mask.tensor.is_some() || mask.valid.is_some() || self.causal || self.left >= 0 || self.right >= 0;
         let precision = self.precision.map_or(ty, |p| p.compute());
         if masks || precision != ty {
             let biased = cx.temp("biased", precision, s.scores());
@@ -193,8 +256,17 @@ impl Attention {
             [_, h, n, size] => (h, n, size),
             _ => (Dim::constant(heads.unwrap_or(1)), d[1], d[2].floor_div(heads.unwrap_or(1))),
         };
-        let ((qh, queries, size), (kv_heads, keys, _), (_, _, value_size)) = (head(q, self.q_heads), head(k, self.kv_heads), head(v, self.kv_heads));
-        Sizes { batch: q[0], kv_heads, shared: qh.floor_div(kv_heads), queries, keys: keys + past.map_or(Dim::constant(0), |p| p[2]), size, value_size }
+        let ((qh, queries, size), (kv_heads, keys, _), (_, _, value_size)) =
+            (head(q, self.q_heads), head(k, self.kv_heads), head(v, self.kv_heads));
+        Sizes {
+            batch: q[0],
+            kv_heads,
+            shared: qh.floor_div(kv_heads),
+            queries,
+            keys: keys + past.map_or(Dim::constant(0), |p| p[2]),
+            size,
+            value_size,
+        }
     }
 
     fn check_mask(&self, cx: &mut InferCx, m: &TensorType, s: &Sizes) -> Result<()> {
@@ -217,7 +289,15 @@ impl Attention {
     }
 
     /// A score plus the mask's bias, or -inf where the mask says so.
-    fn biased(&self, k: &mut KernelBuilder, mask: &Mask, s: &Sizes, at: &[Dim], score: Expr, ty: ElemType) -> Expr {
+    fn biased(
+        &self,
+        k: &mut KernelBuilder,
+        mask: &Mask,
+        s: &Sizes,
+        at: &[Dim],
+        score: Expr,
+        ty: ElemType,
+    ) -> Expr {
         let (b, i, j) = (at[0], at[2], at[3]);
         let mut allowed: Vec<Expr> = vec![];
         // Position of the query among all keys.

@@ -10,7 +10,7 @@
 //! floats needs `fmod = 1` before 28. BitShift 28 takes signed types. The slope of PRelu before 7 holds one
 //! value, or one a channel.
 
-use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp, visit};
 use crate::sym::{Answer, Dim, SymTable};
@@ -64,7 +64,29 @@ const OPERANDS: usize = 64;
 
 impl Operator for Binary {
     const OPS: &'static [&'static str] = &[
-        "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Max", "Min", "Sum", "Mean", "Mod", "PRelu", "BitShift",
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Pow",
+        "And",
+        "Or",
+        "Xor",
+        "BitwiseAnd",
+        "BitwiseOr",
+        "BitwiseXor",
+        "Equal",
+        "Less",
+        "LessOrEqual",
+        "Greater",
+        "GreaterOrEqual",
+        "Max",
+        "Min",
+        "Sum",
+        "Mean",
+        "Mod",
+        "PRelu",
+        "BitShift",
     ];
     fn elements(op: &str) -> Elements {
         if op == "Equal" { Elements::Strings } else { Elements::Numbers }
@@ -80,7 +102,11 @@ impl Operator for Binary {
             "Mean" => Fun::Mean,
             "PRelu" => Fun::PRelu,
             "Mod" => Fun::Plain(if a.flag("fmod", false)? { BinOp::Rem } else { BinOp::Mod }),
-            "BitShift" => Fun::Shift(if a.choice("direction", "", &["LEFT", "RIGHT"])? == "LEFT" { BinOp::Shl } else { BinOp::Shr }),
+            "BitShift" => Fun::Shift(if a.choice("direction", "", &["LEFT", "RIGHT"])? == "LEFT" {
+                BinOp::Shl
+            } else {
+                BinOp::Shr
+            }),
             op => match PLAIN.iter().find(|(n, _)| *n == op) {
                 Some((_, f)) => Fun::Plain(*f),
                 None => return a.error("not a binary operator").fail(),
@@ -96,7 +122,8 @@ impl Operator for Binary {
         if self.fun == Fun::Plain(BinOp::Mod) && elem.is_float() && cx.since < 28 {
             return cx.error(codes::OP_TYPE, "Mod of floating-point numbers needs fmod = 1").fail();
         }
-        let shapes: Vec<Vec<Dim>> = (0..cx.inputs.len()).map(|i| self.aligned(i, cx)).collect::<Result<_>>()?;
+        let shapes: Vec<Vec<Dim>> =
+            (0..cx.inputs.len()).map(|i| self.aligned(i, cx)).collect::<Result<_>>()?;
         let refs: Vec<&[Dim]> = shapes.iter().map(|s| s.as_slice()).collect();
         let shape = cx.broadcast(&refs)?;
         if self.fun == Fun::PRelu && shape.len() != shapes[0].len() {
@@ -120,7 +147,9 @@ impl Operator for Binary {
             match fun {
                 Fun::Plain(BinOp::Mod) if ty.is_float() => float_mod(k, ty, v.remove(0), v.remove(0)),
                 Fun::Plain(BinOp::Pow) => pow(k, v.remove(0), types[0], v.remove(0), types[1]),
-                Fun::Plain(f) => v.into_iter().reduce(|a, b| Expr::bin(f, a, b)).unwrap_or(Expr::num(ty, 0.0)),
+                Fun::Plain(f) => {
+                    v.into_iter().reduce(|a, b| Expr::bin(f, a, b)).unwrap_or(Expr::num(ty, 0.0))
+                }
                 Fun::Mean => {
                     let sum = v.into_iter().reduce(|a, b| a + b).unwrap_or(Expr::num(ty, 0.0));
                     if n == 1.0 { sum } else { sum / Expr::num(ty, n) }
@@ -128,7 +157,13 @@ impl Operator for Binary {
                 Fun::PRelu => {
                     let x = v.remove(0);
                     let slope = v.remove(0);
-                    k.shared(x, |_, x| Expr::select(Expr::bin(BinOp::Lt, x.clone(), Expr::num(ty, 0.0)), x.clone() * slope, x))
+                    k.shared(x, |_, x| {
+                        Expr::select(
+                            Expr::bin(BinOp::Lt, x.clone(), Expr::num(ty, 0.0)),
+                            x.clone() * slope,
+                            x,
+                        )
+                    })
                 }
                 Fun::Shift(op) => shift(k, op, ty, v.remove(0), v.remove(0)),
             }
@@ -149,7 +184,11 @@ fn shift(k: &mut KernelBuilder, op: BinOp, ty: ElemType, x: Expr, n: Expr) -> Ex
             if signed {
                 inside = inside.and(Expr::bin(BinOp::Ge, n.clone(), zero()));
             }
-            let fill = if signed && op == BinOp::Shr { Expr::select(lt(x.clone(), zero()), Expr::int(ty, -1), zero()) } else { zero() };
+            let fill = if signed && op == BinOp::Shr {
+                Expr::select(lt(x.clone(), zero()), Expr::int(ty, -1), zero())
+            } else {
+                zero()
+            };
             Expr::select(inside, Expr::bin(op, x, n), fill)
         })
     })
@@ -177,10 +216,24 @@ fn pow(k: &mut KernelBuilder, x: Expr, tx: ElemType, y: Expr, ty: ElemType) -> E
             2.0 => return Expr::bin(BinOp::Mul, x.clone(), x),
             1.0 => return x,
             // Of a negative base no power, or that of its magnitude.
-            p if tx == ElemType::F32 && p.is_finite() && (p.fract() != 0.0 || p % 2.0 == 0.0) && visit::constant_power(&Expr::bin(BinOp::Pow, x.clone(), Expr::cast(ty, tx, y.clone()))).is_none() && p != 0.0 => {
+            p if tx == ElemType::F32
+                && p.is_finite()
+                && (p.fract() != 0.0 || p % 2.0 == 0.0)
+                && visit::constant_power(&Expr::bin(
+                    BinOp::Pow,
+                    x.clone(),
+                    Expr::cast(ty, tx, y.clone()),
+                ))
+                .is_none()
+                && p != 0.0 =>
+            {
                 return k.shared(x, |_, x| {
                     let low = Expr::num(tx, f64::NEG_INFINITY);
-                    let base = if p.fract() == 0.0 { Expr::un(UnOp::Abs, x) } else { Expr::select(Expr::bin(BinOp::Eq, x.clone(), low), Expr::num(tx, f64::INFINITY), x) };
+                    let base = if p.fract() == 0.0 {
+                        Expr::un(UnOp::Abs, x)
+                    } else {
+                        Expr::select(Expr::bin(BinOp::Eq, x.clone(), low), Expr::num(tx, f64::INFINITY), x)
+                    };
                     let log = Expr::un(UnOp::Log, Expr::cast(tx, ElemType::F64, base));
                     Expr::cast(ElemType::F64, tx, Expr::un(UnOp::Exp, log * Expr::num(ElemType::F64, p)))
                 });
@@ -191,7 +244,11 @@ fn pow(k: &mut KernelBuilder, x: Expr, tx: ElemType, y: Expr, ty: ElemType) -> E
     match (tx.is_float(), ty.is_float()) {
         (true, _) => Expr::bin(BinOp::Pow, x, Expr::cast(ty, tx, y)),
         (false, false) => Expr::bin(BinOp::Pow, x, Expr::cast(ty, tx, y)),
-        (false, true) => Expr::cast(ElemType::F64, tx, Expr::bin(BinOp::Pow, Expr::cast(tx, ElemType::F64, x), Expr::cast(ty, ElemType::F64, y))),
+        (false, true) => Expr::cast(
+            ElemType::F64,
+            tx,
+            Expr::bin(BinOp::Pow, Expr::cast(tx, ElemType::F64, x), Expr::cast(ty, ElemType::F64, y)),
+        ),
     }
 }
 
@@ -227,7 +284,9 @@ impl Binary {
             if let Some(axis) = axis.filter(|_| on && !self.single_slope(&dims)) {
                 let axis = cx.axis(axis, a.len().max(1))?;
                 if axis + dims.len() > a.len() {
-                    return cx.error(codes::OP_SHAPE, format!("the second operand does not fit at axis {axis}")).fail();
+                    return cx
+                        .error(codes::OP_SHAPE, format!("the second operand does not fit at axis {axis}"))
+                        .fail();
                 }
                 dims.resize(a.len() - axis, Dim::constant(1));
             }
@@ -253,10 +312,14 @@ impl Binary {
     fn known(&self, cx: &InferCx) -> Known {
         let Fun::Plain(op) = self.fun else { return Known::No };
         let values: Option<Vec<Vec<Dim>>> = (0..cx.inputs.len()).map(|i| cx.dims_value(i)).collect();
-        let is_int = cx.inputs.iter().flatten().all(|o| o.ty.as_tensor().is_some_and(|t| matches!(t.elem, ElemType::I64 | ElemType::I32 | ElemType::Bool)));
+        let is_int = cx.inputs.iter().flatten().all(|o| {
+            o.ty.as_tensor().is_some_and(|t| matches!(t.elem, ElemType::I64 | ElemType::I32 | ElemType::Bool))
+        });
         let (Some(values), true) = (values, is_int) else { return Known::No };
         let n = values.iter().map(Vec::len).max().unwrap_or(0);
-        if values.iter().any(|v| v.len() != n && v.len() != 1) || cx.inputs.iter().flatten().any(|o| o.ty.as_tensor().is_some_and(|t| t.rank() > 1)) {
+        if values.iter().any(|v| v.len() != n && v.len() != 1)
+            || cx.inputs.iter().flatten().any(|o| o.ty.as_tensor().is_some_and(|t| t.rank() > 1))
+        {
             return Known::No;
         }
         let at = |v: &Vec<Dim>, i: usize| if v.len() == 1 { v[0] } else { v[i] };
@@ -284,7 +347,10 @@ fn fold_dims(syms: &SymTable, op: BinOp, a: Dim, b: Dim) -> Option<Dim> {
         BinOp::Max => Some(a.max(b)),
         BinOp::Div if b.as_const() != Some(0) && syms.is_nonneg(a) && syms.is_pos(b) => Some(a.floor_div(b)),
         // Quotients of integers are rounded towards zero.
-        BinOp::Div if b.as_const().is_none() && syms.is_pos(b) || b.as_const().is_some_and(|b| b > 0) && a.as_const().is_none() => {
+        BinOp::Div
+            if b.as_const().is_none() && syms.is_pos(b)
+                || b.as_const().is_some_and(|b| b > 0) && a.as_const().is_none() =>
+        {
             Some(a.max(0).floor_div(b) - (-a).max(0).floor_div(b))
         }
         BinOp::Mod if syms.is_pos(b) => Some(a.modulo(b)),
@@ -294,7 +360,9 @@ fn fold_dims(syms: &SymTable, op: BinOp, a: Dim, b: Dim) -> Option<Dim> {
         BinOp::Le => truth(syms.le(a, b)),
         BinOp::Gt => truth(syms.lt(b, a)),
         BinOp::Ge => truth(syms.le(b, a)),
-        BinOp::And => Some(a * b).filter(|_| a.as_const().is_some_and(|v| v < 2) && b.as_const().is_some_and(|v| v < 2)),
+        BinOp::And => {
+            Some(a * b).filter(|_| a.as_const().is_some_and(|v| v < 2) && b.as_const().is_some_and(|v| v < 2))
+        }
         _ => None,
     }
 }

@@ -20,13 +20,41 @@ use std::sync::Arc;
 
 /// Signed 4-bit floats.
 const FP4: [f32; 16] = [
-    0.0, 5.208_333_3e-3, 0.666_666_7, 1.0, 0.333_333_34, 0.5, 0.166_666_67, 0.25,
-    -0.0, -5.208_333_3e-3, -0.666_666_7, -1.0, -0.333_333_34, -0.5, -0.166_666_67, -0.25,
+    0.0,
+    5.208_333_3e-3,
+    0.666_666_7,
+    1.0,
+    0.333_333_34,
+    0.5,
+    0.166_666_67,
+    0.25,
+    -0.0,
+    -5.208_333_3e-3,
+    -0.666_666_7,
+    -1.0,
+    -0.333_333_34,
+    -0.5,
+    -0.166_666_67,
+    -0.25,
 ];
 /// Quantiles of the normal distribution.
 const NF4: [f32; 16] = [
-    -1.0, -0.696_192_8, -0.525_073_05, -0.394_917_5, -0.284_441_38, -0.184_773_43, -0.091_050_036, 0.0,
-    0.079_580_3, 0.160_930_2, 0.246_112_3, 0.337_915_24, 0.440_709_83, 0.562_617, 0.722_956_84, 1.0,
+    -1.0,
+    -0.696_192_8,
+    -0.525_073_05,
+    -0.394_917_5,
+    -0.284_441_38,
+    -0.184_773_43,
+    -0.091_050_036,
+    0.0,
+    0.079_580_3,
+    0.160_930_2,
+    0.246_112_3,
+    0.337_915_24,
+    0.440_709_83,
+    0.562_617,
+    0.722_956_84,
+    1.0,
 ];
 
 /// Sizes and the table.
@@ -58,11 +86,17 @@ impl Operator for Bnb4 {
             return a.error("attributes \"K\" and \"N\" must be positive, below 2^28").fail();
         }
         if !matches!(kind, 0 | 1) {
-            return a.error(format!("attribute \"quant_type\" is {kind}")).found_expected(kind.to_string(), "0 (FP4) or 1 (NF4)").fail();
+            return a
+                .error(format!("attribute \"quant_type\" is {kind}"))
+                .found_expected(kind.to_string(), "0 (FP4) or 1 (NF4)")
+                .fail();
         }
         if !(16..=1 << 28).contains(&b.block) || b.block & (b.block - 1) != 0 {
             let found = b.block.to_string();
-            return a.error(format!("attribute \"block_size\" is {found}")).found_expected(found, "a power of two, 16 or more").fail();
+            return a
+                .error(format!("attribute \"block_size\" is {found}"))
+                .found_expected(found, "a power of two, 16 or more")
+                .fail();
         }
         Ok(b)
     }
@@ -71,12 +105,21 @@ impl Operator for Bnb4 {
         let Some((depth, batch)) = a.dims.split_last() else {
             return cx.error(codes::OP_SHAPE, "the input must have the depth as its last dimension").fail();
         };
-        let (want, columns) = if self.transposed { (self.columns, self.rows) } else { (self.rows, self.columns) };
+        let (want, columns) =
+            if self.transposed { (self.columns, self.rows) } else { (self.rows, self.columns) };
         cx.require_eq(*depth, want.into(), "the last dimension must be K, or N where transB is 0")?;
         let count = self.rows * self.columns;
         let (bytes, blocks) = (cx.tensor(1)?.count(), cx.tensor(2)?.count());
-        cx.require_eq(bytes, Dim::constant((count + 1) / 2), "the weights must have a byte for two elements")?;
-        cx.require_eq(blocks, Dim::constant((count + self.block - 1) / self.block), "absmax must have a value for each block")?;
+        cx.require_eq(
+            bytes,
+            Dim::constant((count + 1) / 2),
+            "the weights must have a byte for two elements",
+        )?;
+        cx.require_eq(
+            blocks,
+            Dim::constant((count + self.block - 1) / self.block),
+            "absmax must have a value for each block",
+        )?;
         let mut dims = batch.to_vec();
         dims.push(columns.into());
         cx.set(0, a.elem, dims);
@@ -84,10 +127,12 @@ impl Operator for Bnb4 {
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let (a, b, most, y) = (cx.input(0), cx.input(1), cx.input(2), cx.output(0));
-        let (depth, columns) = if self.transposed { (self.columns, self.rows) } else { (self.rows, self.columns) };
+        let (depth, columns) =
+            if self.transposed { (self.columns, self.rows) } else { (self.rows, self.columns) };
         let (ty, elem) = (ElemType::F32, cx.elem(most).compute());
         let bytes = cx.m.view(b, vec![Dim::constant((self.rows * self.columns + 1) / 2)]);
-        let factors = cx.m.view(most, vec![Dim::constant((self.rows * self.columns + self.block - 1) / self.block)]);
+        let factors =
+            cx.m.view(most, vec![Dim::constant((self.rows * self.columns + self.block - 1) / self.block)]);
         let table = Arc::new(ConstData::f32s(vec![16], if self.normal { &NF4 } else { &FP4 }));
         let table = cx.m.constant("values", table);
         let places = Fields::new(cx, bytes, 4);

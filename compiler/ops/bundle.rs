@@ -15,13 +15,13 @@
 pub mod boundary;
 mod parts;
 
-use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator, Schema};
+use super::sequence::{Concat, Split};
 use super::support::{runtime, schema};
+use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator, Schema};
 use crate::diag::{Failure, Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt};
 use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType, TensorType};
-use super::sequence::{Concat, Split};
 use boundary::Boundary;
 use runtime::{eq, int, le};
 use std::sync::{Arc, LazyLock};
@@ -72,7 +72,10 @@ pub enum Bundle {
 }
 
 static SCHEMAS: LazyLock<Vec<Schema>> = LazyLock::new(|| {
-    const NAMES: [&str; 13] = ["Pack", "At", "Insert", "Erase", "Length", "Has", "Require", "Alike", "Split", "Concat", "Unpack", "Publish", "Rows"];
+    const NAMES: [&str; 13] = [
+        "Pack", "At", "Insert", "Erase", "Length", "Has", "Require", "Alike", "Split", "Concat", "Unpack",
+        "Publish", "Rows",
+    ];
     NAMES.iter().map(|n| schema::internal(n)).collect()
 });
 
@@ -134,15 +137,25 @@ impl Operator for Bundle {
         let i64_ = ElemType::I64;
         match self {
             Bundle::Pack { elem, rank, like } => {
-                let types: Vec<TensorType> = (0..cx.inputs.len()).map(|i| cx.tensor(i).cloned()).collect::<Result<_>>()?;
-                let elem = elem.or(types.first().map(|t| t.elem)).ok_or_else(|| Failure::bug("bundle", "a sequence without an element type"))?;
+                let types: Vec<TensorType> =
+                    (0..cx.inputs.len()).map(|i| cx.tensor(i).cloned()).collect::<Result<_>>()?;
+                let elem = elem
+                    .or(types.first().map(|t| t.elem))
+                    .ok_or_else(|| Failure::bug("bundle", "a sequence without an element type"))?;
                 if types.iter().any(|t| t.elem != elem) {
-                    return cx.error(codes::OP_TYPE, format!("the members of a sequence must have one element type, here {elem}")).fail();
+                    return cx
+                        .error(
+                            codes::OP_TYPE,
+                            format!("the members of a sequence must have one element type, here {elem}"),
+                        )
+                        .fail();
                 }
                 let members = &types[*like..];
                 let columns = match members.first() {
                     None => Dim::constant(*rank as i64 + HEAD),
-                    Some(t) if members.iter().all(|u| u.rank() == t.rank()) => Dim::constant(t.rank() as i64 + HEAD),
+                    Some(t) if members.iter().all(|u| u.rank() == t.rank()) => {
+                        Dim::constant(t.rank() as i64 + HEAD)
+                    }
                     Some(_) => cx.size(0, 1, 2),
                 };
                 cx.set(0, i64_, vec![Dim::from(members.len()), columns]);
@@ -165,10 +178,17 @@ impl Operator for Bundle {
                 let (len, columns) = table(cx, 0)?;
                 let (data, x) = (cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
                 if data.elem != x.elem {
-                    return cx.error(codes::OP_TYPE, "the tensor has another element type than the members of the sequence").found_expected(x.elem.to_string(), data.elem.to_string()).fail();
+                    return cx
+                        .error(
+                            codes::OP_TYPE,
+                            "the tensor has another element type than the members of the sequence",
+                        )
+                        .found_expected(x.elem.to_string(), data.elem.to_string())
+                        .fail();
                 }
                 let own = Dim::constant(x.rank() as i64 + HEAD);
-                let columns = if len.as_const() == Some(0) || columns == own { own } else { cx.size(0, 1, 2) };
+                let columns =
+                    if len.as_const() == Some(0) || columns == own { own } else { cx.size(0, 1, 2) };
                 cx.set(0, i64_, vec![len + 1, columns]);
                 cx.set(1, data.elem, vec![data.count() + x.count()]);
             }
@@ -187,8 +207,15 @@ impl Operator for Bundle {
             }
             Bundle::Has => {
                 let (len, _) = table(cx, 0)?;
-                let known = len.as_const().and_then(|n| ConstData::new(ElemType::Bool, vec![], vec![u8::from(n > 0)]));
-                cx.set_known(0, ElemType::Bool, vec![], known.map_or(Known::No, |c| Known::Const(Arc::new(c))));
+                let known = len
+                    .as_const()
+                    .and_then(|n| ConstData::new(ElemType::Bool, vec![], vec![u8::from(n > 0)]));
+                cx.set_known(
+                    0,
+                    ElemType::Bool,
+                    vec![],
+                    known.map_or(Known::No, |c| Known::Const(Arc::new(c))),
+                );
             }
             Bundle::Require => {
                 let t = cx.tensor(1)?.clone();
@@ -216,7 +243,11 @@ impl Operator for Bundle {
                         }
                     },
                     Some(s) if s.rank() == 1 => s.dims[0],
-                    Some(_) => return cx.error(codes::OP_SHAPE, "the sizes of the parts must be a number or a list").fail(),
+                    Some(_) => {
+                        return cx
+                            .error(codes::OP_SHAPE, "the sizes of the parts must be a number or a list")
+                            .fail();
+                    }
                 };
                 cx.set(0, i64_, vec![len, Dim::constant(columns)]);
                 cx.set(1, t.elem, vec![t.count()]);
@@ -226,7 +257,9 @@ impl Operator for Bundle {
                 let data = cx.tensor(1)?.clone();
                 let rank = rank(cx, columns)? + usize::from(*new_axis);
                 let axis = axis_of(cx, *axis, rank)?;
-                let dims: Vec<Dim> = (0..rank).map(|d| if *new_axis && d == axis { len } else { cx.size(0, d, rank) }).collect();
+                let dims: Vec<Dim> = (0..rank)
+                    .map(|d| if *new_axis && d == axis { len } else { cx.size(0, d, rank) })
+                    .collect();
                 cx.bound(&dims, data.count());
                 cx.set(0, data.elem, dims);
             }
@@ -259,7 +292,8 @@ impl Operator for Bundle {
             }
             Bundle::Require => {
                 let (flag, x) = (cx.input(0), cx.input(1));
-                cx.m.driver.push(Stmt::Check { cond: Expr::Load { buf: flag, at: vec![] }, status: Status::Value });
+                cx.m.driver
+                    .push(Stmt::Check { cond: Expr::Load { buf: flag, at: vec![] }, status: Status::Value });
                 cx.alias(0, x);
             }
             Bundle::Alike | Bundle::Rows(_) => {
@@ -368,7 +402,12 @@ fn position(cx: &mut LowerCx, i: usize, len: Dim, count: Dim, default: Dim) -> D
 }
 
 fn late_position(cx: &mut LowerCx, v: Expr, len: Dim, count: Dim) -> Dim {
-    let found = cx.number("position", Expr::select(Expr::bin(BinOp::Lt, v.clone(), int(0)), v.clone() + ix(len), v), None, None);
+    let found = cx.number(
+        "position",
+        Expr::select(Expr::bin(BinOp::Lt, v.clone(), int(0)), v.clone() + ix(len), v),
+        None,
+        None,
+    );
     let inside = Expr::cmp_index(BinOp::Ge, found, 0).and(Expr::cmp_index(BinOp::Lt, found, count));
     cx.m.driver.push(Stmt::Check { cond: inside, status: Status::Index });
     found
@@ -389,7 +428,10 @@ fn at(cx: &mut LowerCx) {
         cx.define(*n, entry(d as i64 + HEAD));
     }
     let place = cx.number("place", entry(0), Some(0), None);
-    cx.m.driver.push(Stmt::Check { cond: Expr::cmp_index(BinOp::Le, place + Dim::product(dims.iter().copied()), total), status: Status::Value });
+    cx.m.driver.push(Stmt::Check {
+        cond: Expr::cmp_index(BinOp::Le, place + Dim::product(dims.iter().copied()), total),
+        status: Status::Value,
+    });
     cx.map(y, |k, at| {
         let linear = at.iter().zip(&dims).fold(Dim::constant(0), |sum, (i, d)| sum * *d + *i);
         k.load(data, &[place + linear])
@@ -410,7 +452,11 @@ fn insert(cx: &mut LowerCx) {
             cx.kernel(|k| {
                 k.nest(LoopKind::Par, &[len, new], |k, at| {
                     let have = k.load(t, &[at[0], at[1]]);
-                    let v = if old == new { have } else { Expr::select(Expr::cmp_index(BinOp::Lt, at[1], old), have, int(0)) };
+                    let v = if old == new {
+                        have
+                    } else {
+                        Expr::select(Expr::cmp_index(BinOp::Lt, at[1], old), have, int(0))
+                    };
                     // Rows from the position on stand one further down.
                     let moved = Expr::select(Expr::cmp_index(BinOp::Ge, at[0], p), ix(at[0] + 1), ix(at[0]));
                     k.at_index(moved, len + 1, |k, r| k.store(y, &[r, at[1]], v));

@@ -14,8 +14,8 @@
 
 use super::support::text::numbers::{self, Powers};
 use super::support::text::parse;
-use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
 use super::support::{runtime, text};
+use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::tensor::{ElemType, SmallFloat};
@@ -51,10 +51,12 @@ impl Operator for Cast {
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
         let to = match (a.op(), a.since()) {
-            ("Cast", 1) => match a.string_opt("to")?.and_then(|s| ElemType::from_onnx_name(&s.to_lowercase())) {
-                Some(t) => Some(t),
-                None => return a.error("attribute \"to\" is not the name of an element type").fail(),
-            },
+            ("Cast", 1) => {
+                match a.string_opt("to")?.and_then(|s| ElemType::from_onnx_name(&s.to_lowercase())) {
+                    Some(t) => Some(t),
+                    None => return a.error("attribute \"to\" is not the name of an element type").fail(),
+                }
+            }
             ("Cast" | "BitCast", _) => match a.elem_type_opt("to")? {
                 Some(t) => Some(t),
                 None => return a.error("attribute \"to\" is missing").fail(),
@@ -76,22 +78,44 @@ impl Operator for Cast {
             None => cx.tensor(1)?.elem,
         };
         for e in [t.elem, to] {
-            if !(e.is_float() || e.is_int() || e == ElemType::Bool || e == ElemType::Str && !self.bits || e.is_complex() && self.bits) {
-                return cx.error(codes::OP_FEATURE, format!("{} between {} and {to} is not supported yet", if self.bits { "BitCast" } else { "Cast" }, t.elem)).fail();
+            if !(e.is_float()
+                || e.is_int()
+                || e == ElemType::Bool
+                || e == ElemType::Str && !self.bits
+                || e.is_complex() && self.bits)
+            {
+                return cx
+                    .error(
+                        codes::OP_FEATURE,
+                        format!(
+                            "{} between {} and {to} is not supported yet",
+                            if self.bits { "BitCast" } else { "Cast" },
+                            t.elem
+                        ),
+                    )
+                    .fail();
             }
         }
         if self.bits {
             if t.elem.bits() != to.bits() {
                 let text = |t: ElemType| format!("{t} of {} bits", t.bits());
-                return cx.error(codes::OP_TYPE, "BitCast needs a type of the same width").found_expected(text(to), format!("as wide as {}", text(t.elem))).fail();
+                return cx
+                    .error(codes::OP_TYPE, "BitCast needs a type of the same width")
+                    .found_expected(text(to), format!("as wide as {}", text(t.elem)))
+                    .fail();
             }
-            let known = cx.constant(0).and_then(|c| c.with_elem(to)).map_or(Known::No, |c| Known::Const(Arc::new(c)));
+            let known =
+                cx.constant(0).and_then(|c| c.with_elem(to)).map_or(Known::No, |c| Known::Const(Arc::new(c)));
             cx.set_known(0, to, t.dims.clone(), known);
             return Ok(());
         }
         let known = match cx.dims_value(0) {
-            Some(v) if matches!(to, ElemType::I64 | ElemType::I32) && t.elem != ElemType::F32 => Known::Dims(v),
-            Some(v) if to == ElemType::Bool && v.iter().all(|d| matches!(d.as_const(), Some(0 | 1))) => Known::Dims(v),
+            Some(v) if matches!(to, ElemType::I64 | ElemType::I32) && t.elem != ElemType::F32 => {
+                Known::Dims(v)
+            }
+            Some(v) if to == ElemType::Bool && v.iter().all(|d| matches!(d.as_const(), Some(0 | 1))) => {
+                Known::Dims(v)
+            }
             _ => Known::No,
         };
         cx.set_known(0, to, t.dims.clone(), known);
@@ -163,8 +187,12 @@ impl Cast {
         let v = match to {
             // What is out of range wraps, as in the ONNX reference and ONNX Runtime: by way of a wider type
             // with a sign.
-            t if from.is_float() && t.is_int() && t.bits() < 32 => Expr::cast(ElemType::I32, t.compute(), Expr::cast(from, ElemType::I32, v)),
-            ElemType::U32 if from.is_float() => Expr::cast(ElemType::I64, to, Expr::cast(from, ElemType::I64, v)),
+            t if from.is_float() && t.is_int() && t.bits() < 32 => {
+                Expr::cast(ElemType::I32, t.compute(), Expr::cast(from, ElemType::I32, v))
+            }
+            ElemType::U32 if from.is_float() => {
+                Expr::cast(ElemType::I64, to, Expr::cast(from, ElemType::I64, v))
+            }
             ElemType::U64 if from.is_float() => k.shared(v, |_, v| {
                 let negative = Expr::bin(BinOp::Lt, v.clone(), Expr::num(from, 0.0));
                 let below = Expr::cast(ElemType::I64, to, Expr::cast(from, ElemType::I64, v.clone()));
@@ -198,7 +226,15 @@ impl Cast {
                 let capped = Expr::bin(BinOp::Min, r, int(0x7f00_0000));
                 Expr::select(at_least(0x7f80_0001), nan, capped)
             } else {
-                Expr::select(Expr::bin(BinOp::Or, at_least(0x7f80_0000), Expr::bin(BinOp::Lt, b.clone(), int(0x40_0000))), nan, r)
+                Expr::select(
+                    Expr::bin(
+                        BinOp::Or,
+                        at_least(0x7f80_0000),
+                        Expr::bin(BinOp::Lt, b.clone(), int(0x40_0000)),
+                    ),
+                    nan,
+                    r,
+                )
             };
             Expr::un(UnOp::Bits(ElemType::F32), r)
         })

@@ -3,8 +3,8 @@
 //! Spec: <https://onnx.ai/onnx/operators/onnx__CenterCropPad.html>. One version, 18. Of an odd difference the
 //! smaller half comes first.
 
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, LoopKind};
 use crate::sym::Dim;
@@ -33,7 +33,10 @@ impl Operator for CenterCropPad {
             return cx.error(codes::OP_ATTRIBUTE, "attribute \"axes\" names an axis twice").fail();
         }
         if runtime::length(cx, 1) != Some(axes.len()) {
-            return cx.error(codes::OP_SHAPE, "shape does not fit the axes").row("expected", format!("{} values", axes.len())).fail();
+            return cx
+                .error(codes::OP_SHAPE, "shape does not fit the axes")
+                .row("expected", format!("{} values", axes.len()))
+                .fail();
         }
         let mut dims = x.dims.clone();
         if runtime::late(cx, 1) {
@@ -57,7 +60,9 @@ impl Operator for CenterCropPad {
         let (from, to) = (cx.dims(x), cx.dims(y));
         let ty = cx.elem(x).compute();
         let axes: Vec<usize> = match &self.axes {
-            Some(a) => a.iter().map(|a| (if *a < 0 { *a + from.len() as i64 } else { *a }) as usize).collect(),
+            Some(a) => {
+                a.iter().map(|a| (if *a < 0 { *a + from.len() as i64 } else { *a }) as usize).collect()
+            }
             None => (0..from.len()).collect(),
         };
         if let Some(b) = runtime::late_operand(cx, 1) {
@@ -74,7 +79,10 @@ impl Operator for CenterCropPad {
                     let crop = (*n - *out).max(0).floor_div(2);
                     let p = k.m.syms.simplify(*i - pad + crop);
                     at_x.push(p);
-                    for (sure, c) in [(k.m.syms.is_nonneg(p), Expr::cmp_index(BinOp::Ge, p, 0)), (k.m.syms.is_nonneg(*n - 1 - p), Expr::cmp_index(BinOp::Lt, p, *n))] {
+                    for (sure, c) in [
+                        (k.m.syms.is_nonneg(p), Expr::cmp_index(BinOp::Ge, p, 0)),
+                        (k.m.syms.is_nonneg(*n - 1 - p), Expr::cmp_index(BinOp::Lt, p, *n)),
+                    ] {
                         if !sure {
                             inside = Some(inside.map_or(c.clone(), |o| o.and(c)));
                         }

@@ -3,8 +3,8 @@
 //! Spec: <https://onnx.ai/onnx/operators/onnx__Col2Im.html>. One version, 18. Each element of the image
 //! gathers from the blocks that cover it.
 
-use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
@@ -24,23 +24,36 @@ impl Operator for Col2Im {
         let list = |a: &mut Attrs, name: &str, least: i64| -> Result<Option<Vec<i64>>> {
             let v = a.ints_opt(name)?;
             match v.as_ref().and_then(|v| v.iter().find(|x| **x < least || **x > 1 << 30)) {
-                Some(x) => a.error(format!("attribute \"{name}\" has the value {x}")).row("expected", format!("{least} or more")).fail(),
+                Some(x) => a
+                    .error(format!("attribute \"{name}\" has the value {x}"))
+                    .row("expected", format!("{least} or more"))
+                    .fail(),
                 None => Ok(v),
             }
         };
-        Ok(Col2Im { dilations: list(a, "dilations", 1)?, pads: list(a, "pads", 0)?, strides: list(a, "strides", 1)? })
+        Ok(Col2Im {
+            dilations: list(a, "dilations", 1)?,
+            pads: list(a, "pads", 0)?,
+            strides: list(a, "strides", 1)?,
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let x = cx.tensor(0)?.clone();
         let (Some(n), Some(blocks)) = (runtime::length(cx, 1), runtime::length(cx, 2)) else {
-            return cx.error(codes::OP_SHAPE, "the lengths of image_shape and block_shape must be known").fail();
+            return cx
+                .error(codes::OP_SHAPE, "the lengths of image_shape and block_shape must be known")
+                .fail();
         };
         if n != blocks || n == 0 || x.rank() != 3 {
             return cx.error(codes::OP_SHAPE, "the input must have rank 3, and image_shape and block_shape as many values as the image dimensions").fail();
         }
-        for (name, v, want) in [("dilations", &self.dilations, n), ("pads", &self.pads, 2 * n), ("strides", &self.strides, n)] {
+        for (name, v, want) in
+            [("dilations", &self.dilations, n), ("pads", &self.pads, 2 * n), ("strides", &self.strides, n)]
+        {
             if v.as_ref().is_some_and(|v| v.len() != want) {
-                return cx.error(codes::OP_ATTRIBUTE, format!("attribute \"{name}\" must have {want} values")).fail();
+                return cx
+                    .error(codes::OP_ATTRIBUTE, format!("attribute \"{name}\" must have {want} values"))
+                    .fail();
             }
         }
         let (image, block) = (cx.dims_value(1), cx.ints_value(2));
@@ -62,8 +75,14 @@ impl Operator for Col2Im {
                 return Ok(());
             }
         };
-        let Some(size) = volume(&block) else { return cx.error(codes::OP_SHAPE, format!("block_shape is {block:?}")).fail() };
-        cx.require_eq(x.dims[1].modulo(size), Dim::constant(0), "the second dimension is not a multiple of the block's size")?;
+        let Some(size) = volume(&block) else {
+            return cx.error(codes::OP_SHAPE, format!("block_shape is {block:?}")).fail();
+        };
+        cx.require_eq(
+            x.dims[1].modulo(size),
+            Dim::constant(0),
+            "the second dimension is not a multiple of the block's size",
+        )?;
         let blocks = Dim::product((0..n).map(|i| self.blocks(i, n, image[i], block[i])));
         cx.require_eq(x.dims[2], blocks, "the third dimension is not the number of blocks")?;
         for d in &image {
@@ -87,7 +106,11 @@ impl Operator for Col2Im {
                 let image = runtime::sizes(k, image);
                 let block = runtime::values(k, block);
                 for b in &block {
-                    runtime::check(k, runtime::le(runtime::int(1), b.clone()).and(runtime::le(b.clone(), runtime::int(1 << 30))));
+                    runtime::check(
+                        k,
+                        runtime::le(runtime::int(1), b.clone())
+                            .and(runtime::le(b.clone(), runtime::int(1 << 30))),
+                    );
                 }
                 let volume = block.iter().cloned().reduce(|a, b| a * b).unwrap_or(runtime::int(1));
                 let channels = k.let_(Expr::index(dims[1]) / volume.max(runtime::int(1)));
@@ -103,7 +126,8 @@ impl Operator for Col2Im {
             };
             let mut counts = vec![];
             for (i, b) in block.iter().enumerate() {
-                let room = Expr::index(out[2 + i] + self.pads(i) + self.pads(n + i) - 1) - (b.clone() - runtime::int(1)) * runtime::int(self.dilation(i));
+                let room = Expr::index(out[2 + i] + self.pads(i) + self.pads(n + i) - 1)
+                    - (b.clone() - runtime::int(1)) * runtime::int(self.dilation(i));
                 let count = k.let_(room / runtime::int(self.stride(i)) + runtime::int(1));
                 counts.push(count);
             }
@@ -117,10 +141,16 @@ impl Operator for Col2Im {
                 k.nest(LoopKind::Seq, &[per], |k, r| {
                     let row = at[1] * per + r[0];
                     let v = self.covering(k, &block, &counts, r[0], &at[2..], |k, column| {
-                        k.with_index(Expr::index(row), dims[1], |k, row| k.with_index(column, dims[2], |k, c| k.load(x, &[at[0], row, c])))
+                        k.with_index(Expr::index(row), dims[1], |k, row| {
+                            k.with_index(column, dims[2], |k, c| k.load(x, &[at[0], row, c]))
+                        })
                     });
                     let v = k.let_(v);
-                    let sum = if ty == ElemType::Bool { Expr::bin(BinOp::Or, Expr::acc(acc), v) } else { Expr::acc(acc) + v };
+                    let sum = if ty == ElemType::Bool {
+                        Expr::bin(BinOp::Or, Expr::acc(acc), v)
+                    } else {
+                        Expr::acc(acc) + v
+                    };
                     k.set(acc, sum);
                 });
                 k.store(y, at, Expr::acc(acc));
@@ -147,21 +177,35 @@ impl Col2Im {
     }
     /// Number of blocks along dimension `i` of `n`.
     fn blocks(&self, i: usize, n: usize, image: Dim, block: i64) -> Dim {
-        (image + self.pads(i) + self.pads(n + i) - self.dilation(i) * (block - 1) - 1).floor_div(self.stride(i)) + 1
+        (image + self.pads(i) + self.pads(n + i) - self.dilation(i) * (block - 1) - 1)
+            .floor_div(self.stride(i))
+            + 1
     }
     /// `load` of the column of the block that has its element number `r` at image position `at`, or 0 if
     /// there is none.
-    fn covering(&self, k: &mut KernelBuilder, block: &[Expr], counts: &[Expr], r: Dim, at: &[Dim], load: impl FnOnce(&mut KernelBuilder, Expr) -> Expr) -> Expr {
+    fn covering(
+        &self,
+        k: &mut KernelBuilder,
+        block: &[Expr],
+        counts: &[Expr],
+        r: Dim,
+        at: &[Dim],
+        load: impl FnOnce(&mut KernelBuilder, Expr) -> Expr,
+    ) -> Expr {
         let int = runtime::int;
         let mut rest = Expr::index(r);
         let mut inside = Expr::bool(true);
         let mut columns = vec![];
         for i in (0..block.len()).rev() {
-            let offset = if i == 0 { rest.clone() } else { Expr::bin(BinOp::Rem, rest.clone(), block[i].clone()) };
+            let offset =
+                if i == 0 { rest.clone() } else { Expr::bin(BinOp::Rem, rest.clone(), block[i].clone()) };
             rest = k.let_(rest / block[i].clone());
             let p = k.let_(Expr::index(at[i] + self.pads(i)) - offset * int(self.dilation(i)));
             let q = k.let_(p.clone() / int(self.stride(i)));
-            inside = inside.and(Expr::bin(BinOp::Ge, p.clone(), int(0))).and(runtime::eq(q.clone() * int(self.stride(i)), p)).and(Expr::bin(BinOp::Lt, q.clone(), counts[i].clone()));
+            inside = inside
+                .and(Expr::bin(BinOp::Ge, p.clone(), int(0)))
+                .and(runtime::eq(q.clone() * int(self.stride(i)), p))
+                .and(Expr::bin(BinOp::Lt, q.clone(), counts[i].clone()));
             columns.push((q, counts[i].clone()));
         }
         let column = columns.into_iter().rev().fold(int(0), |flat, (q, n)| flat * n + q);

@@ -5,7 +5,7 @@
 //! Both are views: they cost nothing.
 
 use super::support::schema::{self, Schema};
-use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Failure, Result};
 use crate::sym::Dim;
 use crate::tensor::{ConstData, ElemType};
@@ -20,7 +20,8 @@ pub enum Complex {
     Join,
 }
 
-static SCHEMAS: LazyLock<[Schema; 2]> = LazyLock::new(|| ["ComplexParts", "ComplexJoin"].map(schema::internal));
+static SCHEMAS: LazyLock<[Schema; 2]> =
+    LazyLock::new(|| ["ComplexParts", "ComplexJoin"].map(schema::internal));
 
 impl Complex {
     /// The operator's schema.
@@ -42,12 +43,20 @@ impl Operator for Complex {
         let t = cx.tensor(0)?.clone();
         let (elem, dims) = match (self, t.elem.part(), t.elem) {
             (Complex::Parts, Some(part), _) => (part, [t.dims.as_slice(), &[Dim::constant(2)]].concat()),
-            (Complex::Join, _, ElemType::F32) => (ElemType::C64, t.dims[..t.rank().saturating_sub(1)].to_vec()),
-            (Complex::Join, _, ElemType::F64) => (ElemType::C128, t.dims[..t.rank().saturating_sub(1)].to_vec()),
+            (Complex::Join, _, ElemType::F32) => {
+                (ElemType::C64, t.dims[..t.rank().saturating_sub(1)].to_vec())
+            }
+            (Complex::Join, _, ElemType::F64) => {
+                (ElemType::C128, t.dims[..t.rank().saturating_sub(1)].to_vec())
+            }
             _ => return Err(Failure::bug("complex", format!("{self:?} of {}", t.elem))),
         };
         let sizes = dims.iter().map(|d| d.as_const()).collect::<Option<Vec<i64>>>();
-        let known = cx.constant(0).zip(sizes).and_then(|(c, d)| ConstData::new(elem, d, c.bytes())).map_or(Known::No, |c| Known::Const(Arc::new(c)));
+        let known = cx
+            .constant(0)
+            .zip(sizes)
+            .and_then(|(c, d)| ConstData::new(elem, d, c.bytes()))
+            .map_or(Known::No, |c| Known::Const(Arc::new(c)));
         cx.set_known(0, elem, dims, known);
         Ok(())
     }

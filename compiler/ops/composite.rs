@@ -36,25 +36,37 @@ pub struct Gradient {
 }
 
 impl Operator for Composite {
-    const OPS: &'static [&'static str] = &["ai.onnx.preview:FlexAttention", "ai.onnx.preview.training:Gradient"];
+    const OPS: &'static [&'static str] =
+        &["ai.onnx.preview:FlexAttention", "ai.onnx.preview.training:Gradient"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         if a.op() == "FlexAttention" {
             let precision = a.elem_type_opt("softmax_precision")?;
-            if let Some(p) = precision.filter(|p| ![ElemType::F16, ElemType::BF16, ElemType::F32, ElemType::F64].contains(p)) {
-                return a.error("attribute \"softmax_precision\" is no floating-point type").found_expected(p.to_string(), "float16, bfloat16, float or double").fail();
+            if let Some(p) = precision
+                .filter(|p| ![ElemType::F16, ElemType::BF16, ElemType::F32, ElemType::F64].contains(p))
+            {
+                return a
+                    .error("attribute \"softmax_precision\" is no floating-point type")
+                    .found_expected(p.to_string(), "float16, bfloat16, float or double")
+                    .fail();
             }
             let scale = a.float_opt("scale")?;
             if let Some(s) = scale.filter(|s| s.is_nan() || *s < 0.0) {
-                return a.error(format!("attribute \"scale\" is {s}: query and key each take its root")).fail();
+                return a
+                    .error(format!("attribute \"scale\" is {s}: query and key each take its root"))
+                    .fail();
             }
             return Ok(Composite::FlexAttention(FlexAttention { scale, precision }));
         }
         a.string_opt("y")?;
-        let (xs, zs) = (a.strings_opt("xs")?.unwrap_or_default().len(), a.strings_opt("zs")?.unwrap_or_default().len());
+        let (xs, zs) =
+            (a.strings_opt("xs")?.unwrap_or_default().len(), a.strings_opt("zs")?.unwrap_or_default().len());
         let named = xs + zs;
         let given = a.n_inputs();
         if given != 2 * named + 1 {
-            return a.error("Gradient needs a value for each tensor that xs and zs name").found_expected(given.saturating_sub(named + 1).to_string(), named.to_string()).fail();
+            return a
+                .error("Gradient needs a value for each tensor that xs and zs name")
+                .found_expected(given.saturating_sub(named + 1).to_string(), named.to_string())
+                .fail();
         }
         if a.n_outputs() > xs {
             return a.error(format!("Gradient has {} results for {xs} tensors in xs", a.n_outputs())).fail();

@@ -7,7 +7,7 @@
 //!
 //! Every operand is one map kernel into its window of the output, so producers fuse into it.
 
-use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::LoopKind;
 use crate::sym::Dim;

@@ -3,7 +3,7 @@
 //!
 //! Spec: <https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md>. One version each.
 
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Failure, Result};
 
 /// The operator; its attributes stand in the node.
@@ -76,7 +76,9 @@ impl Operator for Contrib {
     ];
     fn elements(op: &str) -> Elements {
         match op {
-            "com.microsoft:ExpandDims" | "com.microsoft:GatherND" | "com.microsoft:UnfoldTensor" => Elements::Any,
+            "com.microsoft:ExpandDims" | "com.microsoft:GatherND" | "com.microsoft:UnfoldTensor" => {
+                Elements::Any
+            }
             "com.microsoft:Unique" => Elements::Strings,
             _ => Elements::Numbers,
         }

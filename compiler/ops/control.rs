@@ -10,7 +10,7 @@
 //! Loop: the condition that the body computes ends the loop also where the node gives no first condition, as
 //! ONNX's own evaluator has it.
 
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Failure, Result};
 
 /// The operators.
@@ -72,14 +72,28 @@ impl Operator for Control {
                 let Some(n_scanned) = usize::try_from(n).ok().filter(|n| *n >= 1 && *n <= given) else {
                     return a.error(format!("num_scan_inputs is {n}, the node has {given} operands")).fail();
                 };
-                let input_reversed = directions(a, if batched { "directions" } else { "scan_input_directions" })?;
+                let input_reversed =
+                    directions(a, if batched { "directions" } else { "scan_input_directions" })?;
                 let output_reversed = if batched { vec![] } else { directions(a, "scan_output_directions")? };
-                let axes = |a: &mut Attrs, name: &str| if batched { Ok(vec![]) } else { a.ints_opt(name).map(Option::unwrap_or_default) };
+                let axes = |a: &mut Attrs, name: &str| {
+                    if batched { Ok(vec![]) } else { a.ints_opt(name).map(Option::unwrap_or_default) }
+                };
                 let (input_axes, output_axes) = (axes(a, "scan_input_axes")?, axes(a, "scan_output_axes")?);
                 if [input_axes.len(), input_reversed.len()].iter().any(|n| *n != 0 && *n != n_scanned) {
-                    return a.error(format!("there are {n_scanned} scanned inputs: axes and directions must be as many")).fail();
+                    return a
+                        .error(format!(
+                            "there are {n_scanned} scanned inputs: axes and directions must be as many"
+                        ))
+                        .fail();
                 }
-                Control::Scan(Scan { n_scanned, input_axes, input_reversed, output_axes, output_reversed, batched })
+                Control::Scan(Scan {
+                    n_scanned,
+                    input_axes,
+                    input_reversed,
+                    output_axes,
+                    output_reversed,
+                    batched,
+                })
             }
         })
     }

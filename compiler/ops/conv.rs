@@ -77,7 +77,10 @@ impl Axis {
 impl Window {
     /// Reads the common attributes.
     pub fn parse(a: &mut Attrs) -> Result<Window> {
-        let auto = match a.choice("auto_pad", "NOTSET", &["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"])?.as_str() {
+        let auto = match a
+            .choice("auto_pad", "NOTSET", &["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"])?
+            .as_str()
+        {
             "VALID" => Auto::Valid,
             "SAME_UPPER" => Auto::SameUpper,
             "SAME_LOWER" => Auto::SameLower,
@@ -90,13 +93,21 @@ impl Window {
                 false => Ok(v),
             }
         };
-        Ok(Window { kernel: list(a, "kernel_shape", 1)?, strides: list(a, "strides", 1)?, dilations: list(a, "dilations", 1)?, pads: list(a, "pads", i64::from(i32::MIN))?, auto })
+        Ok(Window {
+            kernel: list(a, "kernel_shape", 1)?,
+            strides: list(a, "strides", 1)?,
+            dilations: list(a, "dilations", 1)?,
+            pads: list(a, "pads", i64::from(i32::MIN))?,
+            auto,
+        })
     }
     /// The axes over `kernel` and an input of `spatial` size; `Err` names the attribute of the wrong length.
     pub fn axes(&self, kernel: &[i64], spatial: &[Dim]) -> std::result::Result<Vec<Axis>, String> {
         let n = spatial.len();
         let check = |v: &Option<Vec<i64>>, want: usize, name: &str| match v {
-            Some(v) if v.len() != want => Err(format!("attribute \"{name}\" has {} values, the input {n} spatial dimensions", v.len())),
+            Some(v) if v.len() != want => {
+                Err(format!("attribute \"{name}\" has {} values, the input {n} spatial dimensions", v.len()))
+            }
             _ => Ok(()),
         };
         check(&self.strides, n, "strides")?;
@@ -108,14 +119,26 @@ impl Window {
         let pick = |v: &Option<Vec<i64>>, i: usize| v.as_ref().map_or(1, |v| v[i]);
         Ok((0..n)
             .map(|i| {
-                let mut a = Axis { kernel: kernel[i], stride: pick(&self.strides, i), dilation: pick(&self.dilations, i), before: Dim::constant(0), after: Dim::constant(0) };
+                let mut a = Axis {
+                    kernel: kernel[i],
+                    stride: pick(&self.strides, i),
+                    dilation: pick(&self.dilations, i),
+                    before: Dim::constant(0),
+                    after: Dim::constant(0),
+                };
                 match (self.auto, &self.pads) {
-                    (Auto::NotSet, Some(p)) => (a.before, a.after) = (Dim::constant(p[i]), Dim::constant(p[n + i])),
+                    (Auto::NotSet, Some(p)) => {
+                        (a.before, a.after) = (Dim::constant(p[i]), Dim::constant(p[n + i]))
+                    }
                     (Auto::SameUpper | Auto::SameLower, _) => {
                         let out = spatial[i].ceil_div(a.stride);
                         let total = ((out - 1) * a.stride + a.extent() - spatial[i]).max(0);
                         let half = total.floor_div(2);
-                        (a.before, a.after) = if self.auto == Auto::SameUpper { (half, total - half) } else { (total - half, half) };
+                        (a.before, a.after) = if self.auto == Auto::SameUpper {
+                            (half, total - half)
+                        } else {
+                            (total - half, half)
+                        };
                     }
                     _ => {}
                 }
@@ -133,7 +156,11 @@ impl Operator for Conv {
         if group < 1 {
             return a.error("attribute \"group\" must be positive").fail();
         }
-        let transpose = if a.op() == "ConvTranspose" { Some((a.ints_opt("output_padding")?, a.ints_opt("output_shape")?)) } else { None };
+        let transpose = if a.op() == "ConvTranspose" {
+            Some((a.ints_opt("output_padding")?, a.ints_opt("output_shape")?))
+        } else {
+            None
+        };
         Ok(Conv { window, group, transpose })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
@@ -172,7 +199,9 @@ impl Operator for Conv {
                 let acc = k.acc(Expr::num(ty, 0.0));
                 k.nest(LoopKind::Seq, &depth, |k, r| {
                     let mut at = vec![o[0], group * dw[1] + r[0]];
-                    at.extend(axes.iter().enumerate().map(|(i, a)| o[3 + i] * a.stride + r[1 + i] * a.dilation));
+                    at.extend(
+                        axes.iter().enumerate().map(|(i, a)| o[3 + i] * a.stride + r[1 + i] * a.dilation),
+                    );
                     let mut wt = vec![oc];
                     wt.extend_from_slice(r);
                     let (a, b) = (k.load(src, &at), k.load(w, &wt));
@@ -195,9 +224,11 @@ impl Conv {
         let (y, g) = (cx.output(0), Dim::constant(self.group));
         let (dw, dy, elem) = (cx.dims(w), cx.dims(y), cx.elem(y));
         let (ty, bias, depth) = (elem.compute(), cx.input_opt(2), dw[2..].to_vec());
-        let shape = |batch: Dim| -> Vec<Dim> { [batch, g].into_iter().chain(dy[2..].iter().copied()).collect() };
+        let shape =
+            |batch: Dim| -> Vec<Dim> { [batch, g].into_iter().chain(dy[2..].iter().copied()).collect() };
         let apart = cx.temp("apart", elem, shape(dy[0] * times));
-        let loops: Vec<Dim> = [dy[0], Dim::constant(times), g].into_iter().chain(dy[2..].iter().copied()).collect();
+        let loops: Vec<Dim> =
+            [dy[0], Dim::constant(times), g].into_iter().chain(dy[2..].iter().copied()).collect();
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &loops, |k, o| {
                 let acc = k.acc(Expr::num(ty, 0.0));
@@ -215,7 +246,10 @@ impl Conv {
             });
         });
         cx.map(y, |k, at| {
-            let from: Vec<Dim> = [at[0] * times + at[1].modulo(times), at[1].floor_div(times)].into_iter().chain(at[2..].iter().copied()).collect();
+            let from: Vec<Dim> = [at[0] * times + at[1].modulo(times), at[1].floor_div(times)]
+                .into_iter()
+                .chain(at[2..].iter().copied())
+                .collect();
             let v = k.load(apart, &from);
             with_bias(k, v, bias, at[1])
         });
@@ -235,7 +269,12 @@ impl Conv {
     pub fn shape(&self, cx: &mut InferCx, x: usize, w: usize, bias: usize) -> Result<Vec<Dim>> {
         let (x, w) = (cx.tensor(x)?.clone(), cx.tensor(w)?.clone());
         if x.rank() < 3 || w.rank() != x.rank() {
-            return cx.error(codes::OP_SHAPE, "the input must have batch, channel and spatial dimensions, and the weights as many").fail();
+            return cx
+                .error(
+                    codes::OP_SHAPE,
+                    "the input must have batch, channel and spatial dimensions, and the weights as many",
+                )
+                .fail();
         }
         let g = self.group;
         let axes = self.axes(cx, &x.dims[2..], &w.dims[2..])?;
@@ -243,13 +282,24 @@ impl Conv {
             cx.require_eq(w.dims[0], x.dims[1], "the weights do not fit the input's channels")?;
             w.dims[1] * g
         } else {
-            cx.require_eq(w.dims[1] * g, x.dims[1], "the weights do not fit the input's channels and the groups")?;
-            cx.require_eq(w.dims[0].modulo(g), Dim::constant(0), "the output channels do not divide into the groups")?;
+            cx.require_eq(
+                w.dims[1] * g,
+                x.dims[1],
+                "the weights do not fit the input's channels and the groups",
+            )?;
+            cx.require_eq(
+                w.dims[0].modulo(g),
+                Dim::constant(0),
+                "the output channels do not divide into the groups",
+            )?;
             w.dims[0]
         };
         if let Some(b) = cx.tensor_opt(bias)? {
             if b.rank() != 1 {
-                return cx.error(codes::OP_SHAPE, "the bias must have one dimension").found_expected(format!("rank {}", b.rank()), "rank 1").fail();
+                return cx
+                    .error(codes::OP_SHAPE, "the bias must have one dimension")
+                    .found_expected(format!("rank {}", b.rank()), "rank 1")
+                    .fail();
             }
             cx.require_eq(b.count(), channels, "the bias does not fit the output channels")?;
         }
@@ -265,7 +315,9 @@ impl Conv {
                 }
             }
             Some(_) => {
-                for (d, (a, extra)) in x.dims[2..].iter().zip(axes.iter().zip(self.output_padding(axes.len()))) {
+                for (d, (a, extra)) in
+                    x.dims[2..].iter().zip(axes.iter().zip(self.output_padding(axes.len())))
+                {
                     let out = (*d - 1) * a.stride + a.extent() + extra - a.before - a.after;
                     dims.push(self.size(cx, out)?);
                 }
@@ -293,7 +345,10 @@ pub fn padded(cx: &mut LowerCx, x: Buf, axes: &[Axis], fill: Option<Expr>) -> Bu
         for (i, a) in axes.iter().enumerate() {
             let p = at[2 + i] - a.before;
             from.push(p);
-            for (need, c) in [(!k.m.syms.is_nonneg(-a.before), Expr::cmp_index(BinOp::Ge, p, 0)), (!k.m.syms.is_nonneg(-a.after), Expr::cmp_index(BinOp::Lt, p, dims[2 + i]))] {
+            for (need, c) in [
+                (!k.m.syms.is_nonneg(-a.before), Expr::cmp_index(BinOp::Ge, p, 0)),
+                (!k.m.syms.is_nonneg(-a.after), Expr::cmp_index(BinOp::Lt, p, dims[2 + i])),
+            ] {
                 if need {
                     inside = Some(match inside {
                         None => c,
@@ -323,14 +378,25 @@ impl Conv {
         Ok(d)
     }
     fn output_padding(&self, n: usize) -> Vec<i64> {
-        self.transpose.as_ref().and_then(|t| t.0.clone()).filter(|p| p.len() == n).unwrap_or_else(|| vec![0; n])
+        self.transpose
+            .as_ref()
+            .and_then(|t| t.0.clone())
+            .filter(|p| p.len() == n)
+            .unwrap_or_else(|| vec![0; n])
     }
     fn axes(&self, cx: &InferCx, spatial: &[Dim], weights: &[Dim]) -> Result<Vec<Axis>> {
-        let Some(kernel) = weights.iter().map(|d| d.as_const().filter(|k| *k > 0)).collect::<Option<Vec<_>>>() else {
+        let Some(kernel) =
+            weights.iter().map(|d| d.as_const().filter(|k| *k > 0)).collect::<Option<Vec<_>>>()
+        else {
             return cx.error(codes::DYNAMIC_VALUE, "the kernel's size must be known at compile time").fail();
         };
         if self.window.kernel.as_ref().is_some_and(|k| *k != kernel) {
-            return cx.error(codes::OP_ATTRIBUTE, format!("attribute \"kernel_shape\" {:?} contradicts the weights", self.window.kernel)).fail();
+            return cx
+                .error(
+                    codes::OP_ATTRIBUTE,
+                    format!("attribute \"kernel_shape\" {:?} contradicts the weights", self.window.kernel),
+                )
+                .fail();
         }
         self.geometry(&kernel, spatial).map_err(|m| cx.error(codes::OP_ATTRIBUTE, m).into())
     }
@@ -343,7 +409,9 @@ impl Conv {
         let mut axes = plain.axes(kernel, spatial)?;
         let (n, Some((padding, shape))) = (axes.len(), &self.transpose) else { return Ok(axes) };
         if padding.as_ref().is_some_and(|p| p.len() != n || p.iter().any(|p| *p < 0)) {
-            return Err(format!("attribute \"output_padding\" {padding:?} must have {n} values, none below 0"));
+            return Err(format!(
+                "attribute \"output_padding\" {padding:?} must have {n} values, none below 0"
+            ));
         }
         if shape.as_ref().is_some_and(|s| s.len() != n && s.len() != n + 2) {
             return Err(format!("attribute \"output_shape\" {shape:?} must have {n} values"));
@@ -361,7 +429,11 @@ impl Conv {
             if let Some(want) = want {
                 let total = full - want;
                 let half = total.floor_div(2);
-                (a.before, a.after) = if self.window.auto == Auto::SameUpper { (half, total - half) } else { (total - half, half) };
+                (a.before, a.after) = if self.window.auto == Auto::SameUpper {
+                    (half, total - half)
+                } else {
+                    (total - half, half)
+                };
             } else if self.window.auto == Auto::Valid {
                 (a.before, a.after) = (Dim::constant(0), Dim::constant(0));
             }

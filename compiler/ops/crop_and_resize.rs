@@ -4,8 +4,8 @@
 //! are parts of the distance between the first and the last element; samples outside of the image are
 //! `extrapolation_value`.
 
-use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, KernelBuilder, UnOp};
 use crate::sym::Dim;
@@ -37,7 +37,12 @@ impl Operator for CropAndResize {
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, rois, images) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
         if x.rank() != 4 || rois.rank() != 2 || images.rank() != 1 || runtime::length(cx, 3) != Some(2) {
-            return cx.error(codes::OP_SHAPE, "images of rank 4, boxes of rank 2, a list of their images, and two sizes are needed").fail();
+            return cx
+                .error(
+                    codes::OP_SHAPE,
+                    "images of rank 4, boxes of rank 2, a list of their images, and two sizes are needed",
+                )
+                .fail();
         }
         cx.require_eq(rois.dims[1], Dim::constant(4), "a box has four corners")?;
         cx.require_eq(rois.dims[0], images.dims[0], "there are not as many images as boxes")?;
@@ -69,7 +74,13 @@ impl Operator for CropAndResize {
                 let (row, column) = (along(k, 0), along(k, 1));
                 let image = k.load(images, &at[..1]);
                 let image = k.let_(Expr::cast(ElemType::I32, ElemType::I64, image));
-                let load = |k: &mut KernelBuilder, r: &Expr, c: &Expr| k.with_index(image.clone(), dims[0], |k, b| k.with_index(r.clone(), dims[2], |k, r| k.with_index(c.clone(), dims[3], |k, c| k.load(x, &[b, at[1], r, c]))));
+                let load = |k: &mut KernelBuilder, r: &Expr, c: &Expr| {
+                    k.with_index(image.clone(), dims[0], |k, b| {
+                        k.with_index(r.clone(), dims[2], |k, r| {
+                            k.with_index(c.clone(), dims[3], |k, c| k.load(x, &[b, at[1], r, c]))
+                        })
+                    })
+                };
                 let v = if self.nearest {
                     load(k, &row.low, &column.low)
                 } else {
@@ -81,7 +92,8 @@ impl Operator for CropAndResize {
                     }
                     rows[0].clone() + (rows[1].clone() - rows[0].clone()) * row.part.clone()
                 };
-                let v = Expr::select(row.inside.and(column.inside), v, Expr::num(ty, f64::from(self.outside)));
+                let v =
+                    Expr::select(row.inside.and(column.inside), v, Expr::num(ty, f64::from(self.outside)));
                 k.store(y, at, v);
             });
         });
@@ -91,18 +103,35 @@ impl Operator for CropAndResize {
 
 impl CropAndResize {
     /// Sample `i` of `count` between two corners of an axis with `n` elements.
-    fn sample(&self, k: &mut KernelBuilder, (from, to): (Expr, Expr), i: Dim, count: Dim, n: Dim, ty: ElemType) -> Sample {
+    fn sample(
+        &self,
+        k: &mut KernelBuilder,
+        (from, to): (Expr, Expr),
+        i: Dim,
+        count: Dim,
+        n: Dim,
+        ty: ElemType,
+    ) -> Sample {
         let number = |d: Dim| Expr::count(ty, d);
         let (from, to) = (k.let_(from), k.let_(to));
-        let several = from.clone() * number(n - 1) + Expr::cast(ElemType::I64, ty, Expr::index(i)) * ((to.clone() - from.clone()) * number(n - 1) / number((count - 1).max(1)));
+        let several = from.clone() * number(n - 1)
+            + Expr::cast(ElemType::I64, ty, Expr::index(i))
+                * ((to.clone() - from.clone()) * number(n - 1) / number((count - 1).max(1)));
         let single = (from + to) * Expr::num(ty, 0.5) * number(n - 1);
         let p = k.let_(Expr::select(Expr::cmp_index(BinOp::Gt, count, 1), several, single));
-        let inside = Expr::bin(BinOp::Ge, p.clone(), Expr::num(ty, 0.0)).and(Expr::bin(BinOp::Le, p.clone(), number(n - 1)));
+        let inside = Expr::bin(BinOp::Ge, p.clone(), Expr::num(ty, 0.0)).and(Expr::bin(
+            BinOp::Le,
+            p.clone(),
+            number(n - 1),
+        ));
         let inside = k.let_(inside);
-        let low = Expr::un(UnOp::Floor, if self.nearest { p.clone() + Expr::num(ty, 0.5) } else { p.clone() });
+        let low =
+            Expr::un(UnOp::Floor, if self.nearest { p.clone() + Expr::num(ty, 0.5) } else { p.clone() });
         let low = k.let_(low);
         let part = k.let_(p.clone() - low.clone());
-        let place = |v: Expr| runtime::clamp(Expr::cast(ty, ElemType::I64, v), runtime::int(0), Expr::index((n - 1).max(0)));
+        let place = |v: Expr| {
+            runtime::clamp(Expr::cast(ty, ElemType::I64, v), runtime::int(0), Expr::index((n - 1).max(0)))
+        };
         let high = k.let_(place(Expr::un(UnOp::Ceil, p)));
         let low = k.let_(place(low));
         Sample { low, high, part, inside }

@@ -3,8 +3,8 @@
 //! The axis is an operand: one that only run time knows selects one of the nests, `ONNXC_E_VALUE` if none.
 //! Versions differ in types.
 
-use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
@@ -23,7 +23,11 @@ pub struct Cumulate {
 impl Operator for Cumulate {
     const OPS: &'static [&'static str] = &["CumSum", "CumProd"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        Ok(Cumulate { product: a.op() == "CumProd", exclusive: a.flag("exclusive", false)?, reverse: a.flag("reverse", false)? })
+        Ok(Cumulate {
+            product: a.op() == "CumProd",
+            exclusive: a.flag("exclusive", false)?,
+            reverse: a.flag("reverse", false)?,
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
@@ -62,7 +66,8 @@ impl Cumulate {
     fn nest(&self, k: &mut KernelBuilder, x: Buf, y: Buf, axis: usize) {
         let dims = k.m.bufs[x].dims.clone();
         let ty = k.m.bufs[x].ty.compute();
-        let (op, start) = if self.product { (BinOp::Mul, Expr::num(ty, 1.0)) } else { (BinOp::Add, Expr::num(ty, 0.0)) };
+        let (op, start) =
+            if self.product { (BinOp::Mul, Expr::num(ty, 1.0)) } else { (BinOp::Add, Expr::num(ty, 0.0)) };
         let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
         k.nest(LoopKind::Par, &outer, |k, o| {
             let acc = k.acc(start);

@@ -24,7 +24,8 @@ pub enum Decoding {
 }
 
 impl Operator for Decoding {
-    const OPS: &'static [&'static str] = &["com.microsoft:NGramRepeatBlock", "com.microsoft:DynamicTimeWarping"];
+    const OPS: &'static [&'static str] =
+        &["com.microsoft:NGramRepeatBlock", "com.microsoft:DynamicTimeWarping"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         if a.op() == "DynamicTimeWarping" {
             return Ok(Decoding::DynamicTimeWarping);
@@ -53,7 +54,9 @@ impl Operator for Decoding {
                         cx.require_eq(*one, Dim::constant(1), "there is more than one matrix")?;
                         rest.to_vec()
                     }
-                    _ => return cx.error(codes::OP_SHAPE, "the costs must be a matrix, or one matrix").fail(),
+                    _ => {
+                        return cx.error(codes::OP_SHAPE, "the costs must be a matrix, or one matrix").fail();
+                    }
                 };
                 for d in &dims {
                     cx.syms.require_at_most(Dim::constant(1), *d);
@@ -87,13 +90,18 @@ fn block_repeats(cx: &mut LowerCx, size: i64) {
             k.range(LoopKind::Seq, "i", 0, count, |k, i| {
                 let same = k.acc(Expr::bool(true));
                 k.range(LoopKind::Seq, "j", 0, Dim::constant(size - 1), |k, j| {
-                    let at = |k: &mut KernelBuilder, p: Dim| k.with_index(Expr::index(p), length, |k, p| k.load(ids, &[b, p]));
+                    let at = |k: &mut KernelBuilder, p: Dim| {
+                        k.with_index(Expr::index(p), length, |k, p| k.load(ids, &[b, p]))
+                    };
                     let equal = eq(at(k, i + j), at(k, tail + j));
                     k.set(same, Expr::acc(same).and(equal));
                 });
                 k.if_(Expr::acc(same), |k| {
-                    let token = k.with_index(Expr::index(i + (size - 1)), length, |k, p| k.load(ids, &[b, p]));
-                    k.at_index(token, words, |k, t| k.store(y, &[b, t], Expr::num(ElemType::F32, f64::NEG_INFINITY)));
+                    let token =
+                        k.with_index(Expr::index(i + (size - 1)), length, |k, p| k.load(ids, &[b, p]));
+                    k.at_index(token, words, |k, t| {
+                        k.store(y, &[b, t], Expr::num(ElemType::F32, f64::NEG_INFINITY))
+                    });
                 });
             });
         });
@@ -113,16 +121,29 @@ fn warp(cx: &mut LowerCx) {
     cx.kernel(|k| {
         k.nest(LoopKind::Seq, &[rows + 1, columns + 1], |k, at| {
             let (i, j) = (at[0], at[1]);
-            let (first_row, first_column) = (k.let_(Expr::cmp_index(BinOp::Eq, i, 0)), k.let_(Expr::cmp_index(BinOp::Eq, j, 0)));
+            let (first_row, first_column) =
+                (k.let_(Expr::cmp_index(BinOp::Eq, i, 0)), k.let_(Expr::cmp_index(BinOp::Eq, j, 0)));
             let border = k.let_(or(first_row.clone(), first_column.clone()));
             k.if_(border.clone(), |k| {
                 let start = Expr::select(first_row.clone(), first_column, Expr::bool(false));
-                k.store(sums, at, Expr::select(start, Expr::num(ElemType::F32, 0.0), Expr::num(ElemType::F32, f64::INFINITY)));
+                k.store(
+                    sums,
+                    at,
+                    Expr::select(
+                        start,
+                        Expr::num(ElemType::F32, 0.0),
+                        Expr::num(ElemType::F32, f64::INFINITY),
+                    ),
+                );
                 k.store(from, at, Expr::select(first_row, way(2), way(1)));
             });
             k.if_(eq(border, Expr::bool(false)), |k| {
                 let before = |d: Dim| (d - 1).max(0);
-                let (both, up, left) = (k.load(sums, &[before(i), before(j)]), k.load(sums, &[before(i), j]), k.load(sums, &[i, before(j)]));
+                let (both, up, left) = (
+                    k.load(sums, &[before(i), before(j)]),
+                    k.load(sums, &[before(i), j]),
+                    k.load(sums, &[i, before(j)]),
+                );
                 let (both, up, left) = (k.let_(both), k.let_(up), k.let_(left));
                 let diagonal = k.let_(lt(both.clone(), up.clone()).and(lt(both.clone(), left.clone())));
                 let above = k.let_(lt(up.clone(), both.clone()).and(lt(up.clone(), left.clone())));
@@ -153,12 +174,19 @@ fn warp(cx: &mut LowerCx) {
 }
 
 /// Walks back from the last element to the border.
-fn back(k: &mut KernelBuilder, from: Buf, size: [Dim; 2], mut seen: impl FnMut(&mut KernelBuilder, [Expr; 2])) {
+fn back(
+    k: &mut KernelBuilder,
+    from: Buf,
+    size: [Dim; 2],
+    mut seen: impl FnMut(&mut KernelBuilder, [Expr; 2]),
+) {
     let (i, j) = (k.acc(Expr::index(size[0])), k.acc(Expr::index(size[1])));
     let more = or(lt(int(0), Expr::acc(i)), lt(int(0), Expr::acc(j)));
     k.while_(more, |k| {
         seen(k, [Expr::acc(i), Expr::acc(j)]);
-        let way = k.with_index(Expr::acc(i), size[0] + 1, |k, p| k.with_index(Expr::acc(j), size[1] + 1, |k, q| k.load(from, &[p, q])));
+        let way = k.with_index(Expr::acc(i), size[0] + 1, |k, p| {
+            k.with_index(Expr::acc(j), size[1] + 1, |k, q| k.load(from, &[p, q]))
+        });
         let way = k.let_(way);
         let is = |v: i64| eq(way.clone(), Expr::int(ElemType::I32, v));
         k.update(BinOp::Sub, i, Expr::select(is(2), int(0), int(1)));

@@ -33,21 +33,46 @@ impl Operator for DeformConv {
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, w, offset) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
         if x.rank() < 3 || w.rank() != x.rank() || offset.rank() != x.rank() {
-            return cx.error(codes::OP_SHAPE, "the input must have batch, channel and spatial dimensions, weights and offset as many").fail();
+            return cx
+                .error(
+                    codes::OP_SHAPE,
+                    "the input must have batch, channel and spatial dimensions, weights and offset as many",
+                )
+                .fail();
         }
-        let Some(kernel) = w.dims[2..].iter().map(|d| d.as_const().filter(|k| *k > 0)).collect::<Option<Vec<_>>>() else {
+        let Some(kernel) =
+            w.dims[2..].iter().map(|d| d.as_const().filter(|k| *k > 0)).collect::<Option<Vec<_>>>()
+        else {
             return cx.error(codes::DYNAMIC_VALUE, "the kernel's size must be known at compile time").fail();
         };
         if self.window.kernel.as_ref().is_some_and(|k| *k != kernel) {
-            return cx.error(codes::OP_ATTRIBUTE, "attribute \"kernel_shape\" contradicts the weights").fail();
+            return cx
+                .error(codes::OP_ATTRIBUTE, "attribute \"kernel_shape\" contradicts the weights")
+                .fail();
         }
         let axes = self.window.axes(&kernel, &x.dims[2..]).map_err(|m| cx.error(codes::OP_ATTRIBUTE, m))?;
         let zero = Dim::constant(0);
-        cx.require_eq(w.dims[1] * self.group, x.dims[1], "the weights do not fit the input's channels and the groups")?;
-        cx.require_eq(w.dims[0].modulo(self.group), zero, "the output channels do not divide into the groups")?;
-        cx.require_eq(x.dims[1].modulo(self.offset_group), zero, "the channels do not divide into the offset groups")?;
+        cx.require_eq(
+            w.dims[1] * self.group,
+            x.dims[1],
+            "the weights do not fit the input's channels and the groups",
+        )?;
+        cx.require_eq(
+            w.dims[0].modulo(self.group),
+            zero,
+            "the output channels do not divide into the groups",
+        )?;
+        cx.require_eq(
+            x.dims[1].modulo(self.offset_group),
+            zero,
+            "the channels do not divide into the offset groups",
+        )?;
         let elements = Dim::product(kernel.iter().map(|k| Dim::constant(*k))) * self.offset_group;
-        cx.require_eq(offset.dims[1], elements * kernel.len() as i64, "the offset does not have one value for each kernel element and dimension")?;
+        cx.require_eq(
+            offset.dims[1],
+            elements * kernel.len() as i64,
+            "the offset does not have one value for each kernel element and dimension",
+        )?;
         let mut dims = vec![x.dims[0], w.dims[0]];
         for (a, d) in axes.iter().zip(&x.dims[2..]) {
             let size = cx.syms.simplify((*d + a.before + a.after - a.extent()).floor_div(a.stride) + 1);
@@ -61,7 +86,9 @@ impl Operator for DeformConv {
         let mask = cx.tensor_opt(4)?.cloned();
         if let Some(m) = &mask {
             if m.rank() != x.rank() {
-                return cx.error(codes::OP_SHAPE, "the mask must have as many dimensions as the input").fail();
+                return cx
+                    .error(codes::OP_SHAPE, "the mask must have as many dimensions as the input")
+                    .fail();
             }
             cx.require_eq(m.dims[1], elements, "the mask does not have one value for each kernel element")?;
             like.push((m, "mask"));
@@ -74,7 +101,10 @@ impl Operator for DeformConv {
         }
         if let Some(b) = cx.tensor_opt(3)? {
             if b.rank() != 1 {
-                return cx.error(codes::OP_SHAPE, "the bias must have one dimension").found_expected(format!("rank {}", b.rank()), "rank 1").fail();
+                return cx
+                    .error(codes::OP_SHAPE, "the bias must have one dimension")
+                    .found_expected(format!("rank {}", b.rank()), "rank 1")
+                    .fail();
             }
             cx.require_eq(b.count(), w.dims[0], "the bias does not fit the output channels")?;
         }
@@ -98,9 +128,15 @@ impl Operator for DeformConv {
         cx.map(columns, |k, at| {
             let (ks, os) = (&at[2..2 + n], &at[2 + n..]);
             let group = if self.offset_group == 1 { Dim::constant(0) } else { at[1].floor_div(per_offset) };
-            let element = group * volume + ks.iter().zip(&kernel).fold(Dim::constant(0), |flat, (i, n)| flat * *n + *i);
+            let element =
+                group * volume + ks.iter().zip(&kernel).fold(Dim::constant(0), |flat, (i, n)| flat * *n + *i);
             let place = |channel: Dim| -> Vec<Dim> { [at[0], channel].iter().chain(os).copied().collect() };
-            let coords: Vec<Expr> = (0..n).map(|i| Expr::cast(ElemType::I64, ty, Expr::index(origin(&axes[i], os[i], ks[i]))) + k.load(offset, &place(element * n as i64 + i as i64))).collect();
+            let coords: Vec<Expr> = (0..n)
+                .map(|i| {
+                    Expr::cast(ElemType::I64, ty, Expr::index(origin(&axes[i], os[i], ks[i])))
+                        + k.load(offset, &place(element * n as i64 + i as i64))
+                })
+                .collect();
             let v = sampling.at(k, x, &at[..2], coords, ty);
             match mask {
                 Some(m) => v * k.load(m, &place(element)),
@@ -115,7 +151,8 @@ impl Operator for DeformConv {
                 let channel = o[1] * per_group + o[2];
                 let acc = k.acc(Expr::num(ty, 0.0));
                 k.nest(LoopKind::Seq, &dw[1..], |k, r| {
-                    let from: Vec<Dim> = [o[0], o[1] * dw[1] + r[0]].iter().chain(&r[1..]).chain(&o[3..]).copied().collect();
+                    let from: Vec<Dim> =
+                        [o[0], o[1] * dw[1] + r[0]].iter().chain(&r[1..]).chain(&o[3..]).copied().collect();
                     let weight: Vec<Dim> = std::iter::once(channel).chain(r.iter().copied()).collect();
                     let (a, b) = (k.load(columns, &from), k.load(w, &weight));
                     k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));

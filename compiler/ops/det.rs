@@ -17,7 +17,9 @@ impl Operator for Det {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
-        let [batch @ .., m, n] = t.dims.as_slice() else { return cx.error(codes::OP_SHAPE, "Det needs at least two dimensions").fail() };
+        let [batch @ .., m, n] = t.dims.as_slice() else {
+            return cx.error(codes::OP_SHAPE, "Det needs at least two dimensions").fail();
+        };
         cx.require_eq(*m, *n, "the matrices are not square")?;
         cx.set(0, t.elem, batch);
         Ok(())
@@ -41,7 +43,11 @@ impl Operator for Det {
                     // A column of zeros: the result is zero, whatever follows.
                     let none = k.let_(Expr::bin(BinOp::Eq, p.clone(), Expr::num(ty, 0.0)));
                     k.range(LoopKind::Seq, "r", c + 1, n, |k, r| {
-                        let f = Expr::select(none.clone(), Expr::num(ty, 0.0), k.load(work, &at(r, c)) / p.clone());
+                        let f = Expr::select(
+                            none.clone(),
+                            Expr::num(ty, 0.0),
+                            k.load(work, &at(r, c)) / p.clone(),
+                        );
                         let f = k.let_(f);
                         k.range(LoopKind::Seq, "j", c + 1, n, |k, j| {
                             let v = k.load(work, &at(r, j)) - f.clone() * k.load(work, &at(c, j));
@@ -58,7 +64,13 @@ impl Operator for Det {
 
 /// Brings the largest element of column `c`, from row `c` down, into row `c` of a matrix with `n` rows, and
 /// returns it: rows change places from that column up to `width`, and `swapped` says so.
-pub(super) fn pivot(k: &mut KernelBuilder, work: Buf, at: &dyn Fn(Dim, Dim) -> Vec<Dim>, (c, n, width): (Dim, Dim, Dim), swapped: impl FnOnce(&mut KernelBuilder)) -> Expr {
+pub(super) fn pivot(
+    k: &mut KernelBuilder,
+    work: Buf,
+    at: &dyn Fn(Dim, Dim) -> Vec<Dim>,
+    (c, n, width): (Dim, Dim, Dim),
+    swapped: impl FnOnce(&mut KernelBuilder),
+) -> Expr {
     let first = Expr::un(UnOp::Abs, k.load(work, &at(c, c)));
     let (best, place) = (k.acc(first), k.acc(Expr::index(c)));
     k.range(LoopKind::Seq, "r", c + 1, n, |k, r| {

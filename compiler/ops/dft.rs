@@ -18,8 +18,8 @@ mod factors;
 
 use super::matmul::product_sum;
 use super::support::cx::MAX_SIZE;
-use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
@@ -46,14 +46,24 @@ impl Operator for Dft {
     fn parse(a: &mut Attrs) -> Result<Self> {
         let frames = a.op() == "STFT";
         let axis = if frames || a.since() >= 20 { None } else { Some(a.int("axis", 1)?) };
-        Ok(Dft { frames, axis, inverse: !frames && a.flag("inverse", false)?, onesided: a.flag("onesided", frames)? })
+        Ok(Dft {
+            frames,
+            axis,
+            inverse: !frames && a.flag("inverse", false)?,
+            onesided: a.flag("onesided", frames)?,
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let x = cx.tensor(0)?.clone();
         let last = x.dims.last().copied().unwrap_or_default();
         let real = self.frames && x.rank() == 2;
         if x.rank() < 2 || !(real || matches!(last.as_const(), Some(1 | 2))) {
-            return cx.error(codes::OP_SHAPE, "the last dimension of the signal must be 1 (real) or 2 (real and imaginary part)").fail();
+            return cx
+                .error(
+                    codes::OP_SHAPE,
+                    "the last dimension of the signal must be 1 (real) or 2 (real and imaginary part)",
+                )
+                .fail();
         }
         if self.frames {
             return self.infer_frames(cx, &x.dims, x.elem);
@@ -81,7 +91,12 @@ impl Operator for Dft {
         };
         let axis = cx.axis(axis, x.rank())?;
         if axis + 1 == x.rank() {
-            return cx.error(codes::OP_ATTRIBUTE, "the last axis holds the parts of a number and can not be transformed").fail();
+            return cx
+                .error(
+                    codes::OP_ATTRIBUTE,
+                    "the last axis holds the parts of a number and can not be transformed",
+                )
+                .fail();
         }
         let out = if late { cx.size(0, axis, x.rank()) } else { self.sizes(x.dims[axis], length).1 };
         cx.syms.require_at_most(Dim::constant(1), x.dims[axis]);
@@ -107,7 +122,8 @@ impl Operator for Dft {
         let count = if self.inverse && self.onesided { l } else { out[axis] };
         if l == dims[axis] {
             let product = |d: &[Dim]| Dim::product(d.iter().copied());
-            let apart = |d: &[Dim]| vec![product(&d[..axis]), d[axis], product(&d[axis + 1..rank - 1]), d[rank - 1]];
+            let apart =
+                |d: &[Dim]| vec![product(&d[..axis]), d[axis], product(&d[axis + 1..rank - 1]), d[rank - 1]];
             let (x, y) = (cx.m.view(x, apart(&dims)), cx.m.view(y, apart(&out)));
             if self.by_factors(cx, x, y) {
                 return Ok(());
@@ -186,7 +202,10 @@ impl Dft {
                 (None, None) => int(rank as i64 - 2),
             };
             let asked = k.let_(asked);
-            let hits: Vec<Expr> = (0..rank as i64 - 1).map(|d| or(eq(asked.clone(), int(d)), eq(asked.clone(), int(d - rank as i64)))).map(|h| k.let_(h)).collect();
+            let hits: Vec<Expr> = (0..rank as i64 - 1)
+                .map(|d| or(eq(asked.clone(), int(d)), eq(asked.clone(), int(d - rank as i64))))
+                .map(|h| k.let_(h))
+                .collect();
             if let Some(any) = hits.iter().cloned().reduce(or) {
                 check(k, any);
             }
@@ -206,7 +225,8 @@ impl Dft {
             };
             let l = k.let_(l);
             check(k, le(int(1), l.clone()));
-            let size = if self.inverse || !self.onesided { l.clone() } else { k.let_(l.clone() / int(2) + int(1)) };
+            let size =
+                if self.inverse || !self.onesided { l.clone() } else { k.let_(l.clone() / int(2) + int(1)) };
             for (d, (hit, n)) in hits.iter().zip(&dims).enumerate() {
                 k.store(list, &[Dim::from(d)], Expr::select(hit.clone(), size.clone(), Expr::index(*n)));
             }
@@ -226,7 +246,10 @@ impl Dft {
         let mut number = |hint: &str, i: usize| cx.number(hint, load(rank - 1 + i), Some(0), None);
         let (before, along, behind) = (number("before", 0), number("along", 1), number("behind", 2));
         let (m, parts) = (self.sizes(along, Some(length)).1, |d: &[Dim]| d[rank - 1]);
-        let (x, y) = (cx.m.view(x, vec![before, along, behind, parts(&dims)]), cx.m.view(y, vec![before, m, behind, parts(&out)]));
+        let (x, y) = (
+            cx.m.view(x, vec![before, along, behind, parts(&dims)]),
+            cx.m.view(y, vec![before, m, behind, parts(&out)]),
+        );
         Along { x, y, axis: 1, length: Some(length) }
     }
     /// (cosine, sine) factors that the parts of element `n` get in frequency (or time) `k`, apart from the
@@ -248,11 +271,17 @@ impl Dft {
     fn roots(&self, cx: &mut LowerCx, length: Dim, used: Dim, parts: Dim, count: Dim, ty: ElemType) -> Roots {
         let wide = ty == ElemType::F64;
         let fill = |dims: Vec<i64>, v: Vec<f64>| {
-            let bytes: Vec<u8> = if wide { v.iter().flat_map(|x| x.to_le_bytes()).collect() } else { v.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect() };
+            let bytes: Vec<u8> = if wide {
+                v.iter().flat_map(|x| x.to_le_bytes()).collect()
+            } else {
+                v.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect()
+            };
             ConstData::new(if wide { ElemType::F64 } else { ElemType::F32 }, dims, bytes)
         };
         let results = if self.inverse && self.onesided { 1 } else { 2 };
-        if let (Some(l), Some(n), Some(p), Some(k)) = (length.as_const(), used.as_const(), parts.as_const(), count.as_const()) {
+        if let (Some(l), Some(n), Some(p), Some(k)) =
+            (length.as_const(), used.as_const(), parts.as_const(), count.as_const())
+        {
             let fits = n.checked_mul(k).and_then(|v| v.checked_mul(p * results)).is_some_and(|v| v <= MATRIX);
             if fits && l > 0 {
                 let mut v = Vec::with_capacity((n * p * k * results) as usize);
@@ -271,14 +300,22 @@ impl Dft {
             }
         }
         let table = match length.as_const().filter(|l| (1..=MATRIX).contains(l)) {
-            Some(l) => fill(vec![l, 2], (0..l).map(|i| 2.0 * PI * i as f64 / l as f64).flat_map(|a| [a.cos(), a.sin()]).collect()).map(|c| cx.m.constant("roots", Arc::new(c))),
+            Some(l) => fill(
+                vec![l, 2],
+                (0..l).map(|i| 2.0 * PI * i as f64 / l as f64).flat_map(|a| [a.cos(), a.sin()]).collect(),
+            )
+            .map(|c| cx.m.constant("roots", Arc::new(c))),
             None => None,
         };
         let table = table.unwrap_or_else(|| {
             let b = cx.temp("roots", ty, vec![length, Dim::constant(2)]);
             cx.map(b, |_, at| {
                 let angle = turn(Expr::index(at[0]), Expr::index(length));
-                let v = Expr::select(Expr::cmp_index(BinOp::Eq, at[1], 0), Expr::un(UnOp::Cos, angle.clone()), Expr::un(UnOp::Sin, angle));
+                let v = Expr::select(
+                    Expr::cmp_index(BinOp::Eq, at[1], 0),
+                    Expr::un(UnOp::Cos, angle.clone()),
+                    Expr::un(UnOp::Sin, angle),
+                );
                 Expr::cast(ElemType::F64, ty, v)
             });
             b
@@ -292,7 +329,8 @@ impl Dft {
         let forward = if self.inverse { sin.clone() } else { -sin.clone() };
         let backward = if self.inverse { -sin } else { sin };
         let same = Expr::cmp_index(BinOp::Eq, from, to);
-        let v = Expr::select(same, cos, Expr::select(Expr::cmp_index(BinOp::Lt, from, to), forward, backward));
+        let v =
+            Expr::select(same, cos, Expr::select(Expr::cmp_index(BinOp::Lt, from, to), forward, backward));
         if !self.inverse {
             return v;
         }
@@ -327,18 +365,24 @@ fn turn(i: Expr, n: Expr) -> Expr {
 
 impl Dft {
     fn infer_frames(&self, cx: &mut InferCx, x: &[Dim], elem: ElemType) -> Result<()> {
-        let ([batch, n] | [batch, n, _]) = x[..] else { return cx.error(codes::OP_SHAPE, "the signal must have rank 3, or rank 2 if it is real").fail() };
+        let ([batch, n] | [batch, n, _]) = x[..] else {
+            return cx.error(codes::OP_SHAPE, "the signal must have rank 3, or rank 2 if it is real").fail();
+        };
         let one = |v: Option<Vec<Dim>>| v.and_then(|v| v.first().copied());
         let window = cx.tensor_opt(2)?.map(|w| w.count());
         let length = match (window, cx.has(3)) {
             (Some(w), false) => Some(w),
-            (None, false) => return cx.error(codes::OP_ARITY, "STFT needs a window or a frame_length").fail(),
+            (None, false) => {
+                return cx.error(codes::OP_ARITY, "STFT needs a window or a frame_length").fail();
+            }
             (_, true) => one(cx.dims_value(3)),
         };
         let step = one(cx.dims_value(1));
         let (Some(step), Some(length)) = (step, length) else {
             if [1, 3].iter().any(|i| cx.has(*i) && runtime::length(cx, *i) != Some(1)) {
-                return cx.error(codes::OP_SHAPE, "frame_step and frame_length must be one number each").fail();
+                return cx
+                    .error(codes::OP_SHAPE, "frame_step and frame_length must be one number each")
+                    .fail();
             }
             let frames = cx.size(0, 1, 4);
             cx.bound(&[frames], n);
@@ -360,7 +404,11 @@ impl Dft {
             cx.syms.require_at_most(Dim::constant(1), d);
         }
         cx.syms.require_at_most(length, n);
-        let frames = if step.as_const().is_some_and(|s| s < 1) { Dim::constant(0) } else { (n - length).floor_div(step) + 1 };
+        let frames = if step.as_const().is_some_and(|s| s < 1) {
+            Dim::constant(0)
+        } else {
+            (n - length).floor_div(step) + 1
+        };
         cx.set(0, elem, vec![batch, frames, self.bins(length), Dim::constant(2)]);
         Ok(())
     }
@@ -392,7 +440,10 @@ impl Dft {
             }
         });
         let one = Dim::constant(1);
-        let (signal, spectrum) = (cx.m.view(framed, vec![out[0] * out[1], length, one, dims[2]]), cx.m.view(y, vec![out[0] * out[1], out[2], one, out[3]]));
+        let (signal, spectrum) = (
+            cx.m.view(framed, vec![out[0] * out[1], length, one, dims[2]]),
+            cx.m.view(y, vec![out[0] * out[1], out[2], one, out[3]]),
+        );
         if self.by_factors(cx, signal, spectrum) {
             return Ok(());
         }

@@ -66,7 +66,8 @@ impl Operator for Dropout {
         let dims = cx.dims(x);
         let ratio = cx.input_opt(1);
         let numbers = self.numpy(cx, &dims);
-        let name = [y, mask].into_iter().flatten().next().map_or(String::new(), |b| cx.m.bufs[b].name.clone());
+        let name =
+            [y, mask].into_iter().flatten().next().map_or(String::new(), |b| cx.m.bufs[b].name.clone());
         let stream = Stream::new(self.seed.map(|s| s as f32), &name);
         let f64s = ElemType::F64;
         let scalar = |k: &KernelBuilder, b: Buf| {

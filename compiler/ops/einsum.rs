@@ -52,7 +52,12 @@ impl Term {
     fn labels(&self, dots: usize) -> Vec<Label> {
         let middle = if self.after.is_some() { dots } else { 0 };
         let letters = |v: &[char]| v.iter().map(|c| Label::Letter(*c)).collect::<Vec<_>>();
-        [letters(&self.before), (0..middle).rev().map(Label::Dots).collect(), letters(self.after.as_deref().unwrap_or_default())].concat()
+        [
+            letters(&self.before),
+            (0..middle).rev().map(Label::Dots).collect(),
+            letters(self.after.as_deref().unwrap_or_default()),
+        ]
+        .concat()
     }
     fn letters(&self) -> impl Iterator<Item = char> {
         self.before.iter().chain(self.after.iter().flatten()).copied()
@@ -62,10 +67,17 @@ impl Term {
 impl Operator for Einsum {
     const OPS: &'static [&'static str] = &["Einsum"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let text: String = a.string_opt("equation")?.unwrap_or_default().chars().filter(|c| !c.is_whitespace()).collect();
+        let text: String =
+            a.string_opt("equation")?.unwrap_or_default().chars().filter(|c| !c.is_whitespace()).collect();
         match Einsum::equation(&text) {
             Ok(e) if e.inputs.len() == a.n_inputs() => Ok(e),
-            Ok(e) => a.error(format!("the equation \"{text}\" has {} operands, the node {}", e.inputs.len(), a.n_inputs())).fail(),
+            Ok(e) => a
+                .error(format!(
+                    "the equation \"{text}\" has {} operands, the node {}",
+                    e.inputs.len(),
+                    a.n_inputs()
+                ))
+                .fail(),
             Err(m) => a.error(format!("the equation \"{text}\" can not be read: {m}")).fail(),
         }
     }
@@ -74,8 +86,13 @@ impl Operator for Einsum {
         let mut dots = 0;
         for (i, term) in self.inputs.iter().enumerate() {
             let t = cx.tensor(i)?.clone();
-            let own = t.rank().checked_sub(term.letters().count()).filter(|n| *n == 0 || term.after.is_some());
-            let Some(own) = own else { return cx.error(codes::OP_SHAPE, format!("operand {i} of the equation has another rank")).fail() };
+            let own =
+                t.rank().checked_sub(term.letters().count()).filter(|n| *n == 0 || term.after.is_some());
+            let Some(own) = own else {
+                return cx
+                    .error(codes::OP_SHAPE, format!("operand {i} of the equation has another rank"))
+                    .fail();
+            };
             dots = dots.max(own);
             for (l, d) in term.labels(own).into_iter().zip(t.dims) {
                 let d = match sizes.get(&l) {
@@ -86,7 +103,9 @@ impl Operator for Einsum {
             }
         }
         if self.output.as_ref().is_some_and(|t| t.after.is_none()) && dots > 0 {
-            return cx.error(codes::OP_ATTRIBUTE, "the equation's result lacks the dimensions of \"...\"").fail();
+            return cx
+                .error(codes::OP_ATTRIBUTE, "the equation's result lacks the dimensions of \"...\"")
+                .fail();
         }
         let dims: Vec<Dim> = self.result(dots).iter().filter_map(|l| sizes.get(l)).copied().collect();
         cx.set(0, cx.tensor(0)?.elem, dims);
@@ -104,7 +123,8 @@ impl Operator for Einsum {
             dots = dots.max(own);
             let labels = term.labels(own);
             for (l, d) in labels.iter().zip(dims) {
-                let wide = sizes.get(l).and_then(|old| cx.m.syms.broadcast(&[&[*old], &[d]]).ok()?.first().copied());
+                let wide =
+                    sizes.get(l).and_then(|old| cx.m.syms.broadcast(&[&[*old], &[d]]).ok()?.first().copied());
                 sizes.insert(*l, wide.unwrap_or(d));
             }
             factors.push((x, labels));
@@ -146,7 +166,11 @@ impl Einsum {
         }
         let mut count: BTreeMap<char, usize> = BTreeMap::new();
         self.inputs.iter().flat_map(|t| t.letters()).for_each(|c| *count.entry(c).or_default() += 1);
-        (0..dots).rev().map(Label::Dots).chain(count.into_iter().filter(|c| c.1 == 1).map(|c| Label::Letter(c.0))).collect()
+        (0..dots)
+            .rev()
+            .map(Label::Dots)
+            .chain(count.into_iter().filter(|c| c.1 == 1).map(|c| Label::Letter(c.0)))
+            .collect()
     }
 }
 
@@ -162,7 +186,10 @@ impl Sum {
         // What one factor alone has is summed first, but for the last one, whose sum is the result.
         if factors.len() > 1 {
             for i in 0..factors.len() {
-                let others = |l: &Label| self.result.contains(l) || factors.iter().enumerate().any(|(j, f)| j != i && f.1.contains(l));
+                let others = |l: &Label| {
+                    self.result.contains(l)
+                        || factors.iter().enumerate().any(|(j, f)| j != i && f.1.contains(l))
+                };
                 let keep: Vec<Label> = distinct(&factors[i].1).into_iter().filter(others).collect();
                 if keep.len() < distinct(&factors[i].1).len() {
                     let f = factors.remove(i);
@@ -177,7 +204,10 @@ impl Sum {
             return None;
         }
         let keep = distinct(&pair.iter().flat_map(|f| f.1.clone()).collect::<Vec<_>>());
-        let keep = keep.into_iter().filter(|l| self.result.contains(l) || factors.iter().any(|f| f.1.contains(l))).collect();
+        let keep = keep
+            .into_iter()
+            .filter(|l| self.result.contains(l) || factors.iter().any(|f| f.1.contains(l)))
+            .collect();
         Some(self.join(cx, &pair, Some(keep)))
     }
     /// Product of one or two factors, summed over what is not in `keep` (without it: the result's labels).
@@ -198,16 +228,27 @@ impl Sum {
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &dims, |k, at| {
                 let load = |k: &KernelBuilder, f: &Factor, r: &[Dim]| {
-                    let position = |l: &Label| match (labels.iter().position(|x| x == l), summed.iter().position(|x| x == l)) {
+                    let position = |l: &Label| match (
+                        labels.iter().position(|x| x == l),
+                        summed.iter().position(|x| x == l),
+                    ) {
                         (Some(i), _) => at[i],
                         (None, Some(i)) => r[i],
                         (None, None) => Dim::constant(0),
                     };
-                    let ix: Vec<Dim> = f.1.iter().zip(&k.m.bufs[f.0].dims).map(|(l, d)| k.broadcast_index(*d, position(l))).collect();
+                    let ix: Vec<Dim> =
+                        f.1.iter()
+                            .zip(&k.m.bufs[f.0].dims)
+                            .map(|(l, d)| k.broadcast_index(*d, position(l)))
+                            .collect();
                     k.load(f.0, &ix)
                 };
                 if depth.is_empty() {
-                    let v = factors.iter().map(|f| load(k, f, &[])).reduce(|a, b| a * b).unwrap_or(Expr::num(ty, 0.0));
+                    let v = factors
+                        .iter()
+                        .map(|f| load(k, f, &[]))
+                        .reduce(|a, b| a * b)
+                        .unwrap_or(Expr::num(ty, 0.0));
                     return k.store(out, at, v);
                 }
                 let acc = k.acc(Expr::num(ty, 0.0));

@@ -13,9 +13,9 @@
 //! halving, strings are hashed. From version 4 on a NaN key is found by NaN, before by nothing. OneHotEncoder
 //! casts numbers to integers; a value that is no category gives zeros, or `ONNXC_E_VALUE` if `zeros` is 0.
 
-use super::support::text::Dictionary;
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::support::text::Dictionary;
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Stmt, UnOp};
 use crate::sym::Dim;
@@ -58,7 +58,8 @@ pub enum Categories {
 }
 
 impl Operator for Encode {
-    const OPS: &'static [&'static str] = &["ai.onnx.ml:LabelEncoder", "ai.onnx.ml:CategoryMapper", "ai.onnx.ml:OneHotEncoder"];
+    const OPS: &'static [&'static str] =
+        &["ai.onnx.ml:LabelEncoder", "ai.onnx.ml:CategoryMapper", "ai.onnx.ml:OneHotEncoder"];
     fn elements(_op: &str) -> Elements {
         Elements::Strings
     }
@@ -73,13 +74,22 @@ impl Operator for Encode {
                 _ => a.error("OneHotEncoder needs either cats_int64s or cats_strings").fail(),
             };
         }
-        let (default_int, default_string) = (a.int("default_int64", -1)?, a.string_opt("default_string")?.unwrap_or_else(|| "_Unused".into()));
+        let (default_int, default_string) = (
+            a.int("default_int64", -1)?,
+            a.string_opt("default_string")?.unwrap_or_else(|| "_Unused".into()),
+        );
         if a.op() == "CategoryMapper" || a.since() == 1 {
             let of = if a.op() == "CategoryMapper" { "cats_strings" } else { "classes_strings" };
             let names = a.strings_opt(of)?.unwrap_or_default();
-            let numbers = if a.op() == "CategoryMapper" { a.ints_opt("cats_int64s")?.unwrap_or_default() } else { (0..names.len() as i64).collect() };
+            let numbers = if a.op() == "CategoryMapper" {
+                a.ints_opt("cats_int64s")?.unwrap_or_default()
+            } else {
+                (0..names.len() as i64).collect()
+            };
             if names.len() != numbers.len() {
-                return a.error(format!("{} has {} strings but {} integers", a.op(), names.len(), numbers.len())).fail();
+                return a
+                    .error(format!("{} has {} strings but {} integers", a.op(), names.len(), numbers.len()))
+                    .fail();
             }
             return Ok(Encode::TwoWay { names, numbers, default_int, default_string });
         }
@@ -88,11 +98,18 @@ impl Operator for Encode {
         let float = a.float("default_float", -0.0)?;
         let given = a.tensor_opt("default_tensor")?;
         if keys.count() != values.count() {
-            return a.error(format!("LabelEncoder has {} keys but {} values", keys.count(), values.count())).fail();
+            return a
+                .error(format!("LabelEncoder has {} keys but {} values", keys.count(), values.count()))
+                .fail();
         }
         let default = match (given, values.elem()) {
             (Some(d), t) if d.elem() == t && d.count() == 1 => d,
-            (Some(d), t) => return a.error("default_tensor must be one element of the values' type").found_expected(d.elem().to_string(), t.to_string()).fail(),
+            (Some(d), t) => {
+                return a
+                    .error("default_tensor must be one element of the values' type")
+                    .found_expected(d.elem().to_string(), t.to_string())
+                    .fail();
+            }
             (None, ElemType::Str) => strings(&[default_string]),
             (None, ElemType::F32) => Arc::new(ConstData::f32s(vec![1], &[float])),
             (None, t) if t.is_float() => number(t, 0.0, -0.0),
@@ -116,12 +133,24 @@ impl Operator for Encode {
             cx.set(0, ElemType::F32, [t.dims.as_slice(), &[Dim::from(n)]].concat());
             return Ok(());
         }
-        let Some(table) = self.table(t.elem) else { return cx.error(codes::OP_TYPE, "the input has neither the type of strings nor that of integers").fail() };
+        let Some(table) = self.table(t.elem) else {
+            return cx
+                .error(codes::OP_TYPE, "the input has neither the type of strings nor that of integers")
+                .fail();
+        };
         if table.keys.elem() != t.elem {
-            return cx.error(codes::OP_TYPE, "the keys have another type than the input").found_expected(table.keys.elem().to_string(), t.elem.to_string()).fail();
+            return cx
+                .error(codes::OP_TYPE, "the keys have another type than the input")
+                .found_expected(table.keys.elem().to_string(), t.elem.to_string())
+                .fail();
         }
         if sorted(&table).is_none() {
-            return cx.error(codes::OP_FEATURE, format!("{} has the same key twice, with different values", cx.origin.op)).fail();
+            return cx
+                .error(
+                    codes::OP_FEATURE,
+                    format!("{} has the same key twice, with different values", cx.origin.op),
+                )
+                .fail();
         }
         cx.set(0, table.values.elem(), t.dims);
         Ok(())
@@ -133,7 +162,10 @@ impl Operator for Encode {
             one_hot(cx, categories, *zeros);
             return Ok(());
         }
-        let Some((order, nan, table)) = self.table(ty).and_then(|t| sorted(&t).map(|(o, nan)| (o, nan, t))) else { return cx.bug("a key stands twice") };
+        let Some((order, nan, table)) = self.table(ty).and_then(|t| sorted(&t).map(|(o, nan)| (o, nan, t)))
+        else {
+            return cx.bug("a key stands twice");
+        };
         let n = order.len() as u64;
         let keys = take(&table.keys, &order);
         let lookup = match keys.as_strings() {
@@ -179,12 +211,16 @@ impl Encode {
     fn table(&self, x: ElemType) -> Option<Table> {
         match self {
             Encode::Label(t) => Some(t.clone()),
-            Encode::TwoWay { names, numbers, default_int, .. } if x == ElemType::Str => {
-                Some(Table { keys: strings(names), values: Arc::new(ConstData::from_i64s(numbers)), default: Arc::new(ConstData::from_i64s(&[*default_int])) })
-            }
-            Encode::TwoWay { names, numbers, default_string, .. } if x == ElemType::I64 => {
-                Some(Table { keys: Arc::new(ConstData::from_i64s(numbers)), values: strings(names), default: strings(std::slice::from_ref(default_string)) })
-            }
+            Encode::TwoWay { names, numbers, default_int, .. } if x == ElemType::Str => Some(Table {
+                keys: strings(names),
+                values: Arc::new(ConstData::from_i64s(numbers)),
+                default: Arc::new(ConstData::from_i64s(&[*default_int])),
+            }),
+            Encode::TwoWay { names, numbers, default_string, .. } if x == ElemType::I64 => Some(Table {
+                keys: Arc::new(ConstData::from_i64s(numbers)),
+                values: strings(names),
+                default: strings(std::slice::from_ref(default_string)),
+            }),
             _ => None,
         }
     }
@@ -197,7 +233,8 @@ fn one_hot(cx: &mut LowerCx, categories: &Categories, zeros: bool) {
     let (x, list) = match categories {
         Categories::Ints(v) => (x, v.clone()),
         Categories::Strings(v) => {
-            let (numbers, known) = (cx.temp("numbers", ElemType::I64, dims.clone()), Dictionary::of_strings(cx.m, v));
+            let (numbers, known) =
+                (cx.temp("numbers", ElemType::I64, dims.clone()), Dictionary::of_strings(cx.m, v));
             cx.kernel(|k| {
                 k.nest(LoopKind::Par, &dims, |k, at| {
                     let s = k.load(x, at);
@@ -284,7 +321,11 @@ fn piece(c: &ConstData, i: usize) -> Option<bytes::Bytes> {
 fn take(c: &ConstData, which: &[usize]) -> ConstData {
     let dims = vec![which.len() as i64];
     let parts: Vec<bytes::Bytes> = which.iter().filter_map(|i| piece(c, *i)).collect();
-    let made = if c.elem() == ElemType::Str { ConstData::strings(dims, parts) } else { ConstData::new(c.elem(), dims, parts.concat()) };
+    let made = if c.elem() == ElemType::Str {
+        ConstData::strings(dims, parts)
+    } else {
+        ConstData::new(c.elem(), dims, parts.concat())
+    };
     made.unwrap_or_else(|| ConstData::from_i64s(&[]))
 }
 
@@ -295,7 +336,9 @@ fn sorted(t: &Table) -> Option<(Vec<usize>, Option<i64>)> {
     let order: Vec<usize> = match (keys.to_i64s(), keys.to_f64s(), keys.as_strings()) {
         (.., Some(v)) => order(v, |a, b| a.cmp(b)),
         (Some(v), ..) => order(&v, |a, b| a.cmp(b)),
-        (None, Some(v), _) => order(&v, |a, b| a.is_nan().cmp(&b.is_nan()).then(a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal))),
+        (None, Some(v), _) => order(&v, |a, b| {
+            a.is_nan().cmp(&b.is_nan()).then(a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal))
+        }),
         _ => return None,
     };
     let floats = if keys.elem() == ElemType::Str { None } else { keys.to_f64s() };
@@ -334,7 +377,8 @@ fn search(k: &mut KernelBuilder, keys: Buf, n: u64, v: &Expr) -> Expr {
     let (lo, hi) = (k.acc(runtime::int(0)), k.acc(runtime::int(n as i64)));
     let body = k.block(|k| {
         let mid = k.let_((Expr::acc(lo) + Expr::acc(hi)) / runtime::int(2));
-        let less = k.with_index(mid.clone(), extent, |k, i| Expr::bin(BinOp::Lt, k.load(keys, &[i]), v.clone()));
+        let less =
+            k.with_index(mid.clone(), extent, |k, i| Expr::bin(BinOp::Lt, k.load(keys, &[i]), v.clone()));
         let less = k.let_(less);
         k.set(lo, Expr::select(less.clone(), mid.clone() + runtime::int(1), Expr::acc(lo)));
         k.set(hi, Expr::select(less, Expr::acc(hi), mid));

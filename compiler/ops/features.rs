@@ -10,9 +10,9 @@
 //! * FeatureVectorizer cuts or fills up with zeros each input to its entry of `inputdimensions`; a vector is
 //!   one row.
 
-use super::support::scores::compute_type;
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::support::scores::compute_type;
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, LoopKind, Scalar, UnOp};
 use crate::sym::Dim;
@@ -41,20 +41,30 @@ pub enum Features {
 }
 
 impl Operator for Features {
-    const OPS: &'static [&'static str] =
-        &["ai.onnx.ml:Scaler", "ai.onnx.ml:Normalizer", "ai.onnx.ml:Imputer", "ai.onnx.ml:Binarizer", "ai.onnx.ml:FeatureVectorizer", "ai.onnx.ml:ArrayFeatureExtractor"];
+    const OPS: &'static [&'static str] = &[
+        "ai.onnx.ml:Scaler",
+        "ai.onnx.ml:Normalizer",
+        "ai.onnx.ml:Imputer",
+        "ai.onnx.ml:Binarizer",
+        "ai.onnx.ml:FeatureVectorizer",
+        "ai.onnx.ml:ArrayFeatureExtractor",
+    ];
     fn elements(op: &str) -> Elements {
         if op == "ai.onnx.ml:ArrayFeatureExtractor" { Elements::Strings } else { Elements::Numbers }
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let floats = |a: &mut Attrs, name: &str| Ok::<_, crate::diag::Failure>(a.floats_opt(name)?.unwrap_or_default());
+        let floats = |a: &mut Attrs, name: &str| {
+            Ok::<_, crate::diag::Failure>(a.floats_opt(name)?.unwrap_or_default())
+        };
         Ok(match a.op() {
             "Scaler" => Features::Scaler { offset: floats(a, "offset")?, scale: floats(a, "scale")? },
-            "Normalizer" => Features::Normalizer(match a.choice("norm", "MAX", &["MAX", "L1", "L2"])?.as_str() {
-                "MAX" => Norm::Max,
-                "L1" => Norm::L1,
-                _ => Norm::L2,
-            }),
+            "Normalizer" => {
+                Features::Normalizer(match a.choice("norm", "MAX", &["MAX", "L1", "L2"])?.as_str() {
+                    "MAX" => Norm::Max,
+                    "L1" => Norm::L1,
+                    _ => Norm::L2,
+                })
+            }
             "Imputer" => Features::Imputer {
                 floats: floats(a, "imputed_value_floats")?,
                 ints: a.ints_opt("imputed_value_int64s")?.unwrap_or_default(),
@@ -71,7 +81,9 @@ impl Operator for Features {
         // One value for all features, or one for each.
         let fit = |cx: &mut InferCx, n: usize, what: &str| match t.dims.last() {
             _ if n == 1 => Ok(()),
-            Some(c) => cx.require_eq(Dim::from(n), *c, &format!("there must be one {what} or one for each feature")),
+            Some(c) => {
+                cx.require_eq(Dim::from(n), *c, &format!("there must be one {what} or one for each feature"))
+            }
             None => cx.error(codes::OP_SHAPE, "a scalar has no features").fail(),
         };
         match self {
@@ -92,8 +104,14 @@ impl Operator for Features {
             Features::Imputer { floats, ints, .. } => {
                 let n = if t.elem.is_float() { floats.len() } else { ints.len() };
                 if n == 0 {
-                    let name = if t.elem.is_float() { "imputed_value_floats" } else { "imputed_value_int64s" };
-                    return cx.error(codes::OP_ATTRIBUTE, format!("Imputer of {} needs the attribute {name}", t.elem)).fail();
+                    let name =
+                        if t.elem.is_float() { "imputed_value_floats" } else { "imputed_value_int64s" };
+                    return cx
+                        .error(
+                            codes::OP_ATTRIBUTE,
+                            format!("Imputer of {} needs the attribute {name}", t.elem),
+                        )
+                        .fail();
                 }
                 fit(cx, n, "imputed value")?;
                 cx.set(0, t.elem, t.dims);
@@ -101,7 +119,9 @@ impl Operator for Features {
             Features::Binarizer { .. } => cx.set(0, t.elem, t.dims),
             Features::Vectorizer { sizes } => {
                 if sizes.as_ref().is_some_and(|s| s.len() != cx.inputs.len() || s.iter().any(|n| *n < 0)) {
-                    return cx.error(codes::OP_ATTRIBUTE, "inputdimensions must hold one size for each input").fail();
+                    return cx
+                        .error(codes::OP_ATTRIBUTE, "inputdimensions must hold one size for each input")
+                        .fail();
                 }
                 let (mut rows, mut total) = (None, Dim::constant(0));
                 for i in 0..cx.inputs.len() {
@@ -109,11 +129,17 @@ impl Operator for Features {
                     let (n, c) = match t.dims[..] {
                         [c] => (Dim::constant(1), c),
                         [n, c] => (n, c),
-                        _ => return cx.error(codes::OP_SHAPE, "FeatureVectorizer takes vectors and matrices").fail(),
+                        _ => {
+                            return cx
+                                .error(codes::OP_SHAPE, "FeatureVectorizer takes vectors and matrices")
+                                .fail();
+                        }
                     };
                     match rows {
                         None => rows = Some(n),
-                        Some(first) => cx.require_eq(n, first, "the inputs have different numbers of rows")?,
+                        Some(first) => {
+                            cx.require_eq(n, first, "the inputs have different numbers of rows")?
+                        }
                     }
                     total = total + sizes.as_ref().map_or(c, |s| Dim::constant(s[i]));
                 }
@@ -137,7 +163,10 @@ impl Operator for Features {
         let (from, ty) = (elem.compute(), compute_type(elem));
         match self {
             Features::Scaler { offset, scale } => {
-                let mut list = |name: &str, v: &[f32]| (!v.is_empty()).then(|| cx.m.constant(name, Arc::new(ConstData::f32s(vec![v.len() as i64], v))));
+                let mut list = |name: &str, v: &[f32]| {
+                    (!v.is_empty())
+                        .then(|| cx.m.constant(name, Arc::new(ConstData::f32s(vec![v.len() as i64], v))))
+                };
                 let (offset, scale) = (list("offset", offset), list("scale", scale));
                 cx.map(y, |k, at| {
                     let mut v = Expr::cast(from, ty, k.load(x, at));
@@ -154,8 +183,14 @@ impl Operator for Features {
                 let (outer, row) = dims.split_at(dims.len() - 1);
                 cx.kernel(|k| {
                     k.nest(LoopKind::Par, outer, |k, o| {
-                        let load = |k: &crate::nest::KernelBuilder, r: &[Dim]| Expr::cast(from, ty, k.load(x, &[o, r].concat()));
-                        let acc = k.acc(if *norm == Norm::Max { Scalar::lowest(ty).into() } else { Expr::num(ty, 0.0) });
+                        let load = |k: &crate::nest::KernelBuilder, r: &[Dim]| {
+                            Expr::cast(from, ty, k.load(x, &[o, r].concat()))
+                        };
+                        let acc = k.acc(if *norm == Norm::Max {
+                            Scalar::lowest(ty).into()
+                        } else {
+                            Expr::num(ty, 0.0)
+                        });
                         k.nest(LoopKind::Seq, row, |k, r| {
                             let v = load(k, r);
                             let next = match norm {
@@ -168,7 +203,11 @@ impl Operator for Features {
                             };
                             k.set(acc, next);
                         });
-                        let size = if *norm == Norm::L2 { Expr::un(UnOp::Sqrt, Expr::acc(acc)) } else { Expr::acc(acc) };
+                        let size = if *norm == Norm::L2 {
+                            Expr::un(UnOp::Sqrt, Expr::acc(acc))
+                        } else {
+                            Expr::acc(acc)
+                        };
                         let size = k.let_(size);
                         let zero = Expr::bin(BinOp::Eq, size.clone(), Expr::num(ty, 0.0));
                         let by = k.let_(Expr::select(zero, Expr::num(ty, 1.0), size));
@@ -180,7 +219,11 @@ impl Operator for Features {
                 });
             }
             Features::Imputer { floats, ints, replaced_float, replaced_int } => {
-                let data = if elem.is_float() { ConstData::f32s(vec![floats.len() as i64], floats) } else { ConstData::from_i64s(ints) };
+                let data = if elem.is_float() {
+                    ConstData::f32s(vec![floats.len() as i64], floats)
+                } else {
+                    ConstData::from_i64s(ints)
+                };
                 let stored = data.elem();
                 let values = cx.m.constant("imputed", Arc::new(data));
                 cx.map(y, |k, at| {
@@ -189,7 +232,10 @@ impl Operator for Features {
                         let missing = match elem.is_float() {
                             true if replaced_float.is_nan() => Expr::un(UnOp::IsNan, v.clone()),
                             true => runtime::eq(v.clone(), Expr::num(from, f64::from(*replaced_float))),
-                            false => runtime::eq(Expr::cast(from, ElemType::I64, v.clone()), runtime::int(*replaced_int)),
+                            false => runtime::eq(
+                                Expr::cast(from, ElemType::I64, v.clone()),
+                                runtime::int(*replaced_int),
+                            ),
                         };
                         let new = k.load_broadcast(values, at);
                         Expr::select(missing, Expr::cast(stored, from, new), v)
@@ -198,7 +244,11 @@ impl Operator for Features {
             }
             Features::Binarizer { threshold } => {
                 // Of integers exactly: x > t where x > floor(t).
-                let (wide, t): (_, Expr) = if elem.is_float() { (from, Expr::num(from, f64::from(*threshold))) } else { (ElemType::I64, runtime::int(threshold.floor() as i64)) };
+                let (wide, t): (_, Expr) = if elem.is_float() {
+                    (from, Expr::num(from, f64::from(*threshold)))
+                } else {
+                    (ElemType::I64, runtime::int(threshold.floor() as i64))
+                };
                 let (all, none) = (!elem.is_float() && *threshold < i64::MIN as f32, threshold.is_nan());
                 cx.map(y, |k, at| match (all, none) {
                     (true, _) => Expr::num(from, 1.0),
@@ -221,7 +271,11 @@ impl Operator for Features {
                         k.nest(LoopKind::Par, &[rows, size], |k, at| {
                             let src = if dims.len() == 1 { vec![at[1]] } else { at.to_vec() };
                             let v = Expr::cast(from, ElemType::F32, k.load(*x, &src));
-                            let v = if k.m.syms.in_range(at[1], have) { v } else { Expr::select(Expr::cmp_index(BinOp::Lt, at[1], have), v, Expr::f32(0.0)) };
+                            let v = if k.m.syms.in_range(at[1], have) {
+                                v
+                            } else {
+                                Expr::select(Expr::cmp_index(BinOp::Lt, at[1], have), v, Expr::f32(0.0))
+                            };
                             k.store(y, &[at[0], start + at[1]], v);
                         });
                         start = start + size;

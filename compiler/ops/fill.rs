@@ -1,7 +1,7 @@
 //! Operators that make tensors from sizes: ConstantOfShape, Expand, Range, EyeLike.
 
-use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, UnOp};
 use crate::sym::{Answer, Dim};
@@ -51,9 +51,18 @@ impl Operator for Fill {
                 let t = cx.tensor(0)?.clone();
                 let rank = runtime::need_length(cx, 1, "sizes")?.max(t.rank());
                 // A size that is not 1 stays.
-                let own = |p: usize| (p + t.rank()).checked_sub(rank).map(|i| t.dims[i]).filter(|d| cx.syms.eq(*d, Dim::constant(1)) == Answer::No);
+                let own = |p: usize| {
+                    (p + t.rank())
+                        .checked_sub(rank)
+                        .map(|i| t.dims[i])
+                        .filter(|d| cx.syms.eq(*d, Dim::constant(1)) == Answer::No)
+                };
                 let kept: Vec<Option<Dim>> = (0..rank).map(own).collect();
-                let d: Vec<Dim> = kept.into_iter().enumerate().map(|(p, d)| d.unwrap_or_else(|| cx.size(0, p, rank))).collect();
+                let d: Vec<Dim> = kept
+                    .into_iter()
+                    .enumerate()
+                    .map(|(p, d)| d.unwrap_or_else(|| cx.size(0, p, rank)))
+                    .collect();
                 cx.set(0, t.elem, d);
             }
             Fill::ConstantOfShape(value) => {
@@ -64,7 +73,9 @@ impl Operator for Fill {
                 let elem = value.as_ref().map_or(ElemType::F32, |v| v.elem());
                 let known = match (value.as_ref().and_then(|v| v.to_i64s()), dims.as_slice()) {
                     (Some(v), []) => Known::Dims(vec![Dim::constant(v[0])]),
-                    (Some(v), [n]) if n.as_const().is_some_and(|n| n <= 64) => Known::Dims(vec![Dim::constant(v[0]); n.as_const().unwrap_or(0) as usize]),
+                    (Some(v), [n]) if n.as_const().is_some_and(|n| n <= 64) => {
+                        Known::Dims(vec![Dim::constant(v[0]); n.as_const().unwrap_or(0) as usize])
+                    }
                     _ => Known::No,
                 };
                 cx.set_known(0, elem, dims, known);
@@ -74,7 +85,9 @@ impl Operator for Fill {
                 let target = cx.need_dims(1, "the shape")?;
                 let dims = cx.broadcast(&[&t.dims, &target])?;
                 let known = match (cx.dims_value(0), dims.as_slice()) {
-                    (Some(v), [n]) if v.len() == 1 && n.as_const().is_some_and(|n| n <= 64) => Known::Dims(vec![v[0]; n.as_const().unwrap_or(0) as usize]),
+                    (Some(v), [n]) if v.len() == 1 && n.as_const().is_some_and(|n| n <= 64) => {
+                        Known::Dims(vec![v[0]; n.as_const().unwrap_or(0) as usize])
+                    }
                     (Some(v), [n]) if Dim::from(v.len()) == *n => Known::Dims(v),
                     _ => Known::No,
                 };
@@ -105,7 +118,11 @@ impl Operator for Fill {
                     Some(c) => match (c.to_f64s(), c.to_i64s()) {
                         (Some(f), _) => Expr::num(ty, f[0]),
                         (_, Some(i)) => Expr::int(ty, i[0]),
-                        _ => return cx.error(codes::OP_FEATURE, "ConstantOfShape of this type is not supported yet").fail(),
+                        _ => {
+                            return cx
+                                .error(codes::OP_FEATURE, "ConstantOfShape of this type is not supported yet")
+                                .fail();
+                        }
                     },
                 };
                 if let Some(list) = runtime::late_operand(cx, 0) {
@@ -121,9 +138,16 @@ impl Operator for Fill {
                     cx.define_all(&dims, |k| {
                         let v = runtime::sizes(k, list);
                         let size = |k: &mut KernelBuilder, p: usize| {
-                            let own = (p + from.len()).checked_sub(dims.len()).map_or(runtime::int(1), |i| Expr::index(from[i]));
-                            let Some(v) = (p + v.len()).checked_sub(dims.len()).map(|i| v[i].clone()) else { return own };
-                            let (one, same) = (runtime::eq(v.clone(), runtime::int(1)), runtime::eq(v.clone(), own.clone()));
+                            let own = (p + from.len())
+                                .checked_sub(dims.len())
+                                .map_or(runtime::int(1), |i| Expr::index(from[i]));
+                            let Some(v) = (p + v.len()).checked_sub(dims.len()).map(|i| v[i].clone()) else {
+                                return own;
+                            };
+                            let (one, same) = (
+                                runtime::eq(v.clone(), runtime::int(1)),
+                                runtime::eq(v.clone(), own.clone()),
+                            );
                             let free = k.let_(runtime::eq(own.clone(), runtime::int(1)));
                             runtime::check(k, runtime::or(free.clone(), runtime::or(one, same)));
                             k.let_(Expr::select(free, v, own))
@@ -136,7 +160,8 @@ impl Operator for Fill {
             Fill::Range => {
                 let bounds = [cx.input(0), cx.input(1), cx.input(2)];
                 let number = |i| if i < 2 { cx.dims_value(i).is_some() } else { cx.ints_value(i).is_some() };
-                let known = if ty.is_float() { (0..3).all(|i| cx.constant(i).is_some()) } else { (0..3).all(number) };
+                let known =
+                    if ty.is_float() { (0..3).all(|i| cx.constant(i).is_some()) } else { (0..3).all(number) };
                 if !known {
                     let n = cx.dims(out);
                     cx.define_all(&n, |k| vec![range_count(k, bounds, ty)]);
@@ -144,12 +169,20 @@ impl Operator for Fill {
                 let [start, _, delta] = bounds;
                 cx.map(out, |k, at| {
                     let i = Expr::cast(ElemType::I64, ty, Expr::index(at[0]));
-                    let z = |k: &crate::nest::KernelBuilder, b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]);
+                    let z = |k: &crate::nest::KernelBuilder, b| {
+                        k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()])
+                    };
                     z(k, start) + i * z(k, delta)
                 });
             }
             Fill::EyeLike { k: diag, .. } => {
-                cx.map(out, |_, at| Expr::select(Expr::cmp_index(BinOp::Eq, at[0] + *diag, at[1]), Expr::num(ty, 1.0), Expr::num(ty, 0.0)));
+                cx.map(out, |_, at| {
+                    Expr::select(
+                        Expr::cmp_index(BinOp::Eq, at[0] + *diag, at[1]),
+                        Expr::num(ty, 1.0),
+                        Expr::num(ty, 0.0),
+                    )
+                });
             }
         }
         Ok(())
@@ -159,7 +192,13 @@ impl Operator for Fill {
 /// True if one of Range's bounds is only known at run time.
 fn bounds_at_run_time(cx: &InferCx) -> bool {
     let float = cx.tensor(0).is_ok_and(|t| t.elem.is_float());
-    let known = |i| if float { cx.constant(i).is_some() } else { cx.dims_value(i).is_some() && (i < 2 || cx.ints_value(i).is_some()) };
+    let known = |i| {
+        if float {
+            cx.constant(i).is_some()
+        } else {
+            cx.dims_value(i).is_some() && (i < 2 || cx.ints_value(i).is_some())
+        }
+    };
     !(0..3).all(known)
 }
 
@@ -170,15 +209,25 @@ fn range_count(k: &mut KernelBuilder, bounds: [Buf; 3], ty: ElemType) -> Expr {
         let wide = |e: Expr| Expr::cast(ty, ElemType::F64, e);
         let n = k.let_(Expr::un(UnOp::Ceil, (wide(limit) - wide(start)) / wide(delta)));
         // Neither NaN nor infinite.
-        runtime::check(k, Expr::bin(BinOp::Lt, Expr::un(UnOp::Abs, n.clone()), Expr::num(ElemType::F64, 9.0e18)));
+        runtime::check(
+            k,
+            Expr::bin(BinOp::Lt, Expr::un(UnOp::Abs, n.clone()), Expr::num(ElemType::F64, 9.0e18)),
+        );
         Expr::cast(ElemType::F64, ElemType::I64, n)
     } else {
         let wide = |e: Expr| Expr::cast(ty, ElemType::I64, e);
         let (start, limit, delta) = (k.let_(wide(start)), k.let_(wide(limit)), k.let_(wide(delta)));
         runtime::check(k, Expr::bin(BinOp::Ne, delta.clone(), runtime::int(0)));
         let up = k.let_(Expr::bin(BinOp::Gt, delta.clone(), runtime::int(0)));
-        let empty = k.let_(Expr::select(up.clone(), runtime::le(limit.clone(), start.clone()), runtime::le(start.clone(), limit.clone())));
-        let (span, step) = (k.let_(Expr::select(up.clone(), limit.clone() - start.clone(), start - limit)), k.let_(Expr::select(up, delta.clone(), -delta)));
+        let empty = k.let_(Expr::select(
+            up.clone(),
+            runtime::le(limit.clone(), start.clone()),
+            runtime::le(start.clone(), limit.clone()),
+        ));
+        let (span, step) = (
+            k.let_(Expr::select(up.clone(), limit.clone() - start.clone(), start - limit)),
+            k.let_(Expr::select(up, delta.clone(), -delta)),
+        );
         // The distance, or the smallest step, may not fit.
         runtime::check(k, runtime::or(empty.clone(), runtime::le(runtime::int(1), span.clone())));
         runtime::check(k, runtime::le(runtime::int(1), step.clone()));
@@ -191,7 +240,9 @@ fn infer_range(cx: &mut InferCx) -> Result<()> {
     let elem = cx.tensor(0)?.elem;
     if elem.is_float() {
         let v: Option<Vec<f64>> = (0..3).map(|i| cx.constant(i).and_then(|c| c.scalar())).collect();
-        let Some(v) = v else { return cx.error(codes::DYNAMIC_VALUE, "the bounds of Range are only known at run time").fail() };
+        let Some(v) = v else {
+            return cx.error(codes::DYNAMIC_VALUE, "the bounds of Range are only known at run time").fail();
+        };
         if v[2] == 0.0 {
             return cx.error(codes::OP_SHAPE, "delta must not be 0").fail();
         }

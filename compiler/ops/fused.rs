@@ -18,9 +18,16 @@ use crate::tensor::{TensorType, ValueType};
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
     /// Transposed: the last two dimensions, and the first with those between (of each operand).
-    MatMul { alpha: f32, trans: [bool; 2], batch: [bool; 2] },
+    MatMul {
+        alpha: f32,
+        trans: [bool; 2],
+        batch: [bool; 2],
+    },
     Gemm(MatMul),
-    Conv { conv: Conv, nhwc: bool },
+    Conv {
+        conv: Conv,
+        nhwc: bool,
+    },
 }
 
 /// The operators.
@@ -31,13 +38,20 @@ pub struct Fused {
 }
 
 impl Operator for Fused {
-    const OPS: &'static [&'static str] =
-        &["com.microsoft:FusedMatMul", "com.microsoft:TransposeMatMul", "com.microsoft:FusedGemm", "com.microsoft:FusedConv", "com.microsoft:NhwcConv", "com.microsoft:NhwcFusedConv"];
+    const OPS: &'static [&'static str] = &[
+        "com.microsoft:FusedMatMul",
+        "com.microsoft:TransposeMatMul",
+        "com.microsoft:FusedGemm",
+        "com.microsoft:FusedConv",
+        "com.microsoft:NhwcConv",
+        "com.microsoft:NhwcFusedConv",
+    ];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let kind = match a.op() {
             "FusedMatMul" | "TransposeMatMul" => {
                 let mut flag = |name: &str| if a.knows(name) { a.flag(name, false) } else { Ok(false) };
-                let (trans, batch) = ([flag("transA")?, flag("transB")?], [flag("transBatchA")?, flag("transBatchB")?]);
+                let (trans, batch) =
+                    ([flag("transA")?, flag("transB")?], [flag("transBatchA")?, flag("transBatchB")?]);
                 Kind::MatMul { alpha: a.float("alpha", 1.0)?, trans, batch }
             }
             "FusedGemm" => Kind::Gemm(MatMul::parse(a)?),
@@ -59,13 +73,25 @@ impl Operator for Fused {
                     o.ty = ValueType::Tensor(TensorType::new(x.elem, from_last(&x.dims)));
                     inputs[0] = Some(o);
                 }
-                let mut inner = InferCx { syms: cx.syms, origin: cx.origin, inputs: &inputs, since: 11, names: vec![], declared: vec![], outputs: vec![] };
+                let mut inner = InferCx {
+                    syms: cx.syms,
+                    origin: cx.origin,
+                    inputs: &inputs,
+                    since: 11,
+                    names: vec![],
+                    declared: vec![],
+                    outputs: vec![],
+                };
                 conv.infer(&mut inner)?;
-                let Some(Some((ValueType::Tensor(t), _))) = inner.outputs.into_iter().next() else { return Ok(()) };
+                let Some(Some((ValueType::Tensor(t), _))) = inner.outputs.into_iter().next() else {
+                    return Ok(());
+                };
                 let dims = if *nhwc { to_last(&t.dims) } else { t.dims };
                 if let Some(z) = cx.tensor_opt(3)?.cloned() {
                     if z.rank() != dims.len() {
-                        return cx.error(codes::OP_SHAPE, "the summand Z must have the shape of the result").fail();
+                        return cx
+                            .error(codes::OP_SHAPE, "the summand Z must have the shape of the result")
+                            .fail();
                     }
                     for (a, b) in z.dims.iter().zip(&dims) {
                         cx.require_eq(*a, *b, "the summand Z must have the shape of the result")?;
@@ -81,11 +107,17 @@ impl Operator for Fused {
                     if t.rank() == 0 {
                         return cx.error(codes::OP_SHAPE, "a product does not take scalars").fail();
                     }
-                    views.push(order(t.rank(), trans[i], batch[i]).into_iter().map(|d| t.dims[d]).collect::<Vec<_>>());
+                    views.push(
+                        order(t.rank(), trans[i], batch[i])
+                            .into_iter()
+                            .map(|d| t.dims[d])
+                            .collect::<Vec<_>>(),
+                    );
                 }
                 let (a, b) = (&views[0], &views[1]);
                 cx.require_eq(a[a.len() - 1], b[b.len().saturating_sub(2)], "the inner dimensions differ")?;
-                let mut dims = cx.broadcast(&[&a[..a.len().saturating_sub(2)], &b[..b.len().saturating_sub(2)]])?;
+                let mut dims =
+                    cx.broadcast(&[&a[..a.len().saturating_sub(2)], &b[..b.len().saturating_sub(2)]])?;
                 dims.extend((a.len() > 1).then(|| a[a.len() - 2]));
                 dims.extend((b.len() > 1).then(|| b[b.len() - 1]));
                 let elem = cx.tensor(0)?.elem;
@@ -148,8 +180,21 @@ impl Operator for Fused {
 }
 
 /// Lowers another operator into `out`.
-fn within(cx: &mut LowerCx, inputs: Vec<Option<Buf>>, out: Buf, f: impl FnOnce(&mut LowerCx) -> Result<()>) -> Result<()> {
-    let mut inner = LowerCx { m: cx.m, origin: cx.origin, since: 11, inputs: &inputs, known: cx.known, defined: cx.defined, outputs: vec![Some(out)] };
+fn within(
+    cx: &mut LowerCx,
+    inputs: Vec<Option<Buf>>,
+    out: Buf,
+    f: impl FnOnce(&mut LowerCx) -> Result<()>,
+) -> Result<()> {
+    let mut inner = LowerCx {
+        m: cx.m,
+        origin: cx.origin,
+        since: 11,
+        inputs: &inputs,
+        known: cx.known,
+        defined: cx.defined,
+        outputs: vec![Some(out)],
+    };
     f(&mut inner)
 }
 
@@ -198,7 +243,11 @@ fn matmul(cx: &mut LowerCx, alpha: f32, trans: &[bool; 2], batch: &[bool; 2]) {
                 let load = |k: &KernelBuilder, i: usize, last: [Option<Dim>; 2]| {
                     let dims = k.m.bufs[bufs[i]].dims.clone();
                     let own = dims.len().saturating_sub(2);
-                    let ix: Vec<Dim> = lead[lead.len() - own.min(lead.len())..].iter().copied().chain(last.into_iter().flatten()).collect();
+                    let ix: Vec<Dim> = lead[lead.len() - own.min(lead.len())..]
+                        .iter()
+                        .copied()
+                        .chain(last.into_iter().flatten())
+                        .collect();
                     let mut from = vec![Dim::constant(0); dims.len()];
                     for (p, (d, v)) in orders[i].iter().zip(ix).enumerate() {
                         from[*d] = match dims[*d].as_const() {
@@ -212,7 +261,8 @@ fn matmul(cx: &mut LowerCx, alpha: f32, trans: &[bool; 2], batch: &[bool; 2]) {
                 let (u, v) = (load(k, 0, [row, Some(r[0])]), load(k, 1, [Some(r[0]), col]));
                 k.set(acc, product_sum(ty, u, v, Expr::acc(acc)));
             });
-            let v = if alpha == 1.0 { Expr::acc(acc) } else { Expr::acc(acc) * Expr::num(ty, f64::from(alpha)) };
+            let v =
+                if alpha == 1.0 { Expr::acc(acc) } else { Expr::acc(acc) * Expr::num(ty, f64::from(alpha)) };
             k.store(y, at, v);
         });
     });
@@ -224,7 +274,11 @@ fn activation(a: &mut Attrs) -> Result<Option<Unary>> {
         return Ok(None);
     }
     let name = a.string_opt("activation")?.unwrap_or_default();
-    let list = if a.knows("activation_params") { a.floats_opt("activation_params")?.unwrap_or_default() } else { vec![] };
+    let list = if a.knows("activation_params") {
+        a.floats_opt("activation_params")?.unwrap_or_default()
+    } else {
+        vec![]
+    };
     let mut parameter = |i: usize, attribute: &str, default: f32| -> Result<f32> {
         let own = if a.knows(attribute) { a.float_opt(attribute)? } else { None };
         Ok(own.or(list.get(i).copied()).unwrap_or(default))
@@ -237,11 +291,23 @@ fn activation(a: &mut Attrs) -> Result<Option<Unary>> {
         "HardSwish" => Some(Unary::HardSwish),
         "Softplus" => Some(Unary::Softplus),
         "LeakyRelu" => Some(Unary::LeakyRelu(parameter(0, "activation_alpha", 0.01)?)),
-        "HardSigmoid" => Some(Unary::HardSigmoid(parameter(0, "activation_alpha", 0.2)?, parameter(1, "activation_beta", 0.5)?)),
+        "HardSigmoid" => Some(Unary::HardSigmoid(
+            parameter(0, "activation_alpha", 0.2)?,
+            parameter(1, "activation_beta", 0.5)?,
+        )),
         "Elu" => Some(Unary::Elu(parameter(0, "activation_alpha", 1.0)?)),
-        "Clip" => Some(Unary::Clamp(parameter(0, "activation_alpha", f32::NEG_INFINITY)?, parameter(1, "activation_beta", f32::INFINITY)?)),
+        "Clip" => Some(Unary::Clamp(
+            parameter(0, "activation_alpha", f32::NEG_INFINITY)?,
+            parameter(1, "activation_beta", f32::INFINITY)?,
+        )),
         other => {
-            return a.error(format!("the activation \"{other}\" is not supported")).row("expected", "Relu, Sigmoid, Tanh, HardSwish, Softplus, LeakyRelu, HardSigmoid, Elu or Clip").fail();
+            return a
+                .error(format!("the activation \"{other}\" is not supported"))
+                .row(
+                    "expected",
+                    "Relu, Sigmoid, Tanh, HardSwish, Softplus, LeakyRelu, HardSigmoid, Elu or Clip",
+                )
+                .fail();
         }
     };
     Ok(f)

@@ -24,7 +24,15 @@ pub enum Gated {
 }
 
 impl Operator for Gated {
-    const OPS: &'static [&'static str] = &["SwiGLU", "com.microsoft:Gelu", "com.microsoft:FastGelu", "com.microsoft:BiasGelu", "com.microsoft:QuickGelu", "com.microsoft:BiasSplitGelu", "com.microsoft:BiasAdd"];
+    const OPS: &'static [&'static str] = &[
+        "SwiGLU",
+        "com.microsoft:Gelu",
+        "com.microsoft:FastGelu",
+        "com.microsoft:BiasGelu",
+        "com.microsoft:QuickGelu",
+        "com.microsoft:BiasSplitGelu",
+        "com.microsoft:BiasAdd",
+    ];
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
             "SwiGLU" => Gated::SwiGlu(a.float("alpha", 1.0)?),

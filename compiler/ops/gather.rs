@@ -3,7 +3,7 @@
 //! Indices are in -n..n; out of range is a status (`ONNXC_E_INDEX`) at run time, an error when constant.
 //! Before version 11 negative indices were not allowed; accepting them harms nobody.
 
-use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder};
 use crate::sym::Dim;
@@ -35,11 +35,13 @@ impl Operator for Gather {
         match self {
             Gather::Gather(axis) => {
                 let axis = cx.axis(*axis, t.rank())?;
-                let dims: Vec<Dim> = t.dims[..axis].iter().chain(&i.dims).chain(&t.dims[axis + 1..]).copied().collect();
+                let dims: Vec<Dim> =
+                    t.dims[..axis].iter().chain(&i.dims).chain(&t.dims[axis + 1..]).copied().collect();
                 let known = match (cx.dims_value(0), cx.ints_value(1)) {
                     (Some(v), Some(at)) if t.rank() == 1 && i.rank() <= 1 => {
                         let n = v.len() as i64;
-                        let pick = |j: i64| v.get(usize::try_from(if j < 0 { j + n } else { j }).ok()?).copied();
+                        let pick =
+                            |j: i64| v.get(usize::try_from(if j < 0 { j + n } else { j }).ok()?).copied();
                         match at.into_iter().map(pick).collect::<Option<Vec<_>>>() {
                             Some(v) => Known::Dims(v),
                             None => return cx.error(codes::OP_SHAPE, "an index is out of range").fail(),
@@ -71,7 +73,8 @@ impl Operator for Gather {
                 for d in 0..b {
                     cx.require_eq(i.dims[d], t.dims[d], "the batch dimensions differ")?;
                 }
-                let dims: Vec<Dim> = i.dims[..i.rank() - 1].iter().chain(&t.dims[b + last..]).copied().collect();
+                let dims: Vec<Dim> =
+                    i.dims[..i.rank() - 1].iter().chain(&t.dims[b + last..]).copied().collect();
                 cx.set(0, t.elem, dims);
             }
         }
@@ -92,7 +95,8 @@ impl Operator for Gather {
                     let at0 = if *one < 0 { n + *one } else { Dim::constant(*one) };
                     if cx.m.syms.in_range(at0, n) {
                         cx.map(y, |k, at| {
-                            let src: Vec<Dim> = at[..axis].iter().chain([&at0]).chain(&at[axis + r..]).copied().collect();
+                            let src: Vec<Dim> =
+                                at[..axis].iter().chain([&at0]).chain(&at[axis + r..]).copied().collect();
                             k.load(x, &src)
                         });
                         return Ok(());
@@ -101,7 +105,8 @@ impl Operator for Gather {
                 cx.map(y, |k, at| {
                     let pos = k.load(i, &at[axis..axis + r]);
                     index(k, i, pos, from[axis], |k, j| {
-                        let src: Vec<Dim> = at[..axis].iter().chain([&j]).chain(&at[axis + r..]).copied().collect();
+                        let src: Vec<Dim> =
+                            at[..axis].iter().chain([&j]).chain(&at[axis + r..]).copied().collect();
                         k.load(x, &src)
                     })
                 });
@@ -128,7 +133,15 @@ impl Operator for Gather {
     }
 }
 
-fn nd(k: &mut KernelBuilder, (x, i): (Buf, Buf), from: &[Dim], at: &[Dim], (b, last, outer): (usize, usize, usize), done: usize, mut src: Vec<Dim>) -> Expr {
+fn nd(
+    k: &mut KernelBuilder,
+    (x, i): (Buf, Buf),
+    from: &[Dim],
+    at: &[Dim],
+    (b, last, outer): (usize, usize, usize),
+    done: usize,
+    mut src: Vec<Dim>,
+) -> Expr {
     if done == last {
         src.extend_from_slice(&at[outer..]);
         return k.load(x, &src);
@@ -143,7 +156,13 @@ fn nd(k: &mut KernelBuilder, (x, i): (Buf, Buf), from: &[Dim], at: &[Dim], (b, l
 }
 
 /// Uses an integer that may count from the end as an index.
-pub fn index(k: &mut KernelBuilder, indices: Buf, pos: Expr, n: Dim, body: impl FnOnce(&mut KernelBuilder, Dim) -> Expr) -> Expr {
+pub fn index(
+    k: &mut KernelBuilder,
+    indices: Buf,
+    pos: Expr,
+    n: Dim,
+    body: impl FnOnce(&mut KernelBuilder, Dim) -> Expr,
+) -> Expr {
     let pos = from_start(k, indices, pos, n);
     k.with_index(pos, n, body)
 }
@@ -155,5 +174,11 @@ pub fn from_start(k: &mut KernelBuilder, indices: Buf, pos: Expr, n: Dim) -> Exp
     if ty.is_unsigned_int() {
         return pos;
     }
-    k.shared(pos, |_, p| Expr::select(Expr::bin(BinOp::Lt, p.clone(), Expr::int(ElemType::I64, 0)), p.clone() + Expr::index(n), p))
+    k.shared(pos, |_, p| {
+        Expr::select(
+            Expr::bin(BinOp::Lt, p.clone(), Expr::int(ElemType::I64, 0)),
+            p.clone() + Expr::index(n),
+            p,
+        )
+    })
 }

@@ -56,11 +56,17 @@ impl Operator for GatherBlocks {
         };
         if !matches!(g.bits, 2 | 4 | 8) {
             let found = g.bits.to_string();
-            return a.error(format!("attribute \"bits\" is {found}")).found_expected(found, "2, 4 or 8").fail();
+            return a
+                .error(format!("attribute \"bits\" is {found}"))
+                .found_expected(found, "2, 4 or 8")
+                .fail();
         }
         if g.block != 0 && (g.block < 16 || g.block > 1 << 28 || g.block & (g.block - 1) != 0) {
             let found = g.block.to_string();
-            return a.error(format!("attribute \"block_size\" is {found}")).found_expected(found, "a power of two, 16 or more").fail();
+            return a
+                .error(format!("attribute \"block_size\" is {found}"))
+                .found_expected(found, "a power of two, 16 or more")
+                .fail();
         }
         Ok(g)
     }
@@ -71,16 +77,25 @@ impl Operator for GatherBlocks {
         let float = data.elem.is_float();
         if self.block == 0 && !float {
             let found = data.elem.to_string();
-            return cx.error(codes::OP_ATTRIBUTE, "block_size is 0, which only data of floats allows").found_expected(found, "data of floats, or a block size").fail();
+            return cx
+                .error(codes::OP_ATTRIBUTE, "block_size is 0, which only data of floats allows")
+                .found_expected(found, "data of floats, or a block size")
+                .fail();
         }
         if self.per(data.elem) > 1 && from == rank - 1 {
-            return cx.error(codes::OP_FEATURE, "elements of bytes that hold several can not be picked one by one").help("gather along another axis").fail();
+            return cx
+                .error(codes::OP_FEATURE, "elements of bytes that hold several can not be picked one by one")
+                .help("gather along another axis")
+                .fail();
         }
         let elements = self.elements(&data);
         let blocks = |n: Dim| if self.block == 0 { Dim::constant(1) } else { n.ceil_div(self.block) };
         if scales.rank() != rank {
             let found = scales.rank().to_string();
-            return cx.error(codes::OP_SHAPE, "the scales must have the rank of the data").found_expected(found, rank.to_string()).fail();
+            return cx
+                .error(codes::OP_SHAPE, "the scales must have the rank of the data")
+                .found_expected(found, rank.to_string())
+                .fail();
         }
         for (i, (s, n)) in scales.dims.iter().zip(&elements).enumerate() {
             let one = float && i != along && s.as_const() == Some(1);
@@ -95,22 +110,28 @@ impl Operator for GatherBlocks {
             }
             if z.rank() != rank {
                 let found = z.rank().to_string();
-                return cx.error(codes::OP_SHAPE, "the zero points must have the rank of the data").found_expected(found, rank.to_string()).fail();
+                return cx
+                    .error(codes::OP_SHAPE, "the zero points must have the rank of the data")
+                    .found_expected(found, rank.to_string())
+                    .fail();
             }
             for (i, (z, s)) in z.dims.iter().zip(&scales.dims).enumerate() {
                 let want = if i == rank - 1 { s.ceil_div(self.per(data.elem)) } else { *s };
                 cx.require_eq(*z, want, "the zero points do not fit the scales")?;
             }
         }
-        let dims: Vec<Dim> = elements[..from].iter().chain(&indices.dims).chain(&elements[from + 1..]).copied().collect();
+        let dims: Vec<Dim> =
+            elements[..from].iter().chain(&indices.dims).chain(&elements[from + 1..]).copied().collect();
         cx.set(0, scales.elem, dims);
         Ok(())
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
-        let (data, indices, scales, zeros, y) = (cx.input(0), cx.input(1), cx.input(2), cx.input_opt(3), cx.output(0));
+        let (data, indices, scales, zeros, y) =
+            (cx.input(0), cx.input(1), cx.input(2), cx.input_opt(3), cx.output(0));
         let (stored, width, ds) = (cx.dims(data), cx.dims(indices).len(), cx.dims(scales));
         let rank = stored.len();
-        let (from, along, n) = (axis(self.gather, rank), axis(self.quantize, rank), stored[axis(self.gather, rank)]);
+        let (from, along, n) =
+            (axis(self.gather, rank), axis(self.quantize, rank), stored[axis(self.gather, rank)]);
         let elem = cx.elem(data);
         let (ty, of_scale) = (ElemType::F32, cx.elem(scales).compute());
         let bits = if elem == ElemType::U8 { self.bits } else { 8 };
@@ -119,13 +140,23 @@ impl Operator for GatherBlocks {
             let place = from_start(k, indices, k.load(indices, &at[from..from + width]), n);
             k.shared(place, |k, place| {
                 let zero = Expr::int(ElemType::I64, 0);
-                let inside = Expr::bin(BinOp::Ge, place.clone(), zero.clone()).and(Expr::bin(BinOp::Lt, place.clone(), Expr::index(n)));
+                let inside = Expr::bin(BinOp::Ge, place.clone(), zero.clone()).and(Expr::bin(
+                    BinOp::Lt,
+                    place.clone(),
+                    Expr::index(n),
+                ));
                 let near = place.max(zero).min(Expr::index(n - 1));
                 let value = k.with_index(near, n, |k, j| {
-                    let at: Vec<Dim> = at[..from].iter().chain([&j]).chain(&at[from + width..]).copied().collect();
+                    let at: Vec<Dim> =
+                        at[..from].iter().chain([&j]).chain(&at[from + width..]).copied().collect();
                     let mut block = at.clone();
-                    block[along] = if self.block == 0 { Dim::constant(0) } else { at[along].floor_div(self.block) };
-                    let scale_at: Vec<Dim> = block.iter().zip(&ds).map(|(i, d)| if d.as_const() == Some(1) { Dim::constant(0) } else { *i }).collect();
+                    block[along] =
+                        if self.block == 0 { Dim::constant(0) } else { at[along].floor_div(self.block) };
+                    let scale_at: Vec<Dim> = block
+                        .iter()
+                        .zip(&ds)
+                        .map(|(i, d)| if d.as_const() == Some(1) { Dim::constant(0) } else { *i })
+                        .collect();
                     let v = number(elem, fields.load(k, &at));
                     let v = match &zeros {
                         Some(z) => v - number(elem, z.load(k, &block)),

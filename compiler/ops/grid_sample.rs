@@ -10,7 +10,7 @@
 //!
 //! [`Sampling`] also reads the input of `DeformConv`.
 
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
@@ -46,7 +46,8 @@ impl Operator for GridSample {
         Elements::Strings
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let names: [&str; 3] = if a.since() < 20 { ["bilinear", "nearest", "bicubic"] } else { ["linear", "nearest", "cubic"] };
+        let names: [&str; 3] =
+            if a.since() < 20 { ["bilinear", "nearest", "bicubic"] } else { ["linear", "nearest", "cubic"] };
         let mode = match a.choice("mode", names[0], &names)?.as_str() {
             "nearest" => Mode::Nearest,
             "cubic" | "bicubic" => Mode::Cubic,
@@ -57,18 +58,39 @@ impl Operator for GridSample {
             "reflection" => Padding::Reflection,
             _ => Padding::Zeros,
         };
-        Ok(GridSample { sampling: Sampling { mode, padding, align_corners: a.flag("align_corners", false)? } })
+        Ok(GridSample {
+            sampling: Sampling { mode, padding, align_corners: a.flag("align_corners", false)? },
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, grid) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
         if x.rank() < 3 || grid.rank() != x.rank() || cx.since < 20 && x.rank() != 4 {
-            let want = if cx.since < 20 { "rank 4 of both" } else { "batch, channel and spatial dimensions, and as many of the grid" };
-            return cx.error(codes::OP_SHAPE, "the ranks of input and grid do not fit").row("expected", want).fail();
+            let want = if cx.since < 20 {
+                "rank 4 of both"
+            } else {
+                "batch, channel and spatial dimensions, and as many of the grid"
+            };
+            return cx
+                .error(codes::OP_SHAPE, "the ranks of input and grid do not fit")
+                .row("expected", want)
+                .fail();
         }
         cx.require_eq(grid.dims[0], x.dims[0], "the batches of input and grid differ")?;
-        cx.require_eq(grid.dims[x.rank() - 1], Dim::from(x.rank() - 2), "the grid does not have one coordinate for each spatial dimension")?;
-        if self.sampling.mode != Mode::Nearest && !(x.elem.is_float() || x.elem.is_int() || x.elem == ElemType::Bool) {
-            return cx.error(codes::OP_FEATURE, format!("interpolation between values of {} is not defined", x.elem)).help("use mode \"nearest\", or cast the input to a floating-point type").fail();
+        cx.require_eq(
+            grid.dims[x.rank() - 1],
+            Dim::from(x.rank() - 2),
+            "the grid does not have one coordinate for each spatial dimension",
+        )?;
+        if self.sampling.mode != Mode::Nearest
+            && !(x.elem.is_float() || x.elem.is_int() || x.elem == ElemType::Bool)
+        {
+            return cx
+                .error(
+                    codes::OP_FEATURE,
+                    format!("interpolation between values of {} is not defined", x.elem),
+                )
+                .help("use mode \"nearest\", or cast the input to a floating-point type")
+                .fail();
         }
         let dims: Vec<Dim> = x.dims[..2].iter().chain(&grid.dims[1..x.rank() - 1]).copied().collect();
         cx.set(0, x.elem, dims);
@@ -88,7 +110,8 @@ impl Operator for GridSample {
                 (from, to) => Expr::cast(from, to, v),
             }
         };
-        let short = gty == ElemType::F32 && dims[2..].iter().all(|d| d.as_const().is_some_and(|d| d <= SHORT));
+        let short =
+            gty == ElemType::F32 && dims[2..].iter().all(|d| d.as_const().is_some_and(|d| d <= SHORT));
         if short && dims[1].as_const() != Some(1) && own != ElemType::F64 {
             // Where elements lie and what they weigh is the same in all channels.
             let taps = self.sampling.tables(cx, grid, &dims);
@@ -141,7 +164,10 @@ impl Sampling {
             Mode::Linear => 2,
             Mode::Cubic => 4,
         };
-        let tap = |cx: &mut LowerCx| Tap { index: cx.temp("index", ElemType::I32, positions.to_vec()), weight: (count > 1).then(|| cx.temp("weight", ty, positions.to_vec())) };
+        let tap = |cx: &mut LowerCx| Tap {
+            index: cx.temp("index", ElemType::I32, positions.to_vec()),
+            weight: (count > 1).then(|| cx.temp("weight", ty, positions.to_vec())),
+        };
         let taps: Vec<Vec<Tap>> = (0..n).map(|_| (0..count).map(|_| tap(cx)).collect()).collect();
         cx.kernel(|k| {
             k.nest(LoopKind::Par, positions, |k, at| {
@@ -151,7 +177,10 @@ impl Sampling {
                     let c = k.let_(if self.mode == Mode::Nearest { Expr::un(UnOp::Round, c) } else { c });
                     let c = self.fold(k, c, size, ty);
                     let c = k.let_(c);
-                    let base = k.let_(Expr::un(if self.mode == Mode::Nearest { UnOp::Trunc } else { UnOp::Floor }, c.clone()));
+                    let base = k.let_(Expr::un(
+                        if self.mode == Mode::Nearest { UnOp::Trunc } else { UnOp::Floor },
+                        c.clone(),
+                    ));
                     let r = k.let_(c - base.clone());
                     let weights = if count == 1 { vec![(0.0, r)] } else { self.weights(r, ty) };
                     for (tap, (offset, w)) in taps.iter().zip(weights) {
@@ -167,7 +196,11 @@ impl Sampling {
                         let (zero, last) = (Expr::num(ty, 0.0), number(size - 1, ty));
                         let near = index(p.clone(), size, ty);
                         let inside = Expr::bin(BinOp::Ge, p.clone(), zero).and(Expr::bin(BinOp::Le, p, last));
-                        let i = if self.padding == Padding::Zeros { Expr::select(inside, near, Expr::int(ElemType::I32, -1)) } else { near };
+                        let i = if self.padding == Padding::Zeros {
+                            Expr::select(inside, near, Expr::int(ElemType::I32, -1))
+                        } else {
+                            near
+                        };
                         k.store(tap.index, at, i);
                         if let Some(b) = tap.weight {
                             k.store(b, at, w);
@@ -180,9 +213,18 @@ impl Sampling {
     }
     /// What [`Sampling::at`] computes, with the tables for position `at` of the result. All indices are bound
     /// before any is used: each once.
-    fn from_tables(&self, k: &mut KernelBuilder, x: Buf, at: &[Dim], taps: &[Vec<Tap>], bound: &mut Vec<Dim>) -> Expr {
+    fn from_tables(
+        &self,
+        k: &mut KernelBuilder,
+        x: Buf,
+        at: &[Dim],
+        taps: &[Vec<Tap>],
+        bound: &mut Vec<Dim>,
+    ) -> Expr {
         let position = [&at[..1], &at[2..]].concat();
-        let Some((axis, tap)) = taps.iter().enumerate().flat_map(|(i, list)| list.iter().map(move |t| (i, t))).nth(bound.len()) else {
+        let Some((axis, tap)) =
+            taps.iter().enumerate().flat_map(|(i, list)| list.iter().map(move |t| (i, t))).nth(bound.len())
+        else {
             return self.combined(k, x, (at[..2].to_vec(), &position), taps, bound);
         };
         let (i, size) = (k.load(tap.index, &position), k.m.bufs[x].dims[2 + axis]);
@@ -192,7 +234,14 @@ impl Sampling {
         })
     }
     /// The sum over the taps of the dimensions from that of `from` on; `bound` are their indices.
-    fn combined(&self, k: &mut KernelBuilder, x: Buf, (from, position): (Vec<Dim>, &[Dim]), taps: &[Vec<Tap>], bound: &[Dim]) -> Expr {
+    fn combined(
+        &self,
+        k: &mut KernelBuilder,
+        x: Buf,
+        (from, position): (Vec<Dim>, &[Dim]),
+        taps: &[Vec<Tap>],
+        bound: &[Dim],
+    ) -> Expr {
         let Some((here, rest)) = taps.split_first() else { return k.load(x, &from) };
         let (own_indices, inner) = bound.split_at(here.len().min(bound.len()));
         let mut total: Option<Expr> = None;
@@ -218,7 +267,11 @@ impl Sampling {
     fn denormalize(&self, n: Expr, size: Dim, ty: ElemType) -> Expr {
         let one = Expr::num(ty, 1.0);
         let size = number(size, ty);
-        if self.align_corners { (n + one.clone()) / Expr::num(ty, 2.0) * (size - one) } else { ((n + one.clone()) * size - one) / Expr::num(ty, 2.0) }
+        if self.align_corners {
+            (n + one.clone()) / Expr::num(ty, 2.0) * (size - one)
+        } else {
+            ((n + one.clone()) * size - one) / Expr::num(ty, 2.0)
+        }
     }
     /// The value of `x` at indices `lead`, then `coords` (of type `ty`) along the dimensions that follow;
     /// between integers in f64.
@@ -267,11 +320,25 @@ impl Sampling {
         const A: f64 = -0.75;
         let near = |x: Expr| ((x.clone() * n(A + 2.0) - n(A + 3.0)) * x.clone()) * x + n(1.0);
         let far = |x: Expr| ((x.clone() * n(A) - n(5.0 * A)) * x.clone() + n(8.0 * A)) * x - n(4.0 * A);
-        vec![(-1.0, far(r.clone() + n(1.0))), (0.0, near(r.clone())), (1.0, near(n(1.0) - r.clone())), (2.0, far(n(2.0) - r))]
+        vec![
+            (-1.0, far(r.clone() + n(1.0))),
+            (0.0, near(r.clone())),
+            (1.0, near(n(1.0) - r.clone())),
+            (2.0, far(n(2.0) - r)),
+        ]
     }
     /// The element at position `p`, an integer in floating point, of the next dimension.
     #[allow(clippy::too_many_arguments)]
-    fn tap(&self, k: &mut KernelBuilder, x: Buf, at: &mut Vec<Dim>, rest: &[Expr], p: Expr, size: Dim, ty: ElemType) -> Expr {
+    fn tap(
+        &self,
+        k: &mut KernelBuilder,
+        x: Buf,
+        at: &mut Vec<Dim>,
+        rest: &[Expr],
+        p: Expr,
+        size: Dim,
+        ty: ElemType,
+    ) -> Expr {
         let p = match self.padding {
             Padding::Reflection => {
                 let folded = self.fold(k, p, size, ty);
@@ -280,7 +347,14 @@ impl Sampling {
             _ => p,
         };
         k.shared(p, |k, p| {
-            let (zero, last) = (Expr::num(ty, 0.0), if size.as_const().is_some() { number(size - 1, ty) } else { number(size, ty) - Expr::num(ty, 1.0) });
+            let (zero, last) = (
+                Expr::num(ty, 0.0),
+                if size.as_const().is_some() {
+                    number(size - 1, ty)
+                } else {
+                    number(size, ty) - Expr::num(ty, 1.0)
+                },
+            );
             let i = index(p.clone(), size, ty);
             let v = k.with_index(i, size, |k, i| {
                 at.push(i);
@@ -301,7 +375,8 @@ impl Sampling {
     fn fold(&self, k: &mut KernelBuilder, c: Expr, size: Dim, ty: ElemType) -> Expr {
         let n = |v: f64| Expr::num(ty, v);
         let last = number(size, ty) - n(1.0);
-        let (low, high) = if self.align_corners { (n(0.0), last.clone()) } else { (n(-0.5), last.clone() + n(0.5)) };
+        let (low, high) =
+            if self.align_corners { (n(0.0), last.clone()) } else { (n(-0.5), last.clone() + n(0.5)) };
         let lt = |a: Expr, b: Expr| Expr::bin(BinOp::Lt, a, b);
         match self.padding {
             Padding::Zeros => c,
@@ -316,7 +391,11 @@ impl Sampling {
                 k.shared(far, |k, far| {
                     k.shared(Expr::un(UnOp::Trunc, far.clone() / range.clone()), |_, turns| {
                         let rest = far.clone() - turns.clone() * range;
-                        let even = Expr::bin(BinOp::Eq, turns.clone() - Expr::un(UnOp::Floor, turns * n(0.5)) * n(2.0), n(0.0));
+                        let even = Expr::bin(
+                            BinOp::Eq,
+                            turns.clone() - Expr::un(UnOp::Floor, turns * n(0.5)) * n(2.0),
+                            n(0.0),
+                        );
                         // Counted from the end it left at after an even number of turns, from the other after
                         // an odd one.
                         let from_low = Expr::bin(BinOp::Eq, below, even);
@@ -339,8 +418,14 @@ struct Tap {
 fn index(p: Expr, size: Dim, ty: ElemType) -> Expr {
     let clamped = |last: Expr| p.max(Expr::num(ty, 0.0)).min(last);
     match size.as_const() {
-        Some(n) if n <= SHORT && ty == ElemType::F32 => Expr::cast(ty, ElemType::I32, clamped(Expr::num(ty, (n - 1) as f64))).max(Expr::int(ElemType::I32, 0)).min(Expr::int(ElemType::I32, n - 1)),
-        _ => Expr::cast(ty, ElemType::I64, clamped(number(size, ty) - Expr::num(ty, 1.0))).max(Expr::int(ElemType::I64, 0)).min(Expr::index(size - 1)),
+        Some(n) if n <= SHORT && ty == ElemType::F32 => {
+            Expr::cast(ty, ElemType::I32, clamped(Expr::num(ty, (n - 1) as f64)))
+                .max(Expr::int(ElemType::I32, 0))
+                .min(Expr::int(ElemType::I32, n - 1))
+        }
+        _ => Expr::cast(ty, ElemType::I64, clamped(number(size, ty) - Expr::num(ty, 1.0)))
+            .max(Expr::int(ElemType::I64, 0))
+            .min(Expr::index(size - 1)),
     }
 }
 

@@ -50,7 +50,9 @@ const NONE: usize = 99;
 impl Integer {
     fn roles(&self) -> Roles {
         match self {
-            Integer::MatMulInteger => Roles { b: 1, scales: (NONE, NONE), zeros: (2, 3), bias: NONE, y: (NONE, NONE) },
+            Integer::MatMulInteger => {
+                Roles { b: 1, scales: (NONE, NONE), zeros: (2, 3), bias: NONE, y: (NONE, NONE) }
+            }
             Integer::QLinearMatMul => Roles { b: 3, scales: (1, 4), zeros: (2, 5), bias: NONE, y: (6, 7) },
             Integer::QGemm { .. } => Roles { b: 3, scales: (1, 4), zeros: (2, 5), bias: 6, y: (7, 8) },
             Integer::ToFloat => Roles { b: 1, scales: (2, 3), zeros: (4, 5), bias: 6, y: (NONE, NONE) },
@@ -66,13 +68,22 @@ impl Integer {
 }
 
 impl Operator for Integer {
-    const OPS: &'static [&'static str] =
-        &["MatMulInteger", "QLinearMatMul", "com.microsoft:QGemm", "com.microsoft:MatMulIntegerToFloat", "com.microsoft:DynamicQuantizeMatMul"];
+    const OPS: &'static [&'static str] = &[
+        "MatMulInteger",
+        "QLinearMatMul",
+        "com.microsoft:QGemm",
+        "com.microsoft:MatMulIntegerToFloat",
+        "com.microsoft:DynamicQuantizeMatMul",
+    ];
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
             "MatMulInteger" => Integer::MatMulInteger,
             "QLinearMatMul" => Integer::QLinearMatMul,
-            "QGemm" => Integer::QGemm { alpha: a.float("alpha", 1.0)?, trans_a: a.flag("transA", false)?, trans_b: a.flag("transB", false)? },
+            "QGemm" => Integer::QGemm {
+                alpha: a.float("alpha", 1.0)?,
+                trans_a: a.flag("transA", false)?,
+                trans_b: a.flag("transB", false)?,
+            },
             "MatMulIntegerToFloat" => Integer::ToFloat,
             _ => Integer::Dynamic,
         })
@@ -89,19 +100,33 @@ impl Operator for Integer {
         let (ta, tb) = self.trans();
         let ((m, ka), (n, kb)) = (rows_and_depth(&a.dims, ta), columns_and_depth(&b.dims, tb));
         cx.require_eq(ka, kb, "the inner dimensions differ")?;
-        let batch = cx.broadcast(&[&a.dims[..a.rank().saturating_sub(2)], &b.dims[..b.rank().saturating_sub(2)]])?;
-        for (i, size, what) in [(r.zeros.0, m, "rows"), (r.zeros.1, n, "columns"), (r.scales.0, m, "rows"), (r.scales.1, n, "columns")] {
+        let batch =
+            cx.broadcast(&[&a.dims[..a.rank().saturating_sub(2)], &b.dims[..b.rank().saturating_sub(2)]])?;
+        for (i, size, what) in [
+            (r.zeros.0, m, "rows"),
+            (r.zeros.1, n, "columns"),
+            (r.scales.0, m, "rows"),
+            (r.scales.1, n, "columns"),
+        ] {
             let Some(t) = cx.tensor_opt(i)?.cloned() else { continue };
             if t.dims.iter().all(|d| d.as_const() == Some(1)) {
                 continue;
             }
-            let Some(size) = size else { return cx.error(codes::OP_SHAPE, format!("input {i} must be a scalar: a vector has no {what}")).fail() };
+            let Some(size) = size else {
+                return cx
+                    .error(codes::OP_SHAPE, format!("input {i} must be a scalar: a vector has no {what}"))
+                    .fail();
+            };
             let along = match t.rank() {
                 1 => t.dims[0],
                 n if what == "rows" => t.dims[n - 2],
                 n => t.dims[n - 1],
             };
-            cx.require_repeatable(along, size, &format!("input {i} must have one value for all or one for each of the {what}"))?;
+            cx.require_repeatable(
+                along,
+                size,
+                &format!("input {i} must have one value for all or one for each of the {what}"),
+            )?;
         }
         let dims: Vec<Dim> = batch.into_iter().chain(m).chain(n).collect();
         if let Some(t) = cx.tensor_opt(r.bias)?.cloned() {
@@ -204,7 +229,13 @@ pub fn repeated(k: &KernelBuilder, i: Dim, size: Dim) -> Dim {
 /// Rows of a left operand, if it has some, and its depth.
 fn rows_and_depth(d: &[Dim], trans: bool) -> (Option<Dim>, Dim) {
     match d {
-        [.., m, k] => if trans { (Some(*k), *m) } else { (Some(*m), *k) },
+        [.., m, k] => {
+            if trans {
+                (Some(*k), *m)
+            } else {
+                (Some(*m), *k)
+            }
+        }
         d => (None, d.first().copied().unwrap_or_default()),
     }
 }
@@ -261,7 +292,9 @@ impl Position {
         let many = |d: &Dim| d.as_const() != Some(1);
         match (self.row, dims.as_slice()) {
             (Some(i), [n]) if many(n) => k.load(buf, &[repeated(k, i, *n)]),
-            (Some(i), [.., n, _]) if dims.iter().any(many) => self.element(k, buf, &[if many(n) { repeated(k, i, *n) } else { zero }, zero]),
+            (Some(i), [.., n, _]) if dims.iter().any(many) => {
+                self.element(k, buf, &[if many(n) { repeated(k, i, *n) } else { zero }, zero])
+            }
             _ => first(k, buf),
         }
     }
@@ -271,7 +304,9 @@ impl Position {
         let many = |d: &Dim| d.as_const() != Some(1);
         match (self.column, dims.as_slice()) {
             (Some(i), [n]) if many(n) => k.load(buf, &[repeated(k, i, *n)]),
-            (Some(i), [.., _, n]) if dims.iter().any(many) => self.element(k, buf, &[zero, if many(n) { repeated(k, i, *n) } else { zero }]),
+            (Some(i), [.., _, n]) if dims.iter().any(many) => {
+                self.element(k, buf, &[zero, if many(n) { repeated(k, i, *n) } else { zero }])
+            }
             _ => first(k, buf),
         }
     }
@@ -292,7 +327,8 @@ impl Product {
                 let p = Position::new(at, rows.is_some(), columns.is_some());
                 let acc = k.acc(Expr::num(if ints { ElemType::I32 } else { ElemType::F32 }, 0.0));
                 k.nest(LoopKind::Seq, &[depth], |k, r| {
-                    let (a, b) = (same(k, self.left(k, &p, r[0]), ints), same(k, self.right(k, &p, r[0]), ints));
+                    let (a, b) =
+                        (same(k, self.left(k, &p, r[0]), ints), same(k, self.right(k, &p, r[0]), ints));
                     let v = if ints {
                         a * b + Expr::acc(acc)
                     } else {
@@ -354,7 +390,13 @@ impl Product {
 }
 
 /// A kernel that sums `value` over `depth` for each position of a new buffer of `dims`.
-pub fn sums(cx: &mut LowerCx, name: &str, dims: &[Dim], depth: &[Dim], value: impl Fn(&KernelBuilder, &[Dim], &[Dim]) -> Expr) -> Buf {
+pub fn sums(
+    cx: &mut LowerCx,
+    name: &str,
+    dims: &[Dim],
+    depth: &[Dim],
+    value: impl Fn(&KernelBuilder, &[Dim], &[Dim]) -> Expr,
+) -> Buf {
     let out = cx.temp(name, ElemType::I32, dims.to_vec());
     cx.kernel(|k| {
         k.nest(LoopKind::Par, dims, |k, at| {

@@ -21,7 +21,9 @@ impl Operator for Inverse {
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
-        let [.., m, n] = t.dims.as_slice() else { return cx.error(codes::OP_SHAPE, "Inverse needs at least two dimensions").fail() };
+        let [.., m, n] = t.dims.as_slice() else {
+            return cx.error(codes::OP_SHAPE, "Inverse needs at least two dimensions").fail();
+        };
         cx.require_eq(*m, *n, "the matrices are not square")?;
         cx.set(0, t.elem, t.dims);
         Ok(())
@@ -39,7 +41,11 @@ impl Operator for Inverse {
                 k.nest(LoopKind::Seq, &[n, n], |k, i| {
                     let v = k.load(x, &at(i[0], i[1]));
                     k.store(work, &at(i[0], i[1]), v);
-                    let unit = Expr::select(Expr::cmp_index(BinOp::Eq, i[0], i[1]), Expr::num(ty, 1.0), Expr::num(ty, 0.0));
+                    let unit = Expr::select(
+                        Expr::cmp_index(BinOp::Eq, i[0], i[1]),
+                        Expr::num(ty, 1.0),
+                        Expr::num(ty, 0.0),
+                    );
                     k.store(work, &at(i[0], n + i[1]), unit);
                 });
                 k.range(LoopKind::Seq, "c", 0, n, |k, c| {

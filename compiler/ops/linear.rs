@@ -6,7 +6,7 @@
 
 use super::matmul::product_sum;
 use super::support::scores::{Labels, Post, compute_type, matrix, pair, top};
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, LoopKind};
 use crate::sym::Dim;
@@ -41,20 +41,45 @@ impl Operator for Linear {
             a.ignore("multi_class");
             Kind::Classifier { labels: Labels::parse(a, "classlabels_ints", "classlabels_strings")? }
         };
-        Ok(Linear { coefficients: a.floats_opt("coefficients")?.unwrap_or_default(), intercepts: a.floats_opt("intercepts")?.unwrap_or_default(), post: Post::parse(a)?, kind })
+        Ok(Linear {
+            coefficients: a.floats_opt("coefficients")?.unwrap_or_default(),
+            intercepts: a.floats_opt("intercepts")?.unwrap_or_default(),
+            post: Post::parse(a)?,
+            kind,
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (_, n, features) = matrix(cx)?;
         let rows = match (&self.kind, self.intercepts.len(), features.as_const()) {
             (Kind::Regressor { targets }, ..) => *targets,
             (_, 0, Some(f)) if f > 0 => self.coefficients.len() as i64 / f,
-            (_, 0, _) => return cx.error(codes::DYNAMIC_VALUE, "without intercepts the number of features must be known").fail(),
+            (_, 0, _) => {
+                return cx
+                    .error(codes::DYNAMIC_VALUE, "without intercepts the number of features must be known")
+                    .fail();
+            }
             (_, m, _) => m as i64,
         };
-        if rows < 1 || self.coefficients.len() as i64 % rows != 0 || !(self.intercepts.is_empty() || self.intercepts.len() as i64 == rows) {
-            return cx.error(codes::OP_ATTRIBUTE, format!("{} coefficients and {} intercepts do not make {rows} scores", self.coefficients.len(), self.intercepts.len())).fail();
+        if rows < 1
+            || self.coefficients.len() as i64 % rows != 0
+            || !(self.intercepts.is_empty() || self.intercepts.len() as i64 == rows)
+        {
+            return cx
+                .error(
+                    codes::OP_ATTRIBUTE,
+                    format!(
+                        "{} coefficients and {} intercepts do not make {rows} scores",
+                        self.coefficients.len(),
+                        self.intercepts.len()
+                    ),
+                )
+                .fail();
         }
-        cx.require_eq(features, Dim::constant(self.coefficients.len() as i64 / rows), "the coefficients do not fit the number of features")?;
+        cx.require_eq(
+            features,
+            Dim::constant(self.coefficients.len() as i64 / rows),
+            "the coefficients do not fit the number of features",
+        )?;
         let Kind::Classifier { labels } = &self.kind else {
             cx.set(0, ElemType::F32, [n, Dim::constant(rows)]);
             return Ok(());
@@ -64,7 +89,9 @@ impl Operator for Linear {
             (1, Some(1)) => {
                 return cx.error(codes::OP_FEATURE, "LinearClassifier with one label is not supported: nothing says which label the other class has").fail();
             }
-            (r, Some(l)) if r != l => return cx.error(codes::OP_ATTRIBUTE, format!("{l} labels for {r} scores")).fail(),
+            (r, Some(l)) if r != l => {
+                return cx.error(codes::OP_ATTRIBUTE, format!("{l} labels for {r} scores")).fail();
+            }
             (r, _) => r,
         };
         match labels {
@@ -99,7 +126,8 @@ impl Operator for Linear {
         let both = if rows == 1 && labels.is_some() { pair(cx, raw, false) } else { raw };
         let mut judged = raw;
         if self.post == Post::SoftmaxZero && rows > 1 {
-            judged = scores.unwrap_or_else(|| cx.temp("probabilities", ElemType::F32, [dims[0], Dim::from(rows)]));
+            judged =
+                scores.unwrap_or_else(|| cx.temp("probabilities", ElemType::F32, [dims[0], Dim::from(rows)]));
             self.post.write(cx, both, judged);
         } else if let Some(y) = scores {
             self.post.write(cx, both, y);
@@ -120,7 +148,9 @@ impl Operator for Linear {
 pub fn table(cx: &mut LowerCx, name: &str, v: &[f32], columns: usize, ty: ElemType) -> Buf {
     let dims = vec![(v.len() / columns.max(1)) as i64, columns as i64];
     let data = match ty {
-        ElemType::F64 => ConstData::new(ty, dims, v.iter().flat_map(|x| f64::from(*x).to_le_bytes()).collect::<Vec<u8>>()),
+        ElemType::F64 => {
+            ConstData::new(ty, dims, v.iter().flat_map(|x| f64::from(*x).to_le_bytes()).collect::<Vec<u8>>())
+        }
         _ => Some(ConstData::f32s(dims, v)),
     };
     cx.m.constant(name, Arc::new(data.unwrap_or_else(|| ConstData::f32s(vec![0, 0], &[]))))

@@ -26,16 +26,27 @@ use crate::sym::Dim;
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum LinearAttention {
-    Linear { q_heads: i64, kv_heads: i64, scale: f32, gated: bool, delta: bool },
+    Linear {
+        q_heads: i64,
+        kv_heads: i64,
+        scale: f32,
+        gated: bool,
+        delta: bool,
+    },
     /// A depthwise convolution over the past and present tokens, with SiLU or without.
-    Conv { silu: bool },
+    Conv {
+        silu: bool,
+    },
 }
 
 impl Operator for LinearAttention {
-    const OPS: &'static [&'static str] = &["LinearAttention", "CausalConvWithState", "com.microsoft:LinearAttention"];
+    const OPS: &'static [&'static str] =
+        &["LinearAttention", "CausalConvWithState", "com.microsoft:LinearAttention"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         if a.op() == "CausalConvWithState" {
-            return Ok(LinearAttention::Conv { silu: a.choice("activation", "none", &["none", "silu", "swish"])? != "none" });
+            return Ok(LinearAttention::Conv {
+                silu: a.choice("activation", "none", &["none", "silu", "swish"])? != "none",
+            });
         }
         a.ignore("chunk_size");
         if a.knows("state_window") && a.int("state_window", 0)? != 0 {
@@ -46,18 +57,28 @@ impl Operator for LinearAttention {
         if q_heads < 1 || kv_heads < 1 || q_heads % kv_heads != 0 {
             return a.error(format!("{q_heads} query heads do not share {kv_heads} key heads evenly")).fail();
         }
-        Ok(LinearAttention::Linear { q_heads, kv_heads, scale: a.float("scale", 0.0)?, gated: rule.starts_with("gated"), delta: rule.ends_with("delta") })
+        Ok(LinearAttention::Linear {
+            q_heads,
+            kv_heads,
+            scale: a.float("scale", 0.0)?,
+            gated: rule.starts_with("gated"),
+            delta: rule.ends_with("delta"),
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         match *self {
             LinearAttention::Conv { .. } => infer_conv(cx),
-            LinearAttention::Linear { q_heads, kv_heads, gated, delta, .. } => infer_linear(cx, q_heads, kv_heads, gated, delta),
+            LinearAttention::Linear { q_heads, kv_heads, gated, delta, .. } => {
+                infer_linear(cx, q_heads, kv_heads, gated, delta)
+            }
         }
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         match *self {
             LinearAttention::Conv { silu } => lower_conv(cx, silu),
-            LinearAttention::Linear { q_heads, kv_heads, scale, gated, delta } => lower_linear(cx, q_heads, kv_heads, scale, gated, delta),
+            LinearAttention::Linear { q_heads, kv_heads, scale, gated, delta } => {
+                lower_linear(cx, q_heads, kv_heads, scale, gated, delta)
+            }
         }
     }
 }
@@ -66,7 +87,15 @@ fn infer_linear(cx: &mut InferCx, q_heads: i64, kv_heads: i64, gated: bool, delt
     let (q, k, v) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
     for (i, given, what) in [(4, gated, "decay"), (5, delta, "beta")] {
         if cx.has(i) != given {
-            return cx.error(codes::OP_ARITY, format!("the update rule {} the input {what}", if given { "needs" } else { "does not take" })).fail();
+            return cx
+                .error(
+                    codes::OP_ARITY,
+                    format!(
+                        "the update rule {} the input {what}",
+                        if given { "needs" } else { "does not take" }
+                    ),
+                )
+                .fail();
         }
     }
     if [&q, &k, &v].iter().any(|t| t.rank() != 3) {
@@ -114,9 +143,17 @@ fn infer_linear(cx: &mut InferCx, q_heads: i64, kv_heads: i64, gated: bool, delt
     Ok(())
 }
 
-fn lower_linear(cx: &mut LowerCx, q_heads: i64, kv_heads: i64, scale: f32, gated: bool, delta: bool) -> Result<()> {
+fn lower_linear(
+    cx: &mut LowerCx,
+    q_heads: i64,
+    kv_heads: i64,
+    scale: f32,
+    gated: bool,
+    delta: bool,
+) -> Result<()> {
     let (q, key, v) = (cx.input(0), cx.input(1), cx.input(2));
-    let (past, decay, beta) = (cx.input_opt(3), cx.input_opt(4).filter(|_| gated), cx.input_opt(5).filter(|_| delta));
+    let (past, decay, beta) =
+        (cx.input_opt(3), cx.input_opt(4).filter(|_| gated), cx.input_opt(5).filter(|_| delta));
     let (dq, dv) = (cx.dims(q), cx.dims(v));
     let ty = cx.elem(q).compute();
     let (size, value, shared) = (dq[2].floor_div(q_heads), dv[2].floor_div(kv_heads), q_heads / kv_heads);
@@ -128,7 +165,10 @@ fn lower_linear(cx: &mut LowerCx, q_heads: i64, kv_heads: i64, scale: f32, gated
     let out = cx.output_opt(0);
     let scale = match (scale, size.as_const()) {
         (0.0, Some(n)) => Expr::num(ty, 1.0 / (n as f64).sqrt()),
-        (0.0, None) => Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::cast(crate::tensor::ElemType::I64, ty, Expr::index(size))),
+        (0.0, None) => {
+            Expr::num(ty, 1.0)
+                / Expr::un(UnOp::Sqrt, Expr::cast(crate::tensor::ElemType::I64, ty, Expr::index(size)))
+        }
         (s, _) => Expr::num(ty, f64::from(s)),
     };
     let decay = decay.map(|b| (b, cx.dims(b)[2].floor_div(kv_heads)));
@@ -157,7 +197,8 @@ fn lower_linear(cx: &mut LowerCx, q_heads: i64, kv_heads: i64, scale: f32, gated
                 }
                 let x = k.let_(x);
                 k.nest(LoopKind::Seq, &[size], |k, d| {
-                    let v = Expr::fma(k.load(key, &[b, t, h * size + d[0]]), x.clone(), k.load(state, &at(d[0])));
+                    let v =
+                        Expr::fma(k.load(key, &[b, t, h * size + d[0]]), x.clone(), k.load(state, &at(d[0])));
                     k.store(state, &at(d[0]), v);
                 });
                 let Some(out) = out else { return };
@@ -222,7 +263,10 @@ fn lower_conv(cx: &mut LowerCx, silu: bool) -> Result<()> {
             k.nest(LoopKind::Par, &dx, |k, at| {
                 let acc = k.acc(Expr::num(ty, 0.0));
                 k.nest(LoopKind::Seq, &[taps], |k, r| {
-                    let (a, b) = (k.load(padded, &[at[0], at[1], at[2] + r[0]]), k.load(w, &[at[1], Dim::constant(0), r[0]]));
+                    let (a, b) = (
+                        k.load(padded, &[at[0], at[1], at[2] + r[0]]),
+                        k.load(w, &[at[1], Dim::constant(0), r[0]]),
+                    );
                     k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
                 });
                 let v = Expr::acc(acc);

@@ -3,8 +3,8 @@
 //! Scores are [N, C, d1, ...], classes [N, d1, ...]. The mean divides by the sum of the weights. A class
 //! outside of 0..C that is not `ignore_index` is a status (`ONNXC_E_INDEX`). Versions differ in types.
 
-use super::{Attrs, InferCx, LowerCx, Operator, softmax};
 use super::support::runtime;
+use super::{Attrs, InferCx, LowerCx, Operator, softmax};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
@@ -38,7 +38,11 @@ impl Operator for Loss {
             "sum" => Reduction::Sum,
             _ => Reduction::Mean,
         };
-        Ok(Loss { softmax: a.op() == "SoftmaxCrossEntropyLoss", reduction, ignore: a.int_opt("ignore_index")? })
+        Ok(Loss {
+            softmax: a.op() == "SoftmaxCrossEntropyLoss",
+            reduction,
+            ignore: a.int_opt("ignore_index")?,
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, c) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
@@ -117,7 +121,11 @@ impl Operator for Loss {
                 k.update(BinOp::Add, sum, v);
                 k.update(BinOp::Add, total, w);
             });
-            let v = if self.reduction == Reduction::Mean { Expr::acc(sum) / Expr::acc(total) } else { Expr::acc(sum) };
+            let v = if self.reduction == Reduction::Mean {
+                Expr::acc(sum) / Expr::acc(total)
+            } else {
+                Expr::acc(sum)
+            };
             k.store(y, &[], v);
         });
         Ok(())

@@ -22,9 +22,17 @@ impl Operator for Lrn {
     fn parse(a: &mut Attrs) -> Result<Self> {
         let size = a.int_required("size")?;
         if size < 1 {
-            return a.error("attribute \"size\" must be positive").found_expected(size.to_string(), "1 or more").fail();
+            return a
+                .error("attribute \"size\" must be positive")
+                .found_expected(size.to_string(), "1 or more")
+                .fail();
         }
-        Ok(Lrn { alpha: a.float("alpha", 1e-4)?, beta: a.float("beta", 0.75)?, bias: a.float("bias", 1.0)?, size })
+        Ok(Lrn {
+            alpha: a.float("alpha", 1e-4)?,
+            beta: a.float("beta", 0.75)?,
+            bias: a.float("bias", 1.0)?,
+            size,
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?;

@@ -10,9 +10,9 @@
 //! The specification does not say how numbers are written: they are as ONNX Runtime writes them, with six
 //! digits behind the point, and "0.f" stands where no key is. Strings that are no numbers are an error.
 
-use super::support::text::{self, lt};
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::support::text::{self, lt};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
@@ -48,14 +48,18 @@ impl Keys {
     pub fn data(&self) -> Option<Arc<ConstData>> {
         match self {
             Keys::Numbers(v) => Some(ConstData::from_i64s(v)),
-            Keys::Strings(v) => ConstData::strings(vec![v.len() as i64], v.iter().map(|s| s.clone().into_bytes().into()).collect()),
+            Keys::Strings(v) => ConstData::strings(
+                vec![v.len() as i64],
+                v.iter().map(|s| s.clone().into_bytes().into()).collect(),
+            ),
         }
         .map(Arc::new)
     }
 }
 
 fn keys(a: &mut Attrs, numbers: &str, strings: &str) -> Result<Keys> {
-    match (a.ints_opt(numbers)?.filter(|v| !v.is_empty()), a.strings_opt(strings)?.filter(|v| !v.is_empty())) {
+    match (a.ints_opt(numbers)?.filter(|v| !v.is_empty()), a.strings_opt(strings)?.filter(|v| !v.is_empty()))
+    {
         (Some(v), None) => Ok(Keys::Numbers(v)),
         (None, Some(v)) => Ok(Keys::Strings(v)),
         _ => a.error(format!("{} needs either {numbers} or {strings}", a.op())).fail(),
@@ -63,7 +67,8 @@ fn keys(a: &mut Attrs, numbers: &str, strings: &str) -> Result<Keys> {
 }
 
 impl Operator for Maps {
-    const OPS: &'static [&'static str] = &["ai.onnx.ml:ZipMap", "ai.onnx.ml:CastMap", "ai.onnx.ml:DictVectorizer"];
+    const OPS: &'static [&'static str] =
+        &["ai.onnx.ml:ZipMap", "ai.onnx.ml:CastMap", "ai.onnx.ml:DictVectorizer"];
     fn elements(_op: &str) -> Elements {
         Elements::Any
     }
@@ -71,12 +76,14 @@ impl Operator for Maps {
         Ok(match a.op() {
             "ZipMap" => Maps::Zip(keys(a, "classlabels_int64s", "classlabels_strings")?),
             "CastMap" => {
-                let to = match a.choice("cast_to", "TO_FLOAT", &["TO_FLOAT", "TO_INT64", "TO_STRING"])?.as_str() {
-                    "TO_FLOAT" => ElemType::F32,
-                    "TO_INT64" => ElemType::I64,
-                    _ => ElemType::Str,
-                };
-                let (form, most) = (a.choice("map_form", "DENSE", &["DENSE", "SPARSE"])?, a.int("max_map", 1)?);
+                let to =
+                    match a.choice("cast_to", "TO_FLOAT", &["TO_FLOAT", "TO_INT64", "TO_STRING"])?.as_str() {
+                        "TO_FLOAT" => ElemType::F32,
+                        "TO_INT64" => ElemType::I64,
+                        _ => ElemType::Str,
+                    };
+                let (form, most) =
+                    (a.choice("map_form", "DENSE", &["DENSE", "SPARSE"])?, a.int("max_map", 1)?);
                 if form == "SPARSE" && most < 1 {
                     return a.error(format!("max_map is {most}, but must be positive")).fail();
                 }
@@ -98,11 +105,15 @@ impl Operator for Maps {
                     Keys::Strings(v) => (v.len(), ElemType::Str),
                 };
                 if keys.elem != key {
-                    return cx.error(codes::OP_TYPE, "the keys of the map and the vocabulary have different types").fail();
+                    return cx
+                        .error(codes::OP_TYPE, "the keys of the map and the vocabulary have different types")
+                        .fail();
                 }
                 cx.set(0, values.elem, vec![Dim::constant(1), Dim::from(n)]);
             }
-            Maps::Zip(_) => return Err(crate::diag::Failure::bug("infer", "ZipMap is written as tensors before")),
+            Maps::Zip(_) => {
+                return Err(crate::diag::Failure::bug("infer", "ZipMap is written as tensors before"));
+            }
         }
         Ok(())
     }
@@ -153,7 +164,9 @@ fn cast(cx: &mut LowerCx, sparse: Option<i64>) -> Result<()> {
                 let key = k.load(keys, &[i]);
                 let key = k.let_(key);
                 check(k, le(int(0), key.clone()));
-                k.if_(lt(key.clone(), Expr::index(count)), |k| k.at_index(key, count, |k, p| k.store(source, &[p], Expr::index(i))));
+                k.if_(lt(key.clone(), Expr::index(count)), |k| {
+                    k.at_index(key, count, |k, p| k.store(source, &[p], Expr::index(i)))
+                });
             });
         }
     });
@@ -164,11 +177,14 @@ fn cast(cx: &mut LowerCx, sparse: Option<i64>) -> Result<()> {
             let place = k.let_(place);
             let none = k.let_(lt(place.clone(), int(0)));
             k.if_(none.clone(), |k| text::numbers::put(k, sink, NONE));
-            k.if_(text::not(none), |k| k.at_index(place, n, |k, i| text::fixed::write_fixed(k, k.load(values, &[i]), sink)));
+            k.if_(text::not(none), |k| {
+                k.at_index(place, n, |k, i| text::fixed::write_fixed(k, k.load(values, &[i]), sink))
+            });
         });
         return Ok(());
     }
-    let reading = (from == ElemType::Str && to == ElemType::F32).then(|| (text::numbers::Powers::new(cx.m), text::halfway::Scratch::new(cx)));
+    let reading = (from == ElemType::Str && to == ElemType::F32)
+        .then(|| (text::numbers::Powers::new(cx.m), text::halfway::Scratch::new(cx)));
     let kind = if reading.is_some() { LoopKind::Seq } else { LoopKind::Par };
     let none = if to == ElemType::Str { text::constant(cx.m, "none", NONE) } else { Expr::num(to, 0.0) };
     cx.kernel(|k| {

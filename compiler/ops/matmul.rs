@@ -28,7 +28,12 @@ impl Operator for MatMul {
             return Ok(MatMul::MatMul);
         }
         a.ignore("broadcast");
-        Ok(MatMul::Gemm { alpha: a.float("alpha", 1.0)?, beta: a.float("beta", 1.0)?, trans_a: a.flag("transA", false)?, trans_b: a.flag("transB", false)? })
+        Ok(MatMul::Gemm {
+            alpha: a.float("alpha", 1.0)?,
+            beta: a.float("beta", 1.0)?,
+            trans_a: a.flag("transA", false)?,
+            trans_b: a.flag("transB", false)?,
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (a, b) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone());
@@ -39,7 +44,10 @@ impl Operator for MatMul {
                 }
                 let (ka, kb) = (a.dims[a.rank() - 1], b.dims[b.rank().saturating_sub(2)]);
                 cx.require_eq(ka, kb, "the inner dimensions differ")?;
-                let batch = cx.broadcast(&[&a.dims[..a.rank().saturating_sub(2)], &b.dims[..b.rank().saturating_sub(2)]])?;
+                let batch = cx.broadcast(&[
+                    &a.dims[..a.rank().saturating_sub(2)],
+                    &b.dims[..b.rank().saturating_sub(2)],
+                ])?;
                 let m = (a.rank() > 1).then(|| a.dims[a.rank() - 2]);
                 let n = (b.rank() > 1).then(|| b.dims[b.rank() - 1]);
                 batch.into_iter().chain(m).chain(n).collect::<Vec<_>>()

@@ -5,8 +5,8 @@
 //! Positions count in the tensor that `kernel_shape`, `strides` and `pads` imply. With `output_shape` that
 //! tensor stands in the first corner of the result. Where two elements have one position, the last one stays.
 
-use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{Expr, LoopKind};
 use crate::sym::Dim;
@@ -24,12 +24,15 @@ impl Operator for MaxUnpool {
     fn parse(a: &mut Attrs) -> Result<Self> {
         let kernel = a.ints_opt("kernel_shape")?.unwrap_or_default();
         let n = kernel.len();
-        let (strides, pads) = (a.ints_opt("strides")?.unwrap_or(vec![1; n]), a.ints_opt("pads")?.unwrap_or(vec![0; 2 * n]));
+        let (strides, pads) =
+            (a.ints_opt("strides")?.unwrap_or(vec![1; n]), a.ints_opt("pads")?.unwrap_or(vec![0; 2 * n]));
         if strides.len() != n || pads.len() != 2 * n {
             return a.error("strides and pads do not fit kernel_shape").fail();
         }
         let small = |v: &i64| (0..1 << 30).contains(v);
-        if kernel.iter().chain(&strides).any(|v| *v < 1) || !kernel.iter().chain(&strides).chain(&pads).all(small) {
+        if kernel.iter().chain(&strides).any(|v| *v < 1)
+            || !kernel.iter().chain(&strides).chain(&pads).all(small)
+        {
             return a.error("kernel_shape and strides must be positive, and pads not negative").fail();
         }
         Ok(MaxUnpool { kernel, strides, pads })
@@ -50,18 +53,25 @@ impl Operator for MaxUnpool {
             false => implied,
             true => {
                 if runtime::length(cx, 2) != Some(x.rank()) {
-                    return cx.error(codes::OP_SHAPE, "output_shape does not have one value for each dimension").fail();
+                    return cx
+                        .error(codes::OP_SHAPE, "output_shape does not have one value for each dimension")
+                        .fail();
                 }
                 let d = match cx.dims_value(2) {
                     Some(d) => d,
                     None => cx.sizes(0, x.rank(), None),
                 };
                 if d.len() != x.rank() {
-                    return cx.error(codes::OP_SHAPE, "output_shape does not have one value for each dimension").fail();
+                    return cx
+                        .error(codes::OP_SHAPE, "output_shape does not have one value for each dimension")
+                        .fail();
                 }
                 for (a, b) in implied.iter().zip(&d) {
                     if cx.syms.le(*a, *b) == crate::sym::Answer::No {
-                        return cx.error(codes::OP_SHAPE, "output_shape is smaller than what the pooling implies").found_expected(b.display(cx.syms).to_string(), a.display(cx.syms).to_string()).fail();
+                        return cx
+                            .error(codes::OP_SHAPE, "output_shape is smaller than what the pooling implies")
+                            .found_expected(b.display(cx.syms).to_string(), a.display(cx.syms).to_string())
+                            .fail();
                     }
                     cx.syms.require_at_most(*a, *b);
                 }
@@ -87,7 +97,9 @@ impl Operator for MaxUnpool {
                 let p = k.load(at, i);
                 let v = k.load(x, i);
                 let total = Dim::product(implied.iter().copied());
-                k.at_index(p, total, |k, p| place(k, p, &implied, &mut vec![], &mut |k, at| k.store(y, at, v.clone())));
+                k.at_index(p, total, |k, p| {
+                    place(k, p, &implied, &mut vec![], &mut |k, at| k.store(y, at, v.clone()))
+                });
             });
         });
         Ok(())
@@ -95,7 +107,13 @@ impl Operator for MaxUnpool {
 }
 
 /// Takes a position apart, from the last dimension on, and gives the indices to `store`.
-fn place(k: &mut crate::nest::KernelBuilder, p: Dim, dims: &[Dim], at: &mut Vec<Dim>, store: &mut dyn FnMut(&mut crate::nest::KernelBuilder, &[Dim])) {
+fn place(
+    k: &mut crate::nest::KernelBuilder,
+    p: Dim,
+    dims: &[Dim],
+    at: &mut Vec<Dim>,
+    store: &mut dyn FnMut(&mut crate::nest::KernelBuilder, &[Dim]),
+) {
     match dims.split_last() {
         None => {
             at.reverse();
@@ -113,7 +131,8 @@ impl MaxUnpool {
     /// Shape of the tensor that was pooled.
     fn implied(&self, x: &[Dim]) -> Vec<Dim> {
         let n = self.kernel.len();
-        let spatial = (0..n).map(|i| (x[2 + i] - 1) * self.strides[i] - (self.pads[i] + self.pads[n + i]) + self.kernel[i]);
+        let spatial = (0..n)
+            .map(|i| (x[2 + i] - 1) * self.strides[i] - (self.pads[i] + self.pads[n + i]) + self.kernel[i]);
         x[..2].iter().copied().chain(spatial).collect()
     }
 }

@@ -14,14 +14,14 @@ mod masks;
 mod present;
 
 use super::attention::core::{self, Form, Operand, Sizes};
-use masks::{is_dummy, kept};
-use present::Before;
 use super::matmul::product_sum;
 use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
+use masks::{is_dummy, kept};
+use present::Before;
 
 /// Which of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,14 +65,28 @@ pub struct MsAttention {
 }
 
 impl Operator for MsAttention {
-    const OPS: &'static [&'static str] = &["com.microsoft:Attention", "com.microsoft:MultiHeadAttention", "com.microsoft:GroupQueryAttention"];
+    const OPS: &'static [&'static str] =
+        &["com.microsoft:Attention", "com.microsoft:MultiHeadAttention", "com.microsoft:GroupQueryAttention"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let heads = a.int_required("num_heads")?;
         let scale = a.float_opt("scale")?.filter(|s| *s != 0.0);
-        let mut op = MsAttention { kind: Kind::MultiHead, heads, scale, causal: false, filter: a.float("mask_filter_value", -10000.0)?, softcap: 0.0 };
-        for (name, off) in [("do_rotary", a.op() == "GroupQueryAttention"), ("past_present_share_buffer", a.op() == "Attention")] {
+        let mut op = MsAttention {
+            kind: Kind::MultiHead,
+            heads,
+            scale,
+            causal: false,
+            filter: a.float("mask_filter_value", -10000.0)?,
+            softcap: 0.0,
+        };
+        for (name, off) in [
+            ("do_rotary", a.op() == "GroupQueryAttention"),
+            ("past_present_share_buffer", a.op() == "Attention"),
+        ] {
             if !off && a.knows(name) && a.flag(name, false)? {
-                return a.error(format!("attribute \"{name}\" of {} is not supported", a.op())).row("expected", "0").fail();
+                return a
+                    .error(format!("attribute \"{name}\" of {} is not supported", a.op()))
+                    .row("expected", "0")
+                    .fail();
             }
         }
         match a.op() {
@@ -83,22 +97,37 @@ impl Operator for MsAttention {
                 }
                 let bits = a.int("kv_cache_bit_width", 0)?;
                 if quantized.contains(&true) && !matches!(bits, 0 | 4 | 8) {
-                    return a.error(format!("attribute \"kv_cache_bit_width\" is {bits}")).found_expected(bits.to_string(), "4 or 8").fail();
+                    return a
+                        .error(format!("attribute \"kv_cache_bit_width\" is {bits}"))
+                        .found_expected(bits.to_string(), "4 or 8")
+                        .fail();
                 }
                 let scores = a.int("qk_output", 0)?;
                 if !(0..=2).contains(&scores) {
-                    return a.error(format!("attribute \"qk_output\" is {scores}")).found_expected(scores.to_string(), "0, 1 or 2").fail();
+                    return a
+                        .error(format!("attribute \"qk_output\" is {scores}"))
+                        .found_expected(scores.to_string(), "0, 1 or 2")
+                        .fail();
                 }
                 let epsilon = a.float("qk_norm_epsilon", 1e-6)?;
                 let kv_heads = a.int_required("kv_num_heads")?;
                 if kv_heads < 1 || heads % kv_heads != 0 {
-                    return a.error(format!("{heads} query heads do not share {kv_heads} key heads evenly")).fail();
+                    return a
+                        .error(format!("{heads} query heads do not share {kv_heads} key heads evenly"))
+                        .fail();
                 }
                 op.causal = a.flag("causal", true)?;
-                let (window, evicts) = (a.int("local_window_size", -1)?, a.flag("sliding_window_cache", false)?);
+                let (window, evicts) =
+                    (a.int("local_window_size", -1)?, a.flag("sliding_window_cache", false)?);
                 if evicts && (window < 1 || !op.causal) {
-                    let e = a.error("attribute \"sliding_window_cache\" needs a window of keys before each query");
-                    return e.found_expected(format!("local_window_size {window}, causal {}", i64::from(op.causal)), "a positive local_window_size, causal 1").fail();
+                    let e = a
+                        .error("attribute \"sliding_window_cache\" needs a window of keys before each query");
+                    return e
+                        .found_expected(
+                            format!("local_window_size {window}, causal {}", i64::from(op.causal)),
+                            "a positive local_window_size, causal 1",
+                        )
+                        .fail();
                 }
                 op.softcap = a.float("softcap", 0.0)?;
                 op.kind = Kind::Group(Group {
@@ -188,7 +217,9 @@ impl MsAttention {
                 return cx.error(codes::OP_SHAPE, "the past must have rank 5").fail();
             }
             keys = if shared { p.dims[3] } else { keys + p.dims[3] };
-            for (a, b) in p.dims.iter().zip([Dim::constant(2), x.dims[0], Dim::constant(self.heads), p.dims[3], size]) {
+            for (a, b) in
+                p.dims.iter().zip([Dim::constant(2), x.dims[0], Dim::constant(self.heads), p.dims[3], size])
+            {
                 cx.require_eq(*a, b, "the past does not fit")?;
             }
         }
@@ -236,12 +267,21 @@ impl MsAttention {
             });
         });
         let part = |offset: Dim, size: Dim| Operand { buf: all, form: Form::Hidden { size, offset } };
-        let (queries, new_key, new_value) = (part(Dim::constant(0), size), part(q, size), part(q + key, value_size));
+        let (queries, new_key, new_value) =
+            (part(Dim::constant(0), size), part(q, size), part(q + key, value_size));
         let past = cx.input_opt(4);
         let room = past.map_or(Dim::constant(0), |p| cx.dims(p)[3]);
         let before = if shared { Before::counted(cx, 6) } else { Before::Known(room) };
         let keys = if shared { room } else { dx[1] + room };
-        let s = Sizes { batch: dx[0], kv_heads: heads, shared: Dim::constant(1), queries: dx[1], keys, size, value_size };
+        let s = Sizes {
+            batch: dx[0],
+            kv_heads: heads,
+            shared: Dim::constant(1),
+            queries: dx[1],
+            keys,
+            size,
+            value_size,
+        };
         let (mut key, mut value) = (new_key, new_value);
         if past.is_some() || cx.output_opt(1).is_some() {
             let shape = vec![Dim::constant(2), dx[0], heads, keys, size];
@@ -253,7 +293,10 @@ impl MsAttention {
                 let dims = cx.dims(p);
                 present::copy(cx, p, present, &dims);
             }
-            (key, value) = (Operand { buf: present, form: Form::Stacked(0) }, Operand { buf: present, form: Form::Stacked(1) });
+            (key, value) = (
+                Operand { buf: present, form: Form::Stacked(0) },
+                Operand { buf: present, form: Form::Stacked(1) },
+            );
             for (new, to) in [(new_key, key), (new_value, value)] {
                 present::append(cx, new, to, &before, [dx[0], heads, dx[1], size], keys);
             }
@@ -267,18 +310,33 @@ impl MsAttention {
         let heads = self.heads;
         let head = |d: Dim| d.floor_div(heads);
         Some(match (q, k, v) {
-            ([b, s, _, _, d], None, None) => Given { batch: *b, queries: *s, keys: *s, size: *d, value_size: *d },
-            ([b, s, h], Some([_, t, _, _, _]), None) => Given { batch: *b, queries: *s, keys: *t, size: head(*h), value_size: head(*h) },
-            ([b, s, h], Some([_, t, _]), Some([_, _, v])) => Given { batch: *b, queries: *s, keys: *t, size: head(*h), value_size: head(*v) },
-            ([b, s, h], Some([_, _, t, _]), Some([_, _, _, v])) => Given { batch: *b, queries: *s, keys: *t, size: head(*h), value_size: *v },
+            ([b, s, _, _, d], None, None) => {
+                Given { batch: *b, queries: *s, keys: *s, size: *d, value_size: *d }
+            }
+            ([b, s, h], Some([_, t, _, _, _]), None) => {
+                Given { batch: *b, queries: *s, keys: *t, size: head(*h), value_size: head(*h) }
+            }
+            ([b, s, h], Some([_, t, _]), Some([_, _, v])) => {
+                Given { batch: *b, queries: *s, keys: *t, size: head(*h), value_size: head(*v) }
+            }
+            ([b, s, h], Some([_, _, t, _]), Some([_, _, _, v])) => {
+                Given { batch: *b, queries: *s, keys: *t, size: head(*h), value_size: *v }
+            }
             _ => return None,
         })
     }
     fn infer_multi_head(&self, cx: &mut InferCx) -> Result<()> {
         let [q, k, v] = [0, 1, 2].map(|i| cx.tensor_opt(i).ok().flatten().cloned());
         let Some(q) = q else { return cx.error(codes::OP_ARITY, "the query is missing").fail() };
-        let Some(g) = self.given(&q.dims, k.as_ref().map(|t| t.dims.as_slice()), v.as_ref().map(|t| t.dims.as_slice())) else {
-            return cx.error(codes::OP_SHAPE, "the shapes of query, key and value are none of the combinations that the operator knows").fail();
+        let Some(g) =
+            self.given(&q.dims, k.as_ref().map(|t| t.dims.as_slice()), v.as_ref().map(|t| t.dims.as_slice()))
+        else {
+            return cx
+                .error(
+                    codes::OP_SHAPE,
+                    "the shapes of query, key and value are none of the combinations that the operator knows",
+                )
+                .fail();
         };
         let heads = Dim::constant(self.heads);
         let parts = |cx: &mut InferCx, d: &[Dim], n: i64| -> Result<()> {
@@ -301,7 +359,16 @@ impl MsAttention {
                 cx.require_eq(v.dims[1], g.keys, "key and value have different lengths")?;
             }
             (Some(k), Some(v)) => {
-                for (a, b) in k.dims.iter().chain(&v.dims).zip([g.batch, heads, g.keys, g.size, g.batch, heads, g.keys, g.value_size]) {
+                for (a, b) in k.dims.iter().chain(&v.dims).zip([
+                    g.batch,
+                    heads,
+                    g.keys,
+                    g.size,
+                    g.batch,
+                    heads,
+                    g.keys,
+                    g.value_size,
+                ]) {
                     cx.require_eq(*a, b, "key and value do not fit the query")?;
                 }
             }
@@ -317,7 +384,9 @@ impl MsAttention {
         let mut keys = g.keys;
         let past = [cx.tensor_opt(6)?.cloned(), cx.tensor_opt(7)?.cloned()];
         if past[0].is_some() != past[1].is_some() {
-            return cx.error(codes::OP_ARITY, "past_key and past_value are given together or not at all").fail();
+            return cx
+                .error(codes::OP_ARITY, "past_key and past_value are given together or not at all")
+                .fail();
         }
         for (p, size) in past.iter().zip([g.size, g.value_size]) {
             let Some(p) = p else { continue };
@@ -338,7 +407,9 @@ impl MsAttention {
         self.check_bias(cx, 5, g.batch, g.queries, columns)?;
         if cx.outputs.len() > 3 {
             if shared {
-                return cx.error(codes::OP_FEATURE, "the output qk is not supported with past_sequence_length").fail();
+                return cx
+                    .error(codes::OP_FEATURE, "the output qk is not supported with past_sequence_length")
+                    .fail();
             }
             cx.set(3, q.elem, vec![g.batch, heads, g.queries, keys]);
         }
@@ -351,7 +422,9 @@ impl MsAttention {
         let (q, k, v, bias) = (cx.input(0), cx.input_opt(1), cx.input_opt(2), cx.input_opt(3));
         let dims = [Some(q), k, v].map(|b| b.map(|b| cx.dims(b)));
         let [Some(dq), dk, dv] = &dims else { return cx.bug("the query is missing") };
-        let Some(g) = self.given(dq, dk.as_deref(), dv.as_deref()) else { return cx.bug("the shapes changed") };
+        let Some(g) = self.given(dq, dk.as_deref(), dv.as_deref()) else {
+            return cx.bug("the shapes changed");
+        };
         let heads = Dim::constant(self.heads);
         let hidden = |buf: Buf, size: Dim| {
             let form = Form::Hidden { size, offset: Dim::constant(0) };
@@ -361,7 +434,9 @@ impl MsAttention {
         let [mut query, mut key, mut value] = match (k, v) {
             (None, _) => [part(q, 0), part(q, 1), part(q, 2)],
             (Some(k), None) => [hidden(q, g.size), part(k, 0), part(k, 1)],
-            (Some(k), Some(v)) => [hidden(q, g.size), Operand::of_rank(cx, k, g.size), Operand::of_rank(cx, v, g.value_size)],
+            (Some(k), Some(v)) => {
+                [hidden(q, g.size), Operand::of_rank(cx, k, g.size), Operand::of_rank(cx, v, g.value_size)]
+            }
         };
         if let Some(b) = bias {
             let hq = heads * g.size;
@@ -377,21 +452,50 @@ impl MsAttention {
         let (keys, before) = match cx.input_opt(8) {
             Some(_) => {
                 let before = Before::counted(cx, 8);
-                for (i, (o, size)) in [(&mut key, g.size), (&mut value, g.value_size)].into_iter().enumerate() {
+                for (i, (o, size)) in [(&mut key, g.size), (&mut value, g.value_size)].into_iter().enumerate()
+                {
                     let Some(p) = past[i] else { return cx.bug("the past is missing") };
-                    *o = present::shared(cx, cx.output_opt(1 + i), p, *o, &before, [g.batch, heads, g.keys, size], room);
+                    *o = present::shared(
+                        cx,
+                        cx.output_opt(1 + i),
+                        p,
+                        *o,
+                        &before,
+                        [g.batch, heads, g.keys, size],
+                        room,
+                    );
                 }
                 (room, before)
             }
             None => {
                 let keys = g.keys + room;
                 let [k1, v1] = [1, 2].map(|i| cx.output_opt(i));
-                key = core::present(cx, "present_key", k1, past[0], key, g.batch, heads, keys, g.size).unwrap_or(key);
-                value = core::present(cx, "present_value", v1, past[1], value, g.batch, heads, keys, g.value_size).unwrap_or(value);
+                key = core::present(cx, "present_key", k1, past[0], key, g.batch, heads, keys, g.size)
+                    .unwrap_or(key);
+                value = core::present(
+                    cx,
+                    "present_value",
+                    v1,
+                    past[1],
+                    value,
+                    g.batch,
+                    heads,
+                    keys,
+                    g.value_size,
+                )
+                .unwrap_or(value);
                 (keys, Before::Known(room))
             }
         };
-        let s = Sizes { batch: g.batch, kv_heads: heads, shared: Dim::constant(1), queries: g.queries, keys, size: g.size, value_size: g.value_size };
+        let s = Sizes {
+            batch: g.batch,
+            kv_heads: heads,
+            shared: Dim::constant(1),
+            queries: g.queries,
+            keys,
+            size: g.size,
+            value_size: g.value_size,
+        };
         let Some(y) = cx.output_opt(0) else { return cx.bug("the first output is always there") };
         let (mask, bias) = (cx.input_opt(4), cx.input_opt(5));
         self.attend(cx, &s, query, key, value, y, &before, mask, bias)
@@ -399,7 +503,18 @@ impl MsAttention {
 
     /// Scores, masks, softmax and values of Attention and MultiHeadAttention.
     #[allow(clippy::too_many_arguments)]
-    fn attend(&self, cx: &mut LowerCx, s: &Sizes, q: Operand, key: Operand, value: Operand, y: Buf, before: &Before, mask: Option<Buf>, bias: Option<Buf>) -> Result<()> {
+    fn attend(
+        &self,
+        cx: &mut LowerCx,
+        s: &Sizes,
+        q: Operand,
+        key: Operand,
+        value: Operand,
+        y: Buf,
+        before: &Before,
+        mask: Option<Buf>,
+        bias: Option<Buf>,
+    ) -> Result<()> {
         let ty = cx.elem(y).compute();
         let scale = self.scale(s.size, ty);
         let mut x = core::scores(cx, s, q, key, scale, ty);
@@ -412,7 +527,8 @@ impl MsAttention {
                 let mut v = k.load(x, at);
                 // Of a buffer with room to spare, masks and biases have the columns that are in use.
                 let inside = |k: &KernelBuilder, b: Buf| {
-                    let columns = k.m.bufs[b].dims.last().copied().filter(|d| counted && d.as_const() != Some(1));
+                    let columns =
+                        k.m.bufs[b].dims.last().copied().filter(|d| counted && d.as_const() != Some(1));
                     columns.map(|n| Expr::cmp_index(BinOp::Lt, at[3], n))
                 };
                 if let Some(b) = bias {
@@ -423,7 +539,8 @@ impl MsAttention {
                     };
                 }
                 if let Some(m) = mask {
-                    let (kept, padding) = (kept(k, m, s.batch, at, before), Expr::num(ty, f64::from(self.filter)));
+                    let (kept, padding) =
+                        (kept(k, m, s.batch, at, before), Expr::num(ty, f64::from(self.filter)));
                     let value = Expr::select(kept, Expr::num(ty, 0.0), padding);
                     v = v + match inside(k, m).filter(|_| k.m.bufs[m].dims.len() > 1) {
                         Some(c) => Expr::select(c, value, Expr::num(ty, 0.0)),
@@ -465,6 +582,8 @@ impl MsAttention {
 fn biased(cx: &mut LowerCx, name: &str, x: Operand, bias: Buf, offset: Dim, dims: [Dim; 4]) -> Operand {
     let elem = cx.elem(x.buf);
     let out = cx.temp(name, elem, dims.to_vec());
-    cx.map(out, |k, at| x.load(k, at[0], at[1], at[2], at[3]) + k.load(bias, &[offset + at[1] * dims[3] + at[3]]));
+    cx.map(out, |k, at| {
+        x.load(k, at[0], at[1], at[2], at[3]) + k.load(bias, &[offset + at[1] * dims[3] + at[3]])
+    });
     Operand { buf: out, form: Form::Heads }
 }

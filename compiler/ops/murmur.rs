@@ -6,7 +6,7 @@
 
 use super::support::runtime::{int, le};
 use super::support::text::lt;
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::Result;
 use crate::nest::{BinOp, Expr, KernelBuilder, LoopKind, Reg, UnOp};
 use crate::tensor::ElemType;
@@ -30,7 +30,11 @@ fn xor(a: Expr, b: Expr) -> Expr {
 
 fn rotated(k: &mut KernelBuilder, v: Expr, by: u32) -> Expr {
     let v = k.let_(v);
-    k.let_(Expr::bin(BinOp::Or, Expr::bin(BinOp::Shl, v.clone(), word(by)), Expr::bin(BinOp::Shr, v, word(32 - by))))
+    k.let_(Expr::bin(
+        BinOp::Or,
+        Expr::bin(BinOp::Shl, v.clone(), word(by)),
+        Expr::bin(BinOp::Shr, v, word(32 - by)),
+    ))
 }
 
 /// Adds up to four bytes.
@@ -103,14 +107,26 @@ impl Operator for Murmur {
                 let len = if from == ElemType::Str {
                     text(k, h, &v)
                 } else if from.bits() == 64 {
-                    let bits = if from == ElemType::F64 { Expr::un(UnOp::Bits(ElemType::U64), v) } else { Expr::cast(from, ElemType::U64, v) };
+                    let bits = if from == ElemType::F64 {
+                        Expr::un(UnOp::Bits(ElemType::U64), v)
+                    } else {
+                        Expr::cast(from, ElemType::U64, v)
+                    };
                     let bits = k.let_(bits);
                     for part in [bits.clone(), Expr::bin(BinOp::Shr, bits, Expr::int(ElemType::U64, 32))] {
-                        block(k, h, Expr::cast(ElemType::U64, U32, part.and(Expr::int(ElemType::U64, 0xffff_ffff))));
+                        block(
+                            k,
+                            h,
+                            Expr::cast(ElemType::U64, U32, part.and(Expr::int(ElemType::U64, 0xffff_ffff))),
+                        );
                     }
                     word(8)
                 } else {
-                    let bits = if from == ElemType::F32 { Expr::un(UnOp::Bits(U32), v) } else { Expr::cast(from, U32, v) };
+                    let bits = if from == ElemType::F32 {
+                        Expr::un(UnOp::Bits(U32), v)
+                    } else {
+                        Expr::cast(from, U32, v)
+                    };
                     block(k, h, bits);
                     word(4)
                 };

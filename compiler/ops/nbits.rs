@@ -46,7 +46,13 @@ impl NBits {
 impl Operator for NBits {
     const OPS: &'static [&'static str] = &["com.microsoft:MatMulNBits"];
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let n = NBits { depth: a.int_required("K")?, columns: a.int_required("N")?, bits: a.int("bits", 4)?, block: a.int_required("block_size")?, narrow: a.int("accuracy_level", 0)? == 4 };
+        let n = NBits {
+            depth: a.int_required("K")?,
+            columns: a.int_required("N")?,
+            bits: a.int("bits", 4)?,
+            block: a.int_required("block_size")?,
+            narrow: a.int("accuracy_level", 0)? == 4,
+        };
         let small = |v: i64| (1..=1 << 28).contains(&v);
         if !small(n.depth) || !small(n.columns) {
             return a.error("attributes \"K\" and \"N\" must be positive, below 2^28").fail();
@@ -54,19 +60,30 @@ impl Operator for NBits {
         let packed = a.int("weight_prepacked", 0)?;
         if packed != 0 {
             let e = a.error(format!("attribute \"weight_prepacked\" is {packed}: B is laid out for one GPU"));
-            return e.found_expected(packed.to_string(), "0").help("export the model without packed weights").fail();
+            return e
+                .found_expected(packed.to_string(), "0")
+                .help("export the model without packed weights")
+                .fail();
         }
         if !matches!(n.bits, 2 | 4 | 8) {
-            return a.error(format!("attribute \"bits\" is {}", n.bits)).found_expected(n.bits.to_string(), "2, 4 or 8").fail();
+            return a
+                .error(format!("attribute \"bits\" is {}", n.bits))
+                .found_expected(n.bits.to_string(), "2, 4 or 8")
+                .fail();
         }
         if n.block < 16 || n.block > 1 << 20 || n.block & (n.block - 1) != 0 {
-            return a.error(format!("attribute \"block_size\" is {}", n.block)).found_expected(n.block.to_string(), "a power of two, 16 or more").fail();
+            return a
+                .error(format!("attribute \"block_size\" is {}", n.block))
+                .found_expected(n.block.to_string(), "a power of two, 16 or more")
+                .fail();
         }
         Ok(n)
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let a = cx.tensor(0)?.clone();
-        let Some((k, batch)) = a.dims.split_last() else { return cx.error(codes::OP_SHAPE, "the input must have the depth as its last dimension").fail() };
+        let Some((k, batch)) = a.dims.split_last() else {
+            return cx.error(codes::OP_SHAPE, "the input must have the depth as its last dimension").fail();
+        };
         cx.require_eq(*k, self.depth.into(), "the last dimension must be K")?;
         let count = |cx: &mut InferCx, i: usize, n: i64, what: &str| -> Result<()> {
             let Some(t) = cx.tensor_opt(i)? else { return Ok(()) };
@@ -75,13 +92,29 @@ impl Operator for NBits {
         };
         let blocks = self.columns * self.blocks();
         cx.require_type(1, |t| t == ElemType::U8, "uint8")?;
-        count(cx, 1, blocks * (self.block * self.bits / 8), "the weights must be [N, ceil(K / block_size), block_size * bits / 8]")?;
+        count(
+            cx,
+            1,
+            blocks * (self.block * self.bits / 8),
+            "the weights must be [N, ceil(K / block_size), block_size * bits / 8]",
+        )?;
         count(cx, 2, blocks, "there must be a scale for each column and block")?;
         if let Some(t) = cx.tensor_opt(3)?.map(|t| t.elem) {
             match t {
-                ElemType::U8 => count(cx, 3, self.columns * self.zero_bytes(), "the zero points must be packed, a row of whole bytes for each column")?,
-                t if t.is_float() => count(cx, 3, blocks, "there must be a zero point for each column and block")?,
-                _ => return cx.error(codes::OP_FEATURE, format!("zero points of type {t} are not supported")).fail(),
+                ElemType::U8 => count(
+                    cx,
+                    3,
+                    self.columns * self.zero_bytes(),
+                    "the zero points must be packed, a row of whole bytes for each column",
+                )?,
+                t if t.is_float() => {
+                    count(cx, 3, blocks, "there must be a zero point for each column and block")?
+                }
+                _ => {
+                    return cx
+                        .error(codes::OP_FEATURE, format!("zero points of type {t} are not supported"))
+                        .fail();
+                }
             }
         }
         count(cx, 4, self.depth, "g_idx must have one group for each row of the weights")?;
@@ -94,7 +127,9 @@ impl Operator for NBits {
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let (mut a, y) = (cx.input(0), cx.output(0));
         let (columns, depth) = (Dim::constant(self.columns), Dim::constant(self.depth));
-        let flat = |cx: &mut LowerCx, b: Buf, dims: &[i64]| cx.m.view(b, dims.iter().map(|d| Dim::constant(*d)).collect::<Vec<_>>());
+        let flat = |cx: &mut LowerCx, b: Buf, dims: &[i64]| {
+            cx.m.view(b, dims.iter().map(|d| Dim::constant(*d)).collect::<Vec<_>>())
+        };
         let b = cx.input(1);
         let s = cx.input(2);
         let scales = flat(cx, s, &[self.columns, self.blocks()]);
@@ -130,7 +165,11 @@ impl Operator for NBits {
                 (q.clone() - zero) * k.load(scales, &[n, block])
             };
             match groups {
-                Some(g) => k.with_index(Expr::cast(ElemType::I32, ElemType::I64, k.load(g, &[r])), self.blocks().into(), |k, block| value(k, block)),
+                Some(g) => k.with_index(
+                    Expr::cast(ElemType::I32, ElemType::I64, k.load(g, &[r])),
+                    self.blocks().into(),
+                    |k, block| value(k, block),
+                ),
                 None => value(k, r.floor_div(self.block)),
             }
         });
@@ -163,7 +202,8 @@ impl NBits {
         let g = g.to_i64s()?;
         let mut rows: Vec<i64> = (0..self.depth).collect();
         rows.sort_by_key(|r| g.get(*r as usize));
-        let fits = g.len() as i64 == self.depth && rows.iter().enumerate().all(|(i, r)| g[*r as usize] == i as i64 / self.block);
+        let fits = g.len() as i64 == self.depth
+            && rows.iter().enumerate().all(|(i, r)| g[*r as usize] == i as i64 / self.block);
         fits.then_some(rows)
     }
     /// Constant weights with their rows in another order.
@@ -181,7 +221,8 @@ impl NBits {
             }
         }
         let dims = cx.dims(b);
-        let turned = ConstData::new(ElemType::U8, dims.iter().map(|d| d.as_const()).collect::<Option<Vec<_>>>()?, to)?;
+        let turned =
+            ConstData::new(ElemType::U8, dims.iter().map(|d| d.as_const()).collect::<Option<Vec<_>>>()?, to)?;
         Some(cx.m.constant(format!("{name}.ordered"), Arc::new(turned)))
     }
 }

@@ -8,9 +8,9 @@
 //! that was taken before by more than the threshold. Sizes of the result are counted, defined, then the
 //! result is filled.
 
+use super::support::runtime;
 use super::topk::keys;
 use super::{Attrs, InferCx, LowerCx, Operator};
-use super::support::runtime;
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar};
 use crate::sym::Dim;
@@ -56,7 +56,9 @@ impl Operator for Nms {
         let (boxes, scores, y) = (cx.input(0), cx.input(1), cx.output(0));
         let (dims, total) = (cx.dims(scores), cx.dims(y)[0]);
         let (batches, classes, n) = (dims[0], dims[1], dims[2]);
-        let scalar = |k: &KernelBuilder, b: Option<Buf>, none: Expr| b.map_or(none, |b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]));
+        let scalar = |k: &KernelBuilder, b: Option<Buf>, none: Expr| {
+            b.map_or(none, |b| k.load(b, &vec![Dim::constant(0); k.m.bufs[b].dims.len()]))
+        };
         let (most, overlap, least) = (cx.input_opt(2), cx.input_opt(3), cx.input_opt(4));
         let planes = self.planes(cx, boxes, batches, n);
         // Score and position of boxes that were not looked at, as one number that is greater for what comes
@@ -84,16 +86,26 @@ impl Operator for Nms {
                     let s = k.let_(s);
                     // What is no finite number comes last.
                     let lowest = Expr::from(Scalar::from_f64(F, f64::from(f32::MIN)));
-                    let v = k.let_(Expr::select(Expr::bin(BinOp::Gt, s.clone(), lowest.clone()), s.clone(), lowest));
+                    let v = k.let_(Expr::select(
+                        Expr::bin(BinOp::Gt, s.clone(), lowest.clone()),
+                        s.clone(),
+                        lowest,
+                    ));
                     let key = keys::ordered(k, F, v);
                     let key = keys::packed(key, i);
                     let key = match least {
-                        Some(_) => Expr::select(Expr::bin(BinOp::Gt, s, scalar(k, least, Expr::f32(0.0))), key, gone()),
+                        Some(_) => Expr::select(
+                            Expr::bin(BinOp::Gt, s, scalar(k, least, Expr::f32(0.0))),
+                            key,
+                            gone(),
+                        ),
                         None => key,
                     };
                     k.store(live, &[b, c, i], key);
                 });
-                k.range(LoopKind::Seq, "i", 0, blocks * BLOCK - n, |k, i| k.store(live, &[b, c, n + i], gone()));
+                k.range(LoopKind::Seq, "i", 0, blocks * BLOCK - n, |k, i| {
+                    k.store(live, &[b, c, n + i], gone())
+                });
                 k.range(LoopKind::Seq, "j", 0, blocks, |k, j| {
                     let top = k.acc(gone());
                     k.range(LoopKind::Seq, "i", 0, BLOCK, |k, i| {
@@ -113,28 +125,33 @@ impl Operator for Nms {
                             let block = i.floor_div(BLOCK);
                             greatest(k, BLOCK.into(), (tops, [b, c, block]), gone(), |k, j| {
                                 let v = k.load(live, &[b, c, block * BLOCK + j]);
-                                Expr::select(Expr::bin(BinOp::Lt, v.clone(), k.load(best.0, &best.1)), v, gone())
+                                Expr::select(
+                                    Expr::bin(BinOp::Lt, v.clone(), k.load(best.0, &best.1)),
+                                    v,
+                                    gone(),
+                                )
                             });
-                                let one: [Expr; 5] = std::array::from_fn(|d| k.load(planes, &[b, d.into(), i]));
-                                k.at_index(Expr::acc(count), room + 1, |k, have| {
-                                    greatest(k, have, hidden, Expr::f32(0.0), |k, t| {
-                                        let other = std::array::from_fn(|d| k.load(kept, &[b, c * 5 + Dim::from(d), t]));
-                                        let threshold = scalar(k, overlap, Expr::f32(0.0));
-                                        let hides = overlaps(k, &other, &one, threshold);
-                                        Expr::select(hides, Expr::f32(1.0), Expr::f32(0.0))
-                                    });
+                            let one: [Expr; 5] = std::array::from_fn(|d| k.load(planes, &[b, d.into(), i]));
+                            k.at_index(Expr::acc(count), room + 1, |k, have| {
+                                greatest(k, have, hidden, Expr::f32(0.0), |k, t| {
+                                    let other =
+                                        std::array::from_fn(|d| k.load(kept, &[b, c * 5 + Dim::from(d), t]));
+                                    let threshold = scalar(k, overlap, Expr::f32(0.0));
+                                    let hides = overlaps(k, &other, &one, threshold);
+                                    Expr::select(hides, Expr::f32(1.0), Expr::f32(0.0))
                                 });
-                                let free = Expr::bin(BinOp::Eq, k.load(hidden.0, &hidden.1), Expr::f32(0.0));
-                                k.if_(free, |k| {
-                                    k.at_index(Expr::acc(count), room, |k, p| {
-                                        k.store(taken, &[b, c, p], Expr::index(i));
-                                        for (d, v) in one.into_iter().enumerate() {
-                                            k.store(kept, &[b, c * 5 + Dim::from(d), p], v);
-                                        }
-                                    });
-                                    k.update(BinOp::Add, count, int(1));
-                                    k.set(more, Expr::bin(BinOp::Lt, Expr::acc(count), limit));
+                            });
+                            let free = Expr::bin(BinOp::Eq, k.load(hidden.0, &hidden.1), Expr::f32(0.0));
+                            k.if_(free, |k| {
+                                k.at_index(Expr::acc(count), room, |k, p| {
+                                    k.store(taken, &[b, c, p], Expr::index(i));
+                                    for (d, v) in one.into_iter().enumerate() {
+                                        k.store(kept, &[b, c * 5 + Dim::from(d), p], v);
+                                    }
                                 });
+                                k.update(BinOp::Add, count, int(1));
+                                k.set(more, Expr::bin(BinOp::Lt, Expr::acc(count), limit));
+                            });
                         });
                     });
                 });
@@ -158,7 +175,9 @@ impl Operator for Nms {
                     k.if_(Expr::bin(BinOp::Lt, Expr::index(i), have), |k| {
                         k.at_index(Expr::acc(next), total, |k, p| {
                             let which = k.load(taken, &[at[0], at[1], i]);
-                            for (j, v) in [Expr::index(at[0]), Expr::index(at[1]), which].into_iter().enumerate() {
+                            for (j, v) in
+                                [Expr::index(at[0]), Expr::index(at[1]), which].into_iter().enumerate()
+                            {
                                 k.store(y, &[p, Dim::from(j)], v);
                             }
                         });
@@ -216,7 +235,13 @@ fn room(n: Dim, limited: bool, most: Option<&[i64]>) -> Dim {
 
 /// The greatest of many values, into an element of a buffer. The loop stands in one of its own: a list of
 /// statements that are vectors all of them.
-fn greatest(k: &mut KernelBuilder, n: Dim, (to, at): (Buf, [Dim; 3]), least: Expr, value: impl FnOnce(&mut KernelBuilder, Dim) -> Expr) {
+fn greatest(
+    k: &mut KernelBuilder,
+    n: Dim,
+    (to, at): (Buf, [Dim; 3]),
+    least: Expr,
+    value: impl FnOnce(&mut KernelBuilder, Dim) -> Expr,
+) {
     k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
         let found = k.acc(least);
         k.range(LoopKind::Seq, "j", 0, n, |k, j| {

@@ -7,8 +7,8 @@
 //! | Compress | 9, 11: negative axes too |
 //! | Unique | 11 |
 
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::{radix, runtime};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, UnOp};
 use crate::sym::Dim;
@@ -191,7 +191,11 @@ impl Slices {
         k.nest(LoopKind::Seq, &self.rest, |k, r| {
             let (x, y) = (k.load(self.x, &self.at(a, r)), k.load(self.x, &self.at(b, r)));
             let (x, y) = (k.let_(x), k.let_(y));
-            let sign = Expr::select(Expr::bin(BinOp::Lt, x.clone(), y.clone()), int(-1), one_if(Expr::bin(BinOp::Gt, x.clone(), y.clone())));
+            let sign = Expr::select(
+                Expr::bin(BinOp::Lt, x.clone(), y.clone()),
+                int(-1),
+                one_if(Expr::bin(BinOp::Gt, x.clone(), y.clone())),
+            );
             let sign = if k.m.type_of(&x).is_float() {
                 // As numpy has it: NaN is one value, behind all others.
                 let (x, y) = (k.let_(Expr::un(UnOp::IsNan, x)), k.let_(Expr::un(UnOp::IsNan, y)));
@@ -219,13 +223,20 @@ fn unique(cx: &mut LowerCx, axis: Option<i64>, sorted: bool) -> Result<()> {
     let s = Slices { x, axis, n, rest };
     // Slices of one number are sorted by its digits, unless they are known to be few.
     let ty = cx.elem(x).compute();
-    let single = s.rest.iter().all(|d| d.as_const() == Some(1)) && n.as_const().is_none_or(|n| n >= radix::LEAST);
+    let single =
+        s.rest.iter().all(|d| d.as_const() == Some(1)) && n.as_const().is_none_or(|n| n >= radix::LEAST);
     let order = match radix::digits(ty) {
-        Some(digits) if single => radix::sort(cx, n, ty, digits, |k, i| k.load(x, &s.at(i, &vec![Dim::constant(0); s.rest.len()]))),
+        Some(digits) if single => {
+            radix::sort(cx, n, ty, digits, |k, i| k.load(x, &s.at(i, &vec![Dim::constant(0); s.rest.len()])))
+        }
         _ => sort(cx, &s),
     };
     // Groups of equal slices: the group of each slice, how many there are of each, the first of each.
-    let (group, counts, firsts) = (cx.temp("group", ElemType::I64, vec![n]), cx.temp("count", ElemType::I64, vec![n]), cx.temp("first", ElemType::I64, vec![n]));
+    let (group, counts, firsts) = (
+        cx.temp("group", ElemType::I64, vec![n]),
+        cx.temp("count", ElemType::I64, vec![n]),
+        cx.temp("first", ElemType::I64, vec![n]),
+    );
     let found = cx.compute(1, |k, out| {
         let (groups, before) = (k.acc(int(0)), k.acc(int(0)));
         k.range(LoopKind::Seq, "i", 0, n, |k, i| {
@@ -344,7 +355,10 @@ fn sort(cx: &mut LowerCx, s: &Slices) -> Buf {
                                 k.at_index(l, n, |k, l| {
                                     k.at_index(r, n, |k, r| {
                                         let c = s.compare(k, l, r);
-                                        k.set(left, Expr::un(UnOp::Not, Expr::bin(BinOp::Gt, Expr::acc(c), int(0))));
+                                        k.set(
+                                            left,
+                                            Expr::un(UnOp::Not, Expr::bin(BinOp::Gt, Expr::acc(c), int(0))),
+                                        );
                                     });
                                 });
                             });

@@ -49,13 +49,24 @@ pub enum Normalize {
 }
 
 impl Operator for Normalize {
-    const OPS: &'static [&'static str] = &["BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization", "LpNormalization", "MeanVarianceNormalization"];
+    const OPS: &'static [&'static str] = &[
+        "BatchNormalization",
+        "LayerNormalization",
+        "RMSNormalization",
+        "InstanceNormalization",
+        "GroupNormalization",
+        "LpNormalization",
+        "MeanVarianceNormalization",
+    ];
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("consumed_inputs");
         let momentum = a.float("momentum", 0.9)?;
         let stash = a.elem_type_opt("stash_type")?.unwrap_or(ElemType::F32);
         if !matches!(stash, ElemType::F32 | ElemType::F16 | ElemType::BF16 | ElemType::F64) {
-            return a.error(format!("stash_type is {stash}")).found_expected(stash.to_string(), "a floating-point type").fail();
+            return a
+                .error(format!("stash_type is {stash}"))
+                .found_expected(stash.to_string(), "a floating-point type")
+                .fail();
         }
         let epsilon = a.float("epsilon", 1e-5)?;
         Ok(match a.op() {
@@ -68,7 +79,9 @@ impl Operator for Normalize {
             "RMSNormalization" => Normalize::Layer { axis: a.int("axis", -1)?, epsilon, rms: true, stash },
             "InstanceNormalization" => Normalize::Instance { epsilon },
             "GroupNormalization" => Normalize::Group { groups: a.int_required("num_groups")?, epsilon },
-            "MeanVarianceNormalization" => Normalize::MeanVariance { axes: a.ints_opt("axes")?.unwrap_or_else(|| vec![0, 2, 3]) },
+            "MeanVarianceNormalization" => {
+                Normalize::MeanVariance { axes: a.ints_opt("axes")?.unwrap_or_else(|| vec![0, 2, 3]) }
+            }
             _ => Normalize::Lp { axis: a.int("axis", -1)?, p: a.int("p", 2)? },
         })
     }
@@ -78,7 +91,10 @@ impl Operator for Normalize {
             Normalize::Batch { training, .. } => {
                 let updates = *training && cx.since >= 14;
                 if !updates && (*training || cx.outputs.len() > 1) {
-                    return cx.error(codes::OP_FEATURE, "BatchNormalization in training mode is not supported yet").help("export the model in evaluation mode").fail();
+                    return cx
+                        .error(codes::OP_FEATURE, "BatchNormalization in training mode is not supported yet")
+                        .help("export the model in evaluation mode")
+                        .fail();
                 }
                 if t.rank() < 2 && cx.since >= 9 && t.rank() == 0 {
                     return cx.error(codes::OP_SHAPE, "the input must have a batch dimension").fail();
@@ -86,7 +102,9 @@ impl Operator for Normalize {
                 self.per_channel(cx, &t.dims, 4)?;
                 if updates {
                     if t.rank() < 2 {
-                        return cx.error(codes::OP_SHAPE, "the input must have batch and channel dimensions").fail();
+                        return cx
+                            .error(codes::OP_SHAPE, "the input must have batch and channel dimensions")
+                            .fail();
                     }
                     for (k, i) in [(1, 3), (2, 4)] {
                         let s = cx.tensor(i)?.clone();
@@ -96,15 +114,26 @@ impl Operator for Normalize {
             }
             Normalize::Instance { .. } => {
                 if t.rank() < 3 {
-                    return cx.error(codes::OP_SHAPE, "the input must have batch, channel and spatial dimensions").fail();
+                    return cx
+                        .error(codes::OP_SHAPE, "the input must have batch, channel and spatial dimensions")
+                        .fail();
                 }
                 self.per_channel(cx, &t.dims, 2)?;
             }
             Normalize::Group { groups, .. } => {
                 if t.rank() < 3 || *groups < 1 {
-                    return cx.error(codes::OP_SHAPE, "GroupNormalization needs rank 3 or more and a positive number of groups").fail();
+                    return cx
+                        .error(
+                            codes::OP_SHAPE,
+                            "GroupNormalization needs rank 3 or more and a positive number of groups",
+                        )
+                        .fail();
                 }
-                cx.require_eq(t.dims[1].modulo(*groups), Dim::constant(0), "the channels do not divide into the groups")?;
+                cx.require_eq(
+                    t.dims[1].modulo(*groups),
+                    Dim::constant(0),
+                    "the channels do not divide into the groups",
+                )?;
                 let n = if cx.since < 21 { Dim::constant(*groups) } else { t.dims[1] };
                 for i in 1..3 {
                     let d = cx.tensor(i)?.count();
@@ -117,14 +146,21 @@ impl Operator for Normalize {
                     if let Some(s) = cx.tensor_opt(i)? {
                         let shape = cx.broadcast(&[&t.dims, &s.dims])?;
                         if shape.len() != t.rank() {
-                            return cx.error(codes::OP_SHAPE, "scale and bias must broadcast to the input").fail();
+                            return cx
+                                .error(codes::OP_SHAPE, "scale and bias must broadcast to the input")
+                                .fail();
                         }
                         for (d, x) in shape.into_iter().zip(&t.dims) {
                             cx.require_eq(d, *x, "scale and bias must broadcast to the input")?;
                         }
                     }
                 }
-                let reduced: Vec<Dim> = t.dims.iter().enumerate().map(|(i, d)| if i < axis { *d } else { Dim::constant(1) }).collect();
+                let reduced: Vec<Dim> = t
+                    .dims
+                    .iter()
+                    .enumerate()
+                    .map(|(i, d)| if i < axis { *d } else { Dim::constant(1) })
+                    .collect();
                 cx.set(1, *stash, reduced.clone());
                 cx.set(2, *stash, reduced);
                 if *rms {
@@ -150,7 +186,9 @@ impl Operator for Normalize {
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         match self {
-            Normalize::Batch { epsilon, momentum, training: true, .. } => lower_batch_training(cx, *epsilon, *momentum),
+            Normalize::Batch { epsilon, momentum, training: true, .. } => {
+                lower_batch_training(cx, *epsilon, *momentum)
+            }
             Normalize::Batch { epsilon, spatial, .. } => lower_batch(cx, *epsilon, *spatial),
             Normalize::Layer { axis, epsilon, rms, .. } => lower_layer(cx, *axis, *epsilon, *rms),
             Normalize::Instance { epsilon } => lower_group(cx, None, *epsilon),
@@ -170,9 +208,13 @@ impl Normalize {
         for i in 1..=operands {
             let t = cx.tensor(i)?.clone();
             // Without `spatial` the operands have the shape of one image, or are flat.
-            if t.rank() != 1 && !(matches!(self, Normalize::Batch { spatial: false, .. }) && t.rank() + 1 == dims.len()) {
+            if t.rank() != 1
+                && !(matches!(self, Normalize::Batch { spatial: false, .. }) && t.rank() + 1 == dims.len())
+            {
                 let e = cx.error(codes::OP_SHAPE, format!("input {i} has rank {}", t.rank()));
-                return e.found_expected(format!("rank {}", t.rank()), "one value for each channel, rank 1").fail();
+                return e
+                    .found_expected(format!("rank {}", t.rank()), "one value for each channel, rank 1")
+                    .fail();
             }
             cx.require_eq(t.count(), channels, &format!("input {i} does not fit the channels"))?;
         }
@@ -191,8 +233,12 @@ fn lower_batch(cx: &mut LowerCx, epsilon: f32, spatial: bool) -> Result<()> {
     let factor = cx.temp("scale", pty, dims.clone());
     let shift = cx.temp("shift", pty, dims);
     // Mean and variance may have another type than scale and bias.
-    let get = |k: &crate::nest::KernelBuilder, i: usize, at: &[Dim]| Expr::cast(k.m.bufs[p[i]].ty.compute(), pty, k.load(p[i], at));
-    let f = |k: &crate::nest::KernelBuilder, at: &[Dim]| get(k, 0, at) / Expr::un(UnOp::Sqrt, get(k, 3, at) + Expr::num(pty, f64::from(epsilon)));
+    let get = |k: &crate::nest::KernelBuilder, i: usize, at: &[Dim]| {
+        Expr::cast(k.m.bufs[p[i]].ty.compute(), pty, k.load(p[i], at))
+    };
+    let f = |k: &crate::nest::KernelBuilder, at: &[Dim]| {
+        get(k, 0, at) / Expr::un(UnOp::Sqrt, get(k, 3, at) + Expr::num(pty, f64::from(epsilon)))
+    };
     cx.map(factor, |k, at| f(k, at));
     cx.map(shift, |k, at| get(k, 1, at) - get(k, 2, at) * f(k, at));
     let spatial = spatial || cx.dims(x).len() <= 2;
@@ -203,7 +249,8 @@ fn lower_batch(cx: &mut LowerCx, epsilon: f32, spatial: bool) -> Result<()> {
         vec![cx.m.view(factor, inner.clone()), cx.m.view(shift, inner)]
     };
     cx.map(y, |k, at| {
-        let c: Vec<Dim> = if !spatial { at[1..].to_vec() } else { vec![at.get(1).copied().unwrap_or_default()] };
+        let c: Vec<Dim> =
+            if !spatial { at[1..].to_vec() } else { vec![at.get(1).copied().unwrap_or_default()] };
         let load = |k: &crate::nest::KernelBuilder, b: Buf| Expr::cast(pty, ty, k.load(b, &c));
         Expr::fma(k.load(x, at), load(k, per[0]), load(k, per[1]))
     });
@@ -223,12 +270,15 @@ fn lower_batch_training(cx: &mut LowerCx, epsilon: f32, momentum: f32) -> Result
     cx.kernel(|k| {
         k.nest(LoopKind::Par, &dims[1..2], |k, c| {
             let at = |r: &[Dim]| -> Vec<Dim> { [r[0], c[0]].iter().chain(&r[1..]).copied().collect() };
-            let get = |k: &crate::nest::KernelBuilder, b: Buf| Expr::cast(k.m.bufs[b].ty.compute(), ty, k.load(b, c));
+            let get = |k: &crate::nest::KernelBuilder, b: Buf| {
+                Expr::cast(k.m.bufs[b].ty.compute(), ty, k.load(b, c))
+            };
             let count = Expr::count(ty, n);
             let (mean, square) = moments(k, x, ty, &row, &count, &at);
             let var = k.let_(Expr::acc(square) / count);
             if let Some(y) = y {
-                let factor = get(k, scale) / Expr::un(UnOp::Sqrt, var.clone() + Expr::num(ty, f64::from(epsilon)));
+                let factor =
+                    get(k, scale) / Expr::un(UnOp::Sqrt, var.clone() + Expr::num(ty, f64::from(epsilon)));
                 let (factor, shift) = (k.let_(factor), k.let_(get(k, bias)));
                 k.nest(LoopKind::Seq, &row, |k, r| {
                     let v = (k.load(x, &at(r)) - mean.clone()) * factor.clone() + shift.clone();
@@ -237,7 +287,8 @@ fn lower_batch_training(cx: &mut LowerCx, epsilon: f32, momentum: f32) -> Result
             }
             for ((old, new), batch) in running.into_iter().zip([mean.clone(), var]) {
                 if let Some(new) = new {
-                    let v = get(k, old) * Expr::num(ty, f64::from(momentum)) + batch * Expr::num(ty, 1.0 - f64::from(momentum));
+                    let v = get(k, old) * Expr::num(ty, f64::from(momentum))
+                        + batch * Expr::num(ty, 1.0 - f64::from(momentum));
                     let v = Expr::cast(ty, k.m.bufs[new].ty.compute(), v);
                     k.store(new, c, v);
                 }
@@ -278,7 +329,10 @@ fn lower_layer(cx: &mut LowerCx, axis: i64, epsilon: f32, rms: bool) -> Result<(
                 let v = k.let_(v);
                 k.set(square, Expr::fma(v.clone(), v, Expr::acc(square)));
             });
-            let inv = k.let_(Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::acc(square) / count + Expr::num(ty, f64::from(epsilon))));
+            let inv = k.let_(
+                Expr::num(ty, 1.0)
+                    / Expr::un(UnOp::Sqrt, Expr::acc(square) / count + Expr::num(ty, f64::from(epsilon))),
+            );
             let single: Vec<Dim> = at(&vec![Dim::constant(0); row.len()]);
             let statistics = |k: &mut crate::nest::KernelBuilder| {
                 for (b, v) in [(mean_out, mean.clone()), (inv_out, Some(inv.clone()))] {
@@ -290,7 +344,9 @@ fn lower_layer(cx: &mut LowerCx, axis: i64, epsilon: f32, rms: bool) -> Result<(
             };
             let Some(y) = y else { return statistics(k) };
             k.nest(LoopKind::Seq, &row, |k, r| {
-                let operand = |k: &crate::nest::KernelBuilder, b: Buf| Expr::cast(k.m.bufs[b].ty.compute(), ty, k.load_broadcast(b, &at(r)));
+                let operand = |k: &crate::nest::KernelBuilder, b: Buf| {
+                    Expr::cast(k.m.bufs[b].ty.compute(), ty, k.load_broadcast(b, &at(r)))
+                };
                 let mut v = centred(k, r) * inv.clone() * operand(k, scale);
                 if let Some(b) = bias {
                     v = v + operand(k, b);
@@ -305,7 +361,14 @@ fn lower_layer(cx: &mut LowerCx, axis: i64, epsilon: f32, rms: bool) -> Result<(
 }
 
 /// Mean, and the sum of squared distances from it, over the elements at `at(r)` for r in `row`.
-fn moments(k: &mut crate::nest::KernelBuilder, x: Buf, ty: ElemType, row: &[Dim], count: &Expr, at: &dyn Fn(&[Dim]) -> Vec<Dim>) -> (Expr, Reg) {
+fn moments(
+    k: &mut crate::nest::KernelBuilder,
+    x: Buf,
+    ty: ElemType,
+    row: &[Dim],
+    count: &Expr,
+    at: &dyn Fn(&[Dim]) -> Vec<Dim>,
+) -> (Expr, Reg) {
     let sum = k.acc(Expr::num(ty, 0.0));
     k.nest(LoopKind::Seq, row, |k, r| {
         let v = k.load(x, &at(r));
@@ -335,13 +398,19 @@ fn lower_group(cx: &mut LowerCx, groups: Option<i64>, epsilon: f32) -> Result<()
     let by_group = groups.is_some() && cx.since < 21;
     cx.kernel(|k| {
         k.nest(LoopKind::Par, &[n, g], |k, o| {
-            let at = |r: &[Dim]| -> Vec<Dim> { [o[0], o[1] * per + r[0]].iter().chain(&r[1..]).copied().collect() };
+            let at = |r: &[Dim]| -> Vec<Dim> {
+                [o[0], o[1] * per + r[0]].iter().chain(&r[1..]).copied().collect()
+            };
             let count = Expr::count(ty, count);
             let (mean, square) = moments(k, x, ty, &row, &count, &at);
-            let inv = k.let_(Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::acc(square) / count + Expr::num(ty, f64::from(epsilon))));
+            let inv = k.let_(
+                Expr::num(ty, 1.0)
+                    / Expr::un(UnOp::Sqrt, Expr::acc(square) / count + Expr::num(ty, f64::from(epsilon))),
+            );
             k.nest(LoopKind::Seq, &row, |k, r| {
                 let ch = if by_group { o[1] } else { o[1] * per + r[0] };
-                let v = (k.load(x, &at(r)) - mean.clone()) * inv.clone() * k.load(scale, &[ch]) + k.load(bias, &[ch]);
+                let v = (k.load(x, &at(r)) - mean.clone()) * inv.clone() * k.load(scale, &[ch])
+                    + k.load(bias, &[ch]);
                 k.store(y, &at(r), v);
             });
         });
@@ -357,7 +426,8 @@ fn lower_lp(cx: &mut LowerCx, axis: i64, p: i64) -> Result<()> {
     let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
     cx.kernel(|k| {
         k.nest(LoopKind::Par, &outer, |k, o| {
-            let at = |r: Dim| -> Vec<Dim> { o[..axis].iter().chain([&r]).chain(&o[axis..]).copied().collect() };
+            let at =
+                |r: Dim| -> Vec<Dim> { o[..axis].iter().chain([&r]).chain(&o[axis..]).copied().collect() };
             let sum = k.acc(Expr::num(ty, 0.0));
             k.nest(LoopKind::Seq, &[dims[axis]], |k, r| {
                 let v = k.load(x, &at(r[0]));
@@ -380,8 +450,11 @@ fn lower_mean_variance(cx: &mut LowerCx, axes: &[i64]) -> Result<()> {
     let (x, y) = (cx.input(0), cx.output(0));
     let dims = cx.dims(x);
     let ty = cx.elem(x).compute();
-    let inner: Vec<bool> = (0..dims.len() as i64).map(|d| axes.iter().any(|a| *a == d || *a + dims.len() as i64 == d)).collect();
-    let of = |want: bool| -> Vec<Dim> { dims.iter().zip(&inner).filter(|(_, i)| **i == want).map(|(d, _)| *d).collect() };
+    let inner: Vec<bool> =
+        (0..dims.len() as i64).map(|d| axes.iter().any(|a| *a == d || *a + dims.len() as i64 == d)).collect();
+    let of = |want: bool| -> Vec<Dim> {
+        dims.iter().zip(&inner).filter(|(_, i)| **i == want).map(|(d, _)| *d).collect()
+    };
     let (outer, row) = (of(false), of(true));
     let n = Dim::product(row.iter().copied());
     cx.kernel(|k| {

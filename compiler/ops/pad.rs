@@ -5,8 +5,8 @@
 //! | Pad | 1: `paddings`, `value`; 2: `pads`, `value`; 11: inputs; 18: `axes`; 19: mode wrap |
 
 use super::slice::args;
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, UnOp};
 use crate::sym::Dim;
@@ -49,11 +49,18 @@ impl Operator for Pad {
         if self.pads.is_none() && (runtime::late(cx, 1) || cx.has(3) && cx.ints_value(3).is_none()) {
             let axes = if cx.has(3) { runtime::need_length(cx, 3, "axes")? } else { t.rank() };
             if runtime::need_length(cx, 1, "pads")? != 2 * axes {
-                return cx.error(codes::OP_SHAPE, format!("the number of pads is not that of the axes, {axes}, twice")).fail();
+                return cx
+                    .error(
+                        codes::OP_SHAPE,
+                        format!("the number of pads is not that of the axes, {axes}, twice"),
+                    )
+                    .fail();
             }
             let named = match (cx.has(3), cx.ints_value(3)) {
                 (true, None) => None,
-                (true, Some(a)) => Some(a.into_iter().map(|a| cx.axis(a, t.rank())).collect::<Result<Vec<_>>>()?),
+                (true, Some(a)) => {
+                    Some(a.into_iter().map(|a| cx.axis(a, t.rank())).collect::<Result<Vec<_>>>()?)
+                }
                 _ => Some((0..t.rank()).collect()),
             };
             let mut dims = t.dims.clone();
@@ -69,10 +76,17 @@ impl Operator for Pad {
         let dims: Vec<Dim> = t.dims.iter().zip(&pads).map(|(d, (a, b))| *d + *a + *b).collect();
         for ((d, n), (a, b)) in dims.iter().zip(&t.dims).zip(&pads) {
             let left = *n - (-*a).max(0) - (-*b).max(0);
-            if self.mode != Mode::Constant && left.as_const().is_some_and(|l| l < 1) && d.as_const() != Some(0) {
-                return cx.error(codes::OP_SHAPE, "negative pads leave nothing that could be repeated").fail();
+            if self.mode != Mode::Constant
+                && left.as_const().is_some_and(|l| l < 1)
+                && d.as_const() != Some(0)
+            {
+                return cx
+                    .error(codes::OP_SHAPE, "negative pads leave nothing that could be repeated")
+                    .fail();
             }
-            if d.as_const().is_some_and(|d| d < 0) || (self.mode != Mode::Constant && n.as_const() == Some(0) && d.as_const() != Some(0)) {
+            if d.as_const().is_some_and(|d| d < 0)
+                || (self.mode != Mode::Constant && n.as_const() == Some(0) && d.as_const() != Some(0))
+            {
                 return cx.error(codes::OP_SHAPE, "the padding does not fit the input").fail();
             }
             if !cx.syms.is_nonneg(*d) {
@@ -92,14 +106,22 @@ impl Operator for Pad {
         let from = cx.dims(x);
         let rank = from.len();
         let list = args(attr, cx.dims_value(1));
-        let axes = if cx.input_opt(3).is_some() { cx.ints_value(3).unwrap_or_default() } else { (0..rank as i64).collect() };
-        let late = attr.is_none() && (runtime::late_operand(cx, 1).is_some() || cx.input_opt(3).is_some() && cx.ints_value(3).is_none());
+        let axes = if cx.input_opt(3).is_some() {
+            cx.ints_value(3).unwrap_or_default()
+        } else {
+            (0..rank as i64).collect()
+        };
+        let late = attr.is_none()
+            && (runtime::late_operand(cx, 1).is_some()
+                || cx.input_opt(3).is_some() && cx.ints_value(3).is_none());
         let pads = if late { Some(define_pads(cx, *mode)) } else { spread_pads(&list, &axes, rank) };
         let Some(pads) = pads else { return cx.bug("pads changed") };
         let ty = cx.elem(y).compute();
         let fill = match (cx.constant(2).and_then(|c| c.scalar()), cx.input_opt(2)) {
             (Some(v), _) if ty.is_float() || ty.bits() < 64 => Some(Expr::num(ty, v)),
-            (_, Some(b)) if cx.since >= 11 => Some(Expr::Load { buf: b, at: vec![Dim::constant(0); cx.dims(b).len()] }),
+            (_, Some(b)) if cx.since >= 11 => {
+                Some(Expr::Load { buf: b, at: vec![Dim::constant(0); cx.dims(b).len()] })
+            }
             _ if ty == ElemType::Str || ty.is_complex() => None,
             _ => Some(Expr::num(ty, f64::from(*value))),
         };
@@ -165,7 +187,9 @@ fn pad_amounts(cx: &InferCx, attr: &Option<Vec<i64>>, rank: usize) -> Result<Vec
         None => cx.need_dims(1, "the pads")?,
     };
     let axes: Vec<i64> = if cx.has(3) { cx.need_ints(3, "the axes")? } else { (0..rank as i64).collect() };
-    spread_pads(&list, &axes, rank).ok_or_else(|| cx.error(codes::OP_SHAPE, format!("{} pads for {} axes", list.len(), axes.len())).into())
+    spread_pads(&list, &axes, rank).ok_or_else(|| {
+        cx.error(codes::OP_SHAPE, format!("{} pads for {} axes", list.len(), axes.len())).into()
+    })
 }
 
 fn spread_pads(list: &[Dim], axes: &[i64], rank: usize) -> Option<Vec<(Dim, Dim)>> {
@@ -207,10 +231,15 @@ fn define_pads(cx: &mut LowerCx, mode: Mode) -> Vec<(Dim, Dim)> {
             let (mut low, mut high) = (int(0), int(0));
             for j in 0..n {
                 match &known {
-                    Some(a) if a.get(j).is_some_and(|a| *a == d as i64 || a + rank as i64 == d as i64) => (low, high) = (v[j].clone(), v[n + j].clone()),
+                    Some(a) if a.get(j).is_some_and(|a| *a == d as i64 || a + rank as i64 == d as i64) => {
+                        (low, high) = (v[j].clone(), v[n + j].clone())
+                    }
                     None => {
                         let axis = named[j].clone();
-                        let hit = k.let_(runtime::or(runtime::eq(axis.clone(), int(d as i64)), runtime::eq(axis, int(d as i64 - rank as i64))));
+                        let hit = k.let_(runtime::or(
+                            runtime::eq(axis.clone(), int(d as i64)),
+                            runtime::eq(axis, int(d as i64 - rank as i64)),
+                        ));
                         low = k.let_(Expr::select(hit.clone(), v[j].clone(), low));
                         high = k.let_(Expr::select(hit, v[n + j].clone(), high));
                     }
@@ -230,5 +259,9 @@ fn define_pads(cx: &mut LowerCx, mode: Mode) -> Vec<(Dim, Dim)> {
     });
     let load = |i: usize| Expr::Load { buf: found, at: vec![Dim::from(i)] };
     (0..rank).for_each(|d| cx.define(out[d], load(3 * d + 2)));
-    (0..rank).map(|d| (cx.number("before", load(3 * d), None, None), cx.number("behind", load(3 * d + 1), None, None))).collect()
+    (0..rank)
+        .map(|d| {
+            (cx.number("before", load(3 * d), None, None), cx.number("behind", load(3 * d + 1), None, None))
+        })
+        .collect()
 }

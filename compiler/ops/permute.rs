@@ -3,8 +3,8 @@
 //! SpaceToDepth 28 adds `mode`. Tile 1 repeats one axis by two scalar inputs; 6 and later take a repeat count
 //! for every axis.
 
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::Expr;
 use crate::sym::Dim;
@@ -31,8 +31,14 @@ impl Operator for Permute {
         };
         Ok(match a.op() {
             "Transpose" => Permute::Transpose(a.ints_opt("perm")?),
-            "DepthToSpace" => Permute::DepthToSpace { block: block(a)?, crd: a.choice("mode", "DCR", &["DCR", "CRD"])? == "CRD" },
-            "SpaceToDepth" => Permute::SpaceToDepth { block: block(a)?, crd: a.choice("mode", "DCR", &["DCR", "CRD"])? == "CRD" },
+            "DepthToSpace" => Permute::DepthToSpace {
+                block: block(a)?,
+                crd: a.choice("mode", "DCR", &["DCR", "CRD"])? == "CRD",
+            },
+            "SpaceToDepth" => Permute::SpaceToDepth {
+                block: block(a)?,
+                crd: a.choice("mode", "DCR", &["DCR", "CRD"])? == "CRD",
+            },
             _ => Permute::Tile,
         })
     }
@@ -47,7 +53,9 @@ impl Operator for Permute {
                 let mut sorted = perm.clone();
                 sorted.sort_unstable();
                 if sorted != (0..t.rank()).collect::<Vec<_>>() {
-                    return cx.error(codes::OP_ATTRIBUTE, "attribute \"perm\" is not a permutation of the axes").fail();
+                    return cx
+                        .error(codes::OP_ATTRIBUTE, "attribute \"perm\" is not a permutation of the axes")
+                        .fail();
                 }
                 perm.iter().map(|a| t.dims[*a]).collect()
             }
@@ -62,14 +70,24 @@ impl Operator for Permute {
                 t.dims.iter().zip(reps).map(|(d, r)| *d * r).collect()
             }
             Permute::DepthToSpace { block, .. } | Permute::SpaceToDepth { block, .. } => {
-                let [n, c, h, w] = t.dims[..] else { return cx.error(codes::OP_SHAPE, "the input must have rank 4").fail() };
+                let [n, c, h, w] = t.dims[..] else {
+                    return cx.error(codes::OP_SHAPE, "the input must have rank 4").fail();
+                };
                 let (b, bb) = (*block, block * block);
                 if matches!(self, Permute::SpaceToDepth { .. }) {
-                    cx.require_eq(h.modulo(b), Dim::constant(0), "the height is not a multiple of blocksize")?;
+                    cx.require_eq(
+                        h.modulo(b),
+                        Dim::constant(0),
+                        "the height is not a multiple of blocksize",
+                    )?;
                     cx.require_eq(w.modulo(b), Dim::constant(0), "the width is not a multiple of blocksize")?;
                     vec![n, c * bb, h.floor_div(b), w.floor_div(b)]
                 } else {
-                    cx.require_eq(c.modulo(bb), Dim::constant(0), "the number of channels is not a multiple of blocksize squared")?;
+                    cx.require_eq(
+                        c.modulo(bb),
+                        Dim::constant(0),
+                        "the number of channels is not a multiple of blocksize squared",
+                    )?;
                     vec![n, c.floor_div(bb), h * b, w * b]
                 }
             }
@@ -101,7 +119,10 @@ impl Operator for Permute {
                         let own: Vec<Expr> = dims.iter().map(|d| Expr::index(*d)).collect();
                         let each = times.into_iter().zip(own).map(|(r, n)| {
                             // So that products do not overflow.
-                            runtime::check(k, runtime::le(r.clone(), runtime::int(super::support::cx::MAX_SIZE)));
+                            runtime::check(
+                                k,
+                                runtime::le(r.clone(), runtime::int(super::support::cx::MAX_SIZE)),
+                            );
                             r * n
                         });
                         each.collect()
@@ -109,7 +130,11 @@ impl Operator for Permute {
                 }
                 let out = cx.dims(y);
                 cx.map(y, |k, at| {
-                    let from: Vec<Dim> = at.iter().zip(dims.iter().zip(&out)).map(|(i, (d, o))| if d == o { *i } else { i.modulo(*d) }).collect();
+                    let from: Vec<Dim> = at
+                        .iter()
+                        .zip(dims.iter().zip(&out))
+                        .map(|(i, (d, o))| if d == o { *i } else { i.modulo(*d) })
+                        .collect();
                     k.load(x, &from)
                 });
             }
@@ -117,15 +142,23 @@ impl Operator for Permute {
                 let c = dims[1].floor_div(b * b);
                 cx.map(y, |k, at| {
                     let (bh, bw) = (at[2].modulo(*b), at[3].modulo(*b));
-                    let channel = if *crd { at[1] * (b * b) + bh * *b + bw } else { (bh * *b + bw) * c + at[1] };
+                    let channel =
+                        if *crd { at[1] * (b * b) + bh * *b + bw } else { (bh * *b + bw) * c + at[1] };
                     k.load(x, &[at[0], channel, at[2].floor_div(*b), at[3].floor_div(*b)])
                 });
             }
             Permute::SpaceToDepth { block: b, crd } => {
                 let c = dims[1];
                 cx.map(y, |k, at| {
-                    let (block, channel) = if *crd { (at[1].modulo(b * b), at[1].floor_div(b * b)) } else { (at[1].floor_div(c), at[1].modulo(c)) };
-                    k.load(x, &[at[0], channel, at[2] * *b + block.floor_div(*b), at[3] * *b + block.modulo(*b)])
+                    let (block, channel) = if *crd {
+                        (at[1].modulo(b * b), at[1].floor_div(b * b))
+                    } else {
+                        (at[1].floor_div(c), at[1].modulo(c))
+                    };
+                    k.load(
+                        x,
+                        &[at[0], channel, at[2] * *b + block.floor_div(*b), at[3] * *b + block.modulo(*b)],
+                    )
                 });
             }
         }
@@ -138,14 +171,20 @@ fn repeats(cx: &InferCx) -> Result<Vec<Dim>> {
     if cx.since == 1 {
         // Both have the type of the input, so they may be floats.
         let one = |i: usize, what: &str| match cx.constant(i) {
-            Some(c) => c.scalar().filter(|v| v.fract() == 0.0).map(|v| Dim::constant(v as i64)).ok_or_else(|| cx.error(codes::OP_SHAPE, format!("{what} must be an integer"))),
+            Some(c) => c
+                .scalar()
+                .filter(|v| v.fract() == 0.0)
+                .map(|v| Dim::constant(v as i64))
+                .ok_or_else(|| cx.error(codes::OP_SHAPE, format!("{what} must be an integer"))),
             None => match cx.dims_value(i).as_deref() {
                 Some([d]) => Ok(*d),
                 _ => Err(cx.error(codes::DYNAMIC_VALUE, format!("{what} is only known at run time"))),
             },
         };
         let (n, axis) = (one(1, "the number of tiles")?, one(2, "the axis")?);
-        let Some(axis) = axis.as_const() else { return cx.error(codes::DYNAMIC_VALUE, "the axis is only known at run time").fail() };
+        let Some(axis) = axis.as_const() else {
+            return cx.error(codes::DYNAMIC_VALUE, "the axis is only known at run time").fail();
+        };
         let mut v = vec![Dim::constant(1); rank];
         v[cx.axis(axis, rank)?] = n;
         return Ok(v);

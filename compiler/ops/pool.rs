@@ -58,7 +58,8 @@ pub struct Pool {
 }
 
 impl Operator for Pool {
-    const OPS: &'static [&'static str] = &["MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool"];
+    const OPS: &'static [&'static str] =
+        &["MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool"];
 
     fn parse(a: &mut Attrs) -> Result<Self> {
         let global = a.op().starts_with("Global");
@@ -68,14 +69,18 @@ impl Operator for Pool {
             _ => {
                 let p = if a.since() == 1 { f64::from(a.float("p", 2.0)?) } else { a.int("p", 2)? as f64 };
                 if p.is_nan() || p <= 0.0 {
-                    return a.error(format!("p = {p} makes no norm")).found_expected(p.to_string(), "a positive number").fail();
+                    return a
+                        .error(format!("p = {p} makes no norm"))
+                        .found_expected(p.to_string(), "a positive number")
+                        .fail();
                 }
                 Kind::Lp(p)
             }
         };
         let window = if global { None } else { Some(Window::parse(a)?) };
         // With `auto_pad` no window sticks out.
-        let ceil = !global && a.flag("ceil_mode", false)? && window.as_ref().is_some_and(|w| w.auto == Auto::NotSet);
+        let ceil =
+            !global && a.flag("ceil_mode", false)? && window.as_ref().is_some_and(|w| w.auto == Auto::NotSet);
         if window.as_ref().is_some_and(|w| w.kernel.is_none()) {
             return a.error(format!("{} needs the attribute kernel_shape", a.op())).fail();
         }
@@ -83,14 +88,23 @@ impl Operator for Pool {
             return a.error("attribute \"pads\" has a value below 0").fail();
         }
         let column_major = kind == Kind::Max && !global && a.flag("storage_order", false)?;
-        Ok(Pool { kind, window, ceil, indices: kind == Kind::Max && !global && a.n_outputs() > 1, column_major })
+        Ok(Pool {
+            kind,
+            window,
+            ceil,
+            indices: kind == Kind::Max && !global && a.n_outputs() > 1,
+            column_major,
+        })
     }
 
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let x = cx.tensor(0)?;
         let least = if self.window.is_some() { 3 } else { 2 };
         if x.rank() < least {
-            return Err(cx.error(codes::OP_SHAPE, "pooling needs batch, channel and spatial dimensions").found_expected(format!("rank {}", x.rank()), format!("rank {least} or more")).into());
+            return Err(cx
+                .error(codes::OP_SHAPE, "pooling needs batch, channel and spatial dimensions")
+                .found_expected(format!("rank {}", x.rank()), format!("rank {least} or more"))
+                .into());
         }
         let mut dims = x.dims[..2].to_vec();
         match &self.window {
@@ -133,14 +147,26 @@ impl Operator for Pool {
                 let acc = k.acc(fill.into());
                 k.nest(LoopKind::Seq, &kernel, |k, ks| {
                     let mut from = at[..2].to_vec();
-                    from.extend(axes.iter().enumerate().map(|(i, a)| at[i + 2] * a.stride + ks[i] * a.dilation));
+                    from.extend(
+                        axes.iter().enumerate().map(|(i, a)| at[i + 2] * a.stride + ks[i] * a.dilation),
+                    );
                     let v = k.load(src, &from);
                     self.step(k, acc, v, ty);
                 });
                 let count = || {
-                    let others = Dim::product((0..axes.len()).filter(|i| counts[*i].is_none()).map(|i| self.count(&axes[i], dims[2 + i], at[2 + i])));
-                    let lists = counts.iter().zip(&at[2..]).filter_map(|(list, i)| list.map(|buf| Expr::Load { buf, at: vec![*i] }));
-                    lists.chain((others.as_const() != Some(1)).then(|| Expr::count(ty, others))).reduce(|a, b| a * b).unwrap_or(Expr::num(ty, 1.0))
+                    let others = Dim::product(
+                        (0..axes.len())
+                            .filter(|i| counts[*i].is_none())
+                            .map(|i| self.count(&axes[i], dims[2 + i], at[2 + i])),
+                    );
+                    let lists = counts
+                        .iter()
+                        .zip(&at[2..])
+                        .filter_map(|(list, i)| list.map(|buf| Expr::Load { buf, at: vec![*i] }));
+                    lists
+                        .chain((others.as_const() != Some(1)).then(|| Expr::count(ty, others)))
+                        .reduce(|a, b| a * b)
+                        .unwrap_or(Expr::num(ty, 1.0))
                 };
                 let y = self.finish(acc, ty, count);
                 k.store(out, at, y);
@@ -162,7 +188,11 @@ impl Pool {
             }
             Kind::Lp(p) => {
                 let v = Expr::un(UnOp::Abs, v);
-                k.update(BinOp::Add, acc, if p == 1.0 { v } else { Expr::bin(BinOp::Pow, v, Expr::num(ty, p)) });
+                k.update(
+                    BinOp::Add,
+                    acc,
+                    if p == 1.0 { v } else { Expr::bin(BinOp::Pow, v, Expr::num(ty, p)) },
+                );
             }
         }
     }
@@ -214,12 +244,21 @@ impl Pool {
         if with_pads { before(input + a.after) } else { before(input) - before(zero) }
     }
     /// How many elements count, one number for each window along an axis, where that differs and is known.
-    fn counts(&self, cx: &mut LowerCx, axes: &[Axis], input: &[Dim], windows: &[Dim], ty: ElemType) -> Vec<Option<Buf>> {
+    fn counts(
+        &self,
+        cx: &mut LowerCx,
+        axes: &[Axis],
+        input: &[Dim],
+        windows: &[Dim],
+        ty: ElemType,
+    ) -> Vec<Option<Buf>> {
         /// Longer lists are computed where they are read.
         const LONGEST: i64 = 1 << 16;
         let list = |cx: &mut LowerCx, i: usize| -> Option<Buf> {
             let n = windows[i].as_const().filter(|n| (1..=LONGEST).contains(n) && ty == ElemType::F32)?;
-            let values: Option<Vec<f32>> = (0..n).map(|o| self.count(&axes[i], input[i], o.into()).as_const().map(|c| c as f32)).collect();
+            let values: Option<Vec<f32>> = (0..n)
+                .map(|o| self.count(&axes[i], input[i], o.into()).as_const().map(|c| c as f32))
+                .collect();
             let values = values.filter(|v| v.iter().any(|c| *c != v[0]))?;
             Some(cx.m.constant("counts", Arc::new(ConstData::f32s(vec![n], &values))))
         };
@@ -252,7 +291,11 @@ impl Pool {
                 let place = k.acc(Expr::int(ElemType::I64, -1));
                 k.nest(LoopKind::Seq, &kernel, |k, ks| {
                     let mut from = at[..2].to_vec();
-                    from.extend(axes.iter().enumerate().map(|(i, a)| at[i + 2] * a.stride + ks[i] * a.dilation - a.before));
+                    from.extend(
+                        axes.iter()
+                            .enumerate()
+                            .map(|(i, a)| at[i + 2] * a.stride + ks[i] * a.dilation - a.before),
+                    );
                     let flat = flat_index(&from, &dims, self.column_major);
                     match inside(&k.m.syms, &from[2..], &dims[2..]) {
                         Some(cond) => k.if_(cond, |k| take_larger(k, best, place, x, &from, flat)),
@@ -286,7 +329,11 @@ fn take_larger(k: &mut KernelBuilder, best: Reg, place: Reg, x: Buf, from: &[Dim
 
 /// Position in the flattened tensor; `column_major` turns round the order of the spatial dimensions only.
 fn flat_index(at: &[Dim], dims: &[Dim], column_major: bool) -> Dim {
-    let order: Vec<usize> = if column_major { [0, 1].into_iter().chain((2..dims.len()).rev()).collect() } else { (0..dims.len()).collect() };
+    let order: Vec<usize> = if column_major {
+        [0, 1].into_iter().chain((2..dims.len()).rev()).collect()
+    } else {
+        (0..dims.len()).collect()
+    };
     order.into_iter().fold(Dim::constant(0), |flat, i| flat * dims[i] + at[i])
 }
 

@@ -52,7 +52,11 @@ impl Operator for QConv {
             if t.rank() != 1 {
                 return cx.error(codes::OP_SHAPE, format!("input {i} must be a number or a vector")).fail();
             }
-            cx.require_eq(t.dims[0], dims[1], &format!("input {i} must have one value for all or one for each output channel"))?;
+            cx.require_eq(
+                t.dims[0],
+                dims[1],
+                &format!("input {i} must have one value for all or one for each output channel"),
+            )?;
         }
         let elem = if self.linear { cx.tensor(7)?.elem } else { ElemType::I32 };
         cx.set(0, elem, dims);
@@ -81,7 +85,11 @@ impl Operator for QConv {
         let to = cx.elem(y);
         let image = |o: &[Dim], group: Dim, r: &[Dim]| {
             let mut at = vec![o[0], group * dw[1] + r[0]];
-            at.extend(axes.iter().enumerate().map(|(i, a)| o[o.len() - axes.len() + i] * a.stride + r[1 + i] * a.dilation));
+            at.extend(
+                axes.iter()
+                    .enumerate()
+                    .map(|(i, a)| o[o.len() - axes.len() + i] * a.stride + r[1 + i] * a.dilation),
+            );
             at
         };
         // Sums over the weights of each channel, over the image under each window.

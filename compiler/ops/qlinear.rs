@@ -53,14 +53,18 @@ impl QLinear {
     /// Dimensions as the operator in the middle has them.
     fn inside<T: Copy>(&self, d: &[T]) -> Vec<T> {
         match d {
-            [n, spatial @ .., c] if self.channels_last => [*n, *c].into_iter().chain(spatial.iter().copied()).collect(),
+            [n, spatial @ .., c] if self.channels_last => {
+                [*n, *c].into_iter().chain(spatial.iter().copied()).collect()
+            }
             d => d.to_vec(),
         }
     }
     /// The reverse.
     fn outside<T: Copy>(&self, d: &[T]) -> Vec<T> {
         match d {
-            [n, c, spatial @ ..] if self.channels_last => [*n].into_iter().chain(spatial.iter().copied()).chain([*c]).collect(),
+            [n, c, spatial @ ..] if self.channels_last => {
+                [*n].into_iter().chain(spatial.iter().copied()).chain([*c]).collect()
+            }
             d => d.to_vec(),
         }
     }
@@ -88,7 +92,12 @@ impl Operator for QLinear {
         let opset = if name == "Softmax" { a.int_required("opset")? } else { 19 };
         let mut inner = match a.of(name, opset) {
             Some(i) => i,
-            None => return a.error(format!("attribute \"opset\" is {opset}")).found_expected(opset.to_string(), "a version that has Softmax").fail(),
+            None => {
+                return a
+                    .error(format!("attribute \"opset\" is {opset}"))
+                    .found_expected(opset.to_string(), "a version that has Softmax")
+                    .fail();
+            }
         };
         let since = inner.since();
         Ok(QLinear { op: Box::new(super::parse(&mut inner)?), since, form, channels_last })
@@ -97,7 +106,12 @@ impl Operator for QLinear {
         let operands = self.operands(cx.inputs.len());
         let (_, zero) = self.result();
         if self.form == Form::Variadic && !cx.inputs.len().wrapping_sub(2).is_multiple_of(3) {
-            return cx.error(codes::OP_ARITY, "QLinearConcat takes a tensor, a scale and a zero point for each operand").fail();
+            return cx
+                .error(
+                    codes::OP_ARITY,
+                    "QLinearConcat takes a tensor, a scale and a zero point for each operand",
+                )
+                .fail();
         }
         let mut inner = vec![];
         for (x, s, z) in &operands {
@@ -108,9 +122,15 @@ impl Operator for QLinear {
             }
             let dims = cx.tensor(*x)?.dims.clone();
             if self.channels_last && dims.len() < 3 {
-                return cx.error(codes::OP_SHAPE, "an image needs batch, spatial and channel dimensions").fail();
+                return cx
+                    .error(codes::OP_SHAPE, "an image needs batch, spatial and channel dimensions")
+                    .fail();
             }
-            inner.push(Some(Operand { name: cx.operand(*x)?.name.clone(), ty: ValueType::Tensor(TensorType::new(ElemType::F32, self.inside(&dims))), known: Known::No }));
+            inner.push(Some(Operand {
+                name: cx.operand(*x)?.name.clone(),
+                ty: ValueType::Tensor(TensorType::new(ElemType::F32, self.inside(&dims))),
+                known: Known::No,
+            }));
         }
         let (scale, zero_point) = self.result();
         for i in operands.iter().flat_map(|o| [o.1, o.2]).chain([scale, zero_point]) {
@@ -123,7 +143,15 @@ impl Operator for QLinear {
             Some(t) => t.elem,
             None => cx.tensor(operands.first().map_or(0, |o| o.0))?.elem,
         };
-        let mut sub = InferCx { syms: cx.syms, origin: cx.origin, inputs: &inner, since: self.since, names: vec![], declared: vec![None], outputs: vec![None] };
+        let mut sub = InferCx {
+            syms: cx.syms,
+            origin: cx.origin,
+            inputs: &inner,
+            since: self.since,
+            names: vec![],
+            declared: vec![None],
+            outputs: vec![None],
+        };
         self.op.infer(&mut sub)?;
         let out = sub.outputs.into_iter().next().flatten();
         match out {
@@ -151,7 +179,15 @@ impl Operator for QLinear {
         let dims = self.inside(&cx.dims(y));
         let out = cx.temp("result", ElemType::F32, dims);
         let known = vec![Known::No; inputs.len()];
-        let mut sub = LowerCx { m: cx.m, origin: cx.origin, since: self.since, inputs: &inputs, known: &known, defined: cx.defined, outputs: vec![Some(out)] };
+        let mut sub = LowerCx {
+            m: cx.m,
+            origin: cx.origin,
+            since: self.since,
+            inputs: &inputs,
+            known: &known,
+            defined: cx.defined,
+            outputs: vec![Some(out)],
+        };
         self.op.lower(&mut sub)?;
         // The operator may have handed back another buffer.
         let out = sub.outputs.into_iter().next().flatten().unwrap_or(out);
@@ -164,7 +200,11 @@ impl QLinear {
     /// Operands that are quantized as the result is move; the others are quantized again, each by itself.
     fn concat(&self, cx: &mut LowerCx, y: Buf) -> Result<()> {
         let elem = cx.elem(y);
-        let same = |cx: &LowerCx, a: usize, b: usize| cx.constant(a).zip(cx.constant(b)).is_some_and(|(a, b)| a.elem() == b.elem() && a.bytes() == b.bytes());
+        let same = |cx: &LowerCx, a: usize, b: usize| {
+            cx.constant(a)
+                .zip(cx.constant(b))
+                .is_some_and(|(a, b)| a.elem() == b.elem() && a.bytes() == b.bytes())
+        };
         let mut inputs = vec![];
         for (i, (x, s, z)) in self.operands(cx.inputs.len()).into_iter().enumerate() {
             if same(cx, s, 0) && same(cx, z, 1) {
@@ -181,14 +221,27 @@ impl QLinear {
             inputs.push(Some(t));
         }
         let known = vec![Known::No; inputs.len()];
-        let mut sub = LowerCx { m: cx.m, origin: cx.origin, since: self.since, inputs: &inputs, known: &known, defined: cx.defined, outputs: vec![Some(y)] };
+        let mut sub = LowerCx {
+            m: cx.m,
+            origin: cx.origin,
+            since: self.since,
+            inputs: &inputs,
+            known: &known,
+            defined: cx.defined,
+            outputs: vec![Some(y)],
+        };
         self.op.lower(&mut sub)
     }
 }
 
 impl LowerCx<'_> {
     /// Stores a quantized map: `result` are the numbers of the inputs with scale and zero point.
-    fn map_result(&mut self, result: (usize, usize), out: Buf, value: impl FnOnce(&mut KernelBuilder, &[Dim]) -> Expr) {
+    fn map_result(
+        &mut self,
+        result: (usize, usize),
+        out: Buf,
+        value: impl FnOnce(&mut KernelBuilder, &[Dim]) -> Expr,
+    ) {
         let (s, z, to) = (self.input(result.0), self.input_opt(result.1), self.elem(out));
         self.map(out, |k, at| {
             let q = value(k, at) / k.load(s, &origin(k, s));

@@ -91,7 +91,9 @@ impl Grain {
             return cx.require_eq(s.dims[0], x.dims[axis], "the scale does not fit the axis");
         }
         if s.rank() != x.rank() {
-            return cx.error(codes::OP_SHAPE, "with block_size the scale must have the rank of the input").fail();
+            return cx
+                .error(codes::OP_SHAPE, "with block_size the scale must have the rank of the input")
+                .fail();
         }
         for (i, (a, b)) in s.dims.iter().zip(&x.dims).enumerate() {
             let want = if i == axis { b.ceil_div(self.block) } else { *b };
@@ -105,16 +107,29 @@ impl Operator for Quantize {
     const OPS: &'static [&'static str] = &["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         // 0 stands for "not given".
-        let elem = |a: &mut Attrs, name: &str| if a.int(name, 0)? == 0 { Ok(None) } else { a.elem_type_opt(name) };
+        let elem =
+            |a: &mut Attrs, name: &str| if a.int(name, 0)? == 0 { Ok(None) } else { a.elem_type_opt(name) };
         Ok(match a.op() {
             "QuantizeLinear" => {
                 let precision = elem(a, "precision")?;
-                if let Some(t) = precision.filter(|t| !matches!(t, ElemType::F32 | ElemType::F64 | ElemType::F16 | ElemType::BF16)) {
-                    return a.error(format!("attribute \"precision\" is {t}")).found_expected(t.to_string(), "a floating-point type of 16 bits or more").fail();
+                if let Some(t) = precision
+                    .filter(|t| !matches!(t, ElemType::F32 | ElemType::F64 | ElemType::F16 | ElemType::BF16))
+                {
+                    return a
+                        .error(format!("attribute \"precision\" is {t}"))
+                        .found_expected(t.to_string(), "a floating-point type of 16 bits or more")
+                        .fail();
                 }
-                Quantize::Quantize { grain: Grain::parse(a)?, saturate: a.flag("saturate", true)?, to: elem(a, "output_dtype")?, precision }
+                Quantize::Quantize {
+                    grain: Grain::parse(a)?,
+                    saturate: a.flag("saturate", true)?,
+                    to: elem(a, "output_dtype")?,
+                    precision,
+                }
             }
-            "DequantizeLinear" => Quantize::Dequantize { grain: Grain::parse(a)?, to: elem(a, "output_dtype")? },
+            "DequantizeLinear" => {
+                Quantize::Dequantize { grain: Grain::parse(a)?, to: elem(a, "output_dtype")? }
+            }
             _ => Quantize::Dynamic,
         })
     }
@@ -127,12 +142,21 @@ impl Operator for Quantize {
                 if let (Some(t), Some(z)) = (to, zero)
                     && *t != z
                 {
-                    return cx.error(codes::OP_ATTRIBUTE, "attribute \"output_dtype\" contradicts the zero point's type").found_expected(t.to_string(), z.to_string()).fail();
+                    return cx
+                        .error(
+                            codes::OP_ATTRIBUTE,
+                            "attribute \"output_dtype\" contradicts the zero point's type",
+                        )
+                        .found_expected(t.to_string(), z.to_string())
+                        .fail();
                 }
                 let t = zero.or(*to).unwrap_or(ElemType::U8);
                 let fits = t.is_int() && t.bits() <= 16 || crate::tensor::SmallFloat::of(t).is_some();
                 if !fits {
-                    return cx.error(codes::OP_ATTRIBUTE, "attribute \"output_dtype\" is not a type to quantize to").found_expected(t.to_string(), "an integer or float of few bits").fail();
+                    return cx
+                        .error(codes::OP_ATTRIBUTE, "attribute \"output_dtype\" is not a type to quantize to")
+                        .found_expected(t.to_string(), "an integer or float of few bits")
+                        .fail();
                 }
                 cx.set(0, t, x.dims);
             }
@@ -140,7 +164,10 @@ impl Operator for Quantize {
                 grain.check(cx)?;
                 let t = to.unwrap_or(cx.tensor(1)?.elem);
                 if !matches!(t, ElemType::F32 | ElemType::F16 | ElemType::BF16) {
-                    return cx.error(codes::OP_ATTRIBUTE, "the result can not have this type").found_expected(t.to_string(), "float, float16 or bfloat16 (attribute output_dtype)").fail();
+                    return cx
+                        .error(codes::OP_ATTRIBUTE, "the result can not have this type")
+                        .found_expected(t.to_string(), "float, float16 or bfloat16 (attribute output_dtype)")
+                        .fail();
                 }
                 cx.set(0, t, x.dims);
             }
@@ -167,8 +194,11 @@ impl Operator for Quantize {
                 };
                 let (ds, dz) = (cx.dims(scale), zero.map(|z| cx.dims(z)));
                 cx.map(y, |k, at| {
-                    let q = Expr::cast(from, wide, k.load(x, at)) / Expr::cast(of_scale, wide, k.load(scale, &grain.scale_at(&ds, at)));
-                    let z = zero.zip(dz.as_ref()).map(|(z, dz)| Expr::cast(to.compute(), wide, k.load(z, &grain.scale_at(dz, at))));
+                    let q = Expr::cast(from, wide, k.load(x, at))
+                        / Expr::cast(of_scale, wide, k.load(scale, &grain.scale_at(&ds, at)));
+                    let z = zero
+                        .zip(dz.as_ref())
+                        .map(|(z, dz)| Expr::cast(to.compute(), wide, k.load(z, &grain.scale_at(dz, at))));
                     if to.is_int() {
                         return quantized(wide, to, q, z);
                     }
@@ -184,7 +214,8 @@ impl Operator for Quantize {
                 let (scale, zero, y) = (cx.input(1), cx.input_opt(2), cx.output(0));
                 let (ds, dz) = (cx.dims(scale), zero.map(|z| cx.dims(z)));
                 cx.map(y, |k, at| {
-                    let v = centred(k, x, at, zero.zip(dz.as_ref()).map(|(z, dz)| (z, grain.scale_at(dz, at))));
+                    let v =
+                        centred(k, x, at, zero.zip(dz.as_ref()).map(|(z, dz)| (z, grain.scale_at(dz, at))));
                     v * k.load(scale, &grain.scale_at(&ds, at))
                 });
             }
@@ -249,7 +280,8 @@ pub fn dynamic_range(cx: &mut LowerCx, x: Buf) -> (Buf, Buf) {
     let count = Dim::product(cx.dims(x));
     let flat = cx.m.view(x, vec![count]);
     let range = cx.temp("range", ElemType::F32, vec![2.into()]);
-    let (scale, zero) = (cx.temp("scale", ElemType::F32, vec![]), cx.temp("zero_point", ElemType::U8, vec![]));
+    let (scale, zero) =
+        (cx.temp("scale", ElemType::F32, vec![]), cx.temp("zero_point", ElemType::U8, vec![]));
     let f = ElemType::F32;
     cx.kernel(|k| {
         let (lo, hi) = (k.acc(Expr::f32(0.0)), k.acc(Expr::f32(0.0)));

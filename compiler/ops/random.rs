@@ -9,7 +9,7 @@
 
 pub mod philox;
 
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
 use crate::sym::Dim;
@@ -19,12 +19,20 @@ use philox::Stream;
 /// What is drawn.
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
-    Uniform { low: f32, high: f32 },
-    Normal { mean: f32, scale: f32 },
+    Uniform {
+        low: f32,
+        high: f32,
+    },
+    Normal {
+        mean: f32,
+        scale: f32,
+    },
     /// 1 with the probability that the input says.
     Bernoulli,
     /// Classes by their unnormalized log-probabilities.
-    Multinomial { samples: i64 },
+    Multinomial {
+        samples: i64,
+    },
 }
 
 /// The operators.
@@ -38,7 +46,14 @@ pub struct Random {
 }
 
 impl Operator for Random {
-    const OPS: &'static [&'static str] = &["RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike", "Bernoulli", "Multinomial"];
+    const OPS: &'static [&'static str] = &[
+        "RandomUniform",
+        "RandomNormal",
+        "RandomUniformLike",
+        "RandomNormalLike",
+        "Bernoulli",
+        "Multinomial",
+    ];
     fn elements(op: &str) -> Elements {
         if matches!(op, "RandomUniformLike" | "RandomNormalLike") { Elements::Any } else { Elements::Numbers }
     }
@@ -53,7 +68,9 @@ impl Operator for Random {
                 }
                 Kind::Multinomial { samples }
             }
-            _ if name.starts_with("RandomUniform") => Kind::Uniform { low: a.float("low", 0.0)?, high: a.float("high", 1.0)? },
+            _ if name.starts_with("RandomUniform") => {
+                Kind::Uniform { low: a.float("low", 0.0)?, high: a.float("high", 1.0)? }
+            }
             _ => Kind::Normal { mean: a.float("mean", 0.0)?, scale: a.float("scale", 1.0)? },
         };
         let shape = if a.knows("shape") { a.ints_opt("shape")? } else { None };
@@ -73,13 +90,20 @@ impl Operator for Random {
             _ => matches!(t, ElemType::F32 | ElemType::F64 | ElemType::F16 | ElemType::BF16),
         };
         if dtype.is_some_and(|t| !fits(t)) {
-            return a.error(format!("{name} can not give values of the type in attribute \"dtype\"")).row("found", format!("{dtype:?}")).fail();
+            return a
+                .error(format!("{name} can not give values of the type in attribute \"dtype\""))
+                .row("found", format!("{dtype:?}"))
+                .fail();
         }
         Ok(Random { kind, shape, dtype, seed: a.float_opt("seed")? })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         if let Some(s) = &self.shape {
-            cx.set(0, self.dtype.unwrap_or(ElemType::F32), s.iter().map(|d| Dim::constant(*d)).collect::<Vec<_>>());
+            cx.set(
+                0,
+                self.dtype.unwrap_or(ElemType::F32),
+                s.iter().map(|d| Dim::constant(*d)).collect::<Vec<_>>(),
+            );
             return Ok(());
         }
         let t = cx.tensor(0)?.clone();
@@ -95,7 +119,10 @@ impl Operator for Random {
             _ => t.dims,
         };
         if matches!(self.kind, Kind::Uniform { .. } | Kind::Normal { .. }) && !elem.is_float() {
-            return cx.error(codes::OP_TYPE, format!("the result would have element type {elem}")).help("give the attribute dtype a floating-point type").fail();
+            return cx
+                .error(codes::OP_TYPE, format!("the result would have element type {elem}"))
+                .help("give the attribute dtype a floating-point type")
+                .fail();
         }
         cx.set(0, elem, dims);
         Ok(())
@@ -150,7 +177,8 @@ fn multinomial(cx: &mut LowerCx, x: Buf, y: Buf, stream: Stream) {
                 let v = k.load(x, &[at[0], c[0]]);
                 k.update(BinOp::Max, top, v);
             });
-            let weight = |k: &KernelBuilder, c: Dim| Expr::un(UnOp::Exp, k.load(x, &[at[0], c]) - Expr::acc(top));
+            let weight =
+                |k: &KernelBuilder, c: Dim| Expr::un(UnOp::Exp, k.load(x, &[at[0], c]) - Expr::acc(top));
             let total = k.acc(Expr::num(from, 0.0));
             k.nest(LoopKind::Seq, &[classes], |k, c| {
                 let v = weight(k, c[0]);
@@ -163,7 +191,11 @@ fn multinomial(cx: &mut LowerCx, x: Buf, y: Buf, stream: Stream) {
             k.nest(LoopKind::Seq, &[classes], |k, c| {
                 let v = weight(k, c[0]);
                 k.update(BinOp::Add, sum, v);
-                let one = Expr::select(Expr::bin(BinOp::Le, Expr::acc(sum), goal.clone()), Expr::int(ElemType::I64, 1), Expr::int(ElemType::I64, 0));
+                let one = Expr::select(
+                    Expr::bin(BinOp::Le, Expr::acc(sum), goal.clone()),
+                    Expr::int(ElemType::I64, 1),
+                    Expr::int(ElemType::I64, 0),
+                );
                 k.update(BinOp::Add, passed, one);
             });
             let class = Expr::acc(passed).min(Expr::index(classes - 1));

@@ -86,23 +86,36 @@ impl Operator for Recurrent {
             "GRU" => Kind::Gru { linear_before_reset: a.flag("linear_before_reset", false)? },
             _ => Kind::Lstm { input_forget: a.flag("input_forget", false)? },
         };
-        let reverse: &[bool] = match a.choice("direction", "forward", &["forward", "reverse", "bidirectional"])?.as_str() {
-            "forward" => &[false],
-            "reverse" => &[true],
-            _ => &[false, true],
-        };
+        let reverse: &[bool] =
+            match a.choice("direction", "forward", &["forward", "reverse", "bidirectional"])?.as_str() {
+                "forward" => &[false],
+                "reverse" => &[true],
+                _ => &[false, true],
+            };
         let all = activation::parse(a, kind.defaults(), reverse.len())?;
-        let directions = reverse.iter().zip(all.chunks(kind.defaults().len())).map(|(reverse, list)| Direction { reverse: *reverse, activations: list.to_vec() }).collect();
+        let directions = reverse
+            .iter()
+            .zip(all.chunks(kind.defaults().len()))
+            .map(|(reverse, list)| Direction { reverse: *reverse, activations: list.to_vec() })
+            .collect();
         let hidden = a.int_opt("hidden_size")?;
         if hidden.is_some_and(|h| h < 1) {
             return a.error("attribute \"hidden_size\" must be positive").fail();
         }
-        Ok(Recurrent { kind, directions, clip: a.float_opt("clip")?.filter(|c| *c > 0.0), hidden, batch_first: a.flag("layout", false)? })
+        Ok(Recurrent {
+            kind,
+            directions,
+            clip: a.float_opt("clip")?.filter(|c| *c > 0.0),
+            hidden,
+            batch_first: a.flag("layout", false)?,
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (x, w, r) = (cx.tensor(0)?.clone(), cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
         if x.rank() != 3 || w.rank() != 3 || r.rank() != 3 {
-            return cx.error(codes::OP_SHAPE, "input, weights and recurrence weights must have rank 3").fail();
+            return cx
+                .error(codes::OP_SHAPE, "input, weights and recurrence weights must have rank 3")
+                .fail();
         }
         let directions = Dim::from(self.directions.len());
         let hidden = self.hidden.map_or(r.dims[2], Dim::constant);
@@ -112,12 +125,24 @@ impl Operator for Recurrent {
         // The first three are there; the others may be.
         let wants: [(&[Dim], &str); 8] = [
             (&x.dims, ""),
-            (&[directions, rows, x.dims[2]], "the weights must be [directions, gates * hidden size, input size]"),
-            (&[directions, rows, hidden], "the recurrence weights must be [directions, gates * hidden size, hidden size]"),
+            (
+                &[directions, rows, x.dims[2]],
+                "the weights must be [directions, gates * hidden size, input size]",
+            ),
+            (
+                &[directions, rows, hidden],
+                "the recurrence weights must be [directions, gates * hidden size, hidden size]",
+            ),
             (&[directions, rows * 2], "the bias must be [directions, 2 * gates * hidden size]"),
             (&[batch], "there must be one length for each sequence of the batch"),
-            (&states, "the initial state must be [directions, batch, hidden size], with layout = 1 [batch, directions, hidden size]"),
-            (&states, "the initial cell state must be [directions, batch, hidden size], with layout = 1 [batch, directions, hidden size]"),
+            (
+                &states,
+                "the initial state must be [directions, batch, hidden size], with layout = 1 [batch, directions, hidden size]",
+            ),
+            (
+                &states,
+                "the initial cell state must be [directions, batch, hidden size], with layout = 1 [batch, directions, hidden size]",
+            ),
             (&[directions, hidden * 3], "the peepholes must be [directions, 3 * hidden size]"),
         ];
         for (i, (want, what)) in wants.into_iter().enumerate().skip(1) {
@@ -129,7 +154,11 @@ impl Operator for Recurrent {
                 cx.require_eq(a, *b, what)?;
             }
         }
-        let all = if self.batch_first { vec![batch, steps, directions, hidden] } else { vec![steps, directions, batch, hidden] };
+        let all = if self.batch_first {
+            vec![batch, steps, directions, hidden]
+        } else {
+            vec![steps, directions, batch, hidden]
+        };
         cx.set(0, x.elem, all);
         cx.set(1, x.elem, states.clone());
         if let Kind::Lstm { .. } = self.kind {

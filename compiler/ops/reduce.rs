@@ -7,8 +7,8 @@
 //!
 //! Over nothing: sums 0, products 1, Min/Max the type's extremes, LogSum and LogSumExp -inf, Mean NaN.
 
-use super::{Attrs, InferCx, Known, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Scalar, UnOp};
 use crate::sym::Dim;
@@ -65,12 +65,29 @@ const KINDS: &[(&str, Kind)] = &[
 ];
 
 impl Operator for Reduce {
-    const OPS: &'static [&'static str] =
-        &["ReduceSum", "ReduceMean", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "ArgMax", "ArgMin"];
+    const OPS: &'static [&'static str] = &[
+        "ReduceSum",
+        "ReduceMean",
+        "ReduceProd",
+        "ReduceMax",
+        "ReduceMin",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "ReduceSumSquare",
+        "ArgMax",
+        "ArgMin",
+    ];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let keepdims = a.flag("keepdims", true)?;
         match KINDS.iter().find(|(n, _)| *n == a.op()) {
-            Some((_, kind)) => Ok(Reduce { kind: *kind, axes: a.ints_opt("axes")?, keepdims, noop: a.flag("noop_with_empty_axes", false)? }),
+            Some((_, kind)) => Ok(Reduce {
+                kind: *kind,
+                axes: a.ints_opt("axes")?,
+                keepdims,
+                noop: a.flag("noop_with_empty_axes", false)?,
+            }),
             None => {
                 let kind = Kind::Arg { max: a.op() == "ArgMax", last: a.flag("select_last_index", false)? };
                 Ok(Reduce { kind, axes: Some(vec![a.int("axis", 0)?]), keepdims, noop: false })
@@ -82,7 +99,9 @@ impl Operator for Reduce {
         if self.axes.is_none() && runtime::late(cx, 1) && runtime::length(cx, 1) != Some(0) {
             let n = runtime::need_length(cx, 1, "axes")?;
             let rank = if self.keepdims { Some(t.rank()) } else { t.rank().checked_sub(n) };
-            let Some(rank) = rank.filter(|_| n <= t.rank()) else { return cx.error(codes::OP_SHAPE, format!("{n} axes for rank {}", t.rank())).fail() };
+            let Some(rank) = rank.filter(|_| n <= t.rank()) else {
+                return cx.error(codes::OP_SHAPE, format!("{n} axes for rank {}", t.rank())).fail();
+            };
             // Kept as 1, an empty axis gives more elements than there were.
             let bound = t.dims.iter().all(|d| cx.syms.is_pos(*d)).then(|| t.count());
             let dims = cx.sizes(0, rank, bound);
@@ -99,7 +118,11 @@ impl Operator for Reduce {
             cx.axis(*a, t.rank())?;
         }
         let reduced = self.reduced(&list, t.rank());
-        let dims = (0..t.rank()).filter_map(|d| if !reduced[d] { Some(t.dims[d]) } else { self.keepdims.then(|| Dim::constant(1)) }).collect::<Vec<_>>();
+        let dims = (0..t.rank())
+            .filter_map(
+                |d| if !reduced[d] { Some(t.dims[d]) } else { self.keepdims.then(|| Dim::constant(1)) },
+            )
+            .collect::<Vec<_>>();
         if let Kind::Arg { .. } = self.kind {
             if list.iter().any(|a| t.dims[cx.axis(*a, t.rank()).unwrap_or(0)].as_const() == Some(0)) {
                 return cx.error(codes::OP_SHAPE, "the axis is empty").fail();
@@ -112,10 +135,18 @@ impl Operator for Reduce {
             return Ok(());
         }
         let known = match (cx.dims_value(0), self.kind) {
-            (Some(v), Kind::Prod) if reduced.iter().all(|r| *r) && dims.len() <= 1 => Known::Dims(vec![Dim::product(v)]),
-            (Some(v), Kind::Sum) if reduced.iter().all(|r| *r) && dims.len() <= 1 => Known::Dims(vec![Dim::sum(v)]),
-            (Some(v), Kind::Max) if reduced.iter().all(|r| *r) && dims.len() <= 1 && !v.is_empty() => Known::Dims(vec![v.into_iter().reduce(Dim::max).unwrap_or_default()]),
-            (Some(v), Kind::Min) if reduced.iter().all(|r| *r) && dims.len() <= 1 && !v.is_empty() => Known::Dims(vec![v.into_iter().reduce(Dim::min).unwrap_or_default()]),
+            (Some(v), Kind::Prod) if reduced.iter().all(|r| *r) && dims.len() <= 1 => {
+                Known::Dims(vec![Dim::product(v)])
+            }
+            (Some(v), Kind::Sum) if reduced.iter().all(|r| *r) && dims.len() <= 1 => {
+                Known::Dims(vec![Dim::sum(v)])
+            }
+            (Some(v), Kind::Max) if reduced.iter().all(|r| *r) && dims.len() <= 1 && !v.is_empty() => {
+                Known::Dims(vec![v.into_iter().reduce(Dim::max).unwrap_or_default()])
+            }
+            (Some(v), Kind::Min) if reduced.iter().all(|r| *r) && dims.len() <= 1 && !v.is_empty() => {
+                Known::Dims(vec![v.into_iter().reduce(Dim::min).unwrap_or_default()])
+            }
             _ => Known::No,
         };
         cx.set_known(0, t.elem, dims, known);
@@ -129,7 +160,8 @@ impl Operator for Reduce {
         if let Kind::Arg { max, last } = self.kind {
             return self.lower_arg(cx, &reduced, max, last);
         }
-        let late = runtime::late_operand(cx, 1).filter(|b| self.axes.is_none() && runtime::count(&cx.dims(*b)) != Some(0));
+        let late = runtime::late_operand(cx, 1)
+            .filter(|b| self.axes.is_none() && runtime::count(&cx.dims(*b)) != Some(0));
         if let Some(axes) = late {
             return self.lower_late(cx, axes);
         }
@@ -194,7 +226,9 @@ impl Reduce {
         let outer: Vec<Dim> = (0..rank).map(|d| cx.number("outer", load(d), Some(0), None)).collect();
         let inner: Vec<Dim> = (0..rank).map(|d| cx.number("inner", load(rank + d), Some(0), None)).collect();
         let whole = cx.m.view(y, outer);
-        cx.kernel(|k| self.nest(k, x, whole, &inner, &|at, rest| at.iter().zip(rest).map(|(a, b)| *a + *b).collect()));
+        cx.kernel(|k| {
+            self.nest(k, x, whole, &inner, &|at, rest| at.iter().zip(rest).map(|(a, b)| *a + *b).collect())
+        });
         Ok(())
     }
     /// `position` gives the index into the input from that of the output and that of the reduced dimensions.
@@ -218,7 +252,8 @@ impl Reduce {
                     let v = load(k, &position(r));
                     k.update(BinOp::Max, top, v);
                 });
-                let inf = Expr::bin(BinOp::Eq, Expr::un(UnOp::Abs, Expr::acc(top)), Expr::num(ty, f64::INFINITY));
+                let inf =
+                    Expr::bin(BinOp::Eq, Expr::un(UnOp::Abs, Expr::acc(top)), Expr::num(ty, f64::INFINITY));
                 k.let_(Expr::select(inf, Expr::num(ty, 0.0), Expr::acc(top)))
             });
             let (op, init) = match kind {

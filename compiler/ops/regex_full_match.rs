@@ -3,7 +3,7 @@
 //! Spec: <https://onnx.ai/onnx/operators/onnx__RegexFullMatch.html>. One version; the syntax is that of RE2.
 
 use super::support::text::automaton::{self, Automaton, Tables};
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::LoopKind;
 use crate::tensor::ElemType;
@@ -23,7 +23,12 @@ impl Operator for RegexFullMatch {
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         match Automaton::new(&self.0) {
             Ok(a) => automaton::spend(cx, &[a])?,
-            Err(e) => return cx.error(codes::OP_FEATURE, "the regular expression can not be compiled").found_expected(format!("{}: {e}", self.0), "the syntax of RE2").fail(),
+            Err(e) => {
+                return cx
+                    .error(codes::OP_FEATURE, "the regular expression can not be compiled")
+                    .found_expected(format!("{}: {e}", self.0), "the syntax of RE2")
+                    .fail();
+            }
         }
         cx.set(0, ElemType::Bool, cx.tensor(0)?.dims.clone());
         Ok(())

@@ -19,8 +19,8 @@
 mod coords;
 mod plan;
 
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
@@ -72,7 +72,14 @@ impl Operator for Resize {
         let modern = a.op() == "Resize" && a.since() >= 11;
         let modes: &[&str] = if modern { &["nearest", "linear", "cubic"] } else { &["nearest", linear] };
         let mode = a.choice("mode", "nearest", modes)?;
-        let nearest = match a.choice("nearest_mode", "round_prefer_floor", &["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])?.as_str() {
+        let nearest = match a
+            .choice(
+                "nearest_mode",
+                "round_prefer_floor",
+                &["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"],
+            )?
+            .as_str()
+        {
             _ if !modern => Nearest::Floor,
             "floor" => Nearest::Floor,
             "ceil" => Nearest::Ceil,
@@ -85,7 +92,8 @@ impl Operator for Resize {
             "cubic" => Filter::Cubic(a_cubic),
             _ => Filter::Linear,
         };
-        let mut known = vec!["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"];
+        let mut known =
+            vec!["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"];
         known.extend((a.since() < 13).then_some("tf_half_pixel_for_nn"));
         known.extend((a.since() >= 19).then_some("half_pixel_symmetric"));
         let transform = match a.choice("coordinate_transformation_mode", "half_pixel", &known)?.as_str() {
@@ -100,29 +108,55 @@ impl Operator for Resize {
         };
         let scales = match (a.op(), a.since()) {
             ("Upsample", 1) => {
-                let mut scale = |name: &str| -> Result<f64> { Ok(f64::from(a.float_opt(name)?.unwrap_or(1.0))) };
+                let mut scale =
+                    |name: &str| -> Result<f64> { Ok(f64::from(a.float_opt(name)?.unwrap_or(1.0))) };
                 Scales::Attribute(vec![1.0, 1.0, scale("height_scale")?, scale("width_scale")?])
             }
-            ("Upsample", 7) => Scales::Attribute(a.floats_opt("scales")?.unwrap_or_default().into_iter().map(f64::from).collect()),
+            ("Upsample", 7) => Scales::Attribute(
+                a.floats_opt("scales")?.unwrap_or_default().into_iter().map(f64::from).collect(),
+            ),
             _ => Scales::Input(if modern { 2 } else { 1 }),
         };
-        let aspect = match a.choice("keep_aspect_ratio_policy", "stretch", &["stretch", "not_larger", "not_smaller"])?.as_str() {
+        let aspect = match a
+            .choice("keep_aspect_ratio_policy", "stretch", &["stretch", "not_larger", "not_smaller"])?
+            .as_str()
+        {
             "not_larger" => Aspect::NotLarger,
             "not_smaller" => Aspect::NotSmaller,
             _ => Aspect::Stretch,
         };
         let antialias = a.flag("antialias", false)?;
         if antialias && matches!(filter, Filter::Nearest(_)) {
-            return a.error("mode \"nearest\" has no antialiasing").help("leave antialias out, or choose mode \"linear\" or \"cubic\"").fail();
+            return a
+                .error("mode \"nearest\" has no antialiasing")
+                .help("leave antialias out, or choose mode \"linear\" or \"cubic\"")
+                .fail();
         }
-        let (exclude_outside, extrapolation, axes) = (a.flag("exclude_outside", false)?, a.float("extrapolation_value", 0.0)?, a.ints_opt("axes")?);
-        Ok(Resize { filter, transform, antialias, exclude_outside, extrapolation, axes, aspect, scales, has_sizes: modern })
+        let (exclude_outside, extrapolation, axes) =
+            (a.flag("exclude_outside", false)?, a.float("extrapolation_value", 0.0)?, a.ints_opt("axes")?);
+        Ok(Resize {
+            filter,
+            transform,
+            antialias,
+            exclude_outside,
+            extrapolation,
+            axes,
+            aspect,
+            scales,
+            has_sizes: modern,
+        })
     }
 
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let x = cx.tensor(0)?.clone();
-        if x.elem == ElemType::Str && (!matches!(self.filter, Filter::Nearest(_)) || self.transform == Transform::Crop) {
-            let what = if self.transform == Transform::Crop { "outside of the region there is a number, and strings are none" } else { "there is nothing between strings" };
+        if x.elem == ElemType::Str
+            && (!matches!(self.filter, Filter::Nearest(_)) || self.transform == Transform::Crop)
+        {
+            let what = if self.transform == Transform::Crop {
+                "outside of the region there is a number, and strings are none"
+            } else {
+                "there is nothing between strings"
+            };
             return cx.error(codes::OP_FEATURE, format!("{} of strings: {what}", cx.origin.op)).help("use mode \"nearest\" and another coordinate_transformation_mode than \"tf_crop_and_resize\"").fail();
         }
         let axes = self.resized(cx, x.rank())?;
@@ -145,7 +179,10 @@ impl Operator for Resize {
                 return cx.error(codes::OP_ARITY, format!("the input {what} is missing")).fail();
             }
             if runtime::length(cx, i) != Some(n) {
-                return cx.error(codes::OP_SHAPE, format!("{what} does not fit the axes")).row("expected", format!("{n} values")).fail();
+                return cx
+                    .error(codes::OP_SHAPE, format!("{what} does not fit the axes"))
+                    .row("expected", format!("{n} values"))
+                    .fail();
             }
             late |= !known;
         }
@@ -165,7 +202,10 @@ impl Operator for Resize {
         } else {
             let scales = scales.unwrap_or_default();
             if scales.len() != axes.len() || scales.iter().any(|s| !s.is_finite() || *s <= 0.0 || *s > 1e9) {
-                return cx.error(codes::OP_SHAPE, format!("the scales are {scales:?}")).row("expected", format!("{} positive numbers", axes.len())).fail();
+                return cx
+                    .error(codes::OP_SHAPE, format!("the scales are {scales:?}"))
+                    .row("expected", format!("{} positive numbers", axes.len()))
+                    .fail();
             }
             for (a, s) in axes.iter().zip(scales) {
                 dims[*a] = scaled(x.dims[*a], s);
@@ -192,20 +232,33 @@ impl Operator for Resize {
             _ => ElemType::F32,
         };
         let axes: Vec<usize> = match &self.axes {
-            Some(a) => a.iter().map(|a| (if *a < 0 { *a + from.len() as i64 } else { *a }) as usize).collect(),
+            Some(a) => {
+                a.iter().map(|a| (if *a < 0 { *a + from.len() as i64 } else { *a }) as usize).collect()
+            }
             None => (0..from.len()).collect(),
         };
         let plans = self.plans(cx, &axes, &from, &to)?;
-        let whole = plans.iter().map(|p| p.taps.as_const()).try_fold(1i64, |n, t| n.checked_mul(t?)).is_some_and(|n| n <= UNROLLED);
-        let groups: Vec<Vec<Plan>> = if whole || plans.is_empty() { vec![plans] } else { plans.into_iter().map(|p| vec![p]).collect() };
-        let outside: Vec<(usize, Buf)> = groups.iter().flatten().filter_map(|p| Some((p.axis, p.outside?))).collect();
+        let whole = plans
+            .iter()
+            .map(|p| p.taps.as_const())
+            .try_fold(1i64, |n, t| n.checked_mul(t?))
+            .is_some_and(|n| n <= UNROLLED);
+        let groups: Vec<Vec<Plan>> = if whole || plans.is_empty() {
+            vec![plans]
+        } else {
+            plans.into_iter().map(|p| vec![p]).collect()
+        };
+        let outside: Vec<(usize, Buf)> =
+            groups.iter().flatten().filter_map(|p| Some((p.axis, p.outside?))).collect();
         let (mut src, mut shape) = (x, from);
         let n = groups.len();
         for (i, plans) in groups.into_iter().enumerate() {
             plans.iter().for_each(|p| shape[p.axis] = to[p.axis]);
             let last = i + 1 == n;
             let dst = if last { y } else { cx.temp(&format!("axis{}", plans[0].axis), ty, shape.clone()) };
-            let finish = |k: &mut KernelBuilder, at: &[Dim], v: Expr| if last { self.finish(k, at, v, &outside, ty, elem.compute()) } else { v };
+            let finish = |k: &mut KernelBuilder, at: &[Dim], v: Expr| {
+                if last { self.finish(k, at, v, &outside, ty, elem.compute()) } else { v }
+            };
             match &plans[..] {
                 [p] if p.taps.as_const().is_none_or(|t| t > UNROLLED) => long(cx, src, dst, p, ty, finish),
                 _ => {
@@ -225,7 +278,10 @@ impl Operator for Resize {
 fn scaled(d: Dim, scale: f64) -> Dim {
     match d.as_const() {
         Some(n) => Dim::constant((n as f32 * scale as f32).floor() as i64),
-        None => match (1..=1000).map(|q| ((scale * f64::from(q)).round() as i64, q)).find(|(p, q)| (*p as f64 / f64::from(*q)) as f32 == scale as f32) {
+        None => match (1..=1000)
+            .map(|q| ((scale * f64::from(q)).round() as i64, q))
+            .find(|(p, q)| (*p as f64 / f64::from(*q)) as f32 == scale as f32)
+        {
             Some((p, q)) => (d * p).floor_div(i64::from(q)),
             None => (d * ((scale * (1u64 << 24) as f64).round() as i64)).floor_div(1 << 24),
         },
@@ -267,24 +323,48 @@ impl Resize {
         if self.aspect == Aspect::Stretch {
             return sizes[i];
         }
-        let all = axes.iter().zip(sizes).map(|(k, size)| (from[axes[i]] * *size * 2 + from[*k]).floor_div(from[*k] * 2));
+        let all = axes
+            .iter()
+            .zip(sizes)
+            .map(|(k, size)| (from[axes[i]] * *size * 2 + from[*k]).floor_div(from[*k] * 2));
         let pick = |a: Dim, b: Dim| if self.aspect == Aspect::NotLarger { a.min(b) } else { a.max(b) };
         all.reduce(pick).unwrap_or(sizes[i])
     }
 
-    fn finish(&self, k: &mut KernelBuilder, at: &[Dim], v: Expr, outside: &[(usize, Buf)], ty: ElemType, elem: ElemType) -> Expr {
-        let out = outside.iter().map(|(axis, b)| k.load(*b, &[at[*axis]])).reduce(|a, b| Expr::bin(BinOp::Or, a, b));
+    fn finish(
+        &self,
+        k: &mut KernelBuilder,
+        at: &[Dim],
+        v: Expr,
+        outside: &[(usize, Buf)],
+        ty: ElemType,
+        elem: ElemType,
+    ) -> Expr {
+        let out = outside
+            .iter()
+            .map(|(axis, b)| k.load(*b, &[at[*axis]]))
+            .reduce(|a, b| Expr::bin(BinOp::Or, a, b));
         let v = match out {
             Some(c) => Expr::select(c, Expr::num(ty, f64::from(self.extrapolation)), v),
             None => v,
         };
-        if ty != elem && elem.is_int() { Expr::cast(ty, elem, Expr::un(UnOp::Round, v)) } else { Expr::cast(ty, elem, v) }
+        if ty != elem && elem.is_int() {
+            Expr::cast(ty, elem, Expr::un(UnOp::Round, v))
+        } else {
+            Expr::cast(ty, elem, v)
+        }
     }
-
 }
 
 /// The element at `at` as one expression over all taps of the axes in `plans`; `from` collects the source.
-fn sum(k: &mut KernelBuilder, src: Buf, ty: ElemType, plans: &[Plan], at: &[Dim], from: &mut Vec<Dim>) -> Expr {
+fn sum(
+    k: &mut KernelBuilder,
+    src: Buf,
+    ty: ElemType,
+    plans: &[Plan],
+    at: &[Dim],
+    from: &mut Vec<Dim>,
+) -> Expr {
     let Some((p, rest)) = plans.split_first() else {
         let v = k.load(src, from);
         let own = k.m.type_of(&v);
@@ -308,7 +388,14 @@ fn sum(k: &mut KernelBuilder, src: Buf, ty: ElemType, plans: &[Plan], at: &[Dim]
 }
 
 /// One axis with many taps, or a number of them that only run time knows.
-fn long(cx: &mut LowerCx, src: Buf, dst: Buf, p: &Plan, ty: ElemType, finish: impl FnOnce(&mut KernelBuilder, &[Dim], Expr) -> Expr) {
+fn long(
+    cx: &mut LowerCx,
+    src: Buf,
+    dst: Buf,
+    p: &Plan,
+    ty: ElemType,
+    finish: impl FnOnce(&mut KernelBuilder, &[Dim], Expr) -> Expr,
+) {
     let (shape, n) = (cx.dims(dst), cx.dims(src)[p.axis]);
     cx.kernel(|k| {
         k.nest(LoopKind::Par, &shape, |k, at| {

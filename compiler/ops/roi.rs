@@ -12,8 +12,8 @@
 //! With `sampling_ratio` 0 the number of samples depends on a region's size; a bin of more than 32768 by
 //! 32768 samples ends the call with `ONNXC_E_VALUE`.
 
-use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Scalar, Stmt, UnOp};
 use crate::sym::Dim;
@@ -48,16 +48,30 @@ impl Operator for Roi {
             (a.ints_opt("pooled_shape")?.unwrap_or_default(), None)
         } else {
             let max = a.choice("mode", "avg", &["avg", "max"])? == "max";
-            let half_pixel = a.since() >= 16 && a.choice("coordinate_transformation_mode", "half_pixel", &["half_pixel", "output_half_pixel"])? == "half_pixel";
+            let half_pixel = a.since() >= 16
+                && a.choice(
+                    "coordinate_transformation_mode",
+                    "half_pixel",
+                    &["half_pixel", "output_half_pixel"],
+                )? == "half_pixel";
             let samples = a.int("sampling_ratio", 0)?;
             if !(0..=SAMPLES).contains(&samples) {
-                return a.error("attribute \"sampling_ratio\" is out of range").found_expected(samples.to_string(), format!("0 to {SAMPLES}")).fail();
+                return a
+                    .error("attribute \"sampling_ratio\" is out of range")
+                    .found_expected(samples.to_string(), format!("0 to {SAMPLES}"))
+                    .fail();
             }
-            (vec![a.int("output_height", 1)?, a.int("output_width", 1)?], Some(Align { max, half_pixel, samples }))
+            (
+                vec![a.int("output_height", 1)?, a.int("output_width", 1)?],
+                Some(Align { max, half_pixel, samples }),
+            )
         };
         match bins[..] {
             [h, w] if h > 0 && w > 0 => Ok(Roi { bins: [h, w], scale, align }),
-            _ => a.error("the pooled shape must be a height and a width, both positive").row("found", format!("{bins:?}")).fail(),
+            _ => a
+                .error("the pooled shape must be a height and a width, both positive")
+                .row("found", format!("{bins:?}"))
+                .fail(),
         }
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
@@ -112,7 +126,15 @@ struct Span {
 
 impl Roi {
     /// Axis 0 is the height.
-    fn span(&self, k: &mut KernelBuilder, a: &Align, rois: Buf, at: &[Dim], axis: usize, ty: ElemType) -> Span {
+    fn span(
+        &self,
+        k: &mut KernelBuilder,
+        a: &Align,
+        rois: Buf,
+        at: &[Dim],
+        axis: usize,
+        ty: ElemType,
+    ) -> Span {
         let corner = |k: &KernelBuilder, column: usize| {
             let v = k.load(rois, &[at[0], Dim::from(column)]) * Expr::num(ty, f64::from(self.scale));
             if a.half_pixel { v - Expr::num(ty, 0.5) } else { v }
@@ -122,7 +144,11 @@ impl Roi {
         let length = to - from.clone();
         let length = k.let_(if a.half_pixel { length } else { length.max(Expr::num(ty, 1.0)) });
         let size = k.let_(length / Expr::num(ty, self.bins[axis] as f64));
-        let count = if a.samples > 0 { runtime::int(a.samples) } else { k.let_(Expr::cast(ty, ElemType::I64, Expr::un(UnOp::Ceil, size.clone()))) };
+        let count = if a.samples > 0 {
+            runtime::int(a.samples)
+        } else {
+            k.let_(Expr::cast(ty, ElemType::I64, Expr::un(UnOp::Ceil, size.clone())))
+        };
         if a.samples == 0 {
             runtime::check(k, Expr::bin(BinOp::Le, count.clone(), runtime::int(SAMPLES)));
         }
@@ -132,7 +158,15 @@ impl Roi {
     }
 
     /// MaxRoiPool: corners are rounded, a bin covers every element it touches, an empty one is 0.
-    fn pooled(&self, k: &mut KernelBuilder, x: Buf, dims: &[Dim], rois: Buf, at: &[Dim], ty: ElemType) -> Expr {
+    fn pooled(
+        &self,
+        k: &mut KernelBuilder,
+        x: Buf,
+        dims: &[Dim],
+        rois: Buf,
+        at: &[Dim],
+        ty: ElemType,
+    ) -> Expr {
         let zero = || Expr::num(ty, 0.0);
         let mut spans = vec![];
         for axis in 0..2 {
@@ -141,14 +175,20 @@ impl Roi {
                 let v = k.let_(v);
                 // Halves away from zero.
                 let down = Expr::un(UnOp::Floor, v.clone() + Expr::num(ty, 0.5));
-                k.let_(Expr::select(Expr::bin(BinOp::Ge, v.clone(), zero()), down, Expr::un(UnOp::Ceil, v - Expr::num(ty, 0.5))))
+                k.let_(Expr::select(
+                    Expr::bin(BinOp::Ge, v.clone(), zero()),
+                    down,
+                    Expr::un(UnOp::Ceil, v - Expr::num(ty, 0.5)),
+                ))
             };
             let (from, to) = (corner(k, 2 - axis), corner(k, 4 - axis));
-            let size = (to - from.clone() + Expr::num(ty, 1.0)).max(Expr::num(ty, 1.0)) / Expr::num(ty, self.bins[axis] as f64);
+            let size = (to - from.clone() + Expr::num(ty, 1.0)).max(Expr::num(ty, 1.0))
+                / Expr::num(ty, self.bins[axis] as f64);
             let size = k.let_(size);
             let n = dims[2 + axis];
             let mut edge = |bin: Dim, op: UnOp| {
-                let v = Expr::un(op, Expr::cast(ElemType::I64, ty, Expr::index(bin)) * size.clone()) + from.clone();
+                let v = Expr::un(op, Expr::cast(ElemType::I64, ty, Expr::index(bin)) * size.clone())
+                    + from.clone();
                 let v = Expr::cast(ty, ElemType::I64, v);
                 k.let_(runtime::clamp(v, runtime::int(0), Expr::index(n)))
             };
@@ -164,7 +204,11 @@ impl Roi {
                 k.update(BinOp::Max, best, v);
             });
         });
-        let empty = Expr::bin(BinOp::Or, Expr::bin(BinOp::Ge, rows.0.clone(), rows.1.clone()), Expr::bin(BinOp::Ge, columns.0.clone(), columns.1.clone()));
+        let empty = Expr::bin(
+            BinOp::Or,
+            Expr::bin(BinOp::Ge, rows.0.clone(), rows.1.clone()),
+            Expr::bin(BinOp::Ge, columns.0.clone(), columns.1.clone()),
+        );
         Expr::select(empty, zero(), Expr::acc(best))
     }
 }
@@ -172,7 +216,16 @@ impl Roi {
 impl Align {
     /// The mean or maximum of a bin's samples, for all channels: the last dimension of `bins`.
     #[allow(clippy::too_many_arguments)]
-    fn bin(&self, k: &mut KernelBuilder, x: Buf, dims: &[Dim], image: Expr, (bins, bin): (Buf, &[Dim]), spans: &[Span; 2], ty: ElemType) {
+    fn bin(
+        &self,
+        k: &mut KernelBuilder,
+        x: Buf,
+        dims: &[Dim],
+        image: Expr,
+        (bins, bin): (Buf, &[Dim]),
+        spans: &[Span; 2],
+        ty: ElemType,
+    ) {
         let zero = runtime::int(0);
         let op = if self.max { BinOp::Max } else { BinOp::Add };
         let channels = |k: &mut KernelBuilder, value: &dyn Fn(&KernelBuilder, Expr, Dim) -> Expr| {
@@ -189,7 +242,13 @@ impl Align {
             count_up(k, zero.clone(), spans[1].count.clone(), |k, column| {
                 let x_axis = corners(k, &spans[1], column, dims[3], ty);
                 let inside = k.let_(y.inside.clone().and(x_axis.inside.clone()));
-                let weights = [(&y.far, &x_axis.far), (&y.far, &x_axis.near), (&y.near, &x_axis.far), (&y.near, &x_axis.near)].map(|(a, b)| k.let_(a.clone() * b.clone()));
+                let weights = [
+                    (&y.far, &x_axis.far),
+                    (&y.far, &x_axis.near),
+                    (&y.near, &x_axis.far),
+                    (&y.near, &x_axis.near),
+                ]
+                .map(|(a, b)| k.let_(a.clone() * b.clone()));
                 k.at_index(image.clone(), dims[0], |k, b| {
                     k.at_index(y.low.clone(), dims[2], |k, top| {
                         k.at_index(y.high.clone(), dims[2], |k, bottom| {
@@ -197,9 +256,17 @@ impl Align {
                                 k.at_index(x_axis.high.clone(), dims[3], |k, right| {
                                     let places = [(top, left), (top, right), (bottom, left), (bottom, right)];
                                     channels(k, &|k, before, c| {
-                                        let parts = places.iter().zip(&weights).map(|((r, column), w)| w.clone() * k.load(x, &[b, c, *r, *column]));
-                                        let v = parts.reduce(|a, b| Expr::bin(op, a, b)).unwrap_or(Expr::num(ty, 0.0));
-                                        Expr::bin(op, before, Expr::select(inside.clone(), v, Expr::num(ty, 0.0)))
+                                        let parts = places.iter().zip(&weights).map(|((r, column), w)| {
+                                            w.clone() * k.load(x, &[b, c, *r, *column])
+                                        });
+                                        let v = parts
+                                            .reduce(|a, b| Expr::bin(op, a, b))
+                                            .unwrap_or(Expr::num(ty, 0.0));
+                                        Expr::bin(
+                                            op,
+                                            before,
+                                            Expr::select(inside.clone(), v, Expr::num(ty, 0.0)),
+                                        )
                                     });
                                 });
                             });
@@ -208,7 +275,8 @@ impl Align {
                 });
             });
         });
-        let samples = k.let_(spans[0].count.clone().max(zero.clone()) * spans[1].count.clone().max(zero.clone()));
+        let samples =
+            k.let_(spans[0].count.clone().max(zero.clone()) * spans[1].count.clone().max(zero.clone()));
         if self.max {
             let none = k.let_(runtime::eq(samples, zero));
             channels(k, &|_, v, _| Expr::select(none.clone(), Expr::num(ty, 0.0), v));
@@ -232,9 +300,14 @@ struct Corners {
 
 fn corners(k: &mut KernelBuilder, s: &Span, i: Reg, n: Dim, ty: ElemType) -> Corners {
     let number = |e: Expr| Expr::cast(ElemType::I64, ty, e);
-    let p = s.start.clone() + (number(Expr::acc(i)) + Expr::num(ty, 0.5)) * s.size.clone() / number(s.count.clone());
+    let p = s.start.clone()
+        + (number(Expr::acc(i)) + Expr::num(ty, 0.5)) * s.size.clone() / number(s.count.clone());
     let p = k.let_(p);
-    let inside = Expr::bin(BinOp::Ge, p.clone(), Expr::num(ty, -1.0)).and(Expr::bin(BinOp::Le, p.clone(), number(Expr::index(n))));
+    let inside = Expr::bin(BinOp::Ge, p.clone(), Expr::num(ty, -1.0)).and(Expr::bin(
+        BinOp::Le,
+        p.clone(),
+        number(Expr::index(n)),
+    ));
     let inside = k.let_(inside);
     let p = k.let_(p.max(Expr::num(ty, 0.0)));
     let low = k.let_(Expr::cast(ty, ElemType::I64, p.clone()).max(runtime::int(0)));
@@ -247,8 +320,20 @@ fn corners(k: &mut KernelBuilder, s: &Span, i: Reg, n: Dim, ty: ElemType) -> Cor
     Corners { low, high, far, near, inside }
 }
 
-fn element(k: &mut KernelBuilder, x: Buf, dims: &[Dim], image: Expr, channel: Dim, row: Expr, column: Expr) -> Expr {
-    k.with_index(image, dims[0], |k, b| k.with_index(row, dims[2], |k, r| k.with_index(column, dims[3], |k, c| k.load(x, &[b, channel, r, c]))))
+fn element(
+    k: &mut KernelBuilder,
+    x: Buf,
+    dims: &[Dim],
+    image: Expr,
+    channel: Dim,
+    row: Expr,
+    column: Expr,
+) -> Expr {
+    k.with_index(image, dims[0], |k, b| {
+        k.with_index(row, dims[2], |k, r| {
+            k.with_index(column, dims[3], |k, c| k.load(x, &[b, channel, r, c]))
+        })
+    })
 }
 
 /// A loop from one run-time integer to before another.

@@ -31,16 +31,31 @@ impl Operator for Rope {
         let microsoft = !a.domain().is_empty();
         if microsoft {
             if a.flag("is_packed_batching", false)? {
-                return a.error("batches of different lengths packed into one (is_packed_batching) are not supported").fail();
+                return a
+                    .error(
+                        "batches of different lengths packed into one (is_packed_batching) are not supported",
+                    )
+                    .fail();
             }
             let scale = a.float("scale", 1.0)?;
             if scale != 1.0 {
-                return a.error("a scale of the positions is not supported").found_expected(scale.to_string(), "1").fail();
+                return a
+                    .error("a scale of the positions is not supported")
+                    .found_expected(scale.to_string(), "1")
+                    .fail();
             }
         }
-        let op = Rope { microsoft, interleaved: a.flag("interleaved", false)?, heads: a.int("num_heads", 0)?, turning: a.int("rotary_embedding_dim", 0)? };
+        let op = Rope {
+            microsoft,
+            interleaved: a.flag("interleaved", false)?,
+            heads: a.int("num_heads", 0)?,
+            turning: a.int("rotary_embedding_dim", 0)?,
+        };
         if op.heads < 0 || op.turning < 0 || op.turning % 2 != 0 {
-            return a.error("num_heads or rotary_embedding_dim does not fit").row("expected", "numbers not below 0, the latter even").fail();
+            return a
+                .error("num_heads or rotary_embedding_dim does not fit")
+                .row("expected", "numbers not below 0, the latter even")
+                .fail();
         }
         Ok(op)
     }
@@ -58,17 +73,30 @@ impl Operator for Rope {
         let by_position = positions.is_some();
         for c in &caches {
             if c.rank() != if by_position { 2 } else { 3 } {
-                return cx.error(codes::OP_SHAPE, "cosines and sines must have rank 2 with positions and rank 3 without").fail();
+                return cx
+                    .error(
+                        codes::OP_SHAPE,
+                        "cosines and sines must have rank 2 with positions and rank 3 without",
+                    )
+                    .fail();
             }
         }
         let (size, half) = self.sizes(&x.dims, &caches[0].dims);
         if x.rank() == 3 {
-            cx.require_eq(x.dims[2].modulo(size), Dim::constant(0), "the heads do not divide the hidden size")?;
+            cx.require_eq(
+                x.dims[2].modulo(size),
+                Dim::constant(0),
+                "the heads do not divide the hidden size",
+            )?;
         }
         cx.syms.require_at_most(half * 2, size);
         let (batch, tokens) = (x.dims[0], x.dims[x.rank() - 2]);
         for c in &caches {
-            cx.require_eq(c.dims[c.rank() - 1], half, "the last dimension of cosines and sines is not half of what turns")?;
+            cx.require_eq(
+                c.dims[c.rank() - 1],
+                half,
+                "the last dimension of cosines and sines is not half of what turns",
+            )?;
             if !by_position {
                 cx.require_eq(c.dims[0], batch, "the batch of cosines and sines does not fit")?;
                 cx.require_eq(c.dims[1], tokens, "the length of cosines and sines does not fit")?;
@@ -80,7 +108,9 @@ impl Operator for Rope {
                     cx.require_eq(b, batch, "position_ids does not fit the batch")?;
                     cx.require_eq(s, tokens, "position_ids does not fit the sequence")?;
                 }
-                [one] if self.microsoft => cx.require_eq(one, Dim::constant(1), "position_ids of rank 1 must have one value")?,
+                [one] if self.microsoft => {
+                    cx.require_eq(one, Dim::constant(1), "position_ids of rank 1 must have one value")?
+                }
                 _ => return cx.error(codes::OP_SHAPE, "position_ids must have rank 2").fail(),
             }
         }
@@ -89,21 +119,33 @@ impl Operator for Rope {
     }
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let (x, y) = (cx.input(0), cx.output(0));
-        let (cos, sin, positions) = if self.microsoft { (cx.input(2), cx.input(3), cx.input_opt(1)) } else { (cx.input(1), cx.input(2), cx.input_opt(3)) };
+        let (cos, sin, positions) = if self.microsoft {
+            (cx.input(2), cx.input(3), cx.input_opt(1))
+        } else {
+            (cx.input(1), cx.input(2), cx.input_opt(3))
+        };
         let dims = cx.dims(x);
         let (size, half) = self.sizes(&dims, &cx.dims(cos));
-        let (heads, tokens) = if dims.len() == 4 { (dims[1], dims[2]) } else { (dims[2].floor_div(size), dims[1]) };
+        let (heads, tokens) =
+            if dims.len() == 4 { (dims[1], dims[2]) } else { (dims[2].floor_div(size), dims[1]) };
         let single = positions.is_some_and(|p| cx.dims(p).len() == 1);
         let angle = |k: &mut KernelBuilder, table: Buf, b: Dim, s: Dim, i: Dim| match positions {
             None => k.load(table, &[b, s, i]),
             Some(p) => {
-                let v = if single { k.load(p, &[Dim::constant(0)]) + Expr::index(s) } else { k.load(p, &[b, s]) };
+                let v =
+                    if single { k.load(p, &[Dim::constant(0)]) + Expr::index(s) } else { k.load(p, &[b, s]) };
                 let rows = k.m.bufs[table].dims[0];
                 k.with_index(v, rows, |k, p| k.load(table, &[p, i]))
             }
         };
         let (x, y) = (Operand::of_rank(cx, x, size), Operand::of_rank(cx, y, size));
-        rotate(cx, &Rotation { batch: dims[0], heads, tokens, size, half, interleaved: self.interleaved }, x, y, &|k, b, s, i| [angle(k, cos, b, s, i), angle(k, sin, b, s, i)]);
+        rotate(
+            cx,
+            &Rotation { batch: dims[0], heads, tokens, size, half, interleaved: self.interleaved },
+            x,
+            y,
+            &|k, b, s, i| [angle(k, cos, b, s, i), angle(k, sin, b, s, i)],
+        );
         Ok(())
     }
 }
@@ -114,7 +156,9 @@ impl Rope {
         let half = cos[cos.len() - 1];
         let size = match x[..] {
             [_, _, _, size] => size,
-            [_, _, hidden] if self.heads > 0 && (!self.microsoft || self.turning > 0) => hidden.floor_div(self.heads),
+            [_, _, hidden] if self.heads > 0 && (!self.microsoft || self.turning > 0) => {
+                hidden.floor_div(self.heads)
+            }
             _ => half * 2,
         };
         (size, if self.turning > 0 { Dim::constant(self.turning / 2) } else { size.floor_div(2) })
@@ -137,7 +181,13 @@ pub struct Rotation {
 }
 
 /// Turns `x` into `y`; `angle` gives cosine and sine for batch, token and pair.
-pub fn rotate(cx: &mut LowerCx, r: &Rotation, x: Operand, y: Operand, angle: &dyn Fn(&mut KernelBuilder, Dim, Dim, Dim) -> [Expr; 2]) {
+pub fn rotate(
+    cx: &mut LowerCx,
+    r: &Rotation,
+    x: Operand,
+    y: Operand,
+    angle: &dyn Fn(&mut KernelBuilder, Dim, Dim, Dim) -> [Expr; 2],
+) {
     let ty = cx.elem(x.buf).compute();
     let number = |k: &KernelBuilder, e: Expr| Expr::cast(k.m.type_of(&e), ty, e);
     cx.kernel(|k| {
@@ -164,4 +214,3 @@ pub fn rotate(cx: &mut LowerCx, r: &Rotation, x: Operand, y: Operand, angle: &dy
         });
     });
 }
-

@@ -12,8 +12,8 @@
 //! it must fit (`ONNXC_E_VALUE`).
 
 use super::gather::from_start;
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
@@ -41,7 +41,8 @@ impl Operator for Scatter {
             let circular = a.choice("mode", "linear", &["linear", "circular"])? == "circular";
             return Ok(Scatter::Tensor { axis: a.int("axis", -2)?, circular });
         }
-        let allowed: &[&str] = if a.since() < 18 { &["none", "add", "mul"] } else { &["none", "add", "mul", "max", "min"] };
+        let allowed: &[&str] =
+            if a.since() < 18 { &["none", "add", "mul"] } else { &["none", "add", "mul", "max", "min"] };
         let join = match a.choice("reduction", "none", allowed)?.as_str() {
             "add" => Some(BinOp::Add),
             "mul" => Some(BinOp::Mul),
@@ -49,7 +50,11 @@ impl Operator for Scatter {
             "min" => Some(BinOp::Min),
             _ => None,
         };
-        Ok(if a.op() == "ScatterND" { Scatter::Nd { join } } else { Scatter::Elements { axis: a.int("axis", 0)?, join } })
+        Ok(if a.op() == "ScatterND" {
+            Scatter::Nd { join }
+        } else {
+            Scatter::Elements { axis: a.int("axis", 0)?, join }
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
@@ -63,7 +68,9 @@ impl Operator for Scatter {
                 let (i, u) = (cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
                 let axis = cx.axis(*axis, t.rank())?;
                 if i.rank() != t.rank() || u.rank() != t.rank() {
-                    return cx.error(codes::OP_SHAPE, "data, indices and updates must have the same rank").fail();
+                    return cx
+                        .error(codes::OP_SHAPE, "data, indices and updates must have the same rank")
+                        .fail();
                 }
                 for d in 0..t.rank() {
                     cx.require_eq(i.dims[d], u.dims[d], "indices and updates differ in shape")?;
@@ -74,7 +81,12 @@ impl Operator for Scatter {
             }
             Scatter::Nd { .. } => {
                 let (i, u) = (cx.tensor(1)?.clone(), cx.tensor(2)?.clone());
-                let last = i.dims.last().and_then(|d| d.as_const()).and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=t.rank()).contains(n));
+                let last = i
+                    .dims
+                    .last()
+                    .and_then(|d| d.as_const())
+                    .and_then(|n| usize::try_from(n).ok())
+                    .filter(|n| (1..=t.rank()).contains(n));
                 let Some(last) = last else {
                     return cx.error(codes::OP_SHAPE, format!("the last dimension of the indices must be a number from 1 to {}, the data's rank", t.rank())).fail();
                 };
@@ -90,7 +102,12 @@ impl Operator for Scatter {
                 let u = cx.tensor(1)?.clone();
                 let axis = cx.axis(*axis, t.rank())?;
                 if axis == 0 || u.rank() != t.rank() {
-                    return cx.error(codes::OP_SHAPE, "cache and update must have the same rank, and the axis must not be the batch's").fail();
+                    return cx
+                        .error(
+                            codes::OP_SHAPE,
+                            "cache and update must have the same rank, and the axis must not be the batch's",
+                        )
+                        .fail();
                 }
                 for d in (0..t.rank()).filter(|d| *d != axis) {
                     cx.require_eq(u.dims[d], t.dims[d], "cache and update differ in shape")?;
@@ -98,7 +115,9 @@ impl Operator for Scatter {
                 cx.syms.require_at_most(u.dims[axis], t.dims[axis]);
                 if let Some(w) = cx.tensor_opt(2)? {
                     if w.rank() != 1 {
-                        return cx.error(codes::OP_SHAPE, "there must be one position for each batch element").fail();
+                        return cx
+                            .error(codes::OP_SHAPE, "there must be one position for each batch element")
+                            .fail();
                     }
                     cx.require_eq(w.dims[0], t.dims[0], "there must be one position for each batch element")?;
                 }
@@ -132,14 +151,16 @@ impl Operator for Scatter {
                 };
                 // Only updates along the axis can meet. What lies together in memory is taken together.
                 let last = idx.len() - 1;
-                let mut outer: Vec<Dim> = idx.iter().enumerate().filter(|d| d.0 != axis).map(|d| *d.1).collect();
+                let mut outer: Vec<Dim> =
+                    idx.iter().enumerate().filter(|d| d.0 != axis).map(|d| *d.1).collect();
                 if axis != last {
                     outer[last - 1] = idx[last].ceil_div(TOGETHER);
                 }
                 cx.kernel(|k| {
                     k.nest(LoopKind::Par, &outer, |k, o| {
                         k.range(LoopKind::Seq, "r", 0, idx[axis], |k, r| {
-                            let mut at: Vec<Dim> = o[..axis].iter().chain([&r]).chain(&o[axis..]).copied().collect();
+                            let mut at: Vec<Dim> =
+                                o[..axis].iter().chain([&r]).chain(&o[axis..]).copied().collect();
                             if axis == last {
                                 return update(k, &at);
                             }
@@ -173,7 +194,15 @@ impl Operator for Scatter {
 }
 
 /// Binds the `last` indices at `o`, one in the other.
-fn place(k: &mut KernelBuilder, i: Buf, o: &[Dim], dims: &[Dim], last: usize, to: Vec<Dim>, body: &mut dyn FnMut(&mut KernelBuilder, &[Dim])) {
+fn place(
+    k: &mut KernelBuilder,
+    i: Buf,
+    o: &[Dim],
+    dims: &[Dim],
+    last: usize,
+    to: Vec<Dim>,
+    body: &mut dyn FnMut(&mut KernelBuilder, &[Dim]),
+) {
     let d = to.len();
     if d == last {
         return body(k, &to);
@@ -187,13 +216,21 @@ fn place(k: &mut KernelBuilder, i: Buf, o: &[Dim], dims: &[Dim], last: usize, to
 fn irreducible(t: ElemType, op: BinOp) -> Option<&'static str> {
     match op {
         _ if t == ElemType::Str => Some("strings have no reduction"),
-        BinOp::Max | BinOp::Min if t.is_complex() => Some("complex numbers have no order, and so no reduction to the largest or the smallest"),
+        BinOp::Max | BinOp::Min if t.is_complex() => {
+            Some("complex numbers have no order, and so no reduction to the largest or the smallest")
+        }
         _ => None,
     }
 }
 
 /// `y[to] = y[to] join update` of complex numbers, part by part.
-fn put_complex(k: &mut KernelBuilder, part: ElemType, (y, to): (Buf, &[Dim]), (u, at): (Buf, &[Dim]), op: BinOp) {
+fn put_complex(
+    k: &mut KernelBuilder,
+    part: ElemType,
+    (y, to): (Buf, &[Dim]),
+    (u, at): (Buf, &[Dim]),
+    op: BinOp,
+) {
     let mut parts = |b: Buf, at: &[Dim]| {
         let dims = [k.m.bufs[b].dims.as_slice(), &[Dim::constant(2)]].concat();
         let b = k.m.view_as(b, part, dims);
@@ -242,15 +279,34 @@ fn lower_tensor(cx: &mut LowerCx, axis: usize, circular: bool) {
                 // A start of the size itself is the first one again, or the place after the last one of
                 // nothing.
                 let end = if circular { s.clone() } else { s.clone() + Expr::index(piece) };
-                runtime::check(k, Expr::bin(BinOp::Ge, s, runtime::int(0)).and(Expr::bin(BinOp::Le, end, Expr::index(dims[axis]))));
+                runtime::check(
+                    k,
+                    Expr::bin(BinOp::Ge, s, runtime::int(0)).and(Expr::bin(
+                        BinOp::Le,
+                        end,
+                        Expr::index(dims[axis]),
+                    )),
+                );
             });
         }
         k.nest(LoopKind::Par, &dims, |k, at| {
             let p = Expr::index(at[axis]) - start(k, at[0]);
             let v = k.shared(p, |k, p| {
-                let p = if circular { Expr::select(Expr::bin(BinOp::Lt, p.clone(), runtime::int(0)), p.clone() + Expr::index(dims[axis]), p) } else { p };
+                let p = if circular {
+                    Expr::select(
+                        Expr::bin(BinOp::Lt, p.clone(), runtime::int(0)),
+                        p.clone() + Expr::index(dims[axis]),
+                        p,
+                    )
+                } else {
+                    p
+                };
                 k.shared(p, |k, p| {
-                    let new = Expr::bin(BinOp::Ge, p.clone(), runtime::int(0)).and(Expr::bin(BinOp::Lt, p.clone(), Expr::index(piece)));
+                    let new = Expr::bin(BinOp::Ge, p.clone(), runtime::int(0)).and(Expr::bin(
+                        BinOp::Lt,
+                        p.clone(),
+                        Expr::index(piece),
+                    ));
                     let v = k.with_index(p, piece, |k, p| {
                         let mut from = at.to_vec();
                         from[axis] = p;

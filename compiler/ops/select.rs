@@ -5,7 +5,7 @@
 //! | 1, 6 | attributes `min`, `max` |
 //! | 11, 12, 13 | optional scalar inputs |
 
-use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::Expr;
 
@@ -15,7 +15,10 @@ use crate::nest::Expr;
 pub enum Select {
     Where,
     /// Bounds of the attributes of old versions.
-    Clip { min: Option<f32>, max: Option<f32> },
+    Clip {
+        min: Option<f32>,
+        max: Option<f32>,
+    },
 }
 
 impl Operator for Select {
@@ -69,15 +72,26 @@ impl Operator for Select {
         match self {
             Select::Where => {
                 let (c, a, b) = (cx.input(0), cx.input(1), cx.input(2));
-                cx.map(out, |k, at| Expr::select(k.load_broadcast(c, at), k.load_broadcast(a, at), k.load_broadcast(b, at)));
+                cx.map(out, |k, at| {
+                    Expr::select(k.load_broadcast(c, at), k.load_broadcast(a, at), k.load_broadcast(b, at))
+                });
             }
             Select::Clip { min, max } => {
                 let x = cx.input(0);
                 let bound = |cx: &LowerCx, i: usize, attr: Option<f32>| -> Option<Expr> {
-                    let exact = |c: &crate::tensor::ConstData| if ty.is_float() { c.scalar().map(|v| Expr::num(ty, v)) } else { c.to_i64s().and_then(|v| v.first().map(|v| Expr::int(ty, *v))) };
+                    let exact = |c: &crate::tensor::ConstData| {
+                        if ty.is_float() {
+                            c.scalar().map(|v| Expr::num(ty, v))
+                        } else {
+                            c.to_i64s().and_then(|v| v.first().map(|v| Expr::int(ty, *v)))
+                        }
+                    };
                     match (cx.constant(i).and_then(|c| exact(&c)), cx.input_opt(i)) {
                         (Some(v), _) => Some(v),
-                        (None, Some(b)) => Some(Expr::Load { buf: b, at: vec![crate::sym::Dim::constant(0); cx.dims(b).len()] }),
+                        (None, Some(b)) => Some(Expr::Load {
+                            buf: b,
+                            at: vec![crate::sym::Dim::constant(0); cx.dims(b).len()],
+                        }),
                         (None, None) => attr.map(|v| Expr::num(ty, f64::from(v))),
                     }
                 };

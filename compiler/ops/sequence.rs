@@ -75,8 +75,13 @@ impl Operator for Sequence {
             "SequenceInsert" => Sequence::Insert,
             "SequenceErase" => Sequence::Erase,
             "SequenceLength" => Sequence::Length,
-            "SplitToSequence" => Sequence::Split(Split { axis: a.int("axis", 0)?, keepdims: a.flag("keepdims", true)? }),
-            "ConcatFromSequence" => Sequence::Concat(Concat { axis: a.int_required("axis")?, new_axis: a.flag("new_axis", false)? }),
+            "SplitToSequence" => {
+                Sequence::Split(Split { axis: a.int("axis", 0)?, keepdims: a.flag("keepdims", true)? })
+            }
+            "ConcatFromSequence" => Sequence::Concat(Concat {
+                axis: a.int_required("axis")?,
+                new_axis: a.flag("new_axis", false)?,
+            }),
             "SequenceMap" => {
                 if !a.subgraphs().iter().any(|s| s == "body") {
                     return a.error("SequenceMap needs the graph body").fail();

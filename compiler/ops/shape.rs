@@ -5,7 +5,7 @@
 //! | 1, 13 | all dims |
 //! | 15 and later | `start`, `end`, clamped |
 
-use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::Result;
 use crate::sym::Dim;
 use crate::tensor::ElemType;
@@ -24,7 +24,11 @@ impl Operator for Shape {
         Elements::Any
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        Ok(if a.op() == "Size" { Shape::Size } else { Shape::Shape { start: a.int("start", 0)?, end: a.int_opt("end")? } })
+        Ok(if a.op() == "Size" {
+            Shape::Size
+        } else {
+            Shape::Shape { start: a.int("start", 0)?, end: a.int_opt("end")? }
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?;

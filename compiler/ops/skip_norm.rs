@@ -31,7 +31,12 @@ pub struct SkipNorm {
 }
 
 impl Operator for SkipNorm {
-    const OPS: &'static [&'static str] = &["com.microsoft:SkipLayerNormalization", "com.microsoft:SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization", "com.microsoft:EmbedLayerNormalization"];
+    const OPS: &'static [&'static str] = &[
+        "com.microsoft:SkipLayerNormalization",
+        "com.microsoft:SkipSimplifiedLayerNormalization",
+        "SimplifiedLayerNormalization",
+        "com.microsoft:EmbedLayerNormalization",
+    ];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let (kind, epsilon) = match a.op() {
             "SkipLayerNormalization" => (Kind::Skip, 1e-12),
@@ -71,7 +76,8 @@ impl Operator for SkipNorm {
                 cx.require_eq(*a, *b, "the second input must broadcast to the first")?;
             }
         }
-        let single: Vec<Dim> = t.dims.iter().enumerate().map(|(i, d)| if i < axis { *d } else { Dim::constant(1) }).collect();
+        let single: Vec<Dim> =
+            t.dims.iter().enumerate().map(|(i, d)| if i < axis { *d } else { Dim::constant(1) }).collect();
         if self.kind == Kind::Simplified {
             cx.set(1, self.stash, single);
             cx.set(0, cx.tensor(1)?.elem, t.dims);
@@ -98,7 +104,8 @@ impl Operator for SkipNorm {
             _ => {
                 let simple = self.kind == Kind::SkipSimplified;
                 let (x, skip) = (cx.input(0), cx.input(1));
-                let (beta, bias) = if simple { (None, cx.input_opt(3)) } else { (cx.input_opt(3), cx.input_opt(4)) };
+                let (beta, bias) =
+                    if simple { (None, cx.input_opt(3)) } else { (cx.input_opt(3), cx.input_opt(4)) };
                 let (dims, ty) = (cx.dims(x), cx.elem(x).compute());
                 let sum = match cx.output_opt(3) {
                     Some(b) => b,
@@ -111,7 +118,8 @@ impl Operator for SkipNorm {
                         None => v,
                     }
                 });
-                let (scale, y, statistics) = (cx.input(2), cx.output_opt(0), [cx.output_opt(1), cx.output_opt(2)]);
+                let (scale, y, statistics) =
+                    (cx.input(2), cx.output_opt(0), [cx.output_opt(1), cx.output_opt(2)]);
                 normalize(cx, sum, dims.len() - 1, simple, self.epsilon, Some(scale), beta, y, statistics);
                 Ok(())
             }
@@ -135,7 +143,9 @@ fn infer_embed(cx: &mut InferCx) -> Result<()> {
         return cx.error(codes::OP_SHAPE, "the ids and the embeddings must have rank 2").fail();
     }
     if cx.has(1) != cx.has(4) {
-        return cx.error(codes::OP_ARITY, "segment_ids and segment_embedding are given together or not at all").fail();
+        return cx
+            .error(codes::OP_ARITY, "segment_ids and segment_embedding are given together or not at all")
+            .fail();
     }
     let hidden = words.dims[1];
     for i in [3, 4] {
@@ -174,7 +184,8 @@ fn infer_embed(cx: &mut InferCx) -> Result<()> {
 
 impl SkipNorm {
     fn lower_embed(&self, cx: &mut LowerCx) -> Result<()> {
-        let (ids, segments, words, places, segment) = (cx.input(0), cx.input_opt(1), cx.input(2), cx.input(3), cx.input_opt(4));
+        let (ids, segments, words, places, segment) =
+            (cx.input(0), cx.input_opt(1), cx.input(2), cx.input(3), cx.input_opt(4));
         let (scale, beta, mask, positions) = (cx.input(5), cx.input(6), cx.input_opt(7), cx.input_opt(8));
         let ty = cx.elem(words).compute();
         let (di, hidden) = (cx.dims(ids), cx.dims(words)[1]);
@@ -216,8 +227,13 @@ impl SkipNorm {
                     let n = k.acc(Expr::int(ElemType::I32, 0));
                     if let Some(m) = mask {
                         k.nest(LoopKind::Seq, &di[1..], |k, s| {
-                            let one = Expr::bin(BinOp::Eq, k.load(m, &[b[0], s[0]]), Expr::int(ElemType::I32, 1));
-                            k.update(BinOp::Add, n, Expr::select(one, Expr::int(ElemType::I32, 1), Expr::int(ElemType::I32, 0)));
+                            let one =
+                                Expr::bin(BinOp::Eq, k.load(m, &[b[0], s[0]]), Expr::int(ElemType::I32, 1));
+                            k.update(
+                                BinOp::Add,
+                                n,
+                                Expr::select(one, Expr::int(ElemType::I32, 1), Expr::int(ElemType::I32, 0)),
+                            );
                         });
                     }
                     k.store(index, b, Expr::acc(n));
@@ -230,7 +246,17 @@ impl SkipNorm {
 
 /// Normalizes the dimensions from `axis` on: by mean and variance, or by the mean square if `simple`.
 #[allow(clippy::too_many_arguments)]
-fn normalize(cx: &mut LowerCx, x: Buf, axis: usize, simple: bool, epsilon: f32, scale: Option<Buf>, bias: Option<Buf>, y: Option<Buf>, statistics: [Option<Buf>; 2]) {
+fn normalize(
+    cx: &mut LowerCx,
+    x: Buf,
+    axis: usize,
+    simple: bool,
+    epsilon: f32,
+    scale: Option<Buf>,
+    bias: Option<Buf>,
+    y: Option<Buf>,
+    statistics: [Option<Buf>; 2],
+) {
     let dims = cx.dims(x);
     let ty = cx.elem(x).compute();
     let (outer, row) = dims.split_at(axis);
@@ -257,11 +283,16 @@ fn normalize(cx: &mut LowerCx, x: Buf, axis: usize, simple: bool, epsilon: f32, 
                 let v = k.let_(v);
                 k.set(square, Expr::fma(v.clone(), v, Expr::acc(square)));
             });
-            let inv = k.let_(Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, Expr::acc(square) / count + Expr::num(ty, f64::from(epsilon))));
+            let inv = k.let_(
+                Expr::num(ty, 1.0)
+                    / Expr::un(UnOp::Sqrt, Expr::acc(square) / count + Expr::num(ty, f64::from(epsilon))),
+            );
             if let Some(y) = y {
                 let out = k.m.bufs[y].ty.compute();
                 k.nest(LoopKind::Seq, row, |k, r| {
-                    let operand = |k: &KernelBuilder, b: Buf| Expr::cast(k.m.bufs[b].ty.compute(), ty, k.load_broadcast(b, &at(r)));
+                    let operand = |k: &KernelBuilder, b: Buf| {
+                        Expr::cast(k.m.bufs[b].ty.compute(), ty, k.load_broadcast(b, &at(r)))
+                    };
                     let mut v = centred(k, r) * inv.clone();
                     if let Some(s) = scale {
                         v = v * operand(k, s);

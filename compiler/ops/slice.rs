@@ -5,8 +5,8 @@
 //! | Slice | 1: attributes `starts`, `ends`, `axes`, steps 1; 10 and later: inputs |
 //! | Split | 1: attribute or input `split`; 2, 11: attribute; 13: input; 18: `num_outputs`, the last part may be smaller |
 
-use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr, KernelBuilder};
 use crate::sym::{Answer, Dim, SymTable};
@@ -26,13 +26,19 @@ impl Operator for Slice {
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
         Ok(match a.op() {
-            "Slice" => Slice::Slice { starts: a.ints_opt("starts")?, ends: a.ints_opt("ends")?, axes: a.ints_opt("axes")? },
+            "Slice" => Slice::Slice {
+                starts: a.ints_opt("starts")?,
+                ends: a.ints_opt("ends")?,
+                axes: a.ints_opt("axes")?,
+            },
             _ => {
                 let parts = a.n_outputs();
                 if let Some(n) = a.int_opt("num_outputs")?
                     && n != parts as i64
                 {
-                    return a.error(format!("attribute \"num_outputs\" is {n}, but the node has {parts} outputs")).fail();
+                    return a
+                        .error(format!("attribute \"num_outputs\" is {n}, but the node has {parts} outputs"))
+                        .fail();
                 }
                 Slice::Split { axis: a.int("axis", 0)?, sizes: a.ints_opt("split")?, parts }
             }
@@ -48,7 +54,9 @@ impl Operator for Slice {
                 }
                 let axes = match (cx.has(3), cx.ints_value(3)) {
                     (true, None) => None,
-                    (true, Some(a)) => Some(a.into_iter().map(|a| cx.axis(a, t.rank())).collect::<Result<Vec<_>>>()?),
+                    (true, Some(a)) => {
+                        Some(a.into_iter().map(|a| cx.axis(a, t.rank())).collect::<Result<Vec<_>>>()?)
+                    }
                     _ => Some((0..n as i64).map(|a| cx.axis(a, t.rank())).collect::<Result<Vec<_>>>()?),
                 };
                 let mut dims = t.dims.clone();
@@ -65,7 +73,10 @@ impl Operator for Slice {
                 let dims: Vec<Dim> = win.iter().map(|w| w.size).collect();
                 let known = match (cx.dims_value(0), win.as_slice()) {
                     (Some(v), [w]) => match (w.start.as_const(), w.size.as_const()) {
-                        (Some(s), Some(n)) => (0..n).map(|i| v.get(usize::try_from(s + i * w.step).ok()?).copied()).collect::<Option<Vec<_>>>().map_or(Known::No, Known::Dims),
+                        (Some(s), Some(n)) => (0..n)
+                            .map(|i| v.get(usize::try_from(s + i * w.step).ok()?).copied())
+                            .collect::<Option<Vec<_>>>()
+                            .map_or(Known::No, Known::Dims),
                         _ => Known::No,
                     },
                     _ => Known::No,
@@ -76,7 +87,12 @@ impl Operator for Slice {
                 let axis = cx.axis(*axis, t.rank())?;
                 if sizes.is_none() && runtime::late(cx, 1) {
                     if runtime::length(cx, 1) != Some(*parts) {
-                        return cx.error(codes::OP_SHAPE, format!("the number of sizes is not that of the outputs, {parts}")).fail();
+                        return cx
+                            .error(
+                                codes::OP_SHAPE,
+                                format!("the number of sizes is not that of the outputs, {parts}"),
+                            )
+                            .fail();
                     }
                     for i in 0..*parts {
                         let mut dims = t.dims.clone();
@@ -93,7 +109,9 @@ impl Operator for Slice {
                     let mut dims = t.dims.clone();
                     dims[axis] = *n;
                     let part = match (&known, n.as_const()) {
-                        (Some(v), Some(n)) => v.get(at..at + n as usize).map_or(Known::No, |s| Known::Dims(s.to_vec())),
+                        (Some(v), Some(n)) => {
+                            v.get(at..at + n as usize).map_or(Known::No, |s| Known::Dims(s.to_vec()))
+                        }
                         _ => Known::No,
                     };
                     at += n.as_const().unwrap_or(0) as usize;
@@ -110,13 +128,23 @@ impl Operator for Slice {
             Slice::Slice { starts, ends, axes } => {
                 let y = cx.output(0);
                 let value = |i: usize| cx.dims_value(i);
-                let known = cx.since == 1 || (1..5).all(|i| cx.input_opt(i).is_none() || cx.dims_value(i).is_some()) && (3..5).all(|i| cx.input_opt(i).is_none() || cx.ints_value(i).is_some());
-                let win = match slice_windows(&cx.m.syms, &from, &args(starts, value(1)), &args(ends, value(2)), axes.clone().or(cx.ints_value(3)), cx.ints_value(4)) {
+                let known = cx.since == 1
+                    || (1..5).all(|i| cx.input_opt(i).is_none() || cx.dims_value(i).is_some())
+                        && (3..5).all(|i| cx.input_opt(i).is_none() || cx.ints_value(i).is_some());
+                let win = match slice_windows(
+                    &cx.m.syms,
+                    &from,
+                    &args(starts, value(1)),
+                    &args(ends, value(2)),
+                    axes.clone().or(cx.ints_value(3)),
+                    cx.ints_value(4),
+                ) {
                     Ok(w) if known => w.into_iter().map(|w| (w.start, Dim::constant(w.step))).collect(),
                     _ => define_windows(cx, &from),
                 };
                 cx.map(y, |k, at| {
-                    let at: Vec<Dim> = at.iter().zip(&win).map(|(i, (start, step))| *start + *i * *step).collect();
+                    let at: Vec<Dim> =
+                        at.iter().zip(&win).map(|(i, (start, step))| *start + *i * *step).collect();
                     k.load(x, &at)
                 });
             }
@@ -125,7 +153,8 @@ impl Operator for Slice {
                 let list = if sizes.is_some() { None } else { runtime::late_operand(cx, 1) };
                 let sizes: Vec<Dim> = match list {
                     Some(list) => {
-                        let wanted: Vec<Option<Dim>> = (0..*parts).map(|i| Some(cx.dims(cx.output_opt(i)?)[axis])).collect();
+                        let wanted: Vec<Option<Dim>> =
+                            (0..*parts).map(|i| Some(cx.dims(cx.output_opt(i)?)[axis])).collect();
                         let found = cx.compute(*parts, |k, out| {
                             let v = runtime::sizes(k, list);
                             let mut sum = runtime::int(0);
@@ -182,7 +211,13 @@ pub(super) fn args(attr: &Option<Vec<i64>>, input: Option<Vec<Dim>>) -> Vec<Dim>
     }
 }
 
-fn windows(cx: &mut InferCx, starts: &Option<Vec<i64>>, ends: &Option<Vec<i64>>, axes: &Option<Vec<i64>>, from: &[Dim]) -> Result<Vec<Window>> {
+fn windows(
+    cx: &mut InferCx,
+    starts: &Option<Vec<i64>>,
+    ends: &Option<Vec<i64>>,
+    axes: &Option<Vec<i64>>,
+    from: &[Dim],
+) -> Result<Vec<Window>> {
     let (s, e, axes, steps) = if cx.since == 1 {
         (args(starts, None), args(ends, None), axes.clone(), None)
     } else {
@@ -193,8 +228,16 @@ fn windows(cx: &mut InferCx, starts: &Option<Vec<i64>>, ends: &Option<Vec<i64>>,
     slice_windows(cx.syms, from, &s, &e, axes, steps).map_err(|m| cx.error(codes::OP_SHAPE, m).into())
 }
 
-fn slice_windows(syms: &SymTable, from: &[Dim], starts: &[Dim], ends: &[Dim], axes: Option<Vec<i64>>, steps: Option<Vec<i64>>) -> std::result::Result<Vec<Window>, String> {
-    let mut out: Vec<Window> = from.iter().map(|d| Window { start: Dim::constant(0), size: *d, step: 1 }).collect();
+fn slice_windows(
+    syms: &SymTable,
+    from: &[Dim],
+    starts: &[Dim],
+    ends: &[Dim],
+    axes: Option<Vec<i64>>,
+    steps: Option<Vec<i64>>,
+) -> std::result::Result<Vec<Window>, String> {
+    let mut out: Vec<Window> =
+        from.iter().map(|d| Window { start: Dim::constant(0), size: *d, step: 1 }).collect();
     let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
     if starts.len() != ends.len() || axes.len() != starts.len() || steps.len() != starts.len() {
@@ -202,7 +245,10 @@ fn slice_windows(syms: &SymTable, from: &[Dim], starts: &[Dim], ends: &[Dim], ax
     }
     for (((s, e), axis), step) in starts.iter().zip(ends).zip(&axes).zip(&steps) {
         let r = from.len() as i64;
-        let a = usize::try_from(if *axis < 0 { axis + r } else { *axis }).ok().filter(|a| *a < from.len()).ok_or(format!("axis {axis} is out of range for rank {r}"))?;
+        let a = usize::try_from(if *axis < 0 { axis + r } else { *axis })
+            .ok()
+            .filter(|a| *a < from.len())
+            .ok_or(format!("axis {axis} is out of range for rank {r}"))?;
         let n = from[a];
         if *step == 0 {
             return Err("a step is 0".into());
@@ -267,10 +313,15 @@ fn part_sizes(attr: &Option<Vec<i64>>, given: Option<Vec<Dim>>, parts: usize, to
 /// True if a window's place or size follows from data, or its positions have signs that only run time knows.
 fn windows_at_run_time(cx: &InferCx, from: &[Dim]) -> bool {
     let ints = |i: usize| if cx.has(i) { cx.ints_value(i) } else { Some(vec![]) };
-    let (Some(s), Some(e), Some(axes), Some(steps)) = (cx.dims_value(1), cx.dims_value(2), ints(3), ints(4)) else { return true };
+    let (Some(s), Some(e), Some(axes), Some(steps)) = (cx.dims_value(1), cx.dims_value(2), ints(3), ints(4))
+    else {
+        return true;
+    };
     // A plain mistake is reported by the other path.
     let symbolic = s.iter().chain(&e).any(|d| d.as_const().is_none());
-    symbolic && slice_windows(cx.syms, from, &s, &e, cx.has(3).then_some(axes), cx.has(4).then_some(steps)).is_err_and(|m| m.contains("sign"))
+    symbolic
+        && slice_windows(cx.syms, from, &s, &e, cx.has(3).then_some(axes), cx.has(4).then_some(steps))
+            .is_err_and(|m| m.contains("sign"))
 }
 
 /// Start and step of every dimension's window, defined by the driver together with the sizes of the result.
@@ -280,7 +331,9 @@ fn define_windows(cx: &mut LowerCx, from: &[Dim]) -> Vec<(Dim, Dim)> {
     let (starts, ends, axes, steps) = (cx.input(1), cx.input(2), cx.input_opt(3), cx.input_opt(4));
     let known: Option<Vec<usize>> = match (axes, cx.ints_value(3)) {
         (None, _) => Some((0..runtime::count(&cx.dims(starts)).unwrap_or(0)).collect()),
-        (_, a) => a.map(|a| a.into_iter().map(|a| (if a < 0 { a + rank as i64 } else { a }) as usize).collect()),
+        (_, a) => {
+            a.map(|a| a.into_iter().map(|a| (if a < 0 { a + rank as i64 } else { a }) as usize).collect())
+        }
     };
     let found = cx.compute(3 * rank.max(1), |k, list| {
         let (s, e) = (runtime::values(k, starts), runtime::values(k, ends));
@@ -297,10 +350,15 @@ fn define_windows(cx: &mut LowerCx, from: &[Dim]) -> Vec<(Dim, Dim)> {
             let (mut start, mut end, mut step) = (runtime::int(0), n.clone(), runtime::int(1));
             for j in 0..s.len() {
                 match &known {
-                    Some(a) if a.get(j) == Some(&d) => (start, end, step) = (s[j].clone(), e[j].clone(), t[j].clone()),
+                    Some(a) if a.get(j) == Some(&d) => {
+                        (start, end, step) = (s[j].clone(), e[j].clone(), t[j].clone())
+                    }
                     None => {
                         let axis = named[j].clone();
-                        let hit = k.let_(runtime::or(runtime::eq(axis.clone(), runtime::int(d as i64)), runtime::eq(axis, runtime::int(d as i64 - rank as i64))));
+                        let hit = k.let_(runtime::or(
+                            runtime::eq(axis.clone(), runtime::int(d as i64)),
+                            runtime::eq(axis, runtime::int(d as i64 - rank as i64)),
+                        ));
                         start = k.let_(Expr::select(hit.clone(), s[j].clone(), start));
                         end = k.let_(Expr::select(hit.clone(), e[j].clone(), end));
                         step = k.let_(Expr::select(hit, t[j].clone(), step));
@@ -321,7 +379,8 @@ fn define_windows(cx: &mut LowerCx, from: &[Dim]) -> Vec<(Dim, Dim)> {
             _ => {
                 let start = cx.number("start", load(3 * d), Some(0), None);
                 let one = steps.is_none() || cx.ints_value(4).is_some_and(|t| t.iter().all(|t| *t == 1));
-                let step = if one { Dim::constant(1) } else { cx.number("step", load(3 * d + 1), None, None) };
+                let step =
+                    if one { Dim::constant(1) } else { cx.number("step", load(3 * d + 1), None, None) };
                 (start, step)
             }
         })
@@ -343,8 +402,13 @@ fn window(k: &mut KernelBuilder, n: Expr, start: Expr, end: Expr, step: Expr) ->
     };
     let (s, e) = (from_end(k, start), from_end(k, end));
     let last = n.clone() - int(1);
-    let s = k.let_(Expr::select(forward.clone(), clamp(s.clone(), int(0), n.clone()), clamp(s, int(0), last.clone())));
-    let e = k.let_(Expr::select(forward.clone(), clamp(e.clone(), int(0), n.clone()), clamp(e, int(-1), last)));
+    let s = k.let_(Expr::select(
+        forward.clone(),
+        clamp(s.clone(), int(0), n.clone()),
+        clamp(s, int(0), last.clone()),
+    ));
+    let e =
+        k.let_(Expr::select(forward.clone(), clamp(e.clone(), int(0), n.clone()), clamp(e, int(-1), last)));
     let span = Expr::select(forward.clone(), e.clone() - s.clone(), s.clone() - e);
     let stride = k.let_(Expr::select(forward, step.clone(), -step.clone()));
     let size = k.let_(((span + stride.clone() - int(1)) / stride).max(int(0)));
@@ -360,7 +424,11 @@ fn split_sizes(cx: &mut InferCx, attr: &Option<Vec<i64>>, parts: usize, total: D
         None => None,
     };
     if given.is_none() && cx.since < 18 {
-        cx.require_eq(total.modulo(parts as i64), Dim::constant(0), "the axis does not divide into equal parts")?;
+        cx.require_eq(
+            total.modulo(parts as i64),
+            Dim::constant(0),
+            "the axis does not divide into equal parts",
+        )?;
     }
     let sizes = part_sizes(&None, given, parts, total);
     if sizes.len() != parts || sizes.iter().any(|d| d.as_const().is_some_and(|d| d < 0)) {

@@ -59,7 +59,8 @@ impl Operator for Softmax {
         let (x, y) = (cx.input(0), cx.output(0));
         let dims = cx.dims(x);
         let rank = dims.len();
-        let axis = (if self.axis < 0 { self.axis + rank as i64 } else { self.axis }).clamp(0, rank as i64) as usize;
+        let axis =
+            (if self.axis < 0 { self.axis + rank as i64 } else { self.axis }).clamp(0, rank as i64) as usize;
         // Axes of a row: one of them, or all from `axis` on.
         let last = if cx.since < 13 { rank } else { (axis + 1).min(rank) };
         rows(cx, self.kind, x, y, axis..last);
@@ -85,7 +86,8 @@ pub fn rows(cx: &mut LowerCx, kind: Kind, x: Buf, y: Buf, axes: Range<usize>) {
     let positions = positions.map(|p| cx.m.constant("positions", Arc::new(p)));
     cx.kernel(|k| {
         k.nest(LoopKind::Par, &outer, |k, o| {
-            let at = |r: &[Dim]| -> Vec<Dim> { o[..axis].iter().chain(r).chain(&o[axis..]).copied().collect() };
+            let at =
+                |r: &[Dim]| -> Vec<Dim> { o[..axis].iter().chain(r).chain(&o[axis..]).copied().collect() };
             let top = k.acc(Scalar::lowest(ty).into());
             k.nest(LoopKind::Seq, &row, |k, r| {
                 let v = k.load(x, &at(r));
@@ -110,7 +112,8 @@ pub fn rows(cx: &mut LowerCx, kind: Kind, x: Buf, y: Buf, axes: Range<usize>) {
                 let seen = k.acc(Expr::num(ty, 0.0));
                 k.nest(LoopKind::Seq, &row, |k, r| {
                     let hit = Expr::bin(BinOp::Eq, k.load(x, &at(r)), Expr::acc(top));
-                    let first = Expr::bin(BinOp::And, hit, Expr::bin(BinOp::Eq, Expr::acc(seen), Expr::num(ty, 0.0)));
+                    let first =
+                        Expr::bin(BinOp::And, hit, Expr::bin(BinOp::Eq, Expr::acc(seen), Expr::num(ty, 0.0)));
                     let v = k.let_(Expr::select(first, Expr::num(ty, 1.0), Expr::num(ty, 0.0)));
                     k.store(y, &at(r), v.clone());
                     k.update(BinOp::Add, seen, v);

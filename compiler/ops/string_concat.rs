@@ -2,8 +2,8 @@
 //!
 //! Spec: <https://onnx.ai/onnx/operators/onnx__StringConcat.html>. One version.
 
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::text;
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::Result;
 use crate::tensor::ElemType;
 

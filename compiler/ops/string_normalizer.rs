@@ -6,10 +6,10 @@
 //! that `case_change_action` asks for, in lower case if it asks for none. Case maps as in Unicode, whatever
 //! `locale` says. If nothing is left that could go, the result is one empty string.
 
-use super::support::text::letters::{Case, Letters};
 use super::support::runtime::{self, int};
+use super::support::text::letters::{Case, Letters};
 use super::support::text::{self, Dictionary, lt};
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, LoopKind};
 use crate::sym::Dim;
@@ -35,17 +35,29 @@ impl Operator for StringNormalizer {
             "UPPER" => Some(Case::Upper),
             _ => None,
         };
-        Ok(StringNormalizer { case, sensitive: a.flag("is_case_sensitive", false)?, stop_words: a.strings_opt("stopwords")?.unwrap_or_default() })
+        Ok(StringNormalizer {
+            case,
+            sensitive: a.flag("is_case_sensitive", false)?,
+            stop_words: a.strings_opt("stopwords")?.unwrap_or_default(),
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
         let n = match t.dims[..] {
             [n] => n,
             [one, n] => {
-                cx.require_eq(one, Dim::constant(1), "StringNormalizer takes a vector, or a matrix of one row")?;
+                cx.require_eq(
+                    one,
+                    Dim::constant(1),
+                    "StringNormalizer takes a vector, or a matrix of one row",
+                )?;
                 n
             }
-            _ => return cx.error(codes::OP_SHAPE, "StringNormalizer takes a vector, or a matrix of one row").fail(),
+            _ => {
+                return cx
+                    .error(codes::OP_SHAPE, "StringNormalizer takes a vector, or a matrix of one row")
+                    .fail();
+            }
         };
         let rank = t.rank();
         let kept = if self.stop_words.is_empty() {

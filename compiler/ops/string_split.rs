@@ -5,10 +5,10 @@
 //! Without a delimiter, or with an empty one, strings are cut at runs of white space (as Unicode has it),
 //! which at both ends goes. At most `maxsplit` cuts are made: the last part is the rest.
 
-use super::support::text::parts::{Found, Lists, is_space};
 use super::support::runtime::int;
+use super::support::text::parts::{Found, Lists, is_space};
 use super::support::text::{self, code_point, lt, not};
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::Result;
 use crate::nest::{BinOp, Expr, KernelBuilder};
 use crate::tensor::ElemType;
@@ -27,7 +27,10 @@ impl Operator for StringSplit {
         Elements::Strings
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        Ok(StringSplit { delimiter: a.string_opt("delimiter")?.filter(|d| !d.is_empty()), most: a.int_opt("maxsplit")?.filter(|n| *n >= 0) })
+        Ok(StringSplit {
+            delimiter: a.string_opt("delimiter")?.filter(|d| !d.is_empty()),
+            most: a.int_opt("maxsplit")?.filter(|n| *n >= 0),
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let t = cx.tensor(0)?.clone();
@@ -39,7 +42,8 @@ impl Operator for StringSplit {
     fn lower(&self, cx: &mut LowerCx) -> Result<()> {
         let x = cx.input(0);
         let counts = cx.output_opt(1);
-        let delimiter = self.delimiter.as_ref().map(|d| (text::constant(cx.m, "delimiter", d), d.len() as i64));
+        let delimiter =
+            self.delimiter.as_ref().map(|d| (text::constant(cx.m, "delimiter", d), d.len() as i64));
         let cut = |k: &mut KernelBuilder, s: &Expr, found: Found| match &delimiter {
             Some((d, n)) => self.at(k, s, d, *n, found),
             None => self.at_space(k, s, found),

@@ -14,7 +14,7 @@ mod coupling;
 
 use super::linear::{products, table};
 use super::support::scores::{Labels, Post, compute_type, matrix, pair, top};
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
@@ -55,13 +55,16 @@ impl Operator for Svm {
         if op == "ai.onnx.ml:SVMClassifier" { Elements::Strings } else { Elements::Numbers }
     }
     fn parse(a: &mut Attrs) -> Result<Self> {
-        let floats = |a: &mut Attrs, name: &str| Ok::<_, crate::diag::Failure>(a.floats_opt(name)?.unwrap_or_default());
-        let similarity = match a.choice("kernel_type", "LINEAR", &["LINEAR", "POLY", "RBF", "SIGMOID"])?.as_str() {
-            "POLY" => Similarity::Poly,
-            "RBF" => Similarity::Rbf,
-            "SIGMOID" => Similarity::Sigmoid,
-            _ => Similarity::Linear,
+        let floats = |a: &mut Attrs, name: &str| {
+            Ok::<_, crate::diag::Failure>(a.floats_opt(name)?.unwrap_or_default())
         };
+        let similarity =
+            match a.choice("kernel_type", "LINEAR", &["LINEAR", "POLY", "RBF", "SIGMOID"])?.as_str() {
+                "POLY" => Similarity::Poly,
+                "RBF" => Similarity::Rbf,
+                "SIGMOID" => Similarity::Sigmoid,
+                _ => Similarity::Linear,
+            };
         let (gamma, coef0, degree) = match floats(a, "kernel_params")?[..] {
             [] => (0.0, 0.0, 0.0),
             [g, c, d] => (g, c, d),
@@ -89,28 +92,53 @@ impl Operator for Svm {
             let prob = (!pa.is_empty() && !per_class.is_empty()).then_some((pa, pb));
             Kind::Classifier { labels, per_class, prob }
         };
-        Ok(Svm { similarity, gamma, coef0, degree, coefficients: floats(a, "coefficients")?, vectors: floats(a, "support_vectors")?, rho: floats(a, "rho")?, post: Post::parse(a)?, kind })
+        Ok(Svm {
+            similarity,
+            gamma,
+            coef0,
+            degree,
+            coefficients: floats(a, "coefficients")?,
+            vectors: floats(a, "support_vectors")?,
+            rho: floats(a, "rho")?,
+            post: Post::parse(a)?,
+            kind,
+        })
     }
     fn infer(&self, cx: &mut InferCx) -> Result<()> {
         let (_, n, features) = matrix(cx)?;
         let wrong = |cx: &InferCx, m: String| cx.error(codes::OP_ATTRIBUTE, m).fail();
         let (supports, scores) = match &self.kind {
             Kind::Regressor { supports, .. } => (*supports, 1),
-            Kind::Classifier { labels, per_class, .. } => (per_class.iter().sum(), if per_class.is_empty() { labels.len() } else { labels.len() * labels.len().saturating_sub(1) / 2 }),
+            Kind::Classifier { labels, per_class, .. } => (
+                per_class.iter().sum(),
+                if per_class.is_empty() {
+                    labels.len()
+                } else {
+                    labels.len() * labels.len().saturating_sub(1) / 2
+                },
+            ),
         };
         // Rows of features: support vectors, or coefficients.
-        let (list, rows) = if supports > 0 { (&self.vectors, supports) } else { (&self.coefficients, scores) };
+        let (list, rows) =
+            if supports > 0 { (&self.vectors, supports) } else { (&self.coefficients, scores) };
         if rows == 0 || list.is_empty() || !list.len().is_multiple_of(rows) {
             return wrong(cx, format!("{} values do not make {rows} vectors", list.len()));
         }
-        cx.require_eq(features, Dim::from(list.len() / rows), "the vectors do not fit the number of features")?;
+        cx.require_eq(
+            features,
+            Dim::from(list.len() / rows),
+            "the vectors do not fit the number of features",
+        )?;
         if self.rho.is_empty() {
             return wrong(cx, "rho is missing".into());
         }
         match &self.kind {
             Kind::Regressor { supports, .. } => {
                 if *supports > 0 && self.coefficients.len() != *supports {
-                    return wrong(cx, format!("{} coefficients for {supports} support vectors", self.coefficients.len()));
+                    return wrong(
+                        cx,
+                        format!("{} coefficients for {supports} support vectors", self.coefficients.len()),
+                    );
                 }
                 cx.set(0, ElemType::F32, [n, Dim::constant(1)]);
             }
@@ -120,8 +148,17 @@ impl Operator for Svm {
                     return cx.error(codes::OP_FEATURE, "SVMClassifier with one label is not supported: nothing says which label the other class has").fail();
                 }
                 if !per_class.is_empty() {
-                    if per_class.len() != c || self.coefficients.len() != (c - 1) * supports || self.rho.len() != scores {
-                        return wrong(cx, format!("{c} classes with {supports} support vectors need {} coefficients, {scores} values of rho and {c} of vectors_per_class", (c - 1) * supports));
+                    if per_class.len() != c
+                        || self.coefficients.len() != (c - 1) * supports
+                        || self.rho.len() != scores
+                    {
+                        return wrong(
+                            cx,
+                            format!(
+                                "{c} classes with {supports} support vectors need {} coefficients, {scores} values of rho and {c} of vectors_per_class",
+                                (c - 1) * supports
+                            ),
+                        );
                     }
                     if prob.as_ref().is_some_and(|(a, b)| a.len() != scores || b.len() != scores) {
                         return wrong(cx, format!("prob_a and prob_b must have {scores} values"));
@@ -141,7 +178,9 @@ impl Operator for Svm {
         let ty = compute_type(cx.elem(x));
         match &self.kind {
             Kind::Regressor { supports, one_class } => self.regress(cx, x, ty, *supports, *one_class),
-            Kind::Classifier { labels, per_class, prob } => return self.classify(cx, x, ty, labels, per_class, prob.as_ref()),
+            Kind::Classifier { labels, per_class, prob } => {
+                return self.classify(cx, x, ty, labels, per_class, prob.as_ref());
+            }
         }
         Ok(())
     }
@@ -151,15 +190,20 @@ impl Svm {
     /// Two classes with positive coefficients only: the second label wins from one half on.
     fn swaps_labels(&self) -> bool {
         let Kind::Classifier { labels, prob, .. } = &self.kind else { return false };
-        labels.len() == 2 && self.rho.len() == 1 && prob.is_none() && self.coefficients.iter().all(|c| *c >= 0.0)
+        labels.len() == 2
+            && self.rho.len() == 1
+            && prob.is_none()
+            && self.coefficients.iter().all(|c| *c >= 0.0)
     }
     fn columns(&self, classes: usize) -> usize {
         match &self.kind {
-            Kind::Classifier { per_class, prob: None, .. } if !per_class.is_empty() => match (classes, self.post) {
-                (2, Post::Probit) => 1,
-                (2, _) => 2,
-                _ => classes * (classes - 1) / 2,
-            },
+            Kind::Classifier { per_class, prob: None, .. } if !per_class.is_empty() => {
+                match (classes, self.post) {
+                    (2, Post::Probit) => 1,
+                    (2, _) => 2,
+                    _ => classes * (classes - 1) / 2,
+                }
+            }
             _ => classes,
         }
     }
@@ -196,7 +240,8 @@ impl Svm {
                 k.nest(LoopKind::Par, &dims, |k, at| {
                     let acc = k.acc(Expr::num(ty, 0.0));
                     k.nest(LoopKind::Seq, &[depth], |k, f| {
-                        let d = Expr::cast(from, ty, k.load(x, &[at[0], f[0]])) - k.load(vectors, &[at[1], f[0]]);
+                        let d =
+                            Expr::cast(from, ty, k.load(x, &[at[0], f[0]])) - k.load(vectors, &[at[1], f[0]]);
                         let d = k.let_(d);
                         k.set(acc, Expr::fma(d.clone(), d, Expr::acc(acc)));
                     });
@@ -220,7 +265,15 @@ impl Svm {
         });
         out
     }
-    fn classify(&self, cx: &mut LowerCx, x: Buf, ty: ElemType, labels: &Labels, per_class: &[usize], prob: Option<&(Vec<f32>, Vec<f32>)>) -> Result<()> {
+    fn classify(
+        &self,
+        cx: &mut LowerCx,
+        x: Buf,
+        ty: ElemType,
+        labels: &Labels,
+        per_class: &[usize],
+        prob: Option<&(Vec<f32>, Vec<f32>)>,
+    ) -> Result<()> {
         let (label, scores) = (cx.output_opt(0), cx.output_opt(1));
         let (rows, classes) = (cx.dims(x)[0], labels.len());
         if per_class.is_empty() {
@@ -233,7 +286,8 @@ impl Svm {
         }
         let n = per_class.iter().sum();
         let like = self.kernels(cx, x, ty, n);
-        let pairs: Vec<(usize, usize)> = (0..classes).flat_map(|i| (i + 1..classes).map(move |j| (i, j))).collect();
+        let pairs: Vec<(usize, usize)> =
+            (0..classes).flat_map(|i| (i + 1..classes).map(move |j| (i, j))).collect();
         let decisions = cx.temp("decisions", ty, [rows, Dim::from(pairs.len())]);
         products(cx, like, &self.pair_weights(per_class, &pairs), &self.rho, decisions, ty);
         if let Some(y) = scores {

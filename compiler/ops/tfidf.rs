@@ -9,7 +9,7 @@
 
 use super::support::runtime::{self, int};
 use super::support::text::{Dictionary, lt};
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind};
 use crate::sym::Dim;
@@ -69,16 +69,32 @@ impl Operator for TfIdf {
         let sizes = (a.int_required("min_gram_length")?, a.int_required("max_gram_length")?);
         let skips = a.int_required("max_skip_count")?;
         if sizes.0 < 1 || sizes.1 < sizes.0 || skips < 0 {
-            return a.error(format!("n-grams of {} to {} items with {skips} left out", sizes.0, sizes.1)).fail();
+            return a
+                .error(format!("n-grams of {} to {} items with {skips} left out", sizes.0, sizes.1))
+                .fail();
         }
-        let (ints, strings) = (a.ints_opt("pool_int64s")?.filter(|v| !v.is_empty()), a.strings_opt("pool_strings")?.filter(|v| !v.is_empty()));
+        let (ints, strings) = (
+            a.ints_opt("pool_int64s")?.filter(|v| !v.is_empty()),
+            a.strings_opt("pool_strings")?.filter(|v| !v.is_empty()),
+        );
         let pool = match (ints, strings) {
             (Some(v), None) => Pool::Ints(v),
             (None, Some(v)) => Pool::Strings(v),
             _ => return a.error("TfIdfVectorizer needs either pool_int64s or pool_strings").fail(),
         };
-        let (counts, columns) = (a.ints_opt("ngram_counts")?.unwrap_or_default(), a.ints_opt("ngram_indexes")?.unwrap_or_default());
-        let op = TfIdf { mode, sizes, skips, counts, columns, pool, weights: a.floats_opt("weights")?.unwrap_or_default() };
+        let (counts, columns) = (
+            a.ints_opt("ngram_counts")?.unwrap_or_default(),
+            a.ints_opt("ngram_indexes")?.unwrap_or_default(),
+        );
+        let op = TfIdf {
+            mode,
+            sizes,
+            skips,
+            counts,
+            columns,
+            pool,
+            weights: a.floats_opt("weights")?.unwrap_or_default(),
+        };
         match op.fault() {
             Some(e) => a.error(e).fail(),
             None => Ok(op),
@@ -110,7 +126,9 @@ impl Operator for TfIdf {
         let numbers = self.numbers(cx, x, &[rows, length]);
         let found = cx.temp("found", ElemType::I32, vec![rows, width]);
         self.count(cx, &tree, numbers, found, [rows, length, width]);
-        let weights = self.column_weights().map(|w| cx.m.constant("weights", Arc::new(ConstData::f32s(vec![w.len() as i64], &w))));
+        let weights = self
+            .column_weights()
+            .map(|w| cx.m.constant("weights", Arc::new(ConstData::f32s(vec![w.len() as i64], &w))));
         cx.map(y, |k, at| {
             let n = k.load(found, at);
             let some = |n: Expr| Expr::bin(BinOp::Gt, n, Expr::int(ElemType::I32, 0));
@@ -153,10 +171,18 @@ impl TfIdf {
     fn fault(&self) -> Option<String> {
         let ends = self.counts.iter().skip(1).copied().chain([self.pool_size()]);
         if self.counts.is_empty() || self.counts.iter().zip(ends).any(|(a, z)| *a < 0 || *a > z) {
-            return Some(format!("ngram_counts {:?} do not divide a pool of {} items", self.counts, self.pool_size()));
+            return Some(format!(
+                "ngram_counts {:?} do not divide a pool of {} items",
+                self.counts,
+                self.pool_size()
+            ));
         }
         if self.counts.len() < self.sizes.1 as usize {
-            return Some(format!("ngram_counts has {} entries, max_gram_length is {}", self.counts.len(), self.sizes.1));
+            return Some(format!(
+                "ngram_counts has {} entries, max_gram_length is {}",
+                self.counts.len(),
+                self.sizes.1
+            ));
         }
         if self.columns.is_empty() || self.columns.iter().any(|c| !(0..1 << 31).contains(c)) {
             return Some("ngram_indexes must hold columns".into());
@@ -247,9 +273,13 @@ impl TfIdf {
         numbers
     }
     fn count(&self, cx: &mut LowerCx, t: &Tree, numbers: Buf, found: Buf, [rows, length, width]: [Dim; 3]) {
-        let table = |cx: &mut LowerCx, name: &str, v: &[i64]| cx.m.constant(name, Arc::new(ConstData::from_i64s(v)));
+        let table =
+            |cx: &mut LowerCx, name: &str, v: &[i64]| cx.m.constant(name, Arc::new(ConstData::from_i64s(v)));
         let edges = Dictionary::of_ints(cx.m, &t.edges);
-        let (nodes, columns) = (table(cx, "nodes", if t.nodes.is_empty() { &[0] } else { &t.nodes }), table(cx, "columns", &t.columns));
+        let (nodes, columns) = (
+            table(cx, "nodes", if t.nodes.is_empty() { &[0] } else { &t.nodes }),
+            table(cx, "columns", &t.columns),
+        );
         let (first, rest) = (self.sizes.0, self.sizes.0.max(2));
         let distances = if rest > self.sizes.1 { 1 } else { self.skips + 1 };
         let look_up = |k: &mut KernelBuilder, b: Buf, at: Expr| {
@@ -258,18 +288,23 @@ impl TfIdf {
         };
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &[rows], |k, row| {
-                k.nest(LoopKind::Seq, &[width], |k, c| k.store(found, &[row[0], c[0]], Expr::int(ElemType::I32, 0)));
+                k.nest(LoopKind::Seq, &[width], |k, c| {
+                    k.store(found, &[row[0], c[0]], Expr::int(ElemType::I32, 0))
+                });
                 k.range(LoopKind::Seq, "skip", 0, distances, |k, skip| {
                     let step = k.let_(Expr::index(skip + 1));
                     // Single items count in the first round only.
-                    let least = k.let_(Expr::select(Expr::cmp_index(BinOp::Eq, skip, 0), int(first), int(rest)));
+                    let least =
+                        k.let_(Expr::select(Expr::cmp_index(BinOp::Eq, skip, 0), int(first), int(rest)));
                     k.nest(LoopKind::Seq, &[length], |k, from| {
                         let last = Expr::index(from[0]) + step.clone() * (least.clone() - int(1));
                         let (node, size, at) = (k.acc(int(0)), k.acc(int(1)), k.acc(Expr::index(from[0])));
                         let go = k.acc(lt(last, Expr::index(length)));
-                        let inside = runtime::le(Expr::acc(size), int(self.sizes.1)).and(lt(Expr::acc(at), Expr::index(length)));
+                        let inside = runtime::le(Expr::acc(size), int(self.sizes.1))
+                            .and(lt(Expr::acc(at), Expr::index(length)));
                         k.while_(Expr::acc(go).and(inside), |k| {
-                            let item = k.with_index(Expr::acc(at), length, |k, i| k.load(numbers, &[row[0], i]));
+                            let item =
+                                k.with_index(Expr::acc(at), length, |k, i| k.load(numbers, &[row[0], i]));
                             let edge = edges.find(k, Expr::acc(node) * int(t.items + 1) + item);
                             let known = k.let_(runtime::le(int(0), edge.clone()));
                             k.set(go, known.clone());
@@ -279,7 +314,8 @@ impl TfIdf {
                                 k.set(node, next.clone());
                                 let column = look_up(k, columns, next);
                                 let column = k.let_(column);
-                                let counts = runtime::le(int(0), column.clone()).and(runtime::le(least, Expr::acc(size)));
+                                let counts = runtime::le(int(0), column.clone())
+                                    .and(runtime::le(least, Expr::acc(size)));
                                 k.if_(counts, |k| {
                                     k.at_index(column, width, |k, c| {
                                         let n = k.load(found, &[row[0], c]);

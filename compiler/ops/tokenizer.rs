@@ -9,12 +9,12 @@
 //! points are left out. With `mark`, each list stands between U+0002 and U+0003 - unless there is no token at
 //! all.
 
+use super::support::runtime;
+use super::support::runtime::int;
 use super::support::text::automaton::{self, Automaton, Tables};
 use super::support::text::parts::{Found, Lists};
-use super::support::runtime::int;
 use super::support::text::{self, code_point, lt, not};
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
-use super::support::runtime;
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes, limits};
 use crate::nest::{BinOp, Expr, KernelBuilder, Reg};
 use crate::tensor::ElemType;
@@ -52,7 +52,10 @@ impl Operator for Tokenizer {
             _ => return a.error("Tokenizer needs either tokenexp or separators, none of them empty").fail(),
         };
         if least < 1 || least > 1 && how == How::Points {
-            return a.error("mincharnum must be at least 1, and 1 where each code point is a token").found_expected(least.to_string(), "1").fail();
+            return a
+                .error("mincharnum must be at least 1, and 1 where each code point is a token")
+                .found_expected(least.to_string(), "1")
+                .fail();
         }
         Ok(Tokenizer { mark, pad, least, how })
     }
@@ -64,11 +67,19 @@ impl Operator for Tokenizer {
         if let How::Separators(list) = &self.how
             && limits::SEPARATORS.exceeded_by(list.len() as u64)
         {
-            return limits::SEPARATORS.error("the Tokenizer has too many separators", list.len()).at(cx.origin).fail();
+            return limits::SEPARATORS
+                .error("the Tokenizer has too many separators", list.len())
+                .at(cx.origin)
+                .fail();
         }
         match self.automata() {
             Ok(list) => automaton::spend(cx, &list)?,
-            Err((pattern, e)) => return cx.error(codes::OP_FEATURE, "the regular expression can not be compiled").found_expected(format!("{pattern}: {e}"), "the syntax of RE2").fail(),
+            Err((pattern, e)) => {
+                return cx
+                    .error(codes::OP_FEATURE, "the regular expression can not be compiled")
+                    .found_expected(format!("{pattern}: {e}"), "the syntax of RE2")
+                    .fail();
+            }
         }
         let size = cx.size(0, t.rank(), t.rank() + 1);
         cx.set(0, ElemType::Str, [t.dims.as_slice(), &[size]].concat());
@@ -79,10 +90,12 @@ impl Operator for Tokenizer {
         let Ok(automata) = self.automata() else { return cx.bug("a regular expression") };
         let tables: Vec<Tables> = automata.iter().map(|a| Tables::new(cx.m, a)).collect();
         let marks = self.mark.then_some(("\u{2}", "\u{3}"));
-        Lists { x, marks, pad: &self.pad }.write(cx, y, None, |k, s, found| match (&self.how, tables.as_slice()) {
-            (How::Points, _) => points(k, s, found),
-            (How::Tokens(_), [t]) => self.tokens(k, s, t, found),
-            _ => self.separated(k, s, &tables, found),
+        Lists { x, marks, pad: &self.pad }.write(cx, y, None, |k, s, found| {
+            match (&self.how, tables.as_slice()) {
+                (How::Points, _) => points(k, s, found),
+                (How::Tokens(_), [t]) => self.tokens(k, s, t, found),
+                _ => self.separated(k, s, &tables, found),
+            }
         });
         Ok(())
     }

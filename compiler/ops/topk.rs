@@ -12,8 +12,8 @@
 
 pub mod keys;
 
-use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::{radix, runtime};
+use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Reg, Stmt, UnOp};
 use crate::sym::Dim;
@@ -45,7 +45,9 @@ impl Operator for TopK {
         let axis = cx.axis(self.axis, t.rank())?;
         let k = match self.k {
             Some(k) => Dim::constant(k),
-            None if runtime::length(cx, 1) != Some(1) => return cx.error(codes::OP_SHAPE, "K must be one number").fail(),
+            None if runtime::length(cx, 1) != Some(1) => {
+                return cx.error(codes::OP_SHAPE, "K must be one number").fail();
+            }
             None if runtime::late(cx, 1) => {
                 let declared = (0..2).find(|k| cx.declared.get(*k).is_some_and(|d| d.is_some()));
                 let k = cx.size(declared.unwrap_or(0), axis, t.rank());
@@ -79,12 +81,24 @@ impl Operator for TopK {
         let Some(any) = values.or(indices) else { return Ok(()) };
         let dims = cx.dims(x);
         let axis = (if self.axis < 0 { self.axis + dims.len() as i64 } else { self.axis }) as usize;
-        let row = Row { axis, n: dims[axis], count: cx.dims(any)[axis], ty: cx.elem(x).compute(), x, values, indices };
+        let row = Row {
+            axis,
+            n: dims[axis],
+            count: cx.dims(any)[axis],
+            ty: cx.elem(x).compute(),
+            x,
+            values,
+            indices,
+        };
         if let Some(b) = runtime::late_operand(cx, 1) {
             cx.define(row.count, runtime::entry(cx, b, 0));
         }
         let outer: Vec<Dim> = dims[..axis].iter().chain(&dims[axis + 1..]).copied().collect();
-        let few = if keys::suits(cx, &row) { keys::finds_few(&row) } else { row.count.as_const().is_some_and(|c| c <= FEW) };
+        let few = if keys::suits(cx, &row) {
+            keys::finds_few(&row)
+        } else {
+            row.count.as_const().is_some_and(|c| c <= FEW)
+        };
         // A row has as many elements as are asked for.
         let long = [row.n, row.count].iter().any(|n| n.as_const().is_some_and(|n| n >= radix::LEAST));
         if let (Some(digits), true) = (radix::digits(row.ty), !few && long) {
@@ -194,12 +208,15 @@ impl TopK {
             let [a, a_end, b, b_end] = [0; 4].map(|z| k.acc(runtime::int(z)));
             k.range(LoopKind::Seq, "p", 0, n, |k, p| {
                 let pair = Expr::acc(width) + Expr::acc(width);
-                k.if_(runtime::eq(Expr::bin(BinOp::Rem, Expr::index(p), pair.clone()), runtime::int(0)), |k| {
-                    k.set(a, Expr::index(p));
-                    k.set(a_end, (Expr::index(p) + Expr::acc(width)).min(size.clone()));
-                    k.set(b, Expr::acc(a_end));
-                    k.set(b_end, (Expr::index(p) + pair).min(size.clone()));
-                });
+                k.if_(
+                    runtime::eq(Expr::bin(BinOp::Rem, Expr::index(p), pair.clone()), runtime::int(0)),
+                    |k| {
+                        k.set(a, Expr::index(p));
+                        k.set(a_end, (Expr::index(p) + Expr::acc(width)).min(size.clone()));
+                        k.set(b, Expr::acc(a_end));
+                        k.set(b_end, (Expr::index(p) + pair).min(size.clone()));
+                    },
+                );
                 let element = |k: &mut KernelBuilder, run: Reg| {
                     k.with_index(Expr::acc(run), n, |k, i| {
                         let i = k.load(order, &spot(i));
@@ -237,7 +254,13 @@ impl TopK {
         runtime::or(more, nan(a).and(Expr::un(UnOp::Not, nan(b))))
     }
     /// True if the element comes after the one that was taken last, or if none was.
-    fn after(&self, k: &mut KernelBuilder, ty: ElemType, (v, i): (Expr, Dim), (last, last_at): (Reg, Reg)) -> Expr {
+    fn after(
+        &self,
+        k: &mut KernelBuilder,
+        ty: ElemType,
+        (v, i): (Expr, Dim),
+        (last, last_at): (Reg, Reg),
+    ) -> Expr {
         let later = self.before(ty, Expr::acc(last), v.clone());
         let earlier = self.before(ty, v, Expr::acc(last));
         let same = Expr::un(UnOp::Not, earlier).and(Expr::bin(BinOp::Gt, Expr::index(i), Expr::acc(last_at)));

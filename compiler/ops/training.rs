@@ -21,15 +21,34 @@ pub enum Training {
 }
 
 impl Operator for Training {
-    const OPS: &'static [&'static str] = &["ai.onnx.preview.training:Adam", "ai.onnx.preview.training:Adagrad", "ai.onnx.preview.training:Momentum"];
+    const OPS: &'static [&'static str] = &[
+        "ai.onnx.preview.training:Adam",
+        "ai.onnx.preview.training:Adagrad",
+        "ai.onnx.preview.training:Momentum",
+    ];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let norm = a.float("norm_coefficient", 0.0)?;
         Ok(match a.op() {
-            "Adam" => Training::Adam { alpha: a.float("alpha", 0.9)?, beta: a.float("beta", 0.999)?, epsilon: a.float("epsilon", 1e-6)?, norm, norm_post: a.float("norm_coefficient_post", 0.0)? },
-            "Adagrad" => Training::Adagrad { decay: a.float("decay_factor", 0.0)?, epsilon: a.float("epsilon", 1e-6)?, norm },
+            "Adam" => Training::Adam {
+                alpha: a.float("alpha", 0.9)?,
+                beta: a.float("beta", 0.999)?,
+                epsilon: a.float("epsilon", 1e-6)?,
+                norm,
+                norm_post: a.float("norm_coefficient_post", 0.0)?,
+            },
+            "Adagrad" => Training::Adagrad {
+                decay: a.float("decay_factor", 0.0)?,
+                epsilon: a.float("epsilon", 1e-6)?,
+                norm,
+            },
             _ => {
                 let nesterov = a.choice("mode", "standard", &["standard", "nesterov"])? == "nesterov";
-                Training::Momentum { alpha: a.float("alpha", 0.0)?, beta: a.float("beta", 0.0)?, norm, nesterov }
+                Training::Momentum {
+                    alpha: a.float("alpha", 0.0)?,
+                    beta: a.float("beta", 0.0)?,
+                    norm,
+                    nesterov,
+                }
             }
         })
     }
@@ -37,7 +56,10 @@ impl Operator for Training {
         let each = self.states() + 2;
         let given = cx.inputs.len() - 2;
         if given == 0 || !given.is_multiple_of(each) {
-            return cx.error(codes::OP_ARITY, format!("{given} inputs after R and T")).row("expected", format!("a multiple of {each}: tensors, gradients, states")).fail();
+            return cx
+                .error(codes::OP_ARITY, format!("{given} inputs after R and T"))
+                .row("expected", format!("a multiple of {each}: tensors, gradients, states"))
+                .fail();
         }
         let n = given / each;
         for i in 0..n {
@@ -45,10 +67,25 @@ impl Operator for Training {
             for j in 1..each {
                 let t = cx.tensor(2 + j * n + i)?.clone();
                 if t.rank() != x.rank() || t.elem != x.elem {
-                    return cx.error(codes::OP_SHAPE, format!("input {} does not have the type of the tensor it belongs to", 2 + j * n + i)).fail();
+                    return cx
+                        .error(
+                            codes::OP_SHAPE,
+                            format!(
+                                "input {} does not have the type of the tensor it belongs to",
+                                2 + j * n + i
+                            ),
+                        )
+                        .fail();
                 }
                 for (a, b) in t.dims.iter().zip(&x.dims) {
-                    cx.require_eq(*a, *b, &format!("input {} does not have the shape of the tensor it belongs to", 2 + j * n + i))?;
+                    cx.require_eq(
+                        *a,
+                        *b,
+                        &format!(
+                            "input {} does not have the shape of the tensor it belongs to",
+                            2 + j * n + i
+                        ),
+                    )?;
                 }
             }
             for j in 0..=self.states() {
@@ -91,16 +128,22 @@ impl Training {
         let one = || Expr::num(ty, 1.0);
         let [x, g, state, rest @ ..] = values.as_slice() else { return one() };
         let regularized = |norm: f32| c(norm) * x.clone() + g.clone();
-        let later = |then: Expr, els: Expr| Expr::select(Expr::bin(BinOp::Gt, t.clone(), Expr::num(ty, 0.0)), then, els);
+        let later = |then: Expr, els: Expr| {
+            Expr::select(Expr::bin(BinOp::Gt, t.clone(), Expr::num(ty, 0.0)), then, els)
+        };
         match *self {
             Training::Adam { alpha, beta, epsilon, norm, norm_post } => {
                 let g = regularized(norm);
                 let v = c(alpha) * state.clone() + c(1.0 - alpha) * g.clone();
                 let h = c(beta) * rest.first().cloned().unwrap_or(one()) + c(1.0 - beta) * (g.clone() * g);
                 let power = |b: f32| Expr::bin(BinOp::Pow, c(b), t.clone());
-                let adjusted = later(r.clone() * Expr::un(UnOp::Sqrt, one() - power(beta)) / (one() - power(alpha)), r);
+                let adjusted =
+                    later(r.clone() * Expr::un(UnOp::Sqrt, one() - power(beta)) / (one() - power(alpha)), r);
                 match wanted {
-                    0 => c(1.0 - norm_post) * (x.clone() - adjusted * (v / (Expr::un(UnOp::Sqrt, h) + c(epsilon)))),
+                    0 => {
+                        c(1.0 - norm_post)
+                            * (x.clone() - adjusted * (v / (Expr::un(UnOp::Sqrt, h) + c(epsilon))))
+                    }
                     1 => v,
                     _ => h,
                 }

@@ -26,7 +26,7 @@ mod forest;
 mod walk;
 
 use super::support::scores::{Labels, Post, compute_type, matrix, pair, top};
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr};
 use crate::sym::Dim;
@@ -55,7 +55,8 @@ enum Kind {
 }
 
 impl Operator for Trees {
-    const OPS: &'static [&'static str] = &["ai.onnx.ml:TreeEnsembleClassifier", "ai.onnx.ml:TreeEnsembleRegressor", "ai.onnx.ml:TreeEnsemble"];
+    const OPS: &'static [&'static str] =
+        &["ai.onnx.ml:TreeEnsembleClassifier", "ai.onnx.ml:TreeEnsembleRegressor", "ai.onnx.ml:TreeEnsemble"];
     fn elements(op: &str) -> Elements {
         if op == "ai.onnx.ml:TreeEnsembleClassifier" { Elements::Strings } else { Elements::Numbers }
     }
@@ -67,7 +68,14 @@ impl Operator for Trees {
                 return a.error("TreeEnsembleClassifier needs labels").fail();
             };
             let (post, base) = (Post::parse(a)?, attributes::numbers(a, "base_values")?);
-            return Ok(Trees { aggregate: Aggregate::Sum, post, targets: labels.len(), base, attributes, kind: Kind::Classes(labels) });
+            return Ok(Trees {
+                aggregate: Aggregate::Sum,
+                post,
+                targets: labels.len(),
+                base,
+                attributes,
+                kind: Kind::Classes(labels),
+            });
         }
         let targets = match usize::try_from(a.int("n_targets", 1)?) {
             Ok(n @ 1..=0xffff_ffff) => n,
@@ -98,26 +106,58 @@ impl Operator for Trees {
         let f = self.forest(t.elem).map_err(|m| cx.error(codes::OP_ATTRIBUTE, m))?;
         let least = f.steps.iter().map(|s| s.feature).max().unwrap_or(-1) + 1;
         if features.as_const().is_some_and(|c| c < least) {
-            return cx.error(codes::OP_SHAPE, format!("the trees test feature {}, but the input has {} features", least - 1, features.display(cx.syms))).fail();
+            return cx
+                .error(
+                    codes::OP_SHAPE,
+                    format!(
+                        "the trees test feature {}, but the input has {} features",
+                        least - 1,
+                        features.display(cx.syms)
+                    ),
+                )
+                .fail();
         }
         let refuse = |cx: &InferCx, why: &str| cx.error(codes::OP_FEATURE, why.to_owned()).fail();
         match &self.kind {
             Kind::Values => {
                 if self.base.len() > 1 && self.base.len() != self.targets {
-                    return cx.error(codes::OP_ATTRIBUTE, format!("{} base values for {} targets", self.base.len(), self.targets)).fail();
+                    return cx
+                        .error(
+                            codes::OP_ATTRIBUTE,
+                            format!("{} base values for {} targets", self.base.len(), self.targets),
+                        )
+                        .fail();
                 }
                 let elem = if cx.since == 5 { t.elem } else { ElemType::F32 };
                 cx.set(0, elem, [n, Dim::from(self.targets)]);
             }
             Kind::Classes(labels) => {
                 if labels.len() == 1 {
-                    return refuse(cx, "TreeEnsembleClassifier with one label is not supported: nothing says which label the other class has");
+                    return refuse(
+                        cx,
+                        "TreeEnsembleClassifier with one label is not supported: nothing says which label the other class has",
+                    );
                 }
                 match self.single(&f) {
-                    Some(0) if self.base.len() > 1 => return refuse(cx, "TreeEnsembleClassifier with two base values but weights of one class is not supported: nothing says which one counts"),
-                    Some(1) => return refuse(cx, "TreeEnsembleClassifier with weights of the second of two classes alone is not supported: nothing says what the first one's score is"),
+                    Some(0) if self.base.len() > 1 => {
+                        return refuse(
+                            cx,
+                            "TreeEnsembleClassifier with two base values but weights of one class is not supported: nothing says which one counts",
+                        );
+                    }
+                    Some(1) => {
+                        return refuse(
+                            cx,
+                            "TreeEnsembleClassifier with weights of the second of two classes alone is not supported: nothing says what the first one's score is",
+                        );
+                    }
                     None if self.base.len() > 1 && self.base.len() != labels.len() => {
-                        return cx.error(codes::OP_ATTRIBUTE, format!("{} base values for {} classes", self.base.len(), labels.len())).fail();
+                        return cx
+                            .error(
+                                codes::OP_ATTRIBUTE,
+                                format!("{} base values for {} classes", self.base.len(), labels.len()),
+                            )
+                            .fail();
                     }
                     _ => {}
                 }
@@ -187,7 +227,8 @@ impl Trees {
         self.walk(cx, f, self.targets, x, raw, ty);
         let mut judged = raw;
         if self.post == Post::SoftmaxZero {
-            judged = scores.unwrap_or_else(|| cx.temp("probabilities", ElemType::F32, [rows, Dim::from(self.targets)]));
+            judged = scores
+                .unwrap_or_else(|| cx.temp("probabilities", ElemType::F32, [rows, Dim::from(self.targets)]));
             self.post.write(cx, raw, judged);
         } else if let (Some(y), None) = (scores, direct) {
             self.post.write(cx, raw, y);

@@ -4,8 +4,8 @@
 //! marks none. A diagonal or a depth that only run time knows is read by the generated code; the depth must
 //! then be declared in the shape of the result, and `ONNXC_E_VALUE` says that it is another one.
 
-use super::{Elements, Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, Elements, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Expr};
 use crate::sym::Dim;
@@ -45,7 +45,10 @@ impl Operator for TriluOnehot {
             TriluOnehot::OneHot { axis } => {
                 let axis = cx.axis(*axis, t.rank() + 1)?;
                 let values = cx.tensor(2)?.clone();
-                if runtime::length(cx, 1) != Some(1) || runtime::length(cx, 2) != Some(2) || values.rank() != 1 {
+                if runtime::length(cx, 1) != Some(1)
+                    || runtime::length(cx, 2) != Some(2)
+                    || values.rank() != 1
+                {
                     return cx.error(codes::OP_SHAPE, "the depth must be one number, the values two").fail();
                 }
                 let whole = cx.constant(1).and_then(|c| c.scalar()).map(|d| Dim::constant(d as i64));
@@ -84,11 +87,15 @@ impl Operator for TriluOnehot {
                 cx.map(y, |k, at| {
                     let (v, zero) = (k.load(x, at), k.zero(ty));
                     // Positions are compared as what they are, so that lanes need no 64 bits.
-                    let chosen = |d: Dim| Expr::select(Expr::cmp_index(op, at[r - 1] - at[r - 2], d), v, zero);
+                    let chosen =
+                        |d: Dim| Expr::select(Expr::cmp_index(op, at[r - 1] - at[r - 2], d), v, zero);
                     match (known, diagonal) {
                         (None, Some(b)) => {
                             // Diagonals outside of the matrix are all alike.
-                            let d = runtime::value(k, b, 0).max(Expr::index(Dim::constant(0) - rows)).min(Expr::index(columns)) + Expr::index(rows);
+                            let d = runtime::value(k, b, 0)
+                                .max(Expr::index(Dim::constant(0) - rows))
+                                .min(Expr::index(columns))
+                                + Expr::index(rows);
                             k.with_index(d, rows + columns + 1, |_, d| chosen(d - rows))
                         }
                         (known, _) => chosen(known.unwrap_or(Dim::constant(0))),
@@ -107,7 +114,8 @@ impl Operator for TriluOnehot {
                 // Positions first, -1 for none: what compares with each of them is short and simple.
                 let short = cx.m.syms.range(n).hi.is_some_and(|n| i32::try_from(n).is_ok());
                 let ty = if short { ElemType::I32 } else { ElemType::I64 };
-                let from = |at: &[Dim]| -> Vec<Dim> { at[..axis].iter().chain(&at[axis + 1..]).copied().collect() };
+                let from =
+                    |at: &[Dim]| -> Vec<Dim> { at[..axis].iter().chain(&at[axis + 1..]).copied().collect() };
                 let positions = cx.temp("positions", ty, cx.dims(x));
                 cx.map(positions, |k, at| {
                     let i = Expr::cast(k.m.bufs[x].ty.compute(), ElemType::I64, k.load(x, at));
@@ -115,14 +123,26 @@ impl Operator for TriluOnehot {
                         let below = Expr::bin(BinOp::Lt, i.clone(), runtime::int(0));
                         let i = if from_end { Expr::select(below, i.clone() + Expr::index(n), i) } else { i };
                         k.shared(i, |_, i| {
-                            let inside = Expr::bin(BinOp::Ge, i.clone(), runtime::int(0)).and(Expr::bin(BinOp::Lt, i.clone(), Expr::index(n)));
+                            let inside = Expr::bin(BinOp::Ge, i.clone(), runtime::int(0)).and(Expr::bin(
+                                BinOp::Lt,
+                                i.clone(),
+                                Expr::index(n),
+                            ));
                             Expr::cast(ElemType::I64, ty, Expr::select(inside, i, runtime::int(-1)))
                         })
                     })
                 });
                 cx.map(y, |k, at| {
-                    let hit = Expr::bin(BinOp::Eq, k.load(positions, &from(at)), Expr::cast(ElemType::I64, ty, Expr::index(at[axis])));
-                    Expr::select(hit, k.load(values, &[Dim::constant(1)]), k.load(values, &[Dim::constant(0)]))
+                    let hit = Expr::bin(
+                        BinOp::Eq,
+                        k.load(positions, &from(at)),
+                        Expr::cast(ElemType::I64, ty, Expr::index(at[axis])),
+                    );
+                    Expr::select(
+                        hit,
+                        k.load(values, &[Dim::constant(1)]),
+                        k.load(values, &[Dim::constant(0)]),
+                    )
                 });
             }
         }

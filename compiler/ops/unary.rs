@@ -27,8 +27,13 @@ pub enum Unary {
     Softsign,
     Mish,
     Swish(f32),
-    Gelu { tanh: bool },
-    Shrink { lambd: f32, bias: f32 },
+    Gelu {
+        tanh: bool,
+    },
+    Shrink {
+        lambd: f32,
+        bias: f32,
+    },
     /// Between two limits: the activation Clip of fused operators.
     Clamp(f32, f32),
     /// Detects +inf, -inf.
@@ -66,8 +71,48 @@ const PLAIN: &[(&str, UnOp)] = &[
 
 impl Operator for Unary {
     const OPS: &'static [&'static str] = &[
-        "Abs", "Neg", "Sign", "Not", "BitwiseNot", "Floor", "Ceil", "Round", "Sqrt", "Exp", "Log", "Erf", "Tanh", "Sigmoid", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "IsNaN",
-        "Reciprocal", "Relu", "LeakyRelu", "ThresholdedRelu", "Elu", "Celu", "Selu", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Mish", "Swish", "Gelu", "Shrink", "IsInf",
+        "Abs",
+        "Neg",
+        "Sign",
+        "Not",
+        "BitwiseNot",
+        "Floor",
+        "Ceil",
+        "Round",
+        "Sqrt",
+        "Exp",
+        "Log",
+        "Erf",
+        "Tanh",
+        "Sigmoid",
+        "Sin",
+        "Cos",
+        "Tan",
+        "Asin",
+        "Acos",
+        "Atan",
+        "Sinh",
+        "Cosh",
+        "Asinh",
+        "Acosh",
+        "Atanh",
+        "IsNaN",
+        "Reciprocal",
+        "Relu",
+        "LeakyRelu",
+        "ThresholdedRelu",
+        "Elu",
+        "Celu",
+        "Selu",
+        "HardSigmoid",
+        "HardSwish",
+        "Softplus",
+        "Softsign",
+        "Mish",
+        "Swish",
+        "Gelu",
+        "Shrink",
+        "IsInf",
     ];
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("consumed_inputs");
@@ -101,9 +146,13 @@ impl Operator for Unary {
             _ => t.elem,
         };
         let known = match (self, cx.dims_value(0)) {
-            (Unary::Plain(UnOp::Neg), Some(v)) if elem == ElemType::I64 => Known::Dims(v.into_iter().map(|d| -d).collect()),
+            (Unary::Plain(UnOp::Neg), Some(v)) if elem == ElemType::I64 => {
+                Known::Dims(v.into_iter().map(|d| -d).collect())
+            }
             (Unary::Plain(UnOp::Not), Some(v)) => Known::Dims(v.into_iter().map(|d| 1 - d).collect()),
-            (Unary::Relu | Unary::Plain(UnOp::Abs), Some(v)) if v.iter().all(|d| cx.syms.is_nonneg(*d)) => Known::Dims(v),
+            (Unary::Relu | Unary::Plain(UnOp::Abs), Some(v)) if v.iter().all(|d| cx.syms.is_nonneg(*d)) => {
+                Known::Dims(v)
+            }
             _ => Known::No,
         };
         cx.set_known(0, elem, t.dims.clone(), known);
@@ -143,7 +192,9 @@ impl Unary {
             Unary::ThresholdedRelu(a) => Expr::select(lt(c(a), x.clone()), x, zero()),
             Unary::Elu(a) => Expr::select(lt(x.clone(), zero()), Expr::un(UnOp::Expm1, x.clone()) * c(a), x),
             Unary::Celu(a) => x.clone().max(zero()) + zero().min(Expr::un(UnOp::Expm1, x / c(a)) * c(a)),
-            Unary::Selu(a, g) => Expr::select(lt(zero(), x.clone()), x.clone() * c(g), Expr::un(UnOp::Expm1, x) * c(a) * c(g)),
+            Unary::Selu(a, g) => {
+                Expr::select(lt(zero(), x.clone()), x.clone() * c(g), Expr::un(UnOp::Expm1, x) * c(a) * c(g))
+            }
             Unary::HardSigmoid(a, b) => hard_sigmoid(ty, x, a, b),
             Unary::HardSwish => x.clone() * hard_sigmoid(ty, x, 1.0 / 6.0, 0.5),
             Unary::Softplus => softplus(k, ty, x),
@@ -151,9 +202,15 @@ impl Unary {
             Unary::Mish => mish(k, ty, x),
             Unary::Swish(1.0) => x.clone() * Expr::un(UnOp::Sigmoid, x),
             Unary::Swish(a) => x.clone() * Expr::un(UnOp::Sigmoid, x * c(a)),
-            Unary::Gelu { tanh: false } => x.clone() * Expr::num(ty, 0.5) * (Expr::un(UnOp::Erf, x * Expr::num(ty, std::f64::consts::FRAC_1_SQRT_2)) + Expr::num(ty, 1.0)),
+            Unary::Gelu { tanh: false } => {
+                x.clone()
+                    * Expr::num(ty, 0.5)
+                    * (Expr::un(UnOp::Erf, x * Expr::num(ty, std::f64::consts::FRAC_1_SQRT_2))
+                        + Expr::num(ty, 1.0))
+            }
             Unary::Gelu { tanh: true } => {
-                let inner = (x.clone() + x.clone() * x.clone() * x.clone() * Expr::num(ty, 0.044715)) * Expr::num(ty, (2.0 / std::f64::consts::PI).sqrt());
+                let inner = (x.clone() + x.clone() * x.clone() * x.clone() * Expr::num(ty, 0.044715))
+                    * Expr::num(ty, (2.0 / std::f64::consts::PI).sqrt());
                 x * Expr::num(ty, 0.5) * (Expr::un(UnOp::Tanh, inner) + Expr::num(ty, 1.0))
             }
             // The attributes are floats: integers are compared and moved as floats.
@@ -161,11 +218,17 @@ impl Unary {
                 let wide = self.apply(k, ElemType::F64, Expr::cast(ty, ElemType::F64, x));
                 Expr::cast(ElemType::F64, ty, wide)
             }
-            Unary::Shrink { lambd, bias } => Expr::select(lt(x.clone(), c(-lambd)), x.clone() + c(bias), Expr::select(lt(c(lambd), x.clone()), x - c(bias), zero())),
+            Unary::Shrink { lambd, bias } => Expr::select(
+                lt(x.clone(), c(-lambd)),
+                x.clone() + c(bias),
+                Expr::select(lt(c(lambd), x.clone()), x - c(bias), zero()),
+            ),
             Unary::Clamp(low, high) => x.max(c(low)).min(c(high)),
             Unary::IsInf(true, true) => Expr::un(UnOp::IsInf, x),
             Unary::IsInf(pos, neg) => {
-                let hit = |on: bool, v: f64| if on { Expr::bin(BinOp::Eq, x.clone(), Expr::num(ty, v)) } else { Expr::bool(false) };
+                let hit = |on: bool, v: f64| {
+                    if on { Expr::bin(BinOp::Eq, x.clone(), Expr::num(ty, v)) } else { Expr::bool(false) }
+                };
                 Expr::bin(BinOp::Or, hit(pos, f64::INFINITY), hit(neg, f64::NEG_INFINITY))
             }
         })
@@ -173,7 +236,9 @@ impl Unary {
 }
 
 fn hard_sigmoid(ty: ElemType, x: Expr, a: f32, b: f32) -> Expr {
-    (x * Expr::num(ty, f64::from(a)) + Expr::num(ty, f64::from(b))).min(Expr::num(ty, 1.0)).max(Expr::num(ty, 0.0))
+    (x * Expr::num(ty, f64::from(a)) + Expr::num(ty, f64::from(b)))
+        .min(Expr::num(ty, 1.0))
+        .max(Expr::num(ty, 0.0))
 }
 
 /// log(1 + exp(x)) = max(x, 0) + log(1 + u) with u = exp(-|x|) <= 1, which does not overflow.

@@ -10,8 +10,8 @@
 //! A shape or axes that only run time knows: see `runtime`. Squeeze without axes keeps dimensions of sizes
 //! that the model computes, and run time checks that none of them is 1: another rank would be another graph.
 
-use super::{Elements, Attrs, InferCx, Known, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, Elements, InferCx, Known, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder};
 use crate::sym::{Answer, Dim, SymKind};
@@ -36,7 +36,9 @@ impl Operator for View {
     fn parse(a: &mut Attrs) -> Result<Self> {
         a.ignore("consumed_inputs");
         Ok(match a.op() {
-            "Reshape" => View::Reshape { shape: a.ints_opt("shape")?, allowzero: a.flag("allowzero", false)? },
+            "Reshape" => {
+                View::Reshape { shape: a.ints_opt("shape")?, allowzero: a.flag("allowzero", false)? }
+            }
             "Squeeze" => View::Squeeze(a.ints_opt("axes")?),
             "Unsqueeze" => View::Unsqueeze(a.ints_opt("axes")?),
             "Flatten" => View::Flatten(a.int("axis", 1)?),
@@ -51,13 +53,19 @@ impl Operator for View {
         }
         let t = cx.tensor(0)?.clone();
         if self.asks_input() && runtime::late(cx, 1) {
-            let n = runtime::need_length(cx, 1, if matches!(self, View::Reshape { .. }) { "sizes" } else { "axes" })?;
+            let n = runtime::need_length(
+                cx,
+                1,
+                if matches!(self, View::Reshape { .. }) { "sizes" } else { "axes" },
+            )?;
             let rank = match self {
                 View::Reshape { .. } => n,
                 View::Unsqueeze(_) => t.rank() + n,
                 _ => match t.rank().checked_sub(n) {
                     Some(r) => r,
-                    None => return cx.error(codes::OP_SHAPE, format!("{n} axes for rank {}", t.rank())).fail(),
+                    None => {
+                        return cx.error(codes::OP_SHAPE, format!("{n} axes for rank {}", t.rank())).fail();
+                    }
                 },
             };
             let dims = cx.sizes(0, rank, Some(t.count()));
@@ -77,10 +85,15 @@ impl Operator for View {
             View::Flatten(axis) => {
                 let r = t.rank() as i64;
                 if *axis < -r || *axis > r {
-                    return cx.error(codes::OP_ATTRIBUTE, format!("axis {axis} is out of range for rank {r}")).fail();
+                    return cx
+                        .error(codes::OP_ATTRIBUTE, format!("axis {axis} is out of range for rank {r}"))
+                        .fail();
                 }
                 let axis = if *axis < 0 { axis + r } else { *axis } as usize;
-                vec![Dim::product(t.dims[..axis].iter().copied()), Dim::product(t.dims[axis..].iter().copied())]
+                vec![
+                    Dim::product(t.dims[..axis].iter().copied()),
+                    Dim::product(t.dims[axis..].iter().copied()),
+                ]
             }
             View::Identity => t.dims.clone(),
         };
@@ -125,7 +138,9 @@ impl View {
                     let mut before = runtime::int(0);
                     let mut out = vec![];
                     for f in flags {
-                        let old = own.iter().enumerate().fold(runtime::int(1), |e, (d, n)| Expr::select(runtime::eq(before.clone(), runtime::int(d as i64)), n.clone(), e));
+                        let old = own.iter().enumerate().fold(runtime::int(1), |e, (d, n)| {
+                            Expr::select(runtime::eq(before.clone(), runtime::int(d as i64)), n.clone(), e)
+                        });
                         let axis = runtime::eq(f.clone(), runtime::int(1));
                         out.push(k.let_(Expr::select(axis, runtime::int(1), old)));
                         before = k.let_(before + (runtime::int(1) - f));
@@ -135,7 +150,13 @@ impl View {
                 _ => {
                     let flags = runtime::axis_flags(k, list, from.len());
                     for (f, n) in flags.iter().zip(&own) {
-                        runtime::check(k, runtime::or(runtime::eq(f.clone(), runtime::int(0)), runtime::eq(n.clone(), runtime::int(1))));
+                        runtime::check(
+                            k,
+                            runtime::or(
+                                runtime::eq(f.clone(), runtime::int(0)),
+                                runtime::eq(n.clone(), runtime::int(1)),
+                            ),
+                        );
                     }
                     runtime::pick(k, &flags, 0, &own, to.len())
                 }
@@ -169,8 +190,17 @@ fn target_sizes(k: &mut KernelBuilder, list: Buf, from: &[Expr], total: Dim, all
     }
     runtime::check(k, runtime::le(open.clone(), runtime::int(1)));
     // -1 can not be told beside a 0.
-    runtime::check(k, runtime::or(runtime::eq(open, runtime::int(0)), Expr::bin(BinOp::Ne, others.clone(), runtime::int(0))));
-    let rest = k.let_(Expr::index(total) / Expr::select(runtime::eq(others.clone(), runtime::int(0)), runtime::int(1), others));
+    runtime::check(
+        k,
+        runtime::or(
+            runtime::eq(open, runtime::int(0)),
+            Expr::bin(BinOp::Ne, others.clone(), runtime::int(0)),
+        ),
+    );
+    let rest = k.let_(
+        Expr::index(total)
+            / Expr::select(runtime::eq(others.clone(), runtime::int(0)), runtime::int(1), others),
+    );
     sizes.into_iter().map(|(open, size)| k.let_(Expr::select(open, rest.clone(), size))).collect()
 }
 
@@ -182,13 +212,22 @@ fn reshape(cx: &mut InferCx, from: &[Dim], target: Vec<Dim>, allowzero: bool) ->
         match d.as_const() {
             Some(0) if !allowzero => match from.get(i) {
                 Some(d) => dims.push(*d),
-                None => return cx.error(codes::OP_SHAPE, format!("the shape's entry {i} is 0, but the input has rank {}", from.len())).fail(),
+                None => {
+                    return cx
+                        .error(
+                            codes::OP_SHAPE,
+                            format!("the shape's entry {i} is 0, but the input has rank {}", from.len()),
+                        )
+                        .fail();
+                }
             },
             Some(-1) if rest.is_none() => {
                 rest = Some(i);
                 dims.push(Dim::constant(1));
             }
-            Some(v) if v < 0 => return cx.error(codes::OP_SHAPE, "the shape holds a negative size or -1 twice").fail(),
+            Some(v) if v < 0 => {
+                return cx.error(codes::OP_SHAPE, "the shape holds a negative size or -1 twice").fail();
+            }
             // A computed 0 would copy the input's size: that is refused at run time, unless both are 0.
             None if !allowzero && from.get(i).is_some_and(|f| f != d) => {
                 cx.syms.require_at_most(from[i].min(1), *d);
@@ -251,10 +290,15 @@ fn squeeze(cx: &mut InferCx, from: &[Dim], attr: &Option<Vec<i64>>) -> Result<Ve
             let one = Dim::constant(1);
             // A size that the caller chooses can be bound; of one that the model computes, the rank is
             // decided here.
-            let (computed, chosen): (Vec<Dim>, Vec<Dim>) =
-                from.iter().filter(|d| cx.syms.eq(**d, one) == Answer::Unknown).partition(|d| d.syms().into_iter().any(|s| cx.syms.kind(s) == SymKind::Runtime));
+            let (computed, chosen): (Vec<Dim>, Vec<Dim>) = from
+                .iter()
+                .filter(|d| cx.syms.eq(**d, one) == Answer::Unknown)
+                .partition(|d| d.syms().into_iter().any(|s| cx.syms.kind(s) == SymKind::Runtime));
             if !chosen.is_empty() {
-                return cx.error(codes::DYNAMIC_VALUE, "Squeeze without axes needs to know which sizes are 1").help("bind the dimensions with --dim").fail();
+                return cx
+                    .error(codes::DYNAMIC_VALUE, "Squeeze without axes needs to know which sizes are 1")
+                    .help("bind the dimensions with --dim")
+                    .fail();
             }
             for d in computed {
                 cx.syms.require_at_most(one, (d - 1).max(one - d));
@@ -271,5 +315,7 @@ fn unsqueeze(cx: &mut InferCx, from: &[Dim], attr: &Option<Vec<i64>>) -> Result<
     };
     let list = axes(cx, attr, from.len() + n)?.unwrap_or_default();
     let mut rest = from.iter();
-    Ok((0..from.len() + n).map(|i| if list.contains(&i) { Dim::constant(1) } else { rest.next().copied().unwrap_or_default() }).collect())
+    Ok((0..from.len() + n)
+        .map(|i| if list.contains(&i) { Dim::constant(1) } else { rest.next().copied().unwrap_or_default() })
+        .collect())
 }

@@ -3,8 +3,8 @@
 //! Spec: <https://onnx.ai/onnx/operators/onnx__HannWindow.html>, `HammingWindow`, `BlackmanWindow`,
 //! `MelWeightMatrix`. One version each, 17. Values are computed in float64.
 
-use super::{Attrs, InferCx, LowerCx, Operator};
 use super::support::runtime;
+use super::{Attrs, InferCx, LowerCx, Operator};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
 use crate::sym::Dim;
@@ -28,7 +28,8 @@ enum Kind {
 }
 
 impl Operator for Windows {
-    const OPS: &'static [&'static str] = &["HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix"];
+    const OPS: &'static [&'static str] =
+        &["HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix"];
     fn parse(a: &mut Attrs) -> Result<Self> {
         let kind = match a.op() {
             "HannWindow" => Kind::Hann,
@@ -38,7 +39,10 @@ impl Operator for Windows {
         };
         let elem = a.elem_type_opt("output_datatype")?.unwrap_or(ElemType::F32);
         if !elem.is_float() && !elem.is_int() {
-            return a.error("attribute \"output_datatype\" is not a number's type").found_expected(elem.to_string(), "a floating-point or integer type").fail();
+            return a
+                .error("attribute \"output_datatype\" is not a number's type")
+                .found_expected(elem.to_string(), "a floating-point or integer type")
+                .fail();
         }
         Ok(Windows { kind, periodic: kind == Kind::Mel || a.flag("periodic", true)?, elem })
     }
@@ -71,7 +75,8 @@ impl Operator for Windows {
         let (dims, to) = (cx.dims(y), cx.elem(y).compute());
         let inputs: Vec<Buf> = cx.inputs.iter().flatten().copied().collect();
         // If one of them is late, both sizes of the result are.
-        let late = (0..inputs.len().min(2)).any(|i| cx.dims_value(i).is_none() && (i == 0 || self.kind == Kind::Mel));
+        let late = (0..inputs.len().min(2))
+            .any(|i| cx.dims_value(i).is_none() && (i == 0 || self.kind == Kind::Mel));
         if late {
             let size = runtime::entry(cx, inputs[0], 0);
             cx.define(dims[dims.len() - 1], size);
@@ -130,7 +135,9 @@ impl Bank {
             let at = vec![Dim::constant(0); k.m.bufs[b].dims.len()];
             Expr::cast(k.m.bufs[b].ty.compute(), ElemType::F64, k.load(b, &at))
         };
-        let mel = |hertz: Expr| Expr::un(UnOp::Log1p, hertz / number(700.0)) * number(2595.0 / std::f64::consts::LN_10);
+        let mel = |hertz: Expr| {
+            Expr::un(UnOp::Log1p, hertz / number(700.0)) * number(2595.0 / std::f64::consts::LN_10)
+        };
         let (low, high) = (mel(scalar(k, inputs[3])), mel(scalar(k, inputs[4])));
         let low = k.let_(low);
         let step = k.let_((high - low.clone()) / wide(filters + 2));
@@ -154,7 +161,11 @@ impl Bank {
         let falling = (right.clone() - j.clone()) / (right.clone() - centre.clone());
         let rising = (j.clone() - left.clone()) / (centre.clone() - left.clone());
         let peak = Expr::select(eq(&j, &centre), number(1.0), number(0.0));
-        let before = Expr::select(eq(&left, &centre), peak, Expr::select(le(&left, &j).and(le(&j, &centre)), rising, number(0.0)));
+        let before = Expr::select(
+            eq(&left, &centre),
+            peak,
+            Expr::select(le(&left, &j).and(le(&j, &centre)), rising, number(0.0)),
+        );
         Expr::select(le(&centre, &j).and(lt(&j, &right)), falling, before)
     }
 }

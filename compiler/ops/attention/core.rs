@@ -38,7 +38,11 @@ pub struct Operand {
 impl Operand {
     /// An operand of rank 3 or 4, by its shape.
     pub fn of_rank(cx: &LowerCx, buf: Buf, size: Dim) -> Operand {
-        let form = if cx.dims(buf).len() == 4 { Form::Heads } else { Form::Hidden { size, offset: Dim::constant(0) } };
+        let form = if cx.dims(buf).len() == 4 {
+            Form::Heads
+        } else {
+            Form::Hidden { size, offset: Dim::constant(0) }
+        };
         Operand { buf, form }
     }
     /// Indices of an element.
@@ -137,7 +141,11 @@ pub fn softmax(cx: &mut LowerCx, x: Buf, guard: bool, sink: Option<Sink>) -> Buf
             });
             // exp(-inf - 0) is 0 where exp(-inf - -inf) is not a number.
             let dead = Expr::bin(BinOp::Eq, Expr::acc(top), masked(ty));
-            let base = if guard { k.let_(Expr::select(dead, Expr::num(ty, 0.0), Expr::acc(top))) } else { Expr::acc(top) };
+            let base = if guard {
+                k.let_(Expr::select(dead, Expr::num(ty, 0.0), Expr::acc(top)))
+            } else {
+                Expr::acc(top)
+            };
             let first = sink.map_or(Expr::num(ty, 0.0), |s| Expr::un(UnOp::Exp, s - base.clone()));
             let sum = k.acc(first);
             k.nest(LoopKind::Seq, row, |k, r| {
@@ -181,7 +189,17 @@ pub fn values(cx: &mut LowerCx, s: &Sizes, probabilities: Buf, value: Operand, y
 /// Past and new keys (or values) in one buffer [batch, head, position, element]: `wanted`, or a temporary.
 /// `None` where there is no past and nobody wants the result.
 #[allow(clippy::too_many_arguments)]
-pub fn present(cx: &mut LowerCx, name: &str, wanted: Option<Buf>, past: Option<Buf>, new: Operand, batch: Dim, heads: Dim, positions: Dim, size: Dim) -> Option<Operand> {
+pub fn present(
+    cx: &mut LowerCx,
+    name: &str,
+    wanted: Option<Buf>,
+    past: Option<Buf>,
+    new: Operand,
+    batch: Dim,
+    heads: Dim,
+    positions: Dim,
+    size: Dim,
+) -> Option<Operand> {
     if wanted.is_none() && past.is_none() {
         return None;
     }

@@ -144,7 +144,11 @@ impl Fields {
         Expr::Load { buf: self.words, at: vec![i, Dim::constant(w)] }
     }
     fn half(&self, i: Dim, h: i64) -> Expr {
-        Expr::cast(ElemType::I32, ElemType::I64, Expr::Load { buf: self.halves, at: vec![i, Dim::constant(h)] })
+        Expr::cast(
+            ElemType::I32,
+            ElemType::I64,
+            Expr::Load { buf: self.halves, at: vec![i, Dim::constant(h)] },
+        )
     }
     /// Writes one: kind, dtype, key dtype, rank; len, dims, data, keys, items.
     fn store(&self, k: &mut KernelBuilder, i: Dim, halves: [Expr; 4], words: [Expr; 5]) {
@@ -206,16 +210,27 @@ pub(super) fn unpack(cx: &mut LowerCx, b: &Boundary) -> Result<()> {
     if let Form::Map = b.form {
         return unpack_map(cx, b, &own);
     }
-    let (is, first) = (if b.form == Form::Optional { TENSOR } else { SEQUENCE }, usize::from(b.form == Form::OptionalSequence));
+    let (is, first) = (
+        if b.form == Form::Optional { TENSOR } else { SEQUENCE },
+        usize::from(b.form == Form::OptionalSequence),
+    );
     let there = eq(kind.clone(), int(is));
-    demand(cx, if b.form == Form::Sequence { there.clone() } else { or(there.clone(), eq(kind, int(NONE))) }, Status::Value);
+    demand(
+        cx,
+        if b.form == Form::Sequence { there.clone() } else { or(there.clone(), eq(kind, int(NONE))) },
+        Status::Value,
+    );
     if let (1, Some(flag)) = (first, cx.output_opt(0)) {
         let there = there.clone();
         cx.map(flag, |_, _| there);
     }
     let count = if b.form == Form::Optional { int(1) } else { own.word(zero, LEN) };
     let len = defined(cx, first, 0, Expr::select(there.clone(), count, int(0)));
-    let items = if b.form == Form::Optional { Expr::Address(given) } else { Expr::select(there, own.word(zero, ITEMS), int(0)) };
+    let items = if b.form == Form::Optional {
+        Expr::Address(given)
+    } else {
+        Expr::select(there, own.word(zero, ITEMS), int(0))
+    };
     let items = address(cx, "items", items);
     demand(cx, or(Expr::cmp_index(BinOp::Eq, len, 0), Expr::cmp_index(BinOp::Ne, items, 0)), Status::Null);
     let items = cx.m.buf("items", ElemType::I64, vec![len, Dim::constant(WORDS)], Place::Pointer(items));
@@ -280,7 +295,10 @@ fn row(cx: &mut LowerCx, b: &Boundary, items: &Fields, i: Dim, dims: Dim, table:
             Some(_) => check(k, eq(rank.clone(), ix(columns - HEAD))),
             None => check(k, le(int(0), rank.clone()).and(le(rank.clone(), ix(columns - HEAD)))),
         }
-        k.push(Stmt::Check { cond: or(eq(rank.clone(), int(0)), Expr::cmp_index(BinOp::Ne, dims, 0)), status: Status::Null });
+        k.push(Stmt::Check {
+            cond: or(eq(rank.clone(), int(0)), Expr::cmp_index(BinOp::Ne, dims, 0)),
+            status: Status::Null,
+        });
         let count = k.acc(int(1));
         k.range(LoopKind::Seq, "d", 0, columns - HEAD, |k, d| {
             let n = Expr::select(Expr::bin(BinOp::Lt, ix(d), rank.clone()), k.load(sizes, &[d]), int(1));
@@ -288,7 +306,11 @@ fn row(cx: &mut LowerCx, b: &Boundary, items: &Fields, i: Dim, dims: Dim, table:
             check(k, le(int(0), n.clone()).and(le(n.clone(), int(MAX_SIZE))));
             k.set(count, Expr::acc(count) * n.clone());
             check(k, le(Expr::acc(count), int(MAX_SIZE)));
-            k.store(table, &[i, d + HEAD], Expr::select(Expr::bin(BinOp::Lt, ix(d), rank.clone()), n, int(0)));
+            k.store(
+                table,
+                &[i, d + HEAD],
+                Expr::select(Expr::bin(BinOp::Lt, ix(d), rank.clone()), n, int(0)),
+            );
         });
         for (d, n) in b.dims.iter().flatten().enumerate() {
             if let Some(n) = n {
@@ -308,7 +330,9 @@ fn row(cx: &mut LowerCx, b: &Boundary, items: &Fields, i: Dim, dims: Dim, table:
 fn unpack_map(cx: &mut LowerCx, b: &Boundary, own: &Fields) -> Result<()> {
     let zero = Dim::constant(0);
     let key = b.key.unwrap_or(ElemType::I64);
-    let right = eq(own.half(zero, KIND), int(MAP)).and(eq(own.half(zero, DTYPE), int(i64::from(b.elem as u8)))).and(eq(own.half(zero, KEY_DTYPE), int(i64::from(key as u8))));
+    let right = eq(own.half(zero, KIND), int(MAP))
+        .and(eq(own.half(zero, DTYPE), int(i64::from(b.elem as u8))))
+        .and(eq(own.half(zero, KEY_DTYPE), int(i64::from(key as u8))));
     demand(cx, right, Status::Value);
     let n = match (cx.output_opt(0), cx.output_opt(1)) {
         (Some(o), _) | (None, Some(o)) => cx.dims(o)[0],
@@ -319,7 +343,8 @@ fn unpack_map(cx: &mut LowerCx, b: &Boundary, own: &Fields) -> Result<()> {
         let from = address(cx, "map", own.word(zero, field));
         demand(cx, or(Expr::cmp_index(BinOp::Eq, n, 0), Expr::cmp_index(BinOp::Ne, from, 0)), Status::Null);
         if cx.output_opt(k).is_some() {
-            cx.outputs[k] = Some(cx.m.buf(if k == 0 { "keys" } else { "values" }, ty, vec![n], Place::Pointer(from)));
+            cx.outputs[k] =
+                Some(cx.m.buf(if k == 0 { "keys" } else { "values" }, ty, vec![n], Place::Pointer(from)));
         }
     }
     Ok(())
@@ -332,7 +357,12 @@ pub(super) fn infer_publish(cx: &mut InferCx, list: &[Boundary]) -> Result<()> {
         at += b.parts();
         let data = cx.tensor(first + 1)?.clone();
         if data.elem.is_packed() {
-            return cx.error(codes::OP_FEATURE, format!("an output of several tensors of {} is not supported", data.elem)).fail();
+            return cx
+                .error(
+                    codes::OP_FEATURE,
+                    format!("an output of several tensors of {} is not supported", data.elem),
+                )
+                .fail();
         }
         let mut b = Boundary { elem: data.elem, dims: Some(vec![]), ..b.clone() };
         if b.key.is_some() {
@@ -388,7 +418,9 @@ pub(super) fn publish(cx: &mut LowerCx, list: &[Boundary]) -> Result<()> {
             Form::Maps => Some(cx.dims(data)[0]),
             _ => Some(cx.dims(head)[0]),
         };
-        let items = count.filter(|n| n.as_const() != Some(0)).map(|n| cx.temp("items", ElemType::I64, vec![n, Dim::constant(WORDS)]));
+        let items = count
+            .filter(|n| n.as_const() != Some(0))
+            .map(|n| cx.temp("items", ElemType::I64, vec![n, Dim::constant(WORDS)]));
         outs.push(Out { form: b.form, to: cx.output(k), flag, head, data, items });
     }
     for (o, b) in outs.iter().zip(list) {
@@ -406,17 +438,36 @@ pub(super) fn publish(cx: &mut LowerCx, list: &[Boundary]) -> Result<()> {
             demand(cx, Expr::bin(BinOp::Ne, Expr::Address(b), int(0)), Status::Null);
         }
     }
-    let fields: Vec<[Fields; 2]> = outs.iter().map(|o| [Fields::new(cx, o.to, Dim::constant(1)), Fields::new(cx, o.items.unwrap_or(o.to), o.items.map_or(Dim::constant(1), |b| cx.dims(b)[0]))]).collect();
+    let fields: Vec<[Fields; 2]> = outs
+        .iter()
+        .map(|o| {
+            [
+                Fields::new(cx, o.to, Dim::constant(1)),
+                Fields::new(cx, o.items.unwrap_or(o.to), o.items.map_or(Dim::constant(1), |b| cx.dims(b)[0])),
+            ]
+        })
+        .collect();
     let sizes: Vec<(Dim, Dim)> = outs.iter().map(|o| (cx.dims(o.head)[0], cx.dims(o.data)[0])).collect();
     cx.kernel(|k| {
         let zero = Dim::constant(0);
         for (n, o) in outs.iter().enumerate() {
             let ([to, items], [head, data, first], (rows, count)) = (&fields[n], ends[n], sizes[n]);
             let dtype = int(i64::from(k.m.bufs[o.data].ty as u8));
-            let key = int(if matches!(o.form, Form::Map | Form::Maps) { i64::from(k.m.bufs[o.head].ty as u8) } else { 0 });
+            let key = int(if matches!(o.form, Form::Map | Form::Maps) {
+                i64::from(k.m.bufs[o.head].ty as u8)
+            } else {
+                0
+            });
             match o.form {
-                Form::Map => to.store(k, zero, [int(MAP), dtype, key, int(0)], [ix(rows), int(0), ix(data), ix(head), int(0)]),
-                Form::Optional if o.items.is_none() => to.store(k, zero, [int(NONE), dtype, key, int(0)], std::array::from_fn(|_| int(0))),
+                Form::Map => to.store(
+                    k,
+                    zero,
+                    [int(MAP), dtype, key, int(0)],
+                    [ix(rows), int(0), ix(data), ix(head), int(0)],
+                ),
+                Form::Optional if o.items.is_none() => {
+                    to.store(k, zero, [int(NONE), dtype, key, int(0)], std::array::from_fn(|_| int(0)))
+                }
                 Form::Optional => {
                     let there = Expr::cmp_index(BinOp::Gt, rows, 0);
                     let pick = |v: Expr| Expr::select(there.clone(), v, int(0));
@@ -427,7 +478,12 @@ pub(super) fn publish(cx: &mut LowerCx, list: &[Boundary]) -> Result<()> {
                     let len = if o.form == Form::Maps { count } else { rows };
                     let there = o.flag.map_or(Expr::bool(true), |f| k.load(f, &[]));
                     let pick = |v: Expr| Expr::select(there.clone(), v, int(0));
-                    to.store(k, zero, [pick(int(SEQUENCE)), dtype, key, int(0)], [pick(ix(len)), int(0), int(0), int(0), pick(ix(first))]);
+                    to.store(
+                        k,
+                        zero,
+                        [pick(int(SEQUENCE)), dtype, key, int(0)],
+                        [pick(ix(len)), int(0), int(0), int(0), pick(ix(first))],
+                    );
                 }
             }
         }
@@ -437,7 +493,9 @@ pub(super) fn publish(cx: &mut LowerCx, list: &[Boundary]) -> Result<()> {
 
 /// The descriptors of the members of a sequence, or of the maps.
 fn describe_items(cx: &mut LowerCx, o: &Out, b: &Boundary, items: Buf) {
-    let start = |cx: &mut LowerCx, b: Buf| if is_empty(&cx.dims(b)) { Dim::constant(0) } else { again(cx, "address", Expr::Address(b)) };
+    let start = |cx: &mut LowerCx, b: Buf| {
+        if is_empty(&cx.dims(b)) { Dim::constant(0) } else { again(cx, "address", Expr::Address(b)) }
+    };
     let (head, data) = (start(cx, o.head), start(cx, o.data));
     let count = cx.dims(items)[0];
     let fields = Fields::new(cx, items, count);
@@ -449,7 +507,12 @@ fn describe_items(cx: &mut LowerCx, o: &Out, b: &Boundary, items: Buf) {
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &[count], |k, at| {
                 let from = if data.as_const().is_some() { int(0) } else { ix(data) + ix(at[0] * n * width) };
-                fields.store(k, at[0], [int(MAP), dtype.clone(), int(i64::from(key)), int(0)], [ix(n), int(0), from, ix(head), int(0)]);
+                fields.store(
+                    k,
+                    at[0],
+                    [int(MAP), dtype.clone(), int(i64::from(key)), int(0)],
+                    [ix(n), int(0), from, ix(head), int(0)],
+                );
             });
         });
         return;
@@ -458,16 +521,26 @@ fn describe_items(cx: &mut LowerCx, o: &Out, b: &Boundary, items: Buf) {
     let columns = cx.dims(table)[1];
     cx.kernel(|k| {
         k.range(LoopKind::Seq, "m", 0, count, |k, m| {
-            let (place, rank) = (k.load(table, &[m, Dim::constant(0)]), k.load(table, &[m, Dim::constant(1)]));
+            let (place, rank) =
+                (k.load(table, &[m, Dim::constant(0)]), k.load(table, &[m, Dim::constant(1)]));
             let rank = k.let_(rank);
             let n = k.acc(int(1));
             k.range(LoopKind::Seq, "d", 0, columns - HEAD, |k, d| {
-                let v = Expr::select(Expr::bin(BinOp::Lt, ix(d), rank.clone()), k.load(table, &[m, d + HEAD]), int(1));
+                let v = Expr::select(
+                    Expr::bin(BinOp::Lt, ix(d), rank.clone()),
+                    k.load(table, &[m, d + HEAD]),
+                    int(1),
+                );
                 k.set(n, Expr::acc(n) * v);
             });
             let dims = ix(head + (m * columns + HEAD) * 8);
             let from = if data.as_const().is_some() { int(0) } else { ix(data) + place * int(width) };
-            fields.store(k, m, [int(TENSOR), dtype.clone(), int(0), rank], [Expr::acc(n), dims, from, int(0), int(0)]);
+            fields.store(
+                k,
+                m,
+                [int(TENSOR), dtype.clone(), int(0), rank],
+                [Expr::acc(n), dims, from, int(0), int(0)],
+            );
         });
     });
 }

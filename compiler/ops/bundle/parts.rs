@@ -5,8 +5,8 @@
 use super::{HEAD, is_size, ix, same};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, Status, Stmt};
 use crate::ops::LowerCx;
-use crate::ops::support::runtime::{check, int, le};
 use crate::ops::sequence::{Concat, Split};
+use crate::ops::support::runtime::{check, int, le};
 use crate::sym::Dim;
 use crate::tensor::ElemType;
 
@@ -19,7 +19,11 @@ struct Cut {
 
 impl Cut {
     fn new(dims: &[Dim], axis: usize) -> Cut {
-        Cut { rows: Dim::product(dims[..axis].iter().copied()), along: dims[axis], inside: Dim::product(dims[axis + 1..].iter().copied()) }
+        Cut {
+            rows: Dim::product(dims[..axis].iter().copied()),
+            along: dims[axis],
+            inside: Dim::product(dims[axis + 1..].iter().copied()),
+        }
     }
     fn shape(&self) -> Vec<Dim> {
         vec![self.rows, self.along, self.inside]
@@ -37,7 +41,8 @@ impl Cut {
     }
     /// Where the element of row `at[0]`, position `at[1]` stands in the data.
     fn place(&self, k: &mut KernelBuilder, list: Buf, at: &[Dim]) -> Expr {
-        let (begin, width) = (k.load(list, &[at[1], Dim::constant(0)]), k.load(list, &[at[1], Dim::constant(1)]));
+        let (begin, width) =
+            (k.load(list, &[at[1], Dim::constant(0)]), k.load(list, &[at[1], Dim::constant(1)]));
         begin + width * ix(at[0]) + ix(at[2])
     }
 }

@@ -14,10 +14,17 @@ use std::sync::Arc;
 
 /// The weights (input `index`) and the axes without such taps; `spatial` and `out` are sizes of the image and
 /// the result. Sizes that run time knows keep all taps, and so does an axis all of whose taps read pads.
-pub fn clipped(cx: &mut LowerCx, index: usize, axes: Vec<Axis>, spatial: &[Dim], out: &[Dim]) -> (Buf, Vec<Axis>) {
+pub fn clipped(
+    cx: &mut LowerCx,
+    index: usize,
+    axes: Vec<Axis>,
+    spatial: &[Dim],
+    out: &[Dim],
+) -> (Buf, Vec<Axis>) {
     let w = cx.input(index);
     let sizes = spatial.iter().zip(out);
-    let kept: Vec<Range<i64>> = axes.iter().zip(sizes).map(|(a, (n, out))| taps(a, *n, *out).unwrap_or(0..a.kernel)).collect();
+    let kept: Vec<Range<i64>> =
+        axes.iter().zip(sizes).map(|(a, (n, out))| taps(a, *n, *out).unwrap_or(0..a.kernel)).collect();
     if axes.iter().zip(&kept).all(|(a, r)| *r == (0..a.kernel)) {
         return (w, axes);
     }
@@ -33,7 +40,8 @@ pub fn clipped(cx: &mut LowerCx, index: usize, axes: Vec<Axis>, spatial: &[Dim],
 /// The taps of an axis that meet the image at some result; `None` if a size is unknown or there is no such
 /// tap.
 fn taps(a: &Axis, size: Dim, out: Dim) -> Option<Range<i64>> {
-    let (before, size, out) = (i128::from(a.before.as_const()?), i128::from(size.as_const()?), i128::from(out.as_const()?));
+    let (before, size, out) =
+        (i128::from(a.before.as_const()?), i128::from(size.as_const()?), i128::from(out.as_const()?));
     // A tap's first and last position in the image.
     let first = |tap: i64| i128::from(tap) * i128::from(a.dilation) - before;
     let last = |tap: i64| first(tap) + (out - 1) * i128::from(a.stride);

@@ -23,13 +23,34 @@ impl Conv {
         let (dy, elem) = (cx.dims(y), cx.elem(x));
         let split: Option<Vec<Phases>> = axes.iter().zip(&dy[2..]).map(|(a, d)| Phases::of(a, *d)).collect();
         let Some(split) = split else {
-            let phases: Vec<Phases> = axes.iter().zip(&dy[2..]).map(|(a, d)| Phases { stride: 1, taps: a.kernel, dilation: a.dilation, first: Dim::constant(0), count: *d, cut: Dim::constant(0) }).collect();
+            let phases: Vec<Phases> = axes
+                .iter()
+                .zip(&dy[2..])
+                .map(|(a, d)| Phases {
+                    stride: 1,
+                    taps: a.kernel,
+                    dilation: a.dilation,
+                    first: Dim::constant(0),
+                    count: *d,
+                    cut: Dim::constant(0),
+                })
+                .collect();
             let spread = spread(cx, x, axes, &dy, elem);
             self.phases(cx, spread, w, y, &phases);
             return Ok(());
         };
         let dx = cx.dims(x);
-        let reach: Vec<Axis> = split.iter().zip(&dx[2..]).map(|(p, d)| Axis { kernel: p.taps, stride: 1, dilation: p.dilation, before: Dim::constant((p.taps - 1) * p.dilation) - p.first, after: p.first + p.count - *d }).collect();
+        let reach: Vec<Axis> = split
+            .iter()
+            .zip(&dx[2..])
+            .map(|(p, d)| Axis {
+                kernel: p.taps,
+                stride: 1,
+                dilation: p.dilation,
+                before: Dim::constant((p.taps - 1) * p.dilation) - p.first,
+                after: p.first + p.count - *d,
+            })
+            .collect();
         let src = padded(cx, x, &reach, None);
         let dw = cx.dims(w);
         if self.has_few_channels(&dw, &split) {
@@ -37,16 +58,28 @@ impl Conv {
             return Ok(());
         }
         if let Some(parts) = ragged(&dw[1..], axes, &split) {
-            let whole: Vec<Dim> = dy[..2].iter().copied().chain(split.iter().map(|p| p.count * p.stride)).collect();
+            let whole: Vec<Dim> =
+                dy[..2].iter().copied().chain(split.iter().map(|p| p.count * p.stride)).collect();
             let out = cx.temp("strides", elem, whole);
             parts.iter().for_each(|part| self.phase(cx, src, w, out, part));
             cut(cx, out, y, &split);
             return Ok(());
         }
         // Taps beyond the kernel are 0.
-        let ends: Vec<Axis> = split.iter().zip(axes).map(|(p, a)| Axis { kernel: 1, stride: 1, dilation: 1, before: Dim::constant(0), after: Dim::constant(p.taps * p.stride - a.kernel) }).collect();
+        let ends: Vec<Axis> = split
+            .iter()
+            .zip(axes)
+            .map(|(p, a)| Axis {
+                kernel: 1,
+                stride: 1,
+                dilation: 1,
+                before: Dim::constant(0),
+                after: Dim::constant(p.taps * p.stride - a.kernel),
+            })
+            .collect();
         let w = if dw.len() == dy.len() { padded(cx, w, &ends, None) } else { w };
-        let whole: Vec<Dim> = dy[..2].iter().copied().chain(split.iter().map(|p| p.count * p.stride)).collect();
+        let whole: Vec<Dim> =
+            dy[..2].iter().copied().chain(split.iter().map(|p| p.count * p.stride)).collect();
         let direct = split.iter().all(|p| p.cut == Dim::constant(0)) && whole == dy;
         let out = if direct { y } else { cx.temp("strides", elem, whole) };
         self.phases(cx, src, w, out, &split);
@@ -59,7 +92,10 @@ impl Conv {
     /// them.
     fn has_few_channels(&self, dw: &[Dim], axes: &[Phases]) -> bool {
         let strides: i64 = axes.iter().map(|a| a.stride).product();
-        self.group == 1 && strides > 1 && dw.len() == axes.len() + 2 && dw[1].as_const().is_some_and(|c| c < LANES && c * strides <= 4 * LANES)
+        self.group == 1
+            && strides > 1
+            && dw.len() == axes.len() + 2
+            && dw[1].as_const().is_some_and(|c| c < LANES && c * strides <= 4 * LANES)
     }
     /// The phases as channels of a convolution of stride 1, which a map takes apart.
     fn phases_as_channels(&self, cx: &mut LowerCx, src: Buf, w: Buf, axes: &[Phases]) {
@@ -70,8 +106,16 @@ impl Conv {
         let channels = dw[1] * strides;
         // Weights `[channel and phase][input channel][taps ..]`, 0 beyond the kernel.
         let taps: Vec<Dim> = axes.iter().map(|a| Dim::constant(a.taps)).collect();
-        let own = cx.temp("phases", cx.elem(w), [channels, dw[0]].into_iter().chain(taps.iter().copied()).collect::<Vec<_>>());
-        let loops: Vec<Dim> = std::iter::once(dw[1]).chain(axes.iter().map(|a| Dim::constant(a.stride))).chain([dw[0]]).chain(taps.iter().copied()).collect();
+        let own = cx.temp(
+            "phases",
+            cx.elem(w),
+            [channels, dw[0]].into_iter().chain(taps.iter().copied()).collect::<Vec<_>>(),
+        );
+        let loops: Vec<Dim> = std::iter::once(dw[1])
+            .chain(axes.iter().map(|a| Dim::constant(a.stride)))
+            .chain([dw[0]])
+            .chain(taps.iter().copied())
+            .collect();
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &loops, |k, o| {
                 let (phase, ic, r) = (&o[1..1 + n], o[1 + n], &o[2 + n..]);
@@ -84,10 +128,18 @@ impl Conv {
                 }
                 let v = k.load(w, &from);
                 let zero = Expr::num(k.m.type_of(&v), 0.0);
-                k.store(own, &[channel, ic].into_iter().chain(r.iter().copied()).collect::<Vec<_>>(), Expr::select(inside, v, zero));
+                k.store(
+                    own,
+                    &[channel, ic].into_iter().chain(r.iter().copied()).collect::<Vec<_>>(),
+                    Expr::select(inside, v, zero),
+                );
             });
         });
-        let turned = cx.temp("turned", elem, [dy[0], channels].into_iter().chain(axes.iter().map(|a| a.count)).collect::<Vec<_>>());
+        let turned = cx.temp(
+            "turned",
+            elem,
+            [dy[0], channels].into_iter().chain(axes.iter().map(|a| a.count)).collect::<Vec<_>>(),
+        );
         let loops: Vec<Dim> = [dy[0], channels].into_iter().chain(axes.iter().map(|a| a.count)).collect();
         let depth: Vec<Dim> = std::iter::once(ds[1]).chain(taps).collect();
         cx.kernel(|k| {
@@ -106,7 +158,10 @@ impl Conv {
         cx.map(y, |k, at| {
             let places: Vec<Dim> = at[2..].iter().zip(axes).map(|(o, a)| *o + a.cut).collect();
             let channel = places.iter().zip(axes).fold(at[1], |c, (o, a)| c * a.stride + o.modulo(a.stride));
-            let from: Vec<Dim> = [at[0], channel].into_iter().chain(places.iter().zip(axes).map(|(o, a)| o.floor_div(a.stride))).collect();
+            let from: Vec<Dim> = [at[0], channel]
+                .into_iter()
+                .chain(places.iter().zip(axes).map(|(o, a)| o.floor_div(a.stride)))
+                .collect();
             let v = k.load(turned, &from);
             with_bias(k, v, bias, at[1])
         });
@@ -116,7 +171,8 @@ impl Conv {
         let (ds, dw, dy) = (cx.dims(src), cx.dims(w), cx.dims(out));
         let (ty, bias, g) = (cx.elem(out).compute(), cx.input_opt(2), self.group);
         let (ci, co) = (ds[1].floor_div(g), dw[1]);
-        let loops: Vec<Dim> = [dy[0], Dim::constant(g), co].into_iter().chain(axes.iter().map(|a| a.count)).collect();
+        let loops: Vec<Dim> =
+            [dy[0], Dim::constant(g), co].into_iter().chain(axes.iter().map(|a| a.count)).collect();
         let depth: Vec<Dim> = std::iter::once(ci).chain(axes.iter().map(|a| Dim::constant(a.taps))).collect();
         cx.kernel(|k| {
             k.nest(LoopKind::Par, &loops, |k, o| {
@@ -133,7 +189,10 @@ impl Conv {
                     k.set(acc, product_sum(ty, a, b, Expr::acc(acc)));
                 });
                 let v = with_bias(k, Expr::acc(acc), bias, oc);
-                let to: Vec<Dim> = [o[0], oc].into_iter().chain(axes.iter().enumerate().map(|(i, a)| o[3 + i] * a.stride + a.phase)).collect();
+                let to: Vec<Dim> = [o[0], oc]
+                    .into_iter()
+                    .chain(axes.iter().enumerate().map(|(i, a)| o[3 + i] * a.stride + a.phase))
+                    .collect();
                 k.store(out, &to, v);
             });
         });
@@ -181,7 +240,8 @@ const LANES: i64 = 16;
 /// The result, from where in whole strides it begins.
 fn cut(cx: &mut LowerCx, whole: Buf, y: Buf, axes: &[Phases]) {
     cx.map(y, |k, at| {
-        let from: Vec<Dim> = at[..2].iter().copied().chain(at[2..].iter().zip(axes).map(|(o, p)| *o + p.cut)).collect();
+        let from: Vec<Dim> =
+            at[..2].iter().copied().chain(at[2..].iter().zip(axes).map(|(o, p)| *o + p.cut)).collect();
         k.load(whole, &from)
     });
 }
@@ -208,13 +268,24 @@ fn ragged(dw: &[Dim], axes: &[Axis], split: &[Phases]) -> Option<Vec<Vec<Part>>>
     let whole: i64 = split.iter().map(|p| p.taps * p.stride).product();
     let own: i64 = axes.iter().map(|a| a.kernel).product();
     let each = split.iter().zip(axes).all(|(p, a)| a.kernel >= p.stride && p.dilation == 1);
-    if !(2..=MOST).contains(&strides) || own * PART.1 > whole * PART.0 || !each || dw.len() != axes.len() + 1 || dw[0].as_const().is_none_or(|c| c < LANES) {
+    if !(2..=MOST).contains(&strides)
+        || own * PART.1 > whole * PART.0
+        || !each
+        || dw.len() != axes.len() + 1
+        || dw[0].as_const().is_none_or(|c| c < LANES)
+    {
         return None;
     }
     let mut all: Vec<Vec<Part>> = vec![vec![]];
     for (p, a) in split.iter().zip(axes) {
-        let parts: Vec<Part> = (0..p.stride).map(|phase| (phase, (a.kernel - phase + p.stride - 1) / p.stride)).map(|(phase, taps)| Part { stride: p.stride, phase, taps, skip: p.taps - taps, count: p.count }).collect();
-        all = all.iter().flat_map(|head| parts.iter().map(|x| head.iter().copied().chain([*x]).collect::<Vec<_>>())).collect();
+        let parts: Vec<Part> = (0..p.stride)
+            .map(|phase| (phase, (a.kernel - phase + p.stride - 1) / p.stride))
+            .map(|(phase, taps)| Part { stride: p.stride, phase, taps, skip: p.taps - taps, count: p.count })
+            .collect();
+        all = all
+            .iter()
+            .flat_map(|head| parts.iter().map(|x| head.iter().copied().chain([*x]).collect::<Vec<_>>()))
+            .collect();
     }
     Some(all)
 }
@@ -242,7 +313,14 @@ impl Phases {
         let first = a.before.floor_div(s);
         let count = (a.before + size - 1).floor_div(s) - first + 1;
         let taps = if s == 1 { a.kernel } else { (a.kernel + s - 1) / s };
-        Some(Phases { stride: s, taps, dilation: if s == 1 { a.dilation } else { 1 }, first, count, cut: a.before - first * s })
+        Some(Phases {
+            stride: s,
+            taps,
+            dilation: if s == 1 { a.dilation } else { 1 },
+            first,
+            count,
+            cut: a.before - first * s,
+        })
     }
 }
 
@@ -260,7 +338,8 @@ fn spread(cx: &mut LowerCx, x: Buf, axes: &[Axis], dy: &[Dim], elem: crate::tens
             let p = at[2 + i] + a.before - (a.extent() - 1);
             let q = p.floor_div(a.stride);
             from.push(q);
-            inside = inside.and(Expr::cmp_index(BinOp::Ge, p, 0)).and(Expr::cmp_index(BinOp::Lt, q, dims[2 + i]));
+            inside =
+                inside.and(Expr::cmp_index(BinOp::Ge, p, 0)).and(Expr::cmp_index(BinOp::Lt, q, dims[2 + i]));
             if a.stride > 1 {
                 inside = inside.and(Expr::cmp_index(BinOp::Eq, p.modulo(a.stride), 0));
             }
@@ -270,4 +349,3 @@ fn spread(cx: &mut LowerCx, x: Buf, axes: &[Axis], dy: &[Dim], elem: crate::tens
     });
     out
 }
-

@@ -30,7 +30,10 @@ impl Dft {
     /// parts are known and the length has factors for it; false if not.
     pub(super) fn by_factors(&self, cx: &mut LowerCx, x: Buf, y: Buf) -> bool {
         let (from, to) = (cx.dims(x), cx.dims(y));
-        let (Some(l), Some(parts), Some(count)) = (from[1].as_const(), from[3].as_const(), to[1].as_const()) else { return false };
+        let (Some(l), Some(parts), Some(count)) = (from[1].as_const(), from[3].as_const(), to[1].as_const())
+        else {
+            return false;
+        };
         let Some((a, b)) = factors(l).filter(|_| !(self.inverse && self.onesided)) else { return false };
         if l.checked_mul(a).and_then(|v| v.checked_mul(2 * parts)).is_none_or(|n| n > WEIGHTS) {
             return false;
@@ -44,19 +47,31 @@ impl Dft {
             c * angle.cos() + s * angle.sin()
         };
         let mut first = vec![];
-        for (n1, p, k1, q) in (0..a).flat_map(|n| (0..parts).flat_map(move |p| (0..a).flat_map(move |k| (0..2).map(move |q| (n, p, k, q))))) {
+        for (n1, p, k1, q) in (0..a).flat_map(|n| {
+            (0..parts).flat_map(move |p| (0..a).flat_map(move |k| (0..2).map(move |q| (n, p, k, q))))
+        }) {
             first.extend((0..b).map(|n2| weight(p, q, (n1 * b + n2) * k1)));
         }
         let mut second = vec![];
-        for (q, n2, k2) in (0..2).flat_map(|q| (0..b).flat_map(move |n| (0..blocks).map(move |k| (q, n, k)))) {
+        for (q, n2, k2) in (0..2).flat_map(|q| (0..b).flat_map(move |n| (0..blocks).map(move |k| (q, n, k))))
+        {
             second.extend((0..2).map(|to| weight(q, to, n2 * k2 * a) * self.scale(n2, l)));
         }
         let fill = |dims: Vec<i64>, v: Vec<f64>| {
-            let bytes: Vec<u8> = if ty == ElemType::F64 { v.iter().flat_map(|x| x.to_le_bytes()).collect() } else { v.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect() };
+            let bytes: Vec<u8> = if ty == ElemType::F64 {
+                v.iter().flat_map(|x| x.to_le_bytes()).collect()
+            } else {
+                v.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect()
+            };
             ConstData::new(ty, dims, bytes).map(Arc::new)
         };
-        let (Some(first), Some(second)) = (fill(vec![a, parts, a, 2, b], first), fill(vec![2 * b, 2 * blocks], second)) else { return false };
-        let (first, second) = (cx.m.constant("fourier.first", first), cx.m.constant("fourier.second", second));
+        let (Some(first), Some(second)) =
+            (fill(vec![a, parts, a, 2, b], first), fill(vec![2 * b, 2 * blocks], second))
+        else {
+            return false;
+        };
+        let (first, second) =
+            (cx.m.constant("fourier.first", first), cx.m.constant("fourier.second", second));
         let (before, behind) = (from[0], from[2]);
         let half = cx.temp("half", ty, vec![before, behind, a.into(), 2.into(), b.into()]);
         cx.kernel(|k| {
@@ -88,10 +103,14 @@ impl Dft {
         for (block, blocks, lines) in [(0, count / a, a), (count / a, 1, count % a)] {
             if blocks > 0 && lines > 0 {
                 cx.kernel(|k| {
-                    k.nest(LoopKind::Par, &[before, blocks.into(), lines.into(), behind, 2.into()], |k, at| {
-                        let v = k.load(spectrum, &[at[0], at[3], at[2], at[1] + block, at[4]]);
-                        k.store(y, &[at[0], (at[1] + block) * a + at[2], at[3], at[4]], v);
-                    });
+                    k.nest(
+                        LoopKind::Par,
+                        &[before, blocks.into(), lines.into(), behind, 2.into()],
+                        |k, at| {
+                            let v = k.load(spectrum, &[at[0], at[3], at[2], at[1] + block, at[4]]);
+                            k.store(y, &[at[0], (at[1] + block) * a + at[2], at[3], at[4]], v);
+                        },
+                    );
                 });
             }
         }

@@ -3,9 +3,9 @@
 use super::{Group, MsAttention};
 use crate::diag::{Result, codes};
 use crate::nest::{BinOp, Buf, Expr, KernelBuilder, LoopKind, UnOp};
+use crate::ops::attention::core::{self, Form, Operand, Sizes};
 use crate::ops::cast::saturated;
 use crate::ops::quantize::quantized;
-use crate::ops::attention::core::{self, Form, Operand, Sizes};
 use crate::ops::rope::{Rotation, rotate};
 use crate::ops::support::runtime;
 use crate::ops::{InferCx, LowerCx};
@@ -18,7 +18,9 @@ impl MsAttention {
         let q = cx.tensor(0)?.clone();
         let (k, v) = (cx.tensor_opt(1)?.cloned(), cx.tensor_opt(2)?.cloned());
         if q.rank() != 3 || k.is_some() != v.is_some() {
-            return cx.error(codes::OP_SHAPE, "the query must have rank 3, and key and value be given together").fail();
+            return cx
+                .error(codes::OP_SHAPE, "the query must have rank 3, and key and value be given together")
+                .fail();
         }
         let size = self.group_size(&q.dims, k.is_some(), kv_heads);
         let hidden = size * (self.heads + if k.is_some() { 0 } else { 2 * kv_heads });
@@ -36,12 +38,22 @@ impl MsAttention {
         if g.rotary && !(cx.has(7) && cx.has(8)) {
             return cx.error(codes::OP_ARITY, "do_rotary needs cos_cache and sin_cache").fail();
         }
-        for (i, name, rank) in [(7, "cos_cache", 2), (8, "sin_cache", 2), (9, "position_ids", 2), (11, "head_sink", 1), (14, "q_norm_weight", 1), (15, "k_norm_weight", 1)] {
+        for (i, name, rank) in [
+            (7, "cos_cache", 2),
+            (8, "sin_cache", 2),
+            (9, "position_ids", 2),
+            (11, "head_sink", 1),
+            (14, "q_norm_weight", 1),
+            (15, "k_norm_weight", 1),
+        ] {
             if let Some(t) = cx.tensor_opt(i)?
                 && t.rank() != rank
             {
                 let found = t.rank().to_string();
-                return cx.error(codes::OP_SHAPE, format!("{name} must have rank {rank}")).found_expected(found, rank.to_string()).fail();
+                return cx
+                    .error(codes::OP_SHAPE, format!("{name} must have rank {rank}"))
+                    .found_expected(found, rank.to_string())
+                    .fail();
             }
         }
         if let (Some(cos), Some(sin)) = (cx.tensor_opt(7)?.cloned(), cx.tensor_opt(8)?.cloned()) {
@@ -56,33 +68,63 @@ impl MsAttention {
             let (name, what) = (["k_scale", "v_scale"][i], ["past_key", "past_value"][i]);
             if g.quantized[i] {
                 let Some(p) = p else {
-                    return cx.error(codes::OP_FEATURE, format!("a quantized cache needs the input {what}: it has the cache's type")).fail();
+                    return cx
+                        .error(
+                            codes::OP_FEATURE,
+                            format!("a quantized cache needs the input {what}: it has the cache's type"),
+                        )
+                        .fail();
                 };
-                let fits = if g.bits == 4 { p.elem == ElemType::U8 } else { matches!(p.elem, ElemType::I8 | ElemType::F8E4M3FN) };
+                let fits = if g.bits == 4 {
+                    p.elem == ElemType::U8
+                } else {
+                    matches!(p.elem, ElemType::I8 | ElemType::F8E4M3FN)
+                };
                 if !fits {
                     let expected = if g.bits == 4 { "uint8" } else { "int8 or float8e4m3fn" };
-                    return cx.error(codes::OP_TYPE, format!("{what} has the wrong type")).found_expected(p.elem.to_string(), expected).fail();
+                    return cx
+                        .error(codes::OP_TYPE, format!("{what} has the wrong type"))
+                        .found_expected(p.elem.to_string(), expected)
+                        .fail();
                 }
                 let Some(s) = cx.tensor_opt(12 + i)? else {
-                    return cx.error(codes::OP_ARITY, format!("a quantized cache needs the input {name}")).fail();
+                    return cx
+                        .error(codes::OP_ARITY, format!("a quantized cache needs the input {name}"))
+                        .fail();
                 };
                 let n = s.count();
                 if n.as_const() != Some(1) {
-                    cx.require_eq(n, size * kv_heads, "a scale is one for all, or one for each key head and element")?;
+                    cx.require_eq(
+                        n,
+                        size * kv_heads,
+                        "a scale is one for all, or one for each key head and element",
+                    )?;
                 }
                 caches[i] = (p.elem, if g.bits == 4 { size.ceil_div(2) } else { size });
             }
             let Some(p) = p else { continue };
             if p.rank() != 4 || p.elem != caches[i].0 {
-                return cx.error(codes::OP_FEATURE, "the past must have rank 4 and the type of the query, unless it is quantized").fail();
+                return cx
+                    .error(
+                        codes::OP_FEATURE,
+                        "the past must have rank 4 and the type of the query, unless it is quantized",
+                    )
+                    .fail();
             }
             before = p.dims[2];
-            for (a, b) in p.dims.iter().zip([q.dims[0], Dim::constant(kv_heads), past[0].as_ref().map_or(before, |p| p.dims[2]), caches[i].1]) {
+            for (a, b) in p.dims.iter().zip([
+                q.dims[0],
+                Dim::constant(kv_heads),
+                past[0].as_ref().map_or(before, |p| p.dims[2]),
+                caches[i].1,
+            ]) {
                 cx.require_eq(*a, b, "the past does not fit")?;
             }
         }
         if cx.has(14) != cx.has(15) {
-            return cx.error(codes::OP_ARITY, "q_norm_weight and k_norm_weight are given together or not at all").fail();
+            return cx
+                .error(codes::OP_ARITY, "q_norm_weight and k_norm_weight are given together or not at all")
+                .fail();
         }
         for i in [14, 15] {
             if let Some(t) = cx.tensor_opt(i)? {
@@ -98,7 +140,11 @@ impl MsAttention {
         let total = match cx.dims_value(6).as_deref() {
             Some([t]) => *t,
             _ => {
-                let declared = [1, 2].into_iter().find_map(|k| cx.declared.get(k)?.clone()).filter(|d| d.len() == 4).map(|d| d[2]);
+                let declared = [1, 2]
+                    .into_iter()
+                    .find_map(|k| cx.declared.get(k)?.clone())
+                    .filter(|d| d.len() == 4)
+                    .map(|d| d[2]);
                 match declared {
                     Some(d) => d,
                     // With a past the usual caller grows it by the new tokens.
@@ -113,7 +159,12 @@ impl MsAttention {
         };
         if g.evicts {
             if past.iter().any(|p| p.is_none()) {
-                return cx.error(codes::OP_ARITY, "sliding_window_cache needs past_key and past_value: their size is the capacity").fail();
+                return cx
+                    .error(
+                        codes::OP_ARITY,
+                        "sliding_window_cache needs past_key and past_value: their size is the capacity",
+                    )
+                    .fail();
             }
             cx.syms.require_at_most(Dim::constant(g.window), before);
             if let Some(b) = cx.tensor_opt(10)?.cloned().filter(|b| b.rank() == 4) {
@@ -128,7 +179,13 @@ impl MsAttention {
                 return cx.error(codes::OP_FEATURE, "the output output_qk is not supported with sliding_window_cache: keys have no fixed columns").fail();
             }
             if g.scores == 0 {
-                return cx.error(codes::OP_ATTRIBUTE, "the output output_qk needs the attribute qk_output to say which scores it has").found_expected("0", "1 or 2").fail();
+                return cx
+                    .error(
+                        codes::OP_ATTRIBUTE,
+                        "the output output_qk needs the attribute qk_output to say which scores it has",
+                    )
+                    .found_expected("0", "1 or 2")
+                    .fail();
             }
             cx.set(3, q.elem, vec![q.dims[0], Dim::constant(self.heads), q.dims[1], total]);
         }
@@ -152,7 +209,8 @@ impl MsAttention {
         let (kv_heads, rotary, window) = (g.kv_heads, g.rotary.then_some(g.interleaved), g.window);
         let (q, k, v) = (cx.input(0), cx.input_opt(1), cx.input_opt(2));
         let past = [cx.input_opt(3), cx.input_opt(4)];
-        let (lengths, total, ids, bias, sinks) = (cx.input(5), cx.input(6), cx.input_opt(9), cx.input_opt(10), cx.input_opt(11));
+        let (lengths, total, ids, bias, sinks) =
+            (cx.input(5), cx.input(6), cx.input_opt(9), cx.input_opt(10), cx.input_opt(11));
         let dq = cx.dims(q);
         let (elem, ty) = (cx.elem(q), cx.elem(q).compute());
         let (batch, tokens) = (dq[0], dq[1]);
@@ -184,12 +242,17 @@ impl MsAttention {
             if g.evicts {
                 runtime::check(k, Expr::bin(BinOp::Ge, all.clone(), Expr::index(tokens)));
             } else if !known_total {
-                let fits = Expr::bin(BinOp::Le, all.clone(), Expr::index(keys)).and(Expr::bin(BinOp::Ge, all.clone(), Expr::index(tokens)));
+                let fits = Expr::bin(BinOp::Le, all.clone(), Expr::index(keys)).and(Expr::bin(
+                    BinOp::Ge,
+                    all.clone(),
+                    Expr::index(tokens),
+                ));
                 runtime::check(k, fits);
                 runtime::check(k, runtime::eq(all.clone().max(Expr::index(longest)), Expr::index(keys)));
             }
             k.nest(LoopKind::Par, &[batch], |k, b| {
-                let n = Expr::cast(ElemType::I32, ElemType::I64, k.load(lengths, b)) + runtime::int(1) - Expr::index(tokens);
+                let n = Expr::cast(ElemType::I32, ElemType::I64, k.load(lengths, b)) + runtime::int(1)
+                    - Expr::index(tokens);
                 let first = runtime::eq(all.clone(), Expr::index(tokens));
                 let n = k.let_(Expr::select(first, runtime::int(0), n));
                 k.store(before, b, n.clone());
@@ -211,16 +274,22 @@ impl MsAttention {
             for (o, name, n) in [(&mut query, "turned_query", heads), (&mut key, "turned_key", few)] {
                 let out = cx.temp(name, elem, vec![batch, n, tokens, size]);
                 let turned = Operand { buf: out, form: Form::Heads };
-                rotate(cx, &Rotation { batch, heads: n, tokens, size, half, interleaved }, *o, turned, &|k, b, s, i| {
-                    let p = match ids {
-                        Some(p) => k.load(p, &[b, s]),
-                        None => k.load(before, &[b]) + Expr::index(s),
-                    };
-                    [cos, sin].map(|t| {
-                        let rows = k.m.bufs[t].dims[0];
-                        k.with_index(p.clone(), rows, |k, p| k.load(t, &[p, i]))
-                    })
-                });
+                rotate(
+                    cx,
+                    &Rotation { batch, heads: n, tokens, size, half, interleaved },
+                    *o,
+                    turned,
+                    &|k, b, s, i| {
+                        let p = match ids {
+                            Some(p) => k.load(p, &[b, s]),
+                            None => k.load(before, &[b]) + Expr::index(s),
+                        };
+                        [cos, sin].map(|t| {
+                            let rows = k.m.bufs[t].dims[0];
+                            k.with_index(p.clone(), rows, |k, p| k.load(t, &[p, i]))
+                        })
+                    },
+                );
                 *o = turned;
             }
         }
@@ -234,7 +303,11 @@ impl MsAttention {
             let cache_ty = cache_elem.compute();
             let out = match cx.output_opt(1 + i) {
                 Some(b) if !g.evicts => b,
-                _ => cx.temp(["present_key", "present_value"][i], cache_elem, vec![batch, few, keys, cache_size]),
+                _ => cx.temp(
+                    ["present_key", "present_value"][i],
+                    cache_elem,
+                    vec![batch, few, keys, cache_size],
+                ),
             };
             // The past as it is, zeros behind it, and the new tokens over both. What lies behind a sample's
             // keys is not used.
@@ -271,7 +344,8 @@ impl MsAttention {
             if let Some(present) = cx.output_opt(1 + i).filter(|_| g.evicts) {
                 cx.map(present, |k, at| {
                     let all = k.load(before, &at[..1]) + Expr::index(tokens);
-                    let gone = k.load(cached, &at[..1]) + Expr::index(tokens) - resident(all, longest, window);
+                    let gone =
+                        k.load(cached, &at[..1]) + Expr::index(tokens) - resident(all, longest, window);
                     let from = (gone + Expr::index(at[2])).min(Expr::index(keys - 1));
                     k.with_index(from, keys, |k, row| k.load(out, &[at[0], at[1], row, at[3]]))
                 });
@@ -290,7 +364,15 @@ impl MsAttention {
         if cx.output_opt(0).is_none() && scores_out.is_none() {
             return Ok(());
         }
-        let s = Sizes { batch, kv_heads: few, shared: Dim::constant(self.heads / kv_heads), queries: tokens, keys, size, value_size: size };
+        let s = Sizes {
+            batch,
+            kv_heads: few,
+            shared: Dim::constant(self.heads / kv_heads),
+            queries: tokens,
+            keys,
+            size,
+            value_size: size,
+        };
         let scale = self.scale(size, ty);
         let x = core::scores(cx, &s, query, present[0], scale, ty);
         let masked = cx.temp("masked", ty, s.scores());
@@ -308,7 +390,9 @@ impl MsAttention {
                             let column = k.load(before, &at[..1]) - n.clone() + Expr::index(at[3]);
                             let near = column.clone().min(Expr::index(columns - 1)).max(runtime::int(0));
                             let inside = Expr::bin(BinOp::Lt, column, Expr::index(columns));
-                            let value = k.with_index(near, columns, |k, c| k.load_broadcast(b, &[at[0], at[1], at[2], c]));
+                            let value = k.with_index(near, columns, |k, c| {
+                                k.load_broadcast(b, &[at[0], at[1], at[2], c])
+                            });
                             Expr::select(inside, value, Expr::num(ty, 0.0))
                         }
                         false => {
@@ -337,7 +421,9 @@ impl MsAttention {
             cx.map(out, |k, at| match g.scores {
                 1 => {
                     let v = k.load(masked, at);
-                    k.shared(v, |_, v| Expr::select(Expr::bin(BinOp::Eq, v.clone(), core::masked(ty)), Expr::num(ty, 0.0), v))
+                    k.shared(v, |_, v| {
+                        Expr::select(Expr::bin(BinOp::Eq, v.clone(), core::masked(ty)), Expr::num(ty, 0.0), v)
+                    })
                 }
                 _ => k.load(p, at),
             });
@@ -354,12 +440,23 @@ impl MsAttention {
 fn resident(total: Expr, capacity: Dim, window: i64) -> Expr {
     let beside = Expr::index(capacity - window + 1);
     let over = total.clone() - Expr::index(capacity);
-    let steps = Expr::bin(BinOp::Div, over.clone().max(runtime::int(0)) + beside.clone() - runtime::int(1), beside.clone());
+    let steps = Expr::bin(
+        BinOp::Div,
+        over.clone().max(runtime::int(0)) + beside.clone() - runtime::int(1),
+        beside.clone(),
+    );
     Expr::select(Expr::bin(BinOp::Gt, over, runtime::int(0)), total.clone() - steps * beside, total)
 }
 
 /// RMS normalization of each head of `x`.
-fn normalize(cx: &mut LowerCx, x: Operand, y: Operand, weight: Buf, (rows, size): (Vec<Dim>, Dim), epsilon: f32) {
+fn normalize(
+    cx: &mut LowerCx,
+    x: Operand,
+    y: Operand,
+    weight: Buf,
+    (rows, size): (Vec<Dim>, Dim),
+    epsilon: f32,
+) {
     let ty = cx.elem(x.buf).compute();
     cx.kernel(|k| {
         k.nest(LoopKind::Par, &rows, |k, at| {
@@ -370,7 +467,8 @@ fn normalize(cx: &mut LowerCx, x: Operand, y: Operand, weight: Buf, (rows, size)
                 k.update(BinOp::Add, square, v.clone() * v);
             });
             let mean = Expr::acc(square) / Expr::cast(ElemType::I64, ty, Expr::index(size));
-            let factor = k.let_(Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, mean + Expr::num(ty, f64::from(epsilon))));
+            let factor =
+                k.let_(Expr::num(ty, 1.0) / Expr::un(UnOp::Sqrt, mean + Expr::num(ty, f64::from(epsilon))));
             k.nest(LoopKind::Seq, &[size], |k, r| {
                 let v = x.load(k, at[0], at[1], at[2], r[0]) * factor.clone() * k.load(weight, r);
                 k.store(y.buf, &y.at(at[0], at[1], at[2], r[0]), v);
@@ -407,10 +505,16 @@ impl Cache {
     /// What stands for an element of `new`, by batch, head, token and element of the cache.
     fn code(&self, k: &mut KernelBuilder, new: Operand, at: [Dim; 4], size: Dim) -> Expr {
         let ty = k.m.bufs[new.buf].ty.compute();
-        let quotient = |k: &KernelBuilder, e: Dim| Expr::cast(ty, ElemType::F32, new.load(k, at[0], at[1], at[2], e)) / self.scale(k, at[1], e);
+        let quotient = |k: &KernelBuilder, e: Dim| {
+            Expr::cast(ty, ElemType::F32, new.load(k, at[0], at[1], at[2], e)) / self.scale(k, at[1], e)
+        };
         if !self.halves {
             let q = quotient(k, at[3]);
-            return if self.elem.is_int() { quantized(ElemType::F32, self.elem, q, None) } else { saturated(self.elem, q) };
+            return if self.elem.is_int() {
+                quantized(ElemType::F32, self.elem, q, None)
+            } else {
+                saturated(self.elem, q)
+            };
         }
         let nibble = |k: &KernelBuilder, e: Dim| {
             let v = Expr::un(UnOp::Round, quotient(k, e)).max(Expr::f32(-8.0)).min(Expr::f32(7.0));
@@ -418,7 +522,15 @@ impl Cache {
         };
         let low = nibble(k, at[3] * 2);
         let second = at[3] * 2 + 1;
-        let high = if k.m.syms.in_range(second, size) { nibble(k, second) } else { Expr::select(Expr::cmp_index(BinOp::Lt, second, size), nibble(k, second), Expr::int(ElemType::I32, 8)) };
+        let high = if k.m.syms.in_range(second, size) {
+            nibble(k, second)
+        } else {
+            Expr::select(
+                Expr::cmp_index(BinOp::Lt, second, size),
+                nibble(k, second),
+                Expr::int(ElemType::I32, 8),
+            )
+        };
         Expr::cast(ElemType::I32, ElemType::U8, low + high * Expr::int(ElemType::I32, 16))
     }
     /// The value of element `at` of a cache.
@@ -429,9 +541,14 @@ impl Cache {
             let ty = k.m.type_of(&v);
             return Expr::cast(ty, ElemType::F32, v) * scale;
         }
-        let byte = Expr::cast(ElemType::U8, ElemType::I32, k.load(cache, &[at[0], at[1], at[2], at[3].floor_div(2)]));
+        let byte = Expr::cast(
+            ElemType::U8,
+            ElemType::I32,
+            k.load(cache, &[at[0], at[1], at[2], at[3].floor_div(2)]),
+        );
         let shift = Expr::cast(ElemType::I64, ElemType::I32, Expr::index(at[3].modulo(2) * 4));
-        let v = Expr::bin(BinOp::Shr, byte, shift).and(Expr::int(ElemType::I32, 15)) - Expr::int(ElemType::I32, 8);
+        let v = Expr::bin(BinOp::Shr, byte, shift).and(Expr::int(ElemType::I32, 15))
+            - Expr::int(ElemType::I32, 8);
         Expr::cast(ElemType::I32, ElemType::F32, v) * scale
     }
 }

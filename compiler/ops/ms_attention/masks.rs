@@ -11,7 +11,15 @@ use crate::tensor::ElemType;
 
 impl MsAttention {
     /// A padding mask of any supported shape.
-    pub(super) fn check_mask(&self, cx: &mut InferCx, i: usize, batch: Dim, queries: Dim, keys: Dim, shared: bool) -> Result<()> {
+    pub(super) fn check_mask(
+        &self,
+        cx: &mut InferCx,
+        i: usize,
+        batch: Dim,
+        queries: Dim,
+        keys: Dim,
+        shared: bool,
+    ) -> Result<()> {
         let Some(m) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
         if is_dummy(&m.dims) {
             return Ok(());
@@ -41,10 +49,20 @@ impl MsAttention {
                 cx.syms.require_at_most(keys, columns);
                 Ok(())
             }
-            _ => cx.error(codes::OP_FEATURE, format!("a mask of rank {} is not supported", m.rank())).help("use a mask [batch, keys] or [batch, queries, keys], or an attention bias").fail(),
+            _ => cx
+                .error(codes::OP_FEATURE, format!("a mask of rank {} is not supported", m.rank()))
+                .help("use a mask [batch, keys] or [batch, queries, keys], or an attention bias")
+                .fail(),
         }
     }
-    pub(super) fn check_bias(&self, cx: &mut InferCx, i: usize, batch: Dim, queries: Dim, keys: Dim) -> Result<()> {
+    pub(super) fn check_bias(
+        &self,
+        cx: &mut InferCx,
+        i: usize,
+        batch: Dim,
+        queries: Dim,
+        keys: Dim,
+    ) -> Result<()> {
         let Some(b) = cx.tensor_opt(i)?.cloned() else { return Ok(()) };
         let full = [batch, Dim::constant(self.heads), queries, keys];
         if b.rank() != 4 {

@@ -61,7 +61,14 @@ pub(super) fn copy(cx: &mut LowerCx, past: Buf, present: Buf, dims: &[Dim]) {
 }
 
 /// Puts `new` keys or values of `[batch, head, position, element]` behind what is there, of `room` positions.
-pub(super) fn append(cx: &mut LowerCx, new: Operand, to: Operand, before: &Before, [batch, heads, tokens, size]: [Dim; 4], room: Dim) {
+pub(super) fn append(
+    cx: &mut LowerCx,
+    new: Operand,
+    to: Operand,
+    before: &Before,
+    [batch, heads, tokens, size]: [Dim; 4],
+    room: Dim,
+) {
     cx.kernel(|k| match before {
         Before::Known(n) => k.nest(LoopKind::Par, &[batch, heads, tokens, size], |k, at| {
             let v = new.load(k, at[0], at[1], at[2], at[3]);
@@ -80,7 +87,15 @@ pub(super) fn append(cx: &mut LowerCx, new: Operand, to: Operand, before: &Befor
 }
 
 /// Present keys or values of the capacity of the past.
-pub(super) fn shared(cx: &mut LowerCx, wanted: Option<Buf>, past: Buf, new: Operand, before: &Before, sizes: [Dim; 4], room: Dim) -> Operand {
+pub(super) fn shared(
+    cx: &mut LowerCx,
+    wanted: Option<Buf>,
+    past: Buf,
+    new: Operand,
+    before: &Before,
+    sizes: [Dim; 4],
+    room: Dim,
+) -> Operand {
     let dims = cx.dims(past);
     let elem = cx.elem(past);
     let out = match wanted {

@@ -40,7 +40,12 @@ impl Stream {
         Stream { key: [seed.map_or(0, f32::to_bits), u32::from(seed.is_some())], node }
     }
     /// `body` of the first two words for counter `i`, as 64-bit integers.
-    fn words(self, k: &mut KernelBuilder, i: Dim, body: impl FnOnce(&mut KernelBuilder, Expr, Expr) -> Expr) -> Expr {
+    fn words(
+        self,
+        k: &mut KernelBuilder,
+        i: Dim,
+        body: impl FnOnce(&mut KernelBuilder, Expr, Expr) -> Expr,
+    ) -> Expr {
         let i = Expr::cast(ElemType::I64, ElemType::U64, Expr::index(i));
         k.shared(i, |k, i| {
             let counter = [low(i.clone()), high(i), word(u64::from(self.node)), word(0)];
@@ -48,7 +53,13 @@ impl Stream {
         })
     }
     #[allow(clippy::type_complexity)]
-    fn round<'a>(self, k: &mut KernelBuilder, n: usize, c: [Expr; 4], body: Box<dyn FnOnce(&mut KernelBuilder, Expr, Expr) -> Expr + 'a>) -> Expr {
+    fn round<'a>(
+        self,
+        k: &mut KernelBuilder,
+        n: usize,
+        c: [Expr; 4],
+        body: Box<dyn FnOnce(&mut KernelBuilder, Expr, Expr) -> Expr + 'a>,
+    ) -> Expr {
         if n == ROUNDS {
             let [a, b, ..] = c;
             return k.shared(a, |k, a| k.shared(b, |k, b| body(k, a, b)));
@@ -58,10 +69,15 @@ impl Stream {
         k.shared(c0 * word(MULTIPLIERS[0]), |k, p| {
             k.shared(c2 * word(MULTIPLIERS[1]), |k, q| {
                 let [k0, k1] = key;
-                let next = [xor(xor(high(q.clone()), c1), k0), low(q), xor(xor(high(p.clone()), c3), k1), low(p)];
+                let next =
+                    [xor(xor(high(q.clone()), c1), k0), low(q), xor(xor(high(p.clone()), c3), k1), low(p)];
                 // Values of the next round are used once or twice: named, so that expressions do not double.
                 let [a, b, c, d] = next;
-                k.shared(a, |k, a| k.shared(b, |k, b| k.shared(c, |k, c| k.shared(d, |k, d| self.round(k, n + 1, [a, b, c, d], body)))))
+                k.shared(a, |k, a| {
+                    k.shared(b, |k, b| {
+                        k.shared(c, |k, c| k.shared(d, |k, d| self.round(k, n + 1, [a, b, c, d], body)))
+                    })
+                })
             })
         })
     }

@@ -38,16 +38,27 @@ pub fn parse(a: &mut Attrs, defaults: &[&str], directions: usize) -> Result<Vec<
     let given = a.strings_opt("activations")?.filter(|v| !v.is_empty());
     // The first versions have a default list for two directions, whatever the direction.
     let names = match given {
-        Some(v) if v.len() < want => return a.error(format!("attribute \"activations\" has {} names", v.len())).found_expected(format!("{v:?}"), format!("{want} names")).fail(),
+        Some(v) if v.len() < want => {
+            return a
+                .error(format!("attribute \"activations\" has {} names", v.len()))
+                .found_expected(format!("{v:?}"), format!("{want} names"))
+                .fail();
+        }
         Some(v) => v,
         None => defaults.iter().map(|s| (*s).to_owned()).cycle().take(want).collect(),
     };
-    let (mut alphas, mut betas) = (a.floats_opt("activation_alpha")?.unwrap_or_default().into_iter(), a.floats_opt("activation_beta")?.unwrap_or_default().into_iter());
+    let (mut alphas, mut betas) = (
+        a.floats_opt("activation_alpha")?.unwrap_or_default().into_iter(),
+        a.floats_opt("activation_beta")?.unwrap_or_default().into_iter(),
+    );
     let mut out = vec![];
     for name in names.iter().take(want) {
         let Some((known, alpha, beta)) = NAMES.iter().find(|n| n.0.eq_ignore_ascii_case(name)) else {
             let all: Vec<&str> = NAMES.iter().map(|n| n.0).collect();
-            return a.error(format!("there is no activation \"{name}\"")).found_expected(name.clone(), format!("one of {}", all.join(", "))).fail();
+            return a
+                .error(format!("there is no activation \"{name}\""))
+                .found_expected(name.clone(), format!("one of {}", all.join(", ")))
+                .fail();
         };
         // Only those that have a parameter take one from the list.
         let alpha = alpha.map_or(0.0, |d| alphas.next().unwrap_or(d));

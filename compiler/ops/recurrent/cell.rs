@@ -69,7 +69,23 @@ pub fn lower(cx: &mut LowerCx, op: &Recurrent, d: usize, direction: &Direction) 
         _ => None,
     };
     let r = recurrence(cx, r, d);
-    let cell = Cell { op, direction, d: Dim::from(d), ty, batch, hidden, r, projection, product, state, second, bias, lengths, peepholes, y };
+    let cell = Cell {
+        op,
+        direction,
+        d: Dim::from(d),
+        ty,
+        batch,
+        hidden,
+        r,
+        projection,
+        product,
+        state,
+        second,
+        bias,
+        lengths,
+        peepholes,
+        y,
+    };
     let sum = bias.map(|b| {
         let sum = cx.temp(&name("bias"), ty, vec![rows]);
         cx.map(sum, |k, at| cell.bias_before(k, b, at[0], rows));
@@ -79,7 +95,12 @@ pub fn lower(cx: &mut LowerCx, op: &Recurrent, d: usize, direction: &Direction) 
         k.nest(LoopKind::Par, &op.step(steps, batch, rows), |k, at| {
             let acc = k.acc(Expr::num(ty, 0.0));
             k.nest(LoopKind::Seq, &dx[2..], |k, i| {
-                let v = product_sum(ty, k.load(x, &[at[0], at[1], i[0]]), k.load(w, &[cell.d, at[2], i[0]]), Expr::acc(acc));
+                let v = product_sum(
+                    ty,
+                    k.load(x, &[at[0], at[1], i[0]]),
+                    k.load(w, &[cell.d, at[2], i[0]]),
+                    Expr::acc(acc),
+                );
                 k.set(acc, v);
             });
             let v = match sum {
@@ -90,7 +111,13 @@ pub fn lower(cx: &mut LowerCx, op: &Recurrent, d: usize, direction: &Direction) 
         });
     });
     let states: Vec<(Buf, Option<Buf>, Option<Buf>)> = match op.kind {
-        Kind::Lstm { .. } => [Some(state), second].into_iter().flatten().zip(initial).zip(last).map(|((s, i), l)| (s, i, l)).collect(),
+        Kind::Lstm { .. } => [Some(state), second]
+            .into_iter()
+            .flatten()
+            .zip(initial)
+            .zip(last)
+            .map(|((s, i), l)| (s, i, l))
+            .collect(),
         _ => vec![(state, initial[0], last[0])],
     };
     cx.kernel(|k| {
@@ -147,7 +174,9 @@ impl Cell<'_> {
         let (w, r) = (k.load(b, &[self.d, n]), k.load(b, &[self.d, rows + n]));
         match self.op.kind {
             // The hidden gate's own is multiplied by the reset gate.
-            Kind::Gru { linear_before_reset: true } => Expr::select(Expr::cmp_index(BinOp::Lt, n, self.hidden * 2), w.clone() + r, w),
+            Kind::Gru { linear_before_reset: true } => {
+                Expr::select(Expr::cmp_index(BinOp::Lt, n, self.hidden * 2), w.clone() + r, w)
+            }
             _ => w + r,
         }
     }
@@ -201,7 +230,8 @@ impl Cell<'_> {
         let v = self.inside(k, time, at, hidden.clone(), self.state);
         k.store(self.state, at, v);
         if let Some(y) = self.y {
-            let to = if self.op.batch_first { [at[0], time, self.d, at[1]] } else { [time, self.d, at[0], at[1]] };
+            let to =
+                if self.op.batch_first { [at[0], time, self.d, at[1]] } else { [time, self.d, at[0], at[1]] };
             let v = match self.within(k, time, at) {
                 Some(c) => Expr::select(c, hidden, Expr::num(self.ty, 0.0)),
                 None => hidden,

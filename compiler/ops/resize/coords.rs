@@ -19,7 +19,9 @@ use crate::tensor::ElemType;
 use std::ops::{Add, Div, Mul, Sub};
 
 /// What the formulas compute with.
-pub trait Num: Clone + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> {
+pub trait Num:
+    Clone + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+{
     /// A constant.
     fn of(v: f64) -> Self;
     /// Largest integer not above.
@@ -254,7 +256,8 @@ impl Filter {
             Filter::Linear => (one - d).larger(N::of(0.0)),
             Filter::Cubic(a) => {
                 let near = ((d.clone() * N::of(a + 2.0) - N::of(a + 3.0)) * d.clone()) * d.clone() + one;
-                let far = ((d.clone() * N::of(a) - N::of(5.0 * a)) * d.clone() + N::of(8.0 * a)) * d.clone() - N::of(4.0 * a);
+                let far = ((d.clone() * N::of(a) - N::of(5.0 * a)) * d.clone() + N::of(8.0 * a)) * d.clone()
+                    - N::of(4.0 * a);
                 d.clone().at_most(1.0, near, d.at_most(2.0, far, N::of(0.0)))
             }
         }
@@ -351,7 +354,10 @@ pub fn line(v: &[i64]) -> Option<(i64, i64, i64)> {
 
 /// p / q with small terms and exactly this value.
 pub fn ratio(v: f64) -> Option<(i64, i64)> {
-    (1..=64).map(|q| (v * q as f64, q)).find(|(p, _)| p.fract() == 0.0 && *p >= 1.0 && *p <= 64.0).map(|(p, q)| (p as i64, q))
+    (1..=64)
+        .map(|q| (v * q as f64, q))
+        .find(|(p, _)| p.fract() == 0.0 && *p >= 1.0 && *p <= 64.0)
+        .map(|(p, q)| (p as i64, q))
 }
 
 #[cfg(test)]
@@ -372,7 +378,8 @@ mod tests {
     #[test]
     fn lines_are_exact() {
         for (n, scale) in [(40, 2.0), (33, 1.5), (17, 0.4), (100, 3.7)] {
-            let v: Vec<i64> = (0..n).map(|o| ((f64::from(o) + 0.5) / scale - 0.5_f64).ceil() as i64 - 1).collect();
+            let v: Vec<i64> =
+                (0..n).map(|o| ((f64::from(o) + 0.5) / scale - 0.5_f64).ceil() as i64 - 1).collect();
             let (a, b, c) = line(&v).expect("a line");
             assert!(v.iter().enumerate().all(|(o, v)| (a * o as i64 + b).div_euclid(c) == *v));
         }

@@ -98,10 +98,17 @@ impl Resize {
             let mut checks = vec![];
             let scale = match sizes {
                 Some(b) => self.size_ratio(cx, axes, from, to, b, i),
-                None => match (self.scale_values(cx.constant(self.scales_at()).and_then(|c| c.to_f64s())), cx.input_opt(self.scales_at())) {
+                None => match (
+                    self.scale_values(cx.constant(self.scales_at()).and_then(|c| c.to_f64s())),
+                    cx.input_opt(self.scales_at()),
+                ) {
                     (Some(s), _) => Value::Known(s[i]),
                     (None, Some(b)) => {
-                        let size = Expr::un(UnOp::Floor, Expr::cast(ElemType::I64, ElemType::F32, Expr::index(n)) * Expr::cast(ElemType::F64, ElemType::F32, element(cx, b, i)));
+                        let size = Expr::un(
+                            UnOp::Floor,
+                            Expr::cast(ElemType::I64, ElemType::F32, Expr::index(n))
+                                * Expr::cast(ElemType::F64, ElemType::F32, element(cx, b, i)),
+                        );
                         cx.define(out, Expr::cast(ElemType::F32, ElemType::I64, size));
                         checks.push(Expr::bin(BinOp::Gt, element(cx, b, i), Expr::num(ElemType::F64, 0.0)));
                         Value::At(element(cx, b, i))
@@ -111,7 +118,11 @@ impl Resize {
             };
             // Nothing makes elements out of none.
             if !cx.m.syms.is_pos(n) {
-                let some = Expr::bin(BinOp::Or, Expr::cmp_index(BinOp::Ge, n, 1), Expr::cmp_index(BinOp::Eq, out, 0));
+                let some = Expr::bin(
+                    BinOp::Or,
+                    Expr::cmp_index(BinOp::Ge, n, 1),
+                    Expr::cmp_index(BinOp::Eq, out, 0),
+                );
                 cx.m.driver.push(Stmt::Check { cond: some, status: Status::Dim });
             }
             let whole = region.0.known() == Some(0.0) && region.1.known() == Some(1.0);
@@ -129,13 +140,26 @@ impl Resize {
     }
 
     /// The scale of resized axis `i` where sizes decide.
-    fn size_ratio(&self, cx: &mut LowerCx, axes: &[usize], from: &[Dim], to: &[Dim], sizes: Buf, i: usize) -> Value {
+    fn size_ratio(
+        &self,
+        cx: &mut LowerCx,
+        axes: &[usize],
+        from: &[Dim],
+        to: &[Dim],
+        sizes: Buf,
+        i: usize,
+    ) -> Value {
         let op = if self.aspect == Aspect::NotLarger { BinOp::Min } else { BinOp::Max };
-        let taking: Vec<usize> = if self.aspect == Aspect::Stretch { vec![i] } else { (0..axes.len()).collect() };
+        let taking: Vec<usize> =
+            if self.aspect == Aspect::Stretch { vec![i] } else { (0..axes.len()).collect() };
         let Some(v) = cx.dims_value(3) else {
-            let all = taking.iter().map(|k| element(cx, sizes, *k) / wide(from[axes[*k]])).reduce(|a, b| Expr::bin(op, a, b));
+            let all = taking
+                .iter()
+                .map(|k| element(cx, sizes, *k) / wide(from[axes[*k]]))
+                .reduce(|a, b| Expr::bin(op, a, b));
             let scale = all.unwrap_or(Expr::num(ElemType::F64, 1.0));
-            let size = Expr::un(UnOp::Floor, scale.clone() * wide(from[axes[i]]) + Expr::num(ElemType::F64, 0.5));
+            let size =
+                Expr::un(UnOp::Floor, scale.clone() * wide(from[axes[i]]) + Expr::num(ElemType::F64, 0.5));
             cx.define(to[axes[i]], Expr::cast(ElemType::F64, ElemType::I64, size));
             return Value::At(scale);
         };
@@ -162,13 +186,17 @@ impl Resize {
         let (axis, n, out, transform) = (task.axis, task.input, task.output, self.transform);
         let reach = self.filter.reach();
         let nearest = matches!(self.filter, Filter::Nearest(_));
-        if let (Some(s), Some(from), Some(to)) = (task.scale.known(), task.region.0.known(), task.region.1.known()) {
+        if let (Some(s), Some(from), Some(to)) =
+            (task.scale.known(), task.region.0.known(), task.region.1.known())
+        {
             let shrink = if self.antialias { s.min(1.0) } else { 1.0 };
             let taps = if nearest { 1 } else { 2 * (reach as f64 / shrink).ceil() as i64 };
             // The numbers repeat from p outputs (q inputs) to the next for a scale of p / q in these modes.
-            let relative = matches!(transform, Transform::HalfPixel | Transform::Asymmetric) || transform == Transform::PytorchHalfPixel && s >= 2.0;
+            let relative = matches!(transform, Transform::HalfPixel | Transform::Asymmetric)
+                || transform == Transform::PytorchHalfPixel && s >= 2.0;
             let period = coords::ratio(s).filter(|_| relative && !self.exclude_outside);
-            let fixed = n.as_const().is_some() && out.as_const().is_some_and(|out| out <= TABLE && out * taps <= 1 << 22);
+            let fixed = n.as_const().is_some()
+                && out.as_const().is_some_and(|out| out <= TABLE && out * taps <= 1 << 22);
             // Sums of neighbours at positions that depend on a size that only run time knows have no vectors
             // along the axis; with positions from memory they have some along the channels.
             let sums = !nearest && !fixed;
@@ -196,21 +224,42 @@ impl Resize {
             if let Some((t, rows)) = table {
                 let line = coords::line(&t.first);
                 let known = out.as_const() == Some(rows);
-                if let Some(first) = line.map(|(a, b, c)| First::Line(a, b, c)).or_else(|| known.then(|| First::Table(constant(cx, "sources", ConstData::from_i64s(&t.first))))) {
+                if let Some(first) = line.map(|(a, b, c)| First::Line(a, b, c)).or_else(|| {
+                    known.then(|| First::Table(constant(cx, "sources", ConstData::from_i64s(&t.first))))
+                }) {
                     let weights = (!nearest).then(|| {
                         let w = t.weights[..(rows * taps) as usize].iter();
                         let c = match weight_type(cx) {
-                            ElemType::F64 => ConstData::new(ElemType::F64, vec![rows, taps], w.flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>()),
-                            _ => Some(ConstData::f32s(vec![rows, taps], &w.map(|w| *w as f32).collect::<Vec<_>>())),
+                            ElemType::F64 => ConstData::new(
+                                ElemType::F64,
+                                vec![rows, taps],
+                                w.flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>(),
+                            ),
+                            _ => Some(ConstData::f32s(
+                                vec![rows, taps],
+                                &w.map(|w| *w as f32).collect::<Vec<_>>(),
+                            )),
                         };
                         constant(cx, "weights", c.unwrap_or(ConstData::f32s(vec![0], &[])))
                     });
                     let outside = if transform == Transform::Crop && t.outside.contains(&true) {
-                        ConstData::new(ElemType::Bool, vec![rows], t.outside.iter().map(|b| u8::from(*b)).collect::<Vec<_>>()).map(|c| constant(cx, "outside", c))
+                        ConstData::new(
+                            ElemType::Bool,
+                            vec![rows],
+                            t.outside.iter().map(|b| u8::from(*b)).collect::<Vec<_>>(),
+                        )
+                        .map(|c| constant(cx, "outside", c))
                     } else {
                         None
                     };
-                    return Plan { axis, taps: Dim::constant(taps), first, weights, period: (!known).then_some(rows), outside };
+                    return Plan {
+                        axis,
+                        taps: Dim::constant(taps),
+                        first,
+                        weights,
+                        period: (!known).then_some(rows),
+                        outside,
+                    };
                 }
             }
         }
@@ -219,19 +268,28 @@ impl Resize {
 
     /// Small kernels that compute coordinates, sources and weights.
     fn plan_at_run_time(&self, cx: &mut LowerCx, task: Task) -> Plan {
-        let (axis, n, out, transform, scale) = (task.axis, task.input, task.output, self.transform, task.scale);
+        let (axis, n, out, transform, scale) =
+            (task.axis, task.input, task.output, self.transform, task.scale);
         let (f64s, reach) = (ElemType::F64, self.filter.reach());
         let taps = match (&self.filter, &scale) {
             (Filter::Nearest(_), _) => Dim::constant(1),
-            (_, Value::Known(s)) => Dim::constant(2 * (reach as f64 / if self.antialias { s.min(1.0) } else { 1.0 }).ceil() as i64),
+            (_, Value::Known(s)) => Dim::constant(
+                2 * (reach as f64 / if self.antialias { s.min(1.0) } else { 1.0 }).ceil() as i64,
+            ),
             // The output has been rounded, to the nearest at most: scale >= (out - 1/2) / n. Taps too many
             // weigh 0.
             _ if self.antialias => (n * (2 * reach)).ceil_div((out * 2 - 1).max(1)).max(reach) * 2,
             _ => Dim::constant(2 * reach),
         };
         let scale = scale.expr();
-        let shrink = if self.antialias { scale.clone().min(Expr::num(f64s, 1.0)) } else { Expr::num(f64s, 1.0) };
-        let sizes = Sizes { input: wide(n), output: wide(out), scale, region: (task.region.0.expr(), task.region.1.expr()) };
+        let shrink =
+            if self.antialias { scale.clone().min(Expr::num(f64s, 1.0)) } else { Expr::num(f64s, 1.0) };
+        let sizes = Sizes {
+            input: wide(n),
+            output: wide(out),
+            scale,
+            region: (task.region.0.expr(), task.region.1.expr()),
+        };
         let x = cx.temp("coordinates", f64s, vec![out]);
         cx.kernel(|k| {
             task.checks.into_iter().for_each(|c| runtime::check(k, c));
@@ -249,7 +307,8 @@ impl Resize {
                 _ => Expr::cast(f64s, ElemType::I64, Expr::un(UnOp::Ceil, v)) + Expr::index(start - 1),
             }
         });
-        let weights = (!matches!(self.filter, Filter::Nearest(_))).then(|| self.weights_at_run_time(cx, x, n, out, taps, shrink));
+        let weights = (!matches!(self.filter, Filter::Nearest(_)))
+            .then(|| self.weights_at_run_time(cx, x, n, out, taps, shrink));
         let outside = (transform == Transform::Crop).then(|| {
             let b = cx.temp("outside", ElemType::Bool, vec![out]);
             cx.map(b, |k, at| {
@@ -261,7 +320,15 @@ impl Resize {
         Plan { axis, taps, first: First::Table(first), weights, period: None, outside }
     }
 
-    fn weights_at_run_time(&self, cx: &mut LowerCx, x: Buf, n: Dim, out: Dim, taps: Dim, shrink: Expr) -> Buf {
+    fn weights_at_run_time(
+        &self,
+        cx: &mut LowerCx,
+        x: Buf,
+        n: Dim,
+        out: Dim,
+        taps: Dim,
+        shrink: Expr,
+    ) -> Buf {
         let f64s = ElemType::F64;
         let start = Dim::constant(1) - taps.floor_div(2);
         let raw = cx.temp("raw_weights", f64s, vec![out, taps]);
@@ -316,7 +383,14 @@ fn constant(cx: &mut LowerCx, name: &str, c: ConstData) -> Buf {
 }
 
 /// What `body` makes of source number `t` of output element `o`.
-pub fn source(k: &mut KernelBuilder, p: &Plan, n: Dim, o: Dim, t: Dim, body: impl FnOnce(&mut KernelBuilder, Dim) -> Expr) -> Expr {
+pub fn source(
+    k: &mut KernelBuilder,
+    p: &Plan,
+    n: Dim,
+    o: Dim,
+    t: Dim,
+    body: impl FnOnce(&mut KernelBuilder, Dim) -> Expr,
+) -> Expr {
     match p.first {
         First::Line(a, b, c) => {
             let i = (o * a + b).floor_div(c) + t;
@@ -337,4 +411,3 @@ pub fn weight(k: &KernelBuilder, p: &Plan, w: Buf, o: Dim, t: Dim, ty: ElemType)
     let row = p.period.map_or(o, |m| o.modulo(m));
     Expr::cast(k.m.bufs[w].ty, ty, k.load(w, &[row, t]))
 }
-

@@ -25,7 +25,14 @@ struct Work {
 pub fn couple(cx: &mut LowerCx, decisions: Buf, a: &[f32], b: &[f32], classes: usize, ty: ElemType) -> Buf {
     let (rows, c) = (cx.dims(decisions)[0], Dim::from(classes));
     let square = [rows, c, c];
-    let w = Work { r: cx.temp("pairwise", ty, square), q: cx.temp("form", ty, square), qp: cx.temp("product", ty, [rows, c]), p: cx.temp("shares", ty, [rows, c]), c, ty };
+    let w = Work {
+        r: cx.temp("pairwise", ty, square),
+        q: cx.temp("form", ty, square),
+        qp: cx.temp("product", ty, [rows, c]),
+        p: cx.temp("shares", ty, [rows, c]),
+        c,
+        ty,
+    };
     let (a, b) = (table(cx, "prob_a", a, a.len(), ty), table(cx, "prob_b", b, b.len(), ty));
     // Number of the decision between two classes; its own class: 0, which nothing reads.
     let mut numbers = vec![0i64; classes * classes];

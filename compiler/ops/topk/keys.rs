@@ -47,7 +47,16 @@ pub const POSITIONS: i64 = 1 << 32;
 
 /// True if elements have keys and rows positions that fit beside them.
 pub(super) fn suits(k: &LowerCx, row: &Row) -> bool {
-    let narrow = matches!(row.ty, ElemType::F32 | ElemType::I32 | ElemType::U32 | ElemType::I16 | ElemType::U16 | ElemType::I8 | ElemType::U8);
+    let narrow = matches!(
+        row.ty,
+        ElemType::F32
+            | ElemType::I32
+            | ElemType::U32
+            | ElemType::I16
+            | ElemType::U16
+            | ElemType::I8
+            | ElemType::U8
+    );
     narrow && row.count.as_const() != Some(0) && k.m.syms.range(row.n).hi.is_some_and(|n| n < POSITIONS)
 }
 
@@ -81,7 +90,9 @@ pub(super) fn finds_few(row: &Row) -> bool {
 
 /// Scratch for rows, one for each index of `outer`.
 pub(super) fn scratch(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Scratch {
-    let mut buf = |name: &str, ty: ElemType, n: Dim| cx.temp(name, ty, outer.iter().copied().chain([n]).collect::<Vec<_>>());
+    let mut buf = |name: &str, ty: ElemType, n: Dim| {
+        cx.temp(name, ty, outer.iter().copied().chain([n]).collect::<Vec<_>>())
+    };
     match columns_of(row) {
         Some(columns) => Scratch::Few {
             columns,
@@ -92,7 +103,11 @@ pub(super) fn scratch(cx: &mut LowerCx, row: &Row, outer: &[Dim]) -> Scratch {
                 Some(..=RANKED) => List::Ranked(buf("list", ElemType::I64, row.count + 1)),
                 count => {
                     let room = 2 * count.unwrap_or(0) + RANKED;
-                    List::Sorted(buf("order", ElemType::I64, room.into()), buf("merged", ElemType::I64, room.into()), room)
+                    List::Sorted(
+                        buf("order", ElemType::I64, room.into()),
+                        buf("merged", ElemType::I64, room.into()),
+                        room,
+                    )
                 }
             },
         },
@@ -123,9 +138,14 @@ impl TopK {
                     k.store(limit, &spot(o, 0.into()), lowest.clone());
                     reaching(k, o, columns, (tops, limit, count));
                     let reached = k.load(count, &spot(o, 0.into()));
-                    let many = k.let_(Expr::bin(BinOp::Gt, reached, Expr::int(ElemType::I32, columns / MANY)));
-                    k.if_(many.clone(), |k| self.pick(k, row, o, (None, tops, list), (lowest.clone(), limit)));
-                    k.if_(Expr::un(UnOp::Not, many), |k| self.pick(k, row, o, (Some(columns), tops, list), (lowest.clone(), limit)));
+                    let many =
+                        k.let_(Expr::bin(BinOp::Gt, reached, Expr::int(ElemType::I32, columns / MANY)));
+                    k.if_(many.clone(), |k| {
+                        self.pick(k, row, o, (None, tops, list), (lowest.clone(), limit))
+                    });
+                    k.if_(Expr::un(UnOp::Not, many), |k| {
+                        self.pick(k, row, o, (Some(columns), tops, list), (lowest.clone(), limit))
+                    });
                 }
             }
         }
@@ -140,7 +160,15 @@ impl TopK {
         self.key(k, row.ty, v)
     }
     /// A limit, an i32, that at least as many tops of columns reach as are asked for, and hardly more.
-    fn tops(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], columns: i64, tops: Buf, (limit, count): (Buf, Buf)) -> Expr {
+    fn tops(
+        &self,
+        k: &mut KernelBuilder,
+        row: &Row,
+        o: &[Dim],
+        columns: i64,
+        tops: Buf,
+        (limit, count): (Buf, Buf),
+    ) -> Expr {
         let (full, rest) = (row.n.floor_div(columns), row.n.modulo(columns));
         k.range(LoopKind::Par, "j", 0, columns, |k, j| {
             let top = k.acc(Scalar::int(ElemType::I32, i64::from(i32::MIN)).into());
@@ -164,16 +192,28 @@ impl TopK {
     }
     /// What reaches the limit goes into the list: column by column, or, without a number of columns, in
     /// order.
-    fn pick(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, list): (Option<i64>, Buf, List), (lowest, top): (Expr, Buf)) {
-        let from = |k: &mut KernelBuilder, f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr| match columns {
-            Some(columns) => self.candidates(k, row, o, (columns, tops, lowest.clone()), &mut |k, new| drop(f(k, new))),
+    fn pick(
+        &self,
+        k: &mut KernelBuilder,
+        row: &Row,
+        o: &[Dim],
+        (columns, tops, list): (Option<i64>, Buf, List),
+        (lowest, top): (Expr, Buf),
+    ) {
+        let from = |k: &mut KernelBuilder, f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr| match columns
+        {
+            Some(columns) => {
+                self.candidates(k, row, o, (columns, tops, lowest.clone()), &mut |k, new| drop(f(k, new)))
+            }
             None => self.in_turn(k, row, o, (lowest.clone(), top), f),
         };
         match list {
             List::Ranked(list) => {
                 // Nothing is before the first entry.
                 k.store(list, &spot(o, 0.into()), int(i64::MAX));
-                k.range(LoopKind::Seq, "j", 0, row.count, |k, j| k.store(list, &spot(o, j + 1), int(i64::MIN)));
+                k.range(LoopKind::Seq, "j", 0, row.count, |k, j| {
+                    k.store(list, &spot(o, j + 1), int(i64::MIN))
+                });
                 from(k, &mut |k, new| {
                     rank(k, o, row.count, list, new);
                     k.load(list, &spot(o, row.count))
@@ -196,7 +236,9 @@ impl TopK {
                     });
                     Expr::acc(least)
                 });
-                k.at_index(Expr::acc(filled), room.into(), |k, n| merge(k, o, n, room.into(), (order, merged)));
+                k.at_index(Expr::acc(filled), room.into(), |k, n| {
+                    merge(k, o, n, room.into(), (order, merged))
+                });
                 results(k, row, o, order, 0);
             }
         }
@@ -205,9 +247,17 @@ impl TopK {
     /// last entry that counts, i64::MIN if there are too few: later elements have to be larger, since of
     /// equal ones the first come first. So most blocks have none, which the largest of their keys tells.
     /// `top` is a word of scratch.
-    fn in_turn(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (lowest, top): (Expr, Buf), f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr) {
+    fn in_turn(
+        &self,
+        k: &mut KernelBuilder,
+        row: &Row,
+        o: &[Dim],
+        (lowest, top): (Expr, Buf),
+        f: &mut dyn FnMut(&mut KernelBuilder, Expr) -> Expr,
+    ) {
         let least = k.acc(Expr::cast(ElemType::I32, ElemType::I64, lowest));
-        let reaches = |key: Expr| Expr::bin(BinOp::Ge, Expr::cast(ElemType::I32, ElemType::I64, key), Expr::acc(least));
+        let reaches =
+            |key: Expr| Expr::bin(BinOp::Ge, Expr::cast(ElemType::I32, ElemType::I64, key), Expr::acc(least));
         let mut consider = |k: &mut KernelBuilder, i: Dim| {
             let key = self.key_at(k, row, o, i);
             let key = k.let_(key);
@@ -216,14 +266,23 @@ impl TopK {
                 let last = f(k, new);
                 let last = k.let_(last);
                 let more = Expr::bin(BinOp::Shr, last.clone(), int(32)) + int(1);
-                k.set(least, Expr::select(runtime::eq(last, int(i64::MIN)), Expr::acc(least), more.max(Expr::acc(least))));
+                k.set(
+                    least,
+                    Expr::select(
+                        runtime::eq(last, int(i64::MIN)),
+                        Expr::acc(least),
+                        more.max(Expr::acc(least)),
+                    ),
+                );
             });
         };
         let blocks = row.n.floor_div(BLOCK);
         k.range(LoopKind::Seq, "b", 0, blocks, |k, b| {
             self.block_top(k, row, o, b * BLOCK, top);
             let most = k.load(top, &spot(o, 0.into()));
-            k.if_(reaches(most), |k| k.range(LoopKind::Seq, "i", 0, BLOCK, |k, i| consider(k, b * BLOCK + i)));
+            k.if_(reaches(most), |k| {
+                k.range(LoopKind::Seq, "i", 0, BLOCK, |k, i| consider(k, b * BLOCK + i))
+            });
         });
         if row.n.modulo(BLOCK).as_const() != Some(0) {
             k.range(LoopKind::Seq, "i", 0, row.n.modulo(BLOCK), |k, i| consider(k, blocks * BLOCK + i));
@@ -242,7 +301,14 @@ impl TopK {
         });
     }
     /// Calls `f` with each packed key that is not below the limit, those of one column after the other.
-    fn candidates(&self, k: &mut KernelBuilder, row: &Row, o: &[Dim], (columns, tops, lowest): (i64, Buf, Expr), f: &mut dyn FnMut(&mut KernelBuilder, Expr)) {
+    fn candidates(
+        &self,
+        k: &mut KernelBuilder,
+        row: &Row,
+        o: &[Dim],
+        (columns, tops, lowest): (i64, Buf, Expr),
+        f: &mut dyn FnMut(&mut KernelBuilder, Expr),
+    ) {
         let (full, rest) = (row.n.floor_div(columns), row.n.modulo(columns));
         let mut consider = |k: &mut KernelBuilder, i: Dim| {
             let key = self.key_at(k, row, o, i);
@@ -258,7 +324,11 @@ impl TopK {
             k.if_(Expr::bin(BinOp::Ge, top, lowest.clone()), |k| {
                 k.range(LoopKind::Seq, "r", 0, if whole { full } else { full + 1 }, |k, r| {
                     let i = r * columns + j;
-                    if whole { consider(k, i) } else { k.if_(Expr::cmp_index(BinOp::Lt, i, row.n), |k| consider(k, i)) }
+                    if whole {
+                        consider(k, i)
+                    } else {
+                        k.if_(Expr::cmp_index(BinOp::Lt, i, row.n), |k| consider(k, i))
+                    }
                 });
             });
         });
@@ -314,7 +384,8 @@ fn merge(k: &mut KernelBuilder, o: &[Dim], n: Dim, most: Dim, (order, merged): (
             };
             let (va, vb) = (element(k, Expr::acc(a)), element(k, Expr::acc(b)));
             let (left_a, left_b) = (lt(Expr::acc(a), Expr::acc(a_end)), lt(Expr::acc(b), Expr::acc(b_end)));
-            let second = k.let_(left_b.and(runtime::or(Expr::un(UnOp::Not, left_a), lt(va.clone(), vb.clone()))));
+            let second =
+                k.let_(left_b.and(runtime::or(Expr::un(UnOp::Not, left_a), lt(va.clone(), vb.clone()))));
             k.store(merged, &spot(o, p), Expr::select(second.clone(), vb, va));
             let step = k.let_(Expr::cast(ElemType::Bool, ElemType::I64, second));
             k.update(BinOp::Add, b, step.clone());
@@ -336,14 +407,19 @@ pub fn ordered(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
     match ty {
         ElemType::F32 => k.shared(v, |k, v| {
             let zero = Expr::num(ty, 0.0);
-            let bits = Expr::un(UnOp::Bits(to), Expr::select(Expr::bin(BinOp::Eq, v.clone(), zero.clone()), zero, v.clone()));
+            let bits = Expr::un(
+                UnOp::Bits(to),
+                Expr::select(Expr::bin(BinOp::Eq, v.clone(), zero.clone()), zero, v.clone()),
+            );
             k.shared(bits, |_, b| {
                 let flipped = Expr::bin(BinOp::Xor, b.clone(), Expr::int(to, i64::from(i32::MAX)));
                 let key = Expr::select(Expr::bin(BinOp::Lt, b.clone(), Expr::int(to, 0)), flipped, b);
                 Expr::select(Expr::un(UnOp::IsNan, v), Expr::int(to, i64::from(i32::MAX)), key)
             })
         }),
-        ElemType::U32 => Expr::bin(BinOp::Xor, Expr::un(UnOp::Bits(to), v), Expr::int(to, i64::from(i32::MIN))),
+        ElemType::U32 => {
+            Expr::bin(BinOp::Xor, Expr::un(UnOp::Bits(to), v), Expr::int(to, i64::from(i32::MIN)))
+        }
         ElemType::I32 => v,
         t => Expr::cast(t, to, v),
     }
@@ -351,9 +427,17 @@ pub fn ordered(k: &mut KernelBuilder, ty: ElemType, v: Expr) -> Expr {
 
 /// The least or the greatest of the columns' tops, as `value` shows them, into a buffer. Its loops stand in
 /// one of their own: a list of statements that are vectors all of them.
-fn extreme(k: &mut KernelBuilder, o: &[Dim], columns: i64, (tops, to): (Buf, Buf), op: BinOp, value: impl Fn(&KernelBuilder, Expr) -> Expr) {
+fn extreme(
+    k: &mut KernelBuilder,
+    o: &[Dim],
+    columns: i64,
+    (tops, to): (Buf, Buf),
+    op: BinOp,
+    value: impl Fn(&KernelBuilder, Expr) -> Expr,
+) {
     k.range(LoopKind::Seq, "once", 0, 1, |k, _| {
-        let first = if op == BinOp::Max { Scalar::lowest(ElemType::I32) } else { Scalar::highest(ElemType::I32) };
+        let first =
+            if op == BinOp::Max { Scalar::lowest(ElemType::I32) } else { Scalar::highest(ElemType::I32) };
         let found = k.acc(first.into());
         k.range(LoopKind::Seq, "j", 0, columns, |k, j| {
             let v = k.load(tops, &spot(o, j));
@@ -370,13 +454,22 @@ fn successive(k: &mut KernelBuilder, o: &[Dim], columns: i64, (tops, limit): (Bu
     extreme(k, o, columns, (tops, limit), BinOp::Max, |_, v| v);
     k.range(LoopKind::Seq, "s", 0, n - 1, |k, _| {
         let lowest = || Expr::from(Scalar::lowest(ElemType::I32));
-        extreme(k, o, columns, (tops, limit), BinOp::Max, |k, v| Expr::select(Expr::bin(BinOp::Lt, v.clone(), k.load(limit, &last)), v, lowest()));
+        extreme(k, o, columns, (tops, limit), BinOp::Max, |k, v| {
+            Expr::select(Expr::bin(BinOp::Lt, v.clone(), k.load(limit, &last)), v, lowest())
+        });
     });
     k.load(limit, &last)
 }
 
 /// What a bisection between the extremes finds.
-fn halving(k: &mut KernelBuilder, row: &Row, o: &[Dim], columns: i64, tops: Buf, (limit, count): (Buf, Buf)) -> Expr {
+fn halving(
+    k: &mut KernelBuilder,
+    row: &Row,
+    o: &[Dim],
+    columns: i64,
+    tops: Buf,
+    (limit, count): (Buf, Buf),
+) -> Expr {
     let zero = Dim::constant(0);
     let wanted = Expr::index(row.count);
     let enough = Expr::index(row.count + row.count.floor_div(4) + 1);
@@ -384,7 +477,8 @@ fn halving(k: &mut KernelBuilder, row: &Row, o: &[Dim], columns: i64, tops: Buf,
         extreme(k, o, columns, (tops, end), op, |_, v| v);
     }
     // All keys are at least the first, none the second.
-    let [lo, hi] = [count, limit].map(|b| Expr::cast(ElemType::I32, ElemType::I64, k.load(b, &spot(o, zero))));
+    let [lo, hi] =
+        [count, limit].map(|b| Expr::cast(ElemType::I32, ElemType::I64, k.load(b, &spot(o, zero))));
     let (lo, hi) = (k.acc(lo), k.acc(hi + int(1)));
     let going = Expr::bin(BinOp::Gt, Expr::acc(hi) - Expr::acc(lo), int(1));
     k.while_(going, |k| {
@@ -410,7 +504,11 @@ fn reaching(k: &mut KernelBuilder, o: &[Dim], columns: i64, (tops, limit, count)
         let reached = k.acc(Expr::int(ElemType::I32, 0));
         k.range(LoopKind::Seq, "j", 0, columns, |k, j| {
             let hit = Expr::bin(BinOp::Ge, k.load(tops, &spot(o, j)), k.load(limit, &spot(o, zero)));
-            k.update(BinOp::Add, reached, Expr::select(hit, Expr::int(ElemType::I32, 1), Expr::int(ElemType::I32, 0)));
+            k.update(
+                BinOp::Add,
+                reached,
+                Expr::select(hit, Expr::int(ElemType::I32, 1), Expr::int(ElemType::I32, 0)),
+            );
         });
         k.store(count, &spot(o, zero), Expr::acc(reached));
     });

@@ -24,7 +24,9 @@ pub fn numbers(a: &mut Attrs, name: &str) -> Result<Vec<f64>> {
         return Ok(list.into_iter().map(f64::from).collect());
     }
     match tensor_opt(a, &tensor)? {
-        Some(_) if !list.is_empty() => a.error(format!("only one of {name} and {tensor} may be given")).fail(),
+        Some(_) if !list.is_empty() => {
+            a.error(format!("only one of {name} and {tensor} may be given")).fail()
+        }
         Some(v) => Ok(v),
         None => Ok(list.into_iter().map(f64::from).collect()),
     }
@@ -122,7 +124,13 @@ impl Attributes {
                 m => return a.error(format!("nodes_modes has \"{m}\", which is no mode")).fail(),
             };
             let missing_holds = missing.get(i).is_some_and(|m| *m != 0);
-            nodes.push(Branch { feature: features[i], test, missing_holds, yes: find(a, trees[i], yes[i])?, no: find(a, trees[i], no[i])? });
+            nodes.push(Branch {
+                feature: features[i],
+                test,
+                missing_holds,
+                yes: find(a, trees[i], yes[i])?,
+                no: find(a, trees[i], no[i])?,
+            });
         }
         // A tree's root is the first of its nodes.
         let (mut roots, mut seen) = (vec![], std::collections::HashSet::new());
@@ -131,9 +139,19 @@ impl Attributes {
                 roots.push(find(a, trees[i], ids[i])?);
             }
         }
-        let (leaf_trees, leaf_ids) = (ints(a, &format!("{prefix}_treeids"))?, ints(a, &format!("{prefix}_nodeids"))?);
-        let (targets, weights) = (ints(a, &format!("{prefix}_ids"))?, numbers(a, &format!("{prefix}_weights"))?);
-        same_length(a, &[("weights", weights.len()), ("target ids", targets.len()), ("their treeids", leaf_trees.len()), ("their nodeids", leaf_ids.len())])?;
+        let (leaf_trees, leaf_ids) =
+            (ints(a, &format!("{prefix}_treeids"))?, ints(a, &format!("{prefix}_nodeids"))?);
+        let (targets, weights) =
+            (ints(a, &format!("{prefix}_ids"))?, numbers(a, &format!("{prefix}_weights"))?);
+        same_length(
+            a,
+            &[
+                ("weights", weights.len()),
+                ("target ids", targets.len()),
+                ("their treeids", leaf_trees.len()),
+                ("their nodeids", leaf_ids.len()),
+            ],
+        )?;
         let mut leaves = vec![vec![]; n_leaves];
         for i in 0..weights.len() {
             match find(a, leaf_trees[i], leaf_ids[i])? {
@@ -175,7 +193,8 @@ impl Attributes {
         let mut sets = members.split_inclusive(|v| v.is_nan());
         let (targets, weights) = (ints(a, "leaf_targetids")?, tensor(a, "leaf_weights")?);
         same_length(a, &[("leaf_weights", weights.len()), ("leaf_targetids", targets.len())])?;
-        let leaves: Vec<Vec<Weight>> = targets.iter().zip(&weights).map(|(t, w)| vec![Weight { target: *t, value: *w }]).collect();
+        let leaves: Vec<Vec<Weight>> =
+            targets.iter().zip(&weights).map(|(t, w)| vec![Weight { target: *t, value: *w }]).collect();
         let target = |a: &Attrs, id: i64, leaf: i64| {
             let (what, n) = if leaf != 0 { ("leaf", leaves.len()) } else { ("node", n) };
             match check_range(what, id, n) {
@@ -195,12 +214,20 @@ impl Attributes {
                 5 => Test::Neq(v),
                 6 => match sets.next() {
                     Some(s) => Test::Member(s.iter().copied().filter(|v| !v.is_nan()).collect()),
-                    None => return a.error("membership_values has fewer sets than nodes_modes asks for").fail(),
+                    None => {
+                        return a.error("membership_values has fewer sets than nodes_modes asks for").fail();
+                    }
                 },
                 m => return a.error(format!("nodes_modes has {m}, not 0 to 6")).fail(),
             };
             let missing_holds = missing.get(i).is_some_and(|m| *m != 0);
-            nodes.push(Branch { feature: features[i], test, missing_holds, yes: target(a, yes[i], yes_leaf[i])?, no: target(a, no[i], no_leaf[i])? });
+            nodes.push(Branch {
+                feature: features[i],
+                test,
+                missing_holds,
+                yes: target(a, yes[i], yes_leaf[i])?,
+                no: target(a, no[i], no_leaf[i])?,
+            });
         }
         let mut roots = vec![];
         for r in ints(a, "tree_roots")? {

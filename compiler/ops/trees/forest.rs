@@ -85,7 +85,12 @@ fn below(v: f64, ty: ElemType) -> f64 {
 
 impl Forest {
     /// From the model's nodes; compared numbers are of type `ty`. Errors are sentences about the model.
-    pub fn new(nodes: &[Branch], leaves: Vec<Vec<Weight>>, roots: &[Target], ty: ElemType) -> Result<Forest, String> {
+    pub fn new(
+        nodes: &[Branch],
+        leaves: Vec<Vec<Weight>>,
+        roots: &[Target],
+        ty: ElemType,
+    ) -> Result<Forest, String> {
         acyclic(nodes, leaves.len(), roots)?;
         // Leaves stand after all steps, whose number is known only at the end: counted from the top until
         // then.

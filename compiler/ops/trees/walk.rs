@@ -113,7 +113,10 @@ pub fn walk(cx: &mut LowerCx, f: &Forest, s: &Scores, x: Buf, y: Buf, ty: ElemTy
     let mut first = vec![0i64];
     f.leaves.iter().for_each(|l| first.push(first.last().copied().unwrap_or(0) + l.len() as i64));
     let total = Dim::from(targets.len());
-    let (targets, first) = (cx.m.constant("targets", Arc::new(ConstData::from_i64s(&targets))), cx.m.constant("first", Arc::new(ConstData::from_i64s(&first))));
+    let (targets, first) = (
+        cx.m.constant("targets", Arc::new(ConstData::from_i64s(&targets))),
+        cx.m.constant("first", Arc::new(ConstData::from_i64s(&first))),
+    );
     let base = (!s.base.is_empty()).then(|| cx.m.constant("base", floats(ty, &s.base)));
     let count = Dim::from(s.targets);
     cx.kernel(|k| {
@@ -171,7 +174,14 @@ impl Tables {
         let els = k.block(|k| self.walked(k, x, n, missing, &use_leaf));
         k.push(Stmt::If { cond: runtime::eq(Expr::acc(any), runtime::int(0)), then, els });
     }
-    fn walked(&self, k: &mut KernelBuilder, x: Buf, n: Dim, missing: Missing, use_leaf: &impl Fn(&mut KernelBuilder, Expr)) {
+    fn walked(
+        &self,
+        k: &mut KernelBuilder,
+        x: Buf,
+        n: Dim,
+        missing: Missing,
+        use_leaf: &impl Fn(&mut KernelBuilder, Expr),
+    ) {
         let groups = self.n_trees / ABREAST;
         let all = |k: &mut KernelBuilder, first: Dim, width: i64| {
             let roots: Vec<Expr> = (0..width).map(|j| k.load(self.roots, &[first + j])).collect();
@@ -230,11 +240,17 @@ fn tables(cx: &mut LowerCx, f: &Forest, ty: ElemType) -> Tables {
     let mut words: Vec<i32> = vec![];
     let mut nan = [false; 2];
     // Positions of leaves have a bit that no position of a step has.
-    let first_leaf = if f.steps.is_empty() { 0 } else { f.steps.len().max(f.leaves.len()).next_power_of_two() };
+    let first_leaf =
+        if f.steps.is_empty() { 0 } else { f.steps.len().max(f.leaves.len()).next_power_of_two() };
     let place = |p: usize| if p < f.steps.len() { p } else { first_leaf + (p - f.steps.len()) };
     for s in &f.steps {
         nan[usize::from(s.nan_holds)] = true;
-        words.extend([s.feature as i32, (s.value as f32).to_bits() as i32, place(s.yes) as i32, place(s.no) as i32]);
+        words.extend([
+            s.feature as i32,
+            (s.value as f32).to_bits() as i32,
+            place(s.yes) as i32,
+            place(s.no) as i32,
+        ]);
     }
     for own in f.steps.len()..first_leaf + f.leaves.len() {
         words.extend([0, 0, own as i32, own as i32]);
@@ -251,13 +267,25 @@ fn tables(cx: &mut LowerCx, f: &Forest, ty: ElemType) -> Tables {
     let holds = (nan == [true; 2]).then(|| {
         let mut holds: Vec<u8> = f.steps.iter().map(|s| u8::from(s.nan_holds)).collect();
         holds.resize(n as usize, 0);
-        let data = ConstData::new(ElemType::Bool, vec![n], holds).unwrap_or_else(|| ConstData::from_i64s(&[]));
+        let data =
+            ConstData::new(ElemType::Bool, vec![n], holds).unwrap_or_else(|| ConstData::from_i64s(&[]));
         cx.m.constant("holds", Arc::new(data))
     });
     let roots: Vec<i64> = f.roots.iter().map(|r| place(*r) as i64).collect();
     let n_trees = roots.len() as i64;
     let roots = cx.m.constant("roots", Arc::new(ConstData::from_i64s(&roots)));
-    Tables { steps, floats: floats_of_steps, holds, values, roots, n_trees, n_steps: Dim::from(first_leaf), n_leaves: Dim::from(f.leaves.len()), nan, ty }
+    Tables {
+        steps,
+        floats: floats_of_steps,
+        holds,
+        values,
+        roots,
+        n_trees,
+        n_steps: Dim::from(first_leaf),
+        n_leaves: Dim::from(f.leaves.len()),
+        nan,
+        ty,
+    }
 }
 
 /// A vector of one of the two types that trees compute in.
