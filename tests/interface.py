@@ -218,7 +218,7 @@ def faults():
         for k in range(m.info.n_checks):
             c = m.info.checks[k]
             assert c.text.decode().count("%lld") == c.n_values <= 4
-            assert 0 <= c.status <= 9 and (c.text or not c.status) and (c.text or c.node)
+            assert 0 <= c.status <= 10 and (c.text or not c.status) and (c.text or c.node)
             assert m.fault_string(abi.Fault(check=k, status=5))
 
 

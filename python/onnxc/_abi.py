@@ -19,7 +19,7 @@ PACKED = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
 SIGNED = (22, 26)
 STRING = 8
 STATUS = {1: "null pointer", 2: "bad alignment", 3: "bad dimension", 4: "buffer too small", 5: "index out of range",
-          6: "bad value", 7: "weights do not match", 8: "cancelled", 9: "abi mismatch"}
+          6: "bad value", 7: "weights do not match", 8: "cancelled", 9: "abi mismatch", 10: "unsupported cpu"}
 CAPACITY = 4
 #: A dimension of an output that the model computes.
 COMPUTED = -(1 << 63)

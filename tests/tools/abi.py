@@ -12,7 +12,7 @@ DTYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: 
           21: np.uint8, 22: np.uint8, 23: np.uint8, 25: np.uint8, 26: np.uint8}
 PACKED = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
 STATUS = {1: "null pointer", 2: "bad alignment", 3: "bad dimension", 4: "buffer too small", 5: "index out of range",
-          6: "bad value", 7: "weights do not match", 8: "cancelled", 9: "abi mismatch"}
+          6: "bad value", 7: "weights do not match", 8: "cancelled", 9: "abi mismatch", 10: "unsupported cpu"}
 UNKNOWN = -(1 << 63)
 STRING = 8
 
