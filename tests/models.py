@@ -1,10 +1,13 @@
 """Compiles real networks ahead of time, links them, calls them through the C interface and compares with saved outputs.
 
-    models.py ONNXC SUITE_DIR TOOLS_DIR WORK_DIR [--bench] [NAME ...]
+    models.py ONNXC SUITE_DIR TOOLS_DIR WORK_DIR [--bench] [--keep] [NAME ...]
 
 SUITE_DIR/NAME holds stripped.onnx, io.json and expected.npz; TOOLS_DIR holds inflate.py and make_inputs.py.
+WORK_DIR gets the model, its object and its library, which go before the next model comes: together they take 6 GB.
+--keep leaves them there, for another run.
 """
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -58,6 +61,7 @@ def main():
     p.add_argument("tools")
     p.add_argument("work")
     p.add_argument("--bench", action="store_true")
+    p.add_argument("--keep", action="store_true")
     p.add_argument("--seconds", type=float, default=1.0)
     p.add_argument("names", nargs="*")
     a = p.parse_args()
@@ -65,9 +69,16 @@ def main():
     import make_inputs
     os.makedirs(a.work, exist_ok=True)
     bad = 0
-    for name in a.names or DEFAULT:
+    done = None
+    for name in [*(a.names or DEFAULT), None]:
+        if done and not a.keep:
+            for end in (".onnx", ".o", ".h", ".so"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(done + end)
+        if not name:
+            break
         d = os.path.join(a.suite, name)
-        path = os.path.join(a.work, name)
+        done = path = os.path.join(a.work, name)
         io = json.load(open(os.path.join(d, "io.json")))
         expected = np.load(os.path.join(d, "expected.npz"))
         if not os.path.exists(path + ".onnx"):
