@@ -22,6 +22,7 @@ mod rust_error;
 mod rust_value;
 pub mod shared;
 pub mod tile;
+pub mod unwind;
 pub mod weights;
 
 /// Maps and sets of what code generation numbers. The keys are its own, not an input's, so the hash may be a
