@@ -12,8 +12,8 @@ use cranelift_codegen::isa::unwind::UnwindInst;
 use gimli::write::{Address, CallFrameInstruction as Cfi, CommonInformationEntry, FrameDescriptionEntry};
 use gimli::write::{EhFrame, EndianVec, FrameTable, RelocateWriter, Relocation, RelocationTarget};
 use gimli::{Encoding, Format, LittleEndian, Register};
-use object::write::{Object, StandardSection, SymbolId};
-use object::{BinaryFormat, SectionKind};
+use object::write::{Object, StandardSection, Symbol, SymbolFlags, SymbolId, SymbolSection};
+use object::{BinaryFormat, SectionKind, SymbolKind, SymbolScope};
 use object::{RelocationEncoding, RelocationFlags, RelocationKind};
 use target_lexicon::Architecture;
 
@@ -233,6 +233,19 @@ fn add_eh_frame(o: &mut Object<'_>, architecture: &Architecture, functions: &[Fu
         _ => o.section_id(StandardSection::EhFrame),
     };
     let offset = o.append_section_data(section, w.0.bytes.slice(), 8);
+    // Distances on Mach-O begin at a symbol; its section symbols are not written for every machine.
+    let start = macho.then(|| {
+        o.add_symbol(Symbol {
+            name: b"eh_frame".to_vec(),
+            value: offset,
+            size: 0,
+            kind: SymbolKind::Data,
+            scope: SymbolScope::Compilation,
+            weak: false,
+            section: SymbolSection::Section(section),
+            flags: SymbolFlags::None,
+        })
+    });
     for r in w.0.relocations {
         let RelocationTarget::Symbol(i) = r.target else {
             return Err(bug("a relocation without a symbol".into()));
@@ -241,12 +254,28 @@ fn add_eh_frame(o: &mut Object<'_>, architecture: &Architecture, functions: &[Fu
         let kind = if macho { RelocationKind::Absolute } else { RelocationKind::Relative };
         let flags =
             RelocationFlags::Generic { kind, encoding: RelocationEncoding::Generic, size: r.size * 8 };
-        let addend = if macho { r.addend - at as i64 } else { r.addend };
-        let relocation = object::write::Relocation { offset: at, symbol: functions[i].symbol, addend, flags };
-        let from = macho.then(|| o.section_symbol(section));
-        o.add_relocation_with_subtractor(section, relocation, from).map_err(|e| bug(e.to_string()))?;
+        let (symbol, addend) = match start {
+            Some(_) => (functions[i].symbol, r.addend - at as i64),
+            None => within_object(o, functions[i].symbol, r.addend)?,
+        };
+        let relocation = object::write::Relocation { offset: at, symbol, addend, flags };
+        o.add_relocation_with_subtractor(section, relocation, start).map_err(|e| bug(e.to_string()))?;
     }
     Ok(())
+}
+
+/// A symbol and an addend for an address that no other object can replace: in shared libraries, another one
+/// may define an exported function.
+fn within_object(o: &mut Object<'_>, symbol: SymbolId, addend: i64) -> Result<(SymbolId, i64)> {
+    let s = o.symbol(symbol);
+    if s.scope == SymbolScope::Compilation {
+        return Ok((symbol, addend));
+    }
+    let Some(section) = s.section.id() else {
+        return Err(Failure::bug("unwind", "a function without a section"));
+    };
+    let addend = addend + s.value as i64;
+    Ok((o.section_symbol(section), addend))
 }
 
 /// The steps that change anything: not the end of the last epilogue, if no code is behind it.

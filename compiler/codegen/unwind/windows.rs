@@ -171,7 +171,7 @@ fn aarch64(f: &Function, steps: &[(u32, Step)]) -> Option<Vec<u8>> {
         .steps
         .iter()
         .filter(|s| s.1 == Step::Leave && (framed || exact))
-        .map(|s| (s.0 - if framed { 4 } else { 0 }) / 4 | begin << 22)
+        .map(|s| ((s.0 - if framed { 4 } else { 0 }) / 4) | (begin << 22))
         .collect();
     bytes.resize(bytes.len().next_multiple_of(4), 0xe3);
     let words = bytes.len() as u32 / 4;
@@ -193,8 +193,8 @@ fn allocate(size: u32) -> Option<Vec<u8>> {
     let n = size / 16;
     match n {
         ..32 => Some(vec![n as u8]),
-        ..0x800 => Some(vec![0xc0 | (n >> 8) as u8, n as u8]),
-        ..0x100_0000 => Some(vec![0xe0, (n >> 16) as u8, (n >> 8) as u8, n as u8]),
+        32..0x800 => Some(vec![0xc0 | (n >> 8) as u8, n as u8]),
+        0x800..0x100_0000 => Some(vec![0xe0, (n >> 16) as u8, (n >> 8) as u8, n as u8]),
         _ => None,
     }
 }
