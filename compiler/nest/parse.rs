@@ -12,6 +12,7 @@ use std::collections::HashMap;
 mod expr;
 mod lex;
 
+pub use expr::{BINARY, UNARY};
 use lex::{Tok, Token};
 
 /// Finds a constant by its short hash.
@@ -536,7 +537,8 @@ impl<'a> Parser<'a> {
     }
 }
 
-const STATUS: &[Status] = &[
+/// Statuses that a check may leave with.
+pub const STATUS: &[Status] = &[
     Status::Null,
     Status::Align,
     Status::Dim,

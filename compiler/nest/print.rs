@@ -460,8 +460,8 @@ fn unique(name: &str, taken: &mut HashSet<String>) -> String {
     n
 }
 
-/// Operators that print between their operands.
-pub(super) fn infix(op: BinOp) -> Option<&'static str> {
+/// How an operation is written between its operands, if it is.
+pub fn infix(op: BinOp) -> Option<&'static str> {
     Some(match op {
         BinOp::Add => "+",
         BinOp::Sub => "-",

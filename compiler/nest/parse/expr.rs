@@ -2,7 +2,8 @@
 
 use super::*;
 
-const UNARY: &[UnOp] = &[
+/// Operations that are written `name(x)`.
+pub const UNARY: &[UnOp] = &[
     UnOp::Neg,
     UnOp::Abs,
     UnOp::Sign,
@@ -36,7 +37,8 @@ const UNARY: &[UnOp] = &[
     UnOp::IsInf,
 ];
 
-const BINARY: &[BinOp] = &[
+/// Operations on two values: written between them, or `name(x, y)`.
+pub const BINARY: &[BinOp] = &[
     BinOp::Add,
     BinOp::Sub,
     BinOp::Mul,
