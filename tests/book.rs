@@ -3,8 +3,8 @@
 //! A page is followed from its first line to its last, in a folder of its own:
 //!
 //! - A block ```` ```LANGUAGE FILE ```` is written to the file.
-//! - A block ```` ```console ```` has commands behind `$ `, and under each some of the lines that it prints; `...` in
-//!   a line is any text. A line that ends with `\` goes on.
+//! - A block ```` ```console ```` has commands behind `$ `, and under each some of the lines that it prints;
+//!   `...` in a line is any text. A line that ends with `\` goes on.
 //! - `<!-- needs: cmake ninja -->` above a block: without these programs its section is skipped, aloud.
 //!
 //! Commands see `onnxc` on PATH and the source in `ONNXC_SOURCE`.
@@ -111,17 +111,15 @@ fn follow(name: &str) -> usize {
             skip = false;
         }
         if let Some(needs) = line.strip_prefix("<!-- needs: ").and_then(|l| l.strip_suffix(" -->")) {
-            let has = |p: &str| {
-                shell(&format!("command -v {p}"), &dir).output().is_ok_and(|o| o.status.success())
-            };
+            let has =
+                |p: &str| shell(&format!("command -v {p}"), &dir).output().is_ok_and(|o| o.status.success());
             for p in needs.split_whitespace().filter(|p| !has(p)) {
                 println!("docs/{name}.md:{}: a section is skipped, there is no {p} here", at + 1);
                 skip = true;
             }
         }
         let Some(info) = line.strip_prefix("```").filter(|i| !i.is_empty()) else { continue };
-        let block: Vec<&str> =
-            lines.by_ref().map(|l| l.1).take_while(|l| !l.starts_with("```")).collect();
+        let block: Vec<&str> = lines.by_ref().map(|l| l.1).take_while(|l| !l.starts_with("```")).collect();
         if skip {
             continue;
         }
@@ -186,8 +184,8 @@ macro_rules! pages {
 
 pages!(tutorial embedding ir);
 
-/// The commands of tables and lists of examples, lines of four spaces and a command: each runs where its files
-/// are.
+/// The commands of tables and lists of examples, lines of four spaces and a command: each runs where its
+/// files are.
 #[test]
 #[cfg(target_os = "linux")]
 fn listed_commands_run() {
@@ -254,7 +252,7 @@ fn quoted(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn the_reference_of_the_ir_is_complete() {
-    use onnxc::nest::{Group, parse, print, verify::verify};
+    use onnxc::nest::{DotKind, parse, print, verify::verify};
     let text = page("docs/ir.md");
     // The example is text that the compiler reads and writes, and a valid module.
     let example = fenced(&text, "nest");
@@ -272,7 +270,7 @@ fn the_reference_of_the_ir_is_complete() {
     missing("binary operations", &binary.collect::<Vec<_>>());
     missing("types", &ElemType::ALL.iter().map(|t| t.short().to_owned()).collect::<Vec<_>>());
     let grammar = fenced(&text, "grammar");
-    for w in Group::ALL.iter().map(|g| g.name().to_owned()).chain(parse::STATUS.iter().map(|s| name(s))) {
+    for w in DotKind::ALL.iter().map(|g| g.name().to_owned()).chain(parse::STATUS.iter().map(|s| name(s))) {
         assert!(grammar.contains(&format!("\"{w}\"")), "the grammar does not have {w}");
     }
     // Every word that begins a line or a place in the parser's source stands in the grammar.
@@ -317,8 +315,10 @@ fn the_reference_of_the_interface_is_complete() {
     }
     assert!(names.len() > 90, "{names:?}");
     let text = page("docs/abi.md");
-    let known: BTreeSet<&str> =
-        quoted(&text).into_iter().flat_map(|q| q.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')).collect();
+    let known: BTreeSet<&str> = quoted(&text)
+        .into_iter()
+        .flat_map(|q| q.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
+        .collect();
     let own = ["padding", "endif", "include", "MODEL_ONNXC_H"];
     let left: Vec<_> = names.iter().filter(|n| !known.contains(**n) && !own.contains(n)).collect();
     assert!(left.is_empty(), "docs/abi.md does not name {left:?}");

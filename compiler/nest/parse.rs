@@ -257,7 +257,7 @@ impl<'a> Parser<'a> {
                 Place::Const(c)
             }
             "temp" => Place::Temp,
-            "room" => Place::Room,
+            "growable" => Place::Growable,
             "pointer" => {
                 let d = self.dim()?;
                 let Some(s) = d.as_sym() else { return self.fail("the symbol of an address") };

@@ -174,7 +174,7 @@ impl<'a> Printer<'a> {
             Place::Output(i) => format!("output {i}"),
             Place::Const(c) => format!("const #{}", c.short_hash()),
             Place::Temp => "temp".into(),
-            Place::Room => "room".into(),
+            Place::Growable => "growable".into(),
             Place::Pointer(s) => format!("pointer {}", self.dim((*s).into())),
             Place::View(of) => format!("view {}", self.name(*of)),
             Place::Arena(s) => {

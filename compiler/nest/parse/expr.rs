@@ -289,7 +289,7 @@ impl Parser<'_> {
         }
         self.want(",")?;
         let c = self.boxed()?;
-        if let Some(g) = Group::ALL.into_iter().find(|g| g.name() == w) {
+        if let Some(g) = DotKind::ALL.into_iter().find(|g| g.name() == w) {
             return Ok(Expr::Dot(g, a, b, c));
         }
         match w {
