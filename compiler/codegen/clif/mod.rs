@@ -27,5 +27,5 @@ mod stmt;
 mod text;
 mod trace;
 
-pub use func::{KernelCode, LIBM_NAMESPACE, Libm, Setting, TILE_NAMESPACE, imported_signature, kernel};
-pub use private::Users;
+pub use func::{KernelCode, LIBM_NAMESPACE, Libm, Setting, TILE_NAMESPACE, imported_signature, kernel, stub};
+pub use private::{Users, is_private};
