@@ -96,6 +96,12 @@ impl Model {
         self.options.weights = Weights::File(None);
         self
     }
+    /// Shares a weights file that another model wrote: the new file serves both objects. It holds what that
+    /// one holds, where it was, and the constants of this model that it lacks.
+    pub fn weights_from(mut self, file: impl AsRef<Path>) -> Self {
+        self.options.weights_from = Some(file.as_ref().to_owned());
+        self
+    }
     /// Hides the object's symbols: what it is linked into does not export them.
     pub fn hidden(mut self) -> Self {
         self.options.hidden = true;
@@ -176,8 +182,7 @@ impl Model {
         let name = crate::codegen::names::model_name(self.options.name.as_deref(), None, &source.name)?;
         let object = dir.join(format!("{name}.o"));
         let kinds = ["obj", "header", "rust"].map(emit::find).into_iter().collect::<Result<Vec<_>>>()?;
-        let weights =
-            matches!(self.options.weights, Weights::File(_)).then(|| object.with_extension("weights"));
+        let weights = self.options.weights_path(&object);
         let triple =
             crate::target::Target::new(self.options.target.as_deref(), self.options.cpu.as_deref())?.triple;
         let library = archive_path(&dir, &name, &triple);
@@ -204,9 +209,10 @@ impl Model {
             ),
             None => {
                 let c = pipeline::compile(&source, &self.options)?;
-                let external: Vec<PathBuf> = c.model.external_files.iter().map(PathBuf::from).collect();
+                let mut external: Vec<PathBuf> = c.model.external_files.iter().map(PathBuf::from).collect();
+                emit::write_all(&c, &kinds, &object, weights.as_deref(), &watched(&external))?;
+                external.extend(self.options.weights_read());
                 let inputs = watched(&external);
-                emit::write_all(&c, &kinds, &object, weights.as_deref(), &inputs)?;
                 archive(&object, &library, &name, &triple)?;
                 let made = Made { name: &name, external: &external, warnings: &c.warnings, files: &paths };
                 stamp.put(&source, &key, &made);

@@ -7,6 +7,7 @@
 //! one build script: it says from what they were made, and files count by size and time, as for make and
 //! cargo.
 
+use crate::codegen::weights_file::COMPILER;
 use crate::diag::{Error, Failure, Result, render};
 use crate::onnx::Source;
 use crate::options::Options;
@@ -22,8 +23,6 @@ const PIECE: usize = 4 << 20;
 /// Entries that nobody used for longest go when a cache is larger than this, unless `ONNXC_CACHE_SIZE` tells
 /// another size.
 const SIZE: u64 = 4 << 30;
-/// The sources of this compiler.
-const COMPILER: &str = env!("ONNXC_SOURCES");
 
 /// What a compilation is made from, but for the files of a stamp and the external data of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]

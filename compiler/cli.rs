@@ -59,6 +59,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Write a page about a model: graph with fused kernels, times, roofline, memory plan, constants.
     Report(ReportArgs),
+    /// Write a weights file with new values for an object that was compiled with --weights file.
+    Weights(WeightsArgs),
     /// Print the completions of a shell.
     Completions {
         /// The shell.
@@ -166,8 +168,13 @@ pub struct CompileArgs {
     #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = values::kinds())]
     pub emit: Vec<String>,
     /// Weights inside the object (embed), in a file beside it (file), or in a file of this name (file=PATH).
-    #[arg(long, value_name = "WHERE", default_value = "embed", value_parser = values::weights)]
-    pub weights: Weights,
+    /// Default: embed.
+    #[arg(long, value_name = "WHERE", value_parser = values::weights)]
+    pub weights: Option<Weights>,
+    /// Share a weights file that another model wrote: the new one, of --weights file, serves the objects of
+    /// both. It holds what FILE holds, where it was, and the constants of this model that FILE lacks.
+    #[arg(long, value_name = "FILE")]
+    pub weights_from: Option<PathBuf>,
     /// Give an ONNX name an identifier of your own; repeat for several.
     #[arg(long = "rename", value_name = "ONNX_NAME=IDENT", value_parser = values::pair)]
     pub renames: Vec<(String, String)>,
@@ -380,6 +387,54 @@ pub struct ReportArgs {
     pub common: ModelArgs,
 }
 
+/// `onnxc weights`.
+#[derive(Debug, Args)]
+pub struct WeightsArgs {
+    /// The model with the new values; - reads standard input.
+    pub model: PathBuf,
+    /// The weights file to write.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// A weights file of the object: the new file must fit the same object. It is refused where a value that
+    /// changed is part of the object's code.
+    #[arg(long, value_name = "FILE")]
+    pub fits: PathBuf,
+    /// The new weights file of the model whose file the object shares (--weights-from of its compilation).
+    #[arg(long, value_name = "FILE")]
+    pub weights_from: Option<PathBuf>,
+    /// Target triple of the object.
+    #[arg(long, value_name = "TRIPLE", value_parser = values::triple)]
+    pub target: Option<String>,
+    /// CPU levels of the object.
+    #[arg(long, value_name = "LEVELS", value_parser = values::cpu)]
+    pub cpu: Option<String>,
+    /// Optimization of the object.
+    #[arg(short = 'O', value_name = "LEVEL", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub opt: u8,
+    /// Inner tensors that are outputs of the object.
+    #[arg(long = "tap", value_name = "NAME")]
+    pub taps: Vec<String>,
+    #[command(flatten)]
+    pub common: ModelArgs,
+}
+
+impl WeightsArgs {
+    /// As the library takes them.
+    pub fn options(&self) -> Options {
+        self.common.apply(Options {
+            output: Some(self.output.clone()),
+            target: self.target.clone(),
+            cpu: self.cpu.clone(),
+            opt: opt_level(self.opt),
+            weights: Weights::File(Some(self.output.clone())),
+            weights_from: self.weights_from.clone(),
+            taps: self.taps.clone(),
+            verify: cfg!(debug_assertions),
+            ..Options::default()
+        })
+    }
+}
+
 /// The level that `-O` stands for.
 fn opt_level(n: u8) -> OptLevel {
     match n {
@@ -438,7 +493,8 @@ impl CompileArgs {
             target: self.target.clone(),
             cpu: self.cpu.clone(),
             opt: opt_level(self.opt),
-            weights: self.weights.clone(),
+            weights: self.weights.clone().unwrap_or_default(),
+            weights_from: self.weights_from.clone(),
             renames: self.renames.iter().cloned().collect(),
             hidden: self.hidden,
             trace: self.trace,

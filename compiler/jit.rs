@@ -9,7 +9,8 @@ use crate::codegen::faults::{Check, Checks};
 use crate::codegen::frame::{Frame, Word};
 use crate::codegen::header::status_text;
 use crate::codegen::interface::Interface;
-use crate::codegen::weights::{Blob, HEADER};
+use crate::codegen::weights::Blob;
+use crate::codegen::weights_file::{self, HEADER};
 use crate::diag::{Failure, Result};
 use crate::io_descriptors;
 use crate::nest::foreign::DECODE_IMAGE;
@@ -89,7 +90,7 @@ pub fn interface(i: &Interface, weights: &Blob) -> Interface {
     let mut i = i.clone();
     i.weights.external = true;
     i.weights.size = weights.size;
-    i.weights.sha256 = [7; 32];
+    (i.weights.plan, i.weights.slot) = ([7; weights_file::PLAN], 0);
     i
 }
 
@@ -122,7 +123,7 @@ impl Loaded {
         let mut weights = vec![Chunk([0; 64]); ((HEADER + unit.weights.size) / 64 + 1) as usize];
         let mut at = HEADER as usize;
         let flat = bytes_mut(&mut weights);
-        flat[..32].copy_from_slice(&interface.weights.sha256);
+        flat[..at].copy_from_slice(&weights_file::header(interface.weights.size, &[interface.weights.plan]));
         unit.weights.stream(&mut |b| {
             flat[at..at + b.len()].copy_from_slice(b);
             at += b.len();

@@ -4,7 +4,7 @@ use crate::diag::Clock;
 pub use crate::nest::Math;
 use crate::sym::text::DimOption;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How much the nest passes do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -49,6 +49,8 @@ pub struct Options {
     pub opt: OptLevel,
     /// Weights in the object or beside it.
     pub weights: Weights,
+    /// A weights file of another model, whose constants are shared.
+    pub weights_from: Option<PathBuf>,
     /// ONNX name -> identifier.
     pub renames: BTreeMap<String, String>,
     /// Verifies the IR after each pass (always on in debug builds).
@@ -69,4 +71,38 @@ pub struct Options {
     pub dim_expressions: bool,
     /// Prints each pass and its time to stderr.
     pub clock: Clock,
+}
+
+impl Options {
+    /// Weights are in a file of their own.
+    pub fn external(&self) -> bool {
+        self.weights != Weights::Embed || self.weights_from.is_some()
+    }
+    /// The weights file that is written beside an object of this path.
+    pub fn weights_path(&self, output: &Path) -> Option<PathBuf> {
+        match &self.weights {
+            Weights::File(Some(p)) => Some(p.clone()),
+            _ => self.external().then(|| output.with_extension("weights")),
+        }
+    }
+    /// The absolute path of the weights file that is read, as one more file that a compilation depends on.
+    pub fn weights_read(&self) -> Option<PathBuf> {
+        self.weights_from.as_ref().map(|p| std::path::absolute(p).unwrap_or_else(|_| p.clone()))
+    }
+    /// The flags that a weights file depends on, with their values.
+    pub fn of_plan(&self) -> Vec<(&'static str, String)> {
+        let list = |v: Vec<String>| if v.is_empty() { "none".to_owned() } else { v.join(" ") };
+        let pairs = |v: &[(String, String)]| list(v.iter().map(|(a, b)| format!("{a}={b}")).collect());
+        vec![
+            ("--target", self.target.clone().unwrap_or_else(|| "this machine".into())),
+            ("--cpu", self.cpu.clone().unwrap_or_else(|| "default".into())),
+            ("-O", format!("{:?}", self.opt).trim_start_matches('O').to_owned()),
+            ("--math", format!("{:?}", self.math).to_lowercase()),
+            ("--dim", list(self.dims.iter().map(|(n, d)| d.text(n)).collect())),
+            ("--dim-expressions", self.dim_expressions.to_string()),
+            ("--heap", self.heap.map_or("default".into(), |h| h.to_string())),
+            ("--alias", pairs(&self.aliases)),
+            ("--tap", list(self.taps.clone())),
+        ]
+    }
 }

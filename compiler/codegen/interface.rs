@@ -1,6 +1,7 @@
 //! What callers see of a compiled model: names, types, sizes. The header, the Rust module, the metadata and
 //! the entry functions are all written from this one description.
 
+use super::weights_file;
 use crate::diag::Origin;
 use crate::nest::foreign::DECODE_IMAGE;
 use crate::nest::{Buf, Module, State, Stmt, visit};
@@ -240,8 +241,10 @@ pub struct Weights {
     pub size: u64,
     /// Alignment.
     pub align: u64,
-    /// SHA-256 of the blob.
-    pub sha256: [u8; 32],
+    /// The plan of the object, which a weights file must have.
+    pub plan: [u8; weights_file::PLAN],
+    /// Number of the plan in the file.
+    pub slot: u32,
     /// True if the caller passes a pointer to the mapped weights file.
     pub external: bool,
     /// Name of that file, without folders.

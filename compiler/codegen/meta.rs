@@ -53,7 +53,7 @@ pub fn build(i: &Interface, checks: &Checks) -> Meta {
     m.put(&i.model_sha256);
     m.u64(i.workspace_max.unwrap_or(u64::MAX));
     m.u64(64);
-    m.u64(if i.weights.external { i.weights.size + super::weights::HEADER } else { 0 });
+    m.u64(if i.weights.external { super::header::weights_size(i) } else { 0 });
     m.u64(64);
     for p in [inputs, outputs, params, nodes] {
         m.pointer(Pointer::Here(p));

@@ -24,6 +24,7 @@ pub mod share;
 pub mod shared;
 pub mod tile;
 pub mod weights;
+pub mod weights_file;
 
 /// Maps and sets of what code generation numbers. The keys are its own, not an input's, so the hash may be a
 /// fast one.

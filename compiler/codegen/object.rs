@@ -167,18 +167,3 @@ impl<W: Write> WritableBuffer for Sink<'_, W> {
         }
     }
 }
-
-/// Writes the `<m>.weights` file: SHA-256 of the blob, zeros up to the header's size, the blob.
-pub fn write_weights(weights: &Blob, sha256: &[u8; 32], out: &mut dyn Write) -> std::io::Result<()> {
-    let mut header = [0u8; super::weights::HEADER as usize];
-    header[..32].copy_from_slice(sha256);
-    out.write_all(&header)?;
-    let mut result = Ok(());
-    weights.stream(&mut |b| {
-        if result.is_ok() {
-            result = out.write_all(b);
-        }
-    });
-    result?;
-    out.flush()
-}

@@ -2,14 +2,13 @@
 //! or checks carry the sizes. Here is also `Dialect`, how the header and the module write dims.
 
 use super::header::{
-    MANY, dim_max, fixed_workspace, from_data, from_params, hex, local, plain, prefix, storage, tensors,
-    type_text, weights_size,
+    MANY, dim_max, fixed_workspace, from_data, from_params, hex, local, plain, plan_at, prefix, storage,
+    tensors, type_text, weights_size,
 };
 use super::interface::{DimParam, Interface, Tensor};
 use super::meta::ABI_VERSION;
 use super::rust_error::{self, FAULT_TYPES};
 use super::rust_value::{STRINGS, VALUE};
-use super::weights::HEADER;
 use crate::sym::{Atom, Dim, Sym, View};
 use crate::tensor::ElemType;
 use std::fmt::Write;
@@ -449,7 +448,7 @@ mod sys {
         if i.weights.external {
             let _ = writeln!(
                 o,
-                "/// Bytes of the file `{}`.\npub const WEIGHTS_SIZE: usize = {};",
+                "/// Bytes of the file `{}` that a call may read, from its beginning.\npub const WEIGHTS_SIZE: usize = {};",
                 plain(&i.weights.file),
                 weights_size(i)
             );
@@ -460,8 +459,10 @@ mod sys {
             );
             let _ = writeln!(
                 o,
-                "/// SHA-256 of what stands behind byte {HEADER} of the weights file; its first 32 bytes.\npub const WEIGHTS_SHA256: &str = \"{}\";",
-                hex(&i.weights.sha256)
+                "/// The plan of the object: 32 bytes of the weights file at {}. A file with the same plan and other\n/// values fits, too: `onnxc weights MODEL --fits {}`.\npub const WEIGHTS_PLAN: &str =\n    \"{}\";",
+                plan_at(i),
+                plain(&i.weights.file),
+                hex(&i.weights.plan)
             );
         }
     }

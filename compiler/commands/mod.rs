@@ -11,6 +11,7 @@ pub mod report;
 pub mod run;
 pub mod shell;
 pub mod verify;
+pub mod weights;
 
 use crate::arrays::{self, Array};
 use crate::cli::values::ArrayFile;

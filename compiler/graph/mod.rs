@@ -167,6 +167,19 @@ impl Graph {
             def: Def::Const(data),
         })
     }
+    /// Visits the constants in order, those of nested graphs included, and replaces what `f` replaces.
+    pub fn each_constant(&mut self, f: &mut dyn FnMut(&str, &Arc<ConstData>) -> Option<Arc<ConstData>>) {
+        for v in self.values.values_mut() {
+            if let Def::Const(c) = &v.def
+                && let Some(new) = f(&v.name, c)
+            {
+                (v.known, v.def) = (Known::Const(new.clone()), Def::Const(new));
+            }
+        }
+        for n in self.nodes.values_mut() {
+            n.subgraphs.iter_mut().for_each(|(_, g)| g.each_constant(f));
+        }
+    }
     /// Makes every use of `old` (inputs, outputs, captures of subgraphs) a use of `new`.
     pub fn replace_uses(&mut self, old: Value, new: Value) {
         for &n in &self.order {

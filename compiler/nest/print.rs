@@ -18,6 +18,8 @@
 //!   call gemm
 //! ```
 
+pub mod plan;
+
 use super::*;
 use crate::sym::text::{display_with, quote};
 use std::collections::{HashMap, HashSet};
@@ -58,6 +60,8 @@ struct Printer<'a> {
     kernels: HashMap<Kernel, String>,
     kernel_names: HashSet<String>,
     heads: Option<HashMap<usize, String>>,
+    /// Where constants lie, for the text of a plan.
+    offsets: plan::Offsets<'a>,
     indent: usize,
 }
 
@@ -77,6 +81,7 @@ impl<'a> Printer<'a> {
             kernels: HashMap::new(),
             kernel_names: HashSet::new(),
             heads: None,
+            offsets: None,
             indent: 0,
         }
     }
@@ -89,7 +94,8 @@ impl<'a> Printer<'a> {
     }
     fn module(&mut self) {
         let m = self.m;
-        self.line(&format!("nest v1 {} stage={}", m.name, format!("{:?}", m.stage).to_lowercase()));
+        let name = if self.offsets.is_some() { "plan" } else { m.name.as_str() };
+        self.line(&format!("nest v1 {name} stage={}", format!("{:?}", m.stage).to_lowercase()));
         if !m.dim_params.is_empty() {
             let list: Vec<String> = m
                 .dim_params
@@ -147,7 +153,10 @@ impl<'a> Printer<'a> {
         if let Some(n) = self.bufs.get(&b) {
             return n.clone();
         }
-        let n = unique(&self.m.bufs[b].name, &mut self.names);
+        let n = match self.offsets {
+            Some(_) => format!("b{}", self.bufs.len()),
+            None => unique(&self.m.bufs[b].name, &mut self.names),
+        };
         self.bufs.insert(b, n.clone());
         n
     }
@@ -155,7 +164,10 @@ impl<'a> Printer<'a> {
         if let Some(n) = self.kernels.get(&k) {
             return n.clone();
         }
-        let n = unique(&self.m.kernels[k].name, &mut self.kernel_names);
+        let n = match self.offsets {
+            Some(_) => format!("k{}", self.kernels.len()),
+            None => unique(&self.m.kernels[k].name, &mut self.kernel_names),
+        };
         self.kernels.insert(k, n.clone());
         n
     }
@@ -172,7 +184,10 @@ impl<'a> Printer<'a> {
         let place = match &d.place {
             Place::Input(i) => format!("input {i}"),
             Place::Output(i) => format!("output {i}"),
-            Place::Const(c) => format!("const #{}", c.short_hash()),
+            Place::Const(c) => match self.offsets {
+                Some(offset) => format!("const {:?}", offset(b)),
+                None => format!("const #{}", c.short_hash()),
+            },
             Place::Temp => "temp".into(),
             Place::Growable => "growable".into(),
             Place::Pointer(s) => format!("pointer {}", self.dim((*s).into())),
@@ -191,6 +206,7 @@ impl<'a> Printer<'a> {
         let origin = d.origin.short().replace(char::is_control, " ");
         let scheduled = if d.scheduled && self.m.stage == Stage::Built { " scheduled" } else { "" };
         let narrow = if d.narrow { " narrow" } else { "" };
+        let origin = if self.offsets.is_some() { String::new() } else { origin };
         let head = format!("kernel {}{work}{scheduled}{narrow} ; {origin}", self.kernel_name(k));
         self.line(head.trim_end());
         self.indent += 1;

@@ -10,6 +10,7 @@ use crate::codegen::frame::{Frame, Word};
 use crate::codegen::header::from_data;
 use crate::codegen::interface::{Interface, Tensor};
 use crate::codegen::weights::Layout;
+use crate::codegen::weights_file::{self, PLANS_AT, SIZE_AT};
 use crate::diag::Result;
 use crate::nest::{BinOp, Buf, Expr, Kernel, Module, Place, Status, Stmt, visit};
 use crate::sym::{Atom, Dim, SymKind, SymTable, View};
@@ -382,6 +383,34 @@ impl Entry<'_> {
         }
         Ok(())
     }
+    /// Compares the head of the weights file with what the object was compiled for.
+    fn weights_file(&self, e: &mut Emit, weights: Value) -> Result<()> {
+        let w = &self.interface.weights;
+        let file = quoted(&w.file);
+        let equal = |e: &mut Emit, at: usize, want: &[u8]| {
+            let mut differ = e.b.ins().iconst(I64, 0);
+            for (k, word) in want.as_chunks::<8>().0.iter().enumerate() {
+                let found = self.load(e, weights, (at + 8 * k) as i32);
+                let want = e.b.ins().iconst(I64, i64::from_le_bytes(*word));
+                let other = e.b.ins().bxor(found, want);
+                differ = e.b.ins().bor(differ, other);
+            }
+            e.b.ins().icmp_imm_s(IntCC::Equal, differ, 0)
+        };
+        let (version, size) = (weights_file::VERSION, w.size);
+        let ok = equal(e, 0, &weights_file::signature());
+        let text = format!("the weights are no weights file of version {version}: expected {file}");
+        e.require_plain(ok, Check::new(Status::Weights, text))?;
+        let at = PLANS_AT + weights_file::PLAN * w.slot as usize;
+        let ok = equal(e, at, &w.plan);
+        let text = format!("the weights are those of another model or compilation: expected {file}");
+        e.require_plain(ok, Check::new(Status::Weights, text))?;
+        let found = self.load(e, weights, SIZE_AT as i32);
+        let ok = e.b.ins().icmp_imm_s(IntCC::UnsignedGreaterThanOrEqual, found, size as i64);
+        let text = format!("the weights have %lld bytes: those of {file} have {size}");
+        let check = Check::new(Status::Weights, text).with_values(1);
+        e.require_check(ok, check, &mut |_| Ok((vec![found], None)))
+    }
     /// `call(inputs, outputs, dims, out_dims, weights, workspace, exec)`.
     fn call(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
         let [inputs, outputs, dims, out_dims, weights, workspace, exec] = p[..] else {
@@ -432,20 +461,8 @@ impl Entry<'_> {
             weights
         } else if self.interface.weights.external {
             aligned(e, weights, "the weights")?;
-            // The file begins with its SHA-256: eight bytes of it tell the right file from a wrong one.
-            let found = self.load(e, weights, 0);
-            let want = i64::from_le_bytes(std::array::from_fn(|k| self.interface.weights.sha256[k]));
-            let want = e.b.ins().iconst(I64, want);
-            let ok = e.b.ins().icmp(IntCC::Equal, found, want);
-            let file = quoted(&self.interface.weights.file);
-            e.require_plain(
-                ok,
-                Check::new(
-                    Status::Weights,
-                    format!("the weights are not those of this model, which are in {file}"),
-                ),
-            )?;
-            e.b.ins().iadd_imm_s(weights, super::super::weights::HEADER as i64)
+            self.weights_file(e, weights)?;
+            e.b.ins().iadd_imm_s(weights, weights_file::HEADER as i64)
         } else {
             let name = e.b.func.declare_imported_user_function(UserExternalName {
                 namespace: DATA_NAMESPACE,
