@@ -223,8 +223,19 @@ fn fixtures(dir: &Path, decoder: bool) {
         std::fs::copy(&llm, dir.join("model.onnx")).expect("the example");
         return;
     }
-    let text = "<ir_version: 8, opset_import: [\"\" : 17]>\nmodel (float[N, 4] x) => (float[N, 4] y) <float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}> { h = MatMul (x, w) y = Relu (h) }";
-    std::fs::write(dir.join("model.onnx"), text).expect("written");
+    // Models, and what a training made of them.
+    for (name, trained) in
+        [("model", "new"), ("net", "trained"), ("prefill", "prefill2"), ("decode", "decode2")]
+    {
+        for (name, step) in [(name, 1), (trained, 2)] {
+            let weights = (1..=16).map(|i| (step * i).to_string()).collect::<Vec<_>>().join(", ");
+            let text = format!(
+                "<ir_version: 8, opset_import: [\"\" : 17]>\nmodel (float[N, 4] x) => (float[N, 4] y) \
+                 <float[4, 4] w = {{{weights}}}> {{ h = MatMul (x, w) y = Relu (h) }}"
+            );
+            std::fs::write(dir.join(format!("{name}.onnx")), text).expect("written");
+        }
+    }
     let data = dir.join("test_data_set_0");
     std::fs::create_dir(&data).expect("a folder");
     let array = |name: &str, values: [f32; 4]| Array {
