@@ -1,8 +1,9 @@
 //! What a user can ask for, whichever way they ask: command line, build script, tests.
 
-use crate::diag::Clock;
-pub use crate::nest::Math;
+use crate::diag::{Clock, Result};
+pub use crate::nest::{Math, Optimize};
 use crate::sym::text::DimOption;
+use crate::target::Target;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -45,6 +46,8 @@ pub struct Options {
     pub heap: Option<i64>,
     /// What may be done to floats.
     pub math: Math,
+    /// What code is made for.
+    pub optimize: Optimize,
     /// `--opt`.
     pub opt: OptLevel,
     /// Weights in the object or beside it.
@@ -98,11 +101,20 @@ impl Options {
             ("--cpu", self.cpu.clone().unwrap_or_else(|| "default".into())),
             ("-O", format!("{:?}", self.opt).trim_start_matches('O').to_owned()),
             ("--math", format!("{:?}", self.math).to_lowercase()),
+            ("--optimize", format!("{:?}", self.optimize).to_lowercase()),
             ("--dim", list(self.dims.iter().map(|(n, d)| d.text(n)).collect())),
             ("--dim-expressions", self.dim_expressions.to_string()),
             ("--heap", self.heap.map_or("default".into(), |h| h.to_string())),
             ("--alias", pairs(&self.aliases)),
             ("--tap", list(self.taps.clone())),
         ]
+    }
+    /// The target and its CPU levels.
+    pub fn target(&self) -> Result<Target> {
+        let mut target = Target::new(self.target.as_deref(), self.cpu.as_deref())?;
+        if self.cpu.is_none() && self.optimize == Optimize::Size {
+            target.keep_one();
+        }
+        Ok(target)
     }
 }

@@ -19,6 +19,7 @@ impl Module {
             end: None,
             reasons: Reasons::default(),
             math: Math::Default,
+            optimize: Optimize::Speed,
             texts: None,
             driver: vec![],
             inputs: vec![],
