@@ -3,12 +3,14 @@
 
 use super::clif::{self, LIBM_NAMESPACE, TILE_NAMESPACE, entry};
 use super::cpu_level;
+use super::customs;
 use super::faults::{self, Checks};
 use super::frame::Frame;
 use super::interface::Interface;
 use super::tile;
 use super::weights::{Blob, Layout};
 use crate::diag::{Clock, Failure, Result};
+use crate::nest::foreign::Custom;
 use crate::nest::{Kernel, Module, Stmt, visit};
 use crate::target::{Level, Target};
 use cranelift_codegen::Context;
@@ -135,6 +137,7 @@ struct Targets<'a> {
     libm: BTreeMap<&'static str, FuncId>,
     weights: Option<DataId>,
     cpu_level: Option<DataId>,
+    customs: Option<DataId>,
     tiles: HashMap<&'a tile::Func, FuncId>,
 }
 
@@ -172,6 +175,10 @@ impl<'a> Unit<'a> {
             })
             .collect()
     }
+    /// Custom operators: the same on every level.
+    fn customs(&self) -> &'a [Custom] {
+        self.variants.first().map_or(&[], |v| &v.m.customs)
+    }
     fn several(&self) -> bool {
         self.variants.len() > 1
     }
@@ -196,7 +203,8 @@ impl<'a> Unit<'a> {
     fn plans(&self, isas: &[(OwnedTargetIsa, OwnedTargetIsa)]) -> Result<(Vec<Plan>, Checks)> {
         let name = &self.interface.name;
         // Data objects have these names.
-        let mut names = HashSet::from([format!("{name}.weights"), format!("{name}.cpu")]);
+        let mut names =
+            HashSet::from([format!("{name}.weights"), format!("{name}.cpu"), format!("{name}.customs")]);
         let mut numbers: HashMap<String, u32> = HashMap::new();
         let mut unique = |base: &str, v: Option<usize>| {
             let clean: String = base
@@ -229,6 +237,7 @@ impl<'a> Unit<'a> {
         let needs: Vec<u32> = self.variants.iter().map(|v| v.level.needs).collect();
         let checks = Rc::new(RefCell::new(Checks::default()));
         let makers: Vec<_> = self.variants.iter().map(|v| faults::makers(v.m)).collect();
+        let texts = customs::table(self.customs()).texts;
         let entry = |v: usize| {
             let variant = &self.variants[v];
             entry::Entry {
@@ -240,6 +249,7 @@ impl<'a> Unit<'a> {
                 needs: &needs,
                 refuses: self.refuses().then(|| self.target.lowest().name.as_str()),
                 checks: checks.clone(),
+                customs: &texts,
                 makers: &makers[v],
             }
         };
@@ -447,7 +457,15 @@ impl<'a> Unit<'a> {
         } else {
             None
         };
-        let targets = Targets { functions, libm, weights, cpu_level, tiles };
+        let customs = if self.customs().is_empty() {
+            None
+        } else {
+            let name = format!("{}.customs", self.interface.name);
+            let id = sink.declare_data(&name, Linkage::Local, false, false).map_err(bug)?;
+            customs::table(self.customs()).define(sink, id).map_err(bug)?;
+            Some(id)
+        };
+        let targets = Targets { functions, libm, weights, cpu_level, customs, tiles };
         for (s, c) in &done {
             let mut relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
             if self.target.triple.binary_format == BinaryFormat::Coff {
@@ -514,8 +532,12 @@ impl Targets<'_> {
                     TILE_NAMESPACE => {
                         s.tiles.get(n.index as usize).and_then(|f| self.tiles.get(f)).copied().map(function)
                     }
-                    _ => if n.index == entry::WEIGHTS { self.weights } else { self.cpu_level }
-                        .map(|d| ModuleRelocTarget::user(1, d.as_u32())),
+                    _ => match n.index {
+                        entry::WEIGHTS => self.weights,
+                        entry::CUSTOMS => self.customs,
+                        _ => self.cpu_level,
+                    }
+                    .map(|d| ModuleRelocTarget::user(1, d.as_u32())),
                 };
                 match id {
                     Some(id) => id,
