@@ -9,7 +9,7 @@ use crate::codegen::weights_file::{self, COMPILER, Constant, Made};
 use crate::diag::{Clock, Error, Findings, Origin, Result};
 use crate::graph::{Model, Value};
 use crate::nest::verify::Limits;
-use crate::nest::{self, Group, Module, State};
+use crate::nest::{self, DotKind, Module, State};
 use crate::onnx::{self, ImportOptions, Source};
 use crate::ops::bundle::boundary::{Boundary, Form};
 use crate::options::{OptLevel, Options};
@@ -230,9 +230,9 @@ fn check(m: &Module, level: Option<&Level>, on: bool) -> Result<()> {
 pub fn limits(level: &Level) -> Limits {
     let caps = level.facts.caps;
     let groups = [
-        (Group::Words, caps.dot != Dot::None),
-        (Group::Bytes, caps.dot == Dot::Quads),
-        (Group::Halves, caps.bf16),
+        (DotKind::Words, caps.dot != Dot::None),
+        (DotKind::Bytes, caps.dot == Dot::Quads),
+        (DotKind::Halves, caps.bf16),
     ];
     Limits { lanes: level.facts.lanes, groups: groups.into_iter().filter(|g| g.1).map(|g| g.0).collect() }
 }

@@ -5,7 +5,7 @@
 
 use onnxc::nest::verify::Limits;
 use onnxc::nest::{
-    self, BinOp, Buf, BufData, Expr, Group, Kernel, Layout, Module, Place, Scalar, SlotData, Stage, Stmt,
+    self, BinOp, Buf, BufData, DotKind, Expr, Kernel, Layout, Module, Place, Scalar, SlotData, Stage, Stmt,
     TextOp, parse, print, verify,
 };
 use onnxc::options::Options;
@@ -399,11 +399,11 @@ fn broken() -> Vec<(String, String)> {
         let zero = || Box::new(Expr::int(ElemType::I32, 0));
         push(
             body,
-            store(m, Expr::Cast(ElemType::F32, Box::new(Expr::Dot(Group::Bytes, zero(), zero(), zero())))),
+            store(m, Expr::Cast(ElemType::F32, Box::new(Expr::Dot(DotKind::Bytes, zero(), zero(), zero())))),
         );
     });
     out.push((
-        faults(&m, Some(&Limits { lanes: 4, groups: vec![Group::Words] })),
+        faults(&m, Some(&Limits { lanes: 4, groups: vec![DotKind::Words] })),
         "dot4 on a level that does not have it".into(),
     ));
     let mut m = read(GOOD);

@@ -21,6 +21,7 @@ pub mod object;
 pub mod rust;
 mod rust_error;
 mod rust_value;
+pub mod share;
 pub mod shared;
 pub mod tile;
 pub mod weights;

@@ -81,7 +81,7 @@ impl Module {
     pub fn element_bits(&self, b: Buf) -> u32 {
         let bits = self.bufs[b].ty.bits();
         match self.bufs[self.storage(b)].place {
-            Place::Temp | Place::Room | Place::Arena(_) => bits.max(8),
+            Place::Temp | Place::Growable | Place::Arena(_) => bits.max(8),
             _ => bits,
         }
     }
@@ -503,7 +503,7 @@ impl Expr {
         Expr::Fma(Box::new(a), Box::new(b), Box::new(c))
     }
     /// Products and a sum, see [`Expr::Dot`].
-    pub fn dot(g: Group, a: Expr, b: Expr, c: Expr) -> Self {
+    pub fn dot(g: DotKind, a: Expr, b: Expr, c: Expr) -> Self {
         Expr::Dot(g, Box::new(a), Box::new(b), Box::new(c))
     }
     /// Bytes of a text.

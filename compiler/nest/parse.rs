@@ -12,6 +12,7 @@ use std::collections::HashMap;
 mod expr;
 mod lex;
 
+pub use expr::{BINARY, UNARY};
 use lex::{Tok, Token};
 
 /// Finds a constant by its short hash.
@@ -267,7 +268,7 @@ impl<'a> Parser<'a> {
                 Place::Const(c)
             }
             "temp" => Place::Temp,
-            "room" => Place::Room,
+            "growable" => Place::Growable,
             "pointer" => {
                 let d = self.dim()?;
                 let Some(s) = d.as_sym() else { return self.fail("the symbol of an address") };
@@ -558,7 +559,8 @@ impl<'a> Parser<'a> {
     }
 }
 
-const STATUS: &[Status] = &[
+/// Statuses that a check may leave with.
+pub const STATUS: &[Status] = &[
     Status::Null,
     Status::Align,
     Status::Dim,

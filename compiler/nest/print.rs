@@ -192,7 +192,7 @@ impl<'a> Printer<'a> {
                 None => format!("const #{}", c.short_hash()),
             },
             Place::Temp => "temp".into(),
-            Place::Room => "room".into(),
+            Place::Growable => "growable".into(),
             Place::Pointer(s) => format!("pointer {}", self.dim((*s).into())),
             Place::View(of) => format!("view {}", self.name(*of)),
             Place::Arena(s) => {
@@ -486,8 +486,8 @@ fn unique(name: &str, taken: &mut HashSet<String>) -> String {
     n
 }
 
-/// Operators that print between their operands.
-pub(super) fn infix(op: BinOp) -> Option<&'static str> {
+/// How an operation is written between its operands, if it is.
+pub fn infix(op: BinOp) -> Option<&'static str> {
     Some(match op {
         BinOp::Add => "+",
         BinOp::Sub => "-",

@@ -23,7 +23,7 @@ pub struct Limits {
     /// Lanes of 32 bits that a vector has: 1 where there are none.
     pub lanes: u32,
     /// Dot products.
-    pub groups: Vec<Group>,
+    pub groups: Vec<DotKind>,
 }
 
 /// Checks a module; fails with a bug that lists the faults, each with its kernel and statement.
@@ -175,10 +175,10 @@ impl Verifier<'_> {
                     ));
                 }
             }
-            Place::Temp | Place::Room if m.stage == Stage::Placed => {
+            Place::Temp | Place::Growable if m.stage == Stage::Placed => {
                 self.fault(format!("buffer \"{name}\" has no place"))
             }
-            Place::Temp | Place::Room => {}
+            Place::Temp | Place::Growable => {}
             Place::Pointer(s) => {
                 if m.syms.kind(*s) != SymKind::Runtime || d.layout != Layout::RowMajor {
                     self.fault(format!(

@@ -47,6 +47,10 @@ pub const WORKSPACE_SIZE: u32 = 0x4000_0005;
 pub const DISPATCH: u32 = 0x4000_0006;
 /// Which level the CPU has (codegen/cpu_level.rs).
 pub const CPU_LEVEL: u32 = 0x4000_0007;
+/// What runs a kernel that may be several tasks.
+pub const LAUNCH: u32 = 0x4000_0008;
+/// Code that several kernels share: this, plus the number of the first of them.
+pub const SHARED: u32 = 0x2000_0000;
 /// `call` of variant 0; those of the others follow.
 pub const CALL_OF: u32 = 0x5000_0000;
 /// The embedded weights among the data objects.
@@ -117,6 +121,7 @@ pub fn signature_of(isa: &dyn TargetIsa, i: &Interface, number: u32) -> Signatur
             s.returns.clear();
             s
         }
+        LAUNCH => entry_signature(isa, 6),
         WORKSPACE_FOR => entry_signature(isa, 2),
         INFER => entry_signature(isa, infer_params(i)),
         INFER_EXEC => entry_signature(isa, infer_params(i) + 1),
@@ -161,6 +166,7 @@ impl Entry<'_> {
             CALL => self.call(&mut e, &p)?,
             DISPATCH => self.dispatch(&mut e, &p)?,
             TASK => self.task(&mut e, &p),
+            LAUNCH => self.launch_code(&mut e, &p)?,
             WORKSPACE_FOR => self.workspace_for(&mut e, &p)?,
             WORKSPACE_SIZE => self.workspace_size(&mut e, &p),
             INFER => self.infer(&mut e, &p, false),
@@ -594,7 +600,7 @@ impl Entry<'_> {
         let (row, shown) = self.words().capacity(t);
         e.require_check(ok, row, &mut |e| Ok((shown.iter().map(|d| e.dim(*d)).collect::<Result<_>>()?, None)))
     }
-    /// Runs a kernel of `n` iterations: at once, or as tasks of the caller's `parallel_for`.
+    /// Runs a kernel of `n` iterations.
     pub(super) fn launch(
         &self,
         e: &mut Emit,
@@ -606,50 +612,17 @@ impl Entry<'_> {
         let data = &self.m.kernels[k];
         let f = self.local(e, k.as_u32());
         let zero = e.b.ins().iconst(I64, 0);
+        let done = e.b.create_block();
         let small = data.work.as_const().is_some_and(|w| w < 2 * GRAIN)
             || trip.is_none_or(|t| t.as_const().is_some_and(|t| t < 2));
-        let done = e.b.create_block();
-        if !small {
-            let (has_exec, parallel, serial) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
-            e.b.ins().brif(exec, has_exec, &[], serial, &[]);
-            e.b.switch_to_block(has_exec);
-            e.b.seal_block(has_exec);
-            let run = self.load(e, exec, 16);
-            let most = self.load(e, exec, 24);
-            let work = e.dim(data.work)?;
-            let grain = e.b.ins().iconst(I64, GRAIN);
-            let tasks = e.b.ins().udiv(work, grain);
-            let bound = e.b.ins().iconst(I64, MAX_TASKS);
-            let tasks = e.b.ins().umin(tasks, bound);
-            let free = e.b.ins().icmp_imm_s(IntCC::Equal, most, 0);
-            let most = e.b.ins().select(free, bound, most);
-            let tasks = e.b.ins().umin(tasks, most);
-            let tasks = e.b.ins().umin(tasks, n);
-            let several = e.b.ins().icmp_imm_s(IntCC::SignedGreaterThan, tasks, 1);
-            let have = e.b.ins().icmp_imm_s(IntCC::NotEqual, run, 0);
-            let go = e.b.ins().band(several, have);
-            e.b.ins().brif(go, parallel, &[], serial, &[]);
-            e.b.switch_to_block(parallel);
-            e.b.seal_block(parallel);
+        let call = if small {
+            e.b.ins().call(f, &[frame, zero, n])
+        } else {
             let address = e.b.ins().func_addr(I64, f);
-            for (i, v) in [address, frame, n, tasks, zero].into_iter().enumerate() {
-                self.store(e, v, ctx, 8 * i as i32);
-            }
-            let user = self.load(e, exec, 8);
-            let task = self.local(e, TASK);
-            let task = e.b.ins().func_addr(I64, task);
-            let mut sig = entry_signature(self.isa, 4);
-            sig.returns.clear();
-            let sig = e.b.import_signature(sig);
-            e.b.ins().call_indirect(sig, run, &[user, tasks, task, ctx]);
-            let flags = e.flags();
-            let status = e.b.ins().load(I32, flags, ctx, 32);
-            self.leave_if(e, status, k);
-            e.b.ins().jump(done, &[]);
-            e.b.switch_to_block(serial);
-            e.b.seal_block(serial);
-        }
-        let call = e.b.ins().call(f, &[frame, zero, n]);
+            let work = e.dim(data.work)?;
+            let launch = self.local(e, LAUNCH);
+            e.b.ins().call(launch, &[address, frame, n, work, exec, ctx])
+        };
         let status = e.b.inst_results(call)[0];
         self.leave_if(e, status, k);
         e.b.ins().jump(done, &[]);
@@ -688,6 +661,51 @@ impl Entry<'_> {
         e.leave(status, Check { status: None, ..Check::new(Status::Value, "") }.at(at), (vec![], None));
         e.b.switch_to_block(go);
         e.b.seal_block(go);
+    }
+    /// `launch(kernel, frame, n, work, exec, ctx)`: runs a kernel of `n` iterations and so much work, at once
+    /// or as tasks of the caller's `parallel_for`.
+    fn launch_code(&self, e: &mut Emit, p: &[Value]) -> Result<()> {
+        let [kernel, frame, n, work, exec, ctx] = p[..] else {
+            return e.bug("launch takes six arguments");
+        };
+        let zero = e.b.ins().iconst(I64, 0);
+        let (has_exec, parallel, serial) = (e.b.create_block(), e.b.create_block(), e.b.create_block());
+        e.b.ins().brif(exec, has_exec, &[], serial, &[]);
+        e.b.switch_to_block(has_exec);
+        let run = self.load(e, exec, 16);
+        let most = self.load(e, exec, 24);
+        let grain = e.b.ins().iconst(I64, GRAIN);
+        let tasks = e.b.ins().udiv(work, grain);
+        let bound = e.b.ins().iconst(I64, MAX_TASKS);
+        let tasks = e.b.ins().umin(tasks, bound);
+        let free = e.b.ins().icmp_imm_s(IntCC::Equal, most, 0);
+        let most = e.b.ins().select(free, bound, most);
+        let tasks = e.b.ins().umin(tasks, most);
+        let tasks = e.b.ins().umin(tasks, n);
+        let several = e.b.ins().icmp_imm_s(IntCC::SignedGreaterThan, tasks, 1);
+        let have = e.b.ins().icmp_imm_s(IntCC::NotEqual, run, 0);
+        let go = e.b.ins().band(several, have);
+        e.b.ins().brif(go, parallel, &[], serial, &[]);
+        e.b.switch_to_block(parallel);
+        for (i, v) in [kernel, frame, n, tasks, zero].into_iter().enumerate() {
+            self.store(e, v, ctx, 8 * i as i32);
+        }
+        let user = self.load(e, exec, 8);
+        let task = self.local(e, TASK);
+        let task = e.b.ins().func_addr(I64, task);
+        let mut sig = entry_signature(self.isa, 4);
+        sig.returns.clear();
+        let sig = e.b.import_signature(sig);
+        e.b.ins().call_indirect(sig, run, &[user, tasks, task, ctx]);
+        let flags = e.flags();
+        let status = e.b.ins().load(I32, flags, ctx, 32);
+        e.b.ins().return_(&[status]);
+        e.b.switch_to_block(serial);
+        let sig = e.b.import_signature(signature(self.isa));
+        let call = e.b.ins().call_indirect(sig, kernel, &[frame, zero, n]);
+        let status = e.b.inst_results(call)[0];
+        e.b.ins().return_(&[status]);
+        Ok(())
     }
     /// Task `i` of `tasks`: iterations `n*i/tasks .. n*(i+1)/tasks`. Of several failures one is kept.
     fn task(&self, e: &mut Emit, p: &[Value]) {

@@ -29,6 +29,6 @@ mod text;
 mod trace;
 
 pub use func::{
-    KernelCode, LIBM_NAMESPACE, Libm, Setting, TILE_NAMESPACE, imported_signature, is_math, kernel,
+    KernelCode, LIBM_NAMESPACE, Libm, Setting, TILE_NAMESPACE, imported_signature, is_math, kernel, stub,
 };
-pub use private::Users;
+pub use private::{Users, is_private};

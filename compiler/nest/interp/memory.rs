@@ -121,8 +121,8 @@ impl State<'_> {
         let o = &self.m.bufs[own];
         if own != buf {
             let (own_dims, own_strides, n) = self.geometry(own)?;
-            // Of a room, and what has become of it, views show the first elements.
-            let part = matches!(o.place, Place::Room | Place::Arena(_)) && len < n;
+            // of a growable buffer, and of what has become of it, views show the first elements.
+            let part = matches!(o.place, Place::Growable | Place::Arena(_)) && len < n;
             if n != len && !part {
                 return msg(format!("{buf} of {len} bytes is a view of {own} \"{}\" of {n} bytes", o.name));
             }
@@ -159,7 +159,7 @@ impl State<'_> {
                     ));
                 }
             }
-            Place::Output(_) | Place::Temp | Place::Room => {
+            Place::Output(_) | Place::Temp | Place::Growable => {
                 self.mem[region].grow(len);
             }
             Place::Arena(s) => {

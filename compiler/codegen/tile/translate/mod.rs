@@ -143,7 +143,7 @@ fn attempt(
         streams: Map::default(),
         loaded: Map::default(),
         waiting: None,
-        turned: Map::default(),
+        transposed: Map::default(),
         turning: 0,
         lane: None,
         mask: None,
@@ -234,7 +234,7 @@ struct Translate<'a> {
     /// Stores that wait until all vectors of an iteration are computed.
     waiting: Option<Vec<Waiting>>,
     /// Columns of the unrolled loop that is being translated, by the access that reads them.
-    turned: Map<(Buf, usize), Vec<Value>>,
+    transposed: Map<(Buf, usize), Vec<Value>>,
     /// The iteration of that loop.
     turning: usize,
     lane: Option<Lane>,
