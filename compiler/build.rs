@@ -15,7 +15,7 @@
 //! [`Model::out_dir`].
 
 use crate::cache::{Cache, Key, Made, Stamp};
-use crate::diag::{Failure, Result};
+use crate::diag::{Error, Failure, Result, codes};
 use crate::emit;
 use crate::options::{Optimize, Options, Weights};
 use crate::pipeline;
@@ -30,6 +30,8 @@ pub struct Model {
     out_dir: Option<PathBuf>,
     cache: Option<PathBuf>,
     options: Options,
+    /// What is wrong with an option.
+    wrong: Option<String>,
 }
 
 /// Files that a compilation wrote.
@@ -52,7 +54,13 @@ pub struct Output {
 impl Model {
     /// The model file; relative paths start at the package's folder under cargo.
     pub fn new(path: impl AsRef<Path>) -> Model {
-        Model { path: path.as_ref().to_owned(), out_dir: None, cache: None, options: Options::default() }
+        Model {
+            path: path.as_ref().to_owned(),
+            out_dir: None,
+            cache: None,
+            options: Options::default(),
+            wrong: None,
+        }
     }
     /// Prefix of all identifiers and of the files; default: the file's stem.
     pub fn name(mut self, name: impl Into<String>) -> Self {
@@ -129,6 +137,16 @@ impl Model {
         self.options.optimize = goal;
         self
     }
+    /// Computes an operator (`com.example:Scale`) with a function of your own: the generated module declares
+    /// what it is called with. The model declares the shapes of its results; those that it does not declare
+    /// are like an input that the symbol may name: `my_scale,like=0`.
+    pub fn custom(mut self, operator: &str, symbol: &str) -> Self {
+        match crate::options::custom(&format!("{operator}={symbol}")) {
+            Ok(d) => self.options.customs.push(d),
+            Err(e) => self.wrong = Some(e),
+        }
+        self
+    }
     /// What may be done to floats.
     pub fn math(mut self, math: crate::options::Math) -> Self {
         self.options.math = math;
@@ -169,6 +187,9 @@ impl Model {
     /// Compiles, unless the outputs are there and were made from the same model with the same options. Under
     /// cargo it also prints the `cargo:` lines that link and watch.
     pub fn compile(mut self) -> Result<Output> {
+        if let Some(e) = self.wrong {
+            return Error::new(codes::OPTION, format!("custom: {e}")).fail();
+        }
         let env = |k: &str| std::env::var(k).ok();
         let cargo = env("OUT_DIR").filter(|_| env("CARGO_MANIFEST_DIR").is_some());
         let Some(dir) = self.out_dir.clone().or(cargo.clone().map(PathBuf::from)) else {

@@ -6,7 +6,7 @@
 pub mod values;
 
 use crate::diag::Clock;
-use crate::options::{Math, OptLevel, Optimize, Options, Weights};
+use crate::options::{Declaration, Math, OptLevel, Optimize, Options, Weights};
 use crate::sym::text::DimOption;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -156,6 +156,11 @@ pub struct ModelArgs {
     /// and give it room for what a step appends, or for what --size PAST_capacity says.
     #[arg(long = "alias", value_name = "OUTPUT=INPUT", value_parser = values::pair)]
     pub aliases: Vec<(String, String)>,
+    /// Compute an operator with a function of your own: int32_t SYMBOL(const onnxc_custom *call), which the
+    /// header declares. The model declares the shapes of its results; with like=N, those that it does not
+    /// declare are like input N. Repeat for several.
+    #[arg(long = "custom", value_name = "DOMAIN:OP=SYMBOL", value_parser = values::custom)]
+    pub customs: Vec<Declaration>,
     /// Stop at warnings as at errors.
     #[arg(long)]
     pub strict: bool,
@@ -283,6 +288,9 @@ pub struct RunArgs {
     /// file.
     #[arg(long = "output", value_name = "NAME=FILE", value_parser = values::array_file)]
     pub outputs: Vec<ArrayFile>,
+    /// The shared library with the functions of --custom.
+    #[arg(long, value_name = "FILE", requires = "customs")]
+    pub custom_library: Option<PathBuf>,
     #[command(flatten)]
     pub common: ModelArgs,
 }
@@ -331,6 +339,9 @@ pub struct VerifyArgs {
     /// Absolute tolerance.
     #[arg(long, default_value_t = 1e-5, value_parser = values::tolerance)]
     pub atol: f64,
+    /// The shared library with the functions of --custom.
+    #[arg(long, value_name = "FILE", requires = "customs")]
+    pub custom_library: Option<PathBuf>,
     #[command(flatten)]
     pub common: ModelArgs,
 }
@@ -372,6 +383,9 @@ pub struct BenchArgs {
     /// Only measure the machine: peak of multiply-adds, bandwidth of memory.
     #[arg(long, conflicts_with_all = ["model", "per_node"])]
     pub machine: bool,
+    /// The shared library with the functions of --custom.
+    #[arg(long, value_name = "FILE", requires = "customs")]
+    pub custom_library: Option<PathBuf>,
     #[command(flatten)]
     pub common: ModelArgs,
 }
@@ -405,6 +419,9 @@ pub struct ReportArgs {
     /// Inputs without a file are made from this seed.
     #[arg(long, value_name = "SEED", default_value = "1", conflicts_with = "no_run")]
     pub seed: u64,
+    /// The shared library with the functions of --custom.
+    #[arg(long, value_name = "FILE", requires = "customs", conflicts_with = "no_run")]
+    pub custom_library: Option<PathBuf>,
     #[command(flatten)]
     pub common: ModelArgs,
 }
@@ -501,6 +518,7 @@ impl ModelArgs {
             optimize: self.optimize.into(),
             strict: self.strict,
             dim_expressions: self.dim_expressions,
+            customs: self.customs.clone(),
             ..options
         }
     }

@@ -11,7 +11,7 @@ use crate::codegen::header::status_text;
 use crate::codegen::interface::Interface;
 use crate::codegen::weights::Blob;
 use crate::codegen::weights_file::{self, HEADER};
-use crate::diag::{Failure, Result};
+use crate::diag::{Error, Failure, Result, codes};
 use crate::io_descriptors;
 use crate::nest::foreign::DECODE_IMAGE;
 use crate::nest::{Kernel, Module};
@@ -116,6 +116,19 @@ impl Loaded {
             builder.symbol(*name, *f as *const u8);
         }
         builder.symbol(DECODE_IMAGE, decode_image as *const u8);
+        for c in &m.customs {
+            let Some((name, at)) = interface.symbols.iter().find(|(name, _)| *name == c.symbol) else {
+                return Error::new(
+                    codes::OPTION,
+                    "no library with the functions of custom operators is given",
+                )
+                .at(&c.origin)
+                .found_expected(c.symbol.clone(), "a function that this process can call")
+                .help("name a shared library that has it: --custom-library FILE")
+                .fail();
+            };
+            builder.symbol(*name, std::ptr::with_exposed_provenance(*at));
+        }
         let mut module = JITModule::new(builder);
         let unit = Unit::new(modules, &interface, &blob, target, false);
         let ids = unit.assemble(&mut module, &mut vec![])?;

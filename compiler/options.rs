@@ -1,7 +1,8 @@
 //! What a user can ask for, whichever way they ask: command line, build script, tests.
 
-use crate::diag::{Clock, Result};
+use crate::diag::Clock;
 pub use crate::nest::{Math, Optimize};
+pub use crate::ops::custom::Declaration;
 use crate::sym::text::DimOption;
 use crate::target::Target;
 use std::collections::BTreeMap;
@@ -66,6 +67,8 @@ pub struct Options {
     pub trace: bool,
     /// Patterns of inner tensors that become outputs (`*` and `?`, or `all`).
     pub taps: Vec<String>,
+    /// Operators that functions of the user's own compute.
+    pub customs: Vec<Declaration>,
     /// Outputs and the inputs whose memory they may have (`*` stands for the same text in both).
     pub aliases: Vec<(String, String)>,
     /// Warnings are errors.
@@ -107,14 +110,42 @@ impl Options {
             ("--heap", self.heap.map_or("default".into(), |h| h.to_string())),
             ("--alias", pairs(&self.aliases)),
             ("--tap", list(self.taps.clone())),
+            ("--custom", list(self.customs.iter().map(|d| format!("{}:{}", d.domain, d.op)).collect())),
         ]
     }
     /// The target and its CPU levels.
-    pub fn target(&self) -> Result<Target> {
+    pub fn target(&self) -> crate::diag::Result<Target> {
         let mut target = Target::new(self.target.as_deref(), self.cpu.as_deref())?;
         if self.cpu.is_none() && self.optimize == Optimize::Size {
             target.keep_one();
         }
         Ok(target)
     }
+}
+
+/// `--custom`: `DOMAIN:OP=SYMBOL`, and `,like=N` behind it.
+pub fn custom(text: &str) -> Result<Declaration, String> {
+    let bad = || {
+        "expected DOMAIN:OP=SYMBOL or DOMAIN:OP=SYMBOL,like=N, such as com.example:Scale=my_scale".to_owned()
+    };
+    let (operator, function) = text.split_once('=').ok_or_else(bad)?;
+    let (domain, op) = operator.rsplit_once(':').unwrap_or(("", operator));
+    let (symbol, like) = match function.split_once(',') {
+        Some((symbol, rest)) => {
+            let n = rest.strip_prefix("like=").and_then(|n| n.parse().ok()).ok_or_else(bad)?;
+            (symbol, Some(n))
+        }
+        None => (function, None),
+    };
+    if op.is_empty() {
+        return Err(bad());
+    }
+    if !crate::codegen::names::is_identifier(symbol) {
+        return Err(format!("'{symbol}' is no identifier of C"));
+    }
+    // Generated code calls these with other arguments.
+    if crate::codegen::clif::is_math(symbol) || symbol.starts_with("onnxc_") || symbol.starts_with("mem") {
+        return Err(format!("'{symbol}' is a function of the C library or of onnxc: choose another name"));
+    }
+    Ok(Declaration { domain: domain.to_owned(), op: op.to_owned(), symbol: symbol.to_owned(), like })
 }

@@ -97,6 +97,7 @@ pub fn run_changed(
             &ImportOptions {
                 dims: options.dims.clone(),
                 dim_expressions: options.dim_expressions,
+                customs: options.customs.clone(),
                 capacities: (!options.aliases.is_empty()).then_some(passes::lower::state::SUFFIX),
             },
         )
@@ -403,6 +404,8 @@ fn interface(
             .collect(),
         nodes: nodes(model, modules),
         foreign: crate::codegen::interface::foreign(m),
+        customs: crate::codegen::interface::customs(m),
+        symbols: vec![],
         hidden: options.hidden,
         trace: options.trace,
         syms: m.syms.clone(),

@@ -4,6 +4,7 @@
 mod functions;
 
 use super::clif::{self, LIBM_NAMESPACE, TILE_NAMESPACE, entry};
+use super::customs;
 use super::faults::Checks;
 use super::frame::Frame;
 use super::interface::Interface;
@@ -11,6 +12,7 @@ use super::tile;
 use super::weights::{Blob, Layout};
 use crate::diag::{Clock, Failure, Result};
 use crate::nest::Module;
+use crate::nest::foreign::Custom;
 use crate::target::{Level, Target};
 use cranelift_codegen::Context;
 use cranelift_codegen::binemit::Reloc;
@@ -126,6 +128,7 @@ struct Targets<'a> {
     libm: BTreeMap<&'static str, FuncId>,
     weights: Option<DataId>,
     cpu_level: Option<DataId>,
+    customs: Option<DataId>,
     tiles: HashMap<&'a tile::Func, FuncId>,
 }
 
@@ -162,6 +165,10 @@ impl<'a> Unit<'a> {
                 Ok((self.target.isa(v.level, false, self.pic)?, self.target.isa(v.level, true, self.pic)?))
             })
             .collect()
+    }
+    /// Custom operators: the same on every level.
+    fn customs(&self) -> &'a [Custom] {
+        self.variants.first().map_or(&[], |v| &v.m.customs)
     }
     fn several(&self) -> bool {
         self.variants.len() > 1
@@ -294,7 +301,15 @@ impl<'a> Unit<'a> {
         } else {
             None
         };
-        let targets = Targets { functions, libm, weights, cpu_level, tiles };
+        let customs = if self.customs().is_empty() {
+            None
+        } else {
+            let name = format!("{}.customs", self.interface.name);
+            let id = sink.declare_data(&name, Linkage::Local, false, false).map_err(bug)?;
+            customs::table(self.customs()).define(sink, id).map_err(bug)?;
+            Some(id)
+        };
+        let targets = Targets { functions, libm, weights, cpu_level, customs, tiles };
         for (s, c) in &done {
             let mut relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
             if self.target.triple.binary_format == BinaryFormat::Coff {
@@ -347,8 +362,12 @@ impl Targets<'_> {
                     TILE_NAMESPACE => {
                         s.tiles.get(n.index as usize).and_then(|f| self.tiles.get(f)).copied().map(function)
                     }
-                    _ => if n.index == entry::WEIGHTS { self.weights } else { self.cpu_level }
-                        .map(|d| ModuleRelocTarget::user(1, d.as_u32())),
+                    _ => match n.index {
+                        entry::WEIGHTS => self.weights,
+                        entry::CUSTOMS => self.customs,
+                        _ => self.cpu_level,
+                    }
+                    .map(|d| ModuleRelocTarget::user(1, d.as_u32())),
                 };
                 match id {
                     Some(id) => id,

@@ -256,6 +256,9 @@ static inline int64_t onnxc_dim_max(int64_t a, int64_t b) {
 #endif /* ONNXC_DIM_1_INCLUDED */
 "#;
 
+/// Stands after the common part where there are custom operators.
+const CUSTOM: &str = include_str!("custom.h.txt");
+
 /// The part that is byte-identical in every header.
 fn common() -> String {
     let mut o = String::from(COMMON_BEGIN);
@@ -413,7 +416,11 @@ pub fn header(i: &Interface) -> String {
     if tensors(i).any(|(_, t)| from_params(i, t)) {
         o.push_str(DIM_HELPERS);
     }
+    if !i.customs.is_empty() {
+        o.push_str(CUSTOM);
+    }
     o.push_str("\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n");
+    h.customs(&mut o);
     h.macros(&mut o);
     h.functions(&mut o);
     o.push_str("\n#ifdef __cplusplus\n} /* extern \"C\" */\n#endif\n");
@@ -599,6 +606,17 @@ impl Header<'_> {
             self.structs(o);
         }
         let _ = writeln!(o, "extern const onnxc_model {m}_model;");
+    }
+    /// The functions of custom operators, which the application has.
+    fn customs(&self, o: &mut String) {
+        for (symbol, ops) in &self.i.customs {
+            let _ = writeln!(
+                o,
+                "/* Computes {}; you link it. Called by {}_infer, on its thread. 0: done. An ONNXC_E_ code ends the call with it,\n   anything else with ONNXC_E_VALUE; the fault names the node. */\nint32_t {symbol}(const onnxc_custom *call);\n",
+                plain(&ops.join(", ")),
+                self.m
+            );
+        }
     }
     /// The comment before `infer`.
     fn manual(&self, o: &mut String) {

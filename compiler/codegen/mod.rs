@@ -8,6 +8,7 @@
 pub mod assemble;
 pub mod clif;
 pub mod cpu_level;
+pub mod customs;
 pub mod faults;
 pub mod frame;
 pub mod header;

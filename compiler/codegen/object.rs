@@ -2,6 +2,7 @@
 //! and the writer streams the real bytes when it meets it, so nothing large is ever copied.
 
 use super::assemble::{Assembled, Unit};
+use super::clif;
 use super::meta;
 use super::weights::{ALIGN, Blob};
 use crate::diag::{Error, Failure, Origin, Result, codes};
@@ -78,7 +79,7 @@ pub(super) fn build(
 /// Marks an object of RISC-V as one of the ABI lp64. Its own functions pass no floats to each other's
 /// callers; those of libm would take theirs in registers that this ABI does not use.
 fn soft_float(o: &mut object::write::Object<'_>, imports: &[&str], target: &str) -> Result<()> {
-    if let Some(f) = imports.iter().find(|n| !n.starts_with("mem") && !n.starts_with("onnxc_")) {
+    if let Some(f) = imports.iter().find(|n| clif::is_math(n)) {
         return Error::new(codes::TARGET, format!("the model needs {f} of libm, which the ABI of \"{target}\" calls without floating-point registers"))
             .found_expected(target, "riscv64gc-unknown-none-elf, if the program can have the ABI lp64d")
             .fail();

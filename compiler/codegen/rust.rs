@@ -88,6 +88,8 @@ mod size {
 }
 ";
 
+/// What functions of custom operators are called with.
+const CUSTOM: &str = include_str!("rust_custom.rs.txt");
 /// What a call is told beside its arguments.
 const EXEC: &str = include_str!("rust_exec.rs.txt");
 
@@ -207,6 +209,9 @@ pub fn rust_module(i: &Interface) -> String {
     r.sys(&mut o);
     r.constants(&mut o);
     o.push_str(EXEC);
+    if !i.customs.is_empty() {
+        o.push_str(CUSTOM);
+    }
     o.push_str(if r.fixed() { FIXED_WORKSPACE } else { SLICE_WORKSPACE });
     let is_str = |t: &Tensor| {
         t.ty == ElemType::Str || t.described.as_ref().is_some_and(|d| d.key == Some(ElemType::Str))

@@ -137,6 +137,9 @@ pub struct NodeData {
     pub origin: Origin,
 }
 
+/// Gets the name and contents of a constant, and may put others in their place.
+pub type Replace<'a> = dyn FnMut(&str, &Arc<ConstData>) -> Option<Arc<ConstData>> + 'a;
+
 impl Graph {
     /// Constant data of a value.
     pub fn constant(&self, v: Value) -> Option<&Arc<ConstData>> {
@@ -168,7 +171,7 @@ impl Graph {
         })
     }
     /// Visits the constants in order, those of nested graphs included, and replaces what `f` replaces.
-    pub fn each_constant(&mut self, f: &mut dyn FnMut(&str, &Arc<ConstData>) -> Option<Arc<ConstData>>) {
+    pub fn each_constant(&mut self, f: &mut Replace<'_>) {
         for v in self.values.values_mut() {
             if let Def::Const(c) = &v.def
                 && let Some(new) = f(&v.name, c)

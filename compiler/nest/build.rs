@@ -17,6 +17,7 @@ impl Module {
             workspace: Dim::constant(0),
             heap: HEAP,
             end: None,
+            customs: vec![],
             reasons: Reasons::default(),
             math: Math::Default,
             optimize: Optimize::Speed,

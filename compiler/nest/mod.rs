@@ -15,7 +15,7 @@
 //!        | Define(sym, expr, lo, hi)               -- driver: a run-time size or address; checked against lo..=hi
 //!        | Check(expr, status)                     -- leave with a status if false
 //!        | Call(kernel)                            -- driver only
-//!        | Foreign(function, from buf, to buf)     -- driver only: a function that the object does not have
+//!        | Foreign(function, from bufs, to bufs)   -- driver only: a function that the object does not have
 //! expr   = Const | Reg | Acc(reg[Dim*], lane?) | Horizontal(op, reg[Dim*]) | Index(Dim) | Load(buf[Dim*]) | Address(buf)
 //!        | Un(op, e) | Bin(op, e, e) | Fma(e, e, e) | Dot(group, e, e, e) | Select(c, e, e) | Cast(type, e)
 //!        | Let(reg, e, in e) | With(sym, e, extent, in e)
@@ -184,6 +184,8 @@ pub struct Module {
     /// The end of the memory for these buffers, which the driver defines first: the workspace of a call may
     /// be larger than [`Module::workspace`], or have less of this memory (stage Placed).
     pub end: Option<Sym>,
+    /// Operators that the user provides.
+    pub customs: Vec<foreign::Custom>,
     /// What the driver's checks are about.
     pub reasons: Reasons,
     /// What passes may do to floats.
@@ -407,7 +409,8 @@ pub enum Stmt {
         status: Status,
     },
     Call(Kernel),
-    /// Calls a function that whoever links the object provides; leaves with `E_VALUE` if it fails.
+    /// Calls a function that whoever links the object provides; leaves if it fails: with `E_VALUE`, or what a
+    /// custom operator returns.
     Foreign(Foreign),
 }
 

@@ -157,8 +157,10 @@ impl<'a> Parser<'a> {
     }
     fn module(&mut self) -> Result<()> {
         if self.eat("dims") {
-            while !matches!(self.peek(), Tok::Word("let" | "buf" | "workspace" | "kernel" | "driver"))
-                || matches!(self.second(), Tok::Punct("<="))
+            while !matches!(
+                self.peek(),
+                Tok::Word("let" | "custom" | "buf" | "workspace" | "kernel" | "driver")
+            ) || matches!(self.second(), Tok::Punct("<="))
             {
                 self.param()?;
             }
@@ -172,6 +174,15 @@ impl<'a> Parser<'a> {
             let definition = self.dim()?;
             let s = self.m.syms.define_derived(name, definition);
             self.sizes.insert(name.to_owned(), s);
+        }
+        while self.eat("custom") {
+            match self.next() {
+                Tok::Quoted(text) => match foreign::Custom::read(text) {
+                    Some(c) => self.m.customs.push(c),
+                    None => return self.fail("the text of a custom operator"),
+                },
+                _ => return self.fail("the text of a custom operator"),
+            }
         }
         loop {
             match self.next() {
@@ -429,13 +440,24 @@ impl<'a> Parser<'a> {
                 }
             }
             "foreign" => {
-                let Some(function) = foreign::Function::from_name(self.word("the name of a function")?)
-                else {
-                    return self.fail("the name of a function");
+                let function = if self.eat("custom") {
+                    foreign::Function::Custom(self.number()?)
+                } else {
+                    match foreign::Function::from_name(self.word("the name of a function")?) {
+                        Some(f) => f,
+                        None => return self.fail("the name of a function"),
+                    }
                 };
-                let from = self.buf_named()?;
-                self.want("to")?;
-                Ok(Stmt::Foreign(Foreign { function, from, to: self.buf_named()? }))
+                let mut from = vec![];
+                while !self.eat("to") {
+                    from.push(self.buf_named()?);
+                    self.eat(",");
+                }
+                let mut to = vec![self.buf_named()?];
+                while self.eat(",") {
+                    to.push(self.buf_named()?);
+                }
+                Ok(Stmt::Foreign(Foreign { function, from, to }))
             }
             "call" => {
                 let n = self.word("the name of a kernel")?;

@@ -113,6 +113,9 @@ impl<'a> Printer<'a> {
             let text = self.dim(*d);
             self.line(&format!("let {} = {text}", self.sizes[s].1));
         }
+        for c in &m.customs {
+            self.line(&format!("custom '{}'", c.text()));
+        }
         // Buffers in order of use: inputs, outputs, then as the kernels meet them.
         let mut order: Vec<Buf> = m.inputs.iter().chain(&m.outputs).copied().collect();
         let mut kernels = vec![];
@@ -356,7 +359,14 @@ impl<'a> Printer<'a> {
                 self.line(&t);
             }
             Stmt::Foreign(f) => {
-                let t = format!("foreign {} {} to {}", f.function.name(), self.name(f.from), self.name(f.to));
+                let number = match f.function {
+                    foreign::Function::Custom(n) => format!(" {n}"),
+                    _ => String::new(),
+                };
+                let mut names =
+                    |list: &[Buf]| list.iter().map(|b| self.name(*b)).collect::<Vec<_>>().join(", ");
+                let (from, to) = (names(&f.from), names(&f.to));
+                let t = format!("foreign {}{number} {from} to {to}", f.function.name());
                 self.line(&t);
             }
             Stmt::Call(k) => {

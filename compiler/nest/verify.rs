@@ -321,12 +321,15 @@ impl Verifier<'_> {
                 }
                 Stmt::Foreign(f) => {
                     self.statement(s);
-                    self.known(
-                        &m.bufs[f.to].dims.iter().flat_map(|d| d.syms()).collect(),
-                        "a call of a function",
-                        false,
-                    );
-                    self.written.insert(m.storage(f.to));
+                    self.custom(f);
+                    for b in &f.to {
+                        self.known(
+                            &m.bufs[*b].dims.iter().flat_map(|d| d.syms()).collect(),
+                            "a call of a function",
+                            false,
+                        );
+                        self.written.insert(m.storage(*b));
+                    }
                 }
                 Stmt::Define { sym, .. } => {
                     if m.syms.kind(*sym) != SymKind::Runtime {
@@ -367,6 +370,17 @@ impl Verifier<'_> {
             }
         }
         self.known(&free, "a statement of the driver", false);
+    }
+    /// Operands of a custom operator are those that it names.
+    fn custom(&mut self, f: &Foreign) {
+        let foreign::Function::Custom(n) = f.function else { return };
+        let count = |mask: &[bool]| mask.iter().filter(|given| **given).count();
+        let fits = self.m.customs.get(n as usize).is_some_and(|c| {
+            (count(&c.inputs), count(&c.outputs)) == (f.from.len(), f.to.len()) && !f.to.is_empty()
+        });
+        if !fits {
+            self.fault(format!("custom operator {n} has other operands"));
+        }
     }
     /// Dims in use depend on parameters and on sizes defined so far.
     fn known(&mut self, free: &HashSet<Sym>, who: &str, early: bool) {

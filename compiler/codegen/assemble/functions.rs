@@ -3,6 +3,7 @@
 use super::{Code, Id, Source, Unit, Variant};
 use crate::codegen::clif::{self, entry};
 use crate::codegen::cpu_level;
+use crate::codegen::customs;
 use crate::codegen::faults::{self, Checks};
 use crate::codegen::frame::Frame;
 use crate::codegen::share::Key;
@@ -41,7 +42,8 @@ impl Unit<'_> {
     pub(super) fn plans(&self, isas: &[(OwnedTargetIsa, OwnedTargetIsa)]) -> Result<(Vec<Plan>, Checks)> {
         let name = &self.interface.name;
         // Data objects have these names.
-        let mut names = HashSet::from([format!("{name}.weights"), format!("{name}.cpu")]);
+        let mut names =
+            HashSet::from([format!("{name}.weights"), format!("{name}.cpu"), format!("{name}.customs")]);
         let mut numbers: HashMap<String, u32> = HashMap::new();
         let mut unique = |base: &str, v: Option<usize>| {
             let clean: String = base
@@ -82,6 +84,7 @@ impl Unit<'_> {
         let needs: Vec<u32> = self.variants.iter().map(|v| v.level.needs).collect();
         let checks = Rc::new(RefCell::new(Checks::default()));
         let makers: Vec<_> = self.variants.iter().map(|v| faults::makers(v.m)).collect();
+        let texts = customs::table(self.customs()).texts;
         let entry = |v: usize| {
             let variant = &self.variants[v];
             entry::Entry {
@@ -93,6 +96,7 @@ impl Unit<'_> {
                 needs: &needs,
                 refuses: self.refuses().then(|| self.target.lowest().name.as_str()),
                 checks: checks.clone(),
+                customs: &texts,
                 makers: &makers[v],
             }
         };

@@ -5,6 +5,7 @@
 use super::driver::{Driver, early};
 use super::fault::{EXEC_SIZE, EXEC_WORKSPACE};
 use super::func::{Emit, Libm, Scope, signature};
+use crate::codegen::customs::Texts;
 use crate::codegen::faults::{self, Check, Checks, Writer, general, quoted};
 use crate::codegen::frame::{Frame, Word};
 use crate::codegen::header::from_data;
@@ -56,6 +57,8 @@ pub const CALL_OF: u32 = 0x5000_0000;
 pub const WEIGHTS: u32 = 0;
 /// The word that remembers the CPU's level.
 pub const CPU_LEVEL_WORD: u32 = 1;
+/// What custom operators are told of themselves.
+pub const CUSTOMS: u32 = 2;
 
 /// Tasks are worth their start from this many scalar operations on.
 const GRAIN: i64 = 60_000;
@@ -145,6 +148,8 @@ pub struct Entry<'a> {
     pub refuses: Option<&'a str>,
     /// The checks of all variants.
     pub checks: Rc<RefCell<Checks>>,
+    /// What custom operators are told of themselves.
+    pub customs: &'a [Texts],
     /// Which kernels write the buffers.
     pub makers: &'a HashMap<Buf, Kernel>,
 }

@@ -133,11 +133,26 @@ pub fn signature(isa: &dyn TargetIsa) -> Signature {
     s
 }
 
+/// Functions of libm that code may call.
+const MATH: &[&str] = &[
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "exp", "expm1", "fmod",
+    "log", "log1p", "pow", "sin", "sinh", "tan", "tanh",
+];
+
+/// True for a function of libm.
+pub fn is_math(name: &str) -> bool {
+    MATH.contains(&name)
+}
+
 /// Signature of a function that the object does not have.
 pub fn imported_signature(isa: &dyn TargetIsa, name: &str) -> Signature {
     let mut s = Signature::new(isa.default_call_conv());
     if name == DECODE_IMAGE {
         s.params = [I64, I64, I32, I64, I64].map(AbiParam::new).to_vec();
+        s.returns = vec![AbiParam::new(I32)];
+    } else if !is_math(name) {
+        // A custom operator.
+        s.params = vec![AbiParam::new(I64)];
         s.returns = vec![AbiParam::new(I32)];
     } else {
         let n = if matches!(name, "pow" | "fmod" | "atan2") { 2 } else { 1 };

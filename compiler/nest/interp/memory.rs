@@ -263,10 +263,15 @@ impl State<'_> {
         self.outside(a)
     }
     pub(super) fn foreign(&mut self, f: &Foreign) -> Res<()> {
+        let (&[from], &[to], false) =
+            (&f.from[..], &f.to[..], matches!(f.function, foreign::Function::Custom(_)))
+        else {
+            return msg("nothing says what a custom operator computes: the interpreter cannot run it");
+        };
         let place = |s: &Shape| (s.region, s.base, s.base + s.len, s.dims.clone());
-        let (region, first, end, _) = place(self.shape(f.from.as_u32() as usize)?);
+        let (region, first, end, _) = place(self.shape(from.as_u32() as usize)?);
         let from = self.mem[region].bytes().get(first..end).unwrap_or(&[]).to_vec();
-        let (region, first, end, dims) = place(self.shape(f.to.as_u32() as usize)?);
+        let (region, first, end, dims) = place(self.shape(to.as_u32() as usize)?);
         let Some(data) = f.function.run(&from, &dims) else { return leave(Status::Value) };
         match &mut self.mem[region] {
             Region::Own(bytes) if data.len() == end - first && end <= bytes.len() => {
