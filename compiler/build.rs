@@ -17,7 +17,7 @@
 use crate::cache::{Cache, Key, Made, Stamp};
 use crate::diag::{Error, Failure, Result, codes};
 use crate::emit;
-use crate::options::{Options, Weights};
+use crate::options::{Optimize, Options, Weights};
 use crate::pipeline;
 use crate::sym::Range;
 use crate::sym::text::DimOption;
@@ -142,6 +142,11 @@ impl Model {
         }
         self
     }
+    /// What code is made for.
+    pub fn optimize(mut self, goal: Optimize) -> Self {
+        self.options.optimize = goal;
+        self
+    }
     /// What may be done to floats.
     pub fn math(mut self, math: crate::options::Math) -> Self {
         self.options.math = math;
@@ -192,12 +197,16 @@ impl Model {
         };
         if self.options.target.is_none() && cargo.is_some() {
             self.options.target = env("TARGET");
-            self.options.cpu = self.options.cpu.or_else(|| {
-                cargo_level(
+            let level = || {
+                let level = cargo_level(
                     &env("CARGO_CFG_TARGET_ARCH").unwrap_or_default(),
                     &env("CARGO_CFG_TARGET_FEATURE").unwrap_or_default(),
-                )
-            });
+                )?;
+                // One level is smaller than it and those above.
+                let one = self.options.optimize == Optimize::Size;
+                Some(if one { level.trim_end_matches('+').to_owned() } else { level })
+            };
+            self.options.cpu = self.options.cpu.clone().or_else(level);
         }
         let source = crate::onnx::open(&self.path)?;
         let name = crate::codegen::names::model_name(self.options.name.as_deref(), None, &source.name)?;

@@ -11,7 +11,6 @@ use crate::codegen::weights_file::COMPILER;
 use crate::diag::{Error, Failure, Result, render};
 use crate::onnx::Source;
 use crate::options::Options;
-use crate::target::Target;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -54,7 +53,7 @@ pub struct Made<'a> {
 impl Key {
     /// Of options and the kinds of output that are made: for stamps.
     pub fn new(source: &Source, options: &Options, kinds: &[&str]) -> Result<Key> {
-        let target = Target::new(options.target.as_deref(), options.cpu.as_deref())?;
+        let target = options.target()?;
         // The output counts by its stem, which may be the prefix; times and checks change nothing.
         let stem = options.output.as_deref().and_then(Path::file_stem).map(PathBuf::from);
         let plain = Options { output: stem, clock: Default::default(), verify: false, ..options.clone() };

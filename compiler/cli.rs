@@ -6,7 +6,7 @@
 pub mod values;
 
 use crate::diag::Clock;
-use crate::options::{Declaration, Math, OptLevel, Options, Weights};
+use crate::options::{Declaration, Math, OptLevel, Optimize, Options, Weights};
 use crate::sym::text::DimOption;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -107,6 +107,23 @@ impl From<MathArg> for Math {
     }
 }
 
+/// `--optimize`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OptimizeArg {
+    #[default]
+    Speed,
+    Size,
+}
+
+impl From<OptimizeArg> for Optimize {
+    fn from(a: OptimizeArg) -> Optimize {
+        match a {
+            OptimizeArg::Speed => Optimize::Speed,
+            OptimizeArg::Size => Optimize::Size,
+        }
+    }
+}
+
 /// Options that every command shares.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
@@ -123,6 +140,11 @@ pub struct ModelArgs {
     /// them both floats and bf16: --cpu x86-64-v4-bf16 alone halves the weights.
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     pub math: MathArg,
+    /// What code is made for. speed: the time of a call. size: the bytes of the object: weights stand in it
+    /// once and as large as they are (no Winograd's convolutions), every algorithm in one version, and
+    /// without --cpu there is code for one CPU level, on x86-64 for x86-64-v3.
+    #[arg(long, value_enum, default_value_t, value_name = "GOAL")]
+    pub optimize: OptimizeArg,
     /// Read the text of a dimension such as "2*N" as an expression over other dimensions. By default it is a
     /// name like any other, as ONNX has it.
     #[arg(long)]
@@ -493,6 +515,7 @@ impl ModelArgs {
             aliases,
             heap: self.heap,
             math,
+            optimize: self.optimize.into(),
             strict: self.strict,
             dim_expressions: self.dim_expressions,
             customs: self.customs.clone(),

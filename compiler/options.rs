@@ -1,9 +1,10 @@
 //! What a user can ask for, whichever way they ask: command line, build script, tests.
 
-use crate::diag::Clock;
-pub use crate::nest::Math;
+use crate::diag::{Clock, Result};
+pub use crate::nest::{Math, Optimize};
 pub use crate::ops::custom::Declaration;
 use crate::sym::text::DimOption;
+use crate::target::Target;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -46,6 +47,8 @@ pub struct Options {
     pub heap: Option<i64>,
     /// What may be done to floats.
     pub math: Math,
+    /// What code is made for.
+    pub optimize: Optimize,
     /// `--opt`.
     pub opt: OptLevel,
     /// Weights in the object or beside it.
@@ -101,6 +104,7 @@ impl Options {
             ("--cpu", self.cpu.clone().unwrap_or_else(|| "default".into())),
             ("-O", format!("{:?}", self.opt).trim_start_matches('O').to_owned()),
             ("--math", format!("{:?}", self.math).to_lowercase()),
+            ("--optimize", format!("{:?}", self.optimize).to_lowercase()),
             ("--dim", list(self.dims.iter().map(|(n, d)| d.text(n)).collect())),
             ("--dim-expressions", self.dim_expressions.to_string()),
             ("--heap", self.heap.map_or("default".into(), |h| h.to_string())),
@@ -109,10 +113,18 @@ impl Options {
             ("--custom", list(self.customs.iter().map(|d| format!("{}:{}", d.domain, d.op)).collect())),
         ]
     }
+    /// The target and its CPU levels.
+    pub fn target(&self) -> Result<Target> {
+        let mut target = Target::new(self.target.as_deref(), self.cpu.as_deref())?;
+        if self.cpu.is_none() && self.optimize == Optimize::Size {
+            target.keep_one();
+        }
+        Ok(target)
+    }
 }
 
 /// `--custom`: `DOMAIN:OP=SYMBOL`, and `,like=N` behind it.
-pub fn custom(text: &str) -> Result<Declaration, String> {
+pub fn custom(text: &str) -> std::result::Result<Declaration, String> {
     let bad = || {
         "expected DOMAIN:OP=SYMBOL or DOMAIN:OP=SYMBOL,like=N, such as com.example:Scale=my_scale".to_owned()
     };

@@ -87,7 +87,7 @@ pub fn run_changed(
     options: &Options,
     change: &mut dyn FnMut(&mut Model),
 ) -> Result<Stopped> {
-    let mut target = Target::new(options.target.as_deref(), options.cpu.as_deref())?;
+    let mut target = options.target()?;
     let name =
         crate::codegen::names::model_name(options.name.as_deref(), options.output.as_deref(), &source.name)?;
     let clock = options.clock.clone();
@@ -134,6 +134,7 @@ pub fn run_changed(
         .map_or(nest::HEAP, |bytes| bytes.max(0) & !(passes::nest::memory::place_memory::ALIGN - 1));
     let mut module = clock.step("lower", || passes::lower::lower(&model, &name, heap))?;
     module.math = options.math;
+    module.optimize = options.optimize;
     nest::overflow::check(&module)?;
     check(&module, None, options.verify)?;
     if stop("lower") {

@@ -28,6 +28,7 @@
 //! ; dim: N=5                     a size for the interpreter
 //! ; math: fast
 //! ; const w : f32[8, 3] 7        the constant #w: numbers made from a seed
+//! ; const p = panels of w by 32  the constant #p: rows of the matrix #w in panels, w[r, c] at [r / 32, c, r % 32]
 //! ; same                         the pass changes nothing
 //! ```
 //!

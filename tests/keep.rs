@@ -445,7 +445,16 @@ fn pages_and_headers_name_flags_that_exist() {
 }
 
 /// Flags of cargo, cmake, make and others.
-const OTHERS: &[&str] = &["--release", "--workspace", "--path", "--build", "--install", "--crate-type"];
+const OTHERS: &[&str] = &[
+    "--release",
+    "--workspace",
+    "--path",
+    "--build",
+    "--install",
+    "--crate-type",
+    "--quiet",
+    "--no-default-features",
+];
 
 /// A model in a crate of its own (docs/build-systems.md): the program may forbid unsafe code.
 #[test]

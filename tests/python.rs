@@ -90,6 +90,13 @@ fn state_in_place() {
     script("state.py", &[exe(), work.as_os_str()]);
 }
 
+/// Sizes of objects, and what those that are small compute.
+#[test]
+fn sizes() {
+    let work = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sizes");
+    script("sizes.py", &[exe(), work.as_os_str()]);
+}
+
 /// A sample on aarch64, where a cross compiler and qemu are installed.
 #[test]
 fn onnx_backend_suite_on_aarch64() {

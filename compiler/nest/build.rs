@@ -20,6 +20,7 @@ impl Module {
             customs: vec![],
             reasons: Reasons::default(),
             math: Math::Default,
+            optimize: Optimize::Speed,
             texts: None,
             driver: vec![],
             inputs: vec![],

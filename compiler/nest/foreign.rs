@@ -140,7 +140,7 @@ impl Module {
         for b in from.iter().chain(&to) {
             let b = self.storage(*b);
             if matches!(self.bufs[b].place, Place::Temp) {
-                self.bufs[b].place = Place::Room;
+                self.bufs[b].place = Place::Growable;
             }
         }
         self.driver.push(Stmt::Foreign(Foreign { function, from, to }));

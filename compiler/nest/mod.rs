@@ -138,6 +138,24 @@ pub enum Math {
     Fast,
 }
 
+/// What code is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Optimize {
+    /// Time of a call.
+    #[default]
+    Speed,
+    /// Bytes of the object: constants stand in it once and as large as they are, and no algorithm comes in
+    /// several versions.
+    Size,
+}
+
+impl Optimize {
+    /// Whether an algorithm may add constants and code to gain time.
+    pub fn may_grow(self) -> bool {
+        self == Optimize::Speed
+    }
+}
+
 /// [`Module::heap`] unless the user says otherwise, in bytes.
 pub const HEAP: i64 = 16 << 20;
 
@@ -172,6 +190,8 @@ pub struct Module {
     pub reasons: Reasons,
     /// What passes may do to floats.
     pub math: Math,
+    /// What passes choose algorithms for.
+    pub optimize: Optimize,
     /// Memory for texts that kernels make, where they make any.
     pub texts: Option<Texts>,
     /// What `infer` does.

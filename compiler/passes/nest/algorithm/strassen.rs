@@ -70,7 +70,7 @@ const LEAST_SCALE: f32 = 1e-37;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    if level.facts.caps.bits < 512 || m.math != Math::Default {
+    if level.facts.caps.bits < 512 || m.math != Math::Default || !m.optimize.may_grow() {
         return Ok(());
     }
     let uses = Uses::new(m);

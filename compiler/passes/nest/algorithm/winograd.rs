@@ -73,7 +73,7 @@ const TRANSFORM: i64 = 100;
 
 /// Runs the pass.
 pub fn run(m: &mut Module, level: &Level) -> Result<()> {
-    if level.facts.lanes == 1 || m.math == Math::Strict {
+    if level.facts.lanes == 1 || m.math == Math::Strict || !m.optimize.may_grow() {
         return Ok(());
     }
     let kernels = visit::calls(&m.driver);
