@@ -124,7 +124,7 @@ impl Options {
 }
 
 /// `--custom`: `DOMAIN:OP=SYMBOL`, and `,like=N` behind it.
-pub fn custom(text: &str) -> Result<Declaration, String> {
+pub fn custom(text: &str) -> std::result::Result<Declaration, String> {
     let bad = || {
         "expected DOMAIN:OP=SYMBOL or DOMAIN:OP=SYMBOL,like=N, such as com.example:Scale=my_scale".to_owned()
     };

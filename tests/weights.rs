@@ -324,3 +324,23 @@ fn models_share_a_weights_file() {
     run(onnxc(&d).args(["two2.onnx", "-o", "x.o", "--weights-from", "one.weights"]));
     assert!(size("x.weights") > size("one.weights") + 10_000, "{}", size("x.weights"));
 }
+
+/// Code that makes integers of floats may rely on scales being numbers: one that is not is no value of the file.
+#[test]
+fn scales_that_code_relies_on_are_refused() {
+    let d = scratch("scales");
+    let model = |scale: &str| {
+        let w = (0..24).map(|i| (i * 7 % 11 - 5).to_string()).collect::<Vec<_>>().join(", ");
+        format!(
+            "<ir_version: 8, opset_import: [\"\" : 17]>\nq (uint8[4, 8] x) => (uint8[4, 3] y) <int8[8, 3] w = {{{w}}}, float[3] s = {{0.1, 0.2, {scale}}}, float one = {{1}}, uint8 z = {{3}}>\n{{ i = MatMulInteger (x, w) f = Cast <to = 1> (i) g = Mul (f, s) y = QuantizeLinear (g, one, z) }}\n"
+        )
+    };
+    for (name, scale) in [("q", "0.3"), ("other", "0.4"), ("endless", "inf")] {
+        write(&d, &format!("{name}.onnx"), &model(scale));
+    }
+    run(onnxc(&d).args(["q.onnx", "-o", "q.o", "--weights", "file"]));
+    run(onnxc(&d).args(["weights", "other.onnx", "-o", "new.weights", "--fits", "q.weights"]));
+    let text =
+        refused(onnxc(&d).args(["weights", "endless.onnx", "-o", "no.weights", "--fits", "q.weights"]));
+    assert!(text.contains("the value of \"s\" is part of the object's code"), "{text}");
+}

@@ -16,9 +16,10 @@
 //! reads every file that has its plan, at the number that the object was compiled with. Several models share
 //! a file: each adds its plan and the constants that the file lacks, and moves nothing.
 
+use super::tile;
 use super::weights::{ALIGN, Blob};
 use crate::diag::{Error, Origin, Result, codes};
-use crate::nest::{Module, print};
+use crate::nest::{Module, print, visit};
 use crate::tensor::ConstData;
 use bytes::Bytes;
 use rayon::prelude::*;
@@ -74,7 +75,12 @@ pub fn plan(modules: &[Module], weights: &Blob, target: &str, cpu: &str) -> [u8;
     let texts: Vec<String> = modules
         .par_iter()
         .zip(&weights.layouts)
-        .map(|(m, layout)| print::plan::plan(m, &|b| layout.offset(b)))
+        .map(|(m, layout)| {
+            let text = print::plan::plan(m, &|b| layout.offset(b));
+            let kernels = visit::calls(&m.driver).into_iter();
+            let told = kernels.flat_map(|k| tile::told_by_constants(m, &m.kernels[k].body));
+            text + &told.map(|bit| if bit { '1' } else { '0' }).collect::<String>()
+        })
         .collect();
     let mut h = Sha256::new();
     for text in [COMPILER, target, cpu].into_iter().chain(texts.iter().map(String::as_str)) {

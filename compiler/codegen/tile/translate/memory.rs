@@ -2,7 +2,7 @@
 
 use super::access::Access;
 use super::expr::{bits_of, is_long};
-use super::{Fit, Misfit, Place, Translate, Val, Waiting};
+use super::{Fit, Misfit, NEAR, Place, Translate, Val, Waiting};
 use crate::codegen::tile::builder::Count;
 use crate::codegen::tile::ir::{Bin, Bits, Form, Mem, Op, Un, Value, Width};
 use crate::codegen::tile::isa;
@@ -254,7 +254,6 @@ impl Translate<'_> {
     /// For `store u8(i32(round(min(max(x, lo), hi))) + z)` where 255 is the upper limit: the number without
     /// that limit, which the store has.
     fn near_byte(&mut self, buf: Buf, value: &Expr) -> Fit<Option<Value>> {
-        const FAR: f64 = (1 << 30) as f64;
         let (Expr::Cast(ElemType::U8, x), ElemType::U8) = (value, self.m.bufs[buf].ty) else {
             return Ok(None);
         };
@@ -278,8 +277,8 @@ impl Translate<'_> {
             && lo.to_f64() + zero as f64 >= 0.0
             && lo.to_f64().fract() == 0.0
             && hi.to_f64() + zero as f64 == 255.0
-            && zero.abs() < FAR as i64;
-        if !limits || self.bounds.of(self.m, inner).is_none_or(|b| b.0 < -FAR || b.1 > FAR) {
+            && zero.abs() < NEAR as i64;
+        if !limits || self.bounds.of(self.m, inner).is_none_or(|b| b.0 < -NEAR || b.1 > NEAR) {
             return Ok(None);
         }
         let v = self.value(x)?;
