@@ -32,10 +32,6 @@ impl Key {
         w.block(body);
         Some(Key(w.out))
     }
-    /// How much is written down: code grows with it.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
 }
 
 /// True if a body reads indices: those that constants keep in range are not checked.

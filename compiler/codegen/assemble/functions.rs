@@ -157,13 +157,8 @@ impl Unit<'_> {
     fn shared(&self, v: usize, kernels: &[Kernel]) -> HashMap<Kernel, Kernel> {
         let Variant { m, users, .. } = &self.variants[v];
         let embedded = !self.interface.weights.external;
-        let keys: Vec<Option<Key>> = kernels
-            .par_iter()
-            .map(|k| {
-                let key = Key::of(m, *k, clif::is_private(m, *k, users), embedded);
-                key.filter(|key| key.len() >= LEAST)
-            })
-            .collect();
+        let keys: Vec<Option<Key>> =
+            kernels.par_iter().map(|k| Key::of(m, *k, clif::is_private(m, *k, users), embedded)).collect();
         let mut of: HashMap<&Key, Vec<Kernel>> = HashMap::new();
         for (k, key) in kernels.iter().zip(&keys) {
             if let Some(key) = key {
@@ -247,9 +242,6 @@ fn same_code(s: &clif::Setting, kernel: Kernel, first: Kernel) -> Result<()> {
     let name = |k: Kernel| &s.m.kernels[k].name;
     Err(Failure::bug("share", format!("{} and {} have one key, and differ", name(kernel), name(first))))
 }
-
-/// Shorter bodies cost less than calls of shared code.
-const LEAST: usize = 0;
 
 /// Kernels that the driver calls, in order.
 fn called(m: &Module) -> Vec<Kernel> {
