@@ -78,10 +78,12 @@ def residual():
 
 
 def tied():
-    """An embedding that is looked up and multiplied."""
+    """An embedding that is looked up and multiplied, beside a convolution, whose weights have another rank."""
     net = Net()
     e = net.weights(6000, 256)
-    h = net.op("MatMul", net.op("Gather", e, "x", axis=0), net.weights(256, 256))
+    h = net.op("Transpose", net.op("Gather", e, "x", axis=0), perm=[0, 2, 1])
+    h = net.op("Conv", h, net.weights(256, 256, 3), pads=[1, 1])
+    h = net.op("MatMul", net.op("Transpose", h, perm=[0, 2, 1]), net.weights(256, 256))
     net.op("MatMul", h, net.op("Transpose", e, perm=[1, 0]), out="y")
     return net.save("tied", value("x", [1, "N"], T.INT64), value("y", [1, "N", 6000])), {"x": np.array([[0, 17, 5999, 31, 32, 4097, 64]])}
 

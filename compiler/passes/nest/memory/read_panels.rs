@@ -45,7 +45,10 @@ pub fn run(m: &mut Module) -> Result<()> {
             // A weights file may get other values: elements that are all equal today may differ then.
             let alike = || root.dims() == c.dims() && root.same_origin(c) && !c.is_splat();
             let same = p != b && (Arc::ptr_eq(root, c) || alike());
-            Some((*p, Inverse::of(map, c.dims())?)).filter(|_| same && m.bufs[*p].ty == m.bufs[*b].ty)
+            if !same || root.dims() != c.dims() || m.bufs[*p].ty != m.bufs[*b].ty {
+                return None;
+            }
+            Some((*p, Inverse::of(map, c.dims())?))
         });
         let Some((to, inverse)) = found else { continue };
         for k in kernels {
