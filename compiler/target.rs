@@ -442,6 +442,8 @@ impl Target {
         let bug = |e: String| crate::diag::Failure::bug("target", e);
         // Images of Windows on aarch64 are loaded anywhere: addresses are made of pages and offsets, as
         // within one object.
+        // Objects have unwind information, code in memory has none.
+        let unwinds = pic;
         let pic = pic
             && !(self.triple.binary_format == BinaryFormat::Coff
                 && matches!(self.triple.architecture, Architecture::Aarch64(_)));
@@ -450,7 +452,7 @@ impl Target {
             ("is_pic", if pic { "true" } else { "false" }),
             ("opt_level", if optimise { "speed" } else { "none" }),
             ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
-            ("unwind_info", "false"),
+            ("unwind_info", if unwinds { "true" } else { "false" }),
             ("enable_probestack", "false"),
         ] {
             shared.set(k, v).map_err(|e| bug(format!("{k}: {e}")))?;

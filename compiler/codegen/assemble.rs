@@ -9,6 +9,7 @@ use super::faults::Checks;
 use super::frame::Frame;
 use super::interface::Interface;
 use super::tile;
+use super::unwind::{self, Steps};
 use super::weights::{Blob, Layout};
 use crate::diag::{Clock, Failure, Result};
 use crate::nest::Module;
@@ -24,7 +25,7 @@ use cranelift_module::{
     DataDescription, DataId, FuncId, Linkage, Module as Sink, ModuleReloc, ModuleRelocTarget,
 };
 use rayon::prelude::*;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use target_lexicon::BinaryFormat;
 
 /// Everything that code generation needs to know of one model.
@@ -98,8 +99,8 @@ impl Source {
 pub enum Code {
     /// Cranelift IR.
     Clif(Box<Function>),
-    /// Machine code without relocations.
-    Machine(Signature, Vec<u8>),
+    /// Machine code without relocations, and what it does to its frame.
+    Machine(Signature, Vec<u8>, Steps),
 }
 
 struct Compiled {
@@ -108,6 +109,7 @@ struct Compiled {
     relocs: Vec<FinalizedMachReloc>,
     func: Function,
     asm: String,
+    steps: Steps,
 }
 
 /// Ids of what was put into the sink.
@@ -120,6 +122,8 @@ pub struct Assembled {
     pub libm: Vec<&'static str>,
     /// The checks that a call makes.
     pub checks: Checks,
+    /// Every function with the size of its code and what it does to its frame, in order of their addresses.
+    pub frames: Vec<(FuncId, u32, Steps)>,
 }
 
 /// What relocations refer to.
@@ -194,7 +198,7 @@ impl<'a> Unit<'a> {
                 let mut s = self.source(p, &isas)?;
                 let func = match &mut s.code {
                     Code::Clif(f) => std::mem::replace(&mut **f, Function::new()),
-                    Code::Machine(signature, bytes) => {
+                    Code::Machine(signature, bytes, steps) => {
                         let func = Function::with_name_signature(Default::default(), signature.clone());
                         let c = Compiled {
                             align: 16,
@@ -202,6 +206,7 @@ impl<'a> Unit<'a> {
                             func,
                             asm: if asm { hex(bytes) } else { String::new() },
                             bytes: std::mem::take(bytes),
+                            steps: std::mem::take(steps),
                         };
                         return Ok((s, c));
                     }
@@ -210,16 +215,17 @@ impl<'a> Unit<'a> {
                     if self.refuses() && s.runs_first() { &base } else { &isas[s.id.variant.unwrap_or(0)] };
                 let mut cx = Context::for_function(func);
                 cx.set_disasm(asm);
-                let code =
-                    match cx.compile(if s.tile { &**plain } else { &**fast }, &mut ControlPlane::default()) {
-                        Ok(c) => c,
-                        Err(e) => return Err(Failure::bug(format!("code of {}", s.name), format!("{e:?}"))),
-                    };
+                let isa = if s.tile { &**plain } else { &**fast };
+                let code = match cx.compile(isa, &mut ControlPlane::default()) {
+                    Ok(c) => c,
+                    Err(e) => return Err(Failure::bug(format!("code of {}", s.name), format!("{e:?}"))),
+                };
                 let c = Compiled {
                     bytes: code.buffer.data().to_vec(),
                     align: u64::from(code.buffer.alignment).max(16),
                     relocs: code.buffer.relocs().to_vec(),
                     asm: code.vcode.clone().unwrap_or_default(),
+                    steps: unwind::steps(isa, code.buffer.data(), &code.buffer.unwind_info)?,
                     func: Function::new(),
                 };
                 // What relocations name, without the instructions.
@@ -240,9 +246,7 @@ impl<'a> Unit<'a> {
         let tiles: String = order
             .into_iter()
             .zip(code)
-            .map(|((f, i), c)| {
-                format!("{}.tile.{i}:\n{}\n{}\n", self.interface.name, tile::listing(f), hex(&c))
-            })
+            .map(|((f, _), t)| format!("{}:\n{}\n{}\n", t.name, tile::listing(f), hex(&t.bytes)))
             .collect();
         Ok(functions + &tiles)
     }
@@ -266,17 +270,14 @@ impl<'a> Unit<'a> {
             }
         }
         let (index, code) = wide_tiles(&done)?;
-        let mut tiles = vec![];
-        for (i, bytes) in code.iter().enumerate() {
+        let (mut tiles, mut frames) = (vec![], vec![]);
+        for t in code {
             let id = sink
-                .declare_function(
-                    &format!("{}.tile.{i}", self.interface.name),
-                    Linkage::Local,
-                    &Signature::new(CallConv::SystemV),
-                )
+                .declare_function(&t.name, Linkage::Local, &Signature::new(CallConv::SystemV))
                 .map_err(bug)?;
-            sink.define_function_bytes(id, 64, bytes, &[]).map_err(bug)?;
+            sink.define_function_bytes(id, 64, &t.bytes, &[]).map_err(bug)?;
             tiles.push(id);
+            frames.push((id, t.bytes.len() as u32, t.steps));
         }
         let tiles = index.into_iter().map(|(f, i)| (f, tiles[i])).collect();
         // Undefined for now: the object writer gives it a section of its own after `finish`.
@@ -311,6 +312,7 @@ impl<'a> Unit<'a> {
         };
         let targets = Targets { functions, libm, weights, cpu_level, customs, tiles };
         for (s, c) in &done {
+            frames.push((targets.functions[&s.id], c.bytes.len() as u32, c.steps.clone()));
             let mut relocs = c.relocs.iter().map(|r| targets.reloc(r, s, c)).collect::<Result<Vec<_>>>()?;
             if self.target.triple.binary_format == BinaryFormat::Coff {
                 let paged = |r: &mut ModuleReloc| {
@@ -327,7 +329,7 @@ impl<'a> Unit<'a> {
             .map(|(id, f)| (id.number, *f))
             .collect();
         let libm = targets.libm.keys().copied().collect();
-        Ok(Assembled { functions, weights, libm, checks })
+        Ok(Assembled { functions, weights, libm, checks, frames })
     }
 }
 
@@ -390,16 +392,36 @@ impl Targets<'_> {
 /// Numbers of the tiles, each once.
 type TileNumbers<'a> = HashMap<&'a tile::Func, usize>;
 
+/// A tile of the object.
+struct WideTile {
+    /// The name of the first function that calls it, with ".tile".
+    name: String,
+    bytes: Vec<u8>,
+    steps: Steps,
+}
+
 /// The tiles of all functions, each once, with their code.
-fn wide_tiles(done: &[(Source, Compiled)]) -> Result<(TileNumbers<'_>, Vec<Vec<u8>>)> {
+fn wide_tiles(done: &[(Source, Compiled)]) -> Result<(TileNumbers<'_>, Vec<WideTile>)> {
+    let mut names: HashSet<String> = done.iter().map(|(s, _)| s.name.clone()).collect();
     let mut index = HashMap::new();
     let mut order = vec![];
-    for f in done.iter().flat_map(|(s, _)| &s.tiles) {
-        index.entry(f).or_insert_with(|| {
-            order.push(f);
-            order.len() - 1
-        });
+    for (s, _) in done {
+        let mut number = 1;
+        for f in &s.tiles {
+            index.entry(f).or_insert_with(|| {
+                let mut name = format!("{}.tile", s.name);
+                while !names.insert(name.clone()) {
+                    number += 1;
+                    name = format!("{}.tile.{number}", s.name);
+                }
+                order.push((f, name));
+                order.len() - 1
+            });
+        }
     }
-    let code = order.into_par_iter().map(tile::compile).collect::<Result<Vec<_>>>()?;
+    let code = order
+        .into_par_iter()
+        .map(|(f, name)| tile::compile(f).map(|(bytes, steps)| WideTile { name, bytes, steps }))
+        .collect::<Result<Vec<_>>>()?;
     Ok((index, code))
 }

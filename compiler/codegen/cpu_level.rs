@@ -4,6 +4,7 @@
 //! `cpuid` says what the processor can do, `xgetbv` which registers the operating system saves; a level needs
 //! both. (macOS saves ZMM only after a process has used them: there level 3 is the highest that is found.)
 
+use super::unwind::{Step, Steps};
 use crate::diag::{Failure, Result};
 use crate::target::has;
 use iced_x86::IcedError;
@@ -45,8 +46,13 @@ const AVX512_BF16: u32 = 1 << 5;
 
 /// A function without arguments that returns bits of [`has`], at least one, in the calling conventions of
 /// System V and of Windows.
-pub fn code() -> Result<Vec<u8>> {
-    assemble().map_err(|e| Failure::bug("cpu_level", e.to_string()))
+pub fn code() -> Result<(Vec<u8>, Steps)> {
+    let code = assemble().map_err(|e| Failure::bug("cpu_level", e.to_string()))?;
+    // push rbx; ...; pop rbx; ret
+    let ret = code.len() as u32 - 1;
+    let steps =
+        vec![(1, Step::Stack(16)), (1, Step::Save(3, 16)), (ret, Step::Stack(8)), (ret, Step::Restore(3))];
+    Ok((code, steps))
 }
 
 fn assemble() -> std::result::Result<Vec<u8>, IcedError> {

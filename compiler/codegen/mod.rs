@@ -24,6 +24,7 @@ mod rust_value;
 pub mod share;
 pub mod shared;
 pub mod tile;
+pub mod unwind;
 pub mod weights;
 pub mod weights_file;
 

@@ -4,6 +4,7 @@
 use super::assemble::{Assembled, Unit};
 use super::clif;
 use super::meta;
+use super::unwind;
 use super::weights::{ALIGN, Blob};
 use crate::diag::{Error, Failure, Origin, Result, codes};
 use cranelift_codegen::binemit::Reloc;
@@ -67,6 +68,15 @@ pub(super) fn build(
     meta.define(&mut module, id, &ids.functions).map_err(bug)?;
     let mut product = module.finish();
     let hole = if with_weights { add_weights(&mut product, &ids, unit)? } else { None };
+    {
+        let function = |(id, size, steps): &(FuncId, u32, unwind::Steps)| unwind::Function {
+            symbol: product.function_symbol(*id),
+            size: *size,
+            steps: steps.clone(),
+        };
+        let functions: Vec<_> = ids.frames.iter().map(function).collect();
+        unwind::add(&mut product.object, &unit.target.triple.architecture, &functions)?;
+    }
     for (function, r) in pages {
         add_page(&mut product, function, &r)?;
     }

@@ -10,6 +10,7 @@ mod relocate;
 
 use super::assemble::Unit;
 use super::object::build;
+use super::unwind;
 use crate::diag::{Error, Failure, Origin, Result, codes};
 use file::{Chunk, Contents, Image, Segment};
 use object::read::elf::{ElfFile64, ElfSection64, ElfSymbol64, FileHeader as _};
@@ -192,6 +193,10 @@ impl<'a> Link<'a> {
         let dynsym = image.push(table(".dynsym", elf::SHT_DYNSYM, 24 * (dynamic.len() + 1), 24));
         let dynstr = image.push(table(".dynstr", elf::SHT_STRTAB, strings.bytes.len(), 0));
         let rela = image.push(table(".rela.dyn", elf::SHT_RELA, 24 * (self.addresses + self.got.len()), 24));
+        let unwind = self.unwind_section();
+        let frames = self.relocations.iter().filter(|r| Some(r.section) == unwind).count();
+        let frame_index =
+            image.push(table(".eh_frame_hdr", elf::SHT_PROGBITS, unwind::index_size(frames), 0));
         let mut sections = BTreeMap::new();
         let (mut stubs, mut tables) = (0, (0, 0));
         for (kind, segment) in GROUPS {
@@ -236,6 +241,10 @@ impl<'a> Link<'a> {
         }
         if size > 0 {
             image.chunks[weights].contents = Contents::Weights;
+        }
+        if let Some(section) = unwind {
+            let index = self.frame_index(section, image.chunks[frame_index].addr, &places)?;
+            image.fill(frame_index, &index);
         }
         image.fill(stubs, &self.stub_code(&places)?);
         image.fill(rela, &self.dynamic_relocations(&places, &words, &imports)?);
@@ -356,6 +365,26 @@ impl<'a> Link<'a> {
         let code = contents.get_mut(&r.section).and_then(|c| c.get_mut(r.offset as usize..));
         let code = code.ok_or_else(|| Failure::bug("shared", "a relocation behind its section"))?;
         relocate::apply(self.machine, r.r_type, code, p, target)
+    }
+    /// The section `.eh_frame`.
+    fn unwind_section(&self) -> Option<usize> {
+        self.file.section_by_name(".eh_frame").map(|s| s.index().0)
+    }
+    /// The search table of `.eh_frame`, for address `at`. Each relocation there is of a function's address.
+    fn frame_index(&self, section: usize, at: u64, places: &Places) -> Result<Vec<u8>> {
+        let Some(begin) = places.sections.get(&section) else {
+            return Err(Failure::bug("shared", "the unwind information has no place"));
+        };
+        let frames = self
+            .relocations
+            .iter()
+            .filter(|r| r.section == section)
+            .map(|r| {
+                let function = self.address(r.symbol, places)?.wrapping_add_signed(r.addend);
+                Ok((function, begin + r.offset - unwind::ADDRESS_AT))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        unwind::index(at, *begin, frames)
     }
     fn stub_code(&self, places: &Places) -> Result<Vec<u8>> {
         let mut out = vec![];

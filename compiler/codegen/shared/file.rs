@@ -127,7 +127,7 @@ impl Image {
     /// Gives offsets and addresses to all sections that are loaded.
     pub fn lay_out(&mut self) {
         let (page, mut offset, mut bias) =
-            (self.page(), FILE_HEADER + PROGRAM_HEADER * (SEGMENTS.len() + 3), 0);
+            (self.page(), FILE_HEADER + PROGRAM_HEADER * (SEGMENTS.len() + 4), 0);
         for (segment, _) in SEGMENTS {
             // The next page, at the same place of it as in the file.
             bias += if segment == Segment::ReadOnly { 0 } else { page };
@@ -192,6 +192,10 @@ impl Image {
         }
         if let Some(e) = self.extent(Segment::Relocated) {
             out.push(header(elf::PT_GNU_RELRO, elf::PF_R, e, 1));
+        }
+        // Unwinders find the tables of a loaded library by this header.
+        if let Some(c) = self.chunks.iter().find(|c| c.name == ".eh_frame_hdr") {
+            out.push(header(elf::PT_GNU_EH_FRAME, elf::PF_R, (c.offset, c.addr, c.size, c.size as u64), 4));
         }
         // The stack holds no code.
         out.push(header(elf::PT_GNU_STACK, elf::PF_R | elf::PF_W, (0, 0, 0, 0), 16));

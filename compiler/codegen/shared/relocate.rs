@@ -27,10 +27,10 @@ pub fn need(machine: u16, r_type: u32) -> Result<Need> {
         (EM_X86_64, R_X86_64_64) | (EM_AARCH64, R_AARCH64_ABS64) | (EM_RISCV, R_RISCV_64) => Need::Address,
         (EM_X86_64, R_X86_64_PC32 | R_X86_64_PLT32) => Need::Direct,
         (EM_X86_64, R_X86_64_GOTPCREL | R_X86_64_GOTPCRELX | R_X86_64_REX_GOTPCRELX) => Need::Got,
-        (EM_AARCH64, R_AARCH64_CALL26 | R_AARCH64_JUMP26) => Need::Direct,
+        (EM_AARCH64, R_AARCH64_CALL26 | R_AARCH64_JUMP26 | R_AARCH64_PREL32) => Need::Direct,
         (EM_AARCH64, R_AARCH64_ADR_PREL_PG_HI21 | R_AARCH64_ADD_ABS_LO12_NC) => Need::Direct,
         (EM_AARCH64, R_AARCH64_ADR_GOT_PAGE | R_AARCH64_LD64_GOT_LO12_NC) => Need::Got,
-        (EM_RISCV, R_RISCV_CALL | R_RISCV_CALL_PLT | R_RISCV_PCREL_HI20) => Need::Direct,
+        (EM_RISCV, R_RISCV_CALL | R_RISCV_CALL_PLT | R_RISCV_PCREL_HI20 | R_RISCV_32_PCREL) => Need::Direct,
         (EM_RISCV, R_RISCV_GOT_HI20) => Need::Got,
         (EM_RISCV, R_RISCV_PCREL_LO12_I) => Need::Pair,
         _ => return Err(Failure::bug("shared", format!("relocation {r_type} of ELF machine {machine}"))),
@@ -54,7 +54,7 @@ pub fn apply(machine: u16, r_type: u32, code: &mut [u8], p: u64, s: u64) -> Resu
     let distance = s.wrapping_sub(p) as i64;
     let far = || Failure::bug("shared", format!("relocation {r_type} reaches {distance} bytes"));
     match (machine, r_type) {
-        (EM_X86_64, _) => {
+        (EM_X86_64, _) | (EM_AARCH64, R_AARCH64_PREL32) | (EM_RISCV, R_RISCV_32_PCREL) => {
             let d = i32::try_from(distance).map_err(|_| far())?;
             bytes(code, 0, 4)?.copy_from_slice(&d.to_le_bytes());
         }

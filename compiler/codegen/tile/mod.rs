@@ -12,14 +12,15 @@ mod rematerialize;
 pub mod translate;
 mod verify;
 
+use super::unwind::Steps;
 use crate::diag::{Failure, Result};
 use crate::target::{Caps, Facts, Tiles};
 pub use ir::{Func, Width};
 use std::fmt::Write;
 pub use translate::{Arg, Misfit, NOT_INSIDE, Tile, told_by_constants, translate};
 
-/// The machine code of a tile: position-independent, without relocations.
-pub fn compile(f: &Func) -> Result<Vec<u8>> {
+/// The machine code of a tile, position-independent, without relocations, and what it does to its frame.
+pub fn compile(f: &Func) -> Result<(Vec<u8>, Steps)> {
     let machine = isa::machine(f.width);
     if cfg!(debug_assertions) {
         verify::verify(f, machine).map_err(|e| Failure::bug("verify tile", e))?;

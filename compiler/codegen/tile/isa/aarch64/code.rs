@@ -109,6 +109,10 @@ impl Code {
             self.two(word | low << 10, d, from);
         }
     }
+    /// Number of words.
+    pub(super) fn len(&self) -> u32 {
+        self.words.len() as u32
+    }
     /// The bytes, with literals behind the code.
     pub(super) fn finish(mut self) -> Result<Vec<u8>> {
         if !self.pool.is_empty() {

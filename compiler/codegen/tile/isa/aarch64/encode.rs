@@ -1,12 +1,12 @@
-//! Allocated functions -> words: frame, moves, branches. The code is a leaf function: it has no unwind
-//! information, calls nothing and reaches its literals, which stand behind it, relative to the instruction;
-//! it needs no relocation.
+//! Allocated functions -> words: frame, moves, branches. The code is a leaf function: it calls nothing and
+//! reaches its literals, which stand behind it, relative to the instruction; it needs no relocation.
 
 use super::code::{Code, Label};
 use super::registers::{SAVED, SAVED_VECTORS};
 use super::table;
 use crate::codegen::tile::ir::{Form, Mem, Node, Op};
 use crate::codegen::tile::regalloc::Alloc;
+use crate::codegen::unwind::{Step, Steps};
 use crate::diag::Result;
 use regalloc2::{Allocation, Block, Edit, InstOrEdit, Output, PReg, RegClass};
 
@@ -27,10 +27,11 @@ pub(super) struct Emit<'a> {
     frame: u32,
     /// A register plus a number that the encoder's own register holds.
     pub(super) far: Option<(u32, i64)>,
+    steps: Steps,
 }
 
 /// The bytes of an allocated function.
-pub(super) fn encode(f: &Alloc, out: &Output) -> Result<Vec<u8>> {
+pub(super) fn encode(f: &Alloc, out: &Output) -> Result<(Vec<u8>, Steps)> {
     let is_used = |r: &usize, class: RegClass| {
         let p = Allocation::reg(PReg::new(*r, class));
         out.allocs.contains(&p) || out.edits.iter().any(|(_, Edit::Move { from, to })| *from == p || *to == p)
@@ -40,7 +41,7 @@ pub(super) fn encode(f: &Alloc, out: &Output) -> Result<Vec<u8>> {
     let mut code = Code::default();
     let labels = f.blocks.iter().map(|_| code.label()).collect();
     let frame = (out.num_spillslots as u32 * 8).next_multiple_of(16);
-    Emit { code, f, out, labels, saved: [ints, vectors], frame, far: None }.run()
+    Emit { code, f, out, labels, saved: [ints, vectors], frame, far: None, steps: vec![] }.run()
 }
 
 pub(super) fn number(a: Allocation) -> u32 {
@@ -52,8 +53,13 @@ impl Emit<'_> {
     fn kept(&self) -> u32 {
         self.saved.iter().map(|s| s.len().div_ceil(2) as u32 * PAIR).sum()
     }
+    /// Notes what the last instruction did to the frame.
+    fn step(&mut self, s: Step) {
+        self.steps.push((self.code.len() * 4, s));
+    }
     /// Stores or loads the saved registers.
     fn keep(&mut self, store: bool) {
+        let kept = self.kept();
         let mut at = 0;
         for (class, [pair, one]) in [
             if store {
@@ -75,6 +81,11 @@ impl Emit<'_> {
                     [a, b] => self.code.push(pair | (at / 8) << 15 | b << 10 | SP << 5 | a),
                     [a] => self.code.push(one | (at / 8) << 10 | SP << 5 | a),
                     _ => {}
+                }
+                // d8 has the number 72.
+                let first = if class == 0 { 0 } else { 64 };
+                for (i, r) in p.iter().enumerate().filter(|_| store) {
+                    self.step(Step::Save(first + *r as u16, kept - at - 8 * i as u32));
                 }
                 at += PAIR;
             }
@@ -108,13 +119,15 @@ impl Emit<'_> {
             ),
         }
     }
-    fn run(mut self) -> Result<Vec<u8>> {
+    fn run(mut self) -> Result<(Vec<u8>, Steps)> {
         let kept = i64::from(self.kept());
         if kept > 0 {
             self.code.add(SP, SP, -kept);
+            self.step(Step::Stack(self.kept()));
             self.keep(true);
         }
         self.code.add(SP, SP, -i64::from(self.frame));
+        self.step(Step::Stack(self.kept() + self.frame));
         let f = self.f;
         // Empty blocks have no code: the next block that has some.
         let blocks: Vec<usize> = (0..f.blocks.len()).filter(|b| !f.is_empty(self.out, *b)).collect();
@@ -143,7 +156,7 @@ impl Emit<'_> {
                 i += 1;
             }
         }
-        self.code.finish()
+        Ok((self.code.finish()?, self.steps))
     }
     /// Two accesses to neighbouring vectors as one instruction; false if they are no such.
     fn pair(&mut self, x: (&Node, &[Allocation]), y: (&Node, &[Allocation])) -> bool {
@@ -209,12 +222,21 @@ impl Emit<'_> {
                 if n.op == Op::RetAny {
                     self.any(0, number(al[0]));
                 }
+                self.step(Step::Leave);
                 self.code.add(SP, SP, i64::from(self.frame));
+                self.step(Step::Stack(self.kept()));
                 if self.kept() > 0 {
                     self.keep(false);
                     self.code.add(SP, SP, i64::from(self.kept()));
+                    self.step(Step::Stack(0));
+                    for (first, class) in [(0, 0), (64, 1)] {
+                        for r in self.saved[class].clone() {
+                            self.step(Step::Restore(first + r as u16));
+                        }
+                    }
                 }
                 self.code.push(table::RET | 30 << 5);
+                self.step(Step::Resume);
             }
             _ => self.plain(n, al)?,
         }

@@ -1,20 +1,21 @@
 //! Allocated functions -> bytes, by iced-x86.
 //!
-//! The code is a leaf function of the System V convention on every system: it has no unwind information,
-//! calls nothing and reaches its literals, which stand behind `ret`, relative to the instruction pointer; it
-//! needs no relocation.
+//! The code is a leaf function of the System V convention on every system: it calls nothing and reaches its
+//! literals, which stand behind `ret`, relative to the instruction pointer; it needs no relocation.
+//! Epilogues have the form that Windows' unwinder knows: nothing but `pop` before `ret`.
 
 use super::registers::SAVED;
 use super::table;
 use crate::codegen::Map;
 use crate::codegen::tile::ir::{Node, Number, Op, Width};
 use crate::codegen::tile::regalloc::Alloc;
+use crate::codegen::unwind::{Step, Steps};
 use crate::diag::{Failure, Result};
 use iced_x86::code_asm::{
     CodeAssembler, CodeLabel, get_gpr64, get_k, get_xmm, get_ymm, get_zmm, qword_ptr, ymmword_ptr,
     zmmword_ptr,
 };
-use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
+use iced_x86::{BlockEncoderOptions, Code, IcedError, Instruction, MemoryOperand, Register};
 use regalloc2::{Allocation, Block, Edit, InstOrEdit, Output, PReg, RegClass};
 
 /// The code of a function as far as it is.
@@ -28,6 +29,8 @@ pub(super) struct Emit<'a> {
     labels: Vec<CodeLabel>,
     pub(super) used: Vec<usize>,
     pub(super) frame: usize,
+    /// What happens to the frame, with the number of the instruction that follows.
+    steps: Vec<(usize, Step)>,
 }
 
 /// Column of the code tables.
@@ -39,12 +42,18 @@ pub(super) fn column(w: Width) -> usize {
     }
 }
 
+/// DWARF's number of an integer register.
+fn dwarf(register: usize) -> u16 {
+    const FIRST: [u16; 8] = [0, 2, 1, 3, 7, 6, 4, 5];
+    FIRST.get(register).copied().unwrap_or(register as u16)
+}
+
 fn bug(e: IcedError) -> Failure {
     Failure::bug("encoding of a tile", e.to_string())
 }
 
 /// The bytes of an allocated function.
-pub(super) fn encode(width: Width, f: &Alloc, out: &Output) -> Result<Vec<u8>> {
+pub(super) fn encode(width: Width, f: &Alloc, out: &Output) -> Result<(Vec<u8>, Steps)> {
     let mut a = CodeAssembler::new(64).map_err(bug)?;
     a.set_prefer_vex(width == Width::Avx2);
     let is_used = |r: usize| {
@@ -63,6 +72,7 @@ pub(super) fn encode(width: Width, f: &Alloc, out: &Output) -> Result<Vec<u8>> {
         labels,
         used,
         frame: out.num_spillslots * 8,
+        steps: vec![],
     };
     e.run().map_err(bug)
 }
@@ -119,16 +129,27 @@ impl Emit<'_> {
     fn gpr(&self, number: usize) -> iced_x86::code_asm::AsmRegister64 {
         get_gpr64(Register::RAX + number as u32).unwrap_or(iced_x86::code_asm::rax)
     }
-    fn run(mut self) -> std::result::Result<Vec<u8>, IcedError> {
+    /// Notes what the last instruction did to the frame.
+    fn step(&mut self, s: Step) {
+        self.steps.push((self.a.instructions().len(), s));
+    }
+    fn run(mut self) -> std::result::Result<(Vec<u8>, Steps), IcedError> {
         let f = self.f;
-        for r in self.used.clone() {
-            let r = self.gpr(r);
+        let mut depth = 8;
+        for n in self.used.clone() {
+            let r = self.gpr(n);
             self.a.push(r)?;
+            depth += 8;
+            self.step(Step::Stack(depth));
+            self.step(Step::Save(dwarf(n), depth));
         }
         let (rsp, rbp) = (self.gpr(4), self.gpr(5));
         if self.frame > 0 {
             self.a.push(rbp)?;
+            self.step(Step::Stack(depth + 8));
+            self.step(Step::Save(dwarf(5), depth + 8));
             self.a.mov(rbp, rsp)?;
+            self.step(Step::Frame);
             self.a.sub(rsp, self.frame as i32)?;
             self.a.and(rsp, -64)?;
         }
@@ -161,7 +182,11 @@ impl Emit<'_> {
             self.a.set_label(&mut l)?;
             self.a.dd(&data)?;
         }
-        self.a.assemble(0)
+        let code = self.a.assemble_options(0, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
+        // Nothing is rewritten: an instruction is the one that was added.
+        let offset = |i: usize| code.inner.new_instruction_offsets.get(i).copied().unwrap_or(u32::MAX);
+        let steps = self.steps.iter().map(|(i, s)| (offset(*i), *s)).collect();
+        Ok((code.inner.code_buffer, steps))
     }
     fn inst(
         &mut self,
@@ -199,16 +224,25 @@ impl Emit<'_> {
                     self.any(self.reg(al[0]))?;
                 }
                 let (rsp, rbp) = (self.gpr(4), self.gpr(5));
+                let mut depth = 8 + 8 * self.used.len() as u32;
+                self.a.vzeroupper()?;
+                self.step(Step::Leave);
                 if self.frame > 0 {
                     self.a.mov(rsp, rbp)?;
                     self.a.pop(rbp)?;
+                    self.step(Step::Unframe(depth));
+                    self.step(Step::Restore(dwarf(5)));
                 }
-                for r in self.used.clone().into_iter().rev() {
-                    let r = self.gpr(r);
+                for n in self.used.clone().into_iter().rev() {
+                    let r = self.gpr(n);
                     self.a.pop(r)?;
+                    depth -= 8;
+                    self.step(Step::Stack(depth));
+                    self.step(Step::Restore(dwarf(n)));
                 }
-                self.a.vzeroupper()?;
-                self.a.ret()
+                self.a.ret()?;
+                self.step(Step::Resume);
+                Ok(())
             }
             _ => self.plain(n, al),
         }

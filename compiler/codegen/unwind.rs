@@ -1,0 +1,309 @@
+//! Unwind information: for every instruction of every function, where the caller's registers are.
+//!
+//! Functions describe their prologues and epilogues as [`Step`]s: those of Cranelift by what it recorded
+//! while it emitted them, ours by their encoders. ELF and Mach-O objects get `.eh_frame` from them, COFF
+//! objects `.pdata` and `.xdata` ([`windows`]). Addresses in it are relative, so the sections are read-only.
+
+pub mod windows;
+
+use crate::diag::{Failure, Result};
+use cranelift_codegen::isa::TargetIsa;
+use cranelift_codegen::isa::unwind::UnwindInst;
+use gimli::write::{Address, CallFrameInstruction as Cfi, CommonInformationEntry, FrameDescriptionEntry};
+use gimli::write::{EhFrame, EndianVec, FrameTable, RelocateWriter, Relocation, RelocationTarget};
+use gimli::{Encoding, Format, LittleEndian, Register};
+use object::write::{Object, StandardSection, SymbolId};
+use object::{BinaryFormat, SectionKind};
+use object::{RelocationEncoding, RelocationFlags, RelocationKind};
+use target_lexicon::Architecture;
+
+/// What the instruction before a position does to the frame. Registers have DWARF's numbers; the CFA is the
+/// stack pointer before the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The stack pointer is this far below the CFA.
+    Stack(u32),
+    /// The frame pointer gets the value of the stack pointer. From here on it tells where the CFA is.
+    Frame,
+    /// The frame pointer is the caller's again. The stack pointer is this far below the CFA.
+    Unframe(u32),
+    /// A register of the caller is saved this far below the CFA.
+    Save(u16, u32),
+    /// A register has the value of the caller again.
+    Restore(u16),
+    /// An epilogue begins.
+    Leave,
+    /// An epilogue has ended: the code that follows has the frame from before it.
+    Resume,
+}
+
+/// Steps at offsets of code, in order.
+pub type Steps = Vec<(u32, Step)>;
+
+/// Numbers of registers, and where a function begins.
+struct Machine {
+    stack: u16,
+    frame: u16,
+    /// Where the return address is.
+    link: u16,
+    /// Bytes that a call pushes.
+    pushed: u32,
+}
+
+fn machine(a: &Architecture) -> Machine {
+    match a {
+        Architecture::X86_64 => Machine { stack: 7, frame: 6, link: 16, pushed: 8 },
+        Architecture::Aarch64(_) => Machine { stack: 31, frame: 29, link: 30, pushed: 0 },
+        _ => Machine { stack: 2, frame: 8, link: 1, pushed: 0 },
+    }
+}
+
+/// The steps of a function that Cranelift compiled. It records prologues only; epilogues are found by the
+/// instructions that end them.
+pub fn steps(isa: &dyn TargetIsa, code: &[u8], recorded: &[(u32, UnwindInst)]) -> Result<Steps> {
+    let m = machine(&isa.triple().architecture);
+    let mut out = vec![];
+    let (mut up, mut down, mut framed) = (m.pushed, 0, false);
+    for (at, inst) in recorded {
+        match inst {
+            UnwindInst::PushFrameRegs { offset_upward_to_caller_sp: n } => {
+                up = *n;
+                let first = match isa.triple().architecture {
+                    // The first of three instructions moves the stack pointer.
+                    Architecture::Riscv64(_) => {
+                        if code.first().is_some_and(|b| b & 3 == 3) {
+                            4
+                        } else {
+                            2
+                        }
+                    }
+                    _ => *at,
+                };
+                out.push((first, Step::Stack(up)));
+                out.push((*at, Step::Save(m.frame, up)));
+                if m.pushed == 0 {
+                    out.push((*at, Step::Save(m.link, up - 8)));
+                }
+            }
+            UnwindInst::DefineNewFrame { offset_upward_to_caller_sp, offset_downward_to_clobbers } => {
+                (up, down) = (*offset_upward_to_caller_sp, *offset_downward_to_clobbers);
+                framed = true;
+                out.push((*at, Step::Frame));
+                // Cranelift does not record this one.
+                if let (Architecture::X86_64, Some((length, n))) =
+                    (&isa.triple().architecture, allocation(code.get(*at as usize..).unwrap_or_default()))
+                {
+                    out.push((at + length, Step::Stack(up + n)));
+                }
+            }
+            UnwindInst::StackAlloc { size } => {
+                up += size;
+                out.push((*at, Step::Stack(up)));
+                up -= if framed { *size } else { 0 };
+            }
+            UnwindInst::SaveReg { clobber_offset, reg } => {
+                let r = isa
+                    .map_regalloc_reg_to_dwarf((*reg).into())
+                    .map_err(|e| Failure::bug("unwind", format!("{e:?}")))?;
+                out.push((*at, Step::Save(r, up + down - clobber_offset)));
+            }
+            // Pointer authentication and tail calls: no setting of ours has them.
+            UnwindInst::RegStackOffset { .. } | UnwindInst::Aarch64SetPointerAuth { .. } => {}
+        }
+    }
+    if framed {
+        epilogues(&isa.triple().architecture, code, up, &mut out);
+    }
+    Ok(out)
+}
+
+/// The length of `sub rsp, n`, and n, if code begins with it. Only prologues move the stack pointer so.
+fn allocation(code: &[u8]) -> Option<(u32, u32)> {
+    match *code {
+        [0x48, 0x83, 0xec, n, ..] => Some((4, n.into())),
+        [0x48, 0x81, 0xec, a, b, c, d, ..] => Some((7, u32::from_le_bytes([a, b, c, d]))),
+        _ => None,
+    }
+}
+
+/// Finds the ends of epilogues: the frame is given up, and `ret` follows. Where the pattern stands within
+/// other instructions or data, no instruction begins at the offsets that it describes.
+fn epilogues(a: &Architecture, code: &[u8], up: u32, out: &mut Steps) {
+    let m = machine(a);
+    let begin = out.last().map_or(0, |s| s.0 as usize);
+    let words: &[&[u8]] = match a {
+        // pop rbp; ret
+        Architecture::X86_64 => &[&[0x5d], &[0xc3]],
+        // ldp x29, x30, [sp], #16; ret
+        Architecture::Aarch64(_) => &[&0xa8c1_7bfd_u32.to_le_bytes(), &0xd65f_03c0_u32.to_le_bytes()],
+        // addi sp, sp, 16; ret, behind loads of the return address and of fp
+        _ if code.first().is_some_and(|b| b & 3 == 3) => {
+            &[&0x0101_0113_u32.to_le_bytes(), &0x0000_8067_u32.to_le_bytes()]
+        }
+        // The same in instructions of 16 bits.
+        _ => &[&0x0141_u16.to_le_bytes(), &0x8082_u16.to_le_bytes()],
+    };
+    let [give_up, ret] = words else { return };
+    let pattern = [*give_up, *ret].concat();
+    let mut at = begin;
+    while let Some(n) = code.get(at..).and_then(|c| c.windows(pattern.len()).position(|w| w == pattern)) {
+        let first = at + n;
+        let second = (first + give_up.len()) as u32;
+        let end = second + ret.len() as u32;
+        if matches!(a, Architecture::Riscv64(_)) {
+            out.extend([Step::Leave, Step::Unframe(up), Step::Restore(m.frame)].map(|s| (first as u32, s)));
+            out.extend([Step::Stack(0), Step::Restore(m.link)].map(|s| (second, s)));
+        } else {
+            out.extend([Step::Leave, Step::Unframe(m.pushed), Step::Restore(m.frame)].map(|s| (second, s)));
+            if m.pushed == 0 {
+                out.push((second, Step::Restore(m.link)));
+            }
+        }
+        out.push((end, Step::Resume));
+        at = end as usize;
+    }
+}
+
+/// A function of an object.
+pub struct Function {
+    /// Its symbol.
+    pub symbol: SymbolId,
+    /// Bytes of its code.
+    pub size: u32,
+    /// Its steps.
+    pub steps: Steps,
+}
+
+/// Adds the tables of a platform to an object.
+pub fn add(o: &mut Object<'_>, architecture: &Architecture, functions: &[Function]) -> Result<()> {
+    match o.format() {
+        BinaryFormat::Coff => windows::add(o, architecture, functions),
+        _ => add_eh_frame(o, architecture, functions),
+    }
+}
+
+/// Adds `.eh_frame`.
+fn add_eh_frame(o: &mut Object<'_>, architecture: &Architecture, functions: &[Function]) -> Result<()> {
+    let bug = |e: String| Failure::bug("unwind", e);
+    let m = machine(architecture);
+    let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 1 };
+    // Instructions of aarch64 have four bytes, those of the others any number of bytes or of two.
+    let align = if matches!(architecture, Architecture::Aarch64(_)) { 4 } else { 1 };
+    let mut cie = CommonInformationEntry::new(encoding, align, -8, Register(m.link));
+    cie.fde_address_encoding = gimli::DwEhPe(gimli::DW_EH_PE_pcrel.0 | gimli::DW_EH_PE_sdata4.0);
+    cie.add_instruction(Cfi::Cfa(Register(m.stack), m.pushed as i32));
+    if m.pushed > 0 {
+        cie.add_instruction(Cfi::Offset(Register(m.link), -(m.pushed as i32)));
+    }
+    let mut table = FrameTable::default();
+    let cie = table.add_cie(cie);
+    for (i, f) in functions.iter().enumerate() {
+        let mut fde = FrameDescriptionEntry::new(Address::Symbol { symbol: i, addend: 0 }, f.size);
+        let (mut framed, mut outside) = (false, false);
+        for (at, step) in useful(&f.steps, f.size) {
+            let i = match *step {
+                Step::Stack(_) if framed => continue,
+                Step::Stack(n) => Cfi::CfaOffset(n as i32),
+                Step::Frame => Cfi::CfaRegister(Register(m.frame)),
+                Step::Unframe(n) => Cfi::Cfa(Register(m.stack), n as i32),
+                Step::Save(r, n) => Cfi::Offset(Register(r), -(n as i32)),
+                Step::Restore(r) => Cfi::Restore(Register(r)),
+                Step::Leave => Cfi::RememberState,
+                Step::Resume => Cfi::RestoreState,
+            };
+            match step {
+                Step::Frame => framed = true,
+                Step::Unframe(_) => framed = false,
+                Step::Leave => outside = framed,
+                Step::Resume => framed = outside,
+                _ => {}
+            }
+            fde.add_instruction(*at, i);
+        }
+        table.add_fde(cie, fde);
+    }
+    let mut w = EhFrame(Recorder { bytes: EndianVec::new(LittleEndian), relocations: vec![] });
+    table.write_eh_frame(&mut w).map_err(|e| bug(e.to_string()))?;
+    let section = match o.format() {
+        // The type of x86-64's own is not that of data for most tools.
+        BinaryFormat::Elf => o.add_section(vec![], b".eh_frame".to_vec(), SectionKind::ReadOnlyData),
+        _ => o.section_id(StandardSection::EhFrame),
+    };
+    let offset = o.append_section_data(section, w.0.bytes.slice(), 8);
+    for r in w.0.relocations {
+        let RelocationTarget::Symbol(i) = r.target else {
+            return Err(bug("a relocation without a symbol".into()));
+        };
+        let relocation = object::write::Relocation {
+            offset: offset + r.offset as u64,
+            symbol: functions[i].symbol,
+            addend: r.addend,
+            flags: RelocationFlags::Generic {
+                kind: RelocationKind::Relative,
+                encoding: RelocationEncoding::Generic,
+                size: r.size * 8,
+            },
+        };
+        o.add_relocation(section, relocation).map_err(|e| bug(e.to_string()))?;
+    }
+    Ok(())
+}
+
+/// The steps that change anything: not the end of the last epilogue, if no code is behind it.
+fn useful(steps: &[(u32, Step)], size: u32) -> impl Iterator<Item = &(u32, Step)> {
+    let last = steps.iter().rposition(|s| s.1 == Step::Leave);
+    let ends = steps.last().is_some_and(|s| s.1 == Step::Resume && s.0 >= size);
+    let idle = steps.iter().all(|s| matches!(s.1, Step::Leave | Step::Resume));
+    steps
+        .iter()
+        .enumerate()
+        .filter(move |(i, s)| !idle && s.0 < size && !(ends && Some(*i) == last))
+        .map(|(_, s)| s)
+}
+
+/// Where the function's address stands in an entry of `.eh_frame`: behind its length and its CIE.
+pub const ADDRESS_AT: u64 = 8;
+
+/// Bytes of the search table for a number of functions.
+pub fn index_size(functions: usize) -> usize {
+    12 + 8 * functions
+}
+
+/// `.eh_frame_hdr`, which lies at `at`: the address of `.eh_frame`, and each function with its entry.
+pub fn index(at: u64, eh_frame: u64, mut functions: Vec<(u64, u64)>) -> Result<Vec<u8>> {
+    let distance = |to: u64, from: u64| -> Result<[u8; 4]> {
+        let d = i32::try_from(to.wrapping_sub(from) as i64)
+            .map_err(|_| Failure::bug("unwind", "a function beyond 2 GiB"))?;
+        Ok(d.to_le_bytes())
+    };
+    functions.sort_unstable();
+    // Version; encodings of the address, the count and the table: relative to here, a number, relative to
+    // the section.
+    let mut out = vec![1, 0x1b, 0x03, 0x3b];
+    out.extend(distance(eh_frame, at + 4)?);
+    out.extend((functions.len() as u32).to_le_bytes());
+    for (function, entry) in functions {
+        out.extend(distance(function, at)?);
+        out.extend(distance(entry, at)?);
+    }
+    Ok(out)
+}
+
+/// Bytes of a section, and its relocations.
+struct Recorder {
+    bytes: EndianVec<LittleEndian>,
+    relocations: Vec<Relocation>,
+}
+
+impl RelocateWriter for Recorder {
+    type Writer = EndianVec<LittleEndian>;
+    fn writer(&self) -> &Self::Writer {
+        &self.bytes
+    }
+    fn writer_mut(&mut self) -> &mut Self::Writer {
+        &mut self.bytes
+    }
+    fn relocate(&mut self, r: Relocation) {
+        self.relocations.push(r);
+    }
+}
