@@ -56,10 +56,18 @@ fn every_instruction_unwinds_to_main() {
             let (model, program) = (d.join(if shared { "digits.so" } else { "digits.o" }), d.join("main"));
             compile(
                 &model,
-                &["--target", target, "--emit", if shared { "shared,header" } else { "obj,header" }],
+                &[
+                    "--trace",
+                    "--target",
+                    target,
+                    "--emit",
+                    if shared { "shared,header" } else { "obj,header" },
+                ],
             );
             let mut c = Command::new(cc);
-            c.args(["-std=gnu11", "-O1", "-I"]).arg(&d).arg(root().join("tests/unwind/main.c"));
+            c.args(["-std=gnu11", "-O1", "-fasynchronous-unwind-tables", "-I"])
+                .arg(&d)
+                .arg(root().join("tests/unwind/main.c"));
             c.arg("-o").arg(&program);
             if shared {
                 c.args(["-DSHARED", "-ldl"])
@@ -119,7 +127,7 @@ fn llvm_reads_tables_of_windows() {
     let d = scratch("readobj");
     for (target, wanted) in [
         ("x86_64-pc-windows-msvc", &["PUSH_NONVOL reg=RBP", "ALLOC_", "SET_FPREG"][..]),
-        ("aarch64-pc-windows-msvc", &["mov x29, sp", "stp x29, x30, [sp, #-16]!"]),
+        ("aarch64-pc-windows-msvc", &["mov fp, sp", "stp x29, x30, [sp, #-16]!"]),
     ] {
         let path = d.join("digits.o");
         compile(&path, &["--target", target]);

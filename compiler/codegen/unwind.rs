@@ -190,7 +190,10 @@ fn add_eh_frame(o: &mut Object<'_>, architecture: &Architecture, functions: &[Fu
     // Instructions of aarch64 have four bytes, those of the others any number of bytes or of two.
     let align = if matches!(architecture, Architecture::Aarch64(_)) { 4 } else { 1 };
     let mut cie = CommonInformationEntry::new(encoding, align, -8, Register(m.link));
-    cie.fde_address_encoding = gimli::DwEhPe(gimli::DW_EH_PE_pcrel.0 | gimli::DW_EH_PE_sdata4.0);
+    // Apple's linkers know distances of eight bytes, given by two symbols.
+    let macho = o.format() == BinaryFormat::MachO;
+    let size = if macho { gimli::DW_EH_PE_absptr } else { gimli::DW_EH_PE_sdata4 };
+    cie.fde_address_encoding = gimli::DwEhPe(gimli::DW_EH_PE_pcrel.0 | size.0);
     cie.add_instruction(Cfi::Cfa(Register(m.stack), m.pushed as i32));
     if m.pushed > 0 {
         cie.add_instruction(Cfi::Offset(Register(m.link), -(m.pushed as i32)));
@@ -234,17 +237,14 @@ fn add_eh_frame(o: &mut Object<'_>, architecture: &Architecture, functions: &[Fu
         let RelocationTarget::Symbol(i) = r.target else {
             return Err(bug("a relocation without a symbol".into()));
         };
-        let relocation = object::write::Relocation {
-            offset: offset + r.offset as u64,
-            symbol: functions[i].symbol,
-            addend: r.addend,
-            flags: RelocationFlags::Generic {
-                kind: RelocationKind::Relative,
-                encoding: RelocationEncoding::Generic,
-                size: r.size * 8,
-            },
-        };
-        o.add_relocation(section, relocation).map_err(|e| bug(e.to_string()))?;
+        let at = offset + r.offset as u64;
+        let kind = if macho { RelocationKind::Absolute } else { RelocationKind::Relative };
+        let flags =
+            RelocationFlags::Generic { kind, encoding: RelocationEncoding::Generic, size: r.size * 8 };
+        let addend = if macho { r.addend - at as i64 } else { r.addend };
+        let relocation = object::write::Relocation { offset: at, symbol: functions[i].symbol, addend, flags };
+        let from = macho.then(|| o.section_symbol(section));
+        o.add_relocation_with_subtractor(section, relocation, from).map_err(|e| bug(e.to_string()))?;
     }
     Ok(())
 }

@@ -127,7 +127,9 @@ impl Emit<'_> {
             self.keep(true);
         }
         self.code.add(SP, SP, -i64::from(self.frame));
-        self.step(Step::Stack(self.kept() + self.frame));
+        if self.frame > 0 {
+            self.step(Step::Stack(self.kept() + self.frame));
+        }
         let f = self.f;
         // Empty blocks have no code: the next block that has some.
         let blocks: Vec<usize> = (0..f.blocks.len()).filter(|b| !f.is_empty(self.out, *b)).collect();
@@ -222,9 +224,12 @@ impl Emit<'_> {
                 if n.op == Op::RetAny {
                     self.any(0, number(al[0]));
                 }
-                self.step(Step::Leave);
-                self.code.add(SP, SP, i64::from(self.frame));
-                self.step(Step::Stack(self.kept()));
+                let framed = self.frame + self.kept() > 0;
+                if framed {
+                    self.step(Step::Leave);
+                    self.code.add(SP, SP, i64::from(self.frame));
+                    self.step(Step::Stack(self.kept()));
+                }
                 if self.kept() > 0 {
                     self.keep(false);
                     self.code.add(SP, SP, i64::from(self.kept()));
@@ -236,7 +241,9 @@ impl Emit<'_> {
                     }
                 }
                 self.code.push(table::RET | 30 << 5);
-                self.step(Step::Resume);
+                if framed {
+                    self.step(Step::Resume);
+                }
             }
             _ => self.plain(n, al)?,
         }
