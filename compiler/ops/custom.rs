@@ -101,7 +101,10 @@ impl Operator for Custom {
                 let what = format!("input {i} of a custom operator is no tensor of numbers");
                 let e = cx.error(codes::OP_TYPE, what);
                 return e
-                    .found_expected(o.ty.display(cx.syms), "a tensor of numbers of 8 bits or more, or of bool")
+                    .found_expected(
+                        o.ty.display(cx.syms),
+                        "a tensor of numbers of 8 bits or more, or of bool",
+                    )
                     .help("convert it before the node, with Cast for instance")
                     .fail();
             }
@@ -130,7 +133,10 @@ impl Operator for Custom {
                     .fail();
             };
             if !plain(t.elem) {
-                let e = cx.error(codes::OP_TYPE, format!("output {k} of a custom operator has the type {}", t.elem));
+                let e = cx.error(
+                    codes::OP_TYPE,
+                    format!("output {k} of a custom operator has the type {}", t.elem),
+                );
                 return e
                     .found_expected(t.elem.to_string(), "numbers of 8 bits or more, or bool")
                     .help("declare another type, and convert behind the node")
